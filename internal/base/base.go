@@ -1,0 +1,139 @@
+// Package base makes what a sprite's disk starts from. The host base is a small
+// skeleton of folders and hand-picked files, with the host's own program folders
+// (/usr, and /bin and its kind where they are folders of their own) below an
+// overlay, so that every tool of the host is there and nothing secret is.
+package base
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+)
+
+// Host names the base made of the host's own tools.
+const Host = "host"
+
+// format is raised when the skeleton is built differently, so that an old one
+// is not taken for a new one.
+const format = 1
+
+// A Base is a finished base on disk. It is never written again.
+type Base struct {
+	Dir         string   // the skeleton: the lowest layer of the root
+	Fingerprint string   // of the skeleton and of the host folders below Mounts
+	Mounts      []string // host folders that are mounted over at the same path, such as "usr"
+}
+
+// Files describes the host that a base is made of. The zero value is this
+// machine; tests set Root.
+type Files struct {
+	Root string // "" means "/"
+	User User   // the sprite's user
+}
+
+// User is the ordinary user of every sprite.
+type User struct {
+	Name     string
+	UID, GID int
+	Home     string
+}
+
+func (f Files) path(rel string) string {
+	root := f.Root
+	if root == "" {
+		root = "/"
+	}
+	return filepath.Join(root, rel)
+}
+
+// programDirs are the folders that hold a system's programs and libraries.
+var programDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
+
+// Prepare returns the host base, from dir if it was built there before. A base
+// appears in dir under its final name only when it is whole.
+func (f Files) Prepare(dir string) (Base, error) {
+	b := Base{}
+	for _, name := range programDirs {
+		if st, err := os.Lstat(f.path(name)); err == nil && st.IsDir() {
+			b.Mounts = append(b.Mounts, name)
+		}
+	}
+	if len(b.Mounts) == 0 || b.Mounts[0] != "usr" {
+		return Base{}, fmt.Errorf("prepare base: %s is not a folder", f.path("usr"))
+	}
+	sum, err := f.fingerprint(b.Mounts)
+	if err != nil {
+		return Base{}, fmt.Errorf("prepare base: %w", err)
+	}
+	b.Fingerprint = sum
+	b.Dir = filepath.Join(dir, Host+"-"+sum[:16])
+	if _, err := os.Stat(b.Dir); err == nil {
+		return b, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return Base{}, fmt.Errorf("prepare base: %w", err)
+	}
+	tmp, err := os.MkdirTemp(dir, "new-")
+	if err != nil {
+		return Base{}, fmt.Errorf("prepare base: %w", err)
+	}
+	defer os.RemoveAll(tmp)
+	if err := f.build(tmp); err != nil {
+		return Base{}, fmt.Errorf("prepare base: %w", err)
+	}
+	// Another server's leftover, or a second call: either is whole.
+	if err := os.Rename(tmp, b.Dir); err != nil && !errors.Is(err, fs.ErrExist) && !isNotEmpty(err) {
+		return Base{}, fmt.Errorf("prepare base: %w", err)
+	}
+	return b, nil
+}
+
+// fingerprint changes whenever the host's packages, its system version, or a
+// file that goes into the skeleton changes. It reads names and times, not the
+// contents of /usr, so it is quick.
+func (f Files) fingerprint(mounts []string) (string, error) {
+	type entry struct {
+		Path    string
+		Mode    fs.FileMode
+		Size    int64
+		ModTime int64
+		Target  string
+	}
+	var entries []entry
+	add := func(rel string, st fs.FileInfo) {
+		e := entry{Path: rel, Mode: st.Mode()}
+		if !st.IsDir() {
+			e.Size = st.Size()
+		}
+		e.ModTime = st.ModTime().UnixNano()
+		if st.Mode()&fs.ModeSymlink != 0 {
+			e.Target, _ = os.Readlink(f.path(rel))
+		}
+		entries = append(entries, e)
+	}
+	for _, m := range mounts {
+		for _, rel := range []string{m, m + "/bin", m + "/sbin", m + "/lib", m + "/local/bin", m + "/local/lib"} {
+			if st, err := os.Lstat(f.path(rel)); err == nil {
+				add(rel, st)
+			}
+		}
+	}
+	if err := f.eachPick(func(rel string, st fs.FileInfo) error { add(rel, st); return nil }); err != nil {
+		return "", err
+	}
+	sort.Slice(entries, func(i, j int) bool { return entries[i].Path < entries[j].Path })
+	h := sha256.New()
+	err := json.NewEncoder(h).Encode(struct {
+		Format  int
+		Owner   int // a base built by another user has other owners
+		User    User
+		Entries []entry
+	}{format, os.Geteuid(), f.User, entries})
+	return hex.EncodeToString(h.Sum(nil)), err
+}

@@ -1,0 +1,38 @@
+// Package boot is what a shim and the guest that it starts agree on before they
+// can speak HTTP: where the guest listens, where its files are, and the document
+// it is handed.
+package boot
+
+// Port is the TCP port of the guest's API on the sandbox's own address.
+const Port = 7070
+
+// Dir is cove's folder inside a sandbox; BinDir holds the guest's own binary
+// under the name cove-guest, read-only, and is in PATH.
+const (
+	Dir    = "/.sprite"
+	BinDir = "/.sprite/bin"
+)
+
+// The user that commands run as unless told otherwise (protocol section 10.1).
+const (
+	User = "sprite"
+	UID  = 1001
+	GID  = 1001
+	Home = "/home/sprite"
+)
+
+// PidsMax bounds the processes of a sandbox from the inside; the host's cgroup
+// is only a backstop at ten times that.
+const PidsMax = 2048
+
+// Config is handed to the guest as one JSON document on its standard input,
+// which it then replaces by /dev/null. The token never stands in an
+// environment, an argument or a file.
+type Config struct {
+	Token       string            `json:"token"`  // bearer token of the guest's API
+	Listen      string            `json:"listen"` // address:port of the guest's API
+	Hostname    string            `json:"hostname"`
+	MachineID   string            `json:"machine_id"` // 32 hexadecimal digits
+	Incarnation int64             `json:"incarnation"`
+	Env         map[string]string `json:"env,omitempty"` // the sprite's own environment, for every command
+}

@@ -1,0 +1,120 @@
+// Package layers mounts the disks of sprites: overlays of a base, sealed layers
+// and the one upper folder that is being written. Linux only.
+package layers
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxLowers is the most lower folders that one overlay is mounted with.
+const MaxLowers = 32
+
+// An Overlay is one mount of a sprite's disk. A layer lives at one path all its
+// life; Upper is the last of them, the one being written.
+type Overlay struct {
+	Lowers []string `json:"lowers"` // topmost first, at least one, at most MaxLowers
+	Upper  string   `json:"upper"`
+	Work   string   `json:"work"` // on Upper's file system, empty, for the kernel's use
+
+	// UserXattr keeps the overlay's marks in user.* attributes, the only ones that
+	// a user namespace may write. Such an overlay can't rename a folder of a lower
+	// layer (EXDEV).
+	UserXattr bool `json:"user_xattr,omitempty"`
+}
+
+// Create makes the folders that are written, empty, unless they exist.
+func (o Overlay) Create() error {
+	for _, dir := range []string{o.Upper, o.Work} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("create overlay: %w", err)
+		}
+	}
+	return nil
+}
+
+// Mount mounts o at target, an existing folder, in the calling thread's mount
+// namespace.
+func (o Overlay) Mount(target string) error {
+	options, err := o.options()
+	if err != nil {
+		return fmt.Errorf("mount overlay at %s: %w", target, err)
+	}
+	if err := unix.Mount("overlay", target, "overlay", 0, options); err != nil {
+		return fmt.Errorf("mount overlay at %s (%s): %w", target, options, err)
+	}
+	return nil
+}
+
+func (o Overlay) options() (string, error) {
+	if len(o.Lowers) == 0 || len(o.Lowers) > MaxLowers {
+		return "", fmt.Errorf("%d lower layers, want 1 to %d", len(o.Lowers), MaxLowers)
+	}
+	lowers := make([]string, len(o.Lowers))
+	for i, l := range o.Lowers {
+		lowers[i] = escape(l, `\:,`)
+	}
+	options := []string{
+		"lowerdir=" + strings.Join(lowers, ":"),
+		"upperdir=" + escape(o.Upper, `\,`),
+		"workdir=" + escape(o.Work, `\,`),
+		"index=off", "metacopy=off",
+	}
+	if o.UserXattr {
+		options = append(options, "userxattr")
+	} else {
+		options = append(options, "redirect_dir=on")
+	}
+	s := strings.Join(options, ",")
+	if len(s) >= os.Getpagesize() {
+		return "", fmt.Errorf("%d bytes of mount options, the kernel takes %d: use a data folder with a shorter path", len(s), os.Getpagesize()-1)
+	}
+	return s, nil
+}
+
+// escape puts a backslash before each of the characters of special in s.
+func escape(s, special string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if strings.ContainsRune(special, r) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// Unmount takes the mounts at target, and those below it, out of the calling
+// thread's namespace. They end once nobody uses them. A target that is no mount
+// is no error.
+func Unmount(target string) error {
+	err := unix.Unmount(target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount %s: %w", target, err)
+	}
+	return nil
+}
+
+// Remove deletes a folder of layers with everything in it. What overlays leave
+// in a work folder has no permissions, which does not stop its owner.
+func Remove(dir string) error {
+	err := os.RemoveAll(dir)
+	if err == nil {
+		return nil
+	}
+	walkErr := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			return os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, errors.Join(err, walkErr))
+	}
+	return nil
+}

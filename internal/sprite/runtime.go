@@ -1,0 +1,76 @@
+package sprite
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// A Runtime runs sandboxes. The sprite's life is this package's; what a sandbox
+// is made of is the runtime's. What a runtime can do beyond this it shows by the
+// optional interfaces below.
+type Runtime interface {
+	// Boot starts the sandbox of a cold sprite and returns once its guest
+	// answers. A second Boot of the same sprite while one is live is an error.
+	Boot(ctx context.Context, m Machine) (Sandbox, error)
+
+	// Live returns the sandboxes that run already, left by an earlier server
+	// process, after taking them up again. Those that can't be taken up are
+	// ended, and joined into the error; the others are still returned.
+	Live(ctx context.Context) ([]Sandbox, error)
+
+	// Destroy removes the disk of a sprite that has no live sandbox. Destroying
+	// what does not exist is no error.
+	Destroy(ctx context.Context, id string) error
+}
+
+// A Sandbox is one live sandbox. Its methods may be called from any goroutine.
+type Sandbox interface {
+	// ID is the Machine.ID it was booted with.
+	ID() string
+
+	// Dial opens a TCP connection to a port of the sandbox's own network.
+	Dial(ctx context.Context, port int) (net.Conn, error)
+
+	// Status describes it.
+	Status() SandboxStatus
+
+	// Stop ends every process in it, with TERM and then, after grace, by force,
+	// and returns when nothing of it is left. Stopping a dead one is no error.
+	Stop(ctx context.Context, grace time.Duration) error
+
+	// Done is closed when the sandbox is gone, for whatever reason; Status then
+	// says why.
+	Done() <-chan struct{}
+}
+
+// A Pauser is a Sandbox that can be frozen in memory.
+type Pauser interface {
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+}
+
+// Machine is what a runtime must know of a sprite to boot it.
+type Machine struct {
+	ID          string            // 16 lower-case hexadecimal digits, fixed length
+	Hostname    string            // the sprite's name
+	MachineID   string            // 32 hexadecimal digits
+	Incarnation int64             // new at each boot
+	Base        string            // "host"
+	Include     []string          // host folders shown read-only at the same path
+	Env         map[string]string // for every command in the sprite
+	MemoryMB    int               // 0: no limit
+	CPUs        int               // 0: no limit
+	Connectors  map[string]string // name to upstream URL, by http://NAME.connect.internal/
+}
+
+// SandboxStatus describes a sandbox.
+type SandboxStatus struct {
+	Incarnation int64
+	Address     string    // the guest's IP address
+	Token       string    // bearer token of the guest's API; never leaves the server
+	Started     time.Time // when it booted
+	Paused      bool
+	Unlimited   []string // limits that this machine can't give, with the reason
+	Ended       string   // once Done: why, for people ("out of memory", "stopped", …)
+}

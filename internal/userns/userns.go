@@ -1,0 +1,193 @@
+// Package userns lets an ordinary user's server be root in a user namespace of
+// its own, where it may mount, make network namespaces and own files of many
+// users, and be nobody special outside of it. The namespace is held by a small
+// process that lives as long as the server or one of its sandboxes does, so that
+// a server started again finds the same one. Linux only.
+package userns
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// holderFile, in the data folder, has the process number and start of the holder.
+const holderFile = "userns"
+
+// Inside reports whether this process is in a user namespace other than the
+// host's first.
+func Inside() bool {
+	data, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return false
+	}
+	f := strings.Fields(string(data))
+	return len(f) != 3 || f[0] != "0" || f[1] != "0" || f[2] != "4294967295"
+}
+
+// Enter makes this process root in the data folder's user namespace by executing
+// its own command line again there; it returns only if that fails, or if there is
+// nothing to do because the caller is root already. holder is the command line of
+// the process that holds the namespace, which calls Hold.
+func Enter(data string, holder []string) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	pid, err := findHolder(data)
+	if err != nil {
+		return err
+	}
+	if pid == 0 {
+		if pid, err = startHolder(data, holder); err != nil {
+			return err
+		}
+	}
+	nsenter, err := exec.LookPath("nsenter")
+	if err != nil {
+		return errors.New("nsenter is missing; install the package util-linux")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	argv := append([]string{nsenter, "--user", "--preserve-credentials", "--target", strconv.Itoa(pid), "--", self}, os.Args[1:]...)
+	return fmt.Errorf("enter the user namespace: %w", unix.Exec(nsenter, argv, os.Environ()))
+}
+
+// findHolder returns the living holder's process number, or 0.
+func findHolder(data string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(data, holderFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	var pid int
+	var start string
+	if _, err := fmt.Sscan(string(text), &pid, &start); err != nil {
+		return 0, nil // a torn write of a holder that never served anybody
+	}
+	if got, err := processStart(pid); err != nil || got != start {
+		return 0, nil
+	}
+	return pid, nil
+}
+
+func processStart(pid int) (string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", err
+	}
+	i := strings.LastIndexByte(string(data), ')')
+	f := strings.Fields(string(data[i+1:]))
+	if len(f) < 20 || f[0] == "Z" {
+		return "", os.ErrProcessDone
+	}
+	return f[19], nil
+}
+
+// startHolder starts the holder in a new user namespace in which this user is
+// root, and the user's subordinate ids are the others.
+func startHolder(data string, argv []string) (pid int, err error) {
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return 0, err
+	}
+	uids, err := mapping("/etc/subuid", os.Getuid(), "--add-subuids")
+	if err != nil {
+		return 0, err
+	}
+	gids, err := mapping("/etc/subgid", os.Getgid(), "--add-subgids")
+	if err != nil {
+		return 0, err
+	}
+	log, err := os.OpenFile(filepath.Join(data, holderFile+".log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer log.Close()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWUSER}
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("make a user namespace: %w (is it allowed? see: sysctl kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns user.max_user_namespaces)", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	}()
+	for _, m := range []struct {
+		tool string
+		args []string
+	}{{"newuidmap", uids}, {"newgidmap", gids}} {
+		out, err := exec.Command(m.tool, append([]string{strconv.Itoa(cmd.Process.Pid)}, m.args...)...).CombinedOutput()
+		if errors.Is(err, exec.ErrNotFound) {
+			return 0, fmt.Errorf("%s is missing; install the package uidmap", m.tool)
+		} else if err != nil {
+			return 0, fmt.Errorf("%s: %w: %s", m.tool, err, strings.TrimSpace(string(out)))
+		}
+	}
+	start, err := processStart(cmd.Process.Pid)
+	if err != nil {
+		return 0, err
+	}
+	file := filepath.Join(data, holderFile)
+	if err := os.WriteFile(file+".new", []byte(fmt.Sprintln(cmd.Process.Pid, start)), 0o600); err != nil {
+		return 0, err
+	}
+	return cmd.Process.Pid, os.Rename(file+".new", file)
+}
+
+// minIDs is how many subordinate ids a sandbox needs: those of its own users,
+// nobody (65534) included.
+const minIDs = 65536
+
+// mapping returns the arguments of newuidmap or newgidmap: this user is 0, the
+// subordinate ids that file grants follow.
+func mapping(file string, id int, flag string) ([]string, error) {
+	me, err := user.Current()
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	if err == nil {
+		defer f.Close()
+		for sc := bufio.NewScanner(f); sc.Scan(); {
+			field := strings.Split(sc.Text(), ":")
+			if len(field) != 3 || (field[0] != me.Username && field[0] != me.Uid) {
+				continue
+			}
+			if n, err := strconv.Atoi(field[2]); err == nil && n >= minIDs {
+				return []string{"0", strconv.Itoa(id), "1", "1", field[1], field[2]}, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%s gives %s fewer than %d ids; as root, type: usermod %s 100000-165535 %s", file, me.Username, minIDs, flag, me.Username)
+}
+
+// Hold is the holder process. It returns when busy, which it asks now and then,
+// has been false for a while.
+func Hold(busy func() bool) {
+	idle := 0
+	for tick := time.NewTicker(time.Second); idle < 10; <-tick.C {
+		if busy() {
+			idle = 0
+		} else {
+			idle++
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package sprites_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// record serves answer to every request and notes the requests.
+func record(t *testing.T, status int, answer string) (*sprites.Client, *[]string) {
+	var got []string
+	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		got = append(got, strings.TrimSpace(r.Method+" "+r.URL.RequestURI()+" "+string(b)))
+		if got, want := r.Header.Get("Authorization"), "Bearer s3cret"; got != want {
+			t.Errorf("authorization: got %q", got)
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, answer)
+	})), &got
+}
+
+func TestRequests(t *testing.T) {
+	ctx := context.Background()
+	public := &sprites.URLSettings{Auth: "public"}
+	tests := []struct {
+		do   func(c *sprites.Client) error
+		want string
+	}{
+		{func(c *sprites.Client) error {
+			_, err := c.Create(ctx, sprites.CreateRequest{Name: "paint", Labels: []string{"ci"}})
+			return err
+		}, `POST /v1/sprites {"name":"paint","labels":["ci"]}`},
+		{func(c *sprites.Client) error { _, err := c.Get(ctx, "a/b ü?"); return err }, `GET /v1/sprites/a%2Fb%20%C3%BC%3F`},
+		{func(c *sprites.Client) error {
+			_, err := c.Update(ctx, "paint", sprites.UpdateRequest{URLSettings: public, Labels: &[]string{}})
+			return err
+		}, `PUT /v1/sprites/paint {"url_settings":{"auth":"public"},"labels":[]}`},
+		{func(c *sprites.Client) error { return c.Delete(ctx, "paint", sprites.DeleteOptions{}) }, `DELETE /v1/sprites/paint`},
+		{func(c *sprites.Client) error { return c.Delete(ctx, "paint", sprites.DeleteOptions{Force: true}) }, `DELETE /v1/sprites/paint?force=true`},
+		{func(c *sprites.Client) error {
+			_, err := c.List(ctx, sprites.ListOptions{Prefix: "p&q", MaxResults: 7, Token: "="})
+			return err
+		}, `GET /v1/sprites?continuation_token=%3D&max_results=7&prefix=p%26q`},
+		{func(c *sprites.Client) error { _, err := c.Version(ctx); return err }, `GET /v1/version`},
+		{func(c *sprites.Client) error { _, err := c.Sprite("paint").Sessions(ctx); return err }, `GET /v1/sprites/paint/exec`},
+		{func(c *sprites.Client) error { _, err := c.Self().Sessions(ctx); return err }, `GET /v1/exec`},
+		{func(c *sprites.Client) error {
+			_, err := c.CreateToken(ctx, sprites.TokenRequest{Name: "ci", Scope: sprites.TokenScope{Prefix: "ci-"}, Verbs: []string{sprites.VerbExec}, TTLSeconds: 60})
+			return err
+		}, `POST /v1/tokens {"name":"ci","scope":{"prefix":"ci-"},"verbs":["exec"],"ttl_seconds":60}`},
+		{func(c *sprites.Client) error { _, err := c.ListTokens(ctx); return err }, `GET /v1/tokens`},
+		{func(c *sprites.Client) error { return c.DeleteToken(ctx, "t1") }, `DELETE /v1/tokens/t1`},
+		{func(c *sprites.Client) error { _, err := c.Job(ctx, "a3f7b2"); return err }, `GET /v1/jobs/a3f7b2`},
+		{func(c *sprites.Client) error { _, err := c.Jobs(ctx); return err }, `GET /v1/jobs`},
+		{func(c *sprites.Client) error {
+			_, err := c.StartJob(ctx, "a3f7b2", sprites.JobStart{BundleSHA256: "00", BundleSize: 9})
+			return err
+		}, `POST /v1/jobs/a3f7b2/start {"bundle_sha256":"00","bundle_size":9}`},
+		{func(c *sprites.Client) error { _, err := c.StopJob(ctx, "a3f7b2"); return err }, `POST /v1/jobs/a3f7b2/stop`},
+		{func(c *sprites.Client) error { _, err := c.MarkPulled(ctx, "a3f7b2", "beef"); return err }, `POST /v1/jobs/a3f7b2/pulled {"head":"beef"}`},
+		{func(c *sprites.Client) error { return c.DeleteJob(ctx, "../../x", true) }, `DELETE /v1/jobs/..%2F..%2Fx?force=true`},
+	}
+	for _, tt := range tests {
+		client, got := record(t, 200, `{}`)
+		if err := tt.do(client); err != nil {
+			t.Errorf("%s: %v", tt.want, err)
+		}
+		if diff := cmp.Diff([]string{tt.want}, *got); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestNamesThatArePaths(t *testing.T) {
+	client, got := record(t, 200, `{}`)
+	for _, name := range []string{"", ".", ".."} {
+		if _, err := client.Get(t.Context(), name); !errors.Is(err, sprites.ErrBadName) {
+			t.Errorf("%q: got %v", name, err)
+		}
+		if err := client.Sprite(name).Command("true").Run(); !errors.Is(err, sprites.ErrBadName) {
+			t.Errorf("exec in %q: got %v", name, err)
+		}
+		if _, err := client.WaitJob(t.Context(), name); !errors.Is(err, sprites.ErrBadName) {
+			t.Errorf("job %q: got %v", name, err)
+		}
+	}
+	if len(*got) > 0 {
+		t.Errorf("asked for %v", *got)
+	}
+	if _, err := new(sprites.Client).Get(t.Context(), "paint"); err == nil {
+		t.Error("a client without a URL")
+	}
+}
+
+func TestNameTaken(t *testing.T) {
+	for _, tt := range []struct {
+		status int
+		body   string
+		taken  bool
+	}{
+		{409, `{"error":"name_taken","message":"there is a sprite called paint"}`, true},
+		{409, `conflict`, true},
+		{400, `{"error":"name already taken"}`, true},
+		{422, `{"errors":["name has already been taken"]}`, true},
+		{422, `{"errors":["name is too long"]}`, false},
+		{409, `{"error":"base_changed"}`, false},
+		{400, ``, false},
+	} {
+		client, _ := record(t, tt.status, tt.body)
+		_, err := client.Create(t.Context(), sprites.CreateRequest{Name: "paint"})
+		if err == nil || errors.Is(err, sprites.ErrNameTaken) != tt.taken {
+			t.Errorf("%d %s: got %v", tt.status, tt.body, err)
+		}
+	}
+}
+
+func TestAll(t *testing.T) {
+	loop := false
+	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page := map[string]sprites.ListResponse{}
+		next := func(s string) *string { return &s }
+		page[""] = sprites.ListResponse{Sprites: []sprites.Info{{Name: "p1"}, {Name: "p2"}}, HasMore: true, NextToken: next("x")}
+		page["x"] = sprites.ListResponse{Sprites: []sprites.Info{{Name: "p3"}}, HasMore: loop, NextToken: next("x")}
+		_ = json.NewEncoder(w).Encode(page[r.URL.Query().Get("continuation_token")])
+	}))
+	names := func() (got []string, err error) {
+		for info, e := range client.All(t.Context(), "p") {
+			if e != nil {
+				return got, e
+			}
+			got = append(got, info.Name)
+		}
+		return got, nil
+	}
+	if got, err := names(); fmt.Sprint(got) != "[p1 p2 p3]" || err != nil {
+		t.Errorf("got %v, %v", got, err)
+	}
+	loop = true
+	if got, err := names(); err == nil {
+		t.Errorf("a list without an end: got %v", got)
+	}
+	for range client.All(t.Context(), "p") {
+		break
+	}
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	elsewhere, got := record(t, 200, `{}`)
+	client := serve(t, http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	e, ok := errors.AsType[*sprites.Error](func() error { _, err := client.Get(t.Context(), "paint"); return err }())
+	if !ok || e.StatusCode != http.StatusTemporaryRedirect || len(*got) > 0 {
+		t.Errorf("got %v, and the other server was asked for %v", e, *got)
+	}
+}
+
+func TestUserAgentAndPathPrefix(t *testing.T) {
+	var got string
+	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.UserAgent() + " " + r.URL.Path
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	client.URL += "prefix/"
+	if err := client.DeleteToken(t.Context(), "x"); err != nil || got != sprites.DefaultUserAgent+" /prefix/v1/tokens/x" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	client.UserAgent = "me"
+	if err := client.DeleteToken(t.Context(), "x"); err != nil || got != "me /prefix/v1/tokens/x" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}

@@ -1,0 +1,162 @@
+package sprites_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// jobServer serves one job's events, as many of them in a connection as cuts says.
+type jobServer struct {
+	last      int64
+	cuts      []int // events in each connection; after these, all
+	exclusive bool  // takes from as the last number that is known
+	polite    bool  // ends a connection in good order
+	asked     []string
+	job       sprites.Job
+}
+
+func (s *jobServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.asked = append(s.asked, r.URL.RequestURI())
+	if !strings.HasSuffix(r.URL.Path, "/events") {
+		_ = json.NewEncoder(w).Encode(s.job)
+		return
+	}
+	seq, _ := strconv.ParseInt(r.URL.Query().Get("from"), 10, 64)
+	if s.exclusive {
+		seq++
+	}
+	n := -1
+	if len(s.cuts) > 0 {
+		n, s.cuts = s.cuts[0], s.cuts[1:]
+	}
+	for seq = max(seq, 1); seq <= s.last; seq++ {
+		if n == 0 {
+			if s.polite {
+				return
+			}
+			_, _ = io.WriteString(w, `{"seq":`)
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+		n--
+		e := sprites.JobEvent{Seq: seq, Type: "output", Text: strings.Repeat("x", 100_000)}
+		if seq == s.last {
+			e.Type = "end"
+		}
+		_ = json.NewEncoder(w).Encode(e)
+		_, _ = io.WriteString(w, "\n") // keeps the line alive
+	}
+}
+
+func collect(c *sprites.Client, from int64, follow bool) (seqs []int64, err error) {
+	for e, err := range c.JobEvents(context.Background(), "a3f7b2", from, follow) {
+		if err != nil {
+			return seqs, err
+		}
+		seqs = append(seqs, e.Seq)
+	}
+	return seqs, nil
+}
+
+func TestJobEvents(t *testing.T) {
+	for _, s := range []jobServer{
+		{last: 5},
+		{last: 5, exclusive: true},
+		{last: 5, cuts: []int{2, 1, 2}},
+		{last: 5, cuts: []int{2, 2, 1}, exclusive: true},
+		{last: 5, cuts: []int{3}, polite: true},
+	} {
+		for _, from := range []int64{0, 1, 3} {
+			server := s
+			got, err := collect(serve(t, &server), from, true)
+			want := "[1 2 3 4 5]"
+			if from == 3 {
+				want = "[3 4 5]"
+			}
+			if fmt.Sprint(got) != want || err != nil {
+				t.Errorf("%+v from %d: got %v, %v", s, from, got, err)
+			}
+		}
+	}
+}
+
+func TestJobEventsEnd(t *testing.T) {
+	// Without follow a cut is an error, and a good end is the end.
+	if got, err := collect(serve(t, &jobServer{last: 5, cuts: []int{2}}), 1, false); len(got) != 2 || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("cut: got %v, %v", got, err)
+	}
+	if got, err := collect(serve(t, &jobServer{last: 5, cuts: []int{2}, polite: true}), 1, false); len(got) != 2 || err != nil {
+		t.Errorf("good end: got %v, %v", got, err)
+	}
+	// A job that ended without an end event.
+	lost := &jobServer{last: 5, cuts: []int{2, 1}, polite: true, job: sprites.Job{State: sprites.JobLost, LastSeq: 2}}
+	lost.cuts = []int{2, 1, 1, 1}
+	if got, err := collect(serve(t, lost), 1, true); len(got) != 2 || err != nil {
+		t.Errorf("lost: got %v, %v after %v", got, err, lost.asked)
+	}
+	client, _ := record(t, 404, `{"error":"job_not_found","message":"no job a3f7b2"}`)
+	if _, err := collect(client, 1, true); !errors.Is(err, sprites.ErrNotFound) {
+		t.Errorf("unknown: got %v", err)
+	}
+	client, asked := record(t, 200, "<html>\n")
+	if _, err := collect(client, 1, true); err == nil || len(*asked) != 1 {
+		t.Errorf("not events: got %v after %v", err, *asked)
+	}
+	client = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		line := []byte(strings.Repeat("x", 1<<20))
+		for range 10 {
+			_, _ = w.Write(line)
+		}
+	}))
+	if _, err := collect(client, 1, true); err == nil || !strings.Contains(err.Error(), "longer") {
+		t.Errorf("a line without an end: got %v", err)
+	}
+	for range serve(t, &jobServer{last: 5}).JobEvents(t.Context(), "a3f7b2", 1, true) {
+		break
+	}
+}
+
+func TestWaitJob(t *testing.T) {
+	states := []sprites.JobState{sprites.JobQueued, sprites.JobRunning, sprites.JobFailed}
+	polls := 0
+	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if got := r.URL.RequestURI(); got != "/v1/jobs/a3f7b2?wait=30s" {
+			t.Errorf("asked for %s", got)
+		}
+		if polls++; polls == 2 {
+			panic(http.ErrAbortHandler) // a server that goes away is asked again
+		}
+		if polls == 3 {
+			http.Error(w, "starting", http.StatusServiceUnavailable)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(sprites.Job{ID: "a3f7b2", State: states[0]})
+		states = states[1:]
+	}))
+	job, err := client.WaitJob(t.Context(), "a3f7b2")
+	if err != nil || job.State != sprites.JobFailed || polls != 5 {
+		t.Errorf("got %v, %v after %d polls", job.State, err, polls)
+	}
+
+	client, asked := record(t, 403, `{"error":"forbidden"}`)
+	if _, err := client.WaitJob(t.Context(), "a3f7b2"); !errors.Is(err, sprites.ErrForbidden) || len(*asked) != 1 {
+		t.Errorf("got %v after %v", err, *asked)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	client = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+	}))
+	if _, err := client.WaitJob(ctx, "a3f7b2"); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,161 @@
+package sprites
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Create makes a new sprite. A name that exists is ErrNameTaken.
+func (c *Client) Create(ctx context.Context, req CreateRequest) (Info, error) {
+	var info Info
+	err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "sprites"), in: req}, &info)
+	if e, ok := errors.AsType[*Error](err); ok && nameTaken(e) {
+		e.Code = "name_taken"
+	}
+	if err != nil {
+		return Info{}, fmt.Errorf("create sprite %s: %w", req.Name, err)
+	}
+	if info.Name == "" { // some servers say no more than 201
+		info.Name = req.Name
+	}
+	return info, nil
+}
+
+// nameTaken reports whether a failed create says that the name exists. Servers
+// do not agree on the status; some send no code.
+func nameTaken(e *Error) bool {
+	if e.Code != "" {
+		return false
+	}
+	switch e.StatusCode {
+	case http.StatusConflict:
+		return true
+	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		text := strings.ToLower(e.Message)
+		return strings.Contains(text, "taken") || strings.Contains(text, "already exists")
+	}
+	return false
+}
+
+// Get describes a sprite. It does not wake it.
+func (c *Client) Get(ctx context.Context, name string) (Info, error) {
+	var info Info
+	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "sprites", name)}, &info); err != nil {
+		return Info{}, fmt.Errorf("get sprite %s: %w", name, err)
+	}
+	return info, nil
+}
+
+// Update changes a sprite's settings; what req leaves nil is kept.
+func (c *Client) Update(ctx context.Context, name string, req UpdateRequest) (Info, error) {
+	var info Info
+	if err := c.json(ctx, call{method: http.MethodPut, path: joinPath("v1", "sprites", name), in: req}, &info); err != nil {
+		return Info{}, fmt.Errorf("update sprite %s: %w", name, err)
+	}
+	return info, nil
+}
+
+// DeleteOptions are cove's additions to a delete.
+type DeleteOptions struct {
+	Force bool // also where that loses work that nobody has pulled
+}
+
+// Delete destroys a sprite and its disk.
+func (c *Client) Delete(ctx context.Context, name string, opts DeleteOptions) error {
+	query := url.Values{}
+	if opts.Force {
+		query.Set("force", "true")
+	}
+	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "sprites", name), query: query}, nil); err != nil {
+		return fmt.Errorf("delete sprite %s: %w", name, err)
+	}
+	return nil
+}
+
+// ListOptions select sprites for List. The zero value is the first page of all.
+type ListOptions struct {
+	Prefix     string // of the name
+	MaxResults int    // of a page; 0: the server's default, which is also its bound
+	Token      string // ListResponse.NextToken of the page before
+}
+
+// List returns one page of the sprites.
+func (c *Client) List(ctx context.Context, opts ListOptions) (ListResponse, error) {
+	query := url.Values{}
+	if opts.Prefix != "" {
+		query.Set("prefix", opts.Prefix)
+	}
+	if opts.MaxResults > 0 {
+		query.Set("max_results", strconv.Itoa(opts.MaxResults))
+	}
+	if opts.Token != "" {
+		query.Set("continuation_token", opts.Token)
+	}
+	var page ListResponse
+	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "sprites"), query: query}, &page); err != nil {
+		return ListResponse{}, fmt.Errorf("list sprites: %w", err)
+	}
+	return page, nil
+}
+
+// All yields the sprites whose names begin with prefix, page after page. An error
+// is yielded once, as the last.
+func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		opts := ListOptions{Prefix: prefix}
+		seen := map[string]bool{}
+		for {
+			page, err := c.List(ctx, opts)
+			if err != nil {
+				yield(Info{}, err)
+				return
+			}
+			for _, info := range page.Sprites {
+				if !yield(info, nil) {
+					return
+				}
+			}
+			if !page.HasMore || page.NextToken == nil || *page.NextToken == "" {
+				return
+			}
+			opts.Token = *page.NextToken
+			if seen[opts.Token] {
+				yield(Info{}, errors.New("list sprites: the server gave the same page twice"))
+				return
+			}
+			seen[opts.Token] = true
+		}
+	}
+}
+
+// CreateToken makes a token. Its Secret is in the answer only.
+func (c *Client) CreateToken(ctx context.Context, req TokenRequest) (Token, error) {
+	var t Token
+	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "tokens"), in: req}, &t); err != nil {
+		return Token{}, fmt.Errorf("create token %s: %w", req.Name, err)
+	}
+	return t, nil
+}
+
+// ListTokens describes all tokens.
+func (c *Client) ListTokens(ctx context.Context) ([]Token, error) {
+	var list TokenList
+	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "tokens")}, &list); err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	return list.Tokens, nil
+}
+
+// DeleteToken makes a token useless.
+func (c *Client) DeleteToken(ctx context.Context, id string) error {
+	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "tokens", id)}, nil); err != nil {
+		return fmt.Errorf("delete token %s: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,433 @@
+package sprites
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+const (
+	frameSize    = 64 << 10               // of input frames, and of reads of output
+	exitLinger   = 100 * time.Millisecond // for the server's close, once the exit is known
+	textLinger   = 500 * time.Millisecond // for the exit frame, once the text exit has come
+	attachLimit  = 10 * time.Second       // for session_info of a session attached to
+	killLimit    = 10 * time.Second       // for a kill's effect
+	endGrace     = 2 * time.Second        // between TERM and KILL when the output has nowhere to go
+	sessionLimit = 2 * time.Second        // for a session's id, when it is needed to kill
+)
+
+// running is a started command: one goroutine reads the socket until the end, one
+// writes input, and one more ends the command when that is asked for.
+type running struct {
+	cmd     *Cmd
+	sock    *socket
+	signals bool // the server takes signals on the socket
+
+	known    chan struct{} // closed when id and tty are known, or can't be any more
+	knowOnce sync.Once
+	id       string
+	tty      bool
+
+	done    chan struct{} // closed when the socket has been read to its end
+	readErr error         // why reading ended, if without an exit
+	input   chan error    // the input's error, if it ended with one
+	cutoff  *time.Timer   // set by a text exit, the reader's
+	fed     atomic.Bool   // input has been sent
+
+	mu    sync.Mutex
+	exit  *exitStatus // how the command ended
+	cause error       // why this side ended it: first of context, writer, Detach
+	wg    sync.WaitGroup
+
+	endErr error // from end: why the end is not confirmed; valid after wg.Wait
+}
+
+func newRunning(c *Cmd, sock *socket) *running {
+	r := &running{
+		cmd:   c,
+		sock:  sock,
+		known: make(chan struct{}),
+		done:  make(chan struct{}),
+		input: make(chan error, 1),
+		tty:   c.TTY != nil,
+	}
+	for _, list := range sock.header.Values("X-Sprite-Capabilities") {
+		for capability := range strings.SplitSeq(list, ",") {
+			r.signals = r.signals || strings.TrimSpace(capability) == "signal"
+		}
+	}
+	return r
+}
+
+func (r *running) start(ctx context.Context) {
+	if r.cmd.session != "" {
+		r.id = r.cmd.session
+		t := time.AfterFunc(attachLimit, func() {
+			select {
+			case <-r.known:
+			default:
+				r.sock.giveUp(fmt.Errorf("the server did not describe the session within %v", attachLimit))
+			}
+		})
+		go func() { <-r.known; t.Stop() }()
+	}
+	r.wg.Add(1)
+	stop := context.AfterFunc(ctx, func() {
+		defer r.wg.Done()
+		r.cancel(ctx.Err())
+	})
+	go func() {
+		defer close(r.done)
+		r.read()
+		if stop() {
+			r.wg.Done()
+		}
+		if r.cutoff != nil {
+			r.cutoff.Stop()
+		}
+		r.know()
+		r.sock.close()
+		if r.cmd.stdin != nil {
+			_ = r.cmd.stdin.Close()
+		}
+	}()
+	if r.cmd.Stdin != nil {
+		go r.copyInput(r.cmd.Stdin)
+	}
+}
+
+// know says that nothing more will be learned about the session.
+func (r *running) know() { r.knowOnce.Do(func() { close(r.known) }) }
+
+// read handles the server's messages until the command's end is known or the
+// connection ends.
+func (r *running) read() {
+	buf := make([]byte, frameSize)
+	for {
+		typ, msg, err := r.sock.next()
+		if err != nil {
+			r.readErr = err
+			return
+		}
+		var last bool
+		if typ == websocket.MessageText {
+			err = r.text(msg)
+		} else {
+			last, err = r.binary(msg, buf)
+		}
+		if err != nil {
+			r.readErr = err
+			r.sock.giveUp(err)
+			return
+		}
+		if last {
+			r.sock.linger(exitLinger)
+			return
+		}
+	}
+}
+
+func (r *running) text(msg io.Reader) error {
+	b, err := readText(msg)
+	if err != nil {
+		return err
+	}
+	m, ok := parseMessage(b)
+	if !ok {
+		return nil
+	}
+	if m.Type == "session_info" {
+		select {
+		case <-r.known:
+		default:
+			if r.cmd.session == "" {
+				r.id = m.SessionID
+			} else {
+				r.tty = m.TTY
+			}
+			r.know()
+		}
+	}
+	if exit := m.exit(); exit != nil && r.ended(exit) {
+		// The exit frame or the close follows at once; where neither does, the
+		// end is known all the same.
+		r.cutoff = time.AfterFunc(textLinger, func() { _ = r.sock.ws.CloseNow() })
+	}
+	if r.cmd.OnMessage != nil {
+		r.cmd.OnMessage(m)
+	}
+	return nil
+}
+
+// binary hands on a message of output. It reports whether that was the exit.
+func (r *running) binary(msg io.Reader, buf []byte) (last bool, err error) {
+	n, err := msg.Read(buf)
+	if err == io.EOF && n == 0 {
+		return false, nil
+	}
+	if err != nil && err != io.EOF {
+		return false, err
+	}
+	p, w := buf[:n], r.cmd.Stdout
+	if !r.tty {
+		switch Stream(p[0]) {
+		case StreamStdout:
+		case StreamStderr:
+			w = r.cmd.Stderr
+		case StreamExit:
+			return r.exitFrame(msg, p)
+		default:
+			_, err := io.Copy(io.Discard, msg)
+			return false, err
+		}
+		p = p[1:]
+	}
+	for {
+		if len(p) > 0 {
+			r.output(w, p)
+		}
+		n, err := msg.Read(buf)
+		if err == io.EOF {
+			if n > 0 {
+				r.output(w, buf[:n])
+			}
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		p = buf[:n]
+	}
+}
+
+// exitFrame reads the rest of an exit frame, of which p has been read.
+func (r *running) exitFrame(msg io.Reader, p []byte) (bool, error) {
+	rest, err := io.ReadAll(io.LimitReader(msg, 8))
+	if err != nil {
+		return false, err
+	}
+	code, err := parseExit(append(p[1:len(p):len(p)], rest...))
+	if err != nil {
+		return false, err
+	}
+	r.ended(&exitStatus{code: code})
+	return true, nil
+}
+
+// ended notes the command's end; the first word counts. It reports whether this
+// was it.
+func (r *running) ended(exit *exitStatus) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.exit != nil {
+		return false
+	}
+	r.exit = exit
+	return true
+}
+
+// giveCause notes why this side ends the command, unless it has ended, or is
+// being ended.
+func (r *running) giveCause(cause error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.exit != nil || r.cause != nil {
+		return false
+	}
+	r.cause = cause
+	return true
+}
+
+// output writes p to w. If that fails the command is ended, and the rest of its
+// output goes nowhere.
+func (r *running) output(w io.Writer, p []byte) {
+	if w == nil {
+		return
+	}
+	r.mu.Lock()
+	dropping := r.cause != nil
+	r.mu.Unlock()
+	if dropping {
+		return
+	}
+	err := r.sock.deliver(w, p)
+	if err == nil || !r.giveCause(writeError{err}) {
+		return
+	}
+	r.wg.Go(func() { r.end(SIGTERM, endGrace) })
+}
+
+// writeError is the cause of an end by an output writer's error.
+type writeError struct{ error }
+
+func (e writeError) Unwrap() error { return e.error }
+
+// cancel ends the command because its context has ended. A session attached to
+// is only left.
+func (r *running) cancel(cause error) {
+	if !r.giveCause(cause) {
+		return
+	}
+	r.endPipes(cause)
+	if r.cmd.session != "" {
+		r.sock.giveUp(cause)
+		return
+	}
+	r.end(SIGKILL, 0)
+}
+
+// endPipes ends the output pipes, so that a reader of the socket which waits for
+// room in one goes on.
+func (r *running) endPipes(cause error) {
+	for _, p := range r.cmd.pipes {
+		p.end(cause)
+	}
+}
+
+// end kills the command with all that it started, waits for the exit, and cuts
+// the connection where none comes.
+func (r *running) end(sig Signal, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+	defer cancel()
+	select {
+	case <-r.known:
+	case <-r.done:
+		return
+	case <-time.After(sessionLimit):
+	}
+	id := ""
+	select {
+	case <-r.known:
+		id = r.id
+	default:
+	}
+	var err error
+	if id != "" {
+		_, err = r.cmd.sprite.kill(ctx, id, sig, timeout)
+	}
+	if id == "" || err != nil && !errors.Is(err, ErrGone) {
+		err = errors.Join(err, r.sock.tell(Message{Type: "signal", Signal: string(SIGKILL)}))
+	} else {
+		err = nil
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		r.endErr = errors.Join(err, errors.New("no exit reported"))
+		r.sock.giveUp(errors.New("no exit reported after a kill"))
+	}
+}
+
+// copyInput sends the command's input, and its end.
+func (r *running) copyInput(in io.Reader) {
+	if r.cmd.session != "" {
+		<-r.known
+	}
+	buf := make([]byte, 1+frameSize)
+	frame := func(n int) []byte { return buf[:1+n] }
+	end := []byte{byte(StreamStdinEOF)}
+	if r.tty {
+		frame = func(n int) []byte { return buf[1 : 1+n] }
+		// The end is Ctrl-D, which has the same value.
+	}
+	buf[0] = byte(StreamStdin)
+	for {
+		n, err := in.Read(buf[1:])
+		if n > 0 {
+			r.fed.Store(true)
+			if r.sock.send(frame(n)) != nil {
+				return // the connection has ended, and the reader knows why
+			}
+		}
+		if err != nil {
+			if err != io.EOF && !errors.Is(err, io.ErrClosedPipe) {
+				r.input <- err
+			}
+			_ = r.sock.send(end)
+			return
+		}
+	}
+}
+
+func (r *running) signal(sig Signal) error {
+	select {
+	case <-r.done:
+		return ErrGone
+	default:
+	}
+	if r.signals && !r.fed.Load() {
+		return r.sock.tell(Message{Type: "signal", Signal: string(sig)})
+	}
+	// The server can't take it on the socket, or might not read it there because
+	// the command does not read the input before it.
+	<-r.known
+	if r.id == "" {
+		return ErrNoExit
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+	defer cancel()
+	_, err := r.cmd.sprite.kill(ctx, r.id, sig, 0)
+	return err
+}
+
+func (r *running) detach() error {
+	<-r.known
+	if r.id == "" {
+		<-r.done
+		return r.noExit()
+	}
+	if !r.giveCause(ErrDetached) {
+		return ErrGone
+	}
+	r.endPipes(ErrDetached)
+	_ = r.sock.ws.Close(websocket.StatusNormalClosure, "")
+	<-r.done
+	return nil
+}
+
+// wait waits for everything and returns Cmd.Wait's error.
+func (r *running) wait() error {
+	<-r.done
+	r.wg.Wait()
+
+	r.mu.Lock()
+	exit, cause := r.exit, r.cause
+	r.mu.Unlock()
+
+	written, isWrite := cause.(writeError)
+	switch {
+	case isWrite && !errors.Is(written.error, io.ErrClosedPipe):
+		return fmt.Errorf("write the output of %s: %w", r.cmd, written.error)
+	case isWrite && exit == nil:
+		return r.noExit()
+	case cause == ErrDetached:
+		return ErrDetached
+	case cause != nil && !isWrite:
+		if exit != nil || r.cmd.session != "" {
+			return cause
+		}
+		return fmt.Errorf("%w; %s may still be running: %w", cause, r.cmd, errors.Join(r.readErr, r.endErr))
+	case exit == nil:
+		return r.noExit()
+	case exit.code != 0:
+		return &ExitError{Code: exit.code, Reason: exit.reason}
+	}
+	select {
+	case err := <-r.input:
+		return fmt.Errorf("read the input of %s: %w", r.cmd, err)
+	default:
+		return nil
+	}
+}
+
+// noExit says that the connection ended and the command's end is not known.
+func (r *running) noExit() error {
+	return fmt.Errorf("%s in %s: %w: %w", r.cmd, r.cmd.sprite.describe(), ErrNoExit, r.readErr)
+}

@@ -1,0 +1,44 @@
+package sprites
+
+import "time"
+
+// The verbs of a token. They do not include each other.
+const (
+	VerbRead  = "read"  // look at sprites, files, jobs
+	VerbWrite = "write" // create, change and delete sprites, files, jobs
+	VerbExec  = "exec"  // run commands and open connections in sprites
+	VerbAdmin = "admin" // tokens and the server itself
+)
+
+// TokenScope says which sprites a token reaches: all of them, those whose names
+// begin with Prefix, or one. Exactly one of the fields is set.
+type TokenScope struct {
+	All    bool   `json:"all,omitempty"`
+	Prefix string `json:"prefix,omitempty"`
+	Sprite string `json:"sprite,omitempty"`
+}
+
+// TokenRequest asks a cove server for a new token (POST /v1/tokens).
+type TokenRequest struct {
+	Name       string     `json:"name"`
+	Scope      TokenScope `json:"scope"`
+	Verbs      []string   `json:"verbs"`
+	TTLSeconds int64      `json:"ttl_seconds,omitempty"` // 0: does not expire
+}
+
+// Token describes a token. Secret is in the answer to the request that made it,
+// and never again: the server keeps a hash.
+type Token struct {
+	ID        string     `json:"id"`
+	Name      string     `json:"name"`
+	Scope     TokenScope `json:"scope"`
+	Verbs     []string   `json:"verbs"`
+	CreatedAt time.Time  `json:"created_at"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	Secret    string     `json:"token,omitempty"`
+}
+
+// TokenList answers GET /v1/tokens.
+type TokenList struct {
+	Tokens []Token `json:"tokens"`
+}

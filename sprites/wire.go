@@ -1,0 +1,252 @@
+package sprites
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// The types in this file are the protocol's documents, as they stand on the
+// wire. Keys are snake_case, except in the /fs family, whose keys are camelCase.
+
+// Version is sent as Sprite-Version on every answer of a cove server. Clients of
+// the protocol read from it which forms of a call the server takes.
+const Version = "v0.0.1-rc46"
+
+// Status says how much of a sprite is alive.
+type Status string
+
+// The three states of a sprite. A cold sprite is a disk, a warm one a disk and a
+// memory image, a running one has a live sandbox.
+const (
+	StatusCold    Status = "cold"
+	StatusWarm    Status = "warm"
+	StatusRunning Status = "running"
+)
+
+// Info describes a sprite (protocol section 2.1).
+type Info struct {
+	ID           string            `json:"id"`
+	Name         string            `json:"name"`
+	Organization string            `json:"organization"`
+	URL          string            `json:"url"`
+	URLSettings  URLSettings       `json:"url_settings"`
+	Status       Status            `json:"status"`
+	Labels       []string          `json:"labels"`
+	Version      *string           `json:"version"`
+	Environment  map[string]string `json:"environment,omitempty"`
+	Config       *Config           `json:"config,omitempty"`
+	CreatedAt    time.Time         `json:"created_at"`
+	UpdatedAt    time.Time         `json:"updated_at"`
+	LastRunning  *time.Time        `json:"last_running_at"`
+	LastWarming  *time.Time        `json:"last_warming_at"`
+
+	// Cove is what a cove server adds; nil from other servers.
+	Cove *Details `json:"cove,omitempty"`
+}
+
+// Details is cove's own part of a sprite's description.
+type Details struct {
+	Base        string   `json:"base"`
+	Include     []string `json:"include,omitempty"`
+	Incarnation int64    `json:"incarnation"`
+	IdleSeconds int64    `json:"idle_seconds"`      // 0: never sleeps
+	Owner       string   `json:"owner,omitempty"`   // "job:ID" for a sprite made by a job
+	Address     string   `json:"address,omitempty"` // the guest's address while running
+	AwakeBy     []string `json:"kept_awake_by,omitempty"`
+	Unlimited   []string `json:"limits_not_enforced,omitempty"` // limits this machine can't give, with the reason
+	LastError   string   `json:"last_error,omitempty"`          // why the last sandbox ended or did not start
+}
+
+// URLSettings says who may open a sprite's URL: Auth is "sprite" (token) or "public".
+type URLSettings struct {
+	Auth          string `json:"auth,omitempty"`
+	PrivateAccess string `json:"private_access,omitempty"`
+}
+
+// Config is the machine a sprite asks for. Zero values mean the server's defaults.
+type Config struct {
+	RAMMB     int    `json:"ram_mb,omitempty"`
+	CPUs      int    `json:"cpus,omitempty"`
+	Region    string `json:"region,omitempty"`
+	StorageGB int    `json:"storage_gb,omitempty"`
+}
+
+// CreateRequest asks for a new sprite.
+type CreateRequest struct {
+	Name        string            `json:"name"`
+	URLSettings *URLSettings      `json:"url_settings,omitempty"`
+	Labels      []string          `json:"labels,omitempty"`
+	Config      *Config           `json:"config,omitempty"`
+	Environment map[string]string `json:"environment,omitempty"`
+
+	// Cove's extensions; other servers ignore them.
+	Base        string   `json:"base,omitempty"`         // "" or "host"
+	Include     []string `json:"include,omitempty"`      // host folders, read-only, at the same path
+	IdleSeconds *int64   `json:"idle_seconds,omitempty"` // nil: the server's default; 0: never
+}
+
+// UpdateRequest changes a sprite. Nil fields keep their value.
+type UpdateRequest struct {
+	URLSettings *URLSettings `json:"url_settings,omitempty"`
+	Labels      *[]string    `json:"labels,omitempty"`
+	ClearLabels bool         `json:"clear_labels,omitempty"`
+	IdleSeconds *int64       `json:"idle_seconds,omitempty"`
+}
+
+// Totals counts an organisation's sprites by state.
+type Totals struct {
+	Name         string `json:"name"`
+	Running      int    `json:"running"`
+	Warm         int    `json:"warm"`
+	Cold         int    `json:"cold"`
+	RunningLimit int    `json:"running_limit"`
+	WarmLimit    int    `json:"warm_limit"`
+}
+
+// ListResponse is one page of sprites. The totals stand at the top level and
+// under org, because clients look in either place.
+type ListResponse struct {
+	Sprites   []Info  `json:"sprites"`
+	HasMore   bool    `json:"has_more"`
+	NextToken *string `json:"next_continuation_token"`
+	Totals
+	Org Totals `json:"org"`
+}
+
+// ErrorBody is the protocol's structured error (section 1.4). Code is for
+// programs, Message and Hint are for people.
+type ErrorBody struct {
+	Code              string `json:"error"`
+	Message           string `json:"message"`
+	Hint              string `json:"hint,omitempty"`
+	Limit             int    `json:"limit,omitempty"`
+	WindowSeconds     int    `json:"window_seconds,omitempty"`
+	RetryAfterSeconds int    `json:"retry_after_seconds,omitempty"`
+	CurrentCount      int    `json:"current_count,omitempty"`
+}
+
+// Stream is the first byte of a binary exec frame without a terminal (section 3.2).
+type Stream byte
+
+// The streams of a non-TTY exec.
+const (
+	StreamStdin    Stream = 0 // client to server: input bytes
+	StreamStdout   Stream = 1
+	StreamStderr   Stream = 2
+	StreamExit     Stream = 3 // one byte: the exit code
+	StreamStdinEOF Stream = 4 // client to server, no payload: end of input
+)
+
+// Message is any of the JSON text messages on an exec socket (section 3.4). Type
+// selects the fields in use; unknown types are ignored by both sides.
+type Message struct {
+	Type string `json:"type"` // session_info exit resize signal port_opened port_closed keepalive
+
+	SessionID string `json:"session_id,omitempty"` // session_info, from here
+	Command   string `json:"command,omitempty"`
+	Created   int64  `json:"created,omitempty"` // Unix seconds
+	IsOwner   bool   `json:"is_owner,omitempty"`
+	TTY       bool   `json:"tty,omitempty"`
+
+	Cols int `json:"cols,omitempty"` // session_info and resize
+	Rows int `json:"rows,omitempty"`
+
+	ExitCode *int   `json:"exit_code,omitempty"` // exit
+	Code     *int   `json:"code,omitempty"`      // exit, the same number for clients that read this key
+	Reason   string `json:"reason,omitempty"`    // exit, cove: "timeout", "oom", "signal:KILL", or empty
+
+	Signal string `json:"signal,omitempty"` // signal: with or without "SIG", any case
+
+	Port    int    `json:"port,omitempty"` // port_opened and port_closed
+	Address string `json:"address,omitempty"`
+	PID     int    `json:"pid,omitempty"`
+}
+
+// Session is one exec in the session list (section 3.8).
+type Session struct {
+	ID             string     `json:"id"`
+	Command        string     `json:"command"`
+	Workdir        string     `json:"workdir"`
+	Created        time.Time  `json:"created"`
+	BytesPerSecond float64    `json:"bytes_per_second"`
+	IsActive       bool       `json:"is_active"`
+	LastActivity   *time.Time `json:"last_activity,omitempty"`
+	TTY            bool       `json:"tty"`
+}
+
+// SessionList answers GET …/exec.
+type SessionList struct {
+	Count    int       `json:"count"`
+	Sessions []Session `json:"sessions"`
+}
+
+// KillEvent is a line of the answer to POST …/exec/{id}/kill (section 3.10).
+type KillEvent struct {
+	Type     string `json:"type"` // signal timeout exited killed error complete
+	Message  string `json:"message,omitempty"`
+	Signal   string `json:"signal,omitempty"`
+	PID      int    `json:"pid,omitempty"`
+	ExitCode *int   `json:"exit_code,omitempty"`
+}
+
+// Entry is a file in a listing (section 5.4).
+type Entry struct {
+	Name    string    `json:"name"`
+	Path    string    `json:"path"`
+	Type    string    `json:"type"` // file directory symlink, or other
+	Size    int64     `json:"size"`
+	Mode    string    `json:"mode"` // octal permission bits, four digits
+	ModTime time.Time `json:"modTime"`
+	IsDir   bool      `json:"isDir"`
+	Target  string    `json:"target,omitempty"` // symlink: where it points
+}
+
+// ListFiles answers GET …/fs/list.
+type ListFiles struct {
+	Path    string  `json:"path"`
+	Count   int     `json:"count"`
+	Entries []Entry `json:"entries"` // never null
+}
+
+// WriteResult answers PUT …/fs/write.
+type WriteResult struct {
+	Path string `json:"path"`
+	Size int64  `json:"size"`
+	Mode string `json:"mode"`
+}
+
+// FileError is the body of a failed /fs call (section 5.10).
+type FileError struct {
+	Error   string `json:"error"`
+	Code    string `json:"code"` // ENOENT EEXIST ENOTDIR EISDIR EACCES EPERM ENOTEMPTY EINVAL ENOSPC EIO
+	Path    string `json:"path"`
+	Message string `json:"message"`
+}
+
+// ProxyInit is the first message on a proxy socket, client to server (section
+// 6.1). HalfClose asks for cove's extension, in which a text message
+// {"type":"eof"} ends one direction; the server that has it echoes it.
+type ProxyInit struct {
+	Host      string `json:"host"`
+	Port      int    `json:"port"`
+	HalfClose bool   `json:"half_close,omitempty"`
+}
+
+// ProxyStatus answers ProxyInit; Status is "connected" or "error".
+type ProxyStatus struct {
+	Status    string `json:"status"`
+	Target    string `json:"target"`
+	Error     string `json:"error,omitempty"`
+	HalfClose bool   `json:"half_close,omitempty"`
+}
+
+// RawJSON is JSON that passes through unread.
+type RawJSON = json.RawMessage
+
+// ServerInfo describes a cove server (GET /v1/version).
+type ServerInfo struct {
+	Version string `json:"version"` // of cove itself
+	URL     string `json:"url"`
+	Data    string `json:"data,omitempty"` // the data folder, as the server names it
+	PID     int    `json:"pid,omitempty"`
+}
