@@ -49,12 +49,15 @@ type Details struct {
 	Base        string   `json:"base"`
 	Include     []string `json:"include,omitempty"`
 	Incarnation int64    `json:"incarnation"`
-	IdleSeconds int64    `json:"idle_seconds"`      // 0: never sleeps
-	Owner       string   `json:"owner,omitempty"`   // "job:ID" for a sprite made by a job
-	Address     string   `json:"address,omitempty"` // the guest's address while running
-	AwakeBy     []string `json:"kept_awake_by,omitempty"`
-	Unlimited   []string `json:"limits_not_enforced,omitempty"` // limits this machine can't give, with the reason
-	LastError   string   `json:"last_error,omitempty"`          // why the last sandbox ended or did not start
+	IdleSeconds int64    `json:"idle_seconds"`    // 0: never sleeps
+	Owner       string   `json:"owner,omitempty"` // "job:ID" for a sprite made by a job
+
+	LeaseUntil *time.Time `json:"lease_until,omitempty"` // until when its owner wants it at least
+
+	Address   string   `json:"address,omitempty"` // the guest's address while running
+	AwakeBy   []string `json:"kept_awake_by,omitempty"`
+	Unlimited []string `json:"limits_not_enforced,omitempty"` // limits this machine can't give, with the reason
+	LastError string   `json:"last_error,omitempty"`          // why the last sandbox ended or did not start
 }
 
 // URLSettings says who may open a sprite's URL: Auth is "sprite" (token) or "public".
@@ -83,6 +86,11 @@ type CreateRequest struct {
 	Base        string   `json:"base,omitempty"`         // "" or "host"
 	Include     []string `json:"include,omitempty"`      // host folders, read-only, at the same path
 	IdleSeconds *int64   `json:"idle_seconds,omitempty"` // nil: the server's default; 0: never
+
+	// Owner and LeaseSeconds are for the server's own parts: whom the sprite
+	// belongs to ("job:ID"), and for how long at least it is wanted.
+	Owner        string `json:"owner,omitempty"`
+	LeaseSeconds int64  `json:"lease_seconds,omitempty"`
 }
 
 // UpdateRequest changes a sprite. Nil fields keep their value.

@@ -1,0 +1,139 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/cove-dev/cove/internal/policy"
+)
+
+// forward is called by the stack in a goroutine of its own for each connection
+// that the sandbox opens, before it is answered.
+func (g *Gateway) forward(r *tcp.ForwarderRequest) {
+	if !g.enter() {
+		r.Complete(true)
+		return
+	}
+	defer g.wg.Done()
+	id := r.ID() // Local is the far end as the guest sees it
+	to := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
+
+	select {
+	case g.slots <- struct{}{}:
+	default:
+		r.Complete(true)
+		g.refuse(to, policy.TCP, policy.Decision{
+			Rule: "connection limit",
+			Hint: "the sandbox has too many connections open at once; close some",
+		})
+		return
+	}
+	release := func() { <-g.slots }
+	if to.Addr() == g.Addr.Addr() {
+		g.local(r, to, release)
+		return
+	}
+	defer release()
+
+	d, named := g.decide(to)
+	if !d.Allow {
+		r.Complete(true)
+		g.refuse(to, policy.TCP, d)
+		return
+	}
+	host, err := g.dialHost(to, named)
+	if err != nil {
+		r.Complete(true)
+		g.Logger.Debug("connect for the sandbox", "to", to, "error", err)
+		return
+	}
+	if host == nil { // it turned out to be the host itself
+		r.Complete(true)
+		g.refuse(to, policy.TCP, policy.Policy{Own: []netip.Addr{to.Addr()}}.Address(to, policy.TCP))
+		return
+	}
+	wq := new(waiter.Queue)
+	ep, terr := r.CreateEndpoint(wq)
+	r.Complete(false)
+	if terr != nil {
+		_ = host.Close()
+		return
+	}
+	stop := context.AfterFunc(g.ctx, func() { _ = host.Close() })
+	defer stop()
+	ep.SocketOptions().SetSendBufferSize(forwardBuffer, true)
+	relay(ep, wq, host)
+}
+
+// decide applies the policy to an address about to be dialled. named says that a
+// rule, not the default, allowed it.
+func (g *Gateway) decide(to netip.AddrPort) (d policy.Decision, named bool) {
+	own, err := g.host.addrs()
+	p := g.Policy
+	p.Own = append(own[:len(own):len(own)], p.Own...)
+	d = p.Address(to, policy.TCP)
+	named = d.Allow && d.Rule != policy.Public
+	if err != nil && !named {
+		g.Logger.Error("list the host's addresses", "error", err)
+		d = policy.Decision{Rule: "host", Hint: "the server can't list its own addresses, so nothing is allowed; see its log"}
+	}
+	return d, named
+}
+
+// dialHost connects from the host. It returns nil if the connection leads to the
+// host itself although no rule names it: a kernel that connects to one of its own
+// addresses does so from that address.
+func (g *Gateway) dialHost(to netip.AddrPort, named bool) (*net.TCPConn, error) {
+	d := net.Dialer{Timeout: dialTimeout}
+	c, err := d.DialContext(g.ctx, "tcp4", to.String())
+	if err != nil {
+		return nil, err
+	}
+	host := c.(*net.TCPConn)
+	if local := host.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(); local == to.Addr() && !named {
+		_ = host.SetLinger(0)
+		return nil, host.Close()
+	}
+	return host, nil
+}
+
+// local takes a connection to the gateway's own address.
+func (g *Gateway) local(r *tcp.ForwarderRequest, to netip.AddrPort, release func()) {
+	if to.Port() != dnsPort && to.Port() != httpPort {
+		r.Complete(true)
+		release()
+		g.refuse(to, policy.TCP, policy.Decision{
+			Rule: "gateway",
+			Hint: "the gateway answers DNS and http://NAME.connect.internal/ only; serve it with: cove serve --connector NAME=URL",
+		})
+		return
+	}
+	wq := new(waiter.Queue)
+	ep, terr := r.CreateEndpoint(wq)
+	r.Complete(false)
+	if terr != nil {
+		release()
+		return
+	}
+	ep.SocketOptions().SetSendBufferSize(forwardBuffer, true)
+	c := &conn{TCPConn: gonet.NewTCPConn(wq, ep), g: g, release: release}
+	if to.Port() == dnsPort {
+		g.serveDNSConn(c)
+		return
+	}
+	g.http.handOver(c)
+}
+
+// refuseUDP is called by the stack for datagrams to anywhere but the DNS server.
+// It leaves the answer, ICMP port unreachable, to the stack.
+func (g *Gateway) refuseUDP(id stack.TransportEndpointID, _ *stack.PacketBuffer) bool {
+	to := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
+	g.refuse(to, policy.UDP, g.Policy.Address(to, policy.UDP))
+	return false
+}

@@ -1,0 +1,314 @@
+// Package gateway is the network of one sandbox, in user space: gVisor's TCP/IP
+// stack as a library on the far end of the sandbox's only link. Whatever leaves
+// the sandbox passes through it and is decided on here; what is not allowed has
+// nowhere to go, because nothing else listens on that link.
+//
+//   - DNS at the gateway's address, port 53, over UDP and TCP: A, AAAA and CNAME
+//     from the host's resolvers; every other type is answered with no records.
+//   - TCP to any other address is decided on by the policy, on the address
+//     dialled, then dialled from the host and copied.
+//   - http://NAME.connect.internal/ leads to a named upstream (see Connector).
+//   - ICMP echo to the gateway's address is answered by the stack.
+//   - UDP to anywhere else is refused (ICMP port unreachable), any other protocol
+//     and any frame that does not come from the guest's own address is dropped.
+//   - IPv6 is not spoken on the link: frames of it are dropped. AAAA answers are
+//     passed on, and a program that tries one gets "network unreachable" from its
+//     own kernel at once.
+//   - Gateway.Dial connects to the sandbox's ports.
+//
+// The package works on Linux only.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/cove-dev/cove/internal/policy"
+)
+
+const (
+	nicID = 1
+
+	// Buffers of connections into the sandbox, which the server opens: they grow
+	// up to the larger size while they are drained.
+	bufferDefault = 1 << 20
+	bufferMax     = 8 << 20
+
+	// The buffers of a connection out of the sandbox, which the sandbox opens as
+	// many of as it likes: fixed, so that MaxConns bounds them all.
+	forwardBuffer = 512 << 10
+
+	maxHalfOpen = 1024             // connections out whose upstream is still being dialled
+	dialTimeout = 20 * time.Second // of an upstream
+	timeWait    = 5 * time.Second  // the link neither reorders nor delays for longer
+)
+
+// Gateway is the network of one sandbox. Set the fields, call Start once, and
+// Close once, also after a Start that failed. The methods may be called from any
+// goroutine.
+type Gateway struct {
+	Link  Link         // required; the gateway closes it
+	Addr  netip.Prefix // required: the gateway's own IPv4 address in the sandbox's subnet
+	Guest netip.Addr   // required: the sandbox's address in it
+
+	// Policy decides what the sandbox may reach. Its Own is added to by the
+	// addresses of the host.
+	Policy policy.Policy
+
+	// HostAddrs lists the host's own addresses; nil means those of this
+	// process's network interfaces. While it fails, nothing is allowed that no
+	// rule allows.
+	HostAddrs func() ([]netip.Addr, error)
+
+	// Resolvers are the DNS servers that lookups go to, in order; none means
+	// those of /etc/resolv.conf.
+	Resolvers []netip.AddrPort
+
+	// MaxConns bounds the connections out of the sandbox that are open at once;
+	// 0 means 4,096. Those beyond are reset.
+	MaxConns int
+
+	// OnRefused is told of refusals, one at a time; nil means nobody. It must
+	// not block for long, and is spared the most of a flood (Event.Suppressed).
+	OnRefused func(Event)
+
+	Logger *slog.Logger // nil means discard
+
+	stack  *stack.Stack
+	link   *endpoint
+	ctx    context.Context // ends at Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	slots  chan struct{} // one element per open connection out
+	http   *connectors
+	host   hostView
+	refusals
+	names nameCache
+
+	mu       sync.Mutex
+	closed   bool                 // guarded by mu
+	upstream map[string]Connector // guarded by mu
+}
+
+// Start brings the network up. It returns at once.
+func (g *Gateway) Start() error {
+	if !g.Addr.Addr().Is4() || !g.Guest.Is4() || !g.Addr.Contains(g.Guest) || g.Addr.Addr() == g.Guest {
+		return fmt.Errorf("gateway: %v is no IPv4 address in the network of %v", g.Guest, g.Addr)
+	}
+	if g.Link.File == nil {
+		return errors.New("gateway: no link")
+	}
+	if g.Logger == nil {
+		g.Logger = slog.New(slog.DiscardHandler)
+	}
+	if g.MaxConns <= 0 {
+		g.MaxConns = 4096
+	}
+	g.slots = make(chan struct{}, g.MaxConns)
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g.host.list = g.HostAddrs
+	g.host.resolvers = g.Resolvers
+	if err := g.startStack(); err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	if err := g.startDNS(); err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	g.http = newConnectors(g)
+	g.wg.Go(g.http.serve)
+	return nil
+}
+
+func (g *Gateway) startStack() error {
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
+	})
+	g.stack = s
+	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
+	wait := tcpip.TCPTimeWaitTimeoutOption(timeWait)
+	for _, o := range []tcpip.SettableTransportProtocolOption{
+		&sack, &moderate, &wait,
+		&tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: bufferDefault, Max: bufferMax},
+		&tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: bufferDefault, Max: bufferMax},
+	} {
+		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return fmt.Errorf("set TCP option %T: %v", o, err)
+		}
+	}
+	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, forwardBuffer, maxHalfOpen, g.forward).HandlePacket)
+	s.SetTransportProtocolHandler(udp.ProtocolNumber, g.refuseUDP)
+
+	g.link = newEndpoint(g.Link, g.Guest, g.Addr, g.Logger)
+	if err := s.CreateNIC(nicID, g.link); err != nil {
+		return fmt.Errorf("attach the link: %v", err)
+	}
+	own := tcpip.ProtocolAddress{
+		Protocol: ipv4.ProtocolNumber,
+		AddressWithPrefix: tcpip.AddressWithPrefix{
+			Address:   tcpip.AddrFrom4(g.Addr.Addr().As4()),
+			PrefixLen: g.Addr.Bits(),
+		},
+	}
+	if err := s.AddProtocolAddress(nicID, own, stack.AddressProperties{}); err != nil {
+		return fmt.Errorf("set address %v: %v", g.Addr, err)
+	}
+	// Promiscuous: take packets for any address. Spoofing: answer from it.
+	if err := s.SetPromiscuousMode(nicID, true); err != nil {
+		return fmt.Errorf("set promiscuous mode: %v", err)
+	}
+	if err := s.SetSpoofing(nicID, true); err != nil {
+		return fmt.Errorf("set spoofing: %v", err)
+	}
+	s.SetRouteTable([]tcpip.Route{{Destination: own.AddressWithPrefix.Subnet(), NIC: nicID}})
+	// The only neighbour is known, so that a sandbox that sleeps does not become
+	// unreachable for want of an answer to ARP.
+	mac := tcpip.LinkAddress(g.Link.GuestMAC)
+	if err := s.AddStaticNeighbor(nicID, ipv4.ProtocolNumber, tcpip.AddrFrom4(g.Guest.As4()), mac); err != nil {
+		return fmt.Errorf("set the guest's link address: %v", err)
+	}
+	return nil
+}
+
+// Close ends all connections and goroutines of the gateway, waits for them, and
+// closes the link. A second Close is no error.
+func (g *Gateway) Close() error {
+	g.mu.Lock()
+	again := g.closed
+	g.closed = true
+	g.mu.Unlock()
+	if again {
+		return nil
+	}
+	if g.link == nil { // Start failed, or never was
+		if g.Link.File != nil {
+			return g.Link.File.Close()
+		}
+		return nil
+	}
+	g.cancel()
+	if g.http != nil {
+		g.http.close()
+	}
+	g.link.stop()
+	done := make(chan struct{})
+	go func() { g.wg.Wait(); close(done) }()
+	// A handshake under way when the stack is asked to close would be missed by
+	// it, so ask until everybody who might have one is gone.
+	for waiting := true; waiting; {
+		for _, ep := range g.stack.RegisteredEndpoints() {
+			ep.Abort()
+		}
+		select {
+		case <-done:
+			waiting = false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	g.stack.Close()
+	g.stack.Wait()
+	return nil
+}
+
+// enter counts the caller, who must call g.wg.Done, unless the gateway closes.
+func (g *Gateway) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.wg.Add(1)
+	return true
+}
+
+func (g *Gateway) isClosed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.closed
+}
+
+// Dial opens a TCP connection from the gateway's address to a port of the
+// sandbox. The connection has CloseWrite and CloseRead; it ends with
+// net.ErrClosed when the gateway is closed.
+func (g *Gateway) Dial(ctx context.Context, port int) (net.Conn, error) {
+	if port < 1 || port > 65535 {
+		return nil, fmt.Errorf("dial the sandbox: %d is no port", port)
+	}
+	remote := tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(g.Guest.As4()), Port: uint16(port)}
+	fail := func(err error) error {
+		return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(g.Guest, uint16(port))), Err: err}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fail(err)
+	}
+	if g.isClosed() {
+		return nil, fail(net.ErrClosed)
+	}
+	wq := new(waiter.Queue)
+	ep, terr := g.stack.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, wq)
+	if terr != nil {
+		return nil, fail(plain(terr))
+	}
+	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
+	wq.EventRegister(&entry)
+	defer wq.EventUnregister(&entry)
+	terr = ep.Bind(tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(g.Addr.Addr().As4())})
+	if terr == nil {
+		terr = ep.Connect(remote)
+	}
+	if _, started := terr.(*tcpip.ErrConnectStarted); started {
+		select {
+		case <-ready:
+			terr = ep.LastError()
+		case <-ctx.Done():
+			ep.Abort()
+			return nil, fail(ctx.Err())
+		case <-g.ctx.Done():
+			ep.Abort()
+			return nil, fail(net.ErrClosed)
+		}
+	}
+	if terr != nil {
+		ep.Close()
+		return nil, fail(plain(terr))
+	}
+	return &conn{TCPConn: gonet.NewTCPConn(wq, ep), g: g}, nil
+}
+
+// plain turns the stack's errors into those that the net package gives.
+func plain(err tcpip.Error) error {
+	switch err.(type) {
+	case *tcpip.ErrConnectionRefused:
+		return syscall.ECONNREFUSED
+	case *tcpip.ErrConnectionReset:
+		return syscall.ECONNRESET
+	case *tcpip.ErrConnectionAborted:
+		return syscall.ECONNABORTED
+	case *tcpip.ErrTimeout:
+		return syscall.ETIMEDOUT
+	case *tcpip.ErrHostUnreachable:
+		return syscall.EHOSTUNREACH
+	case *tcpip.ErrNetworkUnreachable:
+		return syscall.ENETUNREACH
+	case *tcpip.ErrClosedForSend:
+		return syscall.EPIPE
+	}
+	return errors.New(err.String())
+}

@@ -1,0 +1,63 @@
+package policy
+
+import (
+	"fmt"
+	"strings"
+)
+
+// CanonicalName returns the one form of a host name under which it is decided
+// on: lower case, without the trailing dot. It refuses what no host is called:
+// empty names and labels, bytes other than letters, digits, hyphen and
+// underscore (so NUL, spaces, '@', '*', and non-ASCII, which belongs into
+// punycode), labels that start or end with a hyphen or are longer than 63
+// bytes, names longer than 253, and names that are or could be taken for IPv4
+// addresses (1.2.3.4, 0177.1, 0x7f000001).
+func CanonicalName(name string) (string, error) {
+	c := strings.ToLower(strings.TrimSuffix(name, "."))
+	if c == "" {
+		return "", fmt.Errorf("name %q is empty", short(name))
+	}
+	if len(c) > 253 {
+		return "", fmt.Errorf("name %q is longer than 253 bytes", short(name))
+	}
+	labels := strings.Split(c, ".")
+	for _, l := range labels {
+		if l == "" || len(l) > 63 {
+			return "", fmt.Errorf("name %q has an empty label or one longer than 63 bytes", short(name))
+		}
+		if l[0] == '-' || l[len(l)-1] == '-' {
+			return "", fmt.Errorf("name %q has a label that starts or ends with a hyphen", short(name))
+		}
+		for i := range len(l) {
+			if !nameByte(l[i]) {
+				return "", fmt.Errorf("name %q has a byte that no host name has", short(name))
+			}
+		}
+	}
+	if numeric(labels[len(labels)-1]) {
+		return "", fmt.Errorf("name %q ends like an address", short(name))
+	}
+	return c, nil
+}
+
+func nameByte(b byte) bool {
+	return 'a' <= b && b <= 'z' || '0' <= b && b <= '9' || b == '-' || b == '_'
+}
+
+// numeric reports whether some program would read a name with this last label as
+// an IPv4 address: decimal, octal or hexadecimal (WHATWG URL, "ends in a
+// number").
+func numeric(label string) bool {
+	digits := "0123456789"
+	if h, ok := strings.CutPrefix(label, "0x"); ok {
+		label, digits = h, "0123456789abcdef"
+	}
+	return strings.Trim(label, digits) == ""
+}
+
+func short(name string) string {
+	if len(name) > 80 {
+		return name[:80] + "…"
+	}
+	return name
+}

@@ -1,0 +1,436 @@
+// Package gvisor is the sprite.Runtime that runs each sandbox under gVisor,
+// looked after by a shim process of its own.
+package gvisor
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/base"
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/sprite"
+)
+
+// hostPidsMax is the host's backstop behind the limit inside of the sandbox:
+// gVisor needs host threads of its own, and ends in a panic without them.
+const hostPidsMax = 10 * boot.PidsMax
+
+// Runtime runs sandboxes with gVisor. Set the exported fields before use; Close
+// leaves the sandboxes running.
+type Runtime struct {
+	Dir        string                    // the server's data folder
+	Shim       []string                  // command line of the shim process
+	Runsc      string                    // path of cove-runsc
+	Guest      string                    // path of cove-guest
+	Connectors map[string]shim.Connector // named upstreams of every sandbox
+	UserNS     bool                      // this process is root in a user namespace only
+	Logger     *slog.Logger              // nil: discard
+
+	prepared func() (prepared, error)
+	once     sync.Once
+	wg       sync.WaitGroup
+	closed   chan struct{}
+}
+
+// prepared is what all sandboxes of this server start from.
+type prepared struct {
+	base  base.Base
+	guest string // folder holding cove-guest by digest
+}
+
+func (r *Runtime) init() {
+	r.once.Do(func() {
+		if r.Logger == nil {
+			r.Logger = slog.New(slog.DiscardHandler)
+		}
+		r.closed = make(chan struct{})
+		r.prepared = sync.OnceValues(r.prepare)
+	})
+}
+
+func (r *Runtime) prepare() (prepared, error) {
+	guest, err := installGuest(r.Guest, filepath.Join(r.Dir, "guest"))
+	if err != nil {
+		return prepared{}, err
+	}
+	files := base.Files{User: base.User{Name: boot.User, UID: boot.UID, GID: boot.GID, Home: boot.Home}}
+	b, err := files.Prepare(filepath.Join(r.Dir, "base"))
+	return prepared{base: b, guest: guest}, err
+}
+
+// Prepare makes what the first sandbox would otherwise have to wait for.
+func (r *Runtime) Prepare() error {
+	r.init()
+	_, err := r.prepared()
+	return err
+}
+
+// Close stops looking after sandboxes, which go on running, and waits for its
+// goroutines.
+func (r *Runtime) Close() error {
+	r.init()
+	close(r.closed)
+	r.wg.Wait()
+	return nil
+}
+
+func (r *Runtime) runDir(id string) string  { return filepath.Join(r.Dir, "run", id) }
+func (r *Runtime) diskDir(id string) string { return filepath.Join(r.Dir, "sprites", id, "disk") }
+
+// Boot starts the sandbox of a cold sprite.
+func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {
+	r.init()
+	if m.Base != "" && m.Base != base.Host {
+		return nil, fmt.Errorf("boot %s: unknown base %q, want %q", m.Hostname, m.Base, base.Host)
+	}
+	for _, dir := range m.Include {
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() || !filepath.IsAbs(dir) {
+			return nil, fmt.Errorf("boot %s: included %s is no folder of this machine", m.Hostname, dir)
+		}
+	}
+	prep, err := r.prepared()
+	if err != nil {
+		return nil, err
+	}
+	disk, err := r.disk(m.ID, prep.base)
+	if err != nil {
+		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
+	}
+	token := make([]byte, 32)
+	_, _ = rand.Read(token) // never fails
+	state, err := r.startShim(ctx, shim.Config{
+		Dir: r.runDir(m.ID), Runsc: r.Runsc, Guest: prep.guest,
+		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
+		Token: hex.EncodeToString(token), Env: m.Env, Include: m.Include,
+		Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: r.Connectors,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
+	}
+	return r.follow(m.ID, state), nil
+}
+
+// baseRecord notes, beside a sprite's disk, which base it was made over.
+type baseRecord struct {
+	Skeleton    string `json:"skeleton"` // folder name below DATA/base
+	Fingerprint string `json:"fingerprint"`
+}
+
+// disk returns the mounts of a sprite's disk. A sprite stays on the skeleton that
+// it was made over; the host's programs below it are those of today.
+func (r *Runtime) disk(id string, b base.Base) ([]shim.Mount, error) {
+	dir := r.diskDir(id)
+	record := baseRecord{Skeleton: filepath.Base(b.Dir), Fingerprint: b.Fingerprint}
+	file := filepath.Join(dir, "base.json")
+	if data, err := os.ReadFile(file); err == nil {
+		if err := json.Unmarshal(data, &record); err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
+		}
+	} else if errors.Is(err, os.ErrNotExist) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		data, err := json.Marshal(record)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(file+".new", data, 0o600); err != nil {
+			return nil, err
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			return nil, err
+		}
+	} else {
+		return nil, err
+	}
+	skeleton := filepath.Join(r.Dir, "base", record.Skeleton)
+	if _, err := os.Stat(skeleton); err != nil {
+		return nil, fmt.Errorf("the base that this sprite was made over is gone: %w", err)
+	}
+	overlay := func(name, lower string) layers.Overlay {
+		return layers.Overlay{
+			Lowers: []string{lower}, Upper: filepath.Join(dir, name, "upper"), Work: filepath.Join(dir, name, "work"),
+			UserXattr: r.UserNS,
+		}
+	}
+	mounts := []shim.Mount{{Target: "", Overlay: overlay("root", skeleton)}}
+	for _, name := range b.Mounts {
+		mounts = append(mounts, shim.Mount{Target: name, Overlay: overlay(name, "/"+name)})
+	}
+	return mounts, nil
+}
+
+// Live takes up the sandboxes that an earlier server left running.
+func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
+	r.init()
+	entries, err := os.ReadDir(filepath.Join(r.Dir, "run"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	var (
+		live []sprite.Sandbox
+		errs []error
+	)
+	for _, e := range entries {
+		id := e.Name()
+		client := shim.Client{Dir: r.runDir(id)}
+		state, err := client.Status(ctx)
+		if err != nil {
+			state, err = r.adopt(ctx, id)
+		} else if err = client.SetConnectors(ctx, r.Connectors); err != nil {
+			errs = append(errs, err)
+			err = nil
+		}
+		if err != nil {
+			if !errors.Is(err, errGone) {
+				errs = append(errs, fmt.Errorf("take up sandbox %s: %w", id, err))
+			}
+			continue
+		}
+		live = append(live, r.follow(id, state))
+	}
+	return live, errors.Join(errs...)
+}
+
+// errGone says that a sandbox that was to be adopted does not live any more.
+var errGone = errors.New("the sandbox is gone")
+
+// adopt starts a shim for a sandbox whose shim died.
+func (r *Runtime) adopt(ctx context.Context, id string) (shim.State, error) {
+	return r.startShim(ctx, shim.Config{
+		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Connectors: r.Connectors, Adopt: true,
+	})
+}
+
+// Destroy removes the disk of a sprite without a live sandbox.
+func (r *Runtime) Destroy(_ context.Context, id string) error {
+	if id == "" || id != filepath.Base(id) {
+		return fmt.Errorf("destroy: bad sprite id %q", id)
+	}
+	if st, err := shim.ReadState(r.runDir(id)); err == nil && st.PID != 0 {
+		if _, err := (shim.Client{Dir: r.runDir(id)}).Status(context.Background()); err == nil {
+			return fmt.Errorf("destroy %s: its sandbox is running", id)
+		}
+	}
+	return errors.Join(layers.Remove(filepath.Dir(r.diskDir(id))), layers.Remove(r.runDir(id)))
+}
+
+// startShim starts a shim process and waits until its sandbox answers, or ctx
+// ends, which ends the shim too.
+func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, error) {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return shim.State{}, fmt.Errorf("start a shim: %w", err)
+	}
+	data, err := json.Marshal(cfg)
+	if err != nil {
+		return shim.State{}, err
+	}
+	log, err := os.OpenFile(filepath.Join(cfg.Dir, "shim.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return shim.State{}, fmt.Errorf("start a shim: %w", err)
+	}
+	defer log.Close()
+	in, inW, err := os.Pipe()
+	if err != nil {
+		return shim.State{}, err
+	}
+	defer in.Close()
+	readyR, ready, err := os.Pipe()
+	if err != nil {
+		_ = inW.Close()
+		return shim.State{}, err
+	}
+	defer readyR.Close()
+	cmd := exec.Command(r.Shim[0], r.Shim[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, log, log
+	cmd.ExtraFiles = []*os.File{ready}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWNS}
+	err = cmd.Start()
+	_ = ready.Close()
+	if err != nil {
+		_ = inW.Close()
+		return shim.State{}, fmt.Errorf("start a shim: %w", err)
+	}
+	r.reap(cmd)
+	go func() {
+		_, _ = inW.Write(data) // a shim that died shows in its missing answer
+		_ = inW.Close()
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(unix.SIGTERM) })
+	defer stop()
+	var answer shim.Ready
+	if err := json.NewDecoder(readyR).Decode(&answer); err != nil {
+		if ctx.Err() != nil {
+			return shim.State{}, ctx.Err()
+		}
+		return shim.State{}, fmt.Errorf("the shim died while it started; see %s", log.Name())
+	}
+	switch {
+	case answer.Gone:
+		return shim.State{}, fmt.Errorf("%w: %s", errGone, answer.Error)
+	case answer.Error != "":
+		return shim.State{}, errors.New(answer.Error)
+	}
+	return *answer.State, nil
+}
+
+// reap collects a shim's exit status, so that it does not stay as a zombie.
+func (r *Runtime) reap(cmd *exec.Cmd) {
+	go func() { _ = cmd.Wait() }() // ends with the shim, which may outlive this runtime
+}
+
+// follow returns the sandbox object of a live sandbox, and watches it.
+func (r *Runtime) follow(id string, st shim.State) *sandbox {
+	s := &sandbox{id: id, client: shim.Client{Dir: r.runDir(id)}, done: make(chan struct{}), state: st}
+	r.wg.Go(func() { r.watch(s) })
+	return s
+}
+
+// watch waits for the end of a sandbox, and starts a new shim when the one that
+// looks after it dies.
+func (r *Runtime) watch(s *sandbox) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r.wg.Go(func() {
+		select {
+		case <-r.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	for {
+		end, err := s.client.Wait(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			s.end(end.Reason)
+			return
+		}
+		r.Logger.Warn("a shim died; starting another", "sandbox", s.id, "err", err)
+		st, err := r.adopt(ctx, s.id)
+		switch {
+		case err == nil:
+			s.setState(st)
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, errGone):
+			s.end(err.Error())
+			return
+		default:
+			r.Logger.Error("take up a sandbox", "sandbox", s.id, "err", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+		}
+	}
+}
+
+// sandbox is a live sandbox, behind its shim.
+type sandbox struct {
+	id     string
+	client shim.Client
+	done   chan struct{}
+
+	mu    sync.Mutex
+	state shim.State // guarded by mu
+	ended string     // guarded by mu
+}
+
+func (s *sandbox) ID() string            { return s.id }
+func (s *sandbox) Done() <-chan struct{} { return s.done }
+
+func (s *sandbox) setState(st shim.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = st
+}
+
+func (s *sandbox) end(reason string) {
+	s.mu.Lock()
+	s.ended = reason
+	s.mu.Unlock()
+	close(s.done)
+}
+
+// Dial opens a connection to a port of the sandbox.
+func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
+	conn, err := s.client.Dial(ctx, port)
+	for delay := 5 * time.Millisecond; shim.IsNoShim(err) && delay < time.Second; delay *= 2 {
+		// Its shim died, and the next one is on its way.
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-s.done:
+			return nil, err
+		case <-time.After(delay):
+		}
+		conn, err = s.client.Dial(ctx, port)
+	}
+	return conn, err
+}
+
+// Status describes the sandbox.
+func (s *sandbox) Status() sprite.SandboxStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sprite.SandboxStatus{
+		Incarnation: s.state.Incarnation, Address: s.state.Address, Token: s.state.Token, Started: s.state.Started,
+		Paused: s.state.Paused, Unlimited: s.state.Unlimited, Ended: s.ended,
+	}
+}
+
+// Stop ends the sandbox.
+func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
+	_, err := s.client.Stop(ctx, grace)
+	if err != nil && !shim.IsNoShim(err) {
+		select {
+		case <-s.done:
+			return nil
+		default:
+			return err
+		}
+	}
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Pause freezes the sandbox in memory.
+func (s *sandbox) Pause(ctx context.Context) error { return s.freeze(ctx, true, s.client.Pause) }
+
+// Resume undoes Pause.
+func (s *sandbox) Resume(ctx context.Context) error { return s.freeze(ctx, false, s.client.Resume) }
+
+func (s *sandbox) freeze(ctx context.Context, paused bool, call func(context.Context) error) error {
+	if err := call(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.Paused = paused
+	return nil
+}

@@ -1,0 +1,265 @@
+package shim
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/boot"
+)
+
+// socketName is the shim's API socket in the sandbox's folder. It is dialled and
+// bound through the folder's descriptor, so that the folder's path may be longer
+// than a socket's may.
+const socketName = "shim.sock"
+
+// routes is the whole API. Who can open the socket may use all of it.
+func (s *Shim) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", s.getStatus)
+	mux.HandleFunc("GET /v1/wait", s.getWait)
+	mux.HandleFunc("POST /v1/stop", s.postStop)
+	mux.HandleFunc("POST /v1/pause", s.postPause)
+	mux.HandleFunc("POST /v1/resume", s.postResume)
+	mux.HandleFunc("PUT /v1/connectors", s.putConnectors)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodConnect { // guest:PORT, a raw stream into the sandbox
+			s.connect(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// serveAPI opens the socket and serves it.
+func (s *Shim) serveAPI() error {
+	dir, err := os.Open(s.cfg.Dir)
+	if err != nil {
+		return fmt.Errorf("serve the shim's API: %w", err)
+	}
+	defer dir.Close()
+	// The lock is ours, so a socket that is there is a dead shim's.
+	if err := os.Remove(filepath.Join(s.cfg.Dir, socketName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("serve the shim's API: %w", err)
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName), Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("serve the shim's API: %w", err)
+	}
+	ln.SetUnlinkOnClose(false) // its path is a descriptor's, closed by then
+	if err := os.Chmod(filepath.Join(s.cfg.Dir, socketName), 0o600); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	s.api = &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		if err := s.api.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Error("serve the shim's API", "err", err)
+		}
+	}()
+	return nil
+}
+
+// shutdownAPI lets calls that wait for the end answer, and removes the socket.
+func (s *Shim) shutdownAPI() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	err := os.Remove(filepath.Join(s.cfg.Dir, socketName))
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, s.api.Shutdown(ctx))
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the caller went away
+}
+
+func (s *Shim) getStatus(w http.ResponseWriter, _ *http.Request) { reply(w, s.snapshot()) }
+
+// End is the answer to GET /v1/wait and POST /v1/stop.
+type End struct {
+	Reason string `json:"reason"`
+}
+
+// getWait answers when the sandbox has ended and is cleaned up.
+func (s *Shim) getWait(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush()
+	select {
+	case <-s.ended:
+		reply(w, End{s.reason})
+	case <-r.Context().Done():
+	}
+}
+
+// postStop ends the sandbox: the guest ends its processes with TERM and, after
+// ?grace=DURATION, by force; a guest that does not is ended from outside.
+func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
+	grace, err := time.ParseDuration(r.FormValue("grace"))
+	if err != nil || grace < 0 {
+		grace = 0
+	}
+	s.mu.Lock()
+	s.stopping = true
+	st := s.state
+	s.mu.Unlock()
+	if st.Paused {
+		if err := s.runsc().resume(); err != nil {
+			s.log.Error("resume before stop", "err", err)
+		}
+	}
+	if grace > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), grace+3*time.Second)
+		if err := s.askGuestToStop(ctx, st.Token, grace); err != nil {
+			s.log.Warn("ask the guest to stop", "err", err)
+		}
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+		}
+		cancel()
+	}
+	killProcess(st.PID, st.StartTime)
+	<-s.ended
+	reply(w, End{s.reason})
+}
+
+func (s *Shim) askGuestToStop(ctx context.Context, token string, grace time.Duration) error {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return s.gw.Dial(ctx, boot.Port)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://guest/v1/stop?grace="+grace.String(), nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		return fmt.Errorf("the guest answered %s", resp.Status)
+	}
+	return nil
+}
+
+func (s *Shim) postPause(w http.ResponseWriter, _ *http.Request)  { s.freeze(w, true, runsc.pause) }
+func (s *Shim) postResume(w http.ResponseWriter, _ *http.Request) { s.freeze(w, false, runsc.resume) }
+
+func (s *Shim) freeze(w http.ResponseWriter, paused bool, call func(runsc) error) {
+	if s.snapshot().Paused != paused {
+		if err := call(s.runsc()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		if err := s.setState(func(st *State) { st.Paused = paused }); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	}
+	reply(w, s.snapshot())
+}
+
+func (s *Shim) putConnectors(w http.ResponseWriter, r *http.Request) {
+	var all map[string]Connector
+	if err := json.NewDecoder(io.LimitReader(r.Body, 8<<20)).Decode(&all); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err := s.setConnectors(all); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// connect joins the caller's connection with one to a port of the guest.
+func (s *Shim) connect(w http.ResponseWriter, r *http.Request) {
+	_, p, err := net.SplitHostPort(r.Host)
+	port, convErr := strconv.ParseUint(p, 10, 16)
+	if err != nil || convErr != nil || port == 0 {
+		http.Error(w, "want CONNECT guest:PORT", http.StatusBadRequest)
+		return
+	}
+	guest, err := s.gw.Dial(r.Context(), int(port))
+	if err != nil {
+		code := http.StatusBadGateway
+		if errors.Is(err, unix.ECONNREFUSED) {
+			code = http.StatusServiceUnavailable
+		}
+		http.Error(w, err.Error(), code)
+		return
+	}
+	defer guest.Close()
+	caller, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer caller.Close()
+	if _, err := io.WriteString(caller, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
+		return
+	}
+	join(caller, buffered.Reader, guest)
+}
+
+// halfCloser is a connection one direction of which can be ended.
+type halfCloser interface{ CloseWrite() error }
+
+// join copies between a and b, in both directions, until both have ended. What
+// was read of a already is in early.
+func join(a net.Conn, early *bufio.Reader, b net.Conn) {
+	var from io.Reader = a
+	if early.Buffered() > 0 {
+		from = early
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { pump(b, from) })
+	pump(a, b)
+	wg.Wait()
+}
+
+// buffers are for pump. 256 KiB is where larger ones stop being faster.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
+
+// pump copies until from ends, then ends that direction of to. After an error it
+// ends both connections' other direction too, by closing to.
+func pump(to net.Conn, from io.Reader) {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	for {
+		n, err := from.Read(*buf)
+		if n > 0 {
+			if _, err := to.Write((*buf)[:n]); err != nil {
+				_ = to.Close()
+				if c, ok := from.(net.Conn); ok {
+					_ = c.Close()
+				}
+				return
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			if h, ok := to.(halfCloser); ok && h.CloseWrite() == nil {
+				return
+			}
+		}
+		if err != nil {
+			_ = to.Close()
+			return
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package shim
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Client speaks to the shim of one sandbox. The zero value with Dir is ready to
+// use, by several goroutines.
+type Client struct {
+	Dir string // the sandbox's folder
+}
+
+// dial opens a connection to the shim's socket. No shim: an error for which
+// IsNoShim is true.
+func (c Client) dial(ctx context.Context) (net.Conn, error) {
+	dir, err := os.Open(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName))
+}
+
+// IsNoShim reports whether err says that no shim serves the sandbox's folder.
+func IsNoShim(err error) bool {
+	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// call makes one request of the API and decodes its answer into out, unless nil.
+func (c Client) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(data)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://shim"+path, body)
+	if err != nil {
+		return err
+	}
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		return fmt.Errorf("shim: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		return fmt.Errorf("shim: %s", strings.TrimSpace(string(text)))
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(out); err != nil {
+		return fmt.Errorf("shim: %w", err)
+	}
+	return nil
+}
+
+// Status returns the sandbox's state.
+func (c Client) Status(ctx context.Context) (State, error) {
+	var st State
+	return st, c.call(ctx, http.MethodGet, "/v1/status", nil, &st)
+}
+
+// Wait returns when the sandbox has ended and the shim has cleaned up after it,
+// with the reason. Any error means that the shim is gone, which says nothing of
+// the sandbox.
+func (c Client) Wait(ctx context.Context) (End, error) {
+	var end End
+	return end, c.call(ctx, http.MethodGet, "/v1/wait", nil, &end)
+}
+
+// Stop ends the sandbox, its processes first by TERM and after grace by force.
+func (c Client) Stop(ctx context.Context, grace time.Duration) (End, error) {
+	var end End
+	return end, c.call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), nil, &end)
+}
+
+// Pause freezes the sandbox in memory; pausing a paused one is no error.
+func (c Client) Pause(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, "/v1/pause", nil, nil)
+}
+
+// Resume undoes Pause.
+func (c Client) Resume(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, "/v1/resume", nil, nil)
+}
+
+// SetConnectors replaces the connectors of a running sandbox.
+func (c Client) SetConnectors(ctx context.Context, all map[string]Connector) error {
+	return c.call(ctx, http.MethodPut, "/v1/connectors", all, nil)
+}
+
+// Dial opens a connection to a port of the guest. syscall.ECONNREFUSED says that
+// nothing listens there.
+func (c Client) Dial(ctx context.Context, port int) (net.Conn, error) {
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("dial port %d of the sandbox: %w", port, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	joined, err := connectThrough(conn, port)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("dial port %d of the sandbox: %w", port, err)
+	}
+	return joined, nil
+}
+
+func connectThrough(conn net.Conn, port int) (net.Conn, error) {
+	if _, err := fmt.Fprintf(conn, "CONNECT guest:%d HTTP/1.1\r\nHost: guest:%d\r\n\r\n", port, port); err != nil {
+		return nil, err
+	}
+	br := bufio.NewReaderSize(conn, 512)
+	resp, err := http.ReadResponse(br, &http.Request{Method: http.MethodConnect})
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		if resp.StatusCode == http.StatusServiceUnavailable {
+			return nil, syscall.ECONNREFUSED
+		}
+		return nil, errors.New(strings.TrimSpace(string(text)))
+	}
+	if br.Buffered() > 0 { // the guest spoke first
+		return &earlyConn{Conn: conn, early: br}, nil
+	}
+	return conn, nil
+}
+
+// earlyConn is a connection some bytes of which were read already.
+type earlyConn struct {
+	net.Conn
+	early *bufio.Reader
+}
+
+func (c *earlyConn) Read(p []byte) (int, error) {
+	if c.early.Buffered() > 0 {
+		return c.early.Read(p)
+	}
+	return c.Conn.Read(p)
+}
+
+// CloseWrite ends the direction to the guest.
+func (c *earlyConn) CloseWrite() error {
+	if h, ok := c.Conn.(halfCloser); ok {
+		return h.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}

@@ -1,0 +1,117 @@
+// Package shim looks after one live sandbox: its mounts, its network namespace,
+// its gateway, its cgroup and runsc. A shim is a process of its own that
+// outlives the server; one that dies is started again and adopts the sandbox.
+//
+// The sandbox's folder, which the shim owns by a lock, holds:
+//
+//	shim.lock     flock of the shim that looks after the sandbox
+//	shim.sock     the API (see Handler), for the server's user only
+//	shim.log      the shim's own log
+//	sandbox.json  State, while the sandbox lives
+//	guest.log     what the guest printed
+//	runsc/        runsc's state; runsc.log its messages; bundle/ the OCI bundle
+//	rootfs/       where the disk is mounted, in the shim's mount namespace alone
+package shim
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cove-dev/cove/internal/layers"
+)
+
+// Config is what a shim is told on its standard input: one JSON document. It is
+// never written to disk, because the connectors' headers are secrets.
+type Config struct {
+	Dir   string // the sandbox's folder; made if it does not exist
+	Runsc string // path of the cove-runsc binary
+	Guest string // host folder that holds cove-guest, shown at boot.BinDir
+
+	ID          string // fixed-length container id
+	Hostname    string
+	MachineID   string
+	Incarnation int64
+	Token       string // the guest's API token
+	Env         map[string]string
+	Include     []string // host folders, read-only at the same path
+
+	Disk     []Mount // parents first; the first is the root, with Target ""
+	MemoryMB int     // 0: no limit
+	CPUs     int     // 0: no limit
+	PidsMax  int     // host tasks, a backstop; 0: no limit
+
+	Connectors map[string]Connector
+
+	// Adopt says that a sandbox is believed to run already: take it up, or say
+	// that it is gone. A shim that adopts never boots.
+	Adopt bool
+}
+
+// Mount is a part of the disk, mounted at Target below the root.
+type Mount struct {
+	Target  string // relative, "" for the root
+	Overlay layers.Overlay
+}
+
+// Connector is a named upstream that the sandbox reaches at
+// http://NAME.connect.internal/, with Header added outside of it.
+type Connector struct {
+	URL    string
+	Header http.Header
+}
+
+// Ready is what a shim writes to file descriptor 3, one JSON document, once its
+// sandbox answers or can't be had.
+type Ready struct {
+	Error string `json:"error,omitempty"`
+	Gone  bool   `json:"gone,omitempty"` // Adopt: there is no sandbox to take up
+	State *State `json:"state,omitempty"`
+}
+
+// State is what must be known to take up a running sandbox. It is kept in
+// sandbox.json (0600) from just before the sandbox is started until it is gone.
+type State struct {
+	Container   string    `json:"container"`
+	PID         int       `json:"pid"`        // of runsc's sandbox process; 0: not started yet
+	StartTime   uint64    `json:"start_time"` // of that process, in clock ticks, against reuse of the number
+	Incarnation int64     `json:"incarnation"`
+	Address     string    `json:"address"`
+	Token       string    `json:"token"`
+	Link        string    `json:"link"` // "tap" or "veth"
+	Started     time.Time `json:"started"`
+	Paused      bool      `json:"paused,omitempty"`
+	Unlimited   []string  `json:"unlimited,omitempty"`
+}
+
+func statePath(dir string) string { return filepath.Join(dir, "sandbox.json") }
+
+// ReadState returns the state of the sandbox in dir; os.ErrNotExist says that
+// there is none.
+func ReadState(dir string) (State, error) {
+	var s State
+	data, err := os.ReadFile(statePath(dir))
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return s, fmt.Errorf("read %s: %w", statePath(dir), err)
+	}
+	return s, nil
+}
+
+// write replaces the state file in one step.
+func (s State) write(dir string) error {
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	tmp := statePath(dir) + ".new"
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, statePath(dir))
+}

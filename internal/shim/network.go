@@ -1,0 +1,99 @@
+package shim
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/base"
+	"github.com/cove-dev/cove/internal/gateway"
+)
+
+// subnet is the network between a gateway and its guest. It is the same in every
+// sandbox, each of which has a network namespace of its own.
+var subnet = netip.PrefixFrom(netip.MustParseAddr(base.Gateway), 16)
+
+// guestAddr is the guest's address, another one at each incarnation, so that no
+// connection of an earlier one can be taken for alive.
+func guestAddr(incarnation int64) netip.Addr {
+	n := uint64(incarnation)
+	a := subnet.Masked().Addr().As4()
+	// The gateway is in the first /24. 0 and 255 would do in a /16, but some
+	// programs think in /24s.
+	a[2], a[3] = byte(1+n/254%250), byte(1+n%254)
+	return netip.AddrFrom4(a)
+}
+
+// startNetwork makes the sandbox's network, or takes up that of a running
+// sandbox, whose namespace is at path, and starts the gateway on it.
+func (s *Shim) startNetwork(path string) (err error) {
+	adopt := path != ""
+	if adopt {
+		s.netns, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	} else {
+		s.netns, err = gateway.NewNetNS()
+	}
+	if err != nil {
+		s.netns = -1
+		return fmt.Errorf("network namespace: %w", err)
+	}
+	guest, err := netip.ParseAddr(s.state.Address)
+	if err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	var link gateway.Link
+	err = gateway.InNetNS(s.netns, func() error {
+		var err error
+		link, s.state.Link, err = openLink(s.state.Link)
+		if err != nil || adopt {
+			return err
+		}
+		return gateway.ConfigureGuestLink("eth0", netip.PrefixFrom(guest, subnet.Bits()), subnet.Addr())
+	})
+	if err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	s.gw = &gateway.Gateway{
+		Link:   link,
+		Addr:   subnet,
+		Guest:  guest,
+		Logger: s.log,
+	}
+	if err := s.setConnectors(s.cfg.Connectors); err != nil {
+		return err
+	}
+	if err := s.gw.Start(); err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	return nil
+}
+
+// openLink opens the gateway's end of the guest's eth0 in the current network
+// namespace: a tap device, or where the machine does not let this user have one,
+// a veth pair. kind is that of a link to take up, or empty.
+func openLink(kind string) (gateway.Link, string, error) {
+	if kind != "veth" {
+		link, err := gateway.OpenTap("eth0", true)
+		if err == nil || kind == "tap" {
+			return link, "tap", err
+		}
+	}
+	link, err := gateway.OpenVeth("eth0", "gateway0")
+	return link, "veth", err
+}
+
+// setConnectors replaces the named upstreams.
+func (s *Shim) setConnectors(all map[string]Connector) error {
+	out := make(map[string]gateway.Connector, len(all))
+	for name, c := range all {
+		u, err := url.Parse(c.URL)
+		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+			return fmt.Errorf("connector %s: %q is no http or https URL", name, c.URL)
+		}
+		out[name] = gateway.Connector{URL: u, Header: c.Header.Clone()}
+	}
+	s.gw.SetConnectors(out)
+	return nil
+}

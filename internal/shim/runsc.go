@@ -1,0 +1,162 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/boot"
+)
+
+// runsc calls gVisor's command line for one sandbox.
+type runsc struct {
+	path      string
+	dir       string // the sandbox's folder
+	container string
+	cgroups   bool
+}
+
+func (s *Shim) runsc() runsc {
+	return runsc{path: s.cfg.Runsc, dir: s.cfg.Dir, container: s.cfg.ID, cgroups: s.cgroups}
+}
+
+// flags are those of every call. Writes go to the host's overlay, where a crash
+// does not lose them, not to memory; connections survive a checkpoint; sudo works.
+func (r runsc) flags() []string {
+	f := []string{
+		"--root=" + filepath.Join(r.dir, "runsc"),
+		"--log=" + filepath.Join(r.dir, "runsc.log"),
+		"--platform=systrap",
+		"--network=sandbox",
+		"--overlay2=none",
+		"--allow-connected-on-save",
+		"--allow-suid",
+		"--in-sandbox-cgroup=v2",
+		"--cpu-num-from-quota",
+	}
+	if !r.cgroups {
+		f = append(f, "--ignore-cgroups")
+	}
+	return f
+}
+
+// command makes a call of runsc whose children don't hold on to pipes of ours:
+// a sandbox inherits the standard streams of the call that starts it.
+func (r runsc) command(args ...string) *exec.Cmd {
+	return exec.Command(r.path, append(r.flags(), args...)...)
+}
+
+// run starts the sandbox of bundle, handing boot to its first process, and
+// returns when it runs.
+func (r runsc) run(ctx context.Context, bundle string, cfg boot.Config) error {
+	data, err := json.Marshal(cfg)
+	if err != nil {
+		return err
+	}
+	stdin, err := memoryFile("boot", data)
+	if err != nil {
+		return fmt.Errorf("hand over the boot configuration: %w", err)
+	}
+	defer stdin.Close()
+	out, err := os.OpenFile(filepath.Join(r.dir, "guest.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the guest's log: %w", err)
+	}
+	defer out.Close()
+	before, err := out.Seek(0, 2)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, r.path, append(r.flags(), "run", "--detach", "--bundle="+bundle, r.container)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, out
+	if err := cmd.Run(); err != nil {
+		said, _ := os.ReadFile(out.Name())
+		if int64(len(said)) > before {
+			said = said[before:]
+		}
+		return fmt.Errorf("start the sandbox: runsc: %w\n%s", err, lastLines(string(said)))
+	}
+	return nil
+}
+
+// memoryFile returns a file that has data, and no name.
+func memoryFile(name string, data []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if _, err := f.Write(data); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if _, err := f.Seek(0, 0); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// sandboxProcess returns the number and start time of the running sandbox's
+// process, from the state that runsc keeps.
+func (r runsc) sandboxProcess() (pid int, startTime uint64, err error) {
+	files, err := filepath.Glob(filepath.Join(r.dir, "runsc", r.container+"*.state"))
+	if err != nil || len(files) != 1 {
+		return 0, 0, fmt.Errorf("find the sandbox's process: %d state files of runsc", len(files))
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		return 0, 0, fmt.Errorf("find the sandbox's process: %w", err)
+	}
+	var state struct {
+		Sandbox struct {
+			Pid int `json:"pid"`
+		} `json:"sandbox"`
+	}
+	if err := json.Unmarshal(data, &state); err != nil {
+		return 0, 0, fmt.Errorf("find the sandbox's process: %w", err)
+	}
+	startTime, err = processStart(state.Sandbox.Pid)
+	if err != nil {
+		return 0, 0, fmt.Errorf("find the sandbox's process: %w", err)
+	}
+	return state.Sandbox.Pid, startTime, nil
+}
+
+// delete ends the sandbox, if it lives, and removes what runsc knows of it.
+func (r runsc) delete() error { return r.call("delete", "--force", r.container) }
+
+func (r runsc) pause() error  { return r.call("pause", r.container) }
+func (r runsc) resume() error { return r.call("resume", r.container) }
+
+func (r runsc) call(args ...string) error {
+	out, err := r.command(args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("runsc %s: %w: %s", args[0], err, lastLines(string(out)))
+	}
+	return nil
+}
+
+// lastLines returns the end of what a program said, short enough for an error.
+func lastLines(s string) string {
+	const most = 1500
+	s = strings.TrimSpace(s)
+	if len(s) > most {
+		s = "…" + s[len(s)-most:]
+	}
+	return s
+}
+
+// tail returns the end of a log file, or nothing.
+func tail(name string) string {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return lastLines(string(data))
+}

@@ -1,0 +1,360 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/layers"
+)
+
+// bootTimeout bounds the time from runsc's start to the guest's first answer.
+const bootTimeout = 30 * time.Second
+
+// ErrLocked says that another shim looks after the sandbox.
+var ErrLocked = errors.New("another shim looks after this sandbox")
+
+// errGone says that there is no sandbox to adopt.
+var errGone = errors.New("the sandbox is gone")
+
+// Shim looks after one sandbox. It is made by start, and ends with wait.
+type Shim struct {
+	cfg     Config
+	log     *slog.Logger
+	lock    *os.File
+	cgroups bool // the sandbox has cgroups of its own
+
+	netns int // file descriptor; -1: none
+	gw    *gateway.Gateway
+	api   *http.Server
+
+	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
+	reason string        // why; written before ended is closed
+
+	mu       sync.Mutex
+	state    State // guarded by mu
+	stopping bool  // guarded by mu: the end was asked for
+}
+
+// Main is the shim process: it reads its Config from in, starts or adopts the
+// sandbox, writes a Ready to ready, and returns when the sandbox is gone and
+// nothing of it is left. The end of ctx ends the sandbox.
+func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
+	var cfg Config
+	if err := json.NewDecoder(io.LimitReader(in, 8<<20)).Decode(&cfg); err != nil {
+		return fmt.Errorf("read the shim's configuration: %w", err)
+	}
+	s, err := start(ctx, cfg)
+	answer := Ready{Gone: errors.Is(err, errGone)}
+	if err != nil {
+		answer.Error = err.Error()
+	} else {
+		st := s.snapshot()
+		answer.State = &st
+	}
+	// The server may be gone already; the sandbox is still looked after.
+	_ = json.NewEncoder(ready).Encode(answer)
+	_ = ready.Close()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-s.ended:
+	case <-ctx.Done():
+		st := s.snapshot()
+		killProcess(st.PID, st.StartTime)
+		<-s.ended
+	}
+	return s.shutdownAPI()
+}
+
+func (s *Shim) rootfs() string { return filepath.Join(s.cfg.Dir, "rootfs") }
+func (s *Shim) bundle() string { return filepath.Join(s.cfg.Dir, "bundle") }
+
+func (s *Shim) snapshot() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// setState changes the state in memory and on disk.
+func (s *Shim) setState(change func(*State)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.state)
+	return s.state.write(s.cfg.Dir)
+}
+
+// start makes the sandbox, or adopts it. On error nothing of it is left, unless
+// another shim has it.
+func start(ctx context.Context, cfg Config) (*Shim, error) {
+	s := &Shim{
+		cfg:   cfg,
+		log:   slog.New(slog.NewTextHandler(os.Stderr, nil)).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation),
+		netns: -1,
+		ended: make(chan struct{}),
+	}
+	if err := s.takeLock(); err != nil {
+		return nil, err
+	}
+	raiseFileLimit()
+	// Mounts come and go below this process's own namespace, seen by nobody else;
+	// what the host unmounts must not be held here.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return nil, fmt.Errorf("make the mount namespace private: %w", err)
+	}
+	var err error
+	if cfg.Adopt {
+		err = s.adopt()
+	} else {
+		err = s.boot(ctx)
+	}
+	if err == nil {
+		err = s.serveAPI()
+	}
+	if err != nil {
+		s.teardown()
+		return nil, err
+	}
+	go s.watch()
+	return s, nil
+}
+
+// takeLock takes the sandbox's lock, which the kernel gives back when this
+// process ends.
+func (s *Shim) takeLock() error {
+	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
+		return fmt.Errorf("make the sandbox's folder: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, "shim.lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the sandbox's lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return ErrLocked
+		}
+		return fmt.Errorf("lock the sandbox's folder: %w", err)
+	}
+	s.lock = f
+	return nil
+}
+
+// boot starts a new sandbox and returns when its guest answers.
+func (s *Shim) boot(ctx context.Context) error {
+	if old, err := ReadState(s.cfg.Dir); err == nil {
+		// A sandbox whose shim died, and whose end nobody saw.
+		if alive(old.PID, old.StartTime) {
+			return fmt.Errorf("sandbox %s is running already", s.cfg.ID)
+		}
+		s.teardown()
+	}
+	ok, why := cgroupsWritable(s.cfg.ID)
+	s.cgroups = ok
+	s.state = State{
+		Container:   s.cfg.ID,
+		Incarnation: s.cfg.Incarnation,
+		Address:     guestAddr(s.cfg.Incarnation).String(),
+		Token:       s.cfg.Token,
+	}
+	if !ok {
+		for _, limit := range []string{"memory", "cpu", "pids"} {
+			s.state.Unlimited = append(s.state.Unlimited, limit+": "+why)
+		}
+	}
+	mounted := make(chan error, 1)
+	go func() { mounted <- s.mountDisk() }()
+	err := s.startNetwork("")
+	if mountErr := <-mounted; mountErr != nil {
+		return mountErr
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.writeBundle(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.netns)); err != nil {
+		return err
+	}
+	if err := s.setState(func(st *State) { st.Started = time.Now() }); err != nil {
+		return fmt.Errorf("write the sandbox's state: %w", err)
+	}
+	if err := s.runsc().run(ctx, s.bundle(), s.bootConfig()); err != nil {
+		return err
+	}
+	pid, startTime, err := s.runsc().sandboxProcess()
+	if err != nil {
+		return err
+	}
+	if err := s.setState(func(st *State) { st.PID, st.StartTime = pid, startTime }); err != nil {
+		return fmt.Errorf("write the sandbox's state: %w", err)
+	}
+	return s.awaitGuest(ctx)
+}
+
+func (s *Shim) bootConfig() boot.Config {
+	return boot.Config{
+		Token:       s.cfg.Token,
+		Listen:      net.JoinHostPort(s.state.Address, fmt.Sprint(boot.Port)),
+		Hostname:    s.cfg.Hostname,
+		MachineID:   s.cfg.MachineID,
+		Incarnation: s.cfg.Incarnation,
+		Env:         s.cfg.Env,
+	}
+}
+
+// adopt takes up a sandbox whose shim died. Its disk stays mounted in the
+// namespace that its gofer holds; its tap outlived the shim that made it.
+func (s *Shim) adopt() error {
+	st, err := ReadState(s.cfg.Dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return errGone
+	} else if err != nil {
+		return err
+	}
+	s.state = st
+	if !alive(st.PID, st.StartTime) {
+		s.reason = s.why()
+		return fmt.Errorf("%w: %s", errGone, s.reason)
+	}
+	s.cgroups = len(st.Unlimited) == 0
+	return s.startNetwork(fmt.Sprintf("/proc/%d/ns/net", st.PID))
+}
+
+// mountDisk mounts the sprite's disk at rootfs.
+func (s *Shim) mountDisk() error {
+	if err := os.MkdirAll(s.rootfs(), 0o755); err != nil {
+		return fmt.Errorf("mount the disk: %w", err)
+	}
+	for _, m := range s.cfg.Disk {
+		if err := m.Overlay.Create(); err != nil {
+			return fmt.Errorf("mount the disk: %w", err)
+		}
+		if err := m.Overlay.Mount(filepath.Join(s.rootfs(), m.Target)); err != nil {
+			return fmt.Errorf("mount the disk: %w", err)
+		}
+	}
+	return nil
+}
+
+// awaitGuest returns when the guest's API answers, or with the reason when the
+// sandbox ends before.
+func (s *Shim) awaitGuest(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	defer cancel()
+	st := s.snapshot()
+	go func() {
+		// Poll the process, not only the port: a sandbox that dies at once should
+		// be reported at once.
+		waitProcess(ctx, st.PID)
+		cancel()
+	}()
+	// One transport for all attempts; a try lasts longer each time, because a
+	// packet sent before the sandbox had its interface is lost.
+	try := 10 * time.Millisecond
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, try)
+		defer cancel()
+		return s.gw.Dial(ctx, boot.Port)
+	}}
+	client := &http.Client{Transport: tr}
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/v1/health", nil)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+st.Token)
+		resp, err := client.Do(req)
+		if err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+			return fmt.Errorf("the guest answered %s", resp.Status)
+		}
+		if ctx.Err() != nil {
+			if !alive(st.PID, st.StartTime) {
+				return fmt.Errorf("the sandbox ended while it started: %s\n%s", s.why(), tail(filepath.Join(s.cfg.Dir, "guest.log")))
+			}
+			return fmt.Errorf("the guest did not answer within %v: %w", bootTimeout, err)
+		}
+		try = min(try*5/4, time.Second)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// watch waits for the sandbox's end, cleans up after it and closes ended.
+func (s *Shim) watch() {
+	st := s.snapshot()
+	waitProcess(context.Background(), st.PID)
+	s.reason = s.why()
+	s.log.Info("sandbox ended", "reason", s.reason)
+	s.teardown()
+	close(s.ended)
+}
+
+// why says, for people, why the sandbox ended.
+func (s *Shim) why() string {
+	s.mu.Lock()
+	stopping := s.stopping
+	s.mu.Unlock()
+	switch n := oomKills(s.cfg.ID); {
+	case n > 0 && s.cfg.MemoryMB > 0:
+		return fmt.Sprintf("out of memory: more than its %d MiB were used; create it with more, by --memory", s.cfg.MemoryMB)
+	case n > 0:
+		return "out of memory: the host's kernel ended it"
+	case stopping:
+		return "stopped"
+	}
+	return "ended by itself or by the host; " + filepath.Join(s.cfg.Dir, "guest.log") + " has its last words"
+}
+
+// teardown removes everything of the sandbox but its disk. It may be called at
+// any point of start, and again.
+func (s *Shim) teardown() {
+	var errs []error
+	if _, err := os.Stat(filepath.Join(s.cfg.Dir, "runsc")); err == nil {
+		errs = append(errs, s.runsc().delete())
+	}
+	if st := s.snapshot(); st.PID != 0 {
+		killProcess(st.PID, st.StartTime)
+	}
+	if s.gw != nil {
+		errs = append(errs, s.gw.Close())
+		s.gw = nil
+	}
+	if s.netns >= 0 {
+		errs = append(errs, unix.Close(s.netns))
+		s.netns = -1
+	}
+	for i := len(s.cfg.Disk) - 1; i >= 0; i-- {
+		errs = append(errs, layers.Unmount(filepath.Join(s.rootfs(), s.cfg.Disk[i].Target)))
+	}
+	errs = append(errs, layers.Unmount(filepath.Join(s.cfg.Dir, "runsc", "null-netns")))
+	errs = append(errs, removeCgroups(s.cfg.ID))
+	// Not RemoveAll: if the disk were mounted there still, it would be emptied.
+	if err := os.Remove(s.rootfs()); !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	for _, name := range []string{"runsc", "bundle", "sandbox.json", "sandbox.json.new"} {
+		errs = append(errs, os.RemoveAll(filepath.Join(s.cfg.Dir, name)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		s.log.Error("clean up after the sandbox", "err", err)
+	}
+}

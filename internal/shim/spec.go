@@ -1,0 +1,96 @@
+package shim
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cove-dev/cove/internal/boot"
+)
+
+// writeBundle writes the OCI bundle of the sandbox. netns is the path of its
+// network namespace.
+func (s *Shim) writeBundle(netns string) error {
+	spec := &specs.Spec{
+		Version:  "1.1.0",
+		Hostname: s.cfg.Hostname,
+		Root:     &specs.Root{Path: s.rootfs()},
+		Process: &specs.Process{
+			Cwd:          "/",
+			Args:         []string{filepath.Join(boot.BinDir, "cove-guest"), "init"},
+			Env:          []string{"PATH=" + boot.BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOMAXPROCS=" + guestProcs(s.cfg.CPUs)},
+			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
+			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: 1 << 20}},
+		},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}},
+			{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"rw", "nosuid", "nodev", "noexec"}},
+			{Destination: boot.BinDir, Type: "bind", Source: s.cfg.Guest, Options: []string{"bind", "ro"}},
+		},
+		Linux: &specs.Linux{
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.NetworkNamespace, Path: netns},
+			},
+		},
+	}
+	for _, dir := range s.cfg.Include {
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: dir, Type: "bind", Source: dir, Options: []string{"rbind", "ro"}})
+	}
+	if s.cgroups {
+		spec.Linux.CgroupsPath = cgroupPath(s.cfg.ID)
+		spec.Linux.Resources = s.resources()
+	}
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	if err := os.MkdirAll(s.bundle(), 0o700); err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(s.bundle(), "config.json"), data, 0o600); err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	return nil
+}
+
+// guestProcs bounds the guest's own threads: it moves bytes, and each thread of
+// it costs the host memory.
+func guestProcs(cpus int) string {
+	if n := runtime.NumCPU(); cpus == 0 || n < cpus {
+		cpus = n
+	}
+	return fmt.Sprint(min(cpus, 4))
+}
+
+func (s *Shim) resources() *specs.LinuxResources {
+	r := &specs.LinuxResources{}
+	if s.cfg.MemoryMB > 0 {
+		limit := int64(s.cfg.MemoryMB) << 20
+		r.Memory = &specs.LinuxMemory{Limit: &limit}
+	}
+	if s.cfg.CPUs > 0 {
+		period := uint64(100_000)
+		quota := int64(s.cfg.CPUs) * int64(period)
+		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
+	}
+	if s.cfg.PidsMax > 0 {
+		r.Pids = &specs.LinuxPids{Limit: int64(s.cfg.PidsMax)}
+	}
+	return r
+}
+
+// capabilities are those of root inside: all of them, because the kernel they
+// act on is gVisor's.
+var capabilities = []string{
+	"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH",
+	"CAP_FOWNER", "CAP_FSETID", "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_KILL", "CAP_LEASE", "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN",
+	"CAP_MAC_OVERRIDE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID",
+	"CAP_SETPCAP", "CAP_SETUID", "CAP_SYSLOG", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_CHROOT", "CAP_SYS_MODULE", "CAP_SYS_NICE",
+	"CAP_SYS_PACCT", "CAP_SYS_PTRACE", "CAP_SYS_RAWIO", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM",
+}

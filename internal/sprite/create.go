@@ -1,0 +1,189 @@
+package sprite
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Bounds on what a caller may ask for.
+const (
+	maxName    = 40
+	maxLabels  = 64
+	maxLabel   = 200
+	maxInclude = 64
+	maxEnv     = 1000
+)
+
+var nameRule = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+
+// CheckName returns an *Error that gives the rule unless name may be a sprite's.
+func CheckName(name string) error {
+	if len(name) <= maxName && nameRule.MatchString(name) {
+		return nil
+	}
+	if len(name) > 2*maxName {
+		name = name[:2*maxName] + "…"
+	}
+	return newError(CodeBadName, "for example: paint, or ci-build-7",
+		"%q can't be a sprite's name: it must be 1 to %d lower-case letters, digits and hyphens, with no hyphen at either end", name, maxName)
+}
+
+// Create makes a sprite. Its sandbox starts with the first use.
+func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.Info, error) {
+	if err := checkCreate(req); err != nil {
+		return sprites.Info{}, err
+	}
+	row := store.Sprite{
+		ID:          randomHex(8),
+		Name:        req.Name,
+		MachineID:   randomHex(16),
+		Base:        cmp.Or(req.Base, "host"),
+		Include:     req.Include,
+		Env:         req.Environment,
+		Labels:      req.Labels,
+		URL:         sprites.URLSettings{Auth: "sprite"},
+		IdleSeconds: int64(h.IdleDefault / time.Second),
+		Owner:       req.Owner,
+		Status:      sprites.StatusCold,
+	}
+	if req.Config != nil {
+		row.Config = *req.Config
+	}
+	if req.URLSettings != nil {
+		row.URL = *req.URLSettings
+		row.URL.Auth = cmp.Or(row.URL.Auth, "sprite")
+	}
+	if req.IdleSeconds != nil {
+		row.IdleSeconds = *req.IdleSeconds
+	}
+	if req.LeaseSeconds > 0 {
+		row.LeaseUntil = time.Now().Add(time.Duration(req.LeaseSeconds) * time.Second)
+	}
+	err := h.Store.Sprites.Create(ctx, &row)
+	if errors.Is(err, store.ErrExists) {
+		return sprites.Info{}, newError(CodeNameTaken, "choose another name, or remove it with: cove rm "+req.Name,
+			"there is a sprite named %s already", req.Name)
+	}
+	if err != nil {
+		return sprites.Info{}, err
+	}
+	return h.info(row), nil
+}
+
+func checkCreate(req sprites.CreateRequest) error {
+	if err := CheckName(req.Name); err != nil {
+		return err
+	}
+	if req.Base != "" && req.Base != "host" {
+		return newError(CodeBadRequest, "leave it out, or say host", "there is no base %q", req.Base)
+	}
+	if c := req.Config; c != nil && (c.RAMMB < 0 || c.CPUs < 0 || c.StorageGB < 0) {
+		return newError(CodeBadRequest, "0 means the server's default", "a sprite can't have less than nothing: %+v", *c)
+	}
+	if len(req.Include) > maxInclude {
+		return newError(CodeBadRequest, "", "%d folders to include are more than %d", len(req.Include), maxInclude)
+	}
+	for _, dir := range req.Include {
+		if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" || strings.ContainsRune(dir, 0) {
+			return newError(CodeBadRequest, "give an absolute path without . and ..", "%q can't be included", dir)
+		}
+	}
+	if len(req.Environment) > maxEnv {
+		return newError(CodeBadRequest, "", "%d environment variables are more than %d", len(req.Environment), maxEnv)
+	}
+	for k, v := range req.Environment {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return newError(CodeBadRequest, "", "%q can't be an environment variable", k)
+		}
+	}
+	if req.LeaseSeconds < 0 {
+		return newError(CodeBadRequest, "", "a lease can't be negative")
+	}
+	return errors.Join(checkLabels(req.Labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds))
+}
+
+func checkLabels(labels []string) error {
+	if len(labels) > maxLabels {
+		return newError(CodeBadRequest, "", "%d labels are more than %d", len(labels), maxLabels)
+	}
+	for _, l := range labels {
+		if l == "" || len(l) > maxLabel || strings.ContainsFunc(l, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return newError(CodeBadRequest, "", "%q can't be a label: it must have 1 to %d printable characters", l, maxLabel)
+		}
+	}
+	return nil
+}
+
+func checkURL(u *sprites.URLSettings) error {
+	if u == nil {
+		return nil
+	}
+	if u.Auth != "" && u.Auth != "sprite" && u.Auth != "public" {
+		return newError(CodeBadRequest, "use sprite or public", "the URL's auth can't be %q", u.Auth)
+	}
+	if u.PrivateAccess != "" && u.PrivateAccess != "admins" && u.PrivateAccess != "org_users" {
+		return newError(CodeBadRequest, "use admins or org_users", "the URL's private_access can't be %q", u.PrivateAccess)
+	}
+	return nil
+}
+
+func checkIdle(seconds *int64) error {
+	if seconds != nil && (*seconds < 0 || *seconds > int64(100*365*24*time.Hour/time.Second)) {
+		return newError(CodeBadRequest, "give seconds; 0 means never", "the idle time can't be %d", *seconds)
+	}
+	return nil
+}
+
+// Update changes a sprite's settings. What req leaves out stays.
+func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateRequest) (sprites.Info, error) {
+	var labels []string
+	if req.Labels != nil {
+		labels = *req.Labels
+	}
+	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds)); err != nil {
+		return sprites.Info{}, err
+	}
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return sprites.Info{}, err
+	}
+	row, err = h.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
+		if req.Labels != nil {
+			s.Labels = slices.Clone(*req.Labels)
+		}
+		if req.ClearLabels {
+			s.Labels = nil
+		}
+		if u := req.URLSettings; u != nil {
+			s.URL.Auth = cmp.Or(u.Auth, s.URL.Auth)
+			s.URL.PrivateAccess = cmp.Or(u.PrivateAccess, s.URL.PrivateAccess)
+		}
+		if req.IdleSeconds != nil {
+			s.IdleSeconds = *req.IdleSeconds
+		}
+		s.UpdatedAt = time.Now()
+		return nil
+	})
+	if err != nil {
+		return sprites.Info{}, err
+	}
+	h.setIdle(row)
+	return h.info(row), nil
+}
+
+func randomHex(bytes int) string {
+	b := make([]byte, bytes)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}

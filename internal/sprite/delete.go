@@ -1,0 +1,105 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cove-dev/cove/internal/store"
+)
+
+// Delete removes a sprite and its disk. Without force it refuses where a job
+// still uses it, or has left commits in it that nobody has pulled. Once begun it
+// goes on when ctx ends, and over a restart of the server.
+func (h *Host) Delete(ctx context.Context, name string, force bool) error {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return err
+	}
+	if !force {
+		if err := h.deletable(ctx, name); err != nil {
+			return err
+		}
+	}
+	h.mu.Lock()
+	m := h.machine(row)
+	if h.closed || m.dead {
+		h.mu.Unlock()
+		return newError(CodeDeleting, "", "sprite %s is being deleted", name)
+	}
+	m.dead = true
+	m.disarm()
+	done := make(chan error, 1)
+	h.wg.Go(func() { done <- h.destroy(m) })
+	h.mu.Unlock()
+
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("delete sprite %s: %w", name, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// deletable returns an error if a delete would lose work.
+func (h *Host) deletable(ctx context.Context, name string) error {
+	job, err := h.Store.Jobs.Blocking(ctx, name)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case !job.State.Terminal():
+		return newError(CodeJobRunning, fmt.Sprintf("stop it with: cove job stop %s; or delete the sprite anyway with --force", job.ID),
+			"job %s is at work in sprite %s (%s)", job.ID, name, job.State)
+	}
+	return newError(CodeUnpulledWork, fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", job.ID),
+		"sprite %s holds the work of job %s, which nobody has pulled", name, job.ID)
+}
+
+// destroy ends a dead machine's sandbox and removes its disk and row. If that
+// fails the sprite stays, and can be deleted again.
+func (h *Host) destroy(m *machine) (err error) {
+	ctx := context.WithoutCancel(h.ctx)
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if err == nil {
+			delete(h.machines, m.id)
+		}
+		m.dead = err == nil // else the row says that it may only be deleted
+	}()
+	_, err = h.Store.Sprites.Update(ctx, m.id, func(s *store.Sprite) error { s.Deleting = true; return nil })
+	if errors.Is(err, store.ErrNotFound) {
+		return nil // another delete came first
+	}
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	busy := m.busy
+	h.mu.Unlock()
+	if busy != nil {
+		<-busy.done // it has limits of its own
+	}
+	h.mu.Lock()
+	sb := m.sandbox
+	m.ending = sb
+	h.mu.Unlock()
+	if sb != nil {
+		if err := h.stop(sb, deleteGrace); err != nil {
+			return err
+		}
+		h.mu.Lock()
+		m.sandbox = nil
+		h.mu.Unlock()
+	}
+	if err := h.Runtime.Destroy(ctx, m.id); err != nil {
+		h.note(m.id, func(s *store.Sprite) { s.LastError = err.Error() })
+		return err
+	}
+	return h.Store.Sprites.Delete(ctx, m.id)
+}

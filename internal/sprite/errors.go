@@ -1,0 +1,43 @@
+package sprite
+
+import (
+	"fmt"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// The codes of this package's errors.
+const (
+	CodeNotFound     = "not_found"
+	CodeNameTaken    = "name_taken"
+	CodeBadName      = "bad_name"
+	CodeBadRequest   = "bad_request"
+	CodeJobRunning   = "job_running"   // a job uses the sprite
+	CodeUnpulledWork = "unpulled_work" // a job's commits are only in the sprite
+	CodeDeleting     = "being_deleted"
+	CodeRunningLimit = "concurrent_sprite_limit_exceeded"
+	CodeBootFailed   = "boot_failed"
+	CodeUnavailable  = "unavailable" // shutting down
+)
+
+// Error says why a sprite's life does not go as asked: a code for programs, a
+// message and a hint for people.
+type Error struct {
+	sprites.ErrorBody
+	Err error // the cause, or nil
+}
+
+// Error gives the message, and the cause.
+func (e *Error) Error() string {
+	if e.Err != nil {
+		return e.Message + ": " + e.Err.Error()
+	}
+	return e.Message
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+func newError(code, hint, format string, args ...any) *Error {
+	return &Error{ErrorBody: sprites.ErrorBody{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}}
+}

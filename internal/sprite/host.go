@@ -1,0 +1,281 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Times of a sandbox's life.
+const (
+	bootLimit     = 2 * time.Minute
+	stopGrace     = 10 * time.Second // when it falls asleep
+	deleteGrace   = time.Second      // when its disk goes too
+	stopLimit     = time.Minute      // beyond the grace, until the runtime is given up
+	sessionsLimit = 5 * time.Second
+)
+
+// Host looks after all sprites of a server. Set the exported fields before
+// Start. Its methods may be called from any goroutine.
+type Host struct {
+	Store       *store.Store  // required
+	Runtime     Runtime       // required
+	Logger      *slog.Logger  // nil: discard
+	IdleDefault time.Duration // how long a sprite that does not say stays awake unused; 0: for ever
+	MaxRunning  int           // sandboxes at once; 0: no limit
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	machines map[string]*machine // by sprite ID
+}
+
+// machine is the part of a sprite that is in memory only. It exists once the
+// sprite has been used, until it is deleted. Its fields are guarded by Host.mu.
+type machine struct {
+	id      string
+	name    string
+	idle    time.Duration
+	sandbox Sandbox         // live, or nil
+	ending  Sandbox         // the last one that was told to end
+	leases  map[*Lease]bool // held, or waiting for the sandbox
+	timer   *time.Timer     // runs while the sandbox is live and unused, and idle is set
+	epoch   int             // counts timers and their ends, so that a late one knows that it is
+	busy    *transition     // the sandbox is starting or ending
+	dead    bool            // being deleted: nothing may use it
+}
+
+// transition is a sandbox's start or end, which its waiters share.
+type transition struct {
+	done chan struct{}
+	err  error // of the start; valid once done is closed
+}
+
+// Start takes up the sandboxes that run already and finishes what an earlier
+// server left half done. Sandboxes that can't be taken up are logged: their
+// sprites are cold.
+func (h *Host) Start(ctx context.Context) error {
+	if h.Logger == nil {
+		h.Logger = slog.New(slog.DiscardHandler)
+	}
+	h.ctx, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	h.machines = map[string]*machine{}
+
+	live, err := h.Runtime.Live(ctx)
+	if err != nil {
+		h.Logger.Warn("some sandboxes could not be taken up", "err", err)
+	}
+	byID := make(map[string]Sandbox, len(live))
+	for _, sb := range live {
+		byID[sb.ID()] = sb
+	}
+	rows, err := h.Store.Sprites.List(ctx, store.SpriteFilter{})
+	if err != nil {
+		return fmt.Errorf("take up the sprites: %w", err)
+	}
+	for _, row := range rows {
+		sb := byID[row.ID]
+		delete(byID, row.ID)
+		h.takeUp(row, sb)
+	}
+	for id, sb := range byID {
+		h.Logger.Warn("ending a sandbox of no known sprite", "id", id)
+		h.wg.Go(func() { h.stop(sb, deleteGrace) })
+	}
+	return nil
+}
+
+// takeUp makes the store and the memory agree on a sprite whose live sandbox, or
+// nil, was found at the start.
+func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
+	switch {
+	case row.Deleting:
+		h.mu.Lock()
+		m := h.machine(row)
+		m.sandbox, m.ending, m.dead = sb, sb, true
+		h.mu.Unlock()
+		h.wg.Go(func() {
+			if err := h.destroy(m); err != nil {
+				h.Logger.Error("finishing a delete", "sprite", row.Name, "err", err)
+			}
+		})
+	case sb != nil:
+		h.mu.Lock()
+		m := h.machine(row)
+		m.sandbox = sb
+		h.wg.Go(func() { h.watch(m, sb) })
+		h.arm(m)
+		h.mu.Unlock()
+		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusRunning })
+	case row.Status != sprites.StatusCold:
+		h.note(row.ID, func(s *store.Sprite) {
+			s.Status = sprites.StatusCold
+			s.LastError = "its sandbox ended while no server was running"
+		})
+	}
+}
+
+// Close stops looking after the sprites, and waits for what is in the middle.
+// The sandboxes go on: they outlive the server.
+func (h *Host) Close() error {
+	if h.cancel == nil {
+		return nil // never started
+	}
+	h.mu.Lock()
+	h.closed = true
+	for _, m := range h.machines {
+		m.disarm()
+	}
+	h.mu.Unlock()
+	h.cancel()
+	h.wg.Wait()
+	return nil
+}
+
+// Get describes a sprite. It does not wake it.
+func (h *Host) Get(ctx context.Context, name string) (sprites.Info, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return sprites.Info{}, err
+	}
+	return h.info(row), nil
+}
+
+// List describes the sprites that filter selects, by name.
+func (h *Host) List(ctx context.Context, filter store.SpriteFilter) ([]sprites.Info, error) {
+	rows, err := h.Store.Sprites.List(ctx, filter)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]sprites.Info, len(rows))
+	for i, row := range rows {
+		infos[i] = h.info(row)
+	}
+	return infos, nil
+}
+
+// Live returns a sprite's sandbox without waking it; nil if it has none.
+func (h *Host) Live(ctx context.Context, name string) (Sandbox, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.machines[row.ID]; m != nil && m.busy == nil && !m.dead {
+		return m.sandbox, nil
+	}
+	return nil, nil
+}
+
+// row reads a sprite by name.
+func (h *Host) row(ctx context.Context, name string) (store.Sprite, error) {
+	if CheckName(name) != nil {
+		return store.Sprite{}, newError(CodeNotFound, "", "there is no sprite %.80q, nor can there be: a name has letters, digits and hyphens", name)
+	}
+	row, err := h.Store.Sprites.Get(ctx, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return row, newError(CodeNotFound, "see what there is with: cove list", "there is no sprite named %s", name)
+	}
+	return row, err
+}
+
+// info describes a sprite.
+func (h *Host) info(row store.Sprite) sprites.Info {
+	info := sprites.Info{
+		ID:           row.ID,
+		Name:         row.Name,
+		Organization: Organization,
+		URLSettings:  row.URL,
+		Status:       sprites.StatusCold,
+		Labels:       row.Labels,
+		Environment:  row.Env,
+		CreatedAt:    row.CreatedAt,
+		UpdatedAt:    row.UpdatedAt.UTC(),
+		Cove: &sprites.Details{
+			Base:        row.Base,
+			Include:     row.Include,
+			Incarnation: row.Incarnation,
+			IdleSeconds: row.IdleSeconds,
+			Owner:       row.Owner,
+			LastError:   row.LastError,
+		},
+	}
+	if info.Labels == nil {
+		info.Labels = []string{}
+	}
+	if row.Config != (sprites.Config{}) {
+		info.Config = &row.Config
+	}
+	if !row.LastRunning.IsZero() {
+		info.LastRunning = &row.LastRunning
+	}
+	if !row.LeaseUntil.IsZero() {
+		info.Cove.LeaseUntil = &row.LeaseUntil
+	}
+
+	h.mu.Lock()
+	m := h.machines[row.ID]
+	var sb Sandbox
+	if m != nil {
+		sb = m.sandbox
+		info.Cove.AwakeBy = m.awakeBy()
+	}
+	h.mu.Unlock()
+	if sb != nil {
+		status := sb.Status()
+		info.Status = sprites.StatusRunning
+		info.Cove.Incarnation = status.Incarnation
+		info.Cove.Address = status.Address
+		info.Cove.Unlimited = status.Unlimited
+	}
+	return info
+}
+
+// Organization is the one that all sprites of a server belong to.
+const Organization = "local"
+
+// awakeBy names what keeps the machine awake, each once.
+func (m *machine) awakeBy() []string {
+	whys := map[string]bool{}
+	for l := range m.leases {
+		whys[l.why] = true
+	}
+	return slices.Sorted(maps.Keys(whys))
+}
+
+// machine returns the machine of a sprite. h.mu is held.
+func (h *Host) machine(row store.Sprite) *machine {
+	m := h.machines[row.ID]
+	if m == nil {
+		m = &machine{id: row.ID, name: row.Name, idle: seconds(row.IdleSeconds), leases: map[*Lease]bool{}}
+		h.machines[row.ID] = m
+	}
+	return m
+}
+
+func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
+
+// note changes a sprite's row after something has happened to its sandbox. What
+// can't be written now, on a full disk say, is logged: memory goes before the
+// store, and the next start makes them agree.
+func (h *Host) note(id string, f func(*store.Sprite)) {
+	_, err := h.Store.Sprites.Update(context.WithoutCancel(h.ctx), id, func(s *store.Sprite) error {
+		f(s)
+		return nil
+	})
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		h.Logger.Error("noting the state of a sprite", "id", id, "err", err)
+	}
+}

@@ -1,0 +1,157 @@
+package sprite
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// arm starts the wait for sleep if nothing uses the machine. h.mu is held.
+func (h *Host) arm(m *machine) {
+	if len(m.leases) > 0 || m.sandbox == nil || m.busy != nil || m.dead || m.idle == 0 || h.closed {
+		return
+	}
+	m.disarm()
+	epoch := m.epoch
+	m.timer = time.AfterFunc(m.idle, func() { h.idle(m, epoch) })
+}
+
+// disarm ends the wait for sleep. Host.mu is held.
+func (m *machine) disarm() {
+	m.epoch++
+	if m.timer != nil {
+		m.timer.Stop()
+		m.timer = nil
+	}
+}
+
+// setIdle takes up a changed idle time.
+func (h *Host) setIdle(row store.Sprite) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.machines[row.ID]
+	if m == nil || m.idle == seconds(row.IdleSeconds) {
+		return
+	}
+	m.idle = seconds(row.IdleSeconds)
+	m.disarm()
+	h.arm(m)
+}
+
+// idle runs when a machine's timer fires. A sandbox in which commands still run,
+// though nobody is connected to them, stays awake: ending it would end them.
+func (h *Host) idle(m *machine, epoch int) {
+	h.mu.Lock()
+	if m.epoch != epoch || h.closed {
+		h.mu.Unlock()
+		return
+	}
+	sb := m.sandbox
+	h.wg.Add(1)
+	h.mu.Unlock()
+	defer h.wg.Done()
+
+	n, err := h.sessions(sb)
+	if err != nil {
+		h.Logger.Warn("asking a sandbox for its sessions before it sleeps", "sprite", m.name, "err", err)
+	}
+
+	h.mu.Lock()
+	if m.epoch != epoch || h.closed { // used meanwhile
+		h.mu.Unlock()
+		return
+	}
+	m.timer = nil
+	if n > 0 {
+		h.arm(m)
+		h.mu.Unlock()
+		return
+	}
+	busy := &transition{done: make(chan struct{})}
+	m.busy, m.ending = busy, sb
+	h.mu.Unlock()
+
+	h.Logger.Info("sprite sleeps", "sprite", m.name)
+	err = h.stop(sb, stopGrace)
+
+	h.mu.Lock()
+	m.busy = nil
+	if err == nil {
+		m.sandbox = nil
+	} else {
+		h.arm(m)
+	}
+	h.mu.Unlock()
+	if err == nil {
+		h.note(m.id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+	}
+	close(busy.done)
+}
+
+// stop ends a sandbox. It is not cut short by the Host's end.
+func (h *Host) stop(sb Sandbox, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), grace+stopLimit)
+	defer cancel()
+	err := sb.Stop(ctx, grace)
+	if err != nil {
+		h.Logger.Error("ending a sandbox", "id", sb.ID(), "err", err)
+	}
+	return err
+}
+
+// maxSessions bounds the guest's list of sessions.
+const maxSessions = 1 << 20
+
+var sessionRule = regexp.MustCompile(`^[0-9A-Za-z._-]{1,64}$`)
+
+// sessions counts the commands that run in a sandbox.
+func (h *Host) sessions(sb Sandbox) (int, error) {
+	ctx, cancel := context.WithTimeout(h.ctx, sessionsLimit)
+	defer cancel()
+	transport := &http.Transport{
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: 64 << 10,
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, boot.Port) },
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/v1/exec", nil)
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Authorization", "Bearer "+sb.Status().Token)
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("the guest answered %d", resp.StatusCode)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxSessions+1))
+	if err != nil {
+		return 0, err
+	}
+	if len(body) > maxSessions {
+		return 0, errors.New("the guest's list of sessions is too long")
+	}
+	var list sprites.SessionList
+	if err := json.Unmarshal(body, &list); err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, s := range list.Sessions {
+		if sessionRule.MatchString(s.ID) {
+			n++
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,208 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A Lease keeps a sprite awake.
+type Lease struct {
+	host    *Host
+	machine *machine
+	why     string
+	sandbox Sandbox
+	once    sync.Once
+}
+
+// Sandbox is the sandbox that was live when the lease was taken. It may have
+// ended since.
+func (l *Lease) Sandbox() Sandbox { return l.sandbox }
+
+// Release lets the sprite sleep, as far as this lease is concerned. It may be
+// called more than once.
+func (l *Lease) Release() {
+	l.once.Do(func() {
+		l.host.mu.Lock()
+		defer l.host.mu.Unlock()
+		delete(l.machine.leases, l)
+		l.host.arm(l.machine)
+	})
+}
+
+// Use wakes a sprite if it sleeps, and keeps it awake until the lease is
+// released. why is what Info names as the reason. Callers at the same time share
+// one start, which goes on when one of them gives up.
+func (h *Host) Use(ctx context.Context, name, why string) (*Lease, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if row.Deleting {
+		return nil, newError(CodeDeleting, "delete it again if that takes too long", "sprite %s is being deleted", name)
+	}
+	h.mu.Lock()
+	m := h.machine(row)
+	l := &Lease{host: h, machine: m, why: why}
+	m.leases[l] = true
+	m.disarm()
+	h.mu.Unlock()
+
+	for {
+		busy, err := h.ready(l, row)
+		if err == nil && busy == nil {
+			return l, nil
+		}
+		if err == nil {
+			err = busy.wait(ctx)
+		}
+		if err != nil {
+			l.Release()
+			return nil, err
+		}
+	}
+}
+
+// wait waits for the transition's end, and returns its error.
+func (t *transition) wait(ctx context.Context) error {
+	select {
+	case <-t.done:
+		return t.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// ready gives the lease its sandbox, or returns what to wait for before asking
+// again.
+func (h *Host) ready(l *Lease, row store.Sprite) (*transition, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := l.machine
+	switch {
+	case h.closed:
+		return nil, newError(CodeUnavailable, "try again in a moment", "the server is shutting down")
+	case m.dead:
+		return nil, newError(CodeDeleting, "", "sprite %s is being deleted", m.name)
+	case m.busy != nil:
+		return m.busy, nil
+	}
+	if m.sandbox != nil && !ended(m.sandbox) {
+		l.sandbox = m.sandbox
+		return nil, nil
+	}
+	m.sandbox = nil // its watcher is about to notice
+	if n := h.awake(); h.MaxRunning > 0 && n >= h.MaxRunning {
+		err := newError(CodeRunningLimit, "wait until one falls asleep, or remove one",
+			"%d sprites are running, and the server allows no more", n)
+		err.Limit, err.CurrentCount, err.RetryAfterSeconds = h.MaxRunning, n, 5
+		return nil, err
+	}
+	m.busy = &transition{done: make(chan struct{})}
+	h.wg.Go(func() { h.boot(m, row) })
+	return m.busy, nil
+}
+
+func ended(sb Sandbox) bool {
+	select {
+	case <-sb.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// awake counts the machines that have a sandbox or are getting one. h.mu is held.
+func (h *Host) awake() int {
+	n := 0
+	for _, m := range h.machines {
+		if m.sandbox != nil || m.busy != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// boot starts the machine's sandbox and ends its transition.
+func (h *Host) boot(m *machine, row store.Sprite) {
+	sb, err := h.bootSandbox(row)
+	if err != nil {
+		h.Logger.Error("starting a sandbox", "sprite", m.name, "err", err)
+		h.note(m.id, func(s *store.Sprite) { s.Status, s.LastError = sprites.StatusCold, err.Error() })
+	} else {
+		h.note(m.id, func(s *store.Sprite) {
+			s.Status, s.LastError, s.LastRunning = sprites.StatusRunning, "", time.Now()
+		})
+	}
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	busy := m.busy
+	m.busy = nil
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		delete(h.machines, m.id)
+		busy.err = newError(CodeNotFound, "", "sprite %s has been deleted", m.name)
+	case err != nil:
+		failed := newError(CodeBootFailed, "the server's log, and cove doctor, may say more", "sprite %s did not start", m.name)
+		failed.Err = err
+		busy.err = failed
+	default:
+		m.sandbox = sb
+		h.wg.Go(func() { h.watch(m, sb) })
+		h.arm(m)
+	}
+	close(busy.done)
+}
+
+func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
+	ctx, cancel := context.WithTimeout(h.ctx, bootLimit)
+	defer cancel()
+	n, err := h.Store.Sprites.Next(ctx, row.ID)
+	if err != nil {
+		return nil, err
+	}
+	return h.Runtime.Boot(ctx, Machine{
+		ID:          row.ID,
+		Hostname:    row.Name,
+		MachineID:   row.MachineID,
+		Incarnation: n,
+		Base:        row.Base,
+		Include:     row.Include,
+		Env:         row.Env,
+		MemoryMB:    row.Config.RAMMB,
+		CPUs:        row.Config.CPUs,
+	})
+}
+
+// watch waits for a sandbox's end. One that was not asked for is noted as an
+// error; the next use then starts another.
+func (h *Host) watch(m *machine, sb Sandbox) {
+	select {
+	case <-sb.Done():
+	case <-h.ctx.Done():
+		return
+	}
+	h.mu.Lock()
+	asked := m.ending == sb
+	if m.sandbox == sb {
+		m.sandbox = nil
+	}
+	m.disarm()
+	h.mu.Unlock()
+	if asked {
+		return // whoever asked notes it
+	}
+	why := sb.Status().Ended
+	h.Logger.Warn("a sandbox has ended", "sprite", m.name, "why", why)
+	n := sb.Status().Incarnation
+	h.note(m.id, func(s *store.Sprite) {
+		if s.Incarnation == n { // and not of a later one already
+			s.Status, s.LastError = sprites.StatusCold, "its sandbox ended: "+why
+		}
+	})
+}

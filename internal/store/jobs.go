@@ -1,0 +1,334 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Errors of jobs.
+var (
+	// ErrTerminal says that a job has ended, or that a change would end it in
+	// another way than by Finish.
+	ErrTerminal = errors.New("the end of a job is set once, by Finish")
+
+	// ErrEventGap says that events before the given ones are missing.
+	ErrEventGap = errors.New("events are missing in between")
+)
+
+// Jobs are the jobs and their events. Job.LastSeq is the store's own: it is the
+// number of the last event appended, whatever is written to it.
+type Jobs struct {
+	db *database
+
+	mu       sync.Mutex
+	watchers map[string]map[chan struct{}]struct{} // by job
+}
+
+const jobColumns = "doc, last_seq"
+
+func scanJob(row scanner) (sprites.Job, error) {
+	var job sprites.Job
+	var doc []byte
+	var seq int64
+	if err := row.Scan(&doc, &seq); err != nil {
+		return job, err
+	}
+	if err := json.Unmarshal(doc, &job); err != nil {
+		return job, fmt.Errorf("read a job: %w", err)
+	}
+	job.LastSeq = seq
+	return job, nil
+}
+
+// Create adds a job and a snapshot of its settings, which is JSON of the caller's
+// choice and never changes. An ID that is taken is ErrExists.
+func (j *Jobs) Create(ctx context.Context, job sprites.Job, settings json.RawMessage) error {
+	if job.CreatedAt.IsZero() {
+		job.CreatedAt = now()
+	}
+	doc, err := json.Marshal(job)
+	if err != nil {
+		return err
+	}
+	if len(settings) == 0 {
+		settings = json.RawMessage("null")
+	}
+	err = j.db.update(ctx, func(tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx,
+			`INSERT INTO jobs (id, state, sprite, created_at, doc, settings) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+			job.ID, job.State, job.Sprite, micros(job.CreatedAt), string(doc), string(settings))
+		if err = exactlyOne(res, err); errors.Is(err, ErrNotFound) {
+			err = ErrExists
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("store job %s: %w", job.ID, err)
+	}
+	return nil
+}
+
+// Get returns a job; ErrNotFound if there is none.
+func (j *Jobs) Get(ctx context.Context, id string) (sprites.Job, error) {
+	return getJob(ctx, j.db.read, id)
+}
+
+func getJob(ctx context.Context, q querier, id string) (sprites.Job, error) {
+	job, err := scanJob(q.QueryRowContext(ctx, "SELECT "+jobColumns+" FROM jobs WHERE id = ?", id))
+	if err != nil {
+		return job, fmt.Errorf("job %s: %w", id, notFound(err))
+	}
+	return job, nil
+}
+
+// Settings returns the snapshot that Create was given.
+func (j *Jobs) Settings(ctx context.Context, id string) (json.RawMessage, error) {
+	var settings []byte
+	err := j.db.read.QueryRowContext(ctx, "SELECT settings FROM jobs WHERE id = ?", id).Scan(&settings)
+	if err != nil {
+		return nil, fmt.Errorf("settings of job %s: %w", id, notFound(err))
+	}
+	return settings, nil
+}
+
+// JobFilter selects jobs; the zero value is all of them.
+type JobFilter struct {
+	Sprite string             // empty: of any
+	States []sprites.JobState // empty: in any
+	Limit  int                // 0: no limit
+}
+
+// List returns the jobs that filter selects, the newest first.
+func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]sprites.Job, error) {
+	query := "SELECT " + jobColumns + " FROM jobs WHERE 1"
+	var args []any
+	if filter.Sprite != "" {
+		query += " AND sprite = ?"
+		args = append(args, filter.Sprite)
+	}
+	if n := len(filter.States); n > 0 {
+		query += " AND state IN (" + strings.TrimSuffix(strings.Repeat("?,", n), ",") + ")"
+		for _, s := range filter.States {
+			args = append(args, s)
+		}
+	}
+	query += " ORDER BY created_at DESC, id"
+	if filter.Limit > 0 {
+		query += " LIMIT ?"
+		args = append(args, filter.Limit)
+	}
+	jobs, err := collect(ctx, j.db.read, scanJob, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("list jobs: %w", err)
+	}
+	return jobs, nil
+}
+
+// Update changes a job in a transaction: f is given the job as it is, and what it
+// leaves is stored, unless it returns an error. f may be called once only, and
+// must not use the store. It can't change a terminal state, nor set one.
+func (j *Jobs) Update(ctx context.Context, id string, f func(*sprites.Job) error) error {
+	err := j.change(ctx, id, func(job *sprites.Job) error {
+		before := job.State
+		if err := f(job); err != nil {
+			return err
+		}
+		if job.State != before && (before.Terminal() || job.State.Terminal()) {
+			return fmt.Errorf("%s to %s: %w", before, job.State, ErrTerminal)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("update job %s: %w", id, err)
+	}
+	return nil
+}
+
+// Finish ends a job, if it has not ended: whoever comes first wins, and the state
+// and outcome never change again. edit, if not nil, is called by the winner, in
+// the transaction, with the job as it is, to set what else the end brings. EndedAt
+// is now unless edit sets it.
+func (j *Jobs) Finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (won bool, err error) {
+	if !state.Terminal() {
+		return false, fmt.Errorf("finish job %s: %s is not an end", id, state)
+	}
+	errLost := errors.New("has ended already")
+	err = j.change(ctx, id, func(job *sprites.Job) error {
+		if job.State.Terminal() {
+			return errLost
+		}
+		if edit != nil {
+			edit(job)
+		}
+		job.State = state
+		job.Outcome = &outcome
+		if job.EndedAt == nil {
+			t := now()
+			job.EndedAt = &t
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errLost):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("finish job %s: %w", id, err)
+	}
+	return true, nil
+}
+
+// change rewrites a job in a transaction.
+func (j *Jobs) change(ctx context.Context, id string, f func(*sprites.Job) error) error {
+	err := j.db.update(ctx, func(tx *sql.Tx) error {
+		job, err := getJob(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		created := job.CreatedAt
+		if err := f(&job); err != nil {
+			return err
+		}
+		job.ID, job.CreatedAt = id, created
+		doc, err := json.Marshal(job)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE jobs SET state = ?, sprite = ?, doc = ? WHERE id = ?", job.State, job.Sprite, string(doc), id)
+		return err
+	})
+	if err == nil {
+		j.notify(id)
+	}
+	return err
+}
+
+// Delete forgets a job and its events.
+func (j *Jobs) Delete(ctx context.Context, id string) error {
+	err := j.db.update(ctx, func(tx *sql.Tx) error {
+		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM jobs WHERE id = ?", id))
+	})
+	if err != nil {
+		return fmt.Errorf("delete job %s: %w", id, err)
+	}
+	j.notify(id)
+	return nil
+}
+
+// AppendEvents appends to a job's log. Events whose numbers are there already are
+// left as they are, so that a batch may be appended again; one that leaves a gap
+// is ErrEventGap, and nothing of the batch is stored.
+func (j *Jobs) AppendEvents(ctx context.Context, id string, events []sprites.JobEvent) error {
+	if len(events) == 0 {
+		return nil
+	}
+	err := j.db.update(ctx, func(tx *sql.Tx) error { return appendEvents(ctx, tx, id, events) })
+	if err != nil {
+		return fmt.Errorf("append events to job %s: %w", id, err)
+	}
+	j.notify(id)
+	return nil
+}
+
+func appendEvents(ctx context.Context, tx *sql.Tx, id string, events []sprites.JobEvent) error {
+	var last int64
+	if err := tx.QueryRowContext(ctx, "SELECT last_seq FROM jobs WHERE id = ?", id).Scan(&last); err != nil {
+		return notFound(err)
+	}
+	insert, err := tx.PrepareContext(ctx, "INSERT INTO job_events (job, seq, doc) VALUES (?, ?, ?)")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = insert.Close() }()
+	for _, e := range events {
+		if e.Seq <= last && e.Seq > 0 {
+			continue
+		}
+		if e.Seq != last+1 {
+			return fmt.Errorf("event %d after %d: %w", e.Seq, last, ErrEventGap)
+		}
+		doc, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		if _, err := insert.ExecContext(ctx, id, e.Seq, string(doc)); err != nil {
+			return err
+		}
+		last = e.Seq
+	}
+	_, err = tx.ExecContext(ctx, "UPDATE jobs SET last_seq = ? WHERE id = ?", last, id)
+	return err
+}
+
+// Events returns up to limit of a job's events, from number from on, in order. A
+// job that does not exist has none.
+func (j *Jobs) Events(ctx context.Context, id string, from int64, limit int) ([]sprites.JobEvent, error) {
+	events, err := collect(ctx, j.db.read, func(row scanner) (sprites.JobEvent, error) {
+		var e sprites.JobEvent
+		var doc []byte
+		err := row.Scan(&doc)
+		if err == nil {
+			err = json.Unmarshal(doc, &e)
+		}
+		return e, err
+	}, "SELECT doc FROM job_events WHERE job = ? AND seq >= ? ORDER BY seq LIMIT ?", id, from, limit)
+	if err != nil {
+		return nil, fmt.Errorf("events of job %s: %w", id, err)
+	}
+	return events, nil
+}
+
+// Watch returns a channel that is signalled after each change of a job, its
+// events and its deletion included, until cancel is called. Signals are not
+// counted: read what there is after Watch, and again after each.
+func (j *Jobs) Watch(id string) (changed <-chan struct{}, cancel func()) {
+	c := make(chan struct{}, 1)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.watchers == nil {
+		j.watchers = map[string]map[chan struct{}]struct{}{}
+	}
+	if j.watchers[id] == nil {
+		j.watchers[id] = map[chan struct{}]struct{}{}
+	}
+	j.watchers[id][c] = struct{}{}
+	return c, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		delete(j.watchers[id], c)
+		if len(j.watchers[id]) == 0 {
+			delete(j.watchers, id)
+		}
+	}
+}
+
+func (j *Jobs) notify(id string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for c := range j.watchers[id] {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Blocking returns a job for whose sake a sprite must not be deleted: one that
+// has not ended, or else one with a result that nobody has pulled. ErrNotFound if
+// there is none.
+func (j *Jobs) Blocking(ctx context.Context, sprite string) (sprites.Job, error) {
+	job, err := scanJob(j.db.read.QueryRowContext(ctx, `SELECT `+jobColumns+` FROM jobs
+		WHERE sprite = ?1 AND (state IN ('queued', 'preparing', 'running', 'waiting')
+			OR doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL)
+		ORDER BY state NOT IN ('queued', 'preparing', 'running', 'waiting'), created_at DESC LIMIT 1`, sprite))
+	if err != nil {
+		return job, fmt.Errorf("jobs of sprite %s: %w", sprite, notFound(err))
+	}
+	return job, nil
+}

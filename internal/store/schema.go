@@ -1,0 +1,98 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// migrations bring a database from version i to i+1; the version is SQLite's own
+// user_version. A migration that was released never changes: add one.
+var migrations = []string{
+	`CREATE TABLE sprites (
+		id           TEXT PRIMARY KEY,
+		name         TEXT NOT NULL UNIQUE,
+		machine_id   TEXT NOT NULL,
+		base         TEXT NOT NULL,
+		include      TEXT NOT NULL,    -- JSON array
+		env          TEXT NOT NULL,    -- JSON object
+		config       TEXT NOT NULL,    -- JSON object
+		labels       TEXT NOT NULL,    -- JSON array
+		url_settings TEXT NOT NULL,    -- JSON object
+		idle_seconds INTEGER NOT NULL, -- 0: never sleeps
+		owner        TEXT NOT NULL,
+		lease_until  INTEGER,
+		status       TEXT NOT NULL,
+		incarnation  INTEGER NOT NULL,
+		last_error   TEXT NOT NULL,
+		deleting     INTEGER NOT NULL DEFAULT 0, -- its disk is being removed
+		created_at   INTEGER NOT NULL,
+		updated_at   INTEGER NOT NULL,
+		last_running INTEGER
+	) STRICT;
+	CREATE TABLE tokens (
+		id         TEXT PRIMARY KEY,
+		name       TEXT NOT NULL,
+		hash       BLOB NOT NULL UNIQUE, -- SHA-256 of the secret
+		scope      TEXT NOT NULL,        -- JSON object
+		verbs      TEXT NOT NULL,        -- JSON array
+		created_at INTEGER NOT NULL,
+		expires_at INTEGER,
+		last_used  INTEGER
+	) STRICT;
+	CREATE TABLE jobs (
+		id         TEXT PRIMARY KEY,
+		state      TEXT NOT NULL,
+		sprite     TEXT NOT NULL,
+		created_at INTEGER NOT NULL,
+		last_seq   INTEGER NOT NULL DEFAULT 0,
+		doc        TEXT NOT NULL,        -- sprites.Job
+		settings   TEXT NOT NULL         -- the request's snapshot
+	) STRICT;
+	CREATE INDEX jobs_by_sprite ON jobs (sprite);
+	CREATE INDEX jobs_by_age ON jobs (created_at);
+	CREATE TABLE job_events (
+		job TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+		seq INTEGER NOT NULL,
+		doc TEXT NOT NULL,               -- sprites.JobEvent
+		PRIMARY KEY (job, seq)
+	) STRICT, WITHOUT ROWID;
+	CREATE TABLE settings (
+		key   TEXT PRIMARY KEY,
+		value TEXT NOT NULL
+	) STRICT, WITHOUT ROWID;`,
+}
+
+// migrate runs the migrations that the database has not seen, each in a
+// transaction together with the new version.
+func migrate(ctx context.Context, db *sql.DB) error {
+	var version int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return err
+	}
+	if version > len(migrations) {
+		return fmt.Errorf("it was written by a later cove (schema %d, this one knows %d): install that version, or use another data folder", version, len(migrations))
+	}
+	for ; version < len(migrations); version++ {
+		if err := step(ctx, db, version); err != nil {
+			return fmt.Errorf("bring schema %d to %d: %w", version, version+1, err)
+		}
+	}
+	return nil
+}
+
+func step(ctx context.Context, db *sql.DB, version int) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, migrations[version])
+	if err == nil {
+		_, err = tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", version+1))
+	}
+	if err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}

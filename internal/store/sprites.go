@@ -1,0 +1,219 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Sprite is a sprite as the store knows it.
+type Sprite struct {
+	ID          string // 16 hexadecimal digits
+	Name        string
+	MachineID   string // 32 hexadecimal digits
+	Base        string
+	Include     []string
+	Env         map[string]string
+	Config      sprites.Config
+	Labels      []string
+	URL         sprites.URLSettings
+	IdleSeconds int64 // 0: never sleeps
+	Owner       string
+	LeaseUntil  time.Time // zero: no lease
+	Status      sprites.Status
+	Incarnation int64 // of its last sandbox; see Next
+	LastError   string
+	Deleting    bool // its disk is being removed; only another delete may touch it
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	LastRunning time.Time // zero: never
+}
+
+// Sprites are the server's sprites.
+type Sprites struct{ db *database }
+
+const spriteColumns = `id, name, machine_id, base, include, env, config, labels, url_settings, idle_seconds,
+	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running`
+
+func scanSprite(row scanner) (Sprite, error) {
+	var s Sprite
+	var include, env, config, labels, urls []byte
+	var lease, created, updated, ran sql.NullInt64
+	err := row.Scan(&s.ID, &s.Name, &s.MachineID, &s.Base, &include, &env, &config, &labels, &urls, &s.IdleSeconds,
+		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran)
+	if err != nil {
+		return s, err
+	}
+	s.LeaseUntil, s.CreatedAt, s.UpdatedAt, s.LastRunning = fromMicros(lease), fromMicros(created), fromMicros(updated), fromMicros(ran)
+	return s, errors.Join(
+		json.Unmarshal(include, &s.Include),
+		json.Unmarshal(env, &s.Env),
+		json.Unmarshal(config, &s.Config),
+		json.Unmarshal(labels, &s.Labels),
+		json.Unmarshal(urls, &s.URL))
+}
+
+// values are a sprite's columns, in the order of spriteColumns.
+func (s Sprite) values() ([]any, error) {
+	var texts [5]string
+	for i, v := range []any{s.Include, s.Env, s.Config, s.Labels, s.URL} {
+		b, err := json.Marshal(v)
+		if err != nil {
+			return nil, err
+		}
+		texts[i] = string(b)
+	}
+	return []any{s.ID, s.Name, s.MachineID, s.Base, texts[0], texts[1], texts[2], texts[3], texts[4], s.IdleSeconds,
+		s.Owner, micros(s.LeaseUntil), s.Status, s.Incarnation, s.LastError, s.Deleting,
+		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning)}, nil
+}
+
+// Create adds a sprite and sets its times. A name or ID that is taken is
+// ErrExists.
+func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
+	s.CreatedAt = now()
+	s.UpdatedAt = s.CreatedAt
+	values, err := s.values()
+	if err != nil {
+		return err
+	}
+	err = t.db.update(ctx, func(tx *sql.Tx) error {
+		return exactlyOne(tx.ExecContext(ctx, "INSERT INTO sprites ("+spriteColumns+
+			") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values...))
+	})
+	if errors.Is(err, ErrNotFound) {
+		err = ErrExists
+	}
+	if err != nil {
+		return fmt.Errorf("store sprite %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// Get returns a sprite by name; ErrNotFound if there is none.
+func (t *Sprites) Get(ctx context.Context, name string) (Sprite, error) {
+	s, err := scanSprite(t.db.read.QueryRowContext(ctx, "SELECT "+spriteColumns+" FROM sprites WHERE name = ?", name))
+	if err != nil {
+		return s, fmt.Errorf("sprite %s: %w", name, notFound(err))
+	}
+	return s, nil
+}
+
+// SpriteFilter selects sprites; the zero value is all of them.
+type SpriteFilter struct {
+	Name   string // exactly; empty: any
+	Prefix string // of the name
+	Scope  string // another prefix of the name
+	Label  string // one that it has; empty: any
+	After  string // names that sort after this one
+	Limit  int    // 0: no limit
+}
+
+func (f SpriteFilter) where() (string, []any) {
+	where, args := " WHERE name > ?", []any{f.After}
+	if f.Name != "" {
+		where += " AND name = ?"
+		args = append(args, f.Name)
+	}
+	for _, p := range []string{f.Prefix, f.Scope} {
+		if p != "" {
+			where += " AND substr(name, 1, length(?)) = ?"
+			args = append(args, p, p)
+		}
+	}
+	if f.Label != "" {
+		where += " AND EXISTS (SELECT 1 FROM json_each(labels) WHERE json_each.value = ?)"
+		args = append(args, f.Label)
+	}
+	return where, args
+}
+
+// List returns the sprites that filter selects, by name.
+func (t *Sprites) List(ctx context.Context, filter SpriteFilter) ([]Sprite, error) {
+	where, args := filter.where()
+	query := "SELECT " + spriteColumns + " FROM sprites" + where + " ORDER BY name"
+	if filter.Limit > 0 {
+		query += " LIMIT ?"
+		args = append(args, filter.Limit)
+	}
+	list, err := collect(ctx, t.db.read, scanSprite, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("list sprites: %w", err)
+	}
+	return list, nil
+}
+
+// Count counts the sprites that filter selects, by status.
+func (t *Sprites) Count(ctx context.Context, filter SpriteFilter) (map[sprites.Status]int, error) {
+	where, args := filter.where()
+	count := map[sprites.Status]int{}
+	_, err := collect(ctx, t.db.read, func(row scanner) (struct{}, error) {
+		var status sprites.Status
+		var n int
+		err := row.Scan(&status, &n)
+		count[status] = n
+		return struct{}{}, err
+	}, "SELECT status, count(*) FROM sprites"+where+" GROUP BY status", args...)
+	if err != nil {
+		return nil, fmt.Errorf("count sprites: %w", err)
+	}
+	return count, nil
+}
+
+// Update changes a sprite in a transaction: f is given the sprite as it is, and
+// what it leaves is stored, unless it returns an error. f must not use the store.
+// The ID, the name, the incarnation and the time of creation stay. UpdatedAt is f's affair.
+func (t *Sprites) Update(ctx context.Context, id string, f func(*Sprite) error) (Sprite, error) {
+	var s Sprite
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		var err error
+		s, err = scanSprite(tx.QueryRowContext(ctx, "SELECT "+spriteColumns+" FROM sprites WHERE id = ?", id))
+		if err != nil {
+			return notFound(err)
+		}
+		fixed := s
+		if err := f(&s); err != nil {
+			return err
+		}
+		s.ID, s.Name, s.Incarnation, s.CreatedAt = fixed.ID, fixed.Name, fixed.Incarnation, fixed.CreatedAt
+		values, err := s.values()
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "REPLACE INTO sprites ("+spriteColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values...)
+		return err
+	})
+	if err != nil {
+		return Sprite{}, fmt.Errorf("update sprite %s: %w", id, err)
+	}
+	return s, nil
+}
+
+// Next raises a sprite's incarnation and returns the new one. No number is ever
+// returned twice.
+func (t *Sprites) Next(ctx context.Context, id string) (int64, error) {
+	var n int64
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		return notFound(tx.QueryRowContext(ctx, "UPDATE sprites SET incarnation = incarnation + 1 WHERE id = ? RETURNING incarnation", id).Scan(&n))
+	})
+	if err != nil {
+		return 0, fmt.Errorf("number the next sandbox of sprite %s: %w", id, err)
+	}
+	return n, nil
+}
+
+// Delete forgets a sprite.
+func (t *Sprites) Delete(ctx context.Context, id string) error {
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM sprites WHERE id = ?", id))
+	})
+	if err != nil {
+		return fmt.Errorf("delete sprite %s: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+// Package store keeps what a server must not forget: sprites, tokens, jobs with
+// their events, and settings. It is SQLite in WAL mode, and the only SQL of cove.
+//
+// One process owns a store (see Lock). Its methods may be called from any
+// goroutine. Times have microseconds, and are UTC.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver
+)
+
+// Errors to be found by errors.Is.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrExists   = errors.New("exists already")
+)
+
+// Store is an open database. Its parts share it.
+type Store struct {
+	Sprites  *Sprites
+	Tokens   *Tokens
+	Jobs     *Jobs
+	Settings *Settings
+
+	db *database
+}
+
+// Open opens the database file at path, makes it where it does not exist, and
+// brings it to this version's schema. A file of a later version is refused.
+func Open(ctx context.Context, path string) (*Store, error) {
+	db, err := openDatabase(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("open the store %s: %w", path, err)
+	}
+	return &Store{
+		Sprites:  &Sprites{db: db},
+		Tokens:   &Tokens{db: db},
+		Jobs:     &Jobs{db: db},
+		Settings: &Settings{db: db},
+		db:       db,
+	}, nil
+}
+
+// Close closes the database. Nothing of the store may be used afterwards.
+func (s *Store) Close() error { return s.db.close() }
+
+// database has one connection for writing, so that writers wait for each other in
+// Go and not in SQLite's polling, and several for reading.
+type database struct {
+	read  *sql.DB
+	write *sql.DB
+}
+
+const readers = 4
+
+func openDatabase(ctx context.Context, path string) (*database, error) {
+	db := &database{}
+	var err error
+	if db.write, err = sql.Open("sqlite", dsn(path, "immediate")); err != nil {
+		return nil, err
+	}
+	db.write.SetMaxOpenConns(1)
+	if err := migrate(ctx, db.write); err != nil {
+		return nil, errors.Join(err, db.write.Close())
+	}
+	if db.read, err = sql.Open("sqlite", dsn(path, "deferred")); err != nil {
+		return nil, errors.Join(err, db.write.Close())
+	}
+	db.read.SetMaxOpenConns(readers)
+	db.read.SetMaxIdleConns(readers)
+	return db, nil
+}
+
+// dsn names the file and its settings for the driver. A path is escaped, so that
+// no part of it is taken for a setting.
+func dsn(path, lock string) string {
+	u := url.URL{Scheme: "file", Path: path}
+	if path != "" && path[0] != '/' {
+		u = url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath()}
+	}
+	u.RawQuery = url.Values{
+		"_txlock": {lock},
+		"_pragma": {
+			"busy_timeout(10000)",
+			"journal_mode(WAL)",
+			"synchronous(FULL)",
+			"foreign_keys(1)",
+		},
+	}.Encode()
+	return u.String()
+}
+
+func (db *database) close() error { return errors.Join(db.read.Close(), db.write.Close()) }
+
+// update runs f in a transaction that is committed if f returns nil.
+func (db *database) update(ctx context.Context, f func(*sql.Tx) error) error {
+	tx, err := db.write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		if undo := tx.Rollback(); undo != nil && !errors.Is(undo, sql.ErrTxDone) {
+			err = errors.Join(err, undo)
+		}
+		return err
+	}
+	return tx.Commit()
+}
+
+// querier is a *sql.DB or a *sql.Tx.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// collect runs a query and scans every row.
+func collect[T any](ctx context.Context, q querier, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // rows.Err has what matters
+	var all []T
+	for rows.Next() {
+		v, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, rows.Err()
+}
+
+// scanner is a row.
+type scanner interface{ Scan(dest ...any) error }
+
+// exactlyOne turns a write that changed no row into ErrNotFound.
+func exactlyOne(res sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	n, err := res.RowsAffected()
+	if err == nil && n == 0 {
+		err = ErrNotFound
+	}
+	return err
+}
+
+// notFound replaces the SQL error for a missing row.
+func notFound(err error) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrNotFound
+	}
+	return err
+}
+
+// micros and its inverse keep times as numbers; zero is NULL.
+func micros(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(n sql.NullInt64) time.Time {
+	if !n.Valid {
+		return time.Time{}
+	}
+	return time.UnixMicro(n.Int64).UTC()
+}
+
+// now is the time as the store keeps it.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

@@ -1,0 +1,381 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func open(t *testing.T, path string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func newStore(t *testing.T) *Store {
+	return open(t, filepath.Join(t.TempDir(), "cove.db"))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMigrations(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "odd ?name#&.db")
+	s := open(t, path)
+	must(t, s.Settings.Set(t.Context(), "k", "v"))
+	must(t, s.Close())
+
+	s = open(t, path) // the schema is there already
+	if v, err := s.Settings.Get(t.Context(), "k"); err != nil || v != "v" {
+		t.Errorf("after opening again: got %q, %v", v, err)
+	}
+	var version int
+	var mode string
+	must(t, s.db.read.QueryRow("PRAGMA user_version").Scan(&version))
+	must(t, s.db.read.QueryRow("PRAGMA journal_mode").Scan(&mode))
+	if version != len(migrations) || mode != "wal" {
+		t.Errorf("got schema %d in mode %s, want %d in wal", version, mode, len(migrations))
+	}
+	if _, err := s.db.write.Exec("PRAGMA user_version = 99"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Close())
+	if _, err := Open(t.Context(), path); err == nil || !strings.Contains(err.Error(), "later cove") {
+		t.Errorf("opening a later schema: got %v", err)
+	}
+}
+
+func TestMigrationIsAtomic(t *testing.T) {
+	db, err := sql.Open("sqlite", dsn(filepath.Join(t.TempDir(), "a.db"), "immediate"))
+	must(t, err)
+	defer db.Close()
+	defer func(m []string) { migrations = m }(migrations)
+	migrations = []string{"CREATE TABLE a (x TEXT)", "CREATE TABLE b (x TEXT); CREATE TABLE nonsense"}
+	if err := migrate(t.Context(), db); err == nil {
+		t.Fatal("a broken migration succeeded")
+	}
+	var version, tables int
+	must(t, db.QueryRow("PRAGMA user_version").Scan(&version))
+	must(t, db.QueryRow("SELECT count(*) FROM sqlite_schema").Scan(&tables))
+	if version != 1 || tables != 1 {
+		t.Errorf("got schema %d with %d tables, want the first migration alone", version, tables)
+	}
+}
+
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	a, err := Lock(dir)
+	must(t, err)
+	if _, err := Lock(dir); !errors.Is(err, ErrLocked) {
+		t.Errorf("second lock: got %v, want ErrLocked", err)
+	}
+	must(t, a.Close())
+	b, err := Lock(dir)
+	must(t, err)
+	must(t, b.Close())
+}
+
+func TestSprites(t *testing.T) {
+	s, ctx := newStore(t).Sprites, t.Context()
+	in := Sprite{
+		ID: "0011223344556677", Name: "paint", MachineID: "m", Base: "host", Include: []string{"/opt/go"},
+		Env: map[string]string{"A": "b"}, Config: sprites.Config{CPUs: 2}, Labels: []string{"ci"},
+		URL: sprites.URLSettings{Auth: "sprite"}, IdleSeconds: 300, Status: sprites.StatusCold,
+		Owner: "job:a", LeaseUntil: time.Now().UTC().Truncate(time.Microsecond),
+	}
+	must(t, s.Create(ctx, &in))
+	got, err := s.Get(ctx, "paint")
+	must(t, err)
+	if diff := cmp.Diff(in, got); diff != "" {
+		t.Errorf("what was stored differs:\n%s", diff)
+	}
+	again := in
+	again.ID = "8"
+	if err := s.Create(ctx, &again); !errors.Is(err, ErrExists) {
+		t.Errorf("a taken name: got %v, want ErrExists", err)
+	}
+
+	must(t, s.Create(ctx, &Sprite{ID: "1", Name: "paint-2", Labels: []string{"red", "ci"}, Status: sprites.StatusRunning}))
+	must(t, s.Create(ctx, &Sprite{ID: "2", Name: "tool", Status: sprites.StatusCold}))
+	for _, c := range []struct {
+		filter SpriteFilter
+		want   string
+	}{
+		{SpriteFilter{}, "paint paint-2 tool"},
+		{SpriteFilter{Limit: 2}, "paint paint-2"},
+		{SpriteFilter{After: "paint", Limit: 1}, "paint-2"},
+		{SpriteFilter{Prefix: "paint"}, "paint paint-2"},
+		{SpriteFilter{Prefix: "p%"}, ""},
+		{SpriteFilter{Prefix: "paint", Scope: "paint-"}, "paint-2"},
+		{SpriteFilter{Name: "tool", Prefix: "t"}, "tool"},
+		{SpriteFilter{Label: "ci"}, "paint paint-2"},
+		{SpriteFilter{Label: "c"}, ""},
+	} {
+		list, err := s.List(ctx, c.filter)
+		must(t, err)
+		var names []string
+		for _, sp := range list {
+			names = append(names, sp.Name)
+		}
+		if got := strings.Join(names, " "); got != c.want {
+			t.Errorf("List(%+v): got %q, want %q", c.filter, got, c.want)
+		}
+	}
+	count, err := s.Count(ctx, SpriteFilter{})
+	must(t, err)
+	if count[sprites.StatusCold] != 2 || count[sprites.StatusRunning] != 1 {
+		t.Errorf("Count: got %v", count)
+	}
+
+	_, err = s.Update(ctx, in.ID, func(sp *Sprite) error {
+		sp.Labels, sp.Name, sp.Incarnation = nil, "tool", 77
+		return nil
+	})
+	must(t, err)
+	if got, _ := s.Get(ctx, "paint"); got.Labels != nil || got.Incarnation != 0 {
+		t.Errorf("after Update: got %+v", got)
+	}
+	must(t, s.Delete(ctx, in.ID))
+	if _, err := s.Get(ctx, "paint"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("after Delete: got %v", err)
+	}
+	if err := s.Delete(ctx, in.ID); !errors.Is(err, ErrNotFound) {
+		t.Errorf("second Delete: got %v", err)
+	}
+}
+
+func TestNextIsUnique(t *testing.T) {
+	s := newStore(t).Sprites
+	must(t, s.Create(t.Context(), &Sprite{ID: "1", Name: "a"}))
+	var seen sync.Map
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			n, err := s.Next(t.Context(), "1")
+			if _, dup := seen.LoadOrStore(n, true); dup || err != nil {
+				t.Errorf("Next: got %d, %v", n, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n, err := s.Next(t.Context(), "1"); err != nil || n != 21 {
+		t.Errorf("the 21st: got %d, %v", n, err)
+	}
+	if _, err := s.Next(t.Context(), "none"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("of no sprite: got %v", err)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	s, ctx := newStore(t).Tokens, t.Context()
+	at := time.Now().UTC().Truncate(time.Microsecond)
+	in := Token{
+		ID: "1", Name: "ci", Hash: HashToken("secret"), Scope: sprites.TokenScope{Prefix: "ci-"},
+		Verbs: []string{"read"}, CreatedAt: at, ExpiresAt: at.Add(time.Hour),
+	}
+	must(t, s.Create(ctx, in))
+	if err := s.Create(ctx, in); !errors.Is(err, ErrExists) {
+		t.Errorf("again: got %v", err)
+	}
+	must(t, s.Used(ctx, "1", at.Add(time.Minute)))
+	in.LastUsed = at.Add(time.Minute)
+	got, err := s.ByHash(ctx, HashToken("secret"))
+	if diff := cmp.Diff(in, got); diff != "" || err != nil {
+		t.Errorf("ByHash: %v\n%s", err, diff)
+	}
+	if list, err := s.List(ctx); err != nil || len(list) != 1 {
+		t.Errorf("List: got %v, %v", list, err)
+	}
+	must(t, s.Delete(ctx, "1"))
+	if _, err := s.ByHash(ctx, HashToken("secret")); !errors.Is(err, ErrNotFound) {
+		t.Errorf("after Delete: got %v", err)
+	}
+}
+
+func TestJobRow(t *testing.T) {
+	s, ctx := newStore(t).Jobs, t.Context()
+	job := sprites.Job{ID: "a1b2c3", State: sprites.JobQueued, Sprite: "paint", LastSeq: 9}
+	must(t, s.Create(ctx, job, json.RawMessage(`{"plan":"x"}`)))
+	if err := s.Create(ctx, job, nil); !errors.Is(err, ErrExists) {
+		t.Errorf("again: got %v", err)
+	}
+	must(t, s.Update(ctx, job.ID, func(j *sprites.Job) error { j.State, j.Session = sprites.JobRunning, "7"; return nil }))
+	if err := s.Update(ctx, job.ID, func(j *sprites.Job) error { j.Session = "8"; return errors.New("no") }); err == nil {
+		t.Error("an error of the change is lost")
+	}
+	if err := s.Update(ctx, job.ID, func(j *sprites.Job) error { j.State = sprites.JobFailed; return nil }); !errors.Is(err, ErrTerminal) {
+		t.Errorf("an end by Update: got %v", err)
+	}
+	got, err := s.Get(ctx, job.ID)
+	if err != nil || got.State != sprites.JobRunning || got.Session != "7" || got.LastSeq != 0 || got.CreatedAt.IsZero() {
+		t.Errorf("Get: got %+v, %v", got, err)
+	}
+	if settings, err := s.Settings(ctx, job.ID); err != nil || string(settings) != `{"plan":"x"}` {
+		t.Errorf("Settings: got %s, %v", settings, err)
+	}
+	must(t, s.Create(ctx, sprites.Job{ID: "2", State: sprites.JobQueued, Sprite: "tool", CreatedAt: time.Now().Add(time.Hour)}, nil))
+	for _, c := range []struct {
+		filter JobFilter
+		want   string
+	}{
+		{JobFilter{}, "2 a1b2c3"},
+		{JobFilter{Limit: 1}, "2"},
+		{JobFilter{Sprite: "paint"}, "a1b2c3"},
+		{JobFilter{States: []sprites.JobState{sprites.JobRunning, sprites.JobWaiting}}, "a1b2c3"},
+		{JobFilter{States: []sprites.JobState{sprites.JobLost}}, ""},
+	} {
+		list, err := s.List(ctx, c.filter)
+		must(t, err)
+		var ids []string
+		for _, j := range list {
+			ids = append(ids, j.ID)
+		}
+		if got := strings.Join(ids, " "); got != c.want {
+			t.Errorf("List(%+v): got %q, want %q", c.filter, got, c.want)
+		}
+	}
+	must(t, s.Delete(ctx, job.ID))
+	if _, err := s.Get(ctx, job.ID); !errors.Is(err, ErrNotFound) {
+		t.Errorf("after Delete: got %v", err)
+	}
+}
+
+func TestFinishHasOneWinner(t *testing.T) {
+	s, ctx := newStore(t).Jobs, t.Context()
+	must(t, s.Create(ctx, sprites.Job{ID: "1", State: sprites.JobRunning}, nil))
+	if _, err := s.Finish(ctx, "1", sprites.JobRunning, sprites.Outcome{}, nil); err == nil {
+		t.Error("Finish took a state that is no end")
+	}
+	var winners atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 10 {
+		wg.Go(func() {
+			reason := fmt.Sprint(i)
+			won, err := s.Finish(ctx, "1", sprites.JobFailed, sprites.Outcome{Reason: reason}, func(j *sprites.Job) { j.Head = reason })
+			if err != nil {
+				t.Error(err)
+			}
+			if won {
+				winners.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	job, err := s.Get(ctx, "1")
+	if winners.Load() != 1 || err != nil || job.Outcome.Reason != job.Head || job.EndedAt == nil {
+		t.Errorf("got %d winners, %+v, %v", winners.Load(), job, err)
+	}
+	err = s.Update(ctx, "1", func(j *sprites.Job) error { j.State = sprites.JobRunning; return nil })
+	if !errors.Is(err, ErrTerminal) {
+		t.Errorf("leaving an end: got %v", err)
+	}
+	must(t, s.Update(ctx, "1", func(j *sprites.Job) error { t := now(); j.PulledAt = &t; return nil }))
+}
+
+func TestAppendEvents(t *testing.T) {
+	s, ctx := newStore(t).Jobs, t.Context()
+	must(t, s.Create(ctx, sprites.Job{ID: "1", State: sprites.JobRunning}, nil))
+	event := func(seq int64, text string) sprites.JobEvent {
+		return sprites.JobEvent{Seq: seq, Type: "output", Text: text, Time: time.Now().UTC()}
+	}
+	must(t, s.AppendEvents(ctx, "1", []sprites.JobEvent{event(1, "a"), event(2, "b")}))
+	must(t, s.AppendEvents(ctx, "1", []sprites.JobEvent{event(1, "X"), event(2, "X"), event(3, "c")}))
+	if err := s.AppendEvents(ctx, "1", []sprites.JobEvent{event(4, "d"), event(6, "f")}); !errors.Is(err, ErrEventGap) {
+		t.Errorf("a gap: got %v", err)
+	}
+	if err := s.AppendEvents(ctx, "1", []sprites.JobEvent{event(0, "z")}); !errors.Is(err, ErrEventGap) {
+		t.Errorf("number 0: got %v", err)
+	}
+	if err := s.AppendEvents(ctx, "none", []sprites.JobEvent{event(1, "a")}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("of no job: got %v", err)
+	}
+	texts := func(from int64, limit int) string {
+		events, err := s.Events(ctx, "1", from, limit)
+		must(t, err)
+		var b strings.Builder
+		for _, e := range events {
+			b.WriteString(e.Text)
+		}
+		return b.String()
+	}
+	if got := texts(1, 10); got != "abc" {
+		t.Errorf("all events: got %q", got)
+	}
+	if got := texts(2, 1); got != "b" {
+		t.Errorf("one from 2: got %q", got)
+	}
+	if job, err := s.Get(ctx, "1"); err != nil || job.LastSeq != 3 {
+		t.Errorf("LastSeq: got %d, %v", job.LastSeq, err)
+	}
+	must(t, s.Delete(ctx, "1"))
+	if got := texts(1, 10); got != "" {
+		t.Errorf("after Delete: got %q", got)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	s, ctx := newStore(t).Jobs, t.Context()
+	must(t, s.Create(ctx, sprites.Job{ID: "1", State: sprites.JobRunning}, nil))
+	changed, cancel := s.Watch("1")
+	wait := func(after string) {
+		t.Helper()
+		ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+		defer stop()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			t.Errorf("no signal after %s", after)
+		}
+	}
+	must(t, s.AppendEvents(ctx, "1", []sprites.JobEvent{{Seq: 1}}))
+	wait("AppendEvents")
+	must(t, s.Update(ctx, "1", func(*sprites.Job) error { return nil }))
+	must(t, s.Update(ctx, "1", func(*sprites.Job) error { return nil })) // not received: must not block
+	wait("Update")
+	must(t, s.Delete(ctx, "1"))
+	wait("Delete")
+	cancel()
+	if len(s.watchers) != 0 {
+		t.Errorf("after cancel: %d watchers", len(s.watchers))
+	}
+}
+
+func TestBlocking(t *testing.T) {
+	s, ctx := newStore(t).Jobs, t.Context()
+	pulled := time.Now()
+	for _, j := range []sprites.Job{
+		{ID: "empty", State: sprites.JobSucceeded, Sprite: "a"},
+		{ID: "pulled", State: sprites.JobSucceeded, Sprite: "a", Bundle: sprites.Artifact{Size: 5}, PulledAt: &pulled},
+		{ID: "work", State: sprites.JobFailed, Sprite: "b", Bundle: sprites.Artifact{Size: 5}},
+		{ID: "work2", State: sprites.JobFailed, Sprite: "c", Bundle: sprites.Artifact{Size: 5}},
+		{ID: "runs", State: sprites.JobRunning, Sprite: "c"},
+	} {
+		must(t, s.Create(ctx, j, nil))
+	}
+	for sprite, want := range map[string]string{"a": "", "b": "work", "c": "runs", "none": ""} {
+		job, err := s.Blocking(ctx, sprite)
+		if job.ID != want || (want == "") != errors.Is(err, ErrNotFound) {
+			t.Errorf("Blocking(%s): got %q, %v, want %q", sprite, job.ID, err, want)
+		}
+	}
+}
