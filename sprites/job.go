@@ -143,8 +143,8 @@ type JobEnd struct {
 	Phase    string   `json:"phase"`  // how far it came: prepare, run, collect, done
 	Reason   string   `json:"reason"` // "", "timeout", "stopped", "lost", or an error
 	ExitCode int      `json:"exit_code"`
-	Head     string   `json:"head,omitempty"`
-	Leftover string   `json:"leftover,omitempty"`
+	Head     string   `json:"head,omitempty"`     // empty: no commits
+	Leftover string   `json:"leftover,omitempty"` // empty: nothing left uncommitted
 	Commits  int      `json:"commits"`
 	Bundle   Artifact `json:"bundle"`
 }

@@ -1,0 +1,215 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// defaultGrace is how long an agent that is told to stop may take.
+const defaultGrace = 10 * time.Second
+
+// drainLimit bounds the wait for output once every process of the agent is gone.
+const drainLimit = 5 * time.Second
+
+// exit is how the agent's process ended.
+type exit struct {
+	code   int    // its own, or 128 + the signal's number
+	reason string // "", "timeout", "stopped", "signal:KILL", or why it did not start
+}
+
+// runAgent runs the agent until it ends, is stopped by ctx, or its time is up. No
+// process of it is left when runAgent returns.
+func (j *job) runAgent(ctx context.Context) exit {
+	// What the agent leaves behind, also by double forks, becomes our child.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		j.log.notice("no subreaper: " + err.Error())
+	}
+	cmd := exec.Command(j.spec.Argv[0], j.spec.Argv[1:]...)
+	cmd.Dir = j.spec.Workdir
+	cmd.Env = append(os.Environ(), j.spec.Env...)
+	streams, err := j.connect(cmd)
+	if err != nil {
+		return exit{126, err.Error()}
+	}
+	if err := cmd.Start(); err != nil {
+		streams.close()
+		j.log.notice("start the agent: " + err.Error())
+		code := 126
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+			code = 127
+		}
+		return exit{code, "the agent does not start: " + err.Error()}
+	}
+	streams.started()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	reason := j.guard(ctx, cmd.Process.Pid, ended)
+	killDescendants()
+	streams.drain()
+	if j.spec.TTY {
+		j.takeTerminal()
+	}
+	code, signalled := exitCode(cmd.ProcessState)
+	if reason == "" {
+		reason = signalled
+	}
+	return exit{code, reason}
+}
+
+// guard waits for the agent's end, and stops it when ctx ends or its time is up.
+// It returns why it stopped it, or nothing.
+func (j *job) guard(ctx context.Context, pid int, ended <-chan error) (reason string) {
+	clock := runningClock{last: time.Now()}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	limit := time.Duration(j.spec.TimeoutSec) * time.Second
+	for reason == "" {
+		select {
+		case <-ended:
+			return ""
+		case <-ctx.Done():
+			reason = "stopped"
+		case <-tick.C:
+			reapOrphans(pid)
+			if ran := clock.tick(time.Now()); limit > 0 && ran >= limit {
+				reason = "timeout"
+				j.log.notice(fmt.Sprintf("the agent's time (%v) is up", limit))
+			}
+		}
+	}
+	grace := time.Duration(j.spec.GraceSec) * time.Second
+	if grace == 0 {
+		grace = defaultGrace
+	}
+	_ = syscall.Kill(-pid, syscall.SIGTERM) // gone already, at worst
+	select {
+	case <-ended:
+	case <-time.After(grace):
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+		<-ended
+	}
+	return reason
+}
+
+// runningClock counts the time that the sprite was awake. A jump of the clock
+// between two ticks, which come each second, is sleep and does not count.
+type runningClock struct {
+	last time.Time
+	ran  time.Duration
+}
+
+func (c *runningClock) tick(now time.Time) time.Duration {
+	c.ran += min(now.Sub(c.last), 2*time.Second)
+	c.last = now
+	return c.ran
+}
+
+// exitCode is a process's exit code as a shell has it, and the signal that ended
+// it, such as "signal:KILL".
+func exitCode(st *os.ProcessState) (int, string) {
+	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		name := unix.SignalName(ws.Signal())
+		if len(name) > 3 {
+			name = name[3:] // without SIG
+		}
+		return 128 + int(ws.Signal()), "signal:" + name
+	}
+	return st.ExitCode(), ""
+}
+
+// streams are the ends of an agent's standard streams that this process holds.
+type streams struct {
+	theirs []*os.File
+	ours   []*os.File
+	wg     sync.WaitGroup
+	run    []func()
+}
+
+// connect gives cmd its streams: nothing to read, and pipes into the log for its
+// output and its events; or the supervisor's own terminal.
+func (j *job) connect(cmd *exec.Cmd) (*streams, error) {
+	s := &streams{}
+	if j.spec.TTY {
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Foreground: true, Ctty: int(os.Stdin.Fd())}
+		signal.Ignore(syscall.SIGTTOU, syscall.SIGTTIN)
+		return s, nil
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	raw, err := os.OpenFile(filepath.Join(j.dir, "output.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	s.ours = append(s.ours, raw)
+	for _, name := range []string{"stdout", "stderr", eventStream} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		s.ours, s.theirs = append(s.ours, r), append(s.theirs, w)
+		var from io.Reader = r
+		if name != eventStream {
+			from = io.TeeReader(r, quietWriter{raw})
+		}
+		s.run = append(s.run, func() { j.log.output(from, name) })
+	}
+	cmd.Stdout, cmd.Stderr = s.theirs[0], s.theirs[1]
+	cmd.ExtraFiles = []*os.File{s.theirs[2]}
+	return s, nil
+}
+
+// quietWriter drops what can't be written, on a full disk say: the agent must
+// not stop for want of its raw log.
+type quietWriter struct{ w io.Writer }
+
+func (q quietWriter) Write(p []byte) (int, error) {
+	_, _ = q.w.Write(p)
+	return len(p), nil
+}
+
+// started closes the ends that the agent has now, and begins to read.
+func (s *streams) started() {
+	for _, f := range s.theirs {
+		_ = f.Close()
+	}
+	s.theirs = nil
+	for _, f := range s.run {
+		s.wg.Go(f)
+	}
+}
+
+// drain waits for the end of all output.
+func (s *streams) drain() {
+	done := make(chan struct{})
+	go func() { s.wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(drainLimit):
+	}
+	s.close()
+	<-done
+}
+
+func (s *streams) close() {
+	for _, f := range append(s.theirs, s.ours...) {
+		_ = f.Close()
+	}
+}
+
+// takeTerminal makes this process the terminal's foreground again.
+func (j *job) takeTerminal() {
+	pgrp := unix.Getpgrp()
+	_ = unix.IoctlSetPointerInt(int(os.Stdin.Fd()), unix.TIOCSPGRP, pgrp)
+}

@@ -1,0 +1,101 @@
+package supervise
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// followPoll is how often a log is looked at for more.
+const followPoll = 100 * time.Millisecond
+
+// Follow writes the log's events with numbers of at least from to w, a line each,
+// and goes on as the log grows, until it has written the end. ErrDead: the log
+// ends without one, and nobody is there to write it.
+func Follow(ctx context.Context, w io.Writer, dir string, from int64) error {
+	f, err := os.Open(filepath.Join(dir, "events.jsonl"))
+	for errors.Is(err, os.ErrNotExist) {
+		if dead(dir) {
+			return ErrDead
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
+		f, err = os.Open(filepath.Join(dir, "events.jsonl"))
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r := bufio.NewReaderSize(f, 256<<10)
+	var line []byte // a line whose end is not there yet
+	last := false   // nobody writes any more: what is there is all
+	for {
+		part, err := r.ReadBytes('\n')
+		line = append(line, part...)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if err != nil {
+			if last {
+				return ErrDead
+			}
+			if last = dead(dir); !last {
+				if err := pause(ctx); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		last = false
+		var ev struct {
+			Seq  int64
+			Type string
+		}
+		if err := json.Unmarshal(line, &ev); err != nil {
+			return err
+		}
+		if ev.Seq >= from {
+			if _, err := w.Write(line); err != nil {
+				return err
+			}
+		}
+		if ev.Type == "end" {
+			return nil
+		}
+		line = nil
+	}
+}
+
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(followPoll):
+		return nil
+	}
+}
+
+// dead reports whether no supervisor holds the job's lock.
+func dead(dir string) bool {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) && !recent(dir)
+	}
+	defer lock.Close()
+	return unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil
+}
+
+// recent reports whether a job was only just given to a supervisor, which may
+// not have taken the lock yet.
+func recent(dir string) bool {
+	st, err := os.Stat(filepath.Join(dir, "job.json"))
+	return err == nil && time.Since(st.ModTime()) < 10*time.Second
+}

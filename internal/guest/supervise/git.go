@@ -1,0 +1,215 @@
+package supervise
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// gitLimit bounds one call of git.
+const gitLimit = 15 * time.Minute
+
+// leftoverMessage is that of the commit of what an agent did not commit.
+const leftoverMessage = "Left uncommitted by the agent"
+
+// git runs git in the work folder with hooks off, and returns what it printed.
+// Extra environment comes first in env.
+func (j *job) git(ctx context.Context, env []string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, gitLimit)
+	defer cancel()
+	config := []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.quotePath=false"}
+	cmd := exec.CommandContext(ctx, "git", append(config, args...)...)
+	cmd.Dir = j.spec.Workdir
+	cmd.Env = append(os.Environ(), "GIT_TERMINAL_PROMPT=0", "LC_ALL=C",
+		"GIT_AUTHOR_NAME="+j.spec.Author.Name, "GIT_AUTHOR_EMAIL="+j.spec.Author.Email,
+		"GIT_COMMITTER_NAME="+j.spec.Author.Name, "GIT_COMMITTER_EMAIL="+j.spec.Author.Email)
+	cmd.Env = append(cmd.Env, env...)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		text := strings.TrimSpace(said.String())
+		if len(text) > 2000 {
+			text = text[:2000] + "…"
+		}
+		return "", fmt.Errorf("git %s: %w: %s", args[0], err, text)
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// prepare makes the clone that the agent works in.
+func (j *job) prepare(ctx context.Context) error {
+	if len(j.spec.Argv) == 0 {
+		return errors.New("the job names no program")
+	}
+	sum, size, err := digest(j.spec.Bundle)
+	if err != nil {
+		return err
+	}
+	if j.spec.BundleSHA256 != "" && sum != j.spec.BundleSHA256 {
+		return fmt.Errorf("the bundle that arrived (%d bytes) is not the one that was sent", size)
+	}
+	if err := os.MkdirAll(j.spec.Workdir, 0o755); err != nil {
+		return err
+	}
+	branch := "refs/heads/" + j.spec.Branch
+	for _, args := range [][]string{
+		{"init", "-q"},
+		{"symbolic-ref", "HEAD", branch},
+		{"fetch", "-q", "--no-tags", "--update-head-ok", j.spec.Bundle, "refs/cove/base:" + branch},
+		{"config", "user.name", j.spec.Author.Name},
+		{"config", "user.email", j.spec.Author.Email},
+		{"reset", "-q", "--hard"},
+	} {
+		if _, err := j.git(ctx, nil, args...); err != nil {
+			return err
+		}
+	}
+	head, err := j.git(ctx, nil, "rev-parse", "HEAD")
+	if err != nil {
+		return err
+	}
+	if head != j.spec.Base {
+		return fmt.Errorf("the bundle holds commit %s, not %s", head, j.spec.Base)
+	}
+	for _, argv := range j.spec.Setup {
+		if err := j.setup(ctx, argv); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setup runs a command that the agent needs before it starts.
+func (j *job) setup(ctx context.Context, argv []string) error {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir = j.spec.Workdir
+	cmd.Env = append(os.Environ(), j.spec.Env...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	text := strings.TrimSpace(out.String())
+	if len(text) > 4000 {
+		text = "…" + text[len(text)-4000:]
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", argv[0], err, text)
+	}
+	if text != "" {
+		j.log.notice(text)
+	}
+	return nil
+}
+
+// collect bundles what the agent committed, and as a commit of its own what it
+// did not.
+func (j *job) collect(end *sprites.JobEnd) error {
+	ctx := context.Background()
+	head, err := j.git(ctx, nil, "rev-parse", "--verify", "HEAD^{commit}")
+	if err != nil {
+		return err
+	}
+	count, err := j.git(ctx, nil, "rev-list", "--count", j.spec.Base+"..HEAD")
+	if err != nil {
+		return err
+	}
+	commits, err := strconv.Atoi(count)
+	if err != nil {
+		return fmt.Errorf("count the commits: %w", err)
+	}
+	leftover, err := j.leftover(ctx, head)
+	if err != nil {
+		return err
+	}
+	end.Commits, end.Leftover = commits, leftover
+	if commits > 0 {
+		end.Head = head
+	}
+	var refs []string
+	for name, commit := range map[string]string{"head": head, "leftover": leftover} {
+		if commit == "" || (name == "head" && commits == 0) {
+			continue
+		}
+		ref := "refs/cove/" + j.spec.ID + "/" + name
+		if _, err := j.git(ctx, nil, "update-ref", ref, commit); err != nil {
+			return err
+		}
+		refs = append(refs, ref)
+	}
+	if len(refs) == 0 {
+		return nil
+	}
+	out := filepath.Join(j.dir, "out.bundle")
+	args := append([]string{"bundle", "create", "-q", out + ".new", "^" + j.spec.Base}, refs...)
+	if _, err := j.git(ctx, nil, args...); err != nil {
+		return err
+	}
+	sum, size, err := digest(out + ".new")
+	if err != nil {
+		return err
+	}
+	if err := syncFile(out + ".new"); err != nil {
+		return err
+	}
+	if err := os.Rename(out+".new", out); err != nil {
+		return err
+	}
+	end.Bundle = sprites.Artifact{Path: out, Size: size, SHA256: sum}
+	return nil
+}
+
+// leftover commits what is not committed, through an index of its own, and
+// returns the commit, or nothing if all is committed.
+func (j *job) leftover(ctx context.Context, head string) (string, error) {
+	index := filepath.Join(j.dir, "index")
+	defer os.Remove(index)
+	env := []string{"GIT_INDEX_FILE=" + index}
+	if _, err := j.git(ctx, env, "read-tree", head); err != nil {
+		return "", err
+	}
+	if _, err := j.git(ctx, env, "add", "--all"); err != nil {
+		return "", err
+	}
+	tree, err := j.git(ctx, env, "write-tree")
+	if err != nil {
+		return "", err
+	}
+	committed, err := j.git(ctx, nil, "rev-parse", head+"^{tree}")
+	if err != nil || tree == committed {
+		return "", err
+	}
+	return j.git(ctx, nil, "commit-tree", "-p", head, "-m", leftoverMessage, tree)
+}
+
+// digest returns the SHA-256 and the size of a file.
+func digest(name string) (sum string, size int64, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	size, err = io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{f}, make([]byte, 1<<20))
+	return hex.EncodeToString(h.Sum(nil)), size, err
+}
+
+func syncFile(name string) error {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,221 @@
+// Package supervise looks after one job inside a sprite: it clones the work that
+// was sent, runs the agent, and collects what the agent left. It is a mode of
+// the guest binary, and needs nothing of the server while it runs.
+//
+// A job's folder holds:
+//
+//	job.json      sprites.JobSpec, written before Run
+//	lock          flock of the supervisor at work
+//	events.jsonl  the log: a sprites.JobEvent a line, numbered from 1
+//	output.log    what the agent printed, both streams, unchanged
+//	end.json      sprites.JobEnd, written once, last
+//	out.bundle    the commits, if there are any
+package supervise
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// ErrBusy says that a supervisor is at work on the job already.
+var ErrBusy = errors.New("a supervisor is at work on this job")
+
+// ErrDead says that the job has no end and no supervisor that would write one.
+var ErrDead = errors.New("the job's supervisor has died")
+
+// Exit codes of the guest binary's job commands.
+const (
+	ExitDone = 0
+	ExitErr  = 1
+	ExitBusy = 3 // ErrBusy
+	ExitDead = 4 // ErrDead
+)
+
+// ExitCode is the exit code that tells a caller outside of the sprite what err is.
+func ExitCode(err error) int {
+	switch {
+	case err == nil:
+		return ExitDone
+	case errors.Is(err, ErrBusy):
+		return ExitBusy
+	case errors.Is(err, ErrDead):
+		return ExitDead
+	}
+	return ExitErr
+}
+
+// job is one job whose lock this process holds.
+type job struct {
+	dir  string
+	spec sprites.JobSpec
+	lock *os.File
+	log  *journal
+}
+
+// open takes the job's lock and reads what is there.
+func open(dir string) (*job, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := takeLock(lock); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	j := &job{dir: dir, lock: lock}
+	if err := readJSON(filepath.Join(dir, "job.json"), &j.spec); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	if j.log, err = openJournal(filepath.Join(dir, "events.jsonl")); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return j, nil
+}
+
+// takeLock takes the lock at once, or else is patient for a moment: followers
+// hold it for as long as it takes to see that it is free.
+func takeLock(lock *os.File) error {
+	for deadline := time.Now().Add(time.Second); ; {
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return fmt.Errorf("lock the job: %w", err)
+		case time.Now().After(deadline):
+			return ErrBusy
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+func (j *job) close() error { return errors.Join(j.log.close(), j.lock.Close()) }
+
+func readJSON(name string, v any) error {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	return nil
+}
+
+// Run carries the job out, and returns when its end is on record. The end of ctx
+// stops the agent, and what it has done until then is collected. A job that has
+// an end already is left alone.
+func Run(ctx context.Context, dir string) error {
+	j, err := open(dir)
+	if err != nil {
+		return err
+	}
+	defer j.close()
+	if done, err := j.finished(); done || err != nil {
+		return err
+	}
+	if j.log.seq > 0 {
+		// A supervisor was here and died. Its agent's work is not begun again.
+		return j.finish(sprites.JobEnd{Phase: "run", Reason: "lost"})
+	}
+	j.log.state(sprites.JobPreparing)
+	if err := j.prepare(ctx); err != nil {
+		j.log.notice("prepare: " + err.Error())
+		end := sprites.JobEnd{Phase: "prepare", Reason: err.Error(), ExitCode: 1}
+		if ctx.Err() != nil {
+			end.Reason = "stopped"
+		}
+		return j.record(end)
+	}
+	j.log.state(sprites.JobRunning)
+	exit := j.runAgent(ctx)
+	j.log.add(sprites.JobEvent{Type: "exit", ExitCode: &exit.code, Reason: exit.reason})
+	return j.finish(sprites.JobEnd{Phase: "done", Reason: exit.reason, ExitCode: exit.code})
+}
+
+// Finalize ends a job whose supervisor died: what is there is collected, and the
+// end is recorded with the reason. A job that has an end keeps it.
+func Finalize(_ context.Context, dir, reason string) error {
+	j, err := open(dir)
+	if err != nil {
+		return err
+	}
+	defer j.close()
+	if done, err := j.finished(); done || err != nil {
+		return err
+	}
+	return j.finish(sprites.JobEnd{Phase: "run", Reason: reason, ExitCode: -1})
+}
+
+// finished reports whether the end is on record, and makes the log say so too: a
+// supervisor may have died between the two.
+func (j *job) finished() (bool, error) {
+	var end sprites.JobEnd
+	err := readJSON(j.endFile(), &end)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	if j.log.ended {
+		return true, nil
+	}
+	j.log.add(sprites.JobEvent{Type: "end", Result: &end})
+	return true, j.log.sync()
+}
+
+func (j *job) endFile() string { return filepath.Join(j.dir, "end.json") }
+
+// finish collects what the agent left, and records the end.
+func (j *job) finish(end sprites.JobEnd) error {
+	if err := j.collect(&end); err != nil {
+		j.log.notice("collect: " + err.Error())
+		if end.Reason == "" {
+			end.Reason = err.Error()
+		}
+		end.Phase = "collect"
+	} else {
+		j.log.add(sprites.JobEvent{Type: "collected"})
+	}
+	return j.record(end)
+}
+
+// record writes the end: exactly once, and on the disk before anybody can read
+// it.
+func (j *job) record(end sprites.JobEnd) error {
+	data, err := json.Marshal(end)
+	if err != nil {
+		return err
+	}
+	tmp := j.endFile() + ".new"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("record the end: %w", err)
+	}
+	_, err = f.Write(append(data, '\n'))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("record the end: %w", err)
+	}
+	// A link, unlike a rename, does not replace.
+	if err := os.Link(tmp, j.endFile()); err != nil {
+		return fmt.Errorf("record the end: %w", err)
+	}
+	_ = os.Remove(tmp)
+	if dir, err := os.Open(j.dir); err == nil {
+		_ = dir.Sync()
+		_ = dir.Close()
+	}
+	j.log.add(sprites.JobEvent{Type: "end", Result: &end})
+	return j.log.sync()
+}
+
+// now is the time of an event.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

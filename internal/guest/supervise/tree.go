@@ -1,0 +1,94 @@
+package supervise
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// killLimit bounds the end of an agent's processes.
+const killLimit = 10 * time.Second
+
+// killDescendants ends every process below this one, and collects them. It is
+// called while no child is waited for elsewhere. A process that forks as fast as
+// it is killed is followed until killLimit.
+func killDescendants() {
+	for deadline := time.Now().Add(killLimit); time.Now().Before(deadline); {
+		pids := descendants(os.Getpid())
+		if len(pids) == 0 {
+			return
+		}
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		for {
+			pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+			if pid <= 0 || (err != nil && !errors.Is(err, syscall.EINTR)) {
+				break
+			}
+		}
+		// The killed ones' children become ours as they end.
+		<-time.After(2 * time.Millisecond)
+	}
+}
+
+// reapOrphans collects children that were left to this process and have ended.
+// The agent itself is waited for elsewhere.
+func reapOrphans(agent int) {
+	for {
+		var info unix.Siginfo
+		// WNOWAIT only looks: a status taken here would be missing there.
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if err != nil || info.Signo == 0 {
+			return
+		}
+		pid := siginfoPid(&info)
+		if pid == 0 || pid == agent {
+			return
+		}
+		if _, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err != nil {
+			return
+		}
+	}
+}
+
+// descendants returns the processes below root, zombies among them.
+func descendants(root int) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	children := map[int][]int{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		// pid (name) state ppid …, where the name may hold anything.
+		i := bytes.LastIndexByte(stat, ')')
+		if i < 0 {
+			continue
+		}
+		if f := strings.Fields(string(stat[i+1:])); len(f) > 1 {
+			if parent, err := strconv.Atoi(f[1]); err == nil {
+				children[parent] = append(children[parent], pid)
+			}
+		}
+	}
+	var out []int
+	for queue := children[root]; len(queue) > 0; queue = queue[1:] {
+		out = append(out, queue[0])
+		queue = append(queue, children[queue[0]]...)
+	}
+	return out
+}
