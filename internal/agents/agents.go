@@ -1,0 +1,177 @@
+// Package agents knows the coding agents: how each is given a plan, how it is
+// started in a sprite, what it prints, and whether it did its work. One file per
+// agent.
+package agents
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A Task is what an agent is to do, and where. Paths are the sprite's.
+type Task struct {
+	Plan        string // the plan's text
+	PlanName    string // its file name, for people
+	Dir         string // the job's folder
+	Workdir     string // the clone
+	Branch      string
+	Home        string // of the sprite's user
+	Interactive bool   // a person will sit at the agent's terminal
+}
+
+// Work is how an agent carries out a task.
+type Work struct {
+	Files map[string]File // to be put into the task's Dir, by path below it
+	Setup [][]string      // commands before the agent starts; one that fails ends the job
+	Argv  []string
+	Env   []string // KEY=VALUE, over the sprite's own
+}
+
+// File is one of the files that an agent is given.
+type File struct {
+	Data []byte
+	Mode fs.FileMode
+}
+
+// An Agent is one coding agent. Its methods may be called from any goroutine.
+type Agent interface {
+	// Name is what --agent takes.
+	Name() string
+
+	// Prepare says how to run the agent on a task. Its errors are about the
+	// plan, for the person who wrote it.
+	Prepare(t Task) (Work, error)
+
+	// Read begins the reading of a job's log.
+	Read() Reader
+}
+
+// A Reader follows the log of one job, in order. It is not for several goroutines.
+type Reader interface {
+	// Event takes in the next line of the log, and returns what it means, if
+	// anything. What an agent prints is untrusted text.
+	Event(ev sprites.JobEvent) []Event
+
+	// Judge decides, after the whole log, from what the agent said, how it ended
+	// and what was collected. A nil usage means that the agent reported none.
+	Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage)
+}
+
+// Kind is what an Event is about.
+type Kind string
+
+// The kinds of events.
+const (
+	KindText      Kind = "text"       // the agent says Text
+	KindStep      Kind = "step"       // a step named Text begins
+	KindStepEnd   Kind = "step_end"   // it ended, with Failed
+	KindToolStart Kind = "tool_start" // Tool is called; Text is its input in short
+	KindToolEnd   Kind = "tool_end"   // it ended, with Failed; Text is the start of its output
+	KindRetry     Kind = "retry"      // the model is asked again; Text says why
+	KindDenied    Kind = "denied"     // the agent was not allowed something
+	KindResult    Kind = "result"     // the agent's own last word
+)
+
+// An Event is something that an agent did, in the same form for all of them.
+type Event struct {
+	Kind   Kind   `json:"kind"`
+	Text   string `json:"text,omitempty"`
+	Tool   string `json:"tool,omitempty"`
+	Failed bool   `json:"failed,omitempty"`
+}
+
+var all = []Agent{Claude{}, Shell{}}
+
+// Names lists the agents.
+func Names() []string {
+	var names []string
+	for _, a := range all {
+		names = append(names, a.Name())
+	}
+	return names
+}
+
+// Find returns the agent of that name; the error lists those that there are.
+func Find(name string) (Agent, error) {
+	i := slices.IndexFunc(all, func(a Agent) bool { return a.Name() == name })
+	if i < 0 {
+		return nil, fmt.Errorf("there is no agent %q; there are: %s", name, strings.Join(Names(), ", "))
+	}
+	return all[i], nil
+}
+
+// Outcome kinds (sprites.Outcome).
+const (
+	Success       = "success"
+	AgentFailed   = "agent_failed"
+	NoResult      = "no_result"
+	TimedOut      = "timeout"
+	Cancelled     = "cancelled"
+	Lost          = "lost"
+	PrepareFailed = "prepare_failed"
+	CollectFailed = "collect_failed"
+)
+
+// settled decides the outcomes that no agent has a say in.
+func settled(end sprites.JobEnd) (sprites.Outcome, bool) {
+	o := sprites.Outcome{ExitCode: end.ExitCode, Reason: end.Reason}
+	switch {
+	case end.Reason == "stopped":
+		o.Kind, o.Reason = Cancelled, "stopped on request"
+	case end.Reason == "lost":
+		o.Kind, o.Reason = Lost, "its sandbox or its supervisor ended before it did"
+	case end.Phase == "prepare":
+		o.Kind = PrepareFailed
+	case end.Reason == "timeout":
+		o.Kind, o.Reason, o.ExitCode = TimedOut, "its time was up", 124
+	case end.Phase == "collect":
+		o.Kind = CollectFailed
+	case strings.HasPrefix(end.Reason, "signal:"):
+		o.Kind, o.Reason = AgentFailed, "ended by signal "+strings.TrimPrefix(end.Reason, "signal:")
+	case end.Reason != "":
+		o.Kind = AgentFailed
+	default:
+		return o, false
+	}
+	return o, true
+}
+
+// lines joins the parts of lines that were too long for one event.
+type lines struct{ held strings.Builder }
+
+// maxHeld bounds what is held of a line whose end is awaited.
+const maxHeld = 32 << 20
+
+// next returns a whole line, if the event ends one.
+func (l *lines) next(ev sprites.JobEvent) (string, bool) {
+	if l.held.Len()+len(ev.Text) > maxHeld {
+		l.held.Reset()
+		return "", false
+	}
+	if !ev.Cut && l.held.Len() == 0 {
+		return ev.Text, true
+	}
+	l.held.WriteString(ev.Text)
+	if ev.Cut {
+		return "", false
+	}
+	s := l.held.String()
+	l.held.Reset()
+	return s, true
+}
+
+// short is the first line of s, cut to a length that fits a line of a log.
+func short(s string) string {
+	s, _, more := strings.Cut(strings.TrimSpace(s), "\n")
+	if r := []rune(s); len(r) > 160 {
+		return string(r[:160]) + "…"
+	}
+	if more {
+		return s + " …"
+	}
+	return s
+}

@@ -1,0 +1,190 @@
+package agents
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Claude is Claude Code, run headless by `claude -p`. It asks the model through
+// the connector "anthropic", which adds the key outside of the sprite.
+type Claude struct{}
+
+//go:embed claude.md
+var claudeInstructions string
+
+//go:embed claude-setup.sh
+var claudeSetup string
+
+// claudeKey is what the agent believes to be its key.
+const claudeKey = "sk-ant-cove-the-real-key-is-added-outside"
+
+// Name is "claude".
+func (Claude) Name() string { return "claude" }
+
+// Prepare gives the plan, below instructions for unattended work, on the agent's
+// standard input, where its length does not matter.
+func (Claude) Prepare(t Task) (Work, error) {
+	if strings.TrimSpace(t.Plan) == "" {
+		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
+	}
+	prompt := t.Dir + "/prompt.md"
+	w := Work{
+		Files: map[string]File{"prompt.md": {[]byte(claudeInstructions + "\n# The plan\n\n" + t.Plan), 0o644}},
+		Setup: [][]string{{"/bin/sh", "-c", claudeSetup, "claude-setup", claudeKey[len(claudeKey)-20:]}},
+		Env: []string{
+			"PATH=" + t.Home + "/.local/bin:/.sprite/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin",
+			"ANTHROPIC_BASE_URL=http://anthropic.connect.internal",
+			"ANTHROPIC_API_KEY=" + claudeKey,
+			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
+			"CLAUDE_CODE_MAX_RETRIES=4",
+			"DISABLE_AUTOUPDATER=1",
+			"DISABLE_TELEMETRY=1",
+		},
+	}
+	if t.Interactive {
+		w.Argv = []string{"claude", "--dangerously-skip-permissions", "Read " + prompt + " and carry out the plan in it."}
+		return w, nil
+	}
+	w.Argv = []string{
+		"/bin/sh", "-c", `in=$1; shift; exec "$@" <"$in"`, "claude", prompt,
+		"claude", "-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions",
+	}
+	return w, nil
+}
+
+// Read begins the reading of a log.
+func (Claude) Read() Reader { return &claudeReader{} }
+
+type claudeReader struct {
+	out    lines
+	result *claudeLine
+	retry  string // why the model was asked again last
+}
+
+// claudeLine is a line of stream-json, as much as is looked at.
+type claudeLine struct {
+	Type    string `json:"type"`
+	Subtype string `json:"subtype"`
+	Message struct {
+		Content json.RawMessage `json:"content"`
+	} `json:"message"`
+
+	// result
+	IsError        bool              `json:"is_error"`
+	Result         string            `json:"result"`
+	TerminalReason string            `json:"terminal_reason"`
+	NumTurns       int64             `json:"num_turns"`
+	Cost           float64           `json:"total_cost_usd"`
+	Denials        []json.RawMessage `json:"permission_denials"`
+	Usage          struct {
+		Input      int64 `json:"input_tokens"`
+		CacheWrite int64 `json:"cache_creation_input_tokens"`
+		CacheRead  int64 `json:"cache_read_input_tokens"`
+		Output     int64 `json:"output_tokens"`
+	} `json:"usage"`
+
+	// system, api_retry
+	Attempt     int    `json:"attempt"`
+	ErrorStatus int    `json:"error_status"`
+	Error       string `json:"error"`
+}
+
+// claudeBlock is a part of a message's content.
+type claudeBlock struct {
+	Type    string          `json:"type"`
+	Text    string          `json:"text"`
+	Name    string          `json:"name"`
+	Input   json.RawMessage `json:"input"`
+	Content json.RawMessage `json:"content"`
+	IsError bool            `json:"is_error"`
+}
+
+func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
+	if ev.Type != "output" || ev.Stream != "stdout" {
+		return nil
+	}
+	text, ok := r.out.next(ev)
+	if !ok {
+		return nil
+	}
+	var l claudeLine
+	if json.Unmarshal([]byte(text), &l) != nil {
+		return nil // not of the stream: a warning of the runtime's, say
+	}
+	switch l.Type {
+	case "assistant", "user":
+		return blockEvents(l)
+	case "system":
+		switch l.Subtype {
+		case "api_retry":
+			r.retry = fmt.Sprintf("%s (status %d)", l.Error, l.ErrorStatus)
+			return []Event{{Kind: KindRetry, Text: fmt.Sprintf("attempt %d: %s", l.Attempt, r.retry)}}
+		case "permission_denied":
+			return []Event{{Kind: KindDenied, Text: short(text)}}
+		}
+	case "result":
+		r.result = &l
+		return []Event{{Kind: KindResult, Text: l.Result, Failed: l.IsError}}
+	}
+	return nil
+}
+
+// blockEvents are the events of a message.
+func blockEvents(l claudeLine) []Event {
+	var blocks []claudeBlock
+	if json.Unmarshal(l.Message.Content, &blocks) != nil {
+		return nil
+	}
+	var out []Event
+	for _, b := range blocks {
+		switch b.Type {
+		case "text":
+			if l.Type == "assistant" {
+				out = append(out, Event{Kind: KindText, Text: b.Text})
+			}
+		case "tool_use":
+			out = append(out, Event{Kind: KindToolStart, Tool: b.Name, Text: short(string(b.Input))})
+		case "tool_result":
+			text := string(b.Content)
+			var plain string
+			if json.Unmarshal(b.Content, &plain) == nil {
+				text = plain
+			}
+			out = append(out, Event{Kind: KindToolEnd, Text: short(text), Failed: b.IsError})
+		}
+	}
+	return out
+}
+
+func (r *claudeReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+	var usage *sprites.Usage
+	if res := r.result; res != nil {
+		usage = &sprites.Usage{
+			InputTokens:  res.Usage.Input + res.Usage.CacheRead + res.Usage.CacheWrite,
+			OutputTokens: res.Usage.Output, CostUSD: res.Cost, Turns: res.NumTurns,
+		}
+	}
+	if o, ok := settled(end); ok {
+		return o, usage
+	}
+	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}
+	switch res := r.result; {
+	case res == nil && r.retry != "":
+		o.Kind, o.Reason = NoResult, "ended without a result; the model last answered "+r.retry
+	case res == nil:
+		o.Kind, o.Reason = NoResult, fmt.Sprintf("ended with exit code %d and without a result", end.ExitCode)
+	case res.IsError && res.Subtype == "error_max_turns":
+		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("stopped after %d turns, the most it may take", res.NumTurns)
+	case res.IsError:
+		o.Kind, o.Reason = AgentFailed, short(strings.TrimSpace(res.TerminalReason+" "+res.Result))
+	case end.ExitCode != 0:
+		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("exited with %d though it reported a result", end.ExitCode)
+	case len(res.Denials) > 0:
+		o.Reason = fmt.Sprintf("done, though it was refused permission %d times", len(res.Denials))
+	}
+	return o, usage
+}

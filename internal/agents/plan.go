@@ -1,0 +1,153 @@
+package agents
+
+import (
+	"strings"
+)
+
+// A step is a fenced block of a plan that a shell is to run.
+type step struct {
+	Title string // the heading above it; empty if there is none
+	Shell string // sh or bash
+	Code  string
+}
+
+// steps returns the shell blocks of a Markdown text, in order. It knows fences of
+// backticks and tildes, ATX and setext headings; what stands in other blocks is
+// neither a heading nor a step.
+func steps(text string) []step {
+	var (
+		out   []step
+		title string
+		prev  string // the last line, if it may be a setext heading's text
+		open  fence
+		code  []string
+	)
+	flush := func() {
+		if shell := open.shell(); shell != "" {
+			out = append(out, step{Title: title, Shell: shell, Code: strings.Join(code, "\n") + "\n"})
+		}
+		open, code = fence{}, nil
+	}
+	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
+		if open.size > 0 {
+			if open.closedBy(line) {
+				flush()
+			} else {
+				code = append(code, open.unindent(line))
+			}
+			prev = ""
+			continue
+		}
+		if f, ok := opening(line); ok {
+			open, prev = f, ""
+			continue
+		}
+		if h, ok := heading(line); ok {
+			title, prev = h, ""
+			continue
+		}
+		if prev != "" && underline(line) {
+			title, prev = prev, ""
+			continue
+		}
+		prev = paragraph(line)
+	}
+	if open.size > 0 { // a fence that is never closed ends with the text
+		if n := len(code); n > 0 && code[n-1] == "" {
+			code = code[:n-1]
+		}
+		flush()
+	}
+	return out
+}
+
+// fence is an opening fence. The zero value is none.
+type fence struct {
+	char   byte
+	size   int
+	indent int
+	info   string // the first word of the info string, in lower case
+}
+
+// opening parses an opening fence: up to three spaces, three or more of the same
+// character, an info string.
+func opening(line string) (fence, bool) {
+	rest := strings.TrimLeft(line, " ")
+	indent := len(line) - len(rest)
+	if indent > 3 || rest == "" || (rest[0] != '`' && rest[0] != '~') {
+		return fence{}, false
+	}
+	f := fence{char: rest[0], indent: indent}
+	for f.size < len(rest) && rest[f.size] == f.char {
+		f.size++
+	}
+	info := rest[f.size:]
+	if f.size < 3 || (f.char == '`' && strings.Contains(info, "`")) {
+		return fence{}, false
+	}
+	if words := strings.Fields(info); len(words) > 0 {
+		f.info = strings.ToLower(words[0])
+	}
+	return f, true
+}
+
+func (f fence) closedBy(line string) bool {
+	rest := strings.TrimLeft(line, " ")
+	if len(line)-len(rest) > 3 {
+		return false
+	}
+	rest = strings.TrimRight(rest, " \t")
+	return len(rest) >= f.size && strings.Trim(rest, string(f.char)) == ""
+}
+
+// unindent takes as many spaces from a line as its fence is indented by.
+func (f fence) unindent(line string) string {
+	for range f.indent {
+		line = strings.TrimPrefix(line, " ")
+	}
+	return line
+}
+
+// shell is the shell that runs the block; empty: it is not for a shell.
+func (f fence) shell() string {
+	switch f.info {
+	case "sh", "shell":
+		return "sh"
+	case "bash":
+		return "bash"
+	}
+	return ""
+}
+
+// heading parses an ATX heading.
+func heading(line string) (string, bool) {
+	rest := strings.TrimLeft(line, " ")
+	level := len(rest) - len(strings.TrimLeft(rest, "#"))
+	if len(line)-len(rest) > 3 || level < 1 || level > 6 {
+		return "", false
+	}
+	rest = rest[level:]
+	if rest != "" && rest[0] != ' ' && rest[0] != '\t' {
+		return "", false
+	}
+	rest = strings.TrimSpace(rest)
+	if trimmed := strings.TrimRight(rest, "#"); trimmed == "" || strings.HasSuffix(trimmed, " ") {
+		rest = strings.TrimSpace(trimmed) // a closing sequence
+	}
+	return rest, true
+}
+
+// underline reports whether a line makes a heading of the one above it.
+func underline(line string) bool {
+	s := strings.TrimSpace(line)
+	return s != "" && (strings.Trim(s, "=") == "" || strings.Trim(s, "-") == "") && !strings.HasPrefix(line, "    ")
+}
+
+// paragraph returns a line that a following underline makes a heading.
+func paragraph(line string) string {
+	s := strings.TrimSpace(line)
+	if strings.HasPrefix(line, "    ") || strings.HasPrefix(s, "- ") || strings.HasPrefix(s, "* ") || strings.HasPrefix(s, ">") {
+		return ""
+	}
+	return s
+}

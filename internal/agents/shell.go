@@ -1,0 +1,111 @@
+package agents
+
+import (
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Shell carries out a plan without a model: it runs the plan's fenced sh and bash
+// blocks in order, each from the top of the repository in a shell of its own, and
+// commits after each what it changed, under the heading above it. It stops at
+// the first block that fails.
+type Shell struct{}
+
+//go:embed shell.sh
+var shellDriver []byte
+
+// maxSteps bounds a plan.
+const maxSteps = 999
+
+// Name is "shell".
+func (Shell) Name() string { return "shell" }
+
+// Prepare turns the plan's blocks into files.
+func (Shell) Prepare(t Task) (Work, error) {
+	all := steps(t.Plan)
+	if len(all) == 0 {
+		return Work{}, errors.New("the plan has no block for a shell; the shell agent runs blocks that are fenced by ```sh or ```bash")
+	}
+	if len(all) > maxSteps {
+		return Work{}, fmt.Errorf("the plan has %d blocks for a shell, and may have %d", len(all), maxSteps)
+	}
+	files := map[string]File{"shell.sh": {shellDriver, 0o755}}
+	for i, s := range all {
+		title := s.Title
+		if title == "" {
+			title = fmt.Sprintf("Step %d", i+1)
+		}
+		begin, err := json.Marshal(shellEvent{Type: "step", N: i + 1, Title: title})
+		if err != nil {
+			return Work{}, err
+		}
+		name := fmt.Sprintf("steps/%03d", i+1)
+		files[name+"."+s.Shell] = File{[]byte(s.Code), 0o644}
+		files[name+".title"] = File{[]byte(title + "\n"), 0o644}
+		files[name+".json"] = File{append(begin, '\n'), 0o644}
+	}
+	return Work{
+		Files: files,
+		Argv:  []string{"/bin/sh", t.Dir + "/shell.sh", t.Dir + "/steps", fmt.Sprint(len(all))},
+	}, nil
+}
+
+// shellEvent is what the driver writes to file descriptor 3.
+type shellEvent struct {
+	Type  string `json:"type"` // step, step_end, result
+	N     int    `json:"n,omitempty"`
+	Title string `json:"title,omitempty"`
+	Exit  int    `json:"exit,omitempty"`
+	OK    bool   `json:"ok,omitempty"`
+}
+
+// Read begins the reading of a log.
+func (Shell) Read() Reader { return &shellReader{} }
+
+type shellReader struct {
+	step   shellEvent // the last that began
+	result bool
+}
+
+func (r *shellReader) Event(ev sprites.JobEvent) []Event {
+	if ev.Type != "event" {
+		return nil
+	}
+	var e shellEvent
+	if json.Unmarshal([]byte(ev.Text), &e) != nil {
+		return nil
+	}
+	switch e.Type {
+	case "step":
+		r.step = e
+		return []Event{{Kind: KindStep, Text: fmt.Sprintf("%d. %s", e.N, e.Title)}}
+	case "step_end":
+		return []Event{{Kind: KindStepEnd, Failed: e.Exit != 0, Text: fmt.Sprintf("exit %d", e.Exit)}}
+	case "result":
+		r.result = e.OK
+		return []Event{{Kind: KindResult, Failed: !e.OK}}
+	}
+	return nil
+}
+
+func (r *shellReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+	if o, ok := settled(end); ok {
+		return o, nil
+	}
+	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}
+	switch {
+	case end.ExitCode != 0 && r.step.N > 0:
+		o.Kind = AgentFailed
+		o.Reason = fmt.Sprintf("step %d (%s) exited with %d", r.step.N, strings.TrimSpace(r.step.Title), end.ExitCode)
+	case end.ExitCode != 0:
+		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("exited with %d before its first step", end.ExitCode)
+	case !r.result:
+		o.Kind, o.Reason = NoResult, "ended without saying that it was done"
+	}
+	return o, nil
+}
