@@ -25,6 +25,9 @@ type conn struct {
 
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
+	if err == io.EOF && c.closed.Load() { // the stack makes no difference
+		err = &net.OpError{Op: "read", Net: "tcp", Err: net.ErrClosed}
+	}
 	return n, c.clean(err, syscall.ECONNRESET)
 }
 
