@@ -545,3 +545,22 @@ func TestUnavailableIsTriedAgain(t *testing.T) {
 		t.Errorf("a call that does not reach inside was tried again, or: %v", err)
 	}
 }
+
+// As with os/exec, a pipe ends when the command does, before Wait.
+func TestPipeEndsBeforeWait(t *testing.T) {
+	_, sprite := newMachine(t)
+	cmd := sprite.Command("sh", "-c", "echo out; exit 3")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(stdout); string(got) != "out\n" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if exit, ok := errors.AsType[*sprites.ExitError](cmd.Wait()); !ok || exit.Code != 3 {
+		t.Errorf("got %+v", exit)
+	}
+}

@@ -93,6 +93,7 @@ func (r *running) start(ctx context.Context) {
 			r.cutoff.Stop()
 		}
 		r.know()
+		r.endPipes(r.lastWord())
 		r.sock.close()
 		if r.cmd.stdin != nil {
 			_ = r.cmd.stdin.Close()
@@ -289,6 +290,17 @@ func (r *running) endPipes(cause error) {
 	for _, p := range r.cmd.pipes {
 		p.end(cause)
 	}
+}
+
+// lastWord is what a reader of an output pipe gets after all output: io.EOF if
+// the command has ended, or else that this is not known.
+func (r *running) lastWord() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.exit == nil {
+		return ErrNoExit
+	}
+	return nil
 }
 
 // end kills the command with all that it started, waits for the exit, and cuts

@@ -35,6 +35,7 @@ type Token struct {
 	Verbs     []string   `json:"verbs"`
 	CreatedAt time.Time  `json:"created_at"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	LastUsed  *time.Time `json:"last_used_at,omitempty"`
 	Secret    string     `json:"token,omitempty"`
 }
 
