@@ -1,0 +1,99 @@
+package gitwork
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Error is a refusal that the person can do something about. Code is for
+// programs, Message and Hint (what to type next, may be empty) are for people,
+// with nothing in them that a terminal would interpret.
+type Error struct {
+	Code    string
+	Message string
+	Hint    string
+	Paths   []string // of ErrDirty: what is not committed
+}
+
+// The errors of this package, to be found by errors.Is.
+var (
+	ErrNoGit         = &Error{Code: "no_git"}
+	ErrOldGit        = &Error{Code: "old_git"}
+	ErrNotRepository = &Error{Code: "not_a_repository"}
+	ErrBare          = &Error{Code: "bare_repository"}
+	ErrEmpty         = &Error{Code: "empty_repository"}
+	ErrDetached      = &Error{Code: "detached_head"}
+	ErrDirty         = &Error{Code: "dirty_tree"}
+	ErrUnmerged      = &Error{Code: "unmerged_paths"}
+	ErrFiltered      = &Error{Code: "filtered_paths"}
+	ErrShallow       = &Error{Code: "shallow_repository"}
+	ErrPartial       = &Error{Code: "partial_clone"}
+	ErrRefExists     = &Error{Code: "ref_exists"}
+)
+
+func (e *Error) Error() string {
+	if e.Hint == "" {
+		return e.Message
+	}
+	return e.Message + "; " + e.Hint
+}
+
+// Is compares codes.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Code == e.Code
+}
+
+// RejectedError says that what a job left is damaged or malicious. Nothing of it
+// has come into the repository.
+type RejectedError struct {
+	Reason string
+}
+
+func (e *RejectedError) Error() string {
+	return "rejected the job's bundle, nothing was changed: " + e.Reason
+}
+
+// ExitCode is the command line's exit code for this error.
+func (e *RejectedError) ExitCode() int { return 5 }
+
+func rejected(format string, args ...any) error {
+	return &RejectedError{Reason: Printable(fmt.Sprintf(format, args...))}
+}
+
+// RefusedError says why a branch was not moved. The commits are safe under Ref.
+type RefusedError struct {
+	Code      string   // branch_gone, branch_moved, overlap, in_progress, locked, changed, job_failed, branch_exists
+	Reason    string   // for people
+	Ref       string   // where the commits are
+	Paths     []string // of overlap: the files in the way
+	Conflicts []string // of branch_moved: what a merge would stop at, where git could tell
+	Merges    bool     // of branch_moved: a merge was tried out and has no conflicts
+	Next      []string // commands to choose from
+}
+
+func (e *RefusedError) Error() string {
+	var b strings.Builder
+	b.WriteString("not fast-forwarded: " + e.Reason)
+	if len(e.Paths) > 0 {
+		b.WriteString(": " + someNames(e.Paths))
+	}
+	return b.String()
+}
+
+// ExitCode is the command line's exit code for this error.
+func (e *RefusedError) ExitCode() int { return 4 }
+
+// someNames lists up to ten of the names.
+func someNames(names []string) string {
+	const most = 10
+	shown := make([]string, 0, most)
+	for _, name := range names[:min(len(names), most)] {
+		shown = append(shown, Printable(name))
+	}
+	text := strings.Join(shown, ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

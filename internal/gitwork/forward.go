@@ -1,0 +1,368 @@
+package gitwork
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Forward is a fast-forward that a job asks for.
+type Forward struct {
+	Job    string
+	Branch string // short name, as recorded when the job was pushed
+	Base   string // the commit that the job started from
+	Head   string // the commit to move to; it is in the repository
+}
+
+func (f Forward) ref() string { return "refs/heads/" + f.Branch }
+
+// FastForward moves the job's branch, never another one, to its head: the ref by
+// compare-and-swap, and where the branch is checked out, also index and files of
+// that work tree. It reports whether the branch had head already. What can't be
+// moved is a *RefusedError, and is as it was. The caller holds lock.
+func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already bool, err error) {
+	old, err := r.Resolve(ctx, f.ref())
+	if err != nil {
+		return false, err
+	}
+	if old == "" {
+		return false, f.refuse("branch_gone", fmt.Sprintf("the branch %s does not exist any more", Printable(f.Branch)),
+			"git branch "+Quote(f.Branch)+" "+JobRef(f.Job, "head"))
+	}
+	if had, err := r.ancestor(ctx, f.Head, old); err != nil || had {
+		return had, err
+	}
+	if can, err := r.ancestor(ctx, old, f.Head); err != nil {
+		return false, err
+	} else if !can {
+		return false, r.movedOn(ctx, f, old)
+	}
+	tree, err := r.whereChecked(ctx, f)
+	if err != nil {
+		return false, err
+	}
+	if tree == nil {
+		return false, r.moveRef(ctx, f.Job, f.ref(), old, f.Head)
+	}
+	return false, tree.apply(ctx, lock, f, old)
+}
+
+// refuse makes the error, with the ways on from there.
+func (f Forward) refuse(code, reason string, next ...string) *RefusedError {
+	return &RefusedError{Code: code, Reason: reason, Ref: JobRef(f.Job, "head"), Next: next}
+}
+
+// Refuse is the error for a fast-forward that is not tried, with the commands that
+// bring the commits in by hand.
+func (f Forward) Refuse(code, reason string) *RefusedError {
+	return f.refuse(code, reason, Ways(f.Job, f.Branch)...)
+}
+
+// Ways are the commands that bring a job's commits into a branch by hand.
+func Ways(job, branch string) []string {
+	ref := JobRef(job, "head")
+	return []string{
+		"git switch " + Quote(branch) + " && git merge " + ref,
+		"git switch -c cove-" + job + " " + ref + " && git rebase " + Quote(branch),
+		"git branch cove-" + job + " " + ref,
+	}
+}
+
+// ancestor reports whether commit a is b or in b's history.
+func (r *Repo) ancestor(ctx context.Context, a, b string) (bool, error) {
+	_, err := r.git.text(ctx, "merge-base", "--is-ancestor", a, b)
+	if exitCode(err) == 1 {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// movedOn explains a branch that is not in the history of head, and tries out a
+// merge, where git can do so without a work tree (2.38).
+func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {
+	e := f.refuse("branch_moved", fmt.Sprintf("the branch %s has moved on since the job started", Printable(f.Branch)), Ways(f.Job, f.Branch)...)
+	if had, err := r.ancestor(ctx, f.Base, old); err == nil && !had { // base is a snapshot, or the branch was rewritten
+		e.Reason = fmt.Sprintf("the job started from %.12s, which is not in the branch %s", f.Base, Printable(f.Branch))
+		e.Next = append([]string{"git switch " + Quote(f.Branch) + " && git cherry-pick " + JobRef(f.Job, "base") + ".." + JobRef(f.Job, "head")}, e.Next...)
+	}
+	if r.major == 2 && r.minor < 38 {
+		return e
+	}
+	s, err := r.scratch(ctx)
+	if err != nil {
+		return e // the preview is a courtesy
+	}
+	defer s.remove()
+	out, err := s.git.run(ctx, call{args: []string{"merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", old, f.Head}, timeout: patiently})
+	switch {
+	case err == nil:
+		e.Merges = true
+	case exitCode(err) == 1:
+		names := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+		e.Conflicts = slices.Compact(names[1:]) // after the tree
+	}
+	return e
+}
+
+// moveRef moves a branch if it is still at old.
+func (r *Repo) moveRef(ctx context.Context, job, ref, old, head string) error {
+	_, err := r.git.text(ctx, "update-ref", "-m", "cove pull "+job+": fast-forward", ref, head, old)
+	if err != nil {
+		return fmt.Errorf("move %s: %w", Printable(ref), err)
+	}
+	return nil
+}
+
+// worktree is one work tree of the repository, with the repository as seen from
+// there.
+type worktree struct {
+	*Repo
+}
+
+// whereChecked finds the work tree that has the branch checked out; nil if none
+// has. One in the middle of a rebase of it has no branch, but will want it back.
+func (r *Repo) whereChecked(ctx context.Context, f Forward) (*worktree, error) {
+	args := []string{"worktree", "list", "--porcelain"}
+	end := "\n"
+	if r.major > 2 || r.minor >= 36 {
+		args, end = append(args, "-z"), "\x00"
+	}
+	out, err := r.git.run(ctx, call{args: args})
+	if err != nil {
+		return nil, fmt.Errorf("list work trees: %w", err)
+	}
+	var found *worktree
+	for entry := range strings.SplitSeq(string(out), end+end) {
+		path, _, _ := strings.Cut(strings.TrimPrefix(entry, "worktree "), end)
+		if path == "" || !exists(path) {
+			continue
+		}
+		has := slices.Contains(strings.Split(entry, end), "branch "+f.ref())
+		if !has && !strings.Contains(entry, end+"detached") {
+			continue
+		}
+		tree, err := r.at(ctx, path)
+		if errors.Is(err, ErrNotRepository) || errors.Is(err, ErrBare) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if what := tree.busyWith(f.ref()); what != "" {
+			return nil, f.refuse("in_progress", fmt.Sprintf("%s is in progress in %s", what, Printable(tree.Dir)),
+				"git -C "+Quote(tree.Dir)+" status", "cove pull "+f.Job)
+		}
+		if has {
+			found = tree
+		}
+	}
+	return found, nil
+}
+
+// at opens another work tree of the same repository.
+func (r *Repo) at(ctx context.Context, path string) (*worktree, error) {
+	if path == r.Dir {
+		return &worktree{r}, nil
+	}
+	other, err := Open(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if other.CommonDir != r.CommonDir {
+		return nil, ErrNotRepository
+	}
+	other.step = r.step
+	return &worktree{other}, nil
+}
+
+// busyWith names an operation under way that the fast-forward of ref would
+// disturb; empty if there is none.
+func (t *worktree) busyWith(ref string) string {
+	for _, dir := range []string{"rebase-merge", "rebase-apply"} {
+		name, err := os.ReadFile(filepath.Join(t.GitDir, dir, "head-name"))
+		if err == nil && strings.TrimSpace(string(name)) == ref {
+			return "a rebase"
+		}
+	}
+	head, err := os.ReadFile(filepath.Join(t.GitDir, "HEAD"))
+	if err != nil || strings.TrimSpace(string(head)) != "ref: "+ref {
+		return ""
+	}
+	for _, op := range []struct{ file, what string }{
+		{"MERGE_HEAD", "a merge"}, {"CHERRY_PICK_HEAD", "a cherry-pick"}, {"REVERT_HEAD", "a revert"},
+		{"rebase-merge", "a rebase"}, {"rebase-apply", "a rebase or am"}, {"sequencer", "a cherry-pick or revert"},
+	} {
+		if exists(filepath.Join(t.GitDir, op.file)) {
+			return op.what
+		}
+	}
+	return ""
+}
+
+// apply moves the branch together with index and files; see journal for how a
+// killed process is survived. It is not interrupted once it has begun to write.
+func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string) error {
+	files, err := t.changedFiles(ctx, old, f.Head)
+	if err != nil {
+		return err
+	}
+	if inTheWay, err := t.inTheWay(ctx, files); err != nil {
+		return err
+	} else if len(inTheWay) > 0 {
+		e := f.refuse("overlap", "uncommitted files are in the way in "+Printable(t.Dir),
+			"git stash -u && cove pull "+f.Job+" && git stash pop", "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))
+		if had, err := t.ancestor(ctx, f.Base, old); err == nil && !had {
+			// The job started from a snapshot of just these files.
+			e.Reason += " (the job's commits have them as they were at the push)"
+			e.Next[0] = "git stash -u && cove pull " + f.Job
+		}
+		e.Paths = inTheWay
+		return e
+	}
+	j := &journal{Job: f.Job, Ref: f.ref(), Old: old, New: f.Head, Worktree: t.Dir, GitDir: t.GitDir}
+	ctx = context.WithoutCancel(ctx)
+	err = t.carryOut(ctx, lock, j)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, errIndexLocked) { // nothing is done yet
+		if err := j.end(t.journalFile()); err != nil {
+			return err
+		}
+		return f.refuse("locked", "another git is at work in "+Printable(t.Dir)+", or was killed there and left index.lock behind",
+			"cove pull "+f.Job)
+	}
+	if _, backErr := t.Recover(ctx, lock); backErr != nil {
+		return errors.Join(err, backErr)
+	}
+	if exitCode(err) > 0 && !errors.Is(err, syscall.ENOSPC) {
+		return f.refuse("changed", err.Error(), "git -C "+Quote(t.Dir)+" status", "cove pull "+f.Job)
+	}
+	return err
+}
+
+// changedFiles lists the changes between two commits by path.
+func (r *Repo) changedFiles(ctx context.Context, old, head string) ([]File, error) {
+	s, err := r.scratch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.remove()
+	return s.diff(ctx, old, head)
+}
+
+// inTheWay lists what of the person's a change of the files would overwrite:
+// changes that are not committed, and files that git doesn't know, ignored ones
+// too.
+func (t *worktree) inTheWay(ctx context.Context, files []File) ([]string, error) {
+	touched := map[string]bool{}
+	for _, f := range files {
+		touched[f.Path] = true
+	}
+	dirty, err := t.changes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var hit []string
+	for _, c := range dirty {
+		if c.unmerged || !c.untracked && touched[c.path] {
+			hit = append(hit, c.path)
+		}
+	}
+	tracked, err := t.tracked(ctx)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(t.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	seen := map[string]bool{}
+	for _, f := range files {
+		if f.Status != "A" {
+			continue
+		}
+		if path := stranger(root, f.Path, tracked); path != "" && !seen[path] && !slices.Contains(hit, path) {
+			seen[path] = true
+			hit = append(hit, path)
+		}
+	}
+	return hit, nil
+}
+
+// tracked is the set of the paths in the index.
+func (r *Repo) tracked(ctx context.Context) (map[string]bool, error) {
+	set := map[string]bool{}
+	var rest []byte
+	_, err := r.git.run(ctx, call{args: []string{"ls-files", "-z"}, stdout: writerFunc(func(p []byte) (int, error) {
+		rest = append(rest, p...)
+		for {
+			name, more, ok := bytes.Cut(rest, []byte{0})
+			if !ok {
+				return len(p), nil
+			}
+			set[string(name)] = true
+			rest = more
+		}
+	})})
+	return set, err
+}
+
+// stranger finds what git doesn't know at the path of a new file: something at
+// the path itself, a file in place of a folder above it, or a file in a folder
+// that has to give way to it.
+func stranger(root *os.Root, path string, tracked map[string]bool) string {
+	for i := range len(path) {
+		if path[i] != '/' {
+			continue
+		}
+		info, err := root.Lstat(path[:i])
+		if err != nil {
+			return "" // nothing there, so nothing below either
+		}
+		if !info.IsDir() {
+			if tracked[path[:i]] {
+				return ""
+			}
+			return path[:i]
+		}
+	}
+	info, err := root.Lstat(path)
+	switch {
+	case err != nil || tracked[path]:
+		return ""
+	case !info.IsDir():
+		return path
+	}
+	return strangerIn(root, path, tracked)
+}
+
+func strangerIn(root *os.Root, dir string, tracked map[string]bool) string {
+	f, err := root.Open(dir)
+	if err != nil {
+		return dir
+	}
+	entries, err := f.ReadDir(-1)
+	_ = f.Close()
+	if err != nil {
+		return dir
+	}
+	for _, e := range entries {
+		path := dir + "/" + e.Name()
+		if e.IsDir() && !tracked[path] { // a tracked folder is a submodule
+			if found := strangerIn(root, path, tracked); found != "" {
+				return found
+			}
+		} else if !tracked[path] {
+			return path
+		}
+	}
+	return ""
+}

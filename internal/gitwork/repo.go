@@ -1,0 +1,249 @@
+package gitwork
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Repo is a repository on the person's machine, seen from one of its work trees.
+// Its methods may be called from several goroutines; those that change something
+// serialise by Lock, which their callers hold.
+type Repo struct {
+	Dir       string // top of the work tree
+	GitDir    string // of this work tree
+	CommonDir string // of all its work trees
+	Shallow   bool   // a part of the history is not here
+
+	format string // sha1 or sha256
+	major  int    // git's version
+	minor  int
+	config configuration
+	git    runner
+
+	// step is called with a name before each step of a fast-forward. Tests end
+	// the process there.
+	step func(name string)
+}
+
+// Open finds the repository that dir is in, as git does. ErrNotRepository and
+// ErrBare say that there is none to work in.
+func Open(ctx context.Context, dir string) (*Repo, error) {
+	major, minor, err := Version(ctx)
+	if err != nil {
+		return nil, err
+	}
+	exe, err := exec.LookPath("git")
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("open repository: %w", err)
+	}
+	r := &Repo{major: major, minor: minor, git: runner{exe: exe, dir: dir}, step: func(string) {}}
+	if err := r.discover(ctx, dir); err != nil {
+		return nil, err
+	}
+	if r.config, err = readConfig(ctx, r.git); err != nil {
+		return nil, fmt.Errorf("open repository %s: %w", Printable(r.Dir), err)
+	}
+	r.git = runner{exe: exe, dir: r.Dir, gitDir: r.GitDir, workTree: r.Dir, settings: r.config.settings()}
+	return r, nil
+}
+
+// discover lets plain git find the repository, so that its rules hold: how far
+// up, and whose repositories are trusted. Afterwards it is named explicitly.
+func (r *Repo) discover(ctx context.Context, dir string) error {
+	ask := func(args ...string) (string, error) {
+		out, err := r.git.run(ctx, call{args: append([]string{"rev-parse"}, args...), plain: true})
+		return strings.TrimSuffix(string(out), "\n"), err
+	}
+	gitDir, err := ask("--absolute-git-dir")
+	if err != nil {
+		if exitCode(err) < 0 {
+			return err
+		}
+		e := &Error{Code: ErrNotRepository.Code, Message: Printable(dir) + " is not in a git repository",
+			Hint: "cd into one, or make one: git init && git add -A && git commit"}
+		if text := err.Error(); strings.Contains(text, "dubious ownership") {
+			e.Message, e.Hint = "git does not trust the repository of "+Printable(dir)+": it belongs to another user",
+				"git config --global --add safe.directory "+Quote(dir)
+		} else if !strings.Contains(text, "not a git repository") {
+			e.Message += " that git can read: " + text
+		}
+		return e
+	}
+	r.GitDir = gitDir
+	if bare, err := ask("--is-bare-repository"); err != nil {
+		return err
+	} else if bare == "true" {
+		return &Error{Code: ErrBare.Code, Message: Printable(gitDir) + " is a bare repository, and cove needs a work tree",
+			Hint: "git clone it, or git worktree add ../work"}
+	}
+	if r.Dir, err = ask("--show-toplevel"); err != nil || r.Dir == "" {
+		return &Error{Code: ErrNotRepository.Code, Message: Printable(dir) + " is inside a git directory, not in a work tree",
+			Hint: "cd into the work tree"}
+	}
+	if r.CommonDir, err = ask("--path-format=absolute", "--git-common-dir"); err != nil {
+		return err
+	}
+	if r.format, err = ask("--show-object-format"); err != nil {
+		return err
+	}
+	shallow, err := ask("--is-shallow-repository")
+	r.Shallow = shallow == "true"
+	if err != nil {
+		return err
+	}
+	if strings.ContainsAny(r.CommonDir, "\n") {
+		return fmt.Errorf("the path of the repository %q has a line end in it", r.CommonDir)
+	}
+	return nil
+}
+
+// Name is what people call the repository: the name of its folder.
+func (r *Repo) Name() string { return filepath.Base(r.Dir) }
+
+// Head is the branch that is checked out, by its short name, and its commit.
+// ErrEmpty and ErrDetached say that there is no such thing.
+func (r *Repo) Head(ctx context.Context) (branch, commit string, err error) {
+	ref, err := r.git.text(ctx, "symbolic-ref", "-q", "HEAD")
+	if err != nil && exitCode(err) != 1 {
+		return "", "", err
+	}
+	if err != nil {
+		return "", "", &Error{Code: ErrDetached.Code, Message: "HEAD is detached, so there is no branch for the commits to come back to",
+			Hint: "make one here: git switch -c NAME"}
+	}
+	branch, ok := strings.CutPrefix(ref, "refs/heads/")
+	if !ok {
+		return "", "", fmt.Errorf("HEAD points to %s, which is not a branch", Printable(ref))
+	}
+	commit, err = r.Resolve(ctx, ref)
+	if err != nil {
+		return "", "", err
+	}
+	if commit == "" {
+		return "", "", &Error{Code: ErrEmpty.Code, Message: "branch " + Printable(branch) + " has no commits yet",
+			Hint: "make the first one: git add -A && git commit"}
+	}
+	return branch, commit, nil
+}
+
+// Resolve is the commit that ref, a full ref or an object name, leads to; empty
+// if it does not exist or is no commit.
+func (r *Repo) Resolve(ctx context.Context, ref string) (string, error) {
+	return resolve(ctx, r.git, ref)
+}
+
+func resolve(ctx context.Context, g runner, ref string) (string, error) {
+	out, err := g.text(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", ref+"^{commit}")
+	if code := exitCode(err); code == 1 || code == 128 {
+		return "", nil
+	}
+	return out, err
+}
+
+// ID identifies the repository by the root commits of a commit's history: it is
+// the same in all its clones, and for all commits of one history.
+func (r *Repo) ID(ctx context.Context, commit string) (string, error) {
+	out, err := r.git.text(ctx, "rev-list", "--max-parents=0", "--end-of-options", commit)
+	if err != nil {
+		return "", fmt.Errorf("identify repository: %w", err)
+	}
+	roots := strings.Fields(out)
+	slices.Sort(roots)
+	sum := sha256.Sum256([]byte(strings.Join(roots, "\n")))
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// Author is the person's identity as git has it. What is not set is "cove" and
+// "cove@localhost".
+func (r *Repo) Author() sprites.Person {
+	p := sprites.Person{Name: r.config.values["user.name"], Email: r.config.values["user.email"]}
+	if strings.TrimSpace(p.Name) == "" {
+		p.Name = "cove"
+	}
+	if strings.TrimSpace(p.Email) == "" {
+		p.Email = "cove@localhost"
+	}
+	return p
+}
+
+// JobRef is the full name of one of a job's refs: head, leftover or base.
+func JobRef(job, name string) string { return "refs/cove/" + job + "/" + name }
+
+// SetRef makes ref, or moves it if it leads to old; an empty old means that it
+// must not exist. A ref that is already at commit is left so. Another value is
+// ErrRefExists.
+func (r *Repo) SetRef(ctx context.Context, ref, commit, old string) error {
+	now, err := r.Resolve(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if now == commit {
+		return nil
+	}
+	if now != old {
+		return &Error{Code: ErrRefExists.Code, Message: fmt.Sprintf("%s exists and is at %s", Printable(ref), now)}
+	}
+	if old == "" {
+		old = strings.Repeat("0", len(commit))
+	}
+	if _, err := r.git.text(ctx, "update-ref", "-m", "cove", "--end-of-options", ref, commit, old); err != nil {
+		return fmt.Errorf("set %s: %w", Printable(ref), err)
+	}
+	return nil
+}
+
+// DeleteRef removes ref if it exists.
+func (r *Repo) DeleteRef(ctx context.Context, ref string) error {
+	if _, err := r.git.text(ctx, "update-ref", "-d", "--end-of-options", ref); err != nil {
+		return fmt.Errorf("delete %s: %w", Printable(ref), err)
+	}
+	return nil
+}
+
+// ValidBranch reports whether name can be the short name of a branch.
+func (r *Repo) ValidBranch(ctx context.Context, name string) bool {
+	if name == "" || strings.HasPrefix(name, "-") || len(name) > 1000 {
+		return false
+	}
+	_, err := r.git.text(ctx, "check-ref-format", "refs/heads/"+name)
+	return err == nil
+}
+
+// objects is the folder of the repository's objects.
+func (r *Repo) objects() string { return filepath.Join(r.CommonDir, "objects") }
+
+// private makes cove's folder in the repository, or one inside it.
+func (r *Repo) private(names ...string) (string, error) {
+	path := filepath.Join(append([]string{r.CommonDir, "cove"}, names...)...)
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return "", fmt.Errorf("make cove's folder in the repository: %w", err)
+	}
+	return path, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil || !isNotExist(err)
+}
+
+func isNotExist(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}

@@ -1,0 +1,182 @@
+package gitwork
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Risk is a changed path that can make programs run on the person's machine, or
+// change what a check lets through.
+type Risk struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
+// What a name in a path stands for.
+const (
+	whyHooks  = "git hooks"
+	whyCI     = "runs in CI"
+	whyEditor = "settings of an editor, which can run programs"
+	whyAgent  = "settings or instructions of a coding agent"
+	whyShell  = "run by a shell or a tool that enters the folder"
+	whyTool   = "settings of a build or package tool, which can run programs"
+	whyGit    = "settings of git"
+)
+
+// riskyFolders are names of folders, in small letters, wherever they are.
+var riskyFolders = map[string]string{
+	".husky": whyHooks, ".githooks": whyHooks, ".git-hooks": whyHooks, "git-hooks": whyHooks, "githooks": whyHooks, ".lefthook": whyHooks,
+	".github": whyCI, ".gitlab": whyCI, ".circleci": whyCI, ".buildkite": whyCI, ".forgejo": whyCI, ".gitea": whyCI,
+	".woodpecker": whyCI, ".teamcity": whyCI, ".semaphore": whyCI, ".tekton": whyCI, ".drone": whyCI,
+	".vscode": whyEditor, ".idea": whyEditor, ".devcontainer": whyEditor, ".zed": whyEditor, ".fleet": whyEditor, ".vs": whyEditor, ".nvim": whyEditor,
+	".claude": whyAgent, ".cursor": whyAgent, ".codex": whyAgent, ".gemini": whyAgent, ".opencode": whyAgent, ".windsurf": whyAgent,
+	".continue": whyAgent, ".roo": whyAgent, ".clinerules": whyAgent, ".agents": whyAgent, ".pi": whyAgent, ".amp": whyAgent, ".kiro": whyAgent,
+	".cargo": whyTool, ".yarn": whyTool, ".mise": whyShell, ".direnv": whyShell,
+}
+
+// riskyFiles are names of files, in small letters, wherever they are.
+var riskyFiles = map[string]string{
+	".pre-commit-config.yaml": whyHooks, "lefthook.yml": whyHooks, ".lefthook.yml": whyHooks, ".huskyrc": whyHooks,
+	".gitlab-ci.yml": whyCI, ".travis.yml": whyCI, "jenkinsfile": whyCI, "azure-pipelines.yml": whyCI, ".drone.yml": whyCI,
+	"bitbucket-pipelines.yml": whyCI, ".woodpecker.yml": whyCI, "appveyor.yml": whyCI, ".appveyor.yml": whyCI, "cloudbuild.yaml": whyCI,
+	".cirrus.yml": whyCI, "buildspec.yml": whyCI, "codeowners": whyCI,
+	".devcontainer.json": whyEditor, ".exrc": whyEditor, ".vimrc": whyEditor, ".nvimrc": whyEditor, ".nvim.lua": whyEditor,
+	".dir-locals.el": whyEditor, ".lvimrc": whyEditor,
+	".mcp.json": whyAgent, "mcp.json": whyAgent, "claude.md": whyAgent, "claude.local.md": whyAgent, "agents.md": whyAgent, "gemini.md": whyAgent,
+	".cursorrules": whyAgent, ".windsurfrules": whyAgent, ".aider.conf.yml": whyAgent, "opencode.json": whyAgent, "opencode.jsonc": whyAgent, ".sprite": whyAgent,
+	".envrc": whyShell, ".env": whyShell, ".bashrc": whyShell, ".bash_profile": whyShell, ".zshrc": whyShell, ".zshenv": whyShell, ".profile": whyShell,
+	".autoenv": whyShell, ".mise.toml": whyShell, "mise.toml": whyShell, ".tool-versions": whyShell,
+	".npmrc": whyTool, ".yarnrc": whyTool, ".yarnrc.yml": whyTool, ".pnpmfile.cjs": whyTool, ".bunfig.toml": whyTool, "bunfig.toml": whyTool,
+	".pypirc": whyTool, "pip.conf": whyTool, ".gdbinit": whyTool, ".lldbinit": whyTool, ".bazelrc": whyTool, "conftest.py": whyTool,
+}
+
+// riskyPath says why a path is one to look at; empty if it is not.
+func riskyPath(p string) string {
+	parts := strings.Split(strings.ToLower(p), "/")
+	for _, part := range parts[:len(parts)-1] {
+		if why := riskyFolders[part]; why != "" {
+			return why
+		}
+	}
+	if len(parts) >= 2 && parts[len(parts)-2] == "hooks" && gitHookNames[parts[len(parts)-1]] {
+		return whyHooks
+	}
+	name := parts[len(parts)-1]
+	if why := riskyFiles[name]; why != "" {
+		return why
+	}
+	switch {
+	case riskyFolders[name] != "": // a file or link in the place of the folder
+		return riskyFolders[name]
+	case strings.HasPrefix(name, ".git"):
+		return whyGit
+	case strings.HasPrefix(name, ".aider"):
+		return whyAgent
+	case strings.HasSuffix(name, ".code-workspace"):
+		return whyEditor
+	}
+	return ""
+}
+
+// gitHookNames are files that git runs if they are in a folder that it is told of.
+var gitHookNames = func() map[string]bool {
+	names := map[string]bool{}
+	for name := range strings.FieldsSeq(`applypatch-msg pre-applypatch post-applypatch pre-commit pre-merge-commit prepare-commit-msg
+		commit-msg post-commit pre-rebase post-checkout post-merge pre-push pre-receive update post-update post-rewrite
+		reference-transaction push-to-checkout fsmonitor-watchman post-index-change`) {
+		names[name] = true
+	}
+	return names
+}()
+
+// risks lists the risky ones of the files. Files that were deleted count: a check
+// may be gone.
+func (s *scratch) risks(ctx context.Context, files []File) ([]Risk, error) {
+	risky := []Risk{}
+	var links []File
+	for _, f := range files {
+		switch {
+		case f.mode == "160000":
+			risky = append(risky, Risk{f.Path, "a submodule, whose content is not in the bundle"})
+		case f.mode == "120000":
+			links = append(links, f)
+			fallthrough
+		default:
+			if why := riskyPath(f.Path); why != "" {
+				risky = append(risky, Risk{f.Path, why})
+			}
+		}
+	}
+	outside, err := s.linksOutside(ctx, links)
+	if err != nil {
+		return nil, err
+	}
+	return append(risky, outside...), nil
+}
+
+// linksOutside reads where symbolic links point, and keeps those that lead out of
+// the tree or into git's directory.
+func (s *scratch) linksOutside(ctx context.Context, links []File) ([]Risk, error) {
+	if len(links) == 0 {
+		return nil, nil
+	}
+	const maxTarget = 4096
+	var ask strings.Builder
+	for _, f := range links {
+		ask.WriteString(f.blob + "\n")
+	}
+	sizes, err := s.git.run(ctx, call{args: []string{"cat-file", "--batch-check=%(objectsize)"}, stdin: strings.NewReader(ask.String())})
+	if err != nil {
+		return nil, err
+	}
+	ask.Reset()
+	var risky []Risk
+	var short []File
+	for i, size := range strings.Fields(string(sizes)) {
+		if n, err := strconv.Atoi(size); err != nil || n > maxTarget {
+			risky = append(risky, Risk{links[i].Path, "a symbolic link that is too long to be one"})
+			continue
+		}
+		short = append(short, links[i])
+		ask.WriteString(links[i].blob + "\n")
+	}
+	out, err := s.git.run(ctx, call{args: []string{"cat-file", "--batch=%(objectsize)"}, stdin: strings.NewReader(ask.String())})
+	if err != nil {
+		return nil, err
+	}
+	br := bufio.NewReader(strings.NewReader(string(out)))
+	for _, f := range short {
+		var size int
+		if _, err := fmt.Fscanf(br, "%d\n", &size); err != nil {
+			return nil, fmt.Errorf("read symbolic links: %w", err)
+		}
+		target := make([]byte, size+1)
+		if _, err := io.ReadFull(br, target); err != nil {
+			return nil, fmt.Errorf("read symbolic links: %w", err)
+		}
+		if why := riskyLink(f.Path, string(target[:size])); why != "" {
+			risky = append(risky, Risk{f.Path, why})
+		}
+	}
+	return risky, nil
+}
+
+// riskyLink says what is wrong with a symbolic link; empty if nothing is.
+func riskyLink(name, target string) string {
+	to := path.Join(path.Dir(name), target)
+	switch {
+	case path.IsAbs(target) || strings.Contains(target, `\`) || len(target) > 1 && target[1] == ':':
+	case to == ".." || strings.HasPrefix(to, "../"):
+	case slices.ContainsFunc(strings.Split(to, "/"), func(part string) bool { return isDotFile(part, "git", "git") }):
+		return "a symbolic link into git's directory"
+	default:
+		return ""
+	}
+	return "a symbolic link to outside the repository, " + Printable(shorten(target, 100))
+}

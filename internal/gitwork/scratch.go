@@ -1,0 +1,114 @@
+package gitwork
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// quarantinePrefix begins the names of repositories in which a bundle is taken
+// apart. They are made under the lock only.
+const quarantinePrefix = "in-"
+
+// scratch is a bare repository with an empty configuration that borrows the
+// objects of the person's repository. What is written in it stays in it.
+type scratch struct {
+	dir string
+	git runner
+	use *TempFile // nil in a quarantine
+}
+
+// scratch makes one for reading.
+func (r *Repo) scratch(ctx context.Context) (*scratch, error) {
+	tmp, err := r.private("tmp")
+	if err != nil {
+		return nil, err
+	}
+	use, err := tempFile(tmp, "scratch-")
+	if err != nil {
+		return nil, err
+	}
+	// The marker is NAME.inuse, the repository NAME.
+	if err := os.Rename(use.Name(), use.Name()+inUse); err != nil {
+		use.remove()
+		return nil, fmt.Errorf("make a scratch repository: %w", err)
+	}
+	s := &scratch{dir: use.Name(), use: use}
+	if err := r.fill(ctx, s); err != nil {
+		s.remove()
+		return nil, err
+	}
+	return s, nil
+}
+
+// quarantine makes one for a bundle. The caller holds the lock.
+func (r *Repo) quarantine(ctx context.Context) (*scratch, error) {
+	dir, err := r.private()
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = os.MkdirTemp(dir, quarantinePrefix); err != nil {
+		return nil, fmt.Errorf("make a quarantine: %w", err)
+	}
+	s := &scratch{dir: dir}
+	if err := r.fill(ctx, s); err != nil {
+		s.remove()
+		return nil, err
+	}
+	return s, nil
+}
+
+// fill makes the repository in s.dir.
+func (r *Repo) fill(ctx context.Context, s *scratch) error {
+	var shared []setting
+	if v, ok := r.config.values["core.sharedrepository"]; ok {
+		shared = append(shared, setting{"core.sharedRepository", v})
+	}
+	maker := runner{exe: r.git.exe, dir: filepath.Dir(s.dir)}
+	if _, err := maker.text(ctx, "init", "-q", "--bare", "--template=", "--object-format="+r.format, s.dir); err != nil {
+		return fmt.Errorf("make a scratch repository: %w", err)
+	}
+	s.git = runner{exe: r.git.exe, dir: s.dir, gitDir: s.dir, settings: shared}
+	if err := os.Chmod(s.dir, 0o700); err != nil {
+		return fmt.Errorf("make a scratch repository: %w", err)
+	}
+	info := filepath.Join(s.dir, "objects", "info")
+	if err := os.MkdirAll(info, 0o700); err != nil {
+		return fmt.Errorf("make a scratch repository: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(info, "alternates"), []byte(r.objects()+"\n"), 0o600); err != nil {
+		return fmt.Errorf("make a scratch repository: %w", err)
+	}
+	if !r.Shallow {
+		return nil
+	}
+	grafts, err := os.ReadFile(filepath.Join(r.CommonDir, "shallow"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.dir, "shallow"), grafts, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("make a scratch repository: %w", err)
+	}
+	return nil
+}
+
+// remove deletes it. What cannot be deleted now is swept later.
+func (s *scratch) remove() {
+	_ = os.RemoveAll(s.dir)
+	if s.use != nil {
+		_ = os.Remove(s.use.Name() + ".inuse")
+		_ = s.use.Close()
+	}
+}
+
+// refs makes refs in it.
+func (s *scratch) refs(ctx context.Context, refs map[string]string) error {
+	var b strings.Builder
+	for name, commit := range refs {
+		fmt.Fprintf(&b, "create %s %s\n", name, commit)
+	}
+	_, err := s.git.run(ctx, call{args: []string{"update-ref", "--stdin"}, stdin: strings.NewReader(b.String())})
+	return err
+}

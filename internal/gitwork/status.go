@@ -1,0 +1,221 @@
+package gitwork
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// change is a path that differs from the last commit.
+type change struct {
+	path      string
+	untracked bool
+	unmerged  bool
+}
+
+// changes lists what is not committed; ignored files are not.
+func (r *Repo) changes(ctx context.Context) ([]change, error) {
+	out, err := r.git.run(ctx, call{
+		args:    []string{"status", "--porcelain=v2", "-z", "--untracked-files=normal", "--ignore-submodules=dirty", "--no-renames"},
+		timeout: patiently,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for uncommitted changes: %w", err)
+	}
+	var list []change
+	for entry := range strings.SplitSeq(string(out), "\x00") {
+		c, ok := parseChange(entry)
+		if ok {
+			list = append(list, c)
+		}
+	}
+	return list, nil
+}
+
+// parseChange reads an entry of git-status's porcelain format 2. Renames are not
+// asked for.
+func parseChange(entry string) (change, bool) {
+	fields := map[byte]int{'1': 9, 'u': 11, '?': 2}
+	if entry == "" || fields[entry[0]] == 0 {
+		return change{}, false
+	}
+	parts := strings.SplitN(entry, " ", fields[entry[0]])
+	if len(parts) < fields[entry[0]] {
+		return change{}, false
+	}
+	return change{path: parts[len(parts)-1], untracked: entry[0] == '?', unmerged: entry[0] == 'u'}, true
+}
+
+// CheckClean is nil when everything is committed or ignored, else ErrDirty with
+// the paths.
+func (r *Repo) CheckClean(ctx context.Context) error {
+	list, err := r.changes(ctx)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	e := &Error{Code: ErrDirty.Code,
+		Hint: "commit them, or choose: --dirty refuse (this), --dirty include (they go along in a snapshot commit), --dirty ignore (they stay behind)"}
+	for _, c := range list {
+		e.Paths = append(e.Paths, c.path)
+	}
+	e.Message = "there are uncommitted changes: " + someNames(e.Paths)
+	return e
+}
+
+// Snapshot makes a commit of everything that is not ignored, on top of head, the
+// checked-out commit, through an index of its own: branch, index and work tree
+// stay untouched. Where there is nothing uncommitted it returns head itself.
+//
+// Filters do not run. A changed path that one of the person's filters would
+// handle is ErrFiltered: unfiltered it might be a secret in the clear.
+func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
+	list, err := r.changes(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(list) == 0 {
+		return head, nil
+	}
+	for _, c := range list {
+		if c.unmerged {
+			return "", &Error{Code: ErrUnmerged.Code, Message: "there are unmerged paths: " + Printable(c.path),
+				Hint: "finish the merge first, or use --dirty ignore"}
+		}
+	}
+	dir, err := r.private("tmp")
+	if err != nil {
+		return "", err
+	}
+	index, err := tempFile(dir, "index-")
+	if err != nil {
+		return "", err
+	}
+	defer index.remove()
+	if err := copyIndex(r.GitDir+"/index", index.Name()); err != nil {
+		return "", err
+	}
+	env := []string{"GIT_INDEX_FILE=" + index.Name()}
+	defer func() { _ = os.Remove(index.Name() + ".lock") }() // of a git that was killed
+	if err := r.checkFiltered(ctx, env); err != nil {
+		return "", err
+	}
+	if _, err := r.git.run(ctx, call{args: []string{"add", "-A", "--", "."}, env: env, timeout: patiently}); err != nil {
+		return "", fmt.Errorf("snapshot: %w", err)
+	}
+	tree, err := r.git.run(ctx, call{args: []string{"write-tree"}, env: env, timeout: patiently})
+	if err != nil {
+		return "", fmt.Errorf("snapshot: %w", err)
+	}
+	commit, err := r.git.run(ctx, call{
+		args:  []string{"commit-tree", "-p", head, "-F", "-", strings.TrimSpace(string(tree))},
+		stdin: strings.NewReader("Snapshot of uncommitted changes\n"),
+		env:   identity(r.Author()),
+	})
+	if err != nil {
+		return "", fmt.Errorf("snapshot: %w", err)
+	}
+	return strings.TrimSpace(string(commit)), nil
+}
+
+// identity is a person as author and committer, with names that git takes.
+func identity(p sprites.Person) []string {
+	return []string{
+		"GIT_AUTHOR_NAME=" + p.Name, "GIT_AUTHOR_EMAIL=" + p.Email,
+		"GIT_COMMITTER_NAME=" + p.Name, "GIT_COMMITTER_EMAIL=" + p.Email,
+	}
+}
+
+// checkFiltered refuses changed files that a configured filter is responsible for.
+func (r *Repo) checkFiltered(ctx context.Context, env []string) error {
+	if len(r.config.filters) == 0 {
+		return nil
+	}
+	var files []byte
+	for _, args := range [][]string{
+		{"diff-files", "-z", "--name-only", "--ignore-submodules", "--no-ext-diff"},
+		{"diff-index", "-z", "--name-only", "--ignore-submodules", "--no-ext-diff", "--cached", "HEAD"},
+		{"ls-files", "-z", "--others", "--exclude-standard"},
+	} {
+		out, err := r.git.run(ctx, call{args: args, env: env, timeout: patiently})
+		if err != nil {
+			return fmt.Errorf("snapshot: %w", err)
+		}
+		files = append(files, out...)
+	}
+	hit, err := r.filtered(ctx, files, env)
+	if err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	if len(hit) > 0 {
+		return &Error{Code: ErrFiltered.Code,
+			Message: "a git filter is responsible for changed files, and cove does not run filters: " + someNames(hit),
+			Hint:    "commit them yourself, or use --dirty ignore"}
+	}
+	return nil
+}
+
+// filtered returns those of the paths (each ended by NUL) that have a configured
+// filter.
+func (r *Repo) filtered(ctx context.Context, paths []byte, env []string) ([]string, error) {
+	if len(r.config.filters) == 0 || len(paths) == 0 {
+		return nil, nil
+	}
+	out, err := r.git.run(ctx, call{args: []string{"check-attr", "-z", "--stdin", "filter"}, stdin: bytes.NewReader(paths), env: env, timeout: patiently})
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{}
+	for _, name := range r.config.filters {
+		known[name] = true
+	}
+	var hit []string
+	parts := strings.Split(string(out), "\x00") // path, "filter", value, …
+	for i := 0; i+2 < len(parts); i += 3 {
+		if known[parts[i+2]] {
+			hit = append(hit, parts[i])
+		}
+	}
+	return hit, nil
+}
+
+// copyIndex copies an index with its time of change: git compares that with the
+// times of the files to know which it has to read again. A missing index is an
+// empty one.
+func copyIndex(from, to string) error {
+	src, err := os.Open(from)
+	if isNotExist(err) {
+		if err := os.Remove(to); err != nil && !isNotExist(err) {
+			return fmt.Errorf("copy index: %w", err)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("copy index: %w", err)
+	}
+	defer func() { _ = src.Close() }()
+	info, err := src.Stat()
+	if err != nil {
+		return fmt.Errorf("copy index: %w", err)
+	}
+	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, info.Mode().Perm())
+	if err != nil {
+		return fmt.Errorf("copy index: %w", err)
+	}
+	_, err = io.Copy(dst, src)
+	if closeErr := dst.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Chtimes(to, time.Time{}, info.ModTime())
+	}
+	if err != nil {
+		return fmt.Errorf("copy index: %w", err)
+	}
+	return nil
+}
