@@ -1,0 +1,365 @@
+package push
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Into says what a pull does with the commits besides keeping them under their ref.
+type Into string
+
+// The choices. The zero value is IntoFF.
+const (
+	IntoFF     Into = "ff"     // fast-forward the recorded branch
+	IntoBranch Into = "branch" // a new branch cove-JOB
+	IntoNone   Into = "none"
+)
+
+// PullOptions say what to pull. Dir and Job are required.
+type PullOptions struct {
+	Dir  string
+	Job  string
+	Wait time.Duration // for the job's end; 0: not
+	Into Into
+}
+
+// The results of a pull.
+const (
+	FastForward = "fast-forward"
+	Kept        = "kept" // under Ref, and not in the recorded branch
+	NoChanges   = "no-changes"
+	Rejected    = "rejected"
+)
+
+// Pulled is what `cove pull --json` prints. Text in it that a sandbox chose is
+// as it was, except in Messages and in the subjects of Log: print it by
+// gitwork.Printable.
+type Pulled struct {
+	Job      string           `json:"job"`
+	Result   string           `json:"result"`
+	State    sprites.JobState `json:"state"`
+	Commits  int              `json:"commits"`
+	Ref      string           `json:"ref"`
+	Base     string           `json:"base"`
+	Head     string           `json:"head"`
+	Branch   string           `json:"branch"` // the branch that has the commits now; for kept the recorded one, or the new one
+	Files    []gitwork.File   `json:"files"`
+	Risky    []gitwork.Risk   `json:"risky"`
+	Log      []gitwork.Commit `json:"log"`
+	Leftover *Leftover        `json:"leftover,omitempty"`
+	Already  bool             `json:"already,omitempty"` // an earlier pull had brought them
+	Messages []string         `json:"messages,omitempty"`
+	Next     []string         `json:"next,omitempty"` // commands to choose from
+}
+
+// Leftover is what the agent left uncommitted, as a commit on a ref of its own.
+type Leftover struct {
+	Ref   string         `json:"ref"`
+	SHA   string         `json:"sha"`
+	Files []gitwork.File `json:"files"`
+}
+
+func (p *Pulled) say(format string, args ...any) {
+	p.Messages = append(p.Messages, gitwork.Printable(fmt.Sprintf(format, args...)))
+}
+
+// Pull brings a job's commits into the repository, under refs/cove/JOB/, and then
+// where Into says. Its result is valid also with an error: a *RefusedError of
+// gitwork (exit code 4) means that the commits are kept, a *RejectedError (5)
+// that nothing was changed. Pulling again is harmless.
+func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
+	p := Pulled{Job: opts.Job, Files: []gitwork.File{}, Risky: []gitwork.Risk{}, Log: []gitwork.Commit{}}
+	if !jobID.MatchString(opts.Job) {
+		p.Job = ""
+		return p, &Error{"bad_job", "bad job id " + gitwork.Printable(opts.Job), "a job is six hexadecimal digits; list them with: cove job list"}
+	}
+	switch opts.Into {
+	case "", IntoFF, IntoBranch, IntoNone:
+	default:
+		return p, &Error{"bad_option", fmt.Sprintf("--into %s is none of the choices", gitwork.Printable(string(opts.Into))), "use ff, branch or none"}
+	}
+	repo, err := gitwork.Open(ctx, opts.Dir)
+	if err != nil {
+		return p, err
+	}
+	job, err := c.finished(ctx, opts)
+	if err != nil {
+		return p, err
+	}
+	p.State, p.Branch, p.Base, p.Head, p.Ref = job.State, job.Branch, job.Base, job.Head, gitwork.JobRef(job.ID, "head")
+	if err := c.checkRepo(ctx, repo, job); err != nil {
+		return p, err
+	}
+	err = c.bring(ctx, repo, job, opts, &p)
+	if _, ok := errors.AsType[*gitwork.RejectedError](err); ok {
+		p.Result = Rejected
+		return p, err
+	}
+	refused, ok := errors.AsType[*gitwork.RefusedError](err)
+	if err != nil && !ok {
+		return p, err
+	}
+	if ok {
+		p.Result, p.Next = Kept, refused.Next
+	}
+	// The refs are safe from here on, whatever became of the branch.
+	head := p.Head
+	if head == "" {
+		head = p.Base
+	}
+	if _, markErr := c.Jobs.MarkPulled(ctx, job.ID, head); markErr != nil && !(p.Already && errors.Is(markErr, sprites.ErrNotFound)) {
+		return p, errors.Join(err, fmt.Errorf("the commits are here, but the server was not told (pull again to do so): %w", markErr))
+	}
+	return p, err
+}
+
+// finished gets the job, waiting for its end if asked.
+func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, error) {
+	job, err := c.Jobs.Job(ctx, opts.Job)
+	if err == nil && !job.State.Terminal() && opts.Wait > 0 {
+		waiting, cancel := context.WithTimeout(ctx, opts.Wait)
+		defer cancel()
+		var waited sprites.Job
+		waited, err = c.Jobs.WaitJob(waiting, opts.Job)
+		if err == nil {
+			job = waited
+		} else if waiting.Err() != nil && ctx.Err() == nil {
+			err = nil // the job as it was
+		}
+	}
+	if errors.Is(err, sprites.ErrNotFound) {
+		return job, &Error{"bad_job", "there is no job " + opts.Job, "list them with: cove job list"}
+	}
+	if err != nil {
+		return job, err
+	}
+	if job.ID != opts.Job {
+		return job, &Error{Code: "bad_answer", Message: "the server answered with another job, " + gitwork.Printable(job.ID)}
+	}
+	if !job.State.Terminal() {
+		return job, &Error{"not_finished", fmt.Sprintf("job %s is not finished (%s)", job.ID, gitwork.Printable(string(job.State))),
+			"wait for it with: cove pull " + job.ID + " --wait 30m"}
+	}
+	return job, nil
+}
+
+// checkRepo makes sure that this is the repository that the job came from.
+func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job sprites.Job) error {
+	if !repo.ValidBranch(ctx, job.Branch) {
+		return &Error{Code: "bad_answer", Message: fmt.Sprintf("the server says that job %s is for the branch %s, which can't be one", job.ID, gitwork.Printable(job.Branch))}
+	}
+	wrong := &Error{"wrong_repository", fmt.Sprintf("job %s was pushed from another repository, %s", job.ID, gitwork.Printable(job.Repository)), "cd into that one and pull there"}
+	base, err := repo.Resolve(ctx, job.Base)
+	if err != nil {
+		return err
+	}
+	if base == "" || base != job.Base {
+		wrong.Message += fmt.Sprintf(" (its commit %.12s is not here)", gitwork.Printable(job.Base))
+		return wrong
+	}
+	id, err := repo.ID(ctx, base)
+	if err != nil {
+		return err
+	}
+	if id != job.RepoID {
+		return wrong
+	}
+	return nil
+}
+
+// bring does the work of a pull in the repository.
+func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job, opts PullOptions, p *Pulled) error {
+	if !hasWork(job) {
+		p.Result, p.Ref = NoChanges, ""
+		if job.State != sprites.JobSucceeded {
+			p.say("%s, and it left no commits", ending(job))
+		}
+		return nil
+	}
+	here, err := arrived(ctx, repo, job)
+	if err != nil {
+		return err
+	}
+	var file *gitwork.TempFile
+	if here {
+		p.Already = true
+	} else {
+		if file, err = repo.TempFile("pull-"); err != nil {
+			return err
+		}
+		defer file.Remove()
+		if err := c.download(ctx, job, file.File); err != nil {
+			return err
+		}
+	}
+	lock, err := repo.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	did, err := repo.Recover(ctx, lock)
+	if err != nil {
+		return err
+	}
+	if did != "" {
+		p.say("%s", did)
+	}
+	if !here {
+		err := repo.Import(ctx, file.File, gitwork.Expect{
+			Job: job.ID, Base: job.Base, Head: job.Head, Leftover: job.Leftover, SHA256: job.Bundle.SHA256, Size: job.Bundle.Size,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := describe(ctx, repo, job, p); err != nil {
+		return err
+	}
+	return place(ctx, repo, lock, job, opts, p)
+}
+
+// hasWork reports whether there is something to bring.
+func hasWork(job sprites.Job) bool {
+	return newHead(job) || job.Leftover != ""
+}
+
+func newHead(job sprites.Job) bool { return job.Head != "" && job.Head != job.Base }
+
+// arrived reports whether the job's refs are in the repository already.
+func arrived(ctx context.Context, repo *gitwork.Repo, job sprites.Job) (bool, error) {
+	for name, want := range map[string]string{"head": job.Head, "leftover": job.Leftover} {
+		if want == "" || name == "head" && !newHead(job) {
+			continue
+		}
+		have, err := repo.Resolve(ctx, gitwork.JobRef(job.ID, name))
+		if err != nil || have != want {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// download fetches the job's bundle, but not more of it than the job's record
+// says. Whether it is right is for the import to tell.
+func (c *Courier) download(ctx context.Context, job sprites.Job, to *os.File) error {
+	if job.Bundle.Size <= 0 {
+		return &gitwork.RejectedError{Reason: "the job's record names commits, but no bundle that has them"}
+	}
+	if job.Bundle.Size > MaxBundle {
+		return &gitwork.RejectedError{Reason: fmt.Sprintf("it has %d bytes, and more than %d are not taken", job.Bundle.Size, int64(MaxBundle))}
+	}
+	body, err := c.Files.Open(ctx, job.Sprite, job.Bundle.Path)
+	if err != nil {
+		return fmt.Errorf("download the bundle of job %s: %w", job.ID, err)
+	}
+	defer func() { _ = body.Close() }() // was read to the end, or is given up
+	track := c.track("download", job.Bundle.Size)
+	counted := writeCounter{to, track}
+	if _, err := io.Copy(counted, io.LimitReader(body, job.Bundle.Size+1)); err != nil {
+		return fmt.Errorf("download the bundle of job %s: %w", job.ID, err)
+	}
+	track.done()
+	return nil
+}
+
+// MaxBundle bounds what is downloaded for one job, in bytes.
+const MaxBundle = 4 << 30
+
+type writeCounter struct {
+	w io.Writer
+	t *tracker
+}
+
+func (c writeCounter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.t.at(c.t.n + int64(n))
+	return n, err
+}
+
+// describe says what came.
+func describe(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled) error {
+	tip := job.Base
+	if newHead(job) {
+		tip = job.Head
+		sum, err := repo.Summary(ctx, job.Base, job.Head)
+		if err != nil {
+			return err
+		}
+		p.Commits, p.Files, p.Risky, p.Log = sum.Commits, sum.Files, sum.Risky, sum.Log
+	} else {
+		p.Ref = ""
+	}
+	if job.Leftover == "" {
+		return nil
+	}
+	sum, err := repo.Summary(ctx, tip, job.Leftover)
+	if err != nil {
+		return err
+	}
+	p.Leftover = &Leftover{Ref: gitwork.JobRef(job.ID, "leftover"), SHA: job.Leftover, Files: sum.Files}
+	for _, risk := range sum.Risky {
+		risk.Why += " (in what was left uncommitted)"
+		p.Risky = append(p.Risky, risk)
+	}
+	p.say("the agent left changes uncommitted; they are in %s: git diff %s", p.Leftover.Ref, tipName(job, p)+" "+p.Leftover.Ref)
+	return nil
+}
+
+func tipName(job sprites.Job, p *Pulled) string {
+	if p.Ref != "" {
+		return p.Ref
+	}
+	return job.Base
+}
+
+// place puts the commits where the options say. They are in the repository.
+func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job sprites.Job, opts PullOptions, p *Pulled) error {
+	p.Result = Kept
+	if !newHead(job) {
+		p.Next = []string{"git cherry-pick --no-commit " + p.Leftover.Ref}
+		return nil
+	}
+	switch opts.Into {
+	case IntoNone:
+		p.Next = gitwork.Ways(job.ID, job.Branch)
+		return nil
+	case IntoBranch:
+		p.Branch = "cove-" + job.ID
+		err := repo.SetRef(ctx, "refs/heads/"+p.Branch, job.Head, "")
+		if errors.Is(err, gitwork.ErrRefExists) {
+			return &gitwork.RefusedError{Code: "branch_exists", Reason: "the branch " + p.Branch + " exists and has other commits", Ref: p.Ref,
+				Next: []string{"git branch NAME " + p.Ref}}
+		}
+		return err
+	}
+	f := gitwork.Forward{Job: job.ID, Branch: job.Branch, Base: job.Base, Head: job.Head}
+	if job.State != sprites.JobSucceeded {
+		return f.Refuse("job_failed", ending(job))
+	}
+	already, err := repo.FastForward(ctx, lock, f)
+	if err != nil {
+		return err
+	}
+	p.Result = FastForward
+	if already {
+		p.Already = true
+		p.say("the branch %s has these commits already", job.Branch)
+	}
+	return nil
+}
+
+// ending says how a job that did not succeed ended.
+func ending(job sprites.Job) string {
+	text := "the job " + job.ID + " ended as " + string(job.State)
+	if job.Outcome != nil && job.Outcome.Reason != "" {
+		text += " (" + job.Outcome.Reason + ")"
+	}
+	return gitwork.Printable(text)
+}

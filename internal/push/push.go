@@ -1,0 +1,282 @@
+// Package push is the person's half of a job: it sends a plan and the repository
+// into a sprite, and brings the commits back. It works on the person's machine
+// with gitwork, and speaks to the server through the client only.
+package push
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Jobs are the calls about jobs that this package makes; a sprites.Client has
+// them.
+type Jobs interface {
+	CreateJob(ctx context.Context, req sprites.JobRequest) (sprites.Job, error)
+	StartJob(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error)
+	Job(ctx context.Context, id string) (sprites.Job, error)
+	WaitJob(ctx context.Context, id string) (sprites.Job, error)
+	MarkPulled(ctx context.Context, id, head string) (sprites.Job, error)
+	DeleteJob(ctx context.Context, id string, force bool) error
+}
+
+// Files moves files to and from sprites.
+type Files interface {
+	// Write makes a file of the size bytes that r gives.
+	Write(ctx context.Context, sprite, path string, r io.Reader, size int64) error
+	Open(ctx context.Context, sprite, path string) (io.ReadCloser, error)
+}
+
+// Courier carries work to and from a server. Jobs and Files are required.
+type Courier struct {
+	Jobs     Jobs
+	Files    Files
+	Progress func(Progress) // called now and then during a transfer; nil: not
+}
+
+// New is a Courier that uses a client.
+func New(client *sprites.Client) *Courier {
+	return &Courier{Jobs: client, Files: clientFiles{client}}
+}
+
+type clientFiles struct{ client *sprites.Client }
+
+func (c clientFiles) Write(ctx context.Context, sprite, path string, r io.Reader, size int64) error {
+	return c.client.Sprite(sprite).WriteFile(ctx, path, r, sprites.WriteOptions{Size: size})
+}
+
+func (c clientFiles) Open(ctx context.Context, sprite, path string) (io.ReadCloser, error) {
+	return c.client.Sprite(sprite).Open(ctx, path)
+}
+
+// Dirty says what a push does about changes that are not committed.
+type Dirty string
+
+// The policies. The zero value is DirtyRefuse.
+const (
+	DirtyRefuse  Dirty = "refuse"
+	DirtyInclude Dirty = "include" // in a snapshot commit, which the job starts from
+	DirtyIgnore  Dirty = "ignore"
+)
+
+// Options say what to push. Dir, Agent, and Plan or PlanPath are required.
+type Options struct {
+	Dir      string // in the repository
+	PlanPath string // the plan's file, on this machine; it need not be committed
+	Plan     string // the plan's text, where there is no file
+	Dirty    Dirty
+
+	// As in sprites.JobRequest. Zero values mean the server's defaults.
+	Agent       string
+	Sprite      string
+	Timeout     time.Duration
+	Interactive bool
+	Remove      bool
+	Config      *sprites.Config
+	Include     []string
+	Env         []string
+}
+
+// Result is what `cove push --json` prints.
+type Result struct {
+	Job    string `json:"job"`
+	Sprite string `json:"sprite"`
+	Branch string `json:"branch"`
+	Base   string `json:"base"`
+}
+
+// Error is a mistake that the person can put right; Hint says how. Code is for
+// programs.
+type Error struct {
+	Code    string // no_plan, bad_plan, bad_option, bad_job, wrong_repository, not_finished, base_missing, bad_answer
+	Message string
+	Hint    string
+}
+
+func (e *Error) Error() string {
+	if e.Hint == "" {
+		return e.Message
+	}
+	return e.Message + "; " + e.Hint
+}
+
+// MaxPlan bounds a plan's text, in bytes.
+const MaxPlan = 1 << 20
+
+// readPlan gives the plan's text and the name that people know it by.
+func readPlan(opts Options) (text, name string, err error) {
+	text, name = opts.Plan, "prompt"
+	if opts.PlanPath != "" {
+		if text, err = planFile(opts.PlanPath); err != nil {
+			return "", "", err
+		}
+		name = filepath.Base(opts.PlanPath)
+	}
+	shown := gitwork.Printable(name)
+	switch {
+	case strings.TrimSpace(text) == "":
+		return "", "", &Error{"bad_plan", "the plan " + shown + " is empty", "write what is to be done into it"}
+	case len(text) > MaxPlan:
+		return "", "", &Error{"bad_plan", fmt.Sprintf("the plan %s is larger than %d bytes", shown, MaxPlan), "put what it refers to into the repository"}
+	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
+		return "", "", &Error{"bad_plan", "the plan " + shown + " is not UTF-8 text", "save it as a text file"}
+	}
+	return text, name, nil
+}
+
+func planFile(path string) (string, error) {
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return "", &Error{"no_plan", "no such plan: " + gitwork.Printable(path), "name a file on this machine, or give the text with: cove run -p PROMPT"}
+	}
+	if err != nil {
+		return "", fmt.Errorf("read plan: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return "", &Error{"no_plan", gitwork.Printable(path) + " is a folder, not a plan", "name a file in it"}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxPlan+1))
+	if err != nil {
+		return "", fmt.Errorf("read plan: %w", err)
+	}
+	return string(data), nil
+}
+
+// Push sends the plan and the history of the checked-out branch into a sprite and
+// has the job started. When it fails after the job was made, the job is deleted
+// again, with the sprite that was made for it.
+func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
+	plan, name, err := readPlan(opts)
+	if err != nil {
+		return Result{}, err
+	}
+	repo, err := gitwork.Open(ctx, opts.Dir)
+	if err != nil {
+		return Result{}, err
+	}
+	branch, base, err := chooseBase(ctx, repo, opts.Dirty)
+	if err != nil {
+		return Result{}, err
+	}
+	id, err := repo.ID(ctx, base)
+	if err != nil {
+		return Result{}, err
+	}
+	file, err := repo.TempFile("push-")
+	if err != nil {
+		return Result{}, err
+	}
+	defer file.Remove()
+	track := c.track("bundle", 0)
+	bundle, err := repo.Bundle(ctx, file, base, track.at)
+	if err != nil {
+		return Result{}, err
+	}
+	track.done()
+	job, err := c.Jobs.CreateJob(ctx, sprites.JobRequest{
+		Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
+		Repository: repo.Name(), RepoID: id, Branch: branch, Base: base, Author: repo.Author(),
+		TimeoutSec: seconds(opts.Timeout), Interactive: opts.Interactive, Remove: opts.Remove,
+		Config: opts.Config, Include: opts.Include, Env: opts.Env,
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	if err := c.hand(ctx, repo, job, base, file, bundle); err != nil {
+		return Result{}, err
+	}
+	return Result{Job: job.ID, Sprite: job.Sprite, Branch: branch, Base: base}, nil
+}
+
+// seconds rounds up, so that a short timeout does not become none.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// chooseBase applies the policy for changes that are not committed.
+func chooseBase(ctx context.Context, repo *gitwork.Repo, dirty Dirty) (branch, base string, err error) {
+	branch, base, err = repo.Head(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	switch dirty {
+	case DirtyRefuse, "":
+		err = repo.CheckClean(ctx)
+	case DirtyInclude:
+		base, err = repo.Snapshot(ctx, base)
+	case DirtyIgnore:
+	default:
+		err = &Error{"bad_option", fmt.Sprintf("--dirty %s is none of the choices", gitwork.Printable(string(dirty))), "use refuse, include or ignore"}
+	}
+	return branch, base, err
+}
+
+// hand uploads the bundle and starts the job, or undoes what was made.
+func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job, base string, file io.ReadSeeker,
+	bundle gitwork.Bundle) error {
+	err := checkAnswer(job)
+	ref := gitwork.JobRef(job.ID, "base")
+	if err == nil {
+		// The base stays reachable here until it is pulled, also a snapshot.
+		err = repo.SetRef(ctx, ref, base, "")
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		track := c.track("upload", bundle.Size)
+		if err = c.Files.Write(ctx, job.Sprite, job.Upload, track.reader(file), bundle.Size); err == nil {
+			track.done()
+		}
+	}
+	if err == nil {
+		_, err = c.Jobs.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: bundle.SHA256, BundleSize: bundle.Size})
+		if err == nil || c.startedAnyway(ctx, job.ID, err) {
+			return nil
+		}
+	}
+	err = fmt.Errorf("push job %s: %w", gitwork.Printable(job.ID), err)
+	if !jobID.MatchString(job.ID) {
+		return err // there is nothing that could be named
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	if undoErr := c.Jobs.DeleteJob(undo, job.ID, true); undoErr != nil {
+		err = errors.Join(err, fmt.Errorf("and it is still there (cove job rm --force %s): %w", job.ID, undoErr))
+	}
+	return errors.Join(err, repo.DeleteRef(undo, ref))
+}
+
+// startedAnyway tells a lost answer from a refusal: the job may run.
+func (c *Courier) startedAnyway(ctx context.Context, id string, err error) bool {
+	if _, refused := errors.AsType[*sprites.Error](err); refused {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	job, err := c.Jobs.Job(ctx, id)
+	return err == nil && job.State != sprites.JobQueued
+}
+
+// checkAnswer refuses a job that could not be named or filled.
+func checkAnswer(job sprites.Job) error {
+	if !jobID.MatchString(job.ID) {
+		return &Error{Code: "bad_answer", Message: "the server named the job " + gitwork.Printable(job.ID) + ", which is no job id"}
+	}
+	if job.Sprite == "" || job.Upload == "" {
+		return &Error{Code: "bad_answer", Message: "the server did not say where the repository should go"}
+	}
+	return nil
+}
+
+// jobID is what a job is called. Nothing else gets into a path or a ref.
+var jobID = regexp.MustCompile(`^[0-9a-f]{6}$`)

@@ -1,0 +1,340 @@
+package push_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// change is an agent that makes one commit.
+func change(clone repo) {
+	clone.write("README", "hello\nworld\n")
+	clone.write("Jenkinsfile", "evil\n")
+	clone.commit("the job's work")
+}
+
+func options(r repo) push.Options {
+	return push.Options{Dir: r.dir, Plan: "do it", Agent: "shell"}
+}
+
+// pushed pushes, and fails the test if that fails.
+func pushed(t *testing.T, s *server, opts push.Options) push.Result {
+	t.Helper()
+	result, err := s.courier().Push(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func TestPushAndPull(t *testing.T) {
+	r := newRepo(t)
+	base := r.git("rev-parse", "HEAD")
+	plan := filepath.Join(t.TempDir(), "plan.md") // outside the repository
+	if err := os.WriteFile(plan, []byte("# Plan\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, change)
+	c := s.courier()
+	var stages []string
+	c.Progress = func(p push.Progress) {
+		if p.End && p.Done > 0 && (p.Total == 0 || p.Done == p.Total) {
+			stages = append(stages, p.Stage)
+		}
+	}
+	got, err := c.Push(t.Context(), push.Options{Dir: r.dir, PlanPath: plan, Agent: "shell", Timeout: 1500 * time.Millisecond})
+	if want := (push.Result{Job: id, Sprite: "paint", Branch: "main", Base: base}); err != nil || got != want {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	if s.req.Plan != "# Plan\n" || s.req.PlanName != "plan.md" || s.req.Author != (sprites.Person{Name: "Ada", Email: "ada@example.com"}) ||
+		s.req.Repository != filepath.Base(r.dir) || s.req.TimeoutSec != 2 || s.req.Agent != "shell" {
+		t.Errorf("asked for %+v", s.req)
+	}
+	if r.git("rev-parse", "refs/cove/"+id+"/base") != base {
+		t.Error("the base is not kept")
+	}
+	p, err := c.Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Result != push.FastForward || p.Commits != 1 || p.Head != r.git("rev-parse", "main") || p.Ref != "refs/cove/"+id+"/head" || p.Branch != "main" ||
+		len(p.Files) != 2 || len(p.Risky) != 1 || p.Risky[0].Path != "Jenkinsfile" || p.Already {
+		t.Errorf("got %+v", p)
+	}
+	if !slices.Equal(s.pulled, []string{p.Head}) {
+		t.Errorf("the server was told %q", s.pulled)
+	}
+	if !slices.Equal(stages, []string{"bundle", "upload", "download"}) {
+		t.Errorf("progress of %q", stages)
+	}
+	if status := r.git("status", "--porcelain"); status != "" {
+		t.Errorf("not clean: %s", status)
+	}
+	data, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"job":"a3f7b2"`, `"result":"fast-forward"`, `"commits":1`, `"risky":[{"path":"Jenkinsfile","why":`} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("%s is missing in %s", want, data)
+		}
+	}
+	s.fails["/fs/read"] = 404 // the sprite may be gone by now
+	again, err := c.Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+	if err != nil || !again.Already || again.Result != push.FastForward || again.Commits != 1 {
+		t.Errorf("again: %+v, %v", again, err)
+	}
+	left, err := os.ReadDir(filepath.Join(r.dir, ".git/cove/tmp"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+}
+
+func TestPushRefuses(t *testing.T) {
+	r := newRepo(t)
+	s := newServer(t, change)
+	for _, test := range []struct {
+		name string
+		opts push.Options
+		want string
+	}{
+		{"no plan file", push.Options{Dir: r.dir, PlanPath: "/nonexistent/plan.md"}, "no such plan: /nonexistent/plan.md"},
+		{"folder as plan", push.Options{Dir: r.dir, PlanPath: r.dir}, "is a folder"},
+		{"empty plan", push.Options{Dir: r.dir, Plan: " \n"}, "is empty"},
+		{"binary plan", push.Options{Dir: r.dir, Plan: "a\xff"}, "not UTF-8"},
+		{"big plan", push.Options{Dir: r.dir, Plan: strings.Repeat("x", push.MaxPlan+1)}, "larger than"},
+		{"no repository", push.Options{Dir: t.TempDir(), Plan: "x"}, "not in a git repository"},
+		{"bad policy", push.Options{Dir: r.dir, Plan: "x", Dirty: "maybe"}, "refuse, include or ignore"},
+	} {
+		if _, err := s.courier().Push(t.Context(), test.opts); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", test.name, err, test.want)
+		}
+	}
+	if s.job.ID != "" {
+		t.Error("a job was made")
+	}
+}
+
+func TestPushDirty(t *testing.T) {
+	r := newRepo(t)
+	head := r.git("rev-parse", "HEAD")
+	r.write("README", "uncommitted\n")
+	s := newServer(t, func(clone repo) { clone.write("new", "x\n"); clone.commit("work") })
+	opts := options(r)
+	if _, err := s.courier().Push(t.Context(), opts); !errors.Is(err, gitwork.ErrDirty) {
+		t.Errorf("refuse: got %v", err)
+	}
+	opts.Dirty = push.DirtyIgnore
+	if got := pushed(t, s, opts); got.Base != head {
+		t.Errorf("ignore: base is %s", got.Base)
+	}
+	r.git("update-ref", "-d", "refs/cove/"+id+"/base")
+	opts.Dirty = push.DirtyInclude
+	got := pushed(t, s, opts)
+	if got.Base == head || r.git("show", got.Base+":README") != "uncommitted" || r.git("rev-parse", "HEAD") != head {
+		t.Errorf("include: base is %s", got.Base)
+	}
+	r.git("gc", "-q", "--prune=now")
+	r.git("cat-file", "-e", got.Base)
+
+	// The snapshot's files are in the way until they are put aside.
+	p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+	e, ok := errors.AsType[*gitwork.RefusedError](err)
+	if !ok || e.Code != "overlap" || p.Result != push.Kept || len(p.Next) == 0 || !strings.HasPrefix(p.Next[0], "git stash -u && cove pull") {
+		t.Fatalf("got %+v, %v", p, err)
+	}
+	r.git("stash", "-u", "-q")
+	if p, err = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward {
+		t.Errorf("got %+v, %v", p, err)
+	}
+}
+
+// Whatever fails after the job was made, it is deleted again.
+func TestPushUndoes(t *testing.T) {
+	for _, suffix := range []string{"/fs/write", "/start"} {
+		r := newRepo(t)
+		s := newServer(t, change)
+		s.fails[suffix] = 507
+		if _, err := s.courier().Push(t.Context(), options(r)); err == nil {
+			t.Errorf("%s: no error", suffix)
+		}
+		if !s.deleted || r.git("for-each-ref", "refs/cove") != "" {
+			t.Errorf("%s: deleted %v, refs %q", suffix, s.deleted, r.git("for-each-ref", "refs/cove"))
+		}
+		if left, _ := os.ReadDir(filepath.Join(r.dir, ".git/cove/tmp")); len(left) > 0 {
+			t.Errorf("%s: left %v", suffix, left)
+		}
+	}
+}
+
+func TestPullRefuses(t *testing.T) {
+	r := newRepo(t)
+	running := newServer(t, nil)
+	pushed(t, running, options(r))
+	other := newRepo(t)
+	other.git("commit", "-q", "--amend", "-m", "another history")
+	for _, test := range []struct {
+		name string
+		opts push.PullOptions
+		want string
+	}{
+		{"path as job", push.PullOptions{Dir: r.dir, Job: "../../x"}, "bad job id"},
+		{"capitals", push.PullOptions{Dir: r.dir, Job: "A3F7B2"}, "bad job id"},
+		{"line end", push.PullOptions{Dir: r.dir, Job: id + "\n"}, "bad job id"},
+		{"unknown", push.PullOptions{Dir: r.dir, Job: "000000"}, "there is no job 000000"},
+		{"bad choice", push.PullOptions{Dir: r.dir, Job: id, Into: "x"}, "ff, branch or none"},
+		{"not finished", push.PullOptions{Dir: r.dir, Job: id}, "cove pull a3f7b2 --wait 30m"},
+		{"waited in vain", push.PullOptions{Dir: r.dir, Job: id, Wait: 50 * time.Millisecond}, "not finished (running)"},
+	} {
+		_, err := running.courier().Pull(t.Context(), test.opts)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", test.name, err, test.want)
+		}
+	}
+	done := newServer(t, change)
+	r.git("update-ref", "-d", "refs/cove/"+id+"/base")
+	pushed(t, done, options(r))
+	_, err := done.courier().Pull(t.Context(), push.PullOptions{Dir: other.dir, Job: id})
+	if e, ok := errors.AsType[*push.Error](err); !ok || e.Code != "wrong_repository" {
+		t.Errorf("wrong repository: got %v", err)
+	}
+	if len(running.pulled)+len(done.pulled) > 0 {
+		t.Error("something was marked as pulled")
+	}
+}
+
+func TestPullNoChanges(t *testing.T) {
+	r := newRepo(t)
+	s := newServer(t, func(repo) {})
+	base := pushed(t, s, options(r)).Base
+	p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+	if err != nil || p.Result != push.NoChanges || p.Commits != 0 || p.Files == nil || p.Risky == nil {
+		t.Errorf("got %+v, %v", p, err)
+	}
+	if !slices.Equal(s.pulled, []string{base}) {
+		t.Errorf("the server was told %q", s.pulled)
+	}
+}
+
+func TestPullKeeps(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		into   push.Into
+		state  sprites.JobState
+		code   string // of the refusal
+		branch string
+	}{
+		{"none", push.IntoNone, sprites.JobSucceeded, "", "main"},
+		{"branch", push.IntoBranch, sprites.JobSucceeded, "", "cove-" + id},
+		{"failed job", push.IntoFF, sprites.JobFailed, "job_failed", "main"},
+		{"failed job into a branch", push.IntoBranch, sprites.JobTimedOut, "", "cove-" + id},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRepo(t)
+			s := newServer(t, change)
+			base := pushed(t, s, options(r)).Base
+			s.job.State = test.state
+			for range 2 {
+				p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id, Into: test.into})
+				refused, _ := errors.AsType[*gitwork.RefusedError](err)
+				if test.code == "" && err != nil || test.code != "" && (refused == nil || refused.Code != test.code) {
+					t.Fatalf("got %v", err)
+				}
+				if p.Result != push.Kept || p.Branch != test.branch || r.git("rev-parse", p.Ref) != p.Head || r.git("rev-parse", "main") != base {
+					t.Errorf("got %+v", p)
+				}
+			}
+			if test.into == push.IntoBranch && r.git("rev-parse", "cove-"+id) != s.job.Head {
+				t.Error("the branch is not there")
+			}
+			if len(s.pulled) != 2 {
+				t.Errorf("the server was told %q", s.pulled)
+			}
+		})
+	}
+}
+
+func TestPullRejects(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		hurt func(s *server, out string, data []byte) []byte
+	}{
+		{"edited on the server's disk", func(_ *server, _ string, data []byte) []byte { data[len(data)-30] ^= 1; return data }},
+		{"truncated", func(_ *server, _ string, data []byte) []byte { return data[:len(data)/2] }},
+		{"longer", func(_ *server, _ string, data []byte) []byte { return append(data, data...) }},
+		{"no bundle for the commits", func(s *server, _ string, data []byte) []byte { s.job.Bundle = sprites.Artifact{}; return data }},
+		{"another head in the record", func(s *server, _ string, data []byte) []byte { s.job.Head = strings.Repeat("1", 40); return data }},
+		{"an option as head", func(s *server, _ string, data []byte) []byte { s.job.Head = "--all"; return data }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRepo(t)
+			s := newServer(t, change)
+			pushed(t, s, options(r))
+			out := filepath.Join(s.files, "out.bundle")
+			data, err := os.ReadFile(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(out, test.hurt(s, out, data), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			before := r.git("for-each-ref") + r.git("status", "--porcelain")
+			p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+			e, ok := errors.AsType[*gitwork.RejectedError](err)
+			if !ok || e.ExitCode() != 5 || p.Result != push.Rejected {
+				t.Errorf("got %+v, %v", p, err)
+			}
+			if after := r.git("for-each-ref") + r.git("status", "--porcelain"); after != before || len(s.pulled) > 0 {
+				t.Errorf("changed: %s, told: %q", after, s.pulled)
+			}
+		})
+	}
+}
+
+// Two jobs of one base: the first is fast-forwarded, the second kept, and the
+// printed command merges it.
+func TestSecondJobIsKept(t *testing.T) {
+	r := newRepo(t)
+	s := newServer(t, change)
+	pushed(t, s, options(r))
+	r.write("mine", "x\n")
+	r.commit("meanwhile")
+	p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+	e, ok := errors.AsType[*gitwork.RefusedError](err)
+	if !ok || e.Code != "branch_moved" || !e.Merges || p.Result != push.Kept || len(p.Next) < 3 || len(s.pulled) != 1 {
+		t.Fatalf("got %+v, %v", p, err)
+	}
+	r.git("merge", "-q", "--no-edit", p.Ref)
+	if p, err = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward || !p.Already {
+		t.Errorf("after the merge: %+v, %v", p, err)
+	}
+}
+
+// What the agent left uncommitted comes on a ref of its own.
+func TestPullLeftover(t *testing.T) {
+	r := newRepo(t)
+	var clone repo
+	s := newServer(t, func(c repo) { clone = c; change(c) })
+	pushed(t, s, options(r))
+	clone.write("left", "x\n")
+	left := clone.commit("left uncommitted")
+	clone.git("update-ref", "refs/cove/"+id+"/leftover", left)
+	out := filepath.Join(s.files, "out.bundle")
+	clone.git("bundle", "create", "-q", out, s.job.Ref, "refs/cove/"+id+"/leftover", "^"+s.job.Base)
+	s.job.Leftover = left
+	s.record(out)
+	p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+	if err != nil || p.Result != push.FastForward || p.Leftover == nil || p.Leftover.SHA != left || len(p.Leftover.Files) != 1 ||
+		r.git("rev-parse", p.Leftover.Ref) != left || r.git("rev-parse", "main") != p.Head || len(p.Messages) != 1 {
+		t.Errorf("got %+v, %v", p, err)
+	}
+}
