@@ -5,7 +5,7 @@
 // A job's folder holds:
 //
 //	job.json      sprites.JobSpec, written before Run
-//	lock          flock of the supervisor at work
+//	lock          flock of the supervisor at work, with its process number
 //	events.jsonl  the log: a sprites.JobEvent a line, numbered from 1
 //	output.log    what the agent printed, both streams, unchanged
 //	end.json      sprites.JobEnd, written once, last
@@ -68,6 +68,9 @@ func open(dir string) (*job, error) {
 		return nil, err
 	}
 	if err := takeLock(lock); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	if err := sign(lock); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	j := &job{dir: dir, lock: lock}

@@ -1,0 +1,85 @@
+// Cove-guest is the program inside every sandbox: its first process, and the
+// supervisor of a job.
+//
+//	cove-guest init                    be the first process; the boot configuration is on stdin
+//	cove-guest job run DIR             carry out the job described in DIR
+//	cove-guest job follow DIR FROM     print the job's events from number FROM on, until its end
+//	cove-guest job stop DIR            tell the job's supervisor to stop the agent and collect
+//	cove-guest job finalize DIR REASON end a job whose supervisor is gone
+//	cove-guest version
+//
+// It exits with 2 on wrong usage, 1 on an error, and a job with its own code.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/guest/supervise"
+	"github.com/cove-dev/cove/sprites"
+)
+
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job stop DIR | job finalize DIR REASON | version")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cove-guest:", err)
+	}
+	os.Exit(exitCode(err))
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	command := ""
+	if len(args) > 0 {
+		command, args = args[0], args[1:]
+	}
+	switch {
+	case command == "init" && len(args) == 0:
+		return guest.Init(ctx, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	case command == "version" && len(args) == 0:
+		_, err := fmt.Fprintln(stdout, "cove-guest", sprites.Version)
+		return err
+	case command == "job" && len(args) > 1:
+		return job(ctx, args[0], args[1:], stdout)
+	}
+	return errUsage
+}
+
+func job(ctx context.Context, verb string, args []string, stdout io.Writer) error {
+	switch {
+	case verb == "run" && len(args) == 1:
+		return supervise.Run(ctx, args[0])
+	case verb == "follow" && len(args) == 2:
+		from, err := strconv.ParseInt(args[1], 10, 64)
+		if err != nil {
+			return errUsage
+		}
+		return supervise.Follow(ctx, stdout, args[0], from)
+	case verb == "stop" && len(args) == 1:
+		return supervise.Stop(args[0])
+	case verb == "finalize" && len(args) == 2:
+		return supervise.Finalize(ctx, args[0], args[1])
+	}
+	return errUsage
+}
+
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		return 2
+	}
+	return supervise.ExitCode(err)
+}

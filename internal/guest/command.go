@@ -1,0 +1,203 @@
+package guest
+
+import (
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cove-dev/cove/internal/boot"
+)
+
+// command is what a caller asks to be run (protocol section 3.1).
+type command struct {
+	path    string // as asked for: a name to look up, or a path
+	argv    []string
+	env     []string
+	dir     string
+	user    account
+	tty     bool
+	stdin   bool
+	rows    uint16
+	cols    uint16
+	maxRun  time.Duration // on its own after the last client left; 0: for ever
+	timeout time.Duration // of running time; 0: none
+	grace   time.Duration // between TERM and force
+}
+
+// goBin is where Go's own installation lies, if there is one.
+const goBin = "/usr/local/go/bin"
+
+// parseCommand reads a command from a query.
+func (s *Server) parseCommand(q url.Values) (*command, error) {
+	c := &command{argv: append(q["cmd"], q["cmd[]"]...), path: q.Get("path")}
+	if len(c.argv) == 0 {
+		if c.path == "" {
+			return nil, badRequest("cmd is missing: what to run.")
+		}
+		c.argv = []string{c.path}
+	}
+	if c.path == "" {
+		c.path = c.argv[0]
+	}
+	if err := c.parseOptions(q); err != nil {
+		return nil, err
+	}
+	name := q.Get("user")
+	if name == "" {
+		name = s.User
+	}
+	var ok bool
+	if c.user, ok = s.accounts.lookup(name); !ok {
+		return nil, badRequest("There is no user %q here.", name)
+	}
+	if c.dir = q.Get("dir"); c.dir == "" {
+		c.dir = s.Workdir
+	} else if !filepath.IsAbs(c.dir) {
+		c.dir = filepath.Join(s.Workdir, c.dir)
+	}
+	for _, text := range append([]string{c.path, c.dir}, c.argv...) {
+		if strings.ContainsRune(text, 0) {
+			return nil, badRequest("A NUL can't be part of a command.")
+		}
+	}
+	return c, s.environment(c, q["env"])
+}
+
+func (c *command) parseOptions(q url.Values) error {
+	var err error
+	if c.tty, err = boolean(q, "tty", false); err != nil {
+		return err
+	}
+	if c.stdin, err = boolean(q, "stdin", c.tty); err != nil {
+		return err
+	}
+	if c.rows, err = size(q, "rows", 24); err != nil {
+		return err
+	}
+	if c.cols, err = size(q, "cols", 80); err != nil {
+		return err
+	}
+	maxRun := 10 * time.Second
+	if c.tty {
+		maxRun = 0
+	}
+	if c.maxRun, err = duration(q, "max_run_after_disconnect", maxRun); err != nil {
+		return err
+	}
+	if c.timeout, err = duration(q, "timeout", 0); err != nil {
+		return err
+	}
+	c.grace, err = duration(q, "grace", 10*time.Second)
+	return err
+}
+
+func size(q url.Values, key string, missing uint16) (uint16, error) {
+	text := q.Get(key)
+	if text == "" || text == "0" {
+		return missing, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0, badRequest("%s must be a number of characters, not %q.", key, text)
+	}
+	return uint16(n), nil
+}
+
+// environment lays the caller's variables over the sprite's, and those over a
+// login's.
+func (s *Server) environment(c *command, given []string) error {
+	path := boot.BinDir + ":" + filepath.Join(c.user.home, ".local/bin")
+	if _, err := os.Stat(goBin); err == nil {
+		path += ":" + goBin
+	}
+	term := "dumb"
+	if c.tty {
+		term = "xterm-256color"
+	}
+	env := []string{
+		"PATH=" + path + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=" + c.user.home,
+		"USER=" + c.user.name,
+		"LOGNAME=" + c.user.name,
+		"SHELL=" + c.user.shell,
+		"LANG=C.UTF-8",
+		"TERM=" + term,
+	}
+	at := make(map[string]int, len(env)+len(s.Env)+len(given))
+	for i, pair := range env {
+		key, _, _ := strings.Cut(pair, "=")
+		at[key] = i
+	}
+	set := func(key, pair string) {
+		if i, ok := at[key]; ok {
+			env[i] = pair
+		} else {
+			at[key] = len(env)
+			env = append(env, pair)
+		}
+	}
+	for key, value := range s.Env {
+		set(key, key+"="+value)
+	}
+	for _, pair := range given {
+		key, _, ok := strings.Cut(pair, "=")
+		if !ok || key == "" || strings.ContainsRune(pair, 0) {
+			return badRequest("env must be KEY=VALUE, not %q.", pair)
+		}
+		set(key, pair)
+	}
+	c.env = env
+	return nil
+}
+
+// find looks the command's program up as a shell would: a name in PATH, a path
+// below the working directory.
+func (c *command) find() (string, error) {
+	if strings.Contains(c.path, "/") {
+		if filepath.IsAbs(c.path) {
+			return c.path, nil
+		}
+		return filepath.Join(c.dir, c.path), nil
+	}
+	if c.path == "" {
+		return "", syscall.ENOENT
+	}
+	var search string
+	for _, pair := range c.env {
+		if value, ok := strings.CutPrefix(pair, "PATH="); ok {
+			search = value
+		}
+	}
+	found := error(syscall.ENOENT)
+	for _, dir := range filepath.SplitList(search) {
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(c.dir, dir)
+		}
+		full := dir + "/" + c.path
+		var st syscall.Stat_t
+		if syscall.Stat(full, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+			continue
+		}
+		if st.Mode&0o111 != 0 {
+			return full, nil
+		}
+		found = syscall.EACCES
+	}
+	return "", found
+}
+
+// maxShown is how much of a command line is shown in lists.
+const maxShown = 4096
+
+// String is the command line, for lists.
+func (c *command) String() string {
+	text := strings.Join(append([]string{c.path}, c.argv[1:]...), " ")
+	if len(text) > maxShown {
+		text = strings.ToValidUTF8(text[:maxShown], "") + "…"
+	}
+	return text
+}

@@ -1,0 +1,356 @@
+package guest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// getExec runs a command on a WebSocket, attaches to one if an id is given, or,
+// without a WebSocket, lists the running ones.
+func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
+	if !isUpgrade(r) {
+		return s.listSessions(w)
+	}
+	q := r.URL.Query()
+	if id := cmp.Or(q.Get("id"), q.Get("session_id")); id != "" {
+		return s.attach(w, r, id, q)
+	}
+	cmd, err := s.parseCommand(q)
+	if err != nil {
+		return err
+	}
+	sess, err := s.newSession(cmd)
+	if err != nil {
+		return err
+	}
+	s.wg.Add(1)
+	defer s.wg.Done()
+	c, err := s.newClient(w, r)
+	if err != nil {
+		s.finished(sess)
+		s.forget(sess)
+		return nil // answered
+	}
+	defer c.drop()
+	c.mu.Lock()
+	err = c.info(sess, true)
+	c.mu.Unlock()
+	if err != nil {
+		s.finished(sess)
+		s.forget(sess)
+		return nil // gone before it began
+	}
+	sess.start(c)
+	defer sess.detach(c)
+	c.serve(sess, cmd.stdin)
+	return nil
+}
+
+func (s *Server) listSessions(w http.ResponseWriter) error {
+	s.mu.Lock()
+	all := make([]*session, 0, len(s.sessions))
+	for _, sess := range s.sessions {
+		all = append(all, sess)
+	}
+	s.mu.Unlock()
+	list := sprites.SessionList{Count: len(all), Sessions: make([]sprites.Session, 0, len(all))}
+	for _, sess := range all {
+		list.Sessions = append(list.Sessions, sess.describe())
+	}
+	slices.SortFunc(list.Sessions, func(a, b sprites.Session) int { return a.Created.Compare(b.Created) })
+	return respond(w, list)
+}
+
+// getSession attaches to a session, or describes it.
+func (s *Server) getSession(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if isUpgrade(r) {
+		return s.attach(w, r, id, r.URL.Query())
+	}
+	sess, err := s.session(id)
+	if err != nil {
+		return err
+	}
+	return respond(w, sess.describe())
+}
+
+func (s *Server) attach(w http.ResponseWriter, r *http.Request, id string, q url.Values) error {
+	sess, err := s.session(id)
+	if err != nil {
+		return err
+	}
+	stdin, err := boolean(q, "stdin", true)
+	if err != nil {
+		return err
+	}
+	s.wg.Add(1)
+	defer s.wg.Done()
+	c, err := s.newClient(w, r)
+	if err != nil {
+		return nil // answered
+	}
+	defer c.drop()
+	if err := c.join(sess); err != nil {
+		return nil // told on the socket
+	}
+	defer sess.detach(c)
+	c.serve(sess, stdin)
+	return nil
+}
+
+// join attaches the client: session_info, the output so far, then what comes.
+func (c *wsClient) join(s *session) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.info(s, false); err != nil {
+		return err
+	}
+	frames, err := s.attach(c)
+	if err != nil {
+		_ = c.conn.Close(ttyFailed, err.Error()) // it has gone itself
+		return err
+	}
+	for _, frame := range frames {
+		if err := c.send(frame, s.cmd.tty); err != nil {
+			s.detach(c)
+			return err
+		}
+	}
+	return nil
+}
+
+// postKill sends a signal and, unless timeout is 0, sees to it that the session
+// ends: after timeout by force (section 3.10).
+func (s *Server) postKill(w http.ResponseWriter, r *http.Request) error {
+	sess, err := s.killable(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	var body struct{ Signal, Timeout string }
+	if err := readJSON(r, &body); err != nil {
+		return err
+	}
+	q := r.URL.Query()
+	sig, err := parseSignal(cmp.Or(q.Get("signal"), body.Signal, "TERM"))
+	if err != nil {
+		return badRequest("%v.", err)
+	}
+	if q.Get("timeout") == "" && body.Timeout != "" {
+		q.Set("timeout", body.Timeout)
+	}
+	timeout, err := duration(q, "timeout", 10*time.Second)
+	if err != nil {
+		return err
+	}
+	s.wg.Add(1)
+	defer s.wg.Done()
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	rc := http.NewResponseController(w)
+	emit := func(e sprites.KillEvent) {
+		if data, err := json.Marshal(e); err == nil {
+			_, _ = w.Write(append(data, '\n')) // who asked has gone: it is done all the same
+			_ = rc.Flush()
+		}
+	}
+	sess.kill(sig, timeout, emit)
+	return nil
+}
+
+// kill sends a signal and reports what becomes of it. With a timeout everything
+// of the session has ended when it returns.
+func (s *session) kill(sig syscall.Signal, timeout time.Duration, emit func(sprites.KillEvent)) {
+	s.mu.Lock()
+	proc := s.proc
+	s.mu.Unlock()
+	if proc == nil {
+		emit(sprites.KillEvent{Type: "error", Message: "the command is about to start"})
+		return
+	}
+	name := "SIG" + signalName(sig)
+	if err := s.signal(sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		emit(sprites.KillEvent{Type: "error", Message: err.Error()})
+	} else {
+		emit(sprites.KillEvent{Type: "signal", Message: "sent " + name, Signal: name, PID: proc.pid})
+	}
+	if timeout == 0 {
+		emit(sprites.KillEvent{Type: "complete"})
+		return
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	deadline := time.Now().Add(timeout)
+	select {
+	case <-proc.exited:
+		emit(sprites.KillEvent{Type: "exited", Message: "the command has ended"})
+	case <-timer.C:
+		emit(sprites.KillEvent{Type: "timeout", Message: "still alive after " + timeout.String()})
+	case <-s.srv.closing:
+	}
+	// The rest of the time is for descendants.
+	forced, err := s.finish(time.Until(deadline))
+	switch {
+	case err != nil:
+		emit(sprites.KillEvent{Type: "error", Message: err.Error()})
+	case forced:
+		emit(sprites.KillEvent{Type: "killed", Message: "sent SIGKILL"})
+	}
+	complete := sprites.KillEvent{Type: "complete"}
+	select {
+	case <-s.ended:
+		s.mu.Lock()
+		code := s.code
+		s.mu.Unlock()
+		complete.ExitCode = &code
+	case <-time.After(time.Second): // a process that the kernel won't let go
+	}
+	emit(complete)
+}
+
+// finish ends what is left of the session, with TERM if there is time, and
+// reports whether force was needed.
+func (s *session) finish(grace time.Duration) (forced bool, err error) {
+	if grace > 0 && s.terminate(context.Background(), grace) {
+		return false, nil
+	}
+	if pids, err := s.group.procs(); err != nil || len(pids) == 0 {
+		return false, err
+	}
+	return true, s.end(context.Background(), 0)
+}
+
+// postExec runs a command over plain HTTP (sections 3.11 and 17.5).
+func (s *Server) postExec(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	if tty, err := boolean(q, "tty", false); err != nil || tty {
+		return badRequest("A terminal needs a WebSocket.")
+	}
+	if q.Get("id") != "" || q.Get("session_id") != "" {
+		return badRequest("Attaching needs a WebSocket.")
+	}
+	cmd, err := s.parseCommand(q)
+	if err != nil {
+		return err
+	}
+	sess, err := s.newSession(cmd)
+	if err != nil {
+		return err
+	}
+	s.wg.Add(1)
+	defer s.wg.Done()
+	c := &postClient{w: w, rc: http.NewResponseController(w), done: make(chan struct{})}
+	_ = c.rc.EnableFullDuplex() // HTTP/2 has it always
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.WriteHeader(http.StatusOK)
+	_ = c.rc.Flush() // who has gone is noticed below
+	sess.start(c)
+	var input sync.WaitGroup
+	if cmd.stdin {
+		input.Go(func() { sess.feedBody(r.Body) })
+	}
+	select {
+	case <-c.done:
+	case <-r.Context().Done():
+	}
+	sess.detach(c)
+	c.leave()
+	_ = c.rc.SetReadDeadline(time.Unix(1, 0)) // for input that nobody wants any more
+	input.Wait()
+	return nil
+}
+
+// feedBody streams a request's body to the command's input.
+func (s *session) feedBody(body io.Reader) {
+	defer s.closeInput()
+	bufp := chunks.Get().(*[chunk + 1]byte)
+	defer chunks.Put(bufp)
+	wanted := true
+	for {
+		n, err := body.Read(bufp[:])
+		if n > 0 && wanted {
+			wanted = s.write(bufp[:n]) == nil
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// postClient is a client of POST /v1/exec. Such clients take what they read at
+// once for one frame, so frames are small, each is one write, and a pause follows.
+type postClient struct {
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	done chan struct{} // closed at the end
+	once sync.Once
+
+	mu   sync.Mutex
+	gone bool
+}
+
+const (
+	postFrame = 4000
+	postPause = 10 * time.Millisecond
+)
+
+func (c *postClient) output(frame []byte, _ bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var buf [postFrame]byte
+	buf[0] = frame[0]
+	for p := frame[1:]; len(p) > 0; {
+		n := copy(buf[1:], p)
+		p = p[n:]
+		if err := c.send(buf[:1+n]); err != nil {
+			return err
+		}
+		time.Sleep(postPause)
+	}
+	return nil
+}
+
+func (c *postClient) send(frame []byte) error {
+	if c.gone {
+		return http.ErrHandlerTimeout
+	}
+	if _, err := c.w.Write(frame); err != nil {
+		return err
+	}
+	return c.rc.Flush()
+}
+
+func (c *postClient) exit(code int, _ string, _ bool) {
+	c.mu.Lock()
+	_ = c.send([]byte{byte(sprites.StreamExit), byte(code)}) // it has gone itself
+	c.mu.Unlock()
+	c.once.Do(func() { close(c.done) })
+}
+
+// leave keeps others from writing after the handler has returned.
+func (c *postClient) leave() {
+	c.mu.Lock()
+	c.gone = true
+	c.mu.Unlock()
+}
+
+func (c *postClient) crowded(bool) {} // its frames are slow by themselves
+
+func (c *postClient) drop() {
+	select {
+	case <-c.done: // all is said
+		return
+	default:
+	}
+	_ = c.rc.SetWriteDeadline(time.Unix(1, 0))
+	c.once.Do(func() { close(c.done) })
+}

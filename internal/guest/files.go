@@ -1,0 +1,439 @@
+package guest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// blocks are the buffers that files are streamed through. Reading and writing
+// them by hand keeps net/http from sendfile, which is slow in gVisor.
+var blocks = sync.Pool{New: func() any { return new([256 << 10]byte) }}
+
+// fileCall is what the calls of the /fs family have in common: paths may be
+// relative to workingDir, and without asRoot they act with the rights of the
+// sprite's user.
+type fileCall struct {
+	Path       string `json:"path"`
+	Source     string `json:"source"`
+	Dest       string `json:"dest"`
+	WorkingDir string `json:"workingDir"`
+	AsRoot     bool   `json:"asRoot"`
+	Recursive  *bool  `json:"recursive"`
+
+	user account
+}
+
+// parseFile reads the query of a call.
+func (s *Server) parseFile(q url.Values) (*fileCall, error) {
+	f := &fileCall{Path: q.Get("path"), WorkingDir: q.Get("workingDir")}
+	var err error
+	if f.AsRoot, err = boolean(q, "asRoot", false); err != nil {
+		return nil, err
+	}
+	if text := q.Get("recursive"); text != "" {
+		yes, err := boolean(q, "recursive", false)
+		if err != nil {
+			return nil, err
+		}
+		f.Recursive = &yes
+	}
+	return f, s.completeFile(f)
+}
+
+// completeFile finds the user and makes the paths absolute.
+func (s *Server) completeFile(f *fileCall) error {
+	name := s.User
+	if f.AsRoot {
+		name = "0"
+	}
+	var ok bool
+	if f.user, ok = s.accounts.lookup(name); !ok {
+		return fmt.Errorf("there is no user %q", name)
+	}
+	dir := f.WorkingDir
+	if dir == "" {
+		dir = s.Workdir
+	} else if !filepath.IsAbs(dir) {
+		dir = s.Workdir + "/" + dir
+	}
+	for _, p := range []*string{&f.Path, &f.Source, &f.Dest} {
+		if *p != "" {
+			*p = absolute(dir, *p)
+		}
+	}
+	return nil
+}
+
+// absolute joins paths as the kernel reads them: "a/.." is where the parent of a
+// leads if a is a link, so only what is surely the same is cleaned.
+func absolute(dir, name string) string {
+	if !strings.HasPrefix(name, "/") {
+		name = dir + "/" + name
+	}
+	if strings.Contains(name, "..") {
+		return name
+	}
+	return path.Clean(name)
+}
+
+// need complains about a missing path.
+func need(name, value string) error {
+	if value == "" {
+		return &fileError{name, badRequestFile(name + " is missing")}
+	}
+	return nil
+}
+
+func badRequestFile(text string) error {
+	return failure(http.StatusBadRequest, "EINVAL", text)
+}
+
+func (f *fileCall) recursive(missing bool) bool {
+	if f.Recursive == nil {
+		return missing
+	}
+	return *f.Recursive
+}
+
+// do runs fn as the call's user, and gives its error the path.
+func (f *fileCall) do(name string, fn func() error) error {
+	if err := as(f.user, fn); err != nil {
+		return &fileError{name, err}
+	}
+	return nil
+}
+
+// getRead streams a file, or the bytes from start up to end of it.
+func (s *Server) getRead(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	f, err := s.parseFile(q)
+	if err != nil {
+		return err
+	}
+	if err := need("path", f.Path); err != nil {
+		return err
+	}
+	start, err1 := position(q, "start", 0)
+	end, err2 := position(q, "end", -1)
+	if err := errors.Join(err1, err2); err != nil {
+		return &fileError{f.Path, badRequestFile(err.Error())}
+	}
+	var file *os.File
+	var st fs.FileInfo
+	err = f.do(f.Path, func() error {
+		// Without waiting, lest a FIFO keep us here for ever.
+		file, err = os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if st, err = file.Stat(); err != nil {
+		return &fileError{f.Path, err}
+	}
+	switch {
+	case st.IsDir():
+		return &fileError{f.Path, syscall.EISDIR}
+	case !st.Mode().IsRegular():
+		return &fileError{f.Path, badRequestFile("not a regular file")}
+	}
+	if start > 0 {
+		if _, err := file.Seek(start, io.SeekStart); err != nil {
+			return &fileError{f.Path, err}
+		}
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("X-Cove-Mode", modeText(st.Mode()))
+	h.Set("X-Cove-Mtime", st.ModTime().UTC().Format("2006-01-02T15:04:05.999999999Z07:00"))
+	if st.Size() == 0 {
+		// Files such as those of /proc don't say how long they are.
+		if end < 0 {
+			end = 1 << 62
+		}
+		return sendFile(w, file, max(end-start, 0), false)
+	}
+	if end < 0 || end > st.Size() {
+		end = st.Size()
+	}
+	size := max(end-start, 0)
+	h.Set("Content-Length", strconv.FormatInt(size, 10))
+	return sendFile(w, file, size, true)
+}
+
+// position reads a byte position of a query.
+func position(q url.Values, key string, missing int64) (int64, error) {
+	text := q.Get(key)
+	if text == "" {
+		return missing, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%s must be a position, not %q", key, text)
+	}
+	return n, nil
+}
+
+// sendFile streams at most left bytes. If exactly as many were promised, a file
+// that turns out shorter cuts the connection: the caller must see it.
+func sendFile(w http.ResponseWriter, file *os.File, left int64, exact bool) error {
+	block := blocks.Get().(*[256 << 10]byte)
+	defer blocks.Put(block)
+	for left > 0 {
+		n, err := file.Read(block[:min(left, int64(len(block)))])
+		if n > 0 {
+			left -= int64(n)
+			if _, err := w.Write(block[:n]); err != nil {
+				return nil // the caller has gone
+			}
+		}
+		if errors.Is(err, io.EOF) && !exact {
+			return nil
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	return nil
+}
+
+// maxEntries bounds a listing.
+const maxEntries = 200_000
+
+// getList lists a folder. The listing of a file is the file; with stat=true, an
+// extension, the listing of anything is itself, a link not followed.
+func (s *Server) getList(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	f, err := s.parseFile(q)
+	if err != nil {
+		return err
+	}
+	if f.Path == "" {
+		f.Path = absolute(s.Workdir, cmp.Or(q.Get("workingDir"), "."))
+	}
+	stat, err := boolean(q, "stat", false)
+	if err != nil {
+		return err
+	}
+	pattern := q.Get("pattern")
+	if !doublestar.ValidatePattern(pattern) {
+		return &fileError{f.Path, badRequestFile("the pattern can't be read")}
+	}
+	list := sprites.ListFiles{Path: f.Path, Entries: []sprites.Entry{}}
+	err = f.do(f.Path, func() error {
+		if stat {
+			st, err := os.Lstat(f.Path)
+			if err != nil {
+				return err
+			}
+			list.Entries = append(list.Entries, entry(f.Path, st))
+			return nil
+		}
+		list.Entries, err = listFiles(f.Path, pattern, f.recursive(false))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	list.Count = len(list.Entries)
+	return respond(w, list)
+}
+
+func listFiles(name, pattern string, recursive bool) ([]sprites.Entry, error) {
+	st, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		st, err = os.Lstat(name) // a link to nothing is something
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !st.IsDir() {
+		return []sprites.Entry{entry(name, st)}, nil
+	}
+	w := &walk{root: name, pattern: pattern, recursive: recursive, entries: []sprites.Entry{}}
+	err = w.folder(name)
+	return w.entries, err
+}
+
+// walk gathers a listing.
+type walk struct {
+	root      string
+	pattern   string
+	recursive bool
+	entries   []sprites.Entry
+}
+
+func (w *walk) folder(dir string) error {
+	children, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, d := range children {
+		full := path.Join(dir, d.Name())
+		st, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // gone meanwhile
+		} else if err != nil {
+			return err
+		}
+		if w.matches(full) {
+			w.entries = append(w.entries, entry(full, st))
+			if len(w.entries) > maxEntries {
+				return badRequestFile(fmt.Sprintf("more than %d entries: list less at once", maxEntries))
+			}
+		}
+		if w.recursive && st.IsDir() {
+			err := w.folder(full)
+			if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// matches matches a pattern with a slash against the path below the listed
+// folder, and one without against the name.
+func (w *walk) matches(full string) bool {
+	if w.pattern == "" {
+		return true
+	}
+	name := path.Base(full)
+	if strings.Contains(w.pattern, "/") {
+		name = strings.TrimPrefix(strings.TrimPrefix(full, path.Clean(w.root)), "/")
+	}
+	return doublestar.MatchUnvalidated(w.pattern, name)
+}
+
+func entry(full string, st fs.FileInfo) sprites.Entry {
+	e := sprites.Entry{
+		Name:    path.Base(full),
+		Path:    full,
+		Type:    "other",
+		Size:    st.Size(),
+		Mode:    modeText(st.Mode()),
+		ModTime: st.ModTime().UTC(),
+		IsDir:   st.IsDir(),
+	}
+	switch st.Mode().Type() {
+	case 0:
+		e.Type = "file"
+	case fs.ModeDir:
+		e.Type = "directory"
+	case fs.ModeSymlink:
+		e.Type = "symlink"
+		e.Target, _ = os.Readlink(full) // empty when it has just gone
+	}
+	return e
+}
+
+// modeText is a mode's permission bits, with setuid, setgid and sticky, as four
+// octal digits.
+func modeText(m fs.FileMode) string {
+	return fmt.Sprintf("%04o", unixMode(m))
+}
+
+func unixMode(m fs.FileMode) uint32 {
+	bits := uint32(m.Perm())
+	for _, b := range specialBits {
+		if m&b.mode != 0 {
+			bits |= b.unix
+		}
+	}
+	return bits
+}
+
+var specialBits = []struct {
+	mode fs.FileMode
+	unix uint32
+}{{fs.ModeSetuid, syscall.S_ISUID}, {fs.ModeSetgid, syscall.S_ISGID}, {fs.ModeSticky, syscall.S_ISVTX}}
+
+// parseMode reads permission bits in octal.
+func parseMode(text string) (uint32, error) {
+	n, err := strconv.ParseUint(text, 8, 32)
+	if err != nil || n > 0o7777 {
+		return 0, badRequestFile(fmt.Sprintf("mode must be octal, such as 0644, not %q", text))
+	}
+	return uint32(n), nil
+}
+
+// deleteFile removes a file or an empty folder; with recursive a folder and all
+// in it. Of what was in it the answer names nothing.
+func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
+	f, err := s.bodyCall(r, nil)
+	if err != nil {
+		return err
+	}
+	if err := need("path", f.Path); err != nil {
+		return err
+	}
+	if slices.Contains([]string{".", "..", "/"}, path.Base(f.Path)) {
+		return &fileError{f.Path, syscall.EINVAL}
+	}
+	err = f.do(f.Path, func() error {
+		if !f.recursive(false) {
+			return os.Remove(f.Path)
+		}
+		if _, err := os.Lstat(f.Path); err != nil {
+			return err
+		}
+		return os.RemoveAll(f.Path)
+	})
+	if err != nil {
+		return err
+	}
+	return respond(w, struct {
+		Deleted []string `json:"deleted"`
+		Count   int      `json:"count"`
+	}{[]string{f.Path}, 1})
+}
+
+// bodyCall reads a call's JSON body, over which its query goes. v gets the body,
+// too, if it is not nil.
+func (s *Server) bodyCall(r *http.Request, v any) (*fileCall, error) {
+	body := &sprites.RawJSON{}
+	if err := readJSON(r, body); err != nil {
+		return nil, &fileError{r.URL.Path, badRequestFile(err.Error())}
+	}
+	f := &fileCall{}
+	for _, target := range []any{f, v} {
+		if err := decode(*body, target); err != nil {
+			return nil, &fileError{r.URL.Path, badRequestFile(err.Error())}
+		}
+	}
+	q := r.URL.Query()
+	f.Path = cmp.Or(q.Get("path"), f.Path)
+	f.WorkingDir = cmp.Or(q.Get("workingDir"), f.WorkingDir)
+	for key, set := range map[string]func(bool){
+		"recursive": func(yes bool) { f.Recursive = &yes },
+		"asRoot":    func(yes bool) { f.AsRoot = yes },
+	} {
+		if q.Get(key) == "" {
+			continue
+		}
+		yes, err := boolean(q, key, false)
+		if err != nil {
+			return nil, err
+		}
+		set(yes)
+	}
+	return f, s.completeFile(f)
+}

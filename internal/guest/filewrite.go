@@ -1,0 +1,208 @@
+package guest
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// putWrite writes a file from the request's body. The bytes go into a new file
+// beside it, which takes its place when all have come: a failed or cut upload
+// leaves the old file, and readers see one or the other. It is not synced, as
+// writes of programs aren't: it is safe from the sandbox's death, since the
+// kernel outside holds it, but not from the machine's.
+//
+// A link is followed. Without a mode an existing file keeps its own, without
+// setuid and setgid. The new file is the user's; written with asRoot, an existing
+// file keeps its owner. A file that may be written, in a folder that may not, is
+// refused: there is no safe way.
+func (s *Server) putWrite(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	f, err := s.parseFile(q)
+	if err != nil {
+		return err
+	}
+	if err := need("path", f.Path); err != nil {
+		return err
+	}
+	parents := true
+	for _, key := range []string{"mkdirParents", "mkdir"} {
+		if q.Get(key) != "" {
+			if parents, err = boolean(q, key, true); err != nil {
+				return err
+			}
+		}
+	}
+	u := &upload{call: f, parents: parents}
+	if text := q.Get("mode"); text != "" {
+		if u.mode, err = parseMode(text); err != nil {
+			return &fileError{f.Path, err}
+		}
+		u.moded = true
+	}
+	if err := f.do(f.Path, u.begin); err != nil {
+		return err
+	}
+	size, err := u.copy(r.Body)
+	if err == nil {
+		err = as(f.user, u.commit)
+	}
+	if err != nil {
+		u.abort()
+		return &fileError{f.Path, err}
+	}
+	return respond(w, sprites.WriteResult{Path: f.Path, Size: size, Mode: fmt.Sprintf("%04o", u.mode)})
+}
+
+// upload is a file being written.
+type upload struct {
+	call    *fileCall
+	parents bool
+	mode    uint32
+	moded   bool // mode was asked for
+
+	target string // the file itself, where links lead
+	temp   string
+	file   *os.File
+	owner  *syscall.Stat_t // of the existing file, if it is to be kept
+}
+
+// begin prepares the new file; it runs as the user.
+func (u *upload) begin() error {
+	var err error
+	if u.target, err = followLinks(u.call.Path); err != nil {
+		return err
+	}
+	dir := path.Dir(u.target)
+	st, err := os.Stat(u.target)
+	switch {
+	case err == nil:
+		if err := u.replace(st); err != nil {
+			return err
+		}
+	case errors.Is(err, fs.ErrNotExist):
+		if !u.moded {
+			u.mode = 0o644
+		}
+		if u.parents {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+		}
+	default:
+		return err
+	}
+	u.temp = path.Join(dir, ".cove-"+rand.Text()+".tmp")
+	u.file, err = os.OpenFile(u.temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	return err
+}
+
+// replace looks at the file that is there.
+func (u *upload) replace(st fs.FileInfo) error {
+	if st.IsDir() {
+		return syscall.EISDIR
+	}
+	if !st.Mode().IsRegular() {
+		return badRequestFile("not a regular file")
+	}
+	// Whoever may rename in the folder could replace a file without being
+	// allowed to write it; this is a write.
+	old, err := os.OpenFile(u.target, os.O_WRONLY, 0)
+	if err == nil {
+		_ = old.Close()
+	} else if !errors.Is(err, syscall.ETXTBSY) {
+		return err
+	}
+	if !u.moded {
+		u.mode = unixMode(st.Mode()) & 0o777
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok && u.call.AsRoot {
+		u.owner = sys
+	}
+	return nil
+}
+
+// copy streams the body into the new file.
+func (u *upload) copy(body io.Reader) (int64, error) {
+	block := blocks.Get().(*[256 << 10]byte)
+	defer blocks.Put(block)
+	var size int64
+	for {
+		n, err := body.Read(block[:])
+		if n > 0 {
+			if _, err := u.file.Write(block[:n]); err != nil {
+				return size, err
+			}
+			size += int64(n)
+		}
+		if errors.Is(err, io.EOF) {
+			return size, nil
+		}
+		if err != nil {
+			return size, badRequestFile("the upload was cut: " + err.Error())
+		}
+	}
+}
+
+// commit puts the new file into its place; it runs as the user.
+func (u *upload) commit() error {
+	if u.owner != nil {
+		if err := u.file.Chown(int(u.owner.Uid), int(u.owner.Gid)); err != nil {
+			return err
+		}
+	}
+	if err := unix.Fchmod(int(u.file.Fd()), u.mode); err != nil {
+		return err
+	}
+	if err := u.file.Close(); err != nil {
+		return err
+	}
+	return os.Rename(u.temp, u.target)
+}
+
+// abort removes what was begun.
+func (u *upload) abort() {
+	_ = u.file.Close() // perhaps closed already
+	_ = as(u.call.user, func() error { return os.Remove(u.temp) })
+}
+
+// followLinks returns where the last element of a path leads, which need not
+// exist.
+func followLinks(name string) (string, error) {
+	for range 40 {
+		target, err := os.Readlink(name)
+		if errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrNotExist) {
+			return name, nil
+		}
+		if err != nil {
+			return "", err
+		}
+		name = absolute(parent(name), target)
+	}
+	return "", syscall.ELOOP
+}
+
+// parent is a path's folder, without cleaning what is before it.
+func parent(name string) string {
+	dir, _ := path.Split(name)
+	return dir
+}
+
+// decode unmarshals a body that may be absent, into a target that may be nil.
+func decode(body []byte, v any) error {
+	if len(body) == 0 || v == nil {
+		return nil
+	}
+	return json.Unmarshal(body, v)
+}

@@ -1,0 +1,66 @@
+package guest
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+)
+
+// as runs fn with the rights of a user, on this thread alone, so that the kernel
+// judges what the user may do to files, and new files are the user's. The guest
+// is root, and could judge by itself, but never as exactly. setfsuid would be
+// made for this; gVisor does not have it, so it is the effective ids, through
+// system calls that, unlike Go's own functions, don't reach the other threads.
+//
+// fn must not start goroutines that touch files. An open file goes on working
+// afterwards.
+func as(u account, fn func() error) error {
+	if int(u.uid) == os.Geteuid() {
+		return fn()
+	}
+	runtime.LockOSThread()
+	before, err := syscall.Getgroups()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	groups := make([]uint32, len(before))
+	for i, g := range before {
+		groups[i] = uint32(g)
+	}
+	err = errors.Join(setGroups(u.groups), setEffective(syscall.SYS_SETRESGID, u.gid), setEffective(syscall.SYS_SETRESUID, u.uid))
+	if err == nil {
+		err = fn()
+	}
+	back := errors.Join(
+		setEffective(syscall.SYS_SETRESUID, uint32(os.Getuid())),
+		setEffective(syscall.SYS_SETRESGID, uint32(os.Getgid())),
+		setGroups(groups))
+	if back != nil {
+		// The thread stays locked, and ends with its goroutine.
+		return errors.Join(err, back)
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+func setEffective(call uintptr, id uint32) error {
+	const keep = ^uintptr(0)
+	if _, _, errno := syscall.RawSyscall(call, keep, uintptr(id), keep); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func setGroups(groups []uint32) error {
+	var first unsafe.Pointer
+	if len(groups) > 0 {
+		first = unsafe.Pointer(&groups[0])
+	}
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(groups)), uintptr(first), 0); errno != 0 {
+		return errno
+	}
+	return nil
+}

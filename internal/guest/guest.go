@@ -1,0 +1,275 @@
+// Package guest is what runs inside a sandbox: it starts and ends commands,
+// reads and writes files, and connects to ports, over the per-sprite part of the
+// Sprites protocol at in-sprite paths (/v1/exec, /v1/fs/…, /v1/proxy). Init makes
+// it the first process of a sandbox; Server alone runs anywhere, which is how it
+// is tested.
+//
+// Whoever holds the token may do anything inside the sandbox, so there is nothing
+// here to protect from a caller, except the guest's own memory and life: every
+// document is bounded, every stream has backpressure, sessions are counted.
+package guest
+
+import (
+	"context"
+	"crypto/subtle"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Limits of what callers may have the guest hold.
+const (
+	maxSessions = 512     // running commands
+	maxClients  = 64      // of one session
+	maxProxies  = 4096    // open proxied connections
+	maxJSON     = 1 << 20 // of a request's JSON body
+)
+
+// Server serves a guest's API. Set the fields before the first call of Handler;
+// the zero value of each is a default. Close it when done.
+type Server struct {
+	Token       string            // bearer token of every call; empty refuses all of them
+	Incarnation int64             // told by GET /v1/health
+	Env         map[string]string // for every command, over the base environment
+	Logger      *slog.Logger      // nil: discard
+	User        string            // whose commands and files, unless a call says otherwise; "": boot.User
+	Workdir     string            // where commands start and relative paths lie; "": boot.Home
+	Scrollback  int               // bytes of output kept for those who attach; 0: 256 KiB
+	MaxSessions int               // 0: 512
+	Keepalive   time.Duration     // silence before a keepalive message; 0: 20 s
+
+	// CgroupRoot is a folder of a cgroup v2 mount, in which Server makes a
+	// group named cove with one group per session. When it is empty, or can't be
+	// used, the processes of a session are found by walking /proc, which misses
+	// one that has left both the process tree and the kernel session.
+	CgroupRoot string
+	// PidsMax bounds the processes of all sessions together, if the cgroup can;
+	// 0: boot.PidsMax.
+	PidsMax int
+	// ReapOrphans says that this process is the parent of orphans: PID 1, or a
+	// subreaper. Nothing else in the process may then wait for a child.
+	ReapOrphans bool
+
+	setup    sync.Once
+	mux      *http.ServeMux
+	accounts accounts
+	reaper   *reaper
+	cgroups  cgroups
+	devnull  *os.File
+	proxies  atomic.Int64
+
+	stopOnce sync.Once
+	stopping atomic.Bool
+	stopped  chan struct{} // closed when everything has been ended
+	closing  chan struct{} // closed by Close: connections end
+	wg       sync.WaitGroup
+
+	mu       sync.Mutex
+	sessions map[string]*session // running
+	leftover map[string]*session // ended, but with living background processes
+	ended    []string            // ids of the last ended sessions, oldest first
+}
+
+// Health answers GET /v1/health.
+type Health struct {
+	Status      string `json:"status"` // "ok", or "stopping"
+	Version     string `json:"version"`
+	Incarnation int64  `json:"incarnation"`
+	Sessions    int    `json:"sessions"`
+}
+
+// Handler returns the API.
+func (s *Server) Handler() http.Handler {
+	s.init()
+	return http.HandlerFunc(s.serve)
+}
+
+// routes is the whole surface.
+func (s *Server) routes() {
+	for pattern, h := range map[string]handler{
+		"GET /v1/health": s.getHealth,
+		"POST /v1/stop":  s.postStop,
+
+		"GET /v1/exec":            s.getExec, // upgrade: run or attach; else: list
+		"POST /v1/exec":           s.postExec,
+		"GET /v1/exec/{id}":       s.getSession, // upgrade: attach
+		"POST /v1/exec/{id}/kill": s.postKill,
+
+		"GET /v1/fs/read":      s.getRead,
+		"PUT /v1/fs/write":     s.putWrite,
+		"GET /v1/fs/list":      s.getList,
+		"DELETE /v1/fs/delete": s.deleteFile,
+		"POST /v1/fs/rename":   s.postRename,
+		"POST /v1/fs/copy":     s.postCopy,
+		"POST /v1/fs/chmod":    s.postChmod,
+		"POST /v1/fs/chown":    s.postChown,
+
+		"GET /v1/proxy": s.getProxy, // upgrade
+
+		"/": s.unknown,
+	} {
+		s.mux.Handle(pattern, handle(h))
+	}
+}
+
+func (s *Server) init() {
+	s.setup.Do(func() {
+		if s.Logger == nil {
+			s.Logger = slog.New(slog.DiscardHandler)
+		}
+		if s.User == "" {
+			s.User = boot.User
+		}
+		if s.Workdir == "" {
+			s.Workdir = boot.Home
+		}
+		if s.Scrollback == 0 {
+			s.Scrollback = 256 << 10
+		}
+		if s.MaxSessions == 0 {
+			s.MaxSessions = maxSessions
+		}
+		if s.Keepalive == 0 {
+			s.Keepalive = 20 * time.Second
+		}
+		if s.PidsMax == 0 {
+			s.PidsMax = boot.PidsMax
+		}
+		s.stopped = make(chan struct{})
+		s.closing = make(chan struct{})
+		s.sessions = map[string]*session{}
+		s.leftover = map[string]*session{}
+		s.reaper = newReaper(s.ReapOrphans)
+		if err := s.cgroups.open(s.CgroupRoot, s.PidsMax); err != nil {
+			s.Logger.Warn("no cgroups: processes are followed through /proc", "err", err)
+		}
+		s.mux = http.NewServeMux()
+		s.routes()
+	})
+}
+
+// serve lets in who has the token.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Sprite-Version", sprites.Version)
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || s.Token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(s.Token)) != 1 {
+		respondError(w, failure(http.StatusUnauthorized, "unauthorized", "The guest's token is missing or wrong."))
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// unknown tells a wrong method from a wrong path.
+func (s *Server) unknown(_ http.ResponseWriter, r *http.Request) error {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
+		other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		if _, pattern := s.mux.Handler(other); pattern != "/" && pattern != "" {
+			return failure(http.StatusMethodNotAllowed, "method_not_allowed", r.URL.Path+" does not take "+r.Method+".")
+		}
+	}
+	return failure(http.StatusNotFound, "not_found", "There is nothing at "+r.URL.Path+".")
+}
+
+func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {
+	s.mu.Lock()
+	n := len(s.sessions)
+	s.mu.Unlock()
+	status := "ok"
+	if s.stopping.Load() {
+		status = "stopping"
+	}
+	return respond(w, Health{Status: status, Version: sprites.Version, Incarnation: s.Incarnation, Sessions: n})
+}
+
+// postStop answers once nothing runs any more.
+func (s *Server) postStop(w http.ResponseWriter, r *http.Request) error {
+	grace, err := duration(r.URL.Query(), "grace", 5*time.Second)
+	if err != nil {
+		return err
+	}
+	s.Stop(grace)
+	return respond(w, Health{Status: "stopped", Version: sprites.Version, Incarnation: s.Incarnation})
+}
+
+// Stop ends every process of every session: TERM, then, after grace, by force.
+// No command starts afterwards. It returns when all have ended.
+func (s *Server) Stop(grace time.Duration) {
+	s.init()
+	s.stopOnce.Do(func() {
+		defer close(s.stopped)
+		s.mu.Lock()
+		s.stopping.Store(true)
+		all := make([]*session, 0, len(s.sessions)+len(s.leftover))
+		for _, table := range []map[string]*session{s.sessions, s.leftover} {
+			for sess := range maps.Values(table) {
+				all = append(all, sess)
+			}
+		}
+		s.mu.Unlock()
+		var wg sync.WaitGroup
+		for _, sess := range all {
+			wg.Go(func() {
+				if err := sess.end(context.Background(), grace); err != nil {
+					s.Logger.Error("stop", "session", sess.id, "err", err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+	<-s.stopped
+}
+
+// Stopped is closed when Stop is done.
+func (s *Server) Stopped() <-chan struct{} {
+	s.init()
+	return s.stopped
+}
+
+// Close ends every command and connection, and waits for all goroutines. The
+// server must take no call any more.
+func (s *Server) Close() error {
+	s.Stop(0)
+	close(s.closing)
+	s.mu.Lock()
+	all := maps.Clone(s.sessions)
+	maps.Copy(all, s.leftover)
+	s.mu.Unlock()
+	for _, sess := range all {
+		sess.abandon()
+	}
+	s.wg.Wait()
+	s.reaper.close()
+	if s.devnull != nil {
+		_ = s.devnull.Close()
+	}
+	return s.cgroups.close()
+}
+
+// null returns the open /dev/null that commands without input share.
+func (s *Server) null() (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.devnull == nil {
+		f, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			return nil, err
+		}
+		s.devnull = f
+	}
+	return s.devnull, nil
+}
+
+// drain reads what is left of a message that nobody wants.
+func drain(r io.Reader) error {
+	_, err := io.Copy(io.Discard, r)
+	return err
+}

@@ -1,0 +1,258 @@
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/boot"
+)
+
+// Init is the life of a sandbox's first process: it prepares the sandbox as the
+// boot configuration on stdin says, serves the API, and returns when it has been
+// asked to stop and nothing runs any more. ctx ending (SIGTERM) asks for that,
+// too.
+func Init(ctx context.Context, logger *slog.Logger) error {
+	cfg, err := readConfig(os.Stdin)
+	if err != nil {
+		return fmt.Errorf("read the boot configuration: %w", err)
+	}
+	if err := forgetStdin(); err != nil {
+		return fmt.Errorf("close the boot configuration: %w", err)
+	}
+	// Another thread waits for children, and blocks one processor for a moment
+	// each time: see reaper.
+	if runtime.GOMAXPROCS(0) < 2 {
+		runtime.GOMAXPROCS(2)
+	}
+	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
+	syscall.Umask(0o022)
+	if err := prepare(cfg); err != nil {
+		logger.Warn("prepare the sandbox", "err", err) // one without a host name is still one
+	}
+	ln, err := listen(cfg.Listen)
+	if err != nil {
+		return err
+	}
+	s := &Server{
+		Token:       cfg.Token,
+		Incarnation: cfg.Incarnation,
+		Env:         cfg.Env,
+		Logger:      logger,
+		CgroupRoot:  "/sys/fs/cgroup",
+		ReapOrphans: true,
+	}
+	return s.live(ctx, ln)
+}
+
+// live serves until the end.
+func (s *Server) live(ctx context.Context, ln net.Listener) error {
+	web := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          log.New(io.Discard, "", 0),
+	}
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(ln) }()
+	var err error
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+	case <-s.Stopped():
+	}
+	s.Stop(5 * time.Second)
+	killAll()
+	limit, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if down := web.Shutdown(limit); down != nil {
+		_ = web.Close()
+	}
+	if err == nil || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve: %w", err)
+}
+
+// killAll ends processes that no session has started, such as those of a
+// debugger outside.
+func killAll() {
+	if os.Getpid() == 1 {
+		_ = syscall.Kill(-1, syscall.SIGKILL) // there may be none
+	}
+}
+
+// maxConfig bounds the boot configuration.
+const maxConfig = 4 << 20
+
+func readConfig(r io.Reader) (boot.Config, error) {
+	var cfg boot.Config
+	data, err := io.ReadAll(io.LimitReader(r, maxConfig+1))
+	if err != nil {
+		return cfg, err
+	}
+	if len(data) > maxConfig {
+		return cfg, fmt.Errorf("it is longer than %d bytes", maxConfig)
+	}
+	if err := json.Unmarshal(data, &cfg); err != nil {
+		return cfg, err
+	}
+	if cfg.Token == "" || cfg.Listen == "" {
+		return cfg, errors.New("it has no token or no address to listen at")
+	}
+	return cfg, nil
+}
+
+// forgetStdin puts /dev/null in the place of the configuration, which holds the
+// token.
+func forgetStdin() error {
+	null, err := syscall.Open(os.DevNull, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Dup3(null, 0, 0); err != nil {
+		return err
+	}
+	return syscall.Close(null)
+}
+
+// listen waits for the address to be there: the sandbox's interface may still be
+// on its way.
+func listen(addr string) (net.Listener, error) {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		ln, err := net.Listen("tcp", addr)
+		if err == nil || !errors.Is(err, syscall.EADDRNOTAVAIL) || time.Now().After(deadline) {
+			return ln, err
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// prepare gives the sandbox its name and the folders that everyone expects.
+func prepare(cfg boot.Config) error {
+	return errors.Join(
+		setHostname(cfg.Hostname),
+		setMachineID(cfg.MachineID),
+		raiseLoopback(),
+		folder("/tmp", 0o1777, 0, 0),
+		folder("/run", 0o755, 0, 0),
+		folder(boot.Home, 0o755, boot.UID, boot.GID),
+	)
+}
+
+func setHostname(name string) error {
+	if name == "" {
+		return nil
+	}
+	if now, err := os.Hostname(); err != nil || now != name {
+		if err := unix.Sethostname([]byte(name)); err != nil {
+			return fmt.Errorf("set the host name: %w", err)
+		}
+	}
+	if err := writeChanged("/etc/hostname", name+"\n", 0o644); err != nil {
+		return err
+	}
+	// Without an address for its own name sudo waits, and complains.
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return writeChanged("/etc/hosts", withHost(string(hosts), name), 0o644)
+}
+
+// hostLine marks the line of /etc/hosts that is ours.
+const hostLine = "127.0.1.1\t"
+
+// withHost puts name into a hosts file, in place of an earlier one.
+func withHost(hosts, name string) string {
+	var b strings.Builder
+	for line := range strings.Lines(hosts) {
+		if !strings.HasPrefix(line, hostLine) {
+			b.WriteString(strings.TrimRight(line, "\n") + "\n")
+		}
+	}
+	return b.String() + hostLine + name + "\n"
+}
+
+func setMachineID(id string) error {
+	if id == "" {
+		return nil
+	}
+	return writeChanged("/etc/machine-id", id+"\n", 0o444)
+}
+
+// writeChanged writes a small file unless it is so already: each write is a copy
+// in the sprite's own layer.
+func writeChanged(name, content string, mode fs.FileMode) error {
+	if now, err := os.ReadFile(name); err == nil && string(now) == content {
+		return nil
+	}
+	temp := filepath.Join(filepath.Dir(name), ".cove-"+filepath.Base(name))
+	if err := os.WriteFile(temp, []byte(content), mode); err != nil {
+		return err
+	}
+	return os.Rename(temp, name)
+}
+
+// folder makes a folder, or puts the rights of the one that is there in order.
+func folder(name string, mode uint32, uid, gid int) error {
+	if err := os.MkdirAll(name, 0o755); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(name, &st); err != nil {
+		return fmt.Errorf("stat %s: %w", name, err)
+	}
+	if st.Uid != uint32(uid) || st.Gid != uint32(gid) {
+		if err := os.Chown(name, uid, gid); err != nil {
+			return err
+		}
+	}
+	if name != boot.Home && st.Mode&0o7777 != mode {
+		if err := unix.Chmod(name, mode); err != nil {
+			return fmt.Errorf("chmod %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// raiseLoopback brings lo up, if it is down.
+func raiseLoopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("bring up lo: %w", err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	req, err := unix.NewIfreq("lo")
+	if err != nil {
+		return fmt.Errorf("bring up lo: %w", err)
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req); err != nil {
+		return fmt.Errorf("bring up lo: %w", err)
+	}
+	if req.Uint16()&unix.IFF_UP != 0 {
+		return nil
+	}
+	req.SetUint16(req.Uint16() | unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req); err != nil {
+		return fmt.Errorf("bring up lo: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package guest
+
+// scrollback keeps the end of a command's output, in frames: a stream byte and
+// then payload.
+type scrollback struct {
+	max    int
+	size   int
+	frames [][]byte
+}
+
+// Frames are filled up to scrollFrame, and there are never more than scrollMost,
+// so that a command which alternates between its streams costs no more memory.
+const (
+	scrollFrame = 8 << 10
+	scrollMost  = 2048
+)
+
+// add appends a frame, of which it keeps a copy.
+func (b *scrollback) add(frame []byte) {
+	stream, p := frame[0], frame[1:]
+	if len(p) > b.max {
+		p = p[len(p)-b.max:]
+	}
+	for len(p) > 0 {
+		n := b.extend(stream, p)
+		if n == 0 {
+			n = min(len(p), scrollFrame-1)
+			f := make([]byte, 1, max(1+n, 512))
+			f[0] = stream
+			b.frames = append(b.frames, append(f, p[:n]...))
+			b.size += n
+		}
+		p = p[n:]
+	}
+	for len(b.frames) > scrollMost || len(b.frames) > 1 && b.size-len(b.frames[0])+1 >= b.max {
+		b.size -= len(b.frames[0]) - 1
+		b.frames[0] = nil
+		b.frames = b.frames[1:]
+	}
+}
+
+// extend appends to the last frame what fits, if it is of the same stream. What
+// a snapshot holds of it does not change.
+func (b *scrollback) extend(stream byte, p []byte) int {
+	if len(b.frames) == 0 {
+		return 0
+	}
+	last := &b.frames[len(b.frames)-1]
+	if (*last)[0] != stream {
+		return 0
+	}
+	n := min(len(p), scrollFrame-len(*last))
+	*last = append(*last, p[:n]...)
+	b.size += n
+	return n
+}
+
+// snapshot returns the frames, which must not be changed.
+func (b *scrollback) snapshot() [][]byte {
+	return append([][]byte(nil), b.frames...)
+}

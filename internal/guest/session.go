@@ -1,0 +1,458 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A client is someone's connection to a session. Its methods are called from
+// several goroutines.
+type client interface {
+	// output sends a frame, a stream byte and payload, and blocks as long as the
+	// other side does not read: that is the command's backpressure. The frame is
+	// only lent.
+	output(frame []byte, tty bool) error
+	// exit sends the end and closes.
+	exit(code int, reason string, tty bool)
+	// crowded says whether others wait for this one: then it may not block long.
+	crowded(bool)
+	// drop ends the connection at once.
+	drop()
+}
+
+// session is one command, from its start until nothing of it is left.
+//
+// It ends when its main process does: then its clients get what was written up to
+// then, and the exit. What the main process has left running goes on in the same
+// cgroup until the session's time is over, or someone ends it.
+type session struct {
+	srv     *Server
+	cmd     *command
+	id      string
+	created time.Time
+
+	proc    *process
+	group   *group
+	streams *streams
+	drained sync.WaitGroup // done by each pump when all output of the main process has been sent
+	ended   chan struct{}  // closed when the main process has ended and code is set
+	gone    chan struct{}  // closed when no process of it is left
+	look    chan struct{}  // someone has ended processes: see whether any is left
+
+	alone guard // running without a client
+	limit guard // running at all
+
+	mu       sync.Mutex
+	clients  []client
+	scroll   scrollback
+	rate     rate
+	code     int
+	reason   string
+	timedOut bool
+}
+
+// newSession registers a session that is about to start.
+func (s *Server) newSession(cmd *command) (*session, error) {
+	sess := &session{
+		srv:     s,
+		cmd:     cmd,
+		created: time.Now(),
+		ended:   make(chan struct{}),
+		gone:    make(chan struct{}),
+		look:    make(chan struct{}, 1),
+		scroll:  scrollback{max: s.Scrollback},
+	}
+	return sess, s.register(sess)
+}
+
+// start starts the command, with c as its first client. When it can't be
+// started, c is told so as the command's own failure.
+func (s *session) start(c client) {
+	s.mu.Lock()
+	s.clients = []client{c}
+	s.mu.Unlock()
+	proc, group, streams, err := s.srv.start(s.cmd, s.id)
+	if err != nil {
+		s.srv.finished(s)
+		s.srv.forget(s)
+		code := 126
+		if e, ok := errors.AsType[*startError](err); ok {
+			code = e.code
+		}
+		text := "cove: " + err.Error() + "\n"
+		if s.cmd.tty {
+			text = "cove: " + err.Error() + "\r\n"
+		}
+		if c.output(append([]byte{byte(sprites.StreamStderr)}, text...), s.cmd.tty) == nil {
+			c.exit(code, "", s.cmd.tty)
+		}
+		c.drop()
+		return
+	}
+	s.mu.Lock()
+	s.proc, s.group, s.streams = proc, group, streams
+	s.mu.Unlock()
+	s.drained.Add(1)
+	s.srv.wg.Go(func() { s.pump(streams.out, sprites.StreamStdout) })
+	if streams.err != nil {
+		s.drained.Add(1)
+		s.srv.wg.Go(func() { s.pump(streams.err, sprites.StreamStderr) })
+	}
+	if s.cmd.timeout > 0 {
+		s.limit.start(s.cmd.timeout, s.timeout)
+	}
+	s.srv.wg.Go(s.run)
+	if s.srv.stopping.Load() { // it slipped in between
+		s.endLater(0)
+	}
+}
+
+// run follows the session to its end.
+func (s *session) run() {
+	<-s.proc.exited
+	s.limit.stop()
+	s.alone.stop()
+	s.srv.finished(s)
+	s.mu.Lock()
+	s.code, s.reason = s.proc.code()
+	if s.timedOut {
+		s.code, s.reason = 124, "timeout"
+	}
+	s.mu.Unlock()
+	close(s.ended)
+
+	// A reader that waits wakes up, and takes what is there.
+	past := time.Unix(1, 0)
+	_ = s.streams.out.SetReadDeadline(past)
+	if s.streams.err != nil {
+		_ = s.streams.err.SetReadDeadline(past)
+	}
+	s.drained.Wait()
+	s.mu.Lock()
+	clients := s.clients
+	s.clients = nil
+	s.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		wg.Go(func() { c.exit(s.code, s.reason, s.cmd.tty) })
+	}
+	if s.streams.in != nil && !s.cmd.tty {
+		_ = s.streams.in.Close()
+	}
+	s.linger()
+	wg.Wait()
+}
+
+// linger waits until no process of the session is left, and ends what is when
+// its time is over.
+func (s *session) linger() {
+	wait := 20 * time.Millisecond
+	if !s.group.remove() {
+		if s.cmd.maxRun > 0 {
+			s.alone.start(s.cmd.maxRun, func() { s.endLater(s.cmd.grace) })
+		}
+		for !s.group.remove() {
+			timer := time.NewTimer(wait)
+			select {
+			case <-timer.C:
+				wait = min(wait*2, 2*time.Second)
+			case <-s.look:
+			}
+			timer.Stop()
+		}
+		s.alone.stop()
+	}
+	s.srv.forget(s)
+	close(s.gone)
+}
+
+// attach adds a client and returns what is kept of the output so far, which the
+// caller sends before it lets c.output do so.
+func (s *session) attach(c client) ([][]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.ended:
+		return nil, notFound(s.id)
+	default:
+	}
+	if len(s.clients) >= maxClients {
+		return nil, failure(429, "too_many_clients", fmt.Sprintf("Session %s has %d clients already.", s.id, maxClients))
+	}
+	s.alone.stop()
+	s.clients = append(slices.Clone(s.clients), c)
+	s.crowd()
+	return s.scroll.snapshot(), nil
+}
+
+// detach removes a client. The last one gone, the session's time alone begins.
+func (s *session) detach(c client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.clients, c)
+	if i < 0 {
+		return
+	}
+	s.clients = slices.Delete(slices.Clone(s.clients), i, i+1)
+	s.crowd()
+	if len(s.clients) == 0 && s.cmd.maxRun > 0 {
+		s.alone.start(s.cmd.maxRun, func() { s.endLater(s.cmd.grace) })
+	}
+}
+
+func (s *session) crowd() {
+	for _, c := range s.clients {
+		c.crowded(len(s.clients) > 1)
+	}
+}
+
+// broadcast hands a frame of output to all clients, at the pace of the slowest.
+func (s *session) broadcast(frame []byte) {
+	s.mu.Lock()
+	s.scroll.add(frame)
+	s.rate.add(len(frame) - 1)
+	clients := s.clients
+	s.mu.Unlock()
+	for _, c := range clients {
+		if err := c.output(frame, s.cmd.tty); err != nil {
+			c.drop()
+		}
+	}
+}
+
+// write hands input to the command. An error means that it takes none any more.
+func (s *session) write(p []byte) error {
+	s.mu.Lock()
+	in := s.input()
+	s.rate.add(len(p))
+	s.mu.Unlock()
+	if in == nil {
+		return os.ErrClosed
+	}
+	_, err := in.Write(p)
+	return err
+}
+
+func (s *session) input() *os.File {
+	if s.streams == nil {
+		return nil
+	}
+	return s.streams.in
+}
+
+// closeInput ends the command's input; a terminal has no end.
+func (s *session) closeInput() {
+	s.mu.Lock()
+	in := s.input()
+	s.mu.Unlock()
+	if in != nil && !s.cmd.tty {
+		_ = in.Close()
+	}
+}
+
+// resize sets the terminal's size; zero keeps what is.
+func (s *session) resize(cols, rows int) {
+	s.mu.Lock()
+	in := s.input()
+	s.mu.Unlock()
+	if !s.cmd.tty || in == nil || cols < 0 || rows < 0 || cols > 0xffff || rows > 0xffff {
+		return
+	}
+	now, err := pty.GetsizeFull(in)
+	if err != nil {
+		return
+	}
+	if cols > 0 {
+		now.Cols = uint16(cols)
+	}
+	if rows > 0 {
+		now.Rows = uint16(rows)
+	}
+	_ = pty.Setsize(in, now) // the terminal has just gone
+}
+
+// signal sends a signal to the main process's group, as a terminal would.
+func (s *session) signal(sig syscall.Signal) error {
+	s.mu.Lock()
+	proc := s.proc
+	s.mu.Unlock()
+	if proc == nil {
+		return syscall.ESRCH
+	}
+	select {
+	case <-proc.exited: // its number may be someone else's by now
+		return syscall.ESRCH
+	default:
+	}
+	return syscall.Kill(-proc.pid, sig)
+}
+
+func (s *session) timeout() {
+	s.mu.Lock()
+	select {
+	case <-s.proc.exited: // just in time
+		s.mu.Unlock()
+		return
+	default:
+	}
+	s.timedOut = true
+	s.mu.Unlock()
+	s.endLater(s.cmd.grace)
+}
+
+// endLater ends the session without waiting for it.
+func (s *session) endLater(grace time.Duration) {
+	s.srv.wg.Go(func() {
+		if err := s.end(context.Background(), grace); err != nil {
+			s.srv.Logger.Error("end session", "session", s.id, "err", err)
+		}
+	})
+}
+
+// confirmLimit bounds the wait for processes that were killed to be gone.
+const confirmLimit = 10 * time.Second
+
+// end ends every process of the session: TERM to the main process's group, and,
+// when that has ended, to whatever is left; after grace, or when ctx ends, all by
+// force. It returns when none is left.
+func (s *session) end(ctx context.Context, grace time.Duration) error {
+	s.mu.Lock()
+	started := s.proc != nil
+	s.mu.Unlock()
+	if !started {
+		return nil
+	}
+	if grace > 0 && s.terminate(ctx, grace) {
+		return nil
+	}
+	if _, err := s.group.procs(); err != nil { // without cgroups: look before parents die
+		return err
+	}
+	if err := s.group.kill(); err != nil {
+		return err
+	}
+	err := s.awaitEmpty(confirmLimit, s.group.kill)
+	s.nudge()
+	return err
+}
+
+// terminate is end's friendly part. It reports whether it was enough.
+func (s *session) terminate(ctx context.Context, grace time.Duration) bool {
+	deadline := time.Now().Add(grace)
+	_, _ = s.group.procs() // without cgroups: look before parents die
+	if s.signal(syscall.SIGTERM) == nil {
+		_ = s.signal(syscall.SIGCONT) // one that is stopped would not hear
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-s.proc.exited:
+	case <-timer.C:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	pids, err := s.group.procs()
+	if err != nil {
+		return false
+	}
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGTERM) // it has just ended
+	}
+	err = s.awaitEmpty(time.Until(deadline), ctx.Err)
+	s.nudge()
+	return err == nil
+}
+
+func (s *session) nudge() {
+	select {
+	case s.look <- struct{}{}:
+	default:
+	}
+}
+
+// awaitEmpty waits until the session has no process; between looks it calls
+// again, whose error ends the wait.
+func (s *session) awaitEmpty(limit time.Duration, again func() error) error {
+	deadline := time.Now().Add(limit)
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		pids, err := s.group.procs()
+		if err != nil {
+			return err
+		}
+		if len(pids) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v of session %s have not ended", pids, s.id)
+		}
+		select {
+		case <-s.gone:
+			return nil
+		case <-time.After(wait):
+		}
+		if err := again(); err != nil {
+			return err
+		}
+	}
+}
+
+// abandon ends the session's connections, when the server closes.
+func (s *session) abandon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.clients {
+		c.drop()
+	}
+	if s.streams != nil {
+		s.streams.close() // someone outside may hold the other ends
+	}
+}
+
+func (s *session) describe() sprites.Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := sprites.Session{ID: s.id, Command: s.cmd.String(), Workdir: s.cmd.dir, Created: s.created.UTC(), TTY: s.cmd.tty}
+	if !s.rate.last.IsZero() {
+		last := s.rate.last.UTC()
+		d.LastActivity = &last
+		d.IsActive = time.Since(last) < 5*time.Second
+		d.BytesPerSecond = s.rate.value()
+	}
+	return d
+}
+
+// rate measures a session's traffic, a second at a time.
+type rate struct {
+	last   time.Time
+	since  time.Time
+	bytes  int
+	latest float64
+}
+
+func (r *rate) add(n int) {
+	r.last = time.Now()
+	if d := r.last.Sub(r.since); d >= time.Second {
+		r.latest = float64(r.bytes) / d.Seconds()
+		r.since, r.bytes = r.last, 0
+	}
+	r.bytes += n
+}
+
+func (r *rate) value() float64 {
+	d := time.Since(r.since)
+	if d > 3*time.Second {
+		return 0
+	}
+	return max(r.latest, float64(r.bytes)/max(d.Seconds(), 1))
+}

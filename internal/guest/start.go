@@ -1,0 +1,199 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/creack/pty"
+)
+
+// startError is a command that could not be started, and its exit code.
+type startError struct {
+	code int
+	err  error
+}
+
+func (e *startError) Error() string { return e.err.Error() }
+func (e *startError) Unwrap() error { return e.err }
+
+// streams are the guest's ends of a command's standard streams. With a terminal
+// out is its master, which is in, too, and there is no err.
+type streams struct {
+	in, out, err *os.File
+	child        []*os.File // the command's ends, to close after the fork
+	shared       *os.File   // /dev/null for in, not to be closed
+}
+
+func (st *streams) close() {
+	for _, f := range []*os.File{st.in, st.out, st.err} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	st.closeChild()
+}
+
+func (st *streams) closeChild() {
+	for _, f := range st.child {
+		_ = f.Close()
+	}
+	st.child = nil
+}
+
+// files are the command's descriptors 0, 1 and 2.
+func (st *streams) files() []uintptr {
+	if len(st.child) == 1 { // terminal
+		fd := st.child[0].Fd()
+		return []uintptr{fd, fd, fd}
+	}
+	in := st.shared
+	if in == nil {
+		in = st.child[2]
+	}
+	return []uintptr{in.Fd(), st.child[0].Fd(), st.child[1].Fd()}
+}
+
+func (s *Server) openStreams(c *command) (*streams, error) {
+	if c.tty {
+		return openTerminal(c)
+	}
+	st := &streams{}
+	for _, end := range []**os.File{&st.out, &st.err} {
+		r, w, err := pipe(0)
+		if err != nil {
+			st.close()
+			return nil, err
+		}
+		*end, st.child = r, append(st.child, w)
+	}
+	var err error
+	if !c.stdin {
+		if st.shared, err = s.null(); err != nil {
+			st.close()
+			return nil, err
+		}
+		return st, nil
+	}
+	w, r, err := pipe(1)
+	if err != nil {
+		st.close()
+		return nil, err
+	}
+	st.in, st.child = w, append(st.child, r)
+	return st, nil
+}
+
+// pipe makes a pipe of which end ours (0 to read, 1 to write) does not block, and
+// the other does, as programs expect. os.Pipe would hand both to the poller.
+func pipe(ours int) (our, other *os.File, err error) {
+	var fds [2]int
+	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
+		return nil, nil, fmt.Errorf("make a pipe: %w", err)
+	}
+	if err := syscall.SetNonblock(fds[ours], true); err != nil {
+		return nil, nil, errors.Join(err, syscall.Close(fds[0]), syscall.Close(fds[1]))
+	}
+	return os.NewFile(uintptr(fds[ours]), "pipe"), os.NewFile(uintptr(fds[1-ours]), "pipe"), nil
+}
+
+// openTerminal makes a terminal of the asked size that belongs to the user.
+func openTerminal(c *command) (*streams, error) {
+	master, slave, err := pty.Open()
+	if err != nil {
+		return nil, fmt.Errorf("make a terminal: %w", err)
+	}
+	st := &streams{in: master, out: master, child: []*os.File{slave}}
+	if err := pty.Setsize(master, &pty.Winsize{Rows: c.rows, Cols: c.cols}); err != nil {
+		st.close()
+		return nil, fmt.Errorf("set the terminal's size: %w", err)
+	}
+	if c.user.uid != 0 {
+		// So that programs may open it again by its name; not all kernels can.
+		_ = slave.Chown(int(c.user.uid), -1)
+	}
+	return st, nil
+}
+
+// start starts the command in a new cgroup, kernel session and process group.
+// The error is a *startError when the command itself is to blame.
+func (s *Server) start(c *command, id string) (*process, *group, *streams, error) {
+	path, err := c.find()
+	if err != nil {
+		return nil, nil, nil, notStarted(c, err)
+	}
+	st, err := s.openStreams(c)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	g, dir, err := s.cgroups.make(id)
+	if err != nil {
+		st.close()
+		return nil, nil, nil, err
+	}
+	attr := &syscall.ProcAttr{
+		Dir:   c.dir,
+		Env:   c.env,
+		Files: st.files(),
+		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: c.tty, Credential: credential(c.user)},
+	}
+	if dir != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
+	}
+	p, err := s.reaper.start(func() (int, error) {
+		pid, err := syscall.ForkExec(path, c.argv, attr)
+		if errors.Is(err, syscall.ENOEXEC) {
+			// A script without a first line to say whose: the shell's, as ever.
+			return syscall.ForkExec("/bin/sh", append([]string{"sh", path}, c.argv[1:]...), attr)
+		}
+		return pid, err
+	})
+	if dir != nil {
+		_ = dir.Close()
+	}
+	st.closeChild()
+	if err != nil {
+		st.close()
+		g.remove()
+		return nil, nil, nil, notStarted(c, err)
+	}
+	g.leader = p.pid
+	return p, g, st, nil
+}
+
+// credential is nil when nothing has to change.
+func credential(u account) *syscall.Credential {
+	if os.Geteuid() != 0 && int(u.uid) == os.Geteuid() {
+		return nil
+	}
+	return &syscall.Credential{Uid: u.uid, Gid: u.gid, Groups: u.groups}
+}
+
+// notStarted gives an error of exec its exit code: 127 not found, 126 not
+// runnable.
+func notStarted(c *command, err error) error {
+	if st, dirErr := os.Stat(c.dir); dirErr != nil || !st.IsDir() {
+		if dirErr == nil {
+			dirErr = syscall.ENOTDIR
+		}
+		return &startError{126, fmt.Errorf("working directory %s: %w", c.dir, plain(dirErr))}
+	}
+	code := 126
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
+		code = 127
+		if !strings.Contains(c.path, "/") {
+			return &startError{code, fmt.Errorf("%s: command not found", c.path)}
+		}
+	}
+	return &startError{code, fmt.Errorf("%s: %w", c.path, plain(err))}
+}
+
+// plain takes the path off an error that will be shown with one.
+func plain(err error) error {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno
+	}
+	return err
+}

@@ -1,0 +1,86 @@
+package guest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+)
+
+// keptEnded is how many ended sessions are remembered by their ids.
+const keptEnded = 100
+
+// register gives a session its id and puts it into the table.
+func (s *Server) register(sess *session) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping.Load() {
+		return failure(http.StatusServiceUnavailable, "stopping", "The sprite is stopping.")
+	}
+	if len(s.sessions) >= s.MaxSessions {
+		return failure(http.StatusTooManyRequests, "too_many_sessions", fmt.Sprintf("%d commands are running already; end some.", len(s.sessions)))
+	}
+	for {
+		// Of fixed length, and decimal, as process numbers are that other
+		// servers use.
+		sess.id = strconv.Itoa(100_000_000 + rand.IntN(900_000_000))
+		if s.sessions[sess.id] == nil && s.leftover[sess.id] == nil && !slices.Contains(s.ended, sess.id) {
+			break
+		}
+	}
+	s.sessions[sess.id] = sess
+	return nil
+}
+
+// finished moves a session whose main process has ended out of the list.
+func (s *Server) finished(sess *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, sess.id)
+	s.leftover[sess.id] = sess
+	s.ended = append(s.ended, sess.id)
+	if len(s.ended) > keptEnded {
+		s.ended = slices.Clone(s.ended[len(s.ended)-keptEnded:])
+	}
+}
+
+// forget drops a session of which no process is left.
+func (s *Server) forget(sess *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.leftover, sess.id)
+}
+
+// session finds a running session.
+func (s *Server) session(id string) (*session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sess := s.sessions[id]; sess != nil {
+		return sess, nil
+	}
+	return nil, notFound(id)
+}
+
+// killable finds a session that has a process left.
+func (s *Server) killable(id string) (*session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sess := s.sessions[id]; sess != nil {
+		return sess, nil
+	}
+	if sess := s.leftover[id]; sess != nil {
+		return sess, nil
+	}
+	if slices.Contains(s.ended, id) {
+		return nil, failure(http.StatusGone, "session_ended", "Session "+id+" has ended.")
+	}
+	return nil, notFound(id)
+}
+
+func notFound(id string) error {
+	if len(id) > 64 {
+		id = id[:64] + "…"
+	}
+	return failure(http.StatusNotFound, "session_not_found", fmt.Sprintf("session not found: %q", id))
+}

@@ -1,0 +1,228 @@
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// wsClient is a client on a WebSocket (protocol sections 3.2 to 3.6).
+type wsClient struct {
+	conn *websocket.Conn
+	raw  *heldConn
+
+	done chan struct{} // closed when the connection has ended
+	once sync.Once
+
+	slow atomic.Bool  // others wait
+	sent atomic.Int64 // when the last message went out, Unix nanoseconds
+	mu   sync.Mutex   // held for a message, and for a whole replay
+}
+
+// patience is how long a client may block when others wait for it.
+const patience = 30 * time.Second
+
+// ttyFailed closes a terminal's socket when the command has failed, for clients
+// that read success from the code 1000 (section 3.3).
+const ttyFailed = websocket.StatusCode(4001)
+
+func (s *Server) newClient(w http.ResponseWriter, r *http.Request) (*wsClient, error) {
+	w.Header().Set("X-Sprite-Capabilities", "signal")
+	conn, raw, err := accept(w, r, chunk+1)
+	if err != nil {
+		return nil, err
+	}
+	c := &wsClient{conn: conn, raw: raw, done: make(chan struct{})}
+	c.sent.Store(time.Now().UnixNano())
+	s.wg.Go(func() { c.heartbeat(s.Keepalive) })
+	return c, nil
+}
+
+func (c *wsClient) output(frame []byte, tty bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.send(frame, tty)
+}
+
+// send is output for who holds mu.
+func (c *wsClient) send(frame []byte, tty bool) error {
+	if tty {
+		frame = frame[1:]
+	}
+	return c.write(websocket.MessageBinary, frame)
+}
+
+func (c *wsClient) write(typ websocket.MessageType, p []byte) error {
+	if c.slow.Load() {
+		_ = c.raw.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
+	}
+	// No context with an end: the library would give up on who pauses.
+	err := c.conn.Write(context.Background(), typ, p)
+	c.sent.Store(time.Now().UnixNano())
+	return err
+}
+
+func (c *wsClient) text(m sprites.Message) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return c.write(websocket.MessageText, data)
+}
+
+// info describes the session, in the first message.
+func (c *wsClient) info(s *session, owner bool) error {
+	return c.text(sprites.Message{
+		Type:      "session_info",
+		SessionID: s.id,
+		Command:   s.cmd.String(),
+		Created:   s.created.Unix(),
+		IsOwner:   owner,
+		TTY:       s.cmd.tty,
+	})
+}
+
+func (c *wsClient) exit(code int, reason string, tty bool) {
+	c.mu.Lock()
+	if !tty {
+		c.raw.holdNext() // both in one packet
+	}
+	err := c.text(sprites.Message{Type: "exit", ExitCode: &code, Code: &code, Reason: reason})
+	status := websocket.StatusNormalClosure
+	if tty && code != 0 {
+		status = ttyFailed
+	}
+	if !tty && err == nil {
+		err = c.write(websocket.MessageBinary, []byte{byte(sprites.StreamExit), byte(code)})
+	}
+	c.mu.Unlock()
+	if err == nil {
+		_ = c.conn.Close(status, "") // it has gone, or does not answer: closed all the same
+	}
+	c.drop()
+}
+
+func (c *wsClient) crowded(yes bool) {
+	if c.slow.Swap(yes) == yes {
+		return
+	}
+	var until time.Time
+	if yes {
+		until = time.Now().Add(patience) // for a write that blocks already
+	}
+	_ = c.raw.SetWriteDeadline(until)
+}
+
+func (c *wsClient) drop() {
+	c.once.Do(func() { close(c.done) })
+	_ = c.conn.CloseNow()
+}
+
+// heartbeat sends pings, and a keepalive message after silence, for clients that
+// go by messages alone.
+func (c *wsClient) heartbeat(silence time.Duration) {
+	every := silence * 3 / 4
+	pinged := time.Now()
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.done:
+			return
+		case <-timer.C:
+		}
+		now := time.Now()
+		quiet := now.Sub(time.Unix(0, c.sent.Load()))
+		if quiet >= silence && c.mu.TryLock() { // else something is on its way
+			err := c.text(sprites.Message{Type: "keepalive"})
+			c.mu.Unlock()
+			if err != nil {
+				c.drop()
+				return
+			}
+			quiet = 0
+		}
+		if now.Sub(pinged) >= every {
+			pinged = now
+			if c.raw.ping() != nil {
+				c.drop()
+				return
+			}
+		}
+		timer.Reset(max(min(silence-quiet, every-now.Sub(pinged)), silence/20))
+	}
+}
+
+// serve handles the client's messages until its connection ends. Data is for the
+// command's input if stdin.
+func (c *wsClient) serve(s *session, stdin bool) {
+	bufp := chunks.Get().(*[chunk + 1]byte)
+	defer chunks.Put(bufp)
+	for {
+		typ, msg, err := c.conn.Reader(context.Background())
+		if err != nil {
+			return
+		}
+		if typ == websocket.MessageText {
+			err = s.control(msg)
+		} else {
+			err = s.feed(msg, bufp[:], stdin)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// feed streams a binary message to the command. Input that it does not want is
+// read and thrown away. The error is the connection's.
+func (s *session) feed(msg io.Reader, buf []byte, stdin bool) error {
+	for first := !s.cmd.tty; ; {
+		n, err := msg.Read(buf)
+		p := buf[:n]
+		if n > 0 && first {
+			first = false
+			stream := sprites.Stream(p[0])
+			if stream == sprites.StreamStdinEOF && stdin && s.cmd.stdin {
+				s.closeInput()
+			}
+			stdin = stdin && stream == sprites.StreamStdin
+			p = p[1:]
+		}
+		if len(p) > 0 && stdin && s.cmd.stdin && s.write(p) != nil {
+			stdin = false
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// control handles a text message; what it does not know it ignores.
+func (s *session) control(msg io.Reader) error {
+	var m sprites.Message
+	ok, err := readText(msg, &m)
+	if err != nil || !ok {
+		return err
+	}
+	switch m.Type {
+	case "resize":
+		s.resize(m.Cols, m.Rows)
+	case "signal":
+		if sig, err := parseSignal(m.Signal); err == nil {
+			_ = s.signal(sig) // the command has just ended
+		}
+	}
+	return nil
+}
