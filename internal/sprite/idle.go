@@ -89,6 +89,7 @@ func (h *Host) idle(m *machine, epoch int) {
 	if err == nil {
 		m.sandbox = nil
 	} else {
+		m.ending = nil
 		h.arm(m)
 	}
 	h.mu.Unlock()

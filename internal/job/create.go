@@ -1,0 +1,199 @@
+package job
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Bounds on what a caller may ask for.
+const (
+	maxPlan    = 1 << 20
+	maxText    = 255 // of names
+	maxTimeout = 100 * 24 * time.Hour
+	maxEnv     = 1000
+)
+
+// label marks the sprites that jobs have made.
+const label = "cove-job"
+
+// Create makes a job, queued, and a sprite for it where req names none. The row
+// is there before the sprite, so that a sprite without a job is never left.
+func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
+	agent, err := check(req)
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	if _, err := agent.Prepare(task(req, "000000")); err != nil {
+		return sprites.Job{}, refuse("bad_plan", "", "%v", err)
+	}
+	if req.Sprite != "" {
+		if _, err := m.Client.Get(ctx, req.Sprite); err != nil {
+			return sprites.Job{}, err
+		}
+	}
+	settings, err := json.Marshal(req)
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	for range 20 {
+		job, err := m.create(ctx, req, settings)
+		if errors.Is(err, store.ErrExists) || req.Sprite == "" && errors.Is(err, sprites.ErrNameTaken) {
+			continue // of some million ids this one is taken
+		}
+		return job, err
+	}
+	return sprites.Job{}, errors.New("no free job id was found")
+}
+
+func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte) (sprites.Job, error) {
+	id := randomID(3)
+	job := sprites.Job{
+		ID:          id,
+		State:       sprites.JobQueued,
+		Sprite:      req.Sprite,
+		OwnsSprite:  req.Sprite == "",
+		Agent:       req.Agent,
+		PlanName:    req.PlanName,
+		Repository:  req.Repository,
+		RepoID:      req.RepoID,
+		Branch:      req.Branch,
+		Base:        req.Base,
+		Ref:         "refs/cove/" + id + "/head",
+		Interactive: req.Interactive,
+		Remove:      req.Remove,
+		Upload:      dir(id) + "/in.bundle",
+		Execution:   randomID(8),
+		TimeoutSec:  req.TimeoutSec,
+	}
+	if job.TimeoutSec == 0 {
+		job.TimeoutSec = int64(m.DefaultTimeout / time.Second)
+	}
+	if job.OwnsSprite {
+		job.Sprite = "job-" + id
+	}
+	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
+		return job, err
+	}
+	if job.OwnsSprite {
+		_, err := m.Client.Create(ctx, sprites.CreateRequest{
+			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include,
+			Owner: "job:" + id, LeaseSeconds: int64(m.Lease / time.Second),
+		})
+		if err != nil {
+			return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), id))
+		}
+	}
+	return m.Store.Jobs.Get(ctx, id)
+}
+
+func randomID(bytes int) string {
+	b := make([]byte, bytes)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// dir is a job's folder in its sprite.
+func dir(id string) string { return boot.Home + "/.cove/jobs/" + id }
+
+// workdir is where a job's clone goes.
+func workdir(id, repository string) string {
+	name := strings.Trim(notInName.ReplaceAllString(repository, "-"), "-.")
+	if name == "" {
+		name = "repository"
+	}
+	return boot.Home + "/work/" + id + "/" + name
+}
+
+var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// task is what the agent is told of a job.
+func task(req sprites.JobRequest, id string) agents.Task {
+	return agents.Task{
+		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
+		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive,
+	}
+}
+
+var (
+	commitID = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	sha256ID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+)
+
+// check refuses a request that can't become a job, and finds its agent.
+func check(req sprites.JobRequest) (agents.Agent, error) {
+	agent, err := agents.Find(req.Agent)
+	if err != nil {
+		return nil, refuse("no_agent", "choose one with --agent", "%v", err)
+	}
+	for what, text := range map[string]string{
+		"plan's name": req.PlanName, "repository's name": req.Repository, "author's name": req.Author.Name, "author's address": req.Author.Email,
+	} {
+		if len(text) > maxText || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return nil, refuse("bad_request", "", "the %s must be at most %d printable characters", what, maxText)
+		}
+	}
+	switch {
+	case len(req.Plan) > maxPlan:
+		return nil, refuse("bad_plan", "", "a plan of %d bytes is more than %d", len(req.Plan), maxPlan)
+	case !branchName(req.Branch):
+		return nil, refuse("bad_request", "", "%.80q can't be a branch", req.Branch)
+	case !commitID.MatchString(req.Base):
+		return nil, refuse("bad_request", "", "%.80q is no commit", req.Base)
+	case strings.ContainsAny(req.Author.Name+req.Author.Email, "<>"):
+		return nil, refuse("bad_request", "", "an author can't have < or > in the name")
+	case req.TimeoutSec < 0 || req.TimeoutSec > int64(maxTimeout/time.Second):
+		return nil, refuse("bad_request", "0 means the server's default", "the timeout can't be %d seconds", req.TimeoutSec)
+	case req.Sprite != "" && (req.Config != nil || len(req.Include) > 0):
+		return nil, refuse("bad_request", "leave out --sprite, or these", "sprite %.40s is there already: its limits and included folders are what they are", req.Sprite)
+	case req.Sprite != "" && req.Remove:
+		return nil, refuse("bad_request", "leave out --rm, or --sprite", "only a sprite that was made for the job is deleted with it")
+	case len(req.Env) > maxEnv:
+		return nil, refuse("bad_request", "", "%d environment variables are more than %d", len(req.Env), maxEnv)
+	}
+	for _, kv := range req.Env {
+		if !envName.MatchString(kv) || strings.ContainsRune(kv, 0) {
+			return nil, refuse("bad_request", "write KEY=VALUE", "an environment variable can't be %.40q", kv)
+		}
+	}
+	return agent, nil
+}
+
+// branchName reports whether git takes name as a branch's.
+func branchName(name string) bool {
+	if name == "" || len(name) > maxText || name == "@" || name[0] == '-' || name == "HEAD" {
+		return false
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".") || strings.HasSuffix(part, ".lock") {
+			return false
+		}
+	}
+	bad := func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`~^:?*[\`, r) }
+	return !strings.ContainsFunc(name, bad) && !strings.Contains(name, "..") && !strings.Contains(name, "@{")
+}
+
+var statusOf = map[string]int{
+	"job_running": 409, "job_ended": 409, "job_queued": 409, "unpulled_work": 409, "start_failed": 502,
+}
+
+// refuse is an error that tells the caller what to answer.
+func refuse(code, hint, format string, args ...any) *sprites.Error {
+	status := statusOf[code]
+	if status == 0 {
+		status = 400
+	}
+	return &sprites.Error{StatusCode: status, ErrorBody: sprites.ErrorBody{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}}
+}

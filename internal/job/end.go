@@ -1,0 +1,111 @@
+package job
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// stateOf is the state that an outcome leaves a job in; any other is failed.
+var stateOf = map[string]sprites.JobState{
+	agents.Success:   sprites.JobSucceeded,
+	agents.TimedOut:  sprites.JobTimedOut,
+	agents.Cancelled: sprites.JobCancelled,
+	agents.Lost:      sprites.JobLost,
+}
+
+const replayPage = 1000
+
+// ended finishes a job whose log is in the store with its end: a server may have
+// died between the two.
+func (m *Manager) ended(ctx context.Context, job sprites.Job) (bool, error) {
+	if job.LastSeq == 0 {
+		return false, nil
+	}
+	last, err := m.Store.Jobs.Events(ctx, job.ID, job.LastSeq, 1)
+	if err != nil || len(last) == 0 || last[0].Type != "end" {
+		return false, err
+	}
+	return true, m.end(ctx, job, last[0])
+}
+
+// end judges a job by its whole log, stores the last event with the judgement,
+// and finishes the job.
+func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent) error {
+	result := sanitize(*ev.Result, job.ID)
+	ev.Result = &result
+	outcome, usage, err := m.judge(ctx, job, result)
+	if err != nil {
+		return fmt.Errorf("judge job %s: %w", job.ID, err)
+	}
+	ev.Outcome, ev.Usage = &outcome, usage
+	if err := m.Store.Jobs.AppendEvents(ctx, job.ID, []sprites.JobEvent{ev}); err != nil {
+		return err
+	}
+	state := stateOf[outcome.Kind]
+	if state == "" {
+		state = sprites.JobFailed
+	}
+	_, err = m.Store.Jobs.Finish(ctx, job.ID, state, outcome, func(j *sprites.Job) {
+		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
+		j.Usage, j.Session = usage, ""
+		if state != sprites.JobSucceeded {
+			j.Error = outcome.Reason
+		}
+	})
+	return err
+}
+
+// judge lets the agent's reader read the whole log.
+func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.JobEnd) (sprites.Outcome, *sprites.Usage, error) {
+	agent, err := agents.Find(job.Agent)
+	if err != nil {
+		return sprites.Outcome{}, nil, err
+	}
+	reader := agent.Read()
+	for next := int64(1); ; {
+		events, err := m.Store.Jobs.Events(ctx, job.ID, next, replayPage)
+		if err != nil {
+			return sprites.Outcome{}, nil, err
+		}
+		for _, ev := range events {
+			reader.Event(ev)
+			next = ev.Seq + 1
+		}
+		if len(events) < replayPage {
+			break
+		}
+	}
+	if job.Interactive && result.Phase == "done" && result.Reason == "" {
+		// A person sat at it, and decided that it was over.
+		return sprites.Outcome{Kind: agents.Success, ExitCode: result.ExitCode}, nil, nil
+	}
+	outcome, usage := reader.Judge(result)
+	return outcome, usage, nil
+}
+
+// sanitize leaves of a result what may be one: it comes from a place where an
+// agent worked.
+func sanitize(r sprites.JobEnd, id string) sprites.JobEnd {
+	for _, commit := range []*string{&r.Head, &r.Leftover} {
+		if !commitID.MatchString(*commit) {
+			*commit = ""
+		}
+	}
+	r.Commits = max(r.Commits, 0)
+	if r.Bundle.Size <= 0 || !sha256ID.MatchString(r.Bundle.SHA256) || r.Head == "" && r.Leftover == "" {
+		r.Bundle = sprites.Artifact{}
+		return r
+	}
+	r.Bundle.Path = dir(id) + "/out.bundle"
+	return r
+}
+
+// lose finishes a job of which no more will be heard.
+func (m *Manager) lose(ctx context.Context, id, why string) error {
+	outcome := sprites.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
+	_, err := m.Store.Jobs.Finish(ctx, id, sprites.JobLost, outcome, func(j *sprites.Job) { j.Error, j.Session = why, "" })
+	return err
+}

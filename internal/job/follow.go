@@ -1,0 +1,254 @@
+package job
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Exit codes of the guest's job commands.
+const exitDead = 4 // no supervisor is at work, and the log has no end
+
+const (
+	maxEvent   = 4 << 20 // of one line of the log
+	eventBatch = 256
+	maxBackoff = 10 * time.Second
+
+	// tries is how often in a row a log may turn out to be unreadable, or a lost
+	// job not to be collected, until the job is given up.
+	tries = 5
+)
+
+// errBadLog is a log that no supervisor wrote: what is in a sprite, its agent can
+// change.
+var errBadLog = errors.New("the job's log can't be read")
+
+// follow copies a job's log into the store, in the background, until its end.
+func (m *Manager) follow(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.following[id] {
+		return
+	}
+	m.following[id] = true
+	m.wg.Go(func() {
+		f := follower{manager: m, id: id}
+		f.run(m.ctx)
+		m.mu.Lock()
+		delete(m.following, id)
+		m.mu.Unlock()
+	})
+}
+
+// follower follows one job.
+type follower struct {
+	manager *Manager
+	id      string
+	failed  int // tries in a row that were the job's own fault
+}
+
+func (f *follower) run(ctx context.Context) {
+	log := f.manager.Logger.With("job", f.id)
+	pause := time.Duration(0)
+	for ctx.Err() == nil {
+		before, err := f.manager.Store.Jobs.Get(ctx, f.id)
+		if errors.Is(err, store.ErrNotFound) || err == nil && before.State.Terminal() {
+			return
+		}
+		if err == nil {
+			err = f.advance(ctx, before)
+		}
+		if err == nil {
+			pause, f.failed = 0, 0
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		log.Warn("following a job", "err", err)
+		if after, getErr := f.manager.Store.Jobs.Get(ctx, f.id); getErr == nil && after.LastSeq > before.LastSeq {
+			pause = 0
+		}
+		pause = min(max(2*pause, 200*time.Millisecond), maxBackoff)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// advance brings the store up to what the log has, as far as it goes.
+func (f *follower) advance(ctx context.Context, job sprites.Job) error {
+	m := f.manager
+	ended, err := m.ended(ctx, job)
+	if ended || err != nil {
+		return err
+	}
+	code, said, err := f.copyLog(ctx, job)
+	switch {
+	case errors.Is(err, sprites.ErrNotFound):
+		return m.lose(ctx, job.ID, "its sprite was deleted")
+	case errors.Is(err, errBadLog):
+		if f.failed++; f.failed >= tries {
+			return m.lose(ctx, job.ID, err.Error())
+		}
+		return err
+	case err != nil:
+		return err
+	case code == exitDead:
+		return f.finalize(ctx, job)
+	case code != 0:
+		return fmt.Errorf("the follower exited with %d: %s", code, said)
+	}
+	return nil
+}
+
+// copyLog runs the guest's follower and stores what it prints.
+func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var stderr head
+	cmd := f.manager.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "follow", dir(job.ID), strconv.FormatInt(job.LastSeq+1, 10))
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, "", err
+	}
+	storeErr := f.store(ctx, out, job.LastSeq)
+	if storeErr != nil {
+		cancel() // the follower has no more to say
+	}
+	err = cmd.Wait()
+	if storeErr != nil {
+		return 0, "", storeErr
+	}
+	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
+		return exit.Code, stderr.String(), nil
+	}
+	return 0, "", err
+}
+
+// store appends the events that r gives, in batches of what is there.
+func (f *follower) store(ctx context.Context, r io.Reader, last int64) error {
+	br := bufio.NewReaderSize(r, 256<<10)
+	var batch []sprites.JobEvent
+	for {
+		line, err := readLine(br)
+		if err == nil {
+			var ev sprites.JobEvent
+			if ev, err = decode(line, last+1); err == nil {
+				last = ev.Seq
+				batch = append(batch, ev)
+			}
+		}
+		if len(batch) > 0 && (err != nil || len(batch) == eventBatch || br.Buffered() == 0 || batch[len(batch)-1].Type == "end") {
+			if err := f.manager.take(ctx, f.id, batch); err != nil {
+				return err
+			}
+			batch = batch[:0]
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// readLine reads a line of bounded length. A last line without an end is cut off:
+// it comes again.
+func readLine(br *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := br.ReadSlice('\n')
+		if len(line)+len(part) > maxEvent {
+			return nil, fmt.Errorf("%w: a line is longer than %d bytes", errBadLog, maxEvent)
+		}
+		line = append(line, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
+	}
+}
+
+var eventTypes = map[string]bool{
+	"state": true, "output": true, "event": true, "notice": true, "exit": true, "collected": true, "end": true,
+}
+
+// decode reads the event that must have the number want. What only the server may
+// say is not taken from the log.
+func decode(line []byte, want int64) (sprites.JobEvent, error) {
+	var ev sprites.JobEvent
+	if err := json.Unmarshal(line, &ev); err != nil {
+		return ev, fmt.Errorf("%w: %v", errBadLog, err)
+	}
+	ev.Outcome, ev.Usage = nil, nil
+	switch {
+	case ev.Seq != want:
+		return ev, fmt.Errorf("%w: event %d where %d should be", errBadLog, ev.Seq, want)
+	case !eventTypes[ev.Type]:
+		return ev, fmt.Errorf("%w: event %d is of the type %.40q", errBadLog, ev.Seq, ev.Type)
+	case ev.Type == "end" && ev.Result == nil:
+		return ev, fmt.Errorf("%w: its end has no result", errBadLog)
+	}
+	return ev, nil
+}
+
+// take stores a batch of events and what follows from them.
+func (m *Manager) take(ctx context.Context, id string, batch []sprites.JobEvent) error {
+	last := batch[len(batch)-1]
+	if last.Type == "end" {
+		batch = batch[:len(batch)-1]
+	}
+	if err := m.Store.Jobs.AppendEvents(ctx, id, batch); err != nil {
+		return err
+	}
+	for _, ev := range batch {
+		if ev.Type != "state" || ev.State != sprites.JobRunning && ev.State != sprites.JobPreparing && ev.State != sprites.JobWaiting {
+			continue
+		}
+		err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+			if !j.State.Terminal() {
+				j.State = ev.State
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if last.Type != "end" {
+		return nil
+	}
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	return m.end(ctx, job, last)
+}
+
+// finalize has a job collected whose supervisor has died.
+func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
+	m := f.manager
+	out, err := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "finalize", dir(job.ID), agents.Lost).CombinedOutput()
+	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
+		err = fmt.Errorf("collect a lost job: exit %d: %.500s", exit.Code, out)
+		if f.failed++; f.failed >= tries {
+			return m.lose(ctx, job.ID, "its supervisor died, and what it left can't be collected: "+err.Error())
+		}
+	}
+	return err
+}

@@ -1,0 +1,152 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// guestBinary is the supervisor, in every sprite.
+const guestBinary = boot.BinDir + "/cove-guest"
+
+const (
+	agentGrace = 10 * time.Second
+	startLimit = 2 * time.Minute
+	undoLimit  = time.Minute
+)
+
+// Start starts the supervisor of a job whose bundle is in place. A job that has
+// been started already is left alone.
+func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error) {
+	if !sha256ID.MatchString(req.BundleSHA256) || req.BundleSize <= 0 {
+		return sprites.Job{}, refuse("bad_request", "", "the bundle's size and sha256 must be given")
+	}
+	unlock, err := m.locks.lock(ctx, id)
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	defer unlock()
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return job, err
+	}
+	switch {
+	case job.State.Terminal():
+		return job, refuse("job_ended", "push again", "job %s has ended: %s", id, job.State)
+	case job.State != sprites.JobQueued:
+		return job, nil
+	}
+	if err := m.hand(ctx, job, req); err != nil {
+		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
+	}
+	// From here on the job may run, and goes on whatever becomes of the request.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
+	defer cancel()
+	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+		now := time.Now().UTC()
+		j.State, j.StartedAt, j.Upload = sprites.JobPreparing, &now, ""
+		return nil
+	})
+	if err != nil {
+		return job, err
+	}
+	if err := m.launch(ctx, job); err != nil {
+		outcome := sprites.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
+		_, finishErr := m.Store.Jobs.Finish(ctx, id, sprites.JobFailed, outcome, func(j *sprites.Job) { j.Error = outcome.Reason })
+		return job, errors.Join(refuse("start_failed", "see the server's log", "job %s: %s", id, outcome.Reason), finishErr)
+	}
+	m.follow(id)
+	return m.Store.Jobs.Get(ctx, id)
+}
+
+// hand writes what the supervisor and the agent need into the job's folder.
+func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobStart) error {
+	settings, err := m.Store.Jobs.Settings(ctx, job.ID)
+	if err != nil {
+		return err
+	}
+	var req sprites.JobRequest
+	if err := json.Unmarshal(settings, &req); err != nil {
+		return fmt.Errorf("read the job's settings: %w", err)
+	}
+	agent, err := agents.Find(job.Agent)
+	if err != nil {
+		return err
+	}
+	t := task(req, job.ID)
+	work, err := agent.Prepare(t)
+	if err != nil {
+		return err
+	}
+	sprite := m.Client.Sprite(job.Sprite)
+	for name, file := range work.Files {
+		err := sprite.WriteFile(ctx, path.Join(t.Dir, name), bytes.NewReader(file.Data), sprites.WriteOptions{Mode: file.Mode})
+		if err != nil {
+			return err
+		}
+	}
+	spec, err := json.Marshal(sprites.JobSpec{
+		ID: job.ID, Bundle: job.Upload, BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
+		Branch: job.Branch, Base: job.Base, Author: req.Author,
+		Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, req.Env...),
+		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), TTY: job.Interactive,
+	})
+	if err != nil {
+		return err
+	}
+	return sprite.WriteFile(ctx, t.Dir+"/job.json", bytes.NewReader(spec), sprites.WriteOptions{Mode: 0o600})
+}
+
+// launch starts the supervisor in a session of its own, which goes on without a
+// client, and leaves it.
+func (m *Manager) launch(ctx context.Context, job sprites.Job) error {
+	forever := time.Duration(0)
+	cmd := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "run", dir(job.ID))
+	cmd.MaxRunAfterDisconnect = &forever
+	var said head
+	cmd.Stderr = &said
+	if job.Interactive {
+		cmd.TTY = &sprites.Terminal{}
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	session := cmd.SessionID()
+	if session == "" {
+		return errors.Join(cmd.Wait(), errors.New(said.String()))
+	}
+	info, err := m.Client.Get(ctx, job.Sprite)
+	if err == nil {
+		err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+			j.Session = session
+			if info.Cove != nil {
+				j.Incarnation = info.Cove.Incarnation
+			}
+			return nil
+		})
+	}
+	if detachErr := cmd.Detach(); detachErr != nil && !errors.Is(detachErr, sprites.ErrGone) {
+		m.Logger.Warn("leaving a supervisor", "job", job.ID, "err", detachErr)
+	}
+	return err
+}
+
+// head keeps the first few kilobytes that are written to it.
+type head struct{ buf []byte }
+
+const maxHead = 4 << 10
+
+func (t *head) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p[:min(len(p), maxHead-len(t.buf))]...)
+	return len(p), nil
+}
+
+func (t *head) String() string { return string(bytes.ToValidUTF8(bytes.TrimSpace(t.buf), []byte("?"))) }

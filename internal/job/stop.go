@@ -1,0 +1,180 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// stopWait is how long Stop waits for the end that it asked for.
+const stopWait = 30 * time.Second
+
+// Stop asks a job to end: its agent is stopped and what it has done is collected.
+// It waits for that for a while, and returns the job as it then is. One that has
+// ended is left alone.
+func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
+	unlock, err := m.locks.lock(ctx, id)
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	defer unlock()
+	changed, stop := m.Store.Jobs.Watch(id)
+	defer stop()
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil || job.State.Terminal() {
+		return job, err
+	}
+	if job.State == sprites.JobQueued {
+		if err := m.abandon(ctx, job, "stopped on request"); err != nil {
+			return job, err
+		}
+		return m.Store.Jobs.Get(ctx, id)
+	}
+	err = m.tell(ctx, job)
+	if err != nil {
+		return job, fmt.Errorf("stop job %s: %w", id, err)
+	}
+	limit := time.NewTimer(stopWait)
+	defer limit.Stop()
+	for {
+		job, err := m.Store.Jobs.Get(ctx, id)
+		if err != nil || job.State.Terminal() {
+			return job, err
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			return job, nil
+		case <-ctx.Done():
+			return job, context.Cause(ctx)
+		}
+	}
+}
+
+// tell tells a job's supervisor to stop. Where there is none any more, or no
+// sprite, the follower finds that out by itself.
+func (m *Manager) tell(ctx context.Context, job sprites.Job) error {
+	out, err := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "stop", dir(job.ID)).CombinedOutput()
+	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
+		if exit.Code == exitDead {
+			return nil
+		}
+		return fmt.Errorf("exit %d: %.500s", exit.Code, out)
+	}
+	if errors.Is(err, sprites.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// abandon ends a job that never began, with the sprite that was made for it.
+func (m *Manager) abandon(ctx context.Context, job sprites.Job, why string) error {
+	outcome := sprites.Outcome{Kind: agents.Cancelled, Reason: why, ExitCode: -1}
+	won, err := m.Store.Jobs.Finish(ctx, job.ID, sprites.JobCancelled, outcome, func(j *sprites.Job) { j.Error, j.Upload = why, "" })
+	if err != nil || !won {
+		return err
+	}
+	return m.removeSprite(ctx, job)
+}
+
+// removeSprite deletes the sprite that was made for a job, if it is still there.
+func (m *Manager) removeSprite(ctx context.Context, job sprites.Job) error {
+	if !job.OwnsSprite {
+		return nil
+	}
+	err := m.Client.Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true})
+	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// Delete forgets a job, and deletes the sprite that was made for it. Without
+// force it refuses while the job runs, and where its commits are nowhere else.
+func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
+	unlock, err := m.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	running := !job.State.Terminal()
+	switch {
+	case force:
+	case running:
+		return refuse("job_running", "stop it with: cove job stop "+id, "job %s is at work (%s)", id, job.State)
+	case job.Bundle.Size > 0 && job.PulledAt == nil:
+		return refuse("unpulled_work", fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", id), "nobody has pulled the work of job %s", id)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	if err := m.clear(ctx, job, running); err != nil {
+		return fmt.Errorf("delete job %s: %w", id, err)
+	}
+	return m.Store.Jobs.Delete(ctx, id)
+}
+
+// clear removes what a job has in its sprite, or the sprite.
+func (m *Manager) clear(ctx context.Context, job sprites.Job, running bool) error {
+	if job.OwnsSprite {
+		return m.removeSprite(ctx, job)
+	}
+	sprite := m.Client.Sprite(job.Sprite)
+	if running && job.Session != "" {
+		_, err := sprite.Kill(ctx, job.Session, sprites.SIGKILL, time.Second)
+		if err != nil && !errors.Is(err, sprites.ErrGone) && !errors.Is(err, sprites.ErrNotFound) {
+			return err
+		}
+	}
+	for _, name := range []string{dir(job.ID), path.Dir(workdir(job.ID, job.Repository))} {
+		err := sprite.Remove(ctx, name, true)
+		if err != nil && !errors.Is(err, sprites.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Pulled notes that a job's commits have arrived where they belong, and deletes
+// its sprite if that was asked for with the job.
+func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, error) {
+	unlock, err := m.locks.lock(ctx, id)
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	defer unlock()
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return job, err
+	}
+	switch {
+	case !job.State.Terminal():
+		return job, refuse("job_running", "wait for it with: cove job wait "+id, "job %s has not ended (%s)", id, job.State)
+	case head != job.Head:
+		return job, refuse("bad_request", "", "job %s ended at commit %q, not %.80q", id, job.Head, head)
+	}
+	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+		if j.PulledAt == nil {
+			now := time.Now().UTC()
+			j.PulledAt = &now
+		}
+		return nil
+	})
+	if err != nil {
+		return job, err
+	}
+	if job.Remove {
+		if err := m.removeSprite(ctx, job); err != nil {
+			return job, fmt.Errorf("delete the sprite of job %s, which has been pulled: %w", id, err)
+		}
+	}
+	return m.Store.Jobs.Get(ctx, id)
+}

@@ -1,0 +1,143 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+var allVerbs = []string{sprites.VerbRead, sprites.VerbWrite, sprites.VerbExec, sprites.VerbAdmin}
+
+// principal is who makes a request, by the token.
+type principal struct {
+	name  string
+	hash  [sha256.Size]byte
+	scope sprites.TokenScope
+	verbs []string
+}
+
+// newPrincipal is one that may do everything.
+func newPrincipal(name, secret string) principal {
+	return principal{name: name, hash: store.HashToken(secret), scope: sprites.TokenScope{All: true}, verbs: allVerbs}
+}
+
+// newSecret makes a token's secret.
+func newSecret() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // never fails
+	return "cove_" + base64.RawURLEncoding.EncodeToString(b)
+}
+
+// may reports whether the principal has the verb; every one has the empty verb.
+func (p principal) may(verb string) bool {
+	return verb == "" || slices.Contains(p.verbs, verb)
+}
+
+// reaches reports whether a sprite is in the principal's scope.
+func (p principal) reaches(name string) bool {
+	switch {
+	case p.scope.All:
+		return true
+	case p.scope.Prefix != "":
+		return strings.HasPrefix(name, p.scope.Prefix)
+	}
+	return p.scope.Sprite != "" && name == p.scope.Sprite
+}
+
+type principalKey struct{}
+
+func principalOf(r *http.Request) principal {
+	p, _ := r.Context().Value(principalKey{}).(principal)
+	return p
+}
+
+// authorize finds out whose token the request carries, and whether that may do
+// verb, to the sprite that the path names if it names one. Whether that sprite
+// exists makes no difference.
+func (s *Server) authorize(r *http.Request, verb string) (principal, error) {
+	p, err := s.authenticate(r)
+	if err != nil {
+		return p, err
+	}
+	if !p.may(verb) {
+		return p, fail("forbidden", "the token does not have the verb "+verb, "make one that has it: cove token create")
+	}
+	if name := r.PathValue("name"); name != "" && !p.reaches(name) {
+		return p, fail("forbidden", "the token does not reach this sprite", "")
+	}
+	return p, nil
+}
+
+// authenticate finds out whose token the request carries. Only the header
+// counts: a URL is logged in too many places.
+func (s *Server) authenticate(r *http.Request) (principal, error) {
+	scheme, secret, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	secret = strings.TrimSpace(secret)
+	if !ok || !strings.EqualFold(scheme, "Bearer") || secret == "" {
+		return principal{}, fail("unauthorized", "the request carries no token", "the server's own is in the file token of its data folder")
+	}
+	hash := store.HashToken(secret)
+	for _, p := range []principal{s.inside, s.boot} {
+		if subtle.ConstantTimeCompare(hash[:], p.hash[:]) == 1 {
+			return p, nil
+		}
+	}
+	t, err := s.Store.Tokens.ByHash(r.Context(), hash)
+	if errors.Is(err, store.ErrNotFound) {
+		return principal{}, fail("unauthorized", "the token is not known", "make one with: cove token create")
+	}
+	if err != nil {
+		return principal{}, err
+	}
+	now := time.Now()
+	if !t.ExpiresAt.IsZero() && !now.Before(t.ExpiresAt) {
+		return principal{}, fail("unauthorized", "the token has expired", "make one with: cove token create")
+	}
+	s.noteUse(t, now)
+	return principal{name: t.ID, hash: t.Hash, scope: t.Scope, verbs: t.Verbs}, nil
+}
+
+// usedInterval is how exactly a token's last use is known.
+const usedInterval = time.Minute
+
+// usedTokens knows when the use of a token was last written down.
+type usedTokens struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+// noteUse writes a token's use down, now and then.
+func (s *Server) noteUse(t store.Token, now time.Time) {
+	u := &s.lastUsed
+	u.mu.Lock()
+	last := u.at[t.ID]
+	if last.Before(t.LastUsed) {
+		last = t.LastUsed
+	}
+	due := now.Sub(last) >= usedInterval
+	if due {
+		if u.at == nil || len(u.at) > 10000 {
+			u.at = map[string]time.Time{}
+		}
+		u.at[t.ID] = now
+	}
+	u.mu.Unlock()
+	if !due {
+		return
+	}
+	err := s.Store.Tokens.Used(context.WithoutCancel(s.ctx), t.ID, now)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		s.Logger.Warn("noting the use of a token", "id", t.ID, "err", err)
+	}
+}

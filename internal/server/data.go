@@ -1,0 +1,123 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// The files by which a server's owner finds it.
+const (
+	infoFile  = "server.json"
+	tokenFile = "token"
+)
+
+// Lock makes this process the only server of the data folder, which is made if
+// there is none, until the lock is closed. The error names the server that has it.
+func Lock(dir string) (io.Closer, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the data folder: %w", err)
+	}
+	lock, err := store.Lock(dir)
+	if errors.Is(err, store.ErrLocked) {
+		var info sprites.ServerInfo
+		text, _ := os.ReadFile(filepath.Join(dir, infoFile))
+		if json.Unmarshal(text, &info) == nil && info.PID > 0 {
+			return nil, fmt.Errorf("%w: process %d, at %s; use that one, or give this one another folder with --data", err, info.PID, info.URL)
+		}
+		return nil, fmt.Errorf("%w, which has only just started; use that one, or give this one another folder with --data", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return lock, nil
+}
+
+// publish reads or makes the owner's token and writes server.json.
+func (s *Server) publish(ln net.Listener) error {
+	secret, err := ownerToken(filepath.Join(s.Dir, tokenFile))
+	if err != nil {
+		return err
+	}
+	s.boot = newPrincipal("owner", secret)
+	s.url = "http://" + callable(ln.Addr())
+	return writeJSONFile(filepath.Join(s.Dir, infoFile), sprites.ServerInfo{
+		Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(),
+	})
+}
+
+func (s *Server) withdraw() {
+	if err := os.Remove(filepath.Join(s.Dir, infoFile)); err != nil {
+		s.Logger.Warn("removing server.json", "err", err)
+	}
+}
+
+// callable is the address to call a listener by: one that listens everywhere is
+// called by loopback.
+func callable(addr net.Addr) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok || !tcp.IP.IsUnspecified() {
+		return addr.String()
+	}
+	return (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: tcp.Port}).String()
+}
+
+// ownerToken reads the token of the data folder's owner, or makes one.
+func ownerToken(path string) (string, error) {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		secret := newSecret()
+		if err := writeFile(path, []byte(secret+"\n")); err != nil {
+			return "", fmt.Errorf("write the token: %w", err)
+		}
+		return secret, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("the token in %s may be known to others (%v): delete it, and start again", path, info.Mode())
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	secret := strings.TrimSpace(string(text))
+	if len(secret) < 20 {
+		return "", fmt.Errorf("the token in %s is too short to be safe: delete it, and start again", path)
+	}
+	return secret, nil
+}
+
+func writeJSONFile(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err == nil {
+		err = writeFile(path, append(b, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}
+
+// writeFile replaces a file at once, readable by its owner alone.
+func writeFile(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // gone already if all went well
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,145 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// statusOf gives the status of an error code, where the code decides.
+var statusOf = map[string]int{
+	sprite.CodeNotFound:     http.StatusNotFound,
+	sprite.CodeNameTaken:    http.StatusConflict,
+	sprite.CodeBadName:      http.StatusBadRequest,
+	sprite.CodeBadRequest:   http.StatusBadRequest,
+	sprite.CodeJobRunning:   http.StatusConflict,
+	sprite.CodeUnpulledWork: http.StatusConflict,
+	sprite.CodeDeleting:     http.StatusConflict,
+	sprite.CodeRunningLimit: http.StatusTooManyRequests,
+	sprite.CodeBootFailed:   http.StatusInternalServerError,
+	sprite.CodeUnavailable:  http.StatusServiceUnavailable,
+	"unauthorized":          http.StatusUnauthorized,
+	"forbidden":             http.StatusForbidden,
+	"too_large":             http.StatusRequestEntityTooLarge,
+	"limit":                 http.StatusTooManyRequests,
+	"not_available":         http.StatusNotImplemented,
+	"not_acceptable":        http.StatusNotAcceptable,
+	"bad_guest":             http.StatusBadGateway,
+}
+
+// apiError is an error that says itself what to answer.
+type apiError struct{ sprites.ErrorBody }
+
+func (e *apiError) Error() string { return e.Message }
+
+func fail(code, message, hint string) *apiError {
+	return &apiError{sprites.ErrorBody{Code: code, Message: message, Hint: hint}}
+}
+
+// fileError is a failed file call, as the guest tells it.
+type fileError struct {
+	status int
+	body   sprites.FileError
+}
+
+func (e *fileError) Error() string { return e.body.Message }
+
+// answer is the one place where errors become answers: the status, what the
+// client sees, and what is logged.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, err error) {
+	status, body := s.describe(err)
+	level := s.Logger.Debug
+	if status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
+		level = s.Logger.Error
+	}
+	level("request refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
+
+	if e, ok := body.(sprites.ErrorBody); ok && e.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(e.RetryAfterSeconds))
+	}
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="cove"`)
+	}
+	writeJSON(w, status, body)
+}
+
+// describe maps an error to a status and a body.
+func (s *Server) describe(err error) (int, any) {
+	if e, ok := errors.AsType[*fileError](err); ok {
+		return e.status, e.body
+	}
+	if e, ok := errors.AsType[*apiError](err); ok {
+		return codeStatus(e.Code), e.ErrorBody
+	}
+	if e, ok := errors.AsType[*sprite.Error](err); ok {
+		body := e.ErrorBody
+		body.Message = e.Error()
+		return codeStatus(body.Code), body
+	}
+	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode >= 400 && e.StatusCode < 600 {
+		return e.StatusCode, withCode(e.ErrorBody, e.StatusCode)
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return http.StatusRequestEntityTooLarge, sprites.ErrorBody{Code: "too_large", Message: "the request is too large"}
+	}
+	status, code := http.StatusInternalServerError, "internal"
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		status, code = http.StatusNotFound, "not_found"
+	case errors.Is(err, store.ErrExists):
+		status, code = http.StatusConflict, "exists"
+	case s.ctx.Err() != nil:
+		status, code = http.StatusServiceUnavailable, "unavailable"
+	case errors.Is(err, context.DeadlineExceeded):
+		status, code = http.StatusGatewayTimeout, "timeout"
+	}
+	return status, sprites.ErrorBody{Code: code, Message: err.Error()}
+}
+
+func codeStatus(code string) int {
+	if status := statusOf[code]; status != 0 {
+		return status
+	}
+	return http.StatusInternalServerError
+}
+
+// withCode gives a body a code and a message, which every error has.
+func withCode(body sprites.ErrorBody, status int) sprites.ErrorBody {
+	if body.Code == "" {
+		body.Code = map[int]string{
+			http.StatusBadRequest:         "bad_request",
+			http.StatusNotFound:           "not_found",
+			http.StatusForbidden:          "forbidden",
+			http.StatusConflict:           "conflict",
+			http.StatusGone:               "gone",
+			http.StatusTooManyRequests:    "limit",
+			http.StatusServiceUnavailable: "unavailable",
+		}[status]
+	}
+	if body.Code == "" {
+		body.Code = "failed"
+	}
+	if body.Message == "" {
+		body.Message = http.StatusText(status)
+	}
+	return body
+}
+
+// writeJSON answers with v. A client that went away is nobody's error.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		status, b = http.StatusInternalServerError, []byte(`{"error":"internal","message":"the answer can't be written as JSON"}`)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(b)+1))
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n'))
+}

@@ -1,0 +1,145 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-dev/cove/internal/sprite"
+)
+
+const (
+	guestHeader    = 64 << 10 // of a guest's answer
+	guestBuffer    = 64 << 10 // of a connection, each way
+	guestIdle      = 30 * time.Second
+	guestHandshake = 30 * time.Second
+)
+
+// guestPool has the connections to the guests, by sandbox. Those of a sandbox
+// that has ended are dropped with it.
+type guestPool struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	closed  bool
+	closing chan struct{}
+	guests  map[sprite.Sandbox]*guest
+	wg      sync.WaitGroup
+}
+
+// guest is a client of one sandbox's guest.
+type guest struct {
+	sandbox   sprite.Sandbox
+	transport *http.Transport
+}
+
+// get returns the client of a sandbox's guest.
+func (p *guestPool) get(sb sprite.Sandbox) *guest {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g := p.guests[sb]; g != nil {
+		return g
+	}
+	g := &guest{sandbox: sb, transport: &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, guestPort) },
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    8,
+		IdleConnTimeout:        guestIdle,
+		MaxResponseHeaderBytes: guestHeader,
+		ReadBufferSize:         guestBuffer,
+		WriteBufferSize:        guestBuffer,
+	}}
+	if p.closed {
+		return g // unpooled: the server is about to end
+	}
+	if p.guests == nil {
+		p.guests = map[sprite.Sandbox]*guest{}
+		p.closing = make(chan struct{})
+	}
+	p.guests[sb] = g
+	p.wg.Go(func() {
+		select {
+		case <-sb.Done():
+		case <-p.closing:
+		}
+		p.mu.Lock()
+		delete(p.guests, sb)
+		p.mu.Unlock()
+		g.transport.CloseIdleConnections()
+	})
+	return g
+}
+
+func (p *guestPool) close() {
+	p.mu.Lock()
+	if !p.closed && p.closing != nil {
+		close(p.closing)
+	}
+	p.closed = true
+	p.mu.Unlock()
+	p.wg.Wait()
+}
+
+// guestURL is the address of a guest's call. Path and query are escaped.
+func guestURL(path, query string) string {
+	url := "http://guest/v1/" + path
+	if query != "" {
+		url += "?" + query
+	}
+	return url
+}
+
+// send sends a request to the guest. Redirects come back as they are.
+func (g *guest) send(req *http.Request) (*http.Response, error) {
+	req.Header.Set("Authorization", "Bearer "+g.sandbox.Status().Token)
+	resp, err := g.transport.RoundTrip(req)
+	if err != nil {
+		return nil, g.unreachable(err)
+	}
+	return resp, nil
+}
+
+// unreachable says what a failed connection to the guest means.
+func (g *guest) unreachable(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	select {
+	case <-g.sandbox.Done():
+		e := fail(sprite.CodeUnavailable, "the sandbox has ended: "+g.sandbox.Status().Ended, "try again: that starts another")
+		e.RetryAfterSeconds = 1
+		return e
+	default:
+		return fail("bad_guest", fmt.Sprintf("the sandbox can't be reached: %v", err), "")
+	}
+}
+
+// dial opens a WebSocket to the guest. A handshake that it refuses is its error.
+func (g *guest) dial(ctx context.Context, path, query string, side *side) error {
+	ctx, cancel := context.WithTimeout(ctx, guestHandshake)
+	defer cancel()
+	conn, resp, err := websocket.Dial(ctx, guestURL(path, query), &websocket.DialOptions{
+		HTTPClient: &http.Client{
+			Transport:     g.transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		HTTPHeader:     http.Header{"Authorization": {"Bearer " + g.sandbox.Status().Token}},
+		OnPingReceived: side.answerPing,
+	})
+	if err != nil {
+		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
+			return guestFailure(resp, false)
+		}
+		return g.unreachable(err)
+	}
+	conn.SetReadLimit(-1) // messages pass as streams
+	side.conn = conn
+	return nil
+}

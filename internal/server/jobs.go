@@ -1,0 +1,282 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	maxPlan       = 8 << 20 // of a job request, in which the whole plan stands
+	maxJobs       = 1000    // in a list
+	maxWait       = time.Minute
+	eventPage     = 256
+	eventInterval = 20 * time.Second // of blank lines on a quiet stream of events
+)
+
+// jobs returns the server's half of jobs.
+func (s *Server) jobs() (Jobs, error) {
+	if s.Jobs == nil {
+		return nil, fail("not_available", "this server has no jobs", "")
+	}
+	return s.Jobs, nil
+}
+
+// job reads the job that the path names. One whose sprite the token does not
+// reach is not there for it.
+func (s *Server) job(r *http.Request) (sprites.Job, error) {
+	id := r.PathValue("id")
+	job, err := s.Store.Jobs.Get(r.Context(), id)
+	if errors.Is(err, store.ErrNotFound) || err == nil && !principalOf(r).reaches(job.Sprite) {
+		return job, fail(sprite.CodeNotFound, fmt.Sprintf("there is no job %.40q", id), "see what there is with: cove job list")
+	}
+	return job, err
+}
+
+func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := s.jobs()
+	if err != nil {
+		return err
+	}
+	var req sprites.JobRequest
+	if err := readJSON(w, r, maxPlan, &req); err != nil {
+		return err
+	}
+	p := principalOf(r)
+	switch {
+	case !p.may(exec):
+		return fail("forbidden", "a job runs commands, for which the token does not have the verb exec", "")
+	case req.Sprite == "" && !p.scope.All:
+		return fail("forbidden", "the token does not reach new sprites", "name one that it reaches")
+	case req.Sprite != "" && !p.reaches(req.Sprite):
+		return fail("forbidden", "the token does not reach this sprite", "")
+	case len(req.Include) > 0 && !p.may(admin):
+		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
+	}
+	job, err := jobs.Create(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, job)
+	return nil
+}
+
+func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
+	filter := store.JobFilter{Sprite: r.URL.Query().Get("sprite"), Limit: maxJobs}
+	for _, state := range r.URL.Query()["state"] {
+		filter.States = append(filter.States, sprites.JobState(state))
+	}
+	all, err := s.Store.Jobs.List(r.Context(), filter)
+	if err != nil {
+		return err
+	}
+	list := sprites.JobList{Jobs: []sprites.Job{}}
+	for _, job := range all {
+		if principalOf(r).reaches(job.Sprite) {
+			list.Jobs = append(list.Jobs, job)
+		}
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// getJob describes a job; with wait, once it has ended or the wait is over.
+func (s *Server) getJob(w http.ResponseWriter, r *http.Request) error {
+	var wait time.Duration
+	if text := r.URL.Query().Get("wait"); text != "" {
+		var err error
+		if wait, err = time.ParseDuration(text); err != nil || wait < 0 {
+			return fail(sprite.CodeBadRequest, fmt.Sprintf("wait must be a duration such as 30s, not %.40q", text), "")
+		}
+	}
+	changed, cancel := s.Store.Jobs.Watch(r.PathValue("id"))
+	defer cancel()
+	over := time.NewTimer(min(wait, maxWait))
+	defer over.Stop()
+	for waiting := wait > 0; ; {
+		job, err := s.job(r)
+		if err != nil {
+			return err
+		}
+		if !waiting || job.State.Terminal() {
+			writeJSON(w, http.StatusOK, job)
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-over.C:
+			waiting = false
+		case <-s.ctx.Done():
+			waiting = false
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+	}
+}
+
+func (s *Server) startJob(w http.ResponseWriter, r *http.Request) error {
+	var req sprites.JobStart
+	return s.actOnJob(w, r, &req, func(jobs Jobs, id string) (sprites.Job, error) {
+		return jobs.Start(r.Context(), id, req)
+	})
+}
+
+func (s *Server) stopJob(w http.ResponseWriter, r *http.Request) error {
+	return s.actOnJob(w, r, nil, func(jobs Jobs, id string) (sprites.Job, error) {
+		return jobs.Stop(r.Context(), id)
+	})
+}
+
+func (s *Server) pulledJob(w http.ResponseWriter, r *http.Request) error {
+	var req sprites.JobPulled
+	return s.actOnJob(w, r, &req, func(jobs Jobs, id string) (sprites.Job, error) {
+		return jobs.Pulled(r.Context(), id, req.Head)
+	})
+}
+
+// actOnJob reads the request into body, if that is not nil, does act, and answers
+// with the job.
+func (s *Server) actOnJob(w http.ResponseWriter, r *http.Request, body any, act func(Jobs, string) (sprites.Job, error)) error {
+	jobs, err := s.jobs()
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		if err := readJSON(w, r, maxBody, body); err != nil {
+			return err
+		}
+	}
+	job, err := s.job(r)
+	if err != nil {
+		return err
+	}
+	if job, err = act(jobs, job.ID); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, job)
+	return nil
+}
+
+func (s *Server) deleteJob(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := s.jobs()
+	if err != nil {
+		return err
+	}
+	force, err := flag(r, "force")
+	if err != nil {
+		return err
+	}
+	job, err := s.job(r)
+	if err != nil {
+		return err
+	}
+	if err := jobs.Delete(r.Context(), job.ID, force); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// jobEvents streams a job's events as lines of JSON, from number from on (the
+// first if it is not said). With follow it goes on until the last of a job that
+// has ended; blank lines keep a quiet stream alive.
+func (s *Server) jobEvents(w http.ResponseWriter, r *http.Request) error {
+	from := int64(1)
+	if text := r.URL.Query().Get("from"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return fail(sprite.CodeBadRequest, fmt.Sprintf("from must be a number, not %.40q", text), "")
+		}
+		from = n
+	}
+	follow, err := flag(r, "follow")
+	if err != nil {
+		return err
+	}
+	if _, err := s.job(r); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	stream := &eventStream{w: w, rc: http.NewResponseController(w), next: from}
+	if err := stream.rc.Flush(); err != nil { // the headers, at once
+		return nil // the client has gone
+	}
+	changed, cancel := s.Store.Jobs.Watch(r.PathValue("id"))
+	defer cancel()
+	quiet := time.NewTicker(eventInterval)
+	defer quiet.Stop()
+	for {
+		job, err := s.job(r) // before its events: nothing comes after those of one that has ended
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err == nil {
+			err = stream.send(r, s.Store.Jobs)
+		}
+		if err != nil { // too late for an answer: cut the stream
+			panic(http.ErrAbortHandler)
+		}
+		if !follow || stream.ended || job.State.Terminal() && stream.next > job.LastSeq {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-quiet.C:
+			if stream.blank() != nil {
+				return nil
+			}
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+}
+
+// eventStream writes events to a client.
+type eventStream struct {
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	next  int64
+	ended bool // the last event has been sent
+}
+
+// send sends all events that there are from next on.
+func (e *eventStream) send(r *http.Request, jobs *store.Jobs) error {
+	for !e.ended {
+		events, err := jobs.Events(r.Context(), r.PathValue("id"), e.next, eventPage)
+		if err != nil {
+			return err
+		}
+		enc := json.NewEncoder(e.w)
+		for _, event := range events {
+			if err := enc.Encode(event); err != nil {
+				return err
+			}
+			e.next = event.Seq + 1
+			e.ended = event.Type == "end"
+		}
+		if len(events) > 0 {
+			if err := e.rc.Flush(); err != nil {
+				return err
+			}
+		}
+		if len(events) < eventPage {
+			break
+		}
+	}
+	return nil
+}
+
+// blank sends a line that readers skip.
+func (e *eventStream) blank() error {
+	if _, err := e.w.Write([]byte("\n")); err != nil {
+		return err
+	}
+	return e.rc.Flush()
+}

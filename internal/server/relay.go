@@ -1,0 +1,376 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	relayBuffer = 128 << 10
+	maxText     = 1 << 20 // of a text message
+	closeGrace  = 2 * time.Second
+)
+
+// relayGroup counts the WebSockets.
+type relayGroup struct {
+	mu     sync.Mutex
+	max    int
+	n      int
+	closed bool
+	wg     sync.WaitGroup
+}
+
+func (g *relayGroup) add() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return fail("unavailable", "the server is shutting down", "")
+	}
+	if g.n >= g.max {
+		e := fail("limit", fmt.Sprintf("%d connections into sprites are open, and the server allows no more", g.n), "close some, or try again later")
+		e.Limit, e.CurrentCount, e.RetryAfterSeconds = g.max, g.n, 5
+		return e
+	}
+	g.n++
+	g.wg.Add(1)
+	return nil
+}
+
+func (g *relayGroup) done() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.n--
+	g.wg.Done()
+}
+
+// wait lets no more in and waits for those that are.
+func (g *relayGroup) wait() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.wg.Wait()
+}
+
+// isUpgrade reports whether a request asks for a WebSocket.
+func isUpgrade(r *http.Request) bool {
+	return hasToken(r.Header.Values("Upgrade"), "websocket") && hasToken(r.Header.Values("Connection"), "upgrade")
+}
+
+func hasToken(values []string, token string) bool {
+	for _, v := range values {
+		for part := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(strings.TrimSpace(part), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// checkUpgrade finds what would make the handshake fail, while nothing has been
+// started for it.
+func checkUpgrade(r *http.Request) error {
+	if !isUpgrade(r) {
+		return &sprites.Error{StatusCode: http.StatusUpgradeRequired, ErrorBody: sprites.ErrorBody{
+			Code: "upgrade_required", Message: "this call needs a WebSocket",
+		}}
+	}
+	if r.Header.Get("Sec-WebSocket-Version") != "13" || r.Header.Get("Sec-WebSocket-Key") == "" || r.ProtoMajor != 1 {
+		return fail("bad_request", "the WebSocket handshake is not one of version 13 over HTTP/1.1", "")
+	}
+	return nil
+}
+
+// relayTo joins a client's WebSocket to one of the guest's. The guest is called
+// first: what it refuses is the answer to the client's handshake.
+func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		to, err := path(r)
+		if err != nil {
+			return err
+		}
+		if !isUpgrade(r) && kind == "exec" {
+			return s.forward(to, document)(w, r) // the guest knows whether there is such a session
+		}
+		if err := checkUpgrade(r); err != nil {
+			return err
+		}
+		if err := s.relays.add(); err != nil {
+			return err
+		}
+		defer s.relays.done()
+		lease, err := s.Host.Use(r.Context(), r.PathValue("name"), kind)
+		if err != nil {
+			return err
+		}
+		defer lease.Release()
+		rl := relay{translateUp: upTexts[kind], translateDown: downTexts[kind]}
+		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
+			return err
+		}
+		if kind == "exec" {
+			w.Header().Set("X-Sprite-Capabilities", "signal")
+		}
+		rl.client.conn, err = websocket.Accept(w, r, &websocket.AcceptOptions{OnPingReceived: rl.client.answerPing})
+		if err != nil { // Accept has answered
+			_ = rl.guest.conn.CloseNow()
+			s.Logger.Debug("accepting a WebSocket", "err", err)
+			return nil
+		}
+		rl.client.conn.SetReadLimit(-1)
+		rl.run(s.ctx)
+		return nil
+	}
+}
+
+// side is one of the two WebSockets of a relay.
+type side struct {
+	conn    *websocket.Conn
+	writing atomic.Bool // a message is being written
+}
+
+// answerPing decides whether a ping is answered. While a message is being
+// written it is not: the pong would wait behind it, and a peer that takes its
+// time would lose the connection. The message is as good a sign of life.
+func (s *side) answerPing(context.Context, []byte) bool { return !s.writing.Load() }
+
+// relay moves messages between a client and a guest, as they are, but for text
+// messages, which are decoded and encoded again. Nothing is held but a buffer
+// each way: who does not read holds up the other.
+type relay struct {
+	client, guest              side
+	translateUp, translateDown func([]byte) []byte
+}
+
+// run relays until either side ends, or ctx does, and closes both.
+func (rl *relay) run(ctx context.Context) {
+	up, down := make(chan error, 1), make(chan error, 1)
+	go func() { up <- pump(&rl.guest, &rl.client, rl.translateUp, true) }()
+	go func() { down <- pump(&rl.client, &rl.guest, rl.translateDown, false) }()
+	select {
+	case err := <-up:
+		up <- err
+		rl.clientEnded(err)
+	case err := <-down:
+		down <- err
+		rl.guestEnded(err)
+	case <-ctx.Done():
+		closeWithin(closeGrace, rl.client.conn, websocket.StatusGoingAway, "the server is shutting down")
+	}
+	_ = rl.guest.conn.CloseNow()
+	_ = rl.client.conn.CloseNow()
+	<-up
+	<-down
+}
+
+// clientEnded tells the guest how the client ended. A client that just vanished
+// makes the guest's connection vanish, which says the same.
+func (rl *relay) clientEnded(err error) {
+	if errors.Is(err, errTextTooLong) {
+		closeWithin(closeGrace, rl.client.conn, websocket.StatusMessageTooBig, err.Error())
+	}
+	if code := websocket.CloseStatus(err); code >= 0 {
+		closeWithin(closeGrace, rl.guest.conn, sendable(code), "")
+	}
+}
+
+// guestEnded tells the client how the guest ended.
+func (rl *relay) guestEnded(err error) {
+	if _, ok := errors.AsType[*writeError](err); ok {
+		return // it is the client that has gone
+	}
+	code, reason := websocket.StatusInternalError, "the connection to the sandbox was lost"
+	if ce, ok := errors.AsType[websocket.CloseError](err); ok {
+		code, reason = sendable(ce.Code), clean(ce.Reason, 100)
+	}
+	closeWithin(2*closeGrace, rl.client.conn, code, reason)
+}
+
+// sendable is the code to pass on for one that came: some only stand for what
+// did not come.
+func sendable(code websocket.StatusCode) websocket.StatusCode {
+	switch code {
+	case websocket.StatusNoStatusRcvd:
+		return websocket.StatusNormalClosure
+	case websocket.StatusAbnormalClosure, websocket.StatusTLSHandshake:
+		return websocket.StatusInternalError
+	}
+	return code
+}
+
+// closeWithin does the closing handshake, for at most d.
+func closeWithin(d time.Duration, conn *websocket.Conn, code websocket.StatusCode, reason string) {
+	t := time.AfterFunc(d, func() { _ = conn.CloseNow() })
+	defer t.Stop()
+	_ = conn.Close(code, reason) // what it could not say, nobody is there to hear
+}
+
+// writeError is an error of the side that is written to.
+type writeError struct{ err error }
+
+func (e *writeError) Error() string { return e.err.Error() }
+func (e *writeError) Unwrap() error { return e.err }
+
+var errTextTooLong = fmt.Errorf("a text message is longer than %d bytes", maxText)
+
+var relayBuffers = sync.Pool{New: func() any { b := make([]byte, relayBuffer); return &b }}
+
+// pump moves messages from one side to the other until the source ends. With
+// stubborn it goes on reading, into nothing, when the destination takes no more:
+// the destination's own last words may still be on their way back.
+func pump(dst, src *side, translate func([]byte) []byte, stubborn bool) error {
+	for {
+		typ, msg, err := src.conn.Reader(context.Background())
+		if err != nil {
+			return err
+		}
+		if typ == websocket.MessageText {
+			err = dst.passText(msg, translate)
+		} else {
+			err = dst.passData(msg)
+		}
+		if _, ok := errors.AsType[*writeError](err); ok && stubborn {
+			return discard(src)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// discard reads until the side ends.
+func discard(src *side) error {
+	for {
+		_, msg, err := src.conn.Reader(context.Background())
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, msg); err != nil {
+			return err
+		}
+	}
+}
+
+// passText passes a text message on if it is one that the call has.
+func (s *side) passText(msg io.Reader, translate func([]byte) []byte) error {
+	text, err := io.ReadAll(io.LimitReader(msg, maxText+1))
+	if err != nil {
+		return err
+	}
+	if len(text) > maxText {
+		return errTextTooLong
+	}
+	if text = translate(text); text == nil {
+		return nil
+	}
+	return s.write(websocket.MessageText, text)
+}
+
+func (s *side) write(typ websocket.MessageType, p []byte) error {
+	s.writing.Store(true)
+	defer s.writing.Store(false)
+	if err := s.conn.Write(context.Background(), typ, p); err != nil {
+		return &writeError{err}
+	}
+	return nil
+}
+
+// passData passes a binary message on. One that fits the buffer stays one frame;
+// a longer one goes through it piece by piece.
+func (s *side) passData(msg io.Reader) error {
+	buf := relayBuffers.Get().(*[]byte)
+	defer relayBuffers.Put(buf)
+	n, err := io.ReadFull(msg, *buf)
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return s.write(websocket.MessageBinary, (*buf)[:n])
+	}
+	if err != nil {
+		return err
+	}
+	s.writing.Store(true)
+	defer s.writing.Store(false)
+	w, err := s.conn.Writer(context.Background(), websocket.MessageBinary)
+	if err != nil {
+		return drained(msg, &writeError{err})
+	}
+	for {
+		if n > 0 {
+			if _, err := w.Write((*buf)[:n]); err != nil {
+				return drained(msg, &writeError{err})
+			}
+		}
+		n, err = msg.Read(*buf)
+		if err == io.EOF && n == 0 {
+			if err := w.Close(); err != nil {
+				return &writeError{err}
+			}
+			return nil
+		}
+		if err != nil && err != io.EOF {
+			return err
+		}
+	}
+}
+
+// drained reads the rest of a message, so that the next can be read, and returns
+// err, or what kept it from reading.
+func drained(msg io.Reader, err error) error {
+	if _, readErr := io.Copy(io.Discard, msg); readErr != nil {
+		return readErr
+	}
+	return err
+}
+
+// The text messages of each kind of WebSocket, client to guest and back: a
+// function decodes one and encodes what it has understood; nil drops it.
+var (
+	upTexts   = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyInit]}
+	downTexts = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyStatus]}
+)
+
+func execText(text []byte) []byte {
+	var m sprites.Message
+	if json.Unmarshal(text, &m) != nil || m.Type == "" {
+		return nil
+	}
+	return encode(m)
+}
+
+// proxyText is for a proxy's opening message, of type T, and for those after it,
+// which have a type.
+func proxyText[T any](text []byte) []byte {
+	var later struct {
+		Type string `json:"type"`
+	}
+	if json.Unmarshal(text, &later) != nil {
+		return nil
+	}
+	if later.Type != "" {
+		return encode(later)
+	}
+	var m T
+	if json.Unmarshal(text, &m) != nil {
+		return nil
+	}
+	return encode(m)
+}
+
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil
+	}
+	return b
+}

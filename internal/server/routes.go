@@ -1,0 +1,171 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// handlerFunc answers a request, or returns an error before it has written
+// anything.
+type handlerFunc func(http.ResponseWriter, *http.Request) error
+
+// The verbs of routes. anyone is any valid token.
+const (
+	anyone = ""
+	read   = sprites.VerbRead
+	write  = sprites.VerbWrite
+	exec   = sprites.VerbExec
+	admin  = sprites.VerbAdmin
+)
+
+// route is one line of the API: a pattern of net/http, the verb that a token
+// needs for it, and what answers. Where the path has {name} the token must reach
+// that sprite.
+type route struct {
+	pattern string
+	verb    string
+	handle  handlerFunc
+}
+
+// routes is the whole surface.
+func (s *Server) routes() []route {
+	const one = "/v1/sprites/{name}"
+	return []route{
+		{"GET /v1/version", anyone, s.getVersion},
+
+		{"GET /v1/tokens", admin, s.listTokens},
+		{"POST /v1/tokens", admin, s.createToken},
+		{"DELETE /v1/tokens/{id}", admin, s.deleteToken},
+
+		{"GET /v1/sprites", read, s.listSprites},
+		{"POST /v1/sprites", write, s.createSprite},
+		{"GET " + one, read, s.getSprite},
+		{"PUT " + one, write, s.updateSprite},
+		{"DELETE " + one, write, s.deleteSprite},
+		{"GET " + one + "/check", read, s.checkSprite},
+
+		{"GET " + one + "/exec", anyone, s.getExec}, // exec with an upgrade, read without
+		{"HEAD " + one + "/exec", read, s.headExec},
+		{"POST " + one + "/exec", exec, s.forward("exec", frames)},
+		{"GET " + one + "/exec/{id}", exec, s.relayTo("exec", s.guestSession)},
+		{"POST " + one + "/exec/{id}/kill", exec, s.forwardTo(s.guestKill, lines)},
+		{"GET " + one + "/proxy", exec, s.relayTo("proxy", fixed("proxy"))},
+
+		{"GET " + one + "/fs/read", read, s.forward("fs/read", file)},
+		{"GET " + one + "/fs/list", read, s.forward("fs/list", fileJSON)},
+		{"PUT " + one + "/fs/write", write, s.forward("fs/write", fileJSON)},
+		{"DELETE " + one + "/fs/delete", write, s.forward("fs/delete", fileJSON)},
+		{"POST " + one + "/fs/rename", write, s.forward("fs/rename", fileJSON)},
+		{"POST " + one + "/fs/copy", write, s.forward("fs/copy", fileJSON)},
+		{"POST " + one + "/fs/chmod", write, s.forward("fs/chmod", fileJSON)},
+		{"POST " + one + "/fs/chown", write, s.forward("fs/chown", fileJSON)},
+
+		{"GET /v1/jobs", read, s.listJobs},
+		{"POST /v1/jobs", write, s.createJob},
+		{"GET /v1/jobs/{id}", read, s.getJob},
+		{"DELETE /v1/jobs/{id}", write, s.deleteJob},
+		{"GET /v1/jobs/{id}/events", read, s.jobEvents},
+		{"POST /v1/jobs/{id}/start", write, s.startJob},
+		{"POST /v1/jobs/{id}/stop", write, s.stopJob},
+		{"POST /v1/jobs/{id}/pulled", write, s.pulledJob},
+
+		// The rest of the protocol, which this server does not have yet. (control
+		// is not here: clients must see 404 to do without it.)
+		{one + "/upgrade", anyone, notAvailable},
+		{one + "/restart", anyone, notAvailable},
+		{one + "/checkpoint", anyone, notAvailable},
+		{one + "/checkpoints", anyone, notAvailable},
+		{one + "/checkpoints/{rest...}", anyone, notAvailable},
+		{one + "/services", anyone, notAvailable},
+		{one + "/services/{rest...}", anyone, notAvailable},
+		{one + "/policy/{rest...}", anyone, notAvailable},
+		{one + "/fs/watch", anyone, notAvailable},
+		{one + "/ports/watch", anyone, notAvailable},
+	}
+}
+
+func notAvailable(http.ResponseWriter, *http.Request) error {
+	return fail("not_available", "this server does not have that part of the protocol", "")
+}
+
+// handler is the whole API.
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, rt := range s.routes() {
+		mux.Handle(rt.pattern, s.on(rt))
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Sprite-Version", sprites.Version)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
+		h.Set("Cache-Control", "no-store")
+		if err := s.checkOrigin(r); err != nil {
+			s.answer(w, r, err)
+			return
+		}
+		if !plainPath(r.URL.EscapedPath()) { // the mux would redirect to a cleaned one
+			s.answer(w, r, fail("not_found", "there is nothing at this path", ""))
+			return
+		}
+		// Go's own texts for an unknown path and a wrong method are not JSON.
+		if fallback, pattern := mux.Handler(r); pattern == "" {
+			s.unrouted(w, r, fallback)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// on wraps a route's handler in what all have in common.
+func (s *Server) on(rt route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, err := s.authorize(r, rt.verb)
+		if err == nil {
+			err = rt.handle(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, p)))
+		}
+		if err != nil {
+			s.answer(w, r, err)
+		}
+	})
+}
+
+// plainPath reports whether every segment of an escaped path is something.
+func plainPath(path string) bool {
+	if !strings.HasPrefix(path, "/") {
+		return false
+	}
+	for seg := range strings.SplitSeq(path[1:], "/") {
+		if seg == "" || seg == "." || seg == ".." {
+			return false
+		}
+	}
+	return true
+}
+
+// unrouted answers for a path that has no route, or not with this method.
+func (s *Server) unrouted(w http.ResponseWriter, r *http.Request, fallback http.Handler) {
+	rec := &statusRecorder{header: http.Header{}}
+	fallback.ServeHTTP(rec, r)
+	if rec.status != http.StatusMethodNotAllowed {
+		s.answer(w, r, fail("not_found", "there is nothing at this path", ""))
+		return
+	}
+	w.Header().Set("Allow", rec.header.Get("Allow"))
+	writeJSON(w, http.StatusMethodNotAllowed, sprites.ErrorBody{
+		Code: "method_not_allowed", Message: "use " + rec.header.Get("Allow") + " here",
+	})
+}
+
+// statusRecorder is a ResponseWriter that keeps the header only.
+type statusRecorder struct {
+	header http.Header
+	status int
+}
+
+func (r *statusRecorder) Header() http.Header         { return r.header }
+func (r *statusRecorder) Write(p []byte) (int, error) { return len(p), nil }
+func (r *statusRecorder) WriteHeader(status int)      { r.status = status }

@@ -1,0 +1,164 @@
+// Package server is the HTTP API of a cove server: it authenticates, wakes the
+// sprite that a request is for, and forwards to the guest inside. A guest is
+// hostile: what it sends is bounded, and none of its headers, HTML or redirects
+// reach the client.
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Bounds on requests.
+const (
+	maxHeader       = 1 << 20 // a command line travels in the URL
+	headerTimeout   = 10 * time.Second
+	bodyTimeout     = 30 * time.Second // of a JSON body
+	idleTimeout     = 2 * time.Minute
+	shutdownTimeout = 10 * time.Second
+)
+
+// Jobs is the server's half of jobs. Lists and events are read from the store.
+// Its errors say what to answer by being a *sprites.Error, or one of the store.
+type Jobs interface {
+	Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error)
+	Start(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error)
+	Stop(ctx context.Context, id string) (sprites.Job, error)
+	Delete(ctx context.Context, id string, force bool) error
+	Pulled(ctx context.Context, id, head string) (sprites.Job, error)
+}
+
+// Server serves the API. Set the exported fields before Serve, which may be
+// called once.
+type Server struct {
+	Dir     string       // the data folder, which the caller has locked (see Lock)
+	Store   *store.Store // required
+	Host    *sprite.Host // required, started
+	Jobs    Jobs         // nil: jobs are not available
+	Logger  *slog.Logger // nil: discard
+	Version string       // of cove, as /v1/version tells
+
+	// Names are host names and addresses by which the server may be called,
+	// besides loopback and the address that it listens on. Requests for another
+	// Host are refused: a web page could have made them.
+	Names []string
+
+	// MaxStreams bounds the WebSockets at once; 0 means 1000.
+	MaxStreams int
+
+	once   sync.Once
+	memory *memoryListener
+	secret string // of the in-memory client
+
+	ctx      context.Context // ends when Close begins
+	cancel   context.CancelFunc
+	http     *http.Server
+	boot     principal // of the token file
+	inside   principal // of the in-memory client
+	relays   relayGroup
+	guests   guestPool
+	lastUsed usedTokens
+	wg       sync.WaitGroup
+	url      string
+}
+
+// init makes what Client and Serve share.
+func (s *Server) init() {
+	s.once.Do(func() {
+		if s.Logger == nil {
+			s.Logger = slog.New(slog.DiscardHandler)
+		}
+		s.ctx, s.cancel = context.WithCancel(context.Background())
+		s.memory = newMemoryListener()
+		s.secret = newSecret()
+		s.inside = newPrincipal("inside", s.secret)
+		s.relays.max = cmp.Or(s.MaxStreams, 1000)
+		s.guests.log = s.Logger
+		s.http = &http.Server{
+			Handler:           s.handler(),
+			ReadHeaderTimeout: headerTimeout,
+			IdleTimeout:       idleTimeout,
+			MaxHeaderBytes:    maxHeader,
+			ErrorLog:          slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
+			BaseContext:       func(net.Listener) context.Context { return s.ctx },
+		}
+	})
+}
+
+// Client returns a client of this very server, which does not go over the
+// network and may do everything. Its calls wait until Serve runs.
+func (s *Server) Client() *sprites.Client {
+	s.init()
+	transport := &http.Transport{
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return s.memory.dial(ctx) },
+		DisableCompression: true,
+		MaxIdleConns:       8,
+		IdleConnTimeout:    idleTimeout / 2,
+	}
+	return &sprites.Client{URL: "http://localhost", Token: s.secret, HTTPClient: &http.Client{Transport: transport}}
+}
+
+// Serve serves ln until ctx ends or Close is called; it then returns nil once
+// everything has ended. While it runs, the data folder holds the token of its
+// owner and server.json, which tells where it listens.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	s.init()
+	stop := context.AfterFunc(ctx, s.cancel)
+	defer stop()
+	if err := s.publish(ln); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	defer s.withdraw()
+
+	failed := make(chan error, 2)
+	for _, l := range []net.Listener{ln, s.memory} {
+		s.wg.Go(func() {
+			if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				failed <- err
+			}
+		})
+	}
+	var err error
+	select {
+	case <-s.ctx.Done():
+	case err = <-failed:
+		err = fmt.Errorf("serve: %w", err)
+	}
+	s.shutdown()
+	return err
+}
+
+// shutdown ends all requests, WebSockets too, and waits for them.
+func (s *Server) shutdown() {
+	s.cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	s.relays.wait()
+	if err := s.http.Shutdown(ctx); err != nil {
+		s.Logger.Warn("some requests did not end in time", "err", err)
+		_ = s.http.Close()
+	}
+	s.guests.close()
+	s.wg.Wait()
+}
+
+// Close makes Serve end and waits for what the server has started. Sandboxes go
+// on.
+func (s *Server) Close() error {
+	s.init()
+	s.cancel()
+	_ = s.memory.Close()
+	s.wg.Wait()
+	return nil
+}

@@ -1,0 +1,235 @@
+package server
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	maxBody      = 1 << 20 // of a JSON body
+	pageDefault  = 50
+	pageMax      = 100
+	checkTimeout = 2 * time.Second
+)
+
+// readJSON decodes a request's body.
+func readJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+	rc := http.NewResponseController(w)
+	if err := rc.SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return fail(sprite.CodeBadRequest, "the body did not arrive in time", "")
+		}
+		return fmt.Errorf("read the body: %w", err)
+	}
+	if err := rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fail(sprite.CodeBadRequest, "the body can't be read as JSON: "+err.Error(), "")
+	}
+	return nil
+}
+
+// flag reads a boolean of the query.
+func flag(r *http.Request, key string) (bool, error) {
+	switch text := r.URL.Query().Get(key); text {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	default:
+		return false, fail(sprite.CodeBadRequest, fmt.Sprintf("%s must be true or false, not %.40q", key, text), "")
+	}
+}
+
+func (s *Server) getVersion(w http.ResponseWriter, _ *http.Request) error {
+	writeJSON(w, http.StatusOK, sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid()})
+	return nil
+}
+
+func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
+	var req sprites.CreateRequest
+	if err := readJSON(w, r, maxBody, &req); err != nil {
+		return err
+	}
+	p := principalOf(r)
+	if !p.reaches(req.Name) {
+		return fail("forbidden", "the token does not reach a sprite of that name", "")
+	}
+	if !p.may(admin) && (len(req.Include) > 0 || req.Owner != "" || req.LeaseSeconds != 0) {
+		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite, or give it an owner", "")
+	}
+	info, err := s.Host.Create(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, info)
+	return nil
+}
+
+func (s *Server) getSprite(w http.ResponseWriter, r *http.Request) error {
+	info, err := s.Host.Get(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, info)
+	return nil
+}
+
+func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
+	var req sprites.UpdateRequest
+	if err := readJSON(w, r, maxBody, &req); err != nil {
+		return err
+	}
+	info, err := s.Host.Update(r.Context(), r.PathValue("name"), req)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, info)
+	return nil
+}
+
+func (s *Server) deleteSprite(w http.ResponseWriter, r *http.Request) error {
+	force, err := flag(r, "force")
+	if err != nil {
+		return err
+	}
+	if err := s.Host.Delete(r.Context(), r.PathValue("name"), force); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// listSprites answers with a page of the sprites that the token reaches.
+func (s *Server) listSprites(w http.ResponseWriter, r *http.Request) error {
+	if strings.Contains(r.Header.Get("Accept"), "application/x-ndjson") {
+		return fail("not_acceptable", "this server does not watch the list", "ask for JSON")
+	}
+	q := r.URL.Query()
+	p := principalOf(r)
+	scope := store.SpriteFilter{Name: p.scope.Sprite, Scope: p.scope.Prefix}
+	filter := scope
+	filter.Prefix, filter.Label = q.Get("prefix"), q.Get("label")
+	after, err := base64.RawURLEncoding.DecodeString(q.Get("continuation_token"))
+	if err != nil || len(after) > 100 {
+		return fail(sprite.CodeBadRequest, "the continuation_token is not one of this server's", "")
+	}
+	filter.After = string(after)
+	size := pageSize(q.Get("max_results"))
+	filter.Limit = size + 1 // one more tells whether there are more
+	list, err := s.Host.List(r.Context(), filter)
+	if err != nil {
+		return err
+	}
+	totals, err := s.totals(r, scope)
+	if err != nil {
+		return err
+	}
+	page := sprites.ListResponse{Sprites: list, Totals: totals, Org: totals}
+	if len(list) > size {
+		page.Sprites = list[:size]
+		page.HasMore = true
+		token := base64.RawURLEncoding.EncodeToString([]byte(list[size-1].Name))
+		page.NextToken = &token
+	}
+	writeJSON(w, http.StatusOK, page)
+	return nil
+}
+
+// pageSize clamps what a client asks for.
+func pageSize(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil || n <= 0 {
+		return pageDefault
+	}
+	return min(n, pageMax)
+}
+
+func (s *Server) totals(r *http.Request, filter store.SpriteFilter) (sprites.Totals, error) {
+	count, err := s.Store.Sprites.Count(r.Context(), filter)
+	return sprites.Totals{
+		Name:         sprite.Organization,
+		Running:      count[sprites.StatusRunning],
+		Warm:         count[sprites.StatusWarm],
+		Cold:         count[sprites.StatusCold],
+		RunningLimit: s.Host.MaxRunning,
+	}, err
+}
+
+// check is the answer of GET …/check.
+type check struct {
+	Name      string    `json:"sprite_name"`
+	ID        string    `json:"sprite_id"`
+	Status    string    `json:"status"` // healthy, hibernated, unhealthy
+	Reason    string    `json:"reason,omitempty"`
+	CheckedAt time.Time `json:"checked_at"`
+	Elapsed   int64     `json:"elapsed"` // milliseconds
+}
+
+// checkSprite asks a sprite's guest for a sign of life, and wakes nobody.
+func (s *Server) checkSprite(w http.ResponseWriter, r *http.Request) error {
+	info, err := s.Host.Get(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	sandbox, err := s.Host.Live(r.Context(), info.Name)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	c := check{Name: info.Name, ID: info.ID, Status: "hibernated", CheckedAt: started.UTC()}
+	if sandbox != nil {
+		c.Status = "healthy"
+		if err := s.alive(r, sandbox); err != nil {
+			c.Status, c.Reason = "unhealthy", err.Error()
+		}
+	}
+	c.Elapsed = time.Since(started).Milliseconds()
+	writeJSON(w, http.StatusOK, c)
+	return nil
+}
+
+// alive asks the guest something small.
+func (s *Server) alive(r *http.Request, sandbox sprite.Sandbox) error {
+	req, err := http.NewRequest(http.MethodGet, guestURL("exec", ""), nil)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
+	defer cancel()
+	resp, err := s.guests.get(sandbox).send(req.WithContext(ctx))
+	if err != nil {
+		if _, ok := errors.AsType[net.Error](err); ok {
+			return errors.New("the guest does not answer")
+		}
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("the guest answers with status %d", resp.StatusCode)
+	}
+	return nil
+}
+
+// guestPort is where every guest serves its API.
+const guestPort = boot.Port

@@ -1,0 +1,121 @@
+package server
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	maxTokenName = 100
+	maxTTL       = 100 * 365 * 24 * time.Hour
+)
+
+func (s *Server) createToken(w http.ResponseWriter, r *http.Request) error {
+	var req sprites.TokenRequest
+	if err := readJSON(w, r, maxBody, &req); err != nil {
+		return err
+	}
+	if err := checkToken(req); err != nil {
+		return err
+	}
+	id := make([]byte, 4)
+	_, _ = rand.Read(id) // never fails
+	secret := newSecret()
+	t := store.Token{
+		ID:        hex.EncodeToString(id),
+		Name:      req.Name,
+		Hash:      store.HashToken(secret),
+		Scope:     req.Scope,
+		Verbs:     req.Verbs,
+		CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
+	}
+	if req.TTLSeconds > 0 {
+		t.ExpiresAt = t.CreatedAt.Add(time.Duration(req.TTLSeconds) * time.Second)
+	}
+	if err := s.Store.Tokens.Create(r.Context(), t); err != nil {
+		return err
+	}
+	answer := tokenInfo(t)
+	answer.Secret = secret
+	writeJSON(w, http.StatusCreated, answer)
+	return nil
+}
+
+func checkToken(req sprites.TokenRequest) error {
+	bad := func(format string, args ...any) error {
+		return fail(sprite.CodeBadRequest, fmt.Sprintf(format, args...), "")
+	}
+	if req.Name == "" || len(req.Name) > maxTokenName || strings.ContainsFunc(req.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return bad("a token needs a name, of at most %d printable characters", maxTokenName)
+	}
+	fields := 0
+	for _, set := range []bool{req.Scope.All, req.Scope.Prefix != "", req.Scope.Sprite != ""} {
+		if set {
+			fields++
+		}
+	}
+	if fields != 1 {
+		return bad("a token's scope is one of: all, a prefix, a sprite")
+	}
+	if req.Scope.Sprite != "" {
+		if err := sprite.CheckName(req.Scope.Sprite); err != nil {
+			return err
+		}
+	}
+	if len(req.Verbs) == 0 {
+		return bad("a token needs at least one verb of: %s", strings.Join(allVerbs, ", "))
+	}
+	for i, v := range req.Verbs {
+		if !slices.Contains(allVerbs, v) || slices.Contains(req.Verbs[:i], v) {
+			return bad("the verbs can't have %.40q: use each of %s once at most", v, strings.Join(allVerbs, ", "))
+		}
+	}
+	if slices.Contains(req.Verbs, admin) && !req.Scope.All {
+		return bad("the verb admin reaches everything: its scope must be all")
+	}
+	if req.TTLSeconds < 0 || req.TTLSeconds > int64(maxTTL/time.Second) {
+		return bad("a token can't expire after %d seconds; 0 means never", req.TTLSeconds)
+	}
+	return nil
+}
+
+func tokenInfo(t store.Token) sprites.Token {
+	info := sprites.Token{ID: t.ID, Name: t.Name, Scope: t.Scope, Verbs: t.Verbs, CreatedAt: t.CreatedAt}
+	if !t.ExpiresAt.IsZero() {
+		info.ExpiresAt = &t.ExpiresAt
+	}
+	if !t.LastUsed.IsZero() {
+		info.LastUsed = &t.LastUsed
+	}
+	return info
+}
+
+func (s *Server) listTokens(w http.ResponseWriter, r *http.Request) error {
+	tokens, err := s.Store.Tokens.List(r.Context())
+	if err != nil {
+		return err
+	}
+	list := sprites.TokenList{Tokens: make([]sprites.Token, len(tokens))}
+	for i, t := range tokens {
+		list.Tokens[i] = tokenInfo(t)
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (s *Server) deleteToken(w http.ResponseWriter, r *http.Request) error {
+	if err := s.Store.Tokens.Delete(r.Context(), r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
