@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/cli"
+	"github.com/cove-dev/cove/internal/job"
+	"github.com/cove-dev/cove/internal/runtime/gvisor"
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/userns"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// serveOptions are the flags of serve.
+type serveOptions struct {
+	addr       string
+	names      []string
+	idle       time.Duration
+	maxRunning int
+	timeout    time.Duration
+	connectors []string
+	headers    []string
+}
+
+func newServeCommand() *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the server",
+		Long: `Runs the server, until SIGTERM or SIGINT. Sprites and jobs outlive it: a server started
+again on the same data folder takes them up. The other commands start one by themselves;
+serve is for one with options, or under a supervisor such as systemd.
+
+A connector leads http://NAME.connect.internal/ inside every sprite to a URL outside, which
+sprites reach in no other way if it is on this host or in a private network. A header that
+is added on the way never enters a sprite; write $NAME for a variable of this process's
+environment, so that a key stands in no command line.
+
+As an ordinary user the server runs in a user namespace of its own, for which it needs
+newuidmap and subordinate ids (see: cove doctor).`,
+		Example: `  cove serve
+  cove serve --addr 127.0.0.1:0 --data ./data --idle 30m
+  cove serve --connector local-model=http://127.0.0.1:11434
+  cove serve --connector anthropic=https://API-HOST --connector-header 'anthropic=x-api-key: $ANTHROPIC_API_KEY'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			data, err := cmd.Flags().GetString("data")
+			if err != nil {
+				return err
+			}
+			verbose, err := cmd.Flags().GetBool("verbose")
+			if err != nil {
+				return err
+			}
+			level := slog.LevelInfo
+			if verbose {
+				level = slog.LevelDebug
+			}
+			logger := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+			return serve(o, data, logger, cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.addr, "addr", "127.0.0.1:7878", "address to listen on; port 0 picks one")
+	f.StringArrayVar(&o.names, "name", nil, "a host name by which the server may be called, besides those of --addr and loopback (repeatable)")
+	f.DurationVar(&o.idle, "idle", 5*time.Minute, "how long a sprite stays awake unused; 0: for ever")
+	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once; 0: any number")
+	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
+	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
+	f.StringArrayVar(&o.headers, "connector-header", nil, "'NAME=HEADER: VALUE' added to what goes through a connector; $VAR is taken from the environment (repeatable)")
+	return cmd
+}
+
+// serve runs a server until a signal ends it.
+func serve(o serveOptions, data string, logger *slog.Logger, out io.Writer) (err error) {
+	connectors, err := parseConnectors(o.connectors, o.headers, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	dir, err := cli.DataFolder(data)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the data folder: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		if err := os.Setenv("COVE_DATA", dir); err != nil { // root's default is another one
+			return err
+		}
+		return userns.Enter(dir, []string{self, holdVerb, "--data", dir})
+	}
+	guest, err := cli.Program("cove-guest")
+	if err != nil {
+		return err
+	}
+	runsc, err := cli.Program("cove-runsc")
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+
+	lock, err := server.Lock(dir)
+	if err != nil {
+		return err
+	}
+	defer closing(&err, lock)
+	st, err := store.Open(ctx, filepath.Join(dir, "cove.db"))
+	if err != nil {
+		return err
+	}
+	defer closing(&err, st)
+	rt := &gvisor.Runtime{
+		Dir: dir, Shim: []string{self, "shim"}, Runsc: runsc, Guest: guest,
+		Connectors: connectors, UserNS: userns.Inside(), Logger: logger,
+	}
+	if err := rt.Prepare(); err != nil {
+		return err
+	}
+	defer closing(&err, rt)
+	host := &sprite.Host{Store: st, Runtime: rt, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning}
+	if err := host.Start(ctx); err != nil {
+		return err
+	}
+	defer closing(&err, host)
+
+	srv := &server.Server{Dir: dir, Store: st, Host: host, Logger: logger, Version: sprites.Version, Names: o.names}
+	defer closing(&err, srv)
+	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout}
+	srv.Jobs = jobs
+	ln, err := net.Listen("tcp", o.addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w; choose another address with --addr, port 0 picks a free one", err)
+	}
+	if err := jobs.Resume(ctx); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	return serveJobs(ctx, srv, jobs, ln, out)
+}
+
+// serveJobs serves until ctx ends. Jobs are left before the server that they use ends.
+func serveJobs(ctx context.Context, srv *server.Server, jobs *job.Manager, ln net.Listener, out io.Writer) error {
+	serving, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	left := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		left <- jobs.Close()
+		cancel()
+	})
+	// What the client asks first is answered once all is in place.
+	go func() {
+		if info, err := srv.Client().Version(serving); err == nil {
+			fmt.Fprintf(out, "cove: listening on %s\n", info.URL)
+		}
+	}()
+	err := srv.Serve(serving, ln)
+	if stop() { // it ended by itself
+		return errors.Join(err, jobs.Close())
+	}
+	return errors.Join(err, <-left)
+}
+
+func closing(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
+
+var connectorName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+
+// parseConnectors reads the flags --connector and --connector-header.
+func parseConnectors(specs, headers []string, env func(string) (string, bool)) (map[string]shim.Connector, error) {
+	connectors := map[string]shim.Connector{}
+	for _, spec := range specs {
+		name, text, _ := strings.Cut(spec, "=")
+		u, err := url.Parse(text)
+		switch {
+		case !connectorName.MatchString(name):
+			return nil, fmt.Errorf("--connector %q: the name must be lower-case letters, digits and hyphens; write NAME=URL", spec)
+		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
+			return nil, fmt.Errorf("--connector %s: %q is not the http or https URL of a host; write NAME=URL", name, text)
+		case u.User != nil:
+			return nil, fmt.Errorf("--connector %s: a secret in a URL is seen by all; use --connector-header", name)
+		}
+		if _, twice := connectors[name]; twice {
+			return nil, fmt.Errorf("--connector %s: given twice", name)
+		}
+		connectors[name] = shim.Connector{URL: text, Header: http.Header{}}
+	}
+	for _, spec := range headers {
+		name, header, err := parseHeader(spec, env)
+		if err != nil {
+			return nil, err
+		}
+		c, ok := connectors[name]
+		if !ok {
+			return nil, fmt.Errorf("--connector-header %s: there is no connector of that name; add --connector %s=URL", name, name)
+		}
+		for key, values := range header {
+			c.Header[key] = append(c.Header[key], values...)
+		}
+	}
+	return connectors, nil
+}
+
+// parseHeader reads 'NAME=HEADER: VALUE'. Its errors don't repeat the value.
+func parseHeader(spec string, env func(string) (string, bool)) (name string, header http.Header, err error) {
+	name, rest, _ := strings.Cut(spec, "=")
+	key, value, ok := strings.Cut(rest, ":")
+	key = strings.TrimSpace(key)
+	if !ok || !headerName.MatchString(key) {
+		return "", nil, fmt.Errorf("--connector-header %.40q: write 'NAME=HEADER: VALUE'", name)
+	}
+	var missing string
+	value = os.Expand(strings.TrimSpace(value), func(v string) string {
+		if v == "$" {
+			return "$"
+		}
+		text, ok := env(v)
+		if !ok || text == "" {
+			missing = v
+		}
+		return text
+	})
+	switch {
+	case missing != "":
+		return "", nil, fmt.Errorf("--connector-header %s: the environment has no %s; set it, or write $$ for a dollar sign", name, missing)
+	case value == "" || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
+		return "", nil, fmt.Errorf("--connector-header %s: the value of %s is empty or has control characters", name, key)
+	}
+	return name, http.Header{http.CanonicalHeaderKey(key): {value}}, nil
+}
+
+var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")

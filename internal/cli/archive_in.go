@@ -1,0 +1,391 @@
+package cli
+
+import (
+	"archive/tar"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+)
+
+const (
+	maxMembers   = 1 << 20   // of an archive
+	maxNameBytes = 4096      // of a member, as the kernel has it
+	copyBuffer   = 512 << 10 // of file contents
+)
+
+// memberError refuses a member of an archive that came from a sandbox.
+type memberError struct {
+	name string
+	why  string
+}
+
+func (e memberError) Error() string {
+	return fmt.Sprintf("refused %s: %s; nothing was copied", sanitizeLine(fmt.Sprintf("%q", e.name)), e.why)
+}
+
+// ExitCode is the command line's exit code for this error.
+func (memberError) ExitCode() int { return exitRejected }
+
+// unpacker takes an archive from a hostile source apart, into a folder that no
+// member leaves. It creates what it writes and never replaces anything.
+type unpacker struct {
+	root     *os.Root
+	progress *progress
+	buf      []byte
+	members  int
+	dirs     []dirMeta // whose mode and time are set at the end
+	links    []symlink // which are made at the end, so that nothing is written through one
+}
+
+type dirMeta struct {
+	name string
+	mode fs.FileMode
+	time time.Time
+}
+
+type symlink struct{ name, target string }
+
+// unpack writes an archive below root, which should be empty.
+func unpack(r io.Reader, root *os.Root, p *progress) error {
+	u := &unpacker{root: root, progress: p, buf: make([]byte, copyBuffer)}
+	tr := tar.NewReader(r)
+	for {
+		h, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if errors.Is(err, tar.ErrHeader) {
+			return &codedError{exitRejected, "rejected", fmt.Errorf("the archive is damaged: %w; nothing was copied", err), ""}
+		}
+		if err != nil {
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		if u.members++; u.members > maxMembers {
+			return memberError{h.Name, fmt.Sprintf("the archive has more than %d members", maxMembers)}
+		}
+		if err := u.member(h, tr); err != nil {
+			return err
+		}
+	}
+	return u.finish()
+}
+
+// memberName is a member's place below the root, or why it must not have one.
+func memberName(h *tar.Header) (string, error) {
+	name := h.Name
+	switch {
+	case name == "":
+		return "", memberError{name, "it has no name"}
+	case len(name) > maxNameBytes:
+		return "", memberError{name[:40] + "…", "its name is too long"}
+	case strings.ContainsRune(name, 0):
+		return "", memberError{name, "its name has a zero byte"}
+	case path.IsAbs(name):
+		return "", memberError{name, "its name is absolute"}
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == ".." {
+			return "", memberError{name, `its name has ".."`}
+		}
+	}
+	return path.Clean(name), nil
+}
+
+func (u *unpacker) member(h *tar.Header, content io.Reader) error {
+	name, err := memberName(h)
+	if err != nil {
+		return err
+	}
+	if h.Mode&^0o1777 != 0 && h.Mode&0o6000 != 0 {
+		return memberError{h.Name, "it has the setuid or setgid bit"}
+	}
+	mode := fs.FileMode(h.Mode & 0o777)
+	if h.Typeflag != tar.TypeDir {
+		if name == "." {
+			return memberError{h.Name, "it stands for the folder itself, and is none"}
+		}
+		if err := u.parents(name); err != nil {
+			return memberFailed(h, err)
+		}
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		err = u.dir(name, mode, h)
+	case tar.TypeReg:
+		err = u.file(name, mode, h, content)
+	case tar.TypeSymlink:
+		err = u.symlink(name, h)
+	case tar.TypeLink:
+		err = u.hardLink(name, h)
+	case tar.TypeChar, tar.TypeBlock:
+		err = memberError{h.Name, "it is a device"}
+	case tar.TypeFifo:
+		err = memberError{h.Name, "it is a pipe"}
+	default:
+		err = memberError{h.Name, fmt.Sprintf("it is of a kind (%q) that is not known", h.Typeflag)}
+	}
+	return memberFailed(h, err)
+}
+
+// memberFailed says which member an error of the file system concerns. A name
+// that exists was twice in the archive: the folder was empty.
+func memberFailed(h *tar.Header, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[memberError](err); ok {
+		return err
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return memberError{h.Name, "its name is in the archive twice"}
+	}
+	if strings.Contains(err.Error(), "path escapes from parent") {
+		return memberError{h.Name, "it leads out of the folder"}
+	}
+	return fmt.Errorf("write %s: %w", sanitizeLine(h.Name), err)
+}
+
+// parents makes the folders above a member that the archive did not mention.
+func (u *unpacker) parents(name string) error {
+	if dir := path.Dir(name); dir != "." {
+		return u.root.MkdirAll(dir, 0o755)
+	}
+	return nil
+}
+
+func (u *unpacker) dir(name string, mode fs.FileMode, h *tar.Header) error {
+	if name != "." {
+		if err := u.root.MkdirAll(name, 0o755); err != nil {
+			return err
+		}
+	}
+	u.dirs = append(u.dirs, dirMeta{name, mode, h.ModTime})
+	return nil
+}
+
+// isSparse reports whether a member's content is not all in the archive: it would
+// say any size for a few bytes. Our own tar makes none.
+func isSparse(h *tar.Header) bool {
+	if h.Typeflag == tar.TypeGNUSparse {
+		return true
+	}
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
+}
+
+func (u *unpacker) file(name string, mode fs.FileMode, h *tar.Header, content io.Reader) error {
+	if isSparse(h) {
+		return memberError{h.Name, "it is sparse, and says a size that is not in the archive"}
+	}
+	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{countingReader{content, u.progress}}, u.buf)
+	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
+		return err
+	}
+	return u.root.Chtimes(name, time.Time{}, h.ModTime)
+}
+
+// symlink notes a link that stays below the root.
+func (u *unpacker) symlink(name string, h *tar.Header) error {
+	target := h.Linkname
+	switch {
+	case target == "" || strings.ContainsRune(target, 0) || len(target) > maxNameBytes:
+		return memberError{h.Name, "it is a link to nowhere"}
+	case path.IsAbs(target):
+		return memberError{h.Name, fmt.Sprintf("it is a link to the absolute path %q", target)}
+	}
+	if leaves(path.Dir(name), target) {
+		return memberError{h.Name, fmt.Sprintf("it is a link out of the folder, to %q", target)}
+	}
+	if _, err := u.root.Lstat(name); err == nil {
+		return fs.ErrExist
+	}
+	u.links = append(u.links, symlink{name, target})
+	return nil
+}
+
+// leaves reports whether a link in the folder dir climbs above the root anywhere
+// on its way. A name in the target may be a link itself; what it leads to has
+// been judged by its own place, and ".." after it by this one: so a target with
+// ".." behind a name is refused.
+func leaves(dir, target string) bool {
+	depth := 0
+	if dir != "." {
+		depth = strings.Count(dir, "/") + 1
+	}
+	named := false
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if depth--; depth < 0 || named {
+				return true
+			}
+		default:
+			depth++
+			named = true
+		}
+	}
+	return false
+}
+
+// hardLink makes a second name of a file that the archive has given already.
+func (u *unpacker) hardLink(name string, h *tar.Header) error {
+	target, err := memberName(&tar.Header{Name: h.Linkname})
+	if err != nil {
+		return memberError{h.Name, fmt.Sprintf("it is a hard link out of the folder, to %q", h.Linkname)}
+	}
+	info, err := u.root.Lstat(target)
+	if err != nil || !info.Mode().IsRegular() {
+		return memberError{h.Name, fmt.Sprintf("it is a hard link to %q, which is no file before it in the archive", h.Linkname)}
+	}
+	return u.root.Link(target, name)
+}
+
+// finish makes the links, and gives the folders their modes and times, the
+// innermost first.
+func (u *unpacker) finish() error {
+	for _, l := range u.links {
+		if err := u.root.Symlink(l.target, l.name); err != nil {
+			return memberFailed(&tar.Header{Name: l.name}, err)
+		}
+	}
+	for i := len(u.dirs) - 1; i >= 0; i-- {
+		d := u.dirs[i]
+		if err := u.root.Chtimes(d.name, time.Time{}, d.time); err != nil {
+			return memberFailed(&tar.Header{Name: d.name}, err)
+		}
+		if err := u.root.Chmod(d.name, d.mode); err != nil {
+			return memberFailed(&tar.Header{Name: d.name}, err)
+		}
+	}
+	return nil
+}
+
+// receiveTree unpacks an archive as the folder dst. Everything is unpacked and
+// checked beside it first, and then renamed: into place as one where dst does not
+// exist, otherwise file by file. When it fails before that, dst is as it was.
+// archive is called once; its error stands even where the archive was whole.
+func receiveTree(dst string, p *progress, archive func(unpack func(io.Reader) error) error) (err error) {
+	parentName, base := splitPath(dst)
+	parent, err := os.OpenRoot(parentName)
+	if err != nil {
+		return fmt.Errorf("copy to %s: %w", dst, err)
+	}
+	defer parent.Close()
+	tmp := ".cove-" + rand.Text()
+	if err := parent.Mkdir(tmp, 0o700); err != nil {
+		return fmt.Errorf("copy to %s: %w", dst, err)
+	}
+	defer func() { err = errors.Join(err, removeTree(parent, tmp)) }()
+	below, err := parent.OpenRoot(tmp)
+	if err != nil {
+		return err
+	}
+	err = archive(func(r io.Reader) error { return unpack(r, below, p) })
+	if err := errors.Join(err, below.Close()); err != nil {
+		return err
+	}
+	info, err := parent.Lstat(base)
+	if errors.Is(err, fs.ErrNotExist) {
+		return parent.Rename(tmp, base)
+	}
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("copy to %s: it exists and is no folder", dst)
+	}
+	return mergeTree(parent, tmp, base)
+}
+
+// removeTree deletes a folder of ours, also where a mode in it forbids that.
+func removeTree(root *os.Root, name string) error {
+	if err := root.RemoveAll(name); err == nil {
+		return nil
+	}
+	_ = fs.WalkDir(root.FS(), name, func(file string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() {
+			_ = root.Chmod(file, 0o700)
+		}
+		return nil
+	})
+	return root.RemoveAll(name)
+}
+
+// mergeTree moves what is in the folder from into the folder to, over files that
+// are there, but never through a link and never a file over a folder or the
+// reverse. All that is checked before the first is moved.
+func mergeTree(root *os.Root, from, to string) error {
+	type move struct {
+		name string
+		info fs.FileInfo
+	}
+	var moves []move
+	err := fs.WalkDir(root.FS(), from, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if d.IsDir() { // for reading and emptying it
+			if err := root.Chmod(file, info.Mode().Perm()|0o700); err != nil {
+				return err
+			}
+		}
+		name := strings.TrimPrefix(strings.TrimPrefix(file, from), "/")
+		if name == "" {
+			return nil
+		}
+		there, err := root.Lstat(path.Join(to, name))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return err
+		case there.IsDir() != info.IsDir():
+			return fmt.Errorf("copy %s: one is a folder, and what is there is none, or the reverse", sanitizeLine(path.Join(to, name)))
+		}
+		moves = append(moves, move{name, info})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var made []move
+	for _, m := range moves {
+		target := path.Join(to, m.name)
+		if !m.info.IsDir() {
+			err = root.Rename(path.Join(from, m.name), target)
+		} else if err = root.Mkdir(target, 0o700); err == nil {
+			made = append(made, m)
+		} else if errors.Is(err, fs.ErrExist) {
+			err = nil
+		}
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", sanitizeLine(target), err)
+		}
+	}
+	for i := len(made) - 1; i >= 0; i-- {
+		m := made[i]
+		target := path.Join(to, m.name)
+		if err := errors.Join(root.Chtimes(target, time.Time{}, m.info.ModTime()), root.Chmod(target, m.info.Mode().Perm())); err != nil {
+			return fmt.Errorf("copy %s: %w", sanitizeLine(target), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+// Package cli is cove's command line: one file per verb, exit codes in exit.go,
+// output in output.go. It speaks to a server through the client package alone,
+// and starts one where none runs.
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Streams are what a command line reads and writes. All three are set. Terminals
+// are recognised where a stream is an *os.File.
+type Streams struct {
+	In  io.Reader
+	Out io.Writer // the result, and nothing else
+	Err io.Writer // for people
+}
+
+// app is one run of the command line.
+type app struct {
+	Streams
+	global globals
+	child  int // exit code of a command in a sprite, which is ours then too
+}
+
+// globals are the flags that every verb has.
+type globals struct {
+	url, token, data, sprite string
+	json, quiet, verbose     bool
+}
+
+// Main runs one command line, args being without the program's name, and returns
+// the exit code. The extra commands (serve, and hidden ones) are added as they
+// are: they handle signals themselves. The caller installs no handler for SIGINT
+// and SIGTERM, because some verbs hand them on to a command in a sprite.
+func Main(ctx context.Context, args []string, streams Streams, extra ...*cobra.Command) int {
+	a := &app{Streams: streams}
+	root := a.newRoot()
+	root.AddCommand(extra...)
+	root.SetArgs(args)
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.Err)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil {
+		a.global.json = a.global.json || wantsJSON(args)
+		return a.report(cmd, err)
+	}
+	return a.child
+}
+
+// wantsJSON finds --json in a command line whose flags could not be parsed.
+func wantsJSON(args []string) bool {
+	for _, arg := range args {
+		switch arg {
+		case "--json", "--json=true":
+			return true
+		case "--":
+			return false
+		}
+	}
+	return false
+}
+
+func (a *app) newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "cove",
+		Short: "Computers of their own for coding agents",
+		Long: `cove gives coding agents computers of their own: persistent Linux sandboxes, called
+sprites, on this machine or another. It pushes a git repository into one, has an
+agent carry out a plan there, and pulls the commits back.
+
+A server is started when none runs; --url or COVE_URL names another one.
+
+` + exitTable(),
+		Example: `  cove push plan.md             send this repository and a plan into a new sprite
+  cove pull a3f7b2 --wait       bring the commits back when they are ready
+
+  cove create paint             make a sprite, and work in it
+  cove exec -s paint uname -a
+  cove console -s paint`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args:              a.subcommandOnly,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd, err} })
+	f := root.PersistentFlags()
+	f.StringVar(&a.global.url, "url", "", "the server's address (COVE_URL; otherwise the one of this machine)")
+	f.StringVar(&a.global.token, "token", "", "the server's token (COVE_TOKEN; otherwise the one in the data folder)")
+	f.StringVar(&a.global.data, "data", "", "data folder of this machine's server (COVE_DATA)")
+	f.StringVarP(&a.global.sprite, "sprite", "s", "", "the sprite (otherwise the one that cove use noted)")
+	f.BoolVar(&a.global.json, "json", false, "print one JSON document")
+	f.BoolVarP(&a.global.quiet, "quiet", "q", false, "no progress and no remarks")
+	f.BoolVarP(&a.global.verbose, "verbose", "v", false, "say more about what is done")
+	must(root.RegisterFlagCompletionFunc("sprite", a.completeSprite))
+	root.AddGroup(
+		&cobra.Group{ID: "work", Title: "Work:"},
+		&cobra.Group{ID: "sprite", Title: "Sprites:"},
+		&cobra.Group{ID: "server", Title: "The server and this machine:"},
+	)
+	a.addGroup(root, "work", a.newPush(), a.newPull(), a.newRun(), a.newJob())
+	a.addGroup(root, "sprite", a.newCreate(), a.newList(), a.newInfo(), a.newRm(), a.newUse(), a.newExec(), a.newConsole(), a.newSession(), a.newCp())
+	a.addGroup(root, "server", a.newToken(), a.newDoctor(), a.newPing(), a.newVersion(), a.newCompletion())
+	root.AddCommand(newOverlayProbe())
+	return root
+}
+
+func (a *app) addGroup(root *cobra.Command, id string, cmds ...*cobra.Command) {
+	for _, c := range cmds {
+		c.GroupID = id
+		root.AddCommand(c)
+	}
+}
+
+// subcommandOnly refuses arguments of a command that only has subcommands.
+func (a *app) subcommandOnly(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := usagef(cmd, "there is no command %q", cmd.CommandPath()+" "+args[0])
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return hinted(err, cmd.CommandPath()+" "+strings.Join(near, ", or "+cmd.CommandPath()+" "))
+	}
+	return err
+}
+
+// must is for what only a programming error makes fail.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// verb makes a cobra handler whose context ends with SIGINT or SIGTERM. A second
+// signal ends the process.
+func verb(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		context.AfterFunc(ctx, stop)
+		err := run(ctx, args)
+		if err != nil && ctx.Err() != nil && cmd.Context().Err() == nil && errors.Is(err, context.Canceled) {
+			return interruptedError{}
+		}
+		return err
+	}
+}
+
+// args is a cobra argument check whose message names what is missing.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return usagef(cmd, "%s is missing", names[len(args)])
+		}
+		if len(args) > len(names) {
+			return usagef(cmd, "%q is one argument too many", args[len(names)])
+		}
+		return nil
+	}
+}

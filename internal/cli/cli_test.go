@@ -1,0 +1,316 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// parse finds the command of a line and parses its flags, without running it.
+func parse(t *testing.T, args ...string) (*app, *cobra.Command, []string, error) {
+	t.Helper()
+	a := &app{Streams: Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
+	root := a.newRoot()
+	var found *cobra.Command
+	var rest []string
+	for _, c := range all(root) {
+		if c.HasSubCommands() {
+			continue
+		}
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			found, rest = cmd, args
+			return nil
+		}
+	}
+	root.SetArgs(args)
+	root.SetOut(a.Out)
+	root.SetErr(a.Err)
+	return a, found, rest, func() error { err := root.Execute(); return err }()
+}
+
+func all(cmd *cobra.Command) []*cobra.Command {
+	list := []*cobra.Command{cmd}
+	for _, c := range cmd.Commands() {
+		list = append(list, all(c)...)
+	}
+	return list
+}
+
+// What stands after exec's command belongs to it (E4).
+func TestExecFlags(t *testing.T) {
+	for _, test := range []struct {
+		args   string
+		sprite string
+		want   string
+	}{
+		{"exec -s vm ls -la", "vm", "ls -la"},
+		{"exec -s vm npm test --json", "vm", "npm test --json"},
+		{"exec -s vm -- ls -la", "vm", "ls -la"},
+		{"exec ls -- -x", "", "ls -- -x"},
+		{"exec -- -x", "", "-x"},
+		{"-s vm exec ls -s other", "vm", "ls -s other"},
+		{"exec ls -s other --url x -q -v --help -h", "", "ls -s other --url x -q -v --help -h"},
+		{"exec -s exec exec exec", "exec", "exec exec"},
+		{"-s exec exec ls", "exec", "ls"},
+		{"exec -i -t --dir /tmp --env A=b --env C=d --user root --timeout 5m --detach=false sh -c x", "", "sh -c x"},
+		{"x -s vm cat -", "vm", "cat -"},
+		{"exec create --memory 2G", "", "create --memory 2G"},
+		{"exec help", "", "help"},
+	} {
+		var got []string
+		a := &app{Streams: Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
+		root := a.newRoot()
+		exec, _, err := root.Find([]string{"exec"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		exec.RunE = func(_ *cobra.Command, args []string) error { got = args; return nil }
+		root.SetArgs(strings.Fields(test.args))
+		if err := root.Execute(); err != nil {
+			t.Errorf("%s: %v", test.args, err)
+			continue
+		}
+		if strings.Join(got, " ") != test.want || a.global.sprite != test.sprite || a.global.json || a.global.quiet {
+			t.Errorf("%s: command %q, sprite %q, json %v", test.args, got, a.global.sprite, a.global.json)
+		}
+	}
+}
+
+// Every command has help that a newcomer can use.
+func TestHelp(t *testing.T) {
+	a := &app{Streams: Streams{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
+	for _, c := range all(a.newRoot()) {
+		if c.Hidden {
+			continue
+		}
+		if c.Short == "" || c.Long == "" || !strings.Contains(c.Example, "cove") {
+			t.Errorf("%s lacks a description or an example", c.CommandPath())
+		}
+		for line := range strings.SplitSeq(c.Long+"\n"+c.Example, "\n") {
+			if len(line) > 100 {
+				t.Errorf("%s: a line of the help is %d long: %s", c.CommandPath(), len(line), line)
+			}
+		}
+	}
+}
+
+func TestPullWaitWithSpace(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		rest string
+		wait time.Duration
+	}{
+		{"pull a3f7b2", "a3f7b2", 0},
+		{"pull a3f7b2 --wait", "a3f7b2", waitForEver},
+		{"pull a3f7b2 --wait=2m", "a3f7b2", 2 * time.Minute},
+		{"pull a3f7b2 --wait 2m", "a3f7b2", 2 * time.Minute},
+		{"pull --wait 2m a3f7b2", "a3f7b2", 2 * time.Minute},
+		{"pull --wait a3f7b2", "a3f7b2", waitForEver},
+		{"pull --wait=2m a3f7b2 3m", "a3f7b2 3m", 2 * time.Minute},
+	} {
+		_, cmd, args, err := parse(t, strings.Fields(test.args)...)
+		if err != nil || cmd == nil {
+			t.Errorf("%s: %v", test.args, err)
+			continue
+		}
+		wait, err := cmd.Flags().GetDuration("wait")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest, got := waitArgument(cmd, args, wait)
+		if strings.Join(rest, " ") != test.rest || got != test.wait {
+			t.Errorf("%s: %q, %v; want %q, %v", test.args, rest, got, test.rest, test.wait)
+		}
+	}
+}
+
+func TestParseSide(t *testing.T) {
+	for arg, want := range map[string]side{
+		"paint:/a":  {true, "paint", "/a"},
+		"paint:":    {true, "paint", "."},
+		":x":        {true, "", "x"},
+		"paint:a:b": {true, "paint", "a:b"},
+		"-":         {false, "", "-"},
+		"./a:b":     {false, "", "./a:b"},
+		"/a:b":      {false, "", "/a:b"},
+		"dir/a:b":   {false, "", "dir/a:b"},
+		"file":      {false, "", "file"},
+	} {
+		if got := parseSide(arg); got != want {
+			t.Errorf("%s: %+v, want %+v", arg, got, want)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for name, ok := range map[string]bool{
+		"a": true, "paint": true, "web-1": true, "1": true, strings.Repeat("a", 40): true,
+		"": false, "-a": false, "a-": false, "A": false, "a_b": false, "a.b": false, "../x": false, strings.Repeat("a", 41): false, "a\n": false,
+	} {
+		if err := checkName(name); (err == nil) != ok {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for id, ok := range map[string]bool{"a3f7b2": true, "000000": true, "": false, "A3F7B2": false, "a3f7b": false, "a3f7b22": false, "../../x": false, "a3f7b2\n": false} {
+		if err := checkJob(id); (err == nil) != ok {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+}
+
+func TestSpriteFile(t *testing.T) {
+	top := t.TempDir()
+	deep := filepath.Join(top, "a", "b")
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	look := func(dir string) (string, error) {
+		_, name, err := findSpriteFile(dir)
+		return name, err
+	}
+	if _, err := writeSpriteFile(top, "paint"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(top, ".sprite")); err != nil || string(text) != "{\"sprite\":\"paint\"}\n" {
+		t.Errorf("wrote %q, %v", text, err)
+	}
+	if name, err := look(deep); name != "paint" || err != nil {
+		t.Errorf("from below: %q, %v", name, err)
+	}
+	// A nearer one counts; a folder of that name does not.
+	if _, err := writeSpriteFile(filepath.Join(top, "a"), "web"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(deep, ".sprite"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if name, err := look(deep); name != "web" || err != nil {
+		t.Errorf("the nearer: %q, %v", name, err)
+	}
+	for _, bad := range []string{"", "{}", `{"sprite":"../x"}`, `{"sprite":1}`, "paint", strings.Repeat(" ", maxSmallFile+1)} {
+		if err := os.WriteFile(filepath.Join(top, "a", ".sprite"), []byte(bad), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if name, err := look(deep); err == nil {
+			t.Errorf("%.20q gave %q", bad, name)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(top, ".sprite-*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestDetachReader(t *testing.T) {
+	for in, want := range map[string]string{"abc": "abc", "\x1cabc": "", "ab\x1ccd": "ab", "ab\x1c": "ab"} {
+		detached := 0
+		r := &detachReader{in: strings.NewReader(in), detach: func() { detached++ }}
+		var got bytes.Buffer
+		if _, err := got.ReadFrom(r); err != nil {
+			t.Fatal(err)
+		}
+		if got.String() != want {
+			t.Errorf("%q: the command got %q, want %q", in, got.String(), want)
+		}
+		if wantDetached := strings.Count(in, "\x1c"); detached != wantDetached {
+			t.Errorf("%q: detached %d times, want %d", in, detached, wantDetached)
+		}
+	}
+}
+
+func TestTokenRequest(t *testing.T) {
+	for _, test := range []struct {
+		o      tokenOptions
+		sprite string
+		ok     bool
+	}{
+		{tokenOptions{all: true, verbs: []string{"read"}}, "", true},
+		{tokenOptions{prefix: "ci-", verbs: []string{"read", "exec"}, expires: time.Hour}, "", true},
+		{tokenOptions{verbs: []string{"read"}}, "paint", true},
+		{tokenOptions{verbs: []string{"read"}}, "", false},
+		{tokenOptions{all: true, verbs: []string{"read"}}, "paint", false},
+		{tokenOptions{all: true, verbs: []string{"fly"}}, "", false},
+		{tokenOptions{all: true}, "", false},
+		{tokenOptions{all: true, verbs: []string{"read"}, expires: -1}, "", false},
+	} {
+		req, err := test.o.request(nil, "n", test.sprite)
+		if (err == nil) != test.ok {
+			t.Errorf("%+v: %v", test.o, err)
+		}
+		if test.o.expires > 0 && req.TTLSeconds != 3600 {
+			t.Errorf("ttl %d", req.TTLSeconds)
+		}
+	}
+}
+
+func TestToolchains(t *testing.T) {
+	home := t.TempDir()
+	for _, dir := range []string{".nvm/versions/node", ".cargo/bin/x", "go/bin", ".pyenv"} {
+		if err := os.MkdirAll(filepath.Join(home, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := map[string]string{"GOROOT": filepath.Join(home, "go"), "NVM_DIR": filepath.Join(home, ".nvm")}
+	got := toolchains(func(k string) string { return env[k] }, func() (string, error) { return home, nil })
+	for _, want := range []string{"go", ".nvm/versions", ".cargo/bin"} {
+		if n := len(slices.DeleteFunc(slices.Clone(got), func(s string) bool { return s != filepath.Join(home, want) })); n != 1 {
+			t.Errorf("%s is there %d times in %q", want, n, got)
+		}
+	}
+	if slices.Contains(got, filepath.Join(home, ".pyenv")) {
+		t.Error("an empty folder is offered")
+	}
+	env["GOROOT"] = "/usr/lib/go"
+	if got := toolchains(func(k string) string { return env[k] }, func() (string, error) { return home, nil }); slices.Contains(got, "/usr/lib/go") {
+		t.Error("what is under /usr is offered")
+	}
+}
+
+func TestProgressIsSilent(t *testing.T) {
+	for _, g := range []globals{{quiet: true}, {json: true}, {}} {
+		var errs bytes.Buffer
+		a := &app{Streams: Streams{Err: &errs}, global: g}
+		p := a.newProgress("x", 10)
+		p.Add(5)
+		p.Close() // within the first second nothing is shown
+		if errs.Len() > 0 {
+			t.Errorf("%+v: %q", g, errs.String())
+		}
+	}
+}
+
+func TestSpawnedServerDiesEarly(t *testing.T) {
+	// The scripts test a server that starts; this one's command fails at once.
+	a := &app{Streams: Streams{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
+	dir := t.TempDir()
+	ended := make(chan error, 1)
+	ended <- context.Canceled
+	if err := a.awaitServer(t.Context(), dir, ended); err != context.Canceled {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestJobNextStep(t *testing.T) {
+	for _, test := range []struct {
+		job  sprites.Job
+		want string
+	}{
+		{sprites.Job{ID: "a3f7b2", State: sprites.JobRunning}, "logs -f a3f7b2"},
+		{sprites.Job{ID: "a3f7b2", State: sprites.JobRunning, Interactive: true}, "attach a3f7b2"},
+		{sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded, Bundle: sprites.Artifact{Size: 1}}, "pull a3f7b2"},
+		{sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded}, ""},
+		{sprites.Job{ID: "$(rm)", State: sprites.JobRunning}, ""},
+	} {
+		if got := nextStep(test.job); !strings.HasSuffix(got, test.want) {
+			t.Errorf("%+v: %q, want %q", test.job, got, test.want)
+		}
+	}
+}

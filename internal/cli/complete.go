@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// completeLimit bounds how long completion holds up the person's typing. It
+// starts no server, and is silent when it fails.
+const completeLimit = time.Second
+
+// maxCompletions is more than anybody reads.
+const maxCompletions = 200
+
+func (a *app) completeFrom(cmd *cobra.Command, list func(context.Context, *sprites.Client) []string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
+	defer cancel()
+	c, err := a.runningClient(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return list(ctx, c), cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) completeSprite(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+		var names []string
+		for info, err := range c.All(ctx, prefix) {
+			if err != nil || len(names) == maxCompletions {
+				break
+			}
+			if namePattern.MatchString(info.Name) {
+				names = append(names, info.Name+"\t"+string(info.Status))
+			}
+		}
+		return names
+	})
+}
+
+func (a *app) completeJob(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Annotations["several"] == "" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+		jobs, err := c.Jobs(ctx)
+		if err != nil {
+			return nil
+		}
+		var ids []string
+		for _, job := range jobs[:min(len(jobs), maxCompletions)] {
+			if jobPattern.MatchString(job.ID) && strings.HasPrefix(job.ID, prefix) {
+				ids = append(ids, job.ID+"\t"+sanitizeLine(string(job.State)+", "+job.PlanName))
+			}
+		}
+		return ids
+	})
+}
+
+// completeOneSprite completes a first argument that is a sprite's name.
+func (a *app) completeOneSprite(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeSprite(cmd, args, prefix)
+}
+
+func (a *app) newCompletion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish|powershell",
+		Short: "Print a completion script for a shell",
+		Long: `Prints a script that lets a shell complete cove's commands and flags, the names of
+sprites and the ids of jobs. Completion never starts a server.`,
+		Example: `  source <(cove completion bash)                  in ~/.bashrc
+  cove completion zsh > "${fpath[1]}/_cove"
+  cove completion fish > ~/.config/fish/completions/cove.fish`,
+		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
+		Args:      exactArgs("the shell's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root := cmd.Root()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(a.Out, true)
+			case "zsh":
+				return root.GenZshCompletion(a.Out)
+			case "fish":
+				return root.GenFishCompletion(a.Out, true)
+			case "powershell":
+				return root.GenPowerShellCompletionWithDesc(a.Out)
+			}
+			return usagef(cmd, "no completion for the shell %q", args[0])
+		},
+	}
+}

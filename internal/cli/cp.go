@@ -1,0 +1,413 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newCp() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cp SRC DST",
+		Short: "Copy files into or out of a sprite",
+		Long: `Copies a file or a folder, with all that is in it, into a sprite or out of one. One side
+is NAME:PATH, or :PATH for the sprite that cove use noted; a relative PATH is below the
+home of the sprite's user. It goes as with docker cp: where DST is a folder, SRC is
+put into it; where it does not exist, SRC becomes it; SRC/. is what is in the folder.
+
+- as DST writes a tar stream to the output, as SRC it unpacks one into the folder DST.
+
+Modes are kept. On this machine nothing is left half-written: a file is renamed into
+place when it is whole, a folder when all of it has come. What comes out of a sprite is
+not trusted: absolute names, "..", links that lead out of the folder, devices and setuid
+bits are refused, with the name of what was (exit code 5), and nothing is copied.`,
+		Example: `  cove cp notes.txt paint:
+  cove cp paint:/home/sprite/out.png .
+  cove cp ./site paint:site
+  cove cp paint:project/. ./project
+  cove cp paint:/var/log - | tar t
+  tar c a b | cove cp - paint:/tmp`,
+		Args: exactArgs("what to copy", "where to copy it"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			src, dst := parseSide(args[0]), parseSide(args[1])
+			if src.remote == dst.remote {
+				return usagef(cmd, "one of %s and %s must be in a sprite, as NAME:PATH", args[0], args[1])
+			}
+			if a.global.json && (src.path == "-" && !src.remote || dst.path == "-" && !dst.remote) {
+				return usagef(cmd, "--json does not go with a stream")
+			}
+			return verb(func(ctx context.Context, _ []string) error { return a.cp(ctx, src, dst) })(cmd, args)
+		},
+	}
+}
+
+// side is one of cp's two arguments.
+type side struct {
+	remote bool
+	sprite string // remote: empty is the sprite in use
+	path   string
+}
+
+// parseSide tells NAME:PATH from a local path, as docker cp does: what begins
+// with "/" or "." is local, and so is what has a "/" before its first ":".
+func parseSide(arg string) side {
+	name, rest, ok := strings.Cut(arg, ":")
+	if !ok || strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, ".") || strings.Contains(name, "/") {
+		return side{path: arg}
+	}
+	if rest == "" {
+		rest = "."
+	}
+	return side{remote: true, sprite: name, path: rest}
+}
+
+// copied is what cp did, for --json.
+type copied struct {
+	Sprite string `json:"sprite"`
+	From   string `json:"from"`
+	To     string `json:"to"`
+	Bytes  int64  `json:"bytes"`
+}
+
+func (a *app) cp(ctx context.Context, src, dst side) error {
+	name := src.sprite + dst.sprite // one of them is local and has none
+	if name != "" {
+		a.global.sprite = name
+	}
+	if !src.remote && src.path != "-" {
+		if _, err := os.Stat(src.path); err != nil {
+			return fmt.Errorf("copy: %w", err)
+		}
+	}
+	if !dst.remote && dst.path == "-" && isTerminal(a.Out) {
+		return &codedError{exitUsage, "usage", errors.New("an archive does no good to a terminal"), "send it on: cove cp … - | tar t"}
+	}
+	sprite, err := a.spriteHandle(ctx)
+	if err != nil {
+		return err
+	}
+	if src.remote {
+		return a.copyOut(ctx, sprite, src.path, dst.path)
+	}
+	return a.copyIn(ctx, sprite, src.path, dst.path)
+}
+
+// statIn describes a file of a sprite, following links.
+func statIn(ctx context.Context, sprite *sprites.Sprite, name string) (fs.FileInfo, error) {
+	if !path.IsAbs(name) {
+		name = path.Join("/home/sprite", name)
+	}
+	name = strings.Trim(path.Clean(name), "/")
+	if name == "" {
+		name = "."
+	}
+	return fs.Stat(sprite.FS(ctx, "/"), name)
+}
+
+// isFolderPath reports whether a path can only be a folder's.
+func isFolderPath(name string) bool {
+	return strings.HasSuffix(name, "/") || name == "." || name == ".." || strings.HasSuffix(name, "/.") || strings.HasSuffix(name, "/..")
+}
+
+// contentsOf reports whether a path means what is in a folder, not the folder.
+func contentsOf(name string) bool { return name == "." || strings.HasSuffix(name, "/.") }
+
+// copyIn copies into a sprite.
+func (a *app) copyIn(ctx context.Context, sprite *sprites.Sprite, src, dst string) error {
+	if src == "-" {
+		p := a.newProgress("to "+sprite.Name(), 0)
+		defer p.Close()
+		return a.untarIn(ctx, sprite, dst, func(w io.Writer) error {
+			_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{countingReader{a.In, p}}, make([]byte, copyBuffer))
+			return err
+		})
+	}
+	info, err := os.Stat(src)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	target, err := statIn(ctx, sprite, dst)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return spriteError(err)
+	}
+	exists := err == nil
+	_, base := splitPath(src)
+	switch {
+	case info.IsDir() && exists && !target.IsDir():
+		return fmt.Errorf("copy %s: %s:%s exists and is no folder", src, sprite.Name(), dst)
+	case exists && target.IsDir() && !(info.IsDir() && contentsOf(src)):
+		dst = path.Join(dst, base)
+	case !exists && !info.IsDir() && isFolderPath(dst):
+		return fmt.Errorf("copy %s: there is no folder %s in %s", src, dst, sprite.Name())
+	}
+	var n int64
+	if info.IsDir() {
+		n, err = a.treeIn(ctx, sprite, src, dst)
+	} else {
+		n, err = a.fileIn(ctx, sprite, src, dst)
+	}
+	if err != nil {
+		return err
+	}
+	return a.saidCopied(copied{sprite.Name(), src, sprite.Name() + ":" + dst, n})
+}
+
+func (a *app) saidCopied(c copied) error {
+	if a.global.json {
+		a.printJSON(c)
+	}
+	a.detail("%s copied from %s to %s", byteSize(c.Bytes), c.From, c.To)
+	return nil
+}
+
+func (a *app) fileIn(ctx context.Context, sprite *sprites.Sprite, src, dst string) (int64, error) {
+	f, err := os.Open(src)
+	if err != nil {
+		return 0, fmt.Errorf("copy: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return 0, fmt.Errorf("copy %s: it is neither a file nor a folder", src)
+	}
+	// The file itself is given to the client, so that the kernel may copy; its
+	// position tells how far that is.
+	p := a.watchProgress(filepath.Base(src), info.Size(), func() int64 {
+		at, err := f.Seek(0, io.SeekCurrent)
+		if err != nil {
+			return 0
+		}
+		return at
+	})
+	defer p.Close()
+	opts := sprites.WriteOptions{Mode: info.Mode().Perm(), Size: info.Size()}
+	if opts.Mode == 0 {
+		opts.Mode = 0o600 // 0 would be the default, for all to read
+	}
+	if err := sprite.WriteFile(ctx, dst, f, opts); err != nil {
+		return 0, spriteError(err)
+	}
+	return info.Size(), nil
+}
+
+// treeIn copies a folder to the folder dst of a sprite, which need not exist.
+func (a *app) treeIn(ctx context.Context, sprite *sprites.Sprite, src, dst string) (int64, error) {
+	p := a.newProgress(filepath.Base(src), 0)
+	defer p.Close()
+	err := a.untarIn(ctx, sprite, dst, func(w io.Writer) error {
+		return packTree(w, src, p, func(name string) { a.say("cove: passed over %s, which is no file, folder or link", name) })
+	})
+	return p.count(), err
+}
+
+// untarIn unpacks an archive in a sprite. tar's own errors are shown.
+func (a *app) untarIn(ctx context.Context, sprite *sprites.Sprite, dst string, archive func(io.Writer) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The path is an argument, never part of the script. Leading "-" can't be an
+	// option behind "./".
+	cmd := sprite.CommandContext(ctx, "/bin/sh", "-c", `mkdir -p -- "$1" && exec tar --no-same-owner -xpf - --directory="$1"`, "sh", dst)
+	errs := &tail{}
+	cmd.Stderr, cmd.Stdout = errs, io.Discard
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return spriteError(err)
+	}
+	fed := make(chan error, 1)
+	go func() {
+		err := archive(in)
+		if err != nil {
+			cancel() // tar must not take a part for the whole
+		}
+		fed <- errors.Join(err, in.Close())
+	}()
+	err = cmd.Wait()
+	_ = in.Close()
+	fedErr := <-fed
+	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
+		return errs.explain("unpack in "+sprite.Name(), err)
+	}
+	if fedErr != nil && !errors.Is(fedErr, io.ErrClosedPipe) {
+		return fmt.Errorf("copy: %w", fedErr)
+	}
+	return err
+}
+
+// copyOut copies out of a sprite.
+func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst string) error {
+	info, err := statIn(ctx, sprite, src)
+	if err != nil {
+		return spriteError(err)
+	}
+	if dst == "-" {
+		p := a.newProgress("from "+sprite.Name(), 0)
+		defer p.Close()
+		dir, base := path.Split(path.Clean(src))
+		if base == "." || base == ".." || base == "" {
+			dir, base = src, "."
+		}
+		return tarOut(ctx, sprite, dir, base, countingWriter{a.Out, p})
+	}
+	target, err := os.Stat(dst)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("copy: %w", err)
+	}
+	exists := err == nil
+	base := path.Base(path.Clean(src))
+	if base == "." || base == "/" || base == ".." {
+		base = sprite.Name()
+	}
+	switch {
+	case info.IsDir() && exists && !target.IsDir():
+		return fmt.Errorf("copy to %s: it exists and is no folder", dst)
+	case exists && target.IsDir() && !(info.IsDir() && contentsOf(src)):
+		dst = filepath.Join(dst, base)
+	case !exists && !info.IsDir() && isFolderPath(dst):
+		return fmt.Errorf("copy: there is no folder %s", dst)
+	}
+	var n int64
+	if info.IsDir() {
+		n, err = a.treeOut(ctx, sprite, src, dst)
+	} else if info.Mode().IsRegular() {
+		n, err = a.fileOut(ctx, sprite, src, dst, info)
+	} else {
+		err = fmt.Errorf("copy %s: it is neither a file nor a folder", src)
+	}
+	if err != nil {
+		return err
+	}
+	return a.saidCopied(copied{sprite.Name(), sprite.Name() + ":" + src, dst, n})
+}
+
+// fileOut copies one file, by way of a temporary one beside dst.
+func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, info fs.FileInfo) (n int64, err error) {
+	if there, err := os.Lstat(dst); err == nil && !there.Mode().IsRegular() && there.Mode()&fs.ModeSymlink == 0 {
+		return 0, fmt.Errorf("copy to %s: it exists and is no file", dst)
+	}
+	if real, err := filepath.EvalSymlinks(dst); err == nil {
+		dst = real // replace what a link leads to, not the link
+	}
+	from, err := sprite.Open(ctx, src)
+	if err != nil {
+		return 0, spriteError(err)
+	}
+	defer func() { _ = from.Close() }()
+	tmp, err := os.CreateTemp(filepath.Dir(dst), ".cove-*")
+	if err != nil {
+		return 0, fmt.Errorf("copy to %s: %w", dst, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(tmp.Name())
+		}
+	}()
+	p := a.newProgress(path.Base(src), max(0, from.Size()))
+	defer p.Close()
+	n, err = io.Copy(countingWriter{tmp, p}, from)
+	if err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Close()); err != nil {
+		return n, fmt.Errorf("copy to %s: %w", dst, err)
+	}
+	return n, os.Rename(tmp.Name(), dst)
+}
+
+// treeOut copies what is in the folder src of a sprite to the folder dst.
+func (a *app) treeOut(ctx context.Context, sprite *sprites.Sprite, src, dst string) (int64, error) {
+	p := a.newProgress(path.Base(src), 0)
+	defer p.Close()
+	err := receiveTree(dst, p, func(unpack func(io.Reader) error) error {
+		return readTar(ctx, sprite, src, unpack)
+	})
+	return p.count(), err
+}
+
+// readTar gives the archive of a sprite's folder to unpack. Only when tar has
+// ended well was the archive whole.
+func readTar(parent context.Context, sprite *sprites.Sprite, src string, unpack func(io.Reader) error) error {
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
+	r, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := tarOut(ctx, sprite, src, ".", w)
+		_ = w.CloseWithError(errOr(err, io.EOF))
+		ended <- err
+	}()
+	err := unpack(r)
+	if err != nil {
+		cancel()
+		_ = r.CloseWithError(err)
+	} else {
+		_, err = io.Copy(io.Discard, r) // what tar pads the end with
+	}
+	if tarErr := <-ended; err == nil {
+		err = tarErr
+	}
+	if err != nil && parent.Err() != nil {
+		return parent.Err()
+	}
+	return err
+}
+
+func errOr(err, other error) error {
+	if err == nil {
+		return other
+	}
+	return err
+}
+
+// tarOut writes the archive of base, in a sprite's folder dir, to w.
+func tarOut(ctx context.Context, sprite *sprites.Sprite, dir, base string, w io.Writer) error {
+	if dir == "" {
+		dir = "."
+	}
+	cmd := sprite.CommandContext(ctx, "tar", "-cf", "-", "--directory="+dir, "--", base)
+	errs := &tail{}
+	cmd.Stdout, cmd.Stderr = w, errs
+	err := cmd.Run()
+	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
+		return errs.explain("read in "+sprite.Name(), err)
+	}
+	return err
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ buf []byte }
+
+const tailBytes = 4 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if len(t.buf) > 4*tailBytes {
+		t.buf = append(t.buf[:0], t.buf[len(t.buf)-tailBytes:]...)
+	}
+	return len(p), nil
+}
+
+// explain puts what a command printed into its error.
+func (t *tail) explain(doing string, err error) error {
+	text := strings.TrimSpace(string(t.buf[max(0, len(t.buf)-tailBytes):]))
+	if text == "" {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	coded := &codedError{exit: exitFailed, code: "failed", err: fmt.Errorf("%s: %s", doing, text)}
+	if strings.Contains(text, "No space left on device") {
+		coded.exit, coded.code, coded.hint = exitNoSpace, "no_space", "the disk is full; see: cove doctor"
+	}
+	return coded
+}

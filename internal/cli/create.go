@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// machineFlags are the flags of create and push that say what a sprite is made of.
+type machineFlags struct {
+	memory  string
+	cpus    int
+	include []string
+	env     []string
+}
+
+func (m *machineFlags) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&m.memory, "memory", "", "memory limit, such as 2G or 512M (default: the server's)")
+	f.IntVar(&m.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
+	f.StringArrayVar(&m.include, "include", nil, "show this folder of the server's machine inside, read-only (repeatable)")
+	f.StringArrayVar(&m.env, "env", nil, "set an environment variable, `K=V` (repeatable)")
+}
+
+// config is the machine asked for; nil where nothing is asked.
+func (m *machineFlags) config(cmd *cobra.Command) (*sprites.Config, error) {
+	if m.memory == "" && m.cpus == 0 && !cmd.Flags().Changed("cpus") {
+		return nil, nil
+	}
+	config := &sprites.Config{CPUs: m.cpus}
+	if m.cpus < 0 || m.cpus == 0 && cmd.Flags().Changed("cpus") {
+		return nil, usagef(cmd, "--cpus %d: at least 1", m.cpus)
+	}
+	if m.memory != "" {
+		n, err := parseSize(m.memory)
+		if err != nil || n < 1<<20 {
+			return nil, usagef(cmd, "--memory %q is not a size such as 2G or 512M", m.memory)
+		}
+		config.RAMMB = int(n >> 20)
+	}
+	return config, nil
+}
+
+// includes are the folders to show inside, as absolute paths.
+func (m *machineFlags) includes(cmd *cobra.Command) ([]string, error) {
+	var dirs []string
+	for _, dir := range m.include {
+		if dir == "" {
+			return nil, usagef(cmd, "--include needs a folder")
+		}
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, abs)
+	}
+	return dirs, nil
+}
+
+// checkEnv says which variable is not K=V.
+func checkEnv(cmd *cobra.Command, env []string) error {
+	for _, kv := range env {
+		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" || strings.ContainsRune(kv, 0) {
+			return usagef(cmd, "--env %q is not K=V", kv)
+		}
+	}
+	return nil
+}
+
+// parseSize reads a size: a number with K, M, G or T (of 1024) after it, or of bytes.
+func parseSize(text string) (int64, error) {
+	number := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(text), "B"), "I")
+	shift := 0
+	if number != "" {
+		if i := strings.IndexByte("KMGT", number[len(number)-1]); i >= 0 {
+			shift = 10 * (i + 1)
+			number = number[:len(number)-1]
+		}
+	}
+	value, err := strconv.ParseFloat(number, 64)
+	if err != nil || math.IsNaN(value) || value < 0 || value*float64(int64(1)<<shift) >= math.MaxInt64 {
+		return 0, fmt.Errorf("%q is not a size", text)
+	}
+	return int64(value * float64(int64(1)<<shift)), nil
+}
+
+type createOptions struct {
+	machine machineFlags
+	base    string
+	labels  []string
+	idle    time.Duration
+}
+
+func (a *app) newCreate() *cobra.Command {
+	var o createOptions
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Make a sprite",
+		Long: `Makes a sprite: a persistent computer with a disk of its own. It is cold, a disk and
+nothing more, until it is first used, which takes a fraction of a second.
+
+Its base "host" is the tools of the server's machine: what is under /usr there is there,
+and may be changed inside without touching the original. Tools that live elsewhere
+are shown by --include; cove doctor finds them.`,
+		Example: `  cove create paint
+  cove create build --memory 4G --cpus 2 --include /usr/local/go
+  cove create web --label team=shop --env TZ=Europe/Rome --idle 30m`,
+		Args: exactArgs("the new sprite's name"),
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		req, err := o.request(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		info, err := c.Create(ctx, req)
+		if err != nil {
+			return err
+		}
+		return a.show(info, func(w io.Writer) {
+			fmt.Fprintf(w, "Sprite %s created. Use it with: cove exec -s %s CMD\n", sanitizeLine(info.Name), sanitizeLine(info.Name))
+		})
+	})
+	f := cmd.Flags()
+	o.machine.register(cmd)
+	f.StringVar(&o.base, "base", "host", "what its disk starts from")
+	f.StringArrayVar(&o.labels, "label", nil, "note `K=V` on it (repeatable)")
+	f.DurationVar(&o.idle, "idle", 0, "sleep after being unused for so long; 0 is never (default: the server's)")
+	return cmd
+}
+
+func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.CreateRequest, err error) {
+	if err := checkName(name); err != nil {
+		return req, err
+	}
+	if err := checkEnv(cmd, o.machine.env); err != nil {
+		return req, err
+	}
+	if o.base != "host" {
+		return req, usagef(cmd, "--base %q: there is only host", o.base)
+	}
+	req = sprites.CreateRequest{Name: name, Base: o.base, Labels: o.labels}
+	if req.Config, err = o.machine.config(cmd); err != nil {
+		return req, err
+	}
+	if req.Include, err = o.machine.includes(cmd); err != nil {
+		return req, err
+	}
+	for _, kv := range o.machine.env {
+		if req.Environment == nil {
+			req.Environment = map[string]string{}
+		}
+		key, value, _ := strings.Cut(kv, "=")
+		req.Environment[key] = value
+	}
+	if cmd.Flags().Changed("idle") {
+		if o.idle < 0 || o.idle > 0 && o.idle < time.Second {
+			return req, usagef(cmd, "--idle %v: 0, or a second at least", o.idle)
+		}
+		seconds := int64(o.idle / time.Second)
+		req.IdleSeconds = &seconds
+	}
+	return req, nil
+}

@@ -1,0 +1,405 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+)
+
+// The levels of a check.
+const (
+	levelOK   = "ok"
+	levelWarn = "warn" // cove works, with less
+	levelFail = "fail" // cove does not work
+)
+
+// check is one thing that doctor looked at.
+type check struct {
+	Name   string `json:"name"`
+	Level  string `json:"level"`
+	Detail string `json:"detail"`
+	Fix    string `json:"fix,omitempty"` // a command, or what to do
+}
+
+func (a *app) newDoctor() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what this machine lacks, and the fix for each",
+		Long: `Looks at what cove needs of this machine: namespaces, overlay file systems (one is really
+mounted, in a namespace of its own), network devices, cgroups, room on the disk, git, and
+cove's own three programs; and whether a server answers. None is started. It also finds
+toolchains outside /usr, which a sprite sees only if they are included.
+
+The exit code is 1 if something that cove can't do without is missing.`,
+		Example: `  cove doctor
+  cove doctor --json | jq '.checks[] | select(.level != "ok")'`,
+		Args: exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error { return a.doctor(ctx) }),
+	}
+}
+
+func (a *app) doctor(ctx context.Context) error {
+	dir, _, err := a.dataDir()
+	if err != nil {
+		return err
+	}
+	d := &doctor{app: a, data: dir, root: os.Geteuid() == 0}
+	doc := struct {
+		OK      bool     `json:"ok"`
+		Data    string   `json:"data"`
+		Checks  []check  `json:"checks"`
+		Include []string `json:"include"`
+	}{OK: true, Data: dir, Checks: d.run(ctx), Include: toolchains(os.Getenv, os.UserHomeDir)}
+	for _, c := range doc.Checks {
+		doc.OK = doc.OK && c.Level != levelFail
+	}
+	err = a.show(doc, func(w io.Writer) {
+		for _, c := range doc.Checks {
+			fmt.Fprintf(w, "%-4s  %-16s  %s\n", c.Level, c.Name, sanitizeLine(c.Detail))
+			if c.Fix != "" {
+				fmt.Fprintf(w, "      %-16s  fix: %s\n", "", sanitizeLine(c.Fix))
+			}
+		}
+		if len(doc.Include) > 0 {
+			fmt.Fprintln(w, "\nToolchains outside /usr; to have them in a sprite:")
+			for _, dir := range doc.Include {
+				fmt.Fprintf(w, "  --include %s\n", gitwork.Quote(dir))
+			}
+		}
+	})
+	if err == nil && !doc.OK {
+		return reportedError{exitFailed}
+	}
+	return err
+}
+
+// doctor looks at one machine.
+type doctor struct {
+	app  *app
+	data string
+	root bool
+}
+
+func (d *doctor) run(ctx context.Context) []check {
+	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.disk(), d.inodes(), d.git(ctx)}
+	if !d.root {
+		checks = append(checks, d.idTools()...)
+	}
+	checks = append(checks, d.programs()...)
+	return append(checks, d.server(ctx))
+}
+
+func sysctl(name string) string {
+	text, err := readSmall(filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/")))
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+func (d *doctor) userNamespaces() check {
+	c := check{Name: "user namespaces", Level: levelOK, Detail: "allowed"}
+	if _, err := os.Stat("/proc/self/ns/user"); err != nil {
+		return check{c.Name, levelFail, "the kernel has none", "use a kernel built with CONFIG_USER_NS"}
+	}
+	for name, bad := range map[string]string{
+		"user.max_user_namespaces":         "0",
+		"kernel.unprivileged_userns_clone": "0",
+	} {
+		if sysctl(name) == bad && (!d.root || name == "user.max_user_namespaces") {
+			good := "1"
+			if name == "user.max_user_namespaces" {
+				good = "10000"
+			}
+			return check{c.Name, levelFail, name + " is " + bad, "sudo sysctl -w " + name + "=" + good}
+		}
+	}
+	if !d.root && sysctl("kernel.apparmor_restrict_unprivileged_userns") == "1" {
+		return check{c.Name, levelWarn, "AppArmor restricts them for ordinary users", "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"}
+	}
+	return c
+}
+
+// overlay mounts one, on the data folder's file system, in a child with a mount
+// namespace of its own.
+func (d *doctor) overlay(ctx context.Context) check {
+	c := check{Name: "overlay", Level: levelOK, Detail: "mounted one on the data folder's file system"}
+	parent := existingParent(d.data)
+	dir, err := os.MkdirTemp(parent, ".cove-doctor-")
+	if errors.Is(err, os.ErrPermission) {
+		return check{c.Name, levelFail, err.Error(), "name a data folder that you may write: --data DIR or COVE_DATA"}
+	}
+	if err != nil {
+		return check{c.Name, levelFail, err.Error(), ""}
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	out, err := probeOverlay(ctx, dir)
+	if err != nil {
+		fix := "put the data folder on ext4, XFS or btrfs: --data DIR; and: sudo modprobe overlay"
+		if errors.Is(err, unix.EPERM) || strings.Contains(out, "operation not permitted") {
+			fix = "mounts are not allowed here; run on the machine itself, or in a container with CAP_SYS_ADMIN"
+		}
+		return check{c.Name, levelFail, strings.TrimSpace(err.Error() + ": " + out), fix}
+	}
+	return c
+}
+
+// existingParent is the nearest folder, from dir upwards, that exists.
+func existingParent(dir string) string {
+	for {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() || dir == filepath.Dir(dir) {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+func (d *doctor) tun() check {
+	c := check{Name: "/dev/net/tun", Level: levelOK, Detail: "can be opened"}
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+		return c
+	}
+	c.Level, c.Detail = levelWarn, fmt.Sprintf("%v; a veth pair is used instead", err)
+	switch {
+	case !d.root:
+		c.Fix = "sudo chmod 0666 /dev/net/tun (only for speed)"
+	case errors.Is(err, unix.ENOENT):
+		c.Level, c.Detail = levelFail, "it does not exist"
+		c.Fix = "sudo modprobe tun; in a container: --device /dev/net/tun"
+	default:
+		c.Level, c.Detail = levelFail, err.Error()
+		c.Fix = "in a container: --device /dev/net/tun"
+	}
+	return c
+}
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+func (d *doctor) cgroups() check {
+	c := check{Name: "cgroups", Level: levelOK}
+	var st unix.Statfs_t
+	if err := unix.Statfs(cgroupRoot, &st); err != nil {
+		return check{c.Name, levelWarn, "none is mounted: limits are not enforced", "sudo mount -t cgroup2 none " + cgroupRoot}
+	}
+	need := []string{"memory", "cpu", "pids"}
+	have := map[string]bool{}
+	dirs := []string{cgroupRoot}
+	if st.Type == unix.CGROUP2_SUPER_MAGIC {
+		c.Detail = "v2"
+		text, _ := readSmall(filepath.Join(cgroupRoot, "cgroup.controllers"))
+		for _, name := range strings.Fields(text) {
+			have[name] = true
+		}
+	} else {
+		c.Detail, dirs = "v1", nil
+		for _, name := range need {
+			if _, err := os.Stat(filepath.Join(cgroupRoot, name)); err == nil {
+				have[name] = true
+				dirs = append(dirs, filepath.Join(cgroupRoot, name))
+			}
+		}
+	}
+	var with, without []string
+	for _, name := range need {
+		if have[name] {
+			with = append(with, name)
+		} else {
+			without = append(without, name)
+		}
+	}
+	c.Detail += ", controllers: " + strings.Join(with, " ")
+	if len(without) > 0 {
+		c.Level = levelWarn
+		c.Detail += "; without " + strings.Join(without, " ") + ", whose limits are not enforced"
+		c.Fix = "boot with those controllers enabled (kernel parameter cgroup_enable=memory, systemd.unified_cgroup_hierarchy=1)"
+	}
+	for _, dir := range dirs {
+		if unix.Access(dir, unix.W_OK) != nil {
+			c.Level = levelWarn
+			c.Detail += "; not writable by this user, so that the host's limits are not enforced"
+			c.Fix = "run the server as root, or have the cgroup delegated (systemd: Delegate=yes)"
+			break
+		}
+	}
+	return c
+}
+
+// Below these a sprite would soon meet a full disk.
+const (
+	wantBytes  = 2 << 30
+	wantInodes = 100_000
+)
+
+func (d *doctor) disk() check {
+	c := check{Name: "disk", Level: levelOK}
+	var st unix.Statfs_t
+	dir := existingParent(d.data)
+	if err := unix.Statfs(dir, &st); err != nil {
+		return check{c.Name, levelFail, err.Error(), ""}
+	}
+	free := int64(st.Bavail) * st.Bsize
+	c.Detail = fmt.Sprintf("%s free at %s", byteSize(free), dir)
+	if free < wantBytes {
+		c.Level, c.Fix = levelWarn, "delete sprites (cove list, cove rm), or put the data elsewhere: --data DIR"
+	}
+	if free < wantBytes/20 {
+		c.Level = levelFail
+	}
+	return c
+}
+
+func (d *doctor) inodes() check {
+	c := check{Name: "inodes", Level: levelOK}
+	var st unix.Statfs_t
+	dir := existingParent(d.data)
+	if err := unix.Statfs(dir, &st); err != nil {
+		return check{c.Name, levelFail, err.Error(), ""}
+	}
+	if st.Files == 0 {
+		c.Detail = "as many as there is room"
+		return c
+	}
+	c.Detail = fmt.Sprintf("%d free at %s", st.Ffree, dir)
+	if st.Ffree < wantInodes {
+		c.Level, c.Fix = levelWarn, "delete small files or sprites, or put the data elsewhere: --data DIR"
+	}
+	if st.Ffree < wantInodes/20 {
+		c.Level = levelFail
+	}
+	return c
+}
+
+func (d *doctor) git(ctx context.Context) check {
+	c := check{Name: "git", Level: levelOK}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	major, minor, err := gitwork.Version(ctx)
+	if err != nil {
+		f := classify(err)
+		c.Level, c.Detail, c.Fix = levelFail, f.message, "install git 2.34 or newer: sudo apt-get install git"
+		return c
+	}
+	c.Detail = fmt.Sprintf("version %d.%d", major, minor)
+	return c
+}
+
+// idTools are what an ordinary user needs to have many users in a sprite.
+func (d *doctor) idTools() []check {
+	var checks []check
+	for _, tool := range []string{"newuidmap", "newgidmap", "nsenter"} {
+		c := check{Name: tool, Level: levelOK}
+		file, err := exec.LookPath(tool)
+		if c.Detail = file; err != nil {
+			c.Level, c.Detail, c.Fix = levelFail, "missing", "sudo apt-get install uidmap util-linux"
+		}
+		checks = append(checks, c)
+	}
+	me, err := user.Current()
+	if err != nil {
+		return append(checks, check{"subordinate ids", levelFail, err.Error(), ""})
+	}
+	for file, flag := range map[string]string{"/etc/subuid": "--add-subuids", "/etc/subgid": "--add-subgids"} {
+		c := check{Name: file, Level: levelOK}
+		n := subordinateIDs(file, me)
+		if c.Detail = fmt.Sprintf("%d ids for %s", n, me.Username); n < 65536 {
+			c.Level = levelFail
+			c.Detail += ", and 65536 are needed"
+			c.Fix = "sudo usermod " + flag + " 100000-165535 " + me.Username
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// subordinateIDs is the largest range that a file grants a user.
+func subordinateIDs(file string, me *user.User) int {
+	f, err := os.Open(file)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	most := 0
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		field := strings.Split(strings.TrimSpace(lines.Text()), ":")
+		if len(field) == 3 && (field[0] == me.Username || field[0] == me.Uid) {
+			if n, err := strconv.Atoi(field[2]); err == nil {
+				most = max(most, n)
+			}
+		}
+	}
+	return most
+}
+
+// Program finds one of cove's other programs: beside this one, or in the folder
+// that COVE_LIBEXEC names.
+func Program(name string) (string, error) {
+	dir := os.Getenv("COVE_LIBEXEC")
+	if dir == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Dir(self)
+	}
+	file := filepath.Join(dir, name)
+	if err := unix.Access(file, unix.X_OK); err != nil {
+		return "", &codedError{exitFailed, "program_missing", fmt.Errorf("%s: %w", file, err),
+			"cove needs it beside itself: in cove's sources, type make install PREFIX=" + filepath.Dir(dir)}
+	}
+	return file, nil
+}
+
+func (d *doctor) programs() []check {
+	self, err := os.Executable()
+	if err != nil {
+		return []check{{"cove", levelFail, err.Error(), ""}}
+	}
+	checks := []check{{"cove", levelOK, self, ""}}
+	for _, name := range []string{"cove-guest", "cove-runsc"} {
+		c := check{Name: name, Level: levelOK}
+		if c.Detail, err = Program(name); err != nil {
+			f := classify(err)
+			c.Level, c.Detail, c.Fix = levelFail, f.message, f.hint
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+func (d *doctor) server(ctx context.Context) check {
+	c := check{Name: "server", Level: levelOK}
+	client, err := d.app.runningClient(ctx)
+	if errors.Is(err, errNoServer) {
+		c.Detail = "none runs on " + d.data + "; the next command starts one"
+		return c
+	}
+	if err == nil {
+		var limited context.Context
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, probeLimit)
+		defer cancel()
+		info, versionErr := client.Version(limited)
+		if err = versionErr; err == nil {
+			c.Detail = fmt.Sprintf("version %s answers at %s", info.Version, client.URL)
+			return c
+		}
+	}
+	f := classify(err)
+	return check{c.Name, levelFail, f.message, f.hint}
+}

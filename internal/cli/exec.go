@@ -1,0 +1,256 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+type execOptions struct {
+	stdin, tty, detach bool
+	dir, user          string
+	env                []string
+	timeout            time.Duration
+}
+
+func (a *app) newExec() *cobra.Command {
+	var o execOptions
+	cmd := &cobra.Command{
+		Use:     "exec [flags] [--] CMD [ARG]...",
+		Aliases: []string{"x"},
+		Short:   "Run a command in a sprite",
+		Long: `Runs a command in a sprite, which wakes if it sleeps. Output and error output come as
+they are, byte for byte, and the exit code is the command's own: 128+N for a death by
+signal N, 124 if it took longer than --timeout, 125 where cove itself failed.
+
+What stands after the command belongs to it, flags too. There is no shell in between;
+ask for one where you need it: cove exec sh -c 'ls *.go | wc -l'.
+
+Input is closed unless -i is given. Ctrl-C and SIGTERM are handed to the command; a
+second one kills it and all that it started.`,
+		Example: `  cove exec -s paint uname -a
+  cove exec go test ./...                          in the sprite that cove use noted
+  tar c . | cove exec -i tar x
+  cove exec -t vim notes.txt
+  cove exec --dir /tmp --env K=V --timeout 5m make
+  cove exec --detach ./server                      prints a session: cove session attach ID`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || args[0] == "" {
+				return usagef(cmd, "which command?")
+			}
+			return nil
+		},
+	}
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		if err := o.check(cmd, a); err != nil {
+			return err
+		}
+		err := a.exec(cmd.Context(), o, args)
+		if err != nil {
+			return coveFailed{err}
+		}
+		return nil
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.BoolVarP(&o.stdin, "stdin", "i", false, "pass this input on to the command")
+	f.BoolVarP(&o.tty, "tty", "t", false, "give it a terminal")
+	f.StringVar(&o.dir, "dir", "", "folder to run it in (default: the sprite's home)")
+	f.StringArrayVar(&o.env, "env", nil, "set an environment variable, `K=V` (repeatable)")
+	f.StringVar(&o.user, "user", "", "who runs it (default: the sprite's user)")
+	f.DurationVar(&o.timeout, "timeout", 0, "end it, and all that it started, after so long")
+	f.BoolVar(&o.detach, "detach", false, "let it run by itself; prints its session")
+	return cmd
+}
+
+func (o *execOptions) check(cmd *cobra.Command, a *app) error {
+	if err := checkEnv(cmd, o.env); err != nil {
+		return err
+	}
+	switch {
+	case o.timeout < 0:
+		return usagef(cmd, "--timeout %v is negative", o.timeout)
+	case o.detach && o.stdin:
+		return usagef(cmd, "--detach leaves the command, so that -i has nothing to pass on")
+	case a.global.json && !o.detach:
+		return usagef(cmd, "exec prints what the command prints; --json goes with --detach only")
+	}
+	return nil
+}
+
+func (a *app) exec(parent context.Context, o execOptions, args []string) error {
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
+	signals := newSignals(cancel)
+	defer signals.stop()
+
+	c, err := a.client(ctx)
+	if err != nil {
+		return signals.orInterrupted(err)
+	}
+	sprite, err := a.handle(c)
+	if err != nil {
+		return err
+	}
+	cmd := sprite.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir, cmd.Env, cmd.User, cmd.Timeout = o.dir, o.env, o.user, o.timeout
+	switch {
+	case o.detach:
+		return signals.orInterrupted(a.execDetached(cmd, o))
+	case o.tty:
+		return signals.orInterrupted(a.execTerminal(ctx, cmd, o))
+	}
+	cmd.Stdout, cmd.Stderr = a.Out, a.Err
+	if o.stdin {
+		cmd.Stdin = a.In
+	}
+	if err := cmd.Start(); err != nil {
+		return signals.orInterrupted(spriteError(err))
+	}
+	signals.forward(cmd)
+	return signals.orInterrupted(a.ended(cmd.Wait(), o.timeout))
+}
+
+// execDetached starts a command, says its session, and leaves it.
+func (a *app) execDetached(cmd *sprites.Cmd, o execOptions) error {
+	forever := time.Duration(0)
+	cmd.MaxRunAfterDisconnect = &forever
+	if o.tty {
+		cmd.TTY = &sprites.Terminal{}
+	}
+	if err := cmd.Start(); err != nil {
+		return spriteError(err)
+	}
+	id := cmd.SessionID()
+	if err := cmd.Detach(); err != nil && !errors.Is(err, sprites.ErrGone) {
+		return err
+	}
+	if id == "" {
+		return errors.New("the server did not say which session the command is")
+	}
+	return a.show(map[string]string{"session": id}, func(w io.Writer) { fmt.Fprintln(w, sanitizeLine(id)) })
+}
+
+// execTerminal runs a command in a terminal, of which this one shows the screen.
+func (a *app) execTerminal(ctx context.Context, cmd *sprites.Cmd, o execOptions) error {
+	t, err := a.openTerminal()
+	if err != nil {
+		return err
+	}
+	defer t.restore()
+	cmd.TTY = t.geometry()
+	cmd.Stdout = a.Out
+	if t.in != nil || o.stdin {
+		cmd.Stdin = a.In
+	}
+	err = t.run(ctx, cmd)
+	t.restore()
+	return a.ended(err, o.timeout)
+}
+
+// run starts the command and waits for its end, following this terminal's size.
+func (t *terminal) run(ctx context.Context, cmd *sprites.Cmd) error {
+	if err := cmd.Start(); err != nil {
+		return spriteError(err)
+	}
+	following, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { t.follow(following, cmd) })
+	err := cmd.Wait()
+	stop()
+	wg.Wait()
+	return err
+}
+
+// ended makes the exit code of a command in a sprite that of this process.
+func (a *app) ended(err error, timeout time.Duration) error {
+	exit, ok := errors.AsType[*sprites.ExitError](err)
+	if !ok {
+		return err
+	}
+	a.child = exit.Code
+	switch exit.Reason {
+	case "timeout":
+		a.child = exitTimedOut
+		a.say("cove: ended after %v, the time it had", timeout)
+	case "oom":
+		a.say("cove: killed because the sprite's memory was used up")
+	}
+	return nil
+}
+
+// signals hands SIGINT, SIGTERM and SIGHUP to a command in a sprite. Before the
+// command has started, and at the second one, it cancels instead.
+type signals struct {
+	cancel   context.CancelFunc
+	in       chan os.Signal
+	quit     chan struct{}
+	wg       sync.WaitGroup
+	started  chan *sprites.Cmd
+	canceled chan struct{} // closed at the cancel
+}
+
+func newSignals(cancel context.CancelFunc) *signals {
+	s := &signals{
+		cancel:   cancel,
+		in:       make(chan os.Signal, 4),
+		quit:     make(chan struct{}),
+		started:  make(chan *sprites.Cmd, 1),
+		canceled: make(chan struct{}),
+	}
+	signal.Notify(s.in, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	s.wg.Go(s.run)
+	return s
+}
+
+func (s *signals) run() {
+	var cmd *sprites.Cmd
+	sent := false
+	for {
+		select {
+		case <-s.quit:
+			return
+		case cmd = <-s.started:
+		case sig := <-s.in:
+			if cmd == nil || sent {
+				close(s.canceled)
+				s.cancel()
+				return
+			}
+			sent = true
+			s.wg.Go(func() { _ = cmd.Signal(sig) }) // a command that has ended needs none
+		}
+	}
+}
+
+// forward says that the command runs.
+func (s *signals) forward(cmd *sprites.Cmd) { s.started <- cmd }
+
+// stop ends the handling of signals, and waits for it.
+func (s *signals) stop() {
+	signal.Stop(s.in)
+	close(s.quit)
+	s.wg.Wait()
+}
+
+// orInterrupted says that an error came from the person's signal, if so.
+func (s *signals) orInterrupted(err error) error {
+	select {
+	case <-s.canceled:
+		if err != nil {
+			return interruptedError{}
+		}
+	default:
+	}
+	return err
+}

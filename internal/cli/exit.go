@@ -1,0 +1,318 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// The exit codes of cove. A command run in a sprite has its own besides.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitConflict    = 3 // sync: nothing was applied
+	exitRefused     = 4 // the commits are kept, the branch was not moved
+	exitRejected    = 5 // a bundle or an archive with something in it that must not be
+	exitNoSpace     = 6
+	exitLost        = 75
+	exitTimedOut    = 124
+	exitCove        = 125 // exec: not the command, cove failed
+	exitInterrupted = 130
+)
+
+var exitMeanings = []struct {
+	code    int
+	meaning string
+}{
+	{exitOK, "done, also where there was nothing to do"},
+	{exitFailed, "failed"},
+	{exitUsage, "wrong usage"},
+	{exitConflict, "conflicts, nothing was applied"},
+	{exitRefused, "the branch was not moved; the commits are kept, and the message says where"},
+	{exitRejected, "rejected what came from the sandbox (bundle or archive)"},
+	{exitNoSpace, "no space left"},
+	{exitLost, "lost; may be tried again"},
+	{exitTimedOut, "timed out"},
+	{exitCove, "cove itself failed (exec)"},
+	{exitInterrupted, "interrupted or cancelled"},
+}
+
+// exitTable is the table for the help.
+func exitTable() string {
+	var b strings.Builder
+	b.WriteString("Exit codes:\n")
+	for _, e := range exitMeanings {
+		fmt.Fprintf(&b, "  %3d  %s\n", e.code, e.meaning)
+	}
+	b.WriteString("exec gives the command's own code, and 128+N for a death by signal N.")
+	return b.String()
+}
+
+// failure is an error made ready for people and programs.
+type failure struct {
+	exit    int
+	code    string // for programs
+	message string
+	hint    string // what to type next; may be empty
+}
+
+// usageError is a command line that can't be understood.
+type usageError struct {
+	cmd *cobra.Command
+	err error
+}
+
+func (e usageError) Error() string { return e.err.Error() }
+
+func usagef(cmd *cobra.Command, format string, args ...any) error {
+	return usageError{cmd, fmt.Errorf(format, args...)}
+}
+
+// hintError puts a hint on an error; it replaces any other.
+type hintError struct {
+	error
+	hint string
+}
+
+func (e hintError) Unwrap() error { return e.error }
+
+func hinted(err error, hint string) error { return hintError{err, hint} }
+
+// codedError is an error of this package with its code for programs and for the
+// shell.
+type codedError struct {
+	exit int
+	code string
+	err  error
+	hint string
+}
+
+func (e *codedError) Error() string { return e.err.Error() }
+func (e *codedError) Unwrap() error { return e.err }
+
+// reportedError has been told to the person already: only its exit code is left.
+type reportedError struct{ exit int }
+
+func (e reportedError) Error() string { return fmt.Sprintf("exit code %d", e.exit) }
+
+// interruptedError is the person's Ctrl-C.
+type interruptedError struct{}
+
+func (interruptedError) Error() string { return "interrupted" }
+
+// coveFailed marks the errors of exec that are not the command's.
+type coveFailed struct{ error }
+
+func (e coveFailed) Unwrap() error { return e.error }
+
+// classify makes a failure of any error: the one place where errors become exit
+// codes.
+func classify(err error) failure {
+	f := failure{exit: exitFailed, code: "failed", message: err.Error()}
+	f.of(err)
+	if h, ok := errors.AsType[hintError](err); ok {
+		f.hint = h.hint
+	}
+	if _, ok := errors.AsType[coveFailed](err); ok && f.exit != exitUsage && f.exit != exitInterrupted {
+		f.exit = exitCove
+	}
+	return f
+}
+
+func (f *failure) of(err error) {
+	var coded interface{ ExitCode() int }
+	if errors.As(err, &coded) {
+		f.exit = coded.ExitCode()
+	}
+	if f.exit == exitRejected {
+		f.code = "rejected"
+	}
+	if e, ok := errors.AsType[*codedError](err); ok {
+		f.exit, f.code, f.hint = e.exit, e.code, e.hint
+		return
+	}
+	if e, ok := errors.AsType[usageError](err); ok {
+		f.exit, f.code = exitUsage, "usage"
+		if e.cmd != nil {
+			f.hint = e.cmd.CommandPath() + " --help"
+		}
+		return
+	}
+	if e, ok := errors.AsType[*gitwork.Error](err); ok {
+		f.code, f.message, f.hint = e.Code, withoutHint(err, e.Error(), e.Message), e.Hint
+		return
+	}
+	if e, ok := errors.AsType[*push.Error](err); ok {
+		f.code, f.message, f.hint = e.Code, withoutHint(err, e.Error(), e.Message), e.Hint
+		if e.Code == "bad_option" {
+			f.exit = exitUsage
+		}
+		return
+	}
+	if e, ok := errors.AsType[*gitwork.RefusedError](err); ok {
+		f.code, f.hint = e.Code, strings.Join(e.Next, "\n")
+		return
+	}
+	if e, ok := errors.AsType[*sprites.Error](err); ok {
+		f.server(err, e)
+		return
+	}
+	f.local(err)
+}
+
+// withoutHint is err's text without the hint that e's own has at its end.
+func withoutHint(err error, own, message string) string {
+	return strings.Replace(err.Error(), own, message, 1)
+}
+
+// serverCodes says what the codes of a server mean to the command line: the exit
+// code if it is not 1, and the hint where the server gives none.
+var serverCodes = map[string]struct {
+	exit int
+	hint string
+}{
+	"unauthorized": {exitFailed, "give the server's token: --token or COVE_TOKEN; on this machine it is in the data folder (--data, COVE_DATA)"},
+	"forbidden":    {exitFailed, "this token's scope or verbs do not allow it; see the tokens: cove token list"},
+	"name_taken":   {exitFailed, "take another name, or use that sprite: cove use NAME"},
+	"bad_name":     {exitFailed, "a name has lower-case letters, digits and hyphens, 40 at most, and a letter or digit at either end"},
+	"limited":      {exitFailed, "see what runs: cove list"},
+	"limit":        {exitFailed, "see what runs: cove list"},
+
+	"concurrent_sprite_limit_exceeded": {exitFailed, "let one sleep, or delete one: cove list, cove rm NAME"},
+
+	"boot_failed":   {exitFailed, "see what this machine lacks: cove doctor; and the sprite: cove info NAME"},
+	"unavailable":   {exitLost, "try again"},
+	"job_running":   {exitFailed, "see: cove job list; end it: cove job stop JOB; or delete all the same: --force"},
+	"being_deleted": {exitFailed, "take another name, or wait a moment"},
+	"unpulled_work": {exitFailed, "bring the commits home first: cove pull JOB; or lose them: --force"},
+	"no_space":      {exitNoSpace, "see how full the disk is: cove doctor"},
+	"lost":          {exitLost, ""},
+	"ENOSPC":        {exitNoSpace, "the disk that the sprite is on is full; see: cove doctor"},
+	"ENOENT":        {exitFailed, ""},
+}
+
+// statusCodes names the code of answers that have none.
+var statusCodes = map[int]string{
+	400: "invalid", 401: "unauthorized", 403: "forbidden", 404: "not_found", 409: "conflict",
+	410: "gone", 429: "limited", 503: "unavailable", 507: "no_space",
+}
+
+func (f *failure) server(err error, e *sprites.Error) {
+	f.code = e.Code
+	if f.code == "" {
+		f.code = statusCodes[e.StatusCode]
+	}
+	if f.code == "" {
+		f.code = "server_error"
+	}
+	known, ok := serverCodes[f.code]
+	if !ok {
+		known = serverCodes[statusCodes[e.StatusCode]]
+	}
+	if known.exit > exitFailed {
+		f.exit = known.exit
+	}
+	f.message = withoutHint(err, e.Error(), e.Message)
+	if f.hint = e.Hint; f.hint == "" {
+		f.hint = known.hint
+	}
+}
+
+// local is for errors that no server and no package of ours gave a code.
+func (f *failure) local(err error) {
+	switch {
+	case errors.As(err, new(interruptedError)) || errors.Is(err, context.Canceled):
+		f.exit, f.code = exitInterrupted, "interrupted"
+		if errors.As(err, new(interruptedError)) {
+			f.message = "interrupted"
+		}
+	case errors.Is(err, context.DeadlineExceeded):
+		f.exit, f.code = exitTimedOut, "timed_out"
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		f.exit, f.code = exitNoSpace, "no_space"
+		f.hint = "free some space and try again; nothing half-written was left"
+	case errors.Is(err, sprites.ErrNoExit):
+		f.exit, f.code = exitLost, "connection_lost"
+		f.hint = "the command may still be running; see: cove session list"
+	case errors.Is(err, syscall.ECONNREFUSED) || isNetError(err):
+		f.code = "unreachable"
+		f.hint = "is the server running? cove ping, cove doctor"
+	case errors.Is(err, fs.ErrNotExist):
+		f.code = "not_found"
+	case errors.Is(err, sprites.ErrBadName):
+		f.exit, f.code = exitUsage, "bad_name"
+	}
+}
+
+func isNetError(err error) bool {
+	_, ok := errors.AsType[*net.OpError](err)
+	return ok
+}
+
+// report tells the person, or the program, of an error, and returns the exit code.
+func (a *app) report(cmd *cobra.Command, err error) int {
+	if e, ok := errors.AsType[reportedError](err); ok {
+		return e.exit
+	}
+	f := classify(err)
+	if _, ok := errors.AsType[usageError](err); !ok && isUnknownCommand(err) {
+		f = failure{exitUsage, "usage", err.Error(), cmd.CommandPath() + " --help"}
+	}
+	if a.global.json {
+		a.printJSON(errorDocument{f.document()})
+		return f.exit
+	}
+	fmt.Fprintf(a.Err, "cove: %s\n", sanitize(f.message))
+	for line := range strings.SplitSeq(f.hint, "\n") {
+		if line != "" {
+			fmt.Fprintf(a.Err, "  hint: %s\n", sanitize(line))
+		}
+	}
+	return f.exit
+}
+
+// isUnknownCommand recognises the one error that cobra makes by itself.
+func isUnknownCommand(err error) bool {
+	return strings.HasPrefix(err.Error(), "unknown command ") || strings.HasPrefix(err.Error(), "required flag(s) ")
+}
+
+// errorDocument is what --json prints of an error.
+type errorDocument struct {
+	Error errorJSON `json:"error"`
+}
+
+type errorJSON struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+func (f failure) document() errorJSON {
+	return errorJSON{Code: f.code, Message: f.message, Hint: f.hint}
+}
+
+// outcomeExit is the exit code that mirrors how a job ended.
+func outcomeExit(state sprites.JobState) int {
+	switch state {
+	case sprites.JobSucceeded:
+		return exitOK
+	case sprites.JobTimedOut:
+		return exitTimedOut
+	case sprites.JobCancelled:
+		return exitInterrupted
+	case sprites.JobLost:
+		return exitLost
+	}
+	return exitFailed
+}

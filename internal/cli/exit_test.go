@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+func serverError(status int, code, message, hint string) error {
+	return &sprites.Error{StatusCode: status, ErrorBody: sprites.ErrorBody{Code: code, Message: message, Hint: hint}}
+}
+
+func TestClassify(t *testing.T) {
+	for _, test := range []struct {
+		err           error
+		exit          int
+		code          string
+		message, hint string // parts
+	}{
+		{errors.New("odd"), 1, "failed", "odd", ""},
+		{usagef(nil, "no %s", "x"), 2, "usage", "no x", ""},
+		{coveFailed{usagef(nil, "no x")}, 2, "usage", "no x", ""},
+		{coveFailed{errors.New("odd")}, 125, "failed", "odd", ""},
+		{coveFailed{interruptedError{}}, 130, "interrupted", "interrupted", ""},
+		{coveFailed{serverError(404, "not_found", "no sprite x", "")}, 125, "not_found", "no sprite x", ""},
+		{fmt.Errorf("get: %w", context.Canceled), 130, "interrupted", "", ""},
+		{context.DeadlineExceeded, 124, "timed_out", "", ""},
+		{&os.PathError{Op: "write", Path: "/x", Err: syscall.ENOSPC}, 6, "no_space", "no space", "free some space"},
+		{fmt.Errorf("x: %w", sprites.ErrNoExit), 75, "connection_lost", "", "session list"},
+		{fmt.Errorf("create: %w", serverError(409, "name_taken", "name is taken", "")), 1, "name_taken", "create: name is taken", "cove use"},
+		{serverError(401, "", "who are you?", ""), 1, "unauthorized", "who are you?", "COVE_TOKEN"},
+		{serverError(403, "", "no", ""), 1, "forbidden", "no", "cove token list"},
+		{serverError(507, "", "full", ""), 6, "no_space", "full", "cove doctor"},
+		{serverError(500, "ENOSPC", "full", ""), 6, "ENOSPC", "full", ""},
+		{serverError(503, "", "later", ""), 75, "unavailable", "later", "try again"},
+		{fmt.Errorf("x: %w", serverError(400, "bad_name", "bad", "like this")), 1, "bad_name", "x: bad", "like this"},
+		{serverError(418, "", "tea", ""), 1, "server_error", "tea", ""},
+		{&gitwork.Error{Code: "dirty_tree", Message: "dirty", Hint: "commit"}, 1, "dirty_tree", "dirty", "commit"},
+		{&gitwork.RefusedError{Code: "branch_moved", Reason: "moved on", Next: []string{"git merge x", "git rebase x"}}, 4, "branch_moved", "moved on", "git merge x\ngit rebase x"},
+		{&gitwork.RejectedError{Reason: "edited"}, 5, "rejected", "edited", ""},
+		{&push.Error{Code: "bad_option", Message: "bad"}, 2, "bad_option", "bad", ""},
+		{&push.Error{Code: "not_finished", Message: "runs", Hint: "wait"}, 1, "not_finished", "runs", "wait"},
+		{memberError{"../x", "dotdot"}, 5, "rejected", "../x", ""},
+		{hinted(serverError(404, "not_found", "gone", "server's"), "ours"), 1, "not_found", "gone", "ours"},
+	} {
+		f := classify(test.err)
+		if f.exit != test.exit || f.code != test.code || !strings.Contains(f.message, test.message) || !strings.Contains(f.hint, test.hint) {
+			t.Errorf("%v: got %+v, want exit %d, code %s, message %q, hint %q", test.err, f, test.exit, test.code, test.message, test.hint)
+		}
+		if test.hint != "" && strings.Contains(f.message, test.hint) {
+			t.Errorf("%v: the hint is in the message too: %q", test.err, f.message)
+		}
+	}
+}
+
+func TestOutcomeExit(t *testing.T) {
+	for state, want := range map[sprites.JobState]int{
+		sprites.JobSucceeded: 0, sprites.JobFailed: 1, sprites.JobTimedOut: 124, sprites.JobCancelled: 130, sprites.JobLost: 75,
+	} {
+		if got := outcomeExit(state); got != want {
+			t.Errorf("%s: %d, want %d", state, got, want)
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	var out, errs bytes.Buffer
+	a := &app{Streams: Streams{Out: &out, Err: &errs}}
+	err := hinted(errors.New("bad\x1b[2J"), "one\ntwo")
+	if got := a.report(nil, err); got != 1 {
+		t.Errorf("exit code %d", got)
+	}
+	if got, want := errs.String(), "cove: bad\\x1b[2J\n  hint: one\n  hint: two\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	a.global.json = true
+	errs.Reset()
+	a.report(nil, err)
+	var doc errorDocument
+	if err := json.Unmarshal(out.Bytes(), &doc); err != nil || doc.Error.Code != "failed" || doc.Error.Hint != "one\ntwo" {
+		t.Errorf("got %s, %v", out.Bytes(), err)
+	}
+	if errs.Len() > 0 {
+		t.Errorf("with --json also on stderr: %q", errs.String())
+	}
+}
+
+func TestExitTableIsComplete(t *testing.T) {
+	for _, code := range []string{"  0 ", "  1 ", "  2 ", "  3 ", "  4 ", "  5 ", "  6 ", " 75 ", "124 ", "125 ", "130 "} {
+		if !strings.Contains(exitTable(), code) {
+			t.Errorf("no %q in the help's table", code)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newInfo() *cobra.Command {
+	return &cobra.Command{
+		Use:   "info [NAME]",
+		Short: "Describe a sprite",
+		Long: `Describes a sprite: its state, what it is made of, which of its limits this machine can't
+enforce and why, and why its last sandbox ended. It does not wake it.`,
+		Example: `  cove info paint
+  cove info --json | jq .cove`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeOneSprite,
+		RunE: verb(func(ctx context.Context, args []string) error {
+			if len(args) == 1 {
+				a.global.sprite = args[0]
+			}
+			name, err := a.spriteName()
+			if err != nil {
+				return err
+			}
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			info, err := c.Get(ctx, name)
+			if err != nil {
+				return spriteError(err)
+			}
+			return a.show(info, func(w io.Writer) { printInfo(w, info) })
+		}),
+	}
+}
+
+// spriteError adds to an unknown sprite how to find the known ones.
+func spriteError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if f := classify(err); f.code == "not_found" && f.hint == "" {
+		return hinted(err, "see which there are: cove list; or make it: cove create NAME")
+	}
+	return err
+}
+
+func printInfo(w io.Writer, i sprites.Info) {
+	pairs := []string{
+		"name", i.Name,
+		"id", i.ID,
+		"status", string(i.Status),
+		"url", i.URL,
+		"labels", strings.Join(i.Labels, ", "),
+		"created", i.CreatedAt.Local().Format(time.RFC3339),
+		"last running", timeText(i.LastRunning),
+	}
+	if c := i.Config; c != nil {
+		pairs = append(pairs, "memory", orNothing(c.RAMMB, "%d MiB"), "cpus", orNothing(c.CPUs, "%d"))
+	}
+	names := make([]string, 0, len(i.Environment))
+	for name := range i.Environment {
+		names = append(names, name) // values may be secrets
+	}
+	slices.Sort(names)
+	pairs = append(pairs, "environment", strings.Join(names, ", "))
+	if d := i.Cove; d != nil {
+		idle := "never sleeps"
+		if d.IdleSeconds > 0 {
+			idle = "after " + (time.Duration(d.IdleSeconds) * time.Second).String()
+		}
+		pairs = append(pairs,
+			"base", d.Base,
+			"include", strings.Join(d.Include, ", "),
+			"idle", idle,
+			"owner", d.Owner,
+			"address", d.Address,
+			"kept awake by", strings.Join(d.AwakeBy, ", "),
+			"not enforced", strings.Join(d.Unlimited, "; "),
+			"last error", d.LastError,
+		)
+	}
+	fields(w, pairs...)
+}
+
+func timeText(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.Local().Format(time.RFC3339)
+}
+
+// orNothing formats a number that 0 means nothing for.
+func orNothing(n int, format string) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, n)
+}

@@ -1,0 +1,352 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newJob() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "job",
+		Short: "Look after jobs",
+		Long:  `A job is one agent at work on one plan in one repository. cove push begins one.`,
+		Example: `  cove job list
+  cove job logs -f a3f7b2
+  cove job wait a3f7b2 && cove pull a3f7b2`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newJobList(), a.newJobShow(), a.newJobLogs(), a.newJobEvents(), a.newJobAttach(),
+		a.newJobWait(), a.newJobStop(), a.newJobRm())
+	return cmd
+}
+
+// jobVerb makes the handler of a verb about one job, given by its id.
+func (a *app) jobVerb(run func(ctx context.Context, c *sprites.Client, id string) error) func(*cobra.Command, []string) error {
+	return verb(func(ctx context.Context, args []string) error {
+		if err := checkJob(args[0]); err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		return jobError(run(ctx, c, args[0]))
+	})
+}
+
+// jobError adds to an unknown job how to find the known ones.
+func jobError(err error) error {
+	if errors.Is(err, sprites.ErrNotFound) {
+		return hinted(err, "see which there are: cove job list")
+	}
+	return err
+}
+
+func (a *app) newJobList() *cobra.Command {
+	var states []string
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the jobs, the newest first",
+		Long:    `Lists the jobs, the newest first; with -s those in one sprite.`,
+		Example: `  cove job list
+  cove job list --state running --state preparing
+  cove job list -s paint --json`,
+		Args: exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			jobs, err := c.Jobs(ctx)
+			if err != nil {
+				return err
+			}
+			list := sprites.JobList{Jobs: []sprites.Job{}}
+			for _, job := range jobs {
+				if (a.global.sprite == "" || job.Sprite == a.global.sprite) && (len(states) == 0 || slices.Contains(states, string(job.State))) {
+					list.Jobs = append(list.Jobs, job)
+				}
+			}
+			return a.show(list, func(w io.Writer) { printJobs(w, list.Jobs, time.Now()) })
+		}),
+	}
+	cmd.Flags().StringArrayVar(&states, "state", nil, "only those in this state (repeatable)")
+	return cmd
+}
+
+func printJobs(w io.Writer, jobs []sprites.Job, now time.Time) {
+	if len(jobs) == 0 {
+		fmt.Fprintln(w, "No jobs. Begin one: cove push PLAN")
+		return
+	}
+	rows := [][]string{{"JOB", "STATE", "STARTED", "COMMITS", "PULLED", "AGENT", "BRANCH", "SPRITE", "PLAN"}}
+	for _, j := range jobs {
+		commits, pulled := "-", "-"
+		if j.State.Terminal() {
+			commits = fmt.Sprint(j.Commits)
+			pulled = yesNo(j.PulledAt != nil)
+		}
+		rows = append(rows, []string{j.ID, string(j.State), ago(j.CreatedAt, now), commits, pulled, j.Agent, j.Branch, j.Sprite, j.PlanName})
+	}
+	table(w, rows)
+}
+
+func (a *app) newJobShow() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show JOB",
+		Short: "Describe a job",
+		Long:  `Describes a job: its state, how it ended and why, what it used, and where its commits are.`,
+		Example: `  cove job show a3f7b2
+  cove job show a3f7b2 --json | jq .outcome`,
+		Args:              exactArgs("the job's id"),
+		ValidArgsFunction: a.completeJob,
+		RunE: a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+			job, err := c.Job(ctx, id)
+			if err != nil {
+				return err
+			}
+			return a.show(job, func(w io.Writer) { printJob(w, job, time.Now()) })
+		}),
+	}
+}
+
+func printJob(w io.Writer, j sprites.Job, now time.Time) {
+	pairs := []string{
+		"job", j.ID,
+		"state", string(j.State),
+	}
+	if o := j.Outcome; o != nil {
+		pairs = append(pairs, "outcome", fmt.Sprintf("%s (exit code %d)", o.Kind, o.ExitCode), "reason", o.Reason)
+	}
+	pairs = append(pairs,
+		"error", j.Error,
+		"agent", j.Agent,
+		"plan", j.PlanName,
+		"repository", j.Repository,
+		"branch", j.Branch,
+		"sprite", j.Sprite,
+		"base", j.Base,
+		"head", j.Head,
+		"commits", fmt.Sprint(j.Commits),
+		"left uncommitted", j.Leftover,
+		"session", j.Session,
+		"created", j.CreatedAt.Local().Format(time.RFC3339),
+		"started", timeText(j.StartedAt),
+		"ended", timeText(j.EndedAt),
+		"took", took(j, now),
+		"pulled", timeText(j.PulledAt),
+	)
+	if u := j.Usage; u != nil && *u != (sprites.Usage{}) {
+		pairs = append(pairs, "usage", fmt.Sprintf("%d turns, %d tokens in, %d out, $%.4f", u.Turns, u.InputTokens, u.OutputTokens, u.CostUSD))
+	}
+	fields(w, pairs...)
+	if hint := nextStep(j); hint != "" {
+		fmt.Fprintln(w, "\n"+hint)
+	}
+}
+
+// took is how long a job has worked.
+func took(j sprites.Job, now time.Time) string {
+	if j.StartedAt == nil {
+		return ""
+	}
+	if j.EndedAt != nil {
+		now = *j.EndedAt
+	}
+	return now.Sub(*j.StartedAt).Round(time.Second).String()
+}
+
+// nextStep is what to type about a job.
+func nextStep(j sprites.Job) string {
+	switch {
+	case !jobPattern.MatchString(j.ID):
+		return ""
+	case !j.State.Terminal() && j.Interactive:
+		return "Join it with: cove job attach " + j.ID
+	case !j.State.Terminal():
+		return "Follow it with: cove job logs -f " + j.ID
+	case j.PulledAt == nil && j.Bundle.Size > 0:
+		return "Pull with: cove pull " + j.ID
+	}
+	return ""
+}
+
+func (a *app) newJobAttach() *cobra.Command {
+	return &cobra.Command{
+		Use:   "attach JOB",
+		Short: "Join the terminal of an interactive job",
+		Long: `Joins the terminal of a job that was pushed with --interactive. Ctrl+\ leaves it, and the
+agent goes on; its work is collected when it ends.`,
+		Example:           `  cove job attach a3f7b2`,
+		Args:              exactArgs("the job's id"),
+		ValidArgsFunction: a.completeJob,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.global.json {
+				return usagef(cmd, "attach is for people; there is no --json")
+			}
+			if err := checkJob(args[0]); err != nil {
+				return err
+			}
+			c, err := a.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return jobError(a.attachJob(cmd.Context(), c, args[0]))
+		},
+	}
+}
+
+// attachJob joins an interactive job's terminal, once there is one.
+func (a *app) attachJob(ctx context.Context, c *sprites.Client, id string) error {
+	job, err := jobSession(ctx, c, id)
+	if err != nil {
+		return err
+	}
+	return a.attach(ctx, c.Sprite(job.Sprite), job.Session, false)
+}
+
+// jobSession waits until a job has its session.
+func jobSession(ctx context.Context, c *sprites.Client, id string) (sprites.Job, error) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		job, err := c.Job(ctx, id)
+		switch {
+		case err != nil:
+			return job, err
+		case !job.Interactive:
+			return job, &codedError{exitFailed, "not_interactive", fmt.Errorf("job %s has no terminal: it was not pushed with --interactive", id),
+				"cove job logs -f " + id}
+		case job.State.Terminal():
+			return job, &codedError{exitFailed, "ended", fmt.Errorf("job %s has ended (%s)", id, job.State), "cove pull " + id}
+		case job.Session != "" && job.State != sprites.JobQueued:
+			return job, nil
+		}
+		select {
+		case <-ctx.Done():
+			return job, ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+func (a *app) newJobWait() *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "wait JOB",
+		Short: "Wait for a job's end",
+		Long: `Waits until a job has ended, and says how. The exit code tells it too: 0 succeeded,
+1 failed, 124 timed out, 130 cancelled, 75 lost. When --timeout passes first it is 124
+as well, and the code of the error is "wait_timeout".`,
+		Example: `  cove job wait a3f7b2 && cove pull a3f7b2
+  cove job wait a3f7b2 --timeout 10m`,
+		Args:              exactArgs("the job's id"),
+		ValidArgsFunction: a.completeJob,
+	}
+	cmd.RunE = a.jobVerb(func(parent context.Context, c *sprites.Client, id string) error {
+		ctx := parent
+		if timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(parent, timeout)
+			defer cancel()
+		}
+		job, err := c.WaitJob(ctx, id)
+		if err != nil && ctx.Err() != nil && parent.Err() == nil {
+			return &codedError{exitTimedOut, "wait_timeout", fmt.Errorf("job %s has not ended after %v; it goes on", id, timeout), "cove job logs -f " + id}
+		}
+		if err != nil {
+			return err
+		}
+		if err := a.show(job, printTo("Job %s %s", id, outcomeText(job))); err != nil {
+			return err
+		}
+		if exit := outcomeExit(job.State); exit != exitOK {
+			return reportedError{exit}
+		}
+		return nil
+	})
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "give up waiting after so long")
+	return cmd
+}
+
+func (a *app) newJobStop() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stop JOB",
+		Short: "End a job's work",
+		Long: `Ends a job: its agent is told to stop, and then made to. What it has done by then is
+collected and can be pulled. A job that has ended is left as it is.`,
+		Example:           `  cove job stop a3f7b2`,
+		Args:              exactArgs("the job's id"),
+		ValidArgsFunction: a.completeJob,
+		RunE: a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+			job, err := c.StopJob(ctx, id)
+			if err != nil {
+				return err
+			}
+			if job.ID == "" { // some servers say no more than that they were told
+				if job, err = c.Job(ctx, id); err != nil {
+					return err
+				}
+			}
+			return a.show(job, printTo("Job %s: %s. %s", id, outcomeText(job), stopHint(job)))
+		}),
+	}
+}
+
+func stopHint(job sprites.Job) string {
+	if job.State.Terminal() {
+		return nextStep(job)
+	}
+	return "It was told to stop; see: cove job wait " + job.ID
+}
+
+func (a *app) newJobRm() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "rm JOB...",
+		Short: "Forget jobs",
+		Long: `Forgets jobs: their logs and, where a sprite was made for one, that sprite. A job that
+runs, or whose commits nobody has pulled, is not forgotten without --force.`,
+		Example: `  cove job rm a3f7b2
+  cove job rm --force a3f7b2 b81c44`,
+		Annotations:       map[string]string{"several": "yes"},
+		ValidArgsFunction: a.completeJob,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "the job's id is missing")
+			}
+			return nil
+		},
+		RunE: verb(func(ctx context.Context, args []string) error {
+			for _, id := range args {
+				if err := checkJob(id); err != nil {
+					return err
+				}
+			}
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			return a.removeEach(ctx, args, func(id string) error {
+				err := jobError(c.DeleteJob(ctx, id, force))
+				if err != nil && strings.Contains(classify(err).code, "unpulled") {
+					return hinted(err, "bring its commits home: cove pull "+id+"; or lose them: cove job rm --force "+id)
+				}
+				return err
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also a job that runs, or whose commits nobody has pulled")
+	return cmd
+}

@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newJobLogs() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use:   "logs JOB",
+		Short: "Print what happened in a job, for people",
+		Long: `Prints a job's log: its steps, what the agent said and did, and the output. What could
+make a terminal do something is shown, not sent. For programs there is cove job events.`,
+		Example: `  cove job logs a3f7b2
+  cove job logs -f a3f7b2`,
+		Args:              exactArgs("the job's id"),
+		ValidArgsFunction: a.completeJob,
+	}
+	logs := a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+		job, err := c.Job(ctx, id)
+		if err != nil {
+			return err
+		}
+		printer := newLogPrinter(a.Out, job.Agent)
+		for event, err := range c.JobEvents(ctx, id, 1, follow) {
+			if err != nil {
+				return err
+			}
+			printer.print(event)
+		}
+		return nil
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if a.global.json {
+			return hinted(usagef(cmd, "logs are for people; there is no --json"), "cove job events JOB")
+		}
+		return logs(cmd, args)
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job has ended")
+	return cmd
+}
+
+func (a *app) newJobEvents() *cobra.Command {
+	var follow bool
+	var from int64
+	cmd := &cobra.Command{
+		Use:   "events JOB",
+		Short: "Print a job's events, a JSON object a line",
+		Long: `Prints the events of a job's log, each as a line of JSON with its number, for programs. A
+reader that was cut off resumes with --from. With --json all of them are one document,
+{"events":[...]}.`,
+		Example: `  cove job events a3f7b2
+  cove job events -f --from 118 a3f7b2`,
+		Args:              exactArgs("the job's id"),
+		ValidArgsFunction: a.completeJob,
+	}
+	events := a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+		all := struct {
+			Events []sprites.JobEvent `json:"events"`
+		}{Events: []sprites.JobEvent{}}
+		enc := json.NewEncoder(a.Out)
+		enc.SetEscapeHTML(false)
+		for event, err := range c.JobEvents(ctx, id, from, follow) {
+			if err != nil {
+				return err
+			}
+			if a.global.json {
+				all.Events = append(all.Events, event)
+			} else if err := enc.Encode(event); err != nil {
+				return fmt.Errorf("write the output: %w", err)
+			}
+		}
+		if a.global.json {
+			a.printJSON(all)
+		}
+		return nil
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if from < 1 {
+			return usagef(cmd, "--from %d: the first event has the number 1", from)
+		}
+		return events(cmd, args)
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job has ended")
+	cmd.Flags().Int64Var(&from, "from", 1, "begin with the event of this number")
+	return cmd
+}
+
+// logPrinter prints events for people. What an agent or a command printed is
+// made harmless for a terminal.
+type logPrinter struct {
+	w       io.Writer
+	reader  agents.Reader // nil: an agent that this cove does not know
+	midLine bool          // the last output was a part of a line
+}
+
+func newLogPrinter(w io.Writer, agent string) *logPrinter {
+	p := &logPrinter{w: w}
+	if known, err := agents.Find(agent); err == nil {
+		p.reader = known.Read()
+	}
+	return p
+}
+
+func (p *logPrinter) print(e sprites.JobEvent) {
+	var meant []agents.Event
+	if p.reader != nil {
+		meant = p.reader.Event(e)
+	}
+	if e.Type == "output" && len(meant) == 0 {
+		p.output(e)
+		return
+	}
+	if p.midLine {
+		fmt.Fprintln(p.w)
+		p.midLine = false
+	}
+	switch e.Type {
+	case "state":
+		fmt.Fprintf(p.w, "== %s\n", sanitizeLine(string(e.State)))
+	case "event", "output":
+		for _, m := range meant {
+			p.agentEvent(m)
+		}
+	case "notice":
+		fmt.Fprintf(p.w, "-- %s\n", sanitize(e.Text))
+	case "exit":
+		p.exit(e)
+	case "end":
+		p.end(e)
+	}
+}
+
+// agentEvent says what an agent did.
+func (p *logPrinter) agentEvent(e agents.Event) {
+	failed := ""
+	if e.Failed {
+		failed = " (failed)"
+	}
+	switch e.Kind {
+	case agents.KindText:
+		fmt.Fprintln(p.w, sanitize(e.Text))
+	case agents.KindStep:
+		fmt.Fprintf(p.w, "## %s\n", sanitizeLine(e.Text))
+	case agents.KindToolStart:
+		fmt.Fprintf(p.w, "-> %s %s\n", sanitizeLine(e.Tool), sanitizeLine(e.Text))
+	case agents.KindStepEnd, agents.KindToolEnd:
+		fmt.Fprintf(p.w, "<- %s%s\n", sanitizeLine(e.Text), failed)
+	case agents.KindResult:
+		fmt.Fprintf(p.w, "== result%s\n%s", failed, indented(sanitize(e.Text)))
+	default:
+		fmt.Fprintf(p.w, "-- %s: %s%s\n", e.Kind, sanitizeLine(e.Text), failed)
+	}
+}
+
+// indented puts a text below a line.
+func indented(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "   " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n   ") + "\n"
+}
+
+func (p *logPrinter) output(e sprites.JobEvent) {
+	fmt.Fprint(p.w, sanitize(e.Text))
+	if p.midLine = e.Cut; !e.Cut {
+		fmt.Fprintln(p.w)
+	}
+}
+
+func (p *logPrinter) exit(e sprites.JobEvent) {
+	text := "the agent has ended"
+	if e.ExitCode != nil {
+		text += fmt.Sprintf(" with code %d", *e.ExitCode)
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	fmt.Fprintf(p.w, "-- %s\n", sanitizeLine(text))
+}
+
+func (p *logPrinter) end(e sprites.JobEvent) {
+	switch {
+	case e.Outcome != nil && e.Outcome.Reason != "":
+		fmt.Fprintf(p.w, "== %s: %s\n", sanitizeLine(e.Outcome.Kind), sanitize(e.Outcome.Reason))
+	case e.Outcome != nil:
+		fmt.Fprintf(p.w, "== %s\n", sanitizeLine(e.Outcome.Kind))
+	case e.Result != nil && e.Result.Reason != "":
+		fmt.Fprintf(p.w, "== ended: %s\n", sanitize(e.Result.Reason))
+	default:
+		fmt.Fprintln(p.w, "== ended")
+	}
+}

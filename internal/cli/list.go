@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newList() *cobra.Command {
+	var prefix string
+	var labels []string
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the sprites",
+		Long: `Lists the sprites and how much of each is alive: a cold one is a disk, a warm one a
+disk and an image of its memory, a running one has its processes.`,
+		Example: `  cove list
+  cove list --prefix web- --label team=shop
+  cove list --json`,
+		Args: exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := listAll(ctx, c, prefix, labels)
+			if err != nil {
+				return err
+			}
+			return a.show(list, func(w io.Writer) { printSprites(w, list.Sprites, time.Now()) })
+		}),
+	}
+	cmd.Flags().StringVar(&prefix, "prefix", "", "only those whose names begin so")
+	cmd.Flags().StringArrayVar(&labels, "label", nil, "only those with this label, `K=V` (repeatable)")
+	return cmd
+}
+
+// listAll puts all pages into one, of the sprites that have all the labels.
+func listAll(ctx context.Context, c *sprites.Client, prefix string, labels []string) (sprites.ListResponse, error) {
+	all := sprites.ListResponse{Sprites: []sprites.Info{}}
+	opts := sprites.ListOptions{Prefix: prefix}
+	seen := map[string]bool{}
+	for {
+		page, err := c.List(ctx, opts)
+		if err != nil {
+			return all, err
+		}
+		all.Totals, all.Org = page.Totals, page.Org
+		for _, info := range page.Sprites {
+			if !slices.ContainsFunc(labels, func(l string) bool { return !slices.Contains(info.Labels, l) }) {
+				all.Sprites = append(all.Sprites, info)
+			}
+		}
+		if !page.HasMore || page.NextToken == nil || *page.NextToken == "" {
+			return all, nil
+		}
+		opts.Token = *page.NextToken
+		if seen[opts.Token] {
+			return all, fmt.Errorf("list sprites: the server gave the same page twice")
+		}
+		seen[opts.Token] = true
+	}
+}
+
+func printSprites(w io.Writer, list []sprites.Info, now time.Time) {
+	if len(list) == 0 {
+		fmt.Fprintln(w, "No sprites. Make one: cove create NAME")
+		return
+	}
+	rows := [][]string{{"NAME", "STATUS", "CREATED", "LAST USED", "OWNER", "LABELS"}}
+	for _, s := range list {
+		used, owner := "-", "-"
+		if s.LastRunning != nil {
+			used = ago(*s.LastRunning, now)
+		}
+		if s.Cove != nil && s.Cove.Owner != "" {
+			owner = s.Cove.Owner
+		}
+		rows = append(rows, []string{s.Name, string(s.Status), ago(s.CreatedAt, now), used, owner, strings.Join(s.Labels, ",")})
+	}
+	table(w, rows)
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func TestSanitize(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain\ttext\n":        "plain\ttext\n",
+		"Grüße 🙂":              "Grüße 🙂",
+		"\x1b]52;c;eA==\a":     `\x1b]52;c;eA==\x07`,
+		"\x1b[31mred\x1b[0m":   `\x1b[31mred\x1b[0m`,
+		"a\r\nb":               "a\nb",
+		"50%\r100%":            `50%\r100%`,
+		"\u009b31m":            `\u009b31m`,
+		"ab\xffc":              `ab\xffc`,
+		"evil\u202etxt.exe":    `evil\u202etxt.exe`,
+		"\u2066hidden\u2069":   `\u2066hidden\u2069`,
+		"a\x00b\x7f":           `a\x00b\x7f`,
+		"real \uFFFD stays ok": "real \uFFFD stays ok",
+	} {
+		if got := sanitize(in); got != want {
+			t.Errorf("sanitize(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if got, want := sanitizeLine("a\tb\nc"), `a b\nc`; got != want {
+		t.Errorf("sanitizeLine: %q, want %q", got, want)
+	}
+}
+
+// Nothing that a sandbox can put into an event gets to a terminal as it is.
+func TestLogPrinter(t *testing.T) {
+	evil := "\x1b]0;pwned\a\u202e"
+	seven := 7
+	var b bytes.Buffer
+	p := newLogPrinter(&b, "shell")
+	for _, e := range []sprites.JobEvent{
+		{Type: "state", State: sprites.JobRunning},
+		{Type: "state", State: sprites.JobState(evil)},
+		{Type: "output", Stream: "stdout", Text: "one"},
+		{Type: "output", Stream: "stdout", Text: "half ", Cut: true},
+		{Type: "output", Stream: "stdout", Text: "line"},
+		{Type: "output", Stream: "stderr", Text: "never ends", Cut: true},
+		{Type: "notice", Text: "careful" + evil},
+		{Type: "output", Text: evil},
+		{Type: "event", Text: evil},
+		{Type: "something new", Text: evil},
+		{Type: "exit", ExitCode: &seven, Reason: evil},
+		{Type: "end", Outcome: &sprites.Outcome{Kind: "agent_failed" + evil, Reason: "step 2 failed" + evil}},
+	} {
+		p.print(e)
+	}
+	got := b.String()
+	for _, want := range []string{"== running\n", "\none\n", "\nhalf line\n", "\nnever ends\n-- careful", "code 7", "== agent_failed", "step 2 failed"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if strings.ContainsAny(got, "\x1b\a\u202e") {
+		t.Errorf("control characters got through: %q", got)
+	}
+}
+
+func TestProgressText(t *testing.T) {
+	for _, test := range []struct {
+		done, total int64
+		took        time.Duration
+		want        string
+	}{
+		{0, 0, time.Second, "x: 0 B"},
+		{1 << 20, 0, time.Second, "x: 1.0 MiB, 1.0 MiB/s"},
+		{1 << 20, 4 << 20, time.Second, "x: 1.0 MiB of 4.0 MiB (25%), 1.0 MiB/s, 3s left"},
+		{4 << 20, 4 << 20, 2 * time.Second, "x: 4.0 MiB of 4.0 MiB (100%), 2.0 MiB/s"},
+		{0, 10, time.Second, "x: 0 B of 10 B (0%)"},
+	} {
+		if got := progressText("x", test.done, test.total, test.took); got != test.want {
+			t.Errorf("got %q, want %q", got, test.want)
+		}
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for in, want := range map[string]int64{
+		"2G": 2 << 30, "512M": 512 << 20, "1.5g": 3 << 29, "2GiB": 2 << 30, "100": 100, "1k": 1 << 10, "1T": 1 << 40,
+		"": -1, "G": -1, "-1G": -1, "x": -1, "1e30G": -1, "NaN": -1, "inf": -1,
+	} {
+		got, err := parseSize(in)
+		if err != nil {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("parseSize(%q) = %d, %v, want %d", in, got, err, want)
+		}
+	}
+}
+
+func TestPrintSprites(t *testing.T) {
+	var b bytes.Buffer
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	printSprites(&b, []sprites.Info{{Name: "paint", Status: sprites.StatusCold, CreatedAt: now.Add(-3 * time.Hour), Labels: []string{"a=\x1b[1m"}}}, now)
+	if got := b.String(); !strings.Contains(got, "paint  cold    3h ago   -") || strings.ContainsRune(got, 0x1b) {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// waitForEver is --wait without a duration. The job has a timeout of its own.
+const waitForEver = 30 * 24 * time.Hour
+
+var intoChoices = []string{"ff", "branch", "none"}
+
+func (a *app) newPull() *cobra.Command {
+	var wait time.Duration
+	var into string
+	cmd := &cobra.Command{
+		Use:   "pull JOB",
+		Short: "Bring the commits of a job back",
+		Long: `Brings the commits of a job into this repository. They are checked first, and kept under
+refs/cove/JOB/; then the branch that they were pushed from is moved forward, if that is
+possible and nothing in the work tree is in the way. Otherwise they stay where they are,
+and the message says how to merge them (exit code 4). Files that could make something
+run on this machine are listed. Pulling again does no harm.`,
+		Example: `  cove pull a3f7b2
+  cove pull a3f7b2 --wait            until the job has ended
+  cove pull a3f7b2 --wait=30m
+  cove pull a3f7b2 --into branch     leave my branch alone, make cove-a3f7b2`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: a.completeJob,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		args, wait := waitArgument(cmd, args, wait)
+		if err := exactArgs("the job's id")(cmd, args); err != nil {
+			return err
+		}
+		if err := checkJob(args[0]); err != nil {
+			return err
+		}
+		if !slices.Contains(intoChoices, into) {
+			return usagef(cmd, "--into %q is none of ff, branch and none", into)
+		}
+		if wait < 0 {
+			return usagef(cmd, "--wait %v is negative", wait)
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		pulled, err := a.pull(ctx, c, push.PullOptions{Job: args[0], Wait: wait, Into: push.Into(into)})
+		return a.showPulled(pulled, err, "")
+	})
+	f := cmd.Flags()
+	f.DurationVar(&wait, "wait", 0, "wait for the job's end, for so long at most")
+	f.Lookup("wait").NoOptDefVal = waitForEver.String()
+	f.StringVar(&into, "into", "ff", "move the branch forward (ff), make a new one (branch), or only keep the commits (none)")
+	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// waitArgument lets --wait 30m be written with a space, which a flag with an
+// optional value does not see: the duration stands among the arguments then.
+func waitArgument(cmd *cobra.Command, args []string, wait time.Duration) ([]string, time.Duration) {
+	if !cmd.Flags().Changed("wait") || wait != waitForEver || len(args) < 2 {
+		return args, wait
+	}
+	for i, arg := range args {
+		if d, err := time.ParseDuration(arg); err == nil && !jobPattern.MatchString(arg) {
+			return slices.Delete(slices.Clone(args), i, i+1), d
+		}
+	}
+	return args, wait
+}
+
+func (a *app) pull(ctx context.Context, c *sprites.Client, opts push.PullOptions) (push.Pulled, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return push.Pulled{}, err
+	}
+	opts.Dir = dir
+	courier, done := a.courier(c)
+	defer done()
+	pulled, err := courier.Pull(ctx, opts)
+	if e, ok := errors.AsType[*push.Error](err); ok && e.Code == "not_finished" && opts.Wait > 0 {
+		err = &codedError{exitTimedOut, "timed_out", fmt.Errorf("%s after %v", e.Message, opts.Wait),
+			"it goes on; wait longer: cove pull " + opts.Job + " --wait"}
+	}
+	return pulled, err
+}
+
+// pulledJSON is what pull and run print with --json.
+type pulledJSON struct {
+	push.Pulled
+	Sprite string     `json:"sprite,omitempty"`
+	Error  *errorJSON `json:"error,omitempty"`
+}
+
+// showPulled prints what a pull did, also where it was refused or rejected. The
+// sprite is run's.
+func (a *app) showPulled(p push.Pulled, err error, sprite string) error {
+	if p.Result == "" {
+		return err // nothing was done
+	}
+	if a.global.json {
+		doc := pulledJSON{Pulled: p, Sprite: sprite}
+		if err == nil {
+			a.printJSON(doc)
+			return nil
+		}
+		f := classify(err)
+		e := f.document()
+		doc.Error = &e
+		a.printJSON(doc)
+		return reportedError{f.exit}
+	}
+	if p.Result != push.Rejected {
+		printPulled(a.Out, p)
+	}
+	return err
+}
+
+// maxShownFiles bounds the list of changed files; git has the rest.
+const maxShownFiles = 30
+
+func printPulled(w io.Writer, p push.Pulled) {
+	switch p.Result {
+	case push.NoChanges:
+		fmt.Fprintf(w, "No changes: job %s (%s) made no commits.\n", p.Job, sanitizeLine(string(p.State)))
+	case push.FastForward:
+		fmt.Fprintf(w, "Fast-forwarded %s to %.12s: %s.\n", gitwork.Printable(p.Branch), gitwork.Printable(p.Head), countText(p.Commits, "commit"))
+	case push.Kept:
+		if p.Ref != "" {
+			fmt.Fprintf(w, "Kept %s in %s.\n", countText(p.Commits, "commit"), gitwork.Printable(p.Ref))
+		}
+		if p.Branch == "cove-"+p.Job {
+			fmt.Fprintf(w, "They are the branch %s: git switch %s\n", p.Branch, p.Branch)
+		}
+	}
+	for _, c := range p.Log {
+		fmt.Fprintf(w, "  %.10s %s\n", gitwork.Printable(c.SHA), gitwork.Printable(c.Subject))
+	}
+	printFiles(w, p.Files)
+	if p.Leftover != nil {
+		fmt.Fprintf(w, "Left uncommitted by the agent, kept in %s:\n", gitwork.Printable(p.Leftover.Ref))
+		printFiles(w, p.Leftover.Files)
+	}
+	if len(p.Risky) > 0 {
+		fmt.Fprintln(w, "Look at these before you run anything here:")
+		for _, r := range p.Risky {
+			fmt.Fprintf(w, "  ! %s: %s\n", gitwork.Printable(r.Path), gitwork.Printable(r.Why))
+		}
+	}
+	for _, m := range p.Messages {
+		fmt.Fprintln(w, gitwork.Printable(m))
+	}
+}
+
+func printFiles(w io.Writer, files []gitwork.File) {
+	for _, f := range files[:min(len(files), maxShownFiles)] {
+		change := "binary"
+		if f.Added >= 0 {
+			change = fmt.Sprintf("+%d -%d", f.Added, f.Deleted)
+		}
+		fmt.Fprintf(w, "  %s %s (%s)\n", gitwork.Printable(f.Status), gitwork.Printable(f.Path), change)
+	}
+	if more := len(files) - maxShownFiles; more > 0 {
+		fmt.Fprintf(w, "  and %s more\n", countText(more, "file"))
+	}
+}
+
+func countText(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

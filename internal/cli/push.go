@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+type pushOptions struct {
+	machine     machineFlags
+	agent       string
+	dirty       string
+	timeout     time.Duration
+	interactive bool
+	remove      bool
+}
+
+func (o *pushOptions) register(a *app, cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.agent, "agent", "claude", "who does the work: "+strings.Join(agents.Names(), " or "))
+	f.StringVar(&o.dirty, "dirty", "refuse", "what about changes that are not committed: refuse, include or ignore")
+	f.DurationVar(&o.timeout, "timeout", time.Hour, "end the work after so long; what there is is collected")
+	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
+	o.machine.register(cmd)
+	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("dirty", cobra.FixedCompletions([]string{"refuse", "include", "ignore"}, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// options are those of the push package; the plan is not among them yet.
+func (o *pushOptions) options(a *app, cmd *cobra.Command) (push.Options, error) {
+	var opts push.Options
+	if !slices.Contains(agents.Names(), o.agent) {
+		return opts, usagef(cmd, "there is no agent %q; there is %s", o.agent, strings.Join(agents.Names(), ", "))
+	}
+	if !slices.Contains([]string{"refuse", "include", "ignore"}, o.dirty) {
+		return opts, usagef(cmd, "--dirty %q is none of refuse, include and ignore", o.dirty)
+	}
+	if o.timeout <= 0 {
+		return opts, usagef(cmd, "--timeout %v must be more than nothing", o.timeout)
+	}
+	if err := checkEnv(cmd, o.machine.env); err != nil {
+		return opts, err
+	}
+	if a.global.sprite != "" {
+		if err := checkName(a.global.sprite); err != nil {
+			return opts, err
+		}
+	}
+	config, err := o.machine.config(cmd)
+	if err != nil {
+		return opts, err
+	}
+	include, err := o.machine.includes(cmd)
+	if err != nil {
+		return opts, err
+	}
+	dir, err := os.Getwd()
+	return push.Options{
+		Dir: dir, Dirty: push.Dirty(o.dirty), Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
+		Interactive: o.interactive, Remove: o.remove, Config: config, Include: include, Env: o.machine.env,
+	}, err
+}
+
+func (a *app) newPush() *cobra.Command {
+	var o pushOptions
+	cmd := &cobra.Command{
+		Use:   "push PLAN",
+		Short: "Send this repository and a plan into a sprite, and have an agent carry it out",
+		Long: `Sends the checked-out branch of this repository into a new sprite (or that of -s), has an
+agent carry out the plan there, and returns as soon as the work has begun. It goes on when
+this machine sleeps. cove pull brings the commits back.
+
+The agent "shell" runs the plan's fenced sh blocks in order, and commits after each with
+the heading above it as the message; "claude" is Claude Code.
+
+Only commits travel. Where there are changes that are not committed, choose:
+--dirty include sends them in a snapshot commit, which leaves your index alone;
+--dirty ignore sends what is committed.`,
+		Example: `  cove push plan.md
+  cove push --agent shell migrate.md --dirty ignore
+  cove push plan.md --timeout 3h --memory 8G --include /usr/local/go --rm
+  cove push plan.md --interactive`,
+		Args: exactArgs("the plan"),
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		opts, err := o.options(a, cmd)
+		if err != nil {
+			return err
+		}
+		opts.PlanPath = args[0]
+		return a.push(ctx, opts)
+	})
+	o.register(a, cmd)
+	cmd.Flags().BoolVar(&o.interactive, "interactive", false, "start the agent in a terminal, and join it")
+	return cmd
+}
+
+func (a *app) push(ctx context.Context, opts push.Options) error {
+	if err := checkPlan(opts.PlanPath); err != nil {
+		return err // before a server is started for it
+	}
+	c, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	result, err := a.pushWith(ctx, c, opts)
+	if err != nil {
+		return err
+	}
+	if err := a.show(result, func(w io.Writer) {
+		fmt.Fprintf(w, "Job %s started. Pull with: cove pull %s\n", result.Job, result.Job)
+	}); err != nil {
+		return err
+	}
+	if !opts.Interactive || a.global.json {
+		return nil
+	}
+	if !isTerminal(a.In) || !isTerminal(a.Out) {
+		a.say("This is no terminal. Join the agent with: cove job attach %s", result.Job)
+		return nil
+	}
+	return a.attachJob(ctx, c, result.Job)
+}
+
+// checkPlan says that a plan can't be read, before anything is done.
+func checkPlan(name string) error {
+	if name == "" {
+		return nil
+	}
+	info, err := os.Stat(name)
+	if err == nil && info.IsDir() {
+		err = fmt.Errorf("%s is a folder", name)
+	}
+	if err != nil {
+		return &codedError{exitFailed, "no_plan", fmt.Errorf("no such plan: %w", err), "name a file on this machine, or give the text: cove run -p PROMPT"}
+	}
+	return nil
+}
+
+func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options) (push.Result, error) {
+	courier, done := a.courier(c)
+	defer done()
+	return courier.Push(ctx, opts)
+}
+
+// courier is a Courier that shows its progress; done takes that away.
+func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {
+	courier = push.New(c)
+	var shown *progress
+	stage := ""
+	done = func() {
+		if shown != nil {
+			shown.Close()
+			shown = nil
+		}
+	}
+	courier.Progress = func(p push.Progress) {
+		if p.Stage != stage || shown == nil && !p.End {
+			done()
+			stage = p.Stage
+			shown = a.newProgress(p.Stage, p.Total)
+		}
+		if shown != nil {
+			shown.set(p.Done)
+		}
+		if p.End {
+			done()
+		}
+	}
+	return courier, done
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newRm() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Delete sprites with their disks",
+		Long: `Deletes sprites: their processes end and their disks are gone. Nothing is asked. A sprite
+with the work of a job that nobody has pulled is not deleted without --force.`,
+		Example: `  cove rm paint web-1 web-2
+  cove rm --force paint`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "the name of a sprite is missing")
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeSprite,
+		RunE: verb(func(ctx context.Context, args []string) error {
+			for _, name := range args {
+				if err := checkName(name); err != nil {
+					return err
+				}
+			}
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			return a.removeEach(ctx, args, func(name string) error {
+				return unpulledHint(ctx, c, name, spriteError(c.Delete(ctx, name, sprites.DeleteOptions{Force: force})))
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "also where that loses work that nobody has pulled")
+	return cmd
+}
+
+// unpulledHint names the jobs whose work a delete would lose.
+func unpulledHint(ctx context.Context, c *sprites.Client, name string, err error) error {
+	e, ok := errors.AsType[*sprites.Error](err)
+	if !ok || e.Code != "unpulled_work" {
+		return err
+	}
+	pull := "cove pull JOB"
+	if jobs, listErr := c.Jobs(ctx); listErr == nil {
+		for _, job := range jobs {
+			if job.Sprite == name && job.PulledAt == nil && jobPattern.MatchString(job.ID) {
+				pull = "cove pull " + job.ID
+				break
+			}
+		}
+	}
+	return hinted(err, "bring its commits home: "+pull+"; or lose them: cove rm --force "+name)
+}
+
+// removeEach removes one thing after the other, and goes on after an error.
+func (a *app) removeEach(ctx context.Context, names []string, remove func(string) error) error {
+	doc := struct {
+		Removed []string   `json:"removed"`
+		Error   *errorJSON `json:"error,omitempty"`
+	}{Removed: []string{}}
+	exit := exitOK
+	for _, name := range names {
+		err := remove(name)
+		if err == nil {
+			doc.Removed = append(doc.Removed, name)
+			continue
+		}
+		if ctx.Err() != nil {
+			err = interruptedError{}
+		}
+		f := classify(err)
+		if exit == exitOK {
+			exit = f.exit
+			first := f.document()
+			doc.Error = &first
+		}
+		if !a.global.json {
+			a.report(nil, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if err := a.show(doc, func(w io.Writer) {
+		if len(doc.Removed) > 0 && !a.global.quiet {
+			fmt.Fprintf(w, "Removed %s.\n", strings.Join(doc.Removed, ", "))
+		}
+	}); err != nil {
+		return err
+	}
+	if exit != exitOK {
+		return reportedError{exit}
+	}
+	return nil
+}

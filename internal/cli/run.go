@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newRun() *cobra.Command {
+	var o pushOptions
+	var prompt, into string
+	cmd := &cobra.Command{
+		Use:   "run PLAN | run -p PROMPT",
+		Short: "Push, follow the work, and pull",
+		Long: `Does what push, job logs -f and pull do, one after the other. Ctrl-C leaves the job, which
+goes on; the message says how to pull it. The exit code tells how the work ended: 0, 1
+failed, 124 timed out, 130 cancelled, 75 lost; and 4 or 5 where the pull was refused.`,
+		Example: `  cove run plan.md
+  cove run -p "Update the dependencies, and make the tests pass."
+  cove run --agent shell plan.md --into branch`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if prompt != "" && len(args) > 0 {
+				return usagef(cmd, "a plan or a prompt, not both")
+			}
+			if prompt != "" {
+				return nil
+			}
+			return exactArgs("the plan, or -p with a prompt,")(cmd, args)
+		},
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		opts, err := o.options(a, cmd)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(intoChoices, into) {
+			return usagef(cmd, "--into %q is none of ff, branch and none", into)
+		}
+		if opts.Plan = prompt; prompt == "" {
+			opts.PlanPath = args[0]
+		}
+		return a.runJob(ctx, opts, push.Into(into))
+	})
+	o.register(a, cmd)
+	f := cmd.Flags()
+	f.StringVarP(&prompt, "prompt", "p", "", "the plan's text")
+	f.StringVar(&into, "into", "ff", "what to do with the commits, as in pull: ff, branch or none")
+	return cmd
+}
+
+func (a *app) runJob(ctx context.Context, opts push.Options, into push.Into) error {
+	if err := checkPlan(opts.PlanPath); err != nil {
+		return err
+	}
+	c, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	result, err := a.pushWith(ctx, c, opts)
+	if err != nil {
+		return err
+	}
+	a.say("Job %s started in %s.", result.Job, result.Sprite)
+	job, err := a.followJob(ctx, c, result.Job)
+	if err == nil {
+		var pulled push.Pulled
+		pulled, err = a.pull(ctx, c, push.PullOptions{Job: result.Job, Into: into})
+		if ctx.Err() == nil {
+			err = a.showPulled(pulled, err, result.Sprite)
+		}
+	}
+	if ctx.Err() != nil {
+		return hinted(codedInterrupt(result.Job), "pull with: cove pull "+result.Job+" --wait; stop it with: cove job stop "+result.Job)
+	}
+	if job.State.Terminal() && job.State != sprites.JobSucceeded {
+		return a.outcome(job, err)
+	}
+	return err
+}
+
+// codedInterrupt says that the person has left a job.
+func codedInterrupt(id string) error {
+	return &codedError{exitInterrupted, "interrupted", fmt.Errorf("left job %s, which goes on", id), ""}
+}
+
+// followJob prints a job's log until its end, or with --json waits for that.
+func (a *app) followJob(ctx context.Context, c *sprites.Client, id string) (sprites.Job, error) {
+	if !a.global.json {
+		job, err := c.Job(ctx, id)
+		if err != nil {
+			return job, err
+		}
+		printer := newLogPrinter(a.Out, job.Agent)
+		for event, err := range c.JobEvents(ctx, id, 1, true) {
+			if err != nil {
+				return job, err
+			}
+			printer.print(event)
+		}
+	}
+	return c.WaitJob(ctx, id)
+}
+
+// outcome ends a run whose job did not succeed, after what the pull said.
+func (a *app) outcome(job sprites.Job, pullErr error) error {
+	exit := outcomeExit(job.State)
+	if _, reported := pullErr.(reportedError); a.global.json && reported {
+		return reportedError{exit}
+	}
+	if pullErr != nil && !a.global.json {
+		a.report(nil, pullErr)
+		return reportedError{exit}
+	}
+	if a.global.json && pullErr == nil {
+		return reportedError{exit} // the document was printed
+	}
+	return &codedError{exit, string(job.State), fmt.Errorf("job %s: %s", job.ID, outcomeText(job)), "cove job logs " + job.ID}
+}
+
+// outcomeText is how a job ended, or is.
+func outcomeText(job sprites.Job) string {
+	text := string(job.State)
+	if job.Outcome != nil && job.Outcome.Reason != "" {
+		text += ": " + job.Outcome.Reason
+	} else if job.Error != "" {
+		text += ": " + job.Error
+	}
+	return text
+}
+
+// printTo is a helper for verbs whose result is one line.
+func printTo(format string, args ...any) func(io.Writer) {
+	return func(w io.Writer) { fmt.Fprintln(w, sanitize(fmt.Sprintf(format, args...))) }
+}

@@ -1,0 +1,424 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	defaultAddr  = "127.0.0.1:7878"
+	probeLimit   = 2 * time.Second  // for a server's word that it lives
+	startLimit   = 30 * time.Second // for a new server to be ready
+	loserLimit   = 5 * time.Second  // for the winner, when our server was not the first
+	startPoll    = 20 * time.Millisecond
+	maxSmallFile = 64 << 10 // of server.json, a token, .sprite
+	maxServeLog  = 8 << 20  // serve.log is begun anew beyond this
+	logTail      = 2 << 10  // of serve.log, in an error
+)
+
+// serverFile is DATA/server.json.
+type serverFile struct {
+	URL string `json:"url"`
+	PID int    `json:"pid"`
+}
+
+// defaultData is where a server of this user keeps its data unless told otherwise.
+func defaultData() (string, error) {
+	if os.Geteuid() == 0 {
+		return "/var/lib/cove", nil
+	}
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "cove"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", &codedError{exitFailed, "no_data_folder", err, "name a data folder: --data DIR or COVE_DATA"}
+	}
+	return filepath.Join(home, ".local", "share", "cove"), nil
+}
+
+// dataDir is the data folder in use, and whether it is the default one.
+func (a *app) dataDir() (dir string, byDefault bool, err error) {
+	return dataFolder(a.global.data)
+}
+
+// DataFolder is the data folder that the flag --data, the environment or the
+// default names.
+func DataFolder(flag string) (string, error) {
+	dir, _, err := dataFolder(flag)
+	return dir, err
+}
+
+func dataFolder(dir string) (abs string, byDefault bool, err error) {
+	if dir == "" {
+		dir = os.Getenv("COVE_DATA")
+	}
+	standard, err := defaultData()
+	if dir == "" {
+		return standard, true, err
+	}
+	abs, absErr := filepath.Abs(dir)
+	return abs, err == nil && abs == standard, absErr
+}
+
+// remoteURL is the server that the person named; empty: the one of this machine.
+func (a *app) remoteURL() (string, error) {
+	text := a.global.url
+	if text == "" {
+		text = os.Getenv("COVE_URL")
+	}
+	if text == "" {
+		return "", nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.User != nil || u.RawQuery != "" {
+		return "", &codedError{exitUsage, "bad_url", fmt.Errorf("%q is not a server's address", text), "such as --url http://127.0.0.1:7878"}
+	}
+	return strings.TrimRight(text, "/"), nil
+}
+
+// chosenToken is the token that the person named.
+func (a *app) chosenToken() string {
+	if a.global.token != "" {
+		return a.global.token
+	}
+	return os.Getenv("COVE_TOKEN")
+}
+
+// client returns a client of the server in use. Where that is this machine's and
+// does not run, it is started.
+func (a *app) client(ctx context.Context) (*sprites.Client, error) {
+	c, err := a.runningClient(ctx)
+	if !errors.Is(err, errNoServer) {
+		return c, err
+	}
+	dir, byDefault, err := a.dataDir()
+	if err != nil {
+		return nil, err
+	}
+	if err := a.startServer(ctx, dir, byDefault); err != nil {
+		return nil, err
+	}
+	return a.localClient(ctx, dir)
+}
+
+// errNoServer says that no server runs on the data folder.
+var errNoServer = errors.New("no server is running")
+
+// runningClient is client without starting a server: errNoServer then.
+func (a *app) runningClient(ctx context.Context) (*sprites.Client, error) {
+	remote, err := a.remoteURL()
+	if err != nil {
+		return nil, err
+	}
+	dir, _, dataErr := a.dataDir()
+	if remote == "" {
+		if dataErr != nil {
+			return nil, dataErr
+		}
+		return a.localClient(ctx, dir)
+	}
+	c := &sprites.Client{URL: remote, Token: a.chosenToken()}
+	if c.Token == "" && dataErr == nil {
+		// This machine's own server may be named by its address; its token goes
+		// nowhere else.
+		if server, err := readServerFile(dir); err == nil && server.URL == remote {
+			c.Token, _ = readSmall(filepath.Join(dir, "token"))
+		}
+	}
+	return c, nil
+}
+
+// localClient is a client of the server that runs on a data folder, or errNoServer.
+func (a *app) localClient(ctx context.Context, dir string) (*sprites.Client, error) {
+	server, err := readServerFile(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errNoServer
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, hinted(err, "the data folder is another user's; name your own: --data DIR or COVE_DATA")
+	}
+	if err != nil {
+		return nil, err
+	}
+	token := a.chosenToken()
+	if token == "" {
+		if token, err = readSmall(filepath.Join(dir, "token")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("read the server's token: %w", err)
+		}
+	}
+	c := &sprites.Client{URL: server.URL, Token: token}
+	if err := probe(ctx, c, server.PID); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// probe asks a server whether it lives. A process number that does not fit means
+// that another program has its address now.
+func probe(ctx context.Context, c *sprites.Client, pid int) error {
+	limited, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	info, err := c.Version(limited)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode != 404 && processAlive(pid) {
+			return err // it lives, and refuses
+		}
+		if limited.Err() != nil && processAlive(pid) {
+			return &codedError{exitFailed, "server_silent", fmt.Errorf("the server (process %d) does not answer within %v", pid, probeLimit),
+				fmt.Sprintf("is it stopped, or very busy? kill -CONT %d continues it, kill %d ends it: sprites and jobs go on", pid, pid)}
+		}
+		return errNoServer
+	}
+	if pid > 0 && info.PID > 0 && info.PID != pid {
+		return errNoServer
+	}
+	return nil
+}
+
+// processAlive reports whether there is a process of that number.
+func processAlive(pid int) bool {
+	if pid <= 0 {
+		return false
+	}
+	err := unix.Kill(pid, 0)
+	return err == nil || errors.Is(err, unix.EPERM)
+}
+
+func readServerFile(dir string) (serverFile, error) {
+	var server serverFile
+	name := filepath.Join(dir, "server.json")
+	text, err := readSmall(name)
+	if err != nil {
+		return server, err
+	}
+	if err := json.Unmarshal([]byte(text), &server); err != nil {
+		return server, fmt.Errorf("read %s: %w", name, err)
+	}
+	if server.URL == "" {
+		return server, fmt.Errorf("read %s: it has no url", name)
+	}
+	return server, nil
+}
+
+// readSmall reads a small text file, without the white space around it.
+func readSmall(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSmallFile+1))
+	if err != nil {
+		return "", err
+	}
+	if len(text) > maxSmallFile {
+		return "", fmt.Errorf("read %s: longer than %d bytes", name, maxSmallFile)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// startServer starts a server on a data folder, and returns once it answers. Of
+// several at once, one process starts it and the others wait. Where somebody
+// else's server was faster, that one is as good.
+func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not ready within %v", startLimit))
+	defer cancel()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return hinted(fmt.Errorf("make the data folder: %w", err), "name another one: --data DIR or COVE_DATA")
+	}
+	unlock, err := lockFile(ctx, filepath.Join(dir, "start.lock"))
+	if err != nil {
+		return fmt.Errorf("wait for another cove to start the server: %w", err)
+	}
+	defer unlock()
+	if _, err := a.localClient(ctx, dir); !errors.Is(err, errNoServer) {
+		return err // the other one did it
+	}
+	log, err := openServeLog(filepath.Join(dir, "serve.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	from, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	a.detail("starting a server on %s", dir)
+	ended, err := spawnServer(dir, startAddr(byDefault), log)
+	if err != nil {
+		return err
+	}
+	if err := a.awaitServer(ctx, dir, ended); err != nil {
+		return &codedError{exitFailed, "server_failed",
+			fmt.Errorf("start the server: %w%s", err, tailOf(log.Name(), from)),
+			"all of it: " + log.Name() + "; what this machine lacks: cove doctor"}
+	}
+	return nil
+}
+
+// startAddr is where a server that we start listens: the well-known port where
+// that is free and the data folder the usual one.
+func startAddr(byDefault bool) string {
+	if byDefault {
+		if l, err := net.Listen("tcp", defaultAddr); err == nil {
+			_ = l.Close()
+			return defaultAddr
+		}
+	}
+	return "127.0.0.1:0"
+}
+
+// spawnServer starts `cove serve` in a session of its own. The channel gives its
+// end, if that comes while we are here.
+func spawnServer(dir, addr string, log *os.File) (<-chan error, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, "serve", "--data", dir, "--addr", addr)
+	cmd.Args[0] = os.Args[0]
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return name == "COVE_URL" || name == "COVE_TOKEN" || name == "COVE_DATA"
+	})
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the server: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		if err == nil {
+			err = errors.New("it ended at once")
+		}
+		ended <- err
+	}()
+	return ended, nil
+}
+
+// awaitServer polls until a server answers.
+func (a *app) awaitServer(ctx context.Context, dir string, ended <-chan error) error {
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
+	var gaveUp <-chan time.Time
+	var exit error
+	for {
+		_, err := a.localClient(ctx, dir)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, errNoServer) && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case exit = <-ended:
+			ended = nil
+			gaveUp = time.After(loserLimit)
+			if !Locked(filepath.Join(dir, "lock")) {
+				return exit
+			}
+		case <-gaveUp:
+			return exit
+		case <-tick.C:
+		}
+	}
+}
+
+// Locked reports whether some process holds the flock of a file. It takes no
+// lock itself; where the kernel does not tell it says yes.
+func Locked(name string) bool {
+	var st unix.Stat_t
+	if unix.Stat(name, &st) != nil {
+		return false
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return true
+	}
+	want := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	return slices.Contains(strings.Fields(string(locks)), want)
+}
+
+// lockFile takes a lock that ends with the process, waiting for it until ctx ends.
+func lockFile(ctx context.Context, name string) (unlock func(), err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			_ = f.Close()
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// openServeLog opens the log of servers that we start, which is only the user's.
+func openServeLog(name string) (*os.File, error) {
+	if info, err := os.Stat(name); err == nil && info.Size() > maxServeLog {
+		if err := os.Rename(name, name+".1"); err != nil {
+			return nil, err
+		}
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the server's log: %w", err)
+	}
+	return f, f.Chmod(0o600)
+}
+
+// tailOf is the end of what a file has after an offset, for an error.
+func tailOf(name string, from int64) string {
+	f, err := os.Open(name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil {
+		from = max(from, info.Size()-logTail)
+	}
+	text := make([]byte, logTail)
+	n, _ := f.ReadAt(text, from) // what could be read is better than nothing
+	lines := strings.TrimSpace(string(text[:n]))
+	if lines == "" {
+		return " (it printed nothing)"
+	}
+	return "; it printed:\n    " + strings.ReplaceAll(lines, "\n", "\n    ")
+}

@@ -1,0 +1,189 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newSession() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "session",
+		Short: "List, join and end the commands that run in a sprite",
+		Long: `A session is a command that runs in a sprite: one that somebody waits for, one that was
+detached, or a console that was left.`,
+		Example: `  cove session list -s paint
+  cove session attach 3 -s paint
+  cove session kill 3 -s paint`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newSessionList(), a.newSessionAttach(), a.newSessionKill())
+	return cmd
+}
+
+func (a *app) newSessionList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the sessions of a sprite",
+		Long:    `Lists the commands that run in a sprite.`,
+		Example: `  cove session list -s paint`,
+		Args:    exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			sprite, err := a.spriteHandle(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := sprite.Sessions(ctx)
+			if err != nil {
+				return spriteError(err)
+			}
+			if list == nil {
+				list = []sprites.Session{}
+			}
+			doc := sprites.SessionList{Count: len(list), Sessions: list}
+			return a.show(doc, func(w io.Writer) { printSessions(w, list, time.Now()) })
+		}),
+	}
+}
+
+// spriteHandle is the sprite in use, of the server in use.
+func (a *app) spriteHandle(ctx context.Context) (*sprites.Sprite, error) {
+	if _, err := a.spriteName(); err != nil {
+		return nil, err // before a server is started for it
+	}
+	c, err := a.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return a.handle(c)
+}
+
+func printSessions(w io.Writer, list []sprites.Session, now time.Time) {
+	if len(list) == 0 {
+		fmt.Fprintln(w, "No sessions.")
+		return
+	}
+	rows := [][]string{{"ID", "STARTED", "TTY", "ATTACHED", "FOLDER", "COMMAND"}}
+	for _, s := range list {
+		rows = append(rows, []string{s.ID, ago(s.Created, now), yesNo(s.TTY), yesNo(s.IsActive), s.Workdir, s.Command})
+	}
+	table(w, rows)
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func (a *app) newSessionAttach() *cobra.Command {
+	var stdin bool
+	cmd := &cobra.Command{
+		Use:   "attach ID",
+		Short: "Join a session",
+		Long: `Joins a session: output that it kept is shown first, then what comes. A terminal session
+is left by Ctrl+\, another one by Ctrl-C; it goes on either way. The exit code is the
+command's own.`,
+		Example: `  cove session attach 3 -s paint`,
+		Args:    exactArgs("the session's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.global.json {
+				return usagef(cmd, "attach prints what the command prints; there is no --json")
+			}
+			if err := checkSession(args[0]); err != nil {
+				return err
+			}
+			sprite, err := a.spriteHandle(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.attach(cmd.Context(), sprite, args[0], stdin)
+		},
+	}
+	cmd.Flags().BoolVarP(&stdin, "stdin", "i", false, "pass this input on, where the session has no terminal")
+	return cmd
+}
+
+// attach joins a session, with or without a terminal as the session has it.
+func (a *app) attach(ctx context.Context, sprite *sprites.Sprite, id string, stdin bool) error {
+	list, err := sprite.Sessions(ctx)
+	if err != nil {
+		return spriteError(err)
+	}
+	for _, s := range list {
+		if s.ID != id {
+			continue
+		}
+		if s.TTY {
+			return a.attachTerminal(ctx, sprite, sprite.Attach(ctx, id))
+		}
+		var in io.Reader
+		if stdin {
+			in = a.In
+		}
+		return a.attachPlain(ctx, sprite, id, in)
+	}
+	return &codedError{exitFailed, "not_found", fmt.Errorf("no session %s runs in %s", id, sprite.Name()),
+		"see which do: cove session list -s " + sprite.Name()}
+}
+
+func (a *app) newSessionKill() *cobra.Command {
+	var signal string
+	var grace time.Duration
+	cmd := &cobra.Command{
+		Use:   "kill ID",
+		Short: "End a session",
+		Long: `Sends a signal to a session's command and everything it started, waits, and kills what
+is left.`,
+		Example: `  cove session kill 3 -s paint
+  cove session kill 3 --signal INT --grace 30s`,
+		Args: exactArgs("the session's id"),
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if err := checkSession(args[0]); err != nil {
+			return err
+		}
+		if grace <= 0 {
+			return usagef(cmd, "--grace %v is too short", grace)
+		}
+		sprite, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		code, err := sprite.Kill(ctx, args[0], sprites.Signal(signal), grace)
+		if errors.Is(err, sprites.ErrNotFound) {
+			return hinted(err, "see which there are: cove session list -s "+sprite.Name())
+		}
+		if err != nil && !errors.Is(err, sprites.ErrGone) {
+			return err
+		}
+		doc := struct {
+			Session  string `json:"session"`
+			ExitCode *int   `json:"exit_code"`
+		}{Session: args[0]}
+		if err == nil && code >= 0 {
+			doc.ExitCode = &code
+		}
+		return a.show(doc, func(w io.Writer) {
+			switch {
+			case a.global.quiet:
+			case err != nil:
+				fmt.Fprintf(w, "Session %s had ended already.\n", args[0])
+			default:
+				fmt.Fprintf(w, "Session %s ended with code %d.\n", args[0], code)
+			}
+		})
+	})
+	cmd.Flags().StringVar(&signal, "signal", "TERM", "what to send first")
+	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "wait so long before it is killed")
+	return cmd
+}

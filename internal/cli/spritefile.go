@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// spriteFileName is the file that `cove use` writes.
+const spriteFileName = ".sprite"
+
+// spriteFile notes which sprite the commands in a folder, and below it, mean.
+type spriteFile struct {
+	Sprite string `json:"sprite"`
+}
+
+var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+
+// checkName says what is wrong with a sprite's name.
+func checkName(name string) error {
+	if namePattern.MatchString(name) {
+		return nil
+	}
+	return &codedError{exitUsage, "bad_name", fmt.Errorf("%q can't be a sprite's name", name), "a name is a DNS label: " +
+		"lower-case letters, digits and hyphens, 40 at most, with a letter or digit at either end"}
+}
+
+// spriteName is the sprite that a command is about: that of -s, or of the nearest
+// .sprite file upwards.
+func (a *app) spriteName() (string, error) {
+	if a.global.sprite != "" {
+		return a.global.sprite, checkName(a.global.sprite)
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	file, name, err := findSpriteFile(dir)
+	if err != nil {
+		return "", err
+	}
+	if file == "" {
+		return "", &codedError{exitUsage, "no_sprite", errors.New("which sprite?"), "-s NAME, or note one for this folder: cove use NAME"}
+	}
+	a.detail("sprite %s, from %s", name, file)
+	return name, nil
+}
+
+// findSpriteFile looks for the nearest .sprite file from dir upwards; an empty
+// file says that there is none. Folders of that name are passed over.
+func findSpriteFile(dir string) (file, name string, err error) {
+	for {
+		file = filepath.Join(dir, spriteFileName)
+		info, err := os.Stat(file)
+		if err == nil && info.Mode().IsRegular() {
+			name, err = readSpriteFile(file)
+			return file, name, err
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+			return "", "", err
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", "", nil
+		}
+		dir = parent
+	}
+}
+
+func readSpriteFile(file string) (string, error) {
+	text, err := readSmall(file)
+	if err != nil {
+		return "", err
+	}
+	var doc spriteFile
+	if err := json.Unmarshal([]byte(text), &doc); err != nil || !namePattern.MatchString(doc.Sprite) {
+		return "", &codedError{exitFailed, "bad_sprite_file", fmt.Errorf("%s does not name a sprite", file), "write it anew: cove use NAME"}
+	}
+	return doc.Sprite, nil
+}
+
+// writeSpriteFile notes a sprite for dir, in one step.
+func writeSpriteFile(dir, name string) (string, error) {
+	text, err := json.Marshal(spriteFile{Sprite: name})
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, spriteFileName)
+	tmp, err := os.CreateTemp(dir, ".sprite-*")
+	if err != nil {
+		return "", err
+	}
+	_, err = tmp.Write(append(text, '\n'))
+	err = errors.Join(err, tmp.Chmod(0o644), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), file)
+	}
+	if err != nil {
+		return "", errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return file, nil
+}
+
+var jobPattern = regexp.MustCompile(`^[0-9a-f]{6}$`)
+
+// checkJob says what is wrong with a job's id.
+func checkJob(id string) error {
+	if jobPattern.MatchString(id) {
+		return nil
+	}
+	return &codedError{exitUsage, "bad_job", fmt.Errorf("%q is not a job's id, which has six hexadecimal digits like a3f7b2", id), "cove job list"}
+}
+
+// checkSession says what is wrong with a session's id. What it may be is the
+// server's choice.
+func checkSession(id string) error {
+	if id == "" || len(id) > 200 || sanitizeLine(id) != id {
+		return &codedError{exitUsage, "bad_session", fmt.Errorf("%q is not a session's id", id), "cove session list"}
+	}
+	return nil
+}
+
+// handle is the sprite in use, on a client.
+func (a *app) handle(c *sprites.Client) (*sprites.Sprite, error) {
+	name, err := a.spriteName()
+	if err != nil {
+		return nil, err
+	}
+	return c.Sprite(name), nil
+}

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/term"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// detachKey is Ctrl+\, which leaves a console.
+const detachKey = 0x1c
+
+// terminal is this process's terminal, while a command in a sprite has it.
+type terminal struct {
+	in    *os.File    // nil: the input is no terminal
+	size  *os.File    // a terminal to ask for its size; nil: none
+	state *term.State // to restore; nil: the mode was not changed
+}
+
+// openTerminal puts the input into raw mode, if it is a terminal. restore must be
+// called, and may be more than once.
+func (a *app) openTerminal() (*terminal, error) {
+	t := &terminal{}
+	if isTerminal(a.In) {
+		t.in = a.In.(*os.File)
+	}
+	for _, stream := range []any{a.Out, a.In, a.Err} {
+		if isTerminal(stream) {
+			t.size = stream.(*os.File)
+			break
+		}
+	}
+	if t.in == nil {
+		return t, nil
+	}
+	state, err := term.MakeRaw(int(t.in.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	t.state = state
+	return t, nil
+}
+
+func (t *terminal) restore() {
+	if t.state != nil {
+		_ = term.Restore(int(t.in.Fd()), t.state) // nothing could be done about it
+		t.state = nil
+	}
+}
+
+// geometry is the size to give the command's terminal.
+func (t *terminal) geometry() *sprites.Terminal {
+	if t.size != nil {
+		if cols, rows, err := term.GetSize(int(t.size.Fd())); err == nil && rows > 0 && cols > 0 {
+			return &sprites.Terminal{Rows: rows, Cols: cols}
+		}
+	}
+	return &sprites.Terminal{}
+}
+
+// follow hands each change of the terminal's size to the command, until ctx ends.
+func (t *terminal) follow(ctx context.Context, cmd *sprites.Cmd) {
+	if t.size == nil {
+		return
+	}
+	changes := make(chan os.Signal, 1)
+	signal.Notify(changes, syscall.SIGWINCH)
+	defer signal.Stop(changes)
+	last := *t.geometry()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+			now := *t.geometry()
+			if now == last || now.Rows == 0 {
+				continue
+			}
+			last = now
+			if cmd.Resize(now.Rows, now.Cols) != nil {
+				return // the command has ended
+			}
+		}
+	}
+}
+
+// detachReader hands input on until the detach key comes. It then calls detach,
+// which must have closed the connection when it returns, and says that the input
+// has ended: the command does not see that any more.
+type detachReader struct {
+	in     io.Reader
+	detach func()
+	found  bool
+}
+
+func (r *detachReader) Read(p []byte) (int, error) {
+	if r.found {
+		r.detach()
+		return 0, io.EOF
+	}
+	n, err := r.in.Read(p)
+	if i := bytes.IndexByte(p[:n], detachKey); i >= 0 {
+		r.found = true
+		if i > 0 {
+			return i, nil // what came before the key is sent first
+		}
+		r.detach()
+		return 0, io.EOF
+	}
+	return n, err
+}

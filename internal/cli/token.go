@@ -1,0 +1,189 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+var tokenVerbs = []string{sprites.VerbRead, sprites.VerbWrite, sprites.VerbExec, sprites.VerbAdmin}
+
+func (a *app) newToken() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make, list and remove the server's tokens",
+		Long: `A token lets its holder use the server, for some sprites and some verbs only if wanted, and
+for some time. The server keeps a hash of it and nothing else.`,
+		Example: `  cove token create ci --prefix ci- --verbs read,write,exec --expires 24h
+  cove token list
+  cove token rm 4f1c`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newTokenCreate(), a.newTokenList(), a.newTokenRm())
+	return cmd
+}
+
+type tokenOptions struct {
+	all     bool
+	prefix  string
+	verbs   []string
+	expires time.Duration
+}
+
+func (a *app) newTokenCreate() *cobra.Command {
+	var o tokenOptions
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Make a token",
+		Long: `Makes a token and prints it. It is shown this once only. Say which sprites it reaches: --all,
+those of a --prefix, or one by -s. Its verbs do not include each other: read looks at
+sprites, files and jobs, write changes them, exec runs commands and opens connections,
+admin is for tokens and the server itself.`,
+		Example: `  cove token create laptop --all
+  cove token create ci --prefix ci- --verbs read,write,exec --expires 24h
+  cove token create viewer -s paint --verbs read`,
+		Args: exactArgs("a name for it"),
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		req, err := o.request(cmd, args[0], a.global.sprite)
+		if err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		token, err := c.CreateToken(ctx, req)
+		if err != nil {
+			return err
+		}
+		if !a.global.quiet {
+			a.say("Token %s (%s). It is shown this once only.", token.Name, token.ID)
+		}
+		return a.show(token, func(w io.Writer) { fmt.Fprintln(w, sanitizeLine(token.Secret)) })
+	})
+	f := cmd.Flags()
+	f.BoolVar(&o.all, "all", false, "for all sprites")
+	f.StringVar(&o.prefix, "prefix", "", "for the sprites whose names begin so")
+	f.StringSliceVar(&o.verbs, "verbs", []string{sprites.VerbRead, sprites.VerbWrite, sprites.VerbExec}, "what it is good for: "+strings.Join(tokenVerbs, ", "))
+	f.DurationVar(&o.expires, "expires", 0, "ends after so long (default: never)")
+	return cmd
+}
+
+func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (sprites.TokenRequest, error) {
+	scopes := 0
+	for _, given := range []bool{o.all, o.prefix != "", sprite != ""} {
+		if given {
+			scopes++
+		}
+	}
+	switch {
+	case strings.TrimSpace(name) == "":
+		return sprites.TokenRequest{}, usagef(cmd, "the token needs a name")
+	case scopes != 1:
+		return sprites.TokenRequest{}, usagef(cmd, "say which sprites it is for, by one of --all, --prefix and -s")
+	case o.expires < 0 || o.expires > 0 && o.expires < time.Second:
+		return sprites.TokenRequest{}, usagef(cmd, "--expires %v: a second at least", o.expires)
+	case len(o.verbs) == 0:
+		return sprites.TokenRequest{}, usagef(cmd, "--verbs: one at least of %s", strings.Join(tokenVerbs, ", "))
+	}
+	for _, v := range o.verbs {
+		if !slices.Contains(tokenVerbs, v) {
+			return sprites.TokenRequest{}, usagef(cmd, "--verbs: %q is none of %s", v, strings.Join(tokenVerbs, ", "))
+		}
+	}
+	if sprite != "" {
+		if err := checkName(sprite); err != nil {
+			return sprites.TokenRequest{}, err
+		}
+	}
+	return sprites.TokenRequest{
+		Name:       name,
+		Scope:      sprites.TokenScope{All: o.all, Prefix: o.prefix, Sprite: sprite},
+		Verbs:      o.verbs,
+		TTLSeconds: int64(o.expires / time.Second),
+	}, nil
+}
+
+func (a *app) newTokenList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the tokens",
+		Long:    `Lists the tokens: their names and what they are good for, never the tokens themselves.`,
+		Example: `  cove token list`,
+		Args:    exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := c.ListTokens(ctx)
+			if err != nil {
+				return err
+			}
+			if list == nil {
+				list = []sprites.Token{}
+			}
+			return a.show(sprites.TokenList{Tokens: list}, func(w io.Writer) { printTokens(w, list, time.Now()) })
+		}),
+	}
+}
+
+func printTokens(w io.Writer, list []sprites.Token, now time.Time) {
+	rows := [][]string{{"ID", "NAME", "FOR", "VERBS", "CREATED", "EXPIRES"}}
+	for _, t := range list {
+		scope := "all"
+		switch {
+		case t.Scope.Sprite != "":
+			scope = t.Scope.Sprite
+		case t.Scope.Prefix != "":
+			scope = t.Scope.Prefix + "*"
+		}
+		expires := "never"
+		if t.ExpiresAt != nil {
+			if expires = "in " + span(t.ExpiresAt.Sub(now)); t.ExpiresAt.Before(now) {
+				expires = "expired"
+			}
+		}
+		rows = append(rows, []string{t.ID, t.Name, scope, strings.Join(t.Verbs, ","), ago(t.CreatedAt, now), expires})
+	}
+	table(w, rows)
+}
+
+func (a *app) newTokenRm() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm ID...",
+		Short:   "Make tokens useless",
+		Long:    `Makes tokens useless, at once.`,
+		Example: `  cove token rm 4f1c`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "the token's id is missing")
+			}
+			return nil
+		},
+		RunE: verb(func(ctx context.Context, args []string) error {
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			return a.removeEach(ctx, args, func(id string) error {
+				err := c.DeleteToken(ctx, id)
+				if errors.Is(err, sprites.ErrNotFound) {
+					return hinted(err, "see which there are: cove token list")
+				}
+				return err
+			})
+		}),
+	}
+}

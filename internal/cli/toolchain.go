@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// toolchains are the folders of tools outside /usr that this machine has, as a
+// sprite would have to include them. /usr/local is outside in name only.
+func toolchains(getenv func(string) string, home func() (string, error)) []string {
+	var candidates []string
+	add := func(dirs ...string) { candidates = append(candidates, dirs...) }
+	if dir := getenv("GOROOT"); dir != "" {
+		add(dir)
+	}
+	add("/opt/go", "/snap/go/current")
+	if dir := getenv("NVM_DIR"); dir != "" {
+		add(filepath.Join(dir, "versions"))
+	}
+	if dir := getenv("PYENV_ROOT"); dir != "" {
+		add(dir)
+	}
+	cargo, rustup := getenv("CARGO_HOME"), getenv("RUSTUP_HOME")
+	if dir, err := home(); err == nil {
+		add(filepath.Join(dir, "go-sdk"), filepath.Join(dir, "sdk"), filepath.Join(dir, ".nvm", "versions"), filepath.Join(dir, ".pyenv"))
+		if cargo == "" {
+			cargo = filepath.Join(dir, ".cargo")
+		}
+		if rustup == "" {
+			rustup = filepath.Join(dir, ".rustup")
+		}
+	}
+	// Not all of cargo's folder: its credentials are beside the programs.
+	if cargo != "" {
+		add(filepath.Join(cargo, "bin"))
+	}
+	if rustup != "" {
+		add(filepath.Join(rustup, "toolchains"))
+	}
+	var found []string
+	for _, dir := range candidates {
+		dir = filepath.Clean(dir)
+		if dir == "/usr" || strings.HasPrefix(dir, "/usr/") || !filepath.IsAbs(dir) || slices.Contains(found, dir) {
+			continue
+		}
+		if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
+			found = append(found, dir)
+		}
+	}
+	return found
+}
