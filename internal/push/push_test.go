@@ -180,8 +180,10 @@ func TestPullRefuses(t *testing.T) {
 	r := newRepo(t)
 	running := newServer(t, nil)
 	pushed(t, running, options(r))
-	other := newRepo(t)
-	other.git("commit", "-q", "--amend", "-m", "another history")
+	other := repo{t, t.TempDir()}
+	other.git("init", "-q", "-b", "main")
+	other.write("other", "x\n")
+	other.commit("another history")
 	for _, test := range []struct {
 		name string
 		opts push.PullOptions

@@ -1,0 +1,59 @@
+# Everything needed beyond Go, git and make is set up by the targets themselves.
+
+GO     ?= go
+PREFIX ?= /usr/local
+
+BINARIES := cove cove-guest cove-runsc
+LINTER   := .cache/golangci-lint
+LEAKS    := .cache/leaks.json
+TMP      := $(or $(TMPDIR),/tmp)
+
+.PHONY: help build install demo test lint bench clean
+
+help:
+	@echo 'make build                the three binaries, in bin/'
+	@echo 'make install PREFIX=DIR   the same in DIR/bin (default: $(PREFIX)/bin)'
+	@echo 'make demo                 push a plan into a sandbox and pull the commits, on a clone of this repository'
+	@echo 'make test                 every test, and then a look for what they left behind'
+	@echo 'make lint                 golangci-lint'
+	@echo 'make bench                the benchmarks, each beside its floor'
+	@echo 'make clean                remove what the other targets made'
+
+# cove-guest runs where there is no libc to link against; the others follow suit.
+build:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/ $(BINARIES:%=./cmd/%)
+
+# A rename is atomic, and does not disturb a program that runs.
+install: build
+	mkdir -p '$(DESTDIR)$(PREFIX)/bin'
+	@for name in $(BINARIES); do \
+		install -m 0755 "bin/$$name" '$(DESTDIR)$(PREFIX)/bin/.'"$$name.new" && \
+		mv -f '$(DESTDIR)$(PREFIX)/bin/.'"$$name.new" '$(DESTDIR)$(PREFIX)/bin/'"$$name" || exit 1; \
+		echo "installed $(DESTDIR)$(PREFIX)/bin/$$name"; \
+	done
+
+demo: build
+	scripts/demo.sh bin
+
+# COVE_REQUIRE_SANDBOX=1 makes a test fail that would be skipped for want of
+# something on this machine. A result is never taken from the cache: what it
+# depends on is the machine.
+test: build
+	@mkdir -p .cache
+	$(GO) run ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
+	COVE_BIN='$(CURDIR)/bin' $(GO) test -count=1 $(TESTFLAGS) ./...
+	$(GO) run ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
+
+lint: $(LINTER)
+	$(LINTER) run
+
+# In a module of its own, so that its dependencies are not cove's.
+$(LINTER): tools/lint/go.mod tools/lint/go.sum
+	$(GO) build -C tools/lint -o '$(CURDIR)/$(LINTER)' github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+bench: build
+	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 $(GO) test -run '^$$' -bench . -count=1 -timeout 30m $(BENCHFLAGS) \
+		$$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -n1 dirname | sort -u)
+
+clean:
+	rm -rf bin .cache
