@@ -201,7 +201,7 @@ func (f *FileWriter) Close() error { return f.end(nil) }
 func (f *FileWriter) CloseWithError(err error) error { return f.end(err) }
 
 func (f *FileWriter) end(reason error) error {
-	result := error(fs.ErrClosed)
+	result := fs.ErrClosed
 	f.once.Do(func() {
 		if err := f.ctx.Err(); err != nil && reason == nil {
 			// Not an end of the file: the request might still bring it through.

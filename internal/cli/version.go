@@ -49,7 +49,7 @@ func (a *app) newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of cove, its protocol and gVisor",
-		Long:  `Prints the versions of cove, of the protocol that it speaks, and of the gVisor in it.
+		Long: `Prints the versions of cove, of the protocol that it speaks, and of the gVisor in it.
 No server is asked.`,
 		Example: `  cove version
   cove version --json`,

@@ -50,18 +50,13 @@ var safeSettings = []setting{
 }
 
 // runner starts git processes, always by argv, on one repository. It is a value:
-// with and in return changed copies.
+// in returns changed copies.
 type runner struct {
 	exe      string
 	dir      string
 	gitDir   string // empty: git looks for it from dir
 	workTree string // empty: none
 	settings []setting
-}
-
-func (g runner) with(more ...setting) runner {
-	g.settings = append(append([]setting(nil), g.settings...), more...)
-	return g
 }
 
 // environ is the whole environment of a git process: nothing of the caller's but

@@ -101,10 +101,10 @@ func (s *scratch) risks(ctx context.Context, files []File) ([]Risk, error) {
 	risky := []Risk{}
 	var links []File
 	for _, f := range files {
-		switch {
-		case f.mode == "160000":
+		switch f.mode {
+		case "160000":
 			risky = append(risky, Risk{f.Path, "a submodule, whose content is not in the bundle"})
-		case f.mode == "120000":
+		case "120000":
 			links = append(links, f)
 			fallthrough
 		default:

@@ -25,12 +25,12 @@ func (s *scratch) checkUnfolded(ctx context.Context, base, tip string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	ask, in := io.Pipe()
 	out, answers := io.Pipe()
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
 	go func() {
 		_, err := s.git.run(ctx, call{args: []string{"cat-file", "--batch"}, stdin: ask, stdout: answers, timeout: patiently})
 		_ = answers.CloseWithError(errors.Join(err, io.ErrUnexpectedEOF))
 		_ = ask.CloseWithError(io.ErrClosedPipe)
-		ended <- err
+		close(ended)
 	}()
 	w := &treeWalker{ask: in, answers: bufio.NewReader(out), trees: map[string][]treeEntry{}}
 	err := w.compare(base+"^{tree}", tip+"^{tree}", 0)

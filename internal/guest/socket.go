@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -84,7 +85,7 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	if len(c.held) == 0 {
 		return c.Conn.Write(p)
 	}
-	all := append(c.held, p...)
+	all := slices.Concat(c.held, p)
 	c.held = nil
 	n, err := c.Conn.Write(all)
 	return max(0, n-(len(all)-len(p))), err

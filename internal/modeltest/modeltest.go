@@ -167,7 +167,8 @@ func (t Turn) write(w http.ResponseWriter, m message, turn int) {
 	msg["content"], msg["stop_reason"] = []block{}, nil
 	send("message_start", object{"message": msg})
 	for i, b := range blocks {
-		start, delta := b, object{}
+		start := b
+		var delta object
 		if b.Type == "text" {
 			empty := ""
 			start.Text = &empty

@@ -32,7 +32,7 @@ type server struct {
 	req     sprites.JobRequest
 	pulled  []string
 	deleted bool
-	fails  map[string]int // path suffix to the status that is answered
+	fails   map[string]int // path suffix to the status that is answered
 }
 
 const id = "a3f7b2"

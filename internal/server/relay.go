@@ -171,8 +171,7 @@ func (rl *relay) run(ctx context.Context) {
 	}
 	_ = rl.guest.conn.CloseNow()
 	_ = rl.client.conn.CloseNow()
-	<-up
-	<-down
+	_, _ = <-up, <-down
 }
 
 // clientEnded tells the guest how the client ended. A client that just vanished

@@ -91,7 +91,11 @@ func (h *Host) Start(ctx context.Context) error {
 	}
 	for id, sb := range byID {
 		h.Logger.Warn("ending a sandbox of no known sprite", "id", id)
-		h.wg.Go(func() { h.stop(sb, deleteGrace) })
+		h.wg.Go(func() {
+			if err := h.stop(sb, deleteGrace); err != nil {
+				h.Logger.Error("ending a sandbox of no known sprite", "id", id, "err", err)
+			}
+		})
 	}
 	return nil
 }

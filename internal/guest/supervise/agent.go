@@ -52,8 +52,11 @@ func (j *job) runAgent(ctx context.Context) exit {
 		return exit{code, "the agent does not start: " + err.Error()}
 	}
 	streams.started()
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // ProcessState has what matters
+		close(ended)
+	}()
 	reason := j.guard(ctx, cmd.Process.Pid, ended)
 	killDescendants()
 	streams.drain()
@@ -69,7 +72,7 @@ func (j *job) runAgent(ctx context.Context) exit {
 
 // guard waits for the agent's end, and stops it when ctx ends or its time is up.
 // It returns why it stopped it, or nothing.
-func (j *job) guard(ctx context.Context, pid int, ended <-chan error) (reason string) {
+func (j *job) guard(ctx context.Context, pid int, ended <-chan struct{}) (reason string) {
 	clock := runningClock{last: time.Now()}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

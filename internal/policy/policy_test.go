@@ -1,0 +1,168 @@
+package policy_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/policy"
+)
+
+func decide(p policy.Policy, addr string) policy.Decision {
+	return p.Address(netip.MustParseAddrPort(addr), policy.TCP)
+}
+
+func TestAddress(t *testing.T) {
+	for addr, rule := range map[string]string{
+		"8.8.8.8:443":                policy.Public,
+		"203.0.113.9:80":             policy.Public, // documentation, which test networks use
+		"[2606:4700::1111]:443":      policy.Public,
+		"100.63.255.255:1":           policy.Public,
+		"172.32.0.1:1":               policy.Public,
+		"127.0.0.1:80":               "loopback",
+		"127.255.255.254:80":         "loopback",
+		"0.0.0.0:80":                 "unspecified",
+		"0.1.2.3:80":                 "unspecified",
+		"10.0.0.1:22":                "private",
+		"172.16.0.1:22":              "private",
+		"172.31.255.255:22":          "private",
+		"192.168.1.1:22":             "private",
+		"100.64.0.1:22":              "carrier-grade NAT",
+		"169.254.169.254:80":         "metadata",
+		"169.254.170.2:80":           "metadata",
+		"100.100.100.200:80":         "metadata",
+		"168.63.129.16:80":           "metadata",
+		"169.254.1.1:80":             "link-local",
+		"224.0.0.251:5353":           "multicast",
+		"255.255.255.255:1":          "reserved",
+		"[::1]:80":                   "loopback",
+		"[::]:80":                    "unspecified",
+		"[fe80::1]:80":               "link-local",
+		"[fe80::1%eth0]:80":          "link-local",
+		"[fd00::1]:80":               "unique-local",
+		"[fd00:ec2::254]:80":         "metadata",
+		"[ff02::1]:80":               "multicast",
+		"[2001:0:1::1]:80":           "translated",
+		"[64:ff9b:1::7f00:1]:80":     "translated",
+		"[::ffff:127.0.0.1]:80":      "loopback", // IPv4 in its clothes
+		"[::ffff:169.254.169.254]:1": "metadata",
+		"[::ffff:0:10.0.0.1]:80":     "private",
+		"[64:ff9b::a00:1]:80":        "private",
+		"[64:ff9b::808:808]:80":      policy.Public,
+		"[2002:7f00:1::1]:80":        "loopback",
+		"[2002:a9fe:a9fe::]:80":      "metadata",
+		"[::10.0.0.1]:80":            "private",
+	} {
+		d := decide(policy.Policy{}, addr)
+		if d.Rule != rule || d.Allow != (rule == policy.Public) {
+			t.Errorf("%s: got %+v, want %s", addr, d, rule)
+		}
+		if !d.Allow && d.Hint == "" {
+			t.Errorf("%s: a refusal without a hint", addr)
+		}
+	}
+	if d := (policy.Policy{}).Address(netip.AddrPort{}, policy.TCP); d.Allow {
+		t.Error("the invalid address is allowed")
+	}
+	if d := (policy.Policy{}).Address(netip.MustParseAddrPort("8.8.8.8:53"), policy.UDP); d.Allow || d.Rule != "udp" {
+		t.Errorf("UDP: got %+v", d)
+	}
+}
+
+func TestOwnAndDenied(t *testing.T) {
+	p := policy.Policy{
+		Own:  []netip.Addr{netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("2001:db8::9")},
+		Deny: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
+	}
+	for addr, rule := range map[string]string{
+		"203.0.113.9:22":   "host",
+		"203.0.113.8:22":   policy.Public,
+		"[2001:db8::9]:22": "host",
+		"198.51.100.7:80":  "denied",
+	} {
+		if d := decide(p, addr); d.Rule != rule {
+			t.Errorf("%s: got %+v, want %s", addr, d, rule)
+		}
+	}
+}
+
+// A rule opens a protected address only if it names its range, or less.
+func TestRules(t *testing.T) {
+	for _, test := range []struct {
+		rule, addr string
+		want       bool
+	}{
+		{"10.1.0.0/16", "10.1.2.3:5432", true},
+		{"10.1.0.0/16", "10.2.2.3:5432", false},
+		{"10.1.2.3:5432", "10.1.2.3:5432", true},
+		{"10.1.2.3:5432", "10.1.2.3:22", false},
+		{"::ffff:10.1.2.3", "10.1.2.3:22", true},
+		{"10.0.0.0/8", "10.1.2.3:22", true},
+		{"0.0.0.0/0", "10.1.2.3:22", false},
+		{"0.0.0.0/0", "8.8.8.8:22", true},
+		{"169.254.0.0/16", "169.254.1.1:80", true},
+		{"169.254.0.0/16", "169.254.169.254:80", false},
+		{"169.254.169.254", "169.254.169.254:80", true},
+		{"203.0.113.0/24", "203.0.113.9:22", false}, // the host's own
+		{"203.0.113.9:22", "203.0.113.9:22", true},
+	} {
+		rule, err := policy.ParseRule(test.rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := policy.Policy{Allow: []policy.Rule{rule}, Own: []netip.Addr{netip.MustParseAddr("203.0.113.9")}}
+		if d := decide(p, test.addr); d.Allow != test.want {
+			t.Errorf("%s for %s: got %+v, want %v", test.rule, test.addr, d, test.want)
+		}
+	}
+	for _, bad := range []string{"", "10.0.0.1:0", "10.0.0.1:99999", "10.0.0.0/33", "example.org", "10.0.0.1/", "::ffff:10.0.0.0/104", "*"} {
+		if rule, err := policy.ParseRule(bad); err == nil {
+			t.Errorf("%q: got %v", bad, rule)
+		}
+	}
+}
+
+func TestName(t *testing.T) {
+	for name, want := range map[string]string{
+		"Example.ORG.": "example.org", "a_b.example": "a_b.example", "xn--bcher-kva.example": "xn--bcher-kva.example", "1.2.3.4.example": "1.2.3.4.example",
+		"": "", ".": "", "a..b": "", "-a.b": "", "a-.b": "", "a b.c": "", "a@b.c": "", "a\x00.b": "", "*.b": "", "bücher.example": "",
+		"1.2.3.4": "", "0177.1": "", "0x7f000001": "", "example.0x7f": "",
+		strings.Repeat("a", 64) + ".b": "", strings.Repeat("a.", 127) + "b": "",
+	} {
+		got, err := policy.CanonicalName(name)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: got %q, %v, want %q", name, got, err, want)
+		}
+	}
+	for name, want := range map[string]bool{
+		"example.org": true, "internal.example": true, "metadata.google.internal": false, "internal": false, "LOCALHOST.": false,
+		"printer.local": false, "x.home.arpa": false, "localhost.example": true, "1.2.3.4": false,
+	} {
+		if d := (policy.Policy{}).Name(name); d.Allow != want {
+			t.Errorf("%s: got %+v, want %v", name, d, want)
+		}
+	}
+}
+
+// However an address is written, it is decided on as the same.
+func FuzzCanonical(f *testing.F) {
+	f.Add([]byte{0: 0x20, 1: 0x02, 2: 127, 5: 1, 15: 0})
+	f.Add(make([]byte, 16))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) != 16 {
+			return
+		}
+		a := policy.Canonical(netip.AddrFrom16([16]byte(b)))
+		if again := policy.Canonical(a); again != a {
+			t.Fatalf("%v becomes %v", a, again)
+		}
+		if a.Is4In6() || a.Zone() != "" {
+			t.Fatalf("%v is not canonical", a)
+		}
+		p := policy.Policy{}
+		plain := p.Address(netip.AddrPortFrom(a, 80), policy.TCP)
+		if dressed := p.Address(netip.AddrPortFrom(netip.AddrFrom16(a.As16()), 80), policy.TCP); dressed.Allow != plain.Allow {
+			t.Fatalf("%v: %+v and %+v", a, plain, dressed)
+		}
+	})
+}
