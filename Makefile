@@ -8,13 +8,15 @@ LINTER   := .cache/golangci-lint
 LEAKS    := .cache/leaks.json
 TMP      := $(or $(TMPDIR),/tmp)
 
-.PHONY: help build install demo test lint bench clean
+.PHONY: help build install demo test test-agents soak lint bench clean
 
 help:
 	@echo 'make build                the three binaries, in bin/'
 	@echo 'make install PREFIX=DIR   the same in DIR/bin (default: $(PREFIX)/bin)'
 	@echo 'make demo                 push a plan into a sandbox and pull the commits, on a clone of this repository'
 	@echo 'make test                 every test, and then a look for what they left behind'
+	@echo 'make test-agents          the real agent CLIs, from npm, against a scripted model'
+	@echo 'make soak                 load and kill -9, at length'
 	@echo 'make lint                 golangci-lint'
 	@echo 'make bench                the benchmarks, each beside its floor'
 	@echo 'make clean                remove what the other targets made'
@@ -42,6 +44,15 @@ test: build
 	@mkdir -p .cache
 	$(GO) run ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
 	COVE_BIN='$(CURDIR)/bin' $(GO) test -count=1 $(TESTFLAGS) ./...
+	$(GO) run ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
+
+test-agents: build
+	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_TEST_AGENTS=1 $(GO) test -count=1 -timeout 20m -v -run '^TestClaude' $(TESTFLAGS) ./cmd/cove
+
+soak: build
+	@mkdir -p .cache
+	$(GO) run ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
+	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 60m -v -run '^TestSoak' $(TESTFLAGS) ./cmd/cove
 	$(GO) run ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
 
 lint: $(LINTER)

@@ -204,3 +204,26 @@ func captureCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Setenv(args[0], text)
 }
+
+// jsonField returns a string of a JSON object.
+func jsonField(t testing.TB, doc, key string) string {
+	t.Helper()
+	var object map[string]any
+	if err := json.Unmarshal([]byte(doc), &object); err != nil {
+		t.Fatalf("%v in %q", err, doc)
+	}
+	text, ok := object[key].(string)
+	if !ok {
+		t.Fatalf("no %s in %s", key, doc)
+	}
+	return text
+}
+
+func jsonString(t testing.TB, file, key string) string {
+	t.Helper()
+	doc, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return jsonField(t, string(doc), key)
+}

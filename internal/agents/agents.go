@@ -52,8 +52,9 @@ type Agent interface {
 
 // A Reader follows the log of one job, in order. It is not for several goroutines.
 type Reader interface {
-	// Event takes in the next line of the log, and returns what it means, if
-	// anything. What an agent prints is untrusted text.
+	// Event takes in the next line of the log, and returns what it means: nil if
+	// it is not the agent's report, an empty slice if it is one of which there is
+	// nothing to tell. What an agent prints is untrusted text.
 	Event(ev sprites.JobEvent) []Event
 
 	// Judge decides, after the whole log, from what the agent said, how it ended
@@ -66,6 +67,7 @@ type Kind string
 
 // The kinds of events.
 const (
+	KindStart     Kind = "start"      // the agent is ready; Text says with what
 	KindText      Kind = "text"       // the agent says Text
 	KindStep      Kind = "step"       // a step named Text begins
 	KindStepEnd   Kind = "step_end"   // it ended, with Failed

@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -73,6 +74,10 @@ type claudeLine struct {
 		Content json.RawMessage `json:"content"`
 	} `json:"message"`
 
+	// system, init
+	Model string            `json:"model"`
+	Tools []json.RawMessage `json:"tools"`
+
 	// result
 	IsError        bool              `json:"is_error"`
 	Result         string            `json:"result"`
@@ -115,6 +120,9 @@ func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
 	if json.Unmarshal([]byte(text), &l) != nil {
 		return nil // not of the stream: a warning of the runtime's, say
 	}
+	if l.Type == "" {
+		return nil
+	}
 	switch l.Type {
 	case "assistant", "user":
 		return blockEvents(l)
@@ -125,21 +133,23 @@ func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
 			return []Event{{Kind: KindRetry, Text: fmt.Sprintf("attempt %d: %s", l.Attempt, r.retry)}}
 		case "permission_denied":
 			return []Event{{Kind: KindDenied, Text: short(text)}}
+		case "init":
+			return []Event{{Kind: KindStart, Text: fmt.Sprintf("%s, with %d tools", l.Model, len(l.Tools))}}
 		}
 	case "result":
 		r.result = &l
 		return []Event{{Kind: KindResult, Text: l.Result, Failed: l.IsError}}
 	}
-	return nil
+	return []Event{}
 }
 
 // blockEvents are the events of a message.
 func blockEvents(l claudeLine) []Event {
 	var blocks []claudeBlock
+	out := []Event{}
 	if json.Unmarshal(l.Message.Content, &blocks) != nil {
-		return nil
+		return out
 	}
-	var out []Event
 	for _, b := range blocks {
 		switch b.Type {
 		case "text":
@@ -180,7 +190,7 @@ func (r *claudeReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usag
 	case res.IsError && res.Subtype == "error_max_turns":
 		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("stopped after %d turns, the most it may take", res.NumTurns)
 	case res.IsError:
-		o.Kind, o.Reason = AgentFailed, short(strings.TrimSpace(res.TerminalReason+" "+res.Result))
+		o.Kind, o.Reason = AgentFailed, cmp.Or(short(res.Result), res.TerminalReason, "it reported an error")
 	case end.ExitCode != 0:
 		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("exited with %d though it reported a result", end.ExitCode)
 	case len(res.Denials) > 0:

@@ -116,7 +116,7 @@ func (p *logPrinter) print(e sprites.JobEvent) {
 	if p.reader != nil {
 		meant = p.reader.Event(e)
 	}
-	if e.Type == "output" && len(meant) == 0 {
+	if e.Type == "output" && meant == nil {
 		p.output(e)
 		return
 	}
@@ -147,6 +147,8 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 		failed = " (failed)"
 	}
 	switch e.Kind {
+	case agents.KindStart:
+		fmt.Fprintf(p.w, "-- %s\n", sanitizeLine(e.Text))
 	case agents.KindText:
 		fmt.Fprintln(p.w, sanitize(e.Text))
 	case agents.KindStep:

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/modeltest"
+)
+
+// claudeVersion runs on Node 20.
+const claudeVersion = "2.1.197"
+
+// TestClaude has the real Claude Code, installed from npm, carry out a plan in a
+// sandbox against a scripted model outside, whose key never is inside.
+func TestClaude(t *testing.T) {
+	if os.Getenv("COVE_TEST_AGENTS") != "1" {
+		t.Skip("make test-agents runs it: it installs the agent from npm")
+	}
+	h := newHost(t)
+	tools := filepath.Join(filepath.Dir(h.home), "agent")
+	npm := exec.Command("npm", "install", "--prefix", tools, "--no-audit", "--no-fund", "--loglevel=error", "@anthropic-ai/claude-code@"+claudeVersion)
+	if out, err := npm.CombinedOutput(); err != nil {
+		t.Fatalf("npm install: %v\n%s", err, out)
+	}
+	const key = "sk-ant-the-real-key"
+	model := &modeltest.Anthropic{Key: key, Turns: []modeltest.Turn{
+		{Text: "I look first.", Calls: []modeltest.Call{{Tool: "Bash", Input: map[string]any{"command": "ls; env", "description": "look around"}}}},
+		{Text: "A new file.", Calls: []modeltest.Call{{Tool: "Write", Input: map[string]any{"file_path": "HELLO.md", "content": "# Hello\n"}}}},
+		{Text: "Read before edit.", Calls: []modeltest.Call{{Tool: "Read", Input: map[string]any{"file_path": "greeting.txt"}}}},
+		{Text: "Now the change.", Calls: []modeltest.Call{{Tool: "Edit", Input: map[string]any{"file_path": "greeting.txt", "old_string": "hello", "new_string": "hello, world"}}}},
+		{Text: "Commit.", Calls: []modeltest.Call{{Tool: "Bash", Input: map[string]any{"command": "git add -A && git commit -q -m 'Greet the world'", "description": "commit"}}}},
+		{Text: "All is done."},
+	}}
+	server := httptest.NewServer(model)
+	defer server.Close()
+	h.serve([]string{"MODEL_KEY=" + key}, "--connector", "anthropic="+server.URL, "--connector-header", "anthropic=x-api-key: $MODEL_KEY")
+
+	repo := h.repository("repo", map[string]string{"greeting.txt": "hello\n", "plan.md": "# Plan\n\nGreet the world, not nobody.\n"})
+	job, sprite := h.push(repo, "plan.md", "--agent", "claude", "--include", tools,
+		"--env", "PATH="+tools+"/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin")
+	out, code := h.try(repo, "cove", "pull", job, "--wait=5m")
+	logs, _ := h.try(repo, "cove", "job", "logs", job)
+	t.Logf("pull: %s\nlogs:\n%s", out, logs)
+	if code != 0 || !strings.Contains(out, "Fast-forwarded main") {
+		t.Fatalf("pull exited with %d", code)
+	}
+	if got := h.run(repo, "git", "show", "HEAD:greeting.txt"); got != "hello, world\n" {
+		t.Errorf("greeting.txt: got %q", got)
+	}
+	if got := h.run(repo, "git", "log", "-1", "--format=%an: %s", "--", "HELLO.md"); got != "Ada: Greet the world\n" {
+		t.Errorf("the commit of HELLO.md: got %q", got)
+	}
+	for _, want := range []string{"-> Write", "-> Edit", "All is done.", "== success"} {
+		if !strings.Contains(logs, want) {
+			t.Errorf("the log lacks %q", want)
+		}
+	}
+	asked := model.Requests()
+	if len(asked) < len(model.Turns) {
+		t.Errorf("the model was asked %d times", len(asked))
+	}
+	for _, r := range asked {
+		if strings.Contains(r.Last, key) {
+			t.Error("the key was seen inside")
+		}
+	}
+	if out, _ := h.try("", "cove", "exec", "-s", sprite, "--", "sh", "-c", "grep -r "+key+" /home /tmp /etc /proc/*/environ 2>/dev/null"); strings.Contains(out, key) {
+		t.Error("the key is in the sprite")
+	}
+	show := h.run("", "cove", "job", "show", job, "--json")
+	if !strings.Contains(show, `"input_tokens"`) {
+		t.Errorf("the job has no usage: %s", show)
+	}
+}
+
+// TestClaudeFails has a model that only answers with errors: the job fails, says
+// why, and is over soon.
+func TestClaudeFails(t *testing.T) {
+	if os.Getenv("COVE_TEST_AGENTS") != "1" {
+		t.Skip("make test-agents runs it: it installs the agent from npm")
+	}
+	h := newHost(t)
+	tools := filepath.Join(filepath.Dir(h.home), "agent")
+	npm := exec.Command("npm", "install", "--prefix", tools, "--no-audit", "--no-fund", "--loglevel=error", "@anthropic-ai/claude-code@"+claudeVersion)
+	if out, err := npm.CombinedOutput(); err != nil {
+		t.Fatalf("npm install: %v\n%s", err, out)
+	}
+	server := httptest.NewServer(&modeltest.Anthropic{Status: 401})
+	defer server.Close()
+	h.serve(nil, "--connector", "anthropic="+server.URL)
+	repo := h.repository("repo", map[string]string{"plan.md": "Do it.\n"})
+	job, _ := h.push(repo, "plan.md", "--agent", "claude", "--include", tools,
+		"--env", "PATH="+tools+"/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin")
+	if out, code := h.try(repo, "cove", "job", "wait", job); code != 1 {
+		t.Errorf("job wait exited with %d: %s", code, out)
+	}
+	show := h.run("", "cove", "job", "show", job)
+	t.Logf("%s", show)
+	if !strings.Contains(show, "failed") {
+		t.Error("the job did not fail")
+	}
+}
