@@ -265,7 +265,7 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 		return err
 	}
 	a.detail("starting a server on %s", dir)
-	ended, err := spawnServer(dir, startAddr(byDefault), log)
+	ended, err := spawnServer(dir, startAddr(dir, byDefault), log)
 	if err != nil {
 		return err
 	}
@@ -277,13 +277,24 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 	return nil
 }
 
-// startAddr is where a server that we start listens: the well-known port where
-// that is free and the data folder the usual one.
-func startAddr(byDefault bool) string {
+// startAddr is where a server that we start listens: where the last one did, if
+// that has left its word (it was killed, and its clients wait for the next one),
+// or the well-known port where the data folder is the usual one; if these are not
+// free, anywhere.
+func startAddr(dir string, byDefault bool) string {
+	var wanted []string
+	if last, err := readServerFile(dir); err == nil {
+		if u, err := url.Parse(last.URL); err == nil && u.Hostname() == "127.0.0.1" {
+			wanted = append(wanted, u.Host)
+		}
+	}
 	if byDefault {
-		if l, err := net.Listen("tcp", defaultAddr); err == nil {
+		wanted = append(wanted, defaultAddr)
+	}
+	for _, addr := range wanted {
+		if l, err := net.Listen("tcp", addr); err == nil {
 			_ = l.Close()
-			return defaultAddr
+			return addr
 		}
 	}
 	return "127.0.0.1:0"

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/leakcheck"
+	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// soak reports whether the long form of a test is wanted (make soak); make test
+// runs a sample.
+func soak() bool { return os.Getenv("COVE_SOAK") == "1" }
+
+// waitingPlan commits, waits for the file go-on in the sprite's home, and commits
+// again.
+const waitingPlan = "## One\n```sh\necho 1 > one.txt\n```\n## Two\n```sh\nwhile ! test -e ~/go-on; do sleep 0.1; done\necho 2 > two.txt\n```\n"
+
+// untilStep waits until the job's second step is at work.
+func (h *host) untilStep(job string) {
+	h.t.Helper()
+	await(h.t, "the second step", 30*time.Second, func() bool {
+		out, code := h.try("", "cove", "job", "logs", job)
+		return code == 0 && strings.Contains(out, "## 2. Two")
+	})
+}
+
+// background starts a program whose output and end can be awaited.
+func (h *host) background(dir, name string, args ...string) (pid int, wait func() (string, error)) {
+	h.t.Helper()
+	cmd := h.command(dir, name, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	return cmd.Process.Pid, func() (string, error) {
+		select {
+		case err := <-done:
+			return out.String(), err
+		case <-time.After(time.Minute):
+			_ = cmd.Process.Kill()
+			<-done
+			return out.String(), fmt.Errorf("%s %v: not ended after a minute", name, args)
+		}
+	}
+}
+
+// TestSoakKill kills each process in the middle of a job, with -9. The job's
+// commits arrive all the same; where its sandbox is killed the job is lost, and
+// what it had done until then arrives.
+func TestSoakKill(t *testing.T) {
+	rounds := 1
+	if soak() {
+		rounds = 5
+	}
+	for _, victims := range []string{"server", "shim", "server and shim", "command line", "sandbox", "server and sandbox"} {
+		for round := range rounds {
+			t.Run(fmt.Sprintf("%s %d", victims, round), func(t *testing.T) { testKill(t, victims) })
+		}
+	}
+}
+
+func testKill(t *testing.T, victims string) {
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{"plan.md": waitingPlan})
+	job, sprite := h.push(repo, "plan.md", "--agent", "shell")
+	pull, ended := h.background(repo, "cove", "pull", job, "--wait=2m")
+	h.untilStep(job)
+	for who := range strings.SplitSeq(victims, " and ") {
+		switch who {
+		case "server":
+			pid := h.pid()
+			signalAll(t, syscall.SIGKILL, pid)
+		case "shim":
+			signalAll(t, syscall.SIGKILL, h.shims()...)
+		case "sandbox":
+			st, err := shim.ReadState(h.run1())
+			if err != nil {
+				t.Fatal(err)
+			}
+			signalAll(t, syscall.SIGKILL, st.PID)
+		case "command line":
+			signalAll(t, syscall.SIGKILL, pull)
+		}
+	}
+	lost := strings.Contains(victims, "sandbox")
+	if !lost {
+		h.run("", "cove", "exec", "-s", sprite, "touch", "go-on")
+	}
+	if victims != "command line" {
+		h.run("", "cove", "list") // starts a server where there is none
+		h.try("", "cove", "job", "wait", job)
+	}
+	out, code := h.try(repo, "cove", "pull", job, "--wait=2m")
+	subjects := h.run(repo, "git", "log", "--format=%s", "refs/cove/"+job+"/head")
+	want := "Two\nOne\nfirst\n"
+	if lost {
+		want = "One\nfirst\n"
+		show := h.run("", "cove", "job", "show", job)
+		if !strings.Contains(show, "lost") {
+			t.Errorf("the job is not lost: %s", show)
+		}
+	} else if code != 0 {
+		t.Errorf("pull exited with %d: %s", code, out)
+	}
+	if subjects != want {
+		t.Errorf("commits: got %q, want %q; pull said %s", subjects, want, out)
+	}
+	// The pull that was waiting has gone on with the next server.
+	if said, err := ended(); err != nil && !lost && victims != "command line" {
+		t.Errorf("the waiting pull: %v: %s", err, said)
+	}
+}
+
+// run1 is the folder of the one sandbox that runs.
+func (h *host) run1() string {
+	h.t.Helper()
+	runs, err := filepath.Glob(filepath.Join(h.data, "run", "*"))
+	if err != nil || len(runs) != 1 {
+		h.t.Fatalf("there are %d sandboxes, not one", len(runs))
+	}
+	return runs[0]
+}
+
+// TestSoakSleep is a machine that goes to sleep: the sandbox stands still, and so
+// do its shim, the server and the command lines. When it wakes, nothing has been
+// hurt, and no guard has fired: what counts is running time.
+func TestSoakSleep(t *testing.T) {
+	nap, timeout := 4*time.Second, "8s"
+	if soak() {
+		nap, timeout = 30*time.Second, "20s"
+	}
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{"plan.md": waitingPlan})
+	job, sprite := h.push(repo, "plan.md", "--agent", "shell", "--timeout", timeout)
+	pull, pulled := h.background(repo, "cove", "pull", job, "--wait=2m")
+	exec, executed := h.background("", "cove", "exec", "-s", sprite, "--", "sh", "-c", "while ! test -e ~/go-on; do sleep 0.1; done; echo awake")
+	h.untilStep(job)
+
+	client := shim.Client{Dir: h.run1()}
+	if err := client.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	asleep := append(h.shims(), h.pid(), pull, exec)
+	signalAll(t, syscall.SIGSTOP, asleep...)
+	<-time.After(nap)
+	signalAll(t, syscall.SIGCONT, asleep...)
+	if err := client.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	h.run("", "cove", "exec", "-s", sprite, "touch", "go-on")
+	if out, err := executed(); err != nil || out != "awake\n" {
+		t.Errorf("the command: got %q, %v", out, err)
+	}
+	if out, err := pulled(); err != nil || !strings.Contains(out, "Fast-forwarded main") {
+		t.Errorf("the pull: got %q, %v", out, err)
+	}
+	if got := h.run(repo, "git", "log", "--format=%s"); got != "Two\nOne\nfirst\n" {
+		t.Errorf("commits: got %q", got)
+	}
+}
+
+// TestSoakCycles makes, uses and deletes sprites, and looks what of them is left:
+// mounts, namespaces, interfaces, cgroups, processes, files, and what the server
+// holds.
+func TestSoakCycles(t *testing.T) {
+	cycles := 10
+	if soak() {
+		cycles = 200
+	}
+	h := newHost(t)
+	h.serve(nil)
+	client := h.client()
+	cycle := func(i int) {
+		ctx := t.Context()
+		name := fmt.Sprintf("cycle-%d", i)
+		if _, err := client.Create(ctx, sprites.CreateRequest{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := client.Sprite(name).Command("echo", name).Output(); err != nil || string(out) != name+"\n" {
+			t.Fatalf("%s: got %q, %v", name, out, err)
+		}
+		if err := client.Delete(ctx, name, sprites.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cycle(0) // what is made once
+	before, err := leakcheck.Take(filepath.Join(h.data, "run", "*"), filepath.Join(h.data, "sprites", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := holdings(t, h.pid())
+	started := time.Now()
+	for i := range cycles {
+		cycle(i + 1)
+	}
+	t.Logf("%d cycles, %v each", cycles, time.Since(started)/time.Duration(cycles))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	left, err := leakcheck.Left(ctx, before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := leakcheck.Error(left); err != nil {
+		t.Error(err)
+	}
+	if now := holdings(t, h.pid()); now > held+3 {
+		t.Errorf("the server held %d files before, and %d after", held, now)
+	}
+	runtime.KeepAlive(client)
+}
+
+// holdings is how many files a process has open.
+func holdings(t *testing.T, pid int) int {
+	t.Helper()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
