@@ -28,7 +28,7 @@ type host struct {
 func newHost(t testing.TB) *host {
 	t.Helper()
 	requireSandbox(t)
-	dir := t.TempDir()
+	dir := tempDir(t)
 	h := &host{t: t, bin: binDir, home: filepath.Join(dir, "home"), data: filepath.Join(dir, "data")}
 	for _, d := range []string{h.home, h.data} {
 		if err := os.Mkdir(d, 0o700); err != nil {
@@ -46,6 +46,20 @@ func newHost(t testing.TB) *host {
 		}
 	})
 	return h
+}
+
+// tempDir is the test's own folder. An ordinary user can't remove what belongs to
+// the users of its sprites; whoever made the user's TMPDIR does.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp("", "cove-host-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 func (h *host) write(name, text string) {

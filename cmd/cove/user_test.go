@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestOrdinaryUser runs the scripts and the tests of durability again as an
+// ordinary user, whom COVE_TEST_USER names; .ci/run makes one.
+func TestOrdinaryUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // this is that run
+	}
+	name := os.Getenv("COVE_TEST_USER")
+	if name == "" {
+		if os.Getenv("COVE_REQUIRE_SANDBOX") == "1" {
+			t.Fatal("COVE_TEST_USER names no user")
+		}
+		t.Skip("COVE_TEST_USER names no ordinary user; run as one, make test tests the same")
+	}
+	account, err := user.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, err1 := strconv.Atoi(account.Uid)
+	gid, err2 := strconv.Atoi(account.Gid)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	// All that the user needs is copied to where the user may read it.
+	dir := t.TempDir()
+	for from, to := range map[string]string{binDir: "bin", "testdata": "testdata", os.Args[0]: "cove.test"} {
+		if out, err := exec.Command("cp", "-r", from, filepath.Join(dir, to)).CombinedOutput(); err != nil {
+			t.Fatalf("copy %s: %v: %s", from, err, out)
+		}
+	}
+	tmp := filepath.Join(dir, "tmp")
+	for _, d := range []string{tmp, filepath.Join(dir, "home")} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(d, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for parent := dir; parent != os.TempDir() && parent != "/"; parent = filepath.Dir(parent) {
+		if err := os.Chmod(parent, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(filepath.Join(dir, "cove.test"), "-test.v="+strconv.FormatBool(testing.Verbose()),
+		"-test.run=^(TestScripts|TestSoakKill|TestSoakSleep|TestSoakCycles)$", "-test.count=1")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "HOME="+filepath.Join(dir, "home"), "USER="+name, "TMPDIR="+tmp, "COVE_BIN="+filepath.Join(dir, "bin"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Errorf("as %s: %v", name, err)
+	}
+}
