@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -50,9 +51,8 @@ func (h *host) background(dir, name string, args ...string) (pid int, wait func(
 		case err := <-done:
 			return out.String(), err
 		case <-time.After(time.Minute):
-			_ = cmd.Process.Kill()
-			<-done
-			return out.String(), fmt.Errorf("%s %v: not ended after a minute", name, args)
+			err := errors.Join(cmd.Process.Kill(), <-done)
+			return out.String(), fmt.Errorf("%s %v: not ended after a minute: %w", name, args, err)
 		}
 	}
 }
