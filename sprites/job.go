@@ -173,7 +173,8 @@ type JobList struct {
 }
 
 // JobPulled says that a job's commits have arrived where they belong (POST
-// /v1/jobs/{id}/pulled). Head is the job's head as it was fetched.
+// /v1/jobs/{id}/pulled). Head is the job's head as it was fetched, or its base
+// where it made no commits.
 type JobPulled struct {
 	Head string `json:"head"`
 }

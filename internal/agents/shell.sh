@@ -4,14 +4,20 @@
 # Events go to file descriptor 3, which the steps don't have.
 dir=$1
 count=$2
+# The steps read nothing, or the terminal where there is somebody to ask.
+if [ -t 0 ]; then
+	exec 4<&0
+else
+	exec 4</dev/null
+fi
 n=1
 while [ "$n" -le "$count" ]; do
 	step=$(printf '%s/%03d' "$dir" "$n")
 	cat "$step.json" >&3
 	if [ -e "$step.bash" ]; then
-		bash -e "$step.bash" </dev/null 3>&-
+		bash -e "$step.bash" <&4 3>&- 4<&-
 	else
-		sh -e "$step.sh" </dev/null 3>&-
+		sh -e "$step.sh" <&4 3>&- 4<&-
 	fi
 	code=$?
 	if [ "$code" -eq 0 ]; then

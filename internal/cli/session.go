@@ -71,7 +71,7 @@ func printSessions(w io.Writer, list []sprites.Session, now time.Time) {
 		fmt.Fprintln(w, "No sessions.")
 		return
 	}
-	rows := [][]string{{"ID", "STARTED", "TTY", "ATTACHED", "FOLDER", "COMMAND"}}
+	rows := [][]string{{"ID", "STARTED", "TTY", "ACTIVE", "FOLDER", "COMMAND"}}
 	for _, s := range list {
 		rows = append(rows, []string{s.ID, ago(s.Created, now), yesNo(s.TTY), yesNo(s.IsActive), s.Workdir, s.Command})
 	}

@@ -186,19 +186,21 @@ func (c *wsClient) serve(s *session, stdin bool) {
 // feed streams a binary message to the command. Input that it does not want is
 // read and thrown away. The error is the connection's.
 func (s *session) feed(msg io.Reader, buf []byte, stdin bool) error {
+	// A terminal takes input from whoever attaches, whatever its first client said.
+	stdin = stdin && (s.cmd.stdin || s.cmd.tty)
 	for first := !s.cmd.tty; ; {
 		n, err := msg.Read(buf)
 		p := buf[:n]
 		if n > 0 && first {
 			first = false
 			stream := sprites.Stream(p[0])
-			if stream == sprites.StreamStdinEOF && stdin && s.cmd.stdin {
+			if stream == sprites.StreamStdinEOF && stdin {
 				s.closeInput()
 			}
 			stdin = stdin && stream == sprites.StreamStdin
 			p = p[1:]
 		}
-		if len(p) > 0 && stdin && s.cmd.stdin && s.write(p) != nil {
+		if len(p) > 0 && stdin && s.write(p) != nil {
 			stdin = false
 		}
 		if errors.Is(err, io.EOF) {

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,8 +159,8 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, err
 	switch {
 	case !job.State.Terminal():
 		return job, refuse("job_running", "wait for it with: cove job wait "+id, "job %s has not ended (%s)", id, job.State)
-	case head != job.Head:
-		return job, refuse("bad_request", "", "job %s ended at commit %q, not %.80q", id, job.Head, head)
+	case head != cmp.Or(job.Head, job.Base):
+		return job, refuse("bad_request", "", "job %s ended at commit %s, not %.80q", id, cmp.Or(job.Head, job.Base), head)
 	}
 	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
 		if j.PulledAt == nil {

@@ -37,7 +37,7 @@ func (j *job) runAgent(ctx context.Context) exit {
 	}
 	cmd := exec.Command(j.spec.Argv[0], j.spec.Argv[1:]...)
 	cmd.Dir = j.spec.Workdir
-	cmd.Env = append(os.Environ(), j.spec.Env...)
+	cmd.Env = append(j.environ(), j.spec.Env...)
 	streams, err := j.connect(cmd)
 	if err != nil {
 		return exit{126, err.Error()}
@@ -100,6 +100,7 @@ func (j *job) guard(ctx context.Context, pid int, ended <-chan struct{}) (reason
 	case <-ended:
 	case <-time.After(grace):
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have left its group
 		<-ended
 	}
 	return reason
@@ -140,11 +141,17 @@ type streams struct {
 }
 
 // connect gives cmd its streams: nothing to read, and pipes into the log for its
-// output and its events; or the supervisor's own terminal.
+// output, or the supervisor's own terminal; and a pipe for its events.
 func (j *job) connect(cmd *exec.Cmd) (*streams, error) {
 	s := &streams{}
 	if j.spec.TTY {
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		s.ours, s.theirs = []*os.File{r}, []*os.File{w}
+		s.run = append(s.run, func() { j.log.output(r, eventStream) })
+		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{w}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Foreground: true, Ctty: int(os.Stdin.Fd())}
 		signal.Ignore(syscall.SIGTTOU, syscall.SIGTTIN)
 		return s, nil

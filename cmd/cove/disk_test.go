@@ -1,0 +1,134 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestFullDisk fills the disk under a server, a job and a sprite. What can't be
+// done says why, and when there is room again the job goes on and nothing is lost.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a small disk")
+	}
+	h := newHost(t)
+	if err := syscall.Mount("tmpfs", h.data, "tmpfs", 0, "size=96m,mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // before the host's, which ends the server
+		if err := endServer(h.bin, h.data, h.home); err != nil {
+			t.Errorf("end the server: %v", err)
+		}
+		if err := syscall.Unmount(h.data, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{"plan.md": waitingPlan})
+	job, sprite := h.push(repo, "plan.md", "--agent", "shell")
+	h.untilStep(job)
+
+	out, code := h.try("", "cove", "exec", "-s", sprite, "--", "sh", "-c", "cat /dev/zero >~/fill")
+	if code == 0 || !strings.Contains(out, "No space left on device") {
+		t.Errorf("a command that fills the disk: %d, %s", code, out)
+	}
+	if out, code := h.try("", "cove", "list"); code != 0 || !strings.Contains(out, sprite) {
+		t.Errorf("list on a full disk: %d, %s", code, out)
+	}
+	if out, code := h.try(repo, "cove", "push", "--agent", "shell", "plan.md"); code == 0 || !strings.Contains(strings.ToLower(out), "space") && !strings.Contains(out, "full") {
+		t.Errorf("push on a full disk: %d, %s", code, out)
+	}
+	big := filepath.Join(filepath.Dir(h.home), "big")
+	if err := os.WriteFile(big, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := h.try("", "cove", "cp", "big", sprite+":/home/sprite/big"); code == 0 || !strings.Contains(strings.ToLower(out), "space") {
+		t.Errorf("cp to a full disk: %d, %s", code, out)
+	}
+	h.run("", "cove", "exec", "-s", sprite, "rm", "fill")
+	h.run("", "cove", "exec", "-s", sprite, "touch", "go-on")
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=1m"); code != 0 {
+		t.Errorf("pull when there is room again: %d, %s", code, out)
+	}
+	if got := h.run(repo, "git", "log", "--format=%s"); got != "Two\nOne\nfirst\n" {
+		t.Errorf("commits: got %q", got)
+	}
+}
+
+// TestTerminal uses a console in a real terminal, tmux's: it shows the size, takes
+// keys, can be left and joined again, and ends with the shell.
+func TestTerminal(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	h.write("home/.tmux.conf", "set -g default-shell /bin/sh\n")
+	socket := filepath.Join(filepath.Dir(h.home), "tmux.sock")
+	tmux := func(args ...string) string {
+		return h.run("", "tmux", append([]string{"-S", socket}, args...)...)
+	}
+	tmux("new-session", "-d", "-x", "90", "-y", "25", "sh")
+	defer tmux("kill-server")
+	shows := func(what string) {
+		t.Helper()
+		await(t, "the terminal shows "+what, 20*time.Second, func() bool { return strings.Contains(tmux("capture-pane", "-p"), what) })
+	}
+	keys := func(text string) { tmux("send-keys", text, "Enter") }
+	keys("cove console -s paint; echo left with $?")
+	shows("$")
+	keys("tty && stty size && echo in-$(hostname)")
+	shows("/dev/pts/")
+	shows("25 90")
+	shows("in-paint")
+	tmux("resize-window", "-x", "70", "-y", "20")
+	keys("clear; stty size")
+	shows("20 70")
+	keys("sleep 100")
+	tmux("send-keys", "C-c")
+	keys("echo inter''rupted; exit 7")
+	shows("interrupted")
+	shows("left with 7")
+}
+
+// TestInteractive starts a job's agent in a terminal, leaves it, joins it again,
+// and has its work collected when it ends.
+func TestInteractive(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{"plan.md": "## One\n```sh\nread word\necho $word > one.txt\n```\n"})
+	socket := filepath.Join(filepath.Dir(h.home), "tmux.sock")
+	tmux := func(args ...string) string {
+		return h.run(repo, "tmux", append([]string{"-S", socket}, args...)...)
+	}
+	tmux("new-session", "-d", "-x", "90", "-y", "25", "sh")
+	defer tmux("kill-server")
+	keys := func(text string) { tmux("send-keys", text, "Enter") }
+	var job string
+	keys("cove push plan.md --agent shell --interactive")
+	await(t, "the job runs", 30*time.Second, func() bool {
+		out := h.run("", "cove", "job", "list", "--json")
+		if i := strings.Index(out, `"id": "`); i >= 0 {
+			job = out[i+7:][:6]
+		}
+		return strings.Contains(out, `"running"`)
+	})
+	tmux("send-keys", "C-\\") // leave
+	await(t, "the terminal is back", 20*time.Second, func() bool {
+		keys("echo out-$((1+1))side")
+		return strings.Contains(tmux("capture-pane", "-p"), "out-2side")
+	})
+	if show := h.run("", "cove", "job", "show", job); !strings.Contains(show, "running") {
+		t.Fatalf("leaving ended the job: %s", show)
+	}
+	keys("clear; cove job attach " + job)
+	keys("typed")
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=1m"); code != 0 {
+		t.Fatalf("pull: %d, %s", code, out)
+	}
+	if got := h.run(repo, "git", "show", "HEAD:one.txt"); got != "typed\n" {
+		t.Errorf("one.txt: got %q", got)
+	}
+}
