@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -138,10 +139,15 @@ func serve(o serveOptions, data string, logger *slog.Logger, out io.Writer) (err
 		Dir: dir, Shim: []string{self, "shim"}, Runsc: runsc, Guest: guest,
 		Connectors: connectors, UserNS: userns.Inside(), Logger: logger,
 	}
-	if err := rt.Prepare(); err != nil {
-		return err
-	}
 	defer closing(&err, rt)
+	// The first sandbox waits for this, others do not have to.
+	var preparing sync.WaitGroup
+	defer preparing.Wait()
+	preparing.Go(func() {
+		if err := rt.Prepare(); err != nil {
+			logger.Error("preparing the base; the next sandbox tries again", "err", err)
+		}
+	})
 	host := &sprite.Host{Store: st, Runtime: rt, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning}
 	if err := host.Start(ctx); err != nil {
 		return err

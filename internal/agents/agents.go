@@ -143,15 +143,19 @@ func settled(end sprites.JobEnd) (sprites.Outcome, bool) {
 }
 
 // lines joins the parts of lines that were too long for one event.
-type lines struct{ held strings.Builder }
+type lines struct {
+	held strings.Builder
+	drop bool // what is still to come of a line that is too long
+}
 
 // maxHeld bounds what is held of a line whose end is awaited.
 const maxHeld = 32 << 20
 
-// next returns a whole line, if the event ends one.
+// next returns a whole line, if the event ends one that is not too long.
 func (l *lines) next(ev sprites.JobEvent) (string, bool) {
-	if l.held.Len()+len(ev.Text) > maxHeld {
+	if l.drop || l.held.Len()+len(ev.Text) > maxHeld {
 		l.held.Reset()
+		l.drop = ev.Cut
 		return "", false
 	}
 	if !ev.Cut && l.held.Len() == 0 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -63,7 +64,7 @@ func (Claude) Read() Reader { return &claudeReader{} }
 type claudeReader struct {
 	out    lines
 	result *claudeLine
-	retry  string // why the model was asked again last
+	retry  string // why the model is being asked again
 }
 
 // claudeLine is a line of stream-json, as much as is looked at.
@@ -117,14 +118,13 @@ func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
 		return nil
 	}
 	var l claudeLine
-	if json.Unmarshal([]byte(text), &l) != nil {
+	err := json.Unmarshal([]byte(text), &l)
+	if _, other := errors.AsType[*json.UnmarshalTypeError](err); (err != nil && !other) || l.Type == "" {
 		return nil // not of the stream: a warning of the runtime's, say
-	}
-	if l.Type == "" {
-		return nil
 	}
 	switch l.Type {
 	case "assistant", "user":
+		r.retry = "" // it was answered
 		return blockEvents(l)
 	case "system":
 		switch l.Subtype {

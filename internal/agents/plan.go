@@ -146,8 +146,17 @@ func underline(line string) bool {
 // paragraph returns a line that a following underline makes a heading.
 func paragraph(line string) string {
 	s := strings.TrimSpace(line)
-	if strings.HasPrefix(line, "    ") || strings.HasPrefix(s, "- ") || strings.HasPrefix(s, "* ") || strings.HasPrefix(s, ">") {
+	if strings.HasPrefix(line, "    ") || strings.HasPrefix(s, ">") || listItem(s) || underline(line) {
 		return ""
 	}
 	return s
+}
+
+// listItem reports whether s begins with the mark of a list's item.
+func listItem(s string) bool {
+	mark, _, ok := strings.Cut(s, " ")
+	if number := strings.TrimRight(mark, ".)"); len(number) == len(mark)-1 && strings.Trim(number, "0123456789") == "" {
+		return ok && number != ""
+	}
+	return ok && (mark == "-" || mark == "*" || mark == "+")
 }

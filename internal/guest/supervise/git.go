@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/sprites"
@@ -32,7 +33,7 @@ func (j *job) git(ctx context.Context, env []string, args ...string) (string, er
 	config := []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.quotePath=false"}
 	cmd := exec.CommandContext(ctx, "git", append(config, args...)...)
 	cmd.Dir = j.spec.Workdir
-	cmd.Env = append(os.Environ(), "GIT_TERMINAL_PROMPT=0", "LC_ALL=C",
+	cmd.Env = append(j.environ(), "GIT_TERMINAL_PROMPT=0", "LC_ALL=C",
 		"GIT_AUTHOR_NAME="+j.spec.Author.Name, "GIT_AUTHOR_EMAIL="+j.spec.Author.Email,
 		"GIT_COMMITTER_NAME="+j.spec.Author.Name, "GIT_COMMITTER_EMAIL="+j.spec.Author.Email)
 	cmd.Env = append(cmd.Env, env...)
@@ -96,7 +97,9 @@ func (j *job) prepare(ctx context.Context) error {
 func (j *job) setup(ctx context.Context, argv []string) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = j.spec.Workdir
-	cmd.Env = append(os.Environ(), j.spec.Env...)
+	cmd.Env = append(j.environ(), j.spec.Env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = time.Second
@@ -118,6 +121,7 @@ func (j *job) setup(ctx context.Context, argv []string) error {
 // did not.
 func (j *job) collect(end *sprites.JobEnd) error {
 	ctx := context.Background()
+	j.clear()
 	head, err := j.git(ctx, nil, "rev-parse", "--verify", "HEAD^{commit}")
 	if err != nil {
 		return err
@@ -143,7 +147,7 @@ func (j *job) collect(end *sprites.JobEnd) error {
 		if commit == "" || (name == "head" && commits == 0) {
 			continue
 		}
-		ref := "refs/cove/" + j.spec.ID + "/" + name
+		ref := j.ref(name)
 		if _, err := j.git(ctx, nil, "update-ref", ref, commit); err != nil {
 			return err
 		}
@@ -152,7 +156,7 @@ func (j *job) collect(end *sprites.JobEnd) error {
 	if len(refs) == 0 {
 		return nil
 	}
-	out := filepath.Join(j.dir, "out.bundle")
+	out := j.bundleFile()
 	args := append([]string{"bundle", "create", "-q", out + ".new", "^" + j.spec.Base}, refs...)
 	if _, err := j.git(ctx, nil, args...); err != nil {
 		return err
@@ -171,10 +175,27 @@ func (j *job) collect(end *sprites.JobEnd) error {
 	return nil
 }
 
+func (j *job) ref(name string) string { return "refs/cove/" + j.spec.ID + "/" + name }
+func (j *job) bundleFile() string     { return filepath.Join(j.dir, "out.bundle") }
+func (j *job) indexFile() string      { return filepath.Join(j.dir, "index") }
+
+// clear removes what a supervisor that died while it collected has left: git
+// takes its own locks for those of a git at work.
+func (j *job) clear() {
+	refs := filepath.Join(j.spec.Workdir, ".git")
+	for _, name := range []string{
+		j.indexFile(), j.indexFile() + ".lock",
+		j.bundleFile() + ".new", j.bundleFile() + ".new.lock",
+		filepath.Join(refs, j.ref("head")+".lock"), filepath.Join(refs, j.ref("leftover")+".lock"),
+	} {
+		_ = os.Remove(name) // not there, as a rule
+	}
+}
+
 // leftover commits what is not committed, through an index of its own, and
 // returns the commit, or nothing if all is committed.
 func (j *job) leftover(ctx context.Context, head string) (string, error) {
-	index := filepath.Join(j.dir, "index")
+	index := j.indexFile()
 	defer os.Remove(index)
 	env := []string{"GIT_INDEX_FILE=" + index}
 	if _, err := j.git(ctx, env, "read-tree", head); err != nil {

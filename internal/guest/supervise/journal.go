@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -16,7 +17,7 @@ import (
 // maxLine is the most of one line of output that one event holds.
 const maxLine = 64 << 10
 
-// maxLogged is how much output the log takes; the rest is in output.log only.
+// maxLogged is how much output the log takes, and how much of events.
 const maxLogged = 64 << 20
 
 // journal is the job's log. Its methods may be called from several goroutines. A
@@ -26,8 +27,9 @@ type journal struct {
 	f      *os.File
 	seq    int64 // of the last event
 	ended  bool  // the last event is the end
-	logged int64 // bytes of output
 	err    error
+
+	logged, loggedEvents int64 // bytes of output, and of the agent's own events
 }
 
 // openJournal opens a log and finds its last event. A torn last line, of a
@@ -98,30 +100,102 @@ func (l *journal) close() error { return l.f.Close() }
 
 // output logs what r gives, line by line, until it ends.
 func (l *journal) output(r io.Reader, stream string) {
-	br := bufio.NewReaderSize(r, maxLine)
-	full := false
+	br := bufio.NewReaderSize(r, maxLine-utf8.UTFMax)
+	t := tap{log: l, stream: stream}
+	buf := make([]byte, 0, maxLine)
+	open := false // the line began in an earlier event
 	for {
-		line, err := br.ReadSlice('\n')
+		part, err := br.ReadSlice('\n')
 		cut := errors.Is(err, bufio.ErrBufferFull)
-		text := bytes.TrimSuffix(line, []byte("\n"))
-		if len(line) > 0 && !full {
-			l.mu.Lock()
-			l.logged += int64(len(line))
-			full = l.logged > maxLogged
-			l.mu.Unlock()
-			ev := sprites.JobEvent{Type: "output", Stream: stream, Text: string(text), Cut: cut}
-			if stream == eventStream {
-				ev = sprites.JobEvent{Type: "event", Text: string(text), Cut: cut}
-			}
-			l.add(ev)
-			if full {
-				l.notice(fmt.Sprintf("more than %d MiB of output: the rest is in output.log only", maxLogged>>20))
-			}
+		buf = append(buf, part...)
+		n := len(buf)
+		if cut {
+			n = wholeRunes(buf)
 		}
+		if n > 0 || open {
+			t.line(string(bytes.TrimSuffix(buf[:n], []byte("\n"))), cut)
+		}
+		open, buf = cut, append(buf[:0], buf[n:]...)
 		if err != nil && !cut {
+			t.end()
 			return
 		}
 	}
+}
+
+// wholeRunes is the length of b without the beginning of a character at its end.
+func wholeRunes(b []byte) int {
+	for i := len(b) - 1; i >= 0 && i > len(b)-utf8.UTFMax; i-- {
+		if utf8.RuneStart(b[i]) {
+			if !utf8.FullRune(b[i:]) {
+				return i
+			}
+			break
+		}
+	}
+	return len(b)
+}
+
+// maxLast bounds the last line of a stream of which more is left out.
+const maxLast = 1 << 20
+
+// A tap logs one stream. When the log has taken its share, the stream's last line
+// still comes in at its end: it is there that an agent says how it went.
+type tap struct {
+	log    *journal
+	stream string
+	full   bool
+	mid    bool               // the line that is coming in is not the first part
+	skip   bool               // of this line, some is missing already
+	last   []sprites.JobEvent // once full: the last line
+	size   int                // of last
+}
+
+func (t *tap) line(text string, cut bool) {
+	first := !t.mid
+	t.mid = cut
+	ev := sprites.JobEvent{Type: "output", Stream: t.stream, Text: text, Cut: cut}
+	if t.stream == eventStream {
+		ev = sprites.JobEvent{Type: "event", Text: text, Cut: cut}
+	}
+	if !t.full {
+		if t.full = t.log.exceeds(t.stream, len(text)+1); t.full {
+			ev.Cut, t.skip = false, cut // what follows is another line
+		}
+		t.log.add(ev)
+		if t.full {
+			t.log.notice(fmt.Sprintf("more than %d MiB of output: the rest, but for the last line, is in output.log only", maxLogged>>20))
+		}
+		return
+	}
+	if first {
+		t.last, t.size, t.skip = t.last[:0], 0, false
+	}
+	if t.size += len(text); t.size > maxLast {
+		t.last, t.skip = t.last[:0], true
+	}
+	if !t.skip {
+		t.last = append(t.last, ev)
+	}
+}
+
+func (t *tap) end() {
+	for _, ev := range t.last {
+		t.log.add(ev)
+	}
+}
+
+// exceeds counts n more bytes of a stream, and reports whether the log has had
+// its share. The output's does not count against the agent's own events.
+func (l *journal) exceeds(stream string, n int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	logged := &l.logged
+	if stream == eventStream {
+		logged = &l.loggedEvents
+	}
+	*logged += int64(n)
+	return *logged > maxLogged
 }
 
 // eventStream names the agent's file descriptor 3, whose lines are events.

@@ -63,6 +63,10 @@ type job struct {
 
 // open takes the job's lock and reads what is there.
 func open(dir string) (*job, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, err
@@ -127,7 +131,7 @@ func Run(ctx context.Context, dir string) error {
 	}
 	if j.log.seq > 0 {
 		// A supervisor was here and died. Its agent's work is not begun again.
-		return j.finish(sprites.JobEnd{Phase: "run", Reason: "lost"})
+		return j.lost("lost")
 	}
 	j.log.state(sprites.JobPreparing)
 	if err := j.prepare(ctx); err != nil {
@@ -144,8 +148,8 @@ func Run(ctx context.Context, dir string) error {
 	return j.finish(sprites.JobEnd{Phase: "done", Reason: exit.reason, ExitCode: exit.code})
 }
 
-// Finalize ends a job whose supervisor died: what is there is collected, and the
-// end is recorded with the reason. A job that has an end keeps it.
+// Finalize ends a job whose supervisor died: its processes that are left are
+// killed, what is there is collected, and the end is recorded with the reason. A job that has an end keeps it.
 func Finalize(_ context.Context, dir, reason string) error {
 	j, err := open(dir)
 	if err != nil {
@@ -155,8 +159,20 @@ func Finalize(_ context.Context, dir, reason string) error {
 	if done, err := j.finished(); done || err != nil {
 		return err
 	}
+	return j.lost(reason)
+}
+
+// lost ends a job whose supervisor died, and whatever of it is still at work.
+func (j *job) lost(reason string) error {
+	killMarked(j.mark())
 	return j.finish(sprites.JobEnd{Phase: "run", Reason: reason, ExitCode: -1})
 }
+
+// mark is what the environment of each of the job's processes holds, as KEY=VALUE.
+func (j *job) mark() string { return "COVE_JOB=" + j.dir }
+
+// environ is the environment of the job's processes.
+func (j *job) environ() []string { return append(os.Environ(), j.mark()) }
 
 // finished reports whether the end is on record, and makes the log say so too: a
 // supervisor may have died between the two.

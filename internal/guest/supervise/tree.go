@@ -3,7 +3,9 @@ package supervise
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,6 +40,55 @@ func killDescendants() {
 	}
 }
 
+// maxEnviron bounds what is read of a process's environment.
+const maxEnviron = 4 << 20
+
+// killMarked ends every other process whose environment holds mark, KEY=VALUE:
+// what a supervisor that died left, which is no longer below anything of ours. It
+// gives up after killLimit.
+func killMarked(mark string) {
+	for deadline := time.Now().Add(killLimit); time.Now().Before(deadline); {
+		found := false
+		for _, pid := range processes() {
+			if pid != os.Getpid() && marked(pid, mark) {
+				found = true
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		if !found {
+			return
+		}
+		<-time.After(2 * time.Millisecond)
+	}
+}
+
+// marked reports whether a process's environment holds mark. That of a zombie,
+// and of somebody else's process, is empty.
+func marked(pid int, mark string) bool {
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	env, _ := io.ReadAll(io.LimitReader(f, maxEnviron)) // it may have just ended
+	return slices.Contains(strings.Split(string(env), "\x00"), mark)
+}
+
+// processes returns the numbers of all processes.
+func processes() []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
 // reapOrphans collects children that were left to this process and have ended.
 // The agent itself is waited for elsewhere.
 func reapOrphans(agent int) {
@@ -60,17 +111,9 @@ func reapOrphans(agent int) {
 
 // descendants returns the processes below root, zombies among them.
 func descendants(root int) []int {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
 	children := map[int][]int{}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+	for _, pid := range processes() {
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil {
 			continue
 		}

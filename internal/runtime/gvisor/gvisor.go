@@ -42,10 +42,12 @@ type Runtime struct {
 	UserNS     bool                      // this process is root in a user namespace only
 	Logger     *slog.Logger              // nil: discard
 
-	prepared func() (prepared, error)
-	once     sync.Once
-	wg       sync.WaitGroup
-	closed   chan struct{}
+	once   sync.Once
+	wg     sync.WaitGroup
+	closed chan struct{}
+
+	preparing sync.Mutex
+	prepared  *prepared // nil: not yet; guarded by preparing
 }
 
 // prepared is what all sandboxes of this server start from.
@@ -60,24 +62,34 @@ func (r *Runtime) init() {
 			r.Logger = slog.New(slog.DiscardHandler)
 		}
 		r.closed = make(chan struct{})
-		r.prepared = sync.OnceValues(r.prepare)
 	})
 }
 
+// prepare makes what all sandboxes start from, once; what fails is tried again by
+// the next sandbox.
 func (r *Runtime) prepare() (prepared, error) {
+	r.preparing.Lock()
+	defer r.preparing.Unlock()
+	if r.prepared != nil {
+		return *r.prepared, nil
+	}
 	guest, err := installGuest(r.Guest, filepath.Join(r.Dir, "guest"))
 	if err != nil {
 		return prepared{}, err
 	}
 	files := base.Files{User: base.User{Name: boot.User, UID: boot.UID, GID: boot.GID, Home: boot.Home}}
 	b, err := files.Prepare(filepath.Join(r.Dir, "base"))
-	return prepared{base: b, guest: guest}, err
+	if err != nil {
+		return prepared{}, err
+	}
+	r.prepared = &prepared{base: b, guest: guest}
+	return *r.prepared, nil
 }
 
 // Prepare makes what the first sandbox would otherwise have to wait for.
 func (r *Runtime) Prepare() error {
 	r.init()
-	_, err := r.prepared()
+	_, err := r.prepare()
 	return err
 }
 
@@ -104,7 +116,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 			return nil, fmt.Errorf("boot %s: included %s is no folder of this machine", m.Hostname, dir)
 		}
 	}
-	prep, err := r.prepared()
+	prep, err := r.prepare()
 	if err != nil {
 		return nil, err
 	}
