@@ -84,8 +84,7 @@ func (r *running) start(ctx context.Context) {
 		r.cancel(ctx.Err())
 	})
 	go func() {
-		defer close(r.done)
-		r.read()
+		exited := r.read()
 		if stop() {
 			r.wg.Done()
 		}
@@ -94,10 +93,18 @@ func (r *running) start(ctx context.Context) {
 		}
 		r.know()
 		r.endPipes(r.lastWord())
-		r.sock.close()
 		if r.cmd.stdin != nil {
 			_ = r.cmd.stdin.Close()
 		}
+		if exited {
+			// The connection ends in good order, for which nobody need wait.
+			close(r.done)
+			r.sock.linger(exitLinger)
+			r.sock.close()
+			return
+		}
+		r.sock.close()
+		close(r.done)
 	}()
 	if r.cmd.Stdin != nil {
 		go r.copyInput(r.cmd.Stdin)
@@ -107,15 +114,15 @@ func (r *running) start(ctx context.Context) {
 // know says that nothing more will be learned about the session.
 func (r *running) know() { r.knowOnce.Do(func() { close(r.known) }) }
 
-// read handles the server's messages until the command's end is known or the
-// connection ends.
-func (r *running) read() {
+// read handles the server's messages until the command's end is known, of which
+// it tells, or the connection ends.
+func (r *running) read() (exited bool) {
 	buf := make([]byte, frameSize)
 	for {
 		typ, msg, err := r.sock.next()
 		if err != nil {
 			r.readErr = err
-			return
+			return false
 		}
 		var last bool
 		if typ == websocket.MessageText {
@@ -126,11 +133,10 @@ func (r *running) read() {
 		if err != nil {
 			r.readErr = err
 			r.sock.giveUp(err)
-			return
+			return false
 		}
 		if last {
-			r.sock.linger(exitLinger)
-			return
+			return true
 		}
 	}
 }

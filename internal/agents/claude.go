@@ -124,7 +124,9 @@ func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
 	}
 	switch l.Type {
 	case "assistant", "user":
-		r.retry = "" // it was answered
+		if l.Type == "assistant" {
+			r.retry = ""
+		}
 		return blockEvents(l)
 	case "system":
 		switch l.Subtype {

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -41,7 +40,9 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 	if runtime.GOMAXPROCS(0) < 2 {
 		runtime.GOMAXPROCS(2)
 	}
-	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
+	if err := leaveSignals(); err != nil {
+		return fmt.Errorf("leave the signals to their defaults: %w", err)
+	}
 	syscall.Umask(0o022)
 	if err := prepare(cfg); err != nil {
 		logger.Warn("prepare the sandbox", "err", err) // one without a host name is still one

@@ -2,12 +2,50 @@ package guest
 
 import (
 	"fmt"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// ours are the signals that this process has handlers for: those that it is told
+// to stop by, those of the Go runtime, and those of its own faults.
+var ours = map[syscall.Signal]bool{
+	syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGQUIT: true, syscall.SIGCHLD: true,
+	syscall.SIGURG: true, syscall.SIGPROF: true,
+	syscall.SIGILL: true, syscall.SIGTRAP: true, syscall.SIGABRT: true, syscall.SIGBUS: true,
+	syscall.SIGFPE: true, syscall.SIGSEGV: true, syscall.SIGSYS: true,
+	syscall.SIGKILL: true, syscall.SIGSTOP: true, 32: true, 33: true, // nobody's to change
+}
+
+const lastSignal = 64
+
+// leaveSignals gives all other signals their default action, which the first
+// process of a sandbox does not suffer, and its children inherit. The Go runtime
+// installs a handler for each signal and takes it back in every child between
+// fork and exec; of what it believes to be ignored it keeps off. That would be
+// some 50 system calls for each command, in a sandbox where they are slow. (And
+// a signal that really was ignored would stay so in every command.)
+func leaveSignals() error {
+	for sig := syscall.Signal(1); sig <= lastSignal; sig++ {
+		if ours[sig] {
+			continue
+		}
+		signal.Ignore(sig)
+		var byDefault struct {
+			handler, flags, restorer uintptr
+			mask                     uint64
+		}
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&byDefault)), 0, unsafe.Sizeof(byDefault.mask), 0, 0)
+		if errno != 0 {
+			return fmt.Errorf("signal %d: %w", sig, errno)
+		}
+	}
+	return nil
+}
 
 // parseSignal reads a signal's name, with or without SIG and in any case, or its
 // number.

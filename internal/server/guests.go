@@ -47,8 +47,9 @@ func (p *guestPool) get(sb sprite.Sandbox) *guest {
 	if g := p.guests[sb]; g != nil {
 		return g
 	}
+	ready := &spare{dial: func(ctx context.Context) (net.Conn, error) { return sb.Dial(ctx, guestPort) }}
 	g := &guest{sandbox: sb, transport: &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, guestPort) },
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return ready.take(ctx) },
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    8,
 		IdleConnTimeout:        guestIdle,
@@ -56,8 +57,9 @@ func (p *guestPool) get(sb sprite.Sandbox) *guest {
 		ReadBufferSize:         guestBuffer,
 		WriteBufferSize:        guestBuffer,
 	}}
-	if p.closed {
-		return g // unpooled: the server is about to end
+	if p.closed { // unpooled: the server is about to end
+		ready.close()
+		return g
 	}
 	if p.guests == nil {
 		p.guests = map[sprite.Sandbox]*guest{}
@@ -73,6 +75,7 @@ func (p *guestPool) get(sb sprite.Sandbox) *guest {
 		delete(p.guests, sb)
 		p.mu.Unlock()
 		g.transport.CloseIdleConnections()
+		ready.close()
 	})
 	return g
 }

@@ -51,6 +51,10 @@ func (j *job) runAgent(ctx context.Context) exit {
 		}
 		return exit{code, "the agent does not start: " + err.Error()}
 	}
+	if j.spec.TTY {
+		// Not before: the agent would inherit it.
+		signal.Ignore(syscall.SIGTTOU, syscall.SIGTTIN)
+	}
 	streams.started()
 	ended := make(chan struct{})
 	go func() {
@@ -153,7 +157,6 @@ func (j *job) connect(cmd *exec.Cmd) (*streams, error) {
 		s.run = append(s.run, func() { j.log.output(r, eventStream) })
 		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{w}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Foreground: true, Ctty: int(os.Stdin.Fd())}
-		signal.Ignore(syscall.SIGTTOU, syscall.SIGTTIN)
 		return s, nil
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -23,11 +23,11 @@ const maxLogged = 64 << 20
 // journal is the job's log. Its methods may be called from several goroutines. A
 // write that fails, on a full disk say, is not retried: err keeps the first.
 type journal struct {
-	mu     sync.Mutex
-	f      *os.File
-	seq    int64 // of the last event
-	ended  bool  // the last event is the end
-	err    error
+	mu    sync.Mutex
+	f     *os.File
+	seq   int64 // of the last event
+	ended bool  // the last event is the end
+	err   error
 
 	logged, loggedEvents int64 // bytes of output, and of the agent's own events
 }
