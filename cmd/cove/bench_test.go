@@ -199,7 +199,7 @@ func BenchmarkCopy(b *testing.B) {
 	if err := run(client, "paint", "true"); err != nil {
 		b.Fatal(err)
 	}
-	before := peakRSS(b, pid)
+	before, guestBefore := peakRSS(b, pid), guestPeak(b, client, "paint")
 	b.Run("in", func(b *testing.B) {
 		var ours, bare []time.Duration
 		for b.Loop() {
@@ -239,7 +239,89 @@ func BenchmarkCopy(b *testing.B) {
 		}
 		report(b, ours, bare)
 	})
-	b.Logf("the server's peak memory grew by %d MiB", (peakRSS(b, pid)-before)>>20)
+	b.Logf("the server's peak memory grew by %d MiB, the guest's by %d MiB", (peakRSS(b, pid)-before)>>20, (guestPeak(b, client, "paint")-guestBefore)>>20)
+}
+
+// guestPeak is the most memory that a sprite's first process has had, in bytes.
+func guestPeak(b *testing.B, client *sprites.Client, sprite string) int64 {
+	b.Helper()
+	out, err := client.Sprite(sprite).Command("cat", "/proc/1/status").Output()
+	if err != nil {
+		b.Fatal(err)
+	}
+	file := filepath.Join(b.TempDir(), "status")
+	if err := os.WriteFile(file, out, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	// gVisor tells what is resident, and not the peak.
+	return procField(b, file, "VmRSS:")
+}
+
+// BenchmarkPush is from cove push to the agent's start, with a repository of
+// 10,000 commits, beside git bundle create on the host and the same fetch and
+// checkout in a bare runsc.
+func BenchmarkPush(b *testing.B) {
+	h := newHost(b)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	h.run("", "cove", "exec", "-s", "paint", "true")
+	dir := filepath.Join(filepath.Dir(h.home), "repo")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	h.run("repo", "git", "init", "-q")
+	history := h.command("repo", "git", "fast-import", "--quiet")
+	history.Stdin = strings.NewReader(manyCommits(10_000))
+	if out, err := history.CombinedOutput(); err != nil {
+		b.Fatalf("git fast-import: %v: %s", err, out)
+	}
+	h.run("repo", "git", "reset", "-q", "--hard")
+	h.write("plan.md", "## One\n```sh\ntrue\n```\n")
+	floor := startFloor(b)
+	floor.keepRunning(b)
+	bundle := filepath.Join(filepath.Dir(h.home), "bundle")
+	var ours, bare []time.Duration
+	for i := 0; b.Loop(); i++ {
+		ours = append(ours, timed(b, func() error {
+			job, _ := h.push("repo", "../plan.md", "--agent", "shell", "-s", "paint")
+			h.awaitRunning(job)
+			return nil
+		}))
+		took := timed(b, func() error {
+			h.run("repo", "git", "bundle", "create", "-q", bundle, "HEAD")
+			return nil
+		})
+		floor.run(b, floorCall{N: 1, Stdin: bundle, Args: []string{"exec", floorID, "sh", "-c", "cat >/home/bundle"}})
+		clone := fmt.Sprintf("git init -q /home/clone%d && cd /home/clone%d && git fetch -q --no-tags /home/bundle HEAD:refs/heads/x && git reset -q --hard x", i, i)
+		took += floor.run(b, floorCall{N: 1, Args: []string{"exec", floorID, "sh", "-c", clone}})[0]
+		bare = append(bare, took)
+	}
+	report(b, ours, bare)
+}
+
+// awaitRunning returns when a job's agent has started.
+func (h *host) awaitRunning(job string) {
+	h.t.Helper()
+	for ev, err := range h.client().JobEvents(context.Background(), job, 1, true) {
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if ev.State == sprites.JobRunning {
+			return
+		}
+	}
+	h.t.Fatalf("job %s did not run", job)
+}
+
+// manyCommits is a history for git fast-import, of 400 files that change.
+func manyCommits(n int) string {
+	var s strings.Builder
+	for i := range n {
+		text := strings.Repeat(fmt.Sprintf("line of version %d\n", i), 20)
+		fmt.Fprintf(&s, "commit refs/heads/main\ncommitter A <a@example.org> %d +0000\ndata 8\nchange\n\nM 644 inline dir%d/file%d\ndata %d\n%s\n",
+			1_700_000_000+i, i%20, i%400, len(text), text)
+	}
+	return s.String()
 }
 
 func writeRandom(name string, size int64) error {

@@ -138,7 +138,8 @@ func forgetStdin() error {
 func listen(addr string) (net.Listener, error) {
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		ln, err := net.Listen("tcp", addr)
+		// The other end is on this machine: it needs no keeping alive.
+		ln, err := (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp", addr)
 		if err == nil || !errors.Is(err, syscall.EADDRNOTAVAIL) || time.Now().After(deadline) {
 			return ln, err
 		}

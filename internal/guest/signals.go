@@ -14,7 +14,7 @@ import (
 // ours are the signals that this process has handlers for: those that it is told
 // to stop by, those of the Go runtime, and those of its own faults.
 var ours = map[syscall.Signal]bool{
-	syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGQUIT: true, syscall.SIGCHLD: true,
+	syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGQUIT: true,
 	syscall.SIGURG: true, syscall.SIGPROF: true,
 	syscall.SIGILL: true, syscall.SIGTRAP: true, syscall.SIGABRT: true, syscall.SIGBUS: true,
 	syscall.SIGFPE: true, syscall.SIGSEGV: true, syscall.SIGSYS: true,

@@ -100,14 +100,11 @@ func (j *job) setup(ctx context.Context, argv []string) error {
 	cmd.Env = append(j.environ(), j.spec.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	var out bytes.Buffer
+	var out tail
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
-	text := strings.TrimSpace(out.String())
-	if len(text) > 4000 {
-		text = "…" + text[len(text)-4000:]
-	}
+	text := out.String()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", argv[0], err, text)
 	}
@@ -115,6 +112,33 @@ func (j *job) setup(ctx context.Context, argv []string) error {
 		j.log.notice(text)
 	}
 	return nil
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	buf []byte
+	cut bool
+}
+
+const tailSize = 4000
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if len(t.buf) > 16*tailSize {
+		t.cut, t.buf = true, append(t.buf[:0], t.buf[len(t.buf)-tailSize:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	text := bytes.TrimSpace(t.buf)
+	if len(text) > tailSize {
+		t.cut, text = true, text[len(text)-tailSize:]
+	}
+	if t.cut {
+		return "…" + strings.ToValidUTF8(string(text), "")
+	}
+	return string(text)
 }
 
 // collect bundles what the agent committed, and as a commit of its own what it

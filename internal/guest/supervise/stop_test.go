@@ -1,0 +1,171 @@
+package supervise_test
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/guest/supervise"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// stubborn commits, and then does not end by itself or by a signal to its group.
+const stubborn = `
+	trap '' TERM
+	echo x >x; git add x; git commit -q -m x
+	echo y >y
+	echo ready
+	while :; do sleep 600; done`
+
+func TestTimeout(t *testing.T) {
+	j := newJob(t, stubborn)
+	j.spec.TimeoutSec, j.spec.GraceSec = 1, 1
+	end := j.run()
+	if end.Phase != "done" || end.Reason != "timeout" || end.ExitCode != 137 || end.Commits != 1 || end.Leftover == "" {
+		t.Fatalf("got %+v", end)
+	}
+	if got := j.subjects(end); !slices.Equal(got, []string{"x"}) {
+		t.Errorf("got commits %q", got)
+	}
+	if left := j.processes(); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+// An agent that is told to end has a moment to do so in order.
+func TestGrace(t *testing.T) {
+	j := newJob(t, `
+		trap 'echo x >x; git add x; git commit -q -m "in time"; exit 9' TERM
+		echo ready
+		sleep 600 & wait`)
+	cmd := j.start()
+	if err := supervise.Stop(j.dir); err != nil {
+		t.Fatal(err)
+	}
+	if code := j.exitCode(cmd); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	end := j.end()
+	if end.Phase != "done" || end.Reason != "stopped" || end.ExitCode != 9 || end.Commits != 1 {
+		t.Errorf("got %+v", end)
+	}
+	if err := supervise.Stop(j.dir); !errors.Is(err, supervise.ErrDead) {
+		t.Errorf("stop what has ended: got %v, want %v", err, supervise.ErrDead)
+	}
+}
+
+func TestTerminate(t *testing.T) {
+	j := newJob(t, stubborn)
+	j.spec.GraceSec = 1
+	cmd := j.start()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := j.exitCode(cmd); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	end := j.end()
+	if end.Phase != "done" || end.Reason != "stopped" || end.Commits != 1 {
+		t.Errorf("got %+v", end)
+	}
+	if left := j.processes(); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+// Stopped before the agent starts, a job ends in prepare and leaves nothing of its
+// setup.
+func TestStopDuringSetup(t *testing.T) {
+	j := newJob(t, "true")
+	began := j.file("began")
+	if err := syscall.Mkfifo(began, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j.spec.Setup = [][]string{{"/bin/sh", "-c", `echo >"$0"; sleep 600; true`, began}}
+	j.give()
+	cmd := j.command("run")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	j.read(began) // waits for the writer
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := j.exitCode(cmd); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	if end := j.end(); end.Phase != "prepare" || end.Reason != "stopped" {
+		t.Errorf("got %+v", end)
+	}
+	if left := j.processes(); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+// What an agent leaves running does not outlive it, whatever session it is in.
+func TestDaemon(t *testing.T) {
+	j := newJob(t, `
+		(setsid sh -c 'echo $$; trap "" TERM HUP; while :; do sleep 600; done' &) &
+		wait
+		mkfifo up
+		setsid env -i sh -c 'echo $$; echo >up; exec sleep 600' &
+		read line <up`)
+	end := j.run()
+	if end.Phase != "done" || end.Reason != "" || end.ExitCode != 0 {
+		t.Errorf("got %+v", end)
+	}
+	var pids []int
+	for _, ev := range j.events() {
+		if ev.Type == "output" {
+			pid, err := strconv.Atoi(ev.Text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	// The first may be killed before it says its number.
+	if len(pids) == 0 {
+		t.Fatal("no daemon said its number")
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("process %d: got %v, want %v", pid, err, syscall.ESRCH)
+		}
+	}
+	if left := j.processes(); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+func TestBusy(t *testing.T) {
+	j := newJob(t, "echo ready; sleep 600")
+	j.spec.GraceSec = 1
+	cmd := j.start()
+	if code := j.call("run"); code != supervise.ExitBusy {
+		t.Errorf("run: exit code %d, want %d", code, supervise.ExitBusy)
+	}
+	if code := j.call("finalize", "lost"); code != supervise.ExitBusy {
+		t.Errorf("finalize: exit code %d, want %d", code, supervise.ExitBusy)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := j.exitCode(cmd); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if end := j.end(); end.Reason != "stopped" {
+		t.Errorf("got %+v", end)
+	}
+	n := 0
+	for _, ev := range j.events() {
+		if ev.Type == "state" && ev.State == sprites.JobRunning {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("the agent was started %d times", n)
+	}
+}
