@@ -81,6 +81,7 @@ func (s *Server) routes() []route {
 		{one + "/checkpoints/{rest...}", anyone, notAvailable},
 		{one + "/services", anyone, notAvailable},
 		{one + "/services/{rest...}", anyone, notAvailable},
+		{one + "/policy", anyone, notAvailable}, // else the mux would redirect
 		{one + "/policy/{rest...}", anyone, notAvailable},
 		{one + "/fs/watch", anyone, notAvailable},
 		{one + "/ports/watch", anyone, notAvailable},
