@@ -1,0 +1,212 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// newManager starts a server that has jobs. Its sandboxes have no supervisor: what
+// needs one is tested with real sandboxes, in cmd/cove.
+func newManager(t *testing.T) (*Manager, *sprites.Client) {
+	t.Helper()
+	var m *Manager
+	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, client *sprites.Client) (server.Jobs, func() error, error) {
+		m = &Manager{Store: st, Client: client}
+		return m, m.Close, m.Resume(t.Context())
+	}})
+	return m, s.Client()
+}
+
+func request() sprites.JobRequest {
+	return sprites.JobRequest{
+		Agent: "shell", Plan: "```sh\ntrue\n```\n", PlanName: "plan.md", Repository: "repo", Branch: "main",
+		Base: strings.Repeat("a", 40), Author: sprites.Person{Name: "Ada", Email: "ada@example.org"},
+	}
+}
+
+func code(err error) string {
+	e, ok := errors.AsType[*sprites.Error](err)
+	if !ok {
+		return fmt.Sprint(err)
+	}
+	return e.Code
+}
+
+func TestCreateRefuses(t *testing.T) {
+	_, client := newManager(t)
+	for name, test := range map[string]struct {
+		change func(*sprites.JobRequest)
+		want   string
+	}{
+		"no agent":          {func(r *sprites.JobRequest) { r.Agent = "nobody" }, "no_agent"},
+		"nothing to run":    {func(r *sprites.JobRequest) { r.Plan = "text" }, "bad_plan"},
+		"a huge plan":       {func(r *sprites.JobRequest) { r.Plan += strings.Repeat("x", maxPlan) }, "bad_plan"},
+		"no branch":         {func(r *sprites.JobRequest) { r.Branch = "" }, "bad_request"},
+		"an option":         {func(r *sprites.JobRequest) { r.Branch = "--upload-pack=x" }, "bad_request"},
+		"a path":            {func(r *sprites.JobRequest) { r.Branch = "a/../b" }, "bad_request"},
+		"no commit":         {func(r *sprites.JobRequest) { r.Base = "main" }, "bad_request"},
+		"an author's trick": {func(r *sprites.JobRequest) { r.Author.Name = "a> <b" }, "bad_request"},
+		"a control byte":    {func(r *sprites.JobRequest) { r.PlanName = "a\x1bb" }, "bad_request"},
+		"negative time":     {func(r *sprites.JobRequest) { r.TimeoutSec = -1 }, "bad_request"},
+		"no variable":       {func(r *sprites.JobRequest) { r.Env = []string{"=x"} }, "bad_request"},
+		"unknown sprite":    {func(r *sprites.JobRequest) { r.Sprite = "nobody" }, "not_found"},
+		"limits of another": {func(r *sprites.JobRequest) { r.Sprite, r.Include = "x", []string{"/opt"} }, "bad_request"},
+		"removal of one":    {func(r *sprites.JobRequest) { r.Sprite, r.Remove = "x", true }, "bad_request"},
+	} {
+		req := request()
+		test.change(&req)
+		if job, err := client.CreateJob(t.Context(), req); code(err) != test.want {
+			t.Errorf("%s: got %+v, %v, want %s", name, job, err, test.want)
+		}
+	}
+	jobs, err := client.Jobs(t.Context())
+	list, listErr := client.List(t.Context(), sprites.ListOptions{})
+	if err != nil || listErr != nil || len(jobs) > 0 || len(list.Sprites) > 0 {
+		t.Errorf("left: %v, %v, %v, %v", jobs, err, list, listErr)
+	}
+}
+
+func TestBranchName(t *testing.T) {
+	for name, want := range map[string]bool{
+		"main": true, "feature/x": true, "v1.0": true, "ä": true, "a-b_c": true,
+		"": false, "-x": false, "@": false, "HEAD": false, "a..b": false, "a/": false, "/a": false, "a//b": false, ".a": false, "a/.b": false,
+		"a.lock": false, "a.": false, "a b": false, "a\nb": false, "a~1": false, "a^": false, "a:b": false, "a?": false, "a*": false, "a[": false,
+		`a\b`: false, "a@{1}": false, strings.Repeat("x", 300): false,
+	} {
+		if got := branchName(name); got != want {
+			t.Errorf("%q: got %v", name, got)
+		}
+	}
+}
+
+func TestWorkdir(t *testing.T) {
+	for repository, want := range map[string]string{
+		"repo": "repo", "my repo": "my-repo", "../../etc": "etc", "..": "repository", "": "repository", "a/b\nc": "a-b-c", "-rf": "rf",
+	} {
+		if got := workdir("a3f7b2", repository); got != "/home/sprite/work/a3f7b2/"+want {
+			t.Errorf("%q: got %s", repository, got)
+		}
+	}
+}
+
+// A job whose repository never comes ends, with its sprite.
+func TestQueued(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	create := func() sprites.Job {
+		t.Helper()
+		job, err := client.CreateJob(ctx, request())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if job.State != sprites.JobQueued || job.Sprite != "job-"+job.ID || !strings.HasPrefix(job.Upload, "/home/sprite/.cove/jobs/"+job.ID) {
+			t.Fatalf("got %+v", job)
+		}
+		return job
+	}
+	gone := func(job sprites.Job) {
+		t.Helper()
+		if _, err := client.Get(ctx, job.Sprite); !errors.Is(err, sprites.ErrNotFound) {
+			t.Errorf("its sprite: %v", err)
+		}
+	}
+	late := create()
+	if err := m.expire(ctx, late.CreatedAt.Add(m.Lease-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
+		t.Fatalf("expired early: %+v, %v", job, err)
+	}
+	if err := m.expire(ctx, late.CreatedAt.Add(m.Lease+time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobCancelled || job.Outcome.Kind != agents.Cancelled {
+		t.Errorf("not expired: %+v, %v", job, err)
+	}
+	gone(late)
+	if _, err := client.StartJob(ctx, late.ID, sprites.JobStart{BundleSHA256: strings.Repeat("0", 64), BundleSize: 1}); code(err) != "job_ended" {
+		t.Errorf("start of one that has ended: %v", err)
+	}
+
+	stopped := create()
+	for range 2 {
+		if job, err := client.StopJob(ctx, stopped.ID); err != nil || job.State != sprites.JobCancelled {
+			t.Errorf("stop: %+v, %v", job, err)
+		}
+	}
+	gone(stopped)
+	if err := client.DeleteJob(ctx, stopped.ID, false); err != nil {
+		t.Error(err)
+	}
+
+	deleted := create()
+	if err := client.DeleteJob(ctx, deleted.ID, false); code(err) != "job_running" {
+		t.Errorf("delete of one at work: %v", err)
+	}
+	if _, err := client.MarkPulled(ctx, deleted.ID, ""); code(err) != "job_running" {
+		t.Errorf("pulled while at work: %v", err)
+	}
+	if _, err := client.StartJob(ctx, deleted.ID, sprites.JobStart{BundleSHA256: "x", BundleSize: 1}); code(err) != "bad_request" {
+		t.Errorf("start without a digest: %v", err)
+	}
+	if err := client.DeleteJob(ctx, deleted.ID, true); err != nil {
+		t.Error(err)
+	}
+	gone(deleted)
+}
+
+// What is in a sprite its agent can change: only a log as a supervisor writes it
+// gets into the store.
+func TestHostileLog(t *testing.T) {
+	m, client := newManager(t)
+	job, err := client.CreateJob(t.Context(), request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := follower{manager: m, id: job.ID}
+	ok := `{"seq":1,"type":"output","stream":"stdout","text":"x","outcome":{"kind":"success"}}` + "\n"
+	for name, log := range map[string]string{
+		"no JSON":        "hello\n",
+		"a gap":          `{"seq":3,"type":"output"}` + "\n",
+		"again":          `{"seq":1,"type":"output"}` + "\n",
+		"another type":   `{"seq":2,"type":"shutdown"}` + "\n",
+		"an empty end":   `{"seq":2,"type":"end"}` + "\n",
+		"a line for all": `{"seq":2,"type":"output","text":"` + strings.Repeat("x", maxEvent) + `"}` + "\n",
+	} {
+		if err := f.store(t.Context(), strings.NewReader(ok+log), 0); !errors.Is(err, errBadLog) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	// A line that is cut off comes again.
+	if err := f.store(t.Context(), strings.NewReader(ok+`{"seq":2,"ty`), 0); err != nil {
+		t.Errorf("a cut line: %v", err)
+	}
+	events, err := m.Store.Jobs.Events(context.Background(), job.ID, 1, 100)
+	if err != nil || len(events) != 1 || events[0].Outcome != nil {
+		t.Errorf("stored: %+v, %v", events, err)
+	}
+	if after, err := client.Job(t.Context(), job.ID); err != nil || after.State.Terminal() {
+		t.Errorf("the job: %+v, %v", after, err)
+	}
+	// A supervisor can't name what would be used as a path, a ref or an option.
+	end := `{"seq":2,"type":"end","result":{"phase":"done","exit_code":0,"head":"--upload-pack=x","commits":-5,
+		"leftover":"HEAD","bundle":{"path":"/etc/shadow","size":5,"sha256":"zz"}}}`
+	if err := f.store(t.Context(), strings.NewReader(strings.ReplaceAll(end, "\n", " ")+"\n"), 1); err != nil && !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	after, err := client.Job(t.Context(), job.ID)
+	if err != nil || after.State != sprites.JobFailed || after.Head+after.Leftover+after.Bundle.Path != "" || after.Commits != 0 || after.Outcome.Kind != agents.NoResult {
+		t.Errorf("the job: %+v, %v", after, err)
+	}
+}
