@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -64,8 +65,10 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 
 // live serves until the end.
 func (s *Server) live(ctx context.Context, ln net.Listener) error {
+	var unused newConns
 	web := &http.Server{
 		Handler:           s.Handler(),
+		ConnState:         unused.note,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          log.New(io.Discard, "", 0),
@@ -80,6 +83,7 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 	}
 	s.Stop(5 * time.Second)
 	killAll()
+	unused.close()
 	limit, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if down := web.Shutdown(limit); down != nil {
@@ -89,6 +93,34 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 		return nil
 	}
 	return fmt.Errorf("serve: %w", err)
+}
+
+// newConns are the connections that have carried nothing yet. A server keeps one
+// ready, and a Shutdown would wait for what comes on it.
+type newConns struct {
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+}
+
+func (n *newConns) note(conn net.Conn, state http.ConnState) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if state != http.StateNew {
+		delete(n.conns, conn)
+		return
+	}
+	if n.conns == nil {
+		n.conns = map[net.Conn]bool{}
+	}
+	n.conns[conn] = true
+}
+
+func (n *newConns) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for conn := range n.conns {
+		_ = conn.Close()
+	}
 }
 
 // killAll ends processes that no session has started, such as those of a
