@@ -247,10 +247,7 @@ func (f *follower) stream(ctx context.Context) error {
 	})
 	if f.connected = err == nil; f.connected {
 		defer func() { _ = resp.Body.Close() }()
-		err = readLines(resp.Body, func(line []byte) error {
-			quiet.Reset(quietStream)
-			return f.event(line)
-		})
+		err = readLines(lively{resp.Body, quiet}, f.event)
 	}
 	if errors.Is(err, errStop) {
 		return nil
@@ -259,6 +256,20 @@ func (f *follower) stream(ctx context.Context) error {
 		return errSilent
 	}
 	return err
+}
+
+// lively puts off the end of a stream whenever something comes, a blank line too.
+type lively struct {
+	io.Reader
+	quiet *time.Timer
+}
+
+func (l lively) Read(p []byte) (int, error) {
+	n, err := l.Reader.Read(p)
+	if n > 0 {
+		l.quiet.Reset(quietStream)
+	}
+	return n, err
 }
 
 var errStop = errors.New("stop reading lines")

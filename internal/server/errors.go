@@ -24,6 +24,7 @@ var statusOf = map[string]int{
 	sprite.CodeRunningLimit: http.StatusTooManyRequests,
 	sprite.CodeBootFailed:   http.StatusInternalServerError,
 	sprite.CodeUnavailable:  http.StatusServiceUnavailable,
+	"session_not_found":     http.StatusNotFound, // the guest's code, too
 	"unauthorized":          http.StatusUnauthorized,
 	"forbidden":             http.StatusForbidden,
 	"too_large":             http.StatusRequestEntityTooLarge,

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cove-dev/cove/internal/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -44,7 +43,7 @@ var sessionID = regexp.MustCompile(`^[0-9A-Za-z_-]{1,64}$`)
 func (s *Server) guestSession(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	if !sessionID.MatchString(id) {
-		return "", fail(sprite.CodeNotFound, "there is no such session", "see what there is with: cove session list")
+		return "", fail("session_not_found", "there is no such session", "see what there is with: cove session list")
 	}
 	return "exec/" + url.PathEscape(id), nil
 }
@@ -183,12 +182,12 @@ var (
 // guestFailure reads a guest's error answer, as far as it is one, and closes it.
 func guestFailure(resp *http.Response, files bool) error {
 	defer func() { _ = resp.Body.Close() }()
+	if !guestStatuses[resp.StatusCode] { // the body of a 101 would not even end with the request
+		return fail("bad_guest", "the sandbox answers with status "+strconv.Itoa(resp.StatusCode), "")
+	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxGuestError))
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		text = nil
-	}
-	if !guestStatuses[resp.StatusCode] {
-		return fail("bad_guest", "the sandbox answers with status "+strconv.Itoa(resp.StatusCode), "")
 	}
 	var body struct {
 		Error   string `json:"error"`

@@ -120,7 +120,8 @@ func (g *guest) unreachable(err error) error {
 		e.RetryAfterSeconds = 1
 		return e
 	default:
-		return fail("bad_guest", fmt.Sprintf("the sandbox can't be reached: %v", err), "")
+		text := fmt.Sprintf("the sandbox can't be reached: %v", err) // the error may quote the guest
+		return fail("bad_guest", clean(text, maxGuestText), "")
 	}
 }
 

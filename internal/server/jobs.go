@@ -69,7 +69,10 @@ func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
-	filter := store.JobFilter{Sprite: r.URL.Query().Get("sprite"), Limit: maxJobs}
+	filter := store.JobFilter{Sprite: r.URL.Query().Get("sprite")}
+	if principalOf(r).scope.All {
+		filter.Limit = maxJobs // else it would count those that are left out
+	}
 	for _, state := range r.URL.Query()["state"] {
 		filter.States = append(filter.States, sprites.JobState(state))
 	}
@@ -79,7 +82,7 @@ func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
 	}
 	list := sprites.JobList{Jobs: []sprites.Job{}}
 	for _, job := range all {
-		if principalOf(r).reaches(job.Sprite) {
+		if principalOf(r).reaches(job.Sprite) && len(list.Jobs) < maxJobs {
 			list.Jobs = append(list.Jobs, job)
 		}
 	}
@@ -194,7 +197,7 @@ func (s *Server) jobEvents(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return fail(sprite.CodeBadRequest, fmt.Sprintf("from must be a number, not %.40q", text), "")
 		}
-		from = n
+		from = max(n, 1)
 	}
 	follow, err := flag(r, "follow")
 	if err != nil {
@@ -214,8 +217,8 @@ func (s *Server) jobEvents(w http.ResponseWriter, r *http.Request) error {
 	defer quiet.Stop()
 	for {
 		job, err := s.job(r) // before its events: nothing comes after those of one that has ended
-		if errors.Is(err, store.ErrNotFound) {
-			return nil
+		if e, ok := errors.AsType[*apiError](err); ok && e.Code == sprite.CodeNotFound {
+			return nil // it has been deleted
 		}
 		if err == nil {
 			err = stream.send(r, s.Store.Jobs)

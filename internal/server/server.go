@@ -69,7 +69,7 @@ type Server struct {
 	relays   relayGroup
 	guests   guestPool
 	lastUsed usedTokens
-	wg       sync.WaitGroup
+	serving  sync.Mutex // held while Serve runs
 	url      string
 }
 
@@ -111,9 +111,13 @@ func (s *Server) Client() *sprites.Client {
 
 // Serve serves ln until ctx ends or Close is called; it then returns nil once
 // everything has ended. While it runs, the data folder holds the token of its
-// owner and server.json, which tells where it listens.
+// owner and server.json, which tells where it listens. Calls of Client fail once
+// it has returned.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s.init()
+	s.serving.Lock()
+	defer s.serving.Unlock()
+	defer func() { _ = s.memory.Close() }()
 	stop := context.AfterFunc(ctx, s.cancel)
 	defer stop()
 	if err := s.publish(ln); err != nil {
@@ -122,8 +126,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer s.withdraw()
 
 	failed := make(chan error, 2)
+	var accepting sync.WaitGroup
 	for _, l := range []net.Listener{ln, s.memory} {
-		s.wg.Go(func() {
+		accepting.Go(func() {
 			if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				failed <- err
 			}
@@ -136,6 +141,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		err = fmt.Errorf("serve: %w", err)
 	}
 	s.shutdown()
+	accepting.Wait()
 	return err
 }
 
@@ -150,7 +156,6 @@ func (s *Server) shutdown() {
 		_ = s.http.Close()
 	}
 	s.guests.close()
-	s.wg.Wait()
 }
 
 // Close makes Serve end and waits for what the server has started. Sandboxes go
@@ -158,7 +163,7 @@ func (s *Server) shutdown() {
 func (s *Server) Close() error {
 	s.init()
 	s.cancel()
-	_ = s.memory.Close()
-	s.wg.Wait()
-	return nil
+	s.serving.Lock() // once Serve has returned
+	defer s.serving.Unlock()
+	return s.memory.Close()
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -219,8 +218,8 @@ func (s *Server) alive(r *http.Request, sandbox sprite.Sandbox) error {
 	defer cancel()
 	resp, err := s.guests.get(sandbox).send(req.WithContext(ctx))
 	if err != nil {
-		if _, ok := errors.AsType[net.Error](err); ok {
-			return errors.New("the guest does not answer")
+		if ctx.Err() != nil {
+			err = errors.New("the guest does not answer")
 		}
 		return err
 	}

@@ -1,0 +1,189 @@
+package server_test
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+func token(t *testing.T, s *covetest.Server, scope sprites.TokenScope, verbs ...string) sprites.Token {
+	t.Helper()
+	tok, err := s.Client().CreateToken(t.Context(), sprites.TokenRequest{Name: "test", Scope: scope, Verbs: verbs})
+	must(t, err)
+	return tok
+}
+
+func bearer(tok sprites.Token) edit { return header("Authorization", "Bearer "+tok.Secret) }
+
+// deeds are requests by the verb that they need. SPRITE stands for the sprite's
+// name; without it they are allowed to any token with the verb.
+var deeds = map[string][]string{
+	"": {"GET /v1/version"},
+	"read": {
+		"GET /v1/sprites/SPRITE", "GET /v1/sprites/SPRITE/check", "GET /v1/sprites/SPRITE/exec", "HEAD /v1/sprites/SPRITE/exec",
+		"GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites", "GET /v1/jobs",
+	},
+	"write": {
+		"PUT /v1/sprites/SPRITE", "PUT /v1/sprites/SPRITE/fs/write?path=.", "DELETE /v1/sprites/SPRITE/fs/delete?path=missing",
+		"POST /v1/sprites", "POST /v1/jobs/abcdef/stop",
+	},
+	"exec": {
+		"POST /v1/sprites/SPRITE/exec?cmd=cat&stdin=true", "GET /v1/sprites/SPRITE/exec/none",
+		"POST /v1/sprites/SPRITE/exec/none/kill", "GET /v1/sprites/SPRITE/proxy",
+	},
+	"admin": {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/none"},
+}
+
+func TestTokenScopesAndVerbs(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	for _, name := range []string{"ci-1", "ci", "other"} {
+		s.Create(name)
+	}
+	for scope, reaches := range map[sprites.TokenScope][]string{
+		{All: true}: {"ci-1", "ci", "other", "ci-9"}, {Prefix: "ci-"}: {"ci-1", "ci-9"}, {Sprite: "ci"}: {"ci"},
+	} {
+		for _, verb := range []string{"read", "write", "exec", "admin"} {
+			if verb == "admin" && !scope.All {
+				continue
+			}
+			tok := token(t, s, scope, verb)
+			c := &sprites.Client{URL: s.URL, Token: tok.Secret}
+			for _, name := range []string{"ci-1", "ci", "other", "ci-9"} { // the last does not exist
+				reached := slices.Contains(reaches, name)
+				for needed, whats := range deeds {
+					for _, what := range whats {
+						named := strings.Contains(what, "SPRITE") || what == "POST /v1/sprites"
+						allowed := needed == "" || needed == verb && (!named || reached)
+						a := ask(t, s, strings.ReplaceAll(what, "SPRITE", name), `{"name":"`+name+`"}`, bearer(tok))
+						got := a.StatusCode != 403 && a.StatusCode != 401
+						failIf(t, got != allowed, "%s on %s with %v %s: %d %s", what, name, scope, verb, a.StatusCode, a.body)
+					}
+				}
+				// An exec's WebSocket is the same path as the list, with another verb.
+				err := c.Sprite(name).Command("true").Run()
+				failIf(t, errors.Is(err, sprites.ErrForbidden) == (verb == "exec" && reached), "exec in %s with %v %s: %v", name, scope, verb, err)
+			}
+			page, err := c.List(t.Context(), sprites.ListOptions{})
+			for _, info := range page.Sprites {
+				failIf(t, !slices.Contains(reaches, info.Name), "%v lists %s", scope, info.Name)
+			}
+			n := page.Totals.Running + page.Totals.Cold
+			failIf(t, verb == "read" && (err != nil || n == 0 || n != len(page.Sprites)), "%v lists %d sprites and counts %d, %v", scope, len(page.Sprites), n, err)
+		}
+	}
+	// Only an admin may show the host's folders to a sprite, or claim it.
+	tok := token(t, s, sprites.TokenScope{All: true}, "read", "write", "exec")
+	for _, body := range []string{`{"name":"new","include":["/etc"]}`, `{"name":"new","owner":"job:abcdef"}`, `{"name":"new","lease_seconds":9}`} {
+		ask(t, s, "POST /v1/sprites", body, bearer(tok)).refused(t, 403, "forbidden")
+	}
+}
+
+func TestTokenLife(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	c, ctx, all := s.Client(), t.Context(), sprites.TokenScope{All: true}
+	unauthorized := func(what string, edits ...edit) {
+		t.Helper()
+		a := ask(t, s, "GET /v1/version", "", edits...)
+		text := a.refused(t, 401, "unauthorized")
+		failIf(t, !strings.Contains(text, what) || a.Header.Get("WWW-Authenticate") != `Bearer realm="cove"`, "got %q and %v, want %q", text, a.Header, what)
+	}
+	for _, text := range []string{"", "Bearer ", s.Token, "Basic " + s.Token} {
+		unauthorized("no token", header("Authorization", text))
+	}
+	unauthorized("not known", header("Authorization", "Bearer "+s.Token+"x"))
+	unauthorized("no token", func(r *http.Request) { // but in all other places
+		r.Header.Del("Authorization")
+		r.URL.RawQuery = url.Values{"token": {s.Token}, "access_token": {s.Token}, "authorization": {"Bearer " + s.Token}}.Encode()
+		r.AddCookie(&http.Cookie{Name: "token", Value: s.Token})
+		r.URL.User = url.UserPassword("token", s.Token)
+	})
+
+	// The secret is in the first answer and nowhere else.
+	tok := token(t, s, all, "read")
+	open(t, s, "GET /v1/version", "", bearer(tok)) // it is used
+	a := ask(t, s, "GET /v1/tokens", "")
+	failIf(t, strings.Contains(string(a.body), "cove_") || len(tok.Secret) < 40 || !strings.HasPrefix(tok.Secret, "cove_"), "of %q the list says %s", tok.Secret, a.body)
+	list, err := c.ListTokens(ctx)
+	failIf(t, err != nil || len(list) != 1 || list[0].ID != tok.ID || list[0].LastUsed == nil || list[0].Scope != tok.Scope || list[0].ExpiresAt != nil, "got %+v, %v", list, err)
+
+	// Deleted, it is nobody's; so is one that has expired.
+	must(t, c.DeleteToken(ctx, tok.ID))
+	unauthorized("not known", bearer(tok))
+	wantError(t, c.DeleteToken(ctx, tok.ID), 404, "not_found")
+	tok, err = c.CreateToken(ctx, sprites.TokenRequest{Name: "short", Scope: all, Verbs: []string{"read"}, TTLSeconds: 3600})
+	failIf(t, err != nil || time.Until(*tok.ExpiresAt).Round(time.Minute) != time.Hour, "got %+v, %v", tok, err)
+	must(t, s.Store.Tokens.Create(ctx, store.Token{
+		Hash: store.HashToken("cove_old"), Scope: all, Verbs: []string{"read"}, CreatedAt: time.Unix(1e9, 0), ExpiresAt: time.Now().Add(-time.Second),
+	}))
+	unauthorized("expired", bearer(sprites.Token{Secret: "cove_old"}))
+
+	for _, fields := range []string{ // the last of each key counts
+		`"name":""`, `"name":"a\nb"`, `"scope":{"all":false}`, `"scope":{"prefix":"a"}`, `"verbs":[]`, `"verbs":["fly"]`, `"verbs":["read","read"]`,
+		`"scope":{"all":false,"prefix":"a"},"verbs":["admin"]`, `"ttl_seconds":-1`, `"ttl_seconds":4611686018427387904`,
+	} {
+		ask(t, s, "POST /v1/tokens", `{"name":"x","scope":{"all":true},"verbs":["read"],`+fields+"}").refused(t, 400, "bad_request")
+	}
+}
+
+func TestForeignRequests(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.Names = []string{"cove.test"} }})
+	s.Create("paint")
+	port := s.URL[strings.LastIndex(s.URL, ":"):]
+	good := []string{
+		"Host: 127.0.0.1:PORT", "Host: localhost:PORT", "Host: LOCALHOST.", "Host: [::1]:PORT", "Host: cove.test:PORT",
+		"Origin: " + s.URL, "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: none",
+	}
+	bad := []string{ // names that somebody's DNS may lead here, and other sites
+		"Host: evil.example:PORT", "Host: localhost.evil.example", "Host: 127.0.0.1.evil.example:PORT", "Host: x.cove.test",
+		"Host: 192.0.2.1:PORT", "Host: 0.0.0.0:PORT", "Host: evil.example:PORT, Origin: http://evil.example:PORT",
+		"Host: evil.example:PORT, Sec-Fetch-Site: same-origin", "Origin: https://evil.example", "Origin: http://127.0.0.1:1",
+		"Origin: null", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site",
+	}
+	with := func(headers string) edit {
+		return func(r *http.Request) {
+			for h := range strings.SplitSeq(strings.ReplaceAll(headers, ":PORT", port), ", ") {
+				key, value, _ := strings.Cut(h, ": ")
+				if r.Header.Set(key, value); key == "Host" {
+					r.Host = value
+				}
+			}
+		}
+	}
+	upgrade := with("Connection: Upgrade, Upgrade: websocket, Sec-WebSocket-Version: 13, Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
+	for _, what := range []string{"GET /v1/sprites", "PUT /v1/sprites/paint", "POST /v1/sprites/paint/fs/rename", "GET /nowhere"} {
+		for _, headers := range good {
+			a := ask(t, s, what, "{}", with(headers))
+			failIf(t, a.StatusCode == 403, "%s, %s: %s", what, headers, a.body)
+		}
+		for _, headers := range bad {
+			t.Run(headers, func(t *testing.T) {
+				ask(t, s, what, "{}", with(headers)).refused(t, 403, "forbidden")
+				ask(t, s, "GET /v1/sprites/paint/exec?cmd=true", "", upgrade, with(headers)).refused(t, 403, "forbidden")
+			})
+		}
+	}
+}
+
+func TestLargeRequests(t *testing.T) {
+	s, large := covetest.Start(t, covetest.Options{}), `{"name":"`+strings.Repeat("a", 1<<20)+`"}`
+	cmd := s.Create("paint").Command("true")
+	for _, what := range []string{"POST /v1/sprites", "PUT /v1/sprites/paint", "POST /v1/tokens"} {
+		ask(t, s, what, large).refused(t, 413, "too_large")
+		ask(t, s, what, large, func(r *http.Request) { r.ContentLength = -1 }).refused(t, 413, "too_large")
+	}
+	for range 9 { // a command line travels in the URL, and may be long
+		cmd.Env = append(cmd.Env, "A="+strings.Repeat("a", 100_000))
+	}
+	must(t, cmd.Run())
+	a := ask(t, s, "GET /v1/version", "", header("X-Large", strings.Repeat("a", 2<<20)))
+	failIf(t, a.StatusCode != 431, "a header of 2 MiB: %d", a.StatusCode)
+}

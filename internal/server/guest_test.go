@@ -1,0 +1,250 @@
+package server_test
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha1"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// exited reports whether err is a command's end with the given code.
+func exited(err error, code int) bool {
+	e, ok := errors.AsType[*sprites.ExitError](err)
+	return ok && e.Code == code
+}
+
+func TestExec(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp := s.Create("paint")
+	var stdout, stderr bytes.Buffer
+	cmd := sp.Command("sh", "-c", `cat; echo "$A $0" >&2; exit 7`, "zero")
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = []string{"A=b c"}, strings.NewReader("input\n"), &stdout, &stderr
+	err := cmd.Run()
+	failIf(t, !exited(err, 7) || stdout.String() != "input\n" || stderr.String() != "b c zero\n", "got %q, %q and %v", &stdout, &stderr, err)
+
+	// A session that its client has left is listed, joined and killed.
+	cmd = sp.Command("sh", "-c", "echo ready; exec cat")
+	cmd.TTY = new(sprites.Terminal)
+	out, err := cmd.StdoutPipe()
+	must(t, errors.Join(err, cmd.Start()))
+	_, err = io.ReadFull(out, make([]byte, len("ready\r\n")))
+	must(t, errors.Join(err, cmd.Detach()))
+	list, err := sp.Sessions(t.Context())
+	failIf(t, err != nil || len(list) != 1 || list[0].ID != cmd.SessionID() || !list[0].TTY, "the sessions are %+v, %v", list, err)
+	again := sp.Attach(t.Context(), cmd.SessionID())
+	stdout.Reset()
+	again.Stdout = &stdout
+	err = again.Start()
+	_, err2 := sp.Kill(t.Context(), cmd.SessionID(), "KILL", 0)
+	must(t, errors.Join(err, err2))
+	err = again.Wait()
+	failIf(t, !exited(err, 128+9) || stdout.String() != "ready\r\n", "the joined session gave %q and %v", &stdout, err)
+	for _, id := range []string{"none", "a.b", strings.Repeat("a", 65), "../a"} {
+		wantError(t, sp.Attach(t.Context(), id).Run(), 404, "session_not_found")
+	}
+
+	// The same over plain HTTP: a byte that names the stream before each piece.
+	a := ask(t, s, "POST /v1/sprites/paint/exec?cmd=sh&cmd=-c&cmd=cat%3Bexit+3&stdin=true", "input")
+	failIf(t, a.StatusCode != 200 || string(a.body) != "\x01input\x03\x03" || a.Header.Get("Content-Type") != "application/octet-stream", "got %d %v %q", a.StatusCode, a.Header, a.body)
+	ask(t, s, "POST /v1/sprites/paint/exec?cmd=true&tty=true", "").refused(t, 400, "invalid_request")
+}
+
+func TestFiles(t *testing.T) {
+	sp := covetest.Start(t, covetest.Options{}).Create("paint")
+	ctx, dir, data := t.Context(), t.TempDir()+"/a folder", bytes.Repeat([]byte("0123456789\x00\xff\n"), 250_000)
+	name := dir + "/ä+?&%2f"
+	must(t, sp.WriteFile(ctx, name, bytes.NewReader(data[1:]), sprites.WriteOptions{}))
+	must(t, sp.WriteFile(ctx, name, struct{ io.Reader }{bytes.NewReader(data)}, sprites.WriteOptions{Mode: 0o600})) // of unknown length
+	must(t, errors.Join(sp.Copy(ctx, name, dir+"/copy"), sp.Rename(ctx, name, dir+"/moved"), sp.Chmod(ctx, dir+"/copy", 0o400)))
+	got, err := sp.ReadFile(ctx, dir+"/copy")
+	failIf(t, err != nil || !bytes.Equal(data, got), "read %d bytes, %v", len(got), err)
+	list, err := sp.ReadDir(ctx, dir)
+	failIf(t, err != nil || len(list) != 2 || list[0].Name() != "copy" || list[1].Name() != "moved", "the folder has %v, %v", list, err)
+	info, err := sp.Stat(ctx, dir+"/copy")
+	failIf(t, err != nil || info.Mode() != 0o400 || info.Size() != int64(len(data)), "got %v, %v", info, err)
+	_, err = sp.ReadFile(ctx, name)
+	wantError(t, err, 404, "ENOENT")
+	wantError(t, sp.Remove(ctx, dir, false), 409, "ENOTEMPTY")
+	must(t, sp.Remove(ctx, dir, true))
+}
+
+// hostile starts a server whose sprites' guests are a function.
+func hostile(t *testing.T, guest http.HandlerFunc) (*covetest.Server, *sprites.Sprite) {
+	t.Helper()
+	rt := &covetest.InProcess{Dir: t.TempDir(), Handler: guest}
+	t.Cleanup(func() { _ = rt.Close() })
+	s := covetest.Start(t, covetest.Options{Runtime: rt})
+	return s, s.Create("evil")
+}
+
+// raw takes a connection over, says something on it, and closes it.
+func raw(w http.ResponseWriter, text string) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	_, _ = io.WriteString(conn, text) // who has gone is what the tests are about
+	for err == nil && strings.HasSuffix(text, "silence") {
+		_, err = conn.Read(make([]byte, 100))
+	}
+	for err == nil && strings.HasSuffix(text, "endless") {
+		_, err = conn.Write(make([]byte, 1<<10))
+	}
+	_ = conn.Close()
+}
+
+const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nSet-Cookie: evil=1\r\nUpgrade: "
+
+func TestHostileAnswers(t *testing.T) {
+	headers := []string{
+		"Content-Type", "Content-Encoding", "Set-Cookie", "Location", "X-Evil", "Access-Control-Allow-Origin", "WWW-Authenticate", "Sprite-Version",
+	}
+	evil := strings.Join(headers, ": evil\r\n") + ": evil\r\n"
+	answers := map[string]string{
+		"/headers":       "HTTP/1.1 200 OK\r\n" + evil + "\r\n<script>",
+		"/redirect":      "HTTP/1.1 302 Found\r\n" + evil + "\r\n",
+		"/unauthorized":  "HTTP/1.1 401 Who?\r\n" + evil + "\r\n{}",
+		"/large-header":  "HTTP/1.1 200 OK\r\nX-Large: " + strings.Repeat("a", 1<<20) + "\r\n\r\n",
+		"/nonsense":      "nonsense \x1b[2J" + strings.Repeat("n", 9000) + "\r\n\r\n",
+		"/switch":        switching + "evil\r\n\r\nsilence", // which nobody asked for
+		"/colours":       `HTTP/1.1 403 No` + "\r\n\r\n" + `{"code":"EACCES","error":"\u001b[2J","message":"\u001b]0;b\u0007` + strings.Repeat("x", 20<<10) + `"}`,
+		"/html":          "HTTP/1.1 404 No\r\n\r\n<script>\x1b[2J</script>",
+		"/endless-error": "HTTP/1.1 500 No\r\n\r\nendless",
+		"/short":         "HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + strings.Repeat("a", 100_000),
+		"/endless":       "HTTP/1.1 200 OK\r\n\r\nendless",
+		"/teapot":        "HTTP/1.1 418 Tea\r\n\r\n",
+		"/silence":       "silence",
+	}
+	checks, left := make(chan string, 2), make(chan string, 100)
+	s, _ := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		path := r.URL.Query().Get("path")
+		if path == "" {
+			path = <-checks
+		}
+		raw(w, answers[path])
+		left <- path
+	})
+	const path = "GET /v1/sprites/evil/fs/read?path="
+	a := ask(t, s, path+"/headers", "")
+	failIf(t, string(a.body) != "<script>" || a.Header.Get("Content-Type") != "application/octet-stream", "got %v %q", a.Header, a.body)
+	for _, key := range headers {
+		failIf(t, a.Header.Get(key) == "evil", "the guest's header %s reaches the client", key)
+	}
+	for _, what := range []string{"/redirect", "/unauthorized", "/large-header", "/nonsense", "/switch", "/teapot"} {
+		a := ask(t, s, path+what, "")
+		text := a.refused(t, 502, "bad_guest")
+		failIf(t, a.Header.Get("Location") != "" || a.Header.Get("WWW-Authenticate") != "" || len(a.body) > 2<<10 || strings.Contains(text, "\x1b"), "%s: %v %s", what, a.Header, a.body)
+	}
+	a = ask(t, s, path+"/colours", "")
+	failIf(t, a.StatusCode != 403 || bytes.Contains(a.body, []byte(`\u00`)) || len(a.body) > 16<<10 || !bytes.Contains(a.body, []byte(`"EACCES"`)), "got %d %.200s", a.StatusCode, a.body)
+	texts := ask(t, s, path+"/html", "").refused(t, 404, "not_found") + ask(t, s, path+"/endless-error", "").refused(t, 500, "failed")
+	failIf(t, len(texts) > 2<<10 || strings.Contains(texts, "\x1b"), "got %q", texts)
+	a = ask(t, s, path+"/short", "")
+	failIf(t, !errors.Is(a.err, io.ErrUnexpectedEOF), "a cut answer looks whole: %d bytes, %v", len(a.body), a.err)
+	// A client that leaves ends what has no end.
+	resp := open(t, s, path+"/endless", "")
+	_, err := io.CopyN(io.Discard, resp.Body, 1<<20)
+	must(t, errors.Join(err, resp.Body.Close()))
+	for what := ""; what != "/endless"; {
+		what = <-left
+	}
+	checks <- "/teapot"
+	checks <- "/silence"
+	// A guest that talks nonsense, and one that says nothing, are not taken for well.
+	status, reason := checked(t, s, "evil")
+	failIf(t, status != "unhealthy" || !strings.Contains(reason, "418"), "it is %s: %s", status, reason)
+	status, reason = checked(t, s, "evil")
+	failIf(t, status != "unhealthy" || reason != "the guest does not answer", "it is %s: %s", status, reason)
+	eventually(t, s, "evil", func(i sprites.Info) bool { return len(i.Cove.AwakeBy) == 0 }) // each request has ended in the server, too
+}
+
+func TestHostileWebSockets(t *testing.T) {
+	const lost = websocket.StatusInternalError
+	ends := map[string]struct {
+		frames string
+		code   websocket.StatusCode
+	}{
+		"reserved opcode":   {"\x83\x00", lost},
+		"reserved bit":      {"\xc2\x01x", lost},
+		"long ping":         {"\x89\x7e\x01\x00" + strings.Repeat("x", 256), lost},
+		"negative length":   {"\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xff", lost},
+		"lone continuation": {"\x80\x01x", lost},
+		"interrupted":       {"\x02\x01x\x82\x01x", lost},
+		"long text":         {"\x81\x7f\x00\x00\x00\x00\x00\x20\x00\x00" + strings.Repeat("x", 2<<20), lost},
+		"cut":               {"\x82\x05x", lost},
+		"nothing":           {"", lost},
+		"bad close code":    {"\x88\x02\x00\x01", lost},
+		"close, no code":    {"\x88\x00", websocket.StatusNormalClosure},
+		"close, own code":   {"\x88\x05\x0f\xa1a\x1bb", 4001},
+		// Texts that are none, and then a good end.
+		"/good":  {"\x81\x01{\x81\x02[]\x81\x04null\x81\x02\xff\xfe\x82\x00\x82\x06\x01hello\x82\x02\x03\x05\x88\x02\x03\xe8", websocket.StatusNormalClosure},
+		"/proxy": {"\x81\x2a" + `{"status":"connected","evil":"\u001b[2J" }` + "\x82\x05hello\x88\x02\x03\xe8", websocket.StatusNormalClosure},
+	}
+	refusals := map[string]string{
+		"/redirect": "HTTP/1.1 307 There\r\nLocation: /v1/tokens\r\n\r\n",
+		"/accept":   switching + "websocket\r\nSec-WebSocket-Accept: " + strings.Repeat("x", 9000) + "\r\n\r\n", // without having read the key
+		"/ok":       "HTTP/1.1 200 OK\r\n\r\n<script>",
+		"/refuse":   "HTTP/1.1 429 No\r\n\r\n" + `{"error":"too_many","message":"a\u001bb"}`,
+	}
+	s, sp := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+		upgraded := switching + "websocket\r\nSec-WebSocket-Accept: " + base64.StdEncoding.EncodeToString(sum[:]) + "\r\n\r\n"
+		what := r.URL.Query().Get("cmd")
+		if strings.HasSuffix(r.URL.Path, "/proxy") {
+			what = "/proxy"
+		}
+		raw(w, cmp.Or(refusals[what], upgraded+ends[what].frames))
+	})
+	for _, what := range []string{"/redirect", "/accept", "/ok"} {
+		err := sp.Command(what).Run()
+		wantError(t, err, 502, "bad_guest")
+		failIf(t, len(err.Error()) > 2<<10, "a bad handshake is told in %d bytes", len(err.Error()))
+	}
+	wantError(t, sp.Command("/refuse").Run(), 429, "too_many")
+	out, err := sp.Command("/good").Output()
+	failIf(t, string(out) != "hello", "got %q and %v", out, err)
+	conn, err := sp.Dial(t.Context(), "localhost", 80)
+	must(t, err)
+	text, err := io.ReadAll(conn)
+	failIf(t, string(text) != "hello" || errors.Join(err, conn.Close()) != nil, "the proxied connection gives %q, %v", text, err)
+	for what, end := range ends {
+		t.Run(what, func(t *testing.T) {
+			conn, resp, err := websocket.Dial(t.Context(), s.URL+"/v1/sprites/evil/exec?cmd="+strings.ReplaceAll(what, " ", "+"),
+				&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + s.Token}}})
+			must(t, err)
+			for err == nil {
+				_, _, err = conn.Read(t.Context())
+			}
+			e, _ := errors.AsType[websocket.CloseError](err)
+			failIf(t, e.Code != end.code || strings.Contains(e.Reason, "\x1b") || resp.Header.Get("Set-Cookie") != "", "got %v after %v, want status %v", err, resp.Header, end.code)
+			err = sp.Command(what).Run()
+			failIf(t, err == nil || exited(err, 5) != (what == "/good"), "the command's end is %v", err)
+		})
+	}
+	eventually(t, s, "evil", func(i sprites.Info) bool { return len(i.Cove.AwakeBy) == 0 }) // each request has ended in the server, too
+}
+
+func TestStreamLimit(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.MaxStreams = 2 }})
+	sp := s.Create("paint")
+	for range 2 {
+		cmd := sp.Command("cat")
+		in, err := cmd.StdinPipe()
+		must(t, errors.Join(err, cmd.Start()))
+		defer func() { must(t, errors.Join(in.Close(), cmd.Wait())) }()
+	}
+	err := sp.Command("true").Run()
+	e, ok := errors.AsType[*sprites.Error](err)
+	failIf(t, !ok || e.StatusCode != 429 || e.Code != "limit" || e.Limit != 2 || e.RetryAfter() <= 0, "got %v", err)
+}

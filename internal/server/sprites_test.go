@@ -1,0 +1,254 @@
+package server_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// plain is an HTTP client that does what a test says, and no more.
+var plain = &http.Client{
+	Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+type edit = func(*http.Request)
+
+func header(key, value string) edit { return func(r *http.Request) { r.Header.Set(key, value) } }
+
+// open makes a request, "METHOD /path", with the owner's token, which edits may
+// change.
+func open(t *testing.T, s *covetest.Server, what, body string, edits ...edit) *http.Response {
+	t.Helper()
+	method, path, _ := strings.Cut(what, " ")
+	req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
+	must(t, err)
+	req.Header.Set("Authorization", "Bearer "+s.Token)
+	for _, e := range edits {
+		e(req)
+	}
+	resp, err := plain.Do(req)
+	must(t, err)
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+// answer is an answer, read to the end, or to an error.
+type answer struct {
+	*http.Response
+	body []byte
+	err  error
+}
+
+func ask(t *testing.T, s *covetest.Server, what, body string, edits ...edit) answer {
+	t.Helper()
+	resp := open(t, s, what, body, edits...)
+	text, err := io.ReadAll(resp.Body)
+	return answer{resp, text, errors.Join(err, resp.Body.Close())}
+}
+
+// refused checks that an answer is a structured error, and returns its message.
+func (a answer) refused(t *testing.T, status int, code string) string {
+	t.Helper()
+	var e sprites.ErrorBody
+	err := json.Unmarshal(a.body, &e)
+	failIf(t, err != nil || a.Header.Get("Content-Type") != "application/json" || e.Message == "", "the error is %q (%v), not one that clients understand", a.body, err)
+	failIf(t, a.StatusCode != status || e.Code != code, "got %d %q, want %d %q: %s", a.StatusCode, e.Code, status, code, e.Message)
+	return e.Message
+}
+
+// wantError checks what a server made a client's call fail with.
+func wantError(t *testing.T, err error, status int, code string) {
+	t.Helper()
+	e, ok := errors.AsType[*sprites.Error](err)
+	failIf(t, !ok || e.StatusCode != status || e.Code != code, "got %+v, want an answer %d %s", err, status, code)
+}
+
+// failIf is for what a test goes on after.
+func failIf(t *testing.T, bad bool, format string, args ...any) {
+	t.Helper()
+	if bad {
+		t.Errorf(format, args...)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually asks for a sprite until done says so. What it waits for is on its way.
+func eventually(t *testing.T, s *covetest.Server, name string, done func(sprites.Info) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		info, err := s.Client().Get(t.Context(), name)
+		must(t, err)
+		if late := time.Now().After(deadline); late || done(info) {
+			failIf(t, late, "still %+v", info)
+			return
+		}
+	}
+}
+
+func TestSprites(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	c, ctx := s.Client(), t.Context()
+	info, err := c.Create(ctx, sprites.CreateRequest{
+		Name: "paint", Labels: []string{"red"}, Environment: map[string]string{"A": "b"}, Config: &sprites.Config{CPUs: 2},
+	})
+	must(t, err)
+	failIf(t, info.Name != "paint" || info.Status != sprites.StatusCold || info.Environment["A"] != "b" || info.Config.CPUs != 2 || len(info.ID) != 16, "created %+v", info)
+	ask(t, s, "POST /v1/sprites", `{"name":"paint"}`).refused(t, 409, "name_taken")
+	for _, name := range []string{"", "Paint", "-a", "a-", "a_b", "a/b", "a b", strings.Repeat("a", 41)} {
+		ask(t, s, "POST /v1/sprites", `{"name":"`+name+`"}`).refused(t, 400, "bad_name")
+	}
+	s.Create(strings.Repeat("a", 40))
+	for _, body := range []string{`{"name":`, `{"name":7}`, `{"name":"x","include":["/a/../b"]}`} {
+		ask(t, s, "POST /v1/sprites", body).refused(t, 400, "bad_request")
+	}
+
+	labels, idle := []string{"blue", "green"}, int64(7)
+	_, err = c.Update(ctx, "paint", sprites.UpdateRequest{Labels: &labels, IdleSeconds: &idle})
+	got, err2 := c.Get(ctx, "paint")
+	failIf(t, errors.Join(err, err2) != nil || !slices.Equal(got.Labels, labels) || got.Cove.IdleSeconds != 7 || got.ID != info.ID, "got %+v, %v, %v", got, err, err2)
+	info, err = c.Update(ctx, "paint", sprites.UpdateRequest{ClearLabels: true})
+	failIf(t, err != nil || len(info.Labels) != 0 || info.Cove.IdleSeconds != 7, "got %+v, %v", info, err)
+	ask(t, s, "PUT /v1/sprites/paint", `{"idle_seconds":-1}`).refused(t, 400, "bad_request")
+
+	ask(t, s, "DELETE /v1/sprites/paint?force=maybe", "").refused(t, 400, "bad_request")
+	must(t, c.Delete(ctx, "paint", sprites.DeleteOptions{}))
+	for _, name := range []string{"paint", "No Such", "a/b", "../version"} {
+		for _, what := range []string{"GET ", "PUT ", "DELETE "} {
+			ask(t, s, what+"/v1/sprites/"+url.PathEscape(name), "{}").refused(t, 404, "not_found")
+		}
+		wantError(t, c.Sprite(name).Command("true").Run(), 404, "not_found")
+	}
+	s.Create("paint") // the name is free again
+}
+
+func TestPaths(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	for _, path := range []string{"/", "/v1", "/v1/sprites/", "/v1//sprites", "/v1/./sprites", "/v1/sprites/../version", "/v1/sprites/paint/control"} {
+		ask(t, s, "GET "+path, "").refused(t, 404, "not_found")
+	}
+	for _, path := range []string{"upgrade", "checkpoints/a/b", "services", "services/web", "policy", "policy/network", "fs/watch"} {
+		ask(t, s, "GET /v1/sprites/paint/"+path, "").refused(t, 501, "not_available")
+	}
+	ask(t, s, "GET /v1/sprites/paint/proxy", "").refused(t, 426, "upgrade_required")
+	a := ask(t, s, "PATCH /v1/sprites/paint", "")
+	a.refused(t, 405, "method_not_allowed")
+	h := a.Header
+	failIf(t, h.Get("Allow") != "DELETE, GET, HEAD, PUT" || h.Get("Sprite-Version") != sprites.Version || h.Get("Cache-Control") != "no-store" ||
+		h.Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(h.Get("Content-Security-Policy"), "default-src 'none';"), "the headers are %v", h)
+}
+
+func TestList(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	var names []string
+	for i := range 103 {
+		names = append(names, fmt.Sprintf("p-%03d", i))
+		s.Create(names[i])
+	}
+	ask(t, s, "POST /v1/sprites", `{"name":"q","labels":["odd","even"]}`)
+	must(t, s.Client().Sprite("q").Command("true").Run())
+	list := func(query string) (page sprites.ListResponse) {
+		t.Helper()
+		a := ask(t, s, "GET /v1/sprites?"+query, "")
+		failIf(t, json.Unmarshal(a.body, &page) != nil || a.StatusCode != 200 || page.Sprites == nil, "list %s: %d %s", query, a.StatusCode, a.body)
+		failIf(t, page.Totals != page.Org || page.Totals.Running != 1 || page.Totals.Cold != 103, "the totals with %s are %+v and %+v", query, page.Totals, page.Org)
+		return page
+	}
+	for query, want := range map[string]int{
+		"": 50, "max_results=0": 50, "max_results=-3": 50, "max_results=many": 50, "max_results=99999999999999999999": 50,
+		"max_results=1": 1, "max_results=100": 100, "max_results=101": 100, "max_results=1000": 100,
+		"prefix=q": 1, "prefix=p-00": 10, "prefix=p%25": 0, "prefix=p-0_1": 0, "prefix=zzz": 0,
+		"label=odd": 1, "label=od": 0, "label=odd&prefix=p": 0,
+	} {
+		page := list(query)
+		more := want >= 50 || query == "max_results=1"
+		failIf(t, len(page.Sprites) != want || page.HasMore != more || (page.NextToken != nil) != more, "%q gives %d sprites, want %d; has_more is %v, and the token %v", query, len(page.Sprites), want, page.HasMore, page.NextToken)
+	}
+	var got []string
+	page := sprites.ListResponse{HasMore: true, NextToken: new(string)}
+	for pages := 0; page.HasMore; pages++ {
+		page = list("prefix=p&max_results=20&continuation_token=" + *page.NextToken)
+		for _, info := range page.Sprites {
+			got = append(got, info.Name)
+		}
+		if page.HasMore == (pages == 5) {
+			t.Fatalf("page %d has more: %v", pages, page.HasMore)
+		}
+	}
+	failIf(t, !slices.Equal(got, names), "the pages give %q", got)
+	ask(t, s, "GET /v1/sprites?continuation_token=%21", "").refused(t, 400, "bad_request")
+	ask(t, s, "GET /v1/sprites?continuation_token="+strings.Repeat("a", 500), "").refused(t, 400, "bad_request")
+	ask(t, s, "GET /v1/sprites", "", header("Accept", "application/x-ndjson")).refused(t, 406, "not_acceptable")
+}
+
+// checked asks GET …/check.
+func checked(t *testing.T, s *covetest.Server, name string) (status, reason string) {
+	t.Helper()
+	var c struct{ Name, Status, Reason string }
+	a := ask(t, s, "GET /v1/sprites/"+name+"/check", "")
+	err := json.Unmarshal(bytes.Replace(a.body, []byte("sprite_name"), []byte("name"), 1), &c)
+	failIf(t, err != nil || c.Name != name || a.StatusCode != 200, "check: %d %s", a.StatusCode, a.body)
+	return c.Status, c.Reason
+}
+
+func TestWakeOnUse(t *testing.T) {
+	gate := make(chan struct{})
+	rt := &covetest.InProcess{Dir: t.TempDir(), BootGate: gate}
+	t.Cleanup(func() { _ = rt.Close() })
+	s := covetest.Start(t, covetest.Options{Runtime: rt})
+	sp, ctx, name := s.Create("paint"), t.Context(), t.TempDir()+"/file"
+
+	// What does not need it awake does not wake it.
+	status, _ := checked(t, s, "paint")
+	failIf(t, status != "hibernated", "it is %s", status)
+	list, err := sp.Sessions(ctx)
+	failIf(t, err != nil || len(list) != 0, "the sessions are %v, %v", list, err)
+	ask(t, s, "HEAD /v1/sprites/paint/exec", "")
+	ask(t, s, "GET /v1/sprites/none/check", "").refused(t, 404, "not_found")
+
+	// Many uses at once share a start.
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() { failIf(t, sp.Command("true").Run() != nil, "a command that waited fails") })
+		wg.Go(func() {
+			failIf(t, sp.WriteFile(ctx, name, nil, sprites.WriteOptions{}) != nil, "a write that waited fails")
+		})
+	}
+	eventually(t, s, "paint", func(i sprites.Info) bool { return i.Status == sprites.StatusCold && len(i.Cove.AwakeBy) == 2 })
+	failIf(t, rt.Boots() != 0, "it has started already")
+	close(gate)
+	wg.Wait()
+	info, err := s.Client().Get(ctx, "paint")
+	failIf(t, err != nil || info.Status != sprites.StatusRunning || info.LastRunning == nil || rt.Boots() != 1, "after %d starts it is %+v, %v", rt.Boots(), info, err)
+	status, reason := checked(t, s, "paint")
+	failIf(t, status != "healthy", "it is %s: %s", status, reason)
+
+	// A sandbox that dies is told of, and replaced by the next use.
+	rt.Kill(info.ID, "out of memory")
+	eventually(t, s, "paint", func(i sprites.Info) bool {
+		return i.Status == sprites.StatusCold && strings.Contains(i.Cove.LastError, "out of memory")
+	})
+	for boots := 2; boots < 5; boots++ {
+		err := sp.Command("true").Run()
+		failIf(t, err != nil || rt.Boots() != boots, "after %d starts: %v", rt.Boots(), err)
+		rt.Kill(info.ID, "killed")
+	}
+}
