@@ -100,6 +100,7 @@ type Job struct {
 	Commits     int      `json:"commits"`
 	Ref         string   `json:"ref"` // refs/cove/ID/head
 	Bundle      Artifact `json:"bundle"`
+	WorkDeleted bool     `json:"work_deleted,omitempty"` // with the sprite, before anybody pulled it
 	Outcome     *Outcome `json:"outcome,omitempty"`
 	Usage       *Usage   `json:"usage,omitempty"`
 	Interactive bool     `json:"interactive,omitempty"`

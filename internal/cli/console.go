@@ -33,7 +33,13 @@ command to come back to it is printed: cove session attach ID.`,
 				return usagef(cmd, "console is for people; there is no --json")
 			}
 			if len(args) == 1 {
+				if a.global.sprite != "" && a.global.sprite != args[0] {
+					return usagef(cmd, "two sprites are named, %s and %s; leave one out", args[0], a.global.sprite)
+				}
 				a.global.sprite = args[0]
+			}
+			if !isTerminal(a.In) {
+				return hinted(usagef(cmd, "standard input is no terminal"), "for a command's input: cove exec -i CMD")
 			}
 			return a.console(cmd.Context())
 		},
@@ -53,8 +59,8 @@ func (a *app) console(ctx context.Context) error {
 	// The shell is the one that the sprite's user has, wherever that is known.
 	shell := sprite.Command("/bin/sh", "-c", `exec "${SHELL:-/bin/bash}" -l`)
 	shell.MaxRunAfterDisconnect = &forever
-	if term := os.Getenv("TERM"); term != "" {
-		shell.Env = []string{"TERM=" + term}
+	if kind := os.Getenv("TERM"); kind != "" {
+		shell.Env = []string{"TERM=" + kind}
 	}
 	return a.attachTerminal(ctx, sprite, shell)
 }

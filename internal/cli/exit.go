@@ -200,6 +200,8 @@ var serverCodes = map[string]struct {
 	"lost":          {exitLost, ""},
 	"ENOSPC":        {exitNoSpace, "the disk that the sprite is on is full; see: cove doctor"},
 	"ENOENT":        {exitFailed, ""},
+	"EACCES":        {exitFailed, "the sprite's user may not do that; root may: cove exec --user root"},
+	"EPERM":         {exitFailed, "the sprite's user may not do that; root may: cove exec --user root"},
 }
 
 // statusCodes names the code of answers that have none.
@@ -245,6 +247,9 @@ func (f *failure) local(err error) {
 	case errors.Is(err, sprites.ErrNoExit):
 		f.exit, f.code = exitLost, "connection_lost"
 		f.hint = "the command may still be running; see: cove session list"
+		if strings.Contains(f.message, "the sandbox has ended") {
+			f.hint = "its processes are gone, its disk is not; the next command starts it again"
+		}
 	case errors.Is(err, syscall.ECONNREFUSED) || isNetError(err):
 		f.code = "unreachable"
 		f.hint = "is the server running? cove ping, cove doctor"

@@ -64,6 +64,11 @@ func (a *app) newJobList() *cobra.Command {
   cove job list -s paint --json`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
+			for _, state := range states {
+				if !slices.Contains(jobStates, state) {
+					return usagef(nil, "no job is ever %q; the states are %s", state, strings.Join(jobStates, ", "))
+				}
+			}
 			c, err := a.client(ctx)
 			if err != nil {
 				return err
@@ -82,7 +87,13 @@ func (a *app) newJobList() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringArrayVar(&states, "state", nil, "only those in this state (repeatable)")
+	must(cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(jobStates, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
+}
+
+var jobStates = []string{
+	string(sprites.JobQueued), string(sprites.JobPreparing), string(sprites.JobRunning), string(sprites.JobWaiting),
+	string(sprites.JobSucceeded), string(sprites.JobFailed), string(sprites.JobTimedOut), string(sprites.JobCancelled), string(sprites.JobLost),
 }
 
 func printJobs(w io.Writer, jobs []sprites.Job, now time.Time) {
@@ -299,7 +310,7 @@ collected and can be pulled. A job that has ended is left as it is.`,
 					return err
 				}
 			}
-			return a.show(job, printTo("Job %s: %s. %s", id, outcomeText(job), stopHint(job)))
+			return a.show(job, printTo("%s", strings.TrimSpace(fmt.Sprintf("Job %s: %s. %s", id, outcomeText(job), stopHint(job)))))
 		}),
 	}
 }

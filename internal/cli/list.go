@@ -75,7 +75,7 @@ func printSprites(w io.Writer, list []sprites.Info, now time.Time) {
 		fmt.Fprintln(w, "No sprites. Make one: cove create NAME")
 		return
 	}
-	rows := [][]string{{"NAME", "STATUS", "CREATED", "LAST USED", "OWNER", "LABELS"}}
+	rows := [][]string{{"NAME", "STATUS", "CREATED", "LAST START", "OWNER", "LABELS"}}
 	for _, s := range list {
 		used, owner := "-", "-"
 		if s.LastRunning != nil {

@@ -137,6 +137,9 @@ func printPulled(w io.Writer, p push.Pulled) {
 	case push.NoChanges:
 		fmt.Fprintf(w, "No changes: job %s (%s) made no commits.\n", p.Job, sanitizeLine(string(p.State)))
 	case push.FastForward:
+		if p.Already && len(p.Messages) > 0 {
+			break // there was nothing to move, and the messages say so
+		}
 		fmt.Fprintf(w, "Fast-forwarded %s to %.12s: %s.\n", gitwork.Printable(p.Branch), gitwork.Printable(p.Head), countText(p.Commits, "commit"))
 	case push.Kept:
 		if p.Ref != "" {

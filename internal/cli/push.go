@@ -88,7 +88,7 @@ Only commits travel. Where there are changes that are not committed, choose:
 --dirty ignore sends what is committed.`,
 		Example: `  cove push plan.md
   cove push --agent shell migrate.md --dirty ignore
-  cove push plan.md --timeout 3h --memory 8G --include /usr/local/go --rm
+  cove push plan.md --timeout 3h --memory 8G --include ~/.cargo --rm
   cove push plan.md --interactive`,
 		Args: exactArgs("the plan"),
 	}

@@ -22,7 +22,8 @@ type change struct {
 // changes lists what is not committed; ignored files are not.
 func (r *Repo) changes(ctx context.Context) ([]change, error) {
 	out, err := r.git.run(ctx, call{
-		args:    []string{"status", "--porcelain=v2", "-z", "--untracked-files=normal", "--ignore-submodules=dirty", "--no-renames"},
+		args: []string{"status", "--porcelain=v2", "-z", "--untracked-files=normal", "--ignore-submodules=dirty", "--no-renames",
+			"--", ":(top)", ":(top,exclude,glob)**/.sprite"}, // what cove use writes is nobody's work
 		timeout: patiently,
 	})
 	if err != nil {

@@ -78,9 +78,9 @@ func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.Job
 			break
 		}
 	}
-	if job.Interactive && result.Phase == "done" && result.Reason == "" {
+	if job.Interactive && result.Phase == "done" && result.Reason == "" && result.ExitCode == 0 {
 		// A person sat at it, and decided that it was over.
-		return sprites.Outcome{Kind: agents.Success, ExitCode: result.ExitCode}, nil, nil
+		return sprites.Outcome{Kind: agents.Success}, nil, nil
 	}
 	outcome, usage := reader.Judge(result)
 	return outcome, usage, nil

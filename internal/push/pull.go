@@ -188,9 +188,12 @@ func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job
 		return err
 	}
 	var file *gitwork.TempFile
-	if here {
+	switch {
+	case here:
 		p.Already = true
-	} else {
+	case job.WorkDeleted:
+		return &Error{"work_gone", "the work of job " + job.ID + " was deleted with its sprite", "forget the job with: cove job rm " + job.ID}
+	default:
 		if file, err = repo.TempFile("pull-"); err != nil {
 			return err
 		}

@@ -10,10 +10,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -116,7 +118,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 			return err
 		}
 		defer lease.Release()
-		rl := relay{translateUp: upTexts[kind], translateDown: downTexts[kind]}
+		rl := relay{sandbox: lease.Sandbox(), translateUp: upTexts[kind], translateDown: downTexts[kind]}
 		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
 			return err
 		}
@@ -150,6 +152,7 @@ func (s *side) answerPing(context.Context, []byte) bool { return !s.writing.Load
 // messages, which are decoded and encoded again. Nothing is held but a buffer
 // each way: who does not read holds up the other.
 type relay struct {
+	sandbox                    sprite.Sandbox
 	client, guest              side
 	translateUp, translateDown func([]byte) []byte
 }
@@ -190,11 +193,34 @@ func (rl *relay) guestEnded(err error) {
 	if _, ok := errors.AsType[*writeError](err); ok {
 		return // it is the client that has gone
 	}
-	code, reason := websocket.StatusInternalError, "the connection to the sandbox was lost"
+	var code websocket.StatusCode
+	var reason string
 	if ce, ok := errors.AsType[websocket.CloseError](err); ok {
-		code, reason = sendable(ce.Code), clean(ce.Reason, 100)
+		code, reason = sendable(ce.Code), clean(ce.Reason, maxReason)
+	} else {
+		code, reason = websocket.StatusInternalError, rl.lost(err)
 	}
 	closeWithin(2*closeGrace, rl.client.conn, code, reason)
+}
+
+// maxReason is what a closing frame has room for, less a little.
+const maxReason = 120
+
+// endWait is how long a sandbox whose connection broke is given to turn out to
+// have ended.
+const endWait = 500 * time.Millisecond
+
+// lost says why the connection to the sandbox broke.
+func (rl *relay) lost(err error) string {
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.ECONNRESET) {
+		return "the connection to the sandbox was lost"
+	}
+	select {
+	case <-rl.sandbox.Done():
+		return clean("the sandbox has ended: "+rl.sandbox.Status().Ended, maxReason)
+	case <-time.After(endWait):
+		return "the connection to the sandbox was lost"
+	}
 }
 
 // sendable is the code to pass on for one that came: some only stand for what

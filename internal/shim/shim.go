@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -244,6 +245,39 @@ func (s *Shim) mountDisk() error {
 		}
 		if err := m.Overlay.Mount(filepath.Join(s.rootfs(), m.Target)); err != nil {
 			return fmt.Errorf("mount the disk: %w", err)
+		}
+	}
+	return s.openWays()
+}
+
+// openWays makes the folders above the included ones passable for the sprite's
+// user: below /root, for one, they would be seen by root only.
+func (s *Shim) openWays() error {
+	if len(s.cfg.Include) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(s.rootfs()) // nothing on the disk leads out of it
+	if err != nil {
+		return fmt.Errorf("open the ways to included folders: %w", err)
+	}
+	defer root.Close()
+	for _, dir := range s.cfg.Include {
+		way := ""
+		for part := range strings.SplitSeq(strings.TrimPrefix(filepath.Dir(dir), "/"), "/") {
+			if way = filepath.Join(way, part); way == "" {
+				break // directly below /
+			}
+			err := root.Mkdir(way, 0o755)
+			if err != nil && !errors.Is(err, os.ErrExist) {
+				return fmt.Errorf("open the way to %s: %w", dir, err)
+			}
+			st, err := root.Stat(way)
+			if err == nil && st.Mode().Perm()&0o011 != 0o011 {
+				err = root.Chmod(way, st.Mode().Perm()|0o011)
+			}
+			if err != nil {
+				return fmt.Errorf("open the way to %s: %w", dir, err)
+			}
 		}
 	}
 	return nil

@@ -6,12 +6,14 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"os"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -23,6 +25,17 @@ const (
 	maxLabel   = 200
 	maxInclude = 64
 	maxEnv     = 1000
+)
+
+// minRAM is the least memory of a sprite, in MiB: what gVisor and the guest need,
+// and a little.
+const minRAM = 64
+
+// ownFolders are those that every sprite has of its own; nothing below those that
+// are whole can be another's.
+var (
+	ownFolders = []string{"/etc", "/proc", "/sys", "/dev", boot.Dir, boot.Home, "/run", "/tmp", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/var/lib/dpkg"}
+	whole      = map[string]bool{"/etc": true, "/proc": true, "/sys": true, "/dev": true, boot.Dir: true}
 )
 
 var nameRule = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
@@ -91,12 +104,23 @@ func checkCreate(req sprites.CreateRequest) error {
 	if c := req.Config; c != nil && (c.RAMMB < 0 || c.CPUs < 0 || c.StorageGB < 0) {
 		return newError(CodeBadRequest, "0 means the server's default", "a sprite can't have less than nothing: %+v", *c)
 	}
+	if c := req.Config; c != nil && c.RAMMB > 0 && c.RAMMB < minRAM {
+		return newError(CodeBadRequest, "", "a sprite does not start with %d MiB of memory; give it %d at least", c.RAMMB, minRAM)
+	}
 	if len(req.Include) > maxInclude {
 		return newError(CodeBadRequest, "", "%d folders to include are more than %d", len(req.Include), maxInclude)
 	}
 	for _, dir := range req.Include {
 		if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" || strings.ContainsRune(dir, 0) {
 			return newError(CodeBadRequest, "give an absolute path without . and ..", "%q can't be included", dir)
+		}
+		for _, own := range ownFolders {
+			if dir == own || strings.HasPrefix(own, dir+"/") || whole[own] && strings.HasPrefix(dir, own+"/") {
+				return newError(CodeBadRequest, "", "%s can't be included: a sprite has a %s of its own", dir, own)
+			}
+		}
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+			return newError(CodeBadRequest, "folders can be included, of the server's machine", "%s can't be included: it is no folder of this machine", dir)
 		}
 	}
 	if len(req.Environment) > maxEnv {

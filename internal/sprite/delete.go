@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // Delete removes a sprite and its disk. Without force it refuses where a job
@@ -101,5 +102,30 @@ func (h *Host) destroy(m *machine) (err error) {
 		h.note(m.id, func(s *store.Sprite) { s.LastError = err.Error() })
 		return err
 	}
+	if err := h.loseWork(ctx, m.name); err != nil {
+		h.Logger.Error("noting what jobs have lost with their sprite", "sprite", m.name, "err", err)
+	}
 	return h.Store.Sprites.Delete(ctx, m.id)
+}
+
+// loseWork notes of the jobs whose results nobody has pulled that these are gone.
+func (h *Host) loseWork(ctx context.Context, name string) error {
+	jobs, err := h.Store.Jobs.List(ctx, store.JobFilter{Sprite: name})
+	if err != nil {
+		return err
+	}
+	for _, job := range jobs {
+		if !job.State.Terminal() || job.Bundle.Size == 0 || job.PulledAt != nil {
+			continue
+		}
+		err := h.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+			j.Bundle, j.WorkDeleted = sprites.Artifact{}, true
+			j.Error = "its work was deleted with its sprite"
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
