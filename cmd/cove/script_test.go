@@ -57,6 +57,12 @@ func TestScripts(t *testing.T) {
 		TestWork:            os.Geteuid() != 0, // an ordinary user can't remove what is its sprites' users'; who asked can
 		RequireExplicitExec: true,
 		Setup:               setupScript,
+		Condition: func(name string) (bool, error) {
+			if name != "root" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			return os.Geteuid() == 0, nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"server":  serverCommand,
 			"waitfor": waitForCommand,

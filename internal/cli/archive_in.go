@@ -11,6 +11,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/cove-dev/cove/internal/gitwork"
 )
 
 const (
@@ -35,12 +37,13 @@ func (memberError) ExitCode() int { return exitRejected }
 // unpacker takes an archive from a hostile source apart, into a folder that no
 // member leaves. It creates what it writes and never replaces anything.
 type unpacker struct {
-	root     *os.Root
-	progress *progress
-	buf      []byte
-	members  int
-	dirs     []dirMeta // whose mode and time are set at the end
-	links    []symlink // which are made at the end, so that nothing is written through one
+	root      *os.Root
+	progress  *progress
+	buf       []byte
+	members   int
+	dirs      []dirMeta // whose mode and time are set at the end
+	linkBytes int
+	links     []symlink // which are made at the end, so that nothing is written through one
 }
 
 type dirMeta struct {
@@ -48,6 +51,9 @@ type dirMeta struct {
 	mode fs.FileMode
 	time time.Time
 }
+
+// maxLinkBytes bounds what is remembered of links until the end.
+const maxLinkBytes = 16 << 20
 
 type symlink struct{ name, target string }
 
@@ -93,9 +99,16 @@ func memberName(h *tar.Header) (string, error) {
 		if part == ".." {
 			return "", memberError{name, `its name has ".."`}
 		}
+		if gitwork.IsDotGit(part) {
+			return "", memberError{name, gitsOwn}
+		}
 	}
 	return path.Clean(name), nil
 }
+
+// gitsOwn is why nothing from a sprite becomes part of git's own folder: git runs
+// what stands in there.
+const gitsOwn = "git would take it for its own, and run what it says; commits come home by cove pull, or as a file by git bundle"
 
 func (u *unpacker) member(h *tar.Header, content io.Reader) error {
 	name, err := memberName(h)
@@ -105,7 +118,7 @@ func (u *unpacker) member(h *tar.Header, content io.Reader) error {
 	if h.Mode&^0o1777 != 0 && h.Mode&0o6000 != 0 {
 		return memberError{h.Name, "it has the setuid or setgid bit"}
 	}
-	mode := fs.FileMode(h.Mode & 0o777)
+	mode := fs.FileMode(h.Mode & 0o755) // others than the owner never may write
 	if h.Typeflag != tar.TypeDir {
 		if name == "." {
 			return memberError{h.Name, "it stands for the folder itself, and is none"}
@@ -206,6 +219,14 @@ func (u *unpacker) symlink(name string, h *tar.Header) error {
 		return memberError{h.Name, "it is a link to nowhere"}
 	case path.IsAbs(target):
 		return memberError{h.Name, fmt.Sprintf("it is a link to the absolute path %q", target)}
+	}
+	for part := range strings.SplitSeq(target, "/") {
+		if gitwork.IsDotGit(part) {
+			return memberError{h.Name, "it is a link into git's own folder"}
+		}
+	}
+	if u.linkBytes += len(name) + len(target); u.linkBytes > maxLinkBytes {
+		return memberError{h.Name, fmt.Sprintf("the links before it have more than %d MiB of names", maxLinkBytes>>20)}
 	}
 	if leaves(path.Dir(name), target) {
 		return memberError{h.Name, fmt.Sprintf("it is a link out of the folder, to %q", target)}

@@ -278,7 +278,8 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 		a.printJSON(errorDocument{f.document()})
 		return f.exit
 	}
-	fmt.Fprintf(a.Err, "cove: %s\n", sanitize(f.message))
+	// What came from a sprite may have line ends, and must not look like a hint.
+	fmt.Fprintf(a.Err, "cove: %s\n", strings.ReplaceAll(sanitize(strings.TrimSpace(f.message)), "\n", "\n    | "))
 	for line := range strings.SplitSeq(f.hint, "\n") {
 		if line != "" {
 			fmt.Fprintf(a.Err, "  hint: %s\n", sanitize(line))

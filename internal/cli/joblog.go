@@ -173,7 +173,10 @@ func indented(text string) string {
 }
 
 func (p *logPrinter) output(e sprites.JobEvent) {
-	fmt.Fprint(p.w, sanitize(e.Text))
+	if !p.midLine {
+		fmt.Fprint(p.w, "| ") // so that it can't look like a line of cove's
+	}
+	fmt.Fprint(p.w, strings.ReplaceAll(sanitize(e.Text), "\n", "\n| "))
 	if p.midLine = e.Cut; !e.Cut {
 		fmt.Fprintln(p.w)
 	}

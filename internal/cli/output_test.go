@@ -56,7 +56,7 @@ func TestLogPrinter(t *testing.T) {
 		p.print(e)
 	}
 	got := b.String()
-	for _, want := range []string{"== running\n", "\none\n", "\nhalf line\n", "\nnever ends\n-- careful", "code 7", "== agent_failed", "step 2 failed"} {
+	for _, want := range []string{"== running\n", "\n| one\n", "\n| half line\n", "\n| never ends\n-- careful", "code 7", "== agent_failed", "step 2 failed"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}

@@ -191,7 +191,30 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refusal(w, http.StatusMethodNotAllowed, "no_tunnel", "a connector is no proxy", "send the request itself to http://"+name+"."+connectZone+"/")
 		return
 	}
+	if climbs(r.URL.Path) {
+		refusal(w, http.StatusBadRequest, "bad_path", "a path through a connector has no . and .. in it", "name what is meant")
+		return
+	}
 	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, target{name, c})))
+}
+
+// climbs reports whether a path, or what an upstream may make of it, has a part
+// that leads elsewhere: the connector is for what lies below its own URL. The path
+// has been unescaped once.
+func climbs(path string) bool {
+	for range 3 {
+		for part := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
+			if part, _, _ = strings.Cut(part, ";"); part == "." || part == ".." {
+				return true
+			}
+		}
+		again, err := url.PathUnescape(path)
+		if err != nil || again == path {
+			return false
+		}
+		path = again
+	}
+	return true // nobody escapes a path so often in good faith
 }
 
 // rewrite makes the upstream's request of the sandbox's. ReverseProxy has taken

@@ -178,7 +178,12 @@ func (s *session) kill(sig syscall.Signal, timeout time.Duration, emit func(spri
 		return
 	}
 	name := "SIG" + signalName(sig)
-	if err := s.signal(sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+	_, _ = s.group.procs() // without cgroups: look before parents die
+	err := s.signal(sig)
+	if errors.Is(err, syscall.ESRCH) {
+		err = s.signalRest(sig)
+	}
+	if err != nil {
 		emit(sprites.KillEvent{Type: "error", Message: err.Error()})
 	} else {
 		emit(sprites.KillEvent{Type: "signal", Message: "sent " + name, Signal: name, PID: proc.pid})
@@ -249,8 +254,13 @@ func (s *Server) postExec(w http.ResponseWriter, r *http.Request) error {
 	s.wg.Add(1)
 	defer s.wg.Done()
 	c := &postClient{w: w, rc: http.NewResponseController(w), done: make(chan struct{})}
-	_ = c.rc.EnableFullDuplex() // HTTP/2 has it always
 	w.Header().Set("Content-Type", "application/octet-stream")
+	if cmd.stdin {
+		// The command may end before its input has come, and the rest must not be
+		// taken for a request.
+		_ = c.rc.EnableFullDuplex() // HTTP/2 has it always
+		w.Header().Set("Connection", "close")
+	}
 	w.WriteHeader(http.StatusOK)
 	_ = c.rc.Flush() // who has gone is noticed below
 	sess.start(c)
@@ -264,14 +274,16 @@ func (s *Server) postExec(w http.ResponseWriter, r *http.Request) error {
 	}
 	sess.detach(c)
 	c.leave()
-	_ = c.rc.SetReadDeadline(time.Unix(1, 0)) // for input that nobody wants any more
-	input.Wait()
+	if cmd.stdin {
+		_ = c.rc.SetReadDeadline(time.Unix(1, 0)) // for input that nobody wants any more
+		input.Wait()
+	}
 	return nil
 }
 
-// feedBody streams a request's body to the command's input.
+// feedBody streams a request's body to the command's input, and its end, unless
+// it was cut: that is the caller's absence, not an end.
 func (s *session) feedBody(body io.Reader) {
-	defer s.closeInput()
 	bufp := chunks.Get().(*[chunk + 1]byte)
 	defer chunks.Put(bufp)
 	wanted := true
@@ -279,6 +291,9 @@ func (s *session) feedBody(body io.Reader) {
 		n, err := body.Read(bufp[:])
 		if n > 0 && wanted {
 			wanted = s.write(bufp[:n]) == nil
+		}
+		if errors.Is(err, io.EOF) {
+			s.closeInput()
 		}
 		if err != nil {
 			return

@@ -91,7 +91,7 @@ func inside(name, dir string) bool {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
 	}
-	if real, err := filepath.EvalSymlinks(path.Dir(name)); err == nil {
+	if real, err := filepath.EvalSymlinks(parent(name)); err == nil {
 		name = path.Join(real, path.Base(name))
 	}
 	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
@@ -148,7 +148,7 @@ func (t *treeCopy) folder(from, to string, st fs.FileInfo) error {
 		return err
 	}
 	for _, c := range children {
-		if err := t.copy(path.Join(from, c.Name()), path.Join(to, c.Name())); err != nil {
+		if err := t.copy(below(from, c.Name()), below(to, c.Name())); err != nil {
 			return err
 		}
 	}
@@ -176,11 +176,23 @@ func (t *treeCopy) file(from, to string, st fs.FileInfo) (err error) {
 		return err
 	}
 	defer src.Close()
-	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK, 0o600)
+	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dst.Close()) }()
+	old, err := dst.Stat()
+	if err != nil {
+		return err
+	}
+	if os.SameFile(old, st) { // by another name
+		return syscall.EINVAL
+	}
+	if old.Mode().IsRegular() {
+		if err := dst.Truncate(0); err != nil {
+			return err
+		}
+	}
 	block := blocks.Get().(*[256 << 10]byte)
 	defer blocks.Put(block)
 	n, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, block[:])
@@ -275,7 +287,7 @@ func each(name string, recursive bool, fn func(name string, link bool) error) er
 			return err
 		}
 		for _, c := range children {
-			if err := each(path.Join(name, c.Name()), true, fn); err != nil {
+			if err := each(below(name, c.Name()), true, fn); err != nil {
 				return err
 			}
 		}

@@ -88,9 +88,14 @@ func absolute(dir, name string) string {
 		name = dir + "/" + name
 	}
 	if strings.Contains(name, "..") {
-		return name
+		return strings.TrimRight(name, "/")
 	}
 	return path.Clean(name)
+}
+
+// below is the name of a file in a folder, whose own name stays as it is.
+func below(dir, name string) string {
+	return strings.TrimSuffix(dir, "/") + "/" + name
 }
 
 // need complains about a missing path.
@@ -287,7 +292,7 @@ func (w *walk) folder(dir string) error {
 		return err
 	}
 	for _, d := range children {
-		full := path.Join(dir, d.Name())
+		full := below(dir, d.Name())
 		st, err := d.Info()
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // gone meanwhile
@@ -318,7 +323,7 @@ func (w *walk) matches(full string) bool {
 	}
 	name := path.Base(full)
 	if strings.Contains(w.pattern, "/") {
-		name = strings.TrimPrefix(strings.TrimPrefix(full, path.Clean(w.root)), "/")
+		name = strings.TrimPrefix(strings.TrimPrefix(full, w.root), "/")
 	}
 	return doublestar.MatchUnvalidated(w.pattern, name)
 }

@@ -84,7 +84,7 @@ func (u *upload) begin() error {
 	if u.target, err = followLinks(u.call.Path); err != nil {
 		return err
 	}
-	dir := path.Dir(u.target)
+	dir := parent(u.target)
 	st, err := os.Stat(u.target)
 	switch {
 	case err == nil:
@@ -103,7 +103,7 @@ func (u *upload) begin() error {
 	default:
 		return err
 	}
-	u.temp = path.Join(dir, ".cove-"+rand.Text()+".tmp")
+	u.temp = dir + ".cove-" + rand.Text() + ".tmp"
 	u.file, err = os.OpenFile(u.temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	return err
 }
@@ -193,7 +193,8 @@ func followLinks(name string) (string, error) {
 	return "", syscall.ELOOP
 }
 
-// parent is a path's folder, without cleaning what is before it.
+// parent is a path's folder, with a slash at its end, without cleaning what is
+// before it.
 func parent(name string) string {
 	dir, _ := path.Split(name)
 	return dir

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -33,7 +32,7 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("read the boot configuration: %w", err)
 	}
-	if err := forgetStdin(); err != nil {
+	if err := forget(0); err != nil {
 		return fmt.Errorf("close the boot configuration: %w", err)
 	}
 	// Another thread waits for children, and blocks one processor for a moment
@@ -60,15 +59,18 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 		CgroupRoot:  "/sys/fs/cgroup",
 		ReapOrphans: true,
 	}
+	// What was written so far is in the host's log of this boot. From here on these
+	// would be files of the host's that root in the sandbox could fill and erase.
+	if err := forget(1, 2); err != nil {
+		return fmt.Errorf("close the boot log: %w", err)
+	}
 	return s.live(ctx, ln)
 }
 
 // live serves until the end.
 func (s *Server) live(ctx context.Context, ln net.Listener) error {
-	var unused newConns
 	web := &http.Server{
 		Handler:           s.Handler(),
-		ConnState:         unused.note,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          log.New(io.Discard, "", 0),
@@ -83,7 +85,6 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 	}
 	s.Stop(5 * time.Second)
 	killAll()
-	unused.close()
 	limit, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if down := web.Shutdown(limit); down != nil {
@@ -93,34 +94,6 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 		return nil
 	}
 	return fmt.Errorf("serve: %w", err)
-}
-
-// newConns are the connections that have carried nothing yet. A server keeps one
-// ready, and a Shutdown would wait for what comes on it.
-type newConns struct {
-	mu    sync.Mutex
-	conns map[net.Conn]bool
-}
-
-func (n *newConns) note(conn net.Conn, state http.ConnState) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if state != http.StateNew {
-		delete(n.conns, conn)
-		return
-	}
-	if n.conns == nil {
-		n.conns = map[net.Conn]bool{}
-	}
-	n.conns[conn] = true
-}
-
-func (n *newConns) close() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for conn := range n.conns {
-		_ = conn.Close()
-	}
 }
 
 // killAll ends processes that no session has started, such as those of a
@@ -152,15 +125,16 @@ func readConfig(r io.Reader) (boot.Config, error) {
 	return cfg, nil
 }
 
-// forgetStdin puts /dev/null in the place of the configuration, which holds the
-// token.
-func forgetStdin() error {
+// forget puts /dev/null in the place of open files.
+func forget(fds ...int) error {
 	null, err := syscall.Open(os.DevNull, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	if err := syscall.Dup3(null, 0, 0); err != nil {
-		return err
+	for _, fd := range fds {
+		if err := syscall.Dup3(null, fd, 0); err != nil {
+			return errors.Join(err, syscall.Close(null))
+		}
 	}
 	return syscall.Close(null)
 }

@@ -44,6 +44,9 @@ func (s *Server) getProxy(w http.ResponseWriter, r *http.Request) error {
 		return nil // answered
 	}
 	defer func() { _ = conn.CloseNow() }()
+	if raw.release() != nil {
+		return nil // it has gone
+	}
 	p := &proxy{conn: conn, raw: raw, done: make(chan struct{}), first: make(chan struct{}), ended: make(chan struct{})}
 	p.run(s.closing)
 	return nil

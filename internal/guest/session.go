@@ -174,6 +174,11 @@ func (s *session) linger() {
 	}
 	s.srv.forget(s)
 	close(s.gone)
+	// Someone who is not of the session may hold the other ends: pumps end all
+	// the same.
+	s.mu.Lock()
+	s.streams.close()
+	s.mu.Unlock()
 }
 
 // attach adds a client and returns what is kept of the output so far, which the
@@ -281,7 +286,8 @@ func (s *session) resize(cols, rows int) {
 	_ = pty.Setsize(in, now) // the terminal has just gone
 }
 
-// signal sends a signal to the main process's group, as a terminal would.
+// signal sends a signal to the main process's group, as a terminal would. KILL,
+// of which nobody can tell descendants, goes to every process of the session.
 func (s *session) signal(sig syscall.Signal) error {
 	s.mu.Lock()
 	proc := s.proc
@@ -294,7 +300,22 @@ func (s *session) signal(sig syscall.Signal) error {
 		return syscall.ESRCH
 	default:
 	}
+	if sig == syscall.SIGKILL {
+		return s.group.kill()
+	}
 	return syscall.Kill(-proc.pid, sig)
+}
+
+// signalRest sends a signal to what the main process has left behind.
+func (s *session) signalRest(sig syscall.Signal) error {
+	if sig == syscall.SIGKILL {
+		return s.group.kill()
+	}
+	pids, err := s.group.procs()
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, sig) // it has just ended
+	}
+	return err
 }
 
 func (s *session) timeout() {
@@ -362,14 +383,10 @@ func (s *session) terminate(ctx context.Context, grace time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-	pids, err := s.group.procs()
-	if err != nil {
+	if s.signalRest(syscall.SIGTERM) != nil {
 		return false
 	}
-	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGTERM) // it has just ended
-	}
-	err = s.awaitEmpty(time.Until(deadline), ctx.Err)
+	err := s.awaitEmpty(time.Until(deadline), ctx.Err)
 	s.nudge()
 	return err == nil
 }

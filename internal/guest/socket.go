@@ -98,6 +98,12 @@ func (c *heldConn) holdNext() {
 	c.mu.Unlock()
 }
 
+// release sends what is held, where the other side speaks first.
+func (c *heldConn) release() error {
+	_, err := c.Write(nil)
+	return err
+}
+
 // pingFrame is a ping without payload. The library's own Ping gives the
 // connection up when it can't write for a while, as to a client that is paused.
 var pingFrame = []byte{0x89, 0}

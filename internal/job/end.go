@@ -16,7 +16,7 @@ var stateOf = map[string]sprites.JobState{
 	agents.Lost:      sprites.JobLost,
 }
 
-const replayPage = 1000
+const replayPage = 16 // events, which may be large
 
 // ended finishes a job whose log is in the store with its end: a server may have
 // died between the two.

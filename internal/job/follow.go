@@ -19,8 +19,10 @@ import (
 const exitDead = 4 // no supervisor is at work, and the log has no end
 
 const (
-	maxEvent   = 4 << 20 // of one line of the log
+	maxEvent   = 2 << 20   // of one line of the log; a supervisor writes half as much at most
+	maxLog     = 256 << 20 // of all that is copied of one log
 	eventBatch = 256
+	maxBatch   = 4 << 20 // bytes of a batch
 	maxBackoff = 10 * time.Second
 
 	// tries is how often in a row a log may turn out to be unreadable, or a lost
@@ -54,6 +56,7 @@ type follower struct {
 	manager *Manager
 	id      string
 	failed  int // tries in a row that were the job's own fault
+	copied  int // bytes of the log, by this server
 }
 
 func (f *follower) run(ctx context.Context) {
@@ -144,8 +147,13 @@ func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said
 func (f *follower) store(ctx context.Context, r io.Reader, last int64) error {
 	br := bufio.NewReaderSize(r, 256<<10)
 	var batch []sprites.JobEvent
+	size := 0
 	for {
 		line, err := readLine(br)
+		size += len(line)
+		if f.copied += len(line); f.copied > maxLog {
+			err = fmt.Errorf("%w: it is longer than %d MiB", errBadLog, maxLog>>20)
+		}
 		if err == nil {
 			var ev sprites.JobEvent
 			if ev, err = decode(line, last+1); err == nil {
@@ -153,11 +161,11 @@ func (f *follower) store(ctx context.Context, r io.Reader, last int64) error {
 				batch = append(batch, ev)
 			}
 		}
-		if len(batch) > 0 && (err != nil || len(batch) == eventBatch || br.Buffered() == 0 || batch[len(batch)-1].Type == "end") {
+		if len(batch) > 0 && (err != nil || len(batch) == eventBatch || size > maxBatch || br.Buffered() == 0 || batch[len(batch)-1].Type == "end") {
 			if err := f.manager.take(ctx, f.id, batch); err != nil {
 				return err
 			}
-			batch = batch[:0]
+			batch, size = batch[:0], 0
 		}
 		if errors.Is(err, io.EOF) {
 			return nil

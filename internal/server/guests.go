@@ -47,9 +47,8 @@ func (p *guestPool) get(sb sprite.Sandbox) *guest {
 	if g := p.guests[sb]; g != nil {
 		return g
 	}
-	ready := &spare{dial: func(ctx context.Context) (net.Conn, error) { return sb.Dial(ctx, guestPort) }}
 	g := &guest{sandbox: sb, transport: &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return ready.take(ctx) },
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, guestPort) },
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    8,
 		IdleConnTimeout:        guestIdle,
@@ -58,7 +57,6 @@ func (p *guestPool) get(sb sprite.Sandbox) *guest {
 		WriteBufferSize:        guestBuffer,
 	}}
 	if p.closed { // unpooled: the server is about to end
-		ready.close()
 		return g
 	}
 	if p.guests == nil {
@@ -75,7 +73,6 @@ func (p *guestPool) get(sb sprite.Sandbox) *guest {
 		delete(p.guests, sb)
 		p.mu.Unlock()
 		g.transport.CloseIdleConnections()
-		ready.close()
 	})
 	return g
 }

@@ -17,7 +17,7 @@ const (
 	maxPlan       = 8 << 20 // of a job request, in which the whole plan stands
 	maxJobs       = 1000    // in a list
 	maxWait       = time.Minute
-	eventPage     = 256
+	eventPage     = 16               // events, which may be large
 	eventInterval = 20 * time.Second // of blank lines on a quiet stream of events
 )
 

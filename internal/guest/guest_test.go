@@ -1,0 +1,476 @@
+package guest_test
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// machine is a guest in this process, whose commands run on the host in dir.
+type machine struct {
+	*sprites.Sprite
+	t               *testing.T
+	url, token, dir string
+	uid             int
+}
+
+func start(t *testing.T, s *guest.Server) *machine {
+	t.Helper()
+	m := &machine{t: t, dir: t.TempDir(), token: "secret", uid: os.Getuid()}
+	if s.User == "" {
+		s.User = strconv.Itoa(m.uid)
+	}
+	s.Token, s.Workdir = m.token, m.dir
+	web := httptest.NewServer(s.Handler())
+	m.url = web.URL
+	m.Sprite = (&sprites.Client{URL: web.URL, Token: m.token}).Self()
+	t.Cleanup(func() {
+		s.Stop(0)
+		web.CloseClientConnections()
+		web.Close()
+		m.must(s.Close())
+	})
+	return m
+}
+
+func (m *machine) must(errs ...error) {
+	m.t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func same[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%.500s: got %.500q, want %.500q", what, fmt.Sprint(got), fmt.Sprint(want))
+	}
+}
+
+func is(t *testing.T, what string, err, target error) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("%s: got %v, want %v", what, err, target)
+	}
+}
+
+func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
+
+// shell prepares a shell script that goes on without a client for as long as it likes.
+func (m *machine) shell(ctx context.Context, script string) *sprites.Cmd {
+	cmd := m.CommandContext(ctx, "sh", "-c", script)
+	cmd.MaxRunAfterDisconnect = new(time.Duration)
+	return cmd
+}
+
+// startUntil starts cmd and returns when its output has begun with want.
+func (m *machine) startUntil(cmd *sprites.Cmd, want string) io.Reader {
+	m.t.Helper()
+	out, err := cmd.StdoutPipe()
+	m.must(err, cmd.Start())
+	m.expect(out, want)
+	return out
+}
+
+func (m *machine) expect(r io.Reader, want string) {
+	m.t.Helper()
+	got := make([]byte, len(want))
+	_, err := io.ReadFull(r, got)
+	m.must(err)
+	same(m.t, "output", string(got), want)
+}
+
+func (m *machine) until(r *bufio.Reader, want string) {
+	for line, err := "", error(nil); line != want; m.must(err) {
+		line, err = r.ReadString('\n')
+	}
+}
+
+func (m *machine) write(w io.Writer, text string) {
+	m.t.Helper()
+	_, err := io.WriteString(w, text)
+	m.must(err)
+}
+
+// call makes a request of its own, checks the answer's status and returns the body.
+func (m *machine) call(method, target, body string, want int) string {
+	m.t.Helper()
+	req, err := http.NewRequestWithContext(m.t.Context(), method, m.url+target, strings.NewReader(body))
+	m.must(err)
+	req.Header.Set("Authorization", "Bearer "+m.token)
+	resp, err := http.DefaultClient.Do(req)
+	m.must(err)
+	answer, err := io.ReadAll(resp.Body)
+	m.must(err, resp.Body.Close())
+	same(m.t, method+" "+target+" "+body+": "+string(answer), resp.StatusCode, want)
+	return string(answer)
+}
+
+// dial connects to the guest, for what no HTTP client would send.
+func (m *machine) dial() *net.TCPConn {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(m.url, "http://"))
+	m.must(err, conn.SetDeadline(time.Now().Add(patience)))
+	m.t.Cleanup(func() { _ = conn.Close() })
+	return conn.(*net.TCPConn)
+}
+
+// fifo makes a FIFO in the guest's folder and opens this end of it.
+func (m *machine) fifo(name string, flag int) *os.File {
+	m.must(syscall.Mkfifo(m.path(name), 0o600))
+	f, err := os.OpenFile(m.path(name), flag|syscall.O_NONBLOCK, 0)
+	m.must(err, f.SetDeadline(time.Now().Add(patience)))
+	m.t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// await waits until no process has the other end of f open.
+func (m *machine) await(f *os.File) {
+	m.t.Helper()
+	_, err := io.Copy(io.Discard, f)
+	m.must(err)
+}
+
+func exit(t *testing.T, err error, code int, reason string) {
+	t.Helper()
+	e, ok := errors.AsType[*sprites.ExitError](err)
+	if code == 0 && err != nil || code != 0 && (!ok || e.Code != code || e.Reason != reason) {
+		t.Errorf("got %v, want code %d, reason %q", err, code, reason)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	m := start(t, &guest.Server{})
+	m.tree("bare=echo $0 $1 >&2; exit 9", "locked=")
+	m.must(os.Chmod(m.path("bare"), 0o755))
+	for _, test := range []struct {
+		args           []string
+		code           int
+		reason, stderr string
+	}{
+		{[]string{"true"}, 0, "", ""},
+		{[]string{"sh", "-c", "echo no >&2; exit 42"}, 42, "", "no\n"},
+		{[]string{"sh", "-c", "exit 255"}, 255, "", ""},
+		{[]string{"sh", "-c", "exit 143"}, 143, "", ""}, // which no signal was
+		{[]string{"sh", "-c", "kill -TERM $$"}, 143, "signal:TERM", ""},
+		{[]string{"sh", "-c", "kill -KILL $$"}, 137, "signal:KILL", ""},
+		{[]string{"no-such-program"}, 127, "", "cove: no-such-program: command not found\n"},
+		{[]string{"./nowhere"}, 127, "", "cove: ./nowhere: no such file or directory\n"},
+		{[]string{"./locked"}, 126, "", "cove: ./locked: permission denied\n"},
+		{[]string{"./bare", "arg"}, 9, "", m.path("bare") + " arg\n"},
+	} {
+		var stderr strings.Builder
+		cmd := m.Command(test.args[0], test.args[1:]...)
+		cmd.Stderr = &stderr
+		exit(t, cmd.Run(), test.code, test.reason)
+		same(t, fmt.Sprint(test.args), stderr.String(), test.stderr)
+	}
+	cmd := m.Command("sh", "-c", `echo "$A $B $C"; pwd; cat`) // whose input is empty
+	cmd.Env, cmd.Dir = []string{"A=x y", "B=", "C=a=b", "A=z&"}, "/"
+	out, err := cmd.Output()
+	exit(t, err, 0, "")
+	same(t, "output", string(out), "z&  a=b\n/\n")
+	for _, bad := range []string{"", "cmd=a%00b", "cmd=true&dir=%00", "cmd=true&env=A%00=b", "cmd=true&user=nobody-such", "cmd=true&timeout=-1s", "cmd=true&tty=true"} {
+		m.call("POST", "/v1/exec?"+bad, "", http.StatusBadRequest)
+	}
+}
+
+func noise(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b) // never fails
+	return string(b)
+}
+
+func TestStreams(t *testing.T) {
+	m := start(t, &guest.Server{})
+	data := noise(6<<20 + 123)
+	cmd := m.Command("sh", "-c", "cat >in; cat in & cat in >&2; wait")
+	var stdout, stderr strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(data), &stdout, &stderr
+	exit(t, cmd.Run(), 0, "")
+	same(t, "output", stdout.String(), data)
+	same(t, "error output", stderr.String(), data)
+
+	cmd = m.Command("sh", "-c", "read a; echo got $a; cat; echo end")
+	stdin, _ := cmd.StdinPipe()
+	out := m.startUntil(cmd, "")
+	m.write(stdin, "one\n")
+	m.expect(out, "got one\n")
+	m.write(stdin, "rest")
+	m.expect(out, "rest")
+	m.must(stdin.Close())
+	m.expect(out, "end\n")
+	exit(t, cmd.Wait(), 0, "")
+	// A command that reads nothing does not hold up its end.
+	cmd = m.Command("sh", "-c", "exec <&-; exit 3")
+	cmd.Stdin = strings.NewReader(data)
+	exit(t, cmd.Run(), 3, "")
+}
+
+// post sends a POST of a command with input of n bytes, of which it sends some.
+func (m *machine) post(conn io.Writer, query url.Values, n int, input string) {
+	m.write(conn, fmt.Sprintf("POST /v1/exec?%s HTTP/1.1\r\nHost: x\r\nAuthorization: bearer secret\r\nContent-Length: %d\r\n\r\n%s", query.Encode(), n, input))
+}
+
+// frames reads an answer in chunks, each of which must be a frame, and returns
+// what the streams had; the last is the exit code.
+func (m *machine) frames(r *bufio.Reader) (out [4]string) {
+	m.until(r, "\r\n")
+	for {
+		var n int
+		_, err := fmt.Fscanf(r, "%x\r\n", &n)
+		frame := make([]byte, n+2)
+		_, err2 := io.ReadFull(r, frame)
+		m.must(err, err2)
+		if n == 0 {
+			return out
+		}
+		if n < 2 || n > 4000 || frame[0] > 3 || out[3] != "" {
+			m.t.Fatalf("a frame %q", frame[:n])
+		}
+		out[frame[0]] += string(frame[1:n])
+	}
+}
+
+func TestPost(t *testing.T) {
+	m := start(t, &guest.Server{})
+	data, conn := noise(2<<20), m.dial()
+	m.post(conn, url.Values{"cmd": {"sh", "-c", "head -c 30000; cat | wc -c >&2; exit 5"}, "stdin": {"true"}}, len(data), data)
+	same(t, "answer", m.frames(bufio.NewReader(conn)), [4]string{"", data[:30000], fmt.Sprintln(len(data) - 30000), "\x05"})
+	// A command that has no input, on a connection that goes on.
+	conn = m.dial()
+	r := bufio.NewReader(conn)
+	for range 20 {
+		m.post(conn, url.Values{"cmd": {"cat"}}, 4, "lost")
+		same(t, "answer", m.frames(r), [4]string{3: "\x00"})
+	}
+	// One that does not read it: what comes late is not taken for a request.
+	conn = m.dial()
+	r = bufio.NewReader(conn)
+	m.post(conn, url.Values{"cmd": {"true"}, "stdin": {"true"}}, 1000, "")
+	same(t, "answer", m.frames(r), [4]string{3: "\x00"})
+	_, _ = io.WriteString(conn, "GET /v1/health HTTP/1.1\r\nHost: guest\r\n\r\n") // it may be closed already
+	answer, _ := io.ReadAll(r)
+	same(t, "answer to the rest of the input", string(answer), "")
+	// One whose input is cut, which is no end.
+	conn, life := m.dial(), m.fifo("life", os.O_RDONLY)
+	m.post(conn, url.Values{
+		"cmd": {"sh", "-c", "exec 9>life; echo up; cat >part; mv part whole"}, "stdin": {"true"},
+		"max_run_after_disconnect": {"100ms"}, "grace": {"0s"},
+	}, 100, "only some")
+	m.until(bufio.NewReader(conn), "\x01up\n")
+	m.must(conn.Close())
+	m.await(life)
+	_, err := os.Stat(m.path("whole"))
+	is(t, "cut input as a whole one", err, fs.ErrNotExist)
+}
+
+func TestToken(t *testing.T) {
+	m := start(t, &guest.Server{})
+	for target, want := range map[string]int{"/v1/health": 200, "/v1/nowhere": 404, "/v1/stop": 405, "/v1/proxy": 426} {
+		m.call("GET", target, "", want)
+	}
+	for _, m.token = range []string{"", "secre", "secrets", "wrong"} {
+		for _, target := range []string{"GET /v1/health", "POST /v1/exec?cmd=true", "GET /v1/exec", "PUT /v1/fs/write?path=x", "POST /v1/stop", "GET /nowhere"} {
+			method, path, _ := strings.Cut(target, " ")
+			m.call(method, path, "", http.StatusUnauthorized)
+		}
+		stranger := (&sprites.Client{URL: m.url, Token: m.token}).Self()
+		_, err := stranger.Dial(t.Context(), "", 1)
+		is(t, "proxy", err, sprites.ErrUnauthorized)
+		is(t, "exec", stranger.Command("true").Run(), sprites.ErrUnauthorized)
+	}
+}
+
+// family is a script that starts descendants of all kinds, each of which has life
+// open, ignores TERM and HUP, and prints a dot.
+type family struct {
+	script, dots string
+	life         *os.File
+}
+
+// followers runs a test with both ways to follow a session's processes: through
+// /proc, and in cgroups where this machine lets the test make some.
+func followers(t *testing.T, test func(t *testing.T, m *machine, f family)) {
+	for _, mount := range []string{"", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		root, f := "", family{dots: "...", script: `exec 9>life; trap "" TERM HUP
+			wait='printf .; exec sleep 60'
+			sh -c "$wait" &
+			setsid sh -c "$wait" &
+			sh -c 'setsid sh -c "$1" & wait' sh "$wait" &` + "\n"}
+		if mount != "" { // which alone finds who left the process tree before anyone looked
+			f.script, f.dots = f.script+"(setsid sh -c \"$wait\" &)\n", "...."
+			root = filepath.Join(mount, fmt.Sprintf("cove-guest-test-%d", os.Getpid()))
+			if _, err := os.Stat(filepath.Join(mount, "cgroup.procs")); err != nil || os.Mkdir(root, 0o755) != nil {
+				continue
+			}
+			t.Cleanup(func() { is(t, "remove the cgroup", os.Remove(root), nil) })
+		}
+		t.Run("in "+mount, func(t *testing.T) {
+			m := start(t, &guest.Server{CgroupRoot: root})
+			f.life = m.fifo("life", os.O_RDONLY)
+			test(t, m, f)
+		})
+	}
+}
+
+func TestEnds(t *testing.T) {
+	followers(t, func(t *testing.T, m *machine, f family) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cmd := m.shell(ctx, f.script+"wait")
+		m.startUntil(cmd, f.dots)
+		cancel()
+		same(t, "end", cmd.Wait(), context.Canceled) // itself: the end is confirmed
+		m.await(f.life)
+		cmd = m.shell(t.Context(), f.script+"while :; do wait; done")
+		cmd.Timeout, cmd.Grace = 1500*time.Millisecond, 50*time.Millisecond
+		m.startUntil(cmd, f.dots)
+		exit(t, cmd.Wait(), 124, "timeout")
+		m.await(f.life)
+	})
+}
+
+// kill returns the events of a session's kill, in short, and the exit code.
+func (m *machine) kill(id, query, body string) (events string) {
+	answer, code := m.call("POST", "/v1/exec/"+id+"/kill?"+query, body, http.StatusOK), -1
+	for line := range strings.Lines(answer) {
+		var e sprites.KillEvent
+		m.must(json.Unmarshal([]byte(line), &e))
+		if e.ExitCode != nil {
+			code = *e.ExitCode
+		}
+		events += cmp.Or(e.Signal, e.Type) + " "
+	}
+	return events + strconv.Itoa(code)
+}
+
+func TestKillEvents(t *testing.T) {
+	followers(t, func(t *testing.T, m *machine, f family) {
+		mild := "exec 9>life; trap 'exit 6' USR1; printf .; while :; do sleep 0.01; done"
+		for _, test := range []struct{ script, dots, query, body, want, reason string }{
+			{mild, ".", "", "", "SIGTERM exited complete 143 143", "signal:TERM"},
+			{mild, ".", "signal=usr1&timeout=9s", `{"signal":"KILL"}`, "SIGUSR1 exited complete 6 6", ""},
+			{mild, ".", "", `{"signal":"SIGUSR1","timeout":"9s"}`, "SIGUSR1 exited complete 6 6", ""},
+			{mild, ".", "signal=10&timeout=0s", "", "SIGUSR1 complete -1 6", ""},
+			{f.script + "while :; do wait; done", f.dots, "timeout=100ms", "", "SIGTERM timeout killed complete 137 137", "signal:KILL"},
+			{f.script + "trap - TERM; printf .; while :; do sleep 0.01; done", f.dots + ".", "timeout=500ms", "", "SIGTERM exited killed complete 143 143", "signal:TERM"},
+			{f.script + "wait", f.dots, "signal=KILL", "", "SIGKILL exited complete 137 137", "signal:KILL"},
+			{f.script + "wait", f.dots, "signal=KILL&timeout=0s", "", "SIGKILL complete -1 137", "signal:KILL"},
+		} {
+			cmd := m.shell(t.Context(), test.script)
+			m.startUntil(cmd, test.dots)
+			events := m.kill(cmd.SessionID(), test.query, test.body)
+			e, _ := errors.AsType[*sprites.ExitError](cmd.Wait())
+			same(t, "events and end of "+test.query+test.body, fmt.Sprint(events, " ", e.Code, e.Reason), test.want+test.reason)
+			m.await(f.life)
+		}
+	})
+}
+
+func TestBackground(t *testing.T) {
+	followers(t, func(t *testing.T, m *machine, f family) {
+		ask, answer := m.fifo("ask", os.O_RDWR), m.fifo("answer", os.O_RDWR)
+		for query, want := range map[string]string{"timeout=0s": "SIGTERM complete -1", "": "SIGTERM exited complete 7", "signal=9&timeout=0s": "SIGKILL complete -1"} {
+			// Its output has no reader any more, of which it neither dies nor blocks.
+			cmd := m.shell(t.Context(), `exec 9>life; (while read x <ask; do head -c 300000 /dev/zero; echo "$x" >answer; done) & exit 7`)
+			exit(t, cmd.Run(), 7, "")
+			same(t, "sessions", m.call("GET", "/v1/exec", "", http.StatusOK), `{"count":0,"sessions":[]}`+"\n")
+			m.write(ask, "there?\n")
+			m.expect(answer, "there?\n")
+			same(t, "events of "+query, m.kill(cmd.SessionID(), query, ""), want)
+			m.await(f.life)
+		}
+	})
+}
+
+func TestSessions(t *testing.T) {
+	m := start(t, &guest.Server{MaxSessions: 1})
+	cmd := m.shell(t.Context(), `printf out; printf err >&2; read a; printf "$a"; read b; printf "$b"; exit 3`)
+	_, _ = cmd.StdinPipe() // which stays open
+	first := m.startUntil(cmd, "out")
+	list, err := m.Sessions(t.Context())
+	m.must(err)
+	same(t, "sessions listed", len(list), 1)
+	id := cmd.SessionID()
+	if s := list[0]; s.ID != id || !strings.HasPrefix(s.Command, "sh -c printf out;") || s.Workdir != m.dir || s.TTY || !s.IsActive || time.Since(s.Created) > time.Minute {
+		t.Errorf("got %+v", s)
+	}
+	m.call("GET", "/v1/exec/"+id, "", http.StatusOK)
+	is(t, "one too many", m.Command("true").Run(), sprites.ErrLimited)
+	// A second client gets what was, then what comes, and may type.
+	var stderr strings.Builder
+	second := m.Attach(t.Context(), id)
+	second.Stderr = &stderr
+	input, _ := second.StdinPipe()
+	out := m.startUntil(second, "out")
+	m.write(input, "one\n")
+	m.expect(out, "one")
+	m.expect(first, "one")
+	m.must(cmd.Detach())
+	m.write(input, "two\n")
+	m.expect(out, "two")
+	exit(t, second.Wait(), 3, "")
+	same(t, "stderr", stderr.String(), "err")
+}
+
+func TestUnknownSessions(t *testing.T) {
+	m := start(t, &guest.Server{})
+	_, err := m.Kill(t.Context(), "12345", "", 0)
+	is(t, "kill", err, sprites.ErrNotFound)
+	is(t, "attach", m.Attach(t.Context(), "12345").Run(), sprites.ErrNotFound)
+	m.call("GET", "/v1/exec/12345", "", http.StatusNotFound)
+	cmd := m.shell(t.Context(), "printf .; exec sleep 60")
+	m.startUntil(cmd, ".")
+	id := cmd.SessionID()
+	for _, bad := range []string{"signal=NOPE", "signal=0", "signal=65", "signal=-9", "timeout=x", "timeout=-1s"} {
+		m.call("POST", "/v1/exec/"+id+"/kill?"+bad, "", http.StatusBadRequest)
+	}
+	m.must(cmd.Signal(os.Interrupt))
+	exit(t, cmd.Wait(), 130, "signal:INT")
+	for err = nil; err == nil; { // it is gone just after its exit
+		_, err = m.Kill(t.Context(), id, "", 0)
+	}
+	is(t, "kill of one that ended", err, sprites.ErrGone)
+	is(t, "attach to one that ended", m.Attach(t.Context(), id).Run(), sprites.ErrNotFound)
+}
+
+func TestTerminal(t *testing.T) {
+	m := start(t, &guest.Server{})
+	cmd := m.Command("sh", "-c", `stty -echo; stty size; test -t 0 && test -t 1 && test -t 2 && echo $TERM; read x; stty size; echo "$x" >&2; exec cat`)
+	cmd.TTY = &sprites.Terminal{Rows: 31, Cols: 101}
+	stdin, _ := cmd.StdinPipe()
+	out := m.startUntil(cmd, "31 101\r\nxterm-256color\r\n")
+	m.must(cmd.Resize(50, 132))
+	m.write(stdin, "typed\n")
+	m.expect(out, "50 132\r\ntyped\r\n")
+	m.write(stdin, "\x03") // Ctrl-C
+	exit(t, cmd.Wait(), 130, "signal:INT")
+	cmd = m.Command("sh", "-c", "stty -echo; stty size; cat; exit 2") // Ctrl-D ends it
+	cmd.TTY = &sprites.Terminal{}
+	stdin, _ = cmd.StdinPipe()
+	m.startUntil(cmd, "24 80\r\n")
+	m.must(stdin.Close())
+	exit(t, cmd.Wait(), 2, "")
+}
