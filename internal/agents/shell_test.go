@@ -91,7 +91,7 @@ func (w *workshop) run(plan string) ran {
 	defer r.Close()
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(w.t.Context(), work.Argv[0], work.Argv[1:]...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = w.repo, append(w.env, work.Env...), &stdout, &stderr, []*os.File{events}
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = w.repo, slices.Concat(w.env, work.Env), &stdout, &stderr, []*os.File{events}
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}

@@ -163,12 +163,12 @@ func checkName(name string) error {
 	return nil
 }
 
-// isDotFile reports whether a file system would take name for "."+want: by case,
-// by characters that HFS+ ignores, by what NTFS drops from the end, or by the
-// short name that NTFS gives (short is what that begins with).
 // IsDotGit reports whether some file system takes a file's name for .git.
 func IsDotGit(name string) bool { return isDotFile(name, "git", "git") }
 
+// isDotFile reports whether a file system would take name for "."+want: by case,
+// by characters that HFS+ ignores, by what NTFS drops from the end, or by the
+// short name that NTFS gives (short is what that begins with).
 func isDotFile(name, want, short string) bool {
 	name = strings.Map(func(r rune) rune {
 		if ignoredByHFS(r) {
