@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
@@ -20,6 +21,10 @@ const (
 	tokenFile = "token"
 )
 
+// lockPatience is for a server that has just been killed: its lock is free once
+// the kernel is done with it.
+const lockPatience = time.Second
+
 // Lock makes this process the only server of the data folder, which is made if
 // there is none, until the lock is closed. The error names the server that has it.
 func Lock(dir string) (io.Closer, error) {
@@ -27,6 +32,10 @@ func Lock(dir string) (io.Closer, error) {
 		return nil, fmt.Errorf("make the data folder: %w", err)
 	}
 	lock, err := store.Lock(dir)
+	for deadline := time.Now().Add(lockPatience); errors.Is(err, store.ErrLocked) && time.Now().Before(deadline); {
+		<-time.After(lockPatience / 20)
+		lock, err = store.Lock(dir)
+	}
 	if errors.Is(err, store.ErrLocked) {
 		var info sprites.ServerInfo
 		text, _ := os.ReadFile(filepath.Join(dir, infoFile))
