@@ -83,21 +83,21 @@ func (c *cgroups) close() error {
 	return nil
 }
 
-// make makes the group of a session. Its file is for the fork, and closed by the
-// caller.
-func (c *cgroups) make(id string) (*group, *os.File, error) {
+// make makes the group of a session, and opens it for the fork: the descriptor is
+// the caller's to close, and -1 where there are no groups.
+func (c *cgroups) make(id string) (*group, int, error) {
 	if c.dir == "" {
-		return &group{}, nil, nil
+		return &group{}, -1, nil
 	}
 	g := &group{dir: filepath.Join(c.dir, id)}
 	if err := syscall.Mkdir(g.dir, 0o755); err != nil {
-		return nil, nil, fmt.Errorf("make cgroup: %w", err)
+		return nil, -1, fmt.Errorf("make cgroup: %w", err)
 	}
 	fd, err := syscall.Open(g.dir, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("open cgroup: %w", err), syscall.Rmdir(g.dir))
+		return nil, -1, errors.Join(fmt.Errorf("open cgroup: %w", err), syscall.Rmdir(g.dir))
 	}
-	return g, os.NewFile(uintptr(fd), g.dir), nil
+	return g, fd, nil
 }
 
 // group is the processes of one session.

@@ -23,6 +23,9 @@ import (
 	"github.com/cove-dev/cove/internal/boot"
 )
 
+// minProcessors is how many goroutines run at once, at least.
+const minProcessors = 3
+
 // Init is the life of a sandbox's first process: it prepares the sandbox as the
 // boot configuration on stdin says, serves the API, and returns when it has been
 // asked to stop and nothing runs any more. ctx ending (SIGTERM) asks for that,
@@ -35,11 +38,10 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 	if err := forget(0); err != nil {
 		return fmt.Errorf("close the boot configuration: %w", err)
 	}
-	// Another thread waits for children, and blocks one processor for a moment
-	// each time: see reaper.
-	if runtime.GOMAXPROCS(0) < 2 {
-		runtime.GOMAXPROCS(2)
-	}
+	// A fork takes a processor from the runtime until the child's exec, and the
+	// thread that waits for children takes one for a moment each time: with less,
+	// commands that start at the same time hold up everything else.
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), minProcessors))
 	if err := leaveSignals(); err != nil {
 		return fmt.Errorf("leave the signals to their defaults: %w", err)
 	}

@@ -64,21 +64,21 @@ func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return u.conn, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(u.conn, u.size)), nil
 }
 
-// heldConn is a connection that can keep a write back to send it together with
+// heldConn is a connection that can keep writes back to send them together with
 // the next. Every write is a whole WebSocket frame.
 type heldConn struct {
 	net.Conn
 
 	mu   sync.Mutex
 	held []byte
-	hold bool // the next write
+	hold int // how many of the next writes
 }
 
 func (c *heldConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.hold {
-		c.hold = false
+	if c.hold > 0 {
+		c.hold--
 		c.held = append(c.held, p...)
 		return len(p), nil
 	}
@@ -91,10 +91,10 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return max(0, n-(len(all)-len(p))), err
 }
 
-// holdNext keeps the next write back until the one after it.
-func (c *heldConn) holdNext() {
+// holdNext keeps the next n writes back until the one after them.
+func (c *heldConn) holdNext(n int) {
 	c.mu.Lock()
-	c.hold = true
+	c.hold = n
 	c.mu.Unlock()
 }
 

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 )
 
 // startError is a command that could not be started, and its exit code.
@@ -23,8 +24,8 @@ func (e *startError) Unwrap() error { return e.err }
 // out is its master, which is in, too, and there is no err.
 type streams struct {
 	in, out, err *os.File
-	child        []*os.File // the command's ends, to close after the fork
-	shared       *os.File   // /dev/null for in, not to be closed
+	child        []int    // the command's ends, to close after the fork
+	shared       *os.File // /dev/null for in, not to be closed
 }
 
 func (st *streams) close() {
@@ -37,8 +38,8 @@ func (st *streams) close() {
 }
 
 func (st *streams) closeChild() {
-	for _, f := range st.child {
-		_ = f.Close()
+	for _, fd := range st.child {
+		_ = syscall.Close(fd)
 	}
 	st.child = nil
 }
@@ -46,14 +47,16 @@ func (st *streams) closeChild() {
 // files are the command's descriptors 0, 1 and 2.
 func (st *streams) files() []uintptr {
 	if len(st.child) == 1 { // terminal
-		fd := st.child[0].Fd()
+		fd := uintptr(st.child[0])
 		return []uintptr{fd, fd, fd}
 	}
-	in := st.shared
-	if in == nil {
-		in = st.child[2]
+	var in uintptr
+	if st.shared != nil {
+		in = st.shared.Fd()
+	} else {
+		in = uintptr(st.child[2])
 	}
-	return []uintptr{in.Fd(), st.child[0].Fd(), st.child[1].Fd()}
+	return []uintptr{in, uintptr(st.child[0]), uintptr(st.child[1])}
 }
 
 func (s *Server) openStreams(c *command) (*streams, error) {
@@ -88,15 +91,16 @@ func (s *Server) openStreams(c *command) (*streams, error) {
 
 // pipe makes a pipe of which end ours (0 to read, 1 to write) does not block, and
 // the other does, as programs expect. os.Pipe would hand both to the poller.
-func pipe(ours int) (our, other *os.File, err error) {
+func pipe(ours int) (our *os.File, other int, err error) {
 	var fds [2]int
-	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC); err != nil {
-		return nil, nil, fmt.Errorf("make a pipe: %w", err)
+	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
+		return nil, -1, fmt.Errorf("make a pipe: %w", err)
 	}
-	if err := syscall.SetNonblock(fds[ours], true); err != nil {
-		return nil, nil, errors.Join(err, syscall.Close(fds[0]), syscall.Close(fds[1]))
+	other = fds[1-ours]
+	if _, err := unix.FcntlInt(uintptr(other), unix.F_SETFL, 0); err != nil {
+		return nil, -1, errors.Join(err, syscall.Close(fds[0]), syscall.Close(fds[1]))
 	}
-	return os.NewFile(uintptr(fds[ours]), "pipe"), os.NewFile(uintptr(fds[1-ours]), "pipe"), nil
+	return os.NewFile(uintptr(fds[ours]), "pipe"), other, nil
 }
 
 // openTerminal makes a terminal of the asked size that belongs to the user.
@@ -105,7 +109,12 @@ func openTerminal(c *command) (*streams, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a terminal: %w", err)
 	}
-	st := &streams{in: master, out: master, child: []*os.File{slave}}
+	defer func() { _ = slave.Close() }()
+	fd, err := unix.FcntlInt(slave.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make a terminal: %w", err), master.Close())
+	}
+	st := &streams{in: master, out: master, child: []int{fd}}
 	if err := pty.Setsize(master, &pty.Winsize{Rows: c.rows, Cols: c.cols}); err != nil {
 		st.close()
 		return nil, fmt.Errorf("set the terminal's size: %w", err)
@@ -139,8 +148,8 @@ func (s *Server) start(c *command, id string) (*process, *group, *streams, error
 		Files: st.files(),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: c.tty, Credential: credential(c.user)},
 	}
-	if dir != nil {
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
+	if dir >= 0 {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, dir
 	}
 	p, err := s.reaper.start(func() (int, error) {
 		pid, err := syscall.ForkExec(path, c.argv, attr)
@@ -150,8 +159,8 @@ func (s *Server) start(c *command, id string) (*process, *group, *streams, error
 		}
 		return pid, err
 	})
-	if dir != nil {
-		_ = dir.Close()
+	if dir >= 0 {
+		_ = syscall.Close(dir)
 	}
 	st.closeChild()
 	if err != nil {

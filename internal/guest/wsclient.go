@@ -93,9 +93,11 @@ func (c *wsClient) info(s *session, owner bool) error {
 
 func (c *wsClient) exit(code int, reason string, tty bool) {
 	c.mu.Lock()
+	messages := 1
 	if !tty {
-		c.raw.holdNext() // both in one packet
+		messages = 2
 	}
+	c.raw.holdNext(messages) // with the close, in one packet
 	err := c.text(sprites.Message{Type: "exit", ExitCode: &code, Code: &code, Reason: reason})
 	status := websocket.StatusNormalClosure
 	if tty && code != 0 {
