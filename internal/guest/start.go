@@ -196,6 +196,9 @@ func notStarted(c *command, err error) error {
 			return &startError{code, fmt.Errorf("%s: command not found", c.path)}
 		}
 	}
+	if errors.Is(err, syscall.EAGAIN) {
+		return &startError{code, fmt.Errorf("%s: there are as many processes here as there may be; end some first", c.path)}
+	}
 	return &startError{code, fmt.Errorf("%s: %w", c.path, plain(err))}
 }
 

@@ -122,7 +122,9 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if grace > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), grace+3*time.Second)
+		// Beyond its grace the guest needs a moment for the rest. One that a fork
+		// bomb keeps from it is not waited for.
+		ctx, cancel := context.WithTimeout(context.Background(), grace+min(grace, 3*time.Second))
 		if err := s.askGuestToStop(ctx, st.Token, grace); err != nil {
 			s.log.Warn("ask the guest to stop", "err", err)
 		}
