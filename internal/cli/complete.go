@@ -61,6 +61,34 @@ func (a *app) completeJob(cmd *cobra.Command, args []string, prefix string) ([]s
 	})
 }
 
+// completeService completes a first argument that is a service of the sprite in
+// use, unless that sprite sleeps: completion wakes nothing.
+func (a *app) completeService(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Annotations["several"] == "" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+		sprite, err := a.handle(c)
+		if err != nil {
+			return nil
+		}
+		if info, err := c.Get(ctx, sprite.Name()); err != nil || info.Status != sprites.StatusRunning {
+			return nil
+		}
+		list, err := sprite.Services(ctx)
+		if err != nil {
+			return nil
+		}
+		var names []string
+		for _, d := range list[:min(len(list), maxCompletions)] {
+			if servicePattern.MatchString(d.Name) && strings.HasPrefix(d.Name, prefix) {
+				names = append(names, d.Name+"\t"+sanitizeLine(d.State.Status))
+			}
+		}
+		return names
+	})
+}
+
 // completeOneSprite completes a first argument that is a sprite's name.
 func (a *app) completeOneSprite(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {

@@ -98,8 +98,10 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 		}
 		sb.guest = &guest.Server{
 			Token: sb.token, Incarnation: m.Incarnation, Env: env, User: me.Uid, Workdir: home,
+			Dir: filepath.Join(r.Dir, m.ID, "sprite"),
 		}
 		handler = sb.guest.Handler()
+		sb.guest.StartServices()
 	}
 	sb.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = sb.http.Serve(ln) }() // ends with Close

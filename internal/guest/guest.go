@@ -47,6 +47,10 @@ type Server struct {
 	MaxSessions int               // 0: 512
 	Keepalive   time.Duration     // silence before a keepalive message; 0: 20 s
 
+	// Dir is where definitions and logs of services are kept; empty: there are no
+	// services.
+	Dir string
+
 	// CgroupRoot is a folder of a cgroup v2 mount, in which Server makes a
 	// group named cove with one group per session. When it is empty, or can't be
 	// used, the processes of a session are found by walking /proc, which misses
@@ -64,6 +68,7 @@ type Server struct {
 	accounts accounts
 	reaper   *reaper
 	cgroups  cgroups
+	services services
 	devnull  *os.File
 	proxies  atomic.Int64
 
@@ -115,6 +120,16 @@ func (s *Server) routes() {
 
 		"GET /v1/proxy": s.getProxy, // upgrade
 
+		"GET /v1/services":                 s.listServices,
+		"POST /v1/services/signal":         s.postServiceSignal,
+		"GET /v1/services/{name}":          s.getService,
+		"PUT /v1/services/{name}":          s.putService,
+		"DELETE /v1/services/{name}":       s.deleteService,
+		"POST /v1/services/{name}/start":   s.postServiceStart,
+		"POST /v1/services/{name}/stop":    s.postServiceStop,
+		"POST /v1/services/{name}/restart": s.postServiceRestart,
+		"GET /v1/services/{name}/logs":     s.serviceLogs,
+
 		"/": s.unknown,
 	} {
 		s.mux.Handle(pattern, handle(h))
@@ -152,6 +167,8 @@ func (s *Server) init() {
 		if err := s.cgroups.open(s.CgroupRoot, s.PidsMax); err != nil {
 			s.Logger.Warn("no cgroups: processes are followed through /proc", "err", err)
 		}
+		s.services.srv = s
+		s.services.open()
 		s.mux = http.NewServeMux()
 		s.routes()
 	})
@@ -200,8 +217,14 @@ func (s *Server) postStop(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, Health{Status: "stopped", Version: sprites.Version, Incarnation: s.Incarnation})
 }
 
-// Stop ends every process of every session: TERM, then, after grace, by force.
-// No command starts afterwards. It returns when all have ended.
+// StartServices starts the services that nobody has stopped. To be called once.
+func (s *Server) StartServices() {
+	s.init()
+	s.services.boot()
+}
+
+// Stop ends every process of every service and session: TERM, then, after grace,
+// by force. No command starts afterwards. It returns when all have ended.
 func (s *Server) Stop(grace time.Duration) {
 	s.init()
 	s.stopOnce.Do(func() {
@@ -216,6 +239,7 @@ func (s *Server) Stop(grace time.Duration) {
 		}
 		s.mu.Unlock()
 		var wg sync.WaitGroup
+		wg.Go(func() { s.services.stop(grace) })
 		for _, sess := range all {
 			wg.Go(func() {
 				if err := sess.end(context.Background(), grace); err != nil {

@@ -58,6 +58,7 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 		Incarnation: cfg.Incarnation,
 		Env:         cfg.Env,
 		Logger:      logger,
+		Dir:         boot.Dir,
 		CgroupRoot:  "/sys/fs/cgroup",
 		ReapOrphans: true,
 	}
@@ -79,6 +80,7 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(ln) }()
+	s.StartServices()
 	var err error
 	select {
 	case err = <-served:

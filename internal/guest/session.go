@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -40,6 +42,7 @@ type session struct {
 	cmd     *command
 	id      string
 	created time.Time
+	service bool // it is in no list, and keeps nothing awake
 
 	proc    *process
 	group   *group
@@ -73,6 +76,30 @@ func (s *Server) newSession(cmd *command) (*session, error) {
 		scroll:  scrollback{max: s.Scrollback},
 	}
 	return sess, s.register(sess)
+}
+
+// unlistedSession prepares a session for a service. name is part of its id.
+func (s *Server) unlistedSession(cmd *command, name string) *session {
+	return &session{
+		srv:     s,
+		cmd:     cmd,
+		id:      name + "-" + strconv.FormatUint(rand.Uint64(), 36),
+		created: time.Now(),
+		service: true,
+		ended:   make(chan struct{}),
+		gone:    make(chan struct{}),
+		look:    make(chan struct{}, 1),
+	}
+}
+
+// pid returns the main process's number, if it could be started.
+func (s *session) pid() (int, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return 0, false
+	}
+	return s.proc.pid, true
 }
 
 // start starts the command, with c as its first client. When it can't be
@@ -224,7 +251,9 @@ func (s *session) crowd() {
 // broadcast hands a frame of output to all clients, at the pace of the slowest.
 func (s *session) broadcast(frame []byte) {
 	s.mu.Lock()
-	s.scroll.add(frame)
+	if !s.service {
+		s.scroll.add(frame)
+	}
 	s.rate.add(len(frame) - 1)
 	clients := s.clients
 	s.mu.Unlock()

@@ -35,6 +35,9 @@ func (s *Server) register(sess *session) error {
 
 // finished moves a session whose main process has ended out of the list.
 func (s *Server) finished(sess *session) {
+	if sess.service {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, sess.id)

@@ -25,6 +25,7 @@ var statusOf = map[string]int{
 	sprite.CodeBootFailed:   http.StatusInternalServerError,
 	sprite.CodeUnavailable:  http.StatusServiceUnavailable,
 	"session_not_found":     http.StatusNotFound, // the guest's code, too
+	"service_not_found":     http.StatusNotFound, // likewise
 	"unauthorized":          http.StatusUnauthorized,
 	"forbidden":             http.StatusForbidden,
 	"too_large":             http.StatusRequestEntityTooLarge,

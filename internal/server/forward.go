@@ -53,6 +53,20 @@ func (s *Server) guestKill(r *http.Request) (string, error) {
 	return path + "/kill", err
 }
 
+var serviceName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]{0,62}$`)
+
+// guestService is the path of the service that a request names, and what is asked
+// of it.
+func guestService(rest string) guestPath {
+	return func(r *http.Request) (string, error) {
+		name := r.PathValue("service")
+		if !serviceName.MatchString(name) {
+			return "", fail("service_not_found", "there is no such service", "see what there is with: cove service list")
+		}
+		return "services/" + url.PathEscape(name) + rest, nil
+	}
+}
+
 // forward hands a request on to the sprite's guest, at a fixed path.
 func (s *Server) forward(path string, sh shape) handlerFunc { return s.forwardTo(fixed(path), sh) }
 

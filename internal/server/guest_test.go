@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -247,4 +248,36 @@ func TestStreamLimit(t *testing.T) {
 	err := sp.Command("true").Run()
 	e, ok := errors.AsType[*sprites.Error](err)
 	failIf(t, !ok || e.StatusCode != 429 || e.Code != "limit" || e.Limit != 2 || e.RetryAfter() <= 0, "got %v", err)
+}
+
+func TestServices(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp := s.Create("paint")
+	ctx := t.Context()
+	var said strings.Builder
+	follow := sprites.Follow{Duration: 500 * time.Millisecond, Events: func(e sprites.ServiceEvent) { said.WriteString(e.Type + " " + e.Data) }}
+	def := sprites.Service{Name: "shop", Cmd: "sh", Args: []string{"-c", "echo open; exec sleep 1000"}, HTTPPort: 4100}
+	must(t, sp.PutService(ctx, def, follow))
+	failIf(t, said.String() != "started stdout open\ncomplete ", "a definition gave %q", &said)
+	list, err := sp.Services(ctx)
+	failIf(t, err != nil || len(list) != 1 || list[0].Name != "shop" || list[0].HTTPPort != 4100 || list[0].State.PID == 0, "the services are %+v, %v", list, err)
+	must(t, errors.Join(sp.RestartService(ctx, "shop", follow), sp.SignalService(ctx, "shop", "CONT"), sp.StopService(ctx, "shop", time.Second)))
+	d, err := sp.Service(ctx, "shop")
+	failIf(t, err != nil || d.State.Status != sprites.ServiceStopped, "got %+v, %v", d, err)
+	wantError(t, sp.StopService(ctx, "shop", time.Second), 409, "service_not_running")
+	wantError(t, sp.PutService(ctx, sprites.Service{Name: "other", Cmd: "true", HTTPPort: 1}, follow), 409, "http_port_taken")
+	must(t, errors.Join(sp.StartService(ctx, "shop", follow), sp.DeleteService(ctx, "shop")))
+	for _, name := range []string{"shop", "a b", "..a", strings.Repeat("a", 64)} {
+		wantError(t, sp.StartService(ctx, name, follow), 404, "service_not_found")
+	}
+	// Logs outlive a service that is defined anew; a cut answer is no answer.
+	must(t, sp.PutService(ctx, def, sprites.Follow{}))
+	said.Reset()
+	must(t, sp.ServiceLogs(ctx, "shop", 1, 0, func(e sprites.ServiceEvent) error { said.WriteString(e.Data); return nil }))
+	failIf(t, said.String() != "open\n", "the log is %q", &said)
+	_, evil := hostile(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"type":"started"}`+"\n") // who has gone is what the tests are about
+	})
+	err = evil.StartService(ctx, "a", follow)
+	failIf(t, err == nil || !strings.Contains(err.Error(), "complete"), "a cut answer gave %v", err)
 }

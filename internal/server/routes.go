@@ -63,6 +63,16 @@ func (s *Server) routes() []route {
 		{"POST " + one + "/fs/chmod", write, s.forward("fs/chmod", fileJSON)},
 		{"POST " + one + "/fs/chown", write, s.forward("fs/chown", fileJSON)},
 
+		{"GET " + one + "/services", read, s.forward("services", document)},
+		{"POST " + one + "/services/signal", exec, s.forward("services/signal", document)},
+		{"GET " + one + "/services/{service}", read, s.forwardTo(guestService(""), document)},
+		{"PUT " + one + "/services/{service}", exec, s.forwardTo(guestService(""), lines)},
+		{"DELETE " + one + "/services/{service}", exec, s.forwardTo(guestService(""), document)},
+		{"POST " + one + "/services/{service}/start", exec, s.forwardTo(guestService("/start"), lines)},
+		{"POST " + one + "/services/{service}/stop", exec, s.forwardTo(guestService("/stop"), lines)},
+		{"POST " + one + "/services/{service}/restart", exec, s.forwardTo(guestService("/restart"), lines)},
+		{"GET " + one + "/services/{service}/logs", read, s.forwardTo(guestService("/logs"), lines)},
+
 		{"GET /v1/jobs", read, s.listJobs},
 		{"POST /v1/jobs", write, s.createJob},
 		{"GET /v1/jobs/{id}", read, s.getJob},
@@ -79,8 +89,6 @@ func (s *Server) routes() []route {
 		{one + "/checkpoint", anyone, notAvailable},
 		{one + "/checkpoints", anyone, notAvailable},
 		{one + "/checkpoints/{rest...}", anyone, notAvailable},
-		{one + "/services", anyone, notAvailable},
-		{one + "/services/{rest...}", anyone, notAvailable},
 		{one + "/policy", anyone, notAvailable}, // else the mux would redirect
 		{one + "/policy/{rest...}", anyone, notAvailable},
 		{one + "/fs/watch", anyone, notAvailable},

@@ -145,7 +145,7 @@ func TestPaths(t *testing.T) {
 	for _, path := range []string{"/", "/v1", "/v1/sprites/", "/v1//sprites", "/v1/./sprites", "/v1/sprites/../version", "/v1/sprites/paint/control"} {
 		ask(t, s, "GET "+path, "").refused(t, 404, "not_found")
 	}
-	for _, path := range []string{"upgrade", "checkpoints/a/b", "services", "services/web", "policy", "policy/network", "fs/watch"} {
+	for _, path := range []string{"upgrade", "checkpoints/a/b", "policy", "policy/network", "fs/watch"} {
 		ask(t, s, "GET /v1/sprites/paint/"+path, "").refused(t, 501, "not_available")
 	}
 	ask(t, s, "GET /v1/sprites/paint/proxy", "").refused(t, 426, "upgrade_required")

@@ -1,0 +1,438 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// servicePattern is what may be a service's name.
+var servicePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+func (a *app) newService() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "service",
+		Short: "Programs that a sprite keeps running",
+		Long: `A service is a program that is started whenever its sprite boots, and again when it has
+crashed, until it is stopped. Its definition and its log are in the sprite.`,
+		Example: `  cove service put -s paint --http-port 8080 web python3 -m http.server 8080
+  cove service list -s paint
+  cove service logs -f web -s paint`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newServicePut(), a.newServiceList(), a.newServiceShow(), a.newServiceStart(), a.newServiceStop(),
+		a.newServiceRestart(), a.newServiceLogs(), a.newServiceSignal(), a.newServiceRm())
+	return cmd
+}
+
+// serviceVerb is a verb that has a service's name as its first argument.
+func (a *app) serviceVerb(run func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error) func(*cobra.Command, []string) error {
+	return verb(func(ctx context.Context, args []string) error {
+		if !servicePattern.MatchString(args[0]) {
+			return &codedError{exitUsage, "bad_name", fmt.Errorf("%q can't be a service's name", args[0]),
+				"letters, digits, dots, dashes and underscores, at most 63"}
+		}
+		sprite, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		return serviceError(run(ctx, sprite, args[0], args[1:]), sprite)
+	})
+}
+
+// serviceError puts a hint on what a call for a service may fail of.
+func serviceError(err error, sprite *sprites.Sprite) error {
+	e, ok := errors.AsType[*sprites.Error](err)
+	if ok && e.Code == "service_not_found" {
+		return hinted(err, "see which there are: cove service list -s "+sprite.Name())
+	}
+	return spriteError(err)
+}
+
+func (a *app) newServicePut() *cobra.Command {
+	var def sprites.Service
+	var env []string
+	var follow time.Duration
+	cmd := &cobra.Command{
+		Use:   "put [flags] NAME CMD…",
+		Short: "Define a service and start it",
+		Long: `Defines a service, or defines it anew, and starts it. One that runs exactly so already is
+left alone; of one that runs as something else the old program is ended first. What comes
+after the name is the command, flags included.`,
+		Example: `  cove service put --http-port 8080 web python3 -m http.server 8080
+  cove service put --needs db --env QUEUE=mail --dir /home/sprite/app worker ./worker -v`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch len(withoutDashes(args)) {
+			case 0:
+				return usagef(cmd, "the service's name is missing")
+			case 1:
+				return usagef(cmd, "the command is missing")
+			}
+			return nil
+		},
+	}
+	cmd.RunE = a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
+		command := withoutDashes(append([]string{name}, rest...))[1:]
+		def.Name, def.Cmd, def.Args = name, command[0], command[1:]
+		def.Env = map[string]string{}
+		for _, pair := range env {
+			key, value, ok := strings.Cut(pair, "=")
+			if !ok || key == "" {
+				return usagef(cmd, "--env %s: want K=V", pair)
+			}
+			def.Env[key] = value
+		}
+		if err := sprite.PutService(ctx, def, a.follow(follow)); err != nil {
+			return err
+		}
+		return a.showService(ctx, sprite, name)
+	})
+	f := cmd.Flags()
+	f.SetInterspersed(false)
+	f.IntVar(&def.HTTPPort, "http-port", 0, "the port at which it speaks HTTP: the sprite's URL leads there")
+	f.StringSliceVar(&def.Needs, "needs", nil, "services that must run before it")
+	f.StringArrayVar(&env, "env", nil, "set an environment variable, `K=V` (repeatable)")
+	f.StringVar(&def.Dir, "dir", "", "folder to run it in (default: the sprite's home)")
+	addFollow(cmd, &follow)
+	return cmd
+}
+
+// withoutDashes takes out a -- between the name and the command.
+func withoutDashes(args []string) []string {
+	if len(args) > 1 && args[1] == "--" {
+		return append(args[:1:1], args[2:]...)
+	}
+	return args
+}
+
+func addFollow(cmd *cobra.Command, follow *time.Duration) {
+	cmd.Flags().DurationVar(follow, "follow", time.Second, "show what it says for so long")
+}
+
+// follow prints a service's output as it comes.
+func (a *app) follow(d time.Duration) sprites.Follow {
+	return sprites.Follow{Duration: d, Events: func(e sprites.ServiceEvent) {
+		if !a.global.json && !a.global.quiet {
+			printServiceEvent(a.Out, e)
+		}
+	}}
+}
+
+// printServiceEvent prints an event for people. What a service says is made
+// harmless for a terminal.
+func printServiceEvent(w io.Writer, e sprites.ServiceEvent) {
+	switch e.Type {
+	case sprites.ServiceEventStdout, sprites.ServiceEventStderr:
+		fmt.Fprintln(w, "| "+sanitizeLine(strings.TrimRight(e.Data, "\r\n")))
+	case sprites.ServiceEventError:
+		fmt.Fprintln(w, "-- "+sanitizeLine(e.Data))
+	case sprites.ServiceEventExit:
+		if e.ExitCode != nil {
+			fmt.Fprintf(w, "-- it ended with code %d\n", *e.ExitCode)
+		}
+	}
+}
+
+// showService tells what a service does after a change. One that fails is this
+// command's failure.
+func (a *app) showService(ctx context.Context, sprite *sprites.Sprite, name string) error {
+	d, err := sprite.Service(ctx, name)
+	if err != nil {
+		return err
+	}
+	if d.State.Status == sprites.ServiceFailed {
+		if a.global.json {
+			a.printJSON(d)
+		}
+		return &codedError{exitFailed, "service_failed", fmt.Errorf("service %s does not run: %s", name, sanitizeLine(d.State.Error)),
+			"it is tried again; see: cove service logs " + name + " -s " + sprite.Name()}
+	}
+	return a.show(d, func(w io.Writer) {
+		if !a.global.quiet {
+			fmt.Fprintf(w, "Service %s is %s.\n", name, sanitizeLine(d.State.Status))
+		}
+	})
+}
+
+func (a *app) newServiceList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the services of a sprite",
+		Long:    `Lists the services of a sprite, which is woken if it sleeps: they are in it.`,
+		Example: `  cove service list -s paint`,
+		Args:    exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			sprite, err := a.spriteHandle(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := sprite.Services(ctx)
+			if err != nil {
+				return spriteError(err)
+			}
+			doc := struct {
+				Services []sprites.Service `json:"services"`
+			}{append([]sprites.Service{}, list...)}
+			return a.show(doc, func(w io.Writer) { printServices(w, list, time.Now()) })
+		}),
+	}
+}
+
+func printServices(w io.Writer, list []sprites.Service, now time.Time) {
+	if len(list) == 0 {
+		fmt.Fprintln(w, "No services. Define one: cove service put NAME CMD")
+		return
+	}
+	rows := [][]string{{"NAME", "STATUS", "STARTED", "RESTARTS", "PORT", "COMMAND"}}
+	for _, d := range list {
+		started, port := "-", "-"
+		if d.State.StartedAt != nil && d.State.PID != 0 {
+			started = ago(*d.State.StartedAt, now)
+		}
+		if d.HTTPPort != 0 {
+			port = strconv.Itoa(d.HTTPPort)
+		}
+		rows = append(rows, []string{
+			d.Name, d.State.Status, started, strconv.Itoa(d.State.RestartCount), port,
+			strings.Join(append([]string{d.Cmd}, d.Args...), " "),
+		})
+	}
+	table(w, rows)
+}
+
+func (a *app) newServiceShow() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show NAME",
+		Short:             "Describe a service",
+		Long:              `Describes a service: its definition and what it does now.`,
+		Example:           `  cove service show web -s paint`,
+		Args:              exactArgs("the service's name"),
+		ValidArgsFunction: a.completeService,
+		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+			d, err := sprite.Service(ctx, name)
+			if err != nil {
+				return err
+			}
+			return a.show(d, func(w io.Writer) { printService(w, d, time.Now()) })
+		}),
+	}
+}
+
+func printService(w io.Writer, d sprites.Service, now time.Time) {
+	rows := [][]string{
+		{"Service:", d.Name},
+		{"Command:", strings.Join(append([]string{d.Cmd}, d.Args...), " ")},
+		{"Status:", d.State.Status},
+	}
+	add := func(name, value string) {
+		if value != "" && value != "0" {
+			rows = append(rows, []string{name, value})
+		}
+	}
+	add("Folder:", d.Dir)
+	for key, value := range d.Env {
+		add("Environment:", key+"="+value)
+	}
+	add("Needs:", strings.Join(d.Needs, ", "))
+	add("HTTP port:", strconv.Itoa(d.HTTPPort))
+	add("Process:", strconv.Itoa(d.State.PID))
+	if d.State.StartedAt != nil {
+		add("Started:", ago(*d.State.StartedAt, now))
+	}
+	add("Restarts:", strconv.Itoa(d.State.RestartCount))
+	add("Last end:", d.State.Error)
+	if d.State.NextRestartAt != nil {
+		add("Tried again in:", time.Until(*d.State.NextRestartAt).Round(time.Second/10).String())
+	}
+	table(w, rows)
+}
+
+func (a *app) newServiceStart() *cobra.Command {
+	var follow time.Duration
+	cmd := &cobra.Command{
+		Use:               "start NAME",
+		Short:             "Start a service, and first what it needs",
+		Long:              `Starts a service, and first those that it needs. It is then kept running, over boots too.`,
+		Example:           `  cove service start web -s paint`,
+		Args:              exactArgs("the service's name"),
+		ValidArgsFunction: a.completeService,
+		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+			if err := sprite.StartService(ctx, name, a.follow(follow)); err != nil {
+				return err
+			}
+			return a.showService(ctx, sprite, name)
+		}),
+	}
+	addFollow(cmd, &follow)
+	return cmd
+}
+
+func (a *app) newServiceRestart() *cobra.Command {
+	var follow time.Duration
+	cmd := &cobra.Command{
+		Use:               "restart NAME",
+		Short:             "End a service and start it again",
+		Long:              `Ends a service, if it runs, and starts it.`,
+		Example:           `  cove service restart web -s paint`,
+		Args:              exactArgs("the service's name"),
+		ValidArgsFunction: a.completeService,
+		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+			if err := sprite.RestartService(ctx, name, a.follow(follow)); err != nil {
+				return err
+			}
+			return a.showService(ctx, sprite, name)
+		}),
+	}
+	addFollow(cmd, &follow)
+	return cmd
+}
+
+func (a *app) newServiceStop() *cobra.Command {
+	var grace time.Duration
+	cmd := &cobra.Command{
+		Use:   "stop NAME",
+		Short: "End a service, and leave it alone from now on",
+		Long: `Ends a service: TERM to all that it started, and after the grace period KILL. It is not
+started again, by a boot either, until somebody starts it.`,
+		Example:           `  cove service stop web --grace 30s -s paint`,
+		Args:              exactArgs("the service's name"),
+		ValidArgsFunction: a.completeService,
+		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+			err := sprite.StopService(ctx, name, grace)
+			if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusConflict {
+				err = nil // it is as it should be
+			}
+			if err != nil {
+				return err
+			}
+			return a.showService(ctx, sprite, name)
+		}),
+	}
+	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "wait so long before it is killed")
+	return cmd
+}
+
+// forever is longer than anybody follows a log.
+const forever = 1000 * time.Hour
+
+func (a *app) newServiceLogs() *cobra.Command {
+	var follow bool
+	var lines int
+	cmd := &cobra.Command{
+		Use:   "logs NAME",
+		Short: "Show what a service has said",
+		Long: `Shows the end of a service's log, standard output and errors alike. The whole of it is in
+the sprite, as /.sprite/logs/services/NAME.log.`,
+		Example: `  cove service logs web -s paint
+  cove service logs -n 1000 web -s paint
+  cove service logs -f web -s paint`,
+		Args:              exactArgs("the service's name"),
+		ValidArgsFunction: a.completeService,
+	}
+	cmd.RunE = a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+		if lines < 0 {
+			return usagef(cmd, "-n %d is no number of lines", lines)
+		}
+		if follow && a.global.json {
+			return usagef(cmd, "--follow has no end, so it can't be one JSON document")
+		}
+		var d time.Duration
+		if follow {
+			d = forever
+		}
+		all := struct {
+			Events []sprites.ServiceEvent `json:"events"`
+		}{Events: []sprites.ServiceEvent{}}
+		err := sprite.ServiceLogs(ctx, name, lines, d, func(e sprites.ServiceEvent) error {
+			switch {
+			case e.Type == sprites.ServiceEventComplete:
+			case a.global.json:
+				all.Events = append(all.Events, e)
+			default:
+				printLogged(a.Out, e)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if a.global.json {
+			a.printJSON(all)
+		}
+		return nil
+	})
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what it says from now on")
+	cmd.Flags().IntVarP(&lines, "lines", "n", 100, "so many lines of what was said before")
+	return cmd
+}
+
+// printLogged prints a line of a log as it was said, but harmless for a terminal.
+func printLogged(w io.Writer, e sprites.ServiceEvent) {
+	switch e.Type {
+	case sprites.ServiceEventStdout, sprites.ServiceEventStderr:
+		fmt.Fprintln(w, sanitizeLine(strings.TrimRight(e.Data, "\r\n")))
+	default:
+		printServiceEvent(w, e)
+	}
+}
+
+func (a *app) newServiceSignal() *cobra.Command {
+	return &cobra.Command{
+		Use:               "signal NAME SIGNAL",
+		Short:             "Send a signal to a service",
+		Long:              `Sends a signal to a service's main process. One that ends of it is started again.`,
+		Example:           `  cove service signal web HUP -s paint`,
+		Args:              exactArgs("the service's name", "the signal"),
+		ValidArgsFunction: a.completeService,
+		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
+			if err := sprite.SignalService(ctx, name, sprites.Signal(rest[0])); err != nil {
+				return err
+			}
+			doc := struct {
+				Service string `json:"service"`
+				Signal  string `json:"signal"`
+			}{name, rest[0]}
+			return a.show(doc, func(w io.Writer) {
+				if !a.global.quiet {
+					fmt.Fprintf(w, "Sent %s to service %s.\n", sanitizeLine(rest[0]), name)
+				}
+			})
+		}),
+	}
+}
+
+func (a *app) newServiceRm() *cobra.Command {
+	return &cobra.Command{
+		Use:               "rm NAME",
+		Short:             "End a service and forget it",
+		Long:              `Ends a service and deletes its definition. Its log stays in the sprite.`,
+		Example:           `  cove service rm web -s paint`,
+		Args:              exactArgs("the service's name"),
+		ValidArgsFunction: a.completeService,
+		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+			if err := sprite.DeleteService(ctx, name); err != nil {
+				return err
+			}
+			doc := struct {
+				Removed string `json:"removed"`
+			}{name}
+			return a.show(doc, func(w io.Writer) {
+				if !a.global.quiet {
+					fmt.Fprintf(w, "Removed service %s.\n", name)
+				}
+			})
+		}),
+	}
+}

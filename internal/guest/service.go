@@ -1,0 +1,266 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A crashed service is started again after a pause that doubles with each crash,
+// and is short again once the service has run for a while.
+const (
+	firstPause   = 500 * time.Millisecond
+	longestPause = 30 * time.Second
+	steadyAfter  = 30 * time.Second
+)
+
+// readyLimit bounds the wait for the port of a service that another one needs.
+const readyLimit = 10 * time.Second
+
+// service is one definition and what became of it.
+type service struct {
+	set *services
+	log serviceLog
+
+	mu     sync.Mutex
+	def    sprites.Service // without its state
+	state  sprites.ServiceState
+	cancel context.CancelFunc // ends keep; nil when it does not run
+	done   chan struct{}      // closed when keep has returned
+	grace  time.Duration      // for the end that cancel begins
+	sess   *session           // the running program
+	events map[*subscription]bool
+}
+
+// start sees to it that the service is kept running. It reports whether it was
+// not before.
+func (v *service) start() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.cancel != nil {
+		return false
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	v.cancel, v.done, v.grace = cancel, done, 0
+	v.state = sprites.ServiceState{Name: v.def.Name, Status: sprites.ServiceStarting}
+	v.set.srv.wg.Go(func() {
+		defer close(done)
+		defer cancel()
+		v.keep(ctx)
+	})
+	return true
+}
+
+// stop ends the service: TERM, and after grace by force, to all that it started.
+// It returns when nothing of it is left, and reports whether there was anything
+// to stop.
+func (v *service) stop(grace time.Duration) bool {
+	v.mu.Lock()
+	if v.cancel == nil {
+		v.mu.Unlock()
+		return false
+	}
+	v.grace = grace
+	v.state.Status, v.state.NextRestartAt = sprites.ServiceStopping, nil
+	v.publish(sprites.ServiceEvent{Type: sprites.ServiceEventStopping})
+	cancel, done := v.cancel, v.done
+	v.mu.Unlock()
+	cancel()
+	<-done
+	return true
+}
+
+// keep runs the program, again and again, until it ends well or ctx does.
+func (v *service) keep(ctx context.Context) {
+	pause := firstPause
+	for {
+		began := time.Now()
+		code, started := v.runOnce(ctx)
+		if ctx.Err() != nil {
+			v.over(sprites.ServiceEvent{Type: sprites.ServiceEventStopped, ExitCode: &code}, "")
+			return
+		}
+		exit := sprites.ServiceEvent{Type: sprites.ServiceEventExit, ExitCode: &code}
+		if code == 0 && started {
+			v.over(exit, "")
+			return
+		}
+		if time.Since(began) >= steadyAfter {
+			pause = firstPause
+		}
+		v.crashed(exit, pause)
+		if !sleep(ctx, pause) {
+			v.over(sprites.ServiceEvent{Type: sprites.ServiceEventStopped, ExitCode: &code}, "exit "+strconv.Itoa(code))
+			return
+		}
+		pause = min(2*pause, longestPause)
+		v.mu.Lock()
+		v.state.RestartCount++
+		v.mu.Unlock()
+	}
+}
+
+// runOnce runs the program until it, and all that it left, has ended.
+func (v *service) runOnce(ctx context.Context) (code int, started bool) {
+	v.mu.Lock()
+	def := v.def
+	v.mu.Unlock()
+	if err := v.set.awaitNeeds(ctx, def.Needs); err != nil {
+		if ctx.Err() == nil {
+			v.fault(err)
+		}
+		return 126, false
+	}
+	sess, err := v.set.launch(def)
+	if err != nil {
+		v.fault(err)
+		return 126, false
+	}
+	out := &serviceOutput{service: v, ended: make(chan struct{})}
+	sess.start(out)
+	pid, started := sess.pid()
+	if started {
+		now := time.Now().UTC()
+		v.mu.Lock()
+		v.sess = sess
+		if v.state.Status != sprites.ServiceStopping {
+			v.state.Status = sprites.ServiceRunning
+		}
+		v.state.PID, v.state.StartedAt, v.state.NextRestartAt, v.state.Error = pid, &now, nil, ""
+		v.publish(sprites.ServiceEvent{Type: sprites.ServiceEventStarted})
+		v.mu.Unlock()
+		select {
+		case <-sess.proc.exited:
+		case <-ctx.Done():
+			v.mu.Lock()
+			grace := v.grace
+			v.mu.Unlock()
+			v.end(sess, grace)
+		}
+		v.end(sess, 0) // what it left behind would hold its port
+	}
+	<-out.ended
+	v.mu.Lock()
+	v.sess, v.state.PID = nil, 0
+	v.mu.Unlock()
+	return out.code, started
+}
+
+func (v *service) end(sess *session, grace time.Duration) {
+	if err := sess.end(context.Background(), grace); err != nil {
+		v.set.srv.Logger.Error("end service", "service", v.def.Name, "err", err)
+	}
+}
+
+// fault reports why the program could not be started.
+func (v *service) fault(err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.state.Error = err.Error()
+	v.publish(sprites.ServiceEvent{Type: sprites.ServiceEventError, Data: err.Error()})
+}
+
+// crashed notes that the program will be started again after a pause.
+func (v *service) crashed(exit sprites.ServiceEvent, pause time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	next := time.Now().Add(pause).UTC()
+	if v.state.Status != sprites.ServiceStopping {
+		v.state.Status, v.state.NextRestartAt = sprites.ServiceFailed, &next
+	}
+	if v.state.Error == "" {
+		v.state.Error = "exit " + strconv.Itoa(*exit.ExitCode)
+	}
+	v.publish(exit)
+}
+
+// over notes that the program will not be started again.
+func (v *service) over(last sprites.ServiceEvent, why string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.cancel = nil
+	v.state.Status, v.state.Error, v.state.NextRestartAt = sprites.ServiceStopped, why, nil
+	v.publish(last)
+	v.log.close()
+}
+
+// describe returns the definition with its state.
+func (v *service) describe() sprites.Service {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d := v.def
+	d.State = v.state
+	return d
+}
+
+// kept reports whether the service runs, or will again by itself.
+func (v *service) kept() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.cancel != nil
+}
+
+// signal sends a signal to the program itself.
+func (v *service) signal(send func(*session) error) error {
+	v.mu.Lock()
+	sess := v.sess
+	v.mu.Unlock()
+	if sess == nil {
+		return notRunning(v.def.Name)
+	}
+	return send(sess)
+}
+
+// ready waits until what needs this service can count on it: it runs, and if it
+// has a port, listens. One that has none is taken at its word.
+func (v *service) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	for {
+		d := v.describe()
+		switch d.State.Status {
+		case sprites.ServiceRunning:
+			if d.HTTPPort == 0 || listens(ctx, d.HTTPPort) {
+				return nil
+			}
+		case sprites.ServiceStopped, sprites.ServiceStopping:
+			return fmt.Errorf("service %s, which is needed, is %s", d.Name, d.State.Status)
+		}
+		if !sleep(ctx, 25*time.Millisecond) {
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fmt.Errorf("service %s, which is needed, is not ready after %v", d.Name, readyLimit)
+			}
+			return ctx.Err()
+		}
+	}
+}
+
+// listens reports whether something takes connections at a port of this machine.
+func listens(ctx context.Context, port int) bool {
+	dialer := net.Dialer{Timeout: time.Second}
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// sleep waits, and reports whether ctx let it.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,343 @@
+package guest_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// services starts a guest that keeps services in a folder of its own.
+func services(t *testing.T) *machine {
+	t.Helper()
+	return start(t, &guest.Server{Dir: t.TempDir()})
+}
+
+// stream makes a call whose answer are events.
+func (m *machine) stream(method, target, body string) []sprites.ServiceEvent {
+	m.t.Helper()
+	var events []sprites.ServiceEvent
+	for line := range strings.Lines(m.call(method, target, body, 200)) {
+		var e sprites.ServiceEvent
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		m.must(json.Unmarshal([]byte(line), &e))
+		events = append(events, e)
+	}
+	if len(events) == 0 || events[len(events)-1].Type != sprites.ServiceEventComplete {
+		m.t.Fatalf("%s %s: the last of %+v is not complete", method, target, events)
+	}
+	return events
+}
+
+func types(events []sprites.ServiceEvent) string {
+	var all []string
+	for _, e := range events {
+		text := e.Type
+		if e.Data != "" {
+			text += " " + strings.TrimSpace(e.Data)
+		}
+		if e.ExitCode != nil {
+			text += fmt.Sprint(" ", *e.ExitCode)
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}
+
+func (m *machine) service(name string) sprites.Service {
+	m.t.Helper()
+	var d sprites.Service
+	m.must(json.Unmarshal([]byte(m.call("GET", "/v1/services/"+name, "", 200)), &d))
+	return d
+}
+
+// settle waits until a service is as wanted.
+func (m *machine) settle(name string, want func(sprites.Service) bool) sprites.Service {
+	m.t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		d := m.service(name)
+		if want(d) {
+			return d
+		}
+		if time.Now().After(deadline) {
+			m.t.Fatalf("service %s stays %+v", name, d)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+func running(d sprites.Service) bool { return d.State.Status == sprites.ServiceRunning }
+
+func define(script string, more ...string) string {
+	args, _ := json.Marshal([]string{"-c", script})
+	return `{"cmd":"sh","args":` + string(args) + strings.Join(more, "") + "}"
+}
+
+// Statement 88: PUT service answers 200 NDJSON ending complete, within duration+1 s.
+// Statement 90: list is a bare array; state.started_at absent or valid.
+// Statement 125: service restart gives a new pid; logs honour lines, duration; env, dir, http_port come back.
+func TestService(t *testing.T) {
+	m := services(t)
+	same(t, "no services", strings.TrimSpace(m.call("GET", "/v1/services", "", 200)), "[]")
+	began := time.Now()
+	events := m.stream("PUT", "/v1/services/shop?duration=1s", define(`echo "$A in $PWD"; echo oops >&2; printf prompt; exec sleep 1000`, `,"env":{"A":"b c"},"dir":"`+m.dir+`","http_port":4100`))
+	if d := time.Since(began); d < time.Second || d > 2*time.Second+patience/10 {
+		t.Errorf("the answer took %v", d)
+	}
+	got := types(events)
+	for _, want := range []string{"started", "stdout b c in " + m.dir, "stderr oops", "stdout prompt"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the events %q have no %q", got, want)
+		}
+	}
+	files := events[len(events)-1].LogFiles
+	log, err := os.ReadFile(files.Combined)
+	if err != nil || !strings.Contains(string(log), "Z [stderr] oops\n") {
+		t.Errorf("the log is %q, %v", log, err)
+	}
+
+	d := m.service("shop")
+	if d.Cmd != "sh" || d.Env["A"] != "b c" || d.Dir != m.dir || d.HTTPPort != 4100 || !running(d) || d.State.PID == 0 || d.State.StartedAt == nil {
+		t.Errorf("got %+v", d)
+	}
+	var list []sprites.Service
+	m.must(json.Unmarshal([]byte(m.call("GET", "/v1/services", "", 200)), &list))
+	if len(list) != 1 || list[0].Name != "shop" {
+		t.Errorf("the list is %+v", list)
+	}
+	// The same again changes nothing; something else replaces the program.
+	got = types(m.stream("PUT", "/v1/services/shop?duration=0s", define(`echo "$A in $PWD"; echo oops >&2; printf prompt; exec sleep 1000`, `,"env":{"A":"b c"},"dir":"`+m.dir+`","http_port":4100`)))
+	if !strings.Contains(got, "runs already") || m.service("shop").State.PID != d.State.PID {
+		t.Errorf("the same definition gave %q", got)
+	}
+	if got = types(m.stream("GET", "/v1/services/shop/logs?lines=2", "")); !strings.HasSuffix(got, ", stdout prompt, complete") || strings.Count(got, ",") != 2 {
+		t.Errorf("the log's end is %q", got)
+	}
+	got = types(m.stream("POST", "/v1/services/shop/restart?duration=200ms", ""))
+	if !strings.HasPrefix(got, "stopping, stopped 143, started") {
+		t.Errorf("a restart gave %q", got)
+	}
+	if again := m.service("shop"); again.State.PID == d.State.PID || again.State.RestartCount != 0 {
+		t.Errorf("after a restart: %+v", again.State)
+	}
+	got = types(m.stream("PUT", "/v1/services/shop?duration=200ms", define("echo other; exec sleep 1000")))
+	if !strings.Contains(got, "stdout other") {
+		t.Errorf("another definition gave %q", got)
+	}
+	// Sessions and services are two things.
+	same(t, "sessions", strings.TrimSpace(m.call("GET", "/v1/exec", "", 200)), `{"count":0,"sessions":[]}`)
+	m.call("DELETE", "/v1/services/shop", "", 204)
+	m.call("DELETE", "/v1/services/shop", "", 404)
+	m.call("GET", "/v1/services/shop", "", 404)
+	if _, err := os.Stat(files.Combined); err != nil {
+		t.Errorf("the log of a deleted service: %v", err)
+	}
+}
+
+// Statement 89: a second http_port is a 409 with the text.
+func TestServiceRefusals(t *testing.T) {
+	m := services(t)
+	m.stream("PUT", "/v1/services/a?duration=0s", define("sleep 1000", `,"http_port":80`))
+	body := m.call("PUT", "/v1/services/b", define("true", `,"http_port":81`), 409)
+	if !strings.Contains(body, "another service already has an HTTP port configured") {
+		t.Errorf("got %q", body)
+	}
+	for name, body := range map[string]string{
+		"signal": define("true"), "a%20b": define("true"), "-a": define("true"), strings.Repeat("a", 64): define("true"),
+		"b": `{}`, "c": `{"cmd":"a\u0000"}`, "d": define("true", `,"needs":["nobody"]`), "e": `{"cmd":1}`, "f": "{",
+		"g": define("true", `,"http_port":70000`), "h": define("true", `,"env":{"A=":"b"}`), "i": define("true", `,"needs":["i"]`),
+	} {
+		m.call("PUT", "/v1/services/"+name, body, 400)
+	}
+	m.stream("PUT", "/v1/services/needing?duration=0s", define("sleep 1000", `,"needs":["a"]`))
+	m.call("PUT", "/v1/services/a", define("sleep 1000", `,"needs":["needing"]`), 400) // a circle
+	m.call("DELETE", "/v1/services/a", "", 409)                                        // it is needed
+	m.call("POST", "/v1/services/nobody/start", "", 404)
+	m.call("POST", "/v1/services/nobody/restart", "", 404)
+	m.call("GET", "/v1/services/nobody/logs", "", 404)
+	m.call("GET", "/v1/services/a/logs?lines=x", "", 400)
+	m.call("PUT", "/v1/services/a?duration=x", define("true"), 400)
+
+	none := start(t, &guest.Server{})
+	none.call("GET", "/v1/services", "", 501)
+	none.call("PUT", "/v1/services/a", define("true"), 501)
+}
+
+// Statement 91: stop is sticky; kill makes it restart with restart_count+1.
+// Statement 92: stop of a stopped service is 409, of an unknown one 404.
+func TestServiceCrash(t *testing.T) {
+	s := &guest.Server{Dir: t.TempDir()}
+	m := start(t, s)
+	m.stream("PUT", "/v1/services/a?duration=0s", define("trap '' TERM; sleep 1000 & wait; wait"))
+	first := m.settle("a", running)
+	m.must(syscall.Kill(first.State.PID, syscall.SIGKILL))
+	failed := m.settle("a", func(d sprites.Service) bool { return d.State.PID != first.State.PID })
+	if failed.State.Status == sprites.ServiceFailed && (failed.State.NextRestartAt == nil || failed.State.Error != "exit 137") {
+		t.Errorf("after a crash: %+v", failed.State)
+	}
+	second := m.settle("a", func(d sprites.Service) bool { return running(d) && d.State.PID != first.State.PID })
+	same(t, "restarts", second.State.RestartCount, 1)
+
+	// TERM is ignored: after the timeout it is ended by force, with its child.
+	got := types(m.stream("POST", "/v1/services/a/stop?timeout=300ms", ""))
+	same(t, "events", got, "stopping, stopped 137, complete")
+	same(t, "status", m.service("a").State.Status, sprites.ServiceStopped)
+	m.call("POST", "/v1/services/a/stop", "", 409)
+	m.call("POST", "/v1/services/nobody/stop", "", 404)
+
+	// One that ends well is left alone; one that can't be started is tried again.
+	got = types(m.stream("PUT", "/v1/services/b?duration=500ms", define("echo done")))
+	same(t, "events", got, "started, stdout done, exit 0, complete")
+	same(t, "status", m.service("b").State.Status, sprites.ServiceStopped)
+	got = types(m.stream("PUT", "/v1/services/c?duration=200ms", `{"cmd":"no-such-program"}`))
+	if !strings.Contains(got, "command not found") {
+		t.Errorf("got %q", got)
+	}
+	m.settle("c", func(d sprites.Service) bool { return d.State.RestartCount > 0 })
+	m.stream("POST", "/v1/services/c/stop", "") // though just now it does not run
+
+	// Another boot starts those that nobody has stopped.
+	m.stream("PUT", "/v1/services/d?duration=0s", define("sleep 1000"))
+	before := m.settle("d", running)
+	s.Stop(0)
+	next := reborn(t, s)
+	after := next.settle("d", running)
+	if after.State.PID == before.State.PID {
+		t.Error("a service lived on after its guest")
+	}
+	for _, name := range []string{"a", "c"} {
+		same(t, "status of "+name, next.service(name).State.Status, sprites.ServiceStopped)
+	}
+}
+
+// reborn is the guest of the next boot over the same disk.
+func reborn(t *testing.T, s *guest.Server) *machine {
+	t.Helper()
+	next := &guest.Server{Dir: s.Dir}
+	m := start(t, next)
+	next.StartServices()
+	return m
+}
+
+// Statement 93: needs order on boot.
+func TestServiceOrder(t *testing.T) {
+	s := &guest.Server{Dir: t.TempDir()}
+	m := start(t, s)
+	m.stream("PUT", "/v1/services/c?duration=0s", define("exec sleep 1000"))
+	m.stream("PUT", "/v1/services/b?duration=0s", define("exec sleep 1000", `,"needs":["c"]`))
+	m.stream("PUT", "/v1/services/a?duration=0s", define("exec sleep 1000", `,"needs":["b"]`))
+	m.settle("a", running)
+	for _, name := range []string{"b", "c", "a"} {
+		m.stream("POST", "/v1/services/"+name+"/stop", "")
+	}
+	inOrder := func(m *machine) {
+		t.Helper()
+		a := m.settle("a", running).State.StartedAt
+		b, c := m.service("b").State.StartedAt, m.service("c").State.StartedAt
+		if b == nil || c == nil || b.Before(*c) || a.Before(*b) {
+			t.Errorf("c started at %v, b at %v, a at %v", c, b, a)
+		}
+	}
+	m.stream("POST", "/v1/services/a/start?duration=0s", "") // and what it needs
+	inOrder(m)
+	s.Stop(time.Second)
+	inOrder(reborn(t, s))
+}
+
+// Statement 94: signal answers 204, 400, 404 or 409.
+func TestServiceSignal(t *testing.T) {
+	m := services(t)
+	m.stream("PUT", "/v1/services/a?duration=0s", define("trap 'echo hangup' HUP; echo ready; while :; do sleep 0.05; done"))
+	logged := func(want string) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); !strings.Contains(types(m.stream("GET", "/v1/services/a/logs", "")), want); {
+			if time.Now().After(deadline) {
+				t.Fatalf("the log has no %q", want)
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+	}
+	logged("stdout ready")
+	m.call("POST", "/v1/services/signal", `{"name":"a","signal":"SIGHUP"}`, 204)
+	logged("stdout hangup")
+	m.call("POST", "/v1/services/signal", `{"name":"a","signal":"NONE"}`, 400)
+	m.call("POST", "/v1/services/signal", `{"name":"b","signal":"HUP"}`, 404)
+	m.stream("POST", "/v1/services/a/stop", "")
+	m.call("POST", "/v1/services/signal", `{"name":"a","signal":"HUP"}`, 409)
+}
+
+// Statement 95: no NDJSON line of 64 KB or more.
+func TestServiceOutput(t *testing.T) {
+	m := services(t)
+	// Bytes that JSON writes as six each, without a line's end; then many lines.
+	m.stream("PUT", "/v1/services/a?duration=0s", define(`head -c 100000 /dev/zero; echo; seq 20000; echo end >&2`))
+	m.settle("a", func(d sprites.Service) bool { return d.State.Status == sprites.ServiceStopped })
+	body := m.call("GET", "/v1/services/a/logs?lines=100000", "", 200)
+	n, zeros := 0, 0
+	for line := range strings.Lines(body) {
+		if len(line) >= 64<<10 {
+			t.Errorf("a line of %d bytes", len(line))
+		}
+		zeros += strings.Count(line, `\u0000`)
+		n++
+	}
+	if zeros != 100000 || n < 20000 || !strings.Contains(body, `"19999\n"`) || !strings.Contains(body, `{"type":"stderr","data":"end\n"`) {
+		t.Errorf("%d lines with %d zero bytes", n, zeros)
+	}
+}
+
+// TestServiceDefinitions: a damaged file is left alone and spoils nothing else.
+func TestServiceDefinitions(t *testing.T) {
+	dir := t.TempDir()
+	m := start(t, &guest.Server{Dir: dir})
+	m.stream("PUT", "/v1/services/good?duration=0s", define("sleep 1000", `,"env":{"SECRET":"s"}`))
+	st, err := os.Stat(filepath.Join(dir, "services", "good.json"))
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("the definition's file is %v, %v", st, err)
+	}
+	m.stream("POST", "/v1/services/good/stop", "")
+	m.must(errors.Join(
+		os.WriteFile(filepath.Join(dir, "services", "bad.json"), []byte(`{"cmd":`), 0o600),
+		os.WriteFile(filepath.Join(dir, "services", "signal.json"), []byte(`{"cmd":"true"}`), 0o600),
+		os.Symlink("/dev/zero", filepath.Join(dir, "services", "endless.json"))))
+	next := reborn(t, &guest.Server{Dir: dir})
+	var list []sprites.Service
+	next.must(json.Unmarshal([]byte(next.call("GET", "/v1/services", "", 200)), &list))
+	if !slices.ContainsFunc(list, func(d sprites.Service) bool { return d.Name == "good" }) || len(list) != 1 {
+		t.Errorf("the services are %+v", list)
+	}
+	_, err = os.Stat(filepath.Join(dir, "services", "bad.json"))
+	next.must(err)
+}
+
+// TestServiceEnds: nothing of a service lives on when its guest has stopped.
+func TestServiceEnds(t *testing.T) {
+	s := &guest.Server{Dir: t.TempDir()}
+	m := start(t, s)
+	m.stream("PUT", "/v1/services/a?duration=200ms", define("echo $$; sleep 1000 & echo $!; wait"))
+	pids := strings.Fields(types(m.stream("GET", "/v1/services/a/logs", "")))
+	s.Stop(time.Second)
+	for _, text := range pids {
+		var pid int
+		if _, err := fmt.Sscan(strings.Trim(text, ","), &pid); err != nil {
+			continue
+		}
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err == nil && !strings.Contains(string(status), "State:\tZ") { // which nobody has waited for yet
+			t.Errorf("process %d lives on", pid)
+		}
+	}
+	m.call("PUT", "/v1/services/b", define("true"), http.StatusTooManyRequests)
+}

@@ -1,0 +1,295 @@
+package guest
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (s *Server) listServices(w http.ResponseWriter, _ *http.Request) error {
+	if s.services.dir == "" {
+		return noServices()
+	}
+	list := []sprites.Service{}
+	for _, v := range s.services.list() {
+		list = append(list, v.describe())
+	}
+	return respond(w, list)
+}
+
+func (s *Server) getService(w http.ResponseWriter, r *http.Request) error {
+	v, err := s.services.get(r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	return respond(w, v.describe())
+}
+
+// defaultFollow is how long changes of a service are followed.
+const defaultFollow = 5 * time.Second
+
+// putService creates or replaces a definition, and starts the service.
+func (s *Server) putService(w http.ResponseWriter, r *http.Request) error {
+	follow, err := duration(r.URL.Query(), "duration", defaultFollow)
+	if err != nil {
+		return err
+	}
+	var def sprites.Service
+	if err := readJSON(r, &def); err != nil {
+		return err
+	}
+	def.Name = r.PathValue("name")
+	v, _, err := s.services.put(def)
+	if err != nil {
+		return err
+	}
+	return s.startService(w, r, v, follow)
+}
+
+func (s *Server) postServiceStart(w http.ResponseWriter, r *http.Request) error {
+	follow, err := duration(r.URL.Query(), "duration", defaultFollow)
+	if err != nil {
+		return err
+	}
+	v, err := s.services.get(r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	return s.startService(w, r, v, follow)
+}
+
+func (s *Server) startService(w http.ResponseWriter, r *http.Request, v *service, follow time.Duration) error {
+	stream := s.streamService(w, v)
+	defer stream.close()
+	started, err := s.services.want(v)
+	if err != nil {
+		return err
+	}
+	if !started {
+		stream.send(sprites.ServiceEvent{Type: sprites.ServiceEventStarted, Data: "it runs already; restart is a call of its own", Timestamp: time.Now().UnixMilli()})
+	}
+	stream.follow(r, follow)
+	return nil
+}
+
+func (s *Server) postServiceStop(w http.ResponseWriter, r *http.Request) error {
+	grace, err := duration(r.URL.Query(), "timeout", defaultStop)
+	if err != nil {
+		return err
+	}
+	v, err := s.services.get(r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	if !v.kept() {
+		return notRunning(v.def.Name)
+	}
+	stream := s.streamService(w, v)
+	defer stream.close()
+	stream.until(r, func() error {
+		_, err := s.services.unwant(v, grace)
+		return err
+	})
+	stream.complete()
+	return nil
+}
+
+func (s *Server) postServiceRestart(w http.ResponseWriter, r *http.Request) error {
+	follow, err := duration(r.URL.Query(), "duration", defaultFollow)
+	if err != nil {
+		return err
+	}
+	v, err := s.services.get(r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	stream := s.streamService(w, v)
+	defer stream.close()
+	stream.until(r, func() error {
+		v.stop(defaultStop)
+		_, err := s.services.want(v)
+		return err
+	})
+	stream.follow(r, follow)
+	return nil
+}
+
+// serviceLogs tells the last lines, then what comes.
+func (s *Server) serviceLogs(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	follow, err := duration(q, "duration", 0)
+	if err != nil {
+		return err
+	}
+	lines := 100
+	if text := q.Get("lines"); text != "" {
+		if lines, err = strconv.Atoi(text); err != nil || lines < 0 {
+			return badRequest("lines must be a number, not %q.", text)
+		}
+	}
+	v, err := s.services.get(r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	stream := s.streamService(w, v)
+	defer stream.close()
+	past, err := v.log.tail(lines)
+	if err != nil {
+		return err
+	}
+	var last int64
+	for _, e := range past {
+		stream.send(e)
+		last = e.Timestamp
+	}
+	stream.after = last
+	stream.follow(r, follow)
+	return nil
+}
+
+func (s *Server) deleteService(w http.ResponseWriter, r *http.Request) error {
+	if err := s.services.remove(r.PathValue("name")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) postServiceSignal(w http.ResponseWriter, r *http.Request) error {
+	var body sprites.ServiceSignal
+	if err := readJSON(r, &body); err != nil {
+		return err
+	}
+	v, err := s.services.get(body.Name)
+	if err != nil {
+		return err
+	}
+	sig, err := parseSignal(body.Signal)
+	if err != nil {
+		return badRequest("%v.", err)
+	}
+	err = v.signal(func(sess *session) error {
+		pid, ok := sess.pid()
+		select {
+		case <-sess.proc.exited: // its number may be someone else's by now
+			ok = false
+		default:
+		}
+		if !ok {
+			return notRunning(body.Name)
+		}
+		return os.NewSyscallError("kill", syscall.Kill(pid, sig))
+	})
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// serviceStream is an answer of events, a line each.
+type serviceStream struct {
+	srv   *Server
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	v     *service
+	sub   *subscription
+	after int64 // leave out what is not younger, in Unix milliseconds
+	begun bool
+}
+
+func (s *Server) streamService(w http.ResponseWriter, v *service) *serviceStream {
+	return &serviceStream{srv: s, w: w, rc: http.NewResponseController(w), v: v, sub: v.subscribe()}
+}
+
+func (st *serviceStream) close() { st.v.unsubscribe(st.sub) }
+
+func (st *serviceStream) begin() {
+	if !st.begun {
+		st.begun = true
+		st.w.Header().Set("Content-Type", "application/x-ndjson")
+		st.w.WriteHeader(http.StatusOK)
+		_ = st.rc.Flush() // who has gone is noticed by the request's context
+	}
+}
+
+func (st *serviceStream) send(e sprites.ServiceEvent) {
+	st.begin()
+	if line, err := json.Marshal(e); err == nil {
+		_, _ = st.w.Write(append(line, '\n')) // as in begin
+	}
+}
+
+func (st *serviceStream) flush() {
+	for _, e := range st.sub.take() {
+		if e.Timestamp > st.after {
+			st.send(e)
+		}
+	}
+	_ = st.rc.Flush() // as in begin
+}
+
+// emptyLine is sent into a silence, for clients and proxies that give up on one.
+const emptyLine = 20 * time.Second
+
+// follow tells events for a time, and then completes the answer.
+func (st *serviceStream) follow(r *http.Request, d time.Duration) {
+	st.begin()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	st.relay(r, timer.C)
+	st.complete()
+}
+
+// until tells events as long as do takes. do goes on when the caller has gone.
+func (st *serviceStream) until(r *http.Request, do func() error) {
+	st.begin()
+	done := make(chan time.Time)
+	var err error
+	st.srv.wg.Go(func() {
+		defer close(done)
+		err = do()
+	})
+	st.relay(r, done)
+	<-done
+	if err != nil {
+		st.send(sprites.ServiceEvent{Type: sprites.ServiceEventError, Data: err.Error(), Timestamp: time.Now().UnixMilli()})
+	}
+}
+
+func (st *serviceStream) relay(r *http.Request, end <-chan time.Time) {
+	silence := time.NewTicker(emptyLine)
+	defer silence.Stop()
+	for {
+		select {
+		case <-st.sub.wake:
+			st.flush()
+			silence.Reset(emptyLine)
+		case <-silence.C:
+			_, _ = st.w.Write([]byte("\n")) // as in begin
+			_ = st.rc.Flush()
+		case <-end:
+			return
+		case <-r.Context().Done():
+			return
+		case <-st.srv.closing:
+			return
+		}
+	}
+}
+
+func (st *serviceStream) complete() {
+	st.flush()
+	file := st.v.log.path
+	st.send(sprites.ServiceEvent{
+		Type:      sprites.ServiceEventComplete,
+		LogFiles:  &sprites.ServiceLogFiles{Stdout: file, Stderr: file, Combined: file},
+		Timestamp: time.Now().UnixMilli(),
+	})
+	_ = st.rc.Flush() // as in begin
+}
