@@ -41,6 +41,7 @@ var imports = map[string][]string{
 	"internal/gateway":         {"internal/policy"},
 	"internal/shim":            {"internal/base", "internal/boot", "internal/gateway", "internal/layers", "sprites"},
 	"internal/guest":           {"internal/boot", "internal/filesync", "internal/tools", "sprites"},
+	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"sprites"},
 
 	"internal/store":               {"sprites"},
@@ -63,7 +64,7 @@ var imports = map[string][]string{
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/boot", "internal/guest", "internal/guest/supervise", "sprites"},
+	"cmd/cove-guest": {"internal/boot", "internal/guest", "internal/guest/spriteenv", "internal/guest/supervise", "sprites"},
 	"cmd/cove-runsc": nil,
 }
 

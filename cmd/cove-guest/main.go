@@ -8,6 +8,8 @@
 //	cove-guest job finalize DIR REASON end a job whose supervisor is gone
 //	cove-guest version
 //
+// Under the name sprite-env it is that command (package spriteenv).
+//
 // It exits with 2 on wrong usage, 1 on an error, and a job with its own code.
 package main
 
@@ -19,10 +21,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"syscall"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/guest/spriteenv"
 	"github.com/cove-dev/cove/internal/guest/supervise"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -31,6 +36,11 @@ var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	if filepath.Base(os.Args[0]) == "sprite-env" {
+		code := spriteenv.Main(ctx, filepath.Join(boot.Dir, "api.sock"), os.Args[1:], os.Stdout, os.Stderr)
+		stop()
+		os.Exit(code)
+	}
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
 	if err != nil {

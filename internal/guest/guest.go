@@ -69,6 +69,7 @@ type Server struct {
 	reaper   *reaper
 	cgroups  cgroups
 	services services
+	tasks    tasks
 	devnull  *os.File
 	proxies  atomic.Int64
 
@@ -100,7 +101,7 @@ func (s *Server) Handler() http.Handler {
 
 // routes is the whole surface.
 func (s *Server) routes() {
-	for pattern, h := range map[string]handler{
+	all := map[string]handler{
 		"GET /v1/health": s.getHealth,
 		"POST /v1/stop":  s.postStop,
 
@@ -120,18 +121,13 @@ func (s *Server) routes() {
 
 		"GET /v1/proxy": s.getProxy, // upgrade
 
-		"GET /v1/services":                 s.listServices,
-		"POST /v1/services/signal":         s.postServiceSignal,
-		"GET /v1/services/{name}":          s.getService,
-		"PUT /v1/services/{name}":          s.putService,
-		"DELETE /v1/services/{name}":       s.deleteService,
-		"POST /v1/services/{name}/start":   s.postServiceStart,
-		"POST /v1/services/{name}/stop":    s.postServiceStop,
-		"POST /v1/services/{name}/restart": s.postServiceRestart,
-		"GET /v1/services/{name}/logs":     s.serviceLogs,
+		"GET /v1/activity": s.getActivity,
 
 		"/": s.unknown,
-	} {
+	}
+	maps.Copy(all, s.serviceRoutes())
+	maps.Copy(all, s.taskRoutes())
+	for pattern, h := range all {
 		s.mux.Handle(pattern, handle(h))
 	}
 }

@@ -80,6 +80,13 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(ln) }()
+	local, endLocal := context.WithCancel(ctx)
+	defer endLocal()
+	s.wg.Go(func() {
+		if err := s.ServeLocal(local); err != nil {
+			s.Logger.Error("serve the local socket", "err", err)
+		}
+	})
 	s.StartServices()
 	var err error
 	select {

@@ -86,7 +86,7 @@ func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) getSprite(w http.ResponseWriter, r *http.Request) error {
-	info, err := s.Host.Get(r.Context(), r.PathValue("name"))
+	info, err := s.Host.Describe(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err
 	}

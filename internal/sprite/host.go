@@ -17,10 +17,11 @@ import (
 // Times of a sandbox's life.
 const (
 	bootLimit     = 2 * time.Minute
-	stopGrace     = 10 * time.Second // when it falls asleep
-	deleteGrace   = time.Second      // when its disk goes too
-	stopLimit     = time.Minute      // beyond the grace, until the runtime is given up
-	sessionsLimit = 5 * time.Second
+	stopGrace     = 10 * time.Second       // when it falls asleep
+	deleteGrace   = time.Second            // when its disk goes too
+	stopLimit     = time.Minute            // beyond the grace, until the runtime is given up
+	activityLimit = 5 * time.Second        // for the guest to say what runs in it
+	describeLimit = 500 * time.Millisecond // the same, while somebody waits for a description
 )
 
 // Host looks after all sprites of a server. Set the exported fields before
@@ -154,6 +155,26 @@ func (h *Host) Get(ctx context.Context, name string) (sprites.Info, error) {
 		return sprites.Info{}, err
 	}
 	return h.info(row), nil
+}
+
+// Describe is Get with what keeps the sprite awake from inside, which it asks the
+// guest.
+func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return sprites.Info{}, err
+	}
+	info := h.info(row)
+	if sb, err := h.Live(ctx, name); err == nil && sb != nil {
+		ctx, cancel := context.WithTimeout(ctx, describeLimit)
+		defer cancel()
+		inside, err := h.activity(ctx, sb)
+		if err != nil {
+			h.Logger.Debug("asking a sandbox what runs in it", "sprite", name, "err", err)
+		}
+		info.Cove.AwakeBy = append(info.Cove.AwakeBy, inside...)
+	}
+	return info, nil
 }
 
 // List describes the sprites that filter selects, by name.

@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/cove-dev/cove/internal/boot"
@@ -61,9 +61,13 @@ func (h *Host) idle(m *machine, epoch int) {
 	h.mu.Unlock()
 	defer h.wg.Done()
 
-	n, err := h.sessions(sb)
-	if err != nil {
-		h.Logger.Warn("asking a sandbox for its sessions before it sleeps", "sprite", m.name, "err", err)
+	ctx, cancel := context.WithTimeout(h.ctx, activityLimit)
+	awakeBy, err := h.activity(ctx, sb)
+	cancel()
+	if errors.Is(err, errUnknownCall) {
+		awakeBy = append(awakeBy, err.Error()) // what runs in it must not be lost
+	} else if err != nil {
+		h.Logger.Warn("asking a sandbox what runs in it before it sleeps", "sprite", m.name, "err", err)
 	}
 
 	h.mu.Lock()
@@ -72,7 +76,7 @@ func (h *Host) idle(m *machine, epoch int) {
 		return
 	}
 	m.timer = nil
-	if n > 0 {
+	if len(awakeBy) > 0 {
 		h.arm(m)
 		h.mu.Unlock()
 		return
@@ -110,49 +114,58 @@ func (h *Host) stop(sb Sandbox, grace time.Duration) error {
 	return err
 }
 
-// maxSessions bounds the guest's list of sessions.
-const maxSessions = 1 << 20
+// errUnknownCall is a guest that was built before the call was.
+var errUnknownCall = errors.New("the guest does not say what runs in it")
 
-var sessionRule = regexp.MustCompile(`^[0-9A-Za-z._-]{1,64}$`)
+// maxActivity bounds the guest's answer.
+const maxActivity = 1 << 20
 
-// sessions counts the commands that run in a sandbox.
-func (h *Host) sessions(sb Sandbox) (int, error) {
-	ctx, cancel := context.WithTimeout(h.ctx, sessionsLimit)
-	defer cancel()
+// activity asks a sandbox what keeps it awake from inside: commands that run,
+// though nobody is connected to them, and live tasks. Services do not.
+func (h *Host) activity(ctx context.Context, sb Sandbox) ([]string, error) {
 	transport := &http.Transport{
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: 64 << 10,
 		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, boot.Port) },
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/v1/exec", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/v1/activity", nil)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+sb.Status().Token)
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("the guest answered %d", resp.StatusCode)
+		return nil, errUnknownCall
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxSessions+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxActivity+1))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if len(body) > maxSessions {
-		return 0, errors.New("the guest's list of sessions is too long")
+	if len(body) > maxActivity {
+		return nil, errors.New("the guest's answer is too long")
 	}
-	var list sprites.SessionList
-	if err := json.Unmarshal(body, &list); err != nil {
-		return 0, err
+	var a sprites.Activity
+	if err := json.Unmarshal(body, &a); err != nil {
+		return nil, err
 	}
-	n := 0
-	for _, s := range list.Sessions {
-		if sessionRule.MatchString(s.ID) {
-			n++
+	var all []string
+	switch {
+	case a.Sessions == 1:
+		all = append(all, "a command")
+	case a.Sessions > 1:
+		all = append(all, strconv.Itoa(a.Sessions)+" commands")
+	}
+	for _, name := range a.Tasks {
+		if taskRule.MatchString(name) {
+			all = append(all, "task "+name)
 		}
 	}
-	return n, nil
+	return all, nil
 }
+
+// taskRule is what may be a task's name.
+var taskRule = regexp.MustCompile(`^[0-9A-Za-z._-]{1,63}$`)

@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 )
 
-// installGuest copies the guest binary into a folder of its own below dir, named
-// by its digest, and returns that folder. A running sandbox, and a memory image,
+// installGuest copies the guest binary, with its other name sprite-env, into a
+// folder of its own below dir, named by its digest, and returns that folder. A running sandbox, and a memory image,
 // keep the guest that they were made with.
 func installGuest(binary, dir string) (string, error) {
 	src, err := os.Open(binary)
@@ -48,6 +48,9 @@ func installGuest(binary, dir string) (string, error) {
 	}
 	_, err = io.Copy(dst, src)
 	if err := errors.Join(err, dst.Sync(), dst.Chmod(0o755), dst.Close()); err != nil {
+		return "", fmt.Errorf("install the guest: %w", err)
+	}
+	if err := os.Symlink("cove-guest", filepath.Join(tmp, "sprite-env")); err != nil {
 		return "", fmt.Errorf("install the guest: %w", err)
 	}
 	if err := os.Rename(tmp, final); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -1,0 +1,116 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// localRoutes are what programs in the sprite may call at the socket, without a
+// token: whoever is inside may do all of it by other means, too.
+func (s *Server) localRoutes() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, h := range s.serviceRoutes() {
+		mux.Handle(pattern, handle(h))
+	}
+	for pattern, h := range s.taskRoutes() {
+		mux.Handle(pattern, handle(h))
+	}
+	for _, elsewhere := range []string{"/v1/checkpoint", "/v1/checkpoints", "/v1/checkpoints/", "/v1/policy/"} {
+		mux.Handle(elsewhere, handle(func(http.ResponseWriter, *http.Request) error {
+			return failure(http.StatusNotImplemented, "not_available", "That can't be had from inside the sprite.")
+		}))
+	}
+	mux.Handle("GET /v1/info", handle(s.getInfo))
+	mux.Handle("/", handle(func(_ http.ResponseWriter, r *http.Request) error {
+		return failure(http.StatusNotFound, "not_found", "There is nothing at "+r.URL.Path+".")
+	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Sprite-Version", sprites.Version)
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) serviceRoutes() map[string]handler {
+	return map[string]handler{
+		"GET /v1/services":                 s.listServices,
+		"POST /v1/services/signal":         s.postServiceSignal,
+		"GET /v1/services/{name}":          s.getService,
+		"PUT /v1/services/{name}":          s.putService,
+		"DELETE /v1/services/{name}":       s.deleteService,
+		"POST /v1/services/{name}/start":   s.postServiceStart,
+		"POST /v1/services/{name}/stop":    s.postServiceStop,
+		"POST /v1/services/{name}/restart": s.postServiceRestart,
+		"GET /v1/services/{name}/logs":     s.serviceLogs,
+	}
+}
+
+func (s *Server) taskRoutes() map[string]handler {
+	return map[string]handler{
+		"GET /v1/tasks":           s.listTasks,
+		"POST /v1/tasks":          s.writeTask,
+		"PUT /v1/tasks":           s.writeTask,
+		"GET /v1/tasks/{name}":    s.getTask,
+		"PUT /v1/tasks/{name}":    s.writeTask,
+		"DELETE /v1/tasks/{name}": s.deleteTask,
+	}
+}
+
+// localInfo answers GET /v1/info.
+type localInfo struct {
+	Name        string `json:"name"`
+	Version     string `json:"version"`
+	Incarnation int64  `json:"incarnation"`
+	URL         string `json:"sprite_url,omitempty"`
+}
+
+func (s *Server) getInfo(w http.ResponseWriter, _ *http.Request) error {
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	return respond(w, localInfo{Name: name, Version: sprites.Version, Incarnation: s.Incarnation, URL: s.Env["SPRITE_URL"]})
+}
+
+// ServeLocal serves the socket api.sock in Dir to programs in the sprite, until
+// ctx ends. An old file of that name is removed.
+func (s *Server) ServeLocal(ctx context.Context) error {
+	s.init()
+	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		return err
+	}
+	name := filepath.Join(s.Dir, "api.sock")
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", name)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(name, 0o666); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	web := &http.Server{
+		Handler:           s.localRoutes(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0),
+	}
+	end := context.AfterFunc(ctx, func() { _ = web.Close() })
+	defer end()
+	if err := web.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,315 @@
+// Package spriteenv is the command sprite-env, by which programs inside a sprite
+// use its services and hold it awake (protocol section 7.9). It speaks HTTP over
+// the socket that the guest serves to everyone inside.
+package spriteenv
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Main runs sprite-env with its arguments, of which the first is not the program,
+// against a socket, and returns the exit code: 0, 1 for a failure, 2 for wrong
+// usage.
+func Main(ctx context.Context, socket string, args []string, stdout, stderr io.Writer) int {
+	e := &env{out: stdout, client: &sprites.Client{
+		URL: "http://sprite",
+		HTTPClient: &http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			},
+		}},
+	}}
+	root := e.root()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "sprite-env:", err)
+	if _, ok := errors.AsType[usageError](err); ok {
+		fmt.Fprintln(stderr, "see: sprite-env --help")
+		return 2
+	}
+	return 1
+}
+
+type usageError struct{ error }
+
+type env struct {
+	client *sprites.Client
+	out    io.Writer
+}
+
+func (e *env) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sprite-env",
+		Short: "This sprite, from inside: its services, and what holds it awake",
+		Example: `  sprite-env services create web --cmd python3 --args -m,http.server,8080 --http-port 8080
+  sprite-env tasks create build --expire 30m
+  sprite-env info`,
+		SilenceErrors: true, SilenceUsage: true,
+		RunE: subcommand,
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(e.services(), e.tasks(), e.info(), e.version(), e.curl())
+	return root
+}
+
+// subcommand is for commands that are nothing without another.
+func subcommand(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("%s: unknown command %q", cmd.CommandPath(), args[0])}
+	}
+	return cmd.Help()
+}
+
+// exact checks the number of arguments.
+func exact(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usageError{fmt.Errorf("%s takes %d arguments, not %d", cmd.CommandPath(), n, len(args))}
+		}
+		return nil
+	}
+}
+
+func (e *env) print(v any) error {
+	enc := json.NewEncoder(e.out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// event prints an event, as a line of JSON.
+func (e *env) event(ev sprites.ServiceEvent) {
+	enc := json.NewEncoder(e.out)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(ev) // nobody reads any more
+}
+
+func (e *env) services() *cobra.Command {
+	group := &cobra.Command{Use: "services", Aliases: []string{"service"}, Short: "Programs that the sprite keeps running", RunE: subcommand}
+	group.AddCommand(
+		&cobra.Command{Use: "list", Short: "List the services", Args: exact(0), RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := e.client.Self().Services(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return e.print(list)
+		}},
+		&cobra.Command{Use: "get NAME", Short: "Describe a service", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+			d, err := e.client.Self().Service(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return e.print(d)
+		}},
+		e.createService(),
+		e.followed("start NAME", "Start a service", (*sprites.Sprite).StartService),
+		e.followed("restart NAME", "End a service and start it again", (*sprites.Sprite).RestartService),
+		e.stopService(),
+		e.logs(),
+		&cobra.Command{Use: "signal NAME SIGNAL", Short: "Send a signal to a service", Args: exact(2), RunE: func(cmd *cobra.Command, args []string) error {
+			return e.client.Self().SignalService(cmd.Context(), args[0], sprites.Signal(args[1]))
+		}},
+		&cobra.Command{Use: "delete NAME", Aliases: []string{"rm"}, Short: "End a service and forget it", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+			return e.client.Self().DeleteService(cmd.Context(), args[0])
+		}},
+	)
+	return group
+}
+
+// following holds the flags of calls that can be followed.
+type following struct {
+	duration time.Duration
+	noStream bool
+}
+
+func (f *following) add(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&f.duration, "duration", 5*time.Second, "tell what happens for so long")
+	cmd.Flags().BoolVar(&f.noStream, "no-stream", false, "return at once")
+}
+
+func (e *env) follow(f following) sprites.Follow {
+	if f.noStream {
+		return sprites.Follow{}
+	}
+	return sprites.Follow{Duration: f.duration, Events: e.event}
+}
+
+func (e *env) createService() *cobra.Command {
+	var def sprites.Service
+	var vars []string
+	var f following
+	cmd := &cobra.Command{
+		Use:     "create NAME --cmd PROGRAM",
+		Short:   "Define a service and start it",
+		Example: `  sprite-env services create web --cmd python3 --args -m,http.server,8080 --http-port 8080`,
+		Args:    exact(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			def.Name, def.Env = args[0], map[string]string{}
+			for _, pair := range vars {
+				key, value, ok := strings.Cut(pair, "=")
+				if !ok {
+					return usageError{fmt.Errorf("--env %s: want K=V", pair)}
+				}
+				def.Env[key] = value
+			}
+			if def.Cmd == "" {
+				return usageError{errors.New("--cmd is missing: the program")}
+			}
+			return e.client.Self().PutService(cmd.Context(), def, e.follow(f))
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&def.Cmd, "cmd", "", "the program")
+	flags.StringSliceVar(&def.Args, "args", nil, "its arguments, `A,B,…`")
+	flags.StringSliceVar(&vars, "env", nil, "environment, `K=V,…`")
+	flags.StringVar(&def.Dir, "dir", "", "folder to run it in")
+	flags.StringSliceVar(&def.Needs, "needs", nil, "services that must run before it")
+	flags.IntVar(&def.HTTPPort, "http-port", 0, "the port at which it speaks HTTP")
+	f.add(cmd)
+	return cmd
+}
+
+func (e *env) followed(use, short string, call func(*sprites.Sprite, context.Context, string, sprites.Follow) error) *cobra.Command {
+	var f following
+	cmd := &cobra.Command{Use: use, Short: short, Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+		return call(e.client.Self(), cmd.Context(), args[0], e.follow(f))
+	}}
+	f.add(cmd)
+	return cmd
+}
+
+func (e *env) stopService() *cobra.Command {
+	var grace time.Duration
+	cmd := &cobra.Command{Use: "stop NAME", Short: "End a service, and leave it alone", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+		return e.client.Self().StopService(cmd.Context(), args[0], grace)
+	}}
+	cmd.Flags().DurationVar(&grace, "timeout", 10*time.Second, "wait so long before it is killed")
+	return cmd
+}
+
+func (e *env) logs() *cobra.Command {
+	var lines int
+	var d time.Duration
+	cmd := &cobra.Command{Use: "logs NAME", Short: "Show what a service has said", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+		return e.client.Self().ServiceLogs(cmd.Context(), args[0], lines, d, func(ev sprites.ServiceEvent) error {
+			_, err := io.WriteString(e.out, ev.Data)
+			return err
+		})
+	}}
+	cmd.Flags().IntVar(&lines, "lines", 100, "so many lines of what was said before")
+	cmd.Flags().DurationVar(&d, "duration", 0, "go on for so long")
+	return cmd
+}
+
+func (e *env) tasks() *cobra.Command {
+	group := &cobra.Command{Use: "tasks", Aliases: []string{"task"}, Short: "What holds the sprite awake, for an hour at most each", RunE: subcommand}
+	write := func(use, short, method string) *cobra.Command {
+		var expire string
+		cmd := &cobra.Command{Use: use, Short: short, Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+			body, err := json.Marshal(map[string]string{"name": args[0], "expire": expire})
+			if err != nil {
+				return err
+			}
+			return e.call(cmd.Context(), method, "/v1/tasks", bytes.NewReader(body))
+		}}
+		cmd.Flags().StringVar(&expire, "expire", "1h", "when it ends by itself, as `30m`")
+		return cmd
+	}
+	group.AddCommand(
+		&cobra.Command{Use: "list", Short: "List the tasks", Args: exact(0), RunE: func(cmd *cobra.Command, _ []string) error {
+			return e.call(cmd.Context(), http.MethodGet, "/v1/tasks", nil)
+		}},
+		&cobra.Command{Use: "get NAME", Short: "Describe a task", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+			return e.call(cmd.Context(), http.MethodGet, "/v1/tasks/"+url.PathEscape(args[0]), nil)
+		}},
+		write("create NAME", "Hold the sprite awake", http.MethodPost),
+		write("update NAME", "Make a task, or put off its end", http.MethodPut),
+		&cobra.Command{Use: "delete NAME", Aliases: []string{"rm"}, Short: "End a task", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+			return e.call(cmd.Context(), http.MethodDelete, "/v1/tasks/"+url.PathEscape(args[0]), nil)
+		}},
+	)
+	return group
+}
+
+func (e *env) info() *cobra.Command {
+	return &cobra.Command{Use: "info", Short: "Describe this sprite, as JSON", Args: exact(0), RunE: func(cmd *cobra.Command, _ []string) error {
+		return e.call(cmd.Context(), http.MethodGet, "/v1/info", nil)
+	}}
+}
+
+func (e *env) version() *cobra.Command {
+	return &cobra.Command{Use: "version", Short: "Print the protocol's version", Args: exact(0), RunE: func(*cobra.Command, []string) error {
+		_, err := fmt.Fprintln(e.out, sprites.Version)
+		return err
+	}}
+}
+
+func (e *env) curl() *cobra.Command {
+	var method, data string
+	cmd := &cobra.Command{
+		Use:     "curl PATH",
+		Short:   "Call the socket's API",
+		Example: `  sprite-env curl /v1/services` + "\n" + `  sprite-env curl -X POST -d '{"name":"build"}' /v1/tasks`,
+		Args:    exact(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var body io.Reader
+			if data != "" {
+				body = strings.NewReader(data)
+			}
+			return e.call(cmd.Context(), method, args[0], body)
+		},
+	}
+	cmd.Flags().StringVarP(&method, "request", "X", http.MethodGet, "the method")
+	cmd.Flags().StringVarP(&data, "data", "d", "", "the body")
+	return cmd
+}
+
+// call makes a call and prints its answer.
+func (e *env) call(ctx context.Context, method, path string, body io.Reader) error {
+	if !strings.HasPrefix(path, "/") {
+		return usageError{fmt.Errorf("a path begins with a slash: %s", path)}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, e.client.URL+path, body)
+	if err != nil {
+		return err
+	}
+	resp, err := e.client.HTTPClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode >= 400 {
+		text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+		if err != nil {
+			return err
+		}
+		var said sprites.ErrorBody
+		if json.Unmarshal(text, &said) == nil && said.Message != "" {
+			return errors.New(said.Message)
+		}
+		return fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(text))
+	}
+	_, err = io.Copy(e.out, resp.Body)
+	return err
+}

@@ -1,0 +1,178 @@
+package guest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// tasks hold the sprite awake. They live as long as the sandbox does.
+type tasks struct {
+	mu  sync.Mutex
+	all map[string]sprites.Task
+}
+
+const (
+	maxTasks    = 256
+	longestTask = time.Hour // who needs longer refreshes
+)
+
+var taskName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+// live drops what has expired, and returns the rest by name. t.mu is held.
+func (t *tasks) live() []sprites.Task {
+	now := time.Now()
+	list := []sprites.Task{}
+	for name, task := range t.all {
+		if !task.ExpiresAt.After(now) {
+			delete(t.all, name)
+			continue
+		}
+		list = append(list, task)
+	}
+	slices.SortFunc(list, func(a, b sprites.Task) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+func (t *tasks) list() []sprites.Task {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.live()
+}
+
+// put makes a task, or, if refresh, gives the one that is there another end.
+func (t *tasks) put(name string, expire time.Duration, refresh bool) (sprites.Task, error) {
+	if !taskName.MatchString(name) {
+		return sprites.Task{}, badRequest("A task's name is letters, digits, dots, dashes and underscores, at most 63: %.64q is none.", name)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.live())
+	task, there := t.all[name]
+	switch {
+	case there && !refresh:
+		return task, failure(http.StatusConflict, "task_exists", fmt.Sprintf("task %s exists", name))
+	case !there && n >= maxTasks:
+		return task, failure(http.StatusTooManyRequests, "too_many_tasks", fmt.Sprintf("there are %d tasks already", n))
+	case !there:
+		task = sprites.Task{Name: name, StartedAt: time.Now().UTC()}
+	}
+	task.ExpiresAt = time.Now().Add(min(expire, longestTask)).UTC()
+	if t.all == nil {
+		t.all = map[string]sprites.Task{}
+	}
+	t.all[name] = task
+	return task, nil
+}
+
+func (t *tasks) get(name string) (sprites.Task, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.live()
+	task, ok := t.all[name]
+	if !ok {
+		return task, failure(http.StatusNotFound, "task_not_found", fmt.Sprintf("task not found: %.64q", name))
+	}
+	return task, nil
+}
+
+func (t *tasks) remove(name string) error {
+	if _, err := t.get(name); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.all, name)
+	return nil
+}
+
+// taskRequest is the body of the calls that make or refresh a task.
+type taskRequest struct {
+	Name   string          `json:"name"`
+	Expire json.RawMessage `json:"expire"` // seconds, or a duration such as "30m"
+}
+
+func (r taskRequest) expire() (time.Duration, error) {
+	var seconds float64
+	var text string
+	switch {
+	case len(r.Expire) == 0:
+		return longestTask, nil
+	case json.Unmarshal(r.Expire, &seconds) == nil:
+		if seconds > 0 && seconds <= longestTask.Seconds() {
+			return time.Duration(seconds * float64(time.Second)), nil
+		}
+		if seconds > 0 {
+			return longestTask, nil
+		}
+	case json.Unmarshal(r.Expire, &text) == nil:
+		if d, err := time.ParseDuration(text); err == nil && d > 0 {
+			return d, nil
+		}
+	}
+	return 0, badRequest("expire must be seconds or a duration such as 30m, not %.64s.", r.Expire)
+}
+
+func (s *Server) listTasks(w http.ResponseWriter, _ *http.Request) error {
+	return respond(w, sprites.TaskList{Tasks: s.tasks.list()})
+}
+
+func (s *Server) getTask(w http.ResponseWriter, r *http.Request) error {
+	task, err := s.tasks.get(r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	return respond(w, task)
+}
+
+// writeTask makes a task with POST, and makes or refreshes one with PUT, of which
+// the name may stand in the path.
+func (s *Server) writeTask(w http.ResponseWriter, r *http.Request) error {
+	var body taskRequest
+	if err := readJSON(r, &body); err != nil {
+		return err
+	}
+	if name := r.PathValue("name"); name != "" {
+		body.Name = name
+	}
+	d, err := body.expire()
+	if err != nil {
+		return err
+	}
+	task, err := s.tasks.put(body.Name, d, r.Method == http.MethodPut)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if r.Method == http.MethodPost {
+		status = http.StatusCreated
+	}
+	respondStatus(w, status, task)
+	return nil
+}
+
+func (s *Server) deleteTask(w http.ResponseWriter, r *http.Request) error {
+	if err := s.tasks.remove(r.PathValue("name")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
+	a := sprites.Activity{Tasks: []string{}}
+	s.mu.Lock()
+	a.Sessions = len(s.sessions)
+	s.mu.Unlock()
+	for _, task := range s.tasks.list() {
+		a.Tasks = append(a.Tasks, task.Name)
+	}
+	return respond(w, a)
+}

@@ -1,0 +1,123 @@
+package guest_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/guest/spriteenv"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Statement 104: a task holds the sprite running; expires; max 1 h; 201/409/200/204/404.
+func TestTasks(t *testing.T) {
+	m := start(t, &guest.Server{})
+	activity := func() (a sprites.Activity) {
+		t.Helper()
+		m.must(json.Unmarshal([]byte(m.call("GET", "/v1/activity", "", 200)), &a))
+		return a
+	}
+	same(t, "no tasks", strings.TrimSpace(m.call("GET", "/v1/tasks", "", 200)), `{"tasks":[]}`)
+	m.call("POST", "/v1/tasks", `{"name":"agent","expire":"30m"}`, 201)
+	m.call("POST", "/v1/tasks", `{"name":"agent","expire":"30m"}`, 409)
+	if a := activity(); len(a.Tasks) != 1 || a.Tasks[0] != "agent" || a.Sessions != 0 {
+		t.Errorf("the activity is %+v", a)
+	}
+	get := func() (task sprites.Task) {
+		t.Helper()
+		m.must(json.Unmarshal([]byte(m.call("GET", "/v1/tasks/agent", "", 200)), &task))
+		return task
+	}
+	for body, want := range map[string]time.Duration{
+		`{"expire":300}`: 300 * time.Second, `{"expire":"5h"}`: time.Hour, `{"expire":1e99}`: time.Hour, `{}`: time.Hour,
+	} {
+		m.call("PUT", "/v1/tasks/agent", body, 200)
+		if left := time.Until(get().ExpiresAt); left > want || left < want-time.Minute {
+			t.Errorf("after %s it expires in %v", body, left)
+		}
+	}
+	m.call("PUT", "/v1/tasks", `{"name":"other","expire":"1h"}`, 200)
+	m.call("DELETE", "/v1/tasks/other", "", 204)
+	m.call("DELETE", "/v1/tasks/other", "", 404)
+	m.call("GET", "/v1/tasks/other", "", 404)
+	for _, body := range []string{`{"name":""}`, `{"name":"a b"}`, `{"name":"a","expire":-1}`, `{"name":"a","expire":"soon"}`, `{"name":"a","expire":[]}`, `{`} {
+		m.call("POST", "/v1/tasks", body, 400)
+	}
+	m.call("PUT", "/v1/tasks/agent", `{"expire":"10ms"}`, 200)
+	for deadline := time.Now().Add(patience); len(activity().Tasks) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the task does not expire")
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	m.call("GET", "/v1/tasks/agent", "", 404)
+	for i := range 300 {
+		want := http.StatusCreated
+		if i >= 256 {
+			want = http.StatusTooManyRequests
+		}
+		m.call("POST", "/v1/tasks", `{"name":"t`+strings.Repeat("x", i%50)+string(rune('a'+i/50))+`"}`, want)
+	}
+}
+
+// TestLocal: what programs inside may do at the socket.
+func TestLocal(t *testing.T) {
+	s := &guest.Server{Dir: t.TempDir()}
+	m := start(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.ServeLocal(ctx) }()
+	socket := filepath.Join(s.Dir, "api.sock")
+	run := func(want int, args ...string) string {
+		t.Helper()
+		var out, errs strings.Builder
+		if code := spriteenv.Main(t.Context(), socket, args, &out, &errs); code != want {
+			t.Errorf("sprite-env %q: code %d, want %d: %s %s", args, code, want, &out, &errs)
+		}
+		return out.String() + errs.String()
+	}
+	for deadline := time.Now().Add(patience); spriteenv.Main(t.Context(), socket, []string{"info"}, &strings.Builder{}, &strings.Builder{}) != 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody is at the socket")
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	contains := func(got string, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%q is not in %q", w, got)
+			}
+		}
+	}
+	contains(run(0, "services", "create", "web", "--cmd", "sh", "--args", "-c,echo up $A; exec sleep 1000", "--env", "A=b", "--duration", "500ms"), `"started"`, `up b`, `"complete"`)
+	contains(run(0, "services", "list"), `"name": "web"`)
+	contains(run(0, "services", "get", "web"), `"status": "running"`)
+	contains(run(0, "services", "restart", "web", "--duration", "300ms"), `"stopped"`)
+	contains(run(0, "services", "signal", "web", "CONT"))
+	contains(run(0, "services", "logs", "web", "--lines", "1"), "up b\n")
+	contains(run(0, "services", "stop", "web"))
+	contains(run(1, "services", "stop", "web"), "not running")
+	contains(run(0, "services", "delete", "web"))
+	contains(run(1, "services", "get", "web"), "service not found")
+	contains(run(2, "services", "create", "web"), "--cmd is missing")
+	contains(run(2, "services", "get"), "takes 1 arguments")
+	contains(run(2, "services", "nothing"), "unknown command")
+	contains(run(0, "tasks", "create", "build", "--expire", "30m"), `"name":"build"`)
+	contains(run(1, "tasks", "create", "build"), "task build exists")
+	contains(run(0, "tasks", "update", "build"), `"name":"build"`)
+	contains(run(0, "tasks", "list"), `"build"`)
+	contains(run(0, "tasks", "delete", "build"))
+	contains(run(0, "version"), sprites.Version)
+	contains(run(0, "curl", "/v1/info"), sprites.Version)
+	contains(run(1, "curl", "/v1/checkpoints"), "can't be had")
+	contains(run(1, "curl", "/v1/exec"), "nothing at /v1/exec") // commands run where one is
+	contains(run(2, "curl", "v1"), "slash")
+	cancel()
+	m.must(<-served)
+}
