@@ -61,6 +61,16 @@ func (c *Client) Update(ctx context.Context, name string, req UpdateRequest) (In
 	return info, nil
 }
 
+// Visit makes a link by which a browser, which can't send a token, may enter the
+// URL of a sprite that is not public. It is a cove server's.
+func (c *Client) Visit(ctx context.Context, name string, req VisitRequest) (Visit, error) {
+	var v Visit
+	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "sprites", name, "visit"), in: req}, &v); err != nil {
+		return Visit{}, fmt.Errorf("link to sprite %s: %w", name, err)
+	}
+	return v, nil
+}
+
 // DeleteOptions are cove's additions to a delete.
 type DeleteOptions struct {
 	Force bool // also where that loses work that nobody has pulled

@@ -21,3 +21,9 @@ type Activity struct {
 	Sessions int      `json:"sessions"` // commands that run, with or without a client
 	Tasks    []string `json:"tasks"`    // names of live tasks
 }
+
+// HTTPTarget is what a guest answers to POST /v1/http: where the sprite's URL
+// leads.
+type HTTPTarget struct {
+	Port int `json:"port"`
+}

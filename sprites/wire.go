@@ -248,6 +248,17 @@ type ProxyStatus struct {
 	HalfClose bool   `json:"half_close,omitempty"`
 }
 
+// VisitRequest asks for a link by which a browser may enter a sprite's URL.
+type VisitRequest struct {
+	Path string `json:"path,omitempty"` // where it leads, with a leading slash; "": /
+}
+
+// Visit is such a link. It works once, and soon.
+type Visit struct {
+	URL       string    `json:"url"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
 // RawJSON is JSON that passes through unread.
 type RawJSON = json.RawMessage
 

@@ -35,6 +35,7 @@ import (
 type serveOptions struct {
 	addr       string
 	names      []string
+	domain     string
 	idle       time.Duration
 	maxRunning int
 	timeout    time.Duration
@@ -83,6 +84,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f := cmd.Flags()
 	f.StringVar(&o.addr, "addr", "127.0.0.1:7878", "address to listen on; port 0 picks one")
 	f.StringArrayVar(&o.names, "name", nil, "a host name by which the server may be called, besides those of --addr and loopback (repeatable)")
+	f.StringVar(&o.domain, "domain", "localhost", "sprites' URLs are http://NAME.DOMAIN:PORT/; all names below another than localhost must lead here")
 	f.DurationVar(&o.idle, "idle", 5*time.Minute, "how long a sprite stays awake unused; 0: for ever")
 	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once; 0: any number")
 	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
@@ -148,13 +150,14 @@ func serve(o serveOptions, data string, logger *slog.Logger, out io.Writer) (err
 			logger.Error("preparing the base; the next sandbox tries again", "err", err)
 		}
 	})
-	host := &sprite.Host{Store: st, Runtime: rt, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning}
+	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: sprites.Version, Names: o.names, Domain: o.domain}
+	host := &sprite.Host{Store: st, Runtime: rt, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning, URL: srv.SpriteURL}
 	if err := host.Start(ctx); err != nil {
 		return err
 	}
 	defer closing(&err, host)
 
-	srv := &server.Server{Dir: dir, Store: st, Host: host, Logger: logger, Version: sprites.Version, Names: o.names}
+	srv.Host = host
 	defer closing(&err, srv)
 	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout}
 	srv.Jobs = jobs

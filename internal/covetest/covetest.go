@@ -105,12 +105,12 @@ func start(t testing.TB, opts Options) (*Server, error) {
 	if s.Host = opts.Host; s.Host == nil {
 		s.Host = &sprite.Host{IdleDefault: opts.Idle}
 	}
-	s.Host.Store, s.Host.Runtime, s.Host.Logger = s.Store, opts.Runtime, logger
+	s.Server = &server.Server{Dir: opts.Dir, Store: s.Store, Host: s.Host, Logger: logger, Version: "test"}
+	s.Host.Store, s.Host.Runtime, s.Host.Logger, s.Host.URL = s.Store, opts.Runtime, logger, s.Server.SpriteURL
 	if err := s.Host.Start(ctx); err != nil {
 		return nil, err
 	}
 	undo = append(undo, s.Host.Close)
-	s.Server = &server.Server{Dir: opts.Dir, Store: s.Store, Host: s.Host, Logger: logger, Version: "test"}
 	if opts.Configure != nil {
 		opts.Configure(s.Server)
 	}

@@ -122,6 +122,7 @@ func (s *Server) routes() {
 		"GET /v1/proxy": s.getProxy, // upgrade
 
 		"GET /v1/activity": s.getActivity,
+		"POST /v1/http":    s.postHTTP,
 
 		"/": s.unknown,
 	}

@@ -1,7 +1,9 @@
 package guest
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"strconv"
@@ -292,4 +294,37 @@ func (st *serviceStream) complete() {
 		Timestamp: time.Now().UnixMilli(),
 	})
 	_ = st.rc.Flush() // as in begin
+}
+
+// defaultHTTP is where the sprite's URL leads unless a service says otherwise.
+const defaultHTTP = 8080
+
+// postHTTP tells at which port the sprite's URL arrives. The service that has it
+// is started if it does not run; what listens is waited for, for ?wait=DURATION.
+func (s *Server) postHTTP(w http.ResponseWriter, r *http.Request) error {
+	wait, err := duration(r.URL.Query(), "wait", 0)
+	if err != nil {
+		return err
+	}
+	port := defaultHTTP
+	for _, v := range s.services.list() {
+		if d := v.definition(); d.HTTPPort != 0 {
+			port = d.HTTPPort
+			if v.kept() {
+				break
+			}
+			if _, err := s.services.want(v); err != nil {
+				return err
+			}
+			break
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
+	defer cancel()
+	for !listens(ctx, port) {
+		if !sleep(ctx, 20*time.Millisecond) {
+			return failure(http.StatusServiceUnavailable, "nothing_listens", fmt.Sprintf("nothing takes connections at port %d", port))
+		}
+	}
+	return respond(w, sprites.HTTPTarget{Port: port})
 }

@@ -58,6 +58,9 @@ func (s *Server) publish(ln net.Listener) error {
 	}
 	s.boot = newPrincipal("owner", secret)
 	s.url = "http://" + callable(ln.Addr())
+	if _, port, err := net.SplitHostPort(ln.Addr().String()); err == nil {
+		s.port.Store(port)
+	}
 	return writeJSONFile(filepath.Join(s.Dir, infoFile), sprites.ServerInfo{
 		Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(),
 	})

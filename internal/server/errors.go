@@ -26,6 +26,7 @@ var statusOf = map[string]int{
 	sprite.CodeUnavailable:  http.StatusServiceUnavailable,
 	"session_not_found":     http.StatusNotFound, // the guest's code, too
 	"service_not_found":     http.StatusNotFound, // likewise
+	"nothing_listens":       http.StatusServiceUnavailable,
 	"unauthorized":          http.StatusUnauthorized,
 	"forbidden":             http.StatusForbidden,
 	"too_large":             http.StatusRequestEntityTooLarge,

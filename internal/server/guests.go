@@ -38,6 +38,11 @@ type guestPool struct {
 type guest struct {
 	sandbox   sprite.Sandbox
 	transport *http.Transport
+	web       *http.Transport // to where the sprite's URL leads
+
+	webMu sync.Mutex
+	port  int       // where that is; 0: not known
+	asked time.Time // when it was
 }
 
 // get returns the client of a sandbox's guest.
@@ -56,6 +61,13 @@ func (p *guestPool) get(sb sprite.Sandbox) *guest {
 		ReadBufferSize:         guestBuffer,
 		WriteBufferSize:        guestBuffer,
 	}}
+	g.web = &http.Transport{
+		DialContext:            g.dialWeb,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    8,
+		IdleConnTimeout:        5 * time.Second,
+		MaxResponseHeaderBytes: 256 << 10,
+	}
 	if p.closed { // unpooled: the server is about to end
 		return g
 	}
@@ -73,6 +85,7 @@ func (p *guestPool) get(sb sprite.Sandbox) *guest {
 		delete(p.guests, sb)
 		p.mu.Unlock()
 		g.transport.CloseIdleConnections()
+		g.web.CloseIdleConnections()
 	})
 	return g
 }

@@ -46,6 +46,7 @@ func (s *Server) routes() []route {
 		{"PUT " + one, write, s.updateSprite},
 		{"DELETE " + one, write, s.deleteSprite},
 		{"GET " + one + "/check", read, s.checkSprite},
+		{"POST " + one + "/visit", exec, s.postVisit},
 
 		{"GET " + one + "/exec", anyone, s.getExec}, // exec with an upgrade, read without
 		{"HEAD " + one + "/exec", read, s.headExec},
@@ -107,6 +108,10 @@ func (s *Server) handler() http.Handler {
 		mux.Handle(rt.pattern, s.on(rt))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name, ok := s.spriteOf(r); ok {
+			s.ingress(w, r, name)
+			return
+		}
 		h := w.Header()
 		h.Set("Sprite-Version", sprites.Version)
 		h.Set("X-Content-Type-Options", "nosniff")

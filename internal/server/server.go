@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove/internal/sprite"
@@ -53,6 +54,8 @@ type Server struct {
 	// besides loopback and the address that it listens on. Requests for another
 	// Host are refused: a web page could have made them.
 	Names []string
+	// Domain is where sprites' URLs are, NAME.Domain; "": localhost.
+	Domain string
 
 	// MaxStreams bounds the WebSockets at once; 0 means 1000.
 	MaxStreams int
@@ -67,9 +70,12 @@ type Server struct {
 	boot     principal // of the token file
 	inside   principal // of the in-memory client
 	relays   relayGroup
+	visitors relayGroup
 	guests   guestPool
 	lastUsed usedTokens
-	serving  sync.Mutex // held while Serve runs
+	visits   visits
+	port     atomic.Value // string: where the server listens
+	serving  sync.Mutex   // held while Serve runs
 	url      string
 }
 
@@ -84,6 +90,7 @@ func (s *Server) init() {
 		s.secret = newSecret()
 		s.inside = newPrincipal("inside", s.secret)
 		s.relays.max = cmp.Or(s.MaxStreams, 1000)
+		s.visitors.max = s.relays.max // of their own: anybody may come to a public URL
 		s.guests.log = s.Logger
 		s.http = &http.Server{
 			Handler:           s.handler(),
@@ -151,6 +158,7 @@ func (s *Server) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	s.relays.wait()
+	s.visitors.wait()
 	if err := s.http.Shutdown(ctx); err != nil {
 		s.Logger.Warn("some requests did not end in time", "err", err)
 		_ = s.http.Close()

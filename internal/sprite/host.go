@@ -27,11 +27,12 @@ const (
 // Host looks after all sprites of a server. Set the exported fields before
 // Start. Its methods may be called from any goroutine.
 type Host struct {
-	Store       *store.Store  // required
-	Runtime     Runtime       // required
-	Logger      *slog.Logger  // nil: discard
-	IdleDefault time.Duration // how long a sprite that does not say stays awake unused; 0: for ever
-	MaxRunning  int           // sandboxes at once; 0: no limit
+	Store       *store.Store             // required
+	Runtime     Runtime                  // required
+	Logger      *slog.Logger             // nil: discard
+	IdleDefault time.Duration            // how long a sprite that does not say stays awake unused; 0: for ever
+	MaxRunning  int                      // sandboxes at once; 0: no limit
+	URL         func(name string) string // where a sprite's HTTP service is reached; nil: nowhere
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -248,6 +249,10 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 	}
 	if !row.LeaseUntil.IsZero() {
 		info.Cove.LeaseUntil = &row.LeaseUntil
+	}
+
+	if h.URL != nil {
+		info.URL = h.URL(row.Name)
 	}
 
 	h.mu.Lock()

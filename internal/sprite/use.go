@@ -3,6 +3,7 @@ package sprite
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -173,10 +174,21 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 		Incarnation: n,
 		Base:        row.Base,
 		Include:     row.Include,
-		Env:         row.Env,
+		Env:         h.environment(row),
 		MemoryMB:    row.Config.RAMMB,
 		CPUs:        row.Config.CPUs,
 	})
+}
+
+// environment is the sprite's own, with its URL, which programs inside look for.
+func (h *Host) environment(row store.Sprite) map[string]string {
+	const key = "SPRITE_URL"
+	if _, ok := row.Env[key]; ok || h.URL == nil {
+		return row.Env
+	}
+	env := map[string]string{key: h.URL(row.Name)}
+	maps.Copy(env, row.Env)
+	return env
 }
 
 // watch waits for a sandbox's end. One that was not asked for is noted as an

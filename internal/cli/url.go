@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newURL() *cobra.Command {
+	var public, private, link bool
+	var path string
+	cmd := &cobra.Command{
+		Use:   "url [NAME]",
+		Short: "Show a sprite's URL, and who may open it",
+		Long: `Shows where a sprite's HTTP service is reached: the port of the service that has an HTTP
+port, else 8080. A request wakes the sprite and starts that service. Whoever opens the URL
+of a sprite that is not public needs a token as the bearer, or, in a browser, a link that
+--link makes: it works once, within two minutes, and lets that browser in for twelve hours.`,
+		Example: `  cove url paint
+  cove url --link paint
+  cove url --public paint
+  curl -H "Authorization: Bearer $COVE_TOKEN" "$(cove url -q paint)"`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef(cmd, "%q is one argument too many", args[1])
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeOneSprite,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if public && private {
+			return usagef(cmd, "--public and --private can't both be")
+		}
+		if path != "" && !link {
+			return usagef(cmd, "--path is for --link")
+		}
+		if len(args) > 0 {
+			a.global.sprite = args[0]
+		}
+		sprite, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		if public || private {
+			auth := "sprite"
+			if public {
+				auth = "public"
+			}
+			if _, err := c.Update(ctx, sprite.Name(), sprites.UpdateRequest{URLSettings: &sprites.URLSettings{Auth: auth}}); err != nil {
+				return spriteError(err)
+			}
+		}
+		info, err := c.Get(ctx, sprite.Name())
+		if err != nil {
+			return spriteError(err)
+		}
+		return a.showURL(ctx, c, info, link, path)
+	})
+	f := cmd.Flags()
+	f.BoolVar(&public, "public", false, "let anybody open it who can reach the server")
+	f.BoolVar(&private, "private", false, "let only those with a token open it")
+	f.BoolVar(&link, "link", false, "print a link that lets a browser in, once")
+	f.StringVar(&path, "path", "", "where --link leads, such as /admin")
+	return cmd
+}
+
+func (a *app) showURL(ctx context.Context, c *sprites.Client, info sprites.Info, link bool, path string) error {
+	doc := struct {
+		URL  string         `json:"url"`
+		Auth string         `json:"auth"`
+		Link *sprites.Visit `json:"link,omitempty"`
+	}{URL: info.URL, Auth: info.URLSettings.Auth}
+	if info.URL == "" {
+		return errors.New("the server gives this sprite no URL")
+	}
+	if link {
+		v, err := c.Visit(ctx, info.Name, sprites.VisitRequest{Path: path})
+		if err != nil {
+			return err
+		}
+		doc.Link = &v
+	}
+	return a.show(doc, func(w io.Writer) {
+		switch {
+		case doc.Link != nil:
+			fmt.Fprintln(w, sanitizeLine(doc.Link.URL))
+		case a.global.quiet:
+			fmt.Fprintln(w, sanitizeLine(doc.URL))
+		case doc.Auth == "public":
+			fmt.Fprintln(w, sanitizeLine(doc.URL)+"  (public)")
+		default:
+			fmt.Fprintln(w, sanitizeLine(doc.URL)+"  (with a token, or by: cove url --link "+info.Name+")")
+		}
+	})
+}

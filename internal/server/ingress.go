@@ -1,0 +1,260 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A sprite's URL is an origin of its own, http://NAME.DOMAIN:PORT/, at which its
+// HTTP service answers, and nothing of this server's API: what a guest's page may
+// do there, it may do to itself alone.
+
+// holdLimit is how long a request waits for the sprite to wake and for something
+// in it to listen.
+const holdLimit = 10 * time.Second
+
+// SpriteURL is where a sprite's HTTP service is reached, or "" before the server
+// listens.
+func (s *Server) SpriteURL(name string) string {
+	port, _ := s.port.Load().(string)
+	if port == "" {
+		return ""
+	}
+	host := name + "." + s.domain()
+	if port != "80" {
+		host = net.JoinHostPort(host, port)
+	}
+	return "http://" + host + "/"
+}
+
+func (s *Server) domain() string {
+	if s.Domain != "" {
+		return s.Domain
+	}
+	return "localhost"
+}
+
+// spriteOf returns the sprite to whose URL a request was made, if it was.
+func (s *Server) spriteOf(r *http.Request) (name string, ok bool) {
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	for _, domain := range []string{s.domain(), "localhost"} {
+		if name, ok := strings.CutSuffix(host, "."+domain); ok && name != "" && !strings.Contains(name, ".") {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// ingress answers a request to a sprite's URL.
+func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) {
+	info, err := s.Host.Get(r.Context(), name)
+	if err != nil {
+		s.answerVisitor(w, r, err)
+		return
+	}
+	if done := s.enter(w, r, info); done {
+		return
+	}
+	if err := s.visitors.add(); err != nil {
+		s.answerVisitor(w, r, err)
+		return
+	}
+	defer s.visitors.done()
+	ctx, cancel := context.WithTimeout(r.Context(), holdLimit)
+	defer cancel()
+	lease, err := s.Host.Use(ctx, name, "url")
+	if err != nil {
+		s.answerVisitor(w, r, held(ctx, err))
+		return
+	}
+	defer lease.Release()
+	target := s.guests.get(lease.Sandbox())
+	if _, err := target.webPort(ctx); err != nil {
+		s.answerVisitor(w, r, held(ctx, err))
+		return
+	}
+	end := context.AfterFunc(s.ctx, func() { // a WebSocket would outlive the server's end
+		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0))
+	})
+	defer end()
+	proxy := httputil.ReverseProxy{
+		Transport:      target.web,
+		Rewrite:        rewriteVisit,
+		ModifyResponse: hostOnlyCookies,
+		FlushInterval:  -1,
+		ErrorLog:       slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			s.answerVisitor(w, r, held(r.Context(), err))
+		},
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+// held makes an error of something that was not there in time.
+func held(ctx context.Context, err error) error {
+	if e, ok := errors.AsType[*sprite.Error](err); ok && e.Code != sprite.CodeUnavailable {
+		return err
+	}
+	if e, ok := errors.AsType[*apiError](err); ok && e.Code != "nothing_listens" && e.Code != sprite.CodeUnavailable {
+		return err
+	}
+	text := "the sprite does not answer at its HTTP port"
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		text += " within " + holdLimit.String()
+	}
+	e := fail(sprite.CodeUnavailable, text, "a service with an http_port is started by a request; without one, something must listen at port 8080")
+	e.RetryAfterSeconds = 2
+	return e
+}
+
+// answerVisitor is answer for those who are not clients of the API.
+func (s *Server) answerVisitor(w http.ResponseWriter, r *http.Request, err error) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
+		s.answer(w, r, err)
+		return
+	}
+	status, body := s.describe(err)
+	e, _ := body.(sprites.ErrorBody)
+	h := w.Header()
+	if e.RetryAfterSeconds > 0 {
+		h.Set("Retry-After", strconv.Itoa(e.RetryAfterSeconds))
+	}
+	h.Set("Content-Type", "text/plain; charset=utf-8") // nothing in it can be a script
+	w.WriteHeader(status)
+	text := "cove: " + e.Message + "\n"
+	if e.Hint != "" {
+		text += "hint: " + e.Hint + "\n"
+	}
+	_, _ = io.WriteString(w, text) // a browser that went away is nobody's error
+}
+
+// rewriteVisit makes the guest's request: what is the visitor's business with
+// this server does not reach the guest, and where a request came from is not for
+// the visitor to say.
+func rewriteVisit(p *httputil.ProxyRequest) {
+	p.Out.URL.Scheme, p.Out.URL.Host = "http", "sprite"
+	p.Out.Host = p.In.Host
+	h := p.Out.Header
+	for key := range h {
+		if strings.HasPrefix(key, "X-Forwarded-") || strings.HasPrefix(key, "Fly-") {
+			h.Del(key)
+		}
+	}
+	for _, key := range []string{"Authorization", "Proxy-Authorization", "Forwarded", "X-Real-Ip"} {
+		h.Del(key)
+	}
+	p.SetXForwarded()
+	cookies := p.In.Cookies()
+	h.Del("Cookie")
+	for _, c := range cookies {
+		if c.Name != visitCookie {
+			p.Out.AddCookie(c)
+		}
+	}
+}
+
+// hostOnlyCookies keeps a guest's cookies to its own origin, and from being ours.
+func hostOnlyCookies(resp *http.Response) error {
+	cookies := resp.Header.Values("Set-Cookie")
+	if len(cookies) == 0 {
+		return nil
+	}
+	resp.Header.Del("Set-Cookie")
+	for _, line := range cookies {
+		c, err := http.ParseSetCookie(line)
+		if err != nil || c.Name == visitCookie {
+			continue
+		}
+		c.Domain = ""
+		resp.Header.Add("Set-Cookie", c.String())
+	}
+	return nil
+}
+
+// portAge is how long the answer to where a sprite's URL leads is believed.
+const portAge = 2 * time.Second
+
+// webPort finds where the sprite's URL leads, and waits for something to listen
+// there, as long as ctx lets it.
+func (g *guest) webPort(ctx context.Context) (int, error) {
+	g.webMu.Lock()
+	port, asked := g.port, g.asked
+	g.webMu.Unlock()
+	if port != 0 && time.Since(asked) < portAge {
+		return port, nil
+	}
+	wait := holdLimit
+	if end, ok := ctx.Deadline(); ok {
+		wait = max(time.Until(end)-100*time.Millisecond, 0) // for its answer to arrive
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, guestURL("http", "wait="+wait.String()), nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := g.send(req)
+	if err != nil {
+		return 0, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		err := guestFailure(resp, false)
+		if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusServiceUnavailable {
+			return 0, fail("nothing_listens", e.Message, "")
+		}
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var target sprites.HTTPTarget
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 4<<10)).Decode(&target); err != nil {
+		return 0, fail("bad_guest", "the sandbox does not say where its URL leads", "")
+	}
+	if target.Port < 1 || target.Port > 65535 || target.Port == guestPort {
+		return 0, fail("bad_guest", fmt.Sprintf("the sandbox wants its URL to lead to port %d", target.Port), "")
+	}
+	g.webMu.Lock()
+	g.port, g.asked = target.Port, time.Now()
+	g.webMu.Unlock()
+	return target.Port, nil
+}
+
+// dialWeb connects to where the sprite's URL leads. What listens on loopback alone
+// is reached from inside.
+func (g *guest) dialWeb(ctx context.Context, _, _ string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, holdLimit)
+	defer cancel()
+	port, err := g.webPort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := g.sandbox.Dial(ctx, port)
+	if err == nil {
+		return conn, nil
+	}
+	inside := &sprites.Client{URL: "http://guest", Token: g.sandbox.Status().Token, HTTPClient: &http.Client{Transport: g.transport}}
+	conn, err = inside.Self().Dial(ctx, "localhost", port)
+	if err != nil {
+		g.webMu.Lock()
+		g.port = 0 // it may lead elsewhere by now
+		g.webMu.Unlock()
+	}
+	return conn, err
+}

@@ -1,0 +1,279 @@
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// site is what a sprite's HTTP service is in these tests: it listens on the port
+// that a service says it has.
+type site struct {
+	*httptest.Server
+	mu   sync.Mutex
+	last *http.Request
+}
+
+func newSite(t *testing.T) *site {
+	w := &site{}
+	w.Server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
+		w.last = r
+		w.mu.Unlock()
+		if r.URL.Path == "/socket" {
+			conn, err := websocket.Accept(rw, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+			if err != nil {
+				return
+			}
+			for {
+				typ, p, err := conn.Read(r.Context())
+				if err != nil || conn.Write(r.Context(), typ, append([]byte("echo "), p...)) != nil {
+					return
+				}
+			}
+		}
+		rw.Header().Add("Set-Cookie", "own=1; Domain=localhost")
+		rw.Header().Add("Set-Cookie", "cove_visit=stolen")
+		rw.Header().Set("X-Own", "yes")
+		_, _ = io.WriteString(rw, "page "+r.URL.Path) // who has gone
+	}))
+	t.Cleanup(w.Close)
+	return w
+}
+
+func (w *site) port(t *testing.T) int {
+	t.Helper()
+	u, err := url.Parse(w.URL)
+	must(t, err)
+	var port int
+	_, err = fmt.Sscan(u.Port(), &port)
+	must(t, err)
+	return port
+}
+
+// service defines a service that claims the site's port.
+func (w *site) service(t *testing.T, sp *sprites.Sprite) {
+	t.Helper()
+	must(t, sp.PutService(t.Context(), sprites.Service{Name: "web", Cmd: "sleep", Args: []string{"1000"}, HTTPPort: w.port(t)}, sprites.Follow{}))
+}
+
+// at makes a request go to a sprite's URL.
+func at(name string) edit {
+	return func(r *http.Request) { r.Host = name + ".localhost:" + r.URL.Port() }
+}
+
+func without(r *http.Request) { r.Header.Del("Authorization") }
+
+func public(t *testing.T, s *covetest.Server, name, auth string) {
+	t.Helper()
+	_, err := s.Client().Update(t.Context(), name, sprites.UpdateRequest{URLSettings: &sprites.URLSettings{Auth: auth}})
+	must(t, err)
+}
+
+// Statement 85: URL auth sprite: no token 401, bearer token 200; public: 200.
+func TestURL(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp, w := s.Create("paint"), newSite(t)
+	s.Create("other")
+	w.service(t, sp)
+	info, err := s.Client().Get(t.Context(), "paint")
+	must(t, err)
+	failIf(t, !strings.HasPrefix(info.URL, "http://paint.localhost:") || !strings.HasSuffix(info.URL, "/"), "the URL is %q", info.URL)
+	out, err := sp.Command("sh", "-c", "echo $SPRITE_URL").Output()
+	failIf(t, err != nil || strings.TrimSpace(string(out)) != info.URL, "inside the URL is %q, %v", out, err)
+
+	a := ask(t, s, "GET /a?b=c", "", at("paint"))
+	failIf(t, a.StatusCode != 200 || string(a.body) != "page /a" || a.Header.Get("X-Own") != "yes", "got %d %v %q", a.StatusCode, a.Header, a.body)
+	cookies := strings.Join(a.Header.Values("Set-Cookie"), "|")
+	failIf(t, cookies != "own=1" || a.Header.Get("Content-Security-Policy") != "", "the header is %v", a.Header)
+	w.mu.Lock()
+	failIf(t, w.last.Header.Get("Authorization") != "" || w.last.Host != "paint.localhost:"+strings.TrimPrefix(s.URL, "http://127.0.0.1:") || w.last.URL.RawQuery != "b=c", "the guest saw %v %v", w.last.Host, w.last.Header)
+	w.mu.Unlock()
+
+	ask(t, s, "GET /", "", at("paint"), without).refused(t, 401, "unauthorized")
+	ask(t, s, "GET /", "", at("paint"), header("Authorization", "Bearer wrong")).refused(t, 401, "unauthorized")
+	ask(t, s, "GET /", "", at("nobody")).refused(t, 404, "not_found")
+	one, err := s.Client().CreateToken(t.Context(), sprites.TokenRequest{Name: "one", Scope: sprites.TokenScope{Sprite: "other"}, Verbs: []string{"exec"}})
+	must(t, err)
+	ask(t, s, "GET /", "", at("paint"), header("Authorization", "Bearer "+one.Secret)).refused(t, 403, "forbidden")
+
+	public(t, s, "paint", "public")
+	a = ask(t, s, "GET /b", "", at("paint"), header("Authorization", "Bearer "+s.Token), header("Cookie", "own=1; cove_visit=x"),
+		header("X-Forwarded-For", "1.2.3.4"), header("X-Forwarded-Host", "evil"), header("Forwarded", "for=1.2.3.4"))
+	failIf(t, a.StatusCode != 200, "got %d %q", a.StatusCode, a.body)
+	w.mu.Lock()
+	h := w.last.Header
+	failIf(t, h.Get("Authorization") != "" || h.Get("Cookie") != "own=1" || h.Get("X-Forwarded-For") != "127.0.0.1" || h.Get("Forwarded") != "" ||
+		strings.Contains(h.Get("X-Forwarded-Host"), "evil"), "the guest saw %v", h)
+	w.mu.Unlock()
+	failIf(t, ask(t, s, "GET /", "", at("paint"), without).StatusCode != 200, "a public page is refused")
+}
+
+// TestURLOrigins: the API and each sprite's page are origins of their own.
+func TestURLOrigins(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp, w := s.Create("paint"), newSite(t)
+	w.service(t, sp)
+	public(t, s, "paint", "public")
+	// Nothing of the API is at a sprite's URL, and a sprite's page can't call it.
+	a := ask(t, s, "GET /v1/sprites", "", at("paint"))
+	failIf(t, string(a.body) != "page /v1/sprites", "got %q", a.body)
+	ask(t, s, "GET /v1/sprites", "", header("Origin", "http://paint.localhost")).refused(t, 403, "forbidden")
+	for _, host := range []string{"a.b.localhost", ".localhost", "paint.localhost.evil", "paint.evil"} {
+		a := ask(t, s, "GET /v1/sprites", "", func(r *http.Request) { r.Host = host })
+		failIf(t, a.StatusCode == 200, "%s: %q", host, a.body)
+	}
+}
+
+// Statement 86: a request to a stopped http_port service starts it.
+func TestURLStarts(t *testing.T) {
+	rt := &covetest.InProcess{Dir: t.TempDir()}
+	t.Cleanup(func() { _ = rt.Close() })
+	s := covetest.Start(t, covetest.Options{Runtime: rt})
+	sp, w := s.Create("paint"), newSite(t)
+	w.service(t, sp)
+	must(t, sp.StopService(t.Context(), "web", time.Second))
+	info, err := s.Client().Get(t.Context(), "paint")
+	must(t, err)
+	rt.Kill(info.ID, "for the test") // it sleeps
+	a := ask(t, s, "GET /", "", at("paint"))
+	failIf(t, a.StatusCode != 200, "got %d %q", a.StatusCode, a.body)
+	d, err := sp.Service(t.Context(), "web")
+	failIf(t, err != nil || d.State.Status == sprites.ServiceStopped, "got %+v, %v", d, err) // the site listens before it runs
+}
+
+// TestURLHolds: a request waits until something listens, and gives up in time.
+func TestURLHolds(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp := s.Create("paint")
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	addr := ln.Addr().String()
+	must(t, ln.Close())
+	var port int
+	_, err = fmt.Sscan(addr[strings.LastIndexByte(addr, ':')+1:], &port)
+	must(t, errors.Join(err, sp.PutService(t.Context(), sprites.Service{Name: "web", Cmd: "sleep", Args: []string{"1000"}, HTTPPort: port}, sprites.Follow{})))
+	var late atomic.Bool
+	timer := time.AfterFunc(500*time.Millisecond, func() {
+		late.Store(true)
+		ln, err := net.Listen("tcp", addr)
+		if err != nil {
+			return // the request then fails
+		}
+		_ = http.Serve(ln, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // ends with the test
+			_, _ = io.WriteString(w, "late")
+			_ = ln.Close()
+		}))
+	})
+	t.Cleanup(func() { timer.Stop() })
+	a := ask(t, s, "GET /", "", at("paint"))
+	failIf(t, a.StatusCode != 200 || string(a.body) != "late" || !late.Load(), "got %d %q", a.StatusCode, a.body)
+
+	s.Create("empty")
+	must(t, s.Client().Sprite("empty").PutService(t.Context(), sprites.Service{Name: "web", Cmd: "sleep", Args: []string{"1000"}, HTTPPort: 1}, sprites.Follow{}))
+	began := time.Now()
+	a = ask(t, s, "GET /", "", at("empty"))
+	a.refused(t, 503, "unavailable")
+	failIf(t, a.Header.Get("Retry-After") == "" || time.Since(began) > 12*time.Second, "after %v: %v", time.Since(began), a.Header)
+	a = ask(t, s, "GET /", "", at("nobody"), header("Accept", "text/html"))
+	failIf(t, a.StatusCode != 404 || a.Header.Get("Content-Type") != "text/plain; charset=utf-8" || !strings.HasPrefix(string(a.body), "cove: "), "got %d %v %q", a.StatusCode, a.Header, a.body)
+}
+
+// Statement 87: a WebSocket upgrade passes through the URL.
+func TestURLSocket(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp, w := s.Create("paint"), newSite(t)
+	w.service(t, sp)
+	conn, _, err := websocket.Dial(t.Context(), s.URL+"/socket", &websocket.DialOptions{
+		Host: "paint.localhost", HTTPHeader: http.Header{"Authorization": {"Bearer " + s.Token}},
+	})
+	must(t, errors.Join(err, conn.Write(t.Context(), websocket.MessageText, []byte("hello"))))
+	_, p, err := conn.Read(t.Context())
+	failIf(t, err != nil || string(p) != "echo hello", "got %q, %v", p, err)
+	eventually(t, s, "paint", func(i sprites.Info) bool { return strings.Contains(strings.Join(i.Cove.AwakeBy, " "), "url") })
+	must(t, s.Server.Close()) // does not wait for it for ever
+	_, _, err = conn.Read(t.Context())
+	failIf(t, err == nil, "the WebSocket outlives the server")
+}
+
+// TestVisit: a browser enters by a link that works once, and stays by a cookie of
+// that origin.
+func TestVisit(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp, w := s.Create("paint"), newSite(t)
+	w.service(t, sp)
+	newSite(t).service(t, s.Create("other"))
+	v, err := s.Client().Visit(t.Context(), "paint", sprites.VisitRequest{Path: "/a?b=c"})
+	must(t, err)
+	link, err := url.Parse(v.URL)
+	must(t, err)
+	failIf(t, !strings.HasPrefix(link.Host, "paint.localhost") || link.Query().Get("b") != "c", "the link is %s", link)
+	code := "GET " + link.RequestURI()
+
+	ask(t, s, code, "", at("other"), without).refused(t, 401, "unauthorized") // and is not used up by it
+	a := ask(t, s, code, "", at("paint"), without)
+	failIf(t, a.StatusCode != 303 || a.Header.Get("Location") != "/a?b=c", "got %d %v", a.StatusCode, a.Header)
+	cookie := a.Header.Get("Set-Cookie")
+	for _, want := range []string{"cove_visit=", "HttpOnly", "SameSite=Lax", "Path=/"} {
+		failIf(t, !strings.Contains(cookie, want) || strings.Contains(cookie, "Domain"), "the cookie is %q", cookie)
+	}
+	ask(t, s, code, "", at("paint"), without).refused(t, 401, "unauthorized") // it has been used
+
+	have, _, _ := strings.Cut(cookie, ";")
+	inside := header("Cookie", have)
+	failIf(t, ask(t, s, "GET /", "", at("paint"), without, inside).StatusCode != 200, "the cookie is refused")
+	ask(t, s, "GET /", "", at("other"), without, inside).refused(t, 401, "unauthorized")
+	ask(t, s, "GET /v1/sprites", "", without, inside).refused(t, 401, "unauthorized")
+	ask(t, s, "GET /", "", at("paint"), without, header("Cookie", have+"x")).refused(t, 401, "unauthorized")
+	ask(t, s, "GET /", "", at("paint"), without, header("Cookie", "cove_visit=9999999999."+strings.Repeat("a", 16)+".owner.x")).refused(t, 401, "unauthorized")
+	// Another page can't make the browser write with it, or open a WebSocket.
+	failIf(t, ask(t, s, "POST /", "", at("paint"), without, inside, header("Sec-Fetch-Site", "same-origin")).StatusCode != 200, "the page's own request is refused")
+	ask(t, s, "POST /", "", at("paint"), without, inside, header("Sec-Fetch-Site", "same-site")).refused(t, 403, "forbidden")
+	ask(t, s, "GET /socket", "", at("paint"), without, inside, header("Origin", "http://other.localhost"),
+		header("Connection", "Upgrade"), header("Upgrade", "websocket")).refused(t, 403, "forbidden")
+
+	// What a token gave ends with the token.
+	tok, err := s.Client().CreateToken(t.Context(), sprites.TokenRequest{Name: "guest", Scope: sprites.TokenScope{Sprite: "paint"}, Verbs: []string{"exec"}})
+	must(t, err)
+	v, err = (&sprites.Client{URL: s.URL, Token: tok.Secret}).Visit(t.Context(), "paint", sprites.VisitRequest{})
+	must(t, err)
+	link, err = url.Parse(v.URL)
+	must(t, err)
+	a = ask(t, s, "GET "+link.RequestURI(), "", at("paint"), without)
+	have, _, _ = strings.Cut(a.Header.Get("Set-Cookie"), ";")
+	failIf(t, ask(t, s, "GET /", "", at("paint"), without, header("Cookie", have)).StatusCode != 200, "the cookie is refused")
+	must(t, s.Client().DeleteToken(t.Context(), tok.ID))
+	ask(t, s, "GET /", "", at("paint"), without, header("Cookie", have)).refused(t, 401, "unauthorized")
+
+	for _, path := range []string{"a", "//evil", "http://evil/"} {
+		_, err = s.Client().Visit(t.Context(), "paint", sprites.VisitRequest{Path: path})
+		wantError(t, err, 400, "bad_request")
+	}
+}
+
+func TestURLDomain(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.Domain = "sprites.example" }})
+	sp, w := s.Create("paint"), newSite(t)
+	w.service(t, sp)
+	info, err := s.Client().Get(t.Context(), "paint")
+	failIf(t, err != nil || !strings.HasPrefix(info.URL, "http://paint.sprites.example:"), "got %q, %v", info.URL, err)
+	for _, host := range []string{"paint.sprites.example", "PAINT.Sprites.Example.:80", "paint.localhost"} {
+		a := ask(t, s, "GET /", "", func(r *http.Request) { r.Host = host })
+		failIf(t, a.StatusCode != 200, "%s: %d %q", host, a.StatusCode, a.body)
+	}
+}

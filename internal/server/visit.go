@@ -1,0 +1,251 @@
+package server
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A browser sends no token. It enters the URL of a sprite that is not public by a
+// link with a code that works once, which is exchanged for a cookie of that one
+// origin.
+const (
+	visitCookie = "cove_visit"
+	visitQuery  = "cove_code"
+	visitTime   = 12 * time.Hour
+	codeTime    = 2 * time.Minute
+	maxCodes    = 1000
+)
+
+// visit is a right to enter one sprite's URL.
+type visit struct {
+	spriteID string
+	token    string // id of the token by which it was given; it ends with that
+	until    time.Time
+}
+
+// visits are the codes that were given out, and the key of the cookies.
+type visits struct {
+	mu    sync.Mutex
+	codes map[string]visit
+	key   []byte
+}
+
+// postVisit makes a link with a code.
+func (s *Server) postVisit(w http.ResponseWriter, r *http.Request) error {
+	var req sprites.VisitRequest
+	if err := readJSON(w, r, maxBody, &req); err != nil {
+		return err
+	}
+	if req.Path == "" {
+		req.Path = "/"
+	}
+	to, err := url.Parse(req.Path)
+	if err != nil || !strings.HasPrefix(req.Path, "/") || strings.HasPrefix(req.Path, "//") {
+		return fail("bad_request", "path must begin with one slash", "")
+	}
+	info, err := s.Host.Get(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	link, err := url.Parse(s.SpriteURL(info.Name))
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	code := rand.Text()
+	s.visits.mu.Lock()
+	for c, v := range s.visits.codes {
+		if now.After(v.until) {
+			delete(s.visits.codes, c)
+		}
+	}
+	full := len(s.visits.codes) >= maxCodes
+	if !full {
+		if s.visits.codes == nil {
+			s.visits.codes = map[string]visit{}
+		}
+		s.visits.codes[code] = visit{info.ID, principalOf(r).name, now.Add(codeTime)}
+	}
+	s.visits.mu.Unlock()
+	if full {
+		e := fail("limit", "too many links wait to be used", "use some, or try again later")
+		e.RetryAfterSeconds = int(codeTime.Seconds())
+		return e
+	}
+	link.Path = to.Path
+	q := to.Query()
+	q.Set(visitQuery, code)
+	link.RawQuery = q.Encode()
+	writeJSON(w, http.StatusCreated, sprites.Visit{URL: link.String(), ExpiresAt: now.Add(codeTime).UTC()})
+	return nil
+}
+
+// enter decides whether a request may go on to a sprite's URL. When it may not,
+// or carries a code, it is answered here.
+func (s *Server) enter(w http.ResponseWriter, r *http.Request, info sprites.Info) (done bool) {
+	if r.URL.Query().Has(visitQuery) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		s.redeem(w, r, info)
+		return true
+	}
+	if info.URLSettings.Auth == "public" {
+		return false
+	}
+	err := s.mayEnter(r, info)
+	if err != nil {
+		s.answerVisitor(w, r, err)
+	}
+	return err != nil
+}
+
+func (s *Server) mayEnter(r *http.Request, info sprites.Info) error {
+	if r.Header.Get("Authorization") != "" {
+		p, err := s.authenticate(r)
+		if err != nil {
+			return err
+		}
+		if !p.may(exec) || !p.reaches(info.Name) {
+			return fail("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create")
+		}
+		return nil
+	}
+	refused := fail("unauthorized", "this sprite's URL is not public", "make a link for the browser: cove url --link "+info.Name)
+	c, err := r.Cookie(visitCookie)
+	if err != nil {
+		return refused
+	}
+	v, err := s.openVisit(r.Context(), c.Value)
+	if err != nil {
+		return err
+	}
+	if v.spriteID != info.ID || !time.Now().Before(v.until) || !s.tokenLives(r.Context(), v.token) {
+		return refused
+	}
+	if r.Method == http.MethodGet && !isUpgrade(r) || r.Method == http.MethodHead {
+		return nil // what another site may cause, too, but not read
+	}
+	probe := *r
+	probe.Method = http.MethodPost
+	if err := crossOrigin.Check(&probe); err != nil {
+		return fail("forbidden", "the request comes from another origin", "")
+	}
+	return nil
+}
+
+// redeem exchanges a code for a cookie, and leads to where the code is not in the
+// address any more.
+func (s *Server) redeem(w http.ResponseWriter, r *http.Request, info sprites.Info) {
+	q := r.URL.Query()
+	code := q.Get(visitQuery)
+	s.visits.mu.Lock()
+	v, ok := s.visits.codes[code]
+	if ok && v.spriteID == info.ID {
+		delete(s.visits.codes, code)
+	}
+	s.visits.mu.Unlock()
+	if !ok || v.spriteID != info.ID || !time.Now().Before(v.until) {
+		s.answerVisitor(w, r, fail("unauthorized", "this link has been used, or is too old", "make another: cove url --link "+info.Name))
+		return
+	}
+	v.until = time.Now().Add(visitTime)
+	value, err := s.sealVisit(r.Context(), v)
+	if err != nil {
+		s.answerVisitor(w, r, err)
+		return
+	}
+	q.Del(visitQuery)
+	to := url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: q.Encode()}
+	h := w.Header()
+	http.SetCookie(w, &http.Cookie{
+		Name: visitCookie, Value: value, Path: "/", MaxAge: int(visitTime.Seconds()), HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	})
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Location", "/"+strings.TrimLeft(to.String(), "/")) // never another host
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// sealVisit makes a cookie's value.
+func (s *Server) sealVisit(ctx context.Context, v visit) (string, error) {
+	key, err := s.visitKey(ctx)
+	if err != nil {
+		return "", err
+	}
+	text := strings.Join([]string{strconv.FormatInt(v.until.Unix(), 10), v.spriteID, v.token}, ".")
+	return text + "." + visitMAC(key, text), nil
+}
+
+// openVisit reads a cookie's value; one that is not ours is a visit to nowhere.
+func (s *Server) openVisit(ctx context.Context, value string) (visit, error) {
+	key, err := s.visitKey(ctx)
+	if err != nil {
+		return visit{}, err
+	}
+	i := strings.LastIndexByte(value, '.')
+	parts := strings.Split(value[:max(i, 0)], ".")
+	if len(parts) != 3 || subtle.ConstantTimeCompare([]byte(visitMAC(key, value[:i])), []byte(value[i+1:])) != 1 {
+		return visit{}, nil
+	}
+	until, err := strconv.ParseInt(parts[0], 10, 64)
+	if err != nil {
+		return visit{}, nil
+	}
+	return visit{spriteID: parts[1], token: parts[2], until: time.Unix(until, 0)}, nil
+}
+
+func visitMAC(key []byte, text string) string {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(text))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// visitKey returns the key of the cookies, which is made once.
+func (s *Server) visitKey(ctx context.Context) ([]byte, error) {
+	s.visits.mu.Lock()
+	defer s.visits.mu.Unlock()
+	if s.visits.key != nil {
+		return s.visits.key, nil
+	}
+	const setting = "visit_key"
+	text, err := s.Store.Settings.Get(ctx, setting)
+	if errors.Is(err, store.ErrNotFound) {
+		text = rand.Text() + rand.Text()
+		err = s.Store.Settings.Set(ctx, setting, text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.visits.key = []byte(text)
+	return s.visits.key, nil
+}
+
+// tokenLives reports whether a token may still be used.
+func (s *Server) tokenLives(ctx context.Context, id string) bool {
+	if id == s.boot.name || id == s.inside.name {
+		return true
+	}
+	list, err := s.Store.Tokens.List(ctx)
+	if err != nil {
+		s.Logger.Error("look for a visitor's token", "err", err)
+		return false
+	}
+	for _, t := range list {
+		if t.ID == id {
+			return t.ExpiresAt.IsZero() || time.Now().Before(t.ExpiresAt)
+		}
+	}
+	return false
+}
