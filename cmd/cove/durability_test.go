@@ -226,7 +226,7 @@ func TestSoakCycles(t *testing.T) {
 }
 
 // holdings is how many files a process has open.
-func holdings(t *testing.T, pid int) int {
+func holdings(t testing.TB, pid int) int {
 	t.Helper()
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	if err != nil {

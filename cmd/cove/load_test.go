@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/leakcheck"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// echoServer is a program that gives back what it gets, at port 7.
+const echoServer = `import socketserver
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(65536): self.request.sendall(data)
+class Server(socketserver.ThreadingTCPServer): allow_reuse_address = daemon_threads = True
+Server(("0.0.0.0", 7), Echo).serve_forever()
+`
+
+// TestSoakLoad is a mixed load on many sprites at once: commands, files, proxied
+// connections, sessions that are left and joined. No call fails, and nothing of
+// it is left. make soak runs it for ten minutes on 20 sprites.
+func TestSoakLoad(t *testing.T) {
+	n, long := 3, 5*time.Second
+	if soak() {
+		n, long = 20, 10*time.Minute
+	}
+	h := newHost(t)
+	h.serve(nil)
+	before, err := leakcheck.Take(filepath.Join(h.data, "run", "*"), filepath.Join(h.data, "sprites", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	loads := make([]*load, n)
+	for i := range loads {
+		loads[i] = newLoad(t, h.client(), i)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, l := range loads { // what is opened once
+		l.each(ctx)
+	}
+	settle(t, h, 1<<20) // until what was only just closed is
+	held := h.held()
+	var wg sync.WaitGroup
+	end := time.Now().Add(long)
+	for _, l := range loads {
+		for range 2 {
+			wg.Go(func() {
+				for time.Now().Before(end) && !t.Failed() {
+					l.one(t.Context())
+				}
+			})
+		}
+	}
+	wg.Wait()
+	total := int64(0)
+	for _, l := range loads {
+		total += l.calls.Load()
+	}
+	t.Logf("%d calls in %v on %d sprites", total, long, n)
+	settle(t, h, held+n)
+	for _, l := range loads {
+		l.must(h.client().Delete(t.Context(), l.name, sprites.DeleteOptions{}))
+	}
+	ctx, cancel2 := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel2()
+	left, err := leakcheck.Left(ctx, before)
+	if err := errors.Join(err, leakcheck.Error(left)); err != nil {
+		t.Error(err)
+	}
+}
+
+// settle waits until the server and the shims hold no more files than allowed.
+func settle(t *testing.T, h *host, allowed int) {
+	t.Helper()
+	var now int
+	deadline := time.Now().Add(20 * time.Second)
+	for stable := 0; stable < 5; <-time.After(100 * time.Millisecond) {
+		last := now
+		now = h.held()
+		if now > allowed || now != last {
+			stable = 0
+		} else {
+			stable++
+		}
+		if time.Now().After(deadline) {
+			if now > allowed {
+				t.Errorf("the server and the shims hold %d files, and held %d before", now, allowed)
+			}
+			return
+		}
+	}
+}
+
+// held is how many files the server and the shims have open.
+func (h *host) held() int {
+	n := holdings(h.t, h.pid())
+	for _, pid := range h.shims() {
+		n += holdings(h.t, pid)
+	}
+	return n
+}
+
+// load is what is done to one sprite.
+type load struct {
+	t      *testing.T
+	name   string
+	sprite *sprites.Sprite
+	calls  atomic.Int64
+
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+func newLoad(t *testing.T, c *sprites.Client, i int) *load {
+	l := &load{t: t, name: fmt.Sprintf("load-%d", i), rng: rand.New(rand.NewPCG(1, uint64(i)))}
+	_, err := c.Create(t.Context(), sprites.CreateRequest{Name: l.name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.sprite = c.Sprite(l.name)
+	def := sprites.Service{Name: "echo", Cmd: "python3", Args: []string{"-c", echoServer}}
+	l.must(l.sprite.PutService(t.Context(), def, sprites.Follow{}))
+	await(t, "the echo server", 30*time.Second, func() bool {
+		conn, err := l.sprite.Dial(t.Context(), "localhost", 7)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return l
+}
+
+func (l *load) must(errs ...error) {
+	if err := errors.Join(errs...); err != nil {
+		l.t.Errorf("%s, call %d: %v", l.name, l.calls.Load(), err)
+	}
+}
+
+func (l *load) random(n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rng.IntN(n)
+}
+
+func (l *load) kinds() []func(context.Context, int) {
+	return []func(context.Context, int){l.exec, l.output, l.file, l.proxy, l.session}
+}
+
+func (l *load) each(ctx context.Context) {
+	for _, f := range l.kinds() {
+		f(ctx, 1)
+	}
+}
+
+func (l *load) one(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	kinds := l.kinds()
+	l.calls.Add(1)
+	kinds[l.random(len(kinds))](ctx, l.random(1<<20)+1)
+}
+
+func (l *load) exec(ctx context.Context, n int) {
+	cmd := l.sprite.CommandContext(ctx, "sh", "-c", fmt.Sprintf("cat; exit %d", n%200))
+	cmd.Stdin = bytes.NewReader([]byte(l.name))
+	out, err := cmd.Output()
+	code := 0
+	if e, ok := errors.AsType[*sprites.ExitError](err); ok {
+		code = e.Code
+	} else if err != nil {
+		l.must(err)
+	}
+	if string(out) != l.name || code != n%200 {
+		l.must(fmt.Errorf("exec gave %q and %d, want %d", out, code, n%200))
+	}
+}
+
+func (l *load) output(ctx context.Context, n int) {
+	out, err := l.sprite.CommandContext(ctx, "head", "-c", fmt.Sprint(n), "/dev/zero").Output()
+	if len(out) != n {
+		err = errors.Join(err, fmt.Errorf("%d bytes of %d", len(out), n))
+	}
+	l.must(err)
+}
+
+func (l *load) file(ctx context.Context, n int) {
+	data := bytes.Repeat([]byte{byte(n)}, n)
+	name := fmt.Sprintf("files/%d-%d", n, l.random(1<<30))
+	l.must(l.sprite.WriteFile(ctx, name, bytes.NewReader(data), sprites.WriteOptions{}))
+	got, err := l.sprite.ReadFile(ctx, name)
+	if !bytes.Equal(got, data) {
+		err = errors.Join(err, fmt.Errorf("%d bytes came back as %d", n, len(got)))
+	}
+	l.must(err, l.sprite.Remove(ctx, name, false))
+}
+
+func (l *load) proxy(ctx context.Context, n int) {
+	conn, err := l.sprite.Dial(ctx, "localhost", 7)
+	if err != nil {
+		l.must(err)
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	data := bytes.Repeat([]byte{byte(n)}, n)
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(data)
+		wrote <- err
+	}()
+	got := make([]byte, n)
+	_, err = io.ReadFull(conn, got)
+	if err == nil && !bytes.Equal(got, data) {
+		err = errors.New("other bytes came back")
+	}
+	l.must(err, <-wrote)
+}
+
+func (l *load) session(ctx context.Context, _ int) {
+	cmd := l.sprite.CommandContext(ctx, "sh", "-c", "echo ready; exec cat")
+	cmd.TTY = new(sprites.Terminal)
+	out, err := cmd.StdoutPipe()
+	if err := errors.Join(err, cmd.Start()); err != nil {
+		l.must(err)
+		return
+	}
+	_, err = io.ReadFull(out, make([]byte, len("ready")))
+	l.must(err, cmd.Detach())
+	again := l.sprite.Attach(ctx, cmd.SessionID())
+	var shown bytes.Buffer
+	again.Stdout = &shown
+	if err := again.Start(); err != nil {
+		l.must(err)
+		return
+	}
+	_, err = l.sprite.Kill(ctx, cmd.SessionID(), sprites.SIGKILL, 10*time.Second)
+	l.must(err)
+	if _, ok := errors.AsType[*sprites.ExitError](again.Wait()); !ok || !bytes.HasPrefix(shown.Bytes(), []byte("ready")) {
+		l.must(fmt.Errorf("the joined session showed %q", shown.String()))
+	}
+}
