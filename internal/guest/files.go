@@ -393,22 +393,44 @@ func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
 	if slices.Contains([]string{".", "..", "/"}, path.Base(f.Path)) {
 		return &fileError{f.Path, syscall.EINVAL}
 	}
+	var answer struct {
+		Deleted []string `json:"deleted"`
+		Count   int      `json:"count"`
+	}
 	err = f.do(f.Path, func() error {
 		if !f.recursive(false) {
+			answer.Deleted, answer.Count = []string{f.Path}, 1
 			return os.Remove(f.Path)
 		}
 		if _, err := os.Lstat(f.Path); err != nil {
 			return err
 		}
+		answer.Deleted, answer.Count = treeNames(f.Path)
 		return os.RemoveAll(f.Path)
 	})
 	if err != nil {
 		return err
 	}
-	return respond(w, struct {
-		Deleted []string `json:"deleted"`
-		Count   int      `json:"count"`
-	}{[]string{f.Path}, 1})
+	return respond(w, answer)
+}
+
+// maxDeleted is how many paths the answer to a deletion names.
+const maxDeleted = 1000
+
+// treeNames counts a tree's files, and names them, each folder after what is in it, as
+// far as an answer has room. What can't be looked at is not its business.
+func treeNames(root string) (names []string, n int) {
+	_ = filepath.WalkDir(root, func(name string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			n++
+			if len(names) < maxDeleted {
+				names = append(names, name)
+			}
+		}
+		return nil
+	})
+	slices.Reverse(names)
+	return names, n
 }
 
 // bodyCall reads a call's JSON body, over which its query goes. v gets the body,

@@ -1,0 +1,478 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// These tests speak the protocol's exec by bare WebSockets, as clients do that
+// are not ours.
+
+// socket is an exec's WebSocket, and what has come on it so far.
+type socket struct {
+	t      *testing.T
+	conn   *websocket.Conn
+	header http.Header
+	frames []frame
+}
+
+type frame struct {
+	text bool
+	data []byte
+}
+
+// argv is the query of a command.
+func argv(args ...string) string {
+	q := url.Values{"cmd": args, "path": args[:1]}
+	return "?" + q.Encode()
+}
+
+func dial(t *testing.T, s *covetest.Server, path string) *socket {
+	t.Helper()
+	conn, resp, err := websocket.Dial(t.Context(), s.URL+"/v1/sprites/paint/exec"+path, &websocket.DialOptions{
+		HTTPHeader: http.Header{"Authorization": {"Bearer " + s.Token}},
+	})
+	must(t, err)
+	conn.SetReadLimit(-1)
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	return &socket{t: t, conn: conn, header: resp.Header}
+}
+
+// next reads a message.
+func (s *socket) next() (frame, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	defer cancel()
+	typ, data, err := s.conn.Read(ctx)
+	if err != nil {
+		return frame{}, err
+	}
+	f := frame{typ == websocket.MessageText, data}
+	s.frames = append(s.frames, f)
+	return f, nil
+}
+
+func (s *socket) send(data string) {
+	s.t.Helper()
+	must(s.t, s.conn.Write(s.t.Context(), websocket.MessageBinary, []byte(data)))
+}
+
+func (s *socket) say(text string) {
+	s.t.Helper()
+	must(s.t, s.conn.Write(s.t.Context(), websocket.MessageText, []byte(text)))
+}
+
+// until reads until the output of a stream ends in want; terminals have stream -1.
+func (s *socket) until(stream int, want string) {
+	s.t.Helper()
+	for !strings.HasSuffix(s.output(stream), want) {
+		if _, err := s.next(); err != nil {
+			s.t.Fatalf("after %q: %v", s.output(stream), err)
+		}
+	}
+}
+
+func (s *socket) output(stream int) string {
+	var b strings.Builder
+	for _, f := range s.frames {
+		switch {
+		case f.text || len(f.data) == 0:
+		case stream < 0:
+			b.Write(f.data)
+		case int(f.data[0]) == stream:
+			b.Write(f.data[1:])
+		}
+	}
+	return b.String()
+}
+
+// message finds a text message.
+func (s *socket) message(typ string) (m sprites.Message, ok bool) {
+	for _, f := range s.frames {
+		if f.text && json.Unmarshal(f.data, &m) == nil && m.Type == typ {
+			return m, true
+		}
+	}
+	return sprites.Message{}, false
+}
+
+// end reads to the close and returns its code, and the exit code if the end was
+// as every client understands it: all output, the text, without a terminal the
+// frame, and then nothing but the close.
+func (s *socket) end(tty bool) (code int, status websocket.StatusCode) {
+	s.t.Helper()
+	var err error
+	for err == nil {
+		_, err = s.next()
+	}
+	e, ok := errors.AsType[websocket.CloseError](err)
+	if !ok {
+		s.t.Fatalf("no close: %v", err)
+	}
+	n := 1
+	if !tty {
+		n = 2
+	}
+	if len(s.frames) < n {
+		s.t.Fatalf("only %d messages", len(s.frames))
+	}
+	last := s.frames[len(s.frames)-n:]
+	var m sprites.Message
+	if err := json.Unmarshal(last[0].data, &m); !last[0].text || err != nil || m.Type != "exit" || m.ExitCode == nil || m.Code == nil || *m.Code != *m.ExitCode {
+		s.t.Fatalf("the end is %q", last[0].data)
+	}
+	if !tty && !bytes.Equal(last[1].data, []byte{3, byte(*m.ExitCode)}) {
+		s.t.Errorf("the exit frame is %x", last[1].data)
+	}
+	return *m.ExitCode, e.Code
+}
+
+// ran runs a command to its end.
+func ran(t *testing.T, s *covetest.Server, query string) *socket {
+	t.Helper()
+	c := dial(t, s, query)
+	c.end(false)
+	return c
+}
+
+func (s *socket) wants(stdout, stderr string, code int) {
+	s.t.Helper()
+	m, _ := s.message("exit")
+	if s.output(1) != stdout || s.output(2) != stderr || m.ExitCode == nil || *m.ExitCode != code {
+		s.t.Errorf("got %.200q, %.200q and %+v, want %.200q, %.200q and %d", s.output(1), s.output(2), m, stdout, stderr, code)
+	}
+	if info, ok := s.message("session_info"); !ok || !s.frames[0].text || info.SessionID == "" || info.TTY {
+		s.t.Errorf("the first message is %q", s.frames[0].data)
+	}
+}
+
+// Statement 26: argv is not split again; output exact.
+// Statement 28: dir=/tmp → pwd prints /tmp.
+// Statement 29: env pairs are visible, the program still found through PATH.
+// Statement 30: the exit code passes: 42.
+// Statement 34: stdout and stderr are separate without a terminal.
+// Statement 39: without a terminal 03 NN and the text exit come after all output.
+// Statement 47: program not found → 101, stderr text, exit 127.
+func TestRawExec(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	ran(t, s, argv("printf", "%s|", "a b", "$HOME", `"`, "*", "")).wants(`a b|$HOME|"|*||`, "", 0)
+	ran(t, s, argv("pwd")+"&dir=/tmp").wants("/tmp\n", "", 0)
+	ran(t, s, argv("sh", "-c", "echo $A $B; command -v ls >/dev/null")+"&env=A%3Db+c&env=B%3D").wants("b c\n", "", 0)
+	ran(t, s, argv("sh", "-c", "echo out; echo err >&2; exit 42")).wants("out\n", "err\n", 42)
+	c := dial(t, s, argv("no-such-program"))
+	c.end(false)
+	c.wants("", "cove: no-such-program: command not found\n", 127)
+	for range 20 { // quick commands lose nothing
+		ran(t, s, argv("sh", "-c", "echo 1; echo 2 >&2; exit 3")).wants("1\n", "2\n", 3)
+	}
+}
+
+// Statement 31: stdin data, then EOF, ends cat, exit 0.
+// Statement 32: stdin=false with a lone 04 is harmless.
+// Statement 33: stdin=true without data never times the command out.
+// Statement 113: one 4 MiB stdin message works, to a slow reader, and to a program that exits unread.
+func TestRawInput(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	c := dial(t, s, argv("cat")+"&stdin=true")
+	c.send("\x00some ")
+	c.send("\x00input\n")
+	c.send("\x04")
+	c.end(false)
+	c.wants("some input\n", "", 0)
+
+	c = dial(t, s, argv("sh", "-c", "sleep 0.2; cat; echo done")+"&stdin=false")
+	c.send("\x04")
+	c.send("\x00ignored")
+	c.end(false)
+	c.wants("done\n", "", 0)
+
+	c = dial(t, s, argv("sh", "-c", "sleep 0.5; echo done")+"&stdin=true")
+	c.end(false)
+	c.wants("done\n", "", 0)
+
+	large := "\x00" + strings.Repeat("0123456789abcdef", 4<<16)
+	c = dial(t, s, argv("sh", "-c", "sleep 0.3; wc -c")+"&stdin=true")
+	c.send(large)
+	c.send("\x04")
+	c.end(false)
+	failIf(t, strings.TrimSpace(c.output(1)) != fmt.Sprint(len(large)-1), "%s bytes of %d arrived", c.output(1), len(large)-1)
+	c = dial(t, s, argv("true")+"&stdin=true")
+	_ = c.conn.Write(t.Context(), websocket.MessageBinary, []byte(large)) // it may have ended
+	c.end(false)
+	c.wants("", "", 0)
+}
+
+// Statement 35: without a terminal there is no tty: tty prints not a tty, exit 1.
+// Statement 36: with one, tty prints a /dev/ path.
+// Statement 37: the size, 24×80 if none is given, is set before the program starts.
+// Statement 38: the end of a terminal is the text exit, then the close.
+// Statement 40: resize changes the terminal.
+func TestRawTerminal(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	ran(t, s, argv("tty")).wants("not a tty\n", "", 1)
+	c := dial(t, s, argv("sh", "-c", "tty; stty size; exit 7")+"&tty=true")
+	code, status := c.end(true)
+	failIf(t, !strings.HasPrefix(c.output(-1), "/dev/") || !strings.HasSuffix(c.output(-1), "\r\n24 80\r\n"), "it said %q", c.output(-1))
+	failIf(t, code != 7 || status == websocket.StatusNormalClosure, "it ended with %d and %v", code, status)
+	c = dial(t, s, argv("stty", "size")+"&tty=true&rows=50&cols=132")
+	code, status = c.end(true)
+	failIf(t, c.output(-1) != "50 132\r\n" || code != 0 || status != websocket.StatusNormalClosure, "it said %q and ended with %d, %v", c.output(-1), code, status)
+
+	c = dial(t, s, argv("sh", "-c", "stty -echo; echo ready; read x; stty size")+"&tty=true")
+	c.until(-1, "ready\r\n")
+	c.say(`{"type":"resize","cols":91,"rows":17}`)
+	c.say(`{"type":"no such type"}`)
+	c.say(`nonsense`)
+	c.send("\n")
+	c.end(true)
+	failIf(t, !strings.HasSuffix(c.output(-1), "17 91\r\n"), "it said %q", c.output(-1))
+}
+
+// Statement 41: a signal message kills; code 128+n; with and without SIG.
+func TestRawSignal(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	for name, want := range map[string]int{"INT": 130, "SIGTERM": 143, "kill": 137, "sigHUP": 129} {
+		c := dial(t, s, argv("sh", "-c", "echo ready; exec sleep 1000"))
+		c.until(1, "ready\n")
+		c.say(`{"type":"signal","signal":"NONE"}`)
+		c.say(`{"type":"signal","signal":"` + name + `"}`)
+		if code, _ := c.end(false); code != want {
+			t.Errorf("%s: code %d, want %d", name, code, want)
+		}
+	}
+}
+
+// Statement 42: output streams as it is produced.
+// Statement 43: ten commands at once.
+// Statement 44: the connection ends when the command does.
+func TestRawStreams(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	c := dial(t, s, argv("sh", "-c", "echo first; read x; echo second")+"&stdin=true")
+	c.until(1, "first\n")
+	c.send("\x00\n")
+	c.end(false)
+	c.wants("first\nsecond\n", "", 0)
+
+	var wg sync.WaitGroup
+	for i := range 10 {
+		wg.Go(func() {
+			c := dial(t, s, argv("sh", "-c", fmt.Sprintf("echo %d; sleep 0.2; exit %d", i, i)))
+			var err error
+			for err == nil {
+				_, err = c.next()
+			}
+			if m, _ := c.message("exit"); c.output(1) != fmt.Sprintln(i) || m.ExitCode == nil || *m.ExitCode != i {
+				t.Errorf("command %d: %q, %+v", i, c.output(1), m)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Statement 45: large output (10 MB) is complete, in order, in messages of 1 MB at most.
+func TestRawLargeOutput(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	c := ran(t, s, argv("seq", "1", "1400000"))
+	var want strings.Builder
+	for i := range 1400000 {
+		fmt.Fprintln(&want, i+1)
+	}
+	failIf(t, c.output(1) != want.String(), "%d bytes came of %d", len(c.output(1)), want.Len())
+	for _, f := range c.frames {
+		failIf(t, len(f.data) > 1<<20, "a message of %d bytes", len(f.data))
+	}
+}
+
+// Statement 46: pings are answered, clients that never pong are tolerated, a quiet command survives.
+func TestRawPings(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	c := dial(t, s, argv("sh", "-c", "read x; echo done")+"&stdin=true")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for _, err := c.next(); err == nil; {
+			_, err = c.next()
+		}
+	}()
+	for range 3 {
+		must(t, c.conn.Ping(t.Context()))
+	}
+	c.send("\x00\n")
+	<-ended
+	c.wants("done\n", "", 0)
+}
+
+// Statement 49: POST exec gives frames, of which the last two bytes are 03 NN, and refuses a terminal.
+// Statement 50: the list of sessions has a running one, and not an ended one.
+// Statement 54: HEAD exec → 200 and the version.
+func TestRawPlain(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	a := ask(t, s, "POST /v1/sprites/paint/exec"+argv("sh", "-c", "echo out; echo err >&2; exit 9"), "")
+	failIf(t, a.StatusCode != 200 || !bytes.HasSuffix(a.body, []byte{3, 9}) || !bytes.Contains(a.body, []byte("\x01out\n")) || !bytes.Contains(a.body, []byte("\x02err\n")), "got %d %q", a.StatusCode, a.body)
+	ask(t, s, "POST /v1/sprites/paint/exec"+argv("true")+"&tty=true", "").refused(t, 400, "invalid_request")
+	a = ask(t, s, "HEAD /v1/sprites/paint/exec", "")
+	failIf(t, a.StatusCode != 200 || a.Header.Get("Sprite-Version") != sprites.Version || len(a.body) != 0, "got %d %v %q", a.StatusCode, a.Header, a.body)
+
+	list := func() (l sprites.SessionList) {
+		t.Helper()
+		a := ask(t, s, "GET /v1/sprites/paint/exec", "")
+		must(t, json.Unmarshal(a.body, &l))
+		return l
+	}
+	failIf(t, list().Sessions == nil || list().Count != 0, "an empty list is %+v", list())
+	c := dial(t, s, argv("sh", "-c", "echo ready; read x")+"&stdin=true")
+	c.until(1, "ready\n")
+	info, _ := c.message("session_info")
+	l := list()
+	failIf(t, l.Count != 1 || len(l.Sessions) != 1 || l.Sessions[0].ID != info.SessionID || l.Sessions[0].Created.IsZero(), "the list is %+v", l)
+	c.send("\x04")
+	c.end(false)
+	failIf(t, list().Count != 0, "an ended session is listed: %+v", list())
+}
+
+// Statement 51: attach gives session_info first, then scrollback, then what comes; two clients see the same.
+// Statement 53: attach through ?id= works, too.
+func TestRawAttach(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	first := dial(t, s, argv("sh", "-c", "stty -echo; echo past; while read x; do echo got $x; done")+"&tty=true")
+	first.until(-1, "past\r\n")
+	info, _ := first.message("session_info")
+	failIf(t, !info.IsOwner || !info.TTY, "the first client is told %+v", info)
+	all := []*socket{first}
+	for _, path := range []string{"/" + info.SessionID + "?stdin=true", "?id=" + info.SessionID + "&tty=true", "?session_id=" + info.SessionID + "&cmd=&path="} {
+		c := dial(t, s, path)
+		c.until(-1, "past\r\n")
+		m, ok := c.message("session_info")
+		failIf(t, !ok || !c.frames[0].text || !m.TTY || m.IsOwner || m.SessionID != info.SessionID, "the attached client is told %+v", m)
+		all = append(all, c)
+	}
+	all[1].send("hello\n")
+	for _, c := range all {
+		c.until(-1, "got hello\r\n")
+	}
+	first.send("\x04")
+	for _, c := range all {
+		code, _ := c.end(true)
+		failIf(t, code != 0, "code %d", code)
+	}
+}
+
+// Statement 55: a process outlives its client for max_run_after_disconnect, and is then ended.
+// Statement 117: max_run_after_disconnect=1s ends a non-TTY session; 60s keeps it, and attach shows its output.
+func TestRawDisconnect(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	left := func(query string) string {
+		t.Helper()
+		c := dial(t, s, argv("sh", "-c", "echo ready; exec sleep 1000")+query)
+		c.until(map[bool]int{true: -1, false: 1}[strings.Contains(query, "tty")], map[bool]string{true: "ready\r\n", false: "ready\n"}[strings.Contains(query, "tty")])
+		info, _ := c.message("session_info")
+		must(t, c.conn.CloseNow())
+		return info.SessionID
+	}
+	short, long, terminal := left("&max_run_after_disconnect=1s"), left("&max_run_after_disconnect=60s"), left("&tty=true")
+	gone := func(id string) bool {
+		return ask(t, s, "GET /v1/sprites/paint/exec/"+id, "").StatusCode == 404 ||
+			!bytes.Contains(ask(t, s, "GET /v1/sprites/paint/exec", "").body, []byte(id))
+	}
+	failIf(t, gone(short), "it has not outlived its client at all")
+	for deadline := time.Now().Add(15 * time.Second); !gone(short); {
+		if time.Now().After(deadline) {
+			t.Fatal("it outlives its client for ever")
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	failIf(t, gone(long) || gone(terminal), "others have ended, too")
+	c := dial(t, s, "/"+long)
+	c.until(1, "ready\n")
+	for _, id := range []string{long, terminal} {
+		ask(t, s, "POST /v1/sprites/paint/exec/"+id+"/kill?signal=KILL&timeout=5s", "")
+	}
+	c.end(false)
+}
+
+// Statement 56: kill gives NDJSON ending in complete; gone → 410; unknown → 404.
+// Statement 118: TERM ignored → timeout, killed, 137.
+func TestRawKill(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	kill := func(id, query string) (types string, last sprites.KillEvent) {
+		t.Helper()
+		a := ask(t, s, "POST /v1/sprites/paint/exec/"+id+"/kill"+query, "")
+		failIf(t, a.StatusCode != 200 || a.Header.Get("Content-Type") != "application/x-ndjson", "got %d %v %q", a.StatusCode, a.Header, a.body)
+		for line := range strings.Lines(string(a.body)) {
+			last = sprites.KillEvent{}
+			must(t, json.Unmarshal([]byte(line), &last))
+			types += last.Type + " "
+		}
+		return types, last
+	}
+	c := dial(t, s, argv("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"))
+	c.until(1, "ready\n")
+	info, _ := c.message("session_info")
+	types, last := kill(info.SessionID, "?signal=SIGTERM&timeout=300ms")
+	failIf(t, types != "signal timeout killed complete " || last.ExitCode == nil || *last.ExitCode != 137, "the events are %s%+v", types, last)
+	c.end(false)
+	ask(t, s, "POST /v1/sprites/paint/exec/"+info.SessionID+"/kill", "").refused(t, 410, "session_ended")
+	ask(t, s, "POST /v1/sprites/paint/exec/999/kill", "").refused(t, 404, "session_not_found")
+}
+
+// Statement 112: nothing follows 03; the client's close is answered; TCP ends within a second.
+func TestRawEnd(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
+	must(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = fmt.Fprintf(conn, "GET /v1/sprites/paint/exec%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", argv("echo", "hi"), s.Token)
+	must(t, errors.Join(err, conn.SetDeadline(time.Now().Add(20*time.Second))))
+	var got bytes.Buffer
+	buf := make([]byte, 4096)
+	for !bytes.Contains(got.Bytes(), []byte{0x82, 2, 3, 0}) {
+		n, err := conn.Read(buf)
+		must(t, err)
+		got.Write(buf[:n])
+	}
+	began := time.Now()
+	_, err = conn.Write([]byte{0x88, 0x82, 0, 0, 0, 0, 3, 0xe8}) // close 1000, masked by nothing
+	must(t, err)
+	rest, err := io.ReadAll(conn)
+	failIf(t, err != nil || time.Since(began) > time.Second, "TCP ended after %v: %v", time.Since(began), err)
+	got.Write(rest)
+	_, after, _ := bytes.Cut(got.Bytes(), []byte{0x82, 2, 3, 0})
+	failIf(t, !bytes.HasPrefix(after, []byte{0x88}), "after the exit frame came %x", after)
+}
+
+// Statement 115: the exit comes though a child still holds the output.
+func TestRawHeldOutput(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	began := time.Now()
+	ran(t, s, argv("sh", "-c", "sleep 20 & echo done")+"&max_run_after_disconnect=1s").wants("done\n", "", 0)
+	failIf(t, time.Since(began) > 10*time.Second, "it took %v", time.Since(began))
+}
