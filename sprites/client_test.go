@@ -29,6 +29,7 @@ func record(t *testing.T, status int, answer string) (*sprites.Client, *[]string
 	})), &got
 }
 
+// Statement 9: the caller's own HTTP client is used (as in all tests of this package, for WebSockets too).
 func TestRequests(t *testing.T) {
 	ctx := context.Background()
 	public := &sprites.URLSettings{Auth: "public"}
@@ -163,6 +164,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
+// Statement 8: a trailing slash of the base URL is removed. (There is no default base: a server is always named.)
 func TestUserAgentAndPathPrefix(t *testing.T) {
 	var got string
 	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

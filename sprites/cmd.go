@@ -88,8 +88,12 @@ func (s *Sprite) Command(name string, args ...string) *Cmd {
 
 // CommandContext prepares a command that is killed in the sprite, with all that
 // it started, when ctx ends before it does. Wait then returns ctx's error once
-// the end is confirmed, and one that wraps it where that can't be had.
+// the end is confirmed, and one that wraps it where that can't be had. As in
+// os/exec, a nil ctx panics.
 func (s *Sprite) CommandContext(ctx context.Context, name string, args ...string) *Cmd {
+	if ctx == nil {
+		panic("nil Context")
+	}
 	return &Cmd{Args: append([]string{name}, args...), sprite: s, ctx: ctx}
 }
 

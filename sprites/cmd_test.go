@@ -34,6 +34,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
+// Statement 58: the type of an exit carries its code.
 func TestExitError(t *testing.T) {
 	_, sprite := newMachine(t)
 	long := strings.Repeat("x", 40<<10)
@@ -287,6 +288,7 @@ func TestDetach(t *testing.T) {
 	}
 }
 
+// Statement 59: pipes are set up before the start only; a context that is nil panics.
 func TestUsedWrongly(t *testing.T) {
 	_, sprite := newMachine(t)
 	cmd := sprite.Command("true")
@@ -305,6 +307,12 @@ func TestUsedWrongly(t *testing.T) {
 	if _, err := cmd.Output(); err == nil {
 		t.Error("Output of a command that has run")
 	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a nil context is taken")
+		}
+	}()
+	sprite.CommandContext(nil, "true") //nolint:staticcheck // which is the point
 }
 
 // TestEnds has servers that end a command in every way.

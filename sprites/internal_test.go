@@ -14,6 +14,7 @@ import (
 	"time"
 )
 
+// Statement 25: the query is built as the protocol has it.
 func TestExecQuery(t *testing.T) {
 	minute := time.Minute
 	tests := []struct {
@@ -53,6 +54,7 @@ func TestWriteQuery(t *testing.T) {
 	}
 }
 
+// Statement 6: structured errors are parsed; the JSON value beats the header; bad numbers are ignored; what is no JSON, and nothing, are texts.
 func TestParseError(t *testing.T) {
 	tests := []struct {
 		body, code, message string

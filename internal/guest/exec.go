@@ -157,13 +157,33 @@ func (s *Server) postKill(w http.ResponseWriter, r *http.Request) error {
 	defer s.wg.Done()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	rc := http.NewResponseController(w)
-	emit := func(e sprites.KillEvent) {
-		if data, err := json.Marshal(e); err == nil {
-			_, _ = w.Write(append(data, '\n')) // who asked has gone: it is done all the same
-			_ = rc.Flush()
-		}
+	var mu sync.Mutex
+	write := func(line []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		_, _ = w.Write(append(line, '\n')) // who asked has gone: it is done all the same
+		_ = rc.Flush()
 	}
-	sess.kill(sig, timeout, emit)
+	done, quiet := make(chan struct{}), sync.WaitGroup{}
+	quiet.Go(func() {
+		silence := time.NewTicker(emptyLine)
+		defer silence.Stop()
+		for {
+			select {
+			case <-silence.C:
+				write(nil)
+			case <-done:
+				return
+			}
+		}
+	})
+	sess.kill(sig, timeout, func(e sprites.KillEvent) {
+		if data, err := json.Marshal(e); err == nil {
+			write(data)
+		}
+	})
+	close(done)
+	quiet.Wait()
 	return nil
 }
 

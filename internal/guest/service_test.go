@@ -1,6 +1,7 @@
 package guest_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -229,6 +230,25 @@ func reborn(t *testing.T, s *guest.Server) *machine {
 	m := start(t, next)
 	next.StartServices()
 	return m
+}
+
+// Statement 128: every stream sends its headers at once. (Into a silence goes an empty line, every 20 s.)
+func TestServiceStreamBegins(t *testing.T) {
+	m := services(t)
+	m.stream("PUT", "/v1/services/a?duration=0s", define("exec sleep 1000"))
+	for _, call := range []string{"POST /v1/services/a/start?duration=1h", "GET /v1/services/a/logs?duration=1h", "PUT /v1/services/a?duration=1h"} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		method, target, _ := strings.Cut(call, " ")
+		req, err := http.NewRequestWithContext(ctx, method, m.url+target, strings.NewReader(define("exec sleep 1000")))
+		m.must(err)
+		req.Header.Set("Authorization", "Bearer "+m.token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil || resp.Header.Get("Content-Type") != "application/x-ndjson" {
+			t.Errorf("%s: %v, %v", call, resp, err)
+		}
+		m.must(resp.Body.Close())
+		cancel()
+	}
 }
 
 // Statement 93: needs order on boot.

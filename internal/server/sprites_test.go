@@ -140,6 +140,7 @@ func TestSprites(t *testing.T) {
 	s.Create("paint") // the name is free again
 }
 
+// Statement 60: /control → 404; everything works without.
 func TestPaths(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	for _, path := range []string{"/", "/v1", "/v1/sprites/", "/v1//sprites", "/v1/./sprites", "/v1/sprites/../version", "/v1/sprites/paint/control"} {
@@ -209,6 +210,7 @@ func checked(t *testing.T, s *covetest.Server, name string) (status, reason stri
 	return c.Status, c.Reason
 }
 
+// Statement 23: list and get do not wake; exec does.
 func TestWakeOnUse(t *testing.T) {
 	gate := make(chan struct{})
 	rt := &covetest.InProcess{Dir: t.TempDir(), BootGate: gate}
