@@ -52,6 +52,8 @@ func TestRequests(t *testing.T) {
 			_, err := c.List(ctx, sprites.ListOptions{Prefix: "p&q", MaxResults: 7, Token: "="})
 			return err
 		}, `GET /v1/sprites?continuation_token=%3D&max_results=7&prefix=p%26q`},
+		{func(c *sprites.Client) error { _, err := c.Restart(ctx, "paint"); return err }, `POST /v1/sprites/paint/restart`},
+		{func(c *sprites.Client) error { return c.Upgrade(ctx, "a/b") }, `POST /v1/sprites/a%2Fb/upgrade`},
 		{func(c *sprites.Client) error { _, err := c.Version(ctx); return err }, `GET /v1/version`},
 		{func(c *sprites.Client) error { _, err := c.Sprite("paint").Sessions(ctx); return err }, `GET /v1/sprites/paint/exec`},
 		{func(c *sprites.Client) error { _, err := c.Self().Sessions(ctx); return err }, `GET /v1/exec`},

@@ -71,6 +71,26 @@ func (c *Client) Visit(ctx context.Context, name string, req VisitRequest) (Visi
 	return v, nil
 }
 
+// Restart ends all that runs in a sprite. Its disk stays; a cove server starts it
+// again with its next use.
+func (c *Client) Restart(ctx context.Context, name string) (RestartResult, error) {
+	var result RestartResult
+	err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "sprites", name, "restart")}, &result)
+	if err != nil {
+		return RestartResult{}, fmt.Errorf("restart sprite %s: %w", name, err)
+	}
+	return result, nil
+}
+
+// Upgrade moves a sprite to the newest version of what it runs in, which ends all
+// that runs in it. Its disk stays.
+func (c *Client) Upgrade(ctx context.Context, name string) error {
+	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "sprites", name, "upgrade")}, nil); err != nil {
+		return fmt.Errorf("upgrade sprite %s: %w", name, err)
+	}
+	return nil
+}
+
 // DeleteOptions are cove's additions to a delete.
 type DeleteOptions struct {
 	Force bool // also where that loses work that nobody has pulled

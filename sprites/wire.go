@@ -101,6 +101,13 @@ type UpdateRequest struct {
 	IdleSeconds *int64       `json:"idle_seconds,omitempty"`
 }
 
+// RestartResult answers POST …/restart (section 17.3).
+type RestartResult struct {
+	SpriteName string `json:"sprite_name"`
+	MachineID  string `json:"machine_id"` // the same before and after
+	Message    string `json:"message"`
+}
+
 // Totals counts an organisation's sprites by state.
 type Totals struct {
 	Name         string `json:"name"`

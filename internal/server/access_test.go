@@ -34,7 +34,7 @@ var deeds = map[string][]string{
 	},
 	"write": {
 		"PUT /v1/sprites/SPRITE", "PUT /v1/sprites/SPRITE/fs/write?path=.", "DELETE /v1/sprites/SPRITE/fs/delete?path=missing",
-		"POST /v1/sprites", "POST /v1/jobs/abcdef/stop",
+		"POST /v1/sprites", "POST /v1/jobs/abcdef/stop", "POST /v1/sprites/SPRITE/restart", "POST /v1/sprites/SPRITE/upgrade",
 	},
 	"exec": {
 		"POST /v1/sprites/SPRITE/exec?cmd=cat&stdin=true", "GET /v1/sprites/SPRITE/exec/none",

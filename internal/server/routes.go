@@ -47,6 +47,8 @@ func (s *Server) routes() []route {
 		{"DELETE " + one, write, s.deleteSprite},
 		{"GET " + one + "/check", read, s.checkSprite},
 		{"POST " + one + "/visit", exec, s.postVisit},
+		{"POST " + one + "/restart", write, s.restartSprite},
+		{"POST " + one + "/upgrade", write, s.upgradeSprite},
 
 		{"GET " + one + "/exec", anyone, s.getExec}, // exec with an upgrade, read without
 		{"HEAD " + one + "/exec", read, s.headExec},
@@ -85,8 +87,6 @@ func (s *Server) routes() []route {
 
 		// The rest of the protocol, which this server does not have yet. (control
 		// is not here: clients must see 404 to do without it.)
-		{one + "/upgrade", anyone, notAvailable},
-		{one + "/restart", anyone, notAvailable},
 		{one + "/checkpoint", anyone, notAvailable},
 		{one + "/checkpoints", anyone, notAvailable},
 		{one + "/checkpoints/{rest...}", anyone, notAvailable},

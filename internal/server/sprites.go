@@ -119,6 +119,32 @@ func (s *Server) deleteSprite(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// restartSprite ends a sprite's sandbox, with all that runs in it; the next use
+// starts another from the same disk.
+func (s *Server) restartSprite(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	if err := s.Host.Stop(r.Context(), name); err != nil {
+		return err
+	}
+	machine, err := s.Host.MachineID(r.Context(), name)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, sprites.RestartResult{
+		SpriteName: name, MachineID: machine, Message: "stopped; its next use starts it",
+	})
+	return nil
+}
+
+// upgradeSprite does the same, for another reason: a sandbox keeps the programs
+// that it was started with, and the next one gets this server's.
+func (s *Server) upgradeSprite(w http.ResponseWriter, r *http.Request) error {
+	if err := s.Host.Stop(r.Context(), r.PathValue("name")); err != nil {
+		return err
+	}
+	return s.getSprite(w, r)
+}
+
 // listSprites answers with a page of the sprites that the token reaches.
 func (s *Server) listSprites(w http.ResponseWriter, r *http.Request) error {
 	if strings.Contains(r.Header.Get("Accept"), "application/x-ndjson") {

@@ -146,7 +146,7 @@ func TestPaths(t *testing.T) {
 	for _, path := range []string{"/", "/v1", "/v1/sprites/", "/v1//sprites", "/v1/./sprites", "/v1/sprites/../version", "/v1/sprites/paint/control"} {
 		ask(t, s, "GET "+path, "").refused(t, 404, "not_found")
 	}
-	for _, path := range []string{"upgrade", "checkpoints/a/b", "policy", "policy/network", "fs/watch"} {
+	for _, path := range []string{"checkpoints", "checkpoints/a/b", "policy", "policy/network", "fs/watch"} {
 		ask(t, s, "GET /v1/sprites/paint/"+path, "").refused(t, 501, "not_available")
 	}
 	ask(t, s, "GET /v1/sprites/paint/proxy", "").refused(t, 426, "upgrade_required")
@@ -252,5 +252,49 @@ func TestWakeOnUse(t *testing.T) {
 		err := sp.Command("true").Run()
 		failIf(t, err != nil || rt.Boots() != boots, "after %d starts: %v", rt.Boots(), err)
 		rt.Kill(info.ID, "killed")
+	}
+}
+
+// Statement 110: restart answers with the sprite's name and its machine's id; the
+// disk stays, sessions end, and the next command starts it again.
+// Statement 22: so does upgrade, with an object.
+func TestRestart(t *testing.T) {
+	rt := &covetest.InProcess{Dir: t.TempDir()}
+	t.Cleanup(func() { _ = rt.Close() })
+	s := covetest.Start(t, covetest.Options{Runtime: rt})
+	sp, c, ctx := s.Create("paint"), s.Client(), t.Context()
+	restarted, err := c.Restart(ctx, "paint")
+	failIf(t, err != nil || restarted.SpriteName != "paint" || len(restarted.MachineID) != 32 || restarted.Message == "", "got %+v, %v", restarted, err)
+	failIf(t, rt.Boots() != 0, "a restart wakes it")
+	for _, stop := range []func() error{
+		func() error {
+			again, err := c.Restart(ctx, "paint")
+			failIf(t, again != restarted, "first %+v, then %+v", restarted, again)
+			return err
+		},
+		func() error {
+			a := ask(t, s, "POST /v1/sprites/paint/upgrade", "")
+			var info sprites.Info
+			failIf(t, json.Unmarshal(a.body, &info) != nil || info.Name != "paint" || a.StatusCode != 200, "got %d %s", a.StatusCode, a.body)
+			return c.Upgrade(ctx, "paint")
+		},
+	} {
+		must(t, sp.WriteFile(ctx, "file", strings.NewReader("kept"), sprites.WriteOptions{}))
+		before := rt.Boots()
+		cmd := sp.Command("sh", "-c", "echo ready; exec sleep 1000")
+		out, err := cmd.StdoutPipe()
+		must(t, errors.Join(err, cmd.Start()))
+		_, err = io.ReadFull(out, make([]byte, len("ready")))
+		must(t, errors.Join(err, stop()))
+		failIf(t, cmd.Wait() == nil, "the session lives")
+		info, err := c.Get(ctx, "paint")
+		failIf(t, err != nil || info.Status != sprites.StatusCold || info.Cove.LastError != "", "it is %+v, %v", info, err)
+		text, err := sp.ReadFile(ctx, "file")
+		list, err2 := sp.Sessions(ctx)
+		failIf(t, errors.Join(err, err2) != nil || string(text) != "kept" || len(list) != 0 || rt.Boots() != before+1, "after %d starts: %q, %v, %v, %v", rt.Boots(), text, list, err, err2)
+	}
+	for _, what := range []string{"restart", "upgrade"} {
+		ask(t, s, "POST /v1/sprites/none/"+what, "").refused(t, 404, "not_found")
+		ask(t, s, "GET /v1/sprites/paint/"+what, "").refused(t, 405, "method_not_allowed")
 	}
 }

@@ -178,6 +178,13 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 	return info, nil
 }
 
+// MachineID is the number by which a sprite knows itself (/etc/machine-id): the
+// same for all of its sandboxes.
+func (h *Host) MachineID(ctx context.Context, name string) (string, error) {
+	row, err := h.row(ctx, name)
+	return row.MachineID, err
+}
+
 // List describes the sprites that filter selects, by name.
 func (h *Host) List(ctx context.Context, filter store.SpriteFilter) ([]sprites.Info, error) {
 	rows, err := h.Store.Sprites.List(ctx, filter)

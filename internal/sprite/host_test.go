@@ -95,6 +95,8 @@ func (s *fakeSandbox) Dial(context.Context, int) (net.Conn, error) {
 }
 
 func (s *fakeSandbox) Status() sprite.SandboxStatus {
+	s.runtime.mu.Lock()
+	defer s.runtime.mu.Unlock()
 	return sprite.SandboxStatus{Incarnation: s.machine.Incarnation, Address: "10.0.0.1", Ended: s.why}
 }
 
@@ -104,8 +106,10 @@ func (s *fakeSandbox) Done() <-chan struct{} { return s.done }
 
 func (s *fakeSandbox) end(why string) {
 	s.once.Do(func() {
-		s.runtime.set(func() { delete(s.runtime.live, s.machine.ID) })
-		s.why = why
+		s.runtime.set(func() {
+			delete(s.runtime.live, s.machine.ID)
+			s.why = why
+		})
 		close(s.done)
 	})
 }
@@ -394,6 +398,61 @@ func TestDelete(t *testing.T) {
 	wantCode(t, "second Delete", h.Delete(t.Context(), "paint", true), sprite.CodeNotFound)
 	l.Release()
 	create(t, h, "paint")
+}
+
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := &memory{}
+		h := start(t, &sprite.Host{Runtime: rt, IdleDefault: time.Minute})
+		create(t, h, "paint")
+		stop := func() {
+			t.Helper()
+			if err := h.Stop(t.Context(), "paint"); err != nil {
+				t.Error(err)
+			}
+		}
+		stop() // of one that has never been used
+		l := use(t, h, "paint")
+		stop() // though it is in use
+		<-l.Sandbox().Done()
+		stop() // of one that sleeps
+		synctest.Wait()
+		if info := status(t, h, "paint"); info.Status != sprites.StatusCold || info.Cove.LastError != "" || rt.boots != 1 || len(rt.destroyed) != 0 {
+			t.Errorf("after %d boots: %+v", rt.boots, info)
+		}
+		l.Release()
+		again := use(t, h, "paint")
+		if again.Sandbox() == l.Sandbox() || rt.boots != 2 {
+			t.Errorf("the next use gets the old sandbox, or the %dth", rt.boots)
+		}
+		again.Release()
+		time.Sleep(61 * time.Second) // the timer of the sandbox that was stopped is not that of the next
+		synctest.Wait()
+		if len(rt.live) != 0 {
+			t.Error("it does not sleep any more")
+		}
+
+		// A stop waits for a start, and a delete comes first.
+		rt.set(func() { rt.hold = make(chan struct{}) })
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := h.Use(ctx, "paint", "test"); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		stopped := make(chan error)
+		go func() { stopped <- h.Stop(t.Context(), "paint") }()
+		synctest.Wait()
+		close(rt.hold)
+		if err := <-stopped; err != nil || len(rt.live) != 0 {
+			t.Errorf("got %v, and %d sandboxes", err, len(rt.live))
+		}
+		rt.set(func() { rt.refuse = errors.New("busy disk") })
+		if h.Delete(t.Context(), "paint", false) == nil {
+			t.Error("a failing delete succeeded")
+		}
+		wantCode(t, "stop after a half delete", h.Stop(t.Context(), "paint"), sprite.CodeDeleting)
+		wantCode(t, "stop of nothing", h.Stop(t.Context(), "none"), sprite.CodeNotFound)
+	})
 }
 
 func TestDeleteWaitsForABoot(t *testing.T) {

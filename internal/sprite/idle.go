@@ -81,37 +81,10 @@ func (h *Host) idle(m *machine, epoch int) {
 		h.mu.Unlock()
 		return
 	}
-	busy := &transition{done: make(chan struct{})}
-	m.busy, m.ending = busy, sb
+	m.beginEnd()
 	h.mu.Unlock()
-
 	h.Logger.Info("sprite sleeps", "sprite", m.name)
-	err = h.stop(sb, stopGrace)
-
-	h.mu.Lock()
-	m.busy = nil
-	if err == nil {
-		m.sandbox = nil
-	} else {
-		m.ending = nil
-		h.arm(m)
-	}
-	h.mu.Unlock()
-	if err == nil {
-		h.note(m.id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
-	}
-	close(busy.done)
-}
-
-// stop ends a sandbox. It is not cut short by the Host's end.
-func (h *Host) stop(sb Sandbox, grace time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), grace+stopLimit)
-	defer cancel()
-	err := sb.Stop(ctx, grace)
-	if err != nil {
-		h.Logger.Error("ending a sandbox", "id", sb.ID(), "err", err)
-	}
-	return err
+	_ = h.endSandbox(m) // logged; it is tried again
 }
 
 // errUnknownCall is a guest that was built before the call was.

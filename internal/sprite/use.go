@@ -135,6 +135,9 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 		h.Logger.Error("starting a sandbox", "sprite", m.name, "err", err)
 		h.note(m.id, func(s *store.Sprite) { s.Status, s.LastError = sprites.StatusCold, err.Error() })
 	} else {
+		h.mu.Lock()
+		m.sandbox = sb // who hears of the note finds it
+		h.mu.Unlock()
 		h.note(m.id, func(s *store.Sprite) {
 			s.Status, s.LastError, s.LastRunning = sprites.StatusRunning, "", time.Now()
 		})
@@ -153,7 +156,6 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 		failed.Err = err
 		busy.err = failed
 	default:
-		m.sandbox = sb
 		h.wg.Go(func() { h.watch(m, sb) })
 		h.arm(m)
 	}
