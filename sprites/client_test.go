@@ -29,6 +29,55 @@ func record(t *testing.T, status int, answer string) (*sprites.Client, *[]string
 	})), &got
 }
 
+func TestWatch(t *testing.T) {
+	answer, contentType, status := "", "application/x-ndjson", 200
+	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RequestURI() != "/v1/sprites?prefix=a%26b" || r.Header.Get("Accept") != "application/x-ndjson" {
+			t.Errorf("got %s %v", r.URL.RequestURI(), r.Header)
+		}
+		w.Header().Set("Content-Type", contentType)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, answer)
+	}))
+	watch := func() (got []sprites.StateEvent, err error) {
+		for e, failed := range client.Watch(t.Context(), "a&b") {
+			if err = failed; err == nil {
+				got = append(got, e)
+			}
+		}
+		return got, err
+	}
+	answer = `{"name":"a&b","status":"running","running_version":"v1","last_warming_at":null,"timestamp":"2026-02-03T10:11:12Z","org":{"running":1}}` +
+		"\n\n" + `{"type":"heartbeat","org":{"name":"acme","cold":4}}` + "\n"
+	got, err := watch()
+	if err != nil || len(got) != 2 || got[0].Status != sprites.StatusRunning || got[0].Org.Running != 1 || got[1].Type != "heartbeat" || got[1].Org.Cold != 4 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for range client.Watch(t.Context(), "a&b") {
+		break // enough
+	}
+	answer = "{}\n{"
+	if got, err := watch(); len(got) != 1 || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a cut stream: got %+v, %v", got, err)
+	}
+	answer = "[]\n"
+	if got, err := watch(); len(got) != 0 || err == nil {
+		t.Errorf("no event: got %+v, %v", got, err)
+	}
+	answer, contentType = `{"sprites":[]}`, "application/json"
+	if _, err := watch(); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("a list: got %v", err)
+	}
+	status = 406
+	if _, err := watch(); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("406: got %v", err)
+	}
+	status = 403
+	if _, err := watch(); !errors.Is(err, sprites.ErrForbidden) {
+		t.Errorf("403: got %v", err)
+	}
+}
+
 // Statement 9: the caller's own HTTP client is used (as in all tests of this package, for WebSockets too).
 func TestRequests(t *testing.T) {
 	ctx := context.Background()

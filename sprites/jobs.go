@@ -231,23 +231,28 @@ func (f *follower) over(ctx context.Context) (bool, error) {
 
 // stream yields the events of one connection, until it ends.
 func (f *follower) stream(ctx context.Context) error {
+	// One less is asked for, and skipped: whether a server takes the number as
+	// the first wanted or the last known, nothing is missed.
+	query := url.Values{"from": {strconv.FormatInt(f.next-1, 10)}, "follow": {strconv.FormatBool(f.follow)}}
+	f.connected = false
+	accepted := func(*http.Response) error { f.connected = true; return nil }
+	return f.client.lines(ctx, joinPath("v1", "jobs", f.id, "events"), query, accepted, f.event)
+}
+
+// lines reads the lines of a stream, opened with a GET, until its end, an error,
+// or a silence. accepted is called when the server has taken the call; each may
+// return errStop.
+func (c *Client) lines(ctx context.Context, path string, query url.Values, accepted func(*http.Response) error, each func([]byte) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	quiet := time.AfterFunc(quietStream, func() { cancel(errSilent) })
 	defer quiet.Stop()
-
-	// One less is asked for, and skipped: whether a server takes the number as
-	// the first wanted or the last known, nothing is missed.
-	query := url.Values{"from": {strconv.FormatInt(f.next-1, 10)}, "follow": {strconv.FormatBool(f.follow)}}
-	resp, err := f.client.do(ctx, call{
-		method: http.MethodGet,
-		path:   joinPath("v1", "jobs", f.id, "events"),
-		query:  query,
-		header: http.Header{"Accept": {"application/x-ndjson"}},
-	})
-	if f.connected = err == nil; f.connected {
+	resp, err := c.do(ctx, call{method: http.MethodGet, path: path, query: query, header: http.Header{"Accept": {ndjson}}})
+	if err == nil {
 		defer func() { _ = resp.Body.Close() }()
-		err = readLines(lively{resp.Body, quiet}, f.event)
+		if err = accepted(resp); err == nil {
+			err = readLines(lively{resp.Body, quiet}, each)
+		}
 	}
 	if errors.Is(err, errStop) {
 		return nil
@@ -257,6 +262,8 @@ func (f *follower) stream(ctx context.Context) error {
 	}
 	return err
 }
+
+const ndjson = "application/x-ndjson"
 
 // lively puts off the end of a stream whenever something comes, a blank line too.
 type lively struct {

@@ -2,6 +2,7 @@ package sprites
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -160,6 +161,42 @@ func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[Info, error] 
 				return
 			}
 			seen[opts.Token] = true
+		}
+	}
+}
+
+// Watch yields the state of each sprite whose name begins with prefix, and then
+// each change as it comes, with heartbeats in between; the first says that all of
+// the sprites have been named. It ends when the caller does or the server, without
+// an error where that says so; an error is yielded once, as the last. Nothing is
+// opened anew. A server that does not watch is errors.ErrUnsupported.
+func (c *Client) Watch(ctx context.Context, prefix string) iter.Seq2[StateEvent, error] {
+	query := url.Values{}
+	if prefix != "" {
+		query.Set("prefix", prefix)
+	}
+	return func(yield func(StateEvent, error) bool) {
+		accepted := func(resp *http.Response) error {
+			if !strings.HasPrefix(resp.Header.Get("Content-Type"), ndjson) {
+				return errors.ErrUnsupported // a list, once
+			}
+			return nil
+		}
+		err := c.lines(ctx, joinPath("v1", "sprites"), query, accepted, func(line []byte) error {
+			var e StateEvent
+			if err := json.Unmarshal(line, &e); err != nil {
+				return fmt.Errorf("read an event: %w", err)
+			}
+			if !yield(e, nil) {
+				return errStop
+			}
+			return nil
+		})
+		if e, ok := errors.AsType[*Error](err); ok && e.StatusCode == http.StatusNotAcceptable {
+			err = errors.ErrUnsupported
+		}
+		if err != nil {
+			yield(StateEvent{}, fmt.Errorf("watch sprites: %w", err))
 		}
 	}
 }

@@ -15,6 +15,9 @@ const Version = "v0.0.1-rc46"
 // Status says how much of a sprite is alive.
 type Status string
 
+// StatusDeleted is what a StateEvent says of a sprite that is there no more.
+const StatusDeleted Status = "deleted"
+
 // The three states of a sprite. A cold sprite is a disk, a warm one a disk and a
 // memory image, a running one has a live sandbox.
 const (
@@ -126,6 +129,19 @@ type ListResponse struct {
 	NextToken *string `json:"next_continuation_token"`
 	Totals
 	Org Totals `json:"org"`
+}
+
+// StateEvent is a line of the watched list of sprites (section 17.3): the state
+// of a sprite, or a heartbeat, which has no Name.
+type StateEvent struct {
+	Type           string     `json:"type,omitempty"` // "heartbeat", or empty
+	Name           string     `json:"name,omitempty"`
+	Status         Status     `json:"status,omitempty"`
+	RunningVersion string     `json:"running_version,omitempty"` // while it runs
+	LastRunning    *time.Time `json:"last_running_at,omitempty"`
+	LastWarming    *time.Time `json:"last_warming_at,omitempty"`
+	Timestamp      time.Time  `json:"timestamp"` // of the line
+	Org            Totals     `json:"org"`       // at that time
 }
 
 // ErrorBody is the protocol's structured error (section 1.4). Code is for

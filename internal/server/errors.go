@@ -1,11 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/cove-dev/cove/internal/sprite"
 	"github.com/cove-dev/cove/internal/store"
@@ -63,13 +65,32 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	level("request refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
 
-	if e, ok := body.(sprites.ErrorBody); ok && e.RetryAfterSeconds > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(e.RetryAfterSeconds))
+	if e, ok := body.(sprites.ErrorBody); ok {
+		body = withRetry(w.Header(), status, e)
 	}
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="cove"`)
 	}
 	writeJSON(w, status, body)
+}
+
+// defaultRetry is when to come back where nobody knows better.
+const defaultRetry = 5 // seconds
+
+// withRetry sets the headers that tell when to come back, which an answer 429 has
+// in any case, and says the same in the body.
+func withRetry(h http.Header, status int, body sprites.ErrorBody) sprites.ErrorBody {
+	if status == http.StatusTooManyRequests {
+		body.RetryAfterSeconds = cmp.Or(body.RetryAfterSeconds, defaultRetry)
+		reset := time.Now().Add(time.Duration(body.RetryAfterSeconds) * time.Second)
+		h.Set("X-RateLimit-Limit", strconv.Itoa(body.Limit))
+		h.Set("X-RateLimit-Remaining", strconv.Itoa(max(body.Limit-body.CurrentCount, 0)))
+		h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
+	}
+	if body.RetryAfterSeconds > 0 {
+		h.Set("Retry-After", strconv.Itoa(body.RetryAfterSeconds))
+	}
+	return body
 }
 
 // describe maps an error to a status and a body.

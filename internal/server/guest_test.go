@@ -16,6 +16,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/covetest"
 	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -236,8 +237,12 @@ func TestHostileWebSockets(t *testing.T) {
 	eventually(t, s, "evil", func(i sprites.Info) bool { return len(i.Cove.AwakeBy) == 0 }) // each request has ended in the server, too
 }
 
-func TestStreamLimit(t *testing.T) {
-	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.MaxStreams = 2 }})
+// Statement 7: an answer 429, whichever limit it is of, has Retry-After and the
+// three headers X-RateLimit.
+func TestLimits(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{
+		Host: &sprite.Host{MaxRunning: 1}, Configure: func(s *server.Server) { s.MaxStreams = 2 },
+	})
 	sp := s.Create("paint")
 	for range 2 {
 		cmd := sp.Command("cat")
@@ -248,6 +253,26 @@ func TestStreamLimit(t *testing.T) {
 	err := sp.Command("true").Run()
 	e, ok := errors.AsType[*sprites.Error](err)
 	failIf(t, !ok || e.StatusCode != 429 || e.Code != "limit" || e.Limit != 2 || e.RetryAfter() <= 0, "got %v", err)
+	a := ask(t, s, "GET /v1/sprites/paint/exec?cmd=true", "", handshake)
+	a.refused(t, 429, "limit")
+	wantRetry(t, a)
+
+	s.Create("other")
+	a = ask(t, s, "POST /v1/sprites/other/exec?cmd=true", "")
+	a.refused(t, 429, sprite.CodeRunningLimit)
+	wantRetry(t, a)
+
+	s, _ = hostile(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) })
+	wantRetry(t, ask(t, s, "GET /v1/sprites/evil/fs/list?path=/", ""))
+}
+
+// handshake makes a request one for a WebSocket.
+func handshake(r *http.Request) {
+	for key, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+	} {
+		r.Header.Set(key, value)
+	}
 }
 
 func TestServices(t *testing.T) {

@@ -57,8 +57,13 @@ type Server struct {
 	// Domain is where sprites' URLs are, NAME.Domain; "": localhost.
 	Domain string
 
-	// MaxStreams bounds the WebSockets at once; 0 means 1000.
+	// MaxStreams bounds the WebSockets, and those who watch the list of sprites,
+	// at once; 0 means 1000.
 	MaxStreams int
+
+	// Heartbeat is how often those who watch the list of sprites hear something,
+	// and for how long one may not read before it is dropped; 0 means 20 s.
+	Heartbeat time.Duration
 
 	once   sync.Once
 	memory *memoryListener

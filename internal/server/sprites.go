@@ -148,13 +148,10 @@ func (s *Server) upgradeSprite(w http.ResponseWriter, r *http.Request) error {
 // listSprites answers with a page of the sprites that the token reaches.
 func (s *Server) listSprites(w http.ResponseWriter, r *http.Request) error {
 	if strings.Contains(r.Header.Get("Accept"), "application/x-ndjson") {
-		return fail("not_acceptable", "this server does not watch the list", "ask for JSON")
+		return s.watchSprites(w, r)
 	}
 	q := r.URL.Query()
-	p := principalOf(r)
-	scope := store.SpriteFilter{Name: p.scope.Sprite, Scope: p.scope.Prefix}
-	filter := scope
-	filter.Prefix, filter.Label = q.Get("prefix"), q.Get("label")
+	scope, filter := spriteFilters(r)
 	after, err := base64.RawURLEncoding.DecodeString(q.Get("continuation_token"))
 	if err != nil || len(after) > 100 {
 		return fail(sprite.CodeBadRequest, "the continuation_token is not one of this server's", "")
@@ -166,7 +163,7 @@ func (s *Server) listSprites(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	totals, err := s.totals(r, scope)
+	totals, err := s.totals(r.Context(), scope)
 	if err != nil {
 		return err
 	}
@@ -181,6 +178,16 @@ func (s *Server) listSprites(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// spriteFilters select the sprites that the token reaches, and of those the ones
+// that the query wants.
+func spriteFilters(r *http.Request) (scope, filter store.SpriteFilter) {
+	p, q := principalOf(r), r.URL.Query()
+	scope = store.SpriteFilter{Name: p.scope.Sprite, Scope: p.scope.Prefix}
+	filter = scope
+	filter.Prefix, filter.Label = q.Get("prefix"), q.Get("label")
+	return scope, filter
+}
+
 // pageSize clamps what a client asks for.
 func pageSize(text string) int {
 	n, err := strconv.Atoi(text)
@@ -190,8 +197,8 @@ func pageSize(text string) int {
 	return min(n, pageMax)
 }
 
-func (s *Server) totals(r *http.Request, filter store.SpriteFilter) (sprites.Totals, error) {
-	count, err := s.Store.Sprites.Count(r.Context(), filter)
+func (s *Server) totals(ctx context.Context, filter store.SpriteFilter) (sprites.Totals, error) {
+	count, err := s.Store.Sprites.Count(ctx, filter)
 	return sprites.Totals{
 		Name:         sprite.Organization,
 		Running:      count[sprites.StatusRunning],

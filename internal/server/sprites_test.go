@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +68,18 @@ func (a answer) refused(t *testing.T, status int, code string) string {
 	failIf(t, err != nil || a.Header.Get("Content-Type") != "application/json" || e.Message == "", "the error is %q (%v), not one that clients understand", a.body, err)
 	failIf(t, a.StatusCode != status || e.Code != code, "got %d %q, want %d %q: %s", a.StatusCode, e.Code, status, code, e.Message)
 	return e.Message
+}
+
+// wantRetry checks that an answer 429 tells when to come back.
+func wantRetry(t *testing.T, a answer) {
+	t.Helper()
+	var e sprites.ErrorBody
+	err := json.Unmarshal(a.body, &e)
+	after, err2 := strconv.Atoi(a.Header.Get("Retry-After"))
+	failIf(t, err != nil || err2 != nil || after <= 0 || after != e.RetryAfterSeconds || a.StatusCode != 429, "got %d %v %s", a.StatusCode, a.Header, a.body)
+	reset, err := strconv.ParseInt(a.Header.Get("X-RateLimit-Reset"), 10, 64)
+	failIf(t, err != nil || time.Until(time.Unix(reset, 0)) > time.Duration(after)*time.Second, "the limit is reset at %d, %v", reset, err)
+	failIf(t, a.Header.Get("X-RateLimit-Limit") != strconv.Itoa(e.Limit) || a.Header.Get("X-RateLimit-Remaining") != "0", "got %v, and %s", a.Header, a.body)
 }
 
 // wantError checks what a server made a client's call fail with.
@@ -157,6 +170,12 @@ func TestPaths(t *testing.T) {
 		h.Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(h.Get("Content-Security-Policy"), "default-src 'none';"), "the headers are %v", h)
 }
 
+// Statement 15: the list has an array sprites and honours max_results.
+// Statement 16: a max_results that is too large, or none, is clamped, not refused.
+// Statement 17: the token of a page yields the next; the last has no more.
+// Statement 18: prefix filters.
+// Statement 19: the totals stand at the top level and under org.
+// Statement 108: bulk_load is accepted, and no two pages have the same token.
 func TestList(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	var names []string
@@ -177,15 +196,17 @@ func TestList(t *testing.T) {
 		"": 50, "max_results=0": 50, "max_results=-3": 50, "max_results=many": 50, "max_results=99999999999999999999": 50,
 		"max_results=1": 1, "max_results=100": 100, "max_results=101": 100, "max_results=1000": 100,
 		"prefix=q": 1, "prefix=p-00": 10, "prefix=p%25": 0, "prefix=p-0_1": 0, "prefix=zzz": 0,
-		"label=odd": 1, "label=od": 0, "label=odd&prefix=p": 0,
+		"label=odd": 1, "label=od": 0, "label=odd&prefix=p": 0, "bulk_load=true&prefix=q": 1, "unknown=1&prefix=q": 1,
 	} {
 		page := list(query)
 		more := want >= 50 || query == "max_results=1"
 		failIf(t, len(page.Sprites) != want || page.HasMore != more || (page.NextToken != nil) != more, "%q gives %d sprites, want %d; has_more is %v, and the token %v", query, len(page.Sprites), want, page.HasMore, page.NextToken)
 	}
 	var got []string
-	page := sprites.ListResponse{HasMore: true, NextToken: new(string)}
+	page, tokens := sprites.ListResponse{HasMore: true, NextToken: new(string)}, map[string]bool{}
 	for pages := 0; page.HasMore; pages++ {
+		failIf(t, tokens[*page.NextToken], "the token %q comes twice", *page.NextToken)
+		tokens[*page.NextToken] = true
 		page = list("prefix=p&max_results=20&continuation_token=" + *page.NextToken)
 		for _, info := range page.Sprites {
 			got = append(got, info.Name)
@@ -197,7 +218,6 @@ func TestList(t *testing.T) {
 	failIf(t, !slices.Equal(got, names), "the pages give %q", got)
 	ask(t, s, "GET /v1/sprites?continuation_token=%21", "").refused(t, 400, "bad_request")
 	ask(t, s, "GET /v1/sprites?continuation_token="+strings.Repeat("a", 500), "").refused(t, 400, "bad_request")
-	ask(t, s, "GET /v1/sprites", "", header("Accept", "application/x-ndjson")).refused(t, 406, "not_acceptable")
 }
 
 // checked asks GET …/check.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/sprites"
@@ -35,7 +36,12 @@ type Sprite struct {
 }
 
 // Sprites are the server's sprites.
-type Sprites struct{ db *database }
+type Sprites struct {
+	db *database
+
+	mu       sync.Mutex
+	watchers map[chan struct{}]struct{}
+}
 
 const spriteColumns = `id, name, machine_id, base, include, env, config, labels, url_settings, idle_seconds,
 	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running`
@@ -92,6 +98,7 @@ func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
 	if err != nil {
 		return fmt.Errorf("store sprite %s: %w", s.Name, err)
 	}
+	t.notify()
 	return nil
 }
 
@@ -191,6 +198,7 @@ func (t *Sprites) Update(ctx context.Context, id string, f func(*Sprite) error) 
 	if err != nil {
 		return Sprite{}, fmt.Errorf("update sprite %s: %w", id, err)
 	}
+	t.notify()
 	return s, nil
 }
 
@@ -215,5 +223,34 @@ func (t *Sprites) Delete(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("delete sprite %s: %w", id, err)
 	}
+	t.notify()
 	return nil
+}
+
+// Watch returns a channel that gets a value after a sprite was created, updated
+// or deleted. Changes that nobody has received yet are one value. cancel ends it.
+func (t *Sprites) Watch() (changed <-chan struct{}, cancel func()) {
+	c := make(chan struct{}, 1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.watchers == nil {
+		t.watchers = map[chan struct{}]struct{}{}
+	}
+	t.watchers[c] = struct{}{}
+	return c, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.watchers, c)
+	}
+}
+
+func (t *Sprites) notify() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c := range t.watchers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
 }

@@ -164,6 +164,73 @@ func TestSprites(t *testing.T) {
 	}
 }
 
+// Statement 17: every sprite is on one page, whatever the size of the pages.
+func TestPages(t *testing.T) {
+	s, ctx := newStore(t).Sprites, t.Context()
+	const n = 23
+	for i := range n {
+		must(t, s.Create(ctx, &Sprite{ID: fmt.Sprint(i), Name: fmt.Sprintf("p%d", i*7%n), Status: sprites.StatusCold}))
+		must(t, s.Create(ctx, &Sprite{ID: fmt.Sprint("q", i), Name: fmt.Sprintf("q%d", i), Status: sprites.StatusCold}))
+	}
+	for limit := 1; limit < n+2; limit++ {
+		seen := map[string]bool{}
+		for f := (SpriteFilter{Prefix: "p", Limit: limit}); ; {
+			page, err := s.List(ctx, f)
+			must(t, err)
+			for _, sprite := range page {
+				if sprite.Name <= f.After || seen[sprite.Name] {
+					t.Fatalf("%s comes after %s", sprite.Name, f.After)
+				}
+				f.After, seen[sprite.Name] = sprite.Name, true
+			}
+			if len(page) < limit {
+				break
+			}
+		}
+		if len(seen) != n {
+			t.Errorf("pages of %d give %d sprites", limit, len(seen))
+		}
+	}
+}
+
+func TestWatchSprites(t *testing.T) {
+	s, ctx := newStore(t).Sprites, t.Context()
+	changed, cancel := s.Watch()
+	told := func(after string, want bool) {
+		t.Helper()
+		select {
+		case <-changed:
+			if !want {
+				t.Errorf("told of %s", after)
+			}
+		default:
+			if want {
+				t.Errorf("not told of %s", after)
+			}
+		}
+	}
+	must(t, s.Create(ctx, &Sprite{ID: "1", Name: "a"}))
+	must(t, s.Create(ctx, &Sprite{ID: "2", Name: "b"})) // not received: must not block
+	told("two creates", true)
+	told("nothing", false)
+	if _, err := s.Update(ctx, "1", func(*Sprite) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	told("an update", true)
+	must(t, s.Delete(ctx, "1"))
+	told("a delete", true)
+	if s.Delete(ctx, "1") == nil || s.Create(ctx, &Sprite{ID: "3", Name: "b"}) == nil {
+		t.Error("what can't be done is")
+	}
+	told("failures", false)
+	cancel()
+	must(t, s.Delete(ctx, "2"))
+	told("a delete after cancel", false)
+	if len(s.watchers) != 0 {
+		t.Errorf("%d watchers are left", len(s.watchers))
+	}
+}
+
 func TestNextIsUnique(t *testing.T) {
 	s := newStore(t).Sprites
 	must(t, s.Create(t.Context(), &Sprite{ID: "1", Name: "a"}))

@@ -1,0 +1,173 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	watchInterval = 20 * time.Second // of heartbeats
+	watchGrace    = 2 * time.Second  // for the last words when the server ends
+)
+
+// watchSprites streams the state of the sprites that a list would give: a line for
+// each, a heartbeat, and from then on a line for each change of one, with
+// heartbeats in between (section 17.3). One that is deleted, or does not match any
+// more, gets a last line. max_results has no meaning here.
+//
+// Nothing is kept for a reader but what it has been told: changes that come while
+// it does not read are one, and if it does not read for long it is dropped.
+func (s *Server) watchSprites(w http.ResponseWriter, r *http.Request) error {
+	if err := s.relays.add(); err != nil {
+		return err
+	}
+	defer s.relays.done()
+	changed, cancel := s.Store.Sprites.Watch()
+	defer cancel()
+	ctx := r.Context()
+	lw := &listWatch{server: s, w: w, rc: http.NewResponseController(w), told: map[string]told{}}
+	lw.patience = cmp.Or(s.Heartbeat, watchInterval)
+	lw.scope, lw.filter = spriteFilters(r)
+	events, err := lw.look(ctx)
+	if err != nil {
+		return err
+	}
+	events = append(events, lw.heartbeat())
+	// The end of the server does not wait for a reader that does not read.
+	stop := context.AfterFunc(ctx, func() { _ = lw.rc.SetWriteDeadline(time.Now().Add(watchGrace)) })
+	defer stop()
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	beat := time.NewTicker(lw.patience)
+	defer beat.Stop()
+	for {
+		err := lw.send(ctx, events)
+		if err == nil {
+			events, err = lw.next(ctx, changed, beat.C)
+		}
+		if ctx.Err() != nil {
+			return nil // the client has left, or the server ends
+		}
+		if err != nil { // too late for an answer: cut the stream
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// listWatch is one watch.
+type listWatch struct {
+	server        *Server
+	w             http.ResponseWriter
+	rc            *http.ResponseController
+	patience      time.Duration
+	scope, filter store.SpriteFilter
+
+	told map[string]told // by name
+	org  sprites.Totals
+}
+
+// told is what a reader knows of a sprite; times are in microseconds.
+type told struct {
+	id               string
+	status           sprites.Status
+	running, updated int64
+}
+
+// next waits for something to tell.
+func (lw *listWatch) next(ctx context.Context, changed <-chan struct{}, beat <-chan time.Time) ([]sprites.StateEvent, error) {
+	for {
+		due := false
+		select {
+		case <-changed:
+		case <-beat:
+			due = true
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		events, err := lw.look(ctx)
+		if err != nil || len(events) > 0 {
+			return events, err
+		}
+		if due {
+			return []sprites.StateEvent{lw.heartbeat()}, nil
+		}
+	}
+}
+
+func (lw *listWatch) heartbeat() sprites.StateEvent {
+	return lw.event(sprites.StateEvent{Type: "heartbeat"})
+}
+
+// look reads the list and returns what is new in it.
+func (lw *listWatch) look(ctx context.Context) ([]sprites.StateEvent, error) {
+	list, err := lw.server.Host.List(ctx, lw.filter)
+	if err != nil {
+		return nil, err
+	}
+	if lw.org, err = lw.server.totals(ctx, lw.scope); err != nil {
+		return nil, err
+	}
+	var events []sprites.StateEvent
+	here := make(map[string]bool, len(list))
+	for _, info := range list {
+		here[info.Name] = true
+		now := told{id: info.ID, status: info.Status, updated: info.UpdatedAt.UnixMicro()}
+		e := sprites.StateEvent{Name: info.Name, Status: info.Status, LastRunning: info.LastRunning, LastWarming: info.LastWarming}
+		if info.LastRunning != nil {
+			now.running = info.LastRunning.UnixMicro()
+		}
+		if info.Status == sprites.StatusRunning {
+			e.RunningVersion = sprites.Version
+		}
+		if lw.told[info.Name] != now {
+			lw.told[info.Name] = now
+			events = append(events, lw.event(e))
+		}
+	}
+	var gone []string
+	for name := range lw.told {
+		if !here[name] {
+			gone = append(gone, name)
+			delete(lw.told, name)
+		}
+	}
+	slices.Sort(gone)
+	for _, name := range gone {
+		events = append(events, lw.event(sprites.StateEvent{Name: name, Status: sprites.StatusDeleted}))
+	}
+	return events, nil
+}
+
+// event gives a line what all have.
+func (lw *listWatch) event(e sprites.StateEvent) sprites.StateEvent {
+	e.Timestamp, e.Org = time.Now().UTC(), lw.org
+	return e
+}
+
+// send writes lines, each within the reader's time.
+func (lw *listWatch) send(ctx context.Context, events []sprites.StateEvent) error {
+	enc := json.NewEncoder(lw.w)
+	for _, e := range events {
+		if err := lw.inTime(ctx, func() error { return enc.Encode(e) }); err != nil {
+			return err
+		}
+	}
+	return lw.inTime(ctx, lw.rc.Flush)
+}
+
+// inTime gives a write the reader's time, unless the watch is over.
+func (lw *listWatch) inTime(ctx context.Context, write func() error) error {
+	if err := lw.rc.SetWriteDeadline(time.Now().Add(lw.patience)); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return write()
+}
