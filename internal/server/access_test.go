@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +89,8 @@ func TestTokenScopesAndVerbs(t *testing.T) {
 	}
 }
 
+// Statement 1: a request without a token, or with a wrong one, is answered by 401
+// and JSON.
 func TestTokenLife(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	c, ctx, all := s.Client(), t.Context(), sprites.TokenScope{All: true}
@@ -131,6 +135,51 @@ func TestTokenLife(t *testing.T) {
 		`"scope":{"all":false,"prefix":"a"},"verbs":["admin"]`, `"ttl_seconds":-1`, `"ttl_seconds":4611686018427387904`,
 	} {
 		ask(t, s, "POST /v1/tokens", `{"name":"x","scope":{"all":true},"verbs":["read"],`+fields+"}").refused(t, 400, "bad_request")
+	}
+}
+
+// Statement 2: the operator may choose the token, slashes and all.
+func TestChosenToken(t *testing.T) {
+	dir, secret := t.TempDir(), "acme/1234/tok_9/s3cr3t=+"
+	must(t, os.WriteFile(filepath.Join(dir, "token"), []byte(secret+"\n"), 0o600))
+	s := covetest.Start(t, covetest.Options{Dir: dir})
+	a := ask(t, s, "GET /v1/sprites", "", header("Authorization", "Bearer "+secret))
+	failIf(t, s.Token != secret || a.StatusCode != 200, "with %s: %d %s", s.Token, a.StatusCode, a.body)
+	ask(t, s, "GET /v1/sprites", "", header("Authorization", "Bearer "+strings.ReplaceAll(secret, "/", "%2F"))).refused(t, 401, "unauthorized")
+}
+
+// Statement 3: a WebSocket's handshake needs the same token, and is refused by an
+// HTTP status.
+// Statement 4: every answer has a Sprite-Version that clients of today know.
+// Statement 5: the answer to exec's handshake says that it takes signals.
+// Statement 48: so is the handshake for an unknown sprite, with a body.
+// Statement 52: so is one for an unknown session.
+func TestHandshakes(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	version := func(what string, h http.Header) {
+		t.Helper()
+		failIf(t, h.Get("Sprite-Version") != "v0.0.1-rc46", "%s: the version is %q", what, h.Get("Sprite-Version"))
+	}
+	for _, path := range []string{"exec?cmd=true", "exec/1", "proxy"} {
+		what := "GET /v1/sprites/paint/" + path
+		for _, auth := range []string{"", "Bearer wrong", "Basic " + s.Token} {
+			a := ask(t, s, what, "", handshake, header("Authorization", auth))
+			a.refused(t, 401, "unauthorized")
+			version(what, a.Header)
+		}
+		a := ask(t, s, "GET /v1/sprites/none/"+path, "", handshake)
+		a.refused(t, 404, "not_found")
+		version(what, a.Header)
+	}
+	for _, path := range []string{"exec/1", "exec?id=1", "exec?session_id=1"} {
+		ask(t, s, "GET /v1/sprites/paint/"+path, "", handshake).refused(t, 404, "session_not_found")
+	}
+	resp := open(t, s, "GET /v1/sprites/paint/exec?cmd=true", "", handshake)
+	failIf(t, resp.StatusCode != 101 || resp.Header.Get("X-Sprite-Capabilities") != "signal", "got %d %v", resp.StatusCode, resp.Header)
+	version("the handshake", resp.Header)
+	for _, what := range []string{"GET /v1/version", "GET /v1/sprites", "HEAD /v1/sprites/paint/exec", "GET /v1/sprites/paint/fs/list?path=.", "DELETE /v1/sprites/paint", "POST /nothing"} {
+		version(what, ask(t, s, what, "").Header)
 	}
 }
 

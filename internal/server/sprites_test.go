@@ -153,14 +153,85 @@ func TestSprites(t *testing.T) {
 	s.Create("paint") // the name is free again
 }
 
+// Statement 10: create answers 201 with the name.
+// Statement 12: what was created can be got at once, with an id and times.
+// Statement 13: a name that is taken is refused.
+// Statement 14: what the server does not know of a sprite's settings it ignores.
+// Statement 20: PUT answers 200 with the sprite; clear_labels clears.
+// Statement 21: DELETE answers 204, and then there is no such sprite.
+// Statement 105: the segments of a path are decoded after it has been split.
+// Statement 106: errors have a string error and a string message.
+// Statement 107: empty labels clear, and what a PUT does not name stays.
+// Statement 111: check tells of a sprite without waking it.
+func TestSpriteResource(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	type sprite struct {
+		ID, Name, Organization, URL, Status string
+		Labels                              []string
+		Created                             time.Time            `json:"created_at"`
+		Updated                             time.Time            `json:"updated_at"`
+		Ran                                 *time.Time           `json:"last_running_at"`
+		Settings                            *sprites.URLSettings `json:"url_settings"`
+	}
+	answer := func(what, body string, status int) (got sprite) {
+		t.Helper()
+		a := ask(t, s, what, body)
+		failIf(t, a.StatusCode != status || a.Header.Get("Content-Type") != "application/json" || json.Unmarshal(a.body, &got) != nil, "%s %s: %d %s", what, body, a.StatusCode, a.body)
+		failIf(t, got.Name != "paint" || got.ID == "" || got.Labels == nil || got.Created.IsZero() || got.Updated.Before(got.Created), "%s %s: %s", what, body, a.body)
+		return got
+	}
+	made := answer("POST /v1/sprites", `{"name":"paint","config":{"ramMB":512,"moon":1},"runtime":"dev","wait_for_capacity":true,"url_settings":{"private_access":"admins"},"labels":["a"],"x":{}}`, 201)
+	failIf(t, made.Organization == "" || made.Status != "cold" || made.Ran != nil || *made.Settings != sprites.URLSettings{Auth: "sprite", PrivateAccess: "admins"}, "created %+v", made)
+	got := answer("GET /v1/sprites/paint", "", 200)
+	failIf(t, got.ID != made.ID || !slices.Equal(got.Labels, []string{"a"}), "created %+v, and got %+v", made, got)
+	ask(t, s, "POST /v1/sprites", `{"name":"paint"}`).refused(t, 409, "name_taken")
+	for _, step := range []struct {
+		body   string
+		labels []string
+		auth   string
+	}{
+		{`{"labels":["b","c"]}`, []string{"b", "c"}, "sprite"},
+		{`{"url_settings":{"auth":"public"}}`, []string{"b", "c"}, "public"},
+		{`{"clear_labels":true}`, []string{}, "public"},
+		{`{"labels":["d"],"url_settings":{"auth":"sprite"}}`, []string{"d"}, "sprite"},
+		{`{}`, []string{"d"}, "sprite"},
+		{`{"labels":[]}`, []string{}, "sprite"},
+	} {
+		for _, got := range []sprite{answer("PUT /v1/sprites/paint", step.body, 200), answer("GET /v1/sprites/paint", "", 200)} {
+			failIf(t, !slices.Equal(got.Labels, step.labels) || got.Settings.Auth != step.auth || got.Settings.PrivateAccess != "admins", "after %s: %+v", step.body, got)
+		}
+	}
+	for _, what := range []string{"GET /v1/sprites/pai%6Et", "GET /v1/sprites/pain%74"} {
+		answer(what, "", 200)
+	}
+	for _, name := range []string{"a%2Fb", "paint%2Fexec", "paint%2Fcheck", "..%2Fversion", "%2E%2E", "paint%00", "paint%3Fx"} {
+		for _, what := range []string{"GET", "PUT", "DELETE"} {
+			ask(t, s, what+" /v1/sprites/"+name, "{}").refused(t, 404, "not_found")
+		}
+	}
+	status, _ := checked(t, s, "paint")
+	failIf(t, status != "hibernated" || answer("GET /v1/sprites/paint", "", 200).Status != "cold", "a check found it %s, and woke it", status)
+	a := ask(t, s, "DELETE /v1/sprites/paint", "")
+	failIf(t, a.StatusCode != 204 || len(a.body) > 0, "got %d %s", a.StatusCode, a.body)
+	for _, what := range []string{"GET /v1/sprites/paint", "DELETE /v1/sprites/paint", "GET /v1/sprites/paint/check"} {
+		ask(t, s, what, "").refused(t, 404, "not_found")
+	}
+}
+
+// Statement 126: what the server does not have is answered by 501 not_available.
 // Statement 60: /control → 404; everything works without.
 func TestPaths(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	for _, path := range []string{"/", "/v1", "/v1/sprites/", "/v1//sprites", "/v1/./sprites", "/v1/sprites/../version", "/v1/sprites/paint/control"} {
 		ask(t, s, "GET "+path, "").refused(t, 404, "not_found")
 	}
-	for _, path := range []string{"checkpoints", "checkpoints/a/b", "policy", "policy/network", "fs/watch"} {
-		ask(t, s, "GET /v1/sprites/paint/"+path, "").refused(t, 501, "not_available")
+	for _, what := range []string{
+		"POST checkpoint", "GET checkpoints", "GET checkpoints/v1", "DELETE checkpoints/v1", "POST checkpoints/v1/restore", "GET checkpoints/a/b",
+		"GET policy/privileges", "POST policy/privileges", "DELETE policy/privileges", "GET policy/resources", "POST policy/resources", "DELETE policy/resources",
+		"GET policy", "GET policy/network", "GET fs/watch",
+	} {
+		method, path, _ := strings.Cut(what, " ")
+		ask(t, s, method+" /v1/sprites/paint/"+path, "").refused(t, 501, "not_available")
 	}
 	ask(t, s, "GET /v1/sprites/paint/proxy", "").refused(t, 426, "upgrade_required")
 	a := ask(t, s, "PATCH /v1/sprites/paint", "")
