@@ -12,10 +12,11 @@ import (
 )
 
 // ours are the signals that this process has handlers for: those that it is told
-// to stop by, those of the Go runtime, and those of its own faults.
+// to stop by, those of the Go runtime, those of its own faults, and the one that
+// comes with each write to what nobody reads any more.
 var ours = map[syscall.Signal]bool{
 	syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGQUIT: true,
-	syscall.SIGURG: true, syscall.SIGPROF: true,
+	syscall.SIGURG: true, syscall.SIGPROF: true, syscall.SIGPIPE: true,
 	syscall.SIGILL: true, syscall.SIGTRAP: true, syscall.SIGABRT: true, syscall.SIGBUS: true,
 	syscall.SIGFPE: true, syscall.SIGSEGV: true, syscall.SIGSYS: true,
 	syscall.SIGKILL: true, syscall.SIGSTOP: true, 32: true, 33: true, // nobody's to change
@@ -23,8 +24,9 @@ var ours = map[syscall.Signal]bool{
 
 const lastSignal = 64
 
-// leaveSignals gives all other signals their default action, which the first
-// process of a sandbox does not suffer, and its children inherit. The Go runtime
+// leaveSignals gives all other signals their default action, which children
+// inherit. (gVisor does not spare the first process of a sandbox: such a signal
+// ends it, as KILL does. But only root in the sandbox can send one.) The Go runtime
 // installs a handler for each signal and takes it back in every child between
 // fork and exec; of what it believes to be ignored it keeps off. That would be
 // some 50 system calls for each command, in a sandbox where they are slow. (And
