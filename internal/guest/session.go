@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -302,17 +302,23 @@ func (s *session) resize(cols, rows int) {
 	if !s.cmd.tty || in == nil || cols < 0 || rows < 0 || cols > 0xffff || rows > 0xffff {
 		return
 	}
-	now, err := pty.GetsizeFull(in)
+	raw, err := in.SyscallConn()
 	if err != nil {
 		return
 	}
-	if cols > 0 {
-		now.Cols = uint16(cols)
-	}
-	if rows > 0 {
-		now.Rows = uint16(rows)
-	}
-	_ = pty.Setsize(in, now) // the terminal has just gone
+	_ = raw.Control(func(fd uintptr) { // the terminal has just gone
+		now, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ)
+		if err != nil {
+			return
+		}
+		if cols > 0 {
+			now.Col = uint16(cols)
+		}
+		if rows > 0 {
+			now.Row = uint16(rows)
+		}
+		_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, now) // likewise
+	})
 }
 
 // signal sends a signal to the main process's group, as a terminal would. KILL,

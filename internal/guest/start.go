@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 )
 
@@ -103,25 +103,34 @@ func pipe(ours int) (our *os.File, other int, err error) {
 	return os.NewFile(uintptr(fds[ours]), "pipe"), other, nil
 }
 
-// openTerminal makes a terminal of the asked size that belongs to the user.
+// openTerminal makes a terminal of the asked size that belongs to the user. Our
+// end does not block: its reader must be told when the command has ended.
 func openTerminal(c *command) (*streams, error) {
-	master, slave, err := pty.Open()
+	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("make a terminal: %w", err)
 	}
-	defer func() { _ = slave.Close() }()
-	fd, err := unix.FcntlInt(slave.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	file := os.NewFile(uintptr(master), "/dev/ptmx")
+	st := &streams{in: file, out: file}
+	number, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		err = unix.IoctlSetWinsize(master, unix.TIOCSWINSZ, &unix.Winsize{Row: c.rows, Col: c.cols})
+	}
+	slave := -1
+	if err == nil {
+		slave, err = unix.Open("/dev/pts/"+strconv.Itoa(number), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make a terminal: %w", err), master.Close())
-	}
-	st := &streams{in: master, out: master, child: []int{fd}}
-	if err := pty.Setsize(master, &pty.Winsize{Rows: c.rows, Cols: c.cols}); err != nil {
 		st.close()
-		return nil, fmt.Errorf("set the terminal's size: %w", err)
+		return nil, fmt.Errorf("make a terminal: %w", err)
 	}
+	st.child = []int{slave}
 	if c.user.uid != 0 {
 		// So that programs may open it again by its name; not all kernels can.
-		_ = slave.Chown(int(c.user.uid), -1)
+		_ = unix.Fchown(slave, int(c.user.uid), -1)
 	}
 	return st, nil
 }

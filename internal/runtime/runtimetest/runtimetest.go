@@ -39,6 +39,8 @@ func Run(t *testing.T, rt sprite.Runtime, restart func(t *testing.T) sprite.Runt
 	}
 
 	t.Run("commands", func(t *testing.T) { commands(t, sb) })
+	t.Run("commands and clients that leave", func(t *testing.T) { leavers(t, sb) })
+	t.Run("a terminal that a child holds", func(t *testing.T) { terminal(t, sb) })
 	t.Run("a second boot is refused", func(t *testing.T) {
 		if _, err := rt.Boot(ctx, m); err == nil {
 			t.Error("Boot of a live sprite succeeded")
@@ -148,6 +150,49 @@ func commands(t *testing.T, sb sprite.Sandbox) {
 	cat.Stdin = bytes.NewReader(data)
 	if out, err := cat.Output(); err != nil || !bytes.Equal(out, data) {
 		t.Errorf("cat: got %d bytes, %v, want the %d sent", len(out), err, len(data))
+	}
+}
+
+// leavers are the two sides of a connection, each of which may leave while the
+// other still writes. The sandbox does not suffer.
+func leavers(t *testing.T, sb sprite.Sandbox) {
+	self := client(sb).Self()
+	cmd := self.Command("sh", "-c", "sleep 0.3; exit 3")
+	cmd.Stdin = bytes.NewReader(make([]byte, 4<<20))
+	err := cmd.Run()
+	if exit := (*sprites.ExitError)(nil); !errors.As(err, &exit) || exit.Code != 3 {
+		t.Errorf("with input that it does not read: got %v", err)
+	}
+
+	yes := self.Command("yes")
+	out, err := yes.StdoutPipe()
+	if err := errors.Join(err, yes.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.CopyN(io.Discard, out, 1<<20); err != nil {
+		t.Error(err)
+	}
+	if err := yes.Detach(); err != nil {
+		t.Error(err)
+	}
+	if _, err := self.Kill(t.Context(), yes.SessionID(), "TERM", 5*time.Second); err != nil {
+		t.Errorf("kill of what nobody reads: %v", err)
+	}
+	if got := output(t, sb, "echo", "well"); got != "well\n" {
+		t.Errorf("after all that: got %q", got)
+	}
+}
+
+// terminal has a command leave a process behind that holds its terminal: the end
+// of the command is its end all the same.
+func terminal(t *testing.T, sb sprite.Sandbox) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	cmd := client(sb).Self().CommandContext(ctx, "sh", "-c", "sleep 1000 & stty size; exit 5")
+	cmd.TTY = &sprites.Terminal{Rows: 31, Cols: 101}
+	out, err := cmd.Output()
+	if exit := (*sprites.ExitError)(nil); !errors.As(err, &exit) || exit.Code != 5 || string(out) != "31 101\r\n" {
+		t.Errorf("got %q, %v", out, err)
 	}
 }
 
