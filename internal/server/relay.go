@@ -118,7 +118,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 			return err
 		}
 		defer lease.Release()
-		rl := relay{sandbox: lease.Sandbox(), translateUp: upTexts[kind], translateDown: downTexts[kind]}
+		rl := relay{sandbox: lease.Sandbox(), translateUp: upTexts[kind], translateDown: downTexts[kind], answers: kind == "proxy"}
 		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
 			return err
 		}
@@ -155,13 +155,24 @@ type relay struct {
 	sandbox                    sprite.Sandbox
 	client, guest              side
 	translateUp, translateDown func([]byte) []byte
+	answers                    bool // the guest's first message answers the client's
 }
 
 // run relays until either side ends, or ctx does, and closes both.
 func (rl *relay) run(ctx context.Context) {
 	up, down := make(chan error, 1), make(chan error, 1)
-	go func() { up <- pump(&rl.guest, &rl.client, rl.translateUp, true) }()
-	go func() { down <- pump(&rl.client, &rl.guest, rl.translateDown, false) }()
+	taken := &taking{done: make(chan struct{})}
+	go func() { up <- rl.pumpUp(taken) }()
+	go func() {
+		if rl.answers {
+			if err := pumpOne(&rl.client, &rl.guest, rl.translateDown, nil); err != nil {
+				down <- err
+				return
+			}
+			taken.wait(rl.client.conn)
+		}
+		down <- pump(&rl.client, &rl.guest, rl.translateDown)
+	}()
 	select {
 	case err := <-up:
 		up <- err
@@ -175,6 +186,41 @@ func (rl *relay) run(ctx context.Context) {
 	_ = rl.guest.conn.CloseNow()
 	_ = rl.client.conn.CloseNow()
 	_, _ = <-up, <-down
+	taken.pings.Wait()
+}
+
+// takenLimit is for clients that don't answer pings.
+const takenLimit = 250 * time.Millisecond
+
+// taking waits for a client to have taken an answer: some lose what comes in one
+// piece with it (protocol section 17.9). A pong says that it has, or its next
+// message.
+type taking struct {
+	messages int           // so far; of one goroutine
+	done     chan struct{} // closed with the second
+	pings    sync.WaitGroup
+}
+
+// message counts the client's messages.
+func (t *taking) message() {
+	if t.messages++; t.messages == 2 {
+		close(t.done)
+	}
+}
+
+func (t *taking) wait(conn *websocket.Conn) {
+	pong := make(chan struct{})
+	t.pings.Go(func() {
+		defer close(pong)
+		_ = conn.Ping(context.Background()) // ends with the connection at the latest
+	})
+	limit := time.NewTimer(takenLimit)
+	defer limit.Stop()
+	select {
+	case <-pong:
+	case <-t.done:
+	case <-limit.C:
+	}
 }
 
 // clientEnded tells the guest how the client ended. A client that just vanished
@@ -252,27 +298,42 @@ var errTextTooLong = fmt.Errorf("a text message is longer than %d bytes", maxTex
 
 var relayBuffers = sync.Pool{New: func() any { b := make([]byte, relayBuffer); return &b }}
 
-// pump moves messages from one side to the other until the source ends. With
-// stubborn it goes on reading, into nothing, when the destination takes no more:
-// the destination's own last words may still be on their way back.
-func pump(dst, src *side, translate func([]byte) []byte, stubborn bool) error {
+// pump moves messages from one side to the other until the source ends.
+func pump(dst, src *side, translate func([]byte) []byte) error {
 	for {
-		typ, msg, err := src.conn.Reader(context.Background())
-		if err != nil {
+		if err := pumpOne(dst, src, translate, nil); err != nil {
 			return err
 		}
-		if typ == websocket.MessageText {
-			err = dst.passText(msg, translate)
-		} else {
-			err = dst.passData(msg)
-		}
-		if _, ok := errors.AsType[*writeError](err); ok && stubborn {
-			return discard(src)
+	}
+}
+
+// pumpUp is pump for what the client sends. It goes on reading, into nothing, when
+// the guest takes no more: the guest's own last words may still be on their way.
+func (rl *relay) pumpUp(taken *taking) error {
+	for {
+		err := pumpOne(&rl.guest, &rl.client, rl.translateUp, taken.message)
+		if _, ok := errors.AsType[*writeError](err); ok {
+			return discard(&rl.client)
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// pumpOne moves a message. begun, if not nil, is called when it has begun.
+func pumpOne(dst, src *side, translate func([]byte) []byte, begun func()) error {
+	typ, msg, err := src.conn.Reader(context.Background())
+	if err != nil {
+		return err
+	}
+	if begun != nil {
+		begun()
+	}
+	if typ == websocket.MessageText {
+		return dst.passText(msg, translate)
+	}
+	return dst.passData(msg)
 }
 
 // discard reads until the side ends.
