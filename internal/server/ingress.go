@@ -72,11 +72,11 @@ func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) {
 	if done := s.enter(w, r, info); done {
 		return
 	}
-	if err := s.visitors.add(); err != nil {
+	if err := s.visitors.add(name); err != nil {
 		s.answerVisitor(w, r, err)
 		return
 	}
-	defer s.visitors.done()
+	defer s.visitors.done(name)
 	ctx, cancel := context.WithTimeout(r.Context(), holdLimit)
 	defer cancel()
 	lease, err := s.Host.Use(ctx, name, "url")

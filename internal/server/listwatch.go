@@ -25,10 +25,11 @@ const (
 // Nothing is kept for a reader but what it has been told: changes that come while
 // it does not read are one, and if it does not read for long it is dropped.
 func (s *Server) watchSprites(w http.ResponseWriter, r *http.Request) error {
-	if err := s.relays.add(); err != nil {
+	holder := principalOf(r).name
+	if err := s.relays.add(holder); err != nil {
 		return err
 	}
-	defer s.relays.done()
+	defer s.relays.done(holder)
 	changed, cancel := s.Store.Sprites.Watch()
 	defer cancel()
 	ctx := r.Context()

@@ -183,6 +183,41 @@ func TestRawExec(t *testing.T) {
 	}
 }
 
+// TestRawExactly: whatever can be an argument or a variable arrives as it is.
+func TestRawExactly(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	large := strings.Repeat("x", 120_000)
+	args := []string{"a\nb", "$(id)", "`id`", "a;b", "-rf", " ", "\x01\x7f", "ü", large}
+	c := ran(t, s, argv(append([]string{"printf", "%s\\n--\\n"}, args...)...))
+	failIf(t, c.output(1) != strings.Join(args, "\n--\n")+"\n--\n", "arguments came as %.300q", c.output(1))
+	q := url.Values{"cmd": {"sh", "-c", `printf '%s|' "$A" "$B" "$LD_PRELOAD" "$C"`}, "env": {"A=1", "A=2\n3", "B=", "LD_PRELOAD=", "C=" + large}}
+	c = ran(t, s, "?"+q.Encode())
+	failIf(t, c.output(1) != "2\n3|||"+large+"|", "variables came as %.300q", c.output(1))
+	for _, bad := range []string{"env=A", "env=%3Db", "env=A%3D%00", "cmd=a%00b"} {
+		_, resp, err := websocket.Dial(t.Context(), s.URL+"/v1/sprites/paint/exec?cmd=true&"+bad, &websocket.DialOptions{
+			HTTPHeader: http.Header{"Authorization": {"Bearer " + s.Token}},
+		})
+		failIf(t, err == nil || resp == nil || resp.StatusCode != 400, "%s: %v, %v", bad, resp, err)
+	}
+}
+
+// TestHalfOpen: connections that never become requests keep nobody out.
+func TestHalfOpen(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	for i := range 1000 {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
+		must(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		if i%2 == 0 {
+			_, err = io.WriteString(conn, "GET /v1/sprites/paint/exec?cmd=cat HTTP/1.1\r\nHost: localhost\r\n")
+			must(t, err)
+		}
+	}
+	ran(t, s, argv("echo", "hi")).wants("hi\n", "", 0)
+}
+
 // Statement 31: stdin data, then EOF, ends cat, exit 0.
 // Statement 32: stdin=false with a lone 04 is harmless.
 // Statement 33: stdin=true without data never times the command out.

@@ -25,34 +25,47 @@ const (
 	closeGrace  = 2 * time.Second
 )
 
-// relayGroup counts the WebSockets.
+// relayGroup counts the WebSockets, in all and by who holds them: nobody can take
+// all of them.
 type relayGroup struct {
-	mu     sync.Mutex
-	max    int
-	n      int
-	closed bool
-	wg     sync.WaitGroup
+	mu      sync.Mutex
+	max     int
+	n       int
+	holders map[string]int
+	closed  bool
+	wg      sync.WaitGroup
 }
 
-func (g *relayGroup) add() error {
+func (g *relayGroup) add(holder string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return fail("unavailable", "the server is shutting down", "")
 	}
-	if g.n >= g.max {
-		e := fail("limit", fmt.Sprintf("%d connections into sprites are open, and the server allows no more", g.n), "close some, or try again later")
-		e.Limit, e.CurrentCount, e.RetryAfterSeconds = g.max, g.n, 5
+	limit, count, whose := g.max, g.n, "are open, and the server allows no more"
+	if each := g.max - g.max/5; g.holders[holder] >= each {
+		limit, count, whose = each, g.holders[holder], "are open for the same token or sprite, and the server allows no more"
+	}
+	if count >= limit {
+		e := fail("limit", fmt.Sprintf("%d connections into sprites %s", count, whose), "close some, or try again later")
+		e.Limit, e.CurrentCount, e.RetryAfterSeconds = limit, count, 5
 		return e
 	}
+	if g.holders == nil {
+		g.holders = map[string]int{}
+	}
+	g.holders[holder]++
 	g.n++
 	g.wg.Add(1)
 	return nil
 }
 
-func (g *relayGroup) done() {
+func (g *relayGroup) done(holder string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.holders[holder]--; g.holders[holder] == 0 {
+		delete(g.holders, holder)
+	}
 	g.n--
 	g.wg.Done()
 }
@@ -109,10 +122,11 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		if err := checkUpgrade(r); err != nil {
 			return err
 		}
-		if err := s.relays.add(); err != nil {
+		holder := principalOf(r).name
+		if err := s.relays.add(holder); err != nil {
 			return err
 		}
-		defer s.relays.done()
+		defer s.relays.done(holder)
 		lease, err := s.Host.Use(r.Context(), r.PathValue("name"), kind)
 		if err != nil {
 			return err
