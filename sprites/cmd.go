@@ -69,6 +69,12 @@ type Cmd struct {
 	// (session_info, port_opened …) before anything after it is read.
 	OnMessage func(Message)
 
+	// OnPort, if not nil, is called when a process of the command begins, or
+	// ceases, to listen on a TCP port, which is noticed within a second or so.
+	// The goroutine that reads the output calls it, so it must not block. What
+	// still listens when the command ends is not reported as closed.
+	OnPort func(PortEvent)
+
 	sprite  *Sprite
 	ctx     context.Context
 	session string // to attach to; empty: a new command

@@ -170,6 +170,11 @@ func (r *running) text(msg io.Reader) error {
 	if r.cmd.OnMessage != nil {
 		r.cmd.OnMessage(m)
 	}
+	if r.cmd.OnPort != nil {
+		if e, ok := (PortEvent{m.Type, m.Port, m.Address, m.PID}).Checked(); ok {
+			r.cmd.OnPort(e)
+		}
+	}
 	return nil
 }
 

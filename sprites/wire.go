@@ -2,6 +2,7 @@ package sprites
 
 import (
 	"encoding/json"
+	"net/netip"
 	"time"
 )
 
@@ -191,6 +192,46 @@ type Message struct {
 	Port    int    `json:"port,omitempty"` // port_opened and port_closed
 	Address string `json:"address,omitempty"`
 	PID     int    `json:"pid,omitempty"`
+}
+
+// PortEvent says that a process of a sprite has begun, or ceased, to listen on a
+// TCP port (sections 3.4 and 6.4).
+type PortEvent struct {
+	Type    string `json:"type"` // PortOpened or PortClosed
+	Port    int    `json:"port"`
+	Address string `json:"address"` // the IP it is bound to, such as 127.0.0.1 or ::
+	PID     int    `json:"pid"`
+}
+
+// The types of a PortEvent.
+const (
+	PortOpened = "port_opened"
+	PortClosed = "port_closed"
+)
+
+// Checked returns what of the event makes sense: an address that is no IP becomes
+// empty, a process number that can't be one 0. It is false for what is no event.
+func (e PortEvent) Checked() (PortEvent, bool) {
+	if e.Type != PortOpened && e.Type != PortClosed || e.Port <= 0 || e.Port > 65535 {
+		return PortEvent{}, false
+	}
+	ip, err := netip.ParseAddr(e.Address)
+	if e.Address = ""; err == nil {
+		e.Address = ip.WithZone("").String()
+	}
+	if e.PID < 0 || e.PID > maxPID {
+		e.PID = 0
+	}
+	return e, true
+}
+
+const maxPID = 1 << 22 // of Linux
+
+// PortList is the first message of GET …/ports/watch: what is listened on, as
+// events that opened it.
+type PortList struct {
+	Type  string      `json:"type"`  // port_list
+	Ports []PortEvent `json:"ports"` // from cove never null
 }
 
 // Session is one exec in the session list (section 3.8).
