@@ -380,6 +380,8 @@ func (c *postClient) leave() {
 
 func (c *postClient) crowded(bool) {} // its frames are slow by themselves
 
+func (c *postClient) followPorts(*session) {} // it has no messages for them
+
 func (c *postClient) drop() {
 	select {
 	case <-c.done: // all is said

@@ -1,8 +1,8 @@
 // Package guest is what runs inside a sandbox: it starts and ends commands,
 // reads and writes files, and connects to ports, over the per-sprite part of the
-// Sprites protocol at in-sprite paths (/v1/exec, /v1/fs/…, /v1/proxy). Init makes
-// it the first process of a sandbox; Server alone runs anywhere, which is how it
-// is tested.
+// Sprites protocol at in-sprite paths (/v1/exec, /v1/fs/…, /v1/proxy,
+// /v1/ports/watch). Init makes it the first process of a sandbox; Server alone runs
+// anywhere, which is how it is tested.
 //
 // Whoever holds the token may do anything inside the sandbox, so there is nothing
 // here to protect from a caller, except the guest's own memory and life: every
@@ -31,6 +31,7 @@ const (
 	maxSessions = 512     // running commands
 	maxClients  = 64      // of one session
 	maxProxies  = 4096    // open proxied connections
+	maxWatches  = 64      // clients of ports/watch
 	maxJSON     = 1 << 20 // of a request's JSON body
 )
 
@@ -72,6 +73,8 @@ type Server struct {
 	tasks    tasks
 	devnull  *os.File
 	proxies  atomic.Int64
+	watches  atomic.Int64
+	ports    portWatcher
 
 	stopOnce sync.Once
 	stopping atomic.Bool
@@ -119,7 +122,8 @@ func (s *Server) routes() {
 		"POST /v1/fs/chmod":    s.postChmod,
 		"POST /v1/fs/chown":    s.postChown,
 
-		"GET /v1/proxy": s.getProxy, // upgrade
+		"GET /v1/proxy":       s.getProxy,      // upgrade
+		"GET /v1/ports/watch": s.getPortsWatch, // upgrade
 
 		"GET /v1/activity": s.getActivity,
 		"POST /v1/http":    s.postHTTP,
@@ -161,6 +165,7 @@ func (s *Server) init() {
 		s.sessions = map[string]*session{}
 		s.leftover = map[string]*session{}
 		s.reaper = newReaper(s.ReapOrphans)
+		s.ports.srv = s
 		if err := s.cgroups.open(s.CgroupRoot, s.PidsMax); err != nil {
 			s.Logger.Warn("no cgroups: processes are followed through /proc", "err", err)
 		}

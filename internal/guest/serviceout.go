@@ -81,6 +81,8 @@ func (o *serviceOutput) exit(code int, _ string, _ bool) {
 
 func (o *serviceOutput) crowded(bool) {}
 
+func (o *serviceOutput) followPorts(*session) {}
+
 func (o *serviceOutput) drop() { o.exit(125, "", false) } // without an exit: the guest is closing
 
 // wrote notes a line of output.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,6 +29,8 @@ type client interface {
 	exit(code int, reason string, tty bool)
 	// crowded says whether others wait for this one: then it may not block long.
 	crowded(bool)
+	// followPorts begins to tell of the session's ports, until the connection ends.
+	followPorts(*session)
 	// drop ends the connection at once.
 	drop()
 }
@@ -51,6 +54,8 @@ type session struct {
 	ended   chan struct{}  // closed when the main process has ended and code is set
 	gone    chan struct{}  // closed when no process of it is left
 	look    chan struct{}  // someone has ended processes: see whether any is left
+
+	listened atomic.Bool // a client has been told of a port
 
 	alone guard // running without a client
 	limit guard // running at all
@@ -165,6 +170,9 @@ func (s *session) run() {
 		_ = s.streams.err.SetReadDeadline(past)
 	}
 	s.drained.Wait()
+	if s.listened.Load() { // what it listened on is closed before it ends
+		s.srv.ports.look()
+	}
 	s.mu.Lock()
 	clients := s.clients
 	s.clients = nil

@@ -23,9 +23,13 @@ type wsClient struct {
 	done chan struct{} // closed when the connection has ended
 	once sync.Once
 
-	slow atomic.Bool  // others wait
-	sent atomic.Int64 // when the last message went out, Unix nanoseconds
-	mu   sync.Mutex   // held for a message, and for a whole replay
+	slow      atomic.Bool  // others wait
+	sent      atomic.Int64 // when the last message went out, Unix nanoseconds
+	following atomic.Bool  // followPorts was called
+
+	mu    sync.Mutex    // held for a message, and for a whole replay
+	ended bool          // the exit has been sent: nothing may follow
+	ports *portFollower // nil before the session's ports are of interest
 }
 
 // patience is how long a client may block when others wait for it.
@@ -93,6 +97,8 @@ func (c *wsClient) info(s *session, owner bool) error {
 
 func (c *wsClient) exit(code int, reason string, tty bool) {
 	c.mu.Lock()
+	_ = c.tellPorts() // it has gone: the exit fails, too
+	c.ended = true
 	messages := 1
 	if !tty {
 		messages = 2
@@ -145,7 +151,10 @@ func (c *wsClient) heartbeat(silence time.Duration) {
 		now := time.Now()
 		quiet := now.Sub(time.Unix(0, c.sent.Load()))
 		if quiet >= silence && c.mu.TryLock() { // else something is on its way
-			err := c.text(sprites.Message{Type: "keepalive"})
+			var err error
+			if !c.ended {
+				err = c.text(sprites.Message{Type: "keepalive"})
+			}
 			c.mu.Unlock()
 			if err != nil {
 				c.drop()
@@ -167,6 +176,7 @@ func (c *wsClient) heartbeat(silence time.Duration) {
 // serve handles the client's messages until its connection ends. Data is for the
 // command's input if stdin.
 func (c *wsClient) serve(s *session, stdin bool) {
+	s.srv.ports.expect()
 	bufp := chunks.Get().(*[chunk + 1]byte)
 	defer chunks.Put(bufp)
 	for {
@@ -183,6 +193,49 @@ func (c *wsClient) serve(s *session, stdin bool) {
 			return
 		}
 	}
+}
+
+// followPorts has the client told which ports the session's processes listen on.
+func (c *wsClient) followPorts(s *session) {
+	if !c.following.Swap(true) {
+		s.srv.wg.Go(func() { c.portLoop(s) })
+	}
+}
+
+// portLoop tells of the session's ports until the client's connection ends.
+func (c *wsClient) portLoop(s *session) {
+	f := s.srv.ports.follow(s)
+	defer s.srv.ports.leave(f)
+	c.mu.Lock()
+	c.ports = f
+	c.mu.Unlock()
+	for {
+		select {
+		case <-f.changed:
+		case <-c.done:
+			return
+		}
+		c.mu.Lock()
+		err := c.tellPorts()
+		c.mu.Unlock()
+		if err != nil {
+			c.drop()
+			return
+		}
+	}
+}
+
+// tellPorts sends what is new about the session's ports, for who holds mu.
+func (c *wsClient) tellPorts() error {
+	if c.ports == nil || c.ended {
+		return nil
+	}
+	for _, e := range c.ports.news() {
+		if err := c.text(sprites.Message{Type: e.Type, Port: e.Port, Address: e.Address, PID: e.PID}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // feed streams a binary message to the command. Input that it does not want is

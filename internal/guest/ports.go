@@ -1,0 +1,331 @@
+package guest
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// The looks for ports. What opens is told within a second, unless there are so
+// many sockets that looking for that would take too large a share of the sandbox.
+const (
+	portDelay    = 300 * time.Millisecond // of a session's life, before its ports are of interest
+	portPause    = 500 * time.Millisecond // between two looks
+	portShare    = 4                      // a pause is so many times what the look took, at least
+	portPauseMax = 5 * time.Second        // but no longer: clocks jump
+	portSearches = 8                      // for the process that has a socket; then it counts for nobody's
+	maxPorts     = 1024                   // listening sockets that are followed
+)
+
+// portWatcher notices which TCP ports are listened on in the sandbox. It looks
+// only while somebody follows.
+type portWatcher struct {
+	srv *Server
+
+	looking sync.Mutex // held for a look; guards what follows
+	sockets map[socket]*listener
+	last    int64 // the last port's id
+
+	mu        sync.Mutex
+	expecting bool // expectSessions runs
+	followers map[*portFollower]bool
+	stop      chan struct{} // ends run; nil when nobody follows
+	seen      bool          // there was a look since somebody follows
+	open      []openPort    // what it found; replaced, never changed
+}
+
+// socket is a socket that listens. Linux uses numbers of inodes again.
+type socket struct {
+	inode uint64
+	addr  netip.AddrPort
+}
+
+// listener is what is known of a socket.
+type listener struct {
+	pid, fd  int    // who has it; 0: not known
+	searches int    // for that, in vain
+	session  string // of that process, or ""
+	port     int64  // id of its port; 0: none, because it is the guest's own or nobody's
+}
+
+// openPort is an address and port that one or more sockets listen on. Its id
+// stays the same as long as there is always one.
+type openPort struct {
+	id      int64
+	event   sprites.PortEvent
+	session string
+}
+
+// portFollower is somebody who is told of ports. What it has been told is all that
+// is kept for it, however late it asks for news.
+type portFollower struct {
+	watcher *portWatcher
+	session *session      // nil: every port of the sandbox
+	changed chan struct{} // there may be news
+	told    map[int64]sprites.PortEvent
+}
+
+// expect says that a session has got a client, which is told of its ports if it
+// lives for a while: most commands don't, and cost nothing, not even a timer.
+func (w *portWatcher) expect() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.expecting {
+		w.expecting = true
+		w.srv.wg.Go(w.expectSessions)
+	}
+}
+
+// expectSessions has clients follow their sessions' ports, as long as there are
+// sessions that are too young for it.
+func (w *portWatcher) expectSessions() {
+	for again := true; again; {
+		timer := time.NewTimer(portDelay)
+		select {
+		case <-timer.C:
+		case <-w.srv.closing:
+			timer.Stop()
+			return
+		}
+		w.mu.Lock()
+		again = w.srv.followSessions()
+		w.expecting = again
+		w.mu.Unlock()
+	}
+}
+
+// followSessions has the clients of all but young sessions follow their ports, and
+// reports whether there are young ones.
+func (s *Server) followSessions() (young bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sess := range s.sessions {
+		sess.mu.Lock()
+		clients := sess.clients // replaced, never changed
+		sess.mu.Unlock()
+		if time.Since(sess.created) < portDelay {
+			young = young || len(clients) > 0
+			continue
+		}
+		for _, c := range clients {
+			c.followPorts(sess)
+		}
+	}
+	return young
+}
+
+// follow adds a follower of a session's ports, or, without one, of all. Its first
+// news are what is open.
+func (w *portWatcher) follow(s *session) *portFollower {
+	f := &portFollower{watcher: w, session: s, changed: make(chan struct{}, 1), told: map[int64]sprites.PortEvent{}}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.followers == nil {
+		w.followers = map[*portFollower]bool{}
+	}
+	w.followers[f] = true
+	if w.stop == nil {
+		w.stop = make(chan struct{})
+		w.seen, w.open = false, nil
+		stop := w.stop
+		w.srv.wg.Go(func() { w.run(stop) })
+	}
+	if w.seen {
+		f.changed <- struct{}{}
+	}
+	return f
+}
+
+// leave removes a follower. With the last one the looks end.
+func (w *portWatcher) leave(f *portFollower) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.followers, f)
+	if len(w.followers) == 0 && w.stop != nil {
+		close(w.stop)
+		w.stop = nil
+	}
+}
+
+// news returns what has changed since the last call: what closed, then what opened.
+func (f *portFollower) news() []sprites.PortEvent {
+	w := f.watcher
+	w.mu.Lock()
+	open := w.open
+	w.mu.Unlock()
+	var events []sprites.PortEvent
+	still := map[int64]sprites.PortEvent{}
+	for _, p := range open {
+		if f.session != nil && f.session.id != p.session {
+			continue
+		}
+		if was, ok := f.told[p.id]; ok {
+			still[p.id] = was
+			continue
+		}
+		still[p.id] = p.event
+		events = append(events, p.event)
+	}
+	if f.session != nil && len(events) > 0 {
+		f.session.listened.Store(true)
+	}
+	for _, id := range slices.Sorted(maps.Keys(f.told)) {
+		if _, ok := still[id]; !ok {
+			e := f.told[id]
+			e.Type = sprites.PortClosed
+			events = append(events, e)
+		}
+	}
+	f.told = still
+	slices.SortStableFunc(events, func(a, b sprites.PortEvent) int { return cmp.Compare(a.Type, b.Type) }) // port_closed first
+	return events
+}
+
+// run looks until stop is closed.
+func (w *portWatcher) run(stop <-chan struct{}) {
+	for {
+		began := time.Now()
+		w.look()
+		timer := time.NewTimer(min(max(portPause, portShare*time.Since(began)), portPauseMax))
+		select {
+		case <-stop:
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// look finds out what is listened on, and wakes those to whom that is news.
+func (w *portWatcher) look() {
+	w.looking.Lock()
+	defer w.looking.Unlock()
+	changed := w.find()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if changed || !w.seen {
+		w.open = w.group()
+	}
+	if !changed && w.seen {
+		return
+	}
+	w.seen = true
+	for f := range w.followers {
+		select {
+		case f.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// find brings the sockets up to date, and reports whether anything is different.
+func (w *portWatcher) find() (changed bool) {
+	now, fresh := w.listening()
+	for id := range w.sockets {
+		if !now[id] {
+			delete(w.sockets, id)
+			changed = true
+		}
+	}
+	if w.sockets == nil {
+		w.sockets = map[socket]*listener{}
+	}
+	for _, id := range fresh[:min(len(fresh), maxPorts-len(w.sockets))] {
+		w.sockets[id] = &listener{}
+	}
+	// Who listens may hand the socket on and end, as a daemon does.
+	wanted := map[uint64]*listener{}
+	for id, l := range w.sockets {
+		if l.searches < portSearches && (l.pid == 0 || !holds(l.pid, l.fd, id.inode)) {
+			l.searches++
+			wanted[id.inode] = l
+		}
+	}
+	if len(wanted) == 0 {
+		return changed
+	}
+	found := findHolders(wanted)
+	if len(found) == 0 {
+		return changed
+	}
+	sessions := w.srv.sessionsByProcess()
+	for _, l := range found {
+		l.searches, l.session = 0, sessions[l.pid]
+	}
+	return true
+}
+
+// listening returns which of the known sockets still listen, and others that do.
+func (w *portWatcher) listening() (known map[socket]bool, fresh []socket) {
+	known = map[socket]bool{}
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		// Where there is no such table, there are no such sockets.
+		_ = eachListening(table, func(id socket) {
+			if w.sockets[id] != nil {
+				known[id] = true
+			} else if len(fresh) < maxPorts {
+				fresh = append(fresh, id)
+			}
+		})
+	}
+	return known, fresh
+}
+
+// group makes ports of the sockets that a process other than this one has.
+func (w *portWatcher) group() []openPort {
+	ports := map[netip.AddrPort]openPort{}
+	self := os.Getpid()
+	for _, isNew := range []bool{false, true} { // a new socket may join others at a port
+		for id, l := range w.sockets {
+			if l.pid == 0 || l.pid == self || (l.port == 0) != isNew {
+				continue
+			}
+			p, joins := ports[id.addr]
+			if !joins {
+				if isNew {
+					w.last++
+					l.port = w.last
+				}
+				p.id = l.port
+			}
+			l.port = p.id
+			if !joins || l.pid < p.event.PID {
+				p.session = l.session
+				p.event = sprites.PortEvent{
+					Type: sprites.PortOpened, Port: int(id.addr.Port()), Address: id.addr.Addr().String(), PID: l.pid,
+				}
+			}
+			ports[id.addr] = p
+		}
+	}
+	return slices.SortedFunc(maps.Values(ports), func(a, b openPort) int {
+		return cmp.Or(cmp.Compare(a.event.Port, b.event.Port), cmp.Compare(a.event.Address, b.event.Address))
+	})
+}
+
+// sessionsByProcess finds the session of each process that has one.
+func (s *Server) sessionsByProcess() map[int]string {
+	s.mu.Lock()
+	all := slices.AppendSeq(slices.Collect(maps.Values(s.sessions)), maps.Values(s.leftover))
+	s.mu.Unlock()
+	processes := map[int]string{}
+	for _, sess := range all {
+		sess.mu.Lock()
+		g := sess.group
+		sess.mu.Unlock()
+		if g == nil {
+			continue
+		}
+		pids, _ := g.procs() // one that can't be read has no ports
+		for _, pid := range pids {
+			processes[pid] = sess.id
+		}
+	}
+	return processes
+}

@@ -1,0 +1,109 @@
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// getPortsWatch tells of the ports of the whole sandbox on a WebSocket: first a
+// list of those that are open, then what opens and closes (protocol section 6.4).
+func (s *Server) getPortsWatch(w http.ResponseWriter, r *http.Request) error {
+	if !isUpgrade(r) {
+		return failure(http.StatusUpgradeRequired, "upgrade_required", "Watching ports needs a WebSocket.")
+	}
+	defer s.watches.Add(-1)
+	if s.watches.Add(1) > maxWatches {
+		return failure(http.StatusTooManyRequests, "too_many_watches", fmt.Sprintf("%d clients watch the ports already.", maxWatches))
+	}
+	s.wg.Add(1)
+	defer s.wg.Done()
+	conn, raw, err := accept(w, r, chunk)
+	if err != nil {
+		return nil // answered
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer func() { _ = conn.CloseNow() }()
+	if raw.release() != nil {
+		return nil // it has gone
+	}
+	f := s.ports.follow(nil)
+	defer s.ports.leave(f)
+	s.ports.look() // others' last look may be a while ago
+	gone := make(chan struct{})
+	wg.Go(func() {
+		defer close(gone)
+		for {
+			_, msg, err := conn.Reader(context.Background())
+			if err != nil || drain(msg) != nil {
+				return
+			}
+		}
+	})
+	p := &portsClient{conn: conn, raw: raw}
+	p.serve(f, s.Keepalive, gone, s.closing)
+	return nil
+}
+
+// portsClient is a client of ports/watch. One that takes nothing for longer than
+// patience is given up.
+type portsClient struct {
+	conn *websocket.Conn
+	raw  *heldConn
+}
+
+// serve sends the follower's news until the client has gone or the server closes.
+func (c *portsClient) serve(f *portFollower, silence time.Duration, gone, closing <-chan struct{}) {
+	quiet := time.NewTicker(silence)
+	defer quiet.Stop()
+	for listed := false; ; {
+		var err error
+		select {
+		case <-gone:
+			return
+		case <-closing:
+			return
+		case <-quiet.C:
+			if listed { // the list is the first message
+				err = c.text(sprites.Message{Type: "keepalive"})
+			}
+		case <-f.changed:
+			if listed {
+				err = c.events(f.news())
+				break
+			}
+			listed = true
+			err = c.text(sprites.PortList{Type: "port_list", Ports: append([]sprites.PortEvent{}, f.news()...)})
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (c *portsClient) events(events []sprites.PortEvent) error {
+	for _, e := range events {
+		if err := c.text(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *portsClient) text(v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_ = c.raw.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
+	defer func() { _ = c.raw.SetWriteDeadline(time.Time{}) }()
+	return c.conn.Write(context.Background(), websocket.MessageText, data)
+}
