@@ -133,6 +133,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		}
 		defer lease.Release()
 		rl := relay{sandbox: lease.Sandbox(), translateUp: upTexts[kind], translateDown: downTexts[kind], answers: kind == "proxy"}
+		rl.client.textOnly, rl.guest.textOnly = kind == "ports", kind == "ports"
 		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
 			return err
 		}
@@ -153,8 +154,9 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 
 // side is one of the two WebSockets of a relay.
 type side struct {
-	conn    *websocket.Conn
-	writing atomic.Bool // a message is being written
+	conn     *websocket.Conn
+	textOnly bool        // it gets no binary messages
+	writing  atomic.Bool // a message is being written
 }
 
 // answerPing decides whether a ping is answered. While a message is being
@@ -390,6 +392,9 @@ func (s *side) write(typ websocket.MessageType, p []byte) error {
 // passData passes a binary message on. One that fits the buffer stays one frame;
 // a longer one goes through it piece by piece.
 func (s *side) passData(msg io.Reader) error {
+	if s.textOnly {
+		return drained(msg, nil)
+	}
 	buf := relayBuffers.Get().(*[]byte)
 	defer relayBuffers.Put(buf)
 	n, err := io.ReadFull(msg, *buf)
@@ -436,16 +441,57 @@ func drained(msg io.Reader, err error) error {
 // The text messages of each kind of WebSocket, client to guest and back: a
 // function decodes one and encodes what it has understood; nil drops it.
 var (
-	upTexts   = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyInit]}
-	downTexts = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyStatus]}
+	upTexts   = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyInit], "ports": noText}
+	downTexts = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyStatus], "ports": portsText}
 )
+
+// noText is for who has nothing to say.
+func noText([]byte) []byte { return nil }
 
 func execText(text []byte) []byte {
 	var m sprites.Message
 	if json.Unmarshal(text, &m) != nil || m.Type == "" {
 		return nil
 	}
+	if m.Type == sprites.PortOpened || m.Type == sprites.PortClosed {
+		return portText(sprites.PortEvent{Type: m.Type, Port: m.Port, Address: m.Address, PID: m.PID})
+	}
 	return encode(m)
+}
+
+// maxPorts is how many ports of a list are passed on.
+const maxPorts = 1024
+
+// portsText is for what a watch of ports says.
+func portsText(text []byte) []byte {
+	var m struct {
+		sprites.PortEvent
+		Ports []sprites.PortEvent `json:"ports"`
+	}
+	if json.Unmarshal(text, &m) != nil {
+		return nil
+	}
+	switch m.Type {
+	case "keepalive":
+		return encode(sprites.Message{Type: m.Type})
+	case "port_list":
+		list := sprites.PortList{Type: m.Type, Ports: []sprites.PortEvent{}}
+		for _, p := range m.Ports {
+			if p, ok := p.Checked(); ok && p.Type == sprites.PortOpened && len(list.Ports) < maxPorts {
+				list.Ports = append(list.Ports, p)
+			}
+		}
+		return encode(list)
+	}
+	return portText(m.PortEvent)
+}
+
+func portText(e sprites.PortEvent) []byte {
+	e, ok := e.Checked()
+	if !ok {
+		return nil
+	}
+	return encode(e)
 }
 
 // proxyText is for a proxy's opening message, of type T, and for those after it,

@@ -56,6 +56,7 @@ func (s *Server) routes() []route {
 		{"GET " + one + "/exec/{id}", exec, s.relayTo("exec", s.guestSession)},
 		{"POST " + one + "/exec/{id}/kill", exec, s.forwardTo(s.guestKill, lines)},
 		{"GET " + one + "/proxy", exec, s.relayTo("proxy", fixed("proxy"))},
+		{"GET " + one + "/ports/watch", read, s.relayTo("ports", fixed("ports/watch"))},
 
 		{"GET " + one + "/fs/read", read, s.forward("fs/read", file)},
 		{"GET " + one + "/fs/list", read, s.forward("fs/list", fileJSON)},
@@ -93,7 +94,6 @@ func (s *Server) routes() []route {
 		{one + "/policy", anyone, notAvailable}, // else the mux would redirect
 		{one + "/policy/{rest...}", anyone, notAvailable},
 		{one + "/fs/watch", anyone, notAvailable},
-		{one + "/ports/watch", anyone, notAvailable},
 	}
 }
 
