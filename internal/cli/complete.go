@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
@@ -95,6 +96,34 @@ func (a *app) completeOneSprite(cmd *cobra.Command, args []string, prefix string
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return a.completeSprite(cmd, args, prefix)
+}
+
+// completePort completes a port, after LOCAL: or HOST: if that is there already, by
+// those that are listened on in the sprite, if it runs: it is not woken.
+func (a *app) completePort(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	before := prefix[:strings.LastIndexByte(prefix, ':')+1]
+	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+		sprite, err := a.handle(c)
+		if err != nil {
+			return nil
+		}
+		if info, err := c.Get(ctx, sprite.Name()); err != nil || info.Status != sprites.StatusRunning {
+			return nil
+		}
+		w, err := sprite.WatchPorts(ctx)
+		if err != nil {
+			return nil
+		}
+		_ = w.Close()
+		var ports []string
+		for _, e := range w.Open() {
+			port := before + strconv.Itoa(e.Port)
+			if strings.HasPrefix(port, prefix) && len(ports) < maxCompletions {
+				ports = append(ports, port+"\t"+e.Address)
+			}
+		}
+		return ports
+	})
 }
 
 func (a *app) newCompletion() *cobra.Command {

@@ -1,0 +1,370 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newProxy() *cobra.Command {
+	var stdio string
+	cmd := &cobra.Command{
+		Use:   "proxy [LOCAL:]REMOTE...",
+		Short: "Reach ports in a sprite from this machine",
+		Long: `Listens on 127.0.0.1 and joins each connection to a port in the sprite, as seen from
+inside: what listens on loopback there is reached, too. LOCAL is the same number unless
+one is given; 0 takes any that is free. Goes on until Ctrl-C.
+
+A port on which nothing listens in the sprite closes just that connection.
+
+With -W, this input and output are the connection; for SSH, that is a ProxyCommand.`,
+		Example: `  cove proxy -s paint 3000                  http://127.0.0.1:3000 is port 3000 of paint
+  cove proxy 3001:3000 0:5432               in the sprite that cove use noted
+  cove proxy --json 0:8080                  prints the port that it took
+  ssh -o 'ProxyCommand=cove proxy -s paint -W 22' sprite@paint
+  echo ping | cove proxy -W :7000`,
+		ValidArgsFunction: a.completePort,
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case stdio != "" && len(args) > 0:
+			return usagef(cmd, "-W makes one connection; %q is one argument too many", args[0])
+		case stdio != "" && a.global.json:
+			return usagef(cmd, "-W prints what comes from the port; there is no --json")
+		case stdio == "" && len(args) == 0:
+			return usagef(cmd, "which port?")
+		}
+		return nil
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if stdio != "" {
+			host, port, err := parseTarget(stdio)
+			if err != nil {
+				return usagef(cmd, "%w", err)
+			}
+			return a.proxyStdio(ctx, host, port)
+		}
+		routes, err := parseRoutes(args)
+		if err != nil {
+			return usagef(cmd, "%w", err)
+		}
+		return a.proxy(ctx, routes)
+	})
+	cmd.Flags().StringVarP(&stdio, "stdio", "W", "", "join this input and output to a port, `[HOST:]PORT`")
+	must(cmd.RegisterFlagCompletionFunc("stdio", a.completePort))
+	return cmd
+}
+
+// route is a port of this machine that leads to one in a sprite.
+type route struct {
+	Local   int    `json:"local"`
+	Address string `json:"address"` // of the listener
+	Remote  int    `json:"remote"`
+}
+
+// parseRoutes reads arguments of the form [LOCAL:]REMOTE.
+func parseRoutes(args []string) ([]route, error) {
+	var routes []route
+	taken := map[int]bool{}
+	for _, arg := range args {
+		local, remote, two := strings.Cut(arg, ":")
+		if !two {
+			remote = local
+		}
+		r := route{}
+		var err, err2 error
+		r.Remote, err = parsePort(remote)
+		if r.Local = r.Remote; two && local != "0" {
+			r.Local, err2 = parsePort(local)
+		} else if two {
+			r.Local = 0
+		}
+		if err != nil || err2 != nil {
+			return nil, fmt.Errorf("%q is not [LOCAL:]REMOTE, such as 3000 or 3001:3000", arg)
+		}
+		if r.Local != 0 && taken[r.Local] {
+			return nil, fmt.Errorf("port %d of this machine stands there twice", r.Local)
+		}
+		taken[r.Local] = true
+		routes = append(routes, r)
+	}
+	return routes, nil
+}
+
+func parsePort(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%q is not a port", text)
+	}
+	return int(n), nil
+}
+
+// parseTarget reads [HOST:]PORT; no host is the sprite itself.
+func parseTarget(text string) (host string, port int, err error) {
+	number := text
+	if strings.Contains(text, ":") {
+		if host, number, err = net.SplitHostPort(text); err != nil {
+			return "", 0, fmt.Errorf("%q is not [HOST:]PORT, such as 22 or db.example:5432", text)
+		}
+	}
+	if port, err = parsePort(number); err != nil {
+		return "", 0, fmt.Errorf("%q is not [HOST:]PORT: %w", text, err)
+	}
+	return host, port, nil
+}
+
+// proxied is what proxy says with --json.
+type proxied struct {
+	Sprite    string  `json:"sprite"`
+	Listeners []route `json:"listeners"`
+}
+
+// proxy serves the routes until ctx ends, which is how it is meant to end.
+func (a *app) proxy(ctx context.Context, routes []route) error {
+	if _, err := a.spriteName(); err != nil {
+		return err
+	}
+	var forwards []*forward
+	defer func() {
+		for _, f := range forwards {
+			_ = f.listener.Close()
+		}
+	}()
+	for i := range routes {
+		l, err := a.listen(routes[i])
+		if err != nil {
+			return err
+		}
+		addr := l.Addr().(*net.TCPAddr)
+		routes[i].Local, routes[i].Address = addr.Port, addr.String()
+		forwards = append(forwards, &forward{app: a, listener: l, route: routes[i]})
+	}
+	sprite, err := a.spriteHandle(ctx)
+	if err != nil {
+		return err
+	}
+	// A token may do without the verb for this question.
+	if _, err := sprite.Client().Get(ctx, sprite.Name()); err != nil && !errors.Is(err, sprites.ErrForbidden) {
+		return spriteError(err)
+	}
+	err = a.show(proxied{sprite.Name(), routes}, func(w io.Writer) {
+		for _, r := range routes {
+			fmt.Fprintf(w, "%s -> %s:%d\n", r.Address, sprite.Name(), r.Remote)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return serveForwards(ctx, forwards, sprite)
+}
+
+// serveForwards returns once ctx has ended, or one of them has failed, and all its
+// connections are closed.
+func serveForwards(ctx context.Context, forwards []*forward, sprite *sprites.Sprite) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(forwards))
+	var wg sync.WaitGroup
+	for i, f := range forwards {
+		f.sprite = sprite
+		wg.Go(func() {
+			errs[i] = f.serve(ctx)
+			cancel()
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// listen opens a route's port on this machine.
+func (a *app) listen(r route) (net.Listener, error) {
+	l, err := net.Listen("tcp", localAddr(r.Local))
+	var text string
+	from := r.Local + 1
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		text = "is in use on this machine"
+	case errors.Is(err, syscall.EACCES):
+		text, from = "is not for you to listen on", 8000+r.Local
+	default:
+		return nil, fmt.Errorf("listen on port %d: %w", r.Local, err)
+	}
+	sprite := ""
+	if a.global.sprite != "" {
+		sprite = "-s " + a.global.sprite + " "
+	}
+	return nil, &codedError{exitFailed, "port_taken", fmt.Errorf("port %d %s", r.Local, text),
+		fmt.Sprintf("take another one: cove proxy %s%d:%d", sprite, freePort(from), r.Remote)}
+}
+
+func localAddr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// freePort is a port that is free now, from a number on if there is one near; 0,
+// which takes any, if there is none.
+func freePort(from int) int {
+	for port := from; port < from+20 && port <= 65535; port++ {
+		if l, err := net.Listen("tcp", localAddr(port)); err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+	return 0
+}
+
+// forward is one listener.
+type forward struct {
+	app      *app
+	sprite   *sprites.Sprite
+	listener net.Listener
+	route    route
+
+	mu   sync.Mutex
+	told bool // that the sprite refuses, since it last did not
+}
+
+// acceptPause is how long to wait when this process has no room for a connection.
+const acceptPause = 200 * time.Millisecond
+
+// serve accepts until ctx ends, and waits for the connections.
+func (f *forward) serve(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	stop := context.AfterFunc(ctx, func() { _ = f.listener.Close() })
+	defer stop()
+	for {
+		conn, err := f.listener.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ECONNABORTED):
+			f.remark(err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptPause):
+			}
+			continue
+		case err != nil:
+			return fmt.Errorf("accept on %s: %w", f.route.Address, err)
+		}
+		wg.Go(func() { f.connect(ctx, conn.(*net.TCPConn)) })
+	}
+}
+
+// connect joins an accepted connection to the sprite's port. One that it refuses
+// is reset, which a client can tell from an empty answer.
+func (f *forward) connect(ctx context.Context, local *net.TCPConn) {
+	remote, err := f.sprite.Dial(ctx, "", f.route.Remote)
+	if err != nil {
+		if ctx.Err() == nil {
+			f.remark(err)
+		}
+		_ = local.SetLinger(0) // then it ends with a FIN
+		_ = local.Close()
+		return
+	}
+	f.mu.Lock()
+	f.told = false
+	f.mu.Unlock()
+	join(ctx, local, remote.(*sprites.Conn))
+}
+
+// remark tells the person of a failure, once until something succeeds: a browser
+// would otherwise fill the screen.
+func (f *forward) remark(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.told {
+		f.app.say("cove: %s: %v", f.route.Address, err)
+	}
+	f.told = true
+}
+
+// halfConn is a connection of which each direction ends by itself.
+type halfConn interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+}
+
+// join moves data between two connections until both directions have ended, one of
+// them fails, or ctx ends, and closes both.
+func join(ctx context.Context, a, b halfConn) {
+	both := func() {
+		_ = a.Close()
+		_ = b.Close()
+	}
+	defer both()
+	stop := context.AfterFunc(ctx, both)
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() { pass(a, b, both) })
+	wg.Go(func() { pass(b, a, both) })
+	wg.Wait()
+}
+
+// pass moves one direction, and its end. Where the other side can't be told of an
+// end, as with servers that have no half-close, everything ends.
+func pass(dst, src halfConn, fail func()) {
+	_, err := io.Copy(dst, src)
+	if err == nil {
+		err = dst.CloseWrite()
+	}
+	if err != nil {
+		fail()
+	}
+}
+
+// proxyStdio joins the streams of this process to a port. The end of the input is
+// passed on; the end of what comes from the port ends it.
+func (a *app) proxyStdio(ctx context.Context, host string, port int) error {
+	sprite, err := a.spriteHandle(ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := sprite.Dial(ctx, host, port)
+	if err != nil {
+		return spriteError(err)
+	}
+	remote := conn.(*sprites.Conn)
+	stop := context.AfterFunc(ctx, func() { _ = remote.Close() })
+	defer stop()
+	// It may wait in a read of the input for ever: nobody waits for it.
+	input := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(remote, a.In)
+		if err == nil {
+			err = remote.CloseWrite()
+		}
+		if err != nil {
+			_ = remote.Close()
+		}
+		input <- err
+	}()
+	_, err = io.Copy(a.Out, remote)
+	_ = remote.Close() // it has ended, or is of no more use
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if errors.Is(err, net.ErrClosed) { // by what sends the input
+		err = <-input
+	}
+	if errors.Is(err, errors.ErrUnsupported) { // its end was the end
+		return nil
+	}
+	return err
+}
