@@ -295,6 +295,48 @@ type FileError struct {
 	Message string `json:"message"`
 }
 
+// WatchRequest is the first message on a watch socket, client to server (section
+// 5.9). AsRoot is cove's own.
+type WatchRequest struct {
+	Type       string   `json:"type"` // subscribe
+	Paths      []string `json:"paths"`
+	Recursive  bool     `json:"recursive"`
+	WorkingDir string   `json:"workingDir,omitempty"`
+	AsRoot     bool     `json:"asRoot,omitempty"`
+}
+
+// WatchMessage is what a server says on a watch socket. Type selects the fields
+// in use.
+type WatchMessage struct {
+	Type        string   `json:"type"`              // subscribed event error
+	Paths       []string `json:"paths,omitempty"`   // subscribed
+	Message     string   `json:"message,omitempty"` // error, for people
+	Code        string   `json:"code,omitempty"`    // error, cove's own: as in FileError, or "events_lost", "limit", "ended"
+	*WatchEvent          // event; nil otherwise
+}
+
+// WatchEvent is a change of a file.
+type WatchEvent struct {
+	Path      string    `json:"path"` // absolute, below the path that was asked for
+	Event     WatchOp   `json:"event"`
+	Timestamp time.Time `json:"timestamp"`
+	Size      int64     `json:"size"` // when the event was sent; 0 if the file was gone
+	IsDir     bool      `json:"isDir"`
+}
+
+// WatchOp is what has happened to a file. One that is moved is renamed where it
+// was, and created where it comes to be.
+type WatchOp string
+
+// The changes that are watched for. Chmod is a change of mode, owner or times.
+const (
+	WatchCreate WatchOp = "create"
+	WatchWrite  WatchOp = "write"
+	WatchRemove WatchOp = "remove"
+	WatchRename WatchOp = "rename"
+	WatchChmod  WatchOp = "chmod"
+)
+
 // ProxyInit is the first message on a proxy socket, client to server (section
 // 6.1). HalfClose asks for cove's extension, in which a text message
 // {"type":"eof"} ends one direction; the server that has it echoes it.
