@@ -28,11 +28,12 @@ import (
 
 // Limits of what callers may have the guest hold.
 const (
-	maxSessions = 512     // running commands
-	maxClients  = 64      // of one session
-	maxProxies  = 4096    // open proxied connections
-	maxWatches  = 64      // clients of ports/watch
-	maxJSON     = 1 << 20 // of a request's JSON body
+	maxSessions    = 512     // running commands
+	maxClients     = 64      // of one session
+	maxProxies     = 4096    // open proxied connections
+	maxPortWatches = 64      // clients of ports/watch
+	maxWatches     = 32      // open watches of files
+	maxJSON        = 1 << 20 // of a request's JSON body
 )
 
 // Server serves a guest's API. Set the fields before the first call of Handler;
@@ -64,17 +65,19 @@ type Server struct {
 	// subreaper. Nothing else in the process may then wait for a child.
 	ReapOrphans bool
 
-	setup    sync.Once
-	mux      *http.ServeMux
-	accounts accounts
-	reaper   *reaper
-	cgroups  cgroups
-	services services
-	tasks    tasks
-	devnull  *os.File
-	proxies  atomic.Int64
-	watches  atomic.Int64
-	ports    portWatcher
+	setup       sync.Once
+	mux         *http.ServeMux
+	accounts    accounts
+	reaper      *reaper
+	cgroups     cgroups
+	services    services
+	tasks       tasks
+	devnull     *os.File
+	proxies     atomic.Int64
+	watches     atomic.Int64
+	ports       portWatcher
+	portWatches atomic.Int64
+	folders     atomic.Int64 // that watches watch
 
 	stopOnce sync.Once
 	stopping atomic.Bool
@@ -116,6 +119,7 @@ func (s *Server) routes() {
 		"GET /v1/fs/read":      s.getRead,
 		"PUT /v1/fs/write":     s.putWrite,
 		"GET /v1/fs/list":      s.getList,
+		"GET /v1/fs/watch":     s.getWatch, // upgrade
 		"DELETE /v1/fs/delete": s.deleteFile,
 		"POST /v1/fs/rename":   s.postRename,
 		"POST /v1/fs/copy":     s.postCopy,

@@ -164,7 +164,7 @@ func TestExecPorts(t *testing.T) {
 }
 
 // watch returns the port_list of a watch and a channel of what comes after it.
-func (m *machine) watch() (list []sprites.PortEvent, events <-chan sprites.PortEvent) {
+func (m *machine) watchPorts() (list []sprites.PortEvent, events <-chan sprites.PortEvent) {
 	m.t.Helper()
 	w, err := m.WatchPorts(m.t.Context())
 	m.must(err)
@@ -206,7 +206,7 @@ func TestPortsWatch(t *testing.T) {
 	m := start(t, &guest.Server{})
 	l := m.startListener()
 	before := l.listen("127.0.0.1:0")
-	list, events := m.watch()
+	list, events := m.watchPorts()
 	same(t, "it is in the list", slices.Contains(list, before), true)
 	own := slices.ContainsFunc(list, func(e sprites.PortEvent) bool { return strings.HasSuffix(m.url, fmt.Sprint(":", e.Port)) })
 	same(t, "the guest's own port is", own, false)
@@ -226,7 +226,7 @@ func TestManyPorts(t *testing.T) {
 	for range 1030 {
 		l.listen("127.0.0.1:0")
 	}
-	list, events := m.watch()
+	list, events := m.watchPorts()
 	if len(list) < 1000 || len(list) > 1024 {
 		t.Errorf("%d ports are told of", len(list))
 	}

@@ -19,9 +19,9 @@ func (s *Server) getPortsWatch(w http.ResponseWriter, r *http.Request) error {
 	if !isUpgrade(r) {
 		return failure(http.StatusUpgradeRequired, "upgrade_required", "Watching ports needs a WebSocket.")
 	}
-	defer s.watches.Add(-1)
-	if s.watches.Add(1) > maxWatches {
-		return failure(http.StatusTooManyRequests, "too_many_watches", fmt.Sprintf("%d clients watch the ports already.", maxWatches))
+	defer s.portWatches.Add(-1)
+	if s.portWatches.Add(1) > maxPortWatches {
+		return failure(http.StatusTooManyRequests, "too_many_watches", fmt.Sprintf("%d clients watch the ports already.", maxPortWatches))
 	}
 	s.wg.Add(1)
 	defer s.wg.Done()

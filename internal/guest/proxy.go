@@ -23,7 +23,6 @@ const (
 	proxyInitLimit = 10 * time.Second
 	proxyDialLimit = 9 * time.Second       // clients wait ten
 	proxyHold      = 25 * time.Millisecond // some clients lose what comes with "connected"
-	proxyPing      = 20 * time.Second
 )
 
 // getProxy joins a WebSocket with a TCP connection to wherever the sandbox can
@@ -84,7 +83,7 @@ func (p *proxy) run(closing <-chan struct{}) {
 		return
 	}
 	defer func() { _ = p.tcp.Close() }()
-	wg.Go(p.ping)
+	wg.Go(func() { keepAlive(p.conn, p.raw, p.done) })
 	received := make(chan struct{})
 	wg.Go(func() {
 		defer close(received)
@@ -197,22 +196,6 @@ func (p *proxy) text(v any) error {
 		return err
 	}
 	return p.conn.Write(context.Background(), websocket.MessageText, data)
-}
-
-func (p *proxy) ping() {
-	t := time.NewTicker(proxyPing)
-	defer t.Stop()
-	for {
-		select {
-		case <-p.done:
-			return
-		case <-t.C:
-			if p.raw.ping() != nil {
-				_ = p.conn.CloseNow()
-				return
-			}
-		}
-	}
 }
 
 // send moves the remote's bytes to the client until its end.

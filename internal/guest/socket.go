@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -111,6 +112,26 @@ var pingFrame = []byte{0x89, 0}
 func (c *heldConn) ping() error {
 	_, err := c.Write(pingFrame)
 	return err
+}
+
+// pingEvery is how often a connection that may be silent is pinged.
+const pingEvery = 20 * time.Second
+
+// keepAlive pings until done is closed, and ends a connection that takes none.
+func keepAlive(conn *websocket.Conn, raw *heldConn, done <-chan struct{}) {
+	t := time.NewTicker(pingEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-t.C:
+			if raw.ping() != nil {
+				_ = conn.CloseNow()
+				return
+			}
+		}
+	}
 }
 
 // maxText bounds a text message.

@@ -1,0 +1,228 @@
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	watchInitLimit = 10 * time.Second
+	maxWatchPaths  = 256     // of one subscription
+	watchFrame     = 8 << 10 // a message, with a long path
+	watchBatch     = 64      // files that are looked at at once
+)
+
+// getWatch tells of changes to files over a WebSocket (protocol sections 5.9 and
+// 17.8).
+func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) error {
+	if !isUpgrade(r) {
+		return failure(http.StatusUpgradeRequired, "upgrade_required", "A watch of files needs a WebSocket.")
+	}
+	if s.watches.Add(1) > maxWatches {
+		s.watches.Add(-1)
+		return failure(http.StatusTooManyRequests, "too_many_watches", fmt.Sprintf("%d connections watch files already.", maxWatches))
+	}
+	defer s.watches.Add(-1)
+	s.wg.Add(1)
+	defer s.wg.Done()
+	conn, raw, err := accept(w, r, watchFrame)
+	if err != nil {
+		return nil // answered
+	}
+	defer func() { _ = conn.CloseNow() }()
+	if raw.release() != nil {
+		return nil // it has gone
+	}
+	c := &watchConn{server: s, conn: conn, raw: raw, queue: newWatchQueue(), done: make(chan struct{})}
+	c.run()
+	return nil
+}
+
+// watchConn is one connection that watches files. One goroutine takes what the
+// kernel says, whatever the client does, and another sends it.
+type watchConn struct {
+	server *Server
+	conn   *websocket.Conn
+	raw    *heldConn
+	queue  *watchQueue
+	user   account
+	done   chan struct{} // closed when run returns
+}
+
+func (c *watchConn) run() {
+	var wg sync.WaitGroup
+	var watcher *fsWatcher
+	defer func() {
+		close(c.done)
+		wg.Wait()
+		if watcher != nil {
+			watcher.free()
+		}
+	}()
+	wg.Go(func() {
+		select {
+		case <-c.server.closing:
+			_ = c.conn.CloseNow()
+		case <-c.done:
+		}
+	})
+	if watcher = c.subscribe(); watcher == nil {
+		return
+	}
+	wg.Go(func() { keepAlive(c.conn, c.raw, c.done) })
+	wg.Go(func() {
+		defer c.queue.close()
+		watcher.run()
+	})
+	wg.Go(func() {
+		defer watcher.close()
+		c.receive()
+	})
+	if c.send() == nil {
+		_ = c.conn.Close(websocket.StatusInternalError, "the watch has ended")
+	}
+	_ = c.conn.CloseNow() // which ends receive
+}
+
+// subscribe starts to watch what the client asks for, and says so; nil if it
+// can't.
+func (c *watchConn) subscribe() *fsWatcher {
+	// The library ends the connection with the context, which is what is wanted.
+	ctx, cancel := context.WithTimeout(context.Background(), watchInitLimit)
+	defer cancel()
+	typ, msg, err := c.conn.Reader(ctx)
+	if err != nil {
+		return nil
+	}
+	var req sprites.WatchRequest
+	ok, err := readText(msg, &req)
+	if err != nil {
+		return nil
+	}
+	var paths []string
+	switch {
+	case !ok || typ != websocket.MessageText || req.Type != "subscribe" || len(req.Paths) == 0:
+		err = badRequestFile(`the first message must be {"type":"subscribe","paths":[…]}`)
+	case len(req.Paths) > maxWatchPaths:
+		err = badRequestFile(fmt.Sprintf("more than %d paths", maxWatchPaths))
+	default:
+		paths, err = c.resolve(req)
+	}
+	if err != nil {
+		c.refuse(err)
+		return nil
+	}
+	watcher, err := newFSWatcher(c.user, paths, req.Recursive, c.queue, &c.server.folders)
+	if err != nil {
+		c.refuse(err)
+		return nil
+	}
+	if c.tell(sprites.WatchMessage{Type: "subscribed", Paths: paths}) != nil {
+		watcher.close()
+		watcher.free()
+		return nil
+	}
+	return watcher
+}
+
+// resolve makes the paths absolute, and finds the user.
+func (c *watchConn) resolve(req sprites.WatchRequest) ([]string, error) {
+	paths := make([]string, len(req.Paths))
+	for i, name := range req.Paths {
+		if err := need("path", name); err != nil {
+			return nil, err
+		}
+		f := fileCall{Path: name, WorkingDir: req.WorkingDir, AsRoot: req.AsRoot}
+		if err := c.server.completeFile(&f); err != nil {
+			return nil, err
+		}
+		paths[i], c.user = f.Path, f.user
+	}
+	return paths, nil
+}
+
+// refuse says why there is no watch, and closes the connection.
+func (c *watchConn) refuse(err error) {
+	m := watchError(err)
+	if c.tell(m) == nil {
+		_ = c.conn.Close(websocket.StatusInternalError, closeReason(err))
+	}
+}
+
+func watchError(err error) sprites.WatchMessage {
+	_, code, text := fileStatus(err)
+	if e, ok := err.(*fileError); ok {
+		text = e.path + ": " + text
+	}
+	return sprites.WatchMessage{Type: "error", Code: code, Message: text}
+}
+
+func (c *watchConn) tell(m sprites.WatchMessage) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return c.conn.Write(context.Background(), websocket.MessageText, data)
+}
+
+// receive reads until the client ends. There is nothing more for it to say.
+func (c *watchConn) receive() {
+	for {
+		_, msg, err := c.conn.Reader(context.Background())
+		if err != nil {
+			return
+		}
+		if err := drain(msg); err != nil {
+			return
+		}
+		c.queue.complain(sprites.WatchMessage{
+			Type: "error", Code: "EINVAL", Message: "there is one subscription to a connection, and it has been made",
+		})
+	}
+}
+
+// send sends what comes, as fast as the client takes it, until nothing can come.
+func (c *watchConn) send() error {
+	for {
+		items, more := c.queue.take()
+		for len(items) > 0 {
+			batch := items[:min(len(items), watchBatch)]
+			items = items[len(batch):]
+			if err := c.measure(batch); err != nil {
+				return err
+			}
+			for _, m := range batch {
+				if err := c.tell(m); err != nil {
+					return err
+				}
+			}
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// measure fills in sizes, as far as the user may know them.
+func (c *watchConn) measure(batch []sprites.WatchMessage) error {
+	return as(c.user, func() error {
+		for _, m := range batch {
+			if m.WatchEvent == nil || m.Event == sprites.WatchRemove || m.Event == sprites.WatchRename {
+				continue
+			}
+			if st, err := os.Lstat(m.Path); err == nil {
+				m.Size = st.Size()
+			}
+		}
+		return nil
+	})
+}
