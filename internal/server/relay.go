@@ -133,7 +133,8 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		}
 		defer lease.Release()
 		rl := relay{sandbox: lease.Sandbox(), translateUp: upTexts[kind], translateDown: downTexts[kind], answers: kind == "proxy"}
-		rl.client.textOnly, rl.guest.textOnly = kind == "ports", kind == "ports"
+		watches := kind == "ports" || kind == "watch"
+		rl.client.textOnly, rl.guest.textOnly = watches, watches
 		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
 			return err
 		}
@@ -441,8 +442,8 @@ func drained(msg io.Reader, err error) error {
 // The text messages of each kind of WebSocket, client to guest and back: a
 // function decodes one and encodes what it has understood; nil drops it.
 var (
-	upTexts   = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyInit], "ports": noText}
-	downTexts = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyStatus], "ports": portsText}
+	upTexts   = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyInit], "ports": noText, "watch": watchUp}
+	downTexts = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyStatus], "ports": portsText, "watch": watchDown}
 )
 
 // noText is for who has nothing to say.

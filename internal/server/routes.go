@@ -60,6 +60,7 @@ func (s *Server) routes() []route {
 
 		{"GET " + one + "/fs/read", read, s.forward("fs/read", file)},
 		{"GET " + one + "/fs/list", read, s.forward("fs/list", fileJSON)},
+		{"GET " + one + "/fs/watch", read, s.relayTo("watch", fixed("fs/watch"))},
 		{"PUT " + one + "/fs/write", write, s.forward("fs/write", fileJSON)},
 		{"DELETE " + one + "/fs/delete", write, s.forward("fs/delete", fileJSON)},
 		{"POST " + one + "/fs/rename", write, s.forward("fs/rename", fileJSON)},
@@ -93,7 +94,6 @@ func (s *Server) routes() []route {
 		{one + "/checkpoints/{rest...}", anyone, notAvailable},
 		{one + "/policy", anyone, notAvailable}, // else the mux would redirect
 		{one + "/policy/{rest...}", anyone, notAvailable},
-		{one + "/fs/watch", anyone, notAvailable},
 	}
 }
 

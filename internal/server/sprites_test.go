@@ -228,12 +228,13 @@ func TestPaths(t *testing.T) {
 	for _, what := range []string{
 		"POST checkpoint", "GET checkpoints", "GET checkpoints/v1", "DELETE checkpoints/v1", "POST checkpoints/v1/restore", "GET checkpoints/a/b",
 		"GET policy/privileges", "POST policy/privileges", "DELETE policy/privileges", "GET policy/resources", "POST policy/resources", "DELETE policy/resources",
-		"GET policy", "GET policy/network", "GET fs/watch",
+		"GET policy", "GET policy/network",
 	} {
 		method, path, _ := strings.Cut(what, " ")
 		ask(t, s, method+" /v1/sprites/paint/"+path, "").refused(t, 501, "not_available")
 	}
 	ask(t, s, "GET /v1/sprites/paint/proxy", "").refused(t, 426, "upgrade_required")
+	ask(t, s, "GET /v1/sprites/paint/fs/watch", "").refused(t, 426, "upgrade_required")
 	a := ask(t, s, "PATCH /v1/sprites/paint", "")
 	a.refused(t, 405, "method_not_allowed")
 	h := a.Header

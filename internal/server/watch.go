@@ -1,0 +1,56 @@
+package server
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	maxWatchPaths = 1000     // that the guest says it watches
+	maxEventPath  = 16 << 10 // the kernel has none of more than 4 KiB, but what is not UTF-8 grows in JSON
+)
+
+// watchUp is for what a client says on a watch socket. What can't be read reaches
+// the guest as an empty request: it is the one to refuse it.
+func watchUp(text []byte) []byte {
+	var m sprites.WatchRequest
+	if json.Unmarshal(text, &m) != nil {
+		m = sprites.WatchRequest{}
+	}
+	return encode(m)
+}
+
+var watchOps = map[sprites.WatchOp]bool{
+	sprites.WatchCreate: true, sprites.WatchWrite: true, sprites.WatchRemove: true, sprites.WatchRename: true, sprites.WatchChmod: true,
+}
+
+// watchDown is for what a guest says on one. Names of files are whatever they
+// are; a text is made fit to be read by people.
+func watchDown(text []byte) []byte {
+	var m sprites.WatchMessage
+	if json.Unmarshal(text, &m) != nil {
+		return nil
+	}
+	switch m.Type {
+	case "subscribed":
+		if len(m.Paths) > maxWatchPaths {
+			return nil
+		}
+		return encode(sprites.WatchMessage{Type: m.Type, Paths: m.Paths})
+	case "event":
+		e := m.WatchEvent
+		if e == nil || !watchOps[e.Event] || !strings.HasPrefix(e.Path, "/") || len(e.Path) > maxEventPath || e.Size < 0 {
+			return nil
+		}
+		e.Timestamp = e.Timestamp.UTC()
+		return encode(sprites.WatchMessage{Type: m.Type, WatchEvent: e})
+	case "error":
+		if !fileCode.MatchString(m.Code) && !plainCode.MatchString(m.Code) {
+			m.Code = ""
+		}
+		return encode(sprites.WatchMessage{Type: m.Type, Code: m.Code, Message: clean(m.Message, maxGuestText+maxGuestPath)})
+	}
+	return nil
+}
