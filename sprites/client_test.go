@@ -29,7 +29,7 @@ func record(t *testing.T, status int, answer string) (*sprites.Client, *[]string
 	})), &got
 }
 
-func TestWatch(t *testing.T) {
+func TestWatchList(t *testing.T) {
 	answer, contentType, status := "", "application/x-ndjson", 200
 	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.RequestURI() != "/v1/sprites?prefix=a%26b" || r.Header.Get("Accept") != "application/x-ndjson" {

@@ -163,7 +163,7 @@ func TestExecPorts(t *testing.T) {
 	})
 }
 
-// watch returns the port_list of a watch and a channel of what comes after it.
+// watchPorts returns the port_list of a watch and a channel of what comes after it.
 func (m *machine) watchPorts() (list []sprites.PortEvent, events <-chan sprites.PortEvent) {
 	m.t.Helper()
 	w, err := m.WatchPorts(m.t.Context())
