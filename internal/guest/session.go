@@ -107,6 +107,19 @@ func (s *session) pid() (int, bool) {
 	return s.proc.pid, true
 }
 
+// hasProcesses reports whether any of the session's processes lives, as far as can
+// be told.
+func (s *session) hasProcesses() bool {
+	s.mu.Lock()
+	g := s.group
+	s.mu.Unlock()
+	if g == nil {
+		return false
+	}
+	pids, err := g.procs()
+	return err != nil || len(pids) > 0
+}
+
 // start starts the command, with c as its first client. When it can't be
 // started, c is told so as the command's own failure.
 func (s *session) start(c client) {

@@ -68,14 +68,15 @@ func (s *Server) session(id string) (*session, error) {
 // killable finds a session that has a process left.
 func (s *Server) killable(id string) (*session, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if sess := s.sessions[id]; sess != nil {
+	sess, leftover, ended := s.sessions[id], s.leftover[id], slices.Contains(s.ended, id)
+	s.mu.Unlock()
+	if sess != nil {
 		return sess, nil
 	}
-	if sess := s.leftover[id]; sess != nil {
-		return sess, nil
+	if leftover != nil && leftover.hasProcesses() {
+		return leftover, nil
 	}
-	if slices.Contains(s.ended, id) {
+	if ended {
 		return nil, failure(http.StatusGone, "session_ended", "Session "+id+" has ended.")
 	}
 	return nil, notFound(id)

@@ -154,6 +154,7 @@ func TestSprites(t *testing.T) {
 }
 
 // Statement 10: create answers 201 with the name.
+// Statement 11: create needs less than 30 s.
 // Statement 12: what was created can be got at once, with an id and times.
 // Statement 13: a name that is taken is refused.
 // Statement 14: what the server does not know of a sprite's settings it ignores.
@@ -180,7 +181,9 @@ func TestSpriteResource(t *testing.T) {
 		failIf(t, got.Name != "paint" || got.ID == "" || got.Labels == nil || got.Created.IsZero() || got.Updated.Before(got.Created), "%s %s: %s", what, body, a.body)
 		return got
 	}
+	began := time.Now()
 	made := answer("POST /v1/sprites", `{"name":"paint","config":{"ramMB":512,"moon":1},"runtime":"dev","wait_for_capacity":true,"url_settings":{"private_access":"admins"},"labels":["a"],"x":{}}`, 201)
+	failIf(t, time.Since(began) > 30*time.Second, "it took %v", time.Since(began))
 	failIf(t, made.Organization == "" || made.Status != "cold" || made.Ran != nil || *made.Settings != sprites.URLSettings{Auth: "sprite", PrivateAccess: "admins"}, "created %+v", made)
 	got := answer("GET /v1/sprites/paint", "", 200)
 	failIf(t, got.ID != made.ID || !slices.Equal(got.Labels, []string{"a"}), "created %+v, and got %+v", made, got)
