@@ -128,9 +128,9 @@ func BenchmarkCreate(b *testing.B) {
 	report(b, ours, bare)
 }
 
-// BenchmarkExec is one command on a running sprite, alone and 16 at once.
+// BenchmarkExec is one command on a running sprite, alone, 16 and 64 at once.
 func BenchmarkExec(b *testing.B) {
-	for _, parallel := range []int{1, 16} {
+	for _, parallel := range []int{1, 16, 64} {
 		b.Run(fmt.Sprint(parallel), func(b *testing.B) {
 			client, _ := benchServer(b)
 			floor := startFloor(b)
