@@ -25,6 +25,12 @@ const (
 	proxyHold      = 25 * time.Millisecond // some clients lose what comes with "connected"
 )
 
+// proxyBuffer is how much is moved at once, each way: a proxied connection's speed
+// depends on it, since each system call costs so much more in a sandbox.
+const proxyBuffer = 64 << 10
+
+var proxyBuffers = sync.Pool{New: func() any { return new([proxyBuffer]byte) }}
+
 // getProxy joins a WebSocket with a TCP connection to wherever the sandbox can
 // reach (protocol sections 6.1 and 17.9).
 func (s *Server) getProxy(w http.ResponseWriter, r *http.Request) error {
@@ -38,7 +44,7 @@ func (s *Server) getProxy(w http.ResponseWriter, r *http.Request) error {
 	defer s.proxies.Add(-1)
 	s.wg.Add(1)
 	defer s.wg.Done()
-	conn, raw, err := accept(w, r, chunk)
+	conn, raw, err := accept(w, r, proxyBuffer)
 	if err != nil {
 		return nil // answered
 	}
@@ -206,10 +212,10 @@ func (p *proxy) send() error {
 	case <-p.first:
 		hold.Stop()
 	}
-	bufp := chunks.Get().(*[chunk + 1]byte)
-	defer chunks.Put(bufp)
+	bufp := proxyBuffers.Get().(*[proxyBuffer]byte)
+	defer proxyBuffers.Put(bufp)
 	for {
-		n, err := p.tcp.Read(bufp[:chunk])
+		n, err := p.tcp.Read(bufp[:])
 		if n > 0 {
 			if err := p.conn.Write(context.Background(), websocket.MessageBinary, bufp[:n]); err != nil {
 				return err
@@ -225,8 +231,8 @@ func (p *proxy) send() error {
 
 // receive moves the client's bytes to the remote until the connection ends.
 func (p *proxy) receive() {
-	bufp := chunks.Get().(*[chunk + 1]byte)
-	defer chunks.Put(bufp)
+	bufp := proxyBuffers.Get().(*[proxyBuffer]byte)
+	defer proxyBuffers.Put(bufp)
 	for first, ended := true, false; ; first = false {
 		typ, msg, err := p.conn.Reader(context.Background())
 		if err != nil {
