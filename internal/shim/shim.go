@@ -108,7 +108,7 @@ func start(ctx context.Context, cfg Config) (*Shim, error) {
 		netns: -1,
 		ended: make(chan struct{}),
 	}
-	if err := s.takeLock(); err != nil {
+	if err := s.takeLock(ctx); err != nil {
 		return nil, err
 	}
 	raiseFileLimit()
@@ -134,9 +134,12 @@ func start(ctx context.Context, cfg Config) (*Shim, error) {
 	return s, nil
 }
 
+// lockPatience is for a shim that has cleaned up, and is about to end.
+const lockPatience = 5 * time.Second
+
 // takeLock takes the sandbox's lock, which the kernel gives back when this
 // process ends.
-func (s *Shim) takeLock() error {
+func (s *Shim) takeLock(ctx context.Context) error {
 	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the sandbox's folder: %w", err)
 	}
@@ -144,15 +147,27 @@ func (s *Shim) takeLock() error {
 	if err != nil {
 		return fmt.Errorf("open the sandbox's lock: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return ErrLocked
+	for deadline := time.Now().Add(lockPatience); ; {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			s.lock = f
+			return nil
 		}
-		return fmt.Errorf("lock the sandbox's folder: %w", err)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("lock the sandbox's folder: %w", err)
+			break
+		}
+		_, none := ReadState(s.cfg.Dir)
+		if s.cfg.Adopt || none == nil || ctx.Err() != nil || time.Now().After(deadline) {
+			err = ErrLocked
+			break
+		}
+		select { // the last one's sandbox is gone: it ends too
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+		}
 	}
-	s.lock = f
-	return nil
+	return errors.Join(err, f.Close())
 }
 
 // boot starts a new sandbox and returns when its guest answers.

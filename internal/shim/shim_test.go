@@ -1,0 +1,53 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+)
+
+// A shim that has cleaned up is about to end, and the next one waits for that;
+// where there is a sandbox there is nothing to wait for.
+func TestTakeLock(t *testing.T) {
+	dir := t.TempDir()
+	last := &Shim{cfg: Config{Dir: dir}}
+	if err := last.takeLock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := (State{PID: 1}).write(dir); err != nil {
+		t.Fatal(err)
+	}
+	next := &Shim{cfg: Config{Dir: dir}}
+	started := time.Now()
+	if err := next.takeLock(t.Context()); !errors.Is(err, ErrLocked) || time.Since(started) > lockPatience/2 {
+		t.Errorf("beside a sandbox: got %v after %v", err, time.Since(started))
+	}
+
+	if err := os.Remove(statePath(dir)); err != nil {
+		t.Fatal(err)
+	}
+	adopting := &Shim{cfg: Config{Dir: dir, Adopt: true}}
+	if err := adopting.takeLock(t.Context()); !errors.Is(err, ErrLocked) {
+		t.Errorf("to adopt: got %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := next.takeLock(ctx); !errors.Is(err, ErrLocked) {
+		t.Errorf("for a while: got %v", err)
+	}
+	taken := make(chan error)
+	go func() { taken <- next.takeLock(t.Context()) }()
+	select {
+	case err := <-taken:
+		t.Errorf("it does not wait: got %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	if err := errors.Join(last.lock.Close(), <-taken); err != nil {
+		t.Error(err)
+	}
+	if err := next.lock.Close(); err != nil {
+		t.Error(err)
+	}
+}
