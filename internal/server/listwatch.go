@@ -73,11 +73,12 @@ type listWatch struct {
 	org  sprites.Totals
 }
 
-// told is what a reader knows of a sprite; times are in microseconds.
+// told is what a reader knows of a sprite.
 type told struct {
-	id               string
-	status           sprites.Status
-	running, updated int64
+	id      string
+	status  sprites.Status
+	sandbox int64 // its incarnation, while it runs
+	updated int64 // microseconds
 }
 
 // next waits for something to tell.
@@ -120,11 +121,8 @@ func (lw *listWatch) look(ctx context.Context) ([]sprites.StateEvent, error) {
 		here[info.Name] = true
 		now := told{id: info.ID, status: info.Status, updated: info.UpdatedAt.UnixMicro()}
 		e := sprites.StateEvent{Name: info.Name, Status: info.Status, LastRunning: info.LastRunning, LastWarming: info.LastWarming}
-		if info.LastRunning != nil {
-			now.running = info.LastRunning.UnixMicro()
-		}
 		if info.Status == sprites.StatusRunning {
-			e.RunningVersion = sprites.Version
+			e.RunningVersion, now.sandbox = sprites.Version, info.Cove.Incarnation
 		}
 		if lw.told[info.Name] != now {
 			lw.told[info.Name] = now

@@ -276,6 +276,9 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 		info.Cove.Incarnation = status.Incarnation
 		info.Cove.Address = status.Address
 		info.Cove.Unlimited = status.Unlimited
+		if started := status.Started.UTC(); !started.IsZero() && row.LastRunning.Before(started) {
+			info.LastRunning = &started // the store is about to hear of it
+		}
 	}
 	return info
 }

@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { ExecError } from '@fly/sprites';
-import { assert, cleanup, client, connect, create, session, sleep, soak, started, until } from './lib.mjs';
+import { assert, cleanup, client, connect, create, session, sleep, started, until } from './lib.mjs';
 
 let sprite;
 after(cleanup);
@@ -204,14 +204,4 @@ describe('exec', { concurrency: 6 }, () => {
     assert.equal(err.exitCode, 5, `${err}`);
     assert.equal((await sprite.exec('cat /tmp/once')).stdout, 'ran\n');
   });
-
-  if (soak) {
-    test('114 silence: 62 s are survived, TTY and not', async () => {
-      await Promise.all([true, false].map(async (tty) => {
-        const run = await started(sprite, 'sh', ['-c', 'sleep 62; echo awake'], { tty });
-        assert.equal(await run.exit, 0);
-        assert.equal(run.stdout.trim(), 'awake');
-      }));
-    });
-  }
 });

@@ -10,8 +10,6 @@ import { SpritesClient } from '@fly/sprites';
 
 const { COVE_URL: url, COVE_TOKEN: token } = process.env;
 
-export const soak = process.env.COVE_SOAK === '1';
-
 export function connect(options = {}, secret = token) {
   return new SpritesClient(secret, { baseURL: url, ...options });
 }
