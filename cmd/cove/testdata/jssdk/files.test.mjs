@@ -133,7 +133,7 @@ describe('files', { concurrency: 4 }, () => {
     }
   });
 
-  test('79 errors: codes of Node', async () => {
+  test('74 errors: codes of Node', async () => {
     const fs = sprite.filesystem('/tmp/79');
     await fs.writeFile('file', '');
     await fs.writeFile('dir/file', '');
