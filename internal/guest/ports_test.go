@@ -233,7 +233,11 @@ func TestManyPorts(t *testing.T) {
 	same(t, "answer", l.tell("close"), "closed")
 	of(t, events, list[len(list)/2].Port)
 	fresh := l.listen("127.0.0.1:0") // for which there is room again
-	same(t, "event", of(t, events, fresh.Port), fresh)
+	e := of(t, events, fresh.Port)
+	for e.Type == "port_closed" { // one of those before had its number
+		e = of(t, events, fresh.Port)
+	}
+	same(t, "event", e, fresh)
 	m.must(l.in.Close())
 	exit(t, l.Wait(), 0, "")
 }
