@@ -245,12 +245,7 @@ func (g *guest) dialWeb(ctx context.Context, _, _ string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := g.sandbox.Dial(ctx, port)
-	if err == nil {
-		return conn, nil
-	}
-	inside := &sprites.Client{URL: "http://guest", Token: g.sandbox.Status().Token, HTTPClient: &http.Client{Transport: g.transport}}
-	conn, err = inside.Self().Dial(ctx, "localhost", port)
+	conn, err := g.dialPort(ctx, "localhost", port)
 	if err != nil {
 		g.webMu.Lock()
 		g.port = 0 // it may lead elsewhere by now

@@ -132,7 +132,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 			return err
 		}
 		defer lease.Release()
-		rl := relay{sandbox: lease.Sandbox(), translateUp: upTexts[kind], translateDown: downTexts[kind], answers: kind == "proxy"}
+		rl := relay{sandbox: lease.Sandbox(), translateUp: upTexts[kind], translateDown: downTexts[kind]}
 		watches := kind == "ports" || kind == "watch"
 		rl.client.textOnly, rl.guest.textOnly = watches, watches
 		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
@@ -172,24 +172,13 @@ type relay struct {
 	sandbox                    sprite.Sandbox
 	client, guest              side
 	translateUp, translateDown func([]byte) []byte
-	answers                    bool // the guest's first message answers the client's
 }
 
 // run relays until either side ends, or ctx does, and closes both.
 func (rl *relay) run(ctx context.Context) {
 	up, down := make(chan error, 1), make(chan error, 1)
-	taken := &taking{done: make(chan struct{})}
-	go func() { up <- rl.pumpUp(taken) }()
-	go func() {
-		if rl.answers {
-			if err := pumpOne(&rl.client, &rl.guest, rl.translateDown, nil); err != nil {
-				down <- err
-				return
-			}
-			taken.wait(rl.client.conn)
-		}
-		down <- pump(&rl.client, &rl.guest, rl.translateDown)
-	}()
+	go func() { up <- rl.pumpUp() }()
+	go func() { down <- pump(&rl.client, &rl.guest, rl.translateDown) }()
 	select {
 	case err := <-up:
 		up <- err
@@ -203,41 +192,6 @@ func (rl *relay) run(ctx context.Context) {
 	_ = rl.guest.conn.CloseNow()
 	_ = rl.client.conn.CloseNow()
 	_, _ = <-up, <-down
-	taken.pings.Wait()
-}
-
-// takenLimit is for clients that don't answer pings.
-const takenLimit = 250 * time.Millisecond
-
-// taking waits for a client to have taken an answer: some lose what comes in one
-// piece with it (protocol section 17.9). A pong says that it has, or its next
-// message.
-type taking struct {
-	messages int           // so far; of one goroutine
-	done     chan struct{} // closed with the second
-	pings    sync.WaitGroup
-}
-
-// message counts the client's messages.
-func (t *taking) message() {
-	if t.messages++; t.messages == 2 {
-		close(t.done)
-	}
-}
-
-func (t *taking) wait(conn *websocket.Conn) {
-	pong := make(chan struct{})
-	t.pings.Go(func() {
-		defer close(pong)
-		_ = conn.Ping(context.Background()) // ends with the connection at the latest
-	})
-	limit := time.NewTimer(takenLimit)
-	defer limit.Stop()
-	select {
-	case <-pong:
-	case <-t.done:
-	case <-limit.C:
-	}
 }
 
 // clientEnded tells the guest how the client ended. A client that just vanished
@@ -318,7 +272,7 @@ var relayBuffers = sync.Pool{New: func() any { b := make([]byte, relayBuffer); r
 // pump moves messages from one side to the other until the source ends.
 func pump(dst, src *side, translate func([]byte) []byte) error {
 	for {
-		if err := pumpOne(dst, src, translate, nil); err != nil {
+		if err := pumpOne(dst, src, translate); err != nil {
 			return err
 		}
 	}
@@ -326,9 +280,9 @@ func pump(dst, src *side, translate func([]byte) []byte) error {
 
 // pumpUp is pump for what the client sends. It goes on reading, into nothing, when
 // the guest takes no more: the guest's own last words may still be on their way.
-func (rl *relay) pumpUp(taken *taking) error {
+func (rl *relay) pumpUp() error {
 	for {
-		err := pumpOne(&rl.guest, &rl.client, rl.translateUp, taken.message)
+		err := pumpOne(&rl.guest, &rl.client, rl.translateUp)
 		if _, ok := errors.AsType[*writeError](err); ok {
 			return discard(&rl.client)
 		}
@@ -338,14 +292,11 @@ func (rl *relay) pumpUp(taken *taking) error {
 	}
 }
 
-// pumpOne moves a message. begun, if not nil, is called when it has begun.
-func pumpOne(dst, src *side, translate func([]byte) []byte, begun func()) error {
+// pumpOne moves a message.
+func pumpOne(dst, src *side, translate func([]byte) []byte) error {
 	typ, msg, err := src.conn.Reader(context.Background())
 	if err != nil {
 		return err
-	}
-	if begun != nil {
-		begun()
 	}
 	if typ == websocket.MessageText {
 		return dst.passText(msg, translate)
@@ -442,8 +393,8 @@ func drained(msg io.Reader, err error) error {
 // The text messages of each kind of WebSocket, client to guest and back: a
 // function decodes one and encodes what it has understood; nil drops it.
 var (
-	upTexts   = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyInit], "ports": noText, "watch": watchUp}
-	downTexts = map[string]func([]byte) []byte{"exec": execText, "proxy": proxyText[sprites.ProxyStatus], "ports": portsText, "watch": watchDown}
+	upTexts   = map[string]func([]byte) []byte{"exec": execText, "ports": noText, "watch": watchUp}
+	downTexts = map[string]func([]byte) []byte{"exec": execText, "ports": portsText, "watch": watchDown}
 )
 
 // noText is for who has nothing to say.
@@ -493,25 +444,6 @@ func portText(e sprites.PortEvent) []byte {
 		return nil
 	}
 	return encode(e)
-}
-
-// proxyText is for a proxy's opening message, of type T, and for those after it,
-// which have a type.
-func proxyText[T any](text []byte) []byte {
-	var later struct {
-		Type string `json:"type"`
-	}
-	if json.Unmarshal(text, &later) != nil {
-		return nil
-	}
-	if later.Type != "" {
-		return encode(later)
-	}
-	var m T
-	if json.Unmarshal(text, &m) != nil {
-		return nil
-	}
-	return encode(m)
 }
 
 func encode(v any) []byte {

@@ -55,7 +55,7 @@ func (s *Server) routes() []route {
 		{"POST " + one + "/exec", exec, s.forward("exec", frames)},
 		{"GET " + one + "/exec/{id}", exec, s.relayTo("exec", s.guestSession)},
 		{"POST " + one + "/exec/{id}/kill", exec, s.forwardTo(s.guestKill, lines)},
-		{"GET " + one + "/proxy", exec, s.relayTo("proxy", fixed("proxy"))},
+		{"GET " + one + "/proxy", exec, s.proxySprite},
 		{"GET " + one + "/ports/watch", read, s.relayTo("ports", fixed("ports/watch"))},
 
 		{"GET " + one + "/fs/read", read, s.forward("fs/read", file)},
