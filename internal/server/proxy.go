@@ -158,8 +158,8 @@ func (p *proxied) connect(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	var init sprites.ProxyInit
-	if typ != websocket.MessageText || len(text) > maxText || json.Unmarshal(text, &init) != nil || init.Port < 1 || init.Port > 65535 {
+	init, ok := parseInit(text)
+	if !ok || typ != websocket.MessageText || len(text) > maxText {
 		closeWithin(closeGrace, p.client.conn, websocket.StatusUnsupportedData, `the first message must be {"host":…,"port":…}`)
 		return false
 	}
@@ -183,6 +183,12 @@ func (p *proxied) connect(ctx context.Context) bool {
 		return false
 	}
 	return true
+}
+
+// parseInit reads the client's first message.
+func parseInit(text []byte) (init sprites.ProxyInit, ok bool) {
+	ok = json.Unmarshal(text, &init) == nil && init.Port >= 1 && init.Port <= 65535
+	return init, ok
 }
 
 // refusal is why a connection was not made: the last link of an error, which is
