@@ -192,6 +192,9 @@ type Message struct {
 	Port    int    `json:"port,omitempty"` // port_opened and port_closed
 	Address string `json:"address,omitempty"`
 	PID     int    `json:"pid,omitempty"`
+
+	// Goroutines is how many the server has, for who looks for leaks.
+	Goroutines int `json:"goroutines,omitempty"`
 }
 
 // PortEvent says that a process of a sprite has begun, or ceased, to listen on a
@@ -374,4 +377,7 @@ type ServerInfo struct {
 	URL     string `json:"url"`
 	Data    string `json:"data,omitempty"` // the data folder, as the server names it
 	PID     int    `json:"pid,omitempty"`
+
+	// Goroutines is how many the server has, for who looks for leaks.
+	Goroutines int `json:"goroutines,omitempty"`
 }

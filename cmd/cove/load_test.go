@@ -50,7 +50,7 @@ func TestSoakLoad(t *testing.T) {
 		l.each(ctx)
 	}
 	settle(t, h, 1<<20) // until what was only just closed is
-	held := h.held()
+	held, running := h.held(), h.goroutines()
 	var wg sync.WaitGroup
 	end := time.Now().Add(long)
 	for _, l := range loads {
@@ -68,7 +68,8 @@ func TestSoakLoad(t *testing.T) {
 		total += l.calls.Load()
 	}
 	t.Logf("%d calls in %v on %d sprites", total, long, n)
-	settle(t, h, held+20*n) // connections that wait for the next call: 8 for a guest, held by server and shim
+	settle(t, h, held+20*n)                                                                                           // connections that wait for the next call: 8 for a guest, held by server and shim
+	await(t, "the server's goroutines to end", 30*time.Second, func() bool { return h.goroutines() <= running+20*n }) // of the same connections
 	for _, l := range loads {
 		l.must(h.client().Delete(t.Context(), l.name, sprites.DeleteOptions{}))
 	}
@@ -109,6 +110,15 @@ func (h *host) held() int {
 		n += holdings(h.t, pid)
 	}
 	return n
+}
+
+// goroutines is how many the server has.
+func (h *host) goroutines() int {
+	info, err := h.client().Version(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return info.Goroutines
 }
 
 // load is what is done to one sprite.

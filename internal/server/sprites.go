@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -61,7 +62,7 @@ func flag(r *http.Request, key string) (bool, error) {
 }
 
 func (s *Server) getVersion(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid()})
+	writeJSON(w, http.StatusOK, sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(), Goroutines: runtime.NumGoroutine()})
 	return nil
 }
 
