@@ -85,7 +85,7 @@ var folders = []struct {
 	{"var", 0o755}, {"var/cache", 0o755}, {"var/cache/apt/archives/partial", 0o755}, {"var/cache/debconf", 0o755}, {"var/lib", 0o755},
 	{"var/lib/apt/lists/partial", 0o755}, {"var/lib/misc", 0o755}, {"var/lib/pam", 0o755}, {"var/lib/systemd", 0o755}, {"var/lib/ucf", 0o755},
 	{"var/log/apt", 0o755}, {"var/mail", 0o2775}, {"var/opt", 0o755}, {"var/spool", 0o755}, {"var/tmp", 0o1777},
-	{".sprite", 0o755}, {".sprite/bin", 0o755}, {".sprite/logs/services", 0o755}, {".sprite/policy", 0o755}, {".sprite/tmp", 0o1777},
+	{".sprite", 0o755}, {".sprite/bin", 0o755}, {".sprite/etc/profile.d", 0o755}, {".sprite/logs/services", 0o755}, {".sprite/policy", 0o755}, {".sprite/tmp", 0o1777},
 }
 
 // build fills dir, an empty folder, with the skeleton.
@@ -192,6 +192,24 @@ func writeFile(name string, data []byte, mode fs.FileMode) error {
 	return os.Chmod(name, mode)
 }
 
+// loginShells gives a login shell, which begins with the system's own PATH, the
+// rest of what commands find in a sprite, and what somebody has put there for all
+// of them.
+const loginShells = `# So that a login shell finds what commands in a sprite find.
+case ":$PATH:" in
+*:/.sprite/bin:*) ;;
+*)
+	[ -d /usr/local/go/bin ] && PATH="/usr/local/go/bin:$PATH"
+	PATH="/.sprite/bin:$HOME/.local/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+	;;
+esac
+export PATH
+for sprite_file in /.sprite/etc/profile.d/*.sh; do
+	[ -r "$sprite_file" ] && . "$sprite_file"
+done
+unset sprite_file
+`
+
 // accounts writes the user database: the host's system users without their
 // passwords, and the sprite's user instead of the host's people.
 func (f Files) accounts(dir string) error {
@@ -230,6 +248,7 @@ func (f Files) accounts(dir string) error {
 		{"etc/hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n", 0o644},
 		{"etc/machine-id", "", 0o444},
 		{"etc/hostname", "sprite\n", 0o644},
+		{"etc/profile.d/zz-sprite.sh", loginShells, 0o644},
 		{"etc/apt/apt.conf.d/90cove", "APT::Sandbox::User \"root\";\n", 0o644},
 	} {
 		dst := filepath.Join(dir, file.name)
