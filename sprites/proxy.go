@@ -1,6 +1,7 @@
 package sprites
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,17 @@ func (s *Sprite) Dial(ctx context.Context, host string, port int) (net.Conn, err
 	return conn, nil
 }
 
+// DialUnix connects to a Unix socket in the sprite, given its absolute path. Where
+// the server can't do that, it is errors.ErrUnsupported. The connection is a
+// *Conn. The context is for connecting alone.
+func (s *Sprite) DialUnix(ctx context.Context, path string) (net.Conn, error) {
+	conn, err := s.connect(ctx, ProxyInit{Unix: path, HalfClose: true})
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s in %s: %w", path, s.describe(), err)
+	}
+	return conn, nil
+}
+
 func (s *Sprite) connect(ctx context.Context, init ProxyInit) (*Conn, error) {
 	sock, err := s.client.dial(ctx, s.path("proxy"), nil)
 	if err != nil {
@@ -56,7 +68,7 @@ func (s *Sprite) connect(ctx context.Context, init ProxyInit) (*Conn, error) {
 		remote: proxyAddr(status.Target),
 	}
 	if c.remote == "" {
-		c.remote = proxyAddr(net.JoinHostPort(init.Host, strconv.Itoa(init.Port)))
+		c.remote = proxyAddr(cmp.Or(init.Unix, net.JoinHostPort(init.Host, strconv.Itoa(init.Port))))
 	}
 	go c.read()
 	return c, nil
@@ -69,6 +81,9 @@ func openProxy(sock *socket, init ProxyInit) (ProxyStatus, error) {
 		return status, err
 	}
 	typ, msg, err := sock.next()
+	if init.Unix != "" && websocket.CloseStatus(err) == websocket.StatusUnsupportedData {
+		err = errNoUnix
+	}
 	if err != nil {
 		return status, err
 	}
@@ -89,8 +104,13 @@ func openProxy(sock *socket, init ProxyInit) (ProxyStatus, error) {
 		}
 		return status, errors.New(text)
 	}
+	if status.Unix != init.Unix {
+		return status, errNoUnix
+	}
 	return status, nil
 }
+
+var errNoUnix = fmt.Errorf("this server reaches no Unix sockets: %w", errors.ErrUnsupported)
 
 // Conn is a connection into a sprite, made by Sprite.Dial. It is a net.Conn.
 type Conn struct {

@@ -342,10 +342,12 @@ const (
 
 // ProxyInit is the first message on a proxy socket, client to server (section
 // 6.1). HalfClose asks for cove's extension, in which a text message
-// {"type":"eof"} ends one direction; the server that has it echoes it.
+// {"type":"eof"} ends one direction, and Unix for another: the absolute path of a
+// Unix socket takes the place of Host and Port. A server that has them echoes them.
 type ProxyInit struct {
 	Host      string `json:"host"`
 	Port      int    `json:"port"`
+	Unix      string `json:"unix,omitempty"`
 	HalfClose bool   `json:"half_close,omitempty"`
 }
 
@@ -354,6 +356,7 @@ type ProxyStatus struct {
 	Status    string `json:"status"`
 	Target    string `json:"target"`
 	Error     string `json:"error,omitempty"`
+	Unix      string `json:"unix,omitempty"`
 	HalfClose bool   `json:"half_close,omitempty"`
 }
 

@@ -6,6 +6,10 @@ package boot
 // Port is the TCP port of the guest's API on the sandbox's own address.
 const Port = 7070
 
+// ConnectProtocol is what a call of the guest's /v1/connect is upgraded to: a plain
+// stream of bytes to and from a port or a Unix socket.
+const ConnectProtocol = "stream"
+
 // Dir is cove's folder inside a sandbox; BinDir holds the guest's own binary
 // under the name cove-guest, read-only, and is in PATH.
 const (

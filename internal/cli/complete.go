@@ -62,12 +62,9 @@ func (a *app) completeJob(cmd *cobra.Command, args []string, prefix string) ([]s
 	})
 }
 
-// completeService completes a first argument that is a service of the sprite in
-// use, unless that sprite sleeps: completion wakes nothing.
-func (a *app) completeService(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 && cmd.Annotations["several"] == "" {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
+// completeInside completes by what is found in the sprite in use, unless that
+// sleeps: completion wakes nothing.
+func (a *app) completeInside(cmd *cobra.Command, find func(context.Context, *sprites.Sprite) []string) ([]string, cobra.ShellCompDirective) {
 	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
 		sprite, err := a.handle(c)
 		if err != nil {
@@ -76,6 +73,17 @@ func (a *app) completeService(cmd *cobra.Command, args []string, prefix string) 
 		if info, err := c.Get(ctx, sprite.Name()); err != nil || info.Status != sprites.StatusRunning {
 			return nil
 		}
+		return find(ctx, sprite)
+	})
+}
+
+// completeService completes a first argument that is a service of the sprite in
+// use.
+func (a *app) completeService(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Annotations["several"] == "" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeInside(cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
 		list, err := sprite.Services(ctx)
 		if err != nil {
 			return nil
@@ -99,17 +107,10 @@ func (a *app) completeOneSprite(cmd *cobra.Command, args []string, prefix string
 }
 
 // completePort completes a port, after LOCAL: or HOST: if that is there already, by
-// those that are listened on in the sprite, if it runs: it is not woken.
+// those that are listened on in the sprite.
 func (a *app) completePort(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	before := prefix[:strings.LastIndexByte(prefix, ':')+1]
-	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-		sprite, err := a.handle(c)
-		if err != nil {
-			return nil
-		}
-		if info, err := c.Get(ctx, sprite.Name()); err != nil || info.Status != sprites.StatusRunning {
-			return nil
-		}
+	return a.completeInside(cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
 		w, err := sprite.WatchPorts(ctx)
 		if err != nil {
 			return nil

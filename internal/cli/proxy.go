@@ -26,12 +26,16 @@ func (a *app) newProxy() *cobra.Command {
 inside: what listens on loopback there is reached, too. LOCAL is the same number unless
 one is given; 0 takes any that is free. Goes on until Ctrl-C.
 
+REMOTE may also be the absolute path of a Unix socket in the sprite, and LOCAL, too, a
+path, with a slash in it, at which a socket is made.
+
 A port on which nothing listens in the sprite closes just that connection.
 
 With -W, this input and output are the connection; for SSH, that is a ProxyCommand.`,
 		Example: `  cove proxy -s paint 3000                  http://127.0.0.1:3000 is port 3000 of paint
   cove proxy 3001:3000 0:5432               in the sprite that cove use noted
   cove proxy --json 0:8080                  prints the port that it took
+  cove proxy ./pg.sock:/run/postgresql/.s.PGSQL.5432
   ssh -o 'ProxyCommand=cove proxy -s paint -W 22' sprite@paint
   echo ping | cove proxy -W :7000`,
 		ValidArgsFunction: a.completePort,
@@ -49,11 +53,11 @@ With -W, this input and output are the connection; for SSH, that is a ProxyComma
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		if stdio != "" {
-			host, port, err := parseTarget(stdio)
+			to, err := parseTarget(stdio)
 			if err != nil {
 				return usagef(cmd, "%w", err)
 			}
-			return a.proxyStdio(ctx, host, port)
+			return a.proxyStdio(ctx, to)
 		}
 		routes, err := parseRoutes(args)
 		if err != nil {
@@ -61,45 +65,64 @@ With -W, this input and output are the connection; for SSH, that is a ProxyComma
 		}
 		return a.proxy(ctx, routes)
 	})
-	cmd.Flags().StringVarP(&stdio, "stdio", "W", "", "join this input and output to a port, `[HOST:]PORT`")
+	cmd.Flags().StringVarP(&stdio, "stdio", "W", "", "join this input and output to `[HOST:]PORT`, or to a socket's path")
 	must(cmd.RegisterFlagCompletionFunc("stdio", a.completePort))
 	return cmd
 }
 
-// route is a port of this machine that leads to one in a sprite.
+// route is a port or a socket of this machine that leads to one in a sprite.
 type route struct {
-	Local   int    `json:"local"`
-	Address string `json:"address"` // of the listener
-	Remote  int    `json:"remote"`
+	Local        int    `json:"local,omitempty"` // 0: a socket; before it is open, also any port
+	Address      string `json:"address"`         // of the listener
+	Remote       int    `json:"remote,omitempty"`
+	RemoteSocket string `json:"remote_socket,omitempty"` // instead of Remote
+	localSocket  string // instead of Local
 }
+
+// target is where the route leads.
+func (r route) target() target { return target{port: r.Remote, socket: r.RemoteSocket} }
 
 // parseRoutes reads arguments of the form [LOCAL:]REMOTE.
 func parseRoutes(args []string) ([]route, error) {
 	var routes []route
-	taken := map[int]bool{}
+	taken := map[string]bool{}
 	for _, arg := range args {
-		local, remote, two := strings.Cut(arg, ":")
-		if !two {
-			remote = local
-		}
-		r := route{}
-		var err, err2 error
-		r.Remote, err = parsePort(remote)
-		if r.Local = r.Remote; two && local != "0" {
-			r.Local, err2 = parsePort(local)
-		} else if two {
-			r.Local = 0
-		}
-		if err != nil || err2 != nil {
+		r, err := parseRoute(arg)
+		if err != nil {
 			return nil, fmt.Errorf("%q is not [LOCAL:]REMOTE, such as 3000 or 3001:3000", arg)
 		}
-		if r.Local != 0 && taken[r.Local] {
-			return nil, fmt.Errorf("port %d of this machine stands there twice", r.Local)
+		at := r.localSocket
+		if r.Local != 0 {
+			at = "port " + strconv.Itoa(r.Local)
 		}
-		taken[r.Local] = true
+		if at != "" && taken[at] {
+			return nil, fmt.Errorf("%s of this machine stands there twice", at)
+		}
+		taken[at] = true
 		routes = append(routes, r)
 	}
 	return routes, nil
+}
+
+func parseRoute(arg string) (r route, err error) {
+	local, remote, two := strings.Cut(arg, ":")
+	if !two {
+		remote = local
+	}
+	if strings.HasPrefix(remote, "/") {
+		r.RemoteSocket = remote
+	} else if r.Remote, err = parsePort(remote); err != nil {
+		return r, err
+	}
+	switch {
+	case !two:
+		r.Local = r.Remote
+	case strings.Contains(local, "/"):
+		r.localSocket = local
+	case local != "0":
+		r.Local, err = parsePort(local)
+	}
+	return r, err
 }
 
 func parsePort(text string) (int, error) {
@@ -110,18 +133,47 @@ func parsePort(text string) (int, error) {
 	return int(n), nil
 }
 
-// parseTarget reads [HOST:]PORT; no host is the sprite itself.
-func parseTarget(text string) (host string, port int, err error) {
+// target is what a connection is made to, as seen from inside a sprite.
+type target struct {
+	host   string // "": the sprite itself
+	port   int
+	socket string // a Unix socket's path, instead of the two
+}
+
+func (t target) String() string {
+	if t.socket != "" {
+		return t.socket
+	}
+	return t.host + ":" + strconv.Itoa(t.port)
+}
+
+func (t target) dial(ctx context.Context, sprite *sprites.Sprite) (*sprites.Conn, error) {
+	dial := func() (net.Conn, error) { return sprite.Dial(ctx, t.host, t.port) }
+	if t.socket != "" {
+		dial = func() (net.Conn, error) { return sprite.DialUnix(ctx, t.socket) }
+	}
+	conn, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*sprites.Conn), nil
+}
+
+// parseTarget reads [HOST:]PORT, or the absolute path of a socket.
+func parseTarget(text string) (t target, err error) {
+	if strings.HasPrefix(text, "/") {
+		return target{socket: text}, nil
+	}
 	number := text
 	if strings.Contains(text, ":") {
-		if host, number, err = net.SplitHostPort(text); err != nil {
-			return "", 0, fmt.Errorf("%q is not [HOST:]PORT, such as 22 or db.example:5432", text)
+		if t.host, number, err = net.SplitHostPort(text); err != nil {
+			return t, fmt.Errorf("%q is not [HOST:]PORT, such as 22 or db.example:5432", text)
 		}
 	}
-	if port, err = parsePort(number); err != nil {
-		return "", 0, fmt.Errorf("%q is not [HOST:]PORT: %w", text, err)
+	if t.port, err = parsePort(number); err != nil {
+		return t, fmt.Errorf("%q is not [HOST:]PORT: %w", text, err)
 	}
-	return host, port, nil
+	return t, nil
 }
 
 // proxied is what proxy says with --json.
@@ -146,8 +198,10 @@ func (a *app) proxy(ctx context.Context, routes []route) error {
 		if err != nil {
 			return err
 		}
-		addr := l.Addr().(*net.TCPAddr)
-		routes[i].Local, routes[i].Address = addr.Port, addr.String()
+		routes[i].Address = l.Addr().String()
+		if addr, ok := l.Addr().(*net.TCPAddr); ok {
+			routes[i].Local = addr.Port
+		}
 		forwards = append(forwards, &forward{app: a, listener: l, route: routes[i]})
 	}
 	sprite, err := a.spriteHandle(ctx)
@@ -160,7 +214,8 @@ func (a *app) proxy(ctx context.Context, routes []route) error {
 	}
 	err = a.show(proxied{sprite.Name(), routes}, func(w io.Writer) {
 		for _, r := range routes {
-			fmt.Fprintf(w, "%s -> %s:%d\n", r.Address, sprite.Name(), r.Remote)
+			to := r.target()
+			fmt.Fprintf(w, "%s -> %s:%s\n", r.Address, sprite.Name(), strings.TrimPrefix(to.String(), ":"))
 		}
 	})
 	if err != nil {
@@ -187,8 +242,16 @@ func serveForwards(ctx context.Context, forwards []*forward, sprite *sprites.Spr
 	return errors.Join(errs...)
 }
 
-// listen opens a route's port on this machine.
+// listen opens a route's port, or makes its socket, on this machine.
 func (a *app) listen(r route) (net.Listener, error) {
+	if r.localSocket != "" {
+		l, err := net.Listen("unix", r.localSocket)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return nil, &codedError{exitFailed, "socket_taken", fmt.Errorf("%s is there already", r.localSocket),
+				"take another path, or remove it if nothing listens there"}
+		}
+		return l, err
+	}
 	l, err := net.Listen("tcp", localAddr(r.Local))
 	var text string
 	from := r.Local + 1
@@ -207,7 +270,7 @@ func (a *app) listen(r route) (net.Listener, error) {
 		sprite = "-s " + a.global.sprite + " "
 	}
 	return nil, &codedError{exitFailed, "port_taken", fmt.Errorf("port %d %s", r.Local, text),
-		fmt.Sprintf("take another one: cove proxy %s%d:%d", sprite, freePort(from), r.Remote)}
+		fmt.Sprintf("take another one: cove proxy %s%d:%s", sprite, freePort(from), strings.TrimPrefix(r.target().String(), ":"))}
 }
 
 func localAddr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
@@ -262,26 +325,28 @@ func (f *forward) serve(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("accept on %s: %w", f.route.Address, err)
 		}
-		wg.Go(func() { f.connect(ctx, conn.(*net.TCPConn)) })
+		wg.Go(func() { f.connect(ctx, conn.(halfConn)) })
 	}
 }
 
 // connect joins an accepted connection to the sprite's port. One that it refuses
 // is reset, which a client can tell from an empty answer.
-func (f *forward) connect(ctx context.Context, local *net.TCPConn) {
-	remote, err := f.sprite.Dial(ctx, "", f.route.Remote)
+func (f *forward) connect(ctx context.Context, local halfConn) {
+	remote, err := f.route.target().dial(ctx, f.sprite)
 	if err != nil {
 		if ctx.Err() == nil {
 			f.remark(err)
 		}
-		_ = local.SetLinger(0) // then it ends with a FIN
+		if tcp, ok := local.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0) // otherwise it ends with a FIN
+		}
 		_ = local.Close()
 		return
 	}
 	f.mu.Lock()
 	f.told = false
 	f.mu.Unlock()
-	join(ctx, local, remote.(*sprites.Conn))
+	join(ctx, local, remote)
 }
 
 // remark tells the person of a failure, once until something succeeds: a browser
@@ -329,18 +394,17 @@ func pass(dst, src halfConn, fail func()) {
 	}
 }
 
-// proxyStdio joins the streams of this process to a port. The end of the input is
+// proxyStdio joins the streams of this process to a port or a socket. The end of the input is
 // passed on; the end of what comes from the port ends it.
-func (a *app) proxyStdio(ctx context.Context, host string, port int) error {
+func (a *app) proxyStdio(ctx context.Context, to target) error {
 	sprite, err := a.spriteHandle(ctx)
 	if err != nil {
 		return err
 	}
-	conn, err := sprite.Dial(ctx, host, port)
+	remote, err := to.dial(ctx, sprite)
 	if err != nil {
 		return spriteError(err)
 	}
-	remote := conn.(*sprites.Conn)
 	stop := context.AfterFunc(ctx, func() { _ = remote.Close() })
 	defer stop()
 	// It may wait in a read of the input for ever: nobody waits for it.

@@ -20,11 +20,13 @@ import (
 
 func TestParseRoutes(t *testing.T) {
 	for args, want := range map[string]string{
-		"3000":             "[{3000  3000}]",
-		"3001:3000 0:5432": "[{3001  3000} {0  5432}]",
-		"0:80 0:80":        "[{0  80} {0  80}]",
+		"3000":             "[{3000  3000  }]",
+		"3001:3000 0:5432": "[{3001  3000  } {0  5432  }]",
+		"0:80 0:80":        "[{0  80  } {0  80  }]",
+		"/a/s 0:/b 1:/a:b": "[{0  0 /a/s } {0  0 /b } {1  0 /a:b }]",
+		"./x:80 /a/b:/c/d": "[{0  80  ./x} {0  0 /c/d /a/b}]",
 		"3000 3000":        "", "80 80:81": "", "0": "", "": "", ":80": "", "80:": "", "80:0": "", "-1": "", "65536": "", "65536:1": "",
-		"a": "", "1:2:3": "", "host:80": "", "+80": "",
+		"a": "", "1:2:3": "", "host:80": "", "+80": "", ":/a": "", "x:/a": "", "./x": "", "/a:b": "", "./x:1 ./x:2": "",
 	} {
 		fields := strings.Fields(args)
 		if args == "" {
@@ -39,11 +41,11 @@ func TestParseRoutes(t *testing.T) {
 
 func TestParseTarget(t *testing.T) {
 	for text, want := range map[string]string{
-		"22": " 22", ":22": " 22", "localhost:22": "localhost 22", "[::1]:22": "::1 22", "db.example:5432": "db.example 5432",
+		"22": ":22", ":22": ":22", "localhost:22": "localhost:22", "[::1]:22": "::1:22", "db.example:5432": "db.example:5432", "/a/b:c": "/a/b:c",
 		"": "", ":": "", "host:": "", "host": "", "::1:22": "", "0": "", "x:70000": "",
 	} {
-		host, port, err := parseTarget(text)
-		if got := fmt.Sprint(host, " ", port); (err != nil) != (want == "") || err == nil && got != want {
+		to, err := parseTarget(text)
+		if got := to.String(); (err != nil) != (want == "") || err == nil && got != want {
 			t.Errorf("%q: got %s, %v, want %s", text, got, err, want)
 		}
 	}

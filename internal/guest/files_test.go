@@ -2,16 +2,13 @@ package guest_test
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/guest"
 	"github.com/cove-dev/cove/sprites"
@@ -169,54 +166,4 @@ func TestCutUpload(t *testing.T) {
 	}
 	m.want("file", "old")
 	same(t, "files left", strings.Count(m.call("GET", "/v1/fs/list", "", 200), `"name":`), 1)
-}
-
-// listen serves one connection, and returns the port.
-func (m *machine) listen(serve func(*net.TCPConn) error) int {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	m.must(err)
-	done := make(chan error, 1)
-	go func() {
-		conn, err := ln.Accept()
-		if err == nil {
-			err = errors.Join(conn.SetDeadline(time.Now().Add(patience)), serve(conn.(*net.TCPConn)), conn.Close())
-		}
-		done <- err
-	}()
-	m.t.Cleanup(func() { m.must(ln.Close(), <-done) })
-	return ln.Addr().(*net.TCPAddr).Port
-}
-
-func TestProxy(t *testing.T) {
-	m := start(t, &guest.Server{})
-	data := noise(3 << 20)
-	// The caller ends first: what comes after its end still arrives.
-	conn, err := m.Dial(t.Context(), "", m.listen(func(c *net.TCPConn) error {
-		got, err := io.ReadAll(c)
-		_, err2 := c.Write(got)
-		return errors.Join(err, err2)
-	}))
-	m.must(err)
-	defer conn.Close()
-	m.write(conn, data)
-	m.must(conn.(*sprites.Conn).CloseWrite())
-	got, err := io.ReadAll(conn)
-	m.must(err)
-	same(t, "answer", string(got), data)
-	// The other side does.
-	received := make(chan string, 1)
-	conn, err = m.Dial(t.Context(), "127.0.0.1", m.listen(func(c *net.TCPConn) error {
-		_, err := io.WriteString(c, data)
-		err = errors.Join(err, c.CloseWrite())
-		got, err2 := io.ReadAll(c)
-		received <- string(got)
-		return errors.Join(err, err2)
-	}))
-	m.must(err)
-	got, err = io.ReadAll(conn)
-	m.must(err)
-	same(t, "answer", string(got), data)
-	m.write(conn, data)
-	m.must(conn.Close())
-	same(t, "after the other's end", <-received, data)
 }

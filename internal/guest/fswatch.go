@@ -24,27 +24,10 @@ const (
 // getWatch tells of changes to files over a WebSocket (protocol sections 5.9 and
 // 17.8).
 func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) error {
-	if !isUpgrade(r) {
-		return failure(http.StatusUpgradeRequired, "upgrade_required", "A watch of files needs a WebSocket.")
-	}
-	if s.watches.Add(1) > maxWatches {
-		s.watches.Add(-1)
-		return failure(http.StatusTooManyRequests, "too_many_watches", fmt.Sprintf("%d connections watch files already.", maxWatches))
-	}
-	defer s.watches.Add(-1)
-	s.wg.Add(1)
-	defer s.wg.Done()
-	conn, raw, err := accept(w, r, watchFrame)
-	if err != nil {
-		return nil // answered
-	}
-	defer func() { _ = conn.CloseNow() }()
-	if raw.release() != nil {
-		return nil // it has gone
-	}
-	c := &watchConn{server: s, conn: conn, raw: raw, queue: newWatchQueue(), done: make(chan struct{})}
-	c.run()
-	return nil
+	return s.watch(w, r, &s.watches, maxWatches, watchFrame, func(conn *websocket.Conn, raw *heldConn) {
+		c := &watchConn{server: s, conn: conn, raw: raw, queue: newWatchQueue(), done: make(chan struct{})}
+		c.run()
+	})
 }
 
 // watchConn is one connection that watches files. One goroutine takes what the
@@ -156,6 +139,15 @@ func (c *watchConn) refuse(err error) {
 	if c.tell(m) == nil {
 		_ = c.conn.Close(websocket.StatusInternalError, closeReason(err))
 	}
+}
+
+// closeReason fits an error into a close frame.
+func closeReason(err error) string {
+	text := dialReason(err)
+	if len(text) > 120 {
+		text = text[:120]
+	}
+	return text
 }
 
 func watchError(err error) sprites.WatchMessage {

@@ -1,7 +1,6 @@
 // Package guest is what runs inside a sandbox: it starts and ends commands,
-// reads and writes files, and connects to ports, over the per-sprite part of the
-// Sprites protocol at in-sprite paths (/v1/exec, /v1/fs/…, /v1/proxy,
-// /v1/ports/watch). Init makes it the first process of a sandbox; Server alone runs
+// reads and writes files, over the per-sprite part of the Sprites protocol at
+// in-sprite paths (/v1/exec, /v1/fs/…, /v1/ports/watch), and connects to ports. Init makes it the first process of a sandbox; Server alone runs
 // anywhere, which is how it is tested.
 //
 // Whoever holds the token may do anything inside the sandbox, so there is nothing
@@ -30,7 +29,7 @@ import (
 const (
 	maxSessions    = 512     // running commands
 	maxClients     = 64      // of one session
-	maxProxies     = 4096    // open proxied connections
+	maxConnections = 4096    // open connections to ports and sockets
 	maxPortWatches = 64      // clients of ports/watch
 	maxWatches     = 32      // open watches of files
 	maxJSON        = 1 << 20 // of a request's JSON body
@@ -73,7 +72,7 @@ type Server struct {
 	services    services
 	tasks       tasks
 	devnull     *os.File
-	proxies     atomic.Int64
+	connections atomic.Int64
 	watches     atomic.Int64
 	ports       portWatcher
 	portWatches atomic.Int64
@@ -126,7 +125,7 @@ func (s *Server) routes() {
 		"POST /v1/fs/chmod":    s.postChmod,
 		"POST /v1/fs/chown":    s.postChown,
 
-		"GET /v1/proxy":       s.getProxy,      // upgrade
+		"GET /v1/connect":     s.getConnect,    // upgrade
 		"GET /v1/ports/watch": s.getPortsWatch, // upgrade
 
 		"GET /v1/activity": s.getActivity,

@@ -289,17 +289,15 @@ func TestPost(t *testing.T) {
 
 func TestToken(t *testing.T) {
 	m := start(t, &guest.Server{})
-	for target, want := range map[string]int{"/v1/health": 200, "/v1/nowhere": 404, "/v1/stop": 405, "/v1/proxy": 426} {
+	for target, want := range map[string]int{"/v1/health": 200, "/v1/nowhere": 404, "/v1/stop": 405, "/v1/connect": 426} {
 		m.call("GET", target, "", want)
 	}
 	for _, m.token = range []string{"", "secre", "secrets", "wrong"} {
-		for _, target := range []string{"GET /v1/health", "POST /v1/exec?cmd=true", "GET /v1/exec", "PUT /v1/fs/write?path=x", "POST /v1/stop", "GET /nowhere"} {
+		for _, target := range []string{"GET /v1/health", "POST /v1/exec?cmd=true", "GET /v1/exec", "PUT /v1/fs/write?path=x", "POST /v1/stop", "GET /v1/connect?port=1", "GET /nowhere"} {
 			method, path, _ := strings.Cut(target, " ")
 			m.call(method, path, "", http.StatusUnauthorized)
 		}
 		stranger := (&sprites.Client{URL: m.url, Token: m.token}).Self()
-		_, err := stranger.Dial(t.Context(), "", 1)
-		is(t, "proxy", err, sprites.ErrUnauthorized)
 		is(t, "exec", stranger.Command("true").Run(), sprites.ErrUnauthorized)
 	}
 }

@@ -3,7 +3,6 @@ package guest
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -16,41 +15,26 @@ import (
 // getPortsWatch tells of the ports of the whole sandbox on a WebSocket: first a
 // list of those that are open, then what opens and closes (protocol section 6.4).
 func (s *Server) getPortsWatch(w http.ResponseWriter, r *http.Request) error {
-	if !isUpgrade(r) {
-		return failure(http.StatusUpgradeRequired, "upgrade_required", "Watching ports needs a WebSocket.")
-	}
-	defer s.portWatches.Add(-1)
-	if s.portWatches.Add(1) > maxPortWatches {
-		return failure(http.StatusTooManyRequests, "too_many_watches", fmt.Sprintf("%d clients watch the ports already.", maxPortWatches))
-	}
-	s.wg.Add(1)
-	defer s.wg.Done()
-	conn, raw, err := accept(w, r, chunk)
-	if err != nil {
-		return nil // answered
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer func() { _ = conn.CloseNow() }()
-	if raw.release() != nil {
-		return nil // it has gone
-	}
-	f := s.ports.follow(nil)
-	defer s.ports.leave(f)
-	s.ports.look() // others' last look may be a while ago
-	gone := make(chan struct{})
-	wg.Go(func() {
-		defer close(gone)
-		for {
-			_, msg, err := conn.Reader(context.Background())
-			if err != nil || drain(msg) != nil {
-				return
+	return s.watch(w, r, &s.portWatches, maxPortWatches, chunk, func(conn *websocket.Conn, raw *heldConn) {
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer func() { _ = conn.CloseNow() }()
+		f := s.ports.follow(nil)
+		defer s.ports.leave(f)
+		s.ports.look() // others' last look may be a while ago
+		gone := make(chan struct{})
+		wg.Go(func() {
+			defer close(gone)
+			for {
+				_, msg, err := conn.Reader(context.Background())
+				if err != nil || drain(msg) != nil {
+					return
+				}
 			}
-		}
+		})
+		p := &portsClient{conn: conn, raw: raw}
+		p.serve(f, s.Keepalive, gone, s.closing)
 	})
-	p := &portsClient{conn: conn, raw: raw}
-	p.serve(f, s.Keepalive, gone, s.closing)
-	return nil
 }
 
 // portsClient is a client of ports/watch. One that takes nothing for longer than

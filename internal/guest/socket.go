@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -35,6 +37,29 @@ func accept(w http.ResponseWriter, r *http.Request, frame int) (*websocket.Conn,
 	}
 	conn.SetReadLimit(-1) // messages are read as streams; text is bounded by readText
 	return conn, up.conn, nil
+}
+
+// watch serves a call that watches something on a WebSocket, unless as many do
+// already as may. Messages are of frame bytes at most.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, open *atomic.Int64, most int64, frame int, serve func(*websocket.Conn, *heldConn)) error {
+	if !isUpgrade(r) {
+		return failure(http.StatusUpgradeRequired, "upgrade_required", "A watch needs a WebSocket.")
+	}
+	defer open.Add(-1)
+	if open.Add(1) > most {
+		return failure(http.StatusTooManyRequests, "too_many_watches", fmt.Sprintf("%d connections watch already.", most))
+	}
+	s.wg.Add(1)
+	defer s.wg.Done()
+	conn, raw, err := accept(w, r, frame)
+	if err != nil {
+		return nil // answered
+	}
+	defer func() { _ = conn.CloseNow() }()
+	if raw.release() == nil { // otherwise it has gone
+		serve(conn, raw)
+	}
+	return nil
 }
 
 // upgrade hands a heldConn to the WebSocket library.

@@ -8,14 +8,15 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// FuzzProxyInit: what is taken for a proxy's first message names a port.
+// FuzzProxyInit: what is taken for a proxy's first message names either a port or
+// a socket.
 func FuzzProxyInit(f *testing.F) {
-	for _, seed := range []string{`{"host":"localhost","port":5432}`, `{"port":-1}`, `{"port":65536}`, `{"host":7,"port":1}`, `{"port":1,"half_close":true}`, "", "null"} {
+	for _, seed := range []string{`{"host":"localhost","port":5432}`, `{"port":-1}`, `{"port":65536}`, `{"host":7,"port":1}`, `{"port":1,"half_close":true}`, `{"unix":"/run/s"}`, `{"unix":"s"}`, `{"unix":"/s","port":1}`, "", "null"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		init, ok := parseInit(text)
-		if ok && (init.Port < 1 || init.Port > 65535) {
+		if port := init.Port >= 1 && init.Port <= 65535; ok && port == strings.HasPrefix(init.Unix, "/") {
 			t.Fatalf("%q is %+v", text, init)
 		}
 	})

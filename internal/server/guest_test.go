@@ -190,21 +190,24 @@ func TestHostileWebSockets(t *testing.T) {
 		"close, no code":    {"\x88\x00", websocket.StatusNormalClosure},
 		"close, own code":   {"\x88\x05\x0f\xa1a\x1bb", 4001},
 		// Texts that are none, and then a good end.
-		"/good":  {"\x81\x01{\x81\x02[]\x81\x04null\x81\x02\xff\xfe\x82\x00\x82\x06\x01hello\x82\x02\x03\x05\x88\x02\x03\xe8", websocket.StatusNormalClosure},
-		"/proxy": {"\x81\x2a" + `{"status":"connected","evil":"\u001b[2J" }` + "\x82\x05hello\x88\x02\x03\xe8", websocket.StatusNormalClosure},
+		"/good": {"\x81\x01{\x81\x02[]\x81\x04null\x81\x02\xff\xfe\x82\x00\x82\x06\x01hello\x82\x02\x03\x05\x88\x02\x03\xe8", websocket.StatusNormalClosure},
 	}
 	refusals := map[string]string{
-		"/redirect": "HTTP/1.1 307 There\r\nLocation: /v1/tokens\r\n\r\n",
-		"/accept":   switching + "websocket\r\nSec-WebSocket-Accept: " + strings.Repeat("x", 9000) + "\r\n\r\n", // without having read the key
-		"/ok":       "HTTP/1.1 200 OK\r\n\r\n<script>",
-		"/refuse":   "HTTP/1.1 429 No\r\n\r\n" + `{"error":"too_many","message":"a\u001bb"}`,
+		"/redirect":  "HTTP/1.1 307 There\r\nLocation: /v1/tokens\r\n\r\n",
+		"/accept":    switching + "websocket\r\nSec-WebSocket-Accept: " + strings.Repeat("x", 9000) + "\r\n\r\n", // without having read the key
+		"/ok":        "HTTP/1.1 200 OK\r\n\r\n<script>",
+		"/connect 1": switching + "stream\r\n\r\nhello",
+		"/connect 2": "HTTP/1.1 200 OK\r\n\r\n<script>",
+		"/connect 3": "HTTP/1.1 503 No\r\n\r\n" + `{"error":"not_connected","message":"a\u001bb"}`,
+		"/connect 4": "HTTP/1.1 101 x\r\n" + strings.Repeat("X: y\r\n", 20_000),
+		"/refuse":    "HTTP/1.1 429 No\r\n\r\n" + `{"error":"too_many","message":"a\u001bb"}`,
 	}
 	s, sp := hostile(t, func(w http.ResponseWriter, r *http.Request) {
 		sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 		upgraded := switching + "websocket\r\nSec-WebSocket-Accept: " + base64.StdEncoding.EncodeToString(sum[:]) + "\r\n\r\n"
 		what := r.URL.Query().Get("cmd")
-		if strings.HasSuffix(r.URL.Path, "/proxy") {
-			what = "/proxy"
+		if strings.HasSuffix(r.URL.Path, "/connect") {
+			what = "/connect " + r.URL.Query().Get("port")
 		}
 		raw(w, cmp.Or(refusals[what], upgraded+ends[what].frames))
 	})
@@ -216,7 +219,11 @@ func TestHostileWebSockets(t *testing.T) {
 	wantError(t, sp.Command("/refuse").Run(), 429, "too_many")
 	out, err := sp.Command("/good").Output()
 	failIf(t, string(out) != "hello", "got %q and %v", out, err)
-	conn, err := sp.Dial(t.Context(), "localhost", 80)
+	for port, want := range map[int]string{2: "status 200", 3: "connect to nowhere:3 in evil: ab", 4: "can't be reached"} {
+		_, err := sp.Dial(t.Context(), "nowhere", port)
+		failIf(t, err == nil || !strings.Contains(err.Error(), want), "port %d: %v", port, err)
+	}
+	conn, err := sp.Dial(t.Context(), "nowhere", 1)
 	must(t, err)
 	text, err := io.ReadAll(conn)
 	failIf(t, string(text) != "hello" || errors.Join(err, conn.Close()) != nil, "the proxied connection gives %q, %v", text, err)

@@ -1,19 +1,24 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -27,10 +32,9 @@ const (
 var aliases = []string{"", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "10.0.0.1", "fdf::1"}
 
 // proxySprite joins a WebSocket with a TCP connection to wherever the sprite can
-// reach (protocol sections 6.1 and 17.9). What listens in the sprite at its
-// network is reached without the guest, which would have to copy each byte twice
-// more, in the sandbox; what listens at loopback alone, and what is elsewhere, is
-// reached through the guest.
+// reach (protocol sections 6.1 and 17.9), or to a Unix socket in it. What listens
+// in the sprite at its network is reached without the guest, which would have to
+// copy each byte twice more, in the sandbox; all else is reached through the guest.
 func (s *Server) proxySprite(w http.ResponseWriter, r *http.Request) error {
 	if err := checkUpgrade(r); err != nil {
 		return err
@@ -60,7 +64,7 @@ func (s *Server) proxySprite(w http.ResponseWriter, r *http.Request) error {
 type proxied struct {
 	client side
 	guest  *guest
-	tcp    net.Conn
+	remote net.Conn
 	half   bool // a text message ends one direction
 	taken  *taking
 	ended  chan struct{} // closed when the client has ended its direction
@@ -84,7 +88,7 @@ func (p *proxied) run(ctx context.Context) {
 	wg.Go(func() {
 		defer close(received)
 		p.receive()
-		_ = p.tcp.Close() // which ends send
+		_ = p.remote.Close() // which ends send
 	})
 	defer func() { _ = p.client.conn.CloseNow() }()
 	p.taken.wait(p.client.conn)
@@ -163,44 +167,38 @@ func (p *proxied) connect(ctx context.Context) bool {
 		closeWithin(closeGrace, p.client.conn, websocket.StatusUnsupportedData, `the first message must be {"host":…,"port":…}`)
 		return false
 	}
-	target := init.Host
-	if target == "" {
-		target = "localhost"
-	}
-	status := sprites.ProxyStatus{Status: "connected", Target: net.JoinHostPort(target, strconv.Itoa(init.Port)), HalfClose: init.HalfClose}
+	target := cmp.Or(init.Unix, net.JoinHostPort(cmp.Or(init.Host, "localhost"), strconv.Itoa(init.Port)))
+	status := sprites.ProxyStatus{Status: "connected", Target: target, Unix: init.Unix, HalfClose: init.HalfClose}
 	p.half = init.HalfClose
 	dialing, stop := context.WithTimeout(ctx, proxyDialLimit)
 	defer stop()
-	p.tcp, err = p.guest.dialPort(dialing, init.Host, init.Port)
+	if init.Unix != "" {
+		p.remote, err = p.guest.connect(dialing, url.Values{"unix": {init.Unix}})
+	} else {
+		p.remote, err = p.guest.dialPort(dialing, init.Host, init.Port)
+	}
 	if err != nil {
-		status.Status, status.Error, status.HalfClose = "error", clean(refusal(err), maxGuestText), false
+		status.Status, status.Error, status.HalfClose = "error", clean(err.Error(), maxGuestText), false
 		_ = p.text(status) // it has gone itself
 		closeWithin(closeGrace, p.client.conn, websocket.StatusInternalError, clean(status.Error, maxReason))
 		return false
 	}
 	if p.text(status) != nil {
-		_ = p.tcp.Close()
+		_ = p.remote.Close()
 		return false
 	}
 	return true
 }
 
-// parseInit reads the client's first message.
+// parseInit reads the client's first message, which names a port or a socket.
 func parseInit(text []byte) (init sprites.ProxyInit, ok bool) {
-	ok = json.Unmarshal(text, &init) == nil && init.Port >= 1 && init.Port <= 65535
-	return init, ok
-}
-
-// refusal is why a connection was not made: the last link of an error, which is
-// the guest's own word.
-func refusal(err error) string {
-	for {
-		next := errors.Unwrap(err)
-		if next == nil {
-			return err.Error()
-		}
-		err = next
+	if json.Unmarshal(text, &init) != nil {
+		return init, false
 	}
+	if init.Unix != "" {
+		return init, strings.HasPrefix(init.Unix, "/") && init.Host == "" && init.Port == 0
+	}
+	return init, init.Port >= 1 && init.Port <= 65535
 }
 
 // dialPort connects to a port as seen from inside the sprite.
@@ -210,9 +208,49 @@ func (g *guest) dialPort(ctx context.Context, host string, port int) (net.Conn, 
 			return conn, nil
 		}
 	}
-	inside := &sprites.Client{URL: "http://guest", Token: g.sandbox.Status().Token, HTTPClient: &http.Client{Transport: g.transport}}
-	return inside.Self().Dial(ctx, host, port)
+	return g.connect(ctx, url.Values{"host": {host}, "port": {strconv.Itoa(port)}})
 }
+
+// connect has the guest connect to a port or a socket. An error that is the
+// guest's own says why it could not.
+func (g *guest) connect(ctx context.Context, query url.Values) (net.Conn, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, guestURL("connect", query.Encode()), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", boot.ConnectProtocol)
+	resp, err := g.send(req)
+	if err != nil {
+		return nil, err
+	}
+	stream, ok := resp.Body.(io.ReadWriteCloser)
+	if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
+		err := guestFailure(resp, false)
+		if e, ok := errors.AsType[*sprites.Error](err); ok && e.Code == "not_connected" {
+			err = errors.New(e.Message)
+		}
+		return nil, err
+	}
+	return &guestStream{stream}, nil
+}
+
+// guestStream is a connection that the guest made. It has no deadlines.
+type guestStream struct{ io.ReadWriteCloser }
+
+// CloseWrite ends the direction to the guest.
+func (s *guestStream) CloseWrite() error {
+	if half, ok := s.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+func (*guestStream) LocalAddr() net.Addr              { return &net.UnixAddr{Net: "unix"} }
+func (*guestStream) RemoteAddr() net.Addr             { return &net.UnixAddr{Net: "unix"} }
+func (*guestStream) SetDeadline(time.Time) error      { return os.ErrNoDeadline }
+func (*guestStream) SetReadDeadline(time.Time) error  { return os.ErrNoDeadline }
+func (*guestStream) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
 
 func (p *proxied) text(v any) error { return p.client.write(websocket.MessageText, encode(v)) }
 
@@ -221,7 +259,7 @@ func (p *proxied) send() error {
 	buf := relayBuffers.Get().(*[]byte)
 	defer relayBuffers.Put(buf)
 	for {
-		n, err := p.tcp.Read(*buf)
+		n, err := p.remote.Read(*buf)
 		if n > 0 {
 			if err := p.client.write(websocket.MessageBinary, (*buf)[:n]); err != nil {
 				return err
@@ -255,7 +293,7 @@ func (p *proxied) receive() {
 			if json.Unmarshal(text, &end) == nil && end.Type == "eof" && p.half && !ended {
 				ended = true
 				close(p.ended)
-				if w, ok := p.tcp.(interface{ CloseWrite() error }); ok {
+				if w, ok := p.remote.(interface{ CloseWrite() error }); ok {
 					_ = w.CloseWrite() // it has gone: send says so
 				}
 			}
@@ -263,7 +301,7 @@ func (p *proxied) receive() {
 		}
 		if gone {
 			_, err = io.Copy(io.Discard, msg)
-		} else if _, err = io.CopyBuffer(struct{ io.Writer }{p.tcp}, struct{ io.Reader }{msg}, *buf); err != nil {
+		} else if _, err = io.CopyBuffer(struct{ io.Writer }{p.remote}, struct{ io.Reader }{msg}, *buf); err != nil {
 			// The remote takes no more, but what it has said may be on its way.
 			gone = true
 			_, err = io.Copy(io.Discard, msg)

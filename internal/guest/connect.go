@@ -1,0 +1,132 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cove-dev/cove/internal/boot"
+)
+
+// connectDialLimit is shorter than what clients of the server wait.
+const connectDialLimit = 9 * time.Second
+
+// connectBuffer is how much is moved at once, each way: a connection's speed
+// depends on it, since each system call costs so much more in a sandbox.
+const connectBuffer = 64 << 10
+
+var connectBuffers = sync.Pool{New: func() any { return new([connectBuffer]byte) }}
+
+// getConnect joins the caller's connection with one to wherever the sandbox can
+// reach: after the answer 101 it is a plain stream, each direction of which ends
+// by itself. The query names a host and a port, or the path of a Unix socket.
+func (s *Server) getConnect(w http.ResponseWriter, r *http.Request) error {
+	if r.Header.Get("Upgrade") != boot.ConnectProtocol {
+		return failure(http.StatusUpgradeRequired, "upgrade_required", "A connection needs an upgrade.")
+	}
+	query := r.URL.Query()
+	port, err := strconv.ParseUint(query.Get("port"), 10, 16)
+	if path := query.Get("unix"); path == "" && (err != nil || port == 0) {
+		return failure(http.StatusBadRequest, "invalid_request", "Which port?")
+	}
+	if s.connections.Add(1) > maxConnections {
+		s.connections.Add(-1)
+		return failure(http.StatusTooManyRequests, "too_many_connections", fmt.Sprintf("%d connections are open already.", maxConnections))
+	}
+	defer s.connections.Add(-1)
+	s.wg.Add(1)
+	defer s.wg.Done()
+	target, err := dial(query.Get("host"), int(port), query.Get("unix"))
+	if err != nil {
+		return failure(http.StatusServiceUnavailable, "not_connected", dialReason(err))
+	}
+	defer func() { _ = target.Close() }()
+	caller, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = caller.Close() }()
+	if _, err := io.WriteString(caller, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+boot.ConnectProtocol+"\r\n\r\n"); err != nil {
+		return nil // it has gone
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-s.closing:
+			_ = errors.Join(caller.Close(), target.Close())
+		case <-done:
+		}
+	})
+	var moving sync.WaitGroup
+	moving.Go(func() { move(target, buffered, caller) })
+	moving.Go(func() { move(caller, target, target) })
+	moving.Wait()
+	close(done)
+	wg.Wait()
+	return nil
+}
+
+// move copies what comes from a connection until its end, and ends that direction
+// of to. An error ends both connections.
+func move(to net.Conn, from io.Reader, conn net.Conn) {
+	buf := connectBuffers.Get().(*[connectBuffer]byte)
+	defer connectBuffers.Put(buf)
+	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buf[:])
+	if err == nil {
+		if half, ok := to.(interface{ CloseWrite() error }); ok {
+			err = half.CloseWrite()
+		}
+	}
+	if err != nil {
+		_ = to.Close() // they may have ended
+		_ = conn.Close()
+	}
+}
+
+// dial connects to a Unix socket, or to a port. The sprite itself has many names,
+// and a program may listen on either loopback address.
+func dial(host string, port int, unix string) (net.Conn, error) {
+	d := net.Dialer{Timeout: connectDialLimit}
+	if unix != "" {
+		return d.Dial("unix", unix)
+	}
+	text := strconv.Itoa(port)
+	switch host {
+	case "", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "10.0.0.1", "fdf::1":
+	default:
+		return d.Dial("tcp", net.JoinHostPort(host, text))
+	}
+	first, second := "127.0.0.1", "::1"
+	if host == "::1" {
+		first, second = second, first
+	}
+	conn, err := d.Dial("tcp", net.JoinHostPort(first, text))
+	if err == nil {
+		return conn, nil
+	}
+	if conn, err2 := d.Dial("tcp", net.JoinHostPort(second, text)); err2 == nil {
+		return conn, nil
+	}
+	return nil, err
+}
+
+// dialReason is why a connection was not made, for people.
+func dialReason(err error) string {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno.Error()
+	}
+	if e, ok := errors.AsType[*net.DNSError](err); ok {
+		return "look up " + e.Name + ": " + e.Err
+	}
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
+		return "no answer"
+	}
+	return err.Error()
+}
