@@ -60,7 +60,7 @@ func TestFullDisk(t *testing.T) {
 }
 
 // TestTerminal uses a console in a real terminal, tmux's: it shows the size, takes
-// keys, can be left and joined again, and ends with the shell.
+// keys, survives the server, can be left and joined again, and ends with the shell.
 func TestTerminal(t *testing.T) {
 	h := newHost(t)
 	h.serve(nil)
@@ -72,11 +72,23 @@ func TestTerminal(t *testing.T) {
 	}
 	tmux("new-session", "-d", "-x", "90", "-y", "25", "sh")
 	defer tmux("kill-server")
-	shows := func(what string) {
-		t.Helper()
-		await(t, "the terminal shows "+what, 20*time.Second, func() bool { return strings.Contains(tmux("capture-pane", "-p"), what) })
-	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("the terminal shows:\n%s", tmux("capture-pane", "-p"))
+		}
+	}()
 	keys := func(text string) { tmux("send-keys", text, "Enter") }
+	says := func(text, what string) { // once it has been typed often enough
+		t.Helper()
+		await(t, "the terminal shows "+what, 20*time.Second, func() bool {
+			if text != "" {
+				keys(text)
+				time.Sleep(50 * time.Millisecond)
+			}
+			return strings.Contains(tmux("capture-pane", "-p"), what)
+		})
+	}
+	shows := func(what string) { t.Helper(); says("", what) }
 	keys("cove console -s paint; echo left with $?")
 	shows("$")
 	keys("tty && stty size && echo in-$(hostname)")
@@ -84,12 +96,25 @@ func TestTerminal(t *testing.T) {
 	shows("25 90")
 	shows("in-paint")
 	tmux("resize-window", "-x", "70", "-y", "20")
-	keys("clear; stty size")
-	shows("20 70")
-	keys("sleep 100")
-	tmux("send-keys", "C-c")
-	keys("echo inter''rupted; exit 7")
-	shows("interrupted")
+	says("clear; stty size", "20 70") // the shell may be faster than the news
+	keys("echo nap''ping; sleep 100")
+	shows("napping")
+	await(t, "an interrupt", 20*time.Second, func() bool { // it may come before the sleep
+		tmux("send-keys", "C-c")
+		keys("echo inter''rupted; mine=value")
+		time.Sleep(50 * time.Millisecond)
+		return strings.Contains(tmux("capture-pane", "-p"), "interrupted")
+	})
+	first := h.pid()
+	signalAll(t, syscall.SIGKILL, first)
+	await(t, "the next server", 20*time.Second, func() bool { pid := h.pid(); return pid != first && pid != 0 })
+	says("clear; echo again with $mine", "again with value") // what is typed before it is back is lost
+	tmux("send-keys", "C-\\")                                // leave
+	shows("left with 0")
+	keys("clear; cove console -r paint; echo left with $?")
+	shows("again with value") // what it showed
+	keys("clear; echo back with $mine; exit 7")
+	shows("back with value")
 	shows("left with 7")
 }
 

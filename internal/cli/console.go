@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -16,15 +20,18 @@ import (
 )
 
 func (a *app) newConsole() *cobra.Command {
-	return &cobra.Command{
+	var reattach bool
+	cmd := &cobra.Command{
 		Use:     "console [NAME]",
 		Aliases: []string{"c"},
 		Short:   "Open a shell in a sprite",
 		Long: `Opens a login shell in a terminal of the sprite. The shell, and what runs in it, outlives
-the connection: Ctrl+\ leaves it, and so does a lost network or a closed window. The
-command to come back to it is printed: cove session attach ID.`,
+the connection: Ctrl+\ leaves it, and so does a closed window. A connection that is
+lost is tried again for a minute. The command to come back is printed: cove session
+attach ID; --reattach finds it by itself.`,
 		Example: `  cove console
   cove console paint
+  cove console paint -r
   cove session list -s paint`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
@@ -41,12 +48,14 @@ command to come back to it is printed: cove session attach ID.`,
 			if !isTerminal(a.In) {
 				return hinted(usagef(cmd, "standard input is no terminal"), "for a command's input: cove exec -i CMD")
 			}
-			return a.console(cmd.Context())
+			return a.console(cmd.Context(), reattach)
 		},
 	}
+	cmd.Flags().BoolVarP(&reattach, "reattach", "r", false, "come back to the newest terminal that is open there, if one is")
+	return cmd
 }
 
-func (a *app) console(ctx context.Context) error {
+func (a *app) console(ctx context.Context, reattach bool) error {
 	c, err := a.client(ctx)
 	if err != nil {
 		return err
@@ -54,6 +63,19 @@ func (a *app) console(ctx context.Context) error {
 	sprite, err := a.handle(c)
 	if err != nil {
 		return err
+	}
+	if reattach {
+		list, err := sprite.Sessions(ctx)
+		if err != nil {
+			return spriteError(err)
+		}
+		list = slices.DeleteFunc(list, func(s sprites.Session) bool { return !s.TTY })
+		if len(list) > 0 {
+			newest := slices.MaxFunc(list, func(x, y sprites.Session) int {
+				return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(len(x.ID), len(y.ID)), cmp.Compare(x.ID, y.ID))
+			})
+			return a.attachTerminal(ctx, sprite, sprite.Attach(ctx, newest.ID))
+		}
 	}
 	forever := time.Duration(0)
 	// The shell is the one that the sprite's user has, wherever that is known.
@@ -66,13 +88,48 @@ func (a *app) console(ctx context.Context) error {
 }
 
 // attachTerminal runs or joins a command in a terminal that outlives the
-// connection. The detach key, SIGTERM and SIGHUP leave it.
+// connection. The detach key, SIGTERM and SIGHUP leave it; one whose connection is
+// lost is joined again, for as long as it takes a server to come back.
 func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *sprites.Cmd) error {
 	t, err := a.openTerminal()
 	if err != nil {
 		return err
 	}
 	defer t.restore()
+	leave := make(chan os.Signal, 1)
+	signal.Notify(leave, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(leave)
+	keys := newKeyboard(a.In)
+	for {
+		err = a.attachOnce(ctx, t, keys, leave, cmd)
+		if !errors.Is(err, sprites.ErrNoExit) || cmd.SessionID() == "" || t.in == nil || ctx.Err() != nil {
+			break
+		}
+		session := cmd.SessionID()
+		next, backErr := a.comeBack(ctx, keys, leave, session)
+		if backErr != nil {
+			err = errors.Join(err, backErr)
+			break
+		}
+		sprite, cmd = next, next.Attach(ctx, session)
+	}
+	t.restore()
+	session := cmd.SessionID()
+	back := "cove session attach " + sanitizeLine(session) + " -s " + sprite.Name()
+	switch {
+	case errors.Is(err, errSessionGone):
+		return hinted(err, "see what is left: cove info "+sprite.Name())
+	case errors.Is(err, sprites.ErrDetached):
+		a.say("\nDetached; it goes on. Come back with: %s", back)
+		return nil
+	case errors.Is(err, sprites.ErrNoExit) && session != "":
+		return hinted(err, "it goes on; come back with: "+back)
+	}
+	return a.ended(err, 0)
+}
+
+// attachOnce runs or joins a command over one connection.
+func (a *app) attachOnce(ctx context.Context, t *terminal, keys *keyboard, leave <-chan os.Signal, cmd *sprites.Cmd) error {
 	cmd.TTY = t.geometry()
 	cmd.Stdout = a.Out
 	cmd.OnMessage = func(m sprites.Message) {
@@ -83,13 +140,11 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 		}
 	}
 	detach := func() { _ = cmd.Detach() } // fails only if the command has ended
-	cmd.Stdin = &detachReader{in: a.In, detach: detach}
-
-	leave := make(chan os.Signal, 1)
-	signal.Notify(leave, syscall.SIGTERM, syscall.SIGHUP)
-	defer signal.Stop(leave)
 	over := make(chan struct{})
+	cmd.Stdin = &detachReader{in: keys.until(over), detach: detach}
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(over)
 	wg.Go(func() {
 		select {
 		case <-leave:
@@ -97,21 +152,69 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 		case <-over:
 		}
 	})
+	return t.run(ctx, cmd)
+}
 
-	err = t.run(ctx, cmd)
-	close(over)
-	wg.Wait()
-	t.restore()
-	session := cmd.SessionID()
-	back := "cove session attach " + sanitizeLine(session) + " -s " + sprite.Name()
-	switch {
-	case errors.Is(err, sprites.ErrDetached):
-		a.say("\nDetached; it goes on. Come back with: %s", back)
-		return nil
-	case errors.Is(err, sprites.ErrNoExit) && session != "":
-		return hinted(err, "it goes on; come back with: "+back)
+// comeBackLimit is how long a lost connection is tried again.
+const comeBackLimit = time.Minute
+
+var errSessionGone = errors.New("the session is gone: the sprite has stopped meanwhile, or it ended")
+
+// comeBack waits until a session can be joined again. The detach key, Ctrl-C and a
+// signal end the wait, by ErrDetached.
+func (a *app) comeBack(ctx context.Context, keys *keyboard, leave <-chan os.Signal, session string) (*sprites.Sprite, error) {
+	fmt.Fprint(a.Err, "\r\ncove: the connection was lost; trying to come back (Ctrl+\\ leaves)\r\n")
+	ctx, cancel := context.WithTimeout(ctx, comeBackLimit)
+	defer cancel()
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		sprite, err := a.findAgain(ctx, session)
+		if err == nil || errors.Is(err, errSessionGone) {
+			return sprite, err
+		}
+		pause := time.NewTimer(wait)
+	waiting:
+		for {
+			select {
+			case <-pause.C:
+				break waiting
+			case <-ctx.Done():
+				return nil, err
+			case <-leave:
+				return nil, sprites.ErrDetached
+			case typed, ok := <-keys.typed:
+				if !ok || bytes.ContainsAny(typed, "\x03\x1c") {
+					return nil, sprites.ErrDetached
+				}
+			}
+		}
 	}
-	return a.ended(err, 0)
+}
+
+// findAgain looks for a session, with a new client: the server may be another. A server that was killed
+// is started again, but not one that somebody stopped.
+func (a *app) findAgain(ctx context.Context, session string) (*sprites.Sprite, error) {
+	c, err := a.runningClient(ctx)
+	if errors.Is(err, errNoServer) && a.serverKilled() {
+		c, err = a.client(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	sprite, err := a.handle(c)
+	if err != nil {
+		return nil, err
+	}
+	list, err := sprite.Sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(list, func(s sprites.Session) bool { return s.ID == session }) {
+		return nil, errSessionGone
+	}
+	if isTerminal(a.Out) {
+		fmt.Fprint(a.Out, "\x1b[H\x1b[2J") // what it showed comes again
+	}
+	return sprite, nil
 }
 
 // attachPlain joins a session without a terminal: its output is shown, and this

@@ -221,6 +221,17 @@ func readServerFile(dir string) (serverFile, error) {
 	return server, nil
 }
 
+// serverKilled reports whether the last server of this machine has ended without
+// taking its leave.
+func (a *app) serverKilled() bool {
+	dir, _, err := a.dataDir()
+	if err != nil {
+		return false
+	}
+	_, err = readServerFile(dir)
+	return err == nil
+}
+
 // readSmall reads a small text file, without the white space around it.
 func readSmall(name string) (string, error) {
 	f, err := os.Open(name)

@@ -90,6 +90,54 @@ func (t *terminal) follow(ctx context.Context, cmd *sprites.Cmd) {
 	}
 }
 
+// keyboard is the input of several connections, of which each has it in its turn.
+// A read of it that nobody waits for any more takes nothing from the next.
+type keyboard struct{ typed chan []byte }
+
+func newKeyboard(in io.Reader) *keyboard {
+	k := &keyboard{typed: make(chan []byte)}
+	go func() { // until the input ends, or this process
+		defer close(k.typed)
+		for {
+			p := make([]byte, 4<<10)
+			n, err := in.Read(p)
+			if n > 0 {
+				k.typed <- p[:n]
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return k
+}
+
+// until is the input until over is closed.
+func (k *keyboard) until(over <-chan struct{}) io.Reader { return &keyReader{keyboard: k, over: over} }
+
+type keyReader struct {
+	*keyboard
+	over <-chan struct{}
+	left []byte // of what was typed
+}
+
+func (r *keyReader) Read(p []byte) (int, error) {
+	if len(r.left) == 0 {
+		select {
+		case <-r.over:
+			return 0, io.EOF
+		case typed, ok := <-r.typed:
+			if !ok {
+				return 0, io.EOF
+			}
+			r.left = typed
+		}
+	}
+	n := copy(p, r.left)
+	r.left = r.left[n:]
+	return n, nil
+}
+
 // detachReader hands input on until the detach key comes. It then calls detach,
 // which must have closed the connection when it returns, and says that the input
 // has ended: the command does not see that any more.
