@@ -165,12 +165,6 @@ func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.Cr
 		key, value, _ := strings.Cut(kv, "=")
 		req.Environment[key] = value
 	}
-	if cmd.Flags().Changed("idle") {
-		if o.idle < 0 || o.idle > 0 && o.idle < time.Second {
-			return req, usagef(cmd, "--idle %v: 0, or a second at least", o.idle)
-		}
-		seconds := int64(o.idle / time.Second)
-		req.IdleSeconds = &seconds
-	}
-	return req, nil
+	req.IdleSeconds, err = idleSeconds(cmd, o.idle)
+	return req, err
 }

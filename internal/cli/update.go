@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+type updateOptions struct {
+	idle         time.Duration
+	label, strip []string
+}
+
+func (a *app) newUpdate() *cobra.Command {
+	var o updateOptions
+	cmd := &cobra.Command{
+		Use:   "update NAME",
+		Short: "Change a sprite's idle time or labels",
+		Long: `Changes what can be changed of a sprite while it is there, asleep or awake. A label K=V
+takes the place of another one of the same K. Who may open its URL is changed by cove url.`,
+		Example: `  cove update paint --idle 30m
+  cove update paint --idle 0                      it never sleeps by itself
+  cove update paint --label team=shop --remove-label old`,
+		Args:              exactArgs("the sprite's name"),
+		ValidArgsFunction: a.completeOneSprite,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		idle, err := idleSeconds(cmd, o.idle)
+		if err != nil {
+			return err
+		}
+		if idle == nil && len(o.label)+len(o.strip) == 0 {
+			return usagef(cmd, "what is to change?")
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		req := sprites.UpdateRequest{IdleSeconds: idle}
+		if len(o.label)+len(o.strip) > 0 {
+			info, err := c.Get(ctx, args[0])
+			if err != nil {
+				return spriteError(err)
+			}
+			labels := relabel(info.Labels, o.label, o.strip)
+			req.Labels, req.ClearLabels = &labels, len(labels) == 0
+		}
+		info, err := c.Update(ctx, args[0], req)
+		if err != nil {
+			return spriteError(err)
+		}
+		return a.show(info, func(w io.Writer) {
+			if !a.global.quiet {
+				fmt.Fprintf(w, "Sprite %s changed.\n", sanitizeLine(info.Name))
+			}
+		})
+	})
+	f := cmd.Flags()
+	f.DurationVar(&o.idle, "idle", 0, "sleep after being unused for so long; 0 is never")
+	f.StringArrayVar(&o.label, "label", nil, "note `K=V` on it (repeatable)")
+	f.StringArrayVar(&o.strip, "remove-label", nil, "take the label `K` or K=V away (repeatable)")
+	return cmd
+}
+
+// relabel is a sprite's labels after a change.
+func relabel(labels, set, strip []string) []string {
+	key := func(label string) string { k, _, _ := strings.Cut(label, "="); return k }
+	kept := slices.DeleteFunc(slices.Clone(labels), func(label string) bool {
+		return slices.ContainsFunc(set, func(s string) bool { return key(s) == key(label) }) ||
+			slices.Contains(strip, label) || slices.Contains(strip, key(label))
+	})
+	return append(kept, set...)
+}
+
+// idleSeconds is the value of a flag --idle; nil: it was not given.
+func idleSeconds(cmd *cobra.Command, idle time.Duration) (*int64, error) {
+	if !cmd.Flags().Changed("idle") {
+		return nil, nil
+	}
+	if idle < 0 || idle > 0 && idle < time.Second {
+		return nil, usagef(cmd, "--idle %v: 0, or a second at least", idle)
+	}
+	return new(int64(idle / time.Second)), nil
+}
