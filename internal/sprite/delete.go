@@ -91,7 +91,7 @@ func (h *Host) destroy(m *machine) (err error) {
 	m.ending = sb
 	h.mu.Unlock()
 	if sb != nil {
-		if err := h.stop(sb, deleteGrace); err != nil {
+		if err := h.stop(sb, 0); err != nil {
 			return err
 		}
 		h.mu.Lock()

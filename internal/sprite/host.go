@@ -18,7 +18,6 @@ import (
 const (
 	bootLimit     = 2 * time.Minute
 	stopGrace     = 10 * time.Second       // when it falls asleep
-	deleteGrace   = time.Second            // when its disk goes too
 	stopLimit     = time.Minute            // beyond the grace, until the runtime is given up
 	activityLimit = 5 * time.Second        // for the guest to say what runs in it
 	describeLimit = 500 * time.Millisecond // the same, while somebody waits for a description
@@ -94,7 +93,7 @@ func (h *Host) Start(ctx context.Context) error {
 	for id, sb := range byID {
 		h.Logger.Warn("ending a sandbox of no known sprite", "id", id)
 		h.wg.Go(func() {
-			if err := h.stop(sb, deleteGrace); err != nil {
+			if err := h.stop(sb, 0); err != nil {
 				h.Logger.Error("ending a sandbox of no known sprite", "id", id, "err", err)
 			}
 		})
