@@ -15,15 +15,19 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// conn is a connection of the stack that fails with the net package's errors.
-type conn struct {
+// Conn is a connection of the stack that fails with the net package's errors.
+type Conn struct {
 	*gonet.TCPConn
 	g       *Gateway
-	release func() // called once, at Close; may be nil
+	ep      tcpip.Endpoint
+	wq      *waiter.Queue
+	window  int    // of each buffer
+	release func() // called once, at the end; may be nil
 	closed  atomic.Bool
 }
 
-func (c *conn) Read(b []byte) (int, error) {
+// Read is net.Conn's.
+func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if err == io.EOF && c.closed.Load() { // the stack makes no difference
 		err = &net.OpError{Op: "read", Net: "tcp", Err: net.ErrClosed}
@@ -31,25 +35,53 @@ func (c *conn) Read(b []byte) (int, error) {
 	return n, c.clean(err, syscall.ECONNRESET)
 }
 
-func (c *conn) Write(b []byte) (int, error) {
+// Write is net.Conn's.
+func (c *Conn) Write(b []byte) (int, error) {
 	n, err := c.TCPConn.Write(b)
 	return n, c.clean(err, syscall.EPIPE)
 }
 
-func (c *conn) Close() error {
+// Close is net.Conn's.
+func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
 	}
-	err := c.TCPConn.Close()
+	defer c.ended()
+	return c.TCPConn.Close()
+}
+
+func (c *Conn) ended() {
 	if c.release != nil {
 		c.release()
 	}
-	return err
+}
+
+// Stream is a connection of the host's, such as a *net.TCPConn or *net.UnixConn.
+type Stream interface {
+	net.Conn
+	syscall.Conn
+	CloseWrite() error
+}
+
+// Join copies between the connection and another one, half-close by half-close,
+// until both directions have ended or one has failed, and closes both. Nobody else
+// may use either meanwhile.
+func (c *Conn) Join(host Stream) {
+	if c.closed.Swap(true) {
+		_ = host.Close()
+		return
+	}
+	defer c.ended()
+	pieces := small
+	if c.window >= largeWindow {
+		pieces = large
+	}
+	relay(c.ep, c.wq, host, pieces)
 }
 
 // clean replaces the stack's error, which has only a text: by net.ErrClosed when
 // this side has closed, else by what the other side must have done.
-func (c *conn) clean(err error, other syscall.Errno) error {
+func (c *Conn) clean(err error, other syscall.Errno) error {
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || op.Timeout() {
 		return err
@@ -63,18 +95,24 @@ func (c *conn) clean(err error, other syscall.Errno) error {
 	return op
 }
 
-// buffers hold what is on its way through a forwarded connection. A connection
-// that waits holds none, so that thousands of idle ones cost little.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 128<<10); return &b }}
+// Buffers hold what is on its way through a connection. One that waits for data
+// holds none, so that thousands of idle ones cost little; but one whose reader does
+// not read does.
+var (
+	large = &sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }} // where larger ones stop being faster
+	small = &sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }}
+)
 
 // relay copies between a connection of the stack and one of the host, half-close
 // by half-close, until both directions have ended or one has failed; then both
 // connections are closed.
-func relay(ep tcpip.Endpoint, wq *waiter.Queue, host *net.TCPConn) {
+func relay(ep tcpip.Endpoint, wq *waiter.Queue, host Stream, buffers *sync.Pool) {
 	var once sync.Once
 	abort := func() {
 		once.Do(func() {
-			_ = host.SetLinger(0) // the other end must not take this for an orderly end
+			if tcp, ok := host.(*net.TCPConn); ok {
+				_ = tcp.SetLinger(0) // the other end must not take this for an orderly end
+			}
 			_ = host.Close()
 			ep.Abort()
 		})
@@ -82,11 +120,11 @@ func relay(ep tcpip.Endpoint, wq *waiter.Queue, host *net.TCPConn) {
 	out := make(chan struct{})
 	go func() {
 		defer close(out)
-		if copyOut(host, ep, wq) != nil {
+		if copyOut(host, ep, wq, buffers) != nil {
 			abort()
 		}
 	}()
-	if copyIn(ep, wq, host) != nil {
+	if copyIn(ep, wq, host, buffers) != nil {
 		abort()
 	}
 	<-out
@@ -95,7 +133,7 @@ func relay(ep tcpip.Endpoint, wq *waiter.Queue, host *net.TCPConn) {
 }
 
 // copyOut copies from the sandbox to the host's connection.
-func copyOut(host *net.TCPConn, ep tcpip.Endpoint, wq *waiter.Queue) error {
+func copyOut(host Stream, ep tcpip.Endpoint, wq *waiter.Queue, buffers *sync.Pool) error {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp)
 	wq.EventRegister(&entry)
 	defer wq.EventUnregister(&entry)
@@ -125,7 +163,7 @@ func copyOut(host *net.TCPConn, ep tcpip.Endpoint, wq *waiter.Queue) error {
 }
 
 // copyIn copies from the host's connection to the sandbox.
-func copyIn(ep tcpip.Endpoint, wq *waiter.Queue, host *net.TCPConn) error {
+func copyIn(ep tcpip.Endpoint, wq *waiter.Queue, host Stream, buffers *sync.Pool) error {
 	raw, err := host.SyscallConn()
 	if err != nil {
 		return err

@@ -273,6 +273,6 @@ func refusal(w http.ResponseWriter, status int, code, message, hint string) {
 // proxyBuffers lends the proxy the buffers of the forwarder.
 type proxyBuffers struct{}
 
-func (proxyBuffers) Get() []byte { return *buffers.Get().(*[]byte) }
+func (proxyBuffers) Get() []byte { return *large.Get().(*[]byte) }
 
-func (proxyBuffers) Put(b []byte) { buffers.Put(&b) }
+func (proxyBuffers) Put(b []byte) { large.Put(&b) }

@@ -67,7 +67,7 @@ func (g *Gateway) startDNS() error {
 }
 
 // serveDNSConn answers the questions of one TCP connection, one after the other.
-func (g *Gateway) serveDNSConn(c *conn) {
+func (g *Gateway) serveDNSConn(c *Conn) {
 	defer c.Close()
 	stop := context.AfterFunc(g.ctx, func() { _ = c.Close() })
 	defer stop()

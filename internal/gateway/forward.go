@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -24,9 +25,8 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 	id := r.ID() // Local is the far end as the guest sees it
 	to := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
 
-	select {
-	case g.slots <- struct{}{}:
-	default:
+	window, ok := g.outward.take()
+	if !ok {
 		r.Complete(true)
 		g.refuse(to, policy.TCP, policy.Decision{
 			Rule: "connection limit",
@@ -34,12 +34,11 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 		})
 		return
 	}
-	release := func() { <-g.slots }
 	if to.Addr() == g.Addr.Addr() {
-		g.local(r, to, release)
+		g.local(r, to, window)
 		return
 	}
-	defer release()
+	defer g.outward.give(window)
 
 	d, named := g.decide(to)
 	if !d.Allow {
@@ -58,17 +57,32 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 		g.refuse(to, policy.TCP, policy.Policy{Own: []netip.Addr{to.Addr()}}.Address(to, policy.TCP))
 		return
 	}
-	wq := new(waiter.Queue)
-	ep, terr := r.CreateEndpoint(wq)
-	r.Complete(false)
-	if terr != nil {
+	c := g.accept(r, window)
+	if c == nil {
 		_ = host.Close()
 		return
 	}
 	stop := context.AfterFunc(g.ctx, func() { _ = host.Close() })
 	defer stop()
-	ep.SocketOptions().SetSendBufferSize(forwardBuffer, true)
-	relay(ep, wq, host)
+	c.Join(host)
+}
+
+// accept answers the sandbox; nil says that it has given up.
+func (g *Gateway) accept(r *tcp.ForwarderRequest, window int) *Conn {
+	wq := new(waiter.Queue)
+	ep, terr := r.CreateEndpoint(wq)
+	r.Complete(false)
+	if terr != nil {
+		return nil
+	}
+	return g.newConn(ep, wq, window)
+}
+
+// newConn is a connection of the stack whose buffers are of window bytes each.
+func (g *Gateway) newConn(ep tcpip.Endpoint, wq *waiter.Queue, window int) *Conn {
+	ep.SocketOptions().SetReceiveBufferSize(int64(window), true)
+	ep.SocketOptions().SetSendBufferSize(int64(window), true)
+	return &Conn{TCPConn: gonet.NewTCPConn(wq, ep), g: g, ep: ep, wq: wq, window: window}
 }
 
 // decide applies the policy to an address about to be dialled. named says that a
@@ -104,25 +118,22 @@ func (g *Gateway) dialHost(to netip.AddrPort, named bool) (*net.TCPConn, error) 
 }
 
 // local takes a connection to the gateway's own address.
-func (g *Gateway) local(r *tcp.ForwarderRequest, to netip.AddrPort, release func()) {
+func (g *Gateway) local(r *tcp.ForwarderRequest, to netip.AddrPort, window int) {
 	if to.Port() != dnsPort && to.Port() != httpPort {
 		r.Complete(true)
-		release()
+		g.outward.give(window)
 		g.refuse(to, policy.TCP, policy.Decision{
 			Rule: "gateway",
 			Hint: "the gateway answers DNS and http://NAME.connect.internal/ only; serve it with: cove serve --connector NAME=URL",
 		})
 		return
 	}
-	wq := new(waiter.Queue)
-	ep, terr := r.CreateEndpoint(wq)
-	r.Complete(false)
-	if terr != nil {
-		release()
+	c := g.accept(r, window)
+	if c == nil {
+		g.outward.give(window)
 		return
 	}
-	ep.SocketOptions().SetSendBufferSize(forwardBuffer, true)
-	c := &conn{TCPConn: gonet.NewTCPConn(wq, ep), g: g, release: release}
+	c.release = func() { g.outward.give(window) }
 	if to.Port() == dnsPort {
 		g.serveDNSConn(c)
 		return

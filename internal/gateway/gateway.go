@@ -31,7 +31,6 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -46,15 +45,7 @@ import (
 const (
 	nicID = 1
 
-	// Buffers of connections into the sandbox, which the server opens: they grow
-	// up to the larger size while they are drained.
-	bufferDefault = 1 << 20
-	bufferMax     = 8 << 20
-
-	// The buffers of a connection out of the sandbox, which the sandbox opens as
-	// many of as it likes: fixed, so that MaxConns bounds them all.
-	forwardBuffer = 512 << 10
-
+	maxInward   = 2048             // connections into the sandbox that are open at once
 	maxHalfOpen = 1024             // connections out whose upstream is still being dialled
 	dialTimeout = 20 * time.Second // of an upstream
 	timeWait    = 5 * time.Second  // the link neither reorders nor delays for longer
@@ -91,14 +82,14 @@ type Gateway struct {
 
 	Logger *slog.Logger // nil means discard
 
-	stack  *stack.Stack
-	link   *endpoint
-	ctx    context.Context // ends at Close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	slots  chan struct{} // one element per open connection out
-	http   *connectors
-	host   hostView
+	stack           *stack.Stack
+	link            *endpoint
+	ctx             context.Context // ends at Close
+	cancel          context.CancelFunc
+	wg              sync.WaitGroup
+	http            *connectors
+	host            hostView
+	inward, outward share // of the connections into the sandbox, and out of it
 	refusals
 	names nameCache
 
@@ -121,7 +112,7 @@ func (g *Gateway) Start() error {
 	if g.MaxConns <= 0 {
 		g.MaxConns = 4096
 	}
-	g.slots = make(chan struct{}, g.MaxConns)
+	g.inward.max, g.outward.max = maxInward, g.MaxConns
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.host.list = g.HostAddrs
 	g.host.resolvers = g.Resolvers
@@ -146,14 +137,14 @@ func (g *Gateway) startStack() error {
 	wait := tcpip.TCPTimeWaitTimeoutOption(timeWait)
 	for _, o := range []tcpip.SettableTransportProtocolOption{
 		&sack, &moderate, &wait,
-		&tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: bufferDefault, Max: bufferMax},
-		&tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: bufferDefault, Max: bufferMax},
+		&tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: mostWindow, Max: mostWindow},
+		&tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: mostWindow, Max: mostWindow},
 	} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return fmt.Errorf("set TCP option %T: %v", o, err)
 		}
 	}
-	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, forwardBuffer, maxHalfOpen, g.forward).HandlePacket)
+	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, mostWindow, maxHalfOpen, g.forward).HandlePacket)
 	s.SetTransportProtocolHandler(udp.ProtocolNumber, g.refuseUDP)
 
 	g.link = newEndpoint(g.Link, g.Guest, g.Addr, g.Logger)
@@ -245,9 +236,8 @@ func (g *Gateway) isClosed() bool {
 }
 
 // Dial opens a TCP connection from the gateway's address to a port of the
-// sandbox. The connection has CloseWrite and CloseRead; it ends with
-// net.ErrClosed when the gateway is closed.
-func (g *Gateway) Dial(ctx context.Context, port int) (net.Conn, error) {
+// sandbox. The connection ends with net.ErrClosed when the gateway is closed.
+func (g *Gateway) Dial(ctx context.Context, port int) (*Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, fmt.Errorf("dial the sandbox: %d is no port", port)
 	}
@@ -261,11 +251,26 @@ func (g *Gateway) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if g.isClosed() {
 		return nil, fail(net.ErrClosed)
 	}
+	window, ok := g.inward.take()
+	if !ok {
+		return nil, fail(errTooMany)
+	}
+	c, err := g.connect(ctx, remote, window)
+	if err != nil {
+		g.inward.give(window)
+		return nil, fail(err)
+	}
+	return c, nil
+}
+
+// connect is Dial for who has a place for the connection.
+func (g *Gateway) connect(ctx context.Context, remote tcpip.FullAddress, window int) (*Conn, error) {
 	wq := new(waiter.Queue)
 	ep, terr := g.stack.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, wq)
 	if terr != nil {
-		return nil, fail(plain(terr))
+		return nil, plain(terr)
 	}
+	c := g.newConn(ep, wq, window)
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
 	wq.EventRegister(&entry)
 	defer wq.EventUnregister(&entry)
@@ -279,18 +284,22 @@ func (g *Gateway) Dial(ctx context.Context, port int) (net.Conn, error) {
 			terr = ep.LastError()
 		case <-ctx.Done():
 			ep.Abort()
-			return nil, fail(ctx.Err())
+			return nil, ctx.Err()
 		case <-g.ctx.Done():
 			ep.Abort()
-			return nil, fail(net.ErrClosed)
+			return nil, net.ErrClosed
 		}
 	}
 	if terr != nil {
 		ep.Close()
-		return nil, fail(plain(terr))
+		return nil, plain(terr)
 	}
-	return &conn{TCPConn: gonet.NewTCPConn(wq, ep), g: g}, nil
+	c.release = func() { g.inward.give(window) }
+	return c, nil
 }
+
+// errTooMany says that as many connections into the sandbox are open as may be.
+var errTooMany = fmt.Errorf("%d connections into the sandbox are open already", maxInward)
 
 // plain turns the stack's errors into those that the net package gives.
 func plain(err tcpip.Error) error {

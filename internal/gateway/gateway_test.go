@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -404,7 +405,7 @@ func TestMaxConns(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = open[0].Close()
-	waitFor(t, "a free slot", func() bool { return len(w.slots) < 2 })
+	waitFor(t, "a free slot", func() bool { w.outward.mu.Lock(); defer w.outward.mu.Unlock(); return w.outward.open < 2 })
 	c, err := w.dial("tcp", public.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -596,5 +597,59 @@ func TestIdleConnectionsAreCheap(t *testing.T) {
 		t.Errorf("an idle connection costs %d bytes, want at most 48 KiB", got)
 	} else {
 		t.Logf("an idle connection costs %d bytes", got)
+	}
+}
+
+// Connections that nobody reads, of which strangers may open many, share a bounded
+// memory; and while they are there others go on.
+func TestUnreadConns(t *testing.T) {
+	const n = 400
+	w := newWorld(t, "veth", nil)
+	in := listenIn(t, w.ns, guestIP+":0")
+	var stalled atomic.Int64
+	serveTCP(t, in, func(c *net.TCPConn) { // sends without end
+		block := make([]byte, 64<<10)
+		_ = c.SetWriteBuffer(16 << 10) // the kernel's is not what is measured
+		for {
+			_ = c.SetWriteDeadline(time.Now().Add(2 * time.Second))
+			if _, err := c.Write(block); err != nil {
+				if !errors.Is(err, os.ErrDeadlineExceeded) {
+					return
+				}
+				stalled.Add(1)
+				_, _ = io.Copy(io.Discard, c) // until the other side ends
+				return
+			}
+		}
+	})
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for range n {
+		c, err := w.Dial(t.Context(), int(tcpPort(in.Addr())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	waitFor(t, "all to stall", func() bool { return stalled.Load() == n })
+	grown := heap() - before
+	t.Logf("%d MiB", grown>>20)
+	if grown > 160<<20 {
+		t.Errorf("%d unread connections hold %d MiB", n, grown>>20)
+	}
+	l := listenIn(t, w.ns, guestIP+":0")
+	serveTCP(t, l, echo)
+	c, err := w.Dial(t.Context(), int(tcpPort(l.Addr())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := roundTrip(c, randomBytes(1<<20)); err != nil {
+		t.Errorf("beside them: %v", err)
 	}
 }

@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,12 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/gateway"
 )
 
 // socketName is the shim's API socket in the sandbox's folder. It is dialled and
@@ -206,62 +205,22 @@ func (s *Shim) connect(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), code)
 		return
 	}
-	defer guest.Close()
 	caller, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
+		_ = guest.Close()
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	defer caller.Close()
-	if _, err := io.WriteString(caller, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
+	_, err = io.WriteString(caller, "HTTP/1.1 200 OK\r\n\r\n")
+	if n := buffered.Reader.Buffered(); err == nil && n > 0 { // the caller was early
+		early, _ := buffered.Reader.Peek(n)
+		_, err = guest.Write(early)
+	}
+	stream, ok := caller.(gateway.Stream)
+	if err != nil || !ok {
+		_ = caller.Close()
+		_ = guest.Close()
 		return
 	}
-	join(caller, buffered.Reader, guest)
-}
-
-// halfCloser is a connection one direction of which can be ended.
-type halfCloser interface{ CloseWrite() error }
-
-// join copies between a and b, in both directions, until both have ended. What
-// was read of a already is in early.
-func join(a net.Conn, early *bufio.Reader, b net.Conn) {
-	var from io.Reader = a
-	if early.Buffered() > 0 {
-		from = early
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() { pump(b, from) })
-	pump(a, b)
-	wg.Wait()
-}
-
-// buffers are for pump. 256 KiB is where larger ones stop being faster.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
-
-// pump copies until from ends, then ends that direction of to. After an error it
-// ends both connections' other direction too, by closing to.
-func pump(to net.Conn, from io.Reader) {
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
-	for {
-		n, err := from.Read(*buf)
-		if n > 0 {
-			if _, err := to.Write((*buf)[:n]); err != nil {
-				_ = to.Close()
-				if c, ok := from.(net.Conn); ok {
-					_ = c.Close()
-				}
-				return
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			if h, ok := to.(halfCloser); ok && h.CloseWrite() == nil {
-				return
-			}
-		}
-		if err != nil {
-			_ = to.Close()
-			return
-		}
-	}
+	guest.Join(stream)
 }

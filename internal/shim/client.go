@@ -164,7 +164,7 @@ func (c *earlyConn) Read(p []byte) (int, error) {
 
 // CloseWrite ends the direction to the guest.
 func (c *earlyConn) CloseWrite() error {
-	if h, ok := c.Conn.(halfCloser); ok {
+	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()
 	}
 	return errors.ErrUnsupported
