@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -72,11 +73,18 @@ func (c *Conn) Join(host Stream) {
 		return
 	}
 	defer c.ended()
-	pieces := small
+	r := c.relay(host)
+	in := make(chan error, 1)
+	go func() { in <- r.in() }()
+	r.finish(nil, in)
+}
+
+func (c *Conn) relay(host Stream) *relay {
+	r := &relay{ep: c.ep, wq: c.wq, host: host, buffers: small}
 	if c.window >= largeWindow {
-		pieces = large
+		r.buffers = large
 	}
-	relay(c.ep, c.wq, host, pieces)
+	return r
 }
 
 // clean replaces the stack's error, which has only a text: by net.ErrClosed when
@@ -104,48 +112,73 @@ var (
 )
 
 // relay copies between a connection of the stack and one of the host, half-close
-// by half-close, until both directions have ended or one has failed; then both
-// connections are closed.
-func relay(ep tcpip.Endpoint, wq *waiter.Queue, host Stream, buffers *sync.Pool) {
-	var once sync.Once
-	abort := func() {
-		once.Do(func() {
-			if tcp, ok := host.(*net.TCPConn); ok {
-				_ = tcp.SetLinger(0) // the other end must not take this for an orderly end
-			}
-			_ = host.Close()
-			ep.Abort()
-		})
-	}
-	out := make(chan struct{})
-	go func() {
-		defer close(out)
-		if copyOut(host, ep, wq, buffers) != nil {
-			abort()
+// by half-close.
+type relay struct {
+	ep      tcpip.Endpoint
+	wq      *waiter.Queue
+	host    Stream
+	buffers *sync.Pool
+	moved   atomic.Int64 // bytes to the sandbox
+	once    sync.Once
+}
+
+// abort ends both connections so that neither end takes it for an orderly end.
+func (r *relay) abort() {
+	r.once.Do(func() {
+		if tcp, ok := r.host.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
 		}
-	}()
-	if copyIn(ep, wq, host, buffers) != nil {
-		abort()
+		_ = r.host.Close()
+		r.ep.Abort()
+	})
+}
+
+// in copies to the sandbox until that direction has ended. An error other than the
+// passing of the host's read deadline has aborted the connection.
+func (r *relay) in() error {
+	err := r.copyIn()
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		r.abort()
 	}
-	<-out
-	_ = host.Close()
-	ep.Close()
+	return err
+}
+
+// finish sends what was read already and copies from the sandbox, until both
+// directions have ended or one has failed; in gives the end of the other. Then both
+// connections are closed.
+func (r *relay) finish(head []byte, in <-chan error) {
+	var err error
+	if len(head) > 0 {
+		_, err = r.host.Write(head)
+	}
+	if err == nil {
+		err = r.copyOut()
+	}
+	if err != nil {
+		r.abort()
+	}
+	if <-in != nil {
+		r.abort()
+	}
+	_ = r.host.Close()
+	r.ep.Close()
 }
 
 // copyOut copies from the sandbox to the host's connection.
-func copyOut(host Stream, ep tcpip.Endpoint, wq *waiter.Queue, buffers *sync.Pool) error {
+func (r *relay) copyOut() error {
+	ep, wq, host := r.ep, r.wq, r.host
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp)
 	wq.EventRegister(&entry)
 	defer wq.EventUnregister(&entry)
 	for {
-		buf := buffers.Get().(*[]byte)
+		buf := r.buffers.Get().(*[]byte)
 		w := tcpip.SliceWriter(*buf)
 		res, terr := ep.Read(&w, tcpip.ReadOptions{})
 		var err error
 		if terr == nil {
 			_, err = host.Write((*buf)[:res.Count])
 		}
-		buffers.Put(buf)
+		r.buffers.Put(buf)
 		if err != nil {
 			return err
 		}
@@ -163,7 +196,8 @@ func copyOut(host Stream, ep tcpip.Endpoint, wq *waiter.Queue, buffers *sync.Poo
 }
 
 // copyIn copies from the host's connection to the sandbox.
-func copyIn(ep tcpip.Endpoint, wq *waiter.Queue, host Stream, buffers *sync.Pool) error {
+func (r *relay) copyIn() error {
+	ep, wq, host := r.ep, r.wq, r.host
 	raw, err := host.SyscallConn()
 	if err != nil {
 		return err
@@ -178,7 +212,7 @@ func copyIn(ep tcpip.Endpoint, wq *waiter.Queue, host Stream, buffers *sync.Pool
 	)
 	// A read through net.TCPConn would hold the buffer while it waits.
 	read := func(fd uintptr) bool {
-		buf = buffers.Get().(*[]byte)
+		buf = r.buffers.Get().(*[]byte)
 		for {
 			n, rd = unix.Read(int(fd), *buf)
 			if rd != unix.EINTR {
@@ -186,7 +220,7 @@ func copyIn(ep tcpip.Endpoint, wq *waiter.Queue, host Stream, buffers *sync.Pool
 			}
 		}
 		if rd == unix.EAGAIN {
-			buffers.Put(buf)
+			r.buffers.Put(buf)
 			return false
 		}
 		return true
@@ -196,11 +230,12 @@ func copyIn(ep tcpip.Endpoint, wq *waiter.Queue, host Stream, buffers *sync.Pool
 			return err
 		}
 		if rd == nil && n > 0 {
+			r.moved.Add(int64(n))
 			rd = writeAll(ep, (*buf)[:n], ready)
 		} else if rd == nil {
 			rd = io.EOF
 		}
-		buffers.Put(buf)
+		r.buffers.Put(buf)
 		if rd == io.EOF {
 			if terr := ep.Shutdown(tcpip.ShutdownWrite); terr != nil {
 				return plain(terr)

@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/internal/policy"
@@ -81,9 +80,7 @@ type connectors struct {
 	server    *http.Server
 	proxy     *httputil.ReverseProxy
 	transport *http.Transport
-	conns     chan net.Conn
-	done      chan struct{}
-	closeOnce sync.Once
+	feed      *feed
 }
 
 // target is what a request's context carries from ServeHTTP to the proxy.
@@ -95,7 +92,7 @@ type target struct {
 type targetKey struct{}
 
 func newConnectors(g *Gateway) *connectors {
-	h := &connectors{g: g, conns: make(chan net.Conn), done: make(chan struct{})}
+	h := &connectors{g: g, feed: newFeed()}
 	h.transport = &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
@@ -136,42 +133,12 @@ func newConnectors(g *Gateway) *connectors {
 	return h
 }
 
-func (h *connectors) serve() { _ = h.server.Serve(h) }
+func (h *connectors) serve() { _ = h.server.Serve(h.feed) }
 
 func (h *connectors) close() {
-	h.closeOnce.Do(func() { close(h.done) })
+	_ = h.feed.Close()
 	_ = h.server.Close()
 	h.transport.CloseIdleConnections()
-}
-
-// handOver gives the server a connection.
-func (h *connectors) handOver(c net.Conn) {
-	select {
-	case h.conns <- c:
-	case <-h.done:
-		_ = c.Close()
-	}
-}
-
-// Accept, Close and Addr make it the server's listener.
-func (h *connectors) Accept() (net.Conn, error) {
-	select {
-	case c := <-h.conns:
-		return c, nil
-	case <-h.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close stops Accept.
-func (h *connectors) Close() error {
-	h.closeOnce.Do(func() { close(h.done) })
-	return nil
-}
-
-// Addr is the address as the sandbox sees it.
-func (h *connectors) Addr() net.Addr {
-	return &net.TCPAddr{IP: h.g.Addr.Addr().AsSlice(), Port: httpPort}
 }
 
 // ServeHTTP forwards a request of the sandbox to its upstream.

@@ -130,33 +130,42 @@ func (g *Gateway) resolve(req *dns.Msg) *dns.Msg {
 		g.resolveConnector(resp, name)
 		return resp
 	}
-	if d := g.Policy.Name(q.Name); !d.Allow {
+	if d := g.policy.Load().Lookup(q.Name); !d.Allow {
 		resp.Rcode = dns.RcodeRefused
 		g.refuseName(strings.TrimSuffix(q.Name, "."), d)
 		return resp
 	}
-	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA && q.Qtype != dns.TypeCNAME {
+	switch q.Qtype {
+	case dns.TypeA, dns.TypeAAAA, dns.TypeCNAME, dns.TypeHTTPS, dns.TypeSVCB:
+	default:
 		return resp // the name may exist, but has no such records here
 	}
-	up, err := g.exchange(name, q.Qtype)
-	if err != nil {
-		g.Logger.Debug("look up for the sandbox", "name", name, "error", err)
-		resp.Rcode = dns.RcodeServerFailure
-		return resp
-	}
-	resp.Rcode = up.Rcode
-	for _, rr := range up.Answer {
-		if rr.Header().Class != dns.ClassINET {
-			continue
+	found, ok := g.cache.get(name, q.Qtype)
+	if !ok {
+		if !g.cache.mayAsk(name) {
+			resp.Rcode = dns.RcodeRefused
+			g.refuseName(name, policy.Decision{
+				Rule: "too many lookups",
+				Hint: "so many different names under one domain look like a tunnel; ask for fewer",
+			})
+			return resp
 		}
+		up, err := g.exchange(name, q.Qtype)
+		if err != nil {
+			g.Logger.Debug("look up for the sandbox", "name", name, "error", err)
+			resp.Rcode = dns.RcodeServerFailure
+			return resp
+		}
+		found = g.cache.put(name, q.Qtype, up)
+	}
+	resp.Rcode = found.rcode
+	for _, rr := range found.records() {
+		ttl := time.Duration(rr.Header().Ttl) * time.Second
 		switch rr := rr.(type) {
-		case *dns.CNAME:
 		case *dns.A:
-			g.remember(rr.A, name)
+			g.pin(rr.A, name, ttl)
 		case *dns.AAAA:
-			g.remember(rr.AAAA, name)
-		default:
-			continue
+			g.pin(rr.AAAA, name, ttl)
 		}
 		resp.Answer = append(resp.Answer, rr)
 	}
@@ -164,9 +173,9 @@ func (g *Gateway) resolve(req *dns.Msg) *dns.Msg {
 	return resp
 }
 
-func (g *Gateway) remember(ip []byte, name string) {
+func (g *Gateway) pin(ip []byte, name string, ttl time.Duration) {
 	if a, ok := netip.AddrFromSlice(ip); ok {
-		g.names.put(a.Unmap(), name)
+		g.pins.put(policy.Canonical(a), name, ttl)
 	}
 }
 

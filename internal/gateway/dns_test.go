@@ -40,6 +40,8 @@ func zone(t testing.TB, lookups *atomic.Int32) dns.HandlerFunc {
 			add("public.example. 5 IN A " + publicIP)
 		case is("public.example.", dns.TypeAAAA):
 			add("public.example. 5 IN AAAA 2001:db8::2")
+		case is("public.example.", dns.TypeHTTPS):
+			add(`public.example. 5 IN HTTPS 1 . alpn="h2" ipv4hint="10.0.0.1" ech="AEn+DQBFKwAgACABWIHUGj4u+PIggYXcR5JF0gYk3dCRioBW8uJq9H4mKAAIAAEAAQABAANAEnB1YmxpYy50bHMtZWNoLmRldgAA"`)
 		case is("www.example.", dns.TypeA):
 			add("www.example. 5 IN CNAME public.example.", "public.example. 5 IN A "+publicIP, "public.example. 5 IN TXT hello")
 		case is("inward.example.", dns.TypeA):
@@ -119,7 +121,7 @@ func TestDNS(t *testing.T) {
 				{"nobody.example.", dns.TypeA, dns.RcodeNameError, []string{}, "", true},
 				{"broken.example.", dns.TypeA, dns.RcodeServerFailure, []string{}, "", true},
 				{"public.example.", dns.TypeTXT, dns.RcodeSuccess, []string{}, "", false},
-				{"public.example.", dns.TypeHTTPS, dns.RcodeSuccess, []string{}, "", false},
+				{"public.example.", dns.TypeHTTPS, dns.RcodeSuccess, []string{`public.example. HTTPS 1 . alpn="h2"`}, "", true},
 				{"api.connect.internal.", dns.TypeA, dns.RcodeSuccess, []string{"api.connect.internal. A " + gwIP}, "", false},
 				{"Api.Connect.INTERNAL.", dns.TypeA, dns.RcodeSuccess, []string{"Api.Connect.INTERNAL. A " + gwIP}, "", false},
 				{"api.connect.internal.", dns.TypeAAAA, dns.RcodeSuccess, []string{}, "", false},
@@ -130,6 +132,7 @@ func TestDNS(t *testing.T) {
 				{`a\000b.example.`, dns.TypeA, dns.RcodeRefused, []string{}, `a\000b.example`, false},
 				{"2130706433.", dns.TypeA, dns.RcodeRefused, []string{}, "2130706433", false},
 			} {
+				w.forget()
 				before := lookups.Load()
 				resp := w.ask(t, network, question(test.name, test.typ))
 				if resp.Rcode != test.rcode || !slices.Equal(brief(resp), test.want) {
@@ -194,6 +197,7 @@ func TestNameInward(t *testing.T) {
 	serveTCP(t, public, echo)
 	w := newWorld(t, "veth", func(g *Gateway) { g.Resolvers = []netip.AddrPort{resolver} })
 	for _, name := range []string{"inward.example.", "rebind.example.", "rebind.example."} {
+		w.forget()
 		resp := w.ask(t, "udp", question(name, dns.TypeA))
 		a := resp.Answer[len(resp.Answer)-1].(*dns.A).A.String()
 		c, err := w.dial("tcp", net.JoinHostPort(a, fmt.Sprint(tcpPort(private.Addr()))))
@@ -262,4 +266,11 @@ func TestDNSJunk(t *testing.T) {
 	if resp := w.ask(t, "udp", chaos); resp.Rcode != dns.RcodeNotImplemented {
 		t.Errorf("class CHAOS: got %s", dns.RcodeToString[resp.Rcode])
 	}
+}
+
+// forget empties the cache of answers.
+func (w *world) forget() {
+	w.cache.mu.Lock()
+	defer w.cache.mu.Unlock()
+	clear(w.cache.answers)
 }

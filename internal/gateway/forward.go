@@ -7,7 +7,6 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
-	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
@@ -40,13 +39,13 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 	}
 	defer g.outward.give(window)
 
-	d, named := g.decide(to)
+	d := g.decide(to, policy.TCP)
 	if !d.Allow {
 		r.Complete(true)
 		g.refuse(to, policy.TCP, d)
 		return
 	}
-	host, err := g.dialHost(to, named)
+	host, err := g.dialHost(to, byRule(d))
 	if err != nil {
 		r.Complete(true)
 		g.Logger.Debug("connect for the sandbox", "to", to, "error", err)
@@ -54,7 +53,7 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 	}
 	if host == nil { // it turned out to be the host itself
 		r.Complete(true)
-		g.refuse(to, policy.TCP, policy.Policy{Own: []netip.Addr{to.Addr()}}.Address(to, policy.TCP))
+		g.refuse(to, policy.TCP, policy.Policy{Own: []netip.Addr{to.Addr()}}.Reach(to, policy.TCP, nil))
 		return
 	}
 	c := g.accept(r, window)
@@ -64,6 +63,17 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 	}
 	stop := context.AfterFunc(g.ctx, func() { _ = host.Close() })
 	defer stop()
+	o := g.opened(to, policy.TCP, func() {
+		_ = host.SetLinger(0)
+		_ = host.Close()
+		c.ep.Abort()
+	})
+	defer o.close()
+	g.allowed(to, policy.TCP, d)
+	if len(d.Names) > 0 {
+		g.inspect(c, host, o)
+		return
+	}
 	c.Join(host)
 }
 
@@ -85,19 +95,30 @@ func (g *Gateway) newConn(ep tcpip.Endpoint, wq *waiter.Queue, window int) *Conn
 	return &Conn{TCPConn: gonet.NewTCPConn(wq, ep), g: g, ep: ep, wq: wq, window: window}
 }
 
-// decide applies the policy to an address about to be dialled. named says that a
-// rule, not the default, allowed it.
-func (g *Gateway) decide(to netip.AddrPort) (d policy.Decision, named bool) {
+// decide applies the policy to an address about to be dialled.
+func (g *Gateway) decide(to netip.AddrPort, proto policy.Proto) policy.Decision {
 	own, err := g.host.addrs()
-	p := g.Policy
+	p := *g.policy.Load()
 	p.Own = append(own[:len(own):len(own)], p.Own...)
-	d = p.Address(to, policy.TCP)
-	named = d.Allow && d.Rule != policy.Public
-	if err != nil && !named {
+	d := p.Reach(to, proto, g.pins.names(policy.Canonical(to.Addr())))
+	if err != nil && !byRule(d) {
 		g.Logger.Error("list the host's addresses", "error", err)
 		d = policy.Decision{Rule: "host", Hint: "the server can't list its own addresses, so nothing is allowed; see its log"}
 	}
-	return d, named
+	return d
+}
+
+// byRule reports whether a rule that names the address has allowed it.
+func byRule(d policy.Decision) bool {
+	return d.Allow && d.Rule != policy.Public && len(d.Names) == 0
+}
+
+// mayPing reports whether an address may be asked for an echo.
+func (g *Gateway) mayPing(a netip.Addr) bool {
+	own, err := g.host.addrs()
+	p := *g.policy.Load()
+	p.Own = append(own[:len(own):len(own)], p.Own...)
+	return err == nil && p.Ping(a, g.pins.names(a))
 }
 
 // dialHost connects from the host. It returns nil if the connection leads to the
@@ -138,13 +159,5 @@ func (g *Gateway) local(r *tcp.ForwarderRequest, to netip.AddrPort, window int) 
 		g.serveDNSConn(c)
 		return
 	}
-	g.http.handOver(c)
-}
-
-// refuseUDP is called by the stack for datagrams to anywhere but the DNS server.
-// It leaves the answer, ICMP port unreachable, to the stack.
-func (g *Gateway) refuseUDP(id stack.TransportEndpointID, _ *stack.PacketBuffer) bool {
-	to := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
-	g.refuse(to, policy.UDP, g.Policy.Address(to, policy.UDP))
-	return false
+	g.http.feed.put(c)
 }

@@ -3,14 +3,20 @@
 // the sandbox passes through it and is decided on here; what is not allowed has
 // nowhere to go, because nothing else listens on that link.
 //
-//   - DNS at the gateway's address, port 53, over UDP and TCP: A, AAAA and CNAME
-//     from the host's resolvers; every other type is answered with no records.
+//   - DNS at the gateway's address, port 53, over UDP and TCP: A, AAAA, CNAME,
+//     HTTPS and SVCB of the names that the policy has, from the host's resolvers;
+//     every other type is answered with no records. Which names an address was
+//     given out under is remembered.
 //   - TCP to any other address is decided on by the policy, on the address
-//     dialled, then dialled from the host and copied.
+//     dialled, then dialled from the host and copied. Where an address is allowed
+//     under its names, the name in a TLS handshake or in each HTTP request must be
+//     one of them.
 //   - http://NAME.connect.internal/ leads to a named upstream (see Connector).
-//   - ICMP echo to the gateway's address is answered by the stack.
-//   - UDP to anywhere else is refused (ICMP port unreachable), any other protocol
-//     and any frame that does not come from the guest's own address is dropped.
+//   - ICMP echo is answered by the stack for the gateway's address, and those that
+//     the policy allows.
+//   - UDP to anywhere else is refused (ICMP port unreachable) unless a rule allows
+//     it, any other protocol and any frame that does not come from the guest's own
+//     address is dropped.
 //   - IPv6 is not spoken on the link: frames of it are dropped. AAAA answers are
 //     passed on, and a program that tries one gets "network unreachable" from its
 //     own kernel at once.
@@ -27,6 +33,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -59,8 +66,8 @@ type Gateway struct {
 	Addr  netip.Prefix // required: the gateway's own IPv4 address in the sandbox's subnet
 	Guest netip.Addr   // required: the sandbox's address in it
 
-	// Policy decides what the sandbox may reach. Its Own is added to by the
-	// addresses of the host.
+	// Policy decides what the sandbox may reach, until SetPolicy. Its Own is added
+	// to by the addresses of the host.
 	Policy policy.Policy
 
 	// HostAddrs lists the host's own addresses; nil means those of this
@@ -76,9 +83,10 @@ type Gateway struct {
 	// 0 means 4,096. Those beyond are reset.
 	MaxConns int
 
-	// OnRefused is told of refusals, one at a time; nil means nobody. It must
-	// not block for long, and is spared the most of a flood (Event.Suppressed).
-	OnRefused func(Event)
+	// OnEvent is told of connections and of refusals, one at a time; nil means
+	// nobody. It must not block for long, and is spared the most of a flood of
+	// refusals (Event.Suppressed).
+	OnEvent func(Event)
 
 	Logger *slog.Logger // nil means discard
 
@@ -88,14 +96,18 @@ type Gateway struct {
 	cancel          context.CancelFunc
 	wg              sync.WaitGroup
 	http            *connectors
+	web             *web
 	host            hostView
 	inward, outward share // of the connections into the sandbox, and out of it
 	refusals
-	names nameCache
+	pins   pins
+	cache  dnsCache
+	policy atomic.Pointer[policy.Policy]
 
 	mu       sync.Mutex
 	closed   bool                 // guarded by mu
 	upstream map[string]Connector // guarded by mu
+	open     map[*opened]struct{} // guarded by mu
 }
 
 // Start brings the network up. It returns at once.
@@ -112,6 +124,7 @@ func (g *Gateway) Start() error {
 	if g.MaxConns <= 0 {
 		g.MaxConns = 4096
 	}
+	g.policy.Store(&g.Policy)
 	g.inward.max, g.outward.max = maxInward, g.MaxConns
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.host.list = g.HostAddrs
@@ -124,6 +137,8 @@ func (g *Gateway) Start() error {
 	}
 	g.http = newConnectors(g)
 	g.wg.Go(g.http.serve)
+	g.web = newWeb(g)
+	g.wg.Go(g.web.run)
 	return nil
 }
 
@@ -145,9 +160,9 @@ func (g *Gateway) startStack() error {
 		}
 	}
 	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, mostWindow, maxHalfOpen, g.forward).HandlePacket)
-	s.SetTransportProtocolHandler(udp.ProtocolNumber, g.refuseUDP)
+	s.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(s, g.forwardUDP).HandlePacket)
 
-	g.link = newEndpoint(g.Link, g.Guest, g.Addr, g.Logger)
+	g.link = newEndpoint(g.Link, g.Guest, g.Addr, g.mayPing, g.Logger)
 	if err := s.CreateNIC(nicID, g.link); err != nil {
 		return fmt.Errorf("attach the link: %v", err)
 	}
@@ -197,6 +212,7 @@ func (g *Gateway) Close() error {
 	g.cancel()
 	if g.http != nil {
 		g.http.close()
+		g.web.close()
 	}
 	g.link.stop()
 	done := make(chan struct{})

@@ -37,6 +37,7 @@ type endpoint struct {
 	guest [4]byte
 	own   [4]byte
 	bcast [4]byte
+	ping  func(netip.Addr) bool // whether it may be asked for an echo
 	log   *slog.Logger
 	done  chan struct{} // closed when the reader has ended; nil if it never began
 
@@ -45,8 +46,8 @@ type endpoint struct {
 	stackd stack.NetworkDispatcher // guarded by mu
 }
 
-func newEndpoint(l Link, guest netip.Addr, own netip.Prefix, log *slog.Logger) *endpoint {
-	e := &endpoint{file: l.File, mtu: l.MTU, guest: guest.As4(), own: own.Addr().As4(), log: log, fd: -1}
+func newEndpoint(l Link, guest netip.Addr, own netip.Prefix, ping func(netip.Addr) bool, log *slog.Logger) *endpoint {
+	e := &endpoint{file: l.File, mtu: l.MTU, guest: guest.As4(), own: own.Addr().As4(), ping: ping, log: log, fd: -1}
 	host := ^uint32(0) >> own.Bits()
 	binary.BigEndian.PutUint32(e.bcast[:], binary.BigEndian.Uint32(e.own[:])|host)
 	// File.Fd would do, were it not that some versions make the file blocking.
@@ -102,7 +103,8 @@ func (e *endpoint) read(to stack.NetworkDispatcher) {
 
 // accept lets in, of what a hostile guest may put on the link, only: ARP by the
 // guest's address about the gateway's; and IPv4 from the guest's address, TCP and
-// UDP to one other machine, ICMP to the gateway.
+// UDP to one other machine, ICMP to the gateway, and
+// echo requests to those that may be pinged.
 func (e *endpoint) accept(frame []byte) bool {
 	if len(frame) < header.EthernetMinimumSize {
 		return false
@@ -128,7 +130,7 @@ func (e *endpoint) accept(frame []byte) bool {
 		case header.TCPProtocolNumber, header.UDPProtocolNumber:
 			return true
 		case header.ICMPv4ProtocolNumber:
-			return to == e.own
+			return to == e.own || len(ip.Payload()) > 0 && header.ICMPv4(ip.Payload()).Type() == header.ICMPv4Echo && e.ping(netip.AddrFrom4(to))
 		}
 	}
 	return false

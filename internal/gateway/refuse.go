@@ -8,15 +8,16 @@ import (
 	"github.com/cove-dev/cove/internal/policy"
 )
 
-// Event is one refusal.
+// Event is one refusal, or one connection.
 type Event struct {
-	Time  time.Time
-	Proto string     // "tcp", "udp", or "dns" for a name
-	Addr  netip.Addr // the zero Addr for a name
-	Port  uint16
-	Name  string // the name refused, or under which the sandbox last looked the address up; or empty
-	Rule  string // what refused it
-	Hint  string // what to do about it, in one line
+	Time    time.Time
+	Allowed bool
+	Proto   string     // "tcp", "udp", or "dns" for a name
+	Addr    netip.Addr // the zero Addr for a name
+	Port    uint16
+	Name    string // the name refused or said, or under which the sandbox last looked the address up; or empty
+	Rule    string // what decided
+	Hint    string // of a refusal: what to do about it, in one line
 
 	// Suppressed counts the refusals before this one that nobody was told of,
 	// because there were too many of them.
@@ -39,10 +40,28 @@ type refusals struct {
 
 // refuse reports a refused address.
 func (g *Gateway) refuse(to netip.AddrPort, proto policy.Proto, d policy.Decision) {
-	g.report(Event{
-		Proto: string(proto), Addr: to.Addr(), Port: to.Port(), Name: g.names.get(to.Addr()),
-		Rule: d.Rule, Hint: d.Hint,
-	})
+	g.refuseSaid(to, proto, g.pins.latest(to.Addr()), d)
+}
+
+// refuseSaid reports an address refused for a name that was said there.
+func (g *Gateway) refuseSaid(to netip.AddrPort, proto policy.Proto, name string, d policy.Decision) {
+	g.report(Event{Proto: string(proto), Addr: to.Addr(), Port: to.Port(), Name: name, Rule: d.Rule, Hint: d.Hint})
+}
+
+// allowed reports a connection.
+func (g *Gateway) allowed(to netip.AddrPort, proto policy.Proto, d policy.Decision) {
+	if g.OnEvent == nil {
+		return
+	}
+	e := Event{Time: time.Now(), Allowed: true, Proto: string(proto), Addr: to.Addr(), Port: to.Port(), Rule: d.Rule}
+	if len(d.Names) > 0 {
+		e.Name = d.Names[0]
+	} else {
+		e.Name = g.pins.latest(to.Addr())
+	}
+	g.eventMu.Lock()
+	defer g.eventMu.Unlock()
+	g.OnEvent(e)
 }
 
 // refuseName reports a refused lookup.
@@ -68,37 +87,7 @@ func (g *Gateway) report(e Event) {
 	e.Suppressed, g.suppressed = g.suppressed, 0
 	g.Logger.Info("refused", "proto", e.Proto, "address", e.Addr, "port", e.Port, "name", e.Name,
 		"rule", e.Rule, "hint", e.Hint, "suppressed", e.Suppressed)
-	if g.OnRefused != nil {
-		g.OnRefused(e)
+	if g.OnEvent != nil {
+		g.OnEvent(e)
 	}
-}
-
-// nameCache remembers under which name an address was last looked up, for the
-// reports only. The zero value is ready to use.
-type nameCache struct {
-	mu    sync.Mutex
-	names map[netip.Addr]string // guarded by mu
-}
-
-const maxNames = 4096
-
-func (c *nameCache) put(a netip.Addr, name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.names == nil {
-		c.names = make(map[netip.Addr]string)
-	}
-	if _, ok := c.names[a]; !ok && len(c.names) >= maxNames {
-		for old := range c.names { // any one
-			delete(c.names, old)
-			break
-		}
-	}
-	c.names[a] = name
-}
-
-func (c *nameCache) get(a netip.Addr) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.names[a]
 }

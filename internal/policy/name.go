@@ -3,17 +3,27 @@ package policy
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/net/idna"
 )
 
 // CanonicalName returns the one form of a host name under which it is decided
-// on: lower case, without the trailing dot. It refuses what no host is called:
-// empty names and labels, bytes other than letters, digits, hyphen and
-// underscore (so NUL, spaces, '@', '*', and non-ASCII, which belongs into
-// punycode), labels that start or end with a hyphen or are longer than 63
-// bytes, names longer than 253, and names that are or could be taken for IPv4
-// addresses (1.2.3.4, 0177.1, 0x7f000001).
+// on: lower case, punycode (IDNA 2008 as UTS 46 maps it), without the trailing
+// dot. It refuses what no host is called: empty names and labels, bytes other than
+// letters, digits, hyphen and underscore (so NUL, spaces, '@' and '*'), labels
+// that start or end with a hyphen or are longer than 63 bytes, names longer than
+// 253, and names that are or could be taken for IPv4 addresses (1.2.3.4, 0177.1,
+// 0x7f000001).
 func CanonicalName(name string) (string, error) {
-	c := strings.ToLower(strings.TrimSuffix(name, "."))
+	c := name
+	if strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		var err error
+		if c, err = idna.Lookup.ToASCII(name); err != nil {
+			return "", fmt.Errorf("name %q: %w", short(name), err)
+		}
+	}
+	c = strings.ToLower(strings.TrimSuffix(c, "."))
 	if c == "" {
 		return "", fmt.Errorf("name %q is empty", short(name))
 	}

@@ -1,33 +1,30 @@
 // Package policy decides which destinations a sandbox may reach. It is pure: no
 // I/O, no clock, no state; every place that must decide (the DNS server, the
-// dialer) asks the same functions with canonical names and addresses.
+// dialer, who reads the name in a TLS handshake or an HTTP request) asks the same
+// functions with names and addresses of one canonical form.
 package policy
 
 import (
+	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 )
 
-// Proto is a transport protocol.
-type Proto string
-
-// Public is the Decision.Rule of what is allowed without a rule that names it.
+// Public is the Decision.Rule of what is allowed because nothing forbids it.
 const Public = "public"
 
-// The transport protocols.
-const (
-	TCP Proto = "tcp"
-	UDP Proto = "udp"
-)
-
-// Policy is a set of rules. The zero value allows TCP to every public address
-// and refuses everything else: loopback, private, link-local, metadata and the
-// other addresses of the protected ranges, and UDP. It is not changed by its
-// methods and may be used from many goroutines.
+// Policy is a set of rules, made by New. The zero value is open: it allows TCP to
+// every public address and refuses everything else: loopback, private, link-local,
+// metadata and the other addresses of the protected ranges, and UDP. A Policy is
+// not changed by its methods and may be used from many goroutines.
 type Policy struct {
-	// Allow opens protected addresses. See Rule.
-	Allow []Rule
+	// Closed says that what no rule allows is refused. Then an address is reached
+	// under a name that the sandbox has looked up, or by a rule of a prefix.
+	Closed bool
 
 	// Own are addresses of the host itself, whatever range they are in. They
 	// are protected like private ones; the caller, who can see them, fills
@@ -36,68 +33,140 @@ type Policy struct {
 
 	// Deny are further protected ranges.
 	Deny []netip.Prefix
+
+	// The rules, by what they are of, each list in the order of Rule.before.
+	exact    map[string][]Rule // by the domain
+	suffixes map[string][]Rule // by the suffix after "*."
+	all      []Rule            // of "*"
+	prefixes []Rule
 }
 
-// Rule allows TCP to the addresses in Prefix at Port, or at any port if Port is
-// 0. To open a protected address the rule must name it: Prefix must lie wholly
-// inside each protected range that the address is in. So 10.1.0.0/16 opens a
-// private network, but 0.0.0.0/0 opens no protected address, 169.254.0.0/16 not
-// the metadata service, and an address of the host only a rule of that very
-// address.
-type Rule struct {
-	Prefix netip.Prefix
-	Port   uint16
-}
-
-func (r Rule) String() string {
-	if r.Port == 0 {
-		return r.Prefix.String()
-	}
-	if r.Prefix.IsSingleIP() {
-		return netip.AddrPortFrom(r.Prefix.Addr(), r.Port).String()
-	}
-	return fmt.Sprintf("%v port %d", r.Prefix, r.Port)
-}
-
-// ParseRule reads ADDRESS, ADDRESS:PORT or a CIDR prefix such as 10.1.0.0/16.
-func ParseRule(s string) (Rule, error) {
-	if p, err := netip.ParsePrefix(s); err == nil {
-		if a := Canonical(p.Addr()); a != p.Addr() {
-			return Rule{}, fmt.Errorf("rule %q: write the prefix in terms of %v", s, a)
+// New returns the policy that has the rules. One with rules is closed.
+func New(rules ...Rule) Policy {
+	p := Policy{Closed: len(rules) > 0, exact: map[string][]Rule{}, suffixes: map[string][]Rule{}}
+	ordered := slices.Clone(rules)
+	slices.SortStableFunc(ordered, func(a, b Rule) int {
+		switch {
+		case a.before(b):
+			return -1
+		case b.before(a):
+			return 1
 		}
-		return Rule{Prefix: p.Masked()}, nil
+		return 0
+	})
+	for _, r := range ordered {
+		suffix, wild := strings.CutPrefix(r.Domain, "*.")
+		switch {
+		case r.Domain == "":
+			p.prefixes = append(p.prefixes, r)
+		case r.Domain == "*":
+			p.all = append(p.all, r)
+		case wild:
+			p.suffixes[suffix] = append(p.suffixes[suffix], r)
+		default:
+			p.exact[r.Domain] = append(p.exact[r.Domain], r)
+		}
 	}
-	if ap, err := netip.ParseAddrPort(s); err == nil && ap.Port() != 0 {
-		return single(ap.Addr(), ap.Port()), nil
-	}
-	if a, err := netip.ParseAddr(s); err == nil {
-		return single(a, 0), nil
-	}
-	return Rule{}, fmt.Errorf("rule %q: want ADDRESS, ADDRESS:PORT or a prefix such as 10.1.0.0/16", s)
-}
-
-func single(a netip.Addr, port uint16) Rule {
-	a = Canonical(a)
-	return Rule{Prefix: netip.PrefixFrom(a, a.BitLen()), Port: port}
+	return p
 }
 
 // Decision is the outcome for one destination.
 type Decision struct {
 	Allow bool
 	Rule  string // what decided: Public, a Rule's text, or the name of a protected range
-	Hint  string // if refused: the one line that says what to do about it
+	Hint  string // of a refusal: what to do about it, in one line
+
+	// Names, if there are any, are those under which an address is allowed: a
+	// connection that says a name, in a TLS handshake or an HTTP request, must say
+	// one of them, as Speak decides.
+	Names []string
 }
 
-// Address decides on a connection to ap, which need not be canonical.
-func (p Policy) Address(ap netip.AddrPort, proto Proto) Decision {
-	addr := Canonical(ap.Addr())
-	if !addr.IsValid() {
+// Reach decides on an address that is about to be dialled. names are those under
+// which the sandbox has looked it up.
+func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
+	addr := Canonical(to.Addr())
+	if !addr.IsValid() || to.Port() == 0 {
 		return Decision{Rule: "invalid address", Hint: "this is no address that can be connected to"}
 	}
-	if proto != TCP {
-		return Decision{Rule: string(proto), Hint: "only TCP leaves a sandbox, and DNS by its own resolver; use TCP"}
+	in := p.protecting(addr)
+	for _, r := range p.prefixes {
+		if !r.Prefix.Contains(addr) || !r.takes(to.Port(), proto) {
+			continue
+		}
+		if r.Deny {
+			return Decision{Rule: r.String(), Hint: fmt.Sprintf("a rule denies it; see it: cove policy show; allow just this: cove policy allow %s", literal(addr, to.Port(), proto))}
+		}
+		if r.names(in) {
+			return Decision{Allow: true, Rule: r.String()}
+		}
 	}
-	var in []protected
+	if len(in) > 0 {
+		why := in[0]
+		return Decision{
+			Rule: why.name,
+			Hint: fmt.Sprintf("%v is %s; allow it: cove policy allow %s", addr, described[why.name], literal(addr, to.Port(), proto)),
+		}
+	}
+	if !p.Closed {
+		if proto != TCP {
+			return Decision{Rule: string(proto), Hint: "only TCP leaves a sandbox, and DNS by its own resolver, unless a rule says so: use TCP, or cove policy allow " + literal(addr, to.Port(), proto)}
+		}
+		return Decision{Allow: true, Rule: Public}
+	}
+	var allowed []string
+	var by, refused Decision
+	for _, name := range names {
+		d := p.Named(name, to.Port(), proto)
+		if !d.Allow {
+			refused = d
+		} else if allowed = append(allowed, name); by.Rule == "" {
+			by = d
+		}
+	}
+	switch {
+	case len(allowed) > 0:
+		by.Names = allowed
+		return by
+	case refused.Rule != "":
+		return refused
+	}
+	return Decision{
+		Rule: "no rule",
+		Hint: fmt.Sprintf("nothing that may be reached was looked up as %v; use its name, or: cove policy allow %s", addr, literal(addr, to.Port(), proto)),
+	}
+}
+
+// Ping decides on asking an address for an echo: one of which some port may be
+// reached may be asked.
+func (p Policy) Ping(a netip.Addr, names []string) bool {
+	addr := Canonical(a)
+	in := p.protecting(addr)
+	for _, r := range p.prefixes {
+		if r.Prefix.Contains(addr) && (r.Deny || r.names(in)) {
+			return !r.Deny
+		}
+	}
+	if !addr.IsValid() || len(in) > 0 {
+		return false
+	}
+	return !p.Closed || slices.ContainsFunc(names, func(name string) bool { return p.Lookup(name).Allow })
+}
+
+// literal is an address as an argument of cove policy allow.
+func literal(a netip.Addr, port uint16, proto Proto) string {
+	return withProto(netip.AddrPortFrom(a, port).String(), proto)
+}
+
+func withProto(s string, proto Proto) string {
+	if proto == UDP {
+		return s + "/udp"
+	}
+	return s
+}
+
+// protecting lists the protected ranges that a canonical address is in.
+func (p Policy) protecting(addr netip.Addr) (in []protected) {
 	for _, r := range ranges {
 		if r.prefix.Contains(addr) {
 			in = append(in, r)
@@ -110,55 +179,168 @@ func (p Policy) Address(ap netip.AddrPort, proto Proto) Decision {
 	}
 	for _, own := range p.Own {
 		if Canonical(own) == addr {
-			in = append(in, protected{netip.PrefixFrom(addr, addr.BitLen()), "host"})
-			break
+			return append(in, protected{netip.PrefixFrom(addr, addr.BitLen()), "host"})
 		}
 	}
-	for _, r := range p.Allow {
-		if r.Prefix.Contains(addr) && (r.Port == 0 || r.Port == ap.Port()) && r.names(in) {
-			return Decision{Allow: true, Rule: r.String()}
+	return in
+}
+
+// Named decides on a port of a host by its name, which need not be canonical.
+// That the name may be reached says nothing yet about the addresses it leads to:
+// Reach decides on those.
+func (p Policy) Named(name string, port uint16, proto Proto) Decision {
+	c, d, done := p.plainly(name)
+	if done {
+		return d
+	}
+	for r := range p.asked(c) {
+		if r.takes(port, proto) {
+			return r.decision(c, withProto(c+":"+strconv.Itoa(int(port)), proto))
 		}
 	}
-	if len(in) == 0 {
+	if !p.Closed {
 		return Decision{Allow: true, Rule: Public}
 	}
-	why := in[0]
-	return Decision{
-		Rule: why.name,
-		Hint: fmt.Sprintf("%v is %s; name a service on it for the sandbox: cove serve --connector NAME=http://%v", addr, described[why.name], netip.AddrPortFrom(addr, ap.Port())),
-	}
+	return missing(withProto(c+":"+strconv.Itoa(int(port)), proto))
 }
 
-// names reports whether r lies inside all of the ranges.
-func (r Rule) names(in []protected) bool {
-	for _, p := range in {
-		if p.prefix.Bits() > r.Prefix.Bits() || !p.prefix.Contains(r.Prefix.Addr()) {
-			return false
+func (r Rule) decision(name, fix string) Decision {
+	if r.Deny {
+		return Decision{Rule: r.String(), Hint: fmt.Sprintf("a rule denies %s; see it: cove policy show; allow just this: cove policy allow %s", name, fix)}
+	}
+	return Decision{Allow: true, Rule: r.String()}
+}
+
+func missing(fix string) Decision {
+	return Decision{Rule: "no rule", Hint: "allow it: cove policy allow " + fix}
+}
+
+// Lookup decides on looking up a name, which need not be canonical: one of which
+// some port may be reached may be looked up.
+func (p Policy) Lookup(name string) Decision {
+	c, d, done := p.plainly(name)
+	if done {
+		return d
+	}
+	var over []Rule // what is asked first
+	var denied *Rule
+	for r := range p.asked(c) {
+		if !r.Deny && r.reaches(over) {
+			return Decision{Allow: true, Rule: r.String()}
 		}
+		if r.Deny && denied == nil {
+			denied = &r
+		}
+		over = append(over, r)
 	}
-	return true
+	switch {
+	case denied != nil:
+		return denied.decision(c, c)
+	case !p.Closed:
+		return Decision{Allow: true, Rule: Public}
+	}
+	return missing(c)
 }
 
-// Name decides on looking up a name, which need not be canonical. That a name
-// may be looked up says nothing yet about the addresses it leads to: those are
-// decided on when they are dialled.
-func (p Policy) Name(name string) Decision {
+// Speak decides on a name that a connection says, in a TLS handshake or in an HTTP
+// request: it must be one of those under which the connection was allowed.
+func (p Policy) Speak(said string, port uint16, names []string) Decision {
+	c, d, done := p.plainly(said)
+	if done {
+		return d
+	}
+	if d := p.Named(c, port, TCP); !d.Allow {
+		return d
+	}
+	if slices.Contains(names, c) {
+		return Decision{Allow: true, Rule: Public}
+	}
+	return Decision{
+		Rule: "another name",
+		Hint: fmt.Sprintf("the connection was made to %s, and asks for %s there; connect to that name itself", strings.Join(names[:min(len(names), 3)], ", "), c),
+	}
+}
+
+// plainly gives the canonical name, unless what is decided does not depend on its
+// port.
+func (p Policy) plainly(name string) (c string, d Decision, done bool) {
 	c, err := CanonicalName(name)
 	if err != nil {
-		return Decision{Rule: "invalid name", Hint: err.Error()}
+		return "", Decision{Rule: "invalid name", Hint: err.Error()}, true
 	}
 	for _, z := range privateZones {
-		if c == z || strings.HasSuffix(c, "."+z) {
-			return Decision{
-				Rule: "private name",
-				Hint: fmt.Sprintf("names under %s belong to the host's own network; name the service for the sandbox: cove serve --connector NAME=URL", z),
+		if !within(c, z) {
+			continue
+		}
+		for r := range p.asked(c) { // one that names it
+			if suffix := strings.TrimPrefix(r.Domain, "*."); r.Domain != "*" && within(suffix, z) {
+				return c, Decision{}, false
 			}
 		}
+		return c, Decision{
+			Rule: "private name",
+			Hint: fmt.Sprintf("names under %s belong to the host's own network; allow this one and its address: cove policy allow %s ADDRESS", z, c),
+		}, true
 	}
-	return Decision{Allow: true, Rule: Public}
+	return c, Decision{}, false
 }
+
+func within(name, zone string) bool { return name == zone || strings.HasSuffix(name, "."+zone) }
 
 // privateZones are names that no public server answers for, so that a lookup
 // could only ask the host's own network about itself (RFC 6761, 6762, 8375 and
 // ICANN's reservation of internal). Metadata services live under internal.
 var privateZones = []string{"internal", "localhost", "local", "localdomain", "lan", "home.arpa", "onion"}
+
+// asked are the rules of a canonical name's domain, in the order of Rule.before.
+func (p Policy) asked(name string) iter.Seq[Rule] {
+	return func(yield func(Rule) bool) {
+		each := func(rules []Rule) bool {
+			for _, r := range rules {
+				if !yield(r) {
+					return false
+				}
+			}
+			return true
+		}
+		if !each(p.exact[name]) {
+			return
+		}
+		for rest := name; ; {
+			_, suffix, more := strings.Cut(rest, ".")
+			if !more {
+				break
+			}
+			if !each(p.suffixes[suffix]) {
+				return
+			}
+			rest = suffix
+		}
+		each(p.all)
+	}
+}
+
+// reaches reports whether the rule is about some port that no rule of over takes.
+func (r Rule) reaches(over []Rule) bool {
+	proto := cmp.Or(r.Proto, TCP)
+	free := func(port uint16) bool {
+		return r.takes(port, proto) && !slices.ContainsFunc(over, func(o Rule) bool { return o.takes(port, proto) })
+	}
+	// If there is such a port, one follows a range of over, or begins one of r.
+	if free(1) {
+		return true
+	}
+	for _, p := range r.Ports {
+		if free(p.From) {
+			return true
+		}
+	}
+	for _, o := range over {
+		for _, p := range o.Ports {
+			if p.To < 1<<16-1 && free(p.To+1) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -9,7 +9,7 @@ import (
 )
 
 func decide(p policy.Policy, addr string) policy.Decision {
-	return p.Address(netip.MustParseAddrPort(addr), policy.TCP)
+	return p.Reach(netip.MustParseAddrPort(addr), policy.TCP, nil)
 }
 
 func TestAddress(t *testing.T) {
@@ -61,10 +61,10 @@ func TestAddress(t *testing.T) {
 			t.Errorf("%s: a refusal without a hint", addr)
 		}
 	}
-	if d := (policy.Policy{}).Address(netip.AddrPort{}, policy.TCP); d.Allow {
+	if d := (policy.Policy{}).Reach(netip.AddrPort{}, policy.TCP, nil); d.Allow {
 		t.Error("the invalid address is allowed")
 	}
-	if d := (policy.Policy{}).Address(netip.MustParseAddrPort("8.8.8.8:53"), policy.UDP); d.Allow || d.Rule != "udp" {
+	if d := (policy.Policy{}).Reach(netip.MustParseAddrPort("8.8.8.8:53"), policy.UDP, nil); d.Allow || d.Rule != "udp" {
 		t.Errorf("UDP: got %+v", d)
 	}
 }
@@ -110,12 +110,13 @@ func TestRules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := policy.Policy{Allow: []policy.Rule{rule}, Own: []netip.Addr{netip.MustParseAddr("203.0.113.9")}}
+		p := policy.New(rule)
+		p.Own = []netip.Addr{netip.MustParseAddr("203.0.113.9")}
 		if d := decide(p, test.addr); d.Allow != test.want {
 			t.Errorf("%s for %s: got %+v, want %v", test.rule, test.addr, d, test.want)
 		}
 	}
-	for _, bad := range []string{"", "10.0.0.1:0", "10.0.0.1:99999", "10.0.0.0/33", "example.org", "10.0.0.1/", "::ffff:10.0.0.0/104", "*"} {
+	for _, bad := range []string{"", "10.0.0.1:0", "10.0.0.1:99999", "10.0.0.0/33", "10.0.0.1/", "::ffff:10.0.0.0/104", "a:", "a:0", "a:70000", "a:2-1", "a:1,", "a b", "*.", "x.*", "[::1]80", "**.a"} {
 		if rule, err := policy.ParseRule(bad); err == nil {
 			t.Errorf("%q: got %v", bad, rule)
 		}
@@ -125,7 +126,7 @@ func TestRules(t *testing.T) {
 func TestName(t *testing.T) {
 	for name, want := range map[string]string{
 		"Example.ORG.": "example.org", "a_b.example": "a_b.example", "xn--bcher-kva.example": "xn--bcher-kva.example", "1.2.3.4.example": "1.2.3.4.example",
-		"": "", ".": "", "a..b": "", "-a.b": "", "a-.b": "", "a b.c": "", "a@b.c": "", "a\x00.b": "", "*.b": "", "bücher.example": "",
+		"": "", ".": "", "a..b": "", "-a.b": "", "a-.b": "", "a b.c": "", "a@b.c": "", "a\x00.b": "", "*.b": "", "bücher.example": "xn--bcher-kva.example", "BÜCHER。example.": "xn--bcher-kva.example", "a\u200bb.example": "ab.example", "١.٢.٣.٤": "",
 		"1.2.3.4": "", "0177.1": "", "0x7f000001": "", "example.0x7f": "",
 		strings.Repeat("a", 64) + ".b": "", strings.Repeat("a.", 127) + "b": "",
 	} {
@@ -138,7 +139,7 @@ func TestName(t *testing.T) {
 		"example.org": true, "internal.example": true, "metadata.google.internal": false, "internal": false, "LOCALHOST.": false,
 		"printer.local": false, "x.home.arpa": false, "localhost.example": true, "1.2.3.4": false,
 	} {
-		if d := (policy.Policy{}).Name(name); d.Allow != want {
+		if d := (policy.Policy{}).Lookup(name); d.Allow != want {
 			t.Errorf("%s: got %+v, want %v", name, d, want)
 		}
 	}
@@ -160,8 +161,8 @@ func FuzzCanonical(f *testing.F) {
 			t.Fatalf("%v is not canonical", a)
 		}
 		p := policy.Policy{}
-		plain := p.Address(netip.AddrPortFrom(a, 80), policy.TCP)
-		if dressed := p.Address(netip.AddrPortFrom(netip.AddrFrom16(a.As16()), 80), policy.TCP); dressed.Allow != plain.Allow {
+		plain := p.Reach(netip.AddrPortFrom(a, 80), policy.TCP, nil)
+		if dressed := p.Reach(netip.AddrPortFrom(netip.AddrFrom16(a.As16()), 80), policy.TCP, nil); dressed.Allow != plain.Allow {
 			t.Fatalf("%v: %+v and %+v", a, plain, dressed)
 		}
 	})

@@ -1,0 +1,100 @@
+package gateway
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// pins remember under which names addresses were given to the sandbox: it may
+// connect to an address under a name that it has looked up here. The zero value is
+// ready to use.
+type pins struct {
+	mu    sync.Mutex
+	addrs map[netip.Addr]map[string]time.Time // until when; guarded by mu
+	n     int                                 // guarded by mu
+}
+
+const (
+	maxPins  = 16384
+	pinLeast = time.Hour // programs keep answers for longer than they should
+)
+
+// put notes that a canonical name was answered by an address.
+func (p *pins) put(a netip.Addr, name string, ttl time.Duration) {
+	until := time.Now().Add(max(ttl, pinLeast))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.addrs == nil {
+		p.addrs = make(map[netip.Addr]map[string]time.Time)
+	}
+	names := p.addrs[a]
+	if names == nil {
+		names = make(map[string]time.Time)
+		p.addrs[a] = names
+	}
+	if _, ok := names[name]; !ok {
+		if p.n >= maxPins {
+			p.drop(a)
+		}
+		p.n++
+	}
+	names[name] = until
+}
+
+// drop makes room, where it can by what has run out, but not in what belongs to
+// keep. mu is held.
+func (p *pins) drop(keep netip.Addr) {
+	now, before := time.Now(), p.n
+	for a, names := range p.addrs {
+		maps.DeleteFunc(names, func(_ string, until time.Time) bool {
+			gone := until.Before(now)
+			if gone {
+				p.n--
+			}
+			return gone
+		})
+		if len(names) == 0 && a != keep {
+			delete(p.addrs, a)
+		}
+	}
+	for a, names := range p.addrs { // any one
+		if p.n < before {
+			return
+		}
+		if a != keep {
+			p.n -= len(names)
+			delete(p.addrs, a)
+		}
+	}
+	if p.n == before { // all of them are this one's
+		p.n -= len(p.addrs[keep])
+		clear(p.addrs[keep])
+	}
+}
+
+// names are those under which an address may be reached, the latest first.
+func (p *pins) names(a netip.Addr) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	names := p.addrs[a]
+	out := make([]string, 0, len(names))
+	for name, until := range names {
+		if until.After(now) {
+			out = append(out, name)
+		}
+	}
+	slices.SortFunc(out, func(x, y string) int { return names[y].Compare(names[x]) })
+	return out
+}
+
+// latest is the name under which an address was last looked up, or "".
+func (p *pins) latest(a netip.Addr) string {
+	if names := p.names(a); len(names) > 0 {
+		return names[0]
+	}
+	return ""
+}

@@ -1,0 +1,92 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// The presets, which an Include names.
+const (
+	Open     = "open"     // every public name and address
+	None     = "none"     // nothing
+	Agent    = "agent"    // what a coding agent needs
+	Defaults = "defaults" // Agent, and the usual forges
+)
+
+// Presets are their names.
+var Presets = []string{Open, None, Agent, Defaults}
+
+// Machine is what a preset takes from the machine and the work: which hosts, not
+// known to this package, belong to it.
+type Machine struct {
+	Registries []string // hosts of the package registries that clients here are configured for
+	Remotes    []string // hosts of the repository's remotes
+}
+
+// Preset returns the rules of a preset.
+func Preset(name string, m Machine) ([]Rule, error) {
+	switch name {
+	case Open:
+		return []Rule{
+			{Domain: "*"},
+			{Prefix: netip.PrefixFrom(netip.IPv4Unspecified(), 0)},
+			{Prefix: netip.PrefixFrom(netip.IPv6Unspecified(), 0)},
+		}, nil
+	case None:
+		return []Rule{{Domain: "*", Deny: true}}, nil
+	case Agent:
+		return m.allow(models)
+	case Defaults:
+		return m.allow(models, forges)
+	}
+	return nil, fmt.Errorf("there is no preset %q (there are: %v)", short(name), Presets)
+}
+
+// allow are rules for HTTP and HTTPS to hosts, and to those of the machine, and
+// for SSH to the remotes.
+func (m Machine) allow(lists ...[]string) ([]Rule, error) {
+	var out []Rule
+	web, ssh := []Ports{{80, 80}, {443, 443}}, []Ports{{22, 22}, {80, 80}, {443, 443}}
+	add := func(host string, ports []Ports) error {
+		prefix, ok, err := parsePrefix(host)
+		if err != nil {
+			return err
+		}
+		if ok {
+			out = append(out, Rule{Prefix: prefix, Ports: ports})
+			return nil
+		}
+		domain, err := CanonicalPattern(host)
+		out = append(out, Rule{Domain: domain, Ports: ports})
+		return err
+	}
+	for _, list := range append(lists, m.Registries) {
+		for _, host := range list {
+			if err := add(host, web); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, host := range m.Remotes {
+		if err := add(host, ssh); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// models are the hosts that the known agents' model APIs, and their logins, are at.
+var models = []string{
+	"api.anthropic.com", "console.anthropic.com", "platform.claude.com", "claude.ai",
+	"api.openai.com", "auth.openai.com", "chatgpt.com",
+	"generativelanguage.googleapis.com", "aiplatform.googleapis.com", "cloudcode-pa.googleapis.com", "oauth2.googleapis.com", "accounts.google.com",
+	"opencode.ai", "models.dev", "openrouter.ai", "api.mistral.ai", "api.groq.com", "api.x.ai", "api.deepseek.com",
+}
+
+// forges are the hosts of the usual places for git repositories.
+var forges = []string{
+	"github.com", "*.github.com", "*.githubusercontent.com",
+	"gitlab.com", "*.gitlab.com",
+	"bitbucket.org", "*.bitbucket.org",
+	"codeberg.org", "git.sr.ht",
+}
