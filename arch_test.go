@@ -30,23 +30,24 @@ var imports = map[string][]string{
 	".":       nil,
 	"sprites": nil,
 
-	"internal/boot":      nil,
-	"internal/policy":    nil,
-	"internal/layers":    nil,
-	"internal/base":      nil,
-	"internal/userns":    nil,
-	"internal/leakcheck": nil,
-	"internal/modeltest": nil,
+	"internal/boot":       nil,
+	"internal/policy":     nil,
+	"internal/layers":     nil,
+	"internal/base":       nil,
+	"internal/userns":     nil,
+	"internal/leakcheck":  nil,
+	"internal/registries": nil,
+	"internal/modeltest":  nil,
 
 	"internal/gateway":         {"internal/policy"},
-	"internal/shim":            {"internal/base", "internal/boot", "internal/gateway", "internal/layers", "sprites"},
+	"internal/shim":            {"internal/base", "internal/boot", "internal/gateway", "internal/layers", "internal/policy", "sprites"},
 	"internal/guest":           {"internal/boot", "internal/filesync", "internal/tools", "sprites"},
 	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"sprites"},
 
 	"internal/store":               {"sprites"},
 	"internal/sprite":              {"internal/base", "internal/boot", "internal/layers", "internal/policy", "internal/store", "sprites"},
-	"internal/runtime/gvisor":      {"internal/base", "internal/boot", "internal/layers", "internal/shim", "internal/sprite", "sprites"},
+	"internal/runtime/gvisor":      {"internal/base", "internal/boot", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
 	"internal/runtime/runtimetest": {"internal/boot", "internal/sprite", "sprites"},
 
 	"internal/gitwork":  {"sprites"},
@@ -58,7 +59,7 @@ var imports = map[string][]string{
 	"internal/push":     {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/job", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/agents", "internal/filesync", "internal/gitwork", "internal/push", "internal/tools", "sprites"},
+	"internal/cli":    {"internal/agents", "internal/filesync", "internal/gitwork", "internal/policy", "internal/push", "internal/tools", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},

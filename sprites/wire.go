@@ -91,6 +91,10 @@ type CreateRequest struct {
 	Include     []string `json:"include,omitempty"`      // host folders, read-only, at the same path
 	IdleSeconds *int64   `json:"idle_seconds,omitempty"` // nil: the server's default; 0: never
 
+	// NetworkPolicy is in force before anything runs in the sprite; nil: without
+	// rules.
+	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
+
 	// Owner and LeaseSeconds are for the server's own parts: whom the sprite
 	// belongs to ("job:ID"), and for how long at least it is wanted.
 	Owner        string `json:"owner,omitempty"`

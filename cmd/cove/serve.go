@@ -22,6 +22,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli"
 	"github.com/cove-dev/cove/internal/job"
+	"github.com/cove-dev/cove/internal/registries"
 	"github.com/cove-dev/cove/internal/runtime/gvisor"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/shim"
@@ -151,7 +152,7 @@ func serve(o serveOptions, data string, logger *slog.Logger, out io.Writer) (err
 		}
 	})
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: sprites.Version, Names: o.names, Domain: o.domain}
-	host := &sprite.Host{Store: st, Runtime: rt, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning, URL: srv.SpriteURL}
+	host := &sprite.Host{Store: st, Runtime: rt, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning, URL: srv.SpriteURL, Registries: new(registries.Finder).Hosts}
 	if err := host.Start(ctx); err != nil {
 		return err
 	}

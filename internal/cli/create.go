@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -98,6 +99,7 @@ type createOptions struct {
 	base    string
 	labels  []string
 	idle    time.Duration
+	network string
 }
 
 func (a *app) newCreate() *cobra.Command {
@@ -113,6 +115,7 @@ and may be changed inside without touching the original. Tools that live elsewhe
 are shown by --include; cove doctor finds them.`,
 		Example: `  cove create paint
   cove create build --memory 4G --cpus 2 --include /usr/local/go
+  cove create tight --network agent
   cove create web --label team=shop --env TZ=Europe/Rome --idle 30m`,
 		Args: exactArgs("the new sprite's name"),
 	}
@@ -137,6 +140,8 @@ are shown by --include; cove doctor finds them.`,
 	o.machine.register(cmd)
 	f.StringVar(&o.base, "base", "host", "what its disk starts from")
 	f.StringArrayVar(&o.labels, "label", nil, "note `K=V` on it (repeatable)")
+	f.StringVar(&o.network, "network", "", "what it may reach: open, none, agent or defaults (see cove help policy; default: no rules)")
+	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
 	f.DurationVar(&o.idle, "idle", 0, "sleep after being unused for so long; 0 is never (default: the server's)")
 	return cmd
 }
@@ -164,6 +169,9 @@ func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.Cr
 		}
 		key, value, _ := strings.Cut(kv, "=")
 		req.Environment[key] = value
+	}
+	if o.network != "" {
+		req.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}
 	}
 	req.IdleSeconds, err = idleSeconds(cmd, o.idle)
 	return req, err

@@ -238,6 +238,24 @@ type Spec struct {
 	Protocol string   `json:"protocol,omitempty"` // tcp, which is the default, or udp
 }
 
+// Spec is the rule's specification, which Compile makes the same rule of.
+func (r Rule) Spec() Spec {
+	s := Spec{Domain: r.Domain, Action: "allow", Protocol: string(r.Proto)}
+	if r.Domain == "" {
+		s.CIDR = r.Prefix.String()
+		if r.Prefix.IsSingleIP() {
+			s.CIDR = r.Prefix.Addr().String()
+		}
+	}
+	if r.Deny {
+		s.Action = "deny"
+	}
+	for _, p := range r.Ports {
+		s.Ports = append(s.Ports, p.String())
+	}
+	return s
+}
+
 // MaxRules is how many rules a policy may have, presets included.
 const MaxRules = 4096
 

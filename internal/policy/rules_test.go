@@ -29,7 +29,7 @@ func rules(t testing.TB, texts ...string) policy.Policy {
 	return policy.New(all...)
 }
 
-// The most specific rule decides, in whatever order they stand.
+// Statement 102: the most specific rule decides, in whatever order they stand.
 func TestSpecific(t *testing.T) {
 	all := []string{
 		"example.org", "deny *.example.org", "*.ok.example.org", "deny bad.ok.example.org:25", "deny *.com", "good.com:443,8000-8999",

@@ -78,6 +78,11 @@ func (s *Server) routes() []route {
 		{"POST " + one + "/services/{service}/restart", exec, s.forwardTo(guestService("/restart"), lines)},
 		{"GET " + one + "/services/{service}/logs", read, s.forwardTo(guestService("/logs"), lines)},
 
+		{"GET " + one + "/policy/network", read, s.getPolicy},
+		{"POST " + one + "/policy/network", write, s.postPolicy},
+		{"GET " + one + "/policy/test", read, s.testPolicy},
+		{"GET " + one + "/policy/log", read, s.policyLog},
+
 		{"GET /v1/jobs", read, s.listJobs},
 		{"POST /v1/jobs", write, s.createJob},
 		{"GET /v1/jobs/{id}", read, s.getJob},

@@ -231,7 +231,7 @@ func TestPaths(t *testing.T) {
 	for _, what := range []string{
 		"POST checkpoint", "GET checkpoints", "GET checkpoints/v1", "DELETE checkpoints/v1", "POST checkpoints/v1/restore", "GET checkpoints/a/b",
 		"GET policy/privileges", "POST policy/privileges", "DELETE policy/privileges", "GET policy/resources", "POST policy/resources", "DELETE policy/resources",
-		"GET policy", "GET policy/network",
+		"GET policy",
 	} {
 		method, path, _ := strings.Cut(what, " ")
 		ask(t, s, method+" /v1/sprites/paint/"+path, "").refused(t, 501, "not_available")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/policy"
 )
 
 // socketName is the shim's API socket in the sandbox's folder. It is dialled and
@@ -33,6 +34,7 @@ func (s *Shim) routes() http.Handler {
 	mux.HandleFunc("POST /v1/pause", s.postPause)
 	mux.HandleFunc("POST /v1/resume", s.postResume)
 	mux.HandleFunc("PUT /v1/connectors", s.putConnectors)
+	mux.HandleFunc("PUT /v1/rules", s.putRules)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodConnect { // guest:PORT, a raw stream into the sandbox
 			s.connect(w, r)
@@ -185,6 +187,16 @@ func (s *Shim) putConnectors(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Shim) putRules(w http.ResponseWriter, r *http.Request) {
+	var rules []policy.Rule
+	if err := json.NewDecoder(io.LimitReader(r.Body, 8<<20)).Decode(&rules); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.gw.SetPolicy(policy.New(rules...))
 	w.WriteHeader(http.StatusNoContent)
 }
 

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/cove-dev/cove/internal/policy"
 )
 
 // Client speaks to the shim of one sandbox. The zero value with Dir is ready to
@@ -105,6 +107,15 @@ func (c Client) Resume(ctx context.Context) error {
 // SetConnectors replaces the connectors of a running sandbox.
 func (c Client) SetConnectors(ctx context.Context, all map[string]Connector) error {
 	return c.call(ctx, http.MethodPut, "/v1/connectors", all, nil)
+}
+
+// SetRules replaces the rules of a running sandbox's network policy. Connections
+// that they do not allow have ended when it returns.
+func (c Client) SetRules(ctx context.Context, rules []policy.Rule) error {
+	if rules == nil {
+		rules = []policy.Rule{}
+	}
+	return c.call(ctx, http.MethodPut, "/v1/rules", rules, nil)
 }
 
 // Dial opens a connection to a port of the guest. syscall.ECONNREFUSED says that

@@ -9,6 +9,7 @@
 //	shim.log      the shim's own log
 //	sandbox.json  State, while the sandbox lives
 //	guest.log     what the guest printed
+//	refused.log, connected.log, *.log.1   what it was refused, and reached (see Event)
 //	runsc/        runsc's state; runsc.log its messages; bundle/ the OCI bundle
 //	rootfs/       where the disk is mounted, in the shim's mount namespace alone
 package shim
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/policy"
 )
 
 // Config is what a shim is told on its standard input: one JSON document. It is
@@ -45,6 +47,10 @@ type Config struct {
 	PidsMax  int     // host tasks, a backstop; 0: no limit
 
 	Connectors map[string]Connector
+
+	// Rules are the network policy's; an empty list is the open one. nil: nothing
+	// may be reached until Client.SetRules.
+	Rules *[]policy.Rule
 
 	// Adopt says that a sandbox is believed to run already: take it up, or say
 	// that it is gone. A shim that adopts never boots.

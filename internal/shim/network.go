@@ -9,6 +9,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/policy"
 )
 
 // subnet is the network between a gateway and its guest. It is the same in every
@@ -55,11 +56,21 @@ func (s *Shim) startNetwork(path string) (err error) {
 	if err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
+	rules, err := policy.Preset(policy.None, policy.Machine{})
+	if err != nil {
+		return err
+	}
+	if s.cfg.Rules != nil {
+		rules = *s.cfg.Rules
+	}
+	events := &eventLog{dir: s.cfg.Dir}
 	s.gw = &gateway.Gateway{
-		Link:   link,
-		Addr:   subnet,
-		Guest:  guest,
-		Logger: s.log,
+		Link:    link,
+		Addr:    subnet,
+		Guest:   guest,
+		Policy:  policy.New(rules...),
+		OnEvent: events.write,
+		Logger:  s.log,
 	}
 	if err := s.setConnectors(s.cfg.Connectors); err != nil {
 		return err

@@ -80,6 +80,12 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 	if req.IdleSeconds != nil {
 		row.IdleSeconds = *req.IdleSeconds
 	}
+	if req.NetworkPolicy != nil {
+		if _, err := h.compile(ctx, *req.NetworkPolicy); err != nil {
+			return sprites.Info{}, err
+		}
+		row.Policy = *req.NetworkPolicy
+	}
 	if req.LeaseSeconds > 0 {
 		row.LeaseUntil = time.Now().Add(time.Duration(req.LeaseSeconds) * time.Second)
 	}

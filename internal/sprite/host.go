@@ -33,9 +33,15 @@ type Host struct {
 	MaxRunning  int                      // sandboxes at once; 0: no limit
 	URL         func(name string) string // where a sprite's HTTP service is reached; nil: nowhere
 
+	// Registries lists the hosts of the package registries that this machine's own
+	// clients are configured for, for presets; nil: none.
+	Registries func(context.Context) []string
+
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+
+	policies sync.Mutex // held while a policy is replaced
 
 	mu       sync.Mutex
 	closed   bool
@@ -120,6 +126,7 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 		m := h.machine(row)
 		m.sandbox = sb
 		h.wg.Go(func() { h.watch(m, sb) })
+		h.wg.Go(func() { h.reviveRules(row, sb) })
 		h.arm(m)
 		h.mu.Unlock()
 		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusRunning })

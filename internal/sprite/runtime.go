@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"time"
+
+	"github.com/cove-dev/cove/internal/policy"
 )
 
 // A Runtime runs sandboxes. The sprite's life is this package's; what a sandbox
@@ -50,6 +52,20 @@ type Pauser interface {
 	Resume(ctx context.Context) error
 }
 
+// A Policed is a Sandbox whose network has a policy. SetRules replaces its rules;
+// what they do not allow has ended when it returns.
+type Policed interface {
+	SetRules(ctx context.Context, rules []policy.Rule) error
+}
+
+// A NetworkLogger is a Runtime that keeps, in files of a sprites.NetworkEvent a
+// line, what each sprite was refused, and what it reached.
+type NetworkLogger interface {
+	// NetworkLogs are the files' names, the oldest first; the last one grows, and
+	// is renamed to the one before it at times. They need not exist.
+	NetworkLogs(id string, connections bool) []string
+}
+
 // Machine is what a runtime must know of a sprite to boot it.
 type Machine struct {
 	ID          string            // 16 lower-case hexadecimal digits, fixed length
@@ -61,7 +77,7 @@ type Machine struct {
 	Env         map[string]string // for every command in the sprite
 	MemoryMB    int               // 0: no limit
 	CPUs        int               // 0: no limit
-	Connectors  map[string]string // name to upstream URL, by http://NAME.connect.internal/
+	Rules       []policy.Rule     // of the network policy; none: the open one
 }
 
 // SandboxStatus describes a sandbox.

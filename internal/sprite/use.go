@@ -169,6 +169,14 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Read again, now that who replaces the policy sees the start.
+	if row, err = h.Store.Sprites.Get(ctx, row.Name); err != nil {
+		return nil, err
+	}
+	rules, err := h.rules(ctx, row)
+	if err != nil {
+		return nil, err
+	}
 	return h.Runtime.Boot(ctx, Machine{
 		ID:          row.ID,
 		Hostname:    row.Name,
@@ -179,6 +187,7 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 		Env:         h.environment(row),
 		MemoryMB:    row.Config.RAMMB,
 		CPUs:        row.Config.CPUs,
+		Rules:       rules,
 	})
 }
 

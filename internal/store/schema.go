@@ -62,6 +62,7 @@ var migrations = []string{
 		key   TEXT PRIMARY KEY,
 		value TEXT NOT NULL
 	) STRICT, WITHOUT ROWID;`,
+	`ALTER TABLE sprites ADD COLUMN policy TEXT NOT NULL DEFAULT '{}'; -- JSON object`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

@@ -23,6 +23,7 @@ type Sprite struct {
 	Config      sprites.Config
 	Labels      []string
 	URL         sprites.URLSettings
+	Policy      sprites.NetworkPolicy
 	IdleSeconds int64 // 0: never sleeps
 	Owner       string
 	LeaseUntil  time.Time // zero: no lease
@@ -44,14 +45,14 @@ type Sprites struct {
 }
 
 const spriteColumns = `id, name, machine_id, base, include, env, config, labels, url_settings, idle_seconds,
-	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running`
+	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy`
 
 func scanSprite(row scanner) (Sprite, error) {
 	var s Sprite
-	var include, env, config, labels, urls []byte
+	var include, env, config, labels, urls, policy []byte
 	var lease, created, updated, ran sql.NullInt64
 	err := row.Scan(&s.ID, &s.Name, &s.MachineID, &s.Base, &include, &env, &config, &labels, &urls, &s.IdleSeconds,
-		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran)
+		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy)
 	if err != nil {
 		return s, err
 	}
@@ -61,13 +62,14 @@ func scanSprite(row scanner) (Sprite, error) {
 		json.Unmarshal(env, &s.Env),
 		json.Unmarshal(config, &s.Config),
 		json.Unmarshal(labels, &s.Labels),
-		json.Unmarshal(urls, &s.URL))
+		json.Unmarshal(urls, &s.URL),
+		json.Unmarshal(policy, &s.Policy))
 }
 
 // values are a sprite's columns, in the order of spriteColumns.
 func (s Sprite) values() ([]any, error) {
-	var texts [5]string
-	for i, v := range []any{s.Include, s.Env, s.Config, s.Labels, s.URL} {
+	var texts [6]string
+	for i, v := range []any{s.Include, s.Env, s.Config, s.Labels, s.URL, s.Policy} {
 		b, err := json.Marshal(v)
 		if err != nil {
 			return nil, err
@@ -76,7 +78,7 @@ func (s Sprite) values() ([]any, error) {
 	}
 	return []any{s.ID, s.Name, s.MachineID, s.Base, texts[0], texts[1], texts[2], texts[3], texts[4], s.IdleSeconds,
 		s.Owner, micros(s.LeaseUntil), s.Status, s.Incarnation, s.LastError, s.Deleting,
-		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning)}, nil
+		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5]}, nil
 }
 
 // Create adds a sprite and sets its times. A name or ID that is taken is
@@ -90,7 +92,7 @@ func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
 	}
 	err = t.db.update(ctx, func(tx *sql.Tx) error {
 		return exactlyOne(tx.ExecContext(ctx, "INSERT INTO sprites ("+spriteColumns+
-			") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values...))
+			") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values...))
 	})
 	if errors.Is(err, ErrNotFound) {
 		err = ErrExists
@@ -192,7 +194,7 @@ func (t *Sprites) Update(ctx context.Context, id string, f func(*Sprite) error) 
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "REPLACE INTO sprites ("+spriteColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values...)
+		_, err = tx.ExecContext(ctx, "REPLACE INTO sprites ("+spriteColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values...)
 		return err
 	})
 	if err != nil {

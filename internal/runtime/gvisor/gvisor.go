@@ -23,6 +23,7 @@ import (
 	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/sprite"
 )
@@ -130,12 +131,24 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		Dir: r.runDir(m.ID), Runsc: r.Runsc, Guest: prep.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
 		Token: hex.EncodeToString(token), Env: m.Env, Include: m.Include,
-		Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: r.Connectors,
+		Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: r.Connectors, Rules: &m.Rules,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
-	return r.follow(m.ID, state), nil
+	s := r.follow(m.ID, state)
+	s.setRules(m.Rules)
+	return s, nil
+}
+
+// NetworkLogs are the files of what a sandbox was refused, or reached.
+func (r *Runtime) NetworkLogs(id string, connections bool) []string {
+	name := shim.RefusedLog
+	if connections {
+		name = shim.ConnectedLog
+	}
+	path := filepath.Join(r.runDir(id), name)
+	return []string{path + shim.OldSuffix, path}
 }
 
 // baseRecord notes, beside a sprite's disk, which base it was made over.
@@ -206,7 +219,7 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 		client := shim.Client{Dir: r.runDir(id)}
 		state, err := client.Status(ctx)
 		if err != nil {
-			state, err = r.adopt(ctx, id)
+			state, err = r.adopt(ctx, id, nil)
 		} else if err = client.SetConnectors(ctx, r.Connectors); err != nil {
 			errs = append(errs, err)
 			err = nil
@@ -226,9 +239,10 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 var errGone = errors.New("the sandbox is gone")
 
 // adopt starts a shim for a sandbox whose shim died.
-func (r *Runtime) adopt(ctx context.Context, id string) (shim.State, error) {
+// Without rules nothing may be reached until they are set.
+func (r *Runtime) adopt(ctx context.Context, id string, rules *[]policy.Rule) (shim.State, error) {
 	return r.startShim(ctx, shim.Config{
-		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Connectors: r.Connectors, Adopt: true,
+		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Connectors: r.Connectors, Rules: rules, Adopt: true,
 	})
 }
 
@@ -338,7 +352,7 @@ func (r *Runtime) watch(s *sandbox) {
 			return
 		}
 		r.Logger.Warn("a shim died; starting another", "sandbox", s.id, "err", err)
-		st, err := r.adopt(ctx, s.id)
+		st, err := r.adopt(ctx, s.id, s.lastRules())
 		switch {
 		case err == nil:
 			s.setState(st)
@@ -365,8 +379,9 @@ type sandbox struct {
 	done   chan struct{}
 
 	mu    sync.Mutex
-	state shim.State // guarded by mu
-	ended string     // guarded by mu
+	state shim.State     // guarded by mu
+	ended string         // guarded by mu
+	rules *[]policy.Rule // the last that were set; nil: none yet; guarded by mu
 }
 
 func (s *sandbox) ID() string            { return s.id }
@@ -400,6 +415,27 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 		conn, err = s.client.Dial(ctx, port)
 	}
 	return conn, err
+}
+
+// SetRules replaces the rules of the sandbox's network policy.
+func (s *sandbox) SetRules(ctx context.Context, rules []policy.Rule) error {
+	s.setRules(rules) // which a shim that is about to be started gets
+	return s.client.SetRules(ctx, rules)
+}
+
+func (s *sandbox) setRules(rules []policy.Rule) {
+	if rules == nil {
+		rules = []policy.Rule{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rules = &rules
+}
+
+func (s *sandbox) lastRules() *[]policy.Rule {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rules
 }
 
 // Status describes the sandbox.

@@ -1,0 +1,429 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newPolicy() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "See and change what a sprite may reach",
+		Long: `A sprite without rules reaches every public address, by TCP. With rules it reaches what
+they allow: the most specific one decides, whatever their order. An address is then
+reached under a name that the sprite has looked up, which TLS handshakes and plain HTTP
+requests must say, or by a rule for the address itself.
+
+Never, without a rule that names it, does a sprite reach private, link-local or metadata
+addresses, or this machine's own.
+
+A rule is written HOST, HOST:PORTS, or either with /udp after it. HOST is a name,
+*.SUFFIX for all below it, *, an address, or a prefix such as 10.1.0.0/16; PORTS are
+numbers and ranges, with commas. A preset stands for several rules:
+
+  open      every public name and address
+  none      nothing
+  agent     the model APIs of the known agents, and the package registries that the
+            server's machine is configured for
+  defaults  those, and the usual forges`,
+		Example: `  cove policy set --preset agent -s paint
+  cove policy allow -s paint api.example.org:443 '*.example.com'
+  cove policy allow 10.1.2.3:5432            a database beside the server
+  cove policy log --follow                   what is refused, and what to do about it
+  cove policy test example.org:443`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newPolicyShow(), a.newPolicySet(), a.newPolicyAdd("allow"), a.newPolicyAdd("deny"), a.newPolicyTest(), a.newPolicyLog(), a.newPolicyLearn())
+	return cmd
+}
+
+func (a *app) newPolicyShow() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show",
+		Short: "Show a sprite's rules",
+		Long:  `Shows the rules of a sprite's network policy. --json prints what cove policy set takes.`,
+		Example: `  cove policy show -s paint
+  cove policy show -s paint --json > policy.json`,
+		Args: exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			sprite, err := a.spriteHandle(ctx)
+			if err != nil {
+				return err
+			}
+			p, err := sprite.NetworkPolicy(ctx)
+			if err != nil {
+				return spriteError(err)
+			}
+			return a.show(p, func(w io.Writer) { printPolicy(w, p) })
+		}),
+	}
+}
+
+func printPolicy(w io.Writer, p sprites.NetworkPolicy) {
+	if len(p.Rules) == 0 {
+		fmt.Fprintln(w, "No rules: every public address, by TCP.")
+		return
+	}
+	rows := [][]string{{"ACTION", "WHAT", "PORTS", "PROTOCOL"}}
+	for _, r := range p.Rules {
+		if r.Include != "" {
+			rows = append(rows, []string{"include", r.Include, "", ""})
+			continue
+		}
+		rows = append(rows, []string{r.Action, cmp.Or(r.Domain, r.CIDR), cmp.Or(strings.Join(r.Ports, ","), "all"), cmp.Or(r.Protocol, "tcp")})
+	}
+	table(w, rows)
+}
+
+func (a *app) newPolicySet() *cobra.Command {
+	var preset string
+	cmd := &cobra.Command{
+		Use:   "set FILE | --preset NAME",
+		Short: "Replace a sprite's rules",
+		Long: `Replaces a sprite's rules by those of a file, - for this input, or by a preset. It is in
+force when the command returns: connections that are not allowed any more have ended. A
+file that is malformed changes nothing.`,
+		Example: `  cove policy set policy.json -s paint
+  cove policy set --preset agent
+  echo '{"rules":[]}' | cove policy set -           no rules again`,
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if (len(args) == 1) == (preset != "") || len(args) > 1 {
+			return usagef(cmd, "give a file, or --preset")
+		}
+		return nil
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		p := sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: preset}}}
+		if len(args) == 1 {
+			var err error
+			if p, err = a.readPolicy(args[0]); err != nil {
+				return err
+			}
+		}
+		return a.setPolicy(ctx, func(sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil })
+	})
+	cmd.Flags().StringVar(&preset, "preset", "", "one of "+strings.Join(policy.Presets, ", "))
+	must(cmd.RegisterFlagCompletionFunc("preset", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// maxPolicyFile bounds what is read of a file.
+const maxPolicyFile = 1 << 20
+
+func (a *app) readPolicy(name string) (p sprites.NetworkPolicy, err error) {
+	in := a.In
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return p, err
+		}
+		defer f.Close()
+		in = f
+	}
+	dec := json.NewDecoder(io.LimitReader(in, maxPolicyFile))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&p); err != nil {
+		return p, hinted(fmt.Errorf("read %s: %w", name, err), "see how it is written with: cove policy show --json")
+	}
+	if p.Rules == nil {
+		return p, hinted(fmt.Errorf("%s has no rules", name), `no rules at all are {"rules":[]}`)
+	}
+	return p, nil
+}
+
+// setPolicy replaces the policy by what change makes of it, and shows it.
+func (a *app) setPolicy(ctx context.Context, change func(sprites.NetworkPolicy) (sprites.NetworkPolicy, error)) error {
+	sprite, err := a.spriteHandle(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := sprite.NetworkPolicy(ctx)
+	if err != nil {
+		return spriteError(err)
+	}
+	if p, err = change(p); err != nil {
+		return err
+	}
+	if err := sprite.SetNetworkPolicy(ctx, p); err != nil {
+		return spriteError(err)
+	}
+	return a.show(p, func(w io.Writer) {
+		if !a.global.quiet {
+			printPolicy(w, p)
+		}
+	})
+}
+
+func (a *app) newPolicyAdd(action string) *cobra.Command {
+	verbs := map[string][2]string{
+		"allow": {"Add a rule that allows", `A sprite without rules stays open: the preset open is added with its first rule.`},
+		"deny": {"Add a rule that denies", `A sprite without rules stays open for names: a rule for all of them is added with its first
+one. Addresses that no name leads to are not reached then.`},
+	}
+	cmd := &cobra.Command{
+		Use:   action + " RULE...",
+		Short: verbs[action][0],
+		Long: verbs[action][0] + `, in place of those of the same hosts, ports and protocol.
+` + verbs[action][1],
+		Example: fmt.Sprintf(`  cove policy %[1]s -s paint api.example.org:443
+  cove policy %[1]s '*.example.org' 10.1.0.0/16:5432 time.example.org:123/udp`, action),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "which rule?")
+			}
+			return nil
+		},
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		var rules []sprites.NetworkRule
+		for _, arg := range args {
+			r, err := policy.ParseRule(arg)
+			if err != nil {
+				return usagef(cmd, "%w", err)
+			}
+			r.Deny = action == "deny"
+			rules = append(rules, sprites.NetworkRule(r.Spec()))
+		}
+		return a.setPolicy(ctx, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+			return addRules(p, rules), nil
+		})
+	})
+	return cmd
+}
+
+// addRules is a policy with rules more, in place of those of the same thing. One
+// without rules stays as open as it was.
+func addRules(p sprites.NetworkPolicy, rules []sprites.NetworkRule) sprites.NetworkPolicy {
+	out := slices.Clone(p.Rules)
+	if len(out) == 0 {
+		open := sprites.NetworkRule{Domain: "*", Action: "allow"}
+		if !slices.ContainsFunc(rules, func(r sprites.NetworkRule) bool { return r.Action == "deny" }) {
+			open = sprites.NetworkRule{Include: policy.Open}
+		}
+		out = append(out, open)
+	}
+	for _, r := range rules {
+		out = slices.DeleteFunc(out, func(o sprites.NetworkRule) bool {
+			return o.Include == "" && o.Domain == r.Domain && o.CIDR == r.CIDR && o.Protocol == r.Protocol && slices.Equal(o.Ports, r.Ports)
+		})
+		out = append(out, r)
+	}
+	return sprites.NetworkPolicy{Rules: out}
+}
+
+func (a *app) newPolicyTest() *cobra.Command {
+	return &cobra.Command{
+		Use:   "test HOST[:PORT]",
+		Short: "Say whether a sprite may reach something",
+		Long: `Says whether a sprite's policy lets it reach a host, by which rule, and what to do about
+it. Without a port it is 443. Nothing is connected to. The exit code is 1 if it may not.`,
+		Example: `  cove policy test example.org -s paint
+  cove policy test 10.1.2.3:5432
+  cove policy test time.example.org:123/udp`,
+		Args: exactArgs("what to reach"),
+		RunE: verb(func(ctx context.Context, args []string) error {
+			sprite, err := a.spriteHandle(ctx)
+			if err != nil {
+				return err
+			}
+			d, err := sprite.TestNetworkPolicy(ctx, args[0])
+			if err != nil {
+				return spriteError(err)
+			}
+			if err := a.show(d, func(w io.Writer) { printDecision(w, d, "") }); err != nil {
+				return err
+			}
+			if !reachable(d) {
+				return reportedError{exitFailed}
+			}
+			return nil
+		}),
+	}
+}
+
+// reachable reports whether the target, and where it is known some address of it, is
+// allowed.
+func reachable(d sprites.PolicyDecision) bool {
+	return d.Allow && (len(d.Addresses) == 0 || slices.ContainsFunc(d.Addresses, func(a sprites.PolicyDecision) bool { return a.Allow }))
+}
+
+func printDecision(w io.Writer, d sprites.PolicyDecision, indent string) {
+	verdict := "allowed"
+	if !d.Allow {
+		verdict = "refused"
+	}
+	fmt.Fprintf(w, "%s%s is %s: %s\n", indent, sanitizeLine(d.Target), verdict, sanitizeLine(d.Rule))
+	if d.Hint != "" {
+		fmt.Fprintf(w, "%s  %s\n", indent, sanitizeLine(d.Hint))
+	}
+	for _, address := range d.Addresses {
+		printDecision(w, address, indent+"  ")
+	}
+}
+
+func (a *app) newPolicyLog() *cobra.Command {
+	var opts sprites.NetworkLogOptions
+	var since time.Duration
+	cmd := &cobra.Command{
+		Use:   "log",
+		Short: "Show what a sprite was refused",
+		Long: `Shows what a sprite was refused: when, what, by which rule, and what to do about it. The
+log is kept while the sprite exists, the newest 4 MiB at least. With --json each event is
+a line.`,
+		Example: `  cove policy log -s paint
+  cove policy log --follow
+  cove policy log --all --since 10m`,
+		Args: exactArgs(),
+	}
+	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		sprite, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		if since > 0 {
+			opts.Since = time.Now().Add(-since)
+		}
+		err = sprite.NetworkLog(ctx, opts, func(e sprites.NetworkEvent) error {
+			if a.global.json {
+				return json.NewEncoder(a.Out).Encode(e)
+			}
+			printEvent(a.Out, e)
+			return nil
+		})
+		return spriteError(err)
+	})
+	f := cmd.Flags()
+	f.BoolVarP(&opts.Follow, "follow", "f", false, "go on until Ctrl-C")
+	f.BoolVar(&opts.Connections, "all", false, "what was allowed, too")
+	f.DurationVar(&since, "since", 0, "only what is not older")
+	return cmd
+}
+
+func printEvent(w io.Writer, e sprites.NetworkEvent) {
+	if e.Suppressed > 0 {
+		fmt.Fprintf(w, "… %d more refusals, of which nothing was kept\n", e.Suppressed)
+	}
+	verdict := "refused"
+	if e.Allowed {
+		verdict = "allowed"
+	}
+	fmt.Fprintf(w, "%s  %s  %s  by %s\n", e.Time.Local().Format("2006-01-02 15:04:05"), verdict, sanitizeLine(eventTarget(e)), sanitizeLine(e.Rule))
+	if e.Hint != "" {
+		fmt.Fprintf(w, "    %s\n", sanitizeLine(e.Hint))
+	}
+}
+
+func eventTarget(e sprites.NetworkEvent) string {
+	if e.Address == nil {
+		return e.Name + " (lookup)"
+	}
+	to := netip.AddrPortFrom(*e.Address, uint16(e.Port)).String()
+	if e.Name != "" {
+		to = fmt.Sprintf("%s:%d (%s)", e.Name, e.Port, e.Address)
+	}
+	if e.Protocol == "udp" {
+		to += "/udp"
+	}
+	return to
+}
+
+func (a *app) newPolicyLearn() *cobra.Command {
+	var since time.Duration
+	var apply bool
+	cmd := &cobra.Command{
+		Use:   "learn",
+		Short: "Propose rules from what a sprite has reached",
+		Long: `Proposes the smallest rules that allow what a sprite has reached: let it run without rules
+for a while first. It prints what cove policy set takes; --apply puts it in force.`,
+		Example: `  cove policy set --preset open -s paint
+  cove exec -s paint make test
+  cove policy learn -s paint --since 10m
+  cove policy learn -s paint --since 10m --apply`,
+		Args: exactArgs(),
+	}
+	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		sprite, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		opts := sprites.NetworkLogOptions{Connections: true}
+		if since > 0 {
+			opts.Since = time.Now().Add(-since)
+		}
+		var events []sprites.NetworkEvent
+		err = sprite.NetworkLog(ctx, opts, func(e sprites.NetworkEvent) error {
+			if e.Allowed {
+				events = append(events, e)
+			}
+			return nil
+		})
+		if err != nil {
+			return spriteError(err)
+		}
+		p := sprites.NetworkPolicy{Rules: learned(events)}
+		if len(p.Rules) == 0 {
+			return &codedError{exitFailed, "nothing_reached", errors.New(sprite.Name() + " has reached nothing"), "let it run for a while, without rules: cove policy set --preset open"}
+		}
+		if !apply {
+			a.printJSON(p)
+			return nil
+		}
+		return a.setPolicy(ctx, func(sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil })
+	})
+	cmd.Flags().DurationVar(&since, "since", 0, "look only at what is not older")
+	cmd.Flags().BoolVar(&apply, "apply", false, "put the rules in force")
+	return cmd
+}
+
+// learned are the rules that allow what was reached: one for each host and
+// protocol, with its ports.
+func learned(events []sprites.NetworkEvent) []sprites.NetworkRule {
+	type host struct{ domain, cidr, protocol string }
+	ports := map[host]map[int]bool{}
+	for _, e := range events {
+		if e.Address == nil {
+			continue
+		}
+		h := host{domain: e.Name}
+		if e.Name == "" {
+			h.cidr = e.Address.String()
+		}
+		if e.Protocol == "udp" {
+			h.protocol = e.Protocol
+		}
+		if ports[h] == nil {
+			ports[h] = map[int]bool{}
+		}
+		ports[h][e.Port] = true
+	}
+	hosts := slices.SortedFunc(maps.Keys(ports), func(x, y host) int {
+		return cmp.Or(cmp.Compare(x.domain, y.domain), cmp.Compare(x.cidr, y.cidr), cmp.Compare(x.protocol, y.protocol))
+	})
+	var rules []sprites.NetworkRule
+	for _, h := range hosts {
+		r := sprites.NetworkRule{Domain: h.domain, CIDR: h.cidr, Action: "allow", Protocol: h.protocol}
+		for _, port := range slices.Sorted(maps.Keys(ports[h])) {
+			r.Ports = append(r.Ports, strconv.Itoa(port))
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}

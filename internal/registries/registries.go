@@ -1,0 +1,159 @@
+// Package registries finds the package registries that the clients of this machine
+// are configured for: npm, Go, pip, cargo and apt. None is known to it by name.
+package registries
+
+import (
+	"bufio"
+	"context"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Finder finds the registries' hosts. The zero value is ready to use, from many
+// goroutines.
+type Finder struct {
+	Root string // of the files that are read; empty: /
+
+	mu    sync.Mutex
+	hosts []string
+	at    time.Time
+}
+
+const (
+	fresh    = 5 * time.Minute
+	askLimit = 10 * time.Second // for a client to say what it is configured for
+	maxFile  = 1 << 20
+)
+
+// Hosts lists the hosts, sorted. What can't be found out is left out; an answer is
+// kept for some minutes.
+func (f *Finder) Hosts(ctx context.Context) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.at.IsZero() && time.Since(f.at) < fresh {
+		return f.hosts
+	}
+	var urls []string
+	var wg sync.WaitGroup
+	found := make([][]string, len(clients))
+	for i, client := range clients {
+		wg.Go(func() { found[i] = client(ctx) })
+	}
+	wg.Wait()
+	for _, list := range found {
+		urls = append(urls, list...)
+	}
+	urls = append(urls, f.apt()...)
+	urls = append(urls, f.cargo()...)
+	f.hosts = hosts(urls)
+	f.at = time.Now()
+	return f.hosts
+}
+
+// clients say themselves what they are configured for.
+var clients = []func(context.Context) []string{
+	func(ctx context.Context) []string { return ask(ctx, "npm", "config", "get", "registry") },
+	func(ctx context.Context) []string { return ask(ctx, "go", "env", "GOPROXY", "GOSUMDB") },
+	func(ctx context.Context) []string { return ask(ctx, "pip", "config", "get", "global.index-url") },
+	func(ctx context.Context) []string { return ask(ctx, "pip", "config", "get", "global.extra-index-url") },
+	func(context.Context) []string {
+		return strings.Fields(os.Getenv("PIP_INDEX_URL") + " " + os.Getenv("PIP_EXTRA_INDEX_URL"))
+	},
+}
+
+// ask runs a client, away from any project's own configuration.
+func ask(ctx context.Context, name string, args ...string) []string {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = "/"
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		return nil
+	}
+	return strings.FieldsFunc(string(out), func(r rune) bool { return r == ',' || r == '|' || r == '+' || r <= ' ' })
+}
+
+// apt reads the sources of apt.
+func (f *Finder) apt() (urls []string) {
+	dir := filepath.Join("/", f.Root, "etc/apt")
+	files, _ := filepath.Glob(filepath.Join(dir, "sources.list.d/*")) // the pattern is right
+	for _, file := range append(files, filepath.Join(dir, "sources.list")) {
+		eachLine(file, func(line string) {
+			fields := strings.Fields(line)
+			if len(fields) == 0 || fields[0] != "deb" && fields[0] != "deb-src" && fields[0] != "URIs:" {
+				return
+			}
+			urls = append(urls, fields[1:]...)
+		})
+	}
+	return urls
+}
+
+// cargo reads where cargo's registries are.
+func (f *Finder) cargo() (urls []string) {
+	home := os.Getenv("CARGO_HOME")
+	if home == "" {
+		user, err := os.UserHomeDir()
+		if err != nil {
+			return nil
+		}
+		home = filepath.Join(user, ".cargo")
+	}
+	for _, name := range []string{"config.toml", "config"} {
+		eachLine(filepath.Join("/", f.Root, home, name), func(line string) {
+			key, value, _ := strings.Cut(line, "=")
+			switch strings.TrimSpace(key) {
+			case "registry", "index":
+				value, _, _ = strings.Cut(value, "#")
+				urls = append(urls, strings.TrimPrefix(strings.Trim(strings.TrimSpace(value), `"'`), "sparse+"))
+			}
+		})
+	}
+	return urls
+}
+
+// eachLine calls f with each line of a file that is no comment, if there is one.
+func eachLine(name string, f func(line string)) {
+	file, err := os.Open(name)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	if st, err := file.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() > maxFile {
+		return
+	}
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		if line := strings.TrimSpace(lines.Text()); line != "" && line[0] != '#' {
+			f(line)
+		}
+	}
+}
+
+// hosts are those of the URLs among the words, and of words that are names, each
+// once.
+func hosts(words []string) []string {
+	var out []string
+	for _, w := range words {
+		u, err := url.Parse(w)
+		switch {
+		case err != nil || u.Scheme == "file":
+		case u.Scheme == "http" || u.Scheme == "https":
+			if h := u.Hostname(); h != "" {
+				out = append(out, strings.ToLower(h))
+			}
+		case u.Scheme == "" && strings.Contains(w, ".") && !strings.ContainsAny(w, "/=[]:"):
+			out = append(out, strings.ToLower(w)) // such as Go's checksum database
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -1,0 +1,39 @@
+package registries
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestHosts(t *testing.T) {
+	root := t.TempDir()
+	bin := filepath.Join(root, "bin")
+	for name, text := range map[string]string{
+		"bin/npm": "#!/bin/sh\n[ \"$(pwd) $*\" = '/ config get registry' ] && echo https://npm.example/some/path/",
+		"bin/go":  "#!/bin/sh\nprintf 'https://u:p@go.example,http://other.example:8080|direct\\nsums.example+abc\\n'",
+		"bin/pip": "#!/bin/sh\nexit 1",
+		"etc/apt/sources.list": "# deb http://no.example/ x\ndeb [arch=amd64 signed-by=/a.gpg] http://deb.example/debian x main\n" +
+			"deb file:/mnt x\ndeb-src https://SRC.example/debian x",
+		"etc/apt/sources.list.d/x.sources": "Types: deb\nURIs: https://one.example/ https://two.example/y\nSuites: x\n",
+		"h/.cargo/config.toml":             "[source.x]\nregistry = \"sparse+https://crates.example/\" # mine\nother = \"https://no.example\"\n",
+	} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	t.Setenv("CARGO_HOME", "/h/.cargo")
+	t.Setenv("PIP_INDEX_URL", "https://pip.example/simple")
+	f := &Finder{Root: root}
+	got := f.Hosts(t.Context())
+	want := []string{"crates.example", "deb.example", "go.example", "npm.example", "one.example", "other.example", "pip.example", "src.example", "sums.example", "two.example"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,216 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// maxPolicy bounds a policy's document.
+const maxPolicy = 1 << 20
+
+func (s *Server) getPolicy(w http.ResponseWriter, r *http.Request) error {
+	p, err := s.Host.NetworkPolicy(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	if p.Rules == nil {
+		p.Rules = []sprites.NetworkRule{}
+	}
+	writeJSON(w, http.StatusOK, p)
+	return nil
+}
+
+// postPolicy replaces the policy. What is not known to be a rule is refused, so
+// that none is taken for less than it says.
+func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPolicy))
+	dec.DisallowUnknownFields()
+	var p sprites.NetworkPolicy
+	if err := dec.Decode(&p); err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return err
+		}
+		return fail("bad_request", "the network policy is no JSON that is understood: "+clean(err.Error(), maxGuestText), `such as {"rules":[{"domain":"example.org","action":"allow"}]}`)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return fail("bad_request", "something follows the network policy", "")
+	}
+	if p.Rules == nil {
+		return fail("bad_request", "the network policy has no rules", `no rules at all are "rules":[]`)
+	}
+	if err := s.Host.SetNetworkPolicy(r.Context(), r.PathValue("name"), p); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) testPolicy(w http.ResponseWriter, r *http.Request) error {
+	d, err := s.Host.TestNetworkPolicy(r.Context(), r.PathValue("name"), r.URL.Query().Get("target"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, d)
+	return nil
+}
+
+// The log's times.
+const (
+	logPoll  = 250 * time.Millisecond
+	logQuiet = 20 * time.Second // then an empty line is a sign of life
+)
+
+// policyLog tells what a sprite was refused, and, if asked, what it reached.
+func (s *Server) policyLog(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	var since time.Time
+	if text := q.Get("since"); text != "" {
+		ms, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return fail("bad_request", "since must be milliseconds since 1970", "")
+		}
+		since = time.UnixMilli(ms)
+	}
+	var tails []*eventTail
+	for _, connections := range []bool{false, true}[:1+btoi(q.Get("connections") == "true")] {
+		paths, err := s.Host.NetworkLogs(r.Context(), r.PathValue("name"), connections)
+		if err != nil {
+			return err
+		}
+		if len(paths) > 0 {
+			tails = append(tails, &eventTail{paths: paths})
+		}
+	}
+	defer func() {
+		for _, t := range tails {
+			t.close()
+		}
+	}()
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	flush := func() error { return http.NewResponseController(w).Flush() }
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	poll := time.NewTicker(logPoll)
+	defer poll.Stop()
+	for last := time.Now(); ; {
+		var events []sprites.NetworkEvent
+		for _, t := range tails {
+			events = append(events, t.next()...)
+		}
+		slices.SortStableFunc(events, func(a, b sprites.NetworkEvent) int { return a.Time.Compare(b.Time) })
+		for _, e := range events {
+			if e.Time.Before(since) {
+				continue
+			}
+			if err := json.NewEncoder(w).Encode(e); err != nil {
+				return nil //nolint:nilerr // it has gone
+			}
+		}
+		if len(events) > 0 || time.Since(last) > logQuiet {
+			if len(events) == 0 {
+				_, _ = io.WriteString(w, "\n")
+			}
+			last = time.Now()
+			if flush() != nil {
+				return nil
+			}
+		}
+		if q.Get("follow") != "true" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-poll.C:
+		}
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// eventTail reads a log of events, from its older files on, and then what is added.
+type eventTail struct {
+	paths []string // the oldest first
+	file  *os.File // of the last path; nil: not open
+	lines *bufio.Reader
+	rest  []byte // of a line that is not whole yet
+	begun bool
+}
+
+func (t *eventTail) close() {
+	if t.file != nil {
+		_ = t.file.Close()
+	}
+}
+
+// next returns what has come since the last call. Lines that are none, which a full
+// disk makes, are left out.
+func (t *eventTail) next() (events []sprites.NetworkEvent) {
+	if !t.begun {
+		t.begun = true
+		for _, path := range t.paths[:len(t.paths)-1] {
+			if f, err := os.Open(path); err == nil {
+				t.lines = bufio.NewReader(f)
+				events = append(events, t.read()...)
+				_ = f.Close()
+				t.rest = nil
+			}
+		}
+	}
+	for {
+		if t.file == nil {
+			f, err := os.Open(t.paths[len(t.paths)-1])
+			if err != nil {
+				return events // there is none yet
+			}
+			t.file, t.lines = f, bufio.NewReader(f)
+		}
+		events = append(events, t.read()...)
+		if !t.replaced() {
+			return events
+		}
+		events = append(events, t.read()...) // what came before it was
+		_ = t.file.Close()
+		t.file, t.rest = nil, nil
+	}
+}
+
+// replaced reports whether the log goes on in another file.
+func (t *eventTail) replaced() bool {
+	mine, err := t.file.Stat()
+	now, err2 := os.Stat(t.paths[len(t.paths)-1])
+	return err == nil && err2 == nil && !os.SameFile(mine, now)
+}
+
+func (t *eventTail) read() (events []sprites.NetworkEvent) {
+	for {
+		line, err := t.lines.ReadBytes('\n')
+		t.rest = append(t.rest, line...)
+		if err != nil {
+			return events
+		}
+		var e sprites.NetworkEvent
+		if json.Unmarshal(bytes.TrimSpace(t.rest), &e) == nil {
+			events = append(events, e)
+		}
+		t.rest = t.rest[:0]
+	}
+}

@@ -1,0 +1,173 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Statement 100: no policy is no rules; what was set, with an answer that has no
+// body, comes back.
+func TestNetworkPolicy(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp := s.Create("paint")
+	a := ask(t, s, "GET /v1/sprites/paint/policy/network", "")
+	failIf(t, a.StatusCode != 200 || strings.TrimSpace(string(a.body)) != `{"rules":[]}`, "got %d %s", a.StatusCode, a.body)
+	doc := `{"rules":[{"include":"defaults"},{"domain":"api.example.org","action":"allow"},{"domain":"*","action":"deny"}]}`
+	a = ask(t, s, "POST /v1/sprites/paint/policy/network", doc)
+	failIf(t, a.StatusCode != 204 || len(a.body) != 0, "got %d %q", a.StatusCode, a.body)
+	a = ask(t, s, "GET /v1/sprites/paint/policy/network", "")
+	failIf(t, a.StatusCode != 200 || strings.TrimSpace(string(a.body)) != doc, "got %d %s", a.StatusCode, a.body)
+	// Of the others of the protocol's forms, and cove's.
+	p := sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{CIDR: "10.1.0.0/16", Action: "allow", Ports: []string{"5432", "8000-8999"}, Protocol: "udp"}, {Include: "agent"}}}
+	must(t, sp.SetNetworkPolicy(t.Context(), p))
+	got, err := sp.NetworkPolicy(t.Context())
+	failIf(t, err != nil || fmt.Sprint(got) != fmt.Sprint(p), "got %v, %v", got, err)
+	must(t, sp.SetNetworkPolicy(t.Context(), sprites.NetworkPolicy{}))
+	_, err = s.Server.Client().Sprite("nobody").NetworkPolicy(t.Context())
+	wantError(t, err, 404, "not_found")
+}
+
+// Statement 101: a policy that is malformed is refused, and changes nothing.
+func TestBadNetworkPolicy(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp := s.Create("paint")
+	good := sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Domain: "example.org", Action: "deny"}}}
+	must(t, sp.SetNetworkPolicy(t.Context(), good))
+	for _, bad := range []string{
+		``, `{}`, `[]`, `{"rules":null}`, `{"rules":[{}]}`, `{"rules":[{"domain":"a.b","include":"defaults","action":"allow"}]}`, `{"rules":[{"domain":"a.b"}]}`,
+		`{"rules":[{"domain":"a.b","action":"allow","color":"red"}]}`, `{"rules":[],"more":1}`, `{"rules":[]}{}`, `{"rules":[{"include":"nosuch"}]}`,
+		`{"rules":[{"domain":"a b","action":"allow"}]}`, `{"rules":[` + strings.Repeat(`{"domain":"a.b","action":"allow"},`, 5000) + `{"domain":"a.b","action":"allow"}]}`,
+	} {
+		ask(t, s, "POST /v1/sprites/paint/policy/network", bad).refused(t, 400, "bad_request")
+	}
+	a := ask(t, s, "POST /v1/sprites/paint/policy/network", `{"rules":[`+strings.Repeat(" ", 2<<20)+`]}`)
+	failIf(t, a.StatusCode != 413, "a long one: %d", a.StatusCode)
+	_, err := s.Server.Client().Create(t.Context(), sprites.CreateRequest{Name: "other", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "nosuch"}}}})
+	wantError(t, err, 400, "bad_request")
+	got, err := sp.NetworkPolicy(t.Context())
+	failIf(t, err != nil || fmt.Sprint(got) != fmt.Sprint(good), "got %v, %v", got, err)
+}
+
+// policed is a runtime whose sandboxes note their rules.
+type policed struct {
+	*covetest.InProcess
+	dir string
+
+	mu   sync.Mutex
+	told []string
+}
+
+func (p *policed) tell(rules []policy.Rule) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told = append(p.told, fmt.Sprint(rules))
+}
+
+func (p *policed) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {
+	p.tell(m.Rules)
+	sb, err := p.InProcess.Boot(ctx, m)
+	return &policedSandbox{sb, p}, err
+}
+
+func (p *policed) NetworkLogs(id string, connections bool) []string {
+	return []string{filepath.Join(p.dir, fmt.Sprint(connections, ".1")), filepath.Join(p.dir, fmt.Sprint(connections))}
+}
+
+type policedSandbox struct {
+	sprite.Sandbox
+	p *policed
+}
+
+func (s *policedSandbox) SetRules(_ context.Context, rules []policy.Rule) error {
+	s.p.tell(rules)
+	return nil
+}
+
+// The policy is there before the sandbox is, and a running one is told of each
+// change.
+func TestPolicyInForce(t *testing.T) {
+	rt := &policed{InProcess: &covetest.InProcess{Dir: t.TempDir()}, dir: t.TempDir()}
+	t.Cleanup(func() { must(t, rt.Close()) })
+	s := covetest.Start(t, covetest.Options{Runtime: rt, Host: &sprite.Host{Registries: func(context.Context) []string { return []string{"registry.example"} }}})
+	c := s.Server.Client()
+	_, err := c.Create(t.Context(), sprites.CreateRequest{Name: "paint", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}})
+	must(t, err)
+	sp := c.Sprite("paint")
+	must(t, sp.Command("true").Run())
+	must(t, sp.SetNetworkPolicy(t.Context(), sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Domain: "example.org", Action: "allow", Ports: []string{"443"}}}}))
+	must(t, sp.SetNetworkPolicy(t.Context(), sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "agent"}}}))
+	must(t, sp.SetNetworkPolicy(t.Context(), sprites.NetworkPolicy{}))
+	rt.mu.Lock()
+	told := rt.told
+	rt.mu.Unlock()
+	failIf(t, len(told) != 4 || told[0] != "[deny * (none)]" || told[1] != "[example.org:443]" || !strings.Contains(told[2], "registry.example:80,443 (agent)") || told[3] != "[]", "told %q", told)
+
+	for target, want := range map[string]bool{"127.0.0.1:80": false, "10.0.0.1": false, "203.0.113.1:22": true, "203.0.113.1:22/udp": false, "printer.local": false} {
+		d, err := sp.TestNetworkPolicy(t.Context(), target)
+		failIf(t, err != nil || d.Allow != want || !want && d.Hint == "", "%s: %+v, %v", target, d, err)
+	}
+	for _, bad := range []string{"", "*.a.b", "10.0.0.0/8", "a.b:1-2", "a.b:1,2", "a b"} {
+		_, err := sp.TestNetworkPolicy(t.Context(), bad)
+		wantError(t, err, 400, "bad_request")
+	}
+}
+
+// The log is what the files say, in order, and follows them when they are replaced.
+func TestPolicyLog(t *testing.T) {
+	rt := &policed{InProcess: &covetest.InProcess{Dir: t.TempDir()}, dir: t.TempDir()}
+	t.Cleanup(func() { must(t, rt.Close()) })
+	s := covetest.Start(t, covetest.Options{Runtime: rt})
+	sp := s.Create("paint")
+	begin := time.Now().Add(-time.Hour)
+	write := func(file string, n int) {
+		f, err := os.OpenFile(filepath.Join(rt.dir, file), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		must(t, err)
+		must(t, json.NewEncoder(f).Encode(sprites.NetworkEvent{Time: begin.Add(time.Duration(n) * time.Second), Name: fmt.Sprint(n), Protocol: "dns", Rule: "r"}))
+		must(t, f.Close())
+	}
+	read := func(opts sprites.NetworkLogOptions) (names string) {
+		must(t, sp.NetworkLog(t.Context(), opts, func(e sprites.NetworkEvent) error { names += e.Name + " "; return nil }))
+		return names
+	}
+	failIf(t, read(sprites.NetworkLogOptions{}) != "", "an empty log is not")
+	write("false.1", 1)
+	write("false", 3)
+	must(t, os.WriteFile(filepath.Join(rt.dir, "junk"), nil, 0o600))
+	write("true", 2)
+	for opts, want := range map[sprites.NetworkLogOptions]string{
+		{}: "1 3 ", {Connections: true}: "1 2 3 ", {Since: begin.Add(2 * time.Second)}: "3 ",
+	} {
+		got := read(opts)
+		failIf(t, got != want, "%+v: got %q, want %q", opts, got, want)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	seen := 0
+	err := sp.NetworkLog(ctx, sprites.NetworkLogOptions{Follow: true}, func(e sprites.NetworkEvent) error {
+		seen++
+		failIf(t, e.Name != []string{"1", "3", "4", "5"}[seen-1], "event %d is %s", seen, e.Name)
+		switch seen {
+		case 2:
+			write("false", 4)
+		case 3:
+			must(t, os.Rename(filepath.Join(rt.dir, "false"), filepath.Join(rt.dir, "false.1")))
+			write("false", 5)
+		case 4:
+			cancel()
+		}
+		return nil
+	})
+	failIf(t, seen != 4, "saw %d, %v", seen, err)
+}

@@ -1,0 +1,196 @@
+package sprite
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// setRulesLimit is for a sandbox to take new rules.
+const setRulesLimit = 10 * time.Second
+
+// NetworkPolicy returns a sprite's policy.
+func (h *Host) NetworkPolicy(ctx context.Context, name string) (sprites.NetworkPolicy, error) {
+	row, err := h.row(ctx, name)
+	return row.Policy, err
+}
+
+// SetNetworkPolicy replaces a sprite's policy. Where the sprite is awake, what it
+// does not allow has ended when this returns. A policy that is malformed changes
+// nothing.
+func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.NetworkPolicy) error {
+	if _, err := h.compile(ctx, p); err != nil {
+		return err
+	}
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return err
+	}
+	h.policies.Lock() // what is stored last is what is in force
+	defer h.policies.Unlock()
+	row, err = h.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
+		s.Policy = p
+		s.UpdatedAt = time.Now()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	var sb Sandbox
+	var busy *transition
+	if m := h.machines[row.ID]; m != nil {
+		sb, busy = m.sandbox, m.busy
+	}
+	h.mu.Unlock()
+	if busy != nil && sb == nil { // it may boot with the old one
+		_ = busy.wait(ctx)
+		h.mu.Lock()
+		if m := h.machines[row.ID]; m != nil {
+			sb = m.sandbox
+		}
+		h.mu.Unlock()
+	}
+	if sb == nil {
+		return nil
+	}
+	return h.setRules(ctx, row, sb)
+}
+
+// setRules brings a sandbox to its sprite's policy.
+func (h *Host) setRules(ctx context.Context, row store.Sprite, sb Sandbox) error {
+	policed, ok := sb.(Policed)
+	if !ok {
+		return nil
+	}
+	rules, err := h.rules(ctx, row)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setRulesLimit)
+	defer cancel()
+	if err := policed.SetRules(ctx, rules); err != nil && !ended(sb) {
+		e := newError(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
+		e.Err = err
+		return e
+	}
+	return nil
+}
+
+// reviveRules tells a sandbox that was found running its policy: a shim that was
+// started anew for it lets nothing out before.
+func (h *Host) reviveRules(row store.Sprite, sb Sandbox) {
+	h.policies.Lock()
+	defer h.policies.Unlock()
+	row, err := h.Store.Sprites.Get(h.ctx, row.Name)
+	if err == nil {
+		err = h.setRules(h.ctx, row, sb)
+	}
+	if err != nil {
+		h.Logger.Error("telling a sandbox its network policy", "sprite", row.Name, "err", err)
+	}
+}
+
+// rules are those of a sprite's policy, with what its presets stand for now.
+func (h *Host) rules(ctx context.Context, row store.Sprite) ([]policy.Rule, error) {
+	return h.compile(ctx, row.Policy)
+}
+
+func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) ([]policy.Rule, error) {
+	specs := make([]policy.Spec, len(p.Rules))
+	for i, r := range p.Rules {
+		specs[i] = policy.Spec(r)
+	}
+	rules, err := policy.Compile(specs, func(name string) ([]policy.Rule, error) {
+		var machine policy.Machine
+		if h.Registries != nil && (name == policy.Agent || name == policy.Defaults) {
+			machine.Registries = h.Registries(ctx)
+		}
+		return policy.Preset(name, machine)
+	})
+	if err != nil {
+		return nil, newError(CodeBadRequest, "see how rules are written with: cove help policy", "the network policy: %v", err)
+	}
+	return rules, nil
+}
+
+// lookupLimit is for the host's resolver, when a policy is tested.
+const lookupLimit = 3 * time.Second
+
+// TestNetworkPolicy says whether a sprite's policy lets it reach HOST, HOST:PORT,
+// or either with /udp after it; without a port, 443. A name that it lets it reach is
+// looked up, to see where it leads.
+func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string) (sprites.PolicyDecision, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return sprites.PolicyDecision{}, err
+	}
+	rules, err := h.rules(ctx, row)
+	if err != nil {
+		return sprites.PolicyDecision{}, err
+	}
+	want, err := policy.ParseRule(target)
+	if err != nil || strings.HasPrefix(want.Domain, "*") || want.Domain == "" && !want.Prefix.IsSingleIP() || len(want.Ports) > 1 ||
+		len(want.Ports) == 1 && want.Ports[0].From != want.Ports[0].To {
+		return sprites.PolicyDecision{}, newError(CodeBadRequest, "such as example.org:443, 10.1.2.3 or time.example.org:123/udp", "%q is no host and port", target)
+	}
+	port, proto := uint16(443), policy.TCP
+	if len(want.Ports) == 1 {
+		port = want.Ports[0].From
+	}
+	if want.Proto != "" {
+		proto = want.Proto
+	}
+	p := policy.New(rules...)
+	if addrs, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range addrs {
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+				p.Own = append(p.Own, prefix.Addr())
+			}
+		}
+	}
+	if want.Domain == "" {
+		to := netip.AddrPortFrom(want.Prefix.Addr(), port)
+		return decided(to.String(), p.Reach(to, proto, nil)), nil
+	}
+	out := decided(fmt.Sprintf("%s:%d", want.Domain, port), p.Named(want.Domain, port, proto))
+	if !out.Allow {
+		return out, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+	defer cancel()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", want.Domain)
+	if err != nil {
+		out.Hint = "it can't be looked up here now, so where it leads is not known"
+		return out, nil
+	}
+	for _, a := range addrs {
+		to := netip.AddrPortFrom(a.Unmap(), port)
+		out.Addresses = append(out.Addresses, decided(to.String(), p.Reach(to, proto, []string{want.Domain})))
+	}
+	return out, nil
+}
+
+func decided(target string, d policy.Decision) sprites.PolicyDecision {
+	return sprites.PolicyDecision{Target: target, Allow: d.Allow, Rule: d.Rule, Hint: d.Hint}
+}
+
+// NetworkLogs are the files with what a sprite was refused, or, with connections,
+// what it reached; none if the runtime keeps none.
+func (h *Host) NetworkLogs(ctx context.Context, name string, connections bool) ([]string, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if logger, ok := h.Runtime.(NetworkLogger); ok {
+		return logger.NetworkLogs(row.ID, connections), nil
+	}
+	return nil, nil
+}

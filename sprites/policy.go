@@ -1,0 +1,132 @@
+package sprites
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// NetworkPolicy is what a sprite may reach (protocol section 9.1). Without rules
+// that is every public address; with rules, what they allow. The most specific rule
+// decides, whatever the order.
+type NetworkPolicy struct {
+	Rules []NetworkRule `json:"rules"`
+}
+
+// NetworkRule is a rule: of exactly one of Domain, CIDR and Include, and for the
+// first two with an action. CIDR, Ports, Protocol, and presets other than defaults
+// are cove's.
+type NetworkRule struct {
+	Domain   string   `json:"domain,omitempty"`   // a name, *.suffix, which is all below it, or *
+	CIDR     string   `json:"cidr,omitempty"`     // an address, or a prefix such as 10.1.0.0/16
+	Include  string   `json:"include,omitempty"`  // a preset: open, none, agent, defaults
+	Action   string   `json:"action,omitempty"`   // allow or deny
+	Ports    []string `json:"ports,omitempty"`    // such as 443 or 8000-8999; none: every port
+	Protocol string   `json:"protocol,omitempty"` // tcp, which is the default, or udp
+}
+
+// PolicyDecision says whether a sprite may reach something.
+type PolicyDecision struct {
+	Target    string           `json:"target"`
+	Allow     bool             `json:"allow"`
+	Rule      string           `json:"rule"`                // what decided
+	Hint      string           `json:"hint,omitempty"`      // of a refusal: what to do about it
+	Addresses []PolicyDecision `json:"addresses,omitempty"` // of a name that is allowed: where it leads, as far as that is known
+}
+
+// NetworkEvent is something that a sprite reached, or was refused.
+type NetworkEvent struct {
+	Time       time.Time   `json:"time"`
+	Allowed    bool        `json:"allowed,omitempty"`
+	Protocol   string      `json:"protocol"`          // tcp, udp, or dns for a name
+	Name       string      `json:"name,omitempty"`    // looked up or said, as far as it is known
+	Address    *netip.Addr `json:"address,omitempty"` // nil for a name
+	Port       int         `json:"port,omitempty"`
+	Rule       string      `json:"rule"`                 // what decided
+	Hint       string      `json:"hint,omitempty"`       // of a refusal: what to do about it
+	Suppressed int         `json:"suppressed,omitempty"` // refusals before this one of which nothing was kept
+}
+
+// NetworkPolicy returns what the sprite may reach.
+func (s *Sprite) NetworkPolicy(ctx context.Context) (NetworkPolicy, error) {
+	var p NetworkPolicy
+	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("policy", "network"), retry: true}, &p); err != nil {
+		return p, fmt.Errorf("network policy of %s: %w", s.describe(), err)
+	}
+	return p, nil
+}
+
+// SetNetworkPolicy replaces the policy, at once: open connections that it does not
+// allow are ended.
+func (s *Sprite) SetNetworkPolicy(ctx context.Context, p NetworkPolicy) error {
+	if p.Rules == nil {
+		p.Rules = []NetworkRule{}
+	}
+	if err := s.client.json(ctx, call{method: http.MethodPost, path: s.path("policy", "network"), in: p}, nil); err != nil {
+		return fmt.Errorf("set the network policy of %s: %w", s.describe(), err)
+	}
+	return nil
+}
+
+// TestNetworkPolicy asks whether the sprite may reach HOST, HOST:PORT, or either
+// with /udp after it; without a port, 443. Nothing is connected to.
+func (s *Sprite) TestNetworkPolicy(ctx context.Context, target string) (PolicyDecision, error) {
+	var d PolicyDecision
+	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("policy", "test"), query: url.Values{"target": {target}}, retry: true}, &d); err != nil {
+		return d, fmt.Errorf("test the network policy of %s: %w", s.describe(), err)
+	}
+	return d, nil
+}
+
+// NetworkLogOptions select events. The zero value is all refusals so far.
+type NetworkLogOptions struct {
+	Connections bool      // those that were allowed too
+	Since       time.Time // zero: from the beginning
+	Follow      bool      // go on with what comes, until the context ends
+}
+
+// NetworkLog calls each with what the sprite was refused, oldest first, until it
+// returns an error.
+func (s *Sprite) NetworkLog(ctx context.Context, opts NetworkLogOptions, each func(NetworkEvent) error) error {
+	query := url.Values{}
+	if opts.Connections {
+		query.Set("connections", "true")
+	}
+	if opts.Follow {
+		query.Set("follow", "true")
+	}
+	if !opts.Since.IsZero() {
+		query.Set("since", strconv.FormatInt(opts.Since.UnixMilli(), 10))
+	}
+	resp, err := s.client.do(ctx, call{method: http.MethodGet, path: s.path("policy", "log"), query: query, retry: true})
+	if err != nil {
+		return fmt.Errorf("network log of %s: %w", s.describe(), err)
+	}
+	defer closeBody(resp.Body)
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 64<<10)
+	for lines.Scan() {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 { // a sign of life
+			continue
+		}
+		var e NetworkEvent
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("network log of %s: %w", s.describe(), err)
+		}
+		if err := each(e); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil && err != io.EOF && ctx.Err() == nil {
+		return fmt.Errorf("network log of %s: %w", s.describe(), err)
+	}
+	return ctx.Err()
+}
