@@ -22,6 +22,7 @@ var allVerbs = []string{sprites.VerbRead, sprites.VerbWrite, sprites.VerbExec, s
 // principal is who makes a request, by the token.
 type principal struct {
 	name  string
+	owner bool // the server's own, not one of the store's
 	hash  [sha256.Size]byte
 	scope sprites.TokenScope
 	verbs []string
@@ -29,7 +30,7 @@ type principal struct {
 
 // newPrincipal is one that may do everything.
 func newPrincipal(name, secret string) principal {
-	return principal{name: name, hash: store.HashToken(secret), scope: sprites.TokenScope{All: true}, verbs: allVerbs}
+	return principal{name: name, owner: true, hash: store.HashToken(secret), scope: sprites.TokenScope{All: true}, verbs: allVerbs}
 }
 
 // newSecret makes a token's secret.

@@ -84,9 +84,15 @@ func TestFiles(t *testing.T) {
 // hostile starts a server whose sprites' guests are a function.
 func hostile(t *testing.T, guest http.HandlerFunc) (*covetest.Server, *sprites.Sprite) {
 	t.Helper()
+	return hostileWith(t, covetest.Options{}, guest)
+}
+
+func hostileWith(t *testing.T, opts covetest.Options, guest http.HandlerFunc) (*covetest.Server, *sprites.Sprite) {
+	t.Helper()
 	rt := &covetest.InProcess{Dir: t.TempDir(), Handler: guest}
 	t.Cleanup(func() { _ = rt.Close() })
-	s := covetest.Start(t, covetest.Options{Runtime: rt})
+	opts.Runtime = rt
+	s := covetest.Start(t, opts)
 	return s, s.Create("evil")
 }
 
@@ -271,6 +277,62 @@ func TestLimits(t *testing.T) {
 
 	s, _ = hostile(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) })
 	wantRetry(t, ask(t, s, "GET /v1/sprites/evil/fs/list?path=/", ""))
+}
+
+// TestHolders: who has a token can't take the places of others, by WebSockets or
+// by plain streams, and nobody the owner's.
+func TestHolders(t *testing.T) {
+	s, _ := hostileWith(t, covetest.Options{Configure: func(s *server.Server) { s.MaxStreams = 8 }}, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/watch"):
+			conn, err := websocket.Accept(w, r, nil)
+			if err == nil {
+				_, _, _ = conn.Read(r.Context()) // until it has gone
+			}
+		case strings.HasSuffix(r.URL.Path, "/list"):
+			_, _ = io.WriteString(w, "{}")
+		default:
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
+	})
+	const logs, list, watch = "GET /v1/sprites/evil/services/web/logs?duration=1000h", "GET /v1/sprites/evil/fs/list?path=/", "GET /v1/sprites/evil/ports/watch"
+	var some [4]edit
+	for i := range some {
+		some[i] = bearer(token(t, s, sprites.TokenScope{Sprite: "evil"}, "read"))
+	}
+	hold := func(what string, n int, edits ...edit) (held []*http.Response) {
+		t.Helper()
+		for range n {
+			resp := open(t, s, what, "", edits...)
+			failIf(t, resp.StatusCode != 200 && resp.StatusCode != 101, "%s: got %d after %d", what, resp.StatusCode, len(held))
+			held = append(held, resp)
+		}
+		return held
+	}
+	held := hold(logs, 6, some[0])
+	for _, what := range []string{logs, list} {
+		a := ask(t, s, what, "", some[0])
+		a.refused(t, 429, "limit")
+		wantRetry(t, a)
+		hold(list, 1, some[1])
+	}
+	must(t, held[0].Body.Close())
+	for deadline := time.Now().Add(30 * time.Second); ask(t, s, list, "", some[0]).StatusCode != 200; {
+		failIf(t, time.Now().After(deadline), "its place is not free again")
+	}
+	for _, resp := range held {
+		must(t, resp.Body.Close())
+	}
+	for _, edits := range some[:3] {
+		hold(watch, 2, handshake, edits)
+		a := ask(t, s, watch, "", handshake, edits)
+		a.refused(t, 429, "limit")
+		wantRetry(t, a)
+	}
+	wantRetry(t, ask(t, s, watch, "", handshake, some[3])) // together they have all but the owner's
+	hold(watch, 2, handshake)
+	wantRetry(t, ask(t, s, watch, "", handshake))
 }
 
 // handshake makes a request one for a WebSocket.

@@ -69,14 +69,15 @@ func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) {
 		s.answerVisitor(w, r, err)
 		return
 	}
-	if done := s.enter(w, r, info); done {
+	if answered := s.enter(w, r, info); answered {
 		return
 	}
-	if err := s.visitors.add(name); err != nil {
+	done, err := s.visitors.add(principal{name: name})
+	if err != nil {
 		s.answerVisitor(w, r, err)
 		return
 	}
-	defer s.visitors.done(name)
+	defer done()
 	ctx, cancel := context.WithTimeout(r.Context(), holdLimit)
 	defer cancel()
 	lease, err := s.Host.Use(ctx, name, "url")

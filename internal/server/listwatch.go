@@ -25,11 +25,11 @@ const (
 // Nothing is kept for a reader but what it has been told: changes that come while
 // it does not read are one, and if it does not read for long it is dropped.
 func (s *Server) watchSprites(w http.ResponseWriter, r *http.Request) error {
-	holder := principalOf(r).name
-	if err := s.relays.add(holder); err != nil {
+	done, err := s.relays.add(principalOf(r))
+	if err != nil {
 		return err
 	}
-	defer s.relays.done(holder)
+	defer done()
 	changed, cancel := s.Store.Sprites.Watch()
 	defer cancel()
 	ctx := r.Context()

@@ -39,11 +39,11 @@ func (s *Server) proxySprite(w http.ResponseWriter, r *http.Request) error {
 	if err := checkUpgrade(r); err != nil {
 		return err
 	}
-	holder := principalOf(r).name
-	if err := s.relays.add(holder); err != nil {
+	done, err := s.relays.add(principalOf(r))
+	if err != nil {
 		return err
 	}
-	defer s.relays.done(holder)
+	defer done()
 	lease, err := s.Host.Use(r.Context(), r.PathValue("name"), "proxy")
 	if err != nil {
 		return err

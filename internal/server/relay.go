@@ -25,49 +25,66 @@ const (
 	closeGrace  = 2 * time.Second
 )
 
-// relayGroup counts the WebSockets, in all and by who holds them: nobody can take
-// all of them.
+// relayGroup counts what is open, in all and by who holds it. Each holder may have
+// a quarter, and all together three: the last is kept for the server's owner, who
+// may have as much as there is.
 type relayGroup struct {
+	what string // in an error
+	max  int
+
 	mu      sync.Mutex
-	max     int
 	n       int
+	others  int // of n: not the owner's
 	holders map[string]int
 	closed  bool
 	wg      sync.WaitGroup
 }
 
-func (g *relayGroup) add(holder string) error {
+// add counts one more, until done is called.
+func (g *relayGroup) add(p principal) (done func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return fail("unavailable", "the server is shutting down", "")
+		return nil, fail("unavailable", "the server is shutting down", "")
 	}
-	limit, count, whose := g.max, g.n, "are open, and the server allows no more"
-	if each := g.max - g.max/5; g.holders[holder] >= each {
-		limit, count, whose = each, g.holders[holder], "are open for the same token or sprite, and the server allows no more"
-	}
-	if count >= limit {
-		e := fail("limit", fmt.Sprintf("%d connections into sprites %s", count, whose), "close some, or try again later")
-		e.Limit, e.CurrentCount, e.RetryAfterSeconds = limit, count, 5
-		return e
+	part := max(g.max/4, 1)
+	switch {
+	case !p.owner && g.holders[p.name] >= part:
+		return nil, g.full(g.holders[p.name], part, " for the same token or sprite")
+	case !p.owner && g.others >= g.max-g.max/4:
+		return nil, g.full(g.others, g.max-g.max/4, "")
+	case g.n >= g.max:
+		return nil, g.full(g.n, g.max, "")
 	}
 	if g.holders == nil {
 		g.holders = map[string]int{}
 	}
-	g.holders[holder]++
-	g.n++
+	g.count(p, 1)
 	g.wg.Add(1)
-	return nil
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.count(p, -1)
+		g.wg.Done()
+	}, nil
 }
 
-func (g *relayGroup) done(holder string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.holders[holder]--; g.holders[holder] == 0 {
-		delete(g.holders, holder)
+// count is called with mu held.
+func (g *relayGroup) count(p principal, n int) {
+	g.n += n
+	if p.owner {
+		return
 	}
-	g.n--
-	g.wg.Done()
+	g.others += n
+	if g.holders[p.name] += n; g.holders[p.name] == 0 {
+		delete(g.holders, p.name)
+	}
+}
+
+func (g *relayGroup) full(count, limit int, whose string) error {
+	e := fail("limit", fmt.Sprintf("%d %s are open%s, and the server allows no more", count, g.what, whose), "close some, or try again later")
+	e.Limit, e.CurrentCount, e.RetryAfterSeconds = limit, count, defaultRetry
+	return e
 }
 
 // wait lets no more in and waits for those that are.
@@ -122,11 +139,11 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		if err := checkUpgrade(r); err != nil {
 			return err
 		}
-		holder := principalOf(r).name
-		if err := s.relays.add(holder); err != nil {
+		done, err := s.relays.add(principalOf(r))
+		if err != nil {
 			return err
 		}
-		defer s.relays.done(holder)
+		defer done()
 		lease, err := s.Host.Use(r.Context(), r.PathValue("name"), kind)
 		if err != nil {
 			return err

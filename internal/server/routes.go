@@ -142,14 +142,23 @@ func (s *Server) handler() http.Handler {
 // on wraps a route's handler in what all have in common.
 func (s *Server) on(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, err := s.authorize(r, rt.verb)
-		if err == nil {
-			err = rt.handle(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, p)))
-		}
-		if err != nil {
+		if err := s.call(rt, w, r); err != nil {
 			s.answer(w, r, err)
 		}
 	})
+}
+
+func (s *Server) call(rt route, w http.ResponseWriter, r *http.Request) error {
+	p, err := s.authorize(r, rt.verb)
+	if err != nil {
+		return err
+	}
+	done, err := s.calls.add(p)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return rt.handle(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, p)))
 }
 
 // plainPath reports whether every segment of an escaped path is something.

@@ -58,7 +58,8 @@ type Server struct {
 	Domain string
 
 	// MaxStreams bounds the WebSockets, and those who watch the list of sprites,
-	// at once; 0 means 1000.
+	// at once; 0 means 1000. Of calls of all kinds there may be three times as
+	// many. Who is not the owner may have a quarter of either.
 	MaxStreams int
 
 	// Heartbeat is how often those who watch the list of sprites hear something,
@@ -74,6 +75,7 @@ type Server struct {
 	http     *http.Server
 	boot     principal // of the token file
 	inside   principal // of the in-memory client
+	calls    relayGroup
 	relays   relayGroup
 	visitors relayGroup
 	guests   guestPool
@@ -94,8 +96,10 @@ func (s *Server) init() {
 		s.memory = newMemoryListener()
 		s.secret = newSecret()
 		s.inside = newPrincipal("inside", s.secret)
-		s.relays.max = cmp.Or(s.MaxStreams, 1000)
-		s.visitors.max = s.relays.max // of their own: anybody may come to a public URL
+		most := cmp.Or(s.MaxStreams, 1000)
+		s.calls.what, s.calls.max = "calls", 3*most
+		s.relays.what, s.relays.max = "connections into sprites", most
+		s.visitors.what, s.visitors.max = "visits of sprites' URLs", most // of their own: anybody may come to a public URL
 		s.guests.log = s.Logger
 		s.http = &http.Server{
 			Handler:           s.handler(),
