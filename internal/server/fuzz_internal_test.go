@@ -22,6 +22,27 @@ func FuzzProxyInit(f *testing.F) {
 	})
 }
 
+// TestLongLists: a list that is many elements in a short text is not held whole.
+func TestLongLists(t *testing.T) {
+	list := func(before, element string) []byte {
+		n := (maxNews - len(before)) / (len(element) + 1)
+		return []byte(before + strings.Repeat(element+",", n-1) + element + "]}")
+	}
+	for kind, text := range map[string][]byte{
+		"ports": list(`{"type":"port_list","ports":[`, "{}"), "watch": list(`{"type":"subscribed","paths":[`, `""`),
+	} {
+		translate := downTexts[kind]
+		got := testing.Benchmark(func(b *testing.B) {
+			for b.Loop() {
+				translate(text)
+			}
+		}).AllocedBytesPerOp()
+		if got > 8*maxNews {
+			t.Errorf("%s: %d bytes take %d", kind, len(text), got)
+		}
+	}
+}
+
 // FuzzTexts: whatever a guest says on a socket, what is passed on is JSON of the
 // known fields, or nothing.
 func FuzzTexts(f *testing.F) {

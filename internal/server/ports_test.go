@@ -49,10 +49,28 @@ func dialSocket(t *testing.T, s *covetest.Server, path string) *websocket.Conn {
 	return conn
 }
 
+// TestHostileNews: what a guest tells those who watch costs little, however much
+// it is; who says more than anybody has to is cut off.
+func TestHostileNews(t *testing.T) {
+	s, _ := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.CloseNow() }()
+		_ = conn.Write(r.Context(), websocket.MessageText, []byte(`{"type":"`+strings.Repeat("x", 128<<10)+`"}`))
+		_, _, _ = conn.Read(r.Context()) // until it is cut off
+	})
+	for _, call := range []string{"ports", "fs"} {
+		_, _, err := dialSocket(t, s, "evil/"+call+"/watch").Read(t.Context())
+		failIf(t, websocket.CloseStatus(err) != websocket.StatusInternalError, "%s: got %v", call, err)
+	}
+}
+
 // Of what a guest says of ports only the known messages get through, and of these
 // only what makes sense.
 func TestHostilePorts(t *testing.T) {
-	long := strings.Repeat(`{"type":"port_opened","port":1,"address":"::1","pid":1,"evil":"x"},`, 3000)
+	long := strings.Repeat(`{"type":"port_opened","port":1,"address":"::1","pid":1,"evil":"x"},`, 1500)
 	says := []string{
 		`{"type":"port_list","evil":"x","ports":[` + long + `{"type":"port_closed","port":2,"address":"::1"}]}`,
 		`{"type":"port_opened","port":3000,"address":"127.0.0.1","pid":431,"evil":"\u001b[2J"}`,

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,7 +22,8 @@ import (
 
 const (
 	relayBuffer = 128 << 10
-	maxText     = 1 << 20 // of a text message
+	maxText     = 1 << 20   // of a text message
+	maxNews     = 128 << 10 // of one in which a guest tells who watches what has happened
 	closeGrace  = 2 * time.Second
 )
 
@@ -152,6 +154,10 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		rl := relay{sandbox: lease.Sandbox(), translateUp: upTexts[kind], translateDown: downTexts[kind]}
 		watches := kind == "ports" || kind == "watch"
 		rl.client.textOnly, rl.guest.textOnly = watches, watches
+		rl.client.maxText, rl.guest.maxText = maxText, maxText
+		if watches {
+			rl.guest.maxText = maxNews
+		}
 		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
 			return err
 		}
@@ -174,6 +180,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 type side struct {
 	conn     *websocket.Conn
 	textOnly bool        // it gets no binary messages
+	maxText  int         // of a text message that it sends
 	writing  atomic.Bool // a message is being written
 }
 
@@ -282,7 +289,7 @@ type writeError struct{ err error }
 func (e *writeError) Error() string { return e.err.Error() }
 func (e *writeError) Unwrap() error { return e.err }
 
-var errTextTooLong = fmt.Errorf("a text message is longer than %d bytes", maxText)
+var errTextTooLong = errors.New("a text message is too long")
 
 var relayBuffers = sync.Pool{New: func() any { b := make([]byte, relayBuffer); return &b }}
 
@@ -316,7 +323,7 @@ func pumpOne(dst, src *side, translate func([]byte) []byte) error {
 		return err
 	}
 	if typ == websocket.MessageText {
-		return dst.passText(msg, translate)
+		return dst.passText(msg, src.maxText, translate)
 	}
 	return dst.passData(msg)
 }
@@ -335,12 +342,12 @@ func discard(src *side) error {
 }
 
 // passText passes a text message on if it is one that the call has.
-func (s *side) passText(msg io.Reader, translate func([]byte) []byte) error {
-	text, err := io.ReadAll(io.LimitReader(msg, maxText+1))
+func (s *side) passText(msg io.Reader, limit int, translate func([]byte) []byte) error {
+	text, err := io.ReadAll(io.LimitReader(msg, int64(limit)+1))
 	if err != nil {
 		return err
 	}
-	if len(text) > maxText {
+	if len(text) > limit {
 		return errTextTooLong
 	}
 	if text = translate(text); text == nil {
@@ -435,7 +442,7 @@ const maxPorts = 1024
 func portsText(text []byte) []byte {
 	var m struct {
 		sprites.PortEvent
-		Ports []sprites.PortEvent `json:"ports"`
+		Ports json.RawMessage `json:"ports"`
 	}
 	if json.Unmarshal(text, &m) != nil {
 		return nil
@@ -445,14 +452,41 @@ func portsText(text []byte) []byte {
 		return encode(sprites.Message{Type: m.Type})
 	case "port_list":
 		list := sprites.PortList{Type: m.Type, Ports: []sprites.PortEvent{}}
-		for _, p := range m.Ports {
-			if p, ok := p.Checked(); ok && p.Type == sprites.PortOpened && len(list.Ports) < maxPorts {
+		err := elements(m.Ports, func(p sprites.PortEvent) bool {
+			if p, ok := p.Checked(); ok && p.Type == sprites.PortOpened {
 				list.Ports = append(list.Ports, p)
 			}
+			return len(list.Ports) < maxPorts
+		})
+		if err != nil {
+			return nil
 		}
 		return encode(list)
 	}
 	return portText(m.PortEvent)
+}
+
+// elements decodes a list one by one, as long as f wants more: in memory it may be
+// many times as large as its text. null, or nothing, is an empty one.
+func elements[T any](list json.RawMessage, f func(T) bool) error {
+	if len(list) == 0 || string(list) == "null" {
+		return nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(list))
+	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
+		return errors.Join(errors.New("not a list"), err)
+	}
+	var v, zero T
+	for dec.More() {
+		v = zero
+		if err := dec.Decode(&v); err != nil {
+			return err
+		}
+		if !f(v) {
+			break
+		}
+	}
+	return nil
 }
 
 func portText(e sprites.PortEvent) []byte {

@@ -29,16 +29,24 @@ var watchOps = map[sprites.WatchOp]bool{
 // watchDown is for what a guest says on one. Names of files are whatever they
 // are; a text is made fit to be read by people.
 func watchDown(text []byte) []byte {
-	var m sprites.WatchMessage
+	var m struct {
+		sprites.WatchMessage
+		Paths json.RawMessage `json:"paths"`
+	}
 	if json.Unmarshal(text, &m) != nil {
 		return nil
 	}
 	switch m.Type {
 	case "subscribed":
-		if len(m.Paths) > maxWatchPaths {
+		var paths []string
+		err := elements(m.Paths, func(path string) bool {
+			paths = append(paths, path)
+			return len(paths) <= maxWatchPaths
+		})
+		if err != nil || len(paths) > maxWatchPaths {
 			return nil
 		}
-		return encode(sprites.WatchMessage{Type: m.Type, Paths: m.Paths})
+		return encode(sprites.WatchMessage{Type: m.Type, Paths: paths})
 	case "event":
 		e := m.WatchEvent
 		if e == nil || !watchOps[e.Event] || !strings.HasPrefix(e.Path, "/") || len(e.Path) > maxEventPath || e.Size < 0 {
