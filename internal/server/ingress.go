@@ -106,8 +106,22 @@ func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) {
 			s.answerVisitor(w, r, held(r.Context(), err))
 		},
 	}
-	proxy.ServeHTTP(w, r)
+	proxy.ServeHTTP(pageWriter{w}, r)
 }
+
+// pageWriter keeps a guest from setting cookies before its answer: what announces
+// one (103 and the like) does not pass ModifyResponse.
+type pageWriter struct{ http.ResponseWriter }
+
+func (w pageWriter) WriteHeader(status int) {
+	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		w.Header().Del("Set-Cookie")
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w pageWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // held makes an error of something that was not there in time.
 func held(ctx context.Context, err error) error {
@@ -176,6 +190,10 @@ func rewriteVisit(p *httputil.ProxyRequest) {
 
 // hostOnlyCookies keeps a guest's cookies to its own origin, and from being ours.
 func hostOnlyCookies(resp *http.Response) error {
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		resp.Trailer.Del("Set-Cookie") // it is announced
+		resp.Body = &plainTrailer{resp.Body, resp}
+	}
 	cookies := resp.Header.Values("Set-Cookie")
 	if len(cookies) == 0 {
 		return nil
@@ -190,6 +208,19 @@ func hostOnlyCookies(resp *http.Response) error {
 		resp.Header.Add("Set-Cookie", c.String())
 	}
 	return nil
+}
+
+// plainTrailer is a body whose trailer, which is there once it is closed, has no
+// cookies.
+type plainTrailer struct {
+	io.ReadCloser
+	resp *http.Response
+}
+
+func (b *plainTrailer) Close() error {
+	err := b.ReadCloser.Close()
+	b.resp.Trailer.Del("Set-Cookie")
+	return err
 }
 
 // portAge is how long the answer to where a sprite's URL leads is believed.

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"strings"
 	"sync"
@@ -47,7 +49,17 @@ func newSite(t *testing.T) *site {
 				}
 			}
 		}
-		rw.Header().Add("Set-Cookie", "own=1; Domain=localhost")
+		rw.Header().Set("Set-Cookie", "early=1; Domain=localhost")
+		rw.Header().Set("X-Early", "yes")
+		rw.WriteHeader(http.StatusEarlyHints)
+		rw.Header().Del("X-Early")
+		rw.Header().Set("Set-Cookie", "own=1; Domain=localhost")
+		rw.Header().Set("Trailer", "Set-Cookie, X-Last")
+		defer func() {
+			rw.Header().Set("Set-Cookie", "late=1; Domain=localhost")
+			rw.Header().Set(http.TrailerPrefix+"Set-Cookie", "later=1; Domain=localhost")
+			rw.Header().Set("X-Last", "yes")
+		}()
 		rw.Header().Add("Set-Cookie", "cove_visit=stolen")
 		rw.Header().Set("X-Own", "yes")
 		_, _ = io.WriteString(rw, "page "+r.URL.Path) // who has gone
@@ -97,7 +109,15 @@ func TestURL(t *testing.T) {
 	out, err := sp.Command("sh", "-c", "echo $SPRITE_URL").Output()
 	failIf(t, err != nil || strings.TrimSpace(string(out)) != info.URL, "inside the URL is %q, %v", out, err)
 
-	a := ask(t, s, "GET /a?b=c", "", at("paint"))
+	var early http.Header
+	a := ask(t, s, "GET /a?b=c", "", at("paint"), func(r *http.Request) {
+		*r = *r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{Got1xxResponse: func(_ int, h textproto.MIMEHeader) error {
+			early = http.Header(h)
+			return nil
+		}}))
+	})
+	failIf(t, early.Get("X-Early") != "yes" || early.Get("Set-Cookie") != "", "the early hints are %v", early)
+	failIf(t, a.Trailer.Get("X-Last") != "yes" || a.Trailer.Get("Set-Cookie") != "", "the trailer is %v", a.Trailer)
 	failIf(t, a.StatusCode != 200 || string(a.body) != "page /a" || a.Header.Get("X-Own") != "yes", "got %d %v %q", a.StatusCode, a.Header, a.body)
 	cookies := strings.Join(a.Header.Values("Set-Cookie"), "|")
 	failIf(t, cookies != "own=1" || a.Header.Get("Content-Security-Policy") != "", "the header is %v", a.Header)
@@ -237,6 +257,8 @@ func TestVisit(t *testing.T) {
 	have, _, _ := strings.Cut(cookie, ";")
 	inside := header("Cookie", have)
 	failIf(t, ask(t, s, "GET /", "", at("paint"), without, inside).StatusCode != 200, "the cookie is refused")
+	tossed := header("Cookie", "cove_visit=a.b.c.d; "+have+"; cove_visit=e")
+	failIf(t, ask(t, s, "GET /", "", at("paint"), without, tossed).StatusCode != 200, "the cookie is refused for another of its name")
 	ask(t, s, "GET /", "", at("other"), without, inside).refused(t, 401, "unauthorized")
 	ask(t, s, "GET /v1/sprites", "", without, inside).refused(t, 401, "unauthorized")
 	ask(t, s, "GET /", "", at("paint"), without, header("Cookie", have+"x")).refused(t, 401, "unauthorized")

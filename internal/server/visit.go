@@ -10,6 +10,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -123,15 +124,11 @@ func (s *Server) mayEnter(r *http.Request, info sprites.Info) error {
 		return nil
 	}
 	refused := fail("unauthorized", "this sprite's URL is not public", "make a link for the browser: cove url --link "+info.Name)
-	c, err := r.Cookie(visitCookie)
-	if err != nil {
-		return refused
-	}
-	v, err := s.openVisit(r.Context(), c.Value)
+	visits, err := s.openVisits(r, info)
 	if err != nil {
 		return err
 	}
-	if v.spriteID != info.ID || !time.Now().Before(v.until) || !s.tokenLives(r.Context(), v.token) {
+	if !slices.ContainsFunc(visits, func(v visit) bool { return s.tokenLives(r.Context(), v.token) }) {
 		return refused
 	}
 	if r.Method == http.MethodGet && !isUpgrade(r) || r.Method == http.MethodHead {
@@ -186,6 +183,23 @@ func (s *Server) sealVisit(ctx context.Context, v visit) (string, error) {
 	}
 	text := strings.Join([]string{strconv.FormatInt(v.until.Unix(), 10), v.spriteID, v.token}, ".")
 	return text + "." + visitMAC(key, text), nil
+}
+
+// openVisits reads the request's cookies that are for the sprite. There may be
+// others of the same name before them: a page of a sibling can set some for the
+// whole domain.
+func (s *Server) openVisits(r *http.Request, info sprites.Info) ([]visit, error) {
+	var visits []visit
+	for _, c := range r.CookiesNamed(visitCookie) {
+		v, err := s.openVisit(r.Context(), c.Value)
+		if err != nil {
+			return nil, err
+		}
+		if v.spriteID == info.ID && time.Now().Before(v.until) {
+			visits = append(visits, v)
+		}
+	}
+	return visits, nil
 }
 
 // openVisit reads a cookie's value; one that is not ours is a visit to nowhere.
