@@ -288,6 +288,31 @@ func TestVisit(t *testing.T) {
 	}
 }
 
+// TestVisits: who makes links without end ends its own alone.
+func TestVisits(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp, w := s.Create("paint"), newSite(t)
+	w.service(t, sp)
+	entered := func(v sprites.Visit) int {
+		t.Helper()
+		link, err := url.Parse(v.URL)
+		must(t, err)
+		return ask(t, s, "GET "+link.RequestURI(), "", at("paint"), without).StatusCode
+	}
+	one, err := s.Client().Visit(t.Context(), "paint", sprites.VisitRequest{})
+	must(t, err)
+	narrow := &sprites.Client{URL: s.URL, Token: token(t, s, sprites.TokenScope{Sprite: "paint"}, "exec").Secret}
+	var links []sprites.Visit
+	for range 1001 {
+		v, err := narrow.Visit(t.Context(), "paint", sprites.VisitRequest{})
+		must(t, err)
+		links = append(links, v)
+	}
+	another, err := s.Client().Visit(t.Context(), "paint", sprites.VisitRequest{})
+	failIf(t, err != nil || entered(one) != 303 || entered(another) != 303, "the owner's links are gone, %v", err)
+	failIf(t, entered(links[0]) != 401 || entered(links[1000]) != 303 || entered(links[901]) != 303 || entered(links[900]) != 401, "not the token's last hundred are left")
+}
+
 func TestURLDomain(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.Domain = "sprites.example" }})
 	sp, w := s.Create("paint"), newSite(t)

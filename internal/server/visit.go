@@ -28,7 +28,8 @@ const (
 	visitQuery  = "cove_code"
 	visitTime   = 12 * time.Hour
 	codeTime    = 2 * time.Minute
-	maxCodes    = 1000
+	maxCodes    = 1000 // that wait to be used
+	maxOwnCodes = 100  // of these by the same token: one more, and its oldest ends
 )
 
 // visit is a right to enter one sprite's URL.
@@ -68,21 +69,7 @@ func (s *Server) postVisit(w http.ResponseWriter, r *http.Request) error {
 	}
 	now := time.Now()
 	code := rand.Text()
-	s.visits.mu.Lock()
-	for c, v := range s.visits.codes {
-		if now.After(v.until) {
-			delete(s.visits.codes, c)
-		}
-	}
-	full := len(s.visits.codes) >= maxCodes
-	if !full {
-		if s.visits.codes == nil {
-			s.visits.codes = map[string]visit{}
-		}
-		s.visits.codes[code] = visit{info.ID, principalOf(r).name, now.Add(codeTime)}
-	}
-	s.visits.mu.Unlock()
-	if full {
+	if !s.visits.add(code, visit{info.ID, principalOf(r).name, now.Add(codeTime)}) {
 		e := fail("limit", "too many links wait to be used", "use some, or try again later")
 		e.RetryAfterSeconds = int(codeTime.Seconds())
 		return e
@@ -93,6 +80,34 @@ func (s *Server) postVisit(w http.ResponseWriter, r *http.Request) error {
 	link.RawQuery = q.Encode()
 	writeJSON(w, http.StatusCreated, sprites.Visit{URL: link.String(), ExpiresAt: now.Add(codeTime).UTC()})
 	return nil
+}
+
+// add keeps a code, unless there are too many.
+func (vs *visits) add(code string, v visit) bool {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	own, oldest := 0, ""
+	for c, o := range vs.codes {
+		switch {
+		case time.Now().After(o.until):
+			delete(vs.codes, c)
+		case o.token == v.token:
+			if own++; oldest == "" || o.until.Before(vs.codes[oldest].until) {
+				oldest = c
+			}
+		}
+	}
+	if own >= maxOwnCodes {
+		delete(vs.codes, oldest)
+	}
+	if len(vs.codes) >= maxCodes {
+		return false
+	}
+	if vs.codes == nil {
+		vs.codes = map[string]visit{}
+	}
+	vs.codes[code] = v
+	return true
 }
 
 // enter decides whether a request may go on to a sprite's URL. When it may not,
