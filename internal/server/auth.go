@@ -19,13 +19,15 @@ import (
 
 var allVerbs = []string{sprites.VerbRead, sprites.VerbWrite, sprites.VerbExec, sprites.VerbAdmin}
 
-// principal is who makes a request, by the token.
+// principal is who makes a request, by the token; for who visits a URL that is
+// public, everybody who does.
 type principal struct {
 	name  string
 	owner bool // the server's own, not one of the store's
 	hash  [sha256.Size]byte
 	scope sprites.TokenScope
 	verbs []string
+	until time.Time // zero: for ever
 }
 
 // newPrincipal is one that may do everything.
@@ -106,7 +108,7 @@ func (s *Server) authenticate(r *http.Request) (principal, error) {
 		return principal{}, fail("unauthorized", "the token has expired", "make one with: cove token create")
 	}
 	s.noteUse(t, now)
-	return principal{name: t.ID, hash: t.Hash, scope: t.Scope, verbs: t.Verbs}, nil
+	return principal{name: t.ID, hash: t.Hash, scope: t.Scope, verbs: t.Verbs, until: t.ExpiresAt}, nil
 }
 
 // usedInterval is how exactly a token's last use is known.

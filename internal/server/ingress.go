@@ -63,33 +63,41 @@ func (s *Server) spriteOf(r *http.Request) (name string, ok bool) {
 }
 
 // ingress answers a request to a sprite's URL.
-func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) {
-	info, err := s.Host.Get(r.Context(), name)
-	if err != nil {
-		s.answerVisitor(w, r, err)
-		return
+func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) error {
+	if r.URL.Query().Has(visitQuery) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		info, err := s.Host.Get(r.Context(), name)
+		if err != nil {
+			return err
+		}
+		return s.redeem(w, r, info)
 	}
-	if answered := s.enter(w, r, info); answered {
-		return
+	var info sprites.Info
+	find := func() (p principal, err error) {
+		if info, err = s.Host.Get(r.Context(), name); err != nil {
+			return p, err
+		}
+		return s.mayEnter(r, info)
 	}
-	done, err := s.visitors.add(principal{name: name})
+	return s.byRight(w, r, find, func(w http.ResponseWriter, r *http.Request) error { return s.passVisit(w, r, info) })
+}
+
+// passVisit hands a visitor's request on to the sprite's HTTP service.
+func (s *Server) passVisit(w http.ResponseWriter, r *http.Request, info sprites.Info) error {
+	done, err := s.visitors.add(principalOf(r))
 	if err != nil {
-		s.answerVisitor(w, r, err)
-		return
+		return err
 	}
 	defer done()
 	ctx, cancel := context.WithTimeout(r.Context(), holdLimit)
 	defer cancel()
-	lease, err := s.Host.Use(ctx, name, "url")
+	lease, err := s.Host.Use(ctx, info.Name, "url")
 	if err != nil {
-		s.answerVisitor(w, r, held(ctx, err))
-		return
+		return held(ctx, err)
 	}
 	defer lease.Release()
 	target := s.guests.get(lease.Sandbox())
 	if _, err := target.webPort(ctx); err != nil {
-		s.answerVisitor(w, r, held(ctx, err))
-		return
+		return held(ctx, err)
 	}
 	end := context.AfterFunc(s.ctx, func() { // a WebSocket would outlive the server's end
 		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
@@ -107,6 +115,7 @@ func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) {
 		},
 	}
 	proxy.ServeHTTP(pageWriter{w}, r)
+	return nil
 }
 
 // pageWriter keeps a guest from setting cookies before its answer: what announces

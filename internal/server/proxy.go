@@ -56,7 +56,7 @@ func (s *Server) proxySprite(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	p.client.conn.SetReadLimit(-1)
-	p.run(s.ctx)
+	p.run(r.Context())
 	return nil
 }
 
@@ -73,7 +73,7 @@ type proxied struct {
 // run serves the connection until both directions, either side, or ctx has ended.
 func (p *proxied) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() {
-		closeWithin(closeGrace, p.client.conn, websocket.StatusGoingAway, "the server is shutting down")
+		closeFor(ctx, p.client.conn)
 		_ = p.client.conn.CloseNow()
 	})
 	defer stop()

@@ -171,7 +171,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 			return nil
 		}
 		rl.client.conn.SetReadLimit(-1)
-		rl.run(s.ctx)
+		rl.run(r.Context())
 		return nil
 	}
 }
@@ -211,7 +211,7 @@ func (rl *relay) run(ctx context.Context) {
 		down <- err
 		rl.guestEnded(err)
 	case <-ctx.Done():
-		closeWithin(closeGrace, rl.client.conn, websocket.StatusGoingAway, "the server is shutting down")
+		closeFor(ctx, rl.client.conn)
 	}
 	_ = rl.guest.conn.CloseNow()
 	_ = rl.client.conn.CloseNow()
@@ -281,6 +281,15 @@ func closeWithin(d time.Duration, conn *websocket.Conn, code websocket.StatusCod
 	t := time.AfterFunc(d, func() { _ = conn.CloseNow() })
 	defer t.Stop()
 	_ = conn.Close(code, reason) // what it could not say, nobody is there to hear
+}
+
+// closeFor closes a connection because its context has ended.
+func closeFor(ctx context.Context, conn *websocket.Conn) {
+	if context.Cause(ctx) == errEnded {
+		closeWithin(closeGrace, conn, websocket.StatusPolicyViolation, errEnded.Message)
+		return
+	}
+	closeWithin(closeGrace, conn, websocket.StatusGoingAway, "the server is shutting down")
 }
 
 // writeError is an error of the side that is written to.

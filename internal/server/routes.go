@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"net/http"
 	"strings"
 
@@ -114,7 +113,9 @@ func (s *Server) handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if name, ok := s.spriteOf(r); ok {
-			s.ingress(w, r, name)
+			if err := s.ingress(w, r, name); err != nil {
+				s.answerVisitor(w, r, err)
+			}
 			return
 		}
 		h := w.Header()
@@ -149,16 +150,15 @@ func (s *Server) on(rt route) http.Handler {
 }
 
 func (s *Server) call(rt route, w http.ResponseWriter, r *http.Request) error {
-	p, err := s.authorize(r, rt.verb)
-	if err != nil {
-		return err
-	}
-	done, err := s.calls.add(p)
-	if err != nil {
-		return err
-	}
-	defer done()
-	return rt.handle(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, p)))
+	find := func() (principal, error) { return s.authorize(r, rt.verb) }
+	return s.byRight(w, r, find, func(w http.ResponseWriter, r *http.Request) error {
+		done, err := s.calls.add(principalOf(r))
+		if err != nil {
+			return err
+		}
+		defer done()
+		return rt.handle(w, r)
+	})
 }
 
 // plainPath reports whether every segment of an escaped path is something.

@@ -78,6 +78,7 @@ type Server struct {
 	calls    relayGroup
 	relays   relayGroup
 	visitors relayGroup
+	rights   rights
 	guests   guestPool
 	lastUsed usedTokens
 	visits   visits

@@ -104,6 +104,9 @@ func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if !isPublic(info) {
+		s.rights.end(everybody(info).name)
+	}
 	writeJSON(w, http.StatusOK, info)
 	return nil
 }

@@ -113,9 +113,11 @@ func (s *Server) listTokens(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) deleteToken(w http.ResponseWriter, r *http.Request) error {
-	if err := s.Store.Tokens.Delete(r.Context(), r.PathValue("id")); err != nil {
+	id := r.PathValue("id")
+	if err := s.Store.Tokens.Delete(r.Context(), id); err != nil {
 		return err
 	}
+	s.rights.end(id)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

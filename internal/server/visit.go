@@ -10,7 +10,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -110,56 +109,44 @@ func (vs *visits) add(code string, v visit) bool {
 	return true
 }
 
-// enter decides whether a request may go on to a sprite's URL. When it may not,
-// or carries a code, it is answered here.
-func (s *Server) enter(w http.ResponseWriter, r *http.Request, info sprites.Info) (done bool) {
-	if r.URL.Query().Has(visitQuery) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-		s.redeem(w, r, info)
-		return true
-	}
-	if info.URLSettings.Auth == "public" {
-		return false
-	}
-	err := s.mayEnter(r, info)
-	if err != nil {
-		s.answerVisitor(w, r, err)
-	}
-	return err != nil
-}
+func isPublic(info sprites.Info) bool { return info.URLSettings.Auth == "public" }
 
-func (s *Server) mayEnter(r *http.Request, info sprites.Info) error {
+// everybody is who comes to a URL that is public.
+func everybody(info sprites.Info) principal { return principal{name: "public " + info.ID} }
+
+// mayEnter finds by what right a request may go on to a sprite's URL.
+func (s *Server) mayEnter(r *http.Request, info sprites.Info) (principal, error) {
+	if isPublic(info) {
+		return everybody(info), nil
+	}
 	if r.Header.Get("Authorization") != "" {
 		p, err := s.authenticate(r)
 		if err != nil {
-			return err
+			return p, err
 		}
 		if !p.may(exec) || !p.reaches(info.Name) {
-			return fail("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create")
+			return p, fail("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create")
 		}
-		return nil
+		return p, nil
 	}
-	refused := fail("unauthorized", "this sprite's URL is not public", "make a link for the browser: cove url --link "+info.Name)
-	visits, err := s.openVisits(r, info)
+	p, err := s.visitor(r, info)
 	if err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(visits, func(v visit) bool { return s.tokenLives(r.Context(), v.token) }) {
-		return refused
+		return p, err
 	}
 	if r.Method == http.MethodGet && !isUpgrade(r) || r.Method == http.MethodHead {
-		return nil // what another site may cause, too, but not read
+		return p, nil // what another site may cause, too, but not read
 	}
 	probe := *r
 	probe.Method = http.MethodPost
 	if err := crossOrigin.Check(&probe); err != nil {
-		return fail("forbidden", "the request comes from another origin", "")
+		return p, fail("forbidden", "the request comes from another origin", "")
 	}
-	return nil
+	return p, nil
 }
 
 // redeem exchanges a code for a cookie, and leads to where the code is not in the
 // address any more.
-func (s *Server) redeem(w http.ResponseWriter, r *http.Request, info sprites.Info) {
+func (s *Server) redeem(w http.ResponseWriter, r *http.Request, info sprites.Info) error {
 	q := r.URL.Query()
 	code := q.Get(visitQuery)
 	s.visits.mu.Lock()
@@ -169,14 +156,12 @@ func (s *Server) redeem(w http.ResponseWriter, r *http.Request, info sprites.Inf
 	}
 	s.visits.mu.Unlock()
 	if !ok || v.spriteID != info.ID || !time.Now().Before(v.until) {
-		s.answerVisitor(w, r, fail("unauthorized", "this link has been used, or is too old", "make another: cove url --link "+info.Name))
-		return
+		return fail("unauthorized", "this link has been used, or is too old", "make another: cove url --link "+info.Name)
 	}
 	v.until = time.Now().Add(visitTime)
 	value, err := s.sealVisit(r.Context(), v)
 	if err != nil {
-		s.answerVisitor(w, r, err)
-		return
+		return err
 	}
 	q.Del(visitQuery)
 	to := url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: q.Encode()}
@@ -188,6 +173,7 @@ func (s *Server) redeem(w http.ResponseWriter, r *http.Request, info sprites.Inf
 	h.Set("Cache-Control", "no-store")
 	h.Set("Location", "/"+strings.TrimLeft(to.String(), "/")) // never another host
 	w.WriteHeader(http.StatusSeeOther)
+	return nil
 }
 
 // sealVisit makes a cookie's value.
@@ -200,21 +186,22 @@ func (s *Server) sealVisit(ctx context.Context, v visit) (string, error) {
 	return text + "." + visitMAC(key, text), nil
 }
 
-// openVisits reads the request's cookies that are for the sprite. There may be
-// others of the same name before them: a page of a sibling can set some for the
-// whole domain.
-func (s *Server) openVisits(r *http.Request, info sprites.Info) ([]visit, error) {
-	var visits []visit
+// visitor finds by what right somebody with a cookie comes. There may be others of
+// the same name before ours: a page of a sibling can set some for the whole domain.
+func (s *Server) visitor(r *http.Request, info sprites.Info) (principal, error) {
 	for _, c := range r.CookiesNamed(visitCookie) {
 		v, err := s.openVisit(r.Context(), c.Value)
 		if err != nil {
-			return nil, err
+			return principal{}, err
 		}
-		if v.spriteID == info.ID && time.Now().Before(v.until) {
-			visits = append(visits, v)
+		if v.spriteID != info.ID || !time.Now().Before(v.until) {
+			continue
+		}
+		if p, ok := s.visitorBy(r.Context(), v); ok {
+			return p, nil
 		}
 	}
-	return visits, nil
+	return principal{}, fail("unauthorized", "this sprite's URL is not public", "make a link for the browser: cove url --link "+info.Name)
 }
 
 // openVisit reads a cookie's value; one that is not ours is a visit to nowhere.
@@ -261,20 +248,25 @@ func (s *Server) visitKey(ctx context.Context) ([]byte, error) {
 	return s.visits.key, nil
 }
 
-// tokenLives reports whether a token may still be used.
-func (s *Server) tokenLives(ctx context.Context, id string) bool {
-	if id == s.boot.name || id == s.inside.name {
-		return true
+// visitorBy is the principal of a visit, as long as its token may still be used.
+func (s *Server) visitorBy(ctx context.Context, v visit) (p principal, ok bool) {
+	for _, p := range []principal{s.boot, s.inside} {
+		if v.token == p.name {
+			return principal{name: p.name, owner: true, until: v.until}, true
+		}
 	}
 	list, err := s.Store.Tokens.List(ctx)
 	if err != nil {
 		s.Logger.Error("look for a visitor's token", "err", err)
-		return false
+		return p, false
 	}
 	for _, t := range list {
-		if t.ID == id {
-			return t.ExpiresAt.IsZero() || time.Now().Before(t.ExpiresAt)
+		if t.ID == v.token && (t.ExpiresAt.IsZero() || time.Now().Before(t.ExpiresAt)) {
+			if t.ExpiresAt.IsZero() || v.until.Before(t.ExpiresAt) {
+				t.ExpiresAt = v.until
+			}
+			return principal{name: t.ID, until: t.ExpiresAt}, true
 		}
 	}
-	return false
+	return p, false
 }
