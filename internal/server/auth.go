@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"slices"
@@ -30,9 +31,12 @@ type principal struct {
 	until time.Time // zero: for ever
 }
 
-// newPrincipal is one that may do everything.
+// newPrincipal is one that may do everything. Its name is another with another
+// secret, so that what it gave to others ends with that.
 func newPrincipal(name, secret string) principal {
-	return principal{name: name, owner: true, hash: store.HashToken(secret), scope: sprites.TokenScope{All: true}, verbs: allVerbs}
+	hash := store.HashToken(secret)
+	name += "-" + hex.EncodeToString(hash[:4])
+	return principal{name: name, owner: true, hash: hash, scope: sprites.TokenScope{All: true}, verbs: allVerbs}
 }
 
 // newSecret makes a token's secret.

@@ -10,6 +10,8 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -286,6 +288,28 @@ func TestVisit(t *testing.T) {
 		_, err = s.Client().Visit(t.Context(), "paint", sprites.VisitRequest{Path: path})
 		wantError(t, err, 400, "bad_request")
 	}
+}
+
+// TestVisitOwner: the owner's cookies outlive the server, but not the owner's token.
+func TestVisitOwner(t *testing.T) {
+	dir, rt := t.TempDir(), &covetest.InProcess{Dir: t.TempDir()}
+	t.Cleanup(func() { _ = rt.Close() })
+	s := covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt})
+	sp, w := s.Create("paint"), newSite(t)
+	w.service(t, sp)
+	v, err := s.Client().Visit(t.Context(), "paint", sprites.VisitRequest{})
+	must(t, err)
+	link, err := url.Parse(v.URL)
+	must(t, err)
+	have, _, _ := strings.Cut(ask(t, s, "GET "+link.RequestURI(), "", at("paint"), without).Header.Get("Set-Cookie"), ";")
+	inside := header("Cookie", have)
+	s.Stop()
+	s = covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt})
+	failIf(t, ask(t, s, "GET /", "", at("paint"), without, inside).StatusCode != 200, "the cookie ends with the server")
+	s.Stop()
+	must(t, os.Remove(filepath.Join(dir, "token")))
+	s = covetest.Start(t, covetest.Options{Dir: dir, Runtime: rt})
+	ask(t, s, "GET /", "", at("paint"), without, inside).refused(t, 401, "unauthorized")
 }
 
 // TestVisits: who makes links without end ends its own alone.
