@@ -105,11 +105,17 @@ func (s *Server) passVisit(w http.ResponseWriter, r *http.Request, info sprites.
 	})
 	defer end()
 	proxy := httputil.ReverseProxy{
-		Transport:      target.web,
-		Rewrite:        rewriteVisit,
-		ModifyResponse: hostOnlyCookies,
-		FlushInterval:  -1,
-		ErrorLog:       slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
+		Transport: target.web,
+		Rewrite:   rewriteVisit,
+		ModifyResponse: func(resp *http.Response) error {
+			hostOnlyCookies(resp)
+			if !isPublic(info) {
+				ownPages(resp.Header)
+			}
+			return nil
+		},
+		FlushInterval: -1,
+		ErrorLog:      slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			s.answerVisitor(w, r, held(r.Context(), err))
 		},
@@ -198,15 +204,12 @@ func rewriteVisit(p *httputil.ProxyRequest) {
 }
 
 // hostOnlyCookies keeps a guest's cookies to its own origin, and from being ours.
-func hostOnlyCookies(resp *http.Response) error {
+func hostOnlyCookies(resp *http.Response) {
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		resp.Trailer.Del("Set-Cookie") // it is announced
 		resp.Body = &plainTrailer{resp.Body, resp}
 	}
 	cookies := resp.Header.Values("Set-Cookie")
-	if len(cookies) == 0 {
-		return nil
-	}
 	resp.Header.Del("Set-Cookie")
 	for _, line := range cookies {
 		c, err := http.ParseSetCookie(line)
@@ -216,7 +219,13 @@ func hostOnlyCookies(resp *http.Response) error {
 		c.Domain = ""
 		resp.Header.Add("Set-Cookie", c.String())
 	}
-	return nil
+}
+
+// ownPages keeps an answer that is not public to pages of its own origin, whatever
+// else the guest's own policy says.
+func ownPages(h http.Header) {
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Add("Content-Security-Policy", "frame-ancestors 'self'")
 }
 
 // plainTrailer is a body whose trailer, which is there once it is closed, has no

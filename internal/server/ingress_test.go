@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,6 +65,7 @@ func newSite(t *testing.T) *site {
 		}()
 		rw.Header().Add("Set-Cookie", "cove_visit=stolen")
 		rw.Header().Set("X-Own", "yes")
+		rw.Header().Set("Content-Security-Policy", "img-src *")
 		_, _ = io.WriteString(rw, "page "+r.URL.Path) // who has gone
 	}))
 	t.Cleanup(w.Close)
@@ -122,7 +124,9 @@ func TestURL(t *testing.T) {
 	failIf(t, a.Trailer.Get("X-Last") != "yes" || a.Trailer.Get("Set-Cookie") != "", "the trailer is %v", a.Trailer)
 	failIf(t, a.StatusCode != 200 || string(a.body) != "page /a" || a.Header.Get("X-Own") != "yes", "got %d %v %q", a.StatusCode, a.Header, a.body)
 	cookies := strings.Join(a.Header.Values("Set-Cookie"), "|")
-	failIf(t, cookies != "own=1" || a.Header.Get("Content-Security-Policy") != "", "the header is %v", a.Header)
+	failIf(t, cookies != "own=1", "the header is %v", a.Header)
+	csp := a.Header.Values("Content-Security-Policy")
+	failIf(t, !slices.Equal(csp, []string{"img-src *", "frame-ancestors 'self'"}) || a.Header.Get("Cross-Origin-Resource-Policy") != "same-origin", "the header is %v", a.Header)
 	w.mu.Lock()
 	failIf(t, w.last.Header.Get("Authorization") != "" || w.last.Host != "paint.localhost:"+strings.TrimPrefix(s.URL, "http://127.0.0.1:") || w.last.URL.RawQuery != "b=c", "the guest saw %v %v", w.last.Host, w.last.Header)
 	w.mu.Unlock()
@@ -138,6 +142,7 @@ func TestURL(t *testing.T) {
 	a = ask(t, s, "GET /b", "", at("paint"), header("Authorization", "Bearer "+s.Token), header("Cookie", "own=1; cove_visit=x"),
 		header("X-Forwarded-For", "1.2.3.4"), header("X-Forwarded-Host", "evil"), header("Forwarded", "for=1.2.3.4"))
 	failIf(t, a.StatusCode != 200, "got %d %q", a.StatusCode, a.body)
+	failIf(t, len(a.Header.Values("Content-Security-Policy")) != 1 || a.Header.Get("Cross-Origin-Resource-Policy") != "", "the header is %v", a.Header)
 	w.mu.Lock()
 	h := w.last.Header
 	failIf(t, h.Get("Authorization") != "" || h.Get("Cookie") != "own=1" || h.Get("X-Forwarded-For") != "127.0.0.1" || h.Get("Forwarded") != "" ||
@@ -268,6 +273,14 @@ func TestVisit(t *testing.T) {
 	// Another page can't make the browser write with it, or open a WebSocket.
 	failIf(t, ask(t, s, "POST /", "", at("paint"), without, inside, header("Sec-Fetch-Site", "same-origin")).StatusCode != 200, "the page's own request is refused")
 	ask(t, s, "POST /", "", at("paint"), without, inside, header("Sec-Fetch-Site", "same-site")).refused(t, 403, "forbidden")
+	for fetch, status := range map[string]int{ // nor load anything, but a link may lead to it
+		"same-origin no-cors script": 200, "none navigate document": 200, "cross-site navigate document": 200, "same-site navigate document": 200,
+		"same-site no-cors script": 403, "cross-site no-cors image": 403, "same-site cors empty": 403, "same-site navigate iframe": 403, "cross-site navigate object": 403, "same-site": 403,
+	} {
+		word := append(strings.Fields(fetch), "", "")
+		a := ask(t, s, "GET /", "", at("paint"), without, inside, header("Sec-Fetch-Site", word[0]), header("Sec-Fetch-Mode", word[1]), header("Sec-Fetch-Dest", word[2]))
+		failIf(t, a.StatusCode != status, "%s: got %d", fetch, a.StatusCode)
+	}
 	ask(t, s, "GET /socket", "", at("paint"), without, inside, header("Origin", "http://other.localhost"),
 		header("Connection", "Upgrade"), header("Upgrade", "websocket")).refused(t, 403, "forbidden")
 

@@ -133,15 +133,26 @@ func (s *Server) mayEnter(r *http.Request, info sprites.Info) (principal, error)
 	if err != nil {
 		return p, err
 	}
-	if r.Method == http.MethodGet && !isUpgrade(r) || r.Method == http.MethodHead {
-		return p, nil // what another site may cause, too, but not read
-	}
-	probe := *r
-	probe.Method = http.MethodPost
-	if err := crossOrigin.Check(&probe); err != nil {
+	if !ownRequest(r) {
 		return p, fail("forbidden", "the request comes from another origin", "")
 	}
 	return p, nil
+}
+
+// ownRequest reports whether a request with a cookie comes from the sprite's own
+// pages, or is a person's who follows a link. The browser sends the cookie with
+// those of its siblings, too, which are other origins of the same site.
+func ownRequest(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || isUpgrade(r) {
+		probe := *r
+		probe.Method = http.MethodPost // the protection lets GET pass
+		return crossOrigin.Check(&probe) == nil
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-site", "cross-site":
+		return r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	}
+	return true // also of a browser that does not say
 }
 
 // redeem exchanges a code for a cookie, and leads to where the code is not in the
