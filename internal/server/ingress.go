@@ -47,9 +47,9 @@ func (s *Server) domain() string {
 	return "localhost"
 }
 
-// spriteOf returns the sprite to whose URL a request was made, if it was.
-func (s *Server) spriteOf(r *http.Request) (name string, ok bool) {
-	host := r.Host
+// spriteOf returns the sprite to whose URL a request with this Host was made, if
+// it was.
+func (s *Server) spriteOf(host string) (name string, ok bool) {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -60,6 +60,16 @@ func (s *Server) spriteOf(r *http.Request) (name string, ok bool) {
 		}
 	}
 	return "", false
+}
+
+// checkNames refuses a name of the server that would lead to a sprite.
+func (s *Server) checkNames() error {
+	for _, name := range s.Names {
+		if of, ok := s.spriteOf(name); ok {
+			return fmt.Errorf("the server can't be called %s, which is the URL of sprite %s: choose another --name, or --domain", name, of)
+		}
+	}
+	return nil
 }
 
 // ingress answers a request to a sprite's URL.

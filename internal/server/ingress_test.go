@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,8 @@ import (
 
 	"github.com/cove-dev/cove/internal/covetest"
 	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -348,6 +351,25 @@ func TestVisits(t *testing.T) {
 	another, err := s.Client().Visit(t.Context(), "paint", sprites.VisitRequest{})
 	failIf(t, err != nil || entered(one) != 303 || entered(another) != 303, "the owner's links are gone, %v", err)
 	failIf(t, entered(links[0]) != 401 || entered(links[1000]) != 303 || entered(links[901]) != 303 || entered(links[900]) != 401, "not the token's last hundred are left")
+}
+
+// TestURLNames: what the server is called can't be a sprite's URL.
+func TestURLNames(t *testing.T) {
+	for name, bad := range map[string]bool{
+		"evil.cove.test": true, "Evil.Cove.Test": true, "evil.localhost": true, "cove.test": false, "a.b.cove.test": false, "localhost": false, "cove.example": false,
+	} {
+		dir := t.TempDir()
+		st, err := store.Open(t.Context(), filepath.Join(dir, "cove.db"))
+		must(t, err)
+		s := &server.Server{Dir: dir, Store: st, Host: &sprite.Host{Store: st}, Domain: "cove.test", Names: []string{"cove.example", name}}
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		err = s.Serve(ctx, ln)
+		failIf(t, (err != nil) != bad || bad && !strings.Contains(err.Error(), "of sprite evil"), "%s: %v", name, err)
+		must(t, errors.Join(s.Close(), st.Close()))
+	}
 }
 
 func TestURLDomain(t *testing.T) {

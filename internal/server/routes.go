@@ -112,7 +112,7 @@ func (s *Server) handler() http.Handler {
 		mux.Handle(rt.pattern, s.on(rt))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if name, ok := s.spriteOf(r); ok {
+		if name, ok := s.spriteOf(r.Host); ok {
 			if err := s.ingress(w, r, name); err != nil {
 				s.answerVisitor(w, r, err)
 			}

@@ -137,6 +137,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer func() { _ = s.memory.Close() }()
 	stop := context.AfterFunc(ctx, s.cancel)
 	defer stop()
+	if err := s.checkNames(); err != nil {
+		return errors.Join(err, ln.Close())
+	}
 	if err := s.publish(ln); err != nil {
 		return errors.Join(err, ln.Close())
 	}
