@@ -64,7 +64,11 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, err error) {
 		level = s.Logger.Error
 	}
 	level("request refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
+	respond(w, status, body)
+}
 
+// respond answers with an error's body.
+func respond(w http.ResponseWriter, status int, body any) {
 	if e, ok := body.(sprites.ErrorBody); ok {
 		body = withRetry(w.Header(), status, e)
 	}

@@ -169,11 +169,12 @@ func held(ctx context.Context, err error) error {
 func (s *Server) answerVisitor(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	status, body := s.describe(err)
+	s.Logger.Debug("visit refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err) // anybody can cause it
 	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
-		s.answer(w, r, err)
+		respond(w, status, body)
 		return
 	}
-	status, body := s.describe(err)
 	e, _ := body.(sprites.ErrorBody)
 	h := w.Header()
 	if e.RetryAfterSeconds > 0 {
@@ -196,11 +197,15 @@ func rewriteVisit(p *httputil.ProxyRequest) {
 	p.Out.Host = p.In.Host
 	h := p.Out.Header
 	for key := range h {
-		if strings.HasPrefix(key, "X-Forwarded-") || strings.HasPrefix(key, "Fly-") {
+		if strings.HasPrefix(key, "X-Forwarded-") || strings.HasPrefix(key, "Fly-") ||
+			strings.Contains(key, "_") { // which many a program takes for a hyphen
 			h.Del(key)
 		}
 	}
-	for _, key := range []string{"Authorization", "Proxy-Authorization", "Forwarded", "X-Real-Ip"} {
+	for _, key := range []string{
+		"Authorization", "Proxy-Authorization", "Forwarded", "X-Real-Ip",
+		"Client-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip",
+	} {
 		h.Del(key)
 	}
 	p.SetXForwarded()
@@ -272,6 +277,9 @@ func (g *guest) webPort(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	resp, err := g.send(req)
+	if err != nil && ctx.Err() != nil { // it hangs
+		return 0, ctx.Err()
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -284,7 +292,9 @@ func (g *guest) webPort(ctx context.Context) (int, error) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	var target sprites.HTTPTarget
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 4<<10)).Decode(&target); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 4<<10)).Decode(&target); ctx.Err() != nil {
+		return 0, ctx.Err()
+	} else if err != nil {
 		return 0, fail("bad_guest", "the sandbox does not say where its URL leads", "")
 	}
 	if target.Port < 1 || target.Port > 65535 || target.Port == guestPort {
