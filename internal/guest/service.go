@@ -207,6 +207,14 @@ func (v *service) kept() bool {
 	return v.cancel != nil
 }
 
+// failsUntil reports whether the program has failed and is not started again before
+// t.
+func (v *service) failsUntil(t time.Time) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.state.Status == sprites.ServiceFailed && v.state.NextRestartAt != nil && v.state.NextRestartAt.After(t)
+}
+
 // signal sends a signal to the program itself.
 func (v *service) signal(send func(*session) error) error {
 	v.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -77,6 +78,39 @@ func (m *machine) settle(name string, want func(sprites.Service) bool) sprites.S
 		}
 		<-time.After(10 * time.Millisecond)
 	}
+}
+
+// TestHTTPPort: who asks where the sprite's URL leads hears what is the matter with
+// the service, and at once if that can't mend in time.
+func TestHTTPPort(t *testing.T) {
+	m := services(t)
+	refused := func(wait, code, message string) time.Duration {
+		t.Helper()
+		began := time.Now()
+		var e sprites.ErrorBody
+		m.must(json.Unmarshal([]byte(m.call("POST", "/v1/http?wait="+wait, "", 503)), &e))
+		same(t, "the code", e.Code, code)
+		same(t, "the message", e.Message, message)
+		return time.Since(began)
+	}
+	m.stream("PUT", "/v1/services/shop?duration=0s", define("exec sleep 1000", `,"http_port":1`))
+	m.settle("shop", running)
+	refused("100ms", "service_not_listening", "nothing takes connections at port 1, which is that of the service shop (running)")
+	m.stream("PUT", "/v1/services/shop?duration=0s", define("exit 3", `,"http_port":1`))
+	m.settle("shop", func(d sprites.Service) bool {
+		next := d.State.NextRestartAt
+		return next != nil && time.Until(*next) > 1800*time.Millisecond
+	})
+	if d := refused("1500ms", "service_not_listening", "nothing takes connections at port 1, which is that of the service shop (failed: exit 3)"); d > time.Second {
+		t.Errorf("it takes %v to say that the service has failed", d)
+	}
+	m.call("DELETE", "/v1/services/shop", "", 204)
+	ln, err := net.Listen("tcp", "127.0.0.1:8080")
+	if err != nil {
+		return // the port is in use
+	}
+	m.must(ln.Close())
+	refused("0s", "nothing_listens", "nothing takes connections at port 8080")
 }
 
 func running(d sprites.Service) bool { return d.State.Status == sprites.ServiceRunning }

@@ -307,24 +307,40 @@ func (s *Server) postHTTP(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	port := defaultHTTP
+	var web *service
 	for _, v := range s.services.list() {
 		if d := v.definition(); d.HTTPPort != 0 {
-			port = d.HTTPPort
-			if v.kept() {
-				break
-			}
-			if _, err := s.services.want(v); err != nil {
-				return err
-			}
+			port, web = d.HTTPPort, v
 			break
+		}
+	}
+	if web != nil && !web.kept() {
+		if _, err := s.services.want(web); err != nil {
+			return err
 		}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
+	end, _ := ctx.Deadline()
 	for !listens(ctx, port) {
-		if !sleep(ctx, 20*time.Millisecond) {
-			return failure(http.StatusServiceUnavailable, "nothing_listens", fmt.Sprintf("nothing takes connections at port %d", port))
+		if web != nil && web.failsUntil(end) || !sleep(ctx, 20*time.Millisecond) {
+			return notListening(port, web)
 		}
 	}
 	return respond(w, sprites.HTTPTarget{Port: port})
+}
+
+// notListening is the answer for a port at which nothing takes connections. The
+// service that has it may be nil.
+func notListening(port int, web *service) error {
+	text := fmt.Sprintf("nothing takes connections at port %d", port)
+	if web == nil {
+		return failure(http.StatusServiceUnavailable, "nothing_listens", text)
+	}
+	state := web.describe().State
+	status := state.Status
+	if state.Error != "" {
+		status += ": " + state.Error
+	}
+	return failure(http.StatusServiceUnavailable, "service_not_listening", fmt.Sprintf("%s, which is that of the service %s (%s)", text, state.Name, status))
 }

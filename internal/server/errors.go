@@ -26,9 +26,10 @@ var statusOf = map[string]int{
 	sprite.CodeRunningLimit: http.StatusTooManyRequests,
 	sprite.CodeBootFailed:   http.StatusInternalServerError,
 	sprite.CodeUnavailable:  http.StatusServiceUnavailable,
-	"session_not_found":     http.StatusNotFound, // the guest's code, too
-	"service_not_found":     http.StatusNotFound, // likewise
-	"nothing_listens":       http.StatusServiceUnavailable,
+	"session_not_found":     http.StatusNotFound,           // the guest's code, too
+	"service_not_found":     http.StatusNotFound,           // likewise
+	"nothing_listens":       http.StatusServiceUnavailable, // likewise
+	"service_not_listening": http.StatusServiceUnavailable, // likewise
 	"unauthorized":          http.StatusUnauthorized,
 	"forbidden":             http.StatusForbidden,
 	"too_large":             http.StatusRequestEntityTooLarge,

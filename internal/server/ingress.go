@@ -148,19 +148,30 @@ func (w pageWriter) WriteHeader(status int) {
 // Unwrap is for http.ResponseController.
 func (w pageWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// listenHints are what to do when the guest has found nothing to connect to, by its
+// code for that.
+var listenHints = map[string]string{
+	"nothing_listens":       "a service with an http_port is started by a request; without one, something must listen at port 8080",
+	"service_not_listening": "see what it says: cove service logs",
+}
+
 // held makes an error of something that was not there in time.
 func held(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[*sprite.Error](err); ok && e.Code != sprite.CodeUnavailable {
 		return err
 	}
-	if e, ok := errors.AsType[*apiError](err); ok && e.Code != "nothing_listens" && e.Code != sprite.CodeUnavailable {
+	e, ok := errors.AsType[*apiError](err)
+	if ok && listenHints[e.Code] == "" && e.Code != sprite.CodeUnavailable {
 		return err
 	}
-	text := "the sprite does not answer at its HTTP port"
-	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+	text, hint := "the sprite does not answer at its HTTP port", "try again: it may have been busy"
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		text += " within " + holdLimit.String()
 	}
-	e := fail(sprite.CodeUnavailable, text, "a service with an http_port is started by a request; without one, something must listen at port 8080")
+	if ok && listenHints[e.Code] != "" {
+		text, hint = text+": "+e.Message, listenHints[e.Code]
+	}
+	e = fail(sprite.CodeUnavailable, text, hint)
 	e.RetryAfterSeconds = 2
 	return e
 }
@@ -285,8 +296,8 @@ func (g *guest) webPort(ctx context.Context) (int, error) {
 	}
 	if resp.StatusCode != http.StatusOK {
 		err := guestFailure(resp, false)
-		if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusServiceUnavailable {
-			return 0, fail("nothing_listens", e.Message, "")
+		if e, ok := errors.AsType[*sprites.Error](err); ok && listenHints[e.Code] != "" {
+			return 0, fail(e.Code, e.Message, "")
 		}
 		return 0, err
 	}

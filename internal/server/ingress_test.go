@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -251,6 +252,7 @@ func TestURLHolds(t *testing.T) {
 	a = ask(t, s, "GET /", "", at("empty"))
 	a.refused(t, 503, "unavailable")
 	failIf(t, a.Header.Get("Retry-After") == "" || time.Since(began) > 12*time.Second, "after %v: %v", time.Since(began), a.Header)
+	failIf(t, !bytes.Contains(a.body, []byte("port 1, which is that of the service web (running)")) || !bytes.Contains(a.body, []byte("cove service logs")), "got %s", a.body)
 	a = ask(t, s, "GET /", "", at("nobody"), header("Accept", "text/html"))
 	failIf(t, a.StatusCode != 404 || a.Header.Get("Content-Type") != "text/plain; charset=utf-8" || !strings.HasPrefix(string(a.body), "cove: "), "got %d %v %q", a.StatusCode, a.Header, a.body)
 }
