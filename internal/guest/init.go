@@ -78,8 +78,6 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          log.New(io.Discard, "", 0),
 	}
-	served := make(chan error, 1)
-	go func() { served <- web.Serve(ln) }()
 	local, endLocal := context.WithCancel(ctx)
 	defer endLocal()
 	s.wg.Go(func() {
@@ -87,7 +85,9 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 			s.Logger.Error("serve the local socket", "err", err)
 		}
 	})
-	s.StartServices()
+	s.StartServices() // before anybody asks for one
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(ln) }()
 	var err error
 	select {
 	case err = <-served:
