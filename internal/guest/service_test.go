@@ -376,6 +376,45 @@ func TestServiceDefinitions(t *testing.T) {
 	next.must(err)
 }
 
+// TestServiceCircle: definitions that need each other, which only a hand can have
+// written, are left out, and who needs them fails by itself.
+func TestServiceCircle(t *testing.T) {
+	s := &guest.Server{Dir: t.TempDir()}
+	dir := filepath.Join(s.Dir, "services")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, needs := range map[string]string{"c1": "c2", "c2": "c1", "self": "self", "outside": "c1", "good": ""} {
+		def := define("exec sleep 1000", `,"needs":["`+needs+`"]`)
+		if needs == "" {
+			def = define("exec sleep 1000")
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte(def), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := reborn(t, s)
+	m.settle("good", running)
+	m.settle("outside", func(d sprites.Service) bool { return strings.Contains(d.State.Error, "service not found") })
+	for _, name := range []string{"c1", "c2", "self"} {
+		m.call("POST", "/v1/services/"+name+"/start", "", 404)
+	}
+	m.stream("PUT", "/v1/services/c1?duration=0s", define("exec sleep 1000")) // it is mended so
+}
+
+// TestServiceManyNeeds: one that is needed in many ways is started once.
+func TestServiceManyNeeds(t *testing.T) {
+	m := services(t)
+	needs := []string{}
+	for i := range 28 {
+		list, _ := json.Marshal(needs)
+		name := fmt.Sprintf("s%02d", i)
+		m.stream("PUT", "/v1/services/"+name+"?duration=0s", define("exec sleep 1000", `,"needs":`+string(list)))
+		needs = append(needs, name)
+	}
+	m.settle("s27", running)
+}
+
 // TestServiceEnds: nothing of a service lives on when its guest has stopped.
 func TestServiceEnds(t *testing.T) {
 	s := &guest.Server{Dir: t.TempDir()}

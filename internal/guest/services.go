@@ -58,27 +58,44 @@ func (s *services) boot() {
 	if s.dir == "" {
 		return
 	}
-	files, err := filepath.Glob(filepath.Join(s.dir, "*.json"))
-	if err != nil {
-		s.srv.Logger.Error("read the services", "err", err)
-	}
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	wanted := map[string]bool{}
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".json")
-		d, err := readDefinition(file, name)
-		if err != nil {
-			s.srv.Logger.Error("read a service's definition", "file", file, "err", err)
-			continue // it stays for somebody to mend
-		}
+	for _, d := range s.readDefinitions() {
 		if s.add(d.Service) != nil && !d.Stopped {
-			wanted[name] = true
+			wanted[d.Name] = true
 		}
 	}
 	for _, v := range s.list() {
 		s.startInOrder(v, wanted)
 	}
+}
+
+// readDefinitions returns what the disk has, by name. A file that is no
+// definition, or one that needs itself, is left for somebody to mend.
+func (s *services) readDefinitions() []definition {
+	files, err := filepath.Glob(filepath.Join(s.dir, "*.json"))
+	if err != nil {
+		s.srv.Logger.Error("read the services", "err", err)
+	}
+	var all []definition
+	needs := map[string][]string{}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".json")
+		d, err := readDefinition(file, name)
+		if err != nil {
+			s.srv.Logger.Error("read a service's definition", "file", file, "err", err)
+			continue
+		}
+		all, needs[name] = append(all, d), d.Needs
+	}
+	return slices.DeleteFunc(all, func(d definition) bool {
+		err := checkCircle(needs, d.Name)
+		if err != nil {
+			s.srv.Logger.Error("read a service's definition", "file", s.file(d.Name), "err", err)
+		}
+		return err != nil
+	})
 }
 
 // startInOrder starts a service if it is wanted, after those that it needs. Each
@@ -244,8 +261,16 @@ func (s *services) checkFit(def sprites.Service) error {
 		if _, ok := needs[name]; !ok {
 			return badRequest("needs names %.64q, and there is no such service; define that one first.", name)
 		}
-		if reaches(needs, name, def.Name, map[string]bool{}) {
-			return badRequest("needs goes round in a circle: %.64q needs %.64q.", name, def.Name)
+	}
+	return checkCircle(needs, def.Name)
+}
+
+// checkCircle refuses a service that needs itself by way of others.
+func checkCircle(needs map[string][]string, name string) error {
+	seen := map[string]bool{}
+	for _, next := range needs[name] {
+		if reaches(needs, next, name, seen) {
+			return badRequest("needs goes round in a circle: %.64q needs %.64q.", next, name)
 		}
 	}
 	return nil
@@ -299,17 +324,23 @@ func (s *services) save(def sprites.Service, stopped bool) error {
 func (s *services) want(v *service) (started bool, err error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	return s.wantInOrder(v)
+	return s.wantInOrder(v, map[string]bool{})
 }
 
-func (s *services) wantInOrder(v *service) (started bool, err error) {
+// wantInOrder is want for who holds changing. seen has those that were wanted
+// already: many may need the same one.
+func (s *services) wantInOrder(v *service, seen map[string]bool) (started bool, err error) {
 	def := v.definition()
+	seen[def.Name] = true
 	for _, name := range def.Needs {
+		if seen[name] {
+			continue
+		}
 		need, err := s.get(name)
 		if err != nil {
 			return false, err
 		}
-		if _, err := s.wantInOrder(need); err != nil {
+		if _, err := s.wantInOrder(need, seen); err != nil {
 			return false, err
 		}
 	}
