@@ -149,6 +149,9 @@ func (v *service) runOnce(ctx context.Context) (code int, started bool) {
 	<-out.ended
 	v.mu.Lock()
 	v.sess, v.state.PID = nil, 0
+	if err := v.log.finish(); err != nil {
+		v.set.srv.Logger.Warn("log of a service", "service", v.def.Name, "err", err)
+	}
 	v.mu.Unlock()
 	return out.code, started
 }

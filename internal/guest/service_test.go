@@ -352,6 +352,67 @@ func TestServiceOutput(t *testing.T) {
 	}
 }
 
+// TestServiceLines: a line is broken where the program has broken it, however
+// slowly it comes, and whatever comes between.
+func TestServiceLines(t *testing.T) {
+	m := services(t)
+	ended := func(d sprites.Service) bool { return d.State.Status == sprites.ServiceStopped }
+	m.stream("PUT", "/v1/services/slow?duration=0s", define(`for i in $(seq 30); do printf aa; sleep .03; echo bb; sleep .03; done`))
+	live := types(m.stream("PUT", "/v1/services/mixed?duration=1500ms", define(`printf pro; sleep 1; echo err >&2; echo mpt; printf last`)))
+	if !strings.Contains(live, "stdout pro, ") {
+		t.Errorf("a prompt was not told: %s", live)
+	}
+	m.settle("mixed", ended)
+	m.settle("slow", ended)
+	file := func(name string) string {
+		t.Helper()
+		data, err := os.ReadFile(m.logs(name))
+		m.must(err)
+		return string(data)
+	}
+	same(t, "whole lines", strings.Count(file("slow"), "Z [stdout] aabb\n"), 30)
+	same(t, "lines", strings.Count(file("slow"), "\n"), 30)
+	for _, want := range []string{"Z [stdout] prompt\n", "Z [stderr] err\n", "Z [stdout] last\n"} {
+		if got := file("mixed"); !strings.Contains(got, want) {
+			t.Errorf("%q is not in %q", want, got)
+		}
+	}
+}
+
+// logs is the file of a service's log.
+func (m *machine) logs(name string) string {
+	m.t.Helper()
+	events := m.stream("GET", "/v1/services/"+name+"/logs?lines=0", "")
+	return events[len(events)-1].LogFiles.Combined
+}
+
+// TestServiceLogsMeet: the log's end and what comes then are one row, without a
+// gap; and who asks for so many lines of a service that talks gets so many.
+func TestServiceLogsMeet(t *testing.T) {
+	m := services(t)
+	m.stream("PUT", "/v1/services/a?duration=300ms", define(`i=0; while :; do for k in $(seq 200); do i=$((i+1)); echo $i; done; sleep 0.01; done`))
+	for range 60 {
+		before := 0
+		for _, e := range m.stream("GET", "/v1/services/a/logs?lines=5&duration=10ms", "") {
+			var n int
+			if e.Type != sprites.ServiceEventStdout {
+				before = 0 // what came too fast to be read is told
+				continue
+			}
+			_, err := fmt.Sscan(e.Data, &n)
+			m.must(err)
+			if before > 0 && n != before+1 {
+				t.Fatalf("after line %d comes %d", before, n)
+			}
+			before = n
+		}
+	}
+	m.stream("PUT", "/v1/services/a?duration=300ms", define(`while :; do echo line; done`))
+	for range 20 {
+		same(t, "events of three lines", len(m.stream("GET", "/v1/services/a/logs?lines=3", "")), 4)
+	}
+}
+
 // TestServiceDefinitions: a damaged file is left alone and spoils nothing else.
 func TestServiceDefinitions(t *testing.T) {
 	dir := t.TempDir()

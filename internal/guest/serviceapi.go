@@ -138,18 +138,23 @@ func (s *Server) serviceLogs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	stream := s.streamService(w, v)
-	defer stream.close()
-	past, err := v.log.tail(lines)
+	sub, past, err := v.subscribeAfter()
 	if err != nil {
 		return err
 	}
-	var last int64
-	for _, e := range past {
-		stream.send(e)
-		last = e.Timestamp
+	stream := s.streamOf(w, v, sub)
+	defer stream.close()
+	events, err := past.last(lines)
+	if err != nil {
+		return err
 	}
-	stream.after = last
+	for _, e := range events {
+		stream.send(e)
+	}
+	if follow == 0 { // what has come meanwhile was not asked for
+		v.unsubscribe(sub)
+		_ = sub.take()
+	}
 	stream.follow(r, follow)
 	return nil
 }
@@ -201,12 +206,16 @@ type serviceStream struct {
 	rc    *http.ResponseController
 	v     *service
 	sub   *subscription
-	after int64 // leave out what is not younger, in Unix milliseconds
 	begun bool
 }
 
 func (s *Server) streamService(w http.ResponseWriter, v *service) *serviceStream {
-	return &serviceStream{srv: s, w: w, rc: http.NewResponseController(w), v: v, sub: v.subscribe()}
+	return s.streamOf(w, v, v.subscribe())
+}
+
+// streamOf is streamService with a subscription that there is already.
+func (s *Server) streamOf(w http.ResponseWriter, v *service, sub *subscription) *serviceStream {
+	return &serviceStream{srv: s, w: w, rc: http.NewResponseController(w), v: v, sub: sub}
 }
 
 func (st *serviceStream) close() { st.v.unsubscribe(st.sub) }
@@ -229,9 +238,7 @@ func (st *serviceStream) send(e sprites.ServiceEvent) {
 
 func (st *serviceStream) flush() {
 	for _, e := range st.sub.take() {
-		if e.Timestamp > st.after {
-			st.send(e)
-		}
+		st.send(e)
 	}
 	_ = st.rc.Flush() // as in begin
 }

@@ -1,14 +1,9 @@
 package guest
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,8 +25,9 @@ type serviceOutput struct {
 	ended   chan struct{} // closed when all output is out
 
 	mu    sync.Mutex
-	parts [3][]byte // unfinished lines, by stream
-	timer *time.Timer
+	parts [3][]byte    // unfinished lines, by stream
+	began [3]time.Time // when each of them did
+	timer *time.Timer  // nil while nothing waits
 	once  sync.Once
 }
 
@@ -39,6 +35,10 @@ func (o *serviceOutput) output(frame []byte, _ bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	stream := sprites.Stream(frame[0])
+	now := time.Now()
+	if len(o.parts[stream]) == 0 {
+		o.began[stream] = now
+	}
 	part := slices.Concat(o.parts[stream], frame[1:])
 	for len(part) > 0 {
 		n := bytes.IndexByte(part, '\n') + 1
@@ -49,30 +49,40 @@ func (o *serviceOutput) output(frame []byte, _ bool) error {
 			n = maxLine
 		}
 		o.service.wrote(stream, part[:n])
-		part = part[n:]
+		part, o.began[stream] = part[n:], now
 	}
 	o.parts[stream] = bytes.Clone(part)
 	if o.timer == nil && len(part) > 0 {
-		o.timer = time.AfterFunc(lineDelay, o.flush)
+		o.timer = time.AfterFunc(lineDelay, func() { o.flush(lineDelay) })
 	}
 	return nil
 }
 
-// flush hands out lines that have no end yet, such as prompts.
-func (o *serviceOutput) flush() {
+// flush hands out lines that have no end yet, such as prompts, if they have waited
+// for so long; the others later.
+func (o *serviceOutput) flush(waited time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.timer = nil
+	var rest time.Duration
 	for stream, part := range o.parts {
-		if len(part) > 0 {
+		age := time.Since(o.began[stream])
+		switch {
+		case len(part) == 0:
+		case age >= waited:
 			o.service.wrote(sprites.Stream(stream), part)
 			o.parts[stream] = nil
+		default:
+			rest = max(rest, waited-age)
 		}
+	}
+	if rest > 0 {
+		o.timer = time.AfterFunc(rest, func() { o.flush(waited) })
 	}
 }
 
 func (o *serviceOutput) exit(code int, _ string, _ bool) {
-	o.flush()
+	o.flush(0)
 	o.once.Do(func() {
 		o.code = code
 		close(o.ended)
@@ -154,9 +164,26 @@ func (s *subscription) take() []sprites.ServiceEvent {
 }
 
 func (v *service) subscribe() *subscription {
-	sub := &subscription{wake: make(chan struct{}, 1)}
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return v.newSubscription()
+}
+
+// subscribeAfter is subscribe with the log as it is when the subscription begins:
+// nothing is in both, or in neither.
+func (v *service) subscribeAfter() (*subscription, *logSnapshot, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	past, err := v.log.snapshot()
+	if err != nil {
+		return nil, nil, err
+	}
+	return v.newSubscription(), past, nil
+}
+
+// newSubscription is subscribe for who holds v.mu.
+func (v *service) newSubscription() *subscription {
+	sub := &subscription{wake: make(chan struct{}, 1)}
 	v.events[sub] = true
 	return sub
 }
@@ -165,136 +192,4 @@ func (v *service) unsubscribe(sub *subscription) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.events, sub)
-}
-
-// serviceLog is a service's log file, NAME.log, in which every line begins with
-// a time and its stream. When it is full it becomes NAME.log.1. Calls must not
-// overlap.
-type serviceLog struct {
-	path string
-	max  int64 // bytes
-
-	file *os.File
-	size int64
-}
-
-const maxServiceLog = 16 << 20
-
-// logTime is how times are written in logs.
-const logTime = "2006-01-02T15:04:05.000Z"
-
-func (l *serviceLog) write(now time.Time, stream, text string) error {
-	if l.file == nil {
-		if err := l.open(); err != nil {
-			return err
-		}
-	}
-	line := now.UTC().Format(logTime) + " [" + stream + "] " + strings.TrimSuffix(text, "\n") + "\n"
-	if l.size > 0 && l.size+int64(len(line)) > l.max {
-		l.close()
-		if err := os.Rename(l.path, l.path+".1"); err != nil {
-			return err
-		}
-		if err := l.open(); err != nil {
-			return err
-		}
-	}
-	n, err := l.file.WriteString(line)
-	l.size += int64(n)
-	return err
-}
-
-func (l *serviceLog) open() error {
-	if err := os.MkdirAll(filepath.Dir(l.path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
-	if err != nil {
-		return err
-	}
-	st, err := f.Stat()
-	if err != nil {
-		_ = f.Close()
-		return err
-	}
-	l.file, l.size = f, st.Size()
-	return nil
-}
-
-func (l *serviceLog) close() {
-	if l.file != nil {
-		_ = l.file.Close() // every line was written by itself
-		l.file = nil
-	}
-}
-
-// lastLogged bounds how much of the end of a log is looked at.
-const lastLogged = 4 << 20
-
-// tail returns the last n events in the log, as they were.
-func (l *serviceLog) tail(n int) ([]sprites.ServiceEvent, error) {
-	if n <= 0 {
-		return nil, nil
-	}
-	var events []sprites.ServiceEvent
-	for _, name := range []string{l.path + ".1", l.path} {
-		f, err := os.Open(name)
-		if os.IsNotExist(err) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		events, err = lastEvents(events, f, n)
-		_ = f.Close() // it was read only
-		if err != nil {
-			return nil, err
-		}
-	}
-	return events, nil
-}
-
-// lastEvents adds the events at a file's end, and keeps the last n of all.
-func lastEvents(events []sprites.ServiceEvent, f *os.File, n int) ([]sprites.ServiceEvent, error) {
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return nil, err
-	}
-	from := max(0, size-lastLogged)
-	r := bufio.NewReaderSize(io.NewSectionReader(f, from, size-from), 64<<10)
-	if from > 0 {
-		if _, err := r.ReadString('\n'); err != nil {
-			return events, nil // it begins within a line that is longer than all we look at
-		}
-	}
-	for {
-		line, err := r.ReadString('\n')
-		if e, ok := parseLogged(line); ok {
-			if len(events) == n {
-				events = events[1:]
-			}
-			events = append(events, e)
-		}
-		if err != nil {
-			return events, nil
-		}
-	}
-}
-
-// parseLogged reads a line of a log.
-func parseLogged(line string) (sprites.ServiceEvent, bool) {
-	stamp, rest, ok := strings.Cut(line, " [")
-	stream, text, ok2 := strings.Cut(rest, "] ")
-	at, err := time.Parse(logTime, stamp)
-	if !ok || !ok2 || err != nil {
-		return sprites.ServiceEvent{}, false
-	}
-	switch stream {
-	case sprites.ServiceEventStdout, sprites.ServiceEventStderr, sprites.ServiceEventError:
-	default:
-		return sprites.ServiceEvent{}, false
-	}
-	for len(text) > maxLine { // nobody but us should write there, but anybody in the sandbox may
-		text = text[:maxLine]
-	}
-	return sprites.ServiceEvent{Type: stream, Data: text, Timestamp: at.UnixMilli()}, true
 }
