@@ -52,7 +52,7 @@ const (
 // its log.
 type ServiceEvent struct {
 	Type      string           `json:"type"`
-	Data      string           `json:"data,omitempty"`      // stdout, stderr: output, with its line's end; error: why
+	Data      string           `json:"data,omitempty"`      // stdout, stderr: output, with its line's end; error: why; else a remark
 	ExitCode  *int             `json:"exit_code,omitempty"` // exit, stopped
 	LogFiles  *ServiceLogFiles `json:"log_files,omitempty"` // complete
 	Timestamp int64            `json:"timestamp"`           // Unix milliseconds

@@ -68,10 +68,10 @@ func (s *Sprite) RestartService(ctx context.Context, name string, follow Follow)
 }
 
 // StopService ends a service, which then stays so, over boots too: TERM, and
-// after grace KILL, to all that it started. It returns when that is done. A
-// service that does not run is an *Error with status 409.
-func (s *Sprite) StopService(ctx context.Context, name string, grace time.Duration) error {
-	return s.changeService(ctx, "stop", name, Follow{}, call{
+// after grace KILL, to all that it started. It returns when that is done; events
+// are as in Follow. A service that does not run is an *Error with status 409.
+func (s *Sprite) StopService(ctx context.Context, name string, grace time.Duration, events func(ServiceEvent)) error {
+	return s.changeService(ctx, "stop", name, Follow{Events: events}, call{
 		method: http.MethodPost, path: s.path("services", name, "stop"), query: url.Values{"timeout": {grace.String()}},
 	})
 }

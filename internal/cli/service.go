@@ -135,8 +135,10 @@ func printServiceEvent(w io.Writer, e sprites.ServiceEvent) {
 	switch e.Type {
 	case sprites.ServiceEventStdout, sprites.ServiceEventStderr:
 		fmt.Fprintln(w, "| "+sanitizeLine(strings.TrimRight(e.Data, "\r\n")))
-	case sprites.ServiceEventError:
-		fmt.Fprintln(w, "-- "+sanitizeLine(e.Data))
+	case sprites.ServiceEventError, sprites.ServiceEventStopping:
+		if e.Data != "" {
+			fmt.Fprintln(w, "-- "+sanitizeLine(e.Data))
+		}
 	case sprites.ServiceEventExit:
 		if e.ExitCode != nil {
 			fmt.Fprintf(w, "-- it ended with code %d\n", *e.ExitCode)
@@ -310,7 +312,7 @@ started again, by a boot either, until somebody starts it.`,
 		Args:              exactArgs("the service's name"),
 		ValidArgsFunction: a.completeService,
 		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
-			err := sprite.StopService(ctx, name, grace)
+			err := sprite.StopService(ctx, name, grace, a.follow(0).Events)
 			if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusConflict {
 				err = nil // it is as it should be
 			}

@@ -36,6 +36,7 @@ type service struct {
 	grace  time.Duration      // for the end that cancel begins
 	sess   *session           // the running program
 	events map[*subscription]bool
+	needed chan struct{} // has an element when what it waits for has started; nil when it waits for nothing
 }
 
 // start sees to it that the service is kept running. It reports whether it was
@@ -95,12 +96,20 @@ func (v *service) keep(ctx context.Context) {
 		if time.Since(began) >= steadyAfter {
 			pause = firstPause
 		}
-		v.crashed(exit, pause)
-		if !sleep(ctx, pause) {
+		needed := v.crashed(exit, pause)
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+			pause = min(2*pause, longestPause)
+		case <-needed:
+			pause = firstPause
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
 			v.over(sprites.ServiceEvent{Type: sprites.ServiceEventStopped, ExitCode: &code}, "exit "+strconv.Itoa(code))
 			return
 		}
-		pause = min(2*pause, longestPause)
 		v.mu.Lock()
 		v.state.RestartCount++
 		v.mu.Unlock()
@@ -111,6 +120,7 @@ func (v *service) keep(ctx context.Context) {
 func (v *service) runOnce(ctx context.Context) (code int, started bool) {
 	v.mu.Lock()
 	def := v.def
+	v.needed = make(chan struct{}, 1)
 	v.mu.Unlock()
 	if err := v.set.awaitNeeds(ctx, def.Needs); err != nil {
 		if ctx.Err() == nil {
@@ -118,6 +128,9 @@ func (v *service) runOnce(ctx context.Context) (code int, started bool) {
 		}
 		return 126, false
 	}
+	v.mu.Lock()
+	v.needed = nil
+	v.mu.Unlock()
 	sess, err := v.set.launch(def)
 	if err != nil {
 		v.fault(err)
@@ -136,6 +149,7 @@ func (v *service) runOnce(ctx context.Context) (code int, started bool) {
 		v.state.PID, v.state.StartedAt, v.state.NextRestartAt, v.state.Error = pid, &now, nil, ""
 		v.publish(sprites.ServiceEvent{Type: sprites.ServiceEventStarted})
 		v.mu.Unlock()
+		v.set.retryNeeding(def.Name)
 		select {
 		case <-sess.proc.exited:
 		case <-ctx.Done():
@@ -170,8 +184,9 @@ func (v *service) fault(err error) {
 	v.publish(sprites.ServiceEvent{Type: sprites.ServiceEventError, Data: err.Error()})
 }
 
-// crashed notes that the program will be started again after a pause.
-func (v *service) crashed(exit sprites.ServiceEvent, pause time.Duration) {
+// crashed notes that the program will be started again after a pause, which ends
+// early when the channel has an element.
+func (v *service) crashed(exit sprites.ServiceEvent, pause time.Duration) (needed <-chan struct{}) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	next := time.Now().Add(pause).UTC()
@@ -182,13 +197,24 @@ func (v *service) crashed(exit sprites.ServiceEvent, pause time.Duration) {
 		v.state.Error = "exit " + strconv.Itoa(*exit.ExitCode)
 	}
 	v.publish(exit)
+	return v.needed
+}
+
+// retry has the service look again at what it waits for.
+func (v *service) retry() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	select {
+	case v.needed <- struct{}{}:
+	default: // it waits for nothing, or is about to look
+	}
 }
 
 // over notes that the program will not be started again.
 func (v *service) over(last sprites.ServiceEvent, why string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.cancel = nil
+	v.cancel, v.needed = nil, nil
 	v.state.Status, v.state.Error, v.state.NextRestartAt = sprites.ServiceStopped, why, nil
 	v.publish(last)
 	v.log.close()

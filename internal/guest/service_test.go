@@ -310,6 +310,29 @@ func TestServiceOrder(t *testing.T) {
 	inOrder(reborn(t, s))
 }
 
+// TestServiceNeeded: who waits for a service is started with it, at once, and who
+// stops one is told who needs it.
+func TestServiceNeeded(t *testing.T) {
+	s := &guest.Server{Dir: t.TempDir()}
+	m := start(t, s)
+	m.stream("PUT", "/v1/services/db?duration=0s", define("exec sleep 1000"))
+	m.stream("PUT", "/v1/services/app?duration=0s", define("exec sleep 1000", `,"needs":["db"]`))
+	m.stream("PUT", "/v1/services/web?duration=0s", define("exec sleep 1000", `,"needs":["app"]`))
+	m.settle("web", running)
+	got := types(m.stream("POST", "/v1/services/db/stop", ""))
+	same(t, "events", got, "stopping service app needs it, and goes on, stopping, stopped 143, complete")
+	s.Stop(0)
+	next := reborn(t, s)
+	// Its pauses are long by now.
+	next.settle("app", func(d sprites.Service) bool { return d.State.RestartCount > 2 && d.State.NextRestartAt != nil })
+	next.stream("POST", "/v1/services/db/start?duration=0s", "")
+	app := next.settle("app", running)
+	if d := app.State.StartedAt.Sub(*next.service("db").State.StartedAt); d > 2*time.Second {
+		t.Errorf("app was started %v after db", d)
+	}
+	next.settle("web", running)
+}
+
 // Statement 94: signal answers 204, 400, 404 or 409.
 func TestServiceSignal(t *testing.T) {
 	m := services(t)

@@ -93,6 +93,12 @@ func (s *Server) postServiceStop(w http.ResponseWriter, r *http.Request) error {
 	}
 	stream := s.streamService(w, v)
 	defer stream.close()
+	for _, other := range s.services.needing(v.def.Name) {
+		stream.send(sprites.ServiceEvent{
+			Type: sprites.ServiceEventStopping, Timestamp: time.Now().UnixMilli(),
+			Data: "service " + other.def.Name + " needs it, and goes on",
+		})
+	}
 	stream.until(r, func() error {
 		_, err := s.services.unwant(v, grace)
 		return err

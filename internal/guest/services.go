@@ -404,6 +404,20 @@ func (s *services) awaitNeeds(ctx context.Context, needs []string) error {
 	return nil
 }
 
+// needing returns the services that need another one, and run or are to.
+func (s *services) needing(name string) []*service {
+	return slices.DeleteFunc(s.list(), func(v *service) bool {
+		return !v.kept() || !slices.Contains(v.definition().Needs, name)
+	})
+}
+
+// retryNeeding has the services that wait for one that has started look again.
+func (s *services) retryNeeding(name string) {
+	for _, v := range s.needing(name) {
+		v.retry()
+	}
+}
+
 // launch prepares a service's program as a session that is in no list.
 func (s *services) launch(def sprites.Service) (*session, error) {
 	s.mu.Lock()

@@ -355,10 +355,10 @@ func TestServices(t *testing.T) {
 	failIf(t, said.String() != "started stdout open\ncomplete ", "a definition gave %q", &said)
 	list, err := sp.Services(ctx)
 	failIf(t, err != nil || len(list) != 1 || list[0].Name != "shop" || list[0].HTTPPort != 4100 || list[0].State.PID == 0, "the services are %+v, %v", list, err)
-	must(t, errors.Join(sp.RestartService(ctx, "shop", follow), sp.SignalService(ctx, "shop", "CONT"), sp.StopService(ctx, "shop", time.Second)))
+	must(t, errors.Join(sp.RestartService(ctx, "shop", follow), sp.SignalService(ctx, "shop", "CONT"), sp.StopService(ctx, "shop", time.Second, nil)))
 	d, err := sp.Service(ctx, "shop")
 	failIf(t, err != nil || d.State.Status != sprites.ServiceStopped, "got %+v, %v", d, err)
-	wantError(t, sp.StopService(ctx, "shop", time.Second), 409, "service_not_running")
+	wantError(t, sp.StopService(ctx, "shop", time.Second, nil), 409, "service_not_running")
 	wantError(t, sp.PutService(ctx, sprites.Service{Name: "other", Cmd: "true", HTTPPort: 1}, follow), 409, "http_port_taken")
 	must(t, errors.Join(sp.StartService(ctx, "shop", follow), sp.DeleteService(ctx, "shop")))
 	for _, name := range []string{"shop", "a b", "..a", strings.Repeat("a", 64)} {

@@ -198,7 +198,7 @@ func TestURLStarts(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Runtime: rt})
 	sp, w := s.Create("paint"), newSite(t)
 	w.service(t, sp)
-	must(t, sp.StopService(t.Context(), "web", time.Second))
+	must(t, sp.StopService(t.Context(), "web", time.Second, nil))
 	info, err := s.Client().Get(t.Context(), "paint")
 	must(t, err)
 	rt.Kill(info.ID, "for the test") // it sleeps

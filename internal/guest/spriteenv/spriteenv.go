@@ -202,7 +202,7 @@ func (e *env) followed(use, short string, call func(*sprites.Sprite, context.Con
 func (e *env) stopService() *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{Use: "stop NAME", Short: "End a service, and leave it alone", Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
-		return e.client.Self().StopService(cmd.Context(), args[0], grace)
+		return e.client.Self().StopService(cmd.Context(), args[0], grace, e.event)
 	}}
 	cmd.Flags().DurationVar(&grace, "timeout", 10*time.Second, "wait so long before it is killed")
 	return cmd
