@@ -18,7 +18,7 @@ type Service struct {
 
 // The states of a service.
 const (
-	ServiceStopped  = "stopped"  // by somebody, or it ended with code 0
+	ServiceStopped  = "stopped"  // by somebody; or, if there is an ExitCode, it ended: the next boot starts it again
 	ServiceStarting = "starting" // or what it needs is
 	ServiceRunning  = "running"
 	ServiceStopping = "stopping"
@@ -33,7 +33,8 @@ type ServiceState struct {
 	StartedAt     *time.Time `json:"started_at,omitempty"`
 	RestartCount  int        `json:"restart_count"` // after crashes, since it was last started by somebody or by the boot
 	NextRestartAt *time.Time `json:"next_restart_at,omitempty"`
-	Error         string     `json:"error,omitempty"` // how it ended
+	Error         string     `json:"error,omitempty"`     // how it ended
+	ExitCode      *int       `json:"exit_code,omitempty"` // of a program that ended by itself and does not run now
 }
 
 // The types of service events.

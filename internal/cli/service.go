@@ -161,7 +161,11 @@ func (a *app) showService(ctx context.Context, sprite *sprites.Sprite, name stri
 			"it is tried again; see: cove service logs " + name + " -s " + sprite.Name()}
 	}
 	return a.show(d, func(w io.Writer) {
-		if !a.global.quiet {
+		switch {
+		case a.global.quiet:
+		case endedByItself(d):
+			fmt.Fprintf(w, "Service %s has ended with code %d.\n", name, *d.State.ExitCode)
+		default:
 			fmt.Fprintf(w, "Service %s is %s.\n", name, sanitizeLine(d.State.Status))
 		}
 	})
@@ -192,6 +196,12 @@ func (a *app) newServiceList() *cobra.Command {
 	}
 }
 
+// endedByItself tells a service that has nothing more to do from one that
+// somebody has stopped.
+func endedByItself(d sprites.Service) bool {
+	return d.State.Status == sprites.ServiceStopped && d.State.ExitCode != nil
+}
+
 func printServices(w io.Writer, list []sprites.Service, now time.Time) {
 	if len(list) == 0 {
 		fmt.Fprintln(w, "No services. Define one: cove service put NAME CMD")
@@ -206,8 +216,12 @@ func printServices(w io.Writer, list []sprites.Service, now time.Time) {
 		if d.HTTPPort != 0 {
 			port = strconv.Itoa(d.HTTPPort)
 		}
+		status := d.State.Status
+		if endedByItself(d) {
+			status = fmt.Sprintf("ended (%d)", *d.State.ExitCode)
+		}
 		rows = append(rows, []string{
-			d.Name, d.State.Status, started, strconv.Itoa(d.State.RestartCount), port,
+			d.Name, status, started, strconv.Itoa(d.State.RestartCount), port,
 			strings.Join(append([]string{d.Cmd}, d.Args...), " "),
 		})
 	}
@@ -233,10 +247,17 @@ func (a *app) newServiceShow() *cobra.Command {
 }
 
 func printService(w io.Writer, d sprites.Service, now time.Time) {
+	status := d.State.Status
+	switch {
+	case endedByItself(d):
+		status = fmt.Sprintf("ended with code %d; started again at the next boot", *d.State.ExitCode)
+	case status == sprites.ServiceStopped:
+		status = "stopped, until somebody starts it"
+	}
 	rows := [][]string{
 		{"Service:", d.Name},
 		{"Command:", strings.Join(append([]string{d.Cmd}, d.Args...), " ")},
-		{"Status:", d.State.Status},
+		{"Status:", status},
 	}
 	add := func(name, value string) {
 		if value != "" && value != "0" {

@@ -147,6 +147,7 @@ func (v *service) runOnce(ctx context.Context) (code int, started bool) {
 			v.state.Status = sprites.ServiceRunning
 		}
 		v.state.PID, v.state.StartedAt, v.state.NextRestartAt, v.state.Error = pid, &now, nil, ""
+		v.state.ExitCode = nil
 		v.publish(sprites.ServiceEvent{Type: sprites.ServiceEventStarted})
 		v.mu.Unlock()
 		v.set.retryNeeding(def.Name)
@@ -180,7 +181,7 @@ func (v *service) end(sess *session, grace time.Duration) {
 func (v *service) fault(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.state.Error = err.Error()
+	v.state.Error, v.state.ExitCode = err.Error(), nil
 	v.publish(sprites.ServiceEvent{Type: sprites.ServiceEventError, Data: err.Error()})
 }
 
@@ -194,7 +195,7 @@ func (v *service) crashed(exit sprites.ServiceEvent, pause time.Duration) (neede
 		v.state.Status, v.state.NextRestartAt = sprites.ServiceFailed, &next
 	}
 	if v.state.Error == "" {
-		v.state.Error = "exit " + strconv.Itoa(*exit.ExitCode)
+		v.state.Error, v.state.ExitCode = "exit "+strconv.Itoa(*exit.ExitCode), exit.ExitCode
 	}
 	v.publish(exit)
 	return v.needed
@@ -215,7 +216,10 @@ func (v *service) over(last sprites.ServiceEvent, why string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.cancel, v.needed = nil, nil
-	v.state.Status, v.state.Error, v.state.NextRestartAt = sprites.ServiceStopped, why, nil
+	v.state.Status, v.state.Error, v.state.NextRestartAt, v.state.ExitCode = sprites.ServiceStopped, why, nil, nil
+	if last.Type == sprites.ServiceEventExit {
+		v.state.ExitCode = last.ExitCode
+	}
 	v.publish(last)
 	v.log.close()
 }

@@ -333,6 +333,28 @@ func TestServiceNeeded(t *testing.T) {
 	next.settle("web", running)
 }
 
+// TestServiceEnded: one that ended by itself is not one that somebody stopped.
+func TestServiceEnded(t *testing.T) {
+	m := services(t)
+	stopped := func(d sprites.Service) bool { return d.State.Status == sprites.ServiceStopped }
+	m.stream("PUT", "/v1/services/a?duration=0s", define("true"))
+	if d := m.settle("a", stopped); d.State.ExitCode == nil || *d.State.ExitCode != 0 {
+		t.Errorf("one that ended well is %+v", d.State)
+	}
+	m.stream("PUT", "/v1/services/b?duration=0s", define("exit 3"))
+	failed := m.settle("b", func(d sprites.Service) bool { return d.State.Status == sprites.ServiceFailed })
+	if failed.State.ExitCode == nil || *failed.State.ExitCode != 3 {
+		t.Errorf("one that crashed is %+v", failed.State)
+	}
+	m.stream("PUT", "/v1/services/c?duration=0s", define("exec sleep 1000"))
+	for _, name := range []string{"b", "c"} {
+		m.stream("POST", "/v1/services/"+name+"/stop", "")
+		if d := m.settle(name, stopped); d.State.ExitCode != nil {
+			t.Errorf("one that was stopped is %+v", d.State)
+		}
+	}
+}
+
 // Statement 94: signal answers 204, 400, 404 or 409.
 func TestServiceSignal(t *testing.T) {
 	m := services(t)
