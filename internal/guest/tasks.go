@@ -19,10 +19,7 @@ type tasks struct {
 	all map[string]sprites.Task
 }
 
-const (
-	maxTasks    = 256
-	longestTask = time.Hour // who needs longer refreshes
-)
+const maxTasks = 256
 
 var taskName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
@@ -64,7 +61,7 @@ func (t *tasks) put(name string, expire time.Duration, refresh bool) (sprites.Ta
 	case !there:
 		task = sprites.Task{Name: name, StartedAt: time.Now().UTC()}
 	}
-	task.ExpiresAt = time.Now().Add(min(expire, longestTask)).UTC()
+	task.ExpiresAt = time.Now().Add(min(expire, sprites.LongestTask)).UTC()
 	if t.all == nil {
 		t.all = map[string]sprites.Task{}
 	}
@@ -100,24 +97,16 @@ type taskRequest struct {
 }
 
 func (r taskRequest) expire() (time.Duration, error) {
-	var seconds float64
-	var text string
-	switch {
-	case len(r.Expire) == 0:
-		return longestTask, nil
-	case json.Unmarshal(r.Expire, &seconds) == nil:
-		if seconds > 0 && seconds <= longestTask.Seconds() {
-			return time.Duration(seconds * float64(time.Second)), nil
-		}
-		if seconds > 0 {
-			return longestTask, nil
-		}
-	case json.Unmarshal(r.Expire, &text) == nil:
-		if d, err := time.ParseDuration(text); err == nil && d > 0 {
-			return d, nil
-		}
+	if len(r.Expire) == 0 {
+		return sprites.LongestTask, nil
 	}
-	return 0, badRequest("expire must be seconds or a duration such as 30m, not %.64s.", r.Expire)
+	text := string(r.Expire)
+	_ = json.Unmarshal(r.Expire, &text) // else it is a number, or fails below
+	d, err := sprites.TaskExpiry(text)
+	if err != nil {
+		return 0, badRequest("%v.", err)
+	}
+	return d, nil
 }
 
 func (s *Server) listTasks(w http.ResponseWriter, _ *http.Request) error {

@@ -34,7 +34,7 @@ func TestTasks(t *testing.T) {
 		return task
 	}
 	for body, want := range map[string]time.Duration{
-		`{"expire":300}`: 300 * time.Second, `{"expire":"5h"}`: time.Hour, `{"expire":1e99}`: time.Hour, `{}`: time.Hour,
+		`{"expire":300}`: 300 * time.Second, `{"expire":"5h"}`: time.Hour, `{"expire":1e99}`: time.Hour, `{"expire":"200"}`: 200 * time.Second, `{"expire":"1e9"}`: time.Hour, `{}`: time.Hour,
 	} {
 		m.call("PUT", "/v1/tasks/agent", body, 200)
 		if left := time.Until(get().ExpiresAt); left > want || left < want-time.Minute {
@@ -45,7 +45,7 @@ func TestTasks(t *testing.T) {
 	m.call("DELETE", "/v1/tasks/other", "", 204)
 	m.call("DELETE", "/v1/tasks/other", "", 404)
 	m.call("GET", "/v1/tasks/other", "", 404)
-	for _, body := range []string{`{"name":""}`, `{"name":"a b"}`, `{"name":"a","expire":-1}`, `{"name":"a","expire":"soon"}`, `{"name":"a","expire":[]}`, `{`} {
+	for _, body := range []string{`{"name":""}`, `{"name":"a b"}`, `{"name":"a","expire":-1}`, `{"name":"a","expire":"soon"}`, `{"name":"a","expire":"0"}`, `{"name":"a","expire":"NaN"}`, `{"name":"a","expire":[]}`, `{`} {
 		m.call("POST", "/v1/tasks", body, 400)
 	}
 	m.call("PUT", "/v1/tasks/agent", `{"expire":"10ms"}`, 200)
@@ -105,11 +105,22 @@ func TestLocal(t *testing.T) {
 	contains(run(1, "services", "stop", "web"), "not running")
 	contains(run(0, "services", "delete", "web"))
 	contains(run(1, "services", "get", "web"), "service not found")
+	contains(run(0, "services", "create", "web", "--cmd", "sleep", "--args", "1000", "--no-stream"))
+	contains(run(1, "services", "create", "web", "--cmd", "sleep", "--args", "2000"), "service web exists", "--replace")
+	contains(run(0, "services", "get", "web"), `"1000"`)
+	contains(run(0, "services", "create", "web", "--replace", "--cmd", "sleep", "--args", "2000", "--no-stream"))
+	contains(run(0, "services", "get", "web"), `"2000"`)
+	for _, verb := range [][]string{{"create", "broken", "--cmd", "false"}, {"start", "broken"}, {"restart", "broken"}} {
+		contains(run(1, append([]string{"services"}, append(verb, "--duration", "1s")...)...), "service broken does not run: exit 1", "sprite-env services logs broken")
+	}
 	contains(run(2, "services", "create", "web"), "--cmd is missing")
 	contains(run(2, "services", "get"), "takes 1 arguments")
 	contains(run(2, "services", "nothing"), "unknown command")
 	contains(run(0, "tasks", "create", "build", "--expire", "30m"), `"name":"build"`)
 	contains(run(1, "tasks", "create", "build"), "task build exists")
+	contains(run(0, "tasks", "create", "short", "--expire", "3"), `"name":"short"`)
+	contains(run(0, "tasks", "update", "long", "--expire", "3h"), `"name":"long"`, "ends after 1h0m0s", "sprite-env tasks update long")
+	contains(run(0, "tasks", "update", "long", "--expire", "7200"), "ends after 1h0m0s")
 	contains(run(0, "tasks", "update", "build"), `"name":"build"`)
 	contains(run(0, "tasks", "list"), `"build"`)
 	contains(run(0, "tasks", "delete", "build"))

@@ -25,7 +25,7 @@ import (
 // against a socket, and returns the exit code: 0, 1 for a failure, 2 for wrong
 // usage.
 func Main(ctx context.Context, socket string, args []string, stdout, stderr io.Writer) int {
-	e := &env{out: stdout, client: &sprites.Client{
+	e := &env{out: stdout, errs: stderr, client: &sprites.Client{
 		URL: "http://sprite",
 		HTTPClient: &http.Client{Transport: &http.Transport{
 			DisableKeepAlives: true,
@@ -54,7 +54,8 @@ type usageError struct{ error }
 
 type env struct {
 	client *sprites.Client
-	out    io.Writer
+	out    io.Writer // what was asked for
+	errs   io.Writer // remarks
 }
 
 func (e *env) root() *cobra.Command {
@@ -159,6 +160,7 @@ func (e *env) createService() *cobra.Command {
 	var def sprites.Service
 	var vars []string
 	var f following
+	var replace bool
 	cmd := &cobra.Command{
 		Use:     "create NAME --cmd PROGRAM",
 		Short:   "Define a service and start it",
@@ -176,7 +178,18 @@ func (e *env) createService() *cobra.Command {
 			if def.Cmd == "" {
 				return usageError{errors.New("--cmd is missing: the program")}
 			}
-			return e.client.Self().PutService(cmd.Context(), def, e.follow(f))
+			if !replace {
+				_, err := e.client.Self().Service(cmd.Context(), def.Name)
+				if err == nil {
+					return fmt.Errorf("service %s exists; to define it anew, add --replace", def.Name)
+				} else if !errors.Is(err, sprites.ErrNotFound) {
+					return err
+				}
+			}
+			if err := e.client.Self().PutService(cmd.Context(), def, e.follow(f)); err != nil {
+				return err
+			}
+			return e.runs(cmd.Context(), def.Name)
 		},
 	}
 	flags := cmd.Flags()
@@ -186,14 +199,27 @@ func (e *env) createService() *cobra.Command {
 	flags.StringVar(&def.Dir, "dir", "", "folder to run it in")
 	flags.StringSliceVar(&def.Needs, "needs", nil, "services that must run before it")
 	flags.IntVar(&def.HTTPPort, "http-port", 0, "the port at which it speaks HTTP")
+	flags.BoolVar(&replace, "replace", false, "define it anew if it exists")
 	f.add(cmd)
 	return cmd
+}
+
+// runs reports a service that fails after a change as the command's failure.
+func (e *env) runs(ctx context.Context, name string) error {
+	d, err := e.client.Self().Service(ctx, name)
+	if err == nil && d.State.Status == sprites.ServiceFailed {
+		err = fmt.Errorf("service %s does not run: %s; it is tried again; see: sprite-env services logs %s", name, d.State.Error, name)
+	}
+	return err
 }
 
 func (e *env) followed(use, short string, call func(*sprites.Sprite, context.Context, string, sprites.Follow) error) *cobra.Command {
 	var f following
 	cmd := &cobra.Command{Use: use, Short: short, Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
-		return call(e.client.Self(), cmd.Context(), args[0], e.follow(f))
+		if err := call(e.client.Self(), cmd.Context(), args[0], e.follow(f)); err != nil {
+			return err
+		}
+		return e.runs(cmd.Context(), args[0])
 	}}
 	f.add(cmd)
 	return cmd
@@ -227,13 +253,23 @@ func (e *env) tasks() *cobra.Command {
 	write := func(use, short, method string) *cobra.Command {
 		var expire string
 		cmd := &cobra.Command{Use: use, Short: short, Args: exact(1), RunE: func(cmd *cobra.Command, args []string) error {
+			d, err := sprites.TaskExpiry(expire)
+			if err != nil {
+				return usageError{fmt.Errorf("--%w", err)}
+			}
 			body, err := json.Marshal(map[string]string{"name": args[0], "expire": expire})
 			if err != nil {
 				return err
 			}
-			return e.call(cmd.Context(), method, "/v1/tasks", bytes.NewReader(body))
+			if err := e.call(cmd.Context(), method, "/v1/tasks", bytes.NewReader(body)); err != nil {
+				return err
+			}
+			if d > sprites.LongestTask {
+				fmt.Fprintf(e.errs, "sprite-env: task %s ends after %v, the longest there is; put it off by: sprite-env tasks update %s\n", args[0], sprites.LongestTask, args[0])
+			}
+			return nil
 		}}
-		cmd.Flags().StringVar(&expire, "expire", "1h", "when it ends by itself, as `30m`")
+		cmd.Flags().StringVar(&expire, "expire", "1h", "when it ends by itself: seconds, or a duration as `30m`; 1h at most")
 		return cmd
 	}
 	group.AddCommand(
