@@ -40,6 +40,8 @@ type TaskList struct {
 type Activity struct {
 	Sessions int      `json:"sessions"` // commands that run, with or without a client
 	Tasks    []string `json:"tasks"`    // names of live tasks
+
+	QuietSeconds *float64 `json:"quiet_seconds,omitempty"` // since the last of either ended; nil: none has
 }
 
 // HTTPTarget is what a guest answers to POST /v1/http: where the sprite's URL

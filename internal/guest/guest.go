@@ -88,6 +88,7 @@ type Server struct {
 	sessions map[string]*session // running
 	leftover map[string]*session // ended, but with living background processes
 	ended    []string            // ids of the last ended sessions, oldest first
+	lastEnd  time.Time           // when the last of them did
 }
 
 // Health answers GET /v1/health.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // keptEnded is how many ended sessions are remembered by their ids.
@@ -42,6 +43,7 @@ func (s *Server) finished(sess *session) {
 	defer s.mu.Unlock()
 	delete(s.sessions, sess.id)
 	s.leftover[sess.id] = sess
+	s.lastEnd = time.Now()
 	s.ended = append(s.ended, sess.id)
 	if len(s.ended) > keptEnded {
 		s.ended = slices.Clone(s.ended[len(s.ended)-keptEnded:])

@@ -15,8 +15,9 @@ import (
 
 // tasks hold the sprite awake. They live as long as the sandbox does.
 type tasks struct {
-	mu  sync.Mutex
-	all map[string]sprites.Task
+	mu    sync.Mutex
+	all   map[string]sprites.Task
+	ended time.Time // when the last one did
 }
 
 const maxTasks = 256
@@ -27,15 +28,23 @@ var taskName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 func (t *tasks) live() []sprites.Task {
 	now := time.Now()
 	list := []sprites.Task{}
-	for name, task := range t.all {
+	for _, task := range t.all {
 		if !task.ExpiresAt.After(now) {
-			delete(t.all, name)
+			t.drop(task, task.ExpiresAt)
 			continue
 		}
 		list = append(list, task)
 	}
 	slices.SortFunc(list, func(a, b sprites.Task) int { return strings.Compare(a.Name, b.Name) })
 	return list
+}
+
+// drop forgets a task that has ended. t.mu is held.
+func (t *tasks) drop(task sprites.Task, at time.Time) {
+	delete(t.all, task.Name)
+	if at.After(t.ended) {
+		t.ended = at
+	}
 }
 
 func (t *tasks) list() []sprites.Task {
@@ -81,12 +90,13 @@ func (t *tasks) get(name string) (sprites.Task, error) {
 }
 
 func (t *tasks) remove(name string) error {
-	if _, err := t.get(name); err != nil {
+	task, err := t.get(name)
+	if err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.all, name)
+	t.drop(task, time.Now())
 	return nil
 }
 
@@ -157,11 +167,21 @@ func (s *Server) deleteTask(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	a := sprites.Activity{Tasks: []string{}}
-	s.mu.Lock()
-	a.Sessions = len(s.sessions)
-	s.mu.Unlock()
 	for _, task := range s.tasks.list() {
 		a.Tasks = append(a.Tasks, task.Name)
+	}
+	s.tasks.mu.Lock()
+	last := s.tasks.ended
+	s.tasks.mu.Unlock()
+	s.mu.Lock()
+	a.Sessions = len(s.sessions)
+	if s.lastEnd.After(last) {
+		last = s.lastEnd
+	}
+	s.mu.Unlock()
+	if !last.IsZero() {
+		quiet := time.Since(last).Seconds()
+		a.QuietSeconds = &quiet
 	}
 	return respond(w, a)
 }

@@ -22,6 +22,13 @@ func TestTasks(t *testing.T) {
 		m.must(json.Unmarshal([]byte(m.call("GET", "/v1/activity", "", 200)), &a))
 		return a
 	}
+	if a := activity(); a.QuietSeconds != nil {
+		t.Errorf("before anything ran it is quiet for %v", *a.QuietSeconds)
+	}
+	m.must(m.Command("true").Run())
+	if a := activity(); a.QuietSeconds == nil || *a.QuietSeconds < 0 || *a.QuietSeconds > patience.Seconds() {
+		t.Errorf("after a command the activity is %+v", a)
+	}
 	same(t, "no tasks", strings.TrimSpace(m.call("GET", "/v1/tasks", "", 200)), `{"tasks":[]}`)
 	m.call("POST", "/v1/tasks", `{"name":"agent","expire":"30m"}`, 201)
 	m.call("POST", "/v1/tasks", `{"name":"agent","expire":"30m"}`, 409)

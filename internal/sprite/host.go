@@ -179,7 +179,7 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 		if err != nil {
 			h.Logger.Debug("asking a sandbox what runs in it", "sprite", name, "err", err)
 		}
-		info.Cove.AwakeBy = append(info.Cove.AwakeBy, inside...)
+		info.Cove.AwakeBy = append(info.Cove.AwakeBy, reasons(inside)...)
 	}
 	return info, nil
 }

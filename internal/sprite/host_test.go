@@ -1,9 +1,13 @@
 package sprite_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -22,6 +26,7 @@ type memory struct {
 	hold      chan struct{} // if not nil, Boot waits until it is closed
 	err       error         // of Boot
 	refuse    error         // of Destroy
+	inside    func() string // what a guest says to any call; nil: nobody listens
 	live      map[string]*fakeSandbox
 	destroyed []string
 }
@@ -91,7 +96,20 @@ type fakeSandbox struct {
 func (s *fakeSandbox) ID() string { return s.machine.ID }
 
 func (s *fakeSandbox) Dial(context.Context, int) (net.Conn, error) {
-	return nil, errors.New("nobody listens")
+	s.runtime.mu.Lock()
+	inside := s.runtime.inside
+	s.runtime.mu.Unlock()
+	if inside == nil {
+		return nil, errors.New("nobody listens")
+	}
+	client, server := net.Pipe()
+	go func() {
+		defer server.Close()
+		if _, err := http.ReadRequest(bufio.NewReader(server)); err == nil {
+			_, _ = io.WriteString(server, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"+inside())
+		}
+	}()
+	return client, nil
 }
 
 func (s *fakeSandbox) Status() sprite.SandboxStatus {
@@ -305,6 +323,45 @@ func TestIdle(t *testing.T) {
 		synctest.Wait()
 		if got := status(t, h, "paint").Status; got != sprites.StatusRunning {
 			t.Errorf("one that never sleeps: got %s", got)
+		}
+	})
+}
+
+// TestIdleAfterActivity: the idle time begins when the last command has ended.
+func TestIdleAfterActivity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := time.Now().Add(150 * time.Second)
+		rt := &memory{inside: func() string {
+			if left := time.Until(end); left > 0 {
+				return `{"sessions":1}`
+			}
+			return fmt.Sprintf(`{"quiet_seconds":%g}`, time.Since(end).Seconds())
+		}}
+		h := start(t, &sprite.Host{Runtime: rt, IdleDefault: time.Minute})
+		create(t, h, "paint")
+		use(t, h, "paint").Release()
+		time.Sleep(209 * time.Second)
+		synctest.Wait()
+		if got := status(t, h, "paint").Status; got != sprites.StatusRunning {
+			t.Errorf("59 s after the command: got %s", got)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := status(t, h, "paint").Status; got != sprites.StatusCold {
+			t.Errorf("61 s after the command: got %s", got)
+		}
+		// What a sandbox says of itself ends it at no other time.
+		for _, said := range []string{`{"quiet_seconds":-1e300}`, `{"quiet_seconds":1e300}`, `{"quiet_seconds":"x"}`, `{}`} {
+			rt.set(func() { rt.inside = func() string { return said } })
+			use(t, h, "paint").Release()
+			time.Sleep(59 * time.Second)
+			synctest.Wait()
+			if got := status(t, h, "paint").Status; got != sprites.StatusRunning {
+				t.Errorf("%s: got %s after 59 s", said, got)
+			}
+			rt.set(func() { rt.inside = nil })
+			time.Sleep(time.Hour)
+			synctest.Wait()
 		}
 	})
 }

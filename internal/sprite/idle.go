@@ -17,13 +17,16 @@ import (
 )
 
 // arm starts the wait for sleep if nothing uses the machine. h.mu is held.
-func (h *Host) arm(m *machine) {
+func (h *Host) arm(m *machine) { h.armFor(m, m.idle) }
+
+// armFor is arm when a part of the wait is over.
+func (h *Host) armFor(m *machine, wait time.Duration) {
 	if len(m.leases) > 0 || m.sandbox == nil || m.busy != nil || m.dead || m.idle == 0 || h.closed {
 		return
 	}
 	m.disarm()
 	epoch := m.epoch
-	m.timer = time.AfterFunc(m.idle, func() { h.idle(m, epoch) })
+	m.timer = time.AfterFunc(wait, func() { h.idle(m, epoch) })
 }
 
 // disarm ends the wait for sleep. Host.mu is held.
@@ -62,8 +65,9 @@ func (h *Host) idle(m *machine, epoch int) {
 	defer h.wg.Done()
 
 	ctx, cancel := context.WithTimeout(h.ctx, activityLimit)
-	awakeBy, err := h.activity(ctx, sb)
+	a, err := h.activity(ctx, sb)
 	cancel()
+	awakeBy := reasons(a)
 	if errors.Is(err, errUnknownCall) {
 		awakeBy = append(awakeBy, err.Error()) // what runs in it must not be lost
 	} else if err != nil {
@@ -76,8 +80,12 @@ func (h *Host) idle(m *machine, epoch int) {
 		return
 	}
 	m.timer = nil
-	if len(awakeBy) > 0 {
-		h.arm(m)
+	rest := m.idle
+	if len(awakeBy) == 0 {
+		rest -= quiet(a, m.idle)
+	}
+	if rest > 0 {
+		h.armFor(m, rest)
 		h.mu.Unlock()
 		return
 	}
@@ -95,7 +103,8 @@ const maxActivity = 1 << 20
 
 // activity asks a sandbox what keeps it awake from inside: commands that run,
 // though nobody is connected to them, and live tasks. Services do not.
-func (h *Host) activity(ctx context.Context, sb Sandbox) ([]string, error) {
+func (h *Host) activity(ctx context.Context, sb Sandbox) (sprites.Activity, error) {
+	var a sprites.Activity
 	transport := &http.Transport{
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: 64 << 10,
@@ -103,28 +112,41 @@ func (h *Host) activity(ctx context.Context, sb Sandbox) ([]string, error) {
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/v1/activity", nil)
 	if err != nil {
-		return nil, err
+		return a, err
 	}
 	req.Header.Set("Authorization", "Bearer "+sb.Status().Token)
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return nil, err
+		return a, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return nil, errUnknownCall
+		return a, errUnknownCall
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxActivity+1))
 	if err != nil {
-		return nil, err
+		return a, err
 	}
 	if len(body) > maxActivity {
-		return nil, errors.New("the guest's answer is too long")
+		return a, errors.New("the guest's answer is too long")
 	}
-	var a sprites.Activity
 	if err := json.Unmarshal(body, &a); err != nil {
-		return nil, err
+		return sprites.Activity{}, err
 	}
+	return a, nil
+}
+
+// quiet is how long nothing has run, as far as it matters for a sprite that sleeps
+// after idle.
+func quiet(a sprites.Activity, idle time.Duration) time.Duration {
+	if a.QuietSeconds == nil || *a.QuietSeconds >= idle.Seconds() {
+		return idle
+	}
+	return time.Duration(max(*a.QuietSeconds, 0) * float64(time.Second))
+}
+
+// reasons names, for people, what keeps a sprite awake from inside.
+func reasons(a sprites.Activity) []string {
 	var all []string
 	switch {
 	case a.Sessions == 1:
@@ -137,7 +159,7 @@ func (h *Host) activity(ctx context.Context, sb Sandbox) ([]string, error) {
 			all = append(all, "task "+name)
 		}
 	}
-	return all, nil
+	return all
 }
 
 // taskRule is what may be a task's name.
