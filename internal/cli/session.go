@@ -92,7 +92,7 @@ func (a *app) newSessionAttach() *cobra.Command {
 		Short: "Join a session",
 		Long: `Joins a session: output that it kept is shown first, then what comes. A terminal session
 is left by Ctrl+\, another one by Ctrl-C; it goes on either way. The exit code is the
-command's own.`,
+command's own. A detached command that has ended can be joined for another ten minutes.`,
 		Example: `  cove session attach 3 -s paint`,
 		Args:    exactArgs("the session's id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -132,8 +132,12 @@ func (a *app) attach(ctx context.Context, sprite *sprites.Sprite, id string, std
 		}
 		return a.attachPlain(ctx, sprite, id, in)
 	}
-	return &codedError{exitFailed, "not_found", fmt.Errorf("no session %s runs in %s", id, sprite.Name()),
-		"see which do: cove session list -s " + sprite.Name()}
+	err = a.attachPlain(ctx, sprite, id, nil) // it may have ended a while ago
+	if errors.Is(err, sprites.ErrNotFound) {
+		return &codedError{exitFailed, "not_found", fmt.Errorf("no session %s runs in %s", id, sprite.Name()),
+			"see which do: cove session list -s " + sprite.Name()}
+	}
+	return err
 }
 
 func (a *app) newSessionKill() *cobra.Command {

@@ -38,8 +38,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	defer s.wg.Done()
 	c, err := s.newClient(w, r)
 	if err != nil {
-		s.finished(sess)
-		s.forget(sess)
+		s.unregister(sess)
 		return nil // answered
 	}
 	defer c.drop()
@@ -47,8 +46,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	err = c.info(sess, true)
 	c.mu.Unlock()
 	if err != nil {
-		s.finished(sess)
-		s.forget(sess)
+		s.unregister(sess)
 		return nil // gone before it began
 	}
 	sess.start(c)
@@ -85,8 +83,10 @@ func (s *Server) getSession(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, sess.describe())
 }
 
+// attach joins a session. One that has ended, but is kept, tells its output and
+// its exit.
 func (s *Server) attach(w http.ResponseWriter, r *http.Request, id string, q url.Values) error {
-	sess, err := s.session(id)
+	sess, err := s.attachable(id)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,10 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request, id string, q url
 		return nil // answered
 	}
 	defer c.drop()
-	if err := c.join(sess); err != nil {
+	if err := c.join(sess); errors.Is(err, errSessionEnded) {
+		c.replay(sess)
+		return nil
+	} else if err != nil {
 		return nil // told on the socket
 	}
 	defer sess.detach(c)
@@ -117,13 +120,41 @@ func (c *wsClient) join(s *session) error {
 		return err
 	}
 	frames, err := s.attach(c)
-	if err != nil {
+	if errors.Is(err, errSessionEnded) {
+		return err
+	} else if err != nil {
 		_ = c.conn.Close(ttyFailed, err.Error()) // it has gone itself
 		return err
 	}
+	if err := c.sendAll(frames, s.cmd.tty); err != nil {
+		s.detach(c)
+		return err
+	}
+	return nil
+}
+
+// replay tells what is kept of an ended session, after its session_info.
+func (c *wsClient) replay(s *session) {
+	select {
+	case <-s.final:
+	case <-s.srv.closing:
+		return
+	}
+	s.mu.Lock()
+	frames, code, reason := s.scroll.snapshot(), s.code, s.reason
+	s.mu.Unlock()
+	c.mu.Lock()
+	err := c.sendAll(frames, s.cmd.tty)
+	c.mu.Unlock()
+	if err == nil {
+		c.exit(code, reason, s.cmd.tty)
+	}
+}
+
+// sendAll is for who holds mu.
+func (c *wsClient) sendAll(frames [][]byte, tty bool) error {
 	for _, frame := range frames {
-		if err := c.send(frame, s.cmd.tty); err != nil {
-			s.detach(c)
+		if err := c.send(frame, tty); err != nil {
 			return err
 		}
 	}

@@ -89,6 +89,7 @@ type Server struct {
 	leftover map[string]*session // ended, but with living background processes
 	ended    []string            // ids of the last ended sessions, oldest first
 	lastEnd  time.Time           // when the last of them did
+	kept     []keptSession       // ended, for those who attach later, oldest first
 }
 
 // Health answers GET /v1/health.

@@ -439,7 +439,7 @@ func TestUnknownSessions(t *testing.T) {
 	is(t, "kill", err, sprites.ErrNotFound)
 	is(t, "attach", m.Attach(t.Context(), "12345").Run(), sprites.ErrNotFound)
 	m.call("GET", "/v1/exec/12345", "", http.StatusNotFound)
-	cmd := m.shell(t.Context(), "printf .; exec sleep 60")
+	cmd := m.Command("sh", "-c", "printf .; exec sleep 60")
 	m.startUntil(cmd, ".")
 	id := cmd.SessionID()
 	for _, bad := range []string{"signal=NOPE", "signal=0", "signal=65", "signal=-9", "timeout=x", "timeout=-1s"} {
@@ -452,6 +452,79 @@ func TestUnknownSessions(t *testing.T) {
 	}
 	is(t, "kill of one that ended", err, sprites.ErrGone)
 	is(t, "attach to one that ended", m.Attach(t.Context(), id).Run(), sprites.ErrNotFound)
+}
+
+// detached starts a script that may go on alone, leaves it, and returns its id when
+// it has ended.
+func (m *machine) detached(script string) string {
+	m.t.Helper()
+	cmd := m.shell(m.t.Context(), script)
+	m.must(cmd.Start())
+	id := cmd.SessionID()
+	if err := cmd.Detach(); err != nil {
+		is(m.t, "detach", err, sprites.ErrGone)
+	}
+	for deadline := time.Now().Add(patience); ; {
+		list, err := m.Sessions(m.t.Context())
+		m.must(err)
+		if len(list) == 0 {
+			return id
+		}
+		if time.Now().After(deadline) {
+			m.t.Fatalf("%+v goes on", list)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// TestKeptSessions: who comes after the end of a command that was left alone gets
+// what it said, and its exit.
+func TestKeptSessions(t *testing.T) {
+	m := start(t, &guest.Server{})
+	attach := func(id string) (stdout, stderr string, err error) {
+		t.Helper()
+		var out, errs strings.Builder
+		cmd := m.Attach(t.Context(), id)
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		err = cmd.Run()
+		return out.String(), errs.String(), err
+	}
+	first := m.detached("echo one; echo two >&2; exit 5")
+	for range 2 {
+		stdout, stderr, err := attach(first)
+		same(t, "stdout", stdout, "one\n")
+		same(t, "stderr", stderr, "two\n")
+		exit(t, err, 5, "")
+	}
+	_, err := m.Kill(t.Context(), first, "", 0)
+	is(t, "kill", err, sprites.ErrGone)
+	m.call("GET", "/v1/exec/"+first, "", http.StatusNotFound)
+
+	none := m.Command("no-such-program")
+	none.MaxRunAfterDisconnect = new(time.Duration)
+	exit(t, none.Run(), 127, "")
+	_, stderr, err := attach(none.SessionID())
+	exit(t, err, 127, "")
+	if !strings.Contains(stderr, "command not found") {
+		t.Errorf("got %q", stderr)
+	}
+
+	for range 20 {
+		m.detached("head -c 300000 /dev/zero") // more than is kept of all together
+	}
+	last := m.detached("head -c 300000 /dev/zero; echo end")
+	_, _, err = attach(first)
+	is(t, "attach to one of long ago", err, sprites.ErrNotFound)
+	stdout, _, err := attach(last)
+	m.must(err)
+	if !strings.HasSuffix(stdout, "\x00end\n") || len(stdout) < 200<<10 {
+		t.Errorf("the last one's end is %d bytes, %q", len(stdout), stdout[max(0, len(stdout)-10):])
+	}
+	for range 40 {
+		m.detached("true")
+	}
+	_, _, err = attach(last)
+	is(t, "attach after many others", err, sprites.ErrNotFound)
 }
 
 func TestTerminal(t *testing.T) {

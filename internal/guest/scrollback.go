@@ -59,3 +59,12 @@ func (b *scrollback) extend(stream byte, p []byte) int {
 func (b *scrollback) snapshot() [][]byte {
 	return append([][]byte(nil), b.frames...)
 }
+
+// held is how much memory the frames take, in bytes.
+func (b *scrollback) held() int {
+	n := 0
+	for _, frame := range b.frames {
+		n += cap(frame)
+	}
+	return n
+}

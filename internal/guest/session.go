@@ -52,6 +52,7 @@ type session struct {
 	streams *streams
 	drained sync.WaitGroup // done by each pump when all output of the main process has been sent
 	ended   chan struct{}  // closed when the main process has ended and code is set
+	final   chan struct{}  // closed when all that its clients are to get is in scroll, too
 	gone    chan struct{}  // closed when no process of it is left
 	look    chan struct{}  // someone has ended processes: see whether any is left
 
@@ -76,6 +77,7 @@ func (s *Server) newSession(cmd *command) (*session, error) {
 		cmd:     cmd,
 		created: time.Now(),
 		ended:   make(chan struct{}),
+		final:   make(chan struct{}),
 		gone:    make(chan struct{}),
 		look:    make(chan struct{}, 1),
 		scroll:  scrollback{max: s.Scrollback},
@@ -92,6 +94,7 @@ func (s *Server) unlistedSession(cmd *command, name string) *session {
 		created: time.Now(),
 		service: true,
 		ended:   make(chan struct{}),
+		final:   make(chan struct{}),
 		gone:    make(chan struct{}),
 		look:    make(chan struct{}, 1),
 	}
@@ -128,18 +131,25 @@ func (s *session) start(c client) {
 	s.mu.Unlock()
 	proc, group, streams, err := s.srv.start(s.cmd, s.id)
 	if err != nil {
-		s.srv.finished(s)
-		s.srv.forget(s)
-		code := 126
+		s.mu.Lock()
+		s.code = 126
 		if e, ok := errors.AsType[*startError](err); ok {
-			code = e.code
+			s.code = e.code
 		}
 		text := "cove: " + err.Error() + "\n"
 		if s.cmd.tty {
 			text = "cove: " + err.Error() + "\r\n"
 		}
-		if c.output(append([]byte{byte(sprites.StreamStderr)}, text...), s.cmd.tty) == nil {
-			c.exit(code, "", s.cmd.tty)
+		frame := append([]byte{byte(sprites.StreamStderr)}, text...)
+		s.scroll.add(frame)
+		s.mu.Unlock()
+		close(s.ended)
+		close(s.final)
+		s.srv.finished(s)
+		s.srv.forget(s)
+		s.srv.trimKept()
+		if c.output(frame, s.cmd.tty) == nil {
+			c.exit(s.code, "", s.cmd.tty)
 		}
 		c.drop()
 		return
@@ -183,6 +193,8 @@ func (s *session) run() {
 		_ = s.streams.err.SetReadDeadline(past)
 	}
 	s.drained.Wait()
+	close(s.final)
+	s.srv.trimKept()
 	if s.listened.Load() { // what it listened on is closed before it ends
 		s.srv.ports.look()
 	}
@@ -229,6 +241,9 @@ func (s *session) linger() {
 	s.mu.Unlock()
 }
 
+// errSessionEnded is a session whose end is there to be replayed, or about to be.
+var errSessionEnded = errors.New("the session has ended")
+
 // attach adds a client and returns what is kept of the output so far, which the
 // caller sends before it lets c.output do so.
 func (s *session) attach(c client) ([][]byte, error) {
@@ -236,7 +251,7 @@ func (s *session) attach(c client) ([][]byte, error) {
 	defer s.mu.Unlock()
 	select {
 	case <-s.ended:
-		return nil, notFound(s.id)
+		return nil, errSessionEnded
 	default:
 	}
 	if len(s.clients) >= maxClients {

@@ -12,6 +12,19 @@ import (
 // keptEnded is how many ended sessions are remembered by their ids.
 const keptEnded = 100
 
+// What is kept of sessions that could go on without a client, for those who come
+// too late for the end.
+const (
+	keptSessions = 32
+	keptOutput   = 4 << 20 // bytes, of all together
+	keptFor      = 10 * time.Minute
+)
+
+type keptSession struct {
+	*session
+	until time.Time
+}
+
 // register gives a session its id and puts it into the table.
 func (s *Server) register(sess *session) error {
 	s.mu.Lock()
@@ -34,6 +47,13 @@ func (s *Server) register(sess *session) error {
 	return nil
 }
 
+// unregister takes out a session that nobody has been told of.
+func (s *Server) unregister(sess *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, sess.id)
+}
+
 // finished moves a session whose main process has ended out of the list.
 func (s *Server) finished(sess *session) {
 	if sess.service {
@@ -48,6 +68,42 @@ func (s *Server) finished(sess *session) {
 	if len(s.ended) > keptEnded {
 		s.ended = slices.Clone(s.ended[len(s.ended)-keptEnded:])
 	}
+	if sess.cmd.maxRun == 0 {
+		s.kept = append(s.kept, keptSession{sess, s.lastEnd.Add(keptFor)})
+	}
+}
+
+// trimKept forgets the oldest of the kept sessions that are too many, or hold too
+// much output.
+func (s *Server) trimKept() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := 0
+	for i, sess := range slices.Backward(s.kept) {
+		sess.mu.Lock()
+		held += sess.scroll.held()
+		sess.mu.Unlock()
+		if held > keptOutput || len(s.kept)-i > keptSessions || time.Now().After(sess.until) {
+			s.kept = slices.Clone(s.kept[i+1:])
+			return
+		}
+	}
+}
+
+// attachable finds a session that runs, or is kept.
+func (s *Server) attachable(id string) (*session, error) {
+	s.trimKept()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sess := s.sessions[id]; sess != nil {
+		return sess, nil
+	}
+	for _, sess := range s.kept {
+		if sess.id == id {
+			return sess.session, nil
+		}
+	}
+	return nil, notFound(id)
 }
 
 // forget drops a session of which no process is left.
