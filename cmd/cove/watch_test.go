@@ -57,6 +57,14 @@ func TestWatch(t *testing.T) {
 	if got := strings.Join(until("create end"), ", "); got != want {
 		t.Errorf("got %s; want %s", got, want)
 	}
+	// An upload in place of a file is a write, though it is a move of another.
+	if err := sprite.WriteFile(ctx, "src/new", strings.NewReader("x"), sprites.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	sh("mkdir src/uploaded")
+	if got := strings.Join(until("create uploaded"), ", ") + ","; !strings.Contains(got, "write new,") || strings.Contains(got, "create new,") {
+		t.Errorf("an upload is %s", got)
+	}
 	// Nothing is missed in folders that are new.
 	sh("cd src; for i in $(seq 20); do mkdir -p $i/a/b; echo x >$i/a/b/f; done; mkdir done")
 	count := map[string]int{}

@@ -65,6 +65,10 @@ func (s *Server) putWrite(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, sprites.WriteResult{Path: f.Path, Size: size, Mode: fmt.Sprintf("%04o", u.mode)})
 }
 
+// replacing ends the name of an upload that will take the place of a file: to who
+// watches, its last step is a write.
+const replacing = ".replace.tmp"
+
 // upload is a file being written.
 type upload struct {
 	call    *fileCall
@@ -86,8 +90,10 @@ func (u *upload) begin() error {
 	}
 	dir := parent(u.target)
 	st, err := os.Stat(u.target)
+	suffix := ".tmp"
 	switch {
 	case err == nil:
+		suffix = replacing
 		if err := u.replace(st); err != nil {
 			return err
 		}
@@ -103,7 +109,7 @@ func (u *upload) begin() error {
 	default:
 		return err
 	}
-	u.temp = dir + ".cove-" + rand.Text() + ".tmp"
+	u.temp = dir + ".cove-" + rand.Text() + suffix
 	u.file, err = os.OpenFile(u.temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	return err
 }

@@ -101,6 +101,30 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// TestWatchUpload: a file that fs/write replaces is written; it was there before.
+func TestWatchUpload(t *testing.T) {
+	m := start(t, &guest.Server{})
+	m.tree("d/old=x")
+	w := m.watch(sprites.WatchOptions{}, "d")
+	seen := func() (events []string) {
+		t.Helper()
+		for {
+			text, _ := w.next()
+			if text == "create d/end" {
+				return events
+			}
+			if !strings.Contains(text, "d/.cove-") {
+				events = append(events, text)
+			}
+		}
+	}
+	for _, name := range []string{"old", "new", "new"} {
+		m.must(m.WriteFile(t.Context(), m.path("d/"+name), strings.NewReader("y"), sprites.WriteOptions{}))
+	}
+	m.tree("d/end=")
+	same(t, "events", strings.Join(seen(), ", "), "write d/old, create d/new, write d/new")
+}
+
 // Statement 122: first subscribed, then create, write and remove; several paths;
 // recursive; a missing path is an error.
 func TestWatchRecursive(t *testing.T) {

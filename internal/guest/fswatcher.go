@@ -46,6 +46,8 @@ type fsWatcher struct {
 	// fresh has what the scan of a new folder found. The folder's watch, which
 	// was there first, may have seen it come, too: it must not be told twice.
 	fresh map[string]struct{}
+
+	replaced uint32 // the cookie of the last upload that is to replace a file
 }
 
 // view is a watched folder under one of its names.
@@ -147,9 +149,10 @@ func (w *fsWatcher) read(buf []byte) (n int, err error) {
 
 // inotifyEvent is struct inotify_event.
 type inotifyEvent struct {
-	wd   int32
-	mask uint32
-	name string
+	wd     int32
+	mask   uint32
+	cookie uint32 // the same for both ends of a move
+	name   string
 }
 
 func (e inotifyEvent) is(mask uint32) bool { return e.mask&mask != 0 }
@@ -157,7 +160,7 @@ func (e inotifyEvent) is(mask uint32) bool { return e.mask&mask != 0 }
 func parseEvents(buf []byte) iter.Seq[inotifyEvent] {
 	return func(yield func(inotifyEvent) bool) {
 		for len(buf) >= unix.SizeofInotifyEvent {
-			e := inotifyEvent{wd: int32(binary.NativeEndian.Uint32(buf)), mask: binary.NativeEndian.Uint32(buf[4:])}
+			e := inotifyEvent{wd: int32(binary.NativeEndian.Uint32(buf)), mask: binary.NativeEndian.Uint32(buf[4:]), cookie: binary.NativeEndian.Uint32(buf[8:])}
 			size := uint64(binary.NativeEndian.Uint32(buf[12:]))
 			buf = buf[unix.SizeofInotifyEvent:]
 			if size > uint64(len(buf)) {
@@ -176,6 +179,12 @@ func (w *fsWatcher) handle(e inotifyEvent) {
 	if e.is(unix.IN_Q_OVERFLOW) {
 		w.startOver()
 		return
+	}
+	switch {
+	case e.is(unix.IN_MOVED_FROM) && strings.HasSuffix(e.name, replacing):
+		w.replaced = e.cookie
+	case e.is(unix.IN_MOVED_TO) && e.cookie == w.replaced && w.replaced != 0: // by fs/write
+		e.mask = e.mask&^unix.IN_MOVED_TO | unix.IN_MODIFY
 	}
 	for _, v := range slices.Clone(w.byWD[e.wd]) {
 		switch {
