@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -22,6 +23,15 @@ type host struct {
 	bin  string
 	home string
 	data string
+	ns   int // the network namespace that its programs run in; 0: this one
+}
+
+// within calls f in the host's network.
+func (h *host) within(f func() error) error {
+	if h.ns == 0 {
+		return f()
+	}
+	return gateway.InNetNS(h.ns, f)
 }
 
 // newHost makes a host whose server, if any, ends with the test.
@@ -37,7 +47,7 @@ func newHost(t testing.TB) *host {
 	}
 	h.write("home/.gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n")
 	t.Cleanup(func() {
-		if err := endServer(h.bin, h.data, h.home); err != nil {
+		if err := h.within(func() error { return endServer(h.bin, h.data, h.home) }); err != nil {
 			t.Errorf("end the server: %v", err)
 		}
 		if t.Failed() {
@@ -92,7 +102,11 @@ func (h *host) command(dir, name string, args ...string) *exec.Cmd {
 // try runs a program and returns what it printed, both streams, and its code.
 func (h *host) try(dir, name string, args ...string) (string, int) {
 	h.t.Helper()
-	out, err := h.command(dir, name, args...).CombinedOutput()
+	var out []byte
+	err := h.within(func() (err error) {
+		out, err = h.command(dir, name, args...).CombinedOutput()
+		return err
+	})
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return string(out), exit.ExitCode()
 	}
@@ -108,7 +122,11 @@ func (h *host) run(dir, name string, args ...string) string {
 	cmd := h.command(dir, name, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	var out []byte
+	err := h.within(func() (err error) {
+		out, err = cmd.Output()
+		return err
+	})
 	if err != nil {
 		h.t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, stderr.String())
 	}

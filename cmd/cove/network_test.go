@@ -1,0 +1,585 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// An island is a host in a network namespace without any way out. Its only
+// neighbour is another namespace, in which public, private and metadata addresses
+// are real machines: the server can reach all of them, a sandbox must not.
+type island struct {
+	*host
+	sea     int
+	inward  atomic.Int64 // connections and datagrams that got to where none may
+	strange atomic.Int64 // datagrams from an address that is nobody's
+}
+
+const (
+	islandHost   = "198.51.100.1"
+	islandPublic = "198.51.100.2"
+	islandOther  = "198.51.100.3"
+)
+
+// islandInward are addresses that no sandbox reaches without a rule that names them.
+var islandInward = []string{
+	"10.1.2.3", "172.16.0.9", "192.168.7.7", "100.64.0.5", "169.254.169.254", "169.254.9.9", "100.100.100.200",
+	"fd00:ec2::254", "fd12::9", "2002:a01:203::1", "64:ff9b::a01:203",
+}
+
+func newIsland(t *testing.T) *island {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a server a network and a resolver of its own")
+	}
+	var ns [2]int
+	for n := range ns {
+		fd, err := gateway.NewNetNS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		ns[n] = fd
+	}
+	i := &island{host: newHost(t), sea: ns[1]}
+	i.ns = ns[0]
+	up := func(name string, addrs ...string) error {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		for _, text := range addrs {
+			addr, err := netlink.ParseAddr(text)
+			if err != nil {
+				return err
+			}
+			addr.Flags = unix.IFA_F_NODAD
+			if err := netlink.AddrAdd(l, addr); err != nil {
+				return fmt.Errorf("%s: %w", text, err)
+			}
+		}
+		return netlink.LinkSetUp(l)
+	}
+	err := i.within(func() error {
+		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "coast"}, PeerName: "sea", PeerNamespace: netlink.NsFd(i.sea)}
+		if err := netlink.LinkAdd(pair); err != nil {
+			return err
+		}
+		if err := up("lo"); err != nil {
+			return err
+		}
+		if err := up("coast", islandHost+"/24", "2001:db8::1/64"); err != nil {
+			return err
+		}
+		err := gateway.InNetNS(i.sea, func() error {
+			all := []string{islandPublic + "/24", islandOther + "/24", "2001:db8::2/64"}
+			for _, a := range islandInward {
+				if strings.Contains(a, ":") {
+					all = append(all, a+"/128")
+				} else {
+					all = append(all, a+"/32")
+				}
+			}
+			if err := up("lo"); err != nil {
+				return err
+			}
+			return up("sea", all...)
+		})
+		if err != nil {
+			return err
+		}
+		if err := netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(islandPublic)}); err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP("2001:db8::2")})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.populate()
+	i.write("resolv.conf", "nameserver "+islandPublic+"\noptions timeout:1\n")
+	i.start()
+	return i
+}
+
+// start starts the server, with the sea's resolver.
+func (i *island) start() {
+	i.t.Helper()
+	conf := filepath.Join(filepath.Dir(i.home), "resolv.conf")
+	log, err := os.OpenFile(filepath.Join(i.data, "serve.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := i.command("", "unshare", "--mount", "--propagation", "private", "sh", "-c", "mount --bind "+conf+` /etc/resolv.conf && exec "$0" "$@"`,
+		filepath.Join(i.bin, "cove"), "serve", "--addr", "127.0.0.1:0")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := i.within(cmd.Start); err != nil {
+		i.t.Fatal(err)
+	}
+	go func() { _ = cmd.Wait() }()
+	await(i.t, "the server", 30*time.Second, func() bool {
+		pid, err := serverPID(i.data)
+		return err == nil && pid == cmd.Process.Pid
+	})
+}
+
+// listen serves each connection to an address of the sea by f.
+func (i *island) listen(ns int, addr string, f func(net.Conn)) {
+	i.t.Helper()
+	var l net.Listener
+	err := gateway.InNetNS(ns, func() (err error) {
+		l, err = net.Listen("tcp", addr)
+		return err
+	})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer func() { _ = conn.Close() }()
+				stop := context.AfterFunc(i.t.Context(), func() { _ = conn.Close() })
+				defer stop()
+				f(conn)
+			})
+		}
+	})
+	i.t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+}
+
+// hear counts the datagrams to an address.
+func (i *island) hear(addr string, f func(net.PacketConn, []byte, net.Addr)) {
+	i.t.Helper()
+	var pc net.PacketConn
+	err := gateway.InNetNS(i.sea, func() (err error) {
+		pc, err = net.ListenPacket("udp", addr)
+		return err
+	})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 4096)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			f(pc, buf[:n], from)
+		}
+	}()
+	i.t.Cleanup(func() { _ = pc.Close(); <-done })
+}
+
+// populate starts what is reached, and what must not be.
+func (i *island) populate() {
+	trap := func(conn net.Conn) { i.inward.Add(1) }
+	for _, addr := range islandInward {
+		for _, port := range []string{"80", "443", "22"} {
+			i.listen(i.sea, net.JoinHostPort(addr, port), trap)
+		}
+		i.hear(net.JoinHostPort(addr, "9"), func(net.PacketConn, []byte, net.Addr) { i.inward.Add(1) })
+	}
+	i.listen(i.ns, islandHost+":80", trap)
+	i.listen(i.ns, "[2001:db8::1]:80", trap)
+	i.listen(i.ns, "127.0.0.1:80", trap)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	blank := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, blank, blank, &key.PublicKey, key)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	for _, addr := range []string{islandPublic, islandOther} {
+		i.listen(i.sea, addr+":80", func(conn net.Conn) {
+			r := bufio.NewReader(conn)
+			for {
+				req, err := http.ReadRequest(r)
+				if err != nil {
+					return
+				}
+				body := "host " + req.Host
+				_, _ = fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+			}
+		})
+		i.listen(i.sea, addr+":443", func(conn net.Conn) {
+			server := tls.Server(conn, config)
+			if server.Handshake() == nil {
+				_, _ = io.WriteString(server, "name "+server.ConnectionState().ServerName)
+				_ = server.Close()
+			}
+		})
+		i.listen(i.sea, addr+":7", func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
+		i.listen(i.sea, addr+":19", func(conn net.Conn) {
+			for block := make([]byte, 64<<10); ; {
+				if _, err := conn.Write(block); err != nil {
+					return
+				}
+			}
+		})
+		i.listen(i.sea, addr+":853", func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
+		i.hear(addr+":7", func(pc net.PacketConn, p []byte, from net.Addr) { _, _ = pc.WriteTo(p, from) })
+		i.hear(addr+":9", func(_ net.PacketConn, _ []byte, from net.Addr) { i.strange.Add(1) })
+	}
+	var lookups atomic.Int64
+	answer := dns.HandlerFunc(func(w dns.ResponseWriter, req *dns.Msg) {
+		resp := new(dns.Msg).SetReply(req)
+		q := req.Question[0]
+		add := func(text string) {
+			rr, err := dns.NewRR(text)
+			if err == nil {
+				resp.Answer = append(resp.Answer, rr)
+			}
+		}
+		name := strings.ToLower(q.Name)
+		a := func(ip string) {
+			if q.Qtype == dns.TypeA {
+				add(q.Name + " 0 IN A " + ip)
+			}
+		}
+		switch {
+		case name == "inward.test.":
+			a("10.1.2.3")
+		case name == "alias.test." && q.Qtype == dns.TypeA:
+			add("alias.test. 0 IN CNAME metadata.test.")
+			add("metadata.test. 0 IN A 169.254.169.254")
+		case name == "rebind.test.":
+			a([]string{islandPublic, "10.1.2.3"}[lookups.Add(1)%2])
+		case name == "mixed.test.":
+			a(islandPublic)
+			a("10.1.2.3")
+		case name == "host.test.":
+			a(islandHost)
+		case name == "six.test." && q.Qtype == dns.TypeAAAA:
+			add("six.test. 0 IN AAAA fd00:ec2::254")
+			add("six.test. 0 IN AAAA ::ffff:10.1.2.3")
+		case name == "apart.test.":
+			a(islandOther)
+		case strings.HasSuffix(name, ".test."):
+			a(islandPublic)
+		default:
+			resp.Rcode = dns.RcodeNameError
+		}
+		_ = w.WriteMsg(resp)
+	})
+	i.hear(islandPublic+":53", func(pc net.PacketConn, p []byte, from net.Addr) {
+		req := new(dns.Msg)
+		if req.Unpack(p) == nil && len(req.Question) == 1 {
+			answer(&datagramAnswer{pc: pc, to: from}, req)
+		}
+	})
+	i.listen(i.sea, islandPublic+":53", func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
+}
+
+// datagramAnswer is the part of dns.ResponseWriter that the sea's resolver needs.
+type datagramAnswer struct {
+	dns.ResponseWriter
+	pc net.PacketConn
+	to net.Addr
+}
+
+func (d *datagramAnswer) WriteMsg(m *dns.Msg) error {
+	p, err := m.Pack()
+	if err != nil {
+		return err
+	}
+	_, err = d.pc.WriteTo(p, d.to)
+	return err
+}
+
+// sprite makes a sprite with the prober in it.
+func (i *island) sprite(name string) {
+	i.t.Helper()
+	prober := filepath.Join(i.t.TempDir(), "prober")
+	build := exec.Command("go", "build", "-trimpath", "-o", prober, "./testdata/prober")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		i.t.Fatalf("build the prober: %v\n%s", err, out)
+	}
+	i.run("", "cove", "create", name, "--idle", "0")
+	i.run("", "cove", "cp", prober, name+":/home/sprite/prober")
+}
+
+// probe runs the prober in a sprite as root, and returns what it printed.
+func (i *island) probe(sprite string, args ...string) string {
+	i.t.Helper()
+	return strings.TrimSpace(i.run("", "cove", append([]string{"exec", "-s", sprite, "--user", "root", "/home/sprite/prober"}, args...)...))
+}
+
+// reaches and fails check one probe.
+func (i *island) reaches(sprite, want string, args ...string) {
+	i.t.Helper()
+	if got := i.probe(sprite, args...); !strings.HasPrefix(got, "ok") || !strings.Contains(got, want) {
+		i.t.Errorf("%s: %s, want %q", strings.Join(args, " "), got, want)
+	}
+}
+
+func (i *island) fails(sprite string, args ...string) {
+	i.t.Helper()
+	if got := i.probe(sprite, args...); !strings.HasPrefix(got, "no") {
+		i.t.Errorf("%s: %s", strings.Join(args, " "), got)
+	}
+}
+
+// policy sets a sprite's policy.
+func (i *island) policy(sprite string, rules ...string) {
+	i.t.Helper()
+	i.write("policy.json", `{"rules":[`+strings.Join(rules, ",")+`]}`)
+	i.run("", "cove", "policy", "set", "-q", "-s", sprite, filepath.Join(filepath.Dir(i.home), "policy.json"))
+}
+
+// look has a sprite look names up.
+func (i *island) look(sprite string, names ...string) {
+	i.t.Helper()
+	for _, name := range names {
+		i.probe(sprite, "dns", resolver, name, "1")
+	}
+}
+
+const resolver = "10.88.0.1:53" // where a sandbox asks
+
+func allow(domains ...string) (rules []string) {
+	for _, d := range domains {
+		rules = append(rules, fmt.Sprintf(`{"domain":%q,"action":"allow"}`, d))
+	}
+	return rules
+}
+
+// TestInward: under every policy, metadata, private and link-local addresses, the
+// host's own and its API's port are not reached, by whatever way they are written
+// or named (hostile statements 27 to 29).
+func TestInward(t *testing.T) {
+	i := newIsland(t)
+	i.sprite("paint")
+	api := jsonString(t, filepath.Join(i.data, "server.json"), "url")
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(api, "http://"))
+	targets := []string{
+		islandHost + ":80", islandHost + ":" + port, "[2001:db8::1]:80", "[::ffff:10.1.2.3]:80", "[::ffff:169.254.169.254]:80", "10.88.0.1:22",
+		"0x0a010203:80", "0177.0.0.1:" + port, "[fe80::1%eth0]:80", "255.255.255.255:80",
+	}
+	for _, a := range islandInward {
+		targets = append(targets, net.JoinHostPort(a, "80"))
+	}
+	for what, rules := range map[string][]string{
+		"without rules": nil, "open": {`{"include":"open"}`}, "names": allow("*"), "agent": {`{"include":"agent"}`}, "none": {`{"include":"none"}`},
+		"everything, it seems": {`{"cidr":"0.0.0.0/0","action":"allow"}`, `{"cidr":"::/0","action":"allow"}`, `{"domain":"*","action":"allow"}`},
+	} {
+		i.policy("paint", rules...)
+		script := ""
+		for _, to := range targets {
+			script += fmt.Sprintf("/home/sprite/prober tcp %q x & ", to)
+		}
+		for _, name := range []string{"inward.test", "alias.test", "rebind.test", "rebind.test", "mixed.test", "host.test", "six.test"} {
+			script += fmt.Sprintf("/home/sprite/prober tcp %s:22 x & /home/sprite/prober tcp %s:80 x & ", name, name)
+		}
+		script += "/home/sprite/prober udp 10.1.2.3:9 x & /home/sprite/prober udp 169.254.169.254:9 x & wait"
+		out := i.run("", "cove", "exec", "-s", "paint", "--user", "root", "sh", "-c", script)
+		if n := i.inward.Load(); n != 0 {
+			t.Fatalf("%s: %d connections got inward:\n%s", what, n, out)
+		}
+	}
+	// A rule that names an address opens that one, and nothing else.
+	i.policy("paint", `{"cidr":"10.1.2.3","action":"allow","ports":["80"]}`)
+	i.probe("paint", "tcp", "10.1.2.3:80", "x")
+	await(t, "the connection that a rule names", 10*time.Second, func() bool { return i.inward.Load() == 1 })
+	i.fails("paint", "tcp", "10.1.2.3:22", "x")
+	i.fails("paint", "tcp", "172.16.0.9:80", "x")
+	if n := i.inward.Load(); n != 1 {
+		t.Errorf("%d connections got inward", n)
+	}
+	if out, _ := i.try("", "cove", "policy", "log", "-s", "paint"); !strings.Contains(out, "169.254.169.254") || !strings.Contains(out, "metadata") || !strings.Contains(out, "cove policy allow 10.1.2.3:22") {
+		t.Errorf("the log has no refusal of the metadata service, or no way out:\n%s", out)
+	}
+}
+
+// Statement 103: a denied name is refused by DNS at once, its address is not
+// reached, and a change cuts connections (hostile statements 30 to 34).
+func TestPolicyHolds(t *testing.T) {
+	i := newIsland(t)
+	i.sprite("paint")
+	i.policy("paint", append(allow("allowed.test", "xn--bcher-kva.test", "*.sub.test"), `{"domain":"no.sub.test","action":"deny"}`, `{"domain":"time.test","action":"allow","ports":["7"],"protocol":"udp"}`)...)
+
+	// A name is the same in whatever way it is written.
+	for name, code := range map[string]string{
+		`allowed.test`: "0 198", `ALLOWED.Test`: "0 198", `a.sub.test`: "0 198", `no.sub.test`: "5", `sub.test`: "5", `denied.test`: "5", `xallowed.test`: "5",
+		`allowed.test\x00.evil.test`: "5", `user@allowed.test`: "5", `xn--bcher-kva.test`: "0 198", `b\xc3\xbccher.test`: "5", `169.254.169.254`: "5",
+		`metadata.google.internal`: "5", strings.Repeat("a", 63) + `.allowed.test`: "5",
+	} {
+		if got := i.probe("paint", "dns", resolver, name, "1"); !strings.HasPrefix(got, `ok "`+code) {
+			t.Errorf("look up %s: %s, want %s", name, got, code)
+		}
+	}
+	// Never looked up, or under no name that may be.
+	i.fails("paint", "tcp", islandOther+":7", "x")
+	i.look("paint", "allowed.test")
+	i.reaches("paint", "x", "tcp", islandPublic+":7", "x")
+	i.fails("paint", "tcp", islandOther+":7", "x")
+	// What a connection says must be what it was allowed for.
+	at80, at443 := islandPublic+":80", islandPublic+":443"
+	i.reaches("paint", "name allowed.test", "tls", at443, "allowed.test")
+	i.reaches("paint", "name allowed.test", "tls", at443, "allowed.test", "split")
+	for _, name := range []string{"denied.test", "b.sub.test", "-", "no.sub.test"} {
+		i.fails("paint", "tls", at443, name)
+	}
+	i.fails("paint", "tls", at443, "allowed.test", "ech")
+	i.reaches("paint", "host allowed.test", "http", at80, `GET / HTTP/1.1\r\nHost: allowed.test\r\n\r\n`)
+	for _, req := range []string{
+		`GET / HTTP/1.1\r\nHost: denied.test\r\n\r\n`, `GET http://denied.test/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n`, `GET / HTTP/1.0\r\n\r\n`,
+		`CONNECT denied.test:443 HTTP/1.1\r\nHost: allowed.test\r\n\r\n`,
+	} {
+		i.reaches("paint", " 403 Forbidden", "http", at80, req)
+	}
+	i.fails("paint", "slow", at80, "GE", "T / HTTP/1.1\r\nHost: denied.test\r\n\r\n")
+	// Other resolvers, other protocols.
+	i.fails("paint", "dns", islandPublic+":53", "denied.test", "1")
+	i.fails("paint", "tcp", islandOther+":853", "x")
+	i.fails("paint", "udp", islandPublic+":7", "x")
+	i.look("paint", "time.test")
+	i.reaches("paint", "x", "udp", islandPublic+":7", "x")
+	if got := i.probe("paint", "flood", resolver, "sub.test", "400"); !strings.HasPrefix(got, `ok "`) || len(got) < len(`ok "100"`) {
+		t.Errorf("400 names of one domain: %s were refused", got)
+	}
+	if n := i.inward.Load(); n != 0 {
+		t.Errorf("%d connections got inward", n)
+	}
+
+	// A malformed policy leaves the old one; a tightened one cuts, a loosened one
+	// needs nothing more.
+	i.policy("paint", allow("allowed.test")...)
+	cmd := i.command("", "cove", "exec", "-s", "paint", "/home/sprite/prober", "download", islandPublic+":19")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.within(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() || lines.Text() != "started" {
+		t.Fatalf("the download: %q", lines.Text())
+	}
+	i.write("bad.json", `{"rules":[{"domain":"allowed.test","action":"perhaps"}]}`)
+	if out, code := i.try("", "cove", "policy", "set", "-s", "paint", filepath.Join(filepath.Dir(i.home), "bad.json")); code == 0 || !strings.Contains(out, "allow or deny") {
+		t.Errorf("a malformed policy: %d, %s", code, out)
+	}
+	i.reaches("paint", "x", "tcp", islandPublic+":7", "x")
+	before := time.Now()
+	i.policy("paint", allow("apart.test")...)
+	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "no") || time.Since(before) > 3*time.Second {
+		t.Errorf("the download ended %v after the policy: %q", time.Since(before), lines.Text())
+	}
+	_ = cmd.Wait() // its code is the prober's, which is 0
+	i.fails("paint", "tcp", islandPublic+":7", "x")
+	i.look("paint", "apart.test")
+	i.reaches("paint", "x", "tcp", islandOther+":7", "x")
+}
+
+// TestFailsClosed: without its gateway a sandbox has no network, and with the next
+// one the same policy; so has it after the server's death, and its own sleep
+// (hostile statements 35 and 36).
+func TestFailsClosed(t *testing.T) {
+	i := newIsland(t)
+	i.sprite("paint")
+	i.sprite("other")
+	i.policy("paint", allow("allowed.test")...)
+	i.policy("other", allow("*")...)
+	holds := func(when string) {
+		t.Helper()
+		await(t, "a network "+when, 10*time.Second, func() bool { // until it has been told, it has none
+			i.look("paint", "allowed.test", "denied.test")
+			return strings.HasPrefix(i.probe("paint", "tcp", islandPublic+":7", "x"), "ok")
+		})
+		if got := i.probe("paint", "dns", resolver, "denied.test", "1"); !strings.HasPrefix(got, `ok "5`) {
+			t.Errorf("%s: a denied name: %s", when, got)
+		}
+		i.fails("paint", "tls", islandPublic+":443", "denied.test")
+		i.fails("paint", "tcp", islandOther+":7", "x")
+	}
+	holds("at first")
+	shims := i.shims()
+	signalAll(t, syscall.SIGKILL, shims...)
+	await(t, "other shims", 20*time.Second, func() bool {
+		now := i.shims()
+		return len(now) == len(shims) && now[0] != shims[0] && now[0] != shims[1]
+	})
+	holds("after the gateway's death")
+	// The server and the gateways die together: what is started anew lets nothing
+	// out before it has been told.
+	signalAll(t, syscall.SIGKILL, append(i.shims(), i.pid())...)
+	i.start()
+	holds("after the death of both")
+	i.try("", "cove", "exec", "-s", "paint", "--user", "root", "kill", "-9", "1")
+	holds("after the sandbox's death")
+
+	// Frames that are nobody's, and the neighbour.
+	i.probe("paint", "frames")
+	if n := i.strange.Load(); n != 0 {
+		t.Errorf("%d datagrams got out under another address", n)
+	}
+	address := strings.TrimSpace(i.run("", "cove", "exec", "-s", "other", "python3", "-c",
+		"import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('10.88.0.1', 53)); print(s.getsockname()[0])"))
+	i.run("", "cove", "exec", "-s", "other", "--detach", "python3", "-m", "http.server", "8000", "--bind", "0.0.0.0")
+	i.fails("paint", "tcp", address+":8000", "GET / HTTP/1.0\r\n\r\n")
+}
+
+// TestPolicyLearn: what a sprite reaches while it is open becomes its rules.
+func TestPolicyLearn(t *testing.T) {
+	i := newIsland(t)
+	i.sprite("paint")
+	i.look("paint", "allowed.test", "apart.test")
+	i.reaches("paint", "x", "tcp", islandPublic+":7", "x")
+	i.reaches("paint", "name allowed.test", "tls", islandPublic+":443", "allowed.test")
+	var p sprites.NetworkPolicy
+	if err := json.Unmarshal([]byte(i.run("", "cove", "policy", "learn", "-s", "paint")), &p); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Rules) != 1 || p.Rules[0].Domain != "allowed.test" || strings.Join(p.Rules[0].Ports, ",") != "7,443" {
+		t.Errorf("learned %+v", p)
+	}
+	i.run("", "cove", "policy", "learn", "-s", "paint", "--apply")
+	i.reaches("paint", "x", "tcp", islandPublic+":7", "x")
+	i.fails("paint", "tcp", islandOther+":7", "x")
+	if out, code := i.try("", "cove", "policy", "test", "-s", "paint", "apart.test:7"); code != 1 || !strings.Contains(out, "cove policy allow apart.test:7") {
+		t.Errorf("policy test: %d, %s", code, out)
+	}
+	if out, code := i.try("", "cove", "policy", "test", "-s", "paint", "allowed.test:443"); code != 0 || !strings.Contains(out, "allowed") {
+		t.Errorf("policy test: %d, %s", code, out)
+	}
+}

@@ -1,0 +1,271 @@
+// Command prober tries, from inside a sandbox, what its arguments say, and prints
+// what came of it in one line: "ok" and what was heard, or "no" and why.
+//
+//	prober tcp ADDR TEXT              connect, send, hear
+//	prober slow ADDR TEXT TEXT        the same, with a pause between
+//	prober tls ADDR NAME [split|ech]  handshake for a name; "-" for none
+//	prober http ADDR REQUEST          send as it is (\r\n escaped), hear the answer
+//	prober udp ADDR TEXT
+//	prober dns SERVER NAME TYPE       ask; NAME is taken byte by byte, \x00 escaped
+//	prober flood SERVER DOMAIN N      ask for N names; prints how many were refused
+//	prober download ADDR              connect and read without end; prints why it ended
+//	prober frames                     put frames on the link that nobody should
+package main
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const patience = 3 * time.Second
+
+func main() {
+	heard, err := probe(os.Args[1], os.Args[2:])
+	if err != nil {
+		fmt.Println("no", strings.ReplaceAll(err.Error(), "\n", " "))
+		return
+	}
+	fmt.Printf("ok %q\n", heard)
+}
+
+func probe(what string, args []string) (string, error) {
+	switch what {
+	case "tcp":
+		return talk("tcp", args[0], args[1])
+	case "slow":
+		return talk("tcp", args[0], args[1:]...)
+	case "udp":
+		return talk("udp", args[0], args[1])
+	case "tls":
+		return hello(args[0], args[1], strings.Join(args[2:], ""))
+	case "http":
+		text, err := strconv.Unquote(`"` + args[1] + `"`)
+		if err != nil {
+			return "", err
+		}
+		return talk("tcp", args[0], text)
+	case "dns":
+		name, err := strconv.Unquote(`"` + args[1] + `"`)
+		if err != nil {
+			return "", err
+		}
+		code, addrs, err := ask(args[0], name, args[2])
+		return fmt.Sprint(code, " ", strings.Join(addrs, ",")), err
+	case "flood":
+		n, err := strconv.Atoi(args[2])
+		refused := 0
+		for i := 0; i < n && err == nil; i++ {
+			var code int
+			if code, _, err = ask(args[0], fmt.Sprintf("x%d.%s", i, args[1]), "1"); code == 5 {
+				refused++
+			}
+		}
+		return strconv.Itoa(refused), err
+	case "download":
+		conn, err := net.DialTimeout("tcp", args[0], patience)
+		if err != nil {
+			return "", err
+		}
+		fmt.Println("started")
+		n, err := io.Copy(io.Discard, conn)
+		return strconv.FormatInt(n, 10), err
+	case "frames":
+		return frames()
+	}
+	return "", errors.New("what is " + what + "?")
+}
+
+// talk sends texts, with pauses between, and hears an answer.
+func talk(network, addr string, texts ...string) (string, error) {
+	conn, err := net.DialTimeout(network, addr, patience)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	for i, text := range texts {
+		if i > 0 {
+			time.Sleep(1500 * time.Millisecond)
+		}
+		if _, err := io.WriteString(conn, text); err != nil {
+			return "", err
+		}
+	}
+	buf := make([]byte, 4096)
+	n, err := conn.Read(buf)
+	return string(buf[:n]), err
+}
+
+// pieces writes byte by byte.
+type pieces struct{ net.Conn }
+
+func (p pieces) Write(b []byte) (int, error) {
+	for i := range b {
+		if _, err := p.Conn.Write(b[i : i+1]); err != nil {
+			return i, err
+		}
+	}
+	return len(b), nil
+}
+
+// withECH adds to the first record an extension that hides the server's name.
+type withECH struct {
+	net.Conn
+	done bool
+}
+
+func (c *withECH) Write(b []byte) (int, error) {
+	if c.done {
+		return c.Conn.Write(b)
+	}
+	c.done = true
+	record := append(append([]byte{}, b...), 0xfe, 0x0d, 0, 0)
+	add := func(at, size int) {
+		n := 0
+		for _, b := range record[at : at+size] {
+			n = n<<8 | int(b)
+		}
+		n += 4
+		for i := size - 1; i >= 0; i-- {
+			record[at+i], n = byte(n), n>>8
+		}
+	}
+	at := 5 + 4 + 2 + 32
+	at += 1 + int(record[at])
+	at += 2 + int(record[at])<<8 + int(record[at+1])
+	at += 1 + int(record[at])
+	add(3, 2)
+	add(6, 3)
+	add(at, 2)
+	if _, err := c.Conn.Write(record); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+func hello(addr, name, how string) (string, error) {
+	conn, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	switch how {
+	case "split":
+		conn = pieces{conn}
+	case "ech":
+		conn = &withECH{Conn: conn}
+	}
+	if name == "-" {
+		name = ""
+	}
+	server := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: true})
+	if err := server.Handshake(); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(server)
+	return string(text), err
+}
+
+// ask sends a question by UDP and returns the answer's code and its addresses.
+func ask(server, name, qtype string) (code int, addrs []string, err error) {
+	typ, err := strconv.Atoi(qtype)
+	if err != nil {
+		return 0, nil, err
+	}
+	q := []byte{0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}
+	for _, label := range strings.Split(name, ".") {
+		q = append(q, byte(len(label)))
+		q = append(q, label...)
+	}
+	q = append(q, 0, 0, byte(typ), 0, 1)
+	conn, err := net.DialTimeout("udp", server, patience)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(3 * time.Second))
+	if _, err := conn.Write(q); err != nil {
+		return 0, nil, err
+	}
+	buf := make([]byte, 4096)
+	n, err := conn.Read(buf)
+	if err != nil {
+		return 0, nil, err
+	}
+	if n < len(q) {
+		return int(buf[3] & 15), nil, nil
+	}
+	at := len(q)
+	for i := 0; i < int(binary.BigEndian.Uint16(buf[6:])) && at+12 <= n; i++ {
+		for at < n && buf[at] != 0 && buf[at]&0xc0 == 0 {
+			at += 1 + int(buf[at])
+		}
+		if buf[at] != 0 {
+			at++
+		}
+		at++
+		size := int(binary.BigEndian.Uint16(buf[at+8:]))
+		if t := binary.BigEndian.Uint16(buf[at:]); t == 1 || t == 28 {
+			addrs = append(addrs, net.IP(buf[at+10:at+10+size]).String())
+		}
+		at += 10 + size
+	}
+	return int(buf[3] & 15), addrs, nil
+}
+
+// frames sends, on the link itself, packets from addresses that are not this
+// machine's, to the neighbours and beyond, and claims others' addresses by ARP.
+func frames() (string, error) {
+	fd, err := syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW, 0x0300)
+	if err != nil {
+		return "", fmt.Errorf("packet socket: %w", err)
+	}
+	ifi, err := net.InterfaceByName("eth0")
+	if err != nil {
+		return "", err
+	}
+	to := syscall.SockaddrLinklayer{Ifindex: ifi.Index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
+	eth := append(append([]byte{0x02, 0xc0, 0x7e, 0, 0, 1}, ifi.HardwareAddr...), 8, 0)
+	ip := func(src, dst [4]byte, proto byte) []byte {
+		p := make([]byte, 28)
+		p[0], p[3], p[8], p[9] = 0x45, 28, 64, proto
+		copy(p[12:], src[:])
+		copy(p[16:], dst[:])
+		sum := uint32(0)
+		for i := 0; i < 20; i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(p[i:]))
+		}
+		for sum > 0xffff {
+			sum = sum>>16 + sum&0xffff
+		}
+		binary.BigEndian.PutUint16(p[10:], ^uint16(sum))
+		binary.BigEndian.PutUint16(p[20:], 4000)
+		binary.BigEndian.PutUint16(p[22:], 9)
+		binary.BigEndian.PutUint16(p[24:], 8)
+		return append(append([]byte{}, eth...), p...)
+	}
+	sent := 0
+	for _, frame := range [][]byte{
+		ip([4]byte{10, 88, 7, 7}, [4]byte{198, 51, 100, 2}, 17),
+		ip([4]byte{198, 51, 100, 1}, [4]byte{198, 51, 100, 2}, 17),
+		ip([4]byte{198, 51, 100, 1}, [4]byte{10, 1, 2, 3}, 17),
+		ip([4]byte{10, 88, 7, 7}, [4]byte{255, 255, 255, 255}, 17),
+		ip([4]byte{10, 88, 7, 7}, [4]byte{198, 51, 100, 2}, 47),
+		append(append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, ifi.HardwareAddr...), 8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 2, 2, 2, 2, 2, 2, 10, 88, 0, 1, 2, 2, 2, 2, 2, 2, 10, 88, 0, 1),
+	} {
+		if err := syscall.Sendto(fd, frame, 0, &to); err == nil {
+			sent++
+		}
+	}
+	return strconv.Itoa(sent), nil
+}
