@@ -66,6 +66,19 @@ func TestLogPrinter(t *testing.T) {
 	}
 }
 
+func TestServiceEvents(t *testing.T) {
+	var b bytes.Buffer
+	for _, e := range []sprites.ServiceEvent{
+		{Type: sprites.ServiceEventStdout, Data: "one\r\n"},
+		{Type: sprites.ServiceEventError, Data: "no such program\n"},
+	} {
+		printLogged(&b, e)
+	}
+	if got, want := b.String(), "one\n-- no such program\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestProgressText(t *testing.T) {
 	for _, test := range []struct {
 		done, total int64

@@ -137,7 +137,7 @@ func printServiceEvent(w io.Writer, e sprites.ServiceEvent) {
 		fmt.Fprintln(w, "| "+sanitizeLine(strings.TrimRight(e.Data, "\r\n")))
 	case sprites.ServiceEventError, sprites.ServiceEventStopping:
 		if e.Data != "" {
-			fmt.Fprintln(w, "-- "+sanitizeLine(e.Data))
+			fmt.Fprintln(w, "-- "+sanitizeLine(strings.TrimRight(e.Data, "\r\n")))
 		}
 	case sprites.ServiceEventExit:
 		if e.ExitCode != nil {
@@ -388,6 +388,9 @@ the sprite, as /.sprite/logs/services/NAME.log.`,
 			}
 			return nil
 		})
+		if _, refused := errors.AsType[*sprites.Error](err); err != nil && follow && !refused && ctx.Err() == nil {
+			return hinted(err, "it goes on; follow it again: cove service logs -f "+name+" -s "+sprite.Name())
+		}
 		if err != nil {
 			return err
 		}
