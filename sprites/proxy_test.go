@@ -171,6 +171,9 @@ func TestProxyServers(t *testing.T) {
 				t.Errorf("remote address %v", conn.RemoteAddr())
 			}
 			got, err := io.ReadAll(conn)
+			if tt.name == "failed" && (err == nil || err.Error() != "broken") {
+				t.Errorf("got %v", err)
+			}
 			if string(got) != tt.want || !errors.Is(err, tt.err) {
 				t.Errorf("got %q, %v, want %q, %v", got, err, tt.want, tt.err)
 			}

@@ -452,8 +452,5 @@ func (r *running) wait() error {
 
 // noExit says that the connection ended and the command's end is not known.
 func (r *running) noExit() error {
-	if e, ok := errors.AsType[websocket.CloseError](r.readErr); ok && e.Reason != "" {
-		return fmt.Errorf("%s in %s: %w: %s", r.cmd, r.cmd.sprite.describe(), ErrNoExit, printable(e.Reason))
-	}
 	return fmt.Errorf("%s in %s: %w: %w", r.cmd, r.cmd.sprite.describe(), ErrNoExit, r.readErr)
 }

@@ -3,8 +3,10 @@ package sprites
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"sync"
@@ -125,11 +127,31 @@ func (s *socket) next() (websocket.MessageType, io.Reader, error) {
 		if cut := s.cut.Load(); cut != nil {
 			err = *cut
 		}
-		return 0, nil, err
+		return 0, nil, plainError(err)
 	}
 	s.heard.Store(true)
 	return typ, &heardReader{s, r}, nil
 }
+
+// plainError is a WebSocket's error without what the library says around it.
+func plainError(err error) error {
+	if e, ok := errors.AsType[websocket.CloseError](err); ok && e.Reason != "" {
+		return closedError{e}
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		return e
+	}
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	return err
+}
+
+// closedError is an end for which the other side gave a reason.
+type closedError struct{ err websocket.CloseError }
+
+func (e closedError) Error() string { return printable(e.err.Reason) }
+func (e closedError) Unwrap() error { return e.err }
 
 // heardReader tells the socket's watchdog of every piece of a long message.
 type heardReader struct {

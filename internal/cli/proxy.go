@@ -427,8 +427,8 @@ func (a *app) proxyStdio(ctx context.Context, to target) error {
 	if errors.Is(err, net.ErrClosed) { // by what sends the input
 		err = <-input
 	}
-	if errors.Is(err, errors.ErrUnsupported) { // its end was the end
+	if err == nil || errors.Is(err, errors.ErrUnsupported) { // its end was the end
 		return nil
 	}
-	return err
+	return fmt.Errorf("the connection to %s in %s: %w", strings.TrimPrefix(to.String(), ":"), sprite.Name(), err)
 }
