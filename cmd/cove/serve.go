@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,11 +80,18 @@ newuidmap and subordinate ids (see: cove doctor).`,
 				level = slog.LevelDebug
 			}
 			logger := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
-			return serve(o, data, logger, cmd.OutOrStdout())
+			dir, err := cli.DataFolder(data)
+			if err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("addr") {
+				o.addr = cmp.Or(cli.LastAddr(dir), o.addr)
+			}
+			return serve(o, dir, logger, cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.addr, "addr", "127.0.0.1:7878", "address to listen on; port 0 picks one")
+	f.StringVar(&o.addr, "addr", cli.DefaultAddr, "address to listen on; port 0 picks one (if not given: where the last server did, if that is free)")
 	f.StringArrayVar(&o.names, "name", nil, "a host name by which the server may be called, besides those of --addr and loopback (repeatable)")
 	f.StringVar(&o.domain, "domain", "localhost", "sprites' URLs are http://NAME.DOMAIN:PORT/; all names below another than localhost must lead here")
 	f.DurationVar(&o.idle, "idle", 5*time.Minute, "how long a sprite stays awake unused; 0: for ever")
@@ -95,12 +103,8 @@ newuidmap and subordinate ids (see: cove doctor).`,
 }
 
 // serve runs a server until a signal ends it.
-func serve(o serveOptions, data string, logger *slog.Logger, out io.Writer) (err error) {
+func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err error) {
 	connectors, err := parseConnectors(o.connectors, o.headers, os.LookupEnv)
-	if err != nil {
-		return err
-	}
-	dir, err := cli.DataFolder(data)
 	if err != nil {
 		return err
 	}

@@ -190,13 +190,9 @@ func (a *app) comeBack(ctx context.Context, keys *keyboard, leave <-chan os.Sign
 	}
 }
 
-// findAgain looks for a session, with a new client: the server may be another. A server that was killed
-// is started again, but not one that somebody stopped.
+// findAgain looks for a session, with a new client: the server may be another.
 func (a *app) findAgain(ctx context.Context, session string) (*sprites.Sprite, error) {
-	c, err := a.runningClient(ctx)
-	if errors.Is(err, errNoServer) && a.serverKilled() {
-		c, err = a.client(ctx)
-	}
+	c, err := a.clientAgain(ctx)
 	if err != nil {
 		return nil, err
 	}

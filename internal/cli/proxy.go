@@ -290,12 +290,12 @@ func freePort(from int) int {
 // forward is one listener.
 type forward struct {
 	app      *app
-	sprite   *sprites.Sprite
 	listener net.Listener
 	route    route
 
-	mu   sync.Mutex
-	told bool // that the sprite refuses, since it last did not
+	mu     sync.Mutex
+	sprite *sprites.Sprite // of the server that was there last
+	told   bool            // that the sprite refuses, since it last did not
 }
 
 // acceptPause is how long to wait when this process has no room for a connection.
@@ -332,7 +332,7 @@ func (f *forward) serve(ctx context.Context) error {
 // connect joins an accepted connection to the sprite's port. One that it refuses
 // is reset, which a client can tell from an empty answer.
 func (f *forward) connect(ctx context.Context, local halfConn) {
-	remote, err := f.route.target().dial(ctx, f.sprite)
+	remote, err := f.dial(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			f.remark(err)
@@ -347,6 +347,29 @@ func (f *forward) connect(ctx context.Context, local halfConn) {
 	f.told = false
 	f.mu.Unlock()
 	join(ctx, local, remote)
+}
+
+// dial connects to the sprite's port, with another server where the last one has gone.
+func (f *forward) dial(ctx context.Context) (*sprites.Conn, error) {
+	f.mu.Lock()
+	sprite := f.sprite
+	f.mu.Unlock()
+	conn, err := f.route.target().dial(ctx, sprite)
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return conn, err
+	}
+	c, lost := f.app.clientAgain(ctx)
+	if lost != nil {
+		return nil, lost
+	}
+	if c.URL == sprite.Client().URL {
+		return nil, err
+	}
+	sprite = c.Sprite(sprite.Name())
+	f.mu.Lock()
+	f.sprite = sprite
+	f.mu.Unlock()
+	return f.route.target().dial(ctx, sprite)
 }
 
 // remark tells the person of a failure, once until something succeeds: a browser

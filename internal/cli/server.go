@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,8 +23,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// DefaultAddr is where a server listens unless told otherwise.
+const DefaultAddr = "127.0.0.1:7878"
+
 const (
-	defaultAddr  = "127.0.0.1:7878"
 	probeLimit   = 2 * time.Second  // for a server's word that it lives
 	startLimit   = 30 * time.Second // for a new server to be ready
 	loserLimit   = 5 * time.Second  // for the winner, when our server was not the first
@@ -144,6 +147,16 @@ func (a *app) runningClient(ctx context.Context) (*sprites.Client, error) {
 		}
 	}
 	return c, nil
+}
+
+// clientAgain is client for who has lost the server: one that was killed is started
+// again, but not one that somebody stopped.
+func (a *app) clientAgain(ctx context.Context) (*sprites.Client, error) {
+	c, err := a.runningClient(ctx)
+	if errors.Is(err, errNoServer) && a.serverKilled() {
+		return a.client(ctx)
+	}
+	return c, err
 }
 
 // localClient is a client of the server that runs on a data folder, or errNoServer.
@@ -288,27 +301,34 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 	return nil
 }
 
-// startAddr is where a server that we start listens: where the last one did, if
-// that has left its word (it was killed, and its clients wait for the next one),
-// or the well-known port where the data folder is the usual one; if these are not
-// free, anywhere.
+// startAddr is where a server that we start listens: where the last one did, since
+// its clients and its sprites' URLs wait for the next one, or at the well-known
+// port where the data folder is the usual one; if these are not free, anywhere.
 func startAddr(dir string, byDefault bool) string {
-	var wanted []string
-	if last, err := readServerFile(dir); err == nil {
-		if u, err := url.Parse(last.URL); err == nil && u.Hostname() == "127.0.0.1" {
-			wanted = append(wanted, u.Host)
-		}
+	addr := LastAddr(dir)
+	if addr == "" && byDefault && free(DefaultAddr) {
+		addr = DefaultAddr
 	}
-	if byDefault {
-		wanted = append(wanted, defaultAddr)
+	return cmp.Or(addr, "127.0.0.1:0")
+}
+
+// LastAddr is where the last server of a data folder listened; empty where that is
+// not known, not free, or not loopback.
+func LastAddr(dir string) string {
+	addr, err := readSmall(filepath.Join(dir, "address"))
+	if host, _, splitErr := net.SplitHostPort(addr); err != nil || splitErr != nil || host != "127.0.0.1" || !free(addr) {
+		return ""
 	}
-	for _, addr := range wanted {
-		if l, err := net.Listen("tcp", addr); err == nil {
-			_ = l.Close()
-			return addr
-		}
+	return addr
+}
+
+// free reports whether one may listen at addr.
+func free(addr string) bool {
+	l, err := net.Listen("tcp", addr)
+	if err == nil {
+		_ = l.Close()
 	}
-	return "127.0.0.1:0"
+	return err == nil
 }
 
 // spawnServer starts `cove serve` in a session of its own. The channel gives its

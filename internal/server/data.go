@@ -17,8 +17,9 @@ import (
 
 // The files by which a server's owner finds it.
 const (
-	infoFile  = "server.json"
-	tokenFile = "token"
+	infoFile    = "server.json"
+	tokenFile   = "token"
+	addressFile = "address" // outlives the server: the next one is where clients look for it
 )
 
 // lockPatience is for a server that has just been killed: its lock is free once
@@ -57,7 +58,11 @@ func (s *Server) publish(ln net.Listener) error {
 		return err
 	}
 	s.boot = newPrincipal("owner", secret)
-	s.url = "http://" + callable(ln.Addr())
+	address := callable(ln.Addr())
+	s.url = "http://" + address
+	if err := writeFile(filepath.Join(s.Dir, addressFile), []byte(address+"\n")); err != nil {
+		return fmt.Errorf("write the address: %w", err)
+	}
 	if _, port, err := net.SplitHostPort(ln.Addr().String()); err == nil {
 		s.port.Store(port)
 	}
