@@ -184,6 +184,11 @@ type Message struct {
 	IsOwner   bool   `json:"is_owner,omitempty"`
 	TTY       bool   `json:"tty,omitempty"`
 
+	// Before is how many bytes of standard output, and of standard error, came
+	// before those that are sent to who attaches; nil where the server does not
+	// say. Cove's own.
+	Before []int64 `json:"before,omitempty"`
+
 	Cols int `json:"cols,omitempty"` // session_info and resize
 	Rows int `json:"rows,omitempty"`
 

@@ -43,7 +43,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer c.drop()
 	c.mu.Lock()
-	err = c.info(sess, true)
+	err = c.info(sess, true, nil)
 	c.mu.Unlock()
 	if err != nil {
 		s.unregister(sess)
@@ -116,13 +116,15 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request, id string, q url
 func (c *wsClient) join(s *session) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.info(s, false); err != nil {
-		return err
-	}
-	frames, err := s.attach(c)
+	frames, before, err := s.attach(c)
 	if errors.Is(err, errSessionEnded) {
 		return err
-	} else if err != nil {
+	}
+	if sent := c.info(s, false, before); sent != nil {
+		s.detach(c)
+		return sent
+	}
+	if err != nil {
 		_ = c.conn.Close(ttyFailed, err.Error()) // it has gone itself
 		return err
 	}
@@ -133,7 +135,7 @@ func (c *wsClient) join(s *session) error {
 	return nil
 }
 
-// replay tells what is kept of an ended session, after its session_info.
+// replay tells what is kept of an ended session.
 func (c *wsClient) replay(s *session) {
 	select {
 	case <-s.final:
@@ -141,10 +143,14 @@ func (c *wsClient) replay(s *session) {
 		return
 	}
 	s.mu.Lock()
-	frames, code, reason := s.scroll.snapshot(), s.code, s.reason
+	frames, before := s.scroll.snapshot()
+	code, reason := s.code, s.reason
 	s.mu.Unlock()
 	c.mu.Lock()
-	err := c.sendAll(frames, s.cmd.tty)
+	err := c.info(s, false, before)
+	if err == nil {
+		err = c.sendAll(frames, s.cmd.tty)
+	}
 	c.mu.Unlock()
 	if err == nil {
 		c.exit(code, reason, s.cmd.tty)

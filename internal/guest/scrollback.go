@@ -1,11 +1,14 @@
 package guest
 
+import "github.com/cove-dev/cove/sprites"
+
 // scrollback keeps the end of a command's output, in frames: a stream byte and
 // then payload.
 type scrollback struct {
 	max    int
 	size   int
 	frames [][]byte
+	before [3]int64 // bytes of each stream that came before the frames
 }
 
 // Frames are filled up to scrollFrame, and there are never more than scrollMost,
@@ -18,8 +21,9 @@ const (
 // add appends a frame, of which it keeps a copy.
 func (b *scrollback) add(frame []byte) {
 	stream, p := frame[0], frame[1:]
-	if len(p) > b.max {
-		p = p[len(p)-b.max:]
+	if cut := len(p) - b.max; cut > 0 {
+		b.before[stream] += int64(cut)
+		p = p[cut:]
 	}
 	for len(p) > 0 {
 		n := b.extend(stream, p)
@@ -33,7 +37,9 @@ func (b *scrollback) add(frame []byte) {
 		p = p[n:]
 	}
 	for len(b.frames) > scrollMost || len(b.frames) > 1 && b.size-len(b.frames[0])+1 >= b.max {
-		b.size -= len(b.frames[0]) - 1
+		n := len(b.frames[0]) - 1
+		b.size -= n
+		b.before[b.frames[0][0]] += int64(n)
 		b.frames[0] = nil
 		b.frames = b.frames[1:]
 	}
@@ -55,9 +61,10 @@ func (b *scrollback) extend(stream byte, p []byte) int {
 	return n
 }
 
-// snapshot returns the frames, which must not be changed.
-func (b *scrollback) snapshot() [][]byte {
-	return append([][]byte(nil), b.frames...)
+// snapshot returns the frames, which must not be changed, and how much of each
+// output stream came before them.
+func (b *scrollback) snapshot() (frames [][]byte, before []int64) {
+	return append([][]byte(nil), b.frames...), []int64{b.before[sprites.StreamStdout], b.before[sprites.StreamStderr]}
 }
 
 // held is how much memory the frames take, in bytes.

@@ -51,7 +51,7 @@ type session struct {
 	group   *group
 	streams *streams
 	drained sync.WaitGroup // done by each pump when all output of the main process has been sent
-	ended   chan struct{}  // closed when the main process has ended and code is set
+	ended   chan struct{}  // closed, under mu, when the main process has ended and code is set
 	final   chan struct{}  // closed when all that its clients are to get is in scroll, too
 	gone    chan struct{}  // closed when no process of it is left
 	look    chan struct{}  // someone has ended processes: see whether any is left
@@ -68,6 +68,7 @@ type session struct {
 	code     int
 	reason   string
 	timedOut bool
+	unheard  bool // it ended while the client that waits for it was away
 }
 
 // newSession registers a session that is about to start.
@@ -177,14 +178,17 @@ func (s *session) run() {
 	<-s.proc.exited
 	s.limit.stop()
 	s.alone.stop()
-	s.srv.finished(s)
 	s.mu.Lock()
 	s.code, s.reason = s.proc.code()
 	if s.timedOut {
 		s.code, s.reason = 124, "timeout"
 	}
+	s.unheard = len(s.clients) == 0
 	s.mu.Unlock()
+	s.srv.finished(s)
+	s.mu.Lock()
 	close(s.ended)
+	s.mu.Unlock()
 
 	// A reader that waits wakes up, and takes what is there.
 	past := time.Unix(1, 0)
@@ -245,22 +249,23 @@ func (s *session) linger() {
 var errSessionEnded = errors.New("the session has ended")
 
 // attach adds a client and returns what is kept of the output so far, which the
-// caller sends before it lets c.output do so.
-func (s *session) attach(c client) ([][]byte, error) {
+// caller sends before it lets c.output do so, and how much of each stream is not.
+func (s *session) attach(c client) (frames [][]byte, before []int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
 	case <-s.ended:
-		return nil, errSessionEnded
+		return nil, nil, errSessionEnded
 	default:
 	}
 	if len(s.clients) >= maxClients {
-		return nil, failure(429, "too_many_clients", fmt.Sprintf("Session %s has %d clients already.", s.id, maxClients))
+		return nil, nil, failure(429, "too_many_clients", fmt.Sprintf("Session %s has %d clients already.", s.id, maxClients))
 	}
 	s.alone.stop()
 	s.clients = append(slices.Clone(s.clients), c)
 	s.crowd()
-	return s.scroll.snapshot(), nil
+	frames, before = s.scroll.snapshot()
+	return frames, before, nil
 }
 
 // detach removes a client. The last one gone, the session's time alone begins.

@@ -12,8 +12,8 @@ import (
 // keptEnded is how many ended sessions are remembered by their ids.
 const keptEnded = 100
 
-// What is kept of sessions that could go on without a client, for those who come
-// too late for the end.
+// What is kept of sessions that could go on without a client, or ended without one,
+// for those who come too late for the end.
 const (
 	keptSessions = 32
 	keptOutput   = 4 << 20 // bytes, of all together
@@ -68,7 +68,7 @@ func (s *Server) finished(sess *session) {
 	if len(s.ended) > keptEnded {
 		s.ended = slices.Clone(s.ended[len(s.ended)-keptEnded:])
 	}
-	if sess.cmd.maxRun == 0 {
+	if sess.cmd.maxRun == 0 || sess.unheard {
 		s.kept = append(s.kept, keptSession{sess, s.lastEnd.Add(keptFor)})
 	}
 }

@@ -83,8 +83,9 @@ func (c *wsClient) text(m sprites.Message) error {
 	return c.write(websocket.MessageText, data)
 }
 
-// info describes the session, in the first message.
-func (c *wsClient) info(s *session, owner bool) error {
+// info describes the session, in the first message. Who attaches to it gets how much
+// of each stream came before what is kept.
+func (c *wsClient) info(s *session, owner bool, before []int64) error {
 	return c.text(sprites.Message{
 		Type:      "session_info",
 		SessionID: s.id,
@@ -92,6 +93,7 @@ func (c *wsClient) info(s *session, owner bool) error {
 		Created:   s.created.Unix(),
 		IsOwner:   owner,
 		TTY:       s.cmd.tty,
+		Before:    before,
 	})
 }
 

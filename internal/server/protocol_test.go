@@ -416,6 +416,27 @@ func TestRawAttach(t *testing.T) {
 	}
 }
 
+// A command that ends while its client is away keeps its last words, and its code,
+// for who comes back.
+func TestRawUnheard(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	c := dial(t, s, argv("sh", "-c", "echo one; until test -e go; do sleep 0.5; done; echo two; echo three >&2; exit 3")+"&max_run_after_disconnect=60s")
+	c.until(1, "one\n")
+	info, _ := c.message("session_info")
+	must(t, c.conn.CloseNow())
+	must(t, s.Client().Sprite("paint").Command("touch", "go").Run())
+	for deadline := time.Now().Add(15 * time.Second); ask(t, s, "GET /v1/sprites/paint/exec/"+info.SessionID, "").StatusCode != 404; {
+		failIf(t, time.Now().After(deadline), "it does not end")
+	}
+	c = dial(t, s, "/"+info.SessionID)
+	code, _ := c.end(false)
+	out, errs := c.output(1), c.output(2)
+	failIf(t, code != 3 || out != "one\ntwo\n" || errs != "three\n", "code %d, %q, %q", code, out, errs)
+	err := s.Client().Sprite("paint").Attach(t.Context(), info.SessionID).Run()
+	failIf(t, !errors.Is(err, sprites.ErrNotFound), "it is told twice: %v", err)
+}
+
 // Statement 55: a process outlives its client for max_run_after_disconnect, and is then ended.
 // Statement 117: max_run_after_disconnect=1s ends a non-TTY session; 60s keeps it, and attach shows its output.
 func TestRawDisconnect(t *testing.T) {
