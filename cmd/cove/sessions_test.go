@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -80,4 +81,61 @@ func readUntil(t *testing.T, r io.Reader, want string) string {
 		}
 	}
 	return got.String()
+}
+
+// TestExecSurvives takes the server away under commands that somebody waits for:
+// what they print comes once, in whole, and the exit code is theirs.
+func TestExecSurvives(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	const script = `seq 20000; echo early >&2; touch /tmp/ready.$1
+		until test -e /tmp/go.$1; do sleep 0.1; done; seq 20001 $2; echo late >&2; exit 7`
+	for i, test := range []struct {
+		sig  syscall.Signal
+		args []string
+		to   string // the last number
+		code int
+		says string
+	}{
+		{syscall.SIGKILL, nil, "40000", 7, "late\n"},
+		{syscall.SIGTERM, nil, "40000", 7, "late\n"},
+		{syscall.SIGKILL, []string{"-t"}, "40000", 7, ""},
+		{syscall.SIGKILL, []string{"-i"}, "40000", 75, "cove session attach "}, // input can't be had twice
+	} {
+		name := fmt.Sprint(i)
+		args := append(append([]string{"exec", "-s", "paint"}, test.args...), "sh", "-c", script, "sh", name, test.to)
+		cmd := h.command("", "cove", args...)
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the command", time.Minute, func() bool {
+			_, code := h.try("", "cove", "exec", "-s", "paint", "test", "-e", "/tmp/ready."+name)
+			return code == 0
+		})
+		pid := h.pid()
+		signalAll(t, test.sig, pid)
+		if err := awaitEnd(pid); err != nil {
+			t.Fatal(err)
+		}
+		h.run("", "cove", "exec", "-s", "paint", "touch", "/tmp/go."+name) // starts the next server
+		_ = cmd.Wait()                                                     // the code is looked at
+		if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(errs.String(), test.says) || strings.Count(errs.String(), "early\n") > 1 {
+			t.Errorf("%v %v: code %d, want %d; stderr %q, want %q", test.sig, test.args, code, test.code, errs.String(), test.says)
+		}
+		var want strings.Builder
+		for n := 1; n <= 40000; n++ {
+			fmt.Fprintln(&want, n)
+		}
+		got := strings.ReplaceAll(out.String(), "\r\n", "\n")
+		if test.args != nil {
+			got = strings.NewReplacer("early\n", "", "late\n", "").Replace(got)
+		}
+		if test.code == 7 && got != want.String() {
+			t.Errorf("%v %v: got %d bytes, want %d", test.sig, test.args, len(got), want.Len())
+		}
+	}
+	h.run("", "cove", "rm", "--force", "paint")
 }

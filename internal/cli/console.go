@@ -106,7 +106,8 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 			break
 		}
 		session := cmd.SessionID()
-		next, backErr := a.comeBack(ctx, keys, leave, session)
+		next, backErr := a.comeBack(ctx, absence{keys: keys, leave: leave, says: `Ctrl+\ leaves`,
+			find: func(ctx context.Context) (*sprites.Sprite, error) { return a.findAgain(ctx, session) }})
 		if backErr != nil {
 			err = errors.Join(err, backErr)
 			break
@@ -160,16 +161,34 @@ const comeBackLimit = time.Minute
 
 var errSessionGone = errors.New("the session is gone: the sprite has stopped meanwhile, or it ended")
 
-// comeBack waits until a session can be joined again. The detach key, Ctrl-C and a
-// signal end the wait, by ErrDetached.
-func (a *app) comeBack(ctx context.Context, keys *keyboard, leave <-chan os.Signal, session string) (*sprites.Sprite, error) {
-	fmt.Fprint(a.Err, "\r\ncove: the connection was lost; trying to come back (Ctrl+\\ leaves)\r\n")
+// absence is the time between the loss of a connection and the next one.
+type absence struct {
+	keys  *keyboard        // nil: the input is no terminal's
+	leave <-chan os.Signal // ends it
+	says  string           // what ends it, for people
+	find  func(context.Context) (*sprites.Sprite, error)
+}
+
+// comeBack tries to find a session's sprite until it does, or knows that the session
+// is gone. The detach key, Ctrl-C and a signal end it by ErrDetached.
+func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, error) {
+	var typed <-chan []byte
+	if away.keys != nil {
+		typed = away.keys.typed
+	}
 	ctx, cancel := context.WithTimeout(ctx, comeBackLimit)
 	defer cancel()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		sprite, err := a.findAgain(ctx, session)
+		sprite, err := away.find(ctx)
 		if err == nil || errors.Is(err, errSessionGone) {
 			return sprite, err
+		}
+		if wait == 100*time.Millisecond && !a.global.quiet {
+			end := "\n"
+			if away.keys != nil {
+				end = "\r\n"
+			}
+			fmt.Fprintf(a.Err, "%scove: the connection was lost; trying to come back (%s)%s", end, away.says, end)
 		}
 		pause := time.NewTimer(wait)
 	waiting:
@@ -179,10 +198,10 @@ func (a *app) comeBack(ctx context.Context, keys *keyboard, leave <-chan os.Sign
 				break waiting
 			case <-ctx.Done():
 				return nil, err
-			case <-leave:
+			case <-away.leave:
 				return nil, sprites.ErrDetached
-			case typed, ok := <-keys.typed:
-				if !ok || bytes.ContainsAny(typed, "\x03\x1c") {
+			case keys, ok := <-typed:
+				if !ok || bytes.ContainsAny(keys, "\x03\x1c") {
 					return nil, sprites.ErrDetached
 				}
 			}

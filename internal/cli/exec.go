@@ -36,6 +36,9 @@ signal N, 124 if it took longer than --timeout, 125 where cove itself failed.
 What stands after the command belongs to it, flags too. There is no shell in between;
 ask for one where you need it: cove exec sh -c 'ls *.go | wc -l'.
 
+A connection that is lost is tried again for a minute, and what the command printed
+meanwhile is printed then; not with -i, whose input can't be had twice.
+
 Input is closed unless -i is given. Ctrl-C and SIGTERM are handed to the command; a
 second one kills it and all that it started.`,
 		Example: `  cove exec -s paint uname -a
@@ -104,21 +107,26 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 	}
 	cmd := sprite.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.User, cmd.Timeout = o.dir, o.env, o.user, o.timeout
+	x := &execution{app: a, sprite: sprite.Name(), out: resumed{w: a.Out}, err: resumed{w: a.Err}}
 	switch {
 	case o.detach:
 		return signals.orInterrupted(a.execDetached(cmd, o))
 	case o.tty:
-		return signals.orInterrupted(a.execTerminal(ctx, cmd, o))
+		return signals.orInterrupted(a.execTerminal(ctx, x, cmd, o))
 	}
-	cmd.Stdout, cmd.Stderr = a.Out, a.Err
-	if o.stdin {
+	cmd.MaxRunAfterDisconnect = new(aloneLimit)
+	if x.input = o.stdin; x.input {
 		cmd.Stdin = a.In
 	}
-	if err := cmd.Start(); err != nil {
-		return signals.orInterrupted(spriteError(err))
+	x.run = func(cmd *sprites.Cmd) error {
+		if err := cmd.Start(); err != nil {
+			return spriteError(err)
+		}
+		signals.forward(cmd)
+		defer signals.forward(nil)
+		return cmd.Wait()
 	}
-	signals.forward(cmd)
-	return signals.orInterrupted(a.ended(cmd.Wait(), o.timeout))
+	return signals.orInterrupted(a.ended(x.toEnd(ctx, cmd), o.timeout))
 }
 
 // execDetached starts a command, says its session, and leaves it.
@@ -142,18 +150,27 @@ func (a *app) execDetached(cmd *sprites.Cmd, o execOptions) error {
 }
 
 // execTerminal runs a command in a terminal, of which this one shows the screen.
-func (a *app) execTerminal(ctx context.Context, cmd *sprites.Cmd, o execOptions) error {
+func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, o execOptions) error {
 	t, err := a.openTerminal()
 	if err != nil {
 		return err
 	}
 	defer t.restore()
 	cmd.TTY = t.geometry()
-	cmd.Stdout = a.Out
-	if t.in != nil || o.stdin {
+	if t.in != nil {
+		x.keys = newKeyboard(t.in)
+	} else if x.input = o.stdin; x.input {
 		cmd.Stdin = a.In
 	}
-	err = t.run(ctx, cmd)
+	x.run = func(cmd *sprites.Cmd) error {
+		if x.keys != nil {
+			over := make(chan struct{})
+			defer close(over)
+			cmd.Stdin = x.keys.until(over)
+		}
+		return t.run(ctx, cmd)
+	}
+	err = x.toEnd(ctx, cmd)
 	t.restore()
 	return a.ended(err, o.timeout)
 }
@@ -220,7 +237,7 @@ func (s *signals) run() {
 		select {
 		case <-s.quit:
 			return
-		case cmd = <-s.started:
+		case cmd = <-s.started: // nil between two connections
 		case sig := <-s.in:
 			if cmd == nil || sent {
 				close(s.canceled)
@@ -233,8 +250,13 @@ func (s *signals) run() {
 	}
 }
 
-// forward says that the command runs.
-func (s *signals) forward(cmd *sprites.Cmd) { s.started <- cmd }
+// forward says by which connection the command is reached; nil: by none.
+func (s *signals) forward(cmd *sprites.Cmd) {
+	select {
+	case s.started <- cmd:
+	case <-s.canceled:
+	}
+}
 
 // stop ends the handling of signals, and waits for it.
 func (s *signals) stop() {

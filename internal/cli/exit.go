@@ -124,7 +124,7 @@ func classify(err error) failure {
 	if h, ok := errors.AsType[hintError](err); ok {
 		f.hint = h.hint
 	}
-	if _, ok := errors.AsType[coveFailed](err); ok && f.exit != exitUsage && f.exit != exitInterrupted {
+	if _, ok := errors.AsType[coveFailed](err); ok && f.exit != exitUsage && f.exit != exitInterrupted && f.exit != exitLost {
 		f.exit = exitCove
 	}
 	return f

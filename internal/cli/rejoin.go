@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// aloneLimit is how long a command goes on whose connection is lost: a little
+// longer than it is tried to come back.
+const aloneLimit = comeBackLimit + 10*time.Second
+
+// execution is a command that somebody waits for, over as many connections as that
+// takes. What it prints is written once, in whole.
+type execution struct {
+	app      *app
+	sprite   string
+	session  string    // once it is known
+	input    bool      // it reads what can't be had again: one connection is all
+	keys     *keyboard // nil: no terminal's
+	out, err resumed
+	run      func(*sprites.Cmd) error // starts a command, and waits for its end
+	lost     bool                     // output that nobody has
+}
+
+// resumed is a stream of output, of which a replay may repeat some.
+type resumed struct {
+	w    io.Writer
+	at   int64 // bytes of the stream that were written to w
+	skip int64 // bytes to come that were
+}
+
+func (r *resumed) Write(p []byte) (int, error) {
+	n := int(min(r.skip, int64(len(p))))
+	r.skip -= int64(n)
+	if n == len(p) {
+		return n, nil
+	}
+	m, err := r.w.Write(p[n:])
+	r.at += int64(m)
+	return n + m, err
+}
+
+// replay says that what comes next begins after so many bytes of the stream. It
+// reports whether none is missing.
+func (r *resumed) replay(from int64) bool {
+	whole := from <= r.at
+	r.at = max(r.at, from)
+	r.skip = r.at - from
+	return whole
+}
+
+// toEnd runs a command, and joins it again where its connection is lost.
+func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
+	cmd.Stdout, cmd.Stderr = &x.out, &x.err
+	err := x.run(cmd)
+	x.session = cmd.SessionID()
+	attach := fmt.Sprintf("cove session attach %s -s %s", sanitizeLine(x.session), x.sprite)
+	for errors.Is(err, sprites.ErrNoExit) && x.session != "" && ctx.Err() == nil {
+		if x.input {
+			return hinted(err, fmt.Sprintf("it is ended in %v unless you take it over: %s", aloneLimit, attach))
+		}
+		sprite, backErr := x.app.comeBack(ctx, absence{keys: x.keys, says: "Ctrl-C leaves", find: x.findAgain})
+		switch {
+		case errors.Is(backErr, sprites.ErrDetached), ctx.Err() != nil:
+			x.app.say("\nIt goes on for %v. Come back with: %s", aloneLimit, attach)
+			return interruptedError{}
+		case errors.Is(backErr, errSessionGone):
+			return err
+		case backErr != nil:
+			return hinted(errors.Join(err, backErr), "it is ended about now; if not: "+attach)
+		}
+		err = x.join(ctx, sprite)
+	}
+	return x.whole(err)
+}
+
+// findAgain looks for the command's sprite, awake, with a new client: the server may
+// be another.
+func (x *execution) findAgain(ctx context.Context) (*sprites.Sprite, error) {
+	c, err := x.app.clientAgain(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info, err := c.Get(ctx, x.sprite) // a token may do without the verb for it
+	if errors.Is(err, sprites.ErrNotFound) || err == nil && info.Status != sprites.StatusRunning {
+		return nil, errSessionGone
+	}
+	if err != nil && !errors.Is(err, sprites.ErrForbidden) {
+		return nil, err
+	}
+	return c.Sprite(x.sprite), nil
+}
+
+// join takes up the command where its last connection was cut. The end of ctx kills
+// it, as that of its first connection's would have.
+func (x *execution) join(ctx context.Context, sprite *sprites.Sprite) error {
+	cmd := sprite.Attach(context.WithoutCancel(ctx), x.session)
+	cmd.Stdout, cmd.Stderr = &x.out, &x.err
+	cmd.OnMessage = func(m sprites.Message) {
+		if m.Type != "session_info" {
+			return
+		}
+		if len(m.Before) != 2 {
+			m.Before = []int64{x.out.at, x.err.at} // it does not say what it sends again
+			x.lost = true
+		}
+		out, err := x.out.replay(m.Before[0]), x.err.replay(m.Before[1])
+		x.lost = x.lost || !out || !err
+	}
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(killed)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWait)
+		defer cancel()
+		_, _ = sprite.Kill(ctx, x.session, sprites.SIGKILL, killWait) // it may have ended
+	})
+	err := x.run(cmd)
+	if !stop() {
+		<-killed
+		return ctx.Err()
+	}
+	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusNotFound {
+		return &codedError{exitLost, "connection_lost", errors.New("the connection was lost, and the command has ended meanwhile: its exit code is not known"), ""}
+	}
+	return err
+}
+
+// killWait bounds a kill whose command nobody waits for any more.
+const killWait = 5 * time.Second
+
+// whole is the command's end, or an error where some of its output is missing.
+func (x *execution) whole(err error) error {
+	code := 0
+	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
+		code = exit.Code
+	} else if err != nil {
+		return err
+	}
+	if !x.lost {
+		return err
+	}
+	return &codedError{exitLost, "output_lost",
+		fmt.Errorf("some of the command's output was lost with the connection; it ended with code %d", code), ""}
+}

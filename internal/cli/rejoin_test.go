@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"bytes"
+	"testing"
+)
+
+// What a replay repeats is not written twice, and what it lacks is noticed.
+func TestResumed(t *testing.T) {
+	var b bytes.Buffer
+	r := resumed{w: &b}
+	write := func(text string) {
+		for i := range len(text) {
+			if n, err := r.Write([]byte(text[i : i+1])); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+	}
+	write("abcdef")
+	if !r.replay(2) {
+		t.Error("nothing is missing, and it says so")
+	}
+	write("cd") // and cut again
+	if !r.replay(0) {
+		t.Error("nothing is missing, and it says so")
+	}
+	write("abcdefgh")
+	if !r.replay(8) {
+		t.Error("nothing is missing, and it says so")
+	}
+	write("ij")
+	if r.replay(12) {
+		t.Error("two bytes are missing")
+	}
+	if n, err := r.Write([]byte("mn")); n != 2 || err != nil {
+		t.Error(n, err)
+	}
+	if !r.replay(10) {
+		t.Error("nothing more is missing")
+	}
+	if n, err := r.Write([]byte("klmnop")); n != 6 || err != nil {
+		t.Error(n, err)
+	}
+	if got, want := b.String(), "abcdefghijmnop"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
