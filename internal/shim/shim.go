@@ -370,7 +370,11 @@ func (s *Shim) why() string {
 	case stopping:
 		return "stopped"
 	}
-	return "ended by itself or by the host; " + filepath.Join(s.cfg.Dir, "guest.log") + " has its last words"
+	text := "ended by itself or by the host"
+	if info, err := os.Stat(filepath.Join(s.cfg.Dir, "guest.log")); err == nil && info.Size() > 0 {
+		text += "; its last words: run/" + filepath.Base(s.cfg.Dir) + "/guest.log"
+	}
+	return text
 }
 
 // teardown removes everything of the sandbox but its disk. It may be called at

@@ -4,9 +4,24 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
+
+// Where a guest has said nothing, no last words are promised.
+func TestWhy(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "0123")
+	s := &Shim{cfg: Config{ID: "none", Dir: dir}}
+	for text, want := range map[string]string{"": "ended by itself or by the host", "panic": "ended by itself or by the host; its last words: run/0123/guest.log"} {
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "guest.log"), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.why(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
 
 // A shim that has cleaned up is about to end, and the next one waits for that;
 // where there is a sandbox there is nothing to wait for.
