@@ -156,7 +156,10 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		}
 	})
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: sprites.Version, Names: o.names, Domain: o.domain}
-	host := &sprite.Host{Store: st, Runtime: rt, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning, URL: srv.SpriteURL, Registries: new(registries.Finder).Hosts}
+	host := &sprite.Host{
+		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning, URL: srv.SpriteURL,
+		Registries: new(registries.Finder).Hosts,
+	}
 	if err := host.Start(ctx); err != nil {
 		return err
 	}

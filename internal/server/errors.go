@@ -20,6 +20,7 @@ var statusOf = map[string]int{
 	sprite.CodeNameTaken:    http.StatusConflict,
 	sprite.CodeBadName:      http.StatusBadRequest,
 	sprite.CodeBadRequest:   http.StatusBadRequest,
+	sprite.CodeTooMuch:      http.StatusBadRequest,
 	sprite.CodeJobRunning:   http.StatusConflict,
 	sprite.CodeUnpulledWork: http.StatusConflict,
 	sprite.CodeDeleting:     http.StatusConflict,

@@ -121,10 +121,10 @@ func TestSprites(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	c, ctx := s.Client(), t.Context()
 	info, err := c.Create(ctx, sprites.CreateRequest{
-		Name: "paint", Labels: []string{"red"}, Environment: map[string]string{"A": "b"}, Config: &sprites.Config{CPUs: 2},
+		Name: "paint", Labels: []string{"red"}, Environment: map[string]string{"A": "b"}, Config: &sprites.Config{CPUs: 1},
 	})
 	must(t, err)
-	failIf(t, info.Name != "paint" || info.Status != sprites.StatusCold || info.Environment["A"] != "b" || info.Config.CPUs != 2 || len(info.ID) != 16, "created %+v", info)
+	failIf(t, info.Name != "paint" || info.Status != sprites.StatusCold || info.Environment["A"] != "b" || info.Config.CPUs != 1 || len(info.ID) != 16, "created %+v", info)
 	ask(t, s, "POST /v1/sprites", `{"name":"paint"}`).refused(t, 409, "name_taken")
 	for _, name := range []string{"", "Paint", "-a", "a-", "a_b", "a/b", "a b", strings.Repeat("a", 41)} {
 		ask(t, s, "POST /v1/sprites", `{"name":"`+name+`"}`).refused(t, 400, "bad_name")

@@ -6,12 +6,17 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/store"
@@ -54,7 +59,7 @@ func CheckName(name string) error {
 
 // Create makes a sprite. Its sandbox starts with the first use.
 func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.Info, error) {
-	if err := checkCreate(req); err != nil {
+	if err := h.checkCreate(req); err != nil {
 		return sprites.Info{}, err
 	}
 	row := store.Sprite{
@@ -100,34 +105,15 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 	return h.info(row), nil
 }
 
-func checkCreate(req sprites.CreateRequest) error {
+func (h *Host) checkCreate(req sprites.CreateRequest) error {
 	if err := CheckName(req.Name); err != nil {
 		return err
 	}
 	if req.Base != "" && req.Base != "host" {
 		return newError(CodeBadRequest, "leave it out, or say host", "there is no base %q", req.Base)
 	}
-	if c := req.Config; c != nil && (c.RAMMB < 0 || c.CPUs < 0 || c.StorageGB < 0) {
-		return newError(CodeBadRequest, "0 means the server's default", "a sprite can't have less than nothing: %+v", *c)
-	}
-	if c := req.Config; c != nil && c.RAMMB > 0 && c.RAMMB < minRAM {
-		return newError(CodeBadRequest, "", "a sprite does not start with %d MiB of memory; give it %d at least", c.RAMMB, minRAM)
-	}
-	if len(req.Include) > maxInclude {
-		return newError(CodeBadRequest, "", "%d folders to include are more than %d", len(req.Include), maxInclude)
-	}
-	for _, dir := range req.Include {
-		if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" || strings.ContainsRune(dir, 0) {
-			return newError(CodeBadRequest, "give an absolute path without . and ..", "%q can't be included", dir)
-		}
-		for _, own := range ownFolders {
-			if dir == own || strings.HasPrefix(own, dir+"/") || whole[own] && strings.HasPrefix(dir, own+"/") {
-				return newError(CodeBadRequest, "", "%s can't be included: a sprite has a %s of its own", dir, own)
-			}
-		}
-		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-			return newError(CodeBadRequest, "folders can be included, of the server's machine", "%s can't be included: it is no folder of this machine", dir)
-		}
+	if err := errors.Join(checkConfig(req.Config), h.checkInclude(req.Include)); err != nil {
+		return err
 	}
 	if len(req.Environment) > maxEnv {
 		return newError(CodeBadRequest, "", "%d environment variables are more than %d", len(req.Environment), maxEnv)
@@ -141,6 +127,65 @@ func checkCreate(req sprites.CreateRequest) error {
 		return newError(CodeBadRequest, "", "a lease can't be negative")
 	}
 	return errors.Join(checkLabels(req.Labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds))
+}
+
+// checkConfig refuses what the machine can't give.
+func checkConfig(c *sprites.Config) error {
+	if c == nil {
+		return nil
+	}
+	if c.RAMMB < 0 || c.CPUs < 0 || c.StorageGB < 0 {
+		return newError(CodeBadRequest, "0 means the server's default", "a sprite can't have less than nothing: %+v", *c)
+	}
+	if c.RAMMB > 0 && c.RAMMB < minRAM {
+		return newError(CodeBadRequest, "", "a sprite does not start with %d MiB of memory; give it %d at least", c.RAMMB, minRAM)
+	}
+	if n := runtime.NumCPU(); c.CPUs > n {
+		return newError(CodeTooMuch, "", "a sprite can't have %d CPUs: the server's machine has %d", c.CPUs, n)
+	}
+	var machine unix.Sysinfo_t
+	if err := unix.Sysinfo(&machine); err != nil {
+		return fmt.Errorf("ask for the machine's memory: %w", err)
+	}
+	if n := int(machine.Totalram * uint64(machine.Unit) >> 20); c.RAMMB > n {
+		return newError(CodeTooMuch, "", "a sprite can't have %d MiB of memory: the server's machine has %d", c.RAMMB, n)
+	}
+	return nil
+}
+
+func (h *Host) checkInclude(dirs []string) error {
+	if len(dirs) > maxInclude {
+		return newError(CodeBadRequest, "", "%d folders to include are more than %d", len(dirs), maxInclude)
+	}
+	for _, dir := range dirs {
+		if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" || strings.ContainsRune(dir, 0) {
+			return newError(CodeBadRequest, "give an absolute path without . and ..", "%q can't be included", dir)
+		}
+		for _, own := range ownFolders {
+			if within(own, dir) || whole[own] && within(dir, own) {
+				return newError(CodeBadRequest, "", "%s can't be included: a sprite has a %s of its own", dir, own)
+			}
+		}
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+			return newError(CodeBadRequest, "folders can be included, of the server's machine", "%s can't be included: it is no folder of this machine", dir)
+		}
+		// It has the token of the server's owner, and the disks of others.
+		if real := realPath(dir); h.Data != "" && (within(realPath(h.Data), real) || within(real, realPath(h.Data))) {
+			return newError(CodeBadRequest, "name folders that are beside it", "%s can't be included: the server's data folder is there", dir)
+		}
+	}
+	return nil
+}
+
+// within reports whether a clean path is dir, or below it.
+func within(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
+
+// realPath is where a path leads, or itself where that can't be told.
+func realPath(name string) string {
+	if real, err := filepath.EvalSymlinks(name); err == nil {
+		return real
+	}
+	return name
 }
 
 func checkLabels(labels []string) error {

@@ -12,6 +12,7 @@ const (
 	CodeNameTaken    = "name_taken"
 	CodeBadName      = "bad_name"
 	CodeBadRequest   = "bad_request"
+	CodeTooMuch      = "too_much"      // more than the machine has
 	CodeJobRunning   = "job_running"   // a job uses the sprite
 	CodeUnpulledWork = "unpulled_work" // a job's commits are only in the sprite
 	CodeDeleting     = "being_deleted"

@@ -28,6 +28,7 @@ const (
 type Host struct {
 	Store       *store.Store             // required
 	Runtime     Runtime                  // required
+	Data        string                   // the server's folder, which no sprite may be shown; empty: none
 	Logger      *slog.Logger             // nil: discard
 	IdleDefault time.Duration            // how long a sprite that does not say stays awake unused; 0: for ever
 	MaxRunning  int                      // sandboxes at once; 0: no limit

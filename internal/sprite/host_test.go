@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -219,10 +220,32 @@ func TestCreate(t *testing.T) {
 		_, err := h.Create(t.Context(), req)
 		wantCode(t, what, err, sprite.CodeBadRequest)
 	}
+	for what, config := range map[string]sprites.Config{"CPUs": {CPUs: 100_000}, "memory": {RAMMB: 1 << 40}} {
+		_, err := h.Create(t.Context(), sprites.CreateRequest{Name: "x", Config: &config})
+		wantCode(t, what, err, sprite.CodeTooMuch)
+	}
 	_, err = h.Get(t.Context(), "nobody")
 	wantCode(t, "Get of nothing", err, sprite.CodeNotFound)
 	_, err = h.Use(t.Context(), "../x", "test")
 	wantCode(t, "Use of a bad name", err, sprite.CodeNotFound)
+}
+
+// The server's own folder is not shown to a sprite, by whatever name.
+func TestIncludeData(t *testing.T) {
+	dir := t.TempDir()
+	data, link := filepath.Join(dir, "data"), filepath.Join(dir, "link")
+	beside := filepath.Join(dir, "data2")
+	if err := errors.Join(os.MkdirAll(filepath.Join(data, "base"), 0o700), os.Mkdir(beside, 0o700), os.Symlink(data, link)); err != nil {
+		t.Fatal(err)
+	}
+	h := start(t, &sprite.Host{Runtime: &memory{}, Data: data})
+	for _, include := range []string{data, dir, filepath.Join(data, "base"), link, filepath.Join(link, "base")} {
+		_, err := h.Create(t.Context(), sprites.CreateRequest{Name: "x", Include: []string{include}})
+		wantCode(t, include, err, sprite.CodeBadRequest)
+	}
+	if _, err := h.Create(t.Context(), sprites.CreateRequest{Name: "x", Include: []string{beside}}); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestOneBootForAll(t *testing.T) {
