@@ -75,6 +75,9 @@ type Cmd struct {
 	// still listens when the command ends is not reported as closed.
 	OnPort func(PortEvent)
 
+	// Label is what errors call the command; empty means the command line.
+	Label string
+
 	sprite  *Sprite
 	ctx     context.Context
 	session string // to attach to; empty: a new command
@@ -111,9 +114,12 @@ func (s *Sprite) Attach(ctx context.Context, sessionID string) *Cmd {
 	return &Cmd{sprite: s, ctx: ctx, session: sessionID}
 }
 
-// String is the command line, for people.
+// String is the label, or the command line, for people.
 func (c *Cmd) String() string {
-	if c.session != "" {
+	switch {
+	case c.Label != "":
+		return c.Label
+	case c.session != "":
 		return "session " + c.session
 	}
 	return strings.Join(c.Args, " ")

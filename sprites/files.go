@@ -51,6 +51,9 @@ func pathError(op, name string, err error) error {
 		!strings.Contains(strings.ToLower(e.Message), "sprite") {
 		e.Code = "ENOENT" // some servers send no code; but an unknown sprite is no missing file
 	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.Message = strings.TrimPrefix(e.Message, absolute(name)+": ") // the error begins with it
+	}
 	return &fs.PathError{Op: op, Path: name, Err: err}
 }
 

@@ -69,7 +69,7 @@ func (t *tree) stat(op, name string) (fs.FileInfo, error) {
 	for range maxLinks {
 		info, err := t.sprite.stat(t.ctx, at)
 		if err != nil {
-			return nil, named(op, name, pathError(op, name, err))
+			return nil, named(op, name, pathError(op, full, err))
 		}
 		if info.mode&fs.ModeSymlink == 0 || info.entry.Target == "" {
 			info.entry.Name = path.Base(name)
