@@ -178,7 +178,8 @@ type ExitError struct {
 	// that was not found and 126 for one that is not executable.
 	Code int
 
-	// Reason is why, when a cove server knows: "timeout", "oom", "signal:KILL".
+	// Reason is why, when a cove server knows: "timeout", "oom", "stopped" (all of
+	// the sprite was), "signal:KILL".
 	Reason string
 
 	// Stderr is the end of the error output (32 KiB at most), if Output or

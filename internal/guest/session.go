@@ -183,6 +183,9 @@ func (s *session) run() {
 	if s.timedOut {
 		s.code, s.reason = 124, "timeout"
 	}
+	if s.srv.stopping.Load() && s.code > 128 {
+		s.reason = "stopped"
+	}
 	s.unheard = len(s.clients) == 0
 	s.mu.Unlock()
 	s.srv.finished(s)

@@ -151,7 +151,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 			return err
 		}
 		defer lease.Release()
-		rl := relay{sandbox: lease.Sandbox(), translateUp: upTexts[kind], translateDown: downTexts[kind]}
+		rl := relay{sandbox: lease.Sandbox(), removed: lease.Removed, translateUp: upTexts[kind], translateDown: downTexts[kind]}
 		watches := kind == "ports" || kind == "watch"
 		rl.client.textOnly, rl.guest.textOnly = watches, watches
 		rl.client.maxText, rl.guest.maxText = maxText, maxText
@@ -194,6 +194,7 @@ func (s *side) answerPing(context.Context, []byte) bool { return !s.writing.Load
 // each way: who does not read holds up the other.
 type relay struct {
 	sandbox                    sprite.Sandbox
+	removed                    func() bool // whether the sprite is being deleted
 	client, guest              side
 	translateUp, translateDown func([]byte) []byte
 }
@@ -258,6 +259,9 @@ func (rl *relay) lost(err error) string {
 	}
 	select {
 	case <-rl.sandbox.Done():
+		if rl.removed() {
+			return "the sprite was removed"
+		}
 		return clean("the sandbox has ended: "+rl.sandbox.Status().Ended, maxReason)
 	case <-time.After(endWait):
 		return "the connection to the sandbox was lost"

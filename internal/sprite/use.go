@@ -24,6 +24,13 @@ type Lease struct {
 // ended since.
 func (l *Lease) Sandbox() Sandbox { return l.sandbox }
 
+// Removed reports whether the sprite is deleted, or being so.
+func (l *Lease) Removed() bool {
+	l.host.mu.Lock()
+	defer l.host.mu.Unlock()
+	return l.machine.dead
+}
+
 // Release lets the sprite sleep, as far as this lease is concerned. It may be
 // called more than once.
 func (l *Lease) Release() {
