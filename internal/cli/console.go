@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -39,11 +40,8 @@ attach ID; --reattach finds it by itself.`,
 			if a.global.json {
 				return usagef(cmd, "console is for people; there is no --json")
 			}
-			if len(args) == 1 {
-				if a.global.sprite != "" && a.global.sprite != args[0] {
-					return usagef(cmd, "two sprites are named, %s and %s; leave one out", args[0], a.global.sprite)
-				}
-				a.global.sprite = args[0]
+			if err := a.nameOnce(cmd, args); err != nil {
+				return err
 			}
 			if !isTerminal(a.In) {
 				return hinted(usagef(cmd, "standard input is no terminal"), "for a command's input: cove exec -i CMD")
@@ -53,6 +51,18 @@ attach ID; --reattach finds it by itself.`,
 	}
 	cmd.Flags().BoolVarP(&reattach, "reattach", "r", false, "come back to the newest terminal that is open there, if one is")
 	return cmd
+}
+
+// nameOnce takes the sprite's name from an argument, where one may also be named by -s.
+func (a *app) nameOnce(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if a.global.sprite != "" && a.global.sprite != args[0] {
+		return usagef(cmd, "two sprites are named, %s and %s; leave one out", args[0], a.global.sprite)
+	}
+	a.global.sprite = args[0]
+	return nil
 }
 
 func (a *app) console(ctx context.Context, reattach bool) error {
@@ -80,7 +90,7 @@ func (a *app) console(ctx context.Context, reattach bool) error {
 	forever := time.Duration(0)
 	// The shell is the one that the sprite's user has, wherever that is known.
 	shell := sprite.Command("/bin/sh", "-c", `exec "${SHELL:-/bin/bash}" -l`)
-	shell.MaxRunAfterDisconnect = &forever
+	shell.MaxRunAfterDisconnect, shell.Label = &forever, "console"
 	if kind := os.Getenv("TERM"); kind != "" {
 		shell.Env = []string{"TERM=" + kind}
 	}
@@ -102,7 +112,7 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 	keys := newKeyboard(a.In)
 	for {
 		err = a.attachOnce(ctx, t, keys, leave, cmd)
-		if !errors.Is(err, sprites.ErrNoExit) || cmd.SessionID() == "" || t.in == nil || ctx.Err() != nil {
+		if !errors.Is(err, sprites.ErrNoExit) || cmd.SessionID() == "" || t.in == nil || ctx.Err() != nil || sandboxGone(err) != "" {
 			break
 		}
 		session := cmd.SessionID()
@@ -115,6 +125,14 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 		sprite, cmd = next, next.Attach(ctx, session)
 	}
 	t.restore()
+	exit, ended := errors.AsType[*sprites.ExitError](err)
+	var cut string // why, where it did not end by itself
+	if ended && (exit.Reason == "stopped" || strings.HasPrefix(exit.Reason, "signal:")) {
+		cut = exit.Reason
+	}
+	if t.in != nil && (cut != "" || errors.Is(err, sprites.ErrNoExit)) {
+		a.say("") // the prompt's line has no end
+	}
 	session := cmd.SessionID()
 	back := "cove session attach " + sanitizeLine(session) + " -s " + sprite.Name()
 	switch {
@@ -123,8 +141,11 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 	case errors.Is(err, sprites.ErrDetached):
 		a.say("\nDetached; it goes on. Come back with: %s", back)
 		return nil
-	case errors.Is(err, sprites.ErrNoExit) && session != "":
+	case errors.Is(err, sprites.ErrNoExit) && session != "" && sandboxGone(err) == "":
 		return hinted(err, "it goes on; come back with: "+back)
+	}
+	if cut != "" && cut != "stopped" {
+		a.say("cove: ended by %s", strings.Replace(cut, ":", " ", 1))
 	}
 	return a.ended(err, 0)
 }

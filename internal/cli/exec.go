@@ -106,7 +106,7 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 		return err
 	}
 	cmd := sprite.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Dir, cmd.Env, cmd.User, cmd.Timeout = o.dir, o.env, o.user, o.timeout
+	cmd.Dir, cmd.Env, cmd.User, cmd.Timeout, cmd.Label = o.dir, o.env, o.user, o.timeout, sanitizeLine(args[0])
 	x := &execution{app: a, sprite: sprite.Name(), out: resumed{w: a.Out}, err: resumed{w: a.Err}}
 	switch {
 	case o.detach:
@@ -202,6 +202,8 @@ func (a *app) ended(err error, timeout time.Duration) error {
 		a.say("cove: ended after %v, the time it had", timeout)
 	case "oom":
 		a.say("cove: killed because the sprite's memory was used up")
+	case "stopped":
+		a.say("cove: ended because the sprite was stopped, or removed")
 	}
 	return nil
 }

@@ -225,7 +225,7 @@ func (f *failure) server(err error, e *sprites.Error) {
 	if known.exit > exitFailed {
 		f.exit = known.exit
 	}
-	f.message = withoutHint(err, e.Error(), e.Message)
+	f.message = strings.TrimSuffix(withoutHint(err, e.Error(), e.Message), ".")
 	if f.hint = e.Hint; f.hint == "" {
 		f.hint = known.hint
 	}
@@ -246,8 +246,10 @@ func (f *failure) local(err error) {
 		f.hint = "free some space and try again; nothing half-written was left"
 	case errors.Is(err, sprites.ErrNoExit):
 		f.exit, f.code = exitLost, "connection_lost"
-		f.hint = "the command may still be running; see: cove session list"
-		if strings.Contains(f.message, "the sandbox has ended") {
+		switch sandboxGone(err) {
+		case "":
+			f.hint = "the command may still be running; see: cove session list"
+		case sandboxEnded:
 			f.hint = "its processes are gone, its disk is not; the next command starts it again"
 		}
 	case errors.Is(err, syscall.ECONNREFUSED) || isNetError(err):
@@ -258,6 +260,22 @@ func (f *failure) local(err error) {
 	case errors.Is(err, sprites.ErrBadName):
 		f.exit, f.code = exitUsage, "bad_name"
 	}
+}
+
+// What a server gives as the reason of a connection's end.
+const (
+	sandboxEnded  = "the sandbox has ended"
+	spriteRemoved = "the sprite was removed"
+)
+
+// sandboxGone is the reason why nothing is left to come back to; empty: there may be.
+func sandboxGone(err error) string {
+	for _, reason := range []string{sandboxEnded, spriteRemoved} {
+		if strings.Contains(err.Error(), reason) {
+			return reason
+		}
+	}
+	return ""
 }
 
 func isNetError(err error) bool {

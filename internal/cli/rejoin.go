@@ -61,7 +61,7 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	err := x.run(cmd)
 	x.session = cmd.SessionID()
 	attach := fmt.Sprintf("cove session attach %s -s %s", sanitizeLine(x.session), x.sprite)
-	for errors.Is(err, sprites.ErrNoExit) && x.session != "" && ctx.Err() == nil {
+	for errors.Is(err, sprites.ErrNoExit) && x.session != "" && ctx.Err() == nil && sandboxGone(err) == "" {
 		if x.input {
 			return hinted(err, fmt.Sprintf("it is ended in %v unless you take it over: %s", aloneLimit, attach))
 		}
