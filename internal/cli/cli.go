@@ -43,7 +43,12 @@ type globals struct {
 func Main(ctx context.Context, args []string, streams Streams, extra ...*cobra.Command) int {
 	a := &app{Streams: streams}
 	root := a.newRoot()
-	root.AddCommand(extra...)
+	for _, c := range extra {
+		if !c.Hidden {
+			c.GroupID = "server"
+		}
+		root.AddCommand(c)
+	}
 	root.SetArgs(args)
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
@@ -111,6 +116,8 @@ A server is started when none runs; --url or COVE_URL names another one.
 	a.addGroup(root, "sprite", a.newCreate(), a.newList(), a.newInfo(), a.newUpdate(), a.newRm(), a.newUse(), a.newExec(), a.newConsole(), a.newSession(), a.newService(), a.newURL(), a.newPolicy(), a.newProxy(), a.newCp())
 	a.addGroup(root, "server", a.newToken(), a.newDoctor(), a.newPing(), a.newVersion(), a.newCompletion())
 	root.AddCommand(newOverlayProbe())
+	root.SetHelpCommand(newHelp(a))
+	root.SetHelpCommandGroupID("server")
 	return root
 }
 
@@ -118,6 +125,37 @@ func (a *app) addGroup(root *cobra.Command, id string, cmds ...*cobra.Command) {
 	for _, c := range cmds {
 		c.GroupID = id
 		root.AddCommand(c)
+	}
+}
+
+// newHelp is the command help, which knows what it does not know.
+func newHelp(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Describe a command",
+		Long:  `Describes a command, as COMMAND --help does.`,
+		Example: `  cove help exec
+  cove help service put`,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) (names []string, _ cobra.ShellCompDirective) {
+			if parent, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
+				for _, c := range parent.Commands() {
+					if c.IsAvailableCommand() && strings.HasPrefix(c.Name(), prefix) {
+						names = append(names, c.Name()+"\t"+c.Short)
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err != nil || found == nil {
+				found, rest = cmd.Root(), args
+			}
+			if len(rest) > 0 {
+				return a.subcommandOnly(found, rest)
+			}
+			return found.Help()
+		},
 	}
 }
 
@@ -155,7 +193,17 @@ func verb(run func(ctx context.Context, args []string) error) func(*cobra.Comman
 	}
 }
 
-// args is a cobra argument check whose message names what is missing.
+// someArgs is a cobra argument check for one thing at least.
+func someArgs(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usagef(cmd, "%s is missing", name)
+		}
+		return nil
+	}
+}
+
+// exactArgs is a cobra argument check whose message names what is missing.
 func exactArgs(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < len(names) {

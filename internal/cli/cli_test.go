@@ -314,3 +314,12 @@ func TestJobNextStep(t *testing.T) {
 		}
 	}
 }
+
+func TestFindToken(t *testing.T) {
+	list := []sprites.Token{{ID: "1a", Name: "ci"}, {ID: "2b", Name: "laptop"}, {ID: "3c", Name: "ci"}, {ID: "4d", Name: "1a"}}
+	for arg, want := range map[string]string{"2b": "2b", "laptop": "2b", "1a": "1a", "ci": "", "x": ""} {
+		if got, err := findToken(list, arg); got != want || (err != nil) != (want == "") {
+			t.Errorf("%s: got %q, %v, want %q", arg, got, err, want)
+		}
+	}
+}

@@ -139,7 +139,7 @@ are shown by --include; cove doctor finds them.`,
 	f := cmd.Flags()
 	o.machine.register(cmd)
 	f.StringVar(&o.base, "base", "host", "what its disk starts from")
-	f.StringArrayVar(&o.labels, "label", nil, "note `K=V` on it (repeatable)")
+	f.StringArrayVar(&o.labels, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
 	f.StringVar(&o.network, "network", "", "what it may reach: open, none, agent or defaults (see cove help policy; default: no rules)")
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
 	f.DurationVar(&o.idle, "idle", 0, "sleep after being unused for so long; 0 is never (default: the server's)")

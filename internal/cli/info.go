@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) newInfo() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "info [NAME]",
 		Short: "Describe a sprite",
 		Long: `Describes a sprite: its state, what it is made of, which of its limits this machine can't
@@ -23,25 +23,26 @@ enforce and why, and why its last sandbox ended. It does not wake it.`,
   cove info --json | jq .cove`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
-		RunE: verb(func(ctx context.Context, args []string) error {
-			if len(args) == 1 {
-				a.global.sprite = args[0]
-			}
-			name, err := a.spriteName()
-			if err != nil {
-				return err
-			}
-			c, err := a.client(ctx)
-			if err != nil {
-				return err
-			}
-			info, err := c.Get(ctx, name)
-			if err != nil {
-				return spriteError(err)
-			}
-			return a.show(info, func(w io.Writer) { printInfo(w, info) })
-		}),
 	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if err := a.nameOnce(cmd, args); err != nil {
+			return err
+		}
+		name, err := a.spriteName()
+		if err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		info, err := c.Get(ctx, name)
+		if err != nil {
+			return spriteError(err)
+		}
+		return a.show(info, func(w io.Writer) { printInfo(w, info) })
+	})
+	return cmd
 }
 
 // spriteError adds to an unknown sprite how to find the known ones.
@@ -87,10 +88,22 @@ func printInfo(w io.Writer, i sprites.Info) {
 			"address", d.Address,
 			"kept awake by", strings.Join(d.AwakeBy, ", "),
 			"not enforced", strings.Join(d.Unlimited, "; "),
+			"last end", lastEnd(i),
 			"last error", d.LastError,
 		)
 	}
 	fields(w, pairs...)
+}
+
+// lastEnd says why a sprite that was awake is not, where that was no error.
+func lastEnd(i sprites.Info) string {
+	switch d := i.Cove; {
+	case i.Status == sprites.StatusRunning || i.LastRunning == nil || d.LastError != "":
+		return ""
+	case d.IdleSeconds > 0:
+		return "asleep: unused for " + (time.Duration(d.IdleSeconds) * time.Second).String() + ", or stopped by request"
+	}
+	return "stopped by request"
 }
 
 func timeText(t *time.Time) string {

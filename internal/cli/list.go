@@ -35,11 +35,17 @@ disk and an image of its memory, a running one has its processes.`,
 			if err != nil {
 				return err
 			}
-			return a.show(list, func(w io.Writer) { printSprites(w, list.Sprites, time.Now()) })
+			return a.show(list, func(w io.Writer) {
+				if len(list.Sprites) == 0 && (prefix != "" || len(labels) > 0) {
+					fmt.Fprintln(w, "No such sprites. See all: cove list")
+					return
+				}
+				printSprites(w, list.Sprites, time.Now())
+			})
 		}),
 	}
 	cmd.Flags().StringVar(&prefix, "prefix", "", "only those whose names begin so")
-	cmd.Flags().StringArrayVar(&labels, "label", nil, "only those with this label, `K=V` (repeatable)")
+	cmd.Flags().StringArrayVar(&labels, "label", nil, "only those with this `LABEL`, such as K=V (repeatable)")
 	return cmd
 }
 

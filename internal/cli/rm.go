@@ -21,12 +21,7 @@ func (a *app) newRm() *cobra.Command {
 with the work of a job that nobody has pulled is not deleted without --force.`,
 		Example: `  cove rm paint web-1 web-2
   cove rm --force paint`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef(cmd, "the name of a sprite is missing")
-			}
-			return nil
-		},
+		Args:              someArgs("the name of a sprite"),
 		ValidArgsFunction: a.completeSprite,
 		RunE: verb(func(ctx context.Context, args []string) error {
 			for _, name := range args {

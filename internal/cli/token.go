@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -162,28 +161,49 @@ func printTokens(w io.Writer, list []sprites.Token, now time.Time) {
 
 func (a *app) newTokenRm() *cobra.Command {
 	return &cobra.Command{
-		Use:     "rm ID...",
-		Short:   "Make tokens useless",
-		Long:    `Makes tokens useless, at once.`,
-		Example: `  cove token rm 4f1c`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef(cmd, "the token's id is missing")
-			}
-			return nil
-		},
+		Use:   "rm ID|NAME...",
+		Short: "Make tokens useless",
+		Long:  `Makes tokens useless, at once. A name will do where one token alone has it.`,
+		Example: `  cove token rm 4f1c
+  cove token rm ci`,
+		Args: someArgs("the token's id"),
 		RunE: verb(func(ctx context.Context, args []string) error {
 			c, err := a.client(ctx)
 			if err != nil {
 				return err
 			}
-			return a.removeEach(ctx, args, func(id string) error {
-				err := c.DeleteToken(ctx, id)
-				if errors.Is(err, sprites.ErrNotFound) {
-					return hinted(err, "see which there are: cove token list")
+			list, err := c.ListTokens(ctx)
+			if err != nil {
+				return err
+			}
+			return a.removeEach(ctx, args, func(arg string) error {
+				id, err := findToken(list, arg)
+				if err == nil {
+					err = c.DeleteToken(ctx, id)
 				}
 				return err
 			})
 		}),
 	}
+}
+
+// findToken returns the id of the token that has it, or alone has the name.
+func findToken(list []sprites.Token, arg string) (string, error) {
+	var ids []string
+	for _, t := range list {
+		if t.ID == arg {
+			return arg, nil
+		}
+		if t.Name == arg {
+			ids = append(ids, t.ID)
+		}
+	}
+	const hint = "see which there are: cove token list"
+	switch len(ids) {
+	case 0:
+		return "", &codedError{exitFailed, "not_found", fmt.Errorf("there is no token %q", arg), hint}
+	case 1:
+		return ids[0], nil
+	}
+	return "", &codedError{exitFailed, "ambiguous", fmt.Errorf("%d tokens are named %s: %s", len(ids), arg, strings.Join(ids, ", ")), hint}
 }

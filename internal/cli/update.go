@@ -64,8 +64,8 @@ takes the place of another one of the same K. Who may open its URL is changed by
 	})
 	f := cmd.Flags()
 	f.DurationVar(&o.idle, "idle", 0, "sleep after being unused for so long; 0 is never")
-	f.StringArrayVar(&o.label, "label", nil, "note `K=V` on it (repeatable)")
-	f.StringArrayVar(&o.strip, "remove-label", nil, "take the label `K` or K=V away (repeatable)")
+	f.StringArrayVar(&o.label, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
+	f.StringArrayVar(&o.strip, "remove-label", nil, "take this `LABEL` away, or that of the key K (repeatable)")
 	return cmd
 }
 

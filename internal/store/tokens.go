@@ -100,7 +100,7 @@ func (k *Tokens) Delete(ctx context.Context, id string) error {
 		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM tokens WHERE id = ?", id))
 	})
 	if err != nil {
-		return fmt.Errorf("delete token %s: %w", id, err)
+		return fmt.Errorf("token %s: %w", id, err)
 	}
 	return nil
 }
