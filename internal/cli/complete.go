@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -98,6 +99,53 @@ func (a *app) completeService(cmd *cobra.Command, args []string, prefix string) 
 	})
 }
 
+// completeSession completes a first argument that is a session of the sprite in use.
+func (a *app) completeSession(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeInside(cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
+		list, err := sprite.Sessions(ctx)
+		if err != nil {
+			return nil
+		}
+		var ids []string
+		for _, s := range list[:min(len(list), maxCompletions)] {
+			if checkSession(s.ID) == nil && strings.HasPrefix(s.ID, prefix) {
+				ids = append(ids, s.ID+"\t"+sanitizeLine(s.Command))
+			}
+		}
+		return ids
+	})
+}
+
+func completeSignal(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	for _, name := range usualSignals {
+		if strings.HasPrefix(name, strings.ToUpper(prefix)) {
+			names = append(names, name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeSide completes an argument of cp: a file of this machine, by the shell, or a
+// sprite's name with a colon.
+func (a *app) completeSide(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 1 || strings.ContainsAny(prefix, "/:") {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	names, _ := a.completeSprite(cmd, args, prefix)
+	for i, name := range names {
+		name, status, _ := strings.Cut(name, "\t")
+		names[i] = name + ":\t" + status
+	}
+	if len(names) == 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return names, cobra.ShellCompDirectiveNoSpace
+}
+
 // completeOneSprite completes a first argument that is a sprite's name.
 func (a *app) completeOneSprite(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -127,12 +175,24 @@ func (a *app) completePort(cmd *cobra.Command, _ []string, prefix string) ([]str
 	})
 }
 
+// bashFallback is for shells without the package bash-completion, on which cobra's
+// script relies. It splits words at colons no better than bash does.
+const bashFallback = `if ! declare -F _get_comp_words_by_ref >/dev/null; then
+    _get_comp_words_by_ref() {
+        cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]:-} cword=$COMP_CWORD
+        words=("${COMP_WORDS[@]}")
+    }
+fi
+`
+
 func (a *app) newCompletion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
 		Short: "Print a completion script for a shell",
 		Long: `Prints a script that lets a shell complete cove's commands and flags, the names of
-sprites and the ids of jobs. Completion never starts a server.`,
+sprites and the ids of jobs. Completion never starts a server.
+
+The one for bash is at its best with the package bash-completion, and does without.`,
 		Example: `  source <(cove completion bash)                  in ~/.bashrc
   cove completion zsh > "${fpath[1]}/_cove"
   cove completion fish > ~/.config/fish/completions/cove.fish`,
@@ -142,6 +202,7 @@ sprites and the ids of jobs. Completion never starts a server.`,
 			root := cmd.Root()
 			switch args[0] {
 			case "bash":
+				fmt.Fprint(a.Out, bashFallback)
 				return root.GenBashCompletionV2(a.Out, true)
 			case "zsh":
 				return root.GenZshCompletion(a.Out)

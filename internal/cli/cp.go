@@ -37,7 +37,8 @@ bits are refused, with the name of what was (exit code 5), and nothing is copied
   cove cp paint:project/. ./project
   cove cp paint:/var/log - | tar t
   tar c a b | cove cp - paint:/tmp`,
-		Args: exactArgs("what to copy", "where to copy it"),
+		Args:              exactArgs("what to copy", "where to copy it"),
+		ValidArgsFunction: a.completeSide,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src, dst := parseSide(args[0]), parseSide(args[1])
 			if src.remote == dst.remote {
@@ -111,7 +112,11 @@ func statIn(ctx context.Context, sprite *sprites.Sprite, name string) (fs.FileIn
 	if name == "" {
 		name = "."
 	}
-	return fs.Stat(sprite.FS(ctx, "/"), name)
+	info, err := fs.Stat(sprite.FS(ctx, "/"), name)
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		e.Path = path.Join("/", e.Path)
+	}
+	return info, err
 }
 
 // isFolderPath reports whether a path can only be a folder's.

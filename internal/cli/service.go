@@ -9,9 +9,11 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -24,7 +26,11 @@ func (a *app) newService() *cobra.Command {
 		Use:   "service",
 		Short: "Programs that a sprite keeps running",
 		Long: `A service is a program that is started whenever its sprite boots, and again when it has
-crashed, until it is stopped. Its definition and its log are in the sprite.`,
+crashed, until it is stopped. Its definition and its log are in the sprite.
+
+A service does not keep its sprite awake: what does is a connection, a command that runs,
+or a task (see sprite-env inside). A request to the sprite's URL wakes it, and starts the
+service that has an HTTP port, also one that was stopped.`,
 		Example: `  cove service put -s paint --http-port 8080 web python3 -m http.server 8080
   cove service list -s paint
   cove service logs -f web -s paint`,
@@ -39,9 +45,8 @@ crashed, until it is stopped. Its definition and its log are in the sprite.`,
 // serviceVerb is a verb that has a service's name as its first argument.
 func (a *app) serviceVerb(run func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error) func(*cobra.Command, []string) error {
 	return verb(func(ctx context.Context, args []string) error {
-		if !servicePattern.MatchString(args[0]) {
-			return &codedError{exitUsage, "bad_name", fmt.Errorf("%q can't be a service's name", args[0]),
-				"letters, digits, dots, dashes and underscores, at most 63"}
+		if err := checkService(args[0]); err != nil {
+			return err
 		}
 		sprite, err := a.spriteHandle(ctx)
 		if err != nil {
@@ -49,6 +54,15 @@ func (a *app) serviceVerb(run func(ctx context.Context, sprite *sprites.Sprite, 
 		}
 		return serviceError(run(ctx, sprite, args[0], args[1:]), sprite)
 	})
+}
+
+// checkService says what is wrong with a service's name.
+func checkService(name string) error {
+	if servicePattern.MatchString(name) {
+		return nil
+	}
+	return &codedError{exitUsage, "bad_name", fmt.Errorf("%q can't be a service's name", name),
+		"letters, digits, dots, dashes and underscores, at most 63"}
 }
 
 // serviceError puts a hint on what a call for a service may fail of.
@@ -83,6 +97,9 @@ after the name is the command, flags included.`,
 		},
 	}
 	cmd.RunE = a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
+		if def.HTTPPort < 0 || def.HTTPPort > 65535 || def.HTTPPort == 0 && cmd.Flags().Changed("http-port") {
+			return usagef(cmd, "--http-port %d is not a port", def.HTTPPort)
+		}
 		command := withoutDashes(append([]string{name}, rest...))[1:]
 		def.Name, def.Cmd, def.Args = name, command[0], command[1:]
 		def.Env = map[string]string{}
@@ -105,6 +122,9 @@ after the name is the command, flags included.`,
 	f.StringArrayVar(&env, "env", nil, "set an environment variable, `K=V` (repeatable)")
 	f.StringVar(&def.Dir, "dir", "", "folder to run it in (default: the sprite's home)")
 	addFollow(cmd, &follow)
+	must(cmd.RegisterFlagCompletionFunc("needs", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return a.completeService(cmd, nil, prefix)
+	}))
 	return cmd
 }
 
@@ -328,7 +348,8 @@ func (a *app) newServiceStop() *cobra.Command {
 		Use:   "stop NAME",
 		Short: "End a service, and leave it alone from now on",
 		Long: `Ends a service: TERM to all that it started, and after the grace period KILL. It is not
-started again, by a boot either, until somebody starts it.`,
+started again, by a boot either, until somebody starts it; a request to the sprite's URL
+does, if it is the service with the HTTP port.`,
 		Example:           `  cove service stop web --grace 30s -s paint`,
 		Args:              exactArgs("the service's name"),
 		ValidArgsFunction: a.completeService,
@@ -415,49 +436,71 @@ func printLogged(w io.Writer, e sprites.ServiceEvent) {
 }
 
 func (a *app) newServiceSignal() *cobra.Command {
-	return &cobra.Command{
-		Use:               "signal NAME SIGNAL",
-		Short:             "Send a signal to a service",
-		Long:              `Sends a signal to a service's main process. One that ends of it is started again.`,
-		Example:           `  cove service signal web HUP -s paint`,
-		Args:              exactArgs("the service's name", "the signal"),
-		ValidArgsFunction: a.completeService,
-		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
-			if err := sprite.SignalService(ctx, name, sprites.Signal(rest[0])); err != nil {
-				return err
-			}
-			doc := struct {
-				Service string `json:"service"`
-				Signal  string `json:"signal"`
-			}{name, rest[0]}
-			return a.show(doc, func(w io.Writer) {
-				if !a.global.quiet {
-					fmt.Fprintf(w, "Sent %s to service %s.\n", sanitizeLine(rest[0]), name)
-				}
-			})
-		}),
+	cmd := &cobra.Command{
+		Use:   "signal NAME SIGNAL",
+		Short: "Send a signal to a service",
+		Long:  `Sends a signal to a service's main process. One that ends of it is started again.`,
+		Example: `  cove service signal web HUP -s paint
+  cove service signal web 9 -s paint`,
+		Args: exactArgs("the service's name", "the signal"),
 	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 1 {
+			return completeSignal(cmd, args, prefix)
+		}
+		return a.completeService(cmd, args, prefix)
+	}
+	cmd.RunE = a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
+		sig, err := parseSignal(cmd, rest[0])
+		if err != nil {
+			return err
+		}
+		if err := sprite.SignalService(ctx, name, sig); err != nil {
+			return err
+		}
+		doc := struct {
+			Service string `json:"service"`
+			Signal  string `json:"signal"`
+		}{name, string(sig)}
+		return a.show(doc, func(w io.Writer) {
+			if !a.global.quiet {
+				fmt.Fprintf(w, "Sent %s to service %s.\n", sig, name)
+			}
+		})
+	})
+	return cmd
 }
+
+// parseSignal reads a signal's name, with or without SIG, or its number.
+func parseSignal(cmd *cobra.Command, text string) (sprites.Signal, error) {
+	name := "SIG" + strings.TrimPrefix(strings.ToUpper(text), "SIG")
+	if n, err := strconv.Atoi(text); err == nil {
+		name = unix.SignalName(syscall.Signal(n))
+	}
+	if unix.SignalNum(name) == 0 {
+		return "", usagef(cmd, "there is no signal %q; there are %s and others", text, strings.Join(usualSignals, ", "))
+	}
+	return sprites.Signal(strings.TrimPrefix(name, "SIG")), nil
+}
+
+// usualSignals are those that are proposed.
+var usualSignals = []string{"TERM", "HUP", "INT", "KILL", "QUIT", "USR1", "USR2", "STOP", "CONT"}
 
 func (a *app) newServiceRm() *cobra.Command {
 	return &cobra.Command{
-		Use:               "rm NAME",
-		Short:             "End a service and forget it",
-		Long:              `Ends a service and deletes its definition. Its log stays in the sprite.`,
-		Example:           `  cove service rm web -s paint`,
-		Args:              exactArgs("the service's name"),
+		Use:               "rm NAME...",
+		Short:             "End services and forget them",
+		Long:              `Ends services and deletes their definitions. Their logs stay in the sprite.`,
+		Example:           `  cove service rm web worker -s paint`,
+		Annotations:       map[string]string{"several": "yes"},
+		Args:              someArgs("the service's name"),
 		ValidArgsFunction: a.completeService,
-		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
-			if err := sprite.DeleteService(ctx, name); err != nil {
-				return err
-			}
-			doc := struct {
-				Removed string `json:"removed"`
-			}{name}
-			return a.show(doc, func(w io.Writer) {
-				if !a.global.quiet {
-					fmt.Fprintf(w, "Removed service %s.\n", name)
+		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
+			return a.removeEach(ctx, append([]string{name}, rest...), func(name string) error {
+				if err := checkService(name); err != nil {
+					return err
 				}
+				return serviceError(sprite.DeleteService(ctx, name), sprite)
 			})
 		}),
 	}

@@ -95,6 +95,8 @@ is left by Ctrl+\, another one by Ctrl-C; it goes on either way. The exit code i
 command's own. A detached command that has ended can be joined for another ten minutes.`,
 		Example: `  cove session attach 3 -s paint`,
 		Args:    exactArgs("the session's id"),
+
+		ValidArgsFunction: a.completeSession,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.global.json {
 				return usagef(cmd, "attach prints what the command prints; there is no --json")
@@ -134,10 +136,14 @@ func (a *app) attach(ctx context.Context, sprite *sprites.Sprite, id string, std
 	}
 	err = a.attachPlain(ctx, sprite, id, nil) // it may have ended a while ago
 	if errors.Is(err, sprites.ErrNotFound) {
-		return &codedError{exitFailed, "not_found", fmt.Errorf("no session %s runs in %s", id, sprite.Name()),
-			"see which do: cove session list -s " + sprite.Name()}
+		return noSession(id, sprite)
 	}
 	return err
+}
+
+func noSession(id string, sprite *sprites.Sprite) error {
+	return &codedError{exitFailed, "not_found", fmt.Errorf("no session %s runs in %s", id, sprite.Name()),
+		"see which do: cove session list -s " + sprite.Name()}
 }
 
 func (a *app) newSessionKill() *cobra.Command {
@@ -150,7 +156,8 @@ func (a *app) newSessionKill() *cobra.Command {
 is left.`,
 		Example: `  cove session kill 3 -s paint
   cove session kill 3 --signal INT --grace 30s`,
-		Args: exactArgs("the session's id"),
+		Args:              exactArgs("the session's id"),
+		ValidArgsFunction: a.completeSession,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		if err := checkSession(args[0]); err != nil {
@@ -159,13 +166,17 @@ is left.`,
 		if grace <= 0 {
 			return usagef(cmd, "--grace %v is too short", grace)
 		}
+		sig, err := parseSignal(cmd, signal)
+		if err != nil {
+			return err
+		}
 		sprite, err := a.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
-		code, err := sprite.Kill(ctx, args[0], sprites.Signal(signal), grace)
-		if errors.Is(err, sprites.ErrNotFound) {
-			return hinted(err, "see which there are: cove session list -s "+sprite.Name())
+		code, err := sprite.Kill(ctx, args[0], sig, grace)
+		if e, ok := errors.AsType[*sprites.Error](err); ok && e.Code == "session_not_found" {
+			return noSession(args[0], sprite)
 		}
 		if err != nil && !errors.Is(err, sprites.ErrGone) {
 			return err
@@ -187,7 +198,8 @@ is left.`,
 			}
 		})
 	})
-	cmd.Flags().StringVar(&signal, "signal", "TERM", "what to send first")
+	cmd.Flags().StringVar(&signal, "signal", "TERM", "what to send first, by name or number")
 	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "wait so long before it is killed")
+	must(cmd.RegisterFlagCompletionFunc("signal", completeSignal))
 	return cmd
 }
