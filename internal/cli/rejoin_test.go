@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"math"
 	"testing"
 )
 
@@ -40,6 +41,9 @@ func TestResumed(t *testing.T) {
 	}
 	if n, err := r.Write([]byte("klmnop")); n != 6 || err != nil {
 		t.Error(n, err)
+	}
+	if !r.replay(math.MinInt64) || r.skip != r.at {
+		t.Errorf("from before the beginning, %d of %d bytes are passed over", r.skip, r.at)
 	}
 	if got, want := b.String(), "abcdefghijmnop"; got != want {
 		t.Errorf("got %q, want %q", got, want)
