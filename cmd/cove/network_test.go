@@ -583,3 +583,39 @@ func TestPolicyLearn(t *testing.T) {
 		t.Errorf("policy test: %d, %s", code, out)
 	}
 }
+
+// TestSoakPolicy: many connections a second through a policy, half of them refused
+// (for ten minutes in make soak), all go as they should, and leave nothing behind.
+func TestSoakPolicy(t *testing.T) {
+	const rate = 200
+	seconds, rounds := 2, 2
+	if soak() {
+		seconds, rounds = 60, 10
+	}
+	i := newIsland(t)
+	i.sprite("paint")
+	i.policy("paint", allow("allowed.test")...)
+	i.look("paint", "allowed.test", "denied.test")
+	shim := i.shims()[0]
+	descriptors := func() int {
+		list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", shim))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	var memory int64
+	var open int
+	for round := range rounds {
+		want := fmt.Sprintf("%d reached, %d refused, 0 otherwise", seconds*rate/2, seconds*rate/2)
+		i.reaches("paint", want, "load", fmt.Sprint(seconds), fmt.Sprint(rate), islandPublic+":7", islandOther+":7")
+		if round == 0 {
+			memory, open = resident(t, shim), descriptors()
+		}
+	}
+	await(t, "closed connections", 30*time.Second, func() bool { return descriptors() <= open })
+	if grown := resident(t, shim) - memory; grown > 16<<20 {
+		t.Errorf("after the first of %d rounds the shim has grown by %d MiB", rounds, grown>>20)
+	}
+	t.Logf("%d connections; the shim: %d MiB, %d descriptors", seconds*rate*rounds, resident(t, shim)>>20, descriptors())
+}

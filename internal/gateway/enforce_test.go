@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/cove-dev/cove/internal/policy"
 )
@@ -531,4 +532,51 @@ func FuzzClassify(f *testing.F) {
 			t.Fatalf("%q is a handshake, and was taken for %d", head, whole)
 		}
 	})
+}
+
+// An echo request to an address that may be reached is answered; to others it is
+// not.
+func TestPingByPolicy(t *testing.T) {
+	w := enforced(t, "allowed.example", "10.1.2.0/24")
+	var pc net.PacketConn
+	err := InNetNS(w.ns, func() (err error) {
+		pc, err = net.ListenPacket("ip4:icmp", guestIP)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pc.Close()
+	ping := func(to string, wait time.Duration) bool {
+		m := header.ICMPv4(make([]byte, header.ICMPv4MinimumSize+4))
+		m.SetType(header.ICMPv4Echo)
+		m.SetIdent(7)
+		m.SetChecksum(header.ICMPv4Checksum(m, 0))
+		if _, err := pc.WriteTo(m, &net.IPAddr{IP: net.ParseIP(to)}); err != nil {
+			t.Fatal(err)
+		}
+		_ = pc.SetReadDeadline(time.Now().Add(wait))
+		for buf := make([]byte, 1500); ; {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return false
+			}
+			if from.String() == to && n >= header.ICMPv4MinimumSize && header.ICMPv4(buf[:n]).Type() == header.ICMPv4EchoReply {
+				return true
+			}
+		}
+	}
+	if ping(publicIP, 300*time.Millisecond) {
+		t.Error("an address that was not looked up answers")
+	}
+	w.lookup(t, "allowed.example")
+	for to, want := range map[string]bool{publicIP: true, gwIP: true, privIP: true, metaIP: false, hostIP: false, "10.9.9.9": false} {
+		wait := 10 * time.Second
+		if !want {
+			wait = 300 * time.Millisecond
+		}
+		if got := ping(to, wait); got != want {
+			t.Errorf("%s answers: %v, want %v", to, got, want)
+		}
+	}
 }

@@ -89,6 +89,7 @@ func (e *endpoint) read(to stack.NetworkDispatcher) {
 			return
 		}
 		if !e.accept(frame[:n]) {
+			e.echo(frame[:n])
 			continue
 		}
 		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
@@ -103,8 +104,7 @@ func (e *endpoint) read(to stack.NetworkDispatcher) {
 
 // accept lets in, of what a hostile guest may put on the link, only: ARP by the
 // guest's address about the gateway's; and IPv4 from the guest's address, TCP and
-// UDP to one other machine, ICMP to the gateway, and
-// echo requests to those that may be pinged.
+// UDP to one other machine, ICMP to the gateway.
 func (e *endpoint) accept(frame []byte) bool {
 	if len(frame) < header.EthernetMinimumSize {
 		return false
@@ -130,10 +130,39 @@ func (e *endpoint) accept(frame []byte) bool {
 		case header.TCPProtocolNumber, header.UDPProtocolNumber:
 			return true
 		case header.ICMPv4ProtocolNumber:
-			return to == e.own || len(ip.Payload()) > 0 && header.ICMPv4(ip.Payload()).Type() == header.ICMPv4Echo && e.ping(netip.AddrFrom4(to))
+			return to == e.own
 		}
 	}
 	return false
+}
+
+// echo answers an echo request to an address that may be asked for it, which the
+// stack would for its own address alone. The frame becomes the answer.
+func (e *endpoint) echo(frame []byte) {
+	if len(frame) < header.EthernetMinimumSize {
+		return
+	}
+	eth, ip := header.Ethernet(frame), header.IPv4(frame[header.EthernetMinimumSize:])
+	if eth.Type() != header.IPv4ProtocolNumber || eth.DestinationAddress() != gatewayMAC || !ip.IsValid(len(ip)) ||
+		ip.SourceAddress().As4() != e.guest || ip.TransportProtocol() != header.ICMPv4ProtocolNumber || ip.More() || ip.FragmentOffset() != 0 {
+		return
+	}
+	message := header.ICMPv4(ip.Payload())
+	if len(message) < header.ICMPv4MinimumSize || message.Type() != header.ICMPv4Echo || !e.ping(netip.AddrFrom4(ip.DestinationAddress().As4())) {
+		return
+	}
+	message.SetType(header.ICMPv4EchoReply)
+	message.SetChecksum(0)
+	message.SetChecksum(header.ICMPv4Checksum(message, 0))
+	from, to := ip.SourceAddress(), ip.DestinationAddress()
+	ip.SetSourceAddress(to) // their sum, and so the header's, stays
+	ip.SetDestinationAddress(from)
+	eth.Encode(&header.EthernetFields{SrcAddr: gatewayMAC, DstAddr: eth.SourceAddress(), Type: header.IPv4ProtocolNumber})
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.fd >= 0 {
+		_, _ = unix.Write(e.fd, frame[:header.EthernetMinimumSize+int(ip.TotalLength())]) // what the link can't take is lost
+	}
 }
 
 // WritePackets implements stack.LinkWriter. A frame that the link can't take is

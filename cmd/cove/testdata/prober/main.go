@@ -9,6 +9,8 @@
 //	prober dns SERVER NAME TYPE       ask; NAME is taken byte by byte, \x00 escaped
 //	prober flood SERVER DOMAIN N      ask for N names; prints how many were refused
 //	prober download ADDR              connect and read without end; prints why it ended
+//	prober load SECONDS RATE YES NO   connect so often a second to YES, which answers, and to
+//	                                  NO, which must not; prints how many went otherwise
 //	prober frames                     put frames on the link that nobody should
 package main
 
@@ -22,6 +24,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -80,8 +84,46 @@ func probe(what string, args []string) (string, error) {
 		return strconv.FormatInt(n, 10), err
 	case "frames":
 		return frames()
+	case "load":
+		return load(args)
 	}
 	return "", errors.New("what is " + what + "?")
+}
+
+// load connects again and again.
+func load(args []string) (string, error) {
+	seconds, err := strconv.Atoi(args[0])
+	rate, err2 := strconv.Atoi(args[1])
+	if err := errors.Join(err, err2); err != nil {
+		return "", err
+	}
+	var wg sync.WaitGroup
+	var good, bad, wrong atomic.Int64
+	var first atomic.Value
+	busy := make(chan struct{}, 2*rate)
+	tick := time.NewTicker(time.Second / time.Duration(rate))
+	defer tick.Stop()
+	for i := range seconds * rate {
+		<-tick.C
+		busy <- struct{}{}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			defer func() { <-busy }()
+			_, err := talk("tcp", args[2+i%2], "x")
+			switch {
+			case i%2 == 0 && err == nil:
+				good.Add(1)
+			case i%2 == 1 && err != nil:
+				bad.Add(1)
+			default:
+				wrong.Add(1)
+				first.CompareAndSwap(nil, fmt.Sprint(args[2+i%2], ": ", err))
+			}
+		}()
+	}
+	wg.Wait()
+	return fmt.Sprintf("%d reached, %d refused, %d otherwise: %v", good.Load(), bad.Load(), wrong.Load(), first.Load()), nil
 }
 
 // talk sends texts, with pauses between, and hears an answer.
