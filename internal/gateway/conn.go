@@ -23,6 +23,7 @@ type Conn struct {
 	ep      tcpip.Endpoint
 	wq      *waiter.Queue
 	window  int    // of each buffer
+	paced   bool   // the limits are for it
 	release func() // called once, at the end; may be nil
 	closed  atomic.Bool
 }
@@ -80,7 +81,10 @@ func (c *Conn) Join(host Stream) {
 }
 
 func (c *Conn) relay(host Stream) *relay {
-	r := &relay{ep: c.ep, wq: c.wq, host: host, buffers: small}
+	r := &relay{ep: c.ep, wq: c.wq, host: host, buffers: small, pace: func(bool, int) error { return nil }}
+	if c.paced {
+		r.pace = c.g.pace
+	}
 	if c.window >= largeWindow {
 		r.buffers = large
 	}
@@ -118,6 +122,7 @@ type relay struct {
 	wq      *waiter.Queue
 	host    Stream
 	buffers *sync.Pool
+	pace    func(out bool, n int) error // waits until so much more may pass
 	moved   atomic.Int64 // bytes to the sandbox
 	once    sync.Once
 }
@@ -176,7 +181,9 @@ func (r *relay) copyOut() error {
 		res, terr := ep.Read(&w, tcpip.ReadOptions{})
 		var err error
 		if terr == nil {
-			_, err = host.Write((*buf)[:res.Count])
+			if err = r.pace(true, res.Count); err == nil {
+				_, err = host.Write((*buf)[:res.Count])
+			}
 		}
 		r.buffers.Put(buf)
 		if err != nil {
@@ -231,6 +238,9 @@ func (r *relay) copyIn() error {
 		}
 		if rd == nil && n > 0 {
 			r.moved.Add(int64(n))
+			rd = r.pace(false, n)
+		}
+		if rd == nil && n > 0 {
 			rd = writeAll(ep, (*buf)[:n], ready)
 		} else if rd == nil {
 			rd = io.EOF

@@ -580,3 +580,47 @@ func TestPingByPolicy(t *testing.T) {
 		}
 	}
 }
+
+// Limits slow bytes down and refuse connections beyond them; without limits again,
+// neither.
+func TestRateLimits(t *testing.T) {
+	public := listenIn(t, internetNS, publicIP+":0")
+	serveTCP(t, public, echo)
+	w := newWorld(t, "veth", nil)
+	w.SetLimits(Limits{BytesPerSecond: 2 << 20, ConnsPerSecond: 3})
+	c, err := w.dial("tcp", public.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	begin := time.Now()
+	if err := roundTrip(c, randomBytes(4<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took < 900*time.Millisecond { // a second's worth may come at once
+		t.Errorf("4 MiB at 2 MiB/s took %v", took)
+	}
+	refused := 0
+	for range 20 {
+		c, err := w.dial("tcp", public.Addr().String())
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			refused++
+		} else if err != nil {
+			t.Fatal(err)
+		} else {
+			_ = c.Close()
+		}
+	}
+	if refused == 0 {
+		t.Error("20 connections at 3 a second, and none was refused")
+	}
+	w.refused(t, "beyond the rate", "connection rate", "")
+	w.SetLimits(Limits{})
+	for range 20 {
+		c, err := w.dial("tcp", public.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+}

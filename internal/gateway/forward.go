@@ -40,6 +40,9 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 	defer g.outward.give(window)
 
 	d := g.decide(to, policy.TCP)
+	if l := g.limits.Load(); d.Allow && l != nil && l.conns != nil && !l.conns.Allow() {
+		d = policy.Decision{Rule: "connection rate", Hint: "the sandbox opens more connections a second than its policy allows; open fewer, or keep them"}
+	}
 	if !d.Allow {
 		r.Complete(true)
 		g.refuse(to, policy.TCP, d)
@@ -85,7 +88,9 @@ func (g *Gateway) accept(r *tcp.ForwarderRequest, window int) *Conn {
 	if terr != nil {
 		return nil
 	}
-	return g.newConn(ep, wq, window)
+	c := g.newConn(ep, wq, window)
+	c.paced = true
+	return c
 }
 
 // newConn is a connection of the stack whose buffers are of window bytes each.

@@ -103,6 +103,7 @@ type Gateway struct {
 	pins   pins
 	cache  dnsCache
 	policy atomic.Pointer[policy.Policy]
+	limits atomic.Pointer[limiter] // nil: none
 
 	mu       sync.Mutex
 	closed   bool                 // guarded by mu

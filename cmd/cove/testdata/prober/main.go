@@ -144,6 +144,10 @@ func talk(network, addr string, texts ...string) (string, error) {
 	}
 	buf := make([]byte, 4096)
 	n, err := conn.Read(buf)
+	for more := n; err == nil && more > 0 && network == "tcp"; n += more { // what follows at once belongs to it
+		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		more, _ = conn.Read(buf[n:])
+	}
 	return string(buf[:n]), err
 }
 
