@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // The presets, which an Include names.
@@ -16,11 +17,10 @@ const (
 // Presets are their names.
 var Presets = []string{Open, None, Agent, Defaults}
 
-// Machine is what a preset takes from the machine and the work: which hosts, not
-// known to this package, belong to it.
+// Machine is what a preset takes from the machine: which hosts, not known to this
+// package, belong to it.
 type Machine struct {
 	Registries []string // hosts of the package registries that clients here are configured for
-	Remotes    []string // hosts of the repository's remotes
 }
 
 // Preset returns the rules of a preset.
@@ -42,35 +42,21 @@ func Preset(name string, m Machine) ([]Rule, error) {
 	return nil, fmt.Errorf("there is no preset %q (there are: %v)", short(name), Presets)
 }
 
-// allow are rules for HTTP and HTTPS to hosts, and to those of the machine, and
-// for SSH to the remotes.
+// allow are rules for HTTP and HTTPS to hosts, and to those of the machine.
 func (m Machine) allow(lists ...[]string) ([]Rule, error) {
 	var out []Rule
-	web, ssh := []Ports{{80, 80}, {443, 443}}, []Ports{{22, 22}, {80, 80}, {443, 443}}
-	add := func(host string, ports []Ports) error {
+	for _, host := range slices.Concat(append(lists, m.Registries)...) {
+		r := Rule{Ports: []Ports{{80, 80}, {443, 443}}}
 		prefix, ok, err := parsePrefix(host)
-		if err != nil {
-			return err
-		}
 		if ok {
-			out = append(out, Rule{Prefix: prefix, Ports: ports})
-			return nil
+			r.Prefix = prefix
+		} else {
+			r.Domain, err = CanonicalPattern(host)
 		}
-		domain, err := CanonicalPattern(host)
-		out = append(out, Rule{Domain: domain, Ports: ports})
-		return err
-	}
-	for _, list := range append(lists, m.Registries) {
-		for _, host := range list {
-			if err := add(host, web); err != nil {
-				return nil, err
-			}
-		}
-	}
-	for _, host := range m.Remotes {
-		if err := add(host, ssh); err != nil {
+		if err != nil {
 			return nil, err
 		}
+		out = append(out, r)
 	}
 	return out, nil
 }

@@ -122,7 +122,7 @@ func TestReach(t *testing.T) {
 
 func TestCompile(t *testing.T) {
 	preset := func(name string) ([]policy.Rule, error) {
-		return policy.Preset(name, policy.Machine{Registries: []string{"registry.example"}, Remotes: []string{"git.example", "192.0.2.9"}})
+		return policy.Preset(name, policy.Machine{Registries: []string{"registry.example", "192.0.2.9"}})
 	}
 	compile := func(text string) (policy.Policy, error) {
 		var specs []policy.Spec
@@ -137,7 +137,7 @@ func TestCompile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dest, want := range map[string]bool{
-		"registry.example:443": true, "git.example:22": true, "registry.example:22": false, "api.anthropic.com:443": true, "github.com:443": false,
+		"registry.example:443": true, "registry.example:22": false, "api.anthropic.com:443": true, "github.com:443": false,
 		"a.xn--bcher-kva.example:443": true, "evil.example:443": false,
 	} {
 		host, port, _ := strings.Cut(dest, ":")
@@ -149,8 +149,8 @@ func TestCompile(t *testing.T) {
 			t.Errorf("%s: got %+v", dest, d)
 		}
 	}
-	if d := p.Reach(netip.MustParseAddrPort("192.0.2.9:22"), policy.TCP, nil); !d.Allow || !strings.Contains(d.Rule, "(agent)") {
-		t.Errorf("a remote's address: %+v", d)
+	if d := p.Reach(netip.MustParseAddrPort("192.0.2.9:443"), policy.TCP, nil); !d.Allow || !strings.Contains(d.Rule, "(agent)") {
+		t.Errorf("a registry's address: %+v", d)
 	}
 	if p, err := compile(`[]`); err != nil || p.Closed {
 		t.Errorf("no rules: closed %v, %v", p.Closed, err)
