@@ -53,6 +53,10 @@ type JobRequest struct {
 	Config      *Config  `json:"config,omitempty"`
 	Include     []string `json:"include,omitempty"`
 	Env         []string `json:"env,omitempty"` // KEY=VALUE for the agent
+
+	// NetworkPolicy is in force before anything of the job runs; nil: that of the
+	// sprite, which for a new one has no rules.
+	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
 }
 
 // JobStart says that the bundle is in place.
@@ -112,6 +116,9 @@ type Job struct {
 	TimeoutSec  int64    `json:"timeout_seconds"`
 	LastSeq     int64    `json:"last_seq"`
 	Error       string   `json:"error,omitempty"`
+
+	// NetworkPolicy is what the job asked for; nil from a server that enforces none.
+	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
 
 	CreatedAt time.Time  `json:"created_at"`
 	StartedAt *time.Time `json:"started_at,omitempty"`

@@ -127,7 +127,12 @@ func (a *app) newJobShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.show(job, func(w io.Writer) { printJob(w, job, time.Now()) })
+			return a.show(job, func(w io.Writer) {
+				printJob(w, job, time.Now())
+				if hint := refusals(ctx, c, job); hint != "" {
+					fmt.Fprintln(w, hint)
+				}
+			})
 		}),
 	}
 }
@@ -147,6 +152,7 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 		"repository", j.Repository,
 		"branch", j.Branch,
 		"sprite", j.Sprite,
+		"network", networkText(j.NetworkPolicy),
 		"base", j.Base,
 		"head", j.Head,
 		"commits", fmt.Sprint(j.Commits),
@@ -165,6 +171,30 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 	if hint := nextStep(j); hint != "" {
 		fmt.Fprintln(w, "\n"+hint)
 	}
+}
+
+// refusalsLimit bounds how long is asked what a job's sprite was refused.
+const refusalsLimit = 5 * time.Second
+
+// refusals says what the sprite of a job that did not succeed was refused
+// meanwhile; empty if nothing, or if nobody knows any more.
+func refusals(ctx context.Context, c *sprites.Client, j sprites.Job) string {
+	if !j.State.Terminal() || j.State == sprites.JobSucceeded || j.StartedAt == nil || checkName(j.Sprite) != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, refusalsLimit)
+	defer cancel()
+	n := 0
+	err := c.Sprite(j.Sprite).NetworkLog(ctx, sprites.NetworkLogOptions{Since: *j.StartedAt}, func(e sprites.NetworkEvent) error {
+		if j.EndedAt == nil || !e.Time.After(*j.EndedAt) {
+			n += 1 + e.Suppressed
+		}
+		return nil
+	})
+	if err != nil || n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: cove policy log -s %s", countText(n, "refusal"), j.Sprite)
 }
 
 // took is how long a job has worked.

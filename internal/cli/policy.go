@@ -92,6 +92,30 @@ func printPolicy(w io.Writer, p sprites.NetworkPolicy) {
 	table(w, rows)
 }
 
+// networkText is a policy in a few words: its presets, and how many rules there are
+// besides; empty for none.
+func networkText(p *sprites.NetworkPolicy) string {
+	if p == nil {
+		return ""
+	}
+	if len(p.Rules) == 0 {
+		return "open, without rules"
+	}
+	var parts []string
+	n := 0
+	for _, r := range p.Rules {
+		if r.Include != "" {
+			parts = append(parts, r.Include)
+		} else {
+			n++
+		}
+	}
+	if n > 0 {
+		parts = append(parts, countText(n, "rule"))
+	}
+	return strings.Join(parts, ", ")
+}
+
 func (a *app) newPolicySet() *cobra.Command {
 	var preset string
 	cmd := &cobra.Command{

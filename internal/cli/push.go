@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/push"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -23,6 +24,7 @@ type pushOptions struct {
 	timeout     time.Duration
 	interactive bool
 	remove      bool
+	network     string
 }
 
 func (o *pushOptions) register(a *app, cmd *cobra.Command) {
@@ -31,7 +33,9 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f.StringVar(&o.dirty, "dirty", "refuse", "what about changes that are not committed: refuse, include or ignore")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "end the work after so long; what there is is collected")
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
+	f.StringVar(&o.network, "network", policy.Agent, "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
 	o.machine.register(cmd)
+	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("dirty", cobra.FixedCompletions([]string{"refuse", "include", "ignore"}, cobra.ShellCompDirectiveNoFileComp)))
 }
@@ -44,6 +48,9 @@ func (o *pushOptions) options(a *app, cmd *cobra.Command) (push.Options, error) 
 	}
 	if !slices.Contains([]string{"refuse", "include", "ignore"}, o.dirty) {
 		return opts, usagef(cmd, "--dirty %q is none of refuse, include and ignore", o.dirty)
+	}
+	if !slices.Contains(policy.Presets, o.network) {
+		return opts, usagef(cmd, "--network %q is none of %s", o.network, strings.Join(policy.Presets, ", "))
 	}
 	if o.timeout <= 0 {
 		return opts, usagef(cmd, "--timeout %v must be more than nothing", o.timeout)
@@ -65,10 +72,15 @@ func (o *pushOptions) options(a *app, cmd *cobra.Command) (push.Options, error) 
 		return opts, err
 	}
 	dir, err := os.Getwd()
-	return push.Options{
+	opts = push.Options{
 		Dir: dir, Dirty: push.Dirty(o.dirty), Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
 		Interactive: o.interactive, Remove: o.remove, Config: config, Include: include, Env: o.machine.env,
-	}, err
+		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
+	}
+	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own
+		opts.Network = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}
+	}
+	return opts, err
 }
 
 func (a *app) newPush() *cobra.Command {
@@ -85,10 +97,15 @@ the heading above it as the message; "claude" is Claude Code.
 
 Only commits travel. Where there are changes that are not committed, choose:
 --dirty include sends them in a snapshot commit, which leaves your index alone;
---dirty ignore sends what is committed.`,
+--dirty ignore sends what is committed.
+
+The sprite reaches what --network says: a preset, and with agent and defaults the hosts of
+the repository's remotes, if they have names. An existing sprite keeps its own rules unless
+you give --network.`,
 		Example: `  cove push plan.md
   cove push --agent shell migrate.md --dirty ignore
   cove push plan.md --timeout 3h --memory 8G --include ~/.cargo --rm
+  cove push plan.md --network open
   cove push plan.md --interactive`,
 		Args: exactArgs("the plan"),
 	}
@@ -150,7 +167,11 @@ func checkPlan(name string) error {
 func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options) (push.Result, error) {
 	courier, done := a.courier(c)
 	defer done()
-	return courier.Push(ctx, opts)
+	result, err := courier.Push(ctx, opts)
+	if err == nil && opts.Network != nil && result.NetworkPolicy == nil {
+		a.say("This server enforces no network policy: what the job reaches is up to it.")
+	}
+	return result, err
 }
 
 // courier is a Courier that shows its progress; done takes that away.

@@ -79,6 +79,9 @@ func (a *app) runJob(ctx context.Context, opts push.Options, into push.Into) err
 		return hinted(codedInterrupt(result.Job), "pull with: cove pull "+result.Job+" --wait; stop it with: cove job stop "+result.Job)
 	}
 	if job.State.Terminal() && job.State != sprites.JobSucceeded {
+		if hint := refusals(ctx, c, job); hint != "" {
+			a.say("%s", hint)
+		}
 		return a.outcome(job, err)
 	}
 	return err

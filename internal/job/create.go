@@ -76,6 +76,8 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		Upload:      dir(id) + "/in.bundle",
 		Execution:   randomID(8),
 		TimeoutSec:  req.TimeoutSec,
+
+		NetworkPolicy: req.NetworkPolicy,
 	}
 	if job.TimeoutSec == 0 {
 		job.TimeoutSec = int64(m.DefaultTimeout / time.Second)
@@ -86,16 +88,25 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
 		return job, err
 	}
-	if job.OwnsSprite {
-		_, err := m.Client.Create(ctx, sprites.CreateRequest{
-			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include,
-			Owner: "job:" + id, LeaseSeconds: int64(m.Lease / time.Second),
-		})
-		if err != nil {
-			return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), id))
-		}
+	if err := m.furnish(ctx, job, req); err != nil {
+		return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), id))
 	}
 	return m.Store.Jobs.Get(ctx, id)
+}
+
+// furnish makes the job's sprite, or gives the one that is there the job's policy.
+func (m *Manager) furnish(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
+	if job.OwnsSprite {
+		_, err := m.Client.Create(ctx, sprites.CreateRequest{
+			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
+			Owner: "job:" + job.ID, LeaseSeconds: int64(m.Lease / time.Second),
+		})
+		return err
+	}
+	if req.NetworkPolicy != nil {
+		return m.Client.Sprite(job.Sprite).SetNetworkPolicy(ctx, *req.NetworkPolicy)
+	}
+	return nil
 }
 
 func randomID(bytes int) string {

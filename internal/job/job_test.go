@@ -77,6 +77,51 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
+// A job's policy is its sprite's from the beginning. A sprite that was there before
+// keeps its own, unless the job brings one.
+func TestNetworkPolicy(t *testing.T) {
+	_, client := newManager(t)
+	policyOf := func(sprite string) string {
+		t.Helper()
+		p, err := client.Sprite(sprite).NetworkPolicy(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(p.Rules)
+	}
+	create := func(sprite string, rules ...sprites.NetworkRule) (sprites.Job, error) {
+		req := request()
+		req.Sprite = sprite
+		if len(rules) > 0 {
+			req.NetworkPolicy = &sprites.NetworkPolicy{Rules: rules}
+		}
+		return client.CreateJob(t.Context(), req)
+	}
+	agent := sprites.NetworkRule{Include: "agent"}
+	job, err := create("", agent)
+	if err != nil || job.NetworkPolicy == nil || policyOf(job.Sprite) != fmt.Sprint(job.NetworkPolicy.Rules) || job.NetworkPolicy.Rules[0].Include != "agent" {
+		t.Errorf("a new sprite: %+v, %v", job, err)
+	}
+	if _, err := client.Create(t.Context(), sprites.CreateRequest{Name: "paint", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	own := policyOf("paint")
+	if job, err := create("paint"); err != nil || job.NetworkPolicy != nil || policyOf("paint") != own {
+		t.Errorf("a sprite with a policy: %+v, %v, %s", job, err, policyOf("paint"))
+	}
+	for _, sprite := range []string{"", "paint"} {
+		if job, err := create(sprite, sprites.NetworkRule{Include: "nosuch"}); code(err) != "bad_request" || policyOf("paint") != own {
+			t.Errorf("a malformed one: %+v, %v", job, err)
+		}
+	}
+	if _, err := create("paint", agent); err != nil || policyOf("paint") == own {
+		t.Errorf("a policy for an old sprite: %s, %v", policyOf("paint"), err)
+	}
+	if jobs, err := client.Jobs(t.Context()); err != nil || len(jobs) != 3 {
+		t.Errorf("left: %v, %v", jobs, err)
+	}
+}
+
 func TestBranchName(t *testing.T) {
 	for name, want := range map[string]bool{
 		"main": true, "feature/x": true, "v1.0": true, "ä": true, "a-b_c": true,

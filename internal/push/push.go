@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -85,6 +87,10 @@ type Options struct {
 	Config      *sprites.Config
 	Include     []string
 	Env         []string
+	Network     *sprites.NetworkPolicy
+
+	Remotes bool // Network gets rules for the hosts of the repository's remotes
+	Policed bool // do nothing on a server that does not enforce Network
 }
 
 // Result is what `cove push --json` prints.
@@ -93,12 +99,14 @@ type Result struct {
 	Sprite string `json:"sprite"`
 	Branch string `json:"branch"`
 	Base   string `json:"base"`
+
+	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"` // nil: none was given, or the server enforces none
 }
 
 // Error is a mistake that the person can put right; Hint says how. Code is for
 // programs.
 type Error struct {
-	Code    string // no_plan, bad_plan, bad_option, bad_job, wrong_repository, not_finished, base_missing, bad_answer
+	Code    string // no_plan, bad_plan, bad_option, bad_job, no_policy, wrong_repository, not_finished, base_missing, bad_answer
 	Message string
 	Hint    string
 }
@@ -173,6 +181,10 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	network, err := withRemotes(ctx, repo, opts)
+	if err != nil {
+		return Result{}, err
+	}
 	file, err := repo.TempFile("push-")
 	if err != nil {
 		return Result{}, err
@@ -188,15 +200,43 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 		Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
 		Repository: repo.Name(), RepoID: id, Branch: branch, Base: base, Author: repo.Author(),
 		TimeoutSec: seconds(opts.Timeout), Interactive: opts.Interactive, Remove: opts.Remove,
-		Config: opts.Config, Include: opts.Include, Env: opts.Env,
+		Config: opts.Config, Include: opts.Include, Env: opts.Env, NetworkPolicy: network,
 	})
 	if err != nil {
 		return Result{}, err
 	}
-	if err := c.hand(ctx, repo, job, base, file, bundle); err != nil {
+	if err := c.hand(ctx, repo, job, file, upload{base: base, bundle: bundle, policed: opts.Policed}); err != nil {
 		return Result{}, err
 	}
-	return Result{Job: job.ID, Sprite: job.Sprite, Branch: branch, Base: base}, nil
+	return Result{Job: job.ID, Sprite: job.Sprite, Branch: branch, Base: base, NetworkPolicy: job.NetworkPolicy}, nil
+}
+
+// withRemotes is the policy that the job gets. The rules for the remotes open no
+// protected address: they are of names.
+func withRemotes(ctx context.Context, repo *gitwork.Repo, opts Options) (*sprites.NetworkPolicy, error) {
+	if opts.Network == nil || !opts.Remotes {
+		return opts.Network, nil
+	}
+	remotes, err := repo.Remotes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ports := map[string][]string{}
+	var hosts []string
+	for _, r := range remotes {
+		if ports[r.Host] == nil {
+			hosts = append(hosts, r.Host)
+			ports[r.Host] = []string{"22", "80", "443"}
+		}
+		if port := strconv.Itoa(r.Port); !slices.Contains(ports[r.Host], port) {
+			ports[r.Host] = append(ports[r.Host], port)
+		}
+	}
+	p := &sprites.NetworkPolicy{Rules: slices.Clone(opts.Network.Rules)}
+	for _, host := range hosts {
+		p.Rules = append(p.Rules, sprites.NetworkRule{Domain: host, Action: "allow", Ports: ports[host]})
+	}
+	return p, nil
 }
 
 // seconds rounds up, so that a short timeout does not become none.
@@ -220,26 +260,35 @@ func chooseBase(ctx context.Context, repo *gitwork.Repo, dirty Dirty) (branch, b
 	return branch, base, err
 }
 
+// upload is what a job begins with.
+type upload struct {
+	base    string
+	bundle  gitwork.Bundle
+	policed bool // not without its network policy
+}
+
 // hand uploads the bundle and starts the job, or undoes what was made.
-func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job, base string, file io.ReadSeeker,
-	bundle gitwork.Bundle) error {
+func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job, file io.ReadSeeker, up upload) error {
 	err := checkAnswer(job)
+	if err == nil && up.policed && job.NetworkPolicy == nil {
+		err = &Error{"no_policy", "this server enforces no network policy", "push without --network"}
+	}
 	ref := gitwork.JobRef(job.ID, "base")
 	if err == nil {
 		// The base stays reachable here until it is pulled, also a snapshot.
-		err = repo.SetRef(ctx, ref, base, "")
+		err = repo.SetRef(ctx, ref, up.base, "")
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err == nil {
-		track := c.track("upload", bundle.Size)
-		if err = c.Files.Write(ctx, job.Sprite, job.Upload, track.reader(file), bundle.Size); err == nil {
+		track := c.track("upload", up.bundle.Size)
+		if err = c.Files.Write(ctx, job.Sprite, job.Upload, track.reader(file), up.bundle.Size); err == nil {
 			track.done()
 		}
 	}
 	if err == nil {
-		_, err = c.Jobs.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: bundle.SHA256, BundleSize: bundle.Size})
+		_, err = c.Jobs.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: up.bundle.SHA256, BundleSize: up.bundle.Size})
 		if err == nil || c.startedAnyway(ctx, job.ID, err) {
 			return nil
 		}

@@ -99,6 +99,45 @@ func TestPushAndPull(t *testing.T) {
 	}
 }
 
+// The rules for the remotes are added where they are asked for. A server that does
+// not know of policies is told from one that does.
+func TestPushNetwork(t *testing.T) {
+	r := newRepo(t)
+	r.git("remote", "add", "origin", "git@git.example.org:a/b.git")
+	r.git("remote", "add", "mirror", "https://git.example.org:8443/a/b.git")
+	r.git("remote", "add", "near", "https://10.0.0.5/a")
+	network := &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "agent"}}}
+	asked := func(change func(*push.Options, *server)) (string, push.Result, error) {
+		t.Helper()
+		opts, s := options(r), newServer(t, nil)
+		change(&opts, s)
+		result, err := s.courier().Push(t.Context(), opts)
+		r.git("update-ref", "-d", "refs/cove/"+id+"/base")
+		if s.deleted != (err != nil) {
+			t.Errorf("deleted: %v, %v", s.deleted, err)
+		}
+		doc, _ := json.Marshal(s.req.NetworkPolicy)
+		return string(doc), result, err
+	}
+	got, result, err := asked(func(*push.Options, *server) {})
+	if got != "null" || err != nil {
+		t.Errorf("without a policy: %s, %v", got, err)
+	}
+	got, result, err = asked(func(o *push.Options, s *server) { o.Network, o.Remotes, o.Policed, s.policed = network, true, true, true })
+	want := `{"rules":[{"include":"agent"},{"domain":"git.example.org","action":"allow","ports":["22","80","443","8443"]}]}`
+	if got != want || err != nil || result.NetworkPolicy == nil || len(network.Rules) != 1 {
+		t.Errorf("with remotes: %s, %+v, %v", got, result, err)
+	}
+	got, result, err = asked(func(o *push.Options, s *server) { o.Network = network })
+	if got != `{"rules":[{"include":"agent"}]}` || err != nil || result.NetworkPolicy != nil {
+		t.Errorf("a server without policies: %s, %+v, %v", got, result, err)
+	}
+	_, _, err = asked(func(o *push.Options, s *server) { o.Network, o.Policed = network, true })
+	if e, ok := errors.AsType[*push.Error](err); !ok || e.Code != "no_policy" {
+		t.Errorf("a server without policies, where one was asked for: %v", err)
+	}
+}
+
 func TestPushRefuses(t *testing.T) {
 	r := newRepo(t)
 	s := newServer(t, change)

@@ -27,6 +27,8 @@ type server struct {
 	files string
 	agent func(clone repo) // what the job does; nil: it is never finished
 
+	policed bool // it enforces network policies
+
 	mu      sync.Mutex
 	job     sprites.Job // guarded by mu, as all below
 	req     sprites.JobRequest
@@ -79,6 +81,9 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) {
 	}
 	s.job = sprites.Job{ID: id, State: sprites.JobQueued, Sprite: "paint", Upload: "/in.bundle", Branch: s.req.Branch, Base: s.req.Base,
 		RepoID: s.req.RepoID, Repository: s.req.Repository, PlanName: s.req.PlanName}
+	if s.policed {
+		s.job.NetworkPolicy = s.req.NetworkPolicy
+	}
 	s.answer(w)
 }
 
