@@ -3,6 +3,8 @@
 // it is handed.
 package boot
 
+import "encoding/json"
+
 // Port is the TCP port of the guest's API on the sandbox's own address.
 const Port = 7070
 
@@ -39,4 +41,6 @@ type Config struct {
 	MachineID   string            `json:"machine_id"` // 32 hexadecimal digits
 	Incarnation int64             `json:"incarnation"`
 	Env         map[string]string `json:"env,omitempty"` // the sprite's own environment, for every command
+
+	NetworkPolicy json.RawMessage `json:"network_policy,omitempty"` // as the protocol has it, to be shown inside; empty: no rules
 }

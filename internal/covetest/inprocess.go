@@ -100,6 +100,9 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 			Token: sb.token, Incarnation: m.Incarnation, Env: env, User: me.Uid, Workdir: home,
 			Dir: filepath.Join(r.Dir, m.ID, "sprite"),
 		}
+		if err := sb.guest.ShowPolicy(m.NetworkPolicy); err != nil {
+			return nil, errors.Join(err, ln.Close())
+		}
 		handler = sb.guest.Handler()
 		sb.guest.StartServices()
 	}

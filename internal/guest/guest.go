@@ -130,8 +130,9 @@ func (s *Server) routes() {
 		"GET /v1/connect":     s.getConnect,    // upgrade
 		"GET /v1/ports/watch": s.getPortsWatch, // upgrade
 
-		"GET /v1/activity": s.getActivity,
-		"POST /v1/http":    s.postHTTP,
+		"GET /v1/activity":        s.getActivity,
+		"POST /v1/http":           s.postHTTP,
+		"POST /v1/policy/network": s.postPolicy,
 
 		"/": s.unknown,
 	}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // minProcessors is how many goroutines run at once, at least.
@@ -61,6 +62,13 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 		Dir:         boot.Dir,
 		CgroupRoot:  "/sys/fs/cgroup",
 		ReapOrphans: true,
+	}
+	var shown sprites.NetworkPolicy
+	if len(cfg.NetworkPolicy) > 0 {
+		err = json.Unmarshal(cfg.NetworkPolicy, &shown)
+	}
+	if err = errors.Join(err, s.ShowPolicy(shown)); err != nil {
+		logger.Warn("show the network policy", "err", err)
 	}
 	// What was written so far is in the host's log of this boot. From here on these
 	// would be files of the host's that root in the sandbox could fill and erase.

@@ -96,19 +96,27 @@ func (s *policedSandbox) SetRules(_ context.Context, rules []policy.Rule) error 
 }
 
 // The policy is there before the sandbox is, and a running one is told of each
-// change.
+// change; inside, a file shows it.
 func TestPolicyInForce(t *testing.T) {
 	rt := &policed{InProcess: &covetest.InProcess{Dir: t.TempDir()}, dir: t.TempDir()}
 	t.Cleanup(func() { must(t, rt.Close()) })
 	s := covetest.Start(t, covetest.Options{Runtime: rt, Host: &sprite.Host{Registries: func(context.Context) []string { return []string{"registry.example"} }}})
 	c := s.Server.Client()
-	_, err := c.Create(t.Context(), sprites.CreateRequest{Name: "paint", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}})
+	info, err := c.Create(t.Context(), sprites.CreateRequest{Name: "paint", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}})
 	must(t, err)
 	sp := c.Sprite("paint")
 	must(t, sp.Command("true").Run())
+	shows := func(want string) {
+		t.Helper()
+		data, err := os.ReadFile(filepath.Join(rt.Dir, info.ID, "sprite/policy/network.json"))
+		failIf(t, err != nil || string(data) != want+"\n", "the sandbox shows %s, %v, want %s", data, err, want)
+	}
+	shows(`{"rules":[{"include":"none"}]}`)
 	must(t, sp.SetNetworkPolicy(t.Context(), sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Domain: "example.org", Action: "allow", Ports: []string{"443"}}}}))
 	must(t, sp.SetNetworkPolicy(t.Context(), sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "agent"}}}))
+	shows(`{"rules":[{"include":"agent"}]}`)
 	must(t, sp.SetNetworkPolicy(t.Context(), sprites.NetworkPolicy{}))
+	shows(`{"rules":[]}`)
 	rt.mu.Lock()
 	told := rt.told
 	rt.mu.Unlock()

@@ -52,6 +52,8 @@ type Config struct {
 	// may be reached until Client.SetRules.
 	Rules *[]policy.Rule
 
+	NetworkPolicy json.RawMessage // which the rules are made of, to be shown inside
+
 	// Adopt says that a sandbox is believed to run already: take it up, or say
 	// that it is gone. A shim that adopts never boots.
 	Adopt bool

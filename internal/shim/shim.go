@@ -228,6 +228,8 @@ func (s *Shim) bootConfig() boot.Config {
 		MachineID:   s.cfg.MachineID,
 		Incarnation: s.cfg.Incarnation,
 		Env:         s.cfg.Env,
+
+		NetworkPolicy: s.cfg.NetworkPolicy,
 	}
 }
 

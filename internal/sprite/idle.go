@@ -1,6 +1,7 @@
 package sprite
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,44 +97,53 @@ func (h *Host) idle(m *machine, epoch int) {
 }
 
 // errUnknownCall is a guest that was built before the call was.
-var errUnknownCall = errors.New("the guest does not say what runs in it")
+var errUnknownCall = errors.New("the guest does not know the call")
 
-// maxActivity bounds the guest's answer.
-const maxActivity = 1 << 20
+// maxAnswer bounds the guest's answer.
+const maxAnswer = 1 << 20
 
 // activity asks a sandbox what keeps it awake from inside: commands that run,
 // though nobody is connected to them, and live tasks. Services do not.
 func (h *Host) activity(ctx context.Context, sb Sandbox) (sprites.Activity, error) {
 	var a sprites.Activity
-	transport := &http.Transport{
-		DisableKeepAlives:      true,
-		MaxResponseHeaderBytes: 64 << 10,
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, boot.Port) },
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/v1/activity", nil)
+	body, err := askGuest(ctx, sb, http.MethodGet, "activity", nil)
 	if err != nil {
 		return a, err
-	}
-	req.Header.Set("Authorization", "Bearer "+sb.Status().Token)
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return a, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return a, errUnknownCall
-	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxActivity+1))
-	if err != nil {
-		return a, err
-	}
-	if len(body) > maxActivity {
-		return a, errors.New("the guest's answer is too long")
 	}
 	if err := json.Unmarshal(body, &a); err != nil {
 		return sprites.Activity{}, err
 	}
 	return a, nil
+}
+
+// askGuest makes one call of a sandbox's guest, and returns its answer.
+func askGuest(ctx context.Context, sb Sandbox, method, call string, body []byte) ([]byte, error) {
+	transport := &http.Transport{
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: 64 << 10,
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, boot.Port) },
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://guest/v1/"+call, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+sb.Status().Token)
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent {
+		return nil, errUnknownCall
+	}
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(answer) > maxAnswer {
+		return nil, errors.New("the guest's answer is too long")
+	}
+	return answer, nil
 }
 
 // quiet is how long nothing has run, as far as it matters for a sprite that sleeps

@@ -2,8 +2,10 @@ package sprite
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 	"time"
@@ -13,8 +15,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// setRulesLimit is for a sandbox to take new rules.
-const setRulesLimit = 10 * time.Second
+const (
+	setRulesLimit = 10 * time.Second // for a sandbox to take new rules
+	showLimit     = 2 * time.Second  // for its guest to show them
+)
 
 // NetworkPolicy returns a sprite's policy.
 func (h *Host) NetworkPolicy(ctx context.Context, name string) (sprites.NetworkPolicy, error) {
@@ -66,22 +70,40 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 
 // setRules brings a sandbox to its sprite's policy.
 func (h *Host) setRules(ctx context.Context, row store.Sprite, sb Sandbox) error {
-	policed, ok := sb.(Policed)
-	if !ok {
-		return nil
-	}
 	rules, err := h.rules(ctx, row)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setRulesLimit)
 	defer cancel()
-	if err := policed.SetRules(ctx, rules); err != nil && !ended(sb) {
-		e := newError(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
-		e.Err = err
-		return e
+	if policed, ok := sb.(Policed); ok {
+		if err := policed.SetRules(ctx, rules); err != nil && !ended(sb) {
+			e := newError(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
+			e.Err = err
+			return e
+		}
+	}
+	// That those inside see it, too, is up to them.
+	if err := h.showPolicy(ctx, row, sb); err != nil && !ended(sb) {
+		h.Logger.Warn("showing a sandbox its network policy", "sprite", row.Name, "err", err)
 	}
 	return nil
+}
+
+// showPolicy has the guest show the policy that is in force.
+func (h *Host) showPolicy(ctx context.Context, row store.Sprite, sb Sandbox) error {
+	doc := row.Policy
+	if doc.Rules == nil {
+		doc.Rules = []sprites.NetworkRule{}
+	}
+	body, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, showLimit)
+	defer cancel()
+	_, err = askGuest(ctx, sb, http.MethodPost, "policy/network", body)
+	return err
 }
 
 // reviveRules tells a sandbox that was found running its policy: a shim that was

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // A Runtime runs sandboxes. The sprite's life is this package's; what a sandbox
@@ -78,6 +79,8 @@ type Machine struct {
 	MemoryMB    int               // 0: no limit
 	CPUs        int               // 0: no limit
 	Rules       []policy.Rule     // of the network policy; none: the open one
+
+	NetworkPolicy sprites.NetworkPolicy // which they are made of, to be shown inside
 }
 
 // SandboxStatus describes a sandbox.

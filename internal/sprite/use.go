@@ -195,6 +195,8 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 		MemoryMB:    row.Config.RAMMB,
 		CPUs:        row.Config.CPUs,
 		Rules:       rules,
+
+		NetworkPolicy: row.Policy,
 	})
 }
 

@@ -126,13 +126,17 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
 	rules := append([]policy.Rule{}, m.Rules...) // nil would be none at all
+	shown, err := json.Marshal(m.NetworkPolicy)
+	if err != nil {
+		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
+	}
 	token := make([]byte, 32)
 	_, _ = rand.Read(token) // never fails
 	state, err := r.startShim(ctx, shim.Config{
 		Dir: r.runDir(m.ID), Runsc: r.Runsc, Guest: prep.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
 		Token: hex.EncodeToString(token), Env: m.Env, Include: m.Include,
-		Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: r.Connectors, Rules: &rules,
+		Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: r.Connectors, Rules: &rules, NetworkPolicy: shown,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
