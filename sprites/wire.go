@@ -58,10 +58,11 @@ type Details struct {
 
 	LeaseUntil *time.Time `json:"lease_until,omitempty"` // until when its owner wants it at least
 
-	Address   string   `json:"address,omitempty"` // the guest's address while running
-	AwakeBy   []string `json:"kept_awake_by,omitempty"`
-	Unlimited []string `json:"limits_not_enforced,omitempty"` // limits this machine can't give, with the reason
-	LastError string   `json:"last_error,omitempty"`          // why the last sandbox ended or did not start
+	Address     string   `json:"address,omitempty"` // the guest's address while running
+	AwakeBy     []string `json:"kept_awake_by,omitempty"`
+	Unlimited   []string `json:"limits_not_enforced,omitempty"` // limits this machine can't give, with the reason
+	NetworkDown string   `json:"network_down,omitempty"`        // why the sandbox has no network now
+	LastError   string   `json:"last_error,omitempty"`          // why the last sandbox ended or did not start
 }
 
 // URLSettings says who may open a sprite's URL: Auth is "sprite" (token) or "public".

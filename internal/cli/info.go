@@ -40,7 +40,7 @@ enforce and why, and why its last sandbox ended. It does not wake it.`,
 		if err != nil {
 			return spriteError(err)
 		}
-		return a.show(info, func(w io.Writer) { printInfo(w, info) })
+		return a.show(info, func(w io.Writer) { printInfo(w, info, spriteNetwork(ctx, c.Sprite(name))) })
 	})
 	return cmd
 }
@@ -56,7 +56,21 @@ func spriteError(err error) error {
 	return err
 }
 
-func printInfo(w io.Writer, i sprites.Info) {
+// spriteNetwork is a sprite's network policy in a line; empty where the server has
+// none.
+func spriteNetwork(ctx context.Context, s *sprites.Sprite) string {
+	p, err := s.NetworkPolicy(ctx)
+	if err != nil {
+		return ""
+	}
+	text := networkText(&p)
+	if slices.ContainsFunc(p.Rules, func(r sprites.NetworkRule) bool { return r.Include == "" }) {
+		text += "; see them: cove policy show -s " + s.Name()
+	}
+	return text
+}
+
+func printInfo(w io.Writer, i sprites.Info, network string) {
 	pairs := []string{
 		"name", i.Name,
 		"id", i.ID,
@@ -65,6 +79,7 @@ func printInfo(w io.Writer, i sprites.Info) {
 		"labels", strings.Join(i.Labels, ", "),
 		"created", i.CreatedAt.Local().Format(time.RFC3339),
 		"last running", timeText(i.LastRunning),
+		"network", network,
 	}
 	if c := i.Config; c != nil {
 		pairs = append(pairs, "memory", orNothing(c.RAMMB, "%d MiB"), "cpus", orNothing(c.CPUs, "%d"))
@@ -87,6 +102,7 @@ func printInfo(w io.Writer, i sprites.Info) {
 			"owner", d.Owner,
 			"address", d.Address,
 			"kept awake by", strings.Join(d.AwakeBy, ", "),
+			"the network is down", d.NetworkDown,
 			"not enforced", strings.Join(d.Unlimited, "; "),
 			"last end", lastEnd(i),
 			"last error", d.LastError,

@@ -123,7 +123,7 @@ type relay struct {
 	host    Stream
 	buffers *sync.Pool
 	pace    func(out bool, n int) error // waits until so much more may pass
-	moved   atomic.Int64 // bytes to the sandbox
+	moved   atomic.Int64                // bytes to the sandbox
 	once    sync.Once
 }
 

@@ -123,7 +123,9 @@ func TestPushNetwork(t *testing.T) {
 	if got != "null" || err != nil {
 		t.Errorf("without a policy: %s, %v", got, err)
 	}
-	got, result, err = asked(func(o *push.Options, s *server) { o.Network, o.Remotes, o.Policed, s.policed = network, true, true, true })
+	got, result, err = asked(func(o *push.Options, s *server) {
+		o.Network, o.Remotes, o.Policed, s.policed = network, true, true, true
+	})
 	want := `{"rules":[{"include":"agent"},{"domain":"git.example.org","action":"allow","ports":["22","80","443","8443"]}]}`
 	if got != want || err != nil || result.NetworkPolicy == nil || len(network.Rules) != 1 {
 		t.Errorf("with remotes: %s, %+v, %v", got, result, err)

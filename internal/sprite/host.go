@@ -283,6 +283,7 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 		info.Cove.Incarnation = status.Incarnation
 		info.Cove.Address = status.Address
 		info.Cove.Unlimited = status.Unlimited
+		info.Cove.NetworkDown = status.NetworkDown
 		if started := status.Started.UTC(); !started.IsZero() && row.LastRunning.Before(started) {
 			info.LastRunning = &started // the store is about to hear of it
 		}

@@ -91,5 +91,6 @@ type SandboxStatus struct {
 	Started     time.Time // when it booted
 	Paused      bool
 	Unlimited   []string // limits that this machine can't give, with the reason
+	NetworkDown string   // why nothing passes its network now; empty: it is up
 	Ended       string   // once Done: why, for people ("out of memory", "stopped", …)
 }

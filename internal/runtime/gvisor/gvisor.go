@@ -357,6 +357,7 @@ func (r *Runtime) watch(s *sandbox) {
 			return
 		}
 		r.Logger.Warn("a shim died; starting another", "sandbox", s.id, "err", err)
+		s.setDown("the process that looks after it died; another is being started")
 		st, err := r.adopt(ctx, s.id, s.lastRules())
 		switch {
 		case err == nil:
@@ -368,6 +369,7 @@ func (r *Runtime) watch(s *sandbox) {
 			return
 		default:
 			r.Logger.Error("take up a sandbox", "sandbox", s.id, "err", err)
+			s.setDown("the process that looks after it died, and no other can be started: " + err.Error())
 			select {
 			case <-ctx.Done():
 				return
@@ -385,6 +387,7 @@ type sandbox struct {
 
 	mu    sync.Mutex
 	state shim.State     // guarded by mu
+	down  string         // why it has no shim, and so no network; guarded by mu
 	ended string         // guarded by mu
 	rules *[]policy.Rule // the last that were set; nil: none yet; guarded by mu
 }
@@ -395,7 +398,13 @@ func (s *sandbox) Done() <-chan struct{} { return s.done }
 func (s *sandbox) setState(st shim.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.state = st
+	s.state, s.down = st, ""
+}
+
+func (s *sandbox) setDown(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = why
 }
 
 func (s *sandbox) end(reason string) {
@@ -449,7 +458,7 @@ func (s *sandbox) Status() sprite.SandboxStatus {
 	defer s.mu.Unlock()
 	return sprite.SandboxStatus{
 		Incarnation: s.state.Incarnation, Address: s.state.Address, Token: s.state.Token, Started: s.state.Started,
-		Paused: s.state.Paused, Unlimited: s.state.Unlimited, Ended: s.ended,
+		Paused: s.state.Paused, Unlimited: s.state.Unlimited, NetworkDown: s.down, Ended: s.ended,
 	}
 }
 

@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove/internal/runtime/runtimetest"
 	"github.com/cove-dev/cove/internal/shim"
@@ -51,6 +53,25 @@ func newRuntime(t *testing.T, dir string) *Runtime {
 		}
 	})
 	return rt
+}
+
+// A sandbox without a shim has no network, and its status says why.
+func TestNetworkDown(t *testing.T) {
+	rt := newRuntime(t, t.TempDir())
+	rt.Shim = []string{"false"}
+	rt.init()
+	sb := rt.follow("00112233aabbccdd", shim.State{})
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(sb.Status().NetworkDown, "no other can be started"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("got %+v", sb.Status())
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	again := &sandbox{}
+	again.setDown("why")
+	if again.setState(shim.State{}); again.Status().NetworkDown != "" {
+		t.Errorf("with another shim: %+v", again.Status())
+	}
 }
 
 func TestRuntime(t *testing.T) {
