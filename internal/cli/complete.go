@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -144,6 +145,36 @@ func (a *app) completeSide(cmd *cobra.Command, args []string, prefix string) ([]
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	return names, cobra.ShellCompDirectiveNoSpace
+}
+
+// completeTarget completes by what the sprite in use has reached or was refused, as
+// far as pick takes it, the newest first.
+func (a *app) completeTarget(pick func(sprites.NetworkEvent) bool) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && cmd.Annotations["several"] == "" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+			sprite, err := a.handle(c)
+			if err != nil {
+				return nil
+			}
+			var seen []string
+			_ = sprite.NetworkLog(ctx, sprites.NetworkLogOptions{Connections: true}, func(e sprites.NetworkEvent) error {
+				if pick(e) {
+					seen = append(seen, eventRule(e))
+				}
+				return nil
+			})
+			var targets []string
+			for _, target := range slices.Backward(seen) {
+				if len(targets) < maxCompletions && target != "" && strings.HasPrefix(target, prefix) && !slices.Contains(targets, target) && !slices.Contains(args, target) {
+					targets = append(targets, target)
+				}
+			}
+			return targets
+		})
+	}
 }
 
 // completeOneSprite completes a first argument that is a sprite's name.

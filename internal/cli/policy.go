@@ -215,6 +215,8 @@ one. Addresses that no name leads to are not reached then.`},
 			}
 			return nil
 		},
+		Annotations:       map[string]string{"several": "yes"},
+		ValidArgsFunction: a.completeTarget(func(e sprites.NetworkEvent) bool { return e.Allowed == (action == "deny") }),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		var rules []sprites.NetworkRule
@@ -262,7 +264,8 @@ it. Without a port it is 443. Nothing is connected to. The exit code is 1 if it 
 		Example: `  cove policy test example.org -s paint
   cove policy test 10.1.2.3:5432
   cove policy test time.example.org:123/udp`,
-		Args: exactArgs("what to reach"),
+		Args:              exactArgs("what to reach"),
+		ValidArgsFunction: a.completeTarget(func(sprites.NetworkEvent) bool { return true }),
 		RunE: verb(func(ctx context.Context, args []string) error {
 			sprite, err := a.spriteHandle(ctx)
 			if err != nil {
@@ -325,13 +328,27 @@ a line.`,
 		if since > 0 {
 			opts.Since = time.Now().Add(-since)
 		}
+		empty := true
 		err = sprite.NetworkLog(ctx, opts, func(e sprites.NetworkEvent) error {
+			empty = false
 			if a.global.json {
 				return json.NewEncoder(a.Out).Encode(e)
 			}
 			printEvent(a.Out, e)
 			return nil
 		})
+		if err == nil && empty {
+			what := "was refused nothing"
+			switch {
+			case neverRan(ctx, sprite):
+				what = "has not run yet"
+			case since > 0:
+				what += " since then"
+			case opts.Connections:
+				what = "has reached nothing, and was refused nothing"
+			}
+			a.say("%s %s.", sprite.Name(), what)
+		}
 		return spriteError(err)
 	})
 	f := cmd.Flags()
@@ -339,6 +356,12 @@ a line.`,
 	f.BoolVar(&opts.Connections, "all", false, "what was allowed, too")
 	f.DurationVar(&since, "since", 0, "only what is not older")
 	return cmd
+}
+
+// neverRan reports whether a sprite is known to have had no sandbox yet.
+func neverRan(ctx context.Context, s *sprites.Sprite) bool {
+	info, err := s.Client().Get(ctx, s.Name())
+	return err == nil && info.LastRunning == nil && info.Status != sprites.StatusRunning
 }
 
 func printEvent(w io.Writer, e sprites.NetworkEvent) {
@@ -367,6 +390,25 @@ func eventTarget(e sprites.NetworkEvent) string {
 		to += "/udp"
 	}
 	return to
+}
+
+// eventRule is what an event is about, as a rule is written; empty for what no rule
+// can be of.
+func eventRule(e sprites.NetworkEvent) string {
+	text := e.Name
+	if e.Address != nil {
+		text = netip.AddrPortFrom(*e.Address, uint16(e.Port)).String()
+		if e.Name != "" {
+			text = fmt.Sprintf("%s:%d", e.Name, e.Port)
+		}
+		if e.Protocol == "udp" {
+			text += "/udp"
+		}
+	}
+	if _, err := policy.ParseRule(text); err != nil {
+		return ""
+	}
+	return text
 }
 
 func (a *app) newPolicyLearn() *cobra.Command {
@@ -403,6 +445,9 @@ for a while first. It prints what cove policy set takes; --apply puts it in forc
 			return spriteError(err)
 		}
 		p := sprites.NetworkPolicy{Rules: learned(events)}
+		if len(p.Rules) == 0 && neverRan(ctx, sprite) {
+			return &codedError{exitFailed, "nothing_reached", errors.New(sprite.Name() + " has not run yet"), "let it work first: cove exec -s " + sprite.Name() + " CMD"}
+		}
 		if len(p.Rules) == 0 {
 			return &codedError{exitFailed, "nothing_reached", errors.New(sprite.Name() + " has reached nothing"), "let it run for a while, without rules: cove policy set --preset open"}
 		}

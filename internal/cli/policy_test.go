@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func TestNetworkText(t *testing.T) {
+	agent, rule := sprites.NetworkRule{Include: "agent"}, sprites.NetworkRule{Domain: "a.b", Action: "allow"}
+	for want, rules := range map[string][]sprites.NetworkRule{
+		"open, without rules": nil, "agent": {agent}, "1 rule": {rule}, "agent, 2 rules": {rule, agent, rule},
+	} {
+		if got := networkText(&sprites.NetworkPolicy{Rules: rules}); got != want {
+			t.Errorf("%v: got %q, want %q", rules, got, want)
+		}
+	}
+	if got := networkText(nil); got != "" {
+		t.Errorf("none: got %q", got)
+	}
+}
+
+// What is completed is a rule, whatever the sandbox has said.
+func TestEventRule(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("2001:db8::1")
+	for want, e := range map[string]sprites.NetworkEvent{
+		"a.b":                  {Protocol: "dns", Name: "a.b"},
+		"10.1.2.3:80":          {Protocol: "tcp", Address: &v4, Port: 80},
+		"[2001:db8::1]:53/udp": {Protocol: "udp", Address: &v6, Port: 53},
+		"a.b:443":              {Protocol: "tcp", Name: "a.b", Address: &v4, Port: 443},
+		"":                     {Protocol: "dns", Name: "a b\x1b[2J"},
+	} {
+		if got := eventRule(e); got != want {
+			t.Errorf("%+v: got %q, want %q", e, got, want)
+		}
+	}
+}
+
+// The first rule of a sprite without rules closes nothing.
+func TestAddRules(t *testing.T) {
+	allow, deny := sprites.NetworkRule{Domain: "a.b", Action: "allow"}, sprites.NetworkRule{Domain: "a.b", Action: "deny"}
+	for _, test := range []struct {
+		have, add []sprites.NetworkRule
+		want      string
+	}{
+		{nil, []sprites.NetworkRule{allow}, "[{  open  [] } {a.b   allow [] }]"},
+		{nil, []sprites.NetworkRule{deny}, "[{*   allow [] } {a.b   deny [] }]"},
+		{[]sprites.NetworkRule{{Include: "agent"}, allow}, []sprites.NetworkRule{deny, deny}, "[{  agent  [] } {a.b   deny [] }]"},
+	} {
+		if got := fmt.Sprint(addRules(sprites.NetworkPolicy{Rules: test.have}, test.add).Rules); got != test.want {
+			t.Errorf("%v and %v: got %s, want %s", test.have, test.add, got, test.want)
+		}
+	}
+}
+
+// What was reached, and no more.
+func TestLearned(t *testing.T) {
+	v4 := netip.MustParseAddr("203.0.113.1")
+	got := learned([]sprites.NetworkEvent{
+		{Protocol: "dns", Name: "a.b"},
+		{Protocol: "tcp", Name: "a.b", Address: &v4, Port: 443},
+		{Protocol: "tcp", Name: "a.b", Address: &v4, Port: 80},
+		{Protocol: "tcp", Name: "a.b", Address: &v4, Port: 443},
+		{Protocol: "udp", Address: &v4, Port: 123},
+	})
+	if want := "[{ 203.0.113.1  allow [123] udp} {a.b   allow [80 443] }]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}
