@@ -63,6 +63,12 @@ var migrations = []string{
 		value TEXT NOT NULL
 	) STRICT, WITHOUT ROWID;`,
 	`ALTER TABLE sprites ADD COLUMN policy TEXT NOT NULL DEFAULT '{}'; -- JSON object`,
+	`CREATE TABLE secrets (
+		name       TEXT PRIMARY KEY,
+		sealed     BLOB NOT NULL, -- nonce, and the value by AES-256-GCM, bound to the name
+		created_at INTEGER NOT NULL,
+		updated_at INTEGER NOT NULL
+	) STRICT;`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a
