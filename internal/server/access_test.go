@@ -42,7 +42,7 @@ var deeds = map[string][]string{
 		"POST /v1/sprites/SPRITE/exec?cmd=cat&stdin=true", "GET /v1/sprites/SPRITE/exec/none",
 		"POST /v1/sprites/SPRITE/exec/none/kill", "GET /v1/sprites/SPRITE/proxy",
 	},
-	"admin": {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/none"},
+	"admin": {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/none", "GET /v1/secrets", "PUT /v1/secrets/none", "DELETE /v1/secrets/none"},
 }
 
 func TestTokenScopesAndVerbs(t *testing.T) {

@@ -39,6 +39,10 @@ func (s *Server) routes() []route {
 		{"POST /v1/tokens", admin, s.createToken},
 		{"DELETE /v1/tokens/{id}", admin, s.deleteToken},
 
+		{"GET /v1/secrets", admin, s.listSecrets},
+		{"PUT /v1/secrets/{secret}", admin, s.putSecret},
+		{"DELETE /v1/secrets/{secret}", admin, s.deleteSecret},
+
 		{"GET /v1/sprites", read, s.listSprites},
 		{"POST /v1/sprites", write, s.createSprite},
 		{"GET " + one, read, s.getSprite},
