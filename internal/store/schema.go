@@ -69,6 +69,19 @@ var migrations = []string{
 		created_at INTEGER NOT NULL,
 		updated_at INTEGER NOT NULL
 	) STRICT;`,
+	`CREATE TABLE connectors (
+		name       TEXT PRIMARY KEY,
+		doc        TEXT NOT NULL, -- sprites.Connector
+		created_at INTEGER NOT NULL,
+		updated_at INTEGER NOT NULL
+	) STRICT;
+	CREATE TABLE connector_grants (
+		connector TEXT NOT NULL REFERENCES connectors (name) ON DELETE CASCADE,
+		sprite    TEXT NOT NULL,  -- a name; '': by the label
+		label     TEXT NOT NULL,
+		job       TEXT REFERENCES jobs (id) ON DELETE CASCADE
+	) STRICT;
+	CREATE UNIQUE INDEX connector_grants_once ON connector_grants (connector, sprite, label, ifnull(job, ''));`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

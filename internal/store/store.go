@@ -1,5 +1,5 @@
 // Package store keeps what a server must not forget: sprites, tokens, jobs with
-// their events, secrets, and settings. It is SQLite in WAL mode, and the only SQL of cove.
+// their events, secrets, connectors, and settings. It is SQLite in WAL mode, and the only SQL of cove.
 //
 // One process owns a store (see Lock). Its methods may be called from any
 // goroutine. Times have microseconds, and are UTC.
@@ -28,11 +28,12 @@ const KeyFile = "secret.key"
 
 // Store is an open database. Its parts share it.
 type Store struct {
-	Sprites  *Sprites
-	Tokens   *Tokens
-	Jobs     *Jobs
-	Secrets  *Secrets
-	Settings *Settings
+	Sprites    *Sprites
+	Tokens     *Tokens
+	Jobs       *Jobs
+	Secrets    *Secrets
+	Connectors *Connectors
+	Settings   *Settings
 
 	db *database
 }
@@ -45,12 +46,13 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, fmt.Errorf("open the store %s: %w", path, err)
 	}
 	return &Store{
-		Sprites:  &Sprites{db: db},
-		Tokens:   &Tokens{db: db},
-		Jobs:     &Jobs{db: db},
-		Secrets:  &Secrets{db: db, path: filepath.Join(filepath.Dir(path), KeyFile)},
-		Settings: &Settings{db: db},
-		db:       db,
+		Sprites:    &Sprites{db: db},
+		Tokens:     &Tokens{db: db},
+		Jobs:       &Jobs{db: db},
+		Secrets:    &Secrets{db: db, path: filepath.Join(filepath.Dir(path), KeyFile)},
+		Connectors: &Connectors{db: db},
+		Settings:   &Settings{db: db},
+		db:         db,
 	}, nil
 }
 
