@@ -21,11 +21,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli"
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/job"
 	"github.com/cove-dev/cove/internal/registries"
 	"github.com/cove-dev/cove/internal/runtime/gvisor"
 	"github.com/cove-dev/cove/internal/server"
-	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/sprite"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/internal/userns"
@@ -140,7 +140,7 @@ func serve(o serveOptions, data string, logger *slog.Logger, out io.Writer) (err
 	defer closing(&err, st)
 	rt := &gvisor.Runtime{
 		Dir: dir, Shim: []string{self, "shim"}, Runsc: runsc, Guest: guest,
-		Connectors: connectors, UserNS: userns.Inside(), Logger: logger,
+		UserNS: userns.Inside(), Logger: logger,
 	}
 	defer closing(&err, rt)
 	// The first sandbox waits for this, others do not have to.
@@ -152,7 +152,7 @@ func serve(o serveOptions, data string, logger *slog.Logger, out io.Writer) (err
 		}
 	})
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: sprites.Version, Names: o.names, Domain: o.domain}
-	host := &sprite.Host{Store: st, Runtime: rt, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning, URL: srv.SpriteURL, Registries: new(registries.Finder).Hosts}
+	host := &sprite.Host{Store: st, Runtime: rt, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning, URL: srv.SpriteURL, Registries: new(registries.Finder).Hosts, Connectors: connectors}
 	if err := host.Start(ctx); err != nil {
 		return err
 	}
@@ -199,8 +199,8 @@ func closing(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
 var connectorName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
 // parseConnectors reads the flags --connector and --connector-header.
-func parseConnectors(specs, headers []string, env func(string) (string, bool)) (map[string]shim.Connector, error) {
-	connectors := map[string]shim.Connector{}
+func parseConnectors(specs, headers []string, env func(string) (string, bool)) (map[string]connect.Upstream, error) {
+	connectors := map[string]connect.Upstream{}
 	for _, spec := range specs {
 		name, text, _ := strings.Cut(spec, "=")
 		u, err := url.Parse(text)
@@ -215,7 +215,7 @@ func parseConnectors(specs, headers []string, env func(string) (string, bool)) (
 		if _, twice := connectors[name]; twice {
 			return nil, fmt.Errorf("--connector %s: given twice", name)
 		}
-		connectors[name] = shim.Connector{URL: text, Header: http.Header{}}
+		connectors[name] = connect.Upstream{URL: text, Header: http.Header{}}
 	}
 	for _, spec := range headers {
 		name, header, err := parseHeader(spec, env)

@@ -31,11 +31,14 @@ type Upstream struct {
 	Hidden []string // what is blotted out of answers: the secrets, and how they may be written
 
 	Methods, Paths, DenyPaths []string
-	Limits                    sprites.ConnectorLimits
+	Limits                    Limits
 
 	Refused string // why it serves nobody now; empty: it does
 	Hint    string // of Refused
 }
+
+// Limits are those of a definition.
+type Limits = sprites.ConnectorLimits
 
 // presets are the definitions that are known by name.
 var presets = map[string]sprites.Connector{
