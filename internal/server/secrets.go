@@ -46,6 +46,14 @@ func (s *Server) putSecret(w http.ResponseWriter, r *http.Request) error {
 	if err := s.Store.Secrets.Set(r.Context(), name, value); err != nil {
 		return secretError(err)
 	}
+	return s.synced(w, r)
+}
+
+// synced answers once the running sandboxes have the connectors that the store says.
+func (s *Server) synced(w http.ResponseWriter, r *http.Request) error {
+	if err := s.Host.SyncConnectors(r.Context()); err != nil {
+		return err
+	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -75,6 +83,5 @@ func (s *Server) deleteSecret(w http.ResponseWriter, r *http.Request) error {
 	if err := s.Store.Secrets.Delete(r.Context(), r.PathValue("secret")); err != nil {
 		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return s.synced(w, r)
 }
