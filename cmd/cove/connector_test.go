@@ -104,3 +104,53 @@ func TestConnectors(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A job has its agent's connector as long as it runs, in a sprite that has it neither
+// before nor after.
+func TestJobConnector(t *testing.T) {
+	h := newHost(t)
+	upstream := echo(t)
+	h.serve(nil)
+	set := h.command("", "cove", "secret", "set", "anthropic")
+	set.Stdin = strings.NewReader(connectorKey)
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	h.run("", "cove", "connector", "put", "anthropic", "--upstream", upstream.URL)
+	// What stands for the agent asks as it would, says what it was answered, and waits.
+	h.write("agent/claude", `#!/bin/sh
+case $1 in --version) echo 1; exit;; esac
+cat >/dev/null
+curl -s -m 20 -H "x-api-key: $ANTHROPIC_API_KEY" "$ANTHROPIC_BASE_URL/check" | grep -o 'right: .*'
+while ! [ -e /tmp/go ]; do sleep 0.1; done
+echo '{"type":"result","subtype":"success","result":"done"}'
+`)
+	tools := filepath.Join(filepath.Dir(h.home), "agent")
+	if err := os.Chmod(filepath.Join(tools, "claude"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	repo := h.repository("repo", map[string]string{"plan.md": "Do it.\n"})
+	job, sprite := h.push(repo, "plan.md", "--agent", "claude", "--include", tools, "--env", "PATH="+tools+":/.sprite/bin:/usr/local/bin:/usr/bin:/bin")
+	ask := func() string {
+		out, _ := h.try("", "cove", "exec", "-s", sprite, "--", "curl", "-s", "-m", "20", "http://anthropic.connect.internal/check")
+		return out
+	}
+	await(t, "the agent asks", 60*time.Second, func() bool {
+		out, _ := h.try("", "cove", "job", "logs", job)
+		return strings.Contains(out, "right: ")
+	})
+	if out, _ := h.try("", "cove", "job", "logs", job); !strings.Contains(out, "right: true") || !strings.Contains(ask(), "right: true") {
+		t.Errorf("while it runs: %s", out)
+	}
+	if out := h.run("", "cove", "connector", "show", "anthropic"); !strings.Contains(out, "(job "+job+")") {
+		t.Errorf("the connector is\n%s", out)
+	}
+	h.run("", "cove", "exec", "-s", sprite, "--", "touch", "/tmp/go")
+	h.run("", "cove", "job", "wait", job)
+	if out := ask(); !strings.Contains(out, "no_connector") {
+		t.Errorf("after the job: %s", out)
+	}
+	if out := h.run("", "cove", "connector", "show", "anthropic"); !strings.Contains(out, "nobody") {
+		t.Errorf("after the job the connector is\n%s", out)
+	}
+}
