@@ -56,14 +56,15 @@ serve is for one with options, or under a supervisor such as systemd.
 A connector leads http://NAME.connect.internal/ inside every sprite to a URL outside, which
 sprites reach in no other way if it is on this host or in a private network. A header that
 is added on the way never enters a sprite; write $NAME for a variable of this process's
-environment, so that a key stands in no command line.
+environment, so that a key stands in no command line. Connectors that only some sprites
+have, with rules and limits, are made while the server runs: see cove help connector.
 
 As an ordinary user the server runs in a user namespace of its own, for which it needs
 newuidmap and subordinate ids (see: cove doctor).`,
 		Example: `  cove serve
   cove serve --addr 127.0.0.1:0 --data ./data --idle 30m
   cove serve --connector local-model=http://127.0.0.1:11434
-  cove serve --connector anthropic=https://API-HOST --connector-header 'anthropic=x-api-key: $ANTHROPIC_API_KEY'`,
+  cove serve --connector api=https://API-HOST --connector-header 'api=x-api-key: $API_KEY'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			data, err := cmd.Flags().GetString("data")
