@@ -70,7 +70,7 @@ upstream's certificate is verified, and no secret goes over plain HTTP but to th
 
 A path is let through if one of --paths is its pattern, and none of --deny-paths; * stands
 for anything. A limit is N for requests ever, N/minute, or SIZE/day for bytes both ways, of
-each sprite by itself since it last woke.`,
+each sprite by itself.`,
 		Example: `  cove connector put anthropic --limit 60/minute --limit 500M/day
   cove connector put github-api --methods GET --paths '/repos/ada/*' --deny-paths '*/hooks*'
   cove connector put ci --upstream https://ci.example.org/api --header 'X-Api-Key: {secret}'

@@ -294,6 +294,18 @@ func TestConnectorLimits(t *testing.T) {
 	if resp, _ := fetch(t, client, "GET", "http://lean.connect.internal/", nil); resp.StatusCode != 429 {
 		t.Errorf("after its bytes: got %d", resp.StatusCode)
 	}
+	r := log.await(t, 10)
+	if r.Usage == nil || r.Usage.Requests != 2 || r.Usage.Bytes != 1000 {
+		t.Errorf("told that %+v is used", r.Usage)
+	}
+	// Another gateway goes on from there.
+	w = newWorld(t, "veth", func(g *Gateway) { g.Used = map[string]Usage{"lean": *r.Usage} })
+	set(t, w, all)
+	other := w.client()
+	defer other.CloseIdleConnections()
+	if resp, _ := fetch(t, other, "GET", "http://lean.connect.internal/", nil); resp.StatusCode != 429 {
+		t.Errorf("in another gateway: got %d", resp.StatusCode)
+	}
 }
 
 // A connector that is taken away, or becomes another, ends its streams; one that

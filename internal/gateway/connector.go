@@ -85,7 +85,7 @@ func (g *Gateway) SetConnectors(all map[string]connect.Upstream) error {
 			continue
 		}
 		if g.used[name] == nil {
-			g.used[name] = &usage{}
+			g.used[name] = &usage{Usage: g.Used[name]}
 		}
 		c.use = g.used[name] // a definition that changes does not begin anew
 		c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -202,7 +202,7 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	c, name, err := h.g.connector(r.Host)
 	told := &Request{Time: began, Connector: name, Method: r.Method, Path: r.URL.Path}
-	defer h.g.tell(told)
+	defer func() { h.g.tell(told, c) }()
 	refuse := func(status int, code, message, hint string) {
 		told.note(status, message)
 		refusal(w, status, code, message, hint)

@@ -92,6 +92,9 @@ type Gateway struct {
 	// one at a time; nil means nobody. It must not block for long.
 	OnRequest func(Request)
 
+	// Used is what was used of connectors, by name, before this gateway.
+	Used map[string]Usage
+
 	Name   string       // of the sprite, for hints
 	Logger *slog.Logger // nil means discard
 

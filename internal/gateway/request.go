@@ -26,6 +26,15 @@ type Request struct {
 	Sent, Received int64 // bytes of bodies: of the request, of the answer
 	Took           time.Duration
 	Refused        string // why it did not reach the upstream, or was cut
+
+	Usage *Usage // of its connector, as far as that is known then; nil: it has none
+}
+
+// Usage is what a sandbox has used of a connector.
+type Usage struct {
+	Requests int64     `json:"requests"` // ever
+	Day      time.Time `json:"day"`      // in which Bytes were
+	Bytes    int64     `json:"bytes"`
 }
 
 // note is for the first that is known of its end.
@@ -42,25 +51,30 @@ func (r *Request) cut(cause error) {
 	}
 }
 
-// tell tells of a request that is over.
-func (g *Gateway) tell(r *Request) {
+// tell tells of a request that is over, and of what its connector, or nil, has been
+// used by then.
+func (g *Gateway) tell(r *Request, c *connector) {
 	if g.OnRequest == nil {
 		return
 	}
 	g.telling.Lock()
 	defer g.telling.Unlock()
 	r.Took = time.Since(r.Time)
+	if c != nil {
+		c.use.mu.Lock()
+		used := c.use.Usage
+		c.use.mu.Unlock()
+		r.Usage = &used
+	}
 	g.OnRequest(*r)
 }
 
-// usage is what a sandbox has used of a connector.
+// usage counts what a sandbox uses of a connector.
 type usage struct {
-	mu       sync.Mutex
-	requests int64
+	mu sync.Mutex
+	Usage
 	minute   time.Time // in which inMinute were
 	inMinute int64
-	day      time.Time // in which bytes were
-	bytes    int64
 }
 
 // admit counts a request, or says why there can be no more, and for how long; 0 is
@@ -70,14 +84,14 @@ func (u *usage) admit(l connect.Limits, now time.Time) (why string, wait time.Du
 	defer u.mu.Unlock()
 	u.turn(now)
 	switch {
-	case l.Requests > 0 && u.requests >= l.Requests:
+	case l.Requests > 0 && u.Requests >= l.Requests:
 		return "its requests are used up", 0
-	case l.BytesPerDay > 0 && u.bytes >= l.BytesPerDay:
-		return errDay.Error(), u.day.AddDate(0, 0, 1).Sub(now)
+	case l.BytesPerDay > 0 && u.Bytes >= l.BytesPerDay:
+		return errDay.Error(), u.Day.AddDate(0, 0, 1).Sub(now)
 	case l.RequestsPerMinute > 0 && u.inMinute >= l.RequestsPerMinute:
 		return "the requests of the minute are used up", u.minute.Add(time.Minute).Sub(now)
 	}
-	u.requests++
+	u.Requests++
 	u.inMinute++
 	return "", 0
 }
@@ -89,9 +103,9 @@ func (u *usage) spend(l connect.Limits, n int, now time.Time) int {
 	u.turn(now)
 	left := int64(n)
 	if l.BytesPerDay > 0 {
-		left = min(left, max(l.BytesPerDay-u.bytes, 0))
+		left = min(left, max(l.BytesPerDay-u.Bytes, 0))
 	}
-	u.bytes += left
+	u.Bytes += left
 	return int(left)
 }
 
@@ -100,8 +114,8 @@ func (u *usage) turn(now time.Time) {
 	if now.Sub(u.minute) >= time.Minute {
 		u.minute, u.inMinute = now, 0
 	}
-	if day := now.UTC().Truncate(24 * time.Hour); day.After(u.day) {
-		u.day, u.bytes = day, 0
+	if day := now.UTC().Truncate(24 * time.Hour); day.After(u.Day) {
+		u.Day, u.Bytes = day, 0
 	}
 }
 

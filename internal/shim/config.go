@@ -11,6 +11,7 @@
 //	guest.log     what the guest printed
 //	refused.log, connected.log, *.log.1   what it was refused, and reached (see RefusedLog)
 //	requests.log, requests.log.1          its requests through connectors
+//	usage.json    what it has used of them
 //	runsc/        runsc's state; runsc.log its messages; bundle/ the OCI bundle
 //	rootfs/       where the disk is mounted, in the shim's mount namespace alone
 package shim

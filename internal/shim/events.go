@@ -21,9 +21,6 @@ const (
 	EventLogSize = 4 << 20
 )
 
-// maxEventText bounds what a sandbox has chosen of a line.
-const maxEventText = 4096
-
 func networkEvent(e gateway.Event) sprites.NetworkEvent {
 	out := sprites.NetworkEvent{
 		Time: e.Time.UTC(), Allowed: e.Allowed, Protocol: e.Proto, Name: strings.ToValidUTF8(e.Name, "?"), Port: int(e.Port),
@@ -33,14 +30,6 @@ func networkEvent(e gateway.Event) sprites.NetworkEvent {
 		out.Address = &e.Addr
 	}
 	return out
-}
-
-func connectorEvent(r gateway.Request) sprites.ConnectorEvent {
-	text := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxEventText)], "?") }
-	return sprites.ConnectorEvent{
-		Time: r.Time.UTC(), Connector: text(r.Connector), Method: text(r.Method), Path: text(r.Path), Status: r.Status,
-		Sent: r.Sent, Received: r.Received, Milliseconds: r.Took.Milliseconds(), Refused: text(r.Refused),
-	}
 }
 
 // eventLog writes one of the logs, for one caller at a time. What can't be written

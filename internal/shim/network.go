@@ -63,7 +63,12 @@ func (s *Shim) startNetwork(path string) (err error) {
 	if s.cfg.Rules != nil {
 		rules = *s.cfg.Rules
 	}
-	refused, connected, requests := &eventLog{path: filepath.Join(s.cfg.Dir, RefusedLog)}, &eventLog{path: filepath.Join(s.cfg.Dir, ConnectedLog)}, &eventLog{path: filepath.Join(s.cfg.Dir, RequestLog)}
+	refused, connected := &eventLog{path: filepath.Join(s.cfg.Dir, RefusedLog)}, &eventLog{path: filepath.Join(s.cfg.Dir, ConnectedLog)}
+	requests := &requestLog{eventLog: eventLog{path: filepath.Join(s.cfg.Dir, RequestLog)}, path: filepath.Join(s.cfg.Dir, usageFile)}
+	used, err := requests.open()
+	if err != nil {
+		s.log.Warn("the limits of connectors begin anew", "err", err)
+	}
 	s.gw = &gateway.Gateway{
 		Link:   link,
 		Addr:   subnet,
@@ -76,7 +81,8 @@ func (s *Shim) startNetwork(path string) (err error) {
 				refused.write(networkEvent(e))
 			}
 		},
-		OnRequest: func(r gateway.Request) { requests.write(connectorEvent(r)) },
+		OnRequest: requests.add,
+		Used:      used,
 		Name:      s.state.Hostname,
 		Logger:    s.log,
 	}
