@@ -39,15 +39,16 @@ var imports = map[string][]string{
 	"internal/registries": nil,
 	"internal/modeltest":  nil,
 
-	"internal/gateway":         {"internal/policy"},
-	"internal/shim":            {"internal/base", "internal/boot", "internal/gateway", "internal/layers", "internal/policy", "sprites"},
+	"internal/connect":         {"sprites"},
+	"internal/gateway":         {"internal/connect", "internal/policy"},
+	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/gateway", "internal/layers", "internal/policy", "sprites"},
 	"internal/guest":           {"internal/boot", "internal/filesync", "internal/tools", "sprites"},
 	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"sprites"},
 
 	"internal/store":               {"sprites"},
-	"internal/sprite":              {"internal/base", "internal/boot", "internal/layers", "internal/policy", "internal/store", "sprites"},
-	"internal/runtime/gvisor":      {"internal/base", "internal/boot", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
+	"internal/sprite":              {"internal/base", "internal/boot", "internal/connect", "internal/layers", "internal/policy", "internal/store", "sprites"},
+	"internal/runtime/gvisor":      {"internal/base", "internal/boot", "internal/connect", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
 	"internal/runtime/runtimetest": {"internal/boot", "internal/sprite", "sprites"},
 
 	"internal/gitwork":  {"sprites"},
@@ -58,7 +59,7 @@ var imports = map[string][]string{
 	"internal/job":      {"internal/agents", "internal/boot", "internal/loop", "internal/store", "sprites"},
 	"internal/push":     {"internal/gitwork", "sprites"},
 
-	"internal/server": {"internal/boot", "internal/job", "internal/sprite", "internal/store", "sprites"},
+	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/sprite", "internal/store", "sprites"},
 	"internal/cli":    {"internal/agents", "internal/filesync", "internal/gitwork", "internal/policy", "internal/push", "internal/tools", "sprites"},
 
 	"internal/covetest":                {everything},

@@ -37,7 +37,13 @@ func TestClaude(t *testing.T) {
 	}}
 	server := httptest.NewServer(model)
 	defer server.Close()
-	h.serve([]string{"MODEL_KEY=" + key}, "--connector", "anthropic="+server.URL, "--connector-header", "anthropic=x-api-key: $MODEL_KEY")
+	h.serve(nil)
+	set := h.command("", "cove", "secret", "set", "anthropic")
+	set.Stdin = strings.NewReader(key)
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	h.run("", "cove", "connector", "put", "anthropic", "--upstream", server.URL)
 
 	repo := h.repository("repo", map[string]string{"greeting.txt": "hello\n", "plan.md": "# Plan\n\nGreet the world, not nobody.\n"})
 	job, sprite := h.push(repo, "plan.md", "--agent", "claude", "--include", tools,

@@ -22,11 +22,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli"
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/job"
 	"github.com/cove-dev/cove/internal/registries"
 	"github.com/cove-dev/cove/internal/runtime/gvisor"
 	"github.com/cove-dev/cove/internal/server"
-	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/sprite"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/internal/userns"
@@ -57,14 +57,15 @@ serve is for one with options, or under a supervisor such as systemd.
 A connector leads http://NAME.connect.internal/ inside every sprite to a URL outside, which
 sprites reach in no other way if it is on this host or in a private network. A header that
 is added on the way never enters a sprite; write $NAME for a variable of this process's
-environment, so that a key stands in no command line.
+environment, so that a key stands in no command line. Connectors that only some sprites
+have, with rules and limits, are made while the server runs: see cove help connector.
 
 As an ordinary user the server runs in a user namespace of its own, for which it needs
 newuidmap and subordinate ids (see: cove doctor).`,
 		Example: `  cove serve
   cove serve --addr 127.0.0.1:0 --data ./data --idle 30m
   cove serve --connector local-model=http://127.0.0.1:11434
-  cove serve --connector anthropic=https://API-HOST --connector-header 'anthropic=x-api-key: $ANTHROPIC_API_KEY'`,
+  cove serve --connector api=https://API-HOST --connector-header 'api=x-api-key: $API_KEY'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			data, err := cmd.Flags().GetString("data")
@@ -144,7 +145,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	defer closing(&err, st)
 	rt := &gvisor.Runtime{
 		Dir: dir, Shim: []string{self, "shim"}, Runsc: runsc, Guest: guest,
-		Connectors: connectors, UserNS: userns.Inside(), Logger: logger,
+		UserNS: userns.Inside(), Logger: logger,
 	}
 	defer closing(&err, rt)
 	// The first sandbox waits for this, others do not have to.
@@ -158,7 +159,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: sprites.Version, Names: o.names, Domain: o.domain}
 	host := &sprite.Host{
 		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning, URL: srv.SpriteURL,
-		Registries: new(registries.Finder).Hosts,
+		Registries: new(registries.Finder).Hosts, Connectors: connectors,
 	}
 	if err := host.Start(ctx); err != nil {
 		return err
@@ -206,8 +207,8 @@ func closing(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
 var connectorName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
 // parseConnectors reads the flags --connector and --connector-header.
-func parseConnectors(specs, headers []string, env func(string) (string, bool)) (map[string]shim.Connector, error) {
-	connectors := map[string]shim.Connector{}
+func parseConnectors(specs, headers []string, env func(string) (string, bool)) (map[string]connect.Upstream, error) {
+	connectors := map[string]connect.Upstream{}
 	for _, spec := range specs {
 		name, text, _ := strings.Cut(spec, "=")
 		u, err := url.Parse(text)
@@ -222,7 +223,7 @@ func parseConnectors(specs, headers []string, env func(string) (string, bool)) (
 		if _, twice := connectors[name]; twice {
 			return nil, fmt.Errorf("--connector %s: given twice", name)
 		}
-		connectors[name] = shim.Connector{URL: text, Header: http.Header{}}
+		connectors[name] = connect.Upstream{URL: text, Header: http.Header{}}
 	}
 	for _, spec := range headers {
 		name, header, err := parseHeader(spec, env)

@@ -29,6 +29,10 @@ type Work struct {
 	Setup [][]string      // commands before the agent starts; one that fails ends the job
 	Argv  []string
 	Env   []string // KEY=VALUE, over the sprite's own
+
+	// Connectors are those through which it asks its model: the job's as long as it
+	// runs, where there are such.
+	Connectors []string
 }
 
 // File is one of the files that an agent is given.

@@ -46,6 +46,7 @@ func (Claude) Prepare(t Task) (Work, error) {
 			"DISABLE_AUTOUPDATER=1",
 			"DISABLE_TELEMETRY=1",
 		},
+		Connectors: []string{"anthropic"},
 	}
 	if t.Interactive {
 		w.Argv = []string{"claude", "--dangerously-skip-permissions", "Read " + prompt + " and carry out the plan in it."}

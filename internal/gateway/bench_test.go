@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/connect"
 )
 
 var benchLinks = []string{"tap", "veth"}
@@ -142,7 +144,7 @@ func BenchmarkConnector(b *testing.B) {
 	for _, link := range benchLinks {
 		b.Run(link, func(b *testing.B) {
 			w := newWorld(b, link, nil)
-			w.SetConnectors(map[string]Connector{"x": {URL: mustURL(b, upstream.URL)}})
+			set(b, w, map[string]connect.Upstream{"x": {URL: upstream.URL}})
 			client := w.client()
 			client.Timeout = 0
 			resp, err := client.Get("http://x.connect.internal/")

@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -12,10 +14,14 @@ import (
 	"net/http/httputil"
 	"net/textproto"
 	"net/url"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/policy"
 )
 
@@ -26,50 +32,92 @@ const (
 	idleHTTPTimeout = 2 * time.Minute
 )
 
-// Connector is a named upstream. What the sandbox sends to
-// http://NAME.connect.internal/path goes to URL joined with path, streaming both
-// ways. Redirects are handed to the sandbox, not followed; an https upstream is
-// verified.
-type Connector struct {
-	URL *url.URL // http or https; may lead to the host itself
-
-	// Header is set on every request, outside of the sandbox, in place of what
-	// the sandbox sent under these names. If a credential is among them, no
-	// credential of the sandbox's own is passed on.
-	Header http.Header
-}
-
 // credentials are the headers by which clients of the usual APIs say who they
 // are.
 var credentials = []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "Api-Key", "X-Goog-Api-Key"}
 
-// SetConnectors replaces all connectors, before or after Start. Requests under
-// way go on. The map must not be changed afterwards.
-func (g *Gateway) SetConnectors(all map[string]Connector) {
+// connector is a named upstream, as the gateway has it. What the sandbox sends to
+// http://NAME.connect.internal/path goes to its URL joined with path, streaming
+// both ways. Redirects are handed to the sandbox, not followed; an https upstream
+// is verified.
+type connector struct {
+	connect.Upstream
+	name   string
+	url    *url.URL
+	header http.Header // the upstream's, under canonical names
+	hidden [][]byte    // the longest first
+	use    *usage
+
+	ctx    context.Context // ends when it is taken away, or becomes another
+	cancel context.CancelFunc
+}
+
+// SetConnectors replaces all connectors, before or after Start. Requests under way
+// through those that are no more, or are other ones, end. On an error nothing is
+// changed.
+func (g *Gateway) SetConnectors(all map[string]connect.Upstream) error {
+	next := make(map[string]*connector, len(all))
+	for name, u := range all {
+		c := &connector{Upstream: u, name: name, header: http.Header{}}
+		if u.Refused == "" {
+			var err error
+			if c.url, err = connect.ParseURL(u.URL); err != nil {
+				return fmt.Errorf("connector %s: %w", name, err)
+			}
+		}
+		for key, values := range u.Header {
+			c.header[textproto.CanonicalMIMEHeaderKey(key)] = slices.Clone(values)
+		}
+		for _, text := range u.Hidden {
+			c.hidden = append(c.hidden, []byte(text))
+		}
+		slices.SortFunc(c.hidden, func(a, b []byte) int { return len(b) - len(a) })
+		next[name] = c
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.upstream = all
+	if g.used == nil {
+		g.used = map[string]*usage{}
+	}
+	for name, c := range next {
+		if old := g.upstream[name]; old != nil && reflect.DeepEqual(old.Upstream, c.Upstream) {
+			next[name] = old
+			continue
+		}
+		if g.used[name] == nil {
+			g.used[name] = &usage{Usage: g.Used[name]}
+		}
+		c.use = g.used[name] // a definition that changes does not begin anew
+		c.ctx, c.cancel = context.WithCancel(context.Background())
+	}
+	for name, old := range g.upstream {
+		if next[name] != old {
+			old.cancel()
+		}
+	}
+	g.upstream = next
+	return nil
 }
 
 // connector finds the connector that a request's Host names, and the name.
-func (g *Gateway) connector(host string) (Connector, string, error) {
+func (g *Gateway) connector(host string) (*connector, string, error) {
 	if h, port, err := net.SplitHostPort(host); err == nil && port == "80" {
 		host = h
 	}
 	name, err := policy.CanonicalName(host)
 	if err != nil {
-		return Connector{}, "", err
+		return nil, "", err
 	}
 	label, ok := strings.CutSuffix(name, "."+connectZone)
 	if !ok {
-		return Connector{}, "", fmt.Errorf("%s is not under %s", name, connectZone)
+		return nil, "", fmt.Errorf("%s is not under %s", name, connectZone)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c, ok := g.upstream[label]
 	if !ok {
 		known := slices.Sorted(maps.Keys(g.upstream))
-		return Connector{}, label, fmt.Errorf("there is no connector %q (there are: %s)", label, strings.Join(known, ", "))
+		return nil, label, fmt.Errorf("no connector %q is granted to this sprite (there are: %s)", label, strings.Join(known, ", "))
 	}
 	return c, label, nil
 }
@@ -83,13 +131,18 @@ type connectors struct {
 	feed      *feed
 }
 
-// target is what a request's context carries from ServeHTTP to the proxy.
-type target struct {
-	name string
-	Connector
+// exchange is a request on its way: what its context carries.
+type exchange struct {
+	*connector
+	request *Request // what is told of it
+	cancel  context.CancelCauseFunc
+
+	sent, received atomic.Int64 // bytes of bodies
 }
 
-type targetKey struct{}
+type exchangeKey struct{}
+
+func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
 func newConnectors(g *Gateway) *connectors {
 	h := &connectors{g: g, feed: newFeed()}
@@ -107,12 +160,13 @@ func newConnectors(g *Gateway) *connectors {
 	}
 	quiet := slog.NewLogLogger(g.Logger.Handler(), slog.LevelDebug)
 	h.proxy = &httputil.ReverseProxy{
-		Rewrite:       rewrite,
-		Transport:     h.transport,
-		FlushInterval: -1,
-		BufferPool:    proxyBuffers{},
-		ErrorLog:      quiet,
-		ErrorHandler:  h.failed,
+		Rewrite:        rewrite,
+		Transport:      h.transport,
+		ModifyResponse: forSandbox,
+		FlushInterval:  -1,
+		BufferPool:     proxyBuffers{},
+		ErrorLog:       quiet,
+		ErrorHandler:   h.failed,
 	}
 	h.server = &http.Server{
 		Handler:           h,
@@ -141,28 +195,62 @@ func (h *connectors) close() {
 	h.transport.CloseIdleConnections()
 }
 
-// ServeHTTP forwards a request of the sandbox to its upstream.
+// ServeHTTP forwards a request of the sandbox to its upstream, and tells of it.
 func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.g.wg.Add(1) // the connection is counted, but no longer once it is hijacked
 	defer h.g.wg.Done()
+	began := time.Now()
 	c, name, err := h.g.connector(r.Host)
+	told := &Request{Time: began, Connector: name, Method: r.Method, Path: r.URL.Path}
+	defer func() { h.g.tell(told, c) }()
+	refuse := func(status int, code, message, hint string) {
+		told.note(status, message)
+		refusal(w, status, code, message, hint)
+	}
 	if err != nil {
-		if name == "" {
-			name = "NAME"
+		hint := "connectors are at http://NAME." + connectZone + "/"
+		if name != "" {
+			hint = fmt.Sprintf("on the host: cove connector grant %s --sprite %s; which there are says: cove connector list", name, cmp.Or(h.g.Name, "SPRITE"))
 		}
-		refusal(w, http.StatusNotFound, "no_connector", err.Error(),
-			fmt.Sprintf("name an upstream on the host: cove serve --connector %s=URL, then use http://%s.%s/", name, name, connectZone))
+		refuse(http.StatusNotFound, "no_connector", err.Error(), hint)
+		return
+	}
+	if c.Refused != "" {
+		refuse(http.StatusServiceUnavailable, "no_secret", "connector "+name+": "+c.Refused, c.Hint)
 		return
 	}
 	if r.Method == http.MethodConnect {
-		refusal(w, http.StatusMethodNotAllowed, "no_tunnel", "a connector is no proxy", "send the request itself to http://"+name+"."+connectZone+"/")
+		refuse(http.StatusMethodNotAllowed, "no_tunnel", "a connector is no proxy", "send the request itself to http://"+name+"."+connectZone+"/")
 		return
 	}
 	if climbs(r.URL.Path) {
-		refusal(w, http.StatusBadRequest, "bad_path", "a path through a connector has no . and .. in it", "name what is meant")
+		refuse(http.StatusBadRequest, "bad_path", "a path through a connector has no . and .. in it", "name what is meant")
 		return
 	}
-	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, target{name, c})))
+	if why := c.Allows(r.Method, r.URL.Path); why != "" {
+		refuse(http.StatusForbidden, "not_allowed", "connector "+name+": "+why, "what is allowed says, on the host: cove connector show "+name)
+		return
+	}
+	if why, wait := c.use.admit(c.Limits, began); why != "" {
+		if wait > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(wait/time.Second)+1))
+		}
+		refuse(http.StatusTooManyRequests, "limit", "connector "+name+": "+why, "")
+		return
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(c.ctx, func() { cancel(errTaken) })()
+	x := &exchange{connector: c, request: told, cancel: cancel}
+	r = r.WithContext(context.WithValue(ctx, exchangeKey{}, x))
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &meter{ReadCloser: r.Body, x: x, count: &x.sent}
+	}
+	defer func() {
+		told.Sent, told.Received = x.sent.Load(), x.received.Load()
+		told.cut(context.Cause(ctx))
+	}()
+	h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, x: x}, r)
 }
 
 // climbs reports whether a path, or what an upstream may make of it, has a part
@@ -184,46 +272,100 @@ func climbs(path string) bool {
 	return true // nobody escapes a path so often in good faith
 }
 
+// overrides are headers by which some servers take a request for one of another
+// method.
+var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+
 // rewrite makes the upstream's request of the sandbox's. ReverseProxy has taken
 // out hop-by-hop and forwarding headers.
 func rewrite(pr *httputil.ProxyRequest) {
-	t := pr.In.Context().Value(targetKey{}).(target)
-	pr.SetURL(t.URL) // which also makes the upstream's name the Host
+	x := exchangeOf(pr.In)
+	pr.SetURL(x.url) // which also makes the upstream's name the Host
 	if _, ok := pr.In.Header["User-Agent"]; !ok {
 		pr.Out.Header["User-Agent"] = nil // none, rather than Go's own
 	}
-	for _, c := range credentials {
-		if _, ok := lookUp(t.Header, c); ok {
-			for _, c := range credentials {
-				pr.Out.Header.Del(c)
-			}
-			break
+	if slices.ContainsFunc(credentials, func(c string) bool { return x.header[c] != nil }) {
+		for _, c := range credentials {
+			pr.Out.Header.Del(c)
 		}
 	}
-	for name, values := range t.Header {
-		pr.Out.Header[textproto.CanonicalMIMEHeaderKey(name)] = slices.Clone(values)
+	if len(x.Methods) > 0 {
+		for _, o := range overrides {
+			pr.Out.Header.Del(o)
+		}
+	}
+	if len(x.hidden) > 0 { // what is compressed can't be looked through
+		pr.Out.Header.Set("Accept-Encoding", "identity")
+	}
+	for name, values := range x.header {
+		pr.Out.Header[name] = slices.Clone(values)
 	}
 }
 
-// lookUp finds name in h, whose keys need not be canonical.
-func lookUp(h http.Header, name string) ([]string, bool) {
-	for k, v := range h {
-		if textproto.CanonicalMIMEHeaderKey(k) == name {
-			return v, true
+// errEncoded says that an answer is in a form that can't be looked through.
+var errEncoded = errors.New("the answer is compressed, though that was not asked for")
+
+// forSandbox makes the sandbox's answer of the upstream's: without the secrets, and
+// with redirects within the upstream leading through the connector.
+func forSandbox(resp *http.Response) error {
+	x := exchangeOf(resp.Request)
+	for _, name := range []string{"Location", "Content-Location"} {
+		if to := resp.Header.Get(name); to != "" {
+			resp.Header.Set(name, x.through(resp.Request.URL, to))
 		}
 	}
-	return nil, false
+	blotHeader(resp.Header, x.hidden)
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		x.request.note(resp.StatusCode, "")
+		if both, ok := resp.Body.(io.ReadWriteCloser); ok {
+			resp.Body = &meterBoth{meter{both, x, &x.received}, both}
+		}
+		return nil
+	}
+	resp.Body = &meter{resp.Body, x, &x.received}
+	if len(x.hidden) == 0 {
+		return nil
+	}
+	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return errEncoded
+	}
+	resp.Body = &blotter{ReadCloser: resp.Body, hidden: x.hidden, ended: func() { blotHeader(resp.Trailer, x.hidden) }}
+	return nil
+}
+
+// through is where a redirect leads the sandbox: one to the upstream leads there
+// through the connector, any other is as it came, and meets the sandbox's policy
+// without a secret.
+func (x *exchange) through(from *url.URL, to string) string {
+	u, err := from.Parse(to)
+	if err != nil || u.Scheme != x.url.Scheme || !strings.EqualFold(u.Host, x.url.Host) {
+		return to
+	}
+	base := strings.TrimSuffix(x.url.EscapedPath(), "/")
+	rest, ok := strings.CutPrefix(u.EscapedPath(), base)
+	if !ok || rest != "" && rest[0] != '/' {
+		return to
+	}
+	out := "http://" + x.name + "." + connectZone + cmp.Or(rest, "/")
+	if u.RawQuery != "" {
+		out += "?" + u.RawQuery
+	}
+	if u.Fragment != "" {
+		out += "#" + u.EscapedFragment()
+	}
+	return out
 }
 
 // failed answers for an upstream that does not. Its address is the host's
 // business, so the sandbox gets only the connector's name.
 func (h *connectors) failed(w http.ResponseWriter, r *http.Request, err error) {
-	t, _ := r.Context().Value(targetKey{}).(target)
+	x := exchangeOf(r)
 	if r.Context().Err() == nil && !errors.Is(err, http.ErrAbortHandler) {
-		h.g.Logger.Warn("connector", "name", t.name, "error", err)
+		h.g.Logger.Warn("connector", "name", x.name, "error", err)
 	}
-	refusal(w, http.StatusBadGateway, "upstream", fmt.Sprintf("connector %s: the upstream does not answer", t.name),
-		"see that the URL given to cove serve --connector is right and answers on the host")
+	x.request.note(http.StatusBadGateway, "the upstream does not answer")
+	refusal(w, http.StatusBadGateway, "upstream", fmt.Sprintf("connector %s: the upstream does not answer", x.name),
+		"see on the host that its upstream is right, and answers: cove connector show "+x.name)
 }
 
 func refusal(w http.ResponseWriter, status int, code, message, hint string) {

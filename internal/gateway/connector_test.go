@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/connect"
 )
 
 func mustURL(t testing.TB, s string) *url.URL {
@@ -21,6 +23,13 @@ func mustURL(t testing.TB, s string) *url.URL {
 		t.Fatal(err)
 	}
 	return u
+}
+
+func set(t testing.TB, w *world, all map[string]connect.Upstream) {
+	t.Helper()
+	if err := w.SetConnectors(all); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // seen is what an upstream was asked.
@@ -49,13 +58,13 @@ func TestConnector(t *testing.T) {
 	defer upstream.Close()
 	eachLink(t, func(t *testing.T, link string) {
 		w := newWorld(t, link, nil)
-		w.SetConnectors(map[string]Connector{
-			"plain": {URL: mustURL(t, upstream.URL)},
+		set(t, w, map[string]connect.Upstream{
+			"plain": {URL: upstream.URL},
 			"api": {
-				URL:    mustURL(t, upstream.URL+"/base?v=1"),
+				URL:    upstream.URL + "/base",
 				Header: http.Header{"x-api-key": {"real"}, "X-Extra": {"a", "b"}},
 			},
-			"gone": {URL: mustURL(t, "http://127.0.0.1:1")},
+			"gone": {URL: "http://127.0.0.1:1"},
 		})
 		client := w.client()
 		defer client.CloseIdleConnections()
@@ -90,7 +99,7 @@ func TestConnector(t *testing.T) {
 			t.Errorf("GET: got %d %q", resp.StatusCode, body)
 		}
 		s := <-asked
-		if s.Method != "GET" || s.Path != "/base/v1/a%2Fb" || s.Query != "v=1&q=1" || s.Host != host {
+		if s.Method != "GET" || s.Path != "/base/v1/a%2Fb" || s.Query != "q=1" || s.Host != host {
 			t.Errorf("GET: upstream saw %s %s ? %s at %s", s.Method, s.Path, s.Query, s.Host)
 		}
 		for name, want := range map[string]string{
@@ -131,11 +140,11 @@ func TestConnector(t *testing.T) {
 			status int
 			hint   string
 		}{
-			{"http://nosuch.connect.internal/", 404, "cove serve --connector nosuch=URL"},
-			{"http://" + gwIP + "/", 404, "cove serve --connector NAME=URL"},
-			{"http://api.connect.internal.evil.example/", 404, "cove serve --connector NAME=URL"},
-			{"http://a.api.connect.internal/", 404, "cove serve"},
-			{"http://gone.connect.internal/", 502, "--connector"},
+			{"http://nosuch.connect.internal/", 404, "cove connector grant nosuch --sprite SPRITE"},
+			{"http://" + gwIP + "/", 404, "http://NAME.connect.internal/"},
+			{"http://api.connect.internal.evil.example/", 404, "http://NAME.connect.internal/"},
+			{"http://a.api.connect.internal/", 404, "cove connector grant a.api"},
+			{"http://gone.connect.internal/", 502, "cove connector show gone"},
 		} {
 			resp, body := do("GET", test.url, nil, nil)
 			var e struct {
@@ -155,7 +164,7 @@ func TestConnector(t *testing.T) {
 		}
 
 		// A connector taken away is gone, also for a connection that is kept.
-		w.SetConnectors(nil)
+		set(t, w, nil)
 		if resp, _ := do("GET", "http://plain.connect.internal/", nil, nil); resp.StatusCode != 404 {
 			t.Errorf("after SetConnectors(nil): got %d", resp.StatusCode)
 		}
@@ -181,7 +190,7 @@ func TestConnectorStream(t *testing.T) {
 	}))
 	defer upstream.Close()
 	w := newWorld(t, "veth", nil)
-	w.SetConnectors(map[string]Connector{"sse": {URL: mustURL(t, upstream.URL)}})
+	set(t, w, map[string]connect.Upstream{"sse": {URL: upstream.URL}})
 	client := w.client()
 	defer client.CloseIdleConnections()
 	resp, err := client.Get("http://sse.connect.internal/")
@@ -216,7 +225,7 @@ func TestConnectorUpgrade(t *testing.T) {
 	}))
 	defer upstream.Close()
 	w := newWorld(t, "veth", nil)
-	w.SetConnectors(map[string]Connector{"ws": {URL: mustURL(t, upstream.URL)}})
+	set(t, w, map[string]connect.Upstream{"ws": {URL: upstream.URL}})
 	c, err := w.dial("tcp", gwIP+":80")
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +256,7 @@ func TestConnectorVerifies(t *testing.T) {
 	}))
 	defer upstream.Close()
 	w := newWorld(t, "veth", nil)
-	w.SetConnectors(map[string]Connector{"tls": {URL: mustURL(t, upstream.URL), Header: http.Header{"X-Api-Key": {"real"}}}})
+	set(t, w, map[string]connect.Upstream{"tls": {URL: upstream.URL, Header: http.Header{"X-Api-Key": {"real"}}}})
 	client := w.client()
 	defer client.CloseIdleConnections()
 	resp, err := client.Get("http://tls.connect.internal/")

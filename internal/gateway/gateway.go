@@ -11,7 +11,7 @@
 //     dialled, then dialled from the host and copied. Where an address is allowed
 //     under its names, the name in a TLS handshake or in each HTTP request must be
 //     one of them.
-//   - http://NAME.connect.internal/ leads to a named upstream (see Connector).
+//   - http://NAME.connect.internal/ leads to a named upstream (see connect.Upstream).
 //   - ICMP echo is answered by the stack for the gateway's address, and those that
 //     the policy allows.
 //   - UDP to anywhere else is refused (ICMP port unreachable) unless a rule allows
@@ -88,6 +88,14 @@ type Gateway struct {
 	// refusals (Event.Suppressed).
 	OnEvent func(Event)
 
+	// OnRequest is told of the requests through connectors, each when it is over,
+	// one at a time; nil means nobody. It must not block for long.
+	OnRequest func(Request)
+
+	// Used is what was used of connectors, by name, before this gateway.
+	Used map[string]Usage
+
+	Name   string       // of the sprite, for hints
 	Logger *slog.Logger // nil means discard
 
 	stack           *stack.Stack
@@ -106,9 +114,12 @@ type Gateway struct {
 	limits atomic.Pointer[limiter] // nil: none
 
 	mu       sync.Mutex
-	closed   bool                 // guarded by mu
-	upstream map[string]Connector // guarded by mu
-	open     map[*opened]struct{} // guarded by mu
+	closed   bool                  // guarded by mu
+	upstream map[string]*connector // guarded by mu
+	used     map[string]*usage     // of connectors, also of those that are gone; guarded by mu
+	open     map[*opened]struct{}  // guarded by mu
+
+	telling sync.Mutex // held while OnRequest is called
 }
 
 // Start brings the network up. It returns at once.

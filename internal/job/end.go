@@ -48,7 +48,7 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 	if state == "" {
 		state = sprites.JobFailed
 	}
-	_, err = m.Store.Jobs.Finish(ctx, job.ID, state, outcome, func(j *sprites.Job) {
+	_, err = m.finish(ctx, job.ID, state, outcome, func(j *sprites.Job) {
 		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
 		j.Usage, j.Session = usage, ""
 		if state != sprites.JobSucceeded {
@@ -106,6 +106,6 @@ func sanitize(r sprites.JobEnd, id string) sprites.JobEnd {
 // lose finishes a job of which no more will be heard.
 func (m *Manager) lose(ctx context.Context, id, why string) error {
 	outcome := sprites.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
-	_, err := m.Store.Jobs.Finish(ctx, id, sprites.JobLost, outcome, func(j *sprites.Job) { j.Error, j.Session = why, "" })
+	_, err := m.finish(ctx, id, sprites.JobLost, outcome, func(j *sprites.Job) { j.Error, j.Session = why, "" })
 	return err
 }

@@ -60,7 +60,7 @@ func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (s
 	}
 	if err := m.launch(ctx, job); err != nil {
 		outcome := sprites.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
-		_, finishErr := m.Store.Jobs.Finish(ctx, id, sprites.JobFailed, outcome, func(j *sprites.Job) { j.Error = outcome.Reason })
+		_, finishErr := m.finish(ctx, id, sprites.JobFailed, outcome, func(j *sprites.Job) { j.Error = outcome.Reason })
 		return job, errors.Join(refuse("start_failed", "see the server's log", "job %s: %s", id, outcome.Reason), finishErr)
 	}
 	m.follow(id)
@@ -84,6 +84,9 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	t := task(req, job.ID)
 	work, err := agent.Prepare(t)
 	if err != nil {
+		return err
+	}
+	if err := m.grant(ctx, job, work.Connectors); err != nil {
 		return err
 	}
 	sprite := m.Client.Sprite(job.Sprite)

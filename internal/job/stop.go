@@ -76,7 +76,7 @@ func (m *Manager) tell(ctx context.Context, job sprites.Job) error {
 // abandon ends a job that never began, with the sprite that was made for it.
 func (m *Manager) abandon(ctx context.Context, job sprites.Job, why string) error {
 	outcome := sprites.Outcome{Kind: agents.Cancelled, Reason: why, ExitCode: -1}
-	won, err := m.Store.Jobs.Finish(ctx, job.ID, sprites.JobCancelled, outcome, func(j *sprites.Job) { j.Error, j.Upload = why, "" })
+	won, err := m.finish(ctx, job.ID, sprites.JobCancelled, outcome, func(j *sprites.Job) { j.Error, j.Upload = why, "" })
 	if err != nil || !won {
 		return err
 	}
@@ -117,6 +117,7 @@ func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
+	m.revoke(ctx, id)
 	if err := m.clear(ctx, job, running); err != nil {
 		return fmt.Errorf("delete job %s: %w", id, err)
 	}

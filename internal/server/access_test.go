@@ -32,7 +32,7 @@ var deeds = map[string][]string{
 	"": {"GET /v1/version"},
 	"read": {
 		"GET /v1/sprites/SPRITE", "GET /v1/sprites/SPRITE/check", "GET /v1/sprites/SPRITE/exec", "HEAD /v1/sprites/SPRITE/exec",
-		"GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites/SPRITE/ports/watch", "GET /v1/sprites/SPRITE/fs/watch", "GET /v1/sprites", "GET /v1/jobs",
+		"GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites/SPRITE/ports/watch", "GET /v1/sprites/SPRITE/fs/watch", "GET /v1/sprites/SPRITE/connectors/log", "GET /v1/sprites", "GET /v1/jobs",
 	},
 	"write": {
 		"PUT /v1/sprites/SPRITE", "PUT /v1/sprites/SPRITE/fs/write?path=.", "DELETE /v1/sprites/SPRITE/fs/delete?path=missing",
@@ -42,7 +42,8 @@ var deeds = map[string][]string{
 		"POST /v1/sprites/SPRITE/exec?cmd=cat&stdin=true", "GET /v1/sprites/SPRITE/exec/none",
 		"POST /v1/sprites/SPRITE/exec/none/kill", "GET /v1/sprites/SPRITE/proxy",
 	},
-	"admin": {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/none"},
+	"admin": {"GET /v1/tokens", "POST /v1/tokens", "DELETE /v1/tokens/none", "GET /v1/secrets", "PUT /v1/secrets/none", "DELETE /v1/secrets/none",
+		"GET /v1/connectors", "GET /v1/connectors/none", "PUT /v1/connectors/none", "DELETE /v1/connectors/none", "POST /v1/connectors/none/grants", "DELETE /v1/connectors/none/grants"},
 }
 
 func TestTokenScopesAndVerbs(t *testing.T) {

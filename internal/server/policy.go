@@ -73,6 +73,20 @@ const (
 
 // policyLog tells what a sprite was refused, and, if asked, what it reached.
 func (s *Server) policyLog(w http.ResponseWriter, r *http.Request) error {
+	var logs [][]string
+	for _, connections := range []bool{false, true}[:1+btoi(r.URL.Query().Get("connections") == "true")] {
+		paths, err := s.Host.NetworkLogs(r.Context(), r.PathValue("name"), connections)
+		if err != nil {
+			return err
+		}
+		logs = append(logs, paths)
+	}
+	return tellEvents(s, w, r, logs, func(e sprites.NetworkEvent) time.Time { return e.Time })
+}
+
+// tellEvents tells what is in logs of events, each of which is some files, by the
+// events' times; if asked from one time on, and what is added.
+func tellEvents[E any](s *Server, w http.ResponseWriter, r *http.Request, logs [][]string, at func(E) time.Time) error {
 	q := r.URL.Query()
 	var since time.Time
 	if text := q.Get("since"); text != "" {
@@ -82,14 +96,10 @@ func (s *Server) policyLog(w http.ResponseWriter, r *http.Request) error {
 		}
 		since = time.UnixMilli(ms)
 	}
-	var tails []*eventTail
-	for _, connections := range []bool{false, true}[:1+btoi(q.Get("connections") == "true")] {
-		paths, err := s.Host.NetworkLogs(r.Context(), r.PathValue("name"), connections)
-		if err != nil {
-			return err
-		}
+	var tails []*eventTail[E]
+	for _, paths := range logs {
 		if len(paths) > 0 {
-			tails = append(tails, &eventTail{paths: paths})
+			tails = append(tails, &eventTail[E]{paths: paths})
 		}
 	}
 	defer func() {
@@ -106,13 +116,13 @@ func (s *Server) policyLog(w http.ResponseWriter, r *http.Request) error {
 	poll := time.NewTicker(logPoll)
 	defer poll.Stop()
 	for last := time.Now(); ; {
-		var events []sprites.NetworkEvent
+		var events []E
 		for _, t := range tails {
 			events = append(events, t.next()...)
 		}
-		slices.SortStableFunc(events, func(a, b sprites.NetworkEvent) int { return a.Time.Compare(b.Time) })
+		slices.SortStableFunc(events, func(a, b E) int { return at(a).Compare(at(b)) })
 		for _, e := range events {
-			if e.Time.Before(since) {
+			if at(e).Before(since) {
 				continue
 			}
 			if err := json.NewEncoder(w).Encode(e); err != nil {
@@ -147,7 +157,7 @@ func btoi(b bool) int {
 }
 
 // eventTail reads a log of events, from its older files on, and then what is added.
-type eventTail struct {
+type eventTail[E any] struct {
 	paths []string // the oldest first
 	file  *os.File // of the last path; nil: not open
 	lines *bufio.Reader
@@ -155,7 +165,7 @@ type eventTail struct {
 	begun bool
 }
 
-func (t *eventTail) close() {
+func (t *eventTail[E]) close() {
 	if t.file != nil {
 		_ = t.file.Close()
 	}
@@ -163,7 +173,7 @@ func (t *eventTail) close() {
 
 // next returns what has come since the last call. Lines that are none, which a full
 // disk makes, are left out.
-func (t *eventTail) next() (events []sprites.NetworkEvent) {
+func (t *eventTail[E]) next() (events []E) {
 	if !t.begun {
 		t.begun = true
 		for _, path := range t.paths[:len(t.paths)-1] {
@@ -194,20 +204,20 @@ func (t *eventTail) next() (events []sprites.NetworkEvent) {
 }
 
 // replaced reports whether the log goes on in another file.
-func (t *eventTail) replaced() bool {
+func (t *eventTail[E]) replaced() bool {
 	mine, err := t.file.Stat()
 	now, err2 := os.Stat(t.paths[len(t.paths)-1])
 	return err == nil && err2 == nil && !os.SameFile(mine, now)
 }
 
-func (t *eventTail) read() (events []sprites.NetworkEvent) {
+func (t *eventTail[E]) read() (events []E) {
 	for {
 		line, err := t.lines.ReadBytes('\n')
 		t.rest = append(t.rest, line...)
 		if err != nil {
 			return events
 		}
-		var e sprites.NetworkEvent
+		var e E
 		if json.Unmarshal(bytes.TrimSpace(t.rest), &e) == nil {
 			events = append(events, e)
 		}

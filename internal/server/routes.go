@@ -39,6 +39,17 @@ func (s *Server) routes() []route {
 		{"POST /v1/tokens", admin, s.createToken},
 		{"DELETE /v1/tokens/{id}", admin, s.deleteToken},
 
+		{"GET /v1/secrets", admin, s.listSecrets},
+		{"PUT /v1/secrets/{secret}", admin, s.putSecret},
+		{"DELETE /v1/secrets/{secret}", admin, s.deleteSecret},
+
+		{"GET /v1/connectors", admin, s.listConnectors},
+		{"GET /v1/connectors/{connector}", admin, s.getConnector},
+		{"PUT /v1/connectors/{connector}", admin, s.putConnector},
+		{"DELETE /v1/connectors/{connector}", admin, s.deleteConnector},
+		{"POST /v1/connectors/{connector}/grants", admin, s.grantConnector},
+		{"DELETE /v1/connectors/{connector}/grants", admin, s.revokeConnector},
+
 		{"GET /v1/sprites", read, s.listSprites},
 		{"POST /v1/sprites", write, s.createSprite},
 		{"GET " + one, read, s.getSprite},
@@ -81,6 +92,7 @@ func (s *Server) routes() []route {
 		{"POST " + one + "/policy/network", write, s.postPolicy},
 		{"GET " + one + "/policy/test", read, s.testPolicy},
 		{"GET " + one + "/policy/log", read, s.policyLog},
+		{"GET " + one + "/connectors/log", read, s.connectorLog},
 
 		{"GET /v1/jobs", read, s.listJobs},
 		{"POST /v1/jobs", write, s.createJob},

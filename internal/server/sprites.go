@@ -78,6 +78,9 @@ func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
 	if !p.may(admin) && (len(req.Include) > 0 || req.Owner != "" || req.LeaseSeconds != 0) {
 		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite, or give it an owner", "")
 	}
+	if err := s.mayLabel(r, req.Labels); err != nil {
+		return err
+	}
 	info, err := s.Host.Create(r.Context(), req)
 	if err != nil {
 		return err
@@ -99,6 +102,11 @@ func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.UpdateRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
+	}
+	if req.Labels != nil {
+		if err := s.mayLabel(r, *req.Labels); err != nil {
+			return err
+		}
 	}
 	info, err := s.Host.Update(r.Context(), r.PathValue("name"), req)
 	if err != nil {

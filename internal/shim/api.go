@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/policy"
 )
@@ -178,12 +179,12 @@ func (s *Shim) freeze(w http.ResponseWriter, paused bool, call func(runsc) error
 }
 
 func (s *Shim) putConnectors(w http.ResponseWriter, r *http.Request) {
-	var all map[string]Connector
+	var all map[string]connect.Upstream
 	if err := json.NewDecoder(io.LimitReader(r.Body, 8<<20)).Decode(&all); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if err := s.setConnectors(all); err != nil {
+	if err := s.gw.SetConnectors(all); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/policy"
 )
 
@@ -104,8 +105,9 @@ func (c Client) Resume(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, "/v1/resume", nil, nil)
 }
 
-// SetConnectors replaces the connectors of a running sandbox.
-func (c Client) SetConnectors(ctx context.Context, all map[string]Connector) error {
+// SetConnectors replaces the connectors of a running sandbox, and ends requests
+// through those that are no more.
+func (c Client) SetConnectors(ctx context.Context, all map[string]connect.Upstream) error {
 	return c.call(ctx, http.MethodPut, "/v1/connectors", all, nil)
 }
 

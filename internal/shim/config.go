@@ -9,7 +9,9 @@
 //	shim.log      the shim's own log
 //	sandbox.json  State, while the sandbox lives
 //	guest.log     what the guest printed
-//	refused.log, connected.log, *.log.1   what it was refused, and reached (see Event)
+//	refused.log, connected.log, *.log.1   what it was refused, and reached (see RefusedLog)
+//	requests.log, requests.log.1          its requests through connectors
+//	usage.json    what it has used of them
 //	runsc/        runsc's state; runsc.log its messages; bundle/ the OCI bundle
 //	rootfs/       where the disk is mounted, in the shim's mount namespace alone
 package shim
@@ -17,11 +19,11 @@ package shim
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/policy"
 )
@@ -46,7 +48,7 @@ type Config struct {
 	CPUs     int     // 0: no limit
 	PidsMax  int     // host tasks, a backstop; 0: no limit
 
-	Connectors map[string]Connector
+	Connectors map[string]connect.Upstream // at http://NAME.connect.internal/
 
 	// Rules are the network policy's; an empty list is the open one. nil: nothing
 	// may be reached until Client.SetRules.
@@ -65,13 +67,6 @@ type Mount struct {
 	Overlay layers.Overlay
 }
 
-// Connector is a named upstream that the sandbox reaches at
-// http://NAME.connect.internal/, with Header added outside of it.
-type Connector struct {
-	URL    string
-	Header http.Header
-}
-
 // Ready is what a shim writes to file descriptor 3, one JSON document, once its
 // sandbox answers or can't be had.
 type Ready struct {
@@ -84,6 +79,7 @@ type Ready struct {
 // sandbox.json (0600) from just before the sandbox is started until it is gone.
 type State struct {
 	Container   string    `json:"container"`
+	Hostname    string    `json:"hostname"`
 	PID         int       `json:"pid"`        // of runsc's sandbox process; 0: not started yet
 	StartTime   uint64    `json:"start_time"` // of that process, in clock ticks, against reuse of the number
 	Incarnation int64     `json:"incarnation"`

@@ -3,36 +3,25 @@ package shim
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// The logs of what a sandbox was refused, and of what it reached, are in its
-// folder: a sprites.NetworkEvent a line. Each is begun anew when it has grown to
+// The logs of what a sandbox was refused, of what it reached, and of its requests
+// through connectors are in its folder: a sprites.NetworkEvent or
+// sprites.ConnectorEvent a line. Each is begun anew when it has grown to
 // EventLogSize; the one before it is kept beside it, with OldSuffix.
 const (
 	RefusedLog   = "refused.log"
 	ConnectedLog = "connected.log"
+	RequestLog   = "requests.log"
 	OldSuffix    = ".1"
 	EventLogSize = 4 << 20
 )
 
-// eventLog writes the two logs. The gateway calls it with one event at a time.
-// What can't be written is lost: the sandbox's network does not depend on it.
-type eventLog struct {
-	dir   string
-	files [2]*os.File // refused, connected; nil: not open
-	sizes [2]int64
-}
-
-func (l *eventLog) write(e gateway.Event) {
-	i, name := 0, RefusedLog
-	if e.Allowed {
-		i, name = 1, ConnectedLog
-	}
+func networkEvent(e gateway.Event) sprites.NetworkEvent {
 	out := sprites.NetworkEvent{
 		Time: e.Time.UTC(), Allowed: e.Allowed, Protocol: e.Proto, Name: strings.ToValidUTF8(e.Name, "?"), Port: int(e.Port),
 		Rule: e.Rule, Hint: e.Hint, Suppressed: e.Suppressed,
@@ -40,18 +29,29 @@ func (l *eventLog) write(e gateway.Event) {
 	if e.Addr.IsValid() {
 		out.Address = &e.Addr
 	}
-	line, err := json.Marshal(out)
+	return out
+}
+
+// eventLog writes one of the logs, for one caller at a time. What can't be written
+// is lost: the sandbox's network does not depend on it.
+type eventLog struct {
+	path string
+	file *os.File // nil: not open
+	size int64
+}
+
+func (l *eventLog) write(e any) {
+	line, err := json.Marshal(e)
 	if err != nil {
 		return
 	}
-	path := filepath.Join(l.dir, name)
-	if l.files[i] != nil && l.sizes[i] >= EventLogSize {
-		_ = l.files[i].Close()
-		l.files[i] = nil
-		_ = os.Rename(path, path+OldSuffix)
+	if l.file != nil && l.size >= EventLogSize {
+		_ = l.file.Close()
+		l.file = nil
+		_ = os.Rename(l.path, l.path+OldSuffix)
 	}
-	if l.files[i] == nil {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if l.file == nil {
+		f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
 			return
 		}
@@ -60,8 +60,8 @@ func (l *eventLog) write(e gateway.Event) {
 			_ = f.Close()
 			return
 		}
-		l.files[i], l.sizes[i] = f, st.Size()
+		l.file, l.size = f, st.Size()
 	}
-	n, _ := l.files[i].Write(append(line, '\n'))
-	l.sizes[i] += int64(n)
+	n, _ := l.file.Write(append(line, '\n'))
+	l.size += int64(n)
 }

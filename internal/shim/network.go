@@ -3,7 +3,7 @@ package shim
 import (
 	"fmt"
 	"net/netip"
-	"net/url"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -63,16 +63,30 @@ func (s *Shim) startNetwork(path string) (err error) {
 	if s.cfg.Rules != nil {
 		rules = *s.cfg.Rules
 	}
-	events := &eventLog{dir: s.cfg.Dir}
-	s.gw = &gateway.Gateway{
-		Link:    link,
-		Addr:    subnet,
-		Guest:   guest,
-		Policy:  policy.New(rules...),
-		OnEvent: events.write,
-		Logger:  s.log,
+	refused, connected := &eventLog{path: filepath.Join(s.cfg.Dir, RefusedLog)}, &eventLog{path: filepath.Join(s.cfg.Dir, ConnectedLog)}
+	requests := &requestLog{eventLog: eventLog{path: filepath.Join(s.cfg.Dir, RequestLog)}, path: filepath.Join(s.cfg.Dir, usageFile)}
+	used, err := requests.open()
+	if err != nil {
+		s.log.Warn("the limits of connectors begin anew", "err", err)
 	}
-	if err := s.setConnectors(s.cfg.Connectors); err != nil {
+	s.gw = &gateway.Gateway{
+		Link:   link,
+		Addr:   subnet,
+		Guest:  guest,
+		Policy: policy.New(rules...),
+		OnEvent: func(e gateway.Event) {
+			if e.Allowed {
+				connected.write(networkEvent(e))
+			} else {
+				refused.write(networkEvent(e))
+			}
+		},
+		OnRequest: requests.add,
+		Used:      used,
+		Name:      s.state.Hostname,
+		Logger:    s.log,
+	}
+	if err := s.gw.SetConnectors(s.cfg.Connectors); err != nil {
 		return err
 	}
 	if err := s.gw.Start(); err != nil {
@@ -93,18 +107,4 @@ func openLink(kind string) (gateway.Link, string, error) {
 	}
 	link, err := gateway.OpenVeth("eth0", "gateway0")
 	return link, "veth", err
-}
-
-// setConnectors replaces the named upstreams.
-func (s *Shim) setConnectors(all map[string]Connector) error {
-	out := make(map[string]gateway.Connector, len(all))
-	for name, c := range all {
-		u, err := url.Parse(c.URL)
-		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			return fmt.Errorf("connector %s: %q is no http or https URL", name, c.URL)
-		}
-		out[name] = gateway.Connector{URL: u, Header: c.Header.Clone()}
-	}
-	s.gw.SetConnectors(out)
-	return nil
 }

@@ -183,6 +183,7 @@ func (s *Shim) boot(ctx context.Context) error {
 	s.cgroups = ok
 	s.state = State{
 		Container:   s.cfg.ID,
+		Hostname:    s.cfg.Hostname,
 		Incarnation: s.cfg.Incarnation,
 		Address:     guestAddr(s.cfg.Incarnation).String(),
 		Token:       s.cfg.Token,

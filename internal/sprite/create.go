@@ -254,6 +254,11 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		return sprites.Info{}, err
 	}
 	h.setIdle(row)
+	if req.Labels != nil || req.ClearLabels { // connectors may be granted by them
+		if err := h.SyncConnectors(ctx); err != nil {
+			return sprites.Info{}, err
+		}
+	}
 	return h.info(row), nil
 }
 

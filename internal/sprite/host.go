@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -38,15 +39,21 @@ type Host struct {
 	// clients are configured for, for presets; nil: none.
 	Registries func(context.Context) []string
 
+	// Connectors are the upstreams of every sprite, besides those of the store that
+	// are granted to it, which come first where the names are the same.
+	Connectors map[string]connect.Upstream
+
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	policies sync.Mutex // held while a policy is replaced
+	policies   sync.Mutex // held while a policy is replaced
+	connecting sync.Mutex // held while sandboxes are told their connectors
 
 	mu       sync.Mutex
 	closed   bool
 	machines map[string]*machine // by sprite ID
+	connects int                 // counts changes of connectors
 }
 
 // machine is the part of a sprite that is in memory only. It exists once the
@@ -128,6 +135,7 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 		m.sandbox = sb
 		h.wg.Go(func() { h.watch(m, sb) })
 		h.wg.Go(func() { h.reviveRules(row, sb) })
+		h.wg.Go(func() { h.reviveConnectors(row.Name, sb) })
 		h.arm(m)
 		h.mu.Unlock()
 		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusRunning })

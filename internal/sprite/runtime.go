@@ -5,6 +5,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -59,12 +60,24 @@ type Policed interface {
 	SetRules(ctx context.Context, rules []policy.Rule) error
 }
 
+// A Connected is a Sandbox that reaches named upstreams. SetConnectors replaces
+// them, and ends requests through those that are no more.
+type Connected interface {
+	SetConnectors(ctx context.Context, all map[string]connect.Upstream) error
+}
+
 // A NetworkLogger is a Runtime that keeps, in files of a sprites.NetworkEvent a
 // line, what each sprite was refused, and what it reached.
 type NetworkLogger interface {
 	// NetworkLogs are the files' names, the oldest first; the last one grows, and
 	// is renamed to the one before it at times. They need not exist.
 	NetworkLogs(id string, connections bool) []string
+}
+
+// A RequestLogger is a Runtime that keeps, in files of a sprites.ConnectorEvent a
+// line, what each sprite asked of its connectors. The files are as NetworkLogs'.
+type RequestLogger interface {
+	RequestLogs(id string) []string
 }
 
 // Machine is what a runtime must know of a sprite to boot it.
@@ -80,7 +93,8 @@ type Machine struct {
 	CPUs        int               // 0: no limit
 	Rules       []policy.Rule     // of the network policy; none: the open one
 
-	NetworkPolicy sprites.NetworkPolicy // which they are made of, to be shown inside
+	NetworkPolicy sprites.NetworkPolicy       // which they are made of, to be shown inside
+	Connectors    map[string]connect.Upstream // with their secrets
 }
 
 // SandboxStatus describes a sandbox.

@@ -137,14 +137,21 @@ func (h *Host) awake() int {
 
 // boot starts the machine's sandbox and ends its transition.
 func (h *Host) boot(m *machine, row store.Sprite) {
+	h.mu.Lock()
+	connects := h.connects
+	h.mu.Unlock()
 	sb, err := h.bootSandbox(row)
 	if err != nil {
 		h.Logger.Error("starting a sandbox", "sprite", m.name, "err", err)
 		h.note(m.id, func(s *store.Sprite) { s.Status, s.LastError = sprites.StatusCold, err.Error() })
 	} else {
 		h.mu.Lock()
-		m.sandbox = sb // who hears of the note finds it
+		m.sandbox = sb // who hears of the note finds it, and who changes connectors
+		changed := connects != h.connects
 		h.mu.Unlock()
+		if changed {
+			h.reviveConnectors(row.Name, sb)
+		}
 		h.note(m.id, func(s *store.Sprite) {
 			s.Status, s.LastError, s.LastRunning = sprites.StatusRunning, "", time.Now()
 		})
@@ -184,6 +191,10 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
+	connectors, err := h.connectors(ctx, row.Name)
+	if err != nil {
+		return nil, err
+	}
 	return h.Runtime.Boot(ctx, Machine{
 		ID:          row.ID,
 		Hostname:    row.Name,
@@ -195,6 +206,7 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 		MemoryMB:    row.Config.RAMMB,
 		CPUs:        row.Config.CPUs,
 		Rules:       rules,
+		Connectors:  connectors,
 
 		NetworkPolicy: row.Policy,
 	})

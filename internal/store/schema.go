@@ -63,6 +63,25 @@ var migrations = []string{
 		value TEXT NOT NULL
 	) STRICT, WITHOUT ROWID;`,
 	`ALTER TABLE sprites ADD COLUMN policy TEXT NOT NULL DEFAULT '{}'; -- JSON object`,
+	`CREATE TABLE secrets (
+		name       TEXT PRIMARY KEY,
+		sealed     BLOB NOT NULL, -- nonce, and the value by AES-256-GCM, bound to the name
+		created_at INTEGER NOT NULL,
+		updated_at INTEGER NOT NULL
+	) STRICT;`,
+	`CREATE TABLE connectors (
+		name       TEXT PRIMARY KEY,
+		doc        TEXT NOT NULL, -- sprites.Connector
+		created_at INTEGER NOT NULL,
+		updated_at INTEGER NOT NULL
+	) STRICT;
+	CREATE TABLE connector_grants (
+		connector TEXT NOT NULL REFERENCES connectors (name) ON DELETE CASCADE,
+		sprite    TEXT NOT NULL,  -- a name; '': by the label
+		label     TEXT NOT NULL,
+		job       TEXT REFERENCES jobs (id) ON DELETE CASCADE
+	) STRICT;
+	CREATE UNIQUE INDEX connector_grants_once ON connector_grants (connector, sprite, label, ifnull(job, ''));`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

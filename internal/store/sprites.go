@@ -217,9 +217,12 @@ func (t *Sprites) Next(ctx context.Context, id string) (int64, error) {
 	return n, nil
 }
 
-// Delete forgets a sprite.
+// Delete forgets a sprite, and that connectors were granted to it.
 func (t *Sprites) Delete(ctx context.Context, id string) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "DELETE FROM connector_grants WHERE sprite = (SELECT name FROM sprites WHERE id = ?)", id); err != nil {
+			return err
+		}
 		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM sprites WHERE id = ?", id))
 	})
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package store keeps what a server must not forget: sprites, tokens, jobs with
-// their events, and settings. It is SQLite in WAL mode, and the only SQL of cove.
+// their events, secrets, connectors, and settings. It is SQLite in WAL mode, and the only SQL of cove.
 //
 // One process owns a store (see Lock). Its methods may be called from any
 // goroutine. Times have microseconds, and are UTC.
@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
@@ -22,12 +23,17 @@ var (
 	ErrExists   = errors.New("exists already")
 )
 
+// KeyFile is the key of the secrets, in the folder of the database.
+const KeyFile = "secret.key"
+
 // Store is an open database. Its parts share it.
 type Store struct {
-	Sprites  *Sprites
-	Tokens   *Tokens
-	Jobs     *Jobs
-	Settings *Settings
+	Sprites    *Sprites
+	Tokens     *Tokens
+	Jobs       *Jobs
+	Secrets    *Secrets
+	Connectors *Connectors
+	Settings   *Settings
 
 	db *database
 }
@@ -40,11 +46,13 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, fmt.Errorf("open the store %s: %w", path, err)
 	}
 	return &Store{
-		Sprites:  &Sprites{db: db},
-		Tokens:   &Tokens{db: db},
-		Jobs:     &Jobs{db: db},
-		Settings: &Settings{db: db},
-		db:       db,
+		Sprites:    &Sprites{db: db},
+		Tokens:     &Tokens{db: db},
+		Jobs:       &Jobs{db: db},
+		Secrets:    &Secrets{db: db, path: filepath.Join(filepath.Dir(path), KeyFile)},
+		Connectors: &Connectors{db: db},
+		Settings:   &Settings{db: db},
+		db:         db,
 	}, nil
 }
 

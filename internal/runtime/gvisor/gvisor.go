@@ -22,6 +22,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/shim"
@@ -35,13 +36,12 @@ const hostPidsMax = 10 * boot.PidsMax
 // Runtime runs sandboxes with gVisor. Set the exported fields before use; Close
 // leaves the sandboxes running.
 type Runtime struct {
-	Dir        string                    // the server's data folder
-	Shim       []string                  // command line of the shim process
-	Runsc      string                    // path of cove-runsc
-	Guest      string                    // path of cove-guest
-	Connectors map[string]shim.Connector // named upstreams of every sandbox
-	UserNS     bool                      // this process is root in a user namespace only
-	Logger     *slog.Logger              // nil: discard
+	Dir    string       // the server's data folder
+	Shim   []string     // command line of the shim process
+	Runsc  string       // path of cove-runsc
+	Guest  string       // path of cove-guest
+	UserNS bool         // this process is root in a user namespace only
+	Logger *slog.Logger // nil: discard
 
 	once   sync.Once
 	wg     sync.WaitGroup
@@ -136,14 +136,21 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		Dir: r.runDir(m.ID), Runsc: r.Runsc, Guest: prep.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
 		Token: hex.EncodeToString(token), Env: m.Env, Include: m.Include,
-		Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: r.Connectors, Rules: &rules, NetworkPolicy: shown,
+		Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Rules: &rules, NetworkPolicy: shown,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
 	s := r.follow(m.ID, state)
 	s.setRules(m.Rules)
+	s.setConnectors(m.Connectors)
 	return s, nil
+}
+
+// RequestLogs are the files of a sandbox's requests through connectors.
+func (r *Runtime) RequestLogs(id string) []string {
+	path := filepath.Join(r.runDir(id), shim.RequestLog)
+	return []string{path + shim.OldSuffix, path}
 }
 
 // NetworkLogs are the files of what a sandbox was refused, or reached.
@@ -224,10 +231,7 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 		client := shim.Client{Dir: r.runDir(id)}
 		state, err := client.Status(ctx)
 		if err != nil {
-			state, err = r.adopt(ctx, id, nil)
-		} else if err = client.SetConnectors(ctx, r.Connectors); err != nil {
-			errs = append(errs, err)
-			err = nil
+			state, err = r.adopt(ctx, id, nil, nil)
 		}
 		if err != nil {
 			if !errors.Is(err, errGone) {
@@ -243,11 +247,11 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 // errGone says that a sandbox that was to be adopted does not live any more.
 var errGone = errors.New("the sandbox is gone")
 
-// adopt starts a shim for a sandbox whose shim died.
-// Without rules nothing may be reached until they are set.
-func (r *Runtime) adopt(ctx context.Context, id string, rules *[]policy.Rule) (shim.State, error) {
+// adopt starts a shim for a sandbox whose shim died. Without rules nothing may be
+// reached until they are set.
+func (r *Runtime) adopt(ctx context.Context, id string, rules *[]policy.Rule, connectors map[string]connect.Upstream) (shim.State, error) {
 	return r.startShim(ctx, shim.Config{
-		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Connectors: r.Connectors, Rules: rules, Adopt: true,
+		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Connectors: connectors, Rules: rules, Adopt: true,
 	})
 }
 
@@ -358,7 +362,8 @@ func (r *Runtime) watch(s *sandbox) {
 		}
 		r.Logger.Warn("a shim died; starting another", "sandbox", s.id, "err", err)
 		s.setDown("the process that looks after it died; another is being started")
-		st, err := r.adopt(ctx, s.id, s.lastRules())
+		rules, connectors := s.last()
+		st, err := r.adopt(ctx, s.id, rules, connectors)
 		switch {
 		case err == nil:
 			s.setState(st)
@@ -390,6 +395,8 @@ type sandbox struct {
 	down  string         // why it has no shim, and so no network; guarded by mu
 	ended string         // guarded by mu
 	rules *[]policy.Rule // the last that were set; nil: none yet; guarded by mu
+
+	connectors map[string]connect.Upstream // likewise; guarded by mu
 }
 
 func (s *sandbox) ID() string            { return s.id }
@@ -446,10 +453,23 @@ func (s *sandbox) setRules(rules []policy.Rule) {
 	s.rules = &rules
 }
 
-func (s *sandbox) lastRules() *[]policy.Rule {
+// SetConnectors replaces the sandbox's connectors.
+func (s *sandbox) SetConnectors(ctx context.Context, all map[string]connect.Upstream) error {
+	s.setConnectors(all) // likewise
+	return s.client.SetConnectors(ctx, all)
+}
+
+func (s *sandbox) setConnectors(all map[string]connect.Upstream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.rules
+	s.connectors = all
+}
+
+// last returns what was set last, for another shim.
+func (s *sandbox) last() (*[]policy.Rule, map[string]connect.Upstream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rules, s.connectors
 }
 
 // Status describes the sandbox.

@@ -44,8 +44,7 @@ func newRuntime(t *testing.T, dir string) *Runtime {
 	t.Helper()
 	rt := &Runtime{
 		Dir: dir, Shim: []string{filepath.Join(bin, "cove"), "shim"}, Runsc: filepath.Join(bin, "cove-runsc"), Guest: filepath.Join(bin, "cove-guest"),
-		Connectors: map[string]shim.Connector{},
-		Logger:     slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	t.Cleanup(func() {
 		if err := rt.Close(); err != nil {

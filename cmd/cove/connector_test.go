@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// echo is an upstream that repeats what it was asked, as a careless one would.
+func echo(t *testing.T) *httptest.Server {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "%s %s key=%s\n", r.Method, r.URL.Path, r.Header.Get("X-Api-Key"))
+		if r.URL.Path == "/check" {
+			_, _ = fmt.Fprintln(w, "right:", r.Header.Get("X-Api-Key") == connectorKey)
+		}
+		_, _ = io.Copy(w, r.Body)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+const connectorKey = "sk-the-very-real-key"
+
+// A secret is used by the sprite that its connector is granted to, as long as it is,
+// and is in none.
+func TestConnectors(t *testing.T) {
+	h := newHost(t)
+	upstream := echo(t)
+	h.serve(nil, "--verbose")
+	set := h.command("", "cove", "secret", "set", "anthropic")
+	set.Stdin = strings.NewReader(connectorKey + "\n")
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out := h.run("", "cove", "secret", "list", "--json"); !strings.Contains(out, `"name": "anthropic"`) || strings.Contains(out, connectorKey) {
+		t.Errorf("the list is %s", out)
+	}
+	h.run("", "cove", "connector", "put", "anthropic", "--upstream", upstream.URL, "--deny-paths", "/admin*")
+	for _, name := range []string{"paint", "other"} {
+		h.run("", "cove", "create", name)
+	}
+	ask := func(sprite, path string) string {
+		t.Helper()
+		return h.run("", "cove", "exec", "-s", sprite, "--", "curl", "-s", "-m", "20", "-H", "x-api-key: placeholder", "http://anthropic.connect.internal"+path)
+	}
+	if out := ask("paint", "/check"); !strings.Contains(out, "cove connector grant anthropic --sprite paint") {
+		t.Errorf("granted to nobody: %s", out)
+	}
+	h.run("", "cove", "connector", "grant", "anthropic", "--sprite", "paint")
+	begin := time.Now()
+	if out := ask("paint", "/check"); out != "GET /check key="+strings.Repeat("*", len(connectorKey))+"\nright: true\n" {
+		t.Errorf("granted: %s", out)
+	}
+	if out := ask("other", "/check"); !strings.Contains(out, "no_connector") {
+		t.Errorf("another sprite: %s", out)
+	}
+	if out := ask("paint", "/admin/keys"); !strings.Contains(out, "denied") {
+		t.Errorf("a path that is denied: %s", out)
+	}
+	t.Logf("three requests in %v", time.Since(begin))
+	if out := h.run("", "cove", "connector", "log", "-s", "paint"); !strings.Contains(out, "anthropic  GET /check  200") || !strings.Contains(out, "GET /admin/keys  403") {
+		t.Errorf("the log is:\n%s", out)
+	}
+
+	// A shim that is started anew, and a server, have it again; and not what was revoked.
+	signalAll(t, 9, h.shims()...)
+	await(t, "the connector comes back with the shim", 20*time.Second, func() bool {
+		out, _ := h.try("", "cove", "exec", "-s", "paint", "--", "curl", "-s", "-m", "5", "http://anthropic.connect.internal/check")
+		return strings.Contains(out, "right: true")
+	})
+	signalAll(t, 9, append(h.shims(), h.pid())...)
+	h.serve(nil, "--verbose")
+	await(t, "the connector comes back with the server", 20*time.Second, func() bool {
+		out, _ := h.try("", "cove", "exec", "-s", "paint", "--", "curl", "-s", "-m", "5", "http://anthropic.connect.internal/check")
+		return strings.Contains(out, "right: true")
+	})
+	h.run("", "cove", "connector", "revoke", "anthropic", "--sprite", "paint")
+	if out := ask("paint", "/check"); !strings.Contains(out, "no_connector") {
+		t.Errorf("revoked: %s", out)
+	}
+
+	// The key is in no sprite, in no log and in no file of the server's.
+	for _, name := range []string{"paint", "other"} {
+		if out, _ := h.try("", "cove", "exec", "-s", name, "--", "sh", "-c", "grep -rl "+connectorKey[:15]+" /home /tmp /etc /run /proc/[0-9]*/environ 2>/dev/null"); strings.TrimSpace(out) != "" {
+			t.Errorf("%s: the key is in %s", name, out)
+		}
+	}
+	err := filepath.WalkDir(h.data, func(path string, d os.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil //nolint:nilerr // what is gone meanwhile has no key
+		}
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), connectorKey) {
+			t.Errorf("%s has the key", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A job has its agent's connector as long as it runs, in a sprite that has it neither
+// before nor after.
+func TestJobConnector(t *testing.T) {
+	h := newHost(t)
+	upstream := echo(t)
+	h.serve(nil)
+	set := h.command("", "cove", "secret", "set", "anthropic")
+	set.Stdin = strings.NewReader(connectorKey)
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	h.run("", "cove", "connector", "put", "anthropic", "--upstream", upstream.URL)
+	// What stands for the agent asks as it would, says what it was answered, and waits.
+	h.write("agent/claude", `#!/bin/sh
+case $1 in --version) echo 1; exit;; esac
+cat >/dev/null
+curl -s -m 20 -H "x-api-key: $ANTHROPIC_API_KEY" "$ANTHROPIC_BASE_URL/check" | grep -o 'right: .*'
+while ! [ -e /tmp/go ]; do sleep 0.1; done
+echo '{"type":"result","subtype":"success","result":"done"}'
+`)
+	tools := filepath.Join(filepath.Dir(h.home), "agent")
+	if err := os.Chmod(filepath.Join(tools, "claude"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	repo := h.repository("repo", map[string]string{"plan.md": "Do it.\n"})
+	job, sprite := h.push(repo, "plan.md", "--agent", "claude", "--include", tools, "--env", "PATH="+tools+":/.sprite/bin:/usr/local/bin:/usr/bin:/bin")
+	ask := func() string {
+		out, _ := h.try("", "cove", "exec", "-s", sprite, "--", "curl", "-s", "-m", "20", "http://anthropic.connect.internal/check")
+		return out
+	}
+	await(t, "the agent asks", 60*time.Second, func() bool {
+		out, _ := h.try("", "cove", "job", "logs", job)
+		return strings.Contains(out, "right: ")
+	})
+	if out, _ := h.try("", "cove", "job", "logs", job); !strings.Contains(out, "right: true") || !strings.Contains(ask(), "right: true") {
+		t.Errorf("while it runs: %s", out)
+	}
+	if out := h.run("", "cove", "connector", "show", "anthropic"); !strings.Contains(out, "(job "+job+")") {
+		t.Errorf("the connector is\n%s", out)
+	}
+	h.run("", "cove", "exec", "-s", sprite, "--", "touch", "/tmp/go")
+	h.run("", "cove", "job", "wait", job)
+	if out := ask(); !strings.Contains(out, "no_connector") {
+		t.Errorf("after the job: %s", out)
+	}
+	if out := h.run("", "cove", "connector", "show", "anthropic"); !strings.Contains(out, "nobody") {
+		t.Errorf("after the job the connector is\n%s", out)
+	}
+}

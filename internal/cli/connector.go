@@ -1,0 +1,404 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+var connectorPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+
+func (a *app) newConnector() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "connector",
+		Short: "Let sprites use an API without having its key",
+		Long: `A connector is a named upstream. What a sprite sends to http://NAME.connect.internal/ goes
+there, over TLS, and the headers with the secret are added on the way, outside of the
+sprite. Programs inside get that URL as the API's, and any text for a key. What the
+upstream repeats of the secret is blotted out of its answers, but not out of connections
+that change their protocol (WebSocket).
+
+A connector serves nobody until it is granted, to a sprite or to all that have a label.
+Jobs are granted the one of their agent, if there is one, as long as they run.`,
+		Example: `  cove secret set anthropic
+  cove connector put anthropic
+  cove connector grant anthropic --sprite paint
+  cove connector log -s paint --follow
+
+  gh auth token | cove secret set github         git and its API, without a login inside
+  cove connector put github --paths '/ada/*'
+  cove connector grant github --sprite paint
+  cove exec -s paint git clone http://github.connect.internal/ada/paint`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newConnectorPut(), a.newConnectorList(), a.newConnectorShow(), a.newConnectorRm(),
+		a.newConnectorGrant("grant"), a.newConnectorGrant("revoke"), a.newConnectorLog())
+	return cmd
+}
+
+type connectorOptions struct {
+	headers, limits []string
+	def             sprites.Connector
+}
+
+func (a *app) newConnectorPut() *cobra.Command {
+	var o connectorOptions
+	cmd := &cobra.Command{
+		Use:   "put NAME",
+		Short: "Define a connector",
+		Long: `Defines a connector, in place of one of the same name, whose grants stay; it is in force
+when the command returns. Known by name are anthropic, openai, gemini, github (git over
+HTTPS) and github-api: without --upstream and --header they have the usual ones.
+
+In a header's value {secret} stands for the secret of the connector's name, or of --secret;
+{secret:NAME} for another; {basic:USER} for USER and the secret as "Basic" has them. The
+upstream's certificate is verified, and no secret goes over plain HTTP but to this machine.
+
+A path is let through if one of --paths is its pattern, and none of --deny-paths; * stands
+for anything. A limit is N for requests ever, N/minute, or SIZE/day for bytes both ways, of
+each sprite by itself.`,
+		Example: `  cove connector put anthropic --limit 60/minute --limit 500M/day
+  cove connector put github-api --methods GET --paths '/repos/ada/*' --deny-paths '*/hooks*'
+  cove connector put ci --upstream https://ci.example.org/api --header 'X-Api-Key: {secret}'
+  cove connector put ollama --upstream http://127.0.0.1:11434`,
+		Args:              exactArgs("a name for it"),
+		ValidArgsFunction: a.completeConnector,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		def, err := o.definition(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		if def, err = c.PutConnector(ctx, def); err != nil {
+			return err
+		}
+		a.adviseConnector(ctx, c, def)
+		return a.show(def, func(w io.Writer) {
+			if !a.global.quiet {
+				printConnector(w, def)
+			}
+		})
+	})
+	f := cmd.Flags()
+	f.StringVar(&o.def.Upstream, "upstream", "", "URL that it leads to")
+	f.StringArrayVar(&o.headers, "header", nil, "'NAME: VALUE' that is added, with {secret} in the value (repeatable)")
+	f.StringVar(&o.def.Secret, "secret", "", "name of the secret (default: the connector's)")
+	f.StringSliceVar(&o.def.Methods, "methods", nil, "methods that are let through (default: all)")
+	f.StringSliceVar(&o.def.Paths, "paths", nil, "patterns of paths that are let through (default: all)")
+	f.StringSliceVar(&o.def.DenyPaths, "deny-paths", nil, "patterns of paths that are not")
+	f.StringArrayVar(&o.limits, "limit", nil, "N, N/minute or SIZE/day (repeatable)")
+	must(cmd.RegisterFlagCompletionFunc("secret", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return a.completeSecret(cmd, nil, prefix)
+	}))
+	return cmd
+}
+
+func (o *connectorOptions) definition(cmd *cobra.Command, name string) (sprites.Connector, error) {
+	def := o.def
+	def.Name = name
+	if !connectorPattern.MatchString(name) {
+		return def, usagef(cmd, "%q can't be a connector's name: it has lower-case letters, digits and hyphens", name)
+	}
+	for _, h := range o.headers {
+		key, value, ok := strings.Cut(h, ":")
+		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+		if !ok || key == "" || value == "" {
+			return def, usagef(cmd, "--header: write 'NAME: VALUE'")
+		}
+		if def.Headers == nil {
+			def.Headers = map[string]string{}
+		}
+		def.Headers[key] = value
+	}
+	for _, l := range o.limits {
+		if err := setLimit(&def.Limits, l); err != nil {
+			return def, usagef(cmd, "--limit %s: %w", l, err)
+		}
+	}
+	return def, nil
+}
+
+// setLimit reads N, N/minute or SIZE/day.
+func setLimit(l *sprites.ConnectorLimits, text string) error {
+	number, per, _ := strings.Cut(text, "/")
+	if per == "day" {
+		n, err := parseSize(number)
+		if err != nil || n <= 0 {
+			return errors.New("write a size such as 500M/day")
+		}
+		l.BytesPerDay = n
+		return nil
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n <= 0 || per != "" && per != "minute" || strings.HasSuffix(text, "/") {
+		return errors.New("write N, N/minute, or a size such as 500M/day")
+	}
+	if per == "minute" {
+		l.RequestsPerMinute = n
+	} else {
+		l.Requests = n
+	}
+	return nil
+}
+
+// adviseConnector says what is still to do before a connector serves anybody.
+func (a *app) adviseConnector(ctx context.Context, c *sprites.Client, def sprites.Connector) {
+	if def.Secret != "" {
+		all, err := c.Secrets(ctx)
+		if err == nil && !slices.ContainsFunc(all, func(s sprites.Secret) bool { return s.Name == def.Secret }) {
+			a.say("Its secret is not set: cove secret set %s", def.Secret)
+		}
+	}
+	if len(def.Grants) == 0 {
+		a.say("It serves nobody yet: cove connector grant %s --sprite SPRITE", def.Name)
+	}
+}
+
+func printConnector(w io.Writer, c sprites.Connector) {
+	var headers, limits []string
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
+		headers = append(headers, name+": "+c.Headers[name])
+	}
+	if n := c.Limits.Requests; n > 0 {
+		limits = append(limits, fmt.Sprintf("%d requests", n))
+	}
+	if n := c.Limits.RequestsPerMinute; n > 0 {
+		limits = append(limits, fmt.Sprintf("%d requests a minute", n))
+	}
+	if n := c.Limits.BytesPerDay; n > 0 {
+		limits = append(limits, byteSize(n)+" a day")
+	}
+	fields(w, "name", c.Name, "URL in sprites", "http://"+c.Name+".connect.internal/", "upstream", c.Upstream,
+		"headers", strings.Join(headers, "; "), "secret", c.Secret, "methods", cmp.Or(strings.Join(c.Methods, ", "), "all"),
+		"paths", cmp.Or(strings.Join(c.Paths, ", "), "all"), "denied", strings.Join(c.DenyPaths, ", "),
+		"limits", strings.Join(limits, ", "), "granted to", cmp.Or(grantees(c.Grants), "nobody"))
+}
+
+// grantees names whom a connector serves.
+func grantees(grants []sprites.ConnectorGrant) string {
+	var out []string
+	for _, g := range grants {
+		who := g.Sprite
+		if g.Label != "" {
+			who = "label " + g.Label
+		}
+		if g.Job != "" {
+			who += " (job " + g.Job + ")"
+		}
+		out = append(out, who)
+	}
+	return strings.Join(out, ", ")
+}
+
+func (a *app) newConnectorList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the connectors",
+		Long:    `Lists the connectors, and whom they are granted to.`,
+		Example: `  cove connector list`,
+		Args:    exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := c.Connectors(ctx)
+			if err != nil {
+				return err
+			}
+			if list == nil {
+				list = []sprites.Connector{}
+			}
+			return a.show(sprites.ConnectorList{Connectors: list}, func(w io.Writer) {
+				rows := [][]string{{"NAME", "UPSTREAM", "SECRET", "GRANTED TO"}}
+				for _, c := range list {
+					rows = append(rows, []string{c.Name, c.Upstream, cmp.Or(c.Secret, "-"), cmp.Or(grantees(c.Grants), "nobody")})
+				}
+				table(w, rows)
+			})
+		}),
+	}
+}
+
+func (a *app) newConnectorShow() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show NAME",
+		Short:             "Show a connector",
+		Long:              `Shows a connector's definition, and whom it is granted to.`,
+		Example:           `  cove connector show anthropic`,
+		Args:              exactArgs("the connector's name"),
+		ValidArgsFunction: a.completeConnector,
+		RunE: verb(func(ctx context.Context, args []string) error {
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			def, err := c.Connector(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return a.show(def, func(w io.Writer) { printConnector(w, def) })
+		}),
+	}
+}
+
+func (a *app) newConnectorRm() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Delete connectors",
+		Long: `Deletes connectors with their grants. Requests under way end. The secrets stay (see cove
+secret rm).`,
+		Example: `  cove connector rm ci`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "the connector's name is missing")
+			}
+			return nil
+		},
+		Annotations:       map[string]string{"several": "yes"},
+		ValidArgsFunction: a.completeConnector,
+		RunE: verb(func(ctx context.Context, args []string) error {
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			return a.removeEach(ctx, args, func(name string) error { return c.DeleteConnector(ctx, name) })
+		}),
+	}
+}
+
+// newConnectorGrant is grant, or revoke.
+func (a *app) newConnectorGrant(use string) *cobra.Command {
+	var label string
+	texts := map[string][2]string{
+		"grant": {"Let a connector serve a sprite", `Lets a connector serve a sprite, or all sprites with a label, those to come too; at once for
+those that run. A grant to a sprite ends with it.`},
+		"revoke": {"Let a connector serve a sprite no more", `Takes a grant back, in the way it was given; at once for sprites that run. Requests under
+way end.`},
+	}
+	cmd := &cobra.Command{
+		Use:   use + " NAME --sprite SPRITE | --label LABEL",
+		Short: texts[use][0],
+		Long:  texts[use][1],
+		Example: fmt.Sprintf(`  cove connector %[1]s anthropic --sprite paint
+  cove connector %[1]s github --label ci`, use),
+		Args:              exactArgs("the connector's name"),
+		ValidArgsFunction: a.completeConnector,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if (a.global.sprite == "") == (label == "") {
+			return usagef(cmd, "say whom, by one of --sprite and --label")
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		g := sprites.ConnectorGrant{Sprite: a.global.sprite, Label: label}
+		call := c.GrantConnector
+		if use == "revoke" {
+			call = c.RevokeConnector
+		}
+		if err := call(ctx, args[0], g); err != nil {
+			return err
+		}
+		def, err := c.Connector(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		return a.show(def, func(io.Writer) { a.say("%s is granted to %s.", def.Name, cmp.Or(grantees(def.Grants), "nobody")) })
+	})
+	cmd.Flags().StringVar(&label, "label", "", "all sprites with this label")
+	return cmd
+}
+
+func (a *app) newConnectorLog() *cobra.Command {
+	var opts sprites.ConnectorLogOptions
+	var since time.Duration
+	cmd := &cobra.Command{
+		Use:   "log [NAME]",
+		Short: "Show what a sprite asked of connectors",
+		Long: `Shows the requests that a sprite made through connectors, or through one of them, each when
+it is over: when, what, with which status, and how much. The log is kept while the sprite
+exists, the newest 4 MiB at least. With --json each request is a line.`,
+		Example: `  cove connector log -s paint
+  cove connector log anthropic -s paint --follow
+  cove connector log --since 10m --json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef(cmd, "%q is one argument too many", args[1])
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeConnector,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		sprite, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		if since > 0 {
+			opts.Since = time.Now().Add(-since)
+		}
+		err = sprite.ConnectorLog(ctx, opts, func(e sprites.ConnectorEvent) error {
+			if len(args) == 1 && e.Connector != args[0] {
+				return nil
+			}
+			if a.global.json {
+				return json.NewEncoder(a.Out).Encode(e)
+			}
+			printRequest(a.Out, e)
+			return nil
+		})
+		return spriteError(err)
+	})
+	f := cmd.Flags()
+	f.BoolVarP(&opts.Follow, "follow", "f", false, "go on until Ctrl-C")
+	f.DurationVar(&since, "since", 0, "only what is not older")
+	return cmd
+}
+
+func printRequest(w io.Writer, e sprites.ConnectorEvent) {
+	fmt.Fprintf(w, "%s  %s  %s %s  %d  %s out, %s in, %d ms\n", e.Time.Local().Format("2006-01-02 15:04:05"), sanitizeLine(e.Connector),
+		sanitizeLine(e.Method), sanitizeLine(e.Path), e.Status, byteSize(e.Sent), byteSize(e.Received), e.Milliseconds)
+	if e.Refused != "" {
+		fmt.Fprintf(w, "    %s\n", sanitizeLine(e.Refused))
+	}
+}
+
+func (a *app) completeConnector(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Annotations["several"] == "" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+		list, err := c.Connectors(ctx)
+		if err != nil {
+			return nil
+		}
+		var names []string
+		for _, c := range list[:min(len(list), maxCompletions)] {
+			if connectorPattern.MatchString(c.Name) && strings.HasPrefix(c.Name, prefix) {
+				names = append(names, c.Name+"\t"+sanitizeLine(c.Upstream))
+			}
+		}
+		return names
+	})
+}

@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+var secretPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+
+func (a *app) newSecret() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "secret",
+		Short: "Keep keys that never enter a sprite",
+		Long: `A secret is a key or a token that the server keeps encrypted and never shows again. No
+sprite sees it: a connector adds it to requests on their way out (see cove help connector).`,
+		Example: `  cove secret set anthropic                  asks for the value
+  gh auth token | cove secret set github
+  cove secret list
+  cove secret rm github`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newSecretSet(), a.newSecretList(), a.newSecretRm())
+	return cmd
+}
+
+// maxSecret is more than a server takes.
+const maxSecret = 1 << 20
+
+func (a *app) newSecretSet() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Store a secret",
+		Long: `Stores a secret, in place of one of the same name, and at once for the sprites that use it.
+The value is read from standard input, or asked for where that is a terminal; it is never
+an argument, which others could see. It is one line, of 8 bytes to 64 KiB.`,
+		Example: `  cove secret set anthropic
+  gh auth token | cove secret set github
+  cove secret set ci < key.txt`,
+		Args:              exactArgs("a name for it"),
+		ValidArgsFunction: a.completeSecret,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if !secretPattern.MatchString(args[0]) {
+			return usagef(cmd, "%q can't be the name of a secret: it has letters, digits, _ and -", args[0])
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		value, err := a.readSecret(args[0])
+		if err != nil {
+			return err
+		}
+		if err := c.SetSecret(ctx, args[0], value); err != nil {
+			return err
+		}
+		return a.show(map[string]string{"name": args[0]}, func(io.Writer) { a.say("Secret %s is set.", args[0]) })
+	})
+	return cmd
+}
+
+// readSecret reads a secret's value, which a terminal does not show.
+func (a *app) readSecret(name string) (string, error) {
+	if f, ok := a.In.(*os.File); ok && isTerminal(f) {
+		fmt.Fprintf(a.Err, "Value of %s (not shown): ", name)
+		value, err := term.ReadPassword(int(f.Fd()))
+		fmt.Fprintln(a.Err)
+		if err != nil {
+			return "", fmt.Errorf("read the value: %w", err)
+		}
+		return string(value), nil
+	}
+	value, err := io.ReadAll(io.LimitReader(a.In, maxSecret))
+	if err != nil {
+		return "", fmt.Errorf("read the value: %w", err)
+	}
+	if len(bytes.TrimSpace(value)) == 0 {
+		return "", hinted(errors.New("standard input has no value"), "such as: cove secret set "+name+" < FILE")
+	}
+	return string(value), nil
+}
+
+func (a *app) newSecretList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the secrets",
+		Long:    `Lists the secrets: their names and when they were set, never their values.`,
+		Example: `  cove secret list`,
+		Args:    exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := c.Secrets(ctx)
+			if err != nil {
+				return err
+			}
+			if list == nil {
+				list = []sprites.Secret{}
+			}
+			return a.show(sprites.SecretList{Secrets: list}, func(w io.Writer) {
+				rows, now := [][]string{{"NAME", "CREATED", "SET"}}, time.Now()
+				for _, s := range list {
+					rows = append(rows, []string{s.Name, ago(s.CreatedAt, now), ago(s.UpdatedAt, now)})
+				}
+				table(w, rows)
+			})
+		}),
+	}
+}
+
+func (a *app) newSecretRm() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Delete secrets",
+		Long: `Deletes secrets. Connectors that need one serve nobody from then on, until it is set
+again.`,
+		Example: `  cove secret rm github`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef(cmd, "the secret's name is missing")
+			}
+			return nil
+		},
+		Annotations:       map[string]string{"several": "yes"},
+		ValidArgsFunction: a.completeSecret,
+		RunE: verb(func(ctx context.Context, args []string) error {
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			return a.removeEach(ctx, args, func(name string) error {
+				err := c.DeleteSecret(ctx, name)
+				if errors.Is(err, sprites.ErrNotFound) {
+					return hinted(err, "see which there are: cove secret list")
+				}
+				return err
+			})
+		}),
+	}
+}
+
+func (a *app) completeSecret(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Annotations["several"] == "" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+		list, err := c.Secrets(ctx)
+		if err != nil {
+			return nil
+		}
+		var names []string
+		for _, s := range list[:min(len(list), maxCompletions)] {
+			if secretPattern.MatchString(s.Name) && strings.HasPrefix(s.Name, prefix) {
+				names = append(names, s.Name)
+			}
+		}
+		return names
+	})
+}

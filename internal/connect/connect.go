@@ -1,0 +1,306 @@
+// Package connect knows what a connector is: how its definition is written, what
+// it becomes with its secrets, and which requests it lets through.
+package connect
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Upstream is a connector with its secrets: what a gateway is told. It is never
+// written to disk.
+type Upstream struct {
+	URL string // http or https; may lead to the host itself
+
+	// Header is set on every request, outside of the sandbox, in place of what
+	// the sandbox sent under these names. If a credential is among them, no
+	// credential of the sandbox's own is passed on.
+	Header http.Header
+
+	Hidden []string // what is blotted out of answers: the secrets, and how they may be written
+
+	Methods, Paths, DenyPaths []string
+	Limits                    Limits
+
+	Refused string // why it serves nobody now; empty: it does
+	Hint    string // of Refused
+}
+
+// Limits are those of a definition.
+type Limits = sprites.ConnectorLimits
+
+// presets are the definitions that are known by name.
+var presets = map[string]sprites.Connector{
+	"anthropic":  {Upstream: "https://api.anthropic.com", Headers: map[string]string{"X-Api-Key": "{secret}"}},
+	"openai":     {Upstream: "https://api.openai.com", Headers: map[string]string{"Authorization": "Bearer {secret}"}},
+	"gemini":     {Upstream: "https://generativelanguage.googleapis.com", Headers: map[string]string{"X-Goog-Api-Key": "{secret}"}},
+	"github":     {Upstream: "https://github.com", Headers: map[string]string{"Authorization": "Basic {basic:x-access-token}"}},
+	"github-api": {Upstream: "https://api.github.com", Headers: map[string]string{"Authorization": "Bearer {secret}"}, Secret: "github"},
+}
+
+// Presets are the names that are known.
+func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
+
+// Complete fills in what a definition leaves out: of a name that is known the
+// upstream, the headers (nil, not empty) and the secret's name.
+func Complete(c sprites.Connector) sprites.Connector {
+	if p, ok := presets[c.Name]; ok {
+		if c.Upstream == "" {
+			c.Upstream = p.Upstream
+		}
+		if c.Headers == nil {
+			c.Headers = maps.Clone(p.Headers)
+		}
+		if c.Secret == "" {
+			c.Secret = p.Secret
+		}
+	}
+	headers := map[string]string{}
+	for name, value := range c.Headers {
+		headers[http.CanonicalHeaderKey(name)] = value
+	}
+	c.Headers = headers
+	c.Methods = slices.Clone(c.Methods)
+	for i, m := range c.Methods {
+		c.Methods[i] = strings.ToUpper(m)
+	}
+	if c.Secret == "" && len(SecretsOf(c)) > 0 {
+		c.Secret = c.Name
+	}
+	return c
+}
+
+var (
+	namePattern   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+	secretPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+	headerPattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")
+	methodPattern = regexp.MustCompile(`^[A-Z]{1,20}$`)
+	placeholder   = regexp.MustCompile(`\{(secret)\}|\{secret:([^{}]*)\}|\{basic:([^{}:]+)\}`)
+)
+
+// CheckName says what is wrong with a connector's name.
+func CheckName(name string) error {
+	if !namePattern.MatchString(name) {
+		return fmt.Errorf("%.60q can't be a connector's name: it has lower-case letters, digits and hyphens, at most 40", name)
+	}
+	return nil
+}
+
+// notOurs are headers that are of the connection, or say where a request goes.
+var notOurs = []string{"Connection", "Content-Length", "Host", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Accept-Encoding"}
+
+// Bounds on a definition.
+const (
+	maxList = 100
+	maxText = 4096
+)
+
+// Check says what is wrong with a definition that Complete has completed.
+func Check(c sprites.Connector) error {
+	if err := CheckName(c.Name); err != nil {
+		return err
+	}
+	if c.Secret != "" && !secretPattern.MatchString(c.Secret) {
+		return fmt.Errorf("%.60q can't be a secret's name", c.Secret)
+	}
+	if len(c.Headers) > maxList || len(c.Methods) > maxList || len(c.Paths) > maxList || len(c.DenyPaths) > maxList {
+		return fmt.Errorf("more than %d headers, methods or paths", maxList)
+	}
+	if c.Limits.Requests < 0 || c.Limits.RequestsPerMinute < 0 || c.Limits.BytesPerDay < 0 {
+		return errors.New("a limit can't be negative; 0 is none")
+	}
+	for name, value := range c.Headers {
+		if err := checkHeader(name, value); err != nil {
+			return err
+		}
+	}
+	for _, m := range c.Methods {
+		if !methodPattern.MatchString(m) {
+			return fmt.Errorf("%.60q is no method", m)
+		}
+	}
+	for _, p := range slices.Concat(c.Paths, c.DenyPaths) {
+		if len(p) > maxText || !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "*") || strings.ContainsFunc(p, control) {
+			return fmt.Errorf("%.80q is no pattern of paths: it begins with / or *, and * stands for anything", p)
+		}
+	}
+	return checkUpstream(c)
+}
+
+func control(r rune) bool { return r < ' ' || r == 0x7f }
+
+func checkHeader(name, value string) error {
+	switch {
+	case !headerPattern.MatchString(name):
+		return fmt.Errorf("%.60q is no header", name)
+	case slices.Contains(notOurs, name):
+		return fmt.Errorf("the header %s can't be set by a connector", name)
+	case value == "" || len(value) > maxText || strings.ContainsFunc(value, control):
+		return fmt.Errorf("the value of %s is empty, too long, or has control characters", name)
+	case strings.ContainsAny(placeholder.ReplaceAllString(value, ""), "{}"):
+		return fmt.Errorf("the value of %s has braces that are none of {secret}, {secret:NAME} and {basic:USER}", name)
+	}
+	for _, m := range placeholder.FindAllStringSubmatch(value, -1) {
+		if m[1] == "" && m[3] == "" && !secretPattern.MatchString(m[2]) {
+			return fmt.Errorf("the value of %s: %.60q can't be a secret's name", name, m[2])
+		}
+	}
+	return nil
+}
+
+// checkUpstream wants a URL, and one over which no secret goes in the clear.
+func checkUpstream(c sprites.Connector) error {
+	u, err := ParseURL(c.Upstream)
+	switch {
+	case c.Upstream == "":
+		return fmt.Errorf("where does it lead? only %s are known by name", strings.Join(Presets(), ", "))
+	case err != nil:
+		return err
+	case u.Scheme == "http" && len(SecretsOf(c)) > 0 && !loopback(u.Hostname()):
+		return fmt.Errorf("a secret would go to %s in the clear; use https", u.Host)
+	}
+	return nil
+}
+
+// ParseURL reads an upstream's URL. Its errors do not repeat a password.
+func ParseURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "":
+		return nil, errors.New("the upstream is not the http or https URL of a host")
+	case u.User != nil:
+		return nil, errors.New("a secret in the upstream's URL is seen by all; use a header")
+	}
+	return u, nil
+}
+
+func loopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// SecretsOf are the names of the secrets that a definition needs, each once.
+func SecretsOf(c sprites.Connector) []string {
+	names := map[string]bool{}
+	for _, value := range c.Headers {
+		for _, m := range placeholder.FindAllStringSubmatch(value, -1) {
+			names[m[2]] = true
+		}
+	}
+	if names[""] {
+		delete(names, "")
+		names[c.Secret] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// Resolve puts the secrets' values into a definition.
+func Resolve(c sprites.Connector, value func(name string) (string, error)) (Upstream, error) {
+	u := Upstream{URL: c.Upstream, Header: http.Header{}, Methods: c.Methods, Paths: c.Paths, DenyPaths: c.DenyPaths, Limits: c.Limits}
+	values := map[string]string{}
+	for _, name := range SecretsOf(c) {
+		v, err := value(name)
+		if err != nil {
+			return Upstream{}, err
+		}
+		values[name] = v
+		u.hide(v)
+	}
+	for name, text := range c.Headers {
+		u.Header.Set(name, placeholder.ReplaceAllStringFunc(text, func(p string) string {
+			m := placeholder.FindStringSubmatch(p)
+			switch {
+			case m[1] != "":
+				return values[c.Secret]
+			case m[3] != "":
+				pair := base64.StdEncoding.EncodeToString([]byte(m[3] + ":" + values[c.Secret]))
+				u.hide(pair)
+				return pair
+			}
+			return values[m[2]]
+		}))
+	}
+	return u, nil
+}
+
+// hide has a value blotted out, as it is and as JSON, URLs and HTML write it.
+func (u *Upstream) hide(value string) {
+	quoted, _ := json.Marshal(value) // a string always can be
+	for _, form := range []string{value, strings.Trim(string(quoted), `"`), url.QueryEscape(value), url.PathEscape(value)} {
+		if form != "" && !slices.Contains(u.Hidden, form) {
+			u.Hidden = append(u.Hidden, form)
+		}
+	}
+}
+
+// Allows says why a request is not let through, or nothing. The path has been
+// unescaped once. What an upstream may make of it by doing so again, or by taking
+// // and \ for /, must be allowed too.
+func (u *Upstream) Allows(method, path string) string {
+	if len(u.Methods) > 0 && !slices.Contains(u.Methods, method) {
+		return "the method " + method + " is not allowed"
+	}
+	if len(u.Paths) == 0 && len(u.DenyPaths) == 0 {
+		return ""
+	}
+	for range 3 {
+		for _, p := range []string{path, plain(path)} {
+			if len(u.Paths) > 0 && !slices.ContainsFunc(u.Paths, func(pattern string) bool { return Match(pattern, p) }) {
+				return "the path is not allowed"
+			}
+			if u.denies(p) || u.denies(strings.TrimSuffix(p, "/")) {
+				return "the path is denied"
+			}
+		}
+		again, err := url.PathUnescape(path)
+		if err != nil || again == path {
+			return ""
+		}
+		path = again
+	}
+	return "the path is escaped too often"
+}
+
+// denies reports whether a path is denied, in whatever case.
+func (u *Upstream) denies(path string) bool {
+	path = strings.ToLower(path)
+	return slices.ContainsFunc(u.DenyPaths, func(pattern string) bool { return Match(strings.ToLower(pattern), path) })
+}
+
+var (
+	slashes    = regexp.MustCompile(`[/\\]+`)
+	parameters = regexp.MustCompile(`;[^/\\]*`)
+)
+
+// plain is a path as it may be understood: without parameters of its parts, and
+// with single slashes.
+func plain(path string) string {
+	return slashes.ReplaceAllString(parameters.ReplaceAllString(path, ""), "/")
+}
+
+// Match reports whether a path is of a pattern, in which * stands for anything.
+func Match(pattern, path string) bool {
+	parts := strings.Split(pattern, "*")
+	rest, ok := strings.CutPrefix(path, parts[0])
+	if !ok || len(parts) == 1 {
+		return ok && rest == ""
+	}
+	last := len(parts) - 1
+	for _, part := range parts[1:last] {
+		if _, rest, ok = strings.Cut(rest, part); !ok {
+			return false
+		}
+	}
+	return strings.HasSuffix(rest, parts[last])
+}

@@ -1,0 +1,115 @@
+package connect
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func TestPresets(t *testing.T) {
+	for _, name := range Presets() {
+		c := Complete(sprites.Connector{Name: name})
+		if err := Check(c); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := SecretsOf(c); len(got) != 1 || !strings.HasPrefix(name, got[0]) {
+			t.Errorf("%s needs the secrets %q", name, got)
+		}
+	}
+	c := Complete(sprites.Connector{Name: "anthropic", Upstream: "http://127.0.0.1:8080", Secret: "other", Methods: []string{"post"}})
+	if err := Check(c); err != nil || c.Upstream != "http://127.0.0.1:8080" || c.Headers["X-Api-Key"] != "{secret}" || !slices.Equal(SecretsOf(c), []string{"other"}) || c.Methods[0] != "POST" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	if c := Complete(sprites.Connector{Name: "openai", Headers: map[string]string{}}); len(SecretsOf(c)) != 0 || c.Secret != "" {
+		t.Errorf("without headers: got %+v", c)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	h := func(name, value string) sprites.Connector {
+		return sprites.Connector{Name: "a", Upstream: "https://a.example", Headers: map[string]string{name: value}}
+	}
+	for what, c := range map[string]sprites.Connector{
+		"only":         {Name: "a"},
+		"name":         {Name: "A_b", Upstream: "https://a.example"},
+		"in the clear": {Name: "a", Upstream: "http://a.example", Headers: map[string]string{"X-Key": "{secret}"}},
+		"by all":       {Name: "a", Upstream: "https://u:p@a.example"},
+		"URL of":       {Name: "a", Upstream: "https://a.example/?q=1"},
+		"no method":    {Name: "a", Upstream: "https://a.example", Methods: []string{"GET /"}},
+		"pattern":      {Name: "a", Upstream: "https://a.example", DenyPaths: []string{"admin"}},
+		"negative":     {Name: "a", Upstream: "https://a.example", Limits: sprites.ConnectorLimits{Requests: -1}},
+		"braces":       h("X-Key", "{secrets}"),
+		"control":      h("X-Key", "a\nb"),
+		"no header":    h("X Key", "a"),
+		"can't be set": h("Host", "b.example"),
+		"secret's":     h("X-Key", "{secret:../key}"),
+	} {
+		if err := Check(Complete(c)); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%+v: got %v, want an error with %q", c, err, what)
+		}
+	}
+}
+
+func TestResolve(t *testing.T) {
+	c := Complete(sprites.Connector{Name: "a", Upstream: "https://a.example", Headers: map[string]string{
+		"x-key": "{secret}", "X-Two": "one {secret} two {secret:b}", "Authorization": "Basic {basic:user}", "X-Plain": "text",
+	}})
+	u, err := Resolve(c, func(name string) (string, error) { return "value/of " + name, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"X-Key": "value/of a", "X-Two": "one value/of a two value/of b", "Authorization": "Basic dXNlcjp2YWx1ZS9vZiBh", "X-Plain": "text"} {
+		if got := u.Header.Get(name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+	for _, want := range []string{"value/of a", "value/of b", "dXNlcjp2YWx1ZS9vZiBh", "value%2Fof+a"} {
+		if !slices.Contains(u.Hidden, want) {
+			t.Errorf("%q is not hidden", want)
+		}
+	}
+	missing := errors.New("missing")
+	if _, err := Resolve(c, func(string) (string, error) { return "", missing }); !errors.Is(err, missing) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAllows(t *testing.T) {
+	u := Upstream{Methods: []string{"GET", "POST"}, Paths: []string{"/v1/*", "/health"}, DenyPaths: []string{"/v1/admin*", "*/secrets/*"}}
+	for _, path := range []string{"/v1/", "/v1/messages", "/health", "/v1/a%20b", "/v1/a/b"} {
+		if why := u.Allows("GET", path); why != "" {
+			t.Errorf("%s: %s", path, why)
+		}
+	}
+	for _, path := range []string{
+		"/", "/v1", "/v2/x", "/health/x", "/v1/admin", "/v1/admin/x", "/v1/a/secrets/b", "/v1/ADMIN", "/v1//admin", "/v1/%61dmin", "/v1/%2561dmin",
+		`/v1/\admin`, "/v1/;x/admin", "/x/../v1/", "/v1/a/secrets;x/b", "/v1/%252561dmin",
+	} {
+		if why := u.Allows("GET", path); why == "" {
+			t.Errorf("%s is let through", path)
+		}
+	}
+	if u.Allows("DELETE", "/v1/x") == "" || u.Allows("get", "/v1/x") == "" {
+		t.Error("a method that is not allowed is let through")
+	}
+	if why := new(Upstream).Allows("ANY", "//x/%61"); why != "" {
+		t.Error(why)
+	}
+}
+
+func TestMatch(t *testing.T) {
+	for _, test := range []struct {
+		pattern, path string
+		want          bool
+	}{
+		{"/a", "/a", true}, {"/a", "/ab", false}, {"/a*", "/ab/c", true}, {"*", "", true}, {"*b", "/a/b", true}, {"*b", "/b/a", false},
+		{"/a*b*c", "/a1b2c", true}, {"/a*b*c", "/a1c2b", false}, {"/a*a", "/a", false}, {"/ab*b", "/ab", false},
+	} {
+		if got := Match(test.pattern, test.path); got != test.want {
+			t.Errorf("%s on %s: got %v", test.pattern, test.path, got)
+		}
+	}
+}

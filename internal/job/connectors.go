@@ -1,0 +1,52 @@
+package job
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// grant lets the connectors that there are of an agent's serve its job's sprite, for
+// the job's time.
+func (m *Manager) grant(ctx context.Context, job sprites.Job, connectors []string) error {
+	for _, name := range connectors {
+		if _, err := m.Store.Connectors.Get(ctx, name); errors.Is(err, store.ErrNotFound) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		if err := m.Client.GrantConnector(ctx, name, sprites.ConnectorGrant{Sprite: job.Sprite, Job: job.ID}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish is the store's Finish, for a job that has its connectors no more.
+func (m *Manager) finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (bool, error) {
+	m.revoke(ctx, id)
+	return m.Store.Jobs.Finish(ctx, id, state, outcome, edit)
+}
+
+// revoke takes back what a job was granted. The end of a job does not wait for a
+// sandbox that can't be told: with that, none of its grants holds.
+func (m *Manager) revoke(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, undoLimit)
+	defer cancel()
+	all, err := m.Store.Connectors.List(ctx)
+	if err != nil {
+		m.Logger.Error("taking back the connectors of a job", "job", id, "err", err)
+	}
+	for _, c := range all {
+		for _, g := range c.Grants {
+			if g.Job != id {
+				continue
+			}
+			if err := m.Client.RevokeConnector(ctx, c.Name, g); err != nil {
+				m.Logger.Error("taking back a connector of a job", "job", id, "connector", c.Name, "err", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/connect"
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (s *Server) listConnectors(w http.ResponseWriter, r *http.Request) error {
+	all, err := s.Store.Connectors.List(r.Context())
+	if err != nil {
+		return err
+	}
+	if all == nil {
+		all = []sprites.Connector{}
+	}
+	writeJSON(w, http.StatusOK, sprites.ConnectorList{Connectors: all})
+	return nil
+}
+
+func (s *Server) getConnector(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.Store.Connectors.Get(r.Context(), r.PathValue("connector"))
+	if err != nil {
+		return connectorError(err)
+	}
+	writeJSON(w, http.StatusOK, c)
+	return nil
+}
+
+func connectorError(err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return fail(sprite.CodeNotFound, err.Error(), "see which there are with: cove connector list")
+	}
+	return err
+}
+
+// putConnector replaces a whole definition, or nothing.
+func (s *Server) putConnector(w http.ResponseWriter, r *http.Request) error {
+	var c sprites.Connector
+	if err := readJSON(w, r, maxBody, &c); err != nil {
+		return err
+	}
+	c.Name = r.PathValue("connector")
+	c = connect.Complete(c)
+	if err := connect.Check(c); err != nil {
+		return fail(sprite.CodeBadRequest, "connector "+clean(c.Name, maxGuestText)+": "+err.Error(), "see how it is written with: cove help connector put")
+	}
+	if err := s.Store.Connectors.Put(r.Context(), c); err != nil {
+		return err
+	}
+	if err := s.Host.SyncConnectors(r.Context()); err != nil {
+		return err
+	}
+	return s.getConnector(w, r)
+}
+
+func (s *Server) deleteConnector(w http.ResponseWriter, r *http.Request) error {
+	if err := s.Store.Connectors.Delete(r.Context(), r.PathValue("connector")); err != nil {
+		return connectorError(err)
+	}
+	return s.synced(w, r)
+}
+
+func (s *Server) grantConnector(w http.ResponseWriter, r *http.Request) error {
+	var g sprites.ConnectorGrant
+	if err := readJSON(w, r, maxBody, &g); err != nil {
+		return err
+	}
+	if (g.Sprite == "") == (g.Label == "") || g.Job != "" && g.Sprite == "" {
+		return fail(sprite.CodeBadRequest, "a connector is granted to a sprite or to a label, and for a job to its sprite", "")
+	}
+	if err := s.Store.Connectors.Grant(r.Context(), r.PathValue("connector"), g); err != nil {
+		return connectorError(err)
+	}
+	return s.synced(w, r)
+}
+
+func (s *Server) revokeConnector(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	g := sprites.ConnectorGrant{Sprite: q.Get("sprite"), Label: q.Get("label"), Job: q.Get("job")}
+	if g == (sprites.ConnectorGrant{}) || g.Sprite != "" && g.Label != "" {
+		return fail(sprite.CodeBadRequest, "a connector is revoked from a sprite, a label or a job", "")
+	}
+	if err := s.Store.Connectors.Revoke(r.Context(), r.PathValue("connector"), g); err != nil {
+		return err
+	}
+	return s.synced(w, r)
+}
+
+// mayLabel refuses labels by which a sprite would get a connector from one who may
+// not grant it.
+func (s *Server) mayLabel(r *http.Request, labels []string) error {
+	if principalOf(r).may(admin) {
+		return nil
+	}
+	var has []string
+	if info, err := s.Host.Get(r.Context(), r.PathValue("name")); err == nil {
+		has = info.Labels
+	}
+	for _, l := range labels {
+		if slices.Contains(has, l) {
+			continue
+		}
+		granted, err := s.Store.Connectors.Labelled(r.Context(), l)
+		if err != nil {
+			return err
+		}
+		if granted {
+			return fail("forbidden", "the label "+clean(strings.TrimSpace(l), maxGuestText)+" has a connector: only a token with the verb admin may give it", "")
+		}
+	}
+	return nil
+}
+
+// connectorLog tells what a sprite asked of its connectors.
+func (s *Server) connectorLog(w http.ResponseWriter, r *http.Request) error {
+	paths, err := s.Host.RequestLogs(r.Context(), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	return tellEvents(s, w, r, [][]string{paths}, func(e sprites.ConnectorEvent) time.Time { return e.Time })
+}

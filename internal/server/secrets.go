@@ -1,0 +1,87 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Bounds on a secret's value. A shorter one would be found by chance in what an
+// upstream answers, where it is to be blotted out.
+const (
+	minSecret = 8
+	maxSecret = 64 << 10
+)
+
+var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+
+// putSecret stores a secret. Neither its answers nor its errors repeat the value.
+func (s *Server) putSecret(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("secret")
+	if !secretName.MatchString(name) {
+		return fail(sprite.CodeBadRequest, "a secret's name has letters, digits, _ and -, at most 64", "")
+	}
+	var req sprites.SecretRequest
+	if err := readJSON(w, r, maxBody, &req); err != nil {
+		if _, ok := errors.AsType[*apiError](err); ok { // it may quote the value
+			return fail(sprite.CodeBadRequest, "the body can't be read as JSON", `it is {"value":"…"}`)
+		}
+		return err
+	}
+	value := strings.TrimSuffix(strings.TrimSuffix(req.Value, "\n"), "\r")
+	switch {
+	case len(value) > maxSecret:
+		return fail("too_large", fmt.Sprintf("a secret has at most %d bytes", maxSecret), "")
+	case len(value) < minSecret:
+		return fail(sprite.CodeBadRequest, fmt.Sprintf("a secret has at least %d bytes", minSecret), "")
+	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return fail(sprite.CodeBadRequest, "a secret is one line, without control characters", "what goes into a header can't have any")
+	}
+	if err := s.Store.Secrets.Set(r.Context(), name, value); err != nil {
+		return secretError(err)
+	}
+	return s.synced(w, r)
+}
+
+// synced answers once the running sandboxes have the connectors that the store says.
+func (s *Server) synced(w http.ResponseWriter, r *http.Request) error {
+	if err := s.Host.SyncConnectors(r.Context()); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// secretError says what is the matter with the key.
+func secretError(err error) error {
+	if errors.Is(err, store.ErrKey) {
+		return fail("bad_key", err.Error(), "")
+	}
+	return err
+}
+
+func (s *Server) listSecrets(w http.ResponseWriter, r *http.Request) error {
+	all, err := s.Store.Secrets.List(r.Context())
+	if err != nil {
+		return err
+	}
+	list := sprites.SecretList{Secrets: make([]sprites.Secret, len(all))}
+	for i, v := range all {
+		list.Secrets[i] = sprites.Secret(v)
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func (s *Server) deleteSecret(w http.ResponseWriter, r *http.Request) error {
+	if err := s.Store.Secrets.Delete(r.Context(), r.PathValue("secret")); err != nil {
+		return err
+	}
+	return s.synced(w, r)
+}

@@ -1,0 +1,60 @@
+package server_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A secret's value comes in and never out: of no answer, no log and no file.
+func TestSecrets(t *testing.T) {
+	var log syncBuffer
+	s := covetest.Start(t, covetest.Options{Log: &log})
+	c := s.Server.Client()
+	const value = "sk-the-very-secret-value"
+	must(t, c.SetSecret(t.Context(), "ci", value+"\r\n"))
+	got, err := s.Store.Secrets.Value(t.Context(), "ci")
+	failIf(t, err != nil || got != value, "got %q, %v", got, err)
+	a := ask(t, s, "GET /v1/secrets", "")
+	failIf(t, a.StatusCode != 200 || !strings.Contains(string(a.body), `"name":"ci"`) || strings.Contains(string(a.body), value), "got %d %s", a.StatusCode, a.body)
+	list, err := c.Secrets(t.Context())
+	failIf(t, err != nil || len(list) != 1 || list[0].UpdatedAt.IsZero(), "got %+v, %v", list, err)
+
+	for _, bad := range []string{`{"value":"` + value + `\nX-Other: 1"}`, `{"value":"` + value + `\n\n"}`, `{"value":"short"}`, `{}`, `{"value":"` + value, `{"value":1234567890}`, `"` + value + `"`} {
+		a := ask(t, s, "PUT /v1/secrets/ci", bad)
+		failIf(t, a.StatusCode != 400 || strings.Contains(string(a.body), value) || strings.Contains(string(a.body), "1234567890"), "%s: got %d %s", bad, a.StatusCode, a.body)
+	}
+	ask(t, s, "PUT /v1/secrets/ci", `{"value":"`+strings.Repeat("x", 64<<10+1)+`"}`).refused(t, 413, "too_large")
+	must(t, c.SetSecret(t.Context(), "long", strings.Repeat("x", 64<<10)))
+	ask(t, s, "PUT /v1/secrets/a.b", `{"value":"`+value+`"}`).refused(t, 400, "bad_request")
+
+	token, err := c.CreateToken(t.Context(), sprites.TokenRequest{Name: "all", Scope: sprites.TokenScope{All: true}, Verbs: []string{"read", "write", "exec"}})
+	must(t, err)
+	other := &sprites.Client{URL: s.URL, Token: token.Secret}
+	_, err = other.Secrets(t.Context())
+	wantError(t, err, 403, "forbidden")
+	wantError(t, other.SetSecret(t.Context(), "ci", value), 403, "forbidden")
+	wantError(t, other.DeleteSecret(t.Context(), "ci"), 403, "forbidden")
+
+	must(t, c.DeleteSecret(t.Context(), "long"))
+	wantError(t, c.DeleteSecret(t.Context(), "long"), 404, "not_found")
+	must(t, os.WriteFile(filepath.Join(s.Dir, store.KeyFile), bytes.Repeat([]byte{'x'}, 32), 0o600))
+	wantError(t, c.SetSecret(t.Context(), "new", value), 500, "bad_key")
+
+	s.Stop()
+	failIf(t, strings.Contains(log.String(), "secret-value"), "the log has the value")
+	must(t, filepath.WalkDir(s.Dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		failIf(t, bytes.Contains(data, []byte("secret-value")), "%s has the value", path)
+		return err
+	}))
+}

@@ -1,0 +1,66 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// usageFile has what a sandbox has used of its connectors, so that its limits do
+// not begin anew when it sleeps.
+const usageFile = "usage.json"
+
+// requestLog is the log of requests through connectors, and what was used of them.
+// The gateway calls it with one request at a time.
+type requestLog struct {
+	eventLog
+	path string
+	used map[string]gateway.Usage
+}
+
+// open reads what was used. After a crash of the machine the file may be none: then
+// the counts begin anew, and the error says so.
+func (l *requestLog) open() (map[string]gateway.Usage, error) {
+	l.used = map[string]gateway.Usage{}
+	data, err := os.ReadFile(l.path)
+	if err == nil {
+		err = json.Unmarshal(data, &l.used)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		l.used = map[string]gateway.Usage{}
+		return nil, fmt.Errorf("read what connectors were used: %w", err)
+	}
+	return maps.Clone(l.used), nil
+}
+
+func (l *requestLog) add(r gateway.Request) {
+	l.write(connectorEvent(r))
+	if r.Usage == nil || l.used[r.Connector] == *r.Usage {
+		return
+	}
+	l.used[r.Connector] = *r.Usage
+	data, err := json.Marshal(l.used)
+	if err != nil {
+		return
+	}
+	if os.WriteFile(l.path+".new", data, 0o600) == nil {
+		_ = os.Rename(l.path+".new", l.path)
+	}
+}
+
+// maxEventText bounds what a sandbox has chosen of a line.
+const maxEventText = 4096
+
+func connectorEvent(r gateway.Request) sprites.ConnectorEvent {
+	text := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxEventText)], "?") }
+	return sprites.ConnectorEvent{
+		Time: r.Time.UTC(), Connector: text(r.Connector), Method: text(r.Method), Path: text(r.Path), Status: r.Status,
+		Sent: r.Sent, Received: r.Received, Milliseconds: r.Took.Milliseconds(), Refused: text(r.Refused),
+	}
+}

@@ -1,0 +1,160 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Connectors are the definitions of connectors, and whom they are granted to. They
+// name secrets, and have none.
+type Connectors struct{ db *database }
+
+func scanConnector(row scanner) (sprites.Connector, error) {
+	var c sprites.Connector
+	var doc []byte
+	var created, updated sql.NullInt64
+	if err := row.Scan(&doc, &created, &updated); err != nil {
+		return c, err
+	}
+	err := json.Unmarshal(doc, &c)
+	c.CreatedAt, c.UpdatedAt = fromMicros(created), fromMicros(updated)
+	return c, err
+}
+
+const connectorColumns = "doc, c.created_at, c.updated_at"
+
+// Put stores a definition, in place of one of the same name, whose grants stay.
+func (k *Connectors) Put(ctx context.Context, c sprites.Connector) error {
+	stored := now()
+	c.Grants, c.CreatedAt, c.UpdatedAt = nil, stored, stored
+	doc, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	err = k.db.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO connectors (name, doc, created_at, updated_at) VALUES (?1, ?2, ?3, ?3)
+			ON CONFLICT (name) DO UPDATE SET doc = excluded.doc, updated_at = excluded.updated_at`, c.Name, string(doc), micros(stored))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("store connector %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// Get returns a connector with its grants; ErrNotFound if there is none.
+func (k *Connectors) Get(ctx context.Context, name string) (sprites.Connector, error) {
+	c, err := scanConnector(k.db.read.QueryRowContext(ctx, "SELECT "+connectorColumns+" FROM connectors c WHERE name = ?", name))
+	if err == nil {
+		c.Grants, err = k.grants(ctx, name)
+	}
+	if err != nil {
+		return c, fmt.Errorf("connector %s: %w", name, notFound(err))
+	}
+	return c, nil
+}
+
+func (k *Connectors) grants(ctx context.Context, name string) ([]sprites.ConnectorGrant, error) {
+	return collect(ctx, k.db.read, func(row scanner) (sprites.ConnectorGrant, error) {
+		var g sprites.ConnectorGrant
+		err := row.Scan(&g.Sprite, &g.Label, &g.Job)
+		return g, err
+	}, "SELECT sprite, label, ifnull(job, '') FROM connector_grants WHERE connector = ? ORDER BY sprite, label, job", name)
+}
+
+// List returns all connectors with their grants, by name.
+func (k *Connectors) List(ctx context.Context) ([]sprites.Connector, error) {
+	list, err := collect(ctx, k.db.read, scanConnector, "SELECT "+connectorColumns+" FROM connectors c ORDER BY name")
+	for i := range list {
+		if err == nil {
+			list[i].Grants, err = k.grants(ctx, list[i].Name)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list connectors: %w", err)
+	}
+	return list, nil
+}
+
+// Delete forgets a connector and its grants.
+func (k *Connectors) Delete(ctx context.Context, name string) error {
+	err := k.db.update(ctx, func(tx *sql.Tx) error {
+		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM connectors WHERE name = ?", name))
+	})
+	if err != nil {
+		return fmt.Errorf("delete connector %s: %w", name, err)
+	}
+	return nil
+}
+
+// Grant adds a grant, if it is not there. A connector, a sprite or a job that is
+// not there is ErrNotFound. A sprite's grants end with it, so that none is of
+// another sprite of that name, and a job's with that.
+func (k *Connectors) Grant(ctx context.Context, name string, g sprites.ConnectorGrant) error {
+	err := k.db.update(ctx, func(tx *sql.Tx) error {
+		checks := map[string]string{"SELECT 1 FROM connectors WHERE name = ?": name}
+		if g.Sprite != "" {
+			checks["SELECT 1 FROM sprites WHERE name = ?"] = g.Sprite
+		}
+		if g.Job != "" {
+			checks["SELECT 1 FROM jobs WHERE id = ?"] = g.Job
+		}
+		for query, arg := range checks {
+			var one int
+			if err := tx.QueryRowContext(ctx, query, arg).Scan(&one); err != nil {
+				if errors.Is(err, sql.ErrNoRows) {
+					err = fmt.Errorf("%s: %w", arg, ErrNotFound)
+				}
+				return err
+			}
+		}
+		_, err := tx.ExecContext(ctx, "INSERT INTO connector_grants (connector, sprite, label, job) VALUES (?, ?, ?, nullif(?, '')) ON CONFLICT DO NOTHING", name, g.Sprite, g.Label, g.Job)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("grant connector %s: %w", name, err)
+	}
+	return nil
+}
+
+// Revoke takes back the grants that are exactly as g; that there is none is no
+// error. Without a sprite and a label they are all of a job's.
+func (k *Connectors) Revoke(ctx context.Context, name string, g sprites.ConnectorGrant) error {
+	err := k.db.update(ctx, func(tx *sql.Tx) error {
+		where := "connector = ?1 AND ifnull(job, '') = ?2"
+		if g.Sprite != "" || g.Label != "" || g.Job == "" {
+			where += " AND sprite = ?3 AND label = ?4"
+		}
+		_, err := tx.ExecContext(ctx, "DELETE FROM connector_grants WHERE "+where, name, g.Job, g.Sprite, g.Label)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("revoke connector %s: %w", name, err)
+	}
+	return nil
+}
+
+// Granted returns the connectors that serve a sprite now, without their grants, by
+// name. Those of jobs that have ended are none of them.
+func (k *Connectors) Granted(ctx context.Context, sprite string) ([]sprites.Connector, error) {
+	list, err := collect(ctx, k.db.read, scanConnector, `SELECT DISTINCT `+connectorColumns+` FROM connectors c JOIN connector_grants g ON g.connector = c.name
+		WHERE (g.sprite = ?1 OR g.label <> '' AND EXISTS (SELECT 1 FROM sprites s, json_each(s.labels) l WHERE s.name = ?1 AND l.value = g.label))
+			AND (g.job IS NULL OR EXISTS (SELECT 1 FROM jobs j WHERE j.id = g.job AND j.sprite = ?1 AND j.state IN ('queued', 'preparing', 'running', 'waiting')))
+		ORDER BY c.name`, sprite)
+	if err != nil {
+		return nil, fmt.Errorf("connectors of sprite %s: %w", sprite, err)
+	}
+	return list, nil
+}
+
+// Labelled reports whether some connector is granted to sprites with the label.
+func (k *Connectors) Labelled(ctx context.Context, label string) (bool, error) {
+	var n int
+	err := k.db.read.QueryRowContext(ctx, "SELECT count(*) FROM connector_grants WHERE label = ?", label).Scan(&n)
+	return n > 0 && label != "", err
+}

@@ -1,0 +1,104 @@
+package store
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func TestConnectors(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	k := s.Connectors
+	granted := func(sprite string) string {
+		t.Helper()
+		list, err := k.Granted(ctx, sprite)
+		must(t, err)
+		var names []string
+		for _, c := range list {
+			names = append(names, c.Name)
+		}
+		return strings.Join(names, " ")
+	}
+	def := sprites.Connector{Name: "api", Upstream: "https://a.example", Headers: map[string]string{"X-Key": "{secret}"}, Limits: sprites.ConnectorLimits{Requests: 3}}
+	must(t, k.Put(ctx, def))
+	must(t, k.Put(ctx, sprites.Connector{Name: "other", Upstream: "https://b.example"}))
+	paint := Sprite{ID: "1", Name: "paint", Labels: []string{"ci"}}
+	must(t, s.Sprites.Create(ctx, &paint))
+	must(t, s.Sprites.Create(ctx, &Sprite{ID: "2", Name: "tool", Labels: []string{"", "x"}}))
+	if got := granted("paint"); got != "" {
+		t.Errorf("granted to nobody: got %q", got)
+	}
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Sprite: "paint"}))
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Sprite: "paint"}))
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: "ci"}))
+	must(t, k.Grant(ctx, "other", sprites.ConnectorGrant{Label: "ci"}))
+	if got := granted("paint") + "," + granted("tool") + "," + granted("nobody"); got != "api other,," {
+		t.Errorf("got %q", got)
+	}
+	for name, g := range map[string]sprites.ConnectorGrant{"nosuch": {Sprite: "paint"}, "api": {Sprite: "nobody"}, "other": {Sprite: "paint", Job: "nosuch"}} {
+		if err := k.Grant(ctx, name, g); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s to %+v: got %v", name, g, err)
+		}
+	}
+
+	// A definition is replaced, its grants stay.
+	def.Upstream = "https://c.example"
+	must(t, k.Put(ctx, def))
+	got, err := k.Get(ctx, "api")
+	must(t, err)
+	if got.CreatedAt.IsZero() || !got.UpdatedAt.After(got.CreatedAt) {
+		t.Errorf("made %v, changed %v", got.CreatedAt, got.UpdatedAt)
+	}
+	want := def
+	want.Grants = []sprites.ConnectorGrant{{Label: "ci"}, {Sprite: "paint"}}
+	want.CreatedAt, want.UpdatedAt = got.CreatedAt, got.UpdatedAt
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if list, err := k.List(ctx); err != nil || len(list) != 2 || len(list[1].Grants) != 1 {
+		t.Errorf("got %+v, %v", list, err)
+	}
+
+	// By a label, while the sprite has it; by a name, while the sprite is there.
+	must(t, k.Revoke(ctx, "api", sprites.ConnectorGrant{Label: "ci"}))
+	must(t, k.Revoke(ctx, "api", sprites.ConnectorGrant{Label: "ci"}))
+	_, err = s.Sprites.Update(ctx, "1", func(s *Sprite) error { s.Labels = nil; return nil })
+	must(t, err)
+	if got := granted("paint"); got != "api" {
+		t.Errorf("without the label: got %q", got)
+	}
+	must(t, s.Sprites.Delete(ctx, "1"))
+	must(t, s.Sprites.Create(ctx, &Sprite{ID: "3", Name: "paint"}))
+	if got := granted("paint"); got != "" {
+		t.Errorf("another sprite of the name: got %q", got)
+	}
+
+	// A job's ends with it, and is for its sprite.
+	must(t, s.Jobs.Create(ctx, sprites.Job{ID: "j1", State: sprites.JobQueued, Sprite: "paint"}, nil))
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Sprite: "paint", Job: "j1"}))
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Sprite: "tool", Job: "j1"}))
+	if got := granted("paint") + "," + granted("tool"); got != "api," {
+		t.Errorf("while the job runs: got %q", got)
+	}
+	_, err = s.Jobs.Finish(ctx, "j1", sprites.JobFailed, sprites.Outcome{}, nil)
+	must(t, err)
+	if got := granted("paint"); got != "" {
+		t.Errorf("after the job: got %q", got)
+	}
+	must(t, k.Revoke(ctx, "api", sprites.ConnectorGrant{Job: "j1"}))
+	if got, err := k.Get(ctx, "api"); err != nil || len(got.Grants) != 0 {
+		t.Errorf("got %+v, %v", got.Grants, err)
+	}
+	must(t, k.Delete(ctx, "other"))
+	if err := k.Delete(ctx, "other"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("deleted twice: got %v", err)
+	}
+	must(t, k.Put(ctx, sprites.Connector{Name: "other", Upstream: "https://b.example"}))
+	if got, err := k.Get(ctx, "other"); err != nil || len(got.Grants) != 0 {
+		t.Errorf("grants outlive a connector: %+v, %v", got.Grants, err)
+	}
+}

@@ -1,0 +1,104 @@
+package store
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrKey says that the key of the secrets is missing, damaged, or not theirs.
+var ErrKey = errors.New("the key of the secrets can't be used")
+
+// keySize is AES-256's.
+const keySize = 32
+
+// sealVersion is bound to every sealed value, with its name.
+const sealVersion = "cove secret v1\x00"
+
+// readKey reads the key file. One that others may read, or that is no whole key, is
+// ErrKey; fs.ErrNotExist says that there is none.
+func readKey(path string) (cipher.AEAD, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() || st.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%w: %s must be a file that nobody else may read, and is %v; if nobody else has read it: chmod 600 %s", ErrKey, path, st.Mode(), path)
+	}
+	key, err := io.ReadAll(io.LimitReader(f, keySize+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(key) != keySize {
+		return nil, fmt.Errorf("%w: %s has not the %d bytes of a key; put the right one back", ErrKey, path, keySize)
+	}
+	return newSeal(key)
+}
+
+func newSeal(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}
+
+// makeKey makes the key file, and never replaces one. It is on the disk when it
+// returns: what is sealed with it is lost without.
+func makeKey(path string) (_ cipher.AEAD, err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	key := make([]byte, keySize)
+	_, _ = rand.Read(key) // never fails
+	_, err = f.Write(key)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(path))
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+		return nil, err
+	}
+	return newSeal(key)
+}
+
+// seal encrypts a value under its name; the nonce goes before it.
+func seal(key cipher.AEAD, name string, value []byte) []byte {
+	nonce := make([]byte, key.NonceSize(), key.NonceSize()+len(value)+key.Overhead())
+	_, _ = rand.Read(nonce) // never fails
+	return key.Seal(nonce, nonce, value, []byte(sealVersion+name))
+}
+
+// unseal decrypts what seal made for the same name, with the same key.
+func unseal(key cipher.AEAD, name string, sealed []byte) ([]byte, error) {
+	n := key.NonceSize()
+	if len(sealed) < n {
+		return nil, errors.New("it is cut short")
+	}
+	return key.Open(nil, sealed[:n], sealed[n:], []byte(sealVersion+name))
+}
+
+// missingKey says what to do about a key that is gone while secrets are there.
+func missingKey(path string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %s is gone; put it back, or remove the secrets (cove secret rm) and set them anew", ErrKey, path)
+	}
+	return err
+}

@@ -1,0 +1,171 @@
+package sprites
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Connector is a named upstream of a cove server. What a sprite that it is granted
+// to sends to http://NAME.connect.internal/ goes there, with the headers added
+// outside of the sprite. It serves nobody until it is granted.
+type Connector struct {
+	Name     string `json:"name"`
+	Upstream string `json:"upstream"` // an http or https URL
+
+	// Headers are set on every request. In a value, {secret} stands for the
+	// connector's secret, {secret:NAME} for another, and {basic:USER} for what
+	// follows "Basic " in the authorization of USER with the connector's secret.
+	Headers map[string]string `json:"headers,omitempty"`
+	Secret  string            `json:"secret,omitempty"` // the name of its secret; empty: its own name
+
+	Methods   []string        `json:"methods,omitempty"`    // that are let through; none: all
+	Paths     []string        `json:"paths,omitempty"`      // that are let through, * for anything in between; none: all
+	DenyPaths []string        `json:"deny_paths,omitempty"` // that are not, even so
+	Limits    ConnectorLimits `json:"limits,omitzero"`
+
+	// What follows is not of the definition, and ignored where that is set.
+	Grants    []ConnectorGrant `json:"grants,omitempty"`
+	CreatedAt time.Time        `json:"created_at,omitzero"`
+	UpdatedAt time.Time        `json:"updated_at,omitzero"`
+}
+
+// ConnectorLimits bound what one sprite may do through a connector; 0 is no limit.
+type ConnectorLimits struct {
+	RequestsPerMinute int64 `json:"requests_per_minute,omitempty"`
+	Requests          int64 `json:"requests,omitempty"`      // ever
+	BytesPerDay       int64 `json:"bytes_per_day,omitempty"` // of bodies, both ways, from midnight UTC on
+}
+
+// ConnectorGrant says whom a connector serves: a sprite, or all sprites with a
+// label. With a job it is for that job's time, and for its sprite.
+type ConnectorGrant struct {
+	Sprite string `json:"sprite,omitempty"`
+	Label  string `json:"label,omitempty"`
+	Job    string `json:"job,omitempty"`
+}
+
+// ConnectorList answers GET /v1/connectors.
+type ConnectorList struct {
+	Connectors []Connector `json:"connectors"`
+}
+
+// ConnectorEvent is a request that a sprite made through a connector.
+type ConnectorEvent struct {
+	Time         time.Time `json:"time"` // when it began
+	Connector    string    `json:"connector"`
+	Method       string    `json:"method"`
+	Path         string    `json:"path"` // without the query
+	Status       int       `json:"status"`
+	Sent         int64     `json:"sent"`     // bytes of the request's body
+	Received     int64     `json:"received"` // bytes of the answer's
+	Milliseconds int64     `json:"milliseconds"`
+	Refused      string    `json:"refused,omitempty"` // why it did not reach the upstream, or was cut
+}
+
+// PutConnector defines a connector, in place of one of the same name, whose grants
+// stay. Of the names that the server knows what is left out is filled in.
+func (c *Client) PutConnector(ctx context.Context, def Connector) (Connector, error) {
+	var out Connector
+	if err := c.json(ctx, call{method: http.MethodPut, path: joinPath("v1", "connectors", def.Name), in: def}, &out); err != nil {
+		return out, fmt.Errorf("put connector %s: %w", def.Name, err)
+	}
+	return out, nil
+}
+
+// Connectors describes all connectors, by name.
+func (c *Client) Connectors(ctx context.Context) ([]Connector, error) {
+	var list ConnectorList
+	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "connectors"), retry: true}, &list); err != nil {
+		return nil, fmt.Errorf("list connectors: %w", err)
+	}
+	return list.Connectors, nil
+}
+
+// Connector describes one connector.
+func (c *Client) Connector(ctx context.Context, name string) (Connector, error) {
+	var out Connector
+	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "connectors", name), retry: true}, &out); err != nil {
+		return out, fmt.Errorf("connector %s: %w", name, err)
+	}
+	return out, nil
+}
+
+// DeleteConnector forgets a connector and its grants. Requests under way end.
+func (c *Client) DeleteConnector(ctx context.Context, name string) error {
+	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "connectors", name)}, nil); err != nil {
+		return fmt.Errorf("delete connector %s: %w", name, err)
+	}
+	return nil
+}
+
+// GrantConnector lets a connector serve whom the grant names, at once.
+func (c *Client) GrantConnector(ctx context.Context, name string, g ConnectorGrant) error {
+	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "connectors", name, "grants"), in: g}, nil); err != nil {
+		return fmt.Errorf("grant connector %s: %w", name, err)
+	}
+	return nil
+}
+
+// RevokeConnector takes a grant back, at once; one that is not there is no error.
+// Requests under way end.
+func (c *Client) RevokeConnector(ctx context.Context, name string, g ConnectorGrant) error {
+	query := url.Values{}
+	for key, value := range map[string]string{"sprite": g.Sprite, "label": g.Label, "job": g.Job} {
+		if value != "" {
+			query.Set(key, value)
+		}
+	}
+	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "connectors", name, "grants"), query: query}, nil); err != nil {
+		return fmt.Errorf("revoke connector %s: %w", name, err)
+	}
+	return nil
+}
+
+// ConnectorLogOptions select events. The zero value is all so far.
+type ConnectorLogOptions struct {
+	Since  time.Time // zero: from the beginning
+	Follow bool      // go on with what comes, until the context ends
+}
+
+// ConnectorLog calls each with the requests that the sprite made through
+// connectors, oldest first, until it returns an error.
+func (s *Sprite) ConnectorLog(ctx context.Context, opts ConnectorLogOptions, each func(ConnectorEvent) error) error {
+	query := url.Values{}
+	if opts.Follow {
+		query.Set("follow", "true")
+	}
+	if !opts.Since.IsZero() {
+		query.Set("since", strconv.FormatInt(opts.Since.UnixMilli(), 10))
+	}
+	resp, err := s.client.do(ctx, call{method: http.MethodGet, path: s.path("connectors", "log"), query: query, retry: true})
+	if err != nil {
+		return fmt.Errorf("connector log of %s: %w", s.describe(), err)
+	}
+	defer closeBody(resp.Body)
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 64<<10)
+	for lines.Scan() {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 { // a sign of life
+			continue
+		}
+		var e ConnectorEvent
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return fmt.Errorf("connector log of %s: %w", s.describe(), err)
+		}
+		if err := each(e); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil && err != io.EOF && ctx.Err() == nil {
+		return fmt.Errorf("connector log of %s: %w", s.describe(), err)
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,52 @@
+package sprites
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Secret describes a secret of a cove server: a value that it keeps encrypted, and
+// adds to what goes through a connector. No call returns the value.
+type Secret struct {
+	Name      string    `json:"name"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// SecretList answers GET /v1/secrets.
+type SecretList struct {
+	Secrets []Secret `json:"secrets"`
+}
+
+// SecretRequest sets a secret (PUT /v1/secrets/NAME).
+type SecretRequest struct {
+	Value string `json:"value"`
+}
+
+// SetSecret stores a secret, in place of one of the same name.
+func (c *Client) SetSecret(ctx context.Context, name, value string) error {
+	if err := c.json(ctx, call{method: http.MethodPut, path: joinPath("v1", "secrets", name), in: SecretRequest{value}}, nil); err != nil {
+		return fmt.Errorf("set secret %s: %w", name, err)
+	}
+	return nil
+}
+
+// Secrets describes all secrets, by name.
+func (c *Client) Secrets(ctx context.Context) ([]Secret, error) {
+	var list SecretList
+	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "secrets"), retry: true}, &list); err != nil {
+		return nil, fmt.Errorf("list secrets: %w", err)
+	}
+	return list.Secrets, nil
+}
+
+// DeleteSecret forgets a secret. Connectors that need it serve nobody until it is
+// set again.
+func (c *Client) DeleteSecret(ctx context.Context, name string) error {
+	if err := c.json(ctx, call{method: http.MethodDelete, path: joinPath("v1", "secrets", name)}, nil); err != nil {
+		return fmt.Errorf("delete secret %s: %w", name, err)
+	}
+	return nil
+}
