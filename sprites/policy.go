@@ -18,7 +18,14 @@ import (
 // that is every public address; with rules, what they allow. The most specific rule
 // decides, whatever the order.
 type NetworkPolicy struct {
-	Rules []NetworkRule `json:"rules"`
+	Rules  []NetworkRule  `json:"rules"`
+	Limits *NetworkLimits `json:"limits,omitempty"` // cove's; nil: none
+}
+
+// NetworkLimits bound what a sprite does to others' networks; 0 is no limit.
+type NetworkLimits struct {
+	BytesPerSecond       int64 `json:"bytes_per_second,omitempty"`       // of its connections out, each way
+	ConnectionsPerSecond int64 `json:"connections_per_second,omitempty"` // that it opens
 }
 
 // NetworkRule is a rule: of exactly one of Domain, CIDR and Include, and for the

@@ -480,6 +480,14 @@ func TestPolicyHolds(t *testing.T) {
 		t.Errorf("%d connections got inward", n)
 	}
 
+	// Limits hold, and go.
+	i.run("", "cove", "policy", "limit", "-s", "paint", "--connections", "1")
+	if got := i.probe("paint", "load", "1", "40", islandPublic+":7", islandOther+":7"); strings.Contains(got, " 0 otherwise") {
+		t.Errorf("20 connections in a second, of which one may be: %s", got)
+	}
+	i.run("", "cove", "policy", "limit", "-s", "paint", "--connections", "0")
+	i.reaches("paint", "20 reached, 20 refused, 0 otherwise", "load", "1", "40", islandPublic+":7", islandOther+":7")
+
 	// A malformed policy leaves the old one; a tightened one cuts, a loosened one
 	// needs nothing more.
 	i.policy("paint", allow("allowed.test")...)

@@ -50,7 +50,7 @@ numbers and ranges, with commas. A preset stands for several rules:
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newPolicyShow(), a.newPolicySet(), a.newPolicyAdd("allow"), a.newPolicyAdd("deny"), a.newPolicyTest(), a.newPolicyLog(), a.newPolicyLearn())
+	cmd.AddCommand(a.newPolicyShow(), a.newPolicySet(), a.newPolicyAdd("allow"), a.newPolicyAdd("deny"), a.newPolicyLimit(), a.newPolicyTest(), a.newPolicyLog(), a.newPolicyLearn())
 	return cmd
 }
 
@@ -77,6 +77,12 @@ func (a *app) newPolicyShow() *cobra.Command {
 }
 
 func printPolicy(w io.Writer, p sprites.NetworkPolicy) {
+	if l := p.Limits; l != nil && l.BytesPerSecond > 0 {
+		fmt.Fprintf(w, "At most %s a second, each way.\n", byteSize(l.BytesPerSecond))
+	}
+	if l := p.Limits; l != nil && l.ConnectionsPerSecond > 0 {
+		fmt.Fprintf(w, "At most %d new connections a second.\n", l.ConnectionsPerSecond)
+	}
 	if len(p.Rules) == 0 {
 		fmt.Fprintln(w, "No rules: every public address, by TCP.")
 		return
@@ -229,9 +235,58 @@ one. Addresses that no name leads to are not reached then.`},
 			rules = append(rules, sprites.NetworkRule(r.Spec()))
 		}
 		return a.setPolicy(ctx, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
-			return addRules(p, rules), nil
+			added := addRules(p, rules)
+			added.Limits = p.Limits
+			return added, nil
 		})
 	})
+	return cmd
+}
+
+func (a *app) newPolicyLimit() *cobra.Command {
+	var bandwidth string
+	var connections int64
+	cmd := &cobra.Command{
+		Use:   "limit",
+		Short: "Limit how fast a sprite may use the network",
+		Long: `Limits what a sprite's connections out carry in a second, each way and all together, and
+how many it may open in one. 0 takes a limit away; what is not named stays.`,
+		Example: `  cove policy limit --bandwidth 10M -s paint
+  cove policy limit --connections 50
+  cove policy limit --bandwidth 0 --connections 0`,
+		Args: exactArgs(),
+	}
+	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		f := cmd.Flags()
+		if !f.Changed("bandwidth") && !f.Changed("connections") {
+			return usagef(cmd, "which limit?")
+		}
+		bytes, err := parseSize(cmp.Or(bandwidth, "0"))
+		if err != nil {
+			return usagef(cmd, "--bandwidth %w", err)
+		}
+		if connections < 0 {
+			return usagef(cmd, "--connections %d is negative", connections)
+		}
+		return a.setPolicy(ctx, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+			var l sprites.NetworkLimits
+			if p.Limits != nil {
+				l = *p.Limits
+			}
+			if f.Changed("bandwidth") {
+				l.BytesPerSecond = bytes
+			}
+			if f.Changed("connections") {
+				l.ConnectionsPerSecond = connections
+			}
+			if p.Limits = &l; l == (sprites.NetworkLimits{}) {
+				p.Limits = nil
+			}
+			return p, nil
+		})
+	})
+	cmd.Flags().StringVar(&bandwidth, "bandwidth", "", "bytes a second, such as 10M")
+	cmd.Flags().Int64Var(&connections, "connections", 0, "new connections a second")
 	return cmd
 }
 
@@ -455,7 +510,10 @@ for a while first. It prints what cove policy set takes; --apply puts it in forc
 			a.printJSON(p)
 			return nil
 		}
-		return a.setPolicy(ctx, func(sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil })
+		return a.setPolicy(ctx, func(old sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+			p.Limits = old.Limits
+			return p, nil
+		})
 	})
 	cmd.Flags().DurationVar(&since, "since", 0, "look only at what is not older")
 	cmd.Flags().BoolVar(&apply, "apply", false, "put the rules in force")

@@ -587,7 +587,7 @@ func TestRateLimits(t *testing.T) {
 	public := listenIn(t, internetNS, publicIP+":0")
 	serveTCP(t, public, echo)
 	w := newWorld(t, "veth", nil)
-	w.SetLimits(Limits{BytesPerSecond: 2 << 20, ConnsPerSecond: 3})
+	w.SetLimits(policy.Limits{BytesPerSecond: 2 << 20, ConnsPerSecond: 3})
 	c, err := w.dial("tcp", public.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -615,7 +615,7 @@ func TestRateLimits(t *testing.T) {
 		t.Error("20 connections at 3 a second, and none was refused")
 	}
 	w.refused(t, "beyond the rate", "connection rate", "")
-	w.SetLimits(Limits{})
+	w.SetLimits(policy.Limits{})
 	for range 20 {
 		c, err := w.dial("tcp", public.Addr().String())
 		if err != nil {

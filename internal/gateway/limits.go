@@ -2,23 +2,18 @@ package gateway
 
 import (
 	"golang.org/x/time/rate"
+
+	"github.com/cove-dev/cove/internal/policy"
 )
 
-// Limits bound what a sandbox does to others' networks. The zero value bounds
-// nothing.
-type Limits struct {
-	BytesPerSecond int64 // of its connections out, each way; 0: no limit
-	ConnsPerSecond int64 // that it opens; 0: no limit
-}
-
-// limiter is Limits in force.
+// limiter is policy.Limits in force.
 type limiter struct {
 	out, in *rate.Limiter // bytes; nil: no limit
 	conns   *rate.Limiter // nil: no limit
 }
 
 // SetLimits replaces the limits, for open connections too.
-func (g *Gateway) SetLimits(l Limits) {
+func (g *Gateway) SetLimits(l policy.Limits) {
 	var in limiter
 	if l.BytesPerSecond > 0 {
 		// A second's worth may come at once, and a whole piece must.

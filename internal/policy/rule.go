@@ -256,6 +256,20 @@ func (r Rule) Spec() Spec {
 	return s
 }
 
+// Limits bound what a sandbox does to others' networks. The zero value bounds
+// nothing.
+type Limits struct {
+	BytesPerSecond int64 // of its connections out, each way; 0: no limit
+	ConnsPerSecond int64 // that it opens; 0: no limit
+}
+
+// Set is all that a sandbox's network is decided by. The zero value is the open
+// policy, without limits.
+type Set struct {
+	Rules  []Rule
+	Limits Limits
+}
+
 // MaxRules is how many rules a policy may have, presets included.
 const MaxRules = 4096
 

@@ -34,6 +34,11 @@ func TestNetworkPolicy(t *testing.T) {
 	must(t, sp.SetNetworkPolicy(t.Context(), p))
 	got, err := sp.NetworkPolicy(t.Context())
 	failIf(t, err != nil || fmt.Sprint(got) != fmt.Sprint(p), "got %v, %v", got, err)
+	limits := sprites.NetworkLimits{BytesPerSecond: 1000, ConnectionsPerSecond: 2}
+	must(t, sp.SetNetworkPolicy(t.Context(), sprites.NetworkPolicy{Limits: &limits}))
+	got, err = sp.NetworkPolicy(t.Context())
+	failIf(t, err != nil || got.Limits == nil || *got.Limits != limits, "got %+v, %v", got.Limits, err)
+	ask(t, s, "POST /v1/sprites/paint/policy/network", `{"rules":[],"limits":{"bytes_per_second":-1}}`).refused(t, 400, "bad_request")
 	must(t, sp.SetNetworkPolicy(t.Context(), sprites.NetworkPolicy{}))
 	_, err = s.Server.Client().Sprite("nobody").NetworkPolicy(t.Context())
 	wantError(t, err, 404, "not_found")
@@ -69,14 +74,14 @@ type policed struct {
 	told []string
 }
 
-func (p *policed) tell(rules []policy.Rule) {
+func (p *policed) tell(set policy.Set) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.told = append(p.told, fmt.Sprint(rules))
+	p.told = append(p.told, fmt.Sprint(set.Rules))
 }
 
 func (p *policed) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {
-	p.tell(m.Rules)
+	p.tell(m.Network)
 	sb, err := p.InProcess.Boot(ctx, m)
 	return &policedSandbox{sb, p}, err
 }
@@ -90,8 +95,8 @@ type policedSandbox struct {
 	p *policed
 }
 
-func (s *policedSandbox) SetRules(_ context.Context, rules []policy.Rule) error {
-	s.p.tell(rules)
+func (s *policedSandbox) SetNetwork(_ context.Context, set policy.Set) error {
+	s.p.tell(set)
 	return nil
 }
 

@@ -35,7 +35,7 @@ func (s *Shim) routes() http.Handler {
 	mux.HandleFunc("POST /v1/pause", s.postPause)
 	mux.HandleFunc("POST /v1/resume", s.postResume)
 	mux.HandleFunc("PUT /v1/connectors", s.putConnectors)
-	mux.HandleFunc("PUT /v1/rules", s.putRules)
+	mux.HandleFunc("PUT /v1/network", s.putNetwork)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodConnect { // guest:PORT, a raw stream into the sandbox
 			s.connect(w, r)
@@ -191,13 +191,14 @@ func (s *Shim) putConnectors(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (s *Shim) putRules(w http.ResponseWriter, r *http.Request) {
-	var rules []policy.Rule
-	if err := json.NewDecoder(io.LimitReader(r.Body, 8<<20)).Decode(&rules); err != nil {
+func (s *Shim) putNetwork(w http.ResponseWriter, r *http.Request) {
+	var set policy.Set
+	if err := json.NewDecoder(io.LimitReader(r.Body, 8<<20)).Decode(&set); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.gw.SetPolicy(policy.New(rules...))
+	s.gw.SetLimits(set.Limits)
+	s.gw.SetPolicy(policy.New(set.Rules...))
 	w.WriteHeader(http.StatusNoContent)
 }
 

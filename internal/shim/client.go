@@ -111,13 +111,10 @@ func (c Client) SetConnectors(ctx context.Context, all map[string]connect.Upstre
 	return c.call(ctx, http.MethodPut, "/v1/connectors", all, nil)
 }
 
-// SetRules replaces the rules of a running sandbox's network policy. Connections
-// that they do not allow have ended when it returns.
-func (c Client) SetRules(ctx context.Context, rules []policy.Rule) error {
-	if rules == nil {
-		rules = []policy.Rule{}
-	}
-	return c.call(ctx, http.MethodPut, "/v1/rules", rules, nil)
+// SetNetwork replaces what a running sandbox's network is decided by. Connections
+// that it does not allow have ended when it returns.
+func (c Client) SetNetwork(ctx context.Context, set policy.Set) error {
+	return c.call(ctx, http.MethodPut, "/v1/network", set, nil)
 }
 
 // Dial opens a connection to a port of the guest. syscall.ECONNREFUSED says that

@@ -50,11 +50,11 @@ type Config struct {
 
 	Connectors map[string]connect.Upstream // at http://NAME.connect.internal/
 
-	// Rules are the network policy's; an empty list is the open one. nil: nothing
-	// may be reached until Client.SetRules.
-	Rules *[]policy.Rule
+	// Network is what its network is decided by; nil: nothing may be reached until
+	// Client.SetNetwork.
+	Network *policy.Set
 
-	NetworkPolicy json.RawMessage // which the rules are made of, to be shown inside
+	NetworkPolicy json.RawMessage // which Network is made of, to be shown inside
 
 	// Adopt says that a sandbox is believed to run already: take it up, or say
 	// that it is gone. A shim that adopts never boots.

@@ -60,8 +60,9 @@ func (s *Shim) startNetwork(path string) (err error) {
 	if err != nil {
 		return err
 	}
-	if s.cfg.Rules != nil {
-		rules = *s.cfg.Rules
+	var limits policy.Limits
+	if s.cfg.Network != nil {
+		rules, limits = s.cfg.Network.Rules, s.cfg.Network.Limits
 	}
 	refused, connected := &eventLog{path: filepath.Join(s.cfg.Dir, RefusedLog)}, &eventLog{path: filepath.Join(s.cfg.Dir, ConnectedLog)}
 	requests := &requestLog{eventLog: eventLog{path: filepath.Join(s.cfg.Dir, RequestLog)}, path: filepath.Join(s.cfg.Dir, usageFile)}
@@ -89,6 +90,7 @@ func (s *Shim) startNetwork(path string) (err error) {
 	if err := s.gw.SetConnectors(s.cfg.Connectors); err != nil {
 		return err
 	}
+	s.gw.SetLimits(limits)
 	if err := s.gw.Start(); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}

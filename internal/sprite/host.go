@@ -134,7 +134,7 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 		m := h.machine(row)
 		m.sandbox = sb
 		h.wg.Go(func() { h.watch(m, sb) })
-		h.wg.Go(func() { h.reviveRules(row, sb) })
+		h.wg.Go(func() { h.reviveNetwork(row, sb) })
 		h.wg.Go(func() { h.reviveConnectors(row.Name, sb) })
 		h.arm(m)
 		h.mu.Unlock()

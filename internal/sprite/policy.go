@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	setRulesLimit = 10 * time.Second // for a sandbox to take new rules
-	showLimit     = 2 * time.Second  // for its guest to show them
+	setNetworkLimit = 10 * time.Second // for a sandbox to take new rules
+	showLimit       = 2 * time.Second  // for its guest to show them
 )
 
 // NetworkPolicy returns a sprite's policy.
@@ -65,19 +65,19 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	if sb == nil {
 		return nil
 	}
-	return h.setRules(ctx, row, sb)
+	return h.setNetwork(ctx, row, sb)
 }
 
-// setRules brings a sandbox to its sprite's policy.
-func (h *Host) setRules(ctx context.Context, row store.Sprite, sb Sandbox) error {
-	rules, err := h.rules(ctx, row)
+// setNetwork brings a sandbox to its sprite's policy.
+func (h *Host) setNetwork(ctx context.Context, row store.Sprite, sb Sandbox) error {
+	network, err := h.network(ctx, row)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setRulesLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
 	defer cancel()
 	if policed, ok := sb.(Policed); ok {
-		if err := policed.SetRules(ctx, rules); err != nil && !ended(sb) {
+		if err := policed.SetNetwork(ctx, network); err != nil && !ended(sb) {
 			e := newError(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
 			e.Err = err
 			return e
@@ -106,31 +106,37 @@ func (h *Host) showPolicy(ctx context.Context, row store.Sprite, sb Sandbox) err
 	return err
 }
 
-// reviveRules tells a sandbox that was found running its policy: a shim that was
+// reviveNetwork tells a sandbox that was found running its policy: a shim that was
 // started anew for it lets nothing out before.
-func (h *Host) reviveRules(row store.Sprite, sb Sandbox) {
+func (h *Host) reviveNetwork(row store.Sprite, sb Sandbox) {
 	h.policies.Lock()
 	defer h.policies.Unlock()
 	row, err := h.Store.Sprites.Get(h.ctx, row.Name)
 	if err == nil {
-		err = h.setRules(h.ctx, row, sb)
+		err = h.setNetwork(h.ctx, row, sb)
 	}
 	if err != nil {
 		h.Logger.Error("telling a sandbox its network policy", "sprite", row.Name, "err", err)
 	}
 }
 
-// rules are those of a sprite's policy, with what its presets stand for now.
-func (h *Host) rules(ctx context.Context, row store.Sprite) ([]policy.Rule, error) {
+// network is what a sprite's policy says, with what its presets stand for now.
+func (h *Host) network(ctx context.Context, row store.Sprite) (policy.Set, error) {
 	return h.compile(ctx, row.Policy)
 }
 
-func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) ([]policy.Rule, error) {
+func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) (set policy.Set, err error) {
+	if l := p.Limits; l != nil {
+		if l.BytesPerSecond < 0 || l.ConnectionsPerSecond < 0 {
+			return set, newError(CodeBadRequest, "leave a limit out, or say 0, for none", "the network policy has a limit below nothing")
+		}
+		set.Limits = policy.Limits{BytesPerSecond: l.BytesPerSecond, ConnsPerSecond: l.ConnectionsPerSecond}
+	}
 	specs := make([]policy.Spec, len(p.Rules))
 	for i, r := range p.Rules {
 		specs[i] = policy.Spec(r)
 	}
-	rules, err := policy.Compile(specs, func(name string) ([]policy.Rule, error) {
+	set.Rules, err = policy.Compile(specs, func(name string) ([]policy.Rule, error) {
 		var machine policy.Machine
 		if h.Registries != nil && (name == policy.Agent || name == policy.Defaults) {
 			machine.Registries = h.Registries(ctx)
@@ -138,9 +144,9 @@ func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) ([]policy.R
 		return policy.Preset(name, machine)
 	})
 	if err != nil {
-		return nil, newError(CodeBadRequest, "see how rules are written with: cove help policy", "the network policy: %v", err)
+		return set, newError(CodeBadRequest, "see how rules are written with: cove help policy", "the network policy: %v", err)
 	}
-	return rules, nil
+	return set, nil
 }
 
 // lookupLimit is for the host's resolver, when a policy is tested.
@@ -154,7 +160,7 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string) (spri
 	if err != nil {
 		return sprites.PolicyDecision{}, err
 	}
-	rules, err := h.rules(ctx, row)
+	network, err := h.network(ctx, row)
 	if err != nil {
 		return sprites.PolicyDecision{}, err
 	}
@@ -170,7 +176,7 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string) (spri
 	if want.Proto != "" {
 		proto = want.Proto
 	}
-	p := policy.New(rules...)
+	p := policy.New(network.Rules...)
 	if addrs, err := net.InterfaceAddrs(); err == nil {
 		for _, a := range addrs {
 			if prefix, err := netip.ParsePrefix(a.String()); err == nil {

@@ -54,10 +54,10 @@ type Pauser interface {
 	Resume(ctx context.Context) error
 }
 
-// A Policed is a Sandbox whose network has a policy. SetRules replaces its rules;
-// what they do not allow has ended when it returns.
+// A Policed is a Sandbox whose network has a policy. SetNetwork replaces what it is
+// decided by; what that does not allow has ended when it returns.
 type Policed interface {
-	SetRules(ctx context.Context, rules []policy.Rule) error
+	SetNetwork(ctx context.Context, set policy.Set) error
 }
 
 // A Connected is a Sandbox that reaches named upstreams. SetConnectors replaces
@@ -91,9 +91,9 @@ type Machine struct {
 	Env         map[string]string // for every command in the sprite
 	MemoryMB    int               // 0: no limit
 	CPUs        int               // 0: no limit
-	Rules       []policy.Rule     // of the network policy; none: the open one
+	Network     policy.Set        // what its network is decided by
 
-	NetworkPolicy sprites.NetworkPolicy       // which they are made of, to be shown inside
+	NetworkPolicy sprites.NetworkPolicy       // which Network is made of, to be shown inside
 	Connectors    map[string]connect.Upstream // with their secrets
 }
 

@@ -187,7 +187,7 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 	if row, err = h.Store.Sprites.Get(ctx, row.Name); err != nil {
 		return nil, err
 	}
-	rules, err := h.rules(ctx, row)
+	network, err := h.network(ctx, row)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 		Env:         h.environment(row),
 		MemoryMB:    row.Config.RAMMB,
 		CPUs:        row.Config.CPUs,
-		Rules:       rules,
+		Network:     network,
 		Connectors:  connectors,
 
 		NetworkPolicy: row.Policy,

@@ -125,7 +125,6 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
-	rules := append([]policy.Rule{}, m.Rules...) // nil would be none at all
 	shown, err := json.Marshal(m.NetworkPolicy)
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
@@ -136,13 +135,13 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		Dir: r.runDir(m.ID), Runsc: r.Runsc, Guest: prep.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
 		Token: hex.EncodeToString(token), Env: m.Env, Include: m.Include,
-		Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Rules: &rules, NetworkPolicy: shown,
+		Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
 	s := r.follow(m.ID, state)
-	s.setRules(m.Rules)
+	s.setNetwork(m.Network)
 	s.setConnectors(m.Connectors)
 	return s, nil
 }
@@ -247,11 +246,11 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 // errGone says that a sandbox that was to be adopted does not live any more.
 var errGone = errors.New("the sandbox is gone")
 
-// adopt starts a shim for a sandbox whose shim died. Without rules nothing may be
-// reached until they are set.
-func (r *Runtime) adopt(ctx context.Context, id string, rules *[]policy.Rule, connectors map[string]connect.Upstream) (shim.State, error) {
+// adopt starts a shim for a sandbox whose shim died. Without a network
+// nothing may be reached until one is set.
+func (r *Runtime) adopt(ctx context.Context, id string, network *policy.Set, connectors map[string]connect.Upstream) (shim.State, error) {
 	return r.startShim(ctx, shim.Config{
-		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Connectors: connectors, Rules: rules, Adopt: true,
+		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Connectors: connectors, Network: network, Adopt: true,
 	})
 }
 
@@ -362,8 +361,8 @@ func (r *Runtime) watch(s *sandbox) {
 		}
 		r.Logger.Warn("a shim died; starting another", "sandbox", s.id, "err", err)
 		s.setDown("the process that looks after it died; another is being started")
-		rules, connectors := s.last()
-		st, err := r.adopt(ctx, s.id, rules, connectors)
+		network, connectors := s.last()
+		st, err := r.adopt(ctx, s.id, network, connectors)
 		switch {
 		case err == nil:
 			s.setState(st)
@@ -390,11 +389,11 @@ type sandbox struct {
 	client shim.Client
 	done   chan struct{}
 
-	mu    sync.Mutex
-	state shim.State     // guarded by mu
-	down  string         // why it has no shim, and so no network; guarded by mu
-	ended string         // guarded by mu
-	rules *[]policy.Rule // the last that were set; nil: none yet; guarded by mu
+	mu      sync.Mutex
+	state   shim.State  // guarded by mu
+	down    string      // why it has no shim, and so no network; guarded by mu
+	ended   string      // guarded by mu
+	network *policy.Set // the last that was set; nil: none yet; guarded by mu
 
 	connectors map[string]connect.Upstream // likewise; guarded by mu
 }
@@ -438,19 +437,16 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return conn, err
 }
 
-// SetRules replaces the rules of the sandbox's network policy.
-func (s *sandbox) SetRules(ctx context.Context, rules []policy.Rule) error {
-	s.setRules(rules) // which a shim that is about to be started gets
-	return s.client.SetRules(ctx, rules)
+// SetNetwork replaces what the sandbox's network is decided by.
+func (s *sandbox) SetNetwork(ctx context.Context, set policy.Set) error {
+	s.setNetwork(set) // which a shim that is about to be started gets
+	return s.client.SetNetwork(ctx, set)
 }
 
-func (s *sandbox) setRules(rules []policy.Rule) {
-	if rules == nil {
-		rules = []policy.Rule{}
-	}
+func (s *sandbox) setNetwork(set policy.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rules = &rules
+	s.network = &set
 }
 
 // SetConnectors replaces the sandbox's connectors.
@@ -466,10 +462,10 @@ func (s *sandbox) setConnectors(all map[string]connect.Upstream) {
 }
 
 // last returns what was set last, for another shim.
-func (s *sandbox) last() (*[]policy.Rule, map[string]connect.Upstream) {
+func (s *sandbox) last() (*policy.Set, map[string]connect.Upstream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.rules, s.connectors
+	return s.network, s.connectors
 }
 
 // Status describes the sandbox.
