@@ -47,7 +47,7 @@ test: build
 	$(GO) run ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
 
 test-agents: build
-	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_TEST_AGENTS=1 $(GO) test -count=1 -timeout 20m -v -run '^TestClaude' $(TESTFLAGS) ./cmd/cove
+	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_TEST_AGENTS=1 $(GO) test -count=1 -timeout 20m -v -run '^(TestClaude|TestAgent)' $(TESTFLAGS) ./cmd/cove
 
 soak: build
 	@mkdir -p .cache

