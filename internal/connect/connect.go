@@ -25,7 +25,7 @@ type Upstream struct {
 
 	// Header is set on every request, outside of the sandbox, in place of what
 	// the sandbox sent under these names. If a credential is among them, no
-	// credential of the sandbox's own is passed on.
+	// credential of the sandbox's own is passed on, and no cookie comes back.
 	Header http.Header
 
 	Hidden []string // what is blotted out of answers: the secrets, and how they may be written

@@ -81,6 +81,7 @@ func TestConnectorHides(t *testing.T) {
 			w.Header().Set("Content-Length", fmt.Sprint(len(secret)))
 		}
 		w.Header().Set("X-Echo", "it is "+secret+" or "+pair)
+		w.Header().Set("Set-Cookie", "session=of-the-secret")
 		w.Header().Set("Trailer", "X-After")
 		for _, c := range secret {
 			_, _ = io.WriteString(w, string(c))
@@ -101,7 +102,7 @@ func TestConnectorHides(t *testing.T) {
 	stars := strings.Repeat("*", len(secret))
 	for path, want := range map[string]string{"/": stars, "/whole": stars, "/slow": stars + " " + strings.Repeat("*", len(pair)) + " sk-test-" + stars + "sk-test"} {
 		resp, body := fetch(t, client, "GET", "http://api.connect.internal"+path, nil)
-		if body != want || resp.Header.Get("X-Echo") != "it is "+stars+" or "+strings.Repeat("*", len(pair)) || strings.Contains(fmt.Sprint(resp.Header, resp.Trailer), secret) {
+		if body != want || resp.Header.Get("X-Echo") != "it is "+stars+" or "+strings.Repeat("*", len(pair)) || strings.Contains(fmt.Sprint(resp.Header, resp.Trailer), secret) || len(resp.Cookies()) > 0 {
 			t.Errorf("%s: got %q, %v, %v", path, body, resp.Header, resp.Trailer)
 		}
 	}
@@ -312,6 +313,16 @@ func TestConnectorLimits(t *testing.T) {
 // stays as it is does not.
 func TestConnectorTaken(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "" {
+			c, rw, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+			_, _ = io.Copy(c, rw)
+			return
+		}
 		_, _ = io.WriteString(w, "begin\n")
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
@@ -335,6 +346,24 @@ func TestConnectorTaken(t *testing.T) {
 		}
 		open[name] = resp.Body
 	}
+	both, err := w.dial("tcp", gwIP+":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer both.Close()
+	if _, err := io.WriteString(both, "GET / HTTP/1.1\r\nHost: go.connect.internal\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	upgraded := bufio.NewReader(both)
+	if resp, err := http.ReadResponse(upgraded, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("got %v, %v", resp, err)
+	}
+	if _, err := io.WriteString(both, "12345"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(upgraded, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
 	turned := stay
 	turned.Header = http.Header{"X-Key": {"b"}}
 	set(t, w, map[string]connect.Upstream{"stay": {URL: upstream.URL, Header: http.Header{"X-Key": {"a"}}}, "turn": turned})
@@ -343,14 +372,18 @@ func TestConnectorTaken(t *testing.T) {
 			t.Errorf("%s ended as if whole", name)
 		}
 	}
-	for n := range 2 {
-		if r := log.await(t, n+1); r.Refused != errTaken.Error() || r.Connector == "stay" {
+	if n, _ := io.Copy(io.Discard, upgraded); n > 0 {
+		t.Errorf("the upgraded connection said %d bytes more", n)
+	}
+	for n := range 3 {
+		r := log.await(t, n+1)
+		if r.Refused != errTaken.Error() || r.Connector == "stay" || r.Status == 101 && (r.Sent != 5 || r.Received != 5) {
 			t.Errorf("told %+v", r)
 		}
 	}
 	log.mu.Lock()
 	defer log.mu.Unlock()
-	if len(log.all) != 2 {
+	if len(log.all) != 3 {
 		t.Errorf("told %+v", log.all)
 	}
 }

@@ -272,6 +272,12 @@ func climbs(path string) bool {
 	return true // nobody escapes a path so often in good faith
 }
 
+// authorized reports whether the connector says who asks. Then the sandbox does not,
+// nor does it get what the upstream would know it by.
+func (c *connector) authorized() bool {
+	return len(c.hidden) > 0 || slices.ContainsFunc(credentials, func(name string) bool { return c.header[name] != nil })
+}
+
 // overrides are headers by which some servers take a request for one of another
 // method.
 var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
@@ -284,7 +290,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 	if _, ok := pr.In.Header["User-Agent"]; !ok {
 		pr.Out.Header["User-Agent"] = nil // none, rather than Go's own
 	}
-	if slices.ContainsFunc(credentials, func(c string) bool { return x.header[c] != nil }) {
+	if x.authorized() {
 		for _, c := range credentials {
 			pr.Out.Header.Del(c)
 		}
@@ -315,6 +321,9 @@ func forSandbox(resp *http.Response) error {
 		}
 	}
 	blotHeader(resp.Header, x.hidden)
+	if x.authorized() {
+		resp.Header.Del("Set-Cookie")
+	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		x.request.note(resp.StatusCode, "")
 		if both, ok := resp.Body.(io.ReadWriteCloser); ok {
