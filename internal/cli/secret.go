@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -60,7 +61,7 @@ an argument, which others could see. It is one line, of 8 bytes to 64 KiB.`,
 		if err != nil {
 			return err
 		}
-		value, err := a.readSecret(args[0])
+		value, err := a.readSecret(ctx, args[0])
 		if err != nil {
 			return err
 		}
@@ -73,24 +74,48 @@ an argument, which others could see. It is one line, of 8 bytes to 64 KiB.`,
 }
 
 // readSecret reads a secret's value, which a terminal does not show.
-func (a *app) readSecret(name string) (string, error) {
+func (a *app) readSecret(ctx context.Context, name string) (string, error) {
+	read := func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.In, maxSecret)) }
 	if f, ok := a.In.(*os.File); ok && isTerminal(f) {
 		fmt.Fprintf(a.Err, "Value of %s (not shown): ", name)
-		value, err := term.ReadPassword(int(f.Fd()))
-		fmt.Fprintln(a.Err)
-		if err != nil {
-			return "", fmt.Errorf("read the value: %w", err)
-		}
-		return string(value), nil
+		read = func() ([]byte, error) { return readHidden(ctx, f, a.Err) }
 	}
-	value, err := io.ReadAll(io.LimitReader(a.In, maxSecret))
-	if err != nil {
+	value, err := read()
+	switch {
+	case err != nil:
 		return "", fmt.Errorf("read the value: %w", err)
-	}
-	if len(bytes.TrimSpace(value)) == 0 {
-		return "", hinted(errors.New("standard input has no value"), "such as: cove secret set "+name+" < FILE")
+	case len(bytes.TrimSpace(value)) == 0:
+		return "", hinted(errors.New("there is no value"), "such as: cove secret set "+name+" < FILE")
+	case !utf8.Valid(value):
+		return "", errors.New("the value is no text")
 	}
 	return string(value), nil
+}
+
+// readHidden reads a line that a terminal does not show, which is as it was when
+// ctx ends.
+func readHidden(ctx context.Context, f *os.File, out io.Writer) ([]byte, error) {
+	fd := int(f.Fd())
+	before, err := term.GetState(fd)
+	if err != nil {
+		return nil, err
+	}
+	defer fmt.Fprintln(out)
+	type line struct {
+		text []byte
+		err  error
+	}
+	typed := make(chan line, 1)
+	go func() {
+		text, err := term.ReadPassword(fd)
+		typed <- line{text, err}
+	}()
+	select {
+	case l := <-typed:
+		return l.text, l.err
+	case <-ctx.Done(): // the program ends, and its reading with it
+		return nil, errors.Join(ctx.Err(), term.Restore(fd, before))
+	}
 }
 
 func (a *app) newSecretList() *cobra.Command {
