@@ -28,15 +28,16 @@ func (s *Server) listConnectors(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) getConnector(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.Store.Connectors.Get(r.Context(), r.PathValue("connector"))
 	if err != nil {
-		return connectorError(err)
+		return noConnector(r, err)
 	}
 	writeJSON(w, http.StatusOK, c)
 	return nil
 }
 
-func connectorError(err error) error {
+// noConnector says what is not found.
+func noConnector(r *http.Request, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
-		return fail(sprite.CodeNotFound, err.Error(), "see which there are with: cove connector list")
+		return fail(sprite.CodeNotFound, "there is no connector "+clean(r.PathValue("connector"), maxGuestText), "see which there are with: cove connector list")
 	}
 	return err
 }
@@ -50,7 +51,7 @@ func (s *Server) putConnector(w http.ResponseWriter, r *http.Request) error {
 	c.Name = r.PathValue("connector")
 	c = connect.Complete(c)
 	if err := connect.Check(c); err != nil {
-		return fail(sprite.CodeBadRequest, "connector "+clean(c.Name, maxGuestText)+": "+err.Error(), "see how it is written with: cove help connector put")
+		return fail(sprite.CodeBadRequest, err.Error(), "see how it is written with: cove help connector put")
 	}
 	if err := s.Store.Connectors.Put(r.Context(), c); err != nil {
 		return err
@@ -63,7 +64,7 @@ func (s *Server) putConnector(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) deleteConnector(w http.ResponseWriter, r *http.Request) error {
 	if err := s.Store.Connectors.Delete(r.Context(), r.PathValue("connector")); err != nil {
-		return connectorError(err)
+		return noConnector(r, err)
 	}
 	return s.synced(w, r)
 }
@@ -76,8 +77,16 @@ func (s *Server) grantConnector(w http.ResponseWriter, r *http.Request) error {
 	if (g.Sprite == "") == (g.Label == "") || g.Job != "" && g.Sprite == "" {
 		return fail(sprite.CodeBadRequest, "a connector is granted to a sprite or to a label, and for a job to its sprite", "")
 	}
+	if _, err := s.Store.Connectors.Get(r.Context(), r.PathValue("connector")); err != nil {
+		return noConnector(r, err)
+	}
+	if g.Sprite != "" {
+		if _, err := s.Host.Get(r.Context(), g.Sprite); err != nil {
+			return err
+		}
+	}
 	if err := s.Store.Connectors.Grant(r.Context(), r.PathValue("connector"), g); err != nil {
-		return connectorError(err)
+		return err
 	}
 	return s.synced(w, r)
 }

@@ -80,7 +80,10 @@ func (s *Server) listSecrets(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) deleteSecret(w http.ResponseWriter, r *http.Request) error {
-	if err := s.Store.Secrets.Delete(r.Context(), r.PathValue("secret")); err != nil {
+	err := s.Store.Secrets.Delete(r.Context(), r.PathValue("secret"))
+	if errors.Is(err, store.ErrNotFound) {
+		return fail(sprite.CodeNotFound, "there is no secret "+clean(r.PathValue("secret"), maxGuestText), "see which there are with: cove secret list")
+	} else if err != nil {
 		return err
 	}
 	return s.synced(w, r)
