@@ -45,7 +45,7 @@ func noConnector(r *http.Request, err error) error {
 // putConnector replaces a whole definition, or nothing.
 func (s *Server) putConnector(w http.ResponseWriter, r *http.Request) error {
 	var c sprites.Connector
-	if err := readJSON(w, r, maxBody, &c); err != nil {
+	if err := readStrict(w, r, &c, "the connector", `such as {"upstream":"https://api.example.org","headers":{"X-Api-Key":"{secret}"}}`); err != nil {
 		return err
 	}
 	c.Name = r.PathValue("connector")

@@ -171,6 +171,10 @@ func TestConnectorCalls(t *testing.T) {
 		_, err := c.PutConnector(ctx, bad)
 		wantError(t, err, 400, "bad_request")
 	}
+	// What is not known to be of a definition is no rule that was forgotten.
+	for _, bad := range []string{`{"upstream":"https://a.example","path":["/v1/*"]}`, `{"upstream":"https://a.example"}{}`, `{"upstream":1}`, ``} {
+		ask(t, s, "PUT /v1/connectors/x", bad).refused(t, 400, "bad_request")
+	}
 	_, err = c.Connector(ctx, "x")
 	wantError(t, err, 404, "not_found")
 	wantError(t, c.DeleteConnector(ctx, "x"), 404, "not_found")

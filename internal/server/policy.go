@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// maxPolicy bounds a policy's document.
+// maxPolicy bounds a document of rules.
 const maxPolicy = 1 << 20
 
 func (s *Server) getPolicy(w http.ResponseWriter, r *http.Request) error {
@@ -34,17 +34,9 @@ func (s *Server) getPolicy(w http.ResponseWriter, r *http.Request) error {
 // postPolicy replaces the policy. What is not known to be a rule is refused, so
 // that none is taken for less than it says.
 func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPolicy))
-	dec.DisallowUnknownFields()
 	var p sprites.NetworkPolicy
-	if err := dec.Decode(&p); err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return err
-		}
-		return fail("bad_request", "the network policy is no JSON that is understood: "+clean(err.Error(), maxGuestText), `such as {"rules":[{"domain":"example.org","action":"allow"}]}`)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fail("bad_request", "something follows the network policy", "")
+	if err := readStrict(w, r, &p, "the network policy", `such as {"rules":[{"domain":"example.org","action":"allow"}]}`); err != nil {
+		return err
 	}
 	if p.Rules == nil {
 		return fail("bad_request", "the network policy has no rules", `no rules at all are "rules":[]`)
@@ -53,6 +45,22 @@ func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// readStrict decodes a document of rules, in which nothing may be unknown.
+func readStrict(w http.ResponseWriter, r *http.Request, v any, what, hint string) error {
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPolicy))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return err
+		}
+		return fail("bad_request", what+" is no JSON that is understood: "+clean(err.Error(), maxGuestText), hint)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return fail("bad_request", "something follows "+what, "")
+	}
 	return nil
 }
 
