@@ -360,7 +360,7 @@ func TestConcurrent(t *testing.T) {
 		serveTCP(t, in, echo)
 		data := randomBytes(64 << 10)
 		var wg sync.WaitGroup
-		for i := range 200 {
+		for i := range 400 {
 			wg.Go(func() {
 				var c net.Conn
 				var err error
@@ -652,4 +652,42 @@ func TestUnreadConns(t *testing.T) {
 	if err := roundTrip(c, randomBytes(1<<20)); err != nil {
 		t.Errorf("beside them: %v", err)
 	}
+}
+
+// Connections that get the least memory there is work as well as others.
+func TestLeastWindow(t *testing.T) {
+	eachLink(t, func(t *testing.T, link string) {
+		public := listenIn(t, internetNS, publicIP+":0")
+		serveTCP(t, public, echo)
+		w := newWorld(t, link, nil)
+		in := listenIn(t, w.ns, guestIP+":0")
+		serveTCP(t, in, echo)
+		for _, s := range []*share{&w.inward, &w.outward} {
+			s.mu.Lock()
+			s.used = sharedMemory
+			s.mu.Unlock()
+		}
+		data := randomBytes(256 << 10)
+		var wg sync.WaitGroup
+		for i := range 60 {
+			wg.Go(func() {
+				var c net.Conn
+				var err error
+				if i%2 == 0 {
+					c, err = w.Dial(t.Context(), int(tcpPort(in.Addr())))
+				} else {
+					c, err = w.dial("tcp", public.Addr().String())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				if err := roundTrip(c, data); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	})
 }

@@ -12,7 +12,7 @@ import (
 const (
 	sharedMemory = 64 << 20  // of the buffers of all; beyond it each has the least
 	mostWindow   = 2 << 20   // of one buffer
-	leastWindow  = 32 << 10  // of one buffer
+	leastWindow  = 128 << 10 // of one buffer: two segments of the link; with less than one, senders wait for their timers
 	windowPart   = 32        // which part of what is left is one buffer
 	largeWindow  = 256 << 10 // from which a connection copies by large pieces
 )
