@@ -103,10 +103,10 @@ mkdir -p demo
 { uname -srm; dmesg | head -n 1; } >demo/machine.txt
 \`\`\`
 
-## Run the unit tests of internal/policy
+## Run the unit tests of internal/registries
 
 \`\`\`sh
-PATH=$goroot/bin:\$PATH GOTOOLCHAIN=local GOPROXY=off GOFLAGS= go test -v ./internal/policy >demo/test.txt
+PATH=$goroot/bin:\$PATH GOTOOLCHAIN=local GOPROXY=off GOFLAGS= go test -v ./internal/registries >demo/test.txt
 tail -n 2 demo/test.txt
 \`\`\`
 
