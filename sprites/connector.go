@@ -1,15 +1,10 @@
 package sprites
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 )
 
@@ -138,34 +133,9 @@ type ConnectorLogOptions struct {
 // ConnectorLog calls each with the requests that the sprite made through
 // connectors, oldest first, until it returns an error.
 func (s *Sprite) ConnectorLog(ctx context.Context, opts ConnectorLogOptions, each func(ConnectorEvent) error) error {
-	query := url.Values{}
-	if opts.Follow {
-		query.Set("follow", "true")
-	}
-	if !opts.Since.IsZero() {
-		query.Set("since", strconv.FormatInt(opts.Since.UnixMilli(), 10))
-	}
-	resp, err := s.client.do(ctx, call{method: http.MethodGet, path: s.path("connectors", "log"), query: query, retry: true})
-	if err != nil {
+	query := logQuery(opts.Since, opts.Follow)
+	if err := eachEvent(ctx, s.client, call{method: http.MethodGet, path: s.path("connectors", "log"), query: query, retry: true}, each); err != nil {
 		return fmt.Errorf("connector log of %s: %w", s.describe(), err)
 	}
-	defer closeBody(resp.Body)
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 64<<10)
-	for lines.Scan() {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 { // a sign of life
-			continue
-		}
-		var e ConnectorEvent
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return fmt.Errorf("connector log of %s: %w", s.describe(), err)
-		}
-		if err := each(e); err != nil {
-			return err
-		}
-	}
-	if err := lines.Err(); err != nil && err != io.EOF && ctx.Err() == nil {
-		return fmt.Errorf("connector log of %s: %w", s.describe(), err)
-	}
-	return ctx.Err()
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -103,19 +102,33 @@ type NetworkLogOptions struct {
 // NetworkLog calls each with what the sprite was refused, oldest first, until it
 // returns an error.
 func (s *Sprite) NetworkLog(ctx context.Context, opts NetworkLogOptions, each func(NetworkEvent) error) error {
-	query := url.Values{}
+	query := logQuery(opts.Since, opts.Follow)
 	if opts.Connections {
 		query.Set("connections", "true")
 	}
-	if opts.Follow {
+	if err := eachEvent(ctx, s.client, call{method: http.MethodGet, path: s.path("policy", "log"), query: query, retry: true}, each); err != nil {
+		return fmt.Errorf("network log of %s: %w", s.describe(), err)
+	}
+	return nil
+}
+
+func logQuery(since time.Time, follow bool) url.Values {
+	query := url.Values{}
+	if follow {
 		query.Set("follow", "true")
 	}
-	if !opts.Since.IsZero() {
-		query.Set("since", strconv.FormatInt(opts.Since.UnixMilli(), 10))
+	if !since.IsZero() {
+		query.Set("since", strconv.FormatInt(since.UnixMilli(), 10))
 	}
-	resp, err := s.client.do(ctx, call{method: http.MethodGet, path: s.path("policy", "log"), query: query, retry: true})
+	return query
+}
+
+// eachEvent makes a call that answers with an event a line, and calls each with
+// them until it returns an error, which is eachEvent's.
+func eachEvent[E any](ctx context.Context, c *Client, r call, each func(E) error) error {
+	resp, err := c.do(ctx, r)
 	if err != nil {
-		return fmt.Errorf("network log of %s: %w", s.describe(), err)
+		return err
 	}
 	defer closeBody(resp.Body)
 	lines := bufio.NewScanner(resp.Body)
@@ -124,16 +137,16 @@ func (s *Sprite) NetworkLog(ctx context.Context, opts NetworkLogOptions, each fu
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 { // a sign of life
 			continue
 		}
-		var e NetworkEvent
+		var e E
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return fmt.Errorf("network log of %s: %w", s.describe(), err)
+			return err
 		}
 		if err := each(e); err != nil {
 			return err
 		}
 	}
-	if err := lines.Err(); err != nil && err != io.EOF && ctx.Err() == nil {
-		return fmt.Errorf("network log of %s: %w", s.describe(), err)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	return ctx.Err()
+	return lines.Err()
 }

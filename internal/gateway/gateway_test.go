@@ -351,36 +351,38 @@ func TestForwardReset(t *testing.T) {
 	}
 }
 
+// crowd makes n round trips at once, every fourth into the sandbox.
+func (w *world) crowd(t *testing.T, n int, data []byte) {
+	t.Helper()
+	public := listenIn(t, internetNS, publicIP+":0")
+	serveTCP(t, public, echo)
+	in := listenIn(t, w.ns, guestIP+":0")
+	serveTCP(t, in, echo)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			var c net.Conn
+			var err error
+			if i%4 == 0 {
+				c, err = w.Dial(t.Context(), int(tcpPort(in.Addr())))
+			} else {
+				c, err = w.dial("tcp", public.Addr().String())
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			if err := roundTrip(c, data); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func TestConcurrent(t *testing.T) {
-	eachLink(t, func(t *testing.T, link string) {
-		public := listenIn(t, internetNS, publicIP+":0")
-		serveTCP(t, public, echo)
-		w := newWorld(t, link, nil)
-		in := listenIn(t, w.ns, guestIP+":0")
-		serveTCP(t, in, echo)
-		data := randomBytes(64 << 10)
-		var wg sync.WaitGroup
-		for i := range 400 {
-			wg.Go(func() {
-				var c net.Conn
-				var err error
-				if i%4 == 0 {
-					c, err = w.Dial(t.Context(), int(tcpPort(in.Addr())))
-				} else {
-					c, err = w.dial("tcp", public.Addr().String())
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer c.Close()
-				if err := roundTrip(c, data); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-	})
+	eachLink(t, func(t *testing.T, link string) { newWorld(t, link, nil).crowd(t, 600, randomBytes(64<<10)) })
 }
 
 func TestMaxConns(t *testing.T) {
@@ -638,7 +640,6 @@ func TestUnreadConns(t *testing.T) {
 	}
 	waitFor(t, "all to stall", func() bool { return stalled.Load() == n })
 	grown := heap() - before
-	t.Logf("%d MiB", grown>>20)
 	if grown > 160<<20 {
 		t.Errorf("%d unread connections hold %d MiB", n, grown>>20)
 	}
@@ -657,37 +658,12 @@ func TestUnreadConns(t *testing.T) {
 // Connections that get the least memory there is work as well as others.
 func TestLeastWindow(t *testing.T) {
 	eachLink(t, func(t *testing.T, link string) {
-		public := listenIn(t, internetNS, publicIP+":0")
-		serveTCP(t, public, echo)
 		w := newWorld(t, link, nil)
-		in := listenIn(t, w.ns, guestIP+":0")
-		serveTCP(t, in, echo)
 		for _, s := range []*share{&w.inward, &w.outward} {
 			s.mu.Lock()
 			s.used = sharedMemory
 			s.mu.Unlock()
 		}
-		data := randomBytes(256 << 10)
-		var wg sync.WaitGroup
-		for i := range 60 {
-			wg.Go(func() {
-				var c net.Conn
-				var err error
-				if i%2 == 0 {
-					c, err = w.Dial(t.Context(), int(tcpPort(in.Addr())))
-				} else {
-					c, err = w.dial("tcp", public.Addr().String())
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer c.Close()
-				if err := roundTrip(c, data); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
+		w.crowd(t, 500, randomBytes(64<<10))
 	})
 }
