@@ -26,6 +26,12 @@ type Connector struct {
 	DenyPaths []string        `json:"deny_paths,omitempty"` // that are not, even so
 	Limits    ConnectorLimits `json:"limits,omitzero"`
 
+	Prices []ConnectorPrice `json:"prices,omitempty"` // of models, for limits and for the log
+
+	// Git has git inside go through the connector to its upstream, by whichever of
+	// the upstream's usual URLs a repository is named.
+	Git bool `json:"git,omitempty"`
+
 	// What follows is not of the definition, and ignored where that is set.
 	Grants    []ConnectorGrant `json:"grants,omitempty"`
 	CreatedAt time.Time        `json:"created_at,omitzero"`
@@ -37,6 +43,20 @@ type ConnectorLimits struct {
 	RequestsPerMinute int64 `json:"requests_per_minute,omitempty"`
 	Requests          int64 `json:"requests,omitempty"`      // ever
 	BytesPerDay       int64 `json:"bytes_per_day,omitempty"` // of bodies, both ways, from midnight UTC on
+
+	// What models use, as their answers tell. An answer that is cut short, or tells
+	// nothing, counts a token for every four bytes of it and of its request. Requests
+	// under way when a limit is reached are let end.
+	TokensPerDay int64   `json:"tokens_per_day,omitempty"` // of input and output
+	USDPerDay    float64 `json:"usd_per_day,omitempty"`    // by the connector's prices
+}
+
+// ConnectorPrice is what a million tokens of a model cost, in dollars. The first of
+// a connector's whose pattern has the model holds; if none has, the highest.
+type ConnectorPrice struct {
+	Model  string  `json:"model"` // * stands for anything
+	Input  float64 `json:"input"`
+	Output float64 `json:"output"`
 }
 
 // ConnectorGrant says whom a connector serves: a sprite, or all sprites with a
@@ -63,6 +83,12 @@ type ConnectorEvent struct {
 	Received     int64     `json:"received"` // bytes of the answer's
 	Milliseconds int64     `json:"milliseconds"`
 	Refused      string    `json:"refused,omitempty"` // why it did not reach the upstream, or was cut
+
+	// Of a connector with prices, or limits of tokens or dollars.
+	Model        string  `json:"model,omitempty"`
+	InputTokens  int64   `json:"input_tokens,omitempty"`
+	OutputTokens int64   `json:"output_tokens,omitempty"`
+	CostUSD      float64 `json:"cost_usd,omitempty"`
 }
 
 // PutConnector defines a connector, in place of one of the same name, whose grants

@@ -85,7 +85,7 @@ var folders = []struct {
 	{"var", 0o755}, {"var/cache", 0o755}, {"var/cache/apt/archives/partial", 0o755}, {"var/cache/debconf", 0o755}, {"var/lib", 0o755},
 	{"var/lib/apt/lists/partial", 0o755}, {"var/lib/misc", 0o755}, {"var/lib/pam", 0o755}, {"var/lib/systemd", 0o755}, {"var/lib/ucf", 0o755},
 	{"var/log/apt", 0o755}, {"var/mail", 0o2775}, {"var/opt", 0o755}, {"var/spool", 0o755}, {"var/tmp", 0o1777},
-	{".sprite", 0o755}, {".sprite/bin", 0o755}, {".sprite/etc/profile.d", 0o755}, {".sprite/logs/services", 0o755}, {".sprite/policy", 0o755}, {".sprite/tmp", 0o1777},
+	{".sprite", 0o755}, {".sprite/bin", 0o755}, {".sprite/git", 0o755}, {".sprite/etc/profile.d", 0o755}, {".sprite/logs/services", 0o755}, {".sprite/policy", 0o755}, {".sprite/tmp", 0o1777},
 }
 
 // build fills dir, an empty folder, with the skeleton.
@@ -246,6 +246,7 @@ func (f Files) accounts(dir string) error {
 		{"etc/sudoers", "Defaults env_reset, env_keep += \"DEBIAN_FRONTEND\"\nDefaults !lecture, !fqdn\nroot ALL=(ALL:ALL) ALL\n" + u.Name + " ALL=(ALL:ALL) NOPASSWD: ALL\n@includedir /etc/sudoers.d\n", 0o440},
 		{"etc/resolv.conf", "nameserver " + Gateway + "\noptions edns0 timeout:5 attempts:2\n", 0o644},
 		{"etc/hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n", 0o644},
+		{"etc/gitconfig", gitConfig, 0o644},
 		{"etc/machine-id", "", 0o444},
 		{"etc/hostname", "sprite\n", 0o644},
 		{"etc/profile.d/zz-sprite.sh", loginShells, 0o644},
@@ -265,6 +266,15 @@ func (f Files) accounts(dir string) error {
 	}
 	return os.Chown(home, u.UID, u.GID)
 }
+
+// gitConfig is that of all users of a sprite. What is under /.sprite/git follows the
+// connectors that the sprite is granted. A sprite is one person's: that root and the
+// sprite's user find each other's repositories is no danger.
+const gitConfig = `[include]
+	path = /.sprite/git/config
+[safe]
+	directory = *
+`
 
 // Gateway is the address of every sandbox's gateway, which is also its resolver.
 const Gateway = "10.88.0.1"

@@ -43,4 +43,5 @@ type Config struct {
 	Env         map[string]string `json:"env,omitempty"` // the sprite's own environment, for every command
 
 	NetworkPolicy json.RawMessage `json:"network_policy,omitempty"` // as the protocol has it, to be shown inside; empty: no rules
+	GitConfig     string          `json:"git_config,omitempty"`     // how git inside reaches connectors
 }

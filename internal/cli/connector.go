@@ -38,10 +38,9 @@ Jobs are granted the one of their agent, if there is one, as long as they run.`,
   cove connector grant anthropic --sprite paint
   cove connector log -s paint --follow
 
-  gh auth token | cove secret set github         git and its API, without a login inside
-  cove connector put github --paths '/ada/*'
+  cove connector put github --from-gh --paths '/ada/*'    git, without a login inside
   cove connector grant github --sprite paint
-  cove exec -s paint git clone http://github.connect.internal/ada/paint`,
+  cove exec -s paint git clone https://github.com/ada/paint`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -52,6 +51,8 @@ Jobs are granted the one of their agent, if there is one, as long as they run.`,
 
 type connectorOptions struct {
 	headers, limits []string
+	prices          []string
+	fromGH          bool
 	def             sprites.Connector
 }
 
@@ -68,10 +69,21 @@ In a header's value {secret} stands for the secret of the connector's name, or o
 {secret:NAME} for another; {basic:USER} for USER and the secret as "Basic" has them. The
 upstream's certificate is verified, and no secret goes over plain HTTP but to this machine.
 
+With --git, which github has, git in the sprites that it is granted to goes through it: what
+names the upstream, by HTTPS or SSH, is rewritten on its way (insteadOf), so that clones,
+remotes and submodules need no change. --from-gh stores the token of your gh login as the
+secret: it can do what you can, so consider --paths and --methods, or a token of less.
+
 A path is let through if one of --paths is its pattern, and none of --deny-paths; * stands
-for anything. A limit is N for requests ever, N/minute, or SIZE/day for bytes both ways, of
-each sprite by itself.`,
+for anything. A limit is N for requests ever, N/minute, SIZE/day for bytes both ways, or,
+with models, Ntokens/day or Nusd/day, of each sprite by itself. Tokens are counted as the
+answers tell; one that is cut short or tells nothing counts a token for four bytes. Dollars
+need prices, per million tokens: 'MODEL=INPUT/OUTPUT', the first that has the model.`,
 		Example: `  cove connector put anthropic --limit 60/minute --limit 500M/day
+  cove connector put anthropic --limit 5usd/day --price 'claude-opus-*=5/25' --price '*=3/15'
+  cove connector put github --from-gh
+  cove connector put forge --git --upstream https://forge.example.org \
+      --header 'Authorization: Basic {basic:ada}'
   cove connector put github-api --methods GET --paths '/repos/ada/*' --deny-paths '*/hooks*'
   cove connector put ci --upstream https://ci.example.org/api --header 'X-Api-Key: {secret}'
   cove connector put ollama --upstream http://127.0.0.1:11434`,
@@ -87,8 +99,22 @@ each sprite by itself.`,
 		if err != nil {
 			return err
 		}
+		var token string
+		if o.fromGH {
+			if token, err = ghToken(ctx, def); err != nil {
+				return err
+			}
+		}
 		if def, err = c.PutConnector(ctx, def); err != nil {
 			return err
+		}
+		if o.fromGH {
+			if def.Secret == "" {
+				return hinted(fmt.Errorf("connector %s adds no secret", def.Name), "say where it goes: --header 'Authorization: Bearer {secret}'")
+			}
+			if err := c.SetSecret(ctx, def.Secret, token); err != nil {
+				return err
+			}
 		}
 		a.adviseConnector(ctx, c, def)
 		return a.show(def, func(w io.Writer) {
@@ -100,11 +126,14 @@ each sprite by itself.`,
 	f := cmd.Flags()
 	f.StringVar(&o.def.Upstream, "upstream", "", "URL that it leads to")
 	f.StringArrayVar(&o.headers, "header", nil, "'NAME: VALUE' that is added, with {secret} in the value (repeatable)")
+	f.BoolVar(&o.def.Git, "git", false, "have git in sprites go through it (of github: always)")
+	f.BoolVar(&o.fromGH, "from-gh", false, "take the secret from your gh login (gh auth token)")
 	f.StringVar(&o.def.Secret, "secret", "", "name of the secret (default: the connector's)")
 	f.StringSliceVar(&o.def.Methods, "methods", nil, "methods that are let through (default: all)")
 	f.StringSliceVar(&o.def.Paths, "paths", nil, "patterns of paths that are let through (default: all)")
 	f.StringSliceVar(&o.def.DenyPaths, "deny-paths", nil, "patterns of paths that are not")
-	f.StringArrayVar(&o.limits, "limit", nil, "N, N/minute or SIZE/day (repeatable)")
+	f.StringArrayVar(&o.limits, "limit", nil, "N, N/minute, SIZE/day, Ntokens/day or Nusd/day (repeatable)")
+	f.StringArrayVar(&o.prices, "price", nil, "'MODEL=INPUT/OUTPUT', in dollars per million tokens (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("secret", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return a.completeSecret(cmd, nil, prefix)
 	}))
@@ -133,12 +162,53 @@ func (o *connectorOptions) definition(cmd *cobra.Command, name string) (sprites.
 			return def, usagef(cmd, "--limit %s: %w", l, err)
 		}
 	}
+	for _, p := range o.prices {
+		price, err := parsePrice(p)
+		if err != nil {
+			return def, usagef(cmd, "--price %s: %w", p, err)
+		}
+		def.Prices = append(def.Prices, price)
+	}
 	return def, nil
 }
 
-// setLimit reads N, N/minute or SIZE/day.
+// parsePrice reads MODEL=INPUT/OUTPUT.
+func parsePrice(text string) (p sprites.ConnectorPrice, err error) {
+	wrong := errors.New("write MODEL=INPUT/OUTPUT, such as 'claude-opus-*=5/25'")
+	model, rates, ok := strings.Cut(text, "=")
+	in, out, both := strings.Cut(rates, "/")
+	if !ok || !both || model == "" {
+		return p, wrong
+	}
+	p.Model = model
+	if p.Input, err = strconv.ParseFloat(in, 64); err == nil {
+		p.Output, err = strconv.ParseFloat(out, 64)
+	}
+	if err != nil || !(p.Input >= 0 && p.Output >= 0) {
+		return p, wrong
+	}
+	return p, nil
+}
+
+// setLimit reads N, N/minute, SIZE/day, Ntokens/day or Nusd/day.
 func setLimit(l *sprites.ConnectorLimits, text string) error {
 	number, per, _ := strings.Cut(text, "/")
+	if count, ok := strings.CutSuffix(number, "tokens"); ok && per == "day" {
+		n, err := parseCount(count)
+		if err != nil || n <= 0 {
+			return errors.New("write a number such as 500000tokens/day or 2Mtokens/day")
+		}
+		l.TokensPerDay = n
+		return nil
+	}
+	if dollars, ok := strings.CutSuffix(number, "usd"); ok && per == "day" {
+		n, err := strconv.ParseFloat(dollars, 64)
+		if err != nil || !(n > 0) {
+			return errors.New("write an amount such as 5usd/day or 0.50usd/day")
+		}
+		l.USDPerDay = n
+		return nil
+	}
 	if per == "day" {
 		n, err := parseSize(number)
 		if err != nil || n <= 0 {
@@ -149,7 +219,7 @@ func setLimit(l *sprites.ConnectorLimits, text string) error {
 	}
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || n <= 0 || per != "" && per != "minute" || strings.HasSuffix(text, "/") {
-		return errors.New("write N, N/minute, or a size such as 500M/day")
+		return errors.New("write N, N/minute, a size such as 500M/day, 2Mtokens/day or 5usd/day")
 	}
 	if per == "minute" {
 		l.RequestsPerMinute = n
@@ -157,6 +227,17 @@ func setLimit(l *sprites.ConnectorLimits, text string) error {
 		l.Requests = n
 	}
 	return nil
+}
+
+// parseCount reads a number, with k or M for thousands or millions.
+func parseCount(text string) (int64, error) {
+	for suffix, times := range map[string]int64{"k": 1e3, "K": 1e3, "M": 1e6} {
+		if number, ok := strings.CutSuffix(text, suffix); ok {
+			n, err := strconv.ParseInt(number, 10, 32)
+			return n * times, err
+		}
+	}
+	return strconv.ParseInt(text, 10, 64)
 }
 
 // adviseConnector says what is still to do before a connector serves anybody.
@@ -186,10 +267,24 @@ func printConnector(w io.Writer, c sprites.Connector) {
 	if n := c.Limits.BytesPerDay; n > 0 {
 		limits = append(limits, byteSize(n)+" a day")
 	}
+	if n := c.Limits.TokensPerDay; n > 0 {
+		limits = append(limits, fmt.Sprintf("%d tokens a day", n))
+	}
+	if n := c.Limits.USDPerDay; n > 0 {
+		limits = append(limits, fmt.Sprintf("%.2f USD a day", n))
+	}
+	var prices []string
+	for _, p := range c.Prices {
+		prices = append(prices, fmt.Sprintf("%s %g/%g", p.Model, p.Input, p.Output))
+	}
+	git := ""
+	if c.Git {
+		git = "goes through it"
+	}
 	fields(w, "name", c.Name, "URL in sprites", "http://"+c.Name+".connect.internal/", "upstream", c.Upstream,
-		"headers", strings.Join(headers, "; "), "secret", c.Secret, "methods", cmp.Or(strings.Join(c.Methods, ", "), "all"),
+		"headers", strings.Join(headers, "; "), "secret", c.Secret, "git", git, "methods", cmp.Or(strings.Join(c.Methods, ", "), "all"),
 		"paths", cmp.Or(strings.Join(c.Paths, ", "), "all"), "denied", strings.Join(c.DenyPaths, ", "),
-		"limits", strings.Join(limits, ", "), "granted to", cmp.Or(grantees(c.Grants), "nobody"))
+		"limits", strings.Join(limits, ", "), "prices", strings.Join(prices, ", "), "granted to", cmp.Or(grantees(c.Grants), "nobody"))
 }
 
 // grantees names whom a connector serves.
@@ -379,6 +474,9 @@ exists, the newest 4 MiB at least. With --json each request is a line.`,
 func printRequest(w io.Writer, e sprites.ConnectorEvent) {
 	fmt.Fprintf(w, "%s  %s  %s %s  %d  %s out, %s in, %d ms\n", e.Time.Local().Format("2006-01-02 15:04:05"), sanitizeLine(e.Connector),
 		sanitizeLine(e.Method), sanitizeLine(e.Path), e.Status, byteSize(e.Sent), byteSize(e.Received), e.Milliseconds)
+	if e.InputTokens+e.OutputTokens > 0 {
+		fmt.Fprintf(w, "    %s: %d tokens in, %d out, %.4f USD\n", cmp.Or(sanitizeLine(e.Model), "a model"), e.InputTokens, e.OutputTokens, e.CostUSD)
+	}
 	if e.Refused != "" {
 		fmt.Fprintf(w, "    %s\n", sanitizeLine(e.Refused))
 	}

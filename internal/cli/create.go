@@ -100,6 +100,7 @@ type createOptions struct {
 	labels  []string
 	idle    time.Duration
 	network string
+	gitID   bool
 }
 
 func (a *app) newCreate() *cobra.Command {
@@ -116,11 +117,16 @@ are shown by --include; cove doctor finds them.`,
 		Example: `  cove create paint
   cove create build --memory 4G --cpus 2 --include /usr/local/go
   cove create tight --network agent
+  cove create paint --git-identity
   cove create web --label team=shop --env TZ=Europe/Rome --idle 30m`,
 		Args: exactArgs("the new sprite's name"),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		req, err := o.request(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		who, err := identity(ctx, o.gitID)
 		if err != nil {
 			return err
 		}
@@ -132,6 +138,11 @@ are shown by --include; cove doctor finds them.`,
 		if err != nil {
 			return err
 		}
+		if o.gitID {
+			if err := giveIdentity(ctx, c, info.Name, who); err != nil {
+				return fmt.Errorf("sprite %s is created, but %w", info.Name, err)
+			}
+		}
 		return a.show(info, func(w io.Writer) {
 			fmt.Fprintf(w, "Sprite %s created. Use it with: cove exec -s %s CMD\n", sanitizeLine(info.Name), sanitizeLine(info.Name))
 		})
@@ -142,6 +153,7 @@ are shown by --include; cove doctor finds them.`,
 	f.StringArrayVar(&o.labels, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
 	f.StringVar(&o.network, "network", "", "what it may reach: open, none, agent or defaults (see cove help policy; default: no rules)")
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
+	f.BoolVar(&o.gitID, "git-identity", false, identityUsage)
 	f.DurationVar(&o.idle, "idle", 0, "sleep after being unused for so long; 0 is never (default: the server's)")
 	return cmd
 }

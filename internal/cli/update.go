@@ -16,18 +16,20 @@ import (
 type updateOptions struct {
 	idle         time.Duration
 	label, strip []string
+	gitID        bool
 }
 
 func (a *app) newUpdate() *cobra.Command {
 	var o updateOptions
 	cmd := &cobra.Command{
 		Use:   "update NAME",
-		Short: "Change a sprite's idle time or labels",
+		Short: "Change a sprite's idle time, labels or git identity",
 		Long: `Changes what can be changed of a sprite while it is there, asleep or awake. A label K=V
 takes the place of another one of the same K. Who may open its URL is changed by cove url.`,
 		Example: `  cove update paint --idle 30m
   cove update paint --idle 0                      it never sleeps by itself
-  cove update paint --label team=shop --remove-label old`,
+  cove update paint --label team=shop --remove-label old
+  cove update paint --git-identity`,
 		Args:              exactArgs("the sprite's name"),
 		ValidArgsFunction: a.completeOneSprite,
 	}
@@ -36,12 +38,21 @@ takes the place of another one of the same K. Who may open its URL is changed by
 		if err != nil {
 			return err
 		}
-		if idle == nil && len(o.label)+len(o.strip) == 0 {
+		if idle == nil && len(o.label)+len(o.strip) == 0 && !o.gitID {
 			return usagef(cmd, "what is to change?")
+		}
+		who, err := identity(ctx, o.gitID)
+		if err != nil {
+			return err
 		}
 		c, err := a.client(ctx)
 		if err != nil {
 			return err
+		}
+		if o.gitID {
+			if err := giveIdentity(ctx, c, args[0], who); err != nil {
+				return spriteError(err)
+			}
 		}
 		req := sprites.UpdateRequest{IdleSeconds: idle}
 		if len(o.label)+len(o.strip) > 0 {
@@ -65,6 +76,7 @@ takes the place of another one of the same K. Who may open its URL is changed by
 	f := cmd.Flags()
 	f.DurationVar(&o.idle, "idle", 0, "sleep after being unused for so long; 0 is never")
 	f.StringArrayVar(&o.label, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
+	f.BoolVar(&o.gitID, "git-identity", false, identityUsage)
 	f.StringArrayVar(&o.strip, "remove-label", nil, "take this `LABEL` away, or that of the key K (repeatable)")
 	return cmd
 }

@@ -32,6 +32,8 @@ type Upstream struct {
 
 	Methods, Paths, DenyPaths []string
 	Limits                    Limits
+	Prices                    []sprites.ConnectorPrice
+	Git                       bool // git in the sandbox is to go through it
 
 	Refused string // why it serves nobody now; empty: it does
 	Hint    string // of Refused
@@ -45,7 +47,7 @@ var presets = map[string]sprites.Connector{
 	"anthropic":  {Upstream: "https://api.anthropic.com", Headers: map[string]string{"X-Api-Key": "{secret}"}},
 	"openai":     {Upstream: "https://api.openai.com", Headers: map[string]string{"Authorization": "Bearer {secret}"}},
 	"gemini":     {Upstream: "https://generativelanguage.googleapis.com", Headers: map[string]string{"X-Goog-Api-Key": "{secret}"}},
-	"github":     {Upstream: "https://github.com", Headers: map[string]string{"Authorization": "Basic {basic:x-access-token}"}},
+	"github":     {Upstream: "https://github.com", Headers: map[string]string{"Authorization": "Basic {basic:x-access-token}"}, Git: true},
 	"github-api": {Upstream: "https://api.github.com", Headers: map[string]string{"Authorization": "Bearer {secret}"}, Secret: "github"},
 }
 
@@ -56,6 +58,7 @@ func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
 // upstream, the headers (nil, not empty) and the secret's name.
 func Complete(c sprites.Connector) sprites.Connector {
 	if p, ok := presets[c.Name]; ok {
+		c.Git = c.Git || p.Git
 		if c.Upstream == "" {
 			c.Upstream = p.Upstream
 		}
@@ -117,8 +120,11 @@ func Check(c sprites.Connector) error {
 	if len(c.Headers) > maxList || len(c.Methods) > maxList || len(c.Paths) > maxList || len(c.DenyPaths) > maxList {
 		return fmt.Errorf("more than %d headers, methods or paths", maxList)
 	}
-	if c.Limits.Requests < 0 || c.Limits.RequestsPerMinute < 0 || c.Limits.BytesPerDay < 0 {
-		return errors.New("a limit can't be negative; 0 is none")
+	if l := c.Limits; l.Requests < 0 || l.RequestsPerMinute < 0 || l.BytesPerDay < 0 || l.TokensPerDay < 0 || !(l.USDPerDay >= 0 && l.USDPerDay <= maxPrice) {
+		return errors.New("a limit can't be negative, or beyond all measure; 0 is none")
+	}
+	if err := checkPrices(c); err != nil {
+		return err
 	}
 	for name, value := range c.Headers {
 		if err := checkHeader(name, value); err != nil {
@@ -207,7 +213,7 @@ func SecretsOf(c sprites.Connector) []string {
 
 // Resolve puts the secrets' values into a definition.
 func Resolve(c sprites.Connector, value func(name string) (string, error)) (Upstream, error) {
-	u := Upstream{URL: c.Upstream, Header: http.Header{}, Methods: c.Methods, Paths: c.Paths, DenyPaths: c.DenyPaths, Limits: c.Limits}
+	u := Upstream{URL: c.Upstream, Header: http.Header{}, Methods: c.Methods, Paths: c.Paths, DenyPaths: c.DenyPaths, Limits: c.Limits, Prices: c.Prices, Git: c.Git}
 	values := map[string]string{}
 	for _, name := range SecretsOf(c) {
 		v, err := value(name)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/guest"
 	"github.com/cove-dev/cove/internal/sprite"
 )
@@ -100,7 +101,7 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 			Token: sb.token, Incarnation: m.Incarnation, Env: env, User: me.Uid, Workdir: home,
 			Dir: filepath.Join(r.Dir, m.ID, "sprite"),
 		}
-		if err := sb.guest.ShowPolicy(m.NetworkPolicy); err != nil {
+		if err := errors.Join(sb.guest.ShowPolicy(m.NetworkPolicy), sb.guest.ShowGitConfig(connect.GitConfig(m.Connectors))); err != nil {
 			return nil, errors.Join(err, ln.Close())
 		}
 		handler = sb.guest.Handler()

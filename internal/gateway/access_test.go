@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/connect"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // told are the requests that a gateway has told of.
@@ -385,5 +386,81 @@ func TestConnectorTaken(t *testing.T) {
 	defer log.mu.Unlock()
 	if len(log.all) != 3 {
 		t.Errorf("told %+v", log.all)
+	}
+}
+
+// What a model's answers say was used is charged, and ends what may be asked for;
+// who hangs up before that is said is charged, too.
+func TestConnectorSpending(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		switch r.URL.Path {
+		case "/answer":
+			_, _ = io.WriteString(w, `{"model":"large","usage":{"input_tokens":600,"output_tokens":200}}`)
+		case "/refused":
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"usage":{"input_tokens":600}}`)
+		case "/endless":
+			_, _ = io.WriteString(w, `data: {"model":"large","usage":{"input_tokens":9,"output_tokens":1}}`+"\n\n"+strings.Repeat("x", 4000))
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
+	}))
+	defer upstream.Close()
+	var log told
+	w := newWorld(t, "veth", func(g *Gateway) { g.OnRequest = log.add })
+	prices := []sprites.ConnectorPrice{{Model: "large", Input: 1, Output: 10}}
+	set(t, w, map[string]connect.Upstream{
+		"dollars": {URL: upstream.URL, Prices: prices, Limits: connect.Limits{USDPerDay: 0.003}},
+		"tokens":  {URL: upstream.URL, Limits: connect.Limits{TokensPerDay: 1000}},
+		"cut":     {URL: upstream.URL, Prices: prices, Limits: connect.Limits{TokensPerDay: 1000}},
+	})
+	client := w.client()
+	defer client.CloseIdleConnections()
+	n := 0
+	ask := func(method, url string, status int) Request {
+		t.Helper()
+		if resp, body := fetch(t, client, method, "http://"+url, nil); resp.StatusCode != status {
+			t.Errorf("%s %s: got %d %s", method, url, resp.StatusCode, body)
+		}
+		n++
+		return log.await(t, n)
+	}
+	ask("GET", "dollars.connect.internal/answer", 200)   // a list of models costs nothing
+	ask("POST", "dollars.connect.internal/refused", 400) // nor does what is refused
+	for range 2 {
+		if r := ask("POST", "dollars.connect.internal/answer", 200); r.Model != "large" || r.Tokens != (connect.Tokens{Input: 600, Output: 200}) || r.MicroUSD != 2600 {
+			t.Errorf("told %+v", r)
+		}
+	}
+	if r := ask("POST", "dollars.connect.internal/answer", 429); !strings.Contains(r.Refused, "dollars") || r.Usage.MicroUSD != 5200 {
+		t.Errorf("told %+v, %+v", r, r.Usage)
+	}
+	ask("POST", "tokens.connect.internal/answer", 200)
+	ask("POST", "tokens.connect.internal/answer", 200)
+	if r := ask("POST", "tokens.connect.internal/answer", 429); !strings.Contains(r.Refused, "tokens") {
+		t.Errorf("told %+v", r)
+	}
+	resp, err := client.Post("http://cut.connect.internal/endless", "text/plain", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(resp.Body, make([]byte, 4000)); err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	n++
+	if r := log.await(t, n); r.Tokens.Output < 1000 || r.Tokens.Input != 9 {
+		t.Errorf("cut: told %+v", r)
+	}
+	ask("POST", "cut.connect.internal/answer", 429)
+	req, err := http.NewRequest("GET", "http://tokens.connect.internal/socket", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "websocket")
+	if resp, err := client.Do(req); err != nil || resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a connection that changes its protocol: got %v, %v", resp, err)
 	}
 }

@@ -3,11 +3,7 @@ package gateway
 import (
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"testing"
-
-	"github.com/cove-dev/cove/internal/connect"
 )
 
 var benchLinks = []string{"tap", "veth"}
@@ -127,38 +123,5 @@ func BenchmarkThroughput(b *testing.B) {
 				dir.run(b, c)
 			})
 		}
-	}
-}
-
-// BenchmarkConnector downloads through a connector.
-func BenchmarkConnector(b *testing.B) {
-	chunk := make([]byte, 256<<10)
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for r.Context().Err() == nil {
-			if _, err := w.Write(chunk); err != nil {
-				return
-			}
-		}
-	}))
-	defer upstream.Close()
-	for _, link := range benchLinks {
-		b.Run(link, func(b *testing.B) {
-			w := newWorld(b, link, nil)
-			set(b, w, map[string]connect.Upstream{"x": {URL: upstream.URL}})
-			client := w.client()
-			client.Timeout = 0
-			resp, err := client.Get("http://x.connect.internal/")
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer resp.Body.Close()
-			b.SetBytes(int64(len(chunk)))
-			buf := make([]byte, len(chunk))
-			for b.Loop() {
-				if _, err := io.ReadFull(resp.Body, buf); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }

@@ -108,9 +108,9 @@ func (g *Gateway) connector(host string) (*connector, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	label, ok := strings.CutSuffix(name, "."+connectZone)
+	label, ok := strings.CutSuffix(name, "."+connect.Zone)
 	if !ok {
-		return nil, "", fmt.Errorf("%s is not under %s", name, connectZone)
+		return nil, "", fmt.Errorf("%s is not under %s", name, connect.Zone)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,6 +138,8 @@ type exchange struct {
 	cancel  context.CancelCauseFunc
 
 	sent, received atomic.Int64 // bytes of bodies
+	answer         *taster      // of a metered upstream, once it answers
+	failed         bool         // by no fault of the sandbox
 }
 
 type exchangeKey struct{}
@@ -208,7 +210,7 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refusal(w, status, code, message, hint)
 	}
 	if err != nil {
-		hint := "connectors are at http://NAME." + connectZone + "/"
+		hint := "connectors are at http://NAME." + connect.Zone + "/"
 		if name != "" {
 			hint = fmt.Sprintf("on the host: cove connector grant %s --sprite %s; which there are says: cove connector list", name, cmp.Or(h.g.Name, "SPRITE"))
 		}
@@ -220,7 +222,7 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method == http.MethodConnect {
-		refuse(http.StatusMethodNotAllowed, "no_tunnel", "a connector is no proxy", "send the request itself to http://"+name+"."+connectZone+"/")
+		refuse(http.StatusMethodNotAllowed, "no_tunnel", "a connector is no proxy", "send the request itself to http://"+name+"."+connect.Zone+"/")
 		return
 	}
 	if climbs(r.URL.Path) {
@@ -229,6 +231,10 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if why := c.Allows(r.Method, r.URL.Path); why != "" {
 		refuse(http.StatusForbidden, "not_allowed", "connector "+name+": "+why, "what is allowed says, on the host: cove connector show "+name)
+		return
+	}
+	if c.Metered() && r.Header.Get("Upgrade") != "" {
+		refuse(http.StatusForbidden, "not_allowed", "connector "+name+": what changes its protocol can't be charged", "use plain requests, or streams of events")
 		return
 	}
 	if why, wait := c.use.admit(c.Limits, began); why != "" {
@@ -249,6 +255,7 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		told.Sent, told.Received = x.sent.Load(), x.received.Load()
 		told.cut(context.Cause(ctx))
+		x.account(time.Now())
 	}()
 	h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, x: x}, r)
 }
@@ -295,12 +302,12 @@ func rewrite(pr *httputil.ProxyRequest) {
 			pr.Out.Header.Del(c)
 		}
 	}
-	if len(x.Methods) > 0 {
+	if len(x.Methods) > 0 || x.Metered() {
 		for _, o := range overrides {
 			pr.Out.Header.Del(o)
 		}
 	}
-	if len(x.hidden) > 0 { // what is compressed can't be looked through
+	if len(x.hidden) > 0 || x.Metered() { // what is compressed can't be looked through
 		pr.Out.Header.Set("Accept-Encoding", "identity")
 	}
 	for name, values := range x.header {
@@ -332,11 +339,18 @@ func forSandbox(resp *http.Response) error {
 		return nil
 	}
 	resp.Body = &meter{resp.Body, x, &x.received}
-	if len(x.hidden) == 0 {
+	if len(x.hidden) == 0 && !x.Metered() {
 		return nil
 	}
 	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return errEncoded
+	}
+	if x.Metered() {
+		x.answer = &taster{ReadCloser: resp.Body}
+		resp.Body = x.answer
+	}
+	if len(x.hidden) == 0 {
+		return nil
 	}
 	resp.Body = &blotter{ReadCloser: resp.Body, hidden: x.hidden, ended: func() { blotHeader(resp.Trailer, x.hidden) }}
 	return nil
@@ -355,7 +369,7 @@ func (x *exchange) through(from *url.URL, to string) string {
 	if !ok || rest != "" && rest[0] != '/' {
 		return to
 	}
-	out := "http://" + x.name + "." + connectZone + cmp.Or(rest, "/")
+	out := "http://" + x.name + "." + connect.Zone + cmp.Or(rest, "/")
 	if u.RawQuery != "" {
 		out += "?" + u.RawQuery
 	}
@@ -370,6 +384,7 @@ func (x *exchange) through(from *url.URL, to string) string {
 func (h *connectors) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r)
 	if r.Context().Err() == nil && !errors.Is(err, http.ErrAbortHandler) {
+		x.failed = true
 		h.g.Logger.Warn("connector", "name", x.name, "error", err)
 	}
 	x.request.note(http.StatusBadGateway, "the upstream does not answer")

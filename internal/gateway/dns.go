@@ -13,6 +13,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/policy"
 )
 
@@ -24,8 +25,7 @@ const (
 	dnsConnIdle   = 10 * time.Second
 	maxUDPAnswer  = 1232 // what passes everywhere; longer ones are truncated, and asked for by TCP
 
-	connectZone = "connect.internal"
-	connectTTL  = 60
+	connectTTL = 60
 )
 
 // startDNS answers questions at the gateway's address, by UDP; those by TCP come
@@ -126,7 +126,7 @@ func (g *Gateway) resolve(req *dns.Msg) *dns.Msg {
 		return resp
 	}
 	name, err := policy.CanonicalName(q.Name)
-	if err == nil && (name == connectZone || strings.HasSuffix(name, "."+connectZone)) {
+	if err == nil && (name == connect.Zone || strings.HasSuffix(name, "."+connect.Zone)) {
 		g.resolveConnector(resp, name)
 		return resp
 	}
@@ -192,7 +192,7 @@ func restoreCase(resp *dns.Msg, canonical, asked string) {
 // gateway, which says so if there is no connector of that name.
 func (g *Gateway) resolveConnector(resp *dns.Msg, name string) {
 	q := resp.Question[0]
-	label, _ := strings.CutSuffix(name, "."+connectZone)
+	label, _ := strings.CutSuffix(name, "."+connect.Zone)
 	if label == name { // the zone itself
 		return
 	}

@@ -27,6 +27,10 @@ type Request struct {
 	Took           time.Duration
 	Refused        string // why it did not reach the upstream, or was cut
 
+	Model    string // of a metered connector, as are the next
+	Tokens   connect.Tokens
+	MicroUSD int64 // what they cost, in millionths of a dollar
+
 	Usage *Usage // of its connector, as far as that is known then; nil: it has none
 }
 
@@ -35,6 +39,8 @@ type Usage struct {
 	Requests int64     `json:"requests"` // ever
 	Day      time.Time `json:"day"`      // in which Bytes were
 	Bytes    int64     `json:"bytes"`
+	Tokens   int64     `json:"tokens,omitempty"`
+	MicroUSD int64     `json:"micro_usd,omitempty"`
 }
 
 // note is for the first that is known of its end.
@@ -88,6 +94,10 @@ func (u *usage) admit(l connect.Limits, now time.Time) (why string, wait time.Du
 		return "its requests are used up", 0
 	case l.BytesPerDay > 0 && u.Bytes >= l.BytesPerDay:
 		return errDay.Error(), u.Day.AddDate(0, 0, 1).Sub(now)
+	case l.TokensPerDay > 0 && u.Tokens >= l.TokensPerDay:
+		return "the tokens of the day are used up", u.Day.AddDate(0, 0, 1).Sub(now)
+	case l.USDPerDay > 0 && u.MicroUSD >= int64(l.USDPerDay*1e6):
+		return "the dollars of the day are spent", u.Day.AddDate(0, 0, 1).Sub(now)
 	case l.RequestsPerMinute > 0 && u.inMinute >= l.RequestsPerMinute:
 		return "the requests of the minute are used up", u.minute.Add(time.Minute).Sub(now)
 	}
@@ -109,13 +119,22 @@ func (u *usage) spend(l connect.Limits, n int, now time.Time) int {
 	return int(left)
 }
 
+// charge counts what a request's answer has cost.
+func (u *usage) charge(r *Request, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turn(now)
+	u.Tokens += r.Tokens.Input + r.Tokens.Output
+	u.MicroUSD += r.MicroUSD
+}
+
 // turn begins the minute and the day anew, if they are over. u.mu is held.
 func (u *usage) turn(now time.Time) {
 	if now.Sub(u.minute) >= time.Minute {
 		u.minute, u.inMinute = now, 0
 	}
 	if day := now.UTC().Truncate(24 * time.Hour); day.After(u.Day) {
-		u.Day, u.Bytes = day, 0
+		u.Day, u.Bytes, u.Tokens, u.MicroUSD = day, 0, 0, 0
 	}
 }
 
@@ -140,6 +159,38 @@ func (m *meter) counted(count *atomic.Int64, n int, err error) (int, error) {
 		return may, errDay
 	}
 	return n, err
+}
+
+// taster reads an answer for what it says of tokens.
+type taster struct {
+	io.ReadCloser
+	tally connect.Tally
+	whole bool // it has ended, and was not cut
+}
+
+func (t *taster) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	_, _ = t.tally.Write(p[:n])
+	t.whole = t.whole || errors.Is(err, io.EOF)
+	return n, err
+}
+
+// account charges a request that reached a metered upstream, unless that failed or
+// refused it. What the sandbox did not wait for is charged, too: nobody knows what
+// it cost.
+func (x *exchange) account(now time.Time) {
+	r := x.request
+	free := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
+	if !x.Metered() || free || x.failed || r.Status >= http.StatusBadRequest && x.answer != nil {
+		return
+	}
+	answer := x.answer
+	if answer == nil {
+		answer = &taster{}
+	}
+	r.Model, r.Tokens = answer.tally.Total(answer.whole, x.sent.Load(), x.received.Load())
+	r.MicroUSD = x.Cost(r.Model, r.Tokens)
+	x.use.charge(r, now)
 }
 
 // meterBoth is a meter of a connection that has changed its protocol.

@@ -380,7 +380,11 @@ func TestKillEvents(t *testing.T) {
 			cmd := m.shell(t.Context(), test.script)
 			m.startUntil(cmd, test.dots)
 			events := m.kill(cmd.SessionID(), test.query, test.body)
-			e, _ := errors.AsType[*sprites.ExitError](cmd.Wait())
+			err := cmd.Wait()
+			e, ok := errors.AsType[*sprites.ExitError](err)
+			if !ok {
+				t.Fatalf("%s%s: after %s: got %v", test.query, test.body, events, err)
+			}
 			same(t, "events and end of "+test.query+test.body, fmt.Sprint(events, " ", e.Code, e.Reason), test.want+test.reason)
 			m.await(f.life)
 		}

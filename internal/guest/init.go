@@ -70,6 +70,9 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 	if err = errors.Join(err, s.ShowPolicy(shown)); err != nil {
 		logger.Warn("show the network policy", "err", err)
 	}
+	if err := s.ShowGitConfig(cfg.GitConfig); err != nil {
+		logger.Warn("show git its configuration", "err", err)
+	}
 	// What was written so far is in the host's log of this boot. From here on these
 	// would be files of the host's that root in the sandbox could fill and erase.
 	if err := forget(1, 2); err != nil {

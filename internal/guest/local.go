@@ -26,7 +26,7 @@ func (s *Server) localRoutes() http.Handler {
 	for pattern, h := range s.taskRoutes() {
 		mux.Handle(pattern, handle(h))
 	}
-	for _, elsewhere := range []string{"/v1/checkpoint", "/v1/checkpoints", "/v1/checkpoints/", "/v1/policy/"} {
+	for _, elsewhere := range []string{"/v1/checkpoint", "/v1/checkpoints", "/v1/checkpoints/", "/v1/policy/", "/v1/git/"} {
 		mux.Handle(elsewhere, handle(func(http.ResponseWriter, *http.Request) error {
 			return failure(http.StatusNotImplemented, "not_available", "That can't be had from inside the sprite.")
 		}))

@@ -62,5 +62,6 @@ func connectorEvent(r gateway.Request) sprites.ConnectorEvent {
 	return sprites.ConnectorEvent{
 		Time: r.Time.UTC(), Connector: text(r.Connector), Method: text(r.Method), Path: text(r.Path), Status: r.Status,
 		Sent: r.Sent, Received: r.Received, Milliseconds: r.Took.Milliseconds(), Refused: text(r.Refused),
+		Model: text(r.Model), InputTokens: r.Tokens.Input, OutputTokens: r.Tokens.Output, CostUSD: float64(r.MicroUSD) / 1e6,
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/layers"
 )
@@ -231,6 +232,7 @@ func (s *Shim) bootConfig() boot.Config {
 		Env:         s.cfg.Env,
 
 		NetworkPolicy: s.cfg.NetworkPolicy,
+		GitConfig:     connect.GitConfig(s.cfg.Connectors),
 	}
 }
 

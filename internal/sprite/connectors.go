@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"sync"
 	"time"
 
@@ -90,12 +91,24 @@ func (h *Host) setConnectors(ctx context.Context, name string, sb Sandbox) error
 	if err == nil {
 		err = connected.SetConnectors(ctx, all)
 	}
+	if err == nil { // that git inside knows, too, is up to those inside
+		h.showGit(ctx, name, sb, connect.GitConfig(all))
+	}
 	if err != nil && !ended(sb) {
 		e := newError(CodeUnavailable, "restart the sprite: then it begins with what is granted to it", "the running sandbox of %s could not be told its connectors", name)
 		e.Err = err
 		return e
 	}
 	return nil
+}
+
+// showGit has the guest tell git how it reaches connectors.
+func (h *Host) showGit(ctx context.Context, name string, sb Sandbox, config string) {
+	ctx, cancel := context.WithTimeout(ctx, showLimit)
+	defer cancel()
+	if _, err := askGuest(ctx, sb, http.MethodPut, "git/config", []byte(config)); err != nil && !ended(sb) {
+		h.Logger.Warn("telling git in a sandbox of its connectors", "sprite", name, "err", err)
+	}
 }
 
 // reviveConnectors tells a sandbox that was found running, or whose connectors

@@ -3,6 +3,7 @@ package guest
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,17 +22,29 @@ func (s *Server) ShowPolicy(p sprites.NetworkPolicy) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(s.Dir, "policy")
+	return s.show("policy", "network.json", append(data, '\n'))
+}
+
+// ShowGitConfig writes what git's own configuration in a sprite includes, as
+// git/config in Dir: how repositories are reached through connectors.
+func (s *Server) ShowGitConfig(text string) error {
+	return s.show("git", "config", []byte(text))
+}
+
+// show puts a file that all inside may read into a folder of Dir, in place of what
+// is there.
+func (s *Server) show(folder, name string, data []byte) error {
+	dir := filepath.Join(s.Dir, folder)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".network-") // whatever else is there, it is not opened
+	f, err := os.CreateTemp(dir, ".new-") // whatever else is there, it is not opened
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(data, '\n'))
+	_, err = f.Write(data)
 	if err = errors.Join(err, f.Chmod(0o444), f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, "network.json"))
+		err = os.Rename(f.Name(), filepath.Join(dir, name))
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
@@ -46,6 +59,21 @@ func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := s.ShowPolicy(p); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+const maxGitConfig = 1 << 20
+
+// putGitConfig takes the configuration of git from now on.
+func (s *Server) putGitConfig(w http.ResponseWriter, r *http.Request) error {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxGitConfig))
+	if err != nil {
+		return err
+	}
+	if err := s.ShowGitConfig(string(text)); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -1,0 +1,34 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const identityUsage = "commit inside under your git name and address; nothing else of your git configuration"
+
+// giveIdentity has git in a sprite commit as the person does. Neither a credential
+// nor anything else of the person's configuration goes there.
+func giveIdentity(ctx context.Context, c *sprites.Client, sprite string, who sprites.Person) error {
+	for key, value := range map[string]string{"user.name": who.Name, "user.email": who.Email} {
+		if out, err := c.Sprite(sprite).CommandContext(ctx, "git", "config", "--global", "--replace-all", key, value).CombinedOutput(); err != nil {
+			err = fmt.Errorf("set %s in %s: %w", key, sprite, err)
+			if len(out) > 0 {
+				err = fmt.Errorf("%w: %s", err, sanitizeLine(string(out)))
+			}
+			return hinted(err, "is git in the sprite? cove exec -s "+sprite+" git version")
+		}
+	}
+	return nil
+}
+
+// identity is the person's, if it is asked for.
+func identity(ctx context.Context, asked bool) (sprites.Person, error) {
+	if !asked {
+		return sprites.Person{}, nil
+	}
+	return gitwork.Identity(ctx, "")
+}

@@ -1,0 +1,43 @@
+package connect
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Zone is where connectors are in a sandbox: http://NAME.connect.internal/.
+const Zone = "connect.internal"
+
+// GitConfig is the configuration by which git in a sandbox goes through those of
+// the connectors that are for git: what names their upstreams by HTTPS or SSH is
+// rewritten (url.BASE.insteadOf). Empty: there is none.
+func GitConfig(all map[string]Upstream) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		c := all[name]
+		u, err := ParseURL(c.URL)
+		if !c.Git || err != nil {
+			continue
+		}
+		path := strings.Trim(u.EscapedPath(), "/")
+		if path != "" {
+			path += "/"
+		}
+		fmt.Fprintf(&b, "[url \"http://%s.%s/\"]\n", name, Zone)
+		for _, from := range []string{
+			u.Scheme + "://" + u.Host + "/" + path,
+			"ssh://git@" + u.Hostname() + "/" + path,
+			"git@" + u.Hostname() + ":" + path,
+		} {
+			fmt.Fprintf(&b, "\tinsteadOf = %s\n", quote(from))
+		}
+	}
+	return b.String()
+}
+
+// quote writes a value as git's configuration has it.
+func quote(value string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(value) + `"`
+}
