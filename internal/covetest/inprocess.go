@@ -76,8 +76,8 @@ func (r *InProcess) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox,
 }
 
 func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
-	home := r.Home(m.ID)
-	if err := os.MkdirAll(home, 0o755); err != nil {
+	home, err := r.home(m.Layers)
+	if err != nil {
 		return nil, err
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -112,8 +112,27 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 	return sb, nil
 }
 
-// Home is the folder in which the commands of a sprite start.
-func (r *InProcess) Home(id string) string { return filepath.Join(r.Dir, id, "home") }
+// home is the folder in which the commands of a sprite start: its disk.
+func (r *InProcess) home(chain []string) (string, error) {
+	dir := func(layer string) string { return filepath.Join(r.Dir, "layers", layer) }
+	home := dir(chain[len(chain)-1])
+	for i := len(chain) - 1; i >= 0; i-- {
+		from := dir(chain[i])
+		if _, err := os.Stat(from); err != nil {
+			continue
+		}
+		if from == home {
+			return home, nil
+		}
+		return home, os.CopyFS(home, os.DirFS(from))
+	}
+	return home, os.MkdirAll(home, 0o755)
+}
+
+// RemoveLayer removes a layer.
+func (r *InProcess) RemoveLayer(_ context.Context, layer string) error {
+	return os.RemoveAll(filepath.Join(r.Dir, "layers", layer))
+}
 
 // Boots counts the calls of Boot that went through.
 func (r *InProcess) Boots() int {

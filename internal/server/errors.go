@@ -16,28 +16,29 @@ import (
 
 // statusOf gives the status of an error code, where the code decides.
 var statusOf = map[string]int{
-	sprite.CodeNotFound:     http.StatusNotFound,
-	sprite.CodeNameTaken:    http.StatusConflict,
-	sprite.CodeBadName:      http.StatusBadRequest,
-	sprite.CodeBadRequest:   http.StatusBadRequest,
-	sprite.CodeTooMuch:      http.StatusBadRequest,
-	sprite.CodeJobRunning:   http.StatusConflict,
-	sprite.CodeUnpulledWork: http.StatusConflict,
-	sprite.CodeDeleting:     http.StatusConflict,
-	sprite.CodeRunningLimit: http.StatusTooManyRequests,
-	sprite.CodeBootFailed:   http.StatusInternalServerError,
-	sprite.CodeUnavailable:  http.StatusServiceUnavailable,
-	"session_not_found":     http.StatusNotFound,           // the guest's code, too
-	"service_not_found":     http.StatusNotFound,           // likewise
-	"nothing_listens":       http.StatusServiceUnavailable, // likewise
-	"service_not_listening": http.StatusServiceUnavailable, // likewise
-	"unauthorized":          http.StatusUnauthorized,
-	"forbidden":             http.StatusForbidden,
-	"too_large":             http.StatusRequestEntityTooLarge,
-	"limit":                 http.StatusTooManyRequests,
-	"not_available":         http.StatusNotImplemented,
-	"not_acceptable":        http.StatusNotAcceptable,
-	"bad_guest":             http.StatusBadGateway,
+	sprite.CodeNotFound:         http.StatusNotFound,
+	sprite.CodeNameTaken:        http.StatusConflict,
+	sprite.CodeBadName:          http.StatusBadRequest,
+	sprite.CodeBadRequest:       http.StatusBadRequest,
+	sprite.CodeTooMuch:          http.StatusBadRequest,
+	sprite.CodeJobRunning:       http.StatusConflict,
+	sprite.CodeUnpulledWork:     http.StatusConflict,
+	sprite.CodeDeleting:         http.StatusConflict,
+	sprite.CodeActiveCheckpoint: http.StatusConflict,
+	sprite.CodeRunningLimit:     http.StatusTooManyRequests,
+	sprite.CodeBootFailed:       http.StatusInternalServerError,
+	sprite.CodeUnavailable:      http.StatusServiceUnavailable,
+	"session_not_found":         http.StatusNotFound,           // the guest's code, too
+	"service_not_found":         http.StatusNotFound,           // likewise
+	"nothing_listens":           http.StatusServiceUnavailable, // likewise
+	"service_not_listening":     http.StatusServiceUnavailable, // likewise
+	"unauthorized":              http.StatusUnauthorized,
+	"forbidden":                 http.StatusForbidden,
+	"too_large":                 http.StatusRequestEntityTooLarge,
+	"limit":                     http.StatusTooManyRequests,
+	"not_available":             http.StatusNotImplemented,
+	"not_acceptable":            http.StatusNotAcceptable,
+	"bad_guest":                 http.StatusBadGateway,
 }
 
 // apiError is an error that says itself what to answer.

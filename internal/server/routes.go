@@ -88,6 +88,13 @@ func (s *Server) routes() []route {
 		{"POST " + one + "/services/{service}/restart", exec, s.forwardTo(guestService("/restart"), lines)},
 		{"GET " + one + "/services/{service}/logs", read, s.forwardTo(guestService("/logs"), lines)},
 
+		{"POST " + one + "/checkpoint", write, s.postCheckpoint},
+		{"GET " + one + "/checkpoints", read, s.listCheckpoints},
+		{"GET " + one + "/checkpoints/{checkpoint}", read, s.getCheckpoint},
+		{"DELETE " + one + "/checkpoints/{checkpoint}", write, s.deleteCheckpoint},
+		{"POST " + one + "/checkpoints/{checkpoint}/restore", write, s.postRestore},
+		{"POST " + one + "/fork", write, s.forkSprite},
+
 		{"GET " + one + "/policy/network", read, s.getPolicy},
 		{"POST " + one + "/policy/network", write, s.postPolicy},
 		{"GET " + one + "/policy/test", read, s.testPolicy},
@@ -105,9 +112,6 @@ func (s *Server) routes() []route {
 
 		// The rest of the protocol, which this server does not have yet. (control
 		// is not here: clients must see 404 to do without it.)
-		{one + "/checkpoint", anyone, notAvailable},
-		{one + "/checkpoints", anyone, notAvailable},
-		{one + "/checkpoints/{rest...}", anyone, notAvailable},
 		{one + "/policy", anyone, notAvailable}, // else the mux would redirect
 		{one + "/policy/{rest...}", anyone, notAvailable},
 	}

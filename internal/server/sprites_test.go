@@ -229,7 +229,6 @@ func TestPaths(t *testing.T) {
 		ask(t, s, "GET "+path, "").refused(t, 404, "not_found")
 	}
 	for _, what := range []string{
-		"POST checkpoint", "GET checkpoints", "GET checkpoints/v1", "DELETE checkpoints/v1", "POST checkpoints/v1/restore", "GET checkpoints/a/b",
 		"GET policy/privileges", "POST policy/privileges", "DELETE policy/privileges", "GET policy/resources", "POST policy/resources", "DELETE policy/resources",
 		"GET policy",
 	} {

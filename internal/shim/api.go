@@ -34,6 +34,7 @@ func (s *Shim) routes() http.Handler {
 	mux.HandleFunc("POST /v1/stop", s.postStop)
 	mux.HandleFunc("POST /v1/pause", s.postPause)
 	mux.HandleFunc("POST /v1/resume", s.postResume)
+	mux.HandleFunc("POST /v1/checkpoint", s.postCheckpoint)
 	mux.HandleFunc("PUT /v1/connectors", s.putConnectors)
 	mux.HandleFunc("PUT /v1/network", s.putNetwork)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -89,7 +90,13 @@ func reply(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the caller went away
 }
 
-func (s *Shim) getStatus(w http.ResponseWriter, _ *http.Request) { reply(w, s.snapshot()) }
+// getStatus answers when no checkpoint is under way: so who asks knows what is.
+func (s *Shim) getStatus(w http.ResponseWriter, _ *http.Request) {
+	s.moving.Lock()
+	st := s.snapshot()
+	s.moving.Unlock()
+	reply(w, st)
+}
 
 // End is the answer to GET /v1/wait and POST /v1/stop.
 type End struct {
@@ -114,10 +121,12 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	if err != nil || grace < 0 {
 		grace = 0
 	}
+	s.moving.Lock()
 	s.mu.Lock()
 	s.stopping = true
 	st := s.state
 	s.mu.Unlock()
+	s.moving.Unlock()
 	if st.Paused {
 		if err := s.runsc().resume(); err != nil {
 			s.log.Error("resume before stop", "err", err)
@@ -165,6 +174,8 @@ func (s *Shim) postPause(w http.ResponseWriter, _ *http.Request)  { s.freeze(w, 
 func (s *Shim) postResume(w http.ResponseWriter, _ *http.Request) { s.freeze(w, false, runsc.resume) }
 
 func (s *Shim) freeze(w http.ResponseWriter, paused bool, call func(runsc) error) {
+	s.moving.Lock()
+	defer s.moving.Unlock()
 	if s.snapshot().Paused != paused {
 		if err := call(s.runsc()); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -95,6 +95,12 @@ func (c Client) Stop(ctx context.Context, grace time.Duration) (End, error) {
 	return end, c.call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), nil, &end)
 }
 
+// Checkpoint seals the layer that is written, and moves the sandbox to another.
+func (c Client) Checkpoint(ctx context.Context, req Checkpoint) (Checkpointed, error) {
+	var done Checkpointed
+	return done, c.call(ctx, http.MethodPost, "/v1/checkpoint", req, &done)
+}
+
 // Pause freezes the sandbox in memory; pausing a paused one is no error.
 func (c Client) Pause(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, "/v1/pause", nil, nil)

@@ -12,8 +12,11 @@
 //	refused.log, connected.log, *.log.1   what it was refused, and reached (see RefusedLog)
 //	requests.log, requests.log.1          its requests through connectors
 //	usage.json    what it has used of them
-//	runsc/        runsc's state; runsc.log its messages; bundle/ the OCI bundle
-//	rootfs/       where the disk is mounted, in the shim's mount namespace alone
+//	runsc/        runsc's state; runsc.log its messages; bundle.N/ the OCI bundle
+//	rootfs.N/     where the disk is mounted, in the shim's mount namespace alone
+//	image/        a memory image that nobody keeps, likewise
+//
+// N counts the generations of the sandbox: each checkpoint makes another.
 package shim
 
 import (
@@ -43,6 +46,7 @@ type Config struct {
 	Env         map[string]string
 	Include     []string // host folders, read-only at the same path
 
+	Layer    string  // of the disk, the one that is written
 	Disk     []Mount // parents first; the first is the root, with Target ""
 	MemoryMB int     // 0: no limit
 	CPUs     int     // 0: no limit
@@ -79,6 +83,11 @@ type Ready struct {
 // sandbox.json (0600) from just before the sandbox is started until it is gone.
 type State struct {
 	Container   string    `json:"container"`
+	Generation  int       `json:"generation"` // of the container: a checkpoint moves the sandbox to the next
+	Layer       string    `json:"layer"`      // of its disk, the one that is written
+	Moving      bool      `json:"moving,omitempty"`
+	OldPID      int       `json:"old_pid,omitempty"` // of the generation before, until it is gone
+	OldStart    uint64    `json:"old_start,omitempty"`
 	Hostname    string    `json:"hostname"`
 	PID         int       `json:"pid"`        // of runsc's sandbox process; 0: not started yet
 	StartTime   uint64    `json:"start_time"` // of that process, in clock ticks, against reuse of the number

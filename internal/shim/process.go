@@ -64,6 +64,18 @@ func waitProcess(ctx context.Context, pid int) {
 	}
 }
 
+// signalProcess signals a process that is still the one that started then.
+func signalProcess(pid int, startTime uint64, sig unix.Signal) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if alive(pid, startTime) {
+		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // it is gone already
+	}
+}
+
 // killProcess ends a process that is still the one that started then, and waits
 // until it is gone.
 func killProcess(pid int, startTime uint64) {

@@ -23,8 +23,24 @@ type runsc struct {
 	cgroups   bool
 }
 
-func (s *Shim) runsc() runsc {
-	return runsc{path: s.cfg.Runsc, dir: s.cfg.Dir, container: s.cfg.ID, cgroups: s.cgroups}
+// runsc is for the sandbox as it is now.
+func (s *Shim) runsc() runsc { return s.runscOf(s.snapshot()) }
+
+func (s *Shim) runscOf(st State) runsc { return s.runscNamed(st.Container) }
+
+func (s *Shim) runscNamed(container string) runsc {
+	return runsc{path: s.cfg.Runsc, dir: s.cfg.Dir, container: container, cgroups: s.cgroups}
+}
+
+// containers are those that runsc has a state of.
+func (s *Shim) containers() (names []string) {
+	files, _ := filepath.Glob(filepath.Join(s.cfg.Dir, "runsc", "*.state")) // the pattern is right
+	for _, f := range files {
+		if name := filepath.Base(f); len(name) >= len(container(s.cfg.ID, 0)) {
+			names = append(names, name[:len(container(s.cfg.ID, 0))])
+		}
+	}
+	return names
 }
 
 // flags are those of every call. Writes go to the host's overlay, where a crash
@@ -65,6 +81,21 @@ func (r runsc) run(ctx context.Context, bundle string, cfg boot.Config) error {
 		return fmt.Errorf("hand over the boot configuration: %w", err)
 	}
 	defer stdin.Close()
+	return r.start(ctx, stdin, "run", "--detach", "--bundle="+bundle, r.container)
+}
+
+// save writes the memory of the paused sandbox to a folder, and leaves it paused.
+func (r runsc) save(ctx context.Context, image string) error {
+	return r.start(ctx, nil, "checkpoint", "--leave-running", "--image-path="+image, r.container)
+}
+
+// restore starts the sandbox of bundle from memory that was saved.
+func (r runsc) restore(ctx context.Context, bundle, image string) error {
+	return r.start(ctx, nil, "restore", "--detach", "--bundle="+bundle, "--image-path="+image, r.container)
+}
+
+// start makes a call whose children outlive it, and so may not hold pipes of ours.
+func (r runsc) start(ctx context.Context, stdin *os.File, args ...string) error {
 	out, err := os.OpenFile(filepath.Join(r.dir, "guest.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the guest's log: %w", err)
@@ -74,14 +105,17 @@ func (r runsc) run(ctx context.Context, bundle string, cfg boot.Config) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, r.path, append(r.flags(), "run", "--detach", "--bundle="+bundle, r.container)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, out
+	cmd := exec.CommandContext(ctx, r.path, append(r.flags(), args...)...)
+	if stdin != nil {
+		cmd.Stdin = stdin
+	}
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		said, _ := os.ReadFile(out.Name())
 		if int64(len(said)) > before {
 			said = said[before:]
 		}
-		return fmt.Errorf("start the sandbox: runsc: %w\n%s", err, lastLines(string(said)))
+		return fmt.Errorf("runsc %s: %w\n%s", args[0], err, lastLines(string(said)))
 	}
 	return nil
 }

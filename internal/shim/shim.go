@@ -46,6 +46,9 @@ type Shim struct {
 	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
 	reason string        // why; written before ended is closed
 
+	moving   sync.Mutex     // held while a checkpoint moves the sandbox
+	cleaning sync.WaitGroup // what is left of earlier generations
+
 	mu       sync.Mutex
 	state    State // guarded by mu
 	stopping bool  // guarded by mu: the end was asked for
@@ -83,8 +86,20 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 	return s.shutdownAPI()
 }
 
-func (s *Shim) rootfs() string { return filepath.Join(s.cfg.Dir, "rootfs") }
-func (s *Shim) bundle() string { return filepath.Join(s.cfg.Dir, "bundle") }
+func (s *Shim) rootfsOf(st State) string {
+	return filepath.Join(s.cfg.Dir, fmt.Sprintf("rootfs.%d", st.Generation))
+}
+
+func (s *Shim) bundleOf(st State) string {
+	return filepath.Join(s.cfg.Dir, fmt.Sprintf("bundle.%d", st.Generation))
+}
+
+// container is runsc's name for a generation of the sandbox. All are of one length,
+// so that none is the beginning of another.
+func container(id string, generation int) string { return fmt.Sprintf("%s-%06d", id, generation) }
+
+// netnsPath is the sandbox's network namespace, for the children of this process.
+func (s *Shim) netnsPath() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.netns) }
 
 func (s *Shim) snapshot() State {
 	s.mu.Lock()
@@ -183,7 +198,8 @@ func (s *Shim) boot(ctx context.Context) error {
 	ok, why := cgroupsWritable(s.cfg.ID)
 	s.cgroups = ok
 	s.state = State{
-		Container:   s.cfg.ID,
+		Container:   container(s.cfg.ID, 0),
+		Layer:       s.cfg.Layer,
 		Hostname:    s.cfg.Hostname,
 		Incarnation: s.cfg.Incarnation,
 		Address:     guestAddr(s.cfg.Incarnation).String(),
@@ -203,13 +219,13 @@ func (s *Shim) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.writeBundle(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.netns)); err != nil {
+	if err := s.writeBundle(); err != nil {
 		return err
 	}
 	if err := s.setState(func(st *State) { st.Started = time.Now() }); err != nil {
 		return fmt.Errorf("write the sandbox's state: %w", err)
 	}
-	if err := s.runsc().run(ctx, s.bundle(), s.bootConfig()); err != nil {
+	if err := s.runsc().run(ctx, s.bundleOf(s.state), s.bootConfig()); err != nil {
 		return err
 	}
 	pid, startTime, err := s.runsc().sandboxProcess()
@@ -251,19 +267,23 @@ func (s *Shim) adopt() error {
 		return fmt.Errorf("%w: %s", errGone, s.reason)
 	}
 	s.cgroups = len(st.Unlimited) == 0
-	return s.startNetwork(fmt.Sprintf("/proc/%d/ns/net", st.PID))
+	if err := s.startNetwork(fmt.Sprintf("/proc/%d/ns/net", st.PID)); err != nil {
+		return err
+	}
+	return s.takeUpMove()
 }
 
 // mountDisk mounts the sprite's disk at rootfs.
 func (s *Shim) mountDisk() error {
-	if err := os.MkdirAll(s.rootfs(), 0o755); err != nil {
+	rootfs := s.rootfsOf(s.state)
+	if err := os.MkdirAll(rootfs, 0o755); err != nil {
 		return fmt.Errorf("mount the disk: %w", err)
 	}
 	for _, m := range s.cfg.Disk {
 		if err := m.Overlay.Create(); err != nil {
 			return fmt.Errorf("mount the disk: %w", err)
 		}
-		if err := m.Overlay.Mount(filepath.Join(s.rootfs(), m.Target)); err != nil {
+		if err := m.Overlay.Mount(filepath.Join(rootfs, m.Target)); err != nil {
 			return fmt.Errorf("mount the disk: %w", err)
 		}
 	}
@@ -276,7 +296,7 @@ func (s *Shim) openWays() error {
 	if len(s.cfg.Include) == 0 {
 		return nil
 	}
-	root, err := os.OpenRoot(s.rootfs()) // nothing on the disk leads out of it
+	root, err := os.OpenRoot(s.rootfsOf(s.state)) // nothing on the disk leads out of it
 	if err != nil {
 		return fmt.Errorf("open the ways to included folders: %w", err)
 	}
@@ -354,8 +374,16 @@ func (s *Shim) awaitGuest(ctx context.Context) error {
 
 // watch waits for the sandbox's end, cleans up after it and closes ended.
 func (s *Shim) watch() {
-	st := s.snapshot()
-	waitProcess(context.Background(), st.PID)
+	for {
+		st := s.snapshot()
+		waitProcess(context.Background(), st.PID)
+		s.moving.Lock() // it may have ended for the next generation's sake
+		now := s.snapshot()
+		s.moving.Unlock()
+		if now.PID == st.PID {
+			break
+		}
+	}
 	s.reason = s.why()
 	s.log.Info("sandbox ended", "reason", s.reason)
 	s.teardown()
@@ -367,7 +395,7 @@ func (s *Shim) why() string {
 	s.mu.Lock()
 	stopping := s.stopping
 	s.mu.Unlock()
-	switch n := oomKills(s.cfg.ID); {
+	switch n := oomKills(s.state.Container); {
 	case n > 0 && s.cfg.MemoryMB > 0:
 		return fmt.Sprintf("out of memory: more than its %d MiB were used; create it with more, by --memory", s.cfg.MemoryMB)
 	case n > 0:
@@ -385,13 +413,16 @@ func (s *Shim) why() string {
 // teardown removes everything of the sandbox but its disk. It may be called at
 // any point of start, and again.
 func (s *Shim) teardown() {
+	s.cleaning.Wait()
 	var errs []error
+	last := s.snapshot()
 	if _, err := os.Stat(filepath.Join(s.cfg.Dir, "runsc")); err == nil {
-		errs = append(errs, s.runsc().delete())
+		for _, name := range s.containers() {
+			errs = append(errs, s.runscNamed(name).delete())
+		}
 	}
-	if st := s.snapshot(); st.PID != 0 {
-		killProcess(st.PID, st.StartTime)
-	}
+	killProcess(last.PID, last.StartTime)
+	killProcess(last.OldPID, last.OldStart)
 	if s.gw != nil {
 		errs = append(errs, s.gw.Close())
 		s.gw = nil
@@ -400,16 +431,12 @@ func (s *Shim) teardown() {
 		errs = append(errs, unix.Close(s.netns))
 		s.netns = -1
 	}
-	for i := len(s.cfg.Disk) - 1; i >= 0; i-- {
-		errs = append(errs, layers.Unmount(filepath.Join(s.rootfs(), s.cfg.Disk[i].Target)))
+	for n := range last.Generation + 2 { // the next one may have been begun
+		st := State{Generation: n}
+		errs = append(errs, s.leave(st), removeCgroups(container(s.cfg.ID, n)))
 	}
-	errs = append(errs, layers.Unmount(filepath.Join(s.cfg.Dir, "runsc", "null-netns")))
-	errs = append(errs, removeCgroups(s.cfg.ID))
-	// Not RemoveAll: if the disk were mounted there still, it would be emptied.
-	if err := os.Remove(s.rootfs()); !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
-	}
-	for _, name := range []string{"runsc", "bundle", "sandbox.json", "sandbox.json.new"} {
+	errs = append(errs, layers.Unmount(filepath.Join(s.cfg.Dir, "runsc", "null-netns")), layers.Unmount(filepath.Join(s.cfg.Dir, "image")))
+	for _, name := range []string{"runsc", "image", "sandbox.json", "sandbox.json.new"} {
 		errs = append(errs, os.RemoveAll(filepath.Join(s.cfg.Dir, name)))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -12,13 +12,12 @@ import (
 	"github.com/cove-dev/cove/internal/boot"
 )
 
-// writeBundle writes the OCI bundle of the sandbox. netns is the path of its
-// network namespace.
-func (s *Shim) writeBundle(netns string) error {
+// writeBundle writes the OCI bundle of the sandbox that is about to boot.
+func (s *Shim) writeBundle() error {
 	spec := &specs.Spec{
 		Version:  "1.1.0",
 		Hostname: s.cfg.Hostname,
-		Root:     &specs.Root{Path: s.rootfs()},
+		Root:     &specs.Root{Path: s.rootfsOf(s.state)},
 		Process: &specs.Process{
 			Cwd:          "/",
 			Args:         []string{filepath.Join(boot.BinDir, "cove-guest"), "init"},
@@ -35,7 +34,7 @@ func (s *Shim) writeBundle(netns string) error {
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
-				{Type: specs.NetworkNamespace, Path: netns},
+				{Type: specs.NetworkNamespace, Path: s.netnsPath()},
 			},
 		},
 	}
@@ -43,17 +42,21 @@ func (s *Shim) writeBundle(netns string) error {
 		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: dir, Type: "bind", Source: dir, Options: []string{"rbind", "ro"}})
 	}
 	if s.cgroups {
-		spec.Linux.CgroupsPath = cgroupPath(s.cfg.ID)
+		spec.Linux.CgroupsPath = cgroupPath(s.state.Container)
 		spec.Linux.Resources = s.resources()
 	}
+	return s.saveBundle(s.state, spec)
+}
+
+func (s *Shim) saveBundle(st State, spec *specs.Spec) error {
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if err := os.MkdirAll(s.bundle(), 0o700); err != nil {
+	if err := os.MkdirAll(s.bundleOf(st), 0o700); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(s.bundle(), "config.json"), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.bundleOf(st), "config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
 	return nil

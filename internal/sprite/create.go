@@ -96,8 +96,7 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 	}
 	err := h.Store.Sprites.Create(ctx, &row)
 	if errors.Is(err, store.ErrExists) {
-		return sprites.Info{}, newError(CodeNameTaken, "choose another name, or remove it with: cove rm "+req.Name,
-			"there is a sprite named %s already", req.Name)
+		return sprites.Info{}, nameTaken(req.Name)
 	}
 	if err != nil {
 		return sprites.Info{}, err

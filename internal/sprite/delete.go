@@ -102,6 +102,7 @@ func (h *Host) destroy(m *machine) (err error) {
 		h.note(m.id, func(s *store.Sprite) { s.LastError = err.Error() })
 		return err
 	}
+	defer h.collect()
 	if err := h.loseWork(ctx, m.name); err != nil {
 		h.Logger.Error("noting what jobs have lost with their sprite", "sprite", m.name, "err", err)
 	}

@@ -19,6 +19,8 @@ const (
 	CodeRunningLimit = "concurrent_sprite_limit_exceeded"
 	CodeBootFailed   = "boot_failed"
 	CodeUnavailable  = "unavailable" // shutting down
+
+	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 )
 
 // Error says why a sprite's life does not go as asked: a code for programs, a

@@ -49,6 +49,7 @@ type Host struct {
 
 	policies   sync.Mutex // held while a policy is replaced
 	connecting sync.Mutex // held while sandboxes are told their connectors
+	collecting sync.Mutex // held while layers are removed
 
 	mu       sync.Mutex
 	closed   bool
@@ -104,6 +105,7 @@ func (h *Host) Start(ctx context.Context) error {
 		delete(byID, row.ID)
 		h.takeUp(row, sb)
 	}
+	h.collect()
 	for id, sb := range byID {
 		h.Logger.Warn("ending a sandbox of no known sprite", "id", id)
 		h.wg.Go(func() {
@@ -118,6 +120,11 @@ func (h *Host) Start(ctx context.Context) error {
 // takeUp makes the store and the memory agree on a sprite whose live sandbox, or
 // nil, was found at the start.
 func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
+	if row.Next.Layer != "" {
+		if err := h.settle(h.ctx, row.ID, row.Next, sb); err != nil {
+			h.Logger.Error("finishing a checkpoint", "sprite", row.Name, "err", err)
+		}
+	}
 	switch {
 	case row.Deleting:
 		h.mu.Lock()

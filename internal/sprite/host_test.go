@@ -30,6 +30,7 @@ type memory struct {
 	inside    func() string // what a guest says to any call; nil: nobody listens
 	live      map[string]*fakeSandbox
 	destroyed []string
+	removed   []string // layers
 }
 
 func (r *memory) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {
@@ -77,6 +78,13 @@ func (r *memory) Destroy(_ context.Context, id string) error {
 		return r.refuse
 	}
 	r.destroyed = append(r.destroyed, id)
+	return nil
+}
+
+func (r *memory) RemoveLayer(_ context.Context, layer string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removed = append(r.removed, layer)
 	return nil
 }
 

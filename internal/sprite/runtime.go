@@ -23,9 +23,13 @@ type Runtime interface {
 	// ended, and joined into the error; the others are still returned.
 	Live(ctx context.Context) ([]Sandbox, error)
 
-	// Destroy removes the disk of a sprite that has no live sandbox. Destroying
-	// what does not exist is no error.
+	// Destroy removes what is left of the sandboxes of a sprite that has no live
+	// one. Destroying what does not exist is no error.
 	Destroy(ctx context.Context, id string) error
+
+	// RemoveLayer removes a layer that is in the disk of no sprite. One that does
+	// not exist is no error.
+	RemoveLayer(ctx context.Context, layer string) error
 }
 
 // A Sandbox is one live sandbox. Its methods may be called from any goroutine.
@@ -52,6 +56,20 @@ type Sandbox interface {
 type Pauser interface {
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
+}
+
+// A Checkpointer is a Sandbox whose disk can be sealed while it runs. What runs
+// goes on, with its memory and its connections, over the disk that Checkpoint is
+// given: its own layers, and another to be written. After an error it runs over the
+// one that it had, or has ended; Status says which.
+type Checkpointer interface {
+	Checkpoint(ctx context.Context, layers []string) (Pause, error)
+}
+
+// Pause is how long a sandbox stood still for a checkpoint, and why.
+type Pause struct {
+	Total                time.Duration
+	Save, Mount, Restore time.Duration // parts of it: of the memory, the disk, the memory
 }
 
 // A Policed is a Sandbox whose network has a policy. SetNetwork replaces what it is
@@ -87,6 +105,7 @@ type Machine struct {
 	MachineID   string            // 32 hexadecimal digits
 	Incarnation int64             // new at each boot
 	Base        string            // "host"
+	Layers      []string          // of its disk, the lowest first; the last is written
 	Include     []string          // host folders shown read-only at the same path
 	Env         map[string]string // for every command in the sprite
 	MemoryMB    int               // 0: no limit
@@ -100,6 +119,7 @@ type Machine struct {
 // SandboxStatus describes a sandbox.
 type SandboxStatus struct {
 	Incarnation int64
+	Layer       string    // of its disk, the one that it writes
 	Address     string    // the guest's IP address
 	Token       string    // bearer token of the guest's API; never leaves the server
 	Started     time.Time // when it booted

@@ -195,12 +195,17 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
+	chain, err := h.Store.Sprites.Chain(ctx, row.Layer)
+	if err != nil {
+		return nil, err
+	}
 	return h.Runtime.Boot(ctx, Machine{
 		ID:          row.ID,
 		Hostname:    row.Name,
 		MachineID:   row.MachineID,
 		Incarnation: n,
 		Base:        row.Base,
+		Layers:      chain,
 		Include:     row.Include,
 		Env:         h.environment(row),
 		MemoryMB:    row.Config.RAMMB,

@@ -82,6 +82,27 @@ var migrations = []string{
 		job       TEXT REFERENCES jobs (id) ON DELETE CASCADE
 	) STRICT;
 	CREATE UNIQUE INDEX connector_grants_once ON connector_grants (connector, sprite, label, ifnull(job, ''));`,
+	`CREATE TABLE layers (
+		id     TEXT PRIMARY KEY,             -- 16 hexadecimal digits
+		parent TEXT REFERENCES layers (id),  -- NULL: it lies on the base
+		doomed INTEGER NOT NULL DEFAULT 0    -- nobody has it, and its folder is being removed
+	) STRICT;
+	CREATE INDEX layers_by_parent ON layers (parent);
+	ALTER TABLE sprites ADD COLUMN layer TEXT REFERENCES layers (id); -- the one that is written
+	ALTER TABLE sprites ADD COLUMN next TEXT NOT NULL DEFAULT '{}';   -- JSON object: see Sprites.Begin
+	ALTER TABLE sprites ADD COLUMN numbered INTEGER NOT NULL DEFAULT 0; -- checkpoints ever
+	CREATE INDEX sprites_by_layer ON sprites (layer);
+	INSERT INTO layers (id) SELECT id FROM sprites;
+	UPDATE sprites SET layer = id;
+	CREATE TABLE checkpoints (
+		sprite     TEXT NOT NULL REFERENCES sprites (id) ON DELETE CASCADE,
+		name       TEXT NOT NULL,
+		layer      TEXT NOT NULL REFERENCES layers (id), -- the last one that it has
+		created_at INTEGER NOT NULL,
+		doc        TEXT NOT NULL,
+		PRIMARY KEY (sprite, name)
+	) STRICT;
+	CREATE INDEX checkpoints_by_layer ON checkpoints (layer);`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

@@ -30,7 +30,9 @@ type Sprite struct {
 	Status      sprites.Status
 	Incarnation int64 // of its last sandbox; see Next
 	LastError   string
-	Deleting    bool // its disk is being removed; only another delete may touch it
+	Deleting    bool   // its disk is being removed; only another delete may touch it
+	Layer       string // of its disk, the one that is written
+	Next        Next   // what is about to become of its disk
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
 	LastRunning time.Time // zero: never
@@ -45,14 +47,16 @@ type Sprites struct {
 }
 
 const spriteColumns = `id, name, machine_id, base, include, env, config, labels, url_settings, idle_seconds,
-	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy`
+	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy, layer, next`
+
+const spriteValues = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 func scanSprite(row scanner) (Sprite, error) {
 	var s Sprite
-	var include, env, config, labels, urls, policy []byte
+	var include, env, config, labels, urls, policy, next []byte
 	var lease, created, updated, ran sql.NullInt64
 	err := row.Scan(&s.ID, &s.Name, &s.MachineID, &s.Base, &include, &env, &config, &labels, &urls, &s.IdleSeconds,
-		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy)
+		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy, &s.Layer, &next)
 	if err != nil {
 		return s, err
 	}
@@ -63,13 +67,14 @@ func scanSprite(row scanner) (Sprite, error) {
 		json.Unmarshal(config, &s.Config),
 		json.Unmarshal(labels, &s.Labels),
 		json.Unmarshal(urls, &s.URL),
-		json.Unmarshal(policy, &s.Policy))
+		json.Unmarshal(policy, &s.Policy),
+		json.Unmarshal(next, &s.Next))
 }
 
 // values are a sprite's columns, in the order of spriteColumns.
 func (s Sprite) values() ([]any, error) {
-	var texts [6]string
-	for i, v := range []any{s.Include, s.Env, s.Config, s.Labels, s.URL, s.Policy} {
+	var texts [7]string
+	for i, v := range []any{s.Include, s.Env, s.Config, s.Labels, s.URL, s.Policy, s.Next} {
 		b, err := json.Marshal(v)
 		if err != nil {
 			return nil, err
@@ -78,25 +83,33 @@ func (s Sprite) values() ([]any, error) {
 	}
 	return []any{s.ID, s.Name, s.MachineID, s.Base, texts[0], texts[1], texts[2], texts[3], texts[4], s.IdleSeconds,
 		s.Owner, micros(s.LeaseUntil), s.Status, s.Incarnation, s.LastError, s.Deleting,
-		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5]}, nil
+		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5], s.Layer, texts[6]}, nil
 }
 
-// Create adds a sprite and sets its times. A name or ID that is taken is
-// ErrExists.
+// Create adds a sprite, with a new layer for its disk on top of s.Layer, or of the
+// base where that is empty, and sets Layer and its times. A name or ID that is taken
+// is ErrExists, a layer that is not there ErrNotFound.
 func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
 	s.CreatedAt = now()
 	s.UpdatedAt = s.CreatedAt
-	values, err := s.values()
-	if err != nil {
+	err := t.db.update(ctx, func(tx *sql.Tx) (err error) {
+		var taken bool
+		if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM sprites WHERE name = ? OR id = ?)", s.Name, s.ID).Scan(&taken); err != nil {
+			return err
+		}
+		if taken {
+			return ErrExists
+		}
+		if s.Layer, err = newLayer(ctx, tx, s.Layer); err != nil {
+			return err
+		}
+		values, err := s.values()
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "INSERT INTO sprites ("+spriteColumns+") VALUES "+spriteValues, values...)
 		return err
-	}
-	err = t.db.update(ctx, func(tx *sql.Tx) error {
-		return exactlyOne(tx.ExecContext(ctx, "INSERT INTO sprites ("+spriteColumns+
-			") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values...))
 	})
-	if errors.Is(err, ErrNotFound) {
-		err = ErrExists
-	}
 	if err != nil {
 		return fmt.Errorf("store sprite %s: %w", s.Name, err)
 	}
@@ -109,6 +122,15 @@ func (t *Sprites) Get(ctx context.Context, name string) (Sprite, error) {
 	s, err := scanSprite(t.db.read.QueryRowContext(ctx, "SELECT "+spriteColumns+" FROM sprites WHERE name = ?", name))
 	if err != nil {
 		return s, fmt.Errorf("sprite %s: %w", name, notFound(err))
+	}
+	return s, nil
+}
+
+// ByID returns a sprite; ErrNotFound if there is none.
+func (t *Sprites) ByID(ctx context.Context, id string) (Sprite, error) {
+	s, err := scanSprite(t.db.read.QueryRowContext(ctx, "SELECT "+spriteColumns+" FROM sprites WHERE id = ?", id))
+	if err != nil {
+		return s, fmt.Errorf("sprite %s: %w", id, notFound(err))
 	}
 	return s, nil
 }
@@ -176,7 +198,8 @@ func (t *Sprites) Count(ctx context.Context, filter SpriteFilter) (map[sprites.S
 
 // Update changes a sprite in a transaction: f is given the sprite as it is, and
 // what it leaves is stored, unless it returns an error. f must not use the store.
-// The ID, the name, the incarnation and the time of creation stay. UpdatedAt is f's affair.
+// The ID, the name, the incarnation, the disk and the time of creation stay.
+// UpdatedAt is f's affair.
 func (t *Sprites) Update(ctx context.Context, id string, f func(*Sprite) error) (Sprite, error) {
 	var s Sprite
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
@@ -190,11 +213,12 @@ func (t *Sprites) Update(ctx context.Context, id string, f func(*Sprite) error) 
 			return err
 		}
 		s.ID, s.Name, s.Incarnation, s.CreatedAt = fixed.ID, fixed.Name, fixed.Incarnation, fixed.CreatedAt
+		s.Layer, s.Next = fixed.Layer, fixed.Next
 		values, err := s.values()
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "REPLACE INTO sprites ("+spriteColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values...)
+		_, err = tx.ExecContext(ctx, "UPDATE sprites SET ("+spriteColumns+") = "+spriteValues+" WHERE id = ?", append(values, id)...)
 		return err
 	})
 	if err != nil {

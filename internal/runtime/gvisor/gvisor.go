@@ -103,8 +103,7 @@ func (r *Runtime) Close() error {
 	return nil
 }
 
-func (r *Runtime) runDir(id string) string  { return filepath.Join(r.Dir, "run", id) }
-func (r *Runtime) diskDir(id string) string { return filepath.Join(r.Dir, "sprites", id, "disk") }
+func (r *Runtime) runDir(id string) string { return filepath.Join(r.Dir, "run", id) }
 
 // Boot starts the sandbox of a cold sprite.
 func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {
@@ -121,7 +120,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	if err != nil {
 		return nil, err
 	}
-	disk, err := r.disk(m.ID, prep.base)
+	disk, err := r.disk(m.Layers, prep.base)
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
@@ -135,7 +134,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		Dir: r.runDir(m.ID), Runsc: r.Runsc, Guest: prep.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
 		Token: hex.EncodeToString(token), Env: m.Env, Include: m.Include,
-		Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
+		Layer: m.Layers[len(m.Layers)-1], Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
@@ -160,56 +159,6 @@ func (r *Runtime) NetworkLogs(id string, connections bool) []string {
 	}
 	path := filepath.Join(r.runDir(id), name)
 	return []string{path + shim.OldSuffix, path}
-}
-
-// baseRecord notes, beside a sprite's disk, which base it was made over.
-type baseRecord struct {
-	Skeleton    string `json:"skeleton"` // folder name below DATA/base
-	Fingerprint string `json:"fingerprint"`
-}
-
-// disk returns the mounts of a sprite's disk. A sprite stays on the skeleton that
-// it was made over; the host's programs below it are those of today.
-func (r *Runtime) disk(id string, b base.Base) ([]shim.Mount, error) {
-	dir := r.diskDir(id)
-	record := baseRecord{Skeleton: filepath.Base(b.Dir), Fingerprint: b.Fingerprint}
-	file := filepath.Join(dir, "base.json")
-	if data, err := os.ReadFile(file); err == nil {
-		if err := json.Unmarshal(data, &record); err != nil {
-			return nil, fmt.Errorf("read %s: %w", file, err)
-		}
-	} else if errors.Is(err, os.ErrNotExist) {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, err
-		}
-		data, err := json.Marshal(record)
-		if err != nil {
-			return nil, err
-		}
-		if err := os.WriteFile(file+".new", data, 0o600); err != nil {
-			return nil, err
-		}
-		if err := os.Rename(file+".new", file); err != nil {
-			return nil, err
-		}
-	} else {
-		return nil, err
-	}
-	skeleton := filepath.Join(r.Dir, "base", record.Skeleton)
-	if _, err := os.Stat(skeleton); err != nil {
-		return nil, fmt.Errorf("the base that this sprite was made over is gone: %w", err)
-	}
-	overlay := func(name, lower string) layers.Overlay {
-		return layers.Overlay{
-			Lowers: []string{lower}, Upper: filepath.Join(dir, name, "upper"), Work: filepath.Join(dir, name, "work"),
-			UserXattr: r.UserNS,
-		}
-	}
-	mounts := []shim.Mount{{Target: "", Overlay: overlay("root", skeleton)}}
-	for _, name := range b.Mounts {
-		mounts = append(mounts, shim.Mount{Target: name, Overlay: overlay(name, "/"+name)})
-	}
-	return mounts, nil
 }
 
 // Live takes up the sandboxes that an earlier server left running.
@@ -254,7 +203,7 @@ func (r *Runtime) adopt(ctx context.Context, id string, network *policy.Set, con
 	})
 }
 
-// Destroy removes the disk of a sprite without a live sandbox.
+// Destroy removes what is left of a sprite's sandboxes, of which none may live.
 func (r *Runtime) Destroy(_ context.Context, id string) error {
 	if id == "" || id != filepath.Base(id) {
 		return fmt.Errorf("destroy: bad sprite id %q", id)
@@ -264,7 +213,7 @@ func (r *Runtime) Destroy(_ context.Context, id string) error {
 			return fmt.Errorf("destroy %s: its sandbox is running", id)
 		}
 	}
-	return errors.Join(layers.Remove(filepath.Dir(r.diskDir(id))), layers.Remove(r.runDir(id)))
+	return layers.Remove(r.runDir(id))
 }
 
 // startShim starts a shim process and waits until its sandbox answers, or ctx
@@ -333,7 +282,7 @@ func (r *Runtime) reap(cmd *exec.Cmd) {
 
 // follow returns the sandbox object of a live sandbox, and watches it.
 func (r *Runtime) follow(id string, st shim.State) *sandbox {
-	s := &sandbox{id: id, client: shim.Client{Dir: r.runDir(id)}, done: make(chan struct{}), state: st}
+	s := &sandbox{runtime: r, id: id, client: shim.Client{Dir: r.runDir(id)}, done: make(chan struct{}), state: st}
 	r.wg.Go(func() { r.watch(s) })
 	return s
 }
@@ -385,9 +334,10 @@ func (r *Runtime) watch(s *sandbox) {
 
 // sandbox is a live sandbox, behind its shim.
 type sandbox struct {
-	id     string
-	client shim.Client
-	done   chan struct{}
+	runtime *Runtime
+	id      string
+	client  shim.Client
+	done    chan struct{}
 
 	mu      sync.Mutex
 	state   shim.State  // guarded by mu
@@ -473,7 +423,7 @@ func (s *sandbox) Status() sprite.SandboxStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sprite.SandboxStatus{
-		Incarnation: s.state.Incarnation, Address: s.state.Address, Token: s.state.Token, Started: s.state.Started,
+		Incarnation: s.state.Incarnation, Layer: s.state.Layer, Address: s.state.Address, Token: s.state.Token, Started: s.state.Started,
 		Paused: s.state.Paused, Unlimited: s.state.Unlimited, NetworkDown: s.down, Ended: s.ended,
 	}
 }
@@ -495,6 +445,27 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Checkpoint moves the sandbox to a disk with another layer to write.
+func (s *sandbox) Checkpoint(ctx context.Context, chain []string) (sprite.Pause, error) {
+	prep, err := s.runtime.prepare()
+	if err != nil {
+		return sprite.Pause{}, err
+	}
+	disk, err := s.runtime.disk(chain, prep.base)
+	if err != nil {
+		return sprite.Pause{}, err
+	}
+	done, err := s.client.Checkpoint(ctx, shim.Checkpoint{Layer: chain[len(chain)-1], Disk: disk})
+	if err != nil {
+		if st, statusErr := s.client.Status(ctx); statusErr == nil {
+			s.setState(st)
+		}
+		return sprite.Pause{}, err
+	}
+	s.setState(done.State)
+	return sprite.Pause{Total: done.Pause, Save: done.Save, Mount: done.Mount, Restore: done.Restore}, nil
 }
 
 // Pause freezes the sandbox in memory.

@@ -23,7 +23,8 @@ import (
 func Run(t *testing.T, rt sprite.Runtime, restart func(t *testing.T) sprite.Runtime) {
 	ctx := t.Context()
 	m := sprite.Machine{
-		ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("ab", 16), Incarnation: 1,
+		Layers: []string{"1111222233334444"},
+		ID:     "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("ab", 16), Incarnation: 1,
 		Env: map[string]string{"COLOUR": "blue"}, MemoryMB: 1024, CPUs: 1,
 	}
 	sb, err := rt.Boot(ctx, m)

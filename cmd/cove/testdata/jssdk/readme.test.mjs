@@ -63,7 +63,7 @@ test('14 readme: a new user\'s program', async () => {
   proxy.close();
 
   // What this server does not have it says, and does not make up.
-  await assert.rejects(sprite.listCheckpoints(), /501|not_available|does not have/);
+  await assert.rejects(sprite.getPrivilegesPolicy(), /501|not_available|does not have/);
   await sprite.delete();
   await assert.rejects(client.getSprite('js-readme'));
 });

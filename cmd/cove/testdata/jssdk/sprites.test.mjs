@@ -250,14 +250,9 @@ describe('sprites', { concurrency: 4 }, () => {
     await refused(client.checkSprite('js-none'), 404, 'not_found');
   });
 
-  test('126 not available: checkpoints, privileges, resources', async () => {
+  test('126 not available: privileges, resources', async () => {
     const sprite = await create('js-without');
     const calls = {
-      createCheckpoint: () => sprite.createCheckpoint('one'),
-      listCheckpoints: () => sprite.listCheckpoints(),
-      history: () => sprite.listCheckpoints('all'),
-      getCheckpoint: () => sprite.getCheckpoint('v1'),
-      restoreCheckpoint: () => sprite.restoreCheckpoint('v1'),
       getPrivilegesPolicy: () => sprite.getPrivilegesPolicy(),
       updatePrivilegesPolicy: () => sprite.updatePrivilegesPolicy({ profile: 'minimal' }),
       deletePrivilegesPolicy: () => sprite.deletePrivilegesPolicy(),

@@ -1,0 +1,295 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newCheckpoint() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "checkpoint",
+		Aliases: []string{"checkpoints"},
+		Short:   "Keep states of a sprite to go back to",
+		Long: `A checkpoint is what a sprite's disk was at one moment. It costs what changes afterwards, not
+what the disk holds. A sprite that is awake stays so: what runs in it stands still for a
+moment, and goes on with its memory and its connections.
+
+cove restore goes back to one, and cove fork makes another sprite of one.`,
+		Example: `  cove checkpoint create -s paint --comment 'before the upgrade'
+  cove checkpoint list -s paint
+  cove restore v1 -s paint
+  cove fork paint paint-2 --checkpoint v1`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointRm())
+	return cmd
+}
+
+// told shows what a server tells of a checkpoint, with --verbose.
+func (a *app) told(e sprites.CheckpointEvent) {
+	if a.global.verbose && e.Type == "info" {
+		a.say("%s", sanitizeLine(e.Data))
+	}
+}
+
+func (a *app) newCheckpointCreate() *cobra.Command {
+	var req sprites.CheckpointRequest
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Make a checkpoint",
+		Long:  `Makes a checkpoint of what a sprite's disk is now, and prints its id: v1, v2 and so on.`,
+		Example: `  cove checkpoint create -s paint
+  cove checkpoint create -s paint --comment 'tests pass' --label green`,
+		Args: exactArgs(),
+	}
+	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		s, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		c, err := s.Checkpoint(ctx, req, a.told)
+		if err != nil {
+			return spriteError(err)
+		}
+		return a.show(c, func(w io.Writer) {
+			fmt.Fprintln(w, sanitizeLine(c.ID))
+			if c.Cove != nil && c.Cove.PauseMilliseconds > 0 {
+				a.say("What runs stood still for %.0f ms.", c.Cove.PauseMilliseconds)
+			}
+		})
+	})
+	cmd.Flags().StringVar(&req.Comment, "comment", "", "what it is")
+	cmd.Flags().StringArrayVar(&req.Labels, "label", nil, "note this `LABEL` on it (repeatable)")
+	return cmd
+}
+
+func (a *app) newCheckpointList() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List a sprite's checkpoints",
+		Long: `Lists a sprite's checkpoints, the newest first, and what each grew from: going back to an old
+one and on from there makes a branch. Current is what the sprite is now. Those that nobody
+asked for, such as what a restore has replaced, are listed with --all.`,
+		Example: `  cove checkpoint list -s paint
+  cove checkpoint list -s paint --all --json`,
+		Args: exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			s, err := a.spriteHandle(ctx)
+			if err != nil {
+				return err
+			}
+			list, err := s.Checkpoints(ctx, all)
+			if err != nil {
+				return spriteError(err)
+			}
+			return a.show(list, func(w io.Writer) {
+				rows := [][]string{{"ID", "CREATED", "FROM", "COMMENT"}}
+				for _, c := range list {
+					created := "-"
+					if c.ID != "Current" {
+						created = ago(c.CreateTime, time.Now())
+					}
+					rows = append(rows, []string{sanitizeLine(c.ID), created, cmp.Or(sanitizeLine(c.SourceID), "-"), cmp.Or(sanitizeLine(c.Comment), "-")})
+				}
+				table(w, rows)
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "also those that nobody asked for")
+	return cmd
+}
+
+func (a *app) newCheckpointShow() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show ID",
+		Short:             "Describe a checkpoint",
+		Long:              `Describes a checkpoint: when it was made, what it grew from, and how long it took.`,
+		Example:           `  cove checkpoint show v1 -s paint`,
+		Args:              exactArgs("the checkpoint's id"),
+		ValidArgsFunction: a.completeCheckpoint,
+		RunE: verb(func(ctx context.Context, args []string) error {
+			s, err := a.spriteHandle(ctx)
+			if err != nil {
+				return err
+			}
+			c, err := s.CheckpointInfo(ctx, args[0])
+			if err != nil {
+				return checkpointError(err)
+			}
+			return a.show(c, func(w io.Writer) {
+				labels, pause := "", ""
+				if c.Cove != nil {
+					labels = strings.Join(c.Cove.Labels, ", ")
+					if c.Cove.PauseMilliseconds > 0 {
+						pause = fmt.Sprintf("%.0f ms", c.Cove.PauseMilliseconds)
+					}
+				}
+				fields(w, "id", c.ID, "created", c.CreateTime.Local().Format(time.RFC3339), "from", c.SourceID, "comment", c.Comment,
+					"labels", labels, "pause", pause, "history", strings.Join(c.History, ", "), "health", c.Health)
+			})
+		}),
+	}
+}
+
+func (a *app) newCheckpointRm() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm ID...",
+		Short: "Delete checkpoints",
+		Long: `Deletes checkpoints. What others, or sprites that were made of them, have in common with
+them stays. The one that the sprite goes on from can't be deleted.`,
+		Example:           `  cove checkpoint rm v1 v2 -s paint`,
+		Args:              someArgs("the checkpoint's id"),
+		Annotations:       map[string]string{"several": "yes"},
+		ValidArgsFunction: a.completeCheckpoint,
+		RunE: verb(func(ctx context.Context, args []string) error {
+			s, err := a.spriteHandle(ctx)
+			if err != nil {
+				return err
+			}
+			return a.removeEach(ctx, args, func(id string) error { return checkpointError(s.DeleteCheckpoint(ctx, id)) })
+		}),
+	}
+}
+
+// checkpointError says what to type where a checkpoint is not there.
+func checkpointError(err error) error {
+	if e, ok := errors.AsType[*sprites.Error](err); ok && e.Hint == "" && errors.Is(err, sprites.ErrNotFound) {
+		return hinted(err, "see what there is with: cove checkpoint list")
+	}
+	return spriteError(err)
+}
+
+func (a *app) newRestore() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "restore ID",
+		Short: "Bring a sprite back to a checkpoint",
+		Long: `Brings a sprite's disk back to what it was at a checkpoint. What it is now becomes a
+checkpoint first, so that nothing is lost. Its programs end; if it is awake it boots again,
+and its services start.`,
+		Example: `  cove restore v3 -s paint
+  cove checkpoint list -s paint --all        where what it was before is, too`,
+		Args:              exactArgs("the checkpoint's id"),
+		ValidArgsFunction: a.completeCheckpoint,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		s, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		done, err := s.RestoreCheckpoint(ctx, args[0], a.told)
+		if err != nil {
+			return checkpointError(err)
+		}
+		return a.show(done, func(w io.Writer) {
+			a.say("It is what %s was.", sanitizeLine(done.Checkpoint))
+			if done.Replaced != "" {
+				a.say("What it was before: cove restore %s", sanitizeLine(done.Replaced))
+			}
+		})
+	})
+	return cmd
+}
+
+type forkOptions struct {
+	req   sprites.ForkRequest
+	count int
+}
+
+func (a *app) newFork() *cobra.Command {
+	var o forkOptions
+	cmd := &cobra.Command{
+		Use:   "fork NAME NEW",
+		Short: "Make a sprite that is a copy of another",
+		Long: `Makes a sprite with the disk that another has now, or had at a checkpoint, and with its
+settings. It costs what changes afterwards, not what the disk holds. It has a network, a URL
+and a machine id of its own; connectors are to be granted to it anew.`,
+		Example: `  cove fork paint paint-2
+  cove fork paint try --count 3              makes try-1, try-2 and try-3
+  cove fork paint paint-old --checkpoint v1`,
+		Args:              exactArgs("the sprite's name", "the new one's name"),
+		ValidArgsFunction: a.completeOneSprite,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if o.count < 1 {
+			return usagef(cmd, "--count %d: at least 1", o.count)
+		}
+		names := []string{args[1]}
+		if cmd.Flags().Changed("count") {
+			names = nil
+			for n := range o.count {
+				names = append(names, fmt.Sprintf("%s-%d", args[1], n+1))
+			}
+		}
+		for _, name := range append(names, args[0]) {
+			if err := checkName(name); err != nil {
+				return err
+			}
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		var made []sprites.Info
+		for _, name := range names {
+			req := o.req
+			req.Name = name
+			info, err := c.Sprite(args[0]).Fork(ctx, req)
+			if err != nil {
+				if len(made) > 0 {
+					a.say("Made before that: %d of %d.", len(made), len(names))
+				}
+				return checkpointError(err)
+			}
+			made = append(made, info)
+		}
+		show := any(made[0])
+		if cmd.Flags().Changed("count") {
+			show = sprites.ListResponse{Sprites: made}
+		}
+		return a.show(show, func(w io.Writer) {
+			for _, info := range made {
+				fmt.Fprintf(w, "Sprite %s created. Use it with: cove exec -s %s CMD\n", sanitizeLine(info.Name), sanitizeLine(info.Name))
+			}
+		})
+	})
+	f := cmd.Flags()
+	f.StringVar(&o.req.Checkpoint, "checkpoint", "", "what it was then (default: what it is now)")
+	f.IntVar(&o.count, "count", 1, "make so many: NEW-1, NEW-2, …")
+	f.StringArrayVar(&o.req.Labels, "label", nil, "note this `LABEL` on them (repeatable)")
+	return cmd
+}
+
+func (a *app) completeCheckpoint(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Annotations["several"] == "" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+		s, err := a.spriteHandle(ctx)
+		if err != nil {
+			return nil
+		}
+		list, err := s.Checkpoints(ctx, true)
+		if err != nil {
+			return nil
+		}
+		var names []string
+		for _, c := range list[:min(len(list), maxCompletions)] {
+			if c.ID != "Current" && strings.HasPrefix(c.ID, prefix) {
+				names = append(names, sanitizeLine(c.ID)+"\t"+sanitizeLine(c.Comment))
+			}
+		}
+		return names
+	})
+}

@@ -1,0 +1,119 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cove-dev/cove/internal/base"
+	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/shim"
+)
+
+// layerDir is the folder of a layer, which has one folder for each mount of a disk:
+// MOUNT/upper, and MOUNT/work for the kernel's use while it is written.
+func (r *Runtime) layerDir(layer string) string {
+	dir := filepath.Join(r.Dir, "layers", layer)
+	// Where disks were before there were layers.
+	if old := filepath.Join(r.Dir, "sprites", layer, "disk"); exists(old) {
+		return old
+	}
+	return dir
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// baseRecord notes, in the lowest layer of a disk, which base that lies on.
+type baseRecord struct {
+	Skeleton    string `json:"skeleton"` // folder name below DATA/base
+	Fingerprint string `json:"fingerprint"`
+}
+
+// disk returns the mounts of a chain of layers, the last of which is written. A
+// disk stays on the skeleton that it was made over; the host's programs below it
+// are those of today.
+func (r *Runtime) disk(chain []string, b base.Base) ([]shim.Mount, error) {
+	if len(chain) == 0 {
+		return nil, errors.New("a disk has a layer at least")
+	}
+	record, err := r.baseOf(chain[0], b)
+	if err != nil {
+		return nil, err
+	}
+	skeleton := filepath.Join(r.Dir, "base", record.Skeleton)
+	if _, err := os.Stat(skeleton); err != nil {
+		return nil, fmt.Errorf("the base that this sprite was made over is gone: %w", err)
+	}
+	overlay := func(name, lower string) layers.Overlay {
+		top := filepath.Join(r.layerDir(chain[len(chain)-1]), name)
+		o := layers.Overlay{Upper: filepath.Join(top, "upper"), Work: filepath.Join(top, "work"), UserXattr: r.UserNS}
+		for i := len(chain) - 2; i >= 0; i-- {
+			// A layer made on a machine, or at a time, with fewer folders of programs
+			// does not have them all.
+			if sealed := filepath.Join(r.layerDir(chain[i]), name, "upper"); exists(sealed) {
+				o.Lowers = append(o.Lowers, sealed)
+			}
+		}
+		o.Lowers = append(o.Lowers, lower)
+		return o
+	}
+	mounts := []shim.Mount{{Target: "", Overlay: overlay("root", skeleton)}}
+	for _, name := range b.Mounts {
+		mounts = append(mounts, shim.Mount{Target: name, Overlay: overlay(name, "/"+name)})
+	}
+	return mounts, nil
+}
+
+// baseOf reads what base the lowest layer lies on; b, if it is a new one.
+func (r *Runtime) baseOf(lowest string, b base.Base) (baseRecord, error) {
+	r.preparing.Lock() // disks that share it may be made at the same time
+	defer r.preparing.Unlock()
+	dir := r.layerDir(lowest)
+	record := baseRecord{Skeleton: filepath.Base(b.Dir), Fingerprint: b.Fingerprint}
+	file := filepath.Join(dir, "base.json")
+	data, err := os.ReadFile(file)
+	if err == nil {
+		if err := json.Unmarshal(data, &record); err != nil {
+			return record, fmt.Errorf("read %s: %w", file, err)
+		}
+		return record, nil
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return record, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return record, err
+	}
+	if data, err = json.Marshal(record); err != nil {
+		return record, err
+	}
+	f, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return record, err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return record, err
+	}
+	return record, os.Rename(file+".new", file)
+}
+
+// RemoveLayer removes a layer.
+func (r *Runtime) RemoveLayer(_ context.Context, layer string) error {
+	if layer == "" || layer != filepath.Base(layer) || layer[0] == '.' {
+		return fmt.Errorf("remove a layer: bad name %q", layer)
+	}
+	dir := r.layerDir(layer)
+	if err := layers.Remove(dir); err != nil {
+		return err
+	}
+	if old := filepath.Dir(dir); filepath.Base(dir) == "disk" {
+		return os.Remove(old)
+	}
+	return nil
+}

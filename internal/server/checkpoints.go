@@ -1,0 +1,151 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// postCheckpoint makes a checkpoint, and tells of it (protocol section 8.1).
+func (s *Server) postCheckpoint(w http.ResponseWriter, r *http.Request) error {
+	var req sprites.CheckpointRequest
+	if r.ContentLength != 0 {
+		if err := readJSON(w, r, maxBody, &req); err != nil {
+			return err
+		}
+	}
+	name := r.PathValue("name")
+	if _, err := s.Host.Get(r.Context(), name); err != nil {
+		return err
+	}
+	return s.tellCheckpoint(w, r, "Creating a checkpoint...", func(ctx context.Context) (sprites.CheckpointEvent, error) {
+		c, err := s.Host.Checkpoint(ctx, name, req)
+		return sprites.CheckpointEvent{Data: fmt.Sprintf("Checkpoint %s created", c.ID), Checkpoint: &c}, err
+	})
+}
+
+// postRestore brings a sprite back to a checkpoint (protocol section 8.5).
+func (s *Server) postRestore(w http.ResponseWriter, r *http.Request) error {
+	name, id := r.PathValue("name"), r.PathValue("checkpoint")
+	if id == sprite.CurrentState {
+		return fail("bad_request", "the sprite is what is current already", "name a checkpoint: cove checkpoint list -s "+name)
+	}
+	if _, err := s.Host.CheckpointOf(r.Context(), name, id); err != nil {
+		return err
+	}
+	return s.tellCheckpoint(w, r, "Restoring "+clean(id, maxGuestText)+"...", func(ctx context.Context) (sprites.CheckpointEvent, error) {
+		done, err := s.Host.Restore(ctx, name, id)
+		return sprites.CheckpointEvent{Data: fmt.Sprintf("Restored %s; what was before is %s", done.Checkpoint, done.Replaced), Restored: &done}, err
+	})
+}
+
+// tellCheckpoint answers with a line that f has begun, and one of its end.
+func (s *Server) tellCheckpoint(w http.ResponseWriter, r *http.Request, begun string, f func(context.Context) (sprites.CheckpointEvent, error)) error {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	say := func(e sprites.CheckpointEvent) {
+		e.Time = time.Now().UTC()
+		_ = json.NewEncoder(w).Encode(e) // it has gone: what was begun goes on
+		_ = http.NewResponseController(w).Flush()
+	}
+	say(sprites.CheckpointEvent{Type: "info", Data: begun})
+	end, err := f(r.Context())
+	if err != nil {
+		status, described := s.describe(err)
+		body, _ := described.(sprites.ErrorBody)
+		if status >= http.StatusInternalServerError {
+			s.Logger.Error("checkpoint", "path", r.URL.Path, "err", err)
+		}
+		say(sprites.CheckpointEvent{Type: "error", Error: body.Message, Data: body.Message, Code: body.Code, Hint: body.Hint})
+		return nil
+	}
+	end.Type = "complete"
+	say(end)
+	return nil
+}
+
+// listCheckpoints answers with a bare array, what the sprite is now first. The
+// history of one checkpoint is text where that is all that is accepted, because
+// some clients read it so.
+func (s *Server) listCheckpoints(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	auto, err := flag(r, "includeAuto")
+	if err != nil {
+		return err
+	}
+	of := r.URL.Query().Get("history")
+	list, err := s.Host.Checkpoints(r.Context(), name, auto || of != "")
+	if err != nil {
+		return err
+	}
+	if of == "" {
+		writeJSON(w, http.StatusOK, list)
+		return nil
+	}
+	one, err := s.Host.CheckpointOf(r.Context(), name, of)
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(r.Header.Get("Accept"), "text/plain") {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, err := fmt.Fprintln(w, strings.Join(append([]string{one.ID}, one.History...), "\n"))
+		return err
+	}
+	kept := []sprites.Checkpoint{one}
+	for _, id := range one.History {
+		for _, c := range list {
+			if c.ID == id {
+				kept = append(kept, c)
+			}
+		}
+	}
+	writeJSON(w, http.StatusOK, kept)
+	return nil
+}
+
+func (s *Server) getCheckpoint(w http.ResponseWriter, r *http.Request) error {
+	c, err := s.Host.CheckpointOf(r.Context(), r.PathValue("name"), r.PathValue("checkpoint"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, c)
+	return nil
+}
+
+func (s *Server) deleteCheckpoint(w http.ResponseWriter, r *http.Request) error {
+	if err := s.Host.DeleteCheckpoint(r.Context(), r.PathValue("name"), r.PathValue("checkpoint")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// forkSprite makes a copy of a sprite, for who reaches both names.
+func (s *Server) forkSprite(w http.ResponseWriter, r *http.Request) error {
+	var req sprites.ForkRequest
+	if err := readJSON(w, r, maxBody, &req); err != nil {
+		return err
+	}
+	p := principalOf(r)
+	if !p.reaches(req.Name) {
+		return fail("forbidden", "the token does not reach a sprite of that name", "")
+	}
+	if !p.may(admin) && req.Owner != "" {
+		return fail("forbidden", "only a token with the verb admin may give a sprite an owner", "")
+	}
+	if err := s.mayLabel(r, req.Labels); err != nil {
+		return err
+	}
+	info, err := s.Host.Fork(r.Context(), r.PathValue("name"), req)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, info)
+	return nil
+}

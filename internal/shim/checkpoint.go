@@ -1,0 +1,243 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/layers"
+)
+
+// Checkpoint asks for the disk of a running sandbox as it is at one moment. What
+// runs goes on, with its memory and its connections, over another layer.
+type Checkpoint struct {
+	Layer string  // the one that is written from then on
+	Disk  []Mount // of which that is the top
+}
+
+// Checkpointed says what a checkpoint took.
+type Checkpointed struct {
+	State State         `json:"state"`
+	Pause time.Duration `json:"pause"` // for which nothing ran, in nanoseconds
+
+	// Parts of Pause.
+	Save    time.Duration `json:"save"`    // of the memory
+	Mount   time.Duration `json:"mount"`   // of the new disk
+	Restore time.Duration `json:"restore"` // of the memory, over the new disk
+}
+
+// checkpoint seals the layer that is written, by moving what runs over to another
+// disk, on which that is the last sealed one:
+//
+//	pause → save the memory, leaving the sandbox → mount the new disk at a new path
+//	→ end the old sandbox, without waiting for what follows → restore over the new
+//	disk, in the same network namespace, behind the same gateway
+//
+// Until the old sandbox is ended an error leaves it as it was. s.moving is held.
+func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
+	old := s.snapshot()
+	if old.Paused {
+		return Checkpointed{}, errors.New("the sandbox is paused")
+	}
+	next := old
+	next.Generation++
+	next.Container = container(s.cfg.ID, next.Generation)
+	next.Layer = req.Layer
+	next.PID, next.StartTime, next.OldPID, next.OldStart = 0, 0, old.PID, old.StartTime
+
+	// All that can be is done before the pause.
+	image, drop, err := s.memoryFolder()
+	if err != nil {
+		return Checkpointed{}, err
+	}
+	defer drop()
+	if err := s.prepareMove(old, next, req.Disk); err != nil {
+		return Checkpointed{}, errors.Join(err, s.leave(next))
+	}
+
+	var done Checkpointed
+	began := time.Now()
+	resume := func(err error) (Checkpointed, error) {
+		err = errors.Join(err, s.runscOf(old).resume(), s.leave(next))
+		return Checkpointed{}, errors.Join(err, s.setState(func(st *State) { st.Moving = false }))
+	}
+	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
+		return Checkpointed{}, errors.Join(err, s.leave(next))
+	}
+	if err := s.runscOf(old).pause(); err != nil {
+		return resume(err)
+	}
+	if err := s.runscOf(old).save(ctx, image); err != nil {
+		return resume(err)
+	}
+	done.Save = time.Since(began)
+	mark := time.Now()
+	for _, m := range req.Disk {
+		if err := m.Overlay.Mount(filepath.Join(s.rootfsOf(next), m.Target)); err != nil {
+			return resume(fmt.Errorf("mount the disk: %w", err))
+		}
+	}
+	done.Mount = time.Since(mark)
+	if err := s.setState(func(st *State) { *st = next }); err != nil {
+		return resume(err)
+	}
+	// From here on the new one is the sandbox, or there is none.
+	mark = time.Now()
+	signalProcess(old.PID, old.StartTime, unix.SIGKILL)
+	if err := s.restore(ctx, next, image); err != nil {
+		return Checkpointed{}, fmt.Errorf("%w: %w", errLost, err)
+	}
+	done.Restore = time.Since(mark)
+	done.Pause = time.Since(began)
+	done.State = s.snapshot()
+	s.cleaning.Go(func() { s.cleanOld(old) })
+	return done, nil
+}
+
+// errLost says that the sandbox has ended for want of a restore. Its disk is whole.
+var errLost = errors.New("the sandbox could not be restored, and has ended")
+
+// memoryFolder makes a folder for an image that nobody keeps. It is in memory, and
+// seen by this process and its children alone.
+func (s *Shim) memoryFolder() (dir string, drop func(), err error) {
+	dir = filepath.Join(s.cfg.Dir, "image")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", nil, fmt.Errorf("make room for the memory: %w", err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
+		return "", nil, fmt.Errorf("make room for the memory: %w", err)
+	}
+	return dir, func() {
+		if err := errors.Join(layers.Unmount(dir), os.Remove(dir)); err != nil {
+			s.log.Warn("drop the memory's image", "err", err)
+		}
+	}, nil
+}
+
+// prepareMove makes what the next sandbox needs, but for its mounts.
+func (s *Shim) prepareMove(old, next State, disk []Mount) error {
+	if err := os.MkdirAll(s.rootfsOf(next), 0o755); err != nil {
+		return fmt.Errorf("mount the disk: %w", err)
+	}
+	for _, m := range disk {
+		if err := m.Overlay.Create(); err != nil {
+			return fmt.Errorf("mount the disk: %w", err)
+		}
+	}
+	// A shim that adopted the sandbox was told nothing but where it is.
+	data, err := os.ReadFile(filepath.Join(s.bundleOf(old), "config.json"))
+	if err != nil {
+		return fmt.Errorf("read the bundle: %w", err)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return fmt.Errorf("read the bundle: %w", err)
+	}
+	spec.Root.Path = s.rootfsOf(next)
+	if spec.Linux.CgroupsPath != "" {
+		spec.Linux.CgroupsPath = cgroupPath(next.Container)
+	}
+	for i := range spec.Linux.Namespaces {
+		if ns := &spec.Linux.Namespaces[i]; ns.Type == specs.NetworkNamespace {
+			ns.Path = s.netnsPath()
+		}
+	}
+	return s.saveBundle(next, &spec)
+}
+
+// restore starts the next sandbox from the memory of the old one, and returns when
+// its guest answers.
+func (s *Shim) restore(ctx context.Context, next State, image string) error {
+	guest, err := netip.ParseAddr(next.Address)
+	if err != nil {
+		return err
+	}
+	err = gateway.InNetNS(s.netns, func() error {
+		return gateway.ConfigureGuestLink("eth0", netip.PrefixFrom(guest, subnet.Bits()), subnet.Addr())
+	})
+	if err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	call := s.runscOf(next)
+	if err := call.restore(ctx, s.bundleOf(next), image); err != nil {
+		return err
+	}
+	pid, startTime, err := call.sandboxProcess()
+	if err != nil {
+		return err
+	}
+	err = s.setState(func(st *State) { st.PID, st.StartTime, st.Moving = pid, startTime, false })
+	if err != nil {
+		return err
+	}
+	return s.awaitGuest(ctx)
+}
+
+// cleanOld removes what is left of the sandbox that was before: nobody waits for
+// the host to take its memory back, or to write its disk.
+func (s *Shim) cleanOld(old State) {
+	killProcess(old.PID, old.StartTime)
+	err := errors.Join(s.runscOf(old).delete(), s.leave(old), removeCgroups(old.Container))
+	if err == nil {
+		err = s.setState(func(st *State) {
+			if st.OldPID == old.PID {
+				st.OldPID, st.OldStart = 0, 0
+			}
+		})
+	}
+	if err != nil {
+		s.log.Error("clean up after the sandbox before a checkpoint", "err", err)
+	}
+}
+
+// leave removes the mounts and the folders of a sandbox that is no more, or will
+// not be.
+func (s *Shim) leave(st State) error {
+	errs := []error{layers.Unmount(s.rootfsOf(st)), os.RemoveAll(s.bundleOf(st))}
+	// Not RemoveAll: if the disk were mounted there still, it would be emptied.
+	if err := os.Remove(s.rootfsOf(st)); !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// takeUpMove brings a sandbox whose shim died in the middle of a checkpoint back to
+// work, as it was.
+func (s *Shim) takeUpMove() error {
+	if !s.state.Moving {
+		return nil
+	}
+	// It may not have come to the pause.
+	if err := s.runscOf(s.state).resume(); err != nil && !strings.Contains(err.Error(), "not paused") {
+		return err
+	}
+	return s.setState(func(st *State) { st.Moving = false })
+}
+
+func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
+	var req Checkpoint
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&req); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	// Once begun it goes on, whoever waits for it.
+	done, err := s.checkpoint(context.WithoutCancel(r.Context()), req)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	reply(w, done)
+}

@@ -1,0 +1,389 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// CurrentState is what the list of checkpoints calls what a sprite is now.
+const CurrentState = "Current"
+
+const checkpointLimit = 5 * time.Minute
+
+// Checkpoint seals what a sprite's disk is now, as a checkpoint. A sprite that is
+// awake stays so: what runs in it stands still for a moment, and goes on over
+// another layer, with its memory and its connections. Once begun it goes on when
+// ctx ends.
+func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.CheckpointRequest) (sprites.Checkpoint, error) {
+	if err := checkLabels(req.Labels); err != nil {
+		return sprites.Checkpoint{}, err
+	}
+	if len(req.Comment) > maxComment {
+		return sprites.Checkpoint{}, newError(CodeBadRequest, "", "a comment of %d bytes is longer than %d", len(req.Comment), maxComment)
+	}
+	var out sprites.Checkpoint
+	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+		done, err := h.seal(ctx, m, row, &store.Checkpoint{Comment: req.Comment, Labels: req.Labels})
+		if err != nil {
+			return err
+		}
+		out, err = h.describeCheckpoint(ctx, row.ID, done.Name)
+		return err
+	})
+	return out, err
+}
+
+const maxComment = 4096
+
+// alone calls f while nothing else starts, ends or changes a sprite's sandbox or
+// disk. Those who use the sandbox go on. f goes on when ctx ends.
+func (h *Host) alone(ctx context.Context, name string, f func(context.Context, *machine, store.Sprite) error) error {
+	for {
+		row, err := h.row(ctx, name)
+		if err != nil {
+			return err
+		}
+		m, busy, err := h.take(row)
+		if err != nil {
+			return err
+		}
+		if busy != nil {
+			_ = busy.wait(ctx) // whatever becomes of it: look again
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		done := make(chan error, 1)
+		h.wg.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkpointLimit)
+			defer cancel()
+			defer h.letGo(m)
+			row, err := h.Store.Sprites.Get(ctx, name) // as it is now that nobody changes it
+			if err == nil {
+				err = f(ctx, m, row)
+			}
+			done <- err
+		})
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// take makes a sprite's machine busy, or returns what to wait for.
+func (h *Host) take(row store.Sprite) (*machine, *transition, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, nil, newError(CodeUnavailable, "try again in a moment", "the server is shutting down")
+	}
+	m := h.machine(row)
+	switch {
+	case row.Deleting || m.dead:
+		return nil, nil, newError(CodeDeleting, "", "sprite %s is being deleted", row.Name)
+	case m.busy != nil:
+		return nil, m.busy, nil
+	}
+	m.disarm()
+	m.busy = &transition{done: make(chan struct{})}
+	return m, nil, nil
+}
+
+// letGo ends what take began.
+func (h *Host) letGo(m *machine) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	busy := m.busy
+	m.busy = nil
+	h.arm(m)
+	close(busy.done)
+}
+
+// live is the sandbox of a machine that is taken, or nil.
+func (h *Host) live(m *machine) Sandbox {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m.sandbox == nil || ended(m.sandbox) {
+		return nil
+	}
+	return m.sandbox
+}
+
+// seal makes the layer that a sprite writes the last one of a sealed chain, which c
+// then is, unless it is nil. The machine is taken.
+func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.Checkpoint) (*store.Checkpoint, error) {
+	next, err := h.Store.Sprites.Begin(ctx, row.ID, row.Layer, c)
+	if err != nil {
+		return nil, err
+	}
+	if sb := h.live(m); sb != nil {
+		pause, err := h.move(ctx, sb, next.Layer)
+		if err != nil {
+			return nil, errors.Join(err, h.settle(ctx, row.ID, next, sb))
+		}
+		if c != nil {
+			c.PauseMicros = pause.Total.Microseconds()
+		}
+		h.Logger.Info("checkpoint", "sprite", row.Name, "pause", pause.Total, "save", pause.Save, "mount", pause.Mount, "restore", pause.Restore)
+	}
+	return h.Store.Sprites.Commit(ctx, row.ID, next)
+}
+
+// move has a sandbox go on over another layer.
+func (h *Host) move(ctx context.Context, sb Sandbox, layer string) (Pause, error) {
+	c, ok := sb.(Checkpointer)
+	if !ok {
+		return Pause{}, newError(CodeBadRequest, "stop the sprite first: then its disk can be", "this server can't make a checkpoint of a sprite that runs")
+	}
+	chain, err := h.Store.Sprites.Chain(ctx, layer)
+	if err != nil {
+		return Pause{}, err
+	}
+	pause, err := c.Checkpoint(ctx, chain)
+	if err != nil {
+		e := newError(CodeUnavailable, "the log of the server says more", "no checkpoint was made: %v", err)
+		e.Err = err
+		return Pause{}, e
+	}
+	return pause, nil
+}
+
+// settle decides what has become of a sprite whose next layer was begun, by its
+// sandbox, or nil: an empty layer on top changes nothing of a disk that nobody
+// writes.
+func (h *Host) settle(ctx context.Context, id string, next store.Next, sb Sandbox) error {
+	ctx = context.WithoutCancel(ctx)
+	switch {
+	case sb == nil || ended(sb):
+		next.Checkpoint = nil // it was not made
+	case sb.Status().Layer != next.Layer:
+		err := h.Store.Sprites.Abort(ctx, id)
+		h.collect()
+		return err
+	}
+	_, err := h.Store.Sprites.Commit(ctx, id, next)
+	return err
+}
+
+// Restore brings a sprite back to a checkpoint. What it is now becomes a checkpoint
+// first, named in the answer. All sessions end; if the sprite is awake, it boots
+// from what the checkpoint has.
+func (h *Host) Restore(ctx context.Context, name, id string) (sprites.Restored, error) {
+	var out sprites.Restored
+	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+		to, err := h.checkpoint(ctx, row, id)
+		if err != nil {
+			return err
+		}
+		sb := h.live(m)
+		if sb != nil {
+			h.mu.Lock()
+			m.ending = sb
+			h.mu.Unlock()
+			if err := h.stop(sb, stopGrace); err != nil {
+				return err
+			}
+			h.mu.Lock()
+			m.sandbox = nil
+			h.mu.Unlock()
+			h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+		}
+		list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
+		if err != nil {
+			return err
+		}
+		before := &store.Checkpoint{Name: preRestore(list), Auto: true, Comment: "before going back to " + to.Name}
+		if before, err = h.seal(ctx, m, row, before); err != nil {
+			return err
+		}
+		next, err := h.Store.Sprites.Begin(ctx, row.ID, to.Layer, nil)
+		if err != nil {
+			return err
+		}
+		if _, err := h.Store.Sprites.Commit(ctx, row.ID, next); err != nil {
+			return err
+		}
+		h.collect()
+		out = sprites.Restored{Checkpoint: to.Name, Replaced: before.Name, Booted: sb != nil}
+		return nil
+	})
+	if err != nil || !out.Booted {
+		return out, err
+	}
+	lease, err := h.Use(ctx, name, "restore")
+	if err != nil {
+		return out, fmt.Errorf("sprite %s is what %s was, but does not start: %w", name, id, err)
+	}
+	lease.Release()
+	return out, nil
+}
+
+// preRestore names what a restore replaces: after the number of the last checkpoint,
+// and the time.
+func preRestore(list []store.Checkpoint) string {
+	last := 0
+	for _, c := range list {
+		var n int
+		if _, err := fmt.Sscanf(c.Name, "v%d", &n); err == nil {
+			last = max(last, n)
+		}
+	}
+	name := fmt.Sprintf("pre-restore-v%d-%d", last, time.Now().Unix())
+	for n := 2; slices.ContainsFunc(list, func(c store.Checkpoint) bool { return c.Name == name }); n++ {
+		name = fmt.Sprintf("pre-restore-v%d-%d-%d", last, time.Now().Unix(), n)
+	}
+	return name
+}
+
+// checkpoint finds one of a sprite's.
+func (h *Host) checkpoint(ctx context.Context, row store.Sprite, id string) (store.Checkpoint, error) {
+	c, err := h.Store.Sprites.Checkpoint(ctx, row.ID, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return c, newError(CodeNotFound, "see what there is with: cove checkpoint list -s "+row.Name, "sprite %s has no checkpoint %.80q", row.Name, id)
+	}
+	return c, err
+}
+
+// DeleteCheckpoint forgets a checkpoint. The one that the sprite goes on from stays.
+func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return err
+	}
+	if _, err := h.checkpoint(ctx, row, id); err != nil {
+		return err
+	}
+	all, err := h.describeCheckpoints(ctx, row)
+	if err != nil {
+		return err
+	}
+	if all[0].SourceID == id {
+		return newError(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
+	}
+	if err := h.Store.Sprites.DeleteCheckpoint(ctx, row.ID, id); err != nil {
+		return err
+	}
+	h.collect()
+	return nil
+}
+
+// Checkpoints describes what a sprite is now, and its checkpoints, the newest first;
+// those that nobody asked for only with auto.
+func (h *Host) Checkpoints(ctx context.Context, name string, auto bool) ([]sprites.Checkpoint, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	all, err := h.describeCheckpoints(ctx, row)
+	if err != nil || auto {
+		return all, err
+	}
+	return slices.DeleteFunc(all, func(c sprites.Checkpoint) bool { return c.IsAuto }), nil
+}
+
+// CheckpointOf describes one of a sprite's checkpoints.
+func (h *Host) CheckpointOf(ctx context.Context, name, id string) (sprites.Checkpoint, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return sprites.Checkpoint{}, err
+	}
+	if id != CurrentState {
+		if _, err := h.checkpoint(ctx, row, id); err != nil {
+			return sprites.Checkpoint{}, err
+		}
+	}
+	return h.describeCheckpoint(ctx, row.ID, id)
+}
+
+func (h *Host) describeCheckpoint(ctx context.Context, spriteID, id string) (sprites.Checkpoint, error) {
+	row, err := h.Store.Sprites.ByID(ctx, spriteID)
+	if err != nil {
+		return sprites.Checkpoint{}, err
+	}
+	all, err := h.describeCheckpoints(ctx, row)
+	if err != nil {
+		return sprites.Checkpoint{}, err
+	}
+	i := slices.IndexFunc(all, func(c sprites.Checkpoint) bool { return c.ID == id })
+	if i < 0 {
+		return sprites.Checkpoint{}, newError(CodeNotFound, "", "sprite %s has no checkpoint %.80q", row.Name, id)
+	}
+	return all[i], nil
+}
+
+// describeCheckpoints describes all, what the sprite is now first. What each grew
+// from is found by the layers below.
+func (h *Host) describeCheckpoints(ctx context.Context, row store.Sprite) ([]sprites.Checkpoint, error) {
+	list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
+	if err != nil {
+		return nil, err
+	}
+	parents, err := h.Store.Sprites.Parents(ctx, row.ID)
+	if err != nil {
+		return nil, err
+	}
+	at := map[string]string{} // the checkpoint that a layer is the last of
+	for _, c := range list {
+		at[c.Layer] = c.Name
+	}
+	ancestors := func(layer string) (names []string) {
+		for layer = parents[layer]; layer != ""; layer = parents[layer] {
+			if name := at[layer]; name != "" {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	describe := func(c sprites.Checkpoint, layer string) sprites.Checkpoint {
+		c.History = ancestors(layer)
+		if len(c.History) > 0 {
+			c.SourceID = c.History[0]
+		}
+		return c
+	}
+	all := []sprites.Checkpoint{describe(sprites.Checkpoint{ID: CurrentState, CreateTime: time.Now().UTC()}, row.Layer)}
+	for _, c := range list {
+		all = append(all, describe(sprites.Checkpoint{
+			ID: c.Name, CreateTime: c.CreatedAt, Comment: c.Comment, IsAuto: c.Auto,
+			Cove: &sprites.CheckpointDetails{Labels: c.Labels, PauseMilliseconds: float64(c.PauseMicros) / 1e3},
+		}, c.Layer))
+	}
+	return all, nil
+}
+
+// collect removes, in the background, the layers that are in no disk and no
+// checkpoint.
+func (h *Host) collect() {
+	h.wg.Go(func() {
+		h.collecting.Lock()
+		defer h.collecting.Unlock()
+		unused, err := h.Store.Sprites.Doom(context.WithoutCancel(h.ctx))
+		if err != nil {
+			h.Logger.Error("finding layers that nobody has", "err", err)
+			return
+		}
+		for _, layer := range unused {
+			if h.ctx.Err() != nil {
+				return // the next start goes on
+			}
+			err := h.Runtime.RemoveLayer(h.ctx, layer)
+			if err == nil {
+				err = h.Store.Sprites.Forget(context.WithoutCancel(h.ctx), layer)
+			}
+			if err != nil {
+				h.Logger.Error("removing a layer that nobody has", "layer", layer, "err", err)
+				return // those below it wait for it
+			}
+		}
+	})
+}

@@ -1,0 +1,255 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A disk is a chain of layers over a base. The last one is written, by the one
+// sprite whose it is; those before it are sealed, and may be in the chains of other
+// sprites and of checkpoints. Nobody counts: what no chain has may go.
+
+// Checkpoint is a sealed chain of layers that a sprite can go back to.
+type Checkpoint struct {
+	Name      string    `json:"-"` // of the sprite's: v1, v2, …; empty in Next: by the number that is next
+	Layer     string    `json:"-"` // the last of the chain
+	CreatedAt time.Time `json:"-"`
+
+	Comment string   `json:"comment,omitempty"`
+	Labels  []string `json:"labels,omitempty"`
+	Auto    bool     `json:"auto,omitempty"` // nobody asked for it
+
+	PauseMicros int64 `json:"pause_micros,omitempty"` // how long the sprite stood still for it
+}
+
+// Next is what is about to become of a sprite's disk: the layer that will be
+// written, and, if there is to be one, the checkpoint that the chain before it is.
+// The zero value is nothing.
+type Next struct {
+	Layer      string      `json:"layer,omitempty"`
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+}
+
+// newLayer adds a layer on top of parent, or of the base. A parent that is not
+// there, or is about to go, is ErrNotFound.
+func newLayer(ctx context.Context, tx *sql.Tx, parent string) (string, error) {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // never fails
+	id := hex.EncodeToString(b)
+	if parent == "" {
+		_, err := tx.ExecContext(ctx, "INSERT INTO layers (id) VALUES (?)", id)
+		return id, err
+	}
+	return id, exactlyOne(tx.ExecContext(ctx, "INSERT INTO layers (id, parent) SELECT ?, id FROM layers WHERE id = ? AND doomed = 0", id, parent))
+}
+
+// Begin notes that a new layer, on top of parent, is about to be the one that a
+// sprite writes; with c, that what it has now becomes that checkpoint. Commit or
+// Abort ends it. Where the server dies in between, the sprite has it as Next.
+func (t *Sprites) Begin(ctx context.Context, id, parent string, c *Checkpoint) (Next, error) {
+	next := Next{Checkpoint: c}
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		var err error
+		if next.Layer, err = newLayer(ctx, tx, parent); err != nil {
+			return err
+		}
+		doc, err := json.Marshal(next)
+		if err != nil {
+			return err
+		}
+		return exactlyOne(tx.ExecContext(ctx, "UPDATE sprites SET next = ? WHERE id = ? AND next = '{}'", string(doc), id))
+	})
+	if err != nil {
+		return Next{}, fmt.Errorf("begin a layer of sprite %s: %w", id, err)
+	}
+	return next, nil
+}
+
+// Commit makes a sprite's Next what is, and returns the checkpoint, if that has
+// one, with its name. What there was is in it, or may go.
+func (t *Sprites) Commit(ctx context.Context, id string, next Next) (*Checkpoint, error) {
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		var layer string
+		if err := tx.QueryRowContext(ctx, "SELECT layer FROM sprites WHERE id = ?", id).Scan(&layer); err != nil {
+			return notFound(err)
+		}
+		if c := next.Checkpoint; c != nil {
+			c.Layer = layer
+			if err := addCheckpoint(ctx, tx, id, c); err != nil {
+				return err
+			}
+		}
+		return exactlyOne(tx.ExecContext(ctx, "UPDATE sprites SET layer = ?, next = '{}' WHERE id = ? AND json_extract(next, '$.layer') = ?", next.Layer, id, next.Layer))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("store what sprite %s has become: %w", id, err)
+	}
+	t.notify()
+	return next.Checkpoint, nil
+}
+
+// addCheckpoint adds a checkpoint, with the next number if it has no name.
+func addCheckpoint(ctx context.Context, tx *sql.Tx, sprite string, c *Checkpoint) error {
+	if c.Name == "" {
+		var n int64
+		if err := tx.QueryRowContext(ctx, "UPDATE sprites SET numbered = numbered + 1 WHERE id = ? RETURNING numbered", sprite).Scan(&n); err != nil {
+			return notFound(err)
+		}
+		c.Name = fmt.Sprintf("v%d", n)
+	}
+	if c.CreatedAt.IsZero() {
+		c.CreatedAt = now()
+	}
+	doc, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "INSERT INTO checkpoints (sprite, name, layer, created_at, doc) VALUES (?, ?, ?, ?, ?)",
+		sprite, c.Name, c.Layer, micros(c.CreatedAt), string(doc))
+	return err
+}
+
+// Abort forgets a sprite's Next.
+func (t *Sprites) Abort(ctx context.Context, id string) error {
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		return exactlyOne(tx.ExecContext(ctx, "UPDATE sprites SET next = '{}' WHERE id = ?", id))
+	})
+	if err != nil {
+		return fmt.Errorf("leave sprite %s as it is: %w", id, err)
+	}
+	return nil
+}
+
+const checkpointColumns = "name, layer, created_at, doc"
+
+func scanCheckpoint(row scanner) (Checkpoint, error) {
+	var c Checkpoint
+	var doc []byte
+	var created sql.NullInt64
+	if err := row.Scan(&c.Name, &c.Layer, &created, &doc); err != nil {
+		return c, err
+	}
+	c.CreatedAt = fromMicros(created)
+	return c, json.Unmarshal(doc, &c)
+}
+
+// Checkpoints returns a sprite's checkpoints, the newest first.
+func (t *Sprites) Checkpoints(ctx context.Context, id string) ([]Checkpoint, error) {
+	list, err := collect(ctx, t.db.read, scanCheckpoint, "SELECT "+checkpointColumns+" FROM checkpoints WHERE sprite = ? ORDER BY created_at DESC, rowid DESC", id)
+	if err != nil {
+		return nil, fmt.Errorf("list the checkpoints of sprite %s: %w", id, err)
+	}
+	return list, nil
+}
+
+// Checkpoint returns one checkpoint of a sprite; ErrNotFound if there is none.
+func (t *Sprites) Checkpoint(ctx context.Context, id, name string) (Checkpoint, error) {
+	c, err := scanCheckpoint(t.db.read.QueryRowContext(ctx, "SELECT "+checkpointColumns+" FROM checkpoints WHERE sprite = ? AND name = ?", id, name))
+	if err != nil {
+		return c, fmt.Errorf("checkpoint %s of sprite %s: %w", name, id, notFound(err))
+	}
+	return c, nil
+}
+
+// DeleteCheckpoint forgets a checkpoint. What of its chain nobody else has may go.
+func (t *Sprites) DeleteCheckpoint(ctx context.Context, id, name string) error {
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM checkpoints WHERE sprite = ? AND name = ?", id, name))
+	})
+	if err != nil {
+		return fmt.Errorf("delete checkpoint %s of sprite %s: %w", name, id, err)
+	}
+	return nil
+}
+
+// Chain returns the layers of a disk by its last one, the lowest first.
+func (t *Sprites) Chain(ctx context.Context, layer string) ([]string, error) {
+	chain, err := collect(ctx, t.db.read, scanText, `WITH RECURSIVE chain (id, parent, depth) AS (
+			SELECT id, parent, 0 FROM layers WHERE id = ?
+			UNION ALL SELECT l.id, l.parent, depth + 1 FROM layers l JOIN chain c ON l.id = c.parent
+		) SELECT id FROM chain ORDER BY depth DESC`, layer)
+	if err == nil && len(chain) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the layers below %s: %w", layer, err)
+	}
+	return chain, nil
+}
+
+func scanText(row scanner) (s string, err error) { return s, row.Scan(&s) }
+
+// Doom marks the layers that are in no chain, and returns all that are so marked,
+// those on top first. Nothing is ever put on top of one again: its folder may be
+// removed, and then it may be forgotten.
+func (t *Sprites) Doom(ctx context.Context) ([]string, error) {
+	type link struct {
+		id     string
+		parent sql.NullString
+	}
+	var all []link
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `WITH RECURSIVE used (id) AS (
+				SELECT layer FROM sprites UNION SELECT json_extract(next, '$.layer') FROM sprites UNION SELECT layer FROM checkpoints
+				UNION SELECT l.parent FROM layers l JOIN used u ON l.id = u.id
+			) UPDATE layers SET doomed = 1 WHERE doomed = 0 AND id NOT IN (SELECT id FROM used WHERE id IS NOT NULL)`)
+		if err != nil {
+			return err
+		}
+		all, err = collect(ctx, tx, func(row scanner) (l link, err error) { return l, row.Scan(&l.id, &l.parent) }, "SELECT id, parent FROM layers WHERE doomed = 1")
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find unused layers: %w", err)
+	}
+	parents := map[string]string{}
+	for _, l := range all {
+		parents[l.id] = l.parent.String
+	}
+	depths := map[string]int{}
+	ids := make([]string, len(all))
+	for i, l := range all {
+		ids[i] = l.id
+		for id := l.id; parents[id] != ""; id = parents[id] {
+			depths[l.id]++
+		}
+	}
+	slices.SortStableFunc(ids, func(a, b string) int { return depths[b] - depths[a] })
+	return ids, nil
+}
+
+// Forget forgets a layer that is in no chain, and is not below another.
+func (t *Sprites) Forget(ctx context.Context, layer string) error {
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "DELETE FROM layers WHERE id = ?", layer)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("forget layer %s: %w", layer, err)
+	}
+	return nil
+}
+
+// Parents returns, by each layer of a sprite's disk and of its checkpoints, the one
+// below it; of the lowest, nothing.
+func (t *Sprites) Parents(ctx context.Context, id string) (map[string]string, error) {
+	type link struct{ layer, parent string }
+	all, err := collect(ctx, t.db.read, func(row scanner) (l link, err error) { return l, row.Scan(&l.layer, &l.parent) }, `WITH RECURSIVE used (id) AS (
+			SELECT layer FROM sprites WHERE id = ?1 UNION SELECT layer FROM checkpoints WHERE sprite = ?1
+			UNION SELECT l.parent FROM layers l JOIN used u ON l.id = u.id
+		) SELECT id, ifnull(parent, '') FROM layers WHERE id IN (SELECT id FROM used)`, id)
+	if err != nil {
+		return nil, fmt.Errorf("the layers of sprite %s: %w", id, err)
+	}
+	parents := make(map[string]string, len(all))
+	for _, l := range all {
+		parents[l.layer] = l.parent
+	}
+	return parents, nil
+}

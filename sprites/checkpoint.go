@@ -1,0 +1,185 @@
+package sprites
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Checkpoint is a state of a sprite's disk that it can go back to (protocol section
+// 8.2). The one called Current is what the sprite is now.
+type Checkpoint struct {
+	ID         string    `json:"id"` // v1, v2, …; auto-… and pre-restore-… of those that nobody asked for
+	CreateTime time.Time `json:"create_time"`
+	SourceID   string    `json:"source_id,omitempty"` // what it grew from
+	Comment    string    `json:"comment,omitempty"`
+	History    []string  `json:"history,omitempty"` // what that grew from, and so on
+	IsAuto     bool      `json:"is_auto,omitempty"`
+	Health     string    `json:"health,omitempty"` // empty: it is whole
+
+	Cove *CheckpointDetails `json:"cove,omitempty"` // of a cove server
+}
+
+// CheckpointDetails are what a cove server says of a checkpoint besides.
+type CheckpointDetails struct {
+	Labels            []string `json:"labels,omitempty"`
+	PauseMilliseconds float64  `json:"pause_ms,omitempty"` // how long what ran stood still for it
+}
+
+// CheckpointRequest is what a checkpoint is asked for with.
+type CheckpointRequest struct {
+	Comment string   `json:"comment,omitempty"`
+	Labels  []string `json:"labels,omitempty"` // a cove server's
+}
+
+// Restored says what a restore has done, on a cove server.
+type Restored struct {
+	Checkpoint string `json:"checkpoint"` // that the sprite is now
+	Replaced   string `json:"replaced"`   // the checkpoint of what it was
+	Booted     bool   `json:"booted"`     // it was awake, and has been started from its disk
+}
+
+// ForkRequest asks a cove server for a copy of a sprite.
+type ForkRequest struct {
+	Name       string   `json:"name"`
+	Checkpoint string   `json:"checkpoint,omitempty"` // empty: as it is now
+	Labels     []string `json:"labels,omitempty"`
+	Owner      string   `json:"owner,omitempty"`
+}
+
+// CheckpointEvent is a line of the stream that tells of a checkpoint or a restore
+// (protocol section 8.1).
+type CheckpointEvent struct {
+	Type  string    `json:"type"` // info, stdout, stderr, error or complete
+	Data  string    `json:"data,omitempty"`
+	Error string    `json:"error,omitempty"`
+	Time  time.Time `json:"time"`
+
+	// Of a cove server's last line.
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+	Restored   *Restored   `json:"restored,omitempty"`
+	Code       string      `json:"code,omitempty"`
+	Hint       string      `json:"hint,omitempty"`
+}
+
+// Checkpoint makes a checkpoint, and calls tell, unless nil, with what the server
+// says meanwhile. The answer of a server that does not say which it made is the
+// newest there is then.
+func (s *Sprite) Checkpoint(ctx context.Context, req CheckpointRequest, tell func(CheckpointEvent)) (Checkpoint, error) {
+	var last CheckpointEvent
+	err := s.checkpointStream(ctx, req, tell, &last, "checkpoint")
+	if err != nil {
+		return Checkpoint{}, fmt.Errorf("checkpoint sprite %s: %w", s.name, err)
+	}
+	if last.Checkpoint != nil {
+		return *last.Checkpoint, nil
+	}
+	all, err := s.Checkpoints(ctx, false)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	var newest Checkpoint
+	for _, c := range all {
+		if c.ID != "Current" && c.CreateTime.After(newest.CreateTime) {
+			newest = c
+		}
+	}
+	return newest, nil
+}
+
+// RestoreCheckpoint brings the sprite back to a checkpoint. All sessions end.
+func (s *Sprite) RestoreCheckpoint(ctx context.Context, id string, tell func(CheckpointEvent)) (Restored, error) {
+	var last CheckpointEvent
+	if err := s.checkpointStream(ctx, struct{}{}, tell, &last, "checkpoints", id, "restore"); err != nil {
+		return Restored{}, fmt.Errorf("restore sprite %s: %w", s.name, err)
+	}
+	if last.Restored != nil {
+		return *last.Restored, nil
+	}
+	return Restored{Checkpoint: id}, nil
+}
+
+// checkpointStream makes a call that answers by events, and hands them on. A stream
+// without its end is an error.
+func (s *Sprite) checkpointStream(ctx context.Context, in any, tell func(CheckpointEvent), last *CheckpointEvent, path ...string) error {
+	resp, err := s.client.do(ctx, call{method: http.MethodPost, path: s.path(path...), in: in, header: http.Header{"Accept": {ndjson}}})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var failed error
+	err = readLines(resp.Body, func(line []byte) error {
+		var e CheckpointEvent
+		if err := json.Unmarshal(line, &e); err != nil {
+			return err
+		}
+		switch e.Type {
+		case "error":
+			message := e.Error
+			if message == "" {
+				message = e.Data
+			}
+			failed = &Error{StatusCode: resp.StatusCode, ErrorBody: ErrorBody{Code: e.Code, Message: message, Hint: e.Hint}}
+		case "complete":
+			*last = e
+		}
+		if tell != nil {
+			tell(e)
+		}
+		return nil
+	})
+	switch {
+	case failed != nil:
+		return failed
+	case err != nil:
+		return err
+	case last.Type == "":
+		return errors.New("the stream broke off, so what has become of it is not known")
+	}
+	return nil
+}
+
+// Checkpoints describes what the sprite is now, and its checkpoints; those that
+// nobody asked for only with auto.
+func (s *Sprite) Checkpoints(ctx context.Context, auto bool) ([]Checkpoint, error) {
+	query := url.Values{}
+	if auto {
+		query.Set("includeAuto", "true")
+	}
+	var list []Checkpoint
+	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("checkpoints"), query: query, retry: true}, &list); err != nil {
+		return nil, fmt.Errorf("list the checkpoints of sprite %s: %w", s.name, err)
+	}
+	return list, nil
+}
+
+// CheckpointInfo describes one checkpoint.
+func (s *Sprite) CheckpointInfo(ctx context.Context, id string) (Checkpoint, error) {
+	var c Checkpoint
+	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("checkpoints", id), retry: true}, &c); err != nil {
+		return c, fmt.Errorf("checkpoint %s of sprite %s: %w", id, s.name, err)
+	}
+	return c, nil
+}
+
+// DeleteCheckpoint forgets a checkpoint. The one that the sprite goes on from can't
+// be.
+func (s *Sprite) DeleteCheckpoint(ctx context.Context, id string) error {
+	if err := s.client.json(ctx, call{method: http.MethodDelete, path: s.path("checkpoints", id)}, nil); err != nil {
+		return fmt.Errorf("delete checkpoint %s of sprite %s: %w", id, s.name, err)
+	}
+	return nil
+}
+
+// Fork makes a copy of a sprite.
+func (s *Sprite) Fork(ctx context.Context, req ForkRequest) (Info, error) {
+	var info Info
+	if err := s.client.json(ctx, call{method: http.MethodPost, path: s.path("fork"), in: req}, &info); err != nil {
+		return info, fmt.Errorf("fork sprite %s: %w", s.name, err)
+	}
+	return info, nil
+}
