@@ -28,14 +28,39 @@ type Overlay struct {
 	UserXattr bool `json:"user_xattr,omitempty"`
 }
 
-// Create makes the folders that are written, empty, unless they exist.
+// Create makes the folders that are written, empty, unless they exist. What is
+// seen of the topmost folder itself stays what it was: an overlay takes its owner,
+// mode and times from Upper.
 func (o Overlay) Create() error {
-	for _, dir := range []string{o.Upper, o.Work} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("create overlay: %w", err)
-		}
+	if err := os.MkdirAll(o.Work, 0o755); err != nil {
+		return fmt.Errorf("create overlay: %w", err)
+	}
+	if _, err := os.Lstat(o.Upper); err == nil {
+		return nil
+	}
+	made := o.Upper + ".new" // so that none is there without them
+	err := errors.Join(os.RemoveAll(made), os.MkdirAll(filepath.Dir(o.Upper), 0o755))
+	if err == nil {
+		err = os.Mkdir(made, 0o755)
+	}
+	if err == nil && len(o.Lowers) > 0 {
+		err = (&merger{prefix: o.xattrPrefix()}).copyMeta(o.Lowers[0], made)
+	}
+	if err == nil {
+		err = os.Rename(made, o.Upper)
+	}
+	if err != nil {
+		return fmt.Errorf("create overlay: %w", err)
 	}
 	return nil
+}
+
+// xattrPrefix begins the names of the overlay's own attributes.
+func (o Overlay) xattrPrefix() string {
+	if o.UserXattr {
+		return "user.overlay."
+	}
+	return "trusted.overlay."
 }
 
 // Mount mounts o at target, an existing folder, in the calling thread's mount

@@ -22,8 +22,8 @@ import (
 // Checkpoint asks for the disk of a running sandbox as it is at one moment. What
 // runs goes on, with its memory and its connections, over another layer.
 type Checkpoint struct {
-	Layer string  // the one that is written from then on
-	Disk  []Mount // of which that is the top
+	Layers []string // that it is of from then on, the lowest first
+	Disk   []Mount  // the same, to be mounted
 }
 
 // Checkpointed says what a checkpoint took.
@@ -53,7 +53,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	next := old
 	next.Generation++
 	next.Container = container(s.cfg.ID, next.Generation)
-	next.Layer = req.Layer
+	next.Layers = req.Layers
 	next.PID, next.StartTime, next.OldPID, next.OldStart = 0, 0, old.PID, old.StartTime
 
 	// All that can be is done before the pause.

@@ -46,11 +46,11 @@ type Config struct {
 	Env         map[string]string
 	Include     []string // host folders, read-only at the same path
 
-	Layer    string  // of the disk, the one that is written
-	Disk     []Mount // parents first; the first is the root, with Target ""
-	MemoryMB int     // 0: no limit
-	CPUs     int     // 0: no limit
-	PidsMax  int     // host tasks, a backstop; 0: no limit
+	Layers   []string // of the disk, the lowest first; the last is written
+	Disk     []Mount  // parents first; the first is the root, with Target ""
+	MemoryMB int      // 0: no limit
+	CPUs     int      // 0: no limit
+	PidsMax  int      // host tasks, a backstop; 0: no limit
 
 	Connectors map[string]connect.Upstream // at http://NAME.connect.internal/
 
@@ -84,7 +84,7 @@ type Ready struct {
 type State struct {
 	Container   string    `json:"container"`
 	Generation  int       `json:"generation"` // of the container: a checkpoint moves the sandbox to the next
-	Layer       string    `json:"layer"`      // of its disk, the one that is written
+	Layers      []string  `json:"layers"`     // of its disk, the lowest first; the last is written
 	Moving      bool      `json:"moving,omitempty"`
 	OldPID      int       `json:"old_pid,omitempty"` // of the generation before, until it is gone
 	OldStart    uint64    `json:"old_start,omitempty"`

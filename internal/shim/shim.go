@@ -199,7 +199,7 @@ func (s *Shim) boot(ctx context.Context) error {
 	s.cgroups = ok
 	s.state = State{
 		Container:   container(s.cfg.ID, 0),
-		Layer:       s.cfg.Layer,
+		Layers:      s.cfg.Layers,
 		Hostname:    s.cfg.Hostname,
 		Incarnation: s.cfg.Incarnation,
 		Address:     guestAddr(s.cfg.Incarnation).String(),

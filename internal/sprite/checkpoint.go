@@ -136,7 +136,11 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 		}
 		h.Logger.Info("checkpoint", "sprite", row.Name, "pause", pause.Total, "save", pause.Save, "mount", pause.Mount, "restore", pause.Restore)
 	}
-	return h.Store.Sprites.Commit(ctx, row.ID, next)
+	done, err := h.Store.Sprites.Commit(ctx, row.ID, next)
+	if err == nil {
+		h.compact(row.ID)
+	}
+	return done, err
 }
 
 // move has a sandbox go on over another layer.
@@ -145,10 +149,11 @@ func (h *Host) move(ctx context.Context, sb Sandbox, layer string) (Pause, error
 	if !ok {
 		return Pause{}, newError(CodeBadRequest, "stop the sprite first: then its disk can be", "this server can't make a checkpoint of a sprite that runs")
 	}
-	chain, err := h.Store.Sprites.Chain(ctx, layer)
+	chain, unpin, err := h.pin(ctx, layer)
 	if err != nil {
 		return Pause{}, err
 	}
+	defer unpin()
 	pause, err := c.Checkpoint(ctx, chain)
 	if err != nil {
 		e := newError(CodeUnavailable, "the log of the server says more", "no checkpoint was made: %v", err)
@@ -166,7 +171,7 @@ func (h *Host) settle(ctx context.Context, id string, next store.Next, sb Sandbo
 	switch {
 	case sb == nil || ended(sb):
 		next.Checkpoint = nil // it was not made
-	case sb.Status().Layer != next.Layer:
+	case !slices.Contains(sb.Status().Layers, next.Layer):
 		err := h.Store.Sprites.Abort(ctx, id)
 		h.collect()
 		return err
@@ -206,7 +211,14 @@ func (h *Host) Restore(ctx context.Context, name, id string) (sprites.Restored, 
 		if before, err = h.seal(ctx, m, row, before); err != nil {
 			return err
 		}
-		next, err := h.Store.Sprites.Begin(ctx, row.ID, to.Layer, nil)
+		var next store.Next
+		err = h.onLayer(func() error {
+			layer, err := h.sealed(ctx, row, id)
+			if err == nil {
+				next, err = h.Store.Sprites.Begin(ctx, row.ID, layer, nil)
+			}
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -359,31 +371,4 @@ func (h *Host) describeCheckpoints(ctx context.Context, row store.Sprite) ([]spr
 		}, c.Layer))
 	}
 	return all, nil
-}
-
-// collect removes, in the background, the layers that are in no disk and no
-// checkpoint.
-func (h *Host) collect() {
-	h.wg.Go(func() {
-		h.collecting.Lock()
-		defer h.collecting.Unlock()
-		unused, err := h.Store.Sprites.Doom(context.WithoutCancel(h.ctx))
-		if err != nil {
-			h.Logger.Error("finding layers that nobody has", "err", err)
-			return
-		}
-		for _, layer := range unused {
-			if h.ctx.Err() != nil {
-				return // the next start goes on
-			}
-			err := h.Runtime.RemoveLayer(h.ctx, layer)
-			if err == nil {
-				err = h.Store.Sprites.Forget(context.WithoutCancel(h.ctx), layer)
-			}
-			if err != nil {
-				h.Logger.Error("removing a layer that nobody has", "layer", layer, "err", err)
-				return // those below it wait for it
-			}
-		}
-	})
 }

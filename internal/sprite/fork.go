@@ -26,46 +26,61 @@ func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest) (
 	if _, err := h.Store.Sprites.Get(ctx, req.Name); err == nil {
 		return sprites.Info{}, nameTaken(req.Name)
 	}
-	var from store.Sprite
-	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-		from = row
+	row := store.Sprite{
+		ID: randomHex(8), Name: req.Name, MachineID: randomHex(16), Labels: req.Labels, Status: sprites.StatusCold,
+		URL: sprites.URLSettings{Auth: "sprite"}, // who opened the other's did not open this one's
+	}
+	err := h.alone(ctx, name, func(ctx context.Context, m *machine, from store.Sprite) error {
 		if req.Checkpoint == "" {
-			_, err := h.seal(ctx, m, row, nil) // what it was is then a sealed layer
-			return err
+			if _, err := h.seal(ctx, m, from, nil); err != nil { // what it was is then a sealed layer
+				return err
+			}
 		}
-		c, err := h.checkpoint(ctx, row, req.Checkpoint)
-		from.Layer = c.Layer
-		return err
+		row.Base, row.Include, row.Env, row.Config = from.Base, slices.Clone(from.Include), maps.Clone(from.Env), from.Config
+		row.Policy, row.IdleSeconds, row.Owner = from.Policy, from.IdleSeconds, cmp.Or(req.Owner, from.Owner)
+		return h.onLayer(func() (err error) {
+			if row.Layer, err = h.sealed(ctx, from, req.Checkpoint); err != nil {
+				return err
+			}
+			return h.Store.Sprites.Create(ctx, &row)
+		})
 	})
+	if errors.Is(err, store.ErrExists) {
+		err = nameTaken(req.Name)
+	}
 	if err != nil {
 		return sprites.Info{}, err
 	}
-	row := store.Sprite{
-		ID:          randomHex(8),
-		Name:        req.Name,
-		MachineID:   randomHex(16),
-		Layer:       from.Layer,
-		Base:        from.Base,
-		Include:     slices.Clone(from.Include),
-		Env:         maps.Clone(from.Env),
-		Config:      from.Config,
-		Labels:      req.Labels,
-		URL:         sprites.URLSettings{Auth: "sprite"}, // who opened the other's did not open this one's
-		Policy:      from.Policy,
-		IdleSeconds: from.IdleSeconds,
-		Owner:       cmp.Or(req.Owner, from.Owner),
-		Status:      sprites.StatusCold,
-	}
-	err = h.Store.Sprites.Create(ctx, &row)
-	switch {
-	case errors.Is(err, store.ErrExists):
-		return sprites.Info{}, nameTaken(req.Name)
-	case errors.Is(err, store.ErrNotFound):
-		return sprites.Info{}, newError(CodeNotFound, "see what there is with: cove checkpoint list -s "+name, "checkpoint %.80q of sprite %s has just been deleted", req.Checkpoint, name)
-	case err != nil:
-		return sprites.Info{}, err
-	}
 	return h.info(row), nil
+}
+
+// sealed is the layer that a checkpoint is the chain of, or, without one, what the
+// sprite goes on from.
+func (h *Host) sealed(ctx context.Context, row store.Sprite, checkpoint string) (string, error) {
+	if checkpoint != "" {
+		c, err := h.checkpoint(ctx, row, checkpoint)
+		return c.Layer, err
+	}
+	row, err := h.Store.Sprites.ByID(ctx, row.ID)
+	if err != nil {
+		return "", err
+	}
+	chain, err := h.Store.Sprites.Chain(ctx, row.Layer)
+	if err != nil || len(chain) < 2 {
+		return "", err
+	}
+	return chain[len(chain)-2], nil
+}
+
+// onLayer calls f, which looks for a sealed layer and puts something on it. Where
+// that was merged into another in between, it is looked for again.
+func (h *Host) onLayer(f func() error) (err error) {
+	for range 5 {
+		if err = f(); !errors.Is(err, store.ErrNotFound) {
+			break
+		}
+	}
+	return err
 }
 
 func nameTaken(name string) error {

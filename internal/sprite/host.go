@@ -49,12 +49,13 @@ type Host struct {
 
 	policies   sync.Mutex // held while a policy is replaced
 	connecting sync.Mutex // held while sandboxes are told their connectors
-	collecting sync.Mutex // held while layers are removed
+	collecting sync.Mutex // held while layers are removed, or merged
 
 	mu       sync.Mutex
 	closed   bool
 	machines map[string]*machine // by sprite ID
 	connects int                 // counts changes of connectors
+	pinned   map[string]int      // layers that are being mounted, by how many
 }
 
 // machine is the part of a sprite that is in memory only. It exists once the
@@ -87,6 +88,7 @@ func (h *Host) Start(ctx context.Context) error {
 	}
 	h.ctx, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	h.machines = map[string]*machine{}
+	h.pinned = map[string]int{}
 
 	live, err := h.Runtime.Live(ctx)
 	if err != nil {

@@ -72,6 +72,14 @@ type Pause struct {
 	Save, Mount, Restore time.Duration // parts of it: of the memory, the disk, the memory
 }
 
+// A Merger is a Runtime that can make a layer of others.
+type Merger interface {
+	// MergeLayers makes a layer, which does not exist, the same as sealed ones on
+	// top of each other, the lowest first. After an error RemoveLayer removes what
+	// there is of it.
+	MergeLayers(ctx context.Context, into string, layers []string) error
+}
+
 // A Policed is a Sandbox whose network has a policy. SetNetwork replaces what it is
 // decided by; what that does not allow has ended when it returns.
 type Policed interface {
@@ -119,7 +127,7 @@ type Machine struct {
 // SandboxStatus describes a sandbox.
 type SandboxStatus struct {
 	Incarnation int64
-	Layer       string    // of its disk, the one that it writes
+	Layers      []string  // of its disk, the lowest first
 	Address     string    // the guest's IP address
 	Token       string    // bearer token of the guest's API; never leaves the server
 	Started     time.Time // when it booted

@@ -195,10 +195,11 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	chain, err := h.Store.Sprites.Chain(ctx, row.Layer)
+	chain, unpin, err := h.pin(ctx, row.Layer)
 	if err != nil {
 		return nil, err
 	}
+	defer unpin()
 	return h.Runtime.Boot(ctx, Machine{
 		ID:          row.ID,
 		Hostname:    row.Name,
@@ -243,6 +244,7 @@ func (h *Host) watch(m *machine, sb Sandbox) {
 	}
 	m.disarm()
 	h.mu.Unlock()
+	h.collect() // it may have held layers that nobody else has
 	if asked {
 		return // whoever asked notes it
 	}

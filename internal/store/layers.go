@@ -183,6 +183,62 @@ func (t *Sprites) Chain(ctx context.Context, layer string) ([]string, error) {
 	return chain, nil
 }
 
+// Layer is one of a chain.
+type Layer struct {
+	ID    string
+	Level int // how often what it has was merged; see Merge
+}
+
+// Levels returns the layers of a disk, the lowest first, with their levels.
+func (t *Sprites) Levels(ctx context.Context, layer string) ([]Layer, error) {
+	chain, err := collect(ctx, t.db.read, func(row scanner) (l Layer, err error) { return l, row.Scan(&l.ID, &l.Level) }, `WITH RECURSIVE chain (id, parent, level, depth) AS (
+			SELECT id, parent, level, 0 FROM layers WHERE id = ?
+			UNION ALL SELECT l.id, l.parent, l.level, depth + 1 FROM layers l JOIN chain c ON l.id = c.parent
+		) SELECT id, level FROM chain ORDER BY depth DESC`, layer)
+	if err != nil {
+		return nil, fmt.Errorf("the layers below %s: %w", layer, err)
+	}
+	return chain, nil
+}
+
+// NewMerged adds a layer that nobody has yet, to be made the same as others on top
+// of each other, of which lowest is the lowest. Its level is one more than that's.
+func (t *Sprites) NewMerged(ctx context.Context, lowest string) (id string, err error) {
+	err = t.db.update(ctx, func(tx *sql.Tx) error {
+		var parent sql.NullString
+		var level int
+		if err := tx.QueryRowContext(ctx, "SELECT parent, level FROM layers WHERE id = ? AND doomed = 0", lowest).Scan(&parent, &level); err != nil {
+			return notFound(err)
+		}
+		if id, err = newLayer(ctx, tx, parent.String); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE layers SET level = ? WHERE id = ?", level+1, id)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("begin to merge layers: %w", err)
+	}
+	return id, nil
+}
+
+// Replace puts merged, which is the same as a sealed layer together with some of
+// those below it, in its place: in chains, and as the last one of checkpoints. What
+// nobody has then may go.
+func (t *Sprites) Replace(ctx context.Context, layer, merged string) error {
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "UPDATE layers SET parent = ? WHERE parent = ?", merged, layer); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE checkpoints SET layer = ? WHERE layer = ?", merged, layer)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("put layer %s in place of %s: %w", merged, layer, err)
+	}
+	return nil
+}
+
 func scanText(row scanner) (s string, err error) { return s, row.Scan(&s) }
 
 // Doom marks the layers that are in no chain, and returns all that are so marked,

@@ -85,6 +85,7 @@ var migrations = []string{
 	`CREATE TABLE layers (
 		id     TEXT PRIMARY KEY,             -- 16 hexadecimal digits
 		parent TEXT REFERENCES layers (id),  -- NULL: it lies on the base
+		level  INTEGER NOT NULL DEFAULT 0,   -- how often what it has was merged
 		doomed INTEGER NOT NULL DEFAULT 0    -- nobody has it, and its folder is being removed
 	) STRICT;
 	CREATE INDEX layers_by_parent ON layers (parent);

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/shim"
@@ -116,4 +118,47 @@ func (r *Runtime) RemoveLayer(_ context.Context, layer string) error {
 		return os.Remove(old)
 	}
 	return nil
+}
+
+// MergeLayers makes a layer of others. It is on disk when this returns: the others
+// may be removed then.
+func (r *Runtime) MergeLayers(_ context.Context, into string, chain []string) error {
+	dir := r.layerDir(into)
+	parts := map[string][]string{} // of each mount, the layers that have it
+	for _, layer := range chain {
+		entries, err := os.ReadDir(r.layerDir(layer))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // of a sprite that never ran
+		} else if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if upper := filepath.Join(r.layerDir(layer), e.Name(), "upper"); e.IsDir() && exists(upper) {
+				parts[e.Name()] = append(parts[e.Name()], upper)
+			}
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for name, uppers := range parts {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			return err
+		}
+		if err := layers.Merge(filepath.Join(dir, name, "upper"), uppers, r.UserNS); err != nil {
+			return err
+		}
+	}
+	record, err := os.ReadFile(filepath.Join(r.layerDir(chain[0]), "base.json"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "base.json"), record, 0o600)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }

@@ -134,7 +134,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		Dir: r.runDir(m.ID), Runsc: r.Runsc, Guest: prep.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
 		Token: hex.EncodeToString(token), Env: m.Env, Include: m.Include,
-		Layer: m.Layers[len(m.Layers)-1], Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
+		Layers: m.Layers, Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
@@ -423,7 +423,7 @@ func (s *sandbox) Status() sprite.SandboxStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sprite.SandboxStatus{
-		Incarnation: s.state.Incarnation, Layer: s.state.Layer, Address: s.state.Address, Token: s.state.Token, Started: s.state.Started,
+		Incarnation: s.state.Incarnation, Layers: s.state.Layers, Address: s.state.Address, Token: s.state.Token, Started: s.state.Started,
 		Paused: s.state.Paused, Unlimited: s.state.Unlimited, NetworkDown: s.down, Ended: s.ended,
 	}
 }
@@ -457,7 +457,7 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string) (sprite.Pause,
 	if err != nil {
 		return sprite.Pause{}, err
 	}
-	done, err := s.client.Checkpoint(ctx, shim.Checkpoint{Layer: chain[len(chain)-1], Disk: disk})
+	done, err := s.client.Checkpoint(ctx, shim.Checkpoint{Layers: chain, Disk: disk})
 	if err != nil {
 		if st, statusErr := s.client.Status(ctx); statusErr == nil {
 			s.setState(st)
