@@ -115,6 +115,14 @@ func TestLiveCheckpoints(t *testing.T) {
 	if early, late, now := counted("early"), counted("late"), counted("paint"); !(10 < early && early < late && late < last && last <= now) {
 		t.Errorf("the counts are %d, %d, %d at the last checkpoint and %d now", early, late, last, now)
 	}
+	// The policy of a fork is its own.
+	i.policy("late", `{"include":"none"}`)
+	for sprite, want := range map[string]int{"paint": 0, "early": 0, "late": 1} {
+		dial := fmt.Sprintf("import socket; socket.create_connection((%q, 7), 5)", islandPublic)
+		if out, code := i.try("", "cove", "exec", "-s", sprite, "--", "python3", "-c", dial); code != want {
+			t.Errorf("%s: a connection out ends with %d: %s", sprite, code, out)
+		}
+	}
 	i.run("", "cove", "restore", fmt.Sprintf("v%d", times/2), "-s", "paint")
 	if late, now := counted("late"), counted("paint"); late != now {
 		t.Errorf("restored, the count is %d, want %d", now, late)
