@@ -175,6 +175,21 @@ func (s *Sprite) DeleteCheckpoint(ctx context.Context, id string) error {
 	return nil
 }
 
+// Suspend has the sprite of a cove server sleep now, with its memory; an error if it
+// is in use.
+func (s *Sprite) Suspend(ctx context.Context) (Info, error) { return s.sleepCall(ctx, "suspend") }
+
+// Wake wakes the sprite of a cove server.
+func (s *Sprite) Wake(ctx context.Context) (Info, error) { return s.sleepCall(ctx, "wake") }
+
+func (s *Sprite) sleepCall(ctx context.Context, verb string) (Info, error) {
+	var info Info
+	if err := s.client.json(ctx, call{method: http.MethodPost, path: s.path(verb), in: struct{}{}}, &info); err != nil {
+		return info, fmt.Errorf("%s sprite %s: %w", verb, s.name, err)
+	}
+	return info, nil
+}
+
 // Fork makes a copy of a sprite.
 func (s *Sprite) Fork(ctx context.Context, req ForkRequest) (Info, error) {
 	var info Info

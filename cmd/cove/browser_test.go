@@ -56,7 +56,7 @@ p.textContent = "script ran, cookie " + (document.cookie || "unseen");
 	}
 	await(t, "sleep", 30*time.Second, func() bool {
 		info, err := h.client().Get(t.Context(), "paint")
-		return err == nil && info.Status == sprites.StatusCold
+		return err == nil && info.Status == sprites.StatusWarm
 	})
 	if got := open(url); !strings.Contains(got, want) {
 		t.Errorf("of a sprite that was asleep there is %q", got)

@@ -127,7 +127,7 @@ func (s *Server) environment(c *command, given []string) error {
 		"LANG=C.UTF-8",
 		"TERM=" + term,
 	}
-	at := make(map[string]int, len(env)+len(s.Env)+len(given))
+	at := make(map[string]int, len(env)+len(s.who().env)+len(given))
 	for i, pair := range env {
 		key, _, _ := strings.Cut(pair, "=")
 		at[key] = i
@@ -140,7 +140,7 @@ func (s *Server) environment(c *command, given []string) error {
 			env = append(env, pair)
 		}
 	}
-	for key, value := range s.Env {
+	for key, value := range s.who().env {
 		set(key, key+"="+value)
 	}
 	for _, pair := range given {

@@ -36,7 +36,8 @@ const (
 )
 
 // Server serves a guest's API. Set the fields before the first call of Handler;
-// the zero value of each is a default. Close it when done.
+// the zero value of each is a default. Token, Incarnation and Env are what it begins
+// with: see PUT /v1/identity. Close it when done.
 type Server struct {
 	Token       string            // bearer token of every call; empty refuses all of them
 	Incarnation int64             // told by GET /v1/health
@@ -64,6 +65,7 @@ type Server struct {
 	// subreaper. Nothing else in the process may then wait for a child.
 	ReapOrphans bool
 
+	identity    atomic.Pointer[identity]
 	setup       sync.Once
 	mux         *http.ServeMux
 	accounts    accounts
@@ -134,6 +136,7 @@ func (s *Server) routes() {
 		"POST /v1/http":           s.postHTTP,
 		"POST /v1/policy/network": s.postPolicy,
 		"PUT /v1/git/config":      s.putGitConfig,
+		"PUT /v1/identity":        s.putIdentity,
 
 		"/": s.unknown,
 	}
@@ -146,6 +149,7 @@ func (s *Server) routes() {
 
 func (s *Server) init() {
 	s.setup.Do(func() {
+		s.identity.Store(&identity{token: s.Token, incarnation: s.Incarnation, env: s.Env})
 		if s.Logger == nil {
 			s.Logger = slog.New(slog.DiscardHandler)
 		}
@@ -187,7 +191,7 @@ func (s *Server) init() {
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Sprite-Version", sprites.Version)
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") || s.Token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(s.Token)) != 1 {
+	if !strings.EqualFold(scheme, "Bearer") || s.who().token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(s.who().token)) != 1 {
 		respondError(w, failure(http.StatusUnauthorized, "unauthorized", "The guest's token is missing or wrong."))
 		return
 	}
@@ -213,7 +217,7 @@ func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {
 	if s.stopping.Load() {
 		status = "stopping"
 	}
-	return respond(w, Health{Status: status, Version: sprites.Version, Incarnation: s.Incarnation, Sessions: n})
+	return respond(w, Health{Status: status, Version: sprites.Version, Incarnation: s.who().incarnation, Sessions: n})
 }
 
 // postStop answers once nothing runs any more.
@@ -223,7 +227,7 @@ func (s *Server) postStop(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s.Stop(grace)
-	return respond(w, Health{Status: "stopped", Version: sprites.Version, Incarnation: s.Incarnation})
+	return respond(w, Health{Status: "stopped", Version: sprites.Version, Incarnation: s.who().incarnation})
 }
 
 // StartServices starts the services that nobody has stopped. To be called once.

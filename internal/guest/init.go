@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // minProcessors is how many goroutines run at once, at least.
@@ -63,15 +62,8 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 		CgroupRoot:  "/sys/fs/cgroup",
 		ReapOrphans: true,
 	}
-	var shown sprites.NetworkPolicy
-	if len(cfg.NetworkPolicy) > 0 {
-		err = json.Unmarshal(cfg.NetworkPolicy, &shown)
-	}
-	if err = errors.Join(err, s.ShowPolicy(shown)); err != nil {
-		logger.Warn("show the network policy", "err", err)
-	}
-	if err := s.ShowGitConfig(cfg.GitConfig); err != nil {
-		logger.Warn("show git its configuration", "err", err)
+	if err := s.showAll(cfg); err != nil {
+		logger.Warn("show what those inside may read", "err", err)
 	}
 	// What was written so far is in the host's log of this boot. From here on these
 	// would be files of the host's that root in the sandbox could fill and erase.
@@ -225,7 +217,11 @@ func setMachineID(id string) error {
 	if id == "" {
 		return nil
 	}
-	return writeChanged("/etc/machine-id", id+"\n", 0o444)
+	var err error
+	if before, readErr := os.ReadFile("/etc/machine-id"); readErr == nil && len(strings.TrimSpace(string(before))) > 0 && strings.TrimSpace(string(before)) != id {
+		err = forgetSecrets() // a fork's disk is another machine's
+	}
+	return errors.Join(err, writeChanged("/etc/machine-id", id+"\n", 0o444))
 }
 
 // writeChanged writes a small file unless it is so already: each write is a copy

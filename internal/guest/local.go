@@ -79,7 +79,7 @@ func (s *Server) getInfo(w http.ResponseWriter, _ *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, localInfo{Name: name, Version: sprites.Version, Incarnation: s.Incarnation, URL: s.Env["SPRITE_URL"]})
+	return respond(w, localInfo{Name: name, Version: sprites.Version, Incarnation: s.who().incarnation, URL: s.who().env["SPRITE_URL"]})
 }
 
 // ServeLocal serves the socket api.sock in Dir to programs in the sprite, until

@@ -24,6 +24,7 @@ var statusOf = map[string]int{
 	sprite.CodeJobRunning:       http.StatusConflict,
 	sprite.CodeUnpulledWork:     http.StatusConflict,
 	sprite.CodeDeleting:         http.StatusConflict,
+	sprite.CodeInUse:            http.StatusConflict,
 	sprite.CodeActiveCheckpoint: http.StatusConflict,
 	sprite.CodeRunningLimit:     http.StatusTooManyRequests,
 	sprite.CodeBootFailed:       http.StatusInternalServerError,

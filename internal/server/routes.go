@@ -59,6 +59,8 @@ func (s *Server) routes() []route {
 		{"POST " + one + "/visit", exec, s.postVisit},
 		{"POST " + one + "/restart", write, s.restartSprite},
 		{"POST " + one + "/upgrade", write, s.upgradeSprite},
+		{"POST " + one + "/suspend", write, s.suspendSprite},
+		{"POST " + one + "/wake", exec, s.wakeSprite},
 
 		{"GET " + one + "/exec", anyone, s.getExec}, // exec with an upgrade, read without
 		{"HEAD " + one + "/exec", read, s.headExec},

@@ -157,6 +157,24 @@ func (s *Server) upgradeSprite(w http.ResponseWriter, r *http.Request) error {
 	return s.getSprite(w, r)
 }
 
+// suspendSprite has a sprite sleep now, as it would when nobody uses it.
+func (s *Server) suspendSprite(w http.ResponseWriter, r *http.Request) error {
+	if err := s.Host.Suspend(r.Context(), r.PathValue("name")); err != nil {
+		return err
+	}
+	return s.getSprite(w, r)
+}
+
+// wakeSprite wakes a sprite, and answers once it is awake.
+func (s *Server) wakeSprite(w http.ResponseWriter, r *http.Request) error {
+	lease, err := s.Host.Use(r.Context(), r.PathValue("name"), "wake")
+	if err != nil {
+		return err
+	}
+	defer lease.Release()
+	return s.getSprite(w, r)
+}
+
 // listSprites answers with a page of the sprites that the token reaches.
 func (s *Server) listSprites(w http.ResponseWriter, r *http.Request) error {
 	if strings.Contains(r.Header.Get("Accept"), "application/x-ndjson") {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/layers"
 )
 
@@ -136,13 +134,9 @@ func (s *Shim) prepareMove(old, next State, disk []Mount) error {
 		}
 	}
 	// A shim that adopted the sandbox was told nothing but where it is.
-	data, err := os.ReadFile(filepath.Join(s.bundleOf(old), "config.json"))
+	spec, err := s.readBundle(old)
 	if err != nil {
-		return fmt.Errorf("read the bundle: %w", err)
-	}
-	var spec specs.Spec
-	if err := json.Unmarshal(data, &spec); err != nil {
-		return fmt.Errorf("read the bundle: %w", err)
+		return err
 	}
 	spec.Root.Path = s.rootfsOf(next)
 	if spec.Linux.CgroupsPath != "" {
@@ -153,21 +147,14 @@ func (s *Shim) prepareMove(old, next State, disk []Mount) error {
 			ns.Path = s.netnsPath()
 		}
 	}
-	return s.saveBundle(next, &spec)
+	return s.saveBundle(next, spec)
 }
 
 // restore starts the next sandbox from the memory of the old one, and returns when
 // its guest answers.
 func (s *Shim) restore(ctx context.Context, next State, image string) error {
-	guest, err := netip.ParseAddr(next.Address)
-	if err != nil {
+	if err := s.configureLink(); err != nil {
 		return err
-	}
-	err = gateway.InNetNS(s.netns, func() error {
-		return gateway.ConfigureGuestLink("eth0", netip.PrefixFrom(guest, subnet.Bits()), subnet.Addr())
-	})
-	if err != nil {
-		return fmt.Errorf("network: %w", err)
 	}
 	call := s.runscOf(next)
 	if err := call.restore(ctx, s.bundleOf(next), image); err != nil {

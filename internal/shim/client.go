@@ -101,6 +101,12 @@ func (c Client) Checkpoint(ctx context.Context, req Checkpoint) (Checkpointed, e
 	return done, c.call(ctx, http.MethodPost, "/v1/checkpoint", req, &done)
 }
 
+// Hibernate saves the sandbox's memory to a folder, and ends it. After an error it
+// goes on.
+func (c Client) Hibernate(ctx context.Context, dir string) error {
+	return c.call(ctx, http.MethodPost, "/v1/hibernate", map[string]string{"dir": dir}, nil)
+}
+
 // Pause freezes the sandbox in memory; pausing a paused one is no error.
 func (c Client) Pause(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, "/v1/pause", nil, nil)

@@ -63,6 +63,11 @@ type Config struct {
 	// Adopt says that a sandbox is believed to run already: take it up, or say
 	// that it is gone. A shim that adopts never boots.
 	Adopt bool
+
+	// Build says what a memory image depends on: the builds of runsc and of the
+	// guest, and the processor. Image, if not empty, is the folder of one to start
+	// from; where that can't be, the sandbox boots.
+	Build, Image string
 }
 
 // Mount is a part of the disk, mounted at Target below the root.
@@ -98,6 +103,9 @@ type State struct {
 	Started     time.Time `json:"started"`
 	Paused      bool      `json:"paused,omitempty"`
 	Unlimited   []string  `json:"unlimited,omitempty"`
+	Build       string    `json:"build,omitempty"`  // see Config.Build
+	Woken       bool      `json:"woken,omitempty"`  // it goes on from a memory image
+	Unused      string    `json:"unused,omitempty"` // why one was not used
 }
 
 func statePath(dir string) string { return filepath.Join(dir, "sandbox.json") }

@@ -97,6 +97,22 @@ func (s *Shim) startNetwork(path string) (err error) {
 	return nil
 }
 
+// configureLink gives the guest's end of the link its address and route again:
+// gVisor takes them away when it starts.
+func (s *Shim) configureLink() error {
+	guest, err := netip.ParseAddr(s.snapshot().Address)
+	if err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	err = gateway.InNetNS(s.netns, func() error {
+		return gateway.ConfigureGuestLink("eth0", netip.PrefixFrom(guest, subnet.Bits()), subnet.Addr())
+	})
+	if err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	return nil
+}
+
 // openLink opens the gateway's end of the guest's eth0 in the current network
 // namespace: a tap device, or where the machine does not let this user have one,
 // a veth pair. kind is that of a link to take up, or empty.

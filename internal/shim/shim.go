@@ -49,9 +49,10 @@ type Shim struct {
 	moving   sync.Mutex     // held while a checkpoint moves the sandbox
 	cleaning sync.WaitGroup // what is left of earlier generations
 
-	mu       sync.Mutex
-	state    State // guarded by mu
-	stopping bool  // guarded by mu: the end was asked for
+	mu         sync.Mutex
+	state      State // guarded by mu
+	stopping   bool  // guarded by mu: the end was asked for
+	hibernated bool  // guarded by mu: it was to sleep
 }
 
 // Main is the shim process: it reads its Config from in, starts or adopts the
@@ -204,6 +205,7 @@ func (s *Shim) boot(ctx context.Context) error {
 		Incarnation: s.cfg.Incarnation,
 		Address:     guestAddr(s.cfg.Incarnation).String(),
 		Token:       s.cfg.Token,
+		Build:       s.cfg.Build,
 	}
 	if !ok {
 		for _, limit := range []string{"memory", "cpu", "pids"} {
@@ -225,6 +227,16 @@ func (s *Shim) boot(ctx context.Context) error {
 	if err := s.setState(func(st *State) { st.Started = time.Now() }); err != nil {
 		return fmt.Errorf("write the sandbox's state: %w", err)
 	}
+	if s.cfg.Image != "" {
+		err := s.wake(ctx, s.cfg.Image)
+		if err == nil {
+			return s.setState(func(st *State) { st.Woken = true })
+		}
+		s.log.Warn("boot, because the memory's image can't be used", "err", err)
+		if err := s.startOver(err.Error()); err != nil {
+			return err
+		}
+	}
 	if err := s.runsc().run(ctx, s.bundleOf(s.state), s.bootConfig()); err != nil {
 		return err
 	}
@@ -238,10 +250,40 @@ func (s *Shim) boot(ctx context.Context) error {
 	return s.awaitGuest(ctx)
 }
 
+// startOver clears away a sandbox that did not come back from its memory, and makes
+// room for one that boots.
+func (s *Shim) startOver(why string) error {
+	failed := s.snapshot()
+	killProcess(failed.PID, failed.StartTime)
+	for _, name := range s.containers() {
+		if err := s.runscNamed(name).delete(); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(s.leave(failed), removeCgroups(failed.Container)); err != nil {
+		return err
+	}
+	err := s.setState(func(st *State) {
+		st.Generation++
+		st.Container = container(s.cfg.ID, st.Generation)
+		st.PID, st.StartTime, st.Unused = 0, 0, why
+	})
+	if err == nil {
+		err = s.mountDisk()
+	}
+	if err == nil {
+		err = s.configureLink()
+	}
+	if err == nil {
+		err = s.writeBundle()
+	}
+	return err
+}
+
 func (s *Shim) bootConfig() boot.Config {
 	return boot.Config{
 		Token:       s.cfg.Token,
-		Listen:      net.JoinHostPort(s.state.Address, fmt.Sprint(boot.Port)),
+		Listen:      net.JoinHostPort("0.0.0.0", fmt.Sprint(boot.Port)), // its address changes when it wakes
 		Hostname:    s.cfg.Hostname,
 		MachineID:   s.cfg.MachineID,
 		Incarnation: s.cfg.Incarnation,
@@ -393,13 +435,15 @@ func (s *Shim) watch() {
 // why says, for people, why the sandbox ended.
 func (s *Shim) why() string {
 	s.mu.Lock()
-	stopping := s.stopping
+	stopping, hibernated := s.stopping, s.hibernated
 	s.mu.Unlock()
 	switch n := oomKills(s.state.Container); {
 	case n > 0 && s.cfg.MemoryMB > 0:
 		return fmt.Sprintf("out of memory: more than its %d MiB were used; create it with more, by --memory", s.cfg.MemoryMB)
 	case n > 0:
 		return "out of memory: the host's kernel ended it"
+	case hibernated:
+		return "hibernated"
 	case stopping:
 		return "stopped"
 	}

@@ -48,6 +48,18 @@ func (s *Shim) writeBundle() error {
 	return s.saveBundle(s.state, spec)
 }
 
+func (s *Shim) readBundle(st State) (*specs.Spec, error) {
+	data, err := os.ReadFile(filepath.Join(s.bundleOf(st), "config.json"))
+	if err != nil {
+		return nil, fmt.Errorf("read the bundle: %w", err)
+	}
+	spec := &specs.Spec{}
+	if err := json.Unmarshal(data, spec); err != nil {
+		return nil, fmt.Errorf("read the bundle: %w", err)
+	}
+	return spec, nil
+}
+
 func (s *Shim) saveBundle(st State, spec *specs.Spec) error {
 	data, err := json.Marshal(spec)
 	if err != nil {

@@ -201,7 +201,9 @@ func (h *Host) Restore(ctx context.Context, name, id string) (sprites.Restored, 
 			h.mu.Lock()
 			m.sandbox = nil
 			h.mu.Unlock()
-			h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+		}
+		if err := h.forgetMemory(ctx, row.ID); err != nil {
+			return err
 		}
 		list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
 		if err != nil {

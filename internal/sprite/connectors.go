@@ -94,7 +94,7 @@ func (h *Host) setConnectors(ctx context.Context, name string, sb Sandbox) error
 	if err == nil { // that git inside knows, too, is up to those inside
 		h.showGit(ctx, name, sb, connect.GitConfig(all))
 	}
-	if err != nil && !ended(sb) {
+	if err != nil && !endsSoon(ctx, sb) {
 		e := newError(CodeUnavailable, "restart the sprite: then it begins with what is granted to it", "the running sandbox of %s could not be told its connectors", name)
 		e.Err = err
 		return e

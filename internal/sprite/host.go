@@ -148,12 +148,20 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 		h.arm(m)
 		h.mu.Unlock()
 		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusRunning })
+	case h.warm(row.ID):
+		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
 	case row.Status != sprites.StatusCold:
 		h.note(row.ID, func(s *store.Sprite) {
 			s.Status = sprites.StatusCold
 			s.LastError = "its sandbox ended while no server was running"
 		})
 	}
+}
+
+// warm reports whether the memory of a sprite that sleeps is kept.
+func (h *Host) warm(id string) bool {
+	r, ok := h.Runtime.(Rememberer)
+	return ok && r.Warm(id)
 }
 
 // Close stops looking after the sprites, and waits for what is in the middle.
@@ -286,6 +294,9 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 		info.URL = h.URL(row.Name)
 	}
 
+	if row.Status == sprites.StatusWarm {
+		info.Status = row.Status
+	}
 	h.mu.Lock()
 	m := h.machines[row.ID]
 	var sb Sandbox

@@ -93,7 +93,7 @@ func (h *Host) idle(m *machine, epoch int) {
 	m.beginEnd()
 	h.mu.Unlock()
 	h.Logger.Info("sprite sleeps", "sprite", m.name)
-	_ = h.endSandbox(m) // logged; it is tried again
+	_ = h.endSandbox(m, true) // logged; it is tried again
 }
 
 // errUnknownCall is a guest that was built before the call was.

@@ -77,7 +77,7 @@ func (h *Host) setNetwork(ctx context.Context, row store.Sprite, sb Sandbox) err
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
 	defer cancel()
 	if policed, ok := sb.(Policed); ok {
-		if err := policed.SetNetwork(ctx, network); err != nil && !ended(sb) {
+		if err := policed.SetNetwork(ctx, network); err != nil && !endsSoon(ctx, sb) {
 			e := newError(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
 			e.Err = err
 			return e

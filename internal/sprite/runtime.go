@@ -58,6 +58,22 @@ type Pauser interface {
 	Resume(ctx context.Context) error
 }
 
+// A Hibernator is a Sandbox whose memory can be kept while it sleeps. Hibernate ends
+// it, and the next Boot of the same sprite goes on from where it was, if it can.
+// After an error it goes on.
+type Hibernator interface {
+	Hibernate(ctx context.Context) error
+}
+
+// A Rememberer is a Runtime whose sandboxes may be Hibernators.
+type Rememberer interface {
+	// Warm reports whether the memory of a sprite without a sandbox is kept.
+	Warm(id string) bool
+
+	// DropMemory has the next Boot begin anew: before the disk becomes another one.
+	DropMemory(ctx context.Context, id string) error
+}
+
 // A Checkpointer is a Sandbox whose disk can be sealed while it runs. What runs
 // goes on, with its memory and its connections, over the disk that Checkpoint is
 // given: its own layers, and another to be written. After an error it runs over the
@@ -134,5 +150,7 @@ type SandboxStatus struct {
 	Paused      bool
 	Unlimited   []string // limits that this machine can't give, with the reason
 	NetworkDown string   // why nothing passes its network now; empty: it is up
+	Woken       bool     // it goes on from its memory
+	Unused      string   // why it booted, though its memory was kept
 	Ended       string   // once Done: why, for people ("out of memory", "stopped", …)
 }

@@ -2,24 +2,64 @@ package sprite
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Stop ends a sprite's sandbox, if it has one, whoever uses it: the next use
-// starts another, from the same disk, with the programs that the server has then.
-// Once begun it goes on when ctx ends.
+// Stop ends a sprite's sandbox, if it has one, whoever uses it, or forgets the memory
+// that it sleeps with: the next use starts another, from the same disk, with the
+// programs that the server has then. Once begun it goes on when ctx ends.
 func (h *Host) Stop(ctx context.Context, name string) error {
+	if err := h.end(ctx, name, false); err != nil {
+		return err
+	}
+	return h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+		if h.live(m) != nil {
+			return nil // it has been used again
+		}
+		return h.forgetMemory(ctx, row.ID)
+	})
+}
+
+// Suspend has a sprite sleep with its memory, unless somebody uses it. One that
+// sleeps is left so.
+func (h *Host) Suspend(ctx context.Context, name string) error { return h.end(ctx, name, true) }
+
+// forgetMemory drops the memory of a sprite without a sandbox: before its disk
+// becomes another, or because it is to begin anew.
+func (h *Host) forgetMemory(ctx context.Context, id string) error {
+	if r, ok := h.Runtime.(Rememberer); ok {
+		if err := r.DropMemory(ctx, id); err != nil {
+			return err
+		}
+	}
+	h.note(id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+	return nil
+}
+
+// leavingPatience is for a call that its client takes for over.
+const leavingPatience = time.Second
+
+// end ends a sprite's sandbox; to sleep, with its memory.
+func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 	row, err := h.row(ctx, name)
 	if err != nil {
 		return err
 	}
-	for {
-		busy, ended, err := h.stopping(row)
+	for begun := time.Now(); ; {
+		busy, ended, err := h.stopping(row, sleep)
+		var e *Error
 		switch {
+		case errors.As(err, &e) && e.Code == CodeInUse && time.Since(begun) < leavingPatience:
+			select { // who has just left may not be gone yet
+			case <-time.After(leavingPatience / 50):
+			case <-ctx.Done():
+			}
 		case err != nil:
 			return err
 		case busy != nil: // whether it starts or ends: look again
@@ -44,7 +84,7 @@ func (h *Host) Stop(ctx context.Context, name string) error {
 
 // stopping begins the end of a sprite's sandbox, and returns what tells of it; or
 // what to wait for before asking again; or nothing, if it has none.
-func (h *Host) stopping(row store.Sprite) (busy *transition, ended <-chan error, err error) {
+func (h *Host) stopping(row store.Sprite, sleep bool) (busy *transition, ended <-chan error, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	m := h.machines[row.ID]
@@ -59,11 +99,13 @@ func (h *Host) stopping(row store.Sprite) (busy *transition, ended <-chan error,
 		return m.busy, nil, nil
 	case m.sandbox == nil:
 		return nil, nil, nil
+	case sleep && len(m.leases) > 0:
+		return nil, nil, newError(CodeInUse, "end that first, or let it sleep by itself", "sprite %s is in use (%s)", row.Name, strings.Join(m.awakeBy(), ", "))
 	}
 	m.disarm()
 	m.beginEnd()
 	done := make(chan error, 1)
-	h.wg.Go(func() { done <- h.endSandbox(m) })
+	h.wg.Go(func() { done <- h.endSandbox(m, sleep) })
 	return nil, done, nil
 }
 
@@ -73,13 +115,20 @@ func (m *machine) beginEnd() {
 	m.busy, m.ending = &transition{done: make(chan struct{})}, m.sandbox
 }
 
-// endSandbox ends the sandbox of a machine for which beginEnd was called. If that
-// fails the sprite goes on as it was.
-func (h *Host) endSandbox(m *machine) error {
+// endSandbox ends the sandbox of a machine for which beginEnd was called; to sleep,
+// it keeps its memory, where that can be. If that fails the sprite goes on as it was.
+func (h *Host) endSandbox(m *machine, sleep bool) error {
 	h.mu.Lock()
 	sb, busy := m.ending, m.busy
 	h.mu.Unlock()
-	err := h.stop(sb, stopGrace)
+	var err error
+	status := sprites.StatusCold
+	if hb, ok := sb.(Hibernator); ok && sleep {
+		status = sprites.StatusWarm
+		err = h.hibernate(hb)
+	} else {
+		err = h.stop(sb, stopGrace)
+	}
 	h.mu.Lock()
 	m.busy = nil
 	if err == nil {
@@ -90,9 +139,22 @@ func (h *Host) endSandbox(m *machine) error {
 	}
 	h.mu.Unlock()
 	if err == nil {
-		h.note(m.id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+		h.note(m.id, func(s *store.Sprite) { s.Status = status })
 	}
 	close(busy.done)
+	return err
+}
+
+const hibernateLimit = 5 * time.Minute
+
+// hibernate is not cut short by the Host's end.
+func (h *Host) hibernate(sb Hibernator) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), hibernateLimit)
+	defer cancel()
+	err := sb.Hibernate(ctx)
+	if err != nil {
+		h.Logger.Error("keeping the memory of a sandbox that sleeps; it stays awake", "err", err)
+	}
 	return err
 }
 

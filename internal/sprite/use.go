@@ -124,6 +124,19 @@ func ended(sb Sandbox) bool {
 	}
 }
 
+// endsSoon is ended for a sandbox that could not be reached: its end may be on its
+// way.
+func endsSoon(ctx context.Context, sb Sandbox) bool {
+	select {
+	case <-sb.Done():
+	case <-ctx.Done():
+	case <-time.After(endingPatience):
+	}
+	return ended(sb)
+}
+
+const endingPatience = 3 * time.Second
+
 // awake counts the machines that have a sandbox or are getting one. h.mu is held.
 func (h *Host) awake() int {
 	n := 0
@@ -154,6 +167,9 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 		}
 		h.note(m.id, func(s *store.Sprite) {
 			s.Status, s.LastError, s.LastRunning = sprites.StatusRunning, "", time.Now()
+			if why := sb.Status().Unused; why != "" {
+				s.LastError = "it booted, because the memory that it slept with could not be used: " + why
+			}
 		})
 	}
 

@@ -55,6 +55,7 @@ type Runtime struct {
 type prepared struct {
 	base  base.Base
 	guest string // folder holding cove-guest by digest
+	build string // what memory images depend on
 }
 
 func (r *Runtime) init() {
@@ -83,7 +84,11 @@ func (r *Runtime) prepare() (prepared, error) {
 	if err != nil {
 		return prepared{}, err
 	}
-	r.prepared = &prepared{base: b, guest: guest}
+	build, err := buildOf(r.Runsc, guest)
+	if err != nil {
+		return prepared{}, err
+	}
+	r.prepared = &prepared{base: b, guest: guest, build: build}
 	return *r.prepared, nil
 }
 
@@ -128,6 +133,10 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
+	image, err := r.takeImage(m.ID)
+	if err != nil {
+		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
+	}
 	token := make([]byte, 32)
 	_, _ = rand.Read(token) // never fails
 	state, err := r.startShim(ctx, shim.Config{
@@ -135,7 +144,11 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
 		Token: hex.EncodeToString(token), Env: m.Env, Include: m.Include,
 		Layers: m.Layers, Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
+		Build: prep.build, Image: image,
 	})
+	if image != "" { // used up
+		r.wg.Go(func() { _ = layers.Remove(image) }) // else by the next start
+	}
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
 	}
@@ -213,7 +226,7 @@ func (r *Runtime) Destroy(_ context.Context, id string) error {
 			return fmt.Errorf("destroy %s: its sandbox is running", id)
 		}
 	}
-	return layers.Remove(r.runDir(id))
+	return errors.Join(r.DropMemory(context.Background(), id), layers.Remove(r.runDir(id)))
 }
 
 // startShim starts a shim process and waits until its sandbox answers, or ctx
@@ -425,6 +438,7 @@ func (s *sandbox) Status() sprite.SandboxStatus {
 	return sprite.SandboxStatus{
 		Incarnation: s.state.Incarnation, Layers: s.state.Layers, Address: s.state.Address, Token: s.state.Token, Started: s.state.Started,
 		Paused: s.state.Paused, Unlimited: s.state.Unlimited, NetworkDown: s.down, Ended: s.ended,
+		Woken: s.state.Woken, Unused: s.state.Unused,
 	}
 }
 

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newSuspend() *cobra.Command {
+	return a.sleepVerb("suspend", "Have a sprite sleep now, with its memory",
+		`Has a sprite sleep now, as it does by itself when nobody uses it: its programs stop where they
+are, its memory goes to disk, and it takes no memory and no processor of this machine. Its
+next use wakes it, and they go on. One that is in use is refused.`,
+		"  cove suspend paint", (*sprites.Sprite).Suspend, "%s sleeps.")
+}
+
+func (a *app) newWake() *cobra.Command {
+	return a.sleepVerb("wake", "Wake a sprite",
+		`Wakes a sprite that sleeps, as its next use would. What ran goes on; where its memory can't
+be used, because cove was upgraded say, it boots, and cove info says why.`,
+		"  cove wake paint", (*sprites.Sprite).Wake, "%s is awake.")
+}
+
+func (a *app) sleepVerb(verbName, short, long, example string, f func(*sprites.Sprite, context.Context) (sprites.Info, error), said string) *cobra.Command {
+	return &cobra.Command{
+		Use: verbName + " NAME...", Short: short, Long: long, Example: example,
+		Args:              someArgs("the name of a sprite"),
+		ValidArgsFunction: a.completeSprite,
+		RunE: verb(func(ctx context.Context, args []string) error {
+			for _, name := range args {
+				if err := checkName(name); err != nil {
+					return err
+				}
+			}
+			c, err := a.client(ctx)
+			if err != nil {
+				return err
+			}
+			var infos []sprites.Info
+			for _, name := range args {
+				info, err := f(c.Sprite(name), ctx)
+				if err != nil {
+					return spriteError(err)
+				}
+				infos = append(infos, info)
+			}
+			return a.show(sprites.ListResponse{Sprites: infos}, func(io.Writer) {
+				for _, info := range infos {
+					a.say(said, sanitizeLine(info.Name))
+				}
+			})
+		}),
+	}
+}

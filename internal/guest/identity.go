@@ -1,0 +1,73 @@
+package guest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// identity is what a guest knows itself by. A sandbox that goes on from a memory
+// image gets another one before anything else asks for it.
+type identity struct {
+	token       string
+	incarnation int64
+	env         map[string]string
+}
+
+// who is the guest's identity now.
+func (s *Server) who() *identity { return s.identity.Load() }
+
+// putIdentity makes a guest that was restored from memory another one, or the same
+// once more: with its own token, names and environment.
+func (s *Server) putIdentity(w http.ResponseWriter, r *http.Request) error {
+	var cfg boot.Config
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxIdentity)).Decode(&cfg); err != nil || cfg.Token == "" {
+		return badRequest("that is no identity")
+	}
+	err := errors.Join(setHostname(cfg.Hostname), setMachineID(cfg.MachineID), s.showAll(cfg))
+	if err != nil {
+		s.Logger.Warn("take up another identity", "err", err) // a sandbox without a host name is still one
+	}
+	s.identity.Store(&identity{token: cfg.Token, incarnation: cfg.Incarnation, env: cfg.Env})
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+const maxIdentity = 4 << 20
+
+// showAll writes what those inside may read.
+func (s *Server) showAll(cfg boot.Config) error {
+	var policy sprites.NetworkPolicy
+	var err error
+	if len(cfg.NetworkPolicy) > 0 {
+		err = json.Unmarshal(cfg.NetworkPolicy, &policy)
+	}
+	return errors.Join(err, s.ShowPolicy(policy), s.ShowGitConfig(cfg.GitConfig))
+}
+
+// secretFiles are what a machine is known by, and makes anew where it is missing:
+// two that have them in common could be taken for each other.
+var secretFiles = []string{"/etc/ssh/ssh_host_*_key", "/etc/ssh/ssh_host_*_key.pub", "/var/lib/systemd/random-seed", "/var/lib/dbus/machine-id"}
+
+// forgetSecrets removes those of the machine that this one is a copy of.
+func forgetSecrets() error {
+	var errs []error
+	for _, pattern := range secretFiles {
+		files, _ := filepath.Glob(pattern) // the patterns are right
+		for _, f := range files {
+			if st, err := os.Lstat(f); err == nil && st.Mode().IsRegular() {
+				errs = append(errs, os.Remove(f))
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("forget another machine's keys: %w", err)
+	}
+	return nil
+}

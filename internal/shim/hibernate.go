@@ -1,0 +1,252 @@
+package shim
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cove-dev/cove/internal/boot"
+)
+
+// ImageFile describes a memory image, beside it. It is written last: an image
+// without it is none.
+const ImageFile = "cove.json"
+
+// Image is what must be the same, or known, where a sandbox goes on from its memory.
+// gVisor checks none of it.
+type Image struct {
+	Build  string        `json:"build"`  // of runsc, the guest and the processor: see Config.Build
+	Mounts []specs.Mount `json:"mounts"` // of the sandbox, besides its disk
+	Token  string        `json:"token"`  // by which the guest in it is spoken to
+	Files  []ImagePart   `json:"files"`
+	Saved  time.Time     `json:"saved"`
+}
+
+// ImagePart is a file of an image.
+type ImagePart struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	Digest string `json:"digest,omitempty"` // SHA-256, of all but the pages
+}
+
+// pagesFile is the part that is as large as the memory, and is not read twice.
+const pagesFile = "pages.img"
+
+// hibernate saves the sandbox's memory to a folder, which is made, and ends it. On
+// an error it goes on. s.moving is held.
+func (s *Shim) hibernate(ctx context.Context, dir string) error {
+	st := s.snapshot()
+	if st.Build == "" {
+		return errors.New("it was started by a server that did not say what it is made of")
+	}
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+		return err
+	}
+	undo := func(err error) error {
+		return errors.Join(err, s.runscOf(st).resume(), s.setState(func(st *State) { st.Moving = false }), os.RemoveAll(dir))
+	}
+	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
+		return err
+	}
+	if !st.Paused {
+		if err := s.runscOf(st).pause(); err != nil {
+			return undo(err)
+		}
+	}
+	if err := s.runscOf(st).save(ctx, dir); err != nil {
+		return undo(err)
+	}
+	if err := s.describeImage(st, dir); err != nil {
+		return undo(err)
+	}
+	s.mu.Lock()
+	s.stopping, s.hibernated = true, true
+	s.mu.Unlock()
+	killProcess(st.PID, st.StartTime)
+	return nil
+}
+
+// describeImage writes an image's description, once the rest of it is on disk.
+func (s *Shim) describeImage(st State, dir string) error {
+	spec, err := s.readBundle(st)
+	if err != nil {
+		return err
+	}
+	image := Image{Build: st.Build, Mounts: spec.Mounts, Token: st.Token, Saved: time.Now().UTC()}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		part, err := describePart(filepath.Join(dir, e.Name()), true)
+		if err != nil {
+			return err
+		}
+		image.Files = append(image.Files, part)
+	}
+	data, err := json.Marshal(image)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, ImageFile+".new"), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(dir, ImageFile))
+}
+
+func describePart(file string, sync bool) (ImagePart, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return ImagePart{}, err
+	}
+	defer f.Close()
+	if sync {
+		if err := f.Sync(); err != nil {
+			return ImagePart{}, err
+		}
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return ImagePart{}, err
+	}
+	part := ImagePart{Name: filepath.Base(file), Size: st.Size()}
+	if part.Name != pagesFile {
+		h := sha256.New()
+		if _, err := io.Copy(h, f); err != nil {
+			return ImagePart{}, err
+		}
+		part.Digest = hex.EncodeToString(h.Sum(nil))
+	}
+	return part, nil
+}
+
+// checkImage says why an image can't be used for a sandbox with these mounts.
+func (s *Shim) checkImage(dir string) (Image, error) {
+	var image Image
+	data, err := os.ReadFile(filepath.Join(dir, ImageFile))
+	if err == nil {
+		err = json.Unmarshal(data, &image)
+	}
+	if err != nil {
+		return image, fmt.Errorf("it can't be read: %w", err)
+	}
+	if image.Build != s.cfg.Build {
+		return image, errors.New("it was made by another version of cove, or on another machine")
+	}
+	spec, err := s.readBundle(s.state)
+	if err != nil {
+		return image, err
+	}
+	same := func(a, b specs.Mount) bool {
+		return a.Destination == b.Destination && a.Source == b.Source && a.Type == b.Type && slices.Equal(a.Options, b.Options)
+	}
+	if !slices.EqualFunc(image.Mounts, spec.Mounts, same) {
+		return image, errors.New("the folders that the sprite is shown are others now")
+	}
+	for _, want := range image.Files {
+		part, err := describePart(filepath.Join(dir, filepath.Base(want.Name)), false)
+		if err != nil || part != want {
+			return image, fmt.Errorf("its part %s is damaged", want.Name)
+		}
+	}
+	return image, nil
+}
+
+// wake starts the sandbox from a memory image. An error says why it could not; then
+// there is no sandbox. The image is used up either way: its disk goes on.
+func (s *Shim) wake(ctx context.Context, dir string) (err error) {
+	image, err := s.checkImage(dir)
+	if err != nil {
+		return err
+	}
+	call := s.runsc()
+	if err := call.restore(ctx, s.bundleOf(s.state), dir); err != nil {
+		return err
+	}
+	pid, startTime, err := call.sandboxProcess()
+	if err != nil {
+		return err
+	}
+	if err := s.setState(func(st *State) { st.PID, st.StartTime = pid, startTime }); err != nil {
+		return err
+	}
+	return s.introduce(ctx, image.Token)
+}
+
+// introduce tells a guest that was restored who it is now. It is the first that
+// anybody asks of it.
+func (s *Shim) introduce(ctx context.Context, token string) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	defer cancel()
+	body, err := json.Marshal(s.bootConfig())
+	if err != nil {
+		return err
+	}
+	try := 10 * time.Millisecond
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, try)
+		defer cancel()
+		return s.gw.Dial(ctx, boot.Port)
+	}}
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://guest/v1/identity", bytes.NewReader(body))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := tr.RoundTrip(req)
+		if err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusNoContent {
+				return fmt.Errorf("the guest answered %s", resp.Status)
+			}
+			return nil
+		}
+		st := s.snapshot()
+		if ctx.Err() != nil || !alive(st.PID, st.StartTime) {
+			return fmt.Errorf("the guest does not answer: %w", err)
+		}
+		try = min(try*5/4, time.Second)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func (s *Shim) postHibernate(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		Dir string `json:"dir"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&req); err != nil || !filepath.IsAbs(req.Dir) {
+		http.Error(w, "no folder for the image", http.StatusBadRequest)
+		return
+	}
+	s.moving.Lock()
+	err := s.hibernate(context.WithoutCancel(r.Context()), req.Dir)
+	s.moving.Unlock()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	<-s.ended
+	reply(w, End{s.reason})
+}
