@@ -110,6 +110,11 @@ func plainHints(values []dns.SVCBKeyValue) []dns.SVCBKeyValue {
 	})
 }
 
+// has reports whether there is a record of a type.
+func (a answered) has(rrtype uint16) bool {
+	return slices.ContainsFunc(a.rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == rrtype })
+}
+
 // records are copies with the time that is left.
 func (a answered) records() []dns.RR {
 	left := uint32(max(time.Until(a.until), time.Second) / time.Second)

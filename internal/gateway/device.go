@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -175,14 +176,14 @@ func openPacket(index int) (int, error) {
 	return fd, nil
 }
 
-// raise sets an interface up, with the link's MTU and without IPv6 addresses of
-// its own.
+// raise sets an interface up, with the link's MTU and without IPv6 addresses but
+// those that it is given.
 func raise(name string) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return nil, err
 	}
-	// Not every kernel has it; the gateway drops IPv6 anyway.
+	// Not every kernel has it; the gateway drops what comes from such an address.
 	_ = netlink.LinkSetIP6AddrGenMode(l, ip6GenNone)
 	if err := netlink.LinkSetMTU(l, linkMTU); err != nil {
 		return nil, err
@@ -204,11 +205,49 @@ func ConfigureGuestLink(name string, guest netip.Prefix, gateway netip.Addr) err
 	if err != nil {
 		return fmt.Errorf("configure %s: %w", name, err)
 	}
+	return configure(l, guest, gateway)
+}
+
+// ErrNoIPv6 says that the kernel has no IPv6, or that it is turned off.
+var ErrNoIPv6 = errors.New("the kernel speaks no IPv6")
+
+// ConfigureGuestLink6 does the same with IPv6, after ConfigureGuestLink. The gateway
+// is the only other address on the link, and its link address is known there:
+// nothing need be asked for. ErrNoIPv6 says that there is none.
+func ConfigureGuestLink6(name string, guest, gateway netip.Addr) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("configure %s: %w", name, err)
+	}
+	if err := configure(l, netip.PrefixFrom(guest, guest.BitLen()), gateway); err != nil {
+		for _, off := range []unix.Errno{unix.EACCES, unix.EAFNOSUPPORT, unix.EOPNOTSUPP} { // by a setting; or altogether
+			if errors.Is(err, off) {
+				return fmt.Errorf("%w: %w", ErrNoIPv6, err)
+			}
+		}
+		return err
+	}
+	neighbour := &netlink.Neigh{
+		LinkIndex: l.Attrs().Index, Family: netlink.FAMILY_V6, State: netlink.NUD_PERMANENT,
+		IP: gateway.AsSlice(), HardwareAddr: net.HardwareAddr(gatewayMAC),
+	}
+	if err := netlink.NeighSet(neighbour); err != nil {
+		return fmt.Errorf("tell %s who is %v: %w", name, gateway, err)
+	}
+	return nil
+}
+
+// configure gives a link its only address of one protocol and the default route.
+func configure(l netlink.Link, guest netip.Prefix, gateway netip.Addr) error {
+	name, family := l.Attrs().Name, netlink.FAMILY_V4
 	want, err := netlink.ParseAddr(guest.String())
 	if err != nil {
 		return fmt.Errorf("configure %s: %w", name, err)
 	}
-	have, err := netlink.AddrList(l, netlink.FAMILY_V4)
+	if guest.Addr().Is6() {
+		family, want.Flags = netlink.FAMILY_V6, unix.IFA_F_NODAD // at once: nobody else is there
+	}
+	have, err := netlink.AddrList(l, family)
 	if err != nil {
 		return fmt.Errorf("list the addresses of %s: %w", name, err)
 	}
@@ -221,6 +260,12 @@ func ConfigureGuestLink(name string, guest netip.Prefix, gateway netip.Addr) err
 	}
 	if err := netlink.AddrReplace(l, want); err != nil {
 		return fmt.Errorf("give %s the address %v: %w", name, guest, err)
+	}
+	if !guest.Contains(gateway) {
+		there := &netlink.Route{LinkIndex: l.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: netlink.NewIPNet(gateway.AsSlice())}
+		if err := netlink.RouteReplace(there); err != nil {
+			return fmt.Errorf("route to %v: %w", gateway, err)
+		}
 	}
 	route := &netlink.Route{LinkIndex: l.Attrs().Index, Gw: gateway.AsSlice()}
 	if err := netlink.RouteReplace(route); err != nil {

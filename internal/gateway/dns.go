@@ -31,7 +31,7 @@ const (
 // startDNS answers questions at the gateway's address, by UDP; those by TCP come
 // through the forwarder.
 func (g *Gateway) startDNS() error {
-	at := tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(g.Addr.Addr().As4()), Port: dnsPort}
+	at := tcpip.FullAddress{NIC: nicID, Addr: stackAddr(g.Addr.Addr()), Port: dnsPort}
 	pc, err := gonet.DialUDP(g.stack, &at, nil, ipv4.ProtocolNumber)
 	if err != nil {
 		return fmt.Errorf("listen for DNS: %w", err)
@@ -140,26 +140,15 @@ func (g *Gateway) resolve(req *dns.Msg) *dns.Msg {
 	default:
 		return resp // the name may exist, but has no such records here
 	}
-	found, ok := g.cache.get(name, q.Qtype)
-	if !ok {
-		if !g.cache.mayAsk(name) {
-			resp.Rcode = dns.RcodeRefused
-			g.refuseName(name, policy.Decision{
-				Rule: "too many lookups",
-				Hint: "so many different names under one domain look like a tunnel; ask for fewer",
-			})
-			return resp
-		}
-		up, err := g.exchange(name, q.Qtype)
-		if err != nil {
-			g.Logger.Debug("look up for the sandbox", "name", name, "error", err)
-			resp.Rcode = dns.RcodeServerFailure
-			return resp
-		}
-		found = g.cache.put(name, q.Qtype, up)
+	found, rcode := g.find(name, q.Qtype)
+	if resp.Rcode = rcode; rcode == dns.RcodeRefused {
+		return resp
 	}
-	resp.Rcode = found.rcode
+	dead := g.isDead(name, q.Qtype, found)
 	for _, rr := range found.records() {
+		if dead && rr.Header().Rrtype == q.Qtype {
+			continue
+		}
 		ttl := time.Duration(rr.Header().Ttl) * time.Second
 		switch rr := rr.(type) {
 		case *dns.A:
@@ -171,6 +160,49 @@ func (g *Gateway) resolve(req *dns.Msg) *dns.Msg {
 	}
 	restoreCase(resp, name, q.Name)
 	return resp
+}
+
+// find answers from what is known, or asks for it. A code other than the answer's
+// comes with no records.
+func (g *Gateway) find(name string, qtype uint16) (answered, int) {
+	found, ok := g.cache.get(name, qtype)
+	if ok {
+		return found, found.rcode
+	}
+	if !g.cache.mayAsk(name) {
+		g.refuseName(name, policy.Decision{
+			Rule: "too many lookups",
+			Hint: "so many different names under one domain look like a tunnel; ask for fewer",
+		})
+		return answered{}, dns.RcodeRefused
+	}
+	up, err := g.exchange(name, qtype)
+	if err != nil {
+		g.Logger.Debug("look up for the sandbox", "name", name, "error", err)
+		return answered{}, dns.RcodeServerFailure
+	}
+	found = g.cache.put(name, qtype, up)
+	return found, found.rcode
+}
+
+// isDead reports whether an answer has addresses to which the host has no route,
+// of a name that has others to which it has one: a program that is given both tries
+// some that can't work, and not every one tries the next.
+func (g *Gateway) isDead(name string, qtype uint16, found answered) bool {
+	if qtype != dns.TypeA && qtype != dns.TypeAAAA || !found.has(qtype) {
+		return false
+	}
+	four, six := g.host.routes()
+	switch {
+	case qtype == dns.TypeA && !four && six:
+		qtype = dns.TypeAAAA
+	case qtype == dns.TypeAAAA && !six && four:
+		qtype = dns.TypeA
+	default:
+		return false
+	}
+	other, _ := g.find(name, qtype)
+	return other.has(qtype)
 }
 
 func (g *Gateway) pin(ip []byte, name string, ttl time.Duration) {

@@ -27,7 +27,7 @@ import (
 )
 
 // enforced is a world whose policy has rules, and whose internet has every name
-// under example at one address.
+// under example at one address of each protocol.
 func enforced(t testing.TB, rules ...string) *world {
 	t.Helper()
 	resolver := startResolver(t, func(w dns.ResponseWriter, req *dns.Msg) {
@@ -37,8 +37,11 @@ func enforced(t testing.TB, rules ...string) *world {
 		if strings.HasPrefix(q.Name, "inward.") {
 			ip = privIP
 		}
-		if q.Qtype == dns.TypeA {
+		switch q.Qtype {
+		case dns.TypeA:
 			resp.Answer = append(resp.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.ParseIP(ip)})
+		case dns.TypeAAAA:
+			resp.Answer = append(resp.Answer, &dns.AAAA{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeAAAA, Class: dns.ClassINET}, AAAA: net.ParseIP(publicIP6)})
 		}
 		_ = w.WriteMsg(resp)
 	})

@@ -22,7 +22,7 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 	}
 	defer g.wg.Done()
 	id := r.ID() // Local is the far end as the guest sees it
-	to := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
+	to := netip.AddrPortFrom(hostAddr(id.LocalAddress), id.LocalPort)
 
 	window, ok := g.outward.take()
 	if !ok {
@@ -33,7 +33,7 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 		})
 		return
 	}
-	if to.Addr() == g.Addr.Addr() {
+	if g.isOwn(to.Addr()) {
 		g.local(r, to, window)
 		return
 	}
@@ -56,7 +56,7 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 	}
 	if host == nil { // it turned out to be the host itself
 		r.Complete(true)
-		g.refuse(to, policy.TCP, policy.Policy{Own: []netip.Addr{to.Addr()}}.Reach(to, policy.TCP, nil))
+		g.refuse(to, policy.TCP, policy.Policy{Own: []netip.Prefix{netip.PrefixFrom(to.Addr(), to.Addr().BitLen())}}.Reach(to, policy.TCP, nil))
 		return
 	}
 	c := g.accept(r, window)
@@ -123,7 +123,7 @@ func (g *Gateway) mayPing(a netip.Addr) bool {
 	own, err := g.host.addrs()
 	p := *g.policy.Load()
 	p.Own = append(own[:len(own):len(own)], p.Own...)
-	return err == nil && p.Ping(a, g.pins.names(a))
+	return err == nil && p.Ping(a, g.pins.names(policy.Canonical(a)))
 }
 
 // dialHost connects from the host. It returns nil if the connection leads to the
@@ -131,26 +131,29 @@ func (g *Gateway) mayPing(a netip.Addr) bool {
 // addresses does so from that address.
 func (g *Gateway) dialHost(to netip.AddrPort, named bool) (*net.TCPConn, error) {
 	d := net.Dialer{Timeout: dialTimeout}
-	c, err := d.DialContext(g.ctx, "tcp4", to.String())
+	c, err := d.DialContext(g.ctx, "tcp", to.String())
 	if err != nil {
 		return nil, err
 	}
 	host := c.(*net.TCPConn)
-	if local := host.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(); local == to.Addr() && !named {
+	if local := host.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(); local == to.Addr().Unmap() && !named {
 		_ = host.SetLinger(0)
 		return nil, host.Close()
 	}
 	return host, nil
 }
 
+// isOwn reports whether an address is one of the gateway's own.
+func (g *Gateway) isOwn(a netip.Addr) bool { return a == g.Addr.Addr() || a == g.Addr6 }
+
 // local takes a connection to the gateway's own address.
 func (g *Gateway) local(r *tcp.ForwarderRequest, to netip.AddrPort, window int) {
-	if to.Port() != dnsPort && to.Port() != httpPort {
+	if to.Addr() == g.Addr6 || to.Port() != dnsPort && to.Port() != httpPort {
 		r.Complete(true)
 		g.outward.give(window)
 		g.refuse(to, policy.TCP, policy.Decision{
 			Rule: "gateway",
-			Hint: "the gateway answers DNS and http://NAME.connect.internal/ only; serve it with: cove serve --connector NAME=URL",
+			Hint: "the gateway answers DNS and http://NAME.connect.internal/ only, at " + g.Addr.Addr().String() + "; serve it with: cove serve --connector NAME=URL",
 		})
 		return
 	}

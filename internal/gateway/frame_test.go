@@ -43,7 +43,8 @@ func TestHostileFrames(t *testing.T) {
 		var reached atomic.Int32
 		target := listenIn(t, internetNS, publicIP+":0")
 		loop := listenIn(t, hostNS(t), "127.0.0.1:0")
-		for _, l := range []net.Listener{target, loop} {
+		target6 := listenIn(t, internetNS, bracket(publicIP6, 0))
+		for _, l := range []net.Listener{target, target6, loop} {
 			serveTCP(t, l, func(c *net.TCPConn) { reached.Add(1); echo(c) })
 		}
 		w := newWorld(t, link, nil)
@@ -69,6 +70,12 @@ func TestHostileFrames(t *testing.T) {
 			copy(b[at:], bytes)
 			return b
 		}
+		public6 := netip.MustParseAddrPort(target6.Addr().String())
+		me6, own6 := netip.MustParseAddr(guestIP6), netip.MustParseAddr(gwIP6)
+		from6 := func(from string) []byte {
+			return syn6(gatewayMAC, netip.AddrPortFrom(netip.MustParseAddr(from), 1000), public6)
+		}
+		good6 := from6(guestIP6)
 		frames := map[string][]byte{
 			"to another machine":       syn("\x02\x00\x00\x00\x00\x77", me, public),
 			"from another address":     syn(gatewayMAC, netip.MustParseAddrPort("10.88.0.3:1000"), public),
@@ -89,6 +96,18 @@ func TestHostileFrames(t *testing.T) {
 			"half":                     good[:30],
 			"an Ethernet header":       good[:14],
 			"ARP cut short":            edit(12, 0x08, 0x06)[:20],
+
+			"from another of IPv6":       from6("fdc0:7e00::3"),
+			"from the gateway, of IPv6":  from6(gwIP6),
+			"from the public, of IPv6":   from6("2001:db8:1::99"),
+			"from link-local":            from6("fe80::99"),
+			"to another, of IPv6":        syn6("\x02\x00\x00\x00\x00\x77", netip.AddrPortFrom(me6, 1000), public6),
+			"to IPv4, mapped":            syn6(gatewayMAC, netip.AddrPortFrom(me6, 1000), netip.MustParseAddrPort("[::ffff:"+publicIP+"]:80")),
+			"to multicast, of IPv6":      syn6(gatewayMAC, netip.AddrPortFrom(me6, 1000), netip.MustParseAddrPort("[ff02::1]:80")),
+			"claim the gateway's":        message6("\x33\x33\x00\x00\x00\x01", own6, netip.MustParseAddr("ff02::1"), header.ICMPv6NeighborAdvert, own6),
+			"claim one's own, elsewhere": message6(gatewayMAC, me6, own6, header.ICMPv6NeighborAdvert, me6),
+			"be the router":              message6(gatewayMAC, netip.MustParseAddr("fe80::99"), own6, header.ICMPv6RouterAdvert, own6),
+			"redirect":                   message6(gatewayMAC, me6, own6, header.ICMPv6RedirectMsg, public6.Addr()),
 		}
 		for name, b := range frames {
 			if _, err := f.Write(b); err != nil {
@@ -108,12 +127,25 @@ func TestHostileFrames(t *testing.T) {
 		if got := reached.Load(); got != 1 {
 			t.Errorf("%d connections got out, want only the honest one", got)
 		}
-		// A frame like these of which nothing is wrong would have got out: send
-		// it, so that the test is known to be able to fail.
-		if _, err := f.Write(good); err != nil {
+		if c, err = w.dial("tcp", target6.Addr().String()); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "the good frame", func() bool { return reached.Load() == 2 || countSyn(w) > 0 })
+		defer c.Close()
+		if err := roundTrip(c, randomBytes(100)); err != nil {
+			t.Error(err)
+		}
+		if got := reached.Load(); got != 2 {
+			t.Errorf("%d connections got out, want only the two honest ones", got)
+		}
+		// Frames like these of which nothing is wrong would have got out: send
+		// them, so that the test is known to be able to fail.
+		for i, b := range [][]byte{good, good6} {
+			before := countSyn(w)
+			if _, err := f.Write(b); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, "the good frame", func() bool { return int(reached.Load()) == 3+i || countSyn(w) > before })
+		}
 	})
 }
 
@@ -154,10 +186,15 @@ func TestPing(t *testing.T) {
 
 func FuzzAccept(f *testing.F) {
 	me, to := netip.MustParseAddrPort(guestIP+":1"), netip.MustParseAddrPort(publicIP+":2")
+	me6, own6, to6 := netip.MustParseAddr(guestIP6), netip.MustParseAddr(gwIP6), netip.MustParseAddr(publicIP6)
 	f.Add(syn(gatewayMAC, me, to))
+	f.Add(syn6(gatewayMAC, netip.AddrPortFrom(me6, 1), netip.AddrPortFrom(to6, 2)))
+	f.Add(message6(gatewayMAC, me6, own6, header.ICMPv6NeighborSolicit, own6))
+	f.Add(message6("\x33\x33\xff\x00\x00\x01", me6, netip.MustParseAddr("ff02::1:ff00:1"), header.ICMPv6NeighborSolicit, own6))
+	f.Add(message6(gatewayMAC, me6, to6, header.ICMPv6EchoRequest, own6))
 	f.Add([]byte{})
-	e := &endpoint{guest: me.Addr().As4(), own: netip.MustParseAddr(gwIP).As4(), bcast: [4]byte{10, 88, 0, 255}}
-	e.fd, e.ping = -1, func(netip.Addr) bool { return true }
+	e := newFilter()
+	e.ping = func(netip.Addr) bool { return true }
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		if !e.accept(frame) {
 			e.echo(frame)
@@ -166,8 +203,32 @@ func FuzzAccept(f *testing.F) {
 		if len(frame) < 34 { // every accepted frame has an IP or ARP header
 			t.Errorf("accepted %x", frame)
 		}
-		if frame[12] == 8 && frame[13] == 0 && [4]byte(frame[26:30]) != e.guest {
-			t.Errorf("accepted a frame from %v", frame[26:30])
+		switch typ := header.Ethernet(frame).Type(); typ {
+		case header.IPv4ProtocolNumber:
+			if [4]byte(frame[26:30]) != e.guest {
+				t.Errorf("accepted a frame from %v", frame[26:30])
+			}
+		case header.IPv6ProtocolNumber:
+			ip := header.IPv6(frame[header.EthernetMinimumSize:])
+			from, to, next := hostAddr(ip.SourceAddress()), hostAddr(ip.DestinationAddress()), tcpip.TransportProtocolNumber(ip.NextHeader())
+			switch {
+			case from != me6:
+				t.Errorf("accepted a frame from %v", from)
+			case next == header.ICMPv6ProtocolNumber:
+				if to != own6 && to.String() != "ff02::1:ff00:1" {
+					t.Errorf("accepted ICMPv6 to %v", to)
+				}
+				if typ := header.ICMPv6(ip.Payload()).Type(); typ != header.ICMPv6EchoRequest && typ != header.ICMPv6NeighborSolicit {
+					t.Errorf("accepted ICMPv6 of type %d", typ)
+				}
+			case next != header.TCPProtocolNumber && next != header.UDPProtocolNumber:
+				t.Errorf("accepted protocol %d", next)
+			case to.IsMulticast() || to.Is4In6():
+				t.Errorf("accepted a frame to %v", to)
+			}
+		case header.ARPProtocolNumber:
+		default:
+			t.Errorf("accepted a frame of type %#x", typ)
 		}
 	})
 }

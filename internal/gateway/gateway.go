@@ -17,9 +17,8 @@
 //   - UDP to anywhere else is refused (ICMP port unreachable) unless a rule allows
 //     it, any other protocol and any frame that does not come from the guest's own
 //     address is dropped.
-//   - IPv6 is not spoken on the link: frames of it are dropped. AAAA answers are
-//     passed on, and a program that tries one gets "network unreachable" from its
-//     own kernel at once.
+//   - IPv6 is decided on as IPv4 is. Where the host has a route for one of the two
+//     only, a name that has addresses of both is answered with those of that one.
 //   - Gateway.Dial connects to the sandbox's ports.
 //
 // The package works on Linux only.
@@ -38,8 +37,10 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -66,14 +67,18 @@ type Gateway struct {
 	Addr  netip.Prefix // required: the gateway's own IPv4 address in the sandbox's subnet
 	Guest netip.Addr   // required: the sandbox's address in it
 
+	// The same of IPv6, which have no subnet: each is the other's only neighbour.
+	// The gateway's serves nothing but echoes. Without them no IPv6 is spoken.
+	Addr6, Guest6 netip.Addr
+
 	// Policy decides what the sandbox may reach, until SetPolicy. Its Own is added
 	// to by the addresses of the host.
 	Policy policy.Policy
 
-	// HostAddrs lists the host's own addresses; nil means those of this
-	// process's network interfaces. While it fails, nothing is allowed that no
-	// rule allows.
-	HostAddrs func() ([]netip.Addr, error)
+	// HostAddrs lists the host's own addresses, with their networks; nil means
+	// those of this process's network interfaces. While it fails, nothing is
+	// allowed that no rule allows.
+	HostAddrs func() ([]netip.Prefix, error)
 
 	// Resolvers are the DNS servers that lookups go to, in order; none means
 	// those of /etc/resolv.conf.
@@ -127,6 +132,9 @@ func (g *Gateway) Start() error {
 	if !g.Addr.Addr().Is4() || !g.Guest.Is4() || !g.Addr.Contains(g.Guest) || g.Addr.Addr() == g.Guest {
 		return fmt.Errorf("gateway: %v is no IPv4 address in the network of %v", g.Guest, g.Addr)
 	}
+	if (g.Addr6.IsValid() || g.Guest6.IsValid()) && (!isIPv6(g.Addr6) || !isIPv6(g.Guest6) || g.Addr6 == g.Guest6) {
+		return fmt.Errorf("gateway: %v and %v are no two IPv6 addresses", g.Addr6, g.Guest6)
+	}
 	if g.Link.File == nil {
 		return errors.New("gateway: no link")
 	}
@@ -154,10 +162,14 @@ func (g *Gateway) Start() error {
 	return nil
 }
 
+func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" }
+
 func (g *Gateway) startStack() error {
 	s := stack.New(stack.Options{
-		NetworkProtocols:   []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol},
-		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
+		// The zero options of IPv6: no address but those that are set, nothing asked
+		// of routers, nothing taken from them.
+		NetworkProtocols:   []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol, ipv6.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
 	})
 	g.stack = s
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
@@ -174,19 +186,9 @@ func (g *Gateway) startStack() error {
 	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, mostWindow, maxHalfOpen, g.forward).HandlePacket)
 	s.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(s, g.forwardUDP).HandlePacket)
 
-	g.link = newEndpoint(g.Link, g.Guest, g.Addr, g.mayPing, g.Logger)
+	g.link = newEndpoint(g)
 	if err := s.CreateNIC(nicID, g.link); err != nil {
 		return fmt.Errorf("attach the link: %v", err)
-	}
-	own := tcpip.ProtocolAddress{
-		Protocol: ipv4.ProtocolNumber,
-		AddressWithPrefix: tcpip.AddressWithPrefix{
-			Address:   tcpip.AddrFrom4(g.Addr.Addr().As4()),
-			PrefixLen: g.Addr.Bits(),
-		},
-	}
-	if err := s.AddProtocolAddress(nicID, own, stack.AddressProperties{}); err != nil {
-		return fmt.Errorf("set address %v: %v", g.Addr, err)
 	}
 	// Promiscuous: take packets for any address. Spoofing: answer from it.
 	if err := s.SetPromiscuousMode(nicID, true); err != nil {
@@ -195,14 +197,49 @@ func (g *Gateway) startStack() error {
 	if err := s.SetSpoofing(nicID, true); err != nil {
 		return fmt.Errorf("set spoofing: %v", err)
 	}
-	s.SetRouteTable([]tcpip.Route{{Destination: own.AddressWithPrefix.Subnet(), NIC: nicID}})
+	if err := g.addEnds(ipv4.ProtocolNumber, g.Addr, g.Guest); err != nil {
+		return err
+	}
+	if !g.Guest6.IsValid() {
+		return nil
+	}
+	return g.addEnds(ipv6.ProtocolNumber, netip.PrefixFrom(g.Addr6, 128), g.Guest6)
+}
+
+// addEnds gives the stack the link's two addresses of one protocol. The guest's is
+// all that there is a route to.
+func (g *Gateway) addEnds(proto tcpip.NetworkProtocolNumber, own netip.Prefix, guest netip.Addr) error {
+	addr := tcpip.ProtocolAddress{
+		Protocol:          proto,
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: stackAddr(own.Addr()), PrefixLen: own.Bits()},
+	}
+	if err := g.stack.AddProtocolAddress(nicID, addr, stack.AddressProperties{}); err != nil {
+		return fmt.Errorf("set address %v: %v", own, err)
+	}
+	to := stackAddr(guest)
+	g.stack.AddRoute(tcpip.Route{Destination: tcpip.AddressWithPrefix{Address: to, PrefixLen: to.BitLen()}.Subnet(), NIC: nicID})
 	// The only neighbour is known, so that a sandbox that sleeps does not become
 	// unreachable for want of an answer to ARP.
 	mac := tcpip.LinkAddress(g.Link.GuestMAC)
-	if err := s.AddStaticNeighbor(nicID, ipv4.ProtocolNumber, tcpip.AddrFrom4(g.Guest.As4()), mac); err != nil {
+	if err := g.stack.AddStaticNeighbor(nicID, proto, to, mac); err != nil {
 		return fmt.Errorf("set the guest's link address: %v", err)
 	}
 	return nil
+}
+
+// stackAddr is an address as the stack has it, and hostAddr the other way round.
+func stackAddr(a netip.Addr) tcpip.Address {
+	if a.Is4() {
+		return tcpip.AddrFrom4(a.As4())
+	}
+	return tcpip.AddrFrom16(a.As16())
+}
+
+func hostAddr(a tcpip.Address) netip.Addr {
+	if a.Len() == header.IPv4AddressSize {
+		return netip.AddrFrom4(a.As4())
+	}
+	return netip.AddrFrom16(a.As16())
 }
 
 // Close ends all connections and goroutines of the gateway, waits for them, and
@@ -269,7 +306,7 @@ func (g *Gateway) Dial(ctx context.Context, port int) (*Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, fmt.Errorf("dial the sandbox: %d is no port", port)
 	}
-	remote := tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(g.Guest.As4()), Port: uint16(port)}
+	remote := tcpip.FullAddress{NIC: nicID, Addr: stackAddr(g.Guest), Port: uint16(port)}
 	fail := func(err error) error {
 		return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(g.Guest, uint16(port))), Err: err}
 	}
@@ -302,7 +339,7 @@ func (g *Gateway) connect(ctx context.Context, remote tcpip.FullAddress, window 
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
 	wq.EventRegister(&entry)
 	defer wq.EventUnregister(&entry)
-	terr = ep.Bind(tcpip.FullAddress{NIC: nicID, Addr: tcpip.AddrFrom4(g.Addr.Addr().As4())})
+	terr = ep.Bind(tcpip.FullAddress{NIC: nicID, Addr: stackAddr(g.Addr.Addr())})
 	if terr == nil {
 		terr = ep.Connect(remote)
 	}

@@ -295,7 +295,7 @@ func TestFailClosed(t *testing.T) {
 	serveTCP(t, rule, echo)
 	w := newWorld(t, "veth", func(g *Gateway) {
 		g.Policy = named(t, rule)
-		g.HostAddrs = func() ([]netip.Addr, error) { return nil, errors.New("no netlink today") }
+		g.HostAddrs = func() ([]netip.Prefix, error) { return nil, errors.New("no netlink today") }
 	})
 	if _, err := w.dial("tcp", public.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v, want connection refused", err)
@@ -315,7 +315,7 @@ func TestHostUnlisted(t *testing.T) {
 	own := listenIn(t, hostNS(t), hostIP+":0")
 	serveTCP(t, own, echo)
 	w := newWorld(t, "veth", func(g *Gateway) {
-		g.HostAddrs = func() ([]netip.Addr, error) { return nil, nil }
+		g.HostAddrs = func() ([]netip.Prefix, error) { return nil, nil }
 	})
 	if _, err := w.dial("tcp", own.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v, want connection refused", err)

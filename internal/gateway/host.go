@@ -15,23 +15,29 @@ import (
 // answers may change while it runs (a laptop joins a network), so they are asked
 // again when they are older than hostFresh.
 type hostView struct {
-	list      func() ([]netip.Addr, error) // nil: the interfaces'
-	resolvers []netip.AddrPort             // none: those of resolv.conf
+	list      func() ([]netip.Prefix, error) // nil: the interfaces'
+	resolvers []netip.AddrPort               // none: those of resolv.conf
 
 	mu       sync.Mutex
-	own      []netip.Addr     // guarded by mu
+	own      []netip.Prefix   // guarded by mu
 	ownErr   error            // guarded by mu
 	ownAt    time.Time        // guarded by mu
 	conf     []netip.AddrPort // guarded by mu
 	confErr  error            // guarded by mu
 	confAt   time.Time        // guarded by mu
 	confPath string           // for tests; empty: /etc/resolv.conf
+	four     bool             // there is a route for IPv4; guarded by mu
+	six      bool             // there is a route for IPv6; guarded by mu
+	routesAt time.Time        // guarded by mu
 }
 
-const hostFresh = time.Second
+const (
+	hostFresh   = time.Second
+	routesFresh = 3 * time.Second
+)
 
 // addrs returns the host's own addresses.
-func (h *hostView) addrs() ([]netip.Addr, error) {
+func (h *hostView) addrs() ([]netip.Prefix, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if now := time.Now(); h.ownAt.IsZero() || now.Sub(h.ownAt) > hostFresh {
@@ -45,20 +51,40 @@ func (h *hostView) addrs() ([]netip.Addr, error) {
 	return h.own, h.ownErr
 }
 
-func interfaceAddrs() ([]netip.Addr, error) {
+func interfaceAddrs() ([]netip.Prefix, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, err
 	}
-	var out []netip.Addr
+	var out []netip.Prefix
 	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				out = append(out, ip.Unmap())
-			}
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p)
 		}
 	}
 	return out, nil
+}
+
+// routes reports for which protocols the host has a route to the internet.
+func (h *hostView) routes() (four, six bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now := time.Now(); h.routesAt.IsZero() || now.Sub(h.routesAt) > routesFresh {
+		h.four, h.six = leads("udp4", "192.0.1.1:9"), leads("udp6", "[2000::1]:9")
+		h.routesAt = now
+	}
+	return h.four, h.six
+}
+
+// leads reports whether the host has a route to an address, by a socket on which
+// nothing is sent.
+func leads(network, to string) bool {
+	c, err := net.Dial(network, to)
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }
 
 // dnsServers returns the servers to ask, at least one if err is nil.

@@ -32,26 +32,31 @@ const gatewayMAC = tcpip.LinkAddress("\x02\xc0\x7e\x00\x00\x01")
 // what it lets in (see accept), and in that no frame, and no interface going down
 // for a moment, ends it.
 type endpoint struct {
-	file  *os.File
-	mtu   uint32
-	guest [4]byte
-	own   [4]byte
-	bcast [4]byte
-	ping  func(netip.Addr) bool // whether it may be asked for an echo
-	log   *slog.Logger
-	done  chan struct{} // closed when the reader has ended; nil if it never began
+	file   *os.File
+	mtu    uint32
+	guest  [4]byte
+	own    [4]byte
+	bcast  [4]byte
+	guest6 tcpip.Address         // none: no IPv6
+	own6   tcpip.Address         // none: no IPv6
+	ping   func(netip.Addr) bool // whether it may be asked for an echo
+	log    *slog.Logger
+	done   chan struct{} // closed when the reader has ended; nil if it never began
 
 	mu     sync.RWMutex
 	fd     int                     // guarded by mu; -1 once closed
 	stackd stack.NetworkDispatcher // guarded by mu
 }
 
-func newEndpoint(l Link, guest netip.Addr, own netip.Prefix, ping func(netip.Addr) bool, log *slog.Logger) *endpoint {
-	e := &endpoint{file: l.File, mtu: l.MTU, guest: guest.As4(), own: own.Addr().As4(), ping: ping, log: log, fd: -1}
-	host := ^uint32(0) >> own.Bits()
+func newEndpoint(g *Gateway) *endpoint {
+	e := &endpoint{file: g.Link.File, mtu: g.Link.MTU, guest: g.Guest.As4(), own: g.Addr.Addr().As4(), ping: g.mayPing, log: g.Logger, fd: -1}
+	host := ^uint32(0) >> g.Addr.Bits()
 	binary.BigEndian.PutUint32(e.bcast[:], binary.BigEndian.Uint32(e.own[:])|host)
+	if g.Guest6.IsValid() {
+		e.guest6, e.own6 = stackAddr(g.Guest6), stackAddr(g.Addr6)
+	}
 	// File.Fd would do, were it not that some versions make the file blocking.
-	if raw, err := l.File.SyscallConn(); err == nil {
+	if raw, err := e.file.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { e.fd = int(fd) })
 	}
 	return e
@@ -104,12 +109,15 @@ func (e *endpoint) read(to stack.NetworkDispatcher) {
 
 // accept lets in, of what a hostile guest may put on the link, only: ARP by the
 // guest's address about the gateway's; and IPv4 from the guest's address, TCP and
-// UDP to one other machine, ICMP to the gateway.
+// UDP to one other machine, ICMP to the gateway; and what accept6 does.
 func (e *endpoint) accept(frame []byte) bool {
 	if len(frame) < header.EthernetMinimumSize {
 		return false
 	}
 	eth, body := header.Ethernet(frame), frame[header.EthernetMinimumSize:]
+	if eth.Type() == header.IPv6ProtocolNumber {
+		return e.accept6(eth.DestinationAddress(), body)
+	}
 	if to := eth.DestinationAddress(); to != gatewayMAC && to != header.EthernetBroadcastAddress {
 		return false
 	}
@@ -136,20 +144,86 @@ func (e *endpoint) accept(frame []byte) bool {
 	return false
 }
 
+// accept6 lets in IPv6 from the guest's address without extension headers, which
+// fragments have too: TCP and UDP to one other machine; to the gateway, an echo
+// request and the question for its link address. Nothing is said about the guest's
+// own, which is known, and nobody but the gateway is a router here.
+func (e *endpoint) accept6(mac tcpip.LinkAddress, body []byte) bool {
+	ip := header.IPv6(body)
+	if e.guest6.Len() == 0 || !ip.IsValid(len(body)) || ip.SourceAddress() != e.guest6 {
+		return false
+	}
+	to := ip.DestinationAddress()
+	if solicited := header.SolicitedNodeAddr(e.own6); to == solicited {
+		return mac == header.EthernetAddressFromMulticastIPv6Address(to) && e.asksForOwn(ip)
+	}
+	if mac != gatewayMAC || header.IsV6MulticastAddress(to) || header.IsV4MappedAddress(to) {
+		return false
+	}
+	switch ip.NextHeader() {
+	case uint8(header.TCPProtocolNumber), uint8(header.UDPProtocolNumber):
+		return true
+	case uint8(header.ICMPv6ProtocolNumber):
+		return to == e.own6 && (e.asksForOwn(ip) || isEcho6(ip))
+	}
+	return false
+}
+
+// asksForOwn reports whether a packet is a neighbour solicitation about the
+// gateway's own address.
+func (e *endpoint) asksForOwn(ip header.IPv6) bool {
+	message := header.ICMPv6(ip.Payload())
+	return ip.NextHeader() == uint8(header.ICMPv6ProtocolNumber) && ip.HopLimit() == header.NDPHopLimit &&
+		len(message) >= header.ICMPv6NeighborSolicitMinimumSize && message.Type() == header.ICMPv6NeighborSolicit && message.Code() == 0 &&
+		header.NDPNeighborSolicit(message.MessageBody()).TargetAddress() == e.own6
+}
+
+// isEcho6 reports whether a packet is an echo request.
+func isEcho6(ip header.IPv6) bool {
+	message := header.ICMPv6(ip.Payload())
+	return ip.NextHeader() == uint8(header.ICMPv6ProtocolNumber) && len(message) >= header.ICMPv6EchoMinimumSize &&
+		message.Type() == header.ICMPv6EchoRequest && message.Code() == 0
+}
+
 // echo answers an echo request to an address that may be asked for it, which the
 // stack would for its own address alone. The frame becomes the answer.
 func (e *endpoint) echo(frame []byte) {
 	if len(frame) < header.EthernetMinimumSize {
 		return
 	}
-	eth, ip := header.Ethernet(frame), header.IPv4(frame[header.EthernetMinimumSize:])
-	if eth.Type() != header.IPv4ProtocolNumber || eth.DestinationAddress() != gatewayMAC || !ip.IsValid(len(ip)) ||
-		ip.SourceAddress().As4() != e.guest || ip.TransportProtocol() != header.ICMPv4ProtocolNumber || ip.More() || ip.FragmentOffset() != 0 {
+	eth, body := header.Ethernet(frame), frame[header.EthernetMinimumSize:]
+	if eth.DestinationAddress() != gatewayMAC {
 		return
+	}
+	var n int
+	switch eth.Type() {
+	case header.IPv4ProtocolNumber:
+		n = e.echo4(body)
+	case header.IPv6ProtocolNumber:
+		n = e.echo6(body)
+	}
+	if n == 0 {
+		return
+	}
+	eth.Encode(&header.EthernetFields{SrcAddr: gatewayMAC, DstAddr: eth.SourceAddress(), Type: eth.Type()})
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.fd >= 0 {
+		_, _ = unix.Write(e.fd, frame[:header.EthernetMinimumSize+n]) // what the link can't take is lost
+	}
+}
+
+// echo4 makes the answer of an IPv4 packet and returns its length, or 0 if there is
+// none.
+func (e *endpoint) echo4(body []byte) int {
+	ip := header.IPv4(body)
+	if !ip.IsValid(len(ip)) || ip.SourceAddress().As4() != e.guest || ip.TransportProtocol() != header.ICMPv4ProtocolNumber ||
+		ip.More() || ip.FragmentOffset() != 0 {
+		return 0
 	}
 	message := header.ICMPv4(ip.Payload())
 	if len(message) < header.ICMPv4MinimumSize || message.Type() != header.ICMPv4Echo || !e.ping(netip.AddrFrom4(ip.DestinationAddress().As4())) {
-		return
+		return 0
 	}
 	message.SetType(header.ICMPv4EchoReply)
 	message.SetChecksum(0)
@@ -157,12 +231,26 @@ func (e *endpoint) echo(frame []byte) {
 	from, to := ip.SourceAddress(), ip.DestinationAddress()
 	ip.SetSourceAddress(to) // their sum, and so the header's, stays
 	ip.SetDestinationAddress(from)
-	eth.Encode(&header.EthernetFields{SrcAddr: gatewayMAC, DstAddr: eth.SourceAddress(), Type: header.IPv4ProtocolNumber})
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	if e.fd >= 0 {
-		_, _ = unix.Write(e.fd, frame[:header.EthernetMinimumSize+int(ip.TotalLength())]) // what the link can't take is lost
+	return int(ip.TotalLength())
+}
+
+// echo6 is echo4 for IPv6.
+func (e *endpoint) echo6(body []byte) int {
+	ip := header.IPv6(body)
+	if e.guest6.Len() == 0 || !ip.IsValid(len(ip)) || ip.SourceAddress() != e.guest6 || !isEcho6(ip) {
+		return 0
 	}
+	from, to := ip.SourceAddress(), ip.DestinationAddress()
+	if header.IsV6MulticastAddress(to) || header.IsV4MappedAddress(to) || !e.ping(hostAddr(to)) {
+		return 0
+	}
+	message := header.ICMPv6(ip.Payload())
+	message.SetType(header.ICMPv6EchoReply)
+	message.SetChecksum(0)
+	message.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: message, Src: to, Dst: from}))
+	ip.SetSourceAddress(to)
+	ip.SetDestinationAddress(from)
+	return header.IPv6MinimumSize + int(ip.PayloadLength())
 }
 
 // WritePackets implements stack.LinkWriter. A frame that the link can't take is

@@ -28,39 +28,43 @@ func ruled(n int) []string {
 // first byte is there. What counts is the difference.
 func BenchmarkPolicyConnect(b *testing.B) {
 	for _, n := range []int{10, 1000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			public := listenIn(b, internetNS, publicIP+":0")
-			serveTCP(b, public, func(c *net.TCPConn) {
-				_, _ = c.Write([]byte("x"))
-				_, _ = io.Copy(io.Discard, c)
-			})
-			worlds := []*world{enforced(b), enforced(b, ruled(n)...)}
-			var took [2][]time.Duration
-			for _, w := range worlds {
-				w.lookup(b, "allowed.example")
-			}
-			for b.Loop() {
-				for i, w := range worlds {
-					begin := time.Now()
-					c, err := w.dial("tcp", public.Addr().String())
-					if err != nil {
-						b.Fatal(err)
-					}
-					if _, err := c.Read(make([]byte, 1)); err != nil {
-						b.Fatal(err)
-					}
-					took[i] = append(took[i], time.Since(begin))
-					_ = c.Close()
-				}
-			}
-			for i, who := range []string{"floor", "ours"} {
-				slices.Sort(took[i])
-				b.ReportMetric(float64(took[i][len(took[i])/2].Microseconds()), "p50-µs/"+who)
-				b.ReportMetric(float64(took[i][len(took[i])*99/100].Microseconds()), "p99-µs/"+who)
-			}
-			b.ReportMetric(0, "ns/op")
-		})
+		b.Run(fmt.Sprint(n), func(b *testing.B) { connects(b, publicIP, n) })
 	}
+	b.Run("IPv6/1000", func(b *testing.B) { connects(b, publicIP6, 1000) })
+}
+
+func connects(b *testing.B, ip string, n int) {
+	public := listenIn(b, internetNS, net.JoinHostPort(ip, "0"))
+	serveTCP(b, public, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("x"))
+		_, _ = io.Copy(io.Discard, c)
+	})
+	worlds := []*world{enforced(b), enforced(b, ruled(n)...)}
+	var took [2][]time.Duration
+	for _, w := range worlds {
+		w.lookup(b, "allowed.example")
+		w.ask(b, "udp", question("allowed.example.", dns.TypeAAAA))
+	}
+	for b.Loop() {
+		for i, w := range worlds {
+			begin := time.Now()
+			c, err := w.dial("tcp", public.Addr().String())
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := c.Read(make([]byte, 1)); err != nil {
+				b.Fatal(err)
+			}
+			took[i] = append(took[i], time.Since(begin))
+			_ = c.Close()
+		}
+	}
+	for i, who := range []string{"floor", "ours"} {
+		slices.Sort(took[i])
+		b.ReportMetric(float64(took[i][len(took[i])/2].Microseconds()), "p50-µs/"+who)
+		b.ReportMetric(float64(took[i][len(took[i])*99/100].Microseconds()), "p99-µs/"+who)
+	}
+	b.ReportMetric(0, "ns/op")
 }
 
 // BenchmarkPolicyThroughput moves bytes out of the sandbox, and into it, without

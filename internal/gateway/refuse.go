@@ -40,7 +40,7 @@ type refusals struct {
 
 // refuse reports a refused address.
 func (g *Gateway) refuse(to netip.AddrPort, proto policy.Proto, d policy.Decision) {
-	g.refuseSaid(to, proto, g.pins.latest(to.Addr()), d)
+	g.refuseSaid(to, proto, g.pins.latest(policy.Canonical(to.Addr())), d)
 }
 
 // refuseSaid reports an address refused for a name that was said there.
@@ -57,7 +57,7 @@ func (g *Gateway) allowed(to netip.AddrPort, proto policy.Proto, d policy.Decisi
 	if len(d.Names) > 0 {
 		e.Name = d.Names[0]
 	} else {
-		e.Name = g.pins.latest(to.Addr())
+		e.Name = g.pins.latest(policy.Canonical(to.Addr()))
 	}
 	g.eventMu.Lock()
 	defer g.eventMu.Unlock()

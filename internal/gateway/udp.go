@@ -21,9 +21,9 @@ const udpIdle = time.Minute
 // unreachable.
 func (g *Gateway) forwardUDP(r *udp.ForwarderRequest) (handled bool) {
 	id := r.ID()
-	to := netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
+	to := netip.AddrPortFrom(hostAddr(id.LocalAddress), id.LocalPort)
 	d := g.decide(to, policy.UDP)
-	if to.Addr() == g.Addr.Addr() || !d.Allow {
+	if g.isOwn(to.Addr()) || !d.Allow {
 		g.refuse(to, policy.UDP, d)
 		return false
 	}
@@ -51,14 +51,14 @@ func (g *Gateway) forwardUDP(r *udp.ForwarderRequest) (handled bool) {
 // relayUDP passes datagrams between a flow of the sandbox's and a socket of its
 // own, until both are silent.
 func (g *Gateway) relayUDP(guest *gonet.UDPConn, to netip.AddrPort, d policy.Decision) {
-	host, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to))
+	host, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		g.Logger.Debug("send for the sandbox", "to", to, "error", err)
 		return
 	}
 	defer host.Close()
-	if local := host.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(); local == to.Addr() && !byRule(d) {
-		g.refuse(to, policy.UDP, policy.Policy{Own: []netip.Addr{to.Addr()}}.Reach(to, policy.UDP, nil))
+	if local := host.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(); local == to.Addr().Unmap() && !byRule(d) {
+		g.refuse(to, policy.UDP, policy.Policy{Own: []netip.Prefix{netip.PrefixFrom(to.Addr(), to.Addr().BitLen())}}.Reach(to, policy.UDP, nil))
 		return
 	}
 	end := func() {

@@ -36,6 +36,14 @@ const (
 	metaIP   = "169.254.169.254"
 	gwIP     = "10.88.0.1"
 	guestIP  = "10.88.0.2"
+
+	hostIP6   = "2001:db8::1"
+	nearIP6   = "2001:db8::2" // a neighbour of the host's, and its router
+	publicIP6 = "2001:db8:1::2"
+	privIP6   = "fd12::9"
+	metaIP6   = "fd00:ec2::254"
+	gwIP6     = "fdc0:7e00::1"
+	guestIP6  = "fdc0:7e00::2"
 )
 
 var internetNS = -1
@@ -92,17 +100,21 @@ func makeInternet() error {
 	if err := netlink.LinkAdd(pair); err != nil {
 		return err
 	}
-	if err := setAddrs("net0", hostIP+"/24"); err != nil {
+	if err := setAddrs("net0", hostIP+"/24", hostIP6+"/64"); err != nil {
 		return err
 	}
 	err = InNetNS(internetNS, func() error {
-		return setAddrs("inet0", publicIP+"/24", privIP+"/32", metaIP+"/32")
+		return setAddrs("inet0", publicIP+"/24", privIP+"/32", metaIP+"/32",
+			nearIP6+"/64", publicIP6+"/128", privIP6+"/128", metaIP6+"/128", "64:ff9b::a01:203/128", "2002:a01:203::1/128")
 	})
 	if err != nil {
 		return err
 	}
-	return netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(publicIP)})
+	return errors.Join(netlink.RouteAdd(route(publicIP)), netlink.RouteAdd(route(nearIP6)))
 }
+
+// route is the default route by a neighbour.
+func route(by string) *netlink.Route { return &netlink.Route{Gw: net.ParseIP(by)} }
 
 func setAddrs(name string, addrs ...string) error {
 	l, err := netlink.LinkByName(name)
@@ -113,6 +125,9 @@ func setAddrs(name string, addrs ...string) error {
 		a, err := netlink.ParseAddr(s)
 		if err != nil {
 			return err
+		}
+		if a.IP.To4() == nil {
+			a.Flags = unix.IFA_F_NODAD
 		}
 		if err := netlink.AddrAdd(l, a); err != nil {
 			return err
@@ -149,17 +164,35 @@ func rootOutside() bool {
 	return err == nil && strings.Contains(string(b), "4294967295")
 }
 
+func openEither(kind string) (Link, error) {
+	if kind == "tap" {
+		return OpenTap("eth0", true)
+	}
+	return OpenVeth("eth0", "gateway0")
+}
+
 func openTestLink(ns int, kind string) (l Link, err error) {
 	err = InNetNS(ns, func() error {
-		if kind == "tap" {
-			l, err = OpenTap("eth0", true)
-		} else {
-			l, err = OpenVeth("eth0", "gateway0")
-		}
-		if err != nil {
+		if l, err = openEither(kind); err != nil {
 			return err
 		}
-		return ConfigureGuestLink("eth0", netip.MustParsePrefix(guestIP+"/24"), netip.MustParseAddr(gwIP))
+		if err := ConfigureGuestLink("eth0", netip.MustParsePrefix(guestIP+"/24"), netip.MustParseAddr(gwIP)); err != nil {
+			return err
+		}
+		if err := ConfigureGuestLink6("eth0", netip.MustParseAddr(guestIP6), netip.MustParseAddr(gwIP6)); err != nil {
+			return err
+		}
+		// This guest's kernel takes nothing for the address until a worker of its own
+		// has been there. gVisor has no such time.
+		for end := time.Now().Add(10 * time.Second); ; {
+			routes, err := netlink.RouteGet(net.ParseIP(guestIP6))
+			if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+				return nil
+			}
+			if time.Now().After(end) {
+				return fmt.Errorf("%s is no address of the guest's yet: %v, %w", guestIP6, routes, err)
+			}
+		}
 	})
 	return l, err
 }
@@ -185,6 +218,9 @@ func newWorldIn(t testing.TB, ns int, kind string, set func(*Gateway)) *world {
 		Link:  link,
 		Addr:  netip.MustParsePrefix(gwIP + "/24"),
 		Guest: netip.MustParseAddr(guestIP),
+
+		Addr6: netip.MustParseAddr(gwIP6), Guest6: netip.MustParseAddr(guestIP6),
+
 		OnEvent: func(e Event) {
 			if !e.Allowed {
 				w.events <- e
@@ -220,7 +256,7 @@ func listenIn(t testing.TB, ns int, addr string) net.Listener {
 	t.Helper()
 	var l net.Listener
 	err := InNetNS(ns, func() (err error) {
-		l, err = net.Listen("tcp4", addr)
+		l, err = net.Listen("tcp", addr)
 		return err
 	})
 	if err != nil {

@@ -26,10 +26,11 @@ type Policy struct {
 	// under a name that the sandbox has looked up, or by a rule of a prefix.
 	Closed bool
 
-	// Own are addresses of the host itself, whatever range they are in. They
-	// are protected like private ones; the caller, who can see them, fills
-	// them in.
-	Own []netip.Addr
+	// Own are addresses of the host itself, whatever range they are in, each with
+	// its network. They are protected like private ones, and so is, of IPv6, what
+	// else is in those networks: the host's neighbours, whose addresses would be
+	// private ones of IPv4. The caller, who can see them, fills them in.
+	Own []netip.Prefix
 
 	// Deny are further protected ranges.
 	Deny []netip.Prefix
@@ -165,6 +166,10 @@ func withProto(s string, proto Proto) string {
 	return s
 }
 
+// leastNetwork is how long the prefix of a network of IPv6 is at least in which the
+// host has neighbours: a shorter one is a provider's, or more.
+const leastNetwork = 48
+
 // protecting lists the protected ranges that a canonical address is in.
 func (p Policy) protecting(addr netip.Addr) (in []protected) {
 	for _, r := range ranges {
@@ -178,8 +183,13 @@ func (p Policy) protecting(addr netip.Addr) (in []protected) {
 		}
 	}
 	for _, own := range p.Own {
-		if Canonical(own) == addr {
+		if Canonical(own.Addr()) == addr {
 			return append(in, protected{netip.PrefixFrom(addr, addr.BitLen()), "host"})
+		}
+	}
+	for _, own := range p.Own {
+		if own.Addr().Is6() && own.Bits() >= leastNetwork && own.Contains(addr) {
+			return append(in, protected{own.Masked(), "local network"})
 		}
 	}
 	return in

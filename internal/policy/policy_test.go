@@ -71,14 +71,20 @@ func TestAddress(t *testing.T) {
 
 func TestOwnAndDenied(t *testing.T) {
 	p := policy.Policy{
-		Own:  []netip.Addr{netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("2001:db8::9")},
+		Own:  []netip.Prefix{netip.MustParsePrefix("203.0.113.9/24"), netip.MustParsePrefix("2001:db8::9/64"), netip.MustParsePrefix("2600::9/32")},
 		Deny: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
 	}
 	for addr, rule := range map[string]string{
 		"203.0.113.9:22":   "host",
 		"203.0.113.8:22":   policy.Public,
-		"[2001:db8::9]:22": "host",
 		"198.51.100.7:80":  "denied",
+		"[2001:db8::9]:22": "host",
+		// What would be a private address of IPv4: the router, a printer.
+		"[2001:db8::1]:80":       "local network",
+		"[2001:db8::]:80":        "local network",
+		"[2001:db8:0:1::1]:80":   policy.Public,
+		"[2600::1]:80":           policy.Public, // a provider's
+		"[64:ff9b::cb00:7109]:1": "host",
 	} {
 		if d := decide(p, addr); d.Rule != rule {
 			t.Errorf("%s: got %+v, want %s", addr, d, rule)
@@ -105,13 +111,18 @@ func TestRules(t *testing.T) {
 		{"169.254.169.254", "169.254.169.254:80", true},
 		{"203.0.113.0/24", "203.0.113.9:22", false}, // the host's own
 		{"203.0.113.9:22", "203.0.113.9:22", true},
+		{"2001:db8::/32", "[2001:db8:5::1]:22", true},
+		{"2001:db8::/32", "[2001:db8::1]:22", false}, // a neighbour of the host's
+		{"2001:db8::/64", "[2001:db8::1]:22", true},
+		{"2001:db8::/64", "[2001:db8::9]:22", false}, // the host
+		{"2001:db8::9", "[2001:db8::9]:22", true},
 	} {
 		rule, err := policy.ParseRule(test.rule)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := policy.New(rule)
-		p.Own = []netip.Addr{netip.MustParseAddr("203.0.113.9")}
+		p.Own = []netip.Prefix{netip.MustParsePrefix("203.0.113.9/24"), netip.MustParsePrefix("2001:db8::9/64")}
 		if d := decide(p, test.addr); d.Allow != test.want {
 			t.Errorf("%s for %s: got %+v, want %v", test.rule, test.addr, d, test.want)
 		}

@@ -180,7 +180,7 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string) (spri
 	if addrs, err := net.InterfaceAddrs(); err == nil {
 		for _, a := range addrs {
 			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-				p.Own = append(p.Own, prefix.Addr())
+				p.Own = append(p.Own, prefix)
 			}
 		}
 	}
