@@ -58,7 +58,8 @@ type Details struct {
 
 	LeaseUntil *time.Time `json:"lease_until,omitempty"` // until when its owner wants it at least
 
-	Address     string   `json:"address,omitempty"` // the guest's address while running
+	Address     string   `json:"address,omitempty"`  // the guest's address while running
+	Address6    string   `json:"address6,omitempty"` // and that of IPv6, if it has one
 	AwakeBy     []string `json:"kept_awake_by,omitempty"`
 	Unlimited   []string `json:"limits_not_enforced,omitempty"` // limits this machine can't give, with the reason
 	NetworkDown string   `json:"network_down,omitempty"`        // why the sandbox has no network now

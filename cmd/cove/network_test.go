@@ -46,12 +46,17 @@ const (
 	islandHost   = "198.51.100.1"
 	islandPublic = "198.51.100.2"
 	islandOther  = "198.51.100.3"
+
+	islandHost6   = "2001:db8::1"
+	islandPublic6 = "2001:db8:1::2"
+	islandOther6  = "2001:db8:1::3"
+	islandNear6   = "2001:db8::9" // a neighbour of the host's: what would have a private address of IPv4
 )
 
 // islandInward are addresses that no sandbox reaches without a rule that names them.
 var islandInward = []string{
 	"10.1.2.3", "172.16.0.9", "192.168.7.7", "100.64.0.5", "169.254.169.254", "169.254.9.9", "100.100.100.200",
-	"fd00:ec2::254", "fd12::9", "2002:a01:203::1", "64:ff9b::a01:203",
+	"fd00:ec2::254", "fd12::9", "fec0::9", "2002:a01:203::1", "64:ff9b::a01:203", "64:ff9b::a9fe:a9fe", islandNear6,
 }
 
 func newIsland(t *testing.T) *island {
@@ -94,11 +99,13 @@ func newIsland(t *testing.T) *island {
 		if err := up("lo"); err != nil {
 			return err
 		}
-		if err := up("coast", islandHost+"/24", "2001:db8::1/64"); err != nil {
+		if err := up("coast", islandHost+"/24", islandHost6+"/64"); err != nil {
 			return err
 		}
 		err := gateway.InNetNS(i.sea, func() error {
-			all := []string{islandPublic + "/24", islandOther + "/24", "2001:db8::2/64"}
+			all := []string{
+				islandPublic + "/24", islandOther + "/24", "2001:db8::2/64", islandPublic6 + "/128", islandOther6 + "/128", "fe80::5ea/64",
+			}
 			for _, a := range islandInward {
 				if strings.Contains(a, ":") {
 					all = append(all, a+"/128")
@@ -126,6 +133,22 @@ func newIsland(t *testing.T) *island {
 	i.write("resolv.conf", "nameserver "+islandPublic+"\noptions timeout:1\n")
 	i.start()
 	return i
+}
+
+// seaIndex is the number of the sea's interface, which a scoped address of it needs.
+func (i *island) seaIndex() (n int) {
+	i.t.Helper()
+	err := gateway.InNetNS(i.sea, func() error {
+		l, err := netlink.LinkByName("sea")
+		if err == nil {
+			n = l.Attrs().Index
+		}
+		return err
+	})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return n
 }
 
 // start starts the server, with the sea's resolver.
@@ -215,8 +238,10 @@ func (i *island) populate() {
 		i.hear(net.JoinHostPort(addr, "9"), func(net.PacketConn, []byte, net.Addr) { i.inward.Add(1) })
 	}
 	i.listen(i.ns, islandHost+":80", trap)
-	i.listen(i.ns, "[2001:db8::1]:80", trap)
+	i.listen(i.ns, "["+islandHost6+"]:80", trap)
 	i.listen(i.ns, "127.0.0.1:80", trap)
+	i.listen(i.ns, "[::1]:80", trap)
+	i.listen(i.sea, fmt.Sprintf("[fe80::5ea%%%d]:80", i.seaIndex()), trap)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		i.t.Fatal(err)
@@ -227,7 +252,7 @@ func (i *island) populate() {
 		i.t.Fatal(err)
 	}
 	config := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
-	for _, addr := range []string{islandPublic, islandOther} {
+	for _, addr := range []string{islandPublic, islandOther, "[" + islandPublic6 + "]", "[" + islandOther6 + "]"} {
 		i.listen(i.sea, addr+":80", func(conn net.Conn) {
 			r := bufio.NewReader(conn)
 			for {
@@ -270,8 +295,12 @@ func (i *island) populate() {
 		}
 		name := strings.ToLower(q.Name)
 		a := func(ip string) {
-			if q.Qtype == dns.TypeA {
-				add(q.Name + " 0 IN A " + ip)
+			typ := dns.TypeA
+			if strings.Contains(ip, ":") {
+				typ = dns.TypeAAAA
+			}
+			if q.Qtype == typ {
+				add(q.Name + " 0 IN " + dns.TypeToString[typ] + " " + ip)
 			}
 		}
 		switch {
@@ -287,9 +316,32 @@ func (i *island) populate() {
 			a("10.1.2.3")
 		case name == "host.test.":
 			a(islandHost)
-		case name == "six.test." && q.Qtype == dns.TypeAAAA:
-			add("six.test. 0 IN AAAA fd00:ec2::254")
-			add("six.test. 0 IN AAAA ::ffff:10.1.2.3")
+		case name == "six.test.":
+			a("fd00:ec2::254")
+			a("::ffff:10.1.2.3")
+		case name == "alias6.test." && q.Qtype == dns.TypeAAAA:
+			add("alias6.test. 0 IN CNAME metadata6.test.")
+			add("metadata6.test. 0 IN AAAA fd00:ec2::254")
+		case name == "rebind6.test.":
+			a([]string{islandPublic6, "fd12::9"}[lookups.Add(1)%2])
+		case name == "mixed6.test.":
+			a(islandPublic6)
+			a("fd12::9")
+			a(islandPublic)
+		case name == "host6.test.":
+			a(islandHost6)
+		case name == "near6.test.":
+			a(islandNear6)
+		case name == "nat64.test.":
+			a("64:ff9b::a01:203")
+			a("2002:a01:203::1")
+		case name == "only6.test.", name == "time6.test.":
+			a(islandPublic6)
+		case name == "apart6.test.":
+			a(islandOther6)
+		case name == "both.test.":
+			a(islandPublic)
+			a(islandPublic6)
 		case name == "apart.test.":
 			a(islandOther)
 		case strings.HasSuffix(name, ".test."):
@@ -392,7 +444,9 @@ func TestInward(t *testing.T) {
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(api, "http://"))
 	targets := []string{
 		islandHost + ":80", islandHost + ":" + port, "[2001:db8::1]:80", "[::ffff:10.1.2.3]:80", "[::ffff:169.254.169.254]:80", "10.88.0.1:22",
-		"0x0a010203:80", "0177.0.0.1:" + port, "[fe80::1%eth0]:80", "255.255.255.255:80",
+		"0x0a010203:80", "0177.0.0.1:" + port, "255.255.255.255:80",
+		"[fe80::5ea%eth0]:80", "[fe80::5ea]:80", "[2001:db8::]:80", "[::ffff:" + islandHost + "]:80", "[::ffff:0:a01:203]:80", "[::a01:203]:80",
+		"[64:ff9b::7f00:1]:" + port, "[2002:7f00:1::1]:" + port, "[fdc0:7e2d:914b::1]:22", "[ff02::1%eth0]:80",
 	}
 	for _, a := range islandInward {
 		targets = append(targets, net.JoinHostPort(a, "80"))
@@ -406,10 +460,16 @@ func TestInward(t *testing.T) {
 		for _, to := range targets {
 			script += fmt.Sprintf("/home/sprite/prober tcp %q x & ", to)
 		}
-		for _, name := range []string{"inward.test", "alias.test", "rebind.test", "rebind.test", "mixed.test", "host.test", "six.test"} {
+		for _, name := range []string{
+			"inward.test", "alias.test", "rebind.test", "rebind.test", "mixed.test", "host.test",
+			"six.test", "alias6.test", "rebind6.test", "rebind6.test", "mixed6.test", "host6.test", "near6.test", "nat64.test",
+		} {
 			script += fmt.Sprintf("/home/sprite/prober tcp %s:22 x & /home/sprite/prober tcp %s:80 x & ", name, name)
 		}
-		script += "/home/sprite/prober udp 10.1.2.3:9 x & /home/sprite/prober udp 169.254.169.254:9 x & wait"
+		for _, to := range []string{"10.1.2.3:9", "169.254.169.254:9", "[fd12::9]:9", "[fd00:ec2::254]:9", "[" + islandNear6 + "]:9"} {
+			script += fmt.Sprintf("/home/sprite/prober udp %s x & ", to)
+		}
+		script += "wait"
 		out := i.run("", "cove", "exec", "-s", "paint", "--user", "root", "sh", "-c", script)
 		if n := i.inward.Load(); n != 0 {
 			t.Fatalf("%s: %d connections got inward:\n%s", what, n, out)

@@ -100,7 +100,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 			"include", strings.Join(d.Include, ", "),
 			"idle", idle,
 			"owner", d.Owner,
-			"address", d.Address,
+			"address", strings.TrimSuffix(d.Address+", "+d.Address6, ", "),
 			"kept awake by", strings.Join(d.AwakeBy, ", "),
 			"the network is down", d.NetworkDown,
 			"not enforced", strings.Join(d.Unlimited, "; "),

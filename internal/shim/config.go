@@ -98,6 +98,7 @@ type State struct {
 	StartTime   uint64    `json:"start_time"` // of that process, in clock ticks, against reuse of the number
 	Incarnation int64     `json:"incarnation"`
 	Address     string    `json:"address"`
+	Address6    string    `json:"address6,omitempty"` // empty: it has no IPv6
 	Token       string    `json:"token"`
 	Link        string    `json:"link"` // "tap" or "veth"
 	Started     time.Time `json:"started"`

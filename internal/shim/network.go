@@ -1,6 +1,8 @@
 package shim
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -16,6 +18,13 @@ import (
 // sandbox, each of which has a network namespace of its own.
 var subnet = netip.PrefixFrom(netip.MustParseAddr(base.Gateway), 16)
 
+// gateway6 is the gateway's IPv6 address, guests6 the network of what its guests
+// are given: they have no other neighbour, and no route but by it.
+var (
+	gateway6 = netip.MustParseAddr("fdc0:7e2d:914b::1")
+	guests6  = netip.MustParsePrefix("fdc0:7e2d:914b:1::/64")
+)
+
 // guestAddr is the guest's address, another one at each incarnation, so that no
 // connection of an earlier one can be taken for alive.
 func guestAddr(incarnation int64) netip.Addr {
@@ -27,9 +36,31 @@ func guestAddr(incarnation int64) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// startNetwork makes the sandbox's network, or takes up that of a running
-// sandbox, whose namespace is at path, and starts the gateway on it.
-func (s *Shim) startNetwork(path string) (err error) {
+// guestAddr6 is the guest's IPv6 address, as guestAddr.
+func guestAddr6(incarnation int64) netip.Addr {
+	a := guests6.Addr().As16()
+	binary.BigEndian.PutUint64(a[8:], uint64(incarnation))
+	return netip.AddrFrom16(a)
+}
+
+// configureLink gives eth0 in the current network namespace the guest's addresses.
+func configureLink(st State) error {
+	guest, err := netip.ParseAddr(st.Address)
+	if err != nil {
+		return err
+	}
+	if err := gateway.ConfigureGuestLink("eth0", netip.PrefixFrom(guest, subnet.Bits()), subnet.Addr()); err != nil || st.Address6 == "" {
+		return err
+	}
+	if guest, err = netip.ParseAddr(st.Address6); err != nil {
+		return err
+	}
+	return gateway.ConfigureGuestLink6("eth0", guest, gateway6)
+}
+
+// startLink makes the sandbox's network namespace and its link, or takes up those
+// of a running sandbox, whose namespace is at path.
+func (s *Shim) startLink(path string) (link gateway.Link, err error) {
 	adopt := path != ""
 	if adopt {
 		s.netns, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -38,21 +69,35 @@ func (s *Shim) startNetwork(path string) (err error) {
 	}
 	if err != nil {
 		s.netns = -1
-		return fmt.Errorf("network namespace: %w", err)
+		return link, fmt.Errorf("network namespace: %w", err)
 	}
-	guest, err := netip.ParseAddr(s.state.Address)
-	if err != nil {
-		return fmt.Errorf("network: %w", err)
-	}
-	var link gateway.Link
 	err = gateway.InNetNS(s.netns, func() error {
 		var err error
 		link, s.state.Link, err = openLink(s.state.Link)
 		if err != nil || adopt {
 			return err
 		}
-		return gateway.ConfigureGuestLink("eth0", netip.PrefixFrom(guest, subnet.Bits()), subnet.Addr())
+		err = configureLink(s.state)
+		if errors.Is(err, gateway.ErrNoIPv6) {
+			s.log.Info("the sandbox has no IPv6", "why", err)
+			s.state.Address6, err = "", nil
+		}
+		return err
 	})
+	if err != nil {
+		return link, fmt.Errorf("network: %w", err)
+	}
+	return link, nil
+}
+
+// startNetwork makes the sandbox's network, or takes up that of a running
+// sandbox, whose namespace is at path, and starts the gateway on it.
+func (s *Shim) startNetwork(path string) error {
+	link, err := s.startLink(path)
+	if err != nil {
+		return err
+	}
+	guest, err := netip.ParseAddr(s.state.Address)
 	if err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
@@ -87,6 +132,12 @@ func (s *Shim) startNetwork(path string) (err error) {
 		Name:      s.state.Hostname,
 		Logger:    s.log,
 	}
+	if s.state.Address6 != "" {
+		s.gw.Addr6 = gateway6
+		if s.gw.Guest6, err = netip.ParseAddr(s.state.Address6); err != nil {
+			return fmt.Errorf("network: %w", err)
+		}
+	}
 	if err := s.gw.SetConnectors(s.cfg.Connectors); err != nil {
 		return err
 	}
@@ -97,17 +148,11 @@ func (s *Shim) startNetwork(path string) (err error) {
 	return nil
 }
 
-// configureLink gives the guest's end of the link its address and route again:
+// configureLink gives the guest's end of the link its addresses and routes again:
 // gVisor takes them away when it starts.
 func (s *Shim) configureLink() error {
-	guest, err := netip.ParseAddr(s.snapshot().Address)
-	if err != nil {
-		return fmt.Errorf("network: %w", err)
-	}
-	err = gateway.InNetNS(s.netns, func() error {
-		return gateway.ConfigureGuestLink("eth0", netip.PrefixFrom(guest, subnet.Bits()), subnet.Addr())
-	})
-	if err != nil {
+	st := s.snapshot()
+	if err := gateway.InNetNS(s.netns, func() error { return configureLink(st) }); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	return nil

@@ -204,6 +204,7 @@ func (s *Shim) boot(ctx context.Context) error {
 		Hostname:    s.cfg.Hostname,
 		Incarnation: s.cfg.Incarnation,
 		Address:     guestAddr(s.cfg.Incarnation).String(),
+		Address6:    guestAddr6(s.cfg.Incarnation).String(),
 		Token:       s.cfg.Token,
 		Build:       s.cfg.Build,
 	}

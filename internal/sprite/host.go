@@ -309,7 +309,7 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 		status := sb.Status()
 		info.Status = sprites.StatusRunning
 		info.Cove.Incarnation = status.Incarnation
-		info.Cove.Address = status.Address
+		info.Cove.Address, info.Cove.Address6 = status.Address, status.Address6
 		info.Cove.Unlimited = status.Unlimited
 		info.Cove.NetworkDown = status.NetworkDown
 		if started := status.Started.UTC(); !started.IsZero() && row.LastRunning.Before(started) {

@@ -144,7 +144,8 @@ type Machine struct {
 type SandboxStatus struct {
 	Incarnation int64
 	Layers      []string  // of its disk, the lowest first
-	Address     string    // the guest's IP address
+	Address     string    // the guest's IPv4 address
+	Address6    string    // and that of IPv6; empty: it has none
 	Token       string    // bearer token of the guest's API; never leaves the server
 	Started     time.Time // when it booted
 	Paused      bool

@@ -436,9 +436,9 @@ func (s *sandbox) Status() sprite.SandboxStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sprite.SandboxStatus{
-		Incarnation: s.state.Incarnation, Layers: s.state.Layers, Address: s.state.Address, Token: s.state.Token, Started: s.state.Started,
-		Paused: s.state.Paused, Unlimited: s.state.Unlimited, NetworkDown: s.down, Ended: s.ended,
-		Woken: s.state.Woken, Unused: s.state.Unused,
+		Incarnation: s.state.Incarnation, Layers: s.state.Layers, Address: s.state.Address, Address6: s.state.Address6,
+		Token: s.state.Token, Started: s.state.Started, Paused: s.state.Paused, Unlimited: s.state.Unlimited,
+		NetworkDown: s.down, Ended: s.ended, Woken: s.state.Woken, Unused: s.state.Unused,
 	}
 }
 

@@ -6,6 +6,8 @@
 //	prober tls ADDR NAME [split|ech]  handshake for a name; "-" for none
 //	prober http ADDR REQUEST          send as it is (\r\n escaped), hear the answer
 //	prober udp ADDR TEXT
+//	prober from ADDR TO               send by UDP from an address, hear
+//	prober ping ADDR                  ask for an echo
 //	prober dns SERVER NAME TYPE       ask; NAME is taken byte by byte, \x00 escaped
 //	prober flood SERVER DOMAIN N      ask for N names; prints how many were refused
 //	prober download ADDR              connect and read without end; prints why it ended
@@ -49,6 +51,19 @@ func probe(what string, args []string) (string, error) {
 		return talk("tcp", args[0], args[1:]...)
 	case "udp":
 		return talk("udp", args[0], args[1])
+	case "from":
+		from, err := net.ResolveUDPAddr("udp", net.JoinHostPort(args[0], "0"))
+		if err != nil {
+			return "", err
+		}
+		d := net.Dialer{LocalAddr: from}
+		conn, err := d.Dial("udp", args[1])
+		if err != nil {
+			return "", err
+		}
+		return converse(conn, "x")
+	case "ping":
+		return ping(args[0])
 	case "tls":
 		return hello(args[0], args[1], strings.Join(args[2:], ""))
 	case "http":
@@ -132,6 +147,10 @@ func talk(network, addr string, texts ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return converse(conn, texts...)
+}
+
+func converse(conn net.Conn, texts ...string) (string, error) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(patience))
 	for i, text := range texts {
@@ -144,11 +163,39 @@ func talk(network, addr string, texts ...string) (string, error) {
 	}
 	buf := make([]byte, 4096)
 	n, err := conn.Read(buf)
-	for more := n; err == nil && more > 0 && network == "tcp"; n += more { // what follows at once belongs to it
+	for more := n; err == nil && more > 0 && conn.RemoteAddr().Network() == "tcp"; n += more { // what follows at once belongs to it
 		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		more, _ = conn.Read(buf[n:])
 	}
 	return string(buf[:n]), err
+}
+
+// ping asks an address for an echo, as a program without privileges does.
+func ping(addr string) (string, error) {
+	ip := net.ParseIP(addr)
+	family, proto, request := syscall.AF_INET6, syscall.IPPROTO_ICMPV6, byte(128)
+	to := syscall.Sockaddr(&syscall.SockaddrInet6{Addr: [16]byte(ip.To16())})
+	if v4 := ip.To4(); v4 != nil {
+		family, proto, request, to = syscall.AF_INET, syscall.IPPROTO_ICMP, 8, &syscall.SockaddrInet4{Addr: [4]byte(v4)}
+	}
+	fd, err := syscall.Socket(family, syscall.SOCK_DGRAM, proto)
+	if err != nil {
+		return "", err
+	}
+	defer syscall.Close(fd)
+	wait := syscall.NsecToTimeval(int64(time.Second))
+	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &wait); err != nil {
+		return "", err
+	}
+	if err := syscall.Sendto(fd, []byte{request, 0, 0, 0, 0, 0, 0, 1, 'x'}, 0, to); err != nil {
+		return "", err
+	}
+	buf := make([]byte, 100)
+	n, _, err := syscall.Recvfrom(fd, buf, 0)
+	if err == nil && (n != 9 || buf[8] != 'x') {
+		err = fmt.Errorf("an answer of %d bytes", n)
+	}
+	return "echo", err
 }
 
 // pieces writes byte by byte.
@@ -300,8 +347,25 @@ func frames() (string, error) {
 		binary.BigEndian.PutUint16(p[24:], 8)
 		return append(append([]byte{}, eth...), p...)
 	}
+	eth6 := append(append([]byte{}, eth[:12]...), 0x86, 0xdd)
+	ip6 := func(src, dst string, next byte, body ...byte) []byte {
+		p := append([]byte{0x60, 0, 0, 0, 0, byte(len(body)), next, 255}, net.ParseIP(src)...)
+		return append(append(append(append([]byte{}, eth6...), p...), net.ParseIP(dst)...), body...)
+	}
+	own, self, public := "fdc0:7e2d:914b::1", "fdc0:7e2d:914b:1::1", "2001:db8:1::2"
+	datagram := []byte{15, 160, 0, 9, 0, 8, 0, 0}
+	claim := append(append([]byte{136, 0, 0, 0, 0xe0, 0, 0, 0}, net.ParseIP(own)...), 2, 1, 2, 2, 2, 2, 2, 2)
 	sent := 0
 	for _, frame := range [][]byte{
+		ip6("fdc0:7e2d:914b:1::7", public, 17, datagram...),
+		ip6("2001:db8::1", public, 17, datagram...),
+		ip6("fe80::1", public, 17, datagram...),
+		ip6(self, public, 0, append([]byte{17, 0, 1, 4, 0, 0, 0, 0}, datagram...)...),
+		ip6(self, public, 44, append([]byte{17, 0, 0, 1, 0, 0, 0, 9}, datagram...)...),
+		ip6(self, "ff02::1", 17, datagram...),
+		ip6(own, "ff02::1", 58, claim...),
+		ip6(self, own, 58, claim...),
+		ip6("fe80::1", "ff02::1", 58, 134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0),
 		ip([4]byte{10, 88, 7, 7}, [4]byte{198, 51, 100, 2}, 17),
 		ip([4]byte{198, 51, 100, 1}, [4]byte{198, 51, 100, 2}, 17),
 		ip([4]byte{198, 51, 100, 1}, [4]byte{10, 1, 2, 3}, 17),
