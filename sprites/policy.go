@@ -59,6 +59,14 @@ type NetworkEvent struct {
 	Rule       string      `json:"rule"`                 // what decided
 	Hint       string      `json:"hint,omitempty"`       // of a refusal: what to do about it
 	Suppressed int         `json:"suppressed,omitempty"` // refusals before this one of which nothing was kept
+	Process    *Process    `json:"process,omitempty"`    // of a refusal: whose it was, if the sandbox could say
+}
+
+// Process is a process in a sprite, as the sprite says: what runs there may call
+// itself what it likes.
+type Process struct {
+	Name string `json:"name"`
+	PID  int    `json:"pid"`
 }
 
 // NetworkPolicy returns what the sprite may reach.

@@ -511,6 +511,22 @@ func TestPolicyHolds(t *testing.T) {
 	i.look("paint", "allowed.test")
 	i.reaches("paint", "x", "tcp", islandPublic+":7", "x")
 	i.fails("paint", "tcp", islandOther+":7", "x")
+	// It is known who was refused: whoever connects or asks, and who sends if it
+	// is still there.
+	for name, probe := range map[string][]string{
+		"apart.test (lookup)": {"tcp", "apart.test:7", "x"}, islandOther + ":77": {"tcp", islandOther + ":77", "x"},
+		"[" + islandOther6 + "]:77": {"tcp", "[" + islandOther6 + "]:77", "x"},
+	} {
+		await(t, "whose "+name+" was", 20*time.Second, func() bool {
+			i.fails("paint", probe...)
+			return strings.Contains(i.run("", "cove", "policy", "log", "-s", "paint"), "refused  "+name+"  by no rule, to prober (process ")
+		})
+	}
+	i.run("", "cove", "exec", "-s", "paint", "python3", "-c",
+		`import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b"x", ("`+islandOther+`", 78)); time.sleep(1)`)
+	if out := i.run("", "cove", "policy", "log", "-s", "paint"); !strings.Contains(out, "refused  "+islandOther+":78/udp  by no rule, to python3 (process ") {
+		t.Errorf("it is not known who sent:\n%s", out)
+	}
 	// What a connection says must be what it was allowed for.
 	at80, at443 := islandPublic+":80", islandPublic+":443"
 	i.reaches("paint", "name allowed.test", "tls", at443, "allowed.test")

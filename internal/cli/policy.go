@@ -368,9 +368,9 @@ func (a *app) newPolicyLog() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log",
 		Short: "Show what a sprite was refused",
-		Long: `Shows what a sprite was refused: when, what, by which rule, and what to do about it. The
-log is kept while the sprite exists, the newest 4 MiB at least. With --json each event is
-a line.`,
+		Long: `Shows what a sprite was refused: when, what, by which rule, to which process as far as the
+sprite could say, and what to do about it. The log is kept while the sprite exists, the
+newest 4 MiB at least. With --json each event is a line.`,
 		Example: `  cove policy log -s paint
   cove policy log --follow
   cove policy log --all --since 10m`,
@@ -428,7 +428,11 @@ func printEvent(w io.Writer, e sprites.NetworkEvent) {
 	if e.Allowed {
 		verdict = "allowed"
 	}
-	fmt.Fprintf(w, "%s  %s  %s  by %s\n", e.Time.Local().Format("2006-01-02 15:04:05"), verdict, sanitizeLine(eventTarget(e)), sanitizeLine(e.Rule))
+	fmt.Fprintf(w, "%s  %s  %s  by %s", e.Time.Local().Format("2006-01-02 15:04:05"), verdict, sanitizeLine(eventTarget(e)), sanitizeLine(e.Rule))
+	if p := e.Process; p != nil {
+		fmt.Fprintf(w, ", to %s (process %d)", sanitizeLine(p.Name), p.PID)
+	}
+	fmt.Fprintln(w)
 	if e.Hint != "" {
 		fmt.Fprintf(w, "    %s\n", sanitizeLine(e.Hint))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"time"
@@ -57,7 +58,7 @@ func (g *Gateway) startDNS() error {
 			}
 			g.wg.Go(func() {
 				defer func() { <-busy }()
-				if answer := g.answer(buf[:n], true); answer != nil {
+				if answer := g.answer(source{policy.UDP, from.(*net.UDPAddr).AddrPort()}, buf[:n]); answer != nil {
 					_, _ = pc.WriteTo(answer, from)
 				}
 			})
@@ -67,7 +68,7 @@ func (g *Gateway) startDNS() error {
 }
 
 // serveDNSConn answers the questions of one TCP connection, one after the other.
-func (g *Gateway) serveDNSConn(c *Conn) {
+func (g *Gateway) serveDNSConn(c *Conn, from source) {
 	defer c.Close()
 	stop := context.AfterFunc(g.ctx, func() { _ = c.Close() })
 	defer stop()
@@ -78,7 +79,7 @@ func (g *Gateway) serveDNSConn(c *Conn) {
 		if err != nil {
 			return
 		}
-		answer := g.answer(question, false)
+		answer := g.answer(from, question)
 		if answer == nil {
 			return
 		}
@@ -90,7 +91,8 @@ func (g *Gateway) serveDNSConn(c *Conn) {
 
 // answer returns the packed answer to a packed question, or nil if it deserves
 // none.
-func (g *Gateway) answer(question []byte, udp bool) []byte {
+func (g *Gateway) answer(from source, question []byte) []byte {
+	udp := from.proto == policy.UDP
 	req := new(dns.Msg)
 	if err := req.Unpack(question); err != nil || req.Response || len(req.Question) != 1 {
 		return nil
@@ -99,7 +101,7 @@ func (g *Gateway) answer(question []byte, udp bool) []byte {
 	if udp {
 		size = dns.MinMsgSize
 	}
-	resp := g.resolve(req)
+	resp := g.resolve(from, req)
 	if opt := req.IsEdns0(); opt != nil {
 		if udp {
 			size = min(max(int(opt.UDPSize()), dns.MinMsgSize), maxUDPAnswer)
@@ -116,7 +118,7 @@ func (g *Gateway) answer(question []byte, udp bool) []byte {
 }
 
 // resolve answers one question.
-func (g *Gateway) resolve(req *dns.Msg) *dns.Msg {
+func (g *Gateway) resolve(from source, req *dns.Msg) *dns.Msg {
 	resp := new(dns.Msg).SetReply(req)
 	resp.RecursionAvailable = true
 	resp.Compress = true
@@ -132,7 +134,7 @@ func (g *Gateway) resolve(req *dns.Msg) *dns.Msg {
 	}
 	if d := g.policy.Load().Lookup(q.Name); !d.Allow {
 		resp.Rcode = dns.RcodeRefused
-		g.refuseName(strings.TrimSuffix(q.Name, "."), d)
+		g.refuseName(from, strings.TrimSuffix(q.Name, "."), d)
 		return resp
 	}
 	switch q.Qtype {
@@ -140,11 +142,11 @@ func (g *Gateway) resolve(req *dns.Msg) *dns.Msg {
 	default:
 		return resp // the name may exist, but has no such records here
 	}
-	found, rcode := g.find(name, q.Qtype)
+	found, rcode := g.find(from, name, q.Qtype)
 	if resp.Rcode = rcode; rcode == dns.RcodeRefused {
 		return resp
 	}
-	dead := g.isDead(name, q.Qtype, found)
+	dead := g.isDead(from, name, q.Qtype, found)
 	for _, rr := range found.records() {
 		if dead && rr.Header().Rrtype == q.Qtype {
 			continue
@@ -164,13 +166,13 @@ func (g *Gateway) resolve(req *dns.Msg) *dns.Msg {
 
 // find answers from what is known, or asks for it. A code other than the answer's
 // comes with no records.
-func (g *Gateway) find(name string, qtype uint16) (answered, int) {
+func (g *Gateway) find(from source, name string, qtype uint16) (answered, int) {
 	found, ok := g.cache.get(name, qtype)
 	if ok {
 		return found, found.rcode
 	}
 	if !g.cache.mayAsk(name) {
-		g.refuseName(name, policy.Decision{
+		g.refuseName(from, name, policy.Decision{
 			Rule: "too many lookups",
 			Hint: "so many different names under one domain look like a tunnel; ask for fewer",
 		})
@@ -188,7 +190,7 @@ func (g *Gateway) find(name string, qtype uint16) (answered, int) {
 // isDead reports whether an answer has addresses to which the host has no route,
 // of a name that has others to which it has one: a program that is given both tries
 // some that can't work, and not every one tries the next.
-func (g *Gateway) isDead(name string, qtype uint16, found answered) bool {
+func (g *Gateway) isDead(from source, name string, qtype uint16, found answered) bool {
 	if qtype != dns.TypeA && qtype != dns.TypeAAAA || !found.has(qtype) {
 		return false
 	}
@@ -201,7 +203,7 @@ func (g *Gateway) isDead(name string, qtype uint16, found answered) bool {
 	default:
 		return false
 	}
-	other, _ := g.find(name, qtype)
+	other, _ := g.find(from, name, qtype)
 	return other.has(qtype)
 }
 

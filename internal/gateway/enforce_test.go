@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -16,6 +17,8 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -625,5 +628,75 @@ func TestRateLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = c.Close()
+	}
+}
+
+// The sandbox is asked whose a refusal is before it is answered, for a while, and
+// not for each of a flood.
+func TestOwnerAsked(t *testing.T) {
+	public := listenIn(t, internetNS, publicIP+":0")
+	var asked atomic.Int32
+	var slow atomic.Bool
+	var froms sync.Map
+	w := newWorld(t, "veth", func(g *Gateway) {
+		g.Policy = made(t, "allowed.example")
+		g.Owner = func(ctx context.Context, proto policy.Proto, from netip.AddrPort) (Process, error) {
+			asked.Add(1)
+			froms.Store(from, proto)
+			if slow.Load() {
+				<-ctx.Done()
+				return Process{Name: "late"}, ctx.Err()
+			}
+			return Process{Name: "curl", PID: 7}, nil
+		}
+	})
+	refuse := func(addr string) Event {
+		t.Helper()
+		if _, err := w.dial("tcp", addr); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("%s: got %v, want connection refused", addr, err)
+		}
+		return w.next(t)
+	}
+	who := Process{Name: "curl", PID: 7}
+	if e := refuse(public.Addr().String()); e.Process != who {
+		t.Errorf("got %+v, want %+v", e.Process, who)
+	}
+	if e := refuse(bracket(publicIP6, 80)); e.Process != who {
+		t.Errorf("by IPv6: got %+v, want %+v", e.Process, who)
+	}
+	w.lookup(t, "denied.example")
+	if e := w.next(t); e.Process != who || e.Proto != "dns" {
+		t.Errorf("a lookup: got %+v, want %+v", e, who)
+	}
+	c, err := w.dial("udp", publicIP+":9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if e := w.next(t); e.Process != who || e.Proto != "udp" {
+		t.Errorf("a datagram: got %+v, want %+v", e, who)
+	}
+	from := netip.MustParseAddrPort(c.LocalAddr().String())
+	if proto, ok := froms.Load(from); !ok || proto != policy.UDP {
+		t.Errorf("the sandbox was not asked for %v", from)
+	}
+
+	slow.Store(true)
+	began := time.Now()
+	if e := refuse(public.Addr().String()); e.Process != (Process{}) {
+		t.Errorf("of one that does not answer: got %+v", e.Process)
+	}
+	if d := time.Since(began); d < ownerWait || d > 2*time.Second {
+		t.Errorf("one that does not answer holds a refusal up for %v", d)
+	}
+	slow.Store(false)
+	for range 3 * ownerBurst {
+		refuse(public.Addr().String())
+	}
+	if n := asked.Load(); n > ownerBurst+5*ownerRate {
+		t.Errorf("the sandbox was asked %d times", n)
 	}
 }

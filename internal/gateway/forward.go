@@ -23,18 +23,19 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 	defer g.wg.Done()
 	id := r.ID() // Local is the far end as the guest sees it
 	to := netip.AddrPortFrom(hostAddr(id.LocalAddress), id.LocalPort)
+	from := source{policy.TCP, netip.AddrPortFrom(hostAddr(id.RemoteAddress), id.RemotePort)}
 
 	window, ok := g.outward.take()
 	if !ok {
-		r.Complete(true)
-		g.refuse(to, policy.TCP, policy.Decision{
+		g.refuse(from, to, policy.Decision{
 			Rule: "connection limit",
 			Hint: "the sandbox has too many connections open at once; close some",
 		})
+		r.Complete(true)
 		return
 	}
 	if g.isOwn(to.Addr()) {
-		g.local(r, to, window)
+		g.local(r, from, to, window)
 		return
 	}
 	defer g.outward.give(window)
@@ -44,8 +45,8 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 		d = policy.Decision{Rule: "connection rate", Hint: "the sandbox opens more connections a second than its policy allows; open fewer, or keep them"}
 	}
 	if !d.Allow {
+		g.refuse(from, to, d)
 		r.Complete(true)
-		g.refuse(to, policy.TCP, d)
 		return
 	}
 	host, err := g.dialHost(to, byRule(d))
@@ -55,8 +56,8 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 		return
 	}
 	if host == nil { // it turned out to be the host itself
+		g.refuse(from, to, policy.Policy{Own: []netip.Prefix{netip.PrefixFrom(to.Addr(), to.Addr().BitLen())}}.Reach(to, policy.TCP, nil))
 		r.Complete(true)
-		g.refuse(to, policy.TCP, policy.Policy{Own: []netip.Prefix{netip.PrefixFrom(to.Addr(), to.Addr().BitLen())}}.Reach(to, policy.TCP, nil))
 		return
 	}
 	c := g.accept(r, window)
@@ -66,7 +67,7 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 	}
 	stop := context.AfterFunc(g.ctx, func() { _ = host.Close() })
 	defer stop()
-	o := g.opened(to, policy.TCP, func() {
+	o := g.opened(from, to, func() {
 		_ = host.SetLinger(0)
 		_ = host.Close()
 		c.ep.Abort()
@@ -147,14 +148,14 @@ func (g *Gateway) dialHost(to netip.AddrPort, named bool) (*net.TCPConn, error) 
 func (g *Gateway) isOwn(a netip.Addr) bool { return a == g.Addr.Addr() || a == g.Addr6 }
 
 // local takes a connection to the gateway's own address.
-func (g *Gateway) local(r *tcp.ForwarderRequest, to netip.AddrPort, window int) {
+func (g *Gateway) local(r *tcp.ForwarderRequest, from source, to netip.AddrPort, window int) {
 	if to.Addr() == g.Addr6 || to.Port() != dnsPort && to.Port() != httpPort {
-		r.Complete(true)
-		g.outward.give(window)
-		g.refuse(to, policy.TCP, policy.Decision{
+		g.refuse(from, to, policy.Decision{
 			Rule: "gateway",
 			Hint: "the gateway answers DNS and http://NAME.connect.internal/ only, at " + g.Addr.Addr().String() + "; serve it with: cove serve --connector NAME=URL",
 		})
+		r.Complete(true)
+		g.outward.give(window)
 		return
 	}
 	c := g.accept(r, window)
@@ -164,7 +165,7 @@ func (g *Gateway) local(r *tcp.ForwarderRequest, to netip.AddrPort, window int) 
 	}
 	c.release = func() { g.outward.give(window) }
 	if to.Port() == dnsPort {
-		g.serveDNSConn(c)
+		g.serveDNSConn(c, from)
 		return
 	}
 	g.http.feed.put(c)

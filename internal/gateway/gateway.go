@@ -36,6 +36,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
@@ -93,6 +94,11 @@ type Gateway struct {
 	// refusals (Event.Suppressed).
 	OnEvent func(Event)
 
+	// Owner asks the sandbox which process has the socket of that address; nil means
+	// that it can't be asked. It is called for refusals, as a limit of their rate
+	// allows, before they are answered, and must return when its context ends.
+	Owner func(ctx context.Context, proto policy.Proto, from netip.AddrPort) (Process, error)
+
 	// OnRequest is told of the requests through connectors, each when it is over,
 	// one at a time; nil means nobody. It must not block for long.
 	OnRequest func(Request)
@@ -146,6 +152,7 @@ func (g *Gateway) Start() error {
 	}
 	g.policy.Store(&g.Policy)
 	g.inward.max, g.outward.max = maxInward, g.MaxConns
+	g.asks, g.asked = rate.NewLimiter(ownerRate, ownerBurst), make(chan struct{}, ownerAsked)
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.host.list = g.HostAddrs
 	g.host.resolvers = g.Resolvers

@@ -71,7 +71,7 @@ func (g *Gateway) inspect(c *Conn, host *net.TCPConn, o *opened) {
 		in <- err
 		d = policy.Decision{Rule: "out of turn", Hint: "the server answered before it was asked"}
 	}
-	g.refuseSaid(o.to, policy.TCP, said, d)
+	g.refuseSaid(o.from, o.to, said, d)
 	r.abort()
 	r.finish(nil, in)
 }

@@ -11,17 +11,17 @@ import (
 
 // opened is a connection out of the sandbox, as long as it is open.
 type opened struct {
-	g     *Gateway
-	to    netip.AddrPort
-	proto policy.Proto
-	said  atomic.Pointer[string] // the canonical name that a TLS handshake has said; nil: none
-	end   func()                 // ends it, from any goroutine, more than once
+	g    *Gateway
+	from source
+	to   netip.AddrPort
+	said atomic.Pointer[string] // the canonical name that a TLS handshake has said; nil: none
+	end  func()                 // ends it, from any goroutine, more than once
 }
 
 // opened notes a connection. One that a policy which came meanwhile does not allow
 // is ended at once.
-func (g *Gateway) opened(to netip.AddrPort, proto policy.Proto, end func()) *opened {
-	o := &opened{g: g, to: to, proto: proto, end: end}
+func (g *Gateway) opened(from source, to netip.AddrPort, end func()) *opened {
+	o := &opened{g: g, from: from, to: to, end: end}
 	g.mu.Lock()
 	if g.open == nil {
 		g.open = make(map[*opened]struct{})
@@ -40,7 +40,7 @@ func (o *opened) close() {
 
 // recheck ends the connection if it is not allowed, or no more.
 func (o *opened) recheck() {
-	d := o.g.decide(o.to, o.proto)
+	d := o.g.decide(o.to, o.from.proto)
 	if d.Allow && len(d.Names) > 0 {
 		if said := o.said.Load(); said != nil {
 			d = o.g.policy.Load().Speak(*said, o.to.Port(), d.Names)
@@ -48,7 +48,7 @@ func (o *opened) recheck() {
 	}
 	if !d.Allow {
 		o.end()
-		o.g.refuse(o.to, o.proto, d)
+		o.g.refuse(source{proto: o.from.proto}, o.to, d) // the socket is gone
 	}
 }
 

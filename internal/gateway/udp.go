@@ -22,14 +22,15 @@ const udpIdle = time.Minute
 func (g *Gateway) forwardUDP(r *udp.ForwarderRequest) (handled bool) {
 	id := r.ID()
 	to := netip.AddrPortFrom(hostAddr(id.LocalAddress), id.LocalPort)
+	from := source{policy.UDP, netip.AddrPortFrom(hostAddr(id.RemoteAddress), id.RemotePort)}
 	d := g.decide(to, policy.UDP)
 	if g.isOwn(to.Addr()) || !d.Allow {
-		g.refuse(to, policy.UDP, d)
+		g.refuseDatagram(from, to, d)
 		return false
 	}
 	window, ok := g.outward.take()
 	if !ok {
-		g.refuse(to, policy.UDP, policy.Decision{Rule: "connection limit", Hint: "the sandbox has too many connections open at once; close some"})
+		g.refuseDatagram(from, to, policy.Decision{Rule: "connection limit", Hint: "the sandbox has too many connections open at once; close some"})
 		return false
 	}
 	var wq waiter.Queue
@@ -43,14 +44,14 @@ func (g *Gateway) forwardUDP(r *udp.ForwarderRequest) (handled bool) {
 		defer g.wg.Done()
 		defer g.outward.give(window)
 		defer guest.Close()
-		g.relayUDP(guest, to, d)
+		g.relayUDP(guest, from, to, d)
 	}()
 	return true
 }
 
 // relayUDP passes datagrams between a flow of the sandbox's and a socket of its
 // own, until both are silent.
-func (g *Gateway) relayUDP(guest *gonet.UDPConn, to netip.AddrPort, d policy.Decision) {
+func (g *Gateway) relayUDP(guest *gonet.UDPConn, from source, to netip.AddrPort, d policy.Decision) {
 	host, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		g.Logger.Debug("send for the sandbox", "to", to, "error", err)
@@ -58,7 +59,7 @@ func (g *Gateway) relayUDP(guest *gonet.UDPConn, to netip.AddrPort, d policy.Dec
 	}
 	defer host.Close()
 	if local := host.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(); local == to.Addr().Unmap() && !byRule(d) {
-		g.refuse(to, policy.UDP, policy.Policy{Own: []netip.Prefix{netip.PrefixFrom(to.Addr(), to.Addr().BitLen())}}.Reach(to, policy.UDP, nil))
+		g.refuse(from, to, policy.Policy{Own: []netip.Prefix{netip.PrefixFrom(to.Addr(), to.Addr().BitLen())}}.Reach(to, policy.UDP, nil))
 		return
 	}
 	end := func() {
@@ -67,7 +68,7 @@ func (g *Gateway) relayUDP(guest *gonet.UDPConn, to netip.AddrPort, d policy.Dec
 	}
 	stop := context.AfterFunc(g.ctx, end)
 	defer stop()
-	o := g.opened(to, policy.UDP, end)
+	o := g.opened(from, to, end)
 	defer o.close()
 	g.allowed(to, policy.UDP, d)
 	back := make(chan struct{})

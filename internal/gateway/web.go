@@ -92,7 +92,7 @@ func (c *webConn) dial(context.Context, string, string) (conn net.Conn, err erro
 		return conn, nil
 	}
 	g, o := c.opened.g, c.opened
-	d := g.decide(o.to, o.proto)
+	d := g.decide(o.to, o.from.proto)
 	if !d.Allow {
 		return nil, net.ErrClosed
 	}
@@ -142,7 +142,7 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		c.opened.said.Store(&canonical)
 	}
 	if !d.Allow {
-		w.g.refuseSaid(c.opened.to, policy.TCP, strings.ToValidUTF8(name, "?"), d)
+		w.g.refuseSaid(c.opened.from, c.opened.to, strings.ToValidUTF8(name, "?"), d)
 		rw.Header().Set("Connection", "close")
 		refusal(rw, http.StatusForbidden, "policy", "the policy of this sandbox does not allow it: "+d.Rule, d.Hint)
 		return

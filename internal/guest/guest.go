@@ -133,6 +133,7 @@ func (s *Server) routes() {
 		"GET /v1/ports/watch": s.getPortsWatch, // upgrade
 
 		"GET /v1/activity":        s.getActivity,
+		"GET /v1/owner":           s.getOwner,
 		"POST /v1/http":           s.postHTTP,
 		"POST /v1/policy/network": s.postPolicy,
 		"PUT /v1/git/config":      s.putGitConfig,

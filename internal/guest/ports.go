@@ -40,7 +40,7 @@ type portWatcher struct {
 	open      []openPort    // what it found; replaced, never changed
 }
 
-// socket is a socket that listens. Linux uses numbers of inodes again.
+// socket is a socket by its own address. Linux uses numbers of inodes again.
 type socket struct {
 	inode uint64
 	addr  netip.AddrPort

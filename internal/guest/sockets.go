@@ -16,7 +16,11 @@ import (
 
 // eachListening calls f for each socket of a table such as /proc/net/tcp that
 // listens. gVisor's tables have the form of Linux's.
-func eachListening(table string, f func(socket)) error {
+func eachListening(table string, f func(socket)) error { return eachSocket(table, stateListen, f) }
+
+// eachSocket calls f for each socket of such a table that is in a state, or without
+// one for all that have a port.
+func eachSocket(table, state string, f func(socket)) error {
 	fd, err := syscall.Open(table, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -40,7 +44,7 @@ func eachListening(table string, f func(socket)) error {
 			if !whole {
 				break
 			}
-			if id, ok := parseListening(line); ok {
+			if id, ok := parseSocket(line, state); ok {
 				f(id)
 			}
 			rest = after
@@ -53,13 +57,13 @@ func eachListening(table string, f func(socket)) error {
 
 const stateListen = "0A"
 
-// parseListening reads a line of /proc/net/tcp or tcp6; ok is false unless that is
-// a socket which listens.
-func parseListening(line []byte) (id socket, ok bool) {
+// parseSocket reads a line of /proc/net/tcp, udp and their like; ok is false unless
+// that is a socket in this state.
+func parseSocket(line []byte, state string) (id socket, ok bool) {
 	var fields [10][]byte
 	n := 0
 	for field := range bytes.FieldsSeq(line) {
-		if n == 4 && string(fields[3]) != stateListen {
+		if n == 4 && state != "" && string(fields[3]) != state {
 			return socket{}, false
 		}
 		if n == len(fields) {

@@ -29,6 +29,9 @@ func networkEvent(e gateway.Event) sprites.NetworkEvent {
 	if e.Addr.IsValid() {
 		out.Address = &e.Addr
 	}
+	if e.Process.PID != 0 {
+		out.Process = &sprites.Process{Name: e.Process.Name, PID: e.Process.PID}
+	}
 	return out
 }
 

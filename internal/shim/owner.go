@@ -1,0 +1,80 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// What a guest says of its processes is bounded: of an answer, and of a name. Linux
+// itself gives 15 bytes.
+const (
+	maxOwnerAnswer = 1 << 10
+	maxProcessName = 32
+	maxPID         = 1 << 22
+)
+
+// ownerOf asks the guest behind a gateway which process has a socket.
+func ownerOf(gw *gateway.Gateway, token string) func(context.Context, policy.Proto, netip.AddrPort) (gateway.Process, error) {
+	client := &http.Client{
+		Transport: &http.Transport{
+			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return gw.Dial(ctx, boot.Port) },
+			MaxIdleConns:           1,
+			IdleConnTimeout:        10 * time.Second,
+			MaxResponseHeaderBytes: 16 << 10,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return func(ctx context.Context, proto policy.Proto, from netip.AddrPort) (gateway.Process, error) {
+		q := url.Values{"protocol": {string(proto)}, "from": {from.String()}}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/v1/owner?"+q.Encode(), nil)
+		if err != nil {
+			return gateway.Process{}, err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := client.Do(req)
+		if err != nil {
+			return gateway.Process{}, err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return gateway.Process{}, fmt.Errorf("the guest answered %s", resp.Status)
+		}
+		return readOwner(resp.Body)
+	}
+}
+
+// readOwner reads what a guest says, which is hostile.
+func readOwner(r io.Reader) (gateway.Process, error) {
+	var p sprites.Process
+	if err := json.NewDecoder(io.LimitReader(r, maxOwnerAnswer)).Decode(&p); err != nil {
+		return gateway.Process{}, fmt.Errorf("read the guest's answer: %w", err)
+	}
+	name := strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
+			return '?'
+		}
+		return c
+	}, p.Name)
+	if p.PID < 1 || p.PID > maxPID || name == "" {
+		return gateway.Process{}, errors.New("the guest names no process")
+	}
+	if short := []rune(name); len(short) > maxProcessName {
+		name = string(short[:maxProcessName])
+	}
+	return gateway.Process{Name: name, PID: p.PID}, nil
+}
