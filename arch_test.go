@@ -55,12 +55,13 @@ var imports = map[string][]string{
 	"internal/filesync": {"sprites"},
 	"internal/tools":    {"sprites"},
 	"internal/agents":   {"sprites"},
+	"internal/config":   {"internal/agents", "internal/policy"},
 	"internal/loop":     {"internal/tools", "sprites"},
 	"internal/job":      {"internal/agents", "internal/boot", "internal/loop", "internal/store", "sprites"},
 	"internal/push":     {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/agents", "internal/filesync", "internal/gitwork", "internal/policy", "internal/push", "internal/tools", "sprites"},
+	"internal/cli":    {"internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/policy", "internal/push", "internal/tools", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},

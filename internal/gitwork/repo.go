@@ -65,6 +65,20 @@ func Open(ctx context.Context, dir string) (*Repo, error) {
 	return r, nil
 }
 
+// Top is the top of the work tree that dir is in; empty where it is in none, or in
+// one that git does not trust.
+func Top(ctx context.Context, dir string) (string, error) {
+	exe, err := exec.LookPath("git")
+	if err != nil {
+		return "", nil
+	}
+	out, err := runner{exe: exe, dir: dir}.run(ctx, call{args: []string{"rev-parse", "--show-toplevel"}, plain: true})
+	if exitCode(err) > 0 {
+		return "", nil
+	}
+	return strings.TrimSuffix(string(out), "\n"), err
+}
+
 // discover lets plain git find the repository, so that its rules hold: how far
 // up, and whose repositories are trusted. Afterwards it is named explicitly.
 func (r *Repo) discover(ctx context.Context, dir string) error {

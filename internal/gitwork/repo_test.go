@@ -304,3 +304,24 @@ func generated(t testing.TB, n int) repo {
 	r.pipe(b.String(), "fast-import", "--quiet")
 	return r
 }
+
+func TestTop(t *testing.T) {
+	dir := t.TempDir()
+	if top, err := gitwork.Top(t.Context(), dir); top != "" || err != nil {
+		t.Errorf("no repository: %q, %v", top, err)
+	}
+	deep := filepath.Join(dir, "repo", "a", "b")
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("git", "-C", filepath.Join(dir, "repo"), "init", "-q").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	want, err := filepath.EvalSymlinks(filepath.Join(dir, "repo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if top, err := gitwork.Top(t.Context(), deep); top != want || err != nil {
+		t.Errorf("from below: %q, %v", top, err)
+	}
+}
