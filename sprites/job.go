@@ -54,6 +54,8 @@ type JobRequest struct {
 	Include     []string `json:"include,omitempty"`
 	Env         []string `json:"env,omitempty"` // KEY=VALUE for the agent
 
+	SetupScript *SetupScript `json:"setup_script,omitempty"` // nil: there is none
+
 	// NetworkPolicy is in force before anything of the job runs; nil: that of the
 	// sprite, which for a new one has no rules.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
@@ -134,7 +136,7 @@ type JobEvent struct {
 	Type string    `json:"type"` // state, output, event, notice, exit, collected, end
 
 	State  JobState `json:"state,omitempty"`  // state
-	Stream string   `json:"stream,omitempty"` // output: stdout or stderr
+	Stream string   `json:"stream,omitempty"` // output: stdout or stderr; setup: both, of the setup script
 	Text   string   `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; notice: for people
 	Cut    bool     `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
 
@@ -173,6 +175,8 @@ type JobSpec struct {
 	TimeoutSec   int64      `json:"timeout_seconds"` // of running time, not counting sleep; 0: none
 	GraceSec     int64      `json:"grace_seconds"`   // between TERM and the end of the whole tree; 0: 10
 	TTY          bool       `json:"tty,omitempty"`   // the agent gets the supervisor's terminal
+
+	SetupScript *SetupScript `json:"setup_script,omitempty"` // before Setup; a failure ends the job in phase prepare
 }
 
 // JobList answers GET /v1/jobs, newest first.

@@ -6,6 +6,8 @@
 //	cove-guest job follow DIR FROM     print the job's events from number FROM on, until its end
 //	cove-guest job stop DIR            tell the job's supervisor to stop the agent and collect
 //	cove-guest job finalize DIR REASON end a job whose supervisor is gone
+//	cove-guest job set-up DIR          run the setup script of the job described in DIR, and nothing else of it
+//	cove-guest job is-set-up DIR       say by the exit code whether that would run it (6), or has been done (0)
 //	cove-guest version
 //
 // Under the name sprite-env it is that command (package spriteenv).
@@ -32,7 +34,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job stop DIR | job finalize DIR REASON | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -78,6 +80,10 @@ func job(ctx context.Context, verb string, args []string, stdout io.Writer) erro
 		return supervise.Follow(ctx, stdout, args[0], from)
 	case verb == "stop" && len(args) == 1:
 		return supervise.Stop(args[0])
+	case verb == "set-up" && len(args) == 1:
+		return supervise.SetUp(ctx, args[0], stdout)
+	case verb == "is-set-up" && len(args) == 1:
+		return supervise.IsSetUp(args[0])
 	case verb == "finalize" && len(args) == 2:
 		return supervise.Finalize(ctx, args[0], args[1])
 	}

@@ -19,6 +19,10 @@ const (
 	BinDir = "/.sprite/bin"
 )
 
+// Environment is the file in Dir that holds variables for every command in a
+// sprite, as a JSON object.
+const Environment = "environment.json"
+
 // The user that commands run as unless told otherwise (protocol section 10.1).
 const (
 	User = "sprite"

@@ -265,18 +265,18 @@ func Load(p Places) (*Settings, error) {
 	return s, nil
 }
 
-func (set setting) fromEnvironment(given string) (Value, bool, error) {
+func (s setting) fromEnvironment(given string) (Value, bool, error) {
 	if given == "" {
 		return Value{}, false, nil
 	}
 	v := Value{From: FromEnvironment, Text: given}
 	parts := []string{given}
-	if set.kind == folders {
+	if s.kind == folders {
 		parts = filepath.SplitList(given)
 		v.Text, v.List = "", parts
 	}
 	for _, part := range parts {
-		if err := set.check(part); err != nil {
+		if err := s.check(part); err != nil {
 			return v, false, err
 		}
 	}

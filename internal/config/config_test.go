@@ -115,8 +115,8 @@ func TestProblems(t *testing.T) {
 		repository string
 		want       []string // FILE:LINE: KEY … in each, with the hint
 	}{
-		{"unknown keys", "agnet = \"shell\"\n\n[pull]\ninot = \"ff\"\nauto = true\n", "",
-			[]string{"home/config.toml:1: agnet: there is no such key (did you mean agent?)", "home/config.toml:4: pull.inot: there is no such key (did you mean pull.into?)"}},
+		{"unknown keys", "agnet = \"shell\"\n\n[pull]\nintoo = \"ff\"\nauto = true\n", "",
+			[]string{"home/config.toml:1: agnet: there is no such key (did you mean agent?)", "home/config.toml:4: pull.intoo: there is no such key (did you mean pull.into?)"}},
 		{"values", "", "agent = \"shel\"\ntimeout = \"long\"\nmemory = \"much\"\ncpus = 0\nnetwork = 3\n[setup]\ntimeout = \"-1s\"\n", []string{
 			`:1: agent: "shel" is none of`, `(did you mean shell?)`, ":2: timeout:", ":3: memory:", ":4: cpus:", ":5: network: it is a text, in quotes", ":7: setup.timeout:"}},
 		{"types", "include = \"/opt\"\ncpus = \"2\"\npull.auto = 'yes'\n", "", []string{":1: include: it is a list", ":2: cpus: it is a number", ":3: pull.auto: it is true or false"}},

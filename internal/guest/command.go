@@ -107,8 +107,8 @@ func size(q url.Values, key string, missing uint16) (uint16, error) {
 	return uint16(n), nil
 }
 
-// environment lays the caller's variables over the sprite's, and those over a
-// login's.
+// environment lays the caller's variables over the sprite's file, that over those
+// that it was created with, and those over a login's.
 func (s *Server) environment(c *command, given []string) error {
 	path := boot.BinDir + ":" + filepath.Join(c.user.home, ".local/bin")
 	if _, err := os.Stat(goBin); err == nil {
@@ -141,6 +141,9 @@ func (s *Server) environment(c *command, given []string) error {
 		}
 	}
 	for key, value := range s.who().env {
+		set(key, key+"="+value)
+	}
+	for key, value := range s.file.read(s.Dir) {
 		set(key, key+"="+value)
 	}
 	for _, pair := range given {

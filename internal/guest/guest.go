@@ -69,6 +69,7 @@ type Server struct {
 	setup       sync.Once
 	mux         *http.ServeMux
 	accounts    accounts
+	file        environmentFile
 	reaper      *reaper
 	cgroups     cgroups
 	services    services

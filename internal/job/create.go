@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/boot"
@@ -20,6 +21,7 @@ import (
 // Bounds on what a caller may ask for.
 const (
 	maxPlan    = 1 << 20
+	maxScript  = 1 << 20
 	maxText    = 255 // of names
 	maxTimeout = 100 * 24 * time.Hour
 	maxEnv     = 1000
@@ -173,6 +175,14 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 		return nil, refuse("bad_request", "leave out --rm, or --sprite", "only a sprite that was made for the job is deleted with it")
 	case len(req.Env) > maxEnv:
 		return nil, refuse("bad_request", "", "%d environment variables are more than %d", len(req.Env), maxEnv)
+	}
+	if s := req.SetupScript; s != nil {
+		if s.Text == "" || len(s.Text) > maxScript || strings.ContainsRune(s.Text, 0) || len(s.Name) > maxText || strings.ContainsFunc(s.Name, unicode.IsControl) {
+			return nil, refuse("bad_request", "", "the setup script must be a text of at most %d bytes, with a name", maxScript)
+		}
+		if s.TimeoutSec < 0 || s.TimeoutSec > int64(maxTimeout/time.Second) {
+			return nil, refuse("bad_request", "0 means ten minutes", "the setup script's time can't be %d seconds", s.TimeoutSec)
+		}
 	}
 	for _, kv := range req.Env {
 		if !envName.MatchString(kv) || strings.ContainsRune(kv, 0) {

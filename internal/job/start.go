@@ -96,11 +96,16 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 			return err
 		}
 	}
+	script := req.SetupScript
+	if script != nil {
+		script.Repository = req.RepoID
+	}
 	spec, err := json.Marshal(sprites.JobSpec{
 		ID: job.ID, Bundle: job.Upload, BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: job.Branch, Base: job.Base, Author: req.Author,
 		Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, req.Env...),
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), TTY: job.Interactive,
+		SetupScript: script,
 	})
 	if err != nil {
 		return err

@@ -87,6 +87,7 @@ type Options struct {
 	Config      *sprites.Config
 	Include     []string
 	Env         []string
+	SetupScript *sprites.SetupScript
 	Network     *sprites.NetworkPolicy
 
 	Remotes bool // Network gets rules for the hosts of the repository's remotes
@@ -200,7 +201,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 		Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
 		Repository: repo.Name(), RepoID: id, Branch: branch, Base: base, Author: repo.Author(),
 		TimeoutSec: seconds(opts.Timeout), Interactive: opts.Interactive, Remove: opts.Remove,
-		Config: opts.Config, Include: opts.Include, Env: opts.Env, NetworkPolicy: network,
+		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
 	})
 	if err != nil {
 		return Result{}, err

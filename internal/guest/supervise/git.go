@@ -50,11 +50,27 @@ func (j *job) git(ctx context.Context, env []string, args ...string) (string, er
 	return strings.TrimSpace(out.String()), nil
 }
 
-// prepare makes the clone that the agent works in.
+// prepare makes the sprite and the clone ready for the agent.
 func (j *job) prepare(ctx context.Context) error {
 	if len(j.spec.Argv) == 0 {
 		return errors.New("the job names no program")
 	}
+	if err := j.clone(ctx); err != nil {
+		return err
+	}
+	if err := j.runScript(ctx); err != nil {
+		return err
+	}
+	for _, argv := range j.spec.Setup {
+		if err := j.setup(ctx, argv); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clone makes the clone that the agent works in.
+func (j *job) clone(ctx context.Context) error {
 	sum, size, err := digest(j.spec.Bundle)
 	if err != nil {
 		return err
@@ -84,11 +100,6 @@ func (j *job) prepare(ctx context.Context) error {
 	}
 	if head != j.spec.Base {
 		return fmt.Errorf("the bundle holds commit %s, not %s", head, j.spec.Base)
-	}
-	for _, argv := range j.spec.Setup {
-		if err := j.setup(ctx, argv); err != nil {
-			return err
-		}
 	}
 	return nil
 }

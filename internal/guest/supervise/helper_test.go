@@ -46,6 +46,8 @@ func supervisor(verb string, args []string) int {
 	switch verb {
 	case "run":
 		err = supervise.Run(ctx, args[0])
+	case "set-up":
+		err = supervise.SetUp(ctx, args[0], os.Stdout)
 	case "finalize":
 		err = supervise.Finalize(ctx, args[0], args[1])
 	}

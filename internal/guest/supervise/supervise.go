@@ -38,6 +38,7 @@ const (
 	ExitErr  = 1
 	ExitBusy = 3 // ErrBusy
 	ExitDead = 4 // ErrDead
+	ExitOpen = 6 // ErrNotSetUp
 )
 
 // ExitCode is the exit code that tells a caller outside of the sprite what err is.
@@ -49,6 +50,8 @@ func ExitCode(err error) int {
 		return ExitBusy
 	case errors.Is(err, ErrDead):
 		return ExitDead
+	case errors.Is(err, ErrNotSetUp):
+		return ExitOpen
 	}
 	return ExitErr
 }

@@ -1,0 +1,64 @@
+package guest
+
+import (
+	"encoding/json"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cove-dev/cove/internal/boot"
+)
+
+// environmentFile is a JSON object with variables for every command in the sprite,
+// over those that it was created with. Whoever is root in the sprite may write it;
+// what it says holds for what is started from then on. It is a part of the disk.
+type environmentFile struct {
+	mu    sync.Mutex
+	at    time.Time // of the file that was read, with its number
+	inode uint64
+	known map[string]string
+}
+
+// read returns the variables, or none where there is no such file, or one that is
+// something else. The map is not changed afterwards.
+func (e *environmentFile) read(dir string) map[string]string {
+	if dir == "" {
+		return nil
+	}
+	name := filepath.Join(dir, boot.Environment)
+	info, err := os.Lstat(name)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxJSON {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var inode uint64
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		inode = st.Ino
+	}
+	if e.known != nil && info.ModTime().Equal(e.at) && inode == e.inode {
+		return e.known
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	known := map[string]string{}
+	if json.NewDecoder(io.LimitReader(f, maxJSON)).Decode(&known) != nil {
+		return nil
+	}
+	maps.DeleteFunc(known, func(key, value string) bool { return !plainVariable(key, value) })
+	e.at, e.inode, e.known = info.ModTime(), inode, known
+	return known
+}
+
+// plainVariable reports whether a process can be given such a variable.
+func plainVariable(key, value string) bool {
+	return key != "" && !strings.ContainsAny(key, "=\x00") && !strings.ContainsRune(value, 0)
+}

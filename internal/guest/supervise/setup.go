@@ -1,0 +1,281 @@
+package supervise
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// ErrNotSetUp says that this sprite has not been set up by that script.
+var ErrNotSetUp = errors.New("the setup script has not succeeded in this sprite")
+
+const (
+	defaultSetupTime = 10 * time.Minute
+	setupLines       = 12 // of its output, in the error when it fails
+)
+
+// A setup is a sprite's setup script on its way. What is known of it from job to
+// job is in ~/.cove/setup, by repository: KEY.json says which text has succeeded,
+// KEY.log has what the last run printed, and lock is held while one runs.
+type setup struct {
+	sprites.SetupScript
+	dir     string // where it runs
+	env     []string
+	records string
+}
+
+// setupRecord is KEY.json. It is in the sprite, so that whatever becomes of that,
+// a fork say, has what its disk has.
+type setupRecord struct {
+	SHA256 string    `json:"sha256"`
+	Name   string    `json:"name"`
+	At     time.Time `json:"at"`
+}
+
+// script is the job's setup script; nil if it has none.
+func (j *job) script() (*setup, error) {
+	if j.spec.SetupScript == nil {
+		return nil, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return nil, err
+	}
+	return &setup{SetupScript: *j.spec.SetupScript, dir: j.spec.Workdir,
+		env: append(j.environ(), j.spec.Env...), records: filepath.Join(home, ".cove", "setup")}, nil
+}
+
+// runScript runs the job's setup script, if it has one that is not done yet. What
+// it prints is in the job's log.
+func (j *job) runScript(ctx context.Context) error {
+	s, err := j.script()
+	if s == nil || err != nil {
+		return err
+	}
+	again, err := s.run(ctx, filepath.Join(j.dir, "setup.sh"), j.log.notice, func(r io.Reader) { j.log.output(r, "setup") })
+	if again {
+		j.log.notice(fmt.Sprintf("%s has been run in this sprite before", s.Name))
+	}
+	return err
+}
+
+// SetUp runs the setup script of the job that dir describes, in a clone that does
+// not stay, nor does dir. What it prints goes to out.
+func SetUp(ctx context.Context, dir string, out io.Writer) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	j := &job{dir: dir}
+	if err := readJSON(filepath.Join(dir, "job.json"), &j.spec); err != nil {
+		return err
+	}
+	j.spec.Workdir = filepath.Join(dir, "work", filepath.Base(j.spec.Workdir))
+	s, err := j.script()
+	if s == nil || err != nil {
+		return err
+	}
+	if err := os.MkdirAll(j.spec.Workdir, 0o755); err != nil {
+		return err
+	}
+	if j.spec.Bundle != "" {
+		j.spec.Bundle = filepath.Join(dir, filepath.Base(j.spec.Bundle))
+		if err := j.clone(ctx); err != nil {
+			return err
+		}
+	}
+	_, err = s.run(ctx, filepath.Join(dir, "setup.sh"), func(string) {}, func(r io.Reader) { _, _ = io.Copy(out, r) })
+	return err
+}
+
+// IsSetUp returns nil where the setup script of the job that dir describes has
+// succeeded in this sprite, and else ErrNotSetUp.
+func IsSetUp(dir string) error {
+	j := &job{dir: dir}
+	if err := readJSON(filepath.Join(dir, "job.json"), &j.spec); err != nil {
+		return err
+	}
+	s, err := j.script()
+	if s == nil || err != nil {
+		return err
+	}
+	if !s.done() {
+		return ErrNotSetUp
+	}
+	return nil
+}
+
+// record is a file about the repository's script, by its ending.
+func (s *setup) record(ending string) string {
+	sum := sha256.Sum256([]byte(s.Repository))
+	return filepath.Join(s.records, hex.EncodeToString(sum[:8])+ending)
+}
+
+func (s *setup) sum() string {
+	sum := sha256.Sum256([]byte(s.Text))
+	return hex.EncodeToString(sum[:])
+}
+
+func (s *setup) done() bool {
+	var r setupRecord
+	return readJSON(s.record(".json"), &r) == nil && r.SHA256 == s.sum()
+}
+
+// run runs the script from a file of that name, unless it is done already. What it
+// prints goes to out, which is told when there is no more.
+func (s *setup) run(ctx context.Context, file string, say func(string), out func(io.Reader)) (again bool, err error) {
+	if err := os.MkdirAll(s.records, 0o755); err != nil {
+		return false, err
+	}
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if s.done() {
+		return true, nil
+	}
+	say(s.Name + " prepares the sprite")
+	if err := os.WriteFile(file, []byte(s.Text), 0o700); err != nil {
+		return false, err
+	}
+	log, err := os.OpenFile(s.record(".log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return false, err
+	}
+	defer log.Close()
+	var last tail
+	ended, err := s.execute(ctx, file, func(r io.Reader) {
+		out(io.TeeReader(r, io.MultiWriter(quietWriter{log}, &last)))
+	})
+	if err != nil {
+		return false, err
+	}
+	if ended != "" {
+		text := strings.Split(last.String(), "\n")
+		return false, fmt.Errorf("the setup script %s %s; its last lines:\n%s", s.Name, ended, strings.Join(text[max(0, len(text)-setupLines):], "\n"))
+	}
+	return false, s.write()
+}
+
+// lock waits until no other job sets this sprite up.
+func (s *setup) lock(ctx context.Context) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(s.records, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return func() { _ = f.Close() }, nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, errors.Join(fmt.Errorf("lock the setup: %w", err), f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), f.Close())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// execute starts the script and sees it to its end, after which no process of it is
+// left: what is to go on running is a service. It says how the script ended;
+// nothing: well.
+func (s *setup) execute(ctx context.Context, file string, out func(io.Reader)) (ended string, err error) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return "", err
+	}
+	argv := []string{"/bin/sh", file}
+	if strings.HasPrefix(s.Text, "#!") {
+		argv = []string{file}
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = s.dir, s.env
+	cmd.Stdout, cmd.Stderr = w, w
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return "", errors.Join(fmt.Errorf("the setup script %s does not start: %w", s.Name, err), r.Close(), w.Close())
+	}
+	streams := &streams{theirs: []*os.File{w}, ours: []*os.File{r}, run: []func(){func() { out(r) }}}
+	streams.started()
+	over := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // ProcessState has what matters
+		close(over)
+	}()
+	ended = s.wait(ctx, over)
+	if ended != "" {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		<-over
+	}
+	killDescendants()
+	streams.drain()
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if code, signalled := exitCode(cmd.ProcessState); ended == "" && signalled != "" {
+		ended = "was ended by " + signalled
+	} else if ended == "" && code != 0 {
+		ended = fmt.Sprintf("exited with %d", code)
+	}
+	return ended, nil
+}
+
+// wait waits for the script's end, and says why there is no more waiting, if so.
+// Only running time counts: a step of the clock between two ticks is sleep.
+func (s *setup) wait(ctx context.Context, over <-chan struct{}) string {
+	limit := time.Duration(s.TimeoutSec) * time.Second
+	if limit == 0 {
+		limit = defaultSetupTime
+	}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	last, ran := time.Now(), time.Duration(0)
+	for {
+		select {
+		case <-over:
+			return ""
+		case <-ctx.Done():
+			return "was stopped"
+		case now := <-tick.C:
+			ran += min(now.Sub(last), 2*time.Second)
+			if last = now; ran >= limit {
+				return fmt.Sprintf("took longer than the %v that it has", limit)
+			}
+		}
+	}
+}
+
+// write notes that the script has succeeded.
+func (s *setup) write() error {
+	data, err := json.Marshal(setupRecord{SHA256: s.sum(), Name: s.Name, At: now()})
+	if err != nil {
+		return err
+	}
+	tmp := s.record(".json") + ".new"
+	if err := os.WriteFile(tmp, append(data, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, s.record(".json"))
+}
