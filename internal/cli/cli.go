@@ -32,8 +32,8 @@ type app struct {
 
 // globals are the flags that every verb has.
 type globals struct {
-	url, token, data, sprite string
-	json, quiet, verbose     bool
+	url, token, data, sprite, backend string
+	json, quiet, verbose              bool
 }
 
 // Main runs one command line, args being without the program's name, and returns
@@ -101,12 +101,14 @@ A server is started when none runs; --url or COVE_URL names another one.
 	f := root.PersistentFlags()
 	f.StringVar(&a.global.url, "url", "", "the server's address (COVE_URL; otherwise the one of this machine)")
 	f.StringVar(&a.global.token, "token", "", "the server's token (COVE_TOKEN; otherwise the one in the data folder)")
+	f.StringVar(&a.global.backend, "backend", "", "the server, by its name in your settings; local: this machine's (COVE_BACKEND)")
 	f.StringVar(&a.global.data, "data", "", "data folder of this machine's server (COVE_DATA)")
 	f.StringVarP(&a.global.sprite, "sprite", "s", "", "the sprite (otherwise the one that cove use noted)")
 	f.BoolVar(&a.global.json, "json", false, "print one JSON document")
 	f.BoolVarP(&a.global.quiet, "quiet", "q", false, "no progress and no remarks")
 	f.BoolVarP(&a.global.verbose, "verbose", "v", false, "say more about what is done")
 	must(root.RegisterFlagCompletionFunc("sprite", a.completeSprite))
+	must(root.RegisterFlagCompletionFunc("backend", completeBackend))
 	root.AddGroup(
 		&cobra.Group{ID: "work", Title: "Work:"},
 		&cobra.Group{ID: "sprite", Title: "Sprites:"},
@@ -114,7 +116,7 @@ A server is started when none runs; --url or COVE_URL names another one.
 	)
 	a.addGroup(root, "work", a.newPush(), a.newPull(), a.newRun(), a.newJob())
 	a.addGroup(root, "sprite", a.newCreate(), a.newList(), a.newInfo(), a.newUpdate(), a.newRm(), a.newUse(), a.newExec(), a.newConsole(), a.newSession(), a.newService(), a.newURL(), a.newPolicy(), a.newProxy(), a.newCp(), a.newCheckpoint(), a.newRestore(), a.newFork(), a.newSuspend(), a.newWake())
-	a.addGroup(root, "server", a.newToken(), a.newSecret(), a.newConnector(), a.newDoctor(), a.newPing(), a.newVersion(), a.newCompletion())
+	a.addGroup(root, "server", a.newConfig(), a.newEnv(), a.newToken(), a.newSecret(), a.newConnector(), a.newDoctor(), a.newPing(), a.newVersion(), a.newCompletion())
 	root.AddCommand(newOverlayProbe())
 	root.SetHelpCommand(newHelp(a))
 	root.SetHelpCommandGroupID("server")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -23,6 +24,9 @@ type machineFlags struct {
 	include []string
 	env     []string
 }
+
+// machineKeys are the settings that are the defaults of machineFlags.
+var machineKeys = []config.Key{config.Memory, config.CPUs, config.Include}
 
 func (m *machineFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
@@ -122,6 +126,13 @@ are shown by --include; cove doctor finds them.`,
 		Args: exactArgs("the new sprite's name"),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		s, _, err := a.settings(ctx)
+		if err != nil {
+			return err
+		}
+		if err := a.defaults(cmd, s, append(machineKeys, config.Network)...); err != nil {
+			return err
+		}
 		req, err := o.request(cmd, args[0])
 		if err != nil {
 			return err

@@ -282,45 +282,6 @@ func jobSession(ctx context.Context, c *sprites.Client, id string) (sprites.Job,
 	}
 }
 
-func (a *app) newJobWait() *cobra.Command {
-	var timeout time.Duration
-	cmd := &cobra.Command{
-		Use:   "wait JOB",
-		Short: "Wait for a job's end",
-		Long: `Waits until a job has ended, and says how. The exit code tells it too: 0 succeeded,
-1 failed, 124 timed out, 130 cancelled, 75 lost. When --timeout passes first it is 124
-as well, and the code of the error is "wait_timeout".`,
-		Example: `  cove job wait a3f7b2 && cove pull a3f7b2
-  cove job wait a3f7b2 --timeout 10m`,
-		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
-	}
-	cmd.RunE = a.jobVerb(func(parent context.Context, c *sprites.Client, id string) error {
-		ctx := parent
-		if timeout > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(parent, timeout)
-			defer cancel()
-		}
-		job, err := c.WaitJob(ctx, id)
-		if err != nil && ctx.Err() != nil && parent.Err() == nil {
-			return &codedError{exitTimedOut, "wait_timeout", fmt.Errorf("job %s has not ended after %v; it goes on", id, timeout), "cove job logs -f " + id}
-		}
-		if err != nil {
-			return err
-		}
-		if err := a.show(job, printTo("Job %s %s", id, outcomeText(job))); err != nil {
-			return err
-		}
-		if exit := outcomeExit(job.State); exit != exitOK {
-			return reportedError{exit}
-		}
-		return nil
-	})
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "give up waiting after so long")
-	return cmd
-}
-
 func (a *app) newJobStop() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop JOB",

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/push"
 	"github.com/cove-dev/cove/sprites"
@@ -47,6 +48,9 @@ run on this machine are listed. Pulling again does no harm.`,
 		if err := checkJob(args[0]); err != nil {
 			return err
 		}
+		if err := a.pullDefaults(ctx, cmd); err != nil {
+			return err
+		}
 		if !slices.Contains(intoChoices, into) {
 			return usagef(cmd, "--into %q is none of ff, branch and none", into)
 		}
@@ -63,7 +67,7 @@ run on this machine are listed. Pulling again does no harm.`,
 	f := cmd.Flags()
 	f.DurationVar(&wait, "wait", 0, "wait for the job's end, for so long at most")
 	f.Lookup("wait").NoOptDefVal = waitForEver.String()
-	f.StringVar(&into, "into", "ff", "move the branch forward (ff), make a new one (branch), or only keep the commits (none)")
+	f.StringVar(&into, "into", config.Default(config.PullInto), "move the branch forward (ff), make a new one (branch), or only keep the commits (none)")
 	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/push"
 	"github.com/cove-dev/cove/sprites"
@@ -25,24 +26,55 @@ type pushOptions struct {
 	interactive bool
 	remove      bool
 	network     string
+	script      *sprites.SetupScript
+	environment []string
 }
 
 func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.agent, "agent", "claude", "who does the work: "+strings.Join(agents.Names(), " or "))
-	f.StringVar(&o.dirty, "dirty", "refuse", "what about changes that are not committed: refuse, include or ignore")
-	f.DurationVar(&o.timeout, "timeout", time.Hour, "end the work after so long; what there is is collected")
+	f.StringVar(&o.agent, "agent", config.Default(config.Agent), "who does the work: "+strings.Join(agents.Names(), " or "))
+	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
+	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long; what there is is collected")
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
-	f.StringVar(&o.network, "network", policy.Agent, "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
+	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
 	o.machine.register(cmd)
+	registerSetup(cmd)
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("dirty", cobra.FixedCompletions([]string{"refuse", "include", "ignore"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
+// settle takes the settings in: they stand in for flags that were not given.
+func (o *pushOptions) settle(ctx context.Context, a *app, cmd *cobra.Command) error {
+	s, places, err := a.settings(ctx)
+	if err != nil {
+		return err
+	}
+	name, keys := a.global.sprite, []config.Key{config.Agent, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
+	if name == "" {
+		name, keys = config.JobEnv, append(keys, machineKeys...)
+	}
+	if err := a.defaults(cmd, s, keys...); err != nil {
+		return err
+	}
+	if o.script, err = setupScript(cmd, s, places); err != nil {
+		return err
+	}
+	o.environment, err = a.environment(places, name)
+	return err
+}
+
 // options are those of the push package; the plan is not among them yet.
-func (o *pushOptions) options(a *app, cmd *cobra.Command) (push.Options, error) {
+func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (push.Options, error) {
 	var opts push.Options
+	if a.global.sprite != "" {
+		if err := checkName(a.global.sprite); err != nil {
+			return opts, err
+		}
+	}
+	if err := o.settle(ctx, a, cmd); err != nil {
+		return opts, err
+	}
 	if !slices.Contains(agents.Names(), o.agent) {
 		return opts, usagef(cmd, "there is no agent %q; there is %s", o.agent, strings.Join(agents.Names(), ", "))
 	}
@@ -58,12 +90,7 @@ func (o *pushOptions) options(a *app, cmd *cobra.Command) (push.Options, error) 
 	if err := checkEnv(cmd, o.machine.env); err != nil {
 		return opts, err
 	}
-	if a.global.sprite != "" {
-		if err := checkName(a.global.sprite); err != nil {
-			return opts, err
-		}
-	}
-	config, err := o.machine.config(cmd)
+	machine, err := o.machine.config(cmd)
 	if err != nil {
 		return opts, err
 	}
@@ -74,13 +101,20 @@ func (o *pushOptions) options(a *app, cmd *cobra.Command) (push.Options, error) 
 	dir, err := os.Getwd()
 	opts = push.Options{
 		Dir: dir, Dirty: push.Dirty(o.dirty), Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
-		Interactive: o.interactive, Remove: o.remove, Config: config, Include: include, Env: o.machine.env,
+		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(o.environment, o.machine.env), SetupScript: o.script,
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
 	}
 	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own
 		opts.Network = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}
 	}
 	return opts, err
+}
+
+// mustDuration reads a time that is built in.
+func mustDuration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	must(err)
+	return d
 }
 
 func (a *app) newPush() *cobra.Command {
@@ -99,6 +133,10 @@ Only commits travel. Where there are changes that are not committed, choose:
 --dirty include sends them in a snapshot commit, which leaves your index alone;
 --dirty ignore sends what is committed.
 
+A script that prepares sprites, .cove/setup.sh or that of --setup, runs in the clone before
+the agent, and not again in a sprite that it has prepared. The agent is given the variables
+of .cove/sandbox.env (see cove help env); flags have the defaults of cove help config.
+
 The sprite reaches what --network says: a preset, and with agent and defaults the hosts of
 the repository's remotes, if they have names. An existing sprite keeps its own rules unless
 you give --network.`,
@@ -110,7 +148,7 @@ you give --network.`,
 		Args: exactArgs("the plan"),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		opts, err := o.options(a, cmd)
+		opts, err := o.options(ctx, a, cmd)
 		if err != nil {
 			return err
 		}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/internal/push"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -15,12 +17,15 @@ import (
 func (a *app) newRun() *cobra.Command {
 	var o pushOptions
 	var prompt, into string
+	var autoPull bool
 	cmd := &cobra.Command{
 		Use:   "run PLAN | run -p PROMPT",
 		Short: "Push, follow the work, and pull",
 		Long: `Does what push, job logs -f and pull do, one after the other. Ctrl-C leaves the job, which
 goes on; the message says how to pull it. The exit code tells how the work ended: 0, 1
-failed, 124 timed out, 130 cancelled, 75 lost; and 4 or 5 where the pull was refused.`,
+failed, 124 timed out, 130 cancelled, 75 lost; and 4 or 5 where the pull was refused.
+
+With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 		Example: `  cove run plan.md
   cove run -p "Update the dependencies, and make the tests pass."
   cove run --agent shell plan.md --into branch`,
@@ -35,8 +40,11 @@ failed, 124 timed out, 130 cancelled, 75 lost; and 4 or 5 where the pull was ref
 		},
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		opts, err := o.options(a, cmd)
+		opts, err := o.options(ctx, a, cmd)
 		if err != nil {
+			return err
+		}
+		if err := a.pullDefaults(ctx, cmd); err != nil {
 			return err
 		}
 		if !slices.Contains(intoChoices, into) {
@@ -45,15 +53,34 @@ failed, 124 timed out, 130 cancelled, 75 lost; and 4 or 5 where the pull was ref
 		if opts.Plan = prompt; prompt == "" {
 			opts.PlanPath = args[0]
 		}
+		if !autoPull {
+			into = ""
+		}
 		return a.runJob(ctx, opts, push.Into(into))
 	})
 	o.register(a, cmd)
 	f := cmd.Flags()
 	f.StringVarP(&prompt, "prompt", "p", "", "the plan's text")
-	f.StringVar(&into, "into", "ff", "what to do with the commits, as in pull: ff, branch or none")
+	f.StringVar(&into, "into", config.Default(config.PullInto), "what to do with the commits, as in pull: ff, branch or none")
+	f.BoolVar(&autoPull, "pull", true, "pull when the work has ended")
+	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
+// pullDefaults is defaults for the flags --pull and --into.
+func (a *app) pullDefaults(ctx context.Context, cmd *cobra.Command) error {
+	s, _, err := a.settings(ctx)
+	if err != nil {
+		return err
+	}
+	keys := []config.Key{config.PullInto}
+	if cmd.Flags().Lookup("pull") != nil {
+		keys = append(keys, config.PullAuto)
+	}
+	return a.defaults(cmd, s, keys...)
+}
+
+// runJob pushes, follows and pulls; an empty into leaves the pull out.
 func (a *app) runJob(ctx context.Context, opts push.Options, into push.Into) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
@@ -68,7 +95,10 @@ func (a *app) runJob(ctx context.Context, opts push.Options, into push.Into) err
 	}
 	a.say("Job %s started in %s.", result.Job, result.Sprite)
 	job, err := a.followJob(ctx, c, result.Job)
-	if err == nil {
+	switch {
+	case err == nil && into == "":
+		err = a.showUnpulled(job)
+	case err == nil:
 		var pulled push.Pulled
 		pulled, err = a.pull(ctx, c, push.PullOptions{Job: result.Job, Into: into})
 		if ctx.Err() == nil {
@@ -85,6 +115,11 @@ func (a *app) runJob(ctx context.Context, opts push.Options, into push.Into) err
 		return a.outcome(job, err)
 	}
 	return err
+}
+
+// showUnpulled says how a job ended whose commits stay where they are.
+func (a *app) showUnpulled(job sprites.Job) error {
+	return a.show(job, printTo("%s", strings.TrimSpace(fmt.Sprintf("Job %s %s. %s", job.ID, outcomeText(job), nextStep(job)))))
 }
 
 // codedInterrupt says that the person has left a job.

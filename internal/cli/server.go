@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -81,20 +82,34 @@ func dataFolder(dir string) (abs string, byDefault bool, err error) {
 	return abs, err == nil && abs == standard, absErr
 }
 
-// remoteURL is the server that the person named; empty: the one of this machine.
-func (a *app) remoteURL() (string, error) {
+// remote is the server that the person chose; a URL of "" is this machine's.
+type remote struct {
+	url     string
+	backend *config.BackendServer // whose url is; nil: it was given by itself
+}
+
+// remote finds the server in use: that of --url or --backend, of COVE_URL, or of
+// the person's file.
+func (a *app) remote() (remote, error) {
 	text := a.global.url
-	if text == "" {
+	if text != "" && a.global.backend != "" {
+		return remote{}, &codedError{exitUsage, "usage", errors.New("--url or --backend, not both"), "a backend has its address in your file of settings"}
+	}
+	if text == "" && a.global.backend == "" {
 		text = os.Getenv("COVE_URL")
 	}
 	if text == "" {
-		return "", nil
+		b, err := a.backend()
+		if b == nil || err != nil {
+			return remote{}, err
+		}
+		return remote{b.URL, b}, nil
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.User != nil || u.RawQuery != "" {
-		return "", &codedError{exitUsage, "bad_url", fmt.Errorf("%q is not a server's address", text), "such as --url http://127.0.0.1:7878"}
+		return remote{}, &codedError{exitUsage, "bad_url", fmt.Errorf("%q is not a server's address", text), "such as --url http://127.0.0.1:7878"}
 	}
-	return strings.TrimRight(text, "/"), nil
+	return remote{url: strings.TrimRight(text, "/")}, nil
 }
 
 // chosenToken is the token that the person named.
@@ -127,22 +142,26 @@ var errNoServer = errors.New("no server is running")
 
 // runningClient is client without starting a server: errNoServer then.
 func (a *app) runningClient(ctx context.Context) (*sprites.Client, error) {
-	remote, err := a.remoteURL()
+	remote, err := a.remote()
 	if err != nil {
 		return nil, err
 	}
 	dir, _, dataErr := a.dataDir()
-	if remote == "" {
+	if remote.url == "" {
 		if dataErr != nil {
 			return nil, dataErr
 		}
 		return a.localClient(ctx, dir)
 	}
-	c := &sprites.Client{URL: remote, Token: a.chosenToken()}
+	if remote.backend != nil {
+		token, err := a.backendToken(ctx, remote.backend)
+		return &sprites.Client{URL: remote.url, Token: token}, err
+	}
+	c := &sprites.Client{URL: remote.url, Token: a.chosenToken()}
 	if c.Token == "" && dataErr == nil {
 		// This machine's own server may be named by its address; its token goes
 		// nowhere else.
-		if server, err := readServerFile(dir); err == nil && server.URL == remote {
+		if server, err := readServerFile(dir); err == nil && server.URL == remote.url {
 			c.Token, _ = readSmall(filepath.Join(dir, "token"))
 		}
 	}

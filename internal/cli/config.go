@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/config"
+)
+
+func (a *app) newConfig() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "See what stands in for flags that are not given",
+		Long: `Settings are the defaults of flags. They stand in two TOML files: .cove/config.toml at the
+top of a repository's work tree, and your own, $XDG_CONFIG_HOME/cove/config.toml or
+~/.config/cove/config.toml; COVE_CONFIG names another one. What counts, in this order: the
+flag, the environment (COVE_AGENT and so on), the repository's file, your own, what is
+built in.
+
+` + keyTable() + `
+A repository may come from anybody. Its file can't set include, backend or [backends], dirty
+to include, or pull.auto to true; its setup script lies in .cove; and a network that reaches
+further than yours is not used, and you are told. A file with a mistake in it stops what
+would have used it.
+
+A backend is a server, by a name for --backend:
+
+  [backends.team]
+  url = "https://cove.example.org"
+  token_file = "~/.config/cove/team.token"     or: token_command = ["pass", "cove/team"]`,
+		Example: `  cove config show
+  cove config check --json`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newConfigShow(), a.newConfigCheck())
+	return cmd
+}
+
+// keyTable is the list of settings for the help.
+func keyTable() string {
+	var b strings.Builder
+	for _, key := range config.Keys() {
+		fmt.Fprintf(&b, "  %-14s %s", key, config.Usage(key))
+		if f := flagOf[key]; f != "" && f != string(key) {
+			fmt.Fprintf(&b, " (--%s)", f)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// settingJSON is a setting as config show prints it with --json.
+type settingJSON struct {
+	Key   string   `json:"key"`
+	Value string   `json:"value"`
+	List  []string `json:"list,omitempty"` // of one that is a list, instead of value
+	From  string   `json:"from"`
+	File  string   `json:"file,omitempty"`
+	Line  int      `json:"line,omitempty"`
+	Note  string   `json:"note,omitempty"`
+}
+
+type configFileJSON struct {
+	From   string `json:"from"`
+	File   string `json:"file"`
+	Exists bool   `json:"exists"`
+}
+
+type backendJSON struct {
+	Name  string `json:"name"`
+	URL   string `json:"url"`
+	Token string `json:"token"` // where it is from: file, command or none
+}
+
+func (a *app) newConfigShow() *cobra.Command {
+	return &cobra.Command{
+		Use:     "show",
+		Short:   "Show each setting, and where it is from",
+		Long:    `Shows the settings that are in force here, with where each is from, and the files.`,
+		Example: `  cove config show`,
+		Args:    exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			s, _, err := a.settings(ctx)
+			if err != nil {
+				return err
+			}
+			return a.showConfig(s)
+		}),
+	}
+}
+
+func (a *app) showConfig(s *config.Settings) error {
+	doc := struct {
+		Settings []settingJSON    `json:"settings"`
+		Backends []backendJSON    `json:"backends"`
+		Files    []configFileJSON `json:"files"`
+	}{Backends: []backendJSON{}}
+	for _, key := range config.Keys() {
+		v := s.Value(key)
+		doc.Settings = append(doc.Settings, settingJSON{string(key), v.Text, v.List, string(v.From), v.File, v.Line, v.Note})
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Backends)) {
+		b := s.Backends[name]
+		token := "none"
+		if b.TokenFile != "" {
+			token = "file " + b.TokenFile
+		} else if len(b.TokenCommand) > 0 {
+			token = "command " + b.TokenCommand[0]
+		}
+		doc.Backends = append(doc.Backends, backendJSON{name, b.URL, token})
+	}
+	for _, f := range s.Files {
+		doc.Files = append(doc.Files, configFileJSON{string(f.Source), f.Name, f.Exists})
+	}
+	return a.show(doc, func(w io.Writer) {
+		rows := [][]string{{"KEY", "VALUE", "FROM"}}
+		for _, v := range doc.Settings {
+			from := v.From
+			if v.File != "" {
+				from = fmt.Sprintf("%s, %s:%d", v.From, v.File, v.Line)
+			} else if v.From == string(config.FromEnvironment) {
+				from += ", " + config.Variable(config.Key(v.Key))
+			}
+			rows = append(rows, []string{v.Key, cmp.Or(strings.Join(v.List, ", "), v.Value, "-"), from})
+		}
+		table(w, rows)
+		for _, v := range doc.Settings {
+			if v.Note != "" {
+				fmt.Fprintln(w, sanitizeLine(v.Note))
+			}
+		}
+		for _, b := range doc.Backends {
+			fmt.Fprintf(w, "backend %s: %s, token: %s\n", b.Name, sanitizeLine(b.URL), sanitizeLine(b.Token))
+		}
+		for _, f := range doc.Files {
+			there := ""
+			if !f.Exists {
+				there = " (there is none)"
+			}
+			fmt.Fprintf(w, "%s file: %s%s\n", f.From, sanitizeLine(f.File), there)
+		}
+	})
+}
+
+func (a *app) newConfigCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "Say what is wrong in the files of settings",
+		Long: `Reads the files of settings, of environments and the setup script, and says what is wrong:
+the file, the line, the key, and what was probably meant. The exit code is 1 then.`,
+		Example: `  cove config check`,
+		Args:    exactArgs(),
+		RunE:    verb(func(ctx context.Context, _ []string) error { return a.checkConfig(ctx) }),
+	}
+}
+
+func (a *app) checkConfig(ctx context.Context) error {
+	p, err := a.places(ctx)
+	if err != nil {
+		return err
+	}
+	doc := struct {
+		OK       bool            `json:"ok"`
+		Problems config.Problems `json:"problems"`
+	}{Problems: config.Problems{}}
+	add := func(err error) error {
+		if problems, ok := errors.AsType[config.Problems](err); ok {
+			doc.Problems = append(doc.Problems, problems...)
+			return nil
+		}
+		return err
+	}
+	s, err := config.Load(p)
+	if err := add(err); err != nil {
+		return err
+	}
+	if s != nil {
+		_, err := p.Script(s.Value(config.SetupScript))
+		if err := add(err); err != nil {
+			return err
+		}
+	}
+	doc.Problems = append(doc.Problems, p.CheckEnvFiles()...)
+	doc.OK = len(doc.Problems) == 0
+	err = a.show(doc, func(w io.Writer) {
+		for _, problem := range doc.Problems {
+			fmt.Fprintln(w, sanitizeLine(problem.Error()))
+			if problem.Hint != "" {
+				fmt.Fprintf(w, "  hint: %s\n", sanitizeLine(problem.Hint))
+			}
+		}
+		if doc.OK && !a.global.quiet {
+			fmt.Fprintln(w, "Nothing is wrong.")
+		}
+	})
+	if err == nil && !doc.OK {
+		return reportedError{exitFailed}
+	}
+	return err
+}

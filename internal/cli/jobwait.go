@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// waitOptions are the flags of job wait.
+type waitOptions struct {
+	timeout time.Duration
+	pull    bool
+	asked   bool // for the pull, by the flag
+	into    string
+}
+
+func (a *app) newJobWait() *cobra.Command {
+	var o waitOptions
+	cmd := &cobra.Command{
+		Use:   "wait JOB",
+		Short: "Wait for a job's end",
+		Long: `Waits until a job has ended, and says how. The exit code tells it too: 0 succeeded,
+1 failed, 124 timed out, 130 cancelled, 75 lost. When --timeout passes first it is 124
+as well, and the code of the error is "wait_timeout".
+
+With --pull, or the setting pull.auto, the commits of a job that succeeded are pulled, as by
+cove pull with its exit codes. The setting asks for nothing outside of the job's repository.`,
+		Example: `  cove job wait a3f7b2 && cove pull a3f7b2
+  cove job wait a3f7b2 --timeout 10m
+  cove job wait a3f7b2 --pull --into branch`,
+		Args:              exactArgs("the job's id"),
+		ValidArgsFunction: a.completeJob,
+	}
+	cmd.RunE = a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+		o.asked = cmd.Flags().Changed("pull")
+		if err := a.pullDefaults(ctx, cmd); err != nil {
+			return err
+		}
+		if !slices.Contains(intoChoices, o.into) {
+			return usagef(cmd, "--into %q is none of ff, branch and none", o.into)
+		}
+		return a.waitJob(ctx, c, id, o)
+	})
+	f := cmd.Flags()
+	f.DurationVar(&o.timeout, "timeout", 0, "give up waiting after so long")
+	f.BoolVar(&o.pull, "pull", false, "pull the commits, if the job has succeeded")
+	f.StringVar(&o.into, "into", config.Default(config.PullInto), "what to do with the commits, as in pull: ff, branch or none")
+	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// waitedJSON is a job that was waited for, and what its pull did.
+type waitedJSON struct {
+	sprites.Job
+	Pulled *pulledJSON `json:"pulled,omitempty"`
+}
+
+func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o waitOptions) error {
+	ctx := parent
+	if o.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(parent, o.timeout)
+		defer cancel()
+	}
+	job, err := c.WaitJob(ctx, id)
+	if err != nil && ctx.Err() != nil && parent.Err() == nil {
+		return &codedError{exitTimedOut, "wait_timeout", fmt.Errorf("job %s has not ended after %v; it goes on", id, o.timeout), "cove job logs -f " + id}
+	}
+	if err != nil {
+		return err
+	}
+	if o.pull && job.State == sprites.JobSucceeded {
+		return a.pullWaited(parent, c, job, o)
+	}
+	if err := a.show(job, printTo("Job %s %s", id, outcomeText(job))); err != nil {
+		return err
+	}
+	if exit := outcomeExit(job.State); exit != exitOK {
+		return reportedError{exit}
+	}
+	return nil
+}
+
+// pullWaited pulls a job that has succeeded.
+func (a *app) pullWaited(ctx context.Context, c *sprites.Client, job sprites.Job, o waitOptions) error {
+	if !a.global.json {
+		printTo("Job %s %s", job.ID, outcomeText(job))(a.Out)
+	}
+	pulled, err := a.pull(ctx, c, push.PullOptions{Job: job.ID, Into: push.Into(o.into)})
+	if elsewhere := elsewhere(err); elsewhere && !o.asked {
+		a.say("Not pulled: this is not the repository that it is of. There: cove pull %s", job.ID)
+		err = nil
+	}
+	if !a.global.json {
+		return a.showPulled(pulled, err, "")
+	}
+	doc := waitedJSON{Job: job}
+	if pulled.Result != "" {
+		doc.Pulled = &pulledJSON{Pulled: pulled}
+	}
+	if err == nil {
+		a.printJSON(doc)
+		return nil
+	}
+	if doc.Pulled == nil {
+		return err
+	}
+	f := classify(err)
+	e := f.document()
+	doc.Pulled.Error = &e
+	a.printJSON(doc)
+	return reportedError{f.exit}
+}
+
+// elsewhere reports whether a pull failed because it was tried in another place
+// than the job's repository.
+func elsewhere(err error) bool {
+	if errors.Is(err, gitwork.ErrNotRepository) || errors.Is(err, gitwork.ErrBare) {
+		return true
+	}
+	e, ok := errors.AsType[*push.Error](err)
+	return ok && e.Code == "wrong_repository"
+}

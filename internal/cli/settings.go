@@ -1,0 +1,172 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// flagOf names the flag that a setting is the default of.
+var flagOf = map[config.Key]string{
+	config.Agent: "agent", config.Network: "network", config.Dirty: "dirty", config.Timeout: "timeout", config.Memory: "memory", config.CPUs: "cpus",
+	config.Include: "include", config.SetupScript: "setup", config.SetupTimeout: "setup-timeout", config.PullAuto: "pull", config.PullInto: "into",
+}
+
+// places are where the settings of a command line are, that was typed in the
+// working directory.
+func (a *app) places(ctx context.Context) (config.Places, error) {
+	p := config.Places{Getenv: os.Getenv}
+	p.Personal, p.Named = config.PersonalFile(os.Getenv)
+	dir, err := os.Getwd()
+	if err != nil {
+		return p, err
+	}
+	p.Top, err = gitwork.Top(ctx, dir)
+	return p, err
+}
+
+// settings reads them. Where they are wrong nothing is done that would have used
+// them.
+func (a *app) settings(ctx context.Context) (*config.Settings, config.Places, error) {
+	p, err := a.places(ctx)
+	if err != nil {
+		return nil, p, err
+	}
+	s, err := config.Load(p)
+	return s, p, configError(err)
+}
+
+// configError makes of what is wrong in a file an error for people.
+func configError(err error) error {
+	problems, ok := errors.AsType[config.Problems](err)
+	if !ok {
+		return err
+	}
+	hint := "see all that is wrong: cove config check"
+	if problems[0].Hint != "" {
+		hint = problems[0].Hint + "\n" + hint
+	}
+	return &codedError{exitFailed, "bad_config", err, hint}
+}
+
+// defaults gives the flags of a command that nobody gave what the settings say, as
+// far as keys name them. They still count as not given.
+func (a *app) defaults(cmd *cobra.Command, s *config.Settings, keys ...config.Key) error {
+	for _, key := range keys {
+		f := cmd.Flags().Lookup(flagOf[key])
+		if f.Changed {
+			continue
+		}
+		v := s.Value(key)
+		if key == config.Network {
+			v = s.Network(cmp.Or(f.DefValue, policy.Open))
+			if v.Note != "" {
+				a.say("%s", v.Note)
+			}
+		}
+		if v.From == config.BuiltIn {
+			continue
+		}
+		if err := setFlag(f, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func setFlag(f *pflag.Flag, v config.Value) error {
+	list, ok := f.Value.(pflag.SliceValue)
+	if !ok {
+		return f.Value.Set(v.Text)
+	}
+	var dirs []string
+	for _, dir := range v.List {
+		full, err := config.Expand(dir)
+		if err != nil {
+			return err
+		}
+		dirs = append(dirs, full)
+	}
+	return list.Replace(dirs)
+}
+
+// setupScript is what prepares a sprite, as the flags --setup and --setup-timeout
+// or the settings say; nil: nothing does.
+func setupScript(cmd *cobra.Command, s *config.Settings, p config.Places) (*sprites.SetupScript, error) {
+	v := s.Value(config.SetupScript)
+	if f := cmd.Flags().Lookup("setup"); f.Changed {
+		v = config.Value{Text: f.Value.String(), From: config.FromFlag}
+	}
+	limit, err := cmd.Flags().GetDuration("setup-timeout")
+	if err != nil {
+		return nil, err
+	}
+	if limit <= 0 {
+		return nil, usagef(cmd, "--setup-timeout %v must be more than nothing", limit)
+	}
+	script, err := p.Script(v)
+	if script == nil || err != nil {
+		return nil, configError(err)
+	}
+	return &sprites.SetupScript{Name: script.Name, Text: string(script.Text), TimeoutSec: int64(max(limit.Seconds(), 1))}, nil
+}
+
+// registerSetup adds the flags that setupScript reads.
+func registerSetup(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.String("setup", "", "script that prepares the sprite, once; none: there is none (default: .cove/setup.sh)")
+	f.Duration("setup-timeout", mustDuration(config.Default(config.SetupTimeout)), "the setup script's time")
+}
+
+// environment is what the files of the repository and the person give a sprite. It
+// says where a connector would do without a key inside.
+func (a *app) environment(p config.Places, sprite string) ([]string, error) {
+	vars, err := p.Environment(sprite)
+	if err != nil {
+		return nil, configError(err)
+	}
+	var env []string
+	for _, v := range vars {
+		env = append(env, v.Name+"="+v.Value)
+		if hint := keyHint(v); hint != "" && v.Line > 0 {
+			a.say("%s", hint)
+		}
+	}
+	return env, nil
+}
+
+// keyHint says that a variable's value need not be in the sprite; empty: it may
+// have to be.
+func keyHint(v config.EnvVar) string {
+	c := v.Connector()
+	if c == "" {
+		return ""
+	}
+	return v.Name + " looks like a key, which will be inside. A connector keeps it outside: cove secret set " + c + ", cove connector put " + c
+}
+
+// overEnv lays variables over others, all of them NAME=VALUE.
+func overEnv(under, over []string) []string {
+	merged := map[string]string{}
+	for _, kv := range slices.Concat(under, over) {
+		name, _, _ := strings.Cut(kv, "=")
+		merged[name] = kv
+	}
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(merged)) {
+		all = append(all, merged[name])
+	}
+	return all
+}
