@@ -30,6 +30,9 @@ type Work struct {
 	Argv  []string
 	Env   []string // KEY=VALUE, over the sprite's own
 
+	// Verify is a command that succeeds where the agent is there, and says its version.
+	Verify []string
+
 	// Connectors are those through which it asks its model: the job's as long as it
 	// runs, where there are such.
 	Connectors []string
@@ -91,6 +94,17 @@ type Event struct {
 }
 
 var all = []Agent{Claude{}, Shell{}}
+
+// Trial is how the agent of that name is made ready, and found to be there, in a
+// sprite whose user has that home: Setup, Verify, Env and Connectors of any work of
+// its. Its task does nothing.
+func Trial(name, home string) (Work, error) {
+	agent, err := Find(name)
+	if err != nil {
+		return Work{}, err
+	}
+	return agent.Prepare(Task{Plan: "# Nothing\n\n```sh\ntrue\n```\n", PlanName: "trial", Dir: home, Workdir: home, Branch: "main", Home: home})
+}
 
 // Names lists the agents.
 func Names() []string {

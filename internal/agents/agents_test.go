@@ -54,3 +54,16 @@ func TestSettled(t *testing.T) {
 		}
 	}
 }
+
+// Every agent says how it is found to be in a sprite.
+func TestTrial(t *testing.T) {
+	for _, name := range agents.Names() {
+		w, err := agents.Trial(name, "/home/sprite")
+		if err != nil || len(w.Verify) == 0 {
+			t.Errorf("%s: %+v, %v", name, w, err)
+		}
+	}
+	if _, err := agents.Trial("nobody", "/home/sprite"); err == nil {
+		t.Error("there is an agent nobody")
+	}
+}

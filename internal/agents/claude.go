@@ -46,6 +46,7 @@ func (Claude) Prepare(t Task) (Work, error) {
 			"DISABLE_AUTOUPDATER=1",
 			"DISABLE_TELEMETRY=1",
 		},
+		Verify:     []string{"claude", "--version"},
 		Connectors: []string{"anthropic"},
 	}
 	if t.Interactive {

@@ -50,8 +50,9 @@ func (Shell) Prepare(t Task) (Work, error) {
 		files[name+".json"] = File{append(begin, '\n'), 0o644}
 	}
 	return Work{
-		Files: files,
-		Argv:  []string{"/bin/sh", t.Dir + "/shell.sh", t.Dir + "/steps", fmt.Sprint(len(all))},
+		Files:  files,
+		Verify: []string{"git", "--version"}, // by which it commits; a shell there is
+		Argv:   []string{"/bin/sh", t.Dir + "/shell.sh", t.Dir + "/steps", fmt.Sprint(len(all))},
 	}, nil
 }
 

@@ -1,0 +1,348 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Where things are in a sprite.
+const (
+	spriteHome      = "/home/sprite"
+	guestProgram    = "/.sprite/bin/cove-guest"
+	environmentFile = "/.sprite/environment.json" // as the guest reads it
+
+	guestNotSetUp = 6 // exit code of cove-guest job is-set-up
+)
+
+func (a *app) newSetup() *cobra.Command {
+	var agent string
+	cmd := &cobra.Command{
+		Use:   "setup NAME",
+		Short: "Prepare a sprite, and see that an agent is ready in it",
+		Long: `Prepares a sprite for work: gives it the variables of the environment files (see cove help
+env), for every command from then on; runs the setup script, .cove/setup.sh or that of
+--setup, at the top of a clone of this repository; installs the agent, if it is not there; and
+starts it once, as the sprite's user, with the environment and the network that it will have.
+What has been done already is not done again: the script runs anew only when it changes.
+
+The script prepares the sprite for all jobs to come, each of which has a clone of its own.
+What a clone needs, such as its dependencies, belongs into the plan.`,
+		Example: `  cove setup paint --agent shell
+  cove setup paint --setup ./tools.sh --setup-timeout 20m
+  cove setup paint --json | jq '.steps[] | {step, result, ms}'`,
+		Args:              exactArgs("the sprite's name"),
+		ValidArgsFunction: a.completeOneSprite,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if err := checkName(args[0]); err != nil {
+			return err
+		}
+		s, places, err := a.settings(ctx)
+		if err != nil {
+			return err
+		}
+		if err := a.defaults(cmd, s, config.Agent, config.SetupTimeout); err != nil {
+			return err
+		}
+		if !slices.Contains(agents.Names(), agent) {
+			return usagef(cmd, "there is no agent %q; there is %s", agent, strings.Join(agents.Names(), ", "))
+		}
+		p := &preparation{app: a, agent: agent, places: places, steps: steps{app: a}}
+		if p.script, err = setupScript(cmd, s, places); err != nil {
+			return err
+		}
+		if p.env, err = a.environment(places, args[0]); err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		p.client, p.sprite = c, c.Sprite(args[0])
+		err = p.run(ctx)
+		return p.steps.end(stepsJSON{Sprite: args[0], Agent: agent}, err)
+	})
+	cmd.Flags().StringVar(&agent, "agent", config.Default(config.Agent), "who will work in it: "+strings.Join(agents.Names(), " or "))
+	registerSetup(cmd)
+	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// preparation is one cove setup.
+type preparation struct {
+	app    *app
+	client *sprites.Client
+	sprite *sprites.Sprite
+	agent  string
+	places config.Places
+	script *sprites.SetupScript // nil: none
+	env    []string             // of the files
+	steps  steps
+}
+
+func (p *preparation) run(ctx context.Context) error {
+	work, err := agents.Trial(p.agent, spriteHome)
+	if err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		name string
+		do   func(context.Context, agents.Work) (string, string, error)
+	}{{"sprite", p.wake}, {"environment", p.environment}, {"script", p.runScript}, {"agent", p.install}, {"connector", p.connector}} {
+		if err := p.steps.do(s.name, func() (string, string, error) { return s.do(ctx, work) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wake sees that there is such a sprite, and that it runs something.
+func (p *preparation) wake(ctx context.Context, _ agents.Work) (string, string, error) {
+	info, err := p.client.Get(ctx, p.sprite.Name())
+	if errors.Is(err, sprites.ErrNotFound) {
+		return "", "", hinted(err, "make it: cove create "+p.sprite.Name())
+	}
+	if err != nil {
+		return "", "", err
+	}
+	if err := p.sprite.CommandContext(ctx, "true").Run(); err != nil {
+		return "", "", spriteError(err)
+	}
+	if info.Status == sprites.StatusRunning {
+		return stepAlready, "awake", nil
+	}
+	return stepDone, "woken", nil
+}
+
+// environment writes the variables of the files for every command of the sprite.
+func (p *preparation) environment(ctx context.Context, _ agents.Work) (string, string, error) {
+	want := map[string]string{}
+	for _, kv := range p.env {
+		name, value, _ := strings.Cut(kv, "=")
+		want[name] = value
+	}
+	have := map[string]string{}
+	old, err := p.sprite.ReadFile(ctx, environmentFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", "", err
+	}
+	_ = json.Unmarshal(old, &have) // what is no such file is replaced
+	detail := countText(len(want), "variable")
+	switch {
+	case maps.Equal(want, have) && len(want) == 0:
+		return stepNone, "no variables", nil
+	case maps.Equal(want, have):
+		return stepAlready, detail, nil
+	}
+	text, err := json.Marshal(want)
+	if err != nil {
+		return "", "", err
+	}
+	err = p.sprite.WriteFile(ctx, environmentFile, bytes.NewReader(append(text, '\n')), sprites.WriteOptions{Mode: 0o644, AsRoot: true})
+	return stepDone, detail, err
+}
+
+// given is the agent's environment, as far as the files don't say otherwise: what
+// these say the sprite has already.
+func (p *preparation) given(work agents.Work) []string {
+	return slices.DeleteFunc(slices.Clone(work.Env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.ContainsFunc(p.env, func(own string) bool { return strings.HasPrefix(own, name+"=") })
+	})
+}
+
+// runScript has the guest run the setup script in a clone, unless it is done.
+func (p *preparation) runScript(ctx context.Context, work agents.Work) (string, string, error) {
+	if p.script == nil {
+		return stepNone, "no " + config.DefaultScript, nil
+	}
+	dir := ".cove/setup/run-" + randomName()
+	spec := sprites.JobSpec{ID: "setup", Workdir: "work", Env: overEnv(work.Env, p.env), SetupScript: p.script}
+	var repo *gitwork.Repo
+	if p.places.Top != "" {
+		var err error
+		if repo, err = p.describe(ctx, &spec); err != nil {
+			return "", "", err
+		}
+	}
+	if err := p.writeSpec(ctx, dir, spec); err != nil {
+		return "", "", err
+	}
+	defer p.forget(ctx, dir)
+	err := p.sprite.CommandContext(ctx, guestProgram, "job", "is-set-up", dir).Run()
+	if err == nil {
+		return stepAlready, p.script.Name + " has been run", nil
+	}
+	if exit, ok := errors.AsType[*sprites.ExitError](err); !ok || exit.Code != guestNotSetUp {
+		return "", "", fmt.Errorf("ask what has been set up: %w", err)
+	}
+	if repo != nil {
+		if err := p.upload(ctx, repo, dir, &spec); err != nil {
+			return "", "", err
+		}
+	}
+	return stepDone, p.script.Name + " was run", p.execute(ctx, dir)
+}
+
+// describe fills in what the clone will be of.
+func (p *preparation) describe(ctx context.Context, spec *sprites.JobSpec) (*gitwork.Repo, error) {
+	repo, err := gitwork.Open(ctx, p.places.Top)
+	if err != nil {
+		return nil, err
+	}
+	branch, base, err := repo.Head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id, err := repo.ID(ctx, base)
+	if err != nil {
+		return nil, err
+	}
+	spec.SetupScript.Repository = id
+	spec.Branch, spec.Base, spec.Author, spec.Workdir = branch, base, repo.Author(), repo.Name()
+	return repo, nil
+}
+
+func (p *preparation) writeSpec(ctx context.Context, dir string, spec sprites.JobSpec) error {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return p.sprite.WriteFile(ctx, path.Join(dir, "job.json"), bytes.NewReader(text), sprites.WriteOptions{Mode: 0o600})
+}
+
+// forget removes what is left of a run; the guest does it, too, if it comes so far.
+func (p *preparation) forget(ctx context.Context, dir string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
+	defer cancel()
+	if err := p.sprite.Remove(ctx, dir, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		p.app.detail("remove %s: %v", dir, err)
+	}
+}
+
+// upload sends the repository's bundle.
+func (p *preparation) upload(ctx context.Context, repo *gitwork.Repo, dir string, spec *sprites.JobSpec) error {
+	file, err := repo.TempFile("setup-")
+	if err != nil {
+		return err
+	}
+	defer file.Remove()
+	bundle, err := repo.Bundle(ctx, file, spec.Base, func(int64) {})
+	if err != nil {
+		return err
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	spec.Bundle, spec.BundleSHA256 = "in.bundle", bundle.SHA256
+	if err := p.writeSpec(ctx, dir, *spec); err != nil {
+		return err
+	}
+	shown := p.app.newProgress("upload", bundle.Size)
+	defer shown.Close()
+	return p.sprite.WriteFile(ctx, path.Join(dir, spec.Bundle), countingReader{file, shown}, sprites.WriteOptions{Size: bundle.Size})
+}
+
+// execute runs the script, and shows what it prints.
+func (p *preparation) execute(ctx context.Context, dir string) error {
+	cmd := p.sprite.CommandContext(ctx, guestProgram, "job", "set-up", dir)
+	var said lastText
+	cmd.Stdout, cmd.Stderr = p.app.remarks(), &said
+	err := cmd.Run()
+	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
+		text := strings.TrimPrefix(strings.TrimSpace(said.String()), "cove-guest: ")
+		return &codedError{exitFailed, "setup_failed", errors.New(cmp.Or(text, err.Error())), "change the script, and try again: cove setup " + p.sprite.Name()}
+	}
+	return err
+}
+
+// install makes sure that the agent is there, and starts it once.
+func (p *preparation) install(ctx context.Context, work agents.Work) (string, string, error) {
+	_, before := p.verify(ctx, work)
+	for _, argv := range work.Setup {
+		cmd := p.sprite.CommandContext(ctx, argv[0], argv[1:]...)
+		cmd.Env = p.given(work)
+		var said lastText
+		both := io.MultiWriter(&said, p.app.remarks()) // an installation takes a while
+		cmd.Stdout, cmd.Stderr = both, both
+		if err := cmd.Run(); err != nil {
+			return "", "", agentError(p.agent, p.sprite.Name(), err, said.String())
+		}
+	}
+	version, err := p.verify(ctx, work)
+	switch {
+	case err != nil:
+		return "", "", err
+	case before == nil:
+		return stepAlready, p.agent + ": " + version, nil
+	}
+	return stepDone, p.agent + " installed: " + version, nil
+}
+
+// verify starts the agent as a job would, and returns what it says of itself.
+func (p *preparation) verify(ctx context.Context, work agents.Work) (string, error) {
+	return startAgent(ctx, p.sprite, p.agent, work.Verify, p.given(work))
+}
+
+// startAgent starts an agent in a sprite, with its environment, and returns what it
+// says of itself.
+func startAgent(ctx context.Context, sprite *sprites.Sprite, agent string, argv, env []string) (string, error) {
+	cmd := sprite.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = env
+	var said lastText
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		return "", agentError(agent, sprite.Name(), err, said.String())
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
+	return sanitizeLine(line), nil
+}
+
+// agentError says why an agent is not ready.
+func agentError(agent, sprite string, err error, said string) error {
+	exit, ok := errors.AsType[*sprites.ExitError](err)
+	if !ok {
+		return err
+	}
+	text := fmt.Sprintf("the agent %s does not start: exit code %d", agent, exit.Code)
+	if said = strings.TrimSpace(said); said != "" {
+		text += ": " + said
+	}
+	return &codedError{exitFailed, "agent_missing", errors.New(text), "see why: cove diagnose " + sprite + " --agent " + agent}
+}
+
+// connector says how the agent will reach its model.
+func (p *preparation) connector(ctx context.Context, work agents.Work) (string, string, error) {
+	if len(work.Connectors) == 0 {
+		return stepNone, "the agent asks no model", nil
+	}
+	var details []string
+	for _, name := range work.Connectors {
+		def, err := p.client.Connector(ctx, name)
+		switch {
+		case errors.Is(err, sprites.ErrNotFound):
+			return stepNone, fmt.Sprintf("there is no connector %s: the agent has no key (cove secret set %s, cove connector put %s)", name, name, name), nil
+		case err != nil:
+			return "", "", err
+		}
+		details = append(details, name+", to "+def.Upstream)
+	}
+	return stepAlready, strings.Join(details, "; "), nil
+}

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// How a step ended.
+const (
+	stepDone    = "done"
+	stepAlready = "already" // there was nothing to do
+	stepNone    = "none"    // nothing of the kind is asked for
+	stepFailed  = "failed"
+)
+
+// stepJSON is a step of what takes several, for --json.
+type stepJSON struct {
+	Step   string  `json:"step"`
+	Result string  `json:"result"`
+	Detail string  `json:"detail,omitempty"`
+	MS     float64 `json:"ms"`
+	Hint   string  `json:"hint,omitempty"` // of one that failed
+}
+
+// steps are done one after the other, each timed, and shown as they end.
+type steps struct {
+	app  *app
+	list []stepJSON
+}
+
+// step is what a step does: it returns how it ended, and what there is to tell.
+type step func() (result, detail string, err error)
+
+// do does a step. Its error is noted, and returned.
+func (s *steps) do(name string, f step) error {
+	began := time.Now()
+	result, detail, err := f()
+	s.add(stepJSON{Step: name, Result: cmp.Or(result, stepDone), Detail: detail, MS: milliseconds(time.Since(began))}, err)
+	return err
+}
+
+// add notes a step that is over, and shows it.
+func (s *steps) add(st stepJSON, err error) {
+	if err != nil {
+		f := classify(err)
+		st.Result, st.Detail, st.Hint = stepFailed, f.message, f.hint
+	}
+	s.list = append(s.list, st)
+	if s.app.global.json {
+		return
+	}
+	fmt.Fprintf(s.app.Out, "%-12s %9.1f ms  %-8s %s\n", sanitizeLine(st.Step), st.MS, st.Result, sanitizeLine(st.Detail))
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// stepsJSON is a document of steps. Error is that of the step that failed.
+type stepsJSON struct {
+	OK     bool       `json:"ok"`
+	Sprite string     `json:"sprite,omitempty"`
+	Agent  string     `json:"agent,omitempty"`
+	Steps  []stepJSON `json:"steps"`
+	Error  *errorJSON `json:"error,omitempty"`
+}
+
+// end prints the document with --json, and returns what the verb does: err, or the
+// exit code of one that is in the document.
+func (s *steps) end(doc stepsJSON, err error) error {
+	if !s.app.global.json {
+		return err
+	}
+	doc.OK, doc.Steps = err == nil, s.list
+	if doc.Steps == nil {
+		doc.Steps = []stepJSON{}
+	}
+	if err == nil {
+		s.app.printJSON(doc)
+		return nil
+	}
+	f := classify(err)
+	e := f.document()
+	doc.Error = &e
+	s.app.printJSON(doc)
+	return reportedError{f.exit}
+}
+
+// cleanupLimit bounds what is still done once a verb has ended, or was interrupted.
+const cleanupLimit = 30 * time.Second
+
+// randomName is a name that nothing else has.
+func randomName() string {
+	b := make([]byte, 4)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// lastText keeps the end of what is written to it.
+type lastText struct{ text []byte }
+
+const maxLastText = 4 << 10
+
+func (t *lastText) Write(p []byte) (int, error) {
+	t.text = append(t.text, p[max(0, len(p)-maxLastText):]...)
+	t.text = t.text[max(0, len(t.text)-maxLastText):]
+	return len(p), nil
+}
+
+func (t *lastText) String() string { return strings.ToValidUTF8(string(t.text), "") }
+
+// remarks shows lines that come from a sprite among what is for people, unless
+// they want nothing.
+func (a *app) remarks() io.Writer {
+	if a.global.quiet || a.global.json {
+		return io.Discard
+	}
+	return &remarkWriter{w: a.Err}
+}
+
+// remarkWriter marks each line, so that none can look like cove's.
+type remarkWriter struct {
+	w    io.Writer
+	held []byte // of a line that has not ended
+}
+
+const maxHeldRemark = 8 << 10
+
+func (r *remarkWriter) Write(p []byte) (int, error) {
+	r.held = append(r.held, p...)
+	for {
+		i := bytes.IndexByte(r.held, '\n')
+		if i < 0 && len(r.held) < maxHeldRemark {
+			return len(p), nil
+		}
+		if i < 0 {
+			i = len(r.held) - 1
+		}
+		fmt.Fprintf(r.w, "| %s\n", sanitize(strings.TrimRight(string(r.held[:i+1]), "\r\n")))
+		r.held = r.held[i+1:]
+	}
+}
