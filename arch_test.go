@@ -43,6 +43,7 @@ var imports = map[string][]string{
 	"internal/gateway":         {"internal/connect", "internal/policy"},
 	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/gateway", "internal/layers", "internal/policy", "sprites"},
 	"internal/guest":           {"internal/boot", "internal/filesync", "internal/tools", "sprites"},
+	"internal/guest/probe":     {"sprites"},
 	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"sprites"},
 
@@ -67,7 +68,7 @@ var imports = map[string][]string{
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/boot", "internal/guest", "internal/guest/spriteenv", "internal/guest/supervise", "sprites"},
+	"cmd/cove-guest": {"internal/boot", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "sprites"},
 	"cmd/cove-runsc": nil,
 }
 

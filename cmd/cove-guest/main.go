@@ -8,6 +8,7 @@
 //	cove-guest job finalize DIR REASON end a job whose supervisor is gone
 //	cove-guest job set-up DIR          run the setup script of the job described in DIR, and nothing else of it
 //	cove-guest job is-set-up DIR       say by the exit code whether that would run it (6), or has been done (0)
+//	cove-guest probe [URL...]          say what the sprite is like from here, and what the URLs answer
 //	cove-guest version
 //
 // Under the name sprite-env it is that command (package spriteenv).
@@ -17,6 +18,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,12 +31,13 @@ import (
 
 	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/guest/probe"
 	"github.com/cove-dev/cove/internal/guest/spriteenv"
 	"github.com/cove-dev/cove/internal/guest/supervise"
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | probe [URL...] | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -62,6 +65,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	case command == "version" && len(args) == 0:
 		_, err := fmt.Fprintln(stdout, "cove-guest", sprites.Version)
 		return err
+	case command == "probe":
+		return json.NewEncoder(stdout).Encode(probe.Run(ctx, args))
 	case command == "job" && len(args) > 1:
 		return job(ctx, args[0], args[1:], stdout)
 	}

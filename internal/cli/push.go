@@ -27,7 +27,7 @@ type pushOptions struct {
 	remove      bool
 	network     string
 	script      *sprites.SetupScript
-	environment []string
+	environment []config.EnvVar
 }
 
 func (o *pushOptions) register(a *app, cmd *cobra.Command) {
@@ -101,7 +101,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	dir, err := os.Getwd()
 	opts = push.Options{
 		Dir: dir, Dirty: push.Dirty(o.dirty), Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
-		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(o.environment, o.machine.env), SetupScript: o.script,
+		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
 	}
 	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own

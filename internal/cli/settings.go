@@ -132,19 +132,23 @@ func registerSetup(cmd *cobra.Command) {
 
 // environment is what the files of the repository and the person give a sprite. It
 // says where a connector would do without a key inside.
-func (a *app) environment(p config.Places, sprite string) ([]string, error) {
+func (a *app) environment(p config.Places, sprite string) ([]config.EnvVar, error) {
 	vars, err := p.Environment(sprite)
-	if err != nil {
-		return nil, configError(err)
-	}
-	var env []string
 	for _, v := range vars {
-		env = append(env, v.Name+"="+v.Value)
 		if hint := keyHint(v); hint != "" && v.Line > 0 {
 			a.say("%s", hint)
 		}
 	}
-	return env, nil
+	return vars, configError(err)
+}
+
+// pairs are variables as NAME=VALUE.
+func pairs(vars []config.EnvVar) []string {
+	var env []string
+	for _, v := range vars {
+		env = append(env, v.Name+"="+v.Value)
+	}
+	return env
 }
 
 // keyHint says that a variable's value need not be in the sprite; empty: it may

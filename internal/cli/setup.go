@@ -68,7 +68,7 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 		if p.script, err = setupScript(cmd, s, places); err != nil {
 			return err
 		}
-		if p.env, err = a.environment(places, args[0]); err != nil {
+		if p.vars, err = a.environment(places, args[0]); err != nil {
 			return err
 		}
 		c, err := a.client(ctx)
@@ -93,7 +93,7 @@ type preparation struct {
 	agent  string
 	places config.Places
 	script *sprites.SetupScript // nil: none
-	env    []string             // of the files
+	vars   []config.EnvVar      // of the files
 	steps  steps
 }
 
@@ -134,9 +134,8 @@ func (p *preparation) wake(ctx context.Context, _ agents.Work) (string, string, 
 // environment writes the variables of the files for every command of the sprite.
 func (p *preparation) environment(ctx context.Context, _ agents.Work) (string, string, error) {
 	want := map[string]string{}
-	for _, kv := range p.env {
-		name, value, _ := strings.Cut(kv, "=")
-		want[name] = value
+	for _, v := range p.vars {
+		want[v.Name] = v.Value
 	}
 	have := map[string]string{}
 	old, err := p.sprite.ReadFile(ctx, environmentFile)
@@ -159,12 +158,12 @@ func (p *preparation) environment(ctx context.Context, _ agents.Work) (string, s
 	return stepDone, detail, err
 }
 
-// given is the agent's environment, as far as the files don't say otherwise: what
-// these say the sprite has already.
-func (p *preparation) given(work agents.Work) []string {
-	return slices.DeleteFunc(slices.Clone(work.Env), func(kv string) bool {
+// withoutEnv is an agent's environment as far as the files don't say otherwise:
+// what these say, a sprite that is set up has already.
+func withoutEnv(env []string, files []config.EnvVar) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return slices.ContainsFunc(p.env, func(own string) bool { return strings.HasPrefix(own, name+"=") })
+		return slices.ContainsFunc(files, func(v config.EnvVar) bool { return v.Name == name })
 	})
 }
 
@@ -174,7 +173,7 @@ func (p *preparation) runScript(ctx context.Context, work agents.Work) (string, 
 		return stepNone, "no " + config.DefaultScript, nil
 	}
 	dir := ".cove/setup/run-" + randomName()
-	spec := sprites.JobSpec{ID: "setup", Workdir: "work", Env: overEnv(work.Env, p.env), SetupScript: p.script}
+	spec := sprites.JobSpec{ID: "setup", Workdir: "work", Env: overEnv(work.Env, pairs(p.vars)), SetupScript: p.script}
 	var repo *gitwork.Repo
 	if p.places.Top != "" {
 		var err error
@@ -278,12 +277,12 @@ func (p *preparation) install(ctx context.Context, work agents.Work) (string, st
 	_, before := p.verify(ctx, work)
 	for _, argv := range work.Setup {
 		cmd := p.sprite.CommandContext(ctx, argv[0], argv[1:]...)
-		cmd.Env = p.given(work)
+		cmd.Env = withoutEnv(work.Env, p.vars)
 		var said lastText
 		both := io.MultiWriter(&said, p.app.remarks()) // an installation takes a while
 		cmd.Stdout, cmd.Stderr = both, both
 		if err := cmd.Run(); err != nil {
-			return "", "", agentError(p.agent, p.sprite.Name(), err, said.String())
+			return "", "", agentError("the agent "+p.agent+" can't be installed", p.sprite, err, said.String())
 		}
 	}
 	version, err := p.verify(ctx, work)
@@ -298,34 +297,47 @@ func (p *preparation) install(ctx context.Context, work agents.Work) (string, st
 
 // verify starts the agent as a job would, and returns what it says of itself.
 func (p *preparation) verify(ctx context.Context, work agents.Work) (string, error) {
-	return startAgent(ctx, p.sprite, p.agent, work.Verify, p.given(work))
+	return startAgent(ctx, p.sprite, p.agent, work.Verify, withoutEnv(work.Env, p.vars))
 }
 
 // startAgent starts an agent in a sprite, with its environment, and returns what it
 // says of itself.
 func startAgent(ctx context.Context, sprite *sprites.Sprite, agent string, argv, env []string) (string, error) {
-	cmd := sprite.CommandContext(ctx, argv[0], argv[1:]...)
+	// By a shell: an exec would take a program of another processor for a script.
+	cmd := sprite.CommandContext(ctx, "/bin/sh", append([]string{"-c", `exec "$0" "$@"`}, argv...)...)
 	cmd.Env = env
 	var said lastText
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Run(); err != nil {
-		return "", agentError(agent, sprite.Name(), err, said.String())
+		return "", agentError("the agent "+agent+" does not start", sprite, err, said.String())
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
 	return sanitizeLine(line), nil
 }
 
-// agentError says why an agent is not ready.
-func agentError(agent, sprite string, err error, said string) error {
+// agentFailure is an agent that is not ready.
+type agentFailure struct {
+	what string // it does not
+	code int
+	said string
+}
+
+func (e *agentFailure) Error() string {
+	text := fmt.Sprintf("%s: exit code %d", e.what, e.code)
+	if e.said != "" {
+		text += ": " + e.said
+	}
+	return text
+}
+
+// agentError says why an agent is not ready, of a command that failed.
+func agentError(what string, sprite *sprites.Sprite, err error, said string) error {
 	exit, ok := errors.AsType[*sprites.ExitError](err)
 	if !ok {
 		return err
 	}
-	text := fmt.Sprintf("the agent %s does not start: exit code %d", agent, exit.Code)
-	if said = strings.TrimSpace(said); said != "" {
-		text += ": " + said
-	}
-	return &codedError{exitFailed, "agent_missing", errors.New(text), "see why: cove diagnose " + sprite + " --agent " + agent}
+	failed := &agentFailure{what, exit.Code, sanitize(strings.TrimSpace(said))}
+	return &codedError{exitFailed, "agent_missing", failed, "see why: cove diagnose " + sprite.Name() + "; what it may reach: cove policy log -s " + sprite.Name()}
 }
 
 // connector says how the agent will reach its model.

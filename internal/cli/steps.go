@@ -22,6 +22,7 @@ const (
 // stepJSON is a step of what takes several, for --json.
 type stepJSON struct {
 	Step   string  `json:"step"`
+	Round  int     `json:"round,omitempty"` // where there is more than one
 	Result string  `json:"result"`
 	Detail string  `json:"detail,omitempty"`
 	MS     float64 `json:"ms"`
@@ -30,8 +31,9 @@ type stepJSON struct {
 
 // steps are done one after the other, each timed, and shown as they end.
 type steps struct {
-	app  *app
-	list []stepJSON
+	app   *app
+	round int // 0: there is only one
+	list  []stepJSON
 }
 
 // step is what a step does: it returns how it ended, and what there is to tell.
@@ -51,6 +53,7 @@ func (s *steps) add(st stepJSON, err error) {
 		f := classify(err)
 		st.Result, st.Detail, st.Hint = stepFailed, f.message, f.hint
 	}
+	st.Round = s.round
 	s.list = append(s.list, st)
 	if s.app.global.json {
 		return
@@ -101,13 +104,17 @@ func randomName() string {
 }
 
 // lastText keeps the end of what is written to it.
-type lastText struct{ text []byte }
+type lastText struct {
+	text []byte
+	max  int // bytes; 0: maxLastText
+}
 
 const maxLastText = 4 << 10
 
 func (t *lastText) Write(p []byte) (int, error) {
-	t.text = append(t.text, p[max(0, len(p)-maxLastText):]...)
-	t.text = t.text[max(0, len(t.text)-maxLastText):]
+	limit := cmp.Or(t.max, maxLastText)
+	t.text = append(t.text, p[max(0, len(p)-limit):]...)
+	t.text = t.text[max(0, len(t.text)-limit):]
 	return len(p), nil
 }
 

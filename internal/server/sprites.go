@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"runtime"
@@ -238,16 +239,6 @@ func (s *Server) totals(ctx context.Context, filter store.SpriteFilter) (sprites
 	}, err
 }
 
-// check is the answer of GET …/check.
-type check struct {
-	Name      string    `json:"sprite_name"`
-	ID        string    `json:"sprite_id"`
-	Status    string    `json:"status"` // healthy, hibernated, unhealthy
-	Reason    string    `json:"reason,omitempty"`
-	CheckedAt time.Time `json:"checked_at"`
-	Elapsed   int64     `json:"elapsed"` // milliseconds
-}
-
 // checkSprite asks a sprite's guest for a sign of life, and wakes nobody.
 func (s *Server) checkSprite(w http.ResponseWriter, r *http.Request) error {
 	info, err := s.Host.Get(r.Context(), r.PathValue("name"))
@@ -259,10 +250,11 @@ func (s *Server) checkSprite(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	started := time.Now()
-	c := check{Name: info.Name, ID: info.ID, Status: "hibernated", CheckedAt: started.UTC()}
+	c := sprites.Check{Name: info.Name, ID: info.ID, Status: "hibernated", CheckedAt: started.UTC()}
 	if sandbox != nil {
 		c.Status = "healthy"
-		if err := s.alive(r, sandbox); err != nil {
+		var err error
+		if c.Cove, err = s.alive(r, sandbox); err != nil {
 			c.Status, c.Reason = "unhealthy", err.Error()
 		}
 	}
@@ -271,26 +263,41 @@ func (s *Server) checkSprite(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// alive asks the guest something small.
-func (s *Server) alive(r *http.Request, sandbox sprite.Sandbox) error {
-	req, err := http.NewRequest(http.MethodGet, guestURL("exec", ""), nil)
-	if err != nil {
-		return err
-	}
+// alive asks the guest something small, over a connection of its own, so that each
+// part of the way is gone and timed.
+func (s *Server) alive(r *http.Request, sandbox sprite.Sandbox) (*sprites.CheckTimes, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 	defer cancel()
-	resp, err := s.guests.get(sandbox).send(req.WithContext(ctx))
+	began := time.Now()
+	conn, err := sandbox.Dial(ctx, guestPort)
+	if err != nil {
+		return nil, fmt.Errorf("the guest can't be reached: %w", err)
+	}
+	defer conn.Close()
+	reached := time.Now()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, guestURL("exec", ""), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+sandbox.Status().Token)
+	once := &http.Transport{
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: guestHeader,
+	}
+	resp, err := once.RoundTrip(req)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = errors.New("the guest does not answer")
 		}
-		return err
+		return nil, err
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the guest answers with status %d", resp.StatusCode)
+		return nil, fmt.Errorf("the guest answers with status %d", resp.StatusCode)
 	}
-	return nil
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	return &sprites.CheckTimes{Shim: ms(reached.Sub(began)), Guest: ms(time.Since(reached))}, nil
 }
 
 // guestPort is where every guest serves its API.

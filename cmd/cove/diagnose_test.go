@@ -1,0 +1,127 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// diagnosed runs cove diagnose, and returns what it prints and whether it has found
+// nothing wrong.
+func (h *host) diagnosed(args ...string) (string, bool) {
+	h.t.Helper()
+	out, code := h.try("", "cove", append([]string{"diagnose", "paint", "--agent", "shell"}, args...)...)
+	if code > 1 {
+		h.t.Errorf("diagnose exited with %d: %s", code, out)
+	}
+	return out, code == 0
+}
+
+// A connector's upstream that refuses the key, one that is not there, and a secret
+// that is not set are told apart, through the connector.
+func TestDiagnoseConnectors(t *testing.T) {
+	h := newHost(t)
+	var status, asked atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" && r.Header.Get("X-Api-Key") == connectorKey {
+			asked.Add(1)
+		}
+		w.WriteHeader(int(status.Load()))
+	}))
+	defer upstream.Close()
+	h.serve(nil)
+	h.run("", "cove", "connector", "put", "anthropic", "--upstream", upstream.URL)
+	h.run("", "cove", "create", "paint")
+	h.run("", "cove", "connector", "grant", "anthropic", "--sprite", "paint")
+	if out, fine := h.diagnosed(); fine || !strings.Contains(out, "auth-invalid   connector anthropic: its secret is not set") {
+		t.Errorf("without a secret: %s", out)
+	}
+	set := h.command("", "cove", "secret", "set", "anthropic")
+	set.Stdin = strings.NewReader(connectorKey)
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	status.Store(http.StatusUnauthorized)
+	if out, fine := h.diagnosed(); fine || !strings.Contains(out, "auth-invalid   connector anthropic: its upstream refuses the key") || !strings.Contains(out, "next: cove secret set anthropic") {
+		t.Errorf("with a wrong key: %s", out)
+	}
+	status.Store(http.StatusOK)
+	if out, fine := h.diagnosed(); !fine || !strings.Contains(out, "connector: anthropic answers 200") || strings.Contains(out, connectorKey) {
+		t.Errorf("with the right one: %s", out)
+	}
+	if out := h.run("", "cove", "ping", "paint"); !strings.Contains(out, "anthropic answers 200") {
+		t.Errorf("ping: %s", out)
+	}
+	if asked.Load() != 3 {
+		t.Errorf("the upstream was asked %d times, with the key", asked.Load())
+	}
+	h.run("", "cove", "connector", "put", "anthropic", "--upstream", upstream.URL, "--paths", "/v1/messages")
+	if out, fine := h.diagnosed(); !fine || !strings.Contains(out, "its rules allow no look") {
+		t.Errorf("with rules: %s", out)
+	}
+	h.run("", "cove", "connector", "put", "anthropic", "--upstream", upstream.URL)
+	upstream.Close()
+	if out, fine := h.diagnosed(); fine || !strings.Contains(out, "unreachable    connector anthropic: its upstream does not answer") {
+		t.Errorf("without an upstream: %s", out)
+	}
+	h.run("", "cove", "connector", "revoke", "anthropic", "--sprite", "paint")
+	if out, fine := h.diagnosed(); !fine {
+		t.Errorf("without a grant: %s", out)
+	}
+	signalAll(t, syscall.SIGSTOP, h.pid())
+	out, fine := h.diagnosed()
+	signalAll(t, syscall.SIGCONT, h.pid())
+	if fine || !strings.Contains(out, "paint: unreachable") || !strings.Contains(out, "kill -CONT") {
+		t.Errorf("a server that is stopped: %s", out)
+	}
+}
+
+// A disk that is full is found from inside.
+func TestDiagnoseFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a small disk")
+	}
+	h := newHost(t)
+	if err := syscall.Mount("tmpfs", h.data, "tmpfs", 0, "size=160m,mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	fill := filepath.Join(h.data, "fill")
+	t.Cleanup(func() { // before the host's, which ends the server
+		_ = os.Remove(fill) // else nothing can be deleted
+		if err := endServer(h.bin, h.data, h.home); err != nil {
+			t.Errorf("end the server: %v", err)
+		}
+		if err := syscall.Unmount(h.data, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	if out, fine := h.diagnosed(); !fine {
+		t.Errorf("with room: %s", out)
+	}
+	f, err := os.Create(fill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = f.Write(make([]byte, 1<<20))
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if out, fine := h.diagnosed(); fine || !strings.Contains(out, "paint: disk-full") || !strings.Contains(out, "no megabyte can be written") || !strings.Contains(out, "next: cove exec -s paint -- sh -c 'du") {
+		t.Errorf("full: %s", out)
+	}
+	if err := os.Truncate(fill, 0); err != nil {
+		t.Error(err)
+	}
+	if out, fine := h.diagnosed(); !fine {
+		t.Errorf("with room again: %s", out)
+	}
+}

@@ -1,0 +1,370 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// The states that diagnose tells apart.
+const (
+	stateHealthy      = "healthy"
+	stateUnreachable  = "unreachable"
+	stateAgentMissing = "agent-missing"
+	stateProbeFailed  = "probe-failed"
+	stateAuthInvalid  = "auth-invalid"
+	stateDiskFull     = "disk-full"
+	stateClock        = "clock"
+	stateArch         = "arch"
+)
+
+// What is little enough, or much enough, to be a problem.
+const (
+	leastFree   = 64 << 20
+	leastInodes = 1000
+	mostSkew    = 5 * time.Second
+)
+
+// finding is one thing that is wrong, and what to type next.
+type finding struct {
+	State  string `json:"state"`
+	Detail string `json:"detail"`
+	Next   string `json:"next"`
+}
+
+// soundness is one thing that is right.
+type soundness struct {
+	Check  string `json:"check"`
+	Detail string `json:"detail"`
+}
+
+// diagnosis is what diagnose found. State is that of the first problem.
+type diagnosis struct {
+	Sprite   string      `json:"sprite"`
+	State    string      `json:"state"`
+	Problems []finding   `json:"problems"`
+	Healthy  []soundness `json:"healthy"`
+}
+
+func (d *diagnosis) wrong(state, next, format string, args ...any) {
+	d.Problems = append(d.Problems, finding{state, fmt.Sprintf(format, args...), next})
+}
+
+func (d *diagnosis) right(check, format string, args ...any) {
+	d.Healthy = append(d.Healthy, soundness{check, fmt.Sprintf(format, args...)})
+}
+
+func (a *app) newDiagnose() *cobra.Command {
+	var agent string
+	cmd := &cobra.Command{
+		Use:   "diagnose NAME",
+		Short: "Find what is wrong with a sprite, and what to type next",
+		Long: `Goes the way that a job would: the server, the token, the sprite, a command, and a look from
+inside at disk, clock, names and connectors; then it starts the agent once. For what is wrong
+it names the state and the next command:
+
+  unreachable     the server, the sandbox or an upstream does not answer
+  agent-missing   the agent is not in the sprite
+  probe-failed    something in the sprite can't be run
+  auth-invalid    a token or a key is missing, or refused by whom it is for
+  disk-full       there is no room where the sprite's disk is
+  clock           the clocks here and there differ
+  arch            the agent is for another kind of processor
+
+The exit code is 1 if anything is wrong. A connector is asked by one request.`,
+		Example: `  cove diagnose paint
+  cove diagnose paint --agent claude --json | jq -r '.problems[].next'`,
+		Args:              exactArgs("the sprite's name"),
+		ValidArgsFunction: a.completeOneSprite,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if err := checkName(args[0]); err != nil {
+			return err
+		}
+		s, places, err := a.settings(ctx)
+		if err != nil {
+			return err
+		}
+		if err := a.defaults(cmd, s, config.Agent); err != nil {
+			return err
+		}
+		if !slices.Contains(agents.Names(), agent) {
+			return usagef(cmd, "there is no agent %q; there is %s", agent, strings.Join(agents.Names(), ", "))
+		}
+		vars, err := places.Environment(args[0])
+		if err != nil {
+			return configError(err)
+		}
+		x := &examination{app: a, name: args[0], agent: agent, vars: vars, diagnosis: diagnosis{Sprite: args[0]}}
+		if err := x.run(ctx); err != nil {
+			return err
+		}
+		return x.show()
+	})
+	cmd.Flags().StringVar(&agent, "agent", config.Default(config.Agent), "whom to look for: "+strings.Join(agents.Names(), " or "))
+	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// examination is one cove diagnose.
+type examination struct {
+	diagnosis
+	app    *app
+	name   string
+	agent  string
+	vars   []config.EnvVar // of the files
+	client *sprites.Client
+	info   sprites.Info
+}
+
+// run goes on as long as there is a way. An error of its own is that there is no
+// such sprite, or that it was interrupted.
+func (x *examination) run(ctx context.Context) error {
+	sprite, err := x.reach(ctx)
+	if sprite == nil || err != nil {
+		return err
+	}
+	work, err := agents.Trial(x.agent, spriteHome)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	granted, err := grantedConnectors(ctx, x.client, x.info)
+	if err != nil {
+		return err
+	}
+	probe, err := runProbe(ctx, sprite, granted)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		x.wrong(stateProbeFailed, "cove exec -s "+x.name+" --user root --dir / "+guestProgram+" probe", "%v", err)
+	} else {
+		x.judge(probe, began, time.Now())
+		x.judgeConnectors(probe, granted)
+	}
+	if err := x.start(ctx, sprite, work, probe.Arch); err != nil {
+		return err
+	}
+	return x.missingConnectors(ctx, work, granted)
+}
+
+// reach goes as far as a command in the sprite; nil: that is not possible.
+func (x *examination) reach(ctx context.Context) (*sprites.Sprite, error) {
+	c, err := x.app.runningClient(ctx)
+	if errors.Is(err, errNoServer) {
+		x.wrong(stateUnreachable, "cove ping", "no server runs; the next command that needs one starts it")
+		return nil, nil
+	}
+	if err == nil {
+		_, err = c.Version(ctx)
+	}
+	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == 404 {
+		err = nil // another server of the protocol
+	}
+	if err == nil {
+		x.client = c
+		x.right("server", "answers at %s", c.URL)
+		x.info, err = c.Get(ctx, x.name)
+	}
+	switch e, ok := errors.AsType[*sprites.Error](err); {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case ok && e.StatusCode == 404:
+		return nil, hinted(err, "see which there are: cove list; or make it: cove create "+x.name)
+	case ok && (e.StatusCode == 401 || e.StatusCode == 403):
+		x.wrong(stateAuthInvalid, "cove token list, where you are the owner; or name yours: --token, COVE_TOKEN", "the server refuses the token: %s", e.Message)
+		return nil, nil
+	case err != nil:
+		f := classify(err)
+		x.wrong(stateUnreachable, cmp.Or(f.hint, "cove ping"), "%s", f.message)
+		return nil, nil
+	}
+	x.right("token", "accepted")
+	sprite := c.Sprite(x.name)
+	return sprite, x.command(ctx, &sprite)
+}
+
+// command runs something small, which wakes the sprite. Where that is not possible
+// it takes the sprite away.
+func (x *examination) command(ctx context.Context, sprite **sprites.Sprite) error {
+	cmd := (*sprite).CommandContext(ctx, "true")
+	var said lastText
+	cmd.Stdout, cmd.Stderr = &said, &said
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if info, infoErr := x.client.Get(ctx, x.name); infoErr == nil {
+		x.info = info
+	}
+	if d := x.info.Cove; d != nil && d.NetworkDown != "" {
+		x.wrong(stateUnreachable, "cove info "+x.name, "the sandbox has no network: %s", d.NetworkDown)
+	}
+	exit, inside := errors.AsType[*sprites.ExitError](err)
+	switch {
+	case err == nil:
+		x.right("sandbox", "awake, runs commands")
+		return nil
+	case inside:
+		x.wrong(stateProbeFailed, "cove exec -s "+x.name+" --user root --dir / sh -c 'id sprite; ls -ld "+spriteHome+"'",
+			"the sandbox runs, and a command in it does not: exit code %d: %s", exit.Code, sanitizeLine(said.String()))
+	default:
+		f := classify(err)
+		x.wrong(stateUnreachable, "cove info "+x.name+"; cove doctor", "no command gets into the sandbox: %s", f.message)
+	}
+	*sprite = nil
+	return nil
+}
+
+// judge says what a look from inside, that began and ended at those times, means.
+func (d *diagnosis) judge(p sprites.Probe, began, ended time.Time) {
+	full := "cove exec -s " + d.Sprite + " -- sh -c 'du -xm ~ /tmp /var | sort -n | tail'; and the machine's own: cove doctor"
+	switch {
+	case p.Disk.Error == "no space left":
+		d.wrong(stateDiskFull, full, "no megabyte can be written, %s are free", byteSize(p.Disk.Free))
+	case p.Disk.Error != "":
+		d.wrong(stateProbeFailed, "cove exec -s "+d.Sprite+" --user root --dir / ls -ld "+spriteHome, "the user can't write at home: %s", sanitizeLine(p.Disk.Error))
+	case p.Disk.Free < leastFree:
+		d.wrong(stateDiskFull, full, "only %s are free", byteSize(p.Disk.Free))
+	case p.Disk.FreeInodes > 0 && p.Disk.FreeInodes < leastInodes:
+		d.wrong(stateDiskFull, full, "only %d more files can be made", p.Disk.FreeInodes)
+	default:
+		d.right("disk", "%s free, and written to", byteSize(p.Disk.Free))
+	}
+	skew := time.Duration(0)
+	if p.Time.Before(began) {
+		skew = p.Time.Sub(began)
+	} else if p.Time.After(ended) {
+		skew = p.Time.Sub(ended)
+	}
+	if skew.Abs() > mostSkew {
+		d.wrong(stateClock, "date -u; cove exec -s "+d.Sprite+" date -u; then set the wrong one, such as by: timedatectl set-ntp true",
+			"the sprite's clock is %v from this machine's; it has that of the server's machine", skew.Round(time.Millisecond))
+	} else {
+		d.right("clock", "right, to %v at least", max(ended.Sub(began), mostSkew).Round(time.Millisecond))
+	}
+	if p.DNS.Error != "" {
+		d.wrong(stateUnreachable, "cove ping "+d.Sprite+"; cove info "+d.Sprite, "names can't be looked up inside: %s", sanitizeLine(p.DNS.Error))
+	} else {
+		d.right("names", "are looked up inside, in %.1f ms", p.DNS.MS)
+	}
+	d.right("arch", "%s", sanitizeLine(p.Arch))
+}
+
+// judgeConnectors says what the answers of connectors mean.
+func (d *diagnosis) judgeConnectors(p sprites.Probe, names []string) {
+	for i, a := range p.HTTP {
+		name := names[i]
+		switch {
+		case a.Status == 401:
+			d.wrong(stateAuthInvalid, "cove secret set "+name, "connector %s: its upstream refuses the key", name)
+		case a.Code == "no_secret":
+			d.wrong(stateAuthInvalid, "cove secret set "+name, "connector %s: its secret is not set", name)
+		case a.Status == 0:
+			d.wrong(stateUnreachable, "cove ping "+d.Sprite, "connector %s can't be reached from inside: %s", name, sanitizeLine(a.Error))
+		case a.Code == "upstream":
+			d.wrong(stateUnreachable, "cove connector show "+name, "connector %s: its upstream does not answer", name)
+		case a.Code != "":
+			d.right("connector", "%s is there, and its rules allow no look (%s)", name, sanitizeLine(a.Code))
+		default:
+			d.right("connector", "%s answers %d, in %.1f ms", name, a.Status, a.MS)
+		}
+	}
+}
+
+// missingConnectors looks at those that the agent needs and the sprite has not been
+// granted: a job is, for its time.
+func (x *examination) missingConnectors(ctx context.Context, work agents.Work, granted []string) error {
+	for _, name := range work.Connectors {
+		if slices.Contains(granted, name) {
+			continue
+		}
+		def, err := x.client.Connector(ctx, name)
+		if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == 403 {
+			continue // the token's owner can't say
+		}
+		own := slices.IndexFunc(x.vars, func(v config.EnvVar) bool { return v.Connector() == name })
+		switch {
+		case errors.Is(err, sprites.ErrNotFound) && own >= 0:
+			x.right("key", "%s stands in the environment, inside", x.vars[own].Name)
+			continue
+		case errors.Is(err, sprites.ErrNotFound):
+			x.wrong(stateAuthInvalid, "cove secret set "+name+"; cove connector put "+name, "there is no connector %s, so that the agent %s has no key", name, x.agent)
+			continue
+		case err != nil:
+			return err
+		}
+		secrets, err := x.client.Secrets(ctx)
+		if err != nil {
+			return err
+		}
+		if def.Secret != "" && !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == def.Secret }) {
+			x.wrong(stateAuthInvalid, "cove secret set "+def.Secret, "connector %s: its secret is not set", name)
+			continue
+		}
+		x.right("connector", "%s is there for jobs; to ask it from here: cove connector grant %s --sprite %s", name, name, x.name)
+	}
+	return nil
+}
+
+// start starts the agent as a job would.
+func (x *examination) start(ctx context.Context, sprite *sprites.Sprite, work agents.Work, arch string) error {
+	version, err := startAgent(ctx, sprite, x.agent, work.Verify, withoutEnv(work.Env, x.vars))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	failed, missing := errors.AsType[*agentFailure](err)
+	switch {
+	case err == nil:
+		x.right("agent", "%s: %s", x.agent, version)
+	case !missing:
+		x.wrong(stateProbeFailed, "cove ping "+x.name, "start the agent %s: %v", x.agent, err)
+	case failed.code == 127:
+		x.wrong(stateAgentMissing, "cove setup "+x.name+" --agent "+x.agent, "the agent %s is not in the sprite", x.agent)
+	case failed.code == 126 && strings.Contains(strings.ToLower(failed.said), "exec format error"):
+		x.wrong(stateArch, "cove exec -s "+x.name+" -- sh -c 'rm $(command -v "+work.Verify[0]+")'; then: cove setup "+x.name+" --agent "+x.agent,
+			"the agent %s is not for this sprite's processor, %s", x.agent, sanitizeLine(arch))
+	default:
+		x.wrong(stateProbeFailed, "cove exec -s "+x.name+" "+strings.Join(work.Verify, " "), "%v", err)
+	}
+	return nil
+}
+
+// show prints the diagnosis, and says by the exit code whether anything is wrong.
+func (x *examination) show() error {
+	d := &x.diagnosis
+	d.State = stateHealthy
+	if len(d.Problems) > 0 {
+		d.State = d.Problems[0].State
+	} else {
+		d.Problems = []finding{}
+	}
+	if d.Healthy == nil {
+		d.Healthy = []soundness{}
+	}
+	err := x.app.show(d, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: %s\n", d.Sprite, d.State)
+		for _, p := range d.Problems {
+			fmt.Fprintf(w, "%-14s %s\n%-14s next: %s\n", p.State, sanitizeLine(p.Detail), "", sanitizeLine(p.Next))
+		}
+		for _, h := range d.Healthy {
+			fmt.Fprintf(w, "%-14s %s: %s\n", "ok", h.Check, sanitizeLine(h.Detail))
+		}
+	})
+	if err == nil && len(d.Problems) > 0 {
+		return reportedError{exitFailed}
+	}
+	return err
+}

@@ -1,0 +1,112 @@
+// Package probe looks at a sprite from inside: what a job would meet there. It is a
+// mode of the guest binary, run as the sprite's user.
+package probe
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	host      = "probe.connect.internal" // below the gateway's own zone
+	written   = 1 << 20
+	dnsLimit  = 5 * time.Second
+	httpLimit = 15 * time.Second
+	maxBody   = 16 << 10
+)
+
+// Run looks at the sprite, and asks each URL.
+func Run(ctx context.Context, urls []string) sprites.Probe {
+	p := sprites.Probe{Arch: runtime.GOARCH, Time: time.Now().UTC(), Path: os.Getenv("PATH"), HTTP: []sprites.ProbeAnswer{}}
+	if me, err := user.Current(); err == nil {
+		p.User = me.Username
+	}
+	p.Disk = disk()
+	p.DNS = lookUp(ctx)
+	for _, url := range urls {
+		p.HTTP = append(p.HTTP, ask(ctx, url))
+	}
+	return p
+}
+
+// disk asks how much room there is where the user's files are, and tries it out.
+func disk() sprites.ProbeDisk {
+	var d sprites.ProbeDisk
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return sprites.ProbeDisk{Error: err.Error()}
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(home, &st); err == nil {
+		d.Free, d.FreeInodes = int64(st.Bavail)*st.Bsize, int64(st.Ffree)
+	}
+	f, err := os.CreateTemp(home, ".cove-probe-")
+	if err == nil {
+		_, err = f.Write(make([]byte, written))
+		err = errors.Join(err, f.Sync(), f.Close(), os.Remove(f.Name()))
+	}
+	switch {
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		d.Error = "no space left"
+	case err != nil:
+		d.Error = err.Error()
+	}
+	return d
+}
+
+func lookUp(ctx context.Context) sprites.ProbeDNS {
+	ctx, cancel := context.WithTimeout(ctx, dnsLimit)
+	defer cancel()
+	began := time.Now()
+	_, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", host)
+	d := sprites.ProbeDNS{MS: milliseconds(time.Since(began))}
+	if err != nil {
+		d.Error = err.Error()
+	}
+	return d
+}
+
+// ask makes one GET, directly and without following anything.
+func ask(ctx context.Context, url string) sprites.ProbeAnswer {
+	a := sprites.ProbeAnswer{URL: url}
+	ctx, cancel := context.WithTimeout(ctx, httpLimit)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		a.Error = err.Error()
+		return a
+	}
+	began := time.Now()
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(req)
+	a.MS = milliseconds(time.Since(began))
+	if err != nil {
+		a.Error = err.Error()
+		return a
+	}
+	defer resp.Body.Close()
+	a.Status = resp.StatusCode
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxBody)) // a part will do
+	var refusal struct {
+		Error struct{ Code, Hint string }
+	}
+	if json.Unmarshal(body, &refusal) == nil {
+		a.Code = refusal.Error.Code
+	}
+	return a
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
