@@ -84,7 +84,7 @@ func (h *host) write(name, text string) {
 }
 
 func (h *host) environ(env ...string) []string {
-	return append(append(os.Environ(), "HOME="+h.home, "COVE_DATA="+h.data, "COVE_URL=", "COVE_TOKEN=",
+	return append(append(os.Environ(), "HOME="+h.home, "COVE_DATA="+h.data, "COVE_URL=", "COVE_TOKEN=", "COVE_BACKEND=", "COVE_CONFIG=", "XDG_CONFIG_HOME=",
 		"PATH="+h.bin+string(os.PathListSeparator)+os.Getenv("PATH")), env...)
 }
 

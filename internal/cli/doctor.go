@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/gitwork"
 )
 
@@ -36,7 +38,9 @@ type check struct {
 }
 
 func (a *app) newDoctor() *cobra.Command {
-	return &cobra.Command{
+	var deep bool
+	var agent string
+	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this machine lacks, and the fix for each",
 		Long: `Looks at what cove needs of this machine: namespaces, overlay file systems (one is really
@@ -44,12 +48,33 @@ mounted, in a namespace of its own), network devices, cgroups, room on the disk,
 cove's own three programs; and whether a server answers. None is started. It also finds
 toolchains outside /usr, which a sprite sees only if they are included.
 
-The exit code is 1 if something that cove can't do without is missing.`,
+With --deep it does the whole of a job instead, in a sprite and a repository that it makes
+and removes again: create, policy, upload, run, pull, delete, each step timed. The agent is
+shell, which needs no model, or that of --agent.
+
+The exit code is 1 if something that cove can't do without is missing, or a step fails.`,
 		Example: `  cove doctor
+  cove doctor --deep
+  cove doctor --deep --agent claude --json
   cove doctor --json | jq '.checks[] | select(.level != "ok")'`,
 		Args: exactArgs(),
-		RunE: verb(func(ctx context.Context, _ []string) error { return a.doctor(ctx) }),
 	}
+	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		switch {
+		case cmd.Flags().Changed("agent") && !deep:
+			return usagef(cmd, "--agent goes with --deep")
+		case !slices.Contains(agents.Names(), agent):
+			return usagef(cmd, "there is no agent %q; there is %s", agent, strings.Join(agents.Names(), ", "))
+		case deep:
+			return a.doctorDeep(ctx, agent)
+		}
+		return a.doctor(ctx)
+	})
+	f := cmd.Flags()
+	f.BoolVar(&deep, "deep", false, "do the whole of a job, and say how each step goes")
+	f.StringVar(&agent, "agent", "shell", "who does the work of --deep: "+strings.Join(agents.Names(), " or "))
+	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
 }
 
 func (a *app) doctor(ctx context.Context) error {

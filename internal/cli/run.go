@@ -53,10 +53,7 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 		if opts.Plan = prompt; prompt == "" {
 			opts.PlanPath = args[0]
 		}
-		if !autoPull {
-			into = ""
-		}
-		return a.runJob(ctx, opts, push.Into(into))
+		return a.runJob(ctx, opts, autoPull, push.Into(into))
 	})
 	o.register(a, cmd)
 	f := cmd.Flags()
@@ -80,8 +77,8 @@ func (a *app) pullDefaults(ctx context.Context, cmd *cobra.Command) error {
 	return a.defaults(cmd, s, keys...)
 }
 
-// runJob pushes, follows and pulls; an empty into leaves the pull out.
-func (a *app) runJob(ctx context.Context, opts push.Options, into push.Into) error {
+// runJob pushes, follows, and pulls if it is to.
+func (a *app) runJob(ctx context.Context, opts push.Options, autoPull bool, into push.Into) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
 	}
@@ -96,7 +93,7 @@ func (a *app) runJob(ctx context.Context, opts push.Options, into push.Into) err
 	a.say("Job %s started in %s.", result.Job, result.Sprite)
 	job, err := a.followJob(ctx, c, result.Job)
 	switch {
-	case err == nil && into == "":
+	case err == nil && !autoPull:
 		err = a.showUnpulled(job)
 	case err == nil:
 		var pulled push.Pulled

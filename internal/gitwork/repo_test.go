@@ -325,3 +325,21 @@ func TestTop(t *testing.T) {
 		t.Errorf("from below: %q, %v", top, err)
 	}
 }
+
+func TestInit(t *testing.T) {
+	home(t, "[init]\n\tdefaultBranch = other\n[commit]\n\tgpgSign = true\n")
+	dir := t.TempDir()
+	if err := gitwork.Init(t.Context(), dir, map[string]string{"a": "1\n"}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := gitwork.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if branch, commit, err := r.Head(t.Context()); branch != "main" || commit == "" || err != nil {
+		t.Errorf("got %s, %s, %v", branch, commit, err)
+	}
+	if err := r.CheckClean(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// deepTime bounds the agent of a deep check, which has next to nothing to do.
+const deepTime = 10 * time.Minute
+
+// refusedHost is a name that no preset allows.
+const refusedHost = "cove-doctor.example"
+
+// deepPlan is carried out by the agent shell as it stands, and by any other as it
+// reads.
+const deepPlan = "# Say that it works\n\nWrite the file works.txt with the text yes in it, as below, and commit it.\n\n## Write works.txt\n\n```sh\necho yes > works.txt\n```\n"
+
+// deep is one cove doctor --deep: a job in a sprite and a repository of its own.
+type deep struct {
+	app    *app
+	agent  string
+	client *sprites.Client
+	name   string // of the sprite
+	repo   string // the repository's folder
+	made   bool   // the sprite may be there
+	job    string // empty: none was begun
+	steps  steps
+}
+
+// doctorDeep does what a push, an agent and a pull do, and leaves nothing of it.
+func (a *app) doctorDeep(ctx context.Context, agent string) (err error) {
+	c, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	d := &deep{app: a, agent: agent, client: c, name: "doctor-" + randomName(), steps: steps{app: a}}
+	if d.repo, err = os.MkdirTemp("", "cove-doctor-"); err != nil {
+		return err
+	}
+	err = d.run(ctx)
+	if undoErr := d.undo(ctx); err == nil {
+		err = undoErr
+	}
+	return d.steps.end(stepsJSON{Sprite: d.name, Agent: agent}, err)
+}
+
+func (d *deep) run(ctx context.Context) error {
+	for _, s := range []struct {
+		name string
+		do   func(context.Context) (string, error)
+	}{{"create", d.create}, {"policy", d.policy}, {"upload", d.upload}, {"run", d.work}, {"pull", d.pull}} {
+		err := d.steps.do(s.name, func() (string, string, error) {
+			detail, err := s.do(ctx)
+			return stepDone, detail, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// create makes the sprite, and runs a first command in it.
+func (d *deep) create(ctx context.Context) (string, error) {
+	d.made = true // perhaps, also where the answer is lost
+	if _, err := d.client.Create(ctx, sprites.CreateRequest{Name: d.name, Labels: []string{"cove-doctor"}}); err != nil {
+		return "", err
+	}
+	return "sprite " + d.name + ", and a first command in it", d.client.Sprite(d.name).CommandContext(ctx, "true").Run()
+}
+
+// policy gives it the one of a job, and sees that it is in force.
+func (d *deep) policy(ctx context.Context) (string, error) {
+	sprite := d.client.Sprite(d.name)
+	rules := sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: policy.Agent}}}
+	if err := sprite.SetNetworkPolicy(ctx, rules); err != nil {
+		return "", err
+	}
+	err := sprite.CommandContext(ctx, "getent", "hosts", refusedHost).Run()
+	if _, refused := errors.AsType[*sprites.ExitError](err); !refused {
+		return "", errors.Join(errors.New("a name that no rule allows can be looked up inside"), err)
+	}
+	seen := false
+	err = sprite.NetworkLog(ctx, sprites.NetworkLogOptions{}, func(e sprites.NetworkEvent) error {
+		seen = seen || e.Name == refusedHost
+		return nil
+	})
+	if err == nil && !seen {
+		err = errors.New("what was refused is not in the log of the sprite's network")
+	}
+	return "in force: another name was refused, and noted", err
+}
+
+// upload pushes a repository that is made for it.
+func (d *deep) upload(ctx context.Context) (string, error) {
+	if err := gitwork.Init(ctx, d.repo, map[string]string{"README.md": "Made by cove doctor.\n"}); err != nil {
+		return "", err
+	}
+	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: deepPlan, Agent: d.agent, Sprite: d.name, Timeout: deepTime})
+	d.job = pushed.Job
+	return "job " + pushed.Job, err
+}
+
+// work waits for the agent.
+func (d *deep) work(ctx context.Context) (string, error) {
+	job, err := d.client.WaitJob(ctx, d.job)
+	if err != nil {
+		return "", err
+	}
+	if job.State != sprites.JobSucceeded {
+		return "", &codedError{outcomeExit(job.State), string(job.State), fmt.Errorf("the agent %s: %s", d.agent, outcomeText(job)),
+			"cove create NAME, then cove setup NAME --agent " + d.agent + " and cove diagnose NAME --agent " + d.agent}
+	}
+	return "the agent " + d.agent + ": " + outcomeText(job), nil
+}
+
+// pull brings its commit back.
+func (d *deep) pull(ctx context.Context) (string, error) {
+	pulled, err := push.New(d.client).Pull(ctx, push.PullOptions{Dir: d.repo, Job: d.job})
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(filepath.Join(d.repo, "works.txt"))
+	if err == nil && strings.TrimSpace(string(text)) != "yes" {
+		err = fmt.Errorf("works.txt says %.40q", text)
+	}
+	return countText(pulled.Commits, "commit") + ", checked", err
+}
+
+// undo removes what was made, also after an interruption.
+func (d *deep) undo(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
+	defer cancel()
+	return d.steps.do("delete", func() (string, string, error) {
+		var err error
+		if d.job != "" {
+			if gone := d.client.DeleteJob(ctx, d.job, true); !errors.Is(gone, sprites.ErrNotFound) {
+				err = errors.Join(err, gone)
+			}
+		}
+		if d.made {
+			gone := d.client.Delete(ctx, d.name, sprites.DeleteOptions{Force: true})
+			if errors.Is(gone, sprites.ErrNotFound) {
+				gone = nil
+			}
+			if gone != nil {
+				gone = hinted(gone, "cove rm --force "+d.name)
+			}
+			err = errors.Join(err, gone)
+		}
+		return stepDone, "the sprite, the job and the repository", errors.Join(err, os.RemoveAll(d.repo))
+	})
+}
