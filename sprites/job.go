@@ -44,7 +44,7 @@ type JobRequest struct {
 	PlanName    string   `json:"plan_name"` // its file name, for people
 	Repository  string   `json:"repository"`
 	RepoID      string   `json:"repo_id"` // identifies the repository: its root commits
-	Branch      string   `json:"branch"`  // short name
+	Branch      string   `json:"branch"`  // short name; empty: none was checked out
 	Base        string   `json:"base"`    // the commit that the bundle's ref refs/cove/base holds
 	Author      Person   `json:"author"`
 	TimeoutSec  int64    `json:"timeout_seconds,omitempty"` // running time; 0: the server's default
@@ -63,8 +63,9 @@ type JobRequest struct {
 
 // JobStart says that the bundle is in place.
 type JobStart struct {
-	BundleSHA256 string `json:"bundle_sha256"`
-	BundleSize   int64  `json:"bundle_size"`
+	BundleSHA256 string   `json:"bundle_sha256"`
+	BundleSize   int64    `json:"bundle_size"`
+	Shallow      []string `json:"shallow,omitempty"` // the commits at which the bundle's history is cut off
 }
 
 // Outcome is the judgement on a job that has ended.
@@ -168,6 +169,8 @@ type JobSpec struct {
 	Workdir      string     `json:"workdir"` // where the clone goes, and the agent starts
 	Branch       string     `json:"branch"`
 	Base         string     `json:"base"`
+	Shallow      []string   `json:"shallow,omitempty"` // as in JobStart
+	Store        string     `json:"store,omitempty"`   // RepositoryStore; empty: nothing is kept
 	Author       Person     `json:"author"`
 	Setup        [][]string `json:"setup,omitempty"` // commands before the agent, in Workdir; a failure ends the job in phase prepare
 	Argv         []string   `json:"argv"`

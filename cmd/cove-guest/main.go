@@ -9,6 +9,7 @@
 //	cove-guest job set-up DIR          run the setup script of the job described in DIR, and nothing else of it
 //	cove-guest job is-set-up DIR       say by the exit code whether that would run it (6), or has been done (0)
 //	cove-guest probe [URL...]          say what the sprite is like from here, and what the URLs answer
+//	cove-guest lfs clean|smudge        be Git LFS's filter for one file
 //	cove-guest version
 //
 // Under the name sprite-env it is that command (package spriteenv).
@@ -37,7 +38,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | probe [URL...] | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge | probe [URL...] | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -67,6 +68,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	case command == "probe":
 		return json.NewEncoder(stdout).Encode(probe.Run(ctx, args))
+	case command == "lfs" && len(args) == 1:
+		return supervise.Filter(ctx, args[0], os.Stdin, stdout)
 	case command == "job" && len(args) > 1:
 		return job(ctx, args[0], args[1:], stdout)
 	}

@@ -161,8 +161,8 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 	switch {
 	case len(req.Plan) > maxPlan:
 		return nil, refuse("bad_plan", "", "a plan of %d bytes is more than %d", len(req.Plan), maxPlan)
-	case !branchName(req.Branch):
-		return nil, refuse("bad_request", "", "%.80q can't be a branch", req.Branch)
+	case req.Branch != "" && !branchName(req.Branch):
+		return nil, refuse("bad_request", "push from one with another name: git switch -c NAME", "%.80q can't be a branch", req.Branch)
 	case !commitID.MatchString(req.Base):
 		return nil, refuse("bad_request", "", "%.80q is no commit", req.Base)
 	case strings.ContainsAny(req.Author.Name+req.Author.Email, "<>"):

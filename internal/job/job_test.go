@@ -52,7 +52,6 @@ func TestCreateRefuses(t *testing.T) {
 		"no agent":          {func(r *sprites.JobRequest) { r.Agent = "nobody" }, "no_agent"},
 		"nothing to run":    {func(r *sprites.JobRequest) { r.Plan = "text" }, "bad_plan"},
 		"a huge plan":       {func(r *sprites.JobRequest) { r.Plan += strings.Repeat("x", maxPlan) }, "bad_plan"},
-		"no branch":         {func(r *sprites.JobRequest) { r.Branch = "" }, "bad_request"},
 		"an option":         {func(r *sprites.JobRequest) { r.Branch = "--upload-pack=x" }, "bad_request"},
 		"a path":            {func(r *sprites.JobRequest) { r.Branch = "a/../b" }, "bad_request"},
 		"no commit":         {func(r *sprites.JobRequest) { r.Base = "main" }, "bad_request"},

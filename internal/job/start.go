@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,11 @@ const (
 func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error) {
 	if !sha256ID.MatchString(req.BundleSHA256) || req.BundleSize <= 0 {
 		return sprites.Job{}, refuse("bad_request", "", "the bundle's size and sha256 must be given")
+	}
+	for _, commit := range req.Shallow {
+		if !commitID.MatchString(commit) {
+			return sprites.Job{}, refuse("bad_request", "", "%.80q is no commit to cut a history off at", commit)
+		}
 	}
 	unlock, err := m.locks.lock(ctx, id)
 	if err != nil {
@@ -102,7 +108,8 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	}
 	spec, err := json.Marshal(sprites.JobSpec{
 		ID: job.ID, Bundle: job.Upload, BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
-		Branch: job.Branch, Base: job.Base, Author: req.Author,
+		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
+		Shallow: start.Shallow, Store: sprites.RepositoryStore(job.RepoID, start.Shallow),
 		Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, req.Env...),
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), TTY: job.Interactive,
 		SetupScript: script,

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,15 +30,28 @@ const leftoverMessage = "Left uncommitted by the agent"
 // git runs git in the work folder with hooks off, and returns what it printed.
 // Extra environment comes first in env.
 func (j *job) git(ctx context.Context, env []string, args ...string) (string, error) {
+	return j.gitIn(ctx, j.spec.Workdir, call{env: env}, args...)
+}
+
+// call is what besides its arguments a git process is given.
+type call struct {
+	env   []string
+	stdin string
+}
+
+// gitIn runs git in a folder, which must be a repository's own: it does not look
+// for one above.
+func (j *job) gitIn(ctx context.Context, dir string, c call, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitLimit)
 	defer cancel()
 	config := []string{"-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.quotePath=false"}
 	cmd := exec.CommandContext(ctx, "git", append(config, args...)...)
-	cmd.Dir = j.spec.Workdir
-	cmd.Env = append(j.environ(), "GIT_TERMINAL_PROMPT=0", "LC_ALL=C",
+	cmd.Dir = dir
+	cmd.Stdin = strings.NewReader(c.stdin)
+	cmd.Env = append(j.environ(), "GIT_TERMINAL_PROMPT=0", "LC_ALL=C", "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir),
 		"GIT_AUTHOR_NAME="+j.spec.Author.Name, "GIT_AUTHOR_EMAIL="+j.spec.Author.Email,
 		"GIT_COMMITTER_NAME="+j.spec.Author.Name, "GIT_COMMITTER_EMAIL="+j.spec.Author.Email)
-	cmd.Env = append(cmd.Env, env...)
+	cmd.Env = append(cmd.Env, c.env...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	cmd.WaitDelay = time.Second
@@ -55,7 +70,7 @@ func (j *job) prepare(ctx context.Context) error {
 	if len(j.spec.Argv) == 0 {
 		return errors.New("the job names no program")
 	}
-	if err := j.clone(ctx); err != nil {
+	if err := j.receive(ctx); err != nil {
 		return err
 	}
 	if err := j.runScript(ctx); err != nil {
@@ -69,8 +84,8 @@ func (j *job) prepare(ctx context.Context) error {
 	return nil
 }
 
-// clone makes the clone that the agent works in.
-func (j *job) clone(ctx context.Context) error {
+// receive makes the clone that the agent works in, of the bundle that was sent.
+func (j *job) receive(ctx context.Context) error {
 	sum, size, err := digest(j.spec.Bundle)
 	if err != nil {
 		return err
@@ -78,30 +93,7 @@ func (j *job) clone(ctx context.Context) error {
 	if j.spec.BundleSHA256 != "" && sum != j.spec.BundleSHA256 {
 		return fmt.Errorf("the bundle that arrived (%d bytes) is not the one that was sent", size)
 	}
-	if err := os.MkdirAll(j.spec.Workdir, 0o755); err != nil {
-		return err
-	}
-	branch := "refs/heads/" + j.spec.Branch
-	for _, args := range [][]string{
-		{"init", "-q"},
-		{"symbolic-ref", "HEAD", branch},
-		{"fetch", "-q", "--no-tags", "--update-head-ok", j.spec.Bundle, "refs/cove/base:" + branch},
-		{"config", "user.name", j.spec.Author.Name},
-		{"config", "user.email", j.spec.Author.Email},
-		{"reset", "-q", "--hard"},
-	} {
-		if _, err := j.git(ctx, nil, args...); err != nil {
-			return err
-		}
-	}
-	head, err := j.git(ctx, nil, "rev-parse", "HEAD")
-	if err != nil {
-		return err
-	}
-	if head != j.spec.Base {
-		return fmt.Errorf("the bundle holds commit %s, not %s", head, j.spec.Base)
-	}
-	return nil
+	return j.clone(ctx)
 }
 
 // setup runs a command that the agent needs before it starts.
@@ -169,7 +161,11 @@ func (j *job) collect(end *sprites.JobEnd) error {
 	if err != nil {
 		return fmt.Errorf("count the commits: %w", err)
 	}
-	leftover, err := j.leftover(ctx, head)
+	modules, err := j.modules()
+	if err != nil {
+		return err
+	}
+	leftover, err := j.leftover(ctx, "", head, modules)
 	if err != nil {
 		return err
 	}
@@ -177,37 +173,50 @@ func (j *job) collect(end *sprites.JobEnd) error {
 	if commits > 0 {
 		end.Head = head
 	}
-	var refs []string
-	for name, commit := range map[string]string{"head": head, "leftover": leftover} {
-		if commit == "" || (name == "head" && commits == 0) {
+	refs := map[string]string{}
+	for name, commit := range map[string]string{"head": end.Head, "leftover": leftover} {
+		if commit == "" {
 			continue
 		}
-		ref := j.ref(name)
-		if _, err := j.git(ctx, nil, "update-ref", ref, commit); err != nil {
+		refs[j.ref(name)] = commit
+		if _, err := j.git(ctx, nil, "update-ref", j.ref(name), commit); err != nil {
 			return err
 		}
-		refs = append(refs, ref)
+		if err := j.gather(ctx, "", commit, modules, refs); err != nil {
+			return err
+		}
 	}
 	if len(refs) == 0 {
 		return nil
 	}
+	if err := j.largeFilesOut(ctx); err != nil {
+		j.log.notice("large files: " + err.Error()) // the commits come all the same
+	}
+	end.Bundle, err = j.bundle(ctx, modules, slices.Sorted(maps.Keys(refs)))
+	if err == nil && end.Head != "" {
+		j.remember(ctx, end.Head)
+	}
+	return err
+}
+
+// bundle writes the bundle with the refs, from what the job started with on.
+func (j *job) bundle(ctx context.Context, modules []module, refs []string) (sprites.Artifact, error) {
 	out := j.bundleFile()
-	args := append([]string{"bundle", "create", "-q", out + ".new", "^" + j.spec.Base}, refs...)
-	if _, err := j.git(ctx, nil, args...); err != nil {
-		return err
+	args := []string{"bundle", "create", "-q", out + ".new", "^" + j.spec.Base}
+	for _, m := range modules {
+		args = append(args, "^"+m.Commit)
+	}
+	if _, err := j.git(ctx, nil, append(args, refs...)...); err != nil {
+		return sprites.Artifact{}, err
 	}
 	sum, size, err := digest(out + ".new")
 	if err != nil {
-		return err
+		return sprites.Artifact{}, err
 	}
 	if err := syncFile(out + ".new"); err != nil {
-		return err
+		return sprites.Artifact{}, err
 	}
-	if err := os.Rename(out+".new", out); err != nil {
-		return err
-	}
-	end.Bundle = sprites.Artifact{Path: out, Size: size, SHA256: sum}
-	return nil
+	return sprites.Artifact{Path: out, Size: size, SHA256: sum}, os.Rename(out+".new", out)
 }
 
 func (j *job) ref(name string) string { return "refs/cove/" + j.spec.ID + "/" + name }
@@ -227,27 +236,44 @@ func (j *job) clear() {
 	}
 }
 
-// leftover commits what is not committed, through an index of its own, and
+// leftover commits what is not committed in the work folder, or in the submodule
+// at path, and in the submodules inside of that, through an index of its own. It
 // returns the commit, or nothing if all is committed.
-func (j *job) leftover(ctx context.Context, head string) (string, error) {
+func (j *job) leftover(ctx context.Context, path, head string, modules []module) (string, error) {
+	dir := filepath.Join(j.spec.Workdir, path)
 	index := j.indexFile()
 	defer os.Remove(index)
-	env := []string{"GIT_INDEX_FILE=" + index}
-	if _, err := j.git(ctx, env, "read-tree", head); err != nil {
+	in := call{env: []string{"GIT_INDEX_FILE=" + index}}
+	var inside []string
+	for _, m := range directly(modules, path) {
+		commit, err := j.leftoverIn(ctx, m, modules)
+		if err != nil {
+			return "", err
+		}
+		if commit != "" {
+			inside = append(inside, "160000,"+commit+","+m.below(path))
+		}
+	}
+	if _, err := j.gitIn(ctx, dir, in, "read-tree", head); err != nil {
 		return "", err
 	}
-	if _, err := j.git(ctx, env, "add", "--all"); err != nil {
+	if _, err := j.gitIn(ctx, dir, in, "add", "--all"); err != nil {
 		return "", err
 	}
-	tree, err := j.git(ctx, env, "write-tree")
+	for _, entry := range inside {
+		if _, err := j.gitIn(ctx, dir, in, "update-index", "--cacheinfo", entry); err != nil {
+			return "", err
+		}
+	}
+	tree, err := j.gitIn(ctx, dir, in, "write-tree")
 	if err != nil {
 		return "", err
 	}
-	committed, err := j.git(ctx, nil, "rev-parse", head+"^{tree}")
+	committed, err := j.gitIn(ctx, dir, call{}, "rev-parse", head+"^{tree}")
 	if err != nil || tree == committed {
 		return "", err
 	}
-	return j.git(ctx, nil, "commit-tree", "-p", head, "-m", leftoverMessage, tree)
+	return j.gitIn(ctx, dir, call{}, "commit-tree", "-p", head, "-m", leftoverMessage, tree)
 }
 
 // digest returns the SHA-256 and the size of a file.

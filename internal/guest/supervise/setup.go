@@ -95,7 +95,7 @@ func SetUp(ctx context.Context, dir string, out io.Writer) error {
 	}
 	if j.spec.Bundle != "" {
 		j.spec.Bundle = filepath.Join(dir, filepath.Base(j.spec.Bundle))
-		if err := j.clone(ctx); err != nil {
+		if err := j.receive(ctx); err != nil {
 			return err
 		}
 	}

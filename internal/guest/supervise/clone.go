@@ -1,0 +1,93 @@
+package supervise
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// clone makes the repository in the work folder, of the bundle and of what the
+// sprite had before, and checks the job's commit out.
+func (j *job) clone(ctx context.Context) error {
+	if err := os.MkdirAll(j.spec.Workdir, 0o755); err != nil {
+		return err
+	}
+	branch := "refs/heads/" + j.spec.Branch
+	if err := j.gits(ctx, [][]string{
+		{"init", "-q", "--object-format=" + format(j.spec.Base)},
+		{"symbolic-ref", "HEAD", branch},
+		{"config", "user.name", j.spec.Author.Name},
+		{"config", "user.email", j.spec.Author.Email},
+	}); err != nil {
+		return err
+	}
+	if err := j.cutAt(ctx, j.spec.Workdir, j.spec.Shallow); err != nil {
+		return err
+	}
+	lent, err := j.borrow(ctx)
+	if err != nil {
+		return fmt.Errorf("take what the sprite has of the repository: %w", err)
+	}
+	if err := j.gits(ctx, [][]string{
+		{"fetch", "-q", "--no-tags", "--update-head-ok", j.spec.Bundle, "refs/cove/base:" + branch, sprites.ModuleRef + "*:" + sprites.ModuleRef + "*"},
+	}); err != nil {
+		if lent.any() {
+			return fmt.Errorf("what the sprite had of the repository is damaged, and was thrown away; push again: %w", j.forget(err))
+		}
+		return err
+	}
+	if head, err := j.git(ctx, nil, "rev-parse", "HEAD"); err != nil {
+		return err
+	} else if head != j.spec.Base {
+		return fmt.Errorf("the bundle holds commit %s, not %s", head, j.spec.Base)
+	}
+	if err := j.largeFilesIn(ctx); err != nil {
+		return err
+	}
+	if err := j.gits(ctx, [][]string{{"reset", "-q", "--hard"}}); err != nil {
+		return err
+	}
+	sent, err := j.sentModules(ctx)
+	if err != nil {
+		return err
+	}
+	if err := j.checkoutModules(ctx, sent); err != nil {
+		return err
+	}
+	return j.keep(ctx, lent, sent)
+}
+
+// gits runs git in the work folder several times.
+func (j *job) gits(ctx context.Context, calls [][]string) error {
+	for _, args := range calls {
+		if _, err := j.git(ctx, nil, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// format is how a repository names its objects, told by one of the names.
+func format(commit string) string {
+	if len(commit) == 64 {
+		return "sha256"
+	}
+	return "sha1"
+}
+
+// cutAt makes the history in a repository end at the given commits. It must be
+// so before they arrive.
+func (j *job) cutAt(ctx context.Context, dir string, commits []string) error {
+	if len(commits) == 0 {
+		return nil
+	}
+	gitDir, err := j.gitIn(ctx, dir, call{}, "rev-parse", "--absolute-git-dir")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(gitDir, "shallow"), []byte(strings.Join(commits, "\n")+"\n"), 0o644)
+}

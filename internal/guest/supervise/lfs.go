@@ -1,0 +1,264 @@
+package supervise
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Large files are those of Git LFS: the repository has a pointer, the content is
+// in .git/lfs/objects. Those that were sent along lie beside the bundle, named by
+// their SHA-256. The guest is their filter, so that git-lfs need not be installed
+// and nothing is asked of a server that cannot be reached.
+
+// maxPointer bounds a pointer, as git-lfs does.
+const maxPointer = 1024
+
+var (
+	largeFile = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	pointer   = regexp.MustCompile(`\Aversion https://git-lfs\.github\.com/spec/v1\n(?:ext-\d-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize (\d+)\n\z`)
+)
+
+// largeFilesIn puts the large files that came, and those that came before, where the
+// filter finds them, and sets that up. Where there are none, nothing is done.
+func (j *job) largeFilesIn(ctx context.Context) error {
+	came := filepath.Join(filepath.Dir(j.spec.Bundle), sprites.LargeFilesIn)
+	names, err := filesIn(came)
+	if err != nil {
+		return err
+	}
+	objects := filepath.Join(j.spec.Workdir, ".git", "lfs", "objects")
+	for _, name := range names {
+		if sum, _, err := digest(filepath.Join(came, name)); err != nil {
+			return err
+		} else if sum != name {
+			return fmt.Errorf("the large file %s is damaged", name)
+		}
+	}
+	had, err := j.shareLarge(came, names, objects)
+	if err != nil || len(had) == 0 {
+		return err
+	}
+	text, err := json.Marshal(had)
+	if err == nil {
+		err = os.WriteFile(j.largeList(), text, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return j.gits(ctx, [][]string{
+		{"config", "filter.lfs.clean", quote(self) + " lfs clean"},
+		{"config", "filter.lfs.smudge", quote(self) + " lfs smudge"},
+		{"config", "filter.lfs.process", ""},
+		{"config", "filter.lfs.required", "true"},
+	})
+}
+
+// shareLarge links the large files that came into the store, and those of the store
+// into the clone. It returns what the clone has then.
+func (j *job) shareLarge(came string, names []string, objects string) (had []string, err error) {
+	for _, name := range names {
+		if err := linkLarge(filepath.Join(came, name), objects); err != nil {
+			return nil, err
+		}
+	}
+	err = j.locked(func(store string) error {
+		kept := filepath.Join(store, "lfs")
+		for _, name := range names {
+			if err := os.MkdirAll(kept, 0o755); err != nil {
+				return err
+			}
+			if err := os.Link(filepath.Join(came, name), filepath.Join(kept, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+		}
+		if names, err = union(names, kept); err != nil {
+			return err
+		}
+		for _, name := range names {
+			if _, err := os.Lstat(filepath.Join(kept, name)); err != nil {
+				continue
+			}
+			if err := linkLarge(filepath.Join(kept, name), objects); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return names, err
+}
+
+// union adds to names the large files in a folder.
+func union(names []string, dir string) ([]string, error) {
+	more, err := filesIn(dir)
+	seen := map[string]bool{}
+	var all []string
+	for _, name := range append(append([]string{}, names...), more...) {
+		if !seen[name] {
+			seen[name] = true
+			all = append(all, name)
+		}
+	}
+	return all, err
+}
+
+// largePath is where git-lfs keeps an object.
+func largePath(objects, oid string) string { return filepath.Join(objects, oid[:2], oid[2:4], oid) }
+
+// linkLarge makes a hard link to a large file, named by its SHA-256.
+func linkLarge(from, objects string) error {
+	to := largePath(objects, filepath.Base(from))
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	if err := os.Link(from, to); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// filesIn lists the large files of a folder, if there is one.
+func filesIn(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Type().IsRegular() && largeFile.MatchString(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+func (j *job) largeList() string { return filepath.Join(j.dir, "lfs.json") }
+
+// largeFilesOut puts those that the agent made beside the output bundle.
+func (j *job) largeFilesOut(ctx context.Context) error {
+	common, err := j.git(ctx, nil, "rev-parse", "--path-format=absolute", "--git-common-dir")
+	if err != nil {
+		return err
+	}
+	var had []string
+	if err := readJSON(j.largeList(), &had); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	known := map[string]bool{}
+	for _, name := range had {
+		known[name] = true
+	}
+	objects := filepath.Join(common, "lfs", "objects")
+	return filepath.WalkDir(objects, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || !d.Type().IsRegular() || known[d.Name()] || !largeFile.MatchString(d.Name()) {
+			return err
+		}
+		out := filepath.Join(j.dir, sprites.LargeFilesOut)
+		if err := os.MkdirAll(out, 0o755); err != nil {
+			return err
+		}
+		if err := os.Link(path, filepath.Join(out, d.Name())); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return nil
+	})
+}
+
+// quote makes a path one word of a shell.
+func quote(path string) string { return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'" }
+
+// Filter is Git LFS's filter for one file, in the repository of the folder it is
+// called in. "clean" keeps the content and gives a pointer to it; "smudge" gives the
+// content of a pointer, or the pointer itself where the content is not here.
+func Filter(ctx context.Context, verb string, r io.Reader, w io.Writer) error {
+	out, err := exec.CommandContext(ctx, "git", "rev-parse", "--path-format=absolute", "--git-common-dir").Output()
+	if err != nil {
+		return fmt.Errorf("find the repository: %w", err)
+	}
+	objects := filepath.Join(strings.TrimSuffix(string(out), "\n"), "lfs", "objects")
+	head := make([]byte, maxPointer+1)
+	n, err := io.ReadFull(r, head)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && err != io.EOF {
+		return err
+	}
+	head = head[:n]
+	m := pointer.FindSubmatch(head)
+	switch verb {
+	case "clean":
+		if m != nil || n == 0 { // an empty file is its own pointer
+			_, err := w.Write(head)
+			return err
+		}
+		return clean(objects, io.MultiReader(bytes.NewReader(head), r), w)
+	case "smudge":
+		if m != nil {
+			if done, err := smudge(largePath(objects, string(m[1])), string(m[2]), w); done || err != nil {
+				return err
+			}
+		}
+		_, err := io.Copy(w, io.MultiReader(bytes.NewReader(head), r))
+		return err
+	}
+	return fmt.Errorf("there is no filter %q", verb)
+}
+
+func clean(objects string, r io.Reader, w io.Writer) error {
+	if err := os.MkdirAll(objects, 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(objects, "new-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // gone when renamed
+	sum := sha256.New()
+	size, err := io.Copy(io.MultiWriter(tmp, sum), r)
+	if err := errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
+		return err
+	}
+	oid := hex.EncodeToString(sum.Sum(nil))
+	to := largePath(objects, oid)
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp.Name(), to); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, size)
+	return err
+}
+
+// smudge copies an object of that size; done is false if it is not here.
+func smudge(name, size string, w io.Writer) (done bool, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return false, nil
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || strconv.FormatInt(info.Size(), 10) != size {
+		return false, err
+	}
+	_, err = io.Copy(w, f)
+	return true, err
+}

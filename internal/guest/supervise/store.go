@@ -1,0 +1,203 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A store (sprites.RepositoryStore) has what was sent of a repository:
+//
+//	lock    flock of whoever reads or changes it
+//	have    the commits that are there with their history, a line each
+//	pack/   git's packs, which clones share by hard links
+//	lfs/    the content of large files, likewise
+//
+// An agent can write to it: it is only ever as good as what a job's own clone makes
+// of it.
+
+// Bounds of a store.
+const (
+	maxHave  = 200
+	maxPacks = 20 // more are put together
+)
+
+// packParts are the files of a pack. The last makes git see it.
+var packParts = []string{".pack", ".rev", ".idx"}
+
+// lent is what of the store a clone began with.
+type lent struct {
+	have  []string
+	packs []string // without their endings
+}
+
+func (l lent) any() bool { return len(l.have) > 0 }
+
+func (j *job) packDir() string { return filepath.Join(j.spec.Workdir, ".git", "objects", "pack") }
+
+// locked calls f while nobody else uses the store.
+func (j *job) locked(f func(store string) error) error {
+	if j.spec.Store == "" {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Join(j.spec.Store, "pack"), 0o755); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(j.spec.Store, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", j.spec.Store, err)
+	}
+	return f(j.spec.Store)
+}
+
+// borrow gives the clone, which is empty, what the store has.
+func (j *job) borrow(ctx context.Context) (l lent, err error) {
+	err = j.locked(func(store string) error {
+		have, err := os.ReadFile(filepath.Join(store, "have"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if l.packs, err = packsIn(filepath.Join(store, "pack")); err != nil {
+			return err
+		}
+		l.have = strings.Fields(string(have))
+		return share(filepath.Join(store, "pack"), j.packDir(), l.packs)
+	})
+	if err != nil || !l.any() {
+		return l, err
+	}
+	var refs strings.Builder
+	for _, id := range l.have {
+		fmt.Fprintf(&refs, "create refs/cove/have/%s %s\n", id, id)
+	}
+	if _, err := j.gitIn(ctx, j.spec.Workdir, call{stdin: refs.String()}, "update-ref", "--stdin"); err != nil {
+		return l, fmt.Errorf("it is damaged, and was thrown away; push again: %w", j.forget(err))
+	}
+	return l, nil
+}
+
+// forget throws the store away: what comes next is sent in full. It returns err,
+// with what goes wrong then.
+func (j *job) forget(err error) error {
+	return errors.Join(err, j.locked(func(store string) error {
+		return errors.Join(os.Remove(filepath.Join(store, "have")), os.RemoveAll(filepath.Join(store, "pack")))
+	}))
+}
+
+// keep puts what the clone has now into the store, and takes from the clone what
+// only served to receive it.
+func (j *job) keep(ctx context.Context, l lent, sent []string) error {
+	if j.spec.Store == "" {
+		return nil
+	}
+	packs, err := packsIn(j.packDir())
+	if err != nil {
+		return err
+	}
+	if len(packs) > maxPacks {
+		if _, err := j.git(ctx, nil, "repack", "-q", "-d", "--geometric=2"); err != nil {
+			j.log.notice("put packs together: " + err.Error()) // it only takes more room
+		} else if packs, err = packsIn(j.packDir()); err != nil {
+			return err
+		}
+	}
+	if l.any() {
+		var refs strings.Builder
+		for _, id := range l.have {
+			fmt.Fprintf(&refs, "delete refs/cove/have/%s\n", id)
+		}
+		if _, err := j.gitIn(ctx, j.spec.Workdir, call{stdin: refs.String()}, "update-ref", "--stdin"); err != nil {
+			return err
+		}
+	}
+	return j.locked(func(store string) error {
+		to := filepath.Join(store, "pack")
+		if err := share(j.packDir(), to, packs); err != nil {
+			return err
+		}
+		for _, name := range l.packs { // those that were put together
+			if !slices.Contains(packs, name) {
+				for _, part := range packParts {
+					_ = os.Remove(filepath.Join(to, name+part)) // there is a .rev or not
+				}
+			}
+		}
+		return addHave(store, append([]string{j.spec.Base}, sent...))
+	})
+}
+
+// remember adds the agent's commits to the store, where that can be done: what comes
+// next most likely builds on them.
+func (j *job) remember(ctx context.Context, head string) {
+	err := j.locked(func(store string) error {
+		_, err := j.gitIn(ctx, j.spec.Workdir, call{stdin: head + "\n^" + j.spec.Base + "\n"},
+			"pack-objects", "-q", "--revs", "--delta-base-offset", filepath.Join(store, "pack", "pack"))
+		if err != nil {
+			return err
+		}
+		return addHave(store, []string{head})
+	})
+	if err != nil {
+		j.log.notice("keep the commits for the next push: " + err.Error())
+	}
+}
+
+// addHave adds commits to the list of those that the store has.
+func addHave(store string, commits []string) error {
+	name := filepath.Join(store, "have")
+	text, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	have := strings.Fields(string(text))
+	for _, id := range commits {
+		have = append(slices.DeleteFunc(have, func(had string) bool { return had == id }), id)
+	}
+	have = have[max(0, len(have)-maxHave):]
+	if err := os.WriteFile(name+".new", []byte(strings.Join(have, "\n")+"\n"), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
+}
+
+// packsIn lists the packs in a folder, without their endings.
+func packsIn(dir string) (packs []string, err error) {
+	names, err := filepath.Glob(filepath.Join(dir, "pack-*.idx"))
+	for _, name := range names {
+		packs = append(packs, strings.TrimSuffix(filepath.Base(name), ".idx"))
+	}
+	return packs, err
+}
+
+// share makes hard links of packs.
+func share(from, to string, packs []string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	for _, pack := range packs {
+		for _, part := range packParts {
+			err := os.Link(filepath.Join(from, pack+part), filepath.Join(to, pack+part))
+			if err != nil && !errors.Is(err, fs.ErrExist) && !(part == ".rev" && errors.Is(err, fs.ErrNotExist)) {
+				return err
+			}
+		}
+	}
+	return nil
+}

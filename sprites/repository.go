@@ -1,0 +1,33 @@
+package sprites
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+)
+
+// ModuleRef begins the refs of a bundle for submodules: ModuleRef+COMMIT holds the
+// commit that one is at.
+const ModuleRef = "refs/cove/sub/"
+
+// The folders beside a job's bundles with the Git LFS objects that go with them:
+// files named by their SHA-256.
+const (
+	LargeFilesIn  = "lfs-in"
+	LargeFilesOut = "lfs-out"
+)
+
+// RepositoryStore is the folder in a sprite that keeps what was sent of a
+// repository, so that a later job there need not be sent it again. Its file "have"
+// has a line for each commit that is there with its whole history, as far as that
+// goes: what is cut off elsewhere is another store. The id and the commits are
+// those of a JobRequest and a JobStart. Without an id there is none.
+func RepositoryStore(repoID string, shallow []string) string {
+	if repoID == "" {
+		return ""
+	}
+	cuts := slices.Sorted(slices.Values(shallow))
+	sum := sha256.Sum256([]byte(repoID + "\n" + strings.Join(cuts, "\n")))
+	return home + "/.cove/repositories/" + hex.EncodeToString(sum[:16])
+}
