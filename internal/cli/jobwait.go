@@ -124,7 +124,7 @@ func (a *app) pullWaited(ctx context.Context, c *sprites.Client, job sprites.Job
 // elsewhere reports whether a pull failed because it was tried in another place
 // than the job's repository.
 func elsewhere(err error) bool {
-	if errors.Is(err, gitwork.ErrNotRepository) || errors.Is(err, gitwork.ErrBare) {
+	if errors.Is(err, gitwork.ErrNotRepository) {
 		return true
 	}
 	e, ok := errors.AsType[*push.Error](err)

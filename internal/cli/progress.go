@@ -19,7 +19,6 @@ type progress struct {
 	w        io.Writer
 	terminal bool
 	what     string
-	total    int64 // 0: not known
 
 	from func() int64 // where set, how many bytes are done; instead of Add
 
@@ -28,8 +27,10 @@ type progress struct {
 
 	shown bool // of run, and of Close after it
 
-	mu   sync.Mutex
-	done int64 // guarded by mu
+	mu      sync.Mutex
+	done    int64 // guarded by mu, as those below
+	total   int64 // 0: not known
+	objects bool  // are counted, and not bytes
 }
 
 // newProgress begins to show progress; the caller ends it with Close. A total of
@@ -56,10 +57,10 @@ func (p *progress) Add(n int) {
 	p.mu.Unlock()
 }
 
-// set says how many bytes are done.
-func (p *progress) set(n int64) {
+// set says how many bytes are done, and how many there are; or objects.
+func (p *progress) set(n, total int64, objects bool) {
 	p.mu.Lock()
-	p.done = n
+	p.done, p.total, p.objects = n, total, objects
 	p.mu.Unlock()
 }
 
@@ -71,6 +72,17 @@ func (p *progress) count() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.done
+}
+
+// text is the line that is shown.
+func (p *progress) text(took time.Duration) string {
+	done := p.count()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.objects {
+		return objectsText(p.what, done, p.total)
+	}
+	return progressText(p.what, done, p.total, took)
 }
 
 // Close ends the showing, and takes the line away.
@@ -92,9 +104,8 @@ func (p *progress) run() {
 			return
 		case <-timer.C:
 		}
-		done := p.count()
 		p.shown = true
-		line := progressText(p.what, done, p.total, time.Since(began))
+		line := p.text(time.Since(began))
 		if p.terminal {
 			fmt.Fprintf(p.w, "\r%s\x1b[K", line)
 			timer.Reset(progressTick)
@@ -119,6 +130,15 @@ func progressText(what string, done, total int64, took time.Duration) string {
 	text += fmt.Sprintf(", %s/s", byteSize(int64(rate)))
 	if total > done {
 		text += fmt.Sprintf(", %s left", span(time.Duration(float64(total-done)/rate*float64(time.Second))))
+	}
+	return text
+}
+
+// objectsText is the line for what is counted in objects.
+func objectsText(what string, done, total int64) string {
+	text := fmt.Sprintf("%s: %d", sanitizeLine(what), done)
+	if total > 0 {
+		text += fmt.Sprintf(" of %d (%d%%)", total, min(100, done*100/total))
 	}
 	return text
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ type pushOptions struct {
 	machine     machineFlags
 	agent       string
 	dirty       string
+	depth       int
 	timeout     time.Duration
 	interactive bool
 	remove      bool
@@ -34,6 +36,7 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.agent, "agent", config.Default(config.Agent), "who does the work: "+strings.Join(agents.Names(), " or "))
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
+	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long; what there is is collected")
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
 	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
@@ -84,6 +87,9 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	if !slices.Contains(policy.Presets, o.network) {
 		return opts, usagef(cmd, "--network %q is none of %s", o.network, strings.Join(policy.Presets, ", "))
 	}
+	if o.depth < 0 {
+		return opts, usagef(cmd, "--depth %d is negative", o.depth)
+	}
 	if o.timeout <= 0 {
 		return opts, usagef(cmd, "--timeout %v must be more than nothing", o.timeout)
 	}
@@ -100,7 +106,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	}
 	dir, err := os.Getwd()
 	opts = push.Options{
-		Dir: dir, Dirty: push.Dirty(o.dirty), Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
+		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
 		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
 	}
@@ -206,11 +212,17 @@ func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options
 	courier, done := a.courier(c)
 	defer done()
 	result, err := courier.Push(ctx, opts)
+	for _, message := range result.Messages {
+		a.say("%s", message)
+	}
 	if err == nil && opts.Network != nil && result.NetworkPolicy == nil {
 		a.say("This server enforces no network policy: what the job reaches is up to it.")
 	}
 	return result, err
 }
+
+// stageNames are what people call the stages of a push.
+var stageNames = map[string]string{"count": "counting objects", "compress": "compressing objects", "bundle": "packing"}
 
 // courier is a Courier that shows its progress; done takes that away.
 func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {
@@ -227,10 +239,10 @@ func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {
 		if p.Stage != stage || shown == nil && !p.End {
 			done()
 			stage = p.Stage
-			shown = a.newProgress(p.Stage, p.Total)
+			shown = a.newProgress(cmp.Or(stageNames[p.Stage], p.Stage), p.Total)
 		}
 		if shown != nil {
-			shown.set(p.Done)
+			shown.set(p.Done, p.Total, p.Stage == "count" || p.Stage == "compress")
 		}
 		if p.End {
 			done()

@@ -243,7 +243,14 @@ func (p *preparation) upload(ctx context.Context, repo *gitwork.Repo, dir string
 		return err
 	}
 	defer file.Remove()
-	bundle, err := repo.Bundle(ctx, file, spec.Base, func(int64) {})
+	modules, _, err := repo.Modules(ctx, spec.Base)
+	if err != nil {
+		return err
+	}
+	if spec.Shallow, err = repo.Cut(ctx, spec.Base, 0, modules); err != nil {
+		return err
+	}
+	bundle, err := repo.Bundle(ctx, file, gitwork.Outgoing{Base: spec.Base, Shallow: spec.Shallow, Modules: modules})
 	if err != nil {
 		return err
 	}

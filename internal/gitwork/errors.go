@@ -20,13 +20,12 @@ var (
 	ErrNoGit         = &Error{Code: "no_git"}
 	ErrOldGit        = &Error{Code: "old_git"}
 	ErrNotRepository = &Error{Code: "not_a_repository"}
-	ErrBare          = &Error{Code: "bare_repository"}
 	ErrEmpty         = &Error{Code: "empty_repository"}
-	ErrDetached      = &Error{Code: "detached_head"}
 	ErrDirty         = &Error{Code: "dirty_tree"}
 	ErrUnmerged      = &Error{Code: "unmerged_paths"}
 	ErrFiltered      = &Error{Code: "filtered_paths"}
 	ErrShallow       = &Error{Code: "shallow_repository"}
+	ErrModule        = &Error{Code: "submodule"}
 	ErrPartial       = &Error{Code: "partial_clone"}
 	ErrRefExists     = &Error{Code: "ref_exists"}
 )
@@ -76,7 +75,7 @@ func (e *RefusedError) Error() string {
 	var b strings.Builder
 	b.WriteString("not fast-forwarded: " + e.Reason)
 	if len(e.Paths) > 0 {
-		b.WriteString(": " + someNames(e.Paths))
+		b.WriteString(": " + SomeNames(e.Paths))
 	}
 	return b.String()
 }
@@ -84,8 +83,8 @@ func (e *RefusedError) Error() string {
 // ExitCode is the command line's exit code for this error.
 func (e *RefusedError) ExitCode() int { return 4 }
 
-// someNames lists up to ten of the names.
-func someNames(names []string) string {
+// SomeNames lists up to ten of the names, safe to print.
+func SomeNames(names []string) string {
 	const most = 10
 	shown := make([]string, 0, most)
 	for _, name := range names[:min(len(names), most)] {

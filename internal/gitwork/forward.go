@@ -1,7 +1,6 @@
 package gitwork
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -64,9 +63,13 @@ func (f Forward) Refuse(code, reason string) *RefusedError {
 	return f.refuse(code, reason, Ways(f.Job, f.Branch)...)
 }
 
-// Ways are the commands that bring a job's commits into a branch by hand.
+// Ways are the commands that bring a job's commits into a branch, or where there is
+// none into what is checked out, by hand.
 func Ways(job, branch string) []string {
 	ref := JobRef(job, "head")
+	if branch == "" {
+		return []string{"git switch -c cove-" + job + " " + ref, "git merge " + ref}
+	}
 	return []string{
 		"git switch " + Quote(branch) + " && git merge " + ref,
 		"git switch -c cove-" + job + " " + ref + " && git rebase " + Quote(branch),
@@ -148,7 +151,7 @@ func (r *Repo) whereChecked(ctx context.Context, f Forward) (*worktree, error) {
 			continue
 		}
 		tree, err := r.at(ctx, path)
-		if errors.Is(err, ErrNotRepository) || errors.Is(err, ErrBare) {
+		if errors.Is(err, ErrNotRepository) || err == nil && tree.Bare {
 			continue
 		}
 		if err != nil {
@@ -208,32 +211,34 @@ func (t *worktree) busyWith(ref string) string {
 // apply moves the branch together with index and files; see journal for how a
 // killed process is survived. It is not interrupted once it has begun to write.
 func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string) error {
+	j := &journal{Job: f.Job, Ref: f.ref(), Old: old, New: f.Head, Worktree: t.Dir, GitDir: t.GitDir}
 	files, err := t.changedFiles(ctx, old, f.Head)
 	if err != nil {
 		return err
 	}
-	if inTheWay, err := t.inTheWay(ctx, files); err != nil {
+	inTheWay, err := t.inTheWay(ctx, files)
+	if err != nil {
 		return err
-	} else if len(inTheWay) > 0 {
-		e := f.refuse("overlap", "uncommitted files are in the way in "+Printable(t.Dir),
-			"git stash -u && cove pull "+f.Job+" && git stash pop", "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))
-		if had, err := t.ancestor(ctx, f.Base, old); err == nil && !had {
-			// The job started from a snapshot of just these files.
-			e.Reason += " (the job's commits have them as they were at the push)"
-			e.Next[0] = "git stash -u && cove pull " + f.Job
-		}
-		e.Paths = inTheWay
-		return e
 	}
-	j := &journal{Job: f.Job, Ref: f.ref(), Old: old, New: f.Head, Worktree: t.Dir, GitDir: t.GitDir}
+	if len(inTheWay) > 0 {
+		if j.From, err = t.snapshotted(ctx, f, old); err != nil {
+			return err
+		}
+	}
+	if len(inTheWay) > 0 && j.From == "" {
+		return f.overlap(t, inTheWay)
+	}
 	ctx = context.WithoutCancel(ctx)
 	err = t.carryOut(ctx, lock, j)
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, errIndexLocked) { // nothing is done yet
+	if errors.Is(err, errIndexLocked) || errors.Is(err, errOtherThanSnapshot) { // nothing is done yet
 		if err := j.end(t.journalFile()); err != nil {
 			return err
+		}
+		if errors.Is(err, errOtherThanSnapshot) {
+			return f.overlap(t, inTheWay)
 		}
 		return f.refuse("locked", "another git is at work in "+Printable(t.Dir)+", or was killed there and left index.lock behind",
 			"cove pull "+f.Job)
@@ -245,6 +250,58 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 		return f.refuse("changed", err.Error(), "git -C "+Quote(t.Dir)+" status", "cove pull "+f.Job)
 	}
 	return err
+}
+
+// overlap is the refusal for uncommitted files in the way.
+func (f Forward) overlap(t *worktree, paths []string) error {
+	e := f.refuse("overlap", "uncommitted files are in the way in "+Printable(t.Dir),
+		"git stash -u && cove pull "+f.Job+" && git stash pop", "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))
+	e.Paths = paths
+	return e
+}
+
+// snapshotted returns the job's base if that is a snapshot on top of old, and the
+// index has nothing that would be in neither: then the work tree may be as the
+// job found it. Whether it is so is seen when the index is locked.
+func (t *worktree) snapshotted(ctx context.Context, f Forward, old string) (string, error) {
+	parent, err := t.Resolve(ctx, f.Base+"^")
+	if err != nil || parent != old {
+		return "", err
+	}
+	files, err := t.changedFiles(ctx, old, f.Base)
+	if err != nil {
+		return "", err
+	}
+	known := map[string]bool{}
+	for _, file := range files {
+		known[file.Path+"\x00"+entry(file.mode, file.blob)] = true
+		known[file.Path+"\x00"+entry(file.oldMode, file.oldBlob)] = true
+	}
+	out, err := t.git.run(ctx, call{args: []string{"diff-index", "--cached", "-z", "--no-renames", "--no-abbrev", "--no-ext-diff", "--ignore-submodules=none", old}, timeout: patiently})
+	if err != nil {
+		return "", err
+	}
+	staged, err := parseDiff(string(out))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range staged {
+		if !known[file.Path+"\x00"+entry(file.mode, file.blob)] {
+			return "", nil // it would be lost
+		}
+	}
+	if files, err = t.changedFiles(ctx, f.Base, f.Head); err != nil {
+		return "", err
+	}
+	tracked := map[string]bool{}
+	w := &recordWriter{each: func(path string) { tracked[path] = true }}
+	if _, err := t.git.run(ctx, call{args: []string{"ls-tree", "-r", "-z", "--name-only", "--full-tree", f.Base}, stdout: w, timeout: patiently}); err != nil {
+		return "", err
+	}
+	if ignored, err := t.strangers(files, tracked); err != nil || len(ignored) > 0 {
+		return "", err
+	}
+	return f.Base, nil
 }
 
 // changedFiles lists the changes between two commits by path.
@@ -279,17 +336,29 @@ func (t *worktree) inTheWay(ctx context.Context, files []File) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
+	unknown, err := t.strangers(files, tracked)
+	for _, path := range unknown {
+		if !slices.Contains(hit, path) {
+			hit = append(hit, path)
+		}
+	}
+	return hit, err
+}
+
+// strangers lists what lies where files are to be added and is not tracked.
+func (t *worktree) strangers(files []File, tracked map[string]bool) ([]string, error) {
 	root, err := os.OpenRoot(t.Dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
+	var hit []string
 	seen := map[string]bool{}
 	for _, f := range files {
 		if f.Status != "A" {
 			continue
 		}
-		if path := stranger(root, f.Path, tracked); path != "" && !seen[path] && !slices.Contains(hit, path) {
+		if path := stranger(root, f.Path, tracked); path != "" && !seen[path] {
 			seen[path] = true
 			hit = append(hit, path)
 		}
@@ -300,18 +369,8 @@ func (t *worktree) inTheWay(ctx context.Context, files []File) ([]string, error)
 // tracked is the set of the paths in the index.
 func (r *Repo) tracked(ctx context.Context) (map[string]bool, error) {
 	set := map[string]bool{}
-	var rest []byte
-	_, err := r.git.run(ctx, call{args: []string{"ls-files", "-z"}, stdout: writerFunc(func(p []byte) (int, error) {
-		rest = append(rest, p...)
-		for {
-			name, more, ok := bytes.Cut(rest, []byte{0})
-			if !ok {
-				return len(p), nil
-			}
-			set[string(name)] = true
-			rest = more
-		}
-	})})
+	w := &recordWriter{each: func(path string) { set[path] = true }}
+	_, err := r.git.run(ctx, call{args: []string{"ls-files", "-z"}, stdout: w})
 	return set, err
 }
 

@@ -276,7 +276,7 @@ func killAt(t *testing.T, step string) {
 		}
 		if at != step { // as git leaves things when it is killed while it writes
 			for _, name := range []string{"gone", "kind", "README"} {
-				if err := os.Remove(filepath.Join(r.dir, name)); err != nil {
+				if err := os.Remove(filepath.Join(r.dir, name)); err != nil && !os.IsNotExist(err) {
 					t.Fatal(err)
 				}
 			}

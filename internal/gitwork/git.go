@@ -73,6 +73,7 @@ func (g runner) environ(extra []string) []string {
 		"GIT_TERMINAL_PROMPT=0",
 		"GIT_OPTIONAL_LOCKS=0",
 		"GIT_NO_REPLACE_OBJECTS=1",
+		"GIT_GRAFT_FILE=" + os.DevNull,
 		"GIT_NO_LAZY_FETCH=1",
 		"GIT_ASKPASS=false",
 		"SSH_ASKPASS=false",
@@ -106,7 +107,9 @@ type call struct {
 	env     []string      // besides the runner's
 	files   []*os.File    // inherited, from descriptor 3 on
 	timeout time.Duration // 0: quickly
-	plain   bool          // the caller's own environment, only without GIT_*: to read configuration
+
+	progress func(stage string, done, total int64) // gets what pack-objects says of it; nil: nobody
+	plain    bool                                  // the caller's own environment, only without GIT_*: to read configuration
 }
 
 // gitError is a git process that ended with another code than 0.
@@ -206,6 +209,9 @@ func (g runner) run(ctx context.Context, c call) ([]byte, error) {
 	cmd.Stdout = out
 	stderr := &bounded{max: maxStderr}
 	cmd.Stderr = stderr
+	if c.progress != nil {
+		cmd.Stderr = &packProgress{tell: c.progress, rest: stderr}
+	}
 	cmd.ExtraFiles = c.files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

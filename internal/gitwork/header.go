@@ -11,7 +11,7 @@ import (
 // Bounds of a bundle's header.
 const (
 	maxHeaderLine = 4 << 10
-	maxBundleRefs = 16
+	maxBundleRefs = 2*maxModules + 2
 	maxPrereqs    = 1000
 )
 

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -46,85 +47,122 @@ func (e Expect) refs() map[string]string {
 }
 
 // Import checks the bundle in file, which must not change meanwhile, and brings
-// its commits into the repository under refs/cove/JOB/, all at once. What is
-// wrong with it is a *RejectedError; then, as after any other error, nothing has
-// changed. The caller holds the lock. Importing the same again is no error.
+// its commits into the repository under refs/cove/JOB/, all at once, after those of
+// submodules into theirs. What is wrong with it is a *RejectedError; then, as after
+// any other error, nothing of this repository has changed. The caller holds the
+// lock. Importing the same again is no error.
 func (r *Repo) Import(ctx context.Context, file *os.File, want Expect) error {
-	pack, refs, err := r.openBundle(ctx, file, want)
+	b, err := r.openBundle(ctx, file, want)
 	if err != nil {
 		return err
 	}
-	q, err := r.quarantine(ctx)
+	if len(b.modules) > 0 {
+		if b.known, _, err = r.Modules(ctx, want.Base); err != nil {
+			return err
+		}
+	}
+	if err := r.checkPrereqs(ctx, b, want.Base); err != nil {
+		return err
+	}
+	q, err := r.quarantine(ctx, b.known...)
 	if err != nil {
 		return err
 	}
 	defer q.remove()
-	if err := r.unpack(ctx, q, pack); err != nil {
+	if err := r.unpack(ctx, q, b.pack); err != nil {
 		return err
 	}
-	tips := make([]string, 0, len(refs))
-	for _, commit := range refs {
-		tips = append(tips, commit)
-	}
-	if err := q.checkTrees(ctx, tips, want.Base); err != nil {
+	if err := q.checkTrees(ctx, slices.Concat(slices.Collect(maps.Values(b.refs)), b.modules), b.starts(want.Base)); err != nil {
 		return err
 	}
-	for _, tip := range tips {
-		if err := q.checkUnfolded(ctx, want.Base, tip); err != nil {
-			return err
-		}
-		if _, err := q.summary(ctx, want.Base, tip); err != nil {
+	for _, tip := range b.refs {
+		if err := q.checkChange(ctx, want.Base, tip); err != nil {
 			return err
 		}
 	}
-	return r.moveIn(ctx, q, refs, want)
+	if len(b.modules) == 0 {
+		return r.moveIn(ctx, q, b.refs, want.Job, want.Base)
+	}
+	return r.importWithModules(ctx, q, b, want)
 }
 
-// openBundle checks the bundle as a file: its size and digest, and its header. It
-// returns the part that is the pack, and the refs.
-func (r *Repo) openBundle(ctx context.Context, file *os.File, want Expect) (*io.SectionReader, map[string]string, error) {
+// checkChange looks whether what lies between two commits can be told.
+func (s *scratch) checkChange(ctx context.Context, base, tip string) error {
+	if err := s.checkUnfolded(ctx, base, tip); err != nil {
+		return err
+	}
+	_, err := s.summary(ctx, base, tip)
+	return err
+}
+
+// incoming is a bundle whose header is as it should be.
+type incoming struct {
+	pack    *io.SectionReader
+	refs    map[string]string // of this repository
+	modules []string          // commits of submodules
+	prereqs []string
+	known   []Module // the submodules that are here, if there are commits of any
+}
+
+// starts are the commits that the job was given.
+func (b *incoming) starts(base string) []string {
+	starts := []string{base}
+	for _, m := range b.known {
+		starts = append(starts, m.Commit)
+	}
+	return starts
+}
+
+// openBundle checks the bundle as a file: its size and digest, and its header.
+func (r *Repo) openBundle(ctx context.Context, file *os.File, want Expect) (*incoming, error) {
 	for _, id := range []string{want.Base, want.Head, want.Leftover} {
 		if id != "" && !isObjectName(id, r.format) {
-			return nil, nil, rejected("the job's record has %q for a commit", id)
+			return nil, rejected("the job's record has %q for a commit", id)
 		}
 	}
 	info, err := file.Stat()
 	if err != nil {
-		return nil, nil, fmt.Errorf("read bundle: %w", err)
+		return nil, fmt.Errorf("read bundle: %w", err)
 	}
 	if info.Size() != want.Size {
-		return nil, nil, rejected("it has %d bytes, and the job's record says %d", info.Size(), want.Size)
+		return nil, rejected("it has %d bytes, and the job's record says %d", info.Size(), want.Size)
 	}
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(file, 0, want.Size)); err != nil {
-		return nil, nil, fmt.Errorf("read bundle: %w", err)
+		return nil, fmt.Errorf("read bundle: %w", err)
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != want.SHA256 {
-		return nil, nil, rejected("its SHA-256 is %s, and the job's record says %s", got, want.SHA256)
+		return nil, rejected("its SHA-256 is %s, and the job's record says %s", got, want.SHA256)
 	}
 	count := &countReader{r: io.NewSectionReader(file, 0, want.Size)}
 	br := bufio.NewReader(count)
 	header, err := readHeader(br)
 	if err != nil {
-		return nil, nil, rejected("%v", err)
+		return nil, rejected("%v", err)
 	}
 	if header.format != r.format {
-		return nil, nil, rejected("its objects are %s, and the repository's are %s", header.format, r.format)
+		return nil, rejected("its objects are %s, and the repository's are %s", header.format, r.format)
 	}
-	refs := want.refs()
-	if !maps.Equal(header.refs, refs) {
-		return nil, nil, rejected("its refs are %v, and the job's record says %v", header.refs, refs)
-	}
-	if err := r.checkPrereqs(ctx, header.prereqs, want.Base); err != nil {
-		return nil, nil, err
+	b := &incoming{refs: want.refs(), prereqs: header.prereqs}
+	agreed := maps.Clone(header.refs)
+	maps.DeleteFunc(agreed, func(ref, commit string) bool {
+		is := ref == JobRef(want.Job, "sub/"+commit)
+		if is {
+			b.modules = append(b.modules, commit)
+		}
+		return is
+	})
+	if !maps.Equal(agreed, b.refs) {
+		return nil, rejected("its refs are %v, and the job's record says %v", header.refs, b.refs)
 	}
 	at := count.n - int64(br.Buffered())
-	return io.NewSectionReader(file, at, want.Size-at), refs, nil
+	b.pack = io.NewSectionReader(file, at, want.Size-at)
+	return b, nil
 }
 
-// checkPrereqs checks that a bundle builds on base and its history alone.
-func (r *Repo) checkPrereqs(ctx context.Context, prereqs []string, base string) error {
-	s, err := r.scratch(ctx) // not to look for names in the person's refs
+// checkPrereqs checks that a bundle builds on what the job was given alone.
+func (r *Repo) checkPrereqs(ctx context.Context, b *incoming, base string) error {
+	s, err := r.scratch(ctx, b.known...) // not to look for names in the person's refs
 	if err != nil {
 		return err
 	}
@@ -134,13 +172,10 @@ func (r *Repo) checkPrereqs(ctx context.Context, prereqs []string, base string) 
 	} else if commit != base {
 		return fmt.Errorf("import bundle: the commit %s is not in this repository", base)
 	}
-	if len(prereqs) == 0 {
+	if len(b.prereqs) == 0 {
 		return nil
 	}
-	out, err := s.git.run(ctx, call{
-		args:  []string{"rev-list", "--max-count=1", "--stdin"},
-		stdin: strings.NewReader(strings.Join(prereqs, "\n") + "\n^" + base + "\n"),
-	})
+	out, err := s.git.run(ctx, call{args: []string{"rev-list", "--max-count=1", "--stdin"}, stdin: revisions(b.prereqs, b.starts(base))})
 	if exitCode(err) > 0 || err == nil && len(out) > 0 {
 		return rejected("it builds on commits that the job did not start from")
 	}
@@ -174,10 +209,10 @@ func (r *Repo) unpack(ctx context.Context, q *scratch, pack *io.SectionReader) e
 
 // moveIn moves the pack to the repository's own, and then makes the refs in one
 // transaction. A pack without refs is garbage that git itself collects.
-func (r *Repo) moveIn(ctx context.Context, q *scratch, refs map[string]string, want Expect) error {
+func (r *Repo) moveIn(ctx context.Context, q *scratch, refs map[string]string, job, base string) error {
 	var b strings.Builder
 	refs = maps.Clone(refs)
-	refs[JobRef(want.Job, "base")] = want.Base
+	refs[JobRef(job, "base")] = base
 	for ref, commit := range refs {
 		now, err := r.Resolve(ctx, ref)
 		if err != nil {

@@ -2,6 +2,7 @@ package gitwork
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -34,17 +35,29 @@ import (
 // commit, is put back, but only if its content is of our making: missing, as in
 // the new commit, or the beginning of that. Anything else was edited by the
 // person since, and stays. Doing this is itself safe to kill and do again.
+//
+// A job that began with a snapshot of uncommitted changes can be applied on top of
+// just these. Then From is that snapshot: the files are as in it, and not as in the
+// old commit, the copy of the index is first made so, and when it is undone, the
+// index stays what it was.
 type journal struct {
 	Job      string `json:"job"`
 	Ref      string `json:"ref"`
 	Old      string `json:"old"`
+	From     string `json:"from,omitempty"` // the commit that the files were as in; empty: Old
 	New      string `json:"new"`
 	Worktree string `json:"worktree"`
 	GitDir   string `json:"git_dir"`
 	Mark     string `json:"mark"` // the content of our index.lock
 }
 
-var errIndexLocked = errors.New("index.lock exists")
+var (
+	errIndexLocked       = errors.New("index.lock exists")
+	errOtherThanSnapshot = errors.New("the files are not as in the snapshot")
+)
+
+// from is the commit that the files were as in.
+func (j *journal) from() string { return cmp.Or(j.From, j.Old) }
 
 func (j *journal) lockFile() string { return filepath.Join(j.GitDir, "index.lock") }
 func (j *journal) index() string    { return filepath.Join(j.GitDir, "index") }
@@ -102,8 +115,13 @@ func (t *worktree) carryOut(ctx context.Context, lock *Lock, j *journal) error {
 	if err := copyIndex(j.index(), j.copy()); err != nil {
 		return err
 	}
+	if j.From != "" {
+		if err := t.asSnapshot(ctx, j); err != nil {
+			return err
+		}
+	}
 	_, err := t.git.run(ctx, call{
-		args:    []string{"read-tree", "-m", "-u", j.Old, j.New},
+		args:    []string{"read-tree", "-m", "-u", j.from(), j.New},
 		env:     []string{"GIT_INDEX_FILE=" + j.copy()},
 		files:   []*os.File{lock.file},
 		timeout: patiently,
@@ -121,6 +139,23 @@ func (t *worktree) carryOut(ctx context.Context, lock *Lock, j *journal) error {
 	}
 	t.step("unlock")
 	return j.end(t.journalFile())
+}
+
+// asSnapshot makes the copy of the index one of the snapshot, if that is what the
+// files are.
+func (t *worktree) asSnapshot(ctx context.Context, j *journal) error {
+	tree, err := t.addAll(ctx, j.copy())
+	if errors.Is(err, ErrFiltered) {
+		return errOtherThanSnapshot
+	}
+	if err != nil {
+		return err
+	}
+	want, err := t.git.text(ctx, "rev-parse", "--verify", "--end-of-options", j.From+"^{tree}")
+	if err == nil && want != tree {
+		return errOtherThanSnapshot
+	}
+	return err
 }
 
 // takeIndex makes index.lock with our mark in it, in one step.
@@ -224,6 +259,8 @@ func (r *Repo) recover(ctx context.Context, lock *Lock, j *journal) (string, err
 			return "", err
 		}
 		return fmt.Sprintf("the interrupted pull of job %s has been completed", j.Job), nil
+	case j.From != "" && j.holds():
+		return t.undo(ctx, lock, j)
 	case is == "other":
 		return fmt.Sprintf("a pull of job %s was interrupted, and the index has been changed since: look at git status in %s", j.Job, Printable(j.Worktree)), nil
 	}
@@ -231,6 +268,15 @@ func (r *Repo) recover(ctx context.Context, lock *Lock, j *journal) (string, err
 		if err := j.takeIndex(); err != nil {
 			return "", err
 		}
+	}
+	return t.undo(ctx, lock, j)
+}
+
+// undo puts the files back.
+func (t *worktree) undo(ctx context.Context, lock *Lock, j *journal) (string, error) {
+	files, err := t.changedFiles(ctx, j.from(), j.New)
+	if err != nil {
+		return "", err
 	}
 	if err := t.putBack(ctx, lock, j, files); err != nil {
 		return "", err
@@ -275,11 +321,11 @@ func entry(mode, blob string) string {
 
 // putBack restores the files that we changed, and refreshes the index for them.
 func (t *worktree) putBack(ctx context.Context, lock *Lock, j *journal, files []File) error {
-	notOld, err := t.differs(ctx, j, j.Old)
+	notOld, err := t.differs(ctx, j.from())
 	if err != nil {
 		return err
 	}
-	notNew, err := t.differs(ctx, j, j.New)
+	notNew, err := t.differs(ctx, j.New)
 	if err != nil {
 		return err
 	}
@@ -312,7 +358,12 @@ func (t *worktree) putBack(ctx context.Context, lock *Lock, j *journal, files []
 	if err := os.Remove(j.copy() + ".lock"); err != nil && !isNotExist(err) { // of a git that was killed
 		return err
 	}
-	if err := copyIndex(j.index(), j.copy()); err != nil {
+	if j.From == "" {
+		err = copyIndex(j.index(), j.copy())
+	} else if err = os.Remove(j.copy()); err == nil || isNotExist(err) {
+		_, err = t.git.run(ctx, call{args: []string{"read-tree", j.From}, env: []string{"GIT_INDEX_FILE=" + j.copy()}, timeout: patiently})
+	}
+	if err != nil {
 		return err
 	}
 	_, err = t.git.run(ctx, call{
@@ -322,14 +373,14 @@ func (t *worktree) putBack(ctx context.Context, lock *Lock, j *journal, files []
 		files:   []*os.File{lock.file},
 		timeout: patiently,
 	})
-	if err != nil {
+	if err != nil || j.From != "" {
 		return err
 	}
 	return os.Rename(j.copy(), j.index())
 }
 
 // differs is the set of the paths of a commit whose files are not as in it.
-func (t *worktree) differs(ctx context.Context, j *journal, commit string) (map[string]bool, error) {
+func (t *worktree) differs(ctx context.Context, commit string) (map[string]bool, error) {
 	index, err := tempFile(filepath.Join(t.CommonDir, "cove", "tmp"), "index-")
 	if err != nil {
 		return nil, err

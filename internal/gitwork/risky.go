@@ -74,7 +74,7 @@ func riskyPath(p string) string {
 	switch {
 	case riskyFolders[name] != "": // a file or link in the place of the folder
 		return riskyFolders[name]
-	case strings.HasPrefix(name, ".git"):
+	case strings.HasPrefix(name, ".git") || name == ".lfsconfig":
 		return whyGit
 	case strings.HasPrefix(name, ".aider"):
 		return whyAgent

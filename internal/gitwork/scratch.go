@@ -3,9 +3,10 @@ package gitwork
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 )
 
 // quarantinePrefix begins the names of repositories in which a bundle is taken
@@ -20,8 +21,8 @@ type scratch struct {
 	use *TempFile // nil in a quarantine
 }
 
-// scratch makes one for reading.
-func (r *Repo) scratch(ctx context.Context) (*scratch, error) {
+// scratch makes one for reading, which has the objects of some submodules, too.
+func (r *Repo) scratch(ctx context.Context, modules ...Module) (*scratch, error) {
 	tmp, err := r.private("tmp")
 	if err != nil {
 		return nil, err
@@ -36,7 +37,7 @@ func (r *Repo) scratch(ctx context.Context) (*scratch, error) {
 		return nil, fmt.Errorf("make a scratch repository: %w", err)
 	}
 	s := &scratch{dir: use.Name(), use: use}
-	if err := r.fill(ctx, s); err != nil {
+	if err := r.fill(ctx, s, modules); err != nil {
 		s.remove()
 		return nil, err
 	}
@@ -44,7 +45,7 @@ func (r *Repo) scratch(ctx context.Context) (*scratch, error) {
 }
 
 // quarantine makes one for a bundle. The caller holds the lock.
-func (r *Repo) quarantine(ctx context.Context) (*scratch, error) {
+func (r *Repo) quarantine(ctx context.Context, modules ...Module) (*scratch, error) {
 	dir, err := r.private()
 	if err != nil {
 		return nil, err
@@ -53,7 +54,7 @@ func (r *Repo) quarantine(ctx context.Context) (*scratch, error) {
 		return nil, fmt.Errorf("make a quarantine: %w", err)
 	}
 	s := &scratch{dir: dir}
-	if err := r.fill(ctx, s); err != nil {
+	if err := r.fill(ctx, s, modules); err != nil {
 		s.remove()
 		return nil, err
 	}
@@ -61,7 +62,7 @@ func (r *Repo) quarantine(ctx context.Context) (*scratch, error) {
 }
 
 // fill makes the repository in s.dir.
-func (r *Repo) fill(ctx context.Context, s *scratch) error {
+func (r *Repo) fill(ctx context.Context, s *scratch, modules []Module) error {
 	var shared []setting
 	if v, ok := r.config.values["core.sharedrepository"]; ok {
 		shared = append(shared, setting{"core.sharedRepository", v})
@@ -78,20 +79,18 @@ func (r *Repo) fill(ctx context.Context, s *scratch) error {
 	if err := os.MkdirAll(info, 0o700); err != nil {
 		return fmt.Errorf("make a scratch repository: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(info, "alternates"), []byte(r.objects()+"\n"), 0o600); err != nil {
+	borrowed := r.objects() + "\n"
+	for _, m := range modules {
+		borrowed += m.Repo.objects() + "\n"
+	}
+	if err := os.WriteFile(filepath.Join(info, "alternates"), []byte(borrowed), 0o600); err != nil {
 		return fmt.Errorf("make a scratch repository: %w", err)
 	}
-	if !r.Shallow {
-		return nil
-	}
-	grafts, err := os.ReadFile(filepath.Join(r.CommonDir, "shallow"))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(s.dir, "shallow"), grafts, 0o600)
-	}
+	grafts, err := r.grafts(modules)
 	if err != nil {
-		return fmt.Errorf("make a scratch repository: %w", err)
+		return err
 	}
-	return nil
+	return s.cutAt(slices.Collect(maps.Keys(grafts)))
 }
 
 // remove deletes it. What cannot be deleted now is swept later.
@@ -101,14 +100,4 @@ func (s *scratch) remove() {
 		_ = os.Remove(s.use.Name() + ".inuse")
 		_ = s.use.Close()
 	}
-}
-
-// refs makes refs in it.
-func (s *scratch) refs(ctx context.Context, refs map[string]string) error {
-	var b strings.Builder
-	for name, commit := range refs {
-		fmt.Fprintf(&b, "create %s %s\n", name, commit)
-	}
-	_, err := s.git.run(ctx, call{args: []string{"update-ref", "--stdin"}, stdin: strings.NewReader(b.String())})
-	return err
 }

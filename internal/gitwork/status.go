@@ -19,11 +19,17 @@ type change struct {
 	unmerged  bool
 }
 
+// notSprite leaves out what cove use writes: it is nobody's work.
+const notSprite = ":(top,exclude,glob)**/.sprite"
+
 // changes lists what is not committed; ignored files are not.
 func (r *Repo) changes(ctx context.Context) ([]change, error) {
+	if r.Bare {
+		return nil, nil
+	}
 	out, err := r.git.run(ctx, call{
 		args: []string{"status", "--porcelain=v2", "-z", "--untracked-files=normal", "--ignore-submodules=dirty", "--no-renames",
-			"--", ":(top)", ":(top,exclude,glob)**/.sprite"}, // what cove use writes is nobody's work
+			"--", ":(top)", notSprite},
 		timeout: patiently,
 	})
 	if err != nil {
@@ -65,7 +71,7 @@ func (r *Repo) CheckClean(ctx context.Context) error {
 	for _, c := range list {
 		e.Paths = append(e.Paths, c.path)
 	}
-	e.Message = "there are uncommitted changes: " + someNames(e.Paths)
+	e.Message = "there are uncommitted changes: " + SomeNames(e.Paths)
 	return e
 }
 
@@ -101,20 +107,13 @@ func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
 	if err := copyIndex(r.GitDir+"/index", index.Name()); err != nil {
 		return "", err
 	}
-	env := []string{"GIT_INDEX_FILE=" + index.Name()}
 	defer func() { _ = os.Remove(index.Name() + ".lock") }() // of a git that was killed
-	if err := r.checkFiltered(ctx, env); err != nil {
-		return "", err
-	}
-	if _, err := r.git.run(ctx, call{args: []string{"add", "-A", "--", "."}, env: env, timeout: patiently}); err != nil {
-		return "", fmt.Errorf("snapshot: %w", err)
-	}
-	tree, err := r.git.run(ctx, call{args: []string{"write-tree"}, env: env, timeout: patiently})
+	tree, err := r.addAll(ctx, index.Name())
 	if err != nil {
 		return "", fmt.Errorf("snapshot: %w", err)
 	}
 	commit, err := r.git.run(ctx, call{
-		args:  []string{"commit-tree", "-p", head, "-F", "-", strings.TrimSpace(string(tree))},
+		args:  []string{"commit-tree", "-p", head, "-F", "-", tree},
 		stdin: strings.NewReader("Snapshot of uncommitted changes\n"),
 		env:   identity(r.Author()),
 	})
@@ -122,6 +121,20 @@ func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
 		return "", fmt.Errorf("snapshot: %w", err)
 	}
 	return strings.TrimSpace(string(commit)), nil
+}
+
+// addAll takes everything that is not ignored into an index, and returns the tree
+// that this makes.
+func (r *Repo) addAll(ctx context.Context, index string) (string, error) {
+	env := []string{"GIT_INDEX_FILE=" + index}
+	if err := r.checkFiltered(ctx, env); err != nil {
+		return "", err
+	}
+	if _, err := r.git.run(ctx, call{args: []string{"add", "-A", "--", ".", notSprite}, env: env, timeout: patiently}); err != nil {
+		return "", err
+	}
+	tree, err := r.git.run(ctx, call{args: []string{"write-tree"}, env: env, timeout: patiently})
+	return strings.TrimSpace(string(tree)), err
 }
 
 // identity is a person as author and committer, with names that git takes.
@@ -145,17 +158,17 @@ func (r *Repo) checkFiltered(ctx context.Context, env []string) error {
 	} {
 		out, err := r.git.run(ctx, call{args: args, env: env, timeout: patiently})
 		if err != nil {
-			return fmt.Errorf("snapshot: %w", err)
+			return err
 		}
 		files = append(files, out...)
 	}
 	hit, err := r.filtered(ctx, files, env)
 	if err != nil {
-		return fmt.Errorf("snapshot: %w", err)
+		return err
 	}
 	if len(hit) > 0 {
 		return &Error{Code: ErrFiltered.Code,
-			Message: "a git filter is responsible for changed files, and cove does not run filters: " + someNames(hit),
+			Message: "a git filter is responsible for changed files, and cove does not run filters: " + SomeNames(hit),
 			Hint:    "commit them yourself, or use --dirty ignore"}
 	}
 	return nil

@@ -16,11 +16,11 @@ import (
 // maxTreeSize bounds one tree object.
 const maxTreeSize = 64 << 20
 
-// checkTrees looks at every object that leads from the tips but not from base:
+// checkTrees looks at every object that leads from the tips but not from starts:
 // all must be there, the tips must be commits, and the entries of trees must be
 // such that no file system takes them for something else.
-func (s *scratch) checkTrees(ctx context.Context, tips []string, base string) error {
-	ids, err := s.newObjects(ctx, tips, base)
+func (s *scratch) checkTrees(ctx context.Context, tips, starts []string) error {
+	ids, err := s.newObjects(ctx, tips, starts)
 	if err != nil {
 		return err
 	}
@@ -32,11 +32,11 @@ func (s *scratch) checkTrees(ctx context.Context, tips []string, base string) er
 }
 
 // newObjects lists them, a line each. A missing object is an error of git's.
-func (s *scratch) newObjects(ctx context.Context, tips []string, base string) ([]byte, error) {
+func (s *scratch) newObjects(ctx context.Context, tips, starts []string) ([]byte, error) {
 	var out bytes.Buffer
 	_, err := s.git.run(ctx, call{
 		args:    []string{"rev-list", "--objects", "--no-object-names", "--stdin"},
-		stdin:   strings.NewReader(strings.Join(tips, "\n") + "\n^" + base + "\n"),
+		stdin:   revisions(tips, starts),
 		stdout:  &limited{w: &out, left: maxObjects * 65},
 		timeout: patiently,
 	})
@@ -96,7 +96,7 @@ func (s *scratch) readTrees(ctx context.Context, list []byte) error {
 // parseTrees reads the output of cat-file --batch.
 func parseTrees(br *bufio.Reader) error {
 	for {
-		body, hashSize, err := readTree(br)
+		body, hashSize, err := readObject(br, "tree", maxTreeSize)
 		if err == io.EOF {
 			return nil
 		}

@@ -19,9 +19,27 @@ const (
 	maxDepth   = 1000
 )
 
-// checkUnfolded refuses a commit whose difference to base is too large to be
-// listed, before git is asked to list it.
+// checkUnfolded refuses a commit whose difference to base, which may be empty, is
+// too large to be listed, before git is asked to list it.
 func (s *scratch) checkUnfolded(ctx context.Context, base, tip string) error {
+	objects := s.objects(ctx)
+	defer objects.close()
+	w := &treeWalker{objects: objects, trees: map[string][]treeEntry{}}
+	if base != "" {
+		base += "^{tree}"
+	}
+	return w.compare(base, tip+"^{tree}", 0)
+}
+
+// objectReader reads one object after the other from a git process. It is ended by
+// close.
+type objectReader struct {
+	ask     *io.PipeWriter
+	answers *bufio.Reader
+	close   func()
+}
+
+func (s *scratch) objects(ctx context.Context) *objectReader {
 	ctx, cancel := context.WithCancel(ctx)
 	ask, in := io.Pipe()
 	out, answers := io.Pipe()
@@ -32,13 +50,21 @@ func (s *scratch) checkUnfolded(ctx context.Context, base, tip string) error {
 		_ = ask.CloseWithError(io.ErrClosedPipe)
 		close(ended)
 	}()
-	w := &treeWalker{ask: in, answers: bufio.NewReader(out), trees: map[string][]treeEntry{}}
-	err := w.compare(base+"^{tree}", tip+"^{tree}", 0)
-	_ = in.Close()
-	_ = out.CloseWithError(io.ErrClosedPipe)
-	cancel()
-	<-ended
-	return err
+	return &objectReader{ask: in, answers: bufio.NewReader(out), close: func() {
+		_ = in.Close()
+		_ = out.CloseWithError(io.ErrClosedPipe)
+		cancel()
+		<-ended
+	}}
+}
+
+// read returns an object, which must be of that kind and no larger than max, and
+// the size of the object names in it.
+func (o *objectReader) read(name, kind string, max int64) (body []byte, hashSize int, err error) {
+	if _, err := io.WriteString(o.ask, name+"\n"); err != nil {
+		return nil, 0, err
+	}
+	return readObject(o.answers, kind, max)
 }
 
 // treeEntry is a line of a tree.
@@ -47,10 +73,9 @@ type treeEntry struct {
 	folder   bool
 }
 
-// treeWalker reads trees from a cat-file process.
+// treeWalker compares trees.
 type treeWalker struct {
-	ask     io.Writer
-	answers *bufio.Reader
+	objects *objectReader
 	trees   map[string][]treeEntry
 	kept    int // entries in trees
 	changed int
@@ -117,22 +142,13 @@ func (w *treeWalker) read(id string) ([]treeEntry, error) {
 	if entries, ok := w.trees[id]; ok {
 		return entries, nil
 	}
-	if _, err := io.WriteString(w.ask, id+"\n"); err != nil {
-		return nil, err
-	}
-	body, hashSize, err := readTree(w.answers)
+	body, hashSize, err := w.objects.read(id, "tree", maxTreeSize)
 	if err != nil {
 		return nil, err
 	}
-	var entries []treeEntry
-	for len(body) > 0 {
-		end := bytes.IndexByte(body, 0)
-		if end < 0 || len(body) < end+1+hashSize {
-			return nil, rejected("the tree %s is damaged", id)
-		}
-		mode, name, _ := strings.Cut(string(body[:end]), " ")
-		entries = append(entries, treeEntry{name, hex.EncodeToString(body[end+1 : end+1+hashSize]), mode == "40000"})
-		body = body[end+1+hashSize:]
+	entries, ok := parseTree(body, hashSize)
+	if !ok {
+		return nil, rejected("the tree %s is damaged", id)
 	}
 	if w.kept += len(entries); w.kept > maxChanged {
 		clear(w.trees)
@@ -142,26 +158,41 @@ func (w *treeWalker) read(id string) ([]treeEntry, error) {
 	return entries, nil
 }
 
-// readTree reads one answer of cat-file --batch, which must be a tree.
-func readTree(br *bufio.Reader) (body []byte, hashSize int, err error) {
+// parseTree reads the entries of a tree: "MODE NAME\0" and an object name each.
+func parseTree(body []byte, hashSize int) (entries []treeEntry, ok bool) {
+	for len(body) > 0 {
+		end := bytes.IndexByte(body, 0)
+		if end < 0 || len(body) < end+1+hashSize {
+			return nil, false
+		}
+		mode, name, _ := strings.Cut(string(body[:end]), " ")
+		entries = append(entries, treeEntry{name, hex.EncodeToString(body[end+1 : end+1+hashSize]), mode == "40000"})
+		body = body[end+1+hashSize:]
+	}
+	return entries, true
+}
+
+// readObject reads one answer of cat-file --batch, with the size of object names;
+// io.EOF if there is no more.
+func readObject(br *bufio.Reader, kind string, max int64) (body []byte, hashSize int, err error) {
 	head, err := br.ReadString('\n')
 	if err == io.EOF && head == "" {
 		return nil, 0, io.EOF
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("read trees: %w", err)
+		return nil, 0, fmt.Errorf("read objects: %w", err)
 	}
 	fields := strings.Fields(head)
-	if len(fields) != 3 || fields[1] != "tree" {
+	if len(fields) != 3 || fields[1] != kind {
 		return nil, 0, rejected("an object of its history can't be read: %s", head)
 	}
 	size, err := strconv.ParseInt(fields[2], 10, 64)
-	if err != nil || size > maxTreeSize {
-		return nil, 0, rejected("the tree %s is too big", fields[0])
+	if err != nil || size > max {
+		return nil, 0, rejected("the %s %s is too big", kind, fields[0])
 	}
 	body = make([]byte, size+1) // and a newline
 	if _, err := io.ReadFull(br, body); err != nil {
-		return nil, 0, fmt.Errorf("read trees: %w", err)
+		return nil, 0, fmt.Errorf("read objects: %w", err)
 	}
 	return body[:size], len(fields[0]) / 2, nil
 }

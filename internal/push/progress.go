@@ -7,10 +7,10 @@ import (
 
 // Progress is how far a transfer is.
 type Progress struct {
-	Stage string        // bundle, upload or download
-	Done  int64         // bytes
-	Total int64         // bytes; 0: not known
-	Rate  float64       // bytes a second, on average
+	Stage string        // count, compress, bundle, upload or download
+	Done  int64         // bytes; objects in the stages count and compress
+	Total int64         // 0: not known
+	Rate  float64       // a second, on average
 	Left  time.Duration // at that rate; 0: not known
 	End   bool          // the last one of this stage
 }

@@ -54,7 +54,8 @@ type Pulled struct {
 	Risky    []gitwork.Risk   `json:"risky"`
 	Log      []gitwork.Commit `json:"log"`
 	Leftover *Leftover        `json:"leftover,omitempty"`
-	Already  bool             `json:"already,omitempty"` // an earlier pull had brought them
+	Modules  []Module         `json:"submodules,omitempty"` // in which there are commits
+	Already  bool             `json:"already,omitempty"`    // an earlier pull had brought them
 	Messages []string         `json:"messages,omitempty"`
 	Next     []string         `json:"next,omitempty"` // commands to choose from
 }
@@ -64,6 +65,18 @@ type Leftover struct {
 	Ref   string         `json:"ref"`
 	SHA   string         `json:"sha"`
 	Files []gitwork.File `json:"files"`
+}
+
+// Module is what came for a submodule. The refs are those of its own repository.
+type Module struct {
+	Path     string           `json:"path"`
+	Base     string           `json:"base"`
+	Head     string           `json:"head,omitempty"`
+	Leftover string           `json:"leftover,omitempty"`
+	Ref      string           `json:"ref"`
+	Commits  int              `json:"commits"`
+	Files    []gitwork.File   `json:"files"`
+	Log      []gitwork.Commit `json:"log"`
 }
 
 func (p *Pulled) say(format string, args ...any) {
@@ -150,28 +163,18 @@ func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, 
 	return job, nil
 }
 
-// checkRepo makes sure that this is the repository that the job came from.
+// checkRepo makes sure that this is the repository that the job came from, or a clone
+// of it: the commit that the job started from names its whole history.
 func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job sprites.Job) error {
-	if !repo.ValidBranch(ctx, job.Branch) {
+	if job.Branch != "" && !repo.ValidBranch(ctx, job.Branch) {
 		return &Error{Code: "bad_answer", Message: fmt.Sprintf("the server says that job %s is for the branch %s, which can't be one", job.ID, gitwork.Printable(job.Branch))}
 	}
-	wrong := &Error{"wrong_repository", fmt.Sprintf("job %s was pushed from another repository, %s", job.ID, gitwork.Printable(job.Repository)), "cd into that one and pull there"}
 	base, err := repo.Resolve(ctx, job.Base)
-	if err != nil {
+	if err != nil || base != "" && base == job.Base {
 		return err
 	}
-	if base == "" || base != job.Base {
-		wrong.Message += fmt.Sprintf(" (its commit %.12s is not here)", gitwork.Printable(job.Base))
-		return wrong
-	}
-	id, err := repo.ID(ctx, base)
-	if err != nil {
-		return err
-	}
-	if id != job.RepoID {
-		return wrong
-	}
-	return nil
+	return &Error{"wrong_repository", fmt.Sprintf("job %s was pushed from another repository, %s (its commit %.12s is not here)",
+		job.ID, gitwork.Printable(job.Repository), gitwork.Printable(job.Base)), "cd into that one and pull there"}
 }
 
 // bring does the work of a pull in the repository.
@@ -225,7 +228,17 @@ func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job
 	if err := describe(ctx, repo, job, p); err != nil {
 		return err
 	}
-	return place(ctx, repo, lock, job, opts, p)
+	if err := c.describeModules(ctx, repo, job, p); err != nil {
+		return err
+	}
+	if err := c.bringLarge(ctx, repo, job, p); err != nil {
+		return err
+	}
+	err = place(ctx, repo, lock, job, opts, p)
+	if err == nil && p.Result == FastForward {
+		p.sayModules()
+	}
+	return err
 }
 
 // hasWork reports whether there is something to bring.
@@ -329,11 +342,11 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job spri
 		p.Next = []string{"git cherry-pick --no-commit " + p.Leftover.Ref}
 		return nil
 	}
-	switch opts.Into {
-	case IntoNone:
+	switch {
+	case opts.Into == IntoNone:
 		p.Next = gitwork.Ways(job.ID, job.Branch)
 		return nil
-	case IntoBranch:
+	case opts.Into == IntoBranch || job.Branch == "" && job.State == sprites.JobSucceeded: // HEAD was detached
 		p.Branch = "cove-" + job.ID
 		err := repo.SetRef(ctx, "refs/heads/"+p.Branch, job.Head, "")
 		if errors.Is(err, gitwork.ErrRefExists) {

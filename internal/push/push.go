@@ -37,6 +37,7 @@ type Files interface {
 	// Write makes a file of the size bytes that r gives.
 	Write(ctx context.Context, sprite, path string, r io.Reader, size int64) error
 	Open(ctx context.Context, sprite, path string) (io.ReadCloser, error)
+	List(ctx context.Context, sprite, dir string) (names []string, err error)
 }
 
 // Courier carries work to and from a server. Jobs and Files are required.
@@ -61,6 +62,15 @@ func (c clientFiles) Open(ctx context.Context, sprite, path string) (io.ReadClos
 	return c.client.Sprite(sprite).Open(ctx, path)
 }
 
+func (c clientFiles) List(ctx context.Context, sprite, dir string) ([]string, error) {
+	entries, err := c.client.Sprite(sprite).ReadDir(ctx, dir)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
 // Dirty says what a push does about changes that are not committed.
 type Dirty string
 
@@ -77,6 +87,7 @@ type Options struct {
 	PlanPath string // the plan's file, on this machine; it need not be committed
 	Plan     string // the plan's text, where there is no file
 	Dirty    Dirty
+	Depth    int // how many commits of the history are sent; 0: all that are here
 
 	// As in sprites.JobRequest. Zero values mean the server's defaults.
 	Agent       string
@@ -100,6 +111,10 @@ type Result struct {
 	Sprite string `json:"sprite"`
 	Branch string `json:"branch"`
 	Base   string `json:"base"`
+	Sent   int64  `json:"sent"` // bytes of the repository
+
+	// Messages are what the person should know, in sentences.
+	Messages []string `json:"messages,omitempty"`
 
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"` // nil: none was given, or the server enforces none
 }
@@ -174,11 +189,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	branch, base, err := chooseBase(ctx, repo, opts.Dirty)
-	if err != nil {
-		return Result{}, err
-	}
-	id, err := repo.ID(ctx, base)
+	load, err := c.load(ctx, repo, opts)
 	if err != nil {
 		return Result{}, err
 	}
@@ -191,25 +202,26 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 		return Result{}, err
 	}
 	defer file.Remove()
-	track := c.track("bundle", 0)
-	bundle, err := repo.Bundle(ctx, file, base, track.at)
-	if err != nil {
+	if load.bundle, err = c.pack(ctx, repo, file, load); err != nil {
 		return Result{}, err
 	}
-	track.done()
 	job, err := c.Jobs.CreateJob(ctx, sprites.JobRequest{
 		Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
-		Repository: repo.Name(), RepoID: id, Branch: branch, Base: base, Author: repo.Author(),
+		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
 		TimeoutSec: seconds(opts.Timeout), Interactive: opts.Interactive, Remove: opts.Remove,
 		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
 	})
 	if err != nil {
 		return Result{}, err
 	}
-	if err := c.hand(ctx, repo, job, file, upload{base: base, bundle: bundle, policed: opts.Policed}); err != nil {
+	if err := c.hand(ctx, repo, job, file, load); err != nil {
 		return Result{}, err
 	}
-	return Result{Job: job.ID, Sprite: job.Sprite, Branch: branch, Base: base, NetworkPolicy: job.NetworkPolicy}, nil
+	if load.branch == "" {
+		load.say("HEAD is detached: the commits will come back as the branch cove-%s", job.ID)
+	}
+	return Result{Job: job.ID, Sprite: job.Sprite, Branch: load.branch, Base: load.Base, Sent: load.bundle.Size,
+		NetworkPolicy: job.NetworkPolicy, Messages: load.messages}, nil
 }
 
 // withRemotes is the policy that the job gets. The rules for the remotes open no
@@ -243,53 +255,31 @@ func withRemotes(ctx context.Context, repo *gitwork.Repo, opts Options) (*sprite
 // seconds rounds up, so that a short timeout does not become none.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// chooseBase applies the policy for changes that are not committed.
-func chooseBase(ctx context.Context, repo *gitwork.Repo, dirty Dirty) (branch, base string, err error) {
-	branch, base, err = repo.Head(ctx)
-	if err != nil {
-		return "", "", err
-	}
-	switch dirty {
-	case DirtyRefuse, "":
-		err = repo.CheckClean(ctx)
-	case DirtyInclude:
-		base, err = repo.Snapshot(ctx, base)
-	case DirtyIgnore:
-	default:
-		err = &Error{"bad_option", fmt.Sprintf("--dirty %s is none of the choices", gitwork.Printable(string(dirty))), "use refuse, include or ignore"}
-	}
-	return branch, base, err
-}
-
-// upload is what a job begins with.
-type upload struct {
-	base    string
-	bundle  gitwork.Bundle
-	policed bool // not without its network policy
-}
-
 // hand uploads the bundle and starts the job, or undoes what was made.
-func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job, file io.ReadSeeker, up upload) error {
+func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job, file io.ReadSeeker, load *load) error {
 	err := checkAnswer(job)
-	if err == nil && up.policed && job.NetworkPolicy == nil {
+	if err == nil && load.policed && job.NetworkPolicy == nil {
 		err = &Error{"no_policy", "this server enforces no network policy", "push without --network"}
 	}
 	ref := gitwork.JobRef(job.ID, "base")
 	if err == nil {
 		// The base stays reachable here until it is pulled, also a snapshot.
-		err = repo.SetRef(ctx, ref, up.base, "")
+		err = repo.SetRef(ctx, ref, load.Base, "")
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err == nil {
-		track := c.track("upload", up.bundle.Size)
-		if err = c.Files.Write(ctx, job.Sprite, job.Upload, track.reader(file), up.bundle.Size); err == nil {
+		track := c.track("upload", load.bundle.Size)
+		if err = c.Files.Write(ctx, job.Sprite, job.Upload, track.reader(file), load.bundle.Size); err == nil {
 			track.done()
 		}
 	}
 	if err == nil {
-		_, err = c.Jobs.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: up.bundle.SHA256, BundleSize: up.bundle.Size})
+		err = c.sendLarge(ctx, repo, job, load.large)
+	}
+	if err == nil {
+		_, err = c.Jobs.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, Shallow: load.Shallow})
 		if err == nil || c.startedAnyway(ctx, job.ID, err) {
 			return nil
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -52,7 +53,7 @@ func TestPushAndPull(t *testing.T) {
 		}
 	}
 	got, err := c.Push(t.Context(), push.Options{Dir: r.dir, PlanPath: plan, Agent: "shell", Timeout: 1500 * time.Millisecond})
-	if want := (push.Result{Job: id, Sprite: "paint", Branch: "main", Base: base}); err != nil || got != want {
+	if want := (push.Result{Job: id, Sprite: "paint", Branch: "main", Base: base, Sent: got.Sent}); err != nil || !reflect.DeepEqual(got, want) || got.Sent == 0 {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	if s.req.Plan != "# Plan\n" || s.req.PlanName != "plan.md" || s.req.Author != (sprites.Person{Name: "Ada", Email: "ada@example.com"}) ||
@@ -73,7 +74,7 @@ func TestPushAndPull(t *testing.T) {
 	if !slices.Equal(s.pulled, []string{p.Head}) {
 		t.Errorf("the server was told %q", s.pulled)
 	}
-	if !slices.Equal(stages, []string{"bundle", "upload", "download"}) {
+	if !slices.Equal(stages, []string{"count", "bundle", "upload", "download"}) {
 		t.Errorf("progress of %q", stages)
 	}
 	if status := r.git("status", "--porcelain"); status != "" {
@@ -187,15 +188,19 @@ func TestPushDirty(t *testing.T) {
 	r.git("gc", "-q", "--prune=now")
 	r.git("cat-file", "-e", got.Base)
 
-	// The snapshot's files are in the way until they are put aside.
+	// The job's commits go on top of what the person had, unless that has changed.
+	r.write("README", "changed since\n")
 	p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
 	e, ok := errors.AsType[*gitwork.RefusedError](err)
 	if !ok || e.Code != "overlap" || p.Result != push.Kept || len(p.Next) == 0 || !strings.HasPrefix(p.Next[0], "git stash -u && cove pull") {
 		t.Fatalf("got %+v, %v", p, err)
 	}
-	r.git("stash", "-u", "-q")
+	r.write("README", "uncommitted\n")
 	if p, err = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward {
 		t.Errorf("got %+v, %v", p, err)
+	}
+	if got := r.git("status", "--porcelain") + r.git("show", "HEAD^:README"); got != "uncommitted" {
+		t.Errorf("got %q", got)
 	}
 }
 

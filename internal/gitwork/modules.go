@@ -1,0 +1,136 @@
+package gitwork
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// maxModules bounds the submodules of a repository, with those inside of them.
+const maxModules = 500
+
+// Module is a submodule whose repository is here.
+type Module struct {
+	Path   string // from the top of the outermost work tree
+	Commit string // that the tree around it names
+	Repo   *Repo
+}
+
+// Modules lists the submodules of a commit, and those inside of them, as they are
+// checked out in this work tree. Absent are the paths of those that are not. One
+// that lacks the commit it should be at is ErrModule.
+func (r *Repo) Modules(ctx context.Context, commit string) (modules []Module, absent []string, err error) {
+	err = r.modulesBelow(ctx, commit, "", func(m Module) error {
+		if m.Repo == nil {
+			absent = append(absent, m.Path)
+			return nil
+		}
+		if modules = append(modules, m); len(modules) > maxModules {
+			return &Error{Code: ErrModule.Code, Message: fmt.Sprintf("there are more than %d submodules", maxModules),
+				Hint: "git submodule deinit what the work does not need"}
+		}
+		return nil
+	})
+	return modules, absent, err
+}
+
+func (r *Repo) modulesBelow(ctx context.Context, commit, prefix string, found func(Module) error) error {
+	if r.Bare {
+		return nil
+	}
+	links, err := r.gitlinks(ctx, commit)
+	if err != nil {
+		return fmt.Errorf("list the submodules: %w", err)
+	}
+	for _, link := range links {
+		m := Module{Path: prefix + link.path, Commit: link.id}
+		if m.Repo, err = r.moduleAt(ctx, link.path); err != nil {
+			return err
+		}
+		if m.Repo == nil {
+			if err := found(m); err != nil {
+				return err
+			}
+			continue
+		}
+		if at, err := m.Repo.Resolve(ctx, m.Commit); err != nil {
+			return err
+		} else if at == "" {
+			return &Error{Code: ErrModule.Code,
+				Message: fmt.Sprintf("the submodule %s is to be at the commit %.12s, which is not here", Printable(m.Path), m.Commit),
+				Hint:    "git submodule update --init --recursive -- " + Quote(m.Path)}
+		}
+		if m.Repo.format != r.format {
+			return fmt.Errorf("the submodule %s has objects of another format", Printable(m.Path))
+		}
+		if err := found(m); err != nil {
+			return err
+		}
+		if err := m.Repo.modulesBelow(ctx, m.Commit, m.Path+"/", found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moduleAt opens the repository at a path of the work tree; nil if there is none.
+func (r *Repo) moduleAt(ctx context.Context, path string) (*Repo, error) {
+	dir := filepath.Join(r.Dir, filepath.FromSlash(path))
+	if !exists(filepath.Join(dir, ".git")) {
+		return nil, nil
+	}
+	m, err := Open(ctx, dir)
+	if errors.Is(err, ErrNotRepository) || err == nil && m.CommonDir == r.CommonDir {
+		return nil, nil
+	}
+	return m, err
+}
+
+// gitlink is a submodule's entry in a tree.
+type gitlink struct{ path, id string }
+
+// gitlinks lists those of a commit. Only a tree with a .gitmodules is looked
+// through; what has none there was added without git's knowing.
+func (r *Repo) gitlinks(ctx context.Context, commit string) ([]gitlink, error) {
+	s := &scratch{git: r.git}
+	return s.gitlinks(ctx, commit)
+}
+
+func (s *scratch) gitlinks(ctx context.Context, commit string) ([]gitlink, error) {
+	out, err := s.git.text(ctx, "ls-tree", "--full-tree", "--name-only", commit, ".gitmodules")
+	if err != nil || out == "" {
+		return nil, err
+	}
+	return s.allGitlinks(ctx, commit)
+}
+
+// allGitlinks are those of any tree.
+func (s *scratch) allGitlinks(ctx context.Context, commit string) ([]gitlink, error) {
+	var links []gitlink
+	w := &recordWriter{end: 0, each: func(entry string) {
+		if rest, ok := strings.CutPrefix(entry, "160000 commit "); ok {
+			if id, path, ok := strings.Cut(rest, "\t"); ok {
+				links = append(links, gitlink{path, id})
+			}
+		}
+	}}
+	_, err := s.git.run(ctx, call{args: []string{"ls-tree", "-r", "-z", "--full-tree", commit}, stdout: w, timeout: patiently})
+	return links, err
+}
+
+// CheckClean is ErrDirty where something inside the submodule is not committed.
+func (m Module) CheckClean(ctx context.Context) error {
+	list, err := m.Repo.changes(ctx)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	e := &Error{Code: ErrDirty.Code,
+		Hint: "commit them there: git -C " + Quote(m.Path) + " add -A && git -C " + Quote(m.Path) + " commit; or leave them behind: --dirty ignore"}
+	for _, c := range list {
+		e.Paths = append(e.Paths, m.Path+"/"+c.path)
+	}
+	e.Message = "there are uncommitted changes in a submodule: " + SomeNames(e.Paths)
+	return e
+}

@@ -1,0 +1,210 @@
+package push
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"sync"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// load is what of a repository goes to a job.
+type load struct {
+	gitwork.Outgoing
+	id       string // of the repository
+	branch   string // empty: HEAD is detached
+	large    []gitwork.LargeFile
+	bundle   gitwork.Bundle
+	policed  bool // not without its network policy
+	messages []string
+}
+
+func (l *load) say(format string, args ...any) {
+	l.messages = append(l.messages, gitwork.Printable(fmt.Sprintf(format, args...)))
+}
+
+// load finds out what is to go along.
+func (c *Courier) load(ctx context.Context, repo *gitwork.Repo, opts Options) (*load, error) {
+	if opts.Depth < 0 {
+		return nil, &Error{"bad_option", "a depth can't be negative", "leave --depth out to send the whole history"}
+	}
+	l := &load{policed: opts.Policed}
+	var err error
+	if l.branch, l.Base, err = chooseBase(ctx, repo, opts.Dirty); err != nil {
+		return nil, err
+	}
+	if err := l.withModules(ctx, repo, opts.Dirty); err != nil {
+		return nil, err
+	}
+	if l.id, err = repo.ID(ctx, l.Base); err != nil {
+		return nil, err
+	}
+	if l.Shallow, err = repo.Cut(ctx, l.Base, opts.Depth, l.Modules); err != nil {
+		return nil, err
+	}
+	store := sprites.RepositoryStore(l.id, l.Shallow)
+	if opts.Sprite != "" {
+		l.Have = c.have(ctx, opts.Sprite, store)
+	}
+	return l, c.withLarge(ctx, repo, l, opts.Sprite, store)
+}
+
+// withLarge adds the large files of the commit that are here, and not in the sprite.
+func (c *Courier) withLarge(ctx context.Context, repo *gitwork.Repo, l *load, sprite, store string) error {
+	files, err := repo.LargeFiles(ctx, l.Base)
+	if err != nil || len(files) == 0 {
+		return err
+	}
+	there := map[string]bool{}
+	if sprite != "" {
+		names, err := c.Files.List(ctx, sprite, store+"/lfs")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, sprites.ErrNotFound) {
+			return err
+		}
+		for _, name := range names {
+			there[name] = true
+		}
+	}
+	var missing []string
+	for _, f := range files {
+		if there[f.OID] {
+			continue
+		}
+		switch file, err := repo.OpenLarge(f); {
+		case errors.Is(err, fs.ErrNotExist):
+			missing = append(missing, f.Path)
+		case err != nil:
+			return err
+		default:
+			_ = file.Close()
+			l.large = append(l.large, f)
+		}
+	}
+	if len(missing) > 0 {
+		l.say("%d files of Git LFS are not here, and will be pointers there, too: %s; to get them: git lfs pull", len(missing), gitwork.SomeNames(missing))
+	}
+	return nil
+}
+
+// sendLarge uploads the large files beside the bundle.
+func (c *Courier) sendLarge(ctx context.Context, repo *gitwork.Repo, job sprites.Job, files []gitwork.LargeFile) error {
+	var total int64
+	for _, f := range files {
+		total += f.Size
+	}
+	if len(files) == 0 {
+		return nil
+	}
+	track := c.track("large files", total)
+	defer track.done()
+	for _, f := range files {
+		if err := c.sendOne(ctx, repo, job, f, track); err != nil {
+			return fmt.Errorf("send the large file %s: %w", gitwork.Printable(f.Path), err)
+		}
+	}
+	return nil
+}
+
+func (c *Courier) sendOne(ctx context.Context, repo *gitwork.Repo, job sprites.Job, f gitwork.LargeFile, track *tracker) error {
+	file, err := repo.OpenLarge(f)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	before := track.n
+	err = c.Files.Write(ctx, job.Sprite, path.Dir(job.Upload)+"/"+sprites.LargeFilesIn+"/"+f.OID, file, f.Size)
+	track.at(before + f.Size)
+	return err
+}
+
+// chooseBase applies the policy for changes that are not committed.
+func chooseBase(ctx context.Context, repo *gitwork.Repo, dirty Dirty) (branch, base string, err error) {
+	branch, base, err = repo.Head(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	switch dirty {
+	case DirtyRefuse, "":
+		err = repo.CheckClean(ctx)
+	case DirtyInclude:
+		base, err = repo.Snapshot(ctx, base)
+	case DirtyIgnore:
+	default:
+		err = &Error{"bad_option", fmt.Sprintf("--dirty %s is none of the choices", gitwork.Printable(string(dirty))), "use refuse, include or ignore"}
+	}
+	return branch, base, err
+}
+
+// withModules adds the submodules. What is uncommitted inside of one never goes
+// along, so it is only passed over if that was asked for.
+func (l *load) withModules(ctx context.Context, repo *gitwork.Repo, dirty Dirty) error {
+	modules, absent, err := repo.Modules(ctx, l.Base)
+	if err != nil {
+		return err
+	}
+	if len(absent) > 0 {
+		l.say("left out, as they are not checked out here: %s; to send them, too: git submodule update --init --recursive", gitwork.SomeNames(absent))
+	}
+	for _, m := range modules {
+		if dirty == DirtyIgnore {
+			break
+		}
+		if err := m.CheckClean(ctx); err != nil {
+			return err
+		}
+	}
+	l.Modules = modules
+	return nil
+}
+
+// maxHaveFile bounds what a sprite says it has.
+const maxHaveFile = 64 << 10
+
+// have asks a sprite what it has of the repository. It may be wrong: then the job
+// ends before it begins, and says so. Nothing is as good as no answer.
+func (c *Courier) have(ctx context.Context, sprite, store string) []string {
+	f, err := c.Files.Open(ctx, sprite, store+"/have")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }()
+	var have []string
+	sc := bufio.NewScanner(io.LimitReader(f, maxHaveFile))
+	for sc.Scan() {
+		have = append(have, sc.Text())
+	}
+	return have
+}
+
+// packStages come in this order; git's last words of one may come late.
+var packStages = []string{"count", "compress", "bundle"}
+
+// pack writes the bundle into a file, and shows how far it is.
+func (c *Courier) pack(ctx context.Context, repo *gitwork.Repo, file io.Writer, l *load) (gitwork.Bundle, error) {
+	var mu sync.Mutex // git's two streams are read at once
+	track := c.track(packStages[0], 0)
+	if c.Progress != nil {
+		l.Progress = func(stage string, done, total int64) {
+			mu.Lock()
+			defer mu.Unlock()
+			if slices.Index(packStages, stage) > slices.Index(packStages, track.stage) {
+				track.done()
+				track = c.track(stage, total)
+			}
+			if stage == track.stage {
+				track.total = total
+				track.at(done)
+			}
+		}
+	}
+	bundle, err := repo.Bundle(ctx, file, l.Outgoing)
+	track.done()
+	return bundle, err
+}
