@@ -164,6 +164,10 @@ func (f *failure) of(err error) {
 		f.code, f.hint = e.Code, strings.Join(e.Next, "\n")
 		return
 	}
+	if e, ok := errors.AsType[*gitwork.ConflictError](err); ok {
+		f.code, f.hint = "conflict", strings.Join(e.Next, "\n")
+		return
+	}
 	if e, ok := errors.AsType[*sprites.Error](err); ok {
 		f.server(err, e)
 		return

@@ -26,7 +26,8 @@ func (a *app) newJob() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.newJobList(), a.newJobShow(), a.newJobLogs(), a.newJobEvents(), a.newJobAttach(),
-		a.newJobWait(), a.newJobStop(), a.newJobRm())
+		a.newJobWait(), a.newJobStop(), a.newJobRm(),
+		a.newJobDiff(), a.newJobLog(), a.newJobMerge(), a.newJobRebase(), a.newJobCherryPick(), a.newJobRefs())
 	return cmd
 }
 
@@ -114,26 +115,40 @@ func printJobs(w io.Writer, jobs []sprites.Job, now time.Time) {
 }
 
 func (a *app) newJobShow() *cobra.Command {
-	return &cobra.Command{
-		Use:   "show JOB",
-		Short: "Describe a job",
-		Long:  `Describes a job: its state, how it ended and why, what it used, and where its commits are.`,
-		Example: `  cove job show a3f7b2
-  cove job show a3f7b2 --json | jq .outcome`,
-		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
-		RunE: a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
-			job, err := c.Job(ctx, id)
-			if err != nil {
-				return err
+	show := a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+		job, err := c.Job(ctx, id)
+		if err != nil {
+			return err
+		}
+		return a.show(job, func(w io.Writer) {
+			printJob(w, job, time.Now())
+			if hint := refusals(ctx, c, job); hint != "" {
+				fmt.Fprintln(w, hint)
 			}
-			return a.show(job, func(w io.Writer) {
-				printJob(w, job, time.Now())
-				if hint := refusals(ctx, c, job); hint != "" {
-					fmt.Fprintln(w, hint)
-				}
-			})
-		}),
+		})
+	})
+	return &cobra.Command{
+		Use:   "show JOB [COMMIT]",
+		Short: "Describe a job, or one of its commits",
+		Long: `Describes a job: its state, how it ended and why, what it used, and where its commits are.
+With a commit, shows that one; head and leftover stand for the last commit and for what was
+left uncommitted.`,
+		Example: `  cove job show a3f7b2
+  cove job show a3f7b2 --json | jq .outcome
+  cove job show a3f7b2 9e107d9d`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				args = append(args[:1:1], args[2:]...)
+			}
+			return exactArgs("the job's id")(cmd, args)
+		},
+		ValidArgsFunction: a.completeJob,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return show(cmd, args)
+			}
+			return verb(func(ctx context.Context, args []string) error { return a.showJobCommit(ctx, args[0], args[1]) })(cmd, args)
+		},
 	}
 }
 
@@ -318,8 +333,8 @@ func (a *app) newJobRm() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm JOB...",
 		Short: "Forget jobs",
-		Long: `Forgets jobs: their logs and, where a sprite was made for one, that sprite. A job that
-runs, or whose commits nobody has pulled, is not forgotten without --force.`,
+		Long: `Forgets jobs: their logs and, where a sprite was made for one, that sprite; and their refs
+in this repository, if their commits are in a branch or a tag, too. A job that runs, or whose commits nobody has pulled, is not forgotten without --force.`,
 		Example: `  cove job rm a3f7b2
   cove job rm --force a3f7b2 b81c44`,
 		Annotations:       map[string]string{"several": "yes"},
@@ -345,7 +360,10 @@ runs, or whose commits nobody has pulled, is not forgotten without --force.`,
 				if err != nil && strings.Contains(classify(err).code, "unpulled") {
 					return hinted(err, "bring its commits home: cove pull "+id+"; or lose them: cove job rm --force "+id)
 				}
-				return err
+				if err != nil {
+					return err
+				}
+				return a.forgetRefs(ctx, id)
 			})
 		}),
 	}

@@ -31,7 +31,7 @@ func (a *app) newPull() *cobra.Command {
 		Long: `Brings the commits of a job into this repository. They are checked first, and kept under
 refs/cove/JOB/; then the branch that they were pushed from is moved forward, if that is
 possible and nothing in the work tree is in the way. Otherwise they stay where they are,
-and the message says how to merge them (exit code 4). Files that could make something
+and the message says how to bring them in (exit code 4). Files that could make something
 run on this machine are listed. Pulling again does no harm.`,
 		Example: `  cove pull a3f7b2
   cove pull a3f7b2 --wait            until the job has ended
@@ -161,14 +161,26 @@ func printPulled(w io.Writer, p push.Pulled) {
 		fmt.Fprintf(w, "Left uncommitted by the agent, kept in %s:\n", gitwork.Printable(p.Leftover.Ref))
 		printFiles(w, p.Leftover.Files)
 	}
-	if len(p.Risky) > 0 {
-		fmt.Fprintln(w, "Look at these before you run anything here:")
-		for _, r := range p.Risky {
-			fmt.Fprintf(w, "  ! %s: %s\n", gitwork.Printable(r.Path), gitwork.Printable(r.Why))
+	for _, m := range p.Modules {
+		fmt.Fprintf(w, "In the submodule %s, kept in its %s: %s.\n", gitwork.Printable(m.Path), m.Ref, countText(m.Commits, "commit"))
+		for _, c := range m.Log {
+			fmt.Fprintf(w, "  %.10s %s\n", gitwork.Printable(c.SHA), gitwork.Printable(c.Subject))
 		}
+		printFiles(w, m.Files)
 	}
+	printRisky(w, p.Risky)
 	for _, m := range p.Messages {
 		fmt.Fprintln(w, gitwork.Printable(m))
+	}
+}
+
+func printRisky(w io.Writer, risky []gitwork.Risk) {
+	if len(risky) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "Look at these before you run anything here:")
+	for _, r := range risky {
+		fmt.Fprintf(w, "  ! %s: %s\n", gitwork.Printable(r.Path), gitwork.Printable(r.Why))
 	}
 }
 

@@ -77,6 +77,12 @@ func (e *RefusedError) Error() string {
 	if len(e.Paths) > 0 {
 		b.WriteString(": " + SomeNames(e.Paths))
 	}
+	switch {
+	case e.Merges:
+		b.WriteString("; a merge would have no conflicts")
+	case len(e.Conflicts) > 0:
+		b.WriteString("; a merge would have conflicts in " + SomeNames(e.Conflicts))
+	}
 	return b.String()
 }
 

@@ -1,6 +1,7 @@
 package gitwork
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,10 @@ type Forward struct {
 	Branch string // short name, as recorded when the job was pushed
 	Base   string // the commit that the job started from
 	Head   string // the commit to move to; it is in the repository
+	Again  string // the command that tries it again; empty: cove pull JOB
 }
+
+func (f Forward) again() string { return cmp.Or(f.Again, "cove pull "+f.Job) }
 
 func (f Forward) ref() string { return "refs/heads/" + f.Branch }
 
@@ -47,7 +51,7 @@ func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already 
 		return false, err
 	}
 	if tree == nil {
-		return false, r.moveRef(ctx, f.Job, f.ref(), old, f.Head)
+		return false, r.moveRef(ctx, f.again(), f.ref(), old, f.Head)
 	}
 	return false, tree.apply(ctx, lock, f, old)
 }
@@ -63,17 +67,15 @@ func (f Forward) Refuse(code, reason string) *RefusedError {
 	return f.refuse(code, reason, Ways(f.Job, f.Branch)...)
 }
 
-// Ways are the commands that bring a job's commits into a branch, or where there is
-// none into what is checked out, by hand.
+// Ways are the commands that bring a job's commits into their branch, or where there
+// is none into what is checked out.
 func Ways(job, branch string) []string {
 	ref := JobRef(job, "head")
 	if branch == "" {
 		return []string{"git switch -c cove-" + job + " " + ref, "git merge " + ref}
 	}
 	return []string{
-		"git switch " + Quote(branch) + " && git merge " + ref,
-		"git switch -c cove-" + job + " " + ref + " && git rebase " + Quote(branch),
-		"git branch cove-" + job + " " + ref,
+		"cove job merge " + job, "cove job rebase " + job, "git branch cove-" + job + " " + ref,
 	}
 }
 
@@ -92,7 +94,7 @@ func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {
 	e := f.refuse("branch_moved", fmt.Sprintf("the branch %s has moved on since the job started", Printable(f.Branch)), Ways(f.Job, f.Branch)...)
 	if had, err := r.ancestor(ctx, f.Base, old); err == nil && !had { // base is a snapshot, or the branch was rewritten
 		e.Reason = fmt.Sprintf("the job started from %.12s, which is not in the branch %s", f.Base, Printable(f.Branch))
-		e.Next = append([]string{"git switch " + Quote(f.Branch) + " && git cherry-pick " + JobRef(f.Job, "base") + ".." + JobRef(f.Job, "head")}, e.Next...)
+		e.Next = append([]string{"cove job rebase " + f.Job}, slices.DeleteFunc(e.Next, func(next string) bool { return next == "cove job rebase "+f.Job })...)
 	}
 	if r.major == 2 && r.minor < 38 {
 		return e
@@ -113,9 +115,9 @@ func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {
 	return e
 }
 
-// moveRef moves a branch if it is still at old.
-func (r *Repo) moveRef(ctx context.Context, job, ref, old, head string) error {
-	_, err := r.git.text(ctx, "update-ref", "-m", "cove pull "+job+": fast-forward", ref, head, old)
+// moveRef moves a branch if it is still at old. Why stands in the reflog.
+func (r *Repo) moveRef(ctx context.Context, why, ref, old, head string) error {
+	_, err := r.git.text(ctx, "update-ref", "-m", why+": fast-forward", ref, head, old)
 	if err != nil {
 		return fmt.Errorf("move %s: %w", Printable(ref), err)
 	}
@@ -159,7 +161,7 @@ func (r *Repo) whereChecked(ctx context.Context, f Forward) (*worktree, error) {
 		}
 		if what := tree.busyWith(f.ref()); what != "" {
 			return nil, f.refuse("in_progress", fmt.Sprintf("%s is in progress in %s", what, Printable(tree.Dir)),
-				"git -C "+Quote(tree.Dir)+" status", "cove pull "+f.Job)
+				"git -C "+Quote(tree.Dir)+" status", f.again())
 		}
 		if has {
 			found = tree
@@ -211,7 +213,7 @@ func (t *worktree) busyWith(ref string) string {
 // apply moves the branch together with index and files; see journal for how a
 // killed process is survived. It is not interrupted once it has begun to write.
 func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string) error {
-	j := &journal{Job: f.Job, Ref: f.ref(), Old: old, New: f.Head, Worktree: t.Dir, GitDir: t.GitDir}
+	j := &journal{Job: f.Job, Why: f.again(), Ref: f.ref(), Old: old, New: f.Head, Worktree: t.Dir, GitDir: t.GitDir}
 	files, err := t.changedFiles(ctx, old, f.Head)
 	if err != nil {
 		return err
@@ -241,13 +243,13 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 			return f.overlap(t, inTheWay)
 		}
 		return f.refuse("locked", "another git is at work in "+Printable(t.Dir)+", or was killed there and left index.lock behind",
-			"cove pull "+f.Job)
+			f.again())
 	}
 	if _, backErr := t.Recover(ctx, lock); backErr != nil {
 		return errors.Join(err, backErr)
 	}
 	if exitCode(err) > 0 && !errors.Is(err, syscall.ENOSPC) {
-		return f.refuse("changed", err.Error(), "git -C "+Quote(t.Dir)+" status", "cove pull "+f.Job)
+		return f.refuse("changed", err.Error(), "git -C "+Quote(t.Dir)+" status", f.again())
 	}
 	return err
 }
@@ -255,7 +257,7 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 // overlap is the refusal for uncommitted files in the way.
 func (f Forward) overlap(t *worktree, paths []string) error {
 	e := f.refuse("overlap", "uncommitted files are in the way in "+Printable(t.Dir),
-		"git stash -u && cove pull "+f.Job+" && git stash pop", "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))
+		"git stash -u && "+f.again()+" && git stash pop", "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))
 	e.Paths = paths
 	return e
 }

@@ -154,7 +154,7 @@ func TestRisky(t *testing.T) {
 	r := newRepo(t)
 	base := r.git("rev-parse", "HEAD")
 	risky := []string{".github/workflows/ci.yml", ".GitHub/Workflows/x.yml", ".gitlab-ci.yml", "sub/.husky/pre-commit", "Jenkinsfile", ".vscode/tasks.json",
-		".claude/settings.json", ".mcp.json", "pkg/.envrc", ".gitattributes", "tools/hooks/pre-push", "AGENTS.md", ".cargo/config.toml"}
+		".claude/settings.json", ".mcp.json", "pkg/.envrc", ".gitattributes", "tools/hooks/pre-push", "AGENTS.md", ".cargo/config.toml", ".lfsconfig"}
 	plain := []string{"src/main.go", "hooks/useState.js", "github/x", "docs/claude.txt", "a.json"}
 	for _, name := range append(append([]string{}, risky...), plain...) {
 		r.write(name, "x\n")

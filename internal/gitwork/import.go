@@ -19,9 +19,15 @@ import (
 
 // Bounds of what a job may bring back.
 const (
-	maxObjects      = 2_000_000
-	maxObjectSize   = 1 << 30
-	maxUnpackedSize = 16 << 30
+	maxObjects    = 2_000_000
+	maxObjectSize = 1 << 30
+
+	// What a pack may unfold to: so much in any case, and a multiple of its size. To
+	// find out that it is more costs seconds. What deltas make is counted apart: a
+	// history of small changes to large files is honest.
+	maxInflated  = 256 << 20
+	maxMade      = 4 << 30
+	maxExpansion = 64
 )
 
 // Expect is what a job's terminal record says of its bundle.
@@ -188,7 +194,8 @@ func (r *Repo) unpack(ctx context.Context, q *scratch, pack *io.SectionReader) e
 	if r.format == "sha256" {
 		hashSize = 32
 	}
-	limits := packLimits{objects: maxObjects, object: maxObjectSize, unpacked: maxUnpackedSize}
+	grown := maxExpansion * uint64(pack.Size())
+	limits := packLimits{objects: maxObjects, object: maxObjectSize, inflated: maxInflated + grown, made: maxMade + grown}
 	if _, err := scanPack(bufio.NewReaderSize(pack, 256<<10), hashSize, limits); err != nil {
 		return rejected("%v", err)
 	}

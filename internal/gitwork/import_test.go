@@ -103,6 +103,9 @@ func TestImportRejectsDamage(t *testing.T) {
 		{"filter capability", headed("# v3 git bundle\n@filter=blob:none\n"+strings.SplitN(string(header), "\n", 2)[1], pack), nil, "asks for"},
 		{"bundle list", []byte("[bundle]\nversion=1\nuri=http://127.0.0.1/\n"), nil, "not a git bundle"},
 		{"million refs", headed("# v2 git bundle"+strings.Repeat("\n"+head+" refs/cove/x", 1_000_000), pack), nil, "twice"},
+		{"submodules that are not here", headed(strings.Replace(string(header), ref, ref+"\n"+base+" refs/cove/"+job+"/sub/"+base, 1), pack), nil, "not here"},
+		{"a submodule's ref for something else", headed(strings.Replace(string(header), ref, ref+"\n"+head+" refs/cove/"+job+"/sub/"+base, 1), pack), nil, "refs"},
+		{"million other refs", headed("# v2 git bundle"+numbered(head, 1_000_000), pack), nil, "more than"},
 		{"endless line", headed("# v2 git bundle\n-"+strings.Repeat("a", 1<<20), pack), nil, "too long"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -122,6 +125,15 @@ func TestImportRejectsDamage(t *testing.T) {
 	if err := r.imports(path, want); err != nil {
 		t.Errorf("the bundle itself: %v", err)
 	}
+}
+
+// numbered are the lines of so many refs.
+func numbered(commit string, n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString("\n" + commit + " refs/heads/x" + itoa(i))
+	}
+	return b.String()
 }
 
 // edited flips a byte near the end of the pack.
@@ -179,6 +191,10 @@ func TestImportRejectsObjects(t *testing.T) {
 		{"submodule url that is an option", func(a repo) {
 			a.crafted("100644 .gitmodules\x00" + a.raw("blob", "[submodule \"x\"]\n\tpath = x\n\turl = -u./payload\n"))
 		}, ""},
+		{"submodule path with a CR", func(a repo) {
+			a.crafted("100644 .gitmodules\x00" + a.raw("blob", "[submodule \"x\"]\n\tpath = \"sub\r\"\n\turl = -u./payload\n"))
+		}, ""},
+		{"symlinked .git", func(a repo) { a.crafted("120000 .git\x00" + a.raw("blob", "elsewhere")) }, ""},
 		{"submodule name upwards", func(a repo) {
 			a.crafted("100644 .gitmodules\x00" + a.raw("blob", "[submodule \"../../x\"]\n\tpath = x\n\turl = https://example.com/\n"))
 		}, ""},

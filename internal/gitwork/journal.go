@@ -42,6 +42,7 @@ import (
 // index stays what it was.
 type journal struct {
 	Job      string `json:"job"`
+	Why      string `json:"why"` // the command
 	Ref      string `json:"ref"`
 	Old      string `json:"old"`
 	From     string `json:"from,omitempty"` // the commit that the files were as in; empty: Old
@@ -134,7 +135,7 @@ func (t *worktree) carryOut(ctx context.Context, lock *Lock, j *journal) error {
 		return err
 	}
 	t.step("ref")
-	if err := t.moveRef(ctx, j.Job, j.Ref, j.Old, j.New); err != nil {
+	if err := t.moveRef(ctx, j.Why, j.Ref, j.Old, j.New); err != nil {
 		return err
 	}
 	t.step("unlock")
@@ -255,7 +256,7 @@ func (r *Repo) recover(ctx context.Context, lock *Lock, j *journal) (string, err
 	case err != nil:
 		return "", err
 	case is == "new":
-		if err := t.moveRef(ctx, j.Job, j.Ref, j.Old, j.New); err != nil {
+		if err := t.moveRef(ctx, j.Why, j.Ref, j.Old, j.New); err != nil {
 			return "", err
 		}
 		return fmt.Sprintf("the interrupted pull of job %s has been completed", j.Job), nil

@@ -133,9 +133,9 @@ func (c *ModuleChange) take(ctx context.Context, q *scratch, job string) error {
 	return c.Repo.moveIn(ctx, own, refs, job, c.Commit)
 }
 
-// receive makes a quarantine with what leads to the tips, but not to base, of
-// another one. The caller removes it.
-func (r *Repo) receive(ctx context.Context, from *scratch, tips []string, base string) (*scratch, error) {
+// receive makes a quarantine with what of another one leads to the tips, but not to
+// what is here. The caller removes it.
+func (r *Repo) receive(ctx context.Context, from *scratch, tips []string, here ...string) (*scratch, error) {
 	q, err := r.quarantine(ctx)
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (r *Repo) receive(ctx context.Context, from *scratch, tips []string, base s
 	go func() {
 		_, err := from.git.run(ctx, call{
 			args:  []string{"pack-objects", "--revs", "--stdout", "--delta-base-offset", "-q"},
-			stdin: revisions(tips, []string{base}), stdout: pw, timeout: patiently,
+			stdin: revisions(tips, here), stdout: pw, timeout: patiently,
 		})
 		_ = pw.CloseWithError(err) // nil is the end
 		packed <- err

@@ -13,7 +13,8 @@ import (
 type packLimits struct {
 	objects  uint32
 	object   uint64 // bytes of one object
-	unpacked uint64 // bytes of all
+	inflated uint64 // bytes of all that is compressed
+	made     uint64 // bytes of all that deltas make
 }
 
 // The pack's object types (gitformat-pack).
@@ -65,7 +66,8 @@ type packScanner struct {
 	br       *bufio.Reader
 	hashSize int
 	limits   packLimits
-	total    uint64
+	inflated uint64 // so far
+	made     uint64 // so far
 	inflate  io.ReadCloser
 }
 
@@ -88,7 +90,7 @@ func (s *packScanner) object() error {
 	default:
 		return fmt.Errorf("its pack has an object of unknown type %d", kind)
 	}
-	if err := s.count(size); err != nil {
+	if err := s.count(size, &s.inflated, s.limits.inflated); err != nil {
 		return err
 	}
 	return s.content(kind, size)
@@ -132,12 +134,13 @@ func (s *packScanner) varint(r io.ByteReader) (uint64, error) {
 	}
 }
 
-func (s *packScanner) count(size uint64) error {
+// count adds an object's size to what there is of its kind.
+func (s *packScanner) count(size uint64, total *uint64, limit uint64) error {
 	if size > s.limits.object {
 		return fmt.Errorf("%w: an object of %d bytes", errBomb, size)
 	}
-	if s.total += size; s.total > s.limits.unpacked {
-		return fmt.Errorf("%w: more than %d bytes", errBomb, s.limits.unpacked)
+	if *total += size; *total > limit {
+		return fmt.Errorf("%w: more than %d bytes", errBomb, limit)
 	}
 	return nil
 }
@@ -164,7 +167,7 @@ func (s *packScanner) content(kind byte, size uint64) error {
 		if err != nil {
 			return err
 		}
-		if err := s.count(made); err != nil {
+		if err := s.count(made, &s.made, s.limits.made); err != nil {
 			return err
 		}
 		if _, err := io.Copy(io.Discard, br); err != nil {

@@ -58,6 +58,10 @@ type Pulled struct {
 	Already  bool             `json:"already,omitempty"`    // an earlier pull had brought them
 	Messages []string         `json:"messages,omitempty"`
 	Next     []string         `json:"next,omitempty"` // commands to choose from
+
+	// Where the branch has gone on, what a merge would do, as far as git could tell.
+	Merges    bool     `json:"merges,omitempty"` // it would have no conflicts
+	Conflicts []string `json:"conflicts,omitempty"`
 }
 
 // Leftover is what the agent left uncommitted, as a commit on a ref of its own.
@@ -91,7 +95,7 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	p := Pulled{Job: opts.Job, Files: []gitwork.File{}, Risky: []gitwork.Risk{}, Log: []gitwork.Commit{}}
 	if !jobID.MatchString(opts.Job) {
 		p.Job = ""
-		return p, &Error{"bad_job", "bad job id " + gitwork.Printable(opts.Job), "a job is six hexadecimal digits; list them with: cove job list"}
+		return p, badJob(opts.Job)
 	}
 	switch opts.Into {
 	case "", IntoFF, IntoBranch, IntoNone:
@@ -120,7 +124,7 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 		return p, err
 	}
 	if ok {
-		p.Result, p.Next = Kept, refused.Next
+		p.Result, p.Next, p.Merges, p.Conflicts = Kept, refused.Next, refused.Merges, refused.Conflicts
 	}
 	// The refs are safe from here on, whatever became of the branch.
 	head := p.Head

@@ -66,6 +66,9 @@ func (j *job) locked(f func(store string) error) error {
 
 // borrow gives the clone, which is empty, what the store has.
 func (j *job) borrow(ctx context.Context) (l lent, err error) {
+	damaged := func(err error) error {
+		return fmt.Errorf("it is damaged, and was thrown away; push again: %w", j.forget(err))
+	}
 	err = j.locked(func(store string) error {
 		have, err := os.ReadFile(filepath.Join(store, "have"))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -74,21 +77,23 @@ func (j *job) borrow(ctx context.Context) (l lent, err error) {
 		if err != nil {
 			return err
 		}
-		if l.packs, err = packsIn(filepath.Join(store, "pack")); err != nil {
-			return err
-		}
+		l.packs, err = packsIn(filepath.Join(store, "pack"))
 		l.have = strings.Fields(string(have))
-		return share(filepath.Join(store, "pack"), j.packDir(), l.packs)
+		return err
 	})
 	if err != nil || !l.any() {
 		return l, err
+	}
+	err = j.locked(func(store string) error { return share(filepath.Join(store, "pack"), j.packDir(), l.packs) })
+	if err != nil {
+		return l, damaged(err)
 	}
 	var refs strings.Builder
 	for _, id := range l.have {
 		fmt.Fprintf(&refs, "create refs/cove/have/%s %s\n", id, id)
 	}
 	if _, err := j.gitIn(ctx, j.spec.Workdir, call{stdin: refs.String()}, "update-ref", "--stdin"); err != nil {
-		return l, fmt.Errorf("it is damaged, and was thrown away; push again: %w", j.forget(err))
+		return l, damaged(err)
 	}
 	return l, nil
 }

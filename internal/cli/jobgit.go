@@ -1,0 +1,324 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// The verbs of a job that look at its commits in this repository, and bring them
+// into a branch.
+
+// fetchJob brings a job's commits here, if they are not yet, and moves no branch.
+func (a *app) fetchJob(ctx context.Context, c *sprites.Client, id string) (push.Work, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return push.Work{}, err
+	}
+	courier, done := a.courier(c)
+	defer done()
+	return courier.Fetch(ctx, dir, id)
+}
+
+// viewOptions are the flags of what shows changes.
+type viewOptions struct {
+	stat, patch bool
+}
+
+func (o viewOptions) view(patch bool, paths []string) gitwork.View {
+	return gitwork.View{Stat: o.stat, Patch: o.patch || patch && !o.stat, Paths: paths}
+}
+
+func (a *app) newJobDiff() *cobra.Command {
+	var o viewOptions
+	var leftover bool
+	cmd := &cobra.Command{
+		Use:   "diff JOB [PATH...]",
+		Short: "Show what a job changed",
+		Long: `Shows what a job's commits change, from where it started to its last commit; with
+--leftover what the agent left uncommitted. The commits are fetched first, if they are not
+here, and no branch is moved. Your settings, filters and attributes take no part. What is
+not for a terminal is shown as \x1b and the like there; elsewhere it is as git apply takes it.`,
+		Example: `  cove job diff a3f7b2
+  cove job diff a3f7b2 --stat
+  cove job diff a3f7b2 src/main.go
+  cove job diff a3f7b2 > a3f7b2.patch`,
+		Args:              someArgs("the job's id"),
+		ValidArgsFunction: a.completeJob,
+		RunE: verb(func(ctx context.Context, args []string) error {
+			return a.showWork(ctx, args[0], func(w push.Work) error {
+				if a.global.json {
+					base, tip := w.Job.Base, w.Tip(leftover)
+					if leftover {
+						base = w.Tip(false)
+					}
+					sum, err := w.Repo.Summary(ctx, base, tip)
+					if err != nil {
+						return err
+					}
+					a.printJSON(struct {
+						Job   string         `json:"job"`
+						Base  string         `json:"base"`
+						Head  string         `json:"head"`
+						Files []gitwork.File `json:"files"`
+						Risky []gitwork.Risk `json:"risky"`
+					}{w.Job.ID, base, tip, sum.Files, sum.Risky})
+					return nil
+				}
+				return a.painted(func(out io.Writer) error { return w.WriteDiff(ctx, out, leftover, o.view(true, args[1:])) })
+			})
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.stat, "stat", false, "show how much changed in each file")
+	f.BoolVarP(&o.patch, "patch", "p", false, "show what changed, also with --stat")
+	f.BoolVar(&leftover, "leftover", false, "show what the agent left uncommitted")
+	return cmd
+}
+
+func (a *app) newJobLog() *cobra.Command {
+	var o viewOptions
+	cmd := &cobra.Command{
+		Use:   "log JOB [PATH...]",
+		Short: "Show a job's commits",
+		Long: `Shows the commits of a job, the newest first. They are fetched first, if they are not
+here, and no branch is moved. What a job's agent prints is in cove job logs.`,
+		Example: `  cove job log a3f7b2
+  cove job log a3f7b2 -p
+  cove job log a3f7b2 --stat src`,
+		Args:              someArgs("the job's id"),
+		ValidArgsFunction: a.completeJob,
+		RunE: verb(func(ctx context.Context, args []string) error {
+			return a.showWork(ctx, args[0], func(w push.Work) error {
+				if a.global.json {
+					sum, err := w.Repo.Summary(ctx, w.Job.Base, w.Tip(false))
+					if err != nil {
+						return err
+					}
+					a.printJSON(struct {
+						Job     string           `json:"job"`
+						Commits int              `json:"commits"`
+						Log     []gitwork.Commit `json:"log"`
+					}{w.Job.ID, sum.Commits, sum.Log})
+					return nil
+				}
+				return a.painted(func(out io.Writer) error { return w.WriteLog(ctx, out, o.view(false, args[1:])) })
+			})
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.stat, "stat", false, "show how much changed in each file")
+	f.BoolVarP(&o.patch, "patch", "p", false, "show what changed")
+	return cmd
+}
+
+// showJobCommit shows one commit of a job.
+func (a *app) showJobCommit(ctx context.Context, id, commit string) error {
+	return a.showWork(ctx, id, func(w push.Work) error {
+		if a.global.json {
+			full, err := w.Commit(ctx, commit)
+			if err != nil {
+				return err
+			}
+			sum, err := w.Repo.Summary(ctx, full+"^", full)
+			if err != nil {
+				return err
+			}
+			a.printJSON(struct {
+				Job string `json:"job"`
+				gitwork.Commit
+				Files []gitwork.File `json:"files"`
+				Risky []gitwork.Risk `json:"risky"`
+			}{w.Job.ID, sum.Log[0], sum.Files, sum.Risky})
+			return nil
+		}
+		return a.painted(func(out io.Writer) error {
+			return w.WriteCommit(ctx, out, commit, gitwork.View{Stat: true, Patch: true})
+		})
+	})
+}
+
+// showWork calls show with a job's work, once it is here.
+func (a *app) showWork(ctx context.Context, id string, show func(push.Work) error) error {
+	if err := checkJob(id); err != nil {
+		return err
+	}
+	c, err := a.client(ctx)
+	if err != nil {
+		return err
+	}
+	w, err := a.fetchJob(ctx, c, id)
+	if err != nil {
+		return jobError(err)
+	}
+	return show(w)
+}
+
+// painted passes on what git writes of a job's work: as it is, or on a terminal made
+// safe, and in colours.
+func (a *app) painted(write func(io.Writer) error) error {
+	if !isTerminal(a.Out) {
+		return write(a.Out)
+	}
+	p := &painter{w: a.Out}
+	err := write(p)
+	if err == nil {
+		err = p.line()
+	}
+	return err
+}
+
+// painter makes the lines of a patch safe and coloured.
+type painter struct {
+	w   io.Writer
+	buf bytes.Buffer
+}
+
+// maxPainted bounds a line; a longer one is cut into several.
+const maxPainted = 64 << 10
+
+func (p *painter) Write(text []byte) (int, error) {
+	for i := 0; i < len(text); {
+		end := bytes.IndexByte(text[i:], '\n')
+		if end < 0 {
+			p.buf.Write(text[i:])
+			break
+		}
+		p.buf.Write(text[i : i+end+1])
+		i += end + 1
+		if err := p.line(); err != nil {
+			return 0, err
+		}
+	}
+	if p.buf.Len() > maxPainted {
+		if err := p.line(); err != nil {
+			return 0, err
+		}
+	}
+	return len(text), nil
+}
+
+// lineColours are the colours of lines by their beginnings, the first that fits.
+var lineColours = []struct{ prefix, colour string }{
+	{"+++ ", "\x1b[1m"}, {"--- ", "\x1b[1m"}, {"diff --git ", "\x1b[1m"}, {"commit ", "\x1b[33m"},
+	{"@@ ", "\x1b[36m"}, {"+", "\x1b[32m"}, {"-", "\x1b[31m"},
+}
+
+func (p *painter) line() error {
+	text := strings.TrimSuffix(p.buf.String(), "\n")
+	end := p.buf.String()[len(text):]
+	p.buf.Reset()
+	text = sanitize(text)
+	for _, c := range lineColours {
+		if strings.HasPrefix(text, c.prefix) {
+			text = c.colour + text + "\x1b[m"
+			break
+		}
+	}
+	_, err := io.WriteString(p.w, text+end)
+	return err
+}
+
+func (a *app) newJobMerge() *cobra.Command {
+	return a.newIntegrate(gitwork.Merge, &cobra.Command{
+		Use:   "merge JOB",
+		Short: "Merge a job's commits into their branch",
+		Long: `Merges a job's commits into the branch that they were pushed from, where that has gone on
+and cove pull refuses to move it. The commits are fetched first, if they are not here.
+` + integrateHelp,
+		Example: `  cove job merge a3f7b2
+  cove job merge a3f7b2 --branch topic`,
+		Args: exactArgs("the job's id"),
+	})
+}
+
+func (a *app) newJobRebase() *cobra.Command {
+	return a.newIntegrate(gitwork.Rebase, &cobra.Command{
+		Use:   "rebase JOB",
+		Short: "Put a job's commits on top of their branch",
+		Long: `Makes a job's commits anew on top of the branch that they were pushed from, where that has
+gone on and cove pull refuses to move it. Commits that change nothing there, and merges,
+are passed over; so is the snapshot that --dirty include began the job with.
+` + integrateHelp,
+		Example: `  cove job rebase a3f7b2
+  cove job rebase a3f7b2 --branch topic`,
+		Args: exactArgs("the job's id"),
+	})
+}
+
+func (a *app) newJobCherryPick() *cobra.Command {
+	return a.newIntegrate(gitwork.CherryPick, &cobra.Command{
+		Use:   "cherry-pick JOB COMMIT...",
+		Short: "Put some of a job's commits on top of their branch",
+		Long: `Makes the named commits of a job anew, in the order given, on top of the branch that they
+were pushed from. cove job log lists them.
+` + integrateHelp,
+		Example: `  cove job cherry-pick a3f7b2 9e107d9d
+  cove job cherry-pick a3f7b2 9e107d9d e4d909c2 --branch topic`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return hinted(usagef(cmd, "the commits are missing"), "see which there are: cove job log "+args[0]+"; to take all of them: cove job rebase "+args[0])
+			}
+			return someArgs("the job's id")(cmd, args)
+		},
+	})
+}
+
+const integrateHelp = `
+It is done beside your work tree, with your hooks, filters and merge drivers off, and no
+.gitattributes counts. At conflicts nothing is changed (exit code 3), and the message says
+how to do the same by hand. Then the branch is moved; where it is checked out, its files
+follow, if no uncommitted change is in the way (exit code 4).`
+
+func (a *app) newIntegrate(how gitwork.How, cmd *cobra.Command) *cobra.Command {
+	var branch string
+	cmd.ValidArgsFunction = a.completeJob
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if err := checkJob(args[0]); err != nil {
+			return err
+		}
+		dir, err := os.Getwd()
+		if err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		courier, done := a.courier(c)
+		defer done()
+		in, err := courier.Integrate(ctx, push.IntegrateOptions{Dir: dir, Job: args[0], How: how, Branch: branch, Commits: args[1:]})
+		if err != nil {
+			return jobError(err)
+		}
+		done()
+		return a.show(in, func(w io.Writer) { printIntegrated(w, how, in) })
+	})
+	cmd.Flags().StringVar(&branch, "branch", "", "into this branch (otherwise that of the push)")
+	must(cmd.RegisterFlagCompletionFunc("branch", cobra.NoFileCompletions))
+	return cmd
+}
+
+var integrated = map[gitwork.How]string{gitwork.Merge: "Merged", gitwork.Rebase: "Rebased", gitwork.CherryPick: "Picked"}
+
+func printIntegrated(w io.Writer, how gitwork.How, in push.Integrated) {
+	if in.Head == in.Before {
+		fmt.Fprintf(w, "The branch %s has all of it already.\n", gitwork.Printable(in.Branch))
+		return
+	}
+	fmt.Fprintf(w, "%s job %s into %s, which is at %.12s now.\n", integrated[how], in.Job, gitwork.Printable(in.Branch), in.Head)
+	for _, c := range in.Log {
+		fmt.Fprintf(w, "  %.10s %s\n", gitwork.Printable(c.SHA), gitwork.Printable(c.Subject))
+	}
+	printFiles(w, in.Files)
+	printRisky(w, in.Risky)
+}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// jobRefsJSON is what job refs prints with --json.
+type jobRefsJSON struct {
+	Jobs    []gitwork.JobRefs `json:"jobs"`
+	Removed []string          `json:"removed"`
+}
+
+func (a *app) newJobRefs() *cobra.Command {
+	var prune, force bool
+	cmd := &cobra.Command{
+		Use:   "refs",
+		Short: "List what jobs have left in this repository",
+		Long: `Lists the refs of jobs in this repository: refs/cove/JOB/base, head and leftover. With
+--prune those of jobs that have ended are removed, if their commits are in a branch or a
+tag, too; with --force also if they are nowhere else.`,
+		Example: `  cove job refs
+  cove job refs --prune`,
+		Args: exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			dir, err := os.Getwd()
+			if err != nil {
+				return err
+			}
+			repo, err := gitwork.Open(ctx, dir)
+			if err != nil {
+				return err
+			}
+			doc := jobRefsJSON{Jobs: []gitwork.JobRefs{}, Removed: []string{}}
+			if doc.Jobs, err = repo.JobRefs(ctx, ""); err != nil {
+				return err
+			}
+			if prune {
+				if doc, err = a.pruneRefs(ctx, repo, doc.Jobs, force); err != nil {
+					return err
+				}
+			}
+			return a.show(doc, func(w io.Writer) { printJobRefs(w, doc) })
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVar(&prune, "prune", false, "remove those of jobs that have ended, and whose commits are elsewhere, too")
+	f.BoolVar(&force, "force", false, "with --prune: also where the commits are nowhere else")
+	return cmd
+}
+
+// pruneRefs removes the refs of jobs that are over, and returns those that are left.
+func (a *app) pruneRefs(ctx context.Context, repo *gitwork.Repo, all []gitwork.JobRefs, force bool) (jobRefsJSON, error) {
+	doc := jobRefsJSON{Jobs: []gitwork.JobRefs{}, Removed: []string{}}
+	c, err := a.client(ctx)
+	if err != nil {
+		return doc, err
+	}
+	for _, refs := range all {
+		over := true
+		if jobPattern.MatchString(refs.Job) {
+			job, err := c.Job(ctx, refs.Job)
+			if err != nil && !errors.Is(err, sprites.ErrNotFound) {
+				return doc, err
+			}
+			// What nobody has pulled yet needs its base.
+			over = err != nil || job.State.Terminal() && (refs.Head != "" || job.PulledAt != nil || job.Bundle.Size == 0)
+		}
+		kept := true
+		if over {
+			if kept, err = repo.Forget(ctx, refs.Job, force); err != nil {
+				return doc, err
+			}
+		}
+		if kept {
+			doc.Jobs = append(doc.Jobs, refs)
+		} else {
+			doc.Removed = append(doc.Removed, refs.Job)
+		}
+	}
+	return doc, nil
+}
+
+func printJobRefs(w io.Writer, doc jobRefsJSON) {
+	for _, id := range doc.Removed {
+		fmt.Fprintf(w, "Removed the refs of job %s.\n", gitwork.Printable(id))
+	}
+	if len(doc.Jobs) == 0 {
+		if len(doc.Removed) == 0 {
+			fmt.Fprintln(w, "No job has refs here.")
+		}
+		return
+	}
+	rows := [][]string{{"JOB", "BASE", "HEAD", "LEFTOVER", "ELSEWHERE, TOO"}}
+	short := func(commit string) string {
+		if commit == "" {
+			return "-"
+		}
+		return commit[:min(len(commit), 12)]
+	}
+	for _, refs := range doc.Jobs {
+		rows = append(rows, []string{refs.Job, short(refs.Base), short(refs.Head), short(refs.Leftover), yesNo(refs.Elsewhere)})
+	}
+	table(w, rows)
+}
+
+// forgetRefs removes the refs of a job that the server has forgotten, if the command
+// is given in its repository.
+func (a *app) forgetRefs(ctx context.Context, id string) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	repo, err := gitwork.Open(ctx, dir)
+	if err != nil {
+		return nil // the job's repository is elsewhere
+	}
+	kept, err := repo.Forget(ctx, id, false)
+	if kept {
+		a.say("Its commits stay in %s, as no branch has them: git update-ref -d %[1]s", gitwork.JobRef(id, "head"))
+	}
+	return err
+}
