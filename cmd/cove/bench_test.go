@@ -282,6 +282,7 @@ func BenchmarkPush(b *testing.B) {
 	bundle := filepath.Join(filepath.Dir(h.home), "bundle")
 	var ours, bare []time.Duration
 	for i := 0; b.Loop(); i++ {
+		h.run("", "cove", "exec", "-s", "paint", "rm", "-rf", ".cove/repositories") // as if it had never seen it
 		ours = append(ours, timed(b, func() error {
 			job, _ := h.push("repo", "../plan.md", "--agent", "shell", "-s", "paint")
 			h.awaitRunning(job)
@@ -297,6 +298,47 @@ func BenchmarkPush(b *testing.B) {
 		bare = append(bare, took)
 	}
 	report(b, ours, bare)
+}
+
+// BenchmarkIncrement is cove push, and cove pull, of five commits on a repository of
+// 10,000 that the sprite has seen before, beside git's own time for a bundle of
+// them, and to fetch one.
+func BenchmarkIncrement(b *testing.B) {
+	h := newHost(b)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	dir := filepath.Join(filepath.Dir(h.home), "repo")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	h.run("repo", "git", "init", "-q")
+	history := h.command("repo", "git", "fast-import", "--quiet")
+	history.Stdin = strings.NewReader(manyCommits(10_000))
+	if out, err := history.CombinedOutput(); err != nil {
+		b.Fatalf("git fast-import: %v: %s", err, out)
+	}
+	h.run("repo", "git", "reset", "-q", "--hard")
+	five := "for i in 1 2 3 4 5; do date +%N > f$i; git add .; git commit -q -m $i; done"
+	h.write("plan.md", "## One\n```sh\n"+five+"\n```\n")
+	job, _ := h.push("repo", "../plan.md", "--agent", "shell", "-s", "paint")
+	h.run("repo", "cove", "pull", job, "--wait=1m")
+	bundle := filepath.Join(filepath.Dir(h.home), "bundle")
+	git := func(args ...string) func() error {
+		return func() error { h.run("repo", "git", args...); return nil }
+	}
+	var pushes, pulls, bundles, fetches []time.Duration
+	for b.Loop() {
+		h.run("repo", "sh", "-c", five)
+		bundles = append(bundles, timed(b, git("bundle", "create", "-q", bundle, "HEAD~5..HEAD")))
+		pushes = append(pushes, timed(b, func() error { job, _ = h.push("repo", "../plan.md", "--agent", "shell", "-s", "paint"); return nil }))
+		h.run("repo", "cove", "job", "wait", job)
+		pulls = append(pulls, timed(b, func() error { h.run("repo", "cove", "pull", job); return nil }))
+		fetches = append(fetches, timed(b, git("fetch", "-q", bundle, "HEAD:refs/heads/fetched")))
+		h.run("repo", "git", "branch", "-q", "-D", "fetched")
+	}
+	for name, times := range map[string][]time.Duration{"push": pushes, "pull": pulls, "git-bundle": bundles, "git-fetch": fetches} {
+		b.ReportMetric(median(times), name+"-ms")
+	}
 }
 
 // awaitRunning returns when a job's agent has started.

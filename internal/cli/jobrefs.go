@@ -81,6 +81,7 @@ func (a *app) pruneRefs(ctx context.Context, repo *gitwork.Repo, all []gitwork.J
 			}
 		}
 		if kept {
+			refs.Elsewhere = refs.Elsewhere && !over // there may be commits in a submodule that are not
 			doc.Jobs = append(doc.Jobs, refs)
 		} else {
 			doc.Removed = append(doc.Removed, refs.Job)

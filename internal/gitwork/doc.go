@@ -9,5 +9,6 @@
 // pack and one transaction of refs under refs/cove/JOB/.
 //
 // cove's own files in a repository are in the folder cove of its common git
-// directory: the lock, the journal of a fast-forward under way, temporary files.
+// directory: the lock, the journal of a fast-forward under way, temporary files, and
+// a note of the root commits.
 package gitwork

@@ -56,6 +56,12 @@ func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already 
 	return false, tree.apply(ctx, lock, f, old)
 }
 
+// rebaseByHand is the command that rebases the job's commits on a branch of their own,
+// and lets the person resolve conflicts.
+func (f Forward) rebaseByHand() string {
+	return fmt.Sprintf("git switch -c cove-%[1]s %[2]s && git rebase --onto %[3]s %[4]s", f.Job, JobRef(f.Job, "head"), Quote(f.Branch), JobRef(f.Job, "base"))
+}
+
 // refuse makes the error, with the ways on from there.
 func (f Forward) refuse(code, reason string, next ...string) *RefusedError {
 	return &RefusedError{Code: code, Reason: reason, Ref: JobRef(f.Job, "head"), Next: next}
@@ -111,6 +117,10 @@ func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {
 	case exitCode(err) == 1:
 		names := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
 		e.Conflicts = slices.Compact(names[1:]) // after the tree
+		e.Next = []string{
+			"git switch " + Quote(f.Branch) + " && git merge " + JobRef(f.Job, "head"),
+			f.rebaseByHand(), "git branch cove-" + f.Job + " " + JobRef(f.Job, "head"),
+		}
 	}
 	return e
 }

@@ -207,7 +207,7 @@ func (b *bench) pick(ctx context.Context, r *Repo, f Forward, how How, commits [
 		at, atErr := b.git.text(ctx, "rev-parse", "--verify", "-q", "CHERRY_PICK_HEAD")
 		conflict := &ConflictError{How: how, Branch: f.Branch, Commit: at, Next: []string{"git switch " + Quote(f.Branch) + " && git cherry-pick " + strings.Join(commits, " ")}}
 		if how == Rebase {
-			conflict.Next = []string{fmt.Sprintf("git switch -c cove-%[1]s %[2]s && git rebase --onto %[3]s %[4]s", f.Job, JobRef(f.Job, "head"), Quote(f.Branch), JobRef(f.Job, "base"))}
+			conflict.Next = []string{f.rebaseByHand()}
 		}
 		if err := b.stopped(ctx, err, f, conflict); err != nil && (atErr != nil || !errors.Is(err, errNoConflict)) {
 			return "", err

@@ -178,14 +178,51 @@ func resolve(ctx context.Context, g runner, ref string) (string, error) {
 // ID identifies the repository by the root commits of a commit's history: it is
 // the same in all its clones, and for all commits of one history.
 func (r *Repo) ID(ctx context.Context, commit string) (string, error) {
-	out, err := r.git.text(ctx, "rev-list", "--max-parents=0", "--end-of-options", commit)
+	roots, err := r.roots(ctx, commit)
 	if err != nil {
 		return "", fmt.Errorf("identify repository: %w", err)
 	}
-	roots := strings.Fields(out)
-	slices.Sort(roots)
 	sum := sha256.Sum256([]byte(strings.Join(roots, "\n")))
 	return hex.EncodeToString(sum[:]), nil
+}
+
+// roots finds the root commits, sorted. To walk all of a long history takes seconds,
+// so what was found is noted, and the next time only what is new is walked.
+func (r *Repo) roots(ctx context.Context, commit string) ([]string, error) {
+	dir, err := r.private()
+	if err != nil {
+		return nil, err
+	}
+	note := filepath.Join(dir, "roots")
+	var known []string // a commit, and its roots
+	if text, err := os.ReadFile(note); err == nil && !r.Shallow {
+		known = strings.Fields(string(text))
+	}
+	usable := len(known) > 1 && !slices.ContainsFunc(known, func(id string) bool { return !isObjectName(id, r.format) })
+	if usable {
+		here, err := r.Resolve(ctx, known[0])
+		if err != nil {
+			return nil, err
+		}
+		if usable = here != ""; usable {
+			if usable, err = r.ancestor(ctx, known[0], commit); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if !usable {
+		known = nil
+	}
+	out, err := r.git.run(ctx, call{args: []string{"rev-list", "--max-parents=0", "--stdin"}, stdin: revisions([]string{commit}, known[:min(len(known), 1)]), timeout: patiently})
+	if err != nil {
+		return nil, err
+	}
+	roots := append(strings.Fields(string(out)), known[min(len(known), 1):]...)
+	slices.Sort(roots)
+	if r.Shallow {
+		return roots, nil
+	}
+	return roots, writeSynced(note, []byte(strings.Join(append([]string{commit}, roots...), "\n")+"\n"))
 }
 
 // Author is the person's identity as git has it. What is not set is "cove" and

@@ -170,6 +170,41 @@ func TestSnapshotRefusesFilteredFiles(t *testing.T) {
 	}
 }
 
+// The same id comes of all commits of a history, whatever was noted before.
+func TestID(t *testing.T) {
+	home(t, "")
+	r := newRepo(t)
+	id := func(commit string) string {
+		t.Helper()
+		got, err := r.open().ID(t.Context(), commit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	first := r.git("rev-parse", "HEAD")
+	want := id(first)
+	second := r.commit("second")
+	if id(second) != want || id(first) != want || id(second) != want {
+		t.Error("commits of one history differ")
+	}
+	r.git("checkout", "-q", "--orphan", "other")
+	other := r.commit("another root")
+	alone := id(other)
+	r.git("merge", "-q", "--no-edit", "--allow-unrelated-histories", second)
+	both := r.git("rev-parse", "HEAD")
+	joined := id(both)
+	if alone == want || joined == want || joined == alone {
+		t.Error("other roots, the same id")
+	}
+	for _, note := range []string{"", "nonsense", strings.Repeat("1", 40) + "\n" + strings.Repeat("2", 40) + "\n", first + "\n--all\n"} {
+		r.write(".git/cove/roots", note)
+		if id(both) != joined || id(second) != want {
+			t.Errorf("with %q noted", note)
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)

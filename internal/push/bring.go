@@ -83,11 +83,11 @@ func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job sprite
 			return err
 		}
 	}
-	if n := len(large) - len(missing); n > 0 {
-		p.say("%d files of Git LFS are pointers until you type: git lfs checkout", n)
+	if len(large) > len(missing) {
+		p.say("the files of Git LFS are pointers until you type: git lfs checkout")
 	}
 	if len(missing) > 0 {
-		p.say("the content of %d files of Git LFS did not come; only pointers to it: %s", len(missing), gitwork.SomeNames(missing))
+		p.say("content of Git LFS that did not come, but pointers to it: %s", gitwork.SomeNames(missing))
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func (c *Courier) withLarge(ctx context.Context, repo *gitwork.Repo, l *load, sp
 		}
 	}
 	if len(missing) > 0 {
-		l.say("%d files of Git LFS are not here, and will be pointers there, too: %s; to get them: git lfs pull", len(missing), gitwork.SomeNames(missing))
+		l.say("content of Git LFS that is not here will be missing there, too: %s; to get it first: git lfs pull", gitwork.SomeNames(missing))
 	}
 	return nil
 }
