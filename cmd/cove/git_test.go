@@ -284,6 +284,16 @@ func TestGitG2Submodules(t *testing.T) {
 	}
 	c.forwarded(job)
 
+	// A submodule that is gone when its commits come.
+	job, _ = c.push(h.plan("echo x >> lib/a.txt\ngit -C lib commit -qam gone\ngit add lib"), "--dirty", "ignore")
+	c.git("submodule", "-q", "deinit", "-f", "lib")
+	if out, code := h.try("super", "cove", "pull", job); code != 1 || !strings.Contains(out, "git submodule update --init") {
+		t.Errorf("without its submodule: %d, %s", code, out)
+	}
+	c.git("submodule", "-q", "update", "--init", "--recursive", "lib")
+	c.forwarded(job)
+	c.git("submodule", "-q", "update", "--recursive", "lib")
+
 	// Left uncommitted inside.
 	out = h.run("super", "cove", "push", "--agent", "shell", "-s", gitSprite, "--json", h.plan("echo left >> lib/a.txt\nexit 1"))
 	job = jsonField(t, out, "job")

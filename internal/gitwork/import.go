@@ -62,11 +62,21 @@ func (r *Repo) Import(ctx context.Context, file *os.File, want Expect) error {
 	if err != nil {
 		return err
 	}
+	var absent []string
 	if len(b.modules) > 0 {
-		if b.known, _, err = r.Modules(ctx, want.Base); err != nil {
+		if b.known, absent, err = r.modulesHere(ctx, want.Base); err != nil {
 			return err
 		}
 	}
+	err = r.importBundle(ctx, b, want)
+	if e, ok := errors.AsType[*RejectedError](err); ok && len(absent) > 0 {
+		return &Error{Code: ErrModule.Code, Message: "the job's bundle does not fit; there are submodules that are not checked out here, " + SomeNames(absent) + ": " + e.Reason,
+			Hint: "git submodule update --init --recursive, and cove pull " + want.Job}
+	}
+	return err
+}
+
+func (r *Repo) importBundle(ctx context.Context, b *incoming, want Expect) error {
 	if err := r.checkPrereqs(ctx, b, want.Base); err != nil {
 		return err
 	}

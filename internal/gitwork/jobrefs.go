@@ -82,7 +82,7 @@ func (r *Repo) Forget(ctx context.Context, job string, force bool) (kept bool, e
 		return true, nil
 	}
 	if refs.Base != "" {
-		modules, _, err := r.Modules(ctx, refs.Base)
+		modules, _, err := r.modulesHere(ctx, refs.Base)
 		if err != nil {
 			return false, err
 		}

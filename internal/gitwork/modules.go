@@ -22,7 +22,22 @@ type Module struct {
 // checked out in this work tree. Absent are the paths of those that are not. One
 // that lacks the commit it should be at is ErrModule.
 func (r *Repo) Modules(ctx context.Context, commit string) (modules []Module, absent []string, err error) {
-	err = r.modulesBelow(ctx, commit, "", func(m Module) error {
+	return r.modules(ctx, commit, func(m Module) error {
+		return &Error{Code: ErrModule.Code,
+			Message: fmt.Sprintf("the submodule %s is to be at the commit %.12s, which is not here", Printable(m.Path), m.Commit),
+			Hint:    "git submodule update --init --recursive -- " + Quote(m.Path)}
+	})
+}
+
+// modulesHere is Modules for what came back: one that lacks its commit is absent.
+func (r *Repo) modulesHere(ctx context.Context, commit string) (modules []Module, absent []string, err error) {
+	return r.modules(ctx, commit, func(Module) error { return nil })
+}
+
+// modules calls lacks for a submodule without its commit, and takes it for absent
+// where that is no error.
+func (r *Repo) modules(ctx context.Context, commit string, lacks func(Module) error) (modules []Module, absent []string, err error) {
+	err = r.modulesBelow(ctx, commit, "", lacks, func(m Module) error {
 		if m.Repo == nil {
 			absent = append(absent, m.Path)
 			return nil
@@ -36,7 +51,7 @@ func (r *Repo) Modules(ctx context.Context, commit string) (modules []Module, ab
 	return modules, absent, err
 }
 
-func (r *Repo) modulesBelow(ctx context.Context, commit, prefix string, found func(Module) error) error {
+func (r *Repo) modulesBelow(ctx context.Context, commit, prefix string, lacks, found func(Module) error) error {
 	if r.Bare {
 		return nil
 	}
@@ -49,18 +64,21 @@ func (r *Repo) modulesBelow(ctx context.Context, commit, prefix string, found fu
 		if m.Repo, err = r.moduleAt(ctx, link.path); err != nil {
 			return err
 		}
+		if m.Repo != nil {
+			if at, err := m.Repo.Resolve(ctx, m.Commit); err != nil {
+				return err
+			} else if at == "" {
+				if err := lacks(m); err != nil {
+					return err
+				}
+				m.Repo = nil
+			}
+		}
 		if m.Repo == nil {
 			if err := found(m); err != nil {
 				return err
 			}
 			continue
-		}
-		if at, err := m.Repo.Resolve(ctx, m.Commit); err != nil {
-			return err
-		} else if at == "" {
-			return &Error{Code: ErrModule.Code,
-				Message: fmt.Sprintf("the submodule %s is to be at the commit %.12s, which is not here", Printable(m.Path), m.Commit),
-				Hint:    "git submodule update --init --recursive -- " + Quote(m.Path)}
 		}
 		if m.Repo.format != r.format {
 			return fmt.Errorf("the submodule %s has objects of another format", Printable(m.Path))
@@ -68,7 +86,7 @@ func (r *Repo) modulesBelow(ctx context.Context, commit, prefix string, found fu
 		if err := found(m); err != nil {
 			return err
 		}
-		if err := m.Repo.modulesBelow(ctx, m.Commit, m.Path+"/", found); err != nil {
+		if err := m.Repo.modulesBelow(ctx, m.Commit, m.Path+"/", lacks, found); err != nil {
 			return err
 		}
 	}

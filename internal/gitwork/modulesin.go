@@ -20,7 +20,7 @@ type ModuleChange struct {
 
 // ModuleChanges lists what is here of a job's work in the submodules of its base.
 func (r *Repo) ModuleChanges(ctx context.Context, job, base string) ([]ModuleChange, error) {
-	modules, _, err := r.Modules(ctx, base)
+	modules, _, err := r.modulesHere(ctx, base)
 	if err != nil {
 		return nil, err
 	}

@@ -55,6 +55,9 @@ func (p *Pulled) sayModules() {
 	}
 }
 
+// maxLarge bounds the large files of one job: each is asked for.
+const maxLarge = 20_000
+
 // bringLarge fetches the large files that the job's commits point to, as far as they
 // are not here. One that the sprite doesn't have is named, and its pointer stays.
 func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled) error {
@@ -65,6 +68,9 @@ func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job sprite
 	large, err := repo.LargeFilesAmong(ctx, cmp.Or(job.Head, job.Base), files)
 	if err != nil || len(large) == 0 {
 		return err
+	}
+	if len(large) > maxLarge {
+		return &gitwork.RejectedError{Reason: fmt.Sprintf("it has %d large files, and more than %d are not taken", len(large), maxLarge)}
 	}
 	var missing []string
 	room := int64(MaxBundle)

@@ -18,7 +18,7 @@ func (j *job) clone(ctx context.Context) error {
 	}
 	branch := "refs/heads/" + j.spec.Branch
 	if err := j.gits(ctx, [][]string{
-		{"init", "-q", "--object-format=" + format(j.spec.Base)},
+		initArgs(j.spec.Base),
 		{"symbolic-ref", "HEAD", branch},
 		{"config", "user.name", j.spec.Author.Name},
 		{"config", "user.email", j.spec.Author.Email},
@@ -71,12 +71,14 @@ func (j *job) gits(ctx context.Context, calls [][]string) error {
 	return nil
 }
 
-// format is how a repository names its objects, told by one of the names.
-func format(commit string) string {
+// initArgs make a repository in which a commit can be. An old git knows no other
+// format than the usual one, and no option for it.
+func initArgs(commit string) []string {
+	args := []string{"init", "-q"}
 	if len(commit) == 64 {
-		return "sha256"
+		args = append(args, "--object-format=sha256")
 	}
-	return "sha1"
+	return args
 }
 
 // cutAt makes the history in a repository end at the given commits. It must be

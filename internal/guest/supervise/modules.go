@@ -114,7 +114,7 @@ func (j *job) checkout(ctx context.Context, m module) error {
 	}
 	ref := sprites.ModuleRef + m.Commit
 	for i, args := range [][]string{
-		{"init", "-q", "--object-format=" + format(m.Commit)},
+		initArgs(m.Commit),
 		{"fetch", "-q", "--no-tags", "--update-shallow", j.spec.Workdir, ref + ":" + ref},
 		{"config", "user.name", j.spec.Author.Name},
 		{"config", "user.email", j.spec.Author.Email},
