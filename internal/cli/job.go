@@ -334,7 +334,8 @@ func (a *app) newJobRm() *cobra.Command {
 		Use:   "rm JOB...",
 		Short: "Forget jobs",
 		Long: `Forgets jobs: their logs and, where a sprite was made for one, that sprite; and their refs
-in this repository, if their commits are in a branch or a tag, too. A job that runs, or whose commits nobody has pulled, is not forgotten without --force.`,
+in this repository, if their commits are in a branch or a tag, too. A job that runs, or
+whose commits nobody has pulled, is not forgotten without --force.`,
 		Example: `  cove job rm a3f7b2
   cove job rm --force a3f7b2 b81c44`,
 		Annotations:       map[string]string{"several": "yes"},
