@@ -48,8 +48,10 @@ type JobRequest struct {
 	Base        string   `json:"base"`    // the commit that the bundle's ref refs/cove/base holds
 	Author      Person   `json:"author"`
 	TimeoutSec  int64    `json:"timeout_seconds,omitempty"` // running time; 0: the server's default
+	Guards      Guards   `json:"guards,omitzero"`
 	Interactive bool     `json:"interactive,omitempty"`
-	Remove      bool     `json:"remove,omitempty"` // delete the sprite once pulled
+	Converse    bool     `json:"converse,omitempty"` // the agent waits for messages, where it would end
+	Remove      bool     `json:"remove,omitempty"`   // delete the sprite once pulled
 	Config      *Config  `json:"config,omitempty"`
 	Include     []string `json:"include,omitempty"`
 	Env         []string `json:"env,omitempty"` // KEY=VALUE for the agent
@@ -61,6 +63,13 @@ type JobRequest struct {
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
 }
 
+// Guards end a job's agent before it has done harm. Zero values guard nothing.
+type Guards struct {
+	IdleSec   int64 `json:"idle_seconds,omitempty"` // running time without an event
+	Turns     int64 `json:"turns,omitempty"`        // of the model, as the agent reports them
+	DiskBytes int64 `json:"disk_bytes,omitempty"`   // by which the files of the sprite's user, and temporary ones, may grow
+}
+
 // JobStart says that the bundle is in place.
 type JobStart struct {
 	BundleSHA256 string   `json:"bundle_sha256"`
@@ -70,7 +79,7 @@ type JobStart struct {
 
 // Outcome is the judgement on a job that has ended.
 type Outcome struct {
-	Kind     string `json:"kind"`   // "success", "agent_failed", "no_result", "timeout", "cancelled", "lost", "prepare_failed", "collect_failed"
+	Kind     string `json:"kind"`   // "success", "agent_failed", "no_result", "timeout", "turn_limit", "disk_limit", "cancelled", "lost", "prepare_failed", "collect_failed"
 	Reason   string `json:"reason"` // for people
 	ExitCode int    `json:"exit_code"`
 }
@@ -83,7 +92,7 @@ type Usage struct {
 	Turns        int64   `json:"turns"`
 }
 
-// Artifact is the bundle that a job left in its sprite. Zero Size: nothing to pull.
+// Artifact is a bundle in a job's sprite. Zero Size: there is none.
 type Artifact struct {
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
@@ -101,6 +110,7 @@ type Job struct {
 	Repository  string   `json:"repository"`
 	RepoID      string   `json:"repo_id"`
 	Branch      string   `json:"branch"`
+	Workdir     string   `json:"workdir,omitempty"` // the clone, in the sprite
 	Base        string   `json:"base"`
 	Head        string   `json:"head,omitempty"`     // the agent's last commit
 	Leftover    string   `json:"leftover,omitempty"` // the commit of what it left uncommitted
@@ -111,9 +121,14 @@ type Job struct {
 	Outcome     *Outcome `json:"outcome,omitempty"`
 	Usage       *Usage   `json:"usage,omitempty"`
 	Interactive bool     `json:"interactive,omitempty"`
-	Session     string   `json:"session,omitempty"` // exec session of the supervisor
+	Converse    bool     `json:"converse,omitempty"`
+	Guards      Guards   `json:"guards,omitzero"`
+	EnvNames    []string `json:"env_names,omitempty"` // of the variables that the agent has been given
+	Session     string   `json:"session,omitempty"`   // exec session of the supervisor
 	Remove      bool     `json:"remove,omitempty"`
-	Upload      string   `json:"upload,omitempty"` // queued: where in the sprite the input bundle goes
+	Input       Artifact `json:"input,omitzero"`     // the bundle that it began from
+	Upload      string   `json:"upload,omitempty"`   // queued: where in the sprite the input bundle goes
+	RetryOf     string   `json:"retry_of,omitempty"` // the job that this one does again
 	Execution   string   `json:"execution_id"`
 	Incarnation int64    `json:"incarnation"` // of the sandbox that the supervisor was started in
 	TimeoutSec  int64    `json:"timeout_seconds"`
@@ -134,15 +149,15 @@ type Job struct {
 type JobEvent struct {
 	Seq  int64     `json:"seq"`
 	Time time.Time `json:"time"`
-	Type string    `json:"type"` // state, output, event, notice, exit, collected, end
+	Type string    `json:"type"` // state, output, event, input, notice, exit, collected, end
 
 	State  JobState `json:"state,omitempty"`  // state
 	Stream string   `json:"stream,omitempty"` // output: stdout or stderr; setup: both, of the setup script
-	Text   string   `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; notice: for people
+	Text   string   `json:"text,omitempty"`   // output: one line without its end; event: one line of JSON; input: what a person sent; notice: for people
 	Cut    bool     `json:"cut,omitempty"`    // output: the line was longer than a line may be and goes on in the next event
 
 	ExitCode *int     `json:"exit_code,omitempty"` // exit
-	Reason   string   `json:"reason,omitempty"`    // exit: "timeout", "stopped", "signal:KILL", or empty
+	Reason   string   `json:"reason,omitempty"`    // exit: as JobEnd's
 	Result   *JobEnd  `json:"result,omitempty"`    // end
 	Outcome  *Outcome `json:"outcome,omitempty"`   // end, added by the server
 	Usage    *Usage   `json:"usage,omitempty"`     // end, added by the server
@@ -151,8 +166,9 @@ type JobEvent struct {
 // JobEnd is the supervisor's terminal record: what was collected, and how the
 // agent's process ended. The judgement on it is the server's.
 type JobEnd struct {
-	Phase    string   `json:"phase"`  // how far it came: prepare, run, collect, done
-	Reason   string   `json:"reason"` // "", "timeout", "stopped", "lost", or an error
+	Phase    string   `json:"phase"`            // how far it came: prepare, run, collect, done
+	Reason   string   `json:"reason"`           // "", "stopped", "lost", a guard ("timeout", "idle", "turns", "disk"), "signal:KILL", or an error
+	Detail   string   `json:"detail,omitempty"` // what the guard has seen, for people
 	ExitCode int      `json:"exit_code"`
 	Head     string   `json:"head,omitempty"`     // empty: no commits
 	Leftover string   `json:"leftover,omitempty"` // empty: nothing left uncommitted
@@ -175,11 +191,69 @@ type JobSpec struct {
 	Setup        [][]string `json:"setup,omitempty"` // commands before the agent, in Workdir; a failure ends the job in phase prepare
 	Argv         []string   `json:"argv"`
 	Env          []string   `json:"env"`
-	TimeoutSec   int64      `json:"timeout_seconds"` // of running time, not counting sleep; 0: none
+	TimeoutSec   int64      `json:"timeout_seconds"` // of running time, counting neither sleep nor what a person is waited for; 0: none
+	Guards       Guards     `json:"guards,omitzero"`
+	Turn         *LineRule  `json:"turn,omitempty"`  // the lines that tell of a turn
+	Input        *JobInput  `json:"input,omitempty"` // nil: the agent reads nothing
 	GraceSec     int64      `json:"grace_seconds"`   // between TERM and the end of the whole tree; 0: 10
 	TTY          bool       `json:"tty,omitempty"`   // the agent gets the supervisor's terminal
 
 	SetupScript *SetupScript `json:"setup_script,omitempty"` // before Setup; a failure ends the job in phase prepare
+}
+
+// LineRule picks lines of JSON out of what an agent says.
+type LineRule struct {
+	Stream string            `json:"stream"`         // stdout, stderr, or events: its file descriptor 3
+	Fields map[string]string `json:"fields"`         // what stands in it, by dotted path
+	Once   string            `json:"once,omitempty"` // the path of what is the same in lines that count as one
+}
+
+// JobInput is how an agent takes messages.
+type JobInput struct {
+	First string   `json:"first"` // a file with what it reads first
+	Over  LineRule `json:"over"`  // the lines after which it waits for more
+}
+
+// JobMessage is a person's message to an agent (POST /v1/jobs/{id}/send).
+type JobMessage struct {
+	Text  string `json:"text,omitempty"`  // empty: none
+	Close bool   `json:"close,omitempty"` // there will be no more: the agent ends when it has done what it was told
+}
+
+// JobRetry asks for a job to be done again from its beginning (POST
+// /v1/jobs/{id}/retry); the answer is the new job.
+type JobRetry struct {
+	SameSprite bool `json:"same_sprite,omitempty"` // in the old job's; otherwise in a new one, if the old job had one made
+}
+
+// JobGC asks for the end of jobs that nobody needs any more, and of the sprites
+// that were made for them (POST /v1/jobs/gc): those that have ended, and have been
+// pulled or left nothing. Sprites that others made are never touched.
+type JobGC struct {
+	OlderThanSec int64 `json:"older_than_seconds"` // since the job's end, its pull, and the last use of its sprite
+	Force        bool  `json:"force,omitempty"`    // also those whose work nobody has pulled
+	DryRun       bool  `json:"dry_run,omitempty"`  // only say what would be done
+}
+
+// JobGCResult says what was, or would be, removed and kept.
+type JobGCResult struct {
+	Removed []JobGCItem `json:"removed"`
+	Kept    []JobGCItem `json:"kept"` // of those that have ended
+}
+
+// JobGCItem is a job, or a sprite whose job is gone.
+type JobGCItem struct {
+	Job    string   `json:"job,omitempty"`
+	State  JobState `json:"state,omitempty"`
+	Sprite string   `json:"sprite,omitempty"` // that was made for it
+	Why    string   `json:"why"`
+}
+
+// JobInputLine is what the server hands to the supervisor of a JobMessage.
+type JobInputLine struct {
+	JobMessage
+
+	Line string `json:"line,omitempty"` // the message as the agent reads it, without the line's end
 }
 
 // JobList answers GET /v1/jobs, newest first.

@@ -55,6 +55,26 @@ func (c *Client) StopJob(ctx context.Context, id string) (Job, error) {
 	return callJob(ctx, c, "stop job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "stop")})
 }
 
+// SendJob hands a message to the agent of a job that was made with Converse, and
+// returns when the agent has it.
+func (c *Client) SendJob(ctx context.Context, id string, m JobMessage) (Job, error) {
+	return callJob(ctx, c, "send to job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "send"), in: m})
+}
+
+// RetryJob begins a job that has ended anew, and returns the new one.
+func (c *Client) RetryJob(ctx context.Context, id string, req JobRetry) (Job, error) {
+	return callJob(ctx, c, "retry job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "retry"), in: req})
+}
+
+// CollectJobs removes the jobs that nobody needs any more.
+func (c *Client) CollectJobs(ctx context.Context, req JobGC) (JobGCResult, error) {
+	var result JobGCResult
+	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "jobs", "gc"), in: req}, &result); err != nil {
+		return result, fmt.Errorf("remove old jobs: %w", err)
+	}
+	return result, nil
+}
+
 // MarkPulled says that the job's commits, up to head, are where they belong.
 func (c *Client) MarkPulled(ctx context.Context, id, head string) (Job, error) {
 	return callJob(ctx, c, "mark job "+id+" as pulled",

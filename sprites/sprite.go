@@ -96,3 +96,12 @@ func (s *Sprite) kill(ctx context.Context, id string, sig Signal, timeout time.D
 	}
 	return code, err
 }
+
+// SandboxLogs returns the logs of what runs the sprite: to look into what went wrong.
+func (s *Sprite) SandboxLogs(ctx context.Context) ([]SandboxLog, error) {
+	var all SandboxLogs
+	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("sandbox", "logs")}, &all); err != nil {
+		return nil, fmt.Errorf("logs of %s's sandbox: %w", s.describe(), err)
+	}
+	return all.Logs, nil
+}

@@ -395,3 +395,16 @@ type ServerInfo struct {
 	// Goroutines is how many the server has, for who looks for leaks.
 	Goroutines int `json:"goroutines,omitempty"`
 }
+
+// SandboxLogs are the logs of a sprite's last sandboxes, for people (GET
+// /v1/sprites/{name}/sandbox/logs).
+type SandboxLogs struct {
+	Logs []SandboxLog `json:"logs"`
+}
+
+// SandboxLog is the end of one log.
+type SandboxLog struct {
+	Name string `json:"name"` // shim.log, guest.log, runsc.log
+	Size int64  `json:"size"` // of the whole
+	Text string `json:"text"`
+}

@@ -4,6 +4,7 @@
 //	cove-guest init                    be the first process; the boot configuration is on stdin
 //	cove-guest job run DIR             carry out the job described in DIR
 //	cove-guest job follow DIR FROM     print the job's events from number FROM on, until its end
+//	cove-guest job send DIR            hand a message, a sprites.JobInputLine on stdin, to the job's agent
 //	cove-guest job stop DIR            tell the job's supervisor to stop the agent and collect
 //	cove-guest job finalize DIR REASON end a job whose supervisor is gone
 //	cove-guest job set-up DIR          run the setup script of the job described in DIR, and nothing else of it
@@ -38,7 +39,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge | probe [URL...] | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge | probe [URL...] | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -86,6 +87,8 @@ func job(ctx context.Context, verb string, args []string, stdout io.Writer) erro
 			return errUsage
 		}
 		return supervise.Follow(ctx, stdout, args[0], from)
+	case verb == "send" && len(args) == 1:
+		return supervise.Send(args[0], os.Stdin)
 	case verb == "stop" && len(args) == 1:
 		return supervise.Stop(args[0])
 	case verb == "set-up" && len(args) == 1:

@@ -4,6 +4,7 @@
 package agents
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -21,6 +22,7 @@ type Task struct {
 	Branch      string
 	Home        string // of the sprite's user
 	Interactive bool   // a person will sit at the agent's terminal
+	Converse    bool   // a person may send messages; only for a Converser
 }
 
 // Work is how an agent carries out a task.
@@ -32,6 +34,12 @@ type Work struct {
 
 	// Verify is a command that succeeds where the agent is there, and says its version.
 	Verify []string
+
+	// Turn are the lines that tell of a turn of the agent's model; nil: none do.
+	Turn *sprites.LineRule
+
+	// Input is how the agent takes messages, in a task with Converse.
+	Input *sprites.JobInput
 
 	// Connectors are those through which it asks its model: the job's as long as it
 	// runs, where there are such.
@@ -55,6 +63,20 @@ type Agent interface {
 
 	// Read begins the reading of a job's log.
 	Read() Reader
+}
+
+// A Converser is an Agent that takes messages while it runs, and can wait for more.
+type Converser interface {
+	// Message is a person's text as a line for the agent's standard input,
+	// without the line's end.
+	Message(text string) (string, error)
+}
+
+// A Transcriber is an Agent that keeps a record of its own of what was said.
+type Transcriber interface {
+	// Transcripts is the folder, seen from the sprite's home, where the records of
+	// work in a folder lie.
+	Transcripts(workdir string) string
 }
 
 // A Reader follows the log of one job, in order. It is not for several goroutines.
@@ -130,6 +152,8 @@ const (
 	AgentFailed   = "agent_failed"
 	NoResult      = "no_result"
 	TimedOut      = "timeout"
+	TurnLimit     = "turn_limit"
+	DiskLimit     = "disk_limit"
 	Cancelled     = "cancelled"
 	Lost          = "lost"
 	PrepareFailed = "prepare_failed"
@@ -144,10 +168,16 @@ func settled(end sprites.JobEnd) (sprites.Outcome, bool) {
 		o.Kind, o.Reason = Cancelled, "stopped on request"
 	case end.Reason == "lost":
 		o.Kind, o.Reason = Lost, "its sandbox or its supervisor ended before it did"
+	case end.Reason == "timeout":
+		o.Kind, o.Reason, o.ExitCode = TimedOut, guard(end, "its time was up"), 124
+	case end.Reason == "idle":
+		o.Kind, o.Reason, o.ExitCode = TimedOut, guard(end, "no event for too long"), 124
+	case end.Reason == "turns":
+		o.Kind, o.Reason = TurnLimit, guard(end, "too many of its model's turns")
+	case end.Reason == "disk":
+		o.Kind, o.Reason = DiskLimit, guard(end, "its files have grown too much")
 	case end.Phase == "prepare":
 		o.Kind = PrepareFailed
-	case end.Reason == "timeout":
-		o.Kind, o.Reason, o.ExitCode = TimedOut, "its time was up", 124
 	case end.Phase == "collect":
 		o.Kind = CollectFailed
 	case strings.HasPrefix(end.Reason, "signal:"):
@@ -158,6 +188,11 @@ func settled(end sprites.JobEnd) (sprites.Outcome, bool) {
 		return o, false
 	}
 	return o, true
+}
+
+// guard names the guard that ended a job, and what it saw.
+func guard(end sprites.JobEnd, what string) string {
+	return "guard " + end.Reason + ": " + cmp.Or(short(end.Detail), what)
 }
 
 // lines joins the parts of lines that were too long for one event.

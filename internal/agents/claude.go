@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/cove-dev/cove/sprites"
@@ -17,6 +18,9 @@ type Claude struct{}
 
 //go:embed claude.md
 var claudeInstructions string
+
+//go:embed claude-converse.md
+var claudeConversation string
 
 //go:embed claude-setup.sh
 var claudeSetup string
@@ -48,6 +52,10 @@ func (Claude) Prepare(t Task) (Work, error) {
 		},
 		Verify:     []string{"claude", "--version"},
 		Connectors: []string{"anthropic"},
+		Turn:       &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"},
+	}
+	if t.Converse {
+		return claudeConverse(t, w)
 	}
 	if t.Interactive {
 		w.Argv = []string{"claude", "--dangerously-skip-permissions", "Read " + prompt + " and carry out the plan in it."}
@@ -58,6 +66,48 @@ func (Claude) Prepare(t Task) (Work, error) {
 		"claude", "-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions",
 	}
 	return w, nil
+}
+
+// claudeConverse has the agent read its instructions and all that follows as
+// messages, which keeps it there when it has said what it had to say.
+func claudeConverse(t Task, w Work) (Work, error) {
+	first, err := Claude{}.Message(claudeInstructions + claudeConversation + "\n# The plan\n\n" + t.Plan)
+	if err != nil {
+		return w, err
+	}
+	const name = "first.jsonl"
+	w.Files = map[string]File{name: {[]byte(first + "\n"), 0o600}}
+	w.Input = &sprites.JobInput{
+		First: t.Dir + "/" + name,
+		Over:  sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "result"}},
+	}
+	w.Argv = []string{"claude", "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"}
+	return w, nil
+}
+
+// Message is a message of stream-json.
+func (Claude) Message(text string) (string, error) {
+	type content struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	type message struct {
+		Role    string    `json:"role"`
+		Content []content `json:"content"`
+	}
+	line, err := json.Marshal(struct {
+		Type    string  `json:"type"`
+		Message message `json:"message"`
+	}{"user", message{"user", []content{{"text", text}}}})
+	return string(line), err
+}
+
+// notInSlug is what the agent replaces in the name of a folder.
+var notInSlug = regexp.MustCompile(`[^A-Za-z0-9]`)
+
+// Transcripts is where the agent keeps the sessions of a working directory.
+func (Claude) Transcripts(workdir string) string {
+	return ".claude/projects/" + notInSlug.ReplaceAllString(workdir, "-")
 }
 
 // Read begins the reading of a log.

@@ -51,6 +51,7 @@ func (Shell) Prepare(t Task) (Work, error) {
 	}
 	return Work{
 		Files:  files,
+		Turn:   &sprites.LineRule{Stream: "events", Fields: map[string]string{"type": "step"}},
 		Verify: []string{"git", "--version"}, // by which it commits; a shell there is
 		Argv:   []string{"/bin/sh", t.Dir + "/shell.sh", t.Dir + "/steps", fmt.Sprint(len(all))},
 	}, nil

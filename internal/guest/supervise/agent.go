@@ -3,7 +3,6 @@ package supervise
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -25,12 +24,13 @@ const drainLimit = 5 * time.Second
 // exit is how the agent's process ended.
 type exit struct {
 	code   int    // its own, or 128 + the signal's number
-	reason string // "", "timeout", "stopped", "signal:KILL", or why it did not start
+	reason string // "", as of endedBy, "signal:KILL", or why it did not start
+	detail string
 }
 
-// runAgent runs the agent until it ends, is stopped by ctx, or its time is up. No
-// process of it is left when runAgent returns.
-func (j *job) runAgent(ctx context.Context) exit {
+// runAgent runs the agent until it ends, or is stopped by ctx. No process of it is
+// left when runAgent returns.
+func (j *job) runAgent(ctx context.Context, g *guards) exit {
 	// What the agent leaves behind, also by double forks, becomes our child.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		j.log.notice("no subreaper: " + err.Error())
@@ -39,8 +39,11 @@ func (j *job) runAgent(ctx context.Context) exit {
 	cmd.Dir = j.spec.Workdir
 	cmd.Env = append(j.environ(), j.spec.Env...)
 	streams, err := j.connect(cmd)
+	if err == nil && j.spec.Input != nil {
+		err = streams.open(j, g, cmd)
+	}
 	if err != nil {
-		return exit{126, err.Error()}
+		return exit{code: 126, reason: err.Error()}
 	}
 	if err := cmd.Start(); err != nil {
 		streams.close()
@@ -49,8 +52,10 @@ func (j *job) runAgent(ctx context.Context) exit {
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 			code = 127
 		}
-		return exit{code, "the agent does not start: " + err.Error()}
+		return exit{code: code, reason: "the agent does not start: " + err.Error()}
 	}
+	g.agentStarts(ctx)
+	j.own.Info("agent started", "pid", cmd.Process.Pid, "argv0", j.spec.Argv[0])
 	if j.spec.TTY {
 		// Not before: the agent would inherit it.
 		signal.Ignore(syscall.SIGTTOU, syscall.SIGTTIN)
@@ -61,7 +66,7 @@ func (j *job) runAgent(ctx context.Context) exit {
 		_ = cmd.Wait() // ProcessState has what matters
 		close(ended)
 	}()
-	reason := j.guard(ctx, cmd.Process.Pid, ended)
+	reason, detail := j.await(ctx, cmd.Process.Pid, ended)
 	killDescendants()
 	streams.drain()
 	if j.spec.TTY {
@@ -71,30 +76,27 @@ func (j *job) runAgent(ctx context.Context) exit {
 	if reason == "" {
 		reason = signalled
 	}
-	return exit{code, reason}
+	return exit{code, reason, detail}
 }
 
-// guard waits for the agent's end, and stops it when ctx ends or its time is up.
-// It returns why it stopped it, or nothing.
-func (j *job) guard(ctx context.Context, pid int, ended <-chan struct{}) (reason string) {
-	clock := runningClock{last: time.Now()}
+// await waits for the agent's end, and stops it when ctx ends. It returns why it
+// stopped it, or nothing.
+func (j *job) await(ctx context.Context, pid int, ended <-chan struct{}) (reason, detail string) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	limit := time.Duration(j.spec.TimeoutSec) * time.Second
 	for reason == "" {
 		select {
 		case <-ended:
-			return ""
+			return "", ""
 		case <-ctx.Done():
-			reason = "stopped"
+			if reason, detail = endedBy(ctx); detail != "" {
+				j.log.notice("the agent is ended: " + detail)
+			}
 		case <-tick.C:
 			reapOrphans(pid)
-			if ran := clock.tick(time.Now()); limit > 0 && ran >= limit {
-				reason = "timeout"
-				j.log.notice(fmt.Sprintf("the agent's time (%v) is up", limit))
-			}
 		}
 	}
+	j.own.Info("the agent is told to end", "reason", reason, "detail", detail)
 	grace := time.Duration(j.spec.GraceSec) * time.Second
 	if grace == 0 {
 		grace = defaultGrace
@@ -103,24 +105,12 @@ func (j *job) guard(ctx context.Context, pid int, ended <-chan struct{}) (reason
 	select {
 	case <-ended:
 	case <-time.After(grace):
+		j.own.Warn("the agent is made to end", "grace", grace)
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have left its group
 		<-ended
 	}
-	return reason
-}
-
-// runningClock counts the time that the sprite was awake. A jump of the clock
-// between two ticks, which come each second, is sleep and does not count.
-type runningClock struct {
-	last time.Time
-	ran  time.Duration
-}
-
-func (c *runningClock) tick(now time.Time) time.Duration {
-	c.ran += min(now.Sub(c.last), 2*time.Second)
-	c.last = now
-	return c.ran
+	return reason, detail
 }
 
 // exitCode is a process's exit code as a shell has it, and the signal that ended
@@ -140,8 +130,24 @@ func exitCode(st *os.ProcessState) (int, string) {
 type streams struct {
 	theirs []*os.File
 	ours   []*os.File
+	input  *input // nil: the agent reads nothing
 	wg     sync.WaitGroup
 	run    []func()
+}
+
+// open gives cmd an input that takes messages.
+func (s *streams) open(j *job, g *guards, cmd *exec.Cmd) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		s.close()
+		return err
+	}
+	cmd.Stdin, s.theirs = r, append(s.theirs, r)
+	if s.input, err = j.listen(g, w); err != nil {
+		_ = w.Close()
+		s.close()
+	}
+	return err
 }
 
 // connect gives cmd its streams: nothing to read, and pipes into the log for its
@@ -203,8 +209,12 @@ func (s *streams) started() {
 	}
 }
 
-// drain waits for the end of all output.
+// drain ends the input, and waits for the end of all output.
 func (s *streams) drain() {
+	if s.input != nil {
+		s.input.close()
+		s.input = nil
+	}
 	done := make(chan struct{})
 	go func() { s.wg.Wait(); close(done) }()
 	select {
@@ -216,6 +226,9 @@ func (s *streams) drain() {
 }
 
 func (s *streams) close() {
+	if s.input != nil {
+		s.input.close()
+	}
 	for _, f := range append(s.theirs, s.ours...) {
 		_ = f.Close()
 	}

@@ -29,6 +29,8 @@ type journal struct {
 	ended bool  // the last event is the end
 	err   error
 
+	heard func(stream, line string) // nil: nobody listens; set before the output comes
+
 	logged, loggedEvents int64 // bytes of output, and of the agent's own events
 }
 
@@ -154,6 +156,9 @@ type tap struct {
 func (t *tap) line(text string, cut bool) {
 	first := !t.mid
 	t.mid = cut
+	if first && t.log.heard != nil {
+		t.log.heard(t.stream, text)
+	}
 	ev := sprites.JobEvent{Type: "output", Stream: t.stream, Text: text, Cut: cut}
 	if t.stream == eventStream {
 		ev = sprites.JobEvent{Type: "event", Text: text, Cut: cut}

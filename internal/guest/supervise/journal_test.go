@@ -155,7 +155,7 @@ func TestRunningClock(t *testing.T) {
 	var got time.Duration
 	for _, step := range []time.Duration{time.Second, time.Second, 3 * time.Hour, time.Second} {
 		at = at.Add(step)
-		got = c.tick(at)
+		got += c.tick(at)
 	}
 	if want := 5 * time.Second; got != want {
 		t.Errorf("got %v, want %v", got, want)

@@ -20,8 +20,9 @@ const stubborn = `
 	while :; do sleep 600; done`
 
 func TestTimeout(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, stubborn)
-	j.spec.TimeoutSec, j.spec.GraceSec = 1, 1
+	j.spec.TimeoutSec, j.spec.GraceSec = 2, 1
 	end := j.run()
 	if end.Phase != "done" || end.Reason != "timeout" || end.ExitCode != 137 || end.Commits != 1 || end.Leftover == "" {
 		t.Fatalf("got %+v", end)
@@ -57,6 +58,7 @@ func TestGrace(t *testing.T) {
 }
 
 func TestTerminate(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, stubborn)
 	j.spec.GraceSec = 1
 	cmd := j.start()
@@ -141,6 +143,7 @@ func TestDaemon(t *testing.T) {
 }
 
 func TestBusy(t *testing.T) {
+	t.Parallel()
 	j := newJob(t, "echo ready; sleep 600")
 	j.spec.GraceSec = 1
 	cmd := j.start()

@@ -10,6 +10,8 @@
 //	output.log    what the agent printed, both streams, unchanged
 //	end.json      sprites.JobEnd, written once, last
 //	out.bundle    the commits, if there are any
+//	supervisor.log  what the supervisors did, and their last words
+//	input.sock    where messages for the agent come in, if it takes any
 package supervise
 
 import (
@@ -17,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -38,6 +41,7 @@ const (
 	ExitErr  = 1
 	ExitBusy = 3 // ErrBusy
 	ExitDead = 4 // ErrDead
+	ExitDeaf = 5 // ErrNoInput
 	ExitOpen = 6 // ErrNotSetUp
 )
 
@@ -50,6 +54,8 @@ func ExitCode(err error) int {
 		return ExitBusy
 	case errors.Is(err, ErrDead):
 		return ExitDead
+	case errors.Is(err, ErrNoInput):
+		return ExitDeaf
 	case errors.Is(err, ErrNotSetUp):
 		return ExitOpen
 	}
@@ -62,6 +68,7 @@ type job struct {
 	spec sprites.JobSpec
 	lock *os.File
 	log  *journal
+	own  *slog.Logger // of what the supervisor does
 }
 
 // open takes the job's lock and reads what is there.
@@ -87,7 +94,23 @@ func open(dir string) (*job, error) {
 	if j.log, err = openJournal(filepath.Join(dir, "events.jsonl")); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
+	j.keepLog()
 	return j, nil
+}
+
+// keepLog opens the supervisor's own log. What a dying one says goes there too,
+// unless its standard error is the agent's terminal. A disk that is full is no
+// reason not to do the job.
+func (j *job) keepLog() {
+	j.own = slog.New(slog.DiscardHandler)
+	f, err := os.OpenFile(filepath.Join(j.dir, "supervisor.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return
+	}
+	j.own = slog.New(slog.NewTextHandler(f, nil)).With("pid", os.Getpid())
+	if !j.spec.TTY {
+		_ = unix.Dup3(int(f.Fd()), 2, 0) // else it is not kept
+	}
 }
 
 // takeLock takes the lock at once, or else is patient for a moment: followers
@@ -129,6 +152,7 @@ func Run(ctx context.Context, dir string) error {
 		return err
 	}
 	defer j.close()
+	j.own.Info("run", "events", j.log.seq)
 	if done, err := j.finished(); done || err != nil {
 		return err
 	}
@@ -136,19 +160,21 @@ func Run(ctx context.Context, dir string) error {
 		// A supervisor was here and died. Its agent's work is not begun again.
 		return j.lost("lost")
 	}
+	ctx, guards := j.guard(ctx)
+	defer guards.close()
 	j.log.state(sprites.JobPreparing)
 	if err := j.prepare(ctx); err != nil {
 		j.log.notice("prepare: " + err.Error())
 		end := sprites.JobEnd{Phase: "prepare", Reason: err.Error(), ExitCode: 1}
 		if ctx.Err() != nil {
-			end.Reason = "stopped"
+			end.Reason, end.Detail = endedBy(ctx)
 		}
 		return j.record(end)
 	}
 	j.log.state(sprites.JobRunning)
-	exit := j.runAgent(ctx)
+	exit := j.runAgent(ctx, guards)
 	j.log.add(sprites.JobEvent{Type: "exit", ExitCode: &exit.code, Reason: exit.reason})
-	return j.finish(sprites.JobEnd{Phase: "done", Reason: exit.reason, ExitCode: exit.code})
+	return j.finish(sprites.JobEnd{Phase: "done", Reason: exit.reason, Detail: exit.detail, ExitCode: exit.code})
 }
 
 // Finalize ends a job whose supervisor died: its processes that are left are
@@ -159,6 +185,7 @@ func Finalize(_ context.Context, dir, reason string) error {
 		return err
 	}
 	defer j.close()
+	j.own.Info("finalize", "reason", reason, "events", j.log.seq)
 	if done, err := j.finished(); done || err != nil {
 		return err
 	}
@@ -236,7 +263,9 @@ func (j *job) record(end sprites.JobEnd) error {
 		_ = dir.Close()
 	}
 	j.log.add(sprites.JobEvent{Type: "end", Result: &end})
-	return j.log.sync()
+	err = j.log.sync()
+	j.own.Info("end", "phase", end.Phase, "reason", end.Reason, "code", end.ExitCode, "commits", end.Commits, "log", err)
+	return err
 }
 
 // now is the time of an event.

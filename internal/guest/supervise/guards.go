@@ -1,0 +1,236 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// What ends a job's agent, as it stands in JobEnd.Reason.
+const (
+	endStopped = "stopped"
+	endTimeout = "timeout"
+	endIdle    = "idle"
+	endTurns   = "turns"
+	endDisk    = "disk"
+)
+
+// endError is the cause of a context that a guard has ended.
+type endError struct{ reason, detail string }
+
+func (e endError) Error() string { return e.reason + ": " + e.detail }
+
+// endedBy is why ctx has ended, and what a guard says of it.
+func endedBy(ctx context.Context) (reason, detail string) {
+	if e, ok := errors.AsType[endError](context.Cause(ctx)); ok {
+		return e.reason, e.detail
+	}
+	return endStopped, ""
+}
+
+// guards end a job that goes on too long, is silent for too long, or does too
+// much. They count the time that the sprite is awake and no person is waited for.
+type guards struct {
+	spec *sprites.JobSpec
+	log  *journal
+	fire context.CancelCauseFunc
+	wg   sync.WaitGroup
+
+	atWork  atomic.Bool  // the agent is
+	waiting atomic.Bool  // the agent, for a person
+	heard   atomic.Int64 // lines of the agent's
+
+	mu    sync.Mutex
+	turns map[string]bool // by what is the same in a turn's lines
+	n     int64           // turns
+}
+
+// guard starts the job's guards. The context that it returns ends with ctx, or
+// when one fires; close ends them, and waits.
+func (j *job) guard(ctx context.Context) (context.Context, *guards) {
+	ctx, fire := context.WithCancelCause(ctx)
+	g := &guards{spec: &j.spec, log: j.log, fire: fire, turns: map[string]bool{}}
+	j.log.heard = g.line
+	g.wg.Go(func() { g.keepTime(ctx) })
+	return ctx, g
+}
+
+func (g *guards) close() {
+	g.fire(context.Canceled)
+	g.wg.Wait()
+}
+
+// end ends the job for a reason. The first one stands.
+func (g *guards) end(reason, format string, args ...any) {
+	g.fire(endError{reason, fmt.Sprintf(format, args...)})
+}
+
+// agentStarts is told when the job is prepared.
+func (g *guards) agentStarts(ctx context.Context) {
+	g.atWork.Store(true)
+	if g.spec.Guards.DiskBytes > 0 {
+		g.wg.Go(func() { g.watchDisk(ctx) })
+	}
+}
+
+// keepTime fires when the job's time is up, or when nothing was heard for too long.
+func (g *guards) keepTime(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	limit := time.Duration(g.spec.TimeoutSec) * time.Second
+	quietLimit := time.Duration(g.spec.Guards.IdleSec) * time.Second
+	clock := runningClock{last: time.Now()}
+	var ran, quiet time.Duration
+	var heard int64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		passed := clock.tick(time.Now())
+		if g.waiting.Load() {
+			quiet = 0
+			continue
+		}
+		ran += passed
+		quiet += passed
+		if now := g.heard.Load(); now != heard || !g.atWork.Load() {
+			heard, quiet = now, 0
+		}
+		switch {
+		case limit > 0 && ran >= limit:
+			g.end(endTimeout, "its time (%v) is up", limit)
+		case quietLimit > 0 && quiet >= quietLimit:
+			g.end(endIdle, "no event for %v", quietLimit)
+		}
+	}
+}
+
+// runningClock tells how much time the sprite was awake. A jump of the clock
+// between two ticks, which come each second, is sleep and does not count.
+type runningClock struct{ last time.Time }
+
+// tick is the time since the last tick.
+func (c *runningClock) tick(now time.Time) time.Duration {
+	passed := min(now.Sub(c.last), 2*time.Second)
+	c.last = now
+	return passed
+}
+
+// line is told of each line of the agent's; of a long one, of its first part.
+func (g *guards) line(stream, text string) {
+	g.heard.Add(1)
+	if over := g.spec.Input; over != nil && matches(over.Over, stream, text) {
+		g.wait(true)
+	}
+	if g.spec.Turn == nil || g.spec.Input == nil && g.spec.Guards.Turns == 0 || !matches(*g.spec.Turn, stream, text) {
+		return
+	}
+	g.wait(false)
+	limit := g.spec.Guards.Turns
+	if limit == 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if once := g.spec.Turn.Once; once != "" {
+		key := fields(text, once)[once]
+		if g.turns[key] {
+			return
+		}
+		g.turns[key] = true
+	}
+	if g.n++; g.n > limit {
+		g.end(endTurns, "more than %d of its model's turns", limit)
+	}
+}
+
+// wait notes whether the agent waits for a person.
+func (g *guards) wait(is bool) {
+	if g.waiting.CompareAndSwap(!is, is) {
+		state := sprites.JobRunning
+		if is {
+			state = sprites.JobWaiting
+		}
+		g.log.state(state)
+	}
+}
+
+// Where an agent's files grow. How often that is looked at depends on how long a
+// look takes.
+const (
+	diskInterval = 2 * time.Second
+	diskShare    = 20 // one look in that many times its length
+)
+
+// watchDisk fires when the files have grown too much since it began.
+func (g *guards) watchDisk(ctx context.Context) {
+	places := []string{g.spec.Workdir, os.TempDir(), "/var/tmp"}
+	if home, err := os.UserHomeDir(); err == nil {
+		places = append(places, home)
+	}
+	limit := g.spec.Guards.DiskBytes
+	before := used(ctx, places)
+	for pause := diskInterval; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		began := time.Now()
+		if grown := used(ctx, places) - before; grown > limit && ctx.Err() == nil {
+			g.end(endDisk, "its files have grown by %d MiB, and may by %d", grown>>20, limit>>20)
+			return
+		}
+		pause = max(diskInterval, diskShare*time.Since(began))
+	}
+}
+
+// used is how much of the disk the files below some folders take. Each counts
+// once, whatever its names and whichever folder lies in another; what can't be
+// read counts nothing.
+func used(ctx context.Context, folders []string) int64 {
+	type file struct{ dev, ino uint64 }
+	seen := map[file]bool{}
+	var sum int64
+	for _, folder := range folders {
+		_ = filepath.WalkDir(folder, func(_ string, d fs.DirEntry, err error) error {
+			if ctx.Err() != nil {
+				return fs.SkipAll
+			}
+			if err != nil {
+				return nil //nolint:nilerr // gone meanwhile, or not to be read
+			}
+			info, err := d.Info()
+			if err != nil {
+				return nil //nolint:nilerr // gone meanwhile
+			}
+			st, ok := info.Sys().(*syscall.Stat_t)
+			if !ok {
+				return nil
+			}
+			id := file{st.Dev, st.Ino}
+			if d.IsDir() && seen[id] {
+				return fs.SkipDir
+			}
+			if !seen[id] && (d.IsDir() || st.Nlink > 1) {
+				seen[id] = true
+			} else if seen[id] {
+				return nil
+			}
+			sum += st.Blocks * 512
+			return nil
+		})
+	}
+	return sum
+}

@@ -1,0 +1,232 @@
+package supervise_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/guest/supervise"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Each guard ends an agent that goes on, says which it was, and what there is is
+// collected.
+func TestGuards(t *testing.T) {
+	const commit = "echo x >x; git add x; git commit -q -m x\n"
+	turn := &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
+	for _, test := range []struct {
+		name, script, reason, detail string
+		change                       func(*sprites.JobSpec)
+	}{
+		{"timeout", "while :; do echo busy; sleep 0.1; done", "timeout", "its time (2s) is up", func(s *sprites.JobSpec) { s.TimeoutSec = 2 }},
+		{"idle", "sleep 600", "idle", "no event for 1s", func(s *sprites.JobSpec) { s.Guards.IdleSec = 1 }},
+		{"turns", `for i in 1 2 3; do
+				for part in a b c; do echo '{"type":"assistant","message":{"id":"'$i'"}}'; echo '{"type":"user"}'; done
+				test $i = 3 || echo "$i" >>x
+			done; sleep 600`, "turns", "more than 2 of its model's turns", func(s *sprites.JobSpec) { s.Guards.Turns = 2; s.Turn = turn }},
+		{"disk", `head -c 8M /dev/urandom >big; ln big big2; sleep 600`, "disk", "its files have grown by", func(s *sprites.JobSpec) { s.Guards.DiskBytes = 4 << 20 }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			j := newJob(t, commit+test.script)
+			// What others write on this machine is not the agent's.
+			j.spec.Env = []string{"TMPDIR=" + j.dir}
+			test.change(&j.spec)
+			j.give()
+			cmd := j.command("run")
+			cmd.Env = append(cmd.Env, "HOME="+j.dir, "TMPDIR="+j.dir)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if code := j.exitCode(cmd); code != 0 {
+				t.Fatalf("exit code %d", code)
+			}
+			end := j.end()
+			if end.Phase != "done" || end.Reason != test.reason || !strings.HasPrefix(end.Detail, test.detail) || end.Commits != 1 {
+				t.Errorf("got %+v, want %s, %s", end, test.reason, test.detail)
+			}
+			if left := j.processes(); len(left) > 0 {
+				t.Errorf("processes %v are left", left)
+			}
+		})
+	}
+}
+
+// A guard that has no reason to fire doesn't: an agent that says something now
+// and then is not idle, and as many turns as it may take are not too many.
+func TestGuardsHold(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, `for i in 1 2; do sleep 0.7; echo '{"type":"assistant","message":{"id":"'$i'"}}'; sleep 0.7; echo; done`)
+	j.spec.TimeoutSec, j.spec.Guards = 60, sprites.Guards{IdleSec: 2, Turns: 2, DiskBytes: 1 << 40}
+	j.spec.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
+	if end := j.run(); end.Phase != "done" || end.Reason != "" {
+		t.Errorf("got %+v", end)
+	}
+}
+
+// What prepares a job does not go on for ever either.
+func TestTimeoutDuringSetup(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, "true")
+	j.spec.TimeoutSec = 1
+	j.spec.Setup = [][]string{{"/bin/sh", "-c", "sleep 600; true"}}
+	if end := j.run(); end.Phase != "prepare" || end.Reason != "timeout" {
+		t.Errorf("got %+v", end)
+	}
+}
+
+// converser reads messages, and tells of each that it has heard it.
+const converser = `
+	while read -r line; do
+		printf '{"type":"assistant","text":"%s"}\n' "$line"
+		echo "$line" >>said; git add said; git commit -q -m "$(printf %.9s "$line")"
+		echo '{"type":"result"}'
+	done
+	echo over`
+
+func newConverser(t *testing.T) *job {
+	j := newJob(t, converser)
+	j.spec.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}}
+	j.spec.Input = &sprites.JobInput{
+		First: j.file("first"), Over: sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "result"}},
+	}
+	j.write(j.file("first"), "ready\n")
+	return j
+}
+
+// converse starts the job, and waits until its agent waits.
+func (j *job) converse() *exec.Cmd {
+	j.t.Helper()
+	j.give()
+	cmd := j.command("run")
+	if err := cmd.Start(); err != nil {
+		j.t.Fatal(err)
+	}
+	j.untilWaiting(1)
+	return cmd
+}
+
+// untilWaiting waits until the agent has begun to wait for the nth time.
+func (j *job) untilWaiting(n int) {
+	j.t.Helper()
+	j.await(func(ev sprites.JobEvent) bool {
+		if ev.State == sprites.JobWaiting {
+			n--
+		}
+		return n == 0
+	})
+}
+
+func (j *job) send(m sprites.JobInputLine) error {
+	j.t.Helper()
+	text, err := json.Marshal(m)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	return supervise.Send(j.dir, strings.NewReader(string(text)))
+}
+
+func TestSend(t *testing.T) {
+	t.Parallel()
+	j := newConverser(t)
+	j.spec.Guards.IdleSec = 1 // who waits for a person is not idle
+	j.spec.TimeoutSec = 4
+	if err := j.send(sprites.JobInputLine{Line: "too early"}); !errors.Is(err, supervise.ErrDead) {
+		t.Errorf("before there is a supervisor: %v", err)
+	}
+	cmd := j.converse()
+	waiter := exec.CommandContext(j.ctx, "sleep", "4.5")
+	if err := waiter.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.send(sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: "a b"}, Line: "a b"}); err != nil {
+		t.Fatal(err)
+	}
+	j.untilWaiting(2)
+	last := sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: "c", Close: true}, Line: "c"}
+	if err := j.send(last); err != nil {
+		t.Fatal(err)
+	}
+	if code := j.exitCode(cmd); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	end := j.end()
+	if end.Phase != "done" || end.Reason != "" || end.Commits != 3 {
+		t.Fatalf("got %+v", end)
+	}
+	if got, want := j.subjects(end), []string{"ready", "a b", "c"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	var story []string
+	for _, ev := range j.events() {
+		if ev.Type == "input" || ev.Type == "state" && ev.State != sprites.JobPreparing {
+			story = append(story, string(ev.State)+ev.Text)
+		}
+	}
+	if want := []string{"running", "waiting", "a b", "running", "waiting", "c", "running", "waiting"}; !slices.Equal(story, want) && !slices.Equal(story, want[:7]) {
+		t.Errorf("got %q, want %q", story, want)
+	}
+	if err := j.send(last); !errors.Is(err, supervise.ErrDead) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// Messages that come at once all arrive whole; what an agent does not read does not
+// hold its end up; and none is taken once the input is closed.
+func TestSendMany(t *testing.T) {
+	t.Parallel()
+	j := newConverser(t)
+	cmd := j.converse()
+	long := strings.Repeat("x", 200_000)
+	errs := make(chan error)
+	for range 5 {
+		go func() { errs <- j.send(sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: "x"}, Line: long}) }()
+	}
+	for range 5 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	j.untilWaiting(2)
+	if err := j.send(sprites.JobInputLine{JobMessage: sprites.JobMessage{Close: true}}); err != nil {
+		t.Error(err)
+	}
+	if code := j.exitCode(cmd); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	said, err := os.ReadFile(filepath.Join(j.spec.Workdir, "said"))
+	if err != nil || string(said) != "ready\n"+strings.Repeat(long+"\n", 5) {
+		t.Errorf("the agent has read %d bytes, %v", len(said), err)
+	}
+
+	deaf := newJob(t, "echo ready; sleep 600")
+	deaf.spec.Input, deaf.spec.GraceSec = &sprites.JobInput{First: deaf.file("first")}, 1
+	deaf.write(deaf.file("first"), strings.Repeat("x", 1<<20))
+	cmd = deaf.start()
+	go func() { errs <- deaf.send(sprites.JobInputLine{Line: "never read"}) }()
+	if err := supervise.Stop(deaf.dir); err != nil {
+		t.Error(err)
+	}
+	if code := deaf.exitCode(cmd); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if err := <-errs; err == nil {
+		t.Error("a message that nobody read was taken")
+	}
+
+	silent := newJob(t, "echo ready; sleep 600")
+	silent.spec.GraceSec = 1
+	cmd = silent.start()
+	if err := silent.send(sprites.JobInputLine{Line: "x"}); !errors.Is(err, supervise.ErrNoInput) {
+		t.Errorf("an agent without an input: %v", err)
+	}
+	if err := supervise.Stop(silent.dir); err != nil {
+		t.Error(err)
+	}
+	silent.exitCode(cmd)
+}

@@ -1,0 +1,168 @@
+package supervise
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// ErrNoInput says that the job's agent takes no messages, or none any more.
+var ErrNoInput = errors.New("the job's agent takes no messages")
+
+// Bounds on messages.
+const (
+	maxMessage  = 8 << 20 // one, as it comes to the supervisor, twice and escaped
+	maxSenders  = 8       // messages that are on their way at once
+	sendTimeout = 20 * time.Second
+)
+
+// input hands messages, which come by a socket in the job's folder, to the agent.
+type input struct {
+	job    *job
+	guards *guards
+	pipe   *os.File // the agent's standard input
+
+	listener net.Listener
+	slots    chan struct{}
+	wg       sync.WaitGroup
+
+	mu     sync.Mutex // held while a message is written: each is whole
+	closed bool
+}
+
+// answer is what a sender is told.
+type answer struct {
+	Error string `json:"error,omitempty"`
+}
+
+// listen begins to take messages for the agent that reads pipe, of which the
+// first is in a file.
+func (j *job) listen(g *guards, pipe *os.File) (*input, error) {
+	first, err := os.ReadFile(j.spec.Input.First)
+	if err != nil {
+		return nil, err
+	}
+	name := j.socket()
+	_ = os.Remove(name) // of a supervisor that died
+	l, err := net.Listen("unix", name)
+	if err != nil {
+		return nil, fmt.Errorf("take messages: %w", err)
+	}
+	if err := os.Chmod(name, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	in := &input{job: j, guards: g, pipe: pipe, listener: l, slots: make(chan struct{}, maxSenders)}
+	in.wg.Go(func() {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		_, _ = pipe.Write(first) // an agent that does not read it ends without a result
+	})
+	in.wg.Go(in.accept)
+	return in, nil
+}
+
+func (j *job) socket() string { return filepath.Join(j.dir, "input.sock") }
+
+// close ends the taking of messages. Those that the agent has not read are refused.
+func (in *input) close() {
+	_ = in.listener.Close()
+	_ = in.pipe.Close() // a write to it ends
+	in.wg.Wait()
+}
+
+func (in *input) accept() {
+	for {
+		conn, err := in.listener.Accept()
+		if err != nil {
+			return
+		}
+		in.slots <- struct{}{}
+		in.wg.Go(func() {
+			defer func() { <-in.slots; _ = conn.Close() }()
+			_ = conn.SetDeadline(time.Now().Add(sendTimeout))
+			var a answer
+			if err := in.take(conn); err != nil {
+				a.Error = err.Error()
+			}
+			_ = json.NewEncoder(conn).Encode(a) // who has gone is not told
+		})
+	}
+}
+
+// take reads a message and hands it on.
+func (in *input) take(r io.Reader) error {
+	var m sprites.JobInputLine
+	if err := json.NewDecoder(io.LimitReader(r, maxMessage)).Decode(&m); err != nil {
+		return fmt.Errorf("read the message: %w", err)
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.closed {
+		return ErrNoInput
+	}
+	if m.Line != "" {
+		if _, err := io.WriteString(in.pipe, m.Line+"\n"); err != nil {
+			return fmt.Errorf("the agent has ended, or does not read: %w", err)
+		}
+		text := m.Text
+		if len(text) > maxLine {
+			text = text[:wholeRunes([]byte(text[:maxLine]))] + "…"
+		}
+		in.job.log.add(sprites.JobEvent{Type: "input", Text: text})
+		in.guards.wait(false)
+	}
+	if m.Close {
+		in.closed = true
+		in.job.log.notice("there will be no more messages: the agent ends when it is done")
+		in.guards.wait(false)
+		return in.pipe.Close()
+	}
+	return nil
+}
+
+// Send hands a message, a sprites.JobInputLine that r gives, to the agent of a
+// job, and returns when the agent has it in its input. ErrDead: no supervisor is
+// at work. ErrNoInput: the agent takes none.
+func Send(dir string, r io.Reader) error {
+	text, err := io.ReadAll(io.LimitReader(r, maxMessage))
+	if err != nil {
+		return err
+	}
+	conn, err := net.DialTimeout("unix", filepath.Join(dir, "input.sock"), sendTimeout)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		if dead(dir) {
+			return ErrDead
+		}
+		return ErrNoInput
+	}
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(sendTimeout + time.Second))
+	if _, err := conn.Write(text); err != nil {
+		return fmt.Errorf("send a message: %w", err)
+	}
+	var a answer
+	if err := json.NewDecoder(bufio.NewReader(conn)).Decode(&a); err != nil {
+		return fmt.Errorf("send a message: no answer: %w", err)
+	}
+	switch a.Error {
+	case "":
+		return nil
+	case ErrNoInput.Error():
+		return ErrNoInput
+	}
+	return errors.New(a.Error)
+}
