@@ -42,6 +42,12 @@ func IsNoShim(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
+// Died reports whether err says that the shim is not there, or ended before it
+// answered.
+func Died(err error) bool {
+	return IsNoShim(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
 // call makes one request of the API and decodes its answer into out, unless nil.
 func (c Client) call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader

@@ -194,7 +194,7 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 // introduce tells a guest that was restored who it is now. It is the first that
 // anybody asks of it.
 func (s *Shim) introduce(ctx context.Context, token string) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	ctx, cancel := context.WithTimeout(ctx, BootTimeout)
 	defer cancel()
 	body, err := json.Marshal(s.bootConfig())
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 	"github.com/cove-dev/cove/internal/layers"
 )
 
-// bootTimeout bounds the time from runsc's start to the guest's first answer.
-const bootTimeout = 30 * time.Second
+// BootTimeout bounds the time from runsc's start to the guest's first answer.
+const BootTimeout = 30 * time.Second
 
 // ErrLocked says that another shim looks after the sandbox.
 var ErrLocked = errors.New("another shim looks after this sandbox")
@@ -63,7 +63,7 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 	if err := json.NewDecoder(io.LimitReader(in, 8<<20)).Decode(&cfg); err != nil {
 		return fmt.Errorf("read the shim's configuration: %w", err)
 	}
-	s, err := start(ctx, cfg)
+	s, err := start(ctx, cfg, ready)
 	answer := Ready{Gone: errors.Is(err, errGone)}
 	if err != nil {
 		answer.Error = err.Error()
@@ -118,7 +118,7 @@ func (s *Shim) setState(change func(*State)) error {
 
 // start makes the sandbox, or adopts it. On error nothing of it is left, unless
 // another shim has it.
-func start(ctx context.Context, cfg Config) (*Shim, error) {
+func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	s := &Shim{
 		cfg:   cfg,
 		log:   slog.New(slog.NewTextHandler(os.Stderr, nil)).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation),
@@ -127,6 +127,10 @@ func start(ctx context.Context, cfg Config) (*Shim, error) {
 	}
 	if err := s.takeLock(ctx); err != nil {
 		return nil, err
+	}
+	// From here on the next server sees that this sandbox is being made, and waits.
+	if !cfg.Adopt && unread(ready) {
+		return nil, errors.Join(errors.New("the server that wanted this sandbox has gone"), s.lock.Close())
 	}
 	raiseFileLimit()
 	// Mounts come and go below this process's own namespace, seen by nobody else;
@@ -151,8 +155,35 @@ func start(ctx context.Context, cfg Config) (*Shim, error) {
 	return s, nil
 }
 
+// unread reports whether w is a pipe that nobody reads any more.
+func unread(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	poll := []unix.PollFd{{Fd: int32(f.Fd())}}
+	n, err := unix.Poll(poll, 0)
+	return err == nil && n > 0 && poll[0].Revents&unix.POLLERR != 0
+}
+
+// Held reports whether a shim looks after the sandbox of a folder, or is about to
+// start it.
+func Held(dir string) bool {
+	f, err := os.Open(filepath.Join(dir, lockName))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+const lockName = "shim.lock"
+
 // lockPatience is for a shim that has cleaned up, and is about to end.
 const lockPatience = 5 * time.Second
+
+// adoptPatience is for a shim that has died: its connections end before its lock does.
+const adoptPatience = 500 * time.Millisecond
 
 // takeLock takes the sandbox's lock, which the kernel gives back when this
 // process ends.
@@ -160,11 +191,15 @@ func (s *Shim) takeLock(ctx context.Context) error {
 	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the sandbox's folder: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, "shim.lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the sandbox's lock: %w", err)
 	}
-	for deadline := time.Now().Add(lockPatience); ; {
+	patience := lockPatience
+	if s.cfg.Adopt {
+		patience = adoptPatience
+	}
+	for deadline := time.Now().Add(patience); ; {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			s.lock = f
@@ -175,11 +210,11 @@ func (s *Shim) takeLock(ctx context.Context) error {
 			break
 		}
 		_, none := ReadState(s.cfg.Dir)
-		if s.cfg.Adopt || none == nil || ctx.Err() != nil || time.Now().After(deadline) {
+		if !s.cfg.Adopt && none == nil || ctx.Err() != nil || time.Now().After(deadline) {
 			err = ErrLocked
 			break
 		}
-		select { // the last one's sandbox is gone: it ends too
+		select { // the last one has died, or its sandbox is gone: it ends too
 		case <-time.After(2 * time.Millisecond):
 		case <-ctx.Done():
 		}
@@ -369,7 +404,7 @@ func (s *Shim) openWays() error {
 // awaitGuest returns when the guest's API answers, or with the reason when the
 // sandbox ends before.
 func (s *Shim) awaitGuest(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	ctx, cancel := context.WithTimeout(ctx, BootTimeout)
 	defer cancel()
 	st := s.snapshot()
 	go func() {
@@ -405,7 +440,7 @@ func (s *Shim) awaitGuest(ctx context.Context) error {
 			if !alive(st.PID, st.StartTime) {
 				return fmt.Errorf("the sandbox ended while it started: %s\n%s", s.why(), tail(filepath.Join(s.cfg.Dir, "guest.log")))
 			}
-			return fmt.Errorf("the guest did not answer within %v: %w", bootTimeout, err)
+			return fmt.Errorf("the guest did not answer within %v: %w", BootTimeout, err)
 		}
 		try = min(try*5/4, time.Second)
 		select {

@@ -174,6 +174,12 @@ func (r *Runtime) NetworkLogs(id string, connections bool) []string {
 	return []string{path + shim.OldSuffix, path}
 }
 
+// SandboxLogs are the logs of a sandbox's shim, of runsc, and what the guest printed.
+func (r *Runtime) SandboxLogs(id string) []string {
+	dir := r.runDir(id)
+	return []string{filepath.Join(dir, "shim.log"), filepath.Join(dir, "guest.log"), filepath.Join(dir, "runsc.log")}
+}
+
 // Live takes up the sandboxes that an earlier server left running.
 func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 	r.init()
@@ -190,7 +196,7 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 	for _, e := range entries {
 		id := e.Name()
 		client := shim.Client{Dir: r.runDir(id)}
-		state, err := client.Status(ctx)
+		state, err := r.booted(ctx, client)
 		if err != nil {
 			state, err = r.adopt(ctx, id, nil, nil)
 		}
@@ -203,6 +209,22 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 		live = append(live, r.follow(id, state))
 	}
 	return live, errors.Join(errs...)
+}
+
+// booted is the state of a sandbox that a shim looks after. The last server may have
+// been killed while one started it: that is waited for.
+func (r *Runtime) booted(ctx context.Context, client shim.Client) (shim.State, error) {
+	for deadline := time.Now().Add(shim.BootTimeout); ; {
+		state, err := client.Status(ctx)
+		if !shim.IsNoShim(err) || !shim.Held(client.Dir) || time.Now().After(deadline) {
+			return state, err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return state, ctx.Err()
+		}
+	}
 }
 
 // errGone says that a sandbox that was to be adopted does not live any more.
@@ -386,7 +408,7 @@ func (s *sandbox) end(reason string) {
 // Dial opens a connection to a port of the sandbox.
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	conn, err := s.client.Dial(ctx, port)
-	for delay := 5 * time.Millisecond; shim.IsNoShim(err) && delay < time.Second; delay *= 2 {
+	for delay := 5 * time.Millisecond; shim.Died(err) && delay < time.Second; delay *= 2 {
 		// Its shim died, and the next one is on its way.
 		select {
 		case <-ctx.Done():
@@ -442,24 +464,34 @@ func (s *sandbox) Status() sprite.SandboxStatus {
 	}
 }
 
-// Stop ends the sandbox.
+// Stop ends the sandbox. Where its shim has died, the next one is told.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
-	_, err := s.client.Stop(ctx, grace)
-	if err != nil && !shim.IsNoShim(err) {
+	for {
+		_, err := s.client.Stop(ctx, grace)
+		var again <-chan time.Time // never, once it was told
+		switch {
+		case shim.Died(err):
+			again = time.After(stopPause)
+		case err != nil:
+			select {
+			case <-s.done:
+				return nil
+			default:
+				return err
+			}
+		}
 		select {
 		case <-s.done:
 			return nil
-		default:
-			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-again:
 		}
 	}
-	select {
-	case <-s.done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
+
+// stopPause is between two tries to tell a shim.
+const stopPause = 20 * time.Millisecond
 
 // Checkpoint moves the sandbox to a disk with another layer to write.
 func (s *sandbox) Checkpoint(ctx context.Context, chain []string) (sprite.Pause, error) {

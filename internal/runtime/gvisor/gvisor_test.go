@@ -3,6 +3,8 @@ package gvisor
 import (
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,4 +85,64 @@ func TestRuntime(t *testing.T) {
 	dir := t.TempDir()
 	// The second runtime too lives until the end of the whole test.
 	runtimetest.Run(t, newRuntime(t, dir), func(*testing.T) sprite.Runtime { return newRuntime(t, dir) })
+}
+
+// A server may be killed while it boots a sandbox. The next one has it all the same.
+func TestLiveWhileBooting(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("TestRuntime says what the tests of sandboxes need")
+	}
+	dir := t.TempDir()
+	rt := newRuntime(t, dir)
+	m := sprite.Machine{ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("0", 32), Incarnation: 1, Layers: []string{"1111222233334444"}}
+	booted := make(chan error, 1)
+	go func() {
+		_, err := rt.Boot(t.Context(), m)
+		booted <- err
+	}()
+	for deadline := time.Now().Add(20 * time.Second); !shim.Held(rt.runDir(m.ID)); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no shim takes the lock")
+		}
+	}
+	live, err := newRuntime(t, dir).Live(t.Context())
+	if bootErr := <-booted; err != nil || bootErr != nil || len(live) != 1 || live[0].ID() != m.ID || live[0].Status().Incarnation != 1 {
+		t.Errorf("Live: %v, %v; Boot: %v", live, err, bootErr)
+	}
+	for _, sb := range live {
+		if err := sb.Stop(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A sandbox whose shim has died is stopped by the next one.
+func TestStopWithoutShim(t *testing.T) {
+	s := &sandbox{client: shim.Client{Dir: t.TempDir()}, done: make(chan struct{})}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Stop(t.Context(), time.Second) }()
+	select {
+	case err := <-stopped:
+		t.Fatalf("without a shim: %v", err)
+	case <-time.After(3 * stopPause):
+	}
+	ln, err := net.Listen("unix", filepath.Join(s.client.Dir, "shim.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	next := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if calls++; calls == 1 {
+			panic(http.ErrAbortHandler) // it dies too
+		}
+		if r.URL.Path == "/v1/stop" {
+			close(s.done)
+		}
+		_, _ = w.Write([]byte("{}"))
+	})}
+	go func() { _ = next.Serve(ln) }()
+	defer next.Close()
+	if err := <-stopped; err != nil || calls != 2 {
+		t.Errorf("got %v after %d calls", err, calls)
+	}
 }
