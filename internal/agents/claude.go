@@ -116,7 +116,8 @@ func (Claude) Read() Reader { return &claudeReader{} }
 type claudeReader struct {
 	out    lines
 	result *claudeLine
-	retry  string // why the model is being asked again
+	usage  sprites.Usage // of all results; the cost is that of all already
+	retry  string        // why the model is being asked again
 }
 
 // claudeLine is a line of stream-json, as much as is looked at.
@@ -192,6 +193,10 @@ func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
 		}
 	case "result":
 		r.result = &l
+		r.usage.InputTokens += l.Usage.Input + l.Usage.CacheRead + l.Usage.CacheWrite
+		r.usage.OutputTokens += l.Usage.Output
+		r.usage.Turns += l.NumTurns
+		r.usage.CostUSD = max(r.usage.CostUSD, l.Cost)
 		return []Event{{Kind: KindResult, Text: l.Result, Failed: l.IsError}}
 	}
 	return []Event{}
@@ -226,11 +231,8 @@ func blockEvents(l claudeLine) []Event {
 
 func (r *claudeReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
 	var usage *sprites.Usage
-	if res := r.result; res != nil {
-		usage = &sprites.Usage{
-			InputTokens:  res.Usage.Input + res.Usage.CacheRead + res.Usage.CacheWrite,
-			OutputTokens: res.Usage.Output, CostUSD: res.Cost, Turns: res.NumTurns,
-		}
+	if r.result != nil {
+		usage = &r.usage
 	}
 	if o, ok := settled(end); ok {
 		return o, usage

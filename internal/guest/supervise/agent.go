@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -35,9 +36,9 @@ func (j *job) runAgent(ctx context.Context, g *guards) exit {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		j.log.notice("no subreaper: " + err.Error())
 	}
-	cmd := exec.Command(j.spec.Argv[0], j.spec.Argv[1:]...)
-	cmd.Dir = j.spec.Workdir
-	cmd.Env = append(j.environ(), j.spec.Env...)
+	env := append(j.environ(), j.spec.Env...)
+	cmd := exec.Command(program(j.spec.Argv[0], env), j.spec.Argv[1:]...)
+	cmd.Args[0], cmd.Dir, cmd.Env = j.spec.Argv[0], j.spec.Workdir, env
 	streams, err := j.connect(cmd)
 	if err == nil && j.spec.Input != nil {
 		err = streams.open(j, g, cmd)
@@ -77,6 +78,26 @@ func (j *job) runAgent(ctx context.Context, g *guards) exit {
 		reason = signalled
 	}
 	return exit{code, reason, detail}
+}
+
+// program finds a program where its own environment has it look. One that is not
+// there is left to the error of its start.
+func program(name string, env []string) string {
+	if strings.Contains(name, "/") {
+		return name
+	}
+	path := ""
+	for _, kv := range env {
+		if value, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = value // the last one holds
+		}
+	}
+	for _, dir := range filepath.SplitList(path) {
+		if found, err := exec.LookPath(filepath.Join(dir, name)); err == nil && filepath.IsAbs(dir) {
+			return found
+		}
+	}
+	return name
 }
 
 // await waits for the agent's end, and stops it when ctx ends. It returns why it

@@ -187,6 +187,20 @@ func TestPrepareFails(t *testing.T) {
 	}
 }
 
+// An agent is looked for in the PATH that it is given.
+func TestAgentsPath(t *testing.T) {
+	j := newJob(t, "")
+	bin := t.TempDir()
+	j.write(filepath.Join(bin, "my-agent"), "#!/bin/sh\necho x >x; git add x; git commit -q -m \"$0\"\n")
+	if err := os.Chmod(filepath.Join(bin, "my-agent"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	j.spec.Argv, j.spec.Env = []string{"my-agent"}, []string{"PATH=/nowhere:.:" + bin + ":/usr/bin:/bin"}
+	if end := j.run(); end.ExitCode != 0 || end.Commits != 1 {
+		t.Errorf("got %+v", end)
+	}
+}
+
 func TestAgentEnds(t *testing.T) {
 	for _, test := range []struct {
 		name   string
