@@ -127,6 +127,7 @@ type Job struct {
 	Session     string   `json:"session,omitempty"`   // exec session of the supervisor
 	Remove      bool     `json:"remove,omitempty"`
 	Input       Artifact `json:"input,omitzero"`     // the bundle that it began from
+	Shallow     []string `json:"shallow,omitempty"`  // as in JobStart
 	Upload      string   `json:"upload,omitempty"`   // queued: where in the sprite the input bundle goes
 	RetryOf     string   `json:"retry_of,omitempty"` // the job that this one does again
 	Execution   string   `json:"execution_id"`

@@ -41,6 +41,7 @@ type serveOptions struct {
 	idle       time.Duration
 	maxRunning int
 	timeout    time.Duration
+	keepJobs   time.Duration
 	connectors []string
 	headers    []string
 }
@@ -98,6 +99,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.DurationVar(&o.idle, "idle", 5*time.Minute, "how long a sprite stays awake unused; 0: for ever")
 	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once; 0: any number")
 	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
+	f.DurationVar(&o.keepJobs, "keep-jobs", 7*24*time.Hour, "remove jobs that were pulled or left nothing, with their sprites, so long after their last use; 0: never")
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
 	f.StringArrayVar(&o.headers, "connector-header", nil, "'NAME=HEADER: VALUE' added to what goes through a connector; $VAR is taken from the environment (repeatable)")
 	return cmd
@@ -168,7 +170,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 
 	srv.Host = host
 	defer closing(&err, srv)
-	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout}
+	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout, Keep: o.keepJobs}
 	srv.Jobs = jobs
 	ln, err := net.Listen("tcp", o.addr)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -25,6 +26,7 @@ const (
 	maxText    = 255 // of names
 	maxTimeout = 100 * 24 * time.Hour
 	maxEnv     = 1000
+	maxTurns   = 1 << 20
 )
 
 // label marks the sprites that jobs have made.
@@ -37,8 +39,12 @@ func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.J
 	if err != nil {
 		return sprites.Job{}, err
 	}
-	if _, err := agent.Prepare(task(req, "000000")); err != nil {
+	work, err := agent.Prepare(task(req, "000000"))
+	if err != nil {
 		return sprites.Job{}, refuse("bad_plan", "", "%v", err)
+	}
+	if req.Guards.Turns > 0 && work.Turn == nil {
+		return sprites.Job{}, refuse("bad_request", "leave out --max-turns", "the agent %s does not tell of its turns", req.Agent)
 	}
 	if req.Sprite != "" {
 		if _, err := m.Client.Get(ctx, req.Sprite); err != nil {
@@ -50,7 +56,7 @@ func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.J
 		return sprites.Job{}, err
 	}
 	for range 20 {
-		job, err := m.create(ctx, req, settings)
+		job, err := m.create(ctx, req, settings, envNames(work.Env, req.Env))
 		if errors.Is(err, store.ErrExists) || req.Sprite == "" && errors.Is(err, sprites.ErrNameTaken) {
 			continue // of some million ids this one is taken
 		}
@@ -59,7 +65,18 @@ func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.J
 	return sprites.Job{}, errors.New("no free job id was found")
 }
 
-func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte) (sprites.Job, error) {
+// envNames are the names of an agent's variables.
+func envNames(pairs ...[]string) []string {
+	var names []string
+	for _, kv := range slices.Concat(pairs...) {
+		name, _, _ := strings.Cut(kv, "=")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte, env []string) (sprites.Job, error) {
 	id := randomID(3)
 	job := sprites.Job{
 		ID:          id,
@@ -72,8 +89,12 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		RepoID:      req.RepoID,
 		Branch:      req.Branch,
 		Base:        req.Base,
+		Workdir:     workdir(id, req.Repository),
 		Ref:         "refs/cove/" + id + "/head",
 		Interactive: req.Interactive,
+		Converse:    req.Converse,
+		Guards:      req.Guards,
+		EnvNames:    env,
 		Remove:      req.Remove,
 		Upload:      dir(id) + "/in.bundle",
 		Execution:   randomID(8),
@@ -85,7 +106,7 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		job.TimeoutSec = int64(m.DefaultTimeout / time.Second)
 	}
 	if job.OwnsSprite {
-		job.Sprite = "job-" + id
+		job.Sprite = spriteName(id)
 	}
 	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
 		return job, err
@@ -101,7 +122,7 @@ func (m *Manager) furnish(ctx context.Context, job sprites.Job, req sprites.JobR
 	if job.OwnsSprite {
 		_, err := m.Client.Create(ctx, sprites.CreateRequest{
 			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
-			Owner: "job:" + job.ID, LeaseSeconds: int64(m.Lease / time.Second),
+			Owner: owner(job.ID), LeaseSeconds: int64(m.Lease / time.Second),
 		})
 		return err
 	}
@@ -135,7 +156,7 @@ var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 func task(req sprites.JobRequest, id string) agents.Task {
 	return agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
-		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive,
+		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse,
 	}
 }
 
@@ -150,6 +171,9 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 	agent, err := agents.Find(req.Agent)
 	if err != nil {
 		return nil, refuse("no_agent", "choose one with --agent", "%v", err)
+	}
+	if _, ok := agent.(agents.Converser); req.Converse && !ok {
+		return nil, refuse("no_input", "leave out --converse", "the agent %s takes no messages", req.Agent)
 	}
 	for what, text := range map[string]string{
 		"plan's name": req.PlanName, "repository's name": req.Repository, "author's name": req.Author.Name, "author's address": req.Author.Email,
@@ -169,6 +193,12 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 		return nil, refuse("bad_request", "", "an author can't have < or > in the name")
 	case req.TimeoutSec < 0 || req.TimeoutSec > int64(maxTimeout/time.Second):
 		return nil, refuse("bad_request", "0 means the server's default", "the timeout can't be %d seconds", req.TimeoutSec)
+	case badGuards(req.Guards):
+		return nil, refuse("bad_request", "0 means no such guard", "a guard can't be so large, nor negative")
+	case req.Converse && req.Interactive:
+		return nil, refuse("bad_request", "choose one of them", "an agent in a terminal takes messages there")
+	case req.Interactive && (req.Guards.IdleSec > 0 || req.Guards.Turns > 0):
+		return nil, refuse("bad_request", "leave out --max-idle and --max-turns", "what an agent does in a terminal, these guards don't see")
 	case req.Sprite != "" && (req.Config != nil || len(req.Include) > 0):
 		return nil, refuse("bad_request", "leave out --sprite, or these", "sprite %.40s is there already: its limits and included folders are what they are", req.Sprite)
 	case req.Sprite != "" && req.Remove:
@@ -192,6 +222,10 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 	return agent, nil
 }
 
+func badGuards(g sprites.Guards) bool {
+	return g.IdleSec < 0 || g.IdleSec > int64(maxTimeout/time.Second) || g.Turns < 0 || g.Turns > maxTurns || g.DiskBytes < 0
+}
+
 // branchName reports whether git takes name as a branch's.
 func branchName(name string) bool {
 	if name == "" || len(name) > maxText || name == "@" || name[0] == '-' || name == "HEAD" {
@@ -207,7 +241,8 @@ func branchName(name string) bool {
 }
 
 var statusOf = map[string]int{
-	"job_running": 409, "job_ended": 409, "job_queued": 409, "unpulled_work": 409, "start_failed": 502,
+	"job_running": 409, "job_ended": 409, "job_queued": 409, "unpulled_work": 409, "no_input": 409, "not_kept": 409, "sprite_in_use": 409,
+	"start_failed": 502,
 }
 
 // refuse is an error that tells the caller what to answer.

@@ -40,6 +40,9 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 	if err != nil {
 		return fmt.Errorf("judge job %s: %w", job.ID, err)
 	}
+	if outcome.Kind == agents.Lost && job.Error != "" {
+		outcome.Reason += ": " + job.Error
+	}
 	ev.Outcome, ev.Usage = &outcome, usage
 	if err := m.Store.Jobs.AppendEvents(ctx, job.ID, []sprites.JobEvent{ev}); err != nil {
 		return err
@@ -51,6 +54,7 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 	_, err = m.finish(ctx, job.ID, state, outcome, func(j *sprites.Job) {
 		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
 		j.Usage, j.Session = usage, ""
+		j.Error = ""
 		if state != sprites.JobSucceeded {
 			j.Error = outcome.Reason
 		}

@@ -16,7 +16,10 @@ import (
 )
 
 // Exit codes of the guest's job commands.
-const exitDead = 4 // no supervisor is at work, and the log has no end
+const (
+	exitDead = 4 // no supervisor is at work, and the log has no end
+	exitDeaf = 5 // the agent takes no messages
+)
 
 const (
 	maxEvent   = 2 << 20   // of one line of the log; a supervisor writes half as much at most
@@ -96,6 +99,9 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 	if ended || err != nil {
 		return err
 	}
+	if err := f.noteDeath(ctx, job); err != nil {
+		return err
+	}
 	code, said, err := f.copyLog(ctx, job)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
@@ -113,6 +119,18 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 		return fmt.Errorf("the follower exited with %d: %s", code, said)
 	}
 	return nil
+}
+
+// noteDeath notes why the job's sandbox has ended, before the next one is booted.
+func (f *follower) noteDeath(ctx context.Context, job sprites.Job) error {
+	info, err := f.manager.Client.Get(ctx, job.Sprite)
+	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
+		return nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
+	}
+	return f.manager.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		j.Error = info.Cove.LastError
+		return nil
+	})
 }
 
 // copyLog runs the guest's follower and stores what it prints.
@@ -193,7 +211,7 @@ func readLine(br *bufio.Reader) ([]byte, error) {
 }
 
 var eventTypes = map[string]bool{
-	"state": true, "output": true, "event": true, "notice": true, "exit": true, "collected": true, "end": true,
+	"state": true, "output": true, "event": true, "input": true, "notice": true, "exit": true, "collected": true, "end": true,
 }
 
 // decode reads the event that must have the number want. What only the server may

@@ -23,6 +23,7 @@ type Manager struct {
 	Client         *sprites.Client // of the server's own; required
 	Logger         *slog.Logger    // nil: discard
 	DefaultTimeout time.Duration   // running time of an agent; 0: an hour
+	Keep           time.Duration   // how long jobs that nobody needs any more are kept; 0: for ever
 	Lease          time.Duration   // how long a job may wait for its repository; 0: an hour
 
 	ctx    context.Context
@@ -75,11 +76,19 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// janitor ends jobs whose repository never came, with their sprites.
+// janitor ends jobs whose repository never came, with their sprites, and removes
+// what nobody needs any more.
 func (m *Manager) janitor() {
 	tick := time.NewTicker(janitorInterval)
 	defer tick.Stop()
+	var swept time.Time
 	for {
+		if now := time.Now(); now.Sub(swept) >= sweepInterval {
+			swept = now
+			if err := m.sweep(m.ctx); err != nil && m.ctx.Err() == nil {
+				m.Logger.Error("removing old jobs", "err", err)
+			}
+		}
 		if err := m.expire(m.ctx, time.Now()); err != nil && m.ctx.Err() == nil {
 			m.Logger.Error("ending jobs whose repository never came", "err", err)
 		}

@@ -59,6 +59,8 @@ func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (s
 	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
 		now := time.Now().UTC()
 		j.State, j.StartedAt, j.Upload = sprites.JobPreparing, &now, ""
+		j.Input = sprites.Artifact{Path: job.Upload, Size: req.BundleSize, SHA256: req.BundleSHA256}
+		j.Shallow = req.Shallow
 		return nil
 	})
 	if err != nil {
@@ -111,6 +113,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: sprites.RepositoryStore(job.RepoID, start.Shallow),
 		Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, req.Env...),
+		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), TTY: job.Interactive,
 		SetupScript: script,
 	})

@@ -80,24 +80,20 @@ func (m *Manager) abandon(ctx context.Context, job sprites.Job, why string) erro
 	if err != nil || !won {
 		return err
 	}
-	return m.removeSprite(ctx, job)
+	_, err = m.removeSprite(ctx, job)
+	return err
 }
 
-// removeSprite deletes the sprite that was made for a job, if it is still there.
-func (m *Manager) removeSprite(ctx context.Context, job sprites.Job) error {
-	if !job.OwnsSprite {
-		return nil
-	}
-	err := m.Client.Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true})
-	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
-		return err
-	}
-	return nil
-}
-
-// Delete forgets a job, and deletes the sprite that was made for it. Without
+// Delete forgets a job, and deletes the sprite that was made for it, unless another
+// job needs that. Without
 // force it refuses while the job runs, and where its commits are nowhere else.
 func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
+	return m.remove(ctx, id, force, true)
+}
+
+// remove is Delete. Where the job worked in a sprite that is not its own, its files
+// there go too if everywhere is set.
+func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool) error {
 	unlock, err := m.locks.lock(ctx, id)
 	if err != nil {
 		return err
@@ -118,16 +114,18 @@ func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
 	m.revoke(ctx, id)
-	if err := m.clear(ctx, job, running); err != nil {
-		return fmt.Errorf("delete job %s: %w", id, err)
+	if job.OwnsSprite || everywhere {
+		if err := m.clear(ctx, job, running); err != nil {
+			return fmt.Errorf("delete job %s: %w", id, err)
+		}
 	}
 	return m.Store.Jobs.Delete(ctx, id)
 }
 
 // clear removes what a job has in its sprite, or the sprite.
 func (m *Manager) clear(ctx context.Context, job sprites.Job, running bool) error {
-	if job.OwnsSprite {
-		return m.removeSprite(ctx, job)
+	if gone, err := m.removeSprite(ctx, job); gone || err != nil {
+		return err
 	}
 	sprite := m.Client.Sprite(job.Sprite)
 	if running && job.Session != "" {
@@ -174,7 +172,7 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, err
 		return job, err
 	}
 	if job.Remove {
-		if err := m.removeSprite(ctx, job); err != nil {
+		if _, err := m.removeSprite(ctx, job); err != nil {
 			return job, fmt.Errorf("delete the sprite of job %s, which has been pulled: %w", id, err)
 		}
 	}

@@ -93,7 +93,9 @@ type Options struct {
 	Agent       string
 	Sprite      string
 	Timeout     time.Duration
+	Guards      sprites.Guards
 	Interactive bool
+	Converse    bool
 	Remove      bool
 	Config      *sprites.Config
 	Include     []string
@@ -208,7 +210,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	job, err := c.Jobs.CreateJob(ctx, sprites.JobRequest{
 		Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
 		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
-		TimeoutSec: seconds(opts.Timeout), Interactive: opts.Interactive, Remove: opts.Remove,
+		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse, Remove: opts.Remove,
 		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
 	})
 	if err != nil {

@@ -49,7 +49,19 @@ func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, maxPlan, &req); err != nil {
 		return err
 	}
-	p := principalOf(r)
+	if err := mayBegin(principalOf(r), req); err != nil {
+		return err
+	}
+	job, err := jobs.Create(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, job)
+	return nil
+}
+
+// mayBegin refuses a job that the caller has no right to.
+func mayBegin(p principal, req sprites.JobRequest) error {
 	switch {
 	case !p.may(exec):
 		return fail("forbidden", "a job runs commands, for which the token does not have the verb exec", "")
@@ -60,11 +72,6 @@ func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
 	case len(req.Include) > 0 && !p.may(admin):
 		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
 	}
-	job, err := jobs.Create(r.Context(), req)
-	if err != nil {
-		return err
-	}
-	writeJSON(w, http.StatusCreated, job)
 	return nil
 }
 
@@ -135,6 +142,68 @@ func (s *Server) stopJob(w http.ResponseWriter, r *http.Request) error {
 	return s.actOnJob(w, r, nil, func(jobs Jobs, id string) (sprites.Job, error) {
 		return jobs.Stop(r.Context(), id)
 	})
+}
+
+// sendJob hands a message to a job's agent. It may be as long as a plan.
+func (s *Server) sendJob(w http.ResponseWriter, r *http.Request) error {
+	var msg sprites.JobMessage
+	return s.actOnJob(w, r, &msg, func(jobs Jobs, id string) (sprites.Job, error) {
+		return jobs.Send(r.Context(), id, msg)
+	})
+}
+
+// retryJob begins a job anew, with the right to begin it in the first place.
+func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := s.jobs()
+	if err != nil {
+		return err
+	}
+	var how sprites.JobRetry
+	if err := readJSON(w, r, maxBody, &how); err != nil {
+		return err
+	}
+	old, err := s.job(r)
+	if err != nil {
+		return err
+	}
+	settings, err := s.Store.Jobs.Settings(r.Context(), old.ID)
+	if err != nil {
+		return err
+	}
+	var req sprites.JobRequest
+	if err := json.Unmarshal(settings, &req); err != nil {
+		return fmt.Errorf("read the job's settings: %w", err)
+	}
+	if how.SameSprite {
+		req.Sprite, req.Include = old.Sprite, nil
+	}
+	if err := mayBegin(principalOf(r), req); err != nil {
+		return err
+	}
+	job, err := jobs.Retry(r.Context(), old.ID, how)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, job)
+	return nil
+}
+
+// collectJobs removes old jobs, of the sprites that the token reaches.
+func (s *Server) collectJobs(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := s.jobs()
+	if err != nil {
+		return err
+	}
+	var req sprites.JobGC
+	if err := readJSON(w, r, maxBody, &req); err != nil {
+		return err
+	}
+	result, err := jobs.Collect(r.Context(), req, principalOf(r).reaches)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, result)
+	return nil
 }
 
 func (s *Server) pulledJob(w http.ResponseWriter, r *http.Request) error {

@@ -102,6 +102,7 @@ func (s *Server) routes() []route {
 		{"GET " + one + "/policy/test", read, s.testPolicy},
 		{"GET " + one + "/policy/log", read, s.policyLog},
 		{"GET " + one + "/connectors/log", read, s.connectorLog},
+		{"GET " + one + "/sandbox/logs", admin, s.sandboxLogs},
 
 		{"GET /v1/jobs", read, s.listJobs},
 		{"POST /v1/jobs", write, s.createJob},
@@ -110,7 +111,10 @@ func (s *Server) routes() []route {
 		{"GET /v1/jobs/{id}/events", read, s.jobEvents},
 		{"POST /v1/jobs/{id}/start", write, s.startJob},
 		{"POST /v1/jobs/{id}/stop", write, s.stopJob},
+		{"POST /v1/jobs/{id}/send", exec, s.sendJob},
+		{"POST /v1/jobs/{id}/retry", write, s.retryJob},
 		{"POST /v1/jobs/{id}/pulled", write, s.pulledJob},
+		{"POST /v1/jobs/gc", write, s.collectJobs},
 
 		// The rest of the protocol, which this server does not have yet. (control
 		// is not here: clients must see 404 to do without it.)

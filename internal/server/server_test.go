@@ -99,6 +99,7 @@ func addJob(t *testing.T, s *covetest.Server, id, sprite string) {
 // onJob are the requests for one job.
 var onJob = []string{
 	"GET /v1/jobs/ID", "GET /v1/jobs/ID/events", "DELETE /v1/jobs/ID", "POST /v1/jobs/ID/start", "POST /v1/jobs/ID/stop", "POST /v1/jobs/ID/pulled",
+	"POST /v1/jobs/ID/send", "POST /v1/jobs/ID/retry",
 }
 
 func TestJobScopes(t *testing.T) {
@@ -125,6 +126,15 @@ func TestJobScopes(t *testing.T) {
 	for _, body := range []string{`{}`, `{"sprite":"other"}`, `{"sprite":"ci-1","include":["/etc"]}`} {
 		ask(t, s, "POST /v1/jobs", body, bearer(tok)).refused(t, 403, "forbidden")
 	}
+	// To do a job again takes the right to begin it.
+	ask(t, s, "POST /v1/jobs/aaaaaa/retry", `{}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
+	ask(t, s, "POST /v1/jobs/aaaaaa/retry", `{}`, bearer(tok)).refused(t, 403, "forbidden") // in a new sprite
+	ask(t, s, "POST /v1/jobs/aaaaaa/send", `{"text":"x"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
+	ask(t, s, "GET /v1/sprites/ci-1/sandbox/logs", "", bearer(tok)).refused(t, 403, "forbidden")
+	var collected sprites.JobGCResult
+	a := ask(t, s, "POST /v1/jobs/gc", `{"force":true}`, bearer(tok))
+	failIf(t, json.Unmarshal(a.body, &collected) != nil || len(collected.Removed)+len(collected.Kept) > 0, "gc touches %s", a.body)
+	ask(t, s, "POST /v1/jobs/gc", `{"older_than_seconds":-1}`, bearer(tok)).refused(t, 400, "bad_request")
 	ask(t, s, "POST /v1/jobs", `{"sprite":"ci-1"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
 	ask(t, s, "POST /v1/jobs", `{"plan":"`+strings.Repeat("a", 8<<20)+`"}`).refused(t, 413, "too_large")
 }

@@ -222,3 +222,16 @@ func (h *Host) NetworkLogs(ctx context.Context, name string, connections bool) (
 	}
 	return nil, nil
 }
+
+// SandboxLogs are the files with what the runtime says of a sprite's sandboxes;
+// none if it keeps none.
+func (h *Host) SandboxLogs(ctx context.Context, name string) ([]string, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if logger, ok := h.Runtime.(SandboxLogger); ok {
+		return logger.SandboxLogs(row.ID), nil
+	}
+	return nil, nil
+}

@@ -122,6 +122,13 @@ type RequestLogger interface {
 	RequestLogs(id string) []string
 }
 
+// A SandboxLogger is a Runtime that keeps logs of its own for people, of each
+// sprite's last sandboxes.
+type SandboxLogger interface {
+	// SandboxLogs are the files' names. They need not exist.
+	SandboxLogs(id string) []string
+}
+
 // Machine is what a runtime must know of a sprite to boot it.
 type Machine struct {
 	ID          string            // 16 lower-case hexadecimal digits, fixed length

@@ -333,12 +333,15 @@ func TestFinishHasOneWinner(t *testing.T) {
 	if _, err := s.Finish(ctx, "1", sprites.JobRunning, sprites.Outcome{}, nil); err == nil {
 		t.Error("Finish took a state that is no end")
 	}
+	// Whoever wants to end it wants another end: its supervisor, a person, a reconciler.
+	ends := []sprites.JobState{sprites.JobSucceeded, sprites.JobFailed, sprites.JobTimedOut, sprites.JobCancelled, sprites.JobLost}
 	var winners atomic.Int32
 	var wg sync.WaitGroup
-	for i := range 10 {
+	for i := range 50 {
 		wg.Go(func() {
-			reason := fmt.Sprint(i)
-			won, err := s.Finish(ctx, "1", sprites.JobFailed, sprites.Outcome{Reason: reason}, func(j *sprites.Job) { j.Head = reason })
+			state := ends[i%len(ends)]
+			reason := fmt.Sprint(state, i)
+			won, err := s.Finish(ctx, "1", state, sprites.Outcome{Reason: reason}, func(j *sprites.Job) { j.Head = reason })
 			if err != nil {
 				t.Error(err)
 			}
@@ -349,7 +352,7 @@ func TestFinishHasOneWinner(t *testing.T) {
 	}
 	wg.Wait()
 	job, err := s.Get(ctx, "1")
-	if winners.Load() != 1 || err != nil || job.Outcome.Reason != job.Head || job.EndedAt == nil {
+	if winners.Load() != 1 || err != nil || job.Outcome.Reason != job.Head || !strings.HasPrefix(job.Head, string(job.State)) || job.EndedAt == nil {
 		t.Errorf("got %d winners, %+v, %v", winners.Load(), job, err)
 	}
 	err = s.Update(ctx, "1", func(j *sprites.Job) error { j.State = sprites.JobRunning; return nil })

@@ -1,0 +1,192 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// sweepInterval is how often jobs that nobody needs any more are looked for.
+const sweepInterval = time.Hour
+
+// owner is how a sprite names the job that it was made for.
+func owner(id string) string { return ownerPrefix + id }
+
+const ownerPrefix = "job:"
+
+// spriteName is what a sprite is called that is made for a job.
+func spriteName(id string) string { return "job-" + id }
+
+// Collect removes the jobs that have ended and that nobody needs any more, with
+// the sprites that were made for them; and such sprites whose job is gone and
+// whose lease is over. In others' sprites nothing is touched. mine says whether a sprite is the caller's to touch.
+func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(sprite string) bool) (sprites.JobGCResult, error) {
+	result := sprites.JobGCResult{Removed: []sprites.JobGCItem{}, Kept: []sprites.JobGCItem{}}
+	if req.OlderThanSec < 0 {
+		return result, refuse("bad_request", "", "nothing is older than %d seconds", req.OlderThanSec)
+	}
+	made := map[string]sprites.Info{} // by name
+	for info, err := range m.Client.All(ctx, "") {
+		if err != nil {
+			return result, err
+		}
+		if slices.Contains(info.Labels, label) && info.Cove != nil && mine(info.Name) {
+			made[info.Name] = info
+		}
+	}
+	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{})
+	if err != nil {
+		return result, err
+	}
+	var errs []error
+	for _, job := range jobs {
+		info, there := made[job.Sprite]
+		if there && info.Cove.Owner == owner(job.ID) {
+			delete(made, job.Sprite)
+		}
+		if !job.State.Terminal() || !mine(job.Sprite) {
+			continue
+		}
+		item := sprites.JobGCItem{Job: job.ID, State: job.State}
+		if there && info.Cove.Owner == owner(job.ID) {
+			item.Sprite = job.Sprite
+		} else {
+			info = sprites.Info{} // it is somebody else's
+		}
+		why, keep := verdict(job, info, req, time.Now())
+		item.Why = why
+		if !keep && !req.DryRun {
+			if err := m.remove(ctx, job.ID, req.Force, false); err != nil && !errors.Is(err, store.ErrNotFound) {
+				errs = append(errs, err)
+				item.Why, keep = "it can't be removed: "+err.Error(), true
+			}
+		}
+		if keep {
+			result.Kept = append(result.Kept, item)
+		} else {
+			result.Removed = append(result.Removed, item)
+		}
+	}
+	for _, info := range made {
+		item, err := m.collectOrphan(ctx, info, req)
+		errs = append(errs, err)
+		if item.Sprite != "" && err == nil {
+			result.Removed = append(result.Removed, item)
+		}
+	}
+	return result, errors.Join(errs...)
+}
+
+// verdict decides on a job that has ended. The sprite is the one that was made for
+// it, and empty if that is gone.
+func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.Time) (why string, keep bool) {
+	unpulled := job.Bundle.Size > 0 && job.PulledAt == nil
+	used := job.CreatedAt
+	for _, t := range []*time.Time{job.EndedAt, job.PulledAt, sprite.LastRunning} {
+		if t != nil && t.After(used) {
+			used = *t
+		}
+	}
+	age := now.Sub(used)
+	switch {
+	case unpulled && !req.Force:
+		return fmt.Sprintf("its work has not been pulled: cove pull %s", job.ID), true
+	case sprite.Cove != nil && len(sprite.Cove.AwakeBy) > 0:
+		return "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", "), true
+	case age < seconds(req.OlderThanSec):
+		return fmt.Sprintf("it was used %v ago", age.Round(time.Second)), true
+	case unpulled:
+		return "its work has not been pulled, and is lost", false
+	case job.PulledAt != nil:
+		return "pulled", false
+	}
+	return "it left nothing", false
+}
+
+// seconds is bounded by what a duration can be.
+func seconds(n int64) time.Duration {
+	return time.Duration(min(n, int64(maxTimeout/time.Second))) * time.Second
+}
+
+// collectOrphan removes a sprite that was made for a job which is gone: a server
+// may have died between the two. It is left alone as long as its lease lasts.
+func (m *Manager) collectOrphan(ctx context.Context, info sprites.Info, req sprites.JobGC) (sprites.JobGCItem, error) {
+	id, ours := strings.CutPrefix(info.Cove.Owner, ownerPrefix)
+	// A fork says the same of its owner, and is a person's.
+	if !ours || info.Name != spriteName(id) || info.Cove.LeaseUntil != nil && time.Now().Before(*info.Cove.LeaseUntil) {
+		return sprites.JobGCItem{}, nil
+	}
+	if _, err := m.Store.Jobs.Get(ctx, id); !errors.Is(err, store.ErrNotFound) {
+		return sprites.JobGCItem{}, err
+	}
+	item := sprites.JobGCItem{Sprite: info.Name, Why: "its job " + id + " is gone"}
+	if req.DryRun {
+		return item, nil
+	}
+	err := m.Client.Delete(ctx, info.Name, sprites.DeleteOptions{}) // not where other jobs have work in it
+	if e, ok := errors.AsType[*sprites.Error](err); ok && (e.Code == "job_running" || e.Code == "unpulled_work") {
+		return sprites.JobGCItem{}, nil
+	}
+	if errors.Is(err, sprites.ErrNotFound) {
+		err = nil
+	}
+	return item, err
+}
+
+// sweep is Collect by the server's own rule.
+func (m *Manager) sweep(ctx context.Context) error {
+	if m.Keep == 0 {
+		return nil
+	}
+	result, err := m.Collect(ctx, sprites.JobGC{OlderThanSec: int64(m.Keep / time.Second)}, func(string) bool { return true })
+	for _, item := range result.Removed {
+		m.Logger.Info("removed what nobody needs any more", "job", item.Job, "sprite", item.Sprite, "why", item.Why)
+	}
+	return err
+}
+
+// removeSprite deletes the sprite that was made for a job, and reports whether it
+// is gone. Another one that has its name by now is left alone. So is one in which
+// another job works, or has left what nobody has pulled: it is that job's then.
+func (m *Manager) removeSprite(ctx context.Context, job sprites.Job) (gone bool, err error) {
+	row, err := m.Store.Sprites.Get(ctx, job.Sprite)
+	if errors.Is(err, store.ErrNotFound) {
+		return true, nil
+	}
+	if err != nil || !job.OwnsSprite || row.Owner != owner(job.ID) {
+		return false, err
+	}
+	others, err := m.Store.Jobs.List(ctx, store.JobFilter{Sprite: job.Sprite})
+	if err != nil {
+		return false, err
+	}
+	for _, heir := range others {
+		if heir.ID != job.ID && (!heir.State.Terminal() || heir.Bundle.Size > 0 && heir.PulledAt == nil) {
+			return false, m.inherit(ctx, row.ID, job.ID, heir.ID)
+		}
+	}
+	err = m.Client.Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true})
+	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
+		return false, err
+	}
+	return true, nil
+}
+
+// inherit makes a sprite another job's.
+func (m *Manager) inherit(ctx context.Context, sprite, from, to string) error {
+	if _, err := m.Store.Sprites.Update(ctx, sprite, func(s *store.Sprite) error { s.Owner = owner(to); return nil }); err != nil {
+		return err
+	}
+	for id, owns := range map[string]bool{from: false, to: true} {
+		if err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error { j.OwnsSprite = owns; return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,152 @@
+package job
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func TestVerdict(t *testing.T) {
+	now := time.Date(2026, 1, 10, 0, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
+	job := func(pulled *time.Time, size int64) sprites.Job {
+		return sprites.Job{ID: "a3f7b2", CreatedAt: *ago(72 * time.Hour), EndedAt: ago(48 * time.Hour), PulledAt: pulled, Bundle: sprites.Artifact{Size: size}}
+	}
+	used := func(at *time.Time, by ...string) sprites.Info {
+		return sprites.Info{LastRunning: at, Cove: &sprites.Details{AwakeBy: by}}
+	}
+	for name, test := range map[string]struct {
+		job    sprites.Job
+		sprite sprites.Info
+		hours  int64
+		force  bool
+		why    string
+		keep   bool
+	}{
+		"pulled":              {job(ago(30*time.Hour), 5), sprites.Info{}, 24, false, "pulled", false},
+		"pulled a while ago":  {job(ago(20*time.Hour), 5), sprites.Info{}, 24, false, "it was used 20h0m0s ago", true},
+		"empty":               {job(nil, 0), sprites.Info{}, 24, false, "it left nothing", false},
+		"empty, not long ago": {job(nil, 0), sprites.Info{}, 49, false, "used 48h", true},
+		"its sprite was used": {job(ago(30*time.Hour), 5), used(ago(time.Hour)), 24, false, "used 1h", true},
+		"its sprite is used":  {job(ago(30*time.Hour), 5), used(ago(30*time.Hour), "exec"), 24, true, "in use: exec", true},
+		"unpulled":            {job(nil, 5), sprites.Info{}, 0, false, "cove pull a3f7b2", true},
+		"unpulled, by force":  {job(nil, 5), sprites.Info{}, 24, true, "is lost", false},
+		"force is not age":    {job(nil, 5), sprites.Info{}, 49, true, "used 48h", true},
+		"for ever":            {job(nil, 0), sprites.Info{}, 1 << 50, true, "used 48h", true},
+	} {
+		why, keep := verdict(test.job, test.sprite, sprites.JobGC{OlderThanSec: 3600 * test.hours, Force: test.force}, now)
+		if keep != test.keep || !strings.Contains(why, test.why) {
+			t.Errorf("%s: got %q, %v", name, why, keep)
+		}
+	}
+}
+
+// The server's own rule leaves what is in use by nobody but not old enough, and
+// nothing at all is removed where there is no rule.
+func TestSweep(t *testing.T) {
+	m, client := newManager(t)
+	job, err := client.CreateJob(t.Context(), request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		keep time.Duration
+		left int
+	}{{0, 1}, {time.Hour, 1}, {time.Nanosecond, 0}} {
+		m.Keep = test.keep
+		if err := m.sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if jobs, err := client.Jobs(t.Context()); err != nil || len(jobs) != test.left {
+			t.Errorf("after %v: %d jobs, %v", test.keep, len(jobs), err)
+		}
+	}
+}
+
+// A sprite that has a job's name, and was not made for it, is nobody's but its
+// maker's.
+func TestSpriteOfTheSameName(t *testing.T) {
+	_, client := newManager(t)
+	job, err := client.CreateJob(t.Context(), request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Delete(t.Context(), job.Sprite, sprites.DeleteOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Create(t.Context(), sprites.CreateRequest{Name: job.Sprite, Labels: []string{label}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CollectJobs(t.Context(), sprites.JobGC{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Get(t.Context(), job.Sprite); err != nil {
+		t.Errorf("the other sprite: %v", err)
+	}
+	if jobs, err := client.Jobs(t.Context()); err != nil || len(jobs) != 0 {
+		t.Errorf("left: %v, %v", jobs, err)
+	}
+}
+
+// What can't be sent or done again is refused before anything is asked of a sprite.
+func TestRefusedVerbs(t *testing.T) {
+	m, client := newManager(t)
+	job, err := client.CreateJob(t.Context(), request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	talk := request()
+	talk.Agent, talk.Plan, talk.Converse = "claude", "Do it.", true
+	talker, err := client.CreateJob(t.Context(), talk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(id string, msg sprites.JobMessage) error {
+		_, err := client.SendJob(t.Context(), id, msg)
+		return err
+	}
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"to an agent that takes none": {send(job.ID, sprites.JobMessage{Text: "x"}), "no_input"},
+		"too early":                   {send(talker.ID, sprites.JobMessage{Text: "x"}), "job_queued"},
+		"to nobody":                   {send("000000", sprites.JobMessage{Text: "x"}), "not_found"},
+	} {
+		if got := code(test.err); got != test.want {
+			t.Errorf("send %s: got %s, want %s", name, got, test.want)
+		}
+	}
+	if err := m.Store.Jobs.Update(t.Context(), talker.ID, func(j *sprites.Job) error { j.State = sprites.JobWaiting; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for name, msg := range map[string]sprites.JobMessage{"nothing": {}, "blanks": {Text: " \n"}, "too much": {Text: strings.Repeat("x", maxMessage+1)}, "a NUL": {Text: "a\x00"}} {
+		if got := code(send(talker.ID, msg)); got != "bad_request" {
+			t.Errorf("send %s: got %s", name, got)
+		}
+	}
+	retry := func(id string) string {
+		_, err := client.RetryJob(t.Context(), id, sprites.JobRetry{})
+		return code(err)
+	}
+	if got := retry(job.ID); got != "job_running" {
+		t.Errorf("retry of one at work: %s", got)
+	}
+	if _, err := client.StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := retry(job.ID); got != "not_kept" {
+		t.Errorf("retry of one that never began: %s", got)
+	}
+	if got := code(send(job.ID, sprites.JobMessage{Text: "x"})); got != "job_ended" {
+		t.Errorf("send to one that has ended: %s", got)
+	}
+}

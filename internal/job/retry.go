@@ -1,0 +1,102 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Retry begins a job that has ended anew: the same plan on the same commit with
+// the same settings, as another job. What it began from comes from its sprite; that
+// it is what was sent, its digest in the store says.
+func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (sprites.Job, error) {
+	unlock, err := m.locks.lock(ctx, id) // else it may be deleted meanwhile
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	defer unlock()
+	old, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return old, err
+	}
+	if !old.State.Terminal() {
+		return old, refuse("job_running", "stop it with: cove job stop "+id, "job %s has not ended (%s)", id, old.State)
+	}
+	if err := m.kept(ctx, old); err != nil {
+		return old, err
+	}
+	settings, err := m.Store.Jobs.Settings(ctx, id)
+	if err != nil {
+		return old, err
+	}
+	var req sprites.JobRequest
+	if err := json.Unmarshal(settings, &req); err != nil {
+		return old, fmt.Errorf("read the job's settings: %w", err)
+	}
+	if how.SameSprite {
+		// The sprite is what it is.
+		req.Sprite, req.Config, req.Include, req.Remove, req.NetworkPolicy = old.Sprite, nil, nil, false, nil
+	}
+	job, err := m.Create(ctx, req)
+	if err != nil {
+		return job, err
+	}
+	if err := m.again(ctx, old, job); err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+		defer cancel()
+		return job, errors.Join(fmt.Errorf("retry job %s: %w", id, err), m.Delete(undo, job.ID, true))
+	}
+	return m.Store.Jobs.Get(ctx, job.ID)
+}
+
+// kept returns an error if the bundle that a job began from is not there any more.
+func (m *Manager) kept(ctx context.Context, job sprites.Job) error {
+	if job.Input.Size == 0 {
+		return refuse("not_kept", "push it again", "job %s ended before it had its repository", job.ID)
+	}
+	info, err := m.Client.Sprite(job.Sprite).Stat(ctx, job.Input.Path)
+	if errors.Is(err, sprites.ErrNotFound) || err == nil && info.Size() != job.Input.Size {
+		return refuse("not_kept", "push it again", "the repository that job %s was given is not in sprite %s any more", job.ID, job.Sprite)
+	}
+	return err
+}
+
+// again gives a new job what the old one began from, and starts it.
+func (m *Manager) again(ctx context.Context, old, job sprites.Job) error {
+	err := m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.RetryOf = old.ID; return nil })
+	if err != nil {
+		return err
+	}
+	from, to := m.Client.Sprite(old.Sprite), m.Client.Sprite(job.Sprite)
+	if err := carry(ctx, from, old.Input.Path, to, job.Upload); err != nil {
+		return err
+	}
+	large := path.Join(path.Dir(old.Input.Path), sprites.LargeFilesIn)
+	entries, err := from.ReadDir(ctx, large)
+	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
+		return err
+	}
+	for _, e := range entries {
+		if name := e.Name(); sha256ID.MatchString(name) {
+			if err := carry(ctx, from, path.Join(large, name), to, path.Join(path.Dir(job.Upload), sprites.LargeFilesIn, name)); err != nil {
+				return err
+			}
+		}
+	}
+	_, err = m.Start(ctx, job.ID, sprites.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, Shallow: old.Shallow})
+	return err
+}
+
+// carry copies a file from one sprite to another.
+func carry(ctx context.Context, from *sprites.Sprite, name string, to *sprites.Sprite, target string) error {
+	f, err := from.Open(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	return to.WriteFile(ctx, target, f, sprites.WriteOptions{})
+}

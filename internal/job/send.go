@@ -1,0 +1,80 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// maxMessage bounds a person's message, in bytes.
+const maxMessage = 1 << 19
+
+// Send hands a person's message to the agent of a job, and returns when the agent
+// has it in its input.
+func (m *Manager) Send(ctx context.Context, id string, msg sprites.JobMessage) (sprites.Job, error) {
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return job, err
+	}
+	line, err := message(job, msg)
+	if err != nil {
+		return job, err
+	}
+	var said head
+	cmd := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "send", dir(id))
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(line), &said
+	err = cmd.Run()
+	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
+		switch exit.Code {
+		case exitDead:
+			return job, refuse("job_ended", "see how: cove job show "+id, "job %s has ended", id)
+		case exitDeaf:
+			return job, refuse("no_input", "see: cove job logs "+id, "the agent of job %s takes no messages now", id)
+		}
+		return job, refuse("not_delivered", "see: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
+	}
+	if err != nil {
+		return job, fmt.Errorf("send to job %s: %w", id, err)
+	}
+	return m.Store.Jobs.Get(ctx, id)
+}
+
+// message is what the supervisor is given of a message, if the job is one that
+// takes it.
+func message(job sprites.Job, msg sprites.JobMessage) ([]byte, error) {
+	agent, err := agents.Find(job.Agent)
+	if err != nil {
+		return nil, err
+	}
+	converser, ok := agent.(agents.Converser)
+	switch {
+	case job.State.Terminal():
+		return nil, refuse("job_ended", "begin it anew: cove job retry "+job.ID, "job %s has ended (%s)", job.ID, job.State)
+	case !ok:
+		return nil, refuse("no_input", "", "the agent %s takes no messages", job.Agent)
+	case job.Interactive:
+		return nil, refuse("no_input", "join it: cove job attach "+job.ID, "the agent of job %s sits at a terminal", job.ID)
+	case !job.Converse:
+		return nil, refuse("no_input", "push with --converse", "job %s was not pushed to take messages", job.ID)
+	case job.State == sprites.JobQueued || job.State == sprites.JobPreparing:
+		return nil, refuse("job_queued", "try again when it runs: cove job show "+job.ID, "the agent of job %s has not started yet (%s)", job.ID, job.State)
+	case len(msg.Text) > maxMessage || !utf8.ValidString(msg.Text) || strings.ContainsRune(msg.Text, 0):
+		return nil, refuse("bad_request", "", "a message is UTF-8 text of at most %d bytes", maxMessage)
+	case strings.TrimSpace(msg.Text) == "" && !msg.Close:
+		return nil, refuse("bad_request", "", "the message is empty")
+	}
+	in := sprites.JobInputLine{JobMessage: msg}
+	if strings.TrimSpace(msg.Text) != "" {
+		if in.Line, err = converser.Message(msg.Text); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(in)
+}
