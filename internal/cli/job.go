@@ -26,7 +26,7 @@ func (a *app) newJob() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.newJobList(), a.newJobShow(), a.newJobLogs(), a.newJobEvents(), a.newJobAttach(),
-		a.newJobWait(), a.newJobStop(), a.newJobRm(),
+		a.newJobWait(), a.newJobStop(), a.newJobSend(), a.newJobRetry(), a.newJobBundle(), a.newJobRm(), a.newJobGC(),
 		a.newJobDiff(), a.newJobLog(), a.newJobMerge(), a.newJobRebase(), a.newJobCherryPick(), a.newJobRefs())
 	return cmd
 }
@@ -168,6 +168,8 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 		"branch", j.Branch,
 		"sprite", j.Sprite,
 		"network", networkText(j.NetworkPolicy),
+		"retry of", j.RetryOf,
+		"guards", guardsText(j),
 		"base", j.Base,
 		"head", j.Head,
 		"commits", fmt.Sprint(j.Commits),
@@ -228,6 +230,8 @@ func nextStep(j sprites.Job) string {
 	switch {
 	case !jobPattern.MatchString(j.ID):
 		return ""
+	case j.State == sprites.JobWaiting:
+		return "It waits for you: cove job send " + j.ID + " TEXT; or end it in good order: cove job send " + j.ID + " --close"
 	case !j.State.Terminal() && j.Interactive:
 		return "Join it with: cove job attach " + j.ID
 	case !j.State.Terminal():

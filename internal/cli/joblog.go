@@ -133,6 +133,8 @@ func (p *logPrinter) print(e sprites.JobEvent) {
 		}
 	case "notice":
 		fmt.Fprintf(p.w, "-- %s\n", sanitize(e.Text))
+	case "input":
+		fmt.Fprintf(p.w, ">> %s\n", strings.ReplaceAll(sanitize(e.Text), "\n", "\n>> "))
 	case "exit":
 		p.exit(e)
 	case "end":

@@ -85,7 +85,7 @@ func TestProgressText(t *testing.T) {
 		took        time.Duration
 		want        string
 	}{
-		{0, 0, time.Second, "x: 0 B"},
+		{0, 0, time.Second, "x …"},
 		{1 << 20, 0, time.Second, "x: 1.0 MiB, 1.0 MiB/s"},
 		{1 << 20, 4 << 20, time.Second, "x: 1.0 MiB of 4.0 MiB (25%), 1.0 MiB/s, 3s left"},
 		{4 << 20, 4 << 20, 2 * time.Second, "x: 4.0 MiB of 4.0 MiB (100%), 2.0 MiB/s"},

@@ -118,6 +118,9 @@ func (p *progress) run() {
 
 // progressText is the line: bytes, rate, and the time left where that can be told.
 func progressText(what string, done, total int64, took time.Duration) string {
+	if done == 0 && total == 0 {
+		return sanitizeLine(what) + " …" // nothing is counted
+	}
 	text := fmt.Sprintf("%s: %s", sanitizeLine(what), byteSize(done))
 	if total > 0 {
 		text += fmt.Sprintf(" of %s (%d%%)", byteSize(total), min(100, done*100/total))

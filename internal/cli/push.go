@@ -25,7 +25,9 @@ type pushOptions struct {
 	dirty       string
 	depth       int
 	timeout     time.Duration
+	guards      guardFlags
 	interactive bool
+	converse    bool
 	remove      bool
 	network     string
 	script      *sprites.SetupScript
@@ -37,7 +39,8 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f.StringVar(&o.agent, "agent", config.Default(config.Agent), "who does the work: "+strings.Join(agents.Names(), " or "))
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
-	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long; what there is is collected")
+	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
+	o.guards.register(cmd)
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
 	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
 	o.machine.register(cmd)
@@ -93,6 +96,13 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	if o.timeout <= 0 {
 		return opts, usagef(cmd, "--timeout %v must be more than nothing", o.timeout)
 	}
+	guards, err := o.guards.guards(cmd)
+	if err != nil {
+		return opts, err
+	}
+	if o.converse && o.interactive {
+		return opts, usagef(cmd, "--converse or --interactive, not both")
+	}
 	if err := checkEnv(cmd, o.machine.env); err != nil {
 		return opts, err
 	}
@@ -107,6 +117,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	dir, err := os.Getwd()
 	opts = push.Options{
 		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
+		Guards: guards, Converse: o.converse,
 		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
 	}
@@ -143,12 +154,18 @@ A script that prepares sprites, .cove/setup.sh or that of --setup, runs in the c
 the agent, and not again in a sprite that it has prepared. The agent is given the variables
 of .cove/sandbox.env (see cove help env); flags have the defaults of cove help config.
 
+What goes on too long is ended, and what there is is collected: --timeout (running time, in
+which neither the sprite's sleep nor the wait for a person counts), --max-idle, --max-turns,
+--max-disk. With --converse an agent that can (claude) does not end when it has had its say,
+but waits for messages: cove job send.
+
 The sprite reaches what --network says: a preset, and with agent and defaults the hosts of
 the repository's remotes, if they have names. An existing sprite keeps its own rules unless
 you give --network.`,
 		Example: `  cove push plan.md
   cove push --agent shell migrate.md --dirty ignore
   cove push plan.md --timeout 3h --memory 8G --include ~/.cargo --rm
+  cove push plan.md --max-idle 10m --max-turns 200 --max-disk 5G
   cove push plan.md --network open
   cove push plan.md --interactive`,
 		Args: exactArgs("the plan"),
@@ -163,6 +180,7 @@ you give --network.`,
 	})
 	o.register(a, cmd)
 	cmd.Flags().BoolVar(&o.interactive, "interactive", false, "start the agent in a terminal, and join it")
+	cmd.Flags().BoolVar(&o.converse, "converse", false, "keep the agent for messages when it has had its say (cove job send)")
 	return cmd
 }
 

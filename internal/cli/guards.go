@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// guardFlags are the flags of push that end an agent which goes astray.
+type guardFlags struct {
+	idle  time.Duration
+	turns int64
+	disk  string
+}
+
+func (g *guardFlags) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.DurationVar(&g.idle, "max-idle", 0, "end the work when the agent says nothing for so long (0: never)")
+	f.Int64Var(&g.turns, "max-turns", 0, "end the work after so many turns of the agent's model, or steps of a plan (0: any number)")
+	f.StringVar(&g.disk, "max-disk", "", "end the work when the files in the home and the folders for temporary files have grown by so much, such as 5G")
+}
+
+func (g *guardFlags) guards(cmd *cobra.Command) (sprites.Guards, error) {
+	guards := sprites.Guards{IdleSec: int64((g.idle + time.Second - 1) / time.Second), Turns: g.turns}
+	if g.idle < 0 {
+		return guards, usagef(cmd, "--max-idle %v is less than nothing", g.idle)
+	}
+	if g.turns < 0 {
+		return guards, usagef(cmd, "--max-turns %d is less than nothing", g.turns)
+	}
+	if g.disk != "" {
+		n, err := parseSize(g.disk)
+		if err != nil || n < 1<<20 {
+			return guards, usagef(cmd, "--max-disk %q is not a size such as 5G or 512M", g.disk)
+		}
+		guards.DiskBytes = n
+	}
+	return guards, nil
+}
+
+// guardsText says what ends a job early.
+func guardsText(j sprites.Job) string {
+	var all []string
+	if j.TimeoutSec > 0 {
+		all = append(all, fmt.Sprintf("%v of running time", time.Duration(j.TimeoutSec)*time.Second))
+	}
+	if g := j.Guards; g.IdleSec > 0 {
+		all = append(all, fmt.Sprintf("%v without an event", time.Duration(g.IdleSec)*time.Second))
+	}
+	if g := j.Guards; g.Turns > 0 {
+		all = append(all, fmt.Sprintf("%d turns", g.Turns))
+	}
+	if g := j.Guards; g.DiskBytes > 0 {
+		all = append(all, byteSize(g.DiskBytes)+" of files")
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,320 @@
+package cli
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newJobBundle() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "bundle JOB",
+		Short: "Write down all that is known of a job, to find out what went wrong",
+		Long: `Writes what is known of a job into one archive: its description, its events, its log as
+people read it, what the agent printed and its own record of the talk, the supervisor's log,
+those of the sandbox, what the network policy refused, the versions of everything, and the
+names, not the values, of the environment. What can't be had any more is named in
+manifest.json, with the reason.
+
+Only you can read the archive. What an agent printed stands in it as it was: look through it
+before you give it to somebody. An output that ends with / becomes a folder.`,
+		Example: `  cove job bundle a3f7b2
+  cove job bundle a3f7b2 --output forensics/`,
+		Args:              exactArgs("the job's id"),
+		ValidArgsFunction: a.completeJob,
+		RunE: a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+			job, err := c.Job(ctx, id)
+			if err != nil {
+				return err
+			}
+			name := output
+			if name == "" {
+				name = "cove-job-" + id + ".tar.gz"
+			}
+			return a.bundleJob(ctx, c, job, name)
+		}),
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "the archive to write, or with a / at its end the folder (default: cove-job-JOB.tar.gz)")
+	return cmd
+}
+
+// bundled is what a bundle's manifest says, and --json prints.
+type bundled struct {
+	Job     string           `json:"job"`
+	Output  string           `json:"output"`
+	At      time.Time        `json:"at"`
+	Files   map[string]int64 `json:"files"`   // sizes, by name
+	Missing []missingFile    `json:"missing"` // what could not be had
+}
+
+type missingFile struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
+}
+
+func (a *app) bundleJob(ctx context.Context, c *sprites.Client, job sprites.Job, output string) error {
+	dst, err := newBundleFile(output)
+	if err != nil {
+		return err
+	}
+	b := &jobBundle{
+		client: c, job: job, sprite: c.Sprite(job.Sprite), dst: dst,
+		manifest: bundled{Job: job.ID, Output: output, At: time.Now().UTC(), Files: map[string]int64{}, Missing: []missingFile{}},
+	}
+	shown := a.newProgress("collecting", 0)
+	err = b.collect(ctx, shown.Add)
+	shown.Close()
+	if err = errors.Join(err, dst.close(err == nil)); err != nil {
+		return fmt.Errorf("write %s: %w", output, err)
+	}
+	return a.show(b.manifest, func(w io.Writer) {
+		fmt.Fprintf(w, "Wrote %s: %s.\n", sanitizeLine(output), countText(len(b.manifest.Files), "file"))
+		for _, m := range b.manifest.Missing {
+			fmt.Fprintf(w, "  without %s: %s\n", sanitizeLine(m.Name), sanitizeLine(m.Why))
+		}
+	})
+}
+
+// jobBundle collects what is known of a job.
+type jobBundle struct {
+	client   *sprites.Client
+	sprite   *sprites.Sprite
+	job      sprites.Job
+	dst      bundleFile
+	manifest bundled
+	add      func(int)
+}
+
+// maxBundled bounds one file of a bundle.
+const maxBundled = 256 << 20
+
+func (b *jobBundle) collect(ctx context.Context, add func(int)) error {
+	b.add = add
+	steps := []func(context.Context) error{b.fromServer, b.events, b.fromSandbox, b.fromSprite}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return b.json("manifest.json", b.manifest)
+}
+
+// fromServer adds what the server and this program know by themselves.
+func (b *jobBundle) fromServer(ctx context.Context) error {
+	names := b.job.EnvNames
+	info, err := b.client.Get(ctx, b.job.Sprite)
+	if err == nil {
+		names = slices.Concat(names, slices.Collect(maps.Keys(info.Environment)))
+		info.Environment = nil // its values are nobody's business
+		err = b.json("sprite.json", info)
+	} else {
+		err = b.missing("sprite.json", err)
+	}
+	slices.Sort(names)
+	err = errors.Join(err, b.json("job.json", b.job), b.json("environment.json", map[string][]string{"names": slices.Compact(names)}))
+	server, versionErr := b.client.Version(ctx)
+	if versionErr != nil {
+		err = errors.Join(err, b.missing("the server's version", versionErr))
+	}
+	return errors.Join(err, b.json("versions.json", struct {
+		Client   versions `json:"client"`
+		Server   string   `json:"server"`
+		Protocol string   `json:"protocol"`
+	}{readVersions(), server.Version, sprites.Version}))
+}
+
+// events adds the job's log, for programs and for people.
+func (b *jobBundle) events(ctx context.Context) error {
+	var lines, text bytes.Buffer
+	enc := json.NewEncoder(&lines)
+	printer := newLogPrinter(&text, b.job.Agent)
+	for event, err := range b.client.JobEvents(ctx, b.job.ID, 1, false) {
+		if err != nil {
+			if err := b.missing("the rest of events.jsonl", err); err != nil {
+				return err
+			}
+			break
+		}
+		if err := enc.Encode(event); err != nil {
+			return err
+		}
+		printer.print(event)
+	}
+	return errors.Join(b.file("events.jsonl", lines.Bytes()), b.file("log.txt", text.Bytes()))
+}
+
+// fromSandbox adds what was noted on the server's side of the sandbox.
+func (b *jobBundle) fromSandbox(ctx context.Context) error {
+	var refused bytes.Buffer
+	enc := json.NewEncoder(&refused)
+	err := b.sprite.NetworkLog(ctx, sprites.NetworkLogOptions{Since: b.job.CreatedAt}, func(e sprites.NetworkEvent) error { return enc.Encode(e) })
+	if err == nil {
+		err = b.file("sandbox/refused.jsonl", refused.Bytes())
+	} else {
+		err = b.missing("sandbox/refused.jsonl", err)
+	}
+	logs, logsErr := b.sprite.SandboxLogs(ctx)
+	if logsErr != nil {
+		return errors.Join(err, b.missing("sandbox/*.log", logsErr))
+	}
+	for _, log := range logs {
+		if name := path.Base(path.Clean(log.Name)); err == nil && name != "." && name != "/" {
+			err = b.file("sandbox/"+name, []byte(log.Text))
+		}
+	}
+	return err
+}
+
+// fromSprite adds what lies in the sprite. Not job.json, which has the environment.
+func (b *jobBundle) fromSprite(ctx context.Context) error {
+	dir := path.Dir(b.job.Input.Path)
+	if b.job.Input.Path == "" {
+		return b.missing("agent/*", errors.New("the job never began"))
+	}
+	for _, name := range []string{"output.log", "supervisor.log", "end.json"} {
+		if err := b.copy(ctx, path.Join(dir, name), "agent/"+name); err != nil {
+			return err
+		}
+	}
+	agent, err := agents.Find(b.job.Agent)
+	transcriber, ok := agent.(agents.Transcriber)
+	if err != nil || !ok || b.job.Workdir == "" {
+		return b.missing("transcript/*", fmt.Errorf("the agent %s keeps none", b.job.Agent))
+	}
+	from := transcriber.Transcripts(b.job.Workdir)
+	entries, err := b.sprite.ReadDir(ctx, from)
+	if err != nil {
+		return b.missing("transcript/*", err)
+	}
+	for i, e := range entries {
+		if !e.Type().IsRegular() || strings.ContainsAny(e.Name(), "/\\\x00") {
+			continue
+		}
+		name := fmt.Sprintf("transcript/%d%s", i+1, path.Ext(e.Name()))
+		if err := b.copy(ctx, path.Join(from, e.Name()), name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copy adds a file of the sprite's, if it can be had.
+func (b *jobBundle) copy(ctx context.Context, from, name string) error {
+	f, err := b.sprite.Open(ctx, from)
+	if err != nil {
+		return b.missing(name, err)
+	}
+	defer func() { _ = f.Close() }()
+	data, err := io.ReadAll(io.LimitReader(f, maxBundled))
+	if err != nil {
+		if err := b.missing("the rest of "+name, err); err != nil {
+			return err
+		}
+	}
+	return b.file(name, data)
+}
+
+// missing notes what can't be had. A person's Ctrl-C is no such thing.
+func (b *jobBundle) missing(name string, why error) error {
+	if errors.Is(why, context.Canceled) {
+		return why
+	}
+	b.manifest.Missing = append(b.manifest.Missing, missingFile{name, why.Error()})
+	return nil
+}
+
+func (b *jobBundle) json(name string, doc any) error {
+	text, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return err
+	}
+	return b.file(name, append(text, '\n'))
+}
+
+func (b *jobBundle) file(name string, data []byte) error {
+	b.add(len(data))
+	b.manifest.Files[name] = int64(len(data))
+	return b.dst.write("cove-job-"+b.job.ID, name, data)
+}
+
+// A bundleFile is where a bundle goes.
+type bundleFile interface {
+	write(top, name string, data []byte) error
+	close(whole bool) error
+}
+
+func newBundleFile(output string) (bundleFile, error) {
+	if strings.HasSuffix(output, string(filepath.Separator)) {
+		return bundleFolder{output}, nil
+	}
+	f, err := os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, &codedError{exitFailed, "exists", fmt.Errorf("%s is there already", output), "name another with --output, or remove it"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	z := gzip.NewWriter(f)
+	return &bundleArchive{f, z, tar.NewWriter(z)}, nil
+}
+
+// bundleArchive is a compressed tar file.
+type bundleArchive struct {
+	file *os.File
+	gzip *gzip.Writer
+	tar  *tar.Writer
+}
+
+func (b *bundleArchive) write(top, name string, data []byte) error {
+	header := tar.Header{Name: top + "/" + name, Mode: 0o600, Size: int64(len(data)), ModTime: time.Now()}
+	if err := b.tar.WriteHeader(&header); err != nil {
+		return err
+	}
+	_, err := b.tar.Write(data)
+	return err
+}
+
+func (b *bundleArchive) close(whole bool) error {
+	err := errors.Join(b.tar.Close(), b.gzip.Close(), b.file.Close())
+	if !whole || err != nil {
+		_ = os.Remove(b.file.Name()) // half an archive is none
+	}
+	return err
+}
+
+// bundleFolder is a folder, which may be there.
+type bundleFolder struct{ dir string }
+
+func (b bundleFolder) write(_, name string, data []byte) error {
+	file := filepath.Join(b.dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
+}
+
+func (b bundleFolder) close(bool) error { return nil }

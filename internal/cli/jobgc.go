@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// defaultGC is how long a job is left alone after its last use.
+const defaultGC = 24 * time.Hour
+
+func (a *app) newJobGC() *cobra.Command {
+	var older time.Duration
+	var req sprites.JobGC
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Remove the jobs that nobody needs any more, with their sprites",
+		Long: `Removes jobs that have ended, and have been pulled or left nothing, with the sprites that
+were made for them; and such sprites whose job is gone. How old a job is counts from its
+end, its pull, or the last use of its sprite, whichever came last. A sprite that you made
+yourself is never touched, nor one in which another job has work.
+
+Work that nobody has pulled is kept, unless you give --force.`,
+		Example: `  cove job gc --dry-run
+  cove job gc --older-than 0
+  cove job gc --older-than 168h --force`,
+		Args: exactArgs(),
+	}
+	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		if older < 0 {
+			return usagef(cmd, "--older-than %v: nothing is older than that", older)
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		req.OlderThanSec = int64(older / time.Second)
+		shown := a.newProgress("removing", 0)
+		result, err := c.CollectJobs(ctx, req)
+		shown.Close()
+		if err != nil {
+			return err
+		}
+		return a.show(result, func(w io.Writer) { printGC(w, result, req.DryRun) })
+	})
+	f := cmd.Flags()
+	f.DurationVar(&older, "older-than", defaultGC, "only those last used so long ago")
+	f.BoolVar(&req.Force, "force", false, "also those whose work nobody has pulled: it is lost")
+	f.BoolVar(&req.DryRun, "dry-run", false, "only say what would be removed")
+	return cmd
+}
+
+func printGC(w io.Writer, r sprites.JobGCResult, dry bool) {
+	did := "removed"
+	if dry {
+		did = "would remove"
+	}
+	if len(r.Removed)+len(r.Kept) == 0 {
+		fmt.Fprintln(w, "No job has ended, and no sprite was left by one.")
+		return
+	}
+	rows := [][]string{{"", "JOB", "STATE", "SPRITE", "WHY"}}
+	for _, list := range []struct {
+		did   string
+		items []sprites.JobGCItem
+	}{{did, r.Removed}, {"kept", r.Kept}} {
+		for _, i := range list.items {
+			rows = append(rows, []string{list.did, orDash(i.Job), orDash(string(i.State)), orDash(i.Sprite), i.Why})
+		}
+	}
+	table(w, rows)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// maxSent bounds a message, in bytes; the server has the last word.
+const maxSent = 1 << 19
+
+func (a *app) newJobSend() *cobra.Command {
+	var done bool
+	cmd := &cobra.Command{
+		Use:   "send JOB [TEXT]",
+		Short: "Send a message to the agent of a job",
+		Long: `Sends a message to an agent that was pushed with --converse, whether it works or waits
+(the state "waiting"), and returns when the agent has it. TEXT may be - for standard input.
+
+With --close the agent is told that nothing more will come, after TEXT if there is one: it
+ends when it is done, and its work is collected.`,
+		Example: `  cove job send a3f7b2 "Yes, drop the old table."
+  cove job send a3f7b2 - <answer.md
+  cove job send a3f7b2 --close`,
+		ValidArgsFunction: a.completeJob,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return usagef(cmd, "the job's id is missing")
+			case len(args) > 2:
+				return usagef(cmd, "%q is one argument too many; a message is one argument, in quotes", args[2])
+			case len(args) == 1 && !done:
+				return usagef(cmd, "the message is missing")
+			}
+			return nil
+		},
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if err := checkJob(args[0]); err != nil {
+			return err
+		}
+		msg := sprites.JobMessage{Close: done}
+		if len(args) > 1 {
+			msg.Text = args[1]
+		}
+		if msg.Text == "-" {
+			text, err := io.ReadAll(io.LimitReader(a.In, maxSent+1))
+			if err != nil {
+				return fmt.Errorf("read the message: %w", err)
+			}
+			msg.Text = string(text)
+		}
+		if strings.TrimSpace(msg.Text) == "" && !done {
+			return usagef(cmd, "the message is empty")
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		job, err := c.SendJob(ctx, args[0], msg)
+		if err != nil {
+			return jobError(err)
+		}
+		return a.show(job, printTo("Sent to job %s. Follow it with: cove job logs -f %s", job.ID, job.ID))
+	})
+	cmd.Flags().BoolVar(&done, "close", false, "nothing more will come: the agent ends when it is done")
+	return cmd
+}
