@@ -10,8 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove/internal/modeltest"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // claudeVersion runs on Node 20.
@@ -113,6 +115,72 @@ func TestClaudeFails(t *testing.T) {
 	t.Logf("%s", show)
 	if !strings.Contains(show, "failed") {
 		t.Error("the job did not fail")
+	}
+}
+
+// TestClaudeConverse talks with the real Claude Code while it is at its job: it asks,
+// waits, is answered, and ends when it is told that no more will come. Its turns are
+// counted as they come, and its record of the talk is in the bundle.
+func TestClaudeConverse(t *testing.T) {
+	if os.Getenv("COVE_TEST_AGENTS") != "1" {
+		t.Skip("make test-agents runs it: it installs the agent from npm")
+	}
+	h := newHost(t)
+	tools := filepath.Join(filepath.Dir(h.home), "agent")
+	npm := exec.Command("npm", "install", "--prefix", tools, "--no-audit", "--no-fund", "--loglevel=error", "@anthropic-ai/claude-code@"+claudeVersion)
+	if out, err := npm.CombinedOutput(); err != nil {
+		t.Fatalf("npm install: %v\n%s", err, out)
+	}
+	bash := func(command string) []modeltest.Call {
+		return []modeltest.Call{{Tool: "Bash", Input: map[string]any{"command": command, "description": "work"}}}
+	}
+	model := &modeltest.Anthropic{Turns: []modeltest.Turn{
+		{Text: "Which colour?"},
+		{Text: "Then that.", Calls: bash("echo blue >colour.txt; git add -A; git commit -q -m 'Paint it'")},
+		{Text: "Painted."},
+		{Text: "Good bye.", Calls: bash("echo bye >bye.txt; git add -A; git commit -q -m 'Say good bye'")},
+		{Text: "All is done."},
+	}}
+	server := httptest.NewServer(model)
+	defer server.Close()
+	h.serve(nil, "--connector", "anthropic="+server.URL)
+	repo := h.repository("repo", map[string]string{"plan.md": "Paint it.\n"})
+	flags := []string{"plan.md", "--agent", "claude", "--include", tools, "--env", "PATH=" + tools + "/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin"}
+	job, _ := h.push(repo, append(flags, "--converse", "--max-idle", "20s")...)
+	waits := func(said string) {
+		t.Helper()
+		await(t, "it waits after "+said, 60*time.Second, func() bool {
+			return h.job(job).State.Terminal() || strings.Contains(h.run("", "cove", "job", "logs", job), said) && h.job(job).State == sprites.JobWaiting
+		})
+		if got := h.job(job); got.State != sprites.JobWaiting {
+			t.Fatalf("it is %s: %+v\n%s", got.State, got.Outcome, h.run("", "cove", "job", "logs", job))
+		}
+	}
+	waits("Which colour?")
+	h.run("", "cove", "job", "send", job, "Blue.")
+	waits("Painted.")
+	h.run("", "cove", "job", "send", job, "--close", "That is all.")
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=2m"); code != 0 {
+		t.Fatalf("pull exited with %d: %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
+	}
+	if got := h.run(repo, "git", "log", "--format=%s"); got != "Say good bye\nPaint it\nfirst\n" {
+		t.Errorf("commits: got %q", got)
+	}
+	got := h.job(job)
+	if got.State != sprites.JobSucceeded || got.Usage == nil || *got.Usage != (sprites.Usage{InputTokens: 500, OutputTokens: 100, CostUSD: 0.005, Turns: 5}) {
+		t.Errorf("got %s, %+v, %+v", got.State, got.Outcome, got.Usage)
+	}
+	h.run(repo, "cove", "job", "bundle", job, "--output", "forensics/")
+	if text := h.run(repo, "sh", "-c", "cat forensics/transcript/*"); !strings.Contains(text, "Which colour?") || !strings.Contains(text, "That is all.") {
+		t.Errorf("the record of the talk: %.2000s", text)
+	}
+
+	// A script that calls a tool in its first turn, to which a second one must follow.
+	model.Turns = model.Turns[3:]
+	job, _ = h.push(repo, append(flags, "--dirty", "ignore", "--max-turns", "1")...)
+	h.try("", "cove", "job", "wait", job)
+	if got := h.job(job); got.Outcome.Kind != "turn_limit" {
+		t.Errorf("with one turn: %+v", got.Outcome)
 	}
 }
 

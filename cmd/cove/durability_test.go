@@ -139,7 +139,7 @@ func (h *host) run1() string {
 // do its shim, the server and the command lines. When it wakes, nothing has been
 // hurt, and no guard has fired: what counts is running time.
 func TestSoakSleep(t *testing.T) {
-	nap, timeout := 4*time.Second, "8s"
+	nap, timeout := 7*time.Second, "7s"
 	if soak() {
 		nap, timeout = 30*time.Second, "20s"
 	}

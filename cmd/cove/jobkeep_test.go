@@ -1,0 +1,320 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// TestJobRetry does a job again that failed for a reason which has gone since: in a
+// new sprite and in the old one.
+func TestJobRetry(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{
+		"plan.md": "## One\n```sh\ntest \"$LUCKY\" = yes || test -e ~/lucky || exit 3\necho 1 > one.txt\n```\n",
+	})
+	h.run(repo, "git", "commit", "-q", "--allow-empty", "-m", "second")
+	first, sprite := h.push(repo, "plan.md", "--agent", "shell", "--timeout", "5m", "--max-turns", "7", "--depth", "1")
+	if _, code := h.try("", "cove", "job", "wait", first); code != 1 {
+		t.Fatalf("wait exited with %d", code)
+	}
+	h.run("", "cove", "exec", "-s", sprite, "touch", "lucky")
+	again := jsonField(t, h.run(repo, "cove", "job", "retry", first, "--json"), "id")
+	if _, code := h.try("", "cove", "job", "wait", again); code != 1 {
+		t.Errorf("in a new sprite: exit code %d", code)
+	}
+	got := h.job(again)
+	if got.Sprite == sprite || !got.OwnsSprite || got.RetryOf != first || got.TimeoutSec != 300 || got.Guards.Turns != 7 || got.Base != h.job(first).Base {
+		t.Errorf("got %+v", got)
+	}
+	same := jsonField(t, h.run(repo, "cove", "job", "retry", first, "--same-sprite", "--json"), "id")
+	h.run("", "cove", "job", "wait", same)
+	if got := h.job(same); got.Sprite != sprite || got.OwnsSprite {
+		t.Errorf("got %+v", got)
+	}
+	// The sprite was made for the first job, and is now that of the one whose work is in it.
+	h.run("", "cove", "job", "rm", first)
+	if got := h.job(same); !got.OwnsSprite {
+		t.Errorf("got %+v", got)
+	}
+	if out, code := h.try("", "cove", "job", "rm", same); code != 1 || !strings.Contains(out, "cove pull "+same) {
+		t.Errorf("rm of what nobody has pulled: %d, %s", code, out)
+	}
+	h.run(repo, "cove", "pull", same)
+	if got := h.run(repo, "git", "log", "--format=%s"); got != "One\nsecond\nfirst\n" {
+		t.Errorf("commits: got %q", got)
+	}
+	h.run("", "cove", "job", "rm", same)
+	if out := h.run("", "cove", "list"); strings.Contains(out, sprite) {
+		t.Errorf("the sprite is still there:\n%s", out)
+	}
+	h.run("", "cove", "rm", "--force", got.Sprite)
+	if out, code := h.try(repo, "cove", "job", "retry", again); code != 1 || !strings.Contains(out, "push it again") {
+		t.Errorf("without its sprite: %d, %s", code, out)
+	}
+	long, _ := h.push(repo, "plan.md", "--agent", "shell", "--env", "LUCKY=yes", "--dirty", "ignore")
+	h.run("", "cove", "job", "wait", long)
+	if out, code := h.try(repo, "cove", "job", "retry", "000000"); code != 1 || !strings.Contains(out, "cove job list") {
+		t.Errorf("of no job: %d, %s", code, out)
+	}
+}
+
+// gc runs job gc, and returns what was removed and kept, by job, or else by sprite.
+func (h *host) gc(args ...string) (removed, kept map[string]string) {
+	h.t.Helper()
+	var result sprites.JobGCResult
+	if err := json.Unmarshal([]byte(h.run("", "cove", append([]string{"job", "gc", "--json"}, args...)...)), &result); err != nil {
+		h.t.Fatal(err)
+	}
+	by := func(items []sprites.JobGCItem) map[string]string {
+		all := map[string]string{}
+		for _, i := range items {
+			if i.Job == "" {
+				i.Job = i.Sprite
+			}
+			all[i.Job] = i.Why
+		}
+		return all
+	}
+	return by(result.Removed), by(result.Kept)
+}
+
+// TestJobH4: what jobs leave is removed by rule and only then, whoever made it: not
+// what nobody has pulled, not a person's sprite, not one that is in use. What an
+// interrupted push leaves is nothing.
+func TestJobH4(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{
+		"plan.md": "## One\n```sh\necho $(date +%N) > one.txt\n```\n", "empty.md": "## None\n```sh\ntrue\n```\n", "long.md": waitingPlan,
+	})
+	pulled, pulledIn := h.push(repo, "plan.md", "--agent", "shell")
+	h.run(repo, "cove", "pull", pulled, "--wait=1m", "--into=none")
+	unpulled, unpulledIn := h.push(repo, "plan.md", "--agent", "shell")
+	empty, _ := h.push(repo, "empty.md", "--agent", "shell")
+	running, _ := h.push(repo, "long.md", "--agent", "shell")
+	h.run("", "cove", "create", "mine", "--label", "cove-job")
+	guest, _ := h.push(repo, "empty.md", "--agent", "shell", "-s", "mine")
+	orphan, orphaned := h.push(repo, "empty.md", "--agent", "shell")
+	for _, job := range []string{unpulled, empty, guest, orphan} {
+		h.run("", "cove", "job", "wait", job)
+	}
+
+	if removed, kept := h.gc(); len(removed) > 0 || !strings.Contains(kept[pulled], "ago") || !strings.Contains(kept[unpulled], "cove pull "+unpulled) {
+		t.Errorf("of what was used today: removed %v, kept %v", removed, kept)
+	}
+	removed, kept := h.gc("--older-than", "0", "--dry-run")
+	if len(removed) != 4 || removed[pulled] != "pulled" || removed[empty] != "it left nothing" || removed[guest] == "" || removed[orphan] == "" || kept[unpulled] == "" || len(kept) != 1 {
+		t.Errorf("a dry run: removed %v, kept %v", removed, kept)
+	}
+	if got := h.job(pulled); got.ID != pulled {
+		t.Errorf("a dry run removed it: %+v", got)
+	}
+	// A server may die before it has deleted the sprite of a job.
+	h.forget(orphan, orphaned)
+	_, inUse := h.background("", "cove", "exec", "-s", pulledIn, "sleep", "3")
+	await(t, "the command", 20*time.Second, func() bool {
+		return strings.Contains(h.run("", "cove", "session", "list", "-s", pulledIn), "sleep")
+	})
+	if removed, kept := h.gc("--older-than", "0"); !strings.Contains(kept[pulled], "in use") || removed[empty] == "" || removed[guest] == "" || removed[orphaned] == "" || len(removed) != 3 {
+		t.Errorf("removed %v, kept %v", removed, kept)
+	}
+	if _, err := inUse(); err != nil {
+		t.Errorf("the command was ended: %v", err)
+	}
+	if removed, kept := h.gc("--older-than", "0"); removed[pulled] == "" || len(kept) != 1 {
+		t.Errorf("when it is free: removed %v, kept %v", removed, kept)
+	}
+	list := h.run("", "cove", "list")
+	for name, want := range map[string]bool{pulledIn: false, unpulledIn: true, "mine": true, orphaned: false, "job-" + running: true} {
+		if strings.Contains(list, name) != want {
+			t.Errorf("sprite %s: want it %v in\n%s", name, want, list)
+		}
+	}
+	if removed, _ := h.gc("--older-than", "0", "--force"); len(removed) != 1 || !strings.Contains(removed[unpulled], "lost") {
+		t.Errorf("by force: removed %v", removed)
+	}
+	if got := h.job(running); got.State.Terminal() {
+		t.Errorf("the running job is %s", got.State)
+	}
+	testInterruptedPush(h)
+}
+
+// forget takes a job out of the store, while no server runs, and ends the lease of
+// its sprite.
+func (h *host) forget(job, sprite string) {
+	h.t.Helper()
+	h.endServer(syscall.SIGTERM)
+	st, err := store.Open(h.t.Context(), filepath.Join(h.data, "cove.db"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	row, err := st.Sprites.Get(h.t.Context(), sprite)
+	if err == nil {
+		_, err = st.Sprites.Update(h.t.Context(), row.ID, func(s *store.Sprite) error { s.LeaseUntil = time.Now().Add(-time.Minute); return nil })
+	}
+	if err := errors.Join(err, st.Jobs.Delete(h.t.Context(), job), st.Close()); err != nil {
+		h.t.Fatal(err)
+	}
+	h.serve(nil, "--keep-jobs", "0") // else it would see to that by itself
+}
+
+// testInterruptedPush: Ctrl-C in the middle of a push undoes what was made.
+func testInterruptedPush(h *host) {
+	h.t.Helper()
+	names := func() []string {
+		var names []string
+		for info, err := range h.client().All(h.t.Context(), "job-") {
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			names = append(names, info.Name)
+		}
+		return names
+	}
+	before := names()
+	h.write("big/plan.md", "## None\n```sh\ntrue\n```\n")
+	// Enough that the upload can't have ended.
+	h.run("big", "sh", "-c", "head -c 10M /dev/urandom >big")
+	h.run("big", "git", "init", "-q")
+	h.run("big", "git", "add", "-A")
+	h.run("big", "git", "commit", "-q", "-m", "first")
+	pid, ended := h.background("big", "cove", "push", "plan.md", "--agent", "shell")
+	await(h.t, "the push has made a sprite", 30*time.Second, func() bool { return len(names()) > len(before) })
+	signalAll(h.t, syscall.SIGINT, pid)
+	if out, err := ended(); err == nil || !strings.Contains(out, "interrupted") {
+		h.t.Errorf("the push: %v, %s", err, out)
+	}
+	if after := names(); !slices.Equal(after, before) {
+		h.t.Errorf("left: %v, and before there were %v", after, before)
+	}
+	if out := h.run("big", "git", "for-each-ref", "refs/cove"); out != "" {
+		h.t.Errorf("left: %s", out)
+	}
+}
+
+// TestJobH5: what is known of a job is in one file, which only its maker can read,
+// without a value of the environment.
+func TestJobH5(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{"plan.md": "RUN mkdir -p ~/.claude/projects/$(pwd | tr -c 'A-Za-z0-9\\n' -); echo '{}' >~/.claude/projects/$(pwd | tr -c 'A-Za-z0-9\\n' -)/s.jsonl\nRUN echo hello\n"})
+	h.run("", "cove", "create", "paint", "--env", "FROM=sprite-secret", "--include", h.standIns()[3])
+	flags := h.standIns()
+	job, _ := h.push(repo, append([]string{"plan.md", "-s", "paint", "--env", "KEY=job-secret"}, append(flags[:2], flags[4:]...)...)...)
+	h.try("", "cove", "job", "wait", job)
+	h.run(repo, "cove", "job", "bundle", job)
+	name := filepath.Join(filepath.Dir(h.home), repo, "cove-job-"+job+".tar.gz")
+	info, err := os.Stat(name)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	files := readBundle(t, name)
+	for file, want := range map[string]string{
+		"manifest.json": `"output": "cove-job-` + job, "job.json": `"kind": "no_result"`, "events.jsonl": `"type":"end"`, "log.txt": "| hello",
+		"environment.json": `"FROM"`, "versions.json": `"runsc": "v0.0.0`, "sprite.json": `"name": "paint"`,
+		"agent/output.log": "hello\n", "agent/supervisor.log": "agent started", "agent/end.json": `"phase":"done"`, "transcript/1.jsonl": "{}",
+		"sandbox/shim.log": "", "sandbox/refused.jsonl": "",
+	} {
+		if text, ok := files["cove-job-"+job+"/"+file]; !ok || !strings.Contains(text, want) {
+			t.Errorf("%s (there: %v) lacks %q:\n%.2000s", file, ok, want, text)
+		}
+	}
+	for file, text := range files {
+		if strings.Contains(text, "-secret") {
+			t.Errorf("%s has a value of the environment", file)
+		}
+	}
+	if out, code := h.try(repo, "cove", "job", "bundle", job); code != 1 || !strings.Contains(out, "is there already") {
+		t.Errorf("again: %d, %s", code, out)
+	}
+	// What is gone is named, and the rest is there.
+	h.run("", "cove", "rm", "--force", "paint")
+	doc := h.run(repo, "cove", "job", "bundle", job, "--output", "forensics/", "--json")
+	if !strings.Contains(doc, "agent/output.log") || !strings.Contains(h.run(repo, "cat", "forensics/log.txt"), "| hello") {
+		t.Errorf("without its sprite: %s", doc)
+	}
+}
+
+// readBundle returns the files of an archive.
+func readBundle(t *testing.T, name string) map[string]string {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for r := tar.NewReader(z); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil || header.Mode != 0o600 {
+			t.Errorf("%s: mode %o, %v", header.Name, header.Mode, err)
+		}
+		files[header.Name] = string(text)
+	}
+}
+
+// A server that is killed after it has noted that a job begins, and before the
+// job's supervisor runs, leaves a job that the next one starts.
+func TestJobStartedAnew(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{"plan.md": "## One\n```sh\necho 1 > one.txt\n```\n"})
+	job, sprite := h.push(repo, "plan.md", "--agent", "shell")
+	h.run("", "cove", "job", "wait", job)
+	// As it was when the supervisor had not run yet.
+	h.run("", "cove", "exec", "-s", sprite, "sh", "-c", "cd .cove/jobs/"+job+" && rm -rf lock events.jsonl output.log end.json out.bundle ~/work/"+job+" && touch -d '1 hour ago' job.json")
+	h.endServer(syscall.SIGTERM)
+	h.rewind(job)
+	h.run("", "cove", "list") // starts the next server
+	if out, code := h.try("", "cove", "job", "wait", job, "--timeout", "30s"); code != 0 || h.job(job).Commits != 1 {
+		t.Errorf("it was not started: %d, %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
+	}
+	h.run(repo, "cove", "pull", job)
+}
+
+// rewind makes of a job one that is about to begin, while no server runs.
+func (h *host) rewind(id string) {
+	h.t.Helper()
+	st, err := store.Open(h.t.Context(), filepath.Join(h.data, "cove.db"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	job, err := st.Jobs.Get(h.t.Context(), id)
+	settings, settingsErr := st.Jobs.Settings(h.t.Context(), id)
+	if err := errors.Join(err, settingsErr, st.Jobs.Delete(h.t.Context(), id)); err != nil {
+		h.t.Fatal(err)
+	}
+	job.State, job.Outcome, job.EndedAt, job.Bundle, job.Commits, job.Head, job.Error = sprites.JobPreparing, nil, nil, sprites.Artifact{}, 0, "", ""
+	if err := errors.Join(st.Jobs.Create(h.t.Context(), job, settings), st.Close()); err != nil {
+		h.t.Fatal(err)
+	}
+}

@@ -1,0 +1,463 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// standIn stands for Claude Code, and for nothing of it but its streams: it does
+// what the lines of the plan that begin with RUN say; as a partner in a talk it
+// commits each message.
+const standIn = `#!/bin/sh
+case "$*" in
+--version) echo 1 ;;
+*--input-format*)
+	n=0
+	while read -r line; do
+		n=$((n + 1))
+		printf '{"type":"assistant","message":{"id":"m%d","content":[]}}\n' $n
+		printf '%s\n' "$line" >>said.txt
+		git add said.txt && git commit -q -m "Message $n"
+		printf '{"type":"result","subtype":"success","result":"turn %d","num_turns":%d}\n' $n $n
+	done ;;
+*)
+	sed -n 's/^RUN //p' >/tmp/run.$$
+	exec sh /tmp/run.$$ ;;
+esac
+`
+
+// standIns are the flags of a push whose agent is the stand-in.
+func (h *host) standIns() []string {
+	h.t.Helper()
+	h.write("agent/claude", standIn)
+	tools := filepath.Join(filepath.Dir(h.home), "agent")
+	if err := os.Chmod(filepath.Join(tools, "claude"), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	return []string{"--agent", "claude", "--include", tools, "--env", "PATH=" + tools + ":/.sprite/bin:/usr/local/bin:/usr/bin:/bin"}
+}
+
+// job describes a job.
+func (h *host) job(id string) sprites.Job {
+	h.t.Helper()
+	var job sprites.Job
+	if err := json.Unmarshal([]byte(h.run("", "cove", "job", "show", id, "--json")), &job); err != nil {
+		h.t.Fatal(err)
+	}
+	return job
+}
+
+// events are a job's events, which must be numbered without a gap.
+func (h *host) events(id string) []sprites.JobEvent {
+	h.t.Helper()
+	return h.numbered(h.run("", "cove", "job", "events", id), 1)
+}
+
+// numbered reads events of which the first has a number.
+func (h *host) numbered(text string, from int64) []sprites.JobEvent {
+	h.t.Helper()
+	var all []sprites.JobEvent
+	for line := range strings.Lines(text) {
+		var ev sprites.JobEvent
+		if err := json.Unmarshal([]byte(line), &ev); err != nil {
+			h.t.Fatalf("%v in %q", err, line)
+		}
+		if ev.Seq != from+int64(len(all)) {
+			h.t.Fatalf("event %d where %d should be", ev.Seq, from+int64(len(all)))
+		}
+		all = append(all, ev)
+	}
+	return all
+}
+
+// wholeMachine are all processes of the host's server and sandboxes.
+func (h *host) wholeMachine() []int {
+	var pids []int
+	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		var pid int
+		if _, scanErr := fmt.Sscanf(name, "/proc/%d/", &pid); err != nil || scanErr != nil || pid == os.Getpid() {
+			continue
+		}
+		env, _ := os.ReadFile(filepath.Dir(name) + "/environ")
+		if bytes.Contains(text, []byte(h.data)) || bytes.Contains(env, []byte("COVE_DATA="+h.data)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// jobEnd is one way in which a job ends.
+type jobEnd struct {
+	name, step string // what its second step does
+	flags      []string
+	harm       func(sprite string) // while the second step is at work
+	state      sprites.JobState
+	kind       string
+	reason     string // a part of it
+	code       int    // of job wait
+	job        string
+	sprite     string
+	ended      sprites.Job
+}
+
+// untilGoOn is a step that waits.
+const untilGoOn = "while ! test -e ~/go-on; do sleep 0.1; done"
+
+// TestJobJ2: however a job ends, it has exactly one end: one record in the sprite,
+// one last event, one state, which no later server changes. What it had committed
+// can be pulled. That of many who want to end it at once one wins, the store's
+// TestFinishHasOneWinner shows.
+func TestJobJ2(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	killSupervisor := func(sprite string) {
+		h.run("", "cove", "exec", "-s", sprite, "--user", "root", "pkill", "-9", "-f", "cove-guest job run")
+	}
+	killSandbox := func(sprite string) {
+		st, err := shim.ReadState(filepath.Join(h.data, "run", jsonField(t, h.run("", "cove", "info", sprite, "--json"), "id")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		signalAll(t, syscall.SIGKILL, st.PID)
+	}
+	powerCut := func(string) {
+		for _, pid := range h.wholeMachine() {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // some end with the others
+		}
+	}
+	tests := []*jobEnd{
+		{name: "ok", step: "true", state: sprites.JobSucceeded, kind: "success"},
+		{name: "crash", step: "kill -SEGV $PPID; sleep 9", state: sprites.JobFailed, kind: "agent_failed", code: 1},
+		{name: "supervisor", step: untilGoOn, harm: killSupervisor, state: sprites.JobLost, kind: "lost", code: 75},
+		{name: "sandbox", step: untilGoOn, harm: killSandbox, state: sprites.JobLost, kind: "lost", code: 75},
+	}
+	if os.Geteuid() == 0 { // only root's sandboxes have a limit on any machine
+		tests = append(tests, &jobEnd{
+			name: "memory", step: "python3 -c 'x = b\"x\" * (1 << 30)'", flags: []string{"--memory", "256M"}, state: sprites.JobLost, kind: "lost", code: 75,
+			reason: "out of memory",
+		})
+	}
+	for _, test := range tests {
+		h.begin(test)
+	}
+	for _, test := range tests {
+		h.toItsEnd(test)
+	}
+	last := &jobEnd{name: "power cut", step: untilGoOn, harm: powerCut, state: sprites.JobLost, kind: "lost", code: 75}
+	h.begin(last)
+	h.toItsEnd(last) // with another server
+	for _, test := range append(tests, last) {
+		before, after := test.ended, h.job(test.job)
+		if after.State != before.State || *after.Outcome != *before.Outcome || !after.EndedAt.Equal(*before.EndedAt) || after.LastSeq != before.LastSeq {
+			t.Errorf("%s: the end has changed from %+v to %+v", test.name, before, after)
+		}
+		h.try(test.name, "cove", "pull", test.job)
+		if got := h.run(test.name, "git", "log", "--format=%s", "refs/cove/"+test.job+"/head"); got != "One\nfirst\n" {
+			t.Errorf("%s: commits: got %q", test.name, got)
+		}
+	}
+}
+
+// begin begins a job in a repository of its own.
+func (h *host) begin(test *jobEnd) {
+	h.t.Helper()
+	plan := "## One\n```sh\necho 1 > one.txt\n```\n## Two\n```sh\n" + test.step + "\n```\n"
+	h.repository(test.name, map[string]string{"plan.md": plan})
+	test.job, test.sprite = h.push(test.name, append([]string{"plan.md", "--agent", "shell"}, test.flags...)...)
+}
+
+// toItsEnd does the harm, and looks at the end. A second supervisor does not
+// change it.
+func (h *host) toItsEnd(test *jobEnd) {
+	h.t.Helper()
+	if test.harm != nil {
+		h.untilStep(test.job)
+		test.harm(test.sprite)
+	}
+	if out, code := h.try("", "cove", "job", "wait", test.job, "--timeout", "1m"); code != test.code {
+		h.t.Errorf("%s: wait exited with %d, want %d: %s", test.name, code, test.code, out)
+	}
+	test.ended = h.job(test.job)
+	if job := test.ended; job.State != test.state || job.Outcome == nil || job.Outcome.Kind != test.kind || !strings.Contains(job.Outcome.Reason, test.reason) || job.Commits != 1 {
+		h.t.Fatalf("%s: got %s, %+v, %d commits, want %s", test.name, job.State, job.Outcome, job.Commits, test.state)
+	}
+	h.run("", "cove", "exec", "-s", test.sprite, "cove-guest", "job", "finalize", "/home/sprite/.cove/jobs/"+test.job, "other")
+	ends := 0
+	for _, ev := range h.events(test.job) {
+		if ev.Type == "end" {
+			ends++
+		}
+	}
+	if ends != 1 {
+		h.t.Errorf("%s: %d events say that the job has ended", test.name, ends)
+	}
+}
+
+// endServer ends the server, and waits for that.
+func (h *host) endServer(sig syscall.Signal) {
+	h.t.Helper()
+	pid := h.pid()
+	signalAll(h.t, sig, pid)
+	if err := awaitEnd(pid); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// TestJobJ3: an agent's exit code alone decides nothing, nor does what it says.
+func TestJobJ3(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	flags := h.standIns()
+	const result = `RUN echo '{"type":"result","subtype":"success","is_error":%v,"result":"API Error: 401"}'` + "\n"
+	plans := map[string]string{
+		"good.md":  fmt.Sprintf(result, false),
+		"error.md": fmt.Sprintf(result, true),
+		"code.md":  fmt.Sprintf(result, false) + "RUN exit 3\n",
+		"none.md":  "RUN echo done\n",
+	}
+	repo := h.repository("repo", plans)
+	h.run("", "cove", "create", "shared", "--include", flags[3])
+	flags = append(slices.Clone(flags[:2]), flags[4:]...)
+	for plan, want := range map[string]string{"good.md": "success", "error.md": "agent_failed", "code.md": "agent_failed", "none.md": "no_result"} {
+		job, _ := h.push(repo, append([]string{plan, "-s", "shared"}, flags...)...)
+		_, code := h.try("", "cove", "job", "wait", job)
+		if got := h.job(job).Outcome; got.Kind != want || (code == 0) != (want == "success") {
+			t.Errorf("%s: got %+v and exit code %d, want %s", plan, got, code, want)
+		}
+	}
+}
+
+// TestJobJ4: each guard ends a runaway, says in the job which it was, and keeps its
+// commits. That sleep does not count, TestSoakSleep shows.
+func TestJobJ4(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	const one = "## One\n```sh\necho 1 > one.txt\n```\n"
+	repo := h.repository("repo", map[string]string{
+		"busy.md":   one + "## Two\n```sh\nwhile :; do echo busy; sleep 0.2; done\n```\n",
+		"silent.md": one + "## Two\n```sh\nsleep 600\n```\n",
+		"steps.md":  one + "## Two\n```sh\nsleep 600\n```\n",
+		"full.md":   one + "## Two\n```sh\nhead -c 40M /dev/zero >~/big; sleep 600\n```\n",
+	})
+	type test struct {
+		plan, flag, value string
+		state             sprites.JobState
+		kind, reason      string
+		code              int
+		job               string
+	}
+	tests := []*test{
+		{plan: "busy.md", flag: "--timeout", value: "6s", state: sprites.JobTimedOut, kind: "timeout", reason: "guard timeout: its time (6s) is up", code: 124},
+		{plan: "silent.md", flag: "--max-idle", value: "2s", state: sprites.JobTimedOut, kind: "timeout", reason: "guard idle: no event for 2s", code: 124},
+		{plan: "steps.md", flag: "--max-turns", value: "1", state: sprites.JobFailed, kind: "turn_limit", reason: "guard turns: more than 1", code: 1},
+		{plan: "full.md", flag: "--max-disk", value: "20M", state: sprites.JobFailed, kind: "disk_limit", reason: "guard disk: its files have grown by", code: 1},
+	}
+	h.run("", "cove", "create", "shared")
+	for _, test := range tests {
+		sprite := "shared"
+		if test.plan == "busy.md" {
+			sprite = "" // of its own, as most have
+		}
+		args := []string{test.plan, "--agent", "shell", test.flag, test.value}
+		if sprite != "" {
+			args = append(args, "-s", sprite)
+		}
+		test.job, _ = h.push(repo, args...)
+		if test.plan == "steps.md" { // the disk guard sees what the others write, too
+			h.try("", "cove", "job", "wait", test.job)
+		}
+	}
+	for _, test := range tests {
+		if out, code := h.try("", "cove", "job", "wait", test.job, "--timeout", "1m"); code != test.code {
+			t.Errorf("%s: wait exited with %d, want %d: %s", test.plan, code, test.code, out)
+		}
+		job := h.job(test.job)
+		if job.State != test.state || job.Outcome.Kind != test.kind || !strings.HasPrefix(job.Outcome.Reason, test.reason) || job.Commits < 1 && test.plan != "steps.md" {
+			t.Errorf("%s: got %s, %+v, %d commits", test.plan, job.State, job.Outcome, job.Commits)
+		}
+		if test.flag != "--timeout" && job.Guards == (sprites.Guards{}) {
+			t.Errorf("%s: the job does not say what guards it", test.plan)
+		}
+	}
+	for _, args := range [][]string{
+		{"--max-idle", "-1s"}, {"--max-turns", "-1"}, {"--max-disk", "much"}, {"--max-disk", "1K"}, {"--converse", "--interactive"},
+	} {
+		if out, code := h.try(repo, "cove", append([]string{"push", "busy.md", "--agent", "shell"}, args...)...); code != 2 {
+			t.Errorf("%v: exit code %d: %s", args, code, out)
+		}
+	}
+	for _, args := range [][]string{{"--converse"}, {"--interactive", "--max-idle", "5m"}} {
+		if out, code := h.try(repo, "cove", append([]string{"push", "busy.md", "--agent", "shell"}, args...)...); code != 1 || !strings.Contains(out, "hint") {
+			t.Errorf("%v: exit code %d: %s", args, code, out)
+		}
+	}
+}
+
+// TestJobJ5: who follows a job sees each event once, though the server is killed
+// meanwhile and another one takes its place; and from any number on.
+func TestJobJ5(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{
+		"plan.md": "## One\n```sh\nfor i in 1 2 3; do echo before $i; done\n```\n## Two\n```sh\nwhile ! test -e ~/go-on; do sleep 0.1; done\nfor i in 1 2 3; do echo after $i; done\n```\n",
+	})
+	job, sprite := h.push(repo, "plan.md", "--agent", "shell")
+	_, followed := h.background("", "cove", "job", "events", "-f", job)
+	_, from := h.background("", "cove", "job", "events", "-f", "--from", "4", job)
+	_, logged := h.background("", "cove", "job", "logs", "-f", job)
+	h.untilStep(job)
+	h.endServer(syscall.SIGKILL)
+	h.run("", "cove", "exec", "-s", sprite, "touch", "go-on") // starts the next one
+	text, err := followed()
+	if err != nil {
+		t.Fatalf("events -f: %v: %s", err, text)
+	}
+	all := h.numbered(text, 1)
+	if last := all[len(all)-1]; last.Type != "end" || last.Outcome == nil || last.Outcome.Kind != "success" {
+		t.Errorf("the last event is %+v", last)
+	}
+	if text, err := from(); err != nil || len(h.numbered(text, 4)) != len(all)-3 {
+		t.Errorf("events -f --from 4: %v: %s", err, text)
+	}
+	if text := h.run("", "cove", "job", "events", "--from", fmt.Sprint(len(all)), job); len(h.numbered(text, int64(len(all)))) != 1 {
+		t.Errorf("events --from the last: %s", text)
+	}
+	text, err = logged()
+	for _, line := range []string{"before 1", "before 3", "after 1", "after 3"} {
+		if strings.Count(text, "| "+line+"\n") != 1 {
+			t.Errorf("logs -f (%v) have not %q once: %s", err, line, text)
+		}
+	}
+}
+
+// TestJobJ7: a job that is stopped ends in order if it can, and by force if it does
+// not; to stop it again changes nothing. Who waits for it hears of it at once (J8).
+func TestJobJ7(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	flags := h.standIns()
+	repo := h.repository("repo", map[string]string{
+		"polite.md":   "RUN trap 'echo x >x; git add x; git commit -q -m \"In order\"; exit 0' TERM\nRUN echo ready\nRUN while :; do sleep 0.1; done\n",
+		"stubborn.md": "RUN trap '' TERM\nRUN echo x >x; git add x; git commit -q -m Before\nRUN (trap '' TERM HUP; setsid sleep 888) &\nRUN echo ready\nRUN while :; do sleep 0.1; done\n",
+	})
+	for plan, want := range map[string]string{"polite.md": "In order", "stubborn.md": "Before"} {
+		job, sprite := h.push(repo, append([]string{plan}, flags...)...)
+		await(t, "the agent is ready", 30*time.Second, func() bool {
+			out, _ := h.try("", "cove", "job", "logs", job)
+			return strings.Contains(out, "| ready")
+		})
+		_, waited := h.background(repo, "cove", "pull", "--into=none", job, "--wait=10m")
+		began := time.Now()
+		first := h.run("", "cove", "job", "stop", job, "--json")
+		if took := time.Since(began); (plan == "stubborn.md") != (took > 9*time.Second) {
+			t.Errorf("%s: it took %v", plan, took)
+		}
+		if got := h.job(job); got.State != sprites.JobCancelled || got.Outcome.Kind != "cancelled" || got.Commits != 1 {
+			t.Errorf("%s: got %s, %+v, %d commits", plan, got.State, got.Outcome, got.Commits)
+		}
+		if again := h.run("", "cove", "job", "stop", job, "--json"); jsonField(t, again, "ended_at") != jsonField(t, first, "ended_at") {
+			t.Errorf("%s: stopped again: %s", plan, again)
+		}
+		if out, err := waited(); err != nil || !strings.Contains(out, want) {
+			t.Errorf("%s: who waited: %v, %s", plan, err, out)
+		}
+		if out, code := h.try("", "cove", "exec", "-s", sprite, "pgrep", "-f", "sleep 888|claude"); code != 1 {
+			t.Errorf("%s: left: %s", plan, out)
+		}
+		if _, code := h.try("", "cove", "job", "wait", job); code != 130 {
+			t.Errorf("%s: wait exited with %d", plan, code)
+		}
+	}
+}
+
+// TestJobJ9: an agent that was pushed to converse waits when it has had its say,
+// gets messages, and ends when it is told that there will be no more.
+func TestJobJ9(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{"plan.md": "Ask me.\n", "shell.md": waitingPlan})
+	job, sprite := h.push(repo, append([]string{"plan.md", "--converse", "--max-idle", "2s"}, h.standIns()...)...)
+	waiting := func(n int) {
+		t.Helper()
+		await(t, fmt.Sprintf("waiting after message %d", n), 30*time.Second, func() bool {
+			out := h.run("", "cove", "exec", "-s", sprite, "sh", "-c", "cat work/*/*/said.txt | wc -l")
+			if job := h.job(job); job.State.Terminal() {
+				t.Fatalf("the job has ended: %+v\n%s", job.Outcome, h.run("", "cove", "job", "logs", job.ID))
+			}
+			return strings.TrimSpace(out) == fmt.Sprint(n) && h.job(job).State == sprites.JobWaiting
+		})
+	}
+	waiting(1)
+	if out := h.run("", "cove", "job", "show", job); !strings.Contains(out, "cove job send "+job) {
+		t.Errorf("show does not say what to do: %s", out)
+	}
+	h.endServer(syscall.SIGKILL) // the agent waits on
+	h.run("", "cove", "job", "send", job, "It's \"this\" one,\nand $HOME.")
+	waiting(2)
+	send := h.command("", "cove", "job", "send", job, "-", "--close")
+	send.Stdin = strings.NewReader("The last.")
+	if out, err := send.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	h.run(repo, "cove", "pull", job, "--wait=1m")
+	if got := h.run(repo, "git", "log", "--format=%s"); got != "Message 3\nMessage 2\nMessage 1\nfirst\n" {
+		t.Errorf("commits: got %q", got)
+	}
+	said := h.run(repo, "cat", "said.txt")
+	for _, want := range []string{`Ask me.`, `{"type":"user","message":{"role":"user","content":[{"type":"text","text":"It's \"this\" one,\nand $HOME."}]}}`, `"The last."`} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the agent did not hear %s:\n%s", want, said)
+		}
+	}
+	if logs := h.run("", "cove", "job", "logs", job); !strings.Contains(logs, ">> It's \"this\" one,\n>> and $HOME.\n") || strings.Count(logs, "== waiting") < 2 {
+		t.Errorf("the log is\n%s", logs)
+	}
+
+	other, _ := h.push(repo, "shell.md", "--agent", "shell", "--dirty", "ignore")
+	for _, test := range []struct{ job, want string }{{job, "has ended"}, {other, "takes no messages"}, {"000000", "cove job list"}} {
+		if out, code := h.try("", "cove", "job", "send", test.job, "hello"); code != 1 || !strings.Contains(out, test.want) {
+			t.Errorf("send to %s: %d, %s", test.job, code, out)
+		}
+	}
+	if out, code := h.try("", "cove", "job", "send", job); code != 2 {
+		t.Errorf("nothing to send: %d, %s", code, out)
+	}
+}
+
+// TestJobJ11: of an agent's environment, what the push says goes before what the
+// sprite has; a job tells the names, and never the values.
+func TestJobJ11(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--env", "A=sprite-value", "--env", "B=sprite-value")
+	repo := h.repository("repo", map[string]string{"plan.md": "## One\n```sh\nif [ \"$A,$B,$C\" = sprite-value,push-value,push-value ]; then echo right; fi\n```\n"})
+	job, _ := h.push(repo, "plan.md", "--agent", "shell", "-s", "paint", "--env", "B=push-value", "--env", "C=first-value", "--env", "C=push-value")
+	h.run("", "cove", "job", "wait", job)
+	if logs := h.run("", "cove", "job", "logs", job); !strings.Contains(logs, "| right") {
+		t.Errorf("the log is\n%s", logs)
+	}
+	show := h.run("", "cove", "job", "show", job, "--json")
+	if got := h.job(job).EnvNames; !slices.Equal(got, []string{"B", "C"}) || strings.Contains(show, "-value") {
+		t.Errorf("the job is %s", show)
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rows are what must hold of jobs and of the commands in a sprite, and the tests
+// that show it with real sandboxes, or in the package that decides on it.
+var rows = []struct{ row, what, tests string }{
+	{"E5", "a command has its folder, environment, user and time; at its end nothing of it lives, and the code is 124", "testdata/exec-ends.txtar"},
+	{"E6", "TERM, then KILL, and gone when that returns", "testdata/exec-ends.txtar"},
+	{"E7", "characters of several bytes arrive whole", "testdata/exec-ends.txtar ../../internal/guest/supervise:TestJournalCut"},
+	{"J1", "a job outlives the command line, the server, and the sleep of its sandbox", "testdata/kill.txtar TestSoakKill TestSoakSleep TestSoakMoments TestJobStartedAnew"},
+	{"J2", "exactly one end, in all exits", "TestJobJ2 ../../internal/store:TestFinishHasOneWinner ../../internal/guest/supervise:TestRepair"},
+	{"J3", "the outcome comes of what the agent said, its exit code and the commits together", "TestJobJ3 ../../internal/agents:TestClaudeJudge"},
+	{"J4", "guards: running time, silence, turns, files", "TestJobJ4 TestSoakSleep ../../internal/guest/supervise:TestGuards"},
+	{"J5", "logs and events from any number on, across a server's end", "TestJobJ5 ../../sprites:TestJobEvents"},
+	{"J6", "list, show, wait, stop, rm, attach; the exit code tells the end", "testdata/job-states.txtar TestInteractive"},
+	{"J7", "stop in order, then by force, and again", "TestJobJ7 ../../internal/guest/supervise:TestGrace"},
+	{"J8", "who waits hears of a failure at once", "TestJobJ7 testdata/pull.txtar"},
+	{"J9", "messages to an agent that works or waits", "TestJobJ9 TestClaudeConverse ../../internal/guest/supervise:TestSend"},
+	{"J10", "a job's access to its model is its own, ends with it, and no key is inside", "TestJobConnector TestConnectors TestClaude"},
+	{"J11", "whose environment goes before whose; values are not shown", "TestJobJ11 TestJobH5"},
+	{"J12", "where the token comes from, and what to do where there is none", "../../internal/cli:TestFindToken ../../internal/server:TestTokenLife"},
+	{"H4", "what jobs leave is removed by rule; Ctrl-C undoes a push", "TestJobH4 ../../internal/job:TestVerdict"},
+	{"H5", "all that is known of a job in one file", "TestJobH5"},
+	{"H6", "so many sandboxes and no more, each with its limits", "testdata/limits.txtar"},
+}
+
+// TestRows looks whether the tests that the rows name are there.
+func TestRows(t *testing.T) {
+	for _, r := range rows {
+		for test := range strings.FieldsSeq(r.tests) {
+			if !exists(t, test) {
+				t.Errorf("%s (%s): there is no %s", r.row, r.what, test)
+			}
+		}
+	}
+}
+
+// exists finds a script by its path, or a test by its name, in this package or FOLDER:.
+func exists(t *testing.T, test string) bool {
+	t.Helper()
+	dir, name, ok := strings.Cut(test, ":")
+	if !ok && strings.Contains(test, "/") {
+		_, err := os.Stat(test)
+		return err == nil
+	}
+	if !ok {
+		dir, name = ".", test
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(text), "\nfunc "+name+"(t *testing.T) {")
+	})
+}
