@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,6 +95,35 @@ func killProcess(pid int, startTime uint64) {
 	}
 	waitProcess(context.Background(), pid)
 }
+
+// killWithArg ends the processes that were started with an argument, also those
+// that these start meanwhile. It gives up on more than killLimit.
+func killWithArg(arg string) {
+	for deadline := time.Now().Add(killLimit); time.Now().Before(deadline); <-time.After(time.Millisecond) {
+		found := false
+		names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is right
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil || !slices.Contains(strings.Split(string(text), "\x00"), arg) {
+				continue
+			}
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			if err != nil {
+				continue
+			}
+			if start, err := processStart(pid); err == nil {
+				found = true
+				killProcess(pid, start)
+			}
+		}
+		if !found {
+			return
+		}
+	}
+}
+
+// killLimit bounds the end of a sandbox that nobody knows the number of.
+const killLimit = 5 * time.Second
 
 // raiseFileLimit lets the sandbox open as many files as this user may: gVisor
 // holds a host file for each of the guest's.

@@ -47,7 +47,7 @@ func (s *Shim) containers() (names []string) {
 // does not lose them, not to memory; connections survive a checkpoint; sudo works.
 func (r runsc) flags() []string {
 	f := []string{
-		"--root=" + filepath.Join(r.dir, "runsc"),
+		rootFlag(r.dir),
 		"--log=" + filepath.Join(r.dir, "runsc.log"),
 		"--platform=systrap",
 		"--network=sandbox",
@@ -62,6 +62,9 @@ func (r runsc) flags() []string {
 	}
 	return f
 }
+
+// rootFlag is an argument that all of a sandbox's processes have, and no other's.
+func rootFlag(dir string) string { return "--root=" + filepath.Join(dir, "runsc") }
 
 // command makes a call of runsc whose children don't hold on to pipes of ours:
 // a sandbox inherits the standard streams of the call that starts it.

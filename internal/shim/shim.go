@@ -340,6 +340,10 @@ func (s *Shim) adopt() error {
 		return err
 	}
 	s.state = st
+	if st.PID == 0 {
+		// Its shim died before it was there, and it may yet come.
+		killWithArg(rootFlag(s.cfg.Dir))
+	}
 	if !alive(st.PID, st.StartTime) {
 		s.reason = s.why()
 		return fmt.Errorf("%w: %s", errGone, s.reason)

@@ -146,6 +146,11 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		Layers: m.Layers, Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
 		Build: prep.build, Image: image,
 	})
+	if errors.Is(err, errShimDied) {
+		// Another one finds nothing to take up, and ends what there is.
+		_, adoptErr := r.adopt(ctx, m.ID, nil, nil)
+		r.Logger.Warn("a shim died while it started a sandbox", "sandbox", m.ID, "left", adoptErr)
+	}
 	if image != "" { // used up
 		r.wg.Go(func() { _ = layers.Remove(image) }) // else by the next start
 	}
@@ -227,6 +232,9 @@ func (r *Runtime) booted(ctx context.Context, client shim.Client) (shim.State, e
 	}
 }
 
+// errShimDied says that nobody looks after what a shim may have begun.
+var errShimDied = errors.New("the shim died while it started")
+
 // errGone says that a sandbox that was to be adopted does not live any more.
 var errGone = errors.New("the sandbox is gone")
 
@@ -299,7 +307,7 @@ func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, e
 		if ctx.Err() != nil {
 			return shim.State{}, ctx.Err()
 		}
-		return shim.State{}, fmt.Errorf("the shim died while it started; see %s", log.Name())
+		return shim.State{}, fmt.Errorf("%w; see %s", errShimDied, log.Name())
 	}
 	switch {
 	case answer.Gone:

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -145,4 +146,71 @@ func TestStopWithoutShim(t *testing.T) {
 	if err := <-stopped; err != nil || calls != 2 {
 		t.Errorf("got %v after %d calls", err, calls)
 	}
+}
+
+// A shim may be killed while it starts a sandbox. Of that nothing is left, and the
+// sprite boots at the next try.
+func TestShimDiesWhileBooting(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("TestRuntime says what the tests of sandboxes need")
+	}
+	rt := newRuntime(t, t.TempDir())
+	m := sprite.Machine{ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("0", 32), Incarnation: 1, Layers: []string{"1111222233334444"}}
+	booted := make(chan error, 1)
+	go func() {
+		_, err := rt.Boot(t.Context(), m)
+		booted <- err
+	}()
+	shims := func() []int { return started(rt.runDir(m.ID), true) }
+	for deadline := time.Now().Add(20 * time.Second); len(shims()) == 0; <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no shim calls runsc")
+		}
+	}
+	for _, pid := range shims() {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may be another's child by now
+	}
+	if err := <-booted; err == nil {
+		t.Skip("it was there already")
+	}
+	if left := started(rt.runDir(m.ID), false); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	m.Incarnation = 2
+	sb, err := rt.Boot(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// started are the processes that run a folder's sandbox, or their parents but for
+// the first process of all.
+func started(dir string, parents bool) []int {
+	var pids []int
+	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil || !strings.Contains(string(text), "--root="+filepath.Join(dir, "runsc")+"\x00") {
+			continue
+		}
+		var pid, parent int
+		stat, _ := os.ReadFile(filepath.Dir(name) + "/stat")
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		var state string
+		if _, err := fmt.Sscanf(rest, "%s %d", &state, &parent); err != nil || state == "Z" {
+			continue
+		}
+		if _, err := fmt.Sscanf(name, "/proc/%d/", &pid); err != nil {
+			continue
+		}
+		if !parents {
+			pids = append(pids, pid)
+		} else if parent > 1 && !strings.Contains(string(text), "boot\x00") {
+			pids = append(pids, parent)
+		}
+	}
+	return pids
 }
