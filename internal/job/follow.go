@@ -60,6 +60,7 @@ type follower struct {
 	id      string
 	failed  int // tries in a row that were the job's own fault
 	copied  int // bytes of the log, by this server
+	starts  int // of a supervisor that never said anything
 }
 
 func (f *follower) run(ctx context.Context) {
@@ -113,6 +114,8 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 		return err
 	case err != nil:
 		return err
+	case code == exitDead && job.LastSeq == 0 && f.starts < maxStarts:
+		return f.restart(ctx, job)
 	case code == exitDead:
 		return f.finalize(ctx, job)
 	case code != 0:
@@ -266,15 +269,45 @@ func (m *Manager) take(ctx context.Context, id string, batch []sprites.JobEvent)
 	return m.end(ctx, job, last)
 }
 
+// maxStarts is how often a supervisor is started anew that says nothing.
+const maxStarts = 3
+
+// restart starts the supervisor of a job that has none, and has done nothing: the
+// server was killed before it got so far, or the sandbox ended. If there is one
+// after all, the lock in the sprite tells the second one so.
+func (f *follower) restart(ctx context.Context, job sprites.Job) error {
+	m := f.manager
+	f.starts++
+	unlock, err := m.locks.lock(ctx, job.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	job, err = m.Store.Jobs.Get(ctx, job.ID)
+	if err != nil || job.State.Terminal() || job.LastSeq > 0 {
+		return err
+	}
+	m.Logger.Warn("a job has no supervisor; starting one", "job", job.ID)
+	return m.launch(ctx, job)
+}
+
 // finalize has a job collected whose supervisor has died.
 func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
 	m := f.manager
-	out, err := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "finalize", dir(job.ID), agents.Lost).CombinedOutput()
-	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
-		err = fmt.Errorf("collect a lost job: exit %d: %.500s", exit.Code, out)
+	err := m.finalize(ctx, job, agents.Lost)
+	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
 		if f.failed++; f.failed >= tries {
 			return m.lose(ctx, job.ID, "its supervisor died, and what it left can't be collected: "+err.Error())
 		}
+	}
+	return err
+}
+
+// finalize has what a job left collected, and its end recorded with a reason.
+func (m *Manager) finalize(ctx context.Context, job sprites.Job, reason string) error {
+	out, err := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "finalize", dir(job.ID), reason).CombinedOutput()
+	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
+		return fmt.Errorf("collect a job without a supervisor: %w: %.500s", err, out)
 	}
 	return err
 }

@@ -36,9 +36,14 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 		}
 		return m.Store.Jobs.Get(ctx, id)
 	}
-	err = m.tell(ctx, job)
+	dead, err := m.tell(ctx, job)
 	if err != nil {
 		return job, fmt.Errorf("stop job %s: %w", id, err)
+	}
+	if dead && job.LastSeq == 0 { // else the follower would start it
+		if err := m.finalize(ctx, job, "stopped"); err != nil {
+			return job, fmt.Errorf("stop job %s: %w", id, err)
+		}
 	}
 	limit := time.NewTimer(stopWait)
 	defer limit.Stop()
@@ -57,20 +62,20 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 	}
 }
 
-// tell tells a job's supervisor to stop. Where there is none any more, or no
-// sprite, the follower finds that out by itself.
-func (m *Manager) tell(ctx context.Context, job sprites.Job) error {
+// tell tells a job's supervisor to stop, and reports whether there is none. Where
+// there is none any more, or no sprite, the follower finds that out by itself.
+func (m *Manager) tell(ctx context.Context, job sprites.Job) (dead bool, err error) {
 	out, err := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "stop", dir(job.ID)).CombinedOutput()
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
 		if exit.Code == exitDead {
-			return nil
+			return true, nil
 		}
-		return fmt.Errorf("exit %d: %.500s", exit.Code, out)
+		return false, fmt.Errorf("exit %d: %.500s", exit.Code, out)
 	}
 	if errors.Is(err, sprites.ErrNotFound) {
-		return nil
+		return false, nil
 	}
-	return err
+	return false, err
 }
 
 // abandon ends a job that never began, with the sprite that was made for it.
