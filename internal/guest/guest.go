@@ -151,7 +151,6 @@ func (s *Server) routes() {
 
 func (s *Server) init() {
 	s.setup.Do(func() {
-		s.identity.Store(&identity{token: s.Token, incarnation: s.Incarnation, env: s.Env})
 		if s.Logger == nil {
 			s.Logger = slog.New(slog.DiscardHandler)
 		}

@@ -21,7 +21,12 @@ type identity struct {
 }
 
 // who is the guest's identity now.
-func (s *Server) who() *identity { return s.identity.Load() }
+func (s *Server) who() *identity {
+	if id := s.identity.Load(); id != nil {
+		return id
+	}
+	return &identity{token: s.Token, incarnation: s.Incarnation, env: s.Env}
+}
 
 // putIdentity makes a guest that was restored from memory another one, or the same
 // once more: with its own token, names and environment.

@@ -1,7 +1,6 @@
 package sprite
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -37,7 +36,7 @@ func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest) (
 			}
 		}
 		row.Base, row.Include, row.Env, row.Config = from.Base, slices.Clone(from.Include), maps.Clone(from.Env), from.Config
-		row.Policy, row.IdleSeconds, row.Owner = from.Policy, from.IdleSeconds, cmp.Or(req.Owner, from.Owner)
+		row.Policy, row.IdleSeconds, row.Owner = from.Policy, from.IdleSeconds, req.Owner // a job's sprite is forked for somebody else
 		return h.onLayer(func() (err error) {
 			if row.Layer, err = h.sealed(ctx, from, req.Checkpoint); err != nil {
 				return err
