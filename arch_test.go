@@ -38,11 +38,12 @@ var imports = map[string][]string{
 	"internal/leakcheck":  nil,
 	"internal/registries": nil,
 	"internal/modeltest":  nil,
+	"internal/safepath":   nil,
 
 	"internal/connect":         {"sprites"},
 	"internal/gateway":         {"internal/connect", "internal/policy"},
 	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/gateway", "internal/layers", "internal/policy", "sprites"},
-	"internal/guest":           {"internal/boot", "internal/filesync", "internal/tools", "sprites"},
+	"internal/guest":           {"internal/boot", "internal/tools", "sprites"},
 	"internal/guest/probe":     {"sprites"},
 	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"sprites"},
@@ -52,8 +53,9 @@ var imports = map[string][]string{
 	"internal/runtime/gvisor":      {"internal/base", "internal/boot", "internal/connect", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
 	"internal/runtime/runtimetest": {"internal/boot", "internal/sprite", "sprites"},
 
-	"internal/gitwork":  {"sprites"},
-	"internal/filesync": {"sprites"},
+	"internal/gitwork":  {"internal/safepath", "sprites"},
+	"internal/filesync": {"internal/guestbin", "internal/safepath", "sprites"},
+	"internal/guestbin": {"internal/boot", "sprites"},
 	"internal/tools":    {"sprites"},
 	"internal/agents":   {"sprites"},
 	"internal/config":   {"internal/agents", "internal/policy"},
@@ -62,13 +64,13 @@ var imports = map[string][]string{
 	"internal/push":     {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/policy", "internal/push", "internal/tools", "sprites"},
+	"internal/cli":    {"internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/policy", "internal/push", "internal/safepath", "internal/tools", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/boot", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "sprites"},
+	"cmd/cove-guest": {"internal/boot", "internal/filesync", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "sprites"},
 	"cmd/cove-runsc": nil,
 }
 

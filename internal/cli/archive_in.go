@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/safepath"
 )
 
 const (
@@ -99,7 +99,7 @@ func memberName(h *tar.Header) (string, error) {
 		if part == ".." {
 			return "", memberError{name, `its name has ".."`}
 		}
-		if gitwork.IsDotGit(part) {
+		if safepath.IsDotGit(part) {
 			return "", memberError{name, gitsOwn}
 		}
 	}
@@ -221,14 +221,14 @@ func (u *unpacker) symlink(name string, h *tar.Header) error {
 		return memberError{h.Name, fmt.Sprintf("it is a link to the absolute path %q", target)}
 	}
 	for part := range strings.SplitSeq(target, "/") {
-		if gitwork.IsDotGit(part) {
+		if safepath.IsDotGit(part) {
 			return memberError{h.Name, "it is a link into git's own folder"}
 		}
 	}
 	if u.linkBytes += len(name) + len(target); u.linkBytes > maxLinkBytes {
 		return memberError{h.Name, fmt.Sprintf("the links before it have more than %d MiB of names", maxLinkBytes>>20)}
 	}
-	if leaves(path.Dir(name), target) {
+	if safepath.LinkLeaves(path.Dir(name), target) {
 		return memberError{h.Name, fmt.Sprintf("it is a link out of the folder, to %q", target)}
 	}
 	if _, err := u.root.Lstat(name); err == nil {
@@ -236,31 +236,6 @@ func (u *unpacker) symlink(name string, h *tar.Header) error {
 	}
 	u.links = append(u.links, symlink{name, target})
 	return nil
-}
-
-// leaves reports whether a link in the folder dir climbs above the root anywhere
-// on its way. A name in the target may be a link itself; what it leads to has
-// been judged by its own place, and ".." after it by this one: so a target with
-// ".." behind a name is refused.
-func leaves(dir, target string) bool {
-	depth := 0
-	if dir != "." {
-		depth = strings.Count(dir, "/") + 1
-	}
-	named := false
-	for part := range strings.SplitSeq(target, "/") {
-		switch part {
-		case "", ".":
-		case "..":
-			if depth--; depth < 0 || named {
-				return true
-			}
-		default:
-			depth++
-			named = true
-		}
-	}
-	return false
 }
 
 // hardLink makes a second name of a file that the archive has given already.

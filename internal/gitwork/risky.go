@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/safepath"
 )
 
 // Risk is a changed path that can make programs run on the person's machine, or
@@ -173,7 +174,7 @@ func riskyLink(name, target string) string {
 	switch {
 	case path.IsAbs(target) || strings.Contains(target, `\`) || len(target) > 1 && target[1] == ':':
 	case to == ".." || strings.HasPrefix(to, "../"):
-	case slices.ContainsFunc(strings.Split(to, "/"), func(part string) bool { return isDotFile(part, "git", "git") }):
+	case safepath.HasDotGit(to):
 		return "a symbolic link into git's directory"
 	default:
 		return ""

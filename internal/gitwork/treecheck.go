@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/cove-dev/cove/internal/safepath"
 )
 
 // maxTreeSize bounds one tree object.
@@ -128,7 +128,7 @@ func checkTree(body []byte, hashSize int) error {
 		if err := checkName(name); err != nil {
 			return err
 		}
-		if mode == "120000" && isDotFile(name, "gitmodules", "gitmod") {
+		if mode == "120000" && safepath.IsDotFile(name, "gitmodules", "gitmod") {
 			return fmt.Errorf("%q as a symbolic link", name)
 		}
 		if hex.EncodeToString(body[end+1:end+1+hashSize]) == strings.Repeat("0", 2*hashSize) {
@@ -156,43 +156,11 @@ func checkName(name string) error {
 		return fmt.Errorf("an entry whose name is longer than %d bytes", maxName)
 	}
 	for part := range strings.SplitSeq(name, `\`) { // a separator on some systems
-		if part == ".." && part != name || isDotFile(part, "git", "git") {
+		if part == ".." && part != name || safepath.IsDotGit(part) {
 			return fmt.Errorf("an entry %q, which some file systems take for .git", name)
 		}
 	}
 	return nil
-}
-
-// IsDotGit reports whether some file system takes a file's name for .git.
-func IsDotGit(name string) bool { return isDotFile(name, "git", "git") }
-
-// isDotFile reports whether a file system would take name for "."+want: by case,
-// by characters that HFS+ ignores, by what NTFS drops from the end, or by the
-// short name that NTFS gives (short is what that begins with).
-func isDotFile(name, want, short string) bool {
-	name = strings.Map(func(r rune) rune {
-		if ignoredByHFS(r) {
-			return -1
-		}
-		return unicode.ToLower(r)
-	}, strings.ToValidUTF8(name, string(utf8.RuneError)))
-	name, _, _ = strings.Cut(name, ":") // a stream of NTFS
-	name = strings.TrimRight(name, ". ")
-	if name == "."+want {
-		return true
-	}
-	digits, ok := strings.CutPrefix(name, short+"~")
-	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
-}
-
-// ignoredByHFS are the code points that HFS+ leaves out when it compares names
-// (the list of git's own next_hfs_char).
-func ignoredByHFS(r rune) bool {
-	switch {
-	case r >= 0x200c && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x206a && r <= 0x206f, r == 0xfeff:
-		return true
-	}
-	return false
 }
 
 // writerFunc is an io.Writer.
