@@ -275,9 +275,9 @@ const (
 // Version is the version of the git in PATH. One older than 2.34 is ErrOldGit,
 // none is ErrNoGit.
 func Version(ctx context.Context) (major, minor int, err error) {
-	exe, err := exec.LookPath("git")
+	exe, err := lookGit()
 	if err != nil {
-		return 0, 0, &Error{Code: ErrNoGit.Code, Message: "git is not installed, or not in PATH", Hint: "install git 2.34 or newer"}
+		return 0, 0, err
 	}
 	out, err := runner{exe: exe}.text(ctx, "version")
 	if err != nil {
@@ -291,6 +291,15 @@ func Version(ctx context.Context) (major, minor int, err error) {
 			Message: fmt.Sprintf("%s is too old", Printable(out)), Hint: "install git 2.34 or newer"}
 	}
 	return major, minor, nil
+}
+
+// lookGit finds git; where there is none the error is ErrNoGit.
+func lookGit() (string, error) {
+	exe, err := exec.LookPath("git")
+	if err != nil {
+		return "", &Error{Code: ErrNoGit.Code, Message: "git is not installed, or not in PATH", Hint: "install git 2.34 or newer"}
+	}
+	return exe, nil
 }
 
 func parseVersion(out string) (major, minor int, err error) {
