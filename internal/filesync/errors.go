@@ -1,0 +1,79 @@
+package filesync
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+)
+
+// Error is why a sync did not take place. Nothing of the tree has been changed
+// then, unless Message says otherwise.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+// The codes of Error.
+const (
+	CodeConflict = "conflict"   // both sides have changed
+	CodeRejected = "rejected"   // the other side sent what no honest one sends
+	CodeNoSpace  = "no_space"   // a disk is full, or a limit is reached
+	CodeChanged  = "changed"    // a tree was changed meanwhile
+	CodeDenied   = "denied"     // a file may not be read or written
+	CodeNotFound = "not_found"  // there is no such folder, or backup
+	CodeLost     = "lost"       // the connection ended too early
+	CodeFailed   = "failed"     // everything else
+	CodeUsage    = "bad_option" // a path or a pattern that can't be meant
+)
+
+func (e *Error) Error() string { return e.Message }
+
+// ExitCode is the command line's exit code for this error.
+func (e *Error) ExitCode() int {
+	switch e.Code {
+	case CodeUsage:
+		return 2
+	case CodeConflict:
+		return 3
+	case CodeRejected:
+		return 5
+	case CodeNoSpace:
+		return 6
+	case CodeLost, CodeChanged:
+		return 75
+	}
+	return 1
+}
+
+func rejectedf(name, format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	if name != "" {
+		text = fmt.Sprintf("refused %q: %s", name, text)
+	} else {
+		text = "refused what the sprite sent: " + text
+	}
+	return &Error{Code: CodeRejected, Message: text + "; nothing was changed"}
+}
+
+func failedf(code, hint, format string, args ...any) error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// coded gives an error of the system its code. where says at which end.
+func coded(where string, err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	e := &Error{Code: CodeFailed, Message: where + ": " + err.Error()}
+	switch {
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		e.Code, e.Hint = CodeNoSpace, "free some space and try again; the trees are as they were"
+	case errors.Is(err, fs.ErrPermission):
+		e.Code = CodeDenied
+	case errors.Is(err, fs.ErrNotExist):
+		e.Code = CodeNotFound
+	}
+	return e
+}

@@ -1,0 +1,95 @@
+package filesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/guestbin"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	finishLimit = 10 * time.Minute // for what a sprite's end has begun to write, when its client is gone
+	closeLimit  = 5 * time.Second
+	maxSaid     = 4 << 10
+)
+
+// Dial starts the end of a sync in a sprite: guestbin's program there, over one
+// exec session.
+func Dial(ctx context.Context, sprite *sprites.Sprite) (*Remote, error) {
+	program, err := guestbin.Find(ctx, sprite)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cmd := sprite.CommandContext(ctx, program, "sync")
+	limit := finishLimit
+	cmd.MaxRunAfterDisconnect = &limit
+	said := &head{}
+	cmd.Stderr = said
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		cancel()
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		if exit, ok := errors.AsType[*sprites.ExitError](err); ok && said.String() != "" {
+			err = fmt.Errorf("%s: %w", said, exit)
+		}
+		ended <- err
+	}()
+	var once sync.Once
+	var result error
+	closeAll := func() error {
+		once.Do(func() {
+			defer cancel()
+			_ = in.Close()
+			_ = out.Close()
+			select {
+			case result = <-ended:
+			case <-time.After(closeLimit):
+				cancel()
+				result = <-ended
+			}
+		})
+		return result
+	}
+	return &Remote{R: out, W: in, Close: closeAll}, nil
+}
+
+// head keeps the first few kilobytes that are written to it.
+type head struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.buf = append(h.buf, p[:min(len(p), maxSaid-len(h.buf))]...)
+	return len(p), nil
+}
+
+func (h *head) String() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.TrimSpace(strings.ToValidUTF8(string(h.buf), "?"))
+}
+
+var _ io.Writer = (*head)(nil)

@@ -1,0 +1,670 @@
+package filesync
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Sync brings a folder of this machine and one of a sprite into step, one way at
+// a time. Local, Remote, Pair and Connect are required.
+type Sync struct {
+	Verb    Verb
+	Local   string // a folder of this machine
+	Remote  string // a folder of the sprite; relative to its user's home
+	Pair    string // which backend, and which sprite of it
+	Connect func(ctx context.Context) (*Remote, error)
+
+	Rules    Rules
+	Policy   Policy // of conflicts; empty: Fail
+	Reset    bool   // the target becomes what the source is, whatever it was
+	NoDelete bool
+	DryRun   bool
+	MaxBytes int64  // of content in one sync; 0: as much as the disk holds
+	State    string // the user's folder for state; empty: StateDir
+
+	// Merge merges two texts that grew from base; clean is false where it can't.
+	// Nil: texts never merge.
+	Merge func(ctx context.Context, ours, base, theirs string) (merged []byte, clean bool, err error)
+
+	// Progress, if not nil, is told how many bytes of content were sent, of how many.
+	Progress func(done, total int64)
+
+	// step is the local end's, for tests.
+	step func(string) error
+}
+
+// Remote is a connection to the end in a sprite.
+type Remote struct {
+	R io.Reader
+	W io.Writer
+
+	// Close ends the far end, where it has not ended. An error that it died of is
+	// returned.
+	Close func() error
+}
+
+// A session is one sync under way.
+type session struct {
+	*Sync
+	ctx    context.Context
+	dir    string // of the pair, in the state folder
+	tmp    string
+	lock   *os.File
+	local  *peer
+	remote *peer
+	stream *stream
+	report *Report
+
+	localAt, remoteAt helloAnswer
+
+	scanL, scanR *spool[Entry]
+	ansL, ansR   *spool[answer]
+	plan         *planner
+
+	sent atomic.Int64 // bytes of content
+
+	mu   sync.Mutex
+	undo []func() // guarded by mu
+}
+
+// Run syncs. The report is not nil where the trees could be compared, also with an
+// error. With an error nothing was changed at the target.
+func (y *Sync) Run(ctx context.Context) (*Report, error) {
+	began := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := &session{Sync: y, ctx: ctx}
+	defer s.close()
+	err := s.open()
+	if err == nil {
+		err = s.run()
+	}
+	if s.report != nil {
+		s.report.Seconds = time.Since(began).Seconds()
+		if s.stream != nil {
+			s.report.Sent = s.stream.sent.Load() + s.stream.received.Load()
+		}
+	}
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return s.report, err
+}
+
+func (s *session) close() {
+	for _, f := range s.undo {
+		defer f()
+	}
+}
+
+// later has f called at the session's end, the last one first.
+func (s *session) later(f func()) {
+	s.mu.Lock()
+	s.undo = append(s.undo, f)
+	s.mu.Unlock()
+}
+
+// pairDir is where the state of a pair of folders is.
+func (y *Sync) pairDir() (string, error) {
+	local, err := filepath.Abs(y.Local)
+	if err != nil {
+		return "", err
+	}
+	if real, err := filepath.EvalSymlinks(local); err == nil {
+		local = real
+	}
+	y.Local = local
+	if y.State == "" {
+		y.State = StateDir()
+	}
+	return filepath.Join(y.State, "sync", "pairs", keyOf(y.Pair, local, y.Remote)), nil
+}
+
+// open takes the pair's lock, and starts both ends.
+func (s *session) open() error {
+	var err error
+	if s.dir, err = s.pairDir(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	if s.lock, err = lockFile(s.ctx, filepath.Join(s.dir, "lock"), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	s.later(func() { _ = s.lock.Close() })
+	if err := s.cleanTmp(); err != nil {
+		return err
+	}
+	if err := s.startLocal(); err != nil {
+		return err
+	}
+	return s.startRemote()
+}
+
+// cleanTmp makes the folder for temporary files; the lock makes it ours.
+func (s *session) cleanTmp() error {
+	s.tmp = filepath.Join(s.dir, "tmp")
+	if err := os.RemoveAll(s.tmp); err != nil {
+		return err
+	}
+	s.later(func() { _ = os.RemoveAll(s.tmp) })
+	return os.Mkdir(s.tmp, 0o700)
+}
+
+func (s *session) startLocal() error {
+	far, near := newPipe()
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(s.ctx)
+	go func() {
+		defer close(done)
+		defer far.close()
+		_ = serve(ctx, far, s.step) // the peer gets the error
+	}()
+	s.local = newPeer(s.Local, near)
+	s.later(func() { cancel(); near.close(); s.local.leave(); <-done })
+	return s.greet(s.local, hello{Root: s.Local, State: s.State, Write: s.Verb == Pull && !s.DryRun}, &s.localAt)
+}
+
+func (s *session) startRemote() error {
+	conn, err := s.Connect(s.ctx)
+	if err != nil {
+		return err
+	}
+	s.later(func() { _ = conn.Close() }) // what matters has been said
+	if s.stream, err = newStream(conn.R, conn.W); err != nil {
+		return err
+	}
+	s.remote = newPeer("the sprite", s.stream)
+	done := make(chan struct{})
+	go s.stream.keepAlive(done)
+	s.later(func() { close(done); _ = conn.Close(); s.remote.leave() })
+	err = s.greet(s.remote, hello{Root: s.Remote, Write: s.Verb == Push && !s.DryRun}, &s.remoteAt)
+	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeLost {
+		if why := conn.Close(); why != nil {
+			return failedf(CodeFailed, "if it runs an older cove-guest, let it boot again: cove suspend, cove wake", "start the sprite's half of the sync: %v", why)
+		}
+	}
+	return err
+}
+
+func (s *session) greet(p *peer, h hello, answer *helloAnswer) error {
+	h.Version, h.Look = version, s.DryRun
+	if err := p.ask(kindHello, h); err != nil {
+		return err
+	}
+	return p.answered(kindHello, answer)
+}
+
+func (s *session) run() error {
+	source := s.localAt
+	if s.Verb == Pull {
+		source = s.remoteAt
+	}
+	if !source.Exists {
+		return failedf(CodeNotFound, "", "there is no folder %s to %s", source.Root, s.Verb)
+	}
+	s.report = &Report{Verb: s.Verb, Local: s.localAt.Root, Remote: s.remoteAt.Root, DryRun: s.DryRun, Conflicts: []Conflict{}}
+	if err := s.look(); err != nil {
+		return err
+	}
+	if err := s.decide(); err != nil {
+		return err
+	}
+	if len(s.report.Conflicts) > 0 {
+		return s.conflictError()
+	}
+	if s.DryRun {
+		s.report.Bytes = s.plan.bytes
+		return nil
+	}
+	if s.report.Changes() == 0 {
+		return s.saveBase(nil, nil, "")
+	}
+	if err := s.checkRoom(); err != nil {
+		return err
+	}
+	return s.transfer()
+}
+
+func (s *session) conflictError() error {
+	count := int64(len(s.report.Conflicts)) + s.report.More
+	hint := "choose with --on-conflict ours, theirs or both"
+	if s.Verb == Push {
+		hint = "cove sync pull first, which merges texts; or " + hint
+	}
+	return failedf(CodeConflict, hint, "%d paths have changed at both ends, %q first; nothing was changed", count, s.report.Conflicts[0].Path)
+}
+
+// spare is what a disk is left with.
+const spare = 64 << 20
+
+// checkRoom compares what will come with the target's disk, and the caller's
+// limit.
+func (s *session) checkRoom() error {
+	target := s.remoteAt
+	if s.Verb == Pull {
+		target = s.localAt
+	}
+	if s.MaxBytes > 0 && s.plan.bytes > s.MaxBytes {
+		return failedf(CodeNoSpace, "leave some of it out: --exclude; or allow more: --max-size", "%d bytes would come, and %d are allowed; nothing was changed", s.plan.bytes, s.MaxBytes)
+	}
+	if s.plan.bytes > 0 && s.plan.bytes > target.Free-spare {
+		return failedf(CodeNoSpace, "free some space, or leave some out: --exclude", "%d bytes would come to %s, whose disk has %d free; nothing was changed", s.plan.bytes, target.Root, target.Free)
+	}
+	return nil
+}
+
+// both does something at both ends at once.
+func both(a, b func() error) error {
+	var wg sync.WaitGroup
+	var errA, errB error
+	wg.Go(func() { errA = a() })
+	errB = b()
+	wg.Wait()
+	return errors.Join(errA, errB)
+}
+
+// look gets both manifests, and what they leave open.
+func (s *session) look() error {
+	var err error
+	newScan := func() (*spool[Entry], error) {
+		sp, err := newSpool(s.tmp, func(e *enc, v Entry) { e.entry(&v) }, func(d *dec) (v Entry, err error) { d.entry(&v); return v, d.err })
+		s.later(sp.close)
+		return sp, err
+	}
+	if s.scanL, err = newScan(); err != nil {
+		return err
+	}
+	if s.scanR, err = newScan(); err != nil {
+		return err
+	}
+	var skipL, skipR []Skipped
+	err = both(
+		func() (err error) { skipL, err = s.scan(s.local, s.scanL.add); return err },
+		func() (err error) { skipR, err = s.scan(s.remote, s.foreign()); return err },
+	)
+	if err != nil {
+		return err
+	}
+	if s.report.Skipped = skipL; s.Verb == Pull {
+		s.report.Skipped = skipR
+	}
+	if s.report.Skipped == nil {
+		s.report.Skipped = []Skipped{}
+	}
+	return s.question()
+}
+
+func (s *session) scan(p *peer, add func(Entry) error) (skipped []Skipped, err error) {
+	if err := p.ask(kindScan, s.Rules); err != nil {
+		return nil, err
+	}
+	err = recvList(p, func(d *dec) error {
+		var e Entry
+		d.entry(&e)
+		if d.err != nil {
+			return d.err
+		}
+		return add(e)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return skipped, p.answered(kindDone, &skipped)
+}
+
+// foreign takes the sprite's manifest over: checked, and without what is ignored
+// here, where the rules of this machine's own tree count too.
+func (s *session) foreign() func(Entry) error {
+	check := &checker{}
+	read := func(string, string) string { return "" }
+	if t, err := openTree(s.localAt.Root); err == nil {
+		s.later(t.close)
+		read = t.readSmall
+	}
+	m := newMatcher(s.Rules, read)
+	skipped := ""
+	return func(e Entry) error {
+		if err := check.check(&e); err != nil {
+			return err
+		}
+		if skipped != "" && below(e.Path, skipped) {
+			return nil
+		}
+		if why := m.skip(e.Path, e.Type == Dir); why != "" {
+			if e.Type == Dir {
+				skipped = e.Path
+			}
+			return nil
+		}
+		if e.Type == Dir {
+			m.enter(e.Path)
+		}
+		return s.scanR.add(e)
+	}
+}
+
+func (s *session) baseName() string { return filepath.Join(s.dir, "base") }
+
+// rows goes through everything that is known.
+func (s *session) rows(do func(row) error) error {
+	base, done, err := openBase(s.baseName())
+	if err != nil {
+		return err
+	}
+	defer done()
+	l, err := s.scanL.read()
+	if err != nil {
+		return err
+	}
+	r, err := s.scanR.read()
+	if err != nil {
+		return err
+	}
+	return eachRow(base, l, r, do)
+}
+
+// question asks both ends what the manifests leave open.
+func (s *session) question() error {
+	newQuestions := func() (*spool[question], error) {
+		sp, err := newSpool(s.tmp, encodeQuestion, decodeQuestion)
+		s.later(sp.close)
+		return sp, err
+	}
+	ql, err := newQuestions()
+	if err != nil {
+		return err
+	}
+	qr, err := newQuestions()
+	if err != nil {
+		return err
+	}
+	resolved := s.Policy != Fail && s.Policy != ""
+	if err := s.rows(func(w row) error { return w.questions(resolved, ql.add, qr.add) }); err != nil {
+		return err
+	}
+	return both(
+		func() (err error) { s.ansL, err = s.ask(s.local, ql); return err },
+		func() (err error) { s.ansR, err = s.ask(s.remote, qr); return err },
+	)
+}
+
+func (s *session) ask(p *peer, questions *spool[question]) (*spool[answer], error) {
+	if questions.count == 0 {
+		return nil, nil
+	}
+	answers, err := newSpool(s.tmp, encodeAnswer, decodeAnswer)
+	if err != nil {
+		return nil, err
+	}
+	s.later(answers.close)
+	asked, err := questions.read()
+	if err != nil {
+		return nil, err
+	}
+	asking, err := questions.read()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.ask(kindAsk, nil); err != nil {
+		return nil, err
+	}
+	wait := p.list(s.ctx, func(add func(func(*enc)) error) error {
+		return each(asking, func(q question) error { return add(func(e *enc) { encodeQuestion(e, q) }) })
+	})
+	err = recvList(p, func(d *dec) error {
+		a, err := decodeAnswer(d)
+		if err != nil {
+			return err
+		}
+		if q, ok, err := asked.next(); err != nil || !ok || q.path != a.path {
+			return errors.Join(err, rejectedf(a.path, "nobody asked for it"))
+		}
+		return answers.add(a)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := wait(); err != nil {
+		return nil, err
+	}
+	if answers.count != questions.count {
+		return nil, rejectedf("", "%d answers to %d questions", answers.count, questions.count)
+	}
+	return answers, nil
+}
+
+// each goes through a reading.
+func each[T any](r *reading[T], do func(T) error) error {
+	for {
+		v, ok, err := r.next()
+		if !ok || err != nil {
+			return err
+		}
+		if err := do(v); err != nil {
+			return err
+		}
+	}
+}
+
+// decide plans, and once more where texts were merged.
+func (s *session) decide() error {
+	if err := s.makePlan(nil); err != nil {
+		return err
+	}
+	if len(s.plan.candidates) == 0 || s.Merge == nil || s.Verb != Pull {
+		return nil
+	}
+	merged, err := s.mergeTexts(s.plan.candidates)
+	if err != nil || len(merged) == 0 {
+		return err
+	}
+	return s.makePlan(merged)
+}
+
+// makePlan decides on every row.
+func (s *session) makePlan(merged map[string]*mergedText) error {
+	skipped := s.report.Skipped
+	*s.report = Report{Verb: s.Verb, Local: s.localAt.Root, Remote: s.remoteAt.Root, DryRun: s.DryRun, Conflicts: []Conflict{}, Skipped: skipped}
+	s.plan.close()
+	var err error
+	s.plan, err = newPlanner(s.tmp, options{s.Verb, s.Policy, s.Reset, s.NoDelete}, s.report)
+	if err != nil {
+		return err
+	}
+	s.later(s.plan.close)
+	s.plan.merged = merged
+	l, err := s.ansL.read()
+	if err != nil {
+		return err
+	}
+	r, err := s.ansR.read()
+	if err != nil {
+		return err
+	}
+	err = s.rows(func(w row) error {
+		al, err := answerFor(l, w.path)
+		if err != nil {
+			return err
+		}
+		ar, err := answerFor(r, w.path)
+		if err != nil {
+			return err
+		}
+		return s.plan.add(w, sideOf(w.local, w.base, localStamp, al), sideOf(w.remote, w.base, remoteStamp, ar))
+	})
+	if err != nil {
+		return err
+	}
+	return s.plan.end()
+}
+
+func newPlanner(tmp string, o options, report *Report) (*planner, error) {
+	p := &planner{opts: o, report: report}
+	var errs [4]error
+	p.merges, errs[3] = newSpool(tmp, encodeOp, decodeOp)
+	p.removes, errs[0] = newSpool(tmp, encodeOp, decodeOp)
+	p.puts, errs[1] = newSpool(tmp, encodeOp, decodeOp)
+	p.results, errs[2] = newSpool(tmp, encodeResult, decodeResult)
+	return p, errors.Join(errs[:]...)
+}
+
+func (p *planner) close() {
+	if p != nil {
+		p.removes.close()
+		p.puts.close()
+		p.merges.close()
+		p.results.close()
+	}
+}
+
+// answerFor returns the answer about a path, if one was asked for.
+func answerFor(r *reading[answer], name string) (*answer, error) {
+	a, ok, err := r.peek()
+	if err != nil || !ok || a.path != name {
+		return nil, err
+	}
+	r.has = false
+	return a, nil
+}
+
+// newID is the name of a backup: by the time, so that they sort.
+func newID() string {
+	return time.Now().UTC().Format("20060102T150405.000") + "-" + rand.Text()[:4]
+}
+
+// saveBase writes the new base: the results, with what only now is known of what
+// was written. old keeps the one before, for the undoing of backup id.
+func (s *session) saveBase(got *spool[gotten], applied *spool[written], id string) error {
+	b, err := newBase(s.baseName())
+	if err != nil {
+		return err
+	}
+	if err := s.compose(b, got, applied); err != nil {
+		b.drop()
+		return err
+	}
+	old := ""
+	if id != "" {
+		old = filepath.Join(s.dir, "bases", id)
+		if err := os.MkdirAll(filepath.Dir(old), 0o700); err != nil {
+			return err
+		}
+	}
+	if err := b.keep(old); err != nil {
+		return err
+	}
+	return s.pruneBases()
+}
+
+// pruneBases keeps the old bases of the newest backups.
+func (s *session) pruneBases() error {
+	dir := filepath.Join(s.dir, "bases")
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries[:max(0, len(entries)-keepBackups)] {
+		err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+	}
+	return err
+}
+
+func (s *session) compose(b *baseWriter, got *spool[gotten], applied *spool[written]) error {
+	old, done, err := openBase(s.baseName())
+	if err != nil {
+		return err
+	}
+	defer done()
+	hashes, err := got.read()
+	if err != nil {
+		return err
+	}
+	stamps, err := applied.read()
+	if err != nil {
+		return err
+	}
+	results, err := s.plan.results.read()
+	if err != nil {
+		return err
+	}
+	return each(results, func(r result) error {
+		if r.what == resultKnown {
+			return b.add(r.known)
+		}
+		name := r.known.entry.Path
+		w, err := find(stamps, name, func(w *written) string { return w.path })
+		if err != nil {
+			return err
+		}
+		g := &gotten{hash: r.known.hash}
+		if r.what == resultWritten && w != nil {
+			if g, err = find(hashes, name, func(g *gotten) string { return g.path }); err != nil {
+				return err
+			}
+		}
+		if w == nil || g == nil { // it could not be read after all
+			k, err := find(old, name, func(k *known) string { return k.entry.Path })
+			if k == nil || err != nil {
+				return err
+			}
+			return b.add(*k)
+		}
+		r.known.hash = g.hash
+		if s.Verb == Push {
+			r.known.remote = w.stamp
+		} else {
+			r.known.local = w.stamp
+		}
+		return b.add(r.known)
+	})
+}
+
+// find goes on in a reading sorted by paths until a path, and returns nil where it
+// is not.
+func find[T any](r *reading[T], name string, pathOf func(*T) string) (*T, error) {
+	for {
+		v, ok, err := r.peek()
+		if err != nil || !ok {
+			return nil, err
+		}
+		at := pathOf(v)
+		if at == name {
+			r.has = false
+			return v, nil
+		}
+		if comparePaths(at, name) > 0 && neverTravels(filepath.Base(at)) == "" {
+			return nil, nil
+		}
+		r.has = false
+	}
+}
+
+// written is what the target says of a path that it wrote.
+type written struct {
+	path  string
+	stamp stamp
+}
+
+func encodeWritten(e *enc, w written) { e.string(w.path); e.stamp(w.stamp) }
+
+func decodeWritten(d *dec) (written, error) { return written{d.string(), d.stamp()}, d.err }
+
+// gotten is the hash of a file that was sent.
+type gotten struct {
+	path string
+	hash Hash
+}
+
+func (w row) String() string { return fmt.Sprintf("row %q", w.path) }

@@ -1,0 +1,301 @@
+package filesync
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A work is the folder in which an end keeps, for one root, what it stages, its
+// journal, and its backups:
+//
+//	stage/NAME           a file, link or new folder as it is to be, by what it is for
+//	left/                the stage of an attempt that was not ended, while the next one takes over
+//	journal              which backup's operations are being carried out, and which way
+//	backups/ID/ops       the operations, in order
+//	backups/ID/files/N   what operation N replaced or deleted
+//	backups/ID/info      about the backup, JSON; called pending until it is whole
+//
+// It is on the root's file system, so that everything gets there and back by
+// renames.
+type work struct {
+	dir  string
+	root string
+
+	// step is called with a name before each change to a disk. Tests end the
+	// process there, or return an error as if the system had.
+	step func(name string) error
+}
+
+// Retention.
+const (
+	keepBackups = 10
+	keepStaged  = 7 * 24 * time.Hour // of an attempt that was not ended
+)
+
+// keyOf is the name of a root among others.
+func keyOf(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:8])
+}
+
+// workPlaces are where the work folder of a root may be, the best first: out of
+// sight in the user's state folder, beside the root, inside of it.
+func workPlaces(state, root string) []string {
+	key := keyOf(root)
+	return []string{filepath.Join(state, workName, key), filepath.Join(filepath.Dir(root), workName, key), filepath.Join(root, workName, key)}
+}
+
+// findWork returns the work folder of a root if there is one, else nil.
+func findWork(state, root string) *work {
+	for _, dir := range workPlaces(state, root) {
+		if info, err := os.Lstat(dir); err == nil && info.IsDir() {
+			return &work{dir: dir, root: root, step: func(string) error { return nil }}
+		}
+	}
+	return nil
+}
+
+// makeWork returns the work folder of a root that exists, making it where files
+// can be renamed from there into the root.
+func makeWork(state, root string) (*work, error) {
+	if w := findWork(state, root); w != nil {
+		return w, w.makeDirs()
+	}
+	var errs error
+	for _, dir := range workPlaces(state, root) {
+		err := os.MkdirAll(filepath.Dir(dir), 0o700)
+		if err == nil {
+			err = os.Mkdir(dir, 0o700)
+		}
+		if err == nil {
+			if err = canRename(dir, root); err == nil {
+				w := &work{dir: dir, root: root, step: func(string) error { return nil }}
+				return w, errors.Join(w.hide(), w.makeDirs())
+			}
+			_ = os.Remove(dir)
+			_ = os.Remove(filepath.Dir(dir)) // if nobody else's
+		}
+		errs = errors.Join(errs, err)
+	}
+	return nil, errs
+}
+
+func (w *work) makeDirs() error {
+	for _, name := range []string{"stage", "backups"} {
+		if err := os.Mkdir(filepath.Join(w.dir, name), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// hide keeps git from listing the folder where it is in a repository.
+func (w *work) hide() error {
+	file := filepath.Join(filepath.Dir(w.dir), ".gitignore")
+	if _, err := os.Lstat(file); err == nil {
+		return nil
+	}
+	return os.WriteFile(file, []byte("*\n"), 0o600)
+}
+
+// canRename tries whether a file can be moved from the folder dir to the folder
+// root: two mounts of one file system look alike, but it can't.
+func canRename(dir, root string) error {
+	f, err := os.CreateTemp(dir, "probe-*")
+	if err != nil {
+		return err
+	}
+	_ = f.Close()
+	target := filepath.Join(root, workName+"-"+filepath.Base(dir))
+	if err := os.Rename(f.Name(), target); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return os.Remove(target)
+}
+
+// sweep removes what was staged long ago and never used.
+func (w *work) sweep() error {
+	info, err := os.Stat(filepath.Join(w.dir, "stage"))
+	if err != nil || info.ModTime().After(time.Now().Add(-keepStaged)) {
+		return nil
+	}
+	return w.unstage()
+}
+
+// unstage forgets everything that is staged.
+func (w *work) unstage() error {
+	return errors.Join(removeAll(filepath.Join(w.dir, "left")), removeAll(filepath.Join(w.dir, "stage")), w.makeDirs())
+}
+
+// removeAll deletes a folder of ours, also where a mode in it forbids that.
+func removeAll(dir string) error {
+	if err := os.RemoveAll(dir); err == nil {
+		return nil
+	}
+	_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() {
+			_ = os.Chmod(name, 0o700)
+		}
+		return nil
+	})
+	return os.RemoveAll(dir)
+}
+
+// stageName is where a file or link is staged: the same for the same wish, so
+// that a later attempt finds it.
+func stageName(e *Entry) string {
+	return keyOf(e.Path, fmt.Sprint(e.Size, e.Mtime), e.Target) + keyOf(e.Target, e.Path)
+}
+
+// Backup is what one sync replaced and deleted.
+type Backup struct {
+	ID      string    `json:"id"`
+	Time    time.Time `json:"time"`
+	Verb    string    `json:"verb"` // push, pull, undo
+	Changes int64     `json:"changes"`
+	Bytes   int64     `json:"bytes"` // of what is kept
+}
+
+// backups lists the backups, the newest first.
+func (w *work) backups() ([]Backup, error) {
+	entries, err := os.ReadDir(filepath.Join(w.dir, "backups"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var list []Backup
+	for _, e := range slices.Backward(entries) {
+		text, err := os.ReadFile(filepath.Join(w.dir, "backups", e.Name(), "info"))
+		var b Backup
+		if err == nil && json.Unmarshal(text, &b) == nil && b.ID == e.Name() {
+			list = append(list, b)
+		}
+	}
+	return list, nil
+}
+
+// prune removes all backups but the newest, and what is left of unfinished ones.
+func (w *work) prune() error {
+	list, err := w.backups()
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{}
+	for _, b := range list[:min(len(list), keepBackups)] {
+		keep[b.ID] = true
+	}
+	entries, err := os.ReadDir(filepath.Join(w.dir, "backups"))
+	for _, e := range entries {
+		if !keep[e.Name()] {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(w.dir, "backups", e.Name())))
+		}
+	}
+	return err
+}
+
+func (w *work) backupDir(id string) string { return filepath.Join(w.dir, "backups", id) }
+
+// checkID refuses what is no backup's id.
+func checkID(id string) error {
+	if id == "" || len(id) > 64 || path.Base(id) != id || id[0] == '.' {
+		return failedf(CodeUsage, "see: cove sync status", "%q is no backup's id", id)
+	}
+	return nil
+}
+
+// journal says which operations are being carried out.
+type journal struct {
+	ID   string `json:"id"`
+	Back bool   `json:"back"` // they are being taken back
+}
+
+// readJournal returns nil where no operation is under way.
+func (w *work) readJournal() (*journal, error) {
+	text, err := os.ReadFile(filepath.Join(w.dir, "journal"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var j journal
+	if err == nil {
+		err = json.Unmarshal(text, &j)
+	}
+	if err == nil {
+		err = checkID(j.ID)
+	}
+	return &j, err
+}
+
+// writeJournal is the point from which on the operations will be carried out,
+// whatever happens.
+func (w *work) writeJournal(j journal) error {
+	text, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	return w.writeSynced("journal", text)
+}
+
+// writeSynced replaces a file of the work folder in one step, durably.
+func (w *work) writeSynced(name string, text []byte) error {
+	if err := w.step("write " + name); err != nil {
+		return err
+	}
+	return writeSynced(filepath.Join(w.dir, name), text)
+}
+
+func writeSynced(name string, text []byte) error {
+	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(name+".new", name); err != nil {
+		return err
+	}
+	return syncFile(filepath.Dir(name))
+}
+
+// syncFile makes a file, or the names in a folder, durable.
+func syncFile(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// endJournal says that the operations are done, or taken back.
+func (w *work) endJournal() error {
+	if err := w.step("remove journal"); err != nil {
+		return err
+	}
+	// If a power cut brings it back, all of it is found done.
+	return os.Remove(filepath.Join(w.dir, "journal"))
+}
+
+// syncAll makes everything durable that was written to the file system of dir.
+func syncAll(dir string) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.Syncfs(fd); err != nil && err != unix.ENOSYS {
+		return err
+	}
+	return nil
+}
