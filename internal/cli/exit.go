@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/push"
 	"github.com/cove-dev/cove/sprites"
@@ -147,6 +148,10 @@ func (f *failure) of(err error) {
 		if e.cmd != nil {
 			f.hint = e.cmd.CommandPath() + " --help"
 		}
+		return
+	}
+	if e, ok := errors.AsType[*filesync.Error](err); ok {
+		f.exit, f.code, f.hint = e.ExitCode(), e.Code, e.Hint
 		return
 	}
 	if e, ok := errors.AsType[*gitwork.Error](err); ok {

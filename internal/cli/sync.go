@@ -1,0 +1,460 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/filesync"
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// syncFlags are those of cove sync push and pull.
+type syncFlags struct {
+	exclude  []string
+	noIgnore bool
+	dryRun   bool
+	policy   string
+	delete   bool
+	reset    bool
+	watch    bool
+	maxSize  string
+}
+
+const syncWhere = `SRC defaults to the current folder; DST to the folder of SRC's name, in the sprite in the
+home of its user, here in the current folder. Without either, it is the current folder and
+the one of its name in the sprite. A relative path of the sprite's is below its user's home.
+`
+
+const syncWhat = `Only what has changed since the last sync travels. What was deleted is deleted. A path that
+both sides have changed is a conflict: nothing at all is done then (exit code 3), unless
+--on-conflict says who wins: ours (this machine), theirs (the sprite), or both (the
+target's version stays, the other is put beside it as NAME` + `.cove-theirs).
+
+In a git repository, what git ignores stays where it is. A .coveignore file, in any folder,
+and --exclude have the same syntax, and count more; "!" takes back. .git never travels.
+
+What is replaced or deleted is kept for cove sync undo (of the last ten syncs). All of it is
+applied or nothing, also when it is interrupted. What had come stays for the next attempt.`
+
+func (a *app) newSync() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sync",
+		Short: "Bring a folder here and one in a sprite into step",
+		Long: `Brings a folder of this machine and one in a sprite into step, one way at a time.
+
+` + syncWhere + "\n" + syncWhat,
+		Example: `  cove sync push                  the current folder into the sprite
+  cove sync pull --dry-run        what would come back
+  cove sync pull
+  cove sync undo`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newSyncVerb(filesync.Push), a.newSyncVerb(filesync.Pull), a.newSyncUndo(), a.newSyncStatus())
+	return cmd
+}
+
+func (a *app) newSyncVerb(verbName filesync.Verb) *cobra.Command {
+	f := &syncFlags{}
+	cmd := &cobra.Command{
+		Use:   string(verbName) + " [SRC [DST]]",
+		Short: "Send what has changed here into a sprite",
+		Long: "Sends what has changed in a folder of this machine into a sprite.\n\n" + syncWhere + `
+A folder that is not known yet is sent into one that is empty, or not there; over another
+one only with --reset, which makes the target what the source is.
+
+` + syncWhat,
+		Example: `  cove sync push -s paint
+  cove sync push site /srv/www --exclude /drafts --exclude '*.psd'
+  cove sync push --on-conflict ours
+  cove sync push --watch`,
+		Args: maxArgs(2),
+		RunE: verb(func(ctx context.Context, args []string) error { return a.syncVerb(ctx, verbName, f, args) }),
+	}
+	if verbName == filesync.Pull {
+		cmd.Short = "Bring what has changed in a sprite here"
+		cmd.Long = "Brings what has changed in a folder of a sprite to this machine.\n\n" + syncWhere + `
+A text that both sides have changed is merged, line by line, by what it was at the last
+sync; where that is not possible it is a conflict. What comes out of a sprite is not
+trusted: a link that leads out of the folder, a device or a pipe is left out, and what no
+honest side sends ends the sync (exit code 5).
+
+` + syncWhat
+		cmd.Example = `  cove sync pull -s paint
+  cove sync pull /srv/www site
+  cove sync pull --on-conflict both`
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.exclude, "exclude", nil, "leave out what matches, in the syntax of .gitignore: /build is the one at the top (repeatable)")
+	flags.BoolVar(&f.noIgnore, "no-ignore", false, ".gitignore and .coveignore do not count")
+	flags.BoolVarP(&f.dryRun, "dry-run", "n", false, "only say what would be done")
+	flags.StringVar(&f.policy, "on-conflict", string(filesync.Fail), "fail, ours, theirs, or both")
+	flags.BoolVar(&f.delete, "delete", true, "delete at the target what was deleted at the source")
+	flags.BoolVar(&f.reset, "reset", false, "make the target what the source is, whatever it was")
+	flags.BoolVar(&f.watch, "watch", false, "keep both in step until interrupted")
+	flags.StringVar(&f.maxSize, "max-size", "", "refuse to move more than this in one sync, such as 20G")
+	must(cmd.RegisterFlagCompletionFunc("on-conflict", cobra.FixedCompletions([]string{"fail", "ours", "theirs", "both"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// maxArgs is a cobra argument check for at most n.
+func maxArgs(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > n {
+			return usagef(cmd, "%q is one argument too many", args[n])
+		}
+		return nil
+	}
+}
+
+// syncPaths is which folders are meant: that of this machine, and the sprite's.
+func syncPaths(verbName filesync.Verb, args []string) (local, remote string, err error) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return "", "", err
+	}
+	local, remote = cwd, filepath.Base(cwd)
+	if verbName == filesync.Push {
+		if len(args) > 0 {
+			local = filepath.Join(cwd, args[0])
+			if filepath.IsAbs(args[0]) {
+				local = filepath.Clean(args[0])
+			}
+			remote = filepath.Base(local)
+		}
+		if len(args) > 1 {
+			remote = args[1]
+		}
+	} else {
+		if len(args) > 0 {
+			remote = args[0]
+			local = filepath.Join(cwd, path.Base(path.Clean(remote)))
+		}
+		if len(args) > 1 {
+			if local = args[1]; !filepath.IsAbs(local) {
+				local = filepath.Join(cwd, local)
+			}
+		}
+	}
+	remote = path.Clean(remote)
+	if remote == "/" || local == "/" {
+		return "", "", &codedError{exitUsage, "usage", errors.New("/ can't be synced: it has what is no file, and what belongs to the system"), "name a folder"}
+	}
+	return filepath.Clean(local), remote, nil
+}
+
+// newSyncOf prepares a sync of two folders.
+func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlags, args []string) (*filesync.Sync, *sprites.Sprite, error) {
+	local, remote, err := syncPaths(verbName, args)
+	if err != nil {
+		return nil, nil, err
+	}
+	policy := filesync.Policy(f.policy)
+	switch policy {
+	case filesync.Fail, filesync.Ours, filesync.Theirs, filesync.Both:
+	default:
+		return nil, nil, usagef(nil, "--on-conflict is fail, ours, theirs or both, not %q", f.policy)
+	}
+	var limit int64
+	if f.maxSize != "" {
+		if limit, err = parseSize(f.maxSize); err != nil {
+			return nil, nil, usagef(nil, "--max-size: %v", err)
+		}
+	}
+	rules, err := syncRules(ctx, local, f)
+	if err != nil {
+		return nil, nil, err
+	}
+	sprite, err := a.spriteHandle(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := sprite.Client().Get(ctx, sprite.Name())
+	if err != nil {
+		return nil, nil, err
+	}
+	pair := info.ID // and not the server's address, which may change
+	if pair == "" {
+		pair = sprite.Client().URL + " " + sprite.Name()
+	}
+	return &filesync.Sync{
+		Verb: verbName, Local: local, Remote: remote, Pair: pair,
+		Connect: func(ctx context.Context) (*filesync.Remote, error) { return filesync.Dial(ctx, sprite) },
+		Rules:   rules, Policy: policy, Reset: f.reset, NoDelete: !f.delete, DryRun: f.dryRun, MaxBytes: limit,
+		Merge: gitwork.MergeFile,
+	}, sprite, nil
+}
+
+// syncRules is what does not travel: in a git repository, what git ignores.
+func syncRules(ctx context.Context, local string, f *syncFlags) (filesync.Rules, error) {
+	rules := filesync.Rules{Exclude: f.exclude, Cove: !f.noIgnore}
+	if f.noIgnore {
+		return rules, nil
+	}
+	if _, err := os.Stat(local); errors.Is(err, fs.ErrNotExist) {
+		return rules, nil
+	}
+	repo, err := gitwork.Open(ctx, local)
+	if errors.Is(err, gitwork.ErrNotRepository) || errors.Is(err, gitwork.ErrNoGit) || err == nil && repo.Bare {
+		return rules, nil
+	}
+	if err != nil {
+		return rules, err
+	}
+	ignored, err := repo.Ignored(ctx, local)
+	if err != nil {
+		return rules, err
+	}
+	rules.Read, rules.Tracked = true, ignored.Tracked
+	for _, file := range ignored.Files {
+		rules.Git = append(rules.Git, filesync.Patterns{Dir: []byte(file.Dir), Text: []byte(file.Text)})
+	}
+	return rules, nil
+}
+
+func (a *app) syncVerb(ctx context.Context, verbName filesync.Verb, f *syncFlags, args []string) error {
+	if f.watch && f.dryRun {
+		return usagef(nil, "--watch does not go with --dry-run")
+	}
+	y, sprite, err := a.newSyncOf(ctx, verbName, f, args)
+	if err != nil {
+		return err
+	}
+	if f.watch {
+		return a.syncWatch(ctx, y, sprite, f.policy)
+	}
+	report, err := a.syncOnce(ctx, y, sprite)
+	if report == nil {
+		return err
+	}
+	if err != nil && len(report.Conflicts) > 0 && a.global.json {
+		a.printJSON(report)
+		return reportedError{exitConflict}
+	}
+	if err == nil && a.global.json {
+		a.printJSON(report)
+		return nil
+	}
+	a.showSync(sprite.Name(), report, err == nil)
+	return err
+}
+
+// syncOnce syncs, with progress.
+func (a *app) syncOnce(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite) (*filesync.Report, error) {
+	direction := "to "
+	if y.Verb == filesync.Pull {
+		direction = "from "
+	}
+	p := a.newProgress(direction+sprite.Name(), 0)
+	y.Progress = func(done, total int64) { p.set(done, total, false) }
+	report, err := y.Run(ctx)
+	p.Close()
+	return report, err
+}
+
+// showSync tells people what was done, or would be.
+func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
+	for _, c := range r.Conflicts {
+		fmt.Fprintf(a.Err, "conflict: %s (%s here, %s in %s)\n", sanitizeLine(c.Path), c.Local, c.Remote, sprite)
+	}
+	if r.More > 0 {
+		fmt.Fprintf(a.Err, "and %d more\n", r.More)
+	}
+	if !done {
+		return
+	}
+	if r.DryRun || a.global.verbose {
+		a.listNames("+", r.Added)
+		a.listNames("~", r.Modified)
+		a.listNames("m", r.Merged)
+		a.listNames("-", r.Deleted)
+	}
+	from, to := r.Local, sprite+":"+r.Remote
+	if r.Verb == filesync.Pull {
+		from, to = to, from
+	}
+	what := fmt.Sprintf("%d added, %d modified, %d deleted", r.Added.Count, r.Modified.Count, r.Deleted.Count)
+	if r.Merged.Count > 0 {
+		what += fmt.Sprintf(", %d merged", r.Merged.Count)
+	}
+	switch {
+	case r.Changes() == 0:
+		a.say("%s and %s are in step%s", sanitizeLine(from), sanitizeLine(to), leftText(r))
+	case r.DryRun:
+		a.say("%s to %s would be: %s (%s)%s", sanitizeLine(from), sanitizeLine(to), what, byteSize(r.Bytes), leftText(r))
+	default:
+		a.say("%s to %s: %s (%s in %s)%s", sanitizeLine(from), sanitizeLine(to), what, byteSize(r.Bytes), span(time.Duration(r.Seconds*float64(time.Second))), leftText(r))
+		a.detail("take it back: cove sync undo --id %s", r.Backup)
+	}
+	a.showSkipped(r)
+}
+
+// leftText tells of changes at the target, which were left there.
+func leftText(r *filesync.Report) string {
+	n := r.Newer.Count + r.Missing.Count
+	if n == 0 {
+		return ""
+	}
+	other := "in the sprite; bring them here: cove sync pull"
+	if r.Verb == filesync.Pull {
+		other = "here; send them: cove sync push"
+	}
+	return fmt.Sprintf("\n  %d changed only %s", n, other)
+}
+
+func (a *app) listNames(mark string, n filesync.Names) {
+	for _, name := range n.Paths {
+		fmt.Fprintln(a.Out, mark, sanitizeLine(name))
+	}
+	if more := n.Count - int64(len(n.Paths)); more > 0 {
+		fmt.Fprintf(a.Out, "%s and %d more\n", mark, more)
+	}
+}
+
+// showSkipped names the biggest of what was left out: nobody should miss it
+// without knowing.
+func (a *app) showSkipped(r *filesync.Report) {
+	for _, k := range r.Skipped {
+		var names []string
+		for _, n := range k.Biggest {
+			names = append(names, fmt.Sprintf("%s (%s)", n.Path, byteSize(n.Size)))
+		}
+		for _, n := range k.Folders {
+			names = append(names, n+"/")
+		}
+		text := fmt.Sprintf("left out, %s: %d", k.Reason, k.Count)
+		if len(names) > 0 {
+			text += ": " + strings.Join(names[:min(len(names), 5)], ", ")
+		}
+		if r.DryRun || k.Bytes >= 1<<20 || a.global.verbose {
+			a.say("  %s", sanitizeLine(text))
+			if k.Reason == "ignored" {
+				a.say("  hint: a line !NAME in .coveignore takes it along")
+			}
+		}
+	}
+}
+
+func (a *app) newSyncUndo() *cobra.Command {
+	id := ""
+	cmd := &cobra.Command{
+		Use:   "undo [LOCAL [REMOTE]]",
+		Short: "Take the last sync back",
+		Long: `Takes the last sync of two folders back, or the one that --id names: what it replaced or
+deleted, here or in the sprite, is as it was. Files that were changed since are not touched:
+then nothing is undone (exit code 3). An undo can itself be undone.
+
+LOCAL defaults to the current folder, REMOTE to the one of its name in the sprite.`,
+		Example: `  cove sync undo
+  cove sync undo site /srv/www --id 20260102T150405.000-ABCD`,
+		Args: maxArgs(2),
+		RunE: verb(func(ctx context.Context, args []string) error {
+			y, sprite, err := a.newSyncOf(ctx, filesync.Push, &syncFlags{policy: string(filesync.Fail)}, args)
+			if err != nil {
+				return err
+			}
+			u, err := y.Undo(ctx, id)
+			if err != nil {
+				return err
+			}
+			if a.global.json {
+				a.printJSON(u)
+				return nil
+			}
+			where := u.Root
+			if u.At == "remote" {
+				where = sprite.Name() + ":" + u.Root
+			}
+			a.say("Sync %s is undone: %d changes in %s. Take that back: cove sync undo", u.Undid, u.Changes, sanitizeLine(where))
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&id, "id", "", "which sync (see cove sync status)")
+	return cmd
+}
+
+// syncStatus is what cove sync status prints for programs.
+type syncStatus struct {
+	Push    *filesync.Report  `json:"push"` // what a push would do
+	Pull    *filesync.Report  `json:"pull"` // what a pull would
+	Backups map[string][]back `json:"backups"`
+}
+
+type back = filesync.Backup
+
+func (a *app) newSyncStatus() *cobra.Command {
+	f := &syncFlags{policy: string(filesync.Fail), delete: true, dryRun: true}
+	cmd := &cobra.Command{
+		Use:   "status [LOCAL [REMOTE]]",
+		Short: "What a sync would do, and what can be undone",
+		Long: `Compares two folders: what a push would send, what a pull would bring, what is in conflict;
+and lists the syncs that can be undone.
+
+LOCAL defaults to the current folder, REMOTE to the one of its name in the sprite.`,
+		Example: `  cove sync status
+  cove sync status site /srv/www --json`,
+		Args: maxArgs(2),
+		RunE: verb(func(ctx context.Context, args []string) error { return a.syncStatus(ctx, f, args) }),
+	}
+	cmd.Flags().StringArrayVar(&f.exclude, "exclude", nil, "leave out what matches, as in push and pull")
+	cmd.Flags().BoolVar(&f.noIgnore, "no-ignore", false, ".gitignore and .coveignore do not count")
+	return cmd
+}
+
+func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error {
+	y, sprite, err := a.newSyncOf(ctx, filesync.Push, f, args)
+	if err != nil {
+		return err
+	}
+	st := syncStatus{Backups: map[string][]back{}}
+	reports := []**filesync.Report{&st.Push, &st.Pull}
+	for i, way := range []filesync.Verb{filesync.Push, filesync.Pull} {
+		y.Verb = way
+		report, err := y.Run(ctx)
+		var e *filesync.Error
+		if errors.As(err, &e) && (e.Code == filesync.CodeConflict || e.Code == filesync.CodeNotFound) {
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+		*reports[i] = report
+	}
+	local, remote, err := y.Backups(ctx)
+	if err != nil {
+		return err
+	}
+	st.Backups["local"], st.Backups["remote"] = local, remote
+	if a.global.json {
+		a.printJSON(st)
+		return nil
+	}
+	for i, r := range []*filesync.Report{st.Push, st.Pull} {
+		way := []string{"push", "pull"}[i]
+		if r == nil {
+			fmt.Fprintf(a.Out, "%s: there is no folder to %s\n", way, way)
+			continue
+		}
+		fmt.Fprintf(a.Out, "%s: %d to add, %d to modify, %d to delete, %d conflicts\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, int64(len(r.Conflicts))+r.More)
+	}
+	for _, side := range []string{"local", "remote"} {
+		where := y.Local
+		if side == "remote" {
+			where = sprite.Name() + ":" + y.Remote
+		}
+		for _, b := range st.Backups[side] {
+			fmt.Fprintf(a.Out, "%s  %-6s %d changes in %s, %s kept\n", b.ID, sanitizeLine(b.Verb), b.Changes, sanitizeLine(where), byteSize(b.Bytes))
+		}
+	}
+	return nil
+}

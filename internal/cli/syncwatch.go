@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cove-dev/cove/internal/filesync"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	watchQuiet = 300 * time.Millisecond // after an event, for those that belong to it
+	watchLook  = 30 * time.Second       // without one: events can be lost
+	watchRetry = 3 * time.Second        // after the sprite's events have ended
+)
+
+// syncWatch keeps two folders in step, both ways, until ctx ends. What the file
+// systems tell are hints; what is done is always decided by a whole comparison.
+func (a *app) syncWatch(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite, policy string) error {
+	first := y.Verb
+	hints := make(chan struct{}, 1)
+	hint := func() {
+		select {
+		case hints <- struct{}{}:
+		default:
+		}
+	}
+	watch := filesync.Watch(ctx, y.Local, hint)
+	defer watch.Close()
+	said, following := "", false
+	for {
+		for _, way := range []filesync.Verb{first, first.Other()} {
+			y.Verb = way
+			report, err := a.syncOnce(ctx, y, sprite)
+			if ctx.Err() != nil {
+				return nil // interrupted, which is how it ends
+			}
+			y.Reset = false // the first time only
+			if err := a.watchReport(sprite.Name(), report, err, &said); err != nil {
+				return err
+			}
+		}
+		if !following { // now there is a folder to follow
+			following = true
+			go followSprite(ctx, sprite, y.Remote, hint)
+		}
+		if err := awaitHint(ctx, hints); err != nil {
+			return nil
+		}
+	}
+}
+
+// watchReport tells what one round did. Errors that may pass are told once.
+func (a *app) watchReport(sprite string, r *filesync.Report, err error, said *string) error {
+	if err == nil {
+		if r.Changes() > 0 {
+			*said = ""
+			if a.global.json {
+				a.printJSON(r)
+			} else {
+				a.showSync(sprite, r, true)
+			}
+		}
+		return nil
+	}
+	e, ok := errors.AsType[*filesync.Error](err)
+	if !ok {
+		return err
+	}
+	switch e.Code {
+	case filesync.CodeConflict, filesync.CodeChanged, filesync.CodeLost, filesync.CodeNoSpace, filesync.CodeNotFound:
+	default:
+		return err
+	}
+	if *said != e.Message {
+		*said = e.Message
+		a.say("cove: %s", sanitizeLine(e.Message))
+		if e.Hint != "" {
+			a.say("  hint: %s", sanitizeLine(e.Hint))
+		}
+	}
+	return nil
+}
+
+// awaitHint waits for an event and the quiet after it, or for some time.
+func awaitHint(ctx context.Context, hints <-chan struct{}) error {
+	timer := time.NewTimer(watchLook)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-hints:
+			timer.Reset(watchQuiet)
+		case <-timer.C:
+			return nil
+		}
+	}
+}
+
+// followSprite hints at each change in the sprite, until ctx ends.
+func followSprite(ctx context.Context, sprite *sprites.Sprite, dir string, hint func()) {
+	for ctx.Err() == nil {
+		w, err := sprite.Watch(ctx, sprites.WatchOptions{Recursive: true}, dir)
+		for err == nil {
+			_, err = w.Next()
+			hint()
+			if _, lost := errors.AsType[*sprites.WatchError](err); lost {
+				err = nil
+			}
+		}
+		if w != nil {
+			_ = w.Close()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchRetry):
+			hint() // what came meanwhile was not told
+		}
+	}
+}
