@@ -21,7 +21,6 @@ import (
 // TestJobRetry does a job again that failed for a reason which has gone since: in a
 // new sprite and in the old one.
 func TestJobRetry(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{
@@ -97,7 +96,6 @@ func (h *host) gc(args ...string) (removed, kept map[string]string) {
 // what nobody has pulled, not a person's sprite, not one that is in use. What an
 // interrupted push leaves is nothing.
 func TestJobH4(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{
@@ -211,7 +209,6 @@ func testInterruptedPush(h *host) {
 // TestJobH5: what is known of a job is in one file, which only its maker can read,
 // without a value of the environment.
 func TestJobH5(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{"plan.md": "RUN mkdir -p ~/.claude/projects/$(pwd | tr -c 'A-Za-z0-9\\n' -); echo '{}' >~/.claude/projects/$(pwd | tr -c 'A-Za-z0-9\\n' -)/s.jsonl\nRUN echo hello\n"})
@@ -284,7 +281,6 @@ func readBundle(t *testing.T, name string) map[string]string {
 // A server that is killed after it has noted that a job begins, and before the
 // job's supervisor runs, leaves a job that the next one starts.
 func TestJobStartedAnew(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{"plan.md": "## One\n```sh\necho 1 > one.txt\n```\n"})

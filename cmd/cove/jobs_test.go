@@ -121,7 +121,6 @@ const untilGoOn = "while ! test -e ~/go-on; do sleep 0.1; done"
 // can be pulled. That of many who want to end it at once one wins, the store's
 // TestFinishHasOneWinner shows.
 func TestJobJ2(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	killSupervisor := func(sprite string) {
@@ -219,7 +218,6 @@ func (h *host) endServer(sig syscall.Signal) {
 
 // TestJobJ3: an agent's exit code alone decides nothing, nor does what it says.
 func TestJobJ3(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	flags := h.standIns()
@@ -245,7 +243,6 @@ func TestJobJ3(t *testing.T) {
 // TestJobJ4: each guard ends a runaway, says in the job which it was, and keeps its
 // commits. That sleep does not count, TestSoakSleep shows.
 func TestJobJ4(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	const one = "## One\n```sh\necho 1 > one.txt\n```\n"
@@ -312,7 +309,6 @@ func TestJobJ4(t *testing.T) {
 // TestJobJ5: who follows a job sees each event once, though the server is killed
 // meanwhile and another one takes its place; and from any number on.
 func TestJobJ5(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{
@@ -350,7 +346,6 @@ func TestJobJ5(t *testing.T) {
 // TestJobJ7: a job that is stopped ends in order if it can, and by force if it does
 // not; to stop it again changes nothing. Who waits for it hears of it at once (J8).
 func TestJobJ7(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	flags := h.standIns()
@@ -391,7 +386,6 @@ func TestJobJ7(t *testing.T) {
 // TestJobJ9: an agent that was pushed to converse waits when it has had its say,
 // gets messages, and ends when it is told that there will be no more.
 func TestJobJ9(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{"plan.md": "Ask me.\n", "shell.md": waitingPlan})
@@ -446,7 +440,6 @@ func TestJobJ9(t *testing.T) {
 // TestJobJ11: of an agent's environment, what the push says goes before what the
 // sprite has; a job tells the names, and never the values.
 func TestJobJ11(t *testing.T) {
-	t.Parallel()
 	h := newHost(t)
 	h.serve(nil)
 	h.run("", "cove", "create", "paint", "--env", "A=sprite-value", "--env", "B=sprite-value")

@@ -24,8 +24,7 @@ const momentPlan = "## One\n```sh\necho 1 > one.txt\nsleep 0.3\n```\n" +
 // thing, and what one push began and did not end is no job at work. make soak does
 // ten times as much; the moments are the same each time.
 func TestSoakMoments(t *testing.T) {
-	t.Parallel()
-	rounds := 4
+	rounds := 3
 	if soak() {
 		rounds = 40
 	}

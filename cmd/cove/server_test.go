@@ -38,6 +38,9 @@ func (h *host) within(f func() error) error {
 func newHost(t testing.TB) *host {
 	t.Helper()
 	requireSandbox(t)
+	if t, ok := t.(*testing.T); ok && !soak() { // each waits more than it works
+		t.Parallel()
+	}
 	dir := tempDir(t)
 	h := &host{t: t, bin: binDir, home: filepath.Join(dir, "home"), data: filepath.Join(dir, "data")}
 	for _, d := range []string{h.home, h.data} {
