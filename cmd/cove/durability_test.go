@@ -143,7 +143,7 @@ func TestSoakSleep(t *testing.T) {
 	if soak() {
 		nap, timeout = 30*time.Second, "20s"
 	}
-	h := newHost(t)
+	h := newLoneHost(t)
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{"plan.md": waitingPlan})
 	job, sprite := h.push(repo, "plan.md", "--agent", "shell", "--timeout", timeout)
@@ -183,7 +183,7 @@ func TestSoakCycles(t *testing.T) {
 	if soak() {
 		cycles = 200
 	}
-	h := newHost(t)
+	h := newLoneHost(t)
 	h.serve(nil)
 	client := h.client()
 	cycle := func(i int) {
@@ -200,7 +200,7 @@ func TestSoakCycles(t *testing.T) {
 		}
 	}
 	cycle(0) // what is made once
-	before, err := leakcheck.Take(filepath.Join(h.data, "run", "*"), filepath.Join(h.data, "sprites", "*"))
+	before, err := leakcheck.Take(filepath.Join(h.data, "run", "*"), filepath.Join(h.data, "layers", "*"), filepath.Join(h.data, "images", "*"))
 	if err != nil {
 		t.Fatal(err)
 	}

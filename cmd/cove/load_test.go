@@ -34,9 +34,9 @@ func TestSoakLoad(t *testing.T) {
 	if soak() {
 		n, long = 20, 10*time.Minute
 	}
-	h := newHost(t)
+	h := newLoneHost(t)
 	h.serve(nil)
-	before, err := leakcheck.Take(filepath.Join(h.data, "run", "*"), filepath.Join(h.data, "sprites", "*"))
+	before, err := leakcheck.Take(filepath.Join(h.data, "run", "*"), filepath.Join(h.data, "layers", "*"), filepath.Join(h.data, "images", "*"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestSoakOutput(t *testing.T) {
 	if soak() {
 		size = 10 << 30
 	}
-	h := newHost(t)
+	h := newLoneHost(t)
 	h.serve(nil)
 	h.run("", "cove", "create", "paint")
 	sprite := h.client().Sprite("paint")

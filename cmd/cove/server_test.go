@@ -34,13 +34,20 @@ func (h *host) within(f func() error) error {
 	return gateway.InNetNS(h.ns, f)
 }
 
-// newHost makes a host whose server, if any, ends with the test.
+// newHost makes a host whose server, if any, ends with the test. The test runs beside
+// others: each waits more than it works.
 func newHost(t testing.TB) *host {
 	t.Helper()
-	requireSandbox(t)
-	if t, ok := t.(*testing.T); ok && !soak() { // each waits more than it works
+	if t, ok := t.(*testing.T); ok && !soak() {
 		t.Parallel()
 	}
+	return newLoneHost(t)
+}
+
+// newLoneHost is newHost for a test that looks at the whole machine.
+func newLoneHost(t testing.TB) *host {
+	t.Helper()
+	requireSandbox(t)
 	dir := tempDir(t)
 	h := &host{t: t, bin: binDir, home: filepath.Join(dir, "home"), data: filepath.Join(dir, "data")}
 	for _, d := range []string{h.home, h.data} {
