@@ -46,7 +46,7 @@ type ConnectorLimits struct {
 
 	// What models use, as their answers tell. An answer that is cut short, or tells
 	// nothing, counts a token for every four bytes of it and of its request. Requests
-	// under way when a limit is reached are let end.
+	// under way when a limit is reached, 8 at most, are let end.
 	TokensPerDay int64   `json:"tokens_per_day,omitempty"` // of input and output
 	USDPerDay    float64 `json:"usd_per_day,omitempty"`    // by the connector's prices
 }

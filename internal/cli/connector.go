@@ -77,8 +77,9 @@ secret: it can do what you can, so consider --paths and --methods, or a token of
 A path is let through if one of --paths is its pattern, and none of --deny-paths; * stands
 for anything. A limit is N for requests ever, N/minute, SIZE/day for bytes both ways, or,
 with models, Ntokens/day or Nusd/day, of each sprite by itself. Tokens are counted as the
-answers tell; one that is cut short or tells nothing counts a token for four bytes. Dollars
-need prices, per million tokens: 'MODEL=INPUT/OUTPUT', the first that has the model.`,
+answers tell; one that is cut short or tells nothing counts a token for four bytes. What is
+under way when a limit is reached may end; with such a limit that is 8 requests. Dollars need
+prices, per million tokens: 'MODEL=INPUT/OUTPUT', the first that has the model.`,
 		Example: `  cove connector put anthropic --limit 60/minute --limit 500M/day
   cove connector put anthropic --limit 5usd/day --price 'claude-opus-*=5/25' --price '*=3/15'
   cove connector put github --from-gh

@@ -454,6 +454,27 @@ func TestConnectorSpending(t *testing.T) {
 		t.Errorf("cut: told %+v", r)
 	}
 	ask("POST", "cut.connect.internal/answer", 429)
+	// How far it can be overrun is bounded: only so many are under way.
+	set(t, w, map[string]connect.Upstream{"wide": {URL: upstream.URL, Limits: connect.Limits{TokensPerDay: 1_000_000}}})
+	var open []io.Closer
+	for i := range maxSpending + 1 {
+		resp, err := client.Post("http://wide.connect.internal/endless", "text/plain", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, resp.Body)
+		if want := map[bool]int{true: 200, false: 429}[i < maxSpending]; resp.StatusCode != want {
+			t.Errorf("request %d while the others are under way: got %d, want %d", i+1, resp.StatusCode, want)
+		}
+	}
+	for _, c := range open {
+		_ = c.Close()
+	}
+	log.await(t, n+maxSpending+1)
+	if resp, _ := fetch(t, client, "POST", "http://wide.connect.internal/answer", nil); resp.StatusCode != 200 {
+		t.Errorf("after they have ended: got %d", resp.StatusCode)
+	}
+	set(t, w, map[string]connect.Upstream{"tokens": {URL: upstream.URL, Limits: connect.Limits{TokensPerDay: 1000}}})
 	req, err := http.NewRequest("GET", "http://tokens.connect.internal/socket", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -244,6 +244,7 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusTooManyRequests, "limit", "connector "+name+": "+why, "")
 		return
 	}
+	defer c.use.over() // once it has been charged
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(c.ctx, func() { cancel(errTaken) })()

@@ -81,6 +81,7 @@ type usage struct {
 	Usage
 	minute   time.Time // in which inMinute were
 	inMinute int64
+	spending int // requests under way whose cost is not known yet
 }
 
 // admit counts a request, or says why there can be no more, and for how long; 0 is
@@ -98,12 +99,28 @@ func (u *usage) admit(l connect.Limits, now time.Time) (why string, wait time.Du
 		return "the tokens of the day are used up", u.Day.AddDate(0, 0, 1).Sub(now)
 	case l.USDPerDay > 0 && u.MicroUSD >= int64(l.USDPerDay*1e6):
 		return "the dollars of the day are spent", u.Day.AddDate(0, 0, 1).Sub(now)
+	case spends(l) && u.spending >= maxSpending:
+		return "as many requests are under way as may be while their cost is not known", time.Second
 	case l.RequestsPerMinute > 0 && u.inMinute >= l.RequestsPerMinute:
 		return "the requests of the minute are used up", u.minute.Add(time.Minute).Sub(now)
 	}
 	u.Requests++
 	u.inMinute++
+	u.spending++
 	return "", 0
+}
+
+// maxSpending bounds how far a limit of tokens or dollars can be overrun: what is
+// under way is let end.
+const maxSpending = 8
+
+func spends(l connect.Limits) bool { return l.TokensPerDay > 0 || l.USDPerDay > 0 }
+
+// over ends what admit began.
+func (u *usage) over() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.spending--
 }
 
 // spend counts bytes, and returns how many of them may pass.

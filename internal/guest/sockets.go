@@ -103,8 +103,13 @@ func parseKernelIP(text []byte) (netip.Addr, bool) {
 	return addr.Unmap(), ok
 }
 
-// maxFiles is how many open files one search for the holders of sockets looks at.
-const maxFiles = 1 << 16
+// maxFiles is how many open files one search for the holders of sockets looks at, and
+// maxFilesEach how many of one process: what listens is among the first, and one that
+// opens very many does not hide the others.
+const (
+	maxFiles     = 1 << 16
+	maxFilesEach = 1 << 12
+)
 
 // findHolders looks through the open files of all processes, this one first, for
 // sockets by their inodes. It sets pid and fd of those that it finds, and returns
@@ -112,7 +117,9 @@ const maxFiles = 1 << 16
 func findHolders(wanted map[uint64]*listener) (found []*listener) {
 	files := maxFiles
 	for _, pid := range append([]int{os.Getpid()}, processes()...) {
-		eachFile(pid, &files, func(fd int, inode uint64) bool {
+		left := min(files, maxFilesEach)
+		files -= left
+		eachFile(pid, &left, func(fd int, inode uint64) bool {
 			if l := wanted[inode]; l != nil {
 				l.pid, l.fd = pid, fd
 				found = append(found, l)
@@ -120,7 +127,7 @@ func findHolders(wanted map[uint64]*listener) (found []*listener) {
 			}
 			return len(wanted) > 0
 		})
-		if len(wanted) == 0 || files <= 0 {
+		if files += max(left, 0); len(wanted) == 0 || files <= 0 {
 			break
 		}
 	}
