@@ -112,14 +112,15 @@ func (in *input) take(r io.Reader) error {
 		return ErrNoInput
 	}
 	if m.Line != "" {
-		if _, err := io.WriteString(in.pipe, m.Line+"\n"); err != nil {
-			return fmt.Errorf("the agent has ended, or does not read: %w", err)
-		}
 		text := m.Text
 		if len(text) > maxLine {
 			text = text[:wholeRunes([]byte(text[:maxLine]))] + "…"
 		}
-		in.job.log.add(sprites.JobEvent{Type: "input", Text: text})
+		in.job.log.add(sprites.JobEvent{Type: "input", Text: text}) // before what the agent makes of it
+		if _, err := io.WriteString(in.pipe, m.Line+"\n"); err != nil {
+			in.job.log.notice("the agent has not taken that message")
+			return fmt.Errorf("the agent has ended, or does not read: %w", err)
+		}
 		in.guards.wait(false)
 	}
 	if m.Close {
