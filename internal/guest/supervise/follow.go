@@ -83,14 +83,19 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// dead reports whether no supervisor holds the job's lock.
+// dead reports whether no supervisor holds the job's lock. One that has not signed
+// it yet may be about to take it.
 func dead(dir string) bool {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
 	if err != nil {
 		return errors.Is(err, os.ErrNotExist) && !recent(dir)
 	}
 	defer lock.Close()
-	return unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil
+	if unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil {
+		return false
+	}
+	st, err := lock.Stat()
+	return err == nil && (st.Size() > 0 || !recent(dir))
 }
 
 // recent reports whether a job was only just given to a supervisor, which may

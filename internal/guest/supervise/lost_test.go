@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove/internal/guest/supervise"
 	"github.com/cove-dev/cove/sprites"
@@ -186,5 +187,30 @@ func TestFollow(t *testing.T) {
 	}
 	if got, err := j.follow(int64(len(all) + 1)); err != nil || len(got) != 0 {
 		t.Errorf("from beyond the end: got %+v, %v", got, err)
+	}
+}
+
+// A supervisor makes its lock before it takes it: a follower who comes in between
+// waits for it.
+func TestFollowEarly(t *testing.T) {
+	j := newJob(t, "echo ready")
+	j.give()
+	j.write(j.file("lock"), "")
+	followed := make(chan error, 1)
+	var whole bytes.Buffer
+	go func() { followed <- supervise.Follow(j.ctx, &whole, j.dir, 1) }()
+	select {
+	case err := <-followed:
+		t.Fatalf("got %v of a job that is about to begin", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if code := j.call("run"); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	if err := <-followed; err != nil {
+		t.Fatal(err)
+	}
+	if events := j.parse(whole.String()); len(events) == 0 || events[len(events)-1].Type != "end" {
+		t.Errorf("got %v", events)
 	}
 }
