@@ -38,7 +38,8 @@ type Person struct {
 // where Sprite is empty, a sprite for it, and answers with the Job, whose Upload
 // says where the bundle goes; the job begins with POST /v1/jobs/{id}/start.
 type JobRequest struct {
-	Sprite      string   `json:"sprite,omitempty"` // an existing sprite; empty: a new one
+	Backend     string   `json:"backend,omitempty"` // where the sprite is; empty: at this server
+	Sprite      string   `json:"sprite,omitempty"`  // an existing sprite; empty: a new one
 	Agent       string   `json:"agent"`
 	Plan        string   `json:"plan"`      // the plan's text
 	PlanName    string   `json:"plan_name"` // its file name, for people
@@ -103,7 +104,9 @@ type Artifact struct {
 type Job struct {
 	ID          string   `json:"id"` // six hexadecimal digits
 	State       JobState `json:"state"`
+	Backend     string   `json:"backend,omitempty"` // where the sprite is; empty: at this server
 	Sprite      string   `json:"sprite"`
+	SpriteID    string   `json:"sprite_id,omitempty"` // as the backend calls it
 	OwnsSprite  bool     `json:"owns_sprite"`
 	Agent       string   `json:"agent"`
 	PlanName    string   `json:"plan_name"`

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,6 +25,10 @@ type host struct {
 	home string
 	data string
 	ns   int // the network namespace that its programs run in; 0: this one
+	env  []string
+
+	far  *host  // where its sprites are; nil: here
+	addr string // of a far host's server
 }
 
 // within calls f in the host's network.
@@ -65,6 +70,9 @@ func newLoneHost(t testing.TB) *host {
 			t.Logf("serve.log:\n%s", log)
 		}
 	})
+	if os.Getenv(farVariable) != "" {
+		h.goFar()
+	}
 	return h
 }
 
@@ -95,7 +103,7 @@ func (h *host) write(name, text string) {
 
 func (h *host) environ(env ...string) []string {
 	return append(append(os.Environ(), "HOME="+h.home, "COVE_DATA="+h.data, "COVE_URL=", "COVE_TOKEN=", "COVE_BACKEND=", "COVE_CONFIG=", "XDG_CONFIG_HOME=",
-		"PATH="+h.bin+string(os.PathListSeparator)+os.Getenv("PATH")), env...)
+		"PATH="+h.bin+string(os.PathListSeparator)+os.Getenv("PATH")), append(slices.Clone(h.env), env...)...)
 }
 
 // command prepares a program in a folder below the host's.

@@ -23,6 +23,7 @@ type Task struct {
 	Home        string // of the sprite's user
 	Interactive bool   // a person will sit at the agent's terminal
 	Converse    bool   // a person may send messages; only for a Converser
+	Direct      bool   // there are no connectors: the agent asks the model itself, with a key of its own
 }
 
 // Work is how an agent carries out a task.
@@ -44,6 +45,10 @@ type Work struct {
 	// Connectors are those through which it asks its model: the job's as long as it
 	// runs, where there are such.
 	Connectors []string
+
+	// Keys are variables of which it needs one where there are no connectors; none:
+	// it needs no key.
+	Keys []string
 }
 
 // File is one of the files that an agent is given.

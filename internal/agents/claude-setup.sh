@@ -1,5 +1,5 @@
-# Makes sure that Claude Code is there. $1 is the end of the key that it is given,
-# by which it knows that a person has approved of its use.
+# Makes sure that Claude Code is there, and knows by the end of its key that a person
+# has approved of the key's use.
 set -e
 PATH=$HOME/.local/bin:$PATH
 if ! command -v claude >/dev/null; then
@@ -16,6 +16,7 @@ if ! command -v claude >/dev/null; then
 	claude --version | grep -qF "$version"
 fi
 if ! [ -e "$HOME/.claude.json" ]; then
-	printf '{"hasCompletedOnboarding":true,"bypassPermissionsModeAccepted":true,"customApiKeyResponses":{"approved":["%s"],"rejected":[]}}\n' "$1" >"$HOME/.claude.json"
+	key=$(printf %s "$ANTHROPIC_API_KEY" | tail -c 20)
+	printf '{"hasCompletedOnboarding":true,"bypassPermissionsModeAccepted":true,"customApiKeyResponses":{"approved":["%s"],"rejected":[]}}\n' "$key" >"$HOME/.claude.json"
 fi
 echo "claude $(claude --version)"

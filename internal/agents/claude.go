@@ -40,11 +40,9 @@ func (Claude) Prepare(t Task) (Work, error) {
 	prompt := t.Dir + "/prompt.md"
 	w := Work{
 		Files: map[string]File{"prompt.md": {[]byte(claudeInstructions + "\n# The plan\n\n" + t.Plan), 0o644}},
-		Setup: [][]string{{"/bin/sh", "-c", claudeSetup, "claude-setup", claudeKey[len(claudeKey)-20:]}},
+		Setup: [][]string{{"/bin/sh", "-c", claudeSetup}},
 		Env: []string{
 			"PATH=" + t.Home + "/.local/bin:/.sprite/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin",
-			"ANTHROPIC_BASE_URL=http://anthropic.connect.internal",
-			"ANTHROPIC_API_KEY=" + claudeKey,
 			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
 			"CLAUDE_CODE_MAX_RETRIES=4",
 			"DISABLE_AUTOUPDATER=1",
@@ -52,7 +50,11 @@ func (Claude) Prepare(t Task) (Work, error) {
 		},
 		Verify:     []string{"claude", "--version"},
 		Connectors: []string{"anthropic"},
+		Keys:       []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"},
 		Turn:       &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"},
+	}
+	if !t.Direct {
+		w.Env = append(w.Env, "ANTHROPIC_BASE_URL=http://anthropic.connect.internal", "ANTHROPIC_API_KEY="+claudeKey)
 	}
 	if t.Converse {
 		return claudeConverse(t, w)

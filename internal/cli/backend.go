@@ -2,17 +2,21 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // localBackend is the name of this machine's own server.
@@ -56,9 +60,59 @@ func (a *app) backend() (*config.BackendServer, error) {
 	return &b, nil
 }
 
-// backendToken is the token for a backend: that of --token, or else the backend's
-// own. COVE_TOKEN is another server's.
+// jobs returns a client of the server whose jobs are meant: that in use; or, where
+// that is a backend which knows the protocol alone, this machine's own. backend is
+// where the sprites of new jobs are then.
+func (a *app) jobs(ctx context.Context) (c *sprites.Client, backend string, err error) {
+	r, err := a.remote()
+	if err != nil {
+		return nil, "", err
+	}
+	c, err = a.client(ctx)
+	if r.backend == nil || err != nil {
+		return c, "", err
+	}
+	if has, err := hasJobs(ctx, c); has || err != nil {
+		return c, "", err
+	}
+	c, err = a.ownClient(ctx, "")
+	return c, r.backend.Name, err
+}
+
+// hasJobs reports whether a server is one of cove's.
+func hasJobs(ctx context.Context, c *sprites.Client) (bool, error) {
+	info, err := c.Version(ctx)
+	if errors.Is(err, sprites.ErrNotFound) {
+		return false, nil
+	}
+	return info.Version != "", err
+}
+
+// newJobs is jobs for who begins one: the server gets to know the backend.
+func (a *app) newJobs(ctx context.Context) (c *sprites.Client, backend string, err error) {
+	c, backend, err = a.jobs(ctx)
+	if err != nil || backend == "" {
+		return c, backend, err
+	}
+	far, err := a.client(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	return c, backend, c.PutBackend(ctx, backend, sprites.BackendRequest{URL: far.URL, Token: far.Token})
+}
+
+// tokenVariables are what other clients of the protocol take a token from.
+var tokenVariables = []string{"SPRITES_TOKEN", "SPRITE_TOKEN"}
+
+// backendToken is the token for a backend: that of --token, of SPRITES_TOKEN, the
+// backend's own in the person's file, or what the service's own client has kept.
+// COVE_TOKEN is another server's.
 func (a *app) backendToken(ctx context.Context, b *config.BackendServer) (string, error) {
+	for _, name := range tokenVariables {
+		if token := strings.TrimSpace(os.Getenv(name)); token != "" && a.global.token == "" {
+			return token, nil
+		}
+	}
 	switch {
 	case a.global.token != "":
 		return a.global.token, nil
@@ -75,7 +129,48 @@ func (a *app) backendToken(ctx context.Context, b *config.BackendServer) (string
 	case len(b.TokenCommand) > 0:
 		return a.commandToken(ctx, b)
 	}
-	return "", nil
+	return keptToken(b)
+}
+
+// keptToken is the token that the service's own client keeps, in its file
+// ~/.sprites/sprites.json. It is read, never written.
+func keptToken(b *config.BackendServer) (string, error) {
+	hint := "set SPRITES_TOKEN, or token_file or token_command below [backends." + b.Name + "] in your file of settings (cove config show says where that is); a cove server makes one: cove token create"
+	none := &codedError{exitFailed, "no_token", fmt.Errorf("there is no token for the backend %s", b.Name), hint}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", none
+	}
+	text, err := readSmall(filepath.Join(home, ".sprites", "sprites.json"))
+	if err != nil {
+		return "", none
+	}
+	var doc struct {
+		Current struct{ Org string } `json:"current_selection"`
+		URLs    map[string]struct {
+			Orgs map[string]struct {
+				Token    string `json:"token"`
+				APIToken string `json:"api_token"`
+			} `json:"orgs"`
+		} `json:"urls"`
+	}
+	if err := json.Unmarshal([]byte(text), &doc); err != nil {
+		return "", none
+	}
+	for url, at := range doc.URLs {
+		if strings.TrimRight(url, "/") != b.URL {
+			continue
+		}
+		org, ok := at.Orgs[doc.Current.Org]
+		if !ok && len(at.Orgs) == 1 {
+			for _, org = range at.Orgs {
+			}
+		}
+		if token := cmp.Or(org.Token, org.APIToken); token != "" {
+			return token, nil
+		}
+	}
+	return "", none
 }
 
 // commandToken has the backend's command print the token. It reads nothing: our

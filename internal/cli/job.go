@@ -37,7 +37,7 @@ func (a *app) jobVerb(run func(ctx context.Context, c *sprites.Client, id string
 		if err := checkJob(args[0]); err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, _, err := a.jobs(ctx)
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (a *app) newJobList() *cobra.Command {
 					return usagef(nil, "no job is ever %q; the states are %s", state, strings.Join(jobStates, ", "))
 				}
 			}
-			c, err := a.client(ctx)
+			c, _, err := a.jobs(ctx)
 			if err != nil {
 				return err
 			}
@@ -109,9 +109,17 @@ func printJobs(w io.Writer, jobs []sprites.Job, now time.Time) {
 			commits = fmt.Sprint(j.Commits)
 			pulled = yesNo(j.PulledAt != nil)
 		}
-		rows = append(rows, []string{j.ID, string(j.State), ago(j.CreatedAt, now), commits, pulled, j.Agent, j.Branch, j.Sprite, j.PlanName})
+		rows = append(rows, []string{j.ID, string(j.State), ago(j.CreatedAt, now), commits, pulled, j.Agent, j.Branch, spriteText(j), j.PlanName})
 	}
 	table(w, rows)
+}
+
+// spriteText says where a job works, with the backend if it is at one.
+func spriteText(j sprites.Job) string {
+	if j.Backend == "" {
+		return j.Sprite
+	}
+	return j.Backend + "/" + j.Sprite
 }
 
 func (a *app) newJobShow() *cobra.Command {
@@ -166,6 +174,7 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 		"plan", j.PlanName,
 		"repository", j.Repository,
 		"branch", j.Branch,
+		"backend", j.Backend,
 		"sprite", j.Sprite,
 		"network", networkText(j.NetworkPolicy),
 		"retry of", j.RetryOf,
@@ -196,7 +205,7 @@ const refusalsLimit = 5 * time.Second
 // refusals says what the sprite of a job that did not succeed was refused
 // meanwhile; empty if nothing, or if nobody knows any more.
 func refusals(ctx context.Context, c *sprites.Client, j sprites.Job) string {
-	if !j.State.Terminal() || j.State == sprites.JobSucceeded || j.StartedAt == nil || checkName(j.Sprite) != nil {
+	if !j.State.Terminal() || j.State == sprites.JobSucceeded || j.StartedAt == nil || j.Backend != "" || checkName(j.Sprite) != nil {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, refusalsLimit)
@@ -258,7 +267,7 @@ agent goes on; its work is collected when it ends.`,
 			if err := checkJob(args[0]); err != nil {
 				return err
 			}
-			c, err := a.client(cmd.Context())
+			c, _, err := a.jobs(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -273,7 +282,7 @@ func (a *app) attachJob(ctx context.Context, c *sprites.Client, id string) error
 	if err != nil {
 		return err
 	}
-	return a.attach(ctx, c.Sprite(job.Sprite), job.Session, false)
+	return a.attach(ctx, c.At(job.Backend).Sprite(job.Sprite), job.Session, false)
 }
 
 // jobSession waits until a job has its session.
@@ -356,7 +365,7 @@ whose commits nobody has pulled, is not forgotten without --force.`,
 					return err
 				}
 			}
-			c, err := a.client(ctx)
+			c, _, err := a.jobs(ctx)
 			if err != nil {
 				return err
 			}

@@ -77,7 +77,7 @@ func (a *app) bundleJob(ctx context.Context, c *sprites.Client, job sprites.Job,
 		return err
 	}
 	b := &jobBundle{
-		client: c, job: job, sprite: c.Sprite(job.Sprite), dst: dst,
+		client: c, job: job, sprite: c.At(job.Backend).Sprite(job.Sprite), dst: dst,
 		manifest: bundled{Job: job.ID, Output: output, At: time.Now().UTC(), Files: map[string]int64{}, Missing: []missingFile{}},
 	}
 	shown := a.newProgress("collecting", 0)
@@ -121,7 +121,7 @@ func (b *jobBundle) collect(ctx context.Context, add func(int)) error {
 // fromServer adds what the server and this program know by themselves.
 func (b *jobBundle) fromServer(ctx context.Context) error {
 	names := b.job.EnvNames
-	info, err := b.client.Get(ctx, b.job.Sprite)
+	info, err := b.client.At(b.job.Backend).Get(ctx, b.job.Sprite)
 	if err == nil {
 		names = slices.Concat(names, slices.Collect(maps.Keys(info.Environment)))
 		info.Environment = nil // its values are nobody's business

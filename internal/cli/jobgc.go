@@ -35,7 +35,7 @@ Work that nobody has pulled is kept, unless you give --force.`,
 		if older < 0 {
 			return usagef(cmd, "--older-than %v: nothing is older than that", older)
 		}
-		c, err := a.client(ctx)
+		c, _, err := a.jobs(ctx)
 		if err != nil {
 			return err
 		}

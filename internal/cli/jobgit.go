@@ -152,7 +152,7 @@ func (a *app) showWork(ctx context.Context, id string, show func(push.Work) erro
 	if err := checkJob(id); err != nil {
 		return err
 	}
-	c, err := a.client(ctx)
+	c, _, err := a.jobs(ctx)
 	if err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (a *app) newIntegrate(how gitwork.How, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, _, err := a.jobs(ctx)
 		if err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ tag, too; with --force also if they are nowhere else.`,
 // pruneRefs removes the refs of jobs that are over, and returns those that are left.
 func (a *app) pruneRefs(ctx context.Context, repo *gitwork.Repo, all []gitwork.JobRefs, force bool) (jobRefsJSON, error) {
 	doc := jobRefsJSON{Jobs: []gitwork.JobRefs{}, Removed: []string{}}
-	c, err := a.client(ctx)
+	c, _, err := a.jobs(ctx)
 	if err != nil {
 		return doc, err
 	}

@@ -58,7 +58,7 @@ ends when it is done, and its work is collected.`,
 		if strings.TrimSpace(msg.Text) == "" && !done {
 			return usagef(cmd, "the message is empty")
 		}
-		c, err := a.client(ctx)
+		c, _, err := a.jobs(ctx)
 		if err != nil {
 			return err
 		}

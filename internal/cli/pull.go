@@ -57,7 +57,7 @@ run on this machine are listed. Pulling again does no harm.`,
 		if wait < 0 {
 			return usagef(cmd, "--wait %v is negative", wait)
 		}
-		c, err := a.client(ctx)
+		c, _, err := a.jobs(ctx)
 		if err != nil {
 			return err
 		}

@@ -188,10 +188,11 @@ func (a *app) push(ctx context.Context, opts push.Options) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err // before a server is started for it
 	}
-	c, err := a.client(ctx)
+	c, backend, err := a.newJobs(ctx)
 	if err != nil {
 		return err
 	}
+	opts.Backend = backend
 	result, err := a.pushWith(ctx, c, opts)
 	if err != nil {
 		return err
@@ -232,6 +233,9 @@ func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options
 	result, err := courier.Push(ctx, opts)
 	for _, message := range result.Messages {
 		a.say("%s", message)
+	}
+	if err == nil && opts.Backend != "" && result.NetworkPolicy != nil {
+		a.say("The backend %s is told which names the job may reach, and not on which ports.", opts.Backend)
 	}
 	if err == nil && opts.Network != nil && result.NetworkPolicy == nil {
 		a.say("This server enforces no network policy: what the job reaches is up to it.")

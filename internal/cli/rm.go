@@ -51,7 +51,7 @@ func unpulledHint(ctx context.Context, c *sprites.Client, name string, err error
 	pull := "cove pull JOB"
 	if jobs, listErr := c.Jobs(ctx); listErr == nil {
 		for _, job := range jobs {
-			if job.Sprite == name && job.PulledAt == nil && jobPattern.MatchString(job.ID) {
+			if job.Backend == "" && job.Sprite == name && job.PulledAt == nil && jobPattern.MatchString(job.ID) {
 				pull = "cove pull " + job.ID
 				break
 			}

@@ -82,10 +82,11 @@ func (a *app) runJob(ctx context.Context, opts push.Options, autoPull bool, into
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
 	}
-	c, err := a.client(ctx)
+	c, backend, err := a.newJobs(ctx)
 	if err != nil {
 		return err
 	}
+	opts.Backend = backend
 	result, err := a.pushWith(ctx, c, opts)
 	if err != nil {
 		return err

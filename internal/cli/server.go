@@ -124,17 +124,27 @@ func (a *app) chosenToken() string {
 // does not run, it is started.
 func (a *app) client(ctx context.Context) (*sprites.Client, error) {
 	c, err := a.runningClient(ctx)
-	if !errors.Is(err, errNoServer) {
-		return c, err
+	if errors.Is(err, errNoServer) {
+		return a.ownClient(ctx, a.chosenToken())
 	}
+	return c, err
+}
+
+// ownClient returns a client of this machine's server, which is started where it does
+// not run. The token is the owner's if it is empty.
+func (a *app) ownClient(ctx context.Context, token string) (*sprites.Client, error) {
 	dir, byDefault, err := a.dataDir()
 	if err != nil {
 		return nil, err
 	}
+	c, err := localClient(ctx, dir, token)
+	if !errors.Is(err, errNoServer) {
+		return c, err
+	}
 	if err := a.startServer(ctx, dir, byDefault); err != nil {
 		return nil, err
 	}
-	return a.localClient(ctx, dir)
+	return localClient(ctx, dir, token)
 }
 
 // errNoServer says that no server runs on the data folder.
@@ -151,7 +161,7 @@ func (a *app) runningClient(ctx context.Context) (*sprites.Client, error) {
 		if dataErr != nil {
 			return nil, dataErr
 		}
-		return a.localClient(ctx, dir)
+		return localClient(ctx, dir, a.chosenToken())
 	}
 	if remote.backend != nil {
 		token, err := a.backendToken(ctx, remote.backend)
@@ -179,7 +189,8 @@ func (a *app) clientAgain(ctx context.Context) (*sprites.Client, error) {
 }
 
 // localClient is a client of the server that runs on a data folder, or errNoServer.
-func (a *app) localClient(ctx context.Context, dir string) (*sprites.Client, error) {
+// The token is the owner's if it is empty.
+func localClient(ctx context.Context, dir, token string) (*sprites.Client, error) {
 	server, err := readServerFile(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errNoServer
@@ -190,7 +201,6 @@ func (a *app) localClient(ctx context.Context, dir string) (*sprites.Client, err
 	if err != nil {
 		return nil, err
 	}
-	token := a.chosenToken()
 	if token == "" {
 		if token, err = readSmall(filepath.Join(dir, "token")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read the server's token: %w", err)
@@ -295,7 +305,7 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 		return fmt.Errorf("wait for another cove to start the server: %w", err)
 	}
 	defer unlock()
-	if _, err := a.localClient(ctx, dir); !errors.Is(err, errNoServer) {
+	if _, err := localClient(ctx, dir, ""); !errors.Is(err, errNoServer) {
 		return err // the other one did it
 	}
 	log, err := openServeLog(filepath.Join(dir, "serve.log"))
@@ -387,7 +397,7 @@ func (a *app) awaitServer(ctx context.Context, dir string, ended <-chan error) e
 	var gaveUp <-chan time.Time
 	var exit error
 	for {
-		_, err := a.localClient(ctx, dir)
+		_, err := localClient(ctx, dir, "")
 		if err == nil {
 			return nil
 		}

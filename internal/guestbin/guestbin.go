@@ -35,6 +35,11 @@ func Find(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("look for %s in the sprite: %w", name, err)
 	}
+	return Bring(ctx, sprite)
+}
+
+// Bring is Find for who needs the very guest that is beside this program.
+func Bring(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 	file, err := beside()
 	if err != nil {
 		return "", err

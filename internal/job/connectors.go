@@ -11,6 +11,9 @@ import (
 // grant lets the connectors that there are of an agent's serve its job's sprite, for
 // the job's time.
 func (m *Manager) grant(ctx context.Context, job sprites.Job, connectors []string) error {
+	if job.Backend != "" {
+		return nil // it is not this server's network
+	}
 	for _, name := range connectors {
 		if _, err := m.Store.Connectors.Get(ctx, name); errors.Is(err, store.ErrNotFound) {
 			continue

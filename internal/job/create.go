@@ -43,11 +43,16 @@ func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.J
 	if err != nil {
 		return sprites.Job{}, refuse("bad_plan", "", "%v", err)
 	}
+	if req.Backend != "" {
+		if req, err = m.elsewhere(ctx, req, work); err != nil {
+			return sprites.Job{}, err
+		}
+	}
 	if req.Guards.Turns > 0 && work.Turn == nil {
 		return sprites.Job{}, refuse("bad_request", "leave out --max-turns", "the agent %s does not tell of its turns", req.Agent)
 	}
 	if req.Sprite != "" {
-		if _, err := m.Client.Get(ctx, req.Sprite); err != nil {
+		if _, err := m.Client.At(req.Backend).Get(ctx, req.Sprite); err != nil {
 			return sprites.Job{}, err
 		}
 	}
@@ -81,6 +86,7 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 	job := sprites.Job{
 		ID:          id,
 		State:       sprites.JobQueued,
+		Backend:     req.Backend,
 		Sprite:      req.Sprite,
 		OwnsSprite:  req.Sprite == "",
 		Agent:       req.Agent,
@@ -119,6 +125,9 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 
 // furnish makes the job's sprite, or gives the one that is there the job's policy.
 func (m *Manager) furnish(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
+	if job.Backend != "" {
+		return m.furnishAt(ctx, job, req)
+	}
 	if job.OwnsSprite {
 		_, err := m.Client.Create(ctx, sprites.CreateRequest{
 			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
@@ -156,7 +165,7 @@ var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 func task(req sprites.JobRequest, id string) agents.Task {
 	return agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
-		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse,
+		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
 	}
 }
 

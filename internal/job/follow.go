@@ -126,7 +126,7 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 
 // noteDeath notes why the job's sandbox has ended, before the next one is booted.
 func (f *follower) noteDeath(ctx context.Context, job sprites.Job) error {
-	info, err := f.manager.Client.Get(ctx, job.Sprite)
+	info, err := f.manager.Client.At(job.Backend).Get(ctx, job.Sprite)
 	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
 		return nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
 	}
@@ -141,7 +141,10 @@ func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var stderr head
-	cmd := f.manager.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "follow", dir(job.ID), strconv.FormatInt(job.LastSeq+1, 10))
+	cmd, err := f.manager.command(ctx, job, "follow", strconv.FormatInt(job.LastSeq+1, 10))
+	if err != nil {
+		return 0, "", err
+	}
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -305,7 +308,11 @@ func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
 
 // finalize has what a job left collected, and its end recorded with a reason.
 func (m *Manager) finalize(ctx context.Context, job sprites.Job, reason string) error {
-	out, err := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "finalize", dir(job.ID), reason).CombinedOutput()
+	cmd, err := m.command(ctx, job, "finalize", reason)
+	if err != nil {
+		return err
+	}
+	out, err := cmd.CombinedOutput()
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
 		return fmt.Errorf("collect a job without a supervisor: %w: %.500s", err, out)
 	}

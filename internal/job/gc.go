@@ -25,8 +25,8 @@ func spriteName(id string) string { return "job-" + id }
 
 // Collect removes the jobs that have ended and that nobody needs any more, with
 // the sprites that were made for them; and such sprites whose job is gone and
-// whose lease is over. In others' sprites nothing is touched. mine says whether a sprite is the caller's to touch.
-func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(sprite string) bool) (sprites.JobGCResult, error) {
+// whose lease is over. In others' sprites nothing is touched. mine says whether a sprite is the caller's to touch; the empty backend is this server.
+func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error) {
 	result := sprites.JobGCResult{Removed: []sprites.JobGCItem{}, Kept: []sprites.JobGCItem{}}
 	if req.OlderThanSec < 0 {
 		return result, refuse("bad_request", "", "nothing is older than %d seconds", req.OlderThanSec)
@@ -36,7 +36,7 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(spri
 		if err != nil {
 			return result, err
 		}
-		if slices.Contains(info.Labels, label) && info.Cove != nil && mine(info.Name) {
+		if slices.Contains(info.Labels, label) && info.Cove != nil && mine("", info.Name) {
 			made[info.Name] = info
 		}
 	}
@@ -47,10 +47,11 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(spri
 	var errs []error
 	for _, job := range jobs {
 		info, there := made[job.Sprite]
+		there = there && job.Backend == ""
 		if there && info.Cove.Owner == owner(job.ID) {
 			delete(made, job.Sprite)
 		}
-		if !job.State.Terminal() || !mine(job.Sprite) {
+		if !job.State.Terminal() || !mine(job.Backend, job.Sprite) {
 			continue
 		}
 		item := sprites.JobGCItem{Job: job.ID, State: job.State}
@@ -144,7 +145,7 @@ func (m *Manager) sweep(ctx context.Context) error {
 	if m.Keep == 0 {
 		return nil
 	}
-	result, err := m.Collect(ctx, sprites.JobGC{OlderThanSec: int64(m.Keep / time.Second)}, func(string) bool { return true })
+	result, err := m.Collect(ctx, sprites.JobGC{OlderThanSec: int64(m.Keep / time.Second)}, func(string, string) bool { return true })
 	for _, item := range result.Removed {
 		m.Logger.Info("removed what nobody needs any more", "job", item.Job, "sprite", item.Sprite, "why", item.Why)
 	}
@@ -155,38 +156,54 @@ func (m *Manager) sweep(ctx context.Context) error {
 // is gone. Another one that has its name by now is left alone. So is one in which
 // another job works, or has left what nobody has pulled: it is that job's then.
 func (m *Manager) removeSprite(ctx context.Context, job sprites.Job) (gone bool, err error) {
-	row, err := m.Store.Sprites.Get(ctx, job.Sprite)
-	if errors.Is(err, store.ErrNotFound) {
+	own, err := m.owned(ctx, job)
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sprites.ErrNotFound) {
 		return true, nil
 	}
-	if err != nil || !job.OwnsSprite || row.Owner != owner(job.ID) {
+	if err != nil || !own {
 		return false, err
 	}
-	others, err := m.Store.Jobs.List(ctx, store.JobFilter{Sprite: job.Sprite})
+	others, err := m.Store.Jobs.List(ctx, store.JobFilter{Backend: job.Backend, Sprite: job.Sprite})
 	if err != nil {
 		return false, err
 	}
 	for _, heir := range others {
 		if heir.ID != job.ID && (!heir.State.Terminal() || heir.Bundle.Size > 0 && heir.PulledAt == nil) {
-			return false, m.inherit(ctx, row.ID, job.ID, heir.ID)
+			return false, m.inherit(ctx, job, heir.ID)
 		}
 	}
-	err = m.Client.Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true})
+	err = m.Client.At(job.Backend).Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true})
 	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
 		return false, err
 	}
 	return true, nil
 }
 
-// inherit makes a sprite another job's.
-func (m *Manager) inherit(ctx context.Context, sprite, from, to string) error {
-	if _, err := m.Store.Sprites.Update(ctx, sprite, func(s *store.Sprite) error { s.Owner = owner(to); return nil }); err != nil {
-		return err
+// owned reports whether a job's sprite is still the one that was made for it.
+func (m *Manager) owned(ctx context.Context, job sprites.Job) (bool, error) {
+	if job.Backend != "" {
+		info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
+		return job.OwnsSprite && info.ID == job.SpriteID, err
 	}
-	for id, owns := range map[string]bool{from: false, to: true} {
-		if err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error { j.OwnsSprite = owns; return nil }); err != nil {
+	row, err := m.Store.Sprites.Get(ctx, job.Sprite)
+	return job.OwnsSprite && row.Owner == owner(job.ID), err
+}
+
+// inherit makes a job's sprite another's.
+func (m *Manager) inherit(ctx context.Context, from sprites.Job, to string) error {
+	if from.Backend == "" {
+		row, err := m.Store.Sprites.Get(ctx, from.Sprite)
+		if err != nil {
+			return err
+		}
+		if _, err := m.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error { s.Owner = owner(to); return nil }); err != nil {
 			return err
 		}
 	}
-	return nil
+	// The heir first: what nobody owns, nobody removes.
+	err := m.Store.Jobs.Update(ctx, to, func(j *sprites.Job) error { j.OwnsSprite, j.SpriteID = true, from.SpriteID; return nil })
+	if err != nil {
+		return err
+	}
+	return m.Store.Jobs.Update(ctx, from.ID, func(j *sprites.Job) error { j.OwnsSprite = false; return nil })
 }

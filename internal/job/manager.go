@@ -26,6 +26,11 @@ type Manager struct {
 	Keep           time.Duration   // how long jobs that nobody needs any more are kept; 0: for ever
 	Lease          time.Duration   // how long a job may wait for its repository; 0: an hour
 
+	// NamesOnly says a policy in rules that every server of the protocol knows, and
+	// is an error where that would let through what it does not. Nil: jobs at
+	// backends have no policies.
+	NamesOnly func(context.Context, sprites.NetworkPolicy) (sprites.NetworkPolicy, error)
+
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup

@@ -58,7 +58,7 @@ func (m *Manager) kept(ctx context.Context, job sprites.Job) error {
 	if job.Input.Size == 0 {
 		return refuse("not_kept", "push it again", "job %s ended before it had its repository", job.ID)
 	}
-	info, err := m.Client.Sprite(job.Sprite).Stat(ctx, job.Input.Path)
+	info, err := m.sprite(job).Stat(ctx, job.Input.Path)
 	if errors.Is(err, sprites.ErrNotFound) || err == nil && info.Size() != job.Input.Size {
 		return refuse("not_kept", "push it again", "the repository that job %s was given is not in sprite %s any more", job.ID, job.Sprite)
 	}
@@ -71,7 +71,7 @@ func (m *Manager) again(ctx context.Context, old, job sprites.Job) error {
 	if err != nil {
 		return err
 	}
-	from, to := m.Client.Sprite(old.Sprite), m.Client.Sprite(job.Sprite)
+	from, to := m.sprite(old), m.sprite(job)
 	if err := carry(ctx, from, old.Input.Path, to, job.Upload); err != nil {
 		return err
 	}

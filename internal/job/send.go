@@ -28,7 +28,10 @@ func (m *Manager) Send(ctx context.Context, id string, msg sprites.JobMessage) (
 		return job, err
 	}
 	var said head
-	cmd := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "send", dir(id))
+	cmd, err := m.command(ctx, job, "send")
+	if err != nil {
+		return job, fmt.Errorf("send to job %s: %w", id, err)
+	}
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(line), &said
 	err = cmd.Run()
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {

@@ -11,12 +11,8 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/agents"
-	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/sprites"
 )
-
-// guestBinary is the supervisor, in every sprite.
-const guestBinary = boot.BinDir + "/cove-guest"
 
 const (
 	agentGrace = 10 * time.Second
@@ -97,7 +93,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	if err := m.grant(ctx, job, work.Connectors); err != nil {
 		return err
 	}
-	sprite := m.Client.Sprite(job.Sprite)
+	sprite := m.sprite(job)
 	for name, file := range work.Files {
 		err := sprite.WriteFile(ctx, path.Join(t.Dir, name), bytes.NewReader(file.Data), sprites.WriteOptions{Mode: file.Mode})
 		if err != nil {
@@ -127,7 +123,10 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 // client, and leaves it.
 func (m *Manager) launch(ctx context.Context, job sprites.Job) error {
 	forever := time.Duration(0)
-	cmd := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "run", dir(job.ID))
+	cmd, err := m.command(ctx, job, "run")
+	if err != nil {
+		return err
+	}
 	cmd.MaxRunAfterDisconnect = &forever
 	var said head
 	cmd.Stderr = &said
@@ -141,7 +140,7 @@ func (m *Manager) launch(ctx context.Context, job sprites.Job) error {
 	if session == "" {
 		return errors.Join(cmd.Wait(), errors.New(said.String()))
 	}
-	info, err := m.Client.Get(ctx, job.Sprite)
+	info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
 	if err == nil {
 		err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
 			j.Session = session

@@ -65,7 +65,11 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 // tell tells a job's supervisor to stop, and reports whether there is none. Where
 // there is none any more, or no sprite, the follower finds that out by itself.
 func (m *Manager) tell(ctx context.Context, job sprites.Job) (dead bool, err error) {
-	out, err := m.Client.Sprite(job.Sprite).CommandContext(ctx, guestBinary, "job", "stop", dir(job.ID)).CombinedOutput()
+	var out []byte
+	cmd, err := m.command(ctx, job, "stop")
+	if err == nil {
+		out, err = cmd.CombinedOutput()
+	}
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
 		if exit.Code == exitDead {
 			return true, nil
@@ -132,7 +136,7 @@ func (m *Manager) clear(ctx context.Context, job sprites.Job, running bool) erro
 	if gone, err := m.removeSprite(ctx, job); gone || err != nil {
 		return err
 	}
-	sprite := m.Client.Sprite(job.Sprite)
+	sprite := m.sprite(job)
 	if running && job.Session != "" {
 		_, err := sprite.Kill(ctx, job.Session, sprites.SIGKILL, time.Second)
 		if err != nil && !errors.Is(err, sprites.ErrGone) && !errors.Is(err, sprites.ErrNotFound) {

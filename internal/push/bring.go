@@ -99,7 +99,7 @@ func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job sprite
 }
 
 func (c *Courier) bringOne(ctx context.Context, repo *gitwork.Repo, job sprites.Job, f gitwork.LargeFile) error {
-	body, err := c.Files.Open(ctx, job.Sprite, path.Dir(job.Bundle.Path)+"/"+sprites.LargeFilesOut+"/"+f.OID)
+	body, err := c.Files.Open(ctx, placeOf(job), path.Dir(job.Bundle.Path)+"/"+sprites.LargeFilesOut+"/"+f.OID)
 	if err != nil {
 		return err
 	}

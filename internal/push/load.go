@@ -51,20 +51,20 @@ func (c *Courier) load(ctx context.Context, repo *gitwork.Repo, opts Options) (*
 	}
 	store := sprites.RepositoryStore(l.id, l.Shallow)
 	if opts.Sprite != "" {
-		l.Have = c.have(ctx, opts.Sprite, store)
+		l.Have = c.have(ctx, Place{opts.Backend, opts.Sprite}, store)
 	}
-	return l, c.withLarge(ctx, repo, l, opts.Sprite, store)
+	return l, c.withLarge(ctx, repo, l, Place{opts.Backend, opts.Sprite}, store)
 }
 
 // withLarge adds the large files of the commit that are here, and not in the sprite.
-func (c *Courier) withLarge(ctx context.Context, repo *gitwork.Repo, l *load, sprite, store string) error {
+func (c *Courier) withLarge(ctx context.Context, repo *gitwork.Repo, l *load, at Place, store string) error {
 	files, err := repo.LargeFiles(ctx, l.Base)
 	if err != nil || len(files) == 0 {
 		return err
 	}
 	there := map[string]bool{}
-	if sprite != "" {
-		names, err := c.Files.List(ctx, sprite, store+"/lfs")
+	if at.Sprite != "" {
+		names, err := c.Files.List(ctx, at, store+"/lfs")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, sprites.ErrNotFound) {
 			return err
 		}
@@ -119,7 +119,7 @@ func (c *Courier) sendOne(ctx context.Context, repo *gitwork.Repo, job sprites.J
 	}
 	defer func() { _ = file.Close() }()
 	before := track.n
-	err = c.Files.Write(ctx, job.Sprite, path.Dir(job.Upload)+"/"+sprites.LargeFilesIn+"/"+f.OID, file, f.Size)
+	err = c.Files.Write(ctx, placeOf(job), path.Dir(job.Upload)+"/"+sprites.LargeFilesIn+"/"+f.OID, file, f.Size)
 	track.at(before + f.Size)
 	return err
 }
@@ -169,8 +169,8 @@ const maxHaveFile = 64 << 10
 
 // have asks a sprite what it has of the repository. It may be wrong: then the job
 // ends before it begins, and says so. Nothing is as good as no answer.
-func (c *Courier) have(ctx context.Context, sprite, store string) []string {
-	f, err := c.Files.Open(ctx, sprite, store+"/have")
+func (c *Courier) have(ctx context.Context, at Place, store string) []string {
+	f, err := c.Files.Open(ctx, at, store+"/have")
 	if err != nil {
 		return nil
 	}

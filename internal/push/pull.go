@@ -275,7 +275,7 @@ func (c *Courier) download(ctx context.Context, job sprites.Job, to *os.File) er
 	if job.Bundle.Size > MaxBundle {
 		return &gitwork.RejectedError{Reason: fmt.Sprintf("it has %d bytes, and more than %d are not taken", job.Bundle.Size, int64(MaxBundle))}
 	}
-	body, err := c.Files.Open(ctx, job.Sprite, job.Bundle.Path)
+	body, err := c.Files.Open(ctx, placeOf(job), job.Bundle.Path)
 	if err != nil {
 		return fmt.Errorf("download the bundle of job %s: %w", job.ID, err)
 	}

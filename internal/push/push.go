@@ -32,12 +32,20 @@ type Jobs interface {
 	DeleteJob(ctx context.Context, id string, force bool) error
 }
 
+// Place is where a job's files are: a sprite, at the server or one of its backends.
+type Place struct {
+	Backend string // empty: at the server itself
+	Sprite  string
+}
+
+func placeOf(job sprites.Job) Place { return Place{job.Backend, job.Sprite} }
+
 // Files moves files to and from sprites.
 type Files interface {
 	// Write makes a file of the size bytes that r gives.
-	Write(ctx context.Context, sprite, path string, r io.Reader, size int64) error
-	Open(ctx context.Context, sprite, path string) (io.ReadCloser, error)
-	List(ctx context.Context, sprite, dir string) (names []string, err error)
+	Write(ctx context.Context, at Place, path string, r io.Reader, size int64) error
+	Open(ctx context.Context, at Place, path string) (io.ReadCloser, error)
+	List(ctx context.Context, at Place, dir string) (names []string, err error)
 }
 
 // Courier carries work to and from a server. Jobs and Files are required.
@@ -54,16 +62,20 @@ func New(client *sprites.Client) *Courier {
 
 type clientFiles struct{ client *sprites.Client }
 
-func (c clientFiles) Write(ctx context.Context, sprite, path string, r io.Reader, size int64) error {
-	return c.client.Sprite(sprite).WriteFile(ctx, path, r, sprites.WriteOptions{Size: size})
+func (c clientFiles) sprite(at Place) *sprites.Sprite {
+	return c.client.At(at.Backend).Sprite(at.Sprite)
 }
 
-func (c clientFiles) Open(ctx context.Context, sprite, path string) (io.ReadCloser, error) {
-	return c.client.Sprite(sprite).Open(ctx, path)
+func (c clientFiles) Write(ctx context.Context, at Place, path string, r io.Reader, size int64) error {
+	return c.sprite(at).WriteFile(ctx, path, r, sprites.WriteOptions{Size: size})
 }
 
-func (c clientFiles) List(ctx context.Context, sprite, dir string) ([]string, error) {
-	entries, err := c.client.Sprite(sprite).ReadDir(ctx, dir)
+func (c clientFiles) Open(ctx context.Context, at Place, path string) (io.ReadCloser, error) {
+	return c.sprite(at).Open(ctx, path)
+}
+
+func (c clientFiles) List(ctx context.Context, at Place, dir string) ([]string, error) {
+	entries, err := c.sprite(at).ReadDir(ctx, dir)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -91,6 +103,7 @@ type Options struct {
 
 	// As in sprites.JobRequest. Zero values mean the server's defaults.
 	Agent       string
+	Backend     string
 	Sprite      string
 	Timeout     time.Duration
 	Guards      sprites.Guards
@@ -109,11 +122,12 @@ type Options struct {
 
 // Result is what `cove push --json` prints.
 type Result struct {
-	Job    string `json:"job"`
-	Sprite string `json:"sprite"`
-	Branch string `json:"branch"`
-	Base   string `json:"base"`
-	Sent   int64  `json:"sent"` // bytes of the repository
+	Job     string `json:"job"`
+	Backend string `json:"backend,omitempty"` // where the sprite is; empty: at the server
+	Sprite  string `json:"sprite"`
+	Branch  string `json:"branch"`
+	Base    string `json:"base"`
+	Sent    int64  `json:"sent"` // bytes of the repository
 
 	// Messages are what the person should know, in sentences.
 	Messages []string `json:"messages,omitempty"`
@@ -208,7 +222,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 		return Result{}, err
 	}
 	job, err := c.Jobs.CreateJob(ctx, sprites.JobRequest{
-		Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
+		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
 		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
 		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse, Remove: opts.Remove,
 		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
@@ -222,7 +236,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	if load.branch == "" {
 		load.say("HEAD is detached: the commits will come back as the branch cove-%s", job.ID)
 	}
-	return Result{Job: job.ID, Sprite: job.Sprite, Branch: load.branch, Base: load.Base, Sent: load.bundle.Size,
+	return Result{Job: job.ID, Backend: job.Backend, Sprite: job.Sprite, Branch: load.branch, Base: load.Base, Sent: load.bundle.Size,
 		NetworkPolicy: job.NetworkPolicy, Messages: load.messages}, nil
 }
 
@@ -273,7 +287,7 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job,
 	}
 	if err == nil {
 		track := c.track("upload", load.bundle.Size)
-		if err = c.Files.Write(ctx, job.Sprite, job.Upload, track.reader(file), load.bundle.Size); err == nil {
+		if err = c.Files.Write(ctx, placeOf(job), job.Upload, track.reader(file), load.bundle.Size); err == nil {
 			track.done()
 		}
 	}

@@ -62,6 +62,11 @@ func (p principal) reaches(name string) bool {
 	return p.scope.Sprite != "" && name == p.scope.Sprite
 }
 
+// reachesAt is reaches for a sprite of a backend; the empty one is this server.
+func (p principal) reachesAt(backend, name string) bool {
+	return p.scope.All || backend == "" && p.reaches(name)
+}
+
 type principalKey struct{}
 
 func principalOf(r *http.Request) principal {

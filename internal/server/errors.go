@@ -40,6 +40,10 @@ var statusOf = map[string]int{
 	"not_available":             http.StatusNotImplemented,
 	"not_acceptable":            http.StatusNotAcceptable,
 	"bad_guest":                 http.StatusBadGateway,
+	"no_backend":                http.StatusConflict,
+	"backend_in_use":            http.StatusConflict,
+	"backend_refused":           http.StatusBadGateway,
+	"backend_unreachable":       http.StatusBadGateway,
 }
 
 // apiError is an error that says itself what to answer.

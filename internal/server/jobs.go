@@ -34,7 +34,7 @@ func (s *Server) jobs() (Jobs, error) {
 func (s *Server) job(r *http.Request) (sprites.Job, error) {
 	id := r.PathValue("id")
 	job, err := s.Store.Jobs.Get(r.Context(), id)
-	if errors.Is(err, store.ErrNotFound) || err == nil && !principalOf(r).reaches(job.Sprite) {
+	if errors.Is(err, store.ErrNotFound) || err == nil && !principalOf(r).reachesAt(job.Backend, job.Sprite) {
 		return job, fail(sprite.CodeNotFound, fmt.Sprintf("there is no job %.40q", id), "see what there is with: cove job list")
 	}
 	return job, err
@@ -65,6 +65,8 @@ func mayBegin(p principal, req sprites.JobRequest) error {
 	switch {
 	case !p.may(exec):
 		return fail("forbidden", "a job runs commands, for which the token does not have the verb exec", "")
+	case req.Backend != "" && (!p.scope.All || !p.may(admin)):
+		return fail("forbidden", "only a token for everything, with the verb admin, may begin jobs at a backend", "")
 	case req.Sprite == "" && !p.scope.All:
 		return fail("forbidden", "the token does not reach new sprites", "name one that it reaches")
 	case req.Sprite != "" && !p.reaches(req.Sprite):
@@ -76,7 +78,7 @@ func mayBegin(p principal, req sprites.JobRequest) error {
 }
 
 func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
-	filter := store.JobFilter{Sprite: r.URL.Query().Get("sprite")}
+	filter := store.JobFilter{Sprite: r.URL.Query().Get("sprite"), Backend: r.URL.Query().Get("backend")}
 	if principalOf(r).scope.All {
 		filter.Limit = maxJobs // else it would count those that are left out
 	}
@@ -89,7 +91,7 @@ func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
 	}
 	list := sprites.JobList{Jobs: []sprites.Job{}}
 	for _, job := range all {
-		if principalOf(r).reaches(job.Sprite) && len(list.Jobs) < maxJobs {
+		if principalOf(r).reachesAt(job.Backend, job.Sprite) && len(list.Jobs) < maxJobs {
 			list.Jobs = append(list.Jobs, job)
 		}
 	}
@@ -198,7 +200,7 @@ func (s *Server) collectJobs(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
 	}
-	result, err := jobs.Collect(r.Context(), req, principalOf(r).reaches)
+	result, err := jobs.Collect(r.Context(), req, principalOf(r).reachesAt)
 	if err != nil {
 		return err
 	}

@@ -50,6 +50,11 @@ func (s *Server) routes() []route {
 		{"POST /v1/connectors/{connector}/grants", admin, s.grantConnector},
 		{"DELETE /v1/connectors/{connector}/grants", admin, s.revokeConnector},
 
+		{"GET /v1/backends", admin, s.listBackends},
+		{"PUT /v1/backends/{backend}", admin, s.putBackend},
+		{"DELETE /v1/backends/{backend}", admin, s.deleteBackend},
+		{"/v1/backends/{backend}/{rest...}", admin, s.toBackend},
+
 		{"GET /v1/sprites", read, s.listSprites},
 		{"POST /v1/sprites", write, s.createSprite},
 		{"GET " + one, read, s.getSprite},

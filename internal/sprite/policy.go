@@ -235,3 +235,37 @@ func (h *Host) SandboxLogs(ctx context.Context, name string) ([]string, error) {
 	}
 	return nil, nil
 }
+
+// NamesOnly says a policy in the rules that every server of the protocol knows:
+// names, allowed or denied. Where ports or addresses are only allowed, that is said
+// of the name, or not said; what would let through what p does not is an error, but
+// for other ports of the names that p allows.
+func (h *Host) NamesOnly(ctx context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+	set, err := h.compile(ctx, p)
+	if err != nil {
+		return p, err
+	}
+	const elsewhere = "the backend's policies are of names alone"
+	if set.Limits != (policy.Limits{}) {
+		return p, newError(CodeBadRequest, elsewhere, "the network policy has limits")
+	}
+	plain, said := sprites.NetworkPolicy{Rules: []sprites.NetworkRule{}}, map[string]bool{}
+	for _, r := range set.Rules {
+		rule := sprites.NetworkRule{Domain: r.Domain, Action: "allow"}
+		if r.Deny {
+			rule.Action = "deny"
+		}
+		switch {
+		case r.Deny && (r.Domain == "" || len(r.Ports) > 0):
+			return p, newError(CodeBadRequest, elsewhere, "the network policy denies %s", r)
+		case r.Domain == "" || !r.Deny && r.Proto == policy.UDP || said[rule.Domain+rule.Action]:
+			continue
+		}
+		said[rule.Domain+rule.Action] = true
+		plain.Rules = append(plain.Rules, rule)
+	}
+	if len(plain.Rules) == 0 {
+		plain.Rules = append(plain.Rules, sprites.NetworkRule{Domain: "*", Action: "deny"}) // no rules at all are none
+	}
+	return plain, nil
+}

@@ -47,6 +47,14 @@ func scanJob(row scanner) (sprites.Job, error) {
 	return job, nil
 }
 
+// place is what the column sprite has: a name has no slash.
+func place(backend, sprite string) string {
+	if backend == "" {
+		return sprite
+	}
+	return backend + "/" + sprite
+}
+
 // Create adds a job and a snapshot of its settings, which is JSON of the caller's
 // choice and never changes. An ID that is taken is ErrExists.
 func (j *Jobs) Create(ctx context.Context, job sprites.Job, settings json.RawMessage) error {
@@ -63,7 +71,7 @@ func (j *Jobs) Create(ctx context.Context, job sprites.Job, settings json.RawMes
 	err = j.db.update(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx,
 			`INSERT INTO jobs (id, state, sprite, created_at, doc, settings) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
-			job.ID, job.State, job.Sprite, micros(job.CreatedAt), string(doc), string(settings))
+			job.ID, job.State, place(job.Backend, job.Sprite), micros(job.CreatedAt), string(doc), string(settings))
 		if err = exactlyOne(res, err); errors.Is(err, ErrNotFound) {
 			err = ErrExists
 		}
@@ -100,9 +108,10 @@ func (j *Jobs) Settings(ctx context.Context, id string) (json.RawMessage, error)
 
 // JobFilter selects jobs; the zero value is all of them.
 type JobFilter struct {
-	Sprite string             // empty: of any
-	States []sprites.JobState // empty: in any
-	Limit  int                // 0: no limit
+	Sprite  string             // empty: of any
+	Backend string             // of Sprite
+	States  []sprites.JobState // empty: in any
+	Limit   int                // 0: no limit
 }
 
 // List returns the jobs that filter selects, the newest first.
@@ -111,7 +120,7 @@ func (j *Jobs) List(ctx context.Context, filter JobFilter) ([]sprites.Job, error
 	var args []any
 	if filter.Sprite != "" {
 		query += " AND sprite = ?"
-		args = append(args, filter.Sprite)
+		args = append(args, place(filter.Backend, filter.Sprite))
 	}
 	if n := len(filter.States); n > 0 {
 		query += " AND state IN (" + strings.TrimSuffix(strings.Repeat("?,", n), ",") + ")"
@@ -200,7 +209,7 @@ func (j *Jobs) change(ctx context.Context, id string, f func(*sprites.Job) error
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE jobs SET state = ?, sprite = ?, doc = ? WHERE id = ?", job.State, job.Sprite, string(doc), id)
+		_, err = tx.ExecContext(ctx, "UPDATE jobs SET state = ?, sprite = ?, doc = ? WHERE id = ?", job.State, place(job.Backend, job.Sprite), string(doc), id)
 		return err
 	})
 	if err == nil {
@@ -319,7 +328,7 @@ func (j *Jobs) notify(id string) {
 	}
 }
 
-// Blocking returns a job for whose sake a sprite must not be deleted: one that
+// Blocking returns a job for whose sake a sprite of this server must not be deleted: one that
 // has not ended, or else one with a result that nobody has pulled. ErrNotFound if
 // there is none.
 func (j *Jobs) Blocking(ctx context.Context, sprite string) (sprites.Job, error) {

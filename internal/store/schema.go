@@ -104,6 +104,13 @@ var migrations = []string{
 		PRIMARY KEY (sprite, name)
 	) STRICT;
 	CREATE INDEX checkpoints_by_layer ON checkpoints (layer);`,
+	`CREATE TABLE backends (
+		name       TEXT PRIMARY KEY,
+		url        TEXT NOT NULL,
+		sealed     BLOB NOT NULL, -- the token, with the key of the secrets
+		created_at INTEGER NOT NULL,
+		updated_at INTEGER NOT NULL
+	) STRICT;`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

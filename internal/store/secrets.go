@@ -48,7 +48,8 @@ func (s *Secrets) Set(ctx context.Context, name, value string) error {
 func (s *Secrets) keyFor(ctx context.Context, tx *sql.Tx) (cipher.AEAD, error) {
 	var name string
 	var sealed []byte
-	err := tx.QueryRowContext(ctx, "SELECT name, sealed FROM secrets LIMIT 1").Scan(&name, &sealed)
+	err := tx.QueryRowContext(ctx, `SELECT name, sealed FROM secrets
+		UNION ALL SELECT '`+backendSeal+`' || name, sealed FROM backends LIMIT 1`).Scan(&name, &sealed)
 	none := errors.Is(err, sql.ErrNoRows)
 	if err != nil && !none {
 		return nil, err
@@ -74,6 +75,11 @@ func (s *Secrets) Value(ctx context.Context, name string) (string, error) {
 	if err := s.db.read.QueryRowContext(ctx, "SELECT sealed FROM secrets WHERE name = ?", name).Scan(&sealed); err != nil {
 		return "", fmt.Errorf("secret %s: %w", name, notFound(err))
 	}
+	return s.open(name, sealed)
+}
+
+// open is the value that was sealed under a name.
+func (s *Secrets) open(name string, sealed []byte) (string, error) {
 	key, err := readKey(s.path)
 	if err != nil {
 		return "", fmt.Errorf("secret %s: %w", name, missingKey(s.path, err))

@@ -21,6 +21,7 @@ import (
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("exists already")
+	ErrInUse    = errors.New("is in use")
 )
 
 // KeyFile is the key of the secrets, in the folder of the database.
@@ -32,6 +33,7 @@ type Store struct {
 	Tokens     *Tokens
 	Jobs       *Jobs
 	Secrets    *Secrets
+	Backends   *Backends
 	Connectors *Connectors
 	Settings   *Settings
 
@@ -45,11 +47,13 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the store %s: %w", path, err)
 	}
+	secrets := &Secrets{db: db, path: filepath.Join(filepath.Dir(path), KeyFile)}
 	return &Store{
 		Sprites:    &Sprites{db: db},
 		Tokens:     &Tokens{db: db},
 		Jobs:       &Jobs{db: db},
-		Secrets:    &Secrets{db: db, path: filepath.Join(filepath.Dir(path), KeyFile)},
+		Secrets:    secrets,
+		Backends:   &Backends{db: db, secrets: secrets},
 		Connectors: &Connectors{db: db},
 		Settings:   &Settings{db: db},
 		db:         db,

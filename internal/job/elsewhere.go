@@ -1,0 +1,83 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/guestbin"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A job's sprite may be at a backend: a server that is reached by the protocol
+// alone, which knows nothing of jobs, connectors or cove-guest.
+
+// sprite is a job's sprite, wherever it is.
+func (m *Manager) sprite(job sprites.Job) *sprites.Sprite {
+	return m.Client.At(job.Backend).Sprite(job.Sprite)
+}
+
+// command is a command of the supervisor's, about a job. At a backend the supervisor
+// is this server's own, which is brought there where it is missing.
+func (m *Manager) command(ctx context.Context, job sprites.Job, verb string, args ...string) (*sprites.Cmd, error) {
+	guest := boot.BinDir + "/cove-guest"
+	if job.Backend != "" {
+		var err error
+		if guest, err = guestbin.Bring(ctx, m.sprite(job)); err != nil {
+			return nil, err
+		}
+	}
+	return m.sprite(job).CommandContext(ctx, guest, slices.Concat([]string{"job", verb, dir(job.ID)}, args)...), nil
+}
+
+// elsewhere makes of a request one that can be fulfilled at its backend.
+func (m *Manager) elsewhere(ctx context.Context, req sprites.JobRequest, work agents.Work) (sprites.JobRequest, error) {
+	if len(req.Include) > 0 {
+		return req, refuse("bad_request", "leave out --include", "folders of this machine can't be in a sprite of the backend %s", req.Backend)
+	}
+	given := func(name string) bool {
+		return slices.ContainsFunc(req.Env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+	}
+	if len(work.Keys) > 0 && !slices.ContainsFunc(work.Keys, given) {
+		return req, refuse("no_key", "give it one, which will be inside: --env "+work.Keys[0]+"=…, or a line in .cove/sandbox.env",
+			"the agent %s needs a key: connectors, which keep it outside, are not at the backend %s", req.Agent, req.Backend)
+	}
+	if req.NetworkPolicy == nil {
+		return req, nil
+	}
+	if m.NamesOnly == nil {
+		return req, refuse("bad_request", "", "this server has no policies for backends")
+	}
+	plain, err := m.NamesOnly(ctx, *req.NetworkPolicy)
+	req.NetworkPolicy = &plain
+	return req, err
+}
+
+// furnishAt is furnish at a backend. Nothing runs in the sprite before it has its
+// policy; if that is refused, the sprite is not left there.
+func (m *Manager) furnishAt(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
+	far := m.Client.At(job.Backend)
+	info, err := far.Get(ctx, job.Sprite)
+	switch {
+	case job.OwnsSprite && err == nil:
+		return fmt.Errorf("sprite %s: %w", job.Sprite, sprites.ErrNameTaken)
+	case job.OwnsSprite && errors.Is(err, sprites.ErrNotFound):
+		info, err = far.Create(ctx, sprites.CreateRequest{Name: job.Sprite, Labels: []string{label}, Config: req.Config})
+	}
+	if err != nil {
+		return err
+	}
+	if err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.SpriteID = info.ID; return nil }); err == nil && req.NetworkPolicy != nil {
+		err = far.Sprite(job.Sprite).SetNetworkPolicy(ctx, *req.NetworkPolicy)
+	}
+	if err != nil && job.OwnsSprite {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+		defer cancel()
+		err = errors.Join(err, far.Delete(undo, job.Sprite, sprites.DeleteOptions{Force: true}))
+	}
+	return err
+}
