@@ -29,6 +29,9 @@ service's own client keeps in ~/.sprites/sprites.json.
 Where the backend is a cove, its jobs are its own. Any other knows nothing of jobs: then
 this machine's server looks after them, for which the first push gives it the token. It
 keeps that as it keeps secrets. Connectors are not there: the agent's key goes inside.`,
+		Example: `  cove push plan.md --backend far
+  cove backend list
+  cove backend rm far`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

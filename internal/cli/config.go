@@ -31,7 +31,7 @@ to include, or pull.auto to true; its setup script lies in .cove; and a network 
 further than yours is not used, and you are told. A file with a mistake in it stops what
 would have used it.
 
-A backend is a server, by a name for --backend:
+A backend is a server, by a name for --backend (see cove backend --help):
 
   [backends.team]
   url = "https://cove.example.org"

@@ -179,7 +179,7 @@ func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.Cr
 	if o.base != "host" {
 		return req, usagef(cmd, "--base %q: there is only host", o.base)
 	}
-	req = sprites.CreateRequest{Name: name, Base: o.base, Labels: o.labels}
+	req = sprites.CreateRequest{Name: name, Labels: o.labels} // host is what the base is anyhow
 	if req.Config, err = o.machine.config(cmd); err != nil {
 		return req, err
 	}

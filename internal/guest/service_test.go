@@ -215,14 +215,20 @@ func TestServiceRefusals(t *testing.T) {
 func TestServiceCrash(t *testing.T) {
 	s := &guest.Server{Dir: t.TempDir()}
 	m := start(t, s)
-	m.stream("PUT", "/v1/services/a?duration=0s", define("trap '' TERM; sleep 1000 & wait; wait"))
-	first := m.settle("a", running)
+	up := filepath.Join(t.TempDir(), "up")
+	m.stream("PUT", "/v1/services/a?duration=0s", define("trap '' TERM; touch "+up+"; while :; do sleep 1000; done"))
+	trapped := func(d sprites.Service) bool {
+		_, err := os.Stat(up)
+		return running(d) && err == nil
+	}
+	first := m.settle("a", trapped)
+	m.must(os.Remove(up))
 	m.must(syscall.Kill(first.State.PID, syscall.SIGKILL))
 	failed := m.settle("a", func(d sprites.Service) bool { return d.State.PID != first.State.PID })
 	if failed.State.Status == sprites.ServiceFailed && (failed.State.NextRestartAt == nil || failed.State.Error != "exit 137") {
 		t.Errorf("after a crash: %+v", failed.State)
 	}
-	second := m.settle("a", func(d sprites.Service) bool { return running(d) && d.State.PID != first.State.PID })
+	second := m.settle("a", func(d sprites.Service) bool { return trapped(d) && d.State.PID != first.State.PID })
 	same(t, "restarts", second.State.RestartCount, 1)
 
 	// TERM is ignored: after the timeout it is ended by force, with its child.

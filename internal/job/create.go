@@ -117,7 +117,9 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
 		return job, err
 	}
-	if err := m.furnish(ctx, job, req); err != nil {
+	if err := m.furnish(ctx, job, req); errors.Is(err, errLeft) {
+		return job, err
+	} else if err != nil {
 		return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), id))
 	}
 	return m.Store.Jobs.Get(ctx, id)

@@ -62,6 +62,9 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 		}
 		why, keep := verdict(job, info, req, time.Now())
 		item.Why = why
+		if !keep && job.Backend != "" && job.OwnsSprite {
+			item.Why, keep = m.inUse(ctx, job, why)
+		}
 		if !keep && !req.DryRun {
 			if err := m.remove(ctx, job.ID, req.Force, false); err != nil && !errors.Is(err, store.ErrNotFound) {
 				errs = append(errs, err)
@@ -108,6 +111,21 @@ func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.T
 		return "pulled", false
 	}
 	return "it left nothing", false
+}
+
+// inUse reports whether anything runs in a backend's sprite, which is all that can be
+// asked there; else the reason to remove its job stays.
+func (m *Manager) inUse(ctx context.Context, job sprites.Job, why string) (string, bool) {
+	sessions, err := m.sprite(job).Sessions(ctx)
+	switch {
+	case errors.Is(err, sprites.ErrNotFound):
+		return why, false
+	case err != nil:
+		return "its sprite can't be asked whether it is in use: " + err.Error(), true
+	case len(sessions) > 0:
+		return fmt.Sprintf("its sprite is in use: %d commands run", len(sessions)), true
+	}
+	return why, false
 }
 
 // seconds is bounded by what a duration can be.
@@ -183,7 +201,9 @@ func (m *Manager) removeSprite(ctx context.Context, job sprites.Job) (gone bool,
 func (m *Manager) owned(ctx context.Context, job sprites.Job) (bool, error) {
 	if job.Backend != "" {
 		info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
-		return job.OwnsSprite && info.ID == job.SpriteID, err
+		// A server may have died between its creation and the note of its id.
+		ours := info.ID == job.SpriteID || job.SpriteID == "" && slices.Contains(info.Labels, label)
+		return job.OwnsSprite && ours, err
 	}
 	row, err := m.Store.Sprites.Get(ctx, job.Sprite)
 	return job.OwnsSprite && row.Owner == owner(job.ID), err

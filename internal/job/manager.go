@@ -7,6 +7,7 @@ package job
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -110,6 +111,7 @@ func (m *Manager) expire(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, job := range queued {
 		if now.Sub(job.CreatedAt) < m.Lease {
 			continue
@@ -123,10 +125,10 @@ func (m *Manager) expire(ctx context.Context, now time.Time) error {
 		}
 		unlock()
 		if err != nil {
-			return fmt.Errorf("job %s: %w", job.ID, err)
+			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // keyedMutex is a mutex for each key.
