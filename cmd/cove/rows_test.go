@@ -29,6 +29,7 @@ var rows = []struct{ row, what, tests string }{
 	{"H4", "what jobs leave is removed by rule; Ctrl-C undoes a push", "TestJobH4 ../../internal/job:TestVerdict"},
 	{"H5", "all that is known of a job in one file", "TestJobH5"},
 	{"H6", "so many sandboxes and no more, each with its limits", "testdata/limits.txtar"},
+	{"hostile 44", "what makes something run is listed and held; a death in the middle leaves the old or the new", "TestHostile44 TestSoakMoments testdata/hostile.txtar ../../internal/gitwork:TestRisky ../../internal/push:TestPullHolds"},
 }
 
 // TestRows looks whether the tests that the rows name are there.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/push"
 	"github.com/cove-dev/cove/sprites"
@@ -277,35 +278,68 @@ const integrateHelp = `
 It is done beside your work tree, with your hooks, filters and merge drivers off, and no
 .gitattributes counts. At conflicts nothing is changed (exit code 3), and the message says
 how to do the same by hand. Then the branch is moved; where it is checked out, its files
-follow, if no uncommitted change is in the way (exit code 4).`
+follow, if no uncommitted change is in the way (exit code 4).
+` + riskyHelp
 
 func (a *app) newIntegrate(how gitwork.How, cmd *cobra.Command) *cobra.Command {
-	var branch string
+	var o push.IntegrateOptions
 	cmd.ValidArgsFunction = a.completeJob
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		if err := checkJob(args[0]); err != nil {
 			return err
 		}
-		dir, err := os.Getwd()
+		s, _, err := a.settings(ctx)
 		if err != nil {
 			return err
 		}
-		c, _, err := a.jobs(ctx)
-		if err != nil {
+		if err := a.defaults(cmd, s, config.PullRisky); err != nil {
 			return err
 		}
-		courier, done := a.courier(c)
-		defer done()
-		in, err := courier.Integrate(ctx, push.IntegrateOptions{Dir: dir, Job: args[0], How: how, Branch: branch, Commits: args[1:]})
-		if err != nil {
-			return jobError(err)
-		}
-		done()
-		return a.show(in, func(w io.Writer) { printIntegrated(w, how, in) })
+		o.Job, o.How, o.Commits = args[0], how, args[1:]
+		return a.integrate(ctx, o)
 	})
-	cmd.Flags().StringVar(&branch, "branch", "", "into this branch (otherwise that of the push)")
+	cmd.Flags().StringVar(&o.Branch, "branch", "", "into this branch (otherwise that of the push)")
+	registerAccept(cmd, &o.AcceptRisky)
 	must(cmd.RegisterFlagCompletionFunc("branch", cobra.NoFileCompletions))
 	return cmd
+}
+
+// integratedJSON is what the verbs print with --json.
+type integratedJSON struct {
+	push.Integrated
+	Error *errorJSON `json:"error,omitempty"`
+}
+
+func (a *app) integrate(ctx context.Context, o push.IntegrateOptions) (err error) {
+	if o.Dir, err = os.Getwd(); err != nil {
+		return err
+	}
+	c, _, err := a.jobs(ctx)
+	if err != nil {
+		return err
+	}
+	courier, done := a.courier(c)
+	defer done()
+	in, err := courier.Integrate(ctx, o)
+	done()
+	if a.takeHeld(ctx, err, in.Branch, in.Risky) {
+		o.AcceptRisky = true
+		in, err = courier.Integrate(ctx, o)
+		done()
+	}
+	switch {
+	case err == nil:
+		return a.show(in, func(w io.Writer) { printIntegrated(w, o.How, in) })
+	case in.Reason == "":
+		return jobError(err)
+	case a.global.json:
+		f := classify(err)
+		e := f.document()
+		a.printJSON(integratedJSON{in, &e})
+		return reportedError{f.exit}
+	}
+	printRisky(a.Out, in.Risky)
+	return err
 }
 
 var integrated = map[gitwork.How]string{gitwork.Merge: "Merged", gitwork.Rebase: "Rebased", gitwork.CherryPick: "Picked"}

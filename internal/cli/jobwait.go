@@ -21,6 +21,7 @@ type waitOptions struct {
 	pull    bool
 	asked   bool // for the pull, by the flag
 	into    string
+	accept  bool
 }
 
 func (a *app) newJobWait() *cobra.Command {
@@ -54,6 +55,7 @@ cove pull with its exit codes. The setting asks for nothing outside of the job's
 	f.DurationVar(&o.timeout, "timeout", 0, "give up waiting after so long")
 	f.BoolVar(&o.pull, "pull", false, "pull the commits, if the job has succeeded")
 	f.StringVar(&o.into, "into", config.Default(config.PullInto), "what to do with the commits, as in pull: ff, branch or none")
+	registerAccept(cmd, &o.accept)
 	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -95,7 +97,7 @@ func (a *app) pullWaited(ctx context.Context, c *sprites.Client, job sprites.Job
 	if !a.global.json {
 		printTo("Job %s %s", job.ID, outcomeText(job))(a.Out)
 	}
-	pulled, err := a.pull(ctx, c, push.PullOptions{Job: job.ID, Into: push.Into(o.into)})
+	pulled, err := a.pull(ctx, c, push.PullOptions{Job: job.ID, Into: push.Into(o.into), AcceptRisky: o.accept})
 	if elsewhere := elsewhere(err); elsewhere && !o.asked {
 		a.say("Not pulled: this is not the repository that it is of. There: cove pull %s", job.ID)
 		err = nil

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,18 +27,22 @@ var intoChoices = []string{"ff", "branch", "none"}
 func (a *app) newPull() *cobra.Command {
 	var wait time.Duration
 	var into string
+	var accept bool
 	cmd := &cobra.Command{
 		Use:   "pull JOB",
 		Short: "Bring the commits of a job back",
 		Long: `Brings the commits of a job into this repository. They are checked first, and kept under
 refs/cove/JOB/; then the branch that they were pushed from is moved forward, if that is
 possible and nothing in the work tree is in the way. Otherwise they stay where they are,
-and the message says how to bring them in (exit code 4). Files that could make something
-run on this machine are listed. Pulling again does no harm.`,
+and the message says how to bring them in (exit code 4). Pulling again does no harm.
+` + riskyHelp + `
+
+With the setting pull.risky = "list", in your own file only, they are listed and taken.`,
 		Example: `  cove pull a3f7b2
   cove pull a3f7b2 --wait            until the job has ended
   cove pull a3f7b2 --wait=30m
-  cove pull a3f7b2 --into branch     leave my branch alone, make cove-a3f7b2`,
+  cove pull a3f7b2 --into branch     leave my branch alone, make cove-a3f7b2
+  cove pull a3f7b2 --accept-risky    I have looked at what it listed`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeJob,
 	}
@@ -61,15 +67,26 @@ run on this machine are listed. Pulling again does no harm.`,
 		if err != nil {
 			return err
 		}
-		pulled, err := a.pull(ctx, c, push.PullOptions{Job: args[0], Wait: wait, Into: push.Into(into)})
+		pulled, err := a.pull(ctx, c, push.PullOptions{Job: args[0], Wait: wait, Into: push.Into(into), AcceptRisky: accept})
 		return a.showPulled(pulled, err, "")
 	})
 	f := cmd.Flags()
 	f.DurationVar(&wait, "wait", 0, "wait for the job's end, for so long at most")
 	f.Lookup("wait").NoOptDefVal = waitForEver.String()
 	f.StringVar(&into, "into", config.Default(config.PullInto), "move the branch forward (ff), make a new one (branch), or only keep the commits (none)")
+	registerAccept(cmd, &accept)
 	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
+}
+
+const riskyHelp = `
+Where a file changes that could make something run on this machine (settings of agents,
+editors and shells, CI, git hooks), nothing is moved: the files are listed and held for your
+review (exit code 4). Look at them with cove job diff, and take them with --accept-risky. On
+a terminal you are asked.`
+
+func registerAccept(cmd *cobra.Command, accept *bool) {
+	cmd.Flags().BoolVar(accept, "accept-risky", false, "take also what could make something run on this machine, and is else held for review")
 }
 
 // waitArgument lets --wait 30m be written with a space, which a flag with an
@@ -95,11 +112,41 @@ func (a *app) pull(ctx context.Context, c *sprites.Client, opts push.PullOptions
 	courier, done := a.courier(c)
 	defer done()
 	pulled, err := courier.Pull(ctx, opts)
+	done()
+	if a.takeHeld(ctx, err, pulled.Branch, pulled.Risky) {
+		opts.AcceptRisky = true
+		if pulled, err = courier.Pull(ctx, opts); err == nil {
+			pulled.Already = false // by this same command
+		}
+	}
 	if e, ok := errors.AsType[*push.Error](err); ok && e.Code == "not_finished" && opts.Wait > 0 {
 		err = &codedError{exitTimedOut, "timed_out", fmt.Errorf("%s after %v", e.Message, opts.Wait),
 			"it goes on; wait longer: cove pull " + opts.Job + " --wait"}
 	}
 	return pulled, err
+}
+
+// takeHeld asks the person, if there is one at a terminal, whether a branch takes what
+// is held for review.
+func (a *app) takeHeld(ctx context.Context, err error, branch string, risky []gitwork.Risk) bool {
+	held, ok := errors.AsType[*gitwork.RefusedError](err)
+	if !ok || held.Code != "risky" || a.global.json || !isTerminal(a.In) || !isTerminal(a.Err) {
+		return false
+	}
+	printRisky(a.Err, risky)
+	fmt.Fprintf(a.Err, "To look at them: %s\nMove %s all the same? [y/N] ", gitwork.Printable(held.Next[0]), gitwork.Printable(branch))
+	said := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(a.In).ReadString('\n') // its end is no
+		said <- line
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(a.Err)
+		return false
+	case line := <-said:
+		return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(line)))
+	}
 }
 
 // pulledJSON is what pull and run print with --json.

@@ -17,13 +17,14 @@ import (
 func (a *app) newRun() *cobra.Command {
 	var o pushOptions
 	var prompt, into string
-	var autoPull bool
+	var autoPull, accept bool
 	cmd := &cobra.Command{
 		Use:   "run PLAN | run -p PROMPT",
 		Short: "Push, follow the work, and pull",
 		Long: `Does what push, job logs -f and pull do, one after the other. Ctrl-C leaves the job, which
 goes on; the message says how to pull it. The exit code tells how the work ended: 0, 1
-failed, 124 timed out, 130 cancelled, 75 lost; and 4 or 5 where the pull was refused.
+failed, 124 timed out, 130 cancelled, 75 lost; and 4 or 5 where the pull was refused, or
+held what it brought for your review.
 
 With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 		Example: `  cove run plan.md
@@ -53,24 +54,25 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 		if opts.Plan = prompt; prompt == "" {
 			opts.PlanPath = args[0]
 		}
-		return a.runJob(ctx, opts, autoPull, push.Into(into))
+		return a.runJob(ctx, opts, autoPull, push.PullOptions{Into: push.Into(into), AcceptRisky: accept})
 	})
 	o.register(a, cmd)
 	f := cmd.Flags()
 	f.StringVarP(&prompt, "prompt", "p", "", "the plan's text")
 	f.StringVar(&into, "into", config.Default(config.PullInto), "what to do with the commits, as in pull: ff, branch or none")
 	f.BoolVar(&autoPull, "pull", true, "pull when the work has ended")
+	registerAccept(cmd, &accept)
 	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
-// pullDefaults is defaults for the flags --pull and --into.
+// pullDefaults is defaults for the flags --pull, --into and --accept-risky.
 func (a *app) pullDefaults(ctx context.Context, cmd *cobra.Command) error {
 	s, _, err := a.settings(ctx)
 	if err != nil {
 		return err
 	}
-	keys := []config.Key{config.PullInto}
+	keys := []config.Key{config.PullInto, config.PullRisky}
 	if cmd.Flags().Lookup("pull") != nil {
 		keys = append(keys, config.PullAuto)
 	}
@@ -78,7 +80,7 @@ func (a *app) pullDefaults(ctx context.Context, cmd *cobra.Command) error {
 }
 
 // runJob pushes, follows, and pulls if it is to.
-func (a *app) runJob(ctx context.Context, opts push.Options, autoPull bool, into push.Into) error {
+func (a *app) runJob(ctx context.Context, opts push.Options, autoPull bool, pull push.PullOptions) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
 	}
@@ -98,7 +100,8 @@ func (a *app) runJob(ctx context.Context, opts push.Options, autoPull bool, into
 		err = a.showUnpulled(job)
 	case err == nil:
 		var pulled push.Pulled
-		pulled, err = a.pull(ctx, c, push.PullOptions{Job: result.Job, Into: into})
+		pull.Job = result.Job
+		pulled, err = a.pull(ctx, c, pull)
 		if ctx.Err() == nil {
 			err = a.showPulled(pulled, err, result.Sprite)
 		}

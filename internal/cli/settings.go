@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,7 @@ import (
 var flagOf = map[config.Key]string{
 	config.Agent: "agent", config.Network: "network", config.Dirty: "dirty", config.Timeout: "timeout", config.Memory: "memory", config.CPUs: "cpus",
 	config.Include: "include", config.SetupScript: "setup", config.SetupTimeout: "setup-timeout", config.PullAuto: "pull", config.PullInto: "into",
+	config.PullRisky: "accept-risky",
 }
 
 // places are where the settings of a command line are, that was typed in the
@@ -78,6 +80,9 @@ func (a *app) defaults(cmd *cobra.Command, s *config.Settings, keys ...config.Ke
 		}
 		if v.From == config.BuiltIn {
 			continue
+		}
+		if key == config.PullRisky {
+			v.Text = strconv.FormatBool(v.Text == "list")
 		}
 		if err := setFlag(f, v); err != nil {
 			return err

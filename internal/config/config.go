@@ -40,6 +40,7 @@ const (
 	SetupTimeout Key = "setup.timeout"
 	PullAuto     Key = "pull.auto"
 	PullInto     Key = "pull.into"
+	PullRisky    Key = "pull.risky"
 )
 
 // Dir is a repository's folder for cove, at the top of the work tree.
@@ -109,6 +110,8 @@ var settings = []setting{
 			return ""
 		}},
 	{key: PullInto, builtIn: "ff", choices: []string{"ff", "branch", "none"}, usage: "what a pull does with the commits"},
+	{key: PullRisky, builtIn: "hold", choices: []string{"hold", "list"}, usage: "what a pull does about files that could make something run here",
+		personal: "it guards you against what comes with repositories"},
 	{key: Backend, usage: "the server that is spoken to, by its name in [backends]", personal: "it says who gets your work"},
 }
 

@@ -62,10 +62,10 @@ func rejected(format string, args ...any) error {
 
 // RefusedError says why a branch was not moved. The commits are safe under Ref.
 type RefusedError struct {
-	Code      string   // branch_gone, branch_moved, overlap, in_progress, locked, changed, job_failed, branch_exists
+	Code      string   // branch_gone, branch_moved, overlap, in_progress, locked, changed, job_failed, branch_exists, risky
 	Reason    string   // for people
 	Ref       string   // where the commits are
-	Paths     []string // of overlap: the files in the way
+	Paths     []string // of overlap: the files in the way; of risky: those to look at
 	Conflicts []string // of branch_moved: what a merge would stop at, where git could tell
 	Merges    bool     // of branch_moved: a merge was tried out and has no conflicts
 	Next      []string // commands to choose from

@@ -19,6 +19,10 @@ type Forward struct {
 	Base   string // the commit that the job started from
 	Head   string // the commit to move to; it is in the repository
 	Again  string // the command that tries it again; empty: cove pull JOB
+
+	// Hold, if not nil, is asked before the branch moves which of the changes to it a
+	// person is to look at first. Any of them is a *RefusedError.
+	Hold func(ctx context.Context, old, head string) ([]Risk, error)
 }
 
 func (f Forward) again() string { return cmp.Or(f.Again, "cove pull "+f.Job) }
@@ -46,6 +50,9 @@ func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already 
 	} else if !can {
 		return false, r.movedOn(ctx, f, old)
 	}
+	if err := f.hold(ctx, old); err != nil {
+		return false, err
+	}
 	tree, err := r.whereChecked(ctx, f)
 	if err != nil {
 		return false, err
@@ -72,6 +79,33 @@ func (f Forward) refuse(code, reason string, next ...string) *RefusedError {
 func (f Forward) Refuse(code, reason string) *RefusedError {
 	return f.refuse(code, reason, Ways(f.Job, f.Branch)...)
 }
+
+// hold is the error for changes that are to be looked at first.
+func (f Forward) hold(ctx context.Context, old string) error {
+	if f.Hold == nil {
+		return nil
+	}
+	held, err := f.Hold(ctx, old, f.Head)
+	if err != nil || len(held) == 0 {
+		return err
+	}
+	e := f.refuse("risky", "held for your review, because of what could make something run on this machine")
+	look := "cove job diff " + f.Job + " --"
+	for _, risk := range held {
+		if !slices.Contains(e.Paths, risk.Path) {
+			e.Paths = append(e.Paths, risk.Path)
+			look += " " + Quote(risk.Path)
+		}
+	}
+	if len(e.Paths) > maxNamed || slices.ContainsFunc(e.Paths, func(p string) bool { return Printable(p) != p }) {
+		look = "cove job diff " + f.Job
+	}
+	e.Next = []string{look, f.again() + " --accept-risky"}
+	return e
+}
+
+// maxNamed bounds the files that a command names.
+const maxNamed = 10
 
 // Ways are the commands that bring a job's commits into their branch, or where there
 // is none into what is checked out.

@@ -64,6 +64,17 @@ func (r repo) write(name, content string) {
 	write(r.t, filepath.Join(r.dir, name), content)
 }
 
+func (r repo) link(name, target string) {
+	r.t.Helper()
+	name = filepath.Join(r.dir, name)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.Symlink(target, name); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 func (r repo) read(name string) string {
 	r.t.Helper()
 	data, err := os.ReadFile(filepath.Join(r.dir, name))

@@ -1,11 +1,16 @@
 package gitwork_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/gitwork"
 )
 
 // What a job plants, and what the person's own configuration would run on it,
@@ -149,41 +154,109 @@ func clearCanaries(t *testing.T, dir string) {
 	}
 }
 
+// What can make something run by its name, or by a link, is found; what can't, is not.
 func TestRisky(t *testing.T) {
 	home(t, "")
 	r := newRepo(t)
-	base := r.git("rev-parse", "HEAD")
+	for name, target := range map[string]string{".claude/skills": "../skills", "pkg/CLAUDE.md": "GUIDE.md", "shown": "README"} {
+		r.link(name, target)
+	}
+	r.write(".gitignore", "*.log\n!keep.log\n.env\n")
+	r.write("a/.gitignore", "x\ny\n")
+	r.write("b/.gitignore", "x\n")
+	r.write("c/.gitignore", "x\n")
+	r.git("config", "core.hooksPath", "tools/run")
+	base := r.commit("before")
 	risky := []string{".github/workflows/ci.yml", ".GitHub/Workflows/x.yml", ".gitlab-ci.yml", "sub/.husky/pre-commit", "Jenkinsfile", ".vscode/tasks.json",
-		".claude/settings.json", ".mcp.json", "pkg/.envrc", ".gitattributes", "tools/hooks/pre-push", "AGENTS.md", ".cargo/config.toml", ".lfsconfig"}
-	plain := []string{"src/main.go", "hooks/useState.js", "github/x", "docs/claude.txt", "a.json"}
+		".claude/settings.json", ".mcp.json", "pkg/.envrc", ".gitattributes", "tools/hooks/pre-push", "AGENTS.md", ".cargo/config.toml", ".lfsconfig",
+		".bashrc", ".zprofile", ".cove/setup.sh", "tools/run/anything", "skills/x/SKILL.md", "pkg/GUIDE.md"}
+	plain := []string{"src/main.go", "hooks/useState.js", "github/x", "docs/claude.txt", "a.json", "GUIDE.md", "d/.gitignore", "tools/x"}
 	for _, name := range append(append([]string{}, risky...), plain...) {
 		r.write(name, "x\n")
 	}
+	r.write(".gitignore", "bin/\n*.log\n!keep.log\n.env\ndist/\n") // ignores more
+	r.write("a/.gitignore", "y\n")                                 // ignores less
+	r.write("b/.gitignore", "x\n!xx\n")
+	if err := os.Remove(filepath.Join(r.dir, "c/.gitignore")); err != nil {
+		t.Fatal(err)
+	}
 	links := map[string]string{"in": "src/main.go", "up": "../outside", "abs": "/etc/passwd", "src/far": "../../x", "src/near": "../README", "dotgit": ".git/config"}
 	for name, target := range links {
-		if err := os.Symlink(target, filepath.Join(r.dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		r.link(name, target)
 	}
 	head := r.commit("all")
 	sum, err := r.open().Summary(t.Context(), base, head)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string]bool{}
+	got := map[string]string{}
 	for _, risk := range sum.Risky {
-		got[risk.Path] = true
+		got[risk.Path] = risk.Why
 		if risk.Why == "" {
 			t.Errorf("%s without a reason", risk.Path)
 		}
 	}
-	risky = append(risky, "up", "abs", "src/far", "dotgit")
+	risky = append(risky, "up", "abs", "src/far", "dotgit", "a/.gitignore", "b/.gitignore", "c/.gitignore")
 	for _, name := range risky {
-		if !got[name] {
+		if got[name] == "" {
 			t.Errorf("%s is not listed", name)
 		}
 	}
-	if len(got) != len(risky) {
+	if len(got) != len(risky) || !strings.HasSuffix(got["skills/x/SKILL.md"], "by the link .claude/skills") {
 		t.Errorf("listed: %v", got)
+	}
+}
+
+// What is to be looked at first moves no branch, and the commands that are named do what
+// they say with any name.
+func TestForwardHolds(t *testing.T) {
+	home(t, "")
+	r := newRepo(t)
+	base := r.git("rev-parse", "HEAD")
+	r.git("checkout", "-q", "-b", "work")
+	r.write("x", "1\n")
+	head := r.commit("work")
+	r.git("checkout", "-q", "main")
+	g := r.open()
+	lock, err := g.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Unlock()
+	forward := func(paths ...string) (bool, error) {
+		f := gitwork.Forward{Job: job, Branch: "main", Base: base, Head: head, Hold: func(_ context.Context, old, to string) (held []gitwork.Risk, err error) {
+			if old != base && old != head || to != head {
+				t.Errorf("asked of %s and %s", old, to)
+			}
+			for _, p := range paths {
+				held = append(held, gitwork.Risk{Path: p, Why: "x"})
+			}
+			return held, nil
+		}}
+		return g.FastForward(t.Context(), lock, f)
+	}
+	for _, test := range []struct {
+		paths []string
+		look  string
+	}{
+		{[]string{".mcp.json", "a b", ".mcp.json"}, "cove job diff " + job + " -- .mcp.json 'a b'"},
+		{[]string{"-x;y", "$(z)"}, "cove job diff " + job + " -- '-x;y' '$(z)'"},
+		{[]string{"a\x1b[31m"}, "cove job diff " + job},
+		{strings.Fields("a b c d e f g h i j k"), "cove job diff " + job},
+	} {
+		_, err := forward(test.paths...)
+		e, ok := errors.AsType[*gitwork.RefusedError](err)
+		if !ok || e.Code != "risky" || e.ExitCode() != 4 || !slices.Equal(e.Next, []string{test.look, "cove pull " + job + " --accept-risky"}) {
+			t.Errorf("%q: %v, %q", test.paths, err, e.Next)
+		}
+		if r.git("rev-parse", "main") != base || r.git("status", "--porcelain") != "" {
+			t.Errorf("%q: something moved", test.paths)
+		}
+	}
+	if already, err := forward(); already || err != nil || r.git("rev-parse", "main") != head {
+		t.Errorf("nothing to hold: %v, %v", already, err)
+	}
+	if already, err := forward(".mcp.json"); !already || err != nil {
+		t.Errorf("what the branch has already is held: %v", err)
 	}
 }

@@ -84,7 +84,10 @@ func (r *Repo) Integrate(ctx context.Context, lock *Lock, f Forward, how How, co
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", how, err)
 	}
-	f.Head, f.Again = head, fmt.Sprintf("cove job %s %s", how, f.Job)
+	f.Head = head
+	if f.Again == "" {
+		f.Again = fmt.Sprintf("cove job %s %s", how, f.Job)
+	}
 	_, err = r.FastForward(ctx, lock, f)
 	return head, err
 }

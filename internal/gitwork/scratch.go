@@ -16,9 +16,10 @@ const quarantinePrefix = "in-"
 // scratch is a bare repository with an empty configuration that borrows the
 // objects of the person's repository. What is written in it stays in it.
 type scratch struct {
-	dir string
-	git runner
-	use *TempFile // nil in a quarantine
+	dir   string
+	git   runner
+	use   *TempFile // nil in a quarantine
+	hooks string    // folder of the work tree from which git runs hooks; empty: none
 }
 
 // scratch makes one for reading, which has the objects of some submodules, too.
@@ -63,6 +64,7 @@ func (r *Repo) quarantine(ctx context.Context, modules ...Module) (*scratch, err
 
 // fill makes the repository in s.dir.
 func (r *Repo) fill(ctx context.Context, s *scratch, modules []Module) error {
+	s.hooks = r.hooksInTree()
 	var shared []setting
 	if v, ok := r.config.values["core.sharedrepository"]; ok {
 		shared = append(shared, setting{"core.sharedRepository", v})

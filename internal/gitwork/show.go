@@ -7,13 +7,14 @@ import (
 
 // View is how a change is shown.
 type View struct {
-	Patch bool     // what changed in each file
-	Stat  bool     // how much did
-	Paths []string // only below these; empty: all
+	Patch  bool     // what changed in each file
+	Stat   bool     // how much did
+	Paths  []string // only below these; empty: all
+	Prefix string   // before each path of a patch: where the repository is in the one around it
 }
 
 func (v View) args() []string {
-	args := []string{"--no-ext-diff", "--no-textconv", "--no-color", "--no-show-signature", "--encoding=UTF-8", "--src-prefix=a/", "--dst-prefix=b/", "-M"}
+	args := []string{"--no-ext-diff", "--no-textconv", "--no-color", "--no-show-signature", "--encoding=UTF-8", "--src-prefix=a/" + v.Prefix, "--dst-prefix=b/" + v.Prefix, "-M"}
 	switch {
 	case v.Patch && v.Stat:
 		args = append(args, "--patch-with-stat", "--binary")

@@ -68,7 +68,7 @@ func (s *scratch) summary(ctx context.Context, base, tip string) (Summary, error
 	if sum.Files, err = s.diff(ctx, base, tip); err != nil {
 		return sum, err
 	}
-	sum.Risky, err = s.risks(ctx, sum.Files)
+	sum.Risky, err = s.risks(ctx, tip, sum.Files)
 	return sum, err
 }
 

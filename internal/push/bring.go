@@ -7,41 +7,81 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// describeModules says what came for submodules.
-func (c *Courier) describeModules(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled) error {
-	changes, err := repo.ModuleChanges(ctx, job.ID, job.Base)
+// describeModules says what came for submodules. Their files are looked through as
+// those of the repository itself are.
+func describeModules(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled) error {
+	modules, err := modulesOf(ctx, repo, job)
 	if err != nil {
 		return err
 	}
-	here := map[string]bool{}
+	for _, m := range modules {
+		p.Modules = append(p.Modules, m.Module)
+		if m.Head != "" {
+			p.held = append(slices.Clip(p.held), m.risky...)
+		}
+		p.Risky = append(slices.Clip(p.Risky), m.risky...)
+	}
+	p.Risky, p.held = unknown(p.Risky, modules), unknown(p.held, modules)
+	return nil
+}
+
+// module is a Module, with its repository.
+type module struct {
+	Module
+	repo  *gitwork.Repo
+	risky []gitwork.Risk // paths are from the top of the outermost work tree
+}
+
+// modulesOf lists what is here of a job's work in submodules.
+func modulesOf(ctx context.Context, repo *gitwork.Repo, job sprites.Job) ([]module, error) {
+	changes, err := repo.ModuleChanges(ctx, job.ID, job.Base)
+	if err != nil {
+		return nil, err
+	}
+	var modules []module
 	for _, change := range changes {
-		m := Module{Path: change.Path, Base: change.Commit, Head: change.Head, Leftover: change.Leftover, Ref: gitwork.JobRef(job.ID, "head")}
+		m := module{Module{Path: change.Path, Base: change.Commit, Head: change.Head, Leftover: change.Leftover, Ref: gitwork.JobRef(job.ID, "head")}, change.Repo, nil}
 		if m.Head == "" {
 			m.Ref = gitwork.JobRef(job.ID, "leftover")
 		}
 		sum, err := change.Repo.Summary(ctx, m.Base, cmp.Or(m.Head, m.Leftover))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		m.Commits, m.Files, m.Log = sum.Commits, sum.Files, sum.Log
 		for _, risk := range sum.Risky {
 			risk.Path = path.Join(m.Path, risk.Path)
-			p.Risky = append(p.Risky, risk)
+			if m.Head == "" {
+				risk.Why += inLeftover
+			}
+			m.risky = append(m.risky, risk)
 		}
-		here[m.Path] = true
-		p.Modules = append(p.Modules, m)
+		modules = append(modules, m)
 	}
-	for i, risk := range p.Risky {
-		if here[risk.Path] {
-			p.Risky[i].Why = "a submodule, which moves to other commits"
+	return modules, nil
+}
+
+const inLeftover = " (in what was left uncommitted)"
+
+// unknown leaves out the submodules that lead to what came for them: its files are
+// among the risks themselves.
+func unknown(risky []gitwork.Risk, modules []module) []gitwork.Risk {
+	left := []gitwork.Risk{}
+	for _, risk := range risky {
+		came := slices.ContainsFunc(modules, func(m module) bool {
+			return risk.Path == m.Path && risk.Commit != "" && (risk.Commit == m.Head || risk.Commit == m.Leftover)
+		})
+		if !came {
+			left = append(left, risk)
 		}
 	}
-	return nil
+	return left
 }
 
 // sayModules tells how the submodules' work trees follow their commits.

@@ -3,8 +3,11 @@ package push
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"path"
+	"strings"
 
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/sprites"
@@ -38,7 +41,7 @@ func (c *Courier) Fetch(ctx context.Context, dir, id string) (Work, error) {
 	}
 	job, err := c.finished(ctx, PullOptions{Job: id})
 	if err != nil {
-		return w, err
+		return w, keptHere(ctx, repo, id, err)
 	}
 	if err := c.checkRepo(ctx, repo, job); err != nil {
 		return w, err
@@ -59,9 +62,22 @@ type IntegrateOptions struct {
 	How     gitwork.How
 	Branch  string   // empty: that of the push
 	Commits []string // of a cherry-pick: the first letters of their names
+
+	AcceptRisky bool // as in PullOptions
 }
 
-// Integrated is what became of a branch.
+// again is the command that does it again.
+func (o IntegrateOptions) again() string {
+	again := []string{"cove", "job", string(o.How), o.Job}
+	again = append(again, o.Commits...)
+	if o.Branch != "" {
+		again = append(again, "--branch", gitwork.Quote(o.Branch))
+	}
+	return strings.Join(again, " ")
+}
+
+// Integrated is what became of a branch. Where the changes are held for review, it
+// says what would become of it.
 type Integrated struct {
 	Job     string           `json:"job"`
 	Branch  string           `json:"branch"`
@@ -71,6 +87,7 @@ type Integrated struct {
 	Files   []gitwork.File   `json:"files"`
 	Risky   []gitwork.Risk   `json:"risky"`
 	Log     []gitwork.Commit `json:"log"`
+	Reason  string           `json:"reason,omitempty"` // why the branch was not moved; risky: held for review
 }
 
 // Integrate brings a job's commits into a branch that has gone on, fetching them
@@ -106,12 +123,46 @@ func (c *Courier) Integrate(ctx context.Context, opts IntegrateOptions) (Integra
 		return in, err
 	}
 	f := gitwork.Forward{Job: w.Job.ID, Branch: in.Branch, Base: w.Job.Base, Head: w.Job.Head}
-	if in.Head, err = w.Repo.Integrate(ctx, lock, f, opts.How, commits); err != nil || in.Head == in.Before {
-		return in, err
+	f.Again = opts.again()
+	f.Hold = func(ctx context.Context, old, head string) ([]gitwork.Risk, error) {
+		err := in.describe(ctx, w, old, head)
+		if opts.AcceptRisky {
+			return nil, err
+		}
+		return in.Risky, err
 	}
-	sum, err := w.Repo.Summary(ctx, in.Before, in.Head)
-	in.Commits, in.Files, in.Risky, in.Log = sum.Commits, sum.Files, sum.Risky, sum.Log
+	in.Head, err = w.Repo.Integrate(ctx, lock, f, opts.How, commits)
+	if refused, ok := errors.AsType[*gitwork.RefusedError](err); ok {
+		in.Head, in.Reason = in.Before, refused.Code
+	}
 	return in, err
+}
+
+// describe says what the branch gets. A submodule has all that the job did in it, also
+// where only some of the job's commits are taken.
+func (in *Integrated) describe(ctx context.Context, w Work, old, head string) error {
+	sum, err := w.Repo.Summary(ctx, old, head)
+	if err != nil {
+		return err
+	}
+	in.Commits, in.Files, in.Risky, in.Log = sum.Commits, sum.Files, sum.Risky, sum.Log
+	modules, err := modulesOf(ctx, w.Repo, w.Job)
+	if err != nil {
+		return err
+	}
+	changed := map[string]bool{}
+	for _, f := range in.Files {
+		changed[f.Path] = true
+	}
+	for _, m := range modules {
+		for at := m.Path; at != "."; at = path.Dir(at) { // it may lie in another one
+			if changed[at] && m.Head != "" {
+				in.Risky = append(in.Risky, m.risky...)
+			}
+		}
+	}
+	in.Risky = unknown(in.Risky, modules)
+	return nil
 }
 
 // Commit finds a commit of the work by the first letters of its name; head and
@@ -130,8 +181,8 @@ func (w Work) Commit(ctx context.Context, name string) (string, error) {
 	return found[0], nil
 }
 
-// WriteDiff writes what the job changed. What this and the two below it write is the
-// job's own text: fit for a terminal only after a look at each character.
+// WriteDiff writes what the job changed, in submodules, too. What this and the two below
+// it write is the job's own text: fit for a terminal only after a look at each character.
 func (w Work) WriteDiff(ctx context.Context, out io.Writer, leftover bool, v gitwork.View) error {
 	base := w.Job.Base
 	if leftover {
@@ -140,7 +191,47 @@ func (w Work) WriteDiff(ctx context.Context, out io.Writer, leftover bool, v git
 		}
 		base = w.Tip(false)
 	}
-	return w.Repo.WriteDiff(ctx, out, base, w.Tip(leftover), v)
+	if err := w.Repo.WriteDiff(ctx, out, base, w.Tip(leftover), v); err != nil {
+		return err
+	}
+	modules, err := modulesOf(ctx, w.Repo, w.Job)
+	if err != nil {
+		return err
+	}
+	for _, m := range modules {
+		base, tip := m.Base, m.Head
+		if leftover {
+			base, tip = cmp.Or(m.Head, m.Base), m.Leftover
+		}
+		inside, any := within(m.Path, v.Paths)
+		if tip == "" || !any {
+			continue
+		}
+		if v.Stat {
+			if _, err := fmt.Fprintf(out, "In the submodule %s:\n", gitwork.Printable(m.Path)); err != nil {
+				return err
+			}
+		}
+		if err := m.repo.WriteDiff(ctx, out, base, tip, gitwork.View{Patch: v.Patch, Stat: v.Stat, Paths: inside, Prefix: m.Path + "/"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// within makes of paths those inside a submodule, as seen from there. None of them
+// means all of it; any is false where it has nothing to do with them.
+func within(module string, paths []string) (inside []string, any bool) {
+	for _, p := range paths {
+		p = path.Clean(p)
+		if p == "." || p == module || strings.HasPrefix(module, p+"/") {
+			return nil, true
+		}
+		if rest, ok := strings.CutPrefix(p, module+"/"); ok {
+			inside = append(inside, rest)
+		}
+	}
+	return inside, len(inside) > 0 || len(paths) == 0
 }
 
 // WriteLog writes the commits, the newest first.

@@ -28,6 +28,10 @@ type PullOptions struct {
 	Job  string
 	Wait time.Duration // for the job's end; 0: not
 	Into Into
+
+	// AcceptRisky moves the branch also where something changes that can make programs
+	// run on the person's machine. Otherwise that is kept, for the person to look at.
+	AcceptRisky bool
 }
 
 // The results of a pull.
@@ -44,6 +48,7 @@ const (
 type Pulled struct {
 	Job      string           `json:"job"`
 	Result   string           `json:"result"`
+	Reason   string           `json:"reason,omitempty"` // of kept: the code of the *RefusedError; risky: held for review
 	State    sprites.JobState `json:"state"`
 	Commits  int              `json:"commits"`
 	Ref      string           `json:"ref"`
@@ -62,6 +67,8 @@ type Pulled struct {
 	// Where the branch has gone on, what a merge would do, as far as git could tell.
 	Merges    bool     `json:"merges,omitempty"` // it would have no conflicts
 	Conflicts []string `json:"conflicts,omitempty"`
+
+	held []gitwork.Risk // those in what the branch would move to
 }
 
 // Leftover is what the agent left uncommitted, as a commit on a ref of its own.
@@ -108,7 +115,7 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	}
 	job, err := c.finished(ctx, opts)
 	if err != nil {
-		return p, err
+		return p, keptHere(ctx, repo, opts.Job, err)
 	}
 	p.State, p.Branch, p.Base, p.Head, p.Ref = job.State, job.Branch, job.Base, job.Head, gitwork.JobRef(job.ID, "head")
 	if err := c.checkRepo(ctx, repo, job); err != nil {
@@ -124,9 +131,10 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 		return p, err
 	}
 	if ok {
-		p.Result, p.Next, p.Merges, p.Conflicts = Kept, refused.Next, refused.Merges, refused.Conflicts
+		p.Result, p.Reason, p.Next, p.Merges, p.Conflicts = Kept, refused.Code, refused.Next, refused.Merges, refused.Conflicts
 	}
-	// The refs are safe from here on, whatever became of the branch.
+	// The refs are safe from here on, whatever became of the branch: also what is held
+	// for review needs its sprite no more.
 	head := p.Head
 	if head == "" {
 		head = p.Base
@@ -165,6 +173,20 @@ func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, 
 			"wait for it with: cove pull " + job.ID + " --wait 30m"}
 	}
 	return job, nil
+}
+
+// keptHere makes of a job that the server has forgotten one whose commits are here, if
+// that is so.
+func keptHere(ctx context.Context, repo *gitwork.Repo, id string, err error) error {
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e.Code != "bad_job" {
+		return err
+	}
+	ref := gitwork.JobRef(id, "head")
+	if at, refErr := repo.Resolve(ctx, ref); refErr != nil || at == "" {
+		return err
+	}
+	return &Error{e.Code, e.Message + " any more, but its commits are here", "see them: git log -p " + gitwork.JobRef(id, "base") + ".." + ref + "; take them: git merge " + ref}
 }
 
 // checkRepo makes sure that this is the repository that the job came from, or a clone
@@ -232,7 +254,7 @@ func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job
 	if err := describe(ctx, repo, job, p); err != nil {
 		return err
 	}
-	if err := c.describeModules(ctx, repo, job, p); err != nil {
+	if err := describeModules(ctx, repo, job, p); err != nil {
 		return err
 	}
 	if err := c.bringLarge(ctx, repo, job, p); err != nil {
@@ -312,7 +334,7 @@ func describe(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulle
 		if err != nil {
 			return err
 		}
-		p.Commits, p.Files, p.Risky, p.Log = sum.Commits, sum.Files, sum.Risky, sum.Log
+		p.Commits, p.Files, p.Risky, p.Log, p.held = sum.Commits, sum.Files, sum.Risky, sum.Log, sum.Risky
 	} else {
 		p.Ref = ""
 	}
@@ -325,7 +347,7 @@ func describe(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulle
 	}
 	p.Leftover = &Leftover{Ref: gitwork.JobRef(job.ID, "leftover"), SHA: job.Leftover, Files: sum.Files}
 	for _, risk := range sum.Risky {
-		risk.Why += " (in what was left uncommitted)"
+		risk.Why += inLeftover
 		p.Risky = append(p.Risky, risk)
 	}
 	p.say("the agent left changes uncommitted; they are in %s: git diff %s", p.Leftover.Ref, tipName(job, p)+" "+p.Leftover.Ref)
@@ -362,6 +384,9 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job spri
 	f := gitwork.Forward{Job: job.ID, Branch: job.Branch, Base: job.Base, Head: job.Head}
 	if job.State != sprites.JobSucceeded {
 		return f.Refuse("job_failed", ending(job))
+	}
+	if !opts.AcceptRisky {
+		f.Hold = func(context.Context, string, string) ([]gitwork.Risk, error) { return p.held, nil }
 	}
 	already, err := repo.FastForward(ctx, lock, f)
 	if err != nil {

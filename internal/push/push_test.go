@@ -19,8 +19,13 @@ import (
 // change is an agent that makes one commit.
 func change(clone repo) {
 	clone.write("README", "hello\nworld\n")
-	clone.write("Jenkinsfile", "evil\n")
 	clone.commit("the job's work")
+}
+
+// plant is an agent that does as it was told by what it read.
+func plant(clone repo) {
+	clone.write("Jenkinsfile", "evil\n")
+	change(clone)
 }
 
 func options(r repo) push.Options {
@@ -68,7 +73,7 @@ func TestPushAndPull(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Result != push.FastForward || p.Commits != 1 || p.Head != r.git("rev-parse", "main") || p.Ref != "refs/cove/"+id+"/head" || p.Branch != "main" ||
-		len(p.Files) != 2 || len(p.Risky) != 1 || p.Risky[0].Path != "Jenkinsfile" || p.Already {
+		len(p.Files) != 1 || p.Risky == nil || len(p.Risky) != 0 || p.Already {
 		t.Errorf("got %+v", p)
 	}
 	if !slices.Equal(s.pulled, []string{p.Head}) {
@@ -85,7 +90,7 @@ func TestPushAndPull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"job":"a3f7b2"`, `"result":"fast-forward"`, `"commits":1`, `"risky":[{"path":"Jenkinsfile","why":`} {
+	for _, want := range []string{`"job":"a3f7b2"`, `"result":"fast-forward"`, `"commits":1`, `"risky":[]`} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("%s is missing in %s", want, data)
 		}
@@ -385,5 +390,108 @@ func TestPullLeftover(t *testing.T) {
 	if err != nil || p.Result != push.FastForward || p.Leftover == nil || p.Leftover.SHA != left || len(p.Leftover.Files) != 1 ||
 		r.git("rev-parse", p.Leftover.Ref) != left || r.git("rev-parse", "main") != p.Head || len(p.Messages) != 1 {
 		t.Errorf("got %+v, %v", p, err)
+	}
+}
+
+// What could make something run here is held, by each of the ways into a branch, until
+// the person takes it; the job counts as pulled, as its commits are here.
+func TestPullHolds(t *testing.T) {
+	r := newRepo(t)
+	s := newServer(t, plant)
+	base := pushed(t, s, options(r)).Base
+	held := func(p push.Pulled, err error) {
+		t.Helper()
+		e, ok := errors.AsType[*gitwork.RefusedError](err)
+		if !ok || e.Code != "risky" || e.ExitCode() != 4 || !slices.Equal(e.Paths, []string{"Jenkinsfile"}) {
+			t.Fatalf("got %v", err)
+		}
+		if p.Result != push.Kept || p.Reason != "risky" || len(p.Risky) != 1 || p.Risky[0].Path != "Jenkinsfile" || p.Commits != 1 ||
+			!slices.Equal(p.Next, []string{"cove job diff a3f7b2 -- Jenkinsfile", "cove pull a3f7b2 --accept-risky"}) {
+			t.Errorf("got %+v", p)
+		}
+		if r.git("rev-parse", "main") != base || r.git("rev-parse", "refs/cove/"+id+"/head") != p.Head || r.git("status", "--porcelain") != "" {
+			t.Error("the branch or the tree is not as it was, or the commits are not here")
+		}
+	}
+	for range 2 {
+		p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+		held(p, err)
+		if doc, err := json.Marshal(p); err != nil || !strings.Contains(string(doc), `"result":"kept","reason":"risky"`) || !strings.Contains(string(doc), `"risky":[{"path":"Jenkinsfile","why":`) {
+			t.Errorf("got %s, %v", doc, err)
+		}
+	}
+	if len(s.pulled) != 2 {
+		t.Errorf("the server was told %q", s.pulled)
+	}
+	r.write("mine", "x\n")
+	mine := r.commit("meanwhile")
+	for _, o := range []push.IntegrateOptions{{How: gitwork.Merge}, {How: gitwork.Rebase, Branch: "main"}, {How: gitwork.CherryPick, Commits: []string{s.job.Head[:9]}}} {
+		o.Dir, o.Job = r.dir, id
+		in, err := s.courier().Integrate(t.Context(), o)
+		e, ok := errors.AsType[*gitwork.RefusedError](err)
+		again := strings.TrimSpace("cove job " + string(o.How) + " a3f7b2 " + strings.Join(o.Commits, ""))
+		if o.Branch != "" {
+			again += " --branch main"
+		}
+		if !ok || !slices.Equal(e.Next, []string{"cove job diff a3f7b2 -- Jenkinsfile", again + " --accept-risky"}) || in.Reason != "risky" || len(in.Risky) != 1 || in.Head != mine {
+			t.Errorf("%s: %+v, %v", o.How, in, err)
+		}
+		if r.git("rev-parse", "main") != mine || r.git("status", "--porcelain") != "" {
+			t.Fatalf("%s: something moved", o.How)
+		}
+		o.AcceptRisky = true
+		if in, err = s.courier().Integrate(t.Context(), o); err != nil || in.Reason != "" || len(in.Risky) != 1 || r.git("show", "main:Jenkinsfile") != "evil" {
+			t.Errorf("%s, accepted: %+v, %v", o.How, in, err)
+		}
+		r.git("reset", "-q", "--hard", mine)
+	}
+	r.git("reset", "-q", "--hard", base)
+	accept := push.PullOptions{Dir: r.dir, Job: id, AcceptRisky: true}
+	if p, err := s.courier().Pull(t.Context(), accept); err != nil || p.Result != push.FastForward || len(p.Risky) != 1 || r.git("rev-parse", "main") != s.job.Head {
+		t.Errorf("accepted: %+v, %v", p, err)
+	}
+	accept.AcceptRisky = false
+	if p, err := s.courier().Pull(t.Context(), accept); err != nil || !p.Already || p.Result != push.FastForward {
+		t.Errorf("what was taken before: %+v, %v", p, err)
+	}
+}
+
+// What leaves the branch alone is not held, nor is what was only left uncommitted.
+func TestPullHoldsNot(t *testing.T) {
+	for _, into := range []push.Into{push.IntoBranch, push.IntoNone} {
+		r := newRepo(t)
+		s := newServer(t, plant)
+		pushed(t, s, options(r))
+		if p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id, Into: into}); err != nil || p.Result != push.Kept || p.Reason != "" || len(p.Risky) != 1 {
+			t.Errorf("%s: %+v, %v", into, p, err)
+		}
+	}
+	r := newRepo(t)
+	var clone repo
+	s := newServer(t, func(c repo) { clone = c; change(c) })
+	pushed(t, s, options(r))
+	clone.write(".envrc", "x\n")
+	left := clone.commit("left uncommitted")
+	clone.git("update-ref", "refs/cove/"+id+"/leftover", left)
+	out := filepath.Join(s.files, "out.bundle")
+	clone.git("bundle", "create", "-q", out, s.job.Ref, "refs/cove/"+id+"/leftover", "^"+s.job.Base)
+	s.record(out)
+	s.job.Leftover = left
+	p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+	if err != nil || p.Result != push.FastForward || len(p.Risky) != 1 || !strings.Contains(p.Risky[0].Why, "uncommitted") {
+		t.Errorf("left: %+v, %v", p, err)
+	}
+}
+
+// A job that the server has forgotten is named with where its commits are.
+func TestPullForgotten(t *testing.T) {
+	r := newRepo(t)
+	s := newServer(t, plant)
+	pushed(t, s, options(r))
+	_, held := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+	s.fails["/jobs/"+id] = 404
+	_, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+	if e, ok := errors.AsType[*push.Error](err); !ok || e.Code != "bad_job" || !strings.HasSuffix(e.Hint, "git merge refs/cove/a3f7b2/head") || held == nil {
+		t.Errorf("got %v", err)
 	}
 }
