@@ -10,7 +10,7 @@
 //	cove-guest job set-up DIR          run the setup script of the job described in DIR, and nothing else of it
 //	cove-guest job is-set-up DIR       say by the exit code whether that would run it (6), or has been done (0)
 //	cove-guest probe [URL...]          say what the sprite is like from here, and what the URLs answer
-//	cove-guest lfs clean|smudge        be Git LFS's filter for one file
+//	cove-guest lfs clean|smudge DIR    be Git LFS's filter for one file
 //	cove-guest sync                    be the sprite's half of a sync; the other one is on stdin and stdout
 //	cove-guest version
 //
@@ -41,7 +41,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge | probe [URL...] | sync | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | sync | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -71,8 +71,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	case command == "probe":
 		return json.NewEncoder(stdout).Encode(probe.Run(ctx, args))
-	case command == "lfs" && len(args) == 1:
-		return supervise.Filter(ctx, args[0], os.Stdin, stdout)
+	case command == "lfs" && len(args) == 2:
+		return supervise.Filter(args[0], args[1], os.Stdin, stdout)
 	case command == "sync" && len(args) == 0:
 		return filesync.Serve(ctx, os.Stdin, stdout, func() { os.Exit(1) })
 	case command == "job" && len(args) > 1:

@@ -27,7 +27,8 @@ const gitSprite = "git"
 func newGitHost(t *testing.T) *host {
 	t.Helper()
 	h := newHost(t)
-	h.write("home/.gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n[advice]\n\tdetachedHead = false\n[protocol \"file\"]\n\tallow = always\n")
+	h.write("home/.gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n[advice]\n\tdetachedHead = false\n[protocol \"file\"]\n\tallow = always\n"+
+		"[filter \"lfs\"]\n\tprocess =\n\tclean = cat\n\tsmudge = cat\n\trequired = false\n") // also where git-lfs is installed
 	h.run("", "cove", "create", gitSprite)
 	return h
 }
@@ -343,6 +344,69 @@ func TestGitG2LFS(t *testing.T) {
 	_, doc = c.push(h.plan("sha256sum < big.bin | grep " + oid))
 	if sent, ok := doc["sent"].(float64); !ok || sent > 2000 {
 		t.Errorf("sent %v bytes", doc["sent"])
+	}
+}
+
+// TestGitG2LFSModules: so it is in submodules, each of which has its large files in its
+// own repository. An agent's large file becomes a pointer also where none came along.
+func TestGitG2LFSModules(t *testing.T) {
+	h := newGitHost(t)
+	large := func(content string) (text, object string) {
+		oid := digestOf(content)
+		return fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, len(content)), "lfs/objects/" + oid[:2] + "/" + oid[2:4] + "/" + oid
+	}
+	url := func(name string) string { return "file://" + filepath.Join(filepath.Dir(h.home), name) }
+	for _, name := range []string{"inner", "lib"} {
+		c := h.clone(name)
+		c.file(".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n")
+		for _, content := range []string{"of " + name, "gone from " + name} {
+			text, _ := large(content)
+			c.file(strings.Fields(content)[0]+".bin", text)
+		}
+		if name == "lib" {
+			c.git("submodule", "-q", "add", url("inner"), "deep/inner")
+		}
+		c.commit("large files")
+	}
+	c := h.clone("super")
+	c.git("submodule", "-q", "add", url("lib"), "lib")
+	c.git("submodule", "-q", "update", "--init", "--recursive")
+	c.commit("submodules")
+	lib, inner := ".git/modules/lib/", ".git/modules/lib/modules/deep/inner/"
+	for dir, content := range map[string]string{lib: "of lib", inner: "of inner"} {
+		_, object := large(content)
+		c.file(dir+object, content)
+	}
+	job, doc := c.push(h.plan("cat lib/of.bin lib/deep/inner/of.bin > seen\ngrep -q oid lib/gone.bin\ntest \"$(git status --porcelain)\" = '?? seen'",
+		"cd lib/deep/inner\nprintf innermost > made.bin\ngit add .\ngit commit -qm made\ncd ../..\nprintf made > made.bin\ngit add .\ngit commit -qm made\ncd ..\ngit add lib"))
+	messages := fmt.Sprint(doc["messages"])
+	if !strings.Contains(messages, "lib/gone.bin, lib/deep/inner/gone.bin;") || !strings.Contains(messages, "git -C lib lfs pull && git -C lib/deep/inner lfs pull") || strings.Contains(messages, "of.bin") {
+		t.Errorf("what is missing: %s", messages)
+	}
+	doc = c.forwarded(job)
+	if c.read("seen") != "of libof inner" || !strings.Contains(fmt.Sprint(doc["messages"]), "git -C lib lfs checkout && git -C lib/deep/inner lfs checkout") {
+		t.Errorf("the agent saw %q; %v", c.read("seen"), doc["messages"])
+	}
+	for dir, content := range map[string]string{lib: "made", inner: "innermost"} {
+		text, object := large(content)
+		in := map[string]string{lib: "lib", inner: "lib/deep/inner"}[dir]
+		if got := c.git("-C", in, "show", "refs/cove/"+job+"/head:made.bin"); got != strings.TrimSpace(text) || c.read(dir+object) != content {
+			t.Errorf("%s: what the agent made: %q", in, got)
+		}
+	}
+	c.git("submodule", "-q", "update", "--recursive")
+	// The second time it is there; and with nothing here, pointers are made all the same.
+	if _, doc = c.push(h.plan("cmp lib/of.bin lib/deep/inner/of.bin && exit 1\ngrep lib lib/of.bin")); strings.Contains(fmt.Sprint(doc["messages"]), "of.bin") {
+		t.Errorf("what the sprite has is missing: %v", doc["messages"])
+	}
+	none := h.clone("none")
+	none.file(".gitattributes", "*.bin filter=lfs -text\n")
+	none.commit("attributes")
+	job, _ = none.push(h.plan("printf only > only.bin"))
+	none.forwarded(job)
+	text, object := large("only")
+	if none.read("only.bin") != text || none.read(".git/"+object) != "only" {
+		t.Errorf("without any: %q", none.read("only.bin"))
 	}
 }
 

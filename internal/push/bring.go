@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/sprites"
@@ -15,10 +16,10 @@ import (
 
 // describeModules says what came for submodules. Their files are looked through as
 // those of the repository itself are.
-func describeModules(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled) error {
+func describeModules(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled) ([]module, error) {
 	modules, err := modulesOf(ctx, repo, job)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, m := range modules {
 		p.Modules = append(p.Modules, m.Module)
@@ -28,7 +29,7 @@ func describeModules(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p
 		p.Risky = append(slices.Clip(p.Risky), m.risky...)
 	}
 	p.Risky, p.held = unknown(p.Risky, modules), unknown(p.held, modules)
-	return nil
+	return modules, nil
 }
 
 // module is a Module, with its repository.
@@ -36,6 +37,8 @@ type module struct {
 	Module
 	repo  *gitwork.Repo
 	risky []gitwork.Risk // paths are from the top of the outermost work tree
+
+	left []gitwork.File // uncommitted, above the commits
 }
 
 // modulesOf lists what is here of a job's work in submodules.
@@ -46,7 +49,7 @@ func modulesOf(ctx context.Context, repo *gitwork.Repo, job sprites.Job) ([]modu
 	}
 	var modules []module
 	for _, change := range changes {
-		m := module{Module{Path: change.Path, Base: change.Commit, Head: change.Head, Leftover: change.Leftover, Ref: gitwork.JobRef(job.ID, "head")}, change.Repo, nil}
+		m := module{Module{Path: change.Path, Base: change.Commit, Head: change.Head, Leftover: change.Leftover, Ref: gitwork.JobRef(job.ID, "head")}, change.Repo, nil, nil}
 		if m.Head == "" {
 			m.Ref = gitwork.JobRef(job.ID, "leftover")
 		}
@@ -61,6 +64,13 @@ func modulesOf(ctx context.Context, repo *gitwork.Repo, job sprites.Job) ([]modu
 				risk.Why += inLeftover
 			}
 			m.risky = append(m.risky, risk)
+		}
+		if m.Head != "" && m.Leftover != "" {
+			above, err := change.Repo.Summary(ctx, m.Head, m.Leftover)
+			if err != nil {
+				return nil, err
+			}
+			m.left = above.Files
 		}
 		modules = append(modules, m)
 	}
@@ -98,48 +108,78 @@ func (p *Pulled) sayModules() {
 // maxLarge bounds the large files of one job: each is asked for.
 const maxLarge = 20_000
 
-// bringLarge fetches the large files that the job's commits point to, as far as they
-// are not here. One that the sprite doesn't have is named, and its pointer stays.
-func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled) error {
+// bringLarge fetches the large files that the job's commits point to, in submodules, too,
+// as far as they are not here. One that the sprite doesn't have is named, and its pointer
+// stays.
+func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled, modules []module) error {
 	files := p.Files
 	if p.Leftover != nil {
-		files = append(append([]gitwork.File{}, files...), p.Leftover.Files...)
+		files = slices.Concat(files, p.Leftover.Files)
 	}
-	large, err := repo.LargeFilesAmong(ctx, cmp.Or(job.Head, job.Base), files)
-	if err != nil || len(large) == 0 {
+	b := &largeBringer{Courier: c, job: job, count: maxLarge, room: MaxBundle}
+	if err := b.bring(ctx, repo, "", cmp.Or(job.Head, job.Base), files); err != nil {
 		return err
 	}
-	if len(large) > maxLarge {
-		return &gitwork.RejectedError{Reason: fmt.Sprintf("it has %d large files, and more than %d are not taken", len(large), maxLarge)}
+	for _, m := range modules {
+		if err := b.bring(ctx, m.repo, m.Path, cmp.Or(m.Head, m.Leftover), slices.Concat(m.Files, m.left)); err != nil {
+			return err
+		}
 	}
-	var missing []string
-	room := int64(MaxBundle)
+	if len(b.checkout) > 0 {
+		p.say("the files of Git LFS are pointers until you type: %s", strings.Join(b.checkout, " && "))
+	}
+	if len(b.missing) > 0 {
+		p.say("content of Git LFS that did not come, but pointers to it: %s", gitwork.SomeNames(b.missing))
+	}
+	return nil
+}
+
+// largeBringer fetches the large files of a job.
+type largeBringer struct {
+	*Courier
+	job   sprites.Job
+	count int   // how many more are taken
+	room  int64 // likewise, bytes
+
+	missing  []string // paths
+	checkout []string // the commands that put content in the place of pointers
+}
+
+// bring fetches those among the files of a commit of a submodule, or with "" of the
+// repository itself.
+func (b *largeBringer) bring(ctx context.Context, repo *gitwork.Repo, at, commit string, files []gitwork.File) error {
+	large, err := repo.LargeFilesAmong(ctx, commit, files)
+	if err != nil {
+		return err
+	}
+	if b.count -= len(large); b.count < 0 {
+		return &gitwork.RejectedError{Reason: fmt.Sprintf("it has more than %d large files", maxLarge)}
+	}
+	lack := 0
 	for _, f := range large {
 		if file, err := repo.OpenLarge(f); err == nil {
 			_ = file.Close()
 			continue
 		}
-		if room -= f.Size; room < 0 {
+		if b.room -= f.Size; b.room < 0 {
 			return &gitwork.RejectedError{Reason: fmt.Sprintf("its large files have more than %d bytes", int64(MaxBundle))}
 		}
-		err := c.bringOne(ctx, repo, job, f)
+		err := b.bringOne(ctx, repo, f)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, sprites.ErrNotFound) {
-			missing = append(missing, f.Path)
+			b.missing = append(b.missing, path.Join(at, f.Path))
+			lack++
 		} else if err != nil {
 			return err
 		}
 	}
-	if len(large) > len(missing) {
-		p.say("the files of Git LFS are pointers until you type: git lfs checkout")
-	}
-	if len(missing) > 0 {
-		p.say("content of Git LFS that did not come, but pointers to it: %s", gitwork.SomeNames(missing))
+	if len(large) > lack {
+		b.checkout = append(b.checkout, gitIn(at)+" lfs checkout")
 	}
 	return nil
 }
 
-func (c *Courier) bringOne(ctx context.Context, repo *gitwork.Repo, job sprites.Job, f gitwork.LargeFile) error {
-	body, err := c.Files.Open(ctx, placeOf(job), path.Dir(job.Bundle.Path)+"/"+sprites.LargeFilesOut+"/"+f.OID)
+func (b *largeBringer) bringOne(ctx context.Context, repo *gitwork.Repo, f gitwork.LargeFile) error {
+	body, err := b.Files.Open(ctx, placeOf(b.job), path.Dir(b.job.Bundle.Path)+"/"+sprites.LargeFilesOut+"/"+f.OID)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/cove-dev/cove/internal/gitwork"
@@ -20,7 +21,7 @@ type load struct {
 	gitwork.Outgoing
 	id       string // of the repository
 	branch   string // empty: HEAD is detached
-	large    []gitwork.LargeFile
+	large    []large
 	bundle   gitwork.Bundle
 	policed  bool // not without its network policy
 	messages []string
@@ -56,9 +57,16 @@ func (c *Courier) load(ctx context.Context, repo *gitwork.Repo, opts Options) (*
 	return l, c.withLarge(ctx, repo, l, Place{opts.Backend, opts.Sprite}, store)
 }
 
-// withLarge adds the large files of the commit that are here, and not in the sprite.
+// large is a large file of the repository, or of a submodule.
+type large struct {
+	gitwork.LargeFile
+	repo *gitwork.Repo
+}
+
+// withLarge adds the large files of the commit, and of the submodules, that are here and
+// not in the sprite.
 func (c *Courier) withLarge(ctx context.Context, repo *gitwork.Repo, l *load, at Place, store string) error {
-	files, err := repo.LargeFiles(ctx, l.Base)
+	files, err := largeFiles(ctx, repo, l)
 	if err != nil || len(files) == 0 {
 		return err
 	}
@@ -77,24 +85,75 @@ func (c *Courier) withLarge(ctx context.Context, repo *gitwork.Repo, l *load, at
 		if there[f.OID] {
 			continue
 		}
-		switch file, err := repo.OpenLarge(f); {
+		switch file, err := f.repo.OpenLarge(f.LargeFile); {
 		case errors.Is(err, fs.ErrNotExist):
 			missing = append(missing, f.Path)
 		case err != nil:
 			return err
 		default:
 			_ = file.Close()
+			there[f.OID] = true
 			l.large = append(l.large, f)
 		}
 	}
+	// What one repository lacks another may have.
+	missing = slices.DeleteFunc(missing, func(name string) bool {
+		i := slices.IndexFunc(files, func(f large) bool { return f.Path == name })
+		return there[files[i].OID]
+	})
 	if len(missing) > 0 {
-		l.say("content of Git LFS that is not here will be missing there, too: %s; to get it first: git lfs pull", gitwork.SomeNames(missing))
+		l.say("content of Git LFS that is not here will be missing there, too: %s; to get it first: %s", gitwork.SomeNames(missing), l.pullLarge(missing))
 	}
 	return nil
 }
 
+// largeFiles are those of the commit and of the submodules, with their paths from the top
+// of the outermost work tree.
+func largeFiles(ctx context.Context, repo *gitwork.Repo, l *load) ([]large, error) {
+	var all []large
+	for _, m := range append([]gitwork.Module{{Commit: l.Base, Repo: repo}}, l.Modules...) {
+		files, err := m.Repo.LargeFiles(ctx, m.Commit)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			f.Path = path.Join(m.Path, f.Path)
+			all = append(all, large{f, m.Repo})
+		}
+	}
+	return all, nil
+}
+
+// pullLarge is the command that gets the content of the files.
+func (l *load) pullLarge(missing []string) string {
+	var commands []string
+	add := func(command string) {
+		if !slices.Contains(commands, command) {
+			commands = append(commands, command)
+		}
+	}
+	for _, name := range missing {
+		in := "" // the innermost submodule
+		for _, m := range l.Modules {
+			if strings.HasPrefix(name, m.Path+"/") && len(m.Path) > len(in) {
+				in = m.Path
+			}
+		}
+		add(gitIn(in) + " lfs pull")
+	}
+	return strings.Join(commands, " && ")
+}
+
+// gitIn is how git is called in a submodule, or with "" where one is.
+func gitIn(module string) string {
+	if module == "" {
+		return "git"
+	}
+	return "git -C " + gitwork.Quote(module)
+}
+
 // sendLarge uploads the large files beside the bundle.
-func (c *Courier) sendLarge(ctx context.Context, repo *gitwork.Repo, job sprites.Job, files []gitwork.LargeFile) error {
+func (c *Courier) sendLarge(ctx context.Context, job sprites.Job, files []large) error {
 	var total int64
 	for _, f := range files {
 		total += f.Size
@@ -105,15 +164,15 @@ func (c *Courier) sendLarge(ctx context.Context, repo *gitwork.Repo, job sprites
 	track := c.track("large files", total)
 	defer track.done()
 	for _, f := range files {
-		if err := c.sendOne(ctx, repo, job, f, track); err != nil {
+		if err := c.sendOne(ctx, job, f, track); err != nil {
 			return fmt.Errorf("send the large file %s: %w", gitwork.Printable(f.Path), err)
 		}
 	}
 	return nil
 }
 
-func (c *Courier) sendOne(ctx context.Context, repo *gitwork.Repo, job sprites.Job, f gitwork.LargeFile, track *tracker) error {
-	file, err := repo.OpenLarge(f)
+func (c *Courier) sendOne(ctx context.Context, job sprites.Job, f large, track *tracker) error {
+	file, err := f.repo.OpenLarge(f.LargeFile)
 	if err != nil {
 		return err
 	}

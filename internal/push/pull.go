@@ -254,10 +254,11 @@ func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job
 	if err := describe(ctx, repo, job, p); err != nil {
 		return err
 	}
-	if err := describeModules(ctx, repo, job, p); err != nil {
+	modules, err := describeModules(ctx, repo, job, p)
+	if err != nil {
 		return err
 	}
-	if err := c.bringLarge(ctx, repo, job, p); err != nil {
+	if err := c.bringLarge(ctx, repo, job, p, modules); err != nil {
 		return err
 	}
 	err = place(ctx, repo, lock, job, opts, p)

@@ -292,7 +292,7 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job,
 		}
 	}
 	if err == nil {
-		err = c.sendLarge(ctx, repo, job, load.large)
+		err = c.sendLarge(ctx, job, load.large)
 	}
 	if err == nil {
 		_, err = c.Jobs.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, Shallow: load.Shallow})

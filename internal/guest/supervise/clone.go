@@ -45,10 +45,10 @@ func (j *job) clone(ctx context.Context) error {
 	} else if head != j.spec.Base {
 		return fmt.Errorf("the bundle holds commit %s, not %s", head, j.spec.Base)
 	}
-	if err := j.largeFilesIn(ctx); err != nil {
+	if err := j.largeFilesIn(); err != nil {
 		return err
 	}
-	if err := j.gits(ctx, [][]string{{"reset", "-q", "--hard"}}); err != nil {
+	if err := j.checkoutLarge(ctx, j.spec.Workdir, "reset", "-q", "--hard"); err != nil {
 		return err
 	}
 	sent, err := j.sentModules(ctx)
@@ -59,6 +59,18 @@ func (j *job) clone(ctx context.Context) error {
 		return err
 	}
 	return j.keep(ctx, lent, sent)
+}
+
+// checkoutLarge puts the files of a commit into the work tree at dir, by git's command,
+// with the content of large files.
+func (j *job) checkoutLarge(ctx context.Context, dir string, args ...string) error {
+	if err := j.filterLarge(ctx, dir, false); err != nil {
+		return err
+	}
+	if _, err := j.gitIn(ctx, dir, call{}, args...); err != nil {
+		return err
+	}
+	return j.filterLarge(ctx, dir, true)
 }
 
 // gits runs git in the work folder several times.

@@ -48,7 +48,7 @@ func (j *job) gitIn(ctx context.Context, dir string, c call, args ...string) (st
 	cmd := exec.CommandContext(ctx, "git", append(config, args...)...)
 	cmd.Dir = dir
 	cmd.Stdin = strings.NewReader(c.stdin)
-	cmd.Env = append(j.environ(), "GIT_TERMINAL_PROMPT=0", "LC_ALL=C", "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir),
+	cmd.Env = append(j.environ(), "GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_DOWNLOAD_ERRORS=1", "LC_ALL=C", "GIT_CEILING_DIRECTORIES="+filepath.Dir(dir),
 		"GIT_AUTHOR_NAME="+j.spec.Author.Name, "GIT_AUTHOR_EMAIL="+j.spec.Author.Email,
 		"GIT_COMMITTER_NAME="+j.spec.Author.Name, "GIT_COMMITTER_EMAIL="+j.spec.Author.Email)
 	cmd.Env = append(cmd.Env, c.env...)
@@ -189,7 +189,7 @@ func (j *job) collect(end *sprites.JobEnd) error {
 	if len(refs) == 0 {
 		return nil
 	}
-	if err := j.largeFilesOut(ctx); err != nil {
+	if err := j.largeFilesOut(); err != nil {
 		j.log.notice("large files: " + err.Error()) // the commits come all the same
 	}
 	end.Bundle, err = j.bundle(ctx, modules, slices.Sorted(maps.Keys(refs)))

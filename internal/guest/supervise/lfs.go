@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -21,8 +20,9 @@ import (
 )
 
 // Large files are those of Git LFS: the repository has a pointer, the content is
-// in .git/lfs/objects. Those that were sent along lie beside the bundle, named by
-// their SHA-256. Where git-lfs is not installed, the guest is their filter.
+// in .git/lfs/objects, which submodules share by lfs.storage. Those that were sent along
+// lie beside the bundle, named by their SHA-256. Where git-lfs is not installed, the guest
+// is their filter.
 
 // maxPointer bounds a pointer, as git-lfs does.
 const maxPointer = 1024
@@ -33,14 +33,13 @@ var (
 )
 
 // largeFilesIn puts the large files that came, and those that came before, where the
-// filter finds them, and sets that up. Where there are none, nothing is done.
-func (j *job) largeFilesIn(ctx context.Context) error {
+// filter finds them.
+func (j *job) largeFilesIn() error {
 	came := filepath.Join(filepath.Dir(j.spec.Bundle), sprites.LargeFilesIn)
 	names, err := filesIn(came)
 	if err != nil {
 		return err
 	}
-	objects := filepath.Join(j.spec.Workdir, ".git", "lfs", "objects")
 	for _, name := range names {
 		if sum, _, err := digest(filepath.Join(came, name)); err != nil {
 			return err
@@ -48,31 +47,66 @@ func (j *job) largeFilesIn(ctx context.Context) error {
 			return fmt.Errorf("the large file %s is damaged", name)
 		}
 	}
-	had, err := j.shareLarge(came, names, objects)
+	had, err := j.shareLarge(came, names, filepath.Join(j.largeStorage(), "objects"))
 	if err != nil || len(had) == 0 {
 		return err
 	}
 	text, err := json.Marshal(had)
-	if err == nil {
-		err = os.WriteFile(j.largeList(), text, 0o600)
-	}
 	if err != nil {
 		return err
 	}
-	if _, err := j.git(ctx, nil, "config", "filter.lfs.process"); err == nil {
-		// git-lfs itself is installed. It must not fail for want of what is nowhere here.
-		return j.gits(ctx, [][]string{{"config", "lfs.skipdownloaderrors", "true"}})
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	return j.gits(ctx, [][]string{
-		{"config", "filter.lfs.clean", quote(self) + " lfs clean"},
-		{"config", "filter.lfs.smudge", quote(self) + " lfs smudge"},
-		{"config", "filter.lfs.required", "true"},
-	})
+	return os.WriteFile(j.largeList(), text, 0o600)
 }
+
+// largeStorage is where the clone and its submodules have their large files.
+func (j *job) largeStorage() string { return filepath.Join(j.spec.Workdir, ".git", "lfs") }
+
+// filterLarge sets the filter of large files up in the repository at dir. It is called
+// before the files are there, where content came for them, and else after, where the
+// repository's attributes speak of Git LFS: then there are pointers only, but the agent may
+// add to them.
+func (j *job) filterLarge(ctx context.Context, dir string, after bool) error {
+	_, err := os.Lstat(j.largeStorage())
+	if came := err == nil; came == after || after && !speaksOfLFS(dir) {
+		return nil
+	}
+	var settings [][]string
+	if dir != j.spec.Workdir {
+		settings = append(settings, []string{"lfs.storage", j.largeStorage()})
+	}
+	if _, err := j.gitIn(ctx, dir, call{}, "config", "filter.lfs.process"); err == nil {
+		// git-lfs itself is installed. It must not fail for want of what is nowhere here.
+		settings = append(settings, []string{"lfs.skipdownloaderrors", "true"})
+	} else {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		for _, verb := range []string{"clean", "smudge"} {
+			settings = append(settings, []string{"filter.lfs." + verb, strings.Join([]string{quote(self), "lfs", verb, quote(j.largeStorage())}, " ")})
+		}
+		settings = append(settings, []string{"filter.lfs.required", "true"})
+	}
+	for _, s := range settings {
+		if _, err := j.gitIn(ctx, dir, call{}, "config", s[0], s[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// speaksOfLFS reports whether the attributes at the top of a work tree do.
+func speaksOfLFS(dir string) bool {
+	f, err := os.Open(filepath.Join(dir, ".gitattributes"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxAttributes))
+	return err == nil && bytes.Contains(text, []byte("filter=lfs"))
+}
+
+const maxAttributes = 1 << 20
 
 // shareLarge links the large files that came into the store, and those of the store
 // into the clone. It returns what the clone has then.
@@ -155,11 +189,7 @@ func filesIn(dir string) ([]string, error) {
 func (j *job) largeList() string { return filepath.Join(j.dir, "lfs.json") }
 
 // largeFilesOut puts those that the agent made beside the output bundle.
-func (j *job) largeFilesOut(ctx context.Context) error {
-	common, err := j.git(ctx, nil, "rev-parse", "--path-format=absolute", "--git-common-dir")
-	if err != nil {
-		return err
-	}
+func (j *job) largeFilesOut() error {
 	var had []string
 	if err := readJSON(j.largeList(), &had); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -168,7 +198,7 @@ func (j *job) largeFilesOut(ctx context.Context) error {
 	for _, name := range had {
 		known[name] = true
 	}
-	objects := filepath.Join(common, "lfs", "objects")
+	objects := filepath.Join(j.largeStorage(), "objects")
 	return filepath.WalkDir(objects, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -190,15 +220,11 @@ func (j *job) largeFilesOut(ctx context.Context) error {
 // quote makes a path one word of a shell.
 func quote(path string) string { return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'" }
 
-// Filter is Git LFS's filter for one file, in the repository of the folder it is
-// called in. "clean" keeps the content and gives a pointer to it; "smudge" gives the
-// content of a pointer, or the pointer itself where the content is not here.
-func Filter(ctx context.Context, verb string, r io.Reader, w io.Writer) error {
-	out, err := exec.CommandContext(ctx, "git", "rev-parse", "--path-format=absolute", "--git-common-dir").Output()
-	if err != nil {
-		return fmt.Errorf("find the repository: %w", err)
-	}
-	objects := filepath.Join(strings.TrimSuffix(string(out), "\n"), "lfs", "objects")
+// Filter is Git LFS's filter for one file. "clean" keeps the content in the storage, as
+// git-lfs lays it out, and gives a pointer to it; "smudge" gives the content of a pointer,
+// or the pointer itself where the content is not there.
+func Filter(verb, storage string, r io.Reader, w io.Writer) error {
+	objects := filepath.Join(storage, "objects")
 	head := make([]byte, maxPointer+1)
 	n, err := io.ReadFull(r, head)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && err != io.EOF {

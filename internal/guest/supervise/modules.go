@@ -118,7 +118,6 @@ func (j *job) checkout(ctx context.Context, m module) error {
 		{"fetch", "-q", "--no-tags", "--update-shallow", j.spec.Workdir, ref + ":" + ref},
 		{"config", "user.name", j.spec.Author.Name},
 		{"config", "user.email", j.spec.Author.Email},
-		{"checkout", "-q", "--detach", m.Commit},
 	} {
 		if _, err := j.gitIn(ctx, dir, call{}, args...); err != nil {
 			return err
@@ -129,7 +128,7 @@ func (j *job) checkout(ctx context.Context, m module) error {
 			}
 		}
 	}
-	return nil
+	return j.checkoutLarge(ctx, dir, "checkout", "-q", "--detach", m.Commit)
 }
 
 // gitlinks are the entries of submodules in a commit's tree, by path.

@@ -110,13 +110,10 @@ func TestStoreDamaged(t *testing.T) {
 
 func TestFilter(t *testing.T) {
 	dir := t.TempDir()
-	t.Chdir(dir)
-	j := &job{t: t, ctx: t.Context(), source: dir}
-	j.git("init", "-q")
 	filter := func(verb, in string) string {
 		t.Helper()
 		var out bytes.Buffer
-		if err := supervise.Filter(t.Context(), verb, strings.NewReader(in), &out); err != nil {
+		if err := supervise.Filter(verb, dir, strings.NewReader(in), &out); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()
@@ -137,7 +134,7 @@ func TestFilter(t *testing.T) {
 	if filter("clean", "") != "" || filter("smudge", "") != "" || filter("smudge", "plain\n") != "plain\n" {
 		t.Error("what is no pointer changes")
 	}
-	if err := supervise.Filter(t.Context(), "other", strings.NewReader(""), &bytes.Buffer{}); err == nil {
+	if err := supervise.Filter("other", dir, strings.NewReader(""), &bytes.Buffer{}); err == nil {
 		t.Error("an unknown filter")
 	}
 }
