@@ -260,10 +260,13 @@ func TestGitG2Submodules(t *testing.T) {
 		t.Errorf("submodules: %s", modules)
 	}
 	messages := fmt.Sprint(doc["messages"])
-	if !strings.Contains(messages, "git submodule update -- lib") || c.git("-C", "lib", "rev-parse", "HEAD") != before {
+	if !strings.Contains(messages, "git submodule update --recursive -- lib]") || c.git("-C", "lib", "rev-parse", "HEAD") != before {
 		t.Errorf("messages: %s", messages)
 	}
 	c.git("-C", "lib", "config", "remote.origin.url", "/nonexistent") // all is here
+	if out, code := h.try("super", "cove", "push", "--agent", "shell", h.plan("true")); code != 1 || !strings.Contains(out, "hint: where a submodule is only behind what was pulled: git submodule update --recursive -- lib\n") {
+		t.Errorf("behind: %d, %s", code, out)
+	}
 	c.git("submodule", "-q", "update", "--recursive", "--", "lib")
 	if c.read("lib/deep/inner/new") != "new\n" || c.git("status", "--porcelain") != "" || c.git("-C", "lib", "fsck", "--no-dangling") != "" {
 		t.Errorf("after the update: %s", c.git("status", "--porcelain"))
@@ -273,11 +276,13 @@ func TestGitG2Submodules(t *testing.T) {
 	}
 
 	c.file("lib/deep/inner/a.txt", "dirty\n")
+	c.file("other/untracked", "dirty\n")
 	out, code := h.try("super", "cove", "push", "--agent", "shell", "-s", gitSprite, h.plan("true"), "--dirty", "include")
-	if code != 1 || !strings.Contains(out, "lib/deep/inner/a.txt") || !strings.Contains(out, "git -C lib/deep/inner") {
+	if code != 1 || !strings.Contains(out, "lib/deep/inner/a.txt, other/untracked") || !strings.Contains(out, "git -C lib/deep/inner add") || !strings.Contains(out, "git -C other add") {
 		t.Errorf("a dirty submodule: %d, %s", code, out)
 	}
 	c.git("-C", "lib/deep/inner", "checkout", "-q", ".")
+	c.git("-C", "other", "clean", "-q", "-f")
 	c.git("submodule", "-q", "deinit", "other")
 	job, doc = c.push(h.plan("ls other > seen"), "--dirty", "ignore")
 	if !strings.Contains(fmt.Sprint(doc["messages"]), "other") {
@@ -301,6 +306,9 @@ func TestGitG2Submodules(t *testing.T) {
 	h.try("", "cove", "job", "wait", job)
 	doc, _ = c.pull(job)
 	modules, _ = json.Marshal(doc["submodules"])
+	if !strings.Contains(fmt.Sprint(doc["messages"]), "take them: git -C lib cherry-pick --no-commit refs/cove/"+job+"/leftover") {
+		t.Errorf("messages: %v", doc["messages"])
+	}
 	if !strings.Contains(string(modules), `"leftover":"`) || !strings.HasSuffix(c.git("-C", "lib", "show", "refs/cove/"+job+"/leftover:a.txt"), "left") {
 		t.Errorf("left in a submodule: %v", doc)
 	}

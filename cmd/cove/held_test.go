@@ -169,7 +169,7 @@ func (c clone) holds(job string, paths ...string) {
 func (c clone) answers(job, answer, want string) {
 	c.t.Helper()
 	tmux := func(args ...string) string {
-		return c.run(c.dir, "tmux", append([]string{"-S", filepath.Join(filepath.Dir(c.home), "tmux.sock")}, args...)...)
+		return c.run(c.dir, "tmux", append([]string{"-S", filepath.Join(filepath.Dir(c.home), answer+".sock")}, args...)...)
 	}
 	tmux("new-session", "-d", "-x", "120", "-y", "40", "sh")
 	defer tmux("kill-server")

@@ -355,4 +355,7 @@ func printIntegrated(w io.Writer, how gitwork.How, in push.Integrated) {
 	}
 	printFiles(w, in.Files)
 	printRisky(w, in.Risky)
+	for _, m := range in.Messages {
+		fmt.Fprintln(w, gitwork.Printable(m))
+	}
 }

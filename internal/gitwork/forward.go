@@ -272,7 +272,7 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 		}
 	}
 	if len(inTheWay) > 0 && j.From == "" {
-		return f.overlap(t, inTheWay)
+		return f.overlap(ctx, t, inTheWay)
 	}
 	ctx = context.WithoutCancel(ctx)
 	err = t.carryOut(ctx, lock, j)
@@ -284,7 +284,7 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 			return err
 		}
 		if errors.Is(err, errOtherThanSnapshot) {
-			return f.overlap(t, inTheWay)
+			return f.overlap(ctx, t, inTheWay)
 		}
 		return f.refuse("locked", "another git is at work in "+Printable(t.Dir)+", or was killed there and left index.lock behind",
 			f.again())
@@ -298,10 +298,22 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 	return err
 }
 
-// overlap is the refusal for uncommitted files in the way.
-func (f Forward) overlap(t *worktree, paths []string) error {
-	e := f.refuse("overlap", "uncommitted files are in the way in "+Printable(t.Dir),
-		"git stash -u && "+f.again()+" && git stash pop", "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))
+// overlap is the refusal for uncommitted files in the way. Where the commits come with a
+// snapshot of such, a stash would not go on top again: the same is committed by then.
+func (f Forward) overlap(ctx context.Context, t *worktree, paths []string) error {
+	next := "git stash -u && " + f.again() + " && git stash pop"
+	was, err := t.ancestor(ctx, f.Base, f.ref())
+	if err != nil {
+		return err
+	}
+	with, err := t.ancestor(ctx, f.Base, f.Head)
+	if err != nil {
+		return err
+	}
+	if with && !was {
+		next = "cove job rebase " + f.Job
+	}
+	e := f.refuse("overlap", "uncommitted files are in the way in "+Printable(t.Dir), next, "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))
 	e.Paths = paths
 	return e
 }

@@ -20,6 +20,8 @@ type LargeFile struct {
 	Path string
 	OID  string
 	Size int64
+
+	blob string // of the pointer
 }
 
 // maxPointer bounds a pointer, as git-lfs does.
@@ -110,7 +112,7 @@ func (s *scratch) pointersAmong(ctx context.Context, files []File) ([]LargeFile,
 		}
 		if m := pointer.FindSubmatch(body); m != nil {
 			size, _ := strconv.ParseInt(string(m[2]), 10, 64) // of so many digits it is one
-			list = append(list, LargeFile{Path: paths[id], OID: string(m[1]), Size: size})
+			list = append(list, LargeFile{Path: paths[id], OID: string(m[1]), Size: size, blob: id})
 		}
 	}
 	return list, nil
@@ -143,6 +145,21 @@ func (r *Repo) OpenLarge(f LargeFile) (*os.File, error) {
 		return nil, errors.Join(err, os.ErrNotExist) // a download that was cut off
 	}
 	return file, nil
+}
+
+// isIn reports whether a file in root has the content.
+func (f LargeFile) isIn(root *os.Root, path string) bool {
+	file, err := root.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() != f.Size {
+		return false
+	}
+	sum := sha256.New()
+	n, err := io.Copy(sum, file)
+	return err == nil && n == f.Size && hex.EncodeToString(sum.Sum(nil)) == f.OID
 }
 
 // StoreLarge keeps the content of a large file where git-lfs finds it. Content that

@@ -138,17 +138,30 @@ func (s *scratch) allGitlinks(ctx context.Context, commit string) ([]gitlink, er
 	return links, err
 }
 
-// CheckClean is ErrDirty where something inside the submodule is not committed.
-func (m Module) CheckClean(ctx context.Context) error {
-	list, err := m.Repo.changes(ctx)
-	if err != nil || len(list) == 0 {
-		return err
+// CheckModules is ErrDirty where something inside of submodules is not committed. No
+// snapshot takes that along.
+func CheckModules(ctx context.Context, modules []Module) error {
+	e := &Error{Code: ErrDirty.Code}
+	for _, m := range modules {
+		list, err := m.Repo.changes(ctx)
+		if err != nil {
+			return err
+		}
+		in := "git -C " + Quote(m.Path)
+		if len(list) > 0 {
+			e.Hint += "commit them there: " + in + " add -A && " + in + " commit\n"
+		}
+		for _, c := range list {
+			e.Paths = append(e.Paths, m.Path+"/"+c.path)
+			if c.module {
+				e.Hint += "or have what is only behind follow: " + in + " submodule update --recursive -- " + Quote(c.path) + "\n"
+			}
+		}
 	}
-	e := &Error{Code: ErrDirty.Code,
-		Hint: "commit them there: git -C " + Quote(m.Path) + " add -A && git -C " + Quote(m.Path) + " commit; or leave them behind: --dirty ignore"}
-	for _, c := range list {
-		e.Paths = append(e.Paths, m.Path+"/"+c.path)
+	if len(e.Paths) == 0 {
+		return nil
 	}
-	e.Message = "there are uncommitted changes in a submodule: " + SomeNames(e.Paths)
+	e.Hint += "or leave them behind: --dirty ignore"
+	e.Message = "there are uncommitted changes in submodules, which travel as commits only: " + SomeNames(e.Paths)
 	return e
 }

@@ -1,8 +1,10 @@
 package gitwork_test
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -164,6 +166,48 @@ func TestSnapshotRefusesFilteredFiles(t *testing.T) {
 	r.write("secret.key", "in the clear\n")
 	if _, err := r.open().Snapshot(t.Context(), head); !errors.Is(err, gitwork.ErrFiltered) || !strings.Contains(err.Error(), "secret.key") {
 		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
+		t.Error("the filter ran")
+	}
+}
+
+// A file of Git LFS that has the content of its pointer is no change, whatever its times
+// say; one with other content is.
+func TestLargeFilesAreClean(t *testing.T) {
+	dir := t.TempDir()
+	home(t, "[filter \"lfs\"]\n\tclean = touch "+filepath.Join(dir, "ran")+"; cat\n\trequired\n")
+	r := newRepo(t)
+	big := strings.Repeat("large\n", 1000)
+	sum := sha256.Sum256([]byte(big))
+	pointer := fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%x\nsize %d\n", sum, len(big))
+	r.write(".gitattributes", "*.bin filter=lfs -text\n")
+	r.write("a dir/big.bin", pointer)
+	r.write("plain", pointer)
+	head := r.commit("large files")
+	r.write("a dir/big.bin", big)
+	g := r.open()
+	if err := g.CheckClean(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if snap, err := g.Snapshot(t.Context(), head); snap != head || err != nil {
+		t.Errorf("a snapshot of nothing: %s, %v", snap, err)
+	}
+	r.write("more", "x\n")
+	snap, err := g.Snapshot(t.Context(), head)
+	if err != nil || r.git("diff", "--name-only", head, snap) != "more" || r.git("show", snap+":a dir/big.bin")+"\n" != pointer {
+		t.Errorf("a snapshot: %v", err)
+	}
+	r.write("plain", big) // no filter is responsible for it
+	if err := g.CheckClean(t.Context()); err == nil || !strings.Contains(err.Error(), ": plain, more;") {
+		t.Errorf("got %v", err)
+	}
+	r.write("a dir/big.bin", strings.ToUpper(big))
+	if err := g.CheckClean(t.Context()); err == nil || !strings.Contains(err.Error(), "a dir/big.bin") {
+		t.Errorf("other content: %v", err)
+	}
+	if _, err := g.Snapshot(t.Context(), head); !errors.Is(err, gitwork.ErrFiltered) {
+		t.Errorf("a snapshot of other content: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
 		t.Error("the filter ran")

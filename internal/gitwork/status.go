@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,8 @@ type change struct {
 	path      string
 	untracked bool
 	unmerged  bool
+	module    bool   // a submodule that is at another commit
+	blob      string // in the index, where only the file's content is another
 }
 
 // notSprite leaves out what cove use writes: it is nobody's work.
@@ -24,8 +27,17 @@ const notSprite = ":(top,exclude,glob)**/.sprite"
 
 // changes lists what is not committed; ignored files are not.
 func (r *Repo) changes(ctx context.Context) ([]change, error) {
+	list, same, err := r.status(ctx)
+	if err != nil || len(same) == 0 {
+		return list, err
+	}
+	return slices.DeleteFunc(list, func(c change) bool { return slices.Contains(same, c.path) }), nil
+}
+
+// status is changes, with those that are none: see sameLarge.
+func (r *Repo) status(ctx context.Context) (list []change, same []string, err error) {
 	if r.Bare {
-		return nil, nil
+		return nil, nil, nil
 	}
 	out, err := r.git.run(ctx, call{
 		args: []string{"status", "--porcelain=v2", "-z", "--untracked-files=normal", "--ignore-submodules=dirty", "--no-renames",
@@ -33,16 +45,62 @@ func (r *Repo) changes(ctx context.Context) ([]change, error) {
 		timeout: patiently,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for uncommitted changes: %w", err)
+		return nil, nil, fmt.Errorf("look for uncommitted changes: %w", err)
 	}
-	var list []change
 	for entry := range strings.SplitSeq(string(out), "\x00") {
-		c, ok := parseChange(entry)
-		if ok {
+		if c, ok := parseChange(entry); ok {
 			list = append(list, c)
 		}
 	}
-	return list, nil
+	same, err = r.sameLarge(ctx, list)
+	return list, same, err
+}
+
+// sameLarge are those of the changed files that have the content that the pointers of Git
+// LFS in the index speak of. Git would know by the filter, where it can't go by a file's
+// times: it may have just been checked out, or touched.
+func (r *Repo) sameLarge(ctx context.Context, list []change) ([]string, error) {
+	if !slices.Contains(r.config.filters, "lfs") {
+		return nil, nil
+	}
+	blobs := map[string]string{}
+	var paths []byte
+	for _, c := range list {
+		if c.blob != "" {
+			blobs[c.path] = c.blob
+			paths = append(append(paths, c.path...), 0)
+		}
+	}
+	hit, err := r.filtered(ctx, paths, nil)
+	if err != nil || len(hit) == 0 {
+		return nil, err
+	}
+	s, err := r.scratch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.remove()
+	var files []File
+	for _, path := range hit {
+		files = append(files, File{Path: path, mode: "100644", blob: blobs[path]})
+	}
+	large, err := s.pointersAmong(ctx, files)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(r.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	var same []string
+	for _, path := range hit {
+		i := slices.IndexFunc(large, func(f LargeFile) bool { return f.blob == blobs[path] })
+		if i >= 0 && large[i].isIn(root, path) {
+			same = append(same, path)
+		}
+	}
+	return same, nil
 }
 
 // parseChange reads an entry of git-status's porcelain format 2. Renames are not
@@ -56,7 +114,14 @@ func parseChange(entry string) (change, bool) {
 	if len(parts) < fields[entry[0]] {
 		return change{}, false
 	}
-	return change{path: parts[len(parts)-1], untracked: entry[0] == '?', unmerged: entry[0] == 'u'}, true
+	c := change{path: parts[len(parts)-1], untracked: entry[0] == '?', unmerged: entry[0] == 'u'}
+	if entry[0] == '1' {
+		c.module = strings.HasPrefix(parts[2], "SC")
+		if parts[1] == ".M" && parts[4] == parts[5] && strings.HasPrefix(parts[2], "N") {
+			c.blob = parts[7]
+		}
+	}
+	return c, true
 }
 
 // CheckClean is nil when everything is committed or ignored, else ErrDirty with
@@ -68,8 +133,15 @@ func (r *Repo) CheckClean(ctx context.Context) error {
 	}
 	e := &Error{Code: ErrDirty.Code,
 		Hint: "commit them, or choose: --dirty refuse (this), --dirty include (they go along in a snapshot commit), --dirty ignore (they stay behind)"}
+	behind := ""
 	for _, c := range list {
 		e.Paths = append(e.Paths, c.path)
+		if c.module {
+			behind += " " + Quote(c.path)
+		}
+	}
+	if behind != "" {
+		e.Hint += "\nwhere a submodule is only behind what was pulled: git submodule update --recursive --" + behind
 	}
 	e.Message = "there are uncommitted changes: " + SomeNames(e.Paths)
 	return e
@@ -126,11 +198,20 @@ func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
 // addAll takes everything that is not ignored into an index, and returns the tree
 // that this makes.
 func (r *Repo) addAll(ctx context.Context, index string) (string, error) {
-	env := []string{"GIT_INDEX_FILE=" + index}
-	if err := r.checkFiltered(ctx, env); err != nil {
+	_, same, err := r.status(ctx)
+	if err != nil {
 		return "", err
 	}
-	if _, err := r.git.run(ctx, call{args: []string{"add", "-A", "--", ".", notSprite}, env: env, timeout: patiently}); err != nil {
+	env := []string{"GIT_INDEX_FILE=" + index}
+	if err := r.checkFiltered(ctx, env, same); err != nil {
+		return "", err
+	}
+	paths := ".\x00" + notSprite + "\x00"
+	for _, path := range same {
+		paths += ":(top,exclude,literal)" + path + "\x00"
+	}
+	if _, err := r.git.run(ctx, call{args: []string{"add", "-A", "--pathspec-from-file=-", "--pathspec-file-nul"},
+		stdin: strings.NewReader(paths), env: env, timeout: patiently}); err != nil {
 		return "", err
 	}
 	tree, err := r.git.run(ctx, call{args: []string{"write-tree"}, env: env, timeout: patiently})
@@ -145,8 +226,9 @@ func identity(p sprites.Person) []string {
 	}
 }
 
-// checkFiltered refuses changed files that a configured filter is responsible for.
-func (r *Repo) checkFiltered(ctx context.Context, env []string) error {
+// checkFiltered refuses changed files that a configured filter is responsible for, but
+// for those that are the same.
+func (r *Repo) checkFiltered(ctx context.Context, env, same []string) error {
 	if len(r.config.filters) == 0 {
 		return nil
 	}
@@ -166,6 +248,7 @@ func (r *Repo) checkFiltered(ctx context.Context, env []string) error {
 	if err != nil {
 		return err
 	}
+	hit = slices.DeleteFunc(hit, func(path string) bool { return slices.Contains(same, path) })
 	if len(hit) > 0 {
 		return &Error{Code: ErrFiltered.Code,
 			Message: "a git filter is responsible for changed files, and cove does not run filters: " + SomeNames(hit),

@@ -94,13 +94,34 @@ func unknown(risky []gitwork.Risk, modules []module) []gitwork.Risk {
 	return left
 }
 
-// sayModules tells how the submodules' work trees follow their commits.
-func (p *Pulled) sayModules() {
+// follow says how the files of submodules, and of Git LFS in the named ones ("" is the
+// repository itself), get to what the branch has now. The order matters.
+func follow(modules []module, large []string) (messages []string) {
+	update, checkout := "", []string{}
+	for _, m := range modules {
+		inside := slices.ContainsFunc(modules, func(other module) bool { return strings.HasPrefix(m.Path, other.Path+"/") })
+		if m.Head != "" && !inside {
+			update += " " + gitwork.Quote(m.Path)
+		}
+	}
+	for _, module := range large {
+		checkout = append(checkout, gitIn(module)+" lfs checkout")
+	}
+	if update != "" {
+		messages = append(messages, "the files of submodules are as before; to have their new commits: git submodule update --recursive --"+update)
+	}
+	if len(checkout) > 0 {
+		messages = append(messages, "the files of Git LFS are pointers until you type: "+strings.Join(checkout, " && "))
+	}
+	return messages
+}
+
+// sayLeftovers tells of what was left uncommitted in submodules.
+func (p *Pulled) sayLeftovers() {
 	for _, m := range p.Modules {
-		if m.Head != "" {
-			p.say("the submodule %s has new commits, and its files are as before: git submodule update -- %s", m.Path, gitwork.Quote(m.Path))
-		} else {
-			p.say("changes in the submodule %s were left uncommitted; they are in %s there", m.Path, m.Ref)
+		if m.Leftover != "" {
+			p.say("changes in the submodule %s were left uncommitted; look at them: cove job diff %s --leftover; take them: %s cherry-pick --no-commit %s",
+				m.Path, p.Job, gitIn(m.Path), gitwork.JobRef(p.Job, "leftover"))
 		}
 	}
 }
@@ -110,28 +131,25 @@ const maxLarge = 20_000
 
 // bringLarge fetches the large files that the job's commits point to, in submodules, too,
 // as far as they are not here. One that the sprite doesn't have is named, and its pointer
-// stays.
-func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled, modules []module) error {
+// stays. It returns where there are some, now or before: the paths of submodules, and "".
+func (c *Courier) bringLarge(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulled, modules []module) ([]string, error) {
 	files := p.Files
 	if p.Leftover != nil {
 		files = slices.Concat(files, p.Leftover.Files)
 	}
 	b := &largeBringer{Courier: c, job: job, count: maxLarge, room: MaxBundle}
 	if err := b.bring(ctx, repo, "", cmp.Or(job.Head, job.Base), files); err != nil {
-		return err
+		return nil, err
 	}
 	for _, m := range modules {
 		if err := b.bring(ctx, m.repo, m.Path, cmp.Or(m.Head, m.Leftover), slices.Concat(m.Files, m.left)); err != nil {
-			return err
+			return nil, err
 		}
-	}
-	if len(b.checkout) > 0 {
-		p.say("the files of Git LFS are pointers until you type: %s", strings.Join(b.checkout, " && "))
 	}
 	if len(b.missing) > 0 {
 		p.say("content of Git LFS that did not come, but pointers to it: %s", gitwork.SomeNames(b.missing))
 	}
-	return nil
+	return b.here, nil
 }
 
 // largeBringer fetches the large files of a job.
@@ -141,8 +159,8 @@ type largeBringer struct {
 	count int   // how many more are taken
 	room  int64 // likewise, bytes
 
-	missing  []string // paths
-	checkout []string // the commands that put content in the place of pointers
+	missing []string // paths
+	here    []string // repositories with content that is here
 }
 
 // bring fetches those among the files of a commit of a submodule, or with "" of the
@@ -173,7 +191,7 @@ func (b *largeBringer) bring(ctx context.Context, repo *gitwork.Repo, at, commit
 		}
 	}
 	if len(large) > lack {
-		b.checkout = append(b.checkout, gitIn(at)+" lfs checkout")
+		b.here = append(b.here, at)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/cove-dev/cove/internal/gitwork"
@@ -88,6 +89,8 @@ type Integrated struct {
 	Risky   []gitwork.Risk   `json:"risky"`
 	Log     []gitwork.Commit `json:"log"`
 	Reason  string           `json:"reason,omitempty"` // why the branch was not moved; risky: held for review
+
+	Messages []string `json:"messages,omitempty"` // what the person should know, in sentences
 }
 
 // Integrate brings a job's commits into a branch that has gone on, fetching them
@@ -133,7 +136,7 @@ func (c *Courier) Integrate(ctx context.Context, opts IntegrateOptions) (Integra
 	}
 	in.Head, err = w.Repo.Integrate(ctx, lock, f, opts.How, commits)
 	if refused, ok := errors.AsType[*gitwork.RefusedError](err); ok {
-		in.Head, in.Reason = in.Before, refused.Code
+		in.Head, in.Reason, in.Messages = in.Before, refused.Code, nil
 	}
 	return in, err
 }
@@ -154,14 +157,27 @@ func (in *Integrated) describe(ctx context.Context, w Work, old, head string) er
 	for _, f := range in.Files {
 		changed[f.Path] = true
 	}
-	for _, m := range modules {
+	modules = slices.DeleteFunc(modules, func(m module) bool {
 		for at := m.Path; at != "."; at = path.Dir(at) { // it may lie in another one
-			if changed[at] && m.Head != "" {
-				in.Risky = append(in.Risky, m.risky...)
+			if changed[at] {
+				return m.Head == ""
 			}
+		}
+		return true
+	})
+	var large []string
+	for _, m := range append([]module{{repo: w.Repo, Module: Module{Head: head, Files: in.Files}}}, modules...) {
+		in.Risky = append(in.Risky, m.risky...)
+		files, err := m.repo.LargeFilesAmong(ctx, m.Head, m.Files)
+		if err != nil {
+			return err
+		}
+		if len(files) > 0 {
+			large = append(large, m.Path)
 		}
 	}
 	in.Risky = unknown(in.Risky, modules)
+	in.Messages = follow(modules, large)
 	return nil
 }
 

@@ -211,11 +211,8 @@ func (l *load) withModules(ctx context.Context, repo *gitwork.Repo, dirty Dirty)
 	if len(absent) > 0 {
 		l.say("left out, as they are not checked out here: %s; to send them, too: git submodule update --init --recursive", gitwork.SomeNames(absent))
 	}
-	for _, m := range modules {
-		if dirty == DirtyIgnore {
-			break
-		}
-		if err := m.CheckClean(ctx); err != nil {
+	if dirty != DirtyIgnore {
+		if err := gitwork.CheckModules(ctx, modules); err != nil {
 			return err
 		}
 	}

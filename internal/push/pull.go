@@ -258,12 +258,14 @@ func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job
 	if err != nil {
 		return err
 	}
-	if err := c.bringLarge(ctx, repo, job, p, modules); err != nil {
+	large, err := c.bringLarge(ctx, repo, job, p, modules)
+	if err != nil {
 		return err
 	}
+	p.sayLeftovers()
 	err = place(ctx, repo, lock, job, opts, p)
 	if err == nil && p.Result == FastForward {
-		p.sayModules()
+		p.Messages = append(p.Messages, follow(modules, large)...)
 	}
 	return err
 }
@@ -351,22 +353,21 @@ func describe(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulle
 		risk.Why += inLeftover
 		p.Risky = append(p.Risky, risk)
 	}
-	p.say("the agent left changes uncommitted; they are in %s: git diff %s", p.Leftover.Ref, tipName(job, p)+" "+p.Leftover.Ref)
+	p.say("the agent left changes uncommitted; look at them: cove job diff %s --leftover; take them: %s", job.ID, takeLeftover(p))
 	return nil
 }
 
-func tipName(job sprites.Job, p *Pulled) string {
-	if p.Ref != "" {
-		return p.Ref
-	}
-	return job.Base
-}
+// takeLeftover is the command that puts what was left uncommitted into the work tree.
+func takeLeftover(p *Pulled) string { return "git cherry-pick --no-commit " + p.Leftover.Ref }
 
 // place puts the commits where the options say. They are in the repository.
 func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job sprites.Job, opts PullOptions, p *Pulled) error {
 	p.Result = Kept
 	if !newHead(job) {
-		p.Next = []string{"git cherry-pick --no-commit " + p.Leftover.Ref}
+		p.Next = []string{takeLeftover(p)}
+		if job.State != sprites.JobSucceeded {
+			p.say("%s, and it made no commits", ending(job))
+		}
 		return nil
 	}
 	switch {

@@ -198,7 +198,7 @@ func TestPushDirty(t *testing.T) {
 	r.write("README", "changed since\n")
 	p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
 	e, ok := errors.AsType[*gitwork.RefusedError](err)
-	if !ok || e.Code != "overlap" || p.Result != push.Kept || len(p.Next) == 0 || !strings.HasPrefix(p.Next[0], "git stash -u && cove pull") {
+	if !ok || e.Code != "overlap" || p.Result != push.Kept || len(p.Next) == 0 || p.Next[0] != "cove job rebase a3f7b2" {
 		t.Fatalf("got %+v, %v", p, err)
 	}
 	r.write("README", "uncommitted\n")
