@@ -146,8 +146,9 @@ this machine sleeps. cove pull brings the commits back.
 The agent "shell" runs the plan's fenced sh blocks in order, and commits after each with
 the heading above it as the message; "claude" is Claude Code.
 
-Only commits travel, those of submodules that are checked out and the content of Git LFS
-along with them. Where there are changes that are not committed, choose:
+Only commits travel, with those of submodules that are checked out and the content of Git
+LFS; the plan itself goes as text. Where there are other changes that are not committed,
+choose:
 --dirty include sends them in a snapshot commit, which leaves your index alone;
 --dirty ignore sends what is committed.
 

@@ -12,7 +12,7 @@ type Error struct {
 	Code    string
 	Message string
 	Hint    string
-	Paths   []string // of ErrDirty: what is not committed
+	Paths   []string // of ErrDirty: what is not committed; of ErrModule: where the repositories are
 }
 
 // The errors of this package, to be found by errors.Is.

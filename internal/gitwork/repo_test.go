@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -154,6 +155,34 @@ func TestSnapshotSeesRacyChange(t *testing.T) {
 		if got := r.git("show", snap+":racy"); got != strings.ToUpper(body) {
 			t.Errorf("snapshot %d has %q", i, got)
 		}
+	}
+}
+
+// A repository that lies in the tree and is no submodule would be a name of nothing.
+func TestSnapshotRefusesStrangers(t *testing.T) {
+	home(t, "")
+	r := newRepo(t)
+	head := r.git("rev-parse", "HEAD")
+	r.git("init", "-q", "not yet/repo")
+	r.git("clone", "-q", r.dir, filepath.Join(r.dir, "clone"))
+	r.write("new", "x\n")
+	_, err := r.open().Snapshot(t.Context(), head)
+	e, ok := errors.AsType[*gitwork.Error](err)
+	if !ok || !errors.Is(err, gitwork.ErrModule) || !slices.Equal(e.Paths, []string{"clone", "not yet/repo"}) {
+		t.Fatalf("got %v", err)
+	}
+	for line := range strings.Lines(e.Hint) {
+		if command, ok := strings.CutPrefix(line, "have git ignore it: "); ok {
+			cmd := exec.Command("sh", "-c", command)
+			cmd.Dir = r.dir
+			if err := cmd.Run(); err != nil {
+				t.Errorf("%s: %v", command, err)
+			}
+		}
+	}
+	snap, err := r.open().Snapshot(t.Context(), head)
+	if err != nil || r.git("diff", "--name-only", head, snap) != "new" {
+		t.Errorf("with both ignored: %v", err)
 	}
 }
 

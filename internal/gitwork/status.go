@@ -167,6 +167,9 @@ func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
 				Hint: "finish the merge first, or use --dirty ignore"}
 		}
 	}
+	if err := r.checkStrangers(ctx); err != nil {
+		return "", err
+	}
 	dir, err := r.private("tmp")
 	if err != nil {
 		return "", err
@@ -193,6 +196,27 @@ func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
 		return "", fmt.Errorf("snapshot: %w", err)
 	}
 	return strings.TrimSpace(string(commit)), nil
+}
+
+// checkStrangers refuses repositories in the work tree that this one doesn't know: git
+// would add the name of a commit, and nothing that could be had from elsewhere.
+func (r *Repo) checkStrangers(ctx context.Context) error {
+	e := &Error{Code: ErrModule.Code}
+	w := &recordWriter{each: func(path string) {
+		if dir, ok := strings.CutSuffix(path, "/"); ok {
+			e.Paths = append(e.Paths, dir)
+			e.Hint += "have git ignore it: echo " + Quote("/"+path) + ` >> "$(git rev-parse --git-path info/exclude)"` + "\n"
+		}
+	}}
+	if _, err := r.git.run(ctx, call{args: []string{"ls-files", "-z", "--others", "--exclude-standard"}, stdout: w, timeout: patiently}); err != nil {
+		return fmt.Errorf("look for other repositories: %w", err)
+	}
+	if len(e.Paths) == 0 {
+		return nil
+	}
+	e.Message = "a git repository of its own, which is no submodule, can't go along: " + SomeNames(e.Paths)
+	e.Hint += "or leave it behind, with all that is not committed: --dirty ignore"
+	return e
 }
 
 // addAll takes everything that is not ignored into an index, and returns the tree

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -38,7 +40,12 @@ func (c *Courier) load(ctx context.Context, repo *gitwork.Repo, opts Options) (*
 	}
 	l := &load{policed: opts.Policed}
 	var err error
-	if l.branch, l.Base, err = chooseBase(ctx, repo, opts.Dirty); err != nil {
+	l.branch, l.Base, err = chooseBase(ctx, repo, opts.Dirty)
+	if isPlan(repo, err, opts.PlanPath) {
+		l.say("the plan %s is not committed: its text goes along, the file does not", filepath.Base(opts.PlanPath))
+		err = nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := l.withModules(ctx, repo, opts.Dirty); err != nil {
@@ -199,6 +206,18 @@ func chooseBase(ctx context.Context, repo *gitwork.Repo, dirty Dirty) (branch, b
 		err = &Error{"bad_option", fmt.Sprintf("--dirty %s is none of the choices", gitwork.Printable(string(dirty))), "use refuse, include or ignore"}
 	}
 	return branch, base, err
+}
+
+// isPlan reports whether an error is about nothing but the plan's own file, whose text
+// travels in any case.
+func isPlan(repo *gitwork.Repo, err error, plan string) bool {
+	e, ok := errors.AsType[*gitwork.Error](err)
+	if !ok || !errors.Is(e, gitwork.ErrDirty) || len(e.Paths) != 1 || plan == "" {
+		return false
+	}
+	a, errA := os.Stat(plan)
+	b, errB := os.Stat(filepath.Join(repo.Dir, e.Paths[0]))
+	return errA == nil && errB == nil && os.SameFile(a, b)
 }
 
 // withModules adds the submodules. What is uncommitted inside of one never goes

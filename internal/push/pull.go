@@ -208,7 +208,7 @@ func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job
 	if !hasWork(job) {
 		p.Result, p.Ref = NoChanges, ""
 		if job.State != sprites.JobSucceeded {
-			p.say("%s, and it left no commits", ending(job))
+			p.say("%s, and it left nothing; see why: cove job logs %s", ending(job), job.ID)
 		}
 		return nil
 	}
@@ -366,7 +366,7 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job spri
 	if !newHead(job) {
 		p.Next = []string{takeLeftover(p)}
 		if job.State != sprites.JobSucceeded {
-			p.say("%s, and it made no commits", ending(job))
+			p.say("%s, and it made no commits; see why: cove job logs %s", ending(job), job.ID)
 		}
 		return nil
 	}

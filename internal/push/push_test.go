@@ -210,6 +210,25 @@ func TestPushDirty(t *testing.T) {
 	}
 }
 
+// The plan's own file need not be committed, as long as it is the only one.
+func TestPushUncommittedPlan(t *testing.T) {
+	r := newRepo(t)
+	head := r.git("rev-parse", "HEAD")
+	r.write("plan.md", "# Plan\n")
+	s := newServer(t, change)
+	opts := push.Options{Dir: r.dir, PlanPath: filepath.Join(r.dir, "plan.md"), Agent: "shell"}
+	if got := pushed(t, s, opts); got.Base != head || len(got.Messages) != 1 || !strings.Contains(got.Messages[0], "plan.md is not committed") {
+		t.Errorf("got %+v", got)
+	}
+	if p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward || r.git("status", "--porcelain") != "?? plan.md" {
+		t.Errorf("got %+v, %v", p, err)
+	}
+	r.write("other", "x\n")
+	if _, err := s.courier().Push(t.Context(), opts); !errors.Is(err, gitwork.ErrDirty) || !strings.Contains(err.Error(), "other, plan.md") {
+		t.Errorf("with another one: %v", err)
+	}
+}
+
 // Whatever fails after the job was made, it is deleted again.
 func TestPushUndoes(t *testing.T) {
 	for _, suffix := range []string{"/fs/write", "/start"} {
