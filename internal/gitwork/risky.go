@@ -62,7 +62,7 @@ var riskyFiles = map[string]string{
 	".kshrc": whyShell, ".cshrc": whyShell, ".tcshrc": whyShell, ".login": whyShell, "config.fish": whyShell,
 	".autoenv": whyShell, ".mise.toml": whyShell, "mise.toml": whyShell, ".tool-versions": whyShell,
 	".npmrc": whyTool, ".yarnrc": whyTool, ".yarnrc.yml": whyTool, ".pnpmfile.cjs": whyTool, ".bunfig.toml": whyTool, "bunfig.toml": whyTool,
-	".pypirc": whyTool, "pip.conf": whyTool, ".gdbinit": whyTool, ".lldbinit": whyTool, ".bazelrc": whyTool, "conftest.py": whyTool,
+	".pypirc": whyTool, "pip.conf": whyTool, ".gdbinit": whyTool, ".lldbinit": whyTool, ".bazelrc": whyTool,
 }
 
 // riskyPath says why a path is one to look at; empty if it is not.

@@ -53,7 +53,13 @@ func (p *guestPool) get(sb sprite.Sandbox) *guest {
 		return g
 	}
 	g := &guest{sandbox: sb, transport: &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, guestPort) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := sb.Dial(ctx, guestPort)
+			if err != nil {
+				err = dialError{err}
+			}
+			return conn, err
+		},
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    8,
 		IdleConnTimeout:        guestIdle,
@@ -119,10 +125,25 @@ func (g *guest) send(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// dialError is a connection that did not come to be: nothing was asked.
+type dialError struct{ error }
+
+func (e dialError) Unwrap() error { return e.error }
+
+// dyingTime is how long a sandbox that takes no connections is given to turn out to
+// be dead.
+const dyingTime = 2 * time.Second
+
 // unreachable says what a failed connection to the guest means.
 func (g *guest) unreachable(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
+	}
+	if _, ok := errors.AsType[dialError](err); ok {
+		select {
+		case <-g.sandbox.Done():
+		case <-time.After(dyingTime):
+		}
 	}
 	select {
 	case <-g.sandbox.Done():
