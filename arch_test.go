@@ -39,6 +39,8 @@ var imports = map[string][]string{
 	"internal/registries": nil,
 	"internal/modeltest":  nil,
 	"internal/safepath":   nil,
+	"internal/gitignore":  nil,
+	"internal/proctree":   nil,
 
 	"internal/connect":         {"sprites"},
 	"internal/gateway":         {"internal/connect", "internal/policy"},
@@ -46,7 +48,7 @@ var imports = map[string][]string{
 	"internal/guest":           {"internal/boot", "internal/tools", "sprites"},
 	"internal/guest/probe":     {"sprites"},
 	"internal/guest/spriteenv": {"sprites"},
-	"internal/guest/supervise": {"sprites"},
+	"internal/guest/supervise": {"internal/proctree", "sprites"},
 
 	"internal/store":               {"sprites"},
 	"internal/sprite":              {"internal/base", "internal/boot", "internal/connect", "internal/layers", "internal/policy", "internal/store", "sprites"},
@@ -54,7 +56,7 @@ var imports = map[string][]string{
 	"internal/runtime/runtimetest": {"internal/boot", "internal/sprite", "sprites"},
 
 	"internal/gitwork":  {"internal/safepath", "sprites"},
-	"internal/filesync": {"internal/guestbin", "internal/safepath", "sprites"},
+	"internal/filesync": {"internal/gitignore", "internal/guestbin", "internal/safepath", "sprites"},
 	"internal/guestbin": {"internal/boot", "sprites"},
 	"internal/tools":    {"sprites"},
 	"internal/agents":   {"sprites"},

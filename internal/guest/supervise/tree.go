@@ -1,7 +1,6 @@
 package supervise
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/proctree"
 )
 
 // killLimit bounds the end of an agent's processes.
@@ -22,7 +23,7 @@ const killLimit = 10 * time.Second
 // it is killed is followed until killLimit.
 func killDescendants() {
 	for deadline := time.Now().Add(killLimit); time.Now().Before(deadline); {
-		pids := descendants(os.Getpid())
+		pids := proctree.Below(os.Getpid())
 		if len(pids) == 0 {
 			return
 		}
@@ -49,7 +50,7 @@ const maxEnviron = 4 << 20
 func killMarked(mark string) {
 	for deadline := time.Now().Add(killLimit); time.Now().Before(deadline); {
 		found := false
-		for _, pid := range processes() {
+		for _, pid := range proctree.All() {
 			if pid != os.Getpid() && marked(pid, mark) {
 				found = true
 				_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -74,21 +75,6 @@ func marked(pid int, mark string) bool {
 	return slices.Contains(strings.Split(string(env), "\x00"), mark)
 }
 
-// processes returns the numbers of all processes.
-func processes() []int {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
-	var out []int
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			out = append(out, pid)
-		}
-	}
-	return out
-}
-
 // reapOrphans collects children that were left to this process and have ended.
 // The agent itself is waited for elsewhere.
 func reapOrphans(agent int) {
@@ -107,31 +93,4 @@ func reapOrphans(agent int) {
 			return
 		}
 	}
-}
-
-// descendants returns the processes below root, zombies among them.
-func descendants(root int) []int {
-	children := map[int][]int{}
-	for _, pid := range processes() {
-		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		if err != nil {
-			continue
-		}
-		// pid (name) state ppid …, where the name may hold anything.
-		i := bytes.LastIndexByte(stat, ')')
-		if i < 0 {
-			continue
-		}
-		if f := strings.Fields(string(stat[i+1:])); len(f) > 1 {
-			if parent, err := strconv.Atoi(f[1]); err == nil {
-				children[parent] = append(children[parent], pid)
-			}
-		}
-	}
-	var out []int
-	for queue := children[root]; len(queue) > 0; queue = queue[1:] {
-		out = append(out, queue[0])
-		queue = append(queue, children[queue[0]]...)
-	}
-	return out
 }
