@@ -45,7 +45,7 @@ var imports = map[string][]string{
 	"internal/connect":         {"sprites"},
 	"internal/gateway":         {"internal/connect", "internal/policy"},
 	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/gateway", "internal/layers", "internal/policy", "sprites"},
-	"internal/guest":           {"internal/boot", "internal/tools", "sprites"},
+	"internal/guest":           {"internal/boot", "sprites"},
 	"internal/guest/probe":     {"sprites"},
 	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"internal/proctree", "sprites"},
@@ -58,7 +58,7 @@ var imports = map[string][]string{
 	"internal/gitwork":  {"internal/safepath", "sprites"},
 	"internal/filesync": {"internal/gitignore", "internal/guestbin", "internal/safepath", "sprites"},
 	"internal/guestbin": {"internal/boot", "sprites"},
-	"internal/tools":    {"sprites"},
+	"internal/tools":    {"internal/gitignore", "internal/guestbin", "internal/proctree", "sprites"},
 	"internal/agents":   {"sprites"},
 	"internal/config":   {"internal/agents", "internal/policy"},
 	"internal/loop":     {"internal/tools", "sprites"},
@@ -72,7 +72,7 @@ var imports = map[string][]string{
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/boot", "internal/filesync", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "sprites"},
+	"cmd/cove-guest": {"internal/boot", "internal/filesync", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/tools", "sprites"},
 	"cmd/cove-runsc": nil,
 }
 

@@ -12,6 +12,9 @@
 //	cove-guest probe [URL...]          say what the sprite is like from here, and what the URLs answer
 //	cove-guest lfs clean|smudge DIR    be Git LFS's filter for one file
 //	cove-guest sync                    be the sprite's half of a sync; the other one is on stdin and stdout
+//	cove-guest tool serve [--role ROLE]... [--dir DIR]
+//	                                   carry out calls of a model's tools; they come on stdin, the answers are on stdout
+//	cove-guest tool keep               run one command of Bash, for tool serve
 //	cove-guest version
 //
 // Under the name sprite-env it is that command (package spriteenv).
@@ -23,6 +26,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,10 +42,11 @@ import (
 	"github.com/cove-dev/cove/internal/guest/probe"
 	"github.com/cove-dev/cove/internal/guest/spriteenv"
 	"github.com/cove-dev/cove/internal/guest/supervise"
+	"github.com/cove-dev/cove/internal/tools"
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | sync | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -75,6 +80,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return supervise.Filter(args[0], args[1], os.Stdin, stdout)
 	case command == "sync" && len(args) == 0:
 		return filesync.Serve(ctx, os.Stdin, stdout, func() { os.Exit(1) })
+	case command == "tool" && len(args) > 0:
+		return tool(ctx, args[0], args[1:], stdout)
 	case command == "job" && len(args) > 1:
 		return job(ctx, args[0], args[1:], stdout)
 	}
@@ -103,6 +110,33 @@ func job(ctx context.Context, verb string, args []string, stdout io.Writer) erro
 		return supervise.Finalize(ctx, args[0], args[1])
 	}
 	return errUsage
+}
+
+func tool(ctx context.Context, verb string, args []string, stdout io.Writer) error {
+	var texts []string
+	var dir string
+	flags := flag.NewFlagSet("tool", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.Func("role", "", func(text string) error { texts = append(texts, text); return nil })
+	flags.StringVar(&dir, "dir", "", "")
+	switch err := flags.Parse(args); {
+	case err != nil || flags.NArg() > 0:
+		return errUsage
+	case verb == "keep" && len(args) == 0:
+		return tools.Keep(os.Stdin, os.NewFile(3, "report"))
+	case verb != "serve":
+		return errUsage
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	role, err := tools.ParseRole(texts...)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cove-guest:", err) // each call is told, too
+	}
+	server := &tools.Server{Role: role, Dir: dir, Keeper: []string{program, "tool", "keep"}}
+	return server.Serve(ctx, os.Stdin, stdout)
 }
 
 func exitCode(err error) int {

@@ -1,0 +1,116 @@
+package tools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+)
+
+// Error is why a call was not carried out. Nothing was changed then.
+type Error struct {
+	Code      string `json:"code"`
+	Message   string `json:"message"`   // says what to do next, where that is known
+	Retryable bool   `json:"retryable"` // the same call may succeed if it is made again
+}
+
+// The codes of Error.
+const (
+	CodeBadInput     = "bad_input"     // not what the tool's schema says
+	CodeBadPattern   = "bad_pattern"   // a glob or a regular expression that can't be read
+	CodeDenied       = "denied"        // the role does not allow the tool
+	CodeNotFound     = "not_found"     // no such file or folder, or background command
+	CodeIsDirectory  = "is_directory"  // a folder where a file is needed
+	CodeNotDirectory = "not_directory" // a file where a folder is needed
+	CodeNotRegular   = "not_regular"   // a pipe, socket or device
+	CodePermission   = "permission"    // the sprite's user may not do that
+	CodeTooLarge     = "too_large"     // over a limit that Message names
+	CodeNoSpace      = "no_space"      // the disk is full
+	CodeNoMatch      = "no_match"      // Edit: the text is not in the file
+	CodeNotUnique    = "not_unique"    // Edit: it is there more than once
+	CodeNoChange     = "no_change"     // Edit: the new text is the old one
+	CodeStale        = "stale"         // the file is not as if_match says, or was changed meanwhile
+	CodeBusy         = "busy"          // too many calls at once
+	CodeCancelled    = "cancelled"     // by the caller
+	CodeFailed       = "failed"        // everything else
+	CodeSandboxGone  = "sandbox_gone"  // the sprite was removed, or its sandbox has ended
+	CodeUnreachable  = "unreachable"   // the connection was lost
+	CodeSessionEnded = "session_ended" // the sprite's half ended, though its sandbox lives
+	CodeProtocol     = "protocol"      // the sprite sent what no honest one sends
+)
+
+// Error is the message.
+func (e *Error) Error() string { return e.Message }
+
+// Is makes a cancelled call findable as context.Canceled.
+func (e *Error) Is(target error) bool {
+	return target == context.Canceled && e.Code == CodeCancelled
+}
+
+// ExitCode is the command line's exit code for this error.
+func (e *Error) ExitCode() int {
+	switch {
+	case e.Code == CodeBadInput, e.Code == CodeBadPattern:
+		return 2
+	case e.Code == CodeProtocol:
+		return 5
+	case e.Code == CodeNoSpace:
+		return 6
+	case e.Code == CodeCancelled:
+		return 130
+	case e.Retryable, e.Code == CodeSandboxGone:
+		return 75
+	}
+	return 1
+}
+
+// Text is what a model is told.
+func (e *Error) Text() string {
+	text := "Error (" + e.Code + "): " + e.Message
+	if e.Retryable {
+		text += " The call may be tried again."
+	}
+	return text
+}
+
+func errorf(code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+func retryf(code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Retryable: true}
+}
+
+// coded gives an error of the system its code. subject is the path that it is
+// about; empty: the error says.
+func coded(subject string, err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	what := subject + ": "
+	if subject == "" {
+		what = ""
+	}
+	reason := err
+	if e, ok := errors.AsType[syscall.Errno](err); ok && subject != "" {
+		reason = e
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return retryf(CodeCancelled, "the call was cancelled")
+	case errors.Is(err, fs.ErrNotExist):
+		return errorf(CodeNotFound, "%sno such file or folder", what)
+	case errors.Is(err, syscall.ENOTDIR):
+		return errorf(CodeNotDirectory, "%sa part of the path is no folder", what)
+	case errors.Is(err, syscall.EISDIR):
+		return errorf(CodeIsDirectory, "%sis a folder", what)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return errorf(CodePermission, "%s%v", what, reason)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return errorf(CodeNoSpace, "%s%v", what, reason)
+	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP):
+		return errorf(CodeBadInput, "%s%v", what, reason)
+	}
+	return errorf(CodeFailed, "%s%v", what, reason)
+}

@@ -1,0 +1,328 @@
+package tools
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/guestbin"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	endLimit    = 10 * time.Second // for the sprite's half to end by itself
+	cancelLimit = 15 * time.Second // for a cancelled call's end to be told
+	maxSaid     = 4 << 10
+)
+
+// A Session is a sprite's tools in use. Many goroutines may make calls at once.
+type Session struct {
+	Dir   string   // the working directory, in the sprite
+	Tools []string // that its role allows
+
+	cmd    *sprites.Cmd
+	cancel context.CancelFunc
+	in     io.WriteCloser
+	frames chan []byte // to be sent
+	said   *tail
+	once   sync.Once
+
+	ended chan struct{} // closed when no more answers come; err says why
+	err   *Error
+
+	mu      sync.Mutex
+	last    uint64
+	pending map[uint64]*pending
+}
+
+// pending is a call that is not answered yet.
+type pending struct {
+	done     chan answer // buffered
+	progress func(Progress)
+}
+
+// Open starts the tools in a sprite, which wakes. dir is the working directory;
+// empty: the home of the sprite's user. roles are as ParseRole has them: where one
+// is unknown, or there is none, every call is denied. The end of ctx ends the
+// session. Its errors are *Error.
+func Open(ctx context.Context, sprite *sprites.Sprite, dir string, roles ...string) (*Session, error) {
+	program, err := guestbin.Find(ctx, sprite)
+	if err != nil {
+		return nil, ending(err, "")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	args := []string{"tool", "serve", "--dir=" + dir}
+	for _, role := range roles {
+		args = append(args, "--role="+role)
+	}
+	cmd := sprite.CommandContext(ctx, program, args...)
+	cmd.Label = "the tools"
+	s := &Session{
+		cmd: cmd, cancel: cancel, said: &tail{}, frames: make(chan []byte), ended: make(chan struct{}), pending: map[uint64]*pending{},
+	}
+	cmd.Stderr = s.said
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		s.in, err = cmd.StdinPipe()
+	}
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		cancel()
+		return nil, ending(err, "")
+	}
+	greeted := make(chan *hello, 1)
+	go s.send()
+	go s.receive(out, greeted)
+	select {
+	case h := <-greeted:
+		s.Dir, s.Tools = h.Dir, h.Tools
+		return s, nil
+	case <-s.ended:
+		cancel()
+		return nil, s.err
+	}
+}
+
+// send writes frames, one after the other.
+func (s *Session) send() {
+	for {
+		select {
+		case frame := <-s.frames:
+			if _, err := s.in.Write(frame); err != nil {
+				return // the reader knows more of it
+			}
+		case <-s.ended:
+			return
+		}
+	}
+}
+
+// receive hands answers to those who wait, until the session's end.
+func (s *Session) receive(out io.ReadCloser, greeted chan<- *hello) {
+	r := bufio.NewReaderSize(out, 64<<10)
+	var wrong *Error
+	for wrong == nil {
+		var a answer
+		if err := readFrame(r, maxAnswer, &a); err != nil {
+			if errors.Is(err, errFrame) && !errors.Is(err, io.EOF) {
+				wrong = errorf(CodeProtocol, "what the sprite sent is %v", err)
+			}
+			break
+		}
+		wrong = s.take(a, greeted)
+	}
+	if wrong != nil {
+		s.cancel()
+	}
+	_ = out.Close()
+	_ = s.in.Close()
+	err := s.cmd.Wait()
+	if wrong == nil {
+		wrong = ending(err, s.said.String())
+	}
+	s.cancel()
+	s.err = wrong
+	close(s.ended)
+}
+
+// take handles one answer.
+func (s *Session) take(a answer, greeted chan<- *hello) *Error {
+	if a.Hello != nil {
+		if a.Hello.Version != version {
+			return errorf(CodeProtocol, "the sprite's cove-guest is of another version of cove; restart the sprite, so that it gets this one's: cove suspend, cove wake")
+		}
+		select {
+		case greeted <- a.Hello:
+			return nil
+		default:
+			return errorf(CodeProtocol, "the sprite greets twice")
+		}
+	}
+	s.mu.Lock()
+	p := s.pending[a.ID]
+	if p != nil && a.Progress == nil {
+		delete(s.pending, a.ID)
+	}
+	s.mu.Unlock()
+	switch {
+	case p == nil: // given up meanwhile
+	case a.Progress != nil:
+		if p.progress != nil {
+			p.progress(*a.Progress)
+		}
+	default:
+		p.done <- a
+	}
+	return nil
+}
+
+// Call calls a tool with an input, a JSON object. Its errors are *Error. The end of
+// ctx ends what the call has begun, and is waited for.
+func (s *Session) Call(ctx context.Context, tool string, input json.RawMessage) (*Result, error) {
+	return s.CallProgress(ctx, tool, input, nil)
+}
+
+// CallProgress is Call for a caller who wants to know meanwhile. progress, unless
+// it is nil, is called about once a second, by one goroutine for the whole session:
+// it must not block, nor call a tool.
+func (s *Session) CallProgress(ctx context.Context, tool string, input json.RawMessage, progress func(Progress)) (*Result, error) {
+	if len(input) == 0 {
+		input = json.RawMessage("{}")
+	}
+	if !json.Valid(input) {
+		return nil, errorf(CodeBadInput, "the input is no JSON object")
+	}
+	p := &pending{done: make(chan answer, 1), progress: progress}
+	s.mu.Lock()
+	s.last++
+	id := s.last
+	s.pending[id] = p
+	s.mu.Unlock()
+	defer s.forget(id)
+	frame, err := frameOf(request{ID: id, Tool: tool, Input: input}, maxRequest)
+	if err != nil {
+		return nil, coded("", err)
+	}
+	select {
+	case s.frames <- frame:
+	case <-s.ended:
+		return nil, s.err
+	case <-ctx.Done():
+		return nil, coded("", ctx.Err())
+	}
+	select {
+	case a := <-p.done:
+		return a.result(tool)
+	case <-s.ended:
+		return s.late(p, tool)
+	case <-ctx.Done():
+		return nil, s.giveUp(ctx, id, p)
+	}
+}
+
+func (s *Session) forget(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pending, id)
+}
+
+// late is the answer that came just before the session's end, or that end.
+func (s *Session) late(p *pending, tool string) (*Result, error) {
+	select {
+	case a := <-p.done:
+		return a.result(tool)
+	default:
+		return nil, s.err
+	}
+}
+
+func (a answer) result(tool string) (*Result, error) {
+	if a.Error != nil {
+		return nil, a.Error
+	}
+	return newResult(tool, a.Result)
+}
+
+// giveUp cancels a call and waits for its end.
+func (s *Session) giveUp(ctx context.Context, id uint64, p *pending) error {
+	timer := time.NewTimer(cancelLimit)
+	defer timer.Stop()
+	frame, err := frameOf(request{ID: id, Cancel: true}, maxRequest)
+	if err != nil {
+		return coded("", err)
+	}
+	select {
+	case s.frames <- frame:
+	case <-s.ended:
+	case <-timer.C:
+	}
+	select {
+	case <-p.done:
+	case <-s.ended:
+	case <-timer.C:
+	}
+	return coded("", ctx.Err())
+}
+
+// Close ends the session, with the commands that it has in the background. Calls
+// under way fail.
+func (s *Session) Close() error {
+	s.once.Do(func() {
+		_ = s.in.Close()
+		select {
+		case <-s.ended:
+		case <-time.After(endLimit):
+		}
+		s.cancel()
+	})
+	<-s.ended
+	if s.err.Code == CodeSessionEnded || s.err.Code == CodeCancelled {
+		return nil
+	}
+	return s.err
+}
+
+// ending is why a session has ended, or did not begin. said is what the sprite's
+// half printed.
+func ending(err error, said string) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	exit, exited := errors.AsType[*sprites.ExitError](err)
+	switch {
+	case err == nil:
+		return retryf(CodeSessionEnded, "the tools have ended in the sprite; open them again")
+	case errors.Is(err, context.Canceled):
+		return retryf(CodeCancelled, "the session was cancelled")
+	case exited && exit.Reason == "stopped", gone(err), errors.Is(err, sprites.ErrNotFound):
+		return errorf(CodeSandboxGone, "the sandbox is gone (%v); nothing was done anywhere else", plain(err))
+	case exited && exit.Code == 1 && said != "":
+		return errorf(CodeFailed, "%s", said)
+	case exited && exit.Code == 2:
+		return errorf(CodeFailed, "the sprite's cove-guest has no tools: it is older than this cove; restart the sprite: cove suspend, cove wake")
+	case exited:
+		return retryf(CodeSessionEnded, "the tools have ended in the sprite (%v); open them again", err)
+	case errors.Is(err, sprites.ErrNoExit):
+		return retryf(CodeUnreachable, "the connection to the sandbox was lost (%v); nothing was done anywhere else", err)
+	}
+	return errorf(CodeFailed, "reach the sandbox: %v", err)
+}
+
+// gone recognises the reasons that a server gives for the end of a connection.
+func gone(err error) bool {
+	return strings.Contains(err.Error(), "the sandbox has ended") || strings.Contains(err.Error(), "the sprite was removed")
+}
+
+// plain is a server's message, without its hint.
+func plain(err error) error {
+	if e, ok := errors.AsType[*sprites.Error](err); ok {
+		return errors.New(strings.TrimSuffix(e.Message, "."))
+	}
+	return err
+}
+
+// tail keeps the first few kilobytes that are written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p[:min(len(p), maxSaid-len(t.buf))]...)
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimPrefix(strings.TrimSpace(valid(t.buf)), "cove-guest: ")
+}

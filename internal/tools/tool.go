@@ -1,0 +1,150 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+)
+
+// A Tool is what a model is told of one.
+type Tool struct {
+	Name        string
+	Description string
+	Input       *jsonschema.Schema // of the input, which has no other fields than these
+	ReadOnly    bool               // it changes nothing
+
+	run  func(ctx context.Context, w *workspace, c call) (any, error)
+	text func(data []byte) (string, error)
+}
+
+// A call is one as a tool gets it.
+type call struct {
+	input    []byte
+	progress func(Progress) // never nil
+}
+
+// Progress is what a call that takes its time says meanwhile.
+type Progress struct {
+	Millis int64  `json:"ms"`    // since it began
+	Bytes  int64  `json:"bytes"` // of output so far
+	Line   string `json:"line"`  // the last one of it, cut to 200 bytes
+}
+
+// output is what a tool answers.
+type output interface {
+	// text is what a model is told.
+	text() string
+}
+
+// all are the tools, sorted by their names.
+var all = []Tool{
+	define("Bash", bashDescription, (*workspace).bash),
+	define("Edit", editDescription, (*workspace).edit),
+	define("Glob", globDescription, (*workspace).glob),
+	define("Grep", grepDescription, (*workspace).grep),
+	define("Read", readDescription, (*workspace).read),
+	define("Write", writeDescription, (*workspace).write),
+}
+
+// List returns the tools that a role allows, sorted by their names.
+func List(role Role) []Tool {
+	return slices.DeleteFunc(slices.Clone(all), func(t Tool) bool { return !role.Allows(t.Name) })
+}
+
+func find(name string) (Tool, bool) {
+	i := slices.IndexFunc(all, func(t Tool) bool { return t.Name == name })
+	if i < 0 {
+		return Tool{}, false
+	}
+	return all[i], true
+}
+
+// define makes a tool of a method. Its input's schema comes from the type In.
+func define[In any, Out output](name, description string, run func(*workspace, context.Context, In, func(Progress)) (Out, error)) Tool {
+	schema, err := jsonschema.For[In](nil)
+	if err != nil {
+		panic("schema of " + name + ": " + err.Error()) // a type of this package's
+	}
+	return Tool{
+		Name: name, Description: description, Input: schema,
+		ReadOnly: slices.Contains(roles[ReadOnly], name),
+		run: func(ctx context.Context, w *workspace, c call) (any, error) {
+			var in In
+			if err := decode(c.input, &in, schema); err != nil {
+				return nil, err
+			}
+			out, err := run(w, ctx, in, c.progress)
+			if err != nil {
+				return nil, err
+			}
+			return out, nil
+		},
+		text: func(data []byte) (string, error) {
+			var out Out
+			if err := json.Unmarshal(data, &out); err != nil {
+				return "", err
+			}
+			return out.text(), nil
+		},
+	}
+}
+
+// decode reads an input strictly: what the schema does not have is an error.
+func decode(data []byte, in any, schema *jsonschema.Schema) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
+		return errorf(CodeBadInput, "the input is no JSON object")
+	}
+	for name := range fields {
+		if schema.Properties[name] == nil {
+			return errorf(CodeBadInput, "there is no field %q; there are %s", name, strings.Join(schema.PropertyOrder, ", "))
+		}
+	}
+	for _, name := range schema.Required {
+		if _, ok := fields[name]; !ok {
+			return errorf(CodeBadInput, "the field %q is missing", name)
+		}
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	err := d.Decode(in)
+	if err == nil {
+		if _, err = d.Token(); err == io.EOF {
+			return nil
+		}
+	}
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
+		return errorf(CodeBadInput, "the field %q can't be a JSON %s", e.Field, e.Value)
+	}
+	return errorf(CodeBadInput, "the input can't be read: %v", err)
+}
+
+// A Result is what a call came to.
+type Result struct {
+	Tool string          // whose
+	Data json.RawMessage // a ReadResult, BashResult and so on
+
+	rendered string
+}
+
+// Text is what a model is told.
+func (r *Result) Text() string { return r.rendered }
+
+// newResult reads what a sprite answered.
+func newResult(tool string, data json.RawMessage) (*Result, error) {
+	t, ok := find(tool)
+	if !ok {
+		return nil, errorf(CodeProtocol, "the sprite answered a call of %q", tool)
+	}
+	text, err := t.text(data)
+	if err != nil {
+		return nil, errorf(CodeProtocol, "the sprite's answer to %s can't be read: %v", tool, err)
+	}
+	return &Result{Tool: tool, Data: data, rendered: text}, nil
+}
