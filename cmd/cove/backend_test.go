@@ -191,6 +191,7 @@ func TestBackend(t *testing.T) {
 	repo := h.repository("repo", map[string]string{"plan.md": twoSteps, "note.txt": "1\n"})
 	job, sprite := h.push(repo, "--agent", "shell", "plan.md")
 	h.untilStep(job)
+	h.farTools(sprite)
 	got := h.job(job)
 	if got.Backend != "far" || got.SpriteID == "" || got.NetworkPolicy == nil {
 		t.Fatalf("got %+v", got)

@@ -14,6 +14,7 @@ import (
 	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/internal/tools"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -152,6 +153,10 @@ func (f *failure) of(err error) {
 	}
 	if e, ok := errors.AsType[*filesync.Error](err); ok {
 		f.exit, f.code, f.hint = e.ExitCode(), e.Code, e.Hint
+		return
+	}
+	if e, ok := errors.AsType[*tools.Error](err); ok {
+		f.exit, f.code = e.ExitCode(), e.Code
 		return
 	}
 	if e, ok := errors.AsType[*gitwork.Error](err); ok {

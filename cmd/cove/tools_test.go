@@ -1,0 +1,326 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/tools"
+)
+
+// toolSession opens the tools in a sprite of the host's.
+func (h *host) toolSession(ctx context.Context, sprite, dir string, roles ...string) *tools.Session {
+	h.t.Helper()
+	s, err := tools.Open(ctx, h.client().Sprite(sprite), dir, roles...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = s.Close() }) // a test that cares closes it itself
+	return s
+}
+
+// toolCode is the code of a call's error; empty: it succeeded.
+func toolCode(err error) string {
+	if e, ok := errors.AsType[*tools.Error](err); ok {
+		return e.Code
+	}
+	if err != nil {
+		return "untyped: " + err.Error()
+	}
+	return ""
+}
+
+// bashIn runs a command by the tool Bash.
+func bashIn(t testing.TB, s *tools.Session, input string) tools.BashResult {
+	t.Helper()
+	r, err := s.Call(t.Context(), "Bash", json.RawMessage(input))
+	if err != nil {
+		t.Fatalf("Bash %s: %v", input, err)
+	}
+	var out tools.BashResult
+	if err := json.Unmarshal(r.Data, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestTools is the tools of a model in a real sandbox.
+func TestTools(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	t.Run("roles", func(t *testing.T) { h.on(t).toolRoles() })
+	t.Run("files", func(t *testing.T) { h.on(t).toolFiles() })
+	t.Run("timeout", func(t *testing.T) { h.on(t).toolTimeout() })
+	t.Run("cli", func(t *testing.T) { h.on(t).toolCLI() })
+	t.Run("gone", func(t *testing.T) { h.on(t).toolGone() })
+}
+
+// on is the host for a part of a test.
+func (h *host) on(t testing.TB) *host {
+	other := *h
+	other.t = t
+	return &other
+}
+
+// toolRoles: P1: what the role does not name is denied inside, whatever the caller
+// believes.
+func (h *host) toolRoles() {
+	t := h.t
+	for _, test := range []struct{ roles, allowed []string }{
+		{[]string{tools.ReadOnly}, []string{"Glob", "Grep", "Read"}},
+		{[]string{tools.EditOnly}, []string{"Edit", "Glob", "Grep", "Read", "Write"}},
+		{[]string{tools.Full, tools.ReadOnly}, []string{"Glob", "Grep", "Read"}},
+		{[]string{"Read,Bash"}, []string{"Bash", "Read"}},
+		{[]string{"administrator"}, []string{}},
+		{nil, []string{}},
+	} {
+		s := h.toolSession(t.Context(), "paint", "/tmp", test.roles...)
+		if len(s.Tools) != len(test.allowed) || !slices.Equal(append([]string{}, s.Tools...), test.allowed) || s.Dir != "/tmp" {
+			t.Errorf("%v: the sprite offers %v in %s", test.roles, s.Tools, s.Dir)
+		}
+		for tool, input := range map[string]string{"Bash": `{"command":"touch /tmp/ran"}`, "Write": `{"file_path":"/tmp/written","content":""}`, "Read": `{"file_path":"/etc/passwd"}`, "Task": `{}`} {
+			_, err := s.Call(t.Context(), tool, json.RawMessage(input))
+			if want := slices.Contains(test.allowed, tool); want && err != nil || !want && toolCode(err) != tools.CodeDenied {
+				t.Errorf("%v: %s: got %v, allowed: %v", test.roles, tool, err, want)
+			}
+		}
+		want := ""
+		for _, file := range []struct{ name, tool string }{{"/tmp/ran", "Bash"}, {"/tmp/written", "Write"}} {
+			if slices.Contains(test.allowed, file.tool) {
+				want += file.name + "\n"
+			}
+		}
+		if got := h.run("", "cove", "exec", "-s", "paint", "sh", "-c", "ls -d /tmp/ran /tmp/written 2>/dev/null; rm -f /tmp/ran /tmp/written"); got != want {
+			t.Errorf("%v: it made %q, want %q", test.roles, got, want)
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("%v: close: %v", test.roles, err)
+		}
+	}
+}
+
+// toolFiles: the tools act as the sprite's user, on what its kernel has.
+func (h *host) toolFiles() {
+	t := h.t
+	s := h.toolSession(t.Context(), "paint", "", tools.Full)
+	if r := bashIn(t, s, `{"command":"mkfifo pipe && mkdir d && echo needle >d/f && ln -s /etc/shadow link && chmod 000 d/f && whoami"}`); r.Stdout.Text != "sprite\n" {
+		t.Fatalf("got %+v", r)
+	}
+	for _, test := range []struct{ tool, input, code string }{
+		{"Read", `{"file_path":"/etc/shadow"}`, tools.CodePermission},
+		{"Read", `{"file_path":"link"}`, tools.CodePermission},
+		{"Read", `{"file_path":"d/f"}`, tools.CodePermission},
+		{"Read", `{"file_path":"pipe"}`, tools.CodeNotRegular},
+		{"Read", `{"file_path":"none"}`, tools.CodeNotFound},
+		{"Read", `{"file_path":"/proc/self/status"}`, ""},
+		{"Write", `{"file_path":"/etc/passwd","content":"x"}`, tools.CodePermission},
+		{"Write", `{"file_path":"/etc/new","content":"x"}`, tools.CodePermission},
+		{"Edit", `{"file_path":"d/f","old_string":"needle","new_string":"x"}`, tools.CodePermission},
+		{"Write", `{"file_path":"a/b/c","content":"needle","create_parents":true}`, ""},
+		{"Edit", `{"file_path":"a/b/c","old_string":"needle","new_string":"$&"}`, ""},
+	} {
+		if _, err := s.Call(t.Context(), test.tool, json.RawMessage(test.input)); toolCode(err) != test.code {
+			t.Errorf("%s %s: got %v, want %q", test.tool, test.input, err, test.code)
+		}
+	}
+	r, err := s.Call(t.Context(), "Grep", json.RawMessage(`{"pattern":"$&","literal":true,"output_mode":"content"}`))
+	if err != nil || r.Text() != "a/b/c:1:$&\n[1 matches in 1 files; 1 could not be read]" {
+		t.Errorf("got %v, %v", r, err)
+	}
+	// What a sprite has is in its own files: many at once, in one session.
+	type answered struct {
+		n   int
+		err error
+	}
+	answers := make(chan answered)
+	for n := range 20 {
+		go func() {
+			_, err := s.Call(t.Context(), "Write", json.RawMessage(fmt.Sprintf(`{"file_path":"many/%d","content":"%d","create_parents":true}`, n, n)))
+			answers <- answered{n, err}
+		}()
+	}
+	for range 20 {
+		if a := <-answers; a.err != nil {
+			t.Errorf("%d: %v", a.n, a.err)
+		}
+	}
+	if r, err := s.Call(t.Context(), "Glob", json.RawMessage(`{"pattern":"many/*"}`)); err != nil || strings.Count(r.Text(), "many/") != 20 {
+		t.Errorf("got %v, %v", r, err)
+	}
+}
+
+// toolTimeout: E5, E6: nothing is left of a command that timed out or was
+// cancelled, also not of its sudo, nor of what had left its session.
+func (h *host) toolTimeout() {
+	t := h.t
+	s := h.toolSession(t.Context(), "paint", "", tools.Full)
+	running := func() string {
+		out, _ := h.try("", "cove", "exec", "-s", "paint", "pgrep", "-af", "4[2]4[2]")
+		return out
+	}
+	const tree = `trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 4242; sleep 4242' &); sudo sh -c 'trap \"\" TERM; sleep 4242; sleep 4242' & echo begun; sleep 4242; sleep 4242`
+	if r := bashIn(t, s, `{"command":"`+tree+`","timeout_ms":800}`); !r.TimedOut || r.Survivors || r.Stdout.Text != "begun\n" {
+		t.Errorf("got %+v", r)
+	}
+	if out := running(); out != "" {
+		t.Errorf("left after the timeout:\n%s", out)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	seen := make(chan struct{})
+	go func() {
+		<-seen
+		cancel()
+	}()
+	_, err := s.CallProgress(ctx, "Bash", json.RawMessage(`{"command":"(setsid sleep 4242 &); sleep 4242 & echo begun; sleep 4242"}`), func(p tools.Progress) {
+		if p.Line == "begun" && ctx.Err() == nil {
+			select {
+			case seen <- struct{}{}:
+			default:
+			}
+		}
+	})
+	if toolCode(err) != tools.CodeCancelled || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if out := running(); out != "" {
+		t.Errorf("left after the call was cancelled:\n%s", out)
+	}
+	if r := bashIn(t, s, `{"command":"sleep 4242","run_in_background":true}`); r.BackgroundID == "" || running() == "" {
+		t.Errorf("got %+v, and this runs: %q", r, running())
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if out := running(); out != "" {
+		t.Errorf("left after the session's end:\n%s", out)
+	}
+}
+
+// toolCLI: cove tool.
+func (h *host) toolCLI() {
+	t := h.t
+	h.write("input.json", `{"file_path":"from-stdin","content":"`+strings.Repeat("x", 200_000)+`"}`)
+	out := h.run("", "sh", "-c", "cove tool call -s paint Write - <input.json")
+	if !strings.HasPrefix(out, "[created from-stdin: 200000 bytes, sha256 ") {
+		t.Errorf("got %q", out)
+	}
+	if out := h.run("", "cove", "tool", "call", "-s", "paint", "--dir", "/etc", "--json", "Grep", `{"pattern":"^sprite:","path":"passwd","output_mode":"count"}`); jsonField(t, out, "tool") != "Grep" || !strings.Contains(out, `"matches": 1`) {
+		t.Errorf("got %s", out)
+	}
+	for _, test := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{1, "does not allow Bash", []string{"--role", "read-only", "Bash", `{"command":"true"}`}},
+		{1, "does not allow Bash", []string{"--role", "full", "--role", "edit", "Bash", `{"command":"true"}`}},
+		{1, "allows no tool", []string{"--role", "nobody", "Read", `{"file_path":"/etc/passwd"}`}},
+		{1, "no such file", []string{"Read", `{"file_path":"none"}`}},
+		{2, `no field "path"`, []string{"Read", `{"path":"none"}`}},
+		{2, "no JSON", []string{"Read", `nonsense`}},
+		{2, "cove exec --detach", []string{"Bash", `{"command":"true","run_in_background":true}`}},
+		{1, "is no folder", []string{"--dir", "/etc/passwd", "Read", `{"file_path":"x"}`}},
+		{0, "[exit code 7 after", []string{"Bash", `{"command":"exit 7"}`}},
+	} {
+		if out, code := h.try("", "cove", append([]string{"tool", "call", "-s", "paint"}, test.args...)...); code != test.code || !strings.Contains(out, test.says) {
+			t.Errorf("%v: code %d, %s", test.args, code, out)
+		}
+	}
+	if out := h.run("", "cove", "tool", "list", "--role", "read-only"); strings.Contains(out, "Bash") || !strings.Contains(out, "Grep") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// toolGone: F9: the sandbox dies, or the sprite is removed, in the middle of a call.
+// That is an error, and nothing is done here instead.
+func (h *host) toolGone() {
+	t := h.t
+	canary := filepath.Join(h.home, "canary")
+	if err := os.WriteFile(canary, []byte("untouched"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	dead := h.toolSession(t.Context(), "paint", "", tools.Full)
+	h.goneDuring(dead, func() {
+		st, err := shim.ReadState(filepath.Join(h.data, "run", jsonField(t, h.run("", "cove", "info", "paint", "--json"), "id")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		signalAll(t, syscall.SIGKILL, st.PID)
+	})
+	// Another session boots the sprite again. The dead one stays dead.
+	s := h.toolSession(t.Context(), "paint", "", tools.Full)
+	if _, err := dead.Call(t.Context(), "Read", json.RawMessage(`{"file_path":"/etc/passwd"}`)); toolCode(err) != tools.CodeSandboxGone {
+		t.Errorf("the session of a dead sandbox: got %v", err)
+	}
+	h.goneDuring(s, func() { h.run("", "cove", "rm", "--force", "paint") })
+	for tool, input := range map[string]string{
+		"Bash":  `{"command":"echo no >` + canary + `"}`,
+		"Write": `{"file_path":"` + canary + `","content":"no"}`,
+		"Edit":  `{"file_path":"` + canary + `","old_string":"un","new_string":""}`,
+		"Read":  `{"file_path":"` + canary + `"}`,
+	} {
+		if _, err := s.Call(t.Context(), tool, json.RawMessage(input)); toolCode(err) != tools.CodeSandboxGone {
+			t.Errorf("%s afterwards: got %v", tool, err)
+		}
+	}
+	if _, err := tools.Open(t.Context(), h.client().Sprite("paint"), "", tools.Full); toolCode(err) != tools.CodeSandboxGone {
+		t.Errorf("opened again: got %v", err)
+	}
+	if text, err := os.ReadFile(canary); err != nil || string(text) != "untouched" {
+		t.Errorf("the canary is %q, %v", text, err)
+	}
+}
+
+// goneDuring has the sandbox end in the middle of a call, and looks what that says.
+func (h *host) goneDuring(s *tools.Session, end func()) {
+	t := h.t
+	t.Helper()
+	began := make(chan struct{}, 100)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.CallProgress(t.Context(), "Bash", json.RawMessage(`{"command":"sleep 60"}`), func(tools.Progress) { began <- struct{}{} })
+		ended <- err
+	}()
+	<-began
+	end()
+	select {
+	case err := <-ended:
+		if toolCode(err) != tools.CodeSandboxGone {
+			t.Errorf("in the middle: got %v, %q", err, toolCode(err))
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the call does not end")
+	}
+}
+
+// farTools: P1: they are the same where a server knows the public protocol alone, to
+// which the program that has them is uploaded.
+func (h *host) farTools(sprite string) {
+	t := h.t
+	for _, test := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{0, "[created f: 6 bytes", []string{"Write", `{"file_path":"f","content":"a\r\n$&\n"}`}},
+		{0, "[1 matches in 1 files", []string{"--role", "read-only", "Grep", `{"pattern":"$&","literal":true,"path":"f","output_mode":"content"}`}},
+		{0, "[timed out", []string{"Bash", `{"command":"(setsid sleep 4343 &); sleep 4343","timeout_ms":300}`}},
+		{0, "[exit code 1", []string{"Bash", `{"command":"pgrep -f '4[3]43'"}`}},
+		{1, "does not allow Bash", []string{"--role", "edit", "Bash", `{"command":"true"}`}},
+		{1, "allows no tool", []string{"--role", "none", "Read", `{"file_path":"f"}`}},
+	} {
+		if out, code := h.try("", "cove", append([]string{"tool", "call", "-s", sprite}, test.args...)...); code != test.code || !strings.Contains(out, test.says) {
+			t.Errorf("%v: code %d, %s", test.args, code, out)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/tools"
+)
+
+const toolRoles = `A role says which tools there are: read-only (Read, Glob, Grep), edit (Write and Edit as
+well), full (and Bash), or a list such as Read,Bash. Given more than once, --role allows what
+all of them allow. It is enforced in the sprite, and denies what it does not know.`
+
+// maxToolInput bounds the input of a call.
+const maxToolInput = 128 << 20
+
+func (a *app) newTool() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tool",
+		Short: "Call the tools that a model has in a sprite",
+		Long: `Lists and calls the tools that a model has in a sprite: Read, Write, Edit, Glob, Grep and
+Bash.
+
+` + toolRoles,
+		Example: `  cove tool list --role read-only
+  cove tool call -s paint Read '{"file_path": "main.go"}'`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newToolList(), a.newToolCall())
+	return cmd
+}
+
+// roleFlag adds --role.
+func roleFlag(cmd *cobra.Command, roles *[]string) {
+	cmd.Flags().StringArrayVar(roles, "role", []string{tools.Full}, "read-only, edit, full, or a list of tools (repeatable: what all of them allow)")
+	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(tools.RoleNames, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// toolJSON is a tool as MCP and the APIs of models have it.
+type toolJSON struct {
+	Name        string             `json:"name"`
+	Description string             `json:"description"`
+	InputSchema *jsonschema.Schema `json:"input_schema"`
+	ReadOnly    bool               `json:"read_only"`
+}
+
+func (a *app) newToolList() *cobra.Command {
+	var roles []string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the tools of a role",
+		Long: `Lists the tools of a role. With --json each has the schema of its input.
+
+` + toolRoles,
+		Example: `  cove tool list
+  cove tool list --role read-only --json`,
+		Args: exactArgs(),
+		RunE: verb(func(context.Context, []string) error {
+			role, err := tools.ParseRole(roles...)
+			if err != nil {
+				return usagef(nil, "%v", err)
+			}
+			list := []toolJSON{}
+			rows := [][]string{{"TOOL", "WHAT IT DOES"}}
+			for _, t := range tools.List(role) {
+				list = append(list, toolJSON{t.Name, t.Description, t.Input, t.ReadOnly})
+				first, _, _ := strings.Cut(t.Description, ". ")
+				rows = append(rows, []string{t.Name, strings.TrimSuffix(first, ".")})
+			}
+			return a.show(struct {
+				Tools []toolJSON `json:"tools"`
+			}{list}, func(w io.Writer) { table(w, rows) })
+		}),
+	}
+	roleFlag(cmd, &roles)
+	return cmd
+}
+
+func (a *app) newToolCall() *cobra.Command {
+	var roles []string
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "call [flags] TOOL JSON|-",
+		Short: "Call a tool in a sprite",
+		Long: `Calls a tool in a sprite, which wakes if it sleeps, and prints what a model would be told;
+with --json, the result with all its fields. The input is a JSON object, from standard input
+where it is "-"; cove tool list --json has its schema. A command of Bash that fails is a
+result like others: its exit code is in it, and cove's is 0.
+
+What a call of Bash leaves running is ended with it; cove exec --detach is for what is to stay.
+
+` + toolRoles,
+		Example: `  cove tool call -s paint Read '{"file_path": "main.go", "limit": 20}'
+  cove tool call -s paint --role read-only --dir /srv Grep '{"pattern": "TODO"}'
+  cove tool call -s paint Write - < input.json`,
+		Args: exactArgs("the name of a tool", "its input"),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			if role, err := tools.ParseRole(roles...); err == nil && len(args) == 0 {
+				names = role.Tools()
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: verb(func(ctx context.Context, args []string) error { return a.toolCall(ctx, dir, roles, args) }),
+	}
+	cmd.Flags().SetInterspersed(false)
+	roleFlag(cmd, &roles)
+	cmd.Flags().StringVar(&dir, "dir", "", "the tools' working directory (default: the sprite's home)")
+	return cmd
+}
+
+func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) error {
+	input, err := a.toolInput(args[1])
+	if err != nil {
+		return err
+	}
+	var bash struct {
+		Background bool `json:"run_in_background"`
+	}
+	if args[0] == "Bash" && json.Unmarshal(input, &bash) == nil && bash.Background {
+		return hinted(usagef(nil, "a command in the background ends with its session, and each call is one of its own"), "cove exec --detach")
+	}
+	sprite, err := a.spriteHandle(ctx)
+	if err != nil {
+		return err
+	}
+	session, err := tools.Open(ctx, sprite, dir, roles...)
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	result, err := session.CallProgress(ctx, args[0], input, func(p tools.Progress) {
+		a.detail("%d s, %s: %s", p.Millis/1000, byteSize(p.Bytes), p.Line)
+	})
+	if err != nil {
+		return err
+	}
+	return a.show(struct {
+		Tool   string          `json:"tool"`
+		Result json.RawMessage `json:"result"`
+	}{result.Tool, result.Data}, func(w io.Writer) {
+		text := result.Text()
+		if isTerminal(w) {
+			text = sanitize(text)
+		}
+		fmt.Fprintln(w, text)
+	})
+}
+
+// toolInput is the input of a call, as it is given.
+func (a *app) toolInput(arg string) (json.RawMessage, error) {
+	if arg != "-" {
+		return json.RawMessage(arg), nil
+	}
+	data, err := io.ReadAll(io.LimitReader(a.In, maxToolInput+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the input: %w", err)
+	}
+	if len(data) > maxToolInput {
+		return nil, usagef(nil, "the input has more than %s", byteSize(maxToolInput))
+	}
+	return data, nil
+}
