@@ -53,7 +53,7 @@ func bashIn(t testing.TB, s *tools.Session, input string) tools.BashResult {
 	return out
 }
 
-// TestTools is the tools of a model in a real sandbox.
+// TestTools is the tools of a model in a real sandbox: by Go, by cove tool, by MCP.
 func TestTools(t *testing.T) {
 	h := newHost(t)
 	h.serve(nil)
@@ -62,6 +62,7 @@ func TestTools(t *testing.T) {
 	t.Run("files", func(t *testing.T) { h.on(t).toolFiles() })
 	t.Run("timeout", func(t *testing.T) { h.on(t).toolTimeout() })
 	t.Run("cli", func(t *testing.T) { h.on(t).toolCLI() })
+	t.Run("mcp", func(t *testing.T) { h.on(t).mcp() })
 	t.Run("gone", func(t *testing.T) { h.on(t).toolGone() })
 }
 

@@ -251,6 +251,9 @@ func (s *Session) giveUp(ctx context.Context, id uint64, p *pending) error {
 	return coded("", ctx.Err())
 }
 
+// Ended reports whether the session has ended: every call fails then.
+func (s *Session) Ended() bool { return isClosed(s.ended) }
+
 // Close ends the session, with the commands that it has in the background. Calls
 // under way fail.
 func (s *Session) Close() error {
