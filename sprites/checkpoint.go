@@ -51,6 +51,100 @@ type ForkRequest struct {
 	Owner      string   `json:"owner,omitempty"`
 }
 
+// The ways in which a DiffEntry differs.
+const (
+	DiffAdded   = "added"
+	DiffChanged = "changed"
+	DiffRemoved = "removed"
+)
+
+// DiffEntry is one file by which a state of a sprite's disk differs from another.
+type DiffEntry struct {
+	Change  string   `json:"change"`             // DiffAdded, DiffChanged or DiffRemoved
+	Path    string   `json:"path"`               // absolute, in the sprite
+	RawPath []byte   `json:"raw_path,omitempty"` // where that is no UTF-8
+	Type    string   `json:"type"`               // file, directory, symlink, fifo, socket or device: what it is then, or was
+	Size    int64    `json:"size"`               // in bytes, of a file: then; 0 if it was removed
+	OldSize int64    `json:"old_size"`           // and before
+	What    []string `json:"what,omitempty"`     // of one that changed: type, size, target, mode, owner, attributes, time
+}
+
+// Name is the path, byte by byte as it is in the sprite.
+func (e DiffEntry) Name() string {
+	if len(e.RawPath) > 0 {
+		return string(e.RawPath)
+	}
+	return e.Path
+}
+
+// DiffSummary counts what a diff has told.
+type DiffSummary struct {
+	Added        int64 `json:"added"`
+	Changed      int64 `json:"changed"`
+	Removed      int64 `json:"removed"`
+	AddedBytes   int64 `json:"added_bytes"` // of files that were added, or of what others have grown by
+	RemovedBytes int64 `json:"removed_bytes"`
+}
+
+// Add counts an entry.
+func (s *DiffSummary) Add(e DiffEntry) {
+	switch e.Change {
+	case DiffAdded:
+		s.Added++
+	case DiffChanged:
+		s.Changed++
+	case DiffRemoved:
+		s.Removed++
+	}
+	s.AddedBytes += max(e.Size-e.OldSize, 0)
+	s.RemovedBytes += max(e.OldSize-e.Size, 0)
+}
+
+// DiffLine is a line of the stream that a diff is. Exactly one field is set; the last
+// line has the summary, or why there is none.
+type DiffLine struct {
+	Entry   *DiffEntry   `json:"entry,omitempty"`
+	Summary *DiffSummary `json:"summary,omitempty"`
+	Error   *ErrorBody   `json:"error,omitempty"`
+}
+
+// Diff tells, on a cove server, by which files the sprite's disk at a checkpoint, or,
+// if that is empty, now, differs from what it was at another. No content is compared:
+// what was written anew with what it had has changed. An error of tell ends it.
+func (s *Sprite) Diff(ctx context.Context, from, to string, tell func(DiffEntry) error) (DiffSummary, error) {
+	query := url.Values{}
+	if to != "" {
+		query.Set("to", to)
+	}
+	var summary *DiffSummary
+	resp, err := s.client.do(ctx, call{method: http.MethodGet, path: s.path("checkpoints", from, "diff"), query: query, header: http.Header{"Accept": {ndjson}}})
+	if err == nil {
+		err = readLines(resp.Body, func(text []byte) error {
+			var line DiffLine
+			if err := json.Unmarshal(text, &line); err != nil {
+				return err
+			}
+			switch {
+			case line.Error != nil:
+				return &Error{StatusCode: resp.StatusCode, ErrorBody: *line.Error}
+			case line.Summary != nil:
+				summary = line.Summary
+			case line.Entry != nil:
+				return tell(*line.Entry)
+			}
+			return nil
+		})
+		_ = resp.Body.Close()
+		if err == nil && summary == nil {
+			err = errors.New("the answer broke off")
+		}
+	}
+	if err != nil {
+		return DiffSummary{}, fmt.Errorf("compare states of sprite %s: %w", s.name, err)
+	}
+	return *summary, nil
+}
+
 // CheckpointEvent is a line of the stream that tells of a checkpoint or a restore
 // (protocol section 8.1).
 type CheckpointEvent struct {

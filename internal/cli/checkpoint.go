@@ -26,12 +26,13 @@ moment, and goes on with its memory and its connections.
 cove restore goes back to one, and cove fork makes another sprite of one.`,
 		Example: `  cove checkpoint create -s paint --comment 'before the upgrade'
   cove checkpoint list -s paint
+  cove checkpoint diff v1 -s paint
   cove restore v1 -s paint
   cove fork paint paint-2 --checkpoint v1`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointRm())
+	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointDiff(), a.newCheckpointRm())
 	return cmd
 }
 
@@ -275,7 +276,7 @@ func (a *app) completeCheckpoint(cmd *cobra.Command, args []string, prefix strin
 	if len(args) > 0 && cmd.Annotations["several"] == "" {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+	return a.completeFrom(cmd, func(ctx context.Context, _ *sprites.Client) []string {
 		s, err := a.spriteHandle(ctx)
 		if err != nil {
 			return nil

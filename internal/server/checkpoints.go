@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -115,6 +117,35 @@ func (s *Server) getCheckpoint(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	writeJSON(w, http.StatusOK, c)
+	return nil
+}
+
+// diffCheckpoint answers, line by line, with the files by which a state of a sprite's
+// disk differs from a checkpoint. An error before the first of them has its status.
+func (s *Server) diffCheckpoint(w http.ResponseWriter, r *http.Request) error {
+	out := bufio.NewWriterSize(w, 64<<10)
+	lines := json.NewEncoder(out)
+	lines.SetEscapeHTML(false)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	var sum sprites.DiffSummary
+	told := false
+	to := cmp.Or(r.URL.Query().Get("to"), sprite.CurrentState)
+	err := s.Host.Diff(r.Context(), r.PathValue("name"), r.PathValue("checkpoint"), to, func(e sprites.DiffEntry) error {
+		told = true
+		sum.Add(e)
+		return lines.Encode(sprites.DiffLine{Entry: &e})
+	})
+	switch {
+	case err != nil && !told:
+		return err
+	case err != nil:
+		_, described := s.describe(err)
+		body, _ := described.(sprites.ErrorBody)
+		_ = lines.Encode(sprites.DiffLine{Error: &body})
+	default:
+		_ = lines.Encode(sprites.DiffLine{Summary: &sum})
+	}
+	_ = out.Flush() // a client that went away is nobody's error
 	return nil
 }
 

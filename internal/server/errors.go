@@ -29,6 +29,7 @@ var statusOf = map[string]int{
 	sprite.CodeRunningLimit:     http.StatusTooManyRequests,
 	sprite.CodeBootFailed:       http.StatusInternalServerError,
 	sprite.CodeUnavailable:      http.StatusServiceUnavailable,
+	sprite.CodeNotAvailable:     http.StatusNotImplemented,
 	"session_not_found":         http.StatusNotFound,           // the guest's code, too
 	"service_not_found":         http.StatusNotFound,           // likewise
 	"nothing_listens":           http.StatusServiceUnavailable, // likewise
@@ -37,7 +38,6 @@ var statusOf = map[string]int{
 	"forbidden":                 http.StatusForbidden,
 	"too_large":                 http.StatusRequestEntityTooLarge,
 	"limit":                     http.StatusTooManyRequests,
-	"not_available":             http.StatusNotImplemented,
 	"not_acceptable":            http.StatusNotAcceptable,
 	"bad_guest":                 http.StatusBadGateway,
 	"no_backend":                http.StatusConflict,

@@ -98,6 +98,7 @@ func (s *Server) routes() []route {
 		{"POST " + one + "/checkpoint", write, s.postCheckpoint},
 		{"GET " + one + "/checkpoints", read, s.listCheckpoints},
 		{"GET " + one + "/checkpoints/{checkpoint}", read, s.getCheckpoint},
+		{"GET " + one + "/checkpoints/{checkpoint}/diff", read, s.diffCheckpoint},
 		{"DELETE " + one + "/checkpoints/{checkpoint}", write, s.deleteCheckpoint},
 		{"POST " + one + "/checkpoints/{checkpoint}/restore", write, s.postRestore},
 		{"POST " + one + "/fork", write, s.forkSprite},

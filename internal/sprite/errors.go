@@ -20,6 +20,7 @@ const (
 	CodeBootFailed   = "boot_failed"
 	CodeUnavailable  = "unavailable" // shutting down
 
+	CodeNotAvailable     = "not_available" // this server's runtime can't
 	CodeInUse            = "in_use"
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 )

@@ -2,10 +2,12 @@ package sprite
 
 import (
 	"context"
+	"errors"
 	"net"
 	"time"
 
 	"github.com/cove-dev/cove/internal/connect"
+	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -72,6 +74,31 @@ type Rememberer interface {
 
 	// DropMemory has the next Boot begin anew: before the disk becomes another one.
 	DropMemory(ctx context.Context, id string) error
+}
+
+// A DiskReader is a Runtime whose disks can be looked at without a sandbox.
+type DiskReader interface {
+	// OpenDisk opens what a chain of layers, the lowest first, shows, in parts: the
+	// root first. The caller closes them, and sees to it that no layer is removed
+	// meanwhile.
+	OpenDisk(ctx context.Context, chain []string) (Disk, error)
+}
+
+// Disk is what a chain of layers shows: a view of each mount.
+type Disk []DiskPart
+
+// DiskPart is one mount of a disk.
+type DiskPart struct {
+	Target string // below the root, such as "usr"; the root's is empty
+	View   *layers.View
+}
+
+// Close lets go of the layers.
+func (d Disk) Close() (err error) {
+	for _, part := range d {
+		err = errors.Join(err, part.View.Close())
+	}
+	return err
 }
 
 // A Checkpointer is a Sandbox whose disk can be sealed while it runs. What runs

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/sprite"
 )
 
 // layerDir is the folder of a layer, which has one folder for each mount of a disk:
@@ -103,6 +105,34 @@ func (r *Runtime) baseOf(lowest string, b base.Base) (baseRecord, error) {
 		return record, err
 	}
 	return record, os.Rename(file+".new", file)
+}
+
+// OpenDisk opens what a chain of layers shows.
+func (r *Runtime) OpenDisk(_ context.Context, chain []string) (_ sprite.Disk, err error) {
+	r.init()
+	prep, err := r.prepare()
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := r.disk(chain, prep.base)
+	if err != nil {
+		return nil, err
+	}
+	var disk sprite.Disk
+	for _, m := range mounts {
+		o := m.Overlay
+		below := slices.Clone(o.Lowers[:len(o.Lowers)-1])
+		slices.Reverse(below)
+		if exists(o.Upper) { // it has been written
+			below = append(below, o.Upper)
+		}
+		v, err := layers.OpenView(o.Lowers[len(o.Lowers)-1], below, r.UserNS)
+		if err != nil {
+			return nil, errors.Join(err, disk.Close())
+		}
+		disk = append(disk, sprite.DiskPart{Target: m.Target, View: v})
+	}
+	return disk, nil
 }
 
 // RemoveLayer removes a layer.

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newCheckpointDiff() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "diff A [B]",
+		Short: "List the files by which two states differ",
+		Long: `Lists the files by which what a sprite's disk was at the checkpoint B, or what it is now,
+differs from what it was at A: one that was added (+), changed (~) or removed (-), with its
+size, and what of it has changed. It reads no contents: a file counts as changed if its kind,
+mode, owner, size, time, target or attributes have, so one that was written anew with what it
+had does. It wakes nobody. In a sprite that is awake, what is being written just now may be
+seen half done, or be in memory still.`,
+		Example: `  cove checkpoint diff v1 -s paint           what has changed since v1
+  cove checkpoint diff v1 v3 -s paint
+  cove checkpoint diff v1 --json | jq -r '.changes[] | select(.change == "added") | .path'`,
+		Annotations:       map[string]string{"several": "yes"},
+		ValidArgsFunction: a.completeDiff,
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		return exactArgs([]string{"the checkpoint's id", "the other checkpoint's id"}[:max(1, min(len(args), 2))]...)(cmd, args)
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		s, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		to := ""
+		if len(args) > 1 {
+			to = args[1]
+		}
+		if a.global.json {
+			return a.diffJSON(ctx, s, args[0], to)
+		}
+		sum, err := s.Diff(ctx, args[0], to, func(e sprites.DiffEntry) error {
+			_, err := fmt.Fprintln(a.Out, diffText(e))
+			return err
+		})
+		if err != nil {
+			return checkpointError(err)
+		}
+		a.say("%d added, %d changed, %d removed; %s more, %s less", sum.Added, sum.Changed, sum.Removed, byteSize(sum.AddedBytes), byteSize(sum.RemovedBytes))
+		return nil
+	})
+	return cmd
+}
+
+// diffText is a line of a diff. The path is the last of it.
+func diffText(e sprites.DiffEntry) string {
+	sign, size := "~", byteSize(e.Size)
+	switch {
+	case e.Change == sprites.DiffAdded:
+		sign = "+"
+	case e.Change == sprites.DiffRemoved:
+		sign, size = "-", byteSize(e.OldSize)
+	case e.Size != e.OldSize:
+		size = byteSize(e.OldSize) + " → " + size
+	}
+	name := sanitizeLine(e.Name())
+	if e.Type != "file" {
+		size = sanitizeLine(e.Type)
+	}
+	if e.Type == "directory" {
+		name += "/"
+	}
+	if len(e.What) > 0 {
+		size += " (" + sanitizeLine(strings.Join(e.What, ", ")) + ")"
+	}
+	return fmt.Sprintf("%s %-24s %s", sign, size, name)
+}
+
+// diffJSON writes a diff as one document, as it comes. What goes wrong on the way
+// stands at its end.
+func (a *app) diffJSON(ctx context.Context, s *sprites.Sprite, from, to string) error {
+	n := 0
+	sum, err := s.Diff(ctx, from, to, func(e sprites.DiffEntry) error {
+		text, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		before := ",\n    "
+		if n++; n == 1 {
+			before = "{\n  \"changes\": [\n    "
+		}
+		_, err = fmt.Fprintf(a.Out, "%s%s", before, text)
+		return err
+	})
+	if n == 0 && err == nil {
+		_, err = io.WriteString(a.Out, "{\n  \"changes\": [")
+	}
+	if err != nil && n == 0 {
+		return checkpointError(err)
+	}
+	key, last, exit := "summary", any(sum), error(nil)
+	if err != nil {
+		f := classify(checkpointError(err))
+		key, last, exit = "error", f.document(), reportedError{f.exit}
+	}
+	text, err := json.Marshal(last)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(a.Out, "\n  ],\n  %q: %s\n}\n", key, text); err != nil {
+		return err
+	}
+	return exit
+}
+
+func (a *app) completeDiff(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 1 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeCheckpoint(cmd, args, prefix)
+}

@@ -1,0 +1,203 @@
+package layers
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// tree reads a folder that a sandbox has written, or is writing: no name in it leads
+// out of it, whatever it becomes while it is looked at. Paths in it are
+// slash-separated; "" is the folder itself.
+type tree struct {
+	dir string
+	fd  int
+}
+
+func openTree(dir string) (*tree, error) {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return &tree{dir: dir, fd: fd}, nil
+}
+
+func (t *tree) close() error { return unix.Close(t.fd) }
+
+// openat opens what is at a path, a symbolic link itself.
+func (t *tree) openat(name string, flags uint64) (int, error) {
+	if name == "" {
+		name = "."
+	}
+	how := unix.OpenHow{Flags: flags | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV}
+	for {
+		fd, err := unix.Openat2(t.fd, name, &how)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) { // it was renamed meanwhile
+			continue
+		}
+		if err != nil {
+			return -1, &fs.PathError{Op: "open", Path: name, Err: err}
+		}
+		return fd, nil
+	}
+}
+
+// gone reports whether an error of a tree says that there is nothing at the path,
+// or not any more.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// at calls f with what is at a path, to be looked at and not read.
+func (t *tree) at(name string, f func(fd int) error) error {
+	fd, err := t.openat(name, unix.O_PATH)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(fd), unix.Close(fd))
+}
+
+func fstat(fd int) (st unix.Stat_t, err error) {
+	return st, unix.Fstat(fd, &st)
+}
+
+// open opens a regular file.
+func (t *tree) open(name string) (*os.File, error) {
+	fd, err := t.openat(name, unix.O_RDONLY|unix.O_NONBLOCK) // were it a FIFO by now, this would not wait
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), path.Join(t.dir, name))
+	if st, err := fstat(fd); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errors.Join(&fs.PathError{Op: "read", Path: name, Err: fs.ErrInvalid}, err, f.Close())
+	}
+	return f, nil
+}
+
+// names lists a folder, sorted.
+func (t *tree) names(dir string) ([]string, error) {
+	fd, err := t.openat(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	names, err := f.Readdirnames(-1)
+	slices.Sort(names)
+	return names, errors.Join(err, f.Close())
+}
+
+// procPath names an open file to the calls that take none.
+func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// attributes are the extended attributes of an open file, those of an overlay aside.
+func attributes(fd int) (map[string]string, error) {
+	all := map[string]string{}
+	name := procPath(fd)
+	list, err := grown(func(buf []byte) (int, error) { return unix.Listxattr(name, buf) })
+	if err != nil {
+		return nil, ignoreUnsupported(err)
+	}
+	for attr := range strings.SplitSeq(list, "\x00") {
+		if attr == "" || strings.HasPrefix(attr, "trusted.overlay.") || strings.HasPrefix(attr, "user.overlay.") {
+			continue
+		}
+		value, err := grown(func(buf []byte) (int, error) { return unix.Getxattr(name, attr, buf) })
+		if errors.Is(err, unix.ENODATA) {
+			continue // it has just been removed
+		}
+		if err != nil {
+			return nil, fmt.Errorf("attribute %q: %w", attr, err)
+		}
+		all[attr] = value
+	}
+	return all, nil
+}
+
+// mark reads one of the overlay's own attributes of an open folder.
+func mark(fd int, name string) string {
+	value, err := grown(func(buf []byte) (int, error) { return unix.Getxattr(procPath(fd), name, buf) })
+	if err != nil {
+		return ""
+	}
+	return value
+}
+
+func target(fd int) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+// A Stat is what a file is, besides its content.
+type Stat struct {
+	Mode     uint32 // kind and permissions, as in stat(2)
+	UID, GID uint32
+	Size     int64 // of a regular file; else 0
+	ModTime  int64 // in nanoseconds
+	Rdev     uint64
+	Target   string            // of a symbolic link
+	Attrs    map[string]string // extended ones, but for the overlay's own
+
+	blocks   int64 // of 512 bytes, on the disk
+	dev, ino uint64
+	links    uint64
+}
+
+// Kind is the file's kind, as in Mode.
+func (s *Stat) Kind() uint32 { return s.Mode & unix.S_IFMT }
+
+// IsDir reports whether it is a folder.
+func (s *Stat) IsDir() bool { return s.Kind() == unix.S_IFDIR }
+
+// Inode tells files of the machine apart; links is how many names one has, in any
+// layer.
+func (s *Stat) Inode() (dev, ino, links uint64) { return s.dev, s.ino, s.links }
+
+func (s *Stat) whiteout() bool { return s.Kind() == unix.S_IFCHR && s.Rdev == 0 }
+
+// statOf describes an open file, without its extended attributes.
+func statOf(fd int) (Stat, error) {
+	st, err := fstat(fd)
+	if err != nil {
+		return Stat{}, err
+	}
+	s := Stat{Mode: st.Mode, UID: st.Uid, GID: st.Gid, ModTime: st.Mtim.Nano(), blocks: st.Blocks, dev: st.Dev, ino: st.Ino, links: st.Nlink}
+	switch s.Kind() {
+	case unix.S_IFREG:
+		s.Size = st.Size
+	case unix.S_IFCHR, unix.S_IFBLK:
+		s.Rdev = st.Rdev
+	case unix.S_IFLNK:
+		s.Target, err = target(fd)
+	}
+	return s, err
+}
+
+// differences names what is not the same of two files. Of folders the time is not
+// compared: it is that of what is in them.
+func differences(a, b *Stat) (what []string) {
+	note := func(differ bool, name string) {
+		if differ {
+			what = append(what, name)
+		}
+	}
+	note(a.Kind() != b.Kind() || a.Rdev != b.Rdev, "type")
+	note(a.Size != b.Size, "size")
+	note(a.Target != b.Target, "target")
+	note(a.Mode&0o7777 != b.Mode&0o7777, "mode")
+	note(a.UID != b.UID || a.GID != b.GID, "owner")
+	note(!maps.Equal(a.Attrs, b.Attrs), "attributes")
+	note(!a.IsDir() && a.ModTime != b.ModTime, "time")
+	return what
+}

@@ -1,0 +1,208 @@
+package layers
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+)
+
+// A View is what an overlay of layers over a base shows, worked out from the
+// folders, without a mount: whiteouts, opaque folders and redirects count as they do
+// for the kernel. It reads what is asked for and no more. What is being written
+// meanwhile may be seen half done. Its methods are for one goroutine.
+type View struct {
+	trees  []*tree // topmost first; the last one is the base
+	root   Node
+	prefix string // of the overlay's own attributes
+}
+
+// A Node is something in a View.
+type Node struct {
+	Stat
+	places []place // topmost first: of a folder all that are merged in it, else one
+}
+
+// place is one folder or file of one layer.
+type place struct {
+	layer int // of View.trees
+	path  string
+}
+
+// OpenView opens a view of layers, the lowest first, over a base. userXattr is as
+// in Overlay. The caller closes it.
+func OpenView(base string, chain []string, userXattr bool) (_ *View, err error) {
+	v := &View{prefix: Overlay{UserXattr: userXattr}.xattrPrefix()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, v.Close())
+		}
+	}()
+	for _, dir := range append([]string{base}, chain...) {
+		t, err := openTree(dir)
+		if err != nil {
+			return nil, err
+		}
+		v.trees = slices.Insert(v.trees, 0, t)
+	}
+	for i := range v.trees {
+		v.root.places = append(v.root.places, place{layer: i})
+	}
+	v.root.Stat, err = v.stat(v.root.places[0])
+	return v, err
+}
+
+// Close lets go of the layers.
+func (v *View) Close() (err error) {
+	for _, t := range v.trees {
+		err = errors.Join(err, t.close())
+	}
+	return err
+}
+
+// Root is the topmost folder.
+func (v *View) Root() Node { return v.root }
+
+// OnBase reports whether the base's folder at a path is merged in a folder.
+func (v *View) OnBase(n Node, at string) bool {
+	last := n.places[len(n.places)-1]
+	return last.layer == len(v.trees)-1 && last.path == at
+}
+
+// FromBase reports whether nothing of a node is any layer's.
+func (v *View) FromBase(n Node) bool { return n.places[0].layer == len(v.trees)-1 }
+
+func (v *View) stat(p place) (s Stat, err error) {
+	err = v.trees[p.layer].at(p.path, func(fd int) error {
+		if s, err = statOf(fd); err == nil {
+			s.Attrs, err = attributes(fd)
+		}
+		return err
+	})
+	return s, err
+}
+
+// Open opens a regular file.
+func (v *View) Open(n Node) (*os.File, error) {
+	return v.trees[n.places[0].layer].open(n.places[0].path)
+}
+
+// Names lists all that may be in a folder, sorted, what layers have deleted there
+// included; withBase: what the base has, too.
+func (v *View) Names(n Node, withBase bool) ([]string, error) {
+	places := n.places
+	if last := len(places) - 1; !withBase && places[last].layer == len(v.trees)-1 {
+		places = places[:last]
+	}
+	return v.names(places)
+}
+
+func (v *View) names(places []place) (all []string, err error) {
+	for _, p := range places {
+		names, err := v.trees[p.layer].names(p.path)
+		if err != nil && !gone(err) {
+			return nil, err
+		}
+		all = append(all, names...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// Lookup finds a name in a folder; false: there is none.
+func (v *View) Lookup(dir Node, name string) (n Node, found bool, err error) {
+	if n.places, err = v.lookup(dir.places, name); err != nil || n.places == nil {
+		return n, false, err
+	}
+	n.Stat, err = v.stat(n.places[0])
+	if gone(err) {
+		return n, false, nil
+	}
+	return n, err == nil, err
+}
+
+// lookup is the kernel's ovl_lookup: what is merged under a name of a folder.
+func (v *View) lookup(stack []place, name string) (found []place, err error) {
+	l := lookup{v: v, name: name}
+	for i := 0; i < len(stack) && !l.stop; i++ {
+		at := stack[i]
+		p, err := l.in(at)
+		if err != nil {
+			return nil, err
+		}
+		if p == nil {
+			continue
+		}
+		found = append(found, *p)
+		if strings.HasPrefix(l.name, "/") && stack[0] != v.root.places[0] { // the rest is found from the root
+			stack, i = v.root.places, at.layer
+		}
+	}
+	return found, nil
+}
+
+// lookup goes down the layers under a name, which changes on the way: where a layer
+// has renamed a folder, those below have it under the old one.
+type lookup struct {
+	v     *View
+	name  string // of the folder at hand, or a path from the root
+	isDir bool   // something was found, a folder
+	stop  bool   // what is below does not count
+}
+
+// in looks in a folder of one layer, part by part where the name is a path.
+func (l *lookup) in(at place) (*place, error) {
+	t := l.v.trees[at.layer]
+	base := at.layer == len(l.v.trees)-1
+	parts := strings.Split(strings.TrimPrefix(l.name, "/"), "/")
+	done := strings.TrimSuffix(l.name, strings.Join(parts, "/")) // what l.name has before the part at hand
+	for i, part := range parts {
+		last := i == len(parts)-1
+		at.path = path.Join(at.path, part)
+		var st Stat
+		var opaque, redirect string
+		err := t.at(at.path, func(fd int) (err error) {
+			if st, err = statOf(fd); err == nil && st.IsDir() && !base {
+				opaque, redirect = mark(fd, l.v.prefix+"opaque"), mark(fd, l.v.prefix+"redirect")
+			}
+			return err
+		})
+		switch {
+		case gone(err):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		case st.whiteout() && !base, !st.IsDir() && (l.isDir || !last):
+			l.stop = true
+			return nil, nil
+		case !st.IsDir():
+			l.stop = true
+			return &at, nil
+		}
+		l.isDir = l.isDir || last
+		post := strings.Join(append([]string{""}, parts[i+1:]...), "/")
+		switch {
+		case opaque == "y":
+			l.stop = true
+		case redirect != "":
+			if !soundRedirect(redirect) {
+				return nil, fmt.Errorf("the layer %s has an impossible mark at %q", t.dir, at.path)
+			}
+			if redirect[0] == '/' {
+				l.stop, done = false, ""
+			}
+			l.name = done + redirect + post
+		}
+		done = strings.TrimSuffix(l.name, post) + "/"
+	}
+	return &at, nil
+}
+
+// soundRedirect reports whether a redirect is one that the kernel would follow: a
+// name, or a path from the root.
+func soundRedirect(to string) bool {
+	parts := strings.Split(strings.TrimPrefix(to, "/"), "/")
+	return (to[0] == '/' || len(parts) == 1) && !slices.ContainsFunc(parts, func(p string) bool { return p == "" || p == "." || p == ".." })
+}
