@@ -28,6 +28,17 @@ type Checkpoint struct {
 type CheckpointDetails struct {
 	Labels            []string `json:"labels,omitempty"`
 	PauseMilliseconds float64  `json:"pause_ms,omitempty"` // how long what ran stood still for it
+
+	*DiskUse // nil: not known yet
+}
+
+// DiskUse is what a sealed state of a disk takes of the server's, without its base.
+// A file that was deleted or written anew later still counts; one that a merge has
+// linked may count twice.
+type DiskUse struct {
+	SizeBytes  int64 `json:"size_bytes"`  // all of it
+	OwnBytes   int64 `json:"own_bytes"`   // of that, what no other checkpoint and no sprite has
+	AddedBytes int64 `json:"added_bytes"` // of that, what the checkpoint that it grew from has not
 }
 
 // CheckpointRequest is what a checkpoint is asked for with.
@@ -141,6 +152,82 @@ func (s *Sprite) Diff(ctx context.Context, from, to string, tell func(DiffEntry)
 	}
 	if err != nil {
 		return DiffSummary{}, fmt.Errorf("compare states of sprite %s: %w", s.name, err)
+	}
+	return *summary, nil
+}
+
+// VerifyProblem is a file of a checkpoint that is not what it was.
+type VerifyProblem struct {
+	Path    string `json:"path"`               // in the sprite
+	RawPath []byte `json:"raw_path,omitempty"` // where that is no UTF-8
+	What    string `json:"what"`               // for people
+}
+
+// Name is the path, byte by byte as it is in the sprite.
+func (p VerifyProblem) Name() string {
+	if len(p.RawPath) > 0 {
+		return string(p.RawPath)
+	}
+	return p.Path
+}
+
+// VerifyProgress is how far a verification is.
+type VerifyProgress struct {
+	Bytes int64 `json:"bytes"` // read
+	Total int64 `json:"total"`
+}
+
+// VerifySummary says what a verification has found.
+type VerifySummary struct {
+	Layers   int64    `json:"layers"` // that were compared
+	Files    int64    `json:"files"`
+	Bytes    int64    `json:"bytes"`
+	Problems int64    `json:"problem_count"`
+	Unlisted int64    `json:"unlisted"`          // layers of which there was nothing to compare with, until now
+	Damaged  []string `json:"damaged,omitempty"` // checkpoints with a problem, by this verification or another
+}
+
+// VerifyLine is a line of the stream that a verification is. Exactly one field is
+// set; the last line has the summary, or why there is none.
+type VerifyLine struct {
+	Progress *VerifyProgress `json:"progress,omitempty"`
+	Problem  *VerifyProblem  `json:"problem,omitempty"`
+	Summary  *VerifySummary  `json:"summary,omitempty"`
+	Error    *ErrorBody      `json:"error,omitempty"`
+}
+
+// Verify has a cove server read the files of a checkpoint, or of all if id is empty,
+// and compare them with what they were. tell is called with what it says meanwhile.
+func (s *Sprite) Verify(ctx context.Context, id string, tell func(VerifyLine)) (VerifySummary, error) {
+	query := url.Values{}
+	if id != "" {
+		query.Set("checkpoint", id)
+	}
+	var summary *VerifySummary
+	resp, err := s.client.do(ctx, call{method: http.MethodPost, path: s.path("checkpoints", "verify"), query: query, header: http.Header{"Accept": {ndjson}}})
+	if err == nil {
+		err = readLines(resp.Body, func(text []byte) error {
+			var line VerifyLine
+			if err := json.Unmarshal(text, &line); err != nil {
+				return err
+			}
+			switch {
+			case line.Error != nil:
+				return &Error{StatusCode: resp.StatusCode, ErrorBody: *line.Error}
+			case line.Summary != nil:
+				summary = line.Summary
+			default:
+				tell(line)
+			}
+			return nil
+		})
+		_ = resp.Body.Close()
+		if err == nil && summary == nil {
+			err = errors.New("the answer broke off")
+		}
+	}
+	if err != nil {
+		return VerifySummary{}, fmt.Errorf("verify checkpoints of sprite %s: %w", s.name, err)
 	}
 	return *summary, nil
 }

@@ -64,6 +64,8 @@ type Details struct {
 	Unlimited   []string `json:"limits_not_enforced,omitempty"` // limits this machine can't give, with the reason
 	NetworkDown string   `json:"network_down,omitempty"`        // why the sandbox has no network now
 	LastError   string   `json:"last_error,omitempty"`          // why the last sandbox ended or did not start
+
+	DiskUse *DiskUse `json:"disk,omitempty"` // of what was sealed, by the last checkpoint; nil: not known
 }
 
 // URLSettings says who may open a sprite's URL: Auth is "sprite" (token) or "public".

@@ -101,6 +101,11 @@ func TestLiveCheckpoints(t *testing.T) {
 	if wrong != "" {
 		t.Error(wrong)
 	}
+	// What was merged meanwhile is what it was.
+	var found sprites.VerifySummary
+	if err := json.Unmarshal([]byte(i.run("", "cove", "checkpoint", "verify", "-s", "paint", "--json")), &found); err != nil || found.Problems != 0 || found.Layers+found.Unlisted < 2 {
+		t.Errorf("verify found %+v, %v", found, err)
+	}
 	// The first has fewer, a later one more, and what runs goes on from where it is.
 	i.run("", "cove", "fork", "paint", "early", "--checkpoint", "v1")
 	i.run("", "cove", "fork", "paint", "late", "--checkpoint", fmt.Sprintf("v%d", times/2))

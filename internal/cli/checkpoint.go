@@ -32,7 +32,7 @@ cove restore goes back to one, and cove fork makes another sprite of one.`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointDiff(), a.newCheckpointRm())
+	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointDiff(), a.newCheckpointVerify(), a.newCheckpointRm())
 	return cmd
 }
 
@@ -81,8 +81,10 @@ func (a *app) newCheckpointList() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List a sprite's checkpoints",
 		Long: `Lists a sprite's checkpoints, the newest first, and what each grew from: going back to an old
-one and on from there makes a branch. Current is what the sprite is now. Those that nobody
-asked for, such as what a restore has replaced, are listed with --all.`,
+one and on from there makes a branch. Current is what the sprite is now. SIZE is what a
+checkpoint takes on the disk without its base, and ADDED what of that the one that it grew from
+has not; right after it was made that is not known yet. Those that nobody asked for, such as
+what a restore has replaced, are listed with --all.`,
 		Example: `  cove checkpoint list -s paint
   cove checkpoint list -s paint --all --json`,
 		Args: exactArgs(),
@@ -96,13 +98,17 @@ asked for, such as what a restore has replaced, are listed with --all.`,
 				return spriteError(err)
 			}
 			return a.show(list, func(w io.Writer) {
-				rows := [][]string{{"ID", "CREATED", "FROM", "COMMENT"}}
+				rows := [][]string{{"ID", "CREATED", "FROM", "SIZE", "ADDED", "COMMENT"}}
 				for _, c := range list {
 					created := "-"
 					if c.ID != "Current" {
 						created = ago(c.CreateTime, time.Now())
 					}
-					rows = append(rows, []string{sanitizeLine(c.ID), created, cmp.Or(sanitizeLine(c.SourceID), "-"), cmp.Or(sanitizeLine(c.Comment), "-")})
+					size, added := "-", "-"
+					if c.Cove != nil && c.Cove.DiskUse != nil {
+						size, added = byteSize(c.Cove.SizeBytes), byteSize(c.Cove.AddedBytes)
+					}
+					rows = append(rows, []string{sanitizeLine(c.ID), created, cmp.Or(sanitizeLine(c.SourceID), "-"), size, added, cmp.Or(sanitizeLine(c.Comment), "-")})
 				}
 				table(w, rows)
 			})
@@ -116,7 +122,7 @@ func (a *app) newCheckpointShow() *cobra.Command {
 	return &cobra.Command{
 		Use:               "show ID",
 		Short:             "Describe a checkpoint",
-		Long:              `Describes a checkpoint: when it was made, what it grew from, and how long it took.`,
+		Long:              `Describes a checkpoint: when it was made, what it grew from, how long it took, and what it takes.`,
 		Example:           `  cove checkpoint show v1 -s paint`,
 		Args:              exactArgs("the checkpoint's id"),
 		ValidArgsFunction: a.completeCheckpoint,
@@ -130,18 +136,27 @@ func (a *app) newCheckpointShow() *cobra.Command {
 				return checkpointError(err)
 			}
 			return a.show(c, func(w io.Writer) {
-				labels, pause := "", ""
+				labels, pause, disk := "", "", ""
 				if c.Cove != nil {
 					labels = strings.Join(c.Cove.Labels, ", ")
 					if c.Cove.PauseMilliseconds > 0 {
 						pause = fmt.Sprintf("%.0f ms", c.Cove.PauseMilliseconds)
 					}
+					disk = diskText(c.Cove.DiskUse)
 				}
 				fields(w, "id", c.ID, "created", c.CreateTime.Local().Format(time.RFC3339), "from", c.SourceID, "comment", c.Comment,
-					"labels", labels, "pause", pause, "history", strings.Join(c.History, ", "), "health", c.Health)
+					"labels", labels, "pause", pause, "disk", disk, "history", strings.Join(c.History, ", "), "health", c.Health)
 			})
 		}),
 	}
+}
+
+// diskText is what a state of a disk takes; empty: that is not known.
+func diskText(u *sprites.DiskUse) string {
+	if u == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s of it nobody else's, %s since the one before)", byteSize(u.SizeBytes), byteSize(u.OwnBytes), byteSize(u.AddedBytes))
 }
 
 func (a *app) newCheckpointRm() *cobra.Command {

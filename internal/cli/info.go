@@ -104,11 +104,21 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 			"kept awake by", strings.Join(d.AwakeBy, ", "),
 			"the network is down", d.NetworkDown,
 			"not enforced", strings.Join(d.Unlimited, "; "),
+			"sealed on disk", sealedText(d.DiskUse),
 			"last end", lastEnd(i),
 			"last error", d.LastError,
 		)
 	}
 	fields(w, pairs...)
+}
+
+// sealedText is what a sprite's checkpoint takes that it goes on from; empty: there is
+// none, or that is not known.
+func sealedText(u *sprites.DiskUse) string {
+	if u == nil || u.SizeBytes == 0 {
+		return ""
+	}
+	return byteSize(u.SizeBytes)
 }
 
 // lastEnd says why a sprite that was awake is not, where that was no error.

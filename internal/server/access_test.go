@@ -32,7 +32,7 @@ var deeds = map[string][]string{
 	"": {"GET /v1/version"},
 	"read": {
 		"GET /v1/sprites/SPRITE", "GET /v1/sprites/SPRITE/check", "GET /v1/sprites/SPRITE/exec", "HEAD /v1/sprites/SPRITE/exec",
-		"GET /v1/sprites/SPRITE/checkpoints/v1/diff", "GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites/SPRITE/ports/watch", "GET /v1/sprites/SPRITE/fs/watch", "GET /v1/sprites/SPRITE/connectors/log", "GET /v1/sprites", "GET /v1/jobs",
+		"GET /v1/sprites/SPRITE/checkpoints/v1/diff", "POST /v1/sprites/SPRITE/checkpoints/verify", "GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites/SPRITE/ports/watch", "GET /v1/sprites/SPRITE/fs/watch", "GET /v1/sprites/SPRITE/connectors/log", "GET /v1/sprites", "GET /v1/jobs",
 	},
 	"write": {
 		"PUT /v1/sprites/SPRITE", "PUT /v1/sprites/SPRITE/fs/write?path=.", "DELETE /v1/sprites/SPRITE/fs/delete?path=missing",

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -146,6 +147,31 @@ func (s *Server) diffCheckpoint(w http.ResponseWriter, r *http.Request) error {
 		_ = lines.Encode(sprites.DiffLine{Summary: &sum})
 	}
 	_ = out.Flush() // a client that went away is nobody's error
+	return nil
+}
+
+// verifyCheckpoints reads checkpoints, and tells line by line how far it is, and what
+// is wrong with them.
+func (s *Server) verifyCheckpoints(w http.ResponseWriter, r *http.Request) error {
+	name, id := r.PathValue("name"), r.URL.Query().Get("checkpoint")
+	if _, err := s.Host.CheckpointOf(r.Context(), name, cmp.Or(id, sprite.CurrentState)); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	say := func(line sprites.VerifyLine) error {
+		return errors.Join(json.NewEncoder(w).Encode(line), http.NewResponseController(w).Flush())
+	}
+	sum, err := s.Host.Verify(r.Context(), name, id, say)
+	if err == nil {
+		sum.Damaged, err = s.Host.Damaged(r.Context(), name)
+	}
+	if err != nil {
+		_, described := s.describe(err)
+		body, _ := described.(sprites.ErrorBody)
+		_ = say(sprites.VerifyLine{Error: &body})
+		return nil
+	}
+	_ = say(sprites.VerifyLine{Summary: &sum}) // a client that went away is nobody's error
 	return nil
 }
 

@@ -82,6 +82,8 @@ func TestCheckpoints(t *testing.T) {
 		ask(t, s, method+" /v1/sprites/paint/"+path, "").refused(t, 404, "not_found")
 	}
 	ask(t, s, "POST /v1/sprites/none/checkpoint", "{}").refused(t, 404, "not_found")
+	ask(t, s, "GET /v1/sprites/paint/checkpoints/v1/diff", "").refused(t, 501, "not_available") // nor looked at
+	ask(t, s, "POST /v1/sprites/none/checkpoints/verify", "").refused(t, 404, "not_found")
 	ask(t, s, "POST /v1/sprites/paint/checkpoint", `{"comment":"`+strings.Repeat("x", 5000)+`"}`).events(t)
 
 	// A fork is another sprite, with its own of everything.

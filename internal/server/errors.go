@@ -25,6 +25,7 @@ var statusOf = map[string]int{
 	sprite.CodeUnpulledWork:     http.StatusConflict,
 	sprite.CodeDeleting:         http.StatusConflict,
 	sprite.CodeInUse:            http.StatusConflict,
+	sprite.CodeDamaged:          http.StatusConflict,
 	sprite.CodeActiveCheckpoint: http.StatusConflict,
 	sprite.CodeRunningLimit:     http.StatusTooManyRequests,
 	sprite.CodeBootFailed:       http.StatusInternalServerError,

@@ -138,6 +138,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 	}
 	done, err := h.Store.Sprites.Commit(ctx, row.ID, next)
 	if err == nil {
+		h.list()
 		h.compact(row.ID)
 	}
 	return done, err
@@ -187,6 +188,9 @@ func (h *Host) Restore(ctx context.Context, name, id string) (sprites.Restored, 
 	var out sprites.Restored
 	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
 		to, err := h.checkpoint(ctx, row, id)
+		if err == nil {
+			err = h.checkWhole(ctx, row, id)
+		}
 		if err != nil {
 			return err
 		}
@@ -342,7 +346,7 @@ func (h *Host) describeCheckpoints(ctx context.Context, row store.Sprite) ([]spr
 	if err != nil {
 		return nil, err
 	}
-	parents, err := h.Store.Sprites.Parents(ctx, row.ID)
+	layers, err := h.Store.Sprites.Usages(ctx, row.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -351,7 +355,7 @@ func (h *Host) describeCheckpoints(ctx context.Context, row store.Sprite) ([]spr
 		at[c.Layer] = c.Name
 	}
 	ancestors := func(layer string) (names []string) {
-		for layer = parents[layer]; layer != ""; layer = parents[layer] {
+		for layer = layers[layer].Parent; layer != ""; layer = layers[layer].Parent {
 			if name := at[layer]; name != "" {
 				names = append(names, name)
 			}
@@ -369,7 +373,8 @@ func (h *Host) describeCheckpoints(ctx context.Context, row store.Sprite) ([]spr
 	for _, c := range list {
 		all = append(all, describe(sprites.Checkpoint{
 			ID: c.Name, CreateTime: c.CreatedAt, Comment: c.Comment, IsAuto: c.Auto,
-			Cove: &sprites.CheckpointDetails{Labels: c.Labels, PauseMilliseconds: float64(c.PauseMicros) / 1e3},
+			Cove:   &sprites.CheckpointDetails{Labels: c.Labels, PauseMilliseconds: float64(c.PauseMicros) / 1e3, DiskUse: diskUse(layers, at, c.Layer)},
+			Health: health(layers, c.Layer),
 		}, c.Layer))
 	}
 	return all, nil

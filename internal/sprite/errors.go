@@ -22,6 +22,7 @@ const (
 
 	CodeNotAvailable     = "not_available" // this server's runtime can't
 	CodeInUse            = "in_use"
+	CodeDamaged          = "damaged"           // files of a checkpoint are not what they were
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 )
 

@@ -35,6 +35,9 @@ func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest) (
 				return err
 			}
 		}
+		if err := h.checkWhole(ctx, from, req.Checkpoint); err != nil {
+			return err
+		}
 		row.Base, row.Include, row.Env, row.Config = from.Base, slices.Clone(from.Include), maps.Clone(from.Env), from.Config
 		row.Policy, row.IdleSeconds, row.Owner = from.Policy, from.IdleSeconds, req.Owner // a job's sprite is forked for somebody else
 		return h.onLayer(func() (err error) {

@@ -50,6 +50,7 @@ type Host struct {
 	policies   sync.Mutex // held while a policy is replaced
 	connecting sync.Mutex // held while sandboxes are told their connectors
 	collecting sync.Mutex // held while layers are removed, or merged
+	listing    sync.Mutex // held while layers are listed
 
 	mu       sync.Mutex
 	closed   bool
@@ -108,6 +109,7 @@ func (h *Host) Start(ctx context.Context) error {
 		h.takeUp(row, sb)
 	}
 	h.collect()
+	h.list()
 	for id, sb := range byID {
 		h.Logger.Warn("ending a sandbox of no known sprite", "id", id)
 		h.wg.Go(func() {
@@ -198,6 +200,9 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 		return sprites.Info{}, err
 	}
 	info := h.info(row)
+	if usages, err := h.Store.Sprites.Usages(ctx, row.ID); err == nil {
+		info.Cove.DiskUse = diskUse(usages, nil, usages[row.Layer].Parent)
+	}
 	if sb, err := h.Live(ctx, name); err == nil && sb != nil {
 		ctx, cancel := context.WithTimeout(ctx, describeLimit)
 		defer cancel()

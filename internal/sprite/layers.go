@@ -135,11 +135,15 @@ func (h *Host) mergeOnce(ctx context.Context, merger Merger, id string) (bool, e
 	if err := merger.MergeLayers(ctx, into, run); err != nil {
 		return false, err // nobody has it: it is collected
 	}
+	if err := h.listMerged(ctx, into, run); err != nil {
+		return false, err
+	}
 	if err := h.Store.Sprites.Replace(ctx, run[len(run)-1], into); err != nil {
 		return false, err
 	}
 	h.Logger.Info("layers merged", "sprite", row.Name, "layers", len(run), "into", into)
 	h.collect()
+	h.list()
 	return true, nil
 }
 

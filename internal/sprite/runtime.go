@@ -78,6 +78,9 @@ type Rememberer interface {
 
 // A DiskReader is a Runtime whose disks can be looked at without a sandbox.
 type DiskReader interface {
+	// LayerDir is where a layer is, or would be.
+	LayerDir(layer string) layers.Dir
+
 	// OpenDisk opens what a chain of layers, the lowest first, shows, in parts: the
 	// root first. The caller closes them, and sees to it that no layer is removed
 	// meanwhile.

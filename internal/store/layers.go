@@ -239,6 +239,87 @@ func (t *Sprites) Replace(ctx context.Context, layer, merged string) error {
 	return nil
 }
 
+// Facts are what is known of a sealed layer.
+type Facts struct {
+	Digest string `json:"digest,omitempty"` // SHA-256 of the list of its files; empty: there is none yet
+	Files  int64  `json:"files,omitempty"`
+	Size   int64  `json:"size,omitempty"`   // of their contents
+	Disk   int64  `json:"disk,omitempty"`   // bytes on the disk
+	Damage string `json:"damage,omitempty"` // what was found wrong with it
+}
+
+// SetFacts stores what is known of a layer. One that is gone is no error.
+func (t *Sprites) SetFacts(ctx context.Context, layer string, f Facts) error {
+	doc, err := json.Marshal(f)
+	if err == nil {
+		err = t.db.update(ctx, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE layers SET facts = ? WHERE id = ?", string(doc), layer)
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("store what is known of layer %s: %w", layer, err)
+	}
+	return nil
+}
+
+// FactsOf returns what is known of a layer; ErrNotFound if there is none.
+func (t *Sprites) FactsOf(ctx context.Context, layer string) (f Facts, err error) {
+	var doc []byte
+	if err := t.db.read.QueryRowContext(ctx, "SELECT facts FROM layers WHERE id = ?", layer).Scan(&doc); err != nil {
+		return f, fmt.Errorf("layer %s: %w", layer, notFound(err))
+	}
+	return f, json.Unmarshal(doc, &f)
+}
+
+// Unlisted returns the sealed layers whose files are not listed yet.
+func (t *Sprites) Unlisted(ctx context.Context) ([]string, error) {
+	list, err := collect(ctx, t.db.read, scanText, `SELECT id FROM layers l WHERE doomed = 0 AND json_extract(facts, '$.digest') IS NULL
+		AND id NOT IN (SELECT layer FROM sprites)
+		AND (EXISTS (SELECT 1 FROM layers WHERE parent = l.id) OR EXISTS (SELECT 1 FROM checkpoints WHERE layer = l.id))`)
+	if err != nil {
+		return nil, fmt.Errorf("find layers to be listed: %w", err)
+	}
+	return list, nil
+}
+
+// Usage is a layer of a sprite: what is known of it, and who has it.
+type Usage struct {
+	Facts
+	Parent string // empty: the base
+	States int    // that have it in their chains: checkpoints, and what sprites are now
+}
+
+// Usages returns, by layer, those of a sprite's disk and of its checkpoints.
+func (t *Sprites) Usages(ctx context.Context, id string) (map[string]Usage, error) {
+	type row struct {
+		layer string
+		Usage
+	}
+	all, err := collect(ctx, t.db.read, func(s scanner) (r row, err error) {
+		var doc []byte
+		if err := s.Scan(&r.layer, &r.Parent, &r.States, &doc); err != nil {
+			return r, err
+		}
+		return r, json.Unmarshal(doc, &r.Facts)
+	}, `WITH RECURSIVE mine (id) AS (
+			SELECT layer FROM sprites WHERE id = ?1 UNION SELECT layer FROM checkpoints WHERE sprite = ?1
+			UNION SELECT l.parent FROM layers l JOIN mine m ON l.id = m.id WHERE l.parent IS NOT NULL
+		), states (state, id) AS ( -- a row for each layer of each
+			SELECT id, layer FROM sprites UNION ALL SELECT name, layer FROM checkpoints
+			UNION ALL SELECT s.state, l.parent FROM layers l JOIN states s ON l.id = s.id WHERE l.parent IS NOT NULL
+		) SELECT l.id, ifnull(l.parent, ''), c.n, l.facts FROM layers l
+			JOIN (SELECT id, count(*) AS n FROM states GROUP BY id) c ON c.id = l.id WHERE l.id IN (SELECT id FROM mine)`, id)
+	if err != nil {
+		return nil, fmt.Errorf("the layers of sprite %s: %w", id, err)
+	}
+	usages := make(map[string]Usage, len(all))
+	for _, r := range all {
+		usages[r.layer] = r.Usage
+	}
+	return usages, nil
+}
+
 func scanText(row scanner) (s string, err error) { return s, row.Scan(&s) }
 
 // Doom marks the layers that are in no chain, and returns all that are so marked,
@@ -290,22 +371,4 @@ func (t *Sprites) Forget(ctx context.Context, layer string) error {
 		return fmt.Errorf("forget layer %s: %w", layer, err)
 	}
 	return nil
-}
-
-// Parents returns, by each layer of a sprite's disk and of its checkpoints, the one
-// below it; of the lowest, nothing.
-func (t *Sprites) Parents(ctx context.Context, id string) (map[string]string, error) {
-	type link struct{ layer, parent string }
-	all, err := collect(ctx, t.db.read, func(row scanner) (l link, err error) { return l, row.Scan(&l.layer, &l.parent) }, `WITH RECURSIVE used (id) AS (
-			SELECT layer FROM sprites WHERE id = ?1 UNION SELECT layer FROM checkpoints WHERE sprite = ?1
-			UNION SELECT l.parent FROM layers l JOIN used u ON l.id = u.id
-		) SELECT id, ifnull(parent, '') FROM layers WHERE id IN (SELECT id FROM used)`, id)
-	if err != nil {
-		return nil, fmt.Errorf("the layers of sprite %s: %w", id, err)
-	}
-	parents := make(map[string]string, len(all))
-	for _, l := range all {
-		parents[l.layer] = l.parent
-	}
-	return parents, nil
 }

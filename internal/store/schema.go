@@ -111,6 +111,7 @@ var migrations = []string{
 		created_at INTEGER NOT NULL,
 		updated_at INTEGER NOT NULL
 	) STRICT;`,
+	`ALTER TABLE layers ADD COLUMN facts TEXT NOT NULL DEFAULT '{}'; -- JSON object, of a sealed one`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

@@ -28,6 +28,11 @@ func (r *Runtime) layerDir(layer string) string {
 	return dir
 }
 
+// LayerDir is the folder of a layer.
+func (r *Runtime) LayerDir(layer string) layers.Dir {
+	return layers.Dir{Path: r.layerDir(layer), UserXattr: r.UserNS}
+}
+
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

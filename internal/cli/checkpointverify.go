@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newCheckpointVerify() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "verify [ID]",
+		Short: "Read checkpoints, and compare with what they were",
+		Long: `Reads all files of a checkpoint, or of all of a sprite's, on the server's disk, and compares
+them with the digests that were taken when they were sealed. What was changed, removed or
+added behind the server's back, or by a failing disk, is named; such a checkpoint can't be
+restored or forked until it is found whole again. It wakes nobody.
+
+Digests are taken in the background: of a checkpoint that has just been made there may be
+none yet. Then they are taken now, and there is nothing to compare with.`,
+		Example: `  cove checkpoint verify -s paint
+  cove checkpoint verify v3 -s paint --json`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeCheckpoint,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		s, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		id := ""
+		if len(args) > 0 {
+			id = args[0]
+		}
+		doc := struct {
+			Problems []sprites.VerifyProblem `json:"problems"`
+			sprites.VerifySummary
+		}{Problems: []sprites.VerifyProblem{}}
+		p := a.newProgress("reading", 0)
+		doc.VerifySummary, err = s.Verify(ctx, id, func(line sprites.VerifyLine) {
+			switch {
+			case line.Progress != nil:
+				p.set(line.Progress.Bytes, line.Progress.Total, false)
+			case line.Problem != nil && len(doc.Problems) < maxShownProblems:
+				doc.Problems = append(doc.Problems, *line.Problem)
+			}
+		})
+		p.Close()
+		if err != nil {
+			return checkpointError(err)
+		}
+		err = a.show(doc, func(w io.Writer) {
+			for _, p := range doc.Problems {
+				fmt.Fprintf(w, "%s: %s\n", sanitizeLine(p.Name()), sanitizeLine(p.What))
+			}
+			a.say("%d files, %s read; %d problems", doc.Files, byteSize(doc.Bytes), doc.VerifySummary.Problems)
+			if doc.Unlisted > 0 {
+				a.say("Of %d layers there were no digests yet; now there are.", doc.Unlisted)
+			}
+			if len(doc.Damaged) > 0 {
+				a.say("Damaged: %s. Go back to another one with cove restore, or delete them with cove checkpoint rm.", strings.Join(doc.Damaged, ", "))
+			}
+		})
+		if err == nil && doc.VerifySummary.Problems > 0 {
+			err = reportedError{exitFailed}
+		}
+		return err
+	})
+	return cmd
+}
+
+// maxShownProblems is more than anybody reads.
+const maxShownProblems = 1000

@@ -1,0 +1,209 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// list lists, in the background and when the machine has nothing better to do, the
+// files of sealed layers that have no list yet.
+func (h *Host) list() {
+	reader, ok := h.Runtime.(DiskReader)
+	if !ok {
+		return
+	}
+	h.wg.Go(func() {
+		h.listing.Lock()
+		defer h.listing.Unlock()
+		unlisted, err := h.Store.Sprites.Unlisted(context.WithoutCancel(h.ctx))
+		if err != nil {
+			h.Logger.Error("finding layers to be listed", "err", err)
+		}
+		for _, layer := range unlisted {
+			if err := h.listLayer(h.ctx, reader, layer); err != nil && h.ctx.Err() == nil {
+				h.Logger.Error("listing a layer", "layer", layer, "err", err)
+			}
+		}
+	})
+}
+
+// listLayer lists a sealed layer. h.listing is held.
+func (h *Host) listLayer(ctx context.Context, reader DiskReader, layer string) error {
+	_, unpin, err := h.pin(ctx, layer)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil // it has gone
+	}
+	if err != nil {
+		return err
+	}
+	defer unpin()
+	var l layers.Listing
+	atLeisure(func() { l, err = reader.LayerDir(layer).List(ctx, nil) })
+	if err != nil {
+		return err
+	}
+	return h.setListing(ctx, layer, l)
+}
+
+func (h *Host) setListing(ctx context.Context, layer string, l layers.Listing) error {
+	return h.Store.Sprites.SetFacts(context.WithoutCancel(ctx), layer, store.Facts{Digest: l.Digest, Files: l.Files, Size: l.Size, Disk: l.Disk})
+}
+
+func listingOf(f store.Facts) layers.Listing {
+	return layers.Listing{Digest: f.Digest, Files: f.Files, Size: f.Size, Disk: f.Disk}
+}
+
+// The class and level of ionice -c 3.
+const (
+	ioprioWhoProcess = 1
+	ioprioIdle       = 3 << 13
+)
+
+// atLeisure calls f on a thread of the lowest priority, which ends with it.
+func atLeisure(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the thread is of no other use now
+		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19)
+		_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, 0, ioprioIdle)
+		f()
+	}()
+	<-done
+}
+
+// listMerged lists a layer that was made of others, if they all have been listed:
+// what they had when they were sealed is what it has to have, and nothing is read
+// again. If not, it is listed later, like any other.
+func (h *Host) listMerged(ctx context.Context, into string, of []string) error {
+	reader, ok := h.Runtime.(DiskReader)
+	if !ok {
+		return nil
+	}
+	known := layers.Known{}
+	for _, layer := range of {
+		f, err := h.Store.Sprites.FactsOf(ctx, layer)
+		if err == nil && f.Digest == "" {
+			return nil
+		}
+		if err == nil {
+			err = known.Add(ctx, reader.LayerDir(layer), listingOf(f))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	l, err := reader.LayerDir(into).List(ctx, known)
+	if err != nil {
+		return err
+	}
+	return h.setListing(ctx, into, l)
+}
+
+// glance is for how long a chain is looked at before something is put on it.
+const glance = 250 * time.Millisecond
+
+// checkWhole refuses a state of a sprite, as sealed takes it, in which files are
+// known to be damaged, or found missing, or of another size or time, by a look of
+// limited length. Contents are for Verify.
+func (h *Host) checkWhole(ctx context.Context, row store.Sprite, id string) error {
+	reader, ok := h.Runtime.(DiskReader)
+	if !ok {
+		return nil
+	}
+	var chain []string
+	err := h.onLayer(func() error {
+		layer, err := h.sealed(ctx, row, id)
+		if err != nil || layer == "" {
+			return err
+		}
+		var unpin func()
+		if chain, unpin, err = h.pin(ctx, layer); err == nil {
+			defer unpin()
+			err = h.look(ctx, reader, chain)
+		}
+		return err
+	})
+	if e := (*damageError)(nil); errors.As(err, &e) {
+		return newError(CodeDamaged, fmt.Sprintf("put the file back, and see with: cove checkpoint verify -s %s; or use another checkpoint", row.Name),
+			"sprite %s: %s of %s was changed behind the server's back: %s", row.Name, e.Path, describeState(id), e.What)
+	}
+	return err
+}
+
+func describeState(id string) string {
+	if id == "" {
+		return "its disk"
+	}
+	return id
+}
+
+// damageError is a problem that ends a look.
+type damageError struct{ layers.Problem }
+
+func (e *damageError) Error() string { return e.Path + ": " + e.What }
+
+// look looks at a chain, the topmost layer first, as long as glance allows.
+func (h *Host) look(ctx context.Context, reader DiskReader, chain []string) error {
+	brief, cancel := context.WithTimeout(ctx, glance)
+	defer cancel()
+	for _, layer := range slices.Backward(chain) {
+		f, err := h.Store.Sprites.FactsOf(ctx, layer)
+		if err != nil {
+			return err
+		}
+		if f.Damage != "" {
+			return &damageError{layers.Problem{Path: "a file", What: f.Damage}}
+		}
+		if f.Digest == "" || brief.Err() != nil {
+			continue
+		}
+		err = reader.LayerDir(layer).Verify(brief, listingOf(f), false, func(int64) {}, func(p layers.Problem) error { return &damageError{p} })
+		if err != nil && (brief.Err() == nil || ctx.Err() != nil) {
+			return err
+		}
+	}
+	return nil
+}
+
+// diskUse is what the chain below and with a layer takes; nil: that is not known yet.
+// at are the checkpoints by their last layers.
+func diskUse(all map[string]store.Usage, at map[string]string, layer string) *sprites.DiskUse {
+	var use sprites.DiskUse
+	added := true
+	for first := layer; layer != ""; layer = all[layer].Parent {
+		l := all[layer]
+		if l.Digest == "" {
+			return nil
+		}
+		added = added && (layer == first || at[layer] == "")
+		use.SizeBytes += l.Disk
+		if l.States < 2 {
+			use.OwnBytes += l.Disk
+		}
+		if added {
+			use.AddedBytes += l.Disk
+		}
+	}
+	return &use
+}
+
+// health says what was found wrong with a chain; empty: nothing.
+func health(all map[string]store.Usage, layer string) string {
+	for ; layer != ""; layer = all[layer].Parent {
+		if d := all[layer].Damage; d != "" {
+			return "damaged: " + d
+		}
+	}
+	return ""
+}
