@@ -42,6 +42,7 @@ var imports = map[string][]string{
 	"internal/gitignore":  nil,
 	"internal/proctree":   nil,
 
+	"internal/archive":         {"internal/layers", "internal/safepath", "sprites"},
 	"internal/connect":         {"sprites"},
 	"internal/gateway":         {"internal/connect", "internal/policy"},
 	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/gateway", "internal/layers", "internal/policy", "sprites"},
@@ -51,8 +52,8 @@ var imports = map[string][]string{
 	"internal/guest/supervise": {"internal/proctree", "sprites"},
 
 	"internal/store":               {"sprites"},
-	"internal/sprite":              {"internal/base", "internal/boot", "internal/connect", "internal/layers", "internal/policy", "internal/store", "sprites"},
-	"internal/runtime/gvisor":      {"internal/base", "internal/boot", "internal/connect", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
+	"internal/sprite":              {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/layers", "internal/policy", "internal/store", "sprites"},
+	"internal/runtime/gvisor":      {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
 	"internal/runtime/runtimetest": {"internal/boot", "internal/sprite", "sprites"},
 
 	"internal/gitwork":   {"internal/safepath", "sprites"},

@@ -210,6 +210,7 @@ var serverCodes = map[string]struct {
 	"job_running":   {exitFailed, "see: cove job list; end it: cove job stop JOB; or delete all the same: --force"},
 	"being_deleted": {exitFailed, "take another name, or wait a moment"},
 	"unpulled_work": {exitFailed, "bring the commits home first: cove pull JOB; or lose them: --force"},
+	"rejected":      {exitRejected, ""},
 	"no_space":      {exitNoSpace, "see how full the disk is: cove doctor"},
 	"lost":          {exitLost, ""},
 	"ENOSPC":        {exitNoSpace, "the disk that the sprite is on is full; see: cove doctor"},

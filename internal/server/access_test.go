@@ -35,6 +35,7 @@ var deeds = map[string][]string{
 		"GET /v1/sprites/SPRITE/checkpoints/v1/diff", "POST /v1/sprites/SPRITE/checkpoints/verify", "GET /v1/sprites/SPRITE/fs/list?path=.", "GET /v1/sprites/SPRITE/fs/read?path=missing", "GET /v1/sprites/SPRITE/ports/watch", "GET /v1/sprites/SPRITE/fs/watch", "GET /v1/sprites/SPRITE/connectors/log", "GET /v1/sprites", "GET /v1/jobs",
 	},
 	"write": {
+		"POST /v1/sprites/import?name=SPRITE",
 		"PUT /v1/sprites/SPRITE", "PUT /v1/sprites/SPRITE/fs/write?path=.", "DELETE /v1/sprites/SPRITE/fs/delete?path=missing",
 		"POST /v1/sprites", "POST /v1/jobs/abcdef/stop", "POST /v1/sprites/SPRITE/restart", "POST /v1/sprites/SPRITE/upgrade",
 	},
@@ -82,6 +83,11 @@ func TestTokenScopesAndVerbs(t *testing.T) {
 			n := page.Totals.Running + page.Totals.Cold
 			failIf(t, verb == "read" && (err != nil || n == 0 || n != len(page.Sprites)), "%v lists %d sprites and counts %d, %v", scope, len(page.Sprites), n, err)
 		}
+	}
+	// An export shows all that is in a sprite, and seals it.
+	for _, verbs := range [][]string{{"read"}, {"write"}, {"exec"}, {"read", "write"}} {
+		a := ask(t, s, "GET /v1/sprites/ci/export", "", bearer(token(t, s, sprites.TokenScope{All: true}, verbs...)))
+		failIf(t, (a.StatusCode == 403) == (len(verbs) == 2), "an export with %v: %d %s", verbs, a.StatusCode, a.body)
 	}
 	// Only an admin may show the host's folders to a sprite, or claim it.
 	tok := token(t, s, sprites.TokenScope{All: true}, "read", "write", "exec")

@@ -26,6 +26,8 @@ var statusOf = map[string]int{
 	sprite.CodeDeleting:         http.StatusConflict,
 	sprite.CodeInUse:            http.StatusConflict,
 	sprite.CodeDamaged:          http.StatusConflict,
+	sprite.CodeRejected:         http.StatusUnprocessableEntity,
+	sprite.CodeNoSpace:          http.StatusInsufficientStorage,
 	sprite.CodeActiveCheckpoint: http.StatusConflict,
 	sprite.CodeRunningLimit:     http.StatusTooManyRequests,
 	sprite.CodeBootFailed:       http.StatusInternalServerError,

@@ -57,6 +57,7 @@ func (s *Server) routes() []route {
 
 		{"GET /v1/sprites", read, s.listSprites},
 		{"POST /v1/sprites", write, s.createSprite},
+		{"POST /v1/sprites/import", write, s.importSprite},
 		{"GET " + one, read, s.getSprite},
 		{"PUT " + one, write, s.updateSprite},
 		{"DELETE " + one, write, s.deleteSprite},
@@ -103,6 +104,7 @@ func (s *Server) routes() []route {
 		{"DELETE " + one + "/checkpoints/{checkpoint}", write, s.deleteCheckpoint},
 		{"POST " + one + "/checkpoints/{checkpoint}/restore", write, s.postRestore},
 		{"POST " + one + "/fork", write, s.forkSprite},
+		{"GET " + one + "/export", write, s.exportSprite}, // and read
 
 		{"GET " + one + "/policy/network", read, s.getPolicy},
 		{"POST " + one + "/policy/network", write, s.postPolicy},

@@ -114,18 +114,25 @@ func (h *Host) checkCreate(req sprites.CreateRequest) error {
 	if err := errors.Join(checkConfig(req.Config), h.checkInclude(req.Include)); err != nil {
 		return err
 	}
-	if len(req.Environment) > maxEnv {
-		return newError(CodeBadRequest, "", "%d environment variables are more than %d", len(req.Environment), maxEnv)
-	}
-	for k, v := range req.Environment {
-		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return newError(CodeBadRequest, "", "%q can't be an environment variable", k)
-		}
+	if err := checkEnvironment(req.Environment); err != nil {
+		return err
 	}
 	if req.LeaseSeconds < 0 {
 		return newError(CodeBadRequest, "", "a lease can't be negative")
 	}
 	return errors.Join(checkLabels(req.Labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds))
+}
+
+func checkEnvironment(env map[string]string) error {
+	if len(env) > maxEnv {
+		return newError(CodeBadRequest, "", "%d environment variables are more than %d", len(env), maxEnv)
+	}
+	for k, v := range env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return newError(CodeBadRequest, "", "%q can't be an environment variable", k)
+		}
+	}
+	return nil
 }
 
 // checkConfig refuses what the machine can't give.

@@ -54,7 +54,8 @@ func (s *state) close() {
 	s.unpin()
 }
 
-// openState opens a checkpoint of a sprite, or what its disk is now.
+// openState opens a checkpoint of a sprite, or what its disk is now; with an empty id,
+// the sealed state that it goes on from.
 func (h *Host) openState(ctx context.Context, row store.Sprite, id string) (*state, error) {
 	reader, ok := h.Runtime.(DiskReader)
 	if !ok {

@@ -22,7 +22,9 @@ const (
 
 	CodeNotAvailable     = "not_available" // this server's runtime can't
 	CodeInUse            = "in_use"
-	CodeDamaged          = "damaged"           // files of a checkpoint are not what they were
+	CodeDamaged          = "damaged"  // files of a checkpoint are not what they were
+	CodeRejected         = "rejected" // an archive with something in it that must not be
+	CodeNoSpace          = "no_space"
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 )
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/cove-dev/cove/internal/archive"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/policy"
@@ -85,6 +86,22 @@ type DiskReader interface {
 	// root first. The caller closes them, and sees to it that no layer is removed
 	// meanwhile.
 	OpenDisk(ctx context.Context, chain []string) (Disk, error)
+}
+
+// A Stager is a Runtime that takes over disks from elsewhere.
+type Stager interface {
+	DiskReader
+
+	// Base is what a new disk lies on here.
+	Base(ctx context.Context) (archive.Base, error)
+
+	// StageLayer makes an empty folder for a layer that is the lowest of a disk. What
+	// is in there becomes the layer by AdoptLayer; else the caller removes the folder,
+	// or the next start.
+	StageLayer(ctx context.Context) (layers.Dir, error)
+
+	// AdoptLayer makes what was staged a layer. It is on disk then.
+	AdoptLayer(ctx context.Context, staged layers.Dir, layer string) error
 }
 
 // Disk is what a chain of layers shows: a view of each mount.

@@ -201,6 +201,18 @@ func (t *Sprites) Levels(ctx context.Context, layer string) ([]Layer, error) {
 	return chain, nil
 }
 
+// NewLowest adds a layer that nobody has yet, to lie on the base.
+func (t *Sprites) NewLowest(ctx context.Context) (id string, err error) {
+	err = t.db.update(ctx, func(tx *sql.Tx) error {
+		id, err = newLayer(ctx, tx, "")
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("begin a disk: %w", err)
+	}
+	return id, nil
+}
+
 // NewMerged adds a layer that nobody has yet, to be made the same as others on top
 // of each other, of which lowest is the lowest. Its level is one more than that's.
 func (t *Sprites) NewMerged(ctx context.Context, lowest string) (id string, err error) {

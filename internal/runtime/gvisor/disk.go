@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/archive"
 	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/shim"
@@ -83,7 +84,11 @@ func (r *Runtime) disk(chain []string, b base.Base) ([]shim.Mount, error) {
 func (r *Runtime) baseOf(lowest string, b base.Base) (baseRecord, error) {
 	r.preparing.Lock() // disks that share it may be made at the same time
 	defer r.preparing.Unlock()
-	dir := r.layerDir(lowest)
+	return baseIn(r.layerDir(lowest), b)
+}
+
+// baseIn is baseOf of a layer in a folder that nobody else has.
+func baseIn(dir string, b base.Base) (baseRecord, error) {
 	record := baseRecord{Skeleton: filepath.Base(b.Dir), Fingerprint: b.Fingerprint}
 	file := filepath.Join(dir, "base.json")
 	data, err := os.ReadFile(file)
@@ -140,6 +145,55 @@ func (r *Runtime) OpenDisk(_ context.Context, chain []string) (_ sprite.Disk, er
 	return disk, nil
 }
 
+// Base is what a new disk lies on.
+func (r *Runtime) Base(context.Context) (archive.Base, error) {
+	r.init()
+	prep, err := r.prepare()
+	return archive.Base{Name: base.Host, Fingerprint: prep.base.Fingerprint, Mounts: prep.base.Mounts}, err
+}
+
+// importsDir holds layers on their way in.
+func (r *Runtime) importsDir() string { return filepath.Join(r.Dir, "imports") }
+
+// StageLayer makes a folder for a layer, with the record of the base that it lies on.
+func (r *Runtime) StageLayer(context.Context) (layers.Dir, error) {
+	r.init()
+	prep, err := r.prepare()
+	if err != nil {
+		return layers.Dir{}, err
+	}
+	if err := os.MkdirAll(r.importsDir(), 0o700); err != nil {
+		return layers.Dir{}, err
+	}
+	dir, err := os.MkdirTemp(r.importsDir(), "") // of mode 0700
+	if err != nil {
+		return layers.Dir{}, err
+	}
+	_, err = baseIn(dir, prep.base)
+	return layers.Dir{Path: dir, UserXattr: r.UserNS}, err
+}
+
+// AdoptLayer makes what was staged a layer.
+func (r *Runtime) AdoptLayer(_ context.Context, staged layers.Dir, layer string) error {
+	to := filepath.Join(r.Dir, "layers", layer)
+	if err := errors.Join(syncAll(staged.Path), os.MkdirAll(filepath.Dir(to), 0o755)); err != nil {
+		return err
+	}
+	if err := os.Rename(staged.Path, to); err != nil {
+		return err
+	}
+	return syncAll(filepath.Dir(to))
+}
+
+// syncAll has all of a folder's file system on disk.
+func syncAll(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}
+
 // RemoveLayer removes a layer.
 func (r *Runtime) RemoveLayer(_ context.Context, layer string) error {
 	if layer == "" || layer != filepath.Base(layer) || layer[0] == '.' {
@@ -191,9 +245,5 @@ func (r *Runtime) MergeLayers(_ context.Context, into string, chain []string) er
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+	return syncAll(dir)
 }

@@ -188,6 +188,9 @@ func (r *Runtime) SandboxLogs(id string) []string {
 // Live takes up the sandboxes that an earlier server left running.
 func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 	r.init()
+	if err := layers.Remove(r.importsDir()); err != nil {
+		r.Logger.Warn("removing what an import has left", "err", err)
+	}
 	entries, err := os.ReadDir(filepath.Join(r.Dir, "run"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil

@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newExport() *cobra.Command {
+	var o sprites.ExportOptions
+	cmd := &cobra.Command{
+		Use:   "export NAME[@CHECKPOINT] > FILE",
+		Short: "Write a sprite as one file, for another machine",
+		Long: `Writes a sprite as one archive to the standard output: what its disk has besides the base, at a
+checkpoint or now, and its settings. A sprite that is awake stands still for a moment, and goes
+on. Memory is never in it. The values of its environment, which may be secrets, are in it with
+--environment alone; what is in its files is, secret or not.
+
+The archive is a tar compressed by zstd, with the files below disk/ as in a layer of an OCI image.
+It depends neither on the machine nor on the version of cove; what the sprite has not changed of
+its base is not in it, and is the other machine's where it is imported.`,
+		Example: `  cove export paint > paint.tar.zst
+  cove export paint@v3 > paint-v3.tar.zst
+  cove export paint | ssh HOST cove import`,
+		Args:              exactArgs("the sprite's name"),
+		ValidArgsFunction: a.completeExport,
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		name, checkpoint, at := strings.Cut(args[0], "@")
+		if err := checkName(name); err != nil {
+			return err
+		}
+		if at && checkpoint == "" {
+			return usagef(cmd, "%q names no checkpoint after the @", args[0])
+		}
+		if isTerminal(a.Out) {
+			return usagef(cmd, "an archive is nothing for a terminal: cove export %s > FILE", args[0])
+		}
+		if a.global.json {
+			return usagef(cmd, "--json has no place here: what is printed is the archive")
+		}
+		o.Checkpoint = checkpoint
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		return a.export(ctx, c.Sprite(name), o)
+	})
+	cmd.Flags().BoolVar(&o.Environment, "environment", false, "the values of its environment, too")
+	return cmd
+}
+
+func (a *app) export(ctx context.Context, s *sprites.Sprite, o sprites.ExportOptions) error {
+	p := a.newProgress("exporting "+s.Name(), 0)
+	body, err := s.Export(ctx, o)
+	if err == nil {
+		_, err = io.CopyBuffer(struct{ io.Writer }{countingWriter{a.Out, p}}, struct{ io.Reader }{body}, make([]byte, copyBuffer))
+		_ = body.Close()
+	}
+	n := p.count()
+	p.Close()
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return &codedError{exitLost, "connection_lost", errors.New("the archive is cut short, and can't be imported"), "try again; the server's log says why, if it was not the connection"}
+	}
+	if err != nil {
+		return checkpointError(err)
+	}
+	a.say("Sprite %s exported: %s.", s.Name(), byteSize(n))
+	return nil
+}
+
+// completeExport completes a sprite's name, and after an @ its checkpoints.
+func (a *app) completeExport(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	name, at, ok := strings.Cut(prefix, "@")
+	if !ok || len(args) > 0 || checkName(name) != nil {
+		return a.completeOneSprite(cmd, args, prefix)
+	}
+	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+		list, err := c.Sprite(name).Checkpoints(ctx, true)
+		if err != nil {
+			return nil
+		}
+		var all []string
+		for _, c := range list[:min(len(list), maxCompletions)] {
+			if c.ID != "Current" && strings.HasPrefix(c.ID, at) {
+				all = append(all, name+"@"+sanitizeLine(c.ID)+"\t"+sanitizeLine(c.Comment))
+			}
+		}
+		return all
+	})
+}
+
+func (a *app) newImport() *cobra.Command {
+	var o sprites.ImportOptions
+	var size string
+	cmd := &cobra.Command{
+		Use:   "import [NAME] < FILE",
+		Short: "Make a sprite of an archive of cove export",
+		Long: `Makes a sprite of an archive that is read from the standard input, under the name that it had or
+another one. There is a sprite once the whole archive has come and was found sound, or none at
+all; what is no archive of cove export, or has something in it that must not be, is refused.
+
+It goes on over this machine's base, and says so if that is another one than it was made over. Its
+labels, which may grant it connectors, folders of the other machine, and rules of its network
+policy that open addresses are not taken over; each is told. What an archive of somebody else
+starts when the sprite boots is theirs.`,
+		Example: `  cove import < paint.tar.zst
+  cove import paint-2 --label copied < paint.tar.zst
+  cove import --max-size 20G < paint.tar.zst`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if len(args) > 0 {
+			if err := checkName(args[0]); err != nil {
+				return err
+			}
+			o.Name = args[0]
+		}
+		if size != "" {
+			n, err := parseSize(size)
+			if err != nil || n <= 0 {
+				return usagef(cmd, "--max-size %q is not a size such as 20G", size)
+			}
+			o.MaxSize = n
+		}
+		if isTerminal(a.In) {
+			return usagef(cmd, "an archive is read from the standard input: cove import < FILE")
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		p := a.newProgress("importing", 0)
+		done, err := c.Import(ctx, countingReader{a.In, p}, o)
+		p.Close()
+		if err != nil {
+			return err
+		}
+		return a.show(done, func(w io.Writer) {
+			name := sanitizeLine(done.Sprite.Name)
+			fmt.Fprintf(w, "Sprite %s imported. Use it with: cove exec -s %s CMD\n", name, name)
+			for _, note := range done.Notes {
+				a.say("Note: %s.", sanitizeLine(note))
+			}
+		})
+	})
+	cmd.Flags().StringArrayVar(&o.Labels, "label", nil, "note this `LABEL` on it (repeatable)")
+	cmd.Flags().StringVar(&size, "max-size", "", "refuse what is more, unpacked, such as 20G (default: most of what is free on the server's disk)")
+	return cmd
+}

@@ -1,0 +1,116 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// exportSprite answers with a sprite as an archive. It needs the verb write, as a
+// checkpoint and a fork do, and read: all files of the sprite are in it.
+func (s *Server) exportSprite(w http.ResponseWriter, r *http.Request) error {
+	if !principalOf(r).may(read) {
+		return fail("forbidden", "the token does not have the verb read", "")
+	}
+	env, err := flag(r, "environment")
+	if err != nil {
+		return err
+	}
+	out := &lateWriter{w: w}
+	name := r.PathValue("name")
+	_, err = s.Host.Export(r.Context(), name, sprite.ExportOptions{Checkpoint: r.URL.Query().Get("checkpoint"), Environment: env}, out)
+	if err == nil || !out.begun {
+		return err
+	}
+	s.Logger.Warn("an export broke off", "sprite", name, "err", err)
+	panic(http.ErrAbortHandler) // the client sees that it is cut short
+}
+
+// lateWriter begins an answer with the first of it, so that an error before that has
+// its status.
+type lateWriter struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+func (l *lateWriter) Write(p []byte) (int, error) {
+	if !l.begun {
+		l.begun = true
+		l.w.Header().Set("Content-Type", sprites.ArchiveType)
+	}
+	return l.w.Write(p)
+}
+
+// importSprite makes a sprite of an archive, if the token reaches its name.
+func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	o := sprite.ImportOptions{Name: q.Get("name"), Labels: q["label"]}
+	if text := q.Get("max_size"); text != "" {
+		var err error
+		if o.MaxSize, err = strconv.ParseInt(text, 10, 64); err != nil || o.MaxSize <= 0 {
+			return fail(sprite.CodeBadRequest, "max_size must be a number of bytes", "")
+		}
+	}
+	if err := s.mayLabel(r, o.Labels); err != nil {
+		return err
+	}
+	p := principalOf(r)
+	o.Allow = func(name string) error {
+		if !p.reaches(name) {
+			return fail("forbidden", "the token does not reach a sprite of that name", "")
+		}
+		return nil
+	}
+	if o.Name != "" { // before anything is sent
+		if err := o.Allow(o.Name); err != nil {
+			return err
+		}
+	}
+	body := &patientBody{r: r.Body, rc: http.NewResponseController(w)}
+	done, err := s.Host.Import(r.Context(), body, o)
+	if err := body.rest(); err != nil {
+		return err
+	}
+	if body.err != nil && r.Context().Err() == nil {
+		return fail(sprite.CodeBadRequest, "the archive did not arrive: "+body.err.Error(), "")
+	}
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, done)
+	return nil
+}
+
+// archivePatience is for how long nothing of an archive may come.
+const archivePatience = 10 * time.Minute
+
+// patientBody is a body that may take long, as long as something comes.
+type patientBody struct {
+	r   io.Reader
+	rc  *http.ResponseController
+	err error
+}
+
+func (b *patientBody) Read(p []byte) (int, error) {
+	if err := b.rc.SetReadDeadline(time.Now().Add(archivePatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return 0, err
+	}
+	n, err := b.r.Read(p)
+	if err != nil && err != io.EOF {
+		b.err = err
+	}
+	return n, err
+}
+
+// rest ends the patience.
+func (b *patientBody) rest() error {
+	if err := b.rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}

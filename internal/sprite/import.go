@@ -1,0 +1,220 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/archive"
+	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// ImportOptions say what becomes of an archive.
+type ImportOptions struct {
+	Name    string   // empty: the one in the archive
+	Labels  []string // those in the archive don't count: connectors are granted by labels
+	MaxSize int64    // of what is unpacked; 0: most of what is free
+
+	// Allow is asked whether there may be a sprite of that name; nil: there may.
+	Allow func(name string) error
+}
+
+// freeShare is how much of what is free on the disk an import may take, in percent.
+const freeShare = 90
+
+// Import makes a sprite of an archive, which may be anybody's: it is unpacked beside
+// the layers, and compared with what was put into it, before there is a sprite. What
+// of its settings is not taken over is told.
+func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprites.Imported, error) {
+	stager, ok := h.Runtime.(Stager)
+	if !ok {
+		return sprites.Imported{}, newError(CodeNotAvailable, "", "this server can't import sprites")
+	}
+	if err := checkLabels(o.Labels); err != nil {
+		return sprites.Imported{}, err
+	}
+	staged, err := stager.StageLayer(ctx)
+	if err != nil {
+		return sprites.Imported{}, err
+	}
+	defer func() {
+		if err := layers.Remove(staged.Path); err != nil { // gone, if it was adopted
+			h.Logger.Error("removing what an import has left", "err", err)
+		}
+	}()
+	i := importer{host: h, stager: stager, o: o, staged: staged}
+	return i.run(ctx, in)
+}
+
+type importer struct {
+	host   *Host
+	stager Stager
+	o      ImportOptions
+	staged layers.Dir
+	row    store.Sprite
+	done   sprites.Imported
+}
+
+func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, error) {
+	limits, err := i.limits()
+	if err != nil {
+		return i.done, err
+	}
+	limits.Begin = func(head archive.Header) (archive.Target, error) { return i.begin(ctx, head) }
+	end, err := archive.Read(ctx, in, limits)
+	if e, ok := errors.AsType[*archive.Error](err); ok {
+		return i.done, &Error{ErrorBody: sprites.ErrorBody{Code: CodeRejected, Message: e.Error() + "; nothing was made of it"}}
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return i.done, newError(CodeNoSpace, "free some space, and try again", "the disk of the server is full; nothing was made of the archive")
+	}
+	if err != nil {
+		return i.done, fmt.Errorf("import: %w", err)
+	}
+	i.done.Members, i.done.Bytes = end.Members, end.Bytes
+	if end.LeftOut > 0 {
+		i.note("%d sockets and devices were left out when it was exported", end.LeftOut)
+	}
+	if err := i.adopt(ctx); err != nil {
+		return i.done, err
+	}
+	i.done.Sprite = i.host.info(i.row)
+	return i.done, nil
+}
+
+func (i *importer) note(format string, args ...any) {
+	i.done.Notes = append(i.done.Notes, fmt.Sprintf(format, args...))
+}
+
+// limits are what the disk can bear.
+func (i *importer) limits() (o archive.Options, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(i.staged.Path, &st); err != nil {
+		return o, fmt.Errorf("import: %w", err)
+	}
+	o.MaxSize = int64(st.Bavail) * st.Bsize / 100 * freeShare
+	if i.o.MaxSize > 0 {
+		o.MaxSize = min(o.MaxSize, i.o.MaxSize)
+	}
+	if st.Files > 0 { // some file systems have as many as there is room for
+		o.MaxFiles = int64(st.Ffree / 100 * freeShare)
+	}
+	return o, nil
+}
+
+// begin makes of an archive's header what the sprite will be.
+func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Target, err error) {
+	h, set := i.host, head.Settings
+	name := i.o.Name
+	if name == "" {
+		name = head.Name
+	}
+	if err := CheckName(name); err != nil {
+		return t, err
+	}
+	if i.o.Allow != nil {
+		if err := i.o.Allow(name); err != nil {
+			return t, err
+		}
+	}
+	if _, err := h.Store.Sprites.Get(ctx, name); err == nil {
+		return t, nameTaken(name)
+	}
+	here, err := i.stager.Base(ctx)
+	if err != nil {
+		return t, err
+	}
+	if why := head.Base.Fits(here); why != "" {
+		return t, newError(CodeBadRequest, "", "this machine can't have the sprite: %s", why)
+	}
+	i.done.SameBase = head.Base.Fingerprint == here.Fingerprint
+	if !i.done.SameBase {
+		i.note("it was made over another base; it goes on over this machine's, and what it has not changed of the base is this machine's")
+	}
+	if err := errors.Join(checkIdle(&set.IdleSeconds), checkEnvironment(set.Environment)); err != nil {
+		return t, err
+	}
+	i.row = store.Sprite{
+		ID: randomHex(8), Name: name, MachineID: randomHex(16), Base: here.Name, Env: set.Environment, Labels: i.o.Labels,
+		URL: sprites.URLSettings{Auth: "sprite"}, IdleSeconds: set.IdleSeconds, Status: sprites.StatusCold,
+	}
+	i.settings(set)
+	i.row.Policy = i.policy(set.NetworkPolicy)
+	if _, err := h.compile(ctx, i.row.Policy); err != nil {
+		return t, err
+	}
+	t = archive.Target{UserXattr: i.staged.UserXattr, Uppers: map[string]string{"": filepath.Join(i.staged.Path, "root", "upper")}}
+	for _, m := range here.Mounts {
+		t.Uppers[m] = filepath.Join(i.staged.Path, m, "upper")
+	}
+	return t, nil
+}
+
+// settings takes over what this machine can give, and notes the rest.
+func (i *importer) settings(set archive.Settings) {
+	if c := set.Config; c != nil {
+		if err := checkConfig(c); err != nil {
+			i.note("its memory and CPUs are this server's default: %v", err)
+		} else {
+			i.row.Config = *c
+		}
+	}
+	if len(set.Include) > 0 {
+		i.note("folders of the other machine are not shown: %s", strings.Join(set.Include[:min(len(set.Include), maxInclude)], ", "))
+	}
+	if n := len(set.Labels); n > 0 && !slices.Equal(set.Labels, i.o.Labels) {
+		i.note("its labels there are not taken over: %s", strings.Join(set.Labels[:min(n, maxLabels)], ", "))
+	}
+	if missing := slices.DeleteFunc(slices.Clone(set.Variables), func(v string) bool { _, ok := set.Environment[v]; return ok }); len(missing) > 0 {
+		i.note("variables of its environment are not in the archive: %s", strings.Join(missing[:min(len(missing), maxEnv)], ", "))
+	}
+}
+
+// policy is a network policy without what opens addresses: those are another
+// network's here.
+func (i *importer) policy(p sprites.NetworkPolicy) sprites.NetworkPolicy {
+	kept := slices.DeleteFunc(slices.Clone(p.Rules), func(r sprites.NetworkRule) bool {
+		if r.CIDR == "" || r.Action == "deny" {
+			return false
+		}
+		i.note("the rule that allows %s is not taken over; if it is meant here, too: cove policy allow", r.CIDR)
+		return true
+	})
+	if len(kept) == 0 && len(p.Rules) > 0 { // without rules everything public would be open
+		kept = []sprites.NetworkRule{{Include: "none"}}
+	}
+	p.Rules = kept
+	return p
+}
+
+// adopt makes the sprite, of what is whole.
+func (i *importer) adopt(ctx context.Context) error {
+	h := i.host
+	h.collecting.Lock() // which would remove a layer that nobody has yet
+	defer h.collecting.Unlock()
+	layer, err := h.Store.Sprites.NewLowest(ctx)
+	if err != nil {
+		return err
+	}
+	if err = i.stager.AdoptLayer(ctx, i.staged, layer); err == nil {
+		i.row.Layer = layer
+		err = h.Store.Sprites.Create(ctx, &i.row)
+	}
+	if errors.Is(err, store.ErrExists) {
+		err = nameTaken(i.row.Name)
+	}
+	if err != nil {
+		h.collect() // once the lock is free
+		return err
+	}
+	h.list()
+	return nil
+}
