@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -171,28 +173,31 @@ func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlag
 			return nil, nil, usagef(nil, "--max-size: %v", err)
 		}
 	}
-	rules, err := syncRules(ctx, local, f)
-	if err != nil {
-		return nil, nil, err
-	}
 	sprite, err := a.spriteHandle(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	info, err := sprite.Client().Get(ctx, sprite.Name())
-	if err != nil {
-		return nil, nil, err
-	}
-	pair := info.ID // and not the server's address, which may change
-	if pair == "" {
-		pair = sprite.Client().URL + " " + sprite.Name()
-	}
-	return &filesync.Sync{
-		Verb: verbName, Local: local, Remote: remote, Pair: pair,
-		Connect: func(ctx context.Context) (*filesync.Remote, error) { return filesync.Dial(ctx, sprite) },
-		Rules:   rules, Policy: policy, Reset: f.reset, NoDelete: !f.delete, DryRun: f.dryRun, MaxBytes: limit,
+	y := &filesync.Sync{
+		Verb: verbName, Local: local, Remote: remote,
+		Policy: policy, Reset: f.reset, NoDelete: !f.delete, DryRun: f.dryRun, MaxBytes: limit,
 		Merge: gitwork.MergeFile,
-	}, sprite, nil
+	}
+	return y, sprite, prepareSync(ctx, y, sprite, f)
+}
+
+// prepareSync asks git, and the sprite, at once.
+func prepareSync(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite, f *syncFlags) error {
+	var wg sync.WaitGroup
+	var errs [3]error
+	wg.Go(func() { y.Rules, errs[0] = syncRules(ctx, y.Local, f) })
+	wg.Go(func() {
+		var info sprites.Info
+		info, errs[1] = sprite.Client().Get(ctx, sprite.Name())
+		y.Pair = cmp.Or(info.ID, sprite.Client().URL+" "+sprite.Name()) // not the server's address, which may change
+	})
+	y.Connect, errs[2] = filesync.Dialer(ctx, sprite)
+	wg.Wait()
+	return cmp.Or(errs[0], errs[1], errs[2])
 }
 
 // syncRules is what does not travel: in a git repository, what git ignores.

@@ -491,10 +491,13 @@ func (w *work) commit(ctx context.Context, b Backup) error {
 	if err := w.step("sync"); err != nil {
 		return err
 	}
-	if err := w.syncStaged(b); err != nil {
+	if err := w.draftJournal(journal{ID: b.ID}); err != nil {
 		return err
 	}
-	if err := w.writeJournal(journal{ID: b.ID}); err != nil {
+	if err := w.syncStaged(b); err != nil { // the journal's draft with it
+		return err
+	}
+	if err := w.placeJournal(); err != nil {
 		return err
 	}
 	// From here on the new tree is what will be, also where this process ends.
@@ -543,7 +546,7 @@ func (w *work) syncStaged(b Backup) error {
 		return syncAll(w.dir)
 	}
 	names := map[string]bool{
-		filepath.Join(w.dir, "stage"): true, filepath.Join(w.dir, "backups"): true, w.backupDir(b.ID): true,
+		w.draft(): true, filepath.Join(w.dir, "stage"): true, filepath.Join(w.dir, "backups"): true, w.backupDir(b.ID): true,
 		filepath.Join(w.backupDir(b.ID), "ops"): true, filepath.Join(w.backupDir(b.ID), "pending"): true,
 	}
 	err := w.eachOp(b.ID, func(_ int64, o *op) error {

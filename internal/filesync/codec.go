@@ -185,6 +185,7 @@ type reading[T any] struct {
 	r      *bufio.Reader
 	decode func(*dec) (T, error)
 	buf    []byte
+	fetch  func() (T, bool) // if not nil, where the records come from instead
 
 	cur T    // the record that peek found
 	has bool // cur is one
@@ -194,6 +195,10 @@ type reading[T any] struct {
 func (r *reading[T]) peek() (v *T, ok bool, err error) {
 	if r.has {
 		return &r.cur, true, nil
+	}
+	if r.fetch != nil {
+		r.cur, r.has = r.fetch()
+		return &r.cur, r.has, nil
 	}
 	if r.r == nil {
 		return nil, false, nil

@@ -25,7 +25,7 @@ func (y *Sync) Undo(ctx context.Context, id string) (*Undone, error) {
 	defer s.close()
 	// Either end may be the one that is written to.
 	y.Verb = Pull
-	if err := s.open(); err != nil {
+	if err := s.open(false); err != nil {
 		return nil, err
 	}
 	if id == "" {
@@ -68,7 +68,7 @@ func (s *session) writableRemote() (*peer, error) {
 	s.undo[len(s.undo)-1]() // the one that reads holds the lock
 	s.undo = s.undo[:len(s.undo)-1]
 	s.Verb = Push
-	if err := s.startRemote(); err != nil {
+	if err := s.startRemote(s.dial(), false); err != nil {
 		return nil, err
 	}
 	return s.remote, nil
@@ -127,7 +127,7 @@ func (y *Sync) Backups(ctx context.Context) (local, remote []Backup, err error) 
 	s := &session{Sync: y, ctx: ctx}
 	defer s.close()
 	y.DryRun = true
-	if err := s.open(); err != nil {
+	if err := s.open(false); err != nil {
 		return nil, nil, err
 	}
 	if local, err = backupsOf(s.local); err != nil {

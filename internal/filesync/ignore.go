@@ -61,7 +61,7 @@ type level struct {
 	git, cove []gitignore.Pattern
 }
 
-// newMatcher makes a matcher. It enters the root.
+// newMatcher makes a matcher, which has to enter the root.
 func newMatcher(rules Rules, read func(dir, name string) string) *matcher {
 	m := &matcher{rules: rules, read: read, exclude: gitignore.Parse(strings.Join(rules.Exclude, "\n"))}
 	for _, p := range rules.Git {
@@ -76,7 +76,6 @@ func newMatcher(rules Rules, read func(dir, name string) string) *matcher {
 			name = path.Dir(name)
 		}
 	}
-	m.enter("")
 	return m
 }
 

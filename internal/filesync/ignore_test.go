@@ -140,8 +140,11 @@ func FuzzIgnore(f *testing.F) {
 		}
 		rules := Rules{Exclude: strings.Split(text, "\n")}
 		read := func(string, string) string { return "" }
-		a := newMatcher(rules, read).skip(name, false)
+		fresh := newMatcher(rules, read)
+		fresh.enter("")
+		a := fresh.skip(name, false)
 		m := newMatcher(rules, read)
+		m.enter("")
 		m.skip(name+"/below", true)
 		if b := m.skip(name, false); a != b {
 			t.Fatalf("%q, and then %q", a, b)

@@ -109,6 +109,9 @@ type side struct {
 	state  state
 }
 
+func (w row) localSide(a *answer) side  { return sideOf(w.local, w.base, localStamp, a) }
+func (w row) remoteSide(a *answer) side { return sideOf(w.remote, w.base, remoteStamp, a) }
+
 // sideOf puts together what a manifest and an answer say.
 func sideOf(e *Entry, b *known, was func(*known) stamp, a *answer) side {
 	s := side{entry: e}
@@ -147,7 +150,7 @@ func (s *side) is(e *Entry, h Hash) bool {
 	return true
 }
 
-// verdictOf is what is done about a row, and what it was decided by.
+// verdict is what is done about a row, and what it was decided by.
 func (w row) verdict(l, r *side, o options, merges bool) action {
 	source, target := l, r
 	if o.verb == Pull {

@@ -19,13 +19,14 @@ const (
 	maxSaid     = 4 << 10
 )
 
-// Dial starts the end of a sync in a sprite: guestbin's program there, over one
-// exec session.
-func Dial(ctx context.Context, sprite *sprites.Sprite) (*Remote, error) {
+// Dialer finds guestbin's program in a sprite, and returns what starts it there: the
+// end of a sync, over one exec session.
+func Dialer(ctx context.Context, sprite *sprites.Sprite) (func(context.Context) (*Remote, error), error) {
 	program, err := guestbin.Find(ctx, sprite)
-	if err != nil {
-		return nil, err
-	}
+	return func(ctx context.Context) (*Remote, error) { return dial(ctx, sprite, program) }, err
+}
+
+func dial(ctx context.Context, sprite *sprites.Sprite, program string) (*Remote, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd := sprite.CommandContext(ctx, program, "sync")
 	limit := finishLimit

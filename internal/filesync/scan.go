@@ -3,6 +3,7 @@ package filesync
 import (
 	"cmp"
 	"context"
+	"os"
 	"path"
 	"slices"
 	"time"
@@ -77,8 +78,12 @@ type scanner struct {
 	emit    func(*Entry) error
 	skips   skips
 	dev     uint64
+	euid    uint32
 	buf     []byte // for names of folders
 	entry   Entry
+
+	fd    int      // the folder that was entered last, open
+	names []string // what is in it, sorted
 }
 
 // scan walks the tree in the order of comparePaths and calls emit for each entry
@@ -88,10 +93,18 @@ func (t *tree) scan(ctx context.Context, rules Rules, emit func(*Entry) error) (
 	if err := unix.Fstat(t.root, &st); err != nil {
 		return nil, err
 	}
-	side := &tree{root: t.root} // the matcher's, with a path of its own
-	defer side.forget("")
-	s := &scanner{ctx: ctx, matcher: newMatcher(rules, side.readSmall), emit: emit, skips: skips{}, dev: st.Dev, buf: make([]byte, 64<<10)}
+	s := &scanner{ctx: ctx, emit: emit, skips: skips{}, dev: st.Dev, euid: uint32(os.Geteuid()), buf: make([]byte, 64<<10)}
+	s.matcher = newMatcher(rules, s.ignoreFile)
 	return s.skips, s.folder(t.root, ".", "", 0)
+}
+
+// ignoreFile is the matcher's: it reads a file of the folder that was entered last,
+// and asks the system for none that is not there.
+func (s *scanner) ignoreFile(_, name string) string {
+	if _, found := slices.BinarySearch(s.names, name); !found {
+		return ""
+	}
+	return readSmallAt(s.fd, name)
 }
 
 // folder walks one folder, whose name in the folder parent is base.
@@ -106,10 +119,12 @@ func (s *scanner) folder(parent int, base, prefix string, depth int) error {
 		return coded("read the folder "+path.Join(prefix, "."), err)
 	}
 	defer unix.Close(fd)
-	names, err := s.names(fd)
+	names, err := s.list(fd)
 	if err != nil {
 		return coded("read the folder "+path.Join(prefix, "."), err)
 	}
+	s.fd, s.names = fd, names
+	s.matcher.enter(prefix)
 	for batch := range slices.Chunk(names, statBatch) {
 		if err := s.ctx.Err(); err != nil {
 			return err
@@ -158,8 +173,8 @@ func statAll(fd int, names []string) ([]unix.Stat_t, error) {
 	return stats, err
 }
 
-// names lists a folder, sorted.
-func (s *scanner) names(fd int) ([]string, error) {
+// list lists a folder, sorted.
+func (s *scanner) list(fd int) ([]string, error) {
 	var names []string
 	for {
 		n, err := again(func() (int, error) { return unix.Getdents(fd, s.buf) })
@@ -197,7 +212,6 @@ func (s *scanner) one(fd int, name, prefix string, st *unix.Stat_t, now time.Tim
 	if err := s.emit(e); err != nil || !dir {
 		return err
 	}
-	s.matcher.enter(full)
 	return s.folder(fd, name, full, depth+1)
 }
 
@@ -220,7 +234,7 @@ func (s *scanner) reason(fd int, e *Entry, base string, st *unix.Stat_t, depth i
 		if depth+1 >= maxDepth {
 			return skipDeep
 		}
-		if unix.Faccessat(fd, base, unix.R_OK|unix.X_OK, 0) != nil {
+		if !s.mayList(fd, base, st) {
 			return skipDenied
 		}
 	case Link:
@@ -234,6 +248,14 @@ func (s *scanner) reason(fd int, e *Entry, base string, st *unix.Stat_t, depth i
 		e.Target = target
 	}
 	return ""
+}
+
+// mayList reports whether a folder can be read: mostly its mode says so already.
+func (s *scanner) mayList(fd int, base string, st *unix.Stat_t) bool {
+	if st.Uid == s.euid && st.Mode&0o500 == 0o500 {
+		return true
+	}
+	return unix.Faccessat(fd, base, unix.R_OK|unix.X_OK, 0) == nil
 }
 
 // holdsStill reports whether e, as scanned, is still what is there.

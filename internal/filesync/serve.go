@@ -424,16 +424,14 @@ func (e *end) carryOut(ctx context.Context, b Backup) error {
 	if err := e.work.commit(ctx, b); err != nil {
 		return err
 	}
-	if err := e.work.unstage(); err != nil {
-		return err
-	}
-	if err := e.work.prune(); err != nil {
-		return err
-	}
 	if err := e.tellStamps(b.ID); err != nil {
 		return err
 	}
-	return sendJSON(e.c, kindDone, b)
+	if err := sendJSON(e.c, kindDone, b); err != nil {
+		return err
+	}
+	// It is done. What can't be tidied up now is at the next look.
+	return errors.Join(e.work.unstage(), e.work.prune())
 }
 
 // tellStamps answers with what each path that was written to is now.
@@ -465,7 +463,7 @@ func (e *end) tellStamps(id string) error {
 		if err != nil {
 			return err
 		}
-		if now.Sub(time.Unix(0, there.Ctime)) < racy { // it could change once more without being seen
+		if now.Sub(time.Unix(0, there.Mtime)).Abs() < racy { // a second change could have the same time
 			there.Ctime = 0
 		}
 		return l.add(func(e *enc) { e.string(o.entry.Path); e.stamp(there.stamp()) })

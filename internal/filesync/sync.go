@@ -48,8 +48,8 @@ type Remote struct {
 	R io.Reader
 	W io.Writer
 
-	// Close ends the far end, where it has not ended. An error that it died of is
-	// returned.
+	// Close ends the far end, where it has not ended, and waits for that, each time
+	// that it is called. An error that it died of is returned.
 	Close func() error
 }
 
@@ -68,8 +68,14 @@ type session struct {
 	localAt, remoteAt helloAnswer
 
 	scanL, scanR *spool[Entry]
+	asking       sync.WaitGroup
+	scanned      chan error // gets the end of the scan here
+	skipL        []Skipped  // of it, once that has come
 	ansL, ansR   *spool[answer]
 	plan         *planner
+	planned      bool // the plan is whole: no question was left open
+
+	hangUp func() // lets the sprite's end go
 
 	sent atomic.Int64 // bytes of content
 
@@ -85,7 +91,7 @@ func (y *Sync) Run(ctx context.Context) (*Report, error) {
 	defer cancel()
 	s := &session{Sync: y, ctx: ctx}
 	defer s.close()
-	err := s.open()
+	err := s.open(true)
 	if err == nil {
 		err = s.run()
 	}
@@ -130,8 +136,9 @@ func (y *Sync) pairDir() (string, error) {
 	return filepath.Join(y.State, "sync", "pairs", keyOf(y.Pair, local, y.Remote)), nil
 }
 
-// open takes the pair's lock, and starts both ends.
-func (s *session) open() error {
+// open takes the pair's lock, and starts both ends: to scan, if so. This machine's
+// does while the sprite's is still being reached.
+func (s *session) open(scan bool) error {
 	var err error
 	if s.dir, err = s.pairDir(); err != nil {
 		return err
@@ -146,10 +153,41 @@ func (s *session) open() error {
 	if err := s.cleanTmp(); err != nil {
 		return err
 	}
+	s.later(s.asking.Wait)
+	if scan {
+		if err := s.makeScans(); err != nil {
+			return err
+		}
+	}
+	dialed := s.dial()
 	if err := s.startLocal(); err != nil {
 		return err
 	}
-	return s.startRemote()
+	if scan {
+		s.asking.Go(func() {
+			err := s.local.ask(kindScan, s.Rules)
+			if err == nil {
+				s.skipL, err = scanOf(s.local, s.scanL.add)
+			}
+			s.scanned <- err
+		})
+	}
+	return s.startRemote(dialed, scan)
+}
+
+// makeScans makes what both manifests go to.
+func (s *session) makeScans() (err error) {
+	newScan := func() (*spool[Entry], error) {
+		sp, err := newSpool(s.tmp, func(e *enc, v Entry) { e.entry(&v) }, func(d *dec) (v Entry, err error) { d.entry(&v); return v, d.err })
+		s.later(sp.close)
+		return sp, err
+	}
+	if s.scanL, err = newScan(); err != nil {
+		return err
+	}
+	s.scanned = make(chan error, 1)
+	s.scanR, err = newScan()
+	return err
 }
 
 // cleanTmp makes the folder for temporary files; the lock makes it ours.
@@ -173,23 +211,74 @@ func (s *session) startLocal() error {
 	}()
 	s.local = newPeer(s.Local, near)
 	s.later(func() { cancel(); near.close(); s.local.leave(); <-done })
-	return s.greet(s.local, hello{Root: s.Local, State: s.State, Write: s.Verb == Pull && !s.DryRun}, &s.localAt)
+	if err := s.sayHello(s.local, hello{Root: s.Local, State: s.State, Write: s.Verb == Pull && !s.DryRun}); err != nil {
+		return err
+	}
+	return s.local.answered(kindHello, &s.localAt)
 }
 
-func (s *session) startRemote() error {
-	conn, err := s.Connect(s.ctx)
-	if err != nil {
-		return err
+// dialed is the outcome of reaching the sprite.
+type dialed struct {
+	conn   *Remote // nil: it was not reached
+	stream *stream
+	err    error
+}
+
+// dial reaches for the sprite. Nothing is asked of its end before this machine's
+// has its lock; that it is still there is said meanwhile.
+func (s *session) dial() <-chan dialed {
+	out := make(chan dialed, 1)
+	ctx, cancel := context.WithCancel(s.ctx)
+	go func() {
+		defer close(out)
+		conn, err := s.Connect(ctx)
+		if err != nil {
+			out <- dialed{err: err}
+			return
+		}
+		st, err := newStream(conn.R, conn.W)
+		if err == nil {
+			go st.keepAlive(ctx.Done())
+		}
+		out <- dialed{conn, st, err}
+	}()
+	s.later(func() {
+		cancel()
+		if d := <-out; d.conn != nil { // which nobody took
+			_ = d.conn.Close()
+		}
+	})
+	return out
+}
+
+// startRemote greets the sprite's end, and asks it to scan, if so, before it has
+// answered.
+func (s *session) startRemote(out <-chan dialed, scan bool) error {
+	d := <-out
+	conn := d.conn
+	if conn != nil {
+		s.later(func() { _ = conn.Close() }) // what matters has been said
 	}
-	s.later(func() { _ = conn.Close() }) // what matters has been said
-	if s.stream, err = newStream(conn.R, conn.W); err != nil {
-		return err
+	if d.err != nil {
+		return d.err
 	}
+	s.stream = d.stream
 	s.remote = newPeer("the sprite", s.stream)
-	done := make(chan struct{})
-	go s.stream.keepAlive(done)
-	s.later(func() { close(done); _ = conn.Close(); s.remote.leave() })
-	err = s.greet(s.remote, hello{Root: s.Remote, Write: s.Verb == Push && !s.DryRun}, &s.remoteAt)
+	s.hangUp = func() { _ = conn.Close() }
+	s.later(func() { _ = conn.Close(); s.remote.leave() })
+	sent := make(chan error, 1)
+	h := hello{Root: s.Remote, Write: s.Verb == Push && !s.DryRun}
+	s.asking.Go(func() { // beside the answer: who has gone takes nothing more
+		err := s.sayHello(s.remote, h)
+		if err == nil && scan {
+			err = s.remote.ask(kindScan, s.Rules)
+		}
+		sent <- err
+	})
+	err := s.remote.answered(kindHello, &s.remoteAt)
+	if err == nil {
+		err = <-sent
+	}
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeLost {
 		if why := conn.Close(); why != nil {
 			return failedf(CodeFailed, "if it runs an older cove-guest, let it boot again: cove suspend, cove wake", "start the sprite's half of the sync: %v", why)
@@ -198,12 +287,9 @@ func (s *session) startRemote() error {
 	return err
 }
 
-func (s *session) greet(p *peer, h hello, answer *helloAnswer) error {
+func (s *session) sayHello(p *peer, h hello) error {
 	h.Version, h.Look = version, s.DryRun
-	if err := p.ask(kindHello, h); err != nil {
-		return err
-	}
-	return p.answered(kindHello, answer)
+	return p.ask(kindHello, h)
 }
 
 func (s *session) run() error {
@@ -275,175 +361,7 @@ func both(a, b func() error) error {
 	return errors.Join(errA, errB)
 }
 
-// look gets both manifests, and what they leave open.
-func (s *session) look() error {
-	var err error
-	newScan := func() (*spool[Entry], error) {
-		sp, err := newSpool(s.tmp, func(e *enc, v Entry) { e.entry(&v) }, func(d *dec) (v Entry, err error) { d.entry(&v); return v, d.err })
-		s.later(sp.close)
-		return sp, err
-	}
-	if s.scanL, err = newScan(); err != nil {
-		return err
-	}
-	if s.scanR, err = newScan(); err != nil {
-		return err
-	}
-	var skipL, skipR []Skipped
-	err = both(
-		func() (err error) { skipL, err = s.scan(s.local, s.scanL.add); return err },
-		func() (err error) { skipR, err = s.scan(s.remote, s.foreign()); return err },
-	)
-	if err != nil {
-		return err
-	}
-	if s.report.Skipped = skipL; s.Verb == Pull {
-		s.report.Skipped = skipR
-	}
-	if s.report.Skipped == nil {
-		s.report.Skipped = []Skipped{}
-	}
-	return s.question()
-}
-
-func (s *session) scan(p *peer, add func(Entry) error) (skipped []Skipped, err error) {
-	if err := p.ask(kindScan, s.Rules); err != nil {
-		return nil, err
-	}
-	err = recvList(p, func(d *dec) error {
-		var e Entry
-		d.entry(&e)
-		if d.err != nil {
-			return d.err
-		}
-		return add(e)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return skipped, p.answered(kindDone, &skipped)
-}
-
-// foreign takes the sprite's manifest over: checked, and without what is ignored
-// here, where the rules of this machine's own tree count too.
-func (s *session) foreign() func(Entry) error {
-	check := &checker{}
-	read := func(string, string) string { return "" }
-	if t, err := openTree(s.localAt.Root); err == nil {
-		s.later(t.close)
-		read = t.readSmall
-	}
-	m := newMatcher(s.Rules, read)
-	skipped := ""
-	return func(e Entry) error {
-		if err := check.check(&e); err != nil {
-			return err
-		}
-		if skipped != "" && below(e.Path, skipped) {
-			return nil
-		}
-		if why := m.skip(e.Path, e.Type == Dir); why != "" {
-			if e.Type == Dir {
-				skipped = e.Path
-			}
-			return nil
-		}
-		if e.Type == Dir {
-			m.enter(e.Path)
-		}
-		return s.scanR.add(e)
-	}
-}
-
 func (s *session) baseName() string { return filepath.Join(s.dir, "base") }
-
-// rows goes through everything that is known.
-func (s *session) rows(do func(row) error) error {
-	base, done, err := openBase(s.baseName())
-	if err != nil {
-		return err
-	}
-	defer done()
-	l, err := s.scanL.read()
-	if err != nil {
-		return err
-	}
-	r, err := s.scanR.read()
-	if err != nil {
-		return err
-	}
-	return eachRow(base, l, r, do)
-}
-
-// question asks both ends what the manifests leave open.
-func (s *session) question() error {
-	newQuestions := func() (*spool[question], error) {
-		sp, err := newSpool(s.tmp, encodeQuestion, decodeQuestion)
-		s.later(sp.close)
-		return sp, err
-	}
-	ql, err := newQuestions()
-	if err != nil {
-		return err
-	}
-	qr, err := newQuestions()
-	if err != nil {
-		return err
-	}
-	resolved := s.Policy != Fail && s.Policy != ""
-	if err := s.rows(func(w row) error { return w.questions(resolved, ql.add, qr.add) }); err != nil {
-		return err
-	}
-	return both(
-		func() (err error) { s.ansL, err = s.ask(s.local, ql); return err },
-		func() (err error) { s.ansR, err = s.ask(s.remote, qr); return err },
-	)
-}
-
-func (s *session) ask(p *peer, questions *spool[question]) (*spool[answer], error) {
-	if questions.count == 0 {
-		return nil, nil
-	}
-	answers, err := newSpool(s.tmp, encodeAnswer, decodeAnswer)
-	if err != nil {
-		return nil, err
-	}
-	s.later(answers.close)
-	asked, err := questions.read()
-	if err != nil {
-		return nil, err
-	}
-	asking, err := questions.read()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.ask(kindAsk, nil); err != nil {
-		return nil, err
-	}
-	wait := p.list(s.ctx, func(add func(func(*enc)) error) error {
-		return each(asking, func(q question) error { return add(func(e *enc) { encodeQuestion(e, q) }) })
-	})
-	err = recvList(p, func(d *dec) error {
-		a, err := decodeAnswer(d)
-		if err != nil {
-			return err
-		}
-		if q, ok, err := asked.next(); err != nil || !ok || q.path != a.path {
-			return errors.Join(err, rejectedf(a.path, "nobody asked for it"))
-		}
-		return answers.add(a)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := wait(); err != nil {
-		return nil, err
-	}
-	if answers.count != questions.count {
-		return nil, rejectedf("", "%d answers to %d questions", answers.count, questions.count)
-	}
-	return answers, nil
-}
 
 // each goes through a reading.
 func each[T any](r *reading[T], do func(T) error) error {
@@ -456,58 +374,6 @@ func each[T any](r *reading[T], do func(T) error) error {
 			return err
 		}
 	}
-}
-
-// decide plans, and once more where texts were merged.
-func (s *session) decide() error {
-	if err := s.makePlan(nil); err != nil {
-		return err
-	}
-	if len(s.plan.candidates) == 0 || s.Merge == nil || s.Verb != Pull {
-		return nil
-	}
-	merged, err := s.mergeTexts(s.plan.candidates)
-	if err != nil || len(merged) == 0 {
-		return err
-	}
-	return s.makePlan(merged)
-}
-
-// makePlan decides on every row.
-func (s *session) makePlan(merged map[string]*mergedText) error {
-	skipped := s.report.Skipped
-	*s.report = Report{Verb: s.Verb, Local: s.localAt.Root, Remote: s.remoteAt.Root, DryRun: s.DryRun, Conflicts: []Conflict{}, Skipped: skipped}
-	s.plan.close()
-	var err error
-	s.plan, err = newPlanner(s.tmp, options{s.Verb, s.Policy, s.Reset, s.NoDelete}, s.report)
-	if err != nil {
-		return err
-	}
-	s.later(s.plan.close)
-	s.plan.merged = merged
-	l, err := s.ansL.read()
-	if err != nil {
-		return err
-	}
-	r, err := s.ansR.read()
-	if err != nil {
-		return err
-	}
-	err = s.rows(func(w row) error {
-		al, err := answerFor(l, w.path)
-		if err != nil {
-			return err
-		}
-		ar, err := answerFor(r, w.path)
-		if err != nil {
-			return err
-		}
-		return s.plan.add(w, sideOf(w.local, w.base, localStamp, al), sideOf(w.remote, w.base, remoteStamp, ar))
-	})
-	if err != nil {
-		return err
-	}
-	return s.plan.end()
 }
 
 func newPlanner(tmp string, o options, report *Report) (*planner, error) {
@@ -527,16 +393,6 @@ func (p *planner) close() {
 		p.merges.close()
 		p.results.close()
 	}
-}
-
-// answerFor returns the answer about a path, if one was asked for.
-func answerFor(r *reading[answer], name string) (*answer, error) {
-	a, ok, err := r.peek()
-	if err != nil || !ok || a.path != name {
-		return nil, err
-	}
-	r.has = false
-	return a, nil
 }
 
 // newID is the name of a backup: by the time, so that they sort.

@@ -3,6 +3,7 @@ package filesync
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -469,4 +470,64 @@ func withoutTimes(lines []string) []string {
 		}
 	}
 	return lines
+}
+
+// known returns what the base has of a path.
+func (w *world) known(name string) known {
+	w.t.Helper()
+	dir, err := w.pairDir()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r, done, err := openBase(filepath.Join(dir, "base"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer done()
+	k, err := find(r, name, func(k *known) string { return k.entry.Path })
+	if err != nil || k == nil {
+		w.t.Fatalf("%s is not in the base: %v", name, err)
+	}
+	return *k
+}
+
+// TestStamps: what the base knows of a file's times holds at once, and does again
+// after a look at a file that was touched, so that nothing is hashed twice.
+func TestStamps(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.local, "dir/a", "1", "b", "2")
+	settle()
+	holds := func(name string) {
+		t.Helper()
+		tree, err := openTree(w.remote)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tree.close()
+		now, err := tree.lstat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k := w.known(name); !k.remote.holds(now.stamp()) {
+			t.Errorf("%s was left as %+v, and is %+v", name, k.remote, now.stamp())
+		}
+	}
+	w.run(Push, "")
+	holds("dir/a")
+	holds("b")
+	w.write(w.local, "b", "changed")
+	settle()
+	w.run(Push, "")
+	holds("b")
+	<-time.After(time.Duration(ctimeSlack) + racy) // the clock of the file system is what is waited for
+	for _, mode := range []fs.FileMode{0o600, 0o644} {
+		if err := os.Chmod(filepath.Join(w.remote, "b"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle()
+	if r := w.run(Push, ""); r.Changes() != 0 {
+		t.Errorf("got %+v", r)
+	}
+	holds("b")
 }

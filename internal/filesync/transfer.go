@@ -40,6 +40,7 @@ func (s *session) transfer() error {
 		return err
 	}
 	s.report.Backup, s.report.Bytes = b.ID, s.sent.Load()
+	go s.hangUp() // which the end of the session waits for
 	return s.saveBase(got, applied, b.ID)
 }
 

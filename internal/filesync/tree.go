@@ -181,7 +181,15 @@ var errNotFile = errors.New("is no file")
 
 // readSmall reads a small file; empty where there is none, or it is not that.
 func (t *tree) readSmall(dir, name string) string {
-	f, e, err := t.open(path.Join(dir, name))
+	fd, err := t.dir(path.Join(dir, "."))
+	if err != nil {
+		return ""
+	}
+	return readSmallAt(fd, name)
+}
+
+func readSmallAt(dir int, name string) string {
+	f, e, err := openAt(dir, name, name)
 	if err != nil {
 		return ""
 	}

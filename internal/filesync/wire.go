@@ -58,7 +58,8 @@ const (
 
 const (
 	maxFrame  = 4 << 20
-	dataFrame = 256 << 10 // of content, and of a list
+	dataFrame = 256 << 10 // of content
+	listFrame = 32 << 10  // of a list: the other side works on one while the next is made
 	flagZstd  = 1
 	headerLen = 10
 	sumAt     = 6
@@ -412,7 +413,7 @@ func (l *lister) add(encode func(*enc)) error {
 		return fmt.Errorf("a record of %d bytes", len(l.rec.b))
 	}
 	l.count++
-	if len(l.buf)+len(l.rec.b)+binary.MaxVarintLen64 > dataFrame {
+	if len(l.buf)+len(l.rec.b)+binary.MaxVarintLen64 > listFrame {
 		if err := l.spill(); err != nil {
 			return err
 		}
@@ -431,7 +432,7 @@ func (l *lister) spill() error {
 	}
 	f := frame{kindList, l.buf}
 	l.buf = nil
-	return l.c.send(f)
+	return errors.Join(l.c.send(f), l.c.flush())
 }
 
 // end sends the rest, and the end mark.

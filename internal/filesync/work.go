@@ -187,18 +187,14 @@ func (w *work) backups() ([]Backup, error) {
 
 // prune removes all backups but the newest, and what is left of unfinished ones.
 func (w *work) prune() error {
-	list, err := w.backups()
-	if err != nil {
-		return err
-	}
-	keep := map[string]bool{}
-	for _, b := range list[:min(len(list), keepBackups)] {
-		keep[b.ID] = true
-	}
 	entries, err := os.ReadDir(filepath.Join(w.dir, "backups"))
-	for _, e := range entries {
-		if !keep[e.Name()] {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(w.dir, "backups", e.Name())))
+	kept := 0
+	for _, e := range slices.Backward(entries) {
+		dir := filepath.Join(w.dir, "backups", e.Name())
+		if _, missing := os.Lstat(filepath.Join(dir, "info")); missing == nil && kept < keepBackups {
+			kept++
+		} else {
+			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}
 	return err
@@ -239,34 +235,35 @@ func (w *work) readJournal() (*journal, error) {
 // writeJournal is the point from which on the operations will be carried out,
 // whatever happens.
 func (w *work) writeJournal(j journal) error {
+	if err := w.draftJournal(j); err != nil {
+		return err
+	}
+	if err := syncFile(w.draft()); err != nil {
+		return err
+	}
+	return w.placeJournal()
+}
+
+// draft is what the journal is called before it counts.
+func (w *work) draft() string { return filepath.Join(w.dir, "journal.new") }
+
+func (w *work) draftJournal(j journal) error {
 	text, err := json.Marshal(j)
 	if err != nil {
 		return err
 	}
-	return w.writeSynced("journal", text)
+	return os.WriteFile(w.draft(), text, 0o600)
 }
 
-// writeSynced replaces a file of the work folder in one step, durably.
-func (w *work) writeSynced(name string, text []byte) error {
-	if err := w.step("write " + name); err != nil {
+// placeJournal makes the draft, which is durable, the journal.
+func (w *work) placeJournal() error {
+	if err := w.step("write journal"); err != nil {
 		return err
 	}
-	return writeSynced(filepath.Join(w.dir, name), text)
-}
-
-func writeSynced(name string, text []byte) error {
-	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
+	if err := os.Rename(w.draft(), filepath.Join(w.dir, "journal")); err != nil {
 		return err
 	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(name+".new", name); err != nil {
-		return err
-	}
-	return syncFile(filepath.Dir(name))
+	return syncFile(w.dir)
 }
 
 // syncFile makes a file, or the names in a folder, durable.
