@@ -27,15 +27,26 @@ built in.
 
 ` + keyTable() + `
 A repository may come from anybody. Its file can't set include, backend or [backends],
-pull.risky, dirty to include, or pull.auto to true; its setup script lies in .cove; and a
-network that reaches further than yours is not used, and you are told. A file with a mistake
-in it stops what would have used it.
+[[pull.sync]], pull.risky, dirty to include, or pull.auto to true; its setup script lies in
+.cove; and a network that reaches further than yours is not used, and you are told. A file
+with a mistake in it stops what would have used it.
 
 A backend is a server, by a name for --backend (see cove backend --help):
 
   [backends.team]
   url = "https://cove.example.org"
-  token_file = "~/.config/cove/team.token"     or: token_command = ["pass", "cove/team"]`,
+  token_file = "~/.config/cove/team.token"     or: token_command = ["pass", "cove/team"]
+
+Folders of a job's sprite that pull, run and job wait bring besides the commits, once it has
+succeeded: from is in the job's clone, or absolute; to is below the top of your work tree.
+Patterns are those of .gitignore; with include, no other files come; repository says which
+work tree it is for, else it is for each.
+
+  [[pull.sync]]
+  from = "dist"
+  to = "build/dist"
+  include = ["*.whl"]                          also: exclude
+  repository = "~/src/app"`,
 		Example: `  cove config show
   cove config check --json`,
 		Args: a.subcommandOnly,
@@ -102,8 +113,9 @@ func (a *app) showConfig(s *config.Settings) error {
 	doc := struct {
 		Settings []settingJSON    `json:"settings"`
 		Backends []backendJSON    `json:"backends"`
+		Trees    []config.Tree    `json:"pull_sync"`
 		Files    []configFileJSON `json:"files"`
-	}{Backends: []backendJSON{}}
+	}{Backends: []backendJSON{}, Trees: append([]config.Tree{}, s.AllTrees...)}
 	for _, key := range config.Keys() {
 		v := s.Value(key)
 		doc.Settings = append(doc.Settings, settingJSON{string(key), v.Text, v.List, string(v.From), v.File, v.Line, v.Note})
@@ -141,6 +153,9 @@ func (a *app) showConfig(s *config.Settings) error {
 		for _, b := range doc.Backends {
 			fmt.Fprintf(w, "backend %s: %s, token: %s\n", b.Name, sanitizeLine(b.URL), sanitizeLine(b.Token))
 		}
+		for _, t := range doc.Trees {
+			fmt.Fprintln(w, sanitizeLine("pull.sync "+treeText(t)))
+		}
 		for _, f := range doc.Files {
 			there := ""
 			if !f.Exists {
@@ -149,6 +164,23 @@ func (a *app) showConfig(s *config.Settings) error {
 			fmt.Fprintf(w, "%s file: %s%s\n", f.From, sanitizeLine(f.File), there)
 		}
 	})
+}
+
+// treeText describes a folder that is pulled besides the commits.
+func treeText(t config.Tree) string {
+	text := fmt.Sprintf("%s to %s", t.From, t.To)
+	for _, list := range []struct {
+		name     string
+		patterns []string
+	}{{"include", t.Include}, {"exclude", t.Exclude}} {
+		if len(list.patterns) > 0 {
+			text += ", " + list.name + " " + strings.Join(list.patterns, " ")
+		}
+	}
+	if t.Repository != "" {
+		text += ", in " + t.Repository
+	}
+	return fmt.Sprintf("%s: %s, %s:%d", text, config.FromPersonal, t.File, t.Line)
 }
 
 func (a *app) newConfigCheck() *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/push"
 	"github.com/cove-dev/cove/sprites"
@@ -33,8 +34,9 @@ func (a *app) newJobWait() *cobra.Command {
 1 failed, 124 timed out, 130 cancelled, 75 lost. When --timeout passes first it is 124
 as well, and the code of the error is "wait_timeout".
 
-With --pull, or the setting pull.auto, the commits of a job that succeeded are pulled, as by
-cove pull with its exit codes. The setting asks for nothing outside of the job's repository.`,
+With --pull, or the setting pull.auto, the commits of a job that succeeded are pulled, and
+the folders of [[pull.sync]], as by cove pull with its exit codes. The setting asks for
+nothing outside of the job's repository.`,
 		Example: `  cove job wait a3f7b2 && cove pull a3f7b2
   cove job wait a3f7b2 --timeout 10m
   cove job wait a3f7b2 --pull --into branch`,
@@ -97,7 +99,7 @@ func (a *app) pullWaited(ctx context.Context, c *sprites.Client, job sprites.Job
 	if !a.global.json {
 		printTo("Job %s %s", job.ID, outcomeText(job))(a.Out)
 	}
-	pulled, err := a.pull(ctx, c, push.PullOptions{Job: job.ID, Into: push.Into(o.into), AcceptRisky: o.accept})
+	pulled, err := a.pull(ctx, c, push.PullOptions{Job: job.ID, Into: push.Into(o.into), AcceptRisky: o.accept}, filesync.Fail)
 	if elsewhere := elsewhere(err); elsewhere && !o.asked {
 		a.say("Not pulled: this is not the repository that it is of. There: cove pull %s", job.ID)
 		err = nil
@@ -107,7 +109,7 @@ func (a *app) pullWaited(ctx context.Context, c *sprites.Client, job sprites.Job
 	}
 	doc := waitedJSON{Job: job}
 	if pulled.Result != "" {
-		doc.Pulled = &pulledJSON{Pulled: pulled}
+		doc.Pulled = &pulledJSON{pulled: pulled}
 	}
 	if err == nil {
 		a.printJSON(doc)

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/push"
 	"github.com/cove-dev/cove/sprites"
@@ -26,7 +27,7 @@ var intoChoices = []string{"ff", "branch", "none"}
 
 func (a *app) newPull() *cobra.Command {
 	var wait time.Duration
-	var into string
+	var into, onConflict string
 	var accept bool
 	cmd := &cobra.Command{
 		Use:   "pull JOB",
@@ -37,12 +38,17 @@ possible and nothing in the work tree is in the way. Otherwise they stay where t
 and the message says how to bring them in (exit code 4). Pulling again does no harm.
 ` + riskyHelp + `
 
-With the setting pull.risky = "list", in your own file only, they are listed and taken.`,
+With the setting pull.risky = "list", in your own file only, they are listed and taken.
+
+Of a job that succeeded, the folders that your settings name as [[pull.sync]] come, too (see
+cove config), without files of that kind. What both sides have changed there is a conflict,
+as in cove sync: nothing of that folder is brought then (exit code 3), and the sprite is kept.`,
 		Example: `  cove pull a3f7b2
   cove pull a3f7b2 --wait            until the job has ended
   cove pull a3f7b2 --wait=30m
   cove pull a3f7b2 --into branch     leave my branch alone, make cove-a3f7b2
-  cove pull a3f7b2 --accept-risky    I have looked at what it listed`,
+  cove pull a3f7b2 --accept-risky    I have looked at what it listed
+  cove pull a3f7b2 --on-conflict theirs`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeJob,
 	}
@@ -63,11 +69,15 @@ With the setting pull.risky = "list", in your own file only, they are listed and
 		if wait < 0 {
 			return usagef(cmd, "--wait %v is negative", wait)
 		}
+		policy, err := syncPolicy(onConflict)
+		if err != nil {
+			return err
+		}
 		c, _, err := a.jobs(ctx)
 		if err != nil {
 			return err
 		}
-		pulled, err := a.pull(ctx, c, push.PullOptions{Job: args[0], Wait: wait, Into: push.Into(into), AcceptRisky: accept})
+		pulled, err := a.pull(ctx, c, push.PullOptions{Job: args[0], Wait: wait, Into: push.Into(into), AcceptRisky: accept}, policy)
 		return a.showPulled(pulled, err, "")
 	})
 	f := cmd.Flags()
@@ -75,7 +85,9 @@ With the setting pull.risky = "list", in your own file only, they are listed and
 	f.Lookup("wait").NoOptDefVal = waitForEver.String()
 	f.StringVar(&into, "into", config.Default(config.PullInto), "move the branch forward (ff), make a new one (branch), or only keep the commits (none)")
 	registerAccept(cmd, &accept)
+	f.StringVar(&onConflict, "on-conflict", string(filesync.Fail), "of folders, not of commits: fail, ours, theirs, or both")
 	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("on-conflict", cobra.FixedCompletions(conflictChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
@@ -103,27 +115,32 @@ func waitArgument(cmd *cobra.Command, args []string, wait time.Duration) ([]stri
 	return args, wait
 }
 
-func (a *app) pull(ctx context.Context, c *sprites.Client, opts push.PullOptions) (push.Pulled, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return push.Pulled{}, err
+// pull brings a job's commits, and the folders that the settings name.
+func (a *app) pull(ctx context.Context, c *sprites.Client, opts push.PullOptions, policy filesync.Policy) (p pulled, err error) {
+	if opts.Dir, err = os.Getwd(); err != nil {
+		return p, err
 	}
-	opts.Dir = dir
+	trees, err := a.pullTrees(ctx, c, policy)
+	if err != nil {
+		return p, err
+	}
+	opts.Besides, trees.accept = trees.pull, opts.AcceptRisky
 	courier, done := a.courier(c)
 	defer done()
-	pulled, err := courier.Pull(ctx, opts)
+	p.Pulled, err = courier.Pull(ctx, opts)
 	done()
-	if a.takeHeld(ctx, err, pulled.Branch, pulled.Risky) {
-		opts.AcceptRisky = true
-		if pulled, err = courier.Pull(ctx, opts); err == nil {
-			pulled.Already = false // by this same command
+	if a.takeHeld(ctx, err, p.Branch, p.Risky) {
+		opts.AcceptRisky, trees.accept = true, true
+		if p.Pulled, err = courier.Pull(ctx, opts); err == nil {
+			p.Already = false // by this same command
 		}
 	}
+	p.Trees = trees.done
 	if e, ok := errors.AsType[*push.Error](err); ok && e.Code == "not_finished" && opts.Wait > 0 {
 		err = &codedError{exitTimedOut, "timed_out", fmt.Errorf("%s after %v", e.Message, opts.Wait),
 			"it goes on; wait longer: cove pull " + opts.Job + " --wait"}
 	}
-	return pulled, err
+	return p, err
 }
 
 // takeHeld asks the person, if there is one at a terminal, whether a branch takes what
@@ -151,19 +168,19 @@ func (a *app) takeHeld(ctx context.Context, err error, branch string, risky []gi
 
 // pulledJSON is what pull and run print with --json.
 type pulledJSON struct {
-	push.Pulled
+	pulled
 	Sprite string     `json:"sprite,omitempty"`
 	Error  *errorJSON `json:"error,omitempty"`
 }
 
 // showPulled prints what a pull did, also where it was refused or rejected. The
 // sprite is run's.
-func (a *app) showPulled(p push.Pulled, err error, sprite string) error {
+func (a *app) showPulled(p pulled, err error, sprite string) error {
 	if p.Result == "" {
 		return err // nothing was done
 	}
 	if a.global.json {
-		doc := pulledJSON{Pulled: p, Sprite: sprite}
+		doc := pulledJSON{pulled: p, Sprite: sprite}
 		if err == nil {
 			a.printJSON(doc)
 			return nil
@@ -175,7 +192,8 @@ func (a *app) showPulled(p push.Pulled, err error, sprite string) error {
 		return reportedError{f.exit}
 	}
 	if p.Result != push.Rejected {
-		printPulled(a.Out, p)
+		printPulled(a.Out, p.Pulled)
+		printTrees(a.Out, p.Trees)
 	}
 	return err
 }

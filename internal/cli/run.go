@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/internal/push"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -23,7 +24,7 @@ func (a *app) newRun() *cobra.Command {
 		Short: "Push, follow the work, and pull",
 		Long: `Does what push, job logs -f and pull do, one after the other. Ctrl-C leaves the job, which
 goes on; the message says how to pull it. The exit code tells how the work ended: 0, 1
-failed, 124 timed out, 130 cancelled, 75 lost; and 4 or 5 where the pull was refused, or
+failed, 124 timed out, 130 cancelled, 75 lost; and 3, 4 or 5 where the pull was refused, or
 held what it brought for your review.
 
 With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
@@ -99,11 +100,11 @@ func (a *app) runJob(ctx context.Context, opts push.Options, autoPull bool, pull
 	case err == nil && !autoPull:
 		err = a.showUnpulled(job)
 	case err == nil:
-		var pulled push.Pulled
+		var p pulled
 		pull.Job = result.Job
-		pulled, err = a.pull(ctx, c, pull)
+		p, err = a.pull(ctx, c, pull, filesync.Fail)
 		if ctx.Err() == nil {
-			err = a.showPulled(pulled, err, result.Sprite)
+			err = a.showPulled(p, err, result.Sprite)
 		}
 	}
 	if ctx.Err() != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -105,7 +106,7 @@ honest side sends ends the sync (exit code 5).
 	flags.BoolVar(&f.reset, "reset", false, "make the target what the source is, whatever it was")
 	flags.BoolVar(&f.watch, "watch", false, "keep both in step until interrupted")
 	flags.StringVar(&f.maxSize, "max-size", "", "refuse to move more than this in one sync, such as 20G")
-	must(cmd.RegisterFlagCompletionFunc("on-conflict", cobra.FixedCompletions([]string{"fail", "ours", "theirs", "both"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("on-conflict", cobra.FixedCompletions(conflictChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
@@ -161,11 +162,9 @@ func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlag
 	if err != nil {
 		return nil, nil, err
 	}
-	policy := filesync.Policy(f.policy)
-	switch policy {
-	case filesync.Fail, filesync.Ours, filesync.Theirs, filesync.Both:
-	default:
-		return nil, nil, usagef(nil, "--on-conflict is fail, ours, theirs or both, not %q", f.policy)
+	policy, err := syncPolicy(f.policy)
+	if err != nil {
+		return nil, nil, err
 	}
 	var limit int64
 	if f.maxSize != "" {
@@ -183,6 +182,16 @@ func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlag
 		Merge: gitwork.MergeFile,
 	}
 	return y, sprite, prepareSync(ctx, y, sprite, f)
+}
+
+// conflictChoices are those of --on-conflict.
+var conflictChoices = []string{string(filesync.Fail), string(filesync.Ours), string(filesync.Theirs), string(filesync.Both)}
+
+func syncPolicy(choice string) (filesync.Policy, error) {
+	if !slices.Contains(conflictChoices, choice) {
+		return "", usagef(nil, "--on-conflict is fail, ours, theirs or both, not %q", choice)
+	}
+	return filesync.Policy(choice), nil
 }
 
 // prepareSync asks git, and the sprite, at once.
@@ -269,12 +278,7 @@ func (a *app) syncOnce(ctx context.Context, y *filesync.Sync, sprite *sprites.Sp
 
 // showSync tells people what was done, or would be.
 func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
-	for _, c := range r.Conflicts {
-		fmt.Fprintf(a.Err, "conflict: %s (%s here, %s in %s)\n", sanitizeLine(c.Path), c.Local, c.Remote, sprite)
-	}
-	if r.More > 0 {
-		fmt.Fprintf(a.Err, "and %d more\n", r.More)
-	}
+	a.showConflicts(sprite, r)
 	if !done {
 		return
 	}
@@ -302,6 +306,19 @@ func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
 		a.detail("take it back: cove sync undo --id %s", r.Backup)
 	}
 	a.showSkipped(r)
+}
+
+// showConflicts names the paths that both sides have changed; r may be nil.
+func (a *app) showConflicts(sprite string, r *filesync.Report) {
+	if r == nil {
+		return
+	}
+	for _, c := range r.Conflicts {
+		fmt.Fprintf(a.Err, "conflict: %s (%s here, %s in %s)\n", sanitizeLine(c.Path), c.Local, c.Remote, sprite)
+	}
+	if r.More > 0 {
+		fmt.Fprintf(a.Err, "and %d more\n", r.More)
+	}
 }
 
 // leftText tells of changes at the target, which were left there.

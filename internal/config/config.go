@@ -4,8 +4,8 @@
 // environment that the two give a sprite (env.go) and the setup script (setup.go).
 //
 // A repository may come from anybody, so its file sets less: nothing that shows a
-// sprite more of the person's machine, that says which server is spoken to, or that
-// reaches further than the person's own settings.
+// sprite more of the person's machine, that says which server is spoken to, that
+// brings what an agent made past git (trees.go), or that reaches further than the person's own settings.
 package config
 
 import (
@@ -201,6 +201,7 @@ type BackendServer struct {
 // Settings are the values that are in force.
 type Settings struct {
 	Backends map[string]BackendServer
+	AllTrees []Tree // of all repositories; Trees has those of one
 	Files    []File
 
 	values map[Source]map[Key]Value
@@ -317,7 +318,7 @@ func (s *Settings) take(from Source, name string, data []byte, err error) Proble
 	doc, problems := parse(from, name, data)
 	s.values[from] = doc.values
 	if from == FromPersonal {
-		s.Backends = doc.backends
+		s.Backends, s.AllTrees = doc.backends, doc.trees
 	}
 	return problems
 }

@@ -129,6 +129,13 @@ func TestProblems(t *testing.T) {
 		{"what a repository may set partly", "", "dirty = \"include\"\npull.auto = true\n", []string{":1: dirty: a repository may not set it to include", ":2: pull.auto: a repository may not"}},
 		{"backends", "[backends.a]\nurl = \"ftp://x\"\ntoken = \"secret-value\"\n[backends.b]\ntoken_file = \"x\"\nfoo = 1\n[backends.C]\n", "",
 			[]string{":2: backends.a.url:", ":3: backends.a.token: a token does not stand", ":5: backends.b.token_file", ":6: backends.b.foo: there is no", "backends.b: it has no url", "backends.C: a backend is a table"}},
+		{"trees", "[[pull.sync]]\nfrom = \"../x\"\nto = \"a\"\n\n[[pull.sync]]\nfrom = \"dist\"\nto = \"a/b\"\nincludes = [\"*\"]\n[[pull.sync]]\nfrom = \"/\"\nto = \"../b\"\ninclude = [\"!x\"]\nexclude = \"y\"\n" +
+			"[[pull.sync]]\nfrom = \"d\"\nto = \".GIT/hooks\"\nrepository = \"x\"\n[[pull.sync]]\n", "", []string{
+			`:1: pull.sync.from: "../x" is not`, `:5: pull.sync.to: "a/b" overlaps with that of line 1`, ":5: pull.sync.includes: there is no such key (did you mean include?)",
+			":9: pull.sync.from: it names no folder", `:9: pull.sync.to: "../b" must stay inside`, `:9: pull.sync.include: "!x" is not a pattern`, ":9: pull.sync.exclude: it is a list",
+			`:14: pull.sync.to: ".GIT/hooks" is git's own`, `:14: pull.sync.repository: "x" must begin`, ":18: pull.sync.from: it names no", ":18: pull.sync.to: "}},
+		{"no list of trees", "[pull]\nsync = \"dist\"\n", "", []string{":2: pull.sync: it is a list of tables"}},
+		{"trees of a repository", "", "[[pull.sync]]\nfrom = \"dist\"\nto = \".husky\"\n", []string{":1: pull.sync: a repository may not set it"}},
 		{"no such backend", "backend = \"x\"\n", "", []string{":1: backend: there is no backend \"x\""}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

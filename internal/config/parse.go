@@ -58,13 +58,17 @@ func (p Problems) Error() string {
 type document struct {
 	values   map[Key]Value
 	backends map[string]BackendServer
+	trees    []Tree
 }
 
 // parser reads one file.
 type parser struct {
-	from     Source
-	name     string
-	lines    map[string]int // by key
+	from  Source
+	name  string
+	lines map[string]int // by key
+
+	treeLines []int // of each [[pull.sync]]
+
 	doc      document
 	problems Problems
 }
@@ -101,7 +105,11 @@ func (p *parser) find(data []byte) {
 	if e, ok := errors.AsType[*toml.StrictMissingError](err); ok {
 		for i := range e.Errors {
 			line, _ := e.Errors[i].Position()
-			p.lines[strings.Join(e.Errors[i].Key(), ".")] = line
+			key := strings.Join(e.Errors[i].Key(), ".")
+			p.lines[key] = line
+			if key == treesKey {
+				p.treeLines = append(p.treeLines, line)
+			}
 		}
 	} else if e, ok := errors.AsType[*toml.DecodeError](err); ok { // something else where a table should be
 		line, _ := e.Position()
@@ -133,6 +141,8 @@ func (p *parser) table(prefix string, all map[string]any) {
 			p.wrong(key, "it is a table", "write ["+key+"] and its keys below")
 		case key == "backends":
 			p.backends(inner)
+		case key == treesKey:
+			p.trees(value)
 		case prefix == "" && slices.Contains(sections, name):
 			p.table(key+".", inner)
 		default:

@@ -146,6 +146,8 @@ func (s *session) foreign(add func(Entry) error) func(Entry) error {
 		}
 		if e.Type == Dir {
 			m.enter(e.Path)
+		} else if s.Hold != nil && s.Hold(e.Path) {
+			return nil
 		}
 		return add(e)
 	}

@@ -1,6 +1,7 @@
 package filesync
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -22,6 +23,7 @@ type Sync struct {
 	Local   string // a folder of this machine
 	Remote  string // a folder of the sprite; relative to its user's home
 	Pair    string // which backend, and which sprite of it
+	As      string // what the folder of the sprite is remembered as; empty: Remote
 	Connect func(ctx context.Context) (*Remote, error)
 
 	Rules    Rules
@@ -31,6 +33,9 @@ type Sync struct {
 	DryRun   bool
 	MaxBytes int64  // of content in one sync; 0: as much as the disk holds
 	State    string // the user's folder for state; empty: StateDir
+
+	// Hold, if not nil, says of a file or link of the sprite that it stays there.
+	Hold func(name string) bool
 
 	// Merge merges two texts that grew from base; clean is false where it can't.
 	// Nil: texts never merge.
@@ -133,7 +138,7 @@ func (y *Sync) pairDir() (string, error) {
 	if y.State == "" {
 		y.State = StateDir()
 	}
-	return filepath.Join(y.State, "sync", "pairs", keyOf(y.Pair, local, y.Remote)), nil
+	return filepath.Join(y.State, "sync", "pairs", keyOf(y.Pair, local, cmp.Or(y.As, y.Remote))), nil
 }
 
 // open takes the pair's lock, and starts both ends: to scan, if so. This machine's

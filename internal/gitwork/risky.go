@@ -65,8 +65,8 @@ var riskyFiles = map[string]string{
 	".pypirc": whyTool, "pip.conf": whyTool, ".gdbinit": whyTool, ".lldbinit": whyTool, ".bazelrc": whyTool,
 }
 
-// riskyPath says why a path is one to look at; empty if it is not.
-func riskyPath(p string) string {
+// RiskyPath says why a path is one to look at; empty if it is not.
+func RiskyPath(p string) string {
 	parts := strings.Split(strings.ToLower(p), "/")
 	for _, part := range parts[:len(parts)-1] {
 		if why := riskyFolders[part]; why != "" {
@@ -124,7 +124,7 @@ func (s *scratch) risks(ctx context.Context, tip string, files []File) ([]Risk, 
 		if f.mode == "120000" {
 			links = append(links, f)
 		}
-		why := riskyPath(f.Path)
+		why := RiskyPath(f.Path)
 		if path.Base(f.Path) == ".gitignore" && f.mode != "120000" {
 			if why, err = s.riskyIgnore(ctx, f); err != nil {
 				return nil, err
@@ -220,7 +220,7 @@ func (s *scratch) led(ctx context.Context, tip string) (led, error) {
 	var links []link
 	w := &recordWriter{each: func(entry string) {
 		if rest, ok := strings.CutPrefix(entry, "120000 blob "); ok && len(links) < maxLed {
-			if blob, name, ok := strings.Cut(rest, "\t"); ok && riskyPath(name) != "" {
+			if blob, name, ok := strings.Cut(rest, "\t"); ok && RiskyPath(name) != "" {
 				links = append(links, link{name, blob})
 			}
 		}
@@ -240,7 +240,7 @@ func (s *scratch) led(ctx context.Context, tip string) (led, error) {
 			return nil, fmt.Errorf("read symbolic links: %w", err)
 		}
 		if at := path.Join(path.Dir(l.path), string(target)); at != "." && !path.IsAbs(string(target)) {
-			to[at] = Risk{Path: l.path, Why: riskyPath(l.path)}
+			to[at] = Risk{Path: l.path, Why: RiskyPath(l.path)}
 		}
 	}
 	return to, nil

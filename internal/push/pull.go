@@ -32,6 +32,11 @@ type PullOptions struct {
 	// AcceptRisky moves the branch also where something changes that can make programs
 	// run on the person's machine. Otherwise that is kept, for the person to look at.
 	AcceptRisky bool
+
+	// Besides, if not nil, brings what else is wanted of the job. It is called once
+	// the commits are here and the repository is checked, and before the server is
+	// told, which may then let go of the sprite: after an error it is not.
+	Besides func(ctx context.Context, job sprites.Job) error
 }
 
 // The results of a pull.
@@ -135,6 +140,11 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	}
 	// The refs are safe from here on, whatever became of the branch: also what is held
 	// for review needs its sprite no more.
+	if opts.Besides != nil {
+		if more := opts.Besides(ctx, job); more != nil {
+			return p, errors.Join(err, more)
+		}
+	}
 	head := p.Head
 	if head == "" {
 		head = p.Base

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/filesync"
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// pulled is what came of a job: its commits, and the folders of [[pull.sync]].
+type pulled struct {
+	push.Pulled
+	Trees []pulledTree `json:"trees,omitempty"`
+}
+
+// pulledTree is what came of one folder.
+type pulledTree struct {
+	From   string           `json:"from"`
+	To     string           `json:"to"`
+	Absent string           `json:"absent,omitempty"` // why there is nothing to bring
+	Risky  []gitwork.Risk   `json:"risky,omitempty"`  // what was left in the sprite, for the person to decide; the first of them
+	Report *filesync.Report `json:"report,omitempty"`
+}
+
+// treePuller brings the folders that the settings name, once a job has succeeded.
+type treePuller struct {
+	a      *app
+	client *sprites.Client
+	top    string // of the work tree
+	trees  []config.Tree
+	policy filesync.Policy
+	accept bool // what could make something run here, too
+	done   []pulledTree
+}
+
+// pullTrees is what brings the folders that the settings name for this work tree.
+func (a *app) pullTrees(ctx context.Context, c *sprites.Client, policy filesync.Policy) (*treePuller, error) {
+	s, p, err := a.settings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t := &treePuller{a: a, client: c, top: p.Top, policy: policy}
+	if p.Top != "" {
+		t.trees, err = s.Trees(p.Top)
+	}
+	return t, err
+}
+
+// pull brings all folders that it can.
+func (t *treePuller) pull(ctx context.Context, job sprites.Job) error {
+	if job.State != sprites.JobSucceeded {
+		return nil
+	}
+	var errs error
+	t.done = nil
+	for _, tree := range t.trees {
+		errs = errors.Join(errs, t.one(ctx, job, tree))
+	}
+	return errs
+}
+
+func (t *treePuller) one(ctx context.Context, job sprites.Job, tree config.Tree) error {
+	if err := insideTree(t.top, tree.To); err != nil {
+		return err
+	}
+	y := &filesync.Sync{
+		Verb: filesync.Pull, Local: filepath.Join(t.top, filepath.FromSlash(tree.To)), Remote: tree.From,
+		// One base for all jobs: what the last one left here is no change of the person's.
+		Pair: "jobs", As: tree.From,
+		Rules: filesync.Rules{Exclude: tree.Patterns()}, Policy: t.policy, MaxBytes: push.MaxBundle, Merge: gitwork.MergeFile,
+	}
+	if !path.IsAbs(tree.From) {
+		y.Remote = path.Join(job.Workdir, tree.From)
+	}
+	sprite := t.client.At(job.Backend).Sprite(job.Sprite)
+	result := pulledTree{From: tree.From, To: tree.To}
+	if !t.accept {
+		y.Hold = func(name string) bool {
+			why := gitwork.RiskyPath(name)
+			if why != "" && len(result.Risky) < maxShownFiles {
+				result.Risky = append(result.Risky, gitwork.Risk{Path: name, Why: why})
+			}
+			return why != ""
+		}
+	}
+	var err error
+	if y.Connect, err = filesync.Dialer(ctx, sprite); err == nil {
+		result.Report, err = t.a.syncOnce(ctx, y, sprite)
+	}
+	e, ok := errors.AsType[*filesync.Error](err)
+	switch {
+	case errors.Is(err, sprites.ErrNotFound):
+		result.Absent, err = "the sprite is gone", nil
+	case ok && e.Code == filesync.CodeNotFound && result.Report == nil:
+		result.Absent, err = "there is no such folder", nil
+	case ok:
+		t.a.showConflicts(job.Sprite, result.Report)
+		err = &codedError{e.ExitCode(), e.Code, fmt.Errorf("the commits are here, but not %s of the sprite: %s", tree.From, e.Message), treeHint(job, y, e)}
+	}
+	t.done = append(t.done, result)
+	return err
+}
+
+// treeHint says how to bring a folder by hand.
+func treeHint(job sprites.Job, y *filesync.Sync, e *filesync.Error) string {
+	if e.Code != filesync.CodeConflict {
+		return "then pull again: cove pull " + job.ID
+	}
+	return fmt.Sprintf("choose: cove pull %s --on-conflict theirs (the sprite's), ours or both\nor by hand: cove sync pull -s %s --no-ignore %s %s",
+		job.ID, job.Sprite, gitwork.Quote(y.Remote), gitwork.Quote(y.Local))
+}
+
+// insideTree looks that a folder below the top of a work tree is not reached through
+// a link, which the commits that have just come may have put there.
+func insideTree(top, to string) error {
+	at := top
+	for part := range strings.SplitSeq(to, "/") {
+		at = filepath.Join(at, part)
+		info, err := os.Lstat(at)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			return &codedError{exitRejected, "rejected", fmt.Errorf("the commits are here, but nothing came into %s: %s is not a folder", to, at), "look at it, move it away, and pull again"}
+		}
+	}
+	return nil
+}
+
+// printTrees tells people what came besides the commits.
+func printTrees(w io.Writer, trees []pulledTree) {
+	for _, t := range trees {
+		from, to := gitwork.Printable(t.From), gitwork.Printable(t.To)
+		r := t.Report
+		switch {
+		case t.Absent != "":
+			fmt.Fprintf(w, "Nothing from %s: %s.\n", from, t.Absent)
+		case r == nil || len(r.Conflicts) > 0: // the error says why
+		case r.Changes() == 0:
+			fmt.Fprintf(w, "From %s into %s: nothing new.\n", from, to)
+		default:
+			fmt.Fprintf(w, "From %s into %s: %d added, %d modified, %d merged, %d deleted (%s).\n",
+				from, to, r.Added.Count, r.Modified.Count, r.Merged.Count, r.Deleted.Count, byteSize(r.Bytes))
+		}
+		for _, risk := range t.Risky {
+			fmt.Fprintf(w, "  ! %s was left out, and comes with --accept-risky: %s\n", gitwork.Printable(risk.Path), risk.Why)
+		}
+	}
+}
