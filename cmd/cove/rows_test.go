@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// rows are what must hold of jobs and of the commands in a sprite, and the tests
-// that show it with real sandboxes, or in the package that decides on it.
+// rows are what must hold of jobs, of the commands in a sprite, and of a sync, and the
+// tests that show it with real sandboxes, or in the package that decides on it.
 var rows = []struct{ row, what, tests string }{
 	{"E5", "a command has its folder, environment, user and time; at its end nothing of it lives, and the code is 124", "testdata/exec-ends.txtar"},
 	{"E6", "TERM, then KILL, and gone when that returns", "testdata/exec-ends.txtar"},
@@ -30,6 +30,23 @@ var rows = []struct{ row, what, tests string }{
 	{"H5", "all that is known of a job in one file", "TestJobH5"},
 	{"H6", "so many sandboxes and no more, each with its limits", "testdata/limits.txtar"},
 	{"hostile 44", "what makes something run is listed and held; a death in the middle leaves the old or the new", "TestHostile44 TestSoakMoments testdata/hostile.txtar ../../internal/gitwork:TestRisky ../../internal/push:TestPullHolds"},
+	{"S1", "there and back is identity", "TestSync TestSoakSyncShare ../../internal/filesync:TestRoundTrip ../../internal/filesync:TestModes"},
+	{"S2", "memory is constant", "TestSync ../../internal/filesync:TestHostileMillion"},
+	{"S3", "one change sends one file, and nothing is hashed twice", "TestSync ../../internal/filesync:TestAgainSendsNothing ../../internal/filesync:TestStamps"},
+	{"S4", "deletes and renames propagate", "TestSync ../../internal/filesync:TestDeletesAndRenames"},
+	{"S5", "what is left out, both ways, as git has it", "TestSync ../../internal/filesync:TestIgnoreAsGit ../../internal/filesync:TestLeavesOut"},
+	{"S6", "a pull stays inside, and out of git", "TestSync testdata/trees.txtar ../../internal/filesync:TestLinkRace"},
+	{"S7", "hostile trees and streams", "TestSync ../../internal/filesync:TestHostileManifests ../../internal/filesync:TestHostileStreams ../../internal/filesync:TestHostileContent"},
+	{"S8", "conflicts are found, refused, merged or decided", "TestSync testdata/trees.txtar ../../internal/filesync:TestConflicts ../../internal/filesync:TestDecideAll ../../internal/filesync:TestMergeAfterCut"},
+	{"S9", "the old tree or the new one, at whatever moment it dies", "TestSoakSyncKill ../../internal/filesync:TestFaults ../../internal/filesync:TestFaultsTwice"},
+	{"S10", "what is overwritten comes back", "TestSync ../../internal/filesync:TestUndo ../../internal/filesync:TestBackupsAreBounded"},
+	{"S11", "a stream that is cut or damaged changes nothing", "TestSync ../../internal/filesync:TestCut ../../internal/filesync:TestDamage"},
+	{"S12", "full disks", "TestSync ../../internal/filesync:TestFaults"},
+	{"S13", "a failed pull, or a failed agent, keeps the sprite", "TestSync testdata/trees.txtar testdata/pull.txtar"},
+	{"S14", "a job's folders are pulled on success, where the person says so", "testdata/trees.txtar"},
+	{"S15", "parallel pushes do not meet", "TestSync ../../internal/filesync:TestParallel"},
+	{"S16", "a dry run is what is done", "TestSync ../../internal/filesync:TestDryRun"},
+	{"S17", "git inside knows the person, and takes folders for its own", "TestSync TestGitConnector"},
 }
 
 // TestRows looks whether the tests that the rows name are there.

@@ -19,7 +19,7 @@ import (
 	"github.com/cove-dev/cove/internal/guestbin"
 )
 
-// syncHost is a host with a sprite named paint, for the rows S1 to S16 of what a
+// syncHost is a host with a sprite named paint, for the rows S1 to S17 of what a
 // sync must hold. Each has folders of its own.
 type syncHost struct{ *host }
 
@@ -136,7 +136,7 @@ func sameTree(t testing.TB, got, want map[string]string) {
 	}
 }
 
-// TestSync is the rows S1 to S16, with a real sandbox.
+// TestSync is the rows S1 to S17, with a real sandbox.
 func TestSync(t *testing.T) {
 	base := newSyncHost(t)
 	row := func(name string, f func(h syncHost)) {
@@ -156,6 +156,7 @@ func TestSync(t *testing.T) {
 	row("S13 S14 a failed pull keeps the sprite and says what next", syncS13)
 	row("S15 parallel pushes", syncS15)
 	row("S16 a dry run is what is done", syncS16)
+	row("S17 git inside takes what was pushed for its own, and knows the person", syncS17)
 }
 
 func syncS1(h syncHost) {
@@ -581,6 +582,21 @@ func syncS16(h syncHost) {
 		h.write("s16/a", "changed")
 		h.run("s16", "rm", "-rf", "b")
 		h.write("s16/new", "3")
+	}
+}
+
+func syncS17(h syncHost) {
+	h.write("s17/a", "1")
+	h.synced("s17", "push")
+	for key, value := range map[string]string{"user.name": "Ada Lovelace", "user.email": "ada@example.org", "credential.helper": "store"} {
+		h.run("", "git", "config", "--global", key, value)
+	}
+	h.run("", "cove", "update", "paint", "--git-identity")
+	if got := h.sh("cd s17 && git init -q && git add a && git commit -q -m first && git log -1 --format='%an <%ae>' && git config user.email && ! git config credential.helper"); got != "Ada Lovelace <ada@example.org>\nada@example.org\n" {
+		h.t.Errorf("got %q", got)
+	}
+	if got := h.run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "git", "-C", "/home/sprite/s17", "status", "--short", "--branch"); !strings.HasPrefix(got, "## ") {
+		h.t.Errorf("as root: %q", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package filesync
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,6 +71,8 @@ func coded(where string, err error) *Error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		e.Code, e.Hint = CodeNoSpace, "free some space and try again; the trees are as they were"
+	case errors.Is(err, context.Canceled): // it was told to end, as by cove session kill
+		e.Code, e.Hint = CodeLost, "try again; what had come is kept for the next attempt"
 	case errors.Is(err, fs.ErrPermission):
 		e.Code = CodeDenied
 	case errors.Is(err, fs.ErrNotExist):

@@ -1,9 +1,11 @@
 package filesync
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -277,4 +279,88 @@ func TestChangedMeanwhile(t *testing.T) {
 	w.write(w.remote, "in-the-way", "x")
 	w.write(w.local, "in-the-way", "y")
 	w.run(Push, CodeConflict)
+}
+
+// TestMergeAfterCut: texts of which an attempt that was cut had brought some or all
+// merge later like those that came at once; so do those that follow what a process
+// that died wrote half.
+func TestMergeAfterCut(t *testing.T) {
+	lines := func(name, first, last string, n int) string {
+		x := uint32(len(name) * n)
+		var b strings.Builder
+		for i := range n {
+			x = x*1664525 + 1013904223
+			fmt.Fprintf(&b, "%s %d %08x\n", name, i, x)
+		}
+		return first + "\n" + b.String() + last + "\n"
+	}
+	files := map[string]int{"a/small": 20, "b": 5000, "c": 40_000}
+	for _, verb := range []Verb{Push, Pull} {
+		w := newWorld(t)
+		source, target := w.local, w.remote
+		if verb == Pull {
+			source, target = target, source
+		}
+		w.mkdir(target)
+		for name, n := range files {
+			w.write(source, name, lines(name, "1", "2", n))
+		}
+		settle()
+		var left atomic.Int64
+		left.Store(220 << 10)
+		w.cut = func(r io.Reader, wr io.Writer) (io.Reader, io.Writer) {
+			if verb == Pull {
+				return cutAfter{r, &left}, wr
+			}
+			return r, cutWriter{wr, &left}
+		}
+		w.Verb = verb
+		if _, err := w.Run(t.Context()); err == nil {
+			t.Fatal("it was not cut")
+		}
+		w.cut = nil
+		staged, err := filepath.Glob(filepath.Join(filepath.Dir(w.local), "*", "cove", workName, "*", "stage", "*"))
+		near, nearErr := filepath.Glob(filepath.Join(w.State, workName, "*", "stage", "*"))
+		if err = errors.Join(err, nearErr); err != nil || len(staged)+len(near) == 0 {
+			t.Fatalf("%s: nothing had come, %v", verb, err)
+		}
+		w.run(verb, "")
+		torn, err := os.OpenFile(filepath.Join(w.pair(), "texts"), os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil {
+			_, err = torn.Write([]byte("\xff\x7fhalf a block"))
+		}
+		if err = errors.Join(err, torn.Close()); err != nil {
+			t.Fatal(err)
+		}
+		w.write(source, "later", lines("later", "1", "2", 30))
+		settle()
+		w.run(verb, "")
+		files := maps.Clone(files)
+		files["later"] = 30
+		for name, n := range files {
+			w.write(w.local, name, lines(name, "here", "2", n))
+			w.write(w.remote, name, lines(name, "1", "there", n))
+		}
+		settle()
+		if report := w.run(Pull, ""); report.Merged.Count != int64(len(files)) {
+			t.Errorf("%s: got %+v", verb, report)
+		}
+		for name, n := range files {
+			if w.read(w.local, name) != lines(name, "here", "there", n) {
+				t.Errorf("%s: %s did not merge", verb, name)
+			}
+		}
+	}
+}
+
+// TestEndIsStopped: an end in the sprite that is told to stop says that the sync may
+// be tried again.
+func TestEndIsStopped(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.local, "a", "1")
+	w.far = func(string) error { return context.Canceled }
+	w.run(Push, CodeLost)
+	w.far = nil
+	w.run(Push, "")
+	w.same(w.local, w.remote)
 }

@@ -82,7 +82,8 @@ type session struct {
 
 	hangUp func() // lets the sprite's end go
 
-	sent atomic.Int64 // bytes of content
+	sent    atomic.Int64 // bytes of content
+	resumed []gotten     // texts, maybe, that did not come as a whole; maxResumed of them
 
 	mu   sync.Mutex
 	undo []func() // guarded by mu

@@ -472,14 +472,20 @@ func withoutTimes(lines []string) []string {
 	return lines
 }
 
-// known returns what the base has of a path.
-func (w *world) known(name string) known {
+// pair is where the state of the two folders is.
+func (w *world) pair() string {
 	w.t.Helper()
 	dir, err := w.pairDir()
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r, done, err := openBase(filepath.Join(dir, "base"))
+	return dir
+}
+
+// known returns what the base has of a path.
+func (w *world) known(name string) known {
+	w.t.Helper()
+	r, done, err := openBase(filepath.Join(w.pair(), "base"))
 	if err != nil {
 		w.t.Fatal(err)
 	}

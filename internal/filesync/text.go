@@ -41,21 +41,46 @@ const (
 	textBlock   = 256 << 10
 	textsBefore = 64 << 20 // up to which size old texts may stay
 	textsMax    = 1 << 30  // from which on no more are kept
+	maxResumed  = 50_000   // texts of one sync that an earlier attempt had begun
 )
 
 func openTexts(dir string) (*texts, error) {
 	t := &texts{name: filepath.Join(dir, "texts")}
 	var err error
-	if t.f, err = os.OpenFile(t.name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+	if t.f, err = os.OpenFile(t.name, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, err
 	}
-	info, err := t.f.Stat()
+	if t.size, err = wholeBlocks(t.f); err == nil {
+		_, err = t.f.Seek(t.size, io.SeekStart)
+	}
 	if err != nil {
 		return nil, errors.Join(err, t.f.Close())
 	}
-	t.size, t.w = info.Size(), bufio.NewWriterSize(t.f, 64<<10)
+	t.w = bufio.NewWriterSize(t.f, 64<<10)
 	t.zw, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(textBlock))
 	return t, err
+}
+
+// wholeBlocks cuts off the block that a process which died wrote half, and returns
+// the size of the rest: what followed it could not be read.
+func wholeBlocks(f *os.File) (size int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	var head [binary.MaxVarintLen64]byte
+	for size < info.Size() {
+		n, err := f.ReadAt(head[:], size)
+		if err != nil && err != io.EOF {
+			return 0, err
+		}
+		length, width := binary.Uvarint(head[:n])
+		if width <= 0 || length > maxFrame || size+int64(width)+int64(length) > info.Size() {
+			return size, f.Truncate(size)
+		}
+		size += int64(width) + int64(length)
+	}
+	return size, nil
 }
 
 // add keeps a content, if it is a text.
@@ -100,6 +125,40 @@ func (t *texts) save(base string) error {
 }
 
 func (t *texts) close() { _ = t.f.Close() }
+
+// keepResumed keeps the texts of which this machine saw only the rest on their way,
+// or nothing, because an earlier attempt had brought the beginning. Now that the
+// sync is done they are here, whichever way it went.
+func (s *session) keepResumed(resumed []gotten) error {
+	if len(resumed) == 0 {
+		return nil
+	}
+	tree, err := openTree(s.localAt.Root)
+	if err != nil {
+		return err
+	}
+	defer tree.close()
+	t, err := openTexts(s.dir)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	for _, g := range resumed {
+		f, now, err := tree.open(g.path)
+		if err != nil {
+			continue // it was changed meanwhile: then it does not merge
+		}
+		content, err := io.ReadAll(io.LimitReader(f, min(now.Size, maxText)))
+		_ = f.Close()
+		if err == nil && sha256.Sum256(content) == g.hash {
+			err = t.add(g.hash, content)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return t.save(s.baseName())
+}
 
 // shrink keeps the texts of the base, which is the one before this sync, and the
 // half of the file that came last.

@@ -41,6 +41,9 @@ func (s *session) transfer() error {
 	}
 	s.report.Backup, s.report.Bytes = b.ID, s.sent.Load()
 	go s.hangUp() // which the end of the session waits for
+	if err := s.keepResumed(s.resumed); err != nil {
+		return err
+	}
 	return s.saveBase(got, applied, b.ID)
 }
 
@@ -278,6 +281,8 @@ func (c *courier) large(w want, o *op, f frame) error {
 				if err := c.texts.add(sum, text); err != nil {
 					return err
 				}
+			} else if w.seen.Size <= maxText && len(c.s.resumed) < maxResumed {
+				c.s.resumed = append(c.s.resumed, gotten{o.entry.Path, sum})
 			}
 			return errors.Join(c.target.send(f), c.got.add(gotten{o.entry.Path, sum}))
 		default:
