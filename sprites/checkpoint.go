@@ -29,6 +29,9 @@ type CheckpointDetails struct {
 	Labels            []string `json:"labels,omitempty"`
 	PauseMilliseconds float64  `json:"pause_ms,omitempty"` // how long what ran stood still for it
 
+	MemoryBytes   int64  `json:"memory_bytes,omitempty"`    // of what was kept of its memory; 0: nothing was
+	MemoryNotKept string `json:"memory_not_kept,omitempty"` // of one just made: why not, though it was to be
+
 	*DiskUse // nil: not known yet
 }
 
@@ -45,21 +48,29 @@ type DiskUse struct {
 type CheckpointRequest struct {
 	Comment string   `json:"comment,omitempty"`
 	Labels  []string `json:"labels,omitempty"` // a cove server's
+
+	// Memory has a cove server keep the memory of what runs, too: a restore and forks
+	// go on from there.
+	Memory bool `json:"memory,omitempty"`
 }
 
 // Restored says what a restore has done, on a cove server.
 type Restored struct {
-	Checkpoint string `json:"checkpoint"` // that the sprite is now
-	Replaced   string `json:"replaced"`   // the checkpoint of what it was
-	Booted     bool   `json:"booted"`     // it was awake, and has been started from its disk
+	Checkpoint string `json:"checkpoint"`       // that the sprite is now
+	Replaced   string `json:"replaced"`         // the checkpoint of what it was
+	Booted     bool   `json:"booted"`           // it was awake, and has been started from its disk
+	Memory     bool   `json:"memory"`           // what ran then goes on
+	Unused     string `json:"unused,omitempty"` // why it does not, though its memory was kept
 }
 
 // ForkRequest asks a cove server for a copy of a sprite.
 type ForkRequest struct {
 	Name       string   `json:"name"`
+	Names      []string `json:"names,omitempty"`      // of several, in the place of Name: see Forks
 	Checkpoint string   `json:"checkpoint,omitempty"` // empty: as it is now
 	Labels     []string `json:"labels,omitempty"`
 	Owner      string   `json:"owner,omitempty"`
+	Boot       bool     `json:"boot,omitempty"` // without the memory: what runs in the other does not run in it
 }
 
 // The ways in which a DiffEntry differs.
@@ -272,10 +283,15 @@ func (s *Sprite) Checkpoint(ctx context.Context, req CheckpointRequest, tell fun
 	return newest, nil
 }
 
+// RestoreRequest says how to go back to a checkpoint.
+type RestoreRequest struct {
+	Boot bool `json:"boot,omitempty"` // a cove server: though the memory was kept
+}
+
 // RestoreCheckpoint brings the sprite back to a checkpoint. All sessions end.
-func (s *Sprite) RestoreCheckpoint(ctx context.Context, id string, tell func(CheckpointEvent)) (Restored, error) {
+func (s *Sprite) RestoreCheckpoint(ctx context.Context, id string, req RestoreRequest, tell func(CheckpointEvent)) (Restored, error) {
 	var last CheckpointEvent
-	if err := s.checkpointStream(ctx, struct{}{}, tell, &last, "checkpoints", id, "restore"); err != nil {
+	if err := s.checkpointStream(ctx, req, tell, &last, "checkpoints", id, "restore"); err != nil {
 		return Restored{}, fmt.Errorf("restore sprite %s: %w", s.name, err)
 	}
 	if last.Restored != nil {
@@ -369,6 +385,16 @@ func (s *Sprite) sleepCall(ctx context.Context, verb string) (Info, error) {
 		return info, fmt.Errorf("%s sprite %s: %w", verb, s.name, err)
 	}
 	return info, nil
+}
+
+// Forks makes several copies of a sprite, named by req.Names, of one and the same
+// moment. Where not all could be made, those that were are there.
+func (s *Sprite) Forks(ctx context.Context, req ForkRequest) ([]Info, error) {
+	var list ListResponse
+	if err := s.client.json(ctx, call{method: http.MethodPost, path: s.path("fork"), in: req}, &list); err != nil {
+		return nil, fmt.Errorf("fork sprite %s: %w", s.name, err)
+	}
+	return list.Sprites, nil
 }
 
 // Fork makes a copy of a sprite.

@@ -21,7 +21,8 @@ func (a *app) newCheckpoint() *cobra.Command {
 		Short:   "Keep states of a sprite to go back to",
 		Long: `A checkpoint is what a sprite's disk was at one moment. It costs what changes afterwards, not
 what the disk holds. A sprite that is awake stays so: what runs in it stands still for a
-moment, and goes on with its memory and its connections.
+moment, and goes on with its memory and its connections. With --memory that is kept, too:
+then going back to it brings back what ran.
 
 cove restore goes back to one, and cove fork makes another sprite of one.`,
 		Example: `  cove checkpoint create -s paint --comment 'before the upgrade'
@@ -48,9 +49,11 @@ func (a *app) newCheckpointCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a checkpoint",
-		Long:  `Makes a checkpoint of what a sprite's disk is now, and prints its id: v1, v2 and so on.`,
+		Long: `Makes a checkpoint of what a sprite's disk is now, and prints its id: v1, v2 and so on. With
+--memory what runs is kept with it, as it is; that costs as much disk as it has memory.`,
 		Example: `  cove checkpoint create -s paint
-  cove checkpoint create -s paint --comment 'tests pass' --label green`,
+  cove checkpoint create -s paint --comment 'tests pass' --label green
+  cove checkpoint create -s paint --memory`,
 		Args: exactArgs(),
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
@@ -64,12 +67,19 @@ func (a *app) newCheckpointCreate() *cobra.Command {
 		}
 		return a.show(c, func(w io.Writer) {
 			fmt.Fprintln(w, sanitizeLine(c.ID))
-			if c.Cove != nil && c.Cove.PauseMilliseconds > 0 {
+			if c.Cove == nil {
+				return
+			}
+			if c.Cove.PauseMilliseconds > 0 {
 				a.say("What runs stood still for %.0f ms.", c.Cove.PauseMilliseconds)
+			}
+			if c.Cove.MemoryNotKept != "" {
+				a.say("It is of the disk alone: %s.", sanitizeLine(c.Cove.MemoryNotKept))
 			}
 		})
 	})
 	cmd.Flags().StringVar(&req.Comment, "comment", "", "what it is")
+	cmd.Flags().BoolVar(&req.Memory, "memory", false, "keep what runs, too")
 	cmd.Flags().StringArrayVar(&req.Labels, "label", nil, "note this `LABEL` on it (repeatable)")
 	return cmd
 }
@@ -136,16 +146,19 @@ func (a *app) newCheckpointShow() *cobra.Command {
 				return checkpointError(err)
 			}
 			return a.show(c, func(w io.Writer) {
-				labels, pause, disk := "", "", ""
+				labels, pause, disk, memory := "", "", "", ""
 				if c.Cove != nil {
 					labels = strings.Join(c.Cove.Labels, ", ")
 					if c.Cove.PauseMilliseconds > 0 {
 						pause = fmt.Sprintf("%.0f ms", c.Cove.PauseMilliseconds)
 					}
 					disk = diskText(c.Cove.DiskUse)
+					if c.Cove.MemoryBytes > 0 {
+						memory = byteSize(c.Cove.MemoryBytes)
+					}
 				}
 				fields(w, "id", c.ID, "created", c.CreateTime.Local().Format(time.RFC3339), "from", c.SourceID, "comment", c.Comment,
-					"labels", labels, "pause", pause, "disk", disk, "history", strings.Join(c.History, ", "), "health", c.Health)
+					"labels", labels, "pause", pause, "disk", disk, "memory", memory, "history", strings.Join(c.History, ", "), "health", c.Health)
 			})
 		}),
 	}
@@ -188,13 +201,17 @@ func checkpointError(err error) error {
 }
 
 func (a *app) newRestore() *cobra.Command {
+	var req sprites.RestoreRequest
 	cmd := &cobra.Command{
 		Use:   "restore ID",
 		Short: "Bring a sprite back to a checkpoint",
 		Long: `Brings a sprite's disk back to what it was at a checkpoint. What it is now becomes a
-checkpoint first, so that nothing is lost. Its programs end; if it is awake it boots again,
-and its services start.`,
+checkpoint first, so that nothing is lost. Its programs end. If the checkpoint was made with
+--memory, those that ran then go on; else the sprite boots, if it is awake, and its services
+start. A memory fits the programs of the server that it was made with and the kind of
+processor; where it does not, the sprite boots, and you are told why.`,
 		Example: `  cove restore v3 -s paint
+  cove restore v3 -s paint --boot            though it has the memory
   cove checkpoint list -s paint --all        where what it was before is, too`,
 		Args:              exactArgs("the checkpoint's id"),
 		ValidArgsFunction: a.completeCheckpoint,
@@ -204,17 +221,24 @@ and its services start.`,
 		if err != nil {
 			return err
 		}
-		done, err := s.RestoreCheckpoint(ctx, args[0], a.told)
+		done, err := s.RestoreCheckpoint(ctx, args[0], req, a.told)
 		if err != nil {
 			return checkpointError(err)
 		}
 		return a.show(done, func(w io.Writer) {
 			a.say("It is what %s was.", sanitizeLine(done.Checkpoint))
+			switch {
+			case done.Memory:
+				a.say("What ran then goes on.")
+			case done.Unused != "":
+				a.say("What ran then does not: %s.", sanitizeLine(done.Unused))
+			}
 			if done.Replaced != "" {
 				a.say("What it was before: cove restore %s", sanitizeLine(done.Replaced))
 			}
 		})
 	})
+	cmd.Flags().BoolVar(&req.Boot, "boot", false, "start anew, though the memory was kept")
 	return cmd
 }
 
@@ -229,9 +253,13 @@ func (a *app) newFork() *cobra.Command {
 		Use:   "fork NAME NEW",
 		Short: "Make a sprite that is a copy of another",
 		Long: `Makes a sprite with the disk that another has now, or had at a checkpoint, and with its
-settings. It costs what changes afterwards, not what the disk holds. It has a network, a URL
-and a machine id of its own; connectors are to be granted to it anew.`,
+settings. It costs what changes afterwards, not what the disk holds. Where the other is
+awake, what runs in it goes on in both, from the same moment: in the new one without its
+connections out, which end at once. So does what a checkpoint has kept with --memory.
+
+It has a network, a URL and a machine id of its own; connectors are to be granted to it anew.`,
 		Example: `  cove fork paint paint-2
+  cove fork paint paint-2 --boot             begins with nothing running but services
   cove fork paint try --count 3              makes try-1, try-2 and try-3
   cove fork paint paint-old --checkpoint v1`,
 		Args:              exactArgs("the sprite's name", "the new one's name"),
@@ -257,18 +285,13 @@ and a machine id of its own; connectors are to be granted to it anew.`,
 		if err != nil {
 			return err
 		}
-		var made []sprites.Info
-		for _, name := range names {
-			req := o.req
-			req.Name = name
-			info, err := c.Sprite(args[0]).Fork(ctx, req)
-			if err != nil {
-				if len(made) > 0 {
-					a.say("Made before that: %d of %d.", len(made), len(names))
-				}
-				return checkpointError(err)
-			}
-			made = append(made, info)
+		o.req.Names = names
+		made, err := c.Sprite(args[0]).Forks(ctx, o.req)
+		if err != nil {
+			return checkpointError(err)
+		}
+		if len(made) != len(names) {
+			return fmt.Errorf("the server made %d of %d forks", len(made), len(names))
 		}
 		show := any(made[0])
 		if cmd.Flags().Changed("count") {
@@ -282,6 +305,7 @@ and a machine id of its own; connectors are to be granted to it anew.`,
 	})
 	f := cmd.Flags()
 	f.StringVar(&o.req.Checkpoint, "checkpoint", "", "what it was then (default: what it is now)")
+	f.BoolVar(&o.req.Boot, "boot", false, "do not go on with what runs in the other")
 	f.IntVar(&o.count, "count", 1, "make so many: NEW-1, NEW-2, …")
 	f.StringArrayVar(&o.req.Labels, "label", nil, "note this `LABEL` on them (repeatable)")
 	return cmd

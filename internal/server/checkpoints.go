@@ -36,6 +36,12 @@ func (s *Server) postCheckpoint(w http.ResponseWriter, r *http.Request) error {
 // postRestore brings a sprite back to a checkpoint (protocol section 8.5).
 func (s *Server) postRestore(w http.ResponseWriter, r *http.Request) error {
 	name, id := r.PathValue("name"), r.PathValue("checkpoint")
+	var req sprites.RestoreRequest
+	if r.ContentLength != 0 {
+		if err := readJSON(w, r, maxBody, &req); err != nil {
+			return err
+		}
+	}
 	if id == sprite.CurrentState {
 		return fail("bad_request", "the sprite is what is current already", "name a checkpoint: cove checkpoint list -s "+name)
 	}
@@ -43,7 +49,7 @@ func (s *Server) postRestore(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.tellCheckpoint(w, r, "Restoring "+clean(id, maxGuestText)+"...", func(ctx context.Context) (sprites.CheckpointEvent, error) {
-		done, err := s.Host.Restore(ctx, name, id)
+		done, err := s.Host.Restore(ctx, name, id, req.Boot)
 		return sprites.CheckpointEvent{Data: fmt.Sprintf("Restored %s; what was before is %s", done.Checkpoint, done.Replaced), Restored: &done}, err
 	})
 }
@@ -190,8 +196,14 @@ func (s *Server) forkSprite(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	p := principalOf(r)
-	if !p.reaches(req.Name) {
-		return fail("forbidden", "the token does not reach a sprite of that name", "")
+	names := req.Names
+	if len(names) == 0 {
+		names = []string{req.Name}
+	}
+	for _, name := range names {
+		if !p.reaches(name) {
+			return fail("forbidden", "the token does not reach a sprite of that name", "")
+		}
 	}
 	if !p.may(admin) && req.Owner != "" {
 		return fail("forbidden", "only a token with the verb admin may give a sprite an owner", "")
@@ -199,10 +211,14 @@ func (s *Server) forkSprite(w http.ResponseWriter, r *http.Request) error {
 	if err := s.mayLabel(r, req.Labels); err != nil {
 		return err
 	}
-	info, err := s.Host.Fork(r.Context(), r.PathValue("name"), req)
-	if err != nil {
+	infos, err := s.Host.Fork(r.Context(), r.PathValue("name"), req)
+	switch {
+	case err != nil:
 		return err
+	case len(req.Names) > 0:
+		writeJSON(w, http.StatusCreated, sprites.ListResponse{Sprites: infos})
+	default:
+		writeJSON(w, http.StatusCreated, infos[0])
 	}
-	writeJSON(w, http.StatusCreated, info)
 	return nil
 }

@@ -64,7 +64,7 @@ func TestCheckpoints(t *testing.T) {
 	failIf(t, json.Unmarshal(ask(t, s, "GET /v1/sprites/paint/checkpoints", "").body, &list) != nil, "the list is no bare array")
 	failIf(t, ids(list) != "Current v2 v1" || list[0].SourceID != "v2" || list[1].Comment != "second" || list[1].SourceID != "v1" || ids(list[:0]) != "" || strings.Join(list[0].History, " ") != "v2 v1", "%+v", list)
 
-	done, err := paint.RestoreCheckpoint(ctx, "v1", nil)
+	done, err := paint.RestoreCheckpoint(ctx, "v1", sprites.RestoreRequest{}, nil)
 	failIf(t, err != nil || done.Checkpoint != "v1" || !strings.HasPrefix(done.Replaced, "pre-restore-v2-") || done.Booted, "%+v, %v", done, err)
 	failIf(t, sh("paint", "cat file; ls") != "one\nfile\n", "the disk is %s", sh("paint", "cat file; ls"))
 	sleep("paint")

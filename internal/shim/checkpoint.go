@@ -22,6 +22,7 @@ import (
 type Checkpoint struct {
 	Layers []string // that it is of from then on, the lowest first
 	Disk   []Mount  // the same, to be mounted
+	Keep   string   `json:",omitempty"` // a folder to be made for the memory; empty: it is not kept
 }
 
 // Checkpointed says what a checkpoint took.
@@ -33,6 +34,9 @@ type Checkpointed struct {
 	Save    time.Duration `json:"save"`    // of the memory
 	Mount   time.Duration `json:"mount"`   // of the new disk
 	Restore time.Duration `json:"restore"` // of the memory, over the new disk
+
+	Kept    int64  `json:"kept,omitempty"`     // bytes of the memory that was kept
+	NotKept string `json:"not_kept,omitempty"` // why it was not, though it was to be
 }
 
 // checkpoint seals the layer that is written, by moving what runs over to another
@@ -100,6 +104,12 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	done.Pause = time.Since(began)
 	done.State = s.snapshot()
 	s.cleaning.Go(func() { s.cleanOld(old) })
+	if req.Keep != "" {
+		if done.Kept, err = s.keepImage(done.State, image, req.Keep); err != nil {
+			done.NotKept = err.Error()
+			s.log.Error("keep the memory of a checkpoint", "err", errors.Join(err, os.RemoveAll(req.Keep)))
+		}
+	}
 	return done, nil
 }
 

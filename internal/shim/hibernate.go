@@ -79,6 +79,43 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	return nil
 }
 
+// keepImage copies an image, whose sandbox goes on meanwhile, to a folder that it
+// makes, and returns its size in bytes.
+func (s *Shim) keepImage(st State, image, dir string) (size int64, err error) {
+	if st.Build == "" {
+		return 0, errors.New("the sandbox was started by a server that did not say what it is made of")
+	}
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+		return 0, err
+	}
+	entries, err := os.ReadDir(image)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		n, err := copyPart(filepath.Join(dir, e.Name()), filepath.Join(image, e.Name()))
+		if err != nil {
+			return 0, err
+		}
+		size += n
+	}
+	return size, s.describeImage(st, dir)
+}
+
+func copyPart(to, from string) (n int64, err error) {
+	src, err := os.Open(from)
+	if err != nil {
+		return 0, err
+	}
+	defer src.Close()
+	dst, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	n, err = io.Copy(dst, src)
+	return n, errors.Join(err, dst.Close())
+}
+
 // describeImage writes an image's description, once the rest of it is on disk.
 func (s *Shim) describeImage(st State, dir string) error {
 	spec, err := s.readBundle(st)

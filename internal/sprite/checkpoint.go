@@ -29,11 +29,15 @@ func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.Checkpoi
 	}
 	var out sprites.Checkpoint
 	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-		done, err := h.seal(ctx, m, row, &store.Checkpoint{Comment: req.Comment, Labels: req.Labels})
+		c := &store.Checkpoint{Comment: req.Comment, Labels: req.Labels}
+		memory, err := h.seal(ctx, m, row, c, req.Memory)
 		if err != nil {
 			return err
 		}
-		out, err = h.describeCheckpoint(ctx, row.ID, done.Name)
+		out, err = h.describeCheckpoint(ctx, row.ID, c.Name)
+		if err == nil {
+			out.Cove.MemoryNotKept = memory.why
+		}
 		return err
 	})
 	return out, err
@@ -120,32 +124,48 @@ func (h *Host) live(m *machine) Sandbox {
 }
 
 // seal makes the layer that a sprite writes the last one of a sealed chain, which c
-// then is, unless it is nil. The machine is taken.
-func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.Checkpoint) (*store.Checkpoint, error) {
+// then is, unless it is nil, with the name that it gets; with keep, it keeps the
+// memory, too, if it can. The machine is taken.
+func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.Checkpoint, keep bool) (memory kept, err error) {
 	next, err := h.Store.Sprites.Begin(ctx, row.ID, row.Layer, c)
 	if err != nil {
-		return nil, err
+		return memory, err
 	}
-	if sb := h.live(m); sb != nil {
-		pause, err := h.move(ctx, sb, next.Layer)
+	sb := h.live(m)
+	switch {
+	case sb != nil:
+		if keep {
+			memory.name = randomHex(8)
+		}
+		pause, err := h.move(ctx, sb, next.Layer, memory.name)
 		if err != nil {
-			return nil, errors.Join(err, h.settle(ctx, row.ID, next, sb))
+			return kept{}, errors.Join(err, h.settle(ctx, row.ID, next, sb))
+		}
+		if memory.bytes, memory.why = pause.Kept, pause.NotKept; memory.why != "" {
+			memory.name = ""
 		}
 		if c != nil {
 			c.PauseMicros = pause.Total.Microseconds()
 		}
-		h.Logger.Info("checkpoint", "sprite", row.Name, "pause", pause.Total, "save", pause.Save, "mount", pause.Mount, "restore", pause.Restore)
+		h.Logger.Info("checkpoint", "sprite", row.Name, "pause", pause.Total, "save", pause.Save, "mount", pause.Mount, "restore", pause.Restore, "kept", pause.Kept)
+	case keep:
+		memory = h.keepAsleep(ctx, row.ID)
 	}
-	done, err := h.Store.Sprites.Commit(ctx, row.ID, next)
-	if err == nil {
-		h.list()
-		h.compact(row.ID)
+	if c != nil {
+		c.Memory, c.MemoryBytes = memory.name, memory.bytes
 	}
-	return done, err
+	if _, err := h.Store.Sprites.Commit(ctx, row.ID, next); err != nil {
+		h.forget(memory.name)
+		return kept{}, err
+	}
+	h.list()
+	h.compact(row.ID)
+	return memory, nil
 }
 
-// move has a sandbox go on over another layer.
-func (h *Host) move(ctx context.Context, sb Sandbox, layer string) (Pause, error) {
+// move has a sandbox go on over another layer, and keeps its memory under a name,
+// unless that is empty.
+func (h *Host) move(ctx context.Context, sb Sandbox, layer, memory string) (Pause, error) {
 	c, ok := sb.(Checkpointer)
 	if !ok {
 		return Pause{}, newError(CodeBadRequest, "stop the sprite first: then its disk can be", "this server can't make a checkpoint of a sprite that runs")
@@ -155,7 +175,7 @@ func (h *Host) move(ctx context.Context, sb Sandbox, layer string) (Pause, error
 		return Pause{}, err
 	}
 	defer unpin()
-	pause, err := c.Checkpoint(ctx, chain)
+	pause, err := c.Checkpoint(ctx, chain, memory)
 	if err != nil {
 		e := newError(CodeUnavailable, "the log of the server says more", "no checkpoint was made: %v", err)
 		e.Err = err
@@ -182,10 +202,11 @@ func (h *Host) settle(ctx context.Context, id string, next store.Next, sb Sandbo
 }
 
 // Restore brings a sprite back to a checkpoint. What it is now becomes a checkpoint
-// first, named in the answer. All sessions end; if the sprite is awake, it boots
-// from what the checkpoint has.
-func (h *Host) Restore(ctx context.Context, name, id string) (sprites.Restored, error) {
+// first, named in the answer. All sessions end. If the checkpoint has the memory, the
+// sprite goes on from that, unless boot says otherwise or it can't; else it boots.
+func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites.Restored, error) {
 	var out sprites.Restored
+	awake := false
 	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
 		to, err := h.checkpoint(ctx, row, id)
 		if err == nil {
@@ -214,7 +235,7 @@ func (h *Host) Restore(ctx context.Context, name, id string) (sprites.Restored, 
 			return err
 		}
 		before := &store.Checkpoint{Name: preRestore(list), Auto: true, Comment: "before going back to " + to.Name}
-		if before, err = h.seal(ctx, m, row, before); err != nil {
+		if _, err = h.seal(ctx, m, row, before, false); err != nil {
 			return err
 		}
 		var next store.Next
@@ -232,17 +253,32 @@ func (h *Host) Restore(ctx context.Context, name, id string) (sprites.Restored, 
 			return err
 		}
 		h.collect()
-		out = sprites.Restored{Checkpoint: to.Name, Replaced: before.Name, Booted: sb != nil}
+		awake = sb != nil
+		out = sprites.Restored{Checkpoint: to.Name, Replaced: before.Name}
+		if to.Memory == "" || boot {
+			return nil
+		}
+		if err := h.recall(ctx, row.ID, to.Memory); err != nil {
+			out.Unused = err.Error()
+			return nil
+		}
+		out.Memory = true
+		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
 		return nil
 	})
-	if err != nil || !out.Booted {
+	if err != nil || !awake {
 		return out, err
 	}
 	lease, err := h.Use(ctx, name, "restore")
 	if err != nil {
 		return out, fmt.Errorf("sprite %s is what %s was, but does not start: %w", name, id, err)
 	}
-	lease.Release()
+	defer lease.Release()
+	if out.Memory {
+		status := lease.Sandbox().Status()
+		out.Memory, out.Unused = status.Woken, status.Unused
+	}
+	out.Booted = !out.Memory
 	return out, nil
 }
 
@@ -278,7 +314,8 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := h.checkpoint(ctx, row, id); err != nil {
+	c, err := h.checkpoint(ctx, row, id)
+	if err != nil {
 		return err
 	}
 	all, err := h.describeCheckpoints(ctx, row)
@@ -291,6 +328,7 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 	if err := h.Store.Sprites.DeleteCheckpoint(ctx, row.ID, id); err != nil {
 		return err
 	}
+	h.forget(c.Memory)
 	h.collect()
 	return nil
 }
@@ -373,7 +411,9 @@ func (h *Host) describeCheckpoints(ctx context.Context, row store.Sprite) ([]spr
 	for _, c := range list {
 		all = append(all, describe(sprites.Checkpoint{
 			ID: c.Name, CreateTime: c.CreatedAt, Comment: c.Comment, IsAuto: c.Auto,
-			Cove:   &sprites.CheckpointDetails{Labels: c.Labels, PauseMilliseconds: float64(c.PauseMicros) / 1e3, DiskUse: diskUse(layers, at, c.Layer)},
+			Cove: &sprites.CheckpointDetails{
+				Labels: c.Labels, PauseMilliseconds: float64(c.PauseMicros) / 1e3, DiskUse: diskUse(layers, at, c.Layer), MemoryBytes: c.MemoryBytes,
+			},
 			Health: health(layers, c.Layer),
 		}, c.Layer))
 	}

@@ -106,7 +106,17 @@ func (h *Host) destroy(m *machine) (err error) {
 	if err := h.loseWork(ctx, m.name); err != nil {
 		h.Logger.Error("noting what jobs have lost with their sprite", "sprite", m.name, "err", err)
 	}
-	return h.Store.Sprites.Delete(ctx, m.id)
+	checkpoints, err := h.Store.Sprites.Checkpoints(ctx, m.id)
+	if err != nil {
+		return err
+	}
+	if err := h.Store.Sprites.Delete(ctx, m.id); err != nil {
+		return err
+	}
+	for _, c := range checkpoints {
+		h.forget(c.Memory)
+	}
+	return nil
 }
 
 // loseWork notes of the jobs whose results nobody has pulled that these are gone.

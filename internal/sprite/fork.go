@@ -10,50 +10,123 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Fork makes a sprite whose disk is what another's is now, or was at a checkpoint,
-// and whose settings are the other's. It has a name, a machine's id and a network
-// of its own; its policy is a copy, and its own from then on. Connectors that the
-// other was granted are not granted to it. A sprite that is awake stands still for
-// a moment.
-func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest) (sprites.Info, error) {
-	if err := CheckName(req.Name); err != nil {
-		return sprites.Info{}, err
+// maxForks is how many forks are made at once.
+const maxForks = 100
+
+// Fork makes sprites whose disk is what another's is now, or was at a checkpoint,
+// and whose settings are the other's; where that is awake, or its memory was kept,
+// what runs in it goes on in each, unless req.Boot says otherwise. Each has a name, a
+// machine's id and a network of its own; its policy is a copy, and its own from then
+// on. Connectors that the other was granted are not granted to it. A sprite that is
+// awake stands still for a moment.
+func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest) ([]sprites.Info, error) {
+	names, err := h.forkNames(ctx, req)
+	if err != nil {
+		return nil, err
 	}
-	if err := checkLabels(req.Labels); err != nil {
-		return sprites.Info{}, err
-	}
-	if _, err := h.Store.Sprites.Get(ctx, req.Name); err == nil {
-		return sprites.Info{}, nameTaken(req.Name)
-	}
-	row := store.Sprite{
-		ID: randomHex(8), Name: req.Name, MachineID: randomHex(16), Labels: req.Labels, Status: sprites.StatusCold,
-		URL: sprites.URLSettings{Auth: "sprite"}, // who opened the other's did not open this one's
-	}
-	err := h.alone(ctx, name, func(ctx context.Context, m *machine, from store.Sprite) error {
-		if req.Checkpoint == "" {
-			if _, err := h.seal(ctx, m, from, nil); err != nil { // what it was is then a sealed layer
-				return err
-			}
+	var made []sprites.Info
+	awake := false
+	err = h.alone(ctx, name, func(ctx context.Context, m *machine, from store.Sprite) error {
+		awake = req.Checkpoint == "" && h.live(m) != nil
+		memory, forget, err := h.forkMemory(ctx, m, from, req)
+		if err != nil {
+			return err
 		}
+		defer forget()
 		if err := h.checkWhole(ctx, from, req.Checkpoint); err != nil {
 			return err
 		}
-		row.Base, row.Include, row.Env, row.Config = from.Base, slices.Clone(from.Include), maps.Clone(from.Env), from.Config
-		row.Policy, row.IdleSeconds, row.Owner = from.Policy, from.IdleSeconds, req.Owner // a job's sprite is forked for somebody else
-		return h.onLayer(func() (err error) {
-			if row.Layer, err = h.sealed(ctx, from, req.Checkpoint); err != nil {
+		for _, name := range names {
+			row, err := h.fork(ctx, from, req, name, memory)
+			if err != nil {
 				return err
 			}
-			return h.Store.Sprites.Create(ctx, &row)
-		})
+			made = append(made, h.info(row))
+		}
+		return nil
 	})
-	if errors.Is(err, store.ErrExists) {
-		err = nameTaken(req.Name)
-	}
 	if err != nil {
-		return sprites.Info{}, err
+		return made, err
 	}
-	return h.info(row), nil
+	if awake && !req.Boot {
+		h.startAll(ctx, made)
+		for i, info := range made {
+			if now, err := h.Get(ctx, info.Name); err == nil {
+				made[i] = now
+			}
+		}
+	}
+	return made, nil
+}
+
+// forkNames are the names of the forks that are asked for, if they can be made.
+func (h *Host) forkNames(ctx context.Context, req sprites.ForkRequest) ([]string, error) {
+	names := req.Names
+	if req.Name != "" || len(names) == 0 {
+		names = append([]string{req.Name}, names...)
+	}
+	if len(names) > maxForks {
+		return nil, newError(CodeBadRequest, "make them in several calls", "%d forks at once are more than %d", len(names), maxForks)
+	}
+	if err := checkLabels(req.Labels); err != nil {
+		return nil, err
+	}
+	for i, name := range names {
+		if err := CheckName(name); err != nil {
+			return nil, err
+		}
+		if _, err := h.Store.Sprites.Get(ctx, name); err == nil || slices.Contains(names[:i], name) {
+			return nil, nameTaken(name)
+		}
+	}
+	return names, nil
+}
+
+// forkMemory seals what a sprite is now, unless it is forked from a checkpoint, and
+// names the memory that its forks go on from, if there is one. forget ends its use.
+func (h *Host) forkMemory(ctx context.Context, m *machine, from store.Sprite, req sprites.ForkRequest) (memory string, forget func(), err error) {
+	if req.Checkpoint != "" {
+		c, err := h.checkpoint(ctx, from, req.Checkpoint)
+		if req.Boot {
+			c.Memory = ""
+		}
+		return c.Memory, func() {}, err
+	}
+	now, err := h.seal(ctx, m, from, nil, !req.Boot) // what it was is then a sealed layer
+	return now.name, func() { h.forget(now.name) }, err
+}
+
+// fork makes one fork.
+func (h *Host) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequest, name, memory string) (store.Sprite, error) {
+	row := store.Sprite{
+		ID: randomHex(8), Name: name, MachineID: randomHex(16), Labels: req.Labels, Status: sprites.StatusCold,
+		URL:  sprites.URLSettings{Auth: "sprite"}, // who opened the other's did not open this one's
+		Base: from.Base, Include: slices.Clone(from.Include), Env: maps.Clone(from.Env), Config: from.Config,
+		Policy: from.Policy, IdleSeconds: from.IdleSeconds, Owner: req.Owner, // a job's sprite is forked for somebody else
+	}
+	if memory != "" {
+		if err := h.recall(ctx, row.ID, memory); err != nil {
+			h.Logger.Error("a fork begins without its memory", "sprite", name, "err", err)
+		} else {
+			row.Status = sprites.StatusWarm
+		}
+	}
+	err := h.onLayer(func() (err error) {
+		if row.Layer, err = h.sealed(ctx, from, req.Checkpoint); err != nil {
+			return err
+		}
+		return h.Store.Sprites.Create(ctx, &row)
+	})
+	if err == nil {
+		return row, nil
+	}
+	if r, ok := h.Runtime.(Rememberer); ok && row.Status == sprites.StatusWarm {
+		err = errors.Join(err, r.DropMemory(ctx, row.ID))
+	}
+	if errors.Is(err, store.ErrExists) {
+		err = nameTaken(name)
+	}
+	return row, err
 }
 
 // sealed is the layer that a checkpoint is the chain of, or, without one, what the

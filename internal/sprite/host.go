@@ -109,6 +109,7 @@ func (h *Host) Start(ctx context.Context) error {
 		h.takeUp(row, sb)
 	}
 	h.collect()
+	h.sweepMemories(rows)
 	h.list()
 	for id, sb := range byID {
 		h.Logger.Warn("ending a sandbox of no known sprite", "id", id)

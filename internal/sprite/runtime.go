@@ -125,14 +125,38 @@ func (d Disk) Close() (err error) {
 // goes on, with its memory and its connections, over the disk that Checkpoint is
 // given: its own layers, and another to be written. After an error it runs over the
 // one that it had, or has ended; Status says which.
+//
+// With a name for it the memory is kept, too, for a MemoryKeeper.
 type Checkpointer interface {
-	Checkpoint(ctx context.Context, layers []string) (Pause, error)
+	Checkpoint(ctx context.Context, layers []string, memory string) (Pause, error)
 }
 
-// Pause is how long a sandbox stood still for a checkpoint, and why.
+// Pause is how long a sandbox stood still for a checkpoint, and why; and what became
+// of its memory.
 type Pause struct {
 	Total                time.Duration
 	Save, Mount, Restore time.Duration // parts of it: of the memory, the disk, the memory
+
+	Kept    int64  // bytes of the memory that was kept
+	NotKept string // why it was not, though it was to be
+}
+
+// A MemoryKeeper is a Runtime that keeps memories, by names of 16 hexadecimal
+// digits. Each is used as often as one likes.
+type MemoryKeeper interface {
+	// KeepMemory keeps the memory that a sleeping sprite has, and returns its bytes.
+	// The sprite goes on from it, too.
+	KeepMemory(ctx context.Context, id, memory string) (int64, error)
+
+	// Recall has the next Boot of a sprite go on from a memory, if it can. Its disk
+	// must be what it was then.
+	Recall(ctx context.Context, id, memory string) error
+
+	// ForgetMemory removes a memory; there need be none.
+	ForgetMemory(ctx context.Context, memory string) error
+
+	// Memories lists those that are kept, and the sprites that sleep with one.
+	Memories(ctx context.Context) (kept, asleep []string, err error)
 }
 
 // A Merger is a Runtime that can make a layer of others.

@@ -26,6 +26,9 @@ type Checkpoint struct {
 	Auto    bool     `json:"auto,omitempty"` // nobody asked for it
 
 	PauseMicros int64 `json:"pause_micros,omitempty"` // how long the sprite stood still for it
+
+	Memory      string `json:"memory,omitempty"` // the name of what was in memory; empty: that was not kept
+	MemoryBytes int64  `json:"memory_bytes,omitempty"`
 }
 
 // Next is what is about to become of a sprite's disk: the layer that will be
@@ -383,4 +386,14 @@ func (t *Sprites) Forget(ctx context.Context, layer string) error {
 		return fmt.Errorf("forget layer %s: %w", layer, err)
 	}
 	return nil
+}
+
+// Memories are the names of all that checkpoints have kept of memories.
+func (t *Sprites) Memories(ctx context.Context) ([]string, error) {
+	all, err := collect(ctx, t.db.read, func(row scanner) (name string, err error) { return name, row.Scan(&name) },
+		"SELECT doc->>'$.memory' FROM checkpoints WHERE doc->>'$.memory' IS NOT NULL")
+	if err != nil {
+		return nil, fmt.Errorf("list the memories of checkpoints: %w", err)
+	}
+	return all, nil
 }

@@ -505,7 +505,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 const stopPause = 20 * time.Millisecond
 
 // Checkpoint moves the sandbox to a disk with another layer to write.
-func (s *sandbox) Checkpoint(ctx context.Context, chain []string) (sprite.Pause, error) {
+func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory string) (sprite.Pause, error) {
 	prep, err := s.runtime.prepare()
 	if err != nil {
 		return sprite.Pause{}, err
@@ -514,7 +514,13 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string) (sprite.Pause,
 	if err != nil {
 		return sprite.Pause{}, err
 	}
-	done, err := s.client.Checkpoint(ctx, shim.Checkpoint{Layers: chain, Disk: disk})
+	req := shim.Checkpoint{Layers: chain, Disk: disk}
+	if memory != "" {
+		if req.Keep, err = s.runtime.memoryDir(memory); err != nil {
+			return sprite.Pause{}, err
+		}
+	}
+	done, err := s.client.Checkpoint(ctx, req)
 	if err != nil {
 		if st, statusErr := s.client.Status(ctx); statusErr == nil {
 			s.setState(st)
@@ -522,7 +528,7 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string) (sprite.Pause,
 		return sprite.Pause{}, err
 	}
 	s.setState(done.State)
-	return sprite.Pause{Total: done.Pause, Save: done.Save, Mount: done.Mount, Restore: done.Restore}, nil
+	return sprite.Pause{Total: done.Pause, Save: done.Save, Mount: done.Mount, Restore: done.Restore, Kept: done.Kept, NotKept: done.NotKept}, nil
 }
 
 // Pause freezes the sandbox in memory.

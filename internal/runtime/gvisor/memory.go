@@ -49,6 +49,99 @@ func (r *Runtime) takeImage(id string) (string, error) {
 	return used, nil
 }
 
+// memoryDir is the folder of a memory that is kept.
+func (r *Runtime) memoryDir(memory string) (string, error) {
+	if _, err := hex.DecodeString(memory); err != nil || len(memory) != 16 {
+		return "", fmt.Errorf("bad name of a memory %q", memory)
+	}
+	return filepath.Join(r.Dir, "memories", memory), nil
+}
+
+// KeepMemory keeps the memory that a sleeping sprite has.
+func (r *Runtime) KeepMemory(_ context.Context, id, memory string) (int64, error) {
+	dir, err := r.memoryDir(memory)
+	if err != nil {
+		return 0, err
+	}
+	size, err := linkImage(dir, r.imageDir(id))
+	if err != nil {
+		return 0, fmt.Errorf("keep the memory of sprite %s: %w", id, err)
+	}
+	return size, nil
+}
+
+// Recall has a sprite's next Boot go on from a memory.
+func (r *Runtime) Recall(_ context.Context, id, memory string) error {
+	dir, err := r.memoryDir(memory)
+	if err != nil {
+		return err
+	}
+	if _, err := linkImage(r.imageDir(id), dir); err != nil {
+		return fmt.Errorf("recall the memory %s: %w", memory, err)
+	}
+	return nil
+}
+
+// ForgetMemory removes a memory.
+func (r *Runtime) ForgetMemory(_ context.Context, memory string) error {
+	dir, err := r.memoryDir(memory)
+	if err != nil {
+		return err
+	}
+	return layers.Remove(dir)
+}
+
+// Memories lists the memories that are kept, and the sprites that sleep with one.
+func (r *Runtime) Memories(context.Context) (kept, asleep []string, err error) {
+	list := func(dir string) ([]string, error) {
+		entries, err := os.ReadDir(filepath.Join(r.Dir, dir))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, strings.TrimSuffix(strings.TrimSuffix(e.Name(), ".used"), ".new"))
+		}
+		return slices.Compact(names), err
+	}
+	kept, err = list("memories")
+	if err != nil {
+		return nil, nil, err
+	}
+	asleep, err = list("images")
+	return kept, asleep, err
+}
+
+// linkImage makes an image of another one's files, which nobody writes, and returns
+// its size in bytes. It is there whole, or not at all.
+func linkImage(to, from string) (size int64, err error) {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return 0, err
+	}
+	part := to + ".new"
+	if err := errors.Join(layers.Remove(part), os.MkdirAll(part, 0o700)); err != nil {
+		return 0, err
+	}
+	whole := false
+	for _, e := range entries {
+		if err := os.Link(filepath.Join(from, e.Name()), filepath.Join(part, e.Name())); err != nil {
+			return 0, errors.Join(err, layers.Remove(part))
+		}
+		if info, err := e.Info(); err == nil {
+			size += info.Size()
+		}
+		whole = whole || e.Name() == shim.ImageFile
+	}
+	if !whole {
+		return 0, errors.Join(errors.New("it is not whole"), layers.Remove(part))
+	}
+	if err := layers.Remove(to); err != nil {
+		return 0, err
+	}
+	return size, os.Rename(part, to)
+}
+
 // Hibernate saves the sandbox's memory, and ends it.
 func (s *sandbox) Hibernate(ctx context.Context) error {
 	if err := s.client.Hibernate(ctx, s.runtime.imageDir(s.id)); err != nil {

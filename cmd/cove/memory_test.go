@@ -1,0 +1,192 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A counter is a program in a sprite that counts, in memory, and writes each number to
+// a file, with a mark that no other run of it has.
+const counter = `
+import os, time
+mark = os.urandom(8).hex()
+out = open('/home/sprite/count', 'a')
+n = 0
+while True:
+    n += 1
+    out.write('%s %d\n' % (mark, n)); out.flush()
+    time.sleep(0.02)
+`
+
+// counts is what a counter has written: by one run of it, without a gap.
+func (h *host) counts(sprite string) (mark string, last int) {
+	h.t.Helper()
+	out := h.run("", "cove", "exec", "-s", sprite, "--", "cat", "/home/sprite/count")
+	for line := range strings.Lines(out) {
+		var m string
+		var n int
+		if _, err := fmt.Sscanf(line, "%s %d", &m, &n); err != nil || n != last+1 || mark != "" && m != mark {
+			h.t.Fatalf("in %s, after %s %d comes %q", sprite, mark, last, line)
+		}
+		mark, last = m, n
+	}
+	return mark, last
+}
+
+// counting waits until a counter has gone on, and returns where it is.
+func (h *host) counting(sprite, mark string) int {
+	h.t.Helper()
+	_, at := h.counts(sprite)
+	now := at
+	await(h.t, "the counter of "+sprite, 20*time.Second, func() bool {
+		m, n := h.counts(sprite)
+		if m != mark {
+			h.t.Fatalf("in %s another counter runs: %s, not %s", sprite, m, mark)
+		}
+		now = n
+		return n > at+5
+	})
+	return now
+}
+
+// memories are the folders of memories that are kept, and of sprites that sleep.
+func (h *host) memories() (kept, asleep []string) {
+	h.t.Helper()
+	kept, _ = filepath.Glob(filepath.Join(h.data, "memories", "*")) // the patterns are right
+	asleep, _ = filepath.Glob(filepath.Join(h.data, "images", "*"))
+	return kept, asleep
+}
+
+// TestMemory: what runs goes on from a checkpoint that has the memory, in place or in
+// forks, each its own way; and from what a live sprite, or one that sleeps, is now.
+func TestMemory(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.write("counter.py", counter)
+	h.run("", "cove", "cp", h.home+"/../counter.py", "paint:counter.py")
+	h.run("", "cove", "exec", "-s", "paint", "--detach", "--", "python3", "counter.py")
+	await(t, "the counter", 20*time.Second, func() bool {
+		out, code := h.try("", "cove", "exec", "-s", "paint", "--", "cat", "count")
+		return code == 0 && strings.Count(out, "\n") > 5
+	})
+	mark, _ := h.counts("paint")
+	var c sprites.Checkpoint
+	if err := json.Unmarshal([]byte(h.run("", "cove", "checkpoint", "create", "-s", "paint", "--memory", "--json")), &c); err != nil || c.Cove.MemoryBytes == 0 || c.Cove.MemoryNotKept != "" {
+		t.Fatalf("got %+v, %v", c.Cove, err)
+	}
+	_, then := h.counts("paint")
+	h.counting("paint", mark)
+
+	testForks(h, mark)
+	testRestore(h, mark, then)
+	testAsleep(h, mark)
+
+	for _, name := range []string{"paint", "early", "asleep-twin"} {
+		h.run("", "cove", "rm", name)
+	}
+	if kept, asleep := h.memories(); len(kept)+len(asleep) > 0 {
+		t.Errorf("left: %v %v", kept, asleep)
+	}
+}
+
+// testForks forks what runs now, and what ran at the checkpoint v1.
+func testForks(h *host, mark string) {
+	h.t.Helper()
+	_, at := h.counts("paint")
+	h.run("", "cove", "fork", "paint", "twin", "--count", "2")
+	ids := map[string]bool{}
+	for _, name := range []string{"paint", "twin-1", "twin-2"} {
+		if n := h.counting(name, mark); n < at {
+			h.t.Errorf("%s has counted to %d, and before the fork it was %d", name, n, at)
+		}
+		out := h.run("", "cove", "exec", "-s", name, "--", "sh", "-c", "hostname; cat /etc/machine-id; hostname -I")
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		if lines[0] != name || ids[lines[1]] {
+			h.t.Errorf("%s calls itself %q", name, out)
+		}
+		ids[lines[1]] = true
+	}
+	if kept, _ := h.memories(); len(kept) != 1 {
+		h.t.Errorf("kept, of one checkpoint: %v", kept)
+	}
+	h.run("", "cove", "rm", "twin-1", "twin-2")
+
+	h.run("", "cove", "fork", "paint", "early", "--checkpoint", "v1")
+	if status := jsonField(h.t, h.run("", "cove", "info", "early", "--json"), "status"); status != "warm" {
+		h.t.Errorf("early is %s", status)
+	}
+	h.counting("early", mark)
+	h.run("", "cove", "fork", "paint", "plain", "--boot")
+	if out, code := h.try("", "cove", "exec", "-s", "plain", "--", "pgrep", "-f", "counter.py"); code == 0 {
+		h.t.Errorf("in a fork that boots runs %s", out)
+	}
+	h.run("", "cove", "rm", "plain")
+}
+
+// testRestore goes back to v1, with its memory, twice; without; and with one that is
+// damaged.
+func testRestore(h *host, mark string, then int) {
+	h.t.Helper()
+	restore := func(args ...string) (r sprites.Restored) {
+		h.t.Helper()
+		if err := json.Unmarshal([]byte(h.run("", "cove", append([]string{"restore", "v1", "-s", "paint", "--json"}, args...)...)), &r); err != nil {
+			h.t.Fatal(err)
+		}
+		return r
+	}
+	for range 2 {
+		if r := restore(); !r.Memory || r.Booted || r.Unused != "" {
+			h.t.Fatalf("got %+v", r)
+		}
+		if _, n := h.counts("paint"); n > then+200 {
+			h.t.Errorf("restored, it is at %d, and soon after the checkpoint it was at %d", n, then)
+		}
+		h.counting("paint", mark)
+	}
+	if r := restore("--boot"); r.Memory || !r.Booted {
+		h.t.Errorf("got %+v", r)
+	}
+	if out, code := h.try("", "cove", "exec", "-s", "paint", "--", "pgrep", "-f", "counter.py"); code == 0 {
+		h.t.Errorf("after a boot runs %s", out)
+	}
+	kept, _ := h.memories()
+	file := filepath.Join(kept[0], "checkpoint.img")
+	image, err := os.ReadFile(file)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	image[len(image)/2] ^= 1
+	if err := os.WriteFile(file, image, 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+	if r := restore(); r.Memory || !r.Booted || !strings.Contains(r.Unused, "damaged") {
+		h.t.Errorf("got %+v", r)
+	}
+}
+
+// testAsleep makes checkpoints and forks of a sprite that sleeps.
+func testAsleep(h *host, mark string) {
+	h.t.Helper()
+	h.run("", "cove", "suspend", "early")
+	var c sprites.Checkpoint
+	if err := json.Unmarshal([]byte(h.run("", "cove", "checkpoint", "create", "-s", "early", "--memory", "--json")), &c); err != nil || c.Cove.MemoryBytes == 0 {
+		h.t.Errorf("got %+v, %v", c.Cove, err)
+	}
+	h.run("", "cove", "fork", "early", "asleep-twin")
+	for _, name := range []string{"early", "asleep-twin"} {
+		h.counting(name, mark)
+	}
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	h.run("", "cove", "checkpoint", "rm", "v1", "-s", "paint")
+	if kept, _ := h.memories(); len(kept) != 1 {
+		h.t.Errorf("kept, of one checkpoint: %v", kept)
+	}
+}

@@ -1,0 +1,118 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// kept is what has become of a memory that was to be kept.
+type kept struct {
+	name  string // empty: it was not
+	bytes int64
+	why   string // it was not, for people
+}
+
+// keeper is the runtime, if it keeps memories.
+func (h *Host) keeper() (MemoryKeeper, bool) {
+	k, ok := h.Runtime.(MemoryKeeper)
+	return k, ok
+}
+
+// keepAsleep keeps the memory of a sprite that has no sandbox now.
+func (h *Host) keepAsleep(ctx context.Context, id string) kept {
+	k, ok := h.keeper()
+	if !ok || !h.warm(id) {
+		return kept{why: "nothing ran in it"}
+	}
+	name := randomHex(8)
+	n, err := k.KeepMemory(ctx, id, name)
+	if err != nil {
+		h.Logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
+		return kept{why: err.Error()}
+	}
+	return kept{name: name, bytes: n}
+}
+
+// recall has a sprite that has no sandbox, and whose disk is what it was then, go on
+// from a memory.
+func (h *Host) recall(ctx context.Context, id, memory string) error {
+	k, ok := h.keeper()
+	if !ok {
+		return errors.New("this server keeps no memories")
+	}
+	return k.Recall(ctx, id, memory)
+}
+
+// forget removes memories. What is left of one goes when the server starts.
+func (h *Host) forget(memories ...string) {
+	k, ok := h.keeper()
+	if !ok {
+		return
+	}
+	for _, name := range memories {
+		if name == "" {
+			continue
+		}
+		if err := k.ForgetMemory(context.WithoutCancel(h.ctx), name); err != nil {
+			h.Logger.Error("removing a memory", "name", name, "err", err)
+		}
+	}
+}
+
+// sweepMemories removes the memories that no checkpoint has, and those of sprites
+// that are no more: a server may have died before it could.
+func (h *Host) sweepMemories(rows []store.Sprite) {
+	k, ok := h.keeper()
+	if !ok {
+		return
+	}
+	there, asleep, err := k.Memories(h.ctx)
+	wanted, storeErr := h.Store.Sprites.Memories(h.ctx)
+	if err := errors.Join(err, storeErr); err != nil {
+		h.Logger.Error("looking for memories that nobody needs", "err", err)
+		return
+	}
+	for _, name := range there {
+		if !slices.Contains(wanted, name) {
+			h.forget(name)
+		}
+	}
+	for _, id := range asleep {
+		if slices.ContainsFunc(rows, func(r store.Sprite) bool { return r.ID == id }) {
+			continue
+		}
+		if r, ok := h.Runtime.(Rememberer); ok {
+			if err := r.DropMemory(h.ctx, id); err != nil {
+				h.Logger.Error("removing the memory of a sprite that is no more", "id", id, "err", err)
+			}
+		}
+	}
+}
+
+// wakers is how many forks are started at a time.
+const wakers = 2
+
+// startAll starts sprites that were just made. One that does not start is there, and
+// starts at its first use.
+func (h *Host) startAll(ctx context.Context, infos []sprites.Info) {
+	var wg sync.WaitGroup
+	free := make(chan struct{}, wakers)
+	for _, info := range infos {
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			lease, err := h.Use(ctx, info.Name, "fork")
+			if err != nil {
+				h.Logger.Error("starting a fork", "sprite", info.Name, "err", err)
+				return
+			}
+			lease.Release()
+		})
+	}
+	wg.Wait()
+}
