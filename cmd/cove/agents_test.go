@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -182,6 +183,78 @@ func TestClaudeConverse(t *testing.T) {
 	if got := h.job(job); got.Outcome.Kind != "turn_limit" {
 		t.Errorf("with one turn: %+v", got.Outcome)
 	}
+}
+
+// TestClaudeCheckpoint has the real Claude Code checkpointed and forked while it waits
+// in the middle of its model's second answer: it finishes, and so does its copy, which
+// has to ask again, each in its own sprite; and so does what a restore brings back.
+func TestClaudeCheckpoint(t *testing.T) {
+	if os.Getenv("COVE_TEST_AGENTS") != "1" {
+		t.Skip("make test-agents runs it: it installs the agent from npm")
+	}
+	h := newHost(t)
+	tools := filepath.Join(filepath.Dir(h.home), "agent")
+	npm := exec.Command("npm", "install", "--prefix", tools, "--no-audit", "--no-fund", "--loglevel=error", "@anthropic-ai/claude-code@"+claudeVersion)
+	if out, err := npm.CombinedOutput(); err != nil {
+		t.Fatalf("npm install: %v\n%s", err, out)
+	}
+	commit := func(subject string) []modeltest.Call {
+		command := "hostname >>hosts.txt; git add -A; git commit -q -m '" + subject + "'"
+		return []modeltest.Call{{Tool: "Bash", Input: map[string]any{"command": command, "description": "work"}}}
+	}
+	held, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	model := &modeltest.Anthropic{
+		Turns: []modeltest.Turn{{Text: "First.", Calls: commit("One")}, {Text: "Second.", Calls: commit("Two")}, {Text: "All is done."}},
+		Hold: func(turn int) {
+			if turn == 1 {
+				once.Do(func() { close(held) })
+				<-release
+			}
+		},
+	}
+	server := httptest.NewServer(model)
+	defer server.Close()
+	h.serve(nil)
+	set := h.command("", "cove", "secret", "set", "anthropic")
+	set.Stdin = strings.NewReader("sk-ant-some-key")
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	h.run("", "cove", "connector", "put", "anthropic", "--upstream", server.URL)
+	h.run("", "cove", "connector", "grant", "anthropic", "--label", "copy") // a fork is granted nothing by itself
+	repo := h.repository("repo", map[string]string{"plan.md": "Do it.\n"})
+	job, sprite := h.push(repo, "plan.md", "--agent", "claude", "--include", tools,
+		"--env", "PATH="+tools+"/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin")
+	select {
+	case <-held:
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("the model was not asked twice:\n%s", h.run("", "cove", "job", "logs", job))
+	}
+	h.run("", "cove", "checkpoint", "create", "-s", sprite, "--memory")
+	h.run("", "cove", "fork", sprite, "twin", "--label", "copy")
+	close(release)
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=3m"); code != 0 {
+		t.Fatalf("pull exited with %d: %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
+	}
+	if got := h.run(repo, "git", "log", "--format=%s"); got != "Two\nOne\nfirst\n" {
+		t.Errorf("commits: got %q", got)
+	}
+	work := "/home/sprite/work/" + job + "/repo"
+	finished := func(name string) {
+		t.Helper()
+		await(t, "the copy in "+name, 3*time.Minute, func() bool {
+			_, code := h.try("", "cove", "exec", "-s", name, "--", "test", "-e", "/home/sprite/.cove/jobs/"+job+"/end.json")
+			return code == 0
+		})
+		out := h.run("", "cove", "exec", "-s", name, "--dir", work, "--", "sh", "-c", "git log --format=%s; cat hosts.txt; cat ../../../.cove/jobs/"+job+"/end.json")
+		if want := "Two\nOne\nfirst\n" + sprite + "\n" + name + "\n"; !strings.HasPrefix(out, want) || !strings.Contains(out, `"exit_code":0`) {
+			t.Errorf("%s: got %s", name, out)
+		}
+	}
+	finished("twin")
+	h.run("", "cove", "fork", sprite, "later", "--checkpoint", "v1", "--label", "copy")
+	finished("later")
 }
 
 // planted is in a sandbox's memory, to be found where keys are looked for.

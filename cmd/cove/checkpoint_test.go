@@ -128,6 +128,15 @@ func TestLiveCheckpoints(t *testing.T) {
 			t.Errorf("%s: a connection out ends with %d: %s", sprite, code, out)
 		}
 	}
+	// In a copy of what runs, the connections out are not its own, and end at once.
+	i.run("", "cove", "fork", "paint", "twin")
+	await(t, "the end of the copy's connection", 10*time.Second, func() bool {
+		_, code := i.try("", "cove", "exec", "-s", "twin", "--", "pgrep", "-f", "ticker.py")
+		return code == 1
+	})
+	if _, code := i.try("", "cove", "exec", "-s", "paint", "--", "pgrep", "-f", "ticker.py"); code != 0 {
+		t.Error("so does what runs in the sprite that was forked")
+	}
 	i.run("", "cove", "restore", fmt.Sprintf("v%d", times/2), "-s", "paint")
 	if late, now := counted("late"), counted("paint"); late != now {
 		t.Errorf("restored, the count is %d, want %d", now, late)

@@ -43,6 +43,10 @@ type Anthropic struct {
 	Key    string // required as x-api-key, unless empty
 	Status int    // answered to every message with an error body, unless 0
 
+	// Hold, unless nil, is called in the middle of each streamed answer, with the
+	// number of the turn.
+	Hold func(turn int)
+
 	mu       sync.Mutex
 	requests []Request // guarded by mu
 }
@@ -108,7 +112,7 @@ func (a *Anthropic) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		} else if len(m.Tools) > 0 {
 			turn = Turn{Text: "Done."}
 		}
-		turn.write(w, m, answered)
+		turn.write(w, m, answered, a.Hold)
 	}
 }
 
@@ -143,7 +147,7 @@ func (t Turn) blocks(turn int) (blocks []block, stop string) {
 type object = map[string]any
 
 // write sends the turn, as server-sent events if the request asked for them.
-func (t Turn) write(w http.ResponseWriter, m message, turn int) {
+func (t Turn) write(w http.ResponseWriter, m message, turn int, hold func(int)) {
 	blocks, stop := t.blocks(turn)
 	msg := object{
 		"id": fmt.Sprintf("msg_%03d", turn), "type": "message", "role": "assistant", "model": m.Model, "content": blocks,
@@ -182,6 +186,9 @@ func (t Turn) write(w http.ResponseWriter, m message, turn int) {
 			delta = object{"type": "input_json_delta", "partial_json": string(input)}
 		}
 		send("content_block_start", object{"index": i, "content_block": startOf(start)})
+		if i == 0 && len(m.Tools) > 0 && hold != nil {
+			hold(turn)
+		}
 		send("content_block_delta", object{"index": i, "delta": delta})
 		send("content_block_stop", object{"index": i})
 	}
