@@ -41,19 +41,20 @@ var imports = map[string][]string{
 	"internal/safepath":   nil,
 	"internal/gitignore":  nil,
 	"internal/proctree":   nil,
+	"internal/fault":      nil,
 
 	"internal/archive":         {"internal/layers", "internal/safepath", "sprites"},
 	"internal/connect":         {"sprites"},
 	"internal/gateway":         {"internal/connect", "internal/policy"},
-	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/gateway", "internal/layers", "internal/policy", "sprites"},
+	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/gateway", "internal/layers", "internal/policy", "sprites"},
 	"internal/guest":           {"internal/boot", "sprites"},
 	"internal/guest/probe":     {"sprites"},
 	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"internal/proctree", "sprites"},
 
 	"internal/store":               {"sprites"},
-	"internal/sprite":              {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/layers", "internal/policy", "internal/store", "sprites"},
-	"internal/runtime/gvisor":      {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
+	"internal/sprite":              {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/store", "sprites"},
+	"internal/runtime/gvisor":      {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
 	"internal/runtime/runtimetest": {"internal/boot", "internal/sprite", "sprites"},
 
 	"internal/gitwork":   {"internal/safepath", "sprites"},

@@ -14,6 +14,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/layers"
 )
 
@@ -68,6 +69,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		return Checkpointed{}, errors.Join(err, s.leave(next))
 	}
 
+	fault.Reach(fault.MovePrepared)
 	var done Checkpointed
 	began := time.Now()
 	resume := func(err error) (Checkpointed, error) {
@@ -77,12 +79,15 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
 		return Checkpointed{}, errors.Join(err, s.leave(next))
 	}
+	fault.Reach(fault.MoveNoted)
 	if err := s.runscOf(old).pause(); err != nil {
 		return resume(err)
 	}
+	fault.Reach(fault.MovePaused)
 	if err := s.runscOf(old).save(ctx, image); err != nil {
 		return resume(err)
 	}
+	fault.Reach(fault.MoveSaved)
 	done.Save = time.Since(began)
 	mark := time.Now()
 	for _, m := range req.Disk {
@@ -91,16 +96,20 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		}
 	}
 	done.Mount = time.Since(mark)
+	fault.Reach(fault.MoveMounted)
 	if err := s.setState(func(st *State) { *st = next }); err != nil {
 		return resume(err)
 	}
 	// From here on the new one is the sandbox, or there is none.
+	fault.Reach(fault.MoveSwitched)
 	mark = time.Now()
 	signalProcess(old.PID, old.StartTime, unix.SIGKILL)
+	fault.Reach(fault.MoveKilled)
 	if err := s.restore(ctx, next, image); err != nil {
 		return Checkpointed{}, fmt.Errorf("%w: %w", errLost, err)
 	}
 	done.Restore = time.Since(mark)
+	fault.Reach(fault.MoveRestored)
 	done.Pause = time.Since(began)
 	done.State = s.snapshot()
 	s.cleaning.Go(func() { s.cleanOld(old) })
@@ -109,6 +118,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 			done.NotKept = err.Error()
 			s.log.Error("keep the memory of a checkpoint", "err", errors.Join(err, os.RemoveAll(req.Keep)))
 		}
+		fault.Reach(fault.MoveKept)
 	}
 	return done, nil
 }

@@ -19,6 +19,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/fault"
 )
 
 // ImageFile describes a memory image, beside it. It is written last: an image
@@ -61,21 +62,26 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
 		return err
 	}
+	fault.Reach(fault.SleepNoted)
 	if !st.Paused {
 		if err := s.runscOf(st).pause(); err != nil {
 			return undo(err)
 		}
 	}
+	fault.Reach(fault.SleepPaused)
 	if err := s.runscOf(st).save(ctx, dir); err != nil {
 		return undo(err)
 	}
+	fault.Reach(fault.SleepSaved)
 	if err := s.describeImage(st, dir); err != nil {
 		return undo(err)
 	}
+	fault.Reach(fault.SleepDescribed)
 	s.mu.Lock()
 	s.stopping, s.hibernated = true, true
 	s.mu.Unlock()
 	killProcess(st.PID, st.StartTime)
+	fault.Reach(fault.SleepKilled)
 	return nil
 }
 
@@ -214,6 +220,7 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
+	fault.Reach(fault.WakeChecked)
 	call := s.runsc()
 	if err := call.restore(ctx, s.bundleOf(s.state), dir); err != nil {
 		return err
@@ -225,7 +232,12 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 	if err := s.setState(func(st *State) { st.PID, st.StartTime = pid, startTime }); err != nil {
 		return err
 	}
-	return s.introduce(ctx, image.Token)
+	fault.Reach(fault.WakeRestored)
+	if err := s.introduce(ctx, image.Token); err != nil {
+		return err
+	}
+	fault.Reach(fault.WakeIntroduced)
+	return nil
 }
 
 // introduce tells a guest that was restored who it is now. It is the first that

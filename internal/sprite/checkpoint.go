@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -131,6 +132,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 	if err != nil {
 		return memory, err
 	}
+	fault.Reach(fault.SealBegun)
 	sb := h.live(m)
 	switch {
 	case sb != nil:
@@ -151,6 +153,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 	case keep:
 		memory = h.keepAsleep(ctx, row.ID)
 	}
+	fault.Reach(fault.SealMoved)
 	if c != nil {
 		c.Memory, c.MemoryBytes = memory.name, memory.bytes
 	}
@@ -158,6 +161,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 		h.forget(memory.name)
 		return kept{}, err
 	}
+	fault.Reach(fault.SealStored)
 	h.list()
 	h.compact(row.ID)
 	return memory, nil
@@ -230,6 +234,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		if err := h.forgetMemory(ctx, row.ID); err != nil {
 			return err
 		}
+		fault.Reach(fault.RestoreStopped)
 		list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
 		if err != nil {
 			return err
@@ -238,6 +243,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		if _, err = h.seal(ctx, m, row, before, false); err != nil {
 			return err
 		}
+		fault.Reach(fault.RestoreSealed)
 		var next store.Next
 		err = h.onLayer(func() error {
 			layer, err := h.sealed(ctx, row, id)
@@ -249,9 +255,11 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		if err != nil {
 			return err
 		}
+		fault.Reach(fault.RestoreBegun)
 		if _, err := h.Store.Sprites.Commit(ctx, row.ID, next); err != nil {
 			return err
 		}
+		fault.Reach(fault.RestoreStored)
 		h.collect()
 		awake = sb != nil
 		out = sprites.Restored{Checkpoint: to.Name, Replaced: before.Name}
@@ -262,6 +270,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 			out.Unused = err.Error()
 			return nil
 		}
+		fault.Reach(fault.RestoreRecalled)
 		out.Memory = true
 		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
 		return nil
@@ -328,6 +337,7 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 	if err := h.Store.Sprites.DeleteCheckpoint(ctx, row.ID, id); err != nil {
 		return err
 	}
+	fault.Reach(fault.ForgetStored)
 	h.forget(c.Memory)
 	h.collect()
 	return nil

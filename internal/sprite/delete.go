@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -80,6 +81,7 @@ func (h *Host) destroy(m *machine) (err error) {
 	if err != nil {
 		return err
 	}
+	fault.Reach(fault.DeleteNoted)
 	h.mu.Lock()
 	busy := m.busy
 	h.mu.Unlock()
@@ -98,11 +100,13 @@ func (h *Host) destroy(m *machine) (err error) {
 		m.sandbox = nil
 		h.mu.Unlock()
 	}
+	fault.Reach(fault.DeleteStopped)
 	if err := h.Runtime.Destroy(ctx, m.id); err != nil {
 		h.note(m.id, func(s *store.Sprite) { s.LastError = err.Error() })
 		return err
 	}
 	defer h.collect()
+	fault.Reach(fault.DeleteRemoved)
 	if err := h.loseWork(ctx, m.name); err != nil {
 		h.Logger.Error("noting what jobs have lost with their sprite", "sprite", m.name, "err", err)
 	}
@@ -113,6 +117,7 @@ func (h *Host) destroy(m *machine) (err error) {
 	if err := h.Store.Sprites.Delete(ctx, m.id); err != nil {
 		return err
 	}
+	fault.Reach(fault.DeleteStored)
 	for _, c := range checkpoints {
 		h.forget(c.Memory)
 	}

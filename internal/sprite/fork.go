@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -113,6 +114,7 @@ func (h *Host) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequ
 		} else {
 			row.Status = sprites.StatusWarm
 		}
+		fault.Reach(fault.ForkRecalled)
 	}
 	err := h.onLayer(func() (err error) {
 		if row.Layer, err = h.sealed(ctx, from, req.Checkpoint); err != nil {
@@ -121,6 +123,7 @@ func (h *Host) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequ
 		return h.Store.Sprites.Create(ctx, &row)
 	})
 	if err == nil {
+		fault.Reach(fault.ForkStored)
 		return row, nil
 	}
 	if r, ok := h.Runtime.(Rememberer); ok && row.Status == sprites.StatusWarm {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/store"
 )
 
@@ -81,6 +82,7 @@ func (h *Host) collect() {
 				continue
 			}
 			err := h.Runtime.RemoveLayer(ctx, layer)
+			fault.Reach(fault.LayerRemoved)
 			if err == nil {
 				err = h.Store.Sprites.Forget(ctx, layer)
 			}
@@ -132,15 +134,18 @@ func (h *Host) mergeOnce(ctx context.Context, merger Merger, id string) (bool, e
 	if err != nil {
 		return false, err
 	}
+	fault.Reach(fault.MergeBegun)
 	if err := merger.MergeLayers(ctx, into, run); err != nil {
 		return false, err // nobody has it: it is collected
 	}
 	if err := h.listMerged(ctx, into, run); err != nil {
 		return false, err
 	}
+	fault.Reach(fault.MergeMade)
 	if err := h.Store.Sprites.Replace(ctx, run[len(run)-1], into); err != nil {
 		return false, err
 	}
+	fault.Reach(fault.MergeStored)
 	h.Logger.Info("layers merged", "sprite", row.Name, "layers", len(run), "into", into)
 	h.collect()
 	h.list()

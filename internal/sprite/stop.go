@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -140,6 +141,9 @@ func (h *Host) endSandbox(m *machine, sleep bool) error {
 	h.mu.Unlock()
 	if err == nil {
 		h.note(m.id, func(s *store.Sprite) { s.Status = status })
+		if sleep {
+			fault.Reach(fault.SleepStored)
+		}
 	}
 	close(busy.done)
 	return err

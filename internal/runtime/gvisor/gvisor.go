@@ -23,6 +23,7 @@ import (
 	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/connect"
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/shim"
@@ -136,6 +137,9 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	image, err := r.takeImage(m.ID)
 	if err != nil {
 		return nil, fmt.Errorf("boot %s: %w", m.Hostname, err)
+	}
+	if image != "" {
+		fault.Reach(fault.WakeTaken)
 	}
 	token := make([]byte, 32)
 	_, _ = rand.Read(token) // never fails

@@ -1,0 +1,105 @@
+// Package fault names the points at which a change of a sprite is in the middle. A
+// test has the program stop at one of them, kills what it likes, and looks whether
+// what comes next finds the old state or the new one.
+package fault
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Variable is what a program that is to stop has in its environment: POINT=FILE. The
+// first process to reach the point makes the file, which has its number, and stops
+// itself, until it is continued or killed.
+const Variable = "COVE_FAULT"
+
+// Point is one of Points.
+type Point string
+
+// The points, in the order in which they are reached: of the server, where a disk gets
+// another layer; of the shim, where a sandbox moves to it; and so on.
+const (
+	SealBegun  Point = "seal-begun"  // the store has what is next
+	SealMoved  Point = "seal-moved"  // the sandbox runs over it
+	SealStored Point = "seal-stored" // it is what is
+
+	MovePrepared Point = "move-prepared" // all but the mounts is there
+	MoveNoted    Point = "move-noted"    // the shim's file says that it moves
+	MovePaused   Point = "move-paused"
+	MoveSaved    Point = "move-saved"    // the memory
+	MoveMounted  Point = "move-mounted"  // the next disk
+	MoveSwitched Point = "move-switched" // the shim's file names the next one
+	MoveKilled   Point = "move-killed"   // the old one
+	MoveRestored Point = "move-restored" // the next one answers
+	MoveKept     Point = "move-kept"     // the memory, for later
+
+	RestoreStopped  Point = "restore-stopped"
+	RestoreSealed   Point = "restore-sealed" // what was is a checkpoint
+	RestoreBegun    Point = "restore-begun"
+	RestoreStored   Point = "restore-stored"
+	RestoreRecalled Point = "restore-recalled" // the memory is there
+
+	ForkRecalled Point = "fork-recalled"
+	ForkStored   Point = "fork-stored"
+
+	SleepNoted     Point = "sleep-noted"
+	SleepPaused    Point = "sleep-paused"
+	SleepSaved     Point = "sleep-saved"
+	SleepDescribed Point = "sleep-described" // the image is whole
+	SleepKilled    Point = "sleep-killed"
+	SleepStored    Point = "sleep-stored"
+
+	WakeTaken      Point = "wake-taken"   // the image has another name
+	WakeChecked    Point = "wake-checked" // by the shim
+	WakeRestored   Point = "wake-restored"
+	WakeIntroduced Point = "wake-introduced" // the guest knows who it is
+
+	MergeBegun  Point = "merge-begun"
+	MergeMade   Point = "merge-made"
+	MergeStored Point = "merge-stored"
+
+	ForgetStored  Point = "forget-stored"  // a checkpoint is not in the store any more
+	LayerRemoved  Point = "layer-removed"  // and is in the store
+	DeleteNoted   Point = "delete-noted"   // a sprite is to go
+	DeleteStopped Point = "delete-stopped" // its sandbox
+	DeleteRemoved Point = "delete-removed" // its memory
+	DeleteStored  Point = "delete-stored"  // its row is gone
+)
+
+// Points are all points.
+var Points = []Point{
+	SealBegun, SealMoved, SealStored,
+	MovePrepared, MoveNoted, MovePaused, MoveSaved, MoveMounted, MoveSwitched, MoveKilled, MoveRestored, MoveKept,
+	RestoreStopped, RestoreSealed, RestoreBegun, RestoreStored, RestoreRecalled,
+	ForkRecalled, ForkStored,
+	SleepNoted, SleepPaused, SleepSaved, SleepDescribed, SleepKilled, SleepStored,
+	WakeTaken, WakeChecked, WakeRestored, WakeIntroduced,
+	MergeBegun, MergeMade, MergeStored,
+	ForgetStored, LayerRemoved, DeleteNoted, DeleteStopped, DeleteRemoved, DeleteStored,
+}
+
+var armed = sync.OnceValues(func() (Point, string) {
+	point, file, _ := strings.Cut(os.Getenv(Variable), "=")
+	return Point(point), file
+})
+
+// Reach stops the program, if it is to stop here.
+func Reach(p Point) {
+	point, file := armed()
+	if point != p || file == "" {
+		return
+	}
+	part := fmt.Sprintf("%s.%d", file, os.Getpid())
+	if os.WriteFile(part, fmt.Appendln(nil, os.Getpid()), 0o600) != nil {
+		return
+	}
+	err := os.Link(part, file) // whole, and once
+	_ = os.Remove(part)
+	if err == nil {
+		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+	}
+}
