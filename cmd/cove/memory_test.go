@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -188,5 +192,147 @@ func testAsleep(h *host, mark string) {
 	h.run("", "cove", "checkpoint", "rm", "v1", "-s", "paint")
 	if kept, _ := h.memories(); len(kept) != 1 {
 		h.t.Errorf("kept, of one checkpoint: %v", kept)
+	}
+}
+
+// A keeper is a program in a sprite that has files of all kinds open, and at each word
+// tries whether they are what they were, and changes some.
+const keeper = `
+import ctypes, fcntl, os, subprocess, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+os.makedirs('keep/watched'); os.chdir('keep')
+os.mkdir('dir.0')
+for i in range(3): open('dir.0/%d' % i, 'w').write(str(i))
+open('base', 'w').write('base')
+rw = os.open('rw', os.O_RDWR | os.O_CREAT)
+gone = open('gone', 'w+b')
+mega = os.urandom(1 << 20)
+gone.write(mega); gone.flush(); os.unlink('gone')
+lock = open('lock', 'w'); fcntl.flock(lock, fcntl.LOCK_EX)
+os.mkfifo('pipe')
+reading = os.open('pipe', os.O_RDONLY | os.O_NONBLOCK)
+writing = os.open('pipe', os.O_WRONLY)
+watch = libc.inotify_init1(os.O_NONBLOCK)
+libc.inotify_add_watch(watch, b'watched', 0x100)
+written = b''
+def must(ok, what):
+    if not ok: print('wrong: ' + what, flush=True)
+for n, word in enumerate(sys.stdin):
+    os.rename('dir.%d' % n, 'dir.%d' % (n + 1))
+    must(sorted(os.listdir('dir.%d' % (n + 1))) == ['0', '1', '2'], 'a folder that was renamed')
+    must(open('dir.%d/1' % (n + 1)).read() == '1', 'a file in it')
+    os.link('base', 'link.%d' % n)
+    must(open('base').read() == open('link.%d' % n).read() == 'base', 'a hard link')
+    part = b'%d,' % n
+    must(os.pwrite(rw, part, len(written)) == len(part), 'a write')
+    written += part
+    must(os.pread(rw, 1000, 0) == written and open('rw', 'rb').read() == written, 'a file that is written')
+    gone.seek(0)
+    must(gone.read() == mega, 'a file without a name')
+    mega = mega[:n] + b'!' + mega[n + 1:]
+    gone.seek(n); gone.write(b'!'); gone.flush()
+    held = subprocess.run(['flock', '-n', 'lock', 'true']).returncode
+    must(held == 1, 'a lock')
+    os.write(writing, part)
+    must(os.read(reading, 100) == part, 'a FIFO')
+    open('watched/%d' % n, 'w').close()
+    for _ in range(100):
+        try: event = os.read(watch, 4096); break
+        except BlockingIOError: event = b''; time.sleep(0.01)
+    must(event[16:].rstrip(b'\0') == b'%d' % n, 'a watch')
+    print('kept %d' % n, flush=True)
+`
+
+// TestCheckpointFiles: between checkpoints, a program's open files, its lock, its FIFO
+// and its watch are what they were, and what it does to sealed files is right; each
+// checkpoint has what was then. One for which there is no room is none, and what runs
+// goes on.
+func TestCheckpointFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a small disk")
+	}
+	h := newHost(t)
+	if err := syscall.Mount("tmpfs", h.data, "tmpfs", 0, "size=256m,mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // before the host's, which ends the server
+		if err := endServer(h.bin, h.data, h.home); err != nil {
+			t.Errorf("end the server: %v", err)
+		}
+		if err := syscall.Unmount(h.data, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.write("keeper.py", keeper)
+	h.run("", "cove", "cp", h.home+"/../keeper.py", "paint:keeper.py")
+	cmd := h.client().Sprite("paint").CommandContext(t.Context(), "python3", "keeper.py")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewScanner(out)
+	n := 0
+	goOn := func() {
+		t.Helper()
+		fmt.Fprintln(in, "go on")
+		for said.Scan() && said.Text() != fmt.Sprintf("kept %d", n) {
+			t.Errorf("after %d checkpoints: %s", n, said.Text())
+		}
+		if said.Err() != nil {
+			t.Fatal(said.Err())
+		}
+		n++
+	}
+	goOn()
+	for range 4 {
+		h.run("", "cove", "checkpoint", "create", "-s", "paint")
+		goOn()
+	}
+	h.run("", "cove", "fork", "paint", "old", "--checkpoint", "v2", "--boot")
+	if got := h.run("", "cove", "exec", "-s", "old", "--", "sh", "-c", "cd keep; ls -d dir.* link.* | tr '\\n' ' '; cat rw dir.2/2"); got != "dir.2 link.0 link.1 0,1,2" {
+		t.Errorf("v2 has %q", got)
+	}
+
+	fill := filepath.Join(h.data, "fill")
+	if out, err := exec.Command("sh", "-c", "cat /dev/zero >"+fill).CombinedOutput(); err == nil || !strings.Contains(string(out), "No space") {
+		t.Fatalf("fill the disk: %v, %s", err, out)
+	}
+	if out, code := h.try("", "cove", "checkpoint", "create", "-s", "paint"); code == 0 {
+		t.Errorf("a checkpoint without room was made: %s", out)
+	}
+	if err := os.Truncate(fill, 0); err != nil {
+		t.Fatal(err)
+	}
+	goOn()
+	// There is room for a layer, but none for a memory.
+	if out, err := exec.Command("sh", "-c", "cat /dev/zero >"+fill).CombinedOutput(); err == nil {
+		t.Fatalf("fill the disk: %s", out)
+	}
+	st, err := os.Stat(fill)
+	if err == nil {
+		err = os.Truncate(fill, st.Size()-2<<20)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c sprites.Checkpoint
+	if err := json.Unmarshal([]byte(h.run("", "cove", "checkpoint", "create", "-s", "paint", "--memory", "--json")), &c); err != nil || !strings.Contains(c.Cove.MemoryNotKept, "no space") {
+		t.Errorf("got %+v, %v", c.Cove, err)
+	}
+	if kept, _ := h.memories(); len(kept) > 0 {
+		t.Errorf("kept: %v", kept)
+	}
+	goOn()
+	if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+		t.Error(err)
 	}
 }
