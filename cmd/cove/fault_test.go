@@ -221,6 +221,11 @@ func (c faultCase) clear(h *host, name string) {
 		h.run("", "cove", "rm", name)
 	}
 	var left []string
+	defer func() {
+		if len(left) > 0 {
+			h.t.Errorf("left: %q", left)
+		}
+	}()
 	await(h.t, "the end of what it had", 20*time.Second, func() bool {
 		left = nil
 		for _, dir := range []string{"run", "layers", "images", "memories"} {

@@ -141,7 +141,9 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 		}
 		pause, err := h.move(ctx, sb, next.Layer, memory.name)
 		if err != nil {
-			return kept{}, errors.Join(err, h.settle(ctx, row.ID, next, sb))
+			err = errors.Join(err, h.settle(ctx, row.ID, next, sb))
+			h.forget(memory.name)
+			return kept{}, err
 		}
 		if memory.bytes, memory.why = pause.Kept, pause.NotKept; memory.why != "" {
 			memory.name = ""
