@@ -49,7 +49,7 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 func (h *Host) openExport(ctx context.Context, name, checkpoint string) (row store.Sprite, s *state, err error) {
 	if checkpoint == "" {
 		err = h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-			_, err := h.seal(ctx, m, row, nil)
+			_, err := h.seal(ctx, m, row, nil, false)
 			return err
 		})
 		if err != nil {

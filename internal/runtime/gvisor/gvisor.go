@@ -151,9 +151,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		Build: prep.build, Image: image,
 	})
 	if errors.Is(err, errShimDied) {
-		// Another one finds nothing to take up, and ends what there is.
-		_, adoptErr := r.adopt(ctx, m.ID, nil, nil)
-		r.Logger.Warn("a shim died while it started a sandbox", "sandbox", m.ID, "left", adoptErr)
+		r.endUnborn(ctx, m.ID)
 	}
 	if image != "" { // used up
 		r.wg.Go(func() { _ = layers.Remove(image) }) // else by the next start
@@ -166,6 +164,21 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	s.setConnectors(m.Connectors)
 	return s, nil
 }
+
+// endUnborn ends what a shim has left that died while it started a sandbox. Another
+// shim finds nothing to take up, and removes what there is; or it finds a sandbox, of
+// which nobody knows how far it came.
+func (r *Runtime) endUnborn(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unbornLimit)
+	defer cancel()
+	state, err := r.adopt(ctx, id, nil, nil)
+	if err == nil {
+		err = r.follow(id, state).Stop(ctx, 0)
+	}
+	r.Logger.Warn("a shim died while it started a sandbox", "sandbox", id, "left", err)
+}
+
+const unbornLimit = 30 * time.Second
 
 // RequestLogs are the files of a sandbox's requests through connectors.
 func (r *Runtime) RequestLogs(id string) []string {
