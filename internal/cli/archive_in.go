@@ -16,8 +16,10 @@ import (
 )
 
 const (
-	maxMembers   = 1 << 20   // of an archive
+	maxMembers   = 1 << 20   // of an archive, with the folders that it does not mention
 	maxNameBytes = 4096      // of a member, as the kernel has it
+	maxKept      = 20 << 20  // bytes of folders and links that are remembered until the end
+	keptEach     = 100       // of them for one folder or link, beside its names
 	copyBuffer   = 512 << 10 // of file contents
 )
 
@@ -37,13 +39,14 @@ func (memberError) ExitCode() int { return exitRejected }
 // unpacker takes an archive from a hostile source apart, into a folder that no
 // member leaves. It creates what it writes and never replaces anything.
 type unpacker struct {
-	root      *os.Root
-	progress  *progress
-	buf       []byte
-	members   int
-	dirs      []dirMeta // whose mode and time are set at the end
-	linkBytes int
-	links     []symlink // which are made at the end, so that nothing is written through one
+	root     *os.Root
+	progress *progress
+	room     room
+	buf      []byte
+	members  int
+	kept     int       // bytes, about, of what follows
+	dirs     []dirMeta // whose mode and time are set at the end
+	links    []symlink // which are made at the end, so that nothing is written through one
 }
 
 type dirMeta struct {
@@ -52,34 +55,66 @@ type dirMeta struct {
 	time time.Time
 }
 
-// maxLinkBytes bounds what is remembered of links until the end.
-const maxLinkBytes = 16 << 20
-
 type symlink struct{ name, target string }
 
 // unpack writes an archive below root, which should be empty.
 func unpack(r io.Reader, root *os.Root, p *progress) error {
-	u := &unpacker{root: root, progress: p, buf: make([]byte, copyBuffer)}
-	tr := tar.NewReader(r)
+	u := &unpacker{root: root, progress: p, room: newRoom(), buf: make([]byte, copyBuffer)}
+	source := &sourceReader{r: r}
+	tr := tar.NewReader(source)
 	for {
 		h, err := tr.Next()
 		if err == io.EOF {
 			break
 		}
-		if errors.Is(err, tar.ErrHeader) {
+		if err != nil && source.err == nil {
 			return &codedError{exitRejected, "rejected", fmt.Errorf("the archive is damaged: %w; nothing was copied", err), ""}
 		}
 		if err != nil {
 			return fmt.Errorf("read the archive: %w", err)
 		}
-		if u.members++; u.members > maxMembers {
-			return memberError{h.Name, fmt.Sprintf("the archive has more than %d members", maxMembers)}
+		if err := u.count(h, 1); err != nil {
+			return err
 		}
 		if err := u.member(h, tr); err != nil {
 			return err
 		}
 	}
 	return u.finish()
+}
+
+// sourceReader tells an archive that is wrong from one that could not be read.
+type sourceReader struct {
+	r   io.Reader
+	err error // of reading, but for the end
+}
+
+func (s *sourceReader) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
+}
+
+// count bounds how many files and folders an archive makes.
+func (u *unpacker) count(h *tar.Header, n int) error {
+	if u.members += n; u.members > maxMembers {
+		return memberError{h.Name, fmt.Sprintf("the archive has more than %d members", maxMembers)}
+	}
+	return nil
+}
+
+// keep bounds what is remembered of an archive.
+func (u *unpacker) keep(h *tar.Header, names ...string) error {
+	u.kept += keptEach
+	for _, name := range names {
+		u.kept += len(name)
+	}
+	if u.kept > maxKept {
+		return memberError{h.Name, fmt.Sprintf("the folders and links before it are more than %d MiB, with their names", maxKept>>20)}
+	}
+	return nil
 }
 
 // memberName is a member's place below the root, or why it must not have one.
@@ -123,7 +158,7 @@ func (u *unpacker) member(h *tar.Header, content io.Reader) error {
 		if name == "." {
 			return memberError{h.Name, "it stands for the folder itself, and is none"}
 		}
-		if err := u.parents(name); err != nil {
+		if err := u.parents(name, h); err != nil {
 			return memberFailed(h, err)
 		}
 	}
@@ -161,24 +196,39 @@ func memberFailed(h *tar.Header, err error) error {
 	if strings.Contains(err.Error(), "path escapes from parent") {
 		return memberError{h.Name, "it leads out of the folder"}
 	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return &codedError{exitRejected, "rejected", fmt.Errorf("the archive ends in the middle of %s; nothing was copied", sanitizeLine(h.Name)), ""}
+	}
 	return fmt.Errorf("write %s: %w", sanitizeLine(h.Name), err)
 }
 
 // parents makes the folders above a member that the archive did not mention.
-func (u *unpacker) parents(name string) error {
-	if dir := path.Dir(name); dir != "." {
-		return u.root.MkdirAll(dir, 0o755)
+func (u *unpacker) parents(name string, h *tar.Header) error {
+	dir := path.Dir(name)
+	if _, err := u.root.Lstat(dir); err == nil {
+		return nil // a file or a link there is found by what follows
 	}
-	return nil
+	if err := u.count(h, strings.Count(dir, "/")+1); err != nil {
+		return err
+	}
+	return u.root.MkdirAll(dir, 0o755)
 }
 
+// dir makes a folder. Names of members are cloned where they are kept: they may be
+// a part of a record of a megabyte.
 func (u *unpacker) dir(name string, mode fs.FileMode, h *tar.Header) error {
+	if err := u.keep(h, name); err != nil {
+		return err
+	}
 	if name != "." {
+		if err := u.parents(name, h); err != nil {
+			return err
+		}
 		if err := u.root.MkdirAll(name, 0o755); err != nil {
 			return err
 		}
 	}
-	u.dirs = append(u.dirs, dirMeta{name, mode, h.ModTime})
+	u.dirs = append(u.dirs, dirMeta{strings.Clone(name), mode, h.ModTime})
 	return nil
 }
 
@@ -204,7 +254,9 @@ func (u *unpacker) file(name string, mode fs.FileMode, h *tar.Header, content io
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{countingReader{content, u.progress}}, u.buf)
+	if err = u.room.take(f, h.Size); err == nil {
+		_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{countingReader{content, u.progress}}, u.buf)
+	}
 	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
 		return err
 	}
@@ -225,8 +277,8 @@ func (u *unpacker) symlink(name string, h *tar.Header) error {
 			return memberError{h.Name, "it is a link into git's own folder"}
 		}
 	}
-	if u.linkBytes += len(name) + len(target); u.linkBytes > maxLinkBytes {
-		return memberError{h.Name, fmt.Sprintf("the links before it have more than %d MiB of names", maxLinkBytes>>20)}
+	if err := u.keep(h, name, target); err != nil {
+		return err
 	}
 	if safepath.LinkLeaves(path.Dir(name), target) {
 		return memberError{h.Name, fmt.Sprintf("it is a link out of the folder, to %q", target)}
@@ -234,7 +286,7 @@ func (u *unpacker) symlink(name string, h *tar.Header) error {
 	if _, err := u.root.Lstat(name); err == nil {
 		return fs.ErrExist
 	}
-	u.links = append(u.links, symlink{name, target})
+	u.links = append(u.links, symlink{strings.Clone(name), strings.Clone(target)})
 	return nil
 }
 
@@ -320,68 +372,4 @@ func removeTree(root *os.Root, name string) error {
 		return nil
 	})
 	return root.RemoveAll(name)
-}
-
-// mergeTree moves what is in the folder from into the folder to, over files that
-// are there, but never through a link and never a file over a folder or the
-// reverse. All that is checked before the first is moved.
-func mergeTree(root *os.Root, from, to string) error {
-	type move struct {
-		name string
-		info fs.FileInfo
-	}
-	var moves []move
-	err := fs.WalkDir(root.FS(), from, func(file string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		if d.IsDir() { // for reading and emptying it
-			if err := root.Chmod(file, info.Mode().Perm()|0o700); err != nil {
-				return err
-			}
-		}
-		name := strings.TrimPrefix(strings.TrimPrefix(file, from), "/")
-		if name == "" {
-			return nil
-		}
-		there, err := root.Lstat(path.Join(to, name))
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return err
-		case there.IsDir() != info.IsDir():
-			return fmt.Errorf("copy %s: one is a folder, and what is there is none, or the reverse", sanitizeLine(path.Join(to, name)))
-		}
-		moves = append(moves, move{name, info})
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	var made []move
-	for _, m := range moves {
-		target := path.Join(to, m.name)
-		if !m.info.IsDir() {
-			err = root.Rename(path.Join(from, m.name), target)
-		} else if err = root.Mkdir(target, 0o700); err == nil {
-			made = append(made, m)
-		} else if errors.Is(err, fs.ErrExist) {
-			err = nil
-		}
-		if err != nil {
-			return fmt.Errorf("copy %s: %w", sanitizeLine(target), err)
-		}
-	}
-	for i := len(made) - 1; i >= 0; i-- {
-		m := made[i]
-		target := path.Join(to, m.name)
-		if err := errors.Join(root.Chtimes(target, time.Time{}, m.info.ModTime()), root.Chmod(target, m.info.Mode().Perm())); err != nil {
-			return fmt.Errorf("copy %s: %w", sanitizeLine(target), err)
-		}
-	}
-	return nil
 }

@@ -324,7 +324,11 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	}()
 	p := a.newProgress(path.Base(src), max(0, from.Size()))
 	defer p.Close()
-	n, err = io.Copy(countingWriter{tmp, p}, from)
+	w := &roomWriter{tmp, newRoom()}
+	if err = w.room.take(tmp, max(0, from.Size())); err == nil {
+		w.room = newRoom() // more than it said may come yet
+		n, err = io.Copy(countingWriter{w, p}, from)
+	}
 	if err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Close()); err != nil {
 		return n, fmt.Errorf("copy to %s: %w", dst, err)
 	}

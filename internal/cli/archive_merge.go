@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+)
+
+// mergeTree moves what is in the folder from into the folder to, over files that
+// are there, but never through a link and never a file over a folder or the
+// reverse. All that is checked before the first is moved. A sandbox has said how
+// much there is: of a folder's files only a few are in memory at a time.
+func mergeTree(root *os.Root, from, to string) error {
+	if err := checkMerge(root, from, to); err != nil {
+		return err
+	}
+	return moveTree(root, from, to)
+}
+
+func checkMerge(root *os.Root, from, to string) error {
+	if err := openFolder(root, from); err != nil {
+		return err
+	}
+	return eachEntry(root, from, func(d fs.DirEntry) error {
+		source, target := path.Join(from, d.Name()), path.Join(to, d.Name())
+		there, err := root.Lstat(target)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // all that is in it will be new, too
+		}
+		if err != nil {
+			return err
+		}
+		if there.IsDir() != d.IsDir() {
+			return fmt.Errorf("copy %s: one is a folder, and what is there is none, or the reverse", sanitizeLine(target))
+		}
+		if d.IsDir() {
+			return checkMerge(root, source, target)
+		}
+		return nil
+	})
+}
+
+// openFolder lets a folder of ours be read and emptied, whatever its mode.
+func openFolder(root *os.Root, name string) error {
+	info, err := root.Lstat(name)
+	if err != nil || info.Mode().Perm()&0o700 == 0o700 {
+		return err
+	}
+	return root.Chmod(name, info.Mode().Perm()|0o700)
+}
+
+// moveTree moves what checkMerge has looked at.
+func moveTree(root *os.Root, from, to string) error {
+	return eachEntry(root, from, func(d fs.DirEntry) error {
+		source, target := path.Join(from, d.Name()), path.Join(to, d.Name())
+		err := error(nil)
+		if d.IsDir() {
+			err = moveFolder(root, source, target)
+		} else {
+			err = root.Rename(source, target)
+		}
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", sanitizeLine(target), err)
+		}
+		return nil
+	})
+}
+
+// moveFolder merges a folder into the one that is there, or moves it as a whole, for
+// which an ordinary user must be allowed to write to it.
+func moveFolder(root *os.Root, from, to string) error {
+	if there, err := root.Lstat(to); err == nil && there.IsDir() {
+		return moveTree(root, from, to)
+	}
+	info, err := root.Lstat(from)
+	if err != nil {
+		return err
+	}
+	if err := openFolder(root, from); err != nil {
+		return err
+	}
+	if err := root.Rename(from, to); err != nil {
+		return err
+	}
+	return root.Chmod(to, info.Mode().Perm())
+}
+
+// eachEntry calls f for what is in a folder, the folders last, when nothing is open
+// any more: they may be deep. f may move what it is called for.
+func eachEntry(root *os.Root, dir string, f func(fs.DirEntry) error) error {
+	var dirs []fs.DirEntry
+	d, err := root.Open(dir)
+	if err != nil {
+		return err
+	}
+	for err == nil {
+		var some []fs.DirEntry
+		some, err = d.ReadDir(512)
+		for _, e := range some {
+			if e.IsDir() {
+				dirs = append(dirs, e)
+			} else if err := f(e); err != nil {
+				return errors.Join(err, d.Close())
+			}
+		}
+	}
+	if closed := d.Close(); !errors.Is(err, io.EOF) || closed != nil {
+		return errors.Join(err, closed)
+	}
+	for _, e := range dirs {
+		if err := f(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
