@@ -38,7 +38,7 @@ func (h syncHost) on(t testing.TB) syncHost {
 }
 
 // path is the absolute path of a folder of the host's.
-func (h syncHost) path(name string) string { return filepath.Join(filepath.Dir(h.home), name) }
+func (h *host) path(name string) string { return filepath.Join(filepath.Dir(h.home), name) }
 
 // sh runs a script in the sprite.
 func (h syncHost) sh(script string) string {

@@ -365,11 +365,17 @@ func removeTree(root *os.Root, name string) error {
 	if err := root.RemoveAll(name); err == nil {
 		return nil
 	}
-	_ = fs.WalkDir(root.FS(), name, func(file string, d fs.DirEntry, err error) error {
-		if d != nil && d.IsDir() {
-			_ = root.Chmod(file, 0o700)
+	openFolders(root, name)
+	return root.RemoveAll(name)
+}
+
+// openFolders lets all folders below one be emptied, as far as that can be.
+func openFolders(root *os.Root, name string) {
+	_ = openFolder(root, name)
+	_ = eachEntry(root, name, func(d fs.DirEntry) error {
+		if d.IsDir() {
+			openFolders(root, path.Join(name, d.Name()))
 		}
 		return nil
 	})
-	return root.RemoveAll(name)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 )
 
@@ -19,43 +20,55 @@ func packTree(w io.Writer, dir string, p *progress, skipped func(name string)) e
 		return err
 	}
 	defer root.Close()
-	tw := tar.NewWriter(w)
-	buf := make([]byte, copyBuffer)
-	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := d.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // deleted meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		if !info.Mode().IsRegular() && !info.IsDir() && info.Mode()&fs.ModeSymlink == 0 {
-			skipped(filepath.Join(dir, name))
-			return nil
-		}
-		if err := packFile(tw, root, name, info, p, buf); err != nil {
-			return fmt.Errorf("read %s: %w", sanitizeLine(filepath.Join(dir, name)), err)
-		}
-		return nil
-	})
+	k := &packer{tw: tar.NewWriter(w), root: root, progress: p, skipped: skipped, buf: make([]byte, copyBuffer)}
+	if err := k.entry("."); err != nil {
+		return err
+	}
+	return k.tw.Close()
+}
+
+// packer writes what is below a folder as an archive.
+type packer struct {
+	tw       *tar.Writer
+	root     *os.Root
+	progress *progress
+	skipped  func(name string)
+	buf      []byte
+}
+
+// entry archives a file, or a folder and what is in it. Names are whatever the kernel
+// takes: io/fs would refuse those that are not UTF-8.
+func (k *packer) entry(name string) error {
+	full := filepath.Join(k.root.Name(), name)
+	info, err := k.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) && name != "." {
+		return nil // deleted meanwhile
+	}
 	if err != nil {
 		return err
 	}
-	return tw.Close()
+	if !info.Mode().IsRegular() && !info.IsDir() && info.Mode()&fs.ModeSymlink == 0 {
+		k.skipped(full)
+		return nil
+	}
+	if err := k.one(name, info); err != nil {
+		return fmt.Errorf("read %s: %w", sanitizeLine(full), err)
+	}
+	if !info.IsDir() {
+		return nil
+	}
+	return eachEntry(k.root, name, func(d fs.DirEntry) error { return k.entry(path.Join(name, d.Name())) })
 }
 
-func packFile(tw *tar.Writer, root *os.Root, name string, info fs.FileInfo, p *progress, buf []byte) error {
+func (k *packer) one(name string, info fs.FileInfo) error {
 	var f *os.File
 	target := ""
 	var err error
 	switch {
 	case info.Mode()&fs.ModeSymlink != 0:
-		target, err = root.Readlink(name)
+		target, err = k.root.Readlink(name)
 	case info.Mode().IsRegular():
-		if f, err = root.Open(name); err == nil {
+		if f, err = k.root.Open(name); err == nil {
 			defer f.Close()
 			info, err = f.Stat() // what is open, not what the name meant before
 		}
@@ -79,13 +92,13 @@ func packFile(tw *tar.Writer, root *os.Root, name string, info fs.FileInfo, p *p
 	// Who owns it here means nothing there, and special bits do not travel.
 	h.Uid, h.Gid, h.Uname, h.Gname = 0, 0, "", ""
 	h.Mode &= 0o777
-	if err := tw.WriteHeader(h); err != nil {
+	if err := k.tw.WriteHeader(h); err != nil {
 		return err
 	}
 	if f == nil {
 		return nil
 	}
-	n, err := io.CopyBuffer(struct{ io.Writer }{countingWriter{tw, p}}, struct{ io.Reader }{io.LimitReader(f, h.Size)}, buf)
+	n, err := io.CopyBuffer(struct{ io.Writer }{countingWriter{k.tw, k.progress}}, struct{ io.Reader }{io.LimitReader(f, h.Size)}, k.buf)
 	if err == nil && n < h.Size {
 		err = errors.New("it became shorter while it was read")
 	}

@@ -252,7 +252,7 @@ func TestTreeRoundTrip(t *testing.T) {
 	src := t.TempDir()
 	when := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, mode := range map[string]fs.FileMode{
-		"plain": 0o644, "run": 0o755, "secret": 0o600, "a b/ü\n'\"": 0o640, "-rf": 0o644, "a b/" + strings.Repeat("x", 255): 0o644,
+		"plain": 0o644, "run": 0o755, "secret": 0o600, "a b/ü\n'\"": 0o640, "-rf": 0o644, "a b/" + strings.Repeat("x", 255): 0o644, "\xff\xfe/\xc3": 0o644,
 	} {
 		full := filepath.Join(src, name)
 		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
@@ -307,30 +307,51 @@ func TestTreeRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzUnpack looks for an archive that writes outside of its folder.
+// FuzzUnpack looks for an archive that writes outside of its folder, be it new or
+// one in which a link of the person's own leads out.
 func FuzzUnpack(f *testing.F) {
 	f.Add(archiveOf(f, dirOf("./"), reg("./a", "x"), link("./l", "a"), hard("./h", "a")))
 	f.Add(archiveOf(f, link("./l", "../.."), reg("./l/x", "x")))
+	f.Add(archiveOf(f, dirOf("./trap/"), reg("./trap/x", "x"), reg("./old", "new")))
+	f.Add(archiveOf(f, reg("./"+strings.Repeat("long/", 60)+"x", "x"), dirOf("./\xff\xfe/"), link("./trap", "old")))
+	f.Add(archiveOf(f, member{tar.Header{Name: "./d", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}, ""}, member{tar.Header{Name: "./p", Typeflag: tar.TypeFifo}, ""}))
+	f.Add(archiveOf(f, member{tar.Header{Name: "./x", Typeflag: tar.TypeReg, Mode: 0o4777, PAXRecords: map[string]string{"COVE.x": "y"}, Format: tar.FormatPAX}, ""}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
-		_ = receive(filepath.Join(dir, "got"), data) // any error will do
+		for _, d := range []string{"there", "outside"} {
+			if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := errors.Join(os.Symlink("../outside", filepath.Join(dir, "there/trap")), os.WriteFile(filepath.Join(dir, "there/old"), []byte("old"), 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dst := range []string{"got", "there"} {
+			_ = receive(filepath.Join(dir, dst), data) // any error will do
+		}
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			if e.Name() != "got" {
+			if e.Name() != "got" && e.Name() != "there" && e.Name() != "outside" {
 				t.Fatalf("%q was written", e.Name())
 			}
 		}
-		_ = filepath.WalkDir(filepath.Join(dir, "got"), func(path string, d fs.DirEntry, err error) error {
-			if d != nil && d.IsDir() {
-				_ = os.Chmod(path, 0o700) // so that the test's own cleaning works
-			}
-			if d != nil && d.Type()&^(fs.ModeDir|fs.ModeSymlink) != 0 {
-				t.Fatalf("%q is a %v", path, d.Type())
-			}
-			return nil
-		})
+		if left := list(t, filepath.Join(dir, "outside")); len(left) > 1 {
+			t.Fatalf("through the link: %q", left)
+		}
+		for _, dst := range []string{"got", "there"} {
+			_ = filepath.WalkDir(filepath.Join(dir, dst), func(path string, d fs.DirEntry, err error) error {
+				if d != nil && d.IsDir() {
+					_ = os.Chmod(path, 0o700) // so that the test's own cleaning works
+				}
+				if d != nil && d.Type()&^(fs.ModeDir|fs.ModeSymlink) != 0 {
+					t.Fatalf("%q is a %v", path, d.Type())
+				}
+				return nil
+			})
+		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -107,6 +108,9 @@ func (a *app) cp(ctx context.Context, src, dst side) error {
 func statIn(ctx context.Context, sprite *sprites.Sprite, name string) (fs.FileInfo, error) {
 	if !path.IsAbs(name) {
 		name = path.Join("/home/sprite", name)
+	}
+	if !utf8.ValidString(name) { // the protocol's JSON could not say it
+		return nil, &codedError{exitFailed, "invalid", fmt.Errorf("copy %s: its name is not UTF-8", sanitizeLine(name)), "what is in a folder may have any name: copy the folder"}
 	}
 	name = strings.Trim(path.Clean(name), "/")
 	if name == "" {

@@ -487,3 +487,53 @@ func FuzzOps(f *testing.F) {
 		}
 	})
 }
+
+// FuzzContent has a sprite send any frames for content: what is here afterwards is
+// what was here before, or what the manifest said with the hash that came along.
+func FuzzContent(f *testing.F) {
+	seed := func(frames ...frame) {
+		var b []byte
+		for _, v := range frames {
+			b = append(binary.BigEndian.AppendUint16(append(b, v.kind), uint16(len(v.data))), v.data...)
+		}
+		f.Add(b)
+	}
+	begin := binary.AppendVarint(binary.AppendUvarint(nil, 1), 0)
+	sum := sha256.Sum256(make([]byte, 500))
+	last := frame{kindLast, binary.AppendUvarint(nil, 2)}
+	seed(frame{kindPack, packOf(0, "aaa", "aaa")}, frame{kindBegin, begin}, frame{kindData, make([]byte, 500)}, frame{kindFile, sum[:]}, last)
+	seed(frame{kindPack, append(packOf(0, "aaa", "aaa"), packOf(1, strings.Repeat("b", 500), "b")...)}, last)
+	seed(frame{kindBegin, begin}, frame{kindData, make([]byte, 600)}, frame{kindError, []byte(`{"code":"x"}`)})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		w := newWorld(t)
+		w.write(w.local, "mine", "m", "a", "old")
+		before := dump(t, w.local)
+		l := &liar{entries: []Entry{fileEntry("a", 3), fileEntry("b", 500)}, content: func(s *stream, _ []want) error {
+			for rest := data; len(rest) >= 3; {
+				n := min(int(binary.BigEndian.Uint16(rest[1:])), len(rest)-3)
+				if err := s.send(frame{rest[0], slices.Clone(rest[3 : 3+n])}); err != nil {
+					return err
+				}
+				rest = rest[3+n:]
+			}
+			return errors.Join(s.flush(), io.EOF)
+		}}
+		w.Connect = l.connect
+		w.Verb, w.Policy = Pull, Theirs
+		_, err := w.Run(t.Context())
+		if err != nil {
+			w.differ(before, dump(t, w.local))
+			return
+		}
+		for name, size := range map[string]int64{"a": 3, "b": 500} {
+			if info, err := os.Stat(filepath.Join(w.local, name)); err != nil || info.Size() != size {
+				t.Fatalf("%s: %v, %v", name, info, err)
+			}
+		}
+		for _, name := range dirNames(t, filepath.Dir(w.local)) {
+			if name == "outside" {
+				t.Fatal("something was written beside the folder")
+			}
+		}
+	})
+}

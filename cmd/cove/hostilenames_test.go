@@ -1,0 +1,167 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// oddNames are what the kernel takes for a file's name, and a terminal, a shell, a
+// parser or another file system for something else.
+var oddNames = []string{
+	"-rf", "--help", "a b", " ", "new\nline", "tab\there", "\x01\x7f", "\x1b[31mred\x1b[0m", "\x1b]0;title\a", "\x1b]52;c;aGk=\a", "\xff\xfe", "\xc3", "\u202egnp.exe", "\u009b31m",
+	"$(touch pwned)", "`touch pwned`", "'\"", "a:b", "back\\slash", "<img src=x onerror=alert(1)>", "*", "?", "~", "#x", "!x", "caf\u00e9", "cafe\u0301", "Case", "case", "CON", "a.",
+	strings.Repeat("x", 255), strings.Repeat("\u00e9", 127),
+}
+
+// shownSafely says what of a text does not belong on a terminal.
+func shownSafely(t *testing.T, how, text string) {
+	t.Helper()
+	if !utf8.ValidString(text) {
+		t.Errorf("%s: not UTF-8: %q", how, text)
+	}
+	for _, r := range text {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) || r == '\u202e' {
+			t.Errorf("%s: %q is shown in %q", how, r, text)
+			return
+		}
+	}
+}
+
+// colour is what cove itself says to a terminal.
+var colour = regexp.MustCompile("\x1b\\[[0-9;]*[mK]")
+
+// TestHostileNames: names of every kind come and go unchanged, by cp and by a
+// sync, and as commits; and none is shown as it is (statement 5).
+func TestHostileNames(t *testing.T) {
+	h := newSyncHost(t)
+	when := time.Unix(1_500_000_000, 0)
+	for i, name := range oddNames {
+		h.write("odd/"+name, fmt.Sprint(i))
+		h.write("odd/dirs/"+name+"/f", fmt.Sprint(i))
+		if err := os.Chtimes(h.path("odd/"+name), when, when); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(h.path("odd/dirs/"+name+"/f"), when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := treeOf(t, h.path("odd"))
+	h.run("", "cove", "cp", "odd", "paint:cp")
+	h.run("", "cove", "cp", "paint:cp", "cp-back")
+	sameTree(t, treeOf(t, h.path("cp-back")), want)
+	h.synced("", "push", "odd", "synced")
+	h.synced("", "pull", "synced", "sync-back")
+	sameTree(t, treeOf(t, h.path("sync-back")), want)
+	for i, name := range oddNames {
+		if i%4 != 0 && utf8.ValidString(name) { // each costs two command lines
+			continue
+		}
+		if out, code := h.try("", "cove", "cp", "paint:cp/"+name, "single"); !utf8.ValidString(name) {
+			if code != 1 || !strings.Contains(out, "copy the folder") {
+				t.Errorf("cp of %q: %d, %s", name, code, out)
+			}
+			shownSafely(t, "cp of a name that is not UTF-8", out)
+			continue
+		} else if code != 0 {
+			t.Errorf("cp of %q: %s", name, out)
+		} else if got := h.run("", "cat", "single"); got != fmt.Sprint(i) {
+			t.Errorf("cp of %q brought %q", name, got)
+		}
+		out, _ := h.try("", "cove", "cp", "paint:nowhere/"+name, "single")
+		shownSafely(t, "cp of nothing", out)
+	}
+
+	// What is refused or in the way is named so that nobody is deceived.
+	h.sh("cd cp && for f in *; do rm -rf \"./$f\"; mkfifo \"./$f\" 2>/dev/null; done; true")
+	out, code := h.try("", "cove", "cp", "paint:cp", "pipes")
+	if code != 5 || !strings.Contains(out, "it is a pipe") {
+		t.Errorf("pipes: %d, %s", code, out)
+	}
+	shownSafely(t, "cp of pipes", out)
+	out, _ = h.try("", "cove", "sync", "pull", "-s", "paint", "-v", "cp", "pipes")
+	shownSafely(t, "sync pull of pipes", out)
+	h.sh("cd synced && for f in *; do test -f \"./$f\" && echo theirs >\"./$f\"; done; true")
+	for _, name := range oddNames {
+		h.write("odd/"+name, "mine")
+	}
+	out, code = h.try("", "cove", "sync", "pull", "-s", "paint", "synced", "odd")
+	if code != 3 || !strings.Contains(out, "conflict: ") {
+		t.Errorf("conflicts: %d, %s", code, out)
+	}
+	shownSafely(t, "conflicts", out)
+	r, _ := h.sync("", "pull", "synced", "odd")
+	if len(r.Conflicts) < len(oddNames)/2 {
+		t.Errorf("got %d conflicts", len(r.Conflicts))
+	}
+	// A path that is too long for one call.
+	h.sh(`mkdir long && cd long && for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; do n=$(printf '%0250d' $i); mkdir $n && cd $n; done; touch end`)
+	if out, code := h.try("", "cove", "cp", "paint:long", "long"); code != 5 || !strings.Contains(out, "too long") {
+		t.Errorf("a long path: %d, %s", code, out)
+	}
+	if _, err := os.Lstat(h.path("long")); err == nil {
+		t.Error("a part of the long path is there")
+	}
+	if left, _ := filepath.Glob(h.path(".cove-*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestHostileNamesOfCommits: names and messages of an agent's commits arrive as
+// they are, and are shown escaped (statement 5).
+func TestHostileNamesOfCommits(t *testing.T) {
+	h := newGitHost(t)
+	c := h.clone("names")
+	names := []string{}
+	for _, name := range oddNames {
+		if name != "back\\slash" && name != "CON" && name != "a." { // which a repository must not have, for others' sake
+			names = append(names, name)
+		}
+	}
+	var script strings.Builder
+	for i, name := range names {
+		fmt.Fprintf(&script, "%03d %x\n", i, name)
+	}
+	h.write("names.txt", script.String())
+	h.run("", "cove", "cp", "names.txt", gitSprite+":names.txt")
+	job, _ := c.push(h.plan(`python3 - <<'end'
+import os
+for line in open(os.path.expanduser('~/names.txt')):
+    i, name = line.split()
+    with open(bytes.fromhex(name), 'w') as f: f.write(i)
+end
+git add -A
+git commit -q -m "$(printf 'A \033]0;title\007 subject \233 and \342\200\256more')"`))
+	for _, args := range []string{"job logs " + job, "job show " + job, "pull " + job, "job list"} {
+		out, code := h.try("names", "cove", strings.Fields(args)...)
+		if code != 0 {
+			t.Errorf("cove %v: %d, %s", args, code, out)
+		}
+		shownSafely(t, "cove "+args, out)
+	}
+	// What git says is for programs as it is, and for a terminal is not.
+	for _, args := range []string{"job log " + job, "job log -p " + job, "job diff " + job, "job diff --stat " + job, "job show " + job + " head"} {
+		out, code := h.try("names", "script", "-qec", "TERM=xterm cove "+args, "/dev/null")
+		if code != 0 || out == "" {
+			t.Errorf("cove %v: %d, %s", args, code, out)
+		}
+		shownSafely(t, "cove "+args, colour.ReplaceAllString(strings.ReplaceAll(out, "\r", ""), ""))
+	}
+	for i, name := range names {
+		if got, err := os.ReadFile(filepath.Join(h.path("names"), name)); err != nil || string(got) != fmt.Sprintf("%03d", i) {
+			t.Errorf("%q: %q, %v", name, got, err)
+		}
+	}
+	if got := c.git("status", "--porcelain"); got != "" {
+		t.Errorf("not clean: %s", got)
+	}
+	if _, err := os.Lstat(filepath.Join(h.path("names"), "pwned")); err == nil {
+		t.Error("a name was run")
+	}
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// swapper is a program of root's in a sprite: as long as a file is there, it has a
+// folder change places with a link again and again, and then says how often.
+const swapper = `
+import os, shutil, sys
+base, outside = sys.argv[1:3]
+os.chdir(base)
+n = 0
+while os.path.exists('/tmp/at-it'):
+    try:
+        os.rename('d', 'aside')
+        os.symlink(outside, 'd')
+        os.unlink('d')
+        os.rename('aside', 'd')
+        n += 1
+    except OSError:
+        if os.path.islink('d'): os.unlink('d')
+        shutil.rmtree('aside', ignore_errors=True)
+        os.makedirs('d', exist_ok=True)
+        shutil.chown('d', 'sprite')
+print(n)
+`
+
+// meanwhile calls f again and again, for so long, while a program of root's is at
+// work in the sprite paint, and returns what that has said.
+func (h syncHost) meanwhile(limit time.Duration, program string, args []string, f func(i int)) string {
+	h.t.Helper()
+	h.run("", "cove", "exec", "-s", "paint", "--", "touch", "/tmp/at-it")
+	_, said := h.background("", "cove", append([]string{"exec", "-s", "paint", "--user", "root", "--", "python3", "-c", program}, args...)...)
+	began := time.Now()
+	for i := 0; time.Since(began) < limit; i++ {
+		f(i)
+	}
+	h.run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "rm", "-f", "/tmp/at-it")
+	out, err := said()
+	if err != nil {
+		h.t.Fatalf("%v: %s", err, out)
+	}
+	return out
+}
+
+// TestHostileRaces: a sprite whose root puts links where something is being written
+// (statement 2), and changes what is being read (statement 7).
+func TestHostileRaces(t *testing.T) {
+	base := newSyncHost(t)
+	limit := 1500 * time.Millisecond
+	if soak() {
+		limit = time.Minute
+	}
+	row := func(name string, f func(h syncHost)) {
+		t.Run(name, func(t *testing.T) { f(base.on(t)) })
+	}
+	row("2 a sync through a link", func(h syncHost) { racePush(h, limit) })
+	row("2 an archive through a link", func(h syncHost) { raceArchive(h, limit) })
+	row("7 a file that changes", func(h syncHost) { raceReads(h, limit) })
+}
+
+// What a sync writes goes nowhere but below its root, whoever's that place is.
+func racePush(h syncHost, limit time.Duration) {
+	h.write("race/d/file", "first")
+	h.write("race/e", "e")
+	h.sh("mkdir outside; ln -s ~/outside planted; mkdir sub; ln -s ~/outside sub/d")
+	for _, policy := range []string{"fail", "ours"} {
+		if r, code := h.sync("race", "push", ".", "sub", "--on-conflict", policy); code != 3 {
+			h.t.Errorf("over a link that was planted, %s: %d, %+v", policy, code, r)
+		}
+	}
+	h.synced("race", "push", ".", "race")
+	codes := map[int]int{}
+	tries := h.meanwhile(limit, swapper, []string{"/home/sprite/race", "/home/sprite/outside"}, func(i int) {
+		for j := range 40 {
+			h.write(fmt.Sprintf("race/d/f%d", j), fmt.Sprint(i))
+		}
+		_, code := h.sync("race", "push", ".", "race", "--on-conflict", "ours")
+		codes[code]++
+	})
+	h.t.Logf("the folder was a link %s times; the pushes ended with %v", strings.TrimSpace(tries), codes)
+	if got := h.sh("ls -A outside"); got != "" {
+		h.t.Errorf("written through the link: %s", got)
+	}
+	if n := len(strings.TrimSpace(tries)); n < 4 {
+		h.t.Errorf("the folder was a link only %s times", tries)
+	}
+	h.synced("race", "push", ".", "race", "--on-conflict", "ours")
+}
+
+// What cp unpacks in a sprite is written by tar, as the sprite's user and no one
+// else: through a link it may come to where that user may write, and what is root's
+// stays as it is. The files API judges by the same rights.
+func raceArchive(h syncHost, limit time.Duration) {
+	for j := range 200 {
+		h.write(fmt.Sprintf("tree/d/f%d", j), "mine")
+	}
+	root := func(script string) string {
+		return h.run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "sh", "-c", script)
+	}
+	list := "ls -la --time-style=full-iso /srv/owned; cat /srv/owned/*"
+	root("mkdir -p /srv/owned && chmod 755 /srv/owned && for i in 0 1 2; do echo root >/srv/owned/f$i; done")
+	before := root(list)
+	h.sh("mkdir -p into/tree && ln -s /srv/owned into/tree/d")
+	h.try("", "cove", "cp", "tree", "paint:into")
+	if got := h.sh("readlink into/tree/d || ls into/tree/d | wc -l"); got != "200\n" {
+		h.t.Errorf("over a link that was planted: %q", got)
+	}
+	codes := map[int]int{}
+	sprite := h.client().Sprite("paint")
+	tries := h.meanwhile(limit, swapper, []string{"/home/sprite/into/tree", "/srv/owned"}, func(i int) {
+		_, code := h.try("", "cove", "cp", "tree", "paint:into")
+		codes[code]++
+		for j := range 20 {
+			_ = sprite.WriteFile(h.t.Context(), fmt.Sprintf("into/tree/d/f%d", j), strings.NewReader("mine"), sprites.WriteOptions{}) // it may be refused
+		}
+	})
+	h.t.Logf("the folder was a link %s times; cp ended with %v", strings.TrimSpace(tries), codes)
+	if after := root(list); after != before {
+		h.t.Errorf("root's folder was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// changer is a program of root's in a sprite: a file grows, shrinks, goes, and is
+// another, a pipe, a folder, a device. All that it ever has is the letter A.
+const changer = `
+import os, stat, sys, time
+os.chdir(sys.argv[1])
+def write(name, n):
+    with open(name, 'wb') as f: f.write(b'A' * n)
+n = 0
+while os.path.exists('/tmp/at-it'):
+    for what in range(7):
+        try:
+            if what == 0: os.rename('f', 'was'); write('f', 3_000_000)
+            if what == 1: os.truncate('f', 5)
+            if what == 2:
+                with open('f', 'ab') as f:
+                    for i in range(20): f.write(b'A' * 100_000)
+            if what == 3: os.mkfifo('new'); os.rename('new', 'f')
+            if what == 4: write('new', 2_000_000); os.rename('new', 'f')
+            if what == 5: os.unlink('f'); os.mkdir('f'); os.rmdir('f'); os.mknod('f', 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+            if what == 6: write('new', 1_000_000); os.rename('new', 'f'); os.unlink('f'); write('f', 2_500_000)
+        except OSError: pass
+        n += 1
+        time.sleep(0.001)
+print(n)
+`
+
+// Whatever becomes of a file while it is read, what arrives is that file's, and
+// nothing waits for ever.
+func raceReads(h syncHost, limit time.Duration) {
+	h.run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "sh", "-c", "cd /home/sprite; mkdir dir other; head -c 5000000 /dev/zero | tr '\\0' B >other/b; chown -R sprite dir other")
+	sprite := h.client().Sprite("paint")
+	arrived := map[string]int{}
+	look := func(how, name string) {
+		content, err := os.ReadFile(h.path(name))
+		if err != nil {
+			return
+		}
+		arrived[how]++
+		if i := bytes.IndexFunc(content, func(r rune) bool { return r != 'A' }); i >= 0 {
+			h.t.Errorf("%s: at %d of %d there is %q", how, i, len(content), content[i])
+		}
+	}
+	n := h.meanwhile(2*limit, changer, []string{"/home/sprite/dir"}, func(i int) {
+		began := time.Now()
+		h.try("", "cove", "cp", "paint:dir/f", "f")
+		look("cp of the file", "f")
+		h.try("", "cove", "cp", "paint:dir", "dir")
+		look("cp of the folder", "dir/f")
+		h.try("", "cove", "sync", "pull", "-s", "paint", "dir", "synced", "--on-conflict", "theirs")
+		look("sync pull", "synced/f")
+		ctx, cancel := context.WithTimeout(h.t.Context(), 20*time.Second)
+		content, err := sprite.ReadFile(ctx, "dir/f")
+		cancel()
+		if err == nil {
+			h.write("read/f", string(content))
+			look("read", "read/f")
+		}
+		if took := time.Since(began); took > 15*time.Second {
+			h.t.Errorf("round %d took %v", i, took)
+		}
+		h.run("", "rm", "-rf", "f", "dir", "read")
+	})
+	h.t.Logf("%s changes; arrived: %v", strings.TrimSpace(n), arrived)
+	if len(arrived) < 2 { // a folder that changes is no archive, and no manifest
+		h.t.Errorf("arrived only: %v", arrived)
+	}
+	for _, name := range []string{"f", "dir", "read"} {
+		if left, _ := filepath.Glob(h.path(name) + "*/.cove-*"); len(left) > 0 {
+			h.t.Errorf("left: %v", left)
+		}
+	}
+	if left, _ := filepath.Glob(h.path(".cove-*")); len(left) > 0 {
+		h.t.Errorf("left: %v", left)
+	}
+	if out := h.run("", "cove", "exec", "-s", "paint", "--", "echo", "well"); out != "well\n" {
+		h.t.Errorf("afterwards: %q", out)
+	}
+}
+
+// TestHostilePaths: whatever path a call of the files API says, it is one in the
+// sprite that the call names (statement 6).
+func TestHostilePaths(t *testing.T) {
+	h := newSyncHost(t)
+	h.run("", "cove", "create", "other")
+	h.run("", "cove", "exec", "-s", "other", "--", "sh", "-c", "echo of the other >/tmp/secret")
+	h.run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "sh", "-c", `cd /home/sprite && ln -s / top && ln -s top/top/proc/self/root chain && ln -s /proc/1/root magic && ln -s ../../../../../.. up &&
+		ln -s /proc/1/cwd cwd; for i in 0 1 2 3 4 5 6 7 8 9; do ln -s /proc/1/fd/$i fd$i; done; ln -s loop loop; chown -h sprite *`)
+	h.write("outside/canary", "of the host")
+	canary := h.path("outside/canary")
+	token := strings.TrimSpace(h.run("", "cove", "token", "create", "one", "-s", "paint", "-q"))
+	api := jsonString(t, filepath.Join(h.data, "server.json"), "url")
+	call := func(method, target, body string) (int, string) {
+		t.Helper()
+		u, err := url.Parse(api)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, query, _ := strings.Cut(target, "?")
+		u.Opaque, u.RawQuery = "//"+u.Host+path, query // as it is written here
+		req := (&http.Request{Method: method, URL: u, Host: u.Host, Header: http.Header{"Authorization": {"Bearer " + token}}}).WithContext(t.Context())
+		if body != "" {
+			req.Body, req.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+		}
+		client := &http.Client{Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatalf("%s %s: %v", method, target, err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		if err != nil {
+			t.Errorf("%s %s: %v", method, target, err)
+		}
+		return resp.StatusCode, string(text)
+	}
+	const fs = "/v1/sprites/paint/fs/"
+	if code, text := call("GET", fs+"read?path=/etc/hostname", ""); code != 200 || strings.TrimSpace(text) != "paint" {
+		t.Fatalf("an honest call: %d %s", code, text)
+	}
+	up := strings.Repeat("../", 20)
+	prefixes := []string{"", "/", "//", "/" + up, up, "/home/sprite/" + up, "/./.", "//proc/self/root", "/proc/1/root", "/proc/thread-self/root", "/home/sprite/chain", "/home/sprite/magic", "/home/sprite/up",
+		"/home/sprite/up/" + up, "/home/sprite/top/top/top", "/home/sprite/cwd/" + up, "/home/sprite/loop", "/.sprite/", "/proc/1/cwd", "/dev/fd/../.."}
+	for i := range 4 {
+		prefixes = append(prefixes, fmt.Sprintf("/proc/1/fd/%d", i), fmt.Sprintf("/home/sprite/fd%d/", i))
+	}
+	for _, prefix := range prefixes {
+		path := prefix + canary
+		for _, target := range []string{
+			"read?path=" + path, "read?asRoot=true&path=" + path, "read?asRoot=true&path=" + strings.ReplaceAll(path, "../", "%2e%2e%2f"),
+			"read?asRoot=true&path=" + strings.ReplaceAll(path, "/", "%2F"), "read?asRoot=true&path=" + strings.ReplaceAll(path, "../", "%252e%252e%252f"),
+			"read?asRoot=true&path=" + path + "%00", "list?asRoot=true&path=" + strings.TrimSuffix(path, "/canary"),
+		} {
+			if code, text := call("GET", fs+target, ""); code < 400 || strings.Contains(text, "of the host") {
+				t.Errorf("%s: %d %s", target, code, text)
+			}
+		}
+	}
+	for _, prefix := range prefixes { // in the sprite it may well succeed
+		call("PUT", fs+"write?path="+prefix+h.path("outside/new")+"&asRoot=true&mkdirParents=true", "evil")
+	}
+	if got := h.run("", "ls", "outside"); got != "canary\n" {
+		t.Errorf("outside there is %q", got)
+	}
+	// The call's own path is not one of a file, and leads to no other sprite.
+	for _, path := range []string{"paint/../other/fs/", "paint%2f..%2fother/fs/", "paint/fs/../../other/fs/", "paint/fs/%2e%2e/%2e%2e/other/fs/", "other/fs/", "/other/fs/", "./other/fs/", "paint/./../other/fs/", "%6fther/fs/", "paint/../../sprites/other/fs/"} {
+		if code, text := call("GET", "/v1/sprites/"+path+"read?path=/tmp/secret", ""); code == 200 || strings.Contains(text, "of the other") {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+}
