@@ -313,7 +313,7 @@ func FuzzUnpack(f *testing.F) {
 	f.Add(archiveOf(f, dirOf("./"), reg("./a", "x"), link("./l", "a"), hard("./h", "a")))
 	f.Add(archiveOf(f, link("./l", "../.."), reg("./l/x", "x")))
 	f.Add(archiveOf(f, dirOf("./trap/"), reg("./trap/x", "x"), reg("./old", "new")))
-	f.Add(archiveOf(f, reg("./"+strings.Repeat("long/", 60)+"x", "x"), dirOf("./\xff\xfe/"), link("./trap", "old")))
+	f.Add(archiveOf(f, reg("./"+strings.Repeat("long/", 5)+"x", "x"), dirOf("./\xff\xfe/"), link("./trap", "old")))
 	f.Add(archiveOf(f, member{tar.Header{Name: "./d", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}, ""}, member{tar.Header{Name: "./p", Typeflag: tar.TypeFifo}, ""}))
 	f.Add(archiveOf(f, member{tar.Header{Name: "./x", Typeflag: tar.TypeReg, Mode: 0o4777, PAXRecords: map[string]string{"COVE.x": "y"}, Format: tar.FormatPAX}, ""}))
 	f.Fuzz(func(t *testing.T, data []byte) {
