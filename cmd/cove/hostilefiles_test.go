@@ -111,7 +111,7 @@ for i in range(1_000_000 // 21): out.write(more)`},
 		"a long path":       {program: `out.write(pax([(b'path', b'./' + b'x' * (1 << 20))]) + header(b'./x'))`},
 		"a path of 900 kB":  {program: `out.write(pax([(b'path', b'./' + b'x' * 900_000)]) + header(b'./x'))`},
 		"endless long name": {program: `out.write(header(b'././@LongLink', b'L', 1 << 40)); [out.write(b'x' * (1 << 20)) for i in range(64)]`},
-		"long records":      {program: "for i in range(80): out.write(pax([(b'comment', b'x' * 1_000_000), (b'path', b'./d%d' % i)]) + header(b'./d', b'5'))\nout.write(header(b'../end'))"},
+		"long records":      {program: "for i in range(80): out.write(pax([(b'comment', b'x' * 1_000_000), (b'path', b'd%d' % i)]) + header(b'd', b'5'))\nout.write(header(b'../end'))"},
 		"ten million":       {program: "block = header(b'./', b'5') * 1000\nfor i in range(10_000): out.write(block)"},
 		"links":             {program: "block = header(b'./l', b'2', link=b'x') * 1000\nfor i in range(10_000): out.write(block)"},
 		"deep":              {program: "out.write(pax([(b'path', b'd/' * 2040 + b'f')]) + header(b'./x', size=0)); out.write(header(b'../end'))"},
@@ -151,7 +151,7 @@ func (h syncHost) plantArchives(corpus map[string]hostileArchive) {
 
 // peak runs cove, and returns what it printed, its exit code, and the most memory
 // that it had, in bytes.
-func (h syncHost) peak(dir string, args ...string) (string, int, int64) {
+func (h *host) peak(dir string, args ...string) (string, int, int64) {
 	h.t.Helper()
 	cmd := h.command(dir, "cove", args...)
 	var out bytes.Buffer
@@ -198,6 +198,11 @@ func TestHostileArchives(t *testing.T) {
 		t.Fatalf("an honest one: %d, %s", code, out)
 	}
 	corpus := hostileArchives()
+	if !soak() { // what others show as well, and takes a second
+		for _, name := range []string{"links", "files", "endless long name", "two links", "upwards below", "absolute hard link", "block device"} {
+			delete(corpus, name)
+		}
+	}
 	h.plantArchives(corpus)
 	box := h.path("box")
 	h.write("box/outside/mine", "mine")
