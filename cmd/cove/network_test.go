@@ -657,6 +657,9 @@ func TestPolicyLearn(t *testing.T) {
 	if len(p.Rules) != 1 || p.Rules[0].Domain != "allowed.test" || strings.Join(p.Rules[0].Ports, ",") != "7,443" {
 		t.Errorf("learned %+v", p)
 	}
+	if out, code := i.try("", "cove", "policy", "learn", "-s", "paint", "--since", "1ms"); code != 1 || !strings.Contains(out, "has reached nothing") {
+		t.Errorf("of the last millisecond: %d, %s", code, out)
+	}
 	i.run("", "cove", "policy", "learn", "-s", "paint", "--apply")
 	i.reaches("paint", "x", "tcp", islandPublic+":7", "x")
 	i.fails("paint", "tcp", islandOther+":7", "x")

@@ -1,19 +1,55 @@
 package main
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
 
-// rows are what must hold of jobs, of the commands in a sprite, and of a sync, and the
-// tests that show it with real sandboxes, or in the package that decides on it.
+// rows are what must hold, and the tests that show it with real sandboxes, or in the
+// package that decides on it: a script, a test, or TEST/NAME for one that it runs by
+// that name, with _ for a space, or whose name begins with that word.
 var rows = []struct{ row, what, tests string }{
 	{"E5", "a command has its folder, environment, user and time; at its end nothing of it lives, and the code is 124", "testdata/exec-ends.txtar"},
 	{"E6", "TERM, then KILL, and gone when that returns", "testdata/exec-ends.txtar"},
 	{"E7", "characters of several bytes arrive whole", "testdata/exec-ends.txtar ../../internal/guest/supervise:TestJournalCut"},
+
+	{"S1", "push and then pull is identity", "TestSync/S1 TestSoakSyncShare TestHostileNames ../../internal/filesync:TestRandom"},
+	{"S2", "memory is constant", "TestSync/S2 ../../internal/filesync:TestHostileMillion"},
+	{"S3", "one change sends one file", "TestSync/S3 ../../internal/filesync:TestAgainSendsNothing ../../internal/filesync:TestStamps"},
+	{"S4", "deletes and renames propagate", "TestSync/S4 ../../internal/filesync:TestDeletesAndRenames"},
+	{"S5", "excludes are anchored, repeatable, the same both ways", "TestSync/S5 ../../internal/filesync:TestIgnoreAsGit ../../internal/filesync:TestLeavesOut"},
+	{"S6", "a pull stays inside, and out of .git", "TestSync/S6 testdata/trees.txtar TestHostileArchives/git's ../../internal/filesync:TestHostileManifests/git_of_NTFS"},
+	{"S7", "hostile trees and archives", "TestSync/S7 TestHostileArchives ../../internal/filesync:TestHostileMillion"},
+	{"S8", "conflicts are found, and nothing is overwritten", "TestSync/S8 testdata/trees.txtar ../../internal/filesync:TestConflicts ../../internal/filesync:TestDecideAll ../../internal/filesync:TestMergeAfterCut ../../internal/filesync:TestNoBase"},
+	{"S9", "killed at any moment, it is the old tree or the new one", "TestSoakSyncKill ../../internal/filesync:TestFaults ../../internal/filesync:TestFaultsTwice"},
+	{"S10", "what is overwritten or deleted comes back", "TestSync/S10 ../../internal/filesync:TestUndo"},
+	{"S11", "what is cut or damaged changes nothing", "TestSync/S11 ../../internal/filesync:TestCut ../../internal/filesync:TestDamage"},
+	{"S12", "a full disk at either end is an error, and no half of a tree", "TestSync/S12 TestHostileArchives/a_bomb"},
+	{"S13", "what fails never costs the sprite", "TestSync/S13 testdata/trees.txtar testdata/refused.txtar TestGitG6 TestJobJ2"},
+	{"S14", "a pull after success if that is wanted; after a failure what is there stays, and it is said what to type", "testdata/trees.txtar testdata/config.txtar testdata/pull.txtar"},
+	{"S15", "pushes at once do not collide", "TestSync/S15 ../../internal/filesync:TestParallel"},
+	{"S16", "a dry run is what is then done", "TestSync/S16 ../../internal/filesync:TestDryRun"},
+	{"S17", "git inside commits as the person, if that is wanted, and trusts the folders; a job always does", "testdata/identity.txtar TestSync/S17 TestGitConnector"},
+
+	{"G1", "a dirty tree is refused, included or ignored, and the index is not touched", "TestGitG1 testdata/refused.txtar"},
+	{"G2", "repositories of every shape", "TestGitG2 TestGitG2Submodules TestGitG2LFS TestSoakRepositories"},
+	{"G3", "results are under the job's refs, and only the recorded branch moves", "TestGitG3 testdata/pull.txtar"},
+	{"G4", "what is no fast-forward is kept, with a look ahead and ways on", "TestGitG4 testdata/two-jobs.txtar"},
+	{"G5", "no commits are no error", "TestGitG5 testdata/pull.txtar"},
+	{"G6", "what was left uncommitted is collected", "TestGitG6"},
+	{"G7", "what was cut off or changed is rejected, and no hook runs", "TestGitG7 TestHostileBundles testdata/hostile.txtar ../../internal/gitwork:TestImportRejectsDamage"},
+	{"G8", "jobs at once on one repository", "TestGitG8 testdata/two-jobs.txtar"},
+	{"G9", "what is left is listed, and goes", "TestGitG9 TestJobH4"},
+	{"G10", "a depth bounds what is sent, and the repository inside is sound", "TestGitG10 ../../internal/gitwork:TestBundleShallow"},
+
 	{"J1", "a job outlives the command line, the server, and the sleep of its sandbox", "testdata/kill.txtar TestSoakKill TestSoakSleep TestSoakMoments TestJobStartedAnew"},
 	{"J2", "exactly one end, in all exits", "TestJobJ2 ../../internal/store:TestFinishHasOneWinner ../../internal/guest/supervise:TestRepair"},
 	{"J3", "the outcome comes of what the agent said, its exit code and the commits together", "TestJobJ3 ../../internal/agents:TestClaudeJudge"},
@@ -25,37 +61,64 @@ var rows = []struct{ row, what, tests string }{
 	{"J9", "messages to an agent that works or waits", "TestJobJ9 TestClaudeConverse ../../internal/guest/supervise:TestSend"},
 	{"J10", "a job's access to its model is its own, ends with it, and no key is inside", "TestJobConnector TestConnectors TestClaude"},
 	{"J11", "whose environment goes before whose; values are not shown", "TestJobJ11 TestJobH5"},
-	{"J12", "where the token comes from, and what to do where there is none", "../../internal/cli:TestFindToken ../../internal/server:TestTokenLife"},
+	{"J12", "where the token comes from, and what to do where there is none", "testdata/diagnose.txtar ../../internal/cli:TestFindToken ../../internal/server:TestTokenLife"},
+
+	{"H1", "setup twice does nothing the second time, and looks at the agent where it will run", "testdata/setup.txtar"},
+	{"H2", "ping times each step; diagnose says what is wrong, and what to type", "testdata/diagnose.txtar TestDiagnoseConnectors TestDiagnoseFullDisk"},
+	// It has no --fix: each finding has the command that is its fix.
+	{"H3", "doctor looks at the machine, the programs and the server, and does a whole job", "testdata/doctor.txtar"},
 	{"H4", "what jobs leave is removed by rule; Ctrl-C undoes a push", "TestJobH4 ../../internal/job:TestVerdict"},
 	{"H5", "all that is known of a job in one file", "TestJobH5"},
 	{"H6", "so many sandboxes and no more, each with its limits", "testdata/limits.txtar"},
-	{"hostile 44", "what makes something run is listed and held; a death in the middle leaves the old or the new", "TestHostile44 TestSoakMoments testdata/hostile.txtar ../../internal/gitwork:TestRisky ../../internal/push:TestPullHolds"},
-	{"S1", "there and back is identity", "TestSync TestSoakSyncShare ../../internal/filesync:TestRoundTrip ../../internal/filesync:TestModes"},
-	{"S2", "memory is constant", "TestSync ../../internal/filesync:TestHostileMillion"},
-	{"S3", "one change sends one file, and nothing is hashed twice", "TestSync ../../internal/filesync:TestAgainSendsNothing ../../internal/filesync:TestStamps"},
-	{"S4", "deletes and renames propagate", "TestSync ../../internal/filesync:TestDeletesAndRenames"},
-	{"S5", "what is left out, both ways, as git has it", "TestSync ../../internal/filesync:TestIgnoreAsGit ../../internal/filesync:TestLeavesOut"},
-	{"S6", "a pull stays inside, and out of git", "TestSync testdata/trees.txtar ../../internal/filesync:TestLinkRace"},
-	{"S7", "hostile trees and streams", "TestSync ../../internal/filesync:TestHostileManifests ../../internal/filesync:TestHostileStreams ../../internal/filesync:TestHostileContent"},
-	{"S8", "conflicts are found, refused, merged or decided", "TestSync testdata/trees.txtar ../../internal/filesync:TestConflicts ../../internal/filesync:TestDecideAll ../../internal/filesync:TestMergeAfterCut"},
-	{"S9", "the old tree or the new one, at whatever moment it dies", "TestSoakSyncKill ../../internal/filesync:TestFaults ../../internal/filesync:TestFaultsTwice"},
-	{"S10", "what is overwritten comes back", "TestSync ../../internal/filesync:TestUndo ../../internal/filesync:TestBackupsAreBounded"},
-	{"S11", "a stream that is cut or damaged changes nothing", "TestSync ../../internal/filesync:TestCut ../../internal/filesync:TestDamage"},
-	{"S12", "full disks", "TestSync ../../internal/filesync:TestFaults"},
-	{"S13", "a failed pull, or a failed agent, keeps the sprite", "TestSync testdata/trees.txtar testdata/pull.txtar"},
-	{"S14", "a job's folders are pulled on success, where the person says so", "testdata/trees.txtar"},
-	{"S15", "parallel pushes do not meet", "TestSync ../../internal/filesync:TestParallel"},
-	{"S16", "a dry run is what is done", "TestSync ../../internal/filesync:TestDryRun"},
-	{"S17", "git inside knows the person, and takes folders for its own", "TestSync TestGitConnector"},
+
+	{"L1", "made, started, stopped and removed once and again, with the state as it is; what has work wants --force", "testdata/lifecycle.txtar testdata/refused.txtar ../../internal/sprite:TestDelete"},
+	{"L2", "ready when it answers, not after a while", "testdata/url.txtar ../../internal/sprite:TestOneBootForAll ../../internal/runtime/gvisor:TestRuntime"},
+	{"L3", "prepared by copies and scripts, with their logs, again and again", "testdata/setup.txtar testdata/config.txtar TestHostileNames ../../internal/cli:TestTreeRoundTrip"},
+	{"L4", "ports by a proxy that ends; a request wakes", "testdata/proxy.txtar testdata/restart.txtar testdata/url.txtar TestPorts"},
+
+	{"U1", "completions; settings are shown, checked, and not guessed at", "testdata/config.txtar testdata/service.txtar ../../internal/config:TestProblems"},
+	{"U2", "every flag has a test", "../../internal/cli:TestEveryFlagIsTested ../../internal/config:TestOrder"},
+
+	// What a hostile sandbox may try.
+	{"hostile 1", "an archive out of a sprite writes nothing outside, and the member is named", "TestHostileArchives/link_then_file TestHostileArchives/hard_link TestHostileArchives/pipe ../../internal/cli:TestHostileArchives ../../internal/cli:FuzzUnpack"},
+	{"hostile 2", "what is written in a sprite goes through no link that was put there", "TestHostileRaces/2 ../../internal/filesync:TestLinkRace"},
+	{"hostile 3", "sizes, maps, names and members without bound cost bounded memory", "TestHostileArchives/8_EiB TestHostileArchives/a_sparse_map TestHostileArchives/long_records TestHostileArchives/ten_million ../../internal/filesync:TestHostileMillion"},
+	{"hostile 4", "what unfolds or never ends stops, and leaves nothing", "TestHostileArchives/a_bomb TestSync/S7 TestHostileBundles/bomb ../../internal/filesync:TestHostileStreams/bomb ../../internal/gitwork:TestImportRejectsBombs"},
+	{"hostile 5", "names of every kind come and go, and are shown escaped", "TestHostileNames TestHostileNamesOfCommits ../../internal/cli:TestSanitize"},
+	{"hostile 6", "a path of the files API stays in the sprite", "TestHostilePaths ../../internal/server:TestPaths"},
+	{"hostile 7", "a file that changes while it is read hangs nothing, and is no other file", "TestHostileRaces/7 ../../internal/guest:TestCutUpload"},
+	{"hostile 42", "no git of the host's runs what an agent set", "testdata/hostile.txtar ../../internal/gitwork:TestNothingRuns"},
+	{"hostile 43", "a hostile bundle is rejected before a ref moves", "TestHostileBundles ../../internal/gitwork:TestImportRejectsDamage ../../internal/gitwork:TestImportRejectsObjects ../../internal/gitwork:TestImportRejectsBombs TestGitG4"},
+	{"hostile 44", "what makes something run is listed and held; killed in a push, a pull or a checkpoint, it is the old state or the new", "TestHostile44 ../../internal/gitwork:TestRisky ../../internal/push:TestPullHolds TestSoakMoments TestSoakSyncKill TestSoakFaults ../../internal/gitwork:TestKilledFastForward"},
 }
 
-// TestRows looks whether the tests that the rows name are there.
+// TestRows looks whether the tests that the rows name are there, and no row twice.
 func TestRows(t *testing.T) {
+	seen := map[string]bool{}
 	for _, r := range rows {
+		if seen[r.row] {
+			t.Errorf("%s is there twice", r.row)
+		}
+		seen[r.row] = true
 		for test := range strings.FieldsSeq(r.tests) {
 			if !exists(t, test) {
 				t.Errorf("%s (%s): there is no %s", r.row, r.what, test)
 			}
+		}
+	}
+	for _, area := range []struct {
+		name        string
+		first, last int
+	}{{"E", 5, 7}, {"S", 1, 17}, {"G", 1, 10}, {"J", 1, 12}, {"H", 1, 6}, {"L", 1, 4}, {"U", 1, 2}, {"hostile ", 1, 7}, {"hostile ", 42, 44}} {
+		for n := area.first; n <= area.last; n++ {
+			if row := area.name + strconv.Itoa(n); !seen[row] {
+				t.Errorf("there is no row %s", row)
+			}
+		}
+	}
+	for _, none := range []string{"testdata/none.txtar", "TestNone", "TestSync/S99", "TestNone/S1", "../../internal/cli:TestNone", "../../internal/filesync:TestHostileStreams/none"} {
+		if exists(t, none) {
+			t.Errorf("%s is found, and is not there", none)
 		}
 	}
 }
@@ -63,20 +126,81 @@ func TestRows(t *testing.T) {
 // exists finds a script by its path, or a test by its name, in this package or FOLDER:.
 func exists(t *testing.T, test string) bool {
 	t.Helper()
-	dir, name, ok := strings.Cut(test, ":")
-	if !ok && strings.Contains(test, "/") {
+	if strings.HasSuffix(test, ".txtar") {
 		_, err := os.Stat(test)
 		return err == nil
 	}
+	dir, name, ok := strings.Cut(test, ":")
 	if !ok {
 		dir, name = ".", test
+	}
+	name, sub, _ := strings.Cut(name, "/")
+	names, ok := testsOf(t, dir)[name]
+	return ok && (sub == "" || slices.ContainsFunc(names, func(s string) bool {
+		for word := range strings.FieldsSeq(s) { // S13 S14 …
+			if word == sub {
+				return true
+			}
+			if !rowName.MatchString(word) {
+				break
+			}
+		}
+		return strings.ReplaceAll(s, " ", "_") == sub
+	}))
+}
+
+var rowName = regexp.MustCompile(`^[A-Z]?[0-9]+$`)
+
+// testsOf finds the tests of a package, and the texts in each and in the functions
+// that it calls: the names of those that it runs are among them.
+func testsOf(t *testing.T, dir string) map[string][]string {
+	t.Helper()
+	if found, ok := parsed[dir]; ok {
+		return found
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.ContainsFunc(files, func(file string) bool {
-		text, err := os.ReadFile(file)
-		return err == nil && strings.Contains(string(text), "\nfunc "+name+"(t *testing.T) {")
-	})
+	texts, calls := map[string][]string{}, map[string][]string{}
+	for _, file := range files {
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range tree.Decls {
+			f, ok := decl.(*ast.FuncDecl)
+			if !ok || f.Recv != nil || f.Body == nil {
+				continue
+			}
+			name := f.Name.Name
+			ast.Inspect(f.Body, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.BasicLit:
+					if text, err := strconv.Unquote(n.Value); err == nil {
+						texts[name] = append(texts[name], text)
+					}
+				case *ast.CallExpr:
+					if id, ok := n.Fun.(*ast.Ident); ok {
+						calls[name] = append(calls[name], id.Name)
+					}
+				}
+				return true
+			})
+			calls[name] = append(calls[name], name)
+		}
+	}
+	tests := map[string][]string{}
+	for name, called := range calls {
+		if strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz") {
+			tests[name] = nil
+			for _, f := range called {
+				tests[name] = append(tests[name], texts[f]...)
+			}
+		}
+	}
+	parsed[dir] = tests
+	return tests
 }
+
+var parsed = map[string]map[string][]string{}

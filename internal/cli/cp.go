@@ -31,7 +31,8 @@ put into it; where it does not exist, SRC becomes it; SRC/. is what is in the fo
 Modes are kept. On this machine nothing is left half-written: a file is renamed into
 place when it is whole, a folder when all of it has come. What comes out of a sprite is
 not trusted: absolute names, "..", links that lead out of the folder, devices and setuid
-bits are refused, with the name of what was (exit code 5), and nothing is copied.`,
+bits are refused, with the name of what was (exit code 5), and nothing is copied; nor is
+what would fill this disk (exit code 6).`,
 		Example: `  cove cp notes.txt paint:
   cove cp paint:/home/sprite/out.png .
   cove cp ./site paint:site
