@@ -203,9 +203,7 @@ func testInterruptedPush(h *host) {
 	if out, err := ended(); err == nil || !strings.Contains(out, "interrupted") {
 		h.t.Errorf("the push: %v, %s", err, out)
 	}
-	if after := names(); !slices.Equal(after, before) {
-		h.t.Errorf("left: %v, and before there were %v", after, before)
-	}
+	await(h.t, "what was before", 20*time.Second, func() bool { return slices.Equal(names(), before) })
 	if out := h.run("big", "git", "for-each-ref", "refs/cove"); out != "" {
 		h.t.Errorf("left: %s", out)
 	}

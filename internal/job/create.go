@@ -125,22 +125,50 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 	return m.Store.Jobs.Get(ctx, id)
 }
 
+// errLeft says that a sprite could not be taken back. Its job stays queued until then.
+var errLeft = errors.New("its sprite is still there, and will be deleted later")
+
 // furnish makes the job's sprite, or gives the one that is there the job's policy.
+// Nothing runs in a new one before it has that. A call that is cut may still be
+// carried out: it is waited for instead, and what was made is taken back.
 func (m *Manager) furnish(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
-	if job.Backend != "" {
-		return m.furnishAt(ctx, job, req)
+	asked := ctx
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
+	defer cancel()
+	made, err := m.furnishAll(ctx, job, req)
+	if err == nil {
+		err = context.Cause(asked)
 	}
-	if job.OwnsSprite {
-		_, err := m.Client.Create(ctx, sprites.CreateRequest{
+	if err == nil || !made {
+		return err
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(asked), undoLimit)
+	defer cancel()
+	if undoErr := m.Client.At(job.Backend).Delete(undo, job.Sprite, sprites.DeleteOptions{Force: true}); undoErr != nil {
+		err = errors.Join(err, fmt.Errorf("%w: %w", errLeft, undoErr))
+	}
+	return err
+}
+
+// furnishAll reports whether it has made a sprite.
+func (m *Manager) furnishAll(ctx context.Context, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
+	at := m.Client.At(job.Backend)
+	switch {
+	case job.Backend != "":
+		if made, err = m.furnishAt(ctx, at, job, req); err != nil {
+			return made, err
+		}
+	case job.OwnsSprite:
+		_, err := at.Create(ctx, sprites.CreateRequest{
 			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
 			Owner: owner(job.ID), LeaseSeconds: int64(m.Lease / time.Second),
 		})
-		return err
+		return err == nil, err
 	}
 	if req.NetworkPolicy != nil {
-		return m.Client.Sprite(job.Sprite).SetNetworkPolicy(ctx, *req.NetworkPolicy)
+		err = at.Sprite(job.Sprite).SetNetworkPolicy(ctx, *req.NetworkPolicy)
 	}
-	return nil
+	return made, err
 }
 
 func randomID(bytes int) string {

@@ -57,42 +57,22 @@ func (m *Manager) elsewhere(ctx context.Context, req sprites.JobRequest, work ag
 	return req, err
 }
 
-// errLeft says that a sprite could not be taken back. Its job stays queued until then.
-var errLeft = errors.New("its sprite is still there, and will be deleted later")
-
-// furnishAt is furnish at a backend. Nothing runs in the sprite before it has its
-// policy; if that is refused, the sprite is not left there.
-func (m *Manager) furnishAt(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
-	asked := ctx
-	// A call that is cut may still be carried out there: it is waited for instead.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
-	defer cancel()
-	far := m.Client.At(job.Backend)
-	info, err := far.Get(ctx, job.Sprite)
+// furnishAt makes the job's sprite at a backend, or finds the one that is there, and
+// notes its id. It reports whether it has made one.
+func (m *Manager) furnishAt(ctx context.Context, at *sprites.Client, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
+	info, err := at.Get(ctx, job.Sprite)
 	switch {
 	case job.OwnsSprite && err == nil:
-		return fmt.Errorf("sprite %s: %w", job.Sprite, sprites.ErrNameTaken)
+		return false, fmt.Errorf("sprite %s: %w", job.Sprite, sprites.ErrNameTaken)
 	case job.OwnsSprite && errors.Is(err, sprites.ErrNotFound):
-		info, err = far.Create(ctx, sprites.CreateRequest{Name: job.Sprite, Labels: []string{label}, Config: req.Config})
+		info, err = at.Create(ctx, sprites.CreateRequest{Name: job.Sprite, Labels: []string{label}, Config: req.Config})
+		made = err == nil
 		if _, refused := errors.AsType[*sprites.Error](err); err != nil && !refused {
 			err = fmt.Errorf("%w, if it was made: %w", errLeft, err)
 		}
 	}
 	if err != nil {
-		return err
+		return made, err
 	}
-	if err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.SpriteID = info.ID; return nil }); err == nil && req.NetworkPolicy != nil {
-		err = far.Sprite(job.Sprite).SetNetworkPolicy(ctx, *req.NetworkPolicy)
-	}
-	if err == nil {
-		err = context.Cause(asked)
-	}
-	if err != nil && job.OwnsSprite {
-		undo, cancel := context.WithTimeout(context.WithoutCancel(asked), undoLimit)
-		defer cancel()
-		if undoErr := far.Delete(undo, job.Sprite, sprites.DeleteOptions{Force: true}); undoErr != nil {
-			err = errors.Join(err, fmt.Errorf("%w: %w", errLeft, undoErr))
-		}
-	}
-	return err
+	return made, m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.SpriteID = info.ID; return nil })
 }

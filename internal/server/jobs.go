@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,6 +56,9 @@ func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
 	job, err := jobs.Create(r.Context(), req)
 	if err != nil {
 		return err
+	}
+	if r.Context().Err() != nil { // nobody would hear its name
+		return errors.Join(context.Cause(r.Context()), jobs.Delete(context.WithoutCancel(r.Context()), job.ID, true))
 	}
 	writeJSON(w, http.StatusCreated, job)
 	return nil
