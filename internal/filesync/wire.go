@@ -59,7 +59,7 @@ const (
 const (
 	maxFrame  = 4 << 20
 	dataFrame = 256 << 10 // of content
-	listFrame = 32 << 10  // of a list: the other side works on one while the next is made
+	listFrame = 96 << 10  // of a list: the other side works on one while the next is made
 	flagZstd  = 1
 	headerLen = 10
 	sumAt     = 6
