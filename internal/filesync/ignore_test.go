@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -100,12 +101,19 @@ func TestIgnoreAsGit(t *testing.T) {
 		for range 1 + r.IntN(9) {
 			b.WriteString(parts[r.IntN(len(parts))])
 		}
+		if unclear.MatchString(b.String()) {
+			continue
+		}
 		check(b.String())
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
 }
+
+// unclear are patterns of which git's manual says that ** is two asterisks, and with
+// which git itself does now this, now that: it compares addresses of two strings.
+var unclear = regexp.MustCompile(`[^/\n*]\*{2,}(\\?/|\n|$)`)
 
 // TestIgnoreTracked: what is tracked travels although it is ignored, nested
 // ignore files count, and those above the root.
