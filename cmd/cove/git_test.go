@@ -109,9 +109,9 @@ func (c clone) pull(job string, args ...string) (doc map[string]any, code int) {
 }
 
 // forwarded pulls what must be a fast-forward.
-func (c clone) forwarded(job string) map[string]any {
+func (c clone) forwarded(job string, args ...string) map[string]any {
 	c.t.Helper()
-	doc, code := c.pull(job)
+	doc, code := c.pull(job, args...)
 	if code != 0 || doc["result"] != "fast-forward" {
 		c.t.Errorf("pull of %s: %d, %v", job, code, doc)
 	}

@@ -77,7 +77,7 @@ func TestSoakRepositories(t *testing.T) {
 				c.run("", "rm", "-rf", twin.dir)
 				c.run("", "git", "clone", "-q", c.dir, twin.dir)
 				twin.run(twin.dir, "bash", "-e", "-c", script)
-				c.forwarded(job)
+				c.forwarded(job, "--accept-risky") // among the edits is one of .github
 				c.sameAs(twin)
 				c.file("mine", fmt.Sprint(round))
 				c.commit("mine")
