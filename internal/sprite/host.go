@@ -56,7 +56,8 @@ type Host struct {
 	closed   bool
 	machines map[string]*machine // by sprite ID
 	connects int                 // counts changes of connectors
-	pinned   map[string]int      // layers that are being mounted, by how many
+	pinned   map[string]int      // layers that are being mounted or read, by how many
+	spared   bool                // the last collection left some layers to those who hold them
 }
 
 // machine is the part of a sprite that is in memory only. It exists once the

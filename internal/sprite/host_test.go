@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/sprite"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
@@ -607,4 +608,52 @@ func TestRestart(t *testing.T) {
 	}
 	_, err = next.Get(t.Context(), "half")
 	wantCode(t, "the half deleted one", err, sprite.CodeNotFound)
+}
+
+// disks is a Runtime whose disks are opened when they may be.
+type disks struct {
+	memory
+	reading, read chan struct{}
+}
+
+func (r *disks) LayerDir(layer string) layers.Dir { return layers.Dir{Path: layer} }
+
+func (r *disks) OpenDisk(context.Context, []string) (sprite.Disk, error) {
+	close(r.reading)
+	<-r.read
+	return nil, errors.New("read enough")
+}
+
+// TestDeleteWhileRead: a layer that is being read outlives its sprite, and goes when
+// it has been read.
+func TestDeleteWhileRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &disks{reading: make(chan struct{}), read: make(chan struct{})}
+		h := start(t, &sprite.Host{Runtime: r})
+		create(t, h, "paint")
+		diffed := make(chan error, 1)
+		go func() {
+			diffed <- h.Diff(t.Context(), "paint", sprite.CurrentState, sprite.CurrentState, func(sprites.DiffEntry) error { return nil })
+		}()
+		<-r.reading
+		if err := h.Delete(t.Context(), "paint", false); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		r.set(func() {
+			if len(r.removed) > 0 {
+				t.Errorf("removed while it is read: %q", r.removed)
+			}
+		})
+		close(r.read)
+		if err := <-diffed; err == nil {
+			t.Error("got no error")
+		}
+		synctest.Wait()
+		r.set(func() {
+			if len(r.removed) != 1 {
+				t.Errorf("got %q removed, want the layer", r.removed)
+			}
+		})
+	})
 }

@@ -24,6 +24,9 @@ func (h *Host) pin(ctx context.Context, layer string) (chain []string, unpin fun
 				delete(h.pinned, l)
 			}
 		}
+		if n < 0 && h.spared && !h.closed {
+			h.collect()
+		}
 	}
 	for {
 		if chain, err = h.Store.Sprites.Chain(ctx, layer); err != nil {
@@ -41,8 +44,9 @@ func (h *Host) pin(ctx context.Context, layer string) (chain []string, unpin fun
 	}
 }
 
-// held are the layers that are mounted, or about to be.
-func (h *Host) held() map[string]bool {
+// spare returns those of some layers that can be removed: they are not mounted, nor
+// about to be. Where there are others, the end of a pin has them looked at again.
+func (h *Host) spare(unused []string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	held := map[string]bool{}
@@ -58,11 +62,13 @@ func (h *Host) held() map[string]bool {
 			}
 		}
 	}
-	return held
+	free := slices.DeleteFunc(slices.Clone(unused), func(l string) bool { return held[l] })
+	h.spared = len(free) < len(unused)
+	return free
 }
 
 // collect removes, in the background, the layers that are in no disk and no
-// checkpoint. What a sandbox still has mounted waits for the next time.
+// checkpoint. What is still mounted waits for the end of that.
 func (h *Host) collect() {
 	h.wg.Go(func() {
 		h.collecting.Lock()
@@ -73,13 +79,9 @@ func (h *Host) collect() {
 			h.Logger.Error("finding layers that nobody has", "err", err)
 			return
 		}
-		held := h.held()
-		for _, layer := range unused {
+		for _, layer := range h.spare(unused) {
 			if h.ctx.Err() != nil {
 				return // the next start goes on
-			}
-			if held[layer] {
-				continue
 			}
 			err := h.Runtime.RemoveLayer(ctx, layer)
 			fault.Reach(fault.LayerRemoved)
