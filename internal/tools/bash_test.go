@@ -175,7 +175,7 @@ func TestBashBackground(t *testing.T) {
 		t.Errorf("got %+v, alive: %v", r, s.alive("pid"))
 	}
 	if r := call1[BashResult](s, "Bash", BashInput{Command: "sleep 60", RunInBackground: true, TimeoutMS: 200}); true {
-		if r = call1[BashResult](s, "Bash", BashInput{Poll: r.BackgroundID, WaitMS: 20_000}); r.ExitCode == nil || *r.ExitCode != 143 {
+		if r = call1[BashResult](s, "Bash", BashInput{Poll: r.BackgroundID, WaitMS: 20_000}); r.ExitCode == nil || *r.ExitCode != 143 || r.Survivors {
 			t.Errorf("a background command's own timeout: %+v", r)
 		}
 	}

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -75,17 +75,21 @@ func Keep(stdin io.Reader, report *os.File) error {
 	if err := out.Encode(keeperReport{}); err != nil {
 		return err
 	}
-	var gone atomic.Bool
+	gone := make(chan struct{})
+	defer close(gone)
 	go func() {
 		_, _ = io.Copy(io.Discard, in)
-		endBelow(spec.Grace)
-		if !gone.Load() {
-			os.Exit(exitSurvivors)
+		// None below is not the end yet: the last may not be reported, or one has just
+		// been started.
+		for deadline := time.Now().Add(spec.Grace + killLimit); time.Now().Before(deadline); {
+			endBelow(spec.Grace)
+			if await(context.Background(), gone, 10*time.Millisecond) {
+				return
+			}
 		}
+		os.Exit(exitSurvivors)
 	}()
-	err = collectChildren(pid, out)
-	gone.Store(true)
-	return err
+	return collectChildren(pid, out)
 }
 
 // startCommand starts the command in a kernel session of its own, and gives away
