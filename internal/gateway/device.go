@@ -237,6 +237,20 @@ func ConfigureGuestLink6(name string, guest, gateway netip.Addr) error {
 	return nil
 }
 
+// HasAddress reports whether a link in the current network namespace has any address,
+// as the guest's end does from ConfigureGuestLink until gVisor strips it.
+func HasAddress(name string) (bool, error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return false, fmt.Errorf("addresses of %s: %w", name, err)
+	}
+	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return false, fmt.Errorf("addresses of %s: %w", name, err)
+	}
+	return len(addrs) > 0, nil
+}
+
 // configure gives a link its only address of one protocol and the default route.
 func configure(l netlink.Link, guest netip.Prefix, gateway netip.Addr) error {
 	name, family := l.Attrs().Name, netlink.FAMILY_V4

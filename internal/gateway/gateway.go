@@ -181,8 +181,11 @@ func (g *Gateway) startStack() error {
 	g.stack = s
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
 	wait := tcpip.TCPTimeWaitTimeoutOption(timeWait)
+	// Not RACK, with which much that is lost at once, as when it was held, is sent again
+	// at two segments in 200 ms, or not at all.
+	recovery := tcpip.TCPRecovery(0)
 	for _, o := range []tcpip.SettableTransportProtocolOption{
-		&sack, &moderate, &wait,
+		&sack, &moderate, &wait, &recovery,
 		&tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: mostWindow, Max: mostWindow},
 		&tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: mostWindow, Max: mostWindow},
 	} {
@@ -289,6 +292,15 @@ func (g *Gateway) Close() error {
 	g.stack.Wait()
 	return nil
 }
+
+// Hold has the gateway drop what comes from the sandbox, until Release. While the
+// memory of a sandbox is saved, its network is not: what it would acknowledge after
+// that moment is not in the memory, and must not be forgotten on this side.
+// Connections go on: what is not acknowledged is sent again. The gateway is started.
+func (g *Gateway) Hold() { g.link.hold() }
+
+// Release ends Hold, if it was called. What the link has by then is dropped, too.
+func (g *Gateway) Release() { g.link.release() }
 
 // enter counts the caller, who must call g.wg.Done, unless the gateway closes.
 func (g *Gateway) enter() bool {

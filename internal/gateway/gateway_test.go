@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -665,5 +666,45 @@ func TestLeastWindow(t *testing.T) {
 			s.mu.Unlock()
 		}
 		w.crowd(t, 500, randomBytes(64<<10))
+	})
+}
+
+// TestHold: of what comes from the sandbox while the gateway holds, nothing is taken
+// in, and what is sent to it is not forgotten; both come when it is released, be it in
+// very many parts.
+func TestHold(t *testing.T) {
+	eachLink(t, func(t *testing.T, link string) {
+		w := newWorld(t, link, nil)
+		l := listenIn(t, w.ns, guestIP+":0")
+		serveTCP(t, l, echo)
+		c, err := w.Dial(t.Context(), int(tcpPort(l.Addr())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		got := make([]byte, 64<<10)
+		if _, err := c.Write(got[:1]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, got[:1]); err != nil {
+			t.Fatal(err)
+		}
+		w.Hold()
+		sent := randomBytes(len(got))
+		for part := range slices.Chunk(sent, 10) {
+			if _, err := c.Write(part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		n, err := c.Read(make([]byte, 1))
+		if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
+			t.Errorf("while it holds: got %d bytes, %v", n, err)
+		}
+		w.Release()
+		_ = c.SetReadDeadline(time.Now().Add(60 * time.Second))
+		if n, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, sent) {
+			t.Errorf("after %d of %d bytes: %v", n, len(sent), err)
+		}
 	})
 }

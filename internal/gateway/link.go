@@ -2,11 +2,11 @@ package gateway
 
 import (
 	"encoding/binary"
-	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +46,9 @@ type endpoint struct {
 	mu     sync.RWMutex
 	fd     int                     // guarded by mu; -1 once closed
 	stackd stack.NetworkDispatcher // guarded by mu
+
+	reading sync.Mutex // held while a frame is taken from the link
+	held    bool       // guarded by reading
 }
 
 func newEndpoint(g *Gateway) *endpoint {
@@ -80,18 +83,34 @@ func (e *endpoint) stop() {
 // read hands frames to the stack until the link is closed.
 func (e *endpoint) read(to stack.NetworkDispatcher) {
 	defer close(e.done)
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return // it is closed
+	}
 	frame := make([]byte, header.EthernetMinimumSize+1<<16)
+	var n int
+	var held bool
+	take := func(fd uintptr) bool {
+		e.reading.Lock()
+		defer e.reading.Unlock()
+		held = e.held
+		n, err = unix.Read(int(fd), frame)
+		return err != unix.EAGAIN
+	}
 	for {
-		n, err := e.file.Read(frame)
-		switch {
-		case err == nil:
-		case errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS):
-			continue // the kernel reports these once each
-		case errors.Is(err, os.ErrClosed):
-			return
+		if raw.Read(take) != nil {
+			return // it is closed
+		}
+		switch err {
+		case nil:
+		case unix.ENETDOWN, unix.ENOBUFS, unix.EINTR:
+			continue // the kernel reports the former once each
 		default:
 			e.log.Error("the sandbox's link is gone; it has no network", "error", err)
 			return
+		}
+		if held {
+			continue
 		}
 		if !e.accept(frame[:n]) {
 			e.echo(frame[:n])
@@ -104,6 +123,34 @@ func (e *endpoint) read(to stack.NetworkDispatcher) {
 			to.DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
 		}
 		pkt.DecRef()
+	}
+}
+
+// hold has what comes from the sandbox dropped.
+func (e *endpoint) hold() {
+	e.reading.Lock()
+	defer e.reading.Unlock()
+	e.held = true
+}
+
+// maxQueued is more frames than a link keeps for its reader.
+const maxQueued = 1 << 14
+
+// release ends hold. What is on the link already is dropped, too.
+func (e *endpoint) release() {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	e.reading.Lock()
+	defer e.reading.Unlock()
+	if !e.held {
+		return
+	}
+	e.held = false
+	var frame [1]byte // the rest of a frame goes with it
+	for range maxQueued {
+		if _, err := unix.Read(e.fd, frame[:]); err != nil && err != unix.EINTR {
+			return
+		}
 	}
 }
 
@@ -253,6 +300,10 @@ func (e *endpoint) echo6(body []byte) int {
 	return header.IPv6MinimumSize + int(ip.PayloadLength())
 }
 
+// maxParts is how many parts of a frame are put together by the kernel, of which it
+// takes 1,024 at most.
+const maxParts = 64
+
 // WritePackets implements stack.LinkWriter. A frame that the link can't take is
 // lost, as on any link.
 func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
@@ -262,7 +313,11 @@ func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 		return 0, &tcpip.ErrClosedForSend{}
 	}
 	for i, pkt := range pkts.AsSlice() {
-		if _, err := unix.Writev(e.fd, pkt.AsSlices()); err != nil {
+		parts := pkt.AsSlices()
+		if len(parts) > maxParts { // many small writes, which have become one segment
+			parts = [][]byte{slices.Concat(parts...)}
+		}
+		if _, err := unix.Writev(e.fd, parts); err != nil {
 			if errno, ok := err.(unix.Errno); ok {
 				return i, tcpip.TranslateErrno(errno)
 			}
