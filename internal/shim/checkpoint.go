@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/fault"
+	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/layers"
 )
 
@@ -43,9 +44,10 @@ type Checkpointed struct {
 // checkpoint seals the layer that is written, by moving what runs over to another
 // disk, on which that is the last sealed one:
 //
-//	pause → save the memory, leaving the sandbox → mount the new disk at a new path
-//	→ end the old sandbox, without waiting for what follows → restore over the new
-//	disk, in the same network namespace, behind the same gateway
+//	pause → hear nothing more of it → save the memory, leaving the sandbox → mount
+//	the new disk at a new path → end the old sandbox, without waiting for what
+//	follows → restore over the new disk, in the same network namespace, behind the
+//	same gateway
 //
 // Until the old sandbox is ended an error leaves it as it was. s.moving is held.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
@@ -73,6 +75,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	var done Checkpointed
 	began := time.Now()
 	resume := func(err error) (Checkpointed, error) {
+		s.gw.Release()
 		err = errors.Join(err, s.runscOf(old).resume(), s.leave(next))
 		return Checkpointed{}, errors.Join(err, s.setState(func(st *State) { st.Moving = false }))
 	}
@@ -84,6 +87,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		return resume(err)
 	}
 	fault.Reach(fault.MovePaused)
+	s.gw.Hold()
 	if err := s.runscOf(old).save(ctx, image); err != nil {
 		return resume(err)
 	}
@@ -177,7 +181,10 @@ func (s *Shim) restore(ctx context.Context, next State, image string) error {
 		return err
 	}
 	call := s.runscOf(next)
-	if err := call.restore(ctx, s.bundleOf(next), image); err != nil {
+	release := s.releaseNetwork(next)
+	err := call.restore(ctx, s.bundleOf(next), image)
+	release()
+	if err != nil {
 		return err
 	}
 	pid, startTime, err := call.sandboxProcess()
@@ -189,6 +196,41 @@ func (s *Shim) restore(ctx context.Context, next State, image string) error {
 		return err
 	}
 	return s.awaitGuest(ctx)
+}
+
+// releaseNetwork has the gateway hear the sandbox again as soon as it is the next
+// one that speaks. Before, it could be the old one, in what it still does while it
+// dies, or the host's kernel, which has the guest's addresses until the next one takes
+// them, and says that it knows of no connection. The caller calls finish when the next
+// one runs.
+func (s *Shim) releaseNetwork(next State) (finish func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		err := gateway.InNetNS(s.netns, func() error {
+			for speaks := true; speaks && ctx.Err() == nil; {
+				if speaks = acts(next.OldPID, next.OldStart); !speaks {
+					var err error
+					if speaks, err = gateway.HasAddress("eth0"); err != nil {
+						return err
+					}
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Millisecond):
+				}
+			}
+			return nil
+		})
+		s.gw.Release()
+		done <- err
+	}()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.log.Warn("the link of a sandbox that is restored", "err", err)
+		}
+	}
 }
 
 // cleanOld removes what is left of the sandbox that was before: nobody waits for

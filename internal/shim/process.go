@@ -15,21 +15,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processStart returns when a process started, in clock ticks since the host's
-// boot. With its number it names a process for good.
-func processStart(pid int) (uint64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// readStat reads a stat of /proc, from its third field on.
+func readStat(path string) ([]string, error) {
+	data, err := os.ReadFile(path)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	// The name in parentheses may hold anything, so count from its end.
 	i := bytes.LastIndexByte(data, ')')
 	if i < 0 {
-		return 0, fmt.Errorf("process %d: no name in its stat", pid)
+		return nil, fmt.Errorf("%s has no name", path)
 	}
 	fields := strings.Fields(string(data[i+1:]))
 	if len(fields) < 20 {
-		return 0, fmt.Errorf("process %d: short stat", pid)
+		return nil, fmt.Errorf("%s is short", path)
+	}
+	return fields, nil
+}
+
+// processStart returns when a process started, in clock ticks since the host's
+// boot. With its number it names a process for good.
+func processStart(pid int) (uint64, error) {
+	fields, err := readStat(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
 	}
 	if fields[0] == "Z" || fields[0] == "X" {
 		return 0, os.ErrProcessDone
@@ -44,6 +53,28 @@ func alive(pid int, startTime uint64) bool {
 	}
 	got, err := processStart(pid)
 	return err == nil && got == startTime
+}
+
+// exiting is PF_EXITING, of a thread's flags: it makes no system call any more.
+const exiting = 0x4
+
+// acts reports whether a process that is still the one that started then has a thread
+// that may yet do something. One that was killed may be long in giving back its memory.
+func acts(pid int, startTime uint64) bool {
+	if !alive(pid, startTime) {
+		return false
+	}
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/stat", pid)) // the pattern is right
+	for _, path := range threads {
+		fields, err := readStat(path)
+		if err != nil {
+			continue // it has ended
+		}
+		if flags, err := strconv.ParseUint(fields[6], 10, 64); err != nil || flags&exiting == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // waitProcess returns when the process has ended, or ctx has. The process need
