@@ -138,33 +138,49 @@ func (s *Sprite) Diff(ctx context.Context, from, to string, tell func(DiffEntry)
 	if to != "" {
 		query.Set("to", to)
 	}
-	var summary *DiffSummary
-	resp, err := s.client.do(ctx, call{method: http.MethodGet, path: s.path("checkpoints", from, "diff"), query: query, header: http.Header{"Accept": {ndjson}}})
-	if err == nil {
-		err = readLines(resp.Body, func(text []byte) error {
-			var line DiffLine
-			if err := json.Unmarshal(text, &line); err != nil {
-				return err
-			}
-			switch {
-			case line.Error != nil:
-				return &Error{StatusCode: resp.StatusCode, ErrorBody: *line.Error}
-			case line.Summary != nil:
-				summary = line.Summary
-			case line.Entry != nil:
-				return tell(*line.Entry)
-			}
-			return nil
-		})
-		_ = resp.Body.Close()
-		if err == nil && summary == nil {
-			err = errors.New("the answer broke off")
+	c := call{method: http.MethodGet, path: s.path("checkpoints", from, "diff"), query: query}
+	summary, err := report(ctx, s.client, c, func(line DiffLine) (*DiffSummary, *ErrorBody, error) {
+		if line.Entry != nil {
+			return nil, nil, tell(*line.Entry)
 		}
-	}
+		return line.Summary, line.Error, nil
+	})
 	if err != nil {
-		return DiffSummary{}, fmt.Errorf("compare states of sprite %s: %w", s.name, err)
+		return summary, fmt.Errorf("compare states of sprite %s: %w", s.name, err)
 	}
-	return *summary, nil
+	return summary, nil
+}
+
+// report makes a call that is answered by a stream of lines, whose last has a summary,
+// or why there is none. read looks at a line.
+func report[Line, Summary any](ctx context.Context, c *Client, call call, read func(Line) (*Summary, *ErrorBody, error)) (summary Summary, err error) {
+	call.header = http.Header{"Accept": {ndjson}}
+	resp, err := c.do(ctx, call)
+	if err != nil {
+		return summary, err
+	}
+	defer resp.Body.Close()
+	whole := false
+	err = readLines(resp.Body, func(text []byte) error {
+		var line Line
+		if err := json.Unmarshal(text, &line); err != nil {
+			return err
+		}
+		last, failed, err := read(line)
+		switch {
+		case err != nil:
+			return err
+		case failed != nil:
+			return &Error{StatusCode: resp.StatusCode, ErrorBody: *failed}
+		case last != nil:
+			summary, whole = *last, true
+		}
+		return nil
+	})
+	if err == nil && !whole {
+		err = errors.New("the answer broke off")
+	}
+	return summary, err
 }
 
 // VerifyProblem is a file of a checkpoint that is not what it was.
@@ -214,33 +230,17 @@ func (s *Sprite) Verify(ctx context.Context, id string, tell func(VerifyLine)) (
 	if id != "" {
 		query.Set("checkpoint", id)
 	}
-	var summary *VerifySummary
-	resp, err := s.client.do(ctx, call{method: http.MethodPost, path: s.path("checkpoints", "verify"), query: query, header: http.Header{"Accept": {ndjson}}})
-	if err == nil {
-		err = readLines(resp.Body, func(text []byte) error {
-			var line VerifyLine
-			if err := json.Unmarshal(text, &line); err != nil {
-				return err
-			}
-			switch {
-			case line.Error != nil:
-				return &Error{StatusCode: resp.StatusCode, ErrorBody: *line.Error}
-			case line.Summary != nil:
-				summary = line.Summary
-			default:
-				tell(line)
-			}
-			return nil
-		})
-		_ = resp.Body.Close()
-		if err == nil && summary == nil {
-			err = errors.New("the answer broke off")
+	c := call{method: http.MethodPost, path: s.path("checkpoints", "verify"), query: query}
+	summary, err := report(ctx, s.client, c, func(line VerifyLine) (*VerifySummary, *ErrorBody, error) {
+		if line.Error == nil && line.Summary == nil {
+			tell(line)
 		}
-	}
+		return line.Summary, line.Error, nil
+	})
 	if err != nil {
-		return VerifySummary{}, fmt.Errorf("verify checkpoints of sprite %s: %w", s.name, err)
+		return summary, fmt.Errorf("verify checkpoints of sprite %s: %w", s.name, err)
 	}
-	return *summary, nil
+	return summary, nil
 }
 
 // CheckpointEvent is a line of the stream that tells of a checkpoint or a restore

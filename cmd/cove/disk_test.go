@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,24 +10,39 @@ import (
 	"time"
 )
 
-// TestFullDisk fills the disk under a server, a job and a sprite. What can't be
-// done says why, and when there is room again the job goes on and nothing is lost.
-func TestFullDisk(t *testing.T) {
+// smallDisk mounts a disk of that size at a path, until the test ends.
+func smallDisk(t testing.TB, path, size string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(path, 0o755), syscall.Mount("none", path, "tmpfs", 0, "mode=0700,size="+size)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// newSmallHost is newHost with a data folder on a disk of that size.
+func newSmallHost(t *testing.T, size string) *host {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount a small disk")
 	}
 	h := newHost(t)
-	if err := syscall.Mount("tmpfs", h.data, "tmpfs", 0, "size=96m,mode=0700"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { // before the host's, which ends the server
+	smallDisk(t, h.data, size)
+	t.Cleanup(func() { // before the disk's
 		if err := endServer(h.bin, h.data, h.home); err != nil {
 			t.Errorf("end the server: %v", err)
 		}
-		if err := syscall.Unmount(h.data, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
 	})
+	return h
+}
+
+// TestFullDisk fills the disk under a server, a job and a sprite. What can't be
+// done says why, and when there is room again the job goes on and nothing is lost.
+func TestFullDisk(t *testing.T) {
+	h := newSmallHost(t, "96m")
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{"plan.md": waitingPlan})
 	job, sprite := h.push(repo, "plan.md", "--agent", "shell")

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -209,14 +208,7 @@ func TestHostileArchives(t *testing.T) {
 	h.write("box/there/old", "old")
 	if os.Geteuid() == 0 { // on a disk of its own, which is not large
 		small := h.path("small")
-		if err := errors.Join(os.Mkdir(small, 0o755), syscall.Mount("none", small, "tmpfs", 0, "size=120m")); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := syscall.Unmount(small, 0); err != nil {
-				t.Error(err)
-			}
-		})
+		smallDisk(t, small, "120m")
 		h.run("", "cp", "-r", "box", "small/box")
 		box = filepath.Join(small, "box")
 	}

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -248,21 +247,7 @@ for n, word in enumerate(sys.stdin):
 // checkpoint has what was then. One for which there is no room is none, and what runs
 // goes on.
 func TestCheckpointFiles(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small disk")
-	}
-	h := newHost(t)
-	if err := syscall.Mount("tmpfs", h.data, "tmpfs", 0, "size=256m,mode=0700"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { // before the host's, which ends the server
-		if err := endServer(h.bin, h.data, h.home); err != nil {
-			t.Errorf("end the server: %v", err)
-		}
-		if err := syscall.Unmount(h.data, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	h := newSmallHost(t, "256m")
 	h.serve(nil)
 	h.run("", "cove", "create", "paint", "--idle", "0")
 	h.write("keeper.py", keeper)

@@ -505,14 +505,7 @@ func syncS12(h syncHost) {
 		return // mounts are root's
 	}
 	small := h.path("s12-small")
-	if err := errors.Join(os.Mkdir(small, 0o755), syscall.Mount("none", small, "tmpfs", 0, "size=66m")); err != nil {
-		h.t.Fatal(err)
-	}
-	defer func() {
-		if err := syscall.Unmount(small, 0); err != nil {
-			h.t.Error(err)
-		}
-	}()
+	smallDisk(h.t, small, "66m")
 	if err := os.WriteFile(filepath.Join(small, "filler"), make([]byte, 1<<20), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
