@@ -24,6 +24,8 @@ type Task struct {
 	Interactive bool   // a person will sit at the agent's terminal
 	Converse    bool   // a person may send messages; only for a Converser
 	Direct      bool   // there are no connectors: the agent asks the model itself, with a key of its own
+	Session     string // the agent's own, which is to go on; Plan is the next message. Only of a Rememberer
+	Model       string // PROVIDER/MODEL; empty: the agent's default. Agents have their own ways besides
 }
 
 // Work is how an agent carries out a task.
@@ -96,6 +98,17 @@ type Reader interface {
 	Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage)
 }
 
+// A Rememberer is a Reader of the log of an agent that can go on with an earlier
+// session.
+type Rememberer interface {
+	// Session is what the agent calls its session; empty: it has not said.
+	Session() string
+}
+
+// A Totaller is a Reader whose usage, in a session that goes on, is that of the
+// session from its beginning.
+type Totaller interface{ TotalUsage() }
+
 // Kind is what an Event is about.
 type Kind string
 
@@ -120,7 +133,7 @@ type Event struct {
 	Failed bool   `json:"failed,omitempty"`
 }
 
-var all = []Agent{Claude{}, Shell{}}
+var all = []Agent{Claude{}, Codex{}, Gemini{}, OpenCode{}, Pi{}, Shell{}}
 
 // Trial is how the agent of that name is made ready, and found to be there, in a
 // sprite whose user has that home: Setup, Verify, Env and Connectors of any work of

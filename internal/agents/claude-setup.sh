@@ -12,7 +12,8 @@ if ! command -v claude >/dev/null; then
 	if [ "$(node -p 'parseInt(process.versions.node)')" -lt 22 ]; then
 		version=2.1.197
 	fi
-	npm install --global --prefix "$HOME/.local" --no-audit --no-fund --loglevel=error "@anthropic-ai/claude-code@$version" >&2
+	# With another prefix npm would look below that for this machine's settings.
+	npm install --global --prefix "$HOME/.local" --globalconfig "$(npm config get globalconfig)" --no-audit --no-fund --loglevel=error "@anthropic-ai/claude-code@$version" >&2
 	claude --version | grep -qF "$version"
 fi
 if ! [ -e "$HOME/.claude.json" ]; then

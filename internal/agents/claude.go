@@ -37,12 +37,15 @@ func (Claude) Prepare(t Task) (Work, error) {
 	if strings.TrimSpace(t.Plan) == "" {
 		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
 	}
+	if t.Session != "" && !sessionID.MatchString(t.Session) {
+		return Work{}, fmt.Errorf("%.40q can't be a session", t.Session)
+	}
 	prompt := t.Dir + "/prompt.md"
 	w := Work{
-		Files: map[string]File{"prompt.md": {[]byte(claudeInstructions + "\n# The plan\n\n" + t.Plan), 0o644}},
+		Files: map[string]File{"prompt.md": {[]byte(t.prompt()), 0o644}},
 		Setup: [][]string{{"/bin/sh", "-c", claudeSetup}},
 		Env: []string{
-			"PATH=" + t.Home + "/.local/bin:/.sprite/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin",
+			pathOf(t),
 			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
 			"CLAUDE_CODE_MAX_RETRIES=4",
 			"DISABLE_AUTOUPDATER=1",
@@ -66,6 +69,9 @@ func (Claude) Prepare(t Task) (Work, error) {
 	w.Argv = []string{
 		"/bin/sh", "-c", `in=$1; shift; exec "$@" <"$in"`, "claude", prompt,
 		"claude", "-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions",
+	}
+	if t.Session != "" {
+		w.Argv = append(w.Argv, "--resume", t.Session)
 	}
 	return w, nil
 }
@@ -116,7 +122,7 @@ func (Claude) Transcripts(workdir string) string {
 func (Claude) Read() Reader { return &claudeReader{} }
 
 type claudeReader struct {
-	out    lines
+	jsonLines
 	result *claudeLine
 	usage  sprites.Usage // of all results; the cost is that of all already
 	retry  string        // why the model is being asked again
@@ -124,9 +130,10 @@ type claudeReader struct {
 
 // claudeLine is a line of stream-json, as much as is looked at.
 type claudeLine struct {
-	Type    string `json:"type"`
-	Subtype string `json:"subtype"`
-	Message struct {
+	Type      string `json:"type"`
+	Subtype   string `json:"subtype"`
+	SessionID string `json:"session_id"`
+	Message   struct {
 		Content json.RawMessage `json:"content"`
 	} `json:"message"`
 
@@ -177,6 +184,7 @@ func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
 	if _, other := errors.AsType[*json.UnmarshalTypeError](err); (err != nil && !other) || l.Type == "" {
 		return nil // not of the stream: a warning of the runtime's, say
 	}
+	r.name(l.SessionID)
 	switch l.Type {
 	case "assistant", "user":
 		if l.Type == "assistant" {

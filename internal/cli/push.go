@@ -144,7 +144,10 @@ agent carry out the plan there, and returns as soon as the work has begun. It go
 this machine sleeps. cove pull brings the commits back.
 
 The agent "shell" runs the plan's fenced sh blocks in order, and commits after each with
-the heading above it as the message; "claude" is Claude Code.
+the heading above it as the message; "claude" is Claude Code, "codex", "gemini", "opencode"
+and "pi" are what they are called. Its model's key stays outside: cove secret set anthropic
+(codex: openai; gemini: gemini). --env COVE_MODEL=PROVIDER/MODEL has another model asked, by
+opencode and pi also one of openai or google.
 
 Only commits travel, with those of submodules that are checked out and the content of Git
 LFS; the plan itself goes as text. Where there are other changes that are not committed,

@@ -191,11 +191,23 @@ func workdir(id, repository string) string {
 
 var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
+// value is that of a variable; empty: there is none.
+func value(env []string, name string) string {
+	value := ""
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			value = v // the last one holds
+		}
+	}
+	return value
+}
+
 // task is what the agent is told of a job.
 func task(req sprites.JobRequest, id string) agents.Task {
 	return agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
 		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
+		Model: value(req.Env, "COVE_MODEL"),
 	}
 }
 
@@ -280,7 +292,7 @@ func branchName(name string) bool {
 }
 
 var statusOf = map[string]int{
-	"job_running": 409, "job_ended": 409, "job_queued": 409, "unpulled_work": 409, "no_input": 409, "not_kept": 409, "sprite_in_use": 409,
+	"job_running": 409, "job_ended": 409, "job_queued": 409, "unpulled_work": 409, "no_input": 409, "not_kept": 409, "no_session": 409, "sprite_gone": 409, "sprite_in_use": 409,
 	"start_failed": 502,
 }
 

@@ -1,0 +1,172 @@
+package agents
+
+import (
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// What the agents have in common that are programs from npm, are given a text on
+// their standard input, and print lines of JSON.
+
+//go:embed npm-install.sh
+var npmInstall string
+
+// npmPackage is a version of a package, as npm writes it, with what npm says of
+// its content.
+type npmPackage struct{ spec, integrity string }
+
+// installFrom is the command that brings a program of the first package, which
+// runs on a Node.js of that major version.
+func installFrom(program string, node int, packages ...npmPackage) [][]string {
+	argv := []string{"/bin/sh", "-c", npmInstall, "npm-install", program, fmt.Sprint(node)}
+	for _, p := range packages {
+		argv = append(argv, p.spec, p.integrity)
+	}
+	return [][]string{argv}
+}
+
+// placeholderKey is what an agent believes to be its key.
+const placeholderKey = "cove-adds-the-real-key-outside"
+
+// pathOf is where an agent and its tools look for programs.
+func pathOf(t Task) string {
+	return "PATH=" + t.Home + "/.local/bin:/.sprite/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin"
+}
+
+// promptName is the file of what an agent is told, in the task's Dir.
+const promptName = "prompt.md"
+
+// prompt is what an agent is told: the instructions and the plan, or in a session
+// that goes on, which has the instructions, the message alone.
+func (t Task) prompt() string {
+	if t.Session != "" {
+		return t.Plan
+	}
+	return claudeInstructions + "\n# The plan\n\n" + t.Plan
+}
+
+// headless is the work of an agent that reads its prompt as a file on its standard
+// input, where its length does not matter and an end comes; in a terminal it is told
+// to read the file.
+func (t Task) headless(argv, interactive []string) (Work, error) {
+	if strings.TrimSpace(t.Plan) == "" {
+		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
+	}
+	if t.Session != "" && !sessionID.MatchString(t.Session) {
+		return Work{}, fmt.Errorf("%.40q can't be a session", t.Session)
+	}
+	w := Work{
+		Files: map[string]File{promptName: {[]byte(t.prompt()), 0o644}},
+		Env:   []string{pathOf(t)},
+		Argv:  append([]string{"/bin/sh", "-c", `in=$1; shift; exec "$@" <"$in"`, argv[0], t.Dir + "/" + promptName}, argv...),
+	}
+	if t.Interactive {
+		w.Argv = append(slices.Clip(interactive), "Read "+t.Dir+"/"+promptName+" and carry out the plan in it.")
+	}
+	return w, nil
+}
+
+// A provider is one of those whose models an agent may ask, as it calls them.
+type provider struct {
+	connector string
+	key       string // the variable
+	base      string // below the connector's upstream
+}
+
+// providers are those that have a connector, by the name that agents have for them.
+var providers = map[string]provider{
+	"anthropic": {"anthropic", "ANTHROPIC_API_KEY", "/v1"},
+	"openai":    {"openai", "OPENAI_API_KEY", "/v1"},
+	"google":    {"gemini", "GEMINI_API_KEY", "/v1beta"},
+}
+
+// model is the task's, or the provider alone, of an agent that asks any of them.
+func (t Task) model() (name string, p provider, model string, err error) {
+	name, model, _ = strings.Cut(cmp.Or(t.Model, "anthropic"), "/")
+	p, ok := providers[name]
+	if !ok {
+		return "", p, "", fmt.Errorf("%.80q is no model; write PROVIDER/MODEL, with anthropic, openai or google as provider", t.Model)
+	}
+	return name, p, model, nil
+}
+
+// through is the URL of a connector, seen from a sprite.
+func through(connector string) string { return "http://" + connector + ".connect.internal" }
+
+// sessionID is what an agent may call a session: it becomes an argument, and comes
+// from a place where an agent worked.
+var sessionID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
+
+// jsonLines reads an agent's report: lines of JSON on its standard output.
+type jsonLines struct {
+	out     lines
+	session string
+}
+
+// next decodes the line that the event ends. Other lines than those of the report are
+// passed over: warnings of a runtime's, say. A field of another type than was
+// expected is left as it is.
+func (j *jsonLines) next(ev sprites.JobEvent, into any) bool {
+	if ev.Type != "output" || ev.Stream != "stdout" {
+		return false
+	}
+	text, ok := j.out.next(ev)
+	if !ok || !strings.HasPrefix(text, "{") {
+		return false
+	}
+	err := json.Unmarshal([]byte(text), into)
+	_, other := errors.AsType[*json.UnmarshalTypeError](err)
+	return err == nil || other
+}
+
+// name takes in what the agent calls its session.
+func (j *jsonLines) name(session string) {
+	if sessionID.MatchString(session) {
+		j.session = session
+	}
+}
+
+// Session implements Rememberer.
+func (j *jsonLines) Session() string { return j.session }
+
+// ending is what an agent has said of the end of its work.
+type ending struct {
+	done   bool   // it says that it is
+	failed string // why it failed; empty: it did not, or did not say
+	retry  string // why its model was asked again, if it did not answer since
+}
+
+// judge decides by what the agent said and by how it ended.
+func (e ending) judge(end sprites.JobEnd) sprites.Outcome {
+	if o, ok := settled(end); ok {
+		return o
+	}
+	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}
+	switch {
+	case e.failed != "":
+		o.Kind, o.Reason = AgentFailed, short(e.failed)
+	case !e.done && e.retry != "":
+		o.Kind, o.Reason = NoResult, "ended without a result; the model last answered "+short(e.retry)
+	case !e.done:
+		o.Kind, o.Reason = NoResult, fmt.Sprintf("ended with exit code %d and without a result", end.ExitCode)
+	case end.ExitCode != 0:
+		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("exited with %d though it reported a result", end.ExitCode)
+	}
+	return o
+}
+
+// used is what an agent has reported, if it has reported anything.
+func used(u sprites.Usage) *sprites.Usage {
+	if u == (sprites.Usage{}) {
+		return nil
+	}
+	return &u
+}
