@@ -102,42 +102,44 @@ type Artifact struct {
 
 // Job is one agent at work on one plan in one repository.
 type Job struct {
-	ID          string   `json:"id"` // six hexadecimal digits
-	State       JobState `json:"state"`
-	Backend     string   `json:"backend,omitempty"` // where the sprite is; empty: at this server
-	Sprite      string   `json:"sprite"`
-	SpriteID    string   `json:"sprite_id,omitempty"` // as the backend calls it
-	OwnsSprite  bool     `json:"owns_sprite"`
-	Agent       string   `json:"agent"`
-	PlanName    string   `json:"plan_name"`
-	Repository  string   `json:"repository"`
-	RepoID      string   `json:"repo_id"`
-	Branch      string   `json:"branch"`
-	Workdir     string   `json:"workdir,omitempty"` // the clone, in the sprite
-	Base        string   `json:"base"`
-	Head        string   `json:"head,omitempty"`     // the agent's last commit
-	Leftover    string   `json:"leftover,omitempty"` // the commit of what it left uncommitted
-	Commits     int      `json:"commits"`
-	Ref         string   `json:"ref"` // refs/cove/ID/head
-	Bundle      Artifact `json:"bundle"`
-	WorkDeleted bool     `json:"work_deleted,omitempty"` // with the sprite, before anybody pulled it
-	Outcome     *Outcome `json:"outcome,omitempty"`
-	Usage       *Usage   `json:"usage,omitempty"`
-	Interactive bool     `json:"interactive,omitempty"`
-	Converse    bool     `json:"converse,omitempty"`
-	Guards      Guards   `json:"guards,omitzero"`
-	EnvNames    []string `json:"env_names,omitempty"` // of the variables that the agent has been given
-	Session     string   `json:"session,omitempty"`   // exec session of the supervisor
-	Remove      bool     `json:"remove,omitempty"`
-	Input       Artifact `json:"input,omitzero"`     // the bundle that it began from
-	Shallow     []string `json:"shallow,omitempty"`  // as in JobStart
-	Upload      string   `json:"upload,omitempty"`   // queued: where in the sprite the input bundle goes
-	RetryOf     string   `json:"retry_of,omitempty"` // the job that this one does again
-	Execution   string   `json:"execution_id"`
-	Incarnation int64    `json:"incarnation"` // of the sandbox that the supervisor was started in
-	TimeoutSec  int64    `json:"timeout_seconds"`
-	LastSeq     int64    `json:"last_seq"`
-	Error       string   `json:"error,omitempty"`
+	ID           string   `json:"id"` // six hexadecimal digits
+	State        JobState `json:"state"`
+	Backend      string   `json:"backend,omitempty"` // where the sprite is; empty: at this server
+	Sprite       string   `json:"sprite"`
+	SpriteID     string   `json:"sprite_id,omitempty"` // as the backend calls it
+	OwnsSprite   bool     `json:"owns_sprite"`
+	Agent        string   `json:"agent"`
+	PlanName     string   `json:"plan_name"`
+	Repository   string   `json:"repository"`
+	RepoID       string   `json:"repo_id"`
+	Branch       string   `json:"branch"`
+	Workdir      string   `json:"workdir,omitempty"` // the clone, in the sprite
+	Base         string   `json:"base"`
+	Head         string   `json:"head,omitempty"`     // the agent's last commit
+	Leftover     string   `json:"leftover,omitempty"` // the commit of what it left uncommitted
+	Commits      int      `json:"commits"`
+	Ref          string   `json:"ref"` // refs/cove/ID/head
+	Bundle       Artifact `json:"bundle"`
+	WorkDeleted  bool     `json:"work_deleted,omitempty"` // with the sprite, before anybody pulled it
+	Outcome      *Outcome `json:"outcome,omitempty"`
+	Usage        *Usage   `json:"usage,omitempty"`
+	Interactive  bool     `json:"interactive,omitempty"`
+	Converse     bool     `json:"converse,omitempty"`
+	Guards       Guards   `json:"guards,omitzero"`
+	EnvNames     []string `json:"env_names,omitempty"` // of the variables that the agent has been given
+	Session      string   `json:"session,omitempty"`   // exec session of the supervisor
+	Remove       bool     `json:"remove,omitempty"`
+	Input        Artifact `json:"input,omitzero"`          // the bundle that it began from
+	Shallow      []string `json:"shallow,omitempty"`       // as in JobStart
+	Upload       string   `json:"upload,omitempty"`        // queued: where in the sprite the input bundle goes
+	RetryOf      string   `json:"retry_of,omitempty"`      // the job that this one does again
+	ResumeOf     string   `json:"resume_of,omitempty"`     // the job whose agent goes on in this one
+	AgentSession string   `json:"agent_session,omitempty"` // the agent's own, as it calls it; empty: it has none, or has not said
+	Execution    string   `json:"execution_id"`
+	Incarnation  int64    `json:"incarnation"` // of the sandbox that the supervisor was started in
+	TimeoutSec   int64    `json:"timeout_seconds"`
+	LastSeq      int64    `json:"last_seq"`
+	Error        string   `json:"error,omitempty"`
 
 	// NetworkPolicy is what the job asked for; nil from a server that enforces none.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
@@ -184,7 +186,8 @@ type JobEnd struct {
 // job's folder. All paths are the sprite's.
 type JobSpec struct {
 	ID           string     `json:"id"`
-	Bundle       string     `json:"bundle"` // input bundle with refs/cove/base
+	Bundle       string     `json:"bundle"`            // input bundle with refs/cove/base
+	Earlier      string     `json:"earlier,omitempty"` // instead of Bundle: the folder of the job whose clone, in Workdir, is gone on with
 	BundleSHA256 string     `json:"bundle_sha256"`
 	Workdir      string     `json:"workdir"` // where the clone goes, and the agent starts
 	Branch       string     `json:"branch"`
@@ -228,6 +231,13 @@ type JobMessage struct {
 // /v1/jobs/{id}/retry); the answer is the new job.
 type JobRetry struct {
 	SameSprite bool `json:"same_sprite,omitempty"` // in the old job's; otherwise in a new one, if the old job had one made
+}
+
+// JobResume asks for the agent of a job that has ended to go on with its own session,
+// in the job's clone (POST /v1/jobs/{id}/resume); the answer is the new job.
+type JobResume struct {
+	Message string `json:"message"`          // what the agent is told
+	Sprite  string `json:"sprite,omitempty"` // a fork of the job's sprite; empty: that one
 }
 
 // JobGC asks for the end of jobs that nobody needs any more, and of the sprites

@@ -66,6 +66,11 @@ func (c *Client) RetryJob(ctx context.Context, id string, req JobRetry) (Job, er
 	return callJob(ctx, c, "retry job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "retry"), in: req})
 }
 
+// ResumeJob has the agent of a job that has ended go on, and returns the new job.
+func (c *Client) ResumeJob(ctx context.Context, id string, req JobResume) (Job, error) {
+	return callJob(ctx, c, "resume job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "resume"), in: req})
+}
+
 // CollectJobs removes the jobs that nobody needs any more.
 func (c *Client) CollectJobs(ctx context.Context, req JobGC) (JobGCResult, error) {
 	var result JobGCResult

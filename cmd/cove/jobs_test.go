@@ -33,7 +33,7 @@ case "$*" in
 	done ;;
 *)
 	sed -n 's/^RUN //p' >/tmp/run.$$
-	exec sh /tmp/run.$$ ;;
+	exec sh /tmp/run.$$ "$@" ;;
 esac
 `
 

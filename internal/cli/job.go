@@ -26,7 +26,7 @@ func (a *app) newJob() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.newJobList(), a.newJobShow(), a.newJobLogs(), a.newJobEvents(), a.newJobAttach(),
-		a.newJobWait(), a.newJobStop(), a.newJobSend(), a.newJobRetry(), a.newJobBundle(), a.newJobRm(), a.newJobGC(),
+		a.newJobWait(), a.newJobStop(), a.newJobSend(), a.newJobRetry(), a.newJobResume(), a.newJobBundle(), a.newJobRm(), a.newJobGC(),
 		a.newJobDiff(), a.newJobLog(), a.newJobMerge(), a.newJobRebase(), a.newJobCherryPick(), a.newJobRefs())
 	return cmd
 }
@@ -178,12 +178,14 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 		"sprite", j.Sprite,
 		"network", networkText(j.NetworkPolicy),
 		"retry of", j.RetryOf,
+		"resume of", j.ResumeOf,
 		"guards", guardsText(j),
 		"base", j.Base,
 		"head", j.Head,
 		"commits", fmt.Sprint(j.Commits),
 		"left uncommitted", j.Leftover,
 		"session", j.Session,
+		"agent's session", j.AgentSession,
 		"created", j.CreatedAt.Local().Format(time.RFC3339),
 		"started", timeText(j.StartedAt),
 		"ended", timeText(j.EndedAt),

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -36,10 +37,11 @@ func (m *Manager) ended(ctx context.Context, job sprites.Job) (bool, error) {
 func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent) error {
 	result := sanitize(*ev.Result, job.ID)
 	ev.Result = &result
-	outcome, usage, err := m.judge(ctx, job, result)
+	j, err := m.judge(ctx, job, result)
 	if err != nil {
 		return fmt.Errorf("judge job %s: %w", job.ID, err)
 	}
+	outcome, usage, session := j.outcome, j.usage, j.session
 	if outcome.Kind == agents.Lost && job.Error != "" {
 		outcome.Reason += ": " + job.Error
 	}
@@ -54,6 +56,7 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 	_, err = m.finish(ctx, job.ID, state, outcome, func(j *sprites.Job) {
 		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
 		j.Usage, j.Session = usage, ""
+		j.AgentSession = cmp.Or(session, j.AgentSession)
 		j.Error = ""
 		if state != sprites.JobSucceeded {
 			j.Error = outcome.Reason
@@ -62,32 +65,52 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 	return err
 }
 
+// judgement is what a job's log says of its agent's work.
+type judgement struct {
+	outcome sprites.Outcome
+	usage   *sprites.Usage
+	session string // the agent's own
+}
+
 // judge lets the agent's reader read the whole log.
-func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.JobEnd) (sprites.Outcome, *sprites.Usage, error) {
+func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.JobEnd) (judgement, error) {
+	reader, err := m.read(ctx, job)
+	if err != nil {
+		return judgement{}, err
+	}
+	j := judgement{session: sessionOf(reader)}
+	if job.Interactive && result.Phase == "done" && result.Reason == "" && result.ExitCode == 0 {
+		// A person sat at it, and decided that it was over.
+		j.outcome = sprites.Outcome{Kind: agents.Success}
+		return j, nil
+	}
+	j.outcome, j.usage = reader.Judge(result)
+	if _, total := reader.(agents.Totaller); total && j.usage != nil {
+		err = m.withoutEarlier(ctx, job, j.usage)
+	}
+	return j, err
+}
+
+// read lets the agent's reader read the log.
+func (m *Manager) read(ctx context.Context, job sprites.Job) (agents.Reader, error) {
 	agent, err := agents.Find(job.Agent)
 	if err != nil {
-		return sprites.Outcome{}, nil, err
+		return nil, err
 	}
 	reader := agent.Read()
 	for next := int64(1); ; {
 		events, err := m.Store.Jobs.Events(ctx, job.ID, next, replayPage)
 		if err != nil {
-			return sprites.Outcome{}, nil, err
+			return nil, err
 		}
 		for _, ev := range events {
 			reader.Event(ev)
 			next = ev.Seq + 1
 		}
 		if len(events) < replayPage {
-			break
+			return reader, nil
 		}
 	}
-	if job.Interactive && result.Phase == "done" && result.Reason == "" && result.ExitCode == 0 {
-		// A person sat at it, and decided that it was over.
-		return sprites.Outcome{Kind: agents.Success}, nil, nil
-	}
-	outcome, usage := reader.Judge(result)
-	return outcome, usage, nil
 }
 
 // sanitize leaves of a result what may be one: it comes from a place where an

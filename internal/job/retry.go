@@ -26,6 +26,9 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 	if !old.State.Terminal() {
 		return old, refuse("job_running", "stop it with: cove job stop "+id, "job %s has not ended (%s)", id, old.State)
 	}
+	if old.ResumeOf != "" {
+		return old, refuse("not_kept", "have it go on: cove job resume "+id+" MESSAGE", "job %s went on with the session of job %s, and can't begin anew", id, old.ResumeOf)
+	}
 	if err := m.kept(ctx, old); err != nil {
 		return old, err
 	}

@@ -46,16 +46,24 @@ func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (s
 	case job.State != sprites.JobQueued:
 		return job, nil
 	}
+	return m.begin(ctx, job, req)
+}
+
+// begin has a job that is queued, and whose lock is held, start with what is there.
+func (m *Manager) begin(ctx context.Context, job sprites.Job, req sprites.JobStart) (sprites.Job, error) {
+	id := job.ID
 	if err := m.hand(ctx, job, req); err != nil {
 		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
 	}
 	// From here on the job may run, and goes on whatever becomes of the request.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
 	defer cancel()
-	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+	err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
 		now := time.Now().UTC()
 		j.State, j.StartedAt, j.Upload = sprites.JobPreparing, &now, ""
-		j.Input = sprites.Artifact{Path: job.Upload, Size: req.BundleSize, SHA256: req.BundleSHA256}
+		if req.BundleSize > 0 {
+			j.Input = sprites.Artifact{Path: job.Upload, Size: req.BundleSize, SHA256: req.BundleSHA256}
+		}
 		j.Shallow = req.Shallow
 		return nil
 	})
@@ -85,7 +93,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	if err != nil {
 		return err
 	}
-	t := task(req, job.ID)
+	t := taskOf(req, job)
 	work, err := agent.Prepare(t)
 	if err != nil {
 		return err
@@ -105,7 +113,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 		script.Repository = req.RepoID
 	}
 	spec, err := json.Marshal(sprites.JobSpec{
-		ID: job.ID, Bundle: job.Upload, BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
+		ID: job.ID, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: sprites.RepositoryStore(job.RepoID, start.Shallow),
 		Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, req.Env...),

@@ -143,7 +143,13 @@ func (m *Manager) clear(ctx context.Context, job sprites.Job, running bool) erro
 			return err
 		}
 	}
-	for _, name := range []string{dir(job.ID), path.Dir(workdir(job.ID, job.Repository))} {
+	folders := []string{dir(job.ID)}
+	if used, err := m.cloneUsed(ctx, job); err != nil {
+		return err
+	} else if !used {
+		folders = append(folders, path.Dir(workdir(job.ID, job.Repository)))
+	}
+	for _, name := range folders {
 		err := sprite.Remove(ctx, name, true)
 		if err != nil && !errors.Is(err, sprites.ErrNotFound) {
 			return err

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -187,6 +188,31 @@ func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	job, err := jobs.Retry(r.Context(), old.ID, how)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, job)
+	return nil
+}
+
+// resumeJob has a job's agent go on, with the right to begin a job where that is.
+func (s *Server) resumeJob(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := s.jobs()
+	if err != nil {
+		return err
+	}
+	var how sprites.JobResume
+	if err := readJSON(w, r, maxBody, &how); err != nil {
+		return err
+	}
+	old, err := s.job(r)
+	if err != nil {
+		return err
+	}
+	if err := mayBegin(principalOf(r), sprites.JobRequest{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite)}); err != nil {
+		return err
+	}
+	job, err := jobs.Continue(r.Context(), old.ID, how)
 	if err != nil {
 		return err
 	}

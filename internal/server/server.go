@@ -39,6 +39,7 @@ type Jobs interface {
 	Delete(ctx context.Context, id string, force bool) error
 	Send(ctx context.Context, id string, msg sprites.JobMessage) (sprites.Job, error)
 	Retry(ctx context.Context, id string, how sprites.JobRetry) (sprites.Job, error)
+	Continue(ctx context.Context, id string, how sprites.JobResume) (sprites.Job, error)
 	Collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error)
 	Pulled(ctx context.Context, id, head string) (sprites.Job, error)
 }

@@ -99,7 +99,7 @@ func addJob(t *testing.T, s *covetest.Server, id, sprite string) {
 // onJob are the requests for one job.
 var onJob = []string{
 	"GET /v1/jobs/ID", "GET /v1/jobs/ID/events", "DELETE /v1/jobs/ID", "POST /v1/jobs/ID/start", "POST /v1/jobs/ID/stop", "POST /v1/jobs/ID/pulled",
-	"POST /v1/jobs/ID/send", "POST /v1/jobs/ID/retry",
+	"POST /v1/jobs/ID/send", "POST /v1/jobs/ID/retry", "POST /v1/jobs/ID/resume",
 }
 
 func TestJobScopes(t *testing.T) {
@@ -129,6 +129,8 @@ func TestJobScopes(t *testing.T) {
 	// To do a job again takes the right to begin it.
 	ask(t, s, "POST /v1/jobs/aaaaaa/retry", `{}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
 	ask(t, s, "POST /v1/jobs/aaaaaa/retry", `{}`, bearer(tok)).refused(t, 403, "forbidden") // in a new sprite
+	ask(t, s, "POST /v1/jobs/aaaaaa/resume", `{"message":"x"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
+	ask(t, s, "POST /v1/jobs/aaaaaa/resume", `{"message":"x","sprite":"other"}`, bearer(tok)).refused(t, 403, "forbidden")
 	ask(t, s, "POST /v1/jobs/aaaaaa/send", `{"text":"x"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
 	ask(t, s, "GET /v1/sprites/ci-1/sandbox/logs", "", bearer(tok)).refused(t, 403, "forbidden")
 	var collected sprites.JobGCResult

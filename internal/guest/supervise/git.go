@@ -86,6 +86,9 @@ func (j *job) prepare(ctx context.Context) error {
 
 // receive makes the clone that the agent works in, of the bundle that was sent.
 func (j *job) receive(ctx context.Context) error {
+	if j.spec.Earlier != "" {
+		return j.takeOver(ctx)
+	}
 	sum, size, err := digest(j.spec.Bundle)
 	if err != nil {
 		return err
