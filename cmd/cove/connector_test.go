@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cove-dev/cove/sprites"
 )
 
 // echo is an upstream that repeats what it was asked, as a careless one would.
@@ -155,5 +158,41 @@ echo '{"type":"result","subtype":"success","result":"done"}'
 	}
 	if out := h.run("", "cove", "connector", "show", "anthropic"); !strings.Contains(out, "nobody") {
 		t.Errorf("after the job the connector is\n%s", out)
+	}
+}
+
+// TestSecretSuffices: to set the secret is all that an agent needs. Its connector is there
+// for a job, which has it no longer than it runs.
+func TestSecretSuffices(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{"plan.md": told("env >env.txt; git add -A; git commit -q -m Environment")})
+	show := func() sprites.Connector {
+		t.Helper()
+		var all sprites.ConnectorList
+		if err := json.Unmarshal([]byte(h.run("", "cove", "connector", "list", "--json")), &all); err != nil || len(all.Connectors) > 1 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		return append(all.Connectors, sprites.Connector{})[0]
+	}
+	push := func() {
+		t.Helper()
+		job, _ := h.push(repo, append([]string{"plan.md", "--dirty", "ignore"}, h.standIns()...)...)
+		if out, code := h.try("", "cove", "job", "wait", job); code != 0 {
+			t.Fatalf("job wait exited with %d: %s", code, out)
+		}
+	}
+	push()
+	if got := show(); got.Name != "" {
+		t.Errorf("without the secret: got %+v", got)
+	}
+	set := h.command("", "cove", "secret", "set", "anthropic")
+	set.Stdin = strings.NewReader("sk-ant-some-key")
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	push()
+	if got := show(); got.Name != "anthropic" || got.Upstream != "https://api.anthropic.com" || got.Secret != "anthropic" || len(got.Grants) > 0 {
+		t.Errorf("with the secret: got %+v", got)
 	}
 }
