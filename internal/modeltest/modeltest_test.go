@@ -162,3 +162,16 @@ func TestHang(t *testing.T) {
 		t.Errorf("got an answer: %s", resp.Status)
 	}
 }
+
+// Tools may come in the input, and in namespaces.
+func TestOpenAINamespace(t *testing.T) {
+	o := &OpenAI{Turns: []Turn{{Calls: []Call{{"exec", map[string]any{"input": "text(1)"}}}}}}
+	srv := httptest.NewServer(o)
+	defer srv.Close()
+	got := post(t, srv.URL+"/v1/responses", "Authorization", "Bearer k",
+		`{"input":[{"type":"additional_tools","tools":[{"type":"namespace","name":"functions","tools":[{"type":"custom","name":"exec"}]}]},{"role":"user","content":"do it"}]}`)
+	want(t, "the call", got, `"type":"custom_tool_call"`, `"namespace":"functions"`, `"input":"text(1)"`)
+	if asked := o.Requests(); len(asked) != 1 || len(asked[0].Tools) != 1 || asked[0].Tools[0] != "exec" || asked[0].Last != `"do it"` {
+		t.Errorf("Requests: got %+v", asked)
+	}
+}

@@ -30,19 +30,25 @@ func (o *OpenAI) Requests() []Request { return o.script.asked() }
 
 // openaiBody is a request of either kind, as much of it as is looked at.
 type openaiBody struct {
-	Model        string          `json:"model"`
-	Stream       bool            `json:"stream"`
-	Instructions string          `json:"instructions"`
-	Input        json.RawMessage `json:"input"`
-	Messages     []openaiItem    `json:"messages"`
-	Tools        []struct {
-		Type     string
-		Name     string
-		Function struct{ Name string }
-	} `json:"tools"`
+	Model         string          `json:"model"`
+	Stream        bool            `json:"stream"`
+	Instructions  string          `json:"instructions"`
+	Input         json.RawMessage `json:"input"`
+	Messages      []openaiItem    `json:"messages"`
+	Tools         []openaiTool    `json:"tools"`
 	StreamOptions struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
+}
+
+// openaiTool is a tool, or a namespace of some.
+type openaiTool struct {
+	Type     string
+	Name     string
+	Function struct{ Name string }
+	Tools    []openaiTool
+
+	namespace string
 }
 
 // openaiItem is a message, or an item of an input.
@@ -52,6 +58,19 @@ type openaiItem struct {
 	CallID  string          `json:"call_id"`
 	Content json.RawMessage `json:"content"`
 	Output  json.RawMessage `json:"output"`
+	Tools   []openaiTool    `json:"tools"` // of additional_tools: an agent may give them so
+}
+
+// addTools takes in tools, those of namespaces by themselves.
+func (m *openaiBody) addTools(tools []openaiTool, namespace string) {
+	for _, t := range tools {
+		if t.Type == "namespace" {
+			m.addTools(t.Tools, t.Name)
+			continue
+		}
+		t.namespace = namespace
+		m.Tools = append(m.Tools, t)
+	}
 }
 
 // ServeHTTP answers the two calls, and an empty list of models to anything else.
@@ -68,10 +87,10 @@ func (o *OpenAI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req := Request{Path: r.URL.Path, Key: r.Header.Get("X-Api-Key"), Auth: r.Header.Get("Authorization"), Model: m.Model, System: m.Instructions, Body: body}
+	answered := m.answered(&req)
 	for _, t := range m.Tools {
 		req.Tools = append(req.Tools, cmp.Or(t.Name, t.Function.Name))
 	}
-	answered := m.answered(&req)
 	f, failing := o.script.note(req, o.Fails)
 	switch {
 	case o.Key != "" && req.Auth != "Bearer "+o.Key:
@@ -98,6 +117,10 @@ func (m *openaiBody) answered(req *Request) int {
 	}
 	n, within := 0, false
 	for _, it := range items {
+		if it.Type == "additional_tools" {
+			m.addTools(it.Tools, "")
+			continue
+		}
 		req.Last = string(it.Content)
 		if it.Output != nil {
 			req.Last = string(it.Output)
@@ -138,14 +161,15 @@ func (f Failure) openai(w http.ResponseWriter) {
 	}})
 }
 
-// custom reports whether a tool takes a text instead of an object: the input's "input".
-func (m *openaiBody) custom(tool string) bool {
+// tool is the tool of a name. One of type custom takes a text instead of an object: the
+// input's "input".
+func (m *openaiBody) tool(name string) openaiTool {
 	for _, t := range m.Tools {
-		if t.Type == "custom" && t.Name == tool {
-			return true
+		if t.Name == name {
+			return t
 		}
 	}
-	return false
+	return openaiTool{}
 }
 
 // items are a turn's output, as the Responses API has it.
@@ -158,7 +182,11 @@ func (t Turn) items(m openaiBody, turn int) []object {
 	}
 	for i, c := range t.Calls {
 		item := object{"type": "function_call", "id": fmt.Sprintf("fc_%03d%03d", turn, i), "call_id": fmt.Sprintf("call_%03d%03d", turn, i), "name": c.Tool, "status": "completed"}
-		if m.custom(c.Tool) {
+		tool := m.tool(c.Tool)
+		if tool.namespace != "" {
+			item["namespace"] = tool.namespace
+		}
+		if tool.Type == "custom" {
 			item["type"], item["input"] = "custom_tool_call", c.Input["input"]
 		} else {
 			item["arguments"] = jsonText(c.Input)
