@@ -20,18 +20,68 @@ import (
 // claudeVersion runs on Node 20.
 const claudeVersion = "2.1.197"
 
-// TestClaude has the real Claude Code, installed from npm, carry out a plan in a
-// sandbox against a scripted model outside, whose key never is inside.
-func TestClaude(t *testing.T) {
+// requireAgents is for what runs real agents.
+func requireAgents(t *testing.T) {
 	if os.Getenv("COVE_TEST_AGENTS") != "1" {
-		t.Skip("make test-agents runs it: it installs the agent from npm")
+		t.Skip("make test-agents runs it: it installs agents from npm")
 	}
-	h := newHost(t)
-	tools := filepath.Join(filepath.Dir(h.home), "agent")
-	npm := exec.Command("npm", "install", "--prefix", tools, "--no-audit", "--no-fund", "--loglevel=error", "@anthropic-ai/claude-code@"+claudeVersion)
+}
+
+// installed are packages that this process's tests share.
+var installed struct {
+	sync.Mutex
+	dir     string
+	folders map[string]string
+}
+
+// npmInstall returns a folder with packages from npm, on this machine.
+func npmInstall(t *testing.T, packages ...string) string {
+	t.Helper()
+	installed.Lock()
+	defer installed.Unlock()
+	if installed.dir == "" {
+		dir, err := os.MkdirTemp("", "cove-agents-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil { // the sprite's user looks into it
+			t.Fatal(err)
+		}
+		installed.dir, installed.folders = dir, map[string]string{}
+	}
+	key := strings.Join(packages, " ")
+	if dir := installed.folders[key]; dir != "" {
+		return dir
+	}
+	dir := filepath.Join(installed.dir, fmt.Sprint(len(installed.folders)))
+	npm := exec.Command("npm", append([]string{"install", "--prefix", dir, "--no-audit", "--no-fund", "--loglevel=error"}, packages...)...)
 	if out, err := npm.CombinedOutput(); err != nil {
 		t.Fatalf("npm install: %v\n%s", err, out)
 	}
+	installed.folders[key] = dir
+	return dir
+}
+
+// removeInstalled removes what npmInstall has made.
+func removeInstalled() {
+	installed.Lock()
+	defer installed.Unlock()
+	if installed.dir != "" {
+		_ = os.RemoveAll(installed.dir)
+	}
+}
+
+// npmPath has the programs of such a folder found.
+func npmPath(dir string) string {
+	return "PATH=" + dir + "/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin"
+}
+
+// TestClaude has the real Claude Code, installed from npm, carry out a plan in a
+// sandbox against a scripted model outside, whose key never is inside.
+func TestClaude(t *testing.T) {
+	requireAgents(t)
+	h := newHost(t)
+	tools := npmInstall(t, "@anthropic-ai/claude-code@"+claudeVersion)
 	const key = "sk-ant-the-real-key"
 	model := &modeltest.Anthropic{Key: key, Turns: []modeltest.Turn{
 		{Text: "I look first.", Calls: []modeltest.Call{{Tool: "Bash", Input: map[string]any{"command": "ls; env", "description": "look around"}}}},
@@ -53,7 +103,7 @@ func TestClaude(t *testing.T) {
 
 	repo := h.repository("repo", map[string]string{"greeting.txt": "hello\n", "plan.md": "# Plan\n\nGreet the world, not nobody.\n"})
 	job, sprite := h.push(repo, "plan.md", "--agent", "claude", "--include", tools,
-		"--env", "PATH="+tools+"/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin")
+		"--env", npmPath(tools))
 	out, code := h.try(repo, "cove", "pull", job, "--wait=5m")
 	logs, _ := h.try(repo, "cove", "job", "logs", job)
 	t.Logf("pull: %s\nlogs:\n%s", out, logs)
@@ -94,21 +144,15 @@ func TestClaude(t *testing.T) {
 // TestClaudeFails has a model that only answers with errors: the job fails, says
 // why, and is over soon.
 func TestClaudeFails(t *testing.T) {
-	if os.Getenv("COVE_TEST_AGENTS") != "1" {
-		t.Skip("make test-agents runs it: it installs the agent from npm")
-	}
+	requireAgents(t)
 	h := newHost(t)
-	tools := filepath.Join(filepath.Dir(h.home), "agent")
-	npm := exec.Command("npm", "install", "--prefix", tools, "--no-audit", "--no-fund", "--loglevel=error", "@anthropic-ai/claude-code@"+claudeVersion)
-	if out, err := npm.CombinedOutput(); err != nil {
-		t.Fatalf("npm install: %v\n%s", err, out)
-	}
+	tools := npmInstall(t, "@anthropic-ai/claude-code@"+claudeVersion)
 	server := httptest.NewServer(&modeltest.Anthropic{Status: 401})
 	defer server.Close()
 	h.serve(nil, "--connector", "anthropic="+server.URL)
 	repo := h.repository("repo", map[string]string{"plan.md": "Do it.\n"})
 	job, _ := h.push(repo, "plan.md", "--agent", "claude", "--include", tools,
-		"--env", "PATH="+tools+"/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin")
+		"--env", npmPath(tools))
 	if out, code := h.try(repo, "cove", "job", "wait", job); code != 1 {
 		t.Errorf("job wait exited with %d: %s", code, out)
 	}
@@ -123,15 +167,9 @@ func TestClaudeFails(t *testing.T) {
 // waits, is answered, and ends when it is told that no more will come. Its turns are
 // counted as they come, and its record of the talk is in the bundle.
 func TestClaudeConverse(t *testing.T) {
-	if os.Getenv("COVE_TEST_AGENTS") != "1" {
-		t.Skip("make test-agents runs it: it installs the agent from npm")
-	}
+	requireAgents(t)
 	h := newHost(t)
-	tools := filepath.Join(filepath.Dir(h.home), "agent")
-	npm := exec.Command("npm", "install", "--prefix", tools, "--no-audit", "--no-fund", "--loglevel=error", "@anthropic-ai/claude-code@"+claudeVersion)
-	if out, err := npm.CombinedOutput(); err != nil {
-		t.Fatalf("npm install: %v\n%s", err, out)
-	}
+	tools := npmInstall(t, "@anthropic-ai/claude-code@"+claudeVersion)
 	bash := func(command string) []modeltest.Call {
 		return []modeltest.Call{{Tool: "Bash", Input: map[string]any{"command": command, "description": "work"}}}
 	}
@@ -146,7 +184,7 @@ func TestClaudeConverse(t *testing.T) {
 	defer server.Close()
 	h.serve(nil, "--connector", "anthropic="+server.URL)
 	repo := h.repository("repo", map[string]string{"plan.md": "Paint it.\n"})
-	flags := []string{"plan.md", "--agent", "claude", "--include", tools, "--env", "PATH=" + tools + "/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin"}
+	flags := []string{"plan.md", "--agent", "claude", "--include", tools, "--env", npmPath(tools)}
 	job, _ := h.push(repo, append(flags, "--converse", "--max-idle", "20s")...)
 	waits := func(said string) {
 		t.Helper()
@@ -189,15 +227,9 @@ func TestClaudeConverse(t *testing.T) {
 // in the middle of its model's second answer: it finishes, and so does its copy, which
 // has to ask again, each in its own sprite; and so does what a restore brings back.
 func TestClaudeCheckpoint(t *testing.T) {
-	if os.Getenv("COVE_TEST_AGENTS") != "1" {
-		t.Skip("make test-agents runs it: it installs the agent from npm")
-	}
+	requireAgents(t)
 	h := newHost(t)
-	tools := filepath.Join(filepath.Dir(h.home), "agent")
-	npm := exec.Command("npm", "install", "--prefix", tools, "--no-audit", "--no-fund", "--loglevel=error", "@anthropic-ai/claude-code@"+claudeVersion)
-	if out, err := npm.CombinedOutput(); err != nil {
-		t.Fatalf("npm install: %v\n%s", err, out)
-	}
+	tools := npmInstall(t, "@anthropic-ai/claude-code@"+claudeVersion)
 	commit := func(subject string) []modeltest.Call {
 		command := "hostname >>hosts.txt; git add -A; git commit -q -m '" + subject + "'"
 		return []modeltest.Call{{Tool: "Bash", Input: map[string]any{"command": command, "description": "work"}}}
@@ -225,7 +257,7 @@ func TestClaudeCheckpoint(t *testing.T) {
 	h.run("", "cove", "connector", "grant", "anthropic", "--label", "copy") // a fork is granted nothing by itself
 	repo := h.repository("repo", map[string]string{"plan.md": "Do it.\n"})
 	job, sprite := h.push(repo, "plan.md", "--agent", "claude", "--include", tools,
-		"--env", "PATH="+tools+"/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin")
+		"--env", npmPath(tools))
 	select {
 	case <-held:
 	case <-time.After(2 * time.Minute):
@@ -331,9 +363,7 @@ func inMemory(proc, text string) (found bool, size int64, err error) {
 // TestAgentRegistries: under the preset agent, packages come from where this machine's
 // own clients get theirs, and from nowhere else.
 func TestAgentRegistries(t *testing.T) {
-	if os.Getenv("COVE_TEST_AGENTS") != "1" {
-		t.Skip("make test-agents runs it: it installs packages inside")
-	}
+	requireAgents(t)
 	h := newHost(t)
 	h.serve(nil)
 	h.run("", "cove", "create", "paint", "--network", "agent")

@@ -29,6 +29,7 @@ func testMain(m *testing.M) int {
 		}
 		return 0
 	}
+	defer removeInstalled()
 	binDir = os.Getenv("COVE_BIN") // made by make build
 	if binDir == "" {
 		dir, err := os.MkdirTemp("", "cove-bin-")
