@@ -286,6 +286,10 @@ func ending(err error, said string) *Error {
 		return retryf(CodeCancelled, "the session was cancelled")
 	case exited && exit.Reason == "stopped", gone(err), errors.Is(err, sprites.ErrNotFound):
 		return errorf(CodeSandboxGone, "the sandbox is gone (%v); nothing was done anywhere else", plain(err))
+	case errors.Is(err, sprites.ErrUnauthorized), errors.Is(err, sprites.ErrForbidden):
+		return errorf(CodeDenied, "the server does not let this token use the sandbox: %v", err)
+	case errors.Is(err, sprites.ErrLimited):
+		return retryf(CodeBusy, "reach the sandbox: %v", err)
 	case exited && exit.Code == 1 && said != "":
 		return errorf(CodeFailed, "%s", said)
 	case exited && exit.Code == 2:
