@@ -17,6 +17,9 @@ type Role struct {
 // RoleNames are the roles that have names, the least first: those of tools.
 var RoleNames = tools.RoleNames
 
+// Full is the role that allows everything.
+const Full = tools.Full
+
 // ParseRole is the role that all of the given ones allow: a name, or tools with commas
 // between them. More of them only narrow. No role at all allows nothing; nor does one
 // that is unknown, which is an error besides.
