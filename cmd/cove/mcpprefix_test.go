@@ -17,7 +17,9 @@ func TestMCPPrefix(t *testing.T) {
 	h := newHost(t)
 	h.serve(nil)
 	h.run("", "cove", "create", "gallery")
-	h.managed(h.mcpClient(nil, "--prefix", "agent-", "--dir", "/home/sprite"))
+	s := h.mcpClient(nil, "--prefix", "agent-", "--dir", "/home/sprite")
+	h.managed(s)
+	h.managedJobs(s)
 	reader := h.mcpClient(nil, "--prefix", "agent-", "--role", "read-only")
 	mcpReader(t, reader, map[string]any{"sprite": "agent-1"})
 	listed := h.mcpClient(nil, "--prefix", "agent-", "--role", "list,Read")
@@ -113,7 +115,6 @@ func (h *host) managed(s *mcp.ClientSession) {
 		t.Errorf("the checkpoints are %+v", list)
 	}
 	h.managedPorts(s, one)
-	h.managedJobs(s)
 	mcpData[struct{ Removed string }](t, s, "rm", map[string]any{"sprite": "agent-2"})
 	if text, failed := mcpCall(t.Context(), t, s, "Read", map[string]any{"sprite": "agent-2", "file_path": "f"}); !failed || !strings.Contains(text, "sandbox_gone") {
 		t.Errorf("a file of what was removed: %q, failed: %v", text, failed)
@@ -180,18 +181,18 @@ func (h *host) managedPorts(s *mcp.ClientSession, one func(map[string]any) map[s
 	}
 }
 
-// managedJobs has a job that the person began in agent-2, and one elsewhere.
+// managedJobs has a job that the person began in agent-1, and one elsewhere.
 func (h *host) managedJobs(s *mcp.ClientSession) {
 	t := h.t
 	t.Helper()
 	repo := h.repository("repo", map[string]string{"plan.md": "```sh\necho painted; sleep 600\n```\n", "quick.md": "```sh\necho quick\n```\n"})
-	job, _ := h.push(repo, "plan.md", "--agent", "shell", "-s", "agent-2")
+	job, _ := h.push(repo, "plan.md", "--agent", "shell", "-s", "agent-1")
 	other, _ := h.push(repo, "quick.md", "--agent", "shell", "-s", "gallery")
 	type info struct {
 		ID, State, Sprite string
 		Last              int64 `json:"last_seq"`
 	}
-	if list := mcpData[struct{ Jobs []info }](t, s, "job_list", nil); len(list.Jobs) != 1 || list.Jobs[0].ID != job || list.Jobs[0].Sprite != "agent-2" {
+	if list := mcpData[struct{ Jobs []info }](t, s, "job_list", nil); len(list.Jobs) != 1 || list.Jobs[0].ID != job || list.Jobs[0].Sprite != "agent-1" {
 		t.Errorf("the jobs are %+v", list)
 	}
 	for _, tool := range []string{"job_show", "job_logs", "job_wait", "job_stop"} {

@@ -62,14 +62,14 @@ With --prefix it offers all sprites whose names begin so, each by the argument s
 list, create, rm and fork besides. Other names are denied.
 
 A sprite is awake from the first call on, until the client ends. Where it is gone, each
-call says so.
+call says so. A server offers the same at its URL, /mcp: see cove mcp config --http.
 
 ` + mcpRoles,
 		Example: `  claude mcp add sandbox -- cove mcp -s paint
   claude -p "fix the tests" --tools "" --mcp-config sandbox.json --strict-mcp-config
   cove mcp -s paint --dir /srv/app --role edit
   cove mcp --prefix agent-`,
-		Args: exactArgs(),
+		Args: a.subcommandOnly,
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
 		within, err := a.bound(cmd, o)
@@ -89,6 +89,7 @@ call says so.
 		return server.Run(ctx, io.NopCloser(a.In), nopWriteCloser{a.Out})
 	})
 	o.register(cmd)
+	cmd.AddCommand(a.newMCPConfig())
 	return cmd
 }
 
