@@ -68,7 +68,7 @@ var imports = map[string][]string{
 	"internal/job":       {"internal/agents", "internal/boot", "internal/guestbin", "internal/loop", "internal/store", "sprites"},
 	"internal/push":      {"internal/gitwork", "sprites"},
 
-	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/sprite", "internal/store", "sprites"},
+	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/sprite", "internal/store", "sprites"},
 	"internal/cli":    {"internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/mcpserver", "internal/policy", "internal/push", "internal/safepath", "internal/tools", "sprites"},
 
 	"internal/covetest":                {everything},

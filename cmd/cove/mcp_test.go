@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,17 +60,10 @@ func (h *host) mcp() {
 	lines := make(chan string, 100)
 	s := h.mcpClient(func(line string) { lines <- line }, "-s", "gallery", "--dir", "/tmp")
 
-	var names []string
-	for tool, err := range s.Tools(t.Context(), nil) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, tool.Name)
-		if reading := slices.Contains([]string{"Read", "Glob", "Grep"}, tool.Name); tool.Annotations == nil || tool.Annotations.ReadOnlyHint != reading {
-			t.Errorf("%s: annotations %+v", tool.Name, tool.Annotations)
-		}
-	}
-	if slices.Sort(names); !slices.Equal(names, []string{"Bash", "Edit", "Glob", "Grep", "Read", "Write", "exec"}) {
+	if names := mcpTools(t, s); !slices.Equal(names, []string{
+		"Bash", "Edit", "Glob", "Grep", "Read", "Write", "checkpoint_create", "checkpoint_list", "checkpoint_restore",
+		"exec", "job_list", "job_logs", "job_show", "job_stop", "job_wait", "ports",
+	}) {
 		t.Errorf("the tools are %v", names)
 	}
 	for _, test := range []struct {
@@ -92,27 +86,72 @@ func (h *host) mcp() {
 		}
 	}
 
-	reader := h.mcpClient(nil, "-s", "gallery", "--role", "read-only")
-	for tool, err := range reader.Tools(t.Context(), nil) {
-		if err != nil || slices.Contains([]string{"Bash", "exec", "Write", "Edit"}, tool.Name) {
-			t.Errorf("a reader is offered %v, %v", tool, err)
-		}
-	}
-	if r, err := reader.CallTool(t.Context(), &mcp.CallToolParams{Name: "Bash", Arguments: map[string]any{"command": "true"}}); err == nil && !r.IsError {
-		t.Errorf("a reader's Bash: %+v", r)
-	}
-
-	h.mcpCancel(s, lines)
+	mcpReader(t, h.mcpClient(nil, "-s", "gallery", "--role", "read-only"), map[string]any{})
+	mcpCancel(t, s, lines, map[string]any{}, func() bool {
+		out, _ := h.try("", "cove", "exec", "-s", "gallery", "pgrep", "-f", "5[1]51")
+		return out != ""
+	})
 	h.mcpGone(s)
 }
 
+// mcpTools are the names of a session's tools, sorted. What is said of each is true.
+func mcpTools(t testing.TB, s *mcp.ClientSession) (names []string) {
+	t.Helper()
+	for tool, err := range s.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, tool.Name)
+		reading := slices.Contains([]string{"Read", "Glob", "Grep", "list", "ports", "checkpoint_list", "job_list", "job_show", "job_logs", "job_wait"}, tool.Name)
+		adding := slices.Contains([]string{"create", "fork", "checkpoint_create"}, tool.Name)
+		if a := tool.Annotations; a == nil || a.ReadOnlyHint != reading || *a.DestructiveHint == (reading || adding) {
+			t.Errorf("%s: annotations %+v", tool.Name, a)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// mcpReader: a reader has no tool that writes or runs anything, and one that it names
+// all the same is denied. args are those that say where.
+func mcpReader(t testing.TB, s *mcp.ClientSession, args map[string]any) {
+	t.Helper()
+	with := func(more map[string]any) map[string]any {
+		all := maps.Clone(args)
+		maps.Copy(all, more)
+		return all
+	}
+	writing := map[string]map[string]any{
+		"Bash": with(map[string]any{"command": "touch /tmp/ran"}), "exec": with(map[string]any{"argv": []string{"touch", "/tmp/ran"}}),
+		"Write": with(map[string]any{"file_path": "/tmp/ran", "content": ""}), "Edit": with(map[string]any{"file_path": "/etc/hosts", "old_string": "a", "new_string": "b"}),
+		"create": {"name": "agent-new"}, "rm": args, "fork": with(map[string]any{"name": "agent-new"}), "checkpoint_create": args,
+		"checkpoint_restore": with(map[string]any{"checkpoint": "v1"}), "job_stop": {"job": "abcdef"}, "Task": {},
+	}
+	for _, name := range mcpTools(t, s) {
+		if _, ok := writing[name]; ok {
+			t.Errorf("a reader is offered %s", name)
+		}
+	}
+	for tool, args := range writing {
+		if text, failed := mcpCall(t.Context(), t, s, tool, args); !failed || !strings.HasPrefix(text, "Error (denied): ") {
+			t.Errorf("a reader's %s: %q, failed: %v", tool, text, failed)
+		}
+	}
+	if text, failed := mcpCall(t.Context(), t, s, "Glob", with(map[string]any{"pattern": "/tmp/ran"})); failed || strings.Contains(text, "/tmp/ran\n") {
+		t.Errorf("after that: %q, failed: %v", text, failed)
+	}
+}
+
 // mcpCancel: progress comes, and a call that the client takes back is ended inside.
-func (h *host) mcpCancel(s *mcp.ClientSession, lines <-chan string) {
-	t := h.t
+// runs says whether the command is still there.
+func mcpCancel(t testing.TB, s *mcp.ClientSession, lines <-chan string, args map[string]any, runs func() bool) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	params := &mcp.CallToolParams{Name: "Bash", Arguments: map[string]any{"command": "echo begun; sleep 5151"}}
+	args = maps.Clone(args)
+	args["command"] = "echo begun; sleep 5151"
+	params := &mcp.CallToolParams{Name: "Bash", Arguments: args}
 	params.SetProgressToken("p1")
 	go func() {
 		_, err := s.CallTool(ctx, params)
@@ -123,17 +162,14 @@ func (h *host) mcpCancel(s *mcp.ClientSession, lines <-chan string) {
 		if !strings.Contains(line, "begun") {
 			t.Errorf("progress is %q", line)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("no progress")
 	}
 	cancel()
 	if err := <-ended; err == nil {
 		t.Error("a cancelled call succeeded")
 	}
-	await(t, "the end of the cancelled command", 20*time.Second, func() bool {
-		out, _ := h.try("", "cove", "exec", "-s", "gallery", "pgrep", "-f", "5[1]51")
-		return out == ""
-	})
+	await(t, "the end of the cancelled command", 60*time.Second, func() bool { return !runs() })
 }
 
 // mcpGone: the sprite is removed; every call says so, and nothing is done here.

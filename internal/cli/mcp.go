@@ -10,42 +10,86 @@ import (
 	"github.com/cove-dev/cove/internal/tools"
 )
 
+const mcpRoles = `A role says which tools there are: read-only (Read, Glob, Grep, and those that list and
+show), edit (Write, Edit and checkpoint_create as well), full (all), or a list such as
+Read,Bash,ports. Given more than once, --role allows what all of them allow. What it does not
+name is denied, also by name.`
+
+// mcpOptions are the flags that say what an MCP client may do.
+type mcpOptions struct {
+	roles  []string
+	dir    string
+	prefix string
+}
+
+func (o *mcpOptions) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringArrayVar(&o.roles, "role", []string{tools.Full}, "read-only, edit, full, or a list of tools (repeatable: what all of them allow)")
+	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(append(mcpserver.RoleNames, mcpserver.Names()...), cobra.ShellCompDirectiveNoFileComp)))
+	f.StringVar(&o.dir, "dir", "", "the tools' working directory (default: the sprite's home)")
+	f.StringVar(&o.prefix, "prefix", "", "offer the sprites whose names begin so, and make and remove such")
+}
+
+// bound is which sprites are offered. Those of a prefix need not be there yet.
+func (a *app) bound(cmd *cobra.Command, o mcpOptions) (mcpserver.Bound, error) {
+	if _, err := mcpserver.ParseRole(o.roles...); err != nil {
+		return mcpserver.Bound{}, usagef(cmd, "%v", err)
+	}
+	if cmd.Flags().Changed("prefix") {
+		switch {
+		case a.global.sprite != "":
+			return mcpserver.Bound{}, usagef(cmd, "say which sprites by one of -s and --prefix")
+		case checkName(o.prefix+"a") != nil:
+			return mcpserver.Bound{}, usagef(cmd, "--prefix %q: no sprite's name begins so", o.prefix)
+		}
+		return mcpserver.Bound{Prefix: o.prefix}, nil
+	}
+	name, err := a.spriteName()
+	return mcpserver.Bound{Sprite: name}, err
+}
+
 func (a *app) newMCP() *cobra.Command {
-	var roles []string
-	var dir string
+	var o mcpOptions
 	cmd := &cobra.Command{
 		Use:   "mcp",
-		Short: "Offer a sprite's tools to an agent outside, by MCP",
-		Long: `Offers the tools of a sprite to an MCP client, on standard input and output: Read, Write,
-Edit, Glob, Grep and Bash, which act in the sprite and nowhere else, and exec, which runs a
-program there without a shell. An agent that has no tools but these works in the sandbox while
-it runs here.
+		Short: "Offer sprites to an agent outside, by MCP",
+		Long: `Offers a sprite to an MCP client, on standard input and output: Read, Write, Edit, Glob,
+Grep and Bash, which act in the sprite and nowhere else, exec, which runs a program there
+without a shell, its ports, checkpoints and jobs. An agent that has no tools but these works
+in the sandbox while it runs here.
 
-The sprite is awake from the first call on, until the client ends. Where it is gone, each
-call says so.
+With --prefix it offers all sprites whose names begin so, each by the argument sprite, and
+list, create, rm and fork besides. Other names are denied.
 
-` + toolRoles,
+A sprite is awake from the first call on, until the client ends. Where it is gone, each
+call says so. A server offers the same at its URL, /mcp: see cove mcp config --http.
+
+` + mcpRoles,
 		Example: `  claude mcp add sandbox -- cove mcp -s paint
   claude -p "fix the tests" --tools "" --mcp-config sandbox.json --strict-mcp-config
-  cove mcp -s paint --dir /srv/app --role edit`,
-		Args: exactArgs(),
-		RunE: verb(func(ctx context.Context, _ []string) error {
-			if _, err := tools.ParseRole(roles...); err != nil {
-				return usagef(nil, "%v", err)
-			}
-			sprite, err := a.spriteHandle(ctx)
-			if err != nil {
-				return err
-			}
-			if _, err := sprite.Client().Get(ctx, sprite.Name()); err != nil {
+  cove mcp -s paint --dir /srv/app --role edit
+  cove mcp --prefix agent-`,
+		Args: a.subcommandOnly,
+	}
+	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		within, err := a.bound(cmd, o)
+		if err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		if within.Sprite != "" {
+			if _, err := c.Get(ctx, within.Sprite); err != nil {
 				return spriteError(err)
 			}
-			server := &mcpserver.Server{Sprite: sprite, Dir: dir, Roles: roles}
-			return server.Run(ctx, io.NopCloser(a.In), nopWriteCloser{a.Out})
-		}),
-	}
-	roleFlag(cmd, &roles)
-	cmd.Flags().StringVar(&dir, "dir", "", "the tools' working directory (default: the sprite's home)")
+		}
+		server := &mcpserver.Server{Client: c, Within: within, Dir: o.dir, Roles: o.roles}
+		return server.Run(ctx, io.NopCloser(a.In), nopWriteCloser{a.Out})
+	})
+	o.register(cmd)
+	cmd.AddCommand(a.newMCPConfig())
 	return cmd
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +14,6 @@ import (
 const (
 	finishLimit = 10 * time.Minute // for what a sprite's end has begun to write, when its client is gone
 	closeLimit  = 5 * time.Second
-	maxSaid     = 4 << 10
 )
 
 // Dialer finds guestbin's program in a sprite, and returns what starts it there: the
@@ -31,7 +28,7 @@ func dial(ctx context.Context, sprite *sprites.Sprite, program string) (*Remote,
 	cmd := sprite.CommandContext(ctx, program, "sync")
 	limit := finishLimit
 	cmd.MaxRunAfterDisconnect = &limit
-	said := &head{}
+	said := &guestbin.Said{}
 	cmd.Stderr = said
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -73,24 +70,3 @@ func dial(ctx context.Context, sprite *sprites.Sprite, program string) (*Remote,
 	}
 	return &Remote{R: out, W: in, Close: closeAll}, nil
 }
-
-// head keeps the first few kilobytes that are written to it.
-type head struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-func (h *head) Write(p []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.buf = append(h.buf, p[:min(len(p), maxSaid-len(h.buf))]...)
-	return len(p), nil
-}
-
-func (h *head) String() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return strings.TrimSpace(strings.ToValidUTF8(string(h.buf), "?"))
-}
-
-var _ io.Writer = (*head)(nil)

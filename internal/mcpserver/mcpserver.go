@@ -1,5 +1,6 @@
-// Package mcpserver offers the tools of one sprite to an MCP client, such as a
-// coding agent outside that is to act inside.
+// Package mcpserver offers sprites to an MCP client, such as a coding agent outside
+// that is to act inside: the tools of internal/tools, and those that look after
+// sprites and jobs.
 package mcpserver
 
 import (
@@ -8,86 +9,148 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
-	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cove-dev/cove/internal/tools"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// maxMessage bounds one message of the client's.
-const maxMessage = 128 << 20
+const (
+	maxMessage = 128 << 20 // of a client on standard input
+	maxCalls   = 64        // of one client at once
+	maxOpen    = 256       // sprites whose tools one client has open
+)
 
-// Server offers a sprite's tools. Its fields are set before Run.
+// Server offers tools to one client. Its fields are set before Run.
 type Server struct {
-	Sprite *sprites.Sprite
-	Dir    string   // the tools' working directory; empty: the home of the sprite's user
-	Roles  []string // as tools.ParseRole has them; enforced in the sprite
+	Client *sprites.Client // whose token bounds what the tools may do
+	Within Bound
+	Dir    string   // the tools' working directory; empty: the home of each sprite's user
+	Roles  []string // as ParseRole has them
+	Verbs  []string // of Client's token, to offer nothing that it can't do; nil: not known
 
+	calls atomic.Int32
+
+	mu       sync.Mutex
+	sessions map[string]*opening // by sprite
+}
+
+// opening is the one session of a sprite's tools, or its place.
+type opening struct {
 	mu      sync.Mutex
 	session *tools.Session // nil: none is open
 }
 
-// Run serves one client, whose messages are lines of JSON, until in ends or ctx does.
+// Run serves the client, whose messages are lines of JSON, until in ends or ctx does.
 func (s *Server) Run(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
-	role, err := tools.ParseRole(s.Roles...)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	server, err := s.start(ctx, nil, nil)
 	if err != nil {
 		return err
 	}
-	server := mcp.NewServer(&mcp.Implementation{Name: "cove", Title: "cove: the sandbox " + s.Sprite.Name(), Version: sprites.Version}, &mcp.ServerOptions{
-		Instructions: "These tools act in the sandbox " + s.Sprite.Name() + ", a Linux computer of its own, not on this machine. Paths are paths there.",
-		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
-	})
-	for _, t := range tools.List(role) {
-		server.AddTool(describe(t.Name, t.Description, t.Input, t.ReadOnly), s.handler(ctx, t.Name, nil))
-	}
-	if role.Allows("Bash") {
-		server.AddTool(describe("exec", execDescription, execSchema, false), s.handler(ctx, "Bash", execInput))
-	}
+	defer s.end()
 	err = server.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: maxMessage})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.session != nil {
-		_ = s.session.Close() // the client is gone
-	}
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	return err
 }
 
-func describe(name, description string, input *jsonschema.Schema, readOnly bool) *mcp.Tool {
-	return &mcp.Tool{
-		Name: name, Description: description + " It acts in the sandbox.", InputSchema: input,
-		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: readOnly, DestructiveHint: new(!readOnly), OpenWorldHint: new(!readOnly)},
+// start makes the SDK's server. ctx is of the client's session; id, unless it is nil,
+// gives that its name, and asked says how long the request of a call lasts.
+func (s *Server) start(ctx context.Context, id func() string, asked func(mcp.Request) context.Context) (*mcp.Server, error) {
+	role, err := ParseRole(s.Roles...)
+	if err != nil {
+		return nil, err
 	}
+	offered := map[string]bool{}
+	server := mcp.NewServer(&mcp.Implementation{Name: "cove", Title: "cove: " + s.Within.String(), Version: sprites.Version}, &mcp.ServerOptions{
+		Instructions: s.Within.instructions(),
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+		GetSessionID: id,
+	})
+	for _, t := range all {
+		if !role.Allows(t.name) || t.many && s.Within.Sprite != "" || s.Verbs != nil && !slices.Contains(s.Verbs, t.verb) {
+			continue
+		}
+		offered[t.name] = true
+		server.AddTool(t.describe(s.Within), s.handler(ctx, t, role))
+	}
+	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			p, ok := req.GetParams().(*mcp.CallToolParamsRaw)
+			if !ok || method != "tools/call" {
+				return next(ctx, method, req)
+			}
+			if !offered[p.Name] {
+				return failed(s.refuse(p.Name, role)), nil
+			}
+			defer s.calls.Add(-1)
+			if s.calls.Add(1) > maxCalls {
+				return failed(&tools.Error{Code: tools.CodeBusy, Message: "too many calls are under way.", Retryable: true}), nil
+			}
+			if asked == nil {
+				return next(ctx, method, req)
+			}
+			ctx, cancel := both(ctx, asked(req))
+			defer cancel()
+			return next(ctx, method, req)
+		}
+	})
+	return server, nil
 }
 
-// handler calls a tool, in a session that lasts as long as running does. input,
-// unless it is nil, makes the tool's input of the client's.
-func (s *Server) handler(running context.Context, tool string, input func([]byte) (json.RawMessage, error)) mcp.ToolHandler {
+// both is a context that ends when one of two does.
+func both(a, b context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(a)
+	stop := context.AfterFunc(b, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// refuse is the error of a call of what is not offered.
+func (s *Server) refuse(name string, role Role) *tools.Error {
+	i := slices.IndexFunc(all, func(t *tool) bool { return t.name == name })
+	e := &tools.Error{Code: tools.CodeDenied}
+	switch {
+	case i < 0:
+		e.Message = "there is no tool " + quote(name) + "."
+	case !role.Allows(name):
+		e.Message = "the role " + quote(role.String()) + " does not allow " + name + "."
+	case all[i].many && s.Within.Sprite != "":
+		e.Message = name + " is not for who has the sandbox " + s.Within.Sprite + " alone."
+	default:
+		e.Message = "the token does not have the verb " + all[i].verb + ", which " + name + " needs."
+	}
+	return e
+}
+
+// handler calls a tool. running lasts as long as the client's session.
+func (s *Server) handler(running context.Context, t *tool, role Role) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		args := req.Params.Arguments
-		if input != nil {
+		ctx, cancel := both(ctx, running)
+		defer cancel()
+		c := call{server: s, running: running, role: role, args: req.Params.Arguments}
+		if t.one {
 			var err error
-			if args, err = input(args); err != nil {
+			if c.sprite, c.args, err = s.Within.pick(c.args); err != nil {
 				return failed(err), nil
 			}
 		}
-		session, err := s.open(running)
-		if err != nil {
-			return failed(err), nil
-		}
-		progress, stop := tell(ctx, req)
+		var stop func()
+		c.progress, stop = tell(ctx, req)
 		defer stop()
-		r, err := session.CallProgress(ctx, tool, args, progress)
+		result, err := t.call(ctx, c)
 		if err != nil {
-			return failed(err), nil
+			return failed(coded(ctx, err)), nil
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: r.Text()}}}, nil
+		return result, nil
 	}
 }
 
@@ -100,95 +163,111 @@ func failed(err error) *mcp.CallToolResult {
 	return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
-// open returns the session, a new one where there is none or the last one has
-// ended. ctx is the session's.
-func (s *Server) open(ctx context.Context) (*tools.Session, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.session != nil && !s.session.Ended() {
-		return s.session, nil
+// coded gives an error its code: that of a server's answer, or what became of ctx.
+func coded(ctx context.Context, err error) error {
+	if _, ok := errors.AsType[*tools.Error](err); ok {
+		return err
 	}
-	session, err := tools.Open(ctx, s.Sprite, s.Dir, s.Roles...)
+	if ctx.Err() != nil {
+		return &tools.Error{Code: tools.CodeCancelled, Message: "the call was cancelled.", Retryable: true}
+	}
+	e, ok := errors.AsType[*sprites.Error](err)
+	switch {
+	case errors.Is(err, sprites.ErrUnauthorized), errors.Is(err, sprites.ErrForbidden):
+		return &tools.Error{Code: tools.CodeDenied, Message: err.Error()}
+	case errors.Is(err, sprites.ErrBadName):
+		return &tools.Error{Code: tools.CodeBadInput, Message: err.Error()}
+	case errors.Is(err, sprites.ErrLimited):
+		return &tools.Error{Code: tools.CodeBusy, Message: err.Error(), Retryable: true}
+	case ok && e.Code != "":
+		return &tools.Error{Code: e.Code, Message: err.Error()}
+	case ok:
+		return &tools.Error{Code: tools.CodeFailed, Message: err.Error()}
+	}
+	return &tools.Error{Code: tools.CodeUnreachable, Message: err.Error(), Retryable: true}
+}
+
+// open returns the session of a sprite's tools, a new one where there is none or the
+// last one has ended. ctx is the session's.
+func (s *Server) open(ctx context.Context, sprite string, role Role) (*tools.Session, error) {
+	o, err := s.place(sprite)
 	if err != nil {
 		return nil, err
 	}
-	s.session = session
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.session != nil && !o.session.Ended() {
+		return o.session, nil
+	}
+	o.session = nil
+	session, err := tools.Open(ctx, s.Client.Sprite(sprite), s.Dir, role.inside())
+	if err != nil {
+		return nil, err
+	}
+	o.session = session
 	return session, nil
 }
 
-// tell hands a call's progress to the client, if it asked for that. stop waits for
-// what is on its way.
-func tell(ctx context.Context, req *mcp.CallToolRequest) (progress func(tools.Progress), stop func()) {
-	token := req.Params.GetProgressToken()
-	if token == nil {
-		return nil, func() {}
+// place is where a sprite's session is. Those that have ended make room.
+func (s *Server) place(sprite string) (*opening, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.sessions[sprite]; o != nil {
+		return o, nil
 	}
-	news, done := make(chan tools.Progress, 1), make(chan struct{})
-	go func() {
-		defer close(done)
-		for p := range news {
-			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ // the call's answer tells of a lost client
-				ProgressToken: token, Progress: float64(p.Millis) / 1000,
-				Message: fmt.Sprintf("%d s, %d bytes of output: %s", p.Millis/1000, p.Bytes, p.Line),
-			})
-		}
-	}()
-	var mu sync.Mutex
-	ended := false
-	return func(p tools.Progress) {
-			mu.Lock()
-			defer mu.Unlock()
-			if ended {
-				return
-			}
-			select {
-			case news <- p:
-			default: // the client is slow: it gets the next
-			}
-		}, func() {
-			mu.Lock()
-			ended = true
-			close(news)
-			mu.Unlock()
-			<-done
-		}
+	if s.sessions == nil {
+		s.sessions = map[string]*opening{}
+	}
+	if len(s.sessions) >= maxOpen {
+		maps.DeleteFunc(s.sessions, func(_ string, o *opening) bool { return o.over() })
+	}
+	if len(s.sessions) >= maxOpen {
+		return nil, &tools.Error{Code: tools.CodeBusy, Message: fmt.Sprintf("%d sandboxes are in use; remove some, or begin another session.", maxOpen)}
+	}
+	o := &opening{}
+	s.sessions[sprite] = o
+	return o, nil
 }
 
-const execDescription = `Run a program with arguments, which no shell interprets. Otherwise as Bash.`
-
-// execArgs is the input of exec.
-type execArgs struct {
-	Argv            []string          `json:"argv" jsonschema:"The program and its arguments."`
-	Cwd             string            `json:"cwd,omitempty" jsonschema:"The folder to run it in. Default: the working directory."`
-	Env             map[string]string `json:"env,omitempty" jsonschema:"Variables of its environment, besides those that are there."`
-	TimeoutMS       int64             `json:"timeout_ms,omitempty" jsonschema:"After how many milliseconds it is ended. Default 120000, at most 3600000."`
-	RunInBackground bool              `json:"run_in_background,omitempty" jsonschema:"Answer at once, and let it run; Bash polls and kills it."`
+// over reports whether there is no session, nor one on its way.
+func (o *opening) over() bool {
+	if !o.mu.TryLock() {
+		return false
+	}
+	defer o.mu.Unlock()
+	return o.session == nil || o.session.Ended()
 }
 
-var execSchema = func() *jsonschema.Schema {
-	schema, err := jsonschema.For[execArgs](nil)
+// end closes the sessions. The client is gone, and with it all calls.
+func (s *Server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var closing sync.WaitGroup
+	for _, o := range s.sessions {
+		closing.Go(func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.session != nil {
+				_ = o.session.Close() // nobody is left to be told
+			}
+		})
+	}
+	closing.Wait()
+}
+
+// quote makes what a client sent fit for a message.
+func quote(text string) string {
+	if len(text) > 100 {
+		text = text[:100] + "…"
+	}
+	return `"` + strings.ToValidUTF8(text, "?") + `"`
+}
+
+// raw is v as JSON. v is of a type of this package's.
+func raw(v any) json.RawMessage {
+	data, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // of a type of this package's
+		panic(err)
 	}
-	return schema
-}()
-
-// execInput makes a call of Bash of one of exec: each argument quoted as a whole.
-func execInput(data []byte) (json.RawMessage, error) {
-	var in execArgs
-	d := json.NewDecoder(strings.NewReader(string(data)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&in); err != nil {
-		return nil, &tools.Error{Code: tools.CodeBadInput, Message: "the input can't be read: " + err.Error()}
-	}
-	if len(in.Argv) == 0 || in.Argv[0] == "" {
-		return nil, &tools.Error{Code: tools.CodeBadInput, Message: "argv names no program"}
-	}
-	words := []string{"exec", "--"}
-	for _, arg := range in.Argv {
-		words = append(words, "'"+strings.ReplaceAll(arg, "'", `'\''`)+"'")
-	}
-	return json.Marshal(tools.BashInput{
-		Command: strings.Join(words, " "), Cwd: in.Cwd, Env: in.Env, TimeoutMS: in.TimeoutMS, RunInBackground: in.RunInBackground,
-	})
+	return data
 }

@@ -35,6 +35,10 @@ func (s *Server) routes() []route {
 	return []route{
 		{"GET /v1/version", anyone, s.getVersion},
 
+		{"GET /mcp", anyone, s.serveMCP}, // what the tools may do is decided call by call
+		{"POST /mcp", anyone, s.serveMCP},
+		{"DELETE /mcp", anyone, s.serveMCP},
+
 		{"GET /v1/tokens", admin, s.listTokens},
 		{"POST /v1/tokens", admin, s.createToken},
 		{"DELETE /v1/tokens/{id}", admin, s.deleteToken},

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/mcpserver"
 	"github.com/cove-dev/cove/internal/sprite"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
@@ -70,6 +71,9 @@ type Server struct {
 	// and for how long one may not read before it is dropped; 0 means 20 s.
 	Heartbeat time.Duration
 
+	// MCPIdle is how long an MCP session lasts without a call; 0 means half an hour.
+	MCPIdle time.Duration
+
 	once   sync.Once
 	memory *memoryListener
 	secret string // of the in-memory client
@@ -85,6 +89,9 @@ type Server struct {
 	rights   rights
 	guests   guestPool
 	lastUsed usedTokens
+	mcp      mcpserver.HTTP
+	messages messageBudget // of MCP clients
+	loop     *http.Client  // to this very server
 	visits   visits
 	port     atomic.Value // string: where the server listens
 	serving  sync.Mutex   // held while Serve runs
@@ -101,6 +108,8 @@ func (s *Server) init() {
 		s.memory = newMemoryListener()
 		s.secret = newSecret()
 		s.inside = newPrincipal("inside", s.secret)
+		s.loop = s.newLoop()
+		s.mcp.Idle = s.MCPIdle
 		most := cmp.Or(s.MaxStreams, 1000)
 		s.calls.what, s.calls.max = "calls", 3*most
 		s.relays.what, s.relays.max = "connections into sprites", most
@@ -121,13 +130,17 @@ func (s *Server) init() {
 // network and may do everything. Its calls wait until Serve runs.
 func (s *Server) Client() *sprites.Client {
 	s.init()
-	transport := &http.Transport{
+	return &sprites.Client{URL: "http://localhost", Token: s.secret, HTTPClient: s.newLoop()}
+}
+
+// newLoop makes an HTTP client of this very server.
+func (s *Server) newLoop() *http.Client {
+	return &http.Client{Transport: &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return s.memory.dial(ctx) },
 		DisableCompression: true,
 		MaxIdleConns:       8,
 		IdleConnTimeout:    idleTimeout / 2,
-	}
-	return &sprites.Client{URL: "http://localhost", Token: s.secret, HTTPClient: &http.Client{Transport: transport}}
+	}}
 }
 
 // Serve serves ln until ctx ends or Close is called; it then returns nil once
@@ -174,6 +187,7 @@ func (s *Server) shutdown() {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
+	_ = s.mcp.Close() // never fails
 	s.relays.wait()
 	s.visitors.wait()
 	if err := s.http.Shutdown(ctx); err != nil {

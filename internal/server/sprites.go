@@ -28,20 +28,29 @@ const (
 	checkTimeout = 2 * time.Second
 )
 
-// readJSON decodes a request's body.
-func readJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+// readBody reads a request's body, which has to arrive in time.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	rc := http.NewResponseController(w)
 	if err := rc.SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
+		return nil, err
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return fail(sprite.CodeBadRequest, "the body did not arrive in time", "")
+			return nil, fail(sprite.CodeBadRequest, "the body did not arrive in time", "")
 		}
-		return fmt.Errorf("read the body: %w", err)
+		return nil, fmt.Errorf("read the body: %w", err)
 	}
 	if err := rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return nil, err
+	}
+	return body, nil
+}
+
+// readJSON decodes a request's body.
+func readJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+	body, err := readBody(w, r, limit)
+	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(body, v); err != nil {

@@ -19,7 +19,7 @@ type Error struct {
 const (
 	CodeBadInput     = "bad_input"     // not what the tool's schema says
 	CodeBadPattern   = "bad_pattern"   // a glob or a regular expression that can't be read
-	CodeDenied       = "denied"        // the role does not allow the tool
+	CodeDenied       = "denied"        // the role does not allow the tool, or the token the sprite
 	CodeNotFound     = "not_found"     // no such file or folder, or background command
 	CodeIsDirectory  = "is_directory"  // a folder where a file is needed
 	CodeNotDirectory = "not_directory" // a file where a folder is needed

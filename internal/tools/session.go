@@ -17,7 +17,6 @@ import (
 const (
 	endLimit    = 10 * time.Second // for the sprite's half to end by itself
 	cancelLimit = 15 * time.Second // for a cancelled call's end to be told
-	maxSaid     = 4 << 10
 )
 
 // A Session is a sprite's tools in use. Many goroutines may make calls at once.
@@ -29,7 +28,7 @@ type Session struct {
 	cancel context.CancelFunc
 	in     io.WriteCloser
 	frames chan []byte // to be sent
-	said   *tail
+	said   guestbin.Said
 	once   sync.Once
 
 	ended chan struct{} // closed when no more answers come; err says why
@@ -63,9 +62,9 @@ func Open(ctx context.Context, sprite *sprites.Sprite, dir string, roles ...stri
 	cmd := sprite.CommandContext(ctx, program, args...)
 	cmd.Label = "the tools"
 	s := &Session{
-		cmd: cmd, cancel: cancel, said: &tail{}, frames: make(chan []byte), ended: make(chan struct{}), pending: map[uint64]*pending{},
+		cmd: cmd, cancel: cancel, frames: make(chan []byte), ended: make(chan struct{}), pending: map[uint64]*pending{},
 	}
-	cmd.Stderr = s.said
+	cmd.Stderr = &s.said
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		s.in, err = cmd.StdinPipe()
@@ -286,6 +285,10 @@ func ending(err error, said string) *Error {
 		return retryf(CodeCancelled, "the session was cancelled")
 	case exited && exit.Reason == "stopped", gone(err), errors.Is(err, sprites.ErrNotFound):
 		return errorf(CodeSandboxGone, "the sandbox is gone (%v); nothing was done anywhere else", plain(err))
+	case errors.Is(err, sprites.ErrUnauthorized), errors.Is(err, sprites.ErrForbidden):
+		return errorf(CodeDenied, "the server does not let this token use the sandbox: %v", err)
+	case errors.Is(err, sprites.ErrLimited):
+		return retryf(CodeBusy, "reach the sandbox: %v", err)
 	case exited && exit.Code == 1 && said != "":
 		return errorf(CodeFailed, "%s", said)
 	case exited && exit.Code == 2:
@@ -309,23 +312,4 @@ func plain(err error) error {
 		return errors.New(strings.TrimSuffix(e.Message, "."))
 	}
 	return err
-}
-
-// tail keeps the first few kilobytes that are written to it.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p[:min(len(p), maxSaid-len(t.buf))]...)
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimPrefix(strings.TrimSpace(valid(t.buf)), "cove-guest: ")
 }

@@ -76,7 +76,7 @@ func define[In any, Out output](name, description string, run func(*workspace, c
 		ReadOnly: slices.Contains(roles[ReadOnly], name),
 		run: func(ctx context.Context, w *workspace, c call) (any, error) {
 			var in In
-			if err := decode(c.input, &in, schema); err != nil {
+			if err := Decode(c.input, &in, schema); err != nil {
 				return nil, err
 			}
 			out, err := run(w, ctx, in, c.progress)
@@ -95,8 +95,9 @@ func define[In any, Out output](name, description string, run func(*workspace, c
 	}
 }
 
-// decode reads an input strictly: what the schema does not have is an error.
-func decode(data []byte, in any, schema *jsonschema.Schema) error {
+// Decode reads an input, a JSON object, strictly: what its schema does not have is an
+// error, and so is what it requires and is missing. Its errors are *Error.
+func Decode(data []byte, in any, schema *jsonschema.Schema) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
 		return errorf(CodeBadInput, "the input is no JSON object")

@@ -1,0 +1,62 @@
+package mcpserver
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestRoles(t *testing.T) {
+	reading := "Glob,Grep,Read,checkpoint_list,job_list,job_logs,job_show,job_wait,list,ports"
+	for _, test := range []struct{ roles, tools, inside string }{
+		{"", "", ""},
+		{"read-only", reading, "Glob,Grep,Read"},
+		{"edit", "Edit,Glob,Grep,Read,Write,checkpoint_create,checkpoint_list,job_list,job_logs,job_show,job_wait,list,ports", "Edit,Glob,Grep,Read,Write"},
+		{"full", strings.Join(slices.Sorted(slices.Values(Names())), ","), "Bash,Edit,Glob,Grep,Read,Write"},
+		{"full read-only", reading, "Glob,Grep,Read"},
+		{"Bash,ports read-only", "ports", ""},
+		{"Bash,rm", "Bash,exec,rm", "Bash"},
+		{"exec", "exec", "Bash"},
+		{"administrator", "", ""},
+		{"read-only administrator", "", ""},
+		{"Read,", "", ""},
+		{"Full", "", ""},
+	} {
+		role, err := ParseRole(strings.Fields(test.roles)...)
+		if unknown := test.tools == "" && test.roles != ""; (err != nil) != unknown {
+			t.Errorf("%q: got error %v", test.roles, err)
+		}
+		if got := strings.Join(role.Tools(), ","); got != test.tools || role.inside() != test.inside {
+			t.Errorf("%q: got %s, and %s inside", test.roles, got, role.inside())
+		}
+	}
+}
+
+func TestBound(t *testing.T) {
+	one, some, all := Bound{Sprite: "agent-1"}, Bound{Prefix: "agent-"}, Bound{}
+	for _, test := range []struct {
+		have, ask, want Bound
+		ok              bool
+	}{
+		{one, all, one, true},
+		{some, all, some, true},
+		{all, one, one, true},
+		{all, some, some, true},
+		{some, one, one, true},
+		{some, Bound{Prefix: "agent-x"}, Bound{Prefix: "agent-x"}, true},
+		{some, Bound{Prefix: "age"}, Bound{}, false},
+		{some, Bound{Sprite: "other"}, Bound{}, false},
+		{some, Bound{Sprite: "agent-1", Prefix: "other"}, Bound{}, false},
+		{one, Bound{Sprite: "agent-12"}, Bound{}, false},
+		{one, some, Bound{}, false},
+	} {
+		if got, ok := test.have.Narrow(test.ask); ok != test.ok || ok && got != test.want {
+			t.Errorf("%+v narrowed to %+v: got %+v, %v", test.have, test.ask, got, ok)
+		}
+	}
+	for name, want := range map[string]bool{"agent-1": true, "agent-": true, "agent": false, "": false, "other": false} {
+		if some.Has(name) != want || all.Has(name) != (name != "") || one.Has(name) != (name == "agent-1") {
+			t.Errorf("%q: %v %v %v", name, some.Has(name), all.Has(name), one.Has(name))
+		}
+	}
+}

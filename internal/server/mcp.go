@@ -1,0 +1,106 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cove-dev/cove/internal/mcpserver"
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Bounds on what MCP clients send. A message is held as long as its call takes.
+const (
+	maxMCPMessage  = 16 << 20
+	maxMCPMessages = 256 << 20 // all at once; those of one token: a quarter
+)
+
+// serveMCP offers the tools of internal/mcpserver to a client over HTTP. They act
+// through this very API, with the client's own token.
+func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) error {
+	p := principalOf(r)
+	if r.Method == http.MethodPost {
+		size := r.ContentLength
+		if size < 0 || size > maxMCPMessage {
+			size = maxMCPMessage
+		}
+		done, err := s.messages.take(p.name, size)
+		if err != nil {
+			return err
+		}
+		defer done()
+		body, err := readBody(w, r, maxMCPMessage)
+		if err != nil {
+			return err
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	return s.mcp.Serve(w, r, mcpserver.Caller{Name: p.name, Open: func() (*mcpserver.Server, context.Context, func(), error) {
+		server, err := s.mcpSession(r, p)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		_, ctx, release, err := s.rights.hold(s.ctx, func() (principal, error) { return s.authenticate(r) })
+		return server, ctx, release, err
+	}})
+}
+
+// mcpSession is what a client has asked for, by the query, of what its token reaches.
+func (s *Server) mcpSession(r *http.Request, p principal) (*mcpserver.Server, error) {
+	q := r.URL.Query()
+	for key := range q {
+		if !slices.Contains([]string{"sprite", "prefix", "role", "dir"}, key) {
+			return nil, fail(sprite.CodeBadRequest, fmt.Sprintf("the query has %.40q; there are sprite, prefix, role and dir", key), "")
+		}
+	}
+	within := mcpserver.Bound{Sprite: p.scope.Sprite, Prefix: p.scope.Prefix}
+	within, ok := within.Narrow(mcpserver.Bound{Sprite: q.Get("sprite"), Prefix: q.Get("prefix")})
+	if !ok {
+		return nil, fail("forbidden", "the token does not reach these sprites", "")
+	}
+	roles := q["role"]
+	if roles == nil {
+		roles = []string{mcpserver.Full}
+	}
+	if _, err := mcpserver.ParseRole(roles...); err != nil {
+		return nil, fail(sprite.CodeBadRequest, err.Error(), "")
+	}
+	_, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	client := &sprites.Client{URL: "http://localhost", Token: strings.TrimSpace(secret), HTTPClient: s.loop}
+	return &mcpserver.Server{Client: client, Within: within, Dir: q.Get("dir"), Roles: roles, Verbs: p.verbs}, nil
+}
+
+// messageBudget counts the bytes of requests that are in memory, in all and by whose they are.
+type messageBudget struct {
+	mu    sync.Mutex
+	all   int64
+	whose map[string]int64
+}
+
+// take counts more, until done is called.
+func (h *messageBudget) take(name string, size int64) (done func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.whose[name]+size > maxMCPMessages/4 || h.all+size > maxMCPMessages {
+		return nil, fail("limit", "the server holds as much of MCP calls as it can", "try again later")
+	}
+	if h.whose == nil {
+		h.whose = map[string]int64{}
+	}
+	h.all += size
+	h.whose[name] += size
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.all -= size
+		if h.whose[name] -= size; h.whose[name] == 0 {
+			delete(h.whose, name)
+		}
+	}, nil
+}
