@@ -59,6 +59,9 @@ type JobRequest struct {
 
 	SetupScript *SetupScript `json:"setup_script,omitempty"` // nil: there is none
 
+	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it
+	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own
+
 	// NetworkPolicy is in force before anything of the job runs; nil: that of the
 	// sprite, which for a new one has no rules.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
@@ -138,6 +141,9 @@ type Job struct {
 	TimeoutSec  int64    `json:"timeout_seconds"`
 	LastSeq     int64    `json:"last_seq"`
 	Error       string   `json:"error,omitempty"`
+
+	Definition *AgentDefinition `json:"agent_definition,omitempty"` // not in lists
+	Skill      *Skill           `json:"skill,omitempty"`            // that the agent was given, without its text
 
 	// NetworkPolicy is what the job asked for; nil from a server that enforces none.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/push"
@@ -32,11 +31,13 @@ type pushOptions struct {
 	network     string
 	script      *sprites.SetupScript
 	environment []config.EnvVar
+	definition  *sprites.AgentDefinition
+	skill       *sprites.Skill
 }
 
 func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.agent, "agent", config.Default(config.Agent), "who does the work: "+strings.Join(agents.Names(), " or "))
+	a.registerAgent(cmd, &o.agent, config.Default(config.Agent), "who does the work: ")
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
@@ -46,7 +47,6 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	o.machine.register(cmd)
 	registerSetup(cmd)
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("dirty", cobra.FixedCompletions([]string{"refuse", "include", "ignore"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
@@ -66,6 +66,14 @@ func (o *pushOptions) settle(ctx context.Context, a *app, cmd *cobra.Command) er
 	if o.script, err = setupScript(cmd, s, places); err != nil {
 		return err
 	}
+	agent, err := findAgent(cmd, places, o.agent)
+	if err != nil {
+		return err
+	}
+	o.definition = definitionOf(agent)
+	if o.skill, err = places.Skill(); err != nil {
+		return configError(err)
+	}
 	o.environment, err = a.environment(places, name)
 	return err
 }
@@ -80,9 +88,6 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	}
 	if err := o.settle(ctx, a, cmd); err != nil {
 		return opts, err
-	}
-	if !slices.Contains(agents.Names(), o.agent) {
-		return opts, usagef(cmd, "there is no agent %q; there is %s", o.agent, strings.Join(agents.Names(), ", "))
 	}
 	if !slices.Contains([]string{"refuse", "include", "ignore"}, o.dirty) {
 		return opts, usagef(cmd, "--dirty %q is none of refuse, include and ignore", o.dirty)
@@ -119,6 +124,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
 		Guards: guards, Converse: o.converse,
 		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
+		Definition: o.definition, Skill: o.skill,
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
 	}
 	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own
@@ -144,7 +150,8 @@ agent carry out the plan there, and returns as soon as the work has begun. It go
 this machine sleeps. cove pull brings the commits back.
 
 The agent "shell" runs the plan's fenced sh blocks in order, and commits after each with
-the heading above it as the message; "claude" is Claude Code.
+the heading above it as the message; "claude" is Claude Code. cove agent list has all, and
+cove agent add takes others.
 
 Only commits travel, with those of submodules that are checked out and the content of Git
 LFS; the plan itself goes as text. Where there are other changes that are not committed,

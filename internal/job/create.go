@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/boot"
@@ -37,6 +38,9 @@ const label = "cove-job"
 func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
 	agent, err := check(req)
 	if err != nil {
+		return sprites.Job{}, err
+	}
+	if req.Skill, err = checkSkill(req.Skill); err != nil {
 		return sprites.Job{}, err
 	}
 	work, err := agent.Prepare(task(req, "000000"))
@@ -100,6 +104,7 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		Interactive: req.Interactive,
 		Converse:    req.Converse,
 		Guards:      req.Guards,
+		Definition:  req.Definition,
 		EnvNames:    env,
 		Remove:      req.Remove,
 		Upload:      dir(id) + "/in.bundle",
@@ -107,6 +112,14 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		TimeoutSec:  req.TimeoutSec,
 
 		NetworkPolicy: req.NetworkPolicy,
+	}
+	if agents.ReadsSkill(req.Agent) {
+		skill := agents.DefaultSkill()
+		if req.Skill != nil {
+			skill = *req.Skill
+		}
+		skill.Text = ""
+		job.Skill = &skill
 	}
 	if job.TimeoutSec == 0 {
 		job.TimeoutSec = int64(m.DefaultTimeout / time.Second)
@@ -196,6 +209,7 @@ func task(req sprites.JobRequest, id string) agents.Task {
 	return agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
 		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
+		Skill: req.Skill,
 	}
 }
 
@@ -205,11 +219,41 @@ var (
 	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 )
 
-// check refuses a request that can't become a job, and finds its agent.
-func check(req sprites.JobRequest) (agents.Agent, error) {
-	agent, err := agents.Find(req.Agent)
+// agentOf is the agent of a request or a job.
+func agentOf(name string, def *sprites.AgentDefinition) (agents.Agent, error) {
+	agent, err := agents.Of(name, def)
+	if problems, ok := errors.AsType[agents.Problems](err); ok {
+		return nil, refuse("bad_agent", problems[0].Hint, "%v", err)
+	}
 	if err != nil {
 		return nil, refuse("no_agent", "choose one with --agent", "%v", err)
+	}
+	return agent, nil
+}
+
+// checkSkill refuses a text that can't be a skill's, and says which it is.
+func checkSkill(given *sprites.Skill) (*sprites.Skill, error) {
+	if given == nil {
+		return nil, nil
+	}
+	skill := *given
+	for _, text := range []string{skill.Name, skill.Version} {
+		if len(text) > maxText || strings.ContainsFunc(text, unicode.IsControl) {
+			return nil, refuse("bad_skill", "", "a skill's name and version have at most %d printable characters", maxText)
+		}
+	}
+	if strings.TrimSpace(skill.Text) == "" || len(skill.Text) > agents.MaxSkill || !utf8.ValidString(skill.Text) || strings.ContainsRune(skill.Text, 0) {
+		return nil, refuse("bad_skill", "", "a skill is UTF-8 text of at most %d bytes", agents.MaxSkill)
+	}
+	skill.SHA256 = agents.SkillDigest(skill.Text)
+	return &skill, nil
+}
+
+// check refuses a request that can't become a job, and finds its agent.
+func check(req sprites.JobRequest) (agents.Agent, error) {
+	agent, err := agentOf(req.Agent, req.Definition)
+	if err != nil {
+		return nil, err
 	}
 	if _, ok := agent.(agents.Converser); req.Converse && !ok {
 		return nil, refuse("no_input", "leave out --converse", "the agent %s takes no messages", req.Agent)

@@ -64,7 +64,7 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 
 // judge lets the agent's reader read the whole log.
 func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.JobEnd) (sprites.Outcome, *sprites.Usage, error) {
-	agent, err := agents.Find(job.Agent)
+	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
 		return sprites.Outcome{}, nil, err
 	}

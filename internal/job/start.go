@@ -81,7 +81,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	if err := json.Unmarshal(settings, &req); err != nil {
 		return fmt.Errorf("read the job's settings: %w", err)
 	}
-	agent, err := agents.Find(job.Agent)
+	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 		ID: job.ID, Bundle: job.Upload, BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: sprites.RepositoryStore(job.RepoID, start.Shallow),
-		Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, req.Env...),
+		Setup: work.Commands(), Argv: work.Argv, Env: append(work.Env, req.Env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), TTY: job.Interactive,
 		SetupScript: script,

@@ -114,6 +114,8 @@ type Options struct {
 	Include     []string
 	Env         []string
 	SetupScript *sprites.SetupScript
+	Definition  *sprites.AgentDefinition
+	Skill       *sprites.Skill
 	Network     *sprites.NetworkPolicy
 
 	Remotes bool // Network gets rules for the hosts of the repository's remotes
@@ -226,6 +228,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
 		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse, Remove: opts.Remove,
 		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
+		Definition: opts.Definition, Skill: opts.Skill,
 	})
 	if err != nil {
 		return Result{}, err
