@@ -65,7 +65,7 @@ var imports = map[string][]string{
 	"internal/agents":    {"sprites"},
 	"internal/config":    {"internal/agents", "internal/policy", "internal/safepath", "sprites"},
 	"internal/loop":      {"internal/tools", "sprites"},
-	"internal/job":       {"internal/agents", "internal/boot", "internal/guestbin", "internal/loop", "internal/store", "sprites"},
+	"internal/job":       {"internal/agents", "internal/boot", "internal/fault", "internal/guestbin", "internal/loop", "internal/store", "sprites"},
 	"internal/push":      {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/sprite", "internal/store", "sprites"},

@@ -1,5 +1,12 @@
 package sprites
 
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
 // AgentDefinition is an agent that a file defines, as it goes along with a job: the
 // server knows no files of the person's.
 type AgentDefinition struct {
@@ -13,4 +20,30 @@ type Skill struct {
 	Version string `json:"version,omitempty"`
 	SHA256  string `json:"sha256"`
 	Text    string `json:"text,omitempty"` // empty in a Job: the digest says which it was
+}
+
+// AgentInstall is an installation of an agent that sprites share: the disks of those
+// that are made for jobs begin with it.
+type AgentInstall struct {
+	Key       string    `json:"key"`
+	Agent     string    `json:"agent"`
+	Version   string    `json:"version,omitempty"`
+	Bytes     int64     `json:"bytes,omitempty"` // on the disk; 0: not known yet
+	TookMS    int64     `json:"took_ms"`
+	CreatedAt time.Time `json:"created_at"`
+	UsedAt    time.Time `json:"used_at"`
+}
+
+// AgentInstallList answers GET /v1/installs, the newest first.
+type AgentInstallList struct {
+	Installs []AgentInstall `json:"installs"`
+}
+
+// Installs returns the installations of agents that sprites share.
+func (c *Client) Installs(ctx context.Context) ([]AgentInstall, error) {
+	var list AgentInstallList
+	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "installs"), retry: true}, &list); err != nil {
+		return nil, fmt.Errorf("list the installations of agents: %w", err)
+	}
+	return list.Installs, nil
 }

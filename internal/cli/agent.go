@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -110,6 +111,8 @@ type agentJSON struct {
 	Needs       agents.Needs     `json:"needs"`
 	Connectors  []connectorState `json:"connectors,omitempty"`
 	Keys        []string         `json:"keys,omitempty"`
+
+	Installs []sprites.AgentInstall `json:"installs,omitempty"` // that jobs share, the newest first
 }
 
 // The states of an agent.
@@ -131,6 +134,8 @@ type connectorState struct {
 type models struct {
 	client  *sprites.Client // nil: none answers
 	secrets []sprites.Secret
+
+	installs []sprites.AgentInstall
 }
 
 func (a *app) models(ctx context.Context) models {
@@ -138,11 +143,14 @@ func (a *app) models(ctx context.Context) models {
 	if err != nil {
 		return models{}
 	}
-	secrets, err := c.Secrets(ctx)
-	if err != nil { // the token may not say
-		return models{}
+	m := models{}
+	if m.installs, err = c.Installs(ctx); err != nil {
+		a.detail("%v", err) // another server of the protocol has none
 	}
-	return models{c, secrets}
+	if m.secrets, err = c.Secrets(ctx); err == nil { // else the token may not say
+		m.client = c
+	}
+	return m
 }
 
 func (m models) connector(ctx context.Context, name string) connectorState {
@@ -174,6 +182,11 @@ func (m models) describe(ctx context.Context, agent agents.Agent) (agentJSON, ag
 	}
 	if custom, ok := agent.(*agents.Custom); ok {
 		doc.Description = custom.Description()
+	}
+	for _, in := range m.installs {
+		if in.Agent == doc.Name {
+			doc.Installs = append(doc.Installs, in)
+		}
 	}
 	doc.Version, doc.Needs, doc.Keys = work.Version, work.Needs, work.Keys
 	for _, name := range work.Connectors {
@@ -214,6 +227,22 @@ func needText(mb int) string {
 		return "-"
 	}
 	return byteSize(int64(mb) << 20)
+}
+
+// installedText says which of an agent's installations jobs begin with.
+func installedText(doc agentJSON) string {
+	if len(doc.Installs) == 0 {
+		return "-"
+	}
+	in := doc.Installs[0]
+	text := ago(in.CreatedAt, time.Now())
+	if in.Bytes > 0 {
+		text = byteSize(in.Bytes) + ", " + text
+	}
+	if in.Version != doc.Version {
+		text = sanitizeLine(in.Version) + ", " + text
+	}
+	return text
 }
 
 // keyText is how an agent reaches its model, for people.

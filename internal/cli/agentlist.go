@@ -17,7 +17,8 @@ func (a *app) newAgentList() *cobra.Command {
 		Short:   "List the agents",
 		Long: `Lists the agents: the version that is installed where none is, the connector that each asks
 its model through and whether its secret is set, what it takes of the sprite's disk and
-memory, and where it is defined. No server is started to be asked.`,
+memory, the installation that the sprites of jobs begin with, and where it is defined. No
+server is started to be asked.`,
 		Example: `  cove agent list
   cove agent list --json | jq -r '.agents[] | select(.state == "ready").name'`,
 		Args: exactArgs(),
@@ -30,13 +31,13 @@ memory, and where it is defined. No server is started to be asked.`,
 				Agents []agentJSON `json:"agents"`
 			}{docs}
 			return a.show(doc, func(w io.Writer) {
-				rows := [][]string{{"NAME", "VERSION", "KEY", "DISK", "MEMORY", "FROM"}}
+				rows := [][]string{{"NAME", "VERSION", "KEY", "DISK", "MEMORY", "INSTALLED", "FROM"}}
 				for _, d := range docs {
 					from := d.From
 					if d.File != "" {
 						from += ", " + d.File
 					}
-					rows = append(rows, []string{d.Name, sanitizeLine(orDash(d.Version)), keyText(d), needText(d.Needs.DiskMB), needText(d.Needs.MemoryMB), sanitizeLine(from)})
+					rows = append(rows, []string{d.Name, sanitizeLine(orDash(d.Version)), keyText(d), needText(d.Needs.DiskMB), needText(d.Needs.MemoryMB), installedText(d), sanitizeLine(from)})
 				}
 				table(w, rows)
 				for _, d := range docs {

@@ -120,7 +120,7 @@ func printAgent(w io.Writer, doc agentDetail) {
 	}
 	rows := []string{"agent", doc.Name, "about", doc.Description, "from", from, "state", doc.State, "version", doc.Version,
 		"asks", keyText(doc.agentJSON), "keys", strings.Join(doc.Keys, ", "),
-		"disk", needText(doc.Needs.DiskMB), "memory", needText(doc.Needs.MemoryMB)}
+		"disk", needText(doc.Needs.DiskMB), "memory", needText(doc.Needs.MemoryMB), "installed", installedText(doc.agentJSON)}
 	rows = append(rows, "starts", commandText(doc.Argv), "verified by", commandText(doc.Verify), "files", strings.Join(doc.Files, ", "), "in a terminal", yesNo(doc.Interactive), "takes messages", yesNo(doc.Converse))
 	for i := 0; i < len(rows); i += 2 {
 		if rows[i+1] != "" && rows[i+1] != "-" {

@@ -253,7 +253,7 @@ func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options
 }
 
 // stageNames are what people call the stages of a push.
-var stageNames = map[string]string{"count": "counting objects", "compress": "compressing objects", "bundle": "packing"}
+var stageNames = map[string]string{"count": "counting objects", "compress": "compressing objects", "bundle": "packing", "prepare": "preparing the sprite"}
 
 // courier is a Courier that shows its progress; done takes that away.
 func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {

@@ -68,9 +68,17 @@ const (
 	DeleteStopped Point = "delete-stopped" // its sandbox
 	DeleteRemoved Point = "delete-removed" // its memory
 	DeleteStored  Point = "delete-stored"  // its row is gone
+
+	InstallBegun  Point = "install-begun"  // of an agent, for jobs to share: the sprite for it is there
+	InstallMade   Point = "install-made"   // its sandbox has ended
+	InstallStored Point = "install-stored" // the store has it
 )
 
-// Points are all points.
+// InstallPoints are those of an agent's installation, which is no change of a sprite of
+// anybody's.
+var InstallPoints = []Point{InstallBegun, InstallMade, InstallStored}
+
+// Points are all others.
 var Points = []Point{
 	SealBegun, SealMoved, SealStored,
 	MovePrepared, MoveNoted, MovePaused, MoveSaved, MoveMounted, MoveSwitched, MoveKilled, MoveRestored, MoveKept,

@@ -64,8 +64,12 @@ func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.J
 	if err != nil {
 		return sprites.Job{}, err
 	}
+	install, err := m.install(ctx, req, agent)
+	if err != nil {
+		return sprites.Job{}, err
+	}
 	for range 20 {
-		job, err := m.create(ctx, req, settings, envNames(work.Env, req.Env))
+		job, err := m.create(ctx, req, settings, made{envNames(work.Env, req.Env), install})
 		if errors.Is(err, store.ErrExists) || req.Sprite == "" && errors.Is(err, sprites.ErrNameTaken) {
 			continue // of some million ids this one is taken
 		}
@@ -85,7 +89,13 @@ func envNames(pairs ...[]string) []string {
 	return slices.Compact(names)
 }
 
-func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte, env []string) (sprites.Job, error) {
+// made is what a job has of its agent's.
+type made struct {
+	env     []string // names
+	install *sprites.JobInstall
+}
+
+func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte, of made) (sprites.Job, error) {
 	id := randomID(3)
 	job := sprites.Job{
 		ID:          id,
@@ -105,7 +115,8 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		Converse:    req.Converse,
 		Guards:      req.Guards,
 		Definition:  req.Definition,
-		EnvNames:    env,
+		EnvNames:    of.env,
+		Install:     of.install,
 		Remove:      req.Remove,
 		Upload:      dir(id) + "/in.bundle",
 		Execution:   randomID(8),
@@ -174,8 +185,11 @@ func (m *Manager) furnishAll(ctx context.Context, job sprites.Job, req sprites.J
 	case job.OwnsSprite:
 		_, err := at.Create(ctx, sprites.CreateRequest{
 			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
-			Owner: owner(job.ID), LeaseSeconds: int64(m.Lease / time.Second),
+			Owner: owner(job.ID), LeaseSeconds: int64(m.Lease / time.Second), Install: key(job.Install),
 		})
+		if errors.Is(err, sprites.ErrNotFound) && key(job.Install) != "" {
+			return m.furnishAlone(ctx, job, req) // the installation was dropped in between
+		}
 		return err == nil, err
 	}
 	if req.NetworkPolicy != nil {

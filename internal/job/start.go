@@ -108,10 +108,10 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 		ID: job.ID, Bundle: job.Upload, BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: sprites.RepositoryStore(job.RepoID, start.Shallow),
-		Setup: work.Commands(), Argv: work.Argv, Env: append(work.Env, req.Env...),
+		Setup: commands(work, job.Install), Argv: work.Argv, Env: append(work.Env, req.Env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), TTY: job.Interactive,
-		SetupScript: script,
+		SetupScript: script, Notices: notices(job.Install),
 	})
 	if err != nil {
 		return err

@@ -223,6 +223,8 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	if load.bundle, err = c.pack(ctx, repo, file, load); err != nil {
 		return Result{}, err
 	}
+	prepare := c.track("prepare", 0) // the agent may have to be installed
+	prepare.tell(false)
 	job, err := c.Jobs.CreateJob(ctx, sprites.JobRequest{
 		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
 		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
@@ -230,6 +232,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
 		Definition: opts.Definition, Skill: opts.Skill,
 	})
+	prepare.done()
 	if err != nil {
 		return Result{}, err
 	}
