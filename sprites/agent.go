@@ -22,6 +22,13 @@ type Skill struct {
 	Text    string `json:"text,omitempty"` // empty in a Job: the digest says which it was
 }
 
+// SettingsFile is one of a person's settings for an agent, which goes along with a job.
+type SettingsFile struct {
+	Path       string `json:"path"` // below the home of the sprite's user
+	Text       string `json:"text"`
+	Executable bool   `json:"executable,omitempty"`
+}
+
 // AgentInstall is an installation of an agent that sprites share: the disks of those
 // that are made for jobs begin with it.
 type AgentInstall struct {

@@ -61,6 +61,7 @@ type JobRequest struct {
 
 	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it
 	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own
+	Settings   []SettingsFile   `json:"settings,omitempty"`         // the person's, for the agent
 
 	// NetworkPolicy is in force before anything of the job runs; nil: that of the
 	// sprite, which for a new one has no rules.
@@ -145,6 +146,7 @@ type Job struct {
 	Definition *AgentDefinition `json:"agent_definition,omitempty"` // not in lists
 	Skill      *Skill           `json:"skill,omitempty"`            // that the agent was given, without its text
 	Install    *JobInstall      `json:"install,omitempty"`          // nil: nothing had to be installed
+	Settings   []string         `json:"settings,omitempty"`         // the paths of the person's
 
 	// NetworkPolicy is what the job asked for; nil from a server that enforces none.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`

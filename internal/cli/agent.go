@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -277,4 +278,26 @@ func stateText(doc agentJSON) string {
 		}
 	}
 	return ""
+}
+
+// agentSettings are the person's own for an agent. It says what goes along, and what
+// does not.
+func (a *app) agentSettings(agent agents.Agent) ([]sprites.SettingsFile, error) {
+	settled, ok := agent.(agents.Settled)
+	if !ok {
+		return nil, &codedError{exitFailed, "no_settings", fmt.Errorf("of settings for the agent %s cove knows nothing", agent.Name()), "leave out --agent-settings"}
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return nil, err
+	}
+	files, left, err := config.AgentSettings(home, settled.Settings())
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range left {
+		a.say("Stays here: ~/%s: %s.", sanitizeLine(l.File), l.Why)
+	}
+	a.say("%s of your settings for %s in ~/%s go along.", countText(len(files), "file"), agent.Name(), settled.Settings().Folder)
+	return files, nil
 }

@@ -33,6 +33,8 @@ type pushOptions struct {
 	environment []config.EnvVar
 	definition  *sprites.AgentDefinition
 	skill       *sprites.Skill
+	bring       bool // the person's settings for the agent
+	settings    []sprites.SettingsFile
 }
 
 func (o *pushOptions) register(a *app, cmd *cobra.Command) {
@@ -42,6 +44,7 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
 	o.guards.register(cmd)
+	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
 	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
 	o.machine.register(cmd)
@@ -71,6 +74,11 @@ func (o *pushOptions) settle(ctx context.Context, a *app, cmd *cobra.Command) er
 		return err
 	}
 	o.definition = definitionOf(agent)
+	if o.bring {
+		if o.settings, err = a.agentSettings(agent); err != nil {
+			return err
+		}
+	}
 	if o.skill, err = places.Skill(); err != nil {
 		return configError(err)
 	}
@@ -124,7 +132,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
 		Guards: guards, Converse: o.converse,
 		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
-		Definition: o.definition, Skill: o.skill,
+		Definition: o.definition, Skill: o.skill, Settings: o.settings,
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
 	}
 	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own
@@ -161,7 +169,10 @@ choose:
 
 A script that prepares sprites, .cove/setup.sh or that of --setup, runs in the clone before
 the agent, and not again in a sprite that it has prepared. The agent is given the variables
-of .cove/sandbox.env (see cove help env); flags have the defaults of cove help config.
+of .cove/sandbox.env (see cove help env); flags have the defaults of cove help config. With
+--agent-settings your own settings for it go along, of claude CLAUDE.md, skills, commands and
+the like in ~/.claude: only files that are known, none with the name of one that holds
+credentials, none in which anything looks like a key, and no links. You are told which.
 
 What goes on too long is ended, and what there is is collected: --timeout (running time, in
 which neither the sprite's sleep nor the wait for a person counts), --max-idle, --max-turns,

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,6 +29,10 @@ const (
 	maxTimeout = 100 * 24 * time.Hour
 	maxEnv     = 1000
 	maxTurns   = 1 << 20
+
+	maxSettings     = 500 // files
+	maxSettingsSize = 2 << 20
+	maxPath         = 500
 )
 
 // label marks the sprites that jobs have made.
@@ -38,6 +43,9 @@ const label = "cove-job"
 func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
 	agent, err := check(req)
 	if err != nil {
+		return sprites.Job{}, err
+	}
+	if err := checkSettings(req.Settings); err != nil {
 		return sprites.Job{}, err
 	}
 	if req.Skill, err = checkSkill(req.Skill); err != nil {
@@ -115,6 +123,7 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		Converse:    req.Converse,
 		Guards:      req.Guards,
 		Definition:  req.Definition,
+		Settings:    settingsPaths(req.Settings),
 		EnvNames:    of.env,
 		Install:     of.install,
 		Remove:      req.Remove,
@@ -261,6 +270,29 @@ func checkSkill(given *sprites.Skill) (*sprites.Skill, error) {
 	}
 	skill.SHA256 = agents.SkillDigest(skill.Text)
 	return &skill, nil
+}
+
+// checkSettings refuses files that don't belong below a home.
+func checkSettings(files []sprites.SettingsFile) error {
+	size := 0
+	for _, f := range files {
+		size += len(f.Text)
+		if !fs.ValidPath(f.Path) || f.Path[0] != '.' || f.Path == "." || len(f.Path) > maxPath || strings.ContainsFunc(f.Path, unicode.IsControl) || !strings.Contains(f.Path, "/") {
+			return refuse("bad_request", "", "%.80q can't be a file of settings: it lies in a folder of the home whose name begins with a dot", f.Path)
+		}
+	}
+	if len(files) > maxSettings || size > maxSettingsSize {
+		return refuse("bad_request", "", "settings are at most %d files, with %d bytes", maxSettings, maxSettingsSize)
+	}
+	return nil
+}
+
+func settingsPaths(files []sprites.SettingsFile) []string {
+	var paths []string
+	for _, f := range files {
+		paths = append(paths, f.Path)
+	}
+	return paths
 }
 
 // check refuses a request that can't become a job, and finds its agent.

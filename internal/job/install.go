@@ -41,8 +41,9 @@ type Installer interface {
 
 const (
 	installLimit   = 15 * time.Minute
-	installPreset  = "agent" // the network that an agent is installed with
-	maxInstallSaid = 2000    // bytes of what a command says that fails
+	installPause   = 5 * time.Minute // after one that failed
+	installPreset  = "agent"         // the network that an agent is installed with
+	maxInstallSaid = 2000            // bytes of what a command says that fails
 )
 
 // install is where the agent of a job is from, for which it is installed if it has not
@@ -100,6 +101,9 @@ func (m *Manager) installOnce(ctx context.Context, in store.Install, work agents
 	if have, err := m.Store.Installs.Use(ctx, in.Key); !errors.Is(err, store.ErrNotFound) {
 		return have, err
 	}
+	if err := m.failedInstall(in.Key, nil); err != nil {
+		return in, err
+	}
 	ctx, cancel := context.WithTimeout(m.ctx, installLimit)
 	defer cancel()
 	name := "install-" + randomID(4)
@@ -112,9 +116,31 @@ func (m *Manager) installOnce(ctx context.Context, in store.Install, work agents
 		if errors.Is(gone, sprites.ErrNotFound) {
 			gone = nil
 		}
-		return in, errors.Join(err, gone)
+		return in, m.failedInstall(in.Key, errors.Join(err, gone))
 	}
 	return m.Store.Installs.Use(ctx, in.Key)
+}
+
+// failure is an installation that failed.
+type failure struct {
+	at  time.Time
+	err error
+}
+
+// failedInstall notes that an installation failed; without an error, it returns that of
+// one that failed just now, so that not each job waits for the next to fail.
+func (m *Manager) failedInstall(key string, err error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.failed[key] = failure{time.Now(), err}
+		return err
+	}
+	if f, ok := m.failed[key]; ok && time.Since(f.at) < installPause {
+		return fmt.Errorf("it failed %v ago: %w", time.Since(f.at).Round(time.Second), f.err)
+	}
+	delete(m.failed, key)
+	return nil
 }
 
 func (m *Manager) setBuilding(name string, yes bool) {

@@ -43,8 +43,9 @@ type Manager struct {
 
 	mu        sync.Mutex
 	closed    bool
-	following map[string]bool // by job ID
-	building  map[string]bool // the sprites in which agents are being installed
+	following map[string]bool    // by job ID
+	building  map[string]bool    // the sprites in which agents are being installed
+	failed    map[string]failure // of installations, by key
 }
 
 // janitorInterval is how often jobs are looked for whose repository never came.
@@ -60,6 +61,7 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.Lease = cmp.Or(m.Lease, time.Hour)
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	m.following, m.building = map[string]bool{}, map[string]bool{}
+	m.failed = map[string]failure{}
 	m.locks.init()
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{

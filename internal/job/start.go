@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/cove-dev/cove/internal/agents"
@@ -96,6 +98,16 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	sprite := m.sprite(job)
 	for name, file := range work.Files {
 		err := sprite.WriteFile(ctx, path.Join(t.Dir, name), bytes.NewReader(file.Data), sprites.WriteOptions{Mode: file.Mode})
+		if err != nil {
+			return err
+		}
+	}
+	for _, f := range req.Settings {
+		mode := fs.FileMode(0o644)
+		if f.Executable {
+			mode = 0o755
+		}
+		err := sprite.WriteFile(ctx, path.Join(t.Home, f.Path), strings.NewReader(f.Text), sprites.WriteOptions{Mode: mode})
 		if err != nil {
 			return err
 		}

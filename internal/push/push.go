@@ -116,6 +116,7 @@ type Options struct {
 	SetupScript *sprites.SetupScript
 	Definition  *sprites.AgentDefinition
 	Skill       *sprites.Skill
+	Settings    []sprites.SettingsFile
 	Network     *sprites.NetworkPolicy
 
 	Remotes bool // Network gets rules for the hosts of the repository's remotes
@@ -230,7 +231,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
 		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse, Remove: opts.Remove,
 		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
-		Definition: opts.Definition, Skill: opts.Skill,
+		Definition: opts.Definition, Skill: opts.Skill, Settings: opts.Settings,
 	})
 	prepare.done()
 	if err != nil {
