@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cove-dev/cove/sprites"
@@ -26,6 +27,9 @@ func (c *Custom) Definition() *sprites.AgentDefinition {
 	source := c.source
 	return &source
 }
+
+// connectorHost is what stands in the URLs of connectors.
+const connectorHost = ".connect.internal"
 
 // places are what the names in braces stand for.
 func places(t Task) map[string]string {
@@ -68,8 +72,11 @@ func (c *Custom) Prepare(t Task) (Work, error) {
 		w.Files["agent/"+name] = File{[]byte(fill.Replace(text)), 0o644}
 	}
 	for name, value := range d.Env {
-		w.Env = append(w.Env, name+"="+fill.Replace(value))
+		if !t.Direct || !strings.Contains(value, connectorHost) { // else nobody answers there
+			w.Env = append(w.Env, name+"="+fill.Replace(value))
+		}
 	}
+	slices.Sort(w.Env)
 	switch {
 	case t.Interactive:
 		w.Argv = filled(fill, d.Interactive)[0]
@@ -105,13 +112,16 @@ type customReader struct {
 	usage  *sprites.Usage
 }
 
+// maxEventLine bounds a line that is looked into: it takes many times as much in memory.
+const maxEventLine = 1 << 20
+
 func (r *customReader) Event(ev sprites.JobEvent) []Event {
 	line, ok := r.line(ev)
 	if !ok {
 		return nil
 	}
 	var all map[string]any
-	if json.Unmarshal([]byte(line), &all) != nil {
+	if len(line) > maxEventLine || json.Unmarshal([]byte(line), &all) != nil {
 		return nil // not one of its events
 	}
 	r.count(all)
@@ -154,8 +164,13 @@ func eventText(kind Kind, text string) string {
 // matchesAll reports whether all that a rule wants stands in a line.
 func matchesAll(line map[string]any, match map[string]string) bool {
 	for path, want := range match {
-		if got, ok := find(line, path); !ok || show(got) != want {
+		switch got, ok := find(line, path); got.(type) {
+		case map[string]any, []any:
 			return false
+		default:
+			if !ok || show(got) != want {
+				return false
+			}
 		}
 	}
 	return true

@@ -92,6 +92,17 @@ func TestDefinitionPrepare(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
+	direct := task
+	direct.Direct = true
+	there := define(t, strings.Replace(greeter, `env = {`, `env = { URL = "http://anthropic.connect.internal",`, 1))
+	for _, test := range []struct {
+		task agents.Task
+		want []string
+	}{{task, []string{"URL=http://anthropic.connect.internal", "WHERE=in /w"}}, {direct, []string{"WHERE=in /w"}}} {
+		if got, err := there.Prepare(test.task); err != nil || !slices.Equal(got.Env, test.want) {
+			t.Errorf("the environment: got %q, %v, want %q", got.Env, err, test.want)
+		}
+	}
 	task.Interactive = true
 	if got, err := c.Prepare(task); err != nil || !slices.Equal(got.Argv, []string{"greeter", "/j/prompt.md"}) {
 		t.Errorf("in a terminal: %q, %v", got.Argv, err)
@@ -124,6 +135,8 @@ func TestDefinitionJudge(t *testing.T) {
 		{"failed, and says 0", out(failed), 0, sprites.Outcome{Kind: agents.AgentFailed, Reason: "no key"}, nil},
 		{"the last word counts", out(failed, ok), 0, sprites.Outcome{Kind: agents.Success}, nil},
 		{"done, and a code", out(ok), 3, sprites.Outcome{Kind: agents.AgentFailed, Reason: "exited with 3 though it reported that it was done", ExitCode: 3}, nil},
+		{"a line that is too long", out(`{"type":"end","ok":true,"say":"` + strings.Repeat("x", 1<<20) + `"}`), 0, sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
+		{"an object for a value", out(`{"type":{"a":"end"},"ok":["true"]}`), 0, sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
 		{"a code", nil, 127, sprites.Outcome{Kind: agents.AgentFailed, Reason: "exited with 127", ExitCode: 127}, nil},
 		{"on another stream", []sprites.JobEvent{{Type: "output", Stream: "stderr", Text: ok}}, 0, sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}, nil},
 		{"usage is added up", out(`{"type":"usage","n":{"in":10,"out":1},"cost":0.5,"turns":1}`, `{"type":"usage","n":{"in":5,"out":"x"},"cost":-1,"turns":2}`, ok), 0,

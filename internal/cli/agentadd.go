@@ -49,7 +49,8 @@ used by its name from then on. A definition with a mistake in it is refused, wit
   text = "input.command"
   failed = "is_error"
 
-What stands in match is compared with what stands at a dotted path of the line. A job
+What stands in match is compared with what stands at a dotted path of the line, which has at
+most 1 MiB. Where there are no connectors, variables with the URL of one are left out. A job
 succeeds if the last line that is ok or failed was ok, and the exit code was 0. Install is run
 where the agent may be missing, and may serve many sprites; setup is run before each job. In
 braces: {prompt_file} is what the agent is told, skill and plan; {files} the folder with
