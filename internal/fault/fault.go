@@ -6,6 +6,7 @@ package fault
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -108,6 +109,10 @@ func Reach(p Point) {
 	err := os.Link(part, file) // whole, and once
 	_ = os.Remove(part)
 	if err == nil {
-		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+		// To this very thread, which goes no further then. Sent to the process, it may
+		// wait for another one to be scheduled.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 	}
 }
