@@ -135,7 +135,7 @@ func printAgent(w io.Writer, doc agentDetail) {
 		if i >= len(doc.Install) {
 			what = "Set up by"
 		}
-		fmt.Fprintf(w, "\n%s:\n\n%s\n", what, sanitize(strings.TrimSpace(commandText(argv))))
+		fmt.Fprintf(w, "\n%s:\n\n%s\n", what, commandText(argv))
 	}
 	if text := stateText(doc.agentJSON); text != "" {
 		fmt.Fprintf(w, "\n%s\n", sanitizeLine(text))
@@ -148,11 +148,15 @@ func printAgent(w io.Writer, doc agentDetail) {
 	}
 }
 
-// commandText is a command as a person would type it.
+// commandText is a command as a person would type it; a script in it stands as it is.
 func commandText(argv []string) string {
 	var words []string
 	for _, arg := range argv {
-		words = append(words, gitwork.Quote(arg))
+		if strings.Contains(arg, "\n") {
+			words = append(words, "'\n"+sanitize(strings.TrimSpace(arg))+"\n'")
+		} else {
+			words = append(words, gitwork.Quote(arg))
+		}
 	}
 	return strings.Join(words, " ")
 }
