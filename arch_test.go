@@ -63,9 +63,9 @@ var imports = map[string][]string{
 	"internal/mcpserver": {"internal/tools", "sprites"},
 	"internal/tools":     {"internal/gitignore", "internal/guestbin", "internal/proctree", "sprites"},
 	"internal/agents":    {"sprites"},
-	"internal/config":    {"internal/agents", "internal/policy", "internal/safepath"},
+	"internal/config":    {"internal/agents", "internal/policy", "internal/safepath", "sprites"},
 	"internal/loop":      {"internal/tools", "sprites"},
-	"internal/job":       {"internal/agents", "internal/boot", "internal/guestbin", "internal/loop", "internal/store", "sprites"},
+	"internal/job":       {"internal/agents", "internal/boot", "internal/fault", "internal/guestbin", "internal/loop", "internal/store", "sprites"},
 	"internal/push":      {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/sprite", "internal/store", "sprites"},

@@ -59,6 +59,10 @@ type JobRequest struct {
 
 	SetupScript *SetupScript `json:"setup_script,omitempty"` // nil: there is none
 
+	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it
+	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own
+	Settings   []SettingsFile   `json:"settings,omitempty"`         // the person's, for the agent
+
 	// NetworkPolicy is in force before anything of the job runs; nil: that of the
 	// sprite, which for a new one has no rules.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
@@ -141,6 +145,11 @@ type Job struct {
 	LastSeq      int64    `json:"last_seq"`
 	Error        string   `json:"error,omitempty"`
 
+	Definition *AgentDefinition `json:"agent_definition,omitempty"` // not in lists
+	Skill      *Skill           `json:"skill,omitempty"`            // that the agent was given, without its text
+	Install    *JobInstall      `json:"install,omitempty"`          // nil: nothing had to be installed
+	Settings   []string         `json:"settings,omitempty"`         // the paths of the person's
+
 	// NetworkPolicy is what the job asked for; nil from a server that enforces none.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
 
@@ -148,6 +157,12 @@ type Job struct {
 	StartedAt *time.Time `json:"started_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
 	PulledAt  *time.Time `json:"pulled_at,omitempty"`
+}
+
+// JobInstall says where a job's agent is from.
+type JobInstall struct {
+	Key    string `json:"key,omitempty"` // of the AgentInstall that the sprite began with; empty: it is installed in the sprite alone
+	Detail string `json:"detail"`        // for people
 }
 
 // JobEvent is a line of a job's append-only log. Seq grows by one from 1; the
@@ -205,6 +220,7 @@ type JobSpec struct {
 	GraceSec     int64      `json:"grace_seconds"`   // between TERM and the end of the whole tree; 0: 10
 	TTY          bool       `json:"tty,omitempty"`   // the agent gets the supervisor's terminal
 
+	Notices     []string     `json:"notices,omitempty"`      // for people, at the beginning of the log
 	SetupScript *SetupScript `json:"setup_script,omitempty"` // before Setup; a failure ends the job in phase prepare
 }
 
@@ -260,6 +276,7 @@ type JobGCItem struct {
 	Job    string   `json:"job,omitempty"`
 	State  JobState `json:"state,omitempty"`
 	Sprite string   `json:"sprite,omitempty"` // that was made for it
+	Agent  string   `json:"agent,omitempty"`  // neither: an installation of it, which nobody has used
 	Why    string   `json:"why"`
 }
 

@@ -103,6 +103,10 @@ type CreateRequest struct {
 	// belongs to ("job:ID"), and for how long at least it is wanted.
 	Owner        string `json:"owner,omitempty"`
 	LeaseSeconds int64  `json:"lease_seconds,omitempty"`
+
+	// Install is the key of the installation of an agent that the disk begins with
+	// (AgentInstall); one that is not there is ErrNotFound.
+	Install string `json:"install,omitempty"`
 }
 
 // UpdateRequest changes a sprite. Nil fields keep their value.

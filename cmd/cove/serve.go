@@ -170,7 +170,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 
 	srv.Host = host
 	defer closing(&err, srv)
-	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout, Keep: o.keepJobs, NamesOnly: host.NamesOnly}
+	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout, Keep: o.keepJobs, NamesOnly: host.NamesOnly, Installer: host}
 	srv.Jobs = jobs
 	ln, err := net.Listen("tcp", o.addr)
 	if err != nil {

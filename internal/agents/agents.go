@@ -26,17 +26,29 @@ type Task struct {
 	Direct      bool   // there are no connectors: the agent asks the model itself, with a key of its own
 	Session     string // the agent's own, which is to go on; Plan is the next message. Only of a Rememberer
 	Model       string // PROVIDER/MODEL; empty: the agent's default. Agents have their own ways besides
+
+	// Skill is what the agent is told before the plan; nil: DefaultSkill.
+	Skill *sprites.Skill
 }
 
 // Work is how an agent carries out a task.
 type Work struct {
 	Files map[string]File // to be put into the task's Dir, by path below it
 	Setup [][]string      // commands before the agent starts; one that fails ends the job
-	Argv  []string
-	Env   []string // KEY=VALUE, over the sprite's own
+
+	// Install are commands that bring the agent where it is missing, before Setup. What
+	// they do depends on the sprite's base and on themselves alone: one run of them may
+	// serve many sprites.
+	Install [][]string
+
+	Argv []string
+	Env  []string // KEY=VALUE, over the sprite's own
 
 	// Verify is a command that succeeds where the agent is there, and says its version.
 	Verify []string
+
+	Version string // that Install brings; empty: it brings none
+	Needs   Needs
 
 	// Turn are the lines that tell of a turn of the agent's model; nil: none do.
 	Turn *sprites.LineRule
@@ -51,6 +63,16 @@ type Work struct {
 	// Keys are variables of which it needs one where there are no connectors; none:
 	// it needs no key.
 	Keys []string
+}
+
+// Commands are all that is run before the agent, where it may be missing.
+func (w Work) Commands() [][]string { return slices.Concat(w.Install, w.Setup) }
+
+// Needs are what an agent takes of a sprite besides the work's own, in MiB; 0: next
+// to nothing, or nobody knows.
+type Needs struct {
+	DiskMB   int `json:"disk_mb"`
+	MemoryMB int `json:"memory_mb"`
 }
 
 // File is one of the files that an agent is given.
@@ -135,15 +157,14 @@ type Event struct {
 
 var all = []Agent{Claude{}, Codex{}, Gemini{}, OpenCode{}, Pi{}, Shell{}}
 
-// Trial is how the agent of that name is made ready, and found to be there, in a
-// sprite whose user has that home: Setup, Verify, Env and Connectors of any work of
-// its. Its task does nothing.
-func Trial(name, home string) (Work, error) {
-	agent, err := Find(name)
-	if err != nil {
-		return Work{}, err
-	}
-	return agent.Prepare(Task{Plan: "# Nothing\n\n```sh\ntrue\n```\n", PlanName: "trial", Dir: home, Workdir: home, Branch: "main", Home: home})
+// TrialDir is the folder of a trial's files, below the home.
+const TrialDir = ".cove/trial"
+
+// Trial is how an agent is made ready, and found to be there, in a sprite whose user
+// has that home: Install, Setup, Verify, Env and Connectors of any work of its, and the
+// Files that Setup may need, in TrialDir. Its task does nothing.
+func Trial(agent Agent, home string) (Work, error) {
+	return agent.Prepare(Task{Plan: "# Nothing\n\n```sh\ntrue\n```\n", PlanName: "trial", Dir: home + "/" + TrialDir, Workdir: home, Branch: "main", Home: home})
 }
 
 // Names lists the agents.
@@ -162,6 +183,22 @@ func Find(name string) (Agent, error) {
 		return nil, fmt.Errorf("there is no agent %q; there are: %s", name, strings.Join(Names(), ", "))
 	}
 	return all[i], nil
+}
+
+// Of is the agent of a job: the one that its definition describes, or, without one,
+// the one of that name. Errors in a definition are Problems.
+func Of(name string, def *sprites.AgentDefinition) (Agent, error) {
+	if def == nil {
+		return Find(name)
+	}
+	custom, err := ParseDefinition(def.File, def.Text)
+	if err != nil {
+		return nil, err
+	}
+	if custom.Name() != name {
+		return nil, fmt.Errorf("%s defines the agent %s, not %s", def.File, custom.Name(), name)
+	}
+	return custom, nil
 }
 
 // Outcome kinds (sprites.Outcome).

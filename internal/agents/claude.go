@@ -16,14 +16,18 @@ import (
 // the connector "anthropic", which adds the key outside of the sprite.
 type Claude struct{}
 
-//go:embed claude.md
-var claudeInstructions string
-
-//go:embed claude-converse.md
-var claudeConversation string
+//go:embed claude-install.sh
+var claudeInstall string
 
 //go:embed claude-setup.sh
 var claudeSetup string
+
+// claudeVersion is the one that is installed, and claudeOlder its like where the Node
+// is older than 22.
+const (
+	claudeVersion = "2.1.329"
+	claudeOlder   = "2.1.197"
+)
 
 // claudeKey is what the agent believes to be its key.
 const claudeKey = "sk-ant-cove-the-real-key-is-added-outside"
@@ -42,8 +46,11 @@ func (Claude) Prepare(t Task) (Work, error) {
 	}
 	prompt := t.Dir + "/prompt.md"
 	w := Work{
-		Files: map[string]File{"prompt.md": {[]byte(t.prompt()), 0o644}},
-		Setup: [][]string{{"/bin/sh", "-c", claudeSetup}},
+		Files:   map[string]File{"prompt.md": {[]byte(t.prompt()), 0o644}},
+		Install: [][]string{{"/bin/sh", "-c", claudeInstall, "claude-install", claudeVersion, claudeOlder}},
+		Setup:   [][]string{{"/bin/sh", "-c", claudeSetup}},
+		Version: claudeVersion,
+		Needs:   Needs{DiskMB: 361, MemoryMB: 213},
 		Env: []string{
 			pathOf(t),
 			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
@@ -79,7 +86,7 @@ func (Claude) Prepare(t Task) (Work, error) {
 // claudeConverse has the agent read its instructions and all that follows as
 // messages, which keeps it there when it has said what it had to say.
 func claudeConverse(t Task, w Work) (Work, error) {
-	first, err := Claude{}.Message(claudeInstructions + claudeConversation + "\n# The plan\n\n" + t.Plan)
+	first, err := Claude{}.Message(t.instructions() + mustSkill("converse", converseSkill).Text + "\n# The plan\n\n" + t.Plan)
 	if err != nil {
 		return w, err
 	}

@@ -196,7 +196,7 @@ func TestClaudePrepare(t *testing.T) {
 		return string(out)
 	}
 	for range 2 { // a sprite may have several jobs
-		for _, argv := range work.Setup {
+		for _, argv := range work.Commands() {
 			run(argv)
 		}
 	}

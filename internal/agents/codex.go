@@ -51,8 +51,8 @@ func (Codex) Prepare(t Task) (Work, error) {
 	if err != nil {
 		return w, err
 	}
-	w.Setup = installFrom("codex", 16, codexPackages...)
-	w.Verify = []string{"codex", "--version"}
+	w.installFrom("codex", 16, codexPackages...)
+	w.Needs = Needs{DiskMB: 404, MemoryMB: 144}
 	w.Connectors, w.Keys = []string{"openai"}, []string{"OPENAI_API_KEY"}
 	if !t.Direct {
 		w.Env = append(w.Env, "OPENAI_API_KEY="+placeholderKey)

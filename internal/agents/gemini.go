@@ -40,8 +40,9 @@ func (Gemini) Prepare(t Task) (Work, error) {
 	if err != nil {
 		return w, err
 	}
-	w.Setup = append(installFrom("gemini", 20, geminiPackages...), []string{"/bin/sh", "-c", geminiSetup})
-	w.Verify = []string{"gemini", "--version"}
+	w.installFrom("gemini", 20, geminiPackages...)
+	w.Needs = Needs{DiskMB: 100}
+	w.Setup = [][]string{{"/bin/sh", "-c", geminiSetup}}
 	w.Connectors, w.Keys = []string{"gemini"}, []string{"GEMINI_API_KEY"}
 	if !t.Direct {
 		w.Env = append(w.Env, "GOOGLE_GEMINI_BASE_URL="+through("gemini"), "GEMINI_API_KEY="+placeholderKey)

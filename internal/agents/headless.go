@@ -23,14 +23,15 @@ var npmInstall string
 // its content.
 type npmPackage struct{ spec, integrity string }
 
-// installFrom is the command that brings a program of the first package, which
-// runs on a Node.js of that major version.
-func installFrom(program string, node int, packages ...npmPackage) [][]string {
+// installFrom has w's agent be a program of the first package, which runs on a Node.js
+// of that major version.
+func (w *Work) installFrom(program string, node int, packages ...npmPackage) {
 	argv := []string{"/bin/sh", "-c", npmInstall, "npm-install", program, fmt.Sprint(node)}
 	for _, p := range packages {
 		argv = append(argv, p.spec, p.integrity)
 	}
-	return [][]string{argv}
+	_, w.Version, _ = strings.Cut(packages[0].spec[1:], "@") // after the scope's
+	w.Install, w.Verify = [][]string{argv}, []string{program, "--version"}
 }
 
 // placeholderKey is what an agent believes to be its key.
@@ -50,7 +51,7 @@ func (t Task) prompt() string {
 	if t.Session != "" {
 		return t.Plan
 	}
-	return claudeInstructions + "\n# The plan\n\n" + t.Plan
+	return t.instructions() + "\n# The plan\n\n" + t.Plan
 }
 
 // headless is the work of an agent that reads its prompt as a file on its standard

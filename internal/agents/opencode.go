@@ -68,8 +68,8 @@ func (OpenCode) Prepare(t Task) (Work, error) {
 		return w, err
 	}
 	w.Env = append(w.Env, "OPENCODE_CONFIG_CONTENT="+string(text), "OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_LSP_DOWNLOAD=1")
-	w.Setup = installFrom("opencode", 16, opencodePackages...)
-	w.Verify = []string{"opencode", "--version"}
+	w.installFrom("opencode", 16, opencodePackages...)
+	w.Needs = Needs{DiskMB: 354, MemoryMB: 620}
 	w.Connectors, w.Keys = []string{p.connector}, []string{p.key}
 	w.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "step_start"}, Once: "part.messageID"}
 	return w, nil

@@ -45,8 +45,8 @@ func (Pi) Prepare(t Task) (Work, error) {
 		return w, err
 	}
 	w.Env = append(w.Env, "PI_OFFLINE=1", "PI_TELEMETRY=0")
-	w.Setup = installFrom("pi", 24, piPackages...)
-	w.Verify = []string{"pi", "--version"}
+	w.installFrom("pi", 24, piPackages...)
+	w.Needs = Needs{DiskMB: 195, MemoryMB: 121}
 	w.Connectors, w.Keys = []string{p.connector}, []string{p.key}
 	w.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "turn_start"}}
 	if !t.Direct {

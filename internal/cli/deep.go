@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/push"
@@ -35,15 +36,17 @@ type deep struct {
 	made   bool   // the sprite may be there
 	job    string // empty: none was begun
 	steps  steps
+
+	definition *sprites.AgentDefinition // of the agent; nil: it is one of cove's own
 }
 
 // doctorDeep does what a push, an agent and a pull do, and leaves nothing of it.
-func (a *app) doctorDeep(ctx context.Context, agent string) (err error) {
+func (a *app) doctorDeep(ctx context.Context, who agents.Agent) (err error) {
 	c, err := a.client(ctx)
 	if err != nil {
 		return err
 	}
-	d := &deep{app: a, agent: agent, client: c, name: "doctor-" + randomName(), steps: steps{app: a}}
+	d := &deep{app: a, agent: who.Name(), definition: definitionOf(who), client: c, name: "doctor-" + randomName(), steps: steps{app: a}}
 	if d.repo, err = os.MkdirTemp("", "cove-doctor-"); err != nil {
 		return err
 	}
@@ -51,7 +54,7 @@ func (a *app) doctorDeep(ctx context.Context, agent string) (err error) {
 	if undoErr := d.undo(ctx); err == nil {
 		err = undoErr
 	}
-	return d.steps.end(stepsJSON{Sprite: d.name, Agent: agent}, err)
+	return d.steps.end(stepsJSON{Sprite: d.name, Agent: d.agent}, err)
 }
 
 func (d *deep) run(ctx context.Context) error {
@@ -106,7 +109,7 @@ func (d *deep) upload(ctx context.Context) (string, error) {
 	if err := gitwork.Init(ctx, d.repo, map[string]string{"README.md": "Made by cove doctor.\n"}); err != nil {
 		return "", err
 	}
-	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: deepPlan, Agent: d.agent, Sprite: d.name, Timeout: deepTime})
+	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: deepPlan, Agent: d.agent, Definition: d.definition, Sprite: d.name, Timeout: deepTime})
 	d.job = pushed.Job
 	return "job " + pushed.Job, err
 }

@@ -99,21 +99,21 @@ The exit code is 1 if anything is wrong. A connector is asked by one request.`,
 		if err := a.defaults(cmd, s, config.Agent); err != nil {
 			return err
 		}
-		if !slices.Contains(agents.Names(), agent) {
-			return usagef(cmd, "there is no agent %q; there is %s", agent, strings.Join(agents.Names(), ", "))
+		who, err := findAgent(cmd, places, agent)
+		if err != nil {
+			return err
 		}
 		vars, err := places.Environment(args[0])
 		if err != nil {
 			return configError(err)
 		}
-		x := &examination{app: a, name: args[0], agent: agent, vars: vars, diagnosis: diagnosis{Sprite: args[0]}}
+		x := &examination{app: a, name: args[0], agent: agent, who: who, vars: vars, diagnosis: diagnosis{Sprite: args[0]}}
 		if err := x.run(ctx); err != nil {
 			return err
 		}
 		return x.show()
 	})
-	cmd.Flags().StringVar(&agent, "agent", config.Default(config.Agent), "whom to look for: "+strings.Join(agents.Names(), " or "))
-	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
+	a.registerAgent(cmd, &agent, config.Default(config.Agent), "whom to look for: ")
 	return cmd
 }
 
@@ -123,6 +123,7 @@ type examination struct {
 	app    *app
 	name   string
 	agent  string
+	who    agents.Agent
 	vars   []config.EnvVar // of the files
 	client *sprites.Client
 	info   sprites.Info
@@ -135,7 +136,7 @@ func (x *examination) run(ctx context.Context) error {
 	if sprite == nil || err != nil {
 		return err
 	}
-	work, err := agents.Trial(x.agent, spriteHome)
+	work, err := agents.Trial(x.who, spriteHome)
 	if err != nil {
 		return err
 	}

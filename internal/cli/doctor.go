@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/gitwork"
 )
 
@@ -63,17 +61,22 @@ The exit code is 1 if something that cove can't do without is missing, or a step
 		switch {
 		case cmd.Flags().Changed("agent") && !deep:
 			return usagef(cmd, "--agent goes with --deep")
-		case !slices.Contains(agents.Names(), agent):
-			return usagef(cmd, "there is no agent %q; there is %s", agent, strings.Join(agents.Names(), ", "))
 		case deep:
-			return a.doctorDeep(ctx, agent)
+			places, err := a.places(ctx)
+			if err != nil {
+				return err
+			}
+			who, err := findAgent(cmd, places, agent)
+			if err != nil {
+				return err
+			}
+			return a.doctorDeep(ctx, who)
 		}
 		return a.doctor(ctx)
 	})
 	f := cmd.Flags()
 	f.BoolVar(&deep, "deep", false, "do the whole of a job, and say how each step goes")
-	f.StringVar(&agent, "agent", "shell", "who does the work of --deep: "+strings.Join(agents.Names(), " or "))
-	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
+	a.registerAgent(cmd, &agent, "shell", "who does the work of --deep: ")
 	return cmd
 }
 

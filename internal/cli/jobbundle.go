@@ -146,7 +146,7 @@ func (b *jobBundle) fromServer(ctx context.Context) error {
 func (b *jobBundle) events(ctx context.Context) error {
 	var lines, text bytes.Buffer
 	enc := json.NewEncoder(&lines)
-	printer := newLogPrinter(&text, b.job.Agent)
+	printer := newLogPrinter(&text, b.job)
 	for event, err := range b.client.JobEvents(ctx, b.job.ID, 1, false) {
 		if err != nil {
 			if err := b.missing("the rest of events.jsonl", err); err != nil {
@@ -195,7 +195,7 @@ func (b *jobBundle) fromSprite(ctx context.Context) error {
 			return err
 		}
 	}
-	agent, err := agents.Find(b.job.Agent)
+	agent, err := agents.Of(b.job.Agent, b.job.Definition)
 	transcriber, ok := agent.(agents.Transcriber)
 	if err != nil || !ok || b.job.Workdir == "" {
 		return b.missing("transcript/*", fmt.Errorf("the agent %s keeps none", b.job.Agent))

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -23,7 +24,8 @@ func (a *app) newJobGC() *cobra.Command {
 		Long: `Removes jobs that have ended, and have been pulled or left nothing, with the sprites that
 were made for them; and such sprites whose job is gone. How old a job is counts from its
 end, its pull, or the last use of its sprite, whichever came last. A sprite that you made
-yourself is never touched, nor one in which another job has work.
+yourself is never touched, nor one in which another job has work. So go the installations of
+agents that jobs share (cove agent list), once no job has begun with them for so long.
 
 Work that nobody has pulled is kept, unless you give --force.`,
 		Example: `  cove job gc --dry-run
@@ -70,7 +72,7 @@ func printGC(w io.Writer, r sprites.JobGCResult, dry bool) {
 		items []sprites.JobGCItem
 	}{{did, r.Removed}, {"kept", r.Kept}} {
 		for _, i := range list.items {
-			rows = append(rows, []string{list.did, orDash(i.Job), orDash(string(i.State)), orDash(i.Sprite), i.Why})
+			rows = append(rows, []string{list.did, orDash(i.Job), orDash(string(i.State)), orDash(cmp.Or(i.Sprite, i.Agent)), i.Why})
 		}
 	}
 	table(w, rows)

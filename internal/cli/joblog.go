@@ -30,7 +30,7 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 		if err != nil {
 			return err
 		}
-		printer := newLogPrinter(a.Out, job.Agent)
+		printer := newLogPrinter(a.Out, job)
 		for event, err := range c.JobEvents(ctx, id, 1, follow) {
 			if err != nil {
 				return err
@@ -103,9 +103,9 @@ type logPrinter struct {
 	midLine bool          // the last output was a part of a line
 }
 
-func newLogPrinter(w io.Writer, agent string) *logPrinter {
+func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
 	p := &logPrinter{w: w}
-	if known, err := agents.Find(agent); err == nil {
+	if known, err := agents.Of(job.Agent, job.Definition); err == nil {
 		p.reader = known.Read()
 	}
 	return p

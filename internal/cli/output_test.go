@@ -38,7 +38,7 @@ func TestLogPrinter(t *testing.T) {
 	evil := "\x1b]0;pwned\a\u202e"
 	seven := 7
 	var b bytes.Buffer
-	p := newLogPrinter(&b, "shell")
+	p := newLogPrinter(&b, sprites.Job{Agent: "shell"})
 	for _, e := range []sprites.JobEvent{
 		{Type: "state", State: sprites.JobRunning},
 		{Type: "state", State: sprites.JobState(evil)},

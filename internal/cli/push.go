@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/push"
@@ -32,21 +31,25 @@ type pushOptions struct {
 	network     string
 	script      *sprites.SetupScript
 	environment []config.EnvVar
+	definition  *sprites.AgentDefinition
+	skill       *sprites.Skill
+	bring       bool // the person's settings for the agent
+	settings    []sprites.SettingsFile
 }
 
 func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.agent, "agent", config.Default(config.Agent), "who does the work: "+strings.Join(agents.Names(), " or "))
+	a.registerAgent(cmd, &o.agent, config.Default(config.Agent), "who does the work: ")
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
 	o.guards.register(cmd)
+	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
 	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
 	o.machine.register(cmd)
 	registerSetup(cmd)
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("dirty", cobra.FixedCompletions([]string{"refuse", "include", "ignore"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
@@ -66,6 +69,19 @@ func (o *pushOptions) settle(ctx context.Context, a *app, cmd *cobra.Command) er
 	if o.script, err = setupScript(cmd, s, places); err != nil {
 		return err
 	}
+	agent, err := findAgent(cmd, places, o.agent)
+	if err != nil {
+		return err
+	}
+	o.definition = definitionOf(agent)
+	if o.bring {
+		if o.settings, err = a.agentSettings(agent); err != nil {
+			return err
+		}
+	}
+	if o.skill, err = places.Skill(); err != nil {
+		return configError(err)
+	}
 	o.environment, err = a.environment(places, name)
 	return err
 }
@@ -80,9 +96,6 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	}
 	if err := o.settle(ctx, a, cmd); err != nil {
 		return opts, err
-	}
-	if !slices.Contains(agents.Names(), o.agent) {
-		return opts, usagef(cmd, "there is no agent %q; there is %s", o.agent, strings.Join(agents.Names(), ", "))
 	}
 	if !slices.Contains([]string{"refuse", "include", "ignore"}, o.dirty) {
 		return opts, usagef(cmd, "--dirty %q is none of refuse, include and ignore", o.dirty)
@@ -119,6 +132,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
 		Guards: guards, Converse: o.converse,
 		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
+		Definition: o.definition, Skill: o.skill, Settings: o.settings,
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
 	}
 	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own
@@ -147,7 +161,8 @@ The agent "shell" runs the plan's fenced sh blocks in order, and commits after e
 the heading above it as the message; "claude" is Claude Code, "codex", "gemini", "opencode"
 and "pi" are what they are called. Its model's key stays outside: cove secret set anthropic
 (codex: openai; gemini: gemini). --env COVE_MODEL=PROVIDER/MODEL has another model asked, by
-opencode and pi also one of openai or google.
+opencode and pi also one of openai or google. cove agent list has all, and cove agent add
+takes others.
 
 Only commits travel, with those of submodules that are checked out and the content of Git
 LFS; the plan itself goes as text. Where there are other changes that are not committed,
@@ -157,7 +172,10 @@ choose:
 
 A script that prepares sprites, .cove/setup.sh or that of --setup, runs in the clone before
 the agent, and not again in a sprite that it has prepared. The agent is given the variables
-of .cove/sandbox.env (see cove help env); flags have the defaults of cove help config.
+of .cove/sandbox.env (see cove help env); flags have the defaults of cove help config. With
+--agent-settings your own settings for it go along, of claude CLAUDE.md, skills, commands and
+the like in ~/.claude: only files that are known, none with the name of one that holds
+credentials, none in which anything looks like a key, and no links. You are told which.
 
 What goes on too long is ended, and what there is is collected: --timeout (running time, in
 which neither the sprite's sleep nor the wait for a person counts), --max-idle, --max-turns,
@@ -249,7 +267,7 @@ func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options
 }
 
 // stageNames are what people call the stages of a push.
-var stageNames = map[string]string{"count": "counting objects", "compress": "compressing objects", "bundle": "packing"}
+var stageNames = map[string]string{"count": "counting objects", "compress": "compressing objects", "bundle": "packing", "prepare": "preparing the sprite"}
 
 // courier is a Courier that shows its progress; done takes that away.
 func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {

@@ -136,7 +136,7 @@ func (a *app) followJob(ctx context.Context, c *sprites.Client, id string) (spri
 		if err != nil {
 			return job, err
 		}
-		printer := newLogPrinter(a.Out, job.Agent)
+		printer := newLogPrinter(a.Out, job)
 		for event, err := range c.JobEvents(ctx, id, 1, true) {
 			if err != nil {
 				return job, err

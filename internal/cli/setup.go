@@ -61,10 +61,11 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 		if err := a.defaults(cmd, s, config.Agent, config.SetupTimeout); err != nil {
 			return err
 		}
-		if !slices.Contains(agents.Names(), agent) {
-			return usagef(cmd, "there is no agent %q; there is %s", agent, strings.Join(agents.Names(), ", "))
+		who, err := findAgent(cmd, places, agent)
+		if err != nil {
+			return err
 		}
-		p := &preparation{app: a, agent: agent, places: places, steps: steps{app: a}}
+		p := &preparation{app: a, agent: agent, who: who, places: places, steps: steps{app: a}}
 		if p.script, err = setupScript(cmd, s, places); err != nil {
 			return err
 		}
@@ -79,9 +80,8 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 		err = p.run(ctx)
 		return p.steps.end(stepsJSON{Sprite: args[0], Agent: agent}, err)
 	})
-	cmd.Flags().StringVar(&agent, "agent", config.Default(config.Agent), "who will work in it: "+strings.Join(agents.Names(), " or "))
+	a.registerAgent(cmd, &agent, config.Default(config.Agent), "who will work in it: ")
 	registerSetup(cmd)
-	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
@@ -91,6 +91,7 @@ type preparation struct {
 	client *sprites.Client
 	sprite *sprites.Sprite
 	agent  string
+	who    agents.Agent
 	places config.Places
 	script *sprites.SetupScript // nil: none
 	vars   []config.EnvVar      // of the files
@@ -98,7 +99,7 @@ type preparation struct {
 }
 
 func (p *preparation) run(ctx context.Context) error {
-	work, err := agents.Trial(p.agent, spriteHome)
+	work, err := agents.Trial(p.who, spriteHome)
 	if err != nil {
 		return err
 	}
@@ -282,15 +283,8 @@ func (p *preparation) execute(ctx context.Context, dir string) error {
 // install makes sure that the agent is there, and starts it once.
 func (p *preparation) install(ctx context.Context, work agents.Work) (string, string, error) {
 	_, before := p.verify(ctx, work)
-	for _, argv := range work.Setup {
-		cmd := p.sprite.CommandContext(ctx, argv[0], argv[1:]...)
-		cmd.Env = withoutEnv(work.Env, p.vars)
-		var said lastText
-		both := io.MultiWriter(&said, p.app.remarks()) // an installation takes a while
-		cmd.Stdout, cmd.Stderr = both, both
-		if err := cmd.Run(); err != nil {
-			return "", "", agentError("the agent "+p.agent+" can't be installed", p.sprite, err, said.String())
-		}
+	if _, _, err := p.each(ctx, work, work.Commands()); err != nil {
+		return "", "", err
 	}
 	version, err := p.verify(ctx, work)
 	switch {
@@ -300,6 +294,33 @@ func (p *preparation) install(ctx context.Context, work agents.Work) (string, st
 		return stepAlready, p.agent + ": " + version, nil
 	}
 	return stepDone, p.agent + " installed: " + version, nil
+}
+
+// each runs commands of the agent's, which find its files where a trial has them.
+func (p *preparation) each(ctx context.Context, work agents.Work, commands [][]string) (string, string, error) {
+	if len(commands) > 0 {
+		defer p.forget(ctx, agents.TrialDir)
+		for name, file := range work.Files {
+			err := p.sprite.WriteFile(ctx, path.Join(agents.TrialDir, name), bytes.NewReader(file.Data), sprites.WriteOptions{Mode: file.Mode})
+			if err != nil {
+				return "", "", err
+			}
+		}
+	}
+	for _, argv := range commands {
+		cmd := p.sprite.CommandContext(ctx, argv[0], argv[1:]...)
+		cmd.Env = withoutEnv(work.Env, p.vars)
+		var said lastText
+		both := io.MultiWriter(&said, p.app.remarks()) // an installation takes a while
+		cmd.Stdout, cmd.Stderr = both, both
+		if err := cmd.Run(); err != nil {
+			return "", "", agentError("the agent "+p.agent+" can't be installed", p.sprite, err, said.String())
+		}
+	}
+	if len(commands) == 0 {
+		return stepNone, "it has no commands for that", nil
+	}
+	return stepDone, countText(len(commands), "command"), nil
 }
 
 // verify starts the agent as a job would, and returns what it says of itself.

@@ -132,6 +132,14 @@ func find(key Key) (setting, bool) {
 	return settings[i], true
 }
 
+// among is a setting that may name agents of files, too.
+func (s setting) among(agents []string) setting {
+	if s.key == Agent {
+		s.choices = slices.Concat(s.choices, agents)
+	}
+	return s
+}
+
 // Usage is what a setting is for, in a few words.
 func Usage(key Key) string { s, _ := find(key); return s.usage }
 
@@ -204,6 +212,7 @@ type Settings struct {
 	AllTrees []Tree // of all repositories; Trees has those of one
 	Files    []File
 
+	agents []string // that files define
 	values map[Source]map[Key]Value
 }
 
@@ -245,9 +254,10 @@ func PersonalFile(getenv func(string) string) (name string, named bool) {
 
 // Load reads the settings. Its errors are Problems: nothing of them is used then.
 func Load(p Places) (*Settings, error) {
-	s := &Settings{values: map[Source]map[Key]Value{BuiltIn: {}, FromEnvironment: {}, FromPersonal: {}, FromRepository: {}}}
+	s := &Settings{agents: p.agentNames(), values: map[Source]map[Key]Value{BuiltIn: {}, FromEnvironment: {}, FromPersonal: {}, FromRepository: {}}}
 	var problems Problems
 	for _, set := range settings {
+		set = set.among(s.agents)
 		s.values[BuiltIn][set.key] = Value{Text: set.builtIn, From: BuiltIn}
 		if p.Getenv == nil {
 			continue
@@ -315,7 +325,7 @@ func (s *Settings) take(from Source, name string, data []byte, err error) Proble
 	if err != nil {
 		return Problems{{File: name, Message: readError(err)}}
 	}
-	doc, problems := parse(from, name, data)
+	doc, problems := parse(from, name, data, s.agents)
 	s.values[from] = doc.values
 	if from == FromPersonal {
 		s.Backends, s.AllTrees = doc.backends, doc.trees

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/cove-dev/cove/internal/agents"
 )
 
 const (
@@ -22,37 +24,12 @@ const (
 	maxScript = 1 << 20
 )
 
-// A Problem is one thing that is wrong in a file. Key and Line are empty where it
-// is not about one.
-type Problem struct {
-	File    string `json:"file"`
-	Line    int    `json:"line,omitempty"`
-	Key     string `json:"key,omitempty"`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
-}
-
-func (p Problem) Error() string {
-	text := p.File
-	if p.Line > 0 {
-		text += ":" + strconv.Itoa(p.Line)
-	}
-	if p.Key != "" {
-		text += ": " + p.Key
-	}
-	return text + ": " + p.Message
-}
+// A Problem is one thing that is wrong in a file, of settings or of anything else that
+// stands beside them.
+type Problem = agents.Problem
 
 // Problems are all that is wrong, in the order of the files.
-type Problems []Problem
-
-func (p Problems) Error() string {
-	text := p[0].Error()
-	if more := len(p) - 1; more > 0 {
-		text += fmt.Sprintf(" (and %d more)", more)
-	}
-	return text
-}
+type Problems = agents.Problems
 
 // document is what a file says.
 type document struct {
@@ -63,9 +40,10 @@ type document struct {
 
 // parser reads one file.
 type parser struct {
-	from  Source
-	name  string
-	lines map[string]int // by key
+	from   Source
+	name   string
+	agents []string
+	lines  map[string]int // by key
 
 	treeLines []int // of each [[pull.sync]]
 
@@ -73,9 +51,9 @@ type parser struct {
 	problems Problems
 }
 
-// parse reads a file's text.
-func parse(from Source, name string, data []byte) (document, Problems) {
-	p := &parser{from: from, name: name, lines: map[string]int{}, doc: document{values: map[Key]Value{}, backends: map[string]BackendServer{}}}
+// parse reads a file's text. agents are those that files define.
+func parse(from Source, name string, data []byte, agents []string) (document, Problems) {
+	p := &parser{from: from, name: name, agents: agents, lines: map[string]int{}, doc: document{values: map[Key]Value{}, backends: map[string]BackendServer{}}}
 	var all map[string]any
 	if err := toml.Unmarshal(data, &all); err != nil {
 		problem := Problem{File: name, Message: strings.TrimPrefix(err.Error(), "toml: ")}
@@ -157,6 +135,7 @@ func (p *parser) value(key Key, value any) {
 		p.unknown(string(key))
 		return
 	}
+	set = set.among(p.agents)
 	if p.from == FromRepository && set.personal != "" {
 		p.wrong(string(key), "a repository may not set it: "+set.personal, "set it in your own file; cove config show says where that is")
 		return

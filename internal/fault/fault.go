@@ -6,6 +6,7 @@ package fault
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -68,9 +69,17 @@ const (
 	DeleteStopped Point = "delete-stopped" // its sandbox
 	DeleteRemoved Point = "delete-removed" // its memory
 	DeleteStored  Point = "delete-stored"  // its row is gone
+
+	InstallBegun  Point = "install-begun"  // of an agent, for jobs to share: the sprite for it is there
+	InstallMade   Point = "install-made"   // its sandbox has ended
+	InstallStored Point = "install-stored" // the store has it
 )
 
-// Points are all points.
+// InstallPoints are those of an agent's installation, which is no change of a sprite of
+// anybody's.
+var InstallPoints = []Point{InstallBegun, InstallMade, InstallStored}
+
+// Points are all others.
 var Points = []Point{
 	SealBegun, SealMoved, SealStored,
 	MovePrepared, MoveNoted, MovePaused, MoveSaved, MoveMounted, MoveSwitched, MoveKilled, MoveRestored, MoveKept,
@@ -100,6 +109,10 @@ func Reach(p Point) {
 	err := os.Link(part, file) // whole, and once
 	_ = os.Remove(part)
 	if err == nil {
-		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+		// To this very thread, which goes no further then. Sent to the process, it may
+		// wait for another one to be scheduled.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/boot"
@@ -27,6 +29,10 @@ const (
 	maxTimeout = 100 * 24 * time.Hour
 	maxEnv     = 1000
 	maxTurns   = 1 << 20
+
+	maxSettings     = 500 // files
+	maxSettingsSize = 2 << 20
+	maxPath         = 500
 )
 
 // label marks the sprites that jobs have made.
@@ -37,6 +43,12 @@ const label = "cove-job"
 func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
 	agent, err := check(req)
 	if err != nil {
+		return sprites.Job{}, err
+	}
+	if err := checkSettings(req.Settings); err != nil {
+		return sprites.Job{}, err
+	}
+	if req.Skill, err = checkSkill(req.Skill); err != nil {
 		return sprites.Job{}, err
 	}
 	work, err := agent.Prepare(task(req, "000000"))
@@ -60,8 +72,12 @@ func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.J
 	if err != nil {
 		return sprites.Job{}, err
 	}
+	install, err := m.install(ctx, req, agent)
+	if err != nil {
+		return sprites.Job{}, err
+	}
 	for range 20 {
-		job, err := m.create(ctx, req, settings, envNames(work.Env, req.Env))
+		job, err := m.create(ctx, req, settings, made{envNames(work.Env, req.Env), install})
 		if errors.Is(err, store.ErrExists) || req.Sprite == "" && errors.Is(err, sprites.ErrNameTaken) {
 			continue // of some million ids this one is taken
 		}
@@ -81,7 +97,13 @@ func envNames(pairs ...[]string) []string {
 	return slices.Compact(names)
 }
 
-func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte, env []string) (sprites.Job, error) {
+// made is what a job has of its agent's.
+type made struct {
+	env     []string // names
+	install *sprites.JobInstall
+}
+
+func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte, of made) (sprites.Job, error) {
 	id := randomID(3)
 	job := sprites.Job{
 		ID:          id,
@@ -100,13 +122,24 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		Interactive: req.Interactive,
 		Converse:    req.Converse,
 		Guards:      req.Guards,
-		EnvNames:    env,
+		Definition:  req.Definition,
+		Settings:    settingsPaths(req.Settings),
+		EnvNames:    of.env,
+		Install:     of.install,
 		Remove:      req.Remove,
 		Upload:      dir(id) + "/in.bundle",
 		Execution:   randomID(8),
 		TimeoutSec:  req.TimeoutSec,
 
 		NetworkPolicy: req.NetworkPolicy,
+	}
+	if agents.ReadsSkill(req.Agent) {
+		skill := agents.DefaultSkill()
+		if req.Skill != nil {
+			skill = *req.Skill
+		}
+		skill.Text = ""
+		job.Skill = &skill
 	}
 	if job.TimeoutSec == 0 {
 		job.TimeoutSec = int64(m.DefaultTimeout / time.Second)
@@ -161,8 +194,11 @@ func (m *Manager) furnishAll(ctx context.Context, job sprites.Job, req sprites.J
 	case job.OwnsSprite:
 		_, err := at.Create(ctx, sprites.CreateRequest{
 			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
-			Owner: owner(job.ID), LeaseSeconds: int64(m.Lease / time.Second),
+			Owner: owner(job.ID), LeaseSeconds: int64(m.Lease / time.Second), Install: key(job.Install),
 		})
+		if errors.Is(err, sprites.ErrNotFound) && key(job.Install) != "" {
+			return m.furnishAlone(ctx, job, req) // the installation was dropped in between
+		}
 		return err == nil, err
 	}
 	if req.NetworkPolicy != nil {
@@ -208,6 +244,7 @@ func task(req sprites.JobRequest, id string) agents.Task {
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
 		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
 		Model: value(req.Env, "COVE_MODEL"),
+		Skill: req.Skill,
 	}
 }
 
@@ -217,11 +254,64 @@ var (
 	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 )
 
-// check refuses a request that can't become a job, and finds its agent.
-func check(req sprites.JobRequest) (agents.Agent, error) {
-	agent, err := agents.Find(req.Agent)
+// agentOf is the agent of a request or a job.
+func agentOf(name string, def *sprites.AgentDefinition) (agents.Agent, error) {
+	agent, err := agents.Of(name, def)
+	if problems, ok := errors.AsType[agents.Problems](err); ok {
+		return nil, refuse("bad_agent", problems[0].Hint, "%v", err)
+	}
 	if err != nil {
 		return nil, refuse("no_agent", "choose one with --agent", "%v", err)
+	}
+	return agent, nil
+}
+
+// checkSkill refuses a text that can't be a skill's, and says which it is.
+func checkSkill(given *sprites.Skill) (*sprites.Skill, error) {
+	if given == nil {
+		return nil, nil
+	}
+	skill := *given
+	for _, text := range []string{skill.Name, skill.Version} {
+		if len(text) > maxText || strings.ContainsFunc(text, unicode.IsControl) {
+			return nil, refuse("bad_skill", "", "a skill's name and version have at most %d printable characters", maxText)
+		}
+	}
+	if strings.TrimSpace(skill.Text) == "" || len(skill.Text) > agents.MaxSkill || !utf8.ValidString(skill.Text) || strings.ContainsRune(skill.Text, 0) {
+		return nil, refuse("bad_skill", "", "a skill is UTF-8 text of at most %d bytes", agents.MaxSkill)
+	}
+	skill.SHA256 = agents.SkillDigest(skill.Text)
+	return &skill, nil
+}
+
+// checkSettings refuses files that don't belong below a home.
+func checkSettings(files []sprites.SettingsFile) error {
+	size := 0
+	for _, f := range files {
+		size += len(f.Text)
+		if !fs.ValidPath(f.Path) || f.Path[0] != '.' || f.Path == "." || len(f.Path) > maxPath || strings.ContainsFunc(f.Path, unicode.IsControl) || !strings.Contains(f.Path, "/") {
+			return refuse("bad_request", "", "%.80q can't be a file of settings: it lies in a folder of the home whose name begins with a dot", f.Path)
+		}
+	}
+	if len(files) > maxSettings || size > maxSettingsSize {
+		return refuse("bad_request", "", "settings are at most %d files, with %d bytes", maxSettings, maxSettingsSize)
+	}
+	return nil
+}
+
+func settingsPaths(files []sprites.SettingsFile) []string {
+	var paths []string
+	for _, f := range files {
+		paths = append(paths, f.Path)
+	}
+	return paths
+}
+
+// check refuses a request that can't become a job, and finds its agent.
+func check(req sprites.JobRequest) (agents.Agent, error) {
+	agent, err := agentOf(req.Agent, req.Definition)
+	if err != nil {
+		return nil, err
 	}
 	if _, ok := agent.(agents.Converser); req.Converse && !ok {
 		return nil, refuse("no_input", "leave out --converse", "the agent %s takes no messages", req.Agent)

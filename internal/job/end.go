@@ -93,7 +93,7 @@ func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.Job
 
 // read lets the agent's reader read the log.
 func (m *Manager) read(ctx context.Context, job sprites.Job) (agents.Reader, error) {
-	agent, err := agents.Find(job.Agent)
+	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
 		return nil, err
 	}

@@ -77,6 +77,11 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 			result.Removed = append(result.Removed, item)
 		}
 	}
+	if mine("", "") {
+		dropped, err := m.dropInstalls(ctx, req)
+		errs = append(errs, err)
+		result.Removed = append(result.Removed, dropped...)
+	}
 	for _, info := range made {
 		item, err := m.collectOrphan(ctx, info, req)
 		errs = append(errs, err)

@@ -57,6 +57,19 @@ func TestCreateRefuses(t *testing.T) {
 		"no commit":         {func(r *sprites.JobRequest) { r.Base = "main" }, "bad_request"},
 		"an author's trick": {func(r *sprites.JobRequest) { r.Author.Name = "a> <b" }, "bad_request"},
 		"a control byte":    {func(r *sprites.JobRequest) { r.PlanName = "a\x1bb" }, "bad_request"},
+		"settings elsewhere": {func(r *sprites.JobRequest) {
+			r.Settings = []sprites.SettingsFile{{Path: ".claude/../../x", Text: "x"}}
+		}, "bad_request"},
+		"settings of a shell": {func(r *sprites.JobRequest) {
+			r.Settings = []sprites.SettingsFile{{Path: ".bashrc", Text: "x"}}
+		}, "bad_request"},
+		"a skill of no text": {func(r *sprites.JobRequest) { r.Skill = &sprites.Skill{Name: "x", Text: "a\x00"} }, "bad_skill"},
+		"a definition with a mistake": {func(r *sprites.JobRequest) {
+			r.Agent, r.Definition = "x", &sprites.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargw = 1\n"}
+		}, "bad_agent"},
+		"another's definition": {func(r *sprites.JobRequest) {
+			r.Definition = &sprites.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargv = ['x', '{prompt_file}']\nverify = ['x']\n"}
+		}, "no_agent"},
 		"negative time":     {func(r *sprites.JobRequest) { r.TimeoutSec = -1 }, "bad_request"},
 		"negative guard":    {func(r *sprites.JobRequest) { r.Guards.Turns = -1 }, "bad_request"},
 		"a long silence":    {func(r *sprites.JobRequest) { r.Guards.IdleSec = 1 << 60 }, "bad_request"},

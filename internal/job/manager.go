@@ -32,6 +32,10 @@ type Manager struct {
 	// backends have no policies.
 	NamesOnly func(context.Context, sprites.NetworkPolicy) (sprites.NetworkPolicy, error)
 
+	// Installer keeps what installing agents has left. Nil: each sprite has an
+	// installation of its own.
+	Installer Installer
+
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -39,7 +43,9 @@ type Manager struct {
 
 	mu        sync.Mutex
 	closed    bool
-	following map[string]bool // by job ID
+	following map[string]bool    // by job ID
+	building  map[string]bool    // the sprites in which agents are being installed
+	failed    map[string]failure // of installations, by key
 }
 
 // janitorInterval is how often jobs are looked for whose repository never came.
@@ -54,7 +60,8 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.DefaultTimeout = cmp.Or(m.DefaultTimeout, time.Hour)
 	m.Lease = cmp.Or(m.Lease, time.Hour)
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	m.following = map[string]bool{}
+	m.following, m.building = map[string]bool{}, map[string]bool{}
+	m.failed = map[string]failure{}
 	m.locks.init()
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{
@@ -94,6 +101,9 @@ func (m *Manager) janitor() {
 			if err := m.sweep(m.ctx); err != nil && m.ctx.Err() == nil {
 				m.Logger.Error("removing old jobs", "err", err)
 			}
+		}
+		if err := m.clearInstalls(m.ctx); err != nil && m.ctx.Err() == nil {
+			m.Logger.Error("removing what installations of agents have left", "err", err)
 		}
 		if err := m.expire(m.ctx, time.Now()); err != nil && m.ctx.Err() == nil {
 			m.Logger.Error("ending jobs whose repository never came", "err", err)

@@ -52,7 +52,7 @@ func (m *Manager) Send(ctx context.Context, id string, msg sprites.JobMessage) (
 // message is what the supervisor is given of a message, if the job is one that
 // takes it.
 func message(job sprites.Job, msg sprites.JobMessage) ([]byte, error) {
-	agent, err := agents.Find(job.Agent)
+	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/cove-dev/cove/internal/agents"
@@ -89,7 +91,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	if err := json.Unmarshal(settings, &req); err != nil {
 		return fmt.Errorf("read the job's settings: %w", err)
 	}
-	agent, err := agents.Find(job.Agent)
+	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
 		return err
 	}
@@ -108,6 +110,16 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 			return err
 		}
 	}
+	for _, f := range req.Settings {
+		mode := fs.FileMode(0o644)
+		if f.Executable {
+			mode = 0o755
+		}
+		err := sprite.WriteFile(ctx, path.Join(t.Home, f.Path), strings.NewReader(f.Text), sprites.WriteOptions{Mode: mode})
+		if err != nil {
+			return err
+		}
+	}
 	script := req.SetupScript
 	if script != nil {
 		script.Repository = req.RepoID
@@ -116,10 +128,10 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 		ID: job.ID, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
 		Shallow: start.Shallow, Store: sprites.RepositoryStore(job.RepoID, start.Shallow),
-		Setup: work.Setup, Argv: work.Argv, Env: append(work.Env, req.Env...),
+		Setup: commands(work, job.Install), Argv: work.Argv, Env: append(work.Env, req.Env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), TTY: job.Interactive,
-		SetupScript: script,
+		SetupScript: script, Notices: notices(job.Install),
 	})
 	if err != nil {
 		return err

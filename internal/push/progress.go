@@ -7,7 +7,7 @@ import (
 
 // Progress is how far a transfer is.
 type Progress struct {
-	Stage string        // count, compress, bundle, upload or download
+	Stage string        // count, compress, bundle, prepare, upload or download
 	Done  int64         // bytes; objects in the stages count and compress
 	Total int64         // 0: not known
 	Rate  float64       // a second, on average

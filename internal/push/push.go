@@ -114,6 +114,9 @@ type Options struct {
 	Include     []string
 	Env         []string
 	SetupScript *sprites.SetupScript
+	Definition  *sprites.AgentDefinition
+	Skill       *sprites.Skill
+	Settings    []sprites.SettingsFile
 	Network     *sprites.NetworkPolicy
 
 	Remotes bool // Network gets rules for the hosts of the repository's remotes
@@ -221,12 +224,16 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	if load.bundle, err = c.pack(ctx, repo, file, load); err != nil {
 		return Result{}, err
 	}
+	prepare := c.track("prepare", 0) // the agent may have to be installed
+	prepare.tell(false)
 	job, err := c.Jobs.CreateJob(ctx, sprites.JobRequest{
 		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
 		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
 		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse, Remove: opts.Remove,
 		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
+		Definition: opts.Definition, Skill: opts.Skill, Settings: opts.Settings,
 	})
+	prepare.done()
 	if err != nil {
 		return Result{}, err
 	}

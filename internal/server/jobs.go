@@ -78,6 +78,8 @@ func mayBegin(p principal, req sprites.JobRequest) error {
 		return fail("forbidden", "the token does not reach this sprite", "")
 	case len(req.Include) > 0 && !p.may(admin):
 		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
+	case req.Definition != nil && !p.may(admin):
+		return fail("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
 	}
 	return nil
 }
@@ -97,6 +99,7 @@ func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
 	list := sprites.JobList{Jobs: []sprites.Job{}}
 	for _, job := range all {
 		if principalOf(r).reachesAt(job.Backend, job.Sprite) && len(list.Jobs) < maxJobs {
+			job.Definition = nil // it may be long
 			list.Jobs = append(list.Jobs, job)
 		}
 	}

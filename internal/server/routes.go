@@ -117,6 +117,8 @@ func (s *Server) routes() []route {
 		{"GET " + one + "/connectors/log", read, s.connectorLog},
 		{"GET " + one + "/sandbox/logs", admin, s.sandboxLogs},
 
+		{"GET /v1/installs", read, s.listInstalls},
+
 		{"GET /v1/jobs", read, s.listJobs},
 		{"POST /v1/jobs", write, s.createJob},
 		{"GET /v1/jobs/{id}", read, s.getJob},

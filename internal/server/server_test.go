@@ -123,7 +123,7 @@ func TestJobScopes(t *testing.T) {
 			ask(t, s, strings.ReplaceAll(what, "ID", id), "{}", bearer(tok)).refused(t, 404, "not_found")
 		}
 	}
-	for _, body := range []string{`{}`, `{"sprite":"other"}`, `{"sprite":"ci-1","include":["/etc"]}`} {
+	for _, body := range []string{`{}`, `{"sprite":"other"}`, `{"sprite":"ci-1","include":["/etc"]}`, `{"sprite":"ci-1","agent":"x","agent_definition":{"file":"x.toml","text":"connectors = ['github']"}}`} {
 		ask(t, s, "POST /v1/jobs", body, bearer(tok)).refused(t, 403, "forbidden")
 	}
 	// To do a job again takes the right to begin it.

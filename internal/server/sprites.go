@@ -85,8 +85,8 @@ func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
 	if !p.reaches(req.Name) {
 		return fail("forbidden", "the token does not reach a sprite of that name", "")
 	}
-	if !p.may(admin) && (len(req.Include) > 0 || req.Owner != "" || req.LeaseSeconds != 0) {
-		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite, or give it an owner", "")
+	if !p.may(admin) && (len(req.Include) > 0 || req.Owner != "" || req.LeaseSeconds != 0 || req.Install != "") {
+		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite, give it an owner, or say what its disk begins with", "")
 	}
 	if err := s.mayLabel(r, req.Labels); err != nil {
 		return err
@@ -238,6 +238,7 @@ func pageSize(text string) int {
 }
 
 func (s *Server) totals(ctx context.Context, filter store.SpriteFilter) (sprites.Totals, error) {
+	filter.WithoutInstalls = true
 	count, err := s.Store.Sprites.Count(ctx, filter)
 	return sprites.Totals{
 		Name:         sprite.Organization,

@@ -94,9 +94,18 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 	if req.LeaseSeconds > 0 {
 		row.LeaseUntil = time.Now().Add(time.Duration(req.LeaseSeconds) * time.Second)
 	}
+	if req.Install != "" {
+		var err error
+		if row.Layer, err = h.begun(ctx, req.Install); err != nil {
+			return sprites.Info{}, err
+		}
+	}
 	err := h.Store.Sprites.Create(ctx, &row)
 	if errors.Is(err, store.ErrExists) {
 		return sprites.Info{}, nameTaken(req.Name)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return sprites.Info{}, noInstall(req.Install) // it was dropped in between
 	}
 	if err != nil {
 		return sprites.Info{}, err

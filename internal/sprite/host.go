@@ -224,8 +224,10 @@ func (h *Host) MachineID(ctx context.Context, name string) (string, error) {
 	return row.MachineID, err
 }
 
-// List describes the sprites that filter selects, by name.
+// List describes the sprites that filter selects, by name, without those in which
+// agents are being installed.
 func (h *Host) List(ctx context.Context, filter store.SpriteFilter) ([]sprites.Info, error) {
+	filter.WithoutInstalls = true
 	rows, err := h.Store.Sprites.List(ctx, filter)
 	if err != nil {
 		return nil, err

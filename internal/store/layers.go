@@ -291,7 +291,7 @@ func (t *Sprites) FactsOf(ctx context.Context, layer string) (f Facts, err error
 func (t *Sprites) Unlisted(ctx context.Context) ([]string, error) {
 	list, err := collect(ctx, t.db.read, scanText, `SELECT id FROM layers l WHERE doomed = 0 AND json_extract(facts, '$.digest') IS NULL
 		AND id NOT IN (SELECT layer FROM sprites)
-		AND (EXISTS (SELECT 1 FROM layers WHERE parent = l.id) OR EXISTS (SELECT 1 FROM checkpoints WHERE layer = l.id))`)
+		AND (EXISTS (SELECT 1 FROM layers WHERE parent = l.id) OR EXISTS (SELECT 1 FROM checkpoints WHERE layer = l.id) OR EXISTS (SELECT 1 FROM installs WHERE layer = l.id))`)
 	if err != nil {
 		return nil, fmt.Errorf("find layers to be listed: %w", err)
 	}
@@ -302,7 +302,7 @@ func (t *Sprites) Unlisted(ctx context.Context) ([]string, error) {
 type Usage struct {
 	Facts
 	Parent string // empty: the base
-	States int    // that have it in their chains: checkpoints, and what sprites are now
+	States int    // that have it in their chains: checkpoints, installs, and what sprites are now
 }
 
 // Usages returns, by layer, those of a sprite's disk and of its checkpoints.
@@ -321,7 +321,7 @@ func (t *Sprites) Usages(ctx context.Context, id string) (map[string]Usage, erro
 			SELECT layer FROM sprites WHERE id = ?1 UNION SELECT layer FROM checkpoints WHERE sprite = ?1
 			UNION SELECT l.parent FROM layers l JOIN mine m ON l.id = m.id WHERE l.parent IS NOT NULL
 		), states (state, id) AS ( -- a row for each layer of each
-			SELECT id, layer FROM sprites UNION ALL SELECT name, layer FROM checkpoints
+			SELECT id, layer FROM sprites UNION ALL SELECT name, layer FROM checkpoints UNION ALL SELECT key, layer FROM installs
 			UNION ALL SELECT s.state, l.parent FROM layers l JOIN states s ON l.id = s.id WHERE l.parent IS NOT NULL
 		) SELECT l.id, ifnull(l.parent, ''), c.n, l.facts FROM layers l
 			JOIN (SELECT id, count(*) AS n FROM states GROUP BY id) c ON c.id = l.id WHERE l.id IN (SELECT id FROM mine)`, id)
@@ -348,7 +348,7 @@ func (t *Sprites) Doom(ctx context.Context) ([]string, error) {
 	var all []link
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `WITH RECURSIVE used (id) AS (
-				SELECT layer FROM sprites UNION SELECT json_extract(next, '$.layer') FROM sprites UNION SELECT layer FROM checkpoints
+				SELECT layer FROM sprites UNION SELECT json_extract(next, '$.layer') FROM sprites UNION SELECT layer FROM checkpoints UNION SELECT layer FROM installs
 				UNION SELECT l.parent FROM layers l JOIN used u ON l.id = u.id
 			) UPDATE layers SET doomed = 1 WHERE doomed = 0 AND id NOT IN (SELECT id FROM used WHERE id IS NOT NULL)`)
 		if err != nil {

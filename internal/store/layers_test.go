@@ -1,8 +1,10 @@
 package store
 
 import (
+	"errors"
 	"slices"
 	"testing"
+	"time"
 )
 
 // What is known of layers, whose they are, and which ones are still to be listed.
@@ -49,4 +51,66 @@ func TestLayerFacts(t *testing.T) {
 		t.Error("facts of no layer")
 	}
 	must(t, s.SetFacts(ctx, "none", Facts{}))
+}
+
+// An install is a layer that is kept without a sprite, until it is dropped; and there
+// is never one together with the sprite that it was made in.
+func TestInstalls(t *testing.T) {
+	s := newStore(t)
+	ctx := t.Context()
+	made := Sprite{ID: "aaaaaaaaaaaaaaaa", Name: "install-x", Owner: InstallOwner + "k"}
+	if err := s.Sprites.Create(ctx, &made); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := s.Sprites.List(ctx, SpriteFilter{WithoutInstalls: true}); err != nil || len(list) != 0 {
+		t.Errorf("listed: %+v, %v", list, err)
+	}
+	in := Install{Key: "k", Agent: "a", Version: "1", Took: time.Second}
+	if err := s.Installs.Keep(ctx, "none", in); !errors.Is(err, ErrNotFound) {
+		t.Errorf("of no sprite: %v", err)
+	}
+	if err := s.Installs.Keep(ctx, made.ID, in); err != nil {
+		t.Fatal(err)
+	}
+	if row, err := s.Sprites.ByID(ctx, made.ID); err != nil || !row.Deleting {
+		t.Errorf("its sprite: %+v, %v", row, err)
+	}
+	if err := s.Installs.Keep(ctx, made.ID, in); !errors.Is(err, ErrNotFound) {
+		t.Errorf("twice: %v", err)
+	}
+	if err := s.Sprites.Delete(ctx, made.ID); err != nil {
+		t.Fatal(err)
+	}
+	if doomed, err := s.Sprites.Doom(ctx); err != nil || len(doomed) != 0 {
+		t.Errorf("doomed: %v, %v", doomed, err)
+	}
+	got, err := s.Installs.Use(ctx, "k")
+	if err != nil || got.Layer != made.Layer || got.Agent != "a" || got.Took != time.Second || got.UsedAt.Before(got.CreatedAt) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if unlisted, err := s.Sprites.Unlisted(ctx); err != nil || len(unlisted) != 1 || unlisted[0] != made.Layer {
+		t.Errorf("to be listed: %v, %v", unlisted, err)
+	}
+	user := Sprite{ID: "bbbbbbbbbbbbbbbb", Name: "job", Layer: got.Layer}
+	if err := s.Sprites.Create(ctx, &user); err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := s.Installs.Drop(ctx, "k", got.UsedAt.Add(-time.Second)); err != nil || gone {
+		t.Errorf("it was used since: %v, %v", gone, err)
+	}
+	if gone, err := s.Installs.Drop(ctx, "k", got.UsedAt); err != nil || !gone {
+		t.Errorf("drop: %v, %v", gone, err)
+	}
+	if doomed, err := s.Sprites.Doom(ctx); err != nil || len(doomed) != 0 {
+		t.Errorf("a sprite has it: %v, %v", doomed, err)
+	}
+	if err := s.Sprites.Delete(ctx, user.ID); err != nil {
+		t.Fatal(err)
+	}
+	if doomed, err := s.Sprites.Doom(ctx); err != nil || len(doomed) != 2 {
+		t.Errorf("nobody has it: %v, %v", doomed, err)
+	}
+	if _, err := s.Installs.Use(ctx, "k"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("dropped: %v", err)
+	}
 }

@@ -112,6 +112,16 @@ var migrations = []string{
 		updated_at INTEGER NOT NULL
 	) STRICT;`,
 	`ALTER TABLE layers ADD COLUMN facts TEXT NOT NULL DEFAULT '{}'; -- JSON object, of a sealed one`,
+	`CREATE TABLE installs (
+		key         TEXT PRIMARY KEY,
+		layer       TEXT NOT NULL REFERENCES layers (id),
+		agent       TEXT NOT NULL,
+		version     TEXT NOT NULL,
+		took_micros INTEGER NOT NULL,
+		created_at  INTEGER NOT NULL,
+		used_at     INTEGER NOT NULL
+	) STRICT;
+	CREATE INDEX installs_by_layer ON installs (layer);`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

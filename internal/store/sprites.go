@@ -143,6 +143,8 @@ type SpriteFilter struct {
 	Label  string // one that it has; empty: any
 	After  string // names that sort after this one
 	Limit  int    // 0: no limit
+
+	WithoutInstalls bool // not those in which agents are being installed
 }
 
 func (f SpriteFilter) where() (string, []any) {
@@ -156,6 +158,10 @@ func (f SpriteFilter) where() (string, []any) {
 			where += " AND substr(name, 1, length(?)) = ?"
 			args = append(args, p, p)
 		}
+	}
+	if f.WithoutInstalls {
+		where += " AND substr(owner, 1, length(?)) <> ?"
+		args = append(args, InstallOwner, InstallOwner)
 	}
 	if f.Label != "" {
 		where += " AND EXISTS (SELECT 1 FROM json_each(labels) WHERE json_each.value = ?)"

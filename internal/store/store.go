@@ -36,6 +36,7 @@ type Store struct {
 	Backends   *Backends
 	Connectors *Connectors
 	Settings   *Settings
+	Installs   *Installs
 
 	db *database
 }
@@ -56,6 +57,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		Backends:   &Backends{db: db, secrets: secrets},
 		Connectors: &Connectors{db: db},
 		Settings:   &Settings{db: db},
+		Installs:   &Installs{db: db},
 		db:         db,
 	}, nil
 }

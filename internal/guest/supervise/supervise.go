@@ -163,6 +163,9 @@ func Run(ctx context.Context, dir string) error {
 	ctx, guards := j.guard(ctx)
 	defer guards.close()
 	j.log.state(sprites.JobPreparing)
+	for _, text := range j.spec.Notices {
+		j.log.notice(text)
+	}
 	if err := j.prepare(ctx); err != nil {
 		j.log.notice("prepare: " + err.Error())
 		end := sprites.JobEnd{Phase: "prepare", Reason: err.Error(), ExitCode: 1}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/fault"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// slowly is an agent whose installation takes a while, and leaves a file that no other
+// installation leaves. It commits that.
+const slowly = `name = "slowly"
+version = "1"
+argv = ["sh", "-c", "cp ~/installed . && git add -A && git commit -q -m 'Show it'", "{prompt_file}"]
+install = [["sh", "-ec", "for i in 1 2 3 4; do head -c 16 /dev/urandom | od -An -tx1 >>~/installed; sleep 0.2; done"]]
+setup = [["sh", "-c", "echo set up >>~/setup"]]
+verify = ["test", "-s", "{home}/installed"]
+`
+
+// agentHost is a host with an agent of that definition and a repository.
+func agentHost(h *host, definition string) (repo string) {
+	h.t.Helper()
+	h.write("home/.config/cove/agents/slowly.toml", definition)
+	return h.repository("repo", map[string]string{"plan.md": "Show it.\n"})
+}
+
+func (h *host) installs() []sprites.AgentInstall {
+	h.t.Helper()
+	list, err := h.client().Installs(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return list
+}
+
+// shown is what an agent slowly found installed.
+func (h *host) shown(repo, job string) string {
+	h.t.Helper()
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=2m", "--into", "none"); code != 0 {
+		h.t.Fatalf("pull exited with %d: %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
+	}
+	return h.run(repo, "git", "show", "refs/cove/"+job+"/head:installed")
+}
+
+// TestAgentInstall has an agent installed once for all the sprites that are made for
+// its jobs: two at once wait for one installation, the next finds it; a sprite that was
+// there before has its own; what nobody uses goes, and so does what fails.
+func TestAgentInstall(t *testing.T) {
+	h := newHost(t)
+	repo := agentHost(h, slowly)
+	h.serve(nil)
+	var jobs [2]string
+	var ended [2]func() (string, error)
+	for i := range ended {
+		_, ended[i] = h.background(repo, "cove", "push", "plan.md", "--agent", "slowly", "--dirty", "ignore", "--json")
+	}
+	for i := range ended {
+		out, err := ended[i]()
+		if err != nil {
+			t.Fatalf("push: %v: %s", err, out)
+		}
+		_, doc, _ := strings.Cut(out, "{") // after what is for people
+		jobs[i] = jsonField(t, "{"+doc, "job")
+	}
+	first := h.shown(repo, jobs[0])
+	if lines := strings.Count(first, "\n"); lines != 4 {
+		t.Errorf("the installation was run %d times: %q", lines/4, first)
+	}
+	if got := h.shown(repo, jobs[1]); got != first {
+		t.Errorf("two at once: %q and %q", first, got)
+	}
+	all := h.installs()
+	if len(all) != 1 || all[0].Agent != "slowly" || all[0].Version != "1" || all[0].TookMS < 800 {
+		t.Errorf("got %+v", all)
+	}
+	if list := h.run("", "cove", "list"); strings.Contains(list, "install-") {
+		t.Errorf("the sprite of the installation is listed: %s", list)
+	}
+	await(t, "its size", 20*time.Second, func() bool { return h.installs()[0].Bytes > 0 })
+	if list := h.run("", "cove", "agent", "list"); !strings.Contains(list, "KiB, ") {
+		t.Errorf("cove agent list: %s", list)
+	}
+
+	job, sprite := h.push(repo, "plan.md", "--agent", "slowly", "--dirty", "ignore")
+	if got := h.shown(repo, job); got != first {
+		t.Errorf("the next one has %q", got)
+	}
+	if logs := h.run("", "cove", "job", "logs", job); !strings.Contains(logs, "-- slowly 1 is from the installation that jobs share, "+all[0].Key[:12]) {
+		t.Errorf("its log: %s", logs)
+	}
+	if got := h.sh(sprite, "cat setup"); got != "set up\n" {
+		t.Errorf("it was set up %q", got)
+	}
+	h.run("", "cove", "create", "mine")
+	job, _ = h.push(repo, "plan.md", "--agent", "slowly", "--dirty", "ignore", "-s", "mine")
+	if got := h.shown(repo, job); got == first || strings.Count(got, "\n") != 4 {
+		t.Errorf("one's own sprite has %q", got)
+	}
+
+	// What nobody has used goes; the sprites that have it keep it.
+	if out := h.run("", "cove", "job", "gc"); strings.Contains(out, "slowly") {
+		t.Errorf("it was used just now: %s", out)
+	}
+	if out := h.run("", "cove", "job", "gc", "--older-than", "0", "--dry-run"); !strings.Contains(out, "slowly 1") || len(h.installs()) != 1 {
+		t.Errorf("a dry run: %s", out)
+	}
+	h.run("", "cove", "fork", sprite, "kept")
+	h.run("", "cove", "job", "gc", "--older-than", "0")
+	if all := h.installs(); len(all) != 0 {
+		t.Errorf("left: %+v", all)
+	}
+	if got := h.sh("kept", "cat installed"); got != first {
+		t.Errorf("a sprite that began with it has %q", got)
+	}
+	job, _ = h.push(repo, "plan.md", "--agent", "slowly", "--dirty", "ignore")
+	if got := h.shown(repo, job); got == first {
+		t.Error("it was not installed anew")
+	}
+
+	// One that fails is not kept, and the job says why.
+	h.write("home/.config/cove/agents/slowly.toml", strings.Replace(slowly, "for i in", "echo no such package; exit 3; for i in", 1))
+	job, _ = h.push(repo, "plan.md", "--agent", "slowly", "--dirty", "ignore")
+	if out, code := h.try("", "cove", "job", "wait", job); code == 0 {
+		t.Errorf("a job without its agent: %s", out)
+	}
+	if logs := h.run("", "cove", "job", "logs", job); !strings.Contains(logs, "-- slowly 1 is installed for this job alone: sh: ") || !strings.Contains(logs, "no such package") {
+		t.Errorf("its log: %s", logs)
+	}
+	if all := h.installs(); len(all) != 1 {
+		t.Errorf("got %+v", all)
+	}
+}
+
+// TestSoakInstall kills the server at each step of an installation, with -9. The next
+// server has it, or begins it anew; and nothing else is left. make test does one.
+func TestSoakInstall(t *testing.T) {
+	points := fault.InstallPoints
+	if !soak() {
+		points = points[:1]
+	}
+	for _, point := range points {
+		t.Run(string(point), func(t *testing.T) {
+			h := newHost(t)
+			repo := agentHost(h, slowly)
+			reached := filepath.Join(filepath.Dir(h.home), "reached")
+			h.serve([]string{fault.Variable + "=" + string(point) + "=" + reached})
+			_, ended := h.background(repo, "cove", "push", "plan.md", "--agent", "slowly", "--dirty", "ignore")
+			await(t, "the point", 40*time.Second, func() bool {
+				text, err := os.ReadFile(reached)
+				pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+				return err == nil && pid > 0
+			})
+			if err := syscall.Kill(h.pid(), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = ended() // that it was cut is its affair
+			h.run("", "cove", "ping")
+			before := h.installs()
+			if stored := len(before) == 1; stored != (point == fault.InstallStored) {
+				t.Errorf("the next server has %+v", before)
+			}
+			job, sprite := h.push(repo, "plan.md", "--agent", "slowly", "--dirty", "ignore")
+			if got := h.shown(repo, job); strings.Count(got, "\n") != 4 {
+				t.Errorf("it has %q", got)
+			}
+			after := h.installs()
+			if len(after) != 1 || len(before) == 1 && after[0].Key != before[0].Key {
+				t.Errorf("before %+v, after %+v", before, after)
+			}
+			var list struct{ Jobs []sprites.Job }
+			if err := json.Unmarshal([]byte(h.run("", "cove", "job", "list", "--json")), &list); err != nil {
+				t.Fatal(err)
+			}
+			for _, j := range list.Jobs { // the one that was cut may have been tried again
+				h.run("", "cove", "job", "rm", "--force", j.ID)
+			}
+			h.try("", "cove", "rm", "--force", sprite)
+			h.run("", "cove", "job", "gc", "--older-than", "0", "--force")
+			await(t, "the end of what it had", 90*time.Second, func() bool {
+				left, _ := filepath.Glob(filepath.Join(h.data, "layers", "*")) // the pattern is right
+				runs, _ := filepath.Glob(filepath.Join(h.data, "run", "*"))
+				return len(left)+len(runs) == 0
+			})
+		})
+	}
+}

@@ -1,0 +1,303 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newAgent() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "See which agents there are, and add others",
+		Long: `An agent is what carries out a plan: --agent of push, run and others names one. cove has some
+of its own; others are defined by TOML files (see cove help agent add), yours in the folder
+agents beside your settings, or a repository's, in .cove/agents. A repository may come from
+anybody: its agents are used once you have said so, by cove agent trust, and not any more
+when their text changes. None takes the place of cove's own.
+
+What agents are told before the plan, their skill, is in cove agent show. The file
+.cove/skill.md of a repository is told instead, where there is one; lines of --- at its top
+may say its version, and nothing else: it is text for a model, and changes no permissions.`,
+		Example: `  cove agent list
+  cove agent show claude
+  cove agent check claude`,
+		Args: a.subcommandOnly,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.newAgentList(), a.newAgentShow(), a.newAgentCheck(), a.newAgentAdd(), a.newAgentTrust(), a.newAgentRm())
+	return cmd
+}
+
+// registerAgent adds the flag --agent.
+func (a *app) registerAgent(cmd *cobra.Command, name *string, byDefault, usage string) {
+	cmd.Flags().StringVar(name, "agent", byDefault, usage+strings.Join(agents.Names(), ", ")+", or another of cove agent list")
+	must(cmd.RegisterFlagCompletionFunc("agent", a.completeAgent))
+}
+
+// completeAgent lists what may be used.
+func (a *app) completeAgent(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Annotations["agents"] != "" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names := agents.Names()
+	if places, err := a.places(cmd.Context()); err == nil {
+		files, _ := places.AgentFiles() // those that can be listed
+		for _, f := range files {
+			if !f.Hidden {
+				names = append(names, f.Name)
+			}
+		}
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), cobra.ShellCompDirectiveNoFileComp
+}
+
+// findAgent is the agent of that name, which may be used.
+func findAgent(cmd *cobra.Command, places config.Places, name string) (agents.Agent, error) {
+	agent, err := places.Agent(name)
+	_, wrong := errors.AsType[config.Problems](err)
+	switch {
+	case errors.Is(err, config.ErrUntrusted):
+		return nil, &codedError{exitFailed, "agent_untrusted", err, "read it: cove agent show " + name + "; then: cove agent trust " + name}
+	case wrong:
+		return nil, agentProblems(err)
+	case err != nil:
+		return nil, usagef(cmd, "%v", err)
+	}
+	return agent, nil
+}
+
+// agentProblems makes of what is wrong in a definition an error for people, which has
+// all of it.
+func agentProblems(err error) error {
+	problems, ok := errors.AsType[config.Problems](err)
+	if !ok {
+		return err
+	}
+	var all []string
+	for _, p := range problems {
+		all = append(all, p.Error())
+	}
+	return &codedError{exitFailed, "bad_agent", errors.New(strings.Join(all, "\n")), problems[0].Hint}
+}
+
+// definitionOf is what a job must bring of its agent; nil: the server knows it.
+func definitionOf(agent agents.Agent) *sprites.AgentDefinition {
+	if custom, ok := agent.(*agents.Custom); ok {
+		return custom.Definition()
+	}
+	return nil
+}
+
+// agentJSON is an agent as cove agent list prints it with --json.
+type agentJSON struct {
+	Name        string           `json:"name"`
+	Description string           `json:"description,omitempty"`
+	From        string           `json:"from"`
+	File        string           `json:"file,omitempty"`
+	State       string           `json:"state"`
+	Problems    []config.Problem `json:"problems,omitempty"`
+	Version     string           `json:"version,omitempty"`
+	Needs       agents.Needs     `json:"needs"`
+	Connectors  []connectorState `json:"connectors,omitempty"`
+	Keys        []string         `json:"keys,omitempty"`
+
+	Installs []sprites.AgentInstall `json:"installs,omitempty"` // that jobs share, the newest first
+}
+
+// The states of an agent.
+const (
+	agentReady     = "ready"
+	agentNoKey     = "no-key"    // a connector, or its secret, is missing
+	agentUntrusted = "untrusted" // the person has not said that it may be used
+	agentInvalid   = "invalid"   // its definition has mistakes
+	agentHidden    = "hidden"    // the person has another one of that name
+)
+
+// connectorState is a connector that an agent asks its model through.
+type connectorState struct {
+	Name   string `json:"name"`
+	Secret string `json:"secret"` // set, missing, none (it needs none), no connector, or unknown
+}
+
+// models are whether agents can ask their models, as far as a server can be asked.
+type models struct {
+	client  *sprites.Client // nil: none answers
+	secrets []sprites.Secret
+
+	installs []sprites.AgentInstall
+}
+
+func (a *app) models(ctx context.Context) models {
+	c, err := a.runningClient(ctx)
+	if err != nil {
+		return models{}
+	}
+	m := models{}
+	if m.installs, err = c.Installs(ctx); err != nil {
+		a.detail("%v", err) // another server of the protocol has none
+	}
+	if m.secrets, err = c.Secrets(ctx); err == nil { // else the token may not say
+		m.client = c
+	}
+	return m
+}
+
+func (m models) connector(ctx context.Context, name string) connectorState {
+	state := connectorState{name, "unknown"}
+	if m.client == nil {
+		return state
+	}
+	def, err := m.client.Connector(ctx, name)
+	switch {
+	case errors.Is(err, sprites.ErrNotFound):
+		state.Secret = "no connector"
+	case err != nil:
+	case def.Secret == "":
+		state.Secret = "none"
+	case slices.ContainsFunc(m.secrets, func(s sprites.Secret) bool { return s.Name == def.Secret }):
+		state.Secret = "set"
+	default:
+		state.Secret = "missing"
+	}
+	return state
+}
+
+// describe says what there is to know of an agent.
+func (m models) describe(ctx context.Context, agent agents.Agent) (agentJSON, agents.Work, error) {
+	doc := agentJSON{Name: agent.Name(), From: string(config.BuiltIn), State: agentReady}
+	work, err := agents.Trial(agent, spriteHome)
+	if err != nil {
+		return doc, work, fmt.Errorf("the agent %s: %w", agent.Name(), err)
+	}
+	if custom, ok := agent.(*agents.Custom); ok {
+		doc.Description = custom.Description()
+	}
+	for _, in := range m.installs {
+		if in.Agent == doc.Name {
+			doc.Installs = append(doc.Installs, in)
+		}
+	}
+	doc.Version, doc.Needs, doc.Keys = work.Version, work.Needs, work.Keys
+	for _, name := range work.Connectors {
+		c := m.connector(ctx, name)
+		if c.Secret == "missing" || c.Secret == "no connector" {
+			doc.State = agentNoKey
+		}
+		doc.Connectors = append(doc.Connectors, c)
+	}
+	return doc, work, nil
+}
+
+// describeFile is describe for an agent that a file defines, which may be wrong.
+func (m models) describeFile(ctx context.Context, f config.AgentFile) (agentJSON, agents.Work, error) {
+	doc := agentJSON{Name: f.Name, State: agentInvalid}
+	var work agents.Work
+	if f.Err == nil {
+		var err error
+		if doc, work, err = m.describe(ctx, f.Agent); err != nil {
+			return doc, work, err
+		}
+	} else if problems, ok := errors.AsType[config.Problems](f.Err); ok {
+		doc.Problems = problems
+	}
+	doc.From, doc.File = string(f.Source), f.File
+	switch {
+	case f.Hidden:
+		doc.State = agentHidden
+	case f.Err == nil && !f.Trusted:
+		doc.State = agentUntrusted
+	}
+	return doc, work, nil
+}
+
+// needText is a need for people.
+func needText(mb int) string {
+	if mb == 0 {
+		return "-"
+	}
+	return byteSize(int64(mb) << 20)
+}
+
+// installedText says which of an agent's installations jobs begin with.
+func installedText(doc agentJSON) string {
+	if len(doc.Installs) == 0 {
+		return "-"
+	}
+	in := doc.Installs[0]
+	text := ago(in.CreatedAt, time.Now())
+	if in.Bytes > 0 {
+		text = byteSize(in.Bytes) + ", " + text
+	}
+	if in.Version != doc.Version {
+		text = sanitizeLine(in.Version) + ", " + text
+	}
+	return text
+}
+
+// keyText is how an agent reaches its model, for people.
+func keyText(doc agentJSON) string {
+	var parts []string
+	for _, c := range doc.Connectors {
+		parts = append(parts, sanitizeLine(c.Name)+" ("+map[string]string{"set": "secret set", "missing": "secret missing", "none": "no secret", "no connector": "no such connector", "unknown": "not asked"}[c.Secret]+")")
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// stateText is what to type next about an agent; empty: nothing.
+func stateText(doc agentJSON) string {
+	switch doc.State {
+	case agentUntrusted:
+		return "a repository defines it; to use it: cove agent show " + doc.Name + ", then cove agent trust " + doc.Name
+	case agentInvalid:
+		if len(doc.Problems) > 0 {
+			return doc.Problems[0].Error()
+		}
+		return "its definition can't be read"
+	case agentHidden:
+		return "your own agent of that name is used instead"
+	case agentNoKey:
+		for _, c := range doc.Connectors {
+			if c.Secret == "missing" || c.Secret == "no connector" {
+				return "give it a key: cove secret set " + gitwork.Quote(c.Name) + ", cove connector put " + gitwork.Quote(c.Name)
+			}
+		}
+	}
+	return ""
+}
+
+// agentSettings are the person's own for an agent. It says what goes along, and what
+// does not.
+func (a *app) agentSettings(agent agents.Agent) ([]sprites.SettingsFile, error) {
+	settled, ok := agent.(agents.Settled)
+	if !ok {
+		return nil, &codedError{exitFailed, "no_settings", fmt.Errorf("of settings for the agent %s cove knows nothing", agent.Name()), "leave out --agent-settings"}
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return nil, err
+	}
+	files, left, err := config.AgentSettings(home, settled.Settings())
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range left {
+		a.say("Stays here: ~/%s: %s.", sanitizeLine(l.File), l.Why)
+	}
+	a.say("%s of your settings for %s in ~/%s go along.", countText(len(files), "file"), agent.Name(), settled.Settings().Folder)
+	return files, nil
+}

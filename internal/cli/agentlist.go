@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/agents"
+)
+
+func (a *app) newAgentList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the agents",
+		Long: `Lists the agents: the version that is installed where none is, the connector that each asks
+its model through and whether its secret is set, what it takes of the sprite's disk and
+memory, the installation that the sprites of jobs begin with, and where it is defined. No
+server is started to be asked.`,
+		Example: `  cove agent list
+  cove agent list --json | jq -r '.agents[] | select(.state == "ready").name'`,
+		Args: exactArgs(),
+		RunE: verb(func(ctx context.Context, _ []string) error {
+			docs, err := a.listAgents(ctx)
+			if err != nil {
+				return err
+			}
+			doc := struct {
+				Agents []agentJSON `json:"agents"`
+			}{docs}
+			return a.show(doc, func(w io.Writer) {
+				rows := [][]string{{"NAME", "VERSION", "KEY", "DISK", "MEMORY", "INSTALLED", "FROM"}}
+				for _, d := range docs {
+					from := d.From
+					if d.File != "" {
+						from += ", " + d.File
+					}
+					rows = append(rows, []string{d.Name, sanitizeLine(orDash(d.Version)), keyText(d), needText(d.Needs.DiskMB), needText(d.Needs.MemoryMB), installedText(d), sanitizeLine(from)})
+				}
+				table(w, rows)
+				for _, d := range docs {
+					if text := stateText(d); text != "" {
+						fmt.Fprintf(w, "%s: %s\n", d.Name, sanitizeLine(text))
+					}
+				}
+			})
+		}),
+	}
+}
+
+func (a *app) listAgents(ctx context.Context) ([]agentJSON, error) {
+	places, err := a.places(ctx)
+	if err != nil {
+		return nil, err
+	}
+	files, err := places.AgentFiles()
+	if err != nil {
+		return nil, configError(err)
+	}
+	m, docs := a.models(ctx), []agentJSON{}
+	for _, name := range agents.Names() {
+		agent, err := agents.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		doc, _, err := m.describe(ctx, agent)
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, doc)
+	}
+	for _, f := range files {
+		doc, _, err := m.describeFile(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, doc)
+	}
+	return docs, nil
+}
