@@ -23,7 +23,10 @@ type Task struct {
 	Home        string // of the sprite's user
 	Interactive bool   // a person will sit at the agent's terminal
 	Converse    bool   // a person may send messages; only for a Converser
+	Command     string // starts the agent, where it is any that speaks ACP: a command line for sh
+	Permissions string // what becomes of its requests for permission: allow (as empty), ask or deny
 	Direct      bool   // there are no connectors: the agent asks the model itself, with a key of its own
+	Session     string // the agent's own, which is to go on; Plan is the next message
 }
 
 // Work is how an agent carries out a task.
@@ -109,6 +112,8 @@ const (
 	KindToolEnd   Kind = "tool_end"   // it ended, with Failed; Text is the start of its output
 	KindRetry     Kind = "retry"      // the model is asked again; Text says why
 	KindDenied    Kind = "denied"     // the agent was not allowed something
+	KindAsk       Kind = "ask"        // a person is asked whether it may do Text
+	KindNotice    Kind = "notice"     // something about the agent that is not in order
 	KindResult    Kind = "result"     // the agent's own last word
 )
 
@@ -120,7 +125,7 @@ type Event struct {
 	Failed bool   `json:"failed,omitempty"`
 }
 
-var all = []Agent{Claude{}, Shell{}}
+var all = []Agent{Claude{}, Shell{}, ACP{}}
 
 // Trial is how the agent of that name is made ready, and found to be there, in a
 // sprite whose user has that home: Setup, Verify, Env and Connectors of any work of

@@ -31,6 +31,7 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 			return err
 		}
 		printer := newLogPrinter(a.Out, job.Agent)
+		printer.job = id
 		for event, err := range c.JobEvents(ctx, id, 1, follow) {
 			if err != nil {
 				return err
@@ -100,6 +101,7 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 type logPrinter struct {
 	w       io.Writer
 	reader  agents.Reader // nil: an agent that this cove does not know
+	job     string        // whose questions are answered by it; empty: nobody's
 	midLine bool          // the last output was a part of a line
 }
 
@@ -153,6 +155,11 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 		fmt.Fprintf(p.w, "-- %s\n", sanitizeLine(e.Text))
 	case agents.KindText:
 		fmt.Fprintln(p.w, sanitize(e.Text))
+	case agents.KindAsk:
+		fmt.Fprintf(p.w, "?? %s\n", sanitizeLine(e.Text))
+		if p.job != "" {
+			fmt.Fprintf(p.w, "   answer with: cove job answer %s\n", p.job)
+		}
 	case agents.KindStep:
 		fmt.Fprintf(p.w, "## %s\n", sanitizeLine(e.Text))
 	case agents.KindToolStart:

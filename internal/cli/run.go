@@ -137,6 +137,7 @@ func (a *app) followJob(ctx context.Context, c *sprites.Client, id string) (spri
 			return job, err
 		}
 		printer := newLogPrinter(a.Out, job.Agent)
+		printer.job = job.ID
 		for event, err := range c.JobEvents(ctx, id, 1, true) {
 			if err != nil {
 				return job, err
