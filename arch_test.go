@@ -62,6 +62,8 @@ var imports = map[string][]string{
 	"internal/guestbin":  {"internal/boot", "sprites"},
 	"internal/mcpserver": {"internal/tools", "sprites"},
 	"internal/tools":     {"internal/gitignore", "internal/guestbin", "internal/proctree", "sprites"},
+	"internal/acp":       {"internal/tools", "sprites"},
+	"internal/acpserver": {"internal/acp", "internal/guestbin", "sprites"},
 	"internal/agents":    {"sprites"},
 	"internal/config":    {"internal/agents", "internal/policy", "internal/safepath", "sprites"},
 	"internal/loop":      {"internal/tools", "sprites"},
@@ -69,13 +71,13 @@ var imports = map[string][]string{
 	"internal/push":      {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/mcpserver", "internal/policy", "internal/push", "internal/safepath", "internal/tools", "sprites"},
+	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/mcpserver", "internal/policy", "internal/push", "internal/safepath", "internal/tools", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/boot", "internal/filesync", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/tools", "sprites"},
+	"cmd/cove-guest": {"internal/acp", "internal/boot", "internal/filesync", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/tools", "sprites"},
 	"cmd/cove-runsc": nil,
 }
 

@@ -63,6 +63,12 @@ type JobRequest struct {
 	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own
 	Settings   []SettingsFile   `json:"settings,omitempty"`         // the person's, for the agent
 
+	// AgentCommand starts the agent, where Agent is "acp": a command line for the
+	// sprite's sh. Permissions is what becomes of its requests for permission:
+	// "allow" (as empty), "ask" or "deny".
+	AgentCommand string `json:"agent_command,omitempty"`
+	Permissions  string `json:"permissions,omitempty"`
+
 	// NetworkPolicy is in force before anything of the job runs; nil: that of the
 	// sprite, which for a new one has no rules.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
@@ -150,6 +156,12 @@ type Job struct {
 	Install    *JobInstall      `json:"install,omitempty"`          // nil: nothing had to be installed
 	Settings   []string         `json:"settings,omitempty"`         // the paths of the person's
 
+	Command     string `json:"agent_command,omitempty"` // as JobRequest.AgentCommand
+	Permissions string `json:"permissions,omitempty"`   // as there
+
+	// Question is what the agent waits to be told; nil: it has asked nothing.
+	Question *JobQuestion `json:"question,omitempty"`
+
 	// NetworkPolicy is what the job asked for; nil from a server that enforces none.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
 
@@ -163,6 +175,30 @@ type Job struct {
 type JobInstall struct {
 	Key    string `json:"key,omitempty"` // of the AgentInstall that the sprite began with; empty: it is installed in the sprite alone
 	Detail string `json:"detail"`        // for people
+}
+
+// JobQuestion is what an agent asks a person: whether it may do something. All its
+// texts are the agent's.
+type JobQuestion struct {
+	ID      string           `json:"id"`
+	Title   string           `json:"title"`            // what it is about to do
+	Kind    string           `json:"kind,omitempty"`   // edit, execute, fetch …
+	Detail  string           `json:"detail,omitempty"` // the tool's input
+	Path    string           `json:"path,omitempty"`   // of the file that it is about
+	Options []QuestionOption `json:"options"`
+}
+
+// QuestionOption is one of the answers to choose from.
+type QuestionOption struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	Kind string `json:"kind"` // allow_once, allow_always, reject_once, reject_always
+}
+
+// JobAnswer answers a job's question (POST /v1/jobs/{id}/answer).
+type JobAnswer struct {
+	Question string `json:"question"` // its ID
+	Option   string `json:"option"`   // its ID
 }
 
 // JobEvent is a line of a job's append-only log. Seq grows by one from 1; the
@@ -233,9 +269,13 @@ type LineRule struct {
 
 // JobInput is how an agent takes messages.
 type JobInput struct {
-	First string   `json:"first"` // a file with what it reads first
-	Over  LineRule `json:"over"`  // the lines after which it waits for more
+	First string    `json:"first,omitempty"` // a file with what it reads first; empty: nothing
+	Over  LineRule  `json:"over"`            // the lines after which it waits for more
+	Again *LineRule `json:"again,omitempty"` // the lines after which it waits no more, answered or not
 }
+
+// Guest as the first word of a JobSpec's Argv is the supervisor's own program.
+const Guest = "cove-guest"
 
 // JobMessage is a person's message to an agent (POST /v1/jobs/{id}/send).
 type JobMessage struct {

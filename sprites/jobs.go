@@ -61,6 +61,11 @@ func (c *Client) SendJob(ctx context.Context, id string, m JobMessage) (Job, err
 	return callJob(ctx, c, "send to job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "send"), in: m})
 }
 
+// AnswerJob answers the question of a job's agent, and returns when the agent has it.
+func (c *Client) AnswerJob(ctx context.Context, id string, a JobAnswer) (Job, error) {
+	return callJob(ctx, c, "answer job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "answer"), in: a})
+}
+
 // RetryJob begins a job that has ended anew, and returns the new one.
 func (c *Client) RetryJob(ctx context.Context, id string, req JobRetry) (Job, error) {
 	return callJob(ctx, c, "retry job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "retry"), in: req})

@@ -14,7 +14,10 @@
 //	cove-guest sync                    be the sprite's half of a sync; the other one is on stdin and stdout
 //	cove-guest tool serve [--role ROLE]... [--dir DIR]
 //	                                   carry out calls of a model's tools; they come on stdin, the answers are on stdout
-//	cove-guest tool keep               run one command of Bash, for tool serve
+//	cove-guest tool keep               run one command, for tool serve and acp
+//	cove-guest acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD...
+//	                                   have an agent that speaks ACP carry out a prompt; events go to file descriptor 3
+//	cove-guest acp bridge CMD...       let a client of ACP, on stdin and stdout, talk with an agent here
 //	cove-guest version
 //
 // Under the name sprite-env it is that command (package spriteenv).
@@ -36,6 +39,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/cove-dev/cove/internal/acp"
 	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/internal/guest"
@@ -46,7 +50,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | version")
+var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR FROM | job send DIR | job stop DIR | job finalize DIR REASON | job set-up DIR | job is-set-up DIR | lfs clean|smudge DIR | probe [URL...] | sync | tool serve [--role ROLE]... [--dir DIR] | tool keep | acp run --prompt FILE [--session ID] [--permissions allow|ask|deny] CMD... | acp bridge CMD... | version")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -82,6 +86,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return filesync.Serve(ctx, os.Stdin, stdout, func() { os.Exit(1) })
 	case command == "tool" && len(args) > 0:
 		return tool(ctx, args[0], args[1:], stdout)
+	case command == "acp" && len(args) > 1:
+		return agent(ctx, args[0], args[1:], stdout)
 	case command == "job" && len(args) > 1:
 		return job(ctx, args[0], args[1:], stdout)
 	}
@@ -137,6 +143,37 @@ func tool(ctx context.Context, verb string, args []string, stdout io.Writer) err
 	}
 	server := &tools.Server{Role: role, Dir: dir, Keeper: []string{program, "tool", "keep"}}
 	return server.Serve(ctx, os.Stdin, stdout)
+}
+
+// agent is the client of an agent that speaks ACP.
+func agent(ctx context.Context, verb string, args []string, stdout io.Writer) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	keeper := []string{program, "tool", "keep"}
+	if verb == "bridge" {
+		b := &acp.Bridge{Argv: args, Dir: dir, Keeper: keeper, In: os.Stdin, Out: stdout, Err: os.Stderr}
+		return b.Run(ctx)
+	}
+	var prompt, session, permissions string
+	flags := flag.NewFlagSet("acp", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&prompt, "prompt", "", "")
+	flags.StringVar(&session, "session", "", "")
+	flags.StringVar(&permissions, "permissions", "", "")
+	policy, parseErr := acp.Permissions(""), flags.Parse(args)
+	if parseErr == nil {
+		policy, parseErr = acp.ParsePermissions(permissions)
+	}
+	if parseErr != nil || verb != "run" || prompt == "" || flags.NArg() == 0 {
+		return errUsage
+	}
+	return acp.Main(ctx, acp.Job{Argv: flags.Args(), Dir: dir, Session: session, Permissions: policy, Keeper: keeper}, prompt)
 }
 
 func exitCode(err error) int {

@@ -79,6 +79,8 @@ var rows = []struct{ row, what, tests string }{
 	{"U1", "completions; settings are shown, checked, and not guessed at", "testdata/config.txtar testdata/service.txtar ../../internal/config:TestProblems"},
 	{"U2", "every flag has a test", "../../internal/cli:TestEveryFlagIsTested ../../internal/config:TestOrder"},
 
+	{"P4", "what an agent asks a person is shown escaped", "TestACP ../../internal/cli:TestSanitize ../../internal/agents:TestACPQuestion"},
+
 	// What a hostile sandbox may try.
 	{"hostile 1", "an archive out of a sprite writes nothing outside, and the member is named", "TestHostileArchives/link_then_file TestHostileArchives/hard_link TestHostileArchives/pipe ../../internal/cli:TestHostileArchives ../../internal/cli:FuzzUnpack"},
 	{"hostile 2", "what is written in a sprite goes through no link that was put there", "TestHostileRaces/2 ../../internal/filesync:TestLinkRace"},

@@ -23,6 +23,8 @@ type Task struct {
 	Home        string // of the sprite's user
 	Interactive bool   // a person will sit at the agent's terminal
 	Converse    bool   // a person may send messages; only for a Converser
+	Command     string // starts the agent, where it is any that speaks ACP: a command line for sh
+	Permissions string // what becomes of its requests for permission: allow (as empty), ask or deny
 	Direct      bool   // there are no connectors: the agent asks the model itself, with a key of its own
 	Session     string // the agent's own, which is to go on; Plan is the next message. Only of a Rememberer
 	Model       string // PROVIDER/MODEL; empty: the agent's default. Agents have their own ways besides
@@ -144,6 +146,8 @@ const (
 	KindToolEnd   Kind = "tool_end"   // it ended, with Failed; Text is the start of its output
 	KindRetry     Kind = "retry"      // the model is asked again; Text says why
 	KindDenied    Kind = "denied"     // the agent was not allowed something
+	KindAsk       Kind = "ask"        // a person is asked whether it may do Text
+	KindNotice    Kind = "notice"     // something about the agent that is not in order
 	KindResult    Kind = "result"     // the agent's own last word
 )
 
@@ -155,7 +159,7 @@ type Event struct {
 	Failed bool   `json:"failed,omitempty"`
 }
 
-var all = []Agent{Claude{}, Codex{}, Gemini{}, OpenCode{}, Pi{}, Shell{}}
+var all = []Agent{Claude{}, Codex{}, Gemini{}, OpenCode{}, Pi{}, ACP{}, Shell{}}
 
 // TrialDir is the folder of a trial's files, below the home.
 const TrialDir = ".cove/trial"

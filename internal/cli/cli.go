@@ -115,7 +115,7 @@ A server is started when none runs; --url or COVE_URL names another one.
 		&cobra.Group{ID: "server", Title: "The server and this machine:"},
 	)
 	a.addGroup(root, "work", a.newPush(), a.newPull(), a.newRun(), a.newJob(), a.newSync())
-	a.addGroup(root, "sprite", a.newCreate(), a.newList(), a.newInfo(), a.newUpdate(), a.newSetup(), a.newRm(), a.newUse(), a.newExec(), a.newTool(), a.newMCP(), a.newConsole(), a.newSession(), a.newService(), a.newURL(), a.newPolicy(), a.newProxy(), a.newCp(), a.newCheckpoint(), a.newRestore(), a.newFork(), a.newExport(), a.newImport(), a.newSuspend(), a.newWake())
+	a.addGroup(root, "sprite", a.newCreate(), a.newList(), a.newInfo(), a.newUpdate(), a.newSetup(), a.newRm(), a.newUse(), a.newExec(), a.newTool(), a.newMCP(), a.newACP(), a.newConsole(), a.newSession(), a.newService(), a.newURL(), a.newPolicy(), a.newProxy(), a.newCp(), a.newCheckpoint(), a.newRestore(), a.newFork(), a.newExport(), a.newImport(), a.newSuspend(), a.newWake())
 	a.addGroup(root, "server", a.newAgent(), a.newConfig(), a.newEnv(), a.newToken(), a.newSecret(), a.newConnector(), a.newBackend(), a.newDoctor(), a.newDiagnose(), a.newPing(), a.newVersion(), a.newCompletion())
 	root.AddCommand(newOverlayProbe())
 	root.SetHelpCommand(newHelp(a))

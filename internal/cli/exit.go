@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/acpserver"
 	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/push"
@@ -153,6 +154,10 @@ func (f *failure) of(err error) {
 	}
 	if e, ok := errors.AsType[*filesync.Error](err); ok {
 		f.exit, f.code, f.hint = e.ExitCode(), e.Code, e.Hint
+		return
+	}
+	if e, ok := errors.AsType[*acpserver.Error](err); ok {
+		f.exit, f.code = e.ExitCode(), e.Code
 		return
 	}
 	if e, ok := errors.AsType[*tools.Error](err); ok {

@@ -26,7 +26,7 @@ func (a *app) newJob() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.newJobList(), a.newJobShow(), a.newJobLogs(), a.newJobEvents(), a.newJobAttach(),
-		a.newJobWait(), a.newJobStop(), a.newJobSend(), a.newJobRetry(), a.newJobResume(), a.newJobBundle(), a.newJobRm(), a.newJobGC(),
+		a.newJobWait(), a.newJobStop(), a.newJobSend(), a.newJobAnswer(), a.newJobRetry(), a.newJobResume(), a.newJobBundle(), a.newJobRm(), a.newJobGC(),
 		a.newJobDiff(), a.newJobLog(), a.newJobMerge(), a.newJobRebase(), a.newJobCherryPick(), a.newJobRefs())
 	return cmd
 }
@@ -171,6 +171,8 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 	pairs = append(pairs,
 		"error", j.Error,
 		"agent", j.Agent,
+		"command", j.Command,
+		"permissions", j.Permissions,
 		"plan", j.PlanName,
 		"repository", j.Repository,
 		"branch", j.Branch,
@@ -241,6 +243,8 @@ func nextStep(j sprites.Job) string {
 	switch {
 	case !jobPattern.MatchString(j.ID):
 		return ""
+	case j.State == sprites.JobWaiting && j.Question != nil:
+		return "It asks you something: cove job answer " + j.ID
 	case j.State == sprites.JobWaiting:
 		return "It waits for you: cove job send " + j.ID + " TEXT; or end it in good order: cove job send " + j.ID + " --close"
 	case !j.State.Terminal() && j.Interactive:

@@ -100,11 +100,12 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 type logPrinter struct {
 	w       io.Writer
 	reader  agents.Reader // nil: an agent that this cove does not know
+	job     string        // whose questions are answered by it; empty: nobody's
 	midLine bool          // the last output was a part of a line
 }
 
 func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
-	p := &logPrinter{w: w}
+	p := &logPrinter{w: w, job: job.ID}
 	if known, err := agents.Of(job.Agent, job.Definition); err == nil {
 		p.reader = known.Read()
 	}
@@ -153,6 +154,11 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 		fmt.Fprintf(p.w, "-- %s\n", sanitizeLine(e.Text))
 	case agents.KindText:
 		fmt.Fprintln(p.w, sanitize(e.Text))
+	case agents.KindAsk:
+		fmt.Fprintf(p.w, "?? %s\n", sanitizeLine(e.Text))
+		if p.job != "" {
+			fmt.Fprintf(p.w, "   answer with: cove job answer %s\n", p.job)
+		}
 	case agents.KindStep:
 		fmt.Fprintf(p.w, "## %s\n", sanitizeLine(e.Text))
 	case agents.KindToolStart:

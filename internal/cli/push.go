@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/push"
@@ -21,6 +22,8 @@ import (
 type pushOptions struct {
 	machine     machineFlags
 	agent       string
+	command     string
+	permissions string
 	dirty       string
 	depth       int
 	timeout     time.Duration
@@ -40,6 +43,9 @@ type pushOptions struct {
 func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
 	a.registerAgent(cmd, &o.agent, config.Default(config.Agent), "who does the work: ")
+	f.StringVar(&o.command, "agent-command", "", "what starts the agent acp, in the sprite: the command line of an agent that speaks ACP")
+	f.StringVar(&o.permissions, "permissions", config.Default(config.Permissions), "what becomes of the agent acp's requests for permission: allow, ask (cove job answer) or deny")
+	must(cmd.RegisterFlagCompletionFunc("permissions", cobra.FixedCompletions(agents.PermissionChoices, cobra.ShellCompDirectiveNoFileComp)))
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
@@ -59,7 +65,7 @@ func (o *pushOptions) settle(ctx context.Context, a *app, cmd *cobra.Command) er
 	if err != nil {
 		return err
 	}
-	name, keys := a.global.sprite, []config.Key{config.Agent, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
+	name, keys := a.global.sprite, []config.Key{config.Agent, config.AgentCommand, config.Permissions, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
 	if name == "" {
 		name, keys = config.JobEnv, append(keys, machineKeys...)
 	}
@@ -103,6 +109,9 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	if !slices.Contains(policy.Presets, o.network) {
 		return opts, usagef(cmd, "--network %q is none of %s", o.network, strings.Join(policy.Presets, ", "))
 	}
+	if err := o.checkACP(cmd); err != nil {
+		return opts, err
+	}
 	if o.depth < 0 {
 		return opts, usagef(cmd, "--depth %d is negative", o.depth)
 	}
@@ -130,7 +139,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	dir, err := os.Getwd()
 	opts = push.Options{
 		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
-		Guards: guards, Converse: o.converse,
+		Guards: guards, Converse: o.converse, Command: o.command, Permissions: o.permissions,
 		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
 		Definition: o.definition, Skill: o.skill, Settings: o.settings,
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
@@ -139,6 +148,27 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 		opts.Network = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}
 	}
 	return opts, err
+}
+
+// checkACP looks at the settings of the agent acp. For other agents, those that nobody
+// gave as flags are none.
+func (o *pushOptions) checkACP(cmd *cobra.Command) error {
+	if o.agent != "acp" {
+		for _, name := range []string{"agent-command", "permissions"} {
+			if cmd.Flags().Changed(name) {
+				return usagef(cmd, "--%s is for --agent acp, not %s", name, o.agent)
+			}
+		}
+		o.command, o.permissions = "", ""
+		return nil
+	}
+	switch {
+	case strings.TrimSpace(o.command) == "":
+		return usagef(cmd, "the agent acp needs the command that starts it, such as --agent-command \"opencode acp\"")
+	case !slices.Contains(agents.PermissionChoices, o.permissions):
+		return usagef(cmd, "--permissions %q is none of %s", o.permissions, strings.Join(agents.PermissionChoices, ", "))
+	}
+	return nil
 }
 
 // mustDuration reads a time that is built in.
@@ -182,6 +212,10 @@ which neither the sprite's sleep nor the wait for a person counts), --max-idle, 
 --max-disk. With --converse an agent that can (claude) does not end when it has had its say,
 but waits for messages: cove job send.
 
+The agent "acp" is any that speaks the Agent Client Protocol; --agent-command starts it in
+the sprite. Its requests for permission are granted, since the sandbox is the boundary, or
+as --permissions says: with ask the job waits for you, and its time does not count.
+
 The sprite reaches what --network says: a preset, and with agent and defaults the hosts of
 the repository's remotes, if they have names. An existing sprite keeps its own rules unless
 you give --network.`,
@@ -190,6 +224,7 @@ you give --network.`,
   cove push plan.md --timeout 3h --memory 8G --include ~/.cargo --rm
   cove push plan.md --max-idle 10m --max-turns 200 --max-disk 5G
   cove push plan.md --network open
+  cove push plan.md --agent acp --agent-command "opencode acp" --permissions ask
   cove push plan.md --interactive`,
 		Args: exactArgs("the plan"),
 	}

@@ -29,6 +29,8 @@ type Key string
 // The settings.
 const (
 	Agent        Key = "agent"
+	AgentCommand Key = "agent_command"
+	Permissions  Key = "permissions"
 	Network      Key = "network"
 	Dirty        Key = "dirty"
 	Timeout      Key = "timeout"
@@ -88,6 +90,9 @@ type setting struct {
 
 var settings = []setting{
 	{key: Agent, builtIn: "claude", choices: agents.Names(), usage: "who does the work"},
+	{key: AgentCommand, usage: "what starts the agent acp, in the sprite: a command line for sh"},
+	{key: Permissions, builtIn: "allow", choices: agents.PermissionChoices, usage: "what becomes of the agent acp's requests for permission",
+		personal: "it says whether you are asked"},
 	{key: Network, builtIn: policy.Agent, choices: policy.Presets, usage: "what a job's sprite may reach"},
 	{key: Dirty, builtIn: "refuse", choices: []string{"refuse", "include", "ignore"}, usage: "what a push does about changes that are not committed",
 		refuse: func(v string) string {

@@ -34,6 +34,8 @@ func world(t *testing.T, files map[string]string, env map[string]string) config.
 // example has a value other than the built-in one for each key, and one more.
 var example = map[config.Key][2]string{
 	config.Agent:        {`"shell"`, `"claude"`},
+	config.AgentCommand: {`"opencode acp"`, `"gemini --acp"`},
+	config.Permissions:  {`"ask"`, `"deny"`},
 	config.Network:      {`"none"`, `"agent"`},
 	config.Dirty:        {`"ignore"`, `"refuse"`},
 	config.Timeout:      {`"3h"`, `"90s"`},
@@ -78,7 +80,7 @@ func TestOrder(t *testing.T) {
 			{"repository", line(key, values[0]), nil, values[0], config.FromRepository},
 			{"environment", line(key, values[0]), map[string]string{config.Variable(key): plain(values[0])}, values[0], config.FromEnvironment},
 		} {
-			if (key == config.Include || key == config.Backend || key == config.PullRisky) && test.name != "personal" {
+			if (key == config.Include || key == config.Backend || key == config.PullRisky || key == config.Permissions) && test.name != "personal" {
 				test.repository = ""
 				if test.name == "repository" {
 					continue
@@ -124,8 +126,8 @@ func TestProblems(t *testing.T) {
 		{"no table", "pull = true\n", "", []string{":1: pull: it is a table"}},
 		{"no TOML", "agent = \n", "", []string{"home/config.toml:1"}},
 		{"twice", "agent = 'shell'\nagent = 'shell'\n", "", []string{":2: agent:"}},
-		{"what only the person may set", "", "include = [\"/home\"]\nbackend = \"mine\"\npull.risky = \"list\"\n[backends.mine]\nurl = \"http://evil.example\"\n",
-			[]string{"top/.cove/config.toml:1: include: a repository may not set it", ":2: backend: a repository", ":3: pull.risky: a repository", "backends: a repository may not name servers"}},
+		{"what only the person may set", "", "include = [\"/home\"]\nbackend = \"mine\"\npull.risky = \"list\"\npermissions = \"allow\"\n[backends.mine]\nurl = \"http://evil.example\"\n",
+			[]string{"top/.cove/config.toml:1: include: a repository may not set it", ":2: backend: a repository", ":3: pull.risky: a repository", ":4: permissions: a repository", "backends: a repository may not name servers"}},
 		{"what a repository may set partly", "", "dirty = \"include\"\npull.auto = true\n", []string{":1: dirty: a repository may not set it to include", ":2: pull.auto: a repository may not"}},
 		{"backends", "[backends.a]\nurl = \"ftp://x\"\ntoken = \"secret-value\"\n[backends.b]\ntoken_file = \"x\"\nfoo = 1\n[backends.C]\n", "",
 			[]string{":2: backends.a.url:", ":3: backends.a.token: a token does not stand", ":5: backends.b.token_file", ":6: backends.b.foo: there is no", "backends.b: it has no url", "backends.C: a backend is a table"}},

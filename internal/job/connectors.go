@@ -46,7 +46,12 @@ func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
 // finish is the store's Finish, for a job that has its connectors no more.
 func (m *Manager) finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (bool, error) {
 	m.revoke(ctx, id)
-	return m.Store.Jobs.Finish(ctx, id, state, outcome, edit)
+	return m.Store.Jobs.Finish(ctx, id, state, outcome, func(j *sprites.Job) {
+		j.Question = nil // nobody waits for the answer
+		if edit != nil {
+			edit(j)
+		}
+	})
 }
 
 // revoke takes back what a job was granted. The end of a job does not wait for a

@@ -33,6 +33,7 @@ const (
 	maxSettings     = 500 // files
 	maxSettingsSize = 2 << 20
 	maxPath         = 500
+	maxCommand = 8 << 10
 )
 
 // label marks the sprites that jobs have made.
@@ -112,6 +113,8 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		Sprite:      req.Sprite,
 		OwnsSprite:  req.Sprite == "",
 		Agent:       req.Agent,
+		Command:     req.AgentCommand,
+		Permissions: req.Permissions,
 		PlanName:    req.PlanName,
 		Repository:  req.Repository,
 		RepoID:      req.RepoID,
@@ -242,6 +245,7 @@ func value(env []string, name string) string {
 func task(req sprites.JobRequest, id string) agents.Task {
 	return agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
+		Command: req.AgentCommand, Permissions: req.Permissions,
 		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
 		Model: value(req.Env, "COVE_MODEL"),
 		Skill: req.Skill,
@@ -316,6 +320,9 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 	if _, ok := agent.(agents.Converser); req.Converse && !ok {
 		return nil, refuse("no_input", "leave out --converse", "the agent %s takes no messages", req.Agent)
 	}
+	if err := checkCommand(agent, req); err != nil {
+		return nil, err
+	}
 	for what, text := range map[string]string{
 		"plan's name": req.PlanName, "repository's name": req.Repository, "author's name": req.Author.Name, "author's address": req.Author.Email,
 	} {
@@ -363,6 +370,23 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 	return agent, nil
 }
 
+// checkCommand refuses settings of an agent that its command starts, for others, and
+// the other way round.
+func checkCommand(agent agents.Agent, req sprites.JobRequest) error {
+	_, asks := agent.(agents.Questioner)
+	switch {
+	case asks && strings.TrimSpace(req.AgentCommand) == "":
+		return refuse("bad_request", `name it: --agent-command "opencode acp"`, "the agent %s needs the command that starts it", req.Agent)
+	case !asks && (req.AgentCommand != "" || req.Permissions != ""):
+		return refuse("bad_request", "leave out --agent-command and --permissions, or use --agent acp", "the agent %s takes no command, and asks for no permission", req.Agent)
+	case len(req.AgentCommand) > maxCommand || strings.ContainsRune(req.AgentCommand, 0):
+		return refuse("bad_request", "", "an agent's command is a line of at most %d bytes", maxCommand)
+	case req.Permissions != "" && !slices.Contains(agents.PermissionChoices, req.Permissions):
+		return refuse("bad_request", "", "permissions %.40q is none of %s", req.Permissions, strings.Join(agents.PermissionChoices, ", "))
+	}
+	return nil
+}
+
 func badGuards(g sprites.Guards) bool {
 	return g.IdleSec < 0 || g.IdleSec > int64(maxTimeout/time.Second) || g.Turns < 0 || g.Turns > maxTurns || g.DiskBytes < 0
 }
@@ -382,7 +406,7 @@ func branchName(name string) bool {
 }
 
 var statusOf = map[string]int{
-	"job_running": 409, "job_ended": 409, "job_queued": 409, "unpulled_work": 409, "no_input": 409, "not_kept": 409, "no_session": 409, "sprite_gone": 409, "sprite_in_use": 409,
+	"job_running": 409, "job_ended": 409, "job_queued": 409, "unpulled_work": 409, "no_input": 409, "no_question": 409, "not_kept": 409, "no_session": 409, "sprite_gone": 409, "sprite_in_use": 409,
 	"start_failed": 502,
 }
 

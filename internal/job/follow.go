@@ -248,6 +248,9 @@ func (m *Manager) take(ctx context.Context, id string, batch []sprites.JobEvent)
 	if err := m.Store.Jobs.AppendEvents(ctx, id, batch); err != nil {
 		return err
 	}
+	if err := m.noteQuestion(ctx, id, batch); err != nil {
+		return err
+	}
 	for _, ev := range batch {
 		if ev.Type != "state" || ev.State != sprites.JobRunning && ev.State != sprites.JobPreparing && ev.State != sprites.JobWaiting {
 			continue

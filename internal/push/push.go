@@ -109,6 +109,8 @@ type Options struct {
 	Guards      sprites.Guards
 	Interactive bool
 	Converse    bool
+	Command     string // as sprites.JobRequest.AgentCommand
+	Permissions string
 	Remove      bool
 	Config      *sprites.Config
 	Include     []string
@@ -229,7 +231,8 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	job, err := c.Jobs.CreateJob(ctx, sprites.JobRequest{
 		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
 		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
-		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse, Remove: opts.Remove,
+		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse,
+		AgentCommand: opts.Command, Permissions: opts.Permissions, Remove: opts.Remove,
 		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
 		Definition: opts.Definition, Skill: opts.Skill, Settings: opts.Settings,
 	})

@@ -162,6 +162,14 @@ func (s *Server) sendJob(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+// answerJob answers what a job's agent has asked.
+func (s *Server) answerJob(w http.ResponseWriter, r *http.Request) error {
+	var a sprites.JobAnswer
+	return s.actOnJob(w, r, &a, func(jobs Jobs, id string) (sprites.Job, error) {
+		return jobs.Answer(r.Context(), id, a)
+	})
+}
+
 // retryJob begins a job anew, with the right to begin it in the first place.
 func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
 	jobs, err := s.jobs()

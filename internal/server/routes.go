@@ -127,6 +127,7 @@ func (s *Server) routes() []route {
 		{"POST /v1/jobs/{id}/start", write, s.startJob},
 		{"POST /v1/jobs/{id}/stop", write, s.stopJob},
 		{"POST /v1/jobs/{id}/send", exec, s.sendJob},
+		{"POST /v1/jobs/{id}/answer", exec, s.answerJob},
 		{"POST /v1/jobs/{id}/retry", write, s.retryJob},
 		{"POST /v1/jobs/{id}/resume", write, s.resumeJob},
 		{"POST /v1/jobs/{id}/pulled", write, s.pulledJob},

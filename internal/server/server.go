@@ -39,6 +39,7 @@ type Jobs interface {
 	Stop(ctx context.Context, id string) (sprites.Job, error)
 	Delete(ctx context.Context, id string, force bool) error
 	Send(ctx context.Context, id string, msg sprites.JobMessage) (sprites.Job, error)
+	Answer(ctx context.Context, id string, a sprites.JobAnswer) (sprites.Job, error)
 	Retry(ctx context.Context, id string, how sprites.JobRetry) (sprites.Job, error)
 	Continue(ctx context.Context, id string, how sprites.JobResume) (sprites.Job, error)
 	Collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error)

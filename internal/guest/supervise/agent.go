@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
 )
 
 // defaultGrace is how long an agent that is told to stop may take.
@@ -37,7 +39,11 @@ func (j *job) runAgent(ctx context.Context, g *guards) exit {
 		j.log.notice("no subreaper: " + err.Error())
 	}
 	env := append(j.environ(), j.spec.Env...)
-	cmd := exec.Command(program(j.spec.Argv[0], env), j.spec.Argv[1:]...)
+	file := program(j.spec.Argv[0], env)
+	if self, err := os.Executable(); j.spec.Argv[0] == sprites.Guest && err == nil {
+		file = self // wherever it is, and whatever else has its name
+	}
+	cmd := exec.Command(file, j.spec.Argv[1:]...)
 	cmd.Args[0], cmd.Dir, cmd.Env = j.spec.Argv[0], j.spec.Workdir, env
 	streams, err := j.connect(cmd)
 	if err == nil && j.spec.Input != nil {

@@ -132,6 +132,8 @@ func (g *guards) line(stream, text string) {
 	g.heard.Add(1)
 	if over := g.spec.Input; over != nil && matches(over.Over, stream, text) {
 		g.wait(true)
+	} else if over != nil && over.Again != nil && matches(*over.Again, stream, text) {
+		g.wait(false)
 	}
 	if g.spec.Turn == nil || g.spec.Input == nil && g.spec.Guards.Turns == 0 || !matches(*g.spec.Turn, stream, text) {
 		return

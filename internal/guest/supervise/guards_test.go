@@ -230,3 +230,45 @@ func TestSendMany(t *testing.T) {
 	}
 	silent.exitCode(cmd)
 }
+
+// TestWaitsNoMore: an agent that takes its question back is waited for no longer. It
+// need not be given anything to read first.
+func TestWaitsNoMore(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, `echo '{"type":"question"}'; sleep 1; echo '{"type":"decided"}'; exec sleep 600`)
+	j.spec.Guards.IdleSec = 2
+	rule := func(kind string) sprites.LineRule {
+		return sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": kind}}
+	}
+	again := rule("decided")
+	j.spec.Input = &sprites.JobInput{Over: rule("question"), Again: &again}
+	if end := j.run(); end.Reason != "idle" {
+		t.Errorf("got %+v", end)
+	}
+	var story []string
+	for _, ev := range j.events() {
+		if ev.Type == "state" && ev.State != sprites.JobPreparing {
+			story = append(story, string(ev.State))
+		}
+	}
+	if want := []string{"running", "waiting", "running"}; !slices.Equal(story, want) {
+		t.Errorf("got %q, want %q", story, want)
+	}
+}
+
+// TestGuestProgram: by the name cove-guest the supervisor's own program is started,
+// whatever else is called so.
+func TestGuestProgram(t *testing.T) {
+	t.Parallel()
+	j := newJob(t, "true")
+	bin := t.TempDir()
+	j.write(bin+"/cove-guest", "#!/bin/sh\nexit 42\n")
+	if err := os.Chmod(bin+"/cove-guest", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	j.spec.Argv = []string{sprites.Guest, "/no/such/job"} // which is this test as a supervisor, that finds none
+	j.spec.Env = append(j.spec.Env, "PATH="+bin+":"+os.Getenv("PATH"))
+	if end := j.run(); end.Reason != "" || end.ExitCode != supervise.ExitErr {
+		t.Errorf("got %+v", end)
+	}
+}

@@ -49,9 +49,12 @@ type answer struct {
 // listen begins to take messages for the agent that reads pipe, of which the
 // first is in a file.
 func (j *job) listen(g *guards, pipe *os.File) (*input, error) {
-	first, err := os.ReadFile(j.spec.Input.First)
-	if err != nil {
-		return nil, err
+	var first []byte
+	if name := j.spec.Input.First; name != "" {
+		var err error
+		if first, err = os.ReadFile(name); err != nil {
+			return nil, err
+		}
 	}
 	name := j.socket()
 	_ = os.Remove(name) // of a supervisor that died
@@ -117,11 +120,11 @@ func (in *input) take(r io.Reader) error {
 			text = text[:wholeRunes([]byte(text[:maxLine]))] + "…"
 		}
 		in.job.log.add(sprites.JobEvent{Type: "input", Text: text}) // before what the agent makes of it
+		in.guards.wait(false)                                       // which may be that it waits again
 		if _, err := io.WriteString(in.pipe, m.Line+"\n"); err != nil {
 			in.job.log.notice("the agent has not taken that message")
 			return fmt.Errorf("the agent has ended, or does not read: %w", err)
 		}
-		in.guards.wait(false)
 	}
 	if m.Close {
 		in.closed = true

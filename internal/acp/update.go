@@ -1,0 +1,132 @@
+package acp
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// update is a session/update, as much of it as is told. What is unknown is no error:
+// agents are ahead of any version of the protocol.
+type update struct {
+	SessionID string `json:"sessionId"`
+	Update    struct {
+		SessionUpdate string          `json:"sessionUpdate"`
+		Content       json.RawMessage `json:"content"`
+		toolCall
+
+		Entries []Entry `json:"entries"`
+		Cost    *cost   `json:"cost"`
+	} `json:"update"`
+}
+
+type cost struct {
+	Amount   float64 `json:"amount"`
+	Currency string  `json:"currency"`
+}
+
+// toolCall is what updates and requests for permission say of a tool.
+type toolCall struct {
+	ToolCallID string          `json:"toolCallId"`
+	Title      string          `json:"title"`
+	Kind       string          `json:"kind"`
+	Status     string          `json:"status"`
+	Locations  []location      `json:"locations"`
+	RawInput   json.RawMessage `json:"rawInput"`
+	RawOutput  json.RawMessage `json:"rawOutput"`
+}
+
+type location struct {
+	Path string `json:"path"`
+}
+
+// block is a part of a content.
+type block struct {
+	Type    string `json:"type"`
+	Text    string `json:"text"`
+	Path    string `json:"path"`
+	URI     string `json:"uri"`
+	Content *block `json:"content"`
+}
+
+// tell makes events of an update.
+func (e *events) tell(u update) {
+	switch up := u.Update; up.SessionUpdate {
+	case "agent_message_chunk", "agent_thought_chunk":
+		var b block
+		_ = json.Unmarshal(up.Content, &b) // what can't be read has no text
+		kind := "text"
+		if up.SessionUpdate == "agent_thought_chunk" {
+			kind = "thought"
+		}
+		if b.Text != "" {
+			e.say(kind, b.Text)
+		}
+	case "user_message_chunk": // what was said to the agent
+	case "tool_call", "tool_call_update":
+		ev := up.event()
+		ev.Type = "tool_call"
+		if up.SessionUpdate == "tool_call_update" {
+			ev.Type = "tool_update"
+			if ev.Text = contentText(up.Content); ev.Text == "" {
+				ev.Text = short(rawText(up.RawOutput), maxText)
+			}
+		}
+		e.add(ev)
+	case "plan":
+		ev := Event{Type: "plan", Entries: up.Entries[:min(len(up.Entries), maxList)]}
+		for i := range ev.Entries {
+			ev.Entries[i] = Entry{Content: short(ev.Entries[i].Content, maxName), Status: short(ev.Entries[i].Status, maxName)}
+		}
+		e.add(ev)
+	case "usage_update":
+		if up.Cost != nil && up.Cost.Currency == "USD" {
+			e.add(Event{Type: "usage", Usage: &Usage{CostUSD: up.Cost.Amount}})
+		}
+	default:
+		e.add(Event{Type: "update", Title: short(up.SessionUpdate, maxName)})
+	}
+}
+
+// event says of a tool what its beginning says.
+func (t toolCall) event() Event {
+	ev := Event{
+		ID: short(t.ToolCallID, maxName), Title: short(t.Title, maxName), Kind: short(t.Kind, maxName),
+		Status: short(t.Status, maxName), Text: short(rawText(t.RawInput), maxText),
+	}
+	for _, l := range t.Locations[:min(len(t.Locations), maxList)] {
+		ev.Paths = append(ev.Paths, short(l.Path, maxName))
+	}
+	return ev
+}
+
+// contentText is the text of a tool's content.
+func contentText(content json.RawMessage) string {
+	var blocks []block
+	if json.Unmarshal(content, &blocks) != nil {
+		return ""
+	}
+	var parts []string
+	for _, b := range blocks {
+		switch {
+		case b.Type == "content" && b.Content != nil && b.Content.Text != "":
+			parts = append(parts, b.Content.Text)
+		case b.Type == "diff":
+			parts = append(parts, "changed "+b.Path)
+		}
+	}
+	return short(strings.Join(parts, "\n"), maxText)
+}
+
+// rawText is any JSON as text: a string as it is, nothing for what says nothing.
+func rawText(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		return s
+	}
+	switch text := string(raw); text {
+	case "null", "{}", "[]":
+		return ""
+	default:
+		return text
+	}
+}

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+func (a *app) newJobAnswer() *cobra.Command {
+	return &cobra.Command{
+		Use:   "answer JOB [OPTION]",
+		Short: "Answer the agent of a job that asks for permission",
+		Long: `Answers an agent that asks whether it may do something, and so waits (a job of --agent acp
+with --permissions ask). Without an option it prints what is asked and the options. An option
+is named by its number, or by its kind where that is the only one: allow_once, allow_always,
+reject_once, reject_always.
+
+The question is the agent's own text: it may say anything. What could make a terminal do
+something is shown, not sent.`,
+		Example: `  cove job answer a3f7b2
+  cove job answer a3f7b2 1
+  cove job answer a3f7b2 reject_once`,
+		ValidArgsFunction: a.completeAnswer,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return usagef(cmd, "the job's id is missing")
+			case len(args) > 2:
+				return usagef(cmd, "%q is one argument too many", args[2])
+			}
+			return nil
+		},
+		RunE: verb(func(ctx context.Context, args []string) error {
+			if err := checkJob(args[0]); err != nil {
+				return err
+			}
+			c, _, err := a.jobs(ctx)
+			if err != nil {
+				return err
+			}
+			job, err := c.Job(ctx, args[0])
+			if err != nil {
+				return jobError(err)
+			}
+			if job.Question == nil {
+				return &codedError{exitFailed, "no_question", fmt.Errorf("the agent of job %s has asked nothing (%s)", job.ID, job.State), "cove job show " + job.ID}
+			}
+			if len(args) == 1 {
+				return a.show(job.Question, func(w io.Writer) { printQuestion(w, job.ID, *job.Question) })
+			}
+			option, err := findOption(*job.Question, args[1])
+			if err != nil {
+				return hinted(usageError{nil, err}, "cove job answer "+job.ID)
+			}
+			job, err = c.AnswerJob(ctx, job.ID, sprites.JobAnswer{Question: job.Question.ID, Option: option.ID})
+			if err != nil {
+				return jobError(err)
+			}
+			return a.show(job, printTo("Answered: %s. Follow it with: cove job logs -f %s", sanitizeLine(option.Name), job.ID))
+		}),
+	}
+}
+
+// findOption finds an option by what somebody typed.
+func findOption(q sprites.JobQuestion, typed string) (sprites.QuestionOption, error) {
+	var found []sprites.QuestionOption
+	for _, o := range q.Options {
+		if o.ID == typed {
+			return o, nil
+		}
+		if o.Kind == typed {
+			found = append(found, o)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return sprites.QuestionOption{}, fmt.Errorf("%q is none of the options", typed)
+	case 1:
+		return found[0], nil
+	}
+	return sprites.QuestionOption{}, errors.New("there are several of the kind " + typed + "; name its number")
+}
+
+func printQuestion(w io.Writer, id string, q sprites.JobQuestion) {
+	fields(w, "asks", q.Title, "kind", q.Kind, "file", q.Path)
+	if q.Detail != "" {
+		fmt.Fprint(w, indented(sanitize(q.Detail)))
+	}
+	fmt.Fprintln(w)
+	rows := [][]string{{"OPTION", "KIND", "SAYS"}}
+	for _, o := range q.Options {
+		rows = append(rows, []string{o.ID, o.Kind, o.Name})
+	}
+	table(w, rows)
+	fmt.Fprintf(w, "\nAnswer with: cove job answer %s OPTION\n", id)
+}
+
+// completeAnswer completes a job, and then an option of its question.
+func (a *app) completeAnswer(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) != 1 {
+		return a.completeJob(cmd, args, typed)
+	}
+	if checkJob(args[0]) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+		job, err := c.Job(ctx, args[0])
+		if err != nil || job.Question == nil {
+			return nil
+		}
+		var out []string
+		for _, o := range job.Question.Options {
+			if strings.HasPrefix(o.ID, typed) {
+				out = append(out, o.ID+"\t"+sanitizeLine(o.Name))
+			}
+		}
+		return out
+	})
+}
