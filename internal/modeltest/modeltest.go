@@ -1,5 +1,5 @@
-// Package modeltest is a scripted model server for tests: it speaks as much of
-// the Anthropic Messages API as a coding agent needs, and says what the script
+// Package modeltest has scripted model servers for tests: each speaks as much of
+// an API of the models' vendors as a coding agent needs, and says what the script
 // says, so that a real agent can be run without a real model.
 package modeltest
 
@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 )
 
@@ -17,6 +16,7 @@ import (
 type Turn struct {
 	Text  string
 	Calls []Call
+	Cut   bool // the connection breaks in the middle of it, if it is streamed
 }
 
 // A Call is one use of a tool.
@@ -25,182 +25,125 @@ type Call struct {
 	Input map[string]any
 }
 
+// A Failure is an answer that is none. The zero value answers nothing, and ends when
+// the one who asked leaves.
+type Failure struct {
+	Status     int    // 200: the error comes in the stream
+	Kind       string // the error's type; empty: one that fits the status
+	RetryAfter string // the header, unless empty
+}
+
 // A Request is what an agent asked.
 type Request struct {
 	Path   string
-	Key    string // the x-api-key header
+	Key    string // the header x-api-key, or x-goog-api-key
 	Auth   string // the Authorization header
 	Model  string
 	Tools  []string
 	System string
 	Last   string // the text of the last message, tool results included
+	Body   json.RawMessage
 }
 
-// Anthropic is an http.Handler that plays a script. Set the exported fields
-// before use.
-type Anthropic struct {
-	Turns  []Turn
-	Key    string // required as x-api-key, unless empty
-	Status int    // answered to every message with an error body, unless 0
-
-	// Hold, unless nil, is called in the middle of each streamed answer, with the
-	// number of the turn.
-	Hold func(turn int)
-
+// script is what the servers have in common: what was asked, and how often they
+// have failed.
+type script struct {
 	mu       sync.Mutex
 	requests []Request // guarded by mu
+	failed   int       // guarded by mu
 }
 
-// Requests returns what was asked so far.
-func (a *Anthropic) Requests() []Request {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return append([]Request(nil), a.requests...)
+func (s *script) asked() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Request(nil), s.requests...)
 }
 
-// message is the body of a request, as much of it as is looked at.
-type message struct {
-	Model    string          `json:"model"`
-	Stream   bool            `json:"stream"`
-	System   json.RawMessage `json:"system"`
-	Tools    []struct{ Name string }
-	Messages []struct {
-		Role    string          `json:"role"`
-		Content json.RawMessage `json:"content"`
-	} `json:"messages"`
+// note records a request, and returns the failure that it meets, if it meets one.
+func (s *script) note(req Request, fails []Failure) (Failure, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, req)
+	if s.failed == len(fails) {
+		return Failure{}, false
+	}
+	s.failed++
+	return fails[s.failed-1], true
 }
 
-// ServeHTTP answers POST /v1/messages and its count_tokens, and 200 to anything else.
-func (a *Anthropic) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost || !strings.HasPrefix(r.URL.Path, "/v1/messages") {
-		w.WriteHeader(http.StatusOK)
-		return
+// begin sends of a failure what all APIs have in common. It reports whether there is
+// more to be sent: a body.
+func (f Failure) begin(w http.ResponseWriter, r *http.Request) bool {
+	if f.Status == 0 {
+		<-r.Context().Done()
+		return false
 	}
-	var m message
-	if err := json.NewDecoder(io.LimitReader(r.Body, 64<<20)).Decode(&m); err != nil {
-		fail(w, http.StatusBadRequest, "invalid_request_error", err.Error())
-		return
+	if f.RetryAfter != "" {
+		w.Header().Set("Retry-After", f.RetryAfter)
 	}
-	req := Request{Path: r.URL.Path, Key: r.Header.Get("X-Api-Key"), Auth: r.Header.Get("Authorization"), Model: m.Model, System: string(m.System)}
-	for _, t := range m.Tools {
-		req.Tools = append(req.Tools, t.Name)
-	}
-	answered := 0
-	for _, msg := range m.Messages {
-		if msg.Role == "assistant" {
-			answered++
-		}
-		req.Last = string(msg.Content)
-	}
-	a.mu.Lock()
-	a.requests = append(a.requests, req)
-	a.mu.Unlock()
+	return true
+}
 
+// turnOf is the script's turn for a request that has had so many answers. One without
+// tools is the agent's own, such as for a title, and is answered with aside.
+func turnOf(turns []Turn, answered int, tools bool, aside string) Turn {
 	switch {
-	case a.Key != "" && req.Key != a.Key:
-		fail(w, http.StatusUnauthorized, "authentication_error", "invalid x-api-key")
-	case a.Status != 0:
-		fail(w, a.Status, "api_error", "scripted")
-	case strings.HasSuffix(r.URL.Path, "/count_tokens"):
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"input_tokens":100}`)
-	default:
-		// A request without tools is one of the agent's own, such as for a title.
-		turn := Turn{Text: "ok"}
-		if len(m.Tools) > 0 && answered < len(a.Turns) {
-			turn = a.Turns[answered]
-		} else if len(m.Tools) > 0 {
-			turn = Turn{Text: "Done."}
-		}
-		turn.write(w, m, answered, a.Hold)
+	case !tools && aside != "":
+		return Turn{Text: aside}
+	case !tools:
+		return Turn{Text: "ok"}
+	case answered < len(turns):
+		return turns[answered]
 	}
+	return Turn{Text: "Done."}
 }
 
-func fail(w http.ResponseWriter, status int, kind, text string) {
+// readBody reads a request's body.
+func readBody(r *http.Request, into any) (json.RawMessage, error) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, 64<<20))
+	if err != nil {
+		return nil, err
+	}
+	return body, json.Unmarshal(body, into)
+}
+
+// events sends server-sent events.
+type events struct{ w http.ResponseWriter }
+
+func newEvents(w http.ResponseWriter) events {
+	w.Header().Set("Content-Type", "text/event-stream")
+	return events{w}
+}
+
+// send sends an event; its name is left out where it is empty.
+func (e events) send(name string, data any) {
+	text, err := json.Marshal(data)
+	if err != nil {
+		panic(err) // of our own making
+	}
+	if name != "" {
+		fmt.Fprintf(e.w, "event: %s\n", name)
+	}
+	fmt.Fprintf(e.w, "data: %s\n\n", text)
+	_ = http.NewResponseController(e.w).Flush()
+}
+
+// cut breaks the connection off.
+func (e events) cut() { panic(http.ErrAbortHandler) }
+
+func answerJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": map[string]string{"type": kind, "message": text}})
+	_ = json.NewEncoder(w).Encode(body) // the agent may have left
 }
 
-// block is a part of an answer's content.
-type block struct {
-	Type  string         `json:"type"`
-	Text  *string        `json:"text,omitempty"`
-	ID    string         `json:"id,omitempty"`
-	Name  string         `json:"name,omitempty"`
-	Input map[string]any `json:"input,omitempty"`
-}
-
-func (t Turn) blocks(turn int) (blocks []block, stop string) {
-	if t.Text != "" {
-		blocks = append(blocks, block{Type: "text", Text: &t.Text})
+// jsonText is a value as JSON.
+func jsonText(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // of our own making
 	}
-	for i, c := range t.Calls {
-		blocks = append(blocks, block{Type: "tool_use", ID: fmt.Sprintf("toolu_%03d%03d", turn, i), Name: c.Tool, Input: c.Input})
-	}
-	if len(t.Calls) > 0 {
-		return blocks, "tool_use"
-	}
-	return blocks, "end_turn"
+	return string(text)
 }
 
 type object = map[string]any
-
-// write sends the turn, as server-sent events if the request asked for them.
-func (t Turn) write(w http.ResponseWriter, m message, turn int, hold func(int)) {
-	blocks, stop := t.blocks(turn)
-	msg := object{
-		"id": fmt.Sprintf("msg_%03d", turn), "type": "message", "role": "assistant", "model": m.Model, "content": blocks,
-		"stop_reason": stop, "stop_sequence": nil, "usage": object{"input_tokens": 100, "output_tokens": 20},
-	}
-	if !m.Stream {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(msg)
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	send := func(kind string, data object) {
-		data["type"] = kind
-		text, err := json.Marshal(data)
-		if err != nil {
-			panic(err) // of our own making
-		}
-		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, text)
-		_ = http.NewResponseController(w).Flush()
-	}
-	msg["content"], msg["stop_reason"] = []block{}, nil
-	send("message_start", object{"message": msg})
-	for i, b := range blocks {
-		start := b
-		var delta object
-		if b.Type == "text" {
-			empty := ""
-			start.Text = &empty
-			delta = object{"type": "text_delta", "text": *b.Text}
-		} else {
-			input, err := json.Marshal(b.Input)
-			if err != nil {
-				panic(err)
-			}
-			start.Input = nil
-			delta = object{"type": "input_json_delta", "partial_json": string(input)}
-		}
-		send("content_block_start", object{"index": i, "content_block": startOf(start)})
-		if i == 0 && len(m.Tools) > 0 && hold != nil {
-			hold(turn)
-		}
-		send("content_block_delta", object{"index": i, "delta": delta})
-		send("content_block_stop", object{"index": i})
-	}
-	send("message_delta", object{"delta": object{"stop_reason": stop, "stop_sequence": nil}, "usage": object{"output_tokens": 20}})
-	send("message_stop", object{})
-}
-
-// startOf is a block as it stands in content_block_start: a tool's input is an
-// empty object there, not absent.
-func startOf(b block) object {
-	if b.Type == "text" {
-		return object{"type": "text", "text": ""}
-	}
-	return object{"type": b.Type, "id": b.ID, "name": b.Name, "input": object{}}
-}
