@@ -64,8 +64,8 @@ var imports = map[string][]string{
 	"internal/tools":     {"internal/gitignore", "internal/guestbin", "internal/proctree", "sprites"},
 	"internal/agents":    {"sprites"},
 	"internal/config":    {"internal/agents", "internal/policy", "internal/safepath"},
-	"internal/loop":      {"internal/tools", "sprites"},
-	"internal/job":       {"internal/agents", "internal/boot", "internal/guestbin", "internal/loop", "internal/store", "sprites"},
+	"internal/loop":      {"internal/tools"},
+	"internal/job":       {"internal/agents", "internal/boot", "internal/guestbin", "internal/store", "sprites"},
 	"internal/push":      {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/sprite", "internal/store", "sprites"},
@@ -76,13 +76,18 @@ var imports = map[string][]string{
 
 	"cmd/cove":       {everything},
 	"cmd/cove-guest": {"internal/boot", "internal/filesync", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/tools", "sprites"},
+	"cmd/cove-loop":  {"internal/loop", "internal/tools", "sprites"},
 	"cmd/cove-runsc": nil,
 }
 
 // onlyImporter names the one package that may import what lies below a path of
-// someone else's: runsc is started as a program and linked by nothing else.
+// someone else's: runsc is started as a program and linked by nothing else; nor do
+// the vendors' SDKs, which are large, get into any program but the loop's.
 var onlyImporter = map[string]string{
-	"gvisor.dev/gvisor/runsc": "cmd/cove-runsc",
+	"gvisor.dev/gvisor/runsc":                "cmd/cove-runsc",
+	"github.com/anthropics/anthropic-sdk-go": "internal/loop",
+	"github.com/openai/openai-go":            "internal/loop",
+	"google.golang.org/genai":                "internal/loop",
 }
 
 // vagueNames are package names that say nothing of what is in the package.
