@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
@@ -15,16 +16,31 @@ func (m *Manager) grant(ctx context.Context, job sprites.Job, connectors []strin
 		return nil // it is not this server's network
 	}
 	for _, name := range connectors {
-		if _, err := m.Store.Connectors.Get(ctx, name); errors.Is(err, store.ErrNotFound) {
-			continue
-		} else if err != nil {
+		if there, err := m.hasConnector(ctx, name); err != nil {
 			return err
+		} else if !there {
+			continue
 		}
 		if err := m.Client.GrantConnector(ctx, name, sprites.ConnectorGrant{Sprite: job.Sprite, Job: job.ID}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// hasConnector reports whether there is a connector. One of an agent's that is known
+// by name is made where there is its secret: who has set that need do no more.
+func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
+	_, err := m.Store.Connectors.Get(ctx, name)
+	if err == nil || !errors.Is(err, store.ErrNotFound) {
+		return err == nil, err
+	}
+	secrets, err := m.Client.Secrets(ctx)
+	if err != nil || !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == name }) {
+		return false, err
+	}
+	_, err = m.Client.PutConnector(ctx, sprites.Connector{Name: name})
+	return err == nil, err
 }
 
 // finish is the store's Finish, for a job that has its connectors no more.
