@@ -65,11 +65,11 @@ var imports = map[string][]string{
 	"internal/agents":    {"sprites"},
 	"internal/config":    {"internal/agents", "internal/policy", "internal/safepath"},
 	"internal/loop":      {"internal/tools"},
-	"internal/job":       {"internal/agents", "internal/boot", "internal/guestbin", "internal/store", "sprites"},
+	"internal/job":       {"internal/agents", "internal/boot", "internal/connect", "internal/guestbin", "internal/store", "sprites"},
 	"internal/push":      {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/mcpserver", "internal/policy", "internal/push", "internal/safepath", "internal/tools", "sprites"},
+	"internal/cli":    {"internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/policy", "internal/push", "internal/safepath", "internal/tools", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},

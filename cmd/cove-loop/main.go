@@ -9,7 +9,8 @@
 //	--role ROLE         what its tools may do; more of them only narrow (default full)
 //	--base-url URL      of the model's API (else ANTHROPIC_BASE_URL, OPENAI_BASE_URL,
 //	                    GOOGLE_GEMINI_BASE_URL, or the vendor's)
-//	--session FILE      go on with the conversation in it, and keep it there
+//	--sessions DIR      keep the conversation there, in a file that has its session's id
+//	--resume ID         go on with one of those
 //	--max-turns N       answers of the model
 //	--max-time 30m      of all
 //	--max-cost USD      with --price
@@ -42,7 +43,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-loop run --model PROVIDER/MODEL [--prompt FILE] [--role ROLE]... [--base-url URL] [--session FILE] " +
+var errUsage = errors.New("usage: cove-loop run --model PROVIDER/MODEL [--prompt FILE] [--role ROLE]... [--base-url URL] [--sessions DIR [--resume ID]] " +
 	"[--max-turns N] [--max-time DURATION] [--max-cost USD --price IN/OUT] [--context TOKENS] [--stall DURATION] | tool keep | version")
 
 func main() {
@@ -73,10 +74,10 @@ func run(ctx context.Context, args []string) (int, error) {
 }
 
 type options struct {
-	model, prompt, baseURL, session string
-	roles                           []string
-	limits                          loop.Limits
-	price                           *loop.Price
+	model, prompt, baseURL, sessions, resume string
+	roles                                    []string
+	limits                                   loop.Limits
+	price                                    *loop.Price
 }
 
 func parse(args []string) (options, error) {
@@ -86,7 +87,8 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.model, "model", "", "")
 	f.StringVar(&o.prompt, "prompt", "", "")
 	f.StringVar(&o.baseURL, "base-url", "", "")
-	f.StringVar(&o.session, "session", "", "")
+	f.StringVar(&o.sessions, "sessions", "", "")
+	f.StringVar(&o.resume, "resume", "", "")
 	f.Func("role", "", func(text string) error { o.roles = append(o.roles, text); return nil })
 	f.IntVar(&o.limits.Turns, "max-turns", 0, "")
 	f.DurationVar(&o.limits.Time, "max-time", 0, "")
@@ -108,6 +110,8 @@ func parse(args []string) (options, error) {
 		return o, errUsage
 	case o.limits.USD > 0 && o.price == nil:
 		return o, errors.New("--max-cost needs --price")
+	case o.resume != "" && o.sessions == "":
+		return o, errors.New("--resume needs --sessions")
 	case o.roles == nil:
 		o.roles = []string{tools.Full}
 	}
@@ -133,12 +137,16 @@ func start(ctx context.Context, args []string) (int, error) {
 		return 2, err
 	}
 	l := &loop.Loop{Provider: p, Model: model, Events: os.Stdout, Limits: o.limits, Price: o.price}
-	if o.session != "" {
-		if l.Session, err = loop.OpenSession(o.session, provider); err != nil {
-			return 1, err
-		}
-		defer l.Session.Close()
+	switch {
+	case o.resume != "":
+		l.Session, err = loop.ResumeSession(o.sessions, o.resume, provider)
+	case o.sessions != "":
+		l.Session, err = loop.NewSession(o.sessions, provider)
 	}
+	if err != nil {
+		return 1, err
+	}
+	defer l.Session.Close()
 	server, err := openTools(o.roles)
 	if err != nil {
 		return 1, err

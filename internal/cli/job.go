@@ -171,6 +171,7 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 	pairs = append(pairs,
 		"error", j.Error,
 		"agent", j.Agent,
+		"model", j.Model,
 		"plan", j.PlanName,
 		"repository", j.Repository,
 		"branch", j.Branch,

@@ -22,6 +22,7 @@ import (
 type pushOptions struct {
 	machine     machineFlags
 	agent       string
+	model       string
 	dirty       string
 	depth       int
 	timeout     time.Duration
@@ -37,6 +38,7 @@ type pushOptions struct {
 func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.agent, "agent", config.Default(config.Agent), "who does the work: "+strings.Join(agents.Names(), " or "))
+	f.StringVar(&o.model, "model", config.Default(config.Model), "the model that the agent asks, as PROVIDER/MODEL (empty: the agent's choice)")
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
@@ -47,6 +49,7 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	registerSetup(cmd)
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agents.Names(), cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("model", cobra.FixedCompletions(agents.Cove{}.Models(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("dirty", cobra.FixedCompletions([]string{"refuse", "include", "ignore"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
@@ -56,7 +59,7 @@ func (o *pushOptions) settle(ctx context.Context, a *app, cmd *cobra.Command) er
 	if err != nil {
 		return err
 	}
-	name, keys := a.global.sprite, []config.Key{config.Agent, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
+	name, keys := a.global.sprite, []config.Key{config.Agent, config.Model, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
 	if name == "" {
 		name, keys = config.JobEnv, append(keys, machineKeys...)
 	}
@@ -116,7 +119,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	}
 	dir, err := os.Getwd()
 	opts = push.Options{
-		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
+		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Model: o.model, Sprite: a.global.sprite, Timeout: o.timeout,
 		Guards: guards, Converse: o.converse,
 		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
@@ -144,11 +147,13 @@ agent carry out the plan there, and returns as soon as the work has begun. It go
 this machine sleeps. cove pull brings the commits back.
 
 The agent "shell" runs the plan's fenced sh blocks in order, and commits after each with
-the heading above it as the message; "claude" is Claude Code.
+the heading above it as the message; "claude" is Claude Code; "cove" is cove's own, which
+asks a model of Anthropic, OpenAI or Gemini: that of --model, or of the first for which you
+have set a secret (cove secret set anthropic, openai or gemini).
 
 Only commits travel, with those of submodules that are checked out and the content of Git
-LFS; the plan itself goes as text. Where there are other changes that are not committed,
-choose:
+LFS; the plan itself goes as text, from a file or, with -, from standard input. Where there
+are other changes that are not committed, choose:
 --dirty include sends them in a snapshot commit, which leaves your index alone;
 --dirty ignore sends what is committed.
 
@@ -158,8 +163,8 @@ of .cove/sandbox.env (see cove help env); flags have the defaults of cove help c
 
 What goes on too long is ended, and what there is is collected: --timeout (running time, in
 which neither the sprite's sleep nor the wait for a person counts), --max-idle, --max-turns,
---max-disk. With --converse an agent that can (claude) does not end when it has had its say,
-but waits for messages: cove job send.
+--max-disk, and with the agent cove --max-cost. With --converse an agent that can (claude)
+does not end when it has had its say, but waits for messages: cove job send.
 
 The sprite reaches what --network says: a preset, and with agent and defaults the hosts of
 the repository's remotes, if they have names. An existing sprite keeps its own rules unless
@@ -168,6 +173,7 @@ you give --network.`,
   cove push --agent shell migrate.md --dirty ignore
   cove push plan.md --timeout 3h --memory 8G --include ~/.cargo --rm
   cove push plan.md --max-idle 10m --max-turns 200 --max-disk 5G
+  cove push plan.md --agent cove --model openai/gpt-5.5
   cove push plan.md --network open
   cove push plan.md --interactive`,
 		Args: exactArgs("the plan"),
@@ -177,7 +183,9 @@ you give --network.`,
 		if err != nil {
 			return err
 		}
-		opts.PlanPath = args[0]
+		if err := a.plan(&opts, args[0]); err != nil {
+			return err
+		}
 		return a.push(ctx, opts)
 	})
 	o.register(a, cmd)
@@ -212,6 +220,19 @@ func (a *app) push(ctx context.Context, opts push.Options) error {
 		return nil
 	}
 	return a.attachJob(ctx, c, result.Job)
+}
+
+// plan takes in where a plan is: in a file, or, by -, on standard input.
+func (a *app) plan(opts *push.Options, name string) error {
+	if opts.PlanPath = name; name != "-" {
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(a.In, push.MaxPlan+1))
+	if err != nil {
+		return fmt.Errorf("read the plan: %w", err)
+	}
+	opts.PlanPath, opts.Plan = "", string(text)
+	return nil
 }
 
 // checkPlan says that a plan can't be read, before anything is done.

@@ -29,6 +29,7 @@ type Key string
 // The settings.
 const (
 	Agent        Key = "agent"
+	Model        Key = "model"
 	Network      Key = "network"
 	Dirty        Key = "dirty"
 	Timeout      Key = "timeout"
@@ -88,6 +89,7 @@ type setting struct {
 
 var settings = []setting{
 	{key: Agent, builtIn: "claude", choices: agents.Names(), usage: "who does the work"},
+	{key: Model, usage: "the model that the agent asks"},
 	{key: Network, builtIn: policy.Agent, choices: policy.Presets, usage: "what a job's sprite may reach"},
 	{key: Dirty, builtIn: "refuse", choices: []string{"refuse", "include", "ignore"}, usage: "what a push does about changes that are not committed",
 		refuse: func(v string) string {

@@ -34,6 +34,7 @@ func world(t *testing.T, files map[string]string, env map[string]string) config.
 // example has a value other than the built-in one for each key, and one more.
 var example = map[config.Key][2]string{
 	config.Agent:        {`"shell"`, `"claude"`},
+	config.Model:        {`"openai/gpt-5.5"`, `"gemini/x"`},
 	config.Network:      {`"none"`, `"agent"`},
 	config.Dirty:        {`"ignore"`, `"refuse"`},
 	config.Timeout:      {`"3h"`, `"90s"`},

@@ -27,6 +27,7 @@ const (
 	maxTimeout = 100 * 24 * time.Hour
 	maxEnv     = 1000
 	maxTurns   = 1 << 20
+	maxUSD     = 1e6
 )
 
 // label marks the sprites that jobs have made.
@@ -37,6 +38,9 @@ const label = "cove-job"
 func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
 	agent, err := check(req)
 	if err != nil {
+		return sprites.Job{}, err
+	}
+	if req, err = m.choose(ctx, req, agent); err != nil {
 		return sprites.Job{}, err
 	}
 	work, err := agent.Prepare(task(req, "000000"))
@@ -90,6 +94,7 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		Sprite:      req.Sprite,
 		OwnsSprite:  req.Sprite == "",
 		Agent:       req.Agent,
+		Model:       req.Model,
 		PlanName:    req.PlanName,
 		Repository:  req.Repository,
 		RepoID:      req.RepoID,
@@ -196,6 +201,7 @@ func task(req sprites.JobRequest, id string) agents.Task {
 	return agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
 		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
+		Model: req.Model, MaxUSD: req.Guards.CostUSD,
 	}
 }
 
@@ -222,6 +228,8 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 		}
 	}
 	switch {
+	case len(req.Model) > maxText || strings.ContainsFunc(req.Model, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return nil, refuse("bad_request", "write PROVIDER/MODEL", "a model can't be called %.40q", req.Model)
 	case len(req.Plan) > maxPlan:
 		return nil, refuse("bad_plan", "", "a plan of %d bytes is more than %d", len(req.Plan), maxPlan)
 	case req.Branch != "" && !branchName(req.Branch):
@@ -262,7 +270,7 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 }
 
 func badGuards(g sprites.Guards) bool {
-	return g.IdleSec < 0 || g.IdleSec > int64(maxTimeout/time.Second) || g.Turns < 0 || g.Turns > maxTurns || g.DiskBytes < 0
+	return g.IdleSec < 0 || g.IdleSec > int64(maxTimeout/time.Second) || g.Turns < 0 || g.Turns > maxTurns || g.DiskBytes < 0 || !(g.CostUSD >= 0 && g.CostUSD <= maxUSD)
 }
 
 // branchName reports whether git takes name as a branch's.

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove/internal/tools"
@@ -253,16 +252,16 @@ func (l *Loop) attempt(ctx context.Context) (Answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	text := paragraphs{emit: func(s string) { l.emit(Event{Type: "text", Text: s}) }}
-	var soFar Usage
-	var made atomic.Int64
+	var said, used Usage // by the API; and at least
+	made := 0
 	a, err := l.Provider.Ask(ctx, l.request(), func(p Piece) {
 		if p.Usage != nil {
-			soFar = *p.Usage
+			said = *p.Usage
 		}
 		text.add(p.Text)
-		u := soFar
-		u.Output = max(u.Output, made.Add(int64(p.Bytes))/bytesPerToken)
-		if l.over(u) {
+		made += p.Bytes
+		used = Usage{Input: said.Input, Output: max(said.Output, int64(made/bytesPerToken))}
+		if l.over(used) {
 			cancel(errCost)
 		}
 	})
@@ -271,6 +270,8 @@ func (l *Loop) attempt(ctx context.Context) (Answer, error) {
 		l.learn(a.Usage)
 		return a, nil
 	}
+	l.spent.Input += used.Input // what broke off has a price, too
+	l.spent.Output += used.Output
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errStalled) {
 		return a, cause
 	} else if cause != nil {

@@ -340,9 +340,9 @@ func TestContext(t *testing.T) {
 		b := set(t, provider, "full", script{turns: turns})
 		b.write("big", strings.Repeat("a line of a big file\n", 2000))
 		b.Limits.Context = 40_000
-		name := filepath.Join(t.TempDir(), "session.jsonl")
+		dir := t.TempDir()
 		var err error
-		if b.Session, err = loop.OpenSession(name, provider); err != nil {
+		if b.Session, err = loop.NewSession(dir, provider); err != nil {
 			t.Fatal(err)
 		}
 		defer b.Session.Close()
@@ -360,7 +360,7 @@ func TestContext(t *testing.T) {
 		if !strings.Contains(last, "are left out, to keep this conversation short") || !strings.Contains(last, "do it") || !strings.Contains(all[len(all)-1].Last, "a line of a big file") {
 			t.Error("the last request lacks the mark, the prompt or the newest result")
 		}
-		text, err := os.ReadFile(name)
+		text, err := os.ReadFile(filepath.Join(dir, b.Session.ID+".jsonl"))
 		if err != nil || bytes.Contains(text, []byte("are left out")) || bytes.Count(text, []byte("a line of a big file")) < 24_000 {
 			t.Errorf("the session: %v, %d bytes", err, len(text))
 		}
@@ -373,18 +373,23 @@ func TestSession(t *testing.T) {
 	each(t, func(t *testing.T, provider string) {
 		turns := []modeltest.Turn{turn("One.", bash("echo 1 >>a.txt")), turn("Two."), turn("Three.", bash("echo 3 >>a.txt")), turn("Four.")}
 		b := set(t, provider, "full", script{turns: turns})
-		name := filepath.Join(t.TempDir(), "session.jsonl")
+		dir := filepath.Join(t.TempDir(), "new", "folder")
+		var err error
+		if b.Session, err = loop.NewSession(dir, provider); err != nil {
+			t.Fatal(err)
+		}
+		defer b.Session.Close()
+		first := b.run(loop.Done)
+		name := filepath.Join(dir, first.Session+".jsonl")
 		open := func() *loop.Session {
 			t.Helper()
-			s, err := loop.OpenSession(name, provider)
+			s, err := loop.ResumeSession(dir, first.Session, provider)
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { s.Close() })
 			return s
 		}
-		b.Session = open()
-		first := b.run(loop.Done)
 		again := &loop.Loop{Provider: b.Provider, Model: b.Model, Tools: b.Tools, Session: open()}
 		r, err := again.Run(t.Context(), "and then?")
 		if err != nil || r.Text != "Four." || r.Session != first.Session || b.read("a.txt") != "1\n3\n" {
@@ -412,9 +417,11 @@ func TestSession(t *testing.T) {
 			t.Errorf("the open call: %s", last)
 		}
 		other := map[string]string{"anthropic": "openai", "openai": "gemini", "gemini": "anthropic"}
-		if s, err := loop.OpenSession(name, other[provider]); err == nil {
-			s.Close()
-			t.Error("another provider goes on with it")
+		for id, provider := range map[string]string{first.Session: other[provider], "../" + first.Session: provider, "0123456789abcdef": provider} {
+			if s, err := loop.ResumeSession(dir, id, provider); err == nil {
+				s.Close()
+				t.Errorf("%s goes on with session %s", provider, id)
+			}
 		}
 	})
 }

@@ -9,7 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"regexp"
 )
 
 // A Session is a conversation that can be gone on with. Its file has a line with the
@@ -29,20 +32,46 @@ type sessionHead struct {
 	Provider string `json:"provider"`
 }
 
-// OpenSession opens the session that a file keeps, or begins one there. One that was
-// with another provider, whose messages no other understands, is an error. A last line
-// that is not whole, of a loop that was killed, is dropped.
-func OpenSession(name, provider string) (*Session, error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+// sessionID is what ids look like.
+var sessionID = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
+// NewSession begins a session, which a file in dir keeps. The folder is made.
+func NewSession(dir, provider string) (*Session, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	s := &Session{ID: newID()}
+	var err error
+	if s.file, err = os.OpenFile(s.name(dir), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600); err != nil {
+		return nil, err
+	}
+	s.write(sessionHead{s.ID, provider})
+	return s, s.err
+}
+
+// ResumeSession goes on with the session of that id. One that was with another
+// provider, whose messages no other understands, is an error. A last line that is not
+// whole, of a loop that was killed, is dropped.
+func ResumeSession(dir, id, provider string) (*Session, error) {
+	s := &Session{ID: id}
+	if !sessionID.MatchString(id) {
+		return nil, fmt.Errorf("%.40q is no session", id)
+	}
+	f, err := os.OpenFile(s.name(dir), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no session %s in %s", id, dir)
+	}
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{file: f}
+	s.file = f
 	if err := s.read(provider); err != nil {
-		return nil, errors.Join(fmt.Errorf("read the session %s: %w", name, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("read the session %s: %w", id, err), f.Close())
 	}
 	return s, nil
 }
+
+func (s *Session) name(dir string) string { return filepath.Join(dir, s.ID+".jsonl") }
 
 func (s *Session) read(provider string) error {
 	data, err := io.ReadAll(s.file)
@@ -56,11 +85,6 @@ func (s *Session) read(provider string) error {
 	if _, err := s.file.Seek(int64(whole), io.SeekStart); err != nil {
 		return err
 	}
-	if whole == 0 {
-		s.ID = newID()
-		s.write(sessionHead{s.ID, provider})
-		return s.err
-	}
 	d := json.NewDecoder(bufio.NewReader(bytes.NewReader(data[:whole])))
 	var head sessionHead
 	if err := d.Decode(&head); err != nil {
@@ -69,7 +93,6 @@ func (s *Session) read(provider string) error {
 	if head.Provider != provider {
 		return fmt.Errorf("it was with a model of %s, and can't go on with one of %s", head.Provider, provider)
 	}
-	s.ID = head.ID
 	for {
 		var m Message
 		if err := d.Decode(&m); err == io.EOF {
@@ -97,9 +120,9 @@ func (s *Session) write(v any) {
 	}
 }
 
-// Close closes the file.
+// Close closes the file. A nil session has none.
 func (s *Session) Close() error {
-	if s.file == nil {
+	if s == nil || s.file == nil {
 		return nil
 	}
 	return s.file.Close()

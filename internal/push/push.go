@@ -103,6 +103,7 @@ type Options struct {
 
 	// As in sprites.JobRequest. Zero values mean the server's defaults.
 	Agent       string
+	Model       string // as in sprites.JobRequest
 	Backend     string
 	Sprite      string
 	Timeout     time.Duration
@@ -222,7 +223,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 		return Result{}, err
 	}
 	job, err := c.Jobs.CreateJob(ctx, sprites.JobRequest{
-		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
+		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Model: opts.Model, Plan: plan, PlanName: name,
 		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
 		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse, Remove: opts.Remove,
 		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
