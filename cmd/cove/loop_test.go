@@ -4,13 +4,17 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/loop"
 	"github.com/cove-dev/cove/internal/modeltest"
+	"github.com/cove-dev/cove/internal/tools"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -194,8 +198,52 @@ func TestLoopEnds(t *testing.T) {
 	if _, job := run("--max-turns", "2"); job.Outcome == nil || job.Outcome.Kind != "turn_limit" {
 		t.Errorf("too many turns: %+v", job.Outcome)
 	}
+	long := h.command(repo, "cove", "run", "-", "-s", "paint", "--agent", "cove", "--json", "--pull=false", "--dirty", "ignore", "--max-turns", "1")
+	long.Stdin = strings.NewReader(strings.Repeat("a line of a long plan\n", 45_000) + "and its end")
+	_ = long.Run() // the limit of its turns
+	asked := model.Requests()
+	if last := asked[len(asked)-1]; len(last.Body) < 990_000 || !strings.Contains(string(last.Body), "and its end") {
+		t.Errorf("of a long plan from standard input the model got %d bytes", len(last.Body))
+	}
 	model.Key = "another"
 	if _, job := run(); job.Outcome == nil || job.Outcome.Kind != "agent_failed" || !strings.Contains(job.Outcome.Reason, "401") {
 		t.Errorf("the wrong key: %+v", job.Outcome)
+	}
+}
+
+// TestLoopGone has the loop on this side, its tools in a sandbox that is removed in the
+// middle: the loop ends and says why, and nothing is done here instead.
+func TestLoopGone(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	canary := filepath.Join(t.TempDir(), "canary")
+	write := func(name, text string) modeltest.Turn {
+		return modeltest.Turn{Calls: []modeltest.Call{{Tool: "Write", Input: map[string]any{"file_path": name, "content": text, "create_parents": true}}}}
+	}
+	model := &modeltest.Anthropic{Turns: []modeltest.Turn{write("/tmp/there", "in the sandbox"), write(canary, "on the host")}}
+	model.Hold = func(turn int) {
+		if turn == 1 {
+			if got, _ := h.try("", "cove", "exec", "-s", "paint", "cat", "/tmp/there"); got != "in the sandbox" {
+				t.Errorf("in the sandbox: %q", got)
+			}
+			if out, code := h.try("", "cove", "rm", "--force", "paint"); code != 0 {
+				t.Errorf("rm: %s", out)
+			}
+		}
+	}
+	server := httptest.NewServer(model)
+	defer server.Close()
+	p, err := loop.Open("anthropic", loop.Access{BaseURL: server.URL, Key: modelKey}, os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &loop.Loop{Provider: p, Model: "m", Tools: h.toolSession(t.Context(), "paint", "", tools.Full), Limits: loop.Limits{Time: 2 * time.Minute}}
+	r, err := l.Run(t.Context(), "do it")
+	if err != nil || r.Outcome != loop.ToolsGone || r.Turns != 2 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	if text, err := os.ReadFile(canary); err == nil {
+		t.Errorf("on the host there is %q", text)
 	}
 }
