@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -238,10 +239,11 @@ func TestLoopGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &loop.Loop{Provider: p, Model: "m", Tools: h.toolSession(t.Context(), "paint", "", tools.Full), Limits: loop.Limits{Time: 2 * time.Minute}}
+	var events bytes.Buffer
+	l := &loop.Loop{Provider: p, Model: "m", Events: &events, Tools: h.toolSession(t.Context(), "paint", "", tools.Full), Limits: loop.Limits{Time: 2 * time.Minute}}
 	r, err := l.Run(t.Context(), "do it")
 	if err != nil || r.Outcome != loop.ToolsGone || r.Turns != 2 {
-		t.Errorf("got %+v, %v", r, err)
+		t.Errorf("got %+v, %v\n%s", r, err, events.String())
 	}
 	if text, err := os.ReadFile(canary); err == nil {
 		t.Errorf("on the host there is %q", text)

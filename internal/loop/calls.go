@@ -67,7 +67,7 @@ func (l *Loop) call(ctx context.Context, c Call, r *ToolResult) {
 	e := Event{Type: "tool_result", ID: c.ID, Tool: c.Tool, WaitMS: time.Since(begun).Milliseconds()}
 	if err != nil {
 		e.Type, e.Code, r.Text = "tool_error", err.Code, err.Text()
-		if err.Code == tools.CodeSandboxGone || err.Code == tools.CodeSessionEnded {
+		if box, ok := l.Tools.(interface{ Ended() bool }); ok && box.Ended() {
 			r.Text = goneText
 		}
 	} else {

@@ -21,7 +21,8 @@ import (
 )
 
 // A Toolbox carries out calls: a *tools.Server where this program is, a
-// *tools.Session from outside of a sprite.
+// *tools.Session from outside of a sprite. One that has a method Ended, as that has,
+// ends the loop when it reports true: no call will be carried out any more.
 type Toolbox interface {
 	// Offers are the tools that may be called.
 	Offers() []tools.Tool
