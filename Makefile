@@ -3,7 +3,7 @@
 GO     ?= go
 PREFIX ?= /usr/local
 
-BINARIES := cove cove-guest cove-runsc
+BINARIES := cove cove-guest cove-loop cove-runsc
 LINTER   := .cache/golangci-lint
 LEAKS    := .cache/leaks.json
 TMP      := $(or $(TMPDIR),/tmp)
@@ -11,7 +11,7 @@ TMP      := $(or $(TMPDIR),/tmp)
 .PHONY: help build install demo test test-agents soak lint bench clean
 
 help:
-	@echo 'make build                the three binaries, in bin/'
+	@echo 'make build                the four binaries, in bin/'
 	@echo 'make install PREFIX=DIR   the same in DIR/bin (default: $(PREFIX)/bin)'
 	@echo 'make demo                 push a plan into a sandbox and pull the commits, on a clone of this repository'
 	@echo 'make test                 every test, and then a look for what they left behind'

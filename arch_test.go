@@ -66,25 +66,30 @@ var imports = map[string][]string{
 	"internal/acpserver": {"internal/acp", "internal/guestbin", "sprites"},
 	"internal/agents":    {"sprites"},
 	"internal/config":    {"internal/agents", "internal/policy", "internal/safepath", "sprites"},
-	"internal/loop":      {"internal/tools", "sprites"},
-	"internal/job":       {"internal/agents", "internal/boot", "internal/fault", "internal/guestbin", "internal/loop", "internal/store", "sprites"},
+	"internal/loop":      {"internal/tools"},
+	"internal/job":       {"internal/agents", "internal/boot", "internal/connect", "internal/fault", "internal/guestbin", "internal/store", "sprites"},
 	"internal/push":      {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/mcpserver", "internal/policy", "internal/push", "internal/safepath", "internal/tools", "sprites"},
+	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/policy", "internal/push", "internal/safepath", "internal/tools", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},
 
 	"cmd/cove":       {everything},
 	"cmd/cove-guest": {"internal/acp", "internal/boot", "internal/filesync", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/tools", "sprites"},
+	"cmd/cove-loop":  {"internal/loop", "internal/tools", "sprites"},
 	"cmd/cove-runsc": nil,
 }
 
 // onlyImporter names the one package that may import what lies below a path of
-// someone else's: runsc is started as a program and linked by nothing else.
+// someone else's: runsc is started as a program and linked by nothing else; nor do
+// the vendors' SDKs, which are large, get into any program but the loop's.
 var onlyImporter = map[string]string{
-	"gvisor.dev/gvisor/runsc": "cmd/cove-runsc",
+	"gvisor.dev/gvisor/runsc":                "cmd/cove-runsc",
+	"github.com/anthropics/anthropic-sdk-go": "internal/loop",
+	"github.com/openai/openai-go":            "internal/loop",
+	"google.golang.org/genai":                "internal/loop",
 }
 
 // vagueNames are package names that say nothing of what is in the package.

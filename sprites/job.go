@@ -41,8 +41,9 @@ type JobRequest struct {
 	Backend     string   `json:"backend,omitempty"` // where the sprite is; empty: at this server
 	Sprite      string   `json:"sprite,omitempty"`  // an existing sprite; empty: a new one
 	Agent       string   `json:"agent"`
-	Plan        string   `json:"plan"`      // the plan's text
-	PlanName    string   `json:"plan_name"` // its file name, for people
+	Model       string   `json:"model,omitempty"` // PROVIDER/MODEL that the agent asks; empty: its own choice
+	Plan        string   `json:"plan"`            // the plan's text
+	PlanName    string   `json:"plan_name"`       // its file name, for people
 	Repository  string   `json:"repository"`
 	RepoID      string   `json:"repo_id"` // identifies the repository: its root commits
 	Branch      string   `json:"branch"`  // short name; empty: none was checked out
@@ -79,6 +80,10 @@ type Guards struct {
 	IdleSec   int64 `json:"idle_seconds,omitempty"` // running time without an event
 	Turns     int64 `json:"turns,omitempty"`        // of the model, as the agent reports them
 	DiskBytes int64 `json:"disk_bytes,omitempty"`   // by which the files of the sprite's user, and temporary ones, may grow
+
+	// CostUSD is what the model may cost, at the prices of its connector. Only for an
+	// agent that looks after that itself.
+	CostUSD float64 `json:"cost_usd,omitempty"`
 }
 
 // JobStart says that the bundle is in place.
@@ -90,7 +95,7 @@ type JobStart struct {
 
 // Outcome is the judgement on a job that has ended.
 type Outcome struct {
-	Kind     string `json:"kind"`   // "success", "agent_failed", "no_result", "timeout", "turn_limit", "disk_limit", "cancelled", "lost", "prepare_failed", "collect_failed"
+	Kind     string `json:"kind"`   // "success", "agent_failed", "no_result", "timeout", "turn_limit", "disk_limit", "cost_limit", "cancelled", "lost", "prepare_failed", "collect_failed"
 	Reason   string `json:"reason"` // for people
 	ExitCode int    `json:"exit_code"`
 }
@@ -119,6 +124,7 @@ type Job struct {
 	SpriteID     string   `json:"sprite_id,omitempty"` // as the backend calls it
 	OwnsSprite   bool     `json:"owns_sprite"`
 	Agent        string   `json:"agent"`
+	Model        string   `json:"model,omitempty"` // as in JobRequest, or what was chosen where that names none
 	PlanName     string   `json:"plan_name"`
 	Repository   string   `json:"repository"`
 	RepoID       string   `json:"repo_id"`

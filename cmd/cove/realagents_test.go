@@ -19,9 +19,6 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// modelKey is in no sandbox: the connector adds it.
-const modelKey = "the-model-s-real-key"
-
 // model is a scripted model's server.
 type model interface {
 	http.Handler

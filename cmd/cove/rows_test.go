@@ -76,6 +76,17 @@ var rows = []struct{ row, what, tests string }{
 	{"L3", "prepared by copies and scripts, with their logs, again and again", "testdata/setup.txtar testdata/config.txtar TestHostileNames ../../internal/cli:TestTreeRoundTrip"},
 	{"L4", "ports by a proxy that ends; a request wakes", "testdata/proxy.txtar testdata/restart.txtar testdata/url.txtar TestPorts"},
 
+	{"F9", "where the sandbox is gone, calls fail and say so, and nothing is done on the host", "TestTools/gone TestLoopGone"},
+	{"A1", "the loop ends when the model has no more calls, or says so; too many turns are a failure", "../../internal/loop:TestA1 TestLoop TestLoopEnds"},
+	{"A2", "the end of the time, and silence, end what is under way", "../../internal/loop:TestA2"},
+	{"A3", "what passes is tried again, and nothing else", "../../internal/loop:TestA3 TestLoopEnds"},
+	{"A4", "what looks like a call in a text is not carried out", "../../internal/loop:TestA4"},
+	{"A5", "the events of a loop, numbered", "../../internal/loop:TestA5"},
+	{"A6", "what was used, what it cost, the session and why it stopped", "../../internal/loop:TestA6 TestLoop"},
+	{"A7", "a prompt of a megabyte", "../../internal/loop:TestA7 TestLoopEnds"},
+	{"A8", "which provider, URL and credential; key and token are never both sent", "../../internal/loop:TestA8"},
+	{"P1", "what a role does not allow is neither offered nor carried out; an unknown one allows nothing", "../../internal/loop:TestP1 TestTools"},
+
 	{"U1", "completions; settings are shown, checked, and not guessed at", "testdata/config.txtar testdata/service.txtar ../../internal/config:TestProblems"},
 	{"U2", "every flag has a test", "../../internal/cli:TestEveryFlagIsTested ../../internal/config:TestOrder"},
 
@@ -111,7 +122,7 @@ func TestRows(t *testing.T) {
 	for _, area := range []struct {
 		name        string
 		first, last int
-	}{{"E", 5, 7}, {"S", 1, 17}, {"G", 1, 10}, {"J", 1, 12}, {"H", 1, 6}, {"L", 1, 4}, {"U", 1, 2}, {"hostile ", 1, 7}, {"hostile ", 42, 44}} {
+	}{{"E", 5, 7}, {"S", 1, 17}, {"G", 1, 10}, {"J", 1, 12}, {"H", 1, 6}, {"L", 1, 4}, {"U", 1, 2}, {"A", 1, 8}, {"P", 1, 1}, {"hostile ", 1, 7}, {"hostile ", 42, 44}} {
 		for n := area.first; n <= area.last; n++ {
 			if row := area.name + strconv.Itoa(n); !seen[row] {
 				t.Errorf("there is no row %s", row)

@@ -31,6 +31,9 @@ func (ACP) Prepare(t Task) (Work, error) {
 	if strings.TrimSpace(t.Plan) == "" {
 		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
 	}
+	if t.Model != "" {
+		return Work{}, errors.New("an agent that speaks ACP is told its model by its own command; leave out --model")
+	}
 	if t.Interactive {
 		return Work{}, errors.New("an agent that speaks ACP has no terminal; leave out --interactive")
 	}

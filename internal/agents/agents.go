@@ -29,6 +29,9 @@ type Task struct {
 	Session     string // the agent's own, which is to go on; Plan is the next message. Only of a Rememberer
 	Model       string // PROVIDER/MODEL; empty: the agent's default. Agents have their own ways besides
 
+	Price  *sprites.ConnectorPrice // of that model, where it is known; only a Chooser looks
+	MaxUSD float64                 // that the model may cost; 0: any sum. Only with Price
+
 	// Skill is what the agent is told before the plan; nil: DefaultSkill.
 	Skill *sprites.Skill
 }
@@ -44,7 +47,12 @@ type Work struct {
 	Install [][]string
 
 	Argv []string
-	Env  []string // KEY=VALUE, over the sprite's own
+
+	// Programs are cove's own that it consists of, which are brought into the sprite.
+	// Argv and Verify begin with the bare name of one; Place says where it is.
+	Programs []string
+
+	Env []string // KEY=VALUE, over the sprite's own
 
 	// Verify is a command that succeeds where the agent is there, and says its version.
 	Verify []string
@@ -103,6 +111,14 @@ type Converser interface {
 	Message(text string) (string, error)
 }
 
+// A Chooser is an Agent that can ask the models of several providers, each through the
+// connector of the provider's name, and keeps to what they may cost.
+type Chooser interface {
+	// Models are those that it asks where none is named, PROVIDER/MODEL: the first
+	// whose connector there is.
+	Models() []string
+}
+
 // A Transcriber is an Agent that keeps a record of its own of what was said.
 type Transcriber interface {
 	// Transcripts is the folder, seen from the sprite's home, where the records of
@@ -159,7 +175,29 @@ type Event struct {
 	Failed bool   `json:"failed,omitempty"`
 }
 
-var all = []Agent{Claude{}, Codex{}, Gemini{}, OpenCode{}, Pi{}, ACP{}, Shell{}}
+// Place puts in where a program of Programs is in the sprite.
+func (w Work) Place(name, path string) {
+	for _, argv := range [][]string{w.Argv, w.Verify} {
+		if len(argv) > 0 && argv[0] == name {
+			argv[0] = path
+		}
+	}
+}
+
+// modelOf is the name of the model that a task wants, for an agent that asks one
+// provider alone; empty: it wants none in particular.
+func (t Task) modelOf(agent, provider string) (string, error) {
+	if t.Model == "" {
+		return "", nil
+	}
+	of, name, ok := strings.Cut(t.Model, "/")
+	if !ok || of != provider || name == "" {
+		return "", fmt.Errorf("the agent %s has no model %.80q: write %s/MODEL", agent, t.Model, provider)
+	}
+	return name, nil
+}
+
+var all = []Agent{Claude{}, Codex{}, Gemini{}, OpenCode{}, Pi{}, ACP{}, Cove{}, Shell{}}
 
 // TrialDir is the folder of a trial's files, below the home.
 const TrialDir = ".cove/trial"
@@ -213,6 +251,7 @@ const (
 	TimedOut      = "timeout"
 	TurnLimit     = "turn_limit"
 	DiskLimit     = "disk_limit"
+	CostLimit     = "cost_limit"
 	Cancelled     = "cancelled"
 	Lost          = "lost"
 	PrepareFailed = "prepare_failed"

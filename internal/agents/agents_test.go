@@ -14,7 +14,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s: got %v, %v", name, a, err)
 		}
 	}
-	if _, err := agents.Find("nobody"); err == nil || !strings.Contains(err.Error(), `"nobody"; there are: claude, codex, gemini, opencode, pi, acp, shell`) {
+	if _, err := agents.Find("nobody"); err == nil || !strings.Contains(err.Error(), `"nobody"; there are: claude, codex, gemini, opencode, pi, acp, cove, shell`) {
 		t.Errorf("got %v", err)
 	}
 }

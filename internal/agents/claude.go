@@ -63,6 +63,13 @@ func (Claude) Prepare(t Task) (Work, error) {
 		Keys:       []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"},
 		Turn:       &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"},
 	}
+	model, err := t.modelOf("claude", "anthropic")
+	if err != nil {
+		return Work{}, err
+	}
+	if model != "" {
+		w.Env = append(w.Env, "ANTHROPIC_MODEL="+model)
+	}
 	if !t.Direct {
 		w.Env = append(w.Env, "ANTHROPIC_BASE_URL=http://anthropic.connect.internal", "ANTHROPIC_API_KEY="+claudeKey)
 	}

@@ -40,8 +40,12 @@ func (Codex) Prepare(t Task) (Work, error) {
 		"-c", "check_for_update_on_startup=false",
 		"-c", "analytics.enabled=false",
 	}
-	if t.Model != "" {
-		options = append(options, "-m", strings.TrimPrefix(t.Model, "openai/"))
+	model, err := t.modelOf("codex", "openai")
+	if err != nil {
+		return Work{}, err
+	}
+	if model != "" {
+		options = append(options, "-m", model)
 	}
 	argv := append([]string{"codex", "exec", "--json", "--skip-git-repo-check"}, options...)
 	if t.Session != "" {

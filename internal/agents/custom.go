@@ -51,6 +51,9 @@ func (c *Custom) Prepare(t Task) (Work, error) {
 	if strings.TrimSpace(t.Plan) == "" {
 		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
 	}
+	if t.Model != "" {
+		return Work{}, fmt.Errorf("the agent %s has its model in its definition; leave out --model", d.Name)
+	}
 	if t.Interactive && len(d.Interactive) == 0 {
 		return Work{}, fmt.Errorf("the agent %s has no command for a terminal", d.Name)
 	}

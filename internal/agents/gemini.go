@@ -29,8 +29,12 @@ func (Gemini) Name() string { return "gemini" }
 // Prepare gives the plan on the agent's standard input.
 func (Gemini) Prepare(t Task) (Work, error) {
 	options := []string{"--yolo", "--skip-trust"}
-	if t.Model != "" {
-		options = append(options, "-m", strings.TrimPrefix(t.Model, "google/"))
+	model, err := t.modelOf("gemini", "gemini")
+	if err != nil {
+		return Work{}, err
+	}
+	if model != "" {
+		options = append(options, "-m", model)
 	}
 	argv := append([]string{"gemini", "-o", "stream-json"}, options...)
 	if t.Session != "" {

@@ -75,28 +75,29 @@ func (t Task) headless(argv, interactive []string) (Work, error) {
 	return w, nil
 }
 
-// A provider is one of those whose models an agent may ask, as it calls them.
+// A provider is one of those whose models an agent may ask.
 type provider struct {
+	name      string // that agents have for it
 	connector string
 	key       string // the variable
 	base      string // below the connector's upstream
 }
 
-// providers are those that have a connector, by the name that agents have for them.
+// providers are those that have a connector, by the name that a task's model has.
 var providers = map[string]provider{
-	"anthropic": {"anthropic", "ANTHROPIC_API_KEY", "/v1"},
-	"openai":    {"openai", "OPENAI_API_KEY", "/v1"},
-	"google":    {"gemini", "GEMINI_API_KEY", "/v1beta"},
+	"anthropic": {"anthropic", "anthropic", "ANTHROPIC_API_KEY", "/v1"},
+	"openai":    {"openai", "openai", "OPENAI_API_KEY", "/v1"},
+	"gemini":    {"google", "gemini", "GEMINI_API_KEY", "/v1beta"},
 }
 
 // model is the task's, or the provider alone, of an agent that asks any of them.
-func (t Task) model() (name string, p provider, model string, err error) {
-	name, model, _ = strings.Cut(cmp.Or(t.Model, "anthropic"), "/")
+func (t Task) model() (p provider, model string, err error) {
+	name, model, _ := strings.Cut(cmp.Or(t.Model, "anthropic"), "/")
 	p, ok := providers[name]
 	if !ok {
-		return "", p, "", fmt.Errorf("%.80q is no model; write PROVIDER/MODEL, with anthropic, openai or google as provider", t.Model)
+		return p, "", fmt.Errorf("%.80q is no model; write PROVIDER/MODEL, with anthropic, openai or gemini as provider", t.Model)
 	}
-	return name, p, model, nil
+	return p, model, nil
 }
 
 // through is the URL of a connector, seen from a sprite.

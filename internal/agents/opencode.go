@@ -40,15 +40,15 @@ type opencodeProvider struct {
 // Prepare gives the plan on the agent's standard input, and its configuration in
 // the environment.
 func (OpenCode) Prepare(t Task) (Work, error) {
-	name, p, model, err := t.model()
+	p, model, err := t.model()
 	if err != nil {
 		return Work{}, err
 	}
-	config := opencodeConfig{Enabled: []string{name}, Share: "disabled"}
+	config := opencodeConfig{Enabled: []string{p.name}, Share: "disabled"}
 	if !t.Direct {
 		var there opencodeProvider
 		there.Options.BaseURL, there.Options.APIKey = through(p.connector)+p.base, placeholderKey
-		config.Provider = map[string]opencodeProvider{name: there}
+		config.Provider = map[string]opencodeProvider{p.name: there}
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
@@ -57,8 +57,8 @@ func (OpenCode) Prepare(t Task) (Work, error) {
 	argv := []string{"opencode", "run", "--format", "json", "--auto"}
 	interactive := []string{"opencode"}
 	if model != "" {
-		argv = append(argv, "-m", name+"/"+model)
-		interactive = append(interactive, "-m", name+"/"+model)
+		argv = append(argv, "-m", p.name+"/"+model)
+		interactive = append(interactive, "-m", p.name+"/"+model)
 	}
 	if t.Session != "" {
 		argv = append(argv, "-s", t.Session)

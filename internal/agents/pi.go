@@ -28,11 +28,11 @@ func (Pi) Name() string { return "pi" }
 // Prepare gives the plan on the agent's standard input. It takes the addresses of
 // its models from a file only.
 func (Pi) Prepare(t Task) (Work, error) {
-	name, p, model, err := t.model()
+	p, model, err := t.model()
 	if err != nil {
 		return Work{}, err
 	}
-	options := []string{"--provider", name}
+	options := []string{"--provider", p.name}
 	if model != "" {
 		options = append(options, "--model", model)
 	}

@@ -34,8 +34,8 @@ func recorded(t testing.TB, name string) []sprites.JobEvent {
 	return log
 }
 
-// told are events as lines.
-func told(events []agents.Event) []string {
+// inShort are events as lines.
+func inShort(events []agents.Event) []string {
 	var out []string
 	for _, e := range events {
 		line := strings.Join(strings.Fields(fmt.Sprintf("%s %s %s", e.Kind, e.Tool, e.Text)), " ")
@@ -153,7 +153,7 @@ func TestRecorded(t *testing.T) {
 	for _, run := range runs {
 		t.Run(run.name, func(t *testing.T) {
 			events, outcome, usage := judge(run.agent, recorded(t, run.name), sprites.JobEnd{Phase: "done", ExitCode: run.exit})
-			if diff := cmp.Diff(run.events, told(events)); diff != "" {
+			if diff := cmp.Diff(run.events, inShort(events)); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 			if outcome != run.outcome {
@@ -186,7 +186,7 @@ func TestReadRare(t *testing.T) {
 		{agents.Pi{}, `{"type":"agent_end","willRetry":true}`, nil},
 	} {
 		events, _, _ := judge(test.agent, printed(test.line), sprites.JobEnd{Phase: "done"})
-		if diff := cmp.Diff(test.want, told(events)); diff != "" {
+		if diff := cmp.Diff(test.want, inShort(events)); diff != "" {
 			t.Errorf("%s: %s (-want +got):\n%s", test.agent.Name(), test.line, diff)
 		}
 	}
@@ -247,13 +247,13 @@ func TestPrepareReal(t *testing.T) {
 		want  string // somewhere in the arguments, the variables or the commands before
 	}{
 		{agents.Codex{}, "", "openai", "OPENAI_API_KEY", `base_url="http://openai.connect.internal/v1"`},
-		{agents.Codex{}, "gpt-x", "openai", "OPENAI_API_KEY", "-m\ngpt-x\n"},
+		{agents.Codex{}, "openai/gpt-x", "openai", "OPENAI_API_KEY", "-m\ngpt-x\n"},
 		{agents.Gemini{}, "", "gemini", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL=http://gemini.connect.internal\n"},
-		{agents.Gemini{}, "google/gemini-x", "gemini", "GEMINI_API_KEY", "-m\ngemini-x\n"},
+		{agents.Gemini{}, "gemini/gemini-x", "gemini", "GEMINI_API_KEY", "-m\ngemini-x\n"},
 		{agents.OpenCode{}, "", "anthropic", "ANTHROPIC_API_KEY", `"baseURL":"http://anthropic.connect.internal/v1"`},
 		{agents.OpenCode{}, "openai/gpt-x", "openai", "OPENAI_API_KEY", "-m\nopenai/gpt-x\n"},
 		{agents.Pi{}, "", "anthropic", "ANTHROPIC_API_KEY", `"anthropic":{"baseUrl":"http://anthropic.connect.internal"}`},
-		{agents.Pi{}, "google/gemini-x", "gemini", "GEMINI_API_KEY", "--provider\ngoogle\n--model\ngemini-x\n"},
+		{agents.Pi{}, "gemini/gemini-x", "gemini", "GEMINI_API_KEY", "--provider\ngoogle\n--model\ngemini-x\n"},
 	} {
 		t.Run(test.agent.Name()+" "+test.model, func(t *testing.T) {
 			plan := "# Plan\n\nthe text of the plan\n"

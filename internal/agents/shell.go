@@ -27,6 +27,9 @@ func (Shell) Name() string { return "shell" }
 
 // Prepare turns the plan's blocks into files.
 func (Shell) Prepare(t Task) (Work, error) {
+	if t.Model != "" {
+		return Work{}, errors.New("the agent shell asks no model; leave out --model")
+	}
 	all := steps(t.Plan)
 	if len(all) == 0 {
 		return Work{}, errors.New("the plan has no block for a shell; the shell agent runs blocks that are fenced by ```sh or ```bash")

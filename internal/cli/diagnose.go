@@ -322,6 +322,9 @@ func (x *examination) missingConnectors(ctx context.Context, work agents.Work, g
 
 // start starts the agent as a job would.
 func (x *examination) start(ctx context.Context, sprite *sprites.Sprite, work agents.Work, arch string) error {
+	if err := bring(ctx, sprite, work); err != nil {
+		return err
+	}
 	version, err := startAgent(ctx, sprite, x.agent, work.Verify, withoutEnv(work.Env, x.vars))
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -15,22 +15,27 @@ type guardFlags struct {
 	idle  time.Duration
 	turns int64
 	disk  string
+	usd   float64
 }
 
 func (g *guardFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&g.idle, "max-idle", 0, "end the work when the agent says nothing for so long (0: never)")
 	f.Int64Var(&g.turns, "max-turns", 0, "end the work after so many turns of the agent's model, or steps of a plan (0: any number)")
+	f.Float64Var(&g.usd, "max-cost", 0, "end the work when its model has cost so many dollars, at the prices of its connector (0: any sum)")
 	f.StringVar(&g.disk, "max-disk", "", "end the work when the files in the home and the folders for temporary files have grown by so much, such as 5G")
 }
 
 func (g *guardFlags) guards(cmd *cobra.Command) (sprites.Guards, error) {
-	guards := sprites.Guards{IdleSec: int64((g.idle + time.Second - 1) / time.Second), Turns: g.turns}
+	guards := sprites.Guards{IdleSec: int64((g.idle + time.Second - 1) / time.Second), Turns: g.turns, CostUSD: g.usd}
 	if g.idle < 0 {
 		return guards, usagef(cmd, "--max-idle %v is less than nothing", g.idle)
 	}
 	if g.turns < 0 {
 		return guards, usagef(cmd, "--max-turns %d is less than nothing", g.turns)
+	}
+	if !(g.usd >= 0) {
+		return guards, usagef(cmd, "--max-cost %g is no sum", g.usd)
 	}
 	if g.disk != "" {
 		n, err := parseSize(g.disk)
@@ -56,6 +61,9 @@ func guardsText(j sprites.Job) string {
 	}
 	if g := j.Guards; g.DiskBytes > 0 {
 		all = append(all, byteSize(g.DiskBytes)+" of files")
+	}
+	if g := j.Guards; g.CostUSD > 0 {
+		all = append(all, fmt.Sprintf("$%.2f of its model", g.CostUSD))
 	}
 	return strings.Join(all, ", ")
 }

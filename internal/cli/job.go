@@ -173,6 +173,7 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 		"agent", j.Agent,
 		"command", j.Command,
 		"permissions", j.Permissions,
+		"model", j.Model,
 		"plan", j.PlanName,
 		"repository", j.Repository,
 		"branch", j.Branch,

@@ -24,6 +24,7 @@ type pushOptions struct {
 	agent       string
 	command     string
 	permissions string
+	model       string
 	dirty       string
 	depth       int
 	timeout     time.Duration
@@ -46,6 +47,7 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f.StringVar(&o.command, "agent-command", "", "what starts the agent acp, in the sprite: the command line of an agent that speaks ACP")
 	f.StringVar(&o.permissions, "permissions", config.Default(config.Permissions), "what becomes of the agent acp's requests for permission: allow, ask (cove job answer) or deny")
 	must(cmd.RegisterFlagCompletionFunc("permissions", cobra.FixedCompletions(agents.PermissionChoices, cobra.ShellCompDirectiveNoFileComp)))
+	f.StringVar(&o.model, "model", config.Default(config.Model), "the model that the agent asks, as PROVIDER/MODEL (empty: the agent's choice)")
 	f.StringVar(&o.dirty, "dirty", config.Default(config.Dirty), "what about changes that are not committed: refuse, include or ignore")
 	f.IntVar(&o.depth, "depth", 0, "send only so many commits of the history (0: all)")
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
@@ -56,6 +58,7 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	o.machine.register(cmd)
 	registerSetup(cmd)
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("model", cobra.FixedCompletions(agents.Cove{}.Models(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("dirty", cobra.FixedCompletions([]string{"refuse", "include", "ignore"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
@@ -65,7 +68,7 @@ func (o *pushOptions) settle(ctx context.Context, a *app, cmd *cobra.Command) er
 	if err != nil {
 		return err
 	}
-	name, keys := a.global.sprite, []config.Key{config.Agent, config.AgentCommand, config.Permissions, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
+	name, keys := a.global.sprite, []config.Key{config.Agent, config.Model, config.AgentCommand, config.Permissions, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
 	if name == "" {
 		name, keys = config.JobEnv, append(keys, machineKeys...)
 	}
@@ -138,7 +141,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	}
 	dir, err := os.Getwd()
 	opts = push.Options{
-		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Sprite: a.global.sprite, Timeout: o.timeout,
+		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Model: o.model, Sprite: a.global.sprite, Timeout: o.timeout,
 		Guards: guards, Converse: o.converse, Command: o.command, Permissions: o.permissions,
 		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
 		Definition: o.definition, Skill: o.skill, Settings: o.settings,
@@ -189,14 +192,14 @@ this machine sleeps. cove pull brings the commits back.
 
 The agent "shell" runs the plan's fenced sh blocks in order, and commits after each with
 the heading above it as the message; "claude" is Claude Code, "codex", "gemini", "opencode"
-and "pi" are what they are called. Its model's key stays outside: cove secret set anthropic
-(codex: openai; gemini: gemini). --env COVE_MODEL=PROVIDER/MODEL has another model asked, by
-opencode and pi also one of openai or google. cove agent list has all, and cove agent add
-takes others.
+and "pi" are what they are called; "cove" is cove's own. Their models' keys stay outside: cove
+secret set anthropic (codex: openai; gemini: gemini). --model PROVIDER/MODEL has another model
+asked, by cove, opencode and pi of any of the three; cove asks the first for which there is a
+secret. cove agent list has all, and cove agent add takes others.
 
 Only commits travel, with those of submodules that are checked out and the content of Git
-LFS; the plan itself goes as text. Where there are other changes that are not committed,
-choose:
+LFS; the plan itself goes as text, from a file or, with -, from standard input. Where there
+are other changes that are not committed, choose:
 --dirty include sends them in a snapshot commit, which leaves your index alone;
 --dirty ignore sends what is committed.
 
@@ -209,8 +212,8 @@ credentials, none in which anything looks like a key, and no links. You are told
 
 What goes on too long is ended, and what there is is collected: --timeout (running time, in
 which neither the sprite's sleep nor the wait for a person counts), --max-idle, --max-turns,
---max-disk. With --converse an agent that can (claude) does not end when it has had its say,
-but waits for messages: cove job send.
+--max-disk, and with the agent cove --max-cost. With --converse an agent that can (claude)
+does not end when it has had its say, but waits for messages: cove job send.
 
 The agent "acp" is any that speaks the Agent Client Protocol; --agent-command starts it in
 the sprite. Its requests for permission are granted, since the sandbox is the boundary, or
@@ -223,6 +226,7 @@ you give --network.`,
   cove push --agent shell migrate.md --dirty ignore
   cove push plan.md --timeout 3h --memory 8G --include ~/.cargo --rm
   cove push plan.md --max-idle 10m --max-turns 200 --max-disk 5G
+  cove push plan.md --agent cove --model openai/gpt-5.5
   cove push plan.md --network open
   cove push plan.md --agent acp --agent-command "opencode acp" --permissions ask
   cove push plan.md --interactive`,
@@ -233,7 +237,9 @@ you give --network.`,
 		if err != nil {
 			return err
 		}
-		opts.PlanPath = args[0]
+		if err := a.plan(&opts, args[0]); err != nil {
+			return err
+		}
 		return a.push(ctx, opts)
 	})
 	o.register(a, cmd)
@@ -268,6 +274,19 @@ func (a *app) push(ctx context.Context, opts push.Options) error {
 		return nil
 	}
 	return a.attachJob(ctx, c, result.Job)
+}
+
+// plan takes in where a plan is: in a file, or, by -, on standard input.
+func (a *app) plan(opts *push.Options, name string) error {
+	if opts.PlanPath = name; name != "-" {
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(a.In, push.MaxPlan+1))
+	if err != nil {
+		return fmt.Errorf("read the plan: %w", err)
+	}
+	opts.PlanPath, opts.Plan = "", string(text)
+	return nil
 }
 
 // checkPlan says that a plan can't be read, before anything is done.

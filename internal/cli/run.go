@@ -30,6 +30,8 @@ held what it brought for your review.
 With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 		Example: `  cove run plan.md
   cove run -p "Update the dependencies, and make the tests pass."
+  gh issue view 7 | cove run -
+  cove run --agent cove -p "Write the tests that are missing."
   cove run --agent shell plan.md --into branch`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if prompt != "" && len(args) > 0 {
@@ -53,7 +55,9 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 			return usagef(cmd, "--into %q is none of ff, branch and none", into)
 		}
 		if opts.Plan = prompt; prompt == "" {
-			opts.PlanPath = args[0]
+			if err := a.plan(&opts, args[0]); err != nil {
+				return err
+			}
 		}
 		return a.runJob(ctx, opts, autoPull, push.PullOptions{Into: push.Into(into), AcceptRisky: accept})
 	})

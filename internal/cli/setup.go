@@ -19,6 +19,7 @@ import (
 	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/guestbin"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -282,6 +283,9 @@ func (p *preparation) execute(ctx context.Context, dir string) error {
 
 // install makes sure that the agent is there, and starts it once.
 func (p *preparation) install(ctx context.Context, work agents.Work) (string, string, error) {
+	if err := bring(ctx, p.sprite, work); err != nil {
+		return "", "", err
+	}
 	_, before := p.verify(ctx, work)
 	if _, _, err := p.each(ctx, work, work.Commands()); err != nil {
 		return "", "", err
@@ -321,6 +325,18 @@ func (p *preparation) each(ctx context.Context, work agents.Work, commands [][]s
 		return stepNone, "it has no commands for that", nil
 	}
 	return stepDone, countText(len(commands), "command"), nil
+}
+
+// bring brings an agent's programs that are cove's own, and says where they are.
+func bring(ctx context.Context, sprite *sprites.Sprite, work agents.Work) error {
+	for _, name := range work.Programs {
+		path, err := guestbin.BringProgram(ctx, sprite, name)
+		if err != nil {
+			return err
+		}
+		work.Place(name, path)
+	}
+	return nil
 }
 
 // verify starts the agent as a job would, and returns what it says of itself.

@@ -31,6 +31,7 @@ const (
 	Agent        Key = "agent"
 	AgentCommand Key = "agent_command"
 	Permissions  Key = "permissions"
+	Model        Key = "model"
 	Network      Key = "network"
 	Dirty        Key = "dirty"
 	Timeout      Key = "timeout"
@@ -93,6 +94,7 @@ var settings = []setting{
 	{key: AgentCommand, usage: "what starts the agent acp, in the sprite: a command line for sh"},
 	{key: Permissions, builtIn: "allow", choices: agents.PermissionChoices, usage: "what becomes of the agent acp's requests for permission",
 		personal: "it says whether you are asked"},
+	{key: Model, usage: "the model that the agent asks"},
 	{key: Network, builtIn: policy.Agent, choices: policy.Presets, usage: "what a job's sprite may reach"},
 	{key: Dirty, builtIn: "refuse", choices: []string{"refuse", "include", "ignore"}, usage: "what a push does about changes that are not committed",
 		refuse: func(v string) string {

@@ -36,6 +36,7 @@ var example = map[config.Key][2]string{
 	config.Agent:        {`"shell"`, `"claude"`},
 	config.AgentCommand: {`"opencode acp"`, `"gemini --acp"`},
 	config.Permissions:  {`"ask"`, `"deny"`},
+	config.Model:        {`"openai/gpt-5.5"`, `"gemini/x"`},
 	config.Network:      {`"none"`, `"agent"`},
 	config.Dirty:        {`"ignore"`, `"refuse"`},
 	config.Timeout:      {`"3h"`, `"90s"`},

@@ -40,16 +40,21 @@ func Find(ctx context.Context, sprite *sprites.Sprite) (string, error) {
 
 // Bring is Find for who needs the very guest that is beside this program.
 func Bring(ctx context.Context, sprite *sprites.Sprite) (string, error) {
-	file, err := beside()
+	return BringProgram(ctx, sprite, name)
+}
+
+// BringProgram is Bring for another program of cove's, which no sprite has.
+func BringProgram(ctx context.Context, sprite *sprites.Sprite, name string) (string, error) {
+	file, err := beside(name)
 	if err != nil {
 		return "", err
 	}
 	defer file.Close()
-	return Upload(ctx, sprite, file)
+	return upload(ctx, sprite, name, file)
 }
 
-// beside opens the guest in the folder of this program.
-func beside() (*os.File, error) {
+// beside opens a program in the folder of this one.
+func beside(name string) (*os.File, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -67,6 +72,10 @@ func beside() (*os.File, error) {
 // Upload brings a guest into a sprite, unless it is there, and returns its path.
 // What is there afterwards has been read back and compared.
 func Upload(ctx context.Context, sprite *sprites.Sprite, file io.ReadSeeker) (string, error) {
+	return upload(ctx, sprite, name, file)
+}
+
+func upload(ctx context.Context, sprite *sprites.Sprite, name string, file io.ReadSeeker) (string, error) {
 	digest, size, err := digestOf(file)
 	if err != nil {
 		return "", err

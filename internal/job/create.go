@@ -33,7 +33,8 @@ const (
 	maxSettings     = 500 // files
 	maxSettingsSize = 2 << 20
 	maxPath         = 500
-	maxCommand = 8 << 10
+	maxCommand      = 8 << 10
+	maxUSD          = 1e6
 )
 
 // label marks the sprites that jobs have made.
@@ -50,6 +51,9 @@ func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.J
 		return sprites.Job{}, err
 	}
 	if req.Skill, err = checkSkill(req.Skill); err != nil {
+		return sprites.Job{}, err
+	}
+	if req, err = m.choose(ctx, req, agent); err != nil {
 		return sprites.Job{}, err
 	}
 	work, err := agent.Prepare(task(req, "000000"))
@@ -115,6 +119,7 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		Agent:       req.Agent,
 		Command:     req.AgentCommand,
 		Permissions: req.Permissions,
+		Model:       req.Model,
 		PlanName:    req.PlanName,
 		Repository:  req.Repository,
 		RepoID:      req.RepoID,
@@ -247,7 +252,7 @@ func task(req sprites.JobRequest, id string) agents.Task {
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
 		Command: req.AgentCommand, Permissions: req.Permissions,
 		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
-		Model: value(req.Env, "COVE_MODEL"),
+		Model: req.Model, MaxUSD: req.Guards.CostUSD,
 		Skill: req.Skill,
 	}
 }
@@ -331,6 +336,8 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 		}
 	}
 	switch {
+	case len(req.Model) > maxText || strings.ContainsFunc(req.Model, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return nil, refuse("bad_request", "write PROVIDER/MODEL", "a model can't be called %.40q", req.Model)
 	case len(req.Plan) > maxPlan:
 		return nil, refuse("bad_plan", "", "a plan of %d bytes is more than %d", len(req.Plan), maxPlan)
 	case req.Branch != "" && !branchName(req.Branch):
@@ -388,7 +395,7 @@ func checkCommand(agent agents.Agent, req sprites.JobRequest) error {
 }
 
 func badGuards(g sprites.Guards) bool {
-	return g.IdleSec < 0 || g.IdleSec > int64(maxTimeout/time.Second) || g.Turns < 0 || g.Turns > maxTurns || g.DiskBytes < 0
+	return g.IdleSec < 0 || g.IdleSec > int64(maxTimeout/time.Second) || g.Turns < 0 || g.Turns > maxTurns || g.DiskBytes < 0 || !(g.CostUSD >= 0 && g.CostUSD <= maxUSD)
 }
 
 // branchName reports whether git takes name as a branch's.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/guestbin"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -96,9 +97,19 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 		return err
 	}
 	t := taskOf(req, job)
+	if t.Price, err = m.price(ctx, req); err != nil {
+		return err
+	}
 	work, err := agent.Prepare(t)
 	if err != nil {
 		return err
+	}
+	for _, name := range work.Programs {
+		path, err := guestbin.BringProgram(ctx, m.sprite(job), name)
+		if err != nil {
+			return err
+		}
+		work.Place(name, path)
 	}
 	if err := m.grant(ctx, job, work.Connectors); err != nil {
 		return err

@@ -103,6 +103,7 @@ type Options struct {
 
 	// As in sprites.JobRequest. Zero values mean the server's defaults.
 	Agent       string
+	Model       string // as in sprites.JobRequest
 	Backend     string
 	Sprite      string
 	Timeout     time.Duration
@@ -229,7 +230,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	prepare := c.track("prepare", 0) // the agent may have to be installed
 	prepare.tell(false)
 	job, err := c.Jobs.CreateJob(ctx, sprites.JobRequest{
-		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Plan: plan, PlanName: name,
+		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Model: opts.Model, Plan: plan, PlanName: name,
 		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
 		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse,
 		AgentCommand: opts.Command, Permissions: opts.Permissions, Remove: opts.Remove,

@@ -17,7 +17,8 @@ import (
 // maxCalls is how many calls are carried out at once.
 const maxCalls = 64
 
-// Server carries out calls, in the sprite. Its fields are set before Serve.
+// Server carries out calls, in the sprite: those of a stream (Serve), or of the
+// program that it is in (Begin, Call, Close). Its fields are set before.
 type Server struct {
 	Role Role
 	Dir  string // what relative paths are relative to; empty: the current folder
@@ -39,6 +40,31 @@ type Server struct {
 // Serve answers the calls of a stream until that ends, or ctx does. No command that
 // was started is left when it returns.
 func (s *Server) Serve(ctx context.Context, r io.Reader, w io.Writer) error {
+	if err := s.Begin(); err != nil {
+		return err
+	}
+	s.out, s.running = &frameWriter{w: w}, map[uint64]context.CancelFunc{}
+	first := answer{Hello: &hello{Version: version, Dir: s.w.dir, Role: s.Role.String(), Tools: s.Role.Tools()}}
+	if err := s.out.send(first, maxAnswer); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	requests := make(chan error, 1)
+	go func() { requests <- s.receive(ctx, r) }() // ends with the process, where r does not end
+	var err error
+	select {
+	case err = <-requests:
+	case <-ctx.Done():
+	}
+	cancel()
+	s.w.shells.close()
+	s.calls.Wait()
+	s.w.shells.close() // what the last calls left
+	return err
+}
+
+// Begin makes ready for Call, and is what Serve does first.
+func (s *Server) Begin() error {
 	dir, err := filepath.Abs(s.Dir)
 	if err == nil {
 		dir, err = filepath.EvalSymlinks(dir)
@@ -56,24 +82,21 @@ func (s *Server) Serve(ctx context.Context, r io.Reader, w io.Writer) error {
 			return err
 		}
 	}
-	s.out, s.running = &frameWriter{w: w}, map[uint64]context.CancelFunc{}
-	first := answer{Hello: &hello{Version: version, Dir: dir, Role: s.Role.String(), Tools: s.Role.Tools()}}
-	if err := s.out.send(first, maxAnswer); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	requests := make(chan error, 1)
-	go func() { requests <- s.receive(ctx, r) }() // ends with the process, where r does not end
-	select {
-	case err = <-requests:
-	case <-ctx.Done():
-	}
-	cancel()
-	s.w.shells.close()
-	s.calls.Wait()
-	s.w.shells.close() // what the last calls left
-	return err
+	return nil
 }
+
+// Offers are the tools that may be called.
+func (s *Server) Offers() []Tool { return List(s.Role) }
+
+// Call carries out one call, if the role allows it. Its errors are *Error. Many
+// goroutines may make calls at once, after Begin and before Close.
+func (s *Server) Call(ctx context.Context, tool string, input json.RawMessage) (*Result, error) {
+	a := s.call(ctx, request{Tool: tool, Input: input}, func(Progress) {})
+	return a.result(tool)
+}
+
+// Close ends what Begin has begun, with the commands that are in the background.
+func (s *Server) Close() { s.w.shells.close() }
 
 // receive reads requests.
 func (s *Server) receive(ctx context.Context, r io.Reader) error {
@@ -112,7 +135,9 @@ func (s *Server) request(ctx context.Context, q request) error {
 	s.running[q.ID] = cancel
 	s.calls.Go(func() {
 		defer cancel()
-		a := s.call(ctx, q)
+		a := s.call(ctx, q, func(p Progress) {
+			_ = s.out.send(answer{ID: q.ID, Progress: &p}, maxAnswer) // the connection's end is the reader's to see
+		})
 		s.mu.Lock()
 		delete(s.running, q.ID)
 		s.mu.Unlock()
@@ -126,14 +151,14 @@ func (s *Server) request(ctx context.Context, q request) error {
 }
 
 // call carries out a call, if the role allows it.
-func (s *Server) call(ctx context.Context, q request) (a answer) {
+func (s *Server) call(ctx context.Context, q request, progress func(Progress)) (a answer) {
 	a.ID = q.ID
 	defer func() {
 		if p := recover(); p != nil {
 			a = answer{ID: q.ID, Error: errorf(CodeFailed, "%s failed: %v", q.Tool, p)}
 		}
 	}()
-	result, err := s.run(ctx, q)
+	result, err := s.run(ctx, q, progress)
 	if err == nil {
 		a.Result, err = json.Marshal(result)
 	}
@@ -143,7 +168,7 @@ func (s *Server) call(ctx context.Context, q request) (a answer) {
 	return a
 }
 
-func (s *Server) run(ctx context.Context, q request) (any, error) {
+func (s *Server) run(ctx context.Context, q request, progress func(Progress)) (any, error) {
 	if err := s.Role.refuse(q.Tool); err != nil {
 		return nil, err
 	}
@@ -151,7 +176,5 @@ func (s *Server) run(ctx context.Context, q request) (any, error) {
 	if !ok {
 		return nil, errorf(CodeDenied, "there is no tool %q", q.Tool)
 	}
-	return tool.run(ctx, &s.w, call{input: q.Input, progress: func(p Progress) {
-		_ = s.out.send(answer{ID: q.ID, Progress: &p}, maxAnswer) // the connection's end is the reader's to see
-	}})
+	return tool.run(ctx, &s.w, call{input: q.Input, progress: progress})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -248,6 +249,11 @@ func (s *Session) giveUp(ctx context.Context, id uint64, p *pending) error {
 	case <-timer.C:
 	}
 	return coded("", ctx.Err())
+}
+
+// Offers are the tools that may be called.
+func (s *Session) Offers() []Tool {
+	return slices.DeleteFunc(slices.Clone(all), func(t Tool) bool { return !slices.Contains(s.Tools, t.Name) })
 }
 
 // Ended reports whether the session has ended: every call fails then.

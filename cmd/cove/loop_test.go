@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/loop"
+	"github.com/cove-dev/cove/internal/modeltest"
+	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// modelKey is the key of the scripted models. It is in no sandbox.
+const modelKey = "the-real-key-of-the-model"
+
+// A vendor is a scripted model behind a connector.
+type vendor struct {
+	name, model string
+	http.Handler
+	requests func() []modeltest.Request
+}
+
+// vendors are all three, with the same script. hold is as modeltest has it.
+func vendors(turns []modeltest.Turn, hold func(int)) []vendor {
+	o := &modeltest.OpenAI{Key: modelKey, Turns: turns, Hold: hold}
+	a := &modeltest.Anthropic{Key: modelKey, Turns: turns, Hold: hold}
+	g := &modeltest.Gemini{Key: modelKey, Turns: turns, Hold: hold}
+	return []vendor{
+		{"openai", "", o, o.Requests}, // chosen by the secret that is set
+		{"anthropic", "anthropic/claude-some", a, a.Requests},
+		{"gemini", "gemini/gemini-some", g, g.Requests},
+	}
+}
+
+// offer serves a scripted model, makes its connector with its key, and returns its URL.
+func (h *host) offer(v vendor, prices ...string) string {
+	h.t.Helper()
+	server := httptest.NewServer(v)
+	h.t.Cleanup(server.Close)
+	set := h.command("", "cove", "secret", "set", v.name)
+	set.Stdin = strings.NewReader(modelKey)
+	if out, err := set.CombinedOutput(); err != nil {
+		h.t.Fatalf("%v: %s", err, out)
+	}
+	args := []string{"connector", "put", v.name, "--upstream", server.URL}
+	for _, p := range prices {
+		args = append(args, "--price", p)
+	}
+	h.run("", "cove", args...)
+	return server.URL
+}
+
+// tenSteps is a task in ten turns, each with another tool or another use of one.
+var tenSteps = func() []modeltest.Turn {
+	use := func(text, tool string, input map[string]any) modeltest.Turn {
+		return modeltest.Turn{Text: text, Calls: []modeltest.Call{{Tool: tool, Input: input}}}
+	}
+	return []modeltest.Turn{
+		use("I look around.", "Bash", map[string]any{"command": "ls; env; hostname"}),
+		use("Which scripts?", "Glob", map[string]any{"pattern": "**/*.sh"}),
+		use("What says hello?", "Grep", map[string]any{"pattern": "hello"}),
+		use("I read it.", "Read", map[string]any{"file_path": "greet.sh"}),
+		use("A test.", "Write", map[string]any{"file_path": "test.sh", "content": "#!/bin/sh\n[ \"$(sh greet.sh)\" = 'hello, world' ] && echo ok\n"}),
+		use("It fails, as it should.", "Bash", map[string]any{"command": "sh test.sh"}),
+		use("Now the change.", "Edit", map[string]any{"file_path": "greet.sh", "old_string": "echo hello", "new_string": "echo hello, world"}),
+		use("And again.", "Bash", map[string]any{"command": "sh test.sh"}),
+		use("I commit.", "Bash", map[string]any{"command": "git add -A && git commit -q -m 'Greet the world'"}),
+		use("", "finish", map[string]any{"outcome": "done", "summary": "The world is greeted."}),
+	}
+}()
+
+// TestLoop has cove's own agent do the same task with a model of each vendor, from
+// nothing but a secret; with one of them, the server is killed in the middle.
+func TestLoop(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	repo := h.repository("repo", map[string]string{"greet.sh": "echo hello\n", "plan.md": "Greet the world, not nobody.\n"})
+	if out, code := h.try(repo, "cove", "push", "plan.md", "--agent", "cove"); code != 1 || !strings.Contains(out, "cove secret set anthropic") {
+		t.Errorf("without a key: %d, %s", code, out)
+	}
+	held, release := make(chan struct{}), make(chan struct{})
+	all := vendors(tenSteps, nil)
+	all[1].Handler.(*modeltest.Anthropic).Hold = func(turn int) {
+		if turn == 4 {
+			close(held)
+			<-release
+		}
+	}
+	for _, v := range all {
+		h.offer(v, "*=10/100")
+		args := []string{"plan.md", "--agent", "cove", "--dirty", "ignore"}
+		if v.model != "" {
+			args = append(args, "--model", v.model)
+		}
+		h.run(repo, "git", "switch", "-q", "-c", v.name, "main")
+		job, sprite := h.push(repo, args...)
+		if v.name == "anthropic" {
+			select {
+			case <-held:
+			case <-time.After(2 * time.Minute):
+				t.Fatalf("the model was not asked so often:\n%s", h.run("", "cove", "job", "logs", job))
+			}
+			h.endServer(syscall.SIGKILL)
+			close(release)
+			h.serve(nil)
+		}
+		if out, code := h.try(repo, "cove", "pull", job, "--wait=2m"); code != 0 {
+			t.Fatalf("%s: pull exited with %d: %s\n%s", v.name, code, out, h.run("", "cove", "job", "logs", job))
+		}
+		h.looped(v, repo, job, sprite)
+	}
+}
+
+// looped looks at what a job of tenSteps has come to.
+func (h *host) looped(v vendor, repo, job, sprite string) {
+	h.t.Helper()
+	if got := h.run(repo, "git", "log", "-1", "--format=%an: %s", "--", "test.sh"); got != "Ada: Greet the world\n" {
+		h.t.Errorf("%s: the commit: %q", v.name, got)
+	}
+	if got := h.run(repo, "sh", "test.sh"); got != "ok\n" {
+		h.t.Errorf("%s: the test: %q", v.name, got)
+	}
+	j := h.job(job)
+	if u := j.Usage; j.State != sprites.JobSucceeded || u == nil || u.Turns != 10 || u.InputTokens != 1000 || u.OutputTokens != 200 || u.CostUSD < 0.029 || u.CostUSD > 0.031 {
+		h.t.Errorf("%s: %s, %+v, %+v", v.name, j.State, j.Outcome, u)
+	}
+	if !strings.HasPrefix(j.Model, v.name+"/") {
+		h.t.Errorf("%s: the model is %s", v.name, j.Model)
+	}
+	logs := h.run("", "cove", "job", "logs", job)
+	for _, want := range []string{"-> Write", "-> Edit", "It fails, as it should.", "The world is greeted.", "== success"} {
+		if !strings.Contains(logs, want) {
+			h.t.Errorf("%s: the log lacks %q:\n%s", v.name, want, logs)
+		}
+	}
+	asked := v.requests()
+	for _, r := range asked {
+		if strings.Contains(string(r.Body), modelKey) {
+			h.t.Errorf("%s: the key was seen inside", v.name)
+		}
+	}
+	last := asked[len(asked)-1]
+	if v.name == "openai" && last.Model != "gpt-5.5" || v.name != "openai" && last.Model != strings.TrimPrefix(v.model, v.name+"/") {
+		h.t.Errorf("%s: asked was %s", v.name, last.Model)
+	}
+	// The script can't know what its calls come to; that it was told, the next request shows.
+	for i, want := range map[int]string{1: sprite, 2: "greet.sh", 4: "echo hello", 8: "ok"} {
+		if !slices.ContainsFunc(asked, func(r modeltest.Request) bool { return strings.Contains(r.Last, want) }) {
+			h.t.Errorf("%s: what turn %d gave is not in the next request: no %q", v.name, i, want)
+		}
+	}
+}
+
+// TestLoopEnds is how cove's own agent ends where it can't go on: its model refuses the
+// key, costs too much, or takes too many turns.
+func TestLoopEnds(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	repo := h.repository("repo", map[string]string{"plan.md": "Do it.\n"})
+	var again []modeltest.Turn
+	for i := range 50 {
+		again = append(again, modeltest.Turn{Calls: []modeltest.Call{{Tool: "Bash", Input: map[string]any{"command": fmt.Sprintf("echo %d >>n; sleep 0.2", i)}}}})
+	}
+	model := &modeltest.Anthropic{Key: modelKey, Turns: again}
+	v := vendor{"anthropic", "", model, model.Requests}
+	url := h.offer(v)
+	run := func(args ...string) (string, sprites.Job) {
+		t.Helper()
+		out, code := h.try(repo, "cove", append([]string{"run", "-s", "paint", "-p", "Do it.", "--agent", "cove", "--json", "--pull=false", "--dirty", "ignore"}, args...)...)
+		if code == 0 {
+			t.Errorf("%v: it succeeded: %s", args, out)
+		}
+		jobs, err := h.client().Jobs(t.Context())
+		if err != nil || len(jobs) == 0 {
+			return out, sprites.Job{}
+		}
+		return out, jobs[0] // the newest
+	}
+	if out, code := h.try(repo, "cove", "push", "plan.md", "--agent", "cove", "--max-cost", "1"); code != 1 || !strings.Contains(out, "connector put anthropic --price") {
+		t.Errorf("a limit without a price: %d, %s", code, out)
+	}
+	if out, _ := run("--model", "other/x"); !strings.Contains(out, "PROVIDER/MODEL") {
+		t.Errorf("a model that there is not: %s", out)
+	}
+	h.run("", "cove", "connector", "put", "anthropic", "--price", "*=1000/10000", "--upstream", url)
+	if _, job := run("--max-cost", "0.7"); job.Outcome == nil || job.Outcome.Kind != "cost_limit" || job.Usage.Turns != 2 || job.Usage.InputTokens != 300 || job.Usage.CostUSD < 0.7 {
+		t.Errorf("too dear: %+v, %+v", job.Outcome, job.Usage)
+	}
+	if _, job := run("--max-turns", "2"); job.Outcome == nil || job.Outcome.Kind != "turn_limit" {
+		t.Errorf("too many turns: %+v", job.Outcome)
+	}
+	long := h.command(repo, "cove", "run", "-", "-s", "paint", "--agent", "cove", "--json", "--pull=false", "--dirty", "ignore", "--max-turns", "1")
+	long.Stdin = strings.NewReader(strings.Repeat("a line of a long plan\n", 45_000) + "and its end")
+	_ = long.Run() // the limit of its turns
+	asked := model.Requests()
+	if last := asked[len(asked)-1]; len(last.Body) < 990_000 || !strings.Contains(string(last.Body), "and its end") {
+		t.Errorf("of a long plan from standard input the model got %d bytes", len(last.Body))
+	}
+	model.Key = "another"
+	if _, job := run(); job.Outcome == nil || job.Outcome.Kind != "agent_failed" || !strings.Contains(job.Outcome.Reason, "401") {
+		t.Errorf("the wrong key: %+v", job.Outcome)
+	}
+}
+
+// TestLoopGone has the loop on this side, its tools in a sandbox that is removed in the
+// middle: the loop ends and says why, and nothing is done here instead.
+func TestLoopGone(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	canary := filepath.Join(t.TempDir(), "canary")
+	write := func(name, text string) modeltest.Turn {
+		return modeltest.Turn{Calls: []modeltest.Call{{Tool: "Write", Input: map[string]any{"file_path": name, "content": text, "create_parents": true}}}}
+	}
+	model := &modeltest.Anthropic{Turns: []modeltest.Turn{write("/tmp/there", "in the sandbox"), write(canary, "on the host")}}
+	model.Hold = func(turn int) {
+		if turn == 1 {
+			if got, _ := h.try("", "cove", "exec", "-s", "paint", "cat", "/tmp/there"); got != "in the sandbox" {
+				t.Errorf("in the sandbox: %q", got)
+			}
+			if out, code := h.try("", "cove", "rm", "--force", "paint"); code != 0 {
+				t.Errorf("rm: %s", out)
+			}
+		}
+	}
+	server := httptest.NewServer(model)
+	defer server.Close()
+	p, err := loop.Open("anthropic", loop.Access{BaseURL: server.URL, Key: modelKey}, os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events bytes.Buffer
+	l := &loop.Loop{Provider: p, Model: "m", Events: &events, Tools: h.toolSession(t.Context(), "paint", "", tools.Full), Limits: loop.Limits{Time: 2 * time.Minute}}
+	r, err := l.Run(t.Context(), "do it")
+	if err != nil || r.Outcome != loop.ToolsGone || r.Turns != 2 {
+		t.Errorf("got %+v, %v\n%s", r, err, events.String())
+	}
+	if text, err := os.ReadFile(canary); err == nil {
+		t.Errorf("on the host there is %q", text)
+	}
+}

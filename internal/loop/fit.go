@@ -1,0 +1,92 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+)
+
+const (
+	recent  = 2       // messages with results of which nothing is left out at first
+	small   = 512     // bytes: what is not longer stays
+	shorter = 8 << 10 // bytes of a recent result, where all the others are not enough
+)
+
+// size is how many tokens a request has, about.
+func (l *Loop) size() int64 {
+	n := len(system)
+	for _, m := range l.msgs {
+		n += m.bytes()
+	}
+	for _, t := range l.offers() {
+		n += len(t.Description) + 1000 // a schema
+	}
+	if l.ratio == 0 {
+		return int64(n) / bytesPerToken
+	}
+	return int64(float64(n) * l.ratio)
+}
+
+func (m Message) bytes() int {
+	n := max(len(m.Native), len(m.Text))
+	for _, r := range m.Results {
+		n += len(r.Text)
+	}
+	return n
+}
+
+// learn takes in what the API says that the last request was.
+func (l *Loop) learn(u Usage) {
+	if guess := l.size(); guess > 20_000 && u.Input > 0 { // else the rest counts too much
+		old := l.ratio
+		if old == 0 {
+			old = 1.0 / bytesPerToken
+		}
+		l.ratio = min(max(old*float64(u.Input)/float64(guess), 1.0/6), 1) // of no text it is less, or more
+	}
+}
+
+// fit leaves out old results of tools if a request would have more tokens than that,
+// until it has little more than half: what a cache has of a conversation is of no more
+// use where something is left out. It reports whether it has left out anything.
+func (l *Loop) fit(ctx context.Context, tokens int64) bool {
+	if ctx.Err() != nil || l.size() <= tokens {
+		return false
+	}
+	goal, count, bytes := tokens*6/10, 0, 0
+	trim := func(m *Message, to func(ToolResult) string) {
+		results := append([]ToolResult(nil), m.Results...) // others may have them
+		for i, r := range results {
+			if l.size() <= goal {
+				return
+			}
+			if text := to(r); len(text) < len(r.Text) {
+				count, bytes = count+1, bytes+len(r.Text)-len(text)
+				results[i].Text = text
+				m.Results = results
+			}
+		}
+	}
+	var with []*Message
+	for i := range l.msgs {
+		if len(l.msgs[i].Results) > 0 {
+			with = append(with, &l.msgs[i])
+		}
+	}
+	for _, m := range with[:max(0, len(with)-recent)] {
+		trim(m, func(r ToolResult) string {
+			if len(r.Text) <= small {
+				return r.Text
+			}
+			return fmt.Sprintf("[%d bytes that %s gave are left out, to keep this conversation short. Call it again if you need them.]", len(r.Text), r.Tool)
+		})
+	}
+	if l.size() > tokens {
+		for _, m := range with {
+			trim(m, func(r ToolResult) string { return headAndTail(r.Text, shorter) })
+		}
+	}
+	if count > 0 {
+		l.emit(Event{Type: "trim", Text: fmt.Sprintf("%d results of tools were left out, %d bytes", count, bytes)})
+	}
+	return count > 0
+}
