@@ -235,17 +235,6 @@ func workdir(id, repository string) string {
 
 var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// value is that of a variable; empty: there is none.
-func value(env []string, name string) string {
-	value := ""
-	for _, kv := range env {
-		if v, ok := strings.CutPrefix(kv, name+"="); ok {
-			value = v // the last one holds
-		}
-	}
-	return value
-}
-
 // task is what the agent is told of a job.
 func task(req sprites.JobRequest, id string) agents.Task {
 	return agents.Task{
