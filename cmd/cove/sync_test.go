@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -187,14 +189,37 @@ func syncS1(h syncHost) {
 	sameTree(h.t, treeOf(h.t, h.path("s1-back")), treeOf(h.t, root))
 }
 
-// usage is the most memory that a finished command line had, in bytes.
-func (h syncHost) usage(dir string, args ...string) int64 {
+// usage is the most memory that a command line had, in bytes, a moment before its end.
+// What the kernel says of one that has ended has this process's memory in it, which it
+// shared until it was executed.
+func (h syncHost) usage(dir string, args ...string) (peak int64) {
 	h.t.Helper()
 	cmd := h.command(dir, "cove", args...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		h.t.Fatalf("cove %s: %v, %s", args, err, out)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		h.t.Fatal(err)
 	}
-	return cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case err := <-ended:
+			if err != nil || peak == 0 {
+				h.t.Fatalf("cove %s took %d: %v, %s", args, peak, err, &out)
+			}
+			return peak
+		case <-time.After(5 * time.Millisecond):
+		}
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid)) // it may have ended
+		if _, text, ok := strings.Cut(string(status), "VmHWM:"); ok {
+			kib, err := strconv.ParseInt(strings.Fields(text)[0], 10, 64)
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			peak = max(peak, kib<<10)
+		}
+	}
 }
 
 func syncS2(h syncHost) {
@@ -219,8 +244,9 @@ func syncS2(h syncHost) {
 		h.t.Fatal(err)
 	}
 	for _, args := range [][]string{{"push", "s2"}, {"pull", "s2", "s2-back"}} {
-		if peak := h.usage("", append([]string{"sync", "-s", "paint"}, args...)...); peak > 64<<20 {
-			h.t.Errorf("%s took %d MiB", args[0], peak>>20)
+		peak := h.usage("", append([]string{"sync", "-s", "paint"}, args...)...)
+		if h.t.Logf("%s took %d MiB", args[0], peak>>20); peak > 64<<20 {
+			h.t.Errorf("that is more than 64")
 		}
 	}
 	h.run("", "cmp", "s2/big", "s2-back/big")
