@@ -43,7 +43,7 @@ demo: build
 test: build
 	@mkdir -p .cache
 	$(GO) run ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
-	COVE_BIN='$(CURDIR)/bin' $(GO) test -count=1 -parallel 3 -timeout 12m $(TESTFLAGS) ./...
+	COVE_BIN='$(CURDIR)/bin' $(GO) test -count=1 -parallel 4 -timeout 12m $(TESTFLAGS) ./...
 	$(GO) run ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
 
 test-agents: build
