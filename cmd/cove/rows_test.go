@@ -17,9 +17,17 @@ import (
 // package that decides on it: a script, a test, or TEST/NAME for one that it runs by
 // that name, with _ for a space, or whose name begins with that word.
 var rows = []struct{ row, what, tests string }{
+	{"E1", "both streams come apart, byte for byte", "TestExec/E1 ../../internal/guest:TestStreams TestSoakOutput"},
+	{"E2", "the command's own exit code, and 128+N for a signal", "TestExec/E2 ../../internal/guest:TestExitCodes ../../internal/cli:TestClassify"},
+	{"E3", "input is closed unless it is wanted; then all of it comes, and its end", "TestExec/E3 ../../internal/guest:TestStreams ../../sprites:TestStdinIsWholeAndEnds"},
+	{"E4", "the command's arguments are its own, flags too", "TestExec/E4 testdata/exec.txtar"},
 	{"E5", "a command has its folder, environment, user and time; at its end nothing of it lives, and the code is 124", "testdata/exec-ends.txtar"},
 	{"E6", "TERM, then KILL, and gone when that returns", "testdata/exec-ends.txtar"},
 	{"E7", "characters of several bytes arrive whole", "testdata/exec-ends.txtar ../../internal/guest/supervise:TestJournalCut"},
+
+	{"E8", "a terminal is resized, left, listed, joined again and killed", "TestTerminal TestTerminalsSurvive TestExec/E8 ../../internal/guest:TestTerminal"},
+	{"E9", "--json is one document on standard output", "TestExec/E9 ../../internal/cli:TestReport"},
+	{"E10", "not found, stopped, no token, unreachable and timed out are told apart", "TestExec/E10 ../../internal/cli:TestClassify testdata/exec.txtar"},
 
 	{"S1", "push and then pull is identity", "TestSync/S1 TestSoakSyncShare TestHostileNames ../../internal/filesync:TestRandom"},
 	{"S2", "memory is constant", "TestSync/S2 ../../internal/filesync:TestHostileMillion"},
@@ -76,7 +84,16 @@ var rows = []struct{ row, what, tests string }{
 	{"L3", "prepared by copies and scripts, with their logs, again and again", "testdata/setup.txtar testdata/config.txtar TestHostileNames ../../internal/cli:TestTreeRoundTrip"},
 	{"L4", "ports by a proxy that ends; a request wakes", "testdata/proxy.txtar testdata/restart.txtar testdata/url.txtar TestPorts"},
 
+	{"F1", "what is missing is an error of its own, and never empty", "../../internal/tools:TestReadNoFile TestTools/files"},
+	{"F2", "ranges, what is binary, size and hash, and what is cut, between characters", "../../internal/tools:TestRead ../../internal/tools:TestReadLarge"},
+	{"F3", "50 MB, under names of every kind", "TestTools/large ../../internal/tools:TestWrite ../../internal/tools:TestWriteLarge"},
+	{"F4", "the old content or the new, also when it is killed; mode, parents, if_match", "TestTools/killed ../../internal/tools:TestWriteAtomic ../../internal/tools:TestWrite"},
+	{"F5", "edits are literal: $&, CRLF, other bytes, 128 KiB; not unique, stale, all", "../../internal/tools:TestEdit ../../internal/tools:TestEditRefused ../../internal/tools:FuzzEdit TestTools/files"},
+	{"F6", "** and what git ignores; sorted, limited", "../../internal/tools:TestGlob"},
+	{"F7", "patterns of every kind; no match is no error, a bad pattern is", "../../internal/tools:TestGrep ../../internal/tools:TestGrepAsGrep TestTools/files"},
+	{"F8", "both streams, exit code, what is left out and where it is; in the background", "../../internal/tools:TestBash ../../internal/tools:TestBashOutput ../../internal/tools:TestBashBackground TestTools/timeout"},
 	{"F9", "where the sandbox is gone, calls fail and say so, and nothing is done on the host", "TestTools/gone TestLoopGone"},
+	{"F10", "calls at once on one file are made one after the other, or refused", "../../internal/tools:TestEditAtOnce ../../internal/tools:TestEditBySeveral"},
 	{"A1", "the loop ends when the model has no more calls, or says so; too many turns are a failure", "../../internal/loop:TestA1 TestLoop TestLoopEnds"},
 	{"A2", "the end of the time, and silence, end what is under way", "../../internal/loop:TestA2"},
 	{"A3", "what passes is tried again, and nothing else", "../../internal/loop:TestA3 TestLoopEnds"},
@@ -86,6 +103,8 @@ var rows = []struct{ row, what, tests string }{
 	{"A7", "a prompt of a megabyte", "../../internal/loop:TestA7 TestLoopEnds"},
 	{"A8", "which provider, URL and credential; key and token are never both sent", "../../internal/loop:TestA8"},
 	{"P1", "what a role does not allow is neither offered nor carried out; an unknown one allows nothing", "../../internal/loop:TestP1 TestTools"},
+
+	{"P2", "several roles only narrow", "../../internal/tools:TestRolesNarrow ../../internal/mcpserver:TestRoles TestTools/roles"},
 
 	{"U1", "completions; settings are shown, checked, and not guessed at", "testdata/config.txtar testdata/service.txtar ../../internal/config:TestProblems"},
 	{"U2", "every flag has a test", "../../internal/cli:TestEveryFlagIsTested ../../internal/config:TestOrder"},
@@ -122,7 +141,7 @@ func TestRows(t *testing.T) {
 	for _, area := range []struct {
 		name        string
 		first, last int
-	}{{"E", 5, 7}, {"S", 1, 17}, {"G", 1, 10}, {"J", 1, 12}, {"H", 1, 6}, {"L", 1, 4}, {"U", 1, 2}, {"A", 1, 8}, {"P", 1, 1}, {"hostile ", 1, 7}, {"hostile ", 42, 44}} {
+	}{{"E", 1, 10}, {"F", 1, 10}, {"S", 1, 17}, {"G", 1, 10}, {"J", 1, 12}, {"H", 1, 6}, {"L", 1, 4}, {"U", 1, 2}, {"A", 1, 8}, {"P", 1, 2}, {"P", 4, 4}, {"hostile ", 1, 7}, {"hostile ", 42, 44}} {
 		for n := area.first; n <= area.last; n++ {
 			if row := area.name + strconv.Itoa(n); !seen[row] {
 				t.Errorf("there is no row %s", row)

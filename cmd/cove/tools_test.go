@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -60,6 +64,8 @@ func TestTools(t *testing.T) {
 	h.run("", "cove", "create", "paint")
 	t.Run("roles", func(t *testing.T) { h.on(t).toolRoles() })
 	t.Run("files", func(t *testing.T) { h.on(t).toolFiles() })
+	t.Run("large", func(t *testing.T) { h.on(t).toolLarge() })
+	t.Run("killed", func(t *testing.T) { h.on(t).toolKilled() })
 	t.Run("timeout", func(t *testing.T) { h.on(t).toolTimeout() })
 	t.Run("cli", func(t *testing.T) { h.on(t).toolCLI() })
 	t.Run("mcp", func(t *testing.T) { h.on(t).mcp() })
@@ -157,6 +163,89 @@ func (h *host) toolFiles() {
 	}
 	if r, err := s.Call(t.Context(), "Glob", json.RawMessage(`{"pattern":"many/*"}`)); err != nil || strings.Count(r.Text(), "many/") != 20 {
 		t.Errorf("got %v, %v", r, err)
+	}
+}
+
+// toolLarge: F3: 50 MB are written as they are, under names that a shell would take
+// apart.
+func (h *host) toolLarge() {
+	t := h.t
+	s := h.toolSession(t.Context(), "paint", "/tmp", tools.EditOnly)
+	noise := make([]byte, 36<<20)
+	_, _ = rand.Read(noise)
+	content := base64.StdEncoding.EncodeToString(noise) + "\r\n🦊$&"
+	write := func(name, content string) {
+		t.Helper()
+		input, err := json.Marshal(tools.WriteInput{FilePath: name, Content: content, CreateParents: true})
+		if err == nil {
+			_, err = s.Call(t.Context(), "Write", input)
+		}
+		if err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+	}
+	write("large", content)
+	if got, want := h.run("", "cove", "exec", "-s", "paint", "sh", "-c", "sha256sum </tmp/large; rm /tmp/large"), fmt.Sprintf("%x  -\n", sha256.Sum256([]byte(content))); got != want {
+		t.Errorf("of %d bytes the hash is %s, want %s", len(content), got, want)
+	}
+	names := []string{"a b", "it's", `say "x"`, "a\nb", "$(touch evil)", "-rf", "é世界🦊", "*", "`id`;id"}
+	for _, name := range names {
+		write("names/"+name, name)
+	}
+	slices.Sort(names)
+	if got := h.run("", "cove", "exec", "-s", "paint", "--dir", "/tmp/names", "python3", "-c", `import os,sys
+for n in sorted(os.listdir(b"."),): sys.stdout.buffer.write(n + (b"" if open(n,"rb").read() == n else b" differs") + b"\0")`); got != strings.Join(names, "\x00")+"\x00" {
+		t.Errorf("got %q, want %q", got, names)
+	}
+}
+
+// killWriter kills the tools as soon as there is a file beside the one in its folder:
+// the new content on its way.
+const killWriter = `import os, time
+def command(pid):
+    try: return open("/proc/" + pid + "/cmdline", "rb").read()
+    except OSError: return b""
+serving = [int(p) for p in os.listdir("/proc") if p.isdigit() and b"\0tool\0serve\0" in command(p)]
+print("ready", flush=True)
+while os.listdir(".") == ["f"] and os.path.getsize("f") == 3: time.sleep(0.001)
+for pid in serving: os.kill(pid, 9)`
+
+// toolKilled: F4: what writes is killed in the middle, with -9. The file is what it
+// was. A write that was over before it could be killed is another try.
+func (h *host) toolKilled() {
+	t := h.t
+	const big = 16 << 20
+	h.run("", "cove", "exec", "-s", "paint", "sh", "-c", "mkdir /tmp/w; printf old >/tmp/w/f; chmod 600 /tmp/w/f")
+	input, err := json.Marshal(tools.WriteInput{FilePath: "f", Content: strings.Repeat("n", big)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := false
+	for range 20 {
+		s := h.toolSession(t.Context(), "paint", "/tmp/w", tools.EditOnly)
+		killer := h.command("", "cove", "exec", "-s", "paint", "--timeout", "1m", "--dir", "/tmp/w", "python3", "-c", killWriter)
+		out, err := killer.StdoutPipe()
+		if err := errors.Join(err, killer.Start()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+			t.Fatal(err)
+		}
+		_, callErr := s.Call(t.Context(), "Write", input)
+		if err := killer.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		got := h.run("", "cove", "exec", "-s", "paint", "--dir", "/tmp/w", "sh", "-c", "stat -c '%s %a' f; rm -f .cove-*")
+		if killed = callErr != nil && got == "3 600\n"; killed {
+			break
+		}
+		if got != fmt.Sprint(big, " 600\n") {
+			t.Fatalf("the call came to %v, and the file is %q: neither the old nor the new", callErr, got)
+		}
+		h.run("", "cove", "exec", "-s", "paint", "sh", "-c", "printf old >/tmp/w/f")
+	}
+	if !killed {
+		t.Error("no write was killed in the middle")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -134,10 +135,7 @@ func (f *lockedFile) replace(content []byte) (err error) {
 	if err = errors.Join(err, temp.Close()); err != nil {
 		return err
 	}
-	if err := f.unchanged(); err != nil {
-		return err
-	}
-	if err := os.Rename(temp.Name(), f.path); err != nil {
+	if err := f.put(temp.Name()); err != nil {
 		return err
 	}
 	// The content is in place: that its name is durable is wanted, not promised.
@@ -146,6 +144,33 @@ func (f *lockedFile) replace(content []byte) (err error) {
 		_ = d.Close()
 	}
 	return nil
+}
+
+// lockPatience is how long the lock of a file is waited for. Sessions hold it for a
+// rename; who holds it for longer has locked the file for a purpose of its own.
+const lockPatience = time.Second
+
+// put renames a new file to where it belongs. Other sessions that do so are waited for,
+// and what they have made of the file is noticed.
+func (f *lockedFile) put(temp string) error {
+	if f.info == nil {
+		err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, f.path, unix.RENAME_NOREPLACE)
+		switch {
+		case errors.Is(err, fs.ErrExist):
+			return f.unchanged()
+		case !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS): // which a file system may not have
+			return err
+		}
+	} else if old, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0); err == nil {
+		defer old.Close()
+		for begun := time.Now(); time.Since(begun) < lockPatience && errors.Is(unix.Flock(int(old.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if err := f.unchanged(); err != nil {
+		return err
+	}
+	return os.Rename(temp, f.path)
 }
 
 // sameOwner gives the new file the old one's owner and mode.

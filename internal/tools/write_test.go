@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -192,6 +193,46 @@ func TestEditAtOnce(t *testing.T) {
 	if got, want := s.get("f"), strings.Repeat("x", 50)+strings.Repeat("y", 40); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
+}
+
+// TestEditBySeveral: F10: what two sessions make of one file at once is made by one
+// after the other, or refused: no change that succeeded is lost, and of two that
+// make a file, one does.
+func TestEditBySeveral(t *testing.T) {
+	s := serve(t, EditOnly)
+	other := serveIn(t, EditOnly, s.dir)
+	s.put("f", "x")
+	made := map[*served]int{}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for _, who := range []*served{s, other} {
+		wg.Go(func() {
+			for i := range 60 {
+				_, err := who.try("Edit", EditInput{FilePath: "f", OldString: "x", NewString: "xy"})
+				_, once := who.try("Write", WriteInput{FilePath: "new" + strconv.Itoa(i), Content: "z", IfMatch: "absent"})
+				mu.Lock()
+				if err == nil {
+					made[nil]++
+				} else if err.Code != CodeStale || !err.Retryable {
+					t.Errorf("edit: %v", err)
+				}
+				if once == nil {
+					made[who]++
+				} else if once.Code != CodeStale {
+					t.Errorf("write: %v", once)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if got := s.get("f"); made[nil] == 0 || got != "x"+strings.Repeat("y", made[nil]) {
+		t.Errorf("%d edits succeeded, and %d are there", made[nil], len(got)-1)
+	}
+	if made[s]+made[other] != 60 {
+		t.Errorf("60 files were made %d times", made[s]+made[other])
+	}
+	s.clean()
 }
 
 // FuzzEdit compares with the standard library's Replace, and looks that nothing

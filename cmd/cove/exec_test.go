@@ -1,0 +1,252 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestExec is what cove exec promises, by its rows, in one real sandbox.
+func TestExec(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	t.Run("E1", func(t *testing.T) { h.on(t).execStreams() })
+	t.Run("E2", func(t *testing.T) { h.on(t).execCodes() })
+	t.Run("E3", func(t *testing.T) { h.on(t).execInput() })
+	t.Run("E4", func(t *testing.T) { h.on(t).execArguments() })
+	t.Run("E8", func(t *testing.T) { h.on(t).execTerminals() })
+	t.Run("E9", func(t *testing.T) { h.on(t).execJSON() })
+	t.Run("E10", func(t *testing.T) { h.on(t).execErrors() })
+}
+
+// streams runs a program, and returns its two streams and its code.
+func (h *host) streams(args ...string) (stdout, stderr string, code int) {
+	h.t.Helper()
+	var out, errs bytes.Buffer
+	cmd := h.command("", "cove", args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		h.t.Fatalf("cove %s: %v", strings.Join(args, " "), err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// execStreams: 100 MB of noise come by the one stream as they are, while others come
+// by the other.
+func (h *host) execStreams() {
+	h.run("", "cove", "exec", "-s", "paint", "sh", "-c", "head -c 104857600 /dev/urandom >out; head -c 10485760 /dev/urandom >err")
+	cmd := h.command("", "cove", "exec", "-s", "paint", "sh", "-c", "cat err >&2 & cat out; wait")
+	out, errs := sha256.New(), sha256.New()
+	var outSize, errSize byteCount
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(out, &outSize), io.MultiWriter(errs, &errSize)
+	if err := cmd.Run(); err != nil {
+		h.t.Fatal(err)
+	}
+	want := h.run("", "cove", "exec", "-s", "paint", "sh", "-c", "sha256sum out err; rm out err")
+	if got := fmt.Sprintf("%x  out\n%x  err\n", out.Sum(nil), errs.Sum(nil)); got != want || outSize != 100<<20 || errSize != 10<<20 {
+		h.t.Errorf("got %d and %d bytes:\n%swant\n%s", outSize, errSize, got, want)
+	}
+}
+
+type byteCount int64
+
+func (c *byteCount) Write(p []byte) (int, error) { *c += byteCount(len(p)); return len(p), nil }
+
+// execCodes: the code is the command's own, and 128+N for a death by signal N.
+func (h *host) execCodes() {
+	for _, test := range []struct {
+		code int
+		args []string
+	}{
+		{0, []string{"true"}},
+		{42, []string{"sh", "-c", "exit 42"}},
+		{255, []string{"sh", "-c", "exit 255"}},
+		{137, []string{"sh", "-c", "kill -9 $$"}},
+		{143, []string{"sh", "-c", "kill -TERM $$"}},
+		{134, []string{"sh", "-c", "ulimit -c 0; kill -ABRT $$"}},
+		{127, []string{"no-such-program"}},
+		{126, []string{"/etc/passwd"}},
+	} {
+		if _, stderr, code := h.streams(append([]string{"exec", "-s", "paint"}, test.args...)...); code != test.code {
+			h.t.Errorf("%q: code %d, want %d; %s", test.args, code, test.code, stderr)
+		}
+	}
+}
+
+// execInput: without -i the input has ended, whoever holds this one open. With it all
+// of it arrives, when it is given, and its end does.
+func (h *host) execInput() {
+	t := h.t
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	start := func(args ...string) (io.WriteCloser, io.Reader, func() error) {
+		cmd := h.command("", "cove", append([]string{"exec", "-s", "paint"}, args...)...)
+		stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() }) // it has started by then
+		in, err := cmd.StdinPipe()
+		out, err2 := cmd.StdoutPipe()
+		if err := errors.Join(err, err2, cmd.Start()); err != nil {
+			t.Fatal(err)
+		}
+		return in, out, func() error { defer stop(); return cmd.Wait() }
+	}
+	in, out, wait := start("sh", "-c", "cat; echo ended")
+	if text, err := io.ReadAll(out); err != nil || string(text) != "ended\n" { // in is open all the time
+		t.Errorf("closed input: got %q, %v", text, err)
+	}
+	if err := errors.Join(wait()); err != nil {
+		t.Error(err)
+	}
+	_ = in.Close() // wait may have
+
+	noise := make([]byte, 5<<20)
+	_, _ = rand.Read(noise)
+	in, out, wait = start("-i", "sh", "-c", "head -n 1; cat; echo ended")
+	first := make([]byte, len("one\n"))
+	_, err := io.WriteString(in, "one\n")
+	_, err2 := io.ReadFull(out, first)
+	if err := errors.Join(err, err2); err != nil || string(first) != "one\n" {
+		t.Fatalf("before the rest was given: got %q, %v", first, err)
+	}
+	go func() {
+		_, _ = in.Write(noise) // what arrives is compared
+		_ = in.Close()
+	}()
+	text, err := io.ReadAll(out)
+	if err := errors.Join(err, wait()); err != nil || !bytes.Equal(text, append(noise, "ended\n"...)) {
+		t.Errorf("got %d bytes of %d, %v", len(text), len(noise)+len("ended\n"), err)
+	}
+}
+
+// execArguments: what follows the command reaches it as it is, flags of cove's own, too.
+func (h *host) execArguments() {
+	args := []string{"-la", "--json", "test", "-s", "nobody", "--", "-i", "", "a b", "it's", `say "x"`, "$(id)", "`id`", "*", "a\nb", `\n`, "世界🦊", "--url=http://x", "-"}
+	for _, before := range [][]string{nil, {"--"}} {
+		line := append(append([]string{"exec", "-s", "paint"}, before...), "sh", "-c", `printf '%s\0' "$@"`, "sh")
+		if got, want := h.run("", "cove", append(line, args...)...), strings.Join(args, "\x00")+"\x00"; got != want {
+			h.t.Errorf("%v: got %q, want %q", before, got, want)
+		}
+	}
+	if got := h.run("", "cove", "exec", "-s", "paint", "ls", "-d", "--", "/home"); got != "/home\n" {
+		h.t.Errorf("got %q", got)
+	}
+}
+
+// execTerminals: what runs in a terminal is listed when nobody is there, and ends, with
+// all that it has started, when it is killed. TestTerminal resizes, leaves and joins one.
+func (h *host) execTerminals() {
+	t := h.t
+	id := strings.TrimSpace(h.run("", "cove", "exec", "-s", "paint", "-t", "--detach", "sh", "-c", "tty >where; sleep 4545 & sleep 4545"))
+	h.awaitFile("where")
+	if got := h.run("", "cove", "exec", "-s", "paint", "cat", "where"); !strings.HasPrefix(got, "/dev/pts/") {
+		t.Errorf("its terminal is %q", got)
+	}
+	if list := h.run("", "cove", "session", "list", "-s", "paint", "--json"); !strings.Contains(list, `"`+id+`"`) || !strings.Contains(list, `"tty": true`) {
+		t.Errorf("the list of sessions: %s", list)
+	}
+	h.run("", "cove", "session", "kill", "-s", "paint", id)
+	if list := h.run("", "cove", "session", "list", "-s", "paint", "--json"); strings.Contains(list, `"`+id+`"`) {
+		t.Errorf("after the kill: %s", list)
+	}
+	if out, code := h.try("", "cove", "exec", "-s", "paint", "pgrep", "-f", "sleep 4[5]45"); code != 1 {
+		t.Errorf("left are %q", out)
+	}
+}
+
+// awaitFile waits for a file in the sprite paint that has something in it.
+func (h *host) awaitFile(name string) {
+	h.t.Helper()
+	await(h.t, name, time.Minute, func() bool {
+		_, code := h.try("", "cove", "exec", "-s", "paint", "test", "-s", name)
+		return code == 0
+	})
+}
+
+// execJSON: with --json there is one document on standard output, and nothing else,
+// also of what goes wrong, and with -v.
+func (h *host) execJSON() {
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	for _, line := range []string{
+		"version", "list", "info paint", "create json", "rm json", "update paint --idle 1h", "session list -s paint", "exec -s paint --detach true",
+		"checkpoint create -s paint", "checkpoint list -s paint", "service list -s paint", "policy show -s paint", "connector list", "secret list", "token list",
+		"agent list", "agent show shell", "config show", "job list", "url paint", "ping", "tool call -s paint Glob {\"pattern\":\"*\"}",
+		"info nobody", "create Bad_Name", "exec -s paint true", "job show 000000", "no-such-verb", "tool call -s paint Read {\"file_path\":\"none\"}", "rm nobody",
+	} {
+		stdout, stderr, code := h.streams(append([]string{"--json", "-v"}, strings.Fields(line)...)...)
+		d := json.NewDecoder(strings.NewReader(stdout))
+		var doc any
+		if err := d.Decode(&doc); err != nil {
+			h.t.Errorf("%s: code %d, no JSON: %v: %q; %q", line, code, err, stdout, stderr)
+			continue
+		}
+		if _, err := d.Token(); err != io.EOF {
+			h.t.Errorf("%s: after the document: %v, in %q", line, err, stdout)
+		}
+		object, _ := doc.(map[string]any)
+		if _, failed := object["error"].(map[string]any); failed != (code != 0) {
+			h.t.Errorf("%s: code %d with %s", line, code, stdout)
+		}
+	}
+}
+
+// execErrors: what went wrong is told apart, by the code for programs and by that for
+// the shell.
+func (h *host) execErrors() {
+	t := h.t
+	for _, test := range []struct {
+		what, code string
+		exit       int
+		args       []string
+	}{
+		{"not found", "not_found", 1, []string{"info", "nobody"}},
+		{"auth", "unauthorized", 1, []string{"list", "--token", "wrong"}},
+		{"unreachable", "unreachable", 1, []string{"list", "--url", "http://127.0.0.1:1", "--token", "x"}},
+	} {
+		stdout, _, exit := h.streams(append([]string{"--json"}, test.args...)...)
+		var doc struct{ Error struct{ Code, Hint string } }
+		if err := json.Unmarshal([]byte(stdout), &doc); err != nil || doc.Error.Code != test.code || exit != test.exit {
+			t.Errorf("%s: got %s, code %d, %v", test.what, stdout, exit, err)
+		}
+	}
+	// Of a command, each is none of those that commands have themselves.
+	for _, test := range []struct {
+		what, says string
+		exit       int
+		args       []string
+	}{
+		{"not found", "no sprite named nobody", 125, []string{"exec", "-s", "nobody", "true"}},
+		{"auth", "the token is not known", 125, []string{"exec", "-s", "paint", "--token", "wrong", "true"}},
+		{"unreachable", "is the server running", 125, []string{"exec", "-s", "paint", "--url", "http://127.0.0.1:1", "--token", "x", "true"}},
+		{"timeout", "the time it had", 124, []string{"exec", "-s", "paint", "--timeout", "300ms", "sleep", "60"}},
+		{"usage", "which command", 2, []string{"exec", "-s", "paint"}},
+	} {
+		if stdout, stderr, exit := h.streams(test.args...); exit != test.exit || stdout != "" || !strings.Contains(stderr, test.says) {
+			t.Errorf("%s: code %d, %q, %q", test.what, exit, stdout, stderr)
+		}
+	}
+	h.run("", "cove", "create", "gone")
+	stopped := h.command("", "cove", "exec", "-s", "gone", "sh", "-c", "echo begun; sleep 600")
+	var errs bytes.Buffer
+	stopped.Stderr = &errs
+	out, err := stopped.StdoutPipe()
+	if err := errors.Join(err, stopped.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("begun\n"))); err != nil {
+		t.Fatal(err)
+	}
+	h.run("", "cove", "rm", "--force", "gone")
+	if err := stopped.Wait(); err == nil || !strings.Contains(errs.String(), "stopped, or removed") && !strings.Contains(errs.String(), "was removed") {
+		t.Errorf("stopped: %v, %q", err, errs.String())
+	}
+}
