@@ -70,9 +70,18 @@ type JobRequest struct {
 	AgentCommand string `json:"agent_command,omitempty"`
 	Permissions  string `json:"permissions,omitempty"`
 
+	MCP []MCPServer `json:"mcp,omitempty"` // whose tools the agent gets
+
 	// NetworkPolicy is in force before anything of the job runs; nil: that of the
 	// sprite, which for a new one has no rules.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
+}
+
+// MCPServer is an MCP server outside of the sprite, behind a connector of the server's,
+// which is the job's as long as that runs.
+type MCPServer struct {
+	Connector string   `json:"connector"`
+	Tools     []string `json:"tools"` // that the agent gets; "*" alone: all that it has
 }
 
 // Guards end a job's agent before it has done harm. Zero values guard nothing.
@@ -164,6 +173,8 @@ type Job struct {
 
 	Command     string `json:"agent_command,omitempty"` // as JobRequest.AgentCommand
 	Permissions string `json:"permissions,omitempty"`   // as there
+
+	MCP []MCPServer `json:"mcp,omitempty"` // as there
 
 	// Question is what the agent waits to be told; nil: it has asked nothing.
 	Question *JobQuestion `json:"question,omitempty"`

@@ -7,6 +7,9 @@
 // output, one JSON object a line; the last one is the result.
 //
 //	--role ROLE         what its tools may do; more of them only narrow (default full)
+//	--mcp host:NAME=TOOL,TOOL
+//	                    the MCP server behind the connector NAME, and its tools that may
+//	                    be called (*: all of them); may be given again
 //	--base-url URL      of the model's API (else ANTHROPIC_BASE_URL, OPENAI_BASE_URL,
 //	                    GOOGLE_GEMINI_BASE_URL, or the vendor's)
 //	--sessions DIR      keep the conversation there, in a file that has its session's id
@@ -43,7 +46,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-var errUsage = errors.New("usage: cove-loop run --model PROVIDER/MODEL [--prompt FILE] [--role ROLE]... [--base-url URL] [--sessions DIR [--resume ID]] " +
+var errUsage = errors.New("usage: cove-loop run --model PROVIDER/MODEL [--prompt FILE] [--role ROLE]... [--mcp host:NAME=TOOL,...]... [--base-url URL] [--sessions DIR [--resume ID]] " +
 	"[--max-turns N] [--max-time DURATION] [--max-cost USD --price IN/OUT] [--context TOKENS] [--stall DURATION] | tool keep | version")
 
 func main() {
@@ -76,6 +79,7 @@ func run(ctx context.Context, args []string) (int, error) {
 type options struct {
 	model, prompt, baseURL, sessions, resume string
 	roles                                    []string
+	mcp                                      []loop.MCPServer
 	limits                                   loop.Limits
 	price                                    *loop.Price
 }
@@ -90,6 +94,14 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.sessions, "sessions", "", "")
 	f.StringVar(&o.resume, "resume", "", "")
 	f.Func("role", "", func(text string) error { o.roles = append(o.roles, text); return nil })
+	f.Func("mcp", "", func(text string) error {
+		name, list, ok := strings.Cut(strings.TrimPrefix(text, "host:"), "=")
+		if !ok || list == "" || !strings.HasPrefix(text, "host:") {
+			return errors.New("a server is host:NAME=TOOL,TOOL")
+		}
+		o.mcp = append(o.mcp, loop.MCPServer{Name: name, URL: "http://" + name + ".connect.internal/", Tools: strings.Split(list, ",")})
+		return nil
+	})
 	f.IntVar(&o.limits.Turns, "max-turns", 0, "")
 	f.DurationVar(&o.limits.Time, "max-time", 0, "")
 	f.Float64Var(&o.limits.USD, "max-cost", 0, "")
@@ -136,7 +148,7 @@ func start(ctx context.Context, args []string) (int, error) {
 	if err != nil {
 		return 2, err
 	}
-	l := &loop.Loop{Provider: p, Model: model, Events: os.Stdout, Limits: o.limits, Price: o.price}
+	l := &loop.Loop{Provider: p, Model: model, MCP: o.mcp, Events: os.Stdout, Limits: o.limits, Price: o.price}
 	switch {
 	case o.resume != "":
 		l.Session, err = loop.ResumeSession(o.sessions, o.resume, provider)

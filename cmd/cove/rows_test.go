@@ -105,6 +105,7 @@ var rows = []struct{ row, what, tests string }{
 	{"P1", "what a role does not allow is neither offered nor carried out; an unknown one allows nothing", "../../internal/loop:TestP1 TestTools"},
 
 	{"P2", "several roles only narrow", "../../internal/tools:TestRolesNarrow ../../internal/mcpserver:TestRoles TestTools/roles"},
+	{"P3", "tools of the host's MCP servers say where they are, are those that were named, and are logged", "TestLoopMCP ../../internal/loop:TestP3 ../../internal/loop:TestP3Refused"},
 
 	{"U1", "completions; settings are shown, checked, and not guessed at", "testdata/config.txtar testdata/service.txtar ../../internal/config:TestProblems"},
 	{"U2", "every flag has a test", "../../internal/cli:TestEveryFlagIsTested ../../internal/config:TestOrder"},
@@ -141,7 +142,7 @@ func TestRows(t *testing.T) {
 	for _, area := range []struct {
 		name        string
 		first, last int
-	}{{"E", 1, 10}, {"F", 1, 10}, {"S", 1, 17}, {"G", 1, 10}, {"J", 1, 12}, {"H", 1, 6}, {"L", 1, 4}, {"U", 1, 2}, {"A", 1, 8}, {"P", 1, 2}, {"P", 4, 4}, {"hostile ", 1, 7}, {"hostile ", 42, 44}} {
+	}{{"E", 1, 10}, {"F", 1, 10}, {"S", 1, 17}, {"G", 1, 10}, {"J", 1, 12}, {"H", 1, 6}, {"L", 1, 4}, {"U", 1, 2}, {"A", 1, 8}, {"P", 1, 4}, {"hostile ", 1, 7}, {"hostile ", 42, 44}} {
 		for n := area.first; n <= area.last; n++ {
 			if row := area.name + strconv.Itoa(n); !seen[row] {
 				t.Errorf("there is no row %s", row)

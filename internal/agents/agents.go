@@ -29,6 +29,8 @@ type Task struct {
 	Session     string // the agent's own, which is to go on; Plan is the next message. Only of a Rememberer
 	Model       string // PROVIDER/MODEL; empty: the agent's default. Agents have their own ways besides
 
+	MCP []sprites.MCPServer // whose tools the agent gets; only of an MCPClient
+
 	Price  *sprites.ConnectorPrice // of that model, where it is known; only a Chooser looks
 	MaxUSD float64                 // that the model may cost; 0: any sum. Only with Price
 
@@ -117,6 +119,12 @@ type Chooser interface {
 	// Models are those that it asks where none is named, PROVIDER/MODEL: the first
 	// whose connector there is.
 	Models() []string
+}
+
+// An MCPClient is an Agent that can be given MCP servers of the host's.
+type MCPClient interface {
+	// MCPArguments are the arguments by which it is given them.
+	MCPArguments(servers []sprites.MCPServer) []string
 }
 
 // A Transcriber is an Agent that keeps a record of its own of what was said.

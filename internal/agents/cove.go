@@ -81,10 +81,23 @@ func (c Cove) Prepare(t Task) (Work, error) {
 	if t.MaxUSD > 0 {
 		w.Argv = append(w.Argv, "--max-cost", number(t.MaxUSD))
 	}
+	w.Argv = append(w.Argv, c.MCPArguments(t.MCP)...)
+	for _, s := range t.MCP {
+		w.Connectors = append(w.Connectors, s.Connector)
+	}
 	if !t.Direct {
 		w.Env = []string{p.urlVar + "=" + p.url, p.keyVar + "=" + placeholderKey}
 	}
 	return w, nil
+}
+
+// MCPArguments name each server, and what may be called of it.
+func (Cove) MCPArguments(servers []sprites.MCPServer) []string {
+	var args []string
+	for _, s := range servers {
+		args = append(args, "--mcp", "host:"+s.Connector+"="+strings.Join(s.Tools, ","))
+	}
+	return args
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

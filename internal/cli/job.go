@@ -174,6 +174,7 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 		"command", j.Command,
 		"permissions", j.Permissions,
 		"model", j.Model,
+		"mcp", strings.Join(mcpTexts(j.MCP), " "),
 		"plan", j.PlanName,
 		"repository", j.Repository,
 		"branch", j.Branch,

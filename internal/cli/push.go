@@ -37,6 +37,7 @@ type pushOptions struct {
 	environment []config.EnvVar
 	definition  *sprites.AgentDefinition
 	skill       *sprites.Skill
+	mcp         []string
 	bring       bool // the person's settings for the agent
 	settings    []sprites.SettingsFile
 }
@@ -53,6 +54,7 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f.DurationVar(&o.timeout, "timeout", mustDuration(config.Default(config.Timeout)), "end the work after so long, not counting sleep; what there is is collected")
 	o.guards.register(cmd)
 	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
+	f.StringArrayVar(&o.mcp, "mcp", nil, "give the agent cove tools of an MCP server outside, `host:NAME=TOOL,TOOL`: NAME is its connector, * all its tools (repeatable)")
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
 	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
 	o.machine.register(cmd)
@@ -139,12 +141,16 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	if err != nil {
 		return opts, err
 	}
+	servers, err := parseMCP(cmd, o.mcp)
+	if err != nil {
+		return opts, err
+	}
 	dir, err := os.Getwd()
 	opts = push.Options{
 		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Model: o.model, Sprite: a.global.sprite, Timeout: o.timeout,
 		Guards: guards, Converse: o.converse, Command: o.command, Permissions: o.permissions,
 		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
-		Definition: o.definition, Skill: o.skill, Settings: o.settings,
+		Definition: o.definition, Skill: o.skill, Settings: o.settings, MCP: servers,
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
 	}
 	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own
@@ -219,6 +225,10 @@ The agent "acp" is any that speaks the Agent Client Protocol; --agent-command st
 the sprite. Its requests for permission are granted, since the sandbox is the boundary, or
 as --permissions says: with ask the job waits for you, and its time does not count.
 
+With --mcp the agent cove may also call tools of MCP servers that are outside of the sprite,
+those that you name and no others. Each is a connector, which adds the key and keeps the
+log: cove connector put linear --upstream URL --header "Authorization: Bearer {secret}".
+
 The sprite reaches what --network says: a preset, and with agent and defaults the hosts of
 the repository's remotes, if they have names. An existing sprite keeps its own rules unless
 you give --network.`,
@@ -227,6 +237,7 @@ you give --network.`,
   cove push plan.md --timeout 3h --memory 8G --include ~/.cargo --rm
   cove push plan.md --max-idle 10m --max-turns 200 --max-disk 5G
   cove push plan.md --agent cove --model openai/gpt-5.5
+  cove push plan.md --agent cove --mcp host:linear=list_issues,get_issue
   cove push plan.md --network open
   cove push plan.md --agent acp --agent-command "opencode acp" --permissions ask
   cove push plan.md --interactive`,

@@ -294,7 +294,10 @@ var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Ov
 // out hop-by-hop and forwarding headers.
 func rewrite(pr *httputil.ProxyRequest) {
 	x := exchangeOf(pr.In)
-	pr.SetURL(x.url) // which also makes the upstream's name the Host
+	pr.SetURL(x.url)                               // which also makes the upstream's name the Host
+	if pr.In.URL.Path == "/" && x.url.Path != "" { // no client can send no path: the upstream is meant as it is
+		pr.Out.URL.Path, pr.Out.URL.RawPath = x.url.Path, x.url.RawPath
+	}
 	if _, ok := pr.In.Header["User-Agent"]; !ok {
 		pr.Out.Header["User-Agent"] = nil // none, rather than Go's own
 	}

@@ -53,6 +53,9 @@ func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.J
 	if req.Skill, err = checkSkill(req.Skill); err != nil {
 		return sprites.Job{}, err
 	}
+	if err := m.checkMCP(ctx, req, agent); err != nil {
+		return sprites.Job{}, err
+	}
 	if req, err = m.choose(ctx, req, agent); err != nil {
 		return sprites.Job{}, err
 	}
@@ -132,6 +135,7 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		Guards:      req.Guards,
 		Definition:  req.Definition,
 		Settings:    settingsPaths(req.Settings),
+		MCP:         req.MCP,
 		EnvNames:    of.env,
 		Install:     of.install,
 		Remove:      req.Remove,
@@ -241,6 +245,7 @@ func task(req sprites.JobRequest, id string) agents.Task {
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
 		Command: req.AgentCommand, Permissions: req.Permissions,
 		Branch: req.Branch, Home: boot.Home, Interactive: req.Interactive, Converse: req.Converse, Direct: req.Backend != "",
+		MCP:   req.MCP,
 		Model: req.Model, MaxUSD: req.Guards.CostUSD,
 		Skill: req.Skill,
 	}

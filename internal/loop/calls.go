@@ -62,12 +62,12 @@ const goneText = "Error (sandbox_gone): the sandbox is gone."
 // call carries out a call, and tells of it.
 func (l *Loop) call(ctx context.Context, c Call, r *ToolResult) {
 	begun := time.Now()
-	l.emit(startEvent(c))
+	l.emit(startEvent(c, l.box.shown(c.Tool)))
 	result, err := l.carry(ctx, c)
-	e := Event{Type: "tool_result", ID: c.ID, Tool: c.Tool, WaitMS: time.Since(begun).Milliseconds()}
+	e := Event{Type: "tool_result", ID: c.ID, Tool: l.box.shown(c.Tool), WaitMS: time.Since(begun).Milliseconds()}
 	if err != nil {
 		e.Type, e.Code, r.Text = "tool_error", err.Code, err.Text()
-		if box, ok := l.Tools.(interface{ Ended() bool }); ok && box.Ended() {
+		if l.box.Ended() {
 			r.Text = goneText
 		}
 	} else {
@@ -81,7 +81,7 @@ func (l *Loop) carry(ctx context.Context, c Call) (*tools.Result, *tools.Error) 
 	if c.Input == nil {
 		return nil, &tools.Error{Code: tools.CodeBadInput, Message: "the input is no JSON"}
 	}
-	result, err := l.Tools.Call(ctx, c.Tool, c.Input)
+	result, err := l.box.Call(ctx, c.Tool, c.Input)
 	if e, ok := errors.AsType[*tools.Error](err); ok {
 		return nil, e
 	}

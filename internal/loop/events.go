@@ -42,8 +42,8 @@ type Event struct {
 // maxShown bounds what an event shows of an input or a result.
 const maxShown = 4 << 10
 
-func startEvent(c Call) Event {
-	e := Event{Type: "tool_start", ID: c.ID, Tool: c.Tool, Input: c.Input}
+func startEvent(c Call, shown string) Event {
+	e := Event{Type: "tool_start", ID: c.ID, Tool: shown, Input: c.Input}
 	if len(c.Input) > maxShown {
 		e.Input, e.Text = nil, headAndTail(string(c.Input), maxShown)
 	}

@@ -54,15 +54,17 @@ const (
 
 // A Loop is an agent. Its fields are set before Run, which is called once.
 type Loop struct {
-	Provider Provider  // required
-	Model    string    // as the provider calls it
-	Tools    Toolbox   // required
+	Provider Provider // required
+	Model    string   // as the provider calls it
+	Tools    Toolbox  // required
+	MCP      []MCPServer
 	Dir      string    // that the model is told to be in
 	Events   io.Writer // gets an Event a line
 	Limits   Limits
 	Price    *Price   // nil: it is not known
 	Session  *Session // nil: nothing is kept
 
+	box    *withHosts // Tools, and those of MCP
 	events events
 	spent  Usage
 	turns  int64
@@ -84,6 +86,7 @@ const (
 	Refused    Outcome = "refused"   // the model does not do that
 	Unanswered Outcome = "api_error" // its API does not answer
 	ToolsGone  Outcome = "tools_gone"
+	NoServer   Outcome = "mcp_error" // of MCP, one is not there, or lacks a tool
 )
 
 // Result is what a loop came to.
@@ -122,19 +125,34 @@ func (l *Loop) Run(ctx context.Context, prompt string) (Result, error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, l.Limits.Time, errTime)
 		defer cancel()
 	}
-	var names []string
-	for _, t := range l.offers() {
-		names = append(names, t.Name)
-	}
-	l.emit(Event{Type: "start", Session: l.Session.ID, Model: l.Model, Tools: names})
-	l.add(l.opening(prompt))
-	r := l.run(ctx)
+	r := l.begin(ctx, prompt)
 	r.Session, r.Turns, r.Usage = l.Session.ID, l.turns, l.spent
 	if l.Price != nil {
 		r.CostUSD = new(l.Price.of(l.spent))
 	}
 	l.emit(Event{Type: "result", Result: &r})
 	return r, errors.Join(l.events.err, l.Session.err)
+}
+
+// begin makes the tools ready, and takes turns.
+func (l *Loop) begin(ctx context.Context, prompt string) Result {
+	box, err := openHosts(ctx, l.Tools, l.MCP)
+	if err != nil {
+		l.emit(Event{Type: "start", Session: l.Session.ID, Model: l.Model})
+		if ctx.Err() != nil {
+			return failure(ctx, err, Answer{})
+		}
+		return Result{Outcome: NoServer, Text: err.Error()}
+	}
+	defer box.close()
+	l.box = box
+	var names []string
+	for _, t := range l.offers() {
+		names = append(names, box.shown(t.Name))
+	}
+	l.emit(Event{Type: "start", Session: l.Session.ID, Model: l.Model, Tools: names})
+	l.add(l.opening(prompt))
+	return l.run(ctx)
 }
 
 // opening is the message that begins the work. Calls that a session left open, which
@@ -297,7 +315,7 @@ func (l *Loop) request() Request {
 	}
 }
 
-func (l *Loop) offers() []tools.Tool { return append(l.Tools.Offers(), finishTool) }
+func (l *Loop) offers() []tools.Tool { return append(l.box.Offers(), finishTool) }
 
 func (l *Loop) add(m Message) {
 	l.msgs = append(l.msgs, m)

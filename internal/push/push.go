@@ -120,6 +120,7 @@ type Options struct {
 	Definition  *sprites.AgentDefinition
 	Skill       *sprites.Skill
 	Settings    []sprites.SettingsFile
+	MCP         []sprites.MCPServer
 	Network     *sprites.NetworkPolicy
 
 	Remotes bool // Network gets rules for the hosts of the repository's remotes
@@ -235,7 +236,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse,
 		AgentCommand: opts.Command, Permissions: opts.Permissions, Remove: opts.Remove,
 		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
-		Definition: opts.Definition, Skill: opts.Skill, Settings: opts.Settings,
+		Definition: opts.Definition, Skill: opts.Skill, Settings: opts.Settings, MCP: opts.MCP,
 	})
 	prepare.done()
 	if err != nil {

@@ -129,13 +129,16 @@ func Decode(data []byte, in any, schema *jsonschema.Schema) error {
 // A Result is what a call came to.
 type Result struct {
 	Tool string          // whose
-	Data json.RawMessage // a ReadResult, BashResult and so on
+	Data json.RawMessage // a ReadResult, BashResult and so on; nil: there is text alone
 
 	rendered string
 }
 
 // Text is what a model is told.
 func (r *Result) Text() string { return r.rendered }
+
+// TextResult is the result of a tool that is none of this package's, which answers text.
+func TextResult(tool, text string) *Result { return &Result{Tool: tool, rendered: text} }
 
 // newResult reads what a sprite answered.
 func newResult(tool string, data json.RawMessage) (*Result, error) {
