@@ -78,6 +78,8 @@ func mayBegin(p principal, req sprites.JobRequest) error {
 		return fail("forbidden", "the token does not reach this sprite", "")
 	case len(req.Include) > 0 && !p.may(admin):
 		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
+	case len(req.MCP) > 0 && !p.may(admin):
+		return fail("forbidden", "only a token with the verb admin may give a job MCP servers: their connectors are granted to it", "")
 	case req.Definition != nil && !p.may(admin):
 		return fail("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
 	}
@@ -220,7 +222,7 @@ func (s *Server) resumeJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := mayBegin(principalOf(r), sprites.JobRequest{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite)}); err != nil {
+	if err := mayBegin(principalOf(r), sprites.JobRequest{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}); err != nil {
 		return err
 	}
 	job, err := jobs.Continue(r.Context(), old.ID, how)

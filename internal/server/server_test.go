@@ -123,7 +123,8 @@ func TestJobScopes(t *testing.T) {
 			ask(t, s, strings.ReplaceAll(what, "ID", id), "{}", bearer(tok)).refused(t, 404, "not_found")
 		}
 	}
-	for _, body := range []string{`{}`, `{"sprite":"other"}`, `{"sprite":"ci-1","include":["/etc"]}`, `{"sprite":"ci-1","agent":"x","agent_definition":{"file":"x.toml","text":"connectors = ['github']"}}`} {
+	for _, body := range []string{`{}`, `{"sprite":"other"}`, `{"sprite":"ci-1","include":["/etc"]}`, `{"sprite":"ci-1","agent":"x","agent_definition":{"file":"x.toml","text":"connectors = ['github']"}}`,
+		`{"sprite":"ci-1","agent":"cove","mcp":[{"connector":"tracker","tools":["*"]}]}`} {
 		ask(t, s, "POST /v1/jobs", body, bearer(tok)).refused(t, 403, "forbidden")
 	}
 	// To do a job again takes the right to begin it.
@@ -131,6 +132,10 @@ func TestJobScopes(t *testing.T) {
 	ask(t, s, "POST /v1/jobs/aaaaaa/retry", `{}`, bearer(tok)).refused(t, 403, "forbidden") // in a new sprite
 	ask(t, s, "POST /v1/jobs/aaaaaa/resume", `{"message":"x"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
 	ask(t, s, "POST /v1/jobs/aaaaaa/resume", `{"message":"x","sprite":"other"}`, bearer(tok)).refused(t, 403, "forbidden")
+	// What the job was given by somebody else, too.
+	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: "dddddd", Sprite: "ci-1", State: sprites.JobFailed, MCP: []sprites.MCPServer{{Connector: "tracker"}}}, nil))
+	ask(t, s, "POST /v1/jobs/dddddd/resume", `{"message":"x"}`, bearer(tok)).refused(t, 403, "forbidden")
+	must(t, s.Store.Jobs.Delete(t.Context(), "dddddd"))
 	ask(t, s, "POST /v1/jobs/aaaaaa/send", `{"text":"x"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
 	ask(t, s, "GET /v1/sprites/ci-1/sandbox/logs", "", bearer(tok)).refused(t, 403, "forbidden")
 	var collected sprites.JobGCResult
