@@ -115,6 +115,10 @@ func TestRequests(t *testing.T) {
 		{func(c *sprites.Client) error { _, err := c.Job(ctx, "a3f7b2"); return err }, `GET /v1/jobs/a3f7b2`},
 		{func(c *sprites.Client) error { _, err := c.Jobs(ctx); return err }, `GET /v1/jobs`},
 		{func(c *sprites.Client) error {
+			_, err := c.PreviewJob(ctx, sprites.JobRequest{Agent: "shell"})
+			return err
+		}, `POST /v1/jobs/preview {"agent":"shell","plan":"","plan_name":"","repository":"","repo_id":"","branch":"","base":"","author":{"name":"","email":""}}`},
+		{func(c *sprites.Client) error {
 			_, err := c.StartJob(ctx, "a3f7b2", sprites.JobStart{BundleSHA256: "00", BundleSize: 9})
 			return err
 		}, `POST /v1/jobs/a3f7b2/start {"bundle_sha256":"00","bundle_size":9}`},

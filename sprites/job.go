@@ -84,6 +84,29 @@ type MCPServer struct {
 	Tools     []string `json:"tools"` // that the agent gets; "*" alone: all that it has
 }
 
+// JobPreview is what a job would be (POST /v1/jobs/preview, with a JobRequest): all that
+// making it would check is checked, and nothing is made.
+type JobPreview struct {
+	Agent         string         `json:"agent"`
+	AgentVersion  string         `json:"agent_version,omitempty"` // that is installed where it is missing; empty: none is
+	Model         string         `json:"model,omitempty"`
+	Backend       string         `json:"backend,omitempty"`
+	Sprite        string         `json:"sprite,omitempty"` // empty: one would be made
+	Connectors    []JobConnector `json:"connectors,omitempty"`
+	EnvNames      []string       `json:"env_names,omitempty"`
+	Settings      []string       `json:"settings,omitempty"` // the paths of the person's
+	Guards        Guards         `json:"guards,omitzero"`
+	TimeoutSec    int64          `json:"timeout_seconds,omitempty"`
+	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
+}
+
+// JobConnector is a connector that a job would have for its time.
+type JobConnector struct {
+	Name      string `json:"name"`
+	Upstream  string `json:"upstream,omitempty"` // empty: there is none
+	SecretSet bool   `json:"secret_set"`         // also where it needs no secret
+}
+
 // Guards end a job's agent before it has done harm. Zero values guard nothing.
 type Guards struct {
 	IdleSec   int64 `json:"idle_seconds,omitempty"` // running time without an event

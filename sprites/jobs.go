@@ -30,6 +30,15 @@ func (c *Client) CreateJob(ctx context.Context, req JobRequest) (Job, error) {
 	return callJob(ctx, c, "create job", call{method: http.MethodPost, path: joinPath("v1", "jobs"), in: req})
 }
 
+// PreviewJob says what CreateJob would make, or why it would not, and makes nothing.
+func (c *Client) PreviewJob(ctx context.Context, req JobRequest) (JobPreview, error) {
+	var p JobPreview
+	if err := c.json(ctx, call{method: http.MethodPost, path: joinPath("v1", "jobs", "preview"), in: req}, &p); err != nil {
+		return p, fmt.Errorf("preview job: %w", err)
+	}
+	return p, nil
+}
+
 // StartJob says that the job's bundle is in place, and begins the work.
 func (c *Client) StartJob(ctx context.Context, id string, req JobStart) (Job, error) {
 	return callJob(ctx, c, "start job "+id, call{method: http.MethodPost, path: joinPath("v1", "jobs", id, "start"), in: req})

@@ -38,6 +38,7 @@ type pushOptions struct {
 	definition  *sprites.AgentDefinition
 	skill       *sprites.Skill
 	mcp         []string
+	dryRun      bool
 	bring       bool // the person's settings for the agent
 	settings    []sprites.SettingsFile
 }
@@ -55,6 +56,7 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	o.guards.register(cmd)
 	f.BoolVar(&o.bring, "agent-settings", false, "copy your own settings for the agent into the sprite: instructions, skills; never credentials")
 	f.StringArrayVar(&o.mcp, "mcp", nil, "give the agent cove tools of an MCP server outside, `host:NAME=TOOL,TOOL`: NAME is its connector, * all its tools (repeatable)")
+	f.BoolVar(&o.dryRun, "dry-run", false, "check everything, say what would be done, and do nothing of it")
 	f.BoolVar(&o.remove, "rm", false, "delete the sprite once its work has been pulled")
 	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
 	o.machine.register(cmd)
@@ -229,6 +231,9 @@ With --mcp the agent cove may also call tools of MCP servers that are outside of
 those that you name and no others. Each is a connector, which adds the key and keeps the
 log: cove connector put linear --upstream URL --header "Authorization: Bearer {secret}".
 
+--dry-run packs and checks as a push does, asks the server if one runs, and says what would
+be sent, with what, and to where; nothing is sent or made.
+
 The sprite reaches what --network says: a preset, and with agent and defaults the hosts of
 the repository's remotes, if they have names. An existing sprite keeps its own rules unless
 you give --network.`,
@@ -250,6 +255,9 @@ you give --network.`,
 		}
 		if err := a.plan(&opts, args[0]); err != nil {
 			return err
+		}
+		if o.dryRun {
+			return a.dryRun(ctx, opts)
 		}
 		return a.push(ctx, opts)
 	})

@@ -27,6 +27,10 @@ goes on; the message says how to pull it. The exit code tells how the work ended
 failed, 124 timed out, 130 cancelled, 75 lost; and 3, 4 or 5 where the pull was refused, or
 held what it brought for your review.
 
+To try things out without a model there are --dry-run, the agent "shell", which carries out
+a plan's sh blocks, and a connector to a server of your own that answers as a model would:
+cove connector put anthropic --upstream http://127.0.0.1:9000.
+
 With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 		Example: `  cove run plan.md
   cove run -p "Update the dependencies, and make the tests pass."
@@ -58,6 +62,9 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 			if err := a.plan(&opts, args[0]); err != nil {
 				return err
 			}
+		}
+		if o.dryRun {
+			return a.dryRun(ctx, opts)
 		}
 		return a.runJob(ctx, opts, autoPull, push.PullOptions{Into: push.Into(into), AcceptRisky: accept})
 	})

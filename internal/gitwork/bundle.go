@@ -81,6 +81,31 @@ func (r *Repo) Bundle(ctx context.Context, w io.Writer, out Outgoing) (Bundle, e
 	return Bundle{SHA256: hex.EncodeToString(m.sum.Sum(nil)), Size: m.n}, nil
 }
 
+// Count is how many commits a bundle has, of the repository and of submodules.
+func (r *Repo) Count(ctx context.Context, out Outgoing) (int, error) {
+	s, err := r.scratch(ctx, out.Modules...)
+	if err != nil {
+		return 0, err
+	}
+	defer s.remove()
+	if err := s.cutAt(out.Shallow); err != nil {
+		return 0, err
+	}
+	have, err := s.present(ctx, out.Have)
+	if err != nil {
+		return 0, fmt.Errorf("count commits: %w", err)
+	}
+	tips := []string{out.Base}
+	for _, m := range out.Modules {
+		tips = append(tips, m.Commit)
+	}
+	text, err := s.git.run(ctx, call{args: []string{"rev-list", "--count", "--stdin"}, stdin: revisions(tips, have), timeout: patiently})
+	if err != nil {
+		return 0, fmt.Errorf("count commits: %w", err)
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
 // revisions is the input of a git that walks from some commits but not from others.
 func revisions(tips, not []string) io.Reader {
 	var b strings.Builder

@@ -28,16 +28,25 @@ func (m *Manager) grant(ctx context.Context, job sprites.Job, connectors []strin
 	return nil
 }
 
-// hasConnector reports whether there is a connector. One of an agent's that is known
-// by name is made where there is its secret: who has set that need do no more.
-func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
+// canHave reports whether hasConnector would find a connector, or make it.
+func (m *Manager) canHave(ctx context.Context, name string) (bool, error) {
 	_, err := m.Store.Connectors.Get(ctx, name)
 	if err == nil || !errors.Is(err, store.ErrNotFound) {
 		return err == nil, err
 	}
 	secrets, err := m.Client.Secrets(ctx)
-	if err != nil || !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == name }) {
+	return slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == name }), err
+}
+
+// hasConnector reports whether there is a connector. One of an agent's that is known
+// by name is made where there is its secret: who has set that need do no more.
+func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
+	can, err := m.canHave(ctx, name)
+	if err != nil || !can {
 		return false, err
+	}
+	if _, err := m.Store.Connectors.Get(ctx, name); !errors.Is(err, store.ErrNotFound) {
+		return err == nil, err
 	}
 	_, err = m.Client.PutConnector(ctx, sprites.Connector{Name: name})
 	return err == nil, err

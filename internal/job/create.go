@@ -43,33 +43,9 @@ const label = "cove-job"
 // Create makes a job, queued, and a sprite for it where req names none. The row
 // is there before the sprite, so that a sprite without a job is never left.
 func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
-	agent, err := check(req)
+	req, agent, work, err := m.settle(ctx, req)
 	if err != nil {
 		return sprites.Job{}, err
-	}
-	if err := checkSettings(req.Settings); err != nil {
-		return sprites.Job{}, err
-	}
-	if req.Skill, err = checkSkill(req.Skill); err != nil {
-		return sprites.Job{}, err
-	}
-	if err := m.checkMCP(ctx, req, agent); err != nil {
-		return sprites.Job{}, err
-	}
-	if req, err = m.choose(ctx, req, agent); err != nil {
-		return sprites.Job{}, err
-	}
-	work, err := agent.Prepare(task(req, "000000"))
-	if err != nil {
-		return sprites.Job{}, refuse("bad_plan", "", "%v", err)
-	}
-	if req.Backend != "" {
-		if req, err = m.elsewhere(ctx, req, work); err != nil {
-			return sprites.Job{}, err
-		}
-	}
-	if req.Guards.Turns > 0 && work.Turn == nil {
-		return sprites.Job{}, refuse("bad_request", "leave out --max-turns", "the agent %s does not tell of its turns", req.Agent)
 	}
 	if req.Sprite != "" {
 		if _, err := m.Client.At(req.Backend).Get(ctx, req.Sprite); err != nil {

@@ -68,7 +68,7 @@ func (m *Manager) canAsk(ctx context.Context, req sprites.JobRequest, agent agen
 		}), nil
 	}
 	for _, name := range work.Connectors {
-		if there, err := m.hasConnector(ctx, name); err != nil || !there {
+		if there, err := m.canHave(ctx, name); err != nil || !there {
 			return false, err
 		}
 	}

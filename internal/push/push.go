@@ -204,45 +204,20 @@ func planFile(path string) (string, error) {
 // has the job started. When it fails after the job was made, the job is deleted
 // again, with the sprite that was made for it.
 func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
-	plan, name, err := readPlan(opts)
+	w, err := c.wrap(ctx, opts)
 	if err != nil {
 		return Result{}, err
 	}
-	repo, err := gitwork.Open(ctx, opts.Dir)
-	if err != nil {
-		return Result{}, err
-	}
-	load, err := c.load(ctx, repo, opts)
-	if err != nil {
-		return Result{}, err
-	}
-	network, err := withRemotes(ctx, repo, opts)
-	if err != nil {
-		return Result{}, err
-	}
-	file, err := repo.TempFile("push-")
-	if err != nil {
-		return Result{}, err
-	}
-	defer file.Remove()
-	if load.bundle, err = c.pack(ctx, repo, file, load); err != nil {
-		return Result{}, err
-	}
+	defer w.file.Remove()
+	load := w.load
 	prepare := c.track("prepare", 0) // the agent may have to be installed
 	prepare.tell(false)
-	job, err := c.Jobs.CreateJob(ctx, sprites.JobRequest{
-		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Model: opts.Model, Plan: plan, PlanName: name,
-		Repository: repo.Name(), RepoID: load.id, Branch: load.branch, Base: load.Base, Author: repo.Author(),
-		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse,
-		AgentCommand: opts.Command, Permissions: opts.Permissions, Remove: opts.Remove,
-		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
-		Definition: opts.Definition, Skill: opts.Skill, Settings: opts.Settings, MCP: opts.MCP,
-	})
+	job, err := c.Jobs.CreateJob(ctx, w.req)
 	prepare.done()
 	if err != nil {
 		return Result{}, err
 	}
-	if err := c.hand(ctx, repo, job, file, load); err != nil {
+	if err := c.hand(ctx, w.repo, job, w.file, load); err != nil {
 		return Result{}, err
 	}
 	if load.branch == "" {

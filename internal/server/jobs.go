@@ -65,6 +65,27 @@ func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// previewJob says what a job would be, to whom it could begin.
+func (s *Server) previewJob(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := s.jobs()
+	if err != nil {
+		return err
+	}
+	var req sprites.JobRequest
+	if err := readJSON(w, r, maxPlan, &req); err != nil {
+		return err
+	}
+	if err := mayBegin(principalOf(r), req); err != nil {
+		return err
+	}
+	preview, err := jobs.Preview(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, preview)
+	return nil
+}
+
 // mayBegin refuses a job that the caller has no right to.
 func mayBegin(p principal, req sprites.JobRequest) error {
 	switch {

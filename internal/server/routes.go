@@ -121,6 +121,7 @@ func (s *Server) routes() []route {
 
 		{"GET /v1/jobs", read, s.listJobs},
 		{"POST /v1/jobs", write, s.createJob},
+		{"POST /v1/jobs/preview", write, s.previewJob},
 		{"GET /v1/jobs/{id}", read, s.getJob},
 		{"DELETE /v1/jobs/{id}", write, s.deleteJob},
 		{"GET /v1/jobs/{id}/events", read, s.jobEvents},

@@ -35,6 +35,7 @@ const (
 // Its errors say what to answer by being a *sprites.Error, or one of the store.
 type Jobs interface {
 	Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error)
+	Preview(ctx context.Context, req sprites.JobRequest) (sprites.JobPreview, error)
 	Start(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error)
 	Stop(ctx context.Context, id string) (sprites.Job, error)
 	Delete(ctx context.Context, id string, force bool) error

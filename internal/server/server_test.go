@@ -126,6 +126,7 @@ func TestJobScopes(t *testing.T) {
 	for _, body := range []string{`{}`, `{"sprite":"other"}`, `{"sprite":"ci-1","include":["/etc"]}`, `{"sprite":"ci-1","agent":"x","agent_definition":{"file":"x.toml","text":"connectors = ['github']"}}`,
 		`{"sprite":"ci-1","agent":"cove","mcp":[{"connector":"tracker","tools":["*"]}]}`} {
 		ask(t, s, "POST /v1/jobs", body, bearer(tok)).refused(t, 403, "forbidden")
+		ask(t, s, "POST /v1/jobs/preview", body, bearer(tok)).refused(t, 403, "forbidden")
 	}
 	// To do a job again takes the right to begin it.
 	ask(t, s, "POST /v1/jobs/aaaaaa/retry", `{}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")

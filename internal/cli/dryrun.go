@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// dryRun does what of a push is done here, and asks who would have to do the rest
+// whether it would. No server is started for it.
+func (a *app) dryRun(ctx context.Context, opts push.Options) error {
+	if err := checkPlan(opts.PlanPath); err != nil {
+		return err
+	}
+	at, jobs, err := a.asked(ctx, &opts)
+	if err != nil {
+		return err
+	}
+	backend, ask, where := opts.Backend, localPreview, opts
+	if jobs != nil {
+		ask = jobs.PreviewJob
+	}
+	where.Backend = "" // at is a client of it
+	courier := &push.Courier{}
+	if at != nil {
+		var done func()
+		courier, done = a.courier(at)
+		defer done()
+		if backend != "" && opts.Sprite != "" {
+			if _, err := at.Get(ctx, opts.Sprite); err != nil {
+				return spriteError(err)
+			}
+		}
+	} else {
+		courier.Files = noFiles{}
+	}
+	p, err := courier.Preview(ctx, where, func(ctx context.Context, req sprites.JobRequest) (sprites.JobPreview, error) {
+		req.Backend = backend
+		return ask(ctx, req)
+	})
+	if err != nil {
+		return err
+	}
+	p.Asked = jobs != nil
+	return a.show(p, func(w io.Writer) { printPreview(w, p) })
+}
+
+// asked are a client of where the sprite would be, and one of who would look after the
+// job, as newJobs has them; nil: no server runs there. It names the backend in opts.
+func (a *app) asked(ctx context.Context, opts *push.Options) (at, jobs *sprites.Client, err error) {
+	r, err := a.remote()
+	if err != nil {
+		return nil, nil, err
+	}
+	at, err = a.runningClient(ctx)
+	if errors.Is(err, errNoServer) {
+		return nil, nil, nil
+	}
+	if err != nil || r.backend == nil {
+		return at, at, err
+	}
+	if has, err := hasJobs(ctx, at); has || err != nil {
+		return at, at, err
+	}
+	opts.Backend = r.backend.Name
+	dir, _, err := a.dataDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	jobs, err = localClient(ctx, dir, "")
+	if errors.Is(err, errNoServer) {
+		return at, nil, nil
+	}
+	return at, jobs, err
+}
+
+// localPreview is what can be said without a server: what the agent makes of the plan.
+func localPreview(_ context.Context, req sprites.JobRequest) (sprites.JobPreview, error) {
+	agent, err := agents.Of(req.Agent, req.Definition)
+	if err != nil {
+		return sprites.JobPreview{}, hinted(err, "choose one with --agent: cove agent list")
+	}
+	if _, ok := agent.(agents.MCPClient); !ok && len(req.MCP) > 0 {
+		return sprites.JobPreview{}, hinted(fmt.Errorf("the agent %s is given no MCP servers of the host", req.Agent), "leave out --mcp, or use --agent cove")
+	}
+	work, err := agent.Prepare(agents.Task{
+		Plan: req.Plan, PlanName: req.PlanName, Dir: spriteHome, Workdir: spriteHome, Home: spriteHome, Branch: req.Branch, Interactive: req.Interactive, Converse: req.Converse,
+		Command: req.AgentCommand, Permissions: req.Permissions, Direct: req.Backend != "", Model: req.Model, Skill: req.Skill, MCP: req.MCP,
+	})
+	if err != nil {
+		return sprites.JobPreview{}, &codedError{exitFailed, "bad_plan", err, ""}
+	}
+	if req.Guards.Turns > 0 && work.Turn == nil {
+		return sprites.JobPreview{}, hinted(fmt.Errorf("the agent %s does not tell of its turns", req.Agent), "leave out --max-turns")
+	}
+	p := sprites.JobPreview{
+		Agent: req.Agent, AgentVersion: work.Version, Model: req.Model, Backend: req.Backend, Sprite: req.Sprite,
+		Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
+	}
+	for _, kv := range slices.Concat(work.Env, req.Env) {
+		name, _, _ := strings.Cut(kv, "=")
+		p.EnvNames = append(p.EnvNames, name)
+	}
+	slices.Sort(p.EnvNames)
+	p.EnvNames = slices.Compact(p.EnvNames)
+	for _, f := range req.Settings {
+		p.Settings = append(p.Settings, f.Path)
+	}
+	return p, nil
+}
+
+// noFiles is where no sprite can be asked what it has.
+type noFiles struct{}
+
+func (noFiles) Write(context.Context, push.Place, string, io.Reader, int64) error {
+	return fs.ErrNotExist
+}
+func (noFiles) Open(context.Context, push.Place, string) (io.ReadCloser, error) {
+	return nil, fs.ErrNotExist
+}
+func (noFiles) List(context.Context, push.Place, string) ([]string, error) {
+	return nil, fs.ErrNotExist
+}
+
+func printPreview(w io.Writer, p push.Preview) {
+	var connectors []string
+	for _, c := range p.Connectors {
+		text := c.Name + " (" + c.Upstream + ")"
+		if !c.SecretSet {
+			text += ", whose secret is not set"
+		}
+		connectors = append(connectors, text)
+	}
+	sprite := p.Sprite
+	if sprite == "" {
+		sprite = "a new one"
+	}
+	fmt.Fprintln(w, "Nothing was sent, and nothing made. It would be:")
+	fields(w,
+		"agent", strings.TrimSpace(p.Agent+" "+p.AgentVersion),
+		"model", p.Model,
+		"connectors", strings.Join(connectors, "; "),
+		"backend", p.Backend,
+		"sprite", sprite,
+		"network", networkText(p.NetworkPolicy),
+		"environment", strings.Join(p.EnvNames, " "),
+		"settings", strings.Join(p.Settings, " "),
+		"guards", guardsText(sprites.Job{Guards: p.Guards, TimeoutSec: p.TimeoutSec}),
+		"branch", p.Branch,
+		"base", p.Base,
+		"commits", fmt.Sprintf("%d, %s", p.Commits, byteSize(p.Bytes)),
+	)
+	if p.LargeFiles > 0 {
+		fields(w, "large files", fmt.Sprintf("%d, %s", p.LargeFiles, byteSize(p.LargeBytes)))
+	}
+	for _, m := range p.Messages {
+		fmt.Fprintln(w, sanitize(m))
+	}
+	if !p.Asked {
+		fmt.Fprintln(w, "No server runs that could be asked: whether there are the sprite, the connectors and their secrets is not known.")
+	}
+}
