@@ -211,7 +211,7 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	chain, unpin, err := h.pin(ctx, row.Layer)
+	chain, unpin, err := h.pinShort(ctx, row.ID, row.Layer)
 	if err != nil {
 		return nil, err
 	}
