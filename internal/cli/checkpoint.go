@@ -33,7 +33,7 @@ cove restore goes back to one, and cove fork makes another sprite of one.`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointDiff(), a.newCheckpointVerify(), a.newCheckpointRm())
+	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointDiff(), a.newCheckpointVerify(), a.newCheckpointRm(), a.newCheckpointPrune())
 	return cmd
 }
 

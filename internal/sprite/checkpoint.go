@@ -240,7 +240,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		if err != nil {
 			return err
 		}
-		before := &store.Checkpoint{Name: preRestore(list), Auto: true, Comment: "before going back to " + to.Name}
+		before := &store.Checkpoint{Name: automatic("pre-restore", list), Auto: true, Comment: "before going back to " + to.Name}
 		if _, err = h.seal(ctx, m, row, before, false); err != nil {
 			return err
 		}
@@ -292,9 +292,9 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 	return out, nil
 }
 
-// preRestore names what a restore replaces: after the number of the last checkpoint,
-// and the time.
-func preRestore(list []store.Checkpoint) string {
+// automatic names a checkpoint that nobody asked for: after what comes next, the number
+// of the last one, and the time.
+func automatic(what string, list []store.Checkpoint) string {
 	last := 0
 	for _, c := range list {
 		var n int
@@ -302,9 +302,9 @@ func preRestore(list []store.Checkpoint) string {
 			last = max(last, n)
 		}
 	}
-	name := fmt.Sprintf("pre-restore-v%d-%d", last, time.Now().Unix())
+	name := fmt.Sprintf("%s-v%d-%d", what, last, time.Now().Unix())
 	for n := 2; slices.ContainsFunc(list, func(c store.Checkpoint) bool { return c.Name == name }); n++ {
-		name = fmt.Sprintf("pre-restore-v%d-%d-%d", last, time.Now().Unix(), n)
+		name = fmt.Sprintf("%s-v%d-%d-%d", what, last, time.Now().Unix(), n)
 	}
 	return name
 }
@@ -331,16 +331,21 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 	if row.Source == id {
 		return newError(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
 	}
-	added, err := h.addedBy(ctx, row.ID, c)
+	defer h.collect()
+	return h.deleteCheckpoint(ctx, row.ID, c)
+}
+
+// deleteCheckpoint forgets a checkpoint; what only it has is there until a collection.
+func (h *Host) deleteCheckpoint(ctx context.Context, id string, c store.Checkpoint) error {
+	added, err := h.addedBy(ctx, id, c)
 	if err != nil {
 		return err
 	}
-	if err := h.Store.Sprites.DeleteCheckpoint(ctx, row.ID, id, added); err != nil {
+	if err := h.Store.Sprites.DeleteCheckpoint(ctx, id, c.Name, added); err != nil {
 		return err
 	}
 	fault.Reach(fault.ForgetStored)
 	h.forget(c.Memory)
-	h.collect()
 	return nil
 }
 

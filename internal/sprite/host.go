@@ -295,6 +295,9 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 	if !row.LastRunning.IsZero() {
 		info.LastRunning = &row.LastRunning
 	}
+	if row.Retention != (sprites.Retention{}) {
+		info.Cove.Retention = &row.Retention
+	}
 	if !row.LeaseUntil.IsZero() {
 		info.Cove.LeaseUntil = &row.LeaseUntil
 	}

@@ -111,11 +111,13 @@ func (h *Host) pinShort(ctx context.Context, id, layer string) (chain []string, 
 	return h.pin(ctx, layer)
 }
 
-// tend lists, in the background, what layers have been sealed, and merges those of a
-// sprite's disk, so that no chain becomes too long to be mounted: in this order,
-// because a merged layer's list is then made of the lists of others.
+// tend deletes, in the background, the checkpoints of a sprite that its rules don't keep,
+// lists what layers have been sealed, and merges those of its disk, so that no chain becomes too long to be mounted: in this order, because a merged layer's list is then made of the lists of others.
 func (h *Host) tend(id string) {
 	h.wg.Go(func() {
+		if err := h.pruneAutomatic(context.WithoutCancel(h.ctx), id); err != nil {
+			h.Logger.Error("deleting checkpoints that no rule keeps", "sprite", id, "err", err)
+		}
 		h.list()
 		if err := h.compact(context.WithoutCancel(h.ctx), id); err != nil {
 			h.Logger.Error("merging layers", "sprite", id, "err", err)

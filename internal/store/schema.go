@@ -139,6 +139,7 @@ var migrations = []string{
 	), nearest AS (
 		SELECT b.sprite, c.name, min(b.depth) FROM below b JOIN checkpoints c ON c.layer = b.at AND c.sprite = b.sprite GROUP BY b.sprite
 	) UPDATE sprites SET source = n.name FROM nearest n WHERE n.sprite = sprites.id;`,
+	`ALTER TABLE sprites ADD COLUMN retention TEXT NOT NULL DEFAULT '{}'; -- JSON object`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a
