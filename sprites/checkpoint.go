@@ -63,6 +63,34 @@ type Restored struct {
 	Unused     string `json:"unused,omitempty"` // why it does not, though its memory was kept
 }
 
+// Retention says which checkpoints of a sprite stay: those that at least one rule
+// names. The zero value has no rule.
+type Retention struct {
+	Last  int `json:"last,omitempty"`  // so many, the newest
+	Daily int `json:"daily,omitempty"` // the newest of each of so many days (UTC) that have any
+}
+
+// PruneRequest asks a cove server to delete the checkpoints that no rule keeps. Those
+// with a label stay, and the one that the sprite goes on from.
+type PruneRequest struct {
+	Retention *Retention `json:"keep,omitempty"` // nil: the sprite's own
+	All       bool       `json:"all,omitempty"`  // also those that were asked for
+	DryRun    bool       `json:"dry_run,omitempty"`
+}
+
+// PruneResult says what has become of a sprite's checkpoints, or would.
+type PruneResult struct {
+	Removed []PruneItem `json:"removed"`
+	Kept    []PruneItem `json:"kept"`
+}
+
+// PruneItem is one checkpoint.
+type PruneItem struct {
+	ID         string    `json:"id"`
+	CreateTime time.Time `json:"create_time"`
+	Why        string    `json:"why,omitempty"` // it is kept, for people
+}
+
 // ForkRequest asks a cove server for a copy of a sprite.
 type ForkRequest struct {
 	Name       string   `json:"name"`
@@ -370,6 +398,15 @@ func (s *Sprite) DeleteCheckpoint(ctx context.Context, id string) error {
 		return fmt.Errorf("delete checkpoint %s of sprite %s: %w", id, s.name, err)
 	}
 	return nil
+}
+
+// PruneCheckpoints deletes, on a cove server, the checkpoints that no rule keeps.
+func (s *Sprite) PruneCheckpoints(ctx context.Context, req PruneRequest) (PruneResult, error) {
+	var result PruneResult
+	if err := s.client.json(ctx, call{method: http.MethodPost, path: s.path("checkpoints", "prune"), in: req}, &result); err != nil {
+		return result, fmt.Errorf("prune checkpoints of sprite %s: %w", s.name, err)
+	}
+	return result, nil
 }
 
 // Suspend has the sprite of a cove server sleep now, with its memory; an error if it

@@ -56,6 +56,8 @@ type Details struct {
 	IdleSeconds int64    `json:"idle_seconds"`    // 0: never sleeps
 	Owner       string   `json:"owner,omitempty"` // "job:ID" for a sprite made by a job
 
+	Retention *Retention `json:"keep_checkpoints,omitempty"` // of those that nobody asked for; nil: all
+
 	LeaseUntil *time.Time `json:"lease_until,omitempty"` // until when its owner wants it at least
 
 	Address     string   `json:"address,omitempty"`  // the guest's address while running
@@ -115,6 +117,9 @@ type UpdateRequest struct {
 	Labels      *[]string    `json:"labels,omitempty"`
 	ClearLabels bool         `json:"clear_labels,omitempty"`
 	IdleSeconds *int64       `json:"idle_seconds,omitempty"`
+
+	// Retention is of the checkpoints that nobody asked for.
+	Retention *Retention `json:"keep_checkpoints,omitempty"`
 }
 
 // RestartResult answers POST …/restart (section 17.3).

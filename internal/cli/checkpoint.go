@@ -33,7 +33,7 @@ cove restore goes back to one, and cove fork makes another sprite of one.`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointDiff(), a.newCheckpointVerify(), a.newCheckpointRm())
+	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointDiff(), a.newCheckpointVerify(), a.newCheckpointRm(), a.newCheckpointPrune())
 	return cmd
 }
 
@@ -91,10 +91,11 @@ func (a *app) newCheckpointList() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List a sprite's checkpoints",
 		Long: `Lists a sprite's checkpoints, the newest first, and what each grew from: going back to an old
-one and on from there makes a branch. Current is what the sprite is now. SIZE is what a
-checkpoint takes on the disk without its base, and ADDED what of that the one that it grew from
-has not; right after it was made that is not known yet. Those that nobody asked for, such as
-what a restore has replaced, are listed with --all.`,
+one and on from there makes a branch, which is drawn beside the names. Current is what the
+sprite is now. SIZE is what a checkpoint takes on the disk without its base. Of that, OWN is what
+no other checkpoint and no sprite has (the rest is shared), and ADDED what the one that it grew
+from has not; right after it was made that is not known yet. Those that nobody asked for, such
+as what a restore has replaced, are listed with --all.`,
 		Example: `  cove checkpoint list -s paint
   cove checkpoint list -s paint --all --json`,
 		Args: exactArgs(),
@@ -108,17 +109,18 @@ what a restore has replaced, are listed with --all.`,
 				return spriteError(err)
 			}
 			return a.show(list, func(w io.Writer) {
-				rows := [][]string{{"ID", "CREATED", "FROM", "SIZE", "ADDED", "COMMENT"}}
-				for _, c := range list {
+				rows := [][]string{{"ID", "CREATED", "FROM", "SIZE", "OWN", "ADDED", "COMMENT"}}
+				tree := checkpointTree(list)
+				for i, c := range list {
 					created := "-"
 					if c.ID != "Current" {
 						created = ago(c.CreateTime, time.Now())
 					}
-					size, added := "-", "-"
+					size, own, added := "-", "-", "-"
 					if c.Cove != nil && c.Cove.DiskUse != nil {
-						size, added = byteSize(c.Cove.SizeBytes), byteSize(c.Cove.AddedBytes)
+						size, own, added = byteSize(c.Cove.SizeBytes), byteSize(c.Cove.OwnBytes), byteSize(c.Cove.AddedBytes)
 					}
-					rows = append(rows, []string{sanitizeLine(c.ID), created, cmp.Or(sanitizeLine(c.SourceID), "-"), size, added, cmp.Or(sanitizeLine(c.Comment), "-")})
+					rows = append(rows, []string{tree[i] + sanitizeLine(c.ID), created, cmp.Or(sanitizeLine(c.SourceID), "-"), size, own, added, cmp.Or(sanitizeLine(c.Comment), "-")})
 				}
 				table(w, rows)
 			})

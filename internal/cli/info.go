@@ -99,6 +99,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 			"base", d.Base,
 			"include", strings.Join(d.Include, ", "),
 			"idle", idle,
+			"keeps checkpoints", keepText(d.Retention),
 			"owner", d.Owner,
 			"address", strings.TrimSuffix(d.Address+", "+d.Address6, ", "),
 			"kept awake by", strings.Join(d.AwakeBy, ", "),
@@ -110,6 +111,14 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 		)
 	}
 	fields(w, pairs...)
+}
+
+// keepText says which of the checkpoints that nobody asked for stay; empty: all.
+func keepText(r *sprites.Retention) string {
+	if r == nil {
+		return ""
+	}
+	return strings.TrimPrefix(orNothing(r.Last, ", the last %d")+orNothing(r.Daily, ", the last of each of %d days"), ", ")
 }
 
 // sealedText is what a sprite's checkpoint takes that it goes on from; empty: there is

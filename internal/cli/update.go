@@ -17,19 +17,24 @@ type updateOptions struct {
 	idle         time.Duration
 	label, strip []string
 	gitID        bool
+	keep         sprites.Retention
 }
 
 func (a *app) newUpdate() *cobra.Command {
 	var o updateOptions
 	cmd := &cobra.Command{
 		Use:   "update NAME",
-		Short: "Change a sprite's idle time, labels or git identity",
+		Short: "Change a sprite's idle time, labels, git identity or which checkpoints stay",
 		Long: `Changes what can be changed of a sprite while it is there, asleep or awake. A label K=V
-takes the place of another one of the same K. Who may open its URL is changed by cove url.`,
+takes the place of another one of the same K. Who may open its URL is changed by cove url.
+
+With --keep-last or --keep-daily, of the checkpoints that nobody asked for only those stay
+that one of these rules keeps (see cove checkpoint prune).`,
 		Example: `  cove update paint --idle 30m
   cove update paint --idle 0                      it never sleeps by itself
   cove update paint --label team=shop --remove-label old
-  cove update paint --git-identity`,
+  cove update paint --git-identity
+  cove update paint --keep-last 10 --keep-daily 7`,
 		Args:              exactArgs("the sprite's name"),
 		ValidArgsFunction: a.completeOneSprite,
 	}
@@ -38,7 +43,11 @@ takes the place of another one of the same K. Who may open its URL is changed by
 		if err != nil {
 			return err
 		}
-		if idle == nil && len(o.label)+len(o.strip) == 0 && !o.gitID {
+		keep, err := keepGiven(cmd, o.keep)
+		if err != nil {
+			return err
+		}
+		if idle == nil && len(o.label)+len(o.strip) == 0 && !o.gitID && !keep {
 			return usagef(cmd, "what is to change?")
 		}
 		who, err := identity(ctx, o.gitID)
@@ -55,13 +64,12 @@ takes the place of another one of the same K. Who may open its URL is changed by
 			}
 		}
 		req := sprites.UpdateRequest{IdleSeconds: idle}
-		if len(o.label)+len(o.strip) > 0 {
+		if keep || len(o.label)+len(o.strip) > 0 {
 			info, err := c.Get(ctx, args[0])
 			if err != nil {
 				return spriteError(err)
 			}
-			labels := relabel(info.Labels, o.label, o.strip)
-			req.Labels, req.ClearLabels = &labels, len(labels) == 0
+			o.over(cmd, info, &req, keep)
 		}
 		info, err := c.Update(ctx, args[0], req)
 		if err != nil {
@@ -76,9 +84,31 @@ takes the place of another one of the same K. Who may open its URL is changed by
 	f := cmd.Flags()
 	f.DurationVar(&o.idle, "idle", 0, "sleep after being unused for so long; 0 is never")
 	f.StringArrayVar(&o.label, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
+	keepFlags(cmd, &o.keep, " that nobody asked for")
 	f.BoolVar(&o.gitID, "git-identity", false, identityUsage)
 	f.StringArrayVar(&o.strip, "remove-label", nil, "take this `LABEL` away, or that of the key K (repeatable)")
 	return cmd
+}
+
+// over makes of what a sprite has, and of what is to change of it, what it will have.
+func (o *updateOptions) over(cmd *cobra.Command, info sprites.Info, req *sprites.UpdateRequest, keep bool) {
+	if len(o.label)+len(o.strip) > 0 {
+		labels := relabel(info.Labels, o.label, o.strip)
+		req.Labels, req.ClearLabels = &labels, len(labels) == 0
+	}
+	if !keep {
+		return
+	}
+	rules := o.keep
+	if info.Cove != nil && info.Cove.Retention != nil {
+		if !cmd.Flags().Changed("keep-last") {
+			rules.Last = info.Cove.Retention.Last
+		}
+		if !cmd.Flags().Changed("keep-daily") {
+			rules.Daily = info.Cove.Retention.Daily
+		}
+	}
+	req.Retention = &rules
 }
 
 // relabel is a sprite's labels after a change.

@@ -189,6 +189,19 @@ func (s *Server) deleteCheckpoint(w http.ResponseWriter, r *http.Request) error 
 	return nil
 }
 
+func (s *Server) pruneCheckpoints(w http.ResponseWriter, r *http.Request) error {
+	var req sprites.PruneRequest
+	if err := readJSON(w, r, maxBody, &req); err != nil {
+		return err
+	}
+	result, err := s.Host.Prune(r.Context(), r.PathValue("name"), req)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, result)
+	return nil
+}
+
 // forkSprite makes a copy of a sprite, for who reaches both names.
 func (s *Server) forkSprite(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.ForkRequest

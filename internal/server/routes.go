@@ -103,6 +103,7 @@ func (s *Server) routes() []route {
 		{"POST " + one + "/checkpoint", write, s.postCheckpoint},
 		{"GET " + one + "/checkpoints", read, s.listCheckpoints},
 		{"POST " + one + "/checkpoints/verify", read, s.verifyCheckpoints},
+		{"POST " + one + "/checkpoints/prune", write, s.pruneCheckpoints},
 		{"GET " + one + "/checkpoints/{checkpoint}", read, s.getCheckpoint},
 		{"GET " + one + "/checkpoints/{checkpoint}/diff", read, s.diffCheckpoint},
 		{"DELETE " + one + "/checkpoints/{checkpoint}", write, s.deleteCheckpoint},

@@ -181,13 +181,18 @@ func describePart(file string, sync bool) (ImagePart, error) {
 	return part, nil
 }
 
-// checkImage says why an image can't be used for a sandbox with these mounts.
-func (s *Shim) checkImage(dir string) (Image, error) {
-	var image Image
+// ReadImage reads an image's description.
+func ReadImage(dir string) (image Image, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, ImageFile))
 	if err == nil {
 		err = json.Unmarshal(data, &image)
 	}
+	return image, err
+}
+
+// checkImage says why an image can't be used for a sandbox with these mounts.
+func (s *Shim) checkImage(dir string) (Image, error) {
+	image, err := ReadImage(dir)
 	if err != nil {
 		return image, fmt.Errorf("it can't be read: %w", err)
 	}

@@ -128,7 +128,7 @@ func (h *Host) live(m *machine) Sandbox {
 // then is, unless it is nil, with the name that it gets; with keep, it keeps the
 // memory, too, if it can. The machine is taken.
 func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.Checkpoint, keep bool) (memory kept, err error) {
-	next, err := h.Store.Sprites.Begin(ctx, row.ID, row.Layer, c)
+	next, err := h.Store.Sprites.Begin(ctx, row.ID, row.Layer, store.Next{Checkpoint: c})
 	if err != nil {
 		return memory, err
 	}
@@ -139,7 +139,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 		if keep {
 			memory.name = randomHex(8)
 		}
-		pause, err := h.move(ctx, sb, next.Layer, memory.name)
+		pause, err := h.move(ctx, row.ID, sb, next.Layer, memory.name)
 		if err != nil {
 			err = errors.Join(err, h.settle(ctx, row.ID, next, sb))
 			h.forget(memory.name)
@@ -164,19 +164,18 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 		return kept{}, err
 	}
 	fault.Reach(fault.SealStored)
-	h.list()
-	h.compact(row.ID)
+	h.tend(row.ID)
 	return memory, nil
 }
 
 // move has a sandbox go on over another layer, and keeps its memory under a name,
 // unless that is empty.
-func (h *Host) move(ctx context.Context, sb Sandbox, layer, memory string) (Pause, error) {
+func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer, memory string) (Pause, error) {
 	c, ok := sb.(Checkpointer)
 	if !ok {
 		return Pause{}, newError(CodeBadRequest, "stop the sprite first: then its disk can be", "this server can't make a checkpoint of a sprite that runs")
 	}
-	chain, unpin, err := h.pin(ctx, layer)
+	chain, unpin, err := h.pinShort(ctx, id, layer)
 	if err != nil {
 		return Pause{}, err
 	}
@@ -241,7 +240,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		if err != nil {
 			return err
 		}
-		before := &store.Checkpoint{Name: preRestore(list), Auto: true, Comment: "before going back to " + to.Name}
+		before := &store.Checkpoint{Name: automatic("pre-restore", list), Auto: true, Comment: "before going back to " + to.Name}
 		if _, err = h.seal(ctx, m, row, before, false); err != nil {
 			return err
 		}
@@ -250,7 +249,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		err = h.onLayer(func() error {
 			layer, err := h.sealed(ctx, row, id)
 			if err == nil {
-				next, err = h.Store.Sprites.Begin(ctx, row.ID, layer, nil)
+				next, err = h.Store.Sprites.Begin(ctx, row.ID, layer, store.Next{Source: to.Name})
 			}
 			return err
 		})
@@ -293,9 +292,9 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 	return out, nil
 }
 
-// preRestore names what a restore replaces: after the number of the last checkpoint,
-// and the time.
-func preRestore(list []store.Checkpoint) string {
+// automatic names a checkpoint that nobody asked for: after what comes next, the number
+// of the last one, and the time.
+func automatic(what string, list []store.Checkpoint) string {
 	last := 0
 	for _, c := range list {
 		var n int
@@ -303,9 +302,9 @@ func preRestore(list []store.Checkpoint) string {
 			last = max(last, n)
 		}
 	}
-	name := fmt.Sprintf("pre-restore-v%d-%d", last, time.Now().Unix())
+	name := fmt.Sprintf("%s-v%d-%d", what, last, time.Now().Unix())
 	for n := 2; slices.ContainsFunc(list, func(c store.Checkpoint) bool { return c.Name == name }); n++ {
-		name = fmt.Sprintf("pre-restore-v%d-%d-%d", last, time.Now().Unix(), n)
+		name = fmt.Sprintf("%s-v%d-%d-%d", what, last, time.Now().Unix(), n)
 	}
 	return name
 }
@@ -329,19 +328,24 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 	if err != nil {
 		return err
 	}
-	all, err := h.describeCheckpoints(ctx, row)
+	if row.Source == id {
+		return newError(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
+	}
+	defer h.collect()
+	return h.deleteCheckpoint(ctx, row.ID, c)
+}
+
+// deleteCheckpoint forgets a checkpoint; what only it has is there until a collection.
+func (h *Host) deleteCheckpoint(ctx context.Context, id string, c store.Checkpoint) error {
+	added, err := h.addedBy(ctx, id, c)
 	if err != nil {
 		return err
 	}
-	if all[0].SourceID == id {
-		return newError(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
-	}
-	if err := h.Store.Sprites.DeleteCheckpoint(ctx, row.ID, id); err != nil {
+	if err := h.Store.Sprites.DeleteCheckpoint(ctx, id, c.Name, added); err != nil {
 		return err
 	}
 	fault.Reach(fault.ForgetStored)
 	h.forget(c.Memory)
-	h.collect()
 	return nil
 }
 
@@ -378,56 +382,58 @@ func (h *Host) describeCheckpoint(ctx context.Context, spriteID, id string) (spr
 	if err != nil {
 		return sprites.Checkpoint{}, err
 	}
-	all, err := h.describeCheckpoints(ctx, row)
+	list, err := h.Store.Sprites.Checkpoints(ctx, spriteID)
 	if err != nil {
 		return sprites.Checkpoint{}, err
 	}
-	i := slices.IndexFunc(all, func(c sprites.Checkpoint) bool { return c.ID == id })
+	if id == CurrentState {
+		return sprites.Checkpoint{ID: id, CreateTime: time.Now().UTC(), SourceID: row.Source, History: history(sourcesOf(list), row.Source, len(list))}, nil
+	}
+	i := slices.IndexFunc(list, func(c store.Checkpoint) bool { return c.Name == id })
 	if i < 0 {
 		return sprites.Checkpoint{}, newError(CodeNotFound, "", "sprite %s has no checkpoint %.80q", row.Name, id)
 	}
-	return all[i], nil
+	disks, err := h.disks(ctx, spriteID, list)
+	if err != nil {
+		return sprites.Checkpoint{}, err
+	}
+	return disks.describe(list[i], history(sourcesOf(list), list[i].Source, len(list))), nil
 }
 
-// describeCheckpoints describes all, what the sprite is now first. What each grew
-// from is found by the layers below.
+// listedHistory is how much of its history each checkpoint of a list has, so that a
+// list is not as long as the square of what it lists.
+const listedHistory = 32
+
+// describeCheckpoints describes all, what the sprite is now first.
 func (h *Host) describeCheckpoints(ctx context.Context, row store.Sprite) ([]sprites.Checkpoint, error) {
 	list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
 	if err != nil {
 		return nil, err
 	}
-	layers, err := h.Store.Sprites.Usages(ctx, row.ID)
+	disks, err := h.disks(ctx, row.ID, list)
 	if err != nil {
 		return nil, err
 	}
-	at := map[string]string{} // the checkpoint that a layer is the last of
+	sources := sourcesOf(list)
+	all := []sprites.Checkpoint{{ID: CurrentState, CreateTime: time.Now().UTC(), SourceID: row.Source, History: history(sources, row.Source, listedHistory)}}
 	for _, c := range list {
-		at[c.Layer] = c.Name
-	}
-	ancestors := func(layer string) (names []string) {
-		for layer = layers[layer].Parent; layer != ""; layer = layers[layer].Parent {
-			if name := at[layer]; name != "" {
-				names = append(names, name)
-			}
-		}
-		return names
-	}
-	describe := func(c sprites.Checkpoint, layer string) sprites.Checkpoint {
-		c.History = ancestors(layer)
-		if len(c.History) > 0 {
-			c.SourceID = c.History[0]
-		}
-		return c
-	}
-	all := []sprites.Checkpoint{describe(sprites.Checkpoint{ID: CurrentState, CreateTime: time.Now().UTC()}, row.Layer)}
-	for _, c := range list {
-		all = append(all, describe(sprites.Checkpoint{
-			ID: c.Name, CreateTime: c.CreatedAt, Comment: c.Comment, IsAuto: c.Auto,
-			Cove: &sprites.CheckpointDetails{
-				Labels: c.Labels, PauseMilliseconds: float64(c.PauseMicros) / 1e3, DiskUse: diskUse(layers, at, c.Layer), MemoryBytes: c.MemoryBytes,
-			},
-			Health: health(layers, c.Layer),
-		}, c.Layer))
+		all = append(all, disks.describe(c, history(sources, c.Source, listedHistory)))
 	}
 	return all, nil
+}
+
+func sourcesOf(list []store.Checkpoint) map[string]string {
+	sources := make(map[string]string, len(list))
+	for _, c := range list {
+		sources[c.Name] = c.Source
+	}
+	return sources
+}
+
+// history is what a state grew from, what that grew from, and so on.
+func history(sources map[string]string, source string, most int) (names []string) {
+	for ; source != "" && len(names) < most; source = sources[source] {
+		names = append(names, source)
+	}
+	return names
 }

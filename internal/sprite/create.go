@@ -241,7 +241,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 	if req.Labels != nil {
 		labels = *req.Labels
 	}
-	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds)); err != nil {
+	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkRetention(req.Retention)); err != nil {
 		return sprites.Info{}, err
 	}
 	row, err := h.row(ctx, name)
@@ -261,6 +261,9 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		}
 		if req.IdleSeconds != nil {
 			s.IdleSeconds = *req.IdleSeconds
+		}
+		if req.Retention != nil {
+			s.Retention = *req.Retention
 		}
 		s.UpdatedAt = time.Now()
 		return nil

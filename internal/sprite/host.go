@@ -111,7 +111,7 @@ func (h *Host) Start(ctx context.Context) error {
 	}
 	h.collect()
 	h.sweepMemories(rows)
-	h.list()
+	h.wg.Go(h.list)
 	for id, sb := range byID {
 		h.Logger.Warn("ending a sandbox of no known sprite", "id", id)
 		h.wg.Go(func() {
@@ -203,7 +203,7 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 	}
 	info := h.info(row)
 	if usages, err := h.Store.Sprites.Usages(ctx, row.ID); err == nil {
-		info.Cove.DiskUse = diskUse(usages, nil, usages[row.Layer].Parent)
+		info.Cove.DiskUse = disks{layers: usages}.use(usages[row.Layer].Parent)
 	}
 	if sb, err := h.Live(ctx, name); err == nil && sb != nil {
 		ctx, cancel := context.WithTimeout(ctx, describeLimit)
@@ -294,6 +294,9 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 	}
 	if !row.LastRunning.IsZero() {
 		info.LastRunning = &row.LastRunning
+	}
+	if row.Retention != (sprites.Retention{}) {
+		info.Cove.Retention = &row.Retention
 	}
 	if !row.LeaseUntil.IsZero() {
 		info.Cove.LeaseUntil = &row.LeaseUntil

@@ -215,6 +215,6 @@ func (i *importer) adopt(ctx context.Context) error {
 		h.collect() // once the lock is free
 		return err
 	}
-	h.list()
+	h.wg.Go(h.list)
 	return nil
 }

@@ -2,9 +2,11 @@ package sprite
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/cove-dev/cove/internal/fault"
+	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/store"
 )
 
@@ -95,32 +97,59 @@ func (h *Host) collect() {
 	})
 }
 
-// compact merges, in the background, sealed layers of a sprite's disk, so that no
-// chain becomes too long to be mounted. Checkpoints in the middle keep their own.
-func (h *Host) compact(id string) {
-	merger, ok := h.Runtime.(Merger)
-	if !ok {
-		return
+// pinShort is pin of a chain that is about to be mounted as a sprite's disk. Where that
+// has grown faster than its layers were merged, they are now.
+func (h *Host) pinShort(ctx context.Context, id, layer string) (chain []string, unpin func(), err error) {
+	chain, unpin, err = h.pin(ctx, layer)
+	if err != nil || len(chain) <= layers.MaxLowers { // without the one that is written, but with the base
+		return chain, unpin, err
 	}
+	unpin()
+	if err := h.compact(ctx, id); err != nil {
+		return nil, nil, err
+	}
+	return h.pin(ctx, layer)
+}
+
+// tend deletes, in the background, the checkpoints of a sprite that its rules don't keep,
+// lists what layers have been sealed, and merges those of its disk, so that no chain becomes too long to be mounted: in this order, because a merged layer's list is then made of the lists of others.
+func (h *Host) tend(id string) {
 	h.wg.Go(func() {
-		h.collecting.Lock() // nothing is removed meanwhile
-		defer h.collecting.Unlock()
-		for h.ctx.Err() == nil {
-			merged, err := h.mergeOnce(context.WithoutCancel(h.ctx), merger, id)
-			if err != nil {
-				h.Logger.Error("merging layers", "sprite", id, "err", err)
-			}
-			if !merged || err != nil {
-				return
-			}
+		if err := h.pruneAutomatic(context.WithoutCancel(h.ctx), id); err != nil {
+			h.Logger.Error("deleting checkpoints that no rule keeps", "sprite", id, "err", err)
+		}
+		h.list()
+		if err := h.compact(context.WithoutCancel(h.ctx), id); err != nil {
+			h.Logger.Error("merging layers", "sprite", id, "err", err)
 		}
 	})
 }
 
-// mergeOnce merges one run of layers of one level, if there is one that is long
-// enough.
+// compact merges sealed layers of a sprite's disk. Checkpoints in the middle keep their
+// own.
+func (h *Host) compact(ctx context.Context, id string) error {
+	merger, ok := h.Runtime.(Merger)
+	if !ok {
+		return nil
+	}
+	h.collecting.Lock() // nothing is removed meanwhile
+	defer h.collecting.Unlock()
+	for h.ctx.Err() == nil {
+		merged, err := h.mergeOnce(ctx, merger, id)
+		if !merged || err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mergeOnce merges one run of layers of a disk, if there is one that is long enough.
+// h.collecting is held.
 func (h *Host) mergeOnce(ctx context.Context, merger Merger, id string) (bool, error) {
 	row, err := h.Store.Sprites.ByID(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}
@@ -144,31 +173,67 @@ func (h *Host) mergeOnce(ctx context.Context, merger Merger, id string) (bool, e
 		return false, err
 	}
 	fault.Reach(fault.MergeMade)
-	if err := h.Store.Sprites.Replace(ctx, run[len(run)-1], into); err != nil {
+	top := run[len(run)-1]
+	added, err := h.addedOn(ctx, top)
+	if err != nil {
+		return false, err
+	}
+	if err := h.Store.Sprites.Replace(ctx, top, into, added); err != nil {
 		return false, err
 	}
 	fault.Reach(fault.MergeStored)
 	h.Logger.Info("layers merged", "sprite", row.Name, "layers", len(run), "into", into)
 	h.collect()
-	h.list()
+	h.wg.Go(h.list)
 	return true, nil
 }
 
+// addedOn is what the checkpoint whose last layer that is has added, before a merge
+// makes it impossible to tell; nil: nobody knows.
+func (h *Host) addedOn(ctx context.Context, layer string) (*int64, error) {
+	id, err := h.Store.Sprites.SealedBy(ctx, layer)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, err := h.Store.Sprites.Checkpoints(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	d, err := h.disks(ctx, id, list)
+	if use := d.use(layer); err == nil && use != nil {
+		return &use.AddedBytes, nil
+	}
+	return nil, err
+}
+
+// shortEnough is how many sealed layers a disk may have without two runs of a level
+// being merged: with one more, the one that is written, and the base, it can be mounted.
+const shortEnough = layers.MaxLowers - 4
+
 // mergeable are the topmost layers of a sealed chain that are of one level, if they
-// are enough.
+// are enough; in a chain that is too long, those that are the topmost.
 func mergeable(sealed []store.Layer) (run []string) {
+	ids := func(part []store.Layer) (run []string) {
+		for _, l := range part {
+			run = append(run, l.ID)
+		}
+		return run
+	}
 	for end := len(sealed); end > 0; {
 		begin := end
 		for begin > 0 && sealed[begin-1].Level == sealed[end-1].Level {
 			begin--
 		}
 		if end-begin >= mergeWidth {
-			for _, l := range sealed[begin:end] {
-				run = append(run, l.ID)
-			}
-			return run
+			return ids(sealed[begin:end])
 		}
 		end = begin
+	}
+	if len(sealed) > shortEnough {
+		return ids(sealed[len(sealed)-mergeWidth:])
 	}
 	return nil
 }

@@ -12,29 +12,26 @@ import (
 
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
-// list lists, in the background and when the machine has nothing better to do, the
-// files of sealed layers that have no list yet.
+// list lists, when the machine has nothing better to do, the files of sealed layers
+// that have no list yet.
 func (h *Host) list() {
 	reader, ok := h.Runtime.(DiskReader)
 	if !ok {
 		return
 	}
-	h.wg.Go(func() {
-		h.listing.Lock()
-		defer h.listing.Unlock()
-		unlisted, err := h.Store.Sprites.Unlisted(context.WithoutCancel(h.ctx))
-		if err != nil {
-			h.Logger.Error("finding layers to be listed", "err", err)
+	h.listing.Lock()
+	defer h.listing.Unlock()
+	unlisted, err := h.Store.Sprites.Unlisted(context.WithoutCancel(h.ctx))
+	if err != nil {
+		h.Logger.Error("finding layers to be listed", "err", err)
+	}
+	for _, layer := range unlisted {
+		if err := h.listLayer(h.ctx, reader, layer); err != nil && h.ctx.Err() == nil {
+			h.Logger.Error("listing a layer", "layer", layer, "err", err)
 		}
-		for _, layer := range unlisted {
-			if err := h.listLayer(h.ctx, reader, layer); err != nil && h.ctx.Err() == nil {
-				h.Logger.Error("listing a layer", "layer", layer, "err", err)
-			}
-		}
-	})
+	}
 }
 
 // listLayer lists a sealed layer. h.listing is held.
@@ -174,36 +171,4 @@ func (h *Host) look(ctx context.Context, reader DiskReader, chain []string) erro
 		}
 	}
 	return nil
-}
-
-// diskUse is what the chain below and with a layer takes; nil: that is not known yet.
-// at are the checkpoints by their last layers.
-func diskUse(all map[string]store.Usage, at map[string]string, layer string) *sprites.DiskUse {
-	var use sprites.DiskUse
-	added := true
-	for first := layer; layer != ""; layer = all[layer].Parent {
-		l := all[layer]
-		if l.Digest == "" {
-			return nil
-		}
-		added = added && (layer == first || at[layer] == "")
-		use.SizeBytes += l.Disk
-		if l.States < 2 {
-			use.OwnBytes += l.Disk
-		}
-		if added {
-			use.AddedBytes += l.Disk
-		}
-	}
-	return &use
-}
-
-// health says what was found wrong with a chain; empty: nothing.
-func health(all map[string]store.Usage, layer string) string {
-	for ; layer != ""; layer = all[layer].Parent {
-		if d := all[layer].Damage; d != "" {
-			return "damaged: " + d
-		}
-	}
-	return ""
 }

@@ -77,6 +77,13 @@ type Rememberer interface {
 	DropMemory(ctx context.Context, id string) error
 }
 
+// An Aging is a Rememberer that may find memories of another version's.
+type Aging interface {
+	// Outdated reports whether a sprite's memory is kept, but was made by another
+	// version than that which would go on from it: the next Boot begins anew.
+	Outdated(id string) bool
+}
+
 // A DiskReader is a Runtime whose disks can be looked at without a sandbox.
 type DiskReader interface {
 	// LayerDir is where a layer is, or would be.

@@ -153,6 +153,9 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	h.mu.Lock()
 	connects := h.connects
 	h.mu.Unlock()
+	if err := h.sealOutdated(m, row); err != nil {
+		h.Logger.Error("making a checkpoint before a memory of another version is dropped", "sprite", m.name, "err", err)
+	}
 	sb, err := h.bootSandbox(row)
 	if err != nil {
 		h.Logger.Error("starting a sandbox", "sprite", m.name, "err", err)
@@ -211,7 +214,7 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	chain, unpin, err := h.pin(ctx, row.Layer)
+	chain, unpin, err := h.pinShort(ctx, row.ID, row.Layer)
 	if err != nil {
 		return nil, err
 	}

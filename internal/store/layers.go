@@ -19,6 +19,7 @@ import (
 type Checkpoint struct {
 	Name      string    `json:"-"` // of the sprite's: v1, v2, …; empty in Next: by the number that is next
 	Layer     string    `json:"-"` // the last of the chain
+	Source    string    `json:"-"` // the checkpoint that it grew from; empty: none
 	CreatedAt time.Time `json:"-"`
 
 	Comment string   `json:"comment,omitempty"`
@@ -29,14 +30,19 @@ type Checkpoint struct {
 
 	Memory      string `json:"memory,omitempty"` // the name of what was in memory; empty: that was not kept
 	MemoryBytes int64  `json:"memory_bytes,omitempty"`
+
+	// Added is what its disk has that its source's has not, in bytes, once its chain no
+	// longer tells, because layers were merged; nil: it does.
+	Added *int64 `json:"added,omitempty"`
 }
 
 // Next is what is about to become of a sprite's disk: the layer that will be
-// written, and, if there is to be one, the checkpoint that the chain before it is.
-// The zero value is nothing.
+// written, and, if there is to be one, the checkpoint that the chain before it is; or
+// the checkpoint that it goes back to. The zero value is nothing.
 type Next struct {
 	Layer      string      `json:"layer,omitempty"`
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+	Source     string      `json:"source,omitempty"`
 }
 
 // newLayer adds a layer on top of parent, or of the base. A parent that is not
@@ -53,10 +59,10 @@ func newLayer(ctx context.Context, tx *sql.Tx, parent string) (string, error) {
 }
 
 // Begin notes that a new layer, on top of parent, is about to be the one that a
-// sprite writes; with c, that what it has now becomes that checkpoint. Commit or
-// Abort ends it. Where the server dies in between, the sprite has it as Next.
-func (t *Sprites) Begin(ctx context.Context, id, parent string, c *Checkpoint) (Next, error) {
-	next := Next{Checkpoint: c}
+// sprite writes, and the rest of next: that what it has now becomes a checkpoint, or
+// that it goes back to one. Commit or Abort ends it. Where the server dies in between,
+// the sprite has it as Next.
+func (t *Sprites) Begin(ctx context.Context, id, parent string, next Next) (Next, error) {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		var err error
 		if next.Layer, err = newLayer(ctx, tx, parent); err != nil {
@@ -78,17 +84,21 @@ func (t *Sprites) Begin(ctx context.Context, id, parent string, c *Checkpoint) (
 // one, with its name. What there was is in it, or may go.
 func (t *Sprites) Commit(ctx context.Context, id string, next Next) (*Checkpoint, error) {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
-		var layer string
-		if err := tx.QueryRowContext(ctx, "SELECT layer FROM sprites WHERE id = ?", id).Scan(&layer); err != nil {
+		var layer, source string
+		if err := tx.QueryRowContext(ctx, "SELECT layer, source FROM sprites WHERE id = ?", id).Scan(&layer, &source); err != nil {
 			return notFound(err)
 		}
 		if c := next.Checkpoint; c != nil {
-			c.Layer = layer
+			c.Layer, c.Source = layer, source
 			if err := addCheckpoint(ctx, tx, id, c); err != nil {
 				return err
 			}
+			source = c.Name
 		}
-		return exactlyOne(tx.ExecContext(ctx, "UPDATE sprites SET layer = ?, next = '{}' WHERE id = ? AND json_extract(next, '$.layer') = ?", next.Layer, id, next.Layer))
+		if next.Source != "" {
+			source = next.Source
+		}
+		return exactlyOne(tx.ExecContext(ctx, "UPDATE sprites SET layer = ?, source = ?, next = '{}' WHERE id = ? AND json_extract(next, '$.layer') = ?", next.Layer, source, id, next.Layer))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("store what sprite %s has become: %w", id, err)
@@ -113,8 +123,8 @@ func addCheckpoint(ctx context.Context, tx *sql.Tx, sprite string, c *Checkpoint
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, "INSERT INTO checkpoints (sprite, name, layer, created_at, doc) VALUES (?, ?, ?, ?, ?)",
-		sprite, c.Name, c.Layer, micros(c.CreatedAt), string(doc))
+	_, err = tx.ExecContext(ctx, "INSERT INTO checkpoints (sprite, name, layer, source, created_at, doc) VALUES (?, ?, ?, ?, ?, ?)",
+		sprite, c.Name, c.Layer, c.Source, micros(c.CreatedAt), string(doc))
 	return err
 }
 
@@ -129,13 +139,13 @@ func (t *Sprites) Abort(ctx context.Context, id string) error {
 	return nil
 }
 
-const checkpointColumns = "name, layer, created_at, doc"
+const checkpointColumns = "name, layer, source, created_at, doc"
 
 func scanCheckpoint(row scanner) (Checkpoint, error) {
 	var c Checkpoint
 	var doc []byte
 	var created sql.NullInt64
-	if err := row.Scan(&c.Name, &c.Layer, &created, &doc); err != nil {
+	if err := row.Scan(&c.Name, &c.Layer, &c.Source, &created, &doc); err != nil {
 		return c, err
 	}
 	c.CreatedAt = fromMicros(created)
@@ -160,10 +170,29 @@ func (t *Sprites) Checkpoint(ctx context.Context, id, name string) (Checkpoint, 
 	return c, nil
 }
 
-// DeleteCheckpoint forgets a checkpoint. What of its chain nobody else has may go.
-func (t *Sprites) DeleteCheckpoint(ctx context.Context, id, name string) error {
+// SealedBy returns the sprite that has a checkpoint whose last layer that is;
+// ErrNotFound if there is none.
+func (t *Sprites) SealedBy(ctx context.Context, layer string) (id string, err error) {
+	if err := t.db.read.QueryRowContext(ctx, "SELECT sprite FROM checkpoints WHERE layer = ?", layer).Scan(&id); err != nil {
+		return "", fmt.Errorf("the checkpoint of layer %s: %w", layer, notFound(err))
+	}
+	return id, nil
+}
+
+// DeleteCheckpoint forgets a checkpoint, which added so many bytes to its source. What
+// grew from it has that as its source then. What of its chain nobody else has may go.
+func (t *Sprites) DeleteCheckpoint(ctx context.Context, id, name string, added int64) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
-		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM checkpoints WHERE sprite = ? AND name = ?", id, name))
+		var source string
+		if err := tx.QueryRowContext(ctx, "DELETE FROM checkpoints WHERE sprite = ? AND name = ? RETURNING source", id, name).Scan(&source); err != nil {
+			return notFound(err)
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE sprites SET source = ? WHERE id = ? AND source = ?", source, id, name); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE checkpoints SET source = ?3, doc = CASE WHEN doc->'$.added' IS NULL THEN doc ELSE json_set(doc, '$.added', doc->>'$.added' + ?4) END
+			WHERE sprite = ?1 AND source = ?2`, id, name, source, added)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("delete checkpoint %s of sprite %s: %w", name, id, err)
@@ -238,14 +267,15 @@ func (t *Sprites) NewMerged(ctx context.Context, lowest string) (id string, err 
 }
 
 // Replace puts merged, which is the same as a sealed layer together with some of
-// those below it, in its place: in chains, and as the last one of checkpoints. What
-// nobody has then may go.
-func (t *Sprites) Replace(ctx context.Context, layer, merged string) error {
+// those below it, in its place: in chains, and as the last one of a checkpoint, of which
+// added is noted. What nobody has then may go.
+func (t *Sprites) Replace(ctx context.Context, layer, merged string, added *int64) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE layers SET parent = ? WHERE parent = ?", merged, layer); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE checkpoints SET layer = ? WHERE layer = ?", merged, layer)
+		_, err := tx.ExecContext(ctx, `UPDATE checkpoints SET layer = ?1, doc = CASE WHEN ?3 IS NULL OR doc->'$.added' IS NOT NULL THEN doc ELSE json_set(doc, '$.added', ?3) END
+			WHERE layer = ?2`, merged, layer, added)
 		return err
 	})
 	if err != nil {

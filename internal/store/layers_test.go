@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ func TestLayerFacts(t *testing.T) {
 	must(t, s.Create(ctx, &paint))
 	seal := func(id, layer string) (written string) {
 		t.Helper()
-		next, err := s.Begin(ctx, id, layer, &Checkpoint{})
+		next, err := s.Begin(ctx, id, layer, Next{Checkpoint: &Checkpoint{}})
 		must(t, err)
 		unlisted, err := s.Unlisted(ctx)
 		if err != nil || slices.Contains(unlisted, layer) {
@@ -114,3 +115,76 @@ func TestInstalls(t *testing.T) {
 		t.Errorf("dropped: %v", err)
 	}
 }
+
+// What a checkpoint grew from stays known when layers are merged, and passes over what
+// was deleted.
+func TestSources(t *testing.T) {
+	s, ctx := newStore(t).Sprites, t.Context()
+	paint := Sprite{ID: "1", Name: "paint"}
+	must(t, s.Create(ctx, &paint))
+	step := func(from string, next Next) {
+		t.Helper()
+		next, err := s.Begin(ctx, "1", from, next)
+		must(t, err)
+		_, err = s.Commit(ctx, "1", next)
+		must(t, err)
+	}
+	now := func() Sprite {
+		t.Helper()
+		row, err := s.ByID(ctx, "1")
+		must(t, err)
+		return row
+	}
+	for range 3 {
+		step(now().Layer, Next{Checkpoint: &Checkpoint{}})
+	}
+	second, err := s.Checkpoint(ctx, "1", "v2")
+	must(t, err)
+	step(second.Layer, Next{Source: "v2"})
+	step(now().Layer, Next{}) // sealed for a fork
+	step(now().Layer, Next{Checkpoint: &Checkpoint{}})
+	sources := func(want string) {
+		t.Helper()
+		got := "now " + now().Source
+		list, err := s.Checkpoints(ctx, "1")
+		must(t, err)
+		for _, c := range list {
+			got += ", " + c.Name + " " + c.Source
+			if c.Added != nil {
+				got += fmt.Sprintf(" +%d", *c.Added)
+			}
+		}
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	sources("now v4, v4 v2, v3 v2, v2 v1, v1 ")
+	// A database in which nobody has noted that has it from the layers.
+	_, err = s.db.write.Exec("DROP INDEX checkpoints_by_source; ALTER TABLE checkpoints DROP COLUMN source; ALTER TABLE sprites DROP COLUMN source")
+	must(t, err)
+	_, err = s.db.write.Exec(migrations[sourcesMigration])
+	must(t, err)
+	sources("now v4, v4 v2, v3 v2, v2 v1, v1 ")
+
+	third, err := s.Checkpoint(ctx, "1", "v3")
+	must(t, err)
+	first, err := s.Checkpoint(ctx, "1", "v1")
+	must(t, err)
+	merged, err := s.NewMerged(ctx, first.Layer)
+	must(t, err)
+	must(t, s.Replace(ctx, third.Layer, merged, new(int64(30))))
+	sources("now v4, v4 v2, v3 v2 +30, v2 v1, v1 ")
+	if id, err := s.SealedBy(ctx, merged); err != nil || id != "1" {
+		t.Errorf("%s, %v", id, err)
+	}
+	must(t, s.DeleteCheckpoint(ctx, "1", "v2", 7))
+	sources("now v4, v4 v1, v3 v1 +37, v1 ")
+	must(t, s.DeleteCheckpoint(ctx, "1", "v1", 0))
+	sources("now v4, v4 , v3  +37")
+	if err := s.DeleteCheckpoint(ctx, "1", "v1", 0); !errors.Is(err, ErrNotFound) {
+		t.Errorf("deleted twice: %v", err)
+	}
+}
+
+// sourcesMigration is the migration that has noted what checkpoints grew from.
+const sourcesMigration = 8

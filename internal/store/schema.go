@@ -122,6 +122,24 @@ var migrations = []string{
 		used_at     INTEGER NOT NULL
 	) STRICT;
 	CREATE INDEX installs_by_layer ON installs (layer);`,
+	// What a state grew from was told by the layers below it, until these were merged.
+	`ALTER TABLE checkpoints ADD COLUMN source TEXT NOT NULL DEFAULT ''; -- the name of what it grew from
+	ALTER TABLE sprites ADD COLUMN source TEXT NOT NULL DEFAULT '';      -- and that of what it is now
+	CREATE INDEX checkpoints_by_source ON checkpoints (sprite, source);
+	WITH RECURSIVE below (sprite, layer, at, depth) AS (
+		SELECT sprite, layer, layer, 0 FROM checkpoints
+		UNION ALL SELECT b.sprite, b.layer, l.parent, b.depth + 1 FROM below b JOIN layers l ON l.id = b.at WHERE l.parent IS NOT NULL
+	), nearest AS (
+		SELECT b.sprite, b.layer, c.name, min(b.depth) FROM below b JOIN checkpoints c ON c.layer = b.at AND c.sprite = b.sprite
+		WHERE b.depth > 0 GROUP BY b.sprite, b.layer
+	) UPDATE checkpoints SET source = n.name FROM nearest n WHERE n.sprite = checkpoints.sprite AND n.layer = checkpoints.layer;
+	WITH RECURSIVE below (sprite, at, depth) AS (
+		SELECT id, layer, 0 FROM sprites
+		UNION ALL SELECT b.sprite, l.parent, b.depth + 1 FROM below b JOIN layers l ON l.id = b.at WHERE l.parent IS NOT NULL
+	), nearest AS (
+		SELECT b.sprite, c.name, min(b.depth) FROM below b JOIN checkpoints c ON c.layer = b.at AND c.sprite = b.sprite GROUP BY b.sprite
+	) UPDATE sprites SET source = n.name FROM nearest n WHERE n.sprite = sprites.id;`,
+	`ALTER TABLE sprites ADD COLUMN retention TEXT NOT NULL DEFAULT '{}'; -- JSON object`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

@@ -26,12 +26,14 @@ type Sprite struct {
 	Policy      sprites.NetworkPolicy
 	IdleSeconds int64 // 0: never sleeps
 	Owner       string
-	LeaseUntil  time.Time // zero: no lease
+	Retention   sprites.Retention // of the checkpoints that nobody asked for; zero: all stay
+	LeaseUntil  time.Time         // zero: no lease
 	Status      sprites.Status
 	Incarnation int64 // of its last sandbox; see Next
 	LastError   string
 	Deleting    bool   // its disk is being removed; only another delete may touch it
 	Layer       string // of its disk, the one that is written
+	Source      string // the checkpoint that its disk has grown from; empty: none
 	Next        Next   // what is about to become of its disk
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
@@ -47,16 +49,16 @@ type Sprites struct {
 }
 
 const spriteColumns = `id, name, machine_id, base, include, env, config, labels, url_settings, idle_seconds,
-	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy, layer, next`
+	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy, layer, source, next, retention`
 
-const spriteValues = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+const spriteValues = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 func scanSprite(row scanner) (Sprite, error) {
 	var s Sprite
-	var include, env, config, labels, urls, policy, next []byte
+	var include, env, config, labels, urls, policy, next, retention []byte
 	var lease, created, updated, ran sql.NullInt64
 	err := row.Scan(&s.ID, &s.Name, &s.MachineID, &s.Base, &include, &env, &config, &labels, &urls, &s.IdleSeconds,
-		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy, &s.Layer, &next)
+		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy, &s.Layer, &s.Source, &next, &retention)
 	if err != nil {
 		return s, err
 	}
@@ -68,13 +70,14 @@ func scanSprite(row scanner) (Sprite, error) {
 		json.Unmarshal(labels, &s.Labels),
 		json.Unmarshal(urls, &s.URL),
 		json.Unmarshal(policy, &s.Policy),
-		json.Unmarshal(next, &s.Next))
+		json.Unmarshal(next, &s.Next),
+		json.Unmarshal(retention, &s.Retention))
 }
 
 // values are a sprite's columns, in the order of spriteColumns.
 func (s Sprite) values() ([]any, error) {
-	var texts [7]string
-	for i, v := range []any{s.Include, s.Env, s.Config, s.Labels, s.URL, s.Policy, s.Next} {
+	var texts [8]string
+	for i, v := range []any{s.Include, s.Env, s.Config, s.Labels, s.URL, s.Policy, s.Next, s.Retention} {
 		b, err := json.Marshal(v)
 		if err != nil {
 			return nil, err
@@ -83,7 +86,7 @@ func (s Sprite) values() ([]any, error) {
 	}
 	return []any{s.ID, s.Name, s.MachineID, s.Base, texts[0], texts[1], texts[2], texts[3], texts[4], s.IdleSeconds,
 		s.Owner, micros(s.LeaseUntil), s.Status, s.Incarnation, s.LastError, s.Deleting,
-		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5], s.Layer, texts[6]}, nil
+		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5], s.Layer, s.Source, texts[6], texts[7]}, nil
 }
 
 // Create adds a sprite, with a new layer for its disk on top of s.Layer, or of the
@@ -219,7 +222,7 @@ func (t *Sprites) Update(ctx context.Context, id string, f func(*Sprite) error) 
 			return err
 		}
 		s.ID, s.Name, s.Incarnation, s.CreatedAt = fixed.ID, fixed.Name, fixed.Incarnation, fixed.CreatedAt
-		s.Layer, s.Next = fixed.Layer, fixed.Next
+		s.Layer, s.Source, s.Next = fixed.Layer, fixed.Source, fixed.Next
 		values, err := s.values()
 		if err != nil {
 			return err

@@ -24,6 +24,18 @@ func (r *Runtime) imageDir(id string) string { return filepath.Join(r.Dir, "imag
 // Warm reports whether a sprite's memory is kept.
 func (r *Runtime) Warm(id string) bool { return exists(filepath.Join(r.imageDir(id), shim.ImageFile)) }
 
+// Outdated reports whether a sprite's memory is kept that was made by other builds of
+// runsc and the guest, or on another processor, than would go on from it.
+func (r *Runtime) Outdated(id string) bool {
+	image, err := shim.ReadImage(r.imageDir(id))
+	if err != nil {
+		return false
+	}
+	r.init()
+	prep, err := r.prepare()
+	return err == nil && image.Build != prep.build
+}
+
 // DropMemory removes a sprite's memory, if it is kept: its next start is a boot.
 func (r *Runtime) DropMemory(_ context.Context, id string) error {
 	if _, err := r.takeImage(id); err != nil {

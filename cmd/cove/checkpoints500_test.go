@@ -1,0 +1,246 @@
+package main
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// nthStep makes, of what a sprite's tree was after n-1 steps, what it is after n:
+// folders are renamed and removed that lie in sealed layers, and files in them grow.
+func nthStep(n int) string {
+	script := fmt.Sprintf("set -e; mkdir -p tree; cd tree; echo %[1]d >now; echo %[1]d >>all; mkdir d%[1]d; echo %[1]d >d%[1]d/f", n)
+	if n > 1 {
+		script += fmt.Sprintf("; mv d%[1]d r%[1]d", n-1)
+	}
+	if n > 2 {
+		script += fmt.Sprintf("; echo %d >>r%d/f", n, n-2)
+	}
+	if n > 5 {
+		script += fmt.Sprintf("; rm -r r%d", n-5)
+	}
+	return script
+}
+
+// treeAfter is the tree after n steps: the files' contents.
+func treeAfter(n int) map[string]string {
+	var all strings.Builder
+	for k := range n {
+		fmt.Fprintln(&all, k+1)
+	}
+	tree := map[string]string{"now": fmt.Sprintln(n), "all": all.String(), fmt.Sprintf("d%d/f", n): fmt.Sprintln(n)}
+	for k := max(1, n-4); k < n; k++ {
+		text := fmt.Sprintln(k)
+		if k+2 <= n {
+			text += fmt.Sprintln(k + 2)
+		}
+		tree[fmt.Sprintf("r%d/f", k)] = text
+	}
+	return tree
+}
+
+// manyCheckpoints is a sprite of which there are many checkpoints.
+type manyCheckpoints struct {
+	*host
+	sprite *sprites.Sprite
+}
+
+// tree is what a checkpoint has of the tree, by its export.
+func (m manyCheckpoints) tree(id string) (map[string]string, error) {
+	body, err := m.sprite.Export(m.t.Context(), sprites.ExportOptions{Checkpoint: id})
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	in, err := zstd.NewReader(body)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	tree := map[string]string{}
+	for members := tar.NewReader(in); ; {
+		head, err := members.Next()
+		if errors.Is(err, io.EOF) {
+			return tree, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		name, inside := strings.CutPrefix(head.Name, "disk/home/sprite/tree/")
+		if !inside || head.Typeflag != tar.TypeReg || strings.HasSuffix(name, ".wh..wh..opq") { // a folder's mark
+			continue
+		}
+		text, err := io.ReadAll(members)
+		if err != nil {
+			return nil, err
+		}
+		tree[name] = string(text)
+	}
+}
+
+// whole checks that checkpoints are what they were.
+func (m manyCheckpoints) whole(when string, numbers []int) {
+	m.t.Helper()
+	for _, n := range numbers {
+		got, err := m.tree(fmt.Sprintf("v%d", n))
+		if err != nil {
+			m.t.Fatalf("%s: v%d: %v", when, n, err)
+		}
+		if want := treeAfter(n); !maps.Equal(got, want) {
+			m.t.Fatalf("%s: v%d has %q, want %q", when, n, got, want)
+		}
+	}
+	sum, err := m.sprite.Verify(m.t.Context(), "", func(sprites.VerifyLine) {})
+	if err != nil || sum.Problems > 0 {
+		m.t.Errorf("%s: verify: %+v, %v", when, sum, err)
+	}
+}
+
+func (m manyCheckpoints) sh(script string) string {
+	m.t.Helper()
+	out, err := m.sprite.CommandContext(m.t.Context(), "sh", "-c", script).CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("%s: %v, %s", script, err, out)
+	}
+	return string(out)
+}
+
+func (m manyCheckpoints) checkpoint() (id string, took time.Duration) {
+	m.t.Helper()
+	began := time.Now()
+	c, err := m.sprite.Checkpoint(m.t.Context(), sprites.CheckpointRequest{}, nil)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return c.ID, time.Since(began)
+}
+
+func (m manyCheckpoints) list() (list []sprites.Checkpoint, took time.Duration) {
+	m.t.Helper()
+	began := time.Now()
+	list, err := m.sprite.Checkpoints(m.t.Context(), true)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return list, time.Since(began)
+}
+
+// grewFrom checks what each state of a list says that it grew from.
+func grewFrom(t *testing.T, list []sprites.Checkpoint, want map[string]string) {
+	t.Helper()
+	got := map[string]string{}
+	for _, c := range list {
+		got[c.ID] = c.SourceID
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("what grew from what is %v, want %v", got, want)
+	}
+}
+
+// TestSoakCheckpoints500: a sprite of which there are 500 checkpoints has them all, and
+// goes back to the first; every second one is deleted, what is merged meanwhile changes
+// none, and the others are what they were, in the next server, too.
+func TestSoakCheckpoints500(t *testing.T) {
+	times := 10
+	if soak() {
+		times = 500
+	}
+	m := manyCheckpoints{host: newHost(t)}
+	m.serve(nil)
+	m.run("", "cove", "create", "paint", "--idle", "0")
+	m.sprite = m.client().Sprite("paint")
+	want := map[string]string{}
+	var all []int
+	var created []time.Duration
+	for n := 1; n <= times; n++ {
+		m.sh(nthStep(n))
+		id, took := m.checkpoint()
+		if id != fmt.Sprintf("v%d", n) {
+			t.Fatalf("checkpoint %d is %s", n, id)
+		}
+		created, all = append(created, took), append(all, n)
+		want[id] = fmt.Sprintf("v%d", n-1)
+		if n == 10 || n == 100 || n == 500 {
+			var listed []time.Duration
+			for range 5 {
+				_, took := m.list()
+				listed = append(listed, took)
+			}
+			t.Logf("at %3d checkpoints: create %.0f ms, list %.1f ms", n, median(created[len(created)-10:]), median(listed))
+		}
+	}
+	want["v1"], want["Current"] = "", fmt.Sprintf("v%d", times)
+	list, _ := m.list()
+	grewFrom(t, list, want)
+	m.whole("made", all)
+
+	done, err := m.sprite.RestoreCheckpoint(t.Context(), "v1", sprites.RestoreRequest{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := m.sh("cd tree && find . -type f | sort && cat all now d1/f"); out != "./all\n./d1/f\n./now\n1\n1\n1\n" {
+		t.Errorf("restored, it has %q", out)
+	}
+	want[done.Replaced], want["Current"] = fmt.Sprintf("v%d", times), "v1"
+	m.sh(nthStep(2)) // a branch
+	branch, _ := m.checkpoint()
+	want[branch], want["Current"] = "v1", branch
+	list, _ = m.list()
+	grewFrom(t, list, want)
+
+	kept := slices.DeleteFunc(slices.Clone(all), func(n int) bool { return n%2 == 0 })
+	for n := 2; n <= times; n += 2 {
+		if err := m.sprite.DeleteCheckpoint(t.Context(), fmt.Sprintf("v%d", n)); err != nil {
+			t.Fatal(err)
+		}
+		delete(want, fmt.Sprintf("v%d", n))
+		for id, source := range want {
+			if source == fmt.Sprintf("v%d", n) {
+				want[id] = fmt.Sprintf("v%d", n-1)
+			}
+		}
+	}
+	list, _ = m.list()
+	grewFrom(t, list, want)
+	m.whole("every second one deleted", kept)
+	if soak() {
+		for range 20 { // what is merged now is of another branch
+			branch, _ = m.checkpoint()
+		}
+	}
+	signalAll(t, syscall.SIGKILL, m.pid())
+	m.serve(nil)
+	m.sprite = m.client().Sprite("paint")
+	m.whole("with the next server", kept)
+	if out := m.sh("cat tree/all"); out != "1\n2\n" {
+		t.Errorf("the branch has %q", out)
+	}
+	// What is not of the branch that is left goes.
+	for id := range want {
+		if id != "Current" && id != branch {
+			if err := m.sprite.DeleteCheckpoint(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	await(t, "layers that nobody needs to be removed", time.Minute, func() bool { return m.layers() < min(times, layers.MaxLowers) })
+}
+
+// layers counts the layers in the data folder.
+func (m manyCheckpoints) layers() int {
+	dirs, _ := filepath.Glob(filepath.Join(m.data, "layers", "*")) // the pattern is right
+	return len(dirs)
+}

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// keepFlags are the flags that say which checkpoints stay.
+func keepFlags(cmd *cobra.Command, r *sprites.Retention, of string) {
+	f := cmd.Flags()
+	f.IntVar(&r.Last, "keep-last", 0, "keep the newest `N` checkpoints"+of+"; 0 is no rule")
+	f.IntVar(&r.Daily, "keep-daily", 0, "keep the newest of each of `N` days that have one"+of+"; 0 is no rule")
+}
+
+// keepGiven reports whether one of keepFlags was given.
+func keepGiven(cmd *cobra.Command, r sprites.Retention) (bool, error) {
+	for name, n := range map[string]int{"keep-last": r.Last, "keep-daily": r.Daily} {
+		if n < 0 {
+			return false, usagef(cmd, "--%s %d: at least 0", name, n)
+		}
+	}
+	return cmd.Flags().Changed("keep-last") || cmd.Flags().Changed("keep-daily"), nil
+}
+
+func (a *app) newCheckpointPrune() *cobra.Command {
+	var req sprites.PruneRequest
+	var keep sprites.Retention
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Delete the checkpoints that no rule keeps",
+		Long: `Deletes the checkpoints of a sprite that no rule keeps: of those that nobody asked for, such as
+what a restore has replaced, or, with --all, of all. A checkpoint with a label stays, and so does
+the one that the sprite goes on from. Days are those of UTC.
+
+Without a rule here those of the sprite count (cove update NAME --keep-last 10), which are
+also applied, to what nobody asked for, whenever there is another checkpoint.`,
+		Example: `  cove checkpoint prune -s paint --keep-last 5 --dry-run
+  cove checkpoint prune -s paint --all --keep-last 5 --keep-daily 7`,
+		Args: exactArgs(),
+	}
+	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		given, err := keepGiven(cmd, keep)
+		if err != nil {
+			return err
+		}
+		if given {
+			req.Retention = &keep
+		}
+		s, err := a.spriteHandle(ctx)
+		if err != nil {
+			return err
+		}
+		shown := a.newProgress("deleting", 0)
+		result, err := s.PruneCheckpoints(ctx, req)
+		shown.Close()
+		if err != nil {
+			return spriteError(err)
+		}
+		return a.show(result, func(w io.Writer) { printPrune(w, result, req.DryRun) })
+	})
+	keepFlags(cmd, &keep, "")
+	cmd.Flags().BoolVar(&req.All, "all", false, "also those that were asked for")
+	cmd.Flags().BoolVar(&req.DryRun, "dry-run", false, "only say what would be deleted")
+	return cmd
+}
+
+func printPrune(w io.Writer, r sprites.PruneResult, dry bool) {
+	did := "deleted"
+	if dry {
+		did = "would delete"
+	}
+	if len(r.Removed)+len(r.Kept) == 0 {
+		fmt.Fprintln(w, "There are no checkpoints.")
+		return
+	}
+	rows := [][]string{{"", "ID", "CREATED", "WHY"}}
+	for _, list := range []struct {
+		did   string
+		items []sprites.PruneItem
+	}{{did, r.Removed}, {"kept", r.Kept}} {
+		for _, i := range list.items {
+			rows = append(rows, []string{list.did, i.ID, ago(i.CreateTime, time.Now()), orDash(i.Why)})
+		}
+	}
+	table(w, rows)
+}
