@@ -69,8 +69,14 @@ func rootFlag(dir string) string { return "--root=" + filepath.Join(dir, "runsc"
 // command makes a call of runsc whose children don't hold on to pipes of ours:
 // a sandbox inherits the standard streams of the call that starts it.
 func (r runsc) command(args ...string) *exec.Cmd {
-	return exec.Command(r.path, append(r.flags(), args...)...)
+	cmd := exec.Command(r.path, append(r.flags(), args...)...)
+	cmd.Env = runscEnv()
+	return cmd
 }
+
+// runscEnv is the environment of runsc, which the gofer keeps: nothing of the
+// server's, where whoever started it may have keys.
+func runscEnv() []string { return []string{"PATH=" + os.Getenv("PATH")} }
 
 // run starts the sandbox of bundle, handing boot to its first process, and
 // returns when it runs.
@@ -109,6 +115,7 @@ func (r runsc) start(ctx context.Context, stdin *os.File, args ...string) error 
 		return err
 	}
 	cmd := exec.CommandContext(ctx, r.path, append(r.flags(), args...)...)
+	cmd.Env = runscEnv()
 	if stdin != nil {
 		cmd.Stdin = stdin
 	}
