@@ -293,10 +293,12 @@ func (g *Gateway) Close() error {
 	return nil
 }
 
-// Hold has the gateway drop what comes from the sandbox, until Release. While the
-// memory of a sandbox is saved, its network is not: what it would acknowledge after
-// that moment is not in the memory, and must not be forgotten on this side.
-// Connections go on: what is not acknowledged is sent again. The gateway is started.
+// Hold has the gateway send nothing to the sandbox and, once what that has sent is in,
+// drop what comes from it, until Release. While the memory of a sandbox is saved, its
+// network is not: what it would acknowledge after that moment is not in the memory,
+// and must not be forgotten on this side. What it sent before must not be lost: gVisor
+// does not send it again by itself when it is restored. Connections go on: what is not
+// acknowledged here is sent again. It takes some milliseconds. The gateway is started.
 func (g *Gateway) Hold() { g.link.hold() }
 
 // Release ends Hold, if it was called. What the link has by then is dropped, too.

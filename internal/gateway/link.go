@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
@@ -47,8 +49,10 @@ type endpoint struct {
 	fd     int                     // guarded by mu; -1 once closed
 	stackd stack.NetworkDispatcher // guarded by mu
 
-	reading sync.Mutex // held while a frame is taken from the link
-	held    bool       // guarded by reading
+	quiet   atomic.Bool  // nothing is sent
+	frames  atomic.Int64 // that have come
+	reading sync.Mutex   // held while a frame is taken from the link; mu may be taken then
+	held    bool         // what comes is dropped; guarded by reading
 }
 
 func newEndpoint(g *Gateway) *endpoint {
@@ -95,6 +99,7 @@ func (e *endpoint) read(to stack.NetworkDispatcher) {
 		defer e.reading.Unlock()
 		held = e.held
 		n, err = unix.Read(int(fd), frame)
+		e.frames.Add(1)
 		return err != unix.EAGAIN
 	}
 	for {
@@ -126,11 +131,36 @@ func (e *endpoint) read(to stack.NetworkDispatcher) {
 	}
 }
 
-// hold has what comes from the sandbox dropped.
+// For how long nothing may come before it is taken for all, and the longest wait.
+const (
+	settled = 3 * time.Millisecond
+	settles = 50 * time.Millisecond
+)
+
+// hold has nothing sent to the sandbox any more, lets in what it sent before, and has
+// what comes then dropped.
 func (e *endpoint) hold() {
-	e.reading.Lock()
-	defer e.reading.Unlock()
-	e.held = true
+	e.quiet.Store(true)
+	for deadline := time.Now().Add(settles); ; {
+		before := e.frames.Load()
+		<-time.After(settled)
+		e.reading.Lock()
+		if time.Now().After(deadline) || e.frames.Load() == before && !e.readable() {
+			e.held = true
+			e.reading.Unlock()
+			return
+		}
+		e.reading.Unlock()
+	}
+}
+
+// readable reports whether the link has a frame.
+func (e *endpoint) readable() bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	poll := []unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLIN}} // none, once it is closed
+	n, err := unix.Poll(poll, 0)
+	return n > 0 && err == nil
 }
 
 // maxQueued is more frames than a link keeps for its reader.
@@ -138,14 +168,15 @@ const maxQueued = 1 << 14
 
 // release ends hold. What is on the link already is dropped, too.
 func (e *endpoint) release() {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
+	defer e.quiet.Store(false)
 	e.reading.Lock()
 	defer e.reading.Unlock()
 	if !e.held {
 		return
 	}
 	e.held = false
+	e.mu.RLock()
+	defer e.mu.RUnlock()
 	var frame [1]byte // the rest of a frame goes with it
 	for range maxQueued {
 		if _, err := unix.Read(e.fd, frame[:]); err != nil && err != unix.EINTR {
@@ -255,7 +286,7 @@ func (e *endpoint) echo(frame []byte) {
 	eth.Encode(&header.EthernetFields{SrcAddr: gatewayMAC, DstAddr: eth.SourceAddress(), Type: eth.Type()})
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	if e.fd >= 0 {
+	if e.fd >= 0 && !e.quiet.Load() {
 		_, _ = unix.Write(e.fd, frame[:header.EthernetMinimumSize+n]) // what the link can't take is lost
 	}
 }
@@ -311,6 +342,9 @@ func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 	defer e.mu.RUnlock()
 	if e.fd < 0 {
 		return 0, &tcpip.ErrClosedForSend{}
+	}
+	if e.quiet.Load() {
+		return pkts.Len(), nil // it is sent again
 	}
 	for i, pkt := range pkts.AsSlice() {
 		parts := pkt.AsSlices()
