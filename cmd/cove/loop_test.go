@@ -193,7 +193,8 @@ func TestLoopEnds(t *testing.T) {
 		t.Errorf("a model that there is not: %s", out)
 	}
 	h.run("", "cove", "connector", "put", "anthropic", "--price", "*=1000/10000", "--upstream", url)
-	if _, job := run("--max-cost", "0.7"); job.Outcome == nil || job.Outcome.Kind != "cost_limit" || job.Usage.Turns != 2 || job.Usage.InputTokens != 300 || job.Usage.CostUSD < 0.7 {
+	// The third answer is too dear in the middle: it may have ended when that is seen.
+	if _, job := run("--max-cost", "0.7"); job.Outcome == nil || job.Outcome.Kind != "cost_limit" || job.Usage.Turns < 2 || job.Usage.Turns > 3 || job.Usage.InputTokens != 300 || job.Usage.CostUSD < 0.7 {
 		t.Errorf("too dear: %+v, %+v", job.Outcome, job.Usage)
 	}
 	if _, job := run("--max-turns", "2"); job.Outcome == nil || job.Outcome.Kind != "turn_limit" {
