@@ -69,7 +69,7 @@ func TestIgnoreAsGit(t *testing.T) {
 		}
 	}
 	fixed := []string{"build", "/build", "build/", "/a/*.f", "a/**/b", "**/b", "a/**", "**", "*", "*.f\n!a.f\n", "/*\n!/a\n", "/*\n!/a/\n/a/*\n!/a/sub/", "[ab]", "[!a]", "[^a]/x.o.f",
-		"a?", "\\!x*", "\\#x*", "#x*", "sp ", "sp\\ ", "sp\\ /", "br[[]x]", "br\\[x\\]", "{a,b}", "back\\\\s", "back\\\\s*", "[[:alpha:]]", "[a-b]*", "x.[o]", "a**b", "a/**b", "**a", "sub/", "/sub", "a/sub/", "!a",
+		"a?", "\\!x*", "\\#x*", "#x*", "sp ", "sp\\ ", "sp\\ /", "br[[]x]", "br\\[x\\]", "{a,b}", "back\\\\s", "back\\\\s*", "[[:alpha:]]", "[a-b]*", "x.[o]", "a**b", "a/**b", "**a", "****/[ab]", "a/***/b", "sub/", "/sub", "a/sub/", "!a",
 		"é", "?.f", "[]]", "[", "a\\", "*/sub", "*/sub/*\n!*/sub/a", "a/*/b", "\r\nbuild\r\n", "   ", "/", "//", "a//b", "*.F", "[a\\-z]", "[]-a]*"}
 	check := func(text string) {
 		t.Helper()
@@ -93,7 +93,10 @@ func TestIgnoreAsGit(t *testing.T) {
 	for _, text := range fixed {
 		check(text)
 	}
-	seed := uint64(time.Now().UnixNano())
+	seed := uint64(1)
+	if os.Getenv("COVE_SOAK") == "1" {
+		seed = uint64(time.Now().UnixNano())
+	}
 	r := rand.New(rand.NewPCG(seed, 2))
 	parts := []string{"a", "b", "*", "**", "/", "/", "!", "?", "[ab]", "sub", "x", ".", "f", "o", "\\", " ", "[!x]", "build", "\n", "\n", "{", "}", ","}
 	for range 150 {

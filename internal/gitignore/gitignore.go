@@ -100,7 +100,8 @@ func globOf(line string, anchored bool) (glob string, ok bool) {
 	}
 	parts := strings.Split(escapedSlash.ReplaceAllString(line, "$1/"), "/")
 	for i, part := range parts {
-		if part == "**" {
+		if len(part) > 1 && strings.Trim(part, "*") == "" { // more of them are the same
+			parts[i] = "**"
 			continue
 		}
 		if parts[i], ok = plainGlob(part); !ok {
