@@ -71,11 +71,13 @@ type counted struct {
 func (k *counted) serve(conn net.Conn) {
 	if k.tell {
 		go func() {
+			tick := time.NewTicker(time.Millisecond) // there always is something on its way
+			defer tick.Stop()
 			for n := 1; ; n++ {
 				if _, err := fmt.Fprintln(conn, n); err != nil {
 					return
 				}
-				time.Sleep(time.Millisecond) // so that there always is something on its way
+				<-tick.C
 			}
 		}()
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	_ "embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -186,17 +185,9 @@ type claudeBlock struct {
 }
 
 func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
-	if ev.Type != "output" || ev.Stream != "stdout" {
-		return nil
-	}
-	text, ok := r.out.next(ev)
-	if !ok {
-		return nil
-	}
 	var l claudeLine
-	err := json.Unmarshal([]byte(text), &l)
-	if _, other := errors.AsType[*json.UnmarshalTypeError](err); (err != nil && !other) || l.Type == "" {
-		return nil // not of the stream: a warning of the runtime's, say
+	if !r.next(ev, &l) || l.Type == "" {
+		return nil
 	}
 	r.name(l.SessionID)
 	switch l.Type {
@@ -211,7 +202,7 @@ func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
 			r.retry = fmt.Sprintf("%s (status %d)", l.Error, l.ErrorStatus)
 			return []Event{{Kind: KindRetry, Text: fmt.Sprintf("attempt %d: %s", l.Attempt, r.retry)}}
 		case "permission_denied":
-			return []Event{{Kind: KindDenied, Text: short(text)}}
+			return []Event{{Kind: KindDenied, Text: short(r.line)}}
 		case "init":
 			return []Event{{Kind: KindStart, Text: fmt.Sprintf("%s, with %d tools", l.Model, len(l.Tools))}}
 		}

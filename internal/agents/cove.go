@@ -111,11 +111,10 @@ func (Cove) Transcripts(workdir string) string {
 func (Cove) Read() Reader { return &coveReader{} }
 
 type coveReader struct {
-	out     lines
-	session string
-	usage   *sprites.Usage // so far
-	result  *coveResult
-	retry   string // why the model is being asked again
+	jsonLines
+	usage  *sprites.Usage // so far
+	result *coveResult
+	retry  string // why the model is being asked again
 }
 
 // coveLine is a line of cove-loop's, as much as is looked at.
@@ -150,15 +149,8 @@ type coveResult struct {
 }
 
 func (r *coveReader) Event(ev sprites.JobEvent) []Event {
-	if ev.Type != "output" || ev.Stream != "stdout" {
-		return nil
-	}
-	text, ok := r.out.next(ev)
-	if !ok {
-		return nil
-	}
 	var l coveLine
-	if err := json.Unmarshal([]byte(text), &l); err != nil || l.Type == "" || l.Seq == 0 {
+	if !r.next(ev, &l) || l.Type == "" || l.Seq == 0 {
 		return nil
 	}
 	if l.Type != "retry" {
@@ -166,7 +158,7 @@ func (r *coveReader) Event(ev sprites.JobEvent) []Event {
 	}
 	switch l.Type {
 	case "start":
-		r.session = l.Session
+		r.name(l.Session)
 		return []Event{{Kind: KindStart, Text: fmt.Sprintf("%s, with %d tools", l.Model, len(l.Tools))}}
 	case "text":
 		return []Event{{Kind: KindText, Text: l.Text}}
@@ -200,9 +192,6 @@ func (r *coveReader) Event(ev sprites.JobEvent) []Event {
 	}
 	return []Event{}
 }
-
-// Session is the id of its session.
-func (r *coveReader) Session() string { return r.session }
 
 func (r *coveReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
 	if o, ok := settled(end); ok {

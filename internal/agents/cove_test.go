@@ -129,3 +129,15 @@ func TestModel(t *testing.T) {
 		t.Errorf("claude with another's: %v", err)
 	}
 }
+
+// TestCoveSession: a session is a name, whatever stands in a log that came out of a
+// sprite.
+func TestCoveSession(t *testing.T) {
+	for session, want := range map[string]string{"0b5f-3": "0b5f-3", "--resume=x": "", "a\\u001b[2J": "", "": ""} {
+		r := agents.Cove{}.Read()
+		r.Event(sprites.JobEvent{Type: "output", Stream: "stdout", Text: `{"seq":1,"type":"start","session_id":"` + session + `"}`})
+		if got := r.(agents.Rememberer).Session(); got != want {
+			t.Errorf("%q: got %q, want %q", session, got, want)
+		}
+	}
+}

@@ -110,6 +110,7 @@ var sessionID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
 // jsonLines reads an agent's report: lines of JSON on its standard output.
 type jsonLines struct {
 	out     lines
+	line    string // the last one of it
 	session string
 }
 
@@ -124,6 +125,7 @@ func (j *jsonLines) next(ev sprites.JobEvent, into any) bool {
 	if !ok || !strings.HasPrefix(text, "{") {
 		return false
 	}
+	j.line = text
 	err := json.Unmarshal([]byte(text), into)
 	_, other := errors.AsType[*json.UnmarshalTypeError](err)
 	return err == nil || other

@@ -43,15 +43,8 @@ func (s *Server) job(r *http.Request) (sprites.Job, error) {
 }
 
 func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
-	jobs, err := s.jobs()
+	jobs, req, err := s.jobRequest(w, r)
 	if err != nil {
-		return err
-	}
-	var req sprites.JobRequest
-	if err := readJSON(w, r, maxPlan, &req); err != nil {
-		return err
-	}
-	if err := mayBegin(principalOf(r), req); err != nil {
 		return err
 	}
 	job, err := jobs.Create(r.Context(), req)
@@ -67,15 +60,8 @@ func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
 
 // previewJob says what a job would be, to whom it could begin.
 func (s *Server) previewJob(w http.ResponseWriter, r *http.Request) error {
-	jobs, err := s.jobs()
+	jobs, req, err := s.jobRequest(w, r)
 	if err != nil {
-		return err
-	}
-	var req sprites.JobRequest
-	if err := readJSON(w, r, maxPlan, &req); err != nil {
-		return err
-	}
-	if err := mayBegin(principalOf(r), req); err != nil {
 		return err
 	}
 	preview, err := jobs.Preview(r.Context(), req)
@@ -84,6 +70,19 @@ func (s *Server) previewJob(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeJSON(w, http.StatusOK, preview)
 	return nil
+}
+
+// jobRequest reads what job is asked for, by who may begin it.
+func (s *Server) jobRequest(w http.ResponseWriter, r *http.Request) (Jobs, sprites.JobRequest, error) {
+	var req sprites.JobRequest
+	jobs, err := s.jobs()
+	if err == nil {
+		err = readJSON(w, r, maxPlan, &req)
+	}
+	if err == nil {
+		err = mayBegin(principalOf(r), req)
+	}
+	return jobs, req, err
 }
 
 // mayBegin refuses a job that the caller has no right to.
