@@ -11,6 +11,7 @@ import (
 
 const (
 	watchQuiet = 300 * time.Millisecond // after an event, for those that belong to it
+	watchMost  = 2 * time.Second        // of waiting for it, where something changes all the time
 	watchLook  = 30 * time.Second       // without one: events can be lost
 	watchRetry = 3 * time.Second        // after the sprite's events have ended
 )
@@ -87,12 +88,16 @@ func (a *app) watchReport(sprite string, r *filesync.Report, err error, said *st
 func awaitHint(ctx context.Context, hints <-chan struct{}) error {
 	timer := time.NewTimer(watchLook)
 	defer timer.Stop()
+	var latest time.Time // when to go on, quiet or not; zero: before the first event
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-hints:
-			timer.Reset(watchQuiet)
+			if latest.IsZero() {
+				latest = time.Now().Add(watchMost)
+			}
+			timer.Reset(min(watchQuiet, time.Until(latest)))
 		case <-timer.C:
 			return nil
 		}

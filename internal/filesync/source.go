@@ -194,11 +194,12 @@ func (p *provider) end() error {
 }
 
 func (p *provider) flush() error {
-	if p.pack == nil {
-		return nil
-	}
 	f := frame{kindPack, p.pack}
 	p.pack = nil
+	if len(f.data) == 0 { // none, or one whose only file has changed
+		f.release()
+		return nil
+	}
 	return p.c.send(f)
 }
 
