@@ -28,7 +28,8 @@ type faultCase struct {
 // a checkpoint, a restore, a fork, a sleep, a wake, a merge of layers, and deletes.
 // Each time the sprite is what it was or what it was to become, with its files whole,
 // and can be used, checkpointed and removed; and nothing is left in the end. make test
-// does some, the same each time.
+// does some, the same each time; make soak all, three times or COVE_SOAK_ROUNDS times,
+// also as an ordinary user.
 func TestSoakFaults(t *testing.T) {
 	var all []faultCase
 	for _, p := range fault.Points {
@@ -36,11 +37,12 @@ func TestSoakFaults(t *testing.T) {
 			all = append(all, faultCase{p, victim})
 		}
 	}
-	rounds := 1
+	rounds := 3
 	if n, err := strconv.Atoi(os.Getenv("COVE_SOAK_ROUNDS")); err == nil {
 		rounds = n
 	}
 	if !soak() {
+		rounds = 1
 		t.Parallel()
 		all = slices.DeleteFunc(all, func(c faultCase) bool { return c.op() == "merge" }) // which takes long to prepare
 		rng := rand.New(rand.NewPCG(7, 0xfa17))

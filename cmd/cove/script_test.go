@@ -53,6 +53,7 @@ func testMain(m *testing.M) int {
 // its own, and real sandboxes.
 func TestScripts(t *testing.T) {
 	requireSandbox(t)
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		TestWork:            os.Geteuid() != 0, // an ordinary user can't remove what is its sprites' users'; who asked can

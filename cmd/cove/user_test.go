@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"os/user"
@@ -55,11 +56,12 @@ func TestOrdinaryUser(t *testing.T) {
 		}
 	}
 	scripts := "/^(bomb|checkpoint|exec|hostile|job|policy|restart|sleep|url)$" // where an ordinary user's sandboxes are others
+	tests, most := "TestScripts|TestSoakKill|TestSoakSleep|TestSoakCycles", "10m"
 	if soak() {
-		scripts = ""
+		scripts, tests, most = "", tests+"|TestSoakFaults", "2h"
 	}
-	cmd := exec.Command(filepath.Join(dir, "cove.test"), "-test.v="+strconv.FormatBool(testing.Verbose()),
-		"-test.run=^(TestScripts|TestSoakKill|TestSoakSleep|TestSoakCycles)$"+scripts, "-test.count=1")
+	cmd := exec.Command(filepath.Join(dir, "cove.test"), "-test.v="+strconv.FormatBool(testing.Verbose()), "-test.parallel="+flag.Lookup("test.parallel").Value.String(),
+		"-test.run=^("+tests+")$"+scripts, "-test.count=1", "-test.timeout="+most)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+filepath.Join(dir, "home"), "USER="+name, "TMPDIR="+tmp, "COVE_BIN="+filepath.Join(dir, "bin"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
