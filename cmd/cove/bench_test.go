@@ -300,6 +300,55 @@ func BenchmarkPush(b *testing.B) {
 	report(b, ours, bare)
 }
 
+// BenchmarkFollow is from when an agent prints a line to when a follower of its job has
+// it, beside the same line read from an exec.
+func BenchmarkFollow(b *testing.B) {
+	h := newHost(b)
+	h.serve(nil)
+	h.repository("repo", map[string]string{"a": "a\n"})
+	client := h.client()
+	count := `i=0; while [ $i -lt 200 ]; do date +%s%N; sleep 0.02; i=$((i+1)); done`
+	late := func(line string) (time.Duration, bool) {
+		at, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+		return time.Duration(time.Now().UnixNano() - at), err == nil && at > 1e18
+	}
+	var ours, floor []time.Duration
+	for b.Loop() {
+		h.write("plan.md", "## One\n```sh\n"+count+"\n```\n")
+		job, sprite := h.push("repo", "../plan.md", "--agent", "shell")
+		for event, err := range client.JobEvents(b.Context(), job, 1, true) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			if took, ok := late(event.Text); ok && event.Type == "output" {
+				ours = append(ours, took)
+			}
+		}
+		cmd := client.Sprite(sprite).CommandContext(b.Context(), "sh", "-c", count)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		for r := bufio.NewScanner(out); r.Scan(); {
+			if took, ok := late(r.Text()); ok {
+				floor = append(floor, took)
+			}
+		}
+		if err := cmd.Wait(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if len(ours) == 0 || len(ours) != len(floor) {
+		b.Fatalf("%d lines came, and %d from the exec", len(ours), len(floor))
+	}
+	slices.Sort(ours)
+	b.ReportMetric(float64(ours[len(ours)*99/100].Microseconds())/1000, "ms/p99")
+	report(b, ours, floor)
+}
+
 // BenchmarkIncrement is cove push, and cove pull, of five commits on a repository of
 // 10,000 that the sprite has seen before, beside git's own time for a bundle of
 // them, and to fetch one.

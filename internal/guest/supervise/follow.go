@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 )
 
-// followPoll is how often a log is looked at for more.
+// followPoll is how often a log is looked at for more where the system does not tell
+// of it.
 const followPoll = 100 * time.Millisecond
 
 // Follow writes the log's events with numbers of at least from to w, a line each,
@@ -25,7 +27,7 @@ func Follow(ctx context.Context, w io.Writer, dir string, from int64) error {
 		if dead(dir) {
 			return ErrDead
 		}
-		if err := pause(ctx); err != nil {
+		if err := pause(ctx, nil); err != nil {
 			return err
 		}
 		f, err = os.Open(filepath.Join(dir, "events.jsonl"))
@@ -34,6 +36,13 @@ func Follow(ctx context.Context, w io.Writer, dir string, from int64) error {
 		return err
 	}
 	defer f.Close()
+	var grown <-chan fsnotify.Event
+	if w, err := fsnotify.NewWatcher(); err == nil { // else it is looked at from time to time
+		defer w.Close()
+		if w.Add(f.Name()) == nil {
+			grown = w.Events
+		}
+	}
 	r := bufio.NewReaderSize(f, 256<<10)
 	var line []byte // a line whose end is not there yet
 	last := false   // nobody writes any more: what is there is all
@@ -48,7 +57,7 @@ func Follow(ctx context.Context, w io.Writer, dir string, from int64) error {
 				return ErrDead
 			}
 			if last = dead(dir); !last {
-				if err := pause(ctx); err != nil {
+				if err := pause(ctx, grown); err != nil {
 					return err
 				}
 			}
@@ -74,10 +83,13 @@ func Follow(ctx context.Context, w io.Writer, dir string, from int64) error {
 	}
 }
 
-func pause(ctx context.Context) error {
+// pause waits for an event, and not for long.
+func pause(ctx context.Context, events <-chan fsnotify.Event) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-events:
+		return nil
 	case <-time.After(followPoll):
 		return nil
 	}
