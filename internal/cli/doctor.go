@@ -42,8 +42,8 @@ func (a *app) newDoctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Say what this machine lacks, and the fix for each",
 		Long: `Looks at what cove needs of this machine: namespaces, overlay file systems (one is really
-mounted, in a namespace of its own), network devices, cgroups, room on the disk, git, and
-cove's own three programs; and whether a server answers. None is started. It also finds
+mounted, in a namespace of its own), network devices, cgroups, room on the disk and whether
+its file system can share blocks of files (reflink), git, and cove's own programs; and whether a server answers. None is started. It also finds
 toolchains outside /usr, which a sprite sees only if they are included.
 
 With --deep it does the whole of a job instead, in a sprite and a repository that it makes
@@ -123,7 +123,7 @@ type doctor struct {
 }
 
 func (d *doctor) run(ctx context.Context) []check {
-	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.disk(), d.inodes(), d.git(ctx)}
+	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.disk(), d.inodes(), d.reflink(), d.git(ctx)}
 	if !d.root {
 		checks = append(checks, d.idTools()...)
 	}
@@ -182,6 +182,9 @@ func (d *doctor) overlay(ctx context.Context) check {
 			fix = "mounts are not allowed here; run on the machine itself, or in a container with CAP_SYS_ADMIN"
 		}
 		return check{c.Name, levelFail, strings.TrimSpace(err.Error() + ": " + out), fix}
+	}
+	if out == noRename {
+		c.Detail += "; as an ordinary user's it can't rename a folder that lies in a checkpoint or in the base (EXDEV: mv copies it instead)"
 	}
 	return c
 }

@@ -53,7 +53,11 @@ func newOverlayProbe() *cobra.Command {
 	}
 }
 
-// mountProbe mounts an overlay as sprites have it, and writes through it.
+// noRename is what overlay-probe prints where folders of sealed layers can't be renamed.
+const noRename = "no rename"
+
+// mountProbe mounts an overlay as sprites have it, writes through it, and renames a
+// folder of the layer below.
 func mountProbe(dir string, userNamespace bool) error {
 	// What is mounted must not be seen outside, so not in the caller's namespace.
 	mine, err := os.Readlink("/proc/self/ns/mnt")
@@ -67,7 +71,7 @@ func mountProbe(dir string, userNamespace bool) error {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
 	lower, upper, work, target := filepath.Join(dir, "lower"), filepath.Join(dir, "upper"), filepath.Join(dir, "work"), filepath.Join(dir, "merged")
-	for _, d := range []string{lower, upper, work, target} {
+	for _, d := range []string{lower, upper, work, target, filepath.Join(lower, "folder")} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			return err
 		}
@@ -91,5 +95,10 @@ func mountProbe(dir string, userNamespace bool) error {
 	if text, err := os.ReadFile(filepath.Join(upper, "file")); err != nil || string(text) != "upper" {
 		return fmt.Errorf("an overlay does not write to its upper folder: %q, %v", text, err)
 	}
-	return nil
+	err = os.Rename(filepath.Join(target, "folder"), filepath.Join(target, "renamed"))
+	if errors.Is(err, unix.EXDEV) {
+		fmt.Println(noRename)
+		return nil
+	}
+	return err
 }
