@@ -323,15 +323,8 @@ func (a *app) completeCheckpoint(cmd *cobra.Command, args []string, prefix strin
 			return nil
 		}
 		list, err := s.Checkpoints(ctx, true)
-		if err != nil {
-			return nil
-		}
-		var names []string
-		for _, c := range list[:min(len(list), maxCompletions)] {
-			if c.ID != "Current" && strings.HasPrefix(c.ID, prefix) {
-				names = append(names, sanitizeLine(c.ID)+"\t"+sanitizeLine(c.Comment))
-			}
-		}
-		return names
+		return candidates(list, err, prefix, func(c sprites.Checkpoint) (string, string, bool) {
+			return sanitizeLine(c.ID), c.Comment, c.ID != "Current"
+		})
 	})
 }

@@ -79,14 +79,19 @@ func printPrune(w io.Writer, r sprites.PruneResult, dry bool) {
 		fmt.Fprintln(w, "There are no checkpoints.")
 		return
 	}
-	rows := [][]string{{"", "ID", "CREATED", "WHY"}}
-	for _, list := range []struct {
-		did   string
-		items []sprites.PruneItem
-	}{{did, r.Removed}, {"kept", r.Kept}} {
-		for _, i := range list.items {
-			rows = append(rows, []string{list.did, i.ID, ago(i.CreateTime, time.Now()), orDash(i.Why)})
-		}
+	printDecided(w, []string{"ID", "CREATED", "WHY"}, did, r.Removed, r.Kept, func(i sprites.PruneItem) []string {
+		return []string{i.ID, ago(i.CreateTime, time.Now()), orDash(i.Why)}
+	})
+}
+
+// printDecided prints what was done away with, in the word did, and what was kept.
+func printDecided[T any](w io.Writer, head []string, did string, removed, kept []T, row func(T) []string) {
+	rows := [][]string{append([]string{""}, head...)}
+	for _, item := range removed {
+		rows = append(rows, append([]string{did}, row(item)...))
+	}
+	for _, item := range kept {
+		rows = append(rows, append([]string{"kept"}, row(item)...))
 	}
 	table(w, rows)
 }

@@ -30,6 +30,26 @@ func (a *app) completeFrom(cmd *cobra.Command, list func(context.Context, *sprit
 	return list(ctx, c), cobra.ShellCompDirectiveNoFileComp
 }
 
+// candidates are the names in a list, as an API gave it, that begin with prefix. of
+// gives an item's name and what is said of it; ok is false for a name that is none.
+func candidates[T any](list []T, err error, prefix string, of func(T) (name, about string, ok bool)) []string {
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, item := range list[:min(len(list), maxCompletions)] {
+		name, about, ok := of(item)
+		if !ok || !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if about != "" {
+			name += "\t" + sanitizeLine(about)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
 func (a *app) completeSprite(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
 		var names []string
@@ -51,16 +71,9 @@ func (a *app) completeJob(cmd *cobra.Command, args []string, prefix string) ([]s
 	}
 	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
 		jobs, err := c.Jobs(ctx)
-		if err != nil {
-			return nil
-		}
-		var ids []string
-		for _, job := range jobs[:min(len(jobs), maxCompletions)] {
-			if jobPattern.MatchString(job.ID) && strings.HasPrefix(job.ID, prefix) {
-				ids = append(ids, job.ID+"\t"+sanitizeLine(string(job.State)+", "+job.PlanName))
-			}
-		}
-		return ids
+		return candidates(jobs, err, prefix, func(j sprites.Job) (string, string, bool) {
+			return j.ID, string(j.State) + ", " + j.PlanName, jobPattern.MatchString(j.ID)
+		})
 	})
 }
 
@@ -87,16 +100,9 @@ func (a *app) completeService(cmd *cobra.Command, args []string, prefix string) 
 	}
 	return a.completeInside(cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
 		list, err := sprite.Services(ctx)
-		if err != nil {
-			return nil
-		}
-		var names []string
-		for _, d := range list[:min(len(list), maxCompletions)] {
-			if servicePattern.MatchString(d.Name) && strings.HasPrefix(d.Name, prefix) {
-				names = append(names, d.Name+"\t"+sanitizeLine(d.State.Status))
-			}
-		}
-		return names
+		return candidates(list, err, prefix, func(s sprites.Service) (string, string, bool) {
+			return s.Name, s.State.Status, servicePattern.MatchString(s.Name)
+		})
 	})
 }
 
@@ -107,16 +113,9 @@ func (a *app) completeSession(cmd *cobra.Command, args []string, prefix string) 
 	}
 	return a.completeInside(cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
 		list, err := sprite.Sessions(ctx)
-		if err != nil {
-			return nil
-		}
-		var ids []string
-		for _, s := range list[:min(len(list), maxCompletions)] {
-			if checkSession(s.ID) == nil && strings.HasPrefix(s.ID, prefix) {
-				ids = append(ids, s.ID+"\t"+sanitizeLine(s.Command))
-			}
-		}
-		return ids
+		return candidates(list, err, prefix, func(s sprites.Session) (string, string, bool) {
+			return s.ID, s.Command, checkSession(s.ID) == nil
+		})
 	})
 }
 

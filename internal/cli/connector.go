@@ -489,15 +489,8 @@ func (a *app) completeConnector(cmd *cobra.Command, args []string, prefix string
 	}
 	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
 		list, err := c.Connectors(ctx)
-		if err != nil {
-			return nil
-		}
-		var names []string
-		for _, c := range list[:min(len(list), maxCompletions)] {
-			if connectorPattern.MatchString(c.Name) && strings.HasPrefix(c.Name, prefix) {
-				names = append(names, c.Name+"\t"+sanitizeLine(c.Upstream))
-			}
-		}
-		return names
+		return candidates(list, err, prefix, func(c sprites.Connector) (string, string, bool) {
+			return c.Name, c.Upstream, connectorPattern.MatchString(c.Name)
+		})
 	})
 }

@@ -43,8 +43,9 @@ func (a *app) newDoctor() *cobra.Command {
 		Short: "Say what this machine lacks, and the fix for each",
 		Long: `Looks at what cove needs of this machine: namespaces, overlay file systems (one is really
 mounted, in a namespace of its own), network devices, cgroups, room on the disk and whether
-its file system can share blocks of files (reflink), git, and cove's own programs; and whether a server answers. None is started. It also finds
-toolchains outside /usr, which a sprite sees only if they are included.
+its file system can share blocks of files (reflink), git, and cove's own programs; and
+whether a server answers. None is started. It also finds toolchains outside /usr, which a
+sprite sees only if they are included.
 
 With --deep it does the whole of a job instead, in a sprite and a repository that it makes
 and removes again: create, policy, upload, run, pull, delete, each step timed. The agent is

@@ -66,16 +66,9 @@ func printGC(w io.Writer, r sprites.JobGCResult, dry bool) {
 		fmt.Fprintln(w, "No job has ended, and no sprite was left by one.")
 		return
 	}
-	rows := [][]string{{"", "JOB", "STATE", "SPRITE", "WHY"}}
-	for _, list := range []struct {
-		did   string
-		items []sprites.JobGCItem
-	}{{did, r.Removed}, {"kept", r.Kept}} {
-		for _, i := range list.items {
-			rows = append(rows, []string{list.did, orDash(i.Job), orDash(string(i.State)), orDash(cmp.Or(i.Sprite, i.Agent)), i.Why})
-		}
-	}
-	table(w, rows)
+	printDecided(w, []string{"JOB", "STATE", "SPRITE", "WHY"}, did, r.Removed, r.Kept, func(i sprites.JobGCItem) []string {
+		return []string{orDash(i.Job), orDash(string(i.State)), orDash(cmp.Or(i.Sprite, i.Agent)), i.Why}
+	})
 }
 
 func orDash(s string) string {

@@ -9,9 +9,10 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/cove-dev/cove/internal/gitwork"
 )
 
 // printJSON writes the one document of --json.
@@ -77,37 +78,7 @@ func fields(w io.Writer, pairs ...string) {
 // terminal: control characters but newline and tab, and what changes the
 // direction of writing, become visible.
 func sanitize(s string) string {
-	clean := true
-	for _, r := range s {
-		if r == utf8.RuneError || unsafeRune(r) {
-			clean = false
-			break
-		}
-	}
-	if clean {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(&b, "\\x%02x", s[i])
-		case r == '\r':
-			// Part of a line end, or of a progress bar: no use here.
-			if i+n >= len(s) || s[i+n] != '\n' {
-				b.WriteString("\\r")
-			}
-		case unsafeRune(r) && r < 0x80:
-			fmt.Fprintf(&b, "\\x%02x", r)
-		case unsafeRune(r):
-			fmt.Fprintf(&b, "\\u%04x", r)
-		default:
-			b.WriteString(s[i : i+n])
-		}
-		i += n
-	}
-	return b.String()
+	return gitwork.Escape(strings.ReplaceAll(s, "\r\n", "\n"), func(r rune) bool { return !unsafeRune(r) })
 }
 
 // unsafeRune reports whether a terminal may do something else with r than show it.

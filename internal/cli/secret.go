@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"regexp"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -186,15 +185,8 @@ func (a *app) completeSecret(cmd *cobra.Command, args []string, prefix string) (
 	}
 	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
 		list, err := c.Secrets(ctx)
-		if err != nil {
-			return nil
-		}
-		var names []string
-		for _, s := range list[:min(len(list), maxCompletions)] {
-			if secretPattern.MatchString(s.Name) && strings.HasPrefix(s.Name, prefix) {
-				names = append(names, s.Name)
-			}
-		}
-		return names
+		return candidates(list, err, prefix, func(s sprites.Secret) (string, string, bool) {
+			return s.Name, "", secretPattern.MatchString(s.Name)
+		})
 	})
 }

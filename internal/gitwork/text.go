@@ -10,10 +10,13 @@ import (
 // Printable makes s safe to show in a terminal: control characters, escapes,
 // characters that change the direction of text or have no width, and what is not
 // UTF-8 become \x or \u notation.
-func Printable(s string) string {
+func Printable(s string) string { return Escape(s, showable) }
+
+// Escape writes what is not UTF-8, and what shown does not take, in \x or \u notation.
+func Escape(s string, shown func(rune) bool) string {
 	clean := true
 	for _, r := range s {
-		if r == utf8.RuneError || !showable(r) {
+		if r == utf8.RuneError || !shown(r) {
 			clean = false
 			break
 		}
@@ -27,9 +30,11 @@ func Printable(s string) string {
 		switch {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case showable(r):
+		case shown(r):
 			b.WriteRune(r)
-		case r < 0x100:
+		case r == '\r':
+			b.WriteString(`\r`)
+		case r < 0x80:
 			fmt.Fprintf(&b, `\x%02x`, r)
 		default:
 			fmt.Fprintf(&b, `\u%04x`, r)

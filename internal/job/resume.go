@@ -18,20 +18,13 @@ import (
 // sprite or in a fork of that. The new job begins from the same commit, so that its
 // commits are those of both.
 func (m *Manager) Continue(ctx context.Context, id string, how sprites.JobResume) (sprites.Job, error) {
-	unlock, err := m.locks.lock(ctx, id) // else it may be deleted meanwhile
-	if err != nil {
-		return sprites.Job{}, err
-	}
-	defer unlock()
-	old, err := m.Store.Jobs.Get(ctx, id)
+	old, unlock, err := m.finished(ctx, id)
 	if err != nil {
 		return old, err
 	}
-	switch {
-	case strings.TrimSpace(how.Message) == "":
+	defer unlock()
+	if strings.TrimSpace(how.Message) == "" {
 		return old, refuse("bad_request", "say what is to be done", "the message is empty")
-	case !old.State.Terminal():
-		return old, refuse("job_running", "stop it with: cove job stop "+id, "job %s has not ended (%s)", id, old.State)
 	}
 	if old.AgentSession, err = m.agentSession(ctx, old); err != nil {
 		return old, err

@@ -10,22 +10,32 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// finished is a job that has ended, which is not deleted before unlock.
+func (m *Manager) finished(ctx context.Context, id string) (job sprites.Job, unlock func(), err error) {
+	unlock, err = m.locks.lock(ctx, id)
+	if err != nil {
+		return job, nil, err
+	}
+	job, err = m.Store.Jobs.Get(ctx, id)
+	if err == nil && !job.State.Terminal() {
+		err = refuse("job_running", "stop it with: cove job stop "+id, "job %s has not ended (%s)", id, job.State)
+	}
+	if err != nil {
+		unlock()
+		return job, nil, err
+	}
+	return job, unlock, nil
+}
+
 // Retry begins a job that has ended anew: the same plan on the same commit with
 // the same settings, as another job. What it began from comes from its sprite; that
 // it is what was sent, its digest in the store says.
 func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (sprites.Job, error) {
-	unlock, err := m.locks.lock(ctx, id) // else it may be deleted meanwhile
-	if err != nil {
-		return sprites.Job{}, err
-	}
-	defer unlock()
-	old, err := m.Store.Jobs.Get(ctx, id)
+	old, unlock, err := m.finished(ctx, id)
 	if err != nil {
 		return old, err
 	}
-	if !old.State.Terminal() {
-		return old, refuse("job_running", "stop it with: cove job stop "+id, "job %s has not ended (%s)", id, old.State)
-	}
+	defer unlock()
 	if old.ResumeOf != "" {
 		return old, refuse("not_kept", "have it go on: cove job resume "+id+" MESSAGE", "job %s went on with the session of job %s, and can't begin anew", id, old.ResumeOf)
 	}
