@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -34,7 +35,7 @@ const connectorHost = ".connect.internal"
 // places are what the names in braces stand for.
 func places(t Task) map[string]string {
 	return map[string]string{
-		"{prompt_file}": t.Dir + "/prompt.md", "{files}": t.Dir + "/agent", "{workdir}": t.Workdir, "{home}": t.Home, "{session}": ownSession(t.Dir),
+		"{prompt_file}": t.Dir + "/prompt.md", "{files}": t.Dir + "/agent", "{workdir}": t.Workdir, "{home}": t.Home, "{session}": cmp.Or(t.Session, ownSession(t.Dir)),
 	}
 }
 
@@ -56,6 +57,15 @@ func (c *Custom) Prepare(t Task) (Work, error) {
 	}
 	if t.Interactive && len(d.Interactive) == 0 {
 		return Work{}, fmt.Errorf("the agent %s has no command for a terminal", d.Name)
+	}
+	if t.Session != "" && !sessionID.MatchString(t.Session) {
+		return Work{}, fmt.Errorf("%.40q can't be a session", t.Session)
+	}
+	argv := d.Argv
+	if t.Session != "" {
+		if argv = d.Resume; len(argv) == 0 {
+			return Work{}, fmt.Errorf("the agent %s has no command that resumes a session", d.Name)
+		}
 	}
 	var pairs []string
 	for name, value := range places(t) {
@@ -84,9 +94,9 @@ func (c *Custom) Prepare(t Task) (Work, error) {
 	case t.Interactive:
 		w.Argv = filled(fill, d.Interactive)[0]
 	case d.Stdin == "prompt":
-		w.Argv = append([]string{"/bin/sh", "-c", `in=$1; shift; exec "$@" <"$in"`, d.Name, t.Dir + "/prompt.md"}, filled(fill, d.Argv)[0]...)
+		w.Argv = append([]string{"/bin/sh", "-c", `in=$1; shift; exec "$@" <"$in"`, d.Name, t.Dir + "/prompt.md"}, filled(fill, argv)[0]...)
 	default:
-		w.Argv = filled(fill, d.Argv)[0]
+		w.Argv = filled(fill, argv)[0]
 	}
 	return w, nil
 }
@@ -103,8 +113,21 @@ func filled(fill *strings.Replacer, commands ...[]string) [][]string {
 	return all
 }
 
-// Read begins the reading of a log.
-func (c *Custom) Read() Reader { return &customReader{rules: c.def.Events} }
+// Read begins the reading of a log. The Reader is a Rememberer where the agent can
+// resume a session.
+func (c *Custom) Read() Reader {
+	r := &customReader{rules: c.def.Events}
+	if len(c.def.Resume) > 0 {
+		return &sessionReader{r}
+	}
+	return r
+}
+
+// sessionReader is of an agent that can resume a session.
+type sessionReader struct{ *customReader }
+
+// Session implements Rememberer.
+func (r *sessionReader) Session() string { return r.session }
 
 type customReader struct {
 	rules  eventRules
@@ -113,6 +136,8 @@ type customReader struct {
 	failed bool // and that it did not do its work
 	text   string
 	usage  *sprites.Usage
+
+	session string // the last that can be one
 }
 
 // maxEventLine bounds a line that is looked into: it takes many times as much in memory.
@@ -128,6 +153,11 @@ func (r *customReader) Event(ev sprites.JobEvent) []Event {
 		return nil // not one of its events
 	}
 	r.count(all)
+	if s := r.rules.Session; s != nil && matchesAll(all, s.Match) {
+		if id := at(all, s.ID); sessionID.MatchString(id) {
+			r.session = id
+		}
+	}
 	for _, end := range []*eventRule{r.rules.Failed, r.rules.OK} {
 		if end == nil || !matchesAll(all, end.Match) {
 			continue

@@ -64,6 +64,7 @@ type definition struct {
 	Description string            `toml:"description"`
 	Version     string            `toml:"version"`
 	Argv        []string          `toml:"argv"`
+	Resume      []string          `toml:"resume"`
 	Interactive []string          `toml:"interactive"`
 	Stdin       string            `toml:"stdin"`
 	Install     [][]string        `toml:"install"`
@@ -96,6 +97,14 @@ type eventRules struct {
 	OK     *eventRule  `toml:"ok"`
 	Failed *eventRule  `toml:"failed"`
 	Usage  *usageRule  `toml:"usage"`
+
+	Session *sessionRule `toml:"session"`
+}
+
+// sessionRule says where the lines that match have the name of the agent's session.
+type sessionRule struct {
+	Match map[string]string `toml:"match"`
+	ID    string            `toml:"id"`
 }
 
 // eventRule makes an event of the lines that have what stands in Match.
@@ -282,7 +291,7 @@ func (p *definitionParser) commands() {
 	if len(d.Verify) == 0 {
 		p.add("verify", "such as verify = [\"greeter\", \"--version\"]", "it has no command that says whether the agent is there")
 	}
-	for key, argv := range map[string][]string{"argv": d.Argv, "interactive": d.Interactive, "verify": d.Verify} {
+	for key, argv := range map[string][]string{"argv": d.Argv, "resume": d.Resume, "interactive": d.Interactive, "verify": d.Verify} {
 		p.command(key, argv)
 	}
 	for key, list := range map[string][][]string{"install": d.Install, "setup": d.Setup} {
@@ -308,9 +317,19 @@ func (p *definitionParser) commands() {
 	if d.Stdin = cmp.Or(d.Stdin, "none"); d.Stdin != "none" && d.Stdin != "prompt" {
 		p.add("stdin", "", "%.40q is neither none nor prompt", d.Stdin)
 	}
-	uses := func(arg string) bool { return strings.Contains(arg, "{prompt_file}") }
-	if d.Stdin == "none" && !slices.ContainsFunc(d.Argv, uses) && len(d.Argv) > 0 {
-		p.add("argv", "stdin = \"prompt\", or {prompt_file} in argv", "the agent would never get its plan")
+	uses := func(argv []string, name string) bool {
+		return slices.ContainsFunc(argv, func(arg string) bool { return strings.Contains(arg, name) })
+	}
+	for key, argv := range map[string][]string{"argv": d.Argv, "resume": d.Resume} {
+		if d.Stdin == "none" && !uses(argv, "{prompt_file}") && len(argv) > 0 {
+			p.add(key, "stdin = \"prompt\", or {prompt_file} in "+key, "the agent would never get its plan")
+		}
+	}
+	switch {
+	case len(d.Resume) > 0 && !uses(d.Resume, "{session}"):
+		p.add("resume", "such as resume = [\"greeter\", \"--resume\", \"{session}\", \"{prompt_file}\"]", "it does not say which session goes on")
+	case len(d.Resume) > 0 != (d.Events.Session != nil):
+		p.add("resume", "in [events]: session = { match = { type = \"start\" }, id = \"session_id\" }", "resume, and what the session is called (events.session), go together")
 	}
 }
 
@@ -363,7 +382,7 @@ func (p *definitionParser) events() {
 	switch {
 	case e.Format != "none" && e.Format != "jsonl":
 		p.add("events.format", "", "%.40q is neither none nor jsonl", e.Format)
-	case e.Format == "none" && (len(e.Rules) > 0 || e.OK != nil || e.Failed != nil || e.Usage != nil):
+	case e.Format == "none" && (len(e.Rules) > 0 || e.OK != nil || e.Failed != nil || e.Usage != nil || e.Session != nil):
 		p.add("events", "format = \"jsonl\"", "there are rules for events, and the format is none")
 	case e.Format == "jsonl" && e.OK == nil:
 		p.add("events", "such as ok = { match = { type = \"result\" } }", "it has no rule ok: the lines that say that the work is done, without which no job succeeds")
@@ -385,6 +404,12 @@ func (p *definitionParser) events() {
 			p.add(key, "", "it has match and text only")
 		}
 		p.rule(key, r.Match, r.Text)
+	}
+	if s := e.Session; s != nil {
+		if s.ID == "" {
+			p.add("events.session", "such as id = \"session_id\"", "it does not say where the session's name stands")
+		}
+		p.rule("events.session", s.Match, s.ID)
 	}
 	if u := e.Usage; u != nil {
 		p.rule("events.usage", u.Match, u.InputTokens, u.OutputTokens, u.CostUSD, u.Turns)

@@ -17,6 +17,7 @@ const greeter = `name = "greeter"
 description = "greets"
 version = "1.4.0"
 argv = ["greeter", "--plan", "{prompt_file}", "--session", "{session}"]
+resume = ["greeter", "--resume={session}"]
 interactive = ["greeter", "{prompt_file}"]
 stdin = "prompt"
 install = [["npm", "install", "--prefix", "{home}/.local", "greeter@1.4.0"], ["greeter", "--check"]]
@@ -36,6 +37,7 @@ format = "jsonl"
 ok = { match = { type = "end", ok = "true" }, text = "say" }
 failed = { match = { type = "end", ok = "false" }, text = "error.message" }
 usage = { match = { type = "usage" }, input_tokens = "n.in", output_tokens = "n.out", cost_usd = "cost", turns = "turns" }
+session = { match = { type = "start" }, id = "session.id" }
 
 [[events.rules]]
 match = { type = "text" }
@@ -115,6 +117,48 @@ func TestDefinitionPrepare(t *testing.T) {
 	}
 }
 
+// A session is resumed by the name that the agent gave it, and by nothing else.
+func TestDefinitionResume(t *testing.T) {
+	c := define(t, greeter)
+	task := agents.Task{Plan: "And Grace.\n", Dir: "/j", Workdir: "/w", Home: "/h", Session: "ada-1"}
+	got, err := c.Prepare(task)
+	if err != nil || !slices.Equal(got.Argv[4:], []string{"/j/prompt.md", "greeter", "--resume=ada-1"}) {
+		t.Errorf("got %q, %v", got.Argv, err)
+	}
+	task.Session = "--yolo"
+	if got, err := c.Prepare(task); err == nil {
+		t.Errorf("with an option as its session: %q", got.Argv)
+	}
+	read := func(lines ...string) string {
+		r := c.Read()
+		for _, line := range lines {
+			r.Event(sprites.JobEvent{Type: "output", Stream: "stdout", Text: line})
+		}
+		return r.(agents.Rememberer).Session()
+	}
+	const start = `{"type":"start","session":{"id":"ada-1"}}`
+	for _, test := range []struct{ name, got, want string }{
+		{"said", read("noise", start), "ada-1"},
+		{"said again", read(start, `{"type":"start","session":{"id":"ada-2"}}`), "ada-2"},
+		{"not said", read(`{"type":"text"}`), ""},
+		{"an option", read(start, `{"type":"start","session":{"id":"--yolo"}}`), "ada-1"},
+		{"a path", read(`{"type":"start","session":{"id":"../x"}}`), ""},
+		{"an object", read(`{"type":"start","session":{"id":{"a":1}}}`), ""},
+		{"elsewhere", read(`{"type":"text","session":{"id":"ada-1"}}`), ""},
+	} {
+		if test.got != test.want {
+			t.Errorf("%s: the session is %q, want %q", test.name, test.got, test.want)
+		}
+	}
+	plain := define(t, "name='x'\nargv=['x','{prompt_file}']\nverify=['x']\n")
+	if _, ok := plain.Read().(agents.Rememberer); ok {
+		t.Error("one that can't resume is a Rememberer")
+	}
+	if _, err := plain.Prepare(agents.Task{Plan: "x", Session: "ada-1"}); err == nil {
+		t.Error("one that can't resume does")
+	}
+}
+
 func TestDefinitionJudge(t *testing.T) {
 	out := func(lines ...string) (log []sprites.JobEvent) {
 		for _, line := range lines {
@@ -179,6 +223,11 @@ func TestDefinitionProblems(t *testing.T) {
 		{"a path for a name", "argv = ['x', '{prompt_file}']\nname = '../x'\nverify = ['x']\n", "f.toml:2: name: "},
 		{"nothing to start", "name = 'x'\nverify = ['x']\n", "argv: it says nothing to start"},
 		{"no plan", "name = 'x'\nverify = ['x']\nargv = ['x']\n", "f.toml:3: argv: the agent would never get its plan"},
+		{"no plan to resume with", sound + "resume = ['x', '{session}']\nevents = { format = 'jsonl', ok = { match = { a = 'b' } }, session = { match = { a = 'b' }, id = 'c' } }\n", "f.toml:4: resume: the agent would never get its plan"},
+		{"no session to resume", sound + "resume = ['x', '{prompt_file}']\n", "f.toml:4: resume: it does not say which session goes on"},
+		{"a session of no name", sound + "resume = ['x', '{session}', '{prompt_file}']\n", "f.toml:4: resume: resume, and what the session is called (events.session), go together"},
+		{"a session for nothing", sound + "[events]\nformat = 'jsonl'\nok = { match = { a = 'b' } }\nsession = { match = { a = 'b' }, id = 'c' }\n", "resume, and what the session is called (events.session), go together"},
+		{"a session's path", sound + "[events]\nformat = 'jsonl'\nok = { match = { a = 'b' } }\nsession = { match = { a = 'b' }, id = '/etc' }\n", `events.session: "/etc" is no dotted path`},
 		{"not verified", "name = 'x'\nargv = ['{prompt_file}']\n", "verify: it has no command"},
 		{"stands for nothing", sound + "setup = [['x', '{plan}']]\n", "f.toml:4: setup: {plan} stands for nothing"},
 		{"of one job", sound + "install = [['x', '{workdir}']]\n", "f.toml:4: install: {workdir} is of one job"},

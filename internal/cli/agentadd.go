@@ -23,6 +23,7 @@ used by its name from then on. A definition with a mistake in it is refused, wit
   description = "greets whom the plan names"
   version = "1.4.0"                                that install brings
   argv = ["greeter", "run", "--plan", "{prompt_file}"]
+  resume = ["greeter", "resume", "{session}", "{prompt_file}"]   for job resume
   interactive = ["greeter", "{prompt_file}"]       with --interactive; else it can't be joined
   stdin = "none"                                   or: prompt
   install = [["npm", "install", "-g", "--prefix", "{home}/.local", "greeter@1.4.0"]]
@@ -42,6 +43,7 @@ used by its name from then on. A definition with a mistake in it is refused, wit
   failed = { match = { type = "error" }, text = "error.message" }
   usage = { match = { type = "usage" }, input_tokens = "in", output_tokens = "out",
             cost_usd = "cost", turns = "turns" }
+  session = { match = { type = "start" }, id = "session_id" }    that resume goes on with
   [[events.rules]]                                 the first that matches
   match = { type = "tool" }
   kind = "tool_start"                              or start, text, step, step_end, tool_end,
@@ -54,7 +56,8 @@ most 1 MiB. Where there are no connectors, variables with the URL of one are lef
 succeeds if the last line that is ok or failed was ok, and the exit code was 0. Install is run
 where the agent may be missing, and may serve many sprites; setup is run before each job. In
 braces: {prompt_file} is what the agent is told, skill and plan; {files} the folder with
-files; {workdir} the clone; {home}; {session} a UUID that is the job's.`,
+files; {workdir} the clone; {home}; {session} a UUID that is the job's, in resume the name
+that the agent gave its session.`,
 		Example: `  cove agent add greeter.toml
   cove agent check greeter`,
 		Args: exactArgs("the definition's file"),
