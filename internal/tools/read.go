@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -205,9 +206,13 @@ func (r *ReadResult) text() string {
 		return b.String()
 	}
 	if r.Lines > 0 {
+		b.Grow(len(r.Content) + 8*r.Lines + 500)
 		number := r.First
 		for line := range strings.SplitSeq(r.Content, "\n") {
-			fmt.Fprintf(&b, "%6d\t%s\n", number, line)
+			text := strconv.Itoa(number)
+			b.WriteString("      "[min(len(text), 6):])
+			b.WriteString(text + "\t")
+			b.WriteString(line + "\n")
 			number++
 		}
 	}
