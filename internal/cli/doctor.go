@@ -403,11 +403,14 @@ func (d *doctor) programs() []check {
 		return []check{{"cove", levelFail, err.Error(), ""}}
 	}
 	checks := []check{{"cove", levelOK, self, ""}}
-	for _, name := range []string{"cove-guest", "cove-runsc"} {
+	for _, name := range []string{"cove-guest", "cove-runsc", "cove-loop"} {
 		c := check{Name: name, Level: levelOK}
 		if c.Detail, err = Program(name); err != nil {
 			f := classify(err)
 			c.Level, c.Detail, c.Fix = levelFail, f.message, f.hint
+			if name == "cove-loop" { // only --agent cove needs it
+				c.Level = levelWarn
+			}
 		}
 		checks = append(checks, c)
 	}
