@@ -29,8 +29,16 @@ type CheckpointDetails struct {
 	Labels            []string `json:"labels,omitempty"`
 	PauseMilliseconds float64  `json:"pause_ms,omitempty"` // how long what ran stood still for it
 
+	// CopiedBytes is what was copied in the pause: files that were open for writing
+	// when their layer was sealed, of which what ran goes on with a copy.
+	CopiedBytes int64 `json:"copied_bytes"`
+
 	MemoryBytes   int64  `json:"memory_bytes,omitempty"`    // of what was kept of its memory; 0: nothing was
 	MemoryNotKept string `json:"memory_not_kept,omitempty"` // of one just made: why not, though it was to be
+
+	// OpenFiles, of one just made, are those that made it slow: over OpenWritable or
+	// OpenUnlinked bytes were open. nil: there were less.
+	OpenFiles *OpenFiles `json:"open_files,omitempty"`
 
 	*DiskUse // nil: not known yet
 }
@@ -50,8 +58,69 @@ type CheckpointRequest struct {
 	Labels  []string `json:"labels,omitempty"` // a cove server's
 
 	// Memory has a cove server keep the memory of what runs, too: a restore and forks
-	// go on from there.
-	Memory bool `json:"memory,omitempty"`
+	// go on from there. Empty is KeepNever.
+	Memory KeepMemory `json:"memory,omitempty"`
+}
+
+// KeepMemory says whether a checkpoint keeps the memory of what runs.
+type KeepMemory string
+
+// The values of a KeepMemory. KeepAuto does not where more than OpenWritable or
+// OpenUnlinked bytes are open: each restore and each fork would copy them first.
+const (
+	KeepNever  KeepMemory = "never"
+	KeepAuto   KeepMemory = "auto"
+	KeepAlways KeepMemory = "always"
+)
+
+// UnmarshalJSON also reads true, which is KeepAuto, and false.
+func (k *KeepMemory) UnmarshalJSON(data []byte) error {
+	var kept bool
+	if json.Unmarshal(data, &kept) == nil {
+		*k = KeepNever
+		if kept {
+			*k = KeepAuto
+		}
+		return nil
+	}
+	return json.Unmarshal(data, (*string)(k))
+}
+
+// More of files that are open for writing, or open and deleted, than this makes a
+// checkpoint slow, and each restore with its memory.
+const (
+	OpenWritable = 256 << 20
+	OpenUnlinked = 4 << 20
+)
+
+// OpenFiles are the files on a sprite's disk that a checkpoint has more work with than
+// with others. It is what the sprite says of itself: advice.
+type OpenFiles struct {
+	WritableBytes int64      `json:"writable_bytes"` // of files that are open for writing
+	Writable      []OpenFile `json:"writable,omitempty"`
+	UnlinkedBytes int64      `json:"unlinked_bytes"` // of files that are open, and have no name any more
+	Unlinked      []OpenFile `json:"unlinked,omitempty"`
+}
+
+// OpenFile is one of them.
+type OpenFile struct {
+	Path  string `json:"path"` // that it has, or had
+	Bytes int64  `json:"bytes"`
+}
+
+// Excess are those of the files of which there is too much open; nil: of none.
+func (o OpenFiles) Excess() *OpenFiles {
+	writable, unlinked := o.WritableBytes > OpenWritable, o.UnlinkedBytes > OpenUnlinked
+	if !writable && !unlinked {
+		return nil
+	}
+	if !writable {
+		o.Writable = nil
+	}
+	if !unlinked {
+		o.Unlinked = nil
+	}
+	return &o
 }
 
 // Restored says what a restore has done, on a cove server.

@@ -59,7 +59,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 		s := client.Sprite(empty.Name)
 		must(s.CommandContext(ctx, "true").Run())
 		idle := pauses(s)
-		_, err = s.Checkpoint(ctx, sprites.CheckpointRequest{Memory: true}, nil)
+		_, err = s.Checkpoint(ctx, sprites.CheckpointRequest{Memory: sprites.KeepAuto}, nil)
 		must(err)
 		var backs, wakes []time.Duration
 		for range times {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,19 +45,33 @@ func (a *app) told(e sprites.CheckpointEvent) {
 	}
 }
 
+// keepChoices are the values of --memory.
+var keepChoices = []string{string(sprites.KeepNever), string(sprites.KeepAuto), string(sprites.KeepAlways)}
+
 func (a *app) newCheckpointCreate() *cobra.Command {
 	var req sprites.CheckpointRequest
+	var memory string
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a checkpoint",
 		Long: `Makes a checkpoint of what a sprite's disk is now, and prints its id: v1, v2 and so on. With
---memory what runs is kept with it, as it is; that costs as much disk as it has memory.`,
+--memory what runs is kept with it, as it is; that costs as much disk as it has memory.
+
+What runs stands still for the longer, the larger the files are that it has open for writing:
+they are copied. So are deleted files that are still open, slowly. Where those are more than 4
+MiB, or the others more than 256 MiB, --memory keeps no memory, because each restore and each
+fork would copy them again. You are told which files those are; --memory=always keeps it.`,
 		Example: `  cove checkpoint create -s paint
   cove checkpoint create -s paint --comment 'tests pass' --label green
-  cove checkpoint create -s paint --memory`,
+  cove checkpoint create -s paint --memory
+  cove checkpoint create -s paint --memory=always    however much is open`,
 		Args: exactArgs(),
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
+		if !slices.Contains(keepChoices, memory) {
+			return usagef(cmd, "--memory %q is none of never, auto and always", memory)
+		}
+		req.Memory = sprites.KeepMemory(memory)
 		s, err := a.spriteHandle(ctx)
 		if err != nil {
 			return err
@@ -67,21 +82,46 @@ func (a *app) newCheckpointCreate() *cobra.Command {
 		}
 		return a.show(c, func(w io.Writer) {
 			fmt.Fprintln(w, sanitizeLine(c.ID))
-			if c.Cove == nil {
-				return
-			}
-			if c.Cove.PauseMilliseconds > 0 {
-				a.say("What runs stood still for %.0f ms.", c.Cove.PauseMilliseconds)
-			}
-			if c.Cove.MemoryNotKept != "" {
-				a.say("It is of the disk alone: %s.", sanitizeLine(c.Cove.MemoryNotKept))
+			if c.Cove != nil {
+				a.sayPause(c.Cove)
 			}
 		})
 	})
-	cmd.Flags().StringVar(&req.Comment, "comment", "", "what it is")
-	cmd.Flags().BoolVar(&req.Memory, "memory", false, "keep what runs, too")
-	cmd.Flags().StringArrayVar(&req.Labels, "label", nil, "note this `LABEL` on it (repeatable)")
+	f := cmd.Flags()
+	f.StringVar(&req.Comment, "comment", "", "what it is")
+	f.StringVar(&memory, "memory", string(sprites.KeepNever), "keep what runs, too: auto (--memory alone), unless too much is open, or always")
+	f.Lookup("memory").NoOptDefVal = string(sprites.KeepAuto)
+	f.StringArrayVar(&req.Labels, "label", nil, "note this `LABEL` on it (repeatable)")
+	must(cmd.RegisterFlagCompletionFunc("memory", cobra.FixedCompletions(keepChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
+}
+
+// copiedNoted is from how much on a copy is told of: less takes no time to speak of.
+const copiedNoted = 16 << 20
+
+// sayPause tells people what a checkpoint has cost, and what it does not have.
+func (a *app) sayPause(c *sprites.CheckpointDetails) {
+	if c.PauseMilliseconds > 0 {
+		a.say("What runs stood still for %.0f ms.", c.PauseMilliseconds)
+	}
+	if c.CopiedBytes >= copiedNoted {
+		a.say("%s of files that are open for writing were copied meanwhile.", byteSize(c.CopiedBytes))
+	}
+	if c.MemoryNotKept != "" {
+		a.say("It is of the disk alone: %s.", sanitizeLine(c.MemoryNotKept))
+	}
+	if c.OpenFiles == nil {
+		return
+	}
+	for _, f := range c.OpenFiles.Writable {
+		a.say("  %s, %s, open for writing", sanitizeLine(f.Path), byteSize(f.Bytes))
+	}
+	for _, f := range c.OpenFiles.Unlinked {
+		a.say("  %s, %s, deleted and still open", sanitizeLine(f.Path), byteSize(f.Bytes))
+	}
+	if c.MemoryNotKept != "" {
+		a.say("Keep what runs all the same with: cove checkpoint create --memory=always")
+	}
 }
 
 func (a *app) newCheckpointList() *cobra.Command {
@@ -148,11 +188,14 @@ func (a *app) newCheckpointShow() *cobra.Command {
 				return checkpointError(err)
 			}
 			return a.show(c, func(w io.Writer) {
-				labels, pause, disk, memory := "", "", "", ""
+				labels, pause, copied, disk, memory := "", "", "", "", ""
 				if c.Cove != nil {
 					labels = strings.Join(c.Cove.Labels, ", ")
 					if c.Cove.PauseMilliseconds > 0 {
 						pause = fmt.Sprintf("%.0f ms", c.Cove.PauseMilliseconds)
+					}
+					if c.Cove.CopiedBytes > 0 {
+						copied = byteSize(c.Cove.CopiedBytes) + " of files that were open for writing"
 					}
 					disk = diskText(c.Cove.DiskUse)
 					if c.Cove.MemoryBytes > 0 {
@@ -160,7 +203,7 @@ func (a *app) newCheckpointShow() *cobra.Command {
 					}
 				}
 				fields(w, "id", c.ID, "created", c.CreateTime.Local().Format(time.RFC3339), "from", c.SourceID, "comment", c.Comment,
-					"labels", labels, "pause", pause, "disk", disk, "memory", memory, "history", strings.Join(c.History, ", "), "health", c.Health)
+					"labels", labels, "pause", pause, "copied", copied, "disk", disk, "memory", memory, "history", strings.Join(c.History, ", "), "health", c.Health)
 			})
 		}),
 	}

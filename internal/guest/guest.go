@@ -135,6 +135,7 @@ func (s *Server) routes() {
 
 		"GET /v1/activity":        s.getActivity,
 		"GET /v1/owner":           s.getOwner,
+		"GET /v1/open-files":      s.getOpenFiles,
 		"POST /v1/http":           s.postHTTP,
 		"POST /v1/policy/network": s.postPolicy,
 		"PUT /v1/git/config":      s.putGitConfig,

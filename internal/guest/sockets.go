@@ -119,8 +119,9 @@ func findHolders(wanted map[uint64]*listener) (found []*listener) {
 	for _, pid := range append([]int{os.Getpid()}, processes()...) {
 		left := min(files, maxFilesEach)
 		files -= left
-		eachFile(pid, &left, func(fd int, inode uint64) bool {
-			if l := wanted[inode]; l != nil {
+		eachFile(pid, &left, func(fd int) bool {
+			inode, ok := socketInode(pid, fd)
+			if l := wanted[inode]; ok && l != nil {
 				l.pid, l.fd = pid, fd
 				found = append(found, l)
 				delete(wanted, inode)
@@ -152,9 +153,9 @@ func processes() []int {
 	return pids
 }
 
-// eachFile calls f for each socket among a process's open files, until f returns
-// false or left, which it counts down, is 0.
-func eachFile(pid int, left *int, f func(fd int, inode uint64) bool) {
+// eachFile calls f for each of a process's open files, until f returns false or left,
+// which it counts down, is 0.
+func eachFile(pid int, left *int, f func(fd int) bool) {
 	dir, err := os.Open("/proc/" + strconv.Itoa(pid) + "/fd")
 	if err != nil {
 		return // it has ended
@@ -170,7 +171,7 @@ func eachFile(pid int, left *int, f func(fd int, inode uint64) bool) {
 			if *left--; *left < 0 {
 				return
 			}
-			if inode, ok := socketInode(pid, fd); ok && !f(fd, inode) {
+			if !f(fd) {
 				return
 			}
 		}

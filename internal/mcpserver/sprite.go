@@ -169,11 +169,16 @@ type checkpointInfo struct {
 	Created time.Time `json:"created"`
 	Comment string    `json:"comment,omitempty"`
 	Memory  bool      `json:"memory,omitempty" jsonschema:"What ran then was kept, too."`
+	NotKept string    `json:"memory_not_kept,omitempty" jsonschema:"Why what ran was not kept, though you asked for it."`
 	Health  string    `json:"health,omitempty" jsonschema:"What is the matter with it. Nothing: it is whole."`
 }
 
 func checkpointOf(c sprites.Checkpoint) checkpointInfo {
-	return checkpointInfo{ID: c.ID, Created: c.CreateTime, Comment: c.Comment, Memory: c.Cove != nil && c.Cove.MemoryBytes > 0, Health: c.Health}
+	info := checkpointInfo{ID: c.ID, Created: c.CreateTime, Comment: c.Comment, Health: c.Health}
+	if c.Cove != nil {
+		info.Memory, info.NotKept = c.Cove.MemoryBytes > 0, c.Cove.MemoryNotKept
+	}
+	return info
 }
 
 type checkpointArgs struct {
@@ -182,7 +187,11 @@ type checkpointArgs struct {
 }
 
 func createCheckpoint(ctx context.Context, c call, in checkpointArgs) (checkpointInfo, error) {
-	made, err := c.handle().Checkpoint(ctx, sprites.CheckpointRequest{Comment: in.Comment, Memory: in.Memory}, c.events())
+	req := sprites.CheckpointRequest{Comment: in.Comment}
+	if in.Memory {
+		req.Memory = sprites.KeepAuto
+	}
+	made, err := c.handle().Checkpoint(ctx, req, c.events())
 	return checkpointOf(made), err
 }
 

@@ -51,6 +51,8 @@ func TestCheckpoints(t *testing.T) {
 	sh("paint", "echo one >file")
 	last := ask(t, s, "POST /v1/sprites/paint/checkpoint", `{}`).events(t)
 	failIf(t, last[len(last)-1].Type != "error" || last[len(last)-1].Code != "bad_request", "a checkpoint of what runs: %+v", last)
+	last = ask(t, s, "POST /v1/sprites/paint/checkpoint", `{"memory":"often"}`).events(t)
+	failIf(t, last[len(last)-1].Code != "bad_request" || !strings.Contains(last[len(last)-1].Error, "never, auto or always"), "a memory kept often: %+v", last)
 	sleep("paint")
 
 	for i, body := range []string{"", `{"comment":"second","id":"mine"}`} {

@@ -17,6 +17,7 @@ import (
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // Checkpoint asks for the disk of a running sandbox as it is at one moment. What
@@ -25,6 +26,7 @@ type Checkpoint struct {
 	Layers []string // that it is of from then on, the lowest first
 	Disk   []Mount  // the same, to be mounted
 	Keep   string   `json:",omitempty"` // a folder to be made for the memory; empty: it is not kept
+	Always bool     `json:",omitempty"` // keep it however much is open
 }
 
 // Checkpointed says what a checkpoint took.
@@ -37,8 +39,12 @@ type Checkpointed struct {
 	Mount   time.Duration `json:"mount"`   // of the new disk
 	Restore time.Duration `json:"restore"` // of the memory, over the new disk
 
+	Copied int64 `json:"copied,omitempty"` // bytes of sealed files that were copied, because they were open for writing
+
 	Kept    int64  `json:"kept,omitempty"`     // bytes of the memory that was kept
 	NotKept string `json:"not_kept,omitempty"` // why it was not, though it was to be
+
+	Open *sprites.OpenFiles `json:"open,omitempty"` // of which there is too much; nil: of none
 }
 
 // checkpoint seals the layer that is written, by moving what runs over to another
@@ -62,6 +68,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	next.PID, next.StartTime, next.OldPID, next.OldStart = 0, 0, old.PID, old.StartTime
 
 	// All that can be is done before the pause.
+	open := s.openFiles(ctx).Excess()
 	image, drop, err := s.memoryFolder()
 	if err != nil {
 		return Checkpointed{}, err
@@ -72,7 +79,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	}
 
 	fault.Reach(fault.MovePrepared)
-	var done Checkpointed
+	done := Checkpointed{Open: open}
 	began := time.Now()
 	resume := func(err error) (Checkpointed, error) {
 		s.gw.Release()
@@ -117,7 +124,12 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	done.Pause = time.Since(began)
 	done.State = s.snapshot()
 	s.cleaning.Go(func() { s.cleanOld(old) })
-	if req.Keep != "" {
+	done.Copied = s.copied(ctx, req.Disk)
+	switch why := tooMuchOpen(open); {
+	case req.Keep == "":
+	case why != "" && !req.Always:
+		done.NotKept = why
+	default:
 		if done.Kept, err = s.keepImage(done.State, image, req.Keep); err != nil {
 			done.NotKept = err.Error()
 			s.log.Error("keep the memory of a checkpoint", "err", errors.Join(err, os.RemoveAll(req.Keep)))

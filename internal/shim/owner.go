@@ -30,6 +30,20 @@ const (
 
 // ownerOf asks the guest behind a gateway which process has a socket.
 func ownerOf(gw *gateway.Gateway, token string) func(context.Context, policy.Proto, netip.AddrPort) (gateway.Process, error) {
+	ask := asker(gw, token)
+	return func(ctx context.Context, proto policy.Proto, from netip.AddrPort) (gateway.Process, error) {
+		q := url.Values{"protocol": {string(proto)}, "from": {from.String()}}
+		var p gateway.Process
+		err := ask(ctx, "/v1/owner?"+q.Encode(), func(r io.Reader) (err error) {
+			p, err = readOwner(r)
+			return err
+		})
+		return p, err
+	}
+}
+
+// asker asks the guest behind a gateway for what it tells of itself.
+func asker(gw *gateway.Gateway, token string) func(ctx context.Context, path string, read func(io.Reader) error) error {
 	client := &http.Client{
 		Transport: &http.Transport{
 			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return gw.Dial(ctx, boot.Port) },
@@ -39,22 +53,21 @@ func ownerOf(gw *gateway.Gateway, token string) func(context.Context, policy.Pro
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return func(ctx context.Context, proto policy.Proto, from netip.AddrPort) (gateway.Process, error) {
-		q := url.Values{"protocol": {string(proto)}, "from": {from.String()}}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/v1/owner?"+q.Encode(), nil)
+	return func(ctx context.Context, path string, read func(io.Reader) error) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest"+path, nil)
 		if err != nil {
-			return gateway.Process{}, err
+			return err
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
 		resp, err := client.Do(req)
 		if err != nil {
-			return gateway.Process{}, err
+			return err
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
-			return gateway.Process{}, fmt.Errorf("the guest answered %s", resp.Status)
+			return fmt.Errorf("the guest answered %s", resp.Status)
 		}
-		return readOwner(resp.Body)
+		return read(resp.Body)
 	}
 }
 

@@ -1,6 +1,7 @@
 package sprite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,16 +29,20 @@ func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.Checkpoi
 	if len(req.Comment) > maxComment {
 		return sprites.Checkpoint{}, newError(CodeBadRequest, "", "a comment of %d bytes is longer than %d", len(req.Comment), maxComment)
 	}
+	keep := cmp.Or(req.Memory, sprites.KeepNever)
+	if !slices.Contains([]sprites.KeepMemory{sprites.KeepNever, sprites.KeepAuto, sprites.KeepAlways}, keep) {
+		return sprites.Checkpoint{}, newError(CodeBadRequest, "", "memory is never, auto or always, not %.20q", keep)
+	}
 	var out sprites.Checkpoint
 	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
 		c := &store.Checkpoint{Comment: req.Comment, Labels: req.Labels}
-		memory, err := h.seal(ctx, m, row, c, req.Memory)
+		memory, err := h.seal(ctx, m, row, c, keep)
 		if err != nil {
 			return err
 		}
 		out, err = h.describeCheckpoint(ctx, row.ID, c.Name)
 		if err == nil {
-			out.Cove.MemoryNotKept = memory.why
+			out.Cove.MemoryNotKept, out.Cove.OpenFiles = memory.why, memory.open
 		}
 		return err
 	})
@@ -125,9 +130,9 @@ func (h *Host) live(m *machine) Sandbox {
 }
 
 // seal makes the layer that a sprite writes the last one of a sealed chain, which c
-// then is, unless it is nil, with the name that it gets; with keep, it keeps the
-// memory, too, if it can. The machine is taken.
-func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.Checkpoint, keep bool) (memory kept, err error) {
+// then is, unless it is nil, with the name that it gets; and keeps the memory, too, if
+// it is to and can. The machine is taken.
+func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.Checkpoint, keep sprites.KeepMemory) (memory kept, err error) {
 	next, err := h.Store.Sprites.Begin(ctx, row.ID, row.Layer, store.Next{Checkpoint: c})
 	if err != nil {
 		return memory, err
@@ -136,23 +141,23 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 	sb := h.live(m)
 	switch {
 	case sb != nil:
-		if keep {
+		if keep != sprites.KeepNever {
 			memory.name = randomHex(8)
 		}
-		pause, err := h.move(ctx, row.ID, sb, next.Layer, memory.name)
+		pause, err := h.move(ctx, row.ID, sb, next.Layer, Memory{Name: memory.name, Always: keep == sprites.KeepAlways})
 		if err != nil {
 			err = errors.Join(err, h.settle(ctx, row.ID, next, sb))
 			h.forget(memory.name)
 			return kept{}, err
 		}
-		if memory.bytes, memory.why = pause.Kept, pause.NotKept; memory.why != "" {
+		if memory.bytes, memory.why, memory.open = pause.Kept, pause.NotKept, pause.Open; memory.why != "" {
 			memory.name = ""
 		}
 		if c != nil {
-			c.PauseMicros = pause.Total.Microseconds()
+			c.PauseMicros, c.CopiedBytes = pause.Total.Microseconds(), pause.Copied
 		}
-		h.Logger.Info("checkpoint", "sprite", row.Name, "pause", pause.Total, "save", pause.Save, "mount", pause.Mount, "restore", pause.Restore, "kept", pause.Kept)
-	case keep:
+		h.Logger.Info("checkpoint", "sprite", row.Name, "pause", pause.Total, "save", pause.Save, "mount", pause.Mount, "restore", pause.Restore, "copied", pause.Copied, "kept", pause.Kept)
+	case keep != sprites.KeepNever:
 		memory = h.keepAsleep(ctx, row.ID)
 	}
 	fault.Reach(fault.SealMoved)
@@ -168,9 +173,8 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 	return memory, nil
 }
 
-// move has a sandbox go on over another layer, and keeps its memory under a name,
-// unless that is empty.
-func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer, memory string) (Pause, error) {
+// move has a sandbox go on over another layer.
+func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, memory Memory) (Pause, error) {
 	c, ok := sb.(Checkpointer)
 	if !ok {
 		return Pause{}, newError(CodeBadRequest, "stop the sprite first: then its disk can be", "this server can't make a checkpoint of a sprite that runs")
@@ -241,7 +245,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 			return err
 		}
 		before := &store.Checkpoint{Name: automatic("pre-restore", list), Auto: true, Comment: "before going back to " + to.Name}
-		if _, err = h.seal(ctx, m, row, before, false); err != nil {
+		if _, err = h.seal(ctx, m, row, before, sprites.KeepNever); err != nil {
 			return err
 		}
 		fault.Reach(fault.RestoreSealed)

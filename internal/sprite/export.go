@@ -9,6 +9,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/archive"
 	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // ExportOptions say what of a sprite is exported.
@@ -49,7 +50,7 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 func (h *Host) openExport(ctx context.Context, name, checkpoint string) (row store.Sprite, s *state, err error) {
 	if checkpoint == "" {
 		err = h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-			_, err := h.seal(ctx, m, row, nil, false)
+			_, err := h.seal(ctx, m, row, nil, sprites.KeepNever)
 			return err
 		})
 		if err != nil {

@@ -93,7 +93,11 @@ func (h *Host) forkMemory(ctx context.Context, m *machine, from store.Sprite, re
 		}
 		return c.Memory, func() {}, err
 	}
-	now, err := h.seal(ctx, m, from, nil, !req.Boot) // what it was is then a sealed layer
+	keep := sprites.KeepAlways // a fork that had nothing running for want of asking would be none
+	if req.Boot {
+		keep = sprites.KeepNever
+	}
+	now, err := h.seal(ctx, m, from, nil, keep) // what it was is then a sealed layer
 	return now.name, func() { h.forget(now.name) }, err
 }
 

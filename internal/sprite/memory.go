@@ -14,7 +14,8 @@ import (
 type kept struct {
 	name  string // empty: it was not
 	bytes int64
-	why   string // it was not, for people
+	why   string             // it was not, for people
+	open  *sprites.OpenFiles // of which there is too much; nil: of none
 }
 
 // keeper is the runtime, if it keeps memories.

@@ -133,6 +133,6 @@ func (h *Host) sealOutdated(m *machine, row store.Sprite) error {
 		return err
 	}
 	before := &store.Checkpoint{Name: automatic("pre-upgrade", list), Auto: true, Comment: "before it booted, because its memory was another version's"}
-	_, err = h.seal(ctx, m, row, before, false)
+	_, err = h.seal(ctx, m, row, before, sprites.KeepNever)
 	return err
 }

@@ -133,9 +133,16 @@ func (d Disk) Close() (err error) {
 // given: its own layers, and another to be written. After an error it runs over the
 // one that it had, or has ended; Status says which.
 //
-// With a name for it the memory is kept, too, for a MemoryKeeper.
+// With a name for it the memory is kept, too, for a MemoryKeeper: unless going on from
+// it would be slow, because of what is open, and it is not to be kept always.
 type Checkpointer interface {
-	Checkpoint(ctx context.Context, layers []string, memory string) (Pause, error)
+	Checkpoint(ctx context.Context, layers []string, memory Memory) (Pause, error)
+}
+
+// Memory says what is to become of the memory at a checkpoint.
+type Memory struct {
+	Name   string // by which it is kept; empty: it is not
+	Always bool   // however much is open
 }
 
 // Pause is how long a sandbox stood still for a checkpoint, and why; and what became
@@ -144,8 +151,12 @@ type Pause struct {
 	Total                time.Duration
 	Save, Mount, Restore time.Duration // parts of it: of the memory, the disk, the memory
 
+	Copied int64 // bytes of files that were open for writing, which were copied for it
+
 	Kept    int64  // bytes of the memory that was kept
 	NotKept string // why it was not, though it was to be
+
+	Open *sprites.OpenFiles // of which there is too much; nil: of none
 }
 
 // A MemoryKeeper is a Runtime that keeps memories, by names of 16 hexadecimal

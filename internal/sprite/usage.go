@@ -30,7 +30,7 @@ func (d disks) describe(c store.Checkpoint, history []string) sprites.Checkpoint
 	return sprites.Checkpoint{
 		ID: c.Name, CreateTime: c.CreatedAt, Comment: c.Comment, IsAuto: c.Auto, SourceID: c.Source, History: history,
 		Cove: &sprites.CheckpointDetails{
-			Labels: c.Labels, PauseMilliseconds: float64(c.PauseMicros) / 1e3, DiskUse: use, MemoryBytes: c.MemoryBytes,
+			Labels: c.Labels, PauseMilliseconds: float64(c.PauseMicros) / 1e3, CopiedBytes: c.CopiedBytes, DiskUse: use, MemoryBytes: c.MemoryBytes,
 		},
 		Health: d.health(c.Layer),
 	}

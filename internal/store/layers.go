@@ -27,6 +27,7 @@ type Checkpoint struct {
 	Auto    bool     `json:"auto,omitempty"` // nobody asked for it
 
 	PauseMicros int64 `json:"pause_micros,omitempty"` // how long the sprite stood still for it
+	CopiedBytes int64 `json:"copied_bytes,omitempty"` // of files that were copied then
 
 	Memory      string `json:"memory,omitempty"` // the name of what was in memory; empty: that was not kept
 	MemoryBytes int64  `json:"memory_bytes,omitempty"`

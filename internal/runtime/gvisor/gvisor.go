@@ -522,7 +522,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 const stopPause = 20 * time.Millisecond
 
 // Checkpoint moves the sandbox to a disk with another layer to write.
-func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory string) (sprite.Pause, error) {
+func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.Memory) (sprite.Pause, error) {
 	prep, err := s.runtime.prepare()
 	if err != nil {
 		return sprite.Pause{}, err
@@ -531,9 +531,9 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory string)
 	if err != nil {
 		return sprite.Pause{}, err
 	}
-	req := shim.Checkpoint{Layers: chain, Disk: disk}
-	if memory != "" {
-		if req.Keep, err = s.runtime.memoryDir(memory); err != nil {
+	req := shim.Checkpoint{Layers: chain, Disk: disk, Always: memory.Always}
+	if memory.Name != "" {
+		if req.Keep, err = s.runtime.memoryDir(memory.Name); err != nil {
 			return sprite.Pause{}, err
 		}
 	}
@@ -545,7 +545,10 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory string)
 		return sprite.Pause{}, err
 	}
 	s.setState(done.State)
-	return sprite.Pause{Total: done.Pause, Save: done.Save, Mount: done.Mount, Restore: done.Restore, Kept: done.Kept, NotKept: done.NotKept}, nil
+	return sprite.Pause{
+		Total: done.Pause, Save: done.Save, Mount: done.Mount, Restore: done.Restore, Copied: done.Copied,
+		Kept: done.Kept, NotKept: done.NotKept, Open: done.Open,
+	}, nil
 }
 
 // Pause freezes the sandbox in memory.
