@@ -20,7 +20,7 @@ type Status string
 const StatusDeleted Status = "deleted"
 
 // The three states of a sprite. A cold sprite is a disk, a warm one a disk and a
-// memory image, a running one has a live sandbox.
+// memory in which nothing runs, a running one has a live sandbox.
 const (
 	StatusCold    Status = "cold"
 	StatusWarm    Status = "warm"
@@ -53,8 +53,13 @@ type Details struct {
 	Base        string   `json:"base"`
 	Include     []string `json:"include,omitempty"`
 	Incarnation int64    `json:"incarnation"`
-	IdleSeconds int64    `json:"idle_seconds"`    // 0: never sleeps
-	Owner       string   `json:"owner,omitempty"` // "job:ID" for a sprite made by a job
+	IdleSeconds int64    `json:"idle_seconds"`     // 0: never sleeps
+	Paused      bool     `json:"paused,omitempty"` // of a warm one: its memory is still in the machine's
+	Owner       string   `json:"owner,omitempty"`  // "job:ID" for a sprite made by a job
+
+	// HibernateSeconds is after how long its memory goes to disk, counted as
+	// IdleSeconds is; until then it is paused. 0: never.
+	HibernateSeconds int64 `json:"hibernate_seconds"`
 
 	Retention *Retention `json:"keep_checkpoints,omitempty"` // of those that nobody asked for; nil: all
 
@@ -97,6 +102,8 @@ type CreateRequest struct {
 	Include     []string `json:"include,omitempty"`      // host folders, read-only, at the same path
 	IdleSeconds *int64   `json:"idle_seconds,omitempty"` // nil: the server's default; 0: never
 
+	HibernateSeconds *int64 `json:"hibernate_seconds,omitempty"` // likewise
+
 	// NetworkPolicy is in force before anything runs in the sprite; nil: without
 	// rules.
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
@@ -117,6 +124,8 @@ type UpdateRequest struct {
 	Labels      *[]string    `json:"labels,omitempty"`
 	ClearLabels bool         `json:"clear_labels,omitempty"`
 	IdleSeconds *int64       `json:"idle_seconds,omitempty"`
+
+	HibernateSeconds *int64 `json:"hibernate_seconds,omitempty"`
 
 	// Retention is of the checkpoints that nobody asked for.
 	Retention *Retention `json:"keep_checkpoints,omitempty"`

@@ -22,7 +22,7 @@ func TestBrowser(t *testing.T) {
 	}
 	h := newHost(t)
 	h.serve(nil)
-	h.run("", "cove", "create", "paint", "--idle", "1s")
+	h.run("", "cove", "create", "paint", "--idle", "1s", "--hibernate", "1s")
 	h.write("index.html", `<!doctype html><title>t</title><p id=p>waiting</p><script>
 const p = document.getElementById("p");
 p.textContent = "script ran, cookie " + (document.cookie || "unseen");

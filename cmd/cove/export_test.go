@@ -76,7 +76,7 @@ one('/')
 // same tree, of modes, owners, times, links, attributes, holes and odd names.
 func TestExportImport(t *testing.T) {
 	from, to := newHost(t), newLoneHost(t)
-	from.run("", "cove", "create", "paint", "--memory", "300M", "--env", "SECRET=hush", "--env", "COLOUR=red", "--network", "none", "--idle", "7m")
+	from.run("", "cove", "create", "paint", "--memory", "300M", "--env", "SECRET=hush", "--env", "COLOUR=red", "--network", "none", "--idle", "7m", "--hibernate", "8m")
 	from.run("", "cove", "update", "paint", "--label", "mine")
 	list := func(h *host, sprite string) string {
 		h.write("list.py", listTree)
@@ -110,7 +110,7 @@ func TestExportImport(t *testing.T) {
 	if err := json.Unmarshal([]byte(to.run("", "cove", "info", "copy", "--json")), &info); err != nil {
 		t.Fatal(err)
 	}
-	if info.Config == nil || info.Config.RAMMB != 300 || len(info.Environment) != 0 || strings.Join(info.Labels, ",") != "copied" || info.Cove.IdleSeconds != 420 {
+	if info.Config == nil || info.Config.RAMMB != 300 || len(info.Environment) != 0 || strings.Join(info.Labels, ",") != "copied" || info.Cove.IdleSeconds != 420 || info.Cove.HibernateSeconds != 480 {
 		t.Errorf("the settings are %+v %+v", info, info.Config)
 	}
 	if out := to.run("", "cove", "policy", "show", "-s", "copy", "--json"); !strings.Contains(out, `"none"`) {

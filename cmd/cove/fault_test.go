@@ -25,7 +25,7 @@ type faultCase struct {
 }
 
 // TestSoakFaults kills the server, the shim or the sandbox, with -9, at each step of
-// a checkpoint, a restore, a fork, a sleep, a wake, a merge of layers, and deletes.
+// a checkpoint, a restore, a fork, a pause, a sleep, a wake, a merge of layers, and deletes.
 // Each time the sprite is what it was or what it was to become, with its files whole,
 // and can be used, checkpointed and removed; and nothing is left in the end. make test
 // does some, the same each time; make soak all, three times or COVE_SOAK_ROUNDS times,
@@ -73,6 +73,8 @@ var faultOps = map[string][]string{
 	"checkpoint": {"checkpoint", "create", "--memory", "-s", "NAME"},
 	"restore":    {"restore", "v1", "-s", "NAME"},
 	"fork":       {"fork", "NAME", "copy"},
+	"pause":      {"update", "NAME", "--idle", "1s"},
+	"resume":     {"exec", "-s", "NAME", "true"},
 	"sleep":      {"suspend", "NAME"},
 	"wake":       {"exec", "-s", "NAME", "true"},
 	"merge":      {"checkpoint", "create", "-s", "NAME"},
@@ -122,8 +124,16 @@ func (c faultCase) prepare(h *host, name string) {
 		}
 	}
 	h.sh(name, "echo two >data")
-	if c.op() == "wake" {
+	switch c.op() {
+	case "wake":
 		h.run("", "cove", "suspend", name)
+	case "pause", "resume":
+		h.run("", "cove", "update", name, "--hibernate", "0")
+		h.run("", "cove", "exec", "-s", name, "--user", "root", "--", "touch", "/dev/shm/alive") // as long as the sandbox is
+	}
+	if c.op() == "resume" {
+		h.run("", "cove", "update", name, "--idle", "1s")
+		h.stage(name, true)
 	}
 }
 
@@ -162,6 +172,9 @@ func (c faultCase) whole(h *host, name string) {
 		_, code := h.try("", "cove", "exec", "-s", name, "true")
 		return code == 0
 	})
+	if op := c.op(); (op == "pause" || op == "resume") && c.victim != "sandbox" {
+		h.sh(name, "test -e /dev/shm/alive")
+	}
 	data := h.content(name)
 	if data != "two" && (c.op() != "restore" || data != "one") {
 		h.t.Errorf("the sprite has %q", data)

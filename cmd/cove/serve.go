@@ -39,6 +39,7 @@ type serveOptions struct {
 	names      []string
 	domain     string
 	idle       time.Duration
+	hibernate  time.Duration
 	maxRunning int
 	timeout    time.Duration
 	keepJobs   time.Duration
@@ -64,7 +65,7 @@ have, with rules and limits, are made while the server runs: see cove help conne
 As an ordinary user the server runs in a user namespace of its own, for which it needs
 newuidmap and subordinate ids (see: cove doctor).`,
 		Example: `  cove serve
-  cove serve --addr 127.0.0.1:0 --data ./data --idle 30m
+  cove serve --addr 127.0.0.1:0 --data ./data --idle 30m --hibernate 2h
   cove serve --connector local-model=http://127.0.0.1:11434
   cove serve --connector api=https://API-HOST --connector-header 'api=x-api-key: $API_KEY'`,
 		Args: cobra.NoArgs,
@@ -96,8 +97,9 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.StringVar(&o.addr, "addr", cli.DefaultAddr, "address to listen on; port 0 picks one (if not given: where the last server did, if that is free)")
 	f.StringArrayVar(&o.names, "name", nil, "a host name by which the server may be called, besides those of --addr and loopback (repeatable)")
 	f.StringVar(&o.domain, "domain", "localhost", "sprites' URLs are http://NAME.DOMAIN:PORT/; all names below another than localhost must lead here")
-	f.DurationVar(&o.idle, "idle", 5*time.Minute, "how long a sprite stays awake unused; 0: for ever")
-	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once; 0: any number")
+	f.DurationVar(&o.idle, "idle", 30*time.Second, "how long a sprite that does not say stays awake unused, before it is paused; 0: for ever")
+	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after how long unused its memory goes to disk; 0: never")
+	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once, besides those that are paused; 0: any number")
 	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
 	f.DurationVar(&o.keepJobs, "keep-jobs", 7*24*time.Hour, "remove jobs that were pulled or left nothing, with their sprites, so long after their last use; 0: never")
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
@@ -160,7 +162,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	})
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: sprites.Version, Names: o.names, Domain: o.domain}
 	host := &sprite.Host{
-		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, MaxRunning: o.maxRunning, URL: srv.SpriteURL,
+		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, URL: srv.SpriteURL,
 		Registries: new(registries.Finder).Hosts, Connectors: connectors,
 	}
 	if err := host.Start(ctx); err != nil {

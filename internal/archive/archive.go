@@ -67,6 +67,7 @@ type Settings struct {
 	Labels        []string              `json:"labels,omitempty"`
 	Include       []string              `json:"include,omitempty"` // folders of the machine that it came from
 	IdleSeconds   int64                 `json:"idle_seconds"`
+	Hibernate     *int64                `json:"hibernate_seconds,omitempty"` // nil: as soon as it sleeps
 	NetworkPolicy sprites.NetworkPolicy `json:"network_policy"`
 	Variables     []string              `json:"variables,omitempty"`   // names of its environment
 	Environment   map[string]string     `json:"environment,omitempty"` // with values, if it was asked for

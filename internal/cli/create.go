@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -102,7 +101,7 @@ type createOptions struct {
 	machine machineFlags
 	base    string
 	labels  []string
-	idle    time.Duration
+	sleep   sleepFlags
 	network string
 	gitID   bool
 }
@@ -117,7 +116,9 @@ nothing more, until it is first used, which takes a fraction of a second.
 
 Its base "host" is the tools of the server's machine: what is under /usr there is there,
 and may be changed inside without touching the original. Tools that live elsewhere
-are shown by --include; cove doctor finds them.`,
+are shown by --include; cove doctor finds them.
+
+It sleeps in two stages when nobody uses it: see cove update --help.`,
 		Example: `  cove create paint
   cove create build --memory 4G --cpus 2 --include /usr/local/go
   cove create tight --network agent
@@ -165,7 +166,7 @@ are shown by --include; cove doctor finds them.`,
 	f.StringVar(&o.network, "network", "", "what it may reach: open, none, agent or defaults (see cove help policy; default: no rules)")
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
 	f.BoolVar(&o.gitID, "git-identity", false, identityUsage)
-	f.DurationVar(&o.idle, "idle", 0, "sleep after being unused for so long; 0 is never (default: the server's)")
+	o.sleep.register(cmd, " (default: the server's)")
 	return cmd
 }
 
@@ -196,6 +197,6 @@ func (o *createOptions) request(cmd *cobra.Command, name string) (req sprites.Cr
 	if o.network != "" {
 		req.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}
 	}
-	req.IdleSeconds, err = idleSeconds(cmd, o.idle)
+	req.IdleSeconds, req.HibernateSeconds, err = o.sleep.seconds(cmd)
 	return req, err
 }

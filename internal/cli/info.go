@@ -74,7 +74,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 	pairs := []string{
 		"name", i.Name,
 		"id", i.ID,
-		"status", string(i.Status),
+		"status", statusText(i),
 		"url", i.URL,
 		"labels", strings.Join(i.Labels, ", "),
 		"created", i.CreatedAt.Local().Format(time.RFC3339),
@@ -91,14 +91,10 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 	slices.Sort(names)
 	pairs = append(pairs, "environment", strings.Join(names, ", "))
 	if d := i.Cove; d != nil {
-		idle := "never sleeps"
-		if d.IdleSeconds > 0 {
-			idle = "after " + (time.Duration(d.IdleSeconds) * time.Second).String()
-		}
 		pairs = append(pairs,
 			"base", d.Base,
 			"include", strings.Join(d.Include, ", "),
-			"idle", idle,
+			"idle", idleText(d),
 			"keeps checkpoints", keepText(d.Retention),
 			"owner", d.Owner,
 			"address", strings.TrimSuffix(d.Address+", "+d.Address6, ", "),
@@ -111,6 +107,28 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 		)
 	}
 	fields(w, pairs...)
+}
+
+// statusText is a sprite's state for people: of a warm one, where its memory is.
+func statusText(i sprites.Info) string {
+	if i.Cove != nil && i.Cove.Paused {
+		return "paused"
+	}
+	return string(i.Status)
+}
+
+// idleText says when a sprite sleeps.
+func idleText(d *sprites.Details) string {
+	idle, hibernate := time.Duration(d.IdleSeconds)*time.Second, time.Duration(d.HibernateSeconds)*time.Second
+	switch {
+	case idle == 0:
+		return "never sleeps"
+	case hibernate == 0:
+		return fmt.Sprintf("paused after %v", idle)
+	case hibernate > idle:
+		return fmt.Sprintf("paused after %v, on disk after %v", idle, hibernate)
+	}
+	return fmt.Sprintf("on disk after %v", idle)
 }
 
 // keepText says which of the checkpoints that nobody asked for stay; empty: all.
@@ -133,10 +151,10 @@ func sealedText(u *sprites.DiskUse) string {
 // lastEnd says why a sprite that was awake is not, where that was no error.
 func lastEnd(i sprites.Info) string {
 	switch d := i.Cove; {
-	case i.Status == sprites.StatusRunning || i.LastRunning == nil || d.LastError != "":
+	case i.Status == sprites.StatusRunning || d.Paused || i.LastRunning == nil || d.LastError != "":
 		return ""
 	case d.IdleSeconds > 0:
-		return "asleep: unused for " + (time.Duration(d.IdleSeconds) * time.Second).String() + ", or stopped by request"
+		return "asleep: unused for " + (time.Duration(max(d.IdleSeconds, d.HibernateSeconds)) * time.Second).String() + ", or stopped by request"
 	}
 	return "stopped by request"
 }

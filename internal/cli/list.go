@@ -21,7 +21,8 @@ func (a *app) newList() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List the sprites",
 		Long: `Lists the sprites and how much of each is alive: a cold one is a disk, a warm one a
-disk and an image of its memory, a running one has its processes.`,
+disk and an image of its memory, a paused one has its processes in memory, standing still,
+and a running one has them at work. In JSON a paused one is warm, with cove.paused.`,
 		Example: `  cove list
   cove list --prefix web- --label team=shop
   cove list --json`,
@@ -90,7 +91,7 @@ func printSprites(w io.Writer, list []sprites.Info, now time.Time) {
 		if s.Cove != nil && s.Cove.Owner != "" {
 			owner = s.Cove.Owner
 		}
-		rows = append(rows, []string{s.Name, string(s.Status), ago(s.CreatedAt, now), used, owner, strings.Join(s.Labels, ",")})
+		rows = append(rows, []string{s.Name, statusText(s), ago(s.CreatedAt, now), used, owner, strings.Join(s.Labels, ",")})
 	}
 	table(w, rows)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 type updateOptions struct {
-	idle         time.Duration
+	sleep        sleepFlags
 	label, strip []string
 	gitID        bool
 	keep         sprites.Retention
@@ -24,14 +24,19 @@ func (a *app) newUpdate() *cobra.Command {
 	var o updateOptions
 	cmd := &cobra.Command{
 		Use:   "update NAME",
-		Short: "Change a sprite's idle time, labels, git identity or which checkpoints stay",
+		Short: "Change when a sprite sleeps, its labels, git identity or which checkpoints stay",
 		Long: `Changes what can be changed of a sprite while it is there, asleep or awake. A label K=V
 takes the place of another one of the same K. Who may open its URL is changed by cove url.
+
+A sprite that nobody uses is paused after --idle: nothing in it runs, and its next use
+wakes it in a moment. After --hibernate, counted from its last use as well, its memory goes
+to disk. Where that is no longer than --idle it is not paused before.
 
 With --keep-last or --keep-daily, of the checkpoints that nobody asked for only those stay
 that one of these rules keeps (see cove checkpoint prune).`,
 		Example: `  cove update paint --idle 30m
   cove update paint --idle 0                      it never sleeps by itself
+  cove update paint --idle 1m --hibernate 1h      paused after a minute, on disk after an hour
   cove update paint --label team=shop --remove-label old
   cove update paint --git-identity
   cove update paint --keep-last 10 --keep-daily 7`,
@@ -39,7 +44,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 		ValidArgsFunction: a.completeOneSprite,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		idle, err := idleSeconds(cmd, o.idle)
+		idle, hibernate, err := o.sleep.seconds(cmd)
 		if err != nil {
 			return err
 		}
@@ -47,7 +52,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 		if err != nil {
 			return err
 		}
-		if idle == nil && len(o.label)+len(o.strip) == 0 && !o.gitID && !keep {
+		if idle == nil && hibernate == nil && len(o.label)+len(o.strip) == 0 && !o.gitID && !keep {
 			return usagef(cmd, "what is to change?")
 		}
 		who, err := identity(ctx, o.gitID)
@@ -63,7 +68,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 				return spriteError(err)
 			}
 		}
-		req := sprites.UpdateRequest{IdleSeconds: idle}
+		req := sprites.UpdateRequest{IdleSeconds: idle, HibernateSeconds: hibernate}
 		if keep || len(o.label)+len(o.strip) > 0 {
 			info, err := c.Get(ctx, args[0])
 			if err != nil {
@@ -82,7 +87,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 		})
 	})
 	f := cmd.Flags()
-	f.DurationVar(&o.idle, "idle", 0, "sleep after being unused for so long; 0 is never")
+	o.sleep.register(cmd, "")
 	f.StringArrayVar(&o.label, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
 	keepFlags(cmd, &o.keep, " that nobody asked for")
 	f.BoolVar(&o.gitID, "git-identity", false, identityUsage)
@@ -121,13 +126,25 @@ func relabel(labels, set, strip []string) []string {
 	return append(kept, set...)
 }
 
-// idleSeconds is the value of a flag --idle; nil: it was not given.
-func idleSeconds(cmd *cobra.Command, idle time.Duration) (*int64, error) {
-	if !cmd.Flags().Changed("idle") {
-		return nil, nil
+// sleepFlags are the flags of create and update that say when a sprite sleeps.
+type sleepFlags struct{ idle, hibernate time.Duration }
+
+func (s *sleepFlags) register(cmd *cobra.Command, ifNot string) {
+	f := cmd.Flags()
+	f.DurationVar(&s.idle, "idle", 0, "sleep after being unused for so long; 0 is never"+ifNot)
+	f.DurationVar(&s.hibernate, "hibernate", 0, "put its memory to disk after being unused for so long; 0 is never"+ifNot)
+}
+
+// seconds are the values of the flags; nil: not given.
+func (s *sleepFlags) seconds(cmd *cobra.Command) (idle, hibernate *int64, err error) {
+	of := func(flag string, d time.Duration) *int64 {
+		switch {
+		case !cmd.Flags().Changed(flag):
+			return nil
+		case d < 0 || d > 0 && d < time.Second:
+			err = usagef(cmd, "--%s %v: 0, or a second at least", flag, d)
+		}
+		return new(int64(d / time.Second))
 	}
-	if idle < 0 || idle > 0 && idle < time.Second {
-		return nil, usagef(cmd, "--idle %v: 0, or a second at least", idle)
-	}
-	return new(int64(idle / time.Second)), nil
+	return of("idle", s.idle), of("hibernate", s.hibernate), err
 }

@@ -47,6 +47,12 @@ const (
 	ForkRecalled Point = "fork-recalled"
 	ForkStored   Point = "fork-stored"
 
+	PauseNoted   Point = "pause-noted" // the shim's file says that the sandbox is paused
+	PauseFrozen  Point = "pause-frozen"
+	PauseStored  Point = "pause-stored"
+	ResumeThawed Point = "resume-thawed" // the shim's file says that it is paused, still
+	ResumeNoted  Point = "resume-noted"
+
 	SleepNoted     Point = "sleep-noted"
 	SleepPaused    Point = "sleep-paused"
 	SleepSaved     Point = "sleep-saved"
@@ -85,6 +91,7 @@ var Points = []Point{
 	MovePrepared, MoveNoted, MovePaused, MoveSaved, MoveMounted, MoveSwitched, MoveKilled, MoveRestored, MoveKept,
 	RestoreStopped, RestoreSealed, RestoreBegun, RestoreStored, RestoreRecalled,
 	ForkRecalled, ForkStored,
+	PauseNoted, PauseFrozen, PauseStored, ResumeThawed, ResumeNoted,
 	SleepNoted, SleepPaused, SleepSaved, SleepDescribed, SleepKilled, SleepStored,
 	WakeTaken, WakeChecked, WakeRestored, WakeIntroduced,
 	MergeBegun, MergeMade, MergeStored,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/connect"
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/policy"
 )
@@ -129,7 +130,7 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	s.moving.Unlock()
 	if st.Paused {
-		if err := s.runsc().resume(); err != nil {
+		if err := s.runsc().thaw(); err != nil {
 			s.log.Error("resume before stop", "err", err)
 		}
 	}
@@ -171,23 +172,44 @@ func (s *Shim) askGuestToStop(ctx context.Context, token string, grace time.Dura
 	return nil
 }
 
-func (s *Shim) postPause(w http.ResponseWriter, _ *http.Request)  { s.freeze(w, true, runsc.pause) }
-func (s *Shim) postResume(w http.ResponseWriter, _ *http.Request) { s.freeze(w, false, runsc.resume) }
+func (s *Shim) postPause(w http.ResponseWriter, _ *http.Request)  { s.freeze(w, true, s.pause) }
+func (s *Shim) postResume(w http.ResponseWriter, _ *http.Request) { s.freeze(w, false, s.resume) }
 
-func (s *Shim) freeze(w http.ResponseWriter, paused bool, call func(runsc) error) {
+func (s *Shim) freeze(w http.ResponseWriter, paused bool, change func() error) {
 	s.moving.Lock()
 	defer s.moving.Unlock()
 	if s.snapshot().Paused != paused {
-		if err := call(s.runsc()); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		if err := s.setState(func(st *State) { st.Paused = paused }); err != nil {
+		if err := change(); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
 	}
 	reply(w, s.snapshot())
+}
+
+// pause freezes the sandbox in memory. The file says so before: whoever takes the
+// sandbox up after a death in between does the rest. s.moving is held.
+func (s *Shim) pause() error {
+	if err := s.setState(func(st *State) { st.Paused = true }); err != nil {
+		return err
+	}
+	fault.Reach(fault.PauseNoted)
+	if err := s.runsc().freeze(); err != nil {
+		return errors.Join(err, s.runsc().thaw(), s.setState(func(st *State) { st.Paused = false }))
+	}
+	fault.Reach(fault.PauseFrozen)
+	return nil
+}
+
+// resume undoes pause; in the file last of all. s.moving is held.
+func (s *Shim) resume() error {
+	if err := s.runsc().thaw(); err != nil {
+		return err
+	}
+	fault.Reach(fault.ResumeThawed)
+	err := s.setState(func(st *State) { st.Paused = false })
+	fault.Reach(fault.ResumeNoted)
+	return err
 }
 
 func (s *Shim) putConnectors(w http.ResponseWriter, r *http.Request) {

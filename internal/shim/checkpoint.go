@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -83,8 +82,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	began := time.Now()
 	resume := func(err error) (Checkpointed, error) {
 		s.gw.Release()
-		err = errors.Join(err, s.runscOf(old).resume(), s.leave(next))
-		return Checkpointed{}, errors.Join(err, s.setState(func(st *State) { st.Moving = false }))
+		return Checkpointed{}, errors.Join(err, s.endMove(), s.leave(next))
 	}
 	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
 		return Checkpointed{}, errors.Join(err, s.leave(next))
@@ -273,17 +271,33 @@ func (s *Shim) leave(st State) error {
 	return errors.Join(errs...)
 }
 
-// takeUpMove brings a sandbox whose shim died in the middle of a checkpoint back to
-// work, as it was.
+// takeUpMove brings a sandbox whose shim died in the middle of a checkpoint, of a
+// hibernation, of a pause or of its end to what it was: paused, or at work.
 func (s *Shim) takeUpMove() error {
-	if !s.state.Moving {
+	st := s.snapshot()
+	if !st.Moving && !st.Paused {
 		return nil
 	}
-	// It may not have come to the pause.
-	if err := s.runscOf(s.state).resume(); err != nil && !strings.Contains(err.Error(), "not paused") {
+	if err := s.endMove(); err != nil {
 		return err
 	}
-	return s.setState(func(st *State) { st.Moving = false })
+	if st.Saving == "" {
+		return nil
+	}
+	return os.RemoveAll(st.Saving) // what it is now is later
+}
+
+// endMove has a sandbox that is to be moved no more be what it was before.
+func (s *Shim) endMove() error {
+	call := s.runsc()
+	change := call.thaw // it may not have come to the pause
+	if s.snapshot().Paused {
+		change = call.freeze
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	return s.setState(func(st *State) { st.Moving, st.Saving = false, "" })
 }
 
 func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {

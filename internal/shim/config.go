@@ -102,7 +102,8 @@ type State struct {
 	Token       string    `json:"token"`
 	Link        string    `json:"link"` // "tap" or "veth"
 	Started     time.Time `json:"started"`
-	Paused      bool      `json:"paused,omitempty"`
+	Paused      bool      `json:"paused,omitempty"` // or it is about to be, or was until just now
+	Saving      string    `json:"saving,omitempty"` // the folder to which its memory is being saved, so that it can end
 	Unlimited   []string  `json:"unlimited,omitempty"`
 	Build       string    `json:"build,omitempty"`  // see Config.Build
 	Woken       bool      `json:"woken,omitempty"`  // it goes on from a memory image

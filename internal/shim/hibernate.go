@@ -47,7 +47,7 @@ type ImagePart struct {
 const pagesFile = "pages.img"
 
 // hibernate saves the sandbox's memory to a folder, which is made, and ends it. On
-// an error it goes on. s.moving is held.
+// an error it is what it was. s.moving is held.
 func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	st := s.snapshot()
 	if st.Build == "" {
@@ -57,9 +57,9 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 		return err
 	}
 	undo := func(err error) error {
-		return errors.Join(err, s.runscOf(st).resume(), s.setState(func(st *State) { st.Moving = false }), os.RemoveAll(dir))
+		return errors.Join(err, s.endMove(), os.RemoveAll(dir))
 	}
-	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
+	if err := s.setState(func(st *State) { st.Moving, st.Saving = true, dir }); err != nil {
 		return err
 	}
 	fault.Reach(fault.SleepNoted)

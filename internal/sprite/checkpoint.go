@@ -64,7 +64,10 @@ func (h *Host) alone(ctx context.Context, name string, f func(context.Context, *
 			return err
 		}
 		if busy != nil {
-			_ = busy.wait(ctx) // whatever becomes of it: look again
+			// Whatever becomes of it: look again.
+			if err := busy.wait(ctx); errors.Is(err, errFrozen) {
+				return err
+			}
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -102,6 +105,9 @@ func (h *Host) take(row store.Sprite) (*machine, *transition, error) {
 	case row.Deleting || m.dead:
 		return nil, nil, newError(CodeDeleting, "", "sprite %s is being deleted", row.Name)
 	case m.busy != nil:
+		return nil, m.busy, nil
+	case m.paused && !ended(m.sandbox): // what is done to it has to be said inside, too
+		h.beginResume(m)
 		return nil, m.busy, nil
 	}
 	m.disarm()
@@ -233,7 +239,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 				return err
 			}
 			h.mu.Lock()
-			m.sandbox = nil
+			m.sandbox, m.paused = nil, false
 			h.mu.Unlock()
 		}
 		if err := h.forgetMemory(ctx, row.ID); err != nil {

@@ -55,7 +55,7 @@ func (h *Host) SyncConnectors(ctx context.Context) error {
 	h.connecting.Lock() // what is stored last is what is in force
 	defer h.connecting.Unlock()
 	h.mu.Lock()
-	h.connects++ // who boots meanwhile looks again
+	h.changes++ // who boots meanwhile looks again, and who wakes
 	live := map[string]Sandbox{}
 	for _, m := range h.machines {
 		if m.sandbox != nil {
@@ -106,9 +106,8 @@ func (h *Host) setConnectors(ctx context.Context, name string, sb Sandbox) error
 func (h *Host) showGit(ctx context.Context, name string, sb Sandbox, config string) {
 	ctx, cancel := context.WithTimeout(ctx, showLimit)
 	defer cancel()
-	if _, err := askGuest(ctx, sb, http.MethodPut, "git/config", []byte(config)); err != nil && !ended(sb) {
-		h.Logger.Warn("telling git in a sandbox of its connectors", "sprite", name, "err", err)
-	}
+	_, err := askGuest(ctx, sb, http.MethodPut, "git/config", []byte(config))
+	h.untold("telling git in a sandbox of its connectors", name, sb, err)
 }
 
 // reviveConnectors tells a sandbox that was found running, or whose connectors

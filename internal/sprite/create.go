@@ -72,6 +72,7 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 		Labels:      req.Labels,
 		URL:         sprites.URLSettings{Auth: "sprite"},
 		IdleSeconds: int64(h.IdleDefault / time.Second),
+		Hibernate:   int64(h.HibernateDefault / time.Second),
 		Owner:       req.Owner,
 		Status:      sprites.StatusCold,
 	}
@@ -84,6 +85,9 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 	}
 	if req.IdleSeconds != nil {
 		row.IdleSeconds = *req.IdleSeconds
+	}
+	if req.HibernateSeconds != nil {
+		row.Hibernate = *req.HibernateSeconds
 	}
 	if req.NetworkPolicy != nil {
 		if _, err := h.compile(ctx, *req.NetworkPolicy); err != nil {
@@ -129,7 +133,7 @@ func (h *Host) checkCreate(req sprites.CreateRequest) error {
 	if req.LeaseSeconds < 0 {
 		return newError(CodeBadRequest, "", "a lease can't be negative")
 	}
-	return errors.Join(checkLabels(req.Labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds))
+	return errors.Join(checkLabels(req.Labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds))
 }
 
 func checkEnvironment(env map[string]string) error {
@@ -241,7 +245,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 	if req.Labels != nil {
 		labels = *req.Labels
 	}
-	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkRetention(req.Retention)); err != nil {
+	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds), checkRetention(req.Retention)); err != nil {
 		return sprites.Info{}, err
 	}
 	row, err := h.row(ctx, name)
@@ -261,6 +265,9 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		}
 		if req.IdleSeconds != nil {
 			s.IdleSeconds = *req.IdleSeconds
+		}
+		if req.HibernateSeconds != nil {
+			s.Hibernate = *req.HibernateSeconds
 		}
 		if req.Retention != nil {
 			s.Retention = *req.Retention

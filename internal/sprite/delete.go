@@ -97,7 +97,7 @@ func (h *Host) destroy(m *machine) (err error) {
 			return err
 		}
 		h.mu.Lock()
-		m.sandbox = nil
+		m.sandbox, m.paused = nil, false
 		h.mu.Unlock()
 	}
 	fault.Reach(fault.DeleteStopped)

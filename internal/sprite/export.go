@@ -70,7 +70,7 @@ func (h *Host) openExport(ctx context.Context, name, checkpoint string) (row sto
 // settingsOf are a sprite's settings, without what may be a secret.
 func settingsOf(row store.Sprite) archive.Settings {
 	set := archive.Settings{
-		Labels: row.Labels, Include: row.Include, IdleSeconds: row.IdleSeconds, NetworkPolicy: row.Policy,
+		Labels: row.Labels, Include: row.Include, IdleSeconds: row.IdleSeconds, Hibernate: &row.Hibernate, NetworkPolicy: row.Policy,
 		Variables: slices.Sorted(maps.Keys(row.Env)),
 	}
 	if c := row.Config; c.RAMMB != 0 || c.CPUs != 0 || c.StorageGB != 0 {

@@ -107,7 +107,7 @@ func (h *Host) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequ
 		ID: randomHex(8), Name: name, MachineID: randomHex(16), Labels: req.Labels, Status: sprites.StatusCold,
 		URL:  sprites.URLSettings{Auth: "sprite"}, // who opened the other's did not open this one's
 		Base: from.Base, Include: slices.Clone(from.Include), Env: maps.Clone(from.Env), Config: from.Config,
-		Policy: from.Policy, IdleSeconds: from.IdleSeconds, Retention: from.Retention, Owner: req.Owner, // a job's sprite is forked for somebody else
+		Policy: from.Policy, IdleSeconds: from.IdleSeconds, Hibernate: from.Hibernate, Retention: from.Retention, Owner: req.Owner, // a job's sprite is forked for somebody else
 		// Its address is to be one that the other never had: else the connections that
 		// it has of the other's would look alive, and wait for ever.
 		Incarnation: from.Incarnation,

@@ -32,8 +32,13 @@ type Host struct {
 	Data        string                   // the server's folder, which no sprite may be shown; empty: none
 	Logger      *slog.Logger             // nil: discard
 	IdleDefault time.Duration            // how long a sprite that does not say stays awake unused; 0: for ever
-	MaxRunning  int                      // sandboxes at once; 0: no limit
+	MaxRunning  int                      // sandboxes at once that are not paused; 0: no limit
 	URL         func(name string) string // where a sprite's HTTP service is reached; nil: nowhere
+
+	// HibernateDefault is after how long unused the memory of a sprite that does not
+	// say goes to disk; until then it is paused. 0: never. Where that is no longer than
+	// it stays awake, it is not paused before.
+	HibernateDefault time.Duration
 
 	// Registries lists the hosts of the package registries that this machine's own
 	// clients are configured for, for presets; nil: none.
@@ -55,7 +60,7 @@ type Host struct {
 	mu       sync.Mutex
 	closed   bool
 	machines map[string]*machine // by sprite ID
-	connects int                 // counts changes of connectors
+	changes  int                 // counts changes of connectors and network policies
 	pinned   map[string]int      // layers that are being mounted or read, by how many
 	spared   bool                // the last collection left some layers to those who hold them
 }
@@ -65,14 +70,18 @@ type Host struct {
 type machine struct {
 	id      string
 	name    string
-	idle    time.Duration
+	idle    time.Duration   // unused, until it sleeps; 0: for ever
 	sandbox Sandbox         // live, or nil
+	paused  bool            // it is, if there is one
+	told    int             // Host.changes of which it has heard inside, if it is paused
 	ending  Sandbox         // the last one that was told to end
 	leases  map[*Lease]bool // held, or waiting for the sandbox
-	timer   *time.Timer     // runs while the sandbox is live and unused, and idle is set
+	timer   *time.Timer     // to the next stage of sleep; runs while the sandbox is live and unused, and idle is set
 	epoch   int             // counts timers and their ends, so that a late one knows that it is
 	busy    *transition     // the sandbox is starting or ending
 	dead    bool            // being deleted: nothing may use it
+
+	hibernate time.Duration // unused, until its memory goes to disk; 0: for ever
 }
 
 // transition is a sandbox's start or end, which its waiters share.
@@ -145,13 +154,13 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 	case sb != nil:
 		h.mu.Lock()
 		m := h.machine(row)
-		m.sandbox = sb
+		m.sandbox, m.paused, m.told = sb, sb.Status().Paused, -1
 		h.wg.Go(func() { h.watch(m, sb) })
 		h.wg.Go(func() { h.reviveNetwork(row, sb) })
 		h.wg.Go(func() { h.reviveConnectors(row.Name, sb) })
 		h.arm(m)
 		h.mu.Unlock()
-		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusRunning })
+		h.noteStage(m)
 	case h.warm(row.ID):
 		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
 	case row.Status != sprites.StatusCold:
@@ -239,7 +248,8 @@ func (h *Host) List(ctx context.Context, filter store.SpriteFilter) ([]sprites.I
 	return infos, nil
 }
 
-// Live returns a sprite's sandbox without waking it; nil if it has none.
+// Live returns a sprite's sandbox without waking it; nil if it has none, or it is
+// paused.
 func (h *Host) Live(ctx context.Context, name string) (Sandbox, error) {
 	row, err := h.row(ctx, name)
 	if err != nil {
@@ -247,7 +257,7 @@ func (h *Host) Live(ctx context.Context, name string) (Sandbox, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if m := h.machines[row.ID]; m != nil && m.busy == nil && !m.dead {
+	if m := h.machines[row.ID]; m != nil && m.busy == nil && !m.dead && !m.paused {
 		return m.sandbox, nil
 	}
 	return nil, nil
@@ -282,8 +292,11 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 			Include:     row.Include,
 			Incarnation: row.Incarnation,
 			IdleSeconds: row.IdleSeconds,
-			Owner:       row.Owner,
-			LastError:   row.LastError,
+
+			HibernateSeconds: row.Hibernate,
+
+			Owner:     row.Owner,
+			LastError: row.LastError,
 		},
 	}
 	if info.Labels == nil {
@@ -312,14 +325,18 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 	h.mu.Lock()
 	m := h.machines[row.ID]
 	var sb Sandbox
+	paused := false
 	if m != nil {
-		sb = m.sandbox
+		sb, paused = m.sandbox, m.paused
 		info.Cove.AwakeBy = m.awakeBy()
 	}
 	h.mu.Unlock()
 	if sb != nil {
 		status := sb.Status()
 		info.Status = sprites.StatusRunning
+		if paused {
+			info.Status, info.Cove.Paused = sprites.StatusWarm, true
+		}
 		info.Cove.Incarnation = status.Incarnation
 		info.Cove.Address, info.Cove.Address6 = status.Address, status.Address6
 		info.Cove.Unlimited = status.Unlimited
@@ -347,7 +364,7 @@ func (m *machine) awakeBy() []string {
 func (h *Host) machine(row store.Sprite) *machine {
 	m := h.machines[row.ID]
 	if m == nil {
-		m = &machine{id: row.ID, name: row.Name, idle: seconds(row.IdleSeconds), leases: map[*Lease]bool{}}
+		m = &machine{id: row.ID, name: row.Name, idle: seconds(row.IdleSeconds), hibernate: seconds(row.Hibernate), leases: map[*Lease]bool{}}
 		h.machines[row.ID] = m
 	}
 	return m

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -29,6 +30,8 @@ type memory struct {
 	err       error         // of Boot
 	refuse    error         // of Destroy
 	inside    func() string // what a guest says to any call; nil: nobody listens
+	pauses    bool          // its sandboxes are Pausers
+	stuck     error         // of Resume
 	live      map[string]*fakeSandbox
 	destroyed []string
 	removed   []string // layers
@@ -59,6 +62,9 @@ func (r *memory) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, er
 		r.live = map[string]*fakeSandbox{}
 	}
 	r.live[m.ID] = sb
+	if r.pauses {
+		return &fakePauser{sb}, nil
+	}
 	return sb, nil
 }
 
@@ -101,6 +107,24 @@ type fakeSandbox struct {
 	once    sync.Once
 	done    chan struct{}
 	why     string
+	paused  bool
+}
+
+// fakePauser is a fakeSandbox that can be paused.
+type fakePauser struct{ *fakeSandbox }
+
+func (s *fakePauser) Pause(context.Context) error {
+	s.runtime.set(func() { s.paused = true })
+	return nil
+}
+
+func (s *fakePauser) Resume(context.Context) (err error) {
+	s.runtime.set(func() {
+		if err = s.runtime.stuck; err == nil {
+			s.paused = false
+		}
+	})
+	return err
 }
 
 func (s *fakeSandbox) ID() string { return s.machine.ID }
@@ -125,7 +149,7 @@ func (s *fakeSandbox) Dial(context.Context, int) (net.Conn, error) {
 func (s *fakeSandbox) Status() sprite.SandboxStatus {
 	s.runtime.mu.Lock()
 	defer s.runtime.mu.Unlock()
-	return sprite.SandboxStatus{Incarnation: s.machine.Incarnation, Address: "10.0.0.1", Ended: s.why}
+	return sprite.SandboxStatus{Incarnation: s.machine.Incarnation, Address: "10.0.0.1", Ended: s.why, Paused: s.paused}
 }
 
 func (s *fakeSandbox) Stop(context.Context, time.Duration) error { s.end("stopped"); return nil }
@@ -356,6 +380,86 @@ func TestIdle(t *testing.T) {
 		if got := status(t, h, "paint").Status; got != sprites.StatusRunning {
 			t.Errorf("one that never sleeps: got %s", got)
 		}
+	})
+}
+
+// TestPause: a sprite is paused when it is idle, and hibernated later; times that
+// change count at once, and a guest that is paused is not asked anything.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		rt := &memory{pauses: true}
+		rt.inside = func() string { asked++; return "{}" }
+		h := start(t, &sprite.Host{Runtime: rt, IdleDefault: time.Minute, HibernateDefault: time.Hour, MaxRunning: 1})
+		create(t, h, "paint")
+		stage := func(wait time.Duration, want sprites.Status, paused bool) {
+			t.Helper()
+			time.Sleep(wait)
+			synctest.Wait()
+			if info := status(t, h, "paint"); info.Status != want || info.Cove.Paused != paused {
+				t.Fatalf("after %v: got %s, paused: %v", wait, info.Status, info.Cove.Paused)
+			}
+		}
+		use(t, h, "paint").Release()
+		stage(59*time.Second, sprites.StatusRunning, false)
+		stage(2*time.Second, sprites.StatusWarm, true)
+		if counts, err := h.Store.Sprites.Count(t.Context(), store.SpriteFilter{}); err != nil || counts[sprites.StatusWarm] != 1 {
+			t.Errorf("the store counts %v, %v", counts, err)
+		}
+		before := asked
+		if _, err := h.Describe(t.Context(), "paint"); err != nil || asked != before {
+			t.Errorf("paused, it was asked %d times, %v", asked-before, err)
+		}
+		if sb, err := h.Live(t.Context(), "paint"); sb != nil || err != nil {
+			t.Errorf("paused, it is live: %v, %v", sb, err)
+		}
+		create(t, h, "other")
+		use(t, h, "other").Release() // a paused one takes no place
+		_, err := h.Use(t.Context(), "paint", "test")
+		wantCode(t, "waking one too many", err, sprite.CodeRunningLimit)
+		if err := h.Stop(t.Context(), "other"); err != nil {
+			t.Fatal(err)
+		}
+		l := use(t, h, "paint")
+		stage(time.Hour, sprites.StatusRunning, false)
+		l.Release()
+		stage(61*time.Second, sprites.StatusWarm, true)
+		stage(58*time.Minute, sprites.StatusWarm, true)
+		stage(2*time.Minute, sprites.StatusCold, false)
+		if rt.boots != 2 {
+			t.Errorf("got %d boots", rt.boots)
+		}
+
+		update := func(idle, hibernate int64) {
+			t.Helper()
+			if _, err := h.Update(t.Context(), "paint", sprites.UpdateRequest{IdleSeconds: &idle, HibernateSeconds: &hibernate}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		update(60, 60) // as soon as it sleeps
+		use(t, h, "paint").Release()
+		stage(59*time.Second, sprites.StatusRunning, false)
+		stage(2*time.Second, sprites.StatusCold, false)
+		update(60, 0)
+		use(t, h, "paint").Release()
+		stage(1000*time.Hour, sprites.StatusWarm, true)
+		update(60, 120)
+		stage(61*time.Second, sprites.StatusCold, false)
+
+		update(60, 0)
+		use(t, h, "paint").Release()
+		stage(61*time.Second, sprites.StatusWarm, true)
+		rt.set(func() { rt.stuck = errors.New("stuck") })
+		_, err = h.Use(t.Context(), "paint", "test")
+		wantCode(t, "waking one that is stuck", err, sprite.CodeUnavailable)
+		if _, err := h.Checkpoint(t.Context(), "paint", sprites.CheckpointRequest{}); err == nil || !strings.Contains(err.Error(), "does not go on") {
+			t.Errorf("a checkpoint of one that is stuck: %v", err)
+		}
+		stage(0, sprites.StatusWarm, true)
+		if err := h.Stop(t.Context(), "paint"); err != nil {
+			t.Fatal(err)
+		}
+		stage(0, sprites.StatusCold, false)
 	})
 }
 

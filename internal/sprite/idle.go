@@ -17,8 +17,16 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// arm starts the wait for sleep if nothing uses the machine. h.mu is held.
-func (h *Host) arm(m *machine) { h.armFor(m, m.idle) }
+// arm starts the wait for sleep, or, if the machine is paused, for the end of that, if
+// nothing uses it. h.mu is held.
+func (h *Host) arm(m *machine) {
+	switch {
+	case !m.paused:
+		h.armFor(m, m.idle)
+	case m.hibernate > 0:
+		h.armFor(m, max(m.hibernate-m.idle, time.Second))
+	}
+}
 
 // armFor is arm when a part of the wait is over.
 func (h *Host) armFor(m *machine, wait time.Duration) {
@@ -39,32 +47,63 @@ func (m *machine) disarm() {
 	}
 }
 
-// setIdle takes up a changed idle time.
+// setIdle takes up changed times.
 func (h *Host) setIdle(row store.Sprite) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	m := h.machines[row.ID]
-	if m == nil || m.idle == seconds(row.IdleSeconds) {
+	if m == nil || m.idle == seconds(row.IdleSeconds) && m.hibernate == seconds(row.Hibernate) {
 		return
 	}
-	m.idle = seconds(row.IdleSeconds)
+	m.idle, m.hibernate = seconds(row.IdleSeconds), seconds(row.Hibernate)
 	m.disarm()
 	h.arm(m)
 }
 
-// idle runs when a machine's timer fires. A sandbox in which commands still run,
-// though nobody is connected to them, stays awake: ending it would end them.
+// idle runs when a machine's timer fires: the sandbox is paused, or, if it was so
+// long enough, hibernated.
 func (h *Host) idle(m *machine, epoch int) {
 	h.mu.Lock()
 	if m.epoch != epoch || h.closed {
 		h.mu.Unlock()
 		return
 	}
-	sb := m.sandbox
+	sb, paused, idle := m.sandbox, m.paused, m.idle
 	h.wg.Add(1)
 	h.mu.Unlock()
 	defer h.wg.Done()
 
+	var rest time.Duration
+	if !paused { // nothing has run since
+		rest = h.stillAwake(m.name, sb, idle)
+	}
+	h.mu.Lock()
+	if m.epoch != epoch || h.closed { // used meanwhile
+		h.mu.Unlock()
+		return
+	}
+	m.timer = nil
+	if rest > 0 {
+		h.armFor(m, rest)
+		h.mu.Unlock()
+		return
+	}
+	if pauser, ok := sb.(Pauser); ok && !paused && m.pauses() {
+		m.busy, m.told = &transition{done: make(chan struct{})}, h.changes
+		h.mu.Unlock()
+		h.pause(m, pauser)
+		return
+	}
+	m.beginEnd()
+	h.mu.Unlock()
+	h.Logger.Info("sprite sleeps", "sprite", m.name)
+	_ = h.endSandbox(m, true) // logged; it is tried again
+}
+
+// stillAwake is for how long a sandbox that nobody uses has to be left alone. One in
+// which commands still run, though nobody is connected to them, stays awake: they
+// would stand still.
+func (h *Host) stillAwake(name string, sb Sandbox, idle time.Duration) time.Duration {
 	ctx, cancel := context.WithTimeout(h.ctx, activityLimit)
 	a, err := h.activity(ctx, sb)
 	cancel()
@@ -72,28 +111,12 @@ func (h *Host) idle(m *machine, epoch int) {
 	if errors.Is(err, errUnknownCall) {
 		awakeBy = append(awakeBy, err.Error()) // what runs in it must not be lost
 	} else if err != nil {
-		h.Logger.Warn("asking a sandbox what runs in it before it sleeps", "sprite", m.name, "err", err)
+		h.Logger.Warn("asking a sandbox what runs in it before it sleeps", "sprite", name, "err", err)
 	}
-
-	h.mu.Lock()
-	if m.epoch != epoch || h.closed { // used meanwhile
-		h.mu.Unlock()
-		return
+	if len(awakeBy) > 0 {
+		return idle
 	}
-	m.timer = nil
-	rest := m.idle
-	if len(awakeBy) == 0 {
-		rest -= quiet(a, m.idle)
-	}
-	if rest > 0 {
-		h.armFor(m, rest)
-		h.mu.Unlock()
-		return
-	}
-	m.beginEnd()
-	h.mu.Unlock()
-	h.Logger.Info("sprite sleeps", "sprite", m.name)
-	_ = h.endSandbox(m, true) // logged; it is tried again
+	return idle - quiet(a, idle)
 }
 
 // errUnknownCall is a guest that was built before the call was.
@@ -118,6 +141,9 @@ func (h *Host) activity(ctx context.Context, sb Sandbox) (sprites.Activity, erro
 
 // askGuest makes one call of a sandbox's guest, and returns its answer.
 func askGuest(ctx context.Context, sb Sandbox, method, call string, body []byte) ([]byte, error) {
+	if sb.Status().Paused {
+		return nil, errPaused
+	}
 	transport := &http.Transport{
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: 64 << 10,

@@ -139,12 +139,15 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 	if !i.done.SameBase {
 		i.note("it was made over another base; it goes on over this machine's, and what it has not changed of the base is this machine's")
 	}
-	if err := errors.Join(checkIdle(&set.IdleSeconds), checkEnvironment(set.Environment)); err != nil {
+	if err := errors.Join(checkIdle(&set.IdleSeconds), checkIdle(set.Hibernate), checkEnvironment(set.Environment)); err != nil {
 		return t, err
 	}
 	i.row = store.Sprite{
 		ID: randomHex(8), Name: name, MachineID: randomHex(16), Base: here.Name, Env: set.Environment, Labels: i.o.Labels,
-		URL: sprites.URLSettings{Auth: "sprite"}, IdleSeconds: set.IdleSeconds, Status: sprites.StatusCold,
+		URL: sprites.URLSettings{Auth: "sprite"}, IdleSeconds: set.IdleSeconds, Hibernate: set.IdleSeconds, Status: sprites.StatusCold,
+	}
+	if set.Hibernate != nil {
+		i.row.Hibernate = *set.Hibernate
 	}
 	i.settings(set)
 	i.row.Policy = i.policy(set.NetworkPolicy)

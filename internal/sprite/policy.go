@@ -48,6 +48,7 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 		return err
 	}
 	h.mu.Lock()
+	h.changes++
 	var sb Sandbox
 	var busy *transition
 	if m := h.machines[row.ID]; m != nil {
@@ -84,9 +85,7 @@ func (h *Host) setNetwork(ctx context.Context, row store.Sprite, sb Sandbox) err
 		}
 	}
 	// That those inside see it, too, is up to them.
-	if err := h.showPolicy(ctx, row, sb); err != nil && !ended(sb) {
-		h.Logger.Warn("showing a sandbox its network policy", "sprite", row.Name, "err", err)
-	}
+	h.untold("showing a sandbox its network policy", row.Name, sb, h.showPolicy(ctx, row, sb))
 	return nil
 }
 

@@ -133,7 +133,7 @@ func (h *Host) endSandbox(m *machine, sleep bool) error {
 	h.mu.Lock()
 	m.busy = nil
 	if err == nil {
-		m.sandbox = nil
+		m.sandbox, m.paused = nil, false
 	} else {
 		m.ending = nil
 		h.arm(m)

@@ -99,16 +99,23 @@ func (h *Host) ready(l *Lease, row store.Sprite) (*transition, error) {
 	case m.busy != nil:
 		return m.busy, nil
 	}
-	if m.sandbox != nil && !ended(m.sandbox) {
+	there := m.sandbox != nil && !ended(m.sandbox)
+	if there && !m.paused {
 		l.sandbox = m.sandbox
 		return nil, nil
 	}
-	m.sandbox = nil // its watcher is about to notice
+	if !there {
+		m.sandbox, m.paused = nil, false // its watcher is about to notice
+	}
 	if n := h.awake(); h.MaxRunning > 0 && n >= h.MaxRunning {
 		err := newError(CodeRunningLimit, "wait until one falls asleep, or remove one",
 			"%d sprites are running, and the server allows no more", n)
 		err.Limit, err.CurrentCount, err.RetryAfterSeconds = h.MaxRunning, n, 5
 		return nil, err
+	}
+	if there {
+		h.beginResume(m)
+		return m.busy, nil
 	}
 	m.busy = &transition{done: make(chan struct{})}
 	h.wg.Go(func() { h.boot(m, row) })
@@ -137,11 +144,12 @@ func endsSoon(ctx context.Context, sb Sandbox) bool {
 
 const endingPatience = 3 * time.Second
 
-// awake counts the machines that have a sandbox or are getting one. h.mu is held.
+// awake counts the machines that have a sandbox which is not paused, or are getting
+// one. h.mu is held.
 func (h *Host) awake() int {
 	n := 0
 	for _, m := range h.machines {
-		if m.sandbox != nil || m.busy != nil {
+		if m.sandbox != nil && !m.paused || m.busy != nil {
 			n++
 		}
 	}
@@ -151,7 +159,7 @@ func (h *Host) awake() int {
 // boot starts the machine's sandbox and ends its transition.
 func (h *Host) boot(m *machine, row store.Sprite) {
 	h.mu.Lock()
-	connects := h.connects
+	changes := h.changes
 	h.mu.Unlock()
 	if err := h.sealOutdated(m, row); err != nil {
 		h.Logger.Error("making a checkpoint before a memory of another version is dropped", "sprite", m.name, "err", err)
@@ -162,8 +170,8 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 		h.note(m.id, func(s *store.Sprite) { s.Status, s.LastError = sprites.StatusCold, err.Error() })
 	} else {
 		h.mu.Lock()
-		m.sandbox = sb // who hears of the note finds it, and who changes connectors
-		changed := connects != h.connects
+		m.sandbox, m.paused = sb, false // who hears of the note finds it, and who changes connectors
+		changed := changes != h.changes
 		h.mu.Unlock()
 		if changed {
 			h.reviveConnectors(row.Name, sb)
@@ -259,7 +267,7 @@ func (h *Host) watch(m *machine, sb Sandbox) {
 	h.mu.Lock()
 	asked := m.ending == sb
 	if m.sandbox == sb {
-		m.sandbox = nil
+		m.sandbox, m.paused = nil, false
 	}
 	m.disarm()
 	h.mu.Unlock()

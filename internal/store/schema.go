@@ -140,6 +140,9 @@ var migrations = []string{
 		SELECT b.sprite, c.name, min(b.depth) FROM below b JOIN checkpoints c ON c.layer = b.at AND c.sprite = b.sprite GROUP BY b.sprite
 	) UPDATE sprites SET source = n.name FROM nearest n WHERE n.sprite = sprites.id;`,
 	`ALTER TABLE sprites ADD COLUMN retention TEXT NOT NULL DEFAULT '{}'; -- JSON object`,
+	// Those that are there go to disk as soon as they sleep, as they did.
+	`ALTER TABLE sprites ADD COLUMN hibernate_seconds INTEGER NOT NULL DEFAULT 0; -- 0: never
+	UPDATE sprites SET hibernate_seconds = idle_seconds;`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

@@ -25,6 +25,7 @@ type Sprite struct {
 	URL         sprites.URLSettings
 	Policy      sprites.NetworkPolicy
 	IdleSeconds int64 // 0: never sleeps
+	Hibernate   int64 // seconds, after which the memory of one that sleeps goes to disk; 0: never
 	Owner       string
 	Retention   sprites.Retention // of the checkpoints that nobody asked for; zero: all stay
 	LeaseUntil  time.Time         // zero: no lease
@@ -49,16 +50,16 @@ type Sprites struct {
 }
 
 const spriteColumns = `id, name, machine_id, base, include, env, config, labels, url_settings, idle_seconds,
-	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy, layer, source, next, retention`
+	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy, layer, source, next, retention, hibernate_seconds`
 
-const spriteValues = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+const spriteValues = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 func scanSprite(row scanner) (Sprite, error) {
 	var s Sprite
 	var include, env, config, labels, urls, policy, next, retention []byte
 	var lease, created, updated, ran sql.NullInt64
 	err := row.Scan(&s.ID, &s.Name, &s.MachineID, &s.Base, &include, &env, &config, &labels, &urls, &s.IdleSeconds,
-		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy, &s.Layer, &s.Source, &next, &retention)
+		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy, &s.Layer, &s.Source, &next, &retention, &s.Hibernate)
 	if err != nil {
 		return s, err
 	}
@@ -86,7 +87,7 @@ func (s Sprite) values() ([]any, error) {
 	}
 	return []any{s.ID, s.Name, s.MachineID, s.Base, texts[0], texts[1], texts[2], texts[3], texts[4], s.IdleSeconds,
 		s.Owner, micros(s.LeaseUntil), s.Status, s.Incarnation, s.LastError, s.Deleting,
-		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5], s.Layer, s.Source, texts[6], texts[7]}, nil
+		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5], s.Layer, s.Source, texts[6], texts[7], s.Hibernate}, nil
 }
 
 // Create adds a sprite, with a new layer for its disk on top of s.Layer, or of the

@@ -557,12 +557,26 @@ func (s *sandbox) Pause(ctx context.Context) error { return s.freeze(ctx, true, 
 // Resume undoes Pause.
 func (s *sandbox) Resume(ctx context.Context) error { return s.freeze(ctx, false, s.client.Resume) }
 
+// freeze changes whether the sandbox is paused. Where its shim has died, the next
+// one is told.
 func (s *sandbox) freeze(ctx context.Context, paused bool, call func(context.Context) error) error {
-	if err := call(ctx); err != nil {
-		return err
+	for {
+		err := call(ctx)
+		switch {
+		case err == nil:
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.state.Paused = paused
+			return nil
+		case !shim.Died(err):
+			return err
+		}
+		select {
+		case <-s.done:
+			return err
+		case <-ctx.Done():
+			return err
+		case <-time.After(stopPause):
+		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.state.Paused = paused
-	return nil
 }
