@@ -50,7 +50,7 @@ var imports = map[string][]string{
 	"internal/guest":           {"internal/boot", "sprites"},
 	"internal/guest/probe":     {"sprites"},
 	"internal/guest/spriteenv": {"sprites"},
-	"internal/guest/supervise": {"internal/proctree", "sprites"},
+	"internal/guest/supervise": {"internal/boot", "internal/proctree", "sprites"},
 
 	"internal/store":               {"sprites"},
 	"internal/sprite":              {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/store", "sprites"},

@@ -127,7 +127,7 @@ type JobStart struct {
 
 // Outcome is the judgement on a job that has ended.
 type Outcome struct {
-	Kind     string `json:"kind"`   // "success", "agent_failed", "no_result", "timeout", "turn_limit", "disk_limit", "cost_limit", "cancelled", "lost", "prepare_failed", "collect_failed"
+	Kind     string `json:"kind"`   // "success", "agent_failed", "no_result", "timeout", "turn_limit", "disk_limit", "memory_limit", "cost_limit", "cancelled", "lost", "prepare_failed", "collect_failed"
 	Reason   string `json:"reason"` // for people
 	ExitCode int    `json:"exit_code"`
 }
@@ -264,7 +264,7 @@ type JobEvent struct {
 // agent's process ended. The judgement on it is the server's.
 type JobEnd struct {
 	Phase    string   `json:"phase"`            // how far it came: prepare, run, collect, done
-	Reason   string   `json:"reason"`           // "", "stopped", "lost", a guard ("timeout", "idle", "turns", "disk"), "signal:KILL", or an error
+	Reason   string   `json:"reason"`           // "", "stopped", "lost", a guard ("timeout", "idle", "turns", "disk"), "oom", "signal:KILL", or an error
 	Detail   string   `json:"detail,omitempty"` // what the guard has seen, for people
 	ExitCode int      `json:"exit_code"`
 	Head     string   `json:"head,omitempty"`     // empty: no commits

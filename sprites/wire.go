@@ -72,6 +72,8 @@ type Details struct {
 	NetworkDown string   `json:"network_down,omitempty"`        // why the sandbox has no network now
 	LastError   string   `json:"last_error,omitempty"`          // why the last sandbox ended or did not start
 
+	MemoryKills []MemoryKill `json:"memory_kills,omitempty"` // the last processes that were ended for want of memory, the oldest first
+
 	DiskUse *DiskUse `json:"disk,omitempty"` // of what was sealed, by the last checkpoint; nil: not known
 }
 

@@ -55,7 +55,7 @@ var errUsage = errors.New("usage: cove-guest init | job run DIR | job follow DIR
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	if filepath.Base(os.Args[0]) == "sprite-env" {
-		code := spriteenv.Main(ctx, filepath.Join(boot.Dir, "api.sock"), os.Args[1:], os.Stdout, os.Stderr)
+		code := spriteenv.Main(ctx, filepath.Join(boot.Dir, boot.Socket), os.Args[1:], os.Stdout, os.Stderr)
 		stop()
 		os.Exit(code)
 	}

@@ -259,6 +259,7 @@ const (
 	TimedOut      = "timeout"
 	TurnLimit     = "turn_limit"
 	DiskLimit     = "disk_limit"
+	MemoryLimit   = "memory_limit"
 	CostLimit     = "cost_limit"
 	Cancelled     = "cancelled"
 	Lost          = "lost"
@@ -282,6 +283,8 @@ func settled(end sprites.JobEnd) (sprites.Outcome, bool) {
 		o.Kind, o.Reason = TurnLimit, guard(end, "too many of its model's turns")
 	case end.Reason == "disk":
 		o.Kind, o.Reason = DiskLimit, guard(end, "its files have grown too much")
+	case end.Reason == "oom":
+		o.Kind, o.Reason = MemoryLimit, "out of memory: "+cmp.Or(short(end.Detail), "the agent was ended")
 	case end.Phase == "prepare":
 		o.Kind = PrepareFailed
 	case end.Phase == "collect":

@@ -39,6 +39,7 @@ func TestSettled(t *testing.T) {
 		{"timeout, early", sprites.JobEnd{Phase: "prepare", Reason: "timeout", ExitCode: 1}, sprites.Outcome{Kind: agents.TimedOut, Reason: "guard timeout: its time was up", ExitCode: 124}},
 		{"idle", sprites.JobEnd{Phase: "done", Reason: "idle", Detail: "no event for 5m0s", ExitCode: 143}, sprites.Outcome{Kind: agents.TimedOut, Reason: "guard idle: no event for 5m0s", ExitCode: 124}},
 		{"turns", sprites.JobEnd{Phase: "done", Reason: "turns", ExitCode: 143}, sprites.Outcome{Kind: agents.TurnLimit, Reason: "guard turns: too many of its model's turns", ExitCode: 143}},
+		{"memory", sprites.JobEnd{Phase: "done", Reason: "oom", Detail: "node was ended", ExitCode: 137}, sprites.Outcome{Kind: agents.MemoryLimit, Reason: "out of memory: node was ended", ExitCode: 137}},
 		{"disk", sprites.JobEnd{Phase: "done", Reason: "disk", ExitCode: 143}, sprites.Outcome{Kind: agents.DiskLimit, Reason: "guard disk: its files have grown too much", ExitCode: 143}},
 		{"collect", sprites.JobEnd{Phase: "collect", Reason: "git: no"}, sprites.Outcome{Kind: agents.CollectFailed, Reason: "git: no"}},
 		{"signal", sprites.JobEnd{Phase: "done", Reason: "signal:KILL", ExitCode: 137}, sprites.Outcome{Kind: agents.AgentFailed, Reason: "ended by signal KILL", ExitCode: 137}},

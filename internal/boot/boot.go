@@ -19,6 +19,9 @@ const (
 	BinDir = "/.sprite/bin"
 )
 
+// Socket is the guest's socket in Dir, for programs in the sprite.
+const Socket = "api.sock"
+
 // Environment is the file in Dir that holds variables for every command in a
 // sprite, as a JSON object.
 const Environment = "environment.json"

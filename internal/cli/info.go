@@ -101,6 +101,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 			"kept awake by", strings.Join(d.AwakeBy, ", "),
 			"the network is down", d.NetworkDown,
 			"not enforced", strings.Join(d.Unlimited, "; "),
+			"out of memory", memoryText(d.MemoryKills),
 			"sealed on disk", sealedText(d.DiskUse),
 			"last end", lastEnd(i),
 			"last error", d.LastError,
@@ -157,6 +158,16 @@ func lastEnd(i sprites.Info) string {
 		return "asleep: unused for " + (time.Duration(max(d.IdleSeconds, d.HibernateSeconds)) * time.Second).String() + ", or stopped by request"
 	}
 	return "stopped by request"
+}
+
+// memoryText names the process that was ended last for want of memory.
+func memoryText(kills []sprites.MemoryKill) string {
+	if len(kills) == 0 {
+		return ""
+	}
+	k := kills[len(kills)-1]
+	return fmt.Sprintf("%s (process %d), the largest with %s of the sprite's %s, was ended at %s",
+		sanitizeLine(k.Name), k.PID, byteSize(k.ResidentBytes), byteSize(k.LimitBytes), timeText(&k.Time))
 }
 
 func timeText(t *time.Time) string {

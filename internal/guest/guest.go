@@ -74,6 +74,7 @@ type Server struct {
 	cgroups     cgroups
 	services    services
 	tasks       tasks
+	memory      memoryKills
 	devnull     *os.File
 	connections atomic.Int64
 	watches     atomic.Int64
@@ -136,6 +137,8 @@ func (s *Server) routes() {
 		"GET /v1/activity":        s.getActivity,
 		"GET /v1/owner":           s.getOwner,
 		"GET /v1/open-files":      s.getOpenFiles,
+		"GET /v1/memory/kills":    s.getMemoryKills,
+		"POST /v1/memory/relief":  s.postRelief,
 		"POST /v1/http":           s.postHTTP,
 		"POST /v1/policy/network": s.postPolicy,
 		"PUT /v1/git/config":      s.putGitConfig,

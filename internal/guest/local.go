@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -32,6 +33,7 @@ func (s *Server) localRoutes() http.Handler {
 		}))
 	}
 	mux.Handle("GET /v1/info", handle(s.getInfo))
+	mux.Handle("GET /v1/memory/kills", handle(s.getMemoryKills))
 	mux.Handle("/", handle(func(_ http.ResponseWriter, r *http.Request) error {
 		return failure(http.StatusNotFound, "not_found", "There is nothing at "+r.URL.Path+".")
 	}))
@@ -89,7 +91,7 @@ func (s *Server) ServeLocal(ctx context.Context) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
-	name := filepath.Join(s.Dir, "api.sock")
+	name := filepath.Join(s.Dir, boot.Socket)
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -36,6 +36,9 @@ type service struct {
 	grace  time.Duration      // for the end that cancel begins
 	sess   *session           // the running program
 	events map[*subscription]bool
+
+	outOfMemory bool // the program was ended for want of memory
+
 	needed chan struct{} // has an element when what it waits for has started; nil when it waits for nothing
 }
 
@@ -164,6 +167,7 @@ func (v *service) runOnce(ctx context.Context) (code int, started bool) {
 	<-out.ended
 	v.mu.Lock()
 	v.sess, v.state.PID = nil, 0
+	v.outOfMemory = out.reason == "oom"
 	if err := v.log.finish(); err != nil {
 		v.set.srv.Logger.Warn("log of a service", "service", v.def.Name, "err", err)
 	}
@@ -196,6 +200,9 @@ func (v *service) crashed(exit sprites.ServiceEvent, pause time.Duration) (neede
 	}
 	if v.state.Error == "" {
 		v.state.Error, v.state.ExitCode = "exit "+strconv.Itoa(*exit.ExitCode), exit.ExitCode
+		if v.outOfMemory {
+			v.state.Error += ": out of memory"
+		}
 	}
 	v.publish(exit)
 	return v.needed

@@ -21,7 +21,8 @@ const lineDelay = 200 * time.Millisecond
 // program writes.
 type serviceOutput struct {
 	service *service
-	code    int           // set before ended is closed
+	code    int           // set before ended is closed, as is
+	reason  string        // of a death by a signal, or for want of memory
 	ended   chan struct{} // closed when all output is out
 
 	mu    sync.Mutex
@@ -81,10 +82,10 @@ func (o *serviceOutput) flush(waited time.Duration) {
 	}
 }
 
-func (o *serviceOutput) exit(code int, _ string, _ bool) {
+func (o *serviceOutput) exit(code int, reason string, _ bool) {
 	o.flush(0)
 	o.once.Do(func() {
-		o.code = code
+		o.code, o.reason = code, reason
 		close(o.ended)
 	})
 }

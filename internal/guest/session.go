@@ -186,6 +186,9 @@ func (s *session) run() {
 	if s.srv.stopping.Load() && s.code > 128 {
 		s.reason = "stopped"
 	}
+	if !s.timedOut && s.srv.memory.ended(s.id, s.proc) {
+		s.reason = "oom"
+	}
 	s.unheard = len(s.clients) == 0
 	s.mu.Unlock()
 	s.srv.finished(s)

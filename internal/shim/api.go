@@ -123,6 +123,7 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	if err != nil || grace < 0 {
 		grace = 0
 	}
+	s.endRelief()
 	s.moving.Lock()
 	s.mu.Lock()
 	s.stopping = true

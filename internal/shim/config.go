@@ -12,6 +12,7 @@
 //	refused.log, connected.log, *.log.1   what it was refused, and reached (see RefusedLog)
 //	requests.log, requests.log.1          its requests through connectors
 //	usage.json    what it has used of them
+//	memory.log, memory.log.1              processes that were ended for want of memory
 //	runsc/        runsc's state; runsc.log its messages; bundle.N/ the OCI bundle
 //	rootfs.N/     where the disk is mounted, in the shim's mount namespace alone
 //	image/        a memory image that nobody keeps, likewise
@@ -105,9 +106,10 @@ type State struct {
 	Paused      bool      `json:"paused,omitempty"` // or it is about to be, or was until just now
 	Saving      string    `json:"saving,omitempty"` // the folder to which its memory is being saved, so that it can end
 	Unlimited   []string  `json:"unlimited,omitempty"`
-	Build       string    `json:"build,omitempty"`  // see Config.Build
-	Woken       bool      `json:"woken,omitempty"`  // it goes on from a memory image
-	Unused      string    `json:"unused,omitempty"` // why one was not used
+	MemoryLimit int64     `json:"memory_limit,omitempty"` // bytes; 0: it has none
+	Build       string    `json:"build,omitempty"`        // see Config.Build
+	Woken       bool      `json:"woken,omitempty"`        // it goes on from a memory image
+	Unused      string    `json:"unused,omitempty"`       // why one was not used
 }
 
 func statePath(dir string) string { return filepath.Join(dir, "sandbox.json") }

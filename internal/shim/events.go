@@ -9,14 +9,16 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// The logs of what a sandbox was refused, of what it reached, and of its requests
-// through connectors are in its folder: a sprites.NetworkEvent or
-// sprites.ConnectorEvent a line. Each is begun anew when it has grown to
-// EventLogSize; the one before it is kept beside it, with OldSuffix.
+// The logs of what a sandbox was refused, of what it reached, of its requests through
+// connectors, and of processes that were ended for want of memory are in its folder: a
+// sprites.NetworkEvent, sprites.ConnectorEvent or sprites.MemoryKill a line. Each is
+// begun anew when it has grown to EventLogSize; the one before it is kept beside it,
+// with OldSuffix.
 const (
 	RefusedLog   = "refused.log"
 	ConnectedLog = "connected.log"
 	RequestLog   = "requests.log"
+	MemoryLog    = "memory.log"
 	OldSuffix    = ".1"
 	EventLogSize = 4 << 20
 )

@@ -77,17 +77,23 @@ func readOwner(r io.Reader) (gateway.Process, error) {
 	if err := json.NewDecoder(io.LimitReader(r, maxOwnerAnswer)).Decode(&p); err != nil {
 		return gateway.Process{}, fmt.Errorf("read the guest's answer: %w", err)
 	}
+	name := processName(p.Name)
+	if p.PID < 1 || p.PID > maxPID || name == "" {
+		return gateway.Process{}, errors.New("the guest names no process")
+	}
+	return gateway.Process{Name: name, PID: p.PID}, nil
+}
+
+// processName is a name that a guest has given a process, fit to be shown.
+func processName(said string) string {
 	name := strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
 			return '?'
 		}
 		return c
-	}, p.Name)
-	if p.PID < 1 || p.PID > maxPID || name == "" {
-		return gateway.Process{}, errors.New("the guest names no process")
-	}
+	}, said)
 	if short := []rune(name); len(short) > maxProcessName {
 		name = string(short[:maxProcessName])
 	}
-	return gateway.Process{Name: name, PID: p.PID}, nil
+	return name
 }

@@ -46,13 +46,15 @@ type Shim struct {
 	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
 	reason string        // why; written before ended is closed
 
-	moving   sync.Mutex     // held while a checkpoint moves the sandbox
+	moving   sync.Mutex     // held while a checkpoint moves the sandbox, or it is short of memory
 	cleaning sync.WaitGroup // what is left of earlier generations
 
 	mu         sync.Mutex
 	state      State // guarded by mu
 	stopping   bool  // guarded by mu: the end was asked for
 	hibernated bool  // guarded by mu: it was to sleep
+
+	relieving context.CancelFunc // guarded by mu: gives up what the guest was asked for; nil: nothing
 }
 
 // Main is the shim process: it reads its Config from in, starts or adopts the
@@ -242,6 +244,7 @@ func (s *Shim) boot(ctx context.Context) error {
 		Address6:    guestAddr6(s.cfg.Incarnation).String(),
 		Token:       s.cfg.Token,
 		Build:       s.cfg.Build,
+		MemoryLimit: int64(s.cfg.MemoryMB) << 20,
 	}
 	if !ok {
 		for _, limit := range []string{"memory", "cpu", "pids"} {
@@ -456,9 +459,16 @@ func (s *Shim) awaitGuest(ctx context.Context) error {
 
 // watch waits for the sandbox's end, cleans up after it and closes ended.
 func (s *Shim) watch() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	if s.cgroups && s.snapshot().MemoryLimit > 0 {
+		gw := s.gw
+		wg.Go(func() { s.watchMemory(ctx, gw) })
+	}
 	for {
 		st := s.snapshot()
 		waitProcess(context.Background(), st.PID)
+		s.endRelief()
 		s.moving.Lock() // it may have ended for the next generation's sake
 		now := s.snapshot()
 		s.moving.Unlock()
@@ -466,6 +476,8 @@ func (s *Shim) watch() {
 			break
 		}
 	}
+	cancel()
+	wg.Wait()
 	s.reason = s.why()
 	s.log.Info("sandbox ended", "reason", s.reason)
 	s.teardown()
@@ -478,8 +490,8 @@ func (s *Shim) why() string {
 	stopping, hibernated := s.stopping, s.hibernated
 	s.mu.Unlock()
 	switch n := oomKills(s.state.Container); {
-	case n > 0 && s.cfg.MemoryMB > 0:
-		return fmt.Sprintf("out of memory: more than its %d MiB were used; create it with more, by --memory", s.cfg.MemoryMB)
+	case n > 0 && s.state.MemoryLimit > 0:
+		return fmt.Sprintf("out of memory: more than its %d MiB were used; create it with more, by --memory", s.state.MemoryLimit>>20)
 	case n > 0:
 		return "out of memory: the host's kernel ended it"
 	case hibernated:

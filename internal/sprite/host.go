@@ -211,6 +211,7 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 		return sprites.Info{}, err
 	}
 	info := h.info(row)
+	info.Cove.MemoryKills = h.memoryKills(row.ID)
 	if usages, err := h.Store.Sprites.Usages(ctx, row.ID); err == nil {
 		info.Cove.DiskUse = disks{layers: usages}.use(usages[row.Layer].Parent)
 	}

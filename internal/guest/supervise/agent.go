@@ -61,6 +61,7 @@ func (j *job) runAgent(ctx context.Context, g *guards) exit {
 		}
 		return exit{code: code, reason: "the agent does not start: " + err.Error()}
 	}
+	began := time.Now()
 	g.agentStarts(ctx)
 	j.own.Info("agent started", "pid", cmd.Process.Pid, "argv0", j.spec.Argv[0])
 	if j.spec.TTY {
@@ -82,6 +83,10 @@ func (j *job) runAgent(ctx context.Context, g *guards) exit {
 	code, signalled := exitCode(cmd.ProcessState)
 	if reason == "" {
 		reason = signalled
+		if kill, ok := outOfMemory(ctx, code, began); ok {
+			reason, detail = "oom", kill
+			j.log.notice("out of memory: " + kill)
+		}
 	}
 	return exit{code, reason, detail}
 }

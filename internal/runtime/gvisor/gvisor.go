@@ -186,6 +186,9 @@ func (r *Runtime) RequestLogs(id string) []string {
 	return []string{path + shim.OldSuffix, path}
 }
 
+// MemoryLog is the file of a sandbox's processes that were ended for want of memory.
+func (r *Runtime) MemoryLog(id string) string { return filepath.Join(r.runDir(id), shim.MemoryLog) }
+
 // NetworkLogs are the files of what a sandbox was refused, or reached.
 func (r *Runtime) NetworkLogs(id string, connections bool) []string {
 	name := shim.RefusedLog

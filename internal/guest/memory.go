@@ -1,0 +1,177 @@
+package guest
+
+import (
+	"cmp"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// When a sandbox uses more memory than its control group on the host has, the host
+// ends all of it. So its shim, which sees that coming, has the guest end one process
+// before. gVisor has no OOM killer, and no pressure to wait for; and only the host
+// knows what gVisor itself takes.
+
+const (
+	// leastBlame is how much a process must have to be ended: others make no room.
+	leastBlame = 8 << 20
+	// keptKills is how many are remembered.
+	keptKills = 32
+	// killedLimit bounds the wait for the end of one that was killed.
+	killedLimit = 2 * time.Second
+)
+
+// memoryKills are the processes that were ended for want of memory.
+type memoryKills struct {
+	relief sync.Mutex // held while one is chosen and ended
+
+	mu   sync.Mutex
+	last []sprites.MemoryKill
+}
+
+func (m *memoryKills) add(k sprites.MemoryKill) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = append(m.last, k)
+	if len(m.last) > keptKills {
+		m.last = slices.Clone(m.last[len(m.last)-keptKills:])
+	}
+}
+
+func (m *memoryKills) list() []sprites.MemoryKill {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]sprites.MemoryKill{}, m.last...)
+}
+
+// ended reports whether a session's main process ended for want of memory: it was
+// among them itself, or has the exit code that a shell gives when its child was.
+func (m *memoryKills) ended(session string, main *process) bool {
+	const killed = 128 + int(syscall.SIGKILL)
+	if code, _ := main.code(); code != killed {
+		return false
+	}
+	return slices.ContainsFunc(m.list(), func(k sprites.MemoryKill) bool {
+		return k.Session == session && (k.PID == main.pid || !main.status.Signaled())
+	})
+}
+
+// getMemoryKills tells who was ended. A job's supervisor asks, too.
+func (s *Server) getMemoryKills(w http.ResponseWriter, _ *http.Request) error {
+	return respond(w, sprites.MemoryKills{Kills: s.memory.list()})
+}
+
+// postRelief ends the largest process, and answers when it has gone.
+func (s *Server) postRelief(w http.ResponseWriter, r *http.Request) error {
+	limit, err := strconv.ParseInt(r.URL.Query().Get("limit"), 10, 64)
+	if err != nil {
+		return badRequest("limit is a number of bytes")
+	}
+	s.memory.relief.Lock()
+	defer s.memory.relief.Unlock()
+	kill, ok := s.largest()
+	if !ok {
+		return failure(http.StatusNotFound, "nothing_to_end", "no process has so much memory that its end would help")
+	}
+	kill.Time, kill.LimitBytes = time.Now().UTC(), limit
+	s.memory.add(kill) // who sees its end finds the reason
+	if err := syscall.Kill(kill.PID, syscall.SIGKILL); err != nil {
+		return err
+	}
+	s.Logger.Warn("out of memory: a process was ended", "name", kill.Name, "pid", kill.PID, "bytes", kill.ResidentBytes)
+	for deadline := time.Now().Add(killedLimit); time.Now().Before(deadline); {
+		if _, _, _, ok := procStat(kill.PID); !ok {
+			break
+		}
+		if !sleep(r.Context(), time.Millisecond) {
+			break
+		}
+	}
+	return respond(w, kill)
+}
+
+// largest finds the process with the most resident memory among those that were
+// started for someone. Cove's own, such as the supervisor of a job, is not to blame.
+func (s *Server) largest() (sprites.MemoryKill, bool) {
+	own, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return sprites.MemoryKill{}, false
+	}
+	page := int64(os.Getpagesize())
+	var all []sprites.MemoryKill
+	for pid, session := range s.members() {
+		data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
+		f := strings.Fields(string(data))
+		if err != nil || len(f) < 2 {
+			continue // it has ended
+		}
+		if pages, err := strconv.ParseInt(f[1], 10, 64); err == nil && pages*page >= leastBlame {
+			all = append(all, sprites.MemoryKill{Process: sprites.Process{PID: pid}, ResidentBytes: pages * page, Session: session})
+		}
+	}
+	slices.SortFunc(all, func(a, b sprites.MemoryKill) int { return cmp.Compare(b.ResidentBytes, a.ResidentBytes) })
+	for _, k := range all {
+		dir := "/proc/" + strconv.Itoa(k.PID)
+		if exe, err := os.Stat(dir + "/exe"); err == nil && os.SameFile(exe, own) {
+			continue
+		}
+		name, err := os.ReadFile(dir + "/comm")
+		if err != nil {
+			continue
+		}
+		k.Name = strings.TrimSpace(string(name))
+		return k, true
+	}
+	return sprites.MemoryKill{}, false
+}
+
+// members returns the processes of all sessions, services' too, with the session's id.
+func (s *Server) members() map[int]string {
+	of := map[int]string{}
+	if s.cgroups.dir == "" {
+		s.mu.Lock()
+		all := make([]*session, 0, len(s.sessions)+len(s.leftover))
+		for _, table := range []map[string]*session{s.sessions, s.leftover} {
+			for _, sess := range table {
+				all = append(all, sess)
+			}
+		}
+		s.mu.Unlock()
+		for _, sess := range all {
+			sess.mu.Lock()
+			g := sess.group
+			sess.mu.Unlock()
+			if g == nil {
+				continue
+			}
+			pids, _ := g.procs() // one that can't be read has none
+			for _, pid := range pids {
+				of[pid] = sess.id
+			}
+		}
+		return of
+	}
+	// What runs inside may make groups of its own in these.
+	_ = filepath.WalkDir(s.cgroups.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() || path == s.cgroups.dir {
+			return nil //nolint:nilerr // it has just gone
+		}
+		below, _ := filepath.Rel(s.cgroups.dir, path)
+		session, _, _ := strings.Cut(below, "/")
+		pids, _ := (&group{dir: path}).procs()
+		for _, pid := range pids {
+			of[pid] = session
+		}
+		return nil
+	})
+	return of
+}

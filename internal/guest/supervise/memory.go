@@ -1,0 +1,56 @@
+package supervise
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Bounds of asking the guest.
+const (
+	askLimit  = 2 * time.Second
+	maxAnswer = 64 << 10
+)
+
+// outOfMemory reports whether an agent that ended with a code since then ended for want
+// of memory, and which process was ended. Where nobody can say, it did not.
+func outOfMemory(ctx context.Context, code int, since time.Time) (string, bool) {
+	if code != 128+int(syscall.SIGKILL) {
+		return "", false
+	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(boot.Dir, boot.Socket))
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sprite/v1/memory/kills", nil)
+	if err != nil {
+		return "", false
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", false
+	}
+	defer resp.Body.Close()
+	var all sprites.MemoryKills
+	if resp.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&all) != nil || len(all.Kills) == 0 {
+		return "", false
+	}
+	k := all.Kills[len(all.Kills)-1]
+	if k.Time.Before(since) {
+		return "", false
+	}
+	return fmt.Sprintf("%s (process %d) was ended, the largest with %d MiB of the sprite's %d; give it more, by cove push --memory", k.Name, k.PID, k.ResidentBytes>>20, k.LimitBytes>>20), true
+}

@@ -1,0 +1,327 @@
+package shim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A sandbox that uses more memory than its cgroup has is ended by the host's kernel,
+// as a whole. Before that its guest is to end the largest process. What counts is what
+// the kernel counts, gVisor's own part included, so it is this side that looks.
+
+// reserve is how much of a limit is left when a process is ended: what a fast
+// allocator takes until it is.
+func reserve(limit int64) int64 {
+	return min(max(limit/16, 48<<20), 256<<20, limit/4)
+}
+
+// Looks at the memory come the sooner the less is free: nothing fills more than
+// fastestFill bytes in a second.
+const (
+	fastestFill = 4 << 30
+	shortLook   = 2 * time.Millisecond
+	longLook    = time.Second
+	// reliefLimit bounds the guest's part; settleLimit the wait for the memory of a
+	// process that has ended.
+	reliefLimit = 5 * time.Second
+	settleLimit = 500 * time.Millisecond
+)
+
+// nextLook is how long to wait when so much is free.
+func nextLook(free int64) time.Duration {
+	return min(max(time.Duration(float64(free)/fastestFill*float64(time.Second)), shortLook), longLook)
+}
+
+// memory is what a sandbox may use, and uses. Cache that the kernel can take back is
+// not used.
+type memory struct{ limit, used int64 }
+
+// free is what is left before a process has to end.
+func (m memory) free() int64 { return m.limit - reserve(m.limit) - m.used }
+
+// A memoryGroup is the memory cgroup of a sandbox that has a limit.
+type memoryGroup struct {
+	dir   string
+	v1    bool
+	limit int64
+	held  bool // see hold
+}
+
+func openMemoryGroup(id string, limit int64) memoryGroup {
+	g := memoryGroup{dir: filepath.Join(cgroupRoot, "memory", cgroupPath(id)), v1: true, limit: limit}
+	if _, err := os.Stat(filepath.Join(g.dir, "memory.oom_control")); err != nil {
+		g.dir, g.v1 = filepath.Join(cgroupRoot, cgroupPath(id)), false
+	}
+	return g
+}
+
+// read reads what the sandbox uses. Close to the limit it takes a closer look, at what
+// of it the kernel can't take back.
+func (g *memoryGroup) read() (memory, error) {
+	file := "memory.current"
+	if g.v1 {
+		file = "memory.usage_in_bytes"
+	}
+	used, err := readNumber(filepath.Join(g.dir, file))
+	if err != nil {
+		return memory{}, err
+	}
+	m := memory{g.limit, used}
+	if m.free() > 0 {
+		return m, nil
+	}
+	data, err := os.ReadFile(filepath.Join(g.dir, "memory.stat"))
+	if err != nil {
+		return memory{}, err
+	}
+	m.used = min(used, unreclaimable(data))
+	return m, nil
+}
+
+// hold has the kernel, in v1 alone, stop who would use the reserve, instead of ending the
+// sandbox: a process that takes a gigabyte in a second then waits until the guest comes
+// to end it. In v2 there is no such wait, and the reserve has to be enough.
+func (g *memoryGroup) hold() {
+	err := os.WriteFile(filepath.Join(g.dir, "memory.oom_control"), []byte("1"), 0)
+	if err == nil {
+		// It is refused where the reserve is in use: then the next look tries again.
+		err = g.setLimit(g.limit - reserve(g.limit)/2)
+	}
+	g.held = err == nil
+	if !g.held {
+		g.release()
+	}
+}
+
+// release gives the sandbox all of its limit, at which the kernel ends it.
+func (g *memoryGroup) release() {
+	if !g.v1 {
+		return
+	}
+	g.held = false
+	_ = g.setLimit(g.limit) // the group has just gone
+	_ = os.WriteFile(filepath.Join(g.dir, "memory.oom_control"), []byte("0"), 0)
+}
+
+// widen gives gVisor some of the reserve every moment, for it may wait for memory as
+// well, until done is closed or there is no more: then it is as after release.
+func (g *memoryGroup) widen(done <-chan struct{}) {
+	const step, moment = 4 << 20, 50 * time.Millisecond
+	for limit := g.limit - reserve(g.limit)/2 + step; limit < g.limit; limit += step {
+		select {
+		case <-time.After(moment):
+			_ = g.setLimit(limit)
+		case <-done:
+			return
+		}
+	}
+	g.release()
+}
+
+func (g *memoryGroup) setLimit(n int64) error {
+	return os.WriteFile(filepath.Join(g.dir, "memory.limit_in_bytes"), []byte(strconv.FormatInt(n, 10)), 0)
+}
+
+func readNumber(path string) (int64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(bytes.TrimSpace(data)), 10, 64)
+}
+
+// unreclaimable adds up what memory.stat says of memory that is not cache. There is
+// no swap to count on.
+func unreclaimable(stat []byte) int64 {
+	v1, v2 := int64(0), int64(0)
+	for line := range strings.Lines(string(stat)) {
+		f := strings.Fields(line)
+		if len(f) != 2 {
+			continue
+		}
+		n, err := strconv.ParseInt(f[1], 10, 64)
+		if err != nil {
+			continue
+		}
+		switch f[0] {
+		case "total_rss", "total_shmem":
+			v1 += n
+		case "anon", "shmem", "kernel_stack", "pagetables", "slab_unreclaimable":
+			v2 += n
+		}
+	}
+	// v1 has the plain names, too, of the group without those below it.
+	return max(v1, v2)
+}
+
+// watchMemory has the guest end a process each time the sandbox has almost used up its
+// memory, until ctx ends.
+func (s *Shim) watchMemory(ctx context.Context, gw *gateway.Gateway) {
+	log := &eventLog{path: filepath.Join(s.cfg.Dir, MemoryLog)}
+	var g memoryGroup
+	var container string
+	for pause := shortLook; ; {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+		st := s.snapshot()
+		if st.Container != container { // a checkpoint has moved it
+			container, g = st.Container, openMemoryGroup(st.Container, st.MemoryLimit)
+		}
+		m, err := g.read()
+		switch {
+		case err != nil: // its group may be on its way
+			container, pause = "", longLook/10
+		case m.free() > 0:
+			pause = nextLook(m.free())
+			if !s.holdMemory(&g) {
+				pause = shortLook
+			}
+		default:
+			pause = s.relieve(ctx, gw, &g, log)
+		}
+	}
+}
+
+// holdMemory is hold, but for a checkpoint, which takes memory of the sandbox's own.
+// It reports false where it is to be tried again at once.
+func (s *Shim) holdMemory(g *memoryGroup) bool {
+	if !g.v1 || g.held {
+		return true
+	}
+	if !s.moving.TryLock() {
+		return false
+	}
+	g.hold()
+	s.moving.Unlock()
+	return true
+}
+
+// lockMoving locks s.moving, unless what has it is a checkpoint or its like: who asks
+// for the status has it for a moment only.
+func (s *Shim) lockMoving(ctx context.Context) bool {
+	for deadline := time.Now().Add(50 * time.Millisecond); !s.moving.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// relieve has the guest end its largest process, and waits until that has made room.
+// It returns when to look again.
+func (s *Shim) relieve(ctx context.Context, gw *gateway.Gateway, g *memoryGroup, log *eventLog) time.Duration {
+	if !s.lockMoving(ctx) {
+		g.release()
+		return longLook / 10
+	}
+	defer s.moving.Unlock()
+	st := s.snapshot()
+	m, err := g.read()
+	if st.Paused || err != nil || m.free() > 0 {
+		return longLook / 10
+	}
+	asking, asked := context.WithTimeout(ctx, reliefLimit)
+	defer asked()
+	s.setRelieving(asked)
+	defer s.setRelieving(nil)
+	if !alive(st.PID, st.StartTime) {
+		return longLook / 10
+	}
+	var widened sync.WaitGroup
+	if g.held {
+		widened.Go(func() { g.widen(asking.Done()) })
+	}
+	kill, err := askForRelief(asking, gw, st.Token, m.limit)
+	asked()
+	widened.Wait()
+	if err != nil {
+		g.release()
+		s.log.Warn("the sandbox is almost out of memory, and no process of it could be ended", "used", m.used, "limit", m.limit, "err", err)
+		return longLook / 4
+	}
+	kill.Time, kill.LimitBytes = time.Now().UTC(), m.limit
+	log.write(kill)
+	s.log.Warn("the sandbox was almost out of memory, and a process of it was ended", "used", m.used, "limit", m.limit, "name", kill.Name, "pid", kill.PID, "bytes", kill.ResidentBytes)
+	for deadline := time.Now().Add(settleLimit); time.Now().Before(deadline) && ctx.Err() == nil; {
+		if m, err := g.read(); err != nil || m.free() > 0 {
+			break
+		}
+		time.Sleep(shortLook)
+	}
+	g.held = false // it may have been widened
+	return shortLook
+}
+
+func (s *Shim) setRelieving(cancel context.CancelFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.relieving = cancel
+}
+
+// endRelief has relieve wait no longer for a guest that is ending, or has ended.
+func (s *Shim) endRelief() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.relieving != nil {
+		s.relieving()
+	}
+}
+
+// askForRelief has the guest end its largest process, and returns which it was, as the
+// guest says.
+func askForRelief(ctx context.Context, gw *gateway.Gateway, token string, limit int64) (sprites.MemoryKill, error) {
+	client := &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives:      true,
+			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return gw.Dial(ctx, boot.Port) },
+			MaxResponseHeaderBytes: 16 << 10,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://guest/v1/memory/relief?limit="+strconv.FormatInt(limit, 10), nil)
+	if err != nil {
+		return sprites.MemoryKill{}, err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := client.Do(req)
+	if err != nil {
+		return sprites.MemoryKill{}, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return sprites.MemoryKill{}, fmt.Errorf("the guest answered %s", resp.Status)
+	}
+	return readMemoryKill(resp.Body)
+}
+
+// readMemoryKill reads what a guest says, which is hostile.
+func readMemoryKill(r io.Reader) (sprites.MemoryKill, error) {
+	var k sprites.MemoryKill
+	if err := json.NewDecoder(io.LimitReader(r, maxOwnerAnswer)).Decode(&k); err != nil {
+		return k, fmt.Errorf("read the guest's answer: %w", err)
+	}
+	k.Name, k.Session = processName(k.Name), processName(k.Session)
+	if k.PID < 1 || k.PID > maxPID || k.Name == "" || k.ResidentBytes < 0 {
+		return k, errors.New("the guest names no process")
+	}
+	return k, nil
+}
