@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// grower takes so many MiB, and keeps them.
+const grower = "import sys, time; x = [bytes([1]) * (1 << 20) for _ in range(int(sys.argv[1]))]; print('grown', flush=True); time.sleep(1000)"
+
+// needsCgroups skips a test of limits where there may be none.
+func needsCgroups(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root has cgroups on every machine")
+	}
+}
+
+// 12: a sprite that wants more memory than it has loses its largest process, which is
+// named where one looks, and nothing else; and where that is not enough, its sandbox
+// alone.
+func (e *hostile) memory(t *testing.T) {
+	needsCgroups(t)
+	sprite := e.client().Sprite("paint")
+	small := sprite.CommandContext(t.Context(), "python3", "-c", grower, "20")
+	if err := small.Start(); err != nil {
+		t.Fatal(err)
+	}
+	e.run("", "cove", "checkpoint", "create", "-s", "paint") // into another group
+	began := e.info("paint").Cove.Incarnation
+	ways := [][]string{{"python3", "-c", grower, "1000"}, {"sh", "-c", "python3 -c 'x = b\"x\" * (1 << 30)'; exit $?"}}
+	if !soak() {
+		ways = ways[:1] // limits.txtar has one that takes it at once
+	}
+	for _, way := range ways {
+		out, code := e.try("", "cove", append([]string{"exec", "-s", "paint", "--"}, way...)...)
+		if code != 137 || !strings.Contains(out, "memory was used up") {
+			t.Errorf("%q: %d, %s", way, code, out)
+		}
+	}
+	kills := e.info("paint").Cove.MemoryKills
+	if len(kills) != len(ways) || kills[0].Name != "python3" || kills[0].ResidentBytes < 100<<20 || kills[0].LimitBytes != 300<<20 {
+		t.Errorf("got %+v", kills)
+	}
+	if out, err := sprite.CommandContext(t.Context(), "pgrep", "-fc", "^python3 -c.* 20$").Output(); string(out) != "1\n" {
+		t.Errorf("of the small one there are %s, %v", out, err)
+	}
+	e.memoryOfService(t)
+	if soak() {
+		e.memoryOfJob(t)
+	}
+	if now := e.info("paint").Cove.Incarnation; now != began {
+		t.Errorf("the sandbox has ended: %d, and then %d", began, now)
+	}
+
+	// No process has what is in files of its memory: the host ends the sandbox, and
+	// says why; the next use boots it.
+	e.root("paint", "sh", "-c", "mkdir /filled && mount -t tmpfs none /filled && head -c 1G /dev/zero >/filled/big")
+	await(t, "info says why the sandbox has ended", time.Minute, func() bool {
+		return strings.Contains(e.info("paint").Cove.LastError, "its sandbox ended: out of memory")
+	})
+}
+
+// memoryOfService: a service whose program was ended for want of memory says so.
+func (e *hostile) memoryOfService(t *testing.T) {
+	e.try("", "cove", "service", "put", "-s", "paint", "hungry", "--", "python3", "-c", grower, "1000") // fails if it sees the end
+	await(t, "a service says why it failed", time.Minute, func() bool {
+		out, _ := e.try("", "cove", "service", "show", "-s", "paint", "hungry", "--json")
+		return strings.Contains(out, "exit 137: out of memory")
+	})
+	e.run("", "cove", "service", "rm", "-s", "paint", "hungry")
+}
+
+// memoryOfJob: and so does a job.
+func (e *hostile) memoryOfJob(t *testing.T) {
+	repo := e.repository("repo", map[string]string{"plan.md": "```sh\nexec python3 -c 'x = [bytes([1]) * (1 << 20) for _ in range(1000)]'\n```\n"})
+	job, _ := e.push(repo, "plan.md", "--agent", "shell", "--sprite", "paint")
+	e.try("", "cove", "job", "wait", job)
+	var j sprites.Job
+	if err := json.Unmarshal([]byte(e.run("", "cove", "job", "show", job, "--json")), &j); err != nil || j.Outcome == nil {
+		t.Fatalf("got %+v, %v", j, err)
+	}
+	if j.Outcome.Kind != "memory_limit" || !strings.Contains(j.Outcome.Reason, "out of memory: python3 (process ") {
+		t.Errorf("the job's outcome is %+v", j.Outcome)
+	}
+}
+
+// 14: what a sprite has is what it shows.
+func (e *hostile) ownPart(t *testing.T) {
+	needsCgroups(t)
+	out, code := e.root("paint", "sh", "-c", "nproc; grep -c ^processor /proc/cpuinfo; sed -n 's/^MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; free -k | sed -n 's/^Mem: *\\([0-9]*\\) .*/\\1/p'")
+	f := strings.Fields(out)
+	// gVisor has two processors at least.
+	if code != 0 || len(f) != 4 || f[0] != "2" || f[1] != "2" {
+		t.Fatalf("processors and memory: %d, %q", code, out)
+	}
+	for _, kib := range f[2:] {
+		if n, err := strconv.Atoi(kib); err != nil || n > 300<<10 || n < 150<<10 {
+			t.Errorf("it shows %s KiB of memory, and has 300 MiB", kib)
+		}
+	}
+}
+
+// 13: sixteen spinners get no more than the sprite has, and its neighbour works.
+func (e *hostile) spinners(t *testing.T) {
+	needsCgroups(t)
+	before := e.cgroupNumber("paint", "cpu", "cpu.stat", "nr_throttled")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	spin := e.client().Sprite("paint").CommandContext(ctx, "sh", "-c", "for i in $(seq 15); do (while :; do :; done) & done; while :; do :; done")
+	if err := spin.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the kernel holds the spinners back", time.Minute, func() bool {
+		return e.cgroupNumber("paint", "cpu", "cpu.stat", "nr_throttled") > before+5
+	})
+	e.works(t, "other")
+	cancel() // which kills them
+	if err := spin.Wait(); !errors.Is(err, context.Canceled) {
+		t.Errorf("the spinners' end: %v", err)
+	}
+}
+
+// 9: many files, and folders deep in each other, stop neither list, nor checkpoint, nor
+// what looks at it, nor the removal.
+func (e *hostile) flood(t *testing.T) {
+	files, deep := "1000", "200"
+	if soak() {
+		files, deep = "1000000", "100000"
+	}
+	const flood = `
+import os, sys
+os.mkdir('many')
+for i in range(int(sys.argv[1])): os.close(os.open('many/%d' % i, os.O_CREAT | os.O_WRONLY))
+for i in range(int(sys.argv[2])): os.mkdir('d'); os.chdir('d')
+`
+	names := func() (all []string) {
+		found, err := os.ReadDir(e.data + "/layers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range found {
+			all = append(all, d.Name())
+		}
+		return all
+	}
+	before := names()
+	e.run("", "cove", "create", "flooded", "--idle", "0")
+	e.run("", "cove", "exec", "-s", "flooded", "--", "python3", "-c", flood, files, deep)
+	e.run("", "cove", "checkpoint", "create", "-s", "flooded")
+	e.run("", "cove", "checkpoint", "create", "-s", "flooded")
+	e.run("", "cove", "checkpoint", "diff", "v1", "v2", "-s", "flooded")
+	e.run("", "cove", "list")
+	e.run("", "cove", "fork", "flooded", "copy")
+	if out := e.run("", "cove", "exec", "-s", "copy", "--", "sh", "-c", "ls many | wc -l"); strings.TrimSpace(out) != files {
+		t.Errorf("a fork has %s files", out)
+	}
+	e.run("", "cove", "rm", "flooded", "copy")
+	await(t, "the layers are removed", 10*time.Minute, func() bool {
+		return !slices.ContainsFunc(names(), func(name string) bool { return !slices.Contains(before, name) })
+	})
+}
+
+func (h *host) info(sprite string) sprites.Info {
+	h.t.Helper()
+	var info sprites.Info
+	if err := json.Unmarshal([]byte(h.run("", "cove", "info", sprite, "--json")), &info); err != nil {
+		h.t.Fatal(err)
+	}
+	return info
+}
+
+// cgroupNumber reads a number of a sprite's cgroup, in v1 or v2: of a file, or of the
+// line of a file that begins with a word.
+func (h *host) cgroupNumber(sprite, controller, file, word string) int64 {
+	h.t.Helper()
+	name := "cove-" + h.info(sprite).ID
+	for _, root := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/" + controller + "/"} {
+		entries, err := os.ReadDir(root)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if !strings.HasPrefix(e.Name(), name) {
+				continue
+			}
+			data, err := os.ReadFile(root + e.Name() + "/" + file)
+			if err != nil {
+				continue
+			}
+			for line := range strings.Lines(string(data)) {
+				f := strings.Fields(line)
+				if len(f) > 0 && (word == "" || f[0] == word) {
+					n, err := strconv.ParseInt(f[len(f)-1], 10, 64)
+					if err == nil {
+						return n
+					}
+				}
+			}
+		}
+	}
+	h.t.Fatalf("%s of %s is nowhere", file, sprite)
+	return 0
+}
