@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cove-dev/cove/internal/agents"
@@ -115,5 +116,28 @@ func TestAgentLinks(t *testing.T) {
 	}
 	if files, err := p.AgentFiles(); err == nil || len(files) > 0 {
 		t.Errorf("a folder elsewhere: %+v, %v", files, err)
+	}
+}
+
+// What nobody writes to is not waited for: a named pipe is no file.
+func TestPipes(t *testing.T) {
+	p := world(t, map[string]string{"home/x": "", "top/x": ""}, nil)
+	dir := filepath.Join(p.Top, ".cove", "agents")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{filepath.Join(dir, "x.toml"), filepath.Join(p.Top, ".cove", "skill.md"), filepath.Join(p.Top, ".cove", "config.toml"), p.Personal} {
+		if err := syscall.Mkfifo(name, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if files, err := p.AgentFiles(); err != nil || len(files) != 1 || files[0].Err == nil || !strings.Contains(files[0].Err.Error(), "it is not a file") {
+		t.Errorf("an agent: got %+v, %v", files, err)
+	}
+	if s, err := p.Skill(); err == nil || s != nil {
+		t.Errorf("the skill: got %+v, %v", s, err)
+	}
+	if _, err := config.Load(p); err == nil || !strings.Contains(err.Error(), "it is not a file") {
+		t.Errorf("the settings: got %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -311,12 +312,15 @@ func distance(a, b string) int {
 
 // readPersonal reads a file of the person's, which may be a link to elsewhere.
 func readPersonal(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
+	f, err := os.OpenFile(name, openFlags, 0)
 	if err != nil {
 		return nil, err
 	}
 	return readAll(f, limit)
 }
+
+// openFlags do not wait for somebody to write to a named pipe: it is refused.
+const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
 
 // readOwn reads a file below .cove in a work tree. Nothing that lies elsewhere is
 // read by that name: a link to it would carry it into a sprite.
@@ -333,7 +337,7 @@ func readOwn(top, name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer root.Close()
-	f, err := root.Open(name)
+	f, err := root.OpenFile(name, openFlags, 0)
 	if err != nil {
 		return nil, err
 	}
