@@ -186,6 +186,9 @@ func TestSecretSuffices(t *testing.T) {
 	if got := show(); got.Name != "" {
 		t.Errorf("without the secret: got %+v", got)
 	}
+	if out, code := h.try(repo, "cove", "run", "plan.md", "--dirty", "ignore", "--agent", "claude"); code != 1 || !strings.Contains(out, "hint: cove secret set anthropic") {
+		t.Errorf("an agent that could ask nothing: exit code %d: %s", code, out)
+	}
 	set := h.command("", "cove", "secret", "set", "anthropic")
 	set.Stdin = strings.NewReader("sk-ant-some-key")
 	if out, err := set.CombinedOutput(); err != nil {

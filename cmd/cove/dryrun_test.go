@@ -80,8 +80,13 @@ func TestDryRun(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	h.run("", "cove", "connector", "put", "tracker", "--upstream", "http://127.0.0.1:1", "--header", "Authorization: Bearer {secret}")
-	p := h.preview(repo, "run", "-p", "Do it.", "--agent", "cove", "--dirty", "include", "--mcp", "host:tracker=list")
-	want := []sprites.JobConnector{{Name: "anthropic", Upstream: "https://api.anthropic.com", SecretSet: true}, {Name: "tracker", Upstream: "http://127.0.0.1:1"}}
+	tracked := []string{"run", "-p", "Do it.", "--agent", "cove", "--dirty", "include", "--mcp", "host:tracker=list"}
+	if out, code := h.try(repo, "cove", append(tracked, "--dry-run")...); code != 1 || !strings.Contains(out, "hint: cove secret set tracker") {
+		t.Errorf("without the key of an MCP server: %d, %s", code, out)
+	}
+	h.run("", "cove", "connector", "put", "tracker", "--upstream", "http://127.0.0.1:1")
+	p := h.preview(repo, tracked...)
+	want := []sprites.JobConnector{{Name: "anthropic", Upstream: "https://api.anthropic.com", SecretSet: true}, {Name: "tracker", Upstream: "http://127.0.0.1:1", SecretSet: true}}
 	if !p.Asked || !strings.HasPrefix(p.Model, "anthropic/") || p.Sprite != "" || p.Commits != 3 || !slices.Equal(p.Connectors, want) {
 		t.Errorf("with a server: %+v", p)
 	}

@@ -203,7 +203,7 @@ func TestConnectorAccess(t *testing.T) {
 		{"GET", "api.connect.internal/v2", 403, "not allowed"},
 		{"PUT", "api.connect.internal/v1/x", 403, "PUT"},
 		{"GET", "api.connect.internal/v1//admin", 403, "denied"},
-		{"GET", "unset.connect.internal/", 503, "set it"},
+		{"GET", "unset.connect.internal/", 403, "set it"},
 		{"GET", "other.connect.internal/", 404, "cove connector grant other --sprite paint"},
 	} {
 		resp, body := fetch(t, client, test.method, "http://"+test.url+"?token=hidden", nil)

@@ -218,7 +218,8 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if c.Refused != "" {
-		refuse(http.StatusServiceUnavailable, "no_secret", "connector "+name+": "+c.Refused, c.Hint)
+		// No 503, after which agents try again and again.
+		refuse(http.StatusForbidden, "no_secret", "connector "+name+": "+c.Refused+"; "+c.Hint, c.Hint)
 		return
 	}
 	if r.Method == http.MethodConnect {

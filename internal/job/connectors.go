@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -28,25 +30,56 @@ func (m *Manager) grant(ctx context.Context, job sprites.Job, connectors []strin
 	return nil
 }
 
-// canHave reports whether hasConnector would find a connector, or make it.
-func (m *Manager) canHave(ctx context.Context, name string) (bool, error) {
-	_, err := m.Store.Connectors.Get(ctx, name)
-	if err == nil || !errors.Is(err, store.ErrNotFound) {
-		return err == nil, err
+// canHave says what to type before a connector can serve a job; empty: it is there with
+// its secrets, or hasConnector would make it.
+func (m *Manager) canHave(ctx context.Context, name string) (missing string, err error) {
+	c, err := m.Store.Connectors.Get(ctx, name)
+	if errors.Is(err, store.ErrNotFound) {
+		c, err = connect.Complete(sprites.Connector{Name: name}), nil
 	}
-	secrets, err := m.Client.Secrets(ctx)
-	return slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == name }), err
+	if err != nil {
+		return "", err
+	}
+	if c.Upstream == "" {
+		return "cove connector put " + name + " --upstream URL", nil
+	}
+	set, err := m.Client.Secrets(ctx)
+	for _, needed := range connect.SecretsOf(c) {
+		if !slices.ContainsFunc(set, func(s sprites.Secret) bool { return s.Name == needed }) {
+			return "cove secret set " + needed, err
+		}
+	}
+	return "", err
+}
+
+// checkKey refuses a request whose agent has nothing to ask its model with, or what else
+// it was given: it would be installed first, and each fails in words of its own. What a folder, a sprite that is
+// there already or a variable of the agent's may bring is not looked into.
+func (m *Manager) checkKey(ctx context.Context, req sprites.JobRequest, work agents.Work) error {
+	own := envNames(work.Env, work.Keys) // which may say where the model is, or have its key
+	if len(work.Keys) == 0 || req.Backend != "" || req.Sprite != "" || len(req.Include) > 0 ||
+		slices.ContainsFunc(envNames(req.Env), func(name string) bool { return slices.Contains(own, name) }) {
+		return nil
+	}
+	for _, name := range work.Connectors {
+		if missing, err := m.canHave(ctx, name); err != nil {
+			return err
+		} else if missing != "" {
+			return refuse("no_key", missing, "the connector %s, which the agent %s needs, has no key", name, req.Agent)
+		}
+	}
+	return nil
 }
 
 // hasConnector reports whether there is a connector. One of an agent's that is known
 // by name is made where there is its secret: who has set that need do no more.
 func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
-	can, err := m.canHave(ctx, name)
-	if err != nil || !can {
-		return false, err
-	}
 	if _, err := m.Store.Connectors.Get(ctx, name); !errors.Is(err, store.ErrNotFound) {
 		return err == nil, err
+	}
+	secrets, err := m.Client.Secrets(ctx)
+	if err != nil || !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == name }) {
+		return false, err
 	}
 	_, err = m.Client.PutConnector(ctx, sprites.Connector{Name: name})
 	return err == nil, err

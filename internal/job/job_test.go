@@ -94,6 +94,55 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
+// An agent that has nothing to ask its model with is refused before anything is made for
+// it, and the hint is what to type.
+func TestCreateWithoutKey(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	try := func(name string, change func(*sprites.JobRequest), want string) {
+		t.Helper()
+		req := request()
+		change(&req)
+		_, err := m.Preview(ctx, req)
+		hint := ""
+		if e, ok := errors.AsType[*sprites.Error](err); ok {
+			hint = e.Code + ": " + e.Hint
+		} else if err != nil {
+			hint = err.Error()
+		}
+		if hint != want {
+			t.Errorf("%s: got %q, want %q", name, hint, want)
+		}
+	}
+	agent := func(name string) func(*sprites.JobRequest) { return func(r *sprites.JobRequest) { r.Agent = name } }
+	for name, secret := range map[string]string{"claude": "anthropic", "codex": "openai", "gemini": "gemini", "opencode": "anthropic", "pi": "anthropic", "cove": "anthropic"} {
+		try(name, agent(name), "no_key: cove secret set "+secret)
+	}
+	try("a key of its own", func(r *sprites.JobRequest) { r.Agent, r.Env = "claude", []string{"ANTHROPIC_AUTH_TOKEN=x"} }, "")
+	try("a folder of its own", func(r *sprites.JobRequest) { r.Agent, r.Include = "claude", []string{"/opt"} }, "")
+	try("no model", agent("shell"), "")
+	corp := sprites.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargv = ['x', '{prompt_file}']\nverify = ['x']\nconnectors = ['corp']\nkeys = ['CORP_KEY']\n"}
+	defined := func(r *sprites.JobRequest) { r.Agent, r.Definition = "x", &corp }
+	try("a connector that nobody knows", defined, "no_key: cove connector put corp --upstream URL")
+
+	put := func(c sprites.Connector) {
+		t.Helper()
+		if _, err := client.PutConnector(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(sprites.Connector{Name: "corp", Upstream: "https://models.example.com"})
+	try("a connector that adds nothing", defined, "")
+	put(sprites.Connector{Name: "anthropic", Secret: "work"})
+	try("a connector without its secret", agent("claude"), "no_key: cove secret set work")
+	try("the same of the own agent", agent("cove"), "no_key: cove secret set work")
+	if err := client.SetSecret(ctx, "work", "a-key-that-is-long-enough"); err != nil {
+		t.Fatal(err)
+	}
+	try("with its secret", agent("claude"), "")
+	try("with its secret, the own agent", agent("cove"), "")
+}
+
 // A job's policy is its sprite's from the beginning. A sprite that was there before
 // keeps its own, unless the job brings one.
 func TestNetworkPolicy(t *testing.T) {

@@ -104,7 +104,7 @@ func TestRefusedVerbs(t *testing.T) {
 		t.Fatal(err)
 	}
 	talk := request()
-	talk.Agent, talk.Plan, talk.Converse = "claude", "Do it.", true
+	talk.Agent, talk.Plan, talk.Converse, talk.Env = "claude", "Do it.", true, []string{"ANTHROPIC_API_KEY=x"}
 	talker, err := client.CreateJob(t.Context(), talk)
 	if err != nil {
 		t.Fatal(err)

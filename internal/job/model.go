@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -28,12 +29,14 @@ func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agen
 	if req.Model != "" {
 		models = []string{req.Model}
 	}
+	var hint string
 	for _, model := range models {
-		can, err := m.canAsk(ctx, req, agent, model)
+		missing, err := m.cannotAsk(ctx, req, agent, model)
 		if err != nil {
 			return req, err
 		}
-		if !can {
+		if missing != "" {
+			hint = cmp.Or(hint, missing)
 			continue
 		}
 		req.Model = model
@@ -48,31 +51,34 @@ func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agen
 	if req.Backend != "" {
 		return req, nil // elsewhere says which key is missing
 	}
-	provider, _, _ := strings.Cut(models[0], "/")
-	return req, refuse("no_key", "cove secret set "+provider, "there is no key for %s", strings.Join(models, ", nor for "))
+	return req, refuse("no_key", hint, "there is no key for %s", strings.Join(models, ", nor for "))
 }
 
-// canAsk reports whether there is a connector, or a key, for a model. One that the
-// agent does not know is the agent's to refuse.
-func (m *Manager) canAsk(ctx context.Context, req sprites.JobRequest, agent agents.Agent, model string) (bool, error) {
+// cannotAsk is what to type before there is a connector, or at a backend a key, for a
+// model; empty: there is. A model that the agent does not know is the agent's to refuse.
+func (m *Manager) cannotAsk(ctx context.Context, req sprites.JobRequest, agent agents.Agent, model string) (missing string, err error) {
 	t := task(req, "000000")
-	t.Model = model
+	t.Model, t.MCP = model, nil
 	work, err := agent.Prepare(t)
 	if err != nil {
-		return false, refuse("bad_plan", "", "%v", err)
+		return "", refuse("bad_plan", "", "%v", err)
 	}
 	if req.Backend != "" {
-		return slices.ContainsFunc(req.Env, func(kv string) bool {
+		given := func(kv string) bool {
 			name, _, _ := strings.Cut(kv, "=")
 			return slices.Contains(work.Keys, name)
-		}), nil
+		}
+		if !slices.ContainsFunc(req.Env, given) {
+			missing = "--env " + work.Keys[0] + "=…"
+		}
+		return missing, nil
 	}
 	for _, name := range work.Connectors {
-		if there, err := m.canHave(ctx, name); err != nil || !there {
-			return false, err
+		if missing, err := m.canHave(ctx, name); err != nil || missing != "" {
+			return missing, err
 		}
 	}
-	return true, nil
+	return "", nil
 }
 
 // price is what a request's model costs by the connector of its provider; nil: that

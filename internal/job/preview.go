@@ -39,6 +39,9 @@ func (m *Manager) settle(ctx context.Context, req sprites.JobRequest) (_ sprites
 			return req, nil, work, err
 		}
 	}
+	if err := m.checkKey(ctx, req, work); err != nil {
+		return req, nil, work, err
+	}
 	if req.Guards.Turns > 0 && work.Turn == nil {
 		return req, nil, work, refuse("bad_request", "leave out --max-turns", "the agent %s does not tell of its turns", req.Agent)
 	}
