@@ -41,10 +41,12 @@ type Server struct {
 	sessions map[string]*opening // by sprite
 }
 
-// opening is the one session of a sprite's tools, or its place.
+// opening is the one session of a sprite's tools, which may be on its way.
 type opening struct {
-	mu      sync.Mutex
-	session *tools.Session // nil: none is open
+	cancel  context.CancelFunc // ends it
+	done    chan struct{}      // closed when session or err is set
+	session *tools.Session
+	err     error
 }
 
 // Run serves the client, whose messages are lines of JSON, until in ends or ctx does.
@@ -188,54 +190,57 @@ func coded(ctx context.Context, err error) error {
 }
 
 // open returns the session of a sprite's tools, a new one where there is none or the
-// last one has ended. ctx is the session's.
-func (s *Server) open(ctx context.Context, sprite string, role Role) (*tools.Session, error) {
-	o, err := s.place(sprite)
+// last one has ended. It lasts as long as running; ctx is of the call that waits for it.
+func (s *Server) open(ctx, running context.Context, sprite string, role Role) (*tools.Session, error) {
+	o, err := s.place(running, sprite, role)
 	if err != nil {
 		return nil, err
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.session != nil && !o.session.Ended() {
-		return o.session, nil
+	select {
+	case <-o.done:
+		return o.session, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err() // others may wait for it
 	}
-	o.session = nil
-	session, err := tools.Open(ctx, s.Client.Sprite(sprite), s.Dir, role.inside())
-	if err != nil {
-		return nil, err
-	}
-	o.session = session
-	return session, nil
 }
 
 // place is where a sprite's session is. Those that have ended make room.
-func (s *Server) place(sprite string) (*opening, error) {
+func (s *Server) place(running context.Context, sprite string, role Role) (*opening, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o := s.sessions[sprite]; o != nil {
+	if o := s.sessions[sprite]; o != nil && !o.over() {
 		return o, nil
 	}
 	if s.sessions == nil {
 		s.sessions = map[string]*opening{}
 	}
+	delete(s.sessions, sprite)
 	if len(s.sessions) >= maxOpen {
 		maps.DeleteFunc(s.sessions, func(_ string, o *opening) bool { return o.over() })
 	}
 	if len(s.sessions) >= maxOpen {
 		return nil, &tools.Error{Code: tools.CodeBusy, Message: fmt.Sprintf("%d sandboxes are in use; remove some, or begin another session.", maxOpen)}
 	}
-	o := &opening{}
+	ctx, cancel := context.WithCancel(running)
+	o := &opening{cancel: cancel, done: make(chan struct{})}
 	s.sessions[sprite] = o
+	go func() { // end waits for it
+		defer close(o.done)
+		if o.session, o.err = tools.Open(ctx, s.Client.Sprite(sprite), s.Dir, role.inside()); o.err != nil {
+			cancel()
+		}
+	}()
 	return o, nil
 }
 
 // over reports whether there is no session, nor one on its way.
 func (o *opening) over() bool {
-	if !o.mu.TryLock() {
+	select {
+	case <-o.done:
+		return o.err != nil || o.session.Ended()
+	default:
 		return false
 	}
-	defer o.mu.Unlock()
-	return o.session == nil || o.session.Ended()
 }
 
 // end closes the sessions. The client is gone, and with it all calls.
@@ -245,9 +250,14 @@ func (s *Server) end() {
 	var closing sync.WaitGroup
 	for _, o := range s.sessions {
 		closing.Go(func() {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			if o.session != nil {
+			defer o.cancel()
+			select {
+			case <-o.done:
+			default: // nobody waits for it any more
+				o.cancel()
+				<-o.done
+			}
+			if o.err == nil {
 				_ = o.session.Close() // nobody is left to be told
 			}
 		})

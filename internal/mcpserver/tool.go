@@ -169,7 +169,7 @@ func isFileTool(name string) bool {
 
 // inside calls a tool in the sprite.
 func inside(ctx context.Context, c call, name string) (*mcp.CallToolResult, error) {
-	session, err := c.server.open(c.running, c.sprite, c.role)
+	session, err := c.server.open(ctx, c.running, c.sprite, c.role)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 )
 
 const (
+	openLimit   = 5 * time.Minute  // to find the sprite's half, and again to start it and be greeted
 	endLimit    = 10 * time.Second // for the sprite's half to end by itself
 	cancelLimit = 15 * time.Second // for a cancelled call's end to be told
 )
@@ -51,11 +52,12 @@ type pending struct {
 // is unknown, or there is none, every call is denied. The end of ctx ends the
 // session. Its errors are *Error.
 func Open(ctx context.Context, sprite *sprites.Sprite, dir string, roles ...string) (*Session, error) {
-	program, err := guestbin.Find(ctx, sprite)
+	program, err := findGuest(ctx, sprite)
 	if err != nil {
-		return nil, ending(err, "")
+		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	silent := time.AfterFunc(openLimit, cancel)
 	args := []string{"tool", "serve", "--dir=" + dir}
 	for _, role := range roles {
 		args = append(args, "--role="+role)
@@ -74,6 +76,7 @@ func Open(ctx context.Context, sprite *sprites.Sprite, dir string, roles ...stri
 		err = cmd.Start()
 	}
 	if err != nil {
+		silent.Stop()
 		cancel()
 		return nil, ending(err, "")
 	}
@@ -82,12 +85,36 @@ func Open(ctx context.Context, sprite *sprites.Sprite, dir string, roles ...stri
 	go s.receive(out, greeted)
 	select {
 	case h := <-greeted:
+		if !silent.Stop() {
+			break
+		}
 		s.Dir, s.Tools = h.Dir, h.Tools
 		return s, nil
 	case <-s.ended:
-		cancel()
-		return nil, s.err
+		if silent.Stop() {
+			cancel()
+			return nil, s.err
+		}
 	}
+	return nil, noAnswer()
+}
+
+// findGuest finds the program. What answers in a sprite may be anything.
+func findGuest(parent context.Context, sprite *sprites.Sprite) (string, error) {
+	ctx, cancel := context.WithTimeout(parent, openLimit)
+	defer cancel()
+	program, err := guestbin.Find(ctx, sprite)
+	switch {
+	case err == nil:
+		return program, nil
+	case ctx.Err() != nil && parent.Err() == nil:
+		return "", noAnswer()
+	}
+	return "", ending(err, "")
+}
+
+func noAnswer() *Error {
+	return retryf(CodeUnreachable, "the tools in the sandbox have not answered for %v; nothing was done anywhere else", openLimit)
 }
 
 // send writes frames, one after the other.
