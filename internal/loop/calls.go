@@ -66,7 +66,7 @@ func (l *Loop) call(ctx context.Context, c Call, r *ToolResult) {
 	result, err := l.carry(ctx, c)
 	e := Event{Type: "tool_result", ID: c.ID, Tool: l.box.shown(c.Tool), WaitMS: time.Since(begun).Milliseconds()}
 	if err != nil {
-		e.Type, e.Code, r.Text = "tool_error", err.Code, err.Text()
+		e.Type, e.Code, r.Text = "tool_error", err.Code, headAndTail(err.Text(), maxResult)
 		if l.box.Ended() {
 			r.Text = goneText
 		}

@@ -20,12 +20,14 @@ type APIError struct {
 	RetryAfter time.Duration // as the API has it; 0: it does not say
 }
 
-// Error is the text, with status and kind.
+// Error is the text, with status and kind. Of a long one, which SDKs make of what they
+// can't read, the middle is left out.
 func (e *APIError) Error() string {
 	text := e.Text
 	if e.Kind != "" {
 		text = e.Kind + ": " + text
 	}
+	text = headAndTail(text, maxShown)
 	if e.Status == 0 {
 		return text
 	}

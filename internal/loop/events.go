@@ -39,8 +39,12 @@ type Event struct {
 	Result *Result `json:"result,omitempty"`
 }
 
-// maxShown bounds what an event shows of an input or a result.
-const maxShown = 4 << 10
+// Bounds on what an event shows. What a model says may be anything.
+const (
+	maxShown = 4 << 10   // of an input or a result
+	maxSaid  = 256 << 10 // of the model's text
+	maxName  = 200       // of a call's id, or its tool
+)
 
 func startEvent(c Call, shown string) Event {
 	e := Event{Type: "tool_start", ID: c.ID, Tool: shown, Input: c.Input}
@@ -62,7 +66,7 @@ func (s *events) emit(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seq++
-	e.Seq = s.seq
+	e.Seq, e.ID, e.Tool = s.seq, headAndTail(e.ID, maxName), headAndTail(e.Tool, maxName)
 	line, err := json.Marshal(e)
 	if err == nil && s.w != nil && s.err == nil {
 		_, err = s.w.Write(append(line, '\n'))

@@ -127,6 +127,7 @@ func (l *Loop) Run(ctx context.Context, prompt string) (Result, error) {
 	}
 	r := l.begin(ctx, prompt)
 	r.Session, r.Turns, r.Usage = l.Session.ID, l.turns, l.spent
+	r.Text = headAndTail(r.Text, maxSaid)
 	if l.Price != nil {
 		r.CostUSD = new(l.Price.of(l.spent))
 	}
@@ -270,7 +271,7 @@ func (l *Loop) attempt(ctx context.Context) (Answer, error) {
 	defer end()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	text := paragraphs{emit: func(s string) { l.emit(Event{Type: "text", Text: s}) }}
+	text := paragraphs{emit: func(s string) { l.emit(Event{Type: "text", Text: headAndTail(s, maxSaid)}) }}
 	var said, used Usage // by the API; and at least
 	made := 0
 	a, err := l.Provider.Ask(ctx, l.request(), func(p Piece) {
@@ -341,6 +342,9 @@ func (l *Loop) carryOut(ctx context.Context, a Answer) ([]ToolResult, *Result) {
 		switch {
 		case ctx.Err() != nil:
 			results[i].Text = "This was not begun."
+			continue
+		case end != nil:
+			results[i].Text = "This was not begun: the work had been finished."
 			continue
 		case a.Stop == StopLength || a.Stop == StopMalformed:
 			results[i].Text = "Your answer was cut off: none of its calls was carried out. Make them again, smaller."

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"sync"
 	"time"
@@ -16,6 +17,7 @@ type exchange struct {
 	mu         sync.Mutex
 	status     int
 	retryAfter time.Duration
+	wrong      string // what makes it no answer of a model's API, at whatever time
 
 	stall time.Duration
 	timer *time.Timer
@@ -48,10 +50,24 @@ func (x *exchange) heard() {
 	}
 }
 
+// maxAnswer bounds the bytes of an answer, events and all.
+const maxAnswer = 32 << 20
+
+// reject notes why an answer is none.
+func (x *exchange) reject(format string, args ...any) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.wrong = fmt.Sprintf(format, args...)
+	return errors.New(x.wrong)
+}
+
 // complete fills in what an SDK's error does not tell.
 func (x *exchange) complete(e *APIError) *APIError {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.wrong != "" {
+		return &APIError{Status: x.status, Text: x.wrong} // which does not pass
+	}
 	if e.Status == 0 && x.status != http.StatusOK {
 		e.Status = x.status
 	}
@@ -73,17 +89,27 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	x.status, x.retryAfter = resp.StatusCode, retryAfter(resp.Header.Get("Retry-After"))
 	x.mu.Unlock()
 	x.heard()
-	resp.Body = body{resp.Body, x}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if resp.StatusCode == http.StatusOK && kind == "text/html" {
+		_ = resp.Body.Close()
+		return nil, x.reject("a web page answers, and no model's API: is the URL right?")
+	}
+	resp.Body = &body{resp.Body, x, maxAnswer}
 	return resp, nil
 }
 
 type body struct {
 	io.ReadCloser
-	x *exchange
+	x    *exchange
+	left int
 }
 
-func (b body) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
+func (b *body) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, b.x.reject("the answer has more than %d bytes", maxAnswer)
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
 	if n > 0 {
 		b.x.heard()
 	}
