@@ -226,3 +226,31 @@ func TestFolders(t *testing.T) {
 		}
 	}
 }
+
+// Whatever an agent calls a file's path, an editor finds none of this machine behind it
+// but in the project.
+func TestStrangePaths(t *testing.T) {
+	f := Folders{Here: "/home/ada/site", There: "/home/sprite/site", Name: "paint"}
+	for _, test := range []struct{ key, text, want string }{
+		{"path", "../../etc/passwd", "/sprites/paint/home/etc/passwd"},
+		{"path", "src/a.go", "/home/ada/site/src/a.go"},
+		{"path", "~/.ssh/id_rsa", "/home/ada/site/~/.ssh/id_rsa"},
+		{"path", "", ""},
+		{"uri", "file:///etc/passwd\n", "file:///sprites/paint"},
+		{"uri", "\tfile:///etc/passwd", "file:///sprites/paint"},
+		{"uri", " file:///etc/passwd", "file:///sprites/paint"},
+		{"uri", "file:///etc/pass%zzwd", "file:///sprites/paint"},
+		{"uri", "file:etc/passwd", "file:///sprites/paint"},
+		{"uri", "FILE://host/etc/passwd", "file:///sprites/paint/etc/passwd"},
+		{"uri", "//host/etc/passwd", "file:///sprites/paint/etc/passwd"},
+		{"uri", "../../etc/passwd", "file:///sprites/paint/home/etc/passwd"},
+		{"uri", "file:///home/sprite/site/a%20b.go#L3", "file:///home/ada/site/a%20b.go#L3"},
+		{"uri", "https://example.org/a?b#c", "https://example.org/a?b#c"},
+	} {
+		v := map[string]any{"deep": []any{map[string]any{test.key: test.text}}}
+		f.rewrite(v, f.toEditor)
+		if got := v["deep"].([]any)[0].(map[string]any)[test.key]; got != test.want {
+			t.Errorf("%s %q: got %q, want %q", test.key, test.text, got, test.want)
+		}
+	}
+}

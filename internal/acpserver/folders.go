@@ -72,10 +72,10 @@ func (f Folders) rewrite(v any, to func(string) string) {
 		for key, value := range v {
 			text, isText := value.(string)
 			switch {
-			case isText && (key == "path" || key == "cwd") && strings.HasPrefix(text, "/"):
-				v[key] = to(text)
+			case isText && (key == "path" || key == "cwd"):
+				v[key] = f.mapPath(text, to)
 			case isText && key == "uri":
-				v[key] = mapURI(text, to)
+				v[key] = f.mapURI(text, to)
 			case !opaque[key]:
 				f.rewrite(value, to)
 			}
@@ -87,13 +87,32 @@ func (f Folders) rewrite(v any, to func(string) string) {
 	}
 }
 
-// mapURI maps a file's URI; any other stays.
-func mapURI(text string, to func(string) string) string {
-	u, err := url.Parse(text)
-	if err != nil || !strings.EqualFold(u.Scheme, "file") || u.Path == "" {
-		return text
+// mapPath maps a path. The protocol's are absolute: what is not would be taken for one
+// below some folder of this machine, and is below the project's instead.
+func (f Folders) mapPath(text string, to func(string) string) string {
+	switch {
+	case text == "":
+		return ""
+	case !strings.HasPrefix(text, "/"):
+		text = path.Join(f.There, text)
 	}
-	u.Host, u.Path, u.RawPath = "", to(u.Path), ""
+	return to(text)
+}
+
+// mapURI maps a file's URI; any other stays. An editor may read as a file's what is no
+// URI, or names its path in another way: that is the root.
+func (f Folders) mapURI(text string, to func(string) string) string {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		u = &url.URL{Path: "/"}
+	case u.Scheme != "" && u.Scheme != "file":
+		return text
+	case u.Path == "" || u.Opaque != "":
+		u.Path = "/"
+	}
+	u.Scheme, u.Opaque, u.Host, u.RawPath = "file", "", "", ""
+	u.Path = f.mapPath(u.Path, to)
 	return u.String()
 }
 
