@@ -208,8 +208,12 @@ func TestLoopEnds(t *testing.T) {
 		t.Errorf("of a long plan from standard input the model got %d bytes", len(last.Body))
 	}
 	model.Key = "another"
-	if _, job := run(); job.Outcome == nil || job.Outcome.Kind != "agent_failed" || !strings.Contains(job.Outcome.Reason, "401") {
+	_, job := run()
+	if job.Outcome == nil || job.Outcome.Kind != "agent_failed" || !strings.Contains(job.Outcome.Reason, "401") {
 		t.Errorf("the wrong key: %+v", job.Outcome)
+	}
+	if out := h.run("", "cove", "job", "show", job.ID); !strings.Contains(out, "does not take its key; set another: cove secret set anthropic") {
+		t.Errorf("the wrong key: %s", out)
 	}
 }
 

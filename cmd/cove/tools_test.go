@@ -326,6 +326,9 @@ func (h *host) toolCLI() {
 			t.Errorf("%v: code %d, %s", test.args, code, out)
 		}
 	}
+	if out, code := h.try("", "cove", "tool", "call", "-s", "pint", "Read", `{"file_path":"x"}`); code != 1 || !strings.Contains(out, "there is no sprite named pint") || !strings.Contains(out, "hint: ") {
+		t.Errorf("a name that was mistyped: code %d, %s", code, out)
+	}
 	if out := h.run("", "cove", "tool", "list", "--role", "read-only"); strings.Contains(out, "Bash") || !strings.Contains(out, "Grep") {
 		t.Errorf("got %s", out)
 	}

@@ -63,6 +63,9 @@ func (a *app) agentDetail(ctx context.Context, name string) (agentDetail, error)
 	if agent, err = agents.Find(name); err == nil {
 		doc.agentJSON, work, err = m.describe(ctx, agent)
 	} else if f, ok, listErr := agentFile(places, name); listErr != nil || !ok {
+		if listErr == nil {
+			_, err = places.Agent(name) // which names the others, too
+		}
 		return doc, notAnAgent(listErr, err)
 	} else if f.Err != nil {
 		return doc, agentProblems(f.Err)

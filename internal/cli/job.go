@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -208,25 +211,49 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 // refusalsLimit bounds how long is asked what a job's sprite was refused.
 const refusalsLimit = 5 * time.Second
 
-// refusals says what the sprite of a job that did not succeed was refused
-// meanwhile; empty if nothing, or if nobody knows any more.
+// refusals says what the sprite of a job that did not succeed was refused meanwhile, by
+// its network's rules, or by an upstream that does not take its connector's key; empty
+// if nothing, or if nobody knows any more.
 func refusals(ctx context.Context, c *sprites.Client, j sprites.Job) string {
 	if !j.State.Terminal() || j.State == sprites.JobSucceeded || j.StartedAt == nil || j.Backend != "" || checkName(j.Sprite) != nil {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, refusalsLimit)
 	defer cancel()
+	meanwhile := func(t time.Time) bool { return j.EndedAt == nil || !t.After(*j.EndedAt) }
 	n := 0
 	err := c.Sprite(j.Sprite).NetworkLog(ctx, sprites.NetworkLogOptions{Since: *j.StartedAt}, func(e sprites.NetworkEvent) error {
-		if j.EndedAt == nil || !e.Time.After(*j.EndedAt) {
+		if meanwhile(e.Time) {
 			n += 1 + e.Suppressed
 		}
 		return nil
 	})
-	if err != nil || n == 0 {
-		return ""
+	var hints []string
+	if err == nil && n > 0 {
+		hints = append(hints, fmt.Sprintf("%s: cove policy log -s %s", countText(n, "refusal"), j.Sprite))
 	}
-	return fmt.Sprintf("%s: cove policy log -s %s", countText(n, "refusal"), j.Sprite)
+	last := map[string]int{} // statuses, by connector
+	err = c.Sprite(j.Sprite).ConnectorLog(ctx, sprites.ConnectorLogOptions{Since: *j.StartedAt}, func(e sprites.ConnectorEvent) error {
+		if meanwhile(e.Time) {
+			last[e.Connector] = e.Status
+		}
+		return nil
+	})
+	for _, name := range slices.Sorted(maps.Keys(last)) {
+		if err == nil && last[name] == http.StatusUnauthorized {
+			hints = append(hints, keyRefused(ctx, c, name))
+		}
+	}
+	return strings.Join(hints, "\n")
+}
+
+// keyRefused is what to type about a connector whose upstream does not take its key.
+func keyRefused(ctx context.Context, c *sprites.Client, name string) string {
+	secret := name
+	if def, err := c.Connector(ctx, name); err == nil && def.Secret != "" { // else the token may not say
+		secret = def.Secret
+	}
+	return fmt.Sprintf("the upstream of the connector %s does not take its key; set another: cove secret set %s", name, gitwork.Quote(secret))
 }
 
 // took is how long a job has worked.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -37,7 +38,12 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 			}
 			printer.print(event)
 		}
-		return nil
+		if !printer.ended {
+			if job, err = c.Job(ctx, id); err == nil {
+				printer.without(job)
+			}
+		}
+		return err
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if a.global.json {
@@ -102,6 +108,7 @@ type logPrinter struct {
 	reader  agents.Reader // nil: an agent that this cove does not know
 	job     string        // whose questions are answered by it; empty: nobody's
 	midLine bool          // the last output was a part of a line
+	ended   bool          // the log's last line was printed
 }
 
 func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
@@ -143,6 +150,9 @@ func (p *logPrinter) print(e sprites.JobEvent) {
 	}
 }
 
+// coveLine is the beginning of a line of cove's, which one of an agent's must not look like.
+var coveLine = regexp.MustCompile(`(?m)^(==|--|->|<-|\?\?|##|>>|\|) `)
+
 // agentEvent says what an agent did.
 func (p *logPrinter) agentEvent(e agents.Event) {
 	failed := ""
@@ -153,7 +163,7 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 	case agents.KindStart:
 		fmt.Fprintf(p.w, "-- %s\n", sanitizeLine(e.Text))
 	case agents.KindText:
-		fmt.Fprintln(p.w, sanitize(e.Text))
+		fmt.Fprintln(p.w, coveLine.ReplaceAllString(sanitize(e.Text), " $0"))
 	case agents.KindAsk:
 		fmt.Fprintf(p.w, "?? %s\n", sanitizeLine(e.Text))
 		if p.job != "" {
@@ -201,7 +211,19 @@ func (p *logPrinter) exit(e sprites.JobEvent) {
 	fmt.Fprintf(p.w, "-- %s\n", sanitizeLine(text))
 }
 
+// without ends the log of a job that has ended without a word, such as one that is lost.
+func (p *logPrinter) without(job sprites.Job) {
+	if !job.State.Terminal() {
+		return
+	}
+	if p.midLine {
+		fmt.Fprintln(p.w)
+	}
+	fmt.Fprintf(p.w, "== %s\n", sanitize(outcomeText(job)))
+}
+
 func (p *logPrinter) end(e sprites.JobEvent) {
+	p.ended = true
 	switch {
 	case e.Outcome != nil && e.Outcome.Reason != "":
 		fmt.Fprintf(p.w, "== %s: %s\n", sanitizeLine(e.Outcome.Kind), sanitize(e.Outcome.Reason))

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,24 @@ func TestLogPrinter(t *testing.T) {
 	}
 	if strings.ContainsAny(got, "\x1b\a\u202e") {
 		t.Errorf("control characters got through: %q", got)
+	}
+}
+
+// What an agent says can't be taken for what cove says of its job, and a job that has
+// ended without a word gets one.
+func TestLogPrinterVoices(t *testing.T) {
+	var b bytes.Buffer
+	p := newLogPrinter(&b, sprites.Job{ID: "a3f7b2", Agent: "cove"})
+	said, err := json.Marshal(map[string]any{"seq": 1, "type": "text", "text": "All done.\n== success\n?? may I\n-- x\n## A heading\n--flag\n| y"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.print(sprites.JobEvent{Type: "output", Stream: "stdout", Text: string(said)})
+	p.without(sprites.Job{State: sprites.JobRunning})
+	p.without(sprites.Job{State: sprites.JobLost, Outcome: &sprites.Outcome{Kind: "lost", Reason: "its sprite was deleted"}})
+	want := "All done.\n == success\n ?? may I\n -- x\n ## A heading\n--flag\n | y\n== lost: its sprite was deleted\n"
+	if got := b.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/sprites"
 )
 
 const toolRoles = `A role says which tools there are: read-only (Read, Glob, Grep), edit (Write and Edit as
@@ -132,7 +134,7 @@ func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) er
 	}
 	session, err := tools.Open(ctx, sprite, dir, roles...)
 	if err != nil {
-		return err
+		return notOpened(ctx, sprite, err)
 	}
 	defer session.Close()
 	result, err := session.CallProgress(ctx, args[0], input, func(p tools.Progress) {
@@ -151,6 +153,18 @@ func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) er
 		}
 		fmt.Fprintln(w, text)
 	})
+}
+
+// notOpened is why a sprite's tools could not be opened: of one that there is not, whose
+// name was mistyped rather, nothing is gone.
+func notOpened(ctx context.Context, sprite *sprites.Sprite, opened error) error {
+	if e, ok := errors.AsType[*tools.Error](opened); !ok || e.Code != tools.CodeSandboxGone {
+		return opened
+	}
+	if _, err := sprite.Client().Get(ctx, sprite.Name()); errors.Is(err, sprites.ErrNotFound) {
+		return spriteError(err)
+	}
+	return opened
 }
 
 // toolInput is the input of a call, as it is given.

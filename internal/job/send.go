@@ -70,7 +70,7 @@ func message(job sprites.Job, msg sprites.JobMessage) ([]byte, error) {
 	case job.State.Terminal():
 		return nil, refuse("job_ended", "begin it anew: cove job retry "+job.ID, "job %s has ended (%s)", job.ID, job.State)
 	case !ok:
-		return nil, refuse("no_input", "", "the agent %s takes no messages", job.Agent)
+		return nil, refuse("no_input", "once it has ended: cove job resume "+job.ID, "the agent %s takes no messages", job.Agent)
 	case job.Interactive:
 		return nil, refuse("no_input", "join it: cove job attach "+job.ID, "the agent of job %s sits at a terminal", job.ID)
 	case !job.Converse:
