@@ -17,8 +17,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// claudeVersion runs on Node 20.
-const claudeVersion = "2.1.197"
+// claudeVersion is the one that jobs install.
+const claudeVersion = "2.1.329"
 
 // requireAgents is for what runs real agents.
 func requireAgents(t *testing.T) {
@@ -206,7 +206,7 @@ func TestClaudeConverse(t *testing.T) {
 		t.Errorf("commits: got %q", got)
 	}
 	got := h.job(job)
-	if got.State != sprites.JobSucceeded || got.Usage == nil || *got.Usage != (sprites.Usage{InputTokens: 500, OutputTokens: 100, CostUSD: 0.005, Turns: 5}) {
+	if got.State != sprites.JobSucceeded || got.Usage == nil || *got.Usage != (sprites.Usage{InputTokens: 500, OutputTokens: 100, CostUSD: 0.004, Turns: 5}) {
 		t.Errorf("got %s, %+v, %+v", got.State, got.Outcome, got.Usage)
 	}
 	h.run(repo, "cove", "job", "bundle", job, "--output", "forensics/")

@@ -15,18 +15,16 @@ import (
 // the connector "anthropic", which adds the key outside of the sprite.
 type Claude struct{}
 
-//go:embed claude-install.sh
-var claudeInstall string
-
 //go:embed claude-setup.sh
 var claudeSetup string
 
-// claudeVersion is the one that is installed, and claudeOlder its like where the Node
-// is older than 22.
-const (
-	claudeVersion = "2.1.329"
-	claudeOlder   = "2.1.197"
-)
+// claudePackages are the version that is installed, and its programs, which need no Node.js
+// to run.
+var claudePackages = []npmPackage{
+	{"@anthropic-ai/claude-code@2.1.329", "sha512-WQ7RY331gsODjOoDBbeG1fjMfKY1Ur9yxWAOI9SgdLZvqA9sAREaezXt7e3uNbHlgjVAZg1IqlJT1J7WKViEFA=="},
+	{"@anthropic-ai/claude-code-linux-x64@2.1.329", "sha512-+n4lu1ubYAp02Y0X/MAUnxw9yY6SHHZ77F+IoW+V0wVoFuiI9opdH6gofjf14gXJCEYMTNpks7Gn1i8XZTKAWA=="},
+	{"@anthropic-ai/claude-code-linux-arm64@2.1.329", "sha512-IiG5umFToSCVWqB1lEsxxwIxKgxPXyZ3DRU915v8J4Bz5Q3JpslM0ew1m5yaT+lFXBPvYxmsEgi0XI68XHND0A=="},
+}
 
 // claudeKey is what the agent believes to be its key.
 const claudeKey = "sk-ant-cove-the-real-key-is-added-outside"
@@ -45,11 +43,9 @@ func (Claude) Prepare(t Task) (Work, error) {
 	}
 	prompt := t.Dir + "/prompt.md"
 	w := Work{
-		Files:   map[string]File{"prompt.md": {[]byte(t.prompt()), 0o644}},
-		Install: [][]string{{"/bin/sh", "-c", claudeInstall, "claude-install", claudeVersion, claudeOlder}},
-		Setup:   [][]string{{"/bin/sh", "-c", claudeSetup}},
-		Version: claudeVersion,
-		Needs:   Needs{DiskMB: 361, MemoryMB: 213},
+		Files: map[string]File{"prompt.md": {[]byte(t.prompt()), 0o644}},
+		Setup: [][]string{{"/bin/sh", "-c", claudeSetup}},
+		Needs: Needs{DiskMB: 361, MemoryMB: 213},
 		Env: []string{
 			pathOf(t),
 			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
@@ -57,11 +53,11 @@ func (Claude) Prepare(t Task) (Work, error) {
 			"DISABLE_AUTOUPDATER=1",
 			"DISABLE_TELEMETRY=1",
 		},
-		Verify:     []string{"claude", "--version"},
 		Connectors: []string{"anthropic"},
 		Keys:       []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"},
 		Turn:       &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"},
 	}
+	w.installFrom("claude", 16, claudePackages...)
 	model, err := t.modelOf("claude", "anthropic")
 	if err != nil {
 		return Work{}, err
