@@ -106,7 +106,7 @@ func (m *Manager) installOnce(ctx context.Context, in store.Install, work agents
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, installLimit)
 	defer cancel()
-	name := "install-" + randomID(4)
+	name := store.InstallName + randomID(4)
 	m.setBuilding(name, true)
 	defer m.setBuilding(name, false)
 	if err := m.installIn(ctx, name, in, work); err != nil {
@@ -228,7 +228,7 @@ func notices(in *sprites.JobInstall) []string {
 
 // clearInstalls deletes the sprites of installations that another server began.
 func (m *Manager) clearInstalls(ctx context.Context) error {
-	rows, err := m.Store.Sprites.List(ctx, store.SpriteFilter{Prefix: "install-"})
+	rows, err := m.Store.Sprites.List(ctx, store.SpriteFilter{Prefix: store.InstallName})
 	if err != nil {
 		return err
 	}

@@ -243,3 +243,25 @@ func TestLargeRequests(t *testing.T) {
 	a := ask(t, s, "GET /v1/version", "", header("X-Large", strings.Repeat("a", 2<<20)))
 	failIf(t, a.StatusCode != 431, "a header of 2 MiB: %d", a.StatusCode)
 }
+
+// TestInstallSprite: in a sprite in which an agent is being installed, for the jobs of all,
+// nobody acts but by an administrator's right, whatever else the token reaches.
+func TestInstallSprite(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	for name, owner := range map[string]string{"install-0a0b0c0d": store.InstallOwner + "k", "install-mine": ""} {
+		_, err := s.Client().Create(t.Context(), sprites.CreateRequest{Name: name, Owner: owner})
+		must(t, err)
+	}
+	by := bearer(token(t, s, sprites.TokenScope{All: true}, "read", "write", "exec"))
+	for _, what := range []string{
+		"POST /v1/sprites/NAME/exec?cmd=true", "PUT /v1/sprites/NAME/fs/write?path=x", "GET /v1/sprites/NAME", "DELETE /v1/sprites/NAME",
+	} {
+		ask(t, s, strings.Replace(what, "NAME", "install-0a0b0c0d", 1), "x", by).refused(t, http.StatusForbidden, "forbidden")
+		if got := ask(t, s, strings.Replace(what, "NAME", "install-mine", 1), "x", by); got.StatusCode/100 != 2 {
+			t.Errorf("%s of one's own: %d %s", what, got.StatusCode, got.body)
+		}
+	}
+	if got := ask(t, s, "POST /v1/sprites/install-0a0b0c0d/exec?cmd=true", ""); got.StatusCode != http.StatusOK {
+		t.Errorf("an administrator: %d", got.StatusCode)
+	}
+}

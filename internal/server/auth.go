@@ -85,10 +85,31 @@ func (s *Server) authorize(r *http.Request, verb string) (principal, error) {
 	if !p.may(verb) {
 		return p, fail("forbidden", "the token does not have the verb "+verb, "make one that has it: cove token create")
 	}
-	if name := r.PathValue("name"); name != "" && !p.reaches(name) {
+	name := r.PathValue("name")
+	if name == "" {
+		return p, nil
+	}
+	shared, err := s.installs(r.Context(), name)
+	if err != nil {
+		return p, err
+	}
+	if !p.reaches(name) || shared && !p.may(sprites.VerbAdmin) {
 		return p, fail("forbidden", "the token does not reach this sprite", "")
 	}
 	return p, nil
+}
+
+// installs reports whether an agent is being installed in a sprite: what is put there
+// stays for the jobs of all, however long the right to put it there lasts.
+func (s *Server) installs(ctx context.Context, name string) (bool, error) {
+	if !strings.HasPrefix(name, store.InstallName) {
+		return false, nil
+	}
+	row, err := s.Store.Sprites.Get(ctx, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return strings.HasPrefix(row.Owner, store.InstallOwner), err
 }
 
 // authenticate finds out whose token the request carries. Only the header

@@ -22,6 +22,9 @@ type Install struct {
 // InstallOwner begins the owner of a sprite in which an agent is being installed.
 const InstallOwner = "install:"
 
+// InstallName begins its name.
+const InstallName = "install-"
+
 // Installs are the installations of agents that sprites share.
 type Installs struct{ db *database }
 
