@@ -340,7 +340,7 @@ func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options
 }
 
 // stageNames are what people call the stages of a push.
-var stageNames = map[string]string{"count": "counting objects", "compress": "compressing objects", "bundle": "packing", "prepare": "preparing the sprite"}
+var stageNames = map[string]string{"count": "counting objects", "compress": "compressing objects", "bundle": "packing", "prepare": "preparing the sprite and its agent"}
 
 // courier is a Courier that shows its progress; done takes that away.
 func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {

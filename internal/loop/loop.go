@@ -127,7 +127,9 @@ func (l *Loop) Run(ctx context.Context, prompt string) (Result, error) {
 	}
 	r := l.begin(ctx, prompt)
 	r.Session, r.Turns, r.Usage = l.Session.ID, l.turns, l.spent
-	r.Text = headAndTail(r.Text, maxSaid)
+	if r.Text = headAndTail(r.Text, maxSaid); r.Outcome == MaxCost {
+		r.Text = fmt.Sprintf("it would cost more than %g dollars", l.Limits.USD)
+	}
 	if l.Price != nil {
 		r.CostUSD = new(l.Price.of(l.spent))
 	}
