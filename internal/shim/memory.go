@@ -31,6 +31,11 @@ func reserve(limit int64) int64 {
 	return min(max(limit/16, 48<<20), 256<<20, limit/4)
 }
 
+// held is the part of the reserve that nobody gets before the guest was asked for
+// relief. It is small: while the sandbox waits for it, gVisor's own calls of the
+// kernel for memory may fail, which can be its end.
+func held(limit int64) int64 { return reserve(limit) / 8 }
+
 // Looks at the memory come the sooner the less is free: nothing fills more than
 // fastestFill bytes in a second.
 const (
@@ -101,7 +106,7 @@ func (g *memoryGroup) hold() {
 	err := os.WriteFile(filepath.Join(g.dir, "memory.oom_control"), []byte("1"), 0)
 	if err == nil {
 		// It is refused where the reserve is in use: then the next look tries again.
-		err = g.setLimit(g.limit - reserve(g.limit)/2)
+		err = g.setLimit(g.limit - held(g.limit))
 	}
 	g.held = err == nil
 	if !g.held {
@@ -122,8 +127,8 @@ func (g *memoryGroup) release() {
 // widen gives gVisor some of the reserve every moment, for it may wait for memory as
 // well, until done is closed or there is no more: then it is as after release.
 func (g *memoryGroup) widen(done <-chan struct{}) {
-	const step, moment = 4 << 20, 50 * time.Millisecond
-	for limit := g.limit - reserve(g.limit)/2 + step; limit < g.limit; limit += step {
+	const step, moment = 1 << 20, 50 * time.Millisecond
+	for limit := g.limit - held(g.limit) + step; limit < g.limit; limit += step {
 		select {
 		case <-time.After(moment):
 			_ = g.setLimit(limit)
@@ -191,6 +196,7 @@ func (s *Shim) watchMemory(ctx context.Context, gw *gateway.Gateway) {
 		case err != nil: // its group may be on its way
 			container, pause = "", longLook/10
 		case m.free() > 0:
+			s.setShort(false)
 			pause = nextLook(m.free())
 			if !s.holdMemory(&g) {
 				pause = shortLook
@@ -239,6 +245,7 @@ func (s *Shim) relieve(ctx context.Context, gw *gateway.Gateway, g *memoryGroup,
 	if st.Paused || err != nil || m.free() > 0 {
 		return longLook / 10
 	}
+	s.setShort(true)
 	asking, asked := context.WithTimeout(ctx, reliefLimit)
 	defer asked()
 	s.setRelieving(asked)
@@ -258,6 +265,7 @@ func (s *Shim) relieve(ctx context.Context, gw *gateway.Gateway, g *memoryGroup,
 		s.log.Warn("the sandbox is almost out of memory, and no process of it could be ended", "used", m.used, "limit", m.limit, "err", err)
 		return longLook / 4
 	}
+	s.setShort(false)
 	kill.Time, kill.LimitBytes = time.Now().UTC(), m.limit
 	log.write(kill)
 	s.log.Warn("the sandbox was almost out of memory, and a process of it was ended", "used", m.used, "limit", m.limit, "name", kill.Name, "pid", kill.PID, "bytes", kill.ResidentBytes)
@@ -275,6 +283,13 @@ func (s *Shim) setRelieving(cancel context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.relieving = cancel
+}
+
+// setShort notes whether memory is wanted: the sandbox may end for that reason.
+func (s *Shim) setShort(short bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.short = short
 }
 
 // endRelief has relieve wait no longer for a guest that is ending, or has ended.

@@ -54,6 +54,7 @@ type Shim struct {
 	stopping   bool  // guarded by mu: the end was asked for
 	hibernated bool  // guarded by mu: it was to sleep
 
+	short     bool               // guarded by mu: it wants memory, and none was made free yet
 	relieving context.CancelFunc // guarded by mu: gives up what the guest was asked for; nil: nothing
 }
 
@@ -487,10 +488,10 @@ func (s *Shim) watch() {
 // why says, for people, why the sandbox ended.
 func (s *Shim) why() string {
 	s.mu.Lock()
-	stopping, hibernated := s.stopping, s.hibernated
+	stopping, hibernated, short := s.stopping, s.hibernated, s.short
 	s.mu.Unlock()
 	switch n := oomKills(s.state.Container); {
-	case n > 0 && s.state.MemoryLimit > 0:
+	case (n > 0 || short && !stopping && !hibernated) && s.state.MemoryLimit > 0:
 		return fmt.Sprintf("out of memory: more than its %d MiB were used; create it with more, by --memory", s.state.MemoryLimit>>20)
 	case n > 0:
 		return "out of memory: the host's kernel ended it"
