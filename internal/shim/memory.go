@@ -95,8 +95,17 @@ func (g *memoryGroup) read() (memory, error) {
 	if err != nil {
 		return memory{}, err
 	}
-	m.used = min(used, unreclaimable(data))
+	if !g.waiting() {
+		m.used = min(used, unreclaimable(data))
+	}
 	return m, nil
+}
+
+// waiting reports whether somebody waits for memory because of hold: what thousands of
+// processes take of the kernel is in no statistics, and can't be taken back either.
+func (g *memoryGroup) waiting() bool {
+	data, err := os.ReadFile(filepath.Join(g.dir, "memory.oom_control"))
+	return err == nil && strings.Contains(string(data), "under_oom 1\n")
 }
 
 // hold has the kernel, in v1 alone, stop who would use the reserve, instead of ending the

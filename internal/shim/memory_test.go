@@ -1,6 +1,8 @@
 package shim
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +19,28 @@ func TestUnreclaimable(t *testing.T) {
 	}{{v1, 150}, {v2, 162}, {"", 0}, {"rss\nanon x\n", 0}} {
 		if got := unreclaimable([]byte(c.stat)); got != c.want {
 			t.Errorf("of %q: got %d, want %d", c.stat, got, c.want)
+		}
+	}
+}
+
+// Cache does not count, unless somebody waits for memory all the same.
+func TestReadMemory(t *testing.T) {
+	g := memoryGroup{dir: t.TempDir(), v1: true, limit: 300 << 20}
+	for _, c := range []struct {
+		usage, stat, control string
+		want                 int64
+	}{
+		{"1000\n", "total_rss 7\n", "oom_kill_disable 1\nunder_oom 0\n", 1000},
+		{"299000000\n", "total_rss 7\n", "oom_kill_disable 1\nunder_oom 0\n", 7},
+		{"299000000\n", "total_rss 7\n", "oom_kill_disable 1\nunder_oom 1\n", 299000000},
+	} {
+		for name, text := range map[string]string{"memory.usage_in_bytes": c.usage, "memory.stat": c.stat, "memory.oom_control": c.control} {
+			if err := os.WriteFile(filepath.Join(g.dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m, err := g.read(); err != nil || m.used != c.want {
+			t.Errorf("with %+v: used %d, %v; want %d", c, m.used, err, c.want)
 		}
 	}
 }
