@@ -41,6 +41,7 @@ func TestHostileMachine(t *testing.T) {
 		{"25 no rights on the host", e.rights},
 		{"26 copies differ", e.copies},
 		{"14 its own part of the machine", e.ownPart},
+		{"11 a fork bomb", e.forkBomb},
 		{"12 too much memory", e.memory},
 		{"13 spinners", e.spinners},
 		{"9 a flood of files", e.flood},

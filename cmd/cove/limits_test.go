@@ -152,6 +152,37 @@ func (e *hostile) spinners(t *testing.T) {
 	}
 }
 
+// 11: a fork bomb can be signalled, and when it has ended there is room again. bomb.txtar
+// has one that is removed with its sprite.
+func (e *hostile) forkBomb(t *testing.T) {
+	if !soak() {
+		t.Skip("set COVE_SOAK=1: two thousand processes take a while to start, and to end")
+	}
+	bomb := func(sprite string) string {
+		return strings.TrimSpace(e.run("", "cove", "exec", "-s", sprite, "--detach", "perl", "-e", "while (1) { fork }"))
+	}
+	session := bomb("victim")
+	await(t, "it has as many processes as there may be", 5*time.Minute, func() bool {
+		out, code := e.try("", "cove", "exec", "-s", "victim", "--", "true")
+		return code == 126 && strings.Contains(out, "as many processes")
+	})
+	e.works(t, "other")
+	await(t, "it is signalled, and gone", 5*time.Minute, func() bool {
+		// Which of so many have not ended in time is an error.
+		out, code := e.try("", "cove", "session", "kill", "-s", "victim", "--signal", "INT", "--grace", "1s", session)
+		return code == 0 || strings.Contains(out, "no session "+session)
+	})
+	e.works(t, "victim")
+
+	// Where there is no memory for so many, it ends with its sandbox: none is large.
+	needsCgroups(t)
+	bomb("paint")
+	await(t, "its sandbox ends, out of memory", 5*time.Minute, func() bool {
+		return strings.Contains(e.info("paint").Cove.LastError, "out of memory")
+	})
+	e.works(t, "paint")
+}
+
 // 9: many files, and folders deep in each other, stop neither list, nor checkpoint, nor
 // what looks at it, nor the removal.
 func (e *hostile) flood(t *testing.T) {

@@ -123,6 +123,7 @@ var rows = []struct{ row, what, tests string }{
 	{"hostile 7", "a file that changes while it is read hangs nothing, and is no other file", "TestHostileRaces/7 ../../internal/guest:TestCutUpload"},
 	{"hostile 9", "many files, and deep folders, stop nothing", "TestHostileMachine/9"},
 	{"hostile 10", "an archive, or a layer, that was changed is refused before it is used", "testdata/checkpoint-verify.txtar ../../internal/archive:TestRefusesDamage ../../internal/archive:TestRefusesHostileArchives ../../internal/layers:TestVerifyFindsDamage"},
+	{"hostile 11", "a fork bomb fills its own sprite, which still answers, and can be signalled and removed", "testdata/bomb.txtar TestHostileMachine/11"},
 	{"hostile 12", "too much memory ends the largest process, or the sandbox alone, and says so", "TestHostileMachine/12 testdata/limits.txtar ../../internal/shim:TestReadMemoryKill"},
 	{"hostile 13", "spinners get what their sprite has, and its neighbour works", "TestHostileMachine/13 testdata/limits.txtar"},
 	{"hostile 14", "a sprite shows its own part of the machine's memory", "TestHostileMachine/14"},
@@ -155,7 +156,7 @@ func TestRows(t *testing.T) {
 	for _, area := range []struct {
 		name        string
 		first, last int
-	}{{"E", 1, 10}, {"F", 1, 10}, {"S", 1, 17}, {"G", 1, 10}, {"J", 1, 12}, {"H", 1, 6}, {"L", 1, 4}, {"U", 1, 2}, {"A", 1, 9}, {"P", 1, 4}, {"hostile ", 1, 7}, {"hostile ", 9, 10}, {"hostile ", 12, 14}, {"hostile ", 20, 26}, {"hostile ", 42, 44}} {
+	}{{"E", 1, 10}, {"F", 1, 10}, {"S", 1, 17}, {"G", 1, 10}, {"J", 1, 12}, {"H", 1, 6}, {"L", 1, 4}, {"U", 1, 2}, {"A", 1, 9}, {"P", 1, 4}, {"hostile ", 1, 7}, {"hostile ", 9, 14}, {"hostile ", 20, 26}, {"hostile ", 42, 44}} {
 		for n := area.first; n <= area.last; n++ {
 			if row := area.name + strconv.Itoa(n); !seen[row] {
 				t.Errorf("there is no row %s", row)

@@ -124,7 +124,7 @@ type doctor struct {
 }
 
 func (d *doctor) run(ctx context.Context) []check {
-	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.disk(), d.inodes(), d.reflink(), d.git(ctx)}
+	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.limits(), d.disk(), d.inodes(), d.reflink(), d.git(ctx)}
 	if !d.root {
 		checks = append(checks, d.idTools()...)
 	}
@@ -223,53 +223,87 @@ func (d *doctor) tun() check {
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-func (d *doctor) cgroups() check {
-	c := check{Name: "cgroups", Level: levelOK}
+// controllers are those of cgroups that limit a sprite.
+var controllers = []string{"memory", "cpu", "pids"}
+
+// cgroupControllers finds which of them there are, in v1 or v2, and whether this user
+// may have them.
+func cgroupControllers() (version string, have map[string]bool, writable bool, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(cgroupRoot, &st); err != nil {
-		return check{c.Name, levelWarn, "none is mounted: limits are not enforced", "sudo mount -t cgroup2 none " + cgroupRoot}
+		return "", nil, false, err
 	}
-	need := []string{"memory", "cpu", "pids"}
-	have := map[string]bool{}
-	dirs := []string{cgroupRoot}
+	have, writable = map[string]bool{}, true
+	version, dirs := "v1", []string{}
 	if st.Type == unix.CGROUP2_SUPER_MAGIC {
-		c.Detail = "v2"
+		version, dirs = "v2", []string{cgroupRoot}
 		text, _ := readSmall(filepath.Join(cgroupRoot, "cgroup.controllers"))
 		for _, name := range strings.Fields(text) {
 			have[name] = true
 		}
 	} else {
-		c.Detail, dirs = "v1", nil
-		for _, name := range need {
-			if _, err := os.Stat(filepath.Join(cgroupRoot, name)); err == nil {
+		for _, name := range controllers {
+			dir := filepath.Join(cgroupRoot, name)
+			if _, err := os.Stat(dir); err == nil {
 				have[name] = true
-				dirs = append(dirs, filepath.Join(cgroupRoot, name))
+				dirs = append(dirs, dir)
 			}
 		}
 	}
+	for _, dir := range dirs {
+		writable = writable && unix.Access(dir, unix.W_OK) == nil
+	}
+	return version, have, writable, nil
+}
+
+func (d *doctor) cgroups() check {
+	c := check{Name: "cgroups", Level: levelOK}
+	version, have, writable, err := cgroupControllers()
+	if err != nil {
+		return check{c.Name, levelWarn, "none is mounted: limits are not enforced", "sudo mount -t cgroup2 none " + cgroupRoot}
+	}
 	var with, without []string
-	for _, name := range need {
+	for _, name := range controllers {
 		if have[name] {
 			with = append(with, name)
 		} else {
 			without = append(without, name)
 		}
 	}
-	c.Detail += ", controllers: " + strings.Join(with, " ")
+	c.Detail = version + ", controllers: " + strings.Join(with, " ")
 	if len(without) > 0 {
 		c.Level = levelWarn
 		c.Detail += "; without " + strings.Join(without, " ") + ", whose limits are not enforced"
 		c.Fix = "boot with those controllers enabled (kernel parameter cgroup_enable=memory, systemd.unified_cgroup_hierarchy=1)"
 	}
-	for _, dir := range dirs {
-		if unix.Access(dir, unix.W_OK) != nil {
-			c.Level = levelWarn
-			c.Detail += "; not writable by this user, so that the host's limits are not enforced"
-			c.Fix = "run the server as root, or have the cgroup delegated (systemd: Delegate=yes)"
-			break
-		}
+	if !writable {
+		c.Level = levelWarn
+		c.Detail += "; not writable by this user, so that the host's limits are not enforced"
+		c.Fix = "run the server as root, or have the cgroup delegated (systemd: Delegate=yes)"
 	}
 	return c
+}
+
+// limits says what holds a sprite to each of its limits here. What is missing is for
+// cgroups to complain of.
+func (d *doctor) limits() check {
+	version, have, writable, err := cgroupControllers()
+	enforced := func(name, how string) string {
+		if err != nil || !writable || !have[name] {
+			return "not enforced"
+		}
+		return how
+	}
+	memory := "its largest process is ended before a cgroup ends all of it"
+	if version == "v1" {
+		memory += ", and what takes more waits until then"
+	}
+	processes := "gVisor's own cgroup"
+	if enforced("pids", "") == "" {
+		processes += ", and one of this machine"
+	}
+	return check{Name: "limits", Level: levelOK, Detail: "memory: " + enforced("memory", memory) + "; cpus: " + enforced("cpu", "a cgroup") +
+		"; processes: " + processes + "; disk: none but what the file system has"}
 }
 
 // Below these a sprite would soon meet a full disk.
