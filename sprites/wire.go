@@ -414,8 +414,16 @@ type ServerInfo struct {
 	Data    string `json:"data,omitempty"` // the data folder, as the server names it
 	PID     int    `json:"pid,omitempty"`
 
+	Pool *Pool `json:"pool,omitempty"` // nil: it has none
+
 	// Goroutines is how many the server has, for who looks for leaks.
 	Goroutines int `json:"goroutines,omitempty"`
+}
+
+// Pool is how many sandboxes a server keeps ready for new sprites.
+type Pool struct {
+	Size  int `json:"size"`
+	Ready int `json:"ready"` // of them now
 }
 
 // SandboxLogs are the logs of a sprite's last sandboxes, for people (GET

@@ -99,9 +99,11 @@ func run(c *sprites.Client, sprite, name string, args ...string) error {
 	return c.Sprite(sprite).Command(name, args...).Run()
 }
 
-// BenchmarkCreate is from the create call to the end of the first command.
+// BenchmarkCreate is from the create call to the end of the first command; also on a
+// server with a pool, which is full each time.
 func BenchmarkCreate(b *testing.B) {
 	client, _ := benchServer(b)
+	pooled, _ := benchServer(b, "--pool", "1")
 	floor := startFloor(b)
 	floor.runProgram(b, 2, "true")
 	warm := "warm"
@@ -111,21 +113,32 @@ func BenchmarkCreate(b *testing.B) {
 	if err := run(client, warm, "true"); err != nil { // the base is prepared once
 		b.Fatal(err)
 	}
-	var ours, bare []time.Duration
-	for i := 0; b.Loop(); i++ {
-		name := "b" + strconv.Itoa(i)
-		ours = append(ours, timed(b, func() error {
+	create := func(client *sprites.Client, name string) time.Duration {
+		took := timed(b, func() error {
 			if _, err := client.Create(b.Context(), sprites.CreateRequest{Name: name}); err != nil {
 				return err
 			}
 			return run(client, name, "true")
-		}))
+		})
 		if err := client.Delete(b.Context(), name, sprites.DeleteOptions{}); err != nil {
 			b.Fatal(err)
 		}
+		return took
+	}
+	var ours, taken, bare []time.Duration
+	for i := 0; b.Loop(); i++ {
+		name := "b" + strconv.Itoa(i)
+		await(b, "the pool", time.Minute, func() bool {
+			info, err := pooled.Version(b.Context())
+			return err == nil && info.Pool.Ready == 1
+		})
+		ours = append(ours, create(client, name))
+		taken = append(taken, create(pooled, name))
 		bare = append(bare, floor.runProgram(b, 1, "true")...)
 	}
 	report(b, ours, bare)
+	b.ReportMetric(median(taken), "ms/pool")
+	b.ReportMetric(median(taken)/median(ours), "pool/ours")
 }
 
 // BenchmarkExec is one command on a running sprite, alone, 16 and 64 at once.

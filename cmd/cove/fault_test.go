@@ -83,27 +83,38 @@ var faultOps = map[string][]string{
 }
 
 func (c faultCase) test(h *host, name string) {
+	if op := c.op(); op == "pool" || op == "take" {
+		c.poolFaults(h, name)
+		return
+	}
 	reached := filepath.Join(filepath.Dir(h.home), "reached-"+name)
 	h.serve([]string{fault.Variable + "=" + string(c.point) + "=" + reached})
+	server := h.pid()
 	c.prepare(h, name)
 	args := slices.Clone(faultOps[c.op()])
 	for i := range args {
 		args[i] = strings.ReplaceAll(args[i], "NAME", name)
 	}
 	_, ended := h.background("", "cove", args...)
+	c.strike(h, reached, server)
+	_, _ = ended()
+	c.whole(h, name)
+	c.clear(h, name)
+}
+
+// strike kills the victims once the point is reached.
+func (c faultCase) strike(h *host, reached string, server int) {
+	h.t.Helper()
 	stopped := 0
 	await(h.t, "the point", 40*time.Second, func() bool {
 		text, err := os.ReadFile(reached)
 		stopped, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 		return err == nil && stopped > 0
 	})
-	for _, pid := range c.victims(h) {
+	for _, pid := range c.victims(h, server) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 	}
 	_ = syscall.Kill(stopped, syscall.SIGCONT) // it may be the victim
-	_, _ = ended()
-	c.whole(h, name)
-	c.clear(h, name)
 }
 
 // prepare makes the sprite, and what its change needs.
@@ -143,10 +154,10 @@ func (h *host) sh(sprite, script string) string {
 }
 
 // victims are the processes that are killed.
-func (c faultCase) victims(h *host) []int {
+func (c faultCase) victims(h *host, server int) []int {
 	switch c.victim {
 	case "server":
-		return []int{h.pid()}
+		return []int{server}
 	case "shim":
 		return h.shims()
 	}

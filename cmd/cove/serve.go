@@ -41,6 +41,7 @@ type serveOptions struct {
 	idle       time.Duration
 	hibernate  time.Duration
 	maxRunning int
+	pool       int
 	timeout    time.Duration
 	keepJobs   time.Duration
 	connectors []string
@@ -66,6 +67,7 @@ As an ordinary user the server runs in a user namespace of its own, for which it
 newuidmap and subordinate ids (see: cove doctor).`,
 		Example: `  cove serve
   cove serve --addr 127.0.0.1:0 --data ./data --idle 30m --hibernate 2h
+  cove serve --pool 4
   cove serve --connector local-model=http://127.0.0.1:11434
   cove serve --connector api=https://API-HOST --connector-header 'api=x-api-key: $API_KEY'`,
 		Args: cobra.NoArgs,
@@ -100,6 +102,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.DurationVar(&o.idle, "idle", 30*time.Second, "how long a sprite that does not say stays awake unused, before it is paused; 0: for ever")
 	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after how long unused its memory goes to disk; 0: never")
 	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once, besides those that are paused; 0: any number")
+	f.IntVar(&o.pool, "pool", 0, "sandboxes, besides --max-running, that are kept ready for new sprites without limits or --include, some 30 MB of memory each")
 	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
 	f.DurationVar(&o.keepJobs, "keep-jobs", 7*24*time.Hour, "remove jobs that were pulled or left nothing, with their sprites, so long after their last use; 0: never")
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
@@ -107,8 +110,13 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	return cmd
 }
 
+const maxPool = 100
+
 // serve runs a server until a signal ends it.
 func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err error) {
+	if o.pool < 0 || o.pool > maxPool {
+		return fmt.Errorf("--pool %d: from 0 to %d", o.pool, maxPool)
+	}
 	connectors, err := parseConnectors(o.connectors, o.headers, os.LookupEnv)
 	if err != nil {
 		return err
@@ -162,7 +170,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	})
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: sprites.Version, Names: o.names, Domain: o.domain}
 	host := &sprite.Host{
-		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, URL: srv.SpriteURL,
+		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: o.pool, URL: srv.SpriteURL,
 		Registries: new(registries.Finder).Hosts, Connectors: connectors,
 	}
 	if err := host.Start(ctx); err != nil {

@@ -466,6 +466,9 @@ func (d *doctor) server(ctx context.Context) check {
 		info, versionErr := client.Version(limited)
 		if err = versionErr; err == nil {
 			c.Detail = fmt.Sprintf("version %s answers at %s", info.Version, client.URL)
+			if p := info.Pool; p != nil {
+				c.Detail += fmt.Sprintf("; of its pool of %d sandboxes %d are ready", p.Size, p.Ready)
+			}
 			return c
 		}
 	}

@@ -65,6 +65,12 @@ const (
 	WakeRestored   Point = "wake-restored"
 	WakeIntroduced Point = "wake-introduced" // the guest knows who it is
 
+	PoolBegun   Point = "pool-begun"   // the store has a sprite of the pool
+	PoolStarted Point = "pool-started" // its sandbox runs
+	TakeStored  Point = "take-stored"  // the store has the sprite that was asked for
+	TakeTold    Point = "take-told"    // the guest knows whose it is
+	TakeNoted   Point = "take-noted"   // the shim's file says so
+
 	MergeBegun  Point = "merge-begun"
 	MergeMade   Point = "merge-made"
 	MergeStored Point = "merge-stored"
@@ -94,6 +100,7 @@ var Points = []Point{
 	PauseNoted, PauseFrozen, PauseStored, ResumeThawed, ResumeNoted,
 	SleepNoted, SleepPaused, SleepSaved, SleepDescribed, SleepKilled, SleepStored,
 	WakeTaken, WakeChecked, WakeRestored, WakeIntroduced,
+	PoolBegun, PoolStarted, TakeStored, TakeTold, TakeNoted,
 	MergeBegun, MergeMade, MergeStored,
 	ForgetStored, LayerRemoved, DeleteNoted, DeleteStopped, DeleteRemoved, DeleteStored,
 }

@@ -185,7 +185,7 @@ func TestConnectorAccess(t *testing.T) {
 	}))
 	defer upstream.Close()
 	var log told
-	w := newWorld(t, "veth", func(g *Gateway) { g.OnRequest, g.Name = log.add, "paint" })
+	w := newWorld(t, "veth", func(g *Gateway) { g.OnRequest, g.Name = log.add, func() string { return "paint" } })
 	set(t, w, map[string]connect.Upstream{
 		"api":   {URL: upstream.URL + "/base", Methods: []string{"GET", "POST"}, Paths: []string{"/v1/*"}, DenyPaths: []string{"/v1/admin*"}},
 		"unset": {Refused: "no secret", Hint: "set it"},

@@ -212,7 +212,7 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		hint := "connectors are at http://NAME." + connect.Zone + "/"
 		if name != "" {
-			hint = fmt.Sprintf("on the host: cove connector grant %s --sprite %s; which there are says: cove connector list", name, cmp.Or(h.g.Name, "SPRITE"))
+			hint = fmt.Sprintf("on the host: cove connector grant %s --sprite %s; which there are says: cove connector list", name, h.g.sprite())
 		}
 		refuse(http.StatusNotFound, "no_connector", err.Error(), hint)
 		return
@@ -414,3 +414,11 @@ type proxyBuffers struct{}
 func (proxyBuffers) Get() []byte { return *large.Get().(*[]byte) }
 
 func (proxyBuffers) Put(b []byte) { large.Put(&b) }
+
+// sprite is the name of the gateway's sprite, for hints.
+func (g *Gateway) sprite() string {
+	if g.Name == nil {
+		return "SPRITE"
+	}
+	return cmp.Or(g.Name(), "SPRITE")
+}

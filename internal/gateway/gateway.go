@@ -106,8 +106,8 @@ type Gateway struct {
 	// Used is what was used of connectors, by name, before this gateway.
 	Used map[string]Usage
 
-	Name   string       // of the sprite, for hints
-	Logger *slog.Logger // nil means discard
+	Name   func() string // of the sprite, for hints; nil: not known
+	Logger *slog.Logger  // nil means discard
 
 	stack           *stack.Stack
 	link            *endpoint

@@ -72,8 +72,17 @@ func flag(r *http.Request, key string) (bool, error) {
 }
 
 func (s *Server) getVersion(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(), Goroutines: runtime.NumGoroutine()})
+	writeJSON(w, http.StatusOK, sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(), Goroutines: runtime.NumGoroutine(), Pool: s.pool()})
 	return nil
+}
+
+// pool describes the pool; nil: the server has none.
+func (s *Server) pool() *sprites.Pool {
+	size, ready := s.Host.PoolState()
+	if size == 0 {
+		return nil
+	}
+	return &sprites.Pool{Size: size, Ready: ready}
 }
 
 func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
@@ -238,7 +247,7 @@ func pageSize(text string) int {
 }
 
 func (s *Server) totals(ctx context.Context, filter store.SpriteFilter) (sprites.Totals, error) {
-	filter.WithoutInstalls = true
+	filter.Public = true
 	count, err := s.Store.Sprites.Count(ctx, filter)
 	return sprites.Totals{
 		Name:         sprite.Organization,

@@ -37,6 +37,7 @@ func (s *Shim) routes() http.Handler {
 	mux.HandleFunc("POST /v1/resume", s.postResume)
 	mux.HandleFunc("POST /v1/checkpoint", s.postCheckpoint)
 	mux.HandleFunc("POST /v1/hibernate", s.postHibernate)
+	mux.HandleFunc("POST /v1/assign", s.postAssign)
 	mux.HandleFunc("PUT /v1/connectors", s.putConnectors)
 	mux.HandleFunc("PUT /v1/network", s.putNetwork)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -113,6 +113,13 @@ func (c Client) Hibernate(ctx context.Context, dir string) error {
 	return c.call(ctx, http.MethodPost, "/v1/hibernate", map[string]string{"dir": dir}, nil)
 }
 
+// Assign has a sandbox that was started for nobody be a sprite's. After an error it has
+// to be ended.
+func (c Client) Assign(ctx context.Context, a Assignment) (State, error) {
+	var st State
+	return st, c.call(ctx, http.MethodPost, "/v1/assign", a, &st)
+}
+
 // Pause freezes the sandbox in memory; pausing a paused one is no error.
 func (c Client) Pause(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, "/v1/pause", nil, nil)

@@ -129,7 +129,7 @@ func (s *Shim) startNetwork(path string) error {
 		},
 		OnRequest: requests.add,
 		Used:      used,
-		Name:      s.state.Hostname,
+		Name:      func() string { return s.snapshot().Hostname },
 		Logger:    s.log,
 	}
 	if s.state.Address6 != "" {
@@ -138,7 +138,7 @@ func (s *Shim) startNetwork(path string) error {
 			return fmt.Errorf("network: %w", err)
 		}
 	}
-	s.gw.Owner = ownerOf(s.gw, s.state.Token)
+	s.gw.Owner = ownerOf(s.gw, func() string { return s.snapshot().Token })
 	if err := s.gw.SetConnectors(s.cfg.Connectors); err != nil {
 		return err
 	}

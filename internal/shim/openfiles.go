@@ -25,7 +25,7 @@ const (
 func (s *Shim) openFiles(ctx context.Context) (open sprites.OpenFiles) {
 	ctx, cancel := context.WithTimeout(ctx, openFilesLimit)
 	defer cancel()
-	err := asker(s.gw, s.snapshot().Token)(ctx, "/v1/open-files", func(r io.Reader) (err error) {
+	err := asker(s.gw, func() string { return s.snapshot().Token })(ctx, "/v1/open-files", func(r io.Reader) (err error) {
 		open, err = readOpenFiles(r)
 		return err
 	})

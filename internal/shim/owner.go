@@ -29,7 +29,7 @@ const (
 )
 
 // ownerOf asks the guest behind a gateway which process has a socket.
-func ownerOf(gw *gateway.Gateway, token string) func(context.Context, policy.Proto, netip.AddrPort) (gateway.Process, error) {
+func ownerOf(gw *gateway.Gateway, token func() string) func(context.Context, policy.Proto, netip.AddrPort) (gateway.Process, error) {
 	ask := asker(gw, token)
 	return func(ctx context.Context, proto policy.Proto, from netip.AddrPort) (gateway.Process, error) {
 		q := url.Values{"protocol": {string(proto)}, "from": {from.String()}}
@@ -43,7 +43,7 @@ func ownerOf(gw *gateway.Gateway, token string) func(context.Context, policy.Pro
 }
 
 // asker asks the guest behind a gateway for what it tells of itself.
-func asker(gw *gateway.Gateway, token string) func(ctx context.Context, path string, read func(io.Reader) error) error {
+func asker(gw *gateway.Gateway, token func() string) func(ctx context.Context, path string, read func(io.Reader) error) error {
 	client := &http.Client{
 		Transport: &http.Transport{
 			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return gw.Dial(ctx, boot.Port) },
@@ -58,7 +58,7 @@ func asker(gw *gateway.Gateway, token string) func(ctx context.Context, path str
 		if err != nil {
 			return err
 		}
-		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("Authorization", "Bearer "+token())
 		resp, err := client.Do(req)
 		if err != nil {
 			return err

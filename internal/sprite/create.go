@@ -43,6 +43,9 @@ var (
 	whole      = map[string]bool{"/etc": true, "/proc": true, "/sys": true, "/dev": true, boot.Dir: true}
 )
 
+// defaultBase is what a disk begins with: the tools of this machine.
+const defaultBase = "host"
+
 var nameRule = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
 // CheckName returns an *Error that gives the rule unless name may be a sprite's.
@@ -66,7 +69,7 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 		ID:          randomHex(8),
 		Name:        req.Name,
 		MachineID:   randomHex(16),
-		Base:        cmp.Or(req.Base, "host"),
+		Base:        cmp.Or(req.Base, defaultBase),
 		Include:     req.Include,
 		Env:         req.Environment,
 		Labels:      req.Labels,
@@ -104,7 +107,7 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 			return sprites.Info{}, err
 		}
 	}
-	err := h.Store.Sprites.Create(ctx, &row)
+	err := h.store(ctx, &row)
 	if errors.Is(err, store.ErrExists) {
 		return sprites.Info{}, nameTaken(req.Name)
 	}
@@ -117,11 +120,19 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 	return h.info(row), nil
 }
 
+// store stores a new sprite, whose sandbox starts at once if there is one in the pool.
+func (h *Host) store(ctx context.Context, row *store.Sprite) error {
+	if s := h.takeSpare(*row); s != nil {
+		return h.createFrom(ctx, s, row)
+	}
+	return h.Store.Sprites.Create(ctx, row)
+}
+
 func (h *Host) checkCreate(req sprites.CreateRequest) error {
 	if err := CheckName(req.Name); err != nil {
 		return err
 	}
-	if req.Base != "" && req.Base != "host" {
+	if req.Base != "" && req.Base != defaultBase {
 		return newError(CodeBadRequest, "leave it out, or say host", "there is no base %q", req.Base)
 	}
 	if err := errors.Join(checkConfig(req.Config), h.checkInclude(req.Include)); err != nil {
@@ -129,6 +140,9 @@ func (h *Host) checkCreate(req sprites.CreateRequest) error {
 	}
 	if err := checkEnvironment(req.Environment); err != nil {
 		return err
+	}
+	if req.Owner == store.PoolOwner {
+		return newError(CodeBadRequest, "", "a sprite can't belong to the pool")
 	}
 	if req.LeaseSeconds < 0 {
 		return newError(CodeBadRequest, "", "a lease can't be negative")

@@ -40,6 +40,8 @@ type Host struct {
 	// it stays awake, it is not paused before.
 	HibernateDefault time.Duration
 
+	Pool int // sandboxes that are kept ready for new sprites, besides MaxRunning
+
 	// Registries lists the hosts of the package registries that this machine's own
 	// clients are configured for, for presets; nil: none.
 	Registries func(context.Context) []string
@@ -57,12 +59,14 @@ type Host struct {
 	collecting sync.Mutex // held while layers are removed, or merged
 	listing    sync.Mutex // held while layers are listed
 
-	mu       sync.Mutex
-	closed   bool
-	machines map[string]*machine // by sprite ID
-	changes  int                 // counts changes of connectors and network policies
-	pinned   map[string]int      // layers that are being mounted or read, by how many
-	spared   bool                // the last collection left some layers to those who hold them
+	mu        sync.Mutex
+	closed    bool
+	machines  map[string]*machine // by sprite ID
+	changes   int                 // counts changes of connectors and network policies
+	pinned    map[string]int      // layers that are being mounted or read, by how many
+	spares    []spare             // the pool
+	poolTaken chan struct{}       // has a value when it is less than it was
+	spared    bool                // the last collection left some layers to those who hold them
 }
 
 // machine is the part of a sprite that is in memory only. It exists once the
@@ -79,6 +83,7 @@ type machine struct {
 	timer   *time.Timer     // to the next stage of sleep; runs while the sandbox is live and unused, and idle is set
 	epoch   int             // counts timers and their ends, so that a late one knows that it is
 	busy    *transition     // the sandbox is starting or ending
+	spare   Sandbox         // of the pool, to be the one that starts; nil: none
 	dead    bool            // being deleted: nothing may use it
 
 	hibernate time.Duration // unused, until its memory goes to disk; 0: for ever
@@ -100,6 +105,7 @@ func (h *Host) Start(ctx context.Context) error {
 	h.ctx, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	h.machines = map[string]*machine{}
 	h.pinned = map[string]int{}
+	h.poolTaken = make(chan struct{}, 1)
 
 	live, err := h.Runtime.Live(ctx)
 	if err != nil {
@@ -121,6 +127,9 @@ func (h *Host) Start(ctx context.Context) error {
 	h.collect()
 	h.sweepMemories(rows)
 	h.wg.Go(h.list)
+	if h.Pool > 0 {
+		h.wg.Go(func() { h.fillPool(h.ctx) })
+	}
 	for id, sb := range byID {
 		h.Logger.Warn("ending a sandbox of no known sprite", "id", id)
 		h.wg.Go(func() {
@@ -141,7 +150,7 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 		}
 	}
 	switch {
-	case row.Deleting:
+	case row.Deleting || row.Owner == store.PoolOwner:
 		h.mu.Lock()
 		m := h.machine(row)
 		m.sandbox, m.ending, m.dead = sb, sb, true
@@ -151,6 +160,13 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 				h.Logger.Error("finishing a delete", "sprite", row.Name, "err", err)
 			}
 		})
+	case sb != nil && !isFor(sb, row):
+		h.mu.Lock()
+		m := h.machine(row)
+		m.sandbox = sb
+		m.beginEnd()
+		h.mu.Unlock()
+		h.wg.Go(func() { _ = h.endSandbox(m, false) }) // logged; the next start tries again
 	case sb != nil:
 		h.mu.Lock()
 		m := h.machine(row)
@@ -169,6 +185,13 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 			s.LastError = "its sandbox ended while no server was running"
 		})
 	}
+}
+
+// isFor reports whether a sandbox is a sprite's. One of the pool's may not have become
+// so when the server died.
+func isFor(sb Sandbox, row store.Sprite) bool {
+	name := sb.Status().Hostname
+	return name == "" || name == row.Name
 }
 
 // warm reports whether the memory of a sprite that sleeps is kept.
@@ -191,6 +214,7 @@ func (h *Host) Close() error {
 	h.mu.Unlock()
 	h.cancel()
 	h.wg.Wait()
+	h.emptyPool()
 	return nil
 }
 
@@ -235,9 +259,9 @@ func (h *Host) MachineID(ctx context.Context, name string) (string, error) {
 }
 
 // List describes the sprites that filter selects, by name, without those in which
-// agents are being installed.
+// agents are being installed, and those of the pool.
 func (h *Host) List(ctx context.Context, filter store.SpriteFilter) ([]sprites.Info, error) {
-	filter.WithoutInstalls = true
+	filter.Public = true
 	rows, err := h.Store.Sprites.List(ctx, filter)
 	if err != nil {
 		return nil, err

@@ -61,6 +61,14 @@ type Pauser interface {
 	Resume(ctx context.Context) error
 }
 
+// An Assigner is a Sandbox that can be booted before anybody has asked for it. Assign
+// makes it that of a sprite whose disk, base and incarnation are those that it was booted
+// with, and which has no limits and includes nothing: it gets the name, the machine's id,
+// the environment and the network of m, and a new token. After an error it is to be stopped.
+type Assigner interface {
+	Assign(ctx context.Context, m Machine) error
+}
+
 // A Hibernator is a Sandbox whose memory can be kept while it sleeps. Hibernate ends
 // it, and the next Boot of the same sprite goes on from where it was, if it can.
 // After an error it goes on.
@@ -238,6 +246,7 @@ type Machine struct {
 
 // SandboxStatus describes a sandbox.
 type SandboxStatus struct {
+	Hostname    string // it is this sprite's; empty: that is not known
 	Incarnation int64
 	Layers      []string  // of its disk, the lowest first
 	Address     string    // the guest's IPv4 address

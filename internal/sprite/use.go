@@ -160,11 +160,13 @@ func (h *Host) awake() int {
 func (h *Host) boot(m *machine, row store.Sprite) {
 	h.mu.Lock()
 	changes := h.changes
+	spare := m.spare
+	m.spare = nil
 	h.mu.Unlock()
 	if err := h.sealOutdated(m, row); err != nil {
 		h.Logger.Error("making a checkpoint before a memory of another version is dropped", "sprite", m.name, "err", err)
 	}
-	sb, err := h.bootSandbox(row)
+	sb, err := h.bootSandbox(row, spare)
 	if err != nil {
 		h.Logger.Error("starting a sandbox", "sprite", m.name, "err", err)
 		h.note(m.id, func(s *store.Sprite) { s.Status, s.LastError = sprites.StatusCold, err.Error() })
@@ -203,35 +205,56 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	close(busy.done)
 }
 
-func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
+// bootSandbox starts the sandbox of a sprite, for which one of the pool's, or nil, is
+// used if it can be.
+func (h *Host) bootSandbox(row store.Sprite, spare Sandbox) (Sandbox, error) {
 	ctx, cancel := context.WithTimeout(h.ctx, bootLimit)
 	defer cancel()
+	if spare != nil {
+		done, err := h.assign(ctx, row, spare)
+		if err != nil {
+			return nil, err
+		}
+		if done {
+			return spare, nil
+		}
+	}
 	n, err := h.Store.Sprites.Next(ctx, row.ID)
 	if err != nil {
 		return nil, err
 	}
-	// Read again, now that who replaces the policy sees the start.
-	if row, err = h.Store.Sprites.Get(ctx, row.Name); err != nil {
-		return nil, err
-	}
-	network, err := h.network(ctx, row)
-	if err != nil {
-		return nil, err
-	}
-	connectors, err := h.connectors(ctx, row.Name)
-	if err != nil {
-		return nil, err
-	}
-	chain, unpin, err := h.pinShort(ctx, row.ID, row.Layer)
+	machine, unpin, err := h.describeMachine(ctx, row, n)
 	if err != nil {
 		return nil, err
 	}
 	defer unpin()
-	return h.Runtime.Boot(ctx, Machine{
+	return h.Runtime.Boot(ctx, machine)
+}
+
+// describeMachine is what a runtime must know of a sprite. Its layers stay until unpin
+// is called.
+func (h *Host) describeMachine(ctx context.Context, row store.Sprite, incarnation int64) (_ Machine, unpin func(), err error) {
+	// Read again, now that who replaces the policy sees the start.
+	if row, err = h.Store.Sprites.Get(ctx, row.Name); err != nil {
+		return Machine{}, nil, err
+	}
+	network, err := h.network(ctx, row)
+	if err != nil {
+		return Machine{}, nil, err
+	}
+	connectors, err := h.connectors(ctx, row.Name)
+	if err != nil {
+		return Machine{}, nil, err
+	}
+	chain, unpin, err := h.pinShort(ctx, row.ID, row.Layer)
+	if err != nil {
+		return Machine{}, nil, err
+	}
+	return Machine{
 		ID:          row.ID,
 		Hostname:    row.Name,
 		MachineID:   row.MachineID,
-		Incarnation: n,
+		Incarnation: incarnation,
 		Base:        row.Base,
 		Layers:      chain,
 		Include:     row.Include,
@@ -242,7 +265,7 @@ func (h *Host) bootSandbox(row store.Sprite) (Sandbox, error) {
 		Connectors:  connectors,
 
 		NetworkPolicy: row.Policy,
-	})
+	}, unpin, nil
 }
 
 // environment is the sprite's own, with its URL, which programs inside look for.

@@ -63,7 +63,7 @@ func TestInstalls(t *testing.T) {
 	if err := s.Sprites.Create(ctx, &made); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := s.Sprites.List(ctx, SpriteFilter{WithoutInstalls: true}); err != nil || len(list) != 0 {
+	if list, err := s.Sprites.List(ctx, SpriteFilter{Public: true}); err != nil || len(list) != 0 {
 		t.Errorf("listed: %+v, %v", list, err)
 	}
 	in := Install{Key: "k", Agent: "a", Version: "1", Took: time.Second}

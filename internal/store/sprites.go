@@ -121,6 +121,41 @@ func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
 	return nil
 }
 
+// PoolOwner is the owner of a sprite whose sandbox is kept ready for another one.
+const PoolOwner = "pool"
+
+// Take makes the sprite of the pool whose ID s has the sprite s, and sets Layer,
+// Incarnation and its times. A name that is taken is ErrExists, a sprite that is not the
+// pool's ErrNotFound.
+func (t *Sprites) Take(ctx context.Context, s *Sprite) error {
+	s.CreatedAt = now()
+	s.UpdatedAt = s.CreatedAt
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		var taken bool
+		if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM sprites WHERE name = ?)", s.Name).Scan(&taken); err != nil {
+			return err
+		}
+		if taken {
+			return ErrExists
+		}
+		err := tx.QueryRowContext(ctx, "SELECT layer, incarnation FROM sprites WHERE id = ? AND owner = ? AND deleting = 0", s.ID, PoolOwner).Scan(&s.Layer, &s.Incarnation)
+		if err != nil {
+			return notFound(err)
+		}
+		values, err := s.values()
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE sprites SET ("+spriteColumns+") = "+spriteValues+" WHERE id = ?", append(values, s.ID)...)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("store sprite %s: %w", s.Name, err)
+	}
+	t.notify()
+	return nil
+}
+
 // Get returns a sprite by name; ErrNotFound if there is none.
 func (t *Sprites) Get(ctx context.Context, name string) (Sprite, error) {
 	s, err := scanSprite(t.db.read.QueryRowContext(ctx, "SELECT "+spriteColumns+" FROM sprites WHERE name = ?", name))
@@ -148,7 +183,7 @@ type SpriteFilter struct {
 	After  string // names that sort after this one
 	Limit  int    // 0: no limit
 
-	WithoutInstalls bool // not those in which agents are being installed
+	Public bool // not those in which agents are being installed, nor those of the pool
 }
 
 func (f SpriteFilter) where() (string, []any) {
@@ -163,9 +198,9 @@ func (f SpriteFilter) where() (string, []any) {
 			args = append(args, p, p)
 		}
 	}
-	if f.WithoutInstalls {
-		where += " AND substr(owner, 1, length(?)) <> ?"
-		args = append(args, InstallOwner, InstallOwner)
+	if f.Public {
+		where += " AND substr(owner, 1, length(?)) <> ? AND owner <> ?"
+		args = append(args, InstallOwner, InstallOwner, PoolOwner)
 	}
 	if f.Label != "" {
 		where += " AND EXISTS (SELECT 1 FROM json_each(labels) WHERE json_each.value = ?)"

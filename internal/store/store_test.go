@@ -449,3 +449,39 @@ func TestBlocking(t *testing.T) {
 		}
 	}
 }
+
+// A sprite of the pool becomes another, once, and keeps its disk and its incarnation.
+func TestTake(t *testing.T) {
+	s, ctx := open(t, filepath.Join(t.TempDir(), "cove.db")), t.Context()
+	pooled := Sprite{ID: "aaaaaaaaaaaaaaaa", Name: "pool.a", Owner: PoolOwner}
+	if err := s.Sprites.Create(ctx, &pooled); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Sprites.Next(ctx, pooled.ID); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := s.Sprites.List(ctx, SpriteFilter{Public: true}); err != nil || len(list) != 0 {
+		t.Errorf("the pool is listed: %v, %v", list, err)
+	}
+	other := Sprite{ID: "bbbbbbbbbbbbbbbb", Name: "other"}
+	if err := s.Sprites.Create(ctx, &other); err != nil {
+		t.Fatal(err)
+	}
+	taken := Sprite{ID: pooled.ID, Name: "other"}
+	if err := s.Sprites.Take(ctx, &taken); !errors.Is(err, ErrExists) {
+		t.Errorf("a name that is taken: %v", err)
+	}
+	taken = Sprite{ID: pooled.ID, Name: "paint", MachineID: "m", Env: map[string]string{"A": "b"}, Labels: []string{"x"}}
+	if err := s.Sprites.Take(ctx, &taken); err != nil || taken.Layer != pooled.Layer || taken.Incarnation != 1 {
+		t.Errorf("got %+v, %v", taken, err)
+	}
+	got, err := s.Sprites.Get(ctx, "paint")
+	if err != nil || got.ID != pooled.ID || got.Owner != "" || got.MachineID != "m" || got.Env["A"] != "b" || got.Layer != pooled.Layer || got.Incarnation != 1 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for _, id := range []string{pooled.ID, other.ID, "cccccccccccccccc"} {
+		if err := s.Sprites.Take(ctx, &Sprite{ID: id, Name: "again"}); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s, which is not the pool's: %v", id, err)
+		}
+	}
+}

@@ -141,12 +141,10 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	if image != "" {
 		fault.Reach(fault.WakeTaken)
 	}
-	token := make([]byte, 32)
-	_, _ = rand.Read(token) // never fails
 	state, err := r.startShim(ctx, shim.Config{
 		Dir: r.runDir(m.ID), Runsc: r.Runsc, Guest: prep.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
-		Token: hex.EncodeToString(token), Env: m.Env, Include: m.Include,
+		Token: newToken(), Env: m.Env, Include: m.Include,
 		Layers: m.Layers, Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
 		Build: prep.build, Image: image,
 	})
@@ -380,7 +378,7 @@ func (r *Runtime) watch(s *sandbox) {
 		st, err := r.adopt(ctx, s.id, network, connectors)
 		switch {
 		case err == nil:
-			s.setState(st)
+			s.adopted(st)
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, errGone):
@@ -420,6 +418,15 @@ func (s *sandbox) Done() <-chan struct{} { return s.done }
 func (s *sandbox) setState(st shim.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.state, s.down = st, ""
+}
+
+// adopted is setState for what the next shim has found. It may have been told since to
+// pause the sandbox, or to let it go on.
+func (s *sandbox) adopted(st shim.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.Paused = s.state.Paused
 	s.state, s.down = st, ""
 }
 
@@ -489,7 +496,7 @@ func (s *sandbox) Status() sprite.SandboxStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sprite.SandboxStatus{
-		Incarnation: s.state.Incarnation, Layers: s.state.Layers, Address: s.state.Address, Address6: s.state.Address6,
+		Hostname: s.state.Hostname, Incarnation: s.state.Incarnation, Layers: s.state.Layers, Address: s.state.Address, Address6: s.state.Address6,
 		Token: s.state.Token, Started: s.state.Started, Paused: s.state.Paused, Unlimited: s.state.Unlimited,
 		NetworkDown: s.down, Ended: s.ended, Woken: s.state.Woken, Unused: s.state.Unused,
 	}
@@ -552,6 +559,32 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 		Total: done.Pause, Save: done.Save, Mount: done.Mount, Restore: done.Restore, Copied: done.Copied,
 		Kept: done.Kept, NotKept: done.NotKept, Open: done.Open,
 	}, nil
+}
+
+// Assign makes a sandbox that was booted for nobody that of a sprite.
+func (s *sandbox) Assign(ctx context.Context, m sprite.Machine) error {
+	shown, err := json.Marshal(m.NetworkPolicy)
+	if err != nil {
+		return err
+	}
+	st, err := s.client.Assign(ctx, shim.Assignment{
+		Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation, Token: newToken(),
+		Env: m.Env, Connectors: m.Connectors, Network: m.Network, NetworkPolicy: shown,
+	})
+	if err != nil {
+		return err
+	}
+	s.setNetwork(m.Network)
+	s.setConnectors(m.Connectors)
+	s.setState(st)
+	return nil
+}
+
+// newToken is a token of a guest's API.
+func newToken() string {
+	token := make([]byte, 32)
+	_, _ = rand.Read(token) // never fails
+	return hex.EncodeToString(token)
 }
 
 // Pause freezes the sandbox in memory.

@@ -1,0 +1,74 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/cove-dev/cove/internal/connect"
+	"github.com/cove-dev/cove/internal/fault"
+	"github.com/cove-dev/cove/internal/policy"
+)
+
+// Assignment is what makes a sandbox that was started for nobody that of a sprite: all
+// of a Config that is not fixed when a sandbox starts.
+type Assignment struct {
+	Hostname    string
+	MachineID   string
+	Incarnation int64
+	Token       string
+	Env         map[string]string
+	Connectors  map[string]connect.Upstream
+	Network     policy.Set
+
+	NetworkPolicy json.RawMessage
+}
+
+// assign has the sandbox be somebody's. The guest is told before the file: a sandbox
+// that is not quite the sprite's still has the name that it was started with. After an
+// error it may be neither, and has to be ended. s.moving is held.
+func (s *Shim) assign(ctx context.Context, a Assignment) error {
+	st := s.snapshot()
+	if st.Paused {
+		return errors.New("the sandbox is paused")
+	}
+	if err := s.gw.SetConnectors(a.Connectors); err != nil {
+		return err
+	}
+	s.gw.SetLimits(a.Network.Limits)
+	s.gw.SetPolicy(policy.New(a.Network.Rules...))
+	s.cfg.Hostname, s.cfg.MachineID, s.cfg.Incarnation, s.cfg.Token = a.Hostname, a.MachineID, a.Incarnation, a.Token
+	s.cfg.Env, s.cfg.Connectors, s.cfg.NetworkPolicy = a.Env, a.Connectors, a.NetworkPolicy
+	spec, err := s.readBundle(st)
+	if err != nil {
+		return err
+	}
+	spec.Hostname = a.Hostname
+	if err := s.saveBundle(st, spec); err != nil {
+		return err
+	}
+	if err := s.introduce(ctx, st.Token); err != nil {
+		return err
+	}
+	fault.Reach(fault.TakeTold)
+	err = s.setState(func(st *State) { st.Hostname, st.Token = a.Hostname, a.Token })
+	fault.Reach(fault.TakeNoted)
+	return err
+}
+
+func (s *Shim) postAssign(w http.ResponseWriter, r *http.Request) {
+	var a Assignment
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&a); err != nil || a.Hostname == "" || a.Token == "" {
+		http.Error(w, fmt.Sprintf("that is no assignment: %v", err), http.StatusBadRequest)
+		return
+	}
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	if err := s.assign(context.WithoutCancel(r.Context()), a); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	reply(w, s.snapshot())
+}
