@@ -420,6 +420,7 @@ func TestPause(t *testing.T) {
 		if err := h.Stop(t.Context(), "other"); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait()
 		l := use(t, h, "paint")
 		stage(time.Hour, sprites.StatusRunning, false)
 		l.Release()
