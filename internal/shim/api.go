@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/gateway"
@@ -140,7 +139,7 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 		// Beyond its grace the guest needs a moment for the rest. One that a fork
 		// bomb keeps from it is not waited for.
 		ctx, cancel := context.WithTimeout(context.Background(), grace+min(grace, 3*time.Second))
-		if err := s.askGuestToStop(ctx, st.Token, grace); err != nil {
+		if err := s.askGuestToStop(ctx, grace); err != nil {
 			s.log.Warn("ask the guest to stop", "err", err)
 		}
 		select {
@@ -154,24 +153,8 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	reply(w, End{s.reason})
 }
 
-func (s *Shim) askGuestToStop(ctx context.Context, token string, grace time.Duration) error {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return s.gw.Dial(ctx, boot.Port)
-	}}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://guest/v1/stop?grace="+grace.String(), nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode >= 300 {
-		return fmt.Errorf("the guest answered %s", resp.Status)
-	}
-	return nil
+func (s *Shim) askGuestToStop(ctx context.Context, grace time.Duration) error {
+	return newGuestClient(s.gw, s.guestToken).call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), func(io.Reader) error { return nil })
 }
 
 func (s *Shim) postPause(w http.ResponseWriter, _ *http.Request)  { s.freeze(w, true, s.pause) }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,8 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -186,7 +183,7 @@ func unreclaimable(stat []byte) int64 {
 
 // watchMemory has the guest end a process each time the sandbox has almost used up its
 // memory, until ctx ends.
-func (s *Shim) watchMemory(ctx context.Context, gw *gateway.Gateway) {
+func (s *Shim) watchMemory(ctx context.Context, guest *guestClient) {
 	log := &eventLog{path: filepath.Join(s.cfg.Dir, MemoryLog)}
 	var g memoryGroup
 	var container string
@@ -211,7 +208,7 @@ func (s *Shim) watchMemory(ctx context.Context, gw *gateway.Gateway) {
 				pause = shortLook
 			}
 		default:
-			pause = s.relieve(ctx, gw, &g, log)
+			pause = s.relieve(ctx, guest, &g, log)
 		}
 	}
 }
@@ -243,7 +240,7 @@ func (s *Shim) lockMoving(ctx context.Context) bool {
 
 // relieve has the guest end its largest process, and waits until that has made room.
 // It returns when to look again.
-func (s *Shim) relieve(ctx context.Context, gw *gateway.Gateway, g *memoryGroup, log *eventLog) time.Duration {
+func (s *Shim) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, log *eventLog) time.Duration {
 	if !s.lockMoving(ctx) {
 		g.release()
 		return longLook / 10
@@ -266,7 +263,7 @@ func (s *Shim) relieve(ctx context.Context, gw *gateway.Gateway, g *memoryGroup,
 	if g.held {
 		widened.Go(func() { g.widen(asking.Done()) })
 	}
-	kill, err := askForRelief(asking, gw, st.Token, m.limit)
+	kill, err := askForRelief(asking, guest, m.limit)
 	asked()
 	widened.Wait()
 	if err != nil {
@@ -312,29 +309,12 @@ func (s *Shim) endRelief() {
 
 // askForRelief has the guest end its largest process, and returns which it was, as the
 // guest says.
-func askForRelief(ctx context.Context, gw *gateway.Gateway, token string, limit int64) (sprites.MemoryKill, error) {
-	client := &http.Client{
-		Transport: &http.Transport{
-			DisableKeepAlives:      true,
-			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return gw.Dial(ctx, boot.Port) },
-			MaxResponseHeaderBytes: 16 << 10,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://guest/v1/memory/relief?limit="+strconv.FormatInt(limit, 10), nil)
-	if err != nil {
-		return sprites.MemoryKill{}, err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := client.Do(req)
-	if err != nil {
-		return sprites.MemoryKill{}, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return sprites.MemoryKill{}, fmt.Errorf("the guest answered %s", resp.Status)
-	}
-	return readMemoryKill(resp.Body)
+func askForRelief(ctx context.Context, guest *guestClient, limit int64) (kill sprites.MemoryKill, err error) {
+	err = guest.call(ctx, http.MethodPost, "/v1/memory/relief?limit="+strconv.FormatInt(limit, 10), func(r io.Reader) (err error) {
+		kill, err = readMemoryKill(r)
+		return err
+	})
+	return kill, err
 }
 
 // readMemoryKill reads what a guest says, which is hostile.

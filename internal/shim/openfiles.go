@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ const (
 func (s *Shim) openFiles(ctx context.Context) (open sprites.OpenFiles) {
 	ctx, cancel := context.WithTimeout(ctx, openFilesLimit)
 	defer cancel()
-	err := asker(s.gw, func() string { return s.snapshot().Token })(ctx, "/v1/open-files", func(r io.Reader) (err error) {
+	err := newGuestClient(s.gw, s.guestToken).call(ctx, http.MethodGet, "/v1/open-files", func(r io.Reader) (err error) {
 		open, err = readOpenFiles(r)
 		return err
 	})

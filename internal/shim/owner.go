@@ -6,15 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
-	"time"
 	"unicode"
 
-	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/sprites"
@@ -30,44 +27,15 @@ const (
 
 // ownerOf asks the guest behind a gateway which process has a socket.
 func ownerOf(gw *gateway.Gateway, token func() string) func(context.Context, policy.Proto, netip.AddrPort) (gateway.Process, error) {
-	ask := asker(gw, token)
+	guest := newGuestClient(gw, token)
 	return func(ctx context.Context, proto policy.Proto, from netip.AddrPort) (gateway.Process, error) {
 		q := url.Values{"protocol": {string(proto)}, "from": {from.String()}}
 		var p gateway.Process
-		err := ask(ctx, "/v1/owner?"+q.Encode(), func(r io.Reader) (err error) {
+		err := guest.call(ctx, http.MethodGet, "/v1/owner?"+q.Encode(), func(r io.Reader) (err error) {
 			p, err = readOwner(r)
 			return err
 		})
 		return p, err
-	}
-}
-
-// asker asks the guest behind a gateway for what it tells of itself.
-func asker(gw *gateway.Gateway, token func() string) func(ctx context.Context, path string, read func(io.Reader) error) error {
-	client := &http.Client{
-		Transport: &http.Transport{
-			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return gw.Dial(ctx, boot.Port) },
-			MaxIdleConns:           1,
-			IdleConnTimeout:        10 * time.Second,
-			MaxResponseHeaderBytes: 16 << 10,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	return func(ctx context.Context, path string, read func(io.Reader) error) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest"+path, nil)
-		if err != nil {
-			return err
-		}
-		req.Header.Set("Authorization", "Bearer "+token())
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("the guest answered %s", resp.Status)
-		}
-		return read(resp.Body)
 	}
 }
 

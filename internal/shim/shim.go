@@ -463,8 +463,8 @@ func (s *Shim) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	if s.cgroups && s.snapshot().MemoryLimit > 0 {
-		gw := s.gw
-		wg.Go(func() { s.watchMemory(ctx, gw) })
+		guest := newGuestClient(s.gw, s.guestToken)
+		wg.Go(func() { s.watchMemory(ctx, guest) })
 	}
 	for {
 		st := s.snapshot()
