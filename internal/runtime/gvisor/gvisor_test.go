@@ -155,11 +155,39 @@ func TestShimDiesWhileBooting(t *testing.T) {
 		t.Skip("TestRuntime says what the tests of sandboxes need")
 	}
 	rt := newRuntime(t, t.TempDir())
-	m := sprite.Machine{ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("0", 32), Incarnation: 1, Layers: []string{"1111222233334444"}}
-	booted := make(chan error, 1)
+	m := sprite.Machine{ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("0", 32), Layers: []string{"1111222233334444"}}
+	tries := 20
+	for !killedWhileBooting(t, rt, &m) {
+		if tries--; tries == 0 {
+			t.Fatal("no shim was killed in time")
+		}
+	}
+	if left := started(rt.runDir(m.ID), false); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	m.Incarnation++
+	sb, err := rt.Boot(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// killedWhileBooting boots a machine, and reports whether its shim could be killed
+// meanwhile. A sandbox that was there first is ended.
+func killedWhileBooting(t *testing.T, rt *Runtime, m *sprite.Machine) bool {
+	t.Helper()
+	m.Incarnation++
+	type result struct {
+		sandbox sprite.Sandbox
+		err     error
+	}
+	booted := make(chan result, 1)
 	go func() {
-		_, err := rt.Boot(t.Context(), m)
-		booted <- err
+		sb, err := rt.Boot(t.Context(), *m)
+		booted <- result{sb, err}
 	}()
 	shims := func() []int { return started(rt.runDir(m.ID), true) }
 	for deadline := time.Now().Add(20 * time.Second); len(shims()) == 0; <-time.After(time.Millisecond) {
@@ -170,20 +198,14 @@ func TestShimDiesWhileBooting(t *testing.T) {
 	for _, pid := range shims() {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may be another's child by now
 	}
-	if err := <-booted; err == nil {
-		t.Skip("it was there already")
+	r := <-booted
+	if r.err != nil {
+		return true
 	}
-	if left := started(rt.runDir(m.ID), false); len(left) > 0 {
-		t.Errorf("left: %v", left)
-	}
-	m.Incarnation = 2
-	sb, err := rt.Boot(t.Context(), m)
-	if err != nil {
+	if err := r.sandbox.Stop(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := sb.Stop(t.Context(), 0); err != nil {
-		t.Error(err)
-	}
+	return false
 }
 
 // started are the processes that run a folder's sandbox, or their parents but for
