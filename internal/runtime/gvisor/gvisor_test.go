@@ -189,16 +189,23 @@ func killedWhileBooting(t *testing.T, rt *Runtime, m *sprite.Machine) bool {
 		sb, err := rt.Boot(t.Context(), *m)
 		booted <- result{sb, err}
 	}()
-	shims := func() []int { return started(rt.runDir(m.ID), true) }
-	for deadline := time.Now().Add(20 * time.Second); len(shims()) == 0; <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("no shim calls runsc")
+	var r result
+	for there := false; !there && r.sandbox == nil; {
+		for _, pid := range started(rt.runDir(m.ID), true) {
+			there = true
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may be another's child by now
+		}
+		select {
+		case r = <-booted:
+			if r.err != nil && !there {
+				t.Fatal(r.err)
+			}
+		case <-time.After(time.Millisecond):
 		}
 	}
-	for _, pid := range shims() {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may be another's child by now
+	if r == (result{}) {
+		r = <-booted
 	}
-	r := <-booted
 	if r.err != nil {
 		return true
 	}
