@@ -136,30 +136,10 @@ func (s *Server) largest() (sprites.MemoryKill, bool) {
 
 // members returns the processes of all sessions, services' too, with the session's id.
 func (s *Server) members() map[int]string {
-	of := map[int]string{}
 	if s.cgroups.dir == "" {
-		s.mu.Lock()
-		all := make([]*session, 0, len(s.sessions)+len(s.leftover))
-		for _, table := range []map[string]*session{s.sessions, s.leftover} {
-			for _, sess := range table {
-				all = append(all, sess)
-			}
-		}
-		s.mu.Unlock()
-		for _, sess := range all {
-			sess.mu.Lock()
-			g := sess.group
-			sess.mu.Unlock()
-			if g == nil {
-				continue
-			}
-			pids, _ := g.procs() // one that can't be read has none
-			for _, pid := range pids {
-				of[pid] = sess.id
-			}
-		}
-		return of
+		return s.sessionsByProcess()
 	}
+	of := map[int]string{}
 	// What runs inside may make groups of its own in these.
 	_ = filepath.WalkDir(s.cgroups.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() || path == s.cgroups.dir {

@@ -5,11 +5,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -71,57 +70,52 @@ func TestBound(t *testing.T) {
 	}
 }
 
+// silence is a server that answers nobody.
+type silence struct{}
+
+func (silence) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
 // A sandbox that does not answer holds up neither who gives up a call, nor the end.
 func TestSilentSandbox(t *testing.T) {
-	over := make(chan struct{})
-	sandbox := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-r.Context().Done():
-		case <-over:
+	synctest.Test(t, func(t *testing.T) {
+		in, toServer := io.Pipe()
+		fromServer, out := io.Pipe()
+		sandbox := &sprites.Client{URL: "http://sandbox", Token: "x", HTTPClient: &http.Client{Transport: silence{}}}
+		s := &Server{Client: sandbox, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(t.Context(), in, out) }()
+		client, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(t.Context(), &mcp.IOTransport{Reader: fromServer, Writer: toServer}, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}))
-	t.Cleanup(sandbox.Close)
-	t.Cleanup(func() { close(over) })
-	in, toServer := io.Pipe()
-	fromServer, out := io.Pipe()
-	s := &Server{Client: &sprites.Client{URL: sandbox.URL, Token: "x"}, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(t.Context(), in, out) }()
-	client, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(t.Context(), &mcp.IOTransport{Reader: fromServer, Writer: toServer}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	underWay := func(want int32) {
-		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); s.calls.Load() != want; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
+		underWay := func(want int32) {
+			t.Helper()
+			if synctest.Wait(); s.calls.Load() != want {
 				t.Fatalf("%d calls are under way, want %d", s.calls.Load(), want)
 			}
 		}
-	}
-	for range 2 { // the second waits for what the first has begun
-		ctx, cancel := context.WithCancel(t.Context())
-		given := make(chan error, 1)
-		go func() {
-			_, err := client.CallTool(ctx, &mcp.CallToolParams{Name: "Read", Arguments: map[string]string{"file_path": "x"}})
-			given <- err
-		}()
-		underWay(1)
-		cancel()
-		if err := <-given; !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v", err)
+		for range 2 { // the second waits for what the first has begun
+			ctx, cancel := context.WithCancel(t.Context())
+			given := make(chan error, 1)
+			go func() {
+				_, err := client.CallTool(ctx, &mcp.CallToolParams{Name: "Read", Arguments: map[string]string{"file_path": "x"}})
+				given <- err
+			}()
+			underWay(1)
+			cancel()
+			if err := <-given; !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+			underWay(0)
 		}
-		underWay(0)
-	}
-	if err := client.Close(); err != nil {
-		t.Error(err)
-	}
-	select {
-	case err := <-ended:
-		if err != nil {
+		if err := client.Close(); err != nil {
 			t.Error(err)
 		}
-	case <-time.After(30 * time.Second):
-		t.Fatal("it does not end")
-	}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -2,6 +2,8 @@ package shim
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -45,6 +47,23 @@ func (g *guestClient) call(ctx context.Context, method, path string, read func(i
 		return fmt.Errorf("the guest answered %s", resp.Status)
 	}
 	return read(resp.Body)
+}
+
+// answered decodes what a guest says, which is hostile: most bytes of it.
+func answered[T any](r io.Reader, most int64) (answer T, err error) {
+	if err := json.NewDecoder(io.LimitReader(r, most)).Decode(&answer); err != nil {
+		return answer, fmt.Errorf("read the guest's answer: %w", err)
+	}
+	return answer, nil
+}
+
+// process looks at what a guest says is a process, and makes its name fit to be shown.
+func process(pid int, said string) (name string, err error) {
+	name = processName(said)
+	if pid < 1 || pid > maxPID || name == "" {
+		return "", errors.New("the guest names no process")
+	}
+	return name, nil
 }
 
 // guestToken is what the guest is told to expect, now.

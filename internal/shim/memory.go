@@ -3,9 +3,7 @@ package shim
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -319,13 +317,13 @@ func askForRelief(ctx context.Context, guest *guestClient, limit int64) (kill sp
 
 // readMemoryKill reads what a guest says, which is hostile.
 func readMemoryKill(r io.Reader) (sprites.MemoryKill, error) {
-	var k sprites.MemoryKill
-	if err := json.NewDecoder(io.LimitReader(r, maxOwnerAnswer)).Decode(&k); err != nil {
-		return k, fmt.Errorf("read the guest's answer: %w", err)
+	k, err := answered[sprites.MemoryKill](r, maxOwnerAnswer)
+	if err != nil {
+		return k, err
 	}
-	k.Name, k.Session = processName(k.Name), processName(k.Session)
-	if k.PID < 1 || k.PID > maxPID || k.Name == "" || k.ResidentBytes < 0 {
-		return k, errors.New("the guest names no process")
+	if k.Name, err = process(k.PID, k.Name); err == nil && k.ResidentBytes < 0 {
+		err = errors.New("the guest names a process of less than no memory")
 	}
-	return k, nil
+	k.Session = processName(k.Session)
+	return k, err
 }

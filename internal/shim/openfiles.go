@@ -2,7 +2,6 @@ package shim
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -38,8 +37,8 @@ func (s *Shim) openFiles(ctx context.Context) (open sprites.OpenFiles) {
 
 // readOpenFiles reads what a guest says, which is hostile.
 func readOpenFiles(r io.Reader) (open sprites.OpenFiles, err error) {
-	if err := json.NewDecoder(io.LimitReader(r, maxOpenAnswer)).Decode(&open); err != nil {
-		return sprites.OpenFiles{}, fmt.Errorf("read the guest's answer: %w", err)
+	if open, err = answered[sprites.OpenFiles](r, maxOpenAnswer); err != nil {
+		return sprites.OpenFiles{}, err
 	}
 	size := func(n int64) int64 { return min(max(n, 0), maxOpenBytes) }
 	for _, list := range []*[]sprites.OpenFile{&open.Writable, &open.Unlinked} {

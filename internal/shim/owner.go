@@ -2,9 +2,6 @@ package shim
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
@@ -41,13 +38,13 @@ func ownerOf(gw *gateway.Gateway, token func() string) func(context.Context, pol
 
 // readOwner reads what a guest says, which is hostile.
 func readOwner(r io.Reader) (gateway.Process, error) {
-	var p sprites.Process
-	if err := json.NewDecoder(io.LimitReader(r, maxOwnerAnswer)).Decode(&p); err != nil {
-		return gateway.Process{}, fmt.Errorf("read the guest's answer: %w", err)
+	p, err := answered[sprites.Process](r, maxOwnerAnswer)
+	if err != nil {
+		return gateway.Process{}, err
 	}
-	name := processName(p.Name)
-	if p.PID < 1 || p.PID > maxPID || name == "" {
-		return gateway.Process{}, errors.New("the guest names no process")
+	name, err := process(p.PID, p.Name)
+	if err != nil {
+		return gateway.Process{}, err
 	}
 	return gateway.Process{Name: name, PID: p.PID}, nil
 }
