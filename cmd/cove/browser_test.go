@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -13,13 +12,7 @@ import (
 // TestBrowser opens a sprite's URL in a real Chromium: a page of a service that
 // is private, that was asleep, and that has just crashed.
 func TestBrowser(t *testing.T) {
-	chromium, err := exec.LookPath("chromium")
-	if err != nil {
-		if os.Getenv("COVE_REQUIRE_SANDBOX") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("there is no chromium")
-	}
+	chromium := requireProgram(t, "chromium")
 	h := newHost(t)
 	h.serve(nil)
 	h.run("", "cove", "create", "paint", "--idle", "1s", "--hibernate", "1s")

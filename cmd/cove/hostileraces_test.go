@@ -38,15 +38,16 @@ while os.path.exists('/tmp/at-it'):
 print(n)
 `
 
-// meanwhile calls f again and again, for so long, while a program of root's is at
-// work in the sprite paint, and returns what that has said.
-func (h syncHost) meanwhile(limit time.Duration, program string, args []string, f func(i int)) string {
+// meanwhile calls f again and again, for so long and, on a slow machine, until it says
+// that it has seen enough, while a program of root's is at work in the sprite paint, and
+// returns what that has said.
+func (h syncHost) meanwhile(limit time.Duration, program string, args []string, f func(i int) (enough bool)) string {
 	h.t.Helper()
 	h.run("", "cove", "exec", "-s", "paint", "--", "touch", "/tmp/at-it")
 	_, said := h.background("", "cove", append([]string{"exec", "-s", "paint", "--user", "root", "--", "python3", "-c", program}, args...)...)
 	began := time.Now()
-	for i := 0; time.Since(began) < limit; i++ {
-		f(i)
+	for i, enough := 0, false; time.Since(began) < limit || !enough && time.Since(began) < time.Minute; i++ {
+		enough = f(i)
 	}
 	h.run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "rm", "-f", "/tmp/at-it")
 	out, err := said()
@@ -84,12 +85,13 @@ func racePush(h syncHost, limit time.Duration) {
 	}
 	h.synced("race", "push", ".", "race")
 	codes := map[int]int{}
-	tries := h.meanwhile(limit, swapper, []string{"/home/sprite/race", "/home/sprite/outside"}, func(i int) {
+	tries := h.meanwhile(limit, swapper, []string{"/home/sprite/race", "/home/sprite/outside"}, func(i int) bool {
 		for j := range 40 {
 			h.write(fmt.Sprintf("race/d/f%d", j), fmt.Sprint(i))
 		}
 		_, code := h.sync("race", "push", ".", "race", "--on-conflict", "ours")
 		codes[code]++
+		return true
 	})
 	h.t.Logf("the folder was a link %s times; the pushes ended with %v", strings.TrimSpace(tries), codes)
 	if got := h.sh("ls -A outside"); got != "" {
@@ -121,12 +123,13 @@ func raceArchive(h syncHost, limit time.Duration) {
 	}
 	codes := map[int]int{}
 	sprite := h.client().Sprite("paint")
-	tries := h.meanwhile(limit, swapper, []string{"/home/sprite/into/tree", "/srv/owned"}, func(i int) {
+	tries := h.meanwhile(limit, swapper, []string{"/home/sprite/into/tree", "/srv/owned"}, func(int) bool {
 		_, code := h.try("", "cove", "cp", "tree", "paint:into")
 		codes[code]++
 		for j := range 20 {
 			_ = sprite.WriteFile(h.t.Context(), fmt.Sprintf("into/tree/d/f%d", j), strings.NewReader("mine"), sprites.WriteOptions{}) // it may be refused
 		}
+		return true
 	})
 	h.t.Logf("the folder was a link %s times; cp ended with %v", strings.TrimSpace(tries), codes)
 	if after := root(list); after != before {
@@ -176,7 +179,7 @@ func raceReads(h syncHost, limit time.Duration) {
 			h.t.Errorf("%s: at %d of %d there is %q", how, i, len(content), content[i])
 		}
 	}
-	n := h.meanwhile(limit, changer, []string{"/home/sprite/dir"}, func(i int) {
+	n := h.meanwhile(limit, changer, []string{"/home/sprite/dir"}, func(i int) bool {
 		began := time.Now()
 		h.try("", "cove", "cp", "paint:dir/f", "f")
 		look("cp of the file", "f")
@@ -195,6 +198,7 @@ func raceReads(h syncHost, limit time.Duration) {
 			h.t.Errorf("round %d took %v", i, took)
 		}
 		h.run("", "rm", "-rf", "f", "dir", "read")
+		return len(arrived) > 0
 	})
 	h.t.Logf("%s changes; arrived: %v", strings.TrimSpace(n), arrived)
 	if len(arrived) < 1 { // a folder that changes is no archive, and no manifest

@@ -83,9 +83,25 @@ func requireSandbox(t testing.TB) {
 			reason = "an ordinary user's sandboxes need newuidmap: install the package uidmap"
 		}
 	}
-	if reason == "" {
-		return
+	if reason != "" {
+		unable(t, reason)
 	}
+}
+
+// requireProgram returns the path of a program of this machine's; where it has none, it
+// skips the test, or fails it where nothing may be skipped.
+func requireProgram(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		unable(t, "there is no "+name+" on this machine")
+	}
+	return path
+}
+
+// unable skips the test for a reason, or fails it where nothing may be skipped.
+func unable(t testing.TB, reason string) {
+	t.Helper()
 	if os.Getenv("COVE_REQUIRE_SANDBOX") == "1" {
 		t.Fatal(reason)
 	}

@@ -253,6 +253,7 @@ func (h *host) toolKilled() {
 // cancelled, also not of its sudo, nor of what had left its session.
 func (h *host) toolTimeout() {
 	t := h.t
+	requireProgram(t, "sudo") // the base has this machine's
 	s := h.toolSession(t.Context(), "paint", "", tools.Full)
 	running := func() string {
 		out, _ := h.try("", "cove", "exec", "-s", "paint", "pgrep", "-af", "4[2]4[2]")
