@@ -183,6 +183,9 @@ func TestNameTaken(t *testing.T) {
 func TestAll(t *testing.T) {
 	loop := false
 	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if got := r.URL.Query().Get("max_results"); got != "100" { // fifty would be twice as many calls
+			t.Errorf("pages of %q are asked for", got)
+		}
 		page := map[string]sprites.ListResponse{}
 		next := func(s string) *string { return &s }
 		page[""] = sprites.ListResponse{Sprites: []sprites.Info{{Name: "p1"}, {Name: "p2"}}, HasMore: true, NextToken: next("x")}

@@ -109,10 +109,13 @@ func (c *Client) Delete(ctx context.Context, name string, opts DeleteOptions) er
 	return nil
 }
 
+// MaxPage is the most sprites that a server gives at once. Some give 50.
+const MaxPage = 100
+
 // ListOptions select sprites for List. The zero value is the first page of all.
 type ListOptions struct {
 	Prefix     string // of the name
-	MaxResults int    // of a page; 0: the server's default, which is also its bound
+	MaxResults int    // of a page; 0: the server's default; it may give less
 	Token      string // ListResponse.NextToken of the page before
 }
 
@@ -139,7 +142,7 @@ func (c *Client) List(ctx context.Context, opts ListOptions) (ListResponse, erro
 // is yielded once, as the last.
 func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		opts := ListOptions{Prefix: prefix}
+		opts := ListOptions{Prefix: prefix, MaxResults: MaxPage}
 		seen := map[string]bool{}
 		for {
 			page, err := c.List(ctx, opts)

@@ -447,7 +447,7 @@ func peakRSS(b *testing.B, pid int) int64 {
 }
 
 // procField returns a line of a /proc file that is in kB, in bytes.
-func procField(b *testing.B, file, key string) int64 {
+func procField(b testing.TB, file, key string) int64 {
 	b.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -488,5 +488,30 @@ func BenchmarkIdleMemory(b *testing.B) {
 	}
 	after := procField(b, "/proc/meminfo", "MemAvailable:")
 	b.ReportMetric(float64(before-after)/n/(1<<20), "MiB/sprite")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkList is cove list of a thousand sprites that were never used, with and
+// without --json, beside a command line that asks the server for its version.
+func BenchmarkList(b *testing.B) {
+	h := newHost(b)
+	h.serve(nil)
+	for i := range 1000 {
+		if _, err := h.client().Create(b.Context(), sprites.CreateRequest{Name: "cold-" + strconv.Itoa(i)}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var list, document, version []time.Duration
+	cove := func(args ...string) time.Duration {
+		return timed(b, func() error { h.run("", "cove", args...); return nil })
+	}
+	for b.Loop() {
+		list = append(list, cove("list"))
+		document = append(document, cove("list", "--json"))
+		version = append(version, cove("version"))
+	}
+	b.ReportMetric(median(list), "list-ms")
+	b.ReportMetric(median(document), "json-ms")
+	b.ReportMetric(median(version), "version-ms")
 	b.ReportMetric(0, "ns/op")
 }

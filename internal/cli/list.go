@@ -53,7 +53,7 @@ and a running one has them at work. In JSON a paused one is warm, with cove.paus
 // listAll puts all pages into one, of the sprites that have all the labels.
 func listAll(ctx context.Context, c *sprites.Client, prefix string, labels []string) (sprites.ListResponse, error) {
 	all := sprites.ListResponse{Sprites: []sprites.Info{}}
-	opts := sprites.ListOptions{Prefix: prefix}
+	opts := sprites.ListOptions{Prefix: prefix, MaxResults: sprites.MaxPage}
 	seen := map[string]bool{}
 	for {
 		page, err := c.List(ctx, opts)

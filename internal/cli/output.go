@@ -90,9 +90,9 @@ func unsafeRune(r rune) bool {
 }
 
 // sanitizeLine is sanitize for what must stay on one line, in one column.
-func sanitizeLine(s string) string {
-	return strings.NewReplacer("\n", "\\n", "\t", " ").Replace(sanitize(s))
-}
+func sanitizeLine(s string) string { return oneLine.Replace(sanitize(s)) }
+
+var oneLine = strings.NewReplacer("\n", "\\n", "\t", " ")
 
 // isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {

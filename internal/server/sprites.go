@@ -24,7 +24,6 @@ import (
 const (
 	maxBody      = 1 << 20 // of a JSON body
 	pageDefault  = 50
-	pageMax      = 100
 	checkTimeout = 2 * time.Second
 )
 
@@ -243,7 +242,7 @@ func pageSize(text string) int {
 	if err != nil || n <= 0 {
 		return pageDefault
 	}
-	return min(n, pageMax)
+	return min(n, sprites.MaxPage)
 }
 
 func (s *Server) totals(ctx context.Context, filter store.SpriteFilter) (sprites.Totals, error) {
