@@ -25,6 +25,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cove-dev/cove/internal/connect"
@@ -126,6 +128,16 @@ func ReadState(dir string) (State, error) {
 		return s, fmt.Errorf("read %s: %w", statePath(dir), err)
 	}
 	return s, nil
+}
+
+// Left reports whether a folder has anything of a sandbox, or of the start of one, but
+// its logs: a state, or a folder. A shim that ends leaves no such thing, and one that
+// is killed does.
+func Left(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return e.IsDir() || strings.HasPrefix(e.Name(), filepath.Base(statePath(dir)))
+	})
 }
 
 // write replaces the state file in one step.

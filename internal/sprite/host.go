@@ -175,10 +175,15 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 		h.wg.Go(func() { h.reviveNetwork(row, sb) })
 		h.wg.Go(func() { h.reviveConnectors(row.Name, sb) })
 		h.arm(m)
+		paused := m.paused
 		h.mu.Unlock()
-		h.noteStage(m)
+		if paused != (row.Status == sprites.StatusWarm) || row.Status == sprites.StatusCold {
+			h.noteStage(m)
+		}
 	case h.warm(row.ID):
-		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
+		if row.Status != sprites.StatusWarm { // a thousand writes take seconds
+			h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
+		}
 	case row.Status != sprites.StatusCold:
 		h.note(row.ID, func(s *store.Sprite) {
 			s.Status = sprites.StatusCold

@@ -222,6 +222,9 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 	for _, e := range entries {
 		id := e.Name()
 		client := shim.Client{Dir: r.runDir(id)}
+		if !shim.Held(client.Dir) && !shim.Left(client.Dir) {
+			continue // logs of one that sleeps: a process for each would take long
+		}
 		state, err := r.booted(ctx, client)
 		if err != nil {
 			state, err = r.adopt(ctx, id, nil, nil)

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -113,6 +114,42 @@ func TestLiveWhileBooting(t *testing.T) {
 	for _, sb := range live {
 		if err := sb.Stop(t.Context(), 0); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// Of a sprite that sleeps there are logs, for which no shim is started when a server
+// is; of a sandbox whose shim was killed there is more.
+func TestLiveOfLogs(t *testing.T) {
+	rt := newRuntime(t, t.TempDir())
+	rt.Shim = []string{"false"}
+	dir := rt.runDir("00112233aabbccdd")
+	for _, err := range []error{
+		os.MkdirAll(dir, 0o700),
+		os.WriteFile(filepath.Join(dir, "shim.lock"), nil, 0o600),
+		os.WriteFile(filepath.Join(dir, "runsc.log"), nil, 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if live, err := rt.Live(t.Context()); len(live) > 0 || err != nil {
+		t.Errorf("got %v, %v", live, err)
+	}
+	for _, left := range []string{"sandbox.json", "rootfs.0", "runsc"} {
+		path := filepath.Join(dir, left)
+		begin := func() error { return os.Mkdir(path, 0o700) }
+		if strings.Contains(left, ".json") {
+			begin = func() error { return os.WriteFile(path, []byte("{}"), 0o600) }
+		}
+		if err := begin(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := rt.Live(t.Context()); !errors.Is(err, errShimDied) {
+			t.Errorf("with %s there: got %v", left, err)
+		}
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
