@@ -412,6 +412,25 @@ func TestReasonOfAnExit(t *testing.T) {
 	}
 }
 
+// However a server says that a sprite was removed, it is ErrRemoved.
+func TestRemoved(t *testing.T) {
+	for name, do := range map[string]func(*websocket.Conn){
+		"exit":  func(ws *websocket.Conn) { text(t, ws, `{"type":"exit","exit_code":137,"reason":"removed"}`) },
+		"close": func(ws *websocket.Conn) { _ = ws.Close(websocket.StatusInternalError, "the sprite was removed") },
+	} {
+		client := script(t, func(_ context.Context, ws *websocket.Conn, _ *http.Request) { do(ws) })
+		if err := client.Sprite("paint").Command("x").Run(); !errors.Is(err, sprites.ErrRemoved) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	client := script(t, func(_ context.Context, ws *websocket.Conn, _ *http.Request) {
+		_ = ws.Close(websocket.StatusInternalError, "the sandbox has ended: stopped")
+	})
+	if err := client.Sprite("paint").Command("x").Run(); errors.Is(err, sprites.ErrRemoved) {
+		t.Errorf("of another end: got %v", err)
+	}
+}
+
 func TestBigMessageStreams(t *testing.T) {
 	const size = 20 << 20
 	client := script(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
@@ -518,6 +537,7 @@ func TestRefusedHandshake(t *testing.T) {
 			"You already have 3 sprites running.", sprites.ErrLimited},
 		{404, "no such sprite\n", "no such sprite", sprites.ErrNotFound},
 		{401, "", "API error (status 401)", sprites.ErrUnauthorized},
+		{409, `{"error":"being_deleted","message":"sprite paint is being deleted"}`, "sprite paint is being deleted", sprites.ErrRemoved},
 		{307, "", "API error (status 307)", nil},
 		{200, "{}", "API error (status 200)", nil},
 	}

@@ -24,6 +24,7 @@ var (
 	ErrLimited      = errors.New("limit reached")                 // status 429
 	ErrNoExit       = errors.New("connection ended without exit") // the command's end is not known
 	ErrDetached     = errors.New("detached")                      // Wait after Detach
+	ErrRemoved      = errors.New("the sprite was removed")        // while a command ran in it, or was about to
 	ErrBadName      = errors.New("bad name")                      // empty, "." or ".." cannot stand in a path
 )
 
@@ -55,6 +56,8 @@ func (e *Error) Is(target error) bool {
 		return e.StatusCode == http.StatusForbidden
 	case ErrGone:
 		return e.StatusCode == http.StatusGone
+	case ErrRemoved:
+		return e.Code == "being_deleted"
 	case ErrLimited:
 		return e.StatusCode == http.StatusTooManyRequests
 	case fs.ErrNotExist:
@@ -179,7 +182,7 @@ type ExitError struct {
 	Code int
 
 	// Reason is why, when a cove server knows: "timeout", "oom", "stopped" (all of
-	// the sprite was), "signal:KILL".
+	// the sprite was), "removed" (with the sprite: ErrRemoved), "signal:KILL".
 	Reason string
 
 	// Stderr is the end of the error output (32 KiB at most), if Output or
@@ -198,6 +201,9 @@ func (e *ExitError) Error() string {
 	}
 	return text
 }
+
+// Is makes ErrRemoved findable.
+func (e *ExitError) Is(target error) bool { return target == ErrRemoved && e.Reason == "removed" }
 
 // Signal is the signal that ended the command, or empty. Where only the code is
 // known, a command that itself ends with a code over 128 looks the same.

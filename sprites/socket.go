@@ -153,6 +153,11 @@ type closedError struct{ err websocket.CloseError }
 func (e closedError) Error() string { return printable(e.err.Reason) }
 func (e closedError) Unwrap() error { return e.err }
 
+// Is makes ErrRemoved findable: it is the reason that a server gives.
+func (e closedError) Is(target error) bool {
+	return target == ErrRemoved && e.err.Reason == ErrRemoved.Error()
+}
+
 // heardReader tells the socket's watchdog of every piece of a long message.
 type heardReader struct {
 	s *socket

@@ -68,6 +68,7 @@ type Details struct {
 	Address     string   `json:"address,omitempty"`  // the guest's address while running
 	Address6    string   `json:"address6,omitempty"` // and that of IPv6, if it has one
 	AwakeBy     []string `json:"kept_awake_by,omitempty"`
+	Removing    bool     `json:"removing,omitempty"`            // it is being removed: nothing can be done to it but that
 	Unlimited   []string `json:"limits_not_enforced,omitempty"` // limits this machine can't give, with the reason
 	NetworkDown string   `json:"network_down,omitempty"`        // why the sandbox has no network now
 	LastError   string   `json:"last_error,omitempty"`          // why the last sandbox ended or did not start
@@ -218,7 +219,7 @@ type Message struct {
 
 	ExitCode *int   `json:"exit_code,omitempty"` // exit
 	Code     *int   `json:"code,omitempty"`      // exit, the same number for clients that read this key
-	Reason   string `json:"reason,omitempty"`    // exit, cove: "timeout", "oom", "stopped" with its sprite, "signal:KILL", or empty
+	Reason   string `json:"reason,omitempty"`    // exit, cove: "timeout", "oom", "stopped" or "removed" with its sprite, "signal:KILL", or empty
 
 	Signal string `json:"signal,omitempty"` // signal: with or without "SIG", any case
 

@@ -246,7 +246,7 @@ func (h *host) execErrors() {
 		t.Fatal(err)
 	}
 	h.run("", "cove", "rm", "--force", "gone")
-	if err := stopped.Wait(); err == nil || !strings.Contains(errs.String(), "stopped, or removed") && !strings.Contains(errs.String(), "was removed") {
+	if err := stopped.Wait(); err == nil || !strings.Contains(errs.String(), "the sprite was removed") {
 		t.Errorf("stopped: %v, %q", err, errs.String())
 	}
 }

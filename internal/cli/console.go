@@ -112,7 +112,7 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 	keys := newKeyboard(a.In)
 	for {
 		err = a.attachOnce(ctx, t, keys, leave, cmd)
-		if !errors.Is(err, sprites.ErrNoExit) || cmd.SessionID() == "" || t.in == nil || ctx.Err() != nil || sandboxGone(err) != "" {
+		if !errors.Is(err, sprites.ErrNoExit) || cmd.SessionID() == "" || t.in == nil || ctx.Err() != nil || sandboxGone(err) {
 			break
 		}
 		session := cmd.SessionID()
@@ -141,7 +141,7 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 	case errors.Is(err, sprites.ErrDetached):
 		a.say("\nDetached; it goes on. Come back with: %s", back)
 		return nil
-	case errors.Is(err, sprites.ErrNoExit) && session != "" && sandboxGone(err) == "":
+	case errors.Is(err, sprites.ErrNoExit) && session != "" && !sandboxGone(err):
 		return hinted(err, "it goes on; come back with: "+back)
 	}
 	if cut != "" && cut != "stopped" {
@@ -201,7 +201,7 @@ func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, erro
 	defer cancel()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		sprite, err := away.find(ctx)
-		if err == nil || errors.Is(err, errSessionGone) {
+		if err == nil || errors.Is(err, errSessionGone) || errors.Is(err, sprites.ErrRemoved) {
 			return sprite, err
 		}
 		if wait == 100*time.Millisecond && !a.global.quiet {
@@ -230,6 +230,19 @@ func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, erro
 	}
 }
 
+// stillThere describes a sprite that was there before. One that is not any more, or is
+// on its way, is sprites.ErrRemoved.
+func stillThere(ctx context.Context, c *sprites.Client, name string) (sprites.Info, error) {
+	info, err := c.Get(ctx, name)
+	if errors.Is(err, sprites.ErrNotFound) || err == nil && info.Cove != nil && info.Cove.Removing {
+		return info, sprites.ErrRemoved
+	}
+	if errors.Is(err, sprites.ErrForbidden) { // a token may do without the verb for it
+		err = nil
+	}
+	return info, err
+}
+
 // findAgain looks for a session, with a new client: the server may be another.
 func (a *app) findAgain(ctx context.Context, session string) (*sprites.Sprite, error) {
 	c, err := a.clientAgain(ctx)
@@ -238,6 +251,9 @@ func (a *app) findAgain(ctx context.Context, session string) (*sprites.Sprite, e
 	}
 	sprite, err := a.handle(c)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := stillThere(ctx, c, sprite.Name()); err != nil {
 		return nil, err
 	}
 	list, err := sprite.Sessions(ctx)

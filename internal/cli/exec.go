@@ -191,6 +191,9 @@ func (t *terminal) run(ctx context.Context, cmd *sprites.Cmd) error {
 
 // ended makes the exit code of a command in a sprite that of this process.
 func (a *app) ended(err error, timeout time.Duration) error {
+	if errors.Is(err, sprites.ErrRemoved) {
+		return &codedError{exitLost, "sprite_removed", sprites.ErrRemoved, ""}
+	}
 	exit, ok := errors.AsType[*sprites.ExitError](err)
 	if !ok {
 		return err
@@ -203,7 +206,7 @@ func (a *app) ended(err error, timeout time.Duration) error {
 	case "oom":
 		a.say("cove: killed because the sprite's memory was used up")
 	case "stopped":
-		a.say("cove: ended because the sprite was stopped, or removed")
+		a.say("cove: ended because the sprite was stopped")
 	}
 	return nil
 }

@@ -266,11 +266,12 @@ func (f *failure) local(err error) {
 		f.hint = "free some space and try again; nothing half-written was left"
 	case errors.Is(err, sprites.ErrNoExit):
 		f.exit, f.code = exitLost, "connection_lost"
-		switch sandboxGone(err) {
-		case "":
-			f.hint = "the command may still be running; see: cove session list"
-		case sandboxEnded:
+		switch {
+		case errors.Is(err, sprites.ErrRemoved):
+		case sandboxGone(err):
 			f.hint = "its processes are gone, its disk is not; the next command starts it again"
+		default:
+			f.hint = "the command may still be running; see: cove session list"
 		}
 	case errors.Is(err, syscall.ECONNREFUSED) || isNetError(err):
 		f.code = "unreachable"
@@ -282,20 +283,12 @@ func (f *failure) local(err error) {
 	}
 }
 
-// What a server gives as the reason of a connection's end.
-const (
-	sandboxEnded  = "the sandbox has ended"
-	spriteRemoved = "the sprite was removed"
-)
+// sandboxEnded is what a server gives as the reason of a connection's end.
+const sandboxEnded = "the sandbox has ended"
 
-// sandboxGone is the reason why nothing is left to come back to; empty: there may be.
-func sandboxGone(err error) string {
-	for _, reason := range []string{sandboxEnded, spriteRemoved} {
-		if strings.Contains(err.Error(), reason) {
-			return reason
-		}
-	}
-	return ""
+// sandboxGone reports whether nothing is left to come back to.
+func sandboxGone(err error) bool {
+	return errors.Is(err, sprites.ErrRemoved) || strings.Contains(err.Error(), sandboxEnded)
 }
 
 func isNetError(err error) bool {

@@ -112,7 +112,10 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 
 // statusText is a sprite's state for people: of a warm one, where its memory is.
 func statusText(i sprites.Info) string {
-	if i.Cove != nil && i.Cove.Paused {
+	switch {
+	case i.Cove != nil && i.Cove.Removing:
+		return "being removed"
+	case i.Cove != nil && i.Cove.Paused:
 		return "paused"
 	}
 	return string(i.Status)

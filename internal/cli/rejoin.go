@@ -62,7 +62,7 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	err := x.run(cmd)
 	x.session = cmd.SessionID()
 	attach := fmt.Sprintf("cove session attach %s -s %s", sanitizeLine(x.session), x.sprite)
-	for errors.Is(err, sprites.ErrNoExit) && x.session != "" && ctx.Err() == nil && sandboxGone(err) == "" {
+	for errors.Is(err, sprites.ErrNoExit) && x.session != "" && ctx.Err() == nil && !sandboxGone(err) {
 		if x.input {
 			return hinted(err, fmt.Sprintf("it is ended in %v unless you take it over: %s", aloneLimit, attach))
 		}
@@ -73,6 +73,8 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 			return interruptedError{}
 		case errors.Is(backErr, errSessionGone):
 			return err
+		case errors.Is(backErr, sprites.ErrRemoved):
+			return backErr
 		case backErr != nil:
 			return hinted(errors.Join(err, backErr), "it is ended about now; if not: "+attach)
 		}
@@ -88,12 +90,12 @@ func (x *execution) findAgain(ctx context.Context) (*sprites.Sprite, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := c.Get(ctx, x.sprite) // a token may do without the verb for it
-	if errors.Is(err, sprites.ErrNotFound) || err == nil && info.Status != sprites.StatusRunning {
-		return nil, errSessionGone
-	}
-	if err != nil && !errors.Is(err, sprites.ErrForbidden) {
+	info, err := stillThere(ctx, c, x.sprite)
+	if err != nil {
 		return nil, err
+	}
+	if info.Status != "" && info.Status != sprites.StatusRunning {
+		return nil, errSessionGone
 	}
 	return c.Sprite(x.sprite), nil
 }
@@ -127,6 +129,9 @@ func (x *execution) join(ctx context.Context, sprite *sprites.Sprite) error {
 		return ctx.Err()
 	}
 	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusNotFound {
+		if e.Code == "not_found" {
+			return sprites.ErrRemoved
+		}
 		return &codedError{exitLost, "connection_lost", errors.New("the connection was lost, and the command has ended meanwhile: its exit code is not known"), ""}
 	}
 	return err

@@ -152,6 +152,9 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		}
 		defer lease.Release()
 		rl := relay{sandbox: lease.Sandbox(), removed: lease.Removed, translateUp: upTexts[kind], translateDown: downTexts[kind]}
+		if kind == "exec" {
+			rl.translateDown = rl.execDown
+		}
 		watches := kind == "ports" || kind == "watch"
 		rl.client.textOnly, rl.guest.textOnly = watches, watches
 		rl.client.maxText, rl.guest.maxText = maxText, maxText
@@ -159,7 +162,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 			rl.guest.maxText = maxNews
 		}
 		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
-			return err
+			return removedOr(lease, err)
 		}
 		if kind == "exec" {
 			w.Header().Set("X-Sprite-Capabilities", "signal")
@@ -212,7 +215,11 @@ func (rl *relay) run(ctx context.Context) {
 		down <- err
 		rl.guestEnded(err)
 	case <-ctx.Done():
-		closeFor(ctx, rl.client.conn)
+		if rl.removed() {
+			closeWithin(closeGrace, rl.client.conn, websocket.StatusInternalError, removed)
+		} else {
+			closeFor(ctx, rl.client.conn)
+		}
 	}
 	_ = rl.guest.conn.CloseNow()
 	_ = rl.client.conn.CloseNow()
@@ -252,16 +259,28 @@ const maxReason = 120
 // have ended.
 const endWait = 500 * time.Millisecond
 
+// removed is what a client is told whose sprite is being removed, by whichever way the
+// call has ended: sprites.ErrRemoved goes by it.
+const removed = "the sprite was removed"
+
+// removedOr is err, or, where the sprite of a call is being removed, that it is.
+func removedOr(lease *sprite.Lease, err error) error {
+	if lease.Removed() {
+		return fail(sprite.CodeDeleting, removed, "")
+	}
+	return err
+}
+
 // lost says why the connection to the sandbox broke.
 func (rl *relay) lost(err error) string {
+	if rl.removed() {
+		return removed
+	}
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.ECONNRESET) {
 		return "the connection to the sandbox was lost"
 	}
 	select {
 	case <-rl.sandbox.Done():
-		if rl.removed() {
-			return "the sprite was removed"
-		}
 		return clean("the sandbox has ended: "+rl.sandbox.Status().Ended, maxReason)
 	case <-time.After(endWait):
 		return "the connection to the sandbox was lost"
@@ -436,6 +455,20 @@ var (
 
 // noText is for who has nothing to say.
 func noText([]byte) []byte { return nil }
+
+// execDown is execText for what a guest says. It ends a command that is "stopped", and
+// does not know what for.
+func (rl *relay) execDown(text []byte) []byte {
+	if text = execText(text); text == nil || !rl.removed() {
+		return text
+	}
+	var m sprites.Message
+	if json.Unmarshal(text, &m) != nil || m.Type != "exit" || m.Reason != "stopped" {
+		return text
+	}
+	m.Reason = "removed"
+	return encode(m)
+}
 
 func execText(text []byte) []byte {
 	var m sprites.Message

@@ -91,6 +91,16 @@ func TestClose(t *testing.T) {
 	failIf(t, err != nil || rt.Boots() != 1 || !alive, "after %d starts the sessions are %v, %v", rt.Boots(), list, err)
 }
 
+// A command that its guest ends because its sprite is removed has been told why.
+func TestRemovedWhileExec(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	cmd := s.Create("paint").Command("sleep", "1000")
+	must(t, cmd.Start())
+	must(t, s.Client().Delete(t.Context(), "paint", sprites.DeleteOptions{}))
+	err := cmd.Wait()
+	failIf(t, !errors.Is(err, sprites.ErrRemoved), "the command's client got %v", err)
+}
+
 func addJob(t *testing.T, s *covetest.Server, id, sprite string) {
 	t.Helper()
 	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: id, Sprite: sprite, State: sprites.JobRunning}, nil))

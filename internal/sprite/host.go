@@ -326,6 +326,7 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 			HibernateSeconds: row.Hibernate,
 
 			Owner:     row.Owner,
+			Removing:  row.Deleting,
 			LastError: row.LastError,
 		},
 	}
@@ -358,6 +359,7 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 	paused := false
 	if m != nil {
 		sb, paused = m.sandbox, m.paused
+		info.Cove.Removing = info.Cove.Removing || m.dead
 		info.Cove.AwakeBy = m.awakeBy()
 	}
 	h.mu.Unlock()

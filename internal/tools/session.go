@@ -316,7 +316,7 @@ func ending(err error, said string) *Error {
 		return retryf(CodeSessionEnded, "the tools have ended in the sprite; open them again")
 	case errors.Is(err, context.Canceled):
 		return retryf(CodeCancelled, "the session was cancelled")
-	case exited && exit.Reason == "stopped", gone(err), errors.Is(err, sprites.ErrNotFound):
+	case exited && exit.Reason == "stopped", gone(err), errors.Is(err, sprites.ErrNotFound), errors.Is(err, sprites.ErrRemoved):
 		return errorf(CodeSandboxGone, "the sandbox is gone (%v); nothing was done anywhere else", plain(err))
 	case errors.Is(err, sprites.ErrUnauthorized), errors.Is(err, sprites.ErrForbidden):
 		return errorf(CodeDenied, "the server does not let this token use the sandbox: %v", err)
@@ -334,10 +334,8 @@ func ending(err error, said string) *Error {
 	return errorf(CodeFailed, "reach the sandbox: %v", err)
 }
 
-// gone recognises the reasons that a server gives for the end of a connection.
-func gone(err error) bool {
-	return strings.Contains(err.Error(), "the sandbox has ended") || strings.Contains(err.Error(), "the sprite was removed")
-}
+// gone recognises the reason that a server gives for the end of a connection.
+func gone(err error) bool { return strings.Contains(err.Error(), "the sandbox has ended") }
 
 // plain is a server's message, without its hint.
 func plain(err error) error {
