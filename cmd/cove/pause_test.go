@@ -94,7 +94,16 @@ func TestPause(t *testing.T) {
 	h.run("", "cove", "cp", h.home+"/../standing.py", "paint:standing.py")
 	h.run("", "cove", "url", "--public", "paint")
 	h.run("", "cove", "service", "put", "-s", "paint", "--http-port", "8080", "standing", "python3", "standing.py")
-	say <- "one" // it listens
+	// It may fall asleep before the program has come to its connection, and nobody wakes it.
+	await(t, "the program to listen", 40*time.Second, func() bool {
+		select {
+		case say <- "one":
+			return true
+		case <-time.After(200 * time.Millisecond):
+			h.run("", "cove", "wake", "paint")
+			return false
+		}
+	})
 	await(t, "the counter", 40*time.Second, func() bool {
 		_, code := h.try("", "cove", "exec", "-s", "paint", "--", "grep", "one", "got")
 		return code == 0
@@ -106,7 +115,11 @@ func TestPause(t *testing.T) {
 		t.Errorf("the list says %s", out)
 	}
 	then := h.counted()
-	say <- "two"
+	select {
+	case say <- "two":
+	case <-time.After(20 * time.Second):
+		t.Fatal("its connection is lost")
+	}
 	<-time.After(300 * time.Millisecond) // for what must not happen
 	if got := h.counted(); got != then {
 		t.Errorf("paused, it goes on counting: %s", got[len(then):])
