@@ -54,12 +54,10 @@ type Checkpointed struct {
 //	follows → restore over the new disk, in the same network namespace, behind the
 //	same gateway
 //
-// Until the old sandbox is ended an error leaves it as it was. s.moving is held.
+// Until the old sandbox is ended an error leaves it as it was. One that was paused is
+// so afterwards, but for the moment that it takes to pause it again. s.moving is held.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
 	old := s.snapshot()
-	if old.Paused {
-		return Checkpointed{}, errors.New("the sandbox is paused")
-	}
 	next := old
 	next.Generation++
 	next.Container = container(s.cfg.ID, next.Generation)
@@ -67,7 +65,10 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	next.PID, next.StartTime, next.OldPID, next.OldStart = 0, 0, old.PID, old.StartTime
 
 	// All that can be is done before the pause.
-	open := s.openFiles(ctx).Excess()
+	var open *sprites.OpenFiles
+	if !old.Paused { // else its guest says nothing
+		open = s.openFiles(ctx).Excess()
+	}
 	image, drop, err := s.memoryFolder()
 	if err != nil {
 		return Checkpointed{}, err
@@ -88,8 +89,10 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		return Checkpointed{}, errors.Join(err, s.leave(next))
 	}
 	fault.Reach(fault.MoveNoted)
-	if err := s.runscOf(old).pause(); err != nil {
-		return resume(err)
+	if !old.Paused {
+		if err := s.runscOf(old).pause(); err != nil {
+			return resume(err)
+		}
 	}
 	fault.Reach(fault.MovePaused)
 	s.gw.Hold()
@@ -204,6 +207,13 @@ func (s *Shim) restore(ctx context.Context, next State, image string) error {
 	err = s.setState(func(st *State) { st.PID, st.StartTime, st.Moving = pid, startTime, false })
 	if err != nil {
 		return err
+	}
+	if next.Paused {
+		if err := s.runscOf(next).freeze(); err != nil {
+			killProcess(pid, startTime)
+			return err
+		}
+		return nil
 	}
 	return s.awaitGuest(ctx)
 }
