@@ -75,7 +75,25 @@ type Details struct {
 
 	MemoryKills []MemoryKill `json:"memory_kills,omitempty"` // the last processes that were ended for want of memory, the oldest first
 
+	Held *Held `json:"held,omitempty"` // why it stands still, or can't start; nil: it may run
+
+	// DiskUsed is what it takes of its disk limit, when that was last looked at, in
+	// bytes: all that it and its checkpoints need. 0: not known, or it has no limit.
+	DiskUsed int64 `json:"disk_used_bytes,omitempty"`
+
 	DiskUse *DiskUse `json:"disk,omitempty"` // of what was sealed, by the last checkpoint; nil: not known
+}
+
+// Held says why a sprite does not run, whoever wants it to, until something changes.
+// What runs in it stands still, and goes on then.
+type Held struct {
+	Code    string    `json:"error"` // as in an ErrorBody: "disk_limit"
+	Message string    `json:"message"`
+	Hint    string    `json:"hint,omitempty"` // what to do
+	Since   time.Time `json:"since"`
+
+	UsedBytes  int64 `json:"used_bytes"`
+	LimitBytes int64 `json:"limit_bytes"`
 }
 
 // URLSettings says who may open a sprite's URL: Auth is "sprite" (token) or "public".
@@ -89,7 +107,19 @@ type Config struct {
 	RAMMB     int    `json:"ram_mb,omitempty"`
 	CPUs      int    `json:"cpus,omitempty"`
 	Region    string `json:"region,omitempty"`
-	StorageGB int    `json:"storage_gb,omitempty"`
+	StorageGB int    `json:"storage_gb,omitempty"` // of 1024 MiB
+
+	// StorageMB takes the place of StorageGB. Cove's own.
+	StorageMB int `json:"storage_mb,omitempty"`
+}
+
+// DiskLimit is the most that a sprite may take on the disk, in bytes; 0: there is no
+// limit.
+func (c Config) DiskLimit() int64 {
+	if c.StorageMB > 0 {
+		return int64(c.StorageMB) << 20
+	}
+	return int64(c.StorageGB) << 30
 }
 
 // CreateRequest asks for a new sprite.
@@ -132,6 +162,9 @@ type UpdateRequest struct {
 
 	// Retention is of the checkpoints that nobody asked for.
 	Retention *Retention `json:"keep_checkpoints,omitempty"`
+
+	// StorageMB is another disk limit, in MiB; 0: none.
+	StorageMB *int `json:"storage_mb,omitempty"`
 }
 
 // RestartResult answers POST …/restart (section 17.3).
@@ -201,7 +234,7 @@ const (
 // Message is any of the JSON text messages on an exec socket (section 3.4). Type
 // selects the fields in use; unknown types are ignored by both sides.
 type Message struct {
-	Type string `json:"type"` // session_info exit resize signal port_opened port_closed keepalive
+	Type string `json:"type"` // session_info exit resize signal port_opened port_closed keepalive, and cove's held
 
 	SessionID string `json:"session_id,omitempty"` // session_info, from here
 	Command   string `json:"command,omitempty"`
@@ -227,9 +260,17 @@ type Message struct {
 	Address string `json:"address,omitempty"`
 	PID     int    `json:"pid,omitempty"`
 
+	// Held, in a held message, says why the command stands still with its sprite; nil:
+	// it goes on. Cove's own.
+	Held *Held `json:"held,omitempty"`
+
 	// Goroutines is how many the server has, for who looks for leaks.
 	Goroutines int `json:"goroutines,omitempty"`
 }
+
+// MessageHeld is the type of a Message that says that a sprite is held, or is not any
+// more.
+const MessageHeld = "held"
 
 // PortEvent says that a process of a sprite has begun, or ceased, to listen on a
 // TCP port (sections 3.4 and 6.4).
@@ -416,6 +457,10 @@ type ServerInfo struct {
 	PID     int    `json:"pid,omitempty"`
 
 	Pool *Pool `json:"pool,omitempty"` // nil: it has none
+
+	// Held, in a held message, says why the command stands still with its sprite; nil:
+	// it goes on. Cove's own.
+	Held *Held `json:"held,omitempty"`
 
 	// Goroutines is how many the server has, for who looks for leaks.
 	Goroutines int `json:"goroutines,omitempty"`

@@ -155,6 +155,7 @@ func (a *app) attachOnce(ctx context.Context, t *terminal, keys *keyboard, leave
 	cmd.TTY = t.geometry()
 	cmd.Stdout = a.Out
 	cmd.OnMessage = func(m sprites.Message) {
+		a.sayHeld(m)
 		if m.Type == "session_info" && m.SessionID != "" && t.size != nil {
 			// A session that is joined has another terminal's size.
 			size := t.geometry()

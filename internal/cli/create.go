@@ -20,24 +20,26 @@ import (
 type machineFlags struct {
 	memory  string
 	cpus    int
+	disk    string
 	include []string
 	env     []string
 }
 
 // machineKeys are the settings that are the defaults of machineFlags.
-var machineKeys = []config.Key{config.Memory, config.CPUs, config.Include}
+var machineKeys = []config.Key{config.Memory, config.CPUs, config.Disk, config.Include}
 
 func (m *machineFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&m.memory, "memory", "", "memory limit, such as 2G or 512M (default: the server's)")
 	f.IntVar(&m.cpus, "cpus", 0, "how many CPUs it may use (default: the server's)")
+	f.StringVar(&m.disk, "disk", "", "disk limit, checkpoints included, such as 20G (default: none; see cove update --help)")
 	f.StringArrayVar(&m.include, "include", nil, "show this folder of the server's machine inside, read-only (repeatable)")
 	f.StringArrayVar(&m.env, "env", nil, "set an environment variable, `K=V` (repeatable)")
 }
 
 // config is the machine asked for; nil where nothing is asked.
 func (m *machineFlags) config(cmd *cobra.Command) (*sprites.Config, error) {
-	if m.memory == "" && m.cpus == 0 && !cmd.Flags().Changed("cpus") {
+	if m.memory == "" && m.disk == "" && m.cpus == 0 && !cmd.Flags().Changed("cpus") {
 		return nil, nil
 	}
 	config := &sprites.Config{CPUs: m.cpus}
@@ -51,7 +53,25 @@ func (m *machineFlags) config(cmd *cobra.Command) (*sprites.Config, error) {
 		}
 		config.RAMMB = int(n >> 20)
 	}
+	if m.disk != "" {
+		mib, err := diskSize(cmd, m.disk)
+		if err != nil {
+			return nil, err
+		}
+		if config.StorageMB = mib; mib > 0 && mib%1024 == 0 { // which every server of the protocol knows
+			config.StorageGB, config.StorageMB = mib/1024, 0
+		}
+	}
 	return config, nil
+}
+
+// diskSize reads --disk, and gives MiB; 0: no limit.
+func diskSize(cmd *cobra.Command, text string) (int, error) {
+	n, err := parseSize(text)
+	if err != nil || n > 0 && n < 1<<20 {
+		return 0, usagef(cmd, "--disk %q is not a size such as 20G or 512M; 0 is no limit", text)
+	}
+	return int(n >> 20), nil
 }
 
 // includes are the folders to show inside, as absolute paths.
@@ -120,7 +140,7 @@ are shown by --include; cove doctor finds them.
 
 It sleeps in two stages when nobody uses it: see cove update --help.`,
 		Example: `  cove create paint
-  cove create build --memory 4G --cpus 2 --include /usr/local/go
+  cove create build --memory 4G --cpus 2 --disk 20G --include /usr/local/go
   cove create tight --network agent
   cove create paint --git-identity
   cove create web --label team=shop --env TZ=Europe/Rome --idle 30m`,

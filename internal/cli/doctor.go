@@ -303,7 +303,7 @@ func (d *doctor) limits() check {
 		processes += ", and one of this machine"
 	}
 	return check{Name: "limits", Level: levelOK, Detail: "memory: " + enforced("memory", memory) + "; cpus: " + enforced("cpu", "a cgroup") +
-		"; processes: " + processes + "; disk: none but what the file system has"}
+		"; processes: " + processes + "; disk: a watch, which pauses a sprite a moment after it has reached its limit; what it writes until then is beyond that"}
 }
 
 // Below these a sprite would soon meet a full disk.

@@ -217,6 +217,7 @@ var serverCodes = map[string]struct {
 	"unpulled_work": {exitFailed, "bring the commits home first: cove pull JOB; or lose them: --force"},
 	"rejected":      {exitRejected, ""},
 	"no_space":      {exitNoSpace, "see how full the disk is: cove doctor"},
+	"disk_limit":    {exitNoSpace, "raise its limit: cove update NAME --disk SIZE"},
 	"lost":          {exitLost, ""},
 	"ENOSPC":        {exitNoSpace, "the disk that the sprite is on is full; see: cove doctor"},
 	"ENOENT":        {exitFailed, ""},

@@ -71,10 +71,15 @@ func spriteNetwork(ctx context.Context, s *sprites.Sprite) string {
 }
 
 func printInfo(w io.Writer, i sprites.Info, network string) {
+	held := ""
+	if i.Cove != nil && i.Cove.Held != nil {
+		held = i.Cove.Held.Message + "; " + i.Cove.Held.Hint
+	}
 	pairs := []string{
 		"name", i.Name,
 		"id", i.ID,
 		"status", statusText(i),
+		"held", held,
 		"url", i.URL,
 		"labels", strings.Join(i.Labels, ", "),
 		"created", i.CreatedAt.Local().Format(time.RFC3339),
@@ -82,7 +87,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 		"network", network,
 	}
 	if c := i.Config; c != nil {
-		pairs = append(pairs, "memory", orNothing(c.RAMMB, "%d MiB"), "cpus", orNothing(c.CPUs, "%d"))
+		pairs = append(pairs, "memory", orNothing(c.RAMMB, "%d MiB"), "cpus", orNothing(c.CPUs, "%d"), "disk", limitText(i))
 	}
 	names := make([]string, 0, len(i.Environment))
 	for name := range i.Environment {
@@ -110,15 +115,32 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 	fields(w, pairs...)
 }
 
-// statusText is a sprite's state for people: of a warm one, where its memory is.
+// statusText is a sprite's state for people: of a warm one, where its memory is; and
+// whether it is held.
 func statusText(i sprites.Info) string {
+	status := string(i.Status)
 	switch {
 	case i.Cove != nil && i.Cove.Removing:
 		return "being removed"
 	case i.Cove != nil && i.Cove.Paused:
-		return "paused"
+		status = "paused"
 	}
-	return string(i.Status)
+	if i.Cove != nil && i.Cove.Held != nil {
+		status += " (disk full)"
+	}
+	return status
+}
+
+// limitText is what a sprite takes of its disk limit; empty: it has none.
+func limitText(i sprites.Info) string {
+	limit := i.Config.DiskLimit()
+	switch {
+	case limit == 0:
+		return ""
+	case i.Cove == nil:
+		return "limit " + byteSize(limit)
+	}
+	return byteSize(i.Cove.DiskUsed) + " of " + byteSize(limit)
 }
 
 // idleText says when a sprite sleeps.

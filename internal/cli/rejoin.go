@@ -59,6 +59,7 @@ func (r *resumed) replay(from int64) bool {
 // toEnd runs a command, and joins it again where its connection is lost.
 func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	cmd.Stdout, cmd.Stderr = &x.out, &x.err
+	cmd.OnMessage = x.app.sayHeld
 	err := x.run(cmd)
 	x.session = cmd.SessionID()
 	attach := fmt.Sprintf("cove session attach %s -s %s", sanitizeLine(x.session), x.sprite)
@@ -100,12 +101,24 @@ func (x *execution) findAgain(ctx context.Context) (*sprites.Sprite, error) {
 	return c.Sprite(x.sprite), nil
 }
 
+// sayHeld tells the person why nothing comes of a command, or that it goes on.
+func (a *app) sayHeld(m sprites.Message) {
+	switch {
+	case m.Type != sprites.MessageHeld:
+	case m.Held == nil:
+		a.say("cove: the sprite goes on")
+	default:
+		a.say("cove: %s\ncove: %s", m.Held.Message, m.Held.Hint)
+	}
+}
+
 // join takes up the command where its last connection was cut. The end of ctx kills
 // it, as that of its first connection's would have.
 func (x *execution) join(ctx context.Context, sprite *sprites.Sprite) error {
 	cmd := sprite.Attach(context.WithoutCancel(ctx), x.session)
 	cmd.Stdout, cmd.Stderr = &x.out, &x.err
 	cmd.OnMessage = func(m sprites.Message) {
+		x.app.sayHeld(m)
 		if m.Type != "session_info" {
 			return
 		}

@@ -18,13 +18,14 @@ type updateOptions struct {
 	label, strip []string
 	gitID        bool
 	keep         sprites.Retention
+	disk         string
 }
 
 func (a *app) newUpdate() *cobra.Command {
 	var o updateOptions
 	cmd := &cobra.Command{
 		Use:   "update NAME",
-		Short: "Change when a sprite sleeps, its labels, git identity or which checkpoints stay",
+		Short: "Change when a sprite sleeps, its disk limit, labels, git identity or which checkpoints stay",
 		Long: `Changes what can be changed of a sprite while it is there, asleep or awake. A label K=V
 takes the place of another one of the same K. Who may open its URL is changed by cove url.
 
@@ -32,12 +33,19 @@ A sprite that nobody uses is paused after --idle: nothing in it runs, and its ne
 wakes it in a moment. After --hibernate, counted from its last use as well, its memory goes
 to disk. Where that is no longer than --idle it is not paused before.
 
+With --disk it may take no more than that of the server's disk, its checkpoints and what it
+was forked from included. What reaches the limit is paused, with all that runs in it, and
+refuses to be used until the limit is raised, or checkpoints are removed; then it goes on
+where it was. The disk is watched, not rationed: a program may write more in the fraction
+of a second until it is paused (see cove doctor).
+
 With --keep-last or --keep-daily, of the checkpoints that nobody asked for only those stay
 that one of these rules keeps (see cove checkpoint prune).`,
 		Example: `  cove update paint --idle 30m
   cove update paint --idle 0                      it never sleeps by itself
   cove update paint --idle 1m --hibernate 1h      paused after a minute, on disk after an hour
   cove update paint --label team=shop --remove-label old
+  cove update paint --disk 20G                    and --disk 0: no limit
   cove update paint --git-identity
   cove update paint --keep-last 10 --keep-daily 7`,
 		Args:              exactArgs("the sprite's name"),
@@ -52,7 +60,15 @@ that one of these rules keeps (see cove checkpoint prune).`,
 		if err != nil {
 			return err
 		}
-		if idle == nil && hibernate == nil && len(o.label)+len(o.strip) == 0 && !o.gitID && !keep {
+		var disk *int
+		if cmd.Flags().Changed("disk") {
+			mib, err := diskSize(cmd, o.disk)
+			if err != nil {
+				return err
+			}
+			disk = &mib
+		}
+		if idle == nil && hibernate == nil && disk == nil && len(o.label)+len(o.strip) == 0 && !o.gitID && !keep {
 			return usagef(cmd, "what is to change?")
 		}
 		who, err := identity(ctx, o.gitID)
@@ -68,7 +84,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 				return spriteError(err)
 			}
 		}
-		req := sprites.UpdateRequest{IdleSeconds: idle, HibernateSeconds: hibernate}
+		req := sprites.UpdateRequest{IdleSeconds: idle, HibernateSeconds: hibernate, StorageMB: disk}
 		if keep || len(o.label)+len(o.strip) > 0 {
 			info, err := c.Get(ctx, args[0])
 			if err != nil {
@@ -90,6 +106,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 	o.sleep.register(cmd, "")
 	f.StringArrayVar(&o.label, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
 	keepFlags(cmd, &o.keep, " that nobody asked for")
+	f.StringVar(&o.disk, "disk", "", "the most it may take on the disk, checkpoints included, such as 20G; 0 is no limit")
 	f.BoolVar(&o.gitID, "git-identity", false, identityUsage)
 	f.StringArrayVar(&o.strip, "remove-label", nil, "take this `LABEL` away, or that of the key K (repeatable)")
 	return cmd

@@ -37,6 +37,7 @@ const (
 	Timeout      Key = "timeout"
 	Memory       Key = "memory"
 	CPUs         Key = "cpus"
+	Disk         Key = "disk"
 	Include      Key = "include"
 	Backend      Key = "backend"
 	SetupScript  Key = "setup.script"
@@ -106,6 +107,7 @@ var settings = []setting{
 	{key: Timeout, kind: duration, builtIn: "1h0m0s", usage: "the agent's time"},
 	{key: Memory, kind: size, usage: "memory of new sprites"},
 	{key: CPUs, kind: count, usage: "CPUs of new sprites"},
+	{key: Disk, kind: size, usage: "disk limit of new sprites"},
 	{key: Include, kind: folders, usage: "folders to show in new sprites", personal: "it shows sprites a part of your machine"},
 	{key: SetupScript, kind: file, usage: "what prepares a sprite before the agent"},
 	{key: SetupTimeout, kind: duration, builtIn: "10m0s", usage: "the setup script's time"},

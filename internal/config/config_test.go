@@ -42,6 +42,7 @@ var example = map[config.Key][2]string{
 	config.Timeout:      {`"3h"`, `"90s"`},
 	config.Memory:       {`"2G"`, `"512M"`},
 	config.CPUs:         {`2`, `3`},
+	config.Disk:         {`"20G"`, `"512M"`},
 	config.Include:      {`["/opt/x", "~/y"]`, `["/opt/z"]`},
 	config.SetupScript:  {`".cove/other.sh"`, `"none"`},
 	config.SetupTimeout: {`"5m"`, `"6m"`},

@@ -28,6 +28,7 @@ var statusOf = map[string]int{
 	sprite.CodeDamaged:          http.StatusConflict,
 	sprite.CodeRejected:         http.StatusUnprocessableEntity,
 	sprite.CodeNoSpace:          http.StatusInsufficientStorage,
+	sprite.CodeDiskLimit:        http.StatusInsufficientStorage,
 	sprite.CodeActiveCheckpoint: http.StatusConflict,
 	sprite.CodeRunningLimit:     http.StatusTooManyRequests,
 	sprite.CodeBootFailed:       http.StatusInternalServerError,
@@ -71,7 +72,9 @@ func (e *fileError) Error() string { return e.body.Message }
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, err error) {
 	status, body := s.describe(err)
 	level := s.Logger.Debug
-	if status >= 500 && status != http.StatusNotImplemented && r.Context().Err() == nil {
+	e, _ := errors.AsType[*sprite.Error](err)
+	expected := status == http.StatusNotImplemented || e != nil && e.Code == sprite.CodeDiskLimit
+	if status >= 500 && !expected && r.Context().Err() == nil {
 		level = s.Logger.Error
 	}
 	level("request refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)

@@ -151,7 +151,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 			return err
 		}
 		defer lease.Release()
-		rl := relay{sandbox: lease.Sandbox(), removed: lease.Removed, translateUp: upTexts[kind], translateDown: downTexts[kind]}
+		rl := relay{sandbox: lease.Sandbox(), removed: lease.Removed, held: lease.Held, translateUp: upTexts[kind], translateDown: downTexts[kind]}
 		if kind == "exec" {
 			rl.translateDown = rl.execDown
 		}
@@ -174,6 +174,9 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 			return nil
 		}
 		rl.client.conn.SetReadLimit(-1)
+		if kind == "exec" {
+			defer rl.tellHeld()()
+		}
 		rl.run(r.Context())
 		return nil
 	}
@@ -198,6 +201,7 @@ func (s *side) answerPing(context.Context, []byte) bool { return !s.writing.Load
 type relay struct {
 	sandbox                    sprite.Sandbox
 	removed                    func() bool // whether the sprite is being deleted
+	held                       func() (*sprites.Held, <-chan struct{})
 	client, guest              side
 	translateUp, translateDown func([]byte) []byte
 }
@@ -224,6 +228,30 @@ func (rl *relay) run(ctx context.Context) {
 	_ = rl.guest.conn.CloseNow()
 	_ = rl.client.conn.CloseNow()
 	_, _ = <-up, <-down
+}
+
+// tellHeld tells the client, until stop is called, when the sprite is held, and when it
+// goes on: else it would not know why nothing comes.
+func (rl *relay) tellHeld() (stop func()) {
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for told := false; ; {
+			held, changed := rl.held()
+			if told != (held != nil) {
+				told = held != nil
+				if rl.client.write(websocket.MessageText, encode(sprites.Message{Type: sprites.MessageHeld, Held: held})) != nil {
+					return
+				}
+			}
+			select {
+			case <-changed:
+			case <-over:
+				return
+			}
+		}
+	}()
+	return func() { close(over); <-done }
 }
 
 // clientEnded tells the guest how the client ended. A client that just vanished
@@ -472,9 +500,10 @@ func (rl *relay) execDown(text []byte) []byte {
 
 func execText(text []byte) []byte {
 	var m sprites.Message
-	if json.Unmarshal(text, &m) != nil || m.Type == "" {
-		return nil
+	if json.Unmarshal(text, &m) != nil || m.Type == "" || m.Type == sprites.MessageHeld {
+		return nil // that is for the server to say
 	}
+	m.Held = nil
 	if m.Type == sprites.PortOpened || m.Type == sprites.PortClosed {
 		return portText(sprites.PortEvent{Type: m.Type, Port: m.Port, Address: m.Address, PID: m.PID})
 	}

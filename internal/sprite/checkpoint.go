@@ -106,7 +106,7 @@ func (h *Host) take(row store.Sprite) (*machine, *transition, error) {
 		return nil, nil, newError(CodeDeleting, "", "sprite %s is being deleted", row.Name)
 	case m.busy != nil:
 		return nil, m.busy, nil
-	case m.paused && !ended(m.sandbox): // what is done to it has to be said inside, too
+	case m.paused && m.disk.held == nil && !ended(m.sandbox): // what is done to it has to be said inside, too
 		h.beginResume(m)
 		return nil, m.busy, nil
 	}
@@ -221,7 +221,7 @@ func (h *Host) settle(ctx context.Context, id string, next store.Next, sb Sandbo
 // sprite goes on from that, unless boot says otherwise or it can't; else it boots.
 func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites.Restored, error) {
 	var out sprites.Restored
-	awake := false
+	awake, restored := false, ""
 	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
 		to, err := h.checkpoint(ctx, row, id)
 		if err == nil {
@@ -235,7 +235,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 			h.mu.Lock()
 			m.ending = sb
 			h.mu.Unlock()
-			if err := h.stop(sb, stopGrace); err != nil {
+			if err := h.stop(sb, h.graceOf(m)); err != nil {
 				return err
 			}
 			h.mu.Lock()
@@ -272,7 +272,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		}
 		fault.Reach(fault.RestoreStored)
 		h.collect()
-		awake = sb != nil
+		awake, restored = sb != nil, row.ID
 		out = sprites.Restored{Checkpoint: to.Name, Replaced: before.Name}
 		if to.Memory == "" || boot {
 			return nil
@@ -286,6 +286,9 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
 		return nil
 	})
+	if err == nil {
+		h.reviewNow(ctx, restored)
+	}
 	if err != nil || !awake {
 		return out, err
 	}
@@ -342,6 +345,7 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 		return newError(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
 	}
 	defer h.collect()
+	defer h.reviewNow(ctx, row.ID)
 	return h.deleteCheckpoint(ctx, row.ID, c)
 }
 

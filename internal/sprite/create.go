@@ -167,11 +167,14 @@ func checkConfig(c *sprites.Config) error {
 	if c == nil {
 		return nil
 	}
-	if c.RAMMB < 0 || c.CPUs < 0 || c.StorageGB < 0 {
+	if c.RAMMB < 0 || c.CPUs < 0 || c.StorageGB < 0 || c.StorageMB < 0 {
 		return newError(CodeBadRequest, "0 means the server's default", "a sprite can't have less than nothing: %+v", *c)
 	}
 	if c.RAMMB > 0 && c.RAMMB < minRAM {
 		return newError(CodeBadRequest, "", "a sprite does not start with %d MiB of memory; give it %d at least", c.RAMMB, minRAM)
+	}
+	if err := checkDisk(*c); err != nil {
+		return err
 	}
 	if n := runtime.NumCPU(); c.CPUs > n {
 		return newError(CodeTooMuch, "", "a sprite can't have %d CPUs: the server's machine has %d", c.CPUs, n)
@@ -184,6 +187,33 @@ func checkConfig(c *sprites.Config) error {
 		return newError(CodeTooMuch, "", "a sprite can't have %d MiB of memory: the server's machine has %d", c.RAMMB, n)
 	}
 	return nil
+}
+
+// Bounds on a disk limit, in MiB: what a sandbox starts with, and some more; and what
+// can be counted.
+const (
+	minDisk = 16
+	maxDisk = 1 << 40
+)
+
+func checkDisk(c sprites.Config) error {
+	switch {
+	case c.StorageMB > maxDisk || c.StorageGB > maxDisk>>10:
+		return newError(CodeBadRequest, "leave it out: then there is none", "no disk is as large as that limit")
+	case c.StorageMB > 0 && c.StorageMB < minDisk:
+		return newError(CodeBadRequest, "", "a sprite does not get far with %d MiB of disk; give it %d at least", c.StorageMB, minDisk)
+	}
+	return nil
+}
+
+func checkStorage(mib *int) error {
+	if mib == nil {
+		return nil
+	}
+	if *mib < 0 {
+		return newError(CodeBadRequest, "0 means no limit", "a disk limit can't be %d MiB", *mib)
+	}
+	return checkDisk(sprites.Config{StorageMB: *mib})
 }
 
 func (h *Host) checkInclude(dirs []string) error {
@@ -259,7 +289,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 	if req.Labels != nil {
 		labels = *req.Labels
 	}
-	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds), checkRetention(req.Retention)); err != nil {
+	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds), checkRetention(req.Retention), checkStorage(req.StorageMB)); err != nil {
 		return sprites.Info{}, err
 	}
 	row, err := h.row(ctx, name)
@@ -286,6 +316,9 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		if req.Retention != nil {
 			s.Retention = *req.Retention
 		}
+		if req.StorageMB != nil {
+			s.Config.StorageMB, s.Config.StorageGB = *req.StorageMB, 0
+		}
 		s.UpdatedAt = time.Now()
 		return nil
 	})
@@ -293,6 +326,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		return sprites.Info{}, err
 	}
 	h.setIdle(row)
+	h.reviewNow(ctx, row.ID)
 	if req.Labels != nil || req.ClearLabels { // connectors may be granted by them
 		if err := h.SyncConnectors(ctx); err != nil {
 			return sprites.Info{}, err

@@ -25,6 +25,7 @@ const (
 	CodeDamaged          = "damaged"  // files of a checkpoint are not what they were
 	CodeRejected         = "rejected" // an archive with something in it that must not be
 	CodeNoSpace          = "no_space"
+	CodeDiskLimit        = "disk_limit"        // the sprite takes all of its own part of the disk
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 )
 

@@ -73,7 +73,7 @@ func settingsOf(row store.Sprite) archive.Settings {
 		Labels: row.Labels, Include: row.Include, IdleSeconds: row.IdleSeconds, Hibernate: &row.Hibernate, NetworkPolicy: row.Policy,
 		Variables: slices.Sorted(maps.Keys(row.Env)),
 	}
-	if c := row.Config; c.RAMMB != 0 || c.CPUs != 0 || c.StorageGB != 0 {
+	if c := row.Config; c.RAMMB != 0 || c.CPUs != 0 || c.DiskLimit() != 0 {
 		set.Config = &c
 	}
 	return set

@@ -67,6 +67,8 @@ type Host struct {
 	spares    []spare             // the pool
 	poolTaken chan struct{}       // has a value when it is less than it was
 	spared    bool                // the last collection left some layers to those who hold them
+	disk      diskWatch
+	diskNews  chan struct{} // has a value when there is something else to watch
 }
 
 // machine is the part of a sprite that is in memory only. It exists once the
@@ -87,6 +89,8 @@ type machine struct {
 	dead    bool            // being deleted: nothing may use it
 
 	hibernate time.Duration // unused, until its memory goes to disk; 0: for ever
+
+	disk diskGauge
 }
 
 // transition is a sandbox's start or end, which its waiters share.
@@ -106,6 +110,7 @@ func (h *Host) Start(ctx context.Context) error {
 	h.machines = map[string]*machine{}
 	h.pinned = map[string]int{}
 	h.poolTaken = make(chan struct{}, 1)
+	h.diskNews = make(chan struct{}, 1)
 
 	live, err := h.Runtime.Live(ctx)
 	if err != nil {
@@ -127,6 +132,7 @@ func (h *Host) Start(ctx context.Context) error {
 	h.collect()
 	h.sweepMemories(rows)
 	h.wg.Go(h.list)
+	h.wg.Go(func() { h.watchDisks(h.ctx) })
 	if h.Pool > 0 {
 		h.wg.Go(func() { h.fillPool(h.ctx) })
 	}
@@ -241,6 +247,7 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 	}
 	info := h.info(row)
 	info.Cove.MemoryKills = h.memoryKills(row.ID)
+	info.Cove.DiskUsed = h.diskUsed(ctx, row)
 	if usages, err := h.Store.Sprites.Usages(ctx, row.ID); err == nil {
 		info.Cove.DiskUse = disks{layers: usages}.use(usages[row.Layer].Parent)
 	}
@@ -357,10 +364,15 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 	m := h.machines[row.ID]
 	var sb Sandbox
 	paused := false
+	held := row.Held
 	if m != nil {
-		sb, paused = m.sandbox, m.paused
+		sb, paused, held = m.sandbox, m.paused, m.disk.held
 		info.Cove.Removing = info.Cove.Removing || m.dead
 		info.Cove.AwakeBy = m.awakeBy()
+		info.Cove.DiskUsed = m.disk.used
+	}
+	if held != nil {
+		info.Cove.Held = describeHeld(row.Name, *held)
 	}
 	h.mu.Unlock()
 	if sb != nil {
@@ -397,6 +409,10 @@ func (h *Host) machine(row store.Sprite) *machine {
 	m := h.machines[row.ID]
 	if m == nil {
 		m = &machine{id: row.ID, name: row.Name, idle: seconds(row.IdleSeconds), hibernate: seconds(row.Hibernate), leases: map[*Lease]bool{}}
+		m.disk.limit = row.Config.DiskLimit()
+		if row.Held != nil {
+			m.disk.held = new(*row.Held)
+		}
 		h.machines[row.ID] = m
 	}
 	return m

@@ -60,6 +60,15 @@ func (h *Host) resume(m *machine) {
 	h.mu.Lock()
 	sb := m.sandbox
 	h.mu.Unlock()
+	if err := h.admit(m); err != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		busy := m.busy
+		m.busy, busy.err = nil, err
+		h.arm(m)
+		close(busy.done)
+		return
+	}
 	var err error
 	if pauser, ok := sb.(Pauser); ok {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), pauseLimit)
@@ -83,6 +92,7 @@ func (h *Host) resume(m *machine) {
 	m.busy = nil
 	if err == nil {
 		m.paused = false
+		h.diskChanged()
 	} else {
 		h.Logger.Error("waking a paused sandbox", "sprite", m.name, "err", err)
 		e := newError(CodeUnavailable, "try again; the log of the server says more", "sprite %s is paused, and does not go on", m.name)

@@ -100,7 +100,7 @@ func (h *Host) stopping(row store.Sprite, sleep bool) (busy *transition, ended <
 		return m.busy, nil, nil
 	case m.sandbox == nil:
 		return nil, nil, nil
-	case sleep && len(m.leases) > 0:
+	case sleep && len(m.leases) > 0 && m.disk.held == nil: // else nobody gets anything of it
 		return nil, nil, newError(CodeInUse, "end that first, or let it sleep by itself", "sprite %s is in use (%s)", row.Name, strings.Join(m.awakeBy(), ", "))
 	}
 	m.disarm()
@@ -128,7 +128,7 @@ func (h *Host) endSandbox(m *machine, sleep bool) error {
 		status = sprites.StatusWarm
 		err = h.hibernate(hb)
 	} else {
-		err = h.stop(sb, stopGrace)
+		err = h.stop(sb, h.graceOf(m))
 	}
 	h.mu.Lock()
 	m.busy = nil
@@ -160,6 +160,17 @@ func (h *Host) hibernate(sb Hibernator) error {
 		h.Logger.Error("keeping the memory of a sandbox that sleeps; it stays awake", "err", err)
 	}
 	return err
+}
+
+// graceOf is how long what runs in a machine is given to end: one that is held would
+// write on meanwhile.
+func (h *Host) graceOf(m *machine) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m.disk.held != nil {
+		return 0
+	}
+	return stopGrace
 }
 
 // stop ends a sandbox. It is not cut short by the Host's end.

@@ -98,6 +98,8 @@ func (h *Host) ready(l *Lease, row store.Sprite) (*transition, error) {
 		return nil, newError(CodeDeleting, "", "sprite %s is being deleted", m.name)
 	case m.busy != nil:
 		return m.busy, nil
+	case m.disk.held != nil:
+		return nil, m.heldError()
 	}
 	there := m.sandbox != nil && !ended(m.sandbox)
 	if there && !m.paused {
@@ -163,6 +165,16 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	spare := m.spare
 	m.spare = nil
 	h.mu.Unlock()
+	if spare == nil { // the pool's take nothing yet
+		if err := h.admit(m); err != nil {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			busy := m.busy
+			m.busy, busy.err = nil, err
+			close(busy.done)
+			return
+		}
+	}
 	if err := h.sealOutdated(m, row); err != nil {
 		h.Logger.Error("making a checkpoint before a memory of another version is dropped", "sprite", m.name, "err", err)
 	}
@@ -201,6 +213,7 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	default:
 		h.wg.Go(func() { h.watch(m, sb) })
 		h.arm(m)
+		h.diskChanged()
 	}
 	close(busy.done)
 }

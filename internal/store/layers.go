@@ -334,6 +334,7 @@ type Usage struct {
 	Facts
 	Parent string // empty: the base
 	States int    // that have it in their chains: checkpoints, installs, and what sprites are now
+	Level  int    // how often what it has was merged: above 0 it shares files with layers that it was made of
 }
 
 // Usages returns, by layer, those of a sprite's disk and of its checkpoints.
@@ -344,7 +345,7 @@ func (t *Sprites) Usages(ctx context.Context, id string) (map[string]Usage, erro
 	}
 	all, err := collect(ctx, t.db.read, func(s scanner) (r row, err error) {
 		var doc []byte
-		if err := s.Scan(&r.layer, &r.Parent, &r.States, &doc); err != nil {
+		if err := s.Scan(&r.layer, &r.Parent, &r.States, &r.Level, &doc); err != nil {
 			return r, err
 		}
 		return r, json.Unmarshal(doc, &r.Facts)
@@ -354,7 +355,7 @@ func (t *Sprites) Usages(ctx context.Context, id string) (map[string]Usage, erro
 		), states (state, id) AS ( -- a row for each layer of each
 			SELECT id, layer FROM sprites UNION ALL SELECT name, layer FROM checkpoints UNION ALL SELECT key, layer FROM installs
 			UNION ALL SELECT s.state, l.parent FROM layers l JOIN states s ON l.id = s.id WHERE l.parent IS NOT NULL
-		) SELECT l.id, ifnull(l.parent, ''), c.n, l.facts FROM layers l
+		) SELECT l.id, ifnull(l.parent, ''), c.n, l.level, l.facts FROM layers l
 			JOIN (SELECT id, count(*) AS n FROM states GROUP BY id) c ON c.id = l.id WHERE l.id IN (SELECT id FROM mine)`, id)
 	if err != nil {
 		return nil, fmt.Errorf("the layers of sprite %s: %w", id, err)

@@ -143,6 +143,7 @@ var migrations = []string{
 	// Those that are there go to disk as soon as they sleep, as they did.
 	`ALTER TABLE sprites ADD COLUMN hibernate_seconds INTEGER NOT NULL DEFAULT 0; -- 0: never
 	UPDATE sprites SET hibernate_seconds = idle_seconds;`,
+	`ALTER TABLE sprites ADD COLUMN held TEXT NOT NULL DEFAULT 'null'; -- JSON: sprites.Held, or null`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

@@ -32,10 +32,11 @@ type Sprite struct {
 	Status      sprites.Status
 	Incarnation int64 // of its last sandbox; see Next
 	LastError   string
-	Deleting    bool   // its disk is being removed; only another delete may touch it
-	Layer       string // of its disk, the one that is written
-	Source      string // the checkpoint that its disk has grown from; empty: none
-	Next        Next   // what is about to become of its disk
+	Held        *sprites.Held // why it is paused, or may not start; nil: it may
+	Deleting    bool          // its disk is being removed; only another delete may touch it
+	Layer       string        // of its disk, the one that is written
+	Source      string        // the checkpoint that its disk has grown from; empty: none
+	Next        Next          // what is about to become of its disk
 	CreatedAt   time.Time
 	UpdatedAt   time.Time
 	LastRunning time.Time // zero: never
@@ -50,16 +51,16 @@ type Sprites struct {
 }
 
 const spriteColumns = `id, name, machine_id, base, include, env, config, labels, url_settings, idle_seconds,
-	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy, layer, source, next, retention, hibernate_seconds`
+	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy, layer, source, next, retention, hibernate_seconds, held`
 
-const spriteValues = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+const spriteValues = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 func scanSprite(row scanner) (Sprite, error) {
 	var s Sprite
-	var include, env, config, labels, urls, policy, next, retention []byte
+	var include, env, config, labels, urls, policy, next, retention, held []byte
 	var lease, created, updated, ran sql.NullInt64
 	err := row.Scan(&s.ID, &s.Name, &s.MachineID, &s.Base, &include, &env, &config, &labels, &urls, &s.IdleSeconds,
-		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy, &s.Layer, &s.Source, &next, &retention, &s.Hibernate)
+		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy, &s.Layer, &s.Source, &next, &retention, &s.Hibernate, &held)
 	if err != nil {
 		return s, err
 	}
@@ -72,13 +73,14 @@ func scanSprite(row scanner) (Sprite, error) {
 		json.Unmarshal(urls, &s.URL),
 		json.Unmarshal(policy, &s.Policy),
 		json.Unmarshal(next, &s.Next),
-		json.Unmarshal(retention, &s.Retention))
+		json.Unmarshal(retention, &s.Retention),
+		json.Unmarshal(held, &s.Held))
 }
 
 // values are a sprite's columns, in the order of spriteColumns.
 func (s Sprite) values() ([]any, error) {
-	var texts [8]string
-	for i, v := range []any{s.Include, s.Env, s.Config, s.Labels, s.URL, s.Policy, s.Next, s.Retention} {
+	var texts [9]string
+	for i, v := range []any{s.Include, s.Env, s.Config, s.Labels, s.URL, s.Policy, s.Next, s.Retention, s.Held} {
 		b, err := json.Marshal(v)
 		if err != nil {
 			return nil, err
@@ -87,7 +89,7 @@ func (s Sprite) values() ([]any, error) {
 	}
 	return []any{s.ID, s.Name, s.MachineID, s.Base, texts[0], texts[1], texts[2], texts[3], texts[4], s.IdleSeconds,
 		s.Owner, micros(s.LeaseUntil), s.Status, s.Incarnation, s.LastError, s.Deleting,
-		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5], s.Layer, s.Source, texts[6], texts[7], s.Hibernate}, nil
+		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5], s.Layer, s.Source, texts[6], texts[7], s.Hibernate, texts[8]}, nil
 }
 
 // Create adds a sprite, with a new layer for its disk on top of s.Layer, or of the
