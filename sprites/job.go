@@ -188,6 +188,7 @@ type Job struct {
 	TimeoutSec   int64    `json:"timeout_seconds"`
 	LastSeq      int64    `json:"last_seq"`
 	Error        string   `json:"error,omitempty"`
+	Held         *Held    `json:"held,omitempty"` // why it stands still with its sprite; nil: it does not
 
 	Definition *AgentDefinition `json:"agent_definition,omitempty"` // not in lists
 	Skill      *Skill           `json:"skill,omitempty"`            // that the agent was given, without its text

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -210,4 +211,40 @@ func TestDiskLimitOfDead(t *testing.T) {
 		big, _ := l.try("", "cove", "exec", "-s", "full", "stat", "-c", "%s", "big")
 		return strings.Contains(out, "done") && strings.TrimSpace(big) == fmt.Sprint(900<<20)
 	})
+}
+
+// TestDiskLimitOfJob holds a job with its sprite: that says so, and goes on.
+func TestDiskLimitOfJob(t *testing.T) {
+	l := newLimited(t)
+	repo := l.repository("repo", map[string]string{"plan.md": "## One\n```sh\nfor i in $(seq 60); do head -c 5M /dev/zero >>~/big; sleep 0.02; done\necho done > one.txt\n```\n"})
+	job, sprite := l.push(repo, "plan.md", "--agent", "shell", "--disk", "100M")
+	show := func() (j sprites.Job) {
+		if err := json.Unmarshal([]byte(l.run("", "cove", "job", "show", job, "--json")), &j); err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	await(t, "the job is held", time.Minute, func() bool { return show().Held != nil })
+	if out := l.run("", "cove", "job", "list"); !strings.Contains(out, "running (disk full)") {
+		t.Errorf("the list says\n%s", out)
+	}
+	if out := l.run("", "cove", "job", "show", job); !strings.Contains(out, "cove update "+sprite+" --disk ") {
+		t.Errorf("it says\n%s", out)
+	}
+	if out, code := l.try("", "cove", "job", "stop", job); code == 0 || !strings.Contains(out, "cove update "+sprite+" --disk ") {
+		t.Errorf("stop: %d, %s", code, out)
+	}
+	l.run("", "cove", "update", sprite, "--disk", "1G")
+	if out, code := l.try(repo, "cove", "pull", job, "--wait=1m"); code != 0 {
+		t.Errorf("pull: %d, %s", code, out)
+	}
+	if j := show(); j.Held != nil || j.State != sprites.JobSucceeded {
+		t.Errorf("got %s, %+v", j.State, j.Held)
+	}
+	if got := l.run(repo, "git", "show", "HEAD:one.txt"); got != "done\n" {
+		t.Errorf("one.txt: got %q", got)
+	}
+	job, _ = l.push(repo, "plan.md", "--agent", "shell", "--disk", "100M")
+	await(t, "the next job is held", time.Minute, func() bool { return show().Held != nil })
+	l.run("", "cove", "job", "rm", "--force", job)
 }

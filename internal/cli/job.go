@@ -112,9 +112,17 @@ func printJobs(w io.Writer, jobs []sprites.Job, now time.Time) {
 			commits = fmt.Sprint(j.Commits)
 			pulled = yesNo(j.PulledAt != nil)
 		}
-		rows = append(rows, []string{j.ID, string(j.State), ago(j.CreatedAt, now), commits, pulled, j.Agent, j.Branch, spriteText(j), j.PlanName})
+		rows = append(rows, []string{j.ID, jobStateText(j), ago(j.CreatedAt, now), commits, pulled, j.Agent, j.Branch, spriteText(j), j.PlanName})
 	}
 	table(w, rows)
+}
+
+// jobStateText is a job's state for people, with why it stands still.
+func jobStateText(j sprites.Job) string {
+	if j.Held != nil && !j.State.Terminal() {
+		return string(j.State) + " (disk full)"
+	}
+	return string(j.State)
 }
 
 // spriteText says where a job works, with the backend if it is at one.
@@ -166,7 +174,10 @@ left uncommitted.`,
 func printJob(w io.Writer, j sprites.Job, now time.Time) {
 	pairs := []string{
 		"job", j.ID,
-		"state", string(j.State),
+		"state", jobStateText(j),
+	}
+	if j.Held != nil && !j.State.Terminal() {
+		pairs = append(pairs, "held", j.Held.Message+"; "+j.Held.Hint)
 	}
 	if o := j.Outcome; o != nil {
 		pairs = append(pairs, "outcome", fmt.Sprintf("%s (exit code %d)", o.Kind, o.ExitCode), "reason", o.Reason)

@@ -78,6 +78,9 @@ func (f *follower) run(ctx context.Context) {
 			pause, f.failed = 0, 0
 			continue
 		}
+		if e, ok := errors.AsType[*sprites.Error](err); ok && e.Code == diskLimit {
+			f.noteHeld(ctx, &sprites.Held{Code: e.Code, Message: e.Message, Hint: e.Hint, Since: time.Now().UTC()})
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -146,12 +149,20 @@ func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said
 		return 0, "", err
 	}
 	cmd.Stderr = &stderr
+	cmd.OnMessage = func(msg sprites.Message) {
+		if msg.Type == sprites.MessageHeld {
+			f.noteHeld(ctx, msg.Held)
+		}
+	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return 0, "", err
 	}
 	if err := cmd.Start(); err != nil {
 		return 0, "", err
+	}
+	if job.Held != nil {
+		f.noteHeld(ctx, nil)
 	}
 	storeErr := f.store(ctx, out, job.LastSeq)
 	if storeErr != nil {
@@ -165,6 +176,25 @@ func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said
 		return exit.Code, stderr.String(), nil
 	}
 	return 0, "", err
+}
+
+// diskLimit is the code of a sprite that has reached its disk limit.
+const diskLimit = "disk_limit"
+
+// noteHeld notes why a job stands still with its sprite; nil: it does not any more.
+func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
+	err := f.manager.Store.Jobs.Update(ctx, f.id, func(j *sprites.Job) error {
+		if j.Held != nil && held != nil {
+			held.Since = j.Held.Since
+		}
+		if j.Held = held; j.State.Terminal() {
+			j.Held = nil
+		}
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		f.manager.Logger.Error("noting that a job stands still", "job", f.id, "err", err)
+	}
 }
 
 // store appends the events that r gives, in batches of what is there.
