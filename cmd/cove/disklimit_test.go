@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -99,6 +101,20 @@ func (l *limited) fill(t *testing.T, sprite, program string) *sprites.Cmd {
 	return cmd
 }
 
+// filled is how much the first filler has written.
+func (l *limited) filled(t *testing.T) (size int64) {
+	t.Helper()
+	all, _ := filepath.Glob(filepath.Join(l.data, "layers/*/root/upper/home/sprite/big")) // the pattern is right
+	for _, name := range all {
+		st, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size = max(size, st.Size())
+	}
+	return size
+}
+
 // refused looks whether a sprite says why it does nothing.
 func (l *limited) refused(t *testing.T, sprite string) {
 	t.Helper()
@@ -160,8 +176,8 @@ func TestDiskLimitMeanwhile(t *testing.T) {
 	l.refused(t, "copy") // it has what the other has
 	l.run("", "sh", "-c", "cove export full >full.tar.zst")
 	l.refused(t, "full")
-	if !l.info("full").Cove.Paused {
-		t.Error("a checkpoint, a fork and an export have it run")
+	if size := l.filled(t); !l.info("full").Cove.Paused || size == 900<<20 || size != l.filled(t) {
+		t.Errorf("a checkpoint, a fork and an export have it run: it has written %d bytes", size)
 	}
 	l.run("", "cove", "rm", "copy")
 	l.writes(t)
