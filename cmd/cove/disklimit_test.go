@@ -40,7 +40,7 @@ for i in range(0, 600 << 20, 4096): m[i] = 1`},
 	{"a file without a name", `
 import os
 f = open('big', 'w+b', buffering=0); os.unlink('big')
-for _ in range(600): f.write(bytes(1 << 20))`},
+for _ in range(1500): f.write(bytes(1 << 20))`},
 	{"a file that grows where another shrinks", `
 f, g = open('big', 'wb', buffering=0), open('/home/sprite/other', 'wb', buffering=0)
 for i in range(600):

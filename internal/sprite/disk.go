@@ -365,8 +365,11 @@ func (h *Host) judge(m *machine) {
 	m.disarm()
 	m.busy, m.told = &transition{done: make(chan struct{})}, h.changes
 	h.hold(m)
+	look, found := g.took, g.used
 	h.mu.Unlock()
+	began := time.Now()
 	h.pause(m, pauser)
+	pause := time.Since(began)
 	h.noteHeld(m)
 	// Now it grows no more, and can be looked at in peace.
 	if err := h.measure(h.ctx, m); err == nil {
@@ -380,7 +383,7 @@ func (h *Host) judge(m *machine) {
 	h.mu.Lock()
 	used, limit := g.used, g.limit
 	h.mu.Unlock()
-	h.Logger.Warn("a sprite has reached its disk limit, and is paused", "sprite", m.name, "used", used, "limit", limit)
+	h.Logger.Warn("a sprite has reached its disk limit, and is paused", "sprite", m.name, "used", used, "limit", limit, "found", found, "look", look, "pause", pause)
 }
 
 // hold notes that a machine has reached its limit. h.mu is held.
