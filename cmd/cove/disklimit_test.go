@@ -170,17 +170,19 @@ func TestDiskLimit(t *testing.T) {
 // with one that is asleep, ends the server, and has it go on.
 func TestDiskLimitMeanwhile(t *testing.T) {
 	l := newLimited(t)
-	cmd := l.fill(t, "full", fillers[0].program)
+	// So slowly that it is not over in the moments for which a move has it run.
+	cmd := l.fill(t, "full", "import time\n"+strings.Replace(fillers[0].program, "(1 << 20))", "(1 << 20)); time.sleep(0.01)", 1))
 	l.run("", "cove", "checkpoint", "create", "-s", "full")
 	l.run("", "cove", "fork", "full", "copy")
 	l.refused(t, "copy") // it has what the other has
 	l.run("", "sh", "-c", "cove export full >full.tar.zst")
 	l.refused(t, "full")
-	if size := l.filled(t); !l.info("full").Cove.Paused || size == 900<<20 || size != l.filled(t) {
-		t.Errorf("a checkpoint, a fork and an export have it run: it has written %d bytes", size)
+	size := l.filled(t)
+	l.writes(t) // which takes a while
+	if !l.info("full").Cove.Paused || size == 900<<20 || size != l.filled(t) {
+		t.Errorf("a checkpoint, a fork and an export have it run on: it has written %d bytes, and then %d", size, l.filled(t))
 	}
 	l.run("", "cove", "rm", "copy")
-	l.writes(t)
 
 	// Lowered, dropped below what it takes, raised: it is decided anew.
 	l.run("", "cove", "update", "full", "--disk", "32M")
