@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -79,5 +82,112 @@ func TestLiveCheckpoints(t *testing.T) {
 	i.run("", "cove", "restore", fmt.Sprintf("v%d", times/2), "-s", "paint")
 	if late, now := counted("late"), counted("paint"); late != now {
 		t.Errorf("restored, the count is %d, want %d", now, late)
+	}
+}
+
+// TestRestlessCheckpoints: what root changes at random, all the time, is there after
+// checkpoints, also where the next sandbox, which is created before the pause, has
+// looked: in /, and in the folders to which something is mounted.
+func TestRestlessCheckpoints(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	script, err := os.ReadFile("testdata/restless.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.write("restless.py", string(script))
+	h.run("", "cove", "cp", "restless.py", "paint:/home/sprite/restless.py")
+	again := func() int {
+		log, err := filepath.Glob(filepath.Join(h.data, "run", "*", "shim.log"))
+		if err != nil || len(log) != 1 {
+			t.Fatalf("logs of shims: %v, %v", log, err)
+		}
+		text, err := os.ReadFile(log[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "because it could not be before") {
+			t.Errorf("a sandbox was not created before the pause: %s", text)
+		}
+		return strings.Count(string(text), "once more, in the pause")
+	}
+	for _, test := range []struct{ name, tops string }{
+		{"elsewhere", "/home/sprite /etc /usr/local/share"},
+		{"at mounts", "/ /.sprite /.sprite/git /usr /home/sprite"},
+	} {
+		before := again()
+		h.sh("paint", "sudo mkdir -p /.sprite/git; rm -f stop model going; (sudo -n python3 restless.py run . model "+test.tops+" >said 2>&1; echo $? >ended) >/dev/null 2>&1 & until [ -e going ] || [ -e ended ]; do sleep 0.1; done")
+		for range 5 {
+			h.run("", "cove", "checkpoint", "create", "-s", "paint")
+		}
+		out := h.sh("paint", "touch stop; until [ -e ended ]; do sleep 0.1; done; cat said ended; rm ended")
+		if !strings.HasSuffix(out, "\n0\n") {
+			t.Errorf("%s: %s", test.name, out)
+		}
+		t.Logf("%s: %s", test.name, strings.TrimSpace(out))
+		h.run("", "cove", "fork", "paint", "look", "--boot")
+		if out, code := h.try("", "cove", "exec", "-s", "look", "--", "sh", "-c", "sudo -n python3 restless.py look model "+test.tops); code != 0 {
+			t.Errorf("%s: on disk: %s", test.name, out)
+		}
+		h.run("", "cove", "rm", "look")
+		switch n := again() - before; {
+		case test.name == "elsewhere" && n > 0:
+			t.Errorf("%d sandboxes that were created before the pause were not used, though nothing that they had looked at changed", n)
+		case test.name == "at mounts" && n == 0:
+			t.Error("nothing changed where a sandbox that was created before the pause had looked")
+		}
+	}
+}
+
+// TestCheckpointOfTheLastMoment: what is written to a folder above a mount, for the
+// first time over this layer, when the next sandbox has been created and the old one
+// is not paused yet, is there afterwards.
+func TestCheckpointOfTheLastMoment(t *testing.T) {
+	h := newHost(t)
+	reached := filepath.Join(filepath.Dir(h.home), "reached")
+	h.serve([]string{fault.Variable + "=" + string(fault.MovePrepared) + "=" + reached})
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.sh("paint", "true")
+	// The first checkpoint does not stop there, and leaves a layer in which there is nothing.
+	if err := os.WriteFile(reached, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	if err := os.Remove(reached); err != nil {
+		t.Fatal(err)
+	}
+	h.sh("paint", "(sleep 5; sudo -n sh -c 'echo late >/.sprite/late; chmod 711 /.sprite') >/dev/null 2>&1 &")
+	_, ended := h.background("", "cove", "checkpoint", "create", "-s", "paint")
+	shim := 0
+	await(t, "the point", 40*time.Second, func() bool {
+		text, err := os.ReadFile(reached)
+		shim, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+		return err == nil && shim > 0
+	})
+	written := func() bool {
+		found, err := filepath.Glob(filepath.Join(h.data, "layers", "*", "root", "upper", ".sprite", "late"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found) > 0
+	}
+	early := written()
+	await(t, "the write", 40*time.Second, written)
+	if err := syscall.Kill(shim, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := ended(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if early {
+		t.Skip("the checkpoint took 5 s to begin")
+	}
+	if got := h.sh("paint", "cat /.sprite/late; stat -c %a /.sprite"); got != "late\n711\n" {
+		t.Errorf("the sprite has %q", got)
+	}
+	h.run("", "cove", "fork", "paint", "look", "--boot")
+	if got := h.sh("look", "cat /.sprite/late; stat -c %a /.sprite"); got != "late\n711\n" {
+		t.Errorf("on disk there is %q", got)
 	}
 }

@@ -28,11 +28,11 @@ const (
 	SealMoved  Point = "seal-moved"  // the sandbox runs over it
 	SealStored Point = "seal-stored" // it is what is
 
-	MovePrepared Point = "move-prepared" // all but the mounts is there
+	MovePrepared Point = "move-prepared" // the next disk, and the next sandbox, in which nothing runs
 	MoveNoted    Point = "move-noted"    // the shim's file says that it moves
 	MovePaused   Point = "move-paused"
 	MoveSaved    Point = "move-saved"    // the memory
-	MoveMounted  Point = "move-mounted"  // the next disk
+	MoveMounted  Point = "move-mounted"  // the next disk is what is there
 	MoveSwitched Point = "move-switched" // the shim's file names the next one
 	MoveKilled   Point = "move-killed"   // the old one
 	MoveRestored Point = "move-restored" // the next one answers

@@ -43,8 +43,8 @@ func (o Overlay) Create() error {
 	if err == nil {
 		err = os.Mkdir(made, 0o755)
 	}
-	if err == nil && len(o.Lowers) > 0 {
-		err = (&merger{prefix: o.xattrPrefix()}).copyMeta(o.Lowers[0], made)
+	if err == nil {
+		err = o.copyTop(made)
 	}
 	if err == nil {
 		err = os.Rename(made, o.Upper)
@@ -53,6 +53,17 @@ func (o Overlay) Create() error {
 		return fmt.Errorf("create overlay: %w", err)
 	}
 	return nil
+}
+
+// CopyTop gives the topmost folder once more what Create gave it, before anything was
+// written.
+func (o Overlay) CopyTop() error { return o.copyTop(o.Upper) }
+
+func (o Overlay) copyTop(to string) error {
+	if len(o.Lowers) == 0 {
+		return nil
+	}
+	return (&merger{prefix: o.xattrPrefix()}).copyMeta(o.Lowers[0], to)
 }
 
 // xattrPrefix begins the names of the overlay's own attributes.
@@ -72,6 +83,16 @@ func (o Overlay) Mount(target string) error {
 	}
 	if err := unix.Mount("overlay", target, "overlay", 0, options); err != nil {
 		return fmt.Errorf("mount overlay at %s (%s): %w", target, options, err)
+	}
+	return nil
+}
+
+// Forget has an overlay that is mounted at target, and of which nothing is open, look
+// again at whatever was looked up in it: its lower layers may have changed. Places at
+// which something is mounted stay as they were.
+func (o Overlay) Forget(target string) error {
+	if err := unix.Mount("", target, "", unix.MS_REMOUNT, ""); err != nil { // changes nothing, and drops the kernel's cache
+		return fmt.Errorf("mount overlay at %s again: %w", target, err)
 	}
 	return nil
 }

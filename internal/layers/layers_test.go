@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -114,4 +115,57 @@ func TestOverlayRefuses(t *testing.T) {
 			t.Errorf("%s: Mount succeeded, want an error", name)
 		}
 	}
+}
+
+// TestForget: an overlay over a layer that is still written shows what is there at
+// last, also of names that were looked up in it before.
+func TestForget(t *testing.T) {
+	dir := t.TempDir()
+	o := Overlay{Lowers: []string{filepath.Join(dir, "written"), filepath.Join(dir, "base")}, Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work")}
+	inMountNamespace(t, func() {
+		write(t, filepath.Join(dir, "base/folder/old"), "old")
+		write(t, filepath.Join(dir, "written/other"), "other")
+		target := filepath.Join(dir, "target")
+		if err := errors.Join(os.Mkdir(target, 0o755), o.Create(), o.Mount(target)); err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() {
+			if err := Unmount(target); err != nil {
+				t.Error(err)
+			}
+		}()
+		seen := func() string {
+			text, err := os.ReadFile(filepath.Join(target, "folder/new"))
+			if err != nil {
+				return "nothing"
+			}
+			return string(text)
+		}
+		if got := seen(); got != "nothing" {
+			t.Errorf("before it is written there is %q", got)
+		}
+		write(t, filepath.Join(dir, "written/folder/new"), "new")
+		if got := seen(); got != "nothing" {
+			t.Logf("this kernel shows %q without being told to forget", got)
+		}
+		if err := o.Forget(target); err != nil {
+			t.Error(err)
+		}
+		if got := seen(); got != "new" {
+			t.Errorf("there is %q, want what was written since", got)
+		}
+		if got := read(t, filepath.Join(target, "folder/old")); got != "old" {
+			t.Errorf("folder/old is %q", got)
+		}
+		if err := os.Chmod(filepath.Join(dir, "written"), 0o711); err != nil {
+			t.Error(err)
+		}
+		if err := o.CopyTop(); err != nil {
+			t.Error(err)
+		}
+		if info, err := os.Stat(o.Upper); err != nil || info.Mode().Perm() != 0o711 {
+			t.Errorf("the topmost folder is %v, %v", info, err)
+		}
+	})
 }

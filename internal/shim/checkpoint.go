@@ -35,7 +35,7 @@ type Checkpointed struct {
 
 	// Parts of Pause.
 	Save    time.Duration `json:"save"`    // of the memory
-	Mount   time.Duration `json:"mount"`   // of the new disk
+	Mount   time.Duration `json:"mount"`   // of the new disk, or a look whether that may stay
 	Restore time.Duration `json:"restore"` // of the memory, over the new disk
 
 	Copied int64 `json:"copied,omitempty"` // bytes of sealed files that were copied, because they were open for writing
@@ -49,20 +49,18 @@ type Checkpointed struct {
 // checkpoint seals the layer that is written, by moving what runs over to another
 // disk, on which that is the last sealed one:
 //
-//	pause → hear nothing more of it → save the memory, leaving the sandbox → mount
-//	the new disk at a new path → end the old sandbox, without waiting for what
-//	follows → restore over the new disk, in the same network namespace, behind the
+//	mount the new disk at a new path, and create the next sandbox over it → pause →
+//	hear nothing more of it → save the memory, leaving the sandbox → have the new
+//	disk show what is there now → end the old sandbox, without waiting for what
+//	follows → restore in the next one, in the same network namespace, behind the
 //	same gateway
 //
 // Until the old sandbox is ended an error leaves it as it was. One that was paused is
 // so afterwards, but for the moment that it takes to pause it again. s.moving is held.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
 	old := s.snapshot()
-	next := old
-	next.Generation++
-	next.Container = container(s.cfg.ID, next.Generation)
+	next := s.nextOf(old)
 	next.Layers = req.Layers
-	next.PID, next.StartTime, next.OldPID, next.OldStart = 0, 0, old.PID, old.StartTime
 
 	// All that can be is done before the pause.
 	var open *sprites.OpenFiles
@@ -77,35 +75,47 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if err := s.prepareMove(old, next, req.Disk); err != nil {
 		return Checkpointed{}, errors.Join(err, s.leave(next))
 	}
+	created, err := s.createAhead(old, next, req.Disk, image)
+	if err != nil {
+		s.log.Warn("create the next sandbox in the pause, because it could not be before", "err", err)
+	}
+	call := s.runscOf(old)
+	pause, save := call.pause, func() error { return call.save(ctx, image) }
+	if created != nil {
+		defer created.mover.close()
+		pause, save = created.pause, created.save
+	}
 
 	fault.Reach(fault.MovePrepared)
 	done := Checkpointed{Open: open}
 	began := time.Now()
 	resume := func(err error) (Checkpointed, error) {
 		s.gw.Release()
-		return Checkpointed{}, errors.Join(err, s.endMove(), s.leave(next))
+		if created != nil {
+			created.mover.close() // it may be at it still
+		}
+		return Checkpointed{}, errors.Join(err, s.endMove(), s.abandon(next))
 	}
 	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
-		return Checkpointed{}, errors.Join(err, s.leave(next))
+		return Checkpointed{}, errors.Join(err, s.abandon(next))
 	}
 	fault.Reach(fault.MoveNoted)
 	if !old.Paused {
-		if err := s.runscOf(old).pause(); err != nil {
+		if err := pause(); err != nil {
 			return resume(err)
 		}
 	}
 	fault.Reach(fault.MovePaused)
 	s.gw.Hold()
-	if err := s.runscOf(old).save(ctx, image); err != nil {
+	if err := save(); err != nil {
 		return resume(err)
 	}
 	fault.Reach(fault.MoveSaved)
 	done.Save = time.Since(began)
 	mark := time.Now()
-	for _, m := range req.Disk {
-		if err := m.Overlay.Mount(filepath.Join(s.rootfsOf(next), m.Target)); err != nil {
-			return resume(fmt.Errorf("mount the disk: %w", err))
-		}
+	start, err := s.settleDisk(ctx, created, next, req.Disk, image)
+	if err != nil {
+		return resume(err)
 	}
 	done.Mount = time.Since(mark)
 	fault.Reach(fault.MoveMounted)
@@ -117,7 +127,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	mark = time.Now()
 	signalProcess(old.PID, old.StartTime, unix.SIGKILL)
 	fault.Reach(fault.MoveKilled)
-	if err := s.restore(ctx, next, image); err != nil {
+	if err := s.restore(ctx, next, start); err != nil {
 		return Checkpointed{}, fmt.Errorf("%w: %w", errLost, err)
 	}
 	done.Restore = time.Since(mark)
@@ -138,6 +148,29 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		fault.Reach(fault.MoveKept)
 	}
 	return done, nil
+}
+
+// settleDisk has the next sandbox's disk be what is there, now that nothing runs, and
+// returns what starts it: where it was not created ahead, or can't be used, the disk is
+// mounted now, and the restore creates it.
+func (s *Shim) settleDisk(ctx context.Context, created *ahead, next State, disk []Mount, image string) (start func() error, err error) {
+	if created != nil {
+		if err = created.settle(s.rootfsOf(next), disk); err == nil {
+			return created.restore, nil
+		}
+		s.log.Info("create the next sandbox once more, in the pause", "why", err)
+		created.mover.close()
+		if err := s.dropAhead(next); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range disk {
+		if err := m.Overlay.CopyTop(); err != nil {
+			return nil, fmt.Errorf("mount the disk: %w", err)
+		}
+	}
+	start = func() error { return s.runscOf(next).restore(ctx, s.bundleOf(next), image) }
+	return start, s.mountNext(next, disk)
 }
 
 // errLost says that the sandbox has ended for want of a restore. Its disk is whole.
@@ -187,20 +220,19 @@ func (s *Shim) prepareMove(old, next State, disk []Mount) error {
 	return s.saveBundle(next, spec)
 }
 
-// restore starts the next sandbox from the memory of the old one, and returns when
-// its guest answers.
-func (s *Shim) restore(ctx context.Context, next State, image string) error {
+// restore has start start the next sandbox from the memory of the old one, and returns
+// when its guest answers.
+func (s *Shim) restore(ctx context.Context, next State, start func() error) error {
 	if err := s.configureLink(); err != nil {
 		return err
 	}
-	call := s.runscOf(next)
 	release := s.releaseNetwork(next)
-	err := call.restore(ctx, s.bundleOf(next), image)
+	err := start()
 	release()
 	if err != nil {
 		return err
 	}
-	pid, startTime, err := call.sandboxProcess()
+	pid, startTime, err := s.runscOf(next).sandboxProcess()
 	if err != nil {
 		return err
 	}
@@ -284,6 +316,9 @@ func (s *Shim) leave(st State) error {
 // takeUpMove brings a sandbox whose shim died in the middle of a checkpoint, of a
 // hibernation, of a pause or of its end to what it was: paused, or at work.
 func (s *Shim) takeUpMove() error {
+	if err := s.abandonNext(); err != nil {
+		s.log.Error("clean up after a checkpoint that was begun", "err", err)
+	}
 	st := s.snapshot()
 	if !st.Moving && !st.Paused {
 		return nil

@@ -511,8 +511,8 @@ func (s *Shim) why() string {
 // any point of start, and again.
 func (s *Shim) teardown() {
 	s.cleaning.Wait()
-	var errs []error
 	last := s.snapshot()
+	errs := []error{s.abandonNext()}
 	if _, err := os.Stat(filepath.Join(s.cfg.Dir, "runsc")); err == nil {
 		for _, name := range s.containers() {
 			errs = append(errs, s.runscNamed(name).delete())

@@ -1,0 +1,74 @@
+package shim
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// A mover is a process of cove-runsc that moves what runs in one container to another,
+// step by step. It ends with its orders; the containers do not.
+type mover struct {
+	cmd     *exec.Cmd
+	orders  *os.File
+	answers *bufio.Reader
+	pipe    *os.File // of the answers
+}
+
+// mover starts one for the container of r, which is not there yet.
+func (r runsc) mover(from, bundle, image string) (_ *mover, err error) {
+	out, err := os.OpenFile(filepath.Join(r.dir, "guest.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the guest's log: %w", err)
+	}
+	defer out.Close()
+	theirs, orders, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	answers, ours, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, orders.Close())
+	}
+	defer ours.Close()
+	// What it is to make has its name as an argument, as it has: see dropAhead.
+	m := &mover{cmd: r.command("move", "--from="+from, "--bundle="+bundle, "--image-path="+image, r.container), orders: orders, answers: bufio.NewReader(answers), pipe: answers}
+	m.cmd.Stdout, m.cmd.Stderr = out, out // which the sandbox inherits
+	m.cmd.ExtraFiles = []*os.File{theirs, ours}
+	if err := m.cmd.Start(); err != nil {
+		return nil, errors.Join(err, orders.Close(), answers.Close())
+	}
+	return m, nil
+}
+
+// do has it take a step: create, pause, save or restore.
+func (m *mover) do(step string) error {
+	_, err := fmt.Fprintln(m.orders, step)
+	if err != nil {
+		return fmt.Errorf("runsc move: %s: %w", step, err)
+	}
+	answer, err := m.answers.ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("runsc move: %s: it ended: %w", step, err)
+	}
+	if answer = strings.TrimSpace(answer); answer == "" {
+		return nil
+	}
+	if text, err := strconv.Unquote(answer); err == nil {
+		answer = text
+	}
+	return fmt.Errorf("runsc move: %s: %s", step, lastLines(answer))
+}
+
+// close has it end, and waits for that. It may be called again.
+func (m *mover) close() {
+	_, _ = m.orders.Close(), m.pipe.Close()
+	_ = m.cmd.Process.Kill() // whatever it is at: all that it was told to do was done, or is undone
+	_ = m.cmd.Wait()
+}
