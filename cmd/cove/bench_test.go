@@ -28,8 +28,13 @@ import (
 // process number.
 func benchServer(b *testing.B, args ...string) (*sprites.Client, int) {
 	b.Helper()
+	return benchServerIn(b, b.TempDir(), args...)
+}
+
+// benchServerIn is benchServer with this data folder.
+func benchServerIn(b *testing.B, data string, args ...string) (*sprites.Client, int) {
+	b.Helper()
 	requireSandbox(b)
-	data := b.TempDir()
 	cmd := exec.Command(filepath.Join(binDir, "cove"), append([]string{"serve", "--addr", "127.0.0.1:0", "--data", data, "--idle", "0"}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -34,7 +35,7 @@ type floor struct {
 
 // floorCall is one thing to time: a call of runsc, N times, Parallel at once.
 type floorCall struct {
-	Args     []string // of runsc, after the flags
+	Args     []string // of runsc, after the flags; {} is the number of the call, of two digits
 	Argv     []string // the program of the bundle, if it is to be another one
 	N        int
 	Parallel int
@@ -171,11 +172,11 @@ func (c floorCall) time(dir string) ([]time.Duration, error) {
 		errs []error         // guarded by mu
 	)
 	slots := make(chan struct{}, max(c.Parallel, 1))
-	for range c.N {
+	for n := range c.N {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			d, err := c.once(dir)
+			d, err := c.once(dir, n)
 			mu.Lock()
 			defer mu.Unlock()
 			took, errs = append(took, d), append(errs, err)
@@ -185,12 +186,15 @@ func (c floorCall) time(dir string) ([]time.Duration, error) {
 	return took, errors.Join(errs...)
 }
 
-func (c floorCall) once(dir string) (time.Duration, error) {
+func (c floorCall) once(dir string, n int) (time.Duration, error) {
 	args := []string{
 		"--root=" + filepath.Join(dir, "state"), "--log=" + filepath.Join(dir, "runsc.log"), "--platform=systrap", "--network=sandbox", "--overlay2=none",
 		"--allow-connected-on-save", "--allow-suid", "--in-sandbox-cgroup=v2", "--cpu-num-from-quota",
 	}
-	cmd := exec.Command(filepath.Join(binDir, "cove-runsc"), append(args, c.Args...)...)
+	for _, arg := range c.Args {
+		args = append(args, strings.ReplaceAll(arg, "{}", fmt.Sprintf("%02d", n)))
+	}
+	cmd := exec.Command(filepath.Join(binDir, "cove-runsc"), args...)
 	// Files, not pipes: a detached sandbox would hold a pipe open.
 	said, err := os.CreateTemp(dir, "said-")
 	if err != nil {
