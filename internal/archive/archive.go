@@ -83,8 +83,9 @@ type End struct {
 
 // Error refuses an archive.
 type Error struct {
-	Member string // empty: it is not about one
-	Why    string
+	Member   string // empty: it is not about one
+	Why      string
+	TooLarge bool // it is more than the Options allow, and may be sound
 }
 
 func (e *Error) Error() string {
@@ -95,7 +96,7 @@ func (e *Error) Error() string {
 }
 
 func refuse(member, format string, args ...any) error {
-	return &Error{member, fmt.Sprintf(format, args...)}
+	return &Error{Member: member, Why: fmt.Sprintf(format, args...)}
 }
 
 // digest hashes members, in their order: all that matters of their headers, and their

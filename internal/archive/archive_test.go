@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -363,6 +364,8 @@ var hostile = map[string][]any{
 	"\"trusted.overlay.redirect\"":       {rootDir, withRecord(subDir, paxXattr+"trusted.overlay.redirect", "/etc")},
 	"\"user.overlay.redirect\"":          {rootDir, withRecord(subDir, paxXattr+"user.overlay.redirect", "/etc")},
 	"attribute without a name":           {rootDir, withRecord(subDir, paxXattrHex+"zz", "/etc")},
+	"a file of 4611686018427387904":      {rootDir, withRecord(reg("disk/a"), paxSparse, "4611686018427387904"), part(1<<62-1, 1, "x")},
+	"impossible mode or owner":           {rootDir, tar.Header{Typeflag: tar.TypeReg, Name: "disk/a", Uid: 1<<32 - 1}},
 	"impossible mode":                    {rootDir, tar.Header{Typeflag: tar.TypeReg, Name: "disk/a", Mode: 0o40644}},
 	"impossible size":                    {rootDir, withRecord(reg("disk/a"), paxSparse, "-1")},
 	"not what its size says":             {rootDir, withRecord(reg("disk/a"), paxSparse, "100"), "short"},
@@ -382,11 +385,44 @@ func TestRefusesHostileArchives(t *testing.T) {
 	for want, all := range hostile {
 		dir := t.TempDir()
 		err := unpack(t, members(t, all...), filepath.Join(dir, "root", "upper"), true)
-		if e, ok := errors.AsType[*Error](err); !ok || !strings.Contains(e.Error(), want) {
+		if e, ok := errors.AsType[*Error](err); !ok || !strings.Contains(e.Error(), want) || strings.Count(err.Error(), "was refused") != 1 {
 			t.Errorf("got %v, want a refusal with %q", err, want)
 		}
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 1 {
 			t.Errorf("%s: left %v, %v", want, entries, err)
+		}
+	}
+}
+
+// A header of 2 MiB, which no writer makes, is the archive's fault.
+func TestRefusesLongHeader(t *testing.T) {
+	var long bytes.Buffer
+	w := tar.NewWriter(&long)
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "x", Size: 2 << 20, Format: tar.FormatUSTAR}); err != nil {
+		t.Fatal(err)
+	}
+	b := append(long.Bytes(), make([]byte, 2<<20)...)
+	var sum int64
+	if _, err := fmt.Sscanf(string(b[148:154]), "%o", &sum); err != nil {
+		t.Fatal(err)
+	}
+	b[156] = tar.TypeXHeader
+	copy(b[148:], fmt.Sprintf("%06o", sum+tar.TypeXHeader-tar.TypeReg))
+	zw, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = unpack(t, zw.EncodeAll(b, nil), filepath.Join(t.TempDir(), "upper"), true)
+	if e, ok := errors.AsType[*Error](err); !ok || !strings.Contains(e.Why, "header in it is too long") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A time that is far out is the nearest that a sandbox can see.
+func TestFarTimes(t *testing.T) {
+	for seconds, want := range map[int64]int64{1 << 62: math.MaxInt64 / 1_000_000_000, -1 << 62: math.MinInt64/1_000_000_000 - 1, 1e9: 1e9} {
+		if got := times(time.Unix(seconds, 0)); got[0].Sec != want || got[1] != got[0] {
+			t.Errorf("%d: got %+v, want %d", seconds, got, want)
 		}
 	}
 }
@@ -406,7 +442,7 @@ func TestRefusesDamage(t *testing.T) {
 		t.Helper()
 		n++
 		err := unpack(t, data, filepath.Join(t.TempDir(), "upper"), true)
-		if _, ok := errors.AsType[*Error](err); ok != refused || !refused && err != nil {
+		if _, ok := errors.AsType[*Error](err); ok != refused || !refused && err != nil || refused && strings.Count(err.Error(), "was refused") != 1 {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -425,6 +461,13 @@ func TestRefusesDamage(t *testing.T) {
 			}
 		}
 	}
+	for _, n := range []int{512, 9728} {
+		try(fmt.Sprint("padded with ", n), compress(append(slices.Clone(data), make([]byte, n)...)), false)
+	}
+	for _, n := range []int{1, 10240, 1 << 20} {
+		try(fmt.Sprint("padded with ", n), compress(append(slices.Clone(data), make([]byte, n)...)), true)
+	}
+	try("with more behind its padding", compress(append(append(slices.Clone(data), make([]byte, 511)...), 1)), true)
 	try("with more behind it", compress(append(slices.Clone(data), 1)), true)
 	try("twice", append(slices.Clone(packed), packed...), true)
 	try("nothing", nil, true)

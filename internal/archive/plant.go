@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -240,8 +241,16 @@ func (p *planter) link(h *tar.Header, at, to string) error {
 	return made(h, unix.Linkat(dir, path.Base(below), d.fd, name, 0))
 }
 
+// The times that a sandbox can see: it counts nanoseconds from 1970.
+var minTime, maxTime = time.Unix(0, math.MinInt64), time.Unix(0, math.MaxInt64)
+
 // times are a member's, for the system.
 func times(t time.Time) []unix.Timespec {
+	if t.Before(minTime) {
+		t = minTime
+	} else if t.After(maxTime) {
+		t = maxTime
+	}
 	ts := unix.Timespec{Sec: t.Unix(), Nsec: int64(t.Nanosecond())}
 	return []unix.Timespec{ts, ts}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"path"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/safepath"
 )
@@ -24,6 +26,12 @@ const maxWindow = 4 << 20
 // memberCost is what a member counts for, besides its bytes: what the least file
 // takes on a disk.
 const memberCost = 4 << 10
+
+// The units of a tar: of its headers and contents, and of what tar(1) writes at once.
+const (
+	tarBlock  = 512
+	tarRecord = 20 * tarBlock
+)
 
 // Options say where an archive goes.
 type Options struct {
@@ -67,7 +75,11 @@ func Read(ctx context.Context, in io.Reader, o Options) (_ End, err error) {
 	case source.err != nil: // it did not arrive
 		return End{}, source.err
 	case r.raw.left < 0:
-		return End{}, refuse("", "it is larger than %d bytes unpacked", o.MaxSize)
+		return End{}, &Error{Why: fmt.Sprintf("it is larger than %d bytes unpacked", o.MaxSize), TooLarge: true}
+	case errors.As(err, new(*Error)):
+		return End{}, err
+	case errors.Is(err, tar.ErrFieldTooLong):
+		return End{}, refuse("", "a header in it is too long")
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, tar.ErrInsecurePath), r.raw.damaged:
 		return End{}, refuse("", "it is damaged, or cut short (%v)", err)
 	}
@@ -152,7 +164,7 @@ func (r *reader) read() (End, error) {
 			return End{}, errTooLarge
 		}
 		if r.o.MaxFiles > 0 && r.end.Members > r.o.MaxFiles {
-			return End{}, refuse("", "it has more than %d members", r.o.MaxFiles)
+			return End{}, &Error{Why: fmt.Sprintf("it has more than %d members", r.o.MaxFiles), TooLarge: true}
 		}
 		if err := r.sum.member(h); err != nil {
 			return End{}, err
@@ -193,10 +205,22 @@ func (r *reader) finish(h *tar.Header) (End, error) {
 	case err != io.EOF:
 		return End{}, err
 	}
-	if n, err := io.Copy(io.Discard, io.LimitReader(r.raw, 1)); n > 0 || err != nil {
-		return End{}, errors.Join(refuse("", "there is more after its end"), err)
+	if err := r.padding(); err != nil {
+		return End{}, err
 	}
 	return want, r.tree.finish()
+}
+
+// padding reads what a tar may have after its end: zeros, up to a whole record.
+func (r *reader) padding() error {
+	rest, err := io.ReadAll(io.LimitReader(r.raw, tarRecord))
+	if err != nil {
+		return err
+	}
+	if len(rest) == tarRecord || len(rest)%tarBlock != 0 || len(bytes.Trim(rest, "\x00")) > 0 {
+		return refuse("", "there is more after its end")
+	}
+	return nil
 }
 
 // place splits a member's name in what is written of it.
@@ -300,6 +324,11 @@ func (r *reader) sparse(f writerAt, h *tar.Header, text string) error {
 	if err != nil || size < 0 || text != strconv.FormatInt(size, 10) {
 		return refuse(h.Name, "it has holes, and an impossible size")
 	}
+	if err := f.Truncate(size); errors.Is(err, unix.EFBIG) || errors.Is(err, unix.EINVAL) {
+		return refuse(h.Name, "this disk can't hold a file of %d bytes: %v", size, err)
+	} else if err != nil {
+		return err
+	}
 	left, end := h.Size, int64(0)
 	for left > 0 {
 		var head bytes.Buffer
@@ -321,9 +350,6 @@ func (r *reader) sparse(f writerAt, h *tar.Header, text string) error {
 		}
 		left -= n
 		end = offset + n
-	}
-	if err := f.Truncate(size); err != nil {
-		return refuse(h.Name, "this disk can't hold a file of %d bytes: %v", size, err)
 	}
 	return nil
 }
