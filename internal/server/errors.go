@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/internal/sprite"
@@ -140,6 +141,8 @@ func (s *Server) describe(err error) (int, any) {
 		status, code = http.StatusServiceUnavailable, "unavailable"
 	case errors.Is(err, context.DeadlineExceeded):
 		status, code = http.StatusGatewayTimeout, "timeout"
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT): // the log has where
+		return http.StatusInsufficientStorage, sprites.ErrorBody{Code: sprite.CodeNoSpace, Message: "the disk of the server is full", Hint: "free some space, and try again; see how full it is: cove doctor"}
 	}
 	return status, sprites.ErrorBody{Code: code, Message: err.Error()}
 }

@@ -30,6 +30,8 @@ const (
 	maxLabel   = 200
 	maxInclude = 64
 	maxEnv     = 1000
+	maxEnvName = 255
+	maxEnvText = 128 << 10 // that Linux takes
 )
 
 // minRAM is the least memory of a sprite, in MiB: what gVisor and the guest need,
@@ -156,7 +158,10 @@ func checkEnvironment(env map[string]string) error {
 	}
 	for k, v := range env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return newError(CodeBadRequest, "", "%q can't be an environment variable", k)
+			return newError(CodeBadRequest, "", "%.100q can't be an environment variable", k)
+		}
+		if len(k) > maxEnvName || len(k)+len(v)+len("=\x00") > maxEnvText {
+			return newError(CodeBadRequest, "", "the environment variable %.100q is too long: a name may have %d bytes, and with its value %d", k, maxEnvName, maxEnvText)
 		}
 	}
 	return nil

@@ -29,6 +29,9 @@ const (
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 )
 
+// freeSome is the hint where a disk is full.
+const freeSome = "free some space, and try again; see how full it is: cove doctor"
+
 // Error says why a sprite's life does not go as asked: a code for programs, a
 // message and a hint for people.
 type Error struct {

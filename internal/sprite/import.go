@@ -64,19 +64,19 @@ type importer struct {
 }
 
 func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, error) {
-	limits, err := i.limits()
+	limits, free, err := i.limits()
 	if err != nil {
 		return i.done, err
 	}
 	limits.Begin = func(head archive.Header) (archive.Target, error) { return i.begin(ctx, head) }
 	end, err := archive.Read(ctx, in, limits)
-	if e, ok := errors.AsType[*archive.Error](err); ok {
+	e, refused := errors.AsType[*archive.Error](err)
+	switch {
+	case refused && e.TooLarge && (i.o.MaxSize == 0 || limits.MaxSize < i.o.MaxSize):
+		return i.done, newError(CodeNoSpace, freeSome, "the disk of the server has not enough space for the archive: %d bytes of it are free; nothing was made of it", free)
+	case refused:
 		return i.done, &Error{ErrorBody: sprites.ErrorBody{Code: CodeRejected, Message: e.Error() + "; nothing was made of it"}}
-	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return i.done, newError(CodeNoSpace, "free some space, and try again", "the disk of the server is full; nothing was made of the archive")
-	}
-	if err != nil {
+	case err != nil:
 		return i.done, fmt.Errorf("import: %w", err)
 	}
 	i.done.Members, i.done.Bytes = end.Members, end.Bytes
@@ -94,20 +94,21 @@ func (i *importer) note(format string, args ...any) {
 	i.done.Notes = append(i.done.Notes, fmt.Sprintf(format, args...))
 }
 
-// limits are what the disk can bear.
-func (i *importer) limits() (o archive.Options, err error) {
+// limits are what the disk can bear, of which so much is free.
+func (i *importer) limits() (o archive.Options, free int64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(i.staged.Path, &st); err != nil {
-		return o, fmt.Errorf("import: %w", err)
+		return o, 0, fmt.Errorf("import: %w", err)
 	}
-	o.MaxSize = int64(st.Bavail) * st.Bsize / 100 * freeShare
+	free = int64(st.Bavail) * st.Bsize
+	o.MaxSize = free / 100 * freeShare
 	if i.o.MaxSize > 0 {
 		o.MaxSize = min(o.MaxSize, i.o.MaxSize)
 	}
 	if st.Files > 0 { // some file systems have as many as there is room for
 		o.MaxFiles = int64(st.Ffree / 100 * freeShare)
 	}
-	return o, nil
+	return o, free, nil
 }
 
 // begin makes of an archive's header what the sprite will be.
@@ -139,8 +140,10 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 	if !i.done.SameBase {
 		i.note("it was made over another base; it goes on over this machine's, and what it has not changed of the base is this machine's")
 	}
-	if err := errors.Join(checkIdle(&set.IdleSeconds), checkIdle(set.Hibernate), checkEnvironment(set.Environment)); err != nil {
-		return t, err
+	for _, err := range []error{checkIdle(&set.IdleSeconds), checkIdle(set.Hibernate), checkEnvironment(set.Environment)} {
+		if err != nil {
+			return t, &archive.Error{Why: err.Error()}
+		}
 	}
 	i.row = store.Sprite{
 		ID: randomHex(8), Name: name, MachineID: randomHex(16), Base: here.Name, Env: set.Environment, Labels: i.o.Labels,
@@ -171,14 +174,24 @@ func (i *importer) settings(set archive.Settings) {
 		}
 	}
 	if len(set.Include) > 0 {
-		i.note("folders of the other machine are not shown: %s", strings.Join(set.Include[:min(len(set.Include), maxInclude)], ", "))
+		i.note("folders of the other machine are not shown: %s", listed(set.Include, maxInclude))
 	}
-	if n := len(set.Labels); n > 0 && !slices.Equal(set.Labels, i.o.Labels) {
-		i.note("its labels there are not taken over: %s", strings.Join(set.Labels[:min(n, maxLabels)], ", "))
+	if len(set.Labels) > 0 && !slices.Equal(set.Labels, i.o.Labels) {
+		i.note("its labels there are not taken over: %s", listed(set.Labels, maxLabels))
 	}
 	if missing := slices.DeleteFunc(slices.Clone(set.Variables), func(v string) bool { _, ok := set.Environment[v]; return ok }); len(missing) > 0 {
-		i.note("variables of its environment are not in the archive: %s", strings.Join(missing[:min(len(missing), maxEnv)], ", "))
+		i.note("variables of its environment are not in the archive: %s", listed(missing, maxEnv))
 	}
+}
+
+// listed is, for people, so many of the names that an archive claims, none longer than
+// a file's can be.
+func listed(names []string, most int) string {
+	short := make([]string, min(len(names), most))
+	for n := range short {
+		short[n] = fmt.Sprintf("%.255s", names[n])
+	}
+	return strings.Join(short, ", ")
 }
 
 // policy is a network policy without what opens addresses: those are another

@@ -169,8 +169,10 @@ func (r *Runtime) StageLayer(context.Context) (layers.Dir, error) {
 	if err != nil {
 		return layers.Dir{}, err
 	}
-	_, err = baseIn(dir, prep.base)
-	return layers.Dir{Path: dir, UserXattr: r.UserNS}, err
+	if _, err := baseIn(dir, prep.base); err != nil {
+		return layers.Dir{}, errors.Join(err, layers.Remove(dir))
+	}
+	return layers.Dir{Path: dir, UserXattr: r.UserNS}, nil
 }
 
 // AdoptLayer makes what was staged a layer.
