@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -72,6 +73,59 @@ func TestFullDisk(t *testing.T) {
 	}
 	if got := h.run(repo, "git", "log", "--format=%s"); got != "Two\nOne\nfirst\n" {
 		t.Errorf("commits: got %q", got)
+	}
+}
+
+// TestFullDiskKept: where there is no space for a memory or an archive, that is said,
+// with the code for it, and without the server's paths.
+func TestFullDiskKept(t *testing.T) {
+	h := newSmallHost(t, "256m")
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.run("", "cove", "exec", "-s", "paint", "--detach", "--", "python3", "-c", "import time; x = bytes(range(256)) * 80000; time.sleep(1000)")
+	archive := h.export(t, "paint")
+	fill := filepath.Join(h.data, "fill")
+	full := func(but int64) {
+		t.Helper()
+		if err := os.Remove(fill); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("sh", "-c", "cat /dev/zero >"+fill).CombinedOutput(); err == nil {
+			t.Fatalf("fill the disk: %s", out)
+		}
+		st, err := os.Stat(fill)
+		if err == nil {
+			err = os.Truncate(fill, st.Size()-but)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	says := func(out string, code, want int, what string) {
+		t.Helper()
+		if code != want || !strings.Contains(out, what) || strings.Contains(out, h.data) || strings.Contains(out, "MemoryFile") || want > 0 && !strings.Contains(out, "hint: free some space") {
+			t.Errorf("%d, %s; want %d, %s", code, out, want, what)
+		}
+	}
+	full(2 << 20)
+	out, code := h.try("", "cove", "checkpoint", "create", "-s", "paint", "--memory")
+	says(out, code, 0, "It is of the disk alone: there is no space")
+	out, code = h.try("", "cove", "suspend", "paint")
+	says(out, code, 6, "paint stays awake: there is no space")
+	full(0)
+	out, code = h.feed(archive, "import", "copy")
+	says(out, code, 6, "the disk of the server")
+	h.noImports(t)
+	full(64 << 10)
+	out, code = h.feed(archive, "import", "copy", "--max-size", "1G")
+	says(out, code, 6, "not enough space for the archive")
+	h.noImports(t)
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	h.run("", "cove", "suspend", "paint")
+	if out, code := h.feed(archive, "import", "copy"); code != 0 {
+		t.Errorf("import when there is room again: %d, %s", code, out)
 	}
 }
 

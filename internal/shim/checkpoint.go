@@ -142,7 +142,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		done.NotKept = why
 	default:
 		if done.Kept, err = s.keepImage(done.State, image, req.Keep); err != nil {
-			done.NotKept = err.Error()
+			done.NotKept = notKept(err)
 			s.log.Error("keep the memory of a checkpoint", "err", errors.Join(err, os.RemoveAll(req.Keep)))
 		}
 		fault.Reach(fault.MoveKept)
@@ -171,6 +171,14 @@ func (s *Shim) settleDisk(ctx context.Context, created *ahead, next State, disk 
 	}
 	start = func() error { return s.runscOf(next).restore(ctx, s.bundleOf(next), image) }
 	return start, s.mountNext(next, disk)
+}
+
+// notKept says why a memory could not be kept, for whom the server's paths are nothing.
+func notKept(err error) string {
+	if statusOf(err) == http.StatusInsufficientStorage {
+		return "there is no space for its memory on the server's disk"
+	}
+	return "its memory could not be written; the log of the sandbox says why"
 }
 
 // errLost says that the sandbox has ended for want of a restore. Its disk is whole.
@@ -356,8 +364,16 @@ func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
 	// Once begun it goes on, whoever waits for it.
 	done, err := s.checkpoint(context.WithoutCancel(r.Context()), req)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		http.Error(w, err.Error(), statusOf(err))
 		return
 	}
 	reply(w, done)
+}
+
+// statusOf is the answer to a call that failed: a full disk is told apart.
+func statusOf(err error) int {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return http.StatusInsufficientStorage
+	}
+	return http.StatusInternalServerError
 }

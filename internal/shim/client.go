@@ -70,6 +70,9 @@ func (c Client) call(ctx context.Context, method, path string, in, out any) erro
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		if resp.StatusCode == http.StatusInsufficientStorage {
+			return fmt.Errorf("shim: %s: %w", strings.TrimSpace(string(text)), syscall.ENOSPC)
+		}
 		return fmt.Errorf("shim: %s", strings.TrimSpace(string(text)))
 	}
 	if out == nil {

@@ -298,7 +298,7 @@ func (s *Shim) postHibernate(w http.ResponseWriter, r *http.Request) {
 	err := s.hibernate(context.WithoutCancel(r.Context()), req.Dir)
 	s.moving.Unlock()
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		http.Error(w, err.Error(), statusOf(err))
 		return
 	}
 	<-s.ended

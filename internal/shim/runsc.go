@@ -125,7 +125,11 @@ func (r runsc) start(ctx context.Context, stdin *os.File, args ...string) error 
 		if int64(len(said)) > before {
 			said = said[before:]
 		}
-		return fmt.Errorf("runsc %s: %w\n%s", args[0], err, lastLines(string(said)))
+		text := lastLines(string(said))
+		if strings.Contains(text, unix.ENOSPC.Error()) { // it has nothing but text
+			err = errors.Join(err, unix.ENOSPC)
+		}
+		return fmt.Errorf("runsc %s: %w\n%s", args[0], err, text)
 	}
 	return nil
 }

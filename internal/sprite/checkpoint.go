@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
@@ -191,6 +193,10 @@ func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, me
 	}
 	defer unpin()
 	pause, err := c.Checkpoint(ctx, chain, memory)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		h.Logger.Error("a checkpoint on a full disk", "sprite", id, "err", err)
+		return Pause{}, newError(CodeNoSpace, freeSome, "no checkpoint was made: the disk of the server is full")
+	}
 	if err != nil {
 		e := newError(CodeUnavailable, "the log of the server says more", "no checkpoint was made: %v", err)
 		e.Err = err

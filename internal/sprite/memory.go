@@ -34,7 +34,7 @@ func (h *Host) keepAsleep(ctx context.Context, id string) kept {
 	n, err := k.KeepMemory(ctx, id, name)
 	if err != nil {
 		h.Logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
-		return kept{why: err.Error()}
+		return kept{why: "its memory could not be kept; the log of the server says why"}
 	}
 	return kept{name: name, bytes: n}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
@@ -70,6 +72,9 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 		default:
 			select {
 			case err := <-ended:
+				if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // which was logged
+					return newError(CodeNoSpace, freeSome, "sprite %s stays awake: there is no space for its memory on the server's disk", name)
+				}
 				if err != nil {
 					return fmt.Errorf("stop sprite %s: %w", name, err)
 				}
