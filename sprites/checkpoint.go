@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -432,7 +433,7 @@ func (s *Sprite) checkpointStream(ctx context.Context, in any, tell func(Checkpo
 	case err != nil:
 		return err
 	case last.Type == "":
-		return errors.New("the stream broke off, so what has become of it is not known")
+		return fmt.Errorf("the stream broke off, so what has become of it is not known: %w", io.ErrUnexpectedEOF)
 	}
 	return nil
 }

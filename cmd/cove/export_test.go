@@ -164,6 +164,8 @@ func TestImportKilled(t *testing.T) {
 	defer feed.Close()
 	cmd := h.command("", "cove", "import", "copy")
 	cmd.Stdin = in
+	var said bytes.Buffer
+	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -181,8 +183,8 @@ func TestImportKilled(t *testing.T) {
 	}
 	signalAll(t, syscall.SIGKILL, h.pid())
 	_ = feed.Close()
-	if err := cmd.Wait(); err == nil {
-		t.Error("the import succeeded")
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 75 || !strings.Contains(said.String(), "the server went away") || !strings.Contains(said.String(), "cove list") {
+		t.Errorf("the import: %v, %s", err, said.String())
 	}
 	if len(staged()) != 1 {
 		t.Error("nothing was left to be removed")

@@ -78,7 +78,7 @@ fork would copy them again. You are told which files those are; --memory=always 
 		}
 		c, err := s.Checkpoint(ctx, req, a.told)
 		if err != nil {
-			return spriteError(err)
+			return spriteError(unseen(err, "checkpoint sprite "+s.Name(), "cove checkpoint list -s "+s.Name()))
 		}
 		return a.show(c, func(w io.Writer) {
 			fmt.Fprintln(w, sanitizeLine(c.ID))
@@ -268,7 +268,7 @@ processor; where it does not, the sprite boots, and you are told why.`,
 		}
 		done, err := s.RestoreCheckpoint(ctx, args[0], req, a.told)
 		if err != nil {
-			return checkpointError(err)
+			return checkpointError(unseen(err, "restore sprite "+s.Name(), "cove checkpoint list --all -s "+s.Name()))
 		}
 		return a.show(done, func(w io.Writer) {
 			a.say("It is what %s was.", sanitizeLine(done.Checkpoint))
@@ -333,7 +333,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 		o.req.Names = names
 		made, err := c.Sprite(args[0]).Forks(ctx, o.req)
 		if err != nil {
-			return checkpointError(err)
+			return checkpointError(unseen(err, "fork sprite "+args[0], "cove list"))
 		}
 		if len(made) != len(names) {
 			return fmt.Errorf("the server made %d of %d forks", len(made), len(names))

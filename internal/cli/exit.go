@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"strings"
@@ -113,6 +114,19 @@ func (e reportedError) Error() string { return fmt.Sprintf("exit code %d", e.exi
 type interruptedError struct{}
 
 func (interruptedError) Error() string { return "interrupted" }
+
+// unseen is the error of a call that the server carries out to its end once it has
+// begun, and whose end was not seen: the server went away, or the person did not wait.
+// see is what to type to know what became of it. Other errors stay what they are.
+func unseen(err error, doing, see string) error {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return &codedError{exitInterrupted, "interrupted", fmt.Errorf("%s: interrupted; what the server had begun it brings to its end", doing), "see what became of it: " + see}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return &codedError{exitLost, "connection_lost", fmt.Errorf("%s: the server went away in the middle; it may have been done all the same", doing), "see what became of it: " + see}
+	}
+	return err
+}
 
 // coveFailed marks the errors of exec that are not the command's.
 type coveFailed struct{ error }

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -50,6 +52,11 @@ func TestClassify(t *testing.T) {
 		{&gitwork.RejectedError{Reason: "edited"}, 5, "rejected", "edited", ""},
 		{&push.Error{Code: "bad_option", Message: "bad"}, 2, "bad_option", "bad", ""},
 		{&push.Error{Code: "not_finished", Message: "runs", Hint: "wait"}, 1, "not_finished", "runs", "wait"},
+		{unseen(fmt.Errorf("x: %w", io.ErrUnexpectedEOF), "do it", "cove list"), 75, "connection_lost", "do it: the server went away", "cove list"},
+		{unseen(&net.OpError{Op: "write", Err: syscall.EPIPE}, "do it", "cove list"), 75, "connection_lost", "may have been done", "cove list"},
+		{unseen(fmt.Errorf("x: %w", context.Canceled), "do it", "cove list"), 130, "interrupted", "do it: interrupted", "cove list"},
+		{unseen(serverError(404, "", "no sprite x", ""), "do it", "cove list"), 1, "not_found", "no sprite x", ""},
+		{unseen(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "do it", "cove list"), 1, "unreachable", "", "cove ping"},
 		{memberError{"../x", "dotdot"}, 5, "rejected", "../x", ""},
 		{hinted(serverError(404, "not_found", "gone", "server's"), "ours"), 1, "not_found", "gone", "ours"},
 	} {

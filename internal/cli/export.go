@@ -140,7 +140,7 @@ starts when the sprite boots is theirs.`,
 		done, err := c.Import(ctx, countingReader{a.In, p}, o)
 		p.Close()
 		if err != nil {
-			return err
+			return unseen(err, "import a sprite", "cove list")
 		}
 		return a.show(done, func(w io.Writer) {
 			name := sanitizeLine(done.Sprite.Name)

@@ -60,27 +60,20 @@ func unpulledHint(ctx context.Context, c *sprites.Client, name string, err error
 	return hinted(err, "bring its commits home: "+pull+"; or lose them: cove rm --force "+name)
 }
 
-// removeEach removes one thing after the other, and goes on after an error.
-func (a *app) removeEach(ctx context.Context, names []string, remove func(string) error) error {
-	doc := struct {
-		Removed []string   `json:"removed"`
-		Error   *errorJSON `json:"error,omitempty"`
-	}{Removed: []string{}}
-	exit := exitOK
+// each does something with one thing after the other, and goes on after an error,
+// which the person is told. It returns the first one, and the exit code.
+func (a *app) each(ctx context.Context, names []string, do func(string) error) (first *errorJSON, exit int) {
 	for _, name := range names {
-		err := remove(name)
+		err := do(name)
 		if err == nil {
-			doc.Removed = append(doc.Removed, name)
 			continue
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = interruptedError{}
 		}
-		f := classify(err)
-		if exit == exitOK {
-			exit = f.exit
-			first := f.document()
-			doc.Error = &first
+		if f := classify(err); exit == exitOK {
+			doc := f.document()
+			first, exit = &doc, f.exit
 		}
 		if !a.global.json {
 			a.report(nil, err)
@@ -89,6 +82,23 @@ func (a *app) removeEach(ctx context.Context, names []string, remove func(string
 			break
 		}
 	}
+	return first, exit
+}
+
+// removeEach removes one thing after the other, and goes on after an error.
+func (a *app) removeEach(ctx context.Context, names []string, remove func(string) error) error {
+	doc := struct {
+		Removed []string   `json:"removed"`
+		Error   *errorJSON `json:"error,omitempty"`
+	}{Removed: []string{}}
+	failed, exit := a.each(ctx, names, func(name string) error {
+		err := remove(name)
+		if err == nil {
+			doc.Removed = append(doc.Removed, name)
+		}
+		return err
+	})
+	doc.Error = failed
 	if err := a.show(doc, func(w io.Writer) {
 		if len(doc.Removed) > 0 && !a.global.quiet {
 			fmt.Fprintf(w, "Removed %s.\n", strings.Join(doc.Removed, ", "))

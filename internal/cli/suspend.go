@@ -39,19 +39,28 @@ func (a *app) sleepVerb(verbName, short, long, example string, f func(*sprites.S
 			if err != nil {
 				return err
 			}
-			var infos []sprites.Info
-			for _, name := range args {
+			var doc struct {
+				sprites.ListResponse
+				Error *errorJSON `json:"error,omitempty"`
+			}
+			doc.Sprites = []sprites.Info{}
+			failed, exit := a.each(ctx, args, func(name string) error {
 				info, err := f(c.Sprite(name), ctx)
 				if err != nil {
-					return spriteError(err)
+					return spriteError(unseen(err, verbName+" sprite "+name, "cove info "+name))
 				}
-				infos = append(infos, info)
-			}
-			return a.show(sprites.ListResponse{Sprites: infos}, func(io.Writer) {
-				for _, info := range infos {
+				doc.Sprites = append(doc.Sprites, info)
+				return nil
+			})
+			doc.Error = failed
+			if err := a.show(doc, func(io.Writer) {
+				for _, info := range doc.Sprites {
 					a.say(said, sanitizeLine(info.Name))
 				}
-			})
+			}); err != nil || exit == exitOK {
+				return err
+			}
+			return reportedError{exit}
 		}),
 	}
 }
