@@ -19,6 +19,9 @@ const (
 	BinDir = "/.sprite/bin"
 )
 
+// Written are the files that the guest writes whenever it is told, at each start too.
+var Written = []string{Dir + "/git/config", Dir + "/policy/network.json"}
+
 // Socket is the guest's socket in Dir, for programs in the sprite.
 const Socket = "api.sock"
 

@@ -3,11 +3,13 @@ package sprite
 import (
 	"context"
 	"path"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
@@ -15,7 +17,7 @@ import (
 
 // Diff tells by which files a sprite's disk differs between two of its states, each a
 // checkpoint or CurrentState. It wakes nobody; what is being written just now may be
-// seen half done. See layers.Diff for what counts. An error of tell ends it.
+// seen half done. See layers.Diff for what counts; what cove itself writes does not. An error of tell ends it.
 func (h *Host) Diff(ctx context.Context, name, from, to string, tell func(sprites.DiffEntry) error) error {
 	row, err := h.row(ctx, name)
 	if err != nil {
@@ -33,7 +35,11 @@ func (h *Host) Diff(ctx context.Context, name, from, to string, tell func(sprite
 	defer b.close()
 	for i, part := range a.Disk { // both are of one sprite, and have the same parts
 		err := layers.Diff(ctx, part.View, b.Disk[i].View, func(c layers.Change) error {
-			return tell(diffEntry(path.Join("/", part.Target, c.Path), c))
+			at := path.Join("/", part.Target, c.Path)
+			if slices.Contains(boot.Written, at) {
+				return nil
+			}
+			return tell(diffEntry(at, c))
 		})
 		if err != nil {
 			return err
