@@ -182,7 +182,8 @@ type ExitError struct {
 	Code int
 
 	// Reason is why, when a cove server knows: "timeout", "oom", "stopped" (all of
-	// the sprite was), "removed" (with the sprite: ErrRemoved), "signal:KILL".
+	// the sprite was), "restored" (so it was brought back to a checkpoint), "removed"
+	// (with the sprite: ErrRemoved), "signal:KILL".
 	Reason string
 
 	// Stderr is the end of the error output (32 KiB at most), if Output or

@@ -252,7 +252,7 @@ type Message struct {
 
 	ExitCode *int   `json:"exit_code,omitempty"` // exit
 	Code     *int   `json:"code,omitempty"`      // exit, the same number for clients that read this key
-	Reason   string `json:"reason,omitempty"`    // exit, cove: "timeout", "oom", "stopped" or "removed" with its sprite, "signal:KILL", or empty
+	Reason   string `json:"reason,omitempty"`    // exit, cove: "timeout", "oom", "stopped", "restored" or "removed" with its sprite, "signal:KILL", or empty
 
 	Signal string `json:"signal,omitempty"` // signal: with or without "SIG", any case
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +14,27 @@ import (
 
 	"github.com/cove-dev/cove/internal/fault"
 )
+
+// TestRestoredWhileExec: a command that a restore ends is told so.
+func TestRestoredWhileExec(t *testing.T) {
+	h := newHost(t)
+	h.run("", "cove", "create", "paint")
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	cmd := h.command("", "cove", "exec", "-s", "paint", "sh", "-c", "echo begun; sleep 600")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err := errors.Join(err, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("begun\n"))); err != nil {
+		t.Fatal(err)
+	}
+	h.run("", "cove", "restore", "v1", "-s", "paint")
+	if err := cmd.Wait(); err == nil || !strings.Contains(errs.String(), "brought back to a checkpoint") || strings.Contains(errs.String(), "removed") {
+		t.Errorf("%v, %q", err, errs.String())
+	}
+}
 
 // unseenCalls are calls that a server brings to their end once they have begun: at a
 // point in the middle of each, what the command line then says to type, and what that

@@ -127,7 +127,7 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 	t.restore()
 	exit, ended := errors.AsType[*sprites.ExitError](err)
 	var cut string // why, where it did not end by itself
-	if ended && (exit.Reason == "stopped" || strings.HasPrefix(exit.Reason, "signal:")) {
+	if ended && (exit.Reason == "stopped" || exit.Reason == "restored" || strings.HasPrefix(exit.Reason, "signal:")) {
 		cut = exit.Reason
 	}
 	if t.in != nil && (cut != "" || errors.Is(err, sprites.ErrNoExit)) {
@@ -144,7 +144,7 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 	case errors.Is(err, sprites.ErrNoExit) && session != "" && !sandboxGone(err):
 		return hinted(err, "it goes on; come back with: "+back)
 	}
-	if cut != "" && cut != "stopped" {
+	if strings.HasPrefix(cut, "signal:") {
 		a.say("cove: ended by %s", strings.Replace(cut, ":", " ", 1))
 	}
 	return a.ended(err, 0)

@@ -205,6 +205,8 @@ func (a *app) ended(err error, timeout time.Duration) error {
 		a.say("cove: ended after %v, the time it had", timeout)
 	case "oom":
 		a.say("cove: killed because the sprite's memory was used up")
+	case "restored":
+		a.say("cove: ended because the sprite was brought back to a checkpoint")
 	case "stopped":
 		a.say("cove: ended because the sprite was stopped")
 	}

@@ -153,7 +153,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		defer lease.Release()
 		rl := relay{sandbox: lease.Sandbox(), removed: lease.Removed, held: lease.Held, translateUp: upTexts[kind], translateDown: downTexts[kind]}
 		if kind == "exec" {
-			rl.translateDown = rl.execDown
+			rl.restored, rl.translateDown = lease.Restored, rl.execDown
 		}
 		watches := kind == "ports" || kind == "watch"
 		rl.client.textOnly, rl.guest.textOnly = watches, watches
@@ -202,6 +202,7 @@ type relay struct {
 	sandbox                    sprite.Sandbox
 	removed                    func() bool // whether the sprite is being deleted
 	held                       func() (*sprites.Held, <-chan struct{})
+	restored                   func() bool // whether the sandbox ends for a restore; of an exec
 	client, guest              side
 	translateUp, translateDown func([]byte) []byte
 }
@@ -487,14 +488,16 @@ func noText([]byte) []byte { return nil }
 // execDown is execText for what a guest says. It ends a command that is "stopped", and
 // does not know what for.
 func (rl *relay) execDown(text []byte) []byte {
-	if text = execText(text); text == nil || !rl.removed() {
+	if text = execText(text); text == nil || !rl.removed() && !rl.restored() {
 		return text
 	}
 	var m sprites.Message
 	if json.Unmarshal(text, &m) != nil || m.Type != "exit" || m.Reason != "stopped" {
 		return text
 	}
-	m.Reason = "removed"
+	if m.Reason = "restored"; rl.removed() {
+		m.Reason = "removed"
+	}
 	return encode(m)
 }
 

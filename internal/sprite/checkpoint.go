@@ -239,7 +239,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		sb := h.live(m)
 		if sb != nil {
 			h.mu.Lock()
-			m.ending = sb
+			m.ending, m.undone = sb, sb
 			h.mu.Unlock()
 			if err := h.stop(sb, h.graceOf(m)); err != nil {
 				return err

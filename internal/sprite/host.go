@@ -81,6 +81,7 @@ type machine struct {
 	paused  bool            // it is, if there is one
 	told    int             // Host.changes of which it has heard inside, if it is paused
 	ending  Sandbox         // the last one that was told to end
+	undone  Sandbox         // the last one that a restore has ended
 	leases  map[*Lease]bool // held, or waiting for the sandbox
 	timer   *time.Timer     // to the next stage of sleep; runs while the sandbox is live and unused, and idle is set
 	epoch   int             // counts timers and their ends, so that a late one knows that it is

@@ -31,6 +31,14 @@ func (l *Lease) Removed() bool {
 	return l.machine.dead
 }
 
+// Restored reports whether the sandbox ends, or has ended, because the sprite is brought
+// back to a checkpoint.
+func (l *Lease) Restored() bool {
+	l.host.mu.Lock()
+	defer l.host.mu.Unlock()
+	return l.machine.undone == l.sandbox
+}
+
 // Release lets the sprite sleep, as far as this lease is concerned. It may be
 // called more than once.
 func (l *Lease) Release() {

@@ -316,7 +316,7 @@ func ending(err error, said string) *Error {
 		return retryf(CodeSessionEnded, "the tools have ended in the sprite; open them again")
 	case errors.Is(err, context.Canceled):
 		return retryf(CodeCancelled, "the session was cancelled")
-	case exited && exit.Reason == "stopped", gone(err), errors.Is(err, sprites.ErrNotFound), errors.Is(err, sprites.ErrRemoved):
+	case exited && (exit.Reason == "stopped" || exit.Reason == "restored"), gone(err), errors.Is(err, sprites.ErrNotFound), errors.Is(err, sprites.ErrRemoved):
 		return errorf(CodeSandboxGone, "the sandbox is gone (%v); nothing was done anywhere else", plain(err))
 	case errors.Is(err, sprites.ErrUnauthorized), errors.Is(err, sprites.ErrForbidden):
 		return errorf(CodeDenied, "the server does not let this token use the sandbox: %v", err)
