@@ -161,6 +161,9 @@ type PruneItem struct {
 	Why        string    `json:"why,omitempty"` // it is kept, for people
 }
 
+// MaxForks is how many copies of a sprite a cove server makes at once.
+const MaxForks = 100
+
 // ForkRequest asks a cove server for a copy of a sprite.
 type ForkRequest struct {
 	Name       string   `json:"name"`

@@ -25,6 +25,9 @@ what the disk holds. A sprite that is awake stays so: what runs in it stands sti
 moment, and goes on with its memory and its connections. With --memory that is kept, too:
 then going back to it brings back what ran.
 
+/tmp is in the sprite's memory, as /dev/shm is: without --memory a checkpoint has nothing of
+it.
+
 cove restore goes back to one, and cove fork makes another sprite of one.`,
 		Example: `  cove checkpoint create -s paint --comment 'before the upgrade'
   cove checkpoint list -s paint
@@ -65,7 +68,12 @@ fork would copy them again. You are told which files those are; --memory=always 
   cove checkpoint create -s paint --comment 'tests pass' --label green
   cove checkpoint create -s paint --memory
   cove checkpoint create -s paint --memory=always    however much is open`,
-		Args: exactArgs(),
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 && cmd.Flags().Changed("memory") && slices.Contains(keepChoices, args[0]) {
+			return hinted(usagef(cmd, "%q does not belong to --memory, which takes its value after a =", args[0]), "cove checkpoint create --memory="+args[0])
+		}
+		return exactArgs()(cmd, args)
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
 		if !slices.Contains(keepChoices, memory) {
@@ -300,7 +308,9 @@ func (a *app) newFork() *cobra.Command {
 		Long: `Makes a sprite with the disk that another has now, or had at a checkpoint, and with its
 settings. It costs what changes afterwards, not what the disk holds. Where the other is
 awake, what runs in it goes on in both, from the same moment: in the new one without its
-connections out, which end at once. So does what a checkpoint has kept with --memory.
+connections out, which end at once. So does what a checkpoint has kept with --memory. What of
+its own checkpoints a sprite keeps, --keep-last and the like, is one of the settings; the
+other's checkpoints are not in the new one.
 
 It has a network, a URL and a machine id of its own; connectors are to be granted to it anew.`,
 		Example: `  cove fork paint paint-2
@@ -311,8 +321,8 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 		ValidArgsFunction: a.completeOneSprite,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		if o.count < 1 {
-			return usagef(cmd, "--count %d: at least 1", o.count)
+		if o.count < 1 || o.count > sprites.MaxForks {
+			return usagef(cmd, "--count %d: at least 1, and at most %d", o.count, sprites.MaxForks)
 		}
 		names := []string{args[1]}
 		if cmd.Flags().Changed("count") {
@@ -351,7 +361,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 	f := cmd.Flags()
 	f.StringVar(&o.req.Checkpoint, "checkpoint", "", "what it was then (default: what it is now)")
 	f.BoolVar(&o.req.Boot, "boot", false, "do not go on with what runs in the other")
-	f.IntVar(&o.count, "count", 1, "make so many: NEW-1, NEW-2, …")
+	f.IntVar(&o.count, "count", 1, fmt.Sprintf("make so many, %d at most: NEW-1, NEW-2, …", sprites.MaxForks))
 	f.StringArrayVar(&o.req.Labels, "label", nil, "note this `LABEL` on them (repeatable)")
 	return cmd
 }

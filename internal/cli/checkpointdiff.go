@@ -20,9 +20,9 @@ func (a *app) newCheckpointDiff() *cobra.Command {
 differs from what it was at A: one that was added (+), changed (~) or removed (-), with its
 size, and what of it has changed. It reads no contents: a file counts as changed if its kind,
 mode, owner, size, time, target or attributes have, so one that was written anew with what it
-had does; the files that cove itself writes at each start, /.sprite/git/config and
-/.sprite/policy/network.json, are left out. It wakes nobody. In a sprite that is awake, what is being written just now may be
-seen half done, or be in memory still.`,
+had does. The files that cove itself writes at each start, /.sprite/git/config and
+/.sprite/policy/network.json, are left out. It wakes nobody. In a sprite that is awake, what is
+being written just now may be seen half done, or be in memory still.`,
 		Example: `  cove checkpoint diff v1 -s paint           what has changed since v1
   cove checkpoint diff v1 v3 -s paint
   cove checkpoint diff v1 --json | jq -r '.changes[] | select(.change == "added") | .path'`,

@@ -19,8 +19,9 @@ func (a *app) newExport() *cobra.Command {
 		Short: "Write a sprite as one file, for another machine",
 		Long: `Writes a sprite as one archive to the standard output: what its disk has besides the base, at a
 checkpoint or now, and its settings. A sprite that is awake stands still for a moment, and goes
-on. Memory is never in it. The values of its environment, which may be secrets, are in it with
---environment alone; what is in its files is, secret or not.
+on. Memory is never in it, and so nothing of /tmp, which is in memory. The values of its
+environment, which may be secrets, are in it with --environment alone; what is in its files is,
+secret or not.
 
 The archive is a tar compressed by zstd, with the files below disk/ as in a layer of an OCI image.
 It depends neither on the machine nor on the version of cove; what the sprite has not changed of

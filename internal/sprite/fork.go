@@ -11,9 +11,6 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// maxForks is how many forks are made at once.
-const maxForks = 100
-
 // Fork makes sprites whose disk is what another's is now, or was at a checkpoint,
 // and whose settings are the other's; where that is awake, or its memory was kept,
 // what runs in it goes on in each, unless req.Boot says otherwise. Each has a name, a
@@ -66,8 +63,8 @@ func (h *Host) forkNames(ctx context.Context, req sprites.ForkRequest) ([]string
 	if req.Name != "" || len(names) == 0 {
 		names = append([]string{req.Name}, names...)
 	}
-	if len(names) > maxForks {
-		return nil, newError(CodeBadRequest, "make them in several calls", "%d forks at once are more than %d", len(names), maxForks)
+	if len(names) > sprites.MaxForks {
+		return nil, newError(CodeBadRequest, "make them in several calls", "%d forks at once are more than %d", len(names), sprites.MaxForks)
 	}
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
