@@ -145,22 +145,3 @@ func Unmount(target string) error {
 	}
 	return nil
 }
-
-// Remove deletes a folder of layers with everything in it. What overlays leave
-// in a work folder has no permissions, which does not stop its owner.
-func Remove(dir string) error {
-	err := os.RemoveAll(dir)
-	if err == nil {
-		return nil
-	}
-	walkErr := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			return os.Chmod(path, 0o700)
-		}
-		return nil
-	})
-	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("remove %s: %w", dir, errors.Join(err, walkErr))
-	}
-	return nil
-}

@@ -1,0 +1,148 @@
+package layers
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Remove deletes a folder of layers with everything in it, or a file. That there is
+// none is no error. What overlays leave in a work folder has no permissions, which
+// does not stop its owner. Folders may be in each other as deep as they like: those
+// that are not empty are moved up before they are emptied. What an error leaves can be
+// removed again.
+func Remove(path string) error {
+	for {
+		err := unix.Unlink(path)
+		if errors.Is(err, unix.EISDIR) {
+			err = unix.Rmdir(path)
+		}
+		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+			if err = empty(path); err == nil {
+				continue
+			}
+		}
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+}
+
+// remover empties a folder.
+type remover struct {
+	top   int
+	full  []string // folders in it that are not empty
+	moved int
+}
+
+func empty(path string) (err error) {
+	top, err := openWritable(unix.AT_FDCWD, path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, top.Close()) }()
+	r := remover{top: int(top.Fd())}
+	err = r.clear(top)
+	for len(r.full) > 0 && err == nil {
+		last := len(r.full) - 1
+		name := r.full[last]
+		r.full = r.full[:last]
+		err = r.remove(name)
+	}
+	return err
+}
+
+// remove removes a folder that is in the topmost one.
+func (r *remover) remove(name string) error {
+	dir, err := openWritable(r.top, name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(r.clear(dir), dir.Close()); err != nil {
+		return err
+	}
+	return pathError("remove", name, unix.Unlinkat(r.top, name, unix.AT_REMOVEDIR))
+}
+
+// clear removes what is in a folder, or moves it to the topmost one.
+func (r *remover) clear(dir *os.File) error {
+	for {
+		names, err := dir.Readdirnames(1024)
+		for _, name := range names {
+			if err := r.name(int(dir.Fd()), name); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *remover) name(dir int, name string) error {
+	err := unix.Unlinkat(dir, name, 0)
+	if errors.Is(err, unix.EISDIR) {
+		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+	}
+	switch {
+	case err == nil || errors.Is(err, unix.ENOENT):
+		return nil
+	case !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST):
+		return pathError("remove", name, err)
+	case dir == r.top:
+		r.full = append(r.full, name)
+		return nil
+	}
+	for {
+		to := ".removed-" + strconv.Itoa(r.moved)
+		r.moved++
+		err := unix.Renameat(dir, name, r.top, to)
+		if errors.Is(err, unix.EACCES) { // one that is not ours to write can't be moved
+			err = errors.Join(unix.Fchmodat(dir, name, 0o700, 0), unix.Renameat(dir, name, r.top, to))
+		}
+		switch {
+		case err == nil:
+			r.full = append(r.full, to)
+			return nil
+		case !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENOTDIR):
+			return pathError("move", name, err)
+		} // else there is something of that name
+	}
+}
+
+// openWritable opens a folder, and has its owner be able to read and write it.
+func openWritable(dir int, name string) (*os.File, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(dir, name, flags, 0)
+	if errors.Is(err, unix.EACCES) {
+		if err = unix.Fchmodat(dir, name, 0o700, 0); err == nil {
+			fd, err = unix.Openat(dir, name, flags, 0)
+		}
+	}
+	if err != nil {
+		return nil, pathError("open", name, err)
+	}
+	if st, err := fstat(fd); err == nil && st.Mode&0o700 != 0o700 {
+		_ = unix.Fchmod(fd, 0o700) // what can't be removed says so
+	}
+	return os.NewFile(uintptr(fd), inBrief(name)), nil
+}
+
+func pathError(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: inBrief(path), Err: err}
+}
