@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,126 +43,29 @@ type Problem struct {
 	What string // for people: "it is missing", …
 }
 
-// record is what the list says of one file.
+// record is what the list says of one file. Records come in the order of a walk: a
+// folder, then what is in it, by name.
 type record struct {
-	path string // below the layer's folder: MOUNT/upper/…
+	depth int    // in how many folders it is, the topmost one of a mount aside
+	name  string // of the topmost folder: the mount's
 	Stat
 	opaque, redirect string
-	sum              [sha256.Size]byte // of the content of a regular file
+	digest           // of a regular file
 }
 
-// shown is the path of a record in the sprite.
-func (r *record) shown() string { return shownPath(r.path) }
-
-func shownPath(p string) string {
-	mount, below, _ := strings.Cut(p, "/")
-	if mount == "root" {
-		mount = ""
-	}
-	return path.Join("/", mount, strings.TrimPrefix(below, "upper"))
-}
-
-// walker goes through what a layer has, in the order of its list.
-type walker struct {
-	ctx    context.Context
-	t      *tree
-	prefix string
-	visit  func(*record) error
-}
-
-func (d Dir) walk(ctx context.Context, visit func(*record) error) error {
-	t, err := openTree(d.Path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // of a sprite that has never run
-	}
-	if err != nil {
-		return err
-	}
-	w := walker{ctx: ctx, t: t, prefix: Overlay{UserXattr: d.UserXattr}.xattrPrefix(), visit: visit}
-	mounts, err := t.names("")
-	for _, mount := range mounts {
-		at := mount + "/upper"
-		if err == nil && !gone(t.at(at, func(int) error { return nil })) {
-			err = w.file(at)
-		}
-	}
-	return errors.Join(err, t.close())
-}
-
-func (w *walker) file(at string) error {
-	if err := w.ctx.Err(); err != nil {
-		return context.Cause(w.ctx)
-	}
-	r := record{path: at}
-	err := w.t.at(at, func(fd int) (err error) {
-		if r.Stat, err = statOf(fd); err != nil {
-			return err
-		}
-		if r.IsDir() {
-			r.opaque, r.redirect = mark(fd, w.prefix+"opaque"), mark(fd, w.prefix+"redirect")
-		}
-		r.Attrs, err = attributes(fd)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if err := w.visit(&r); err != nil || !r.IsDir() {
-		return err
-	}
-	names, err := w.t.names(at)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := w.file(at + "/" + name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// inOrder compares paths as a walk meets them.
-func inOrder(a, b string) int {
-	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
-}
-
-// hashFile hashes a file's content, and calls done with how much that was, at times.
-func (d Dir) hashFile(ctx context.Context, at string, done func(int64)) (sum [sha256.Size]byte, err error) {
-	t, err := openTree(d.Path)
-	if err != nil {
-		return sum, err
-	}
-	defer t.close()
-	f, err := t.open(at)
-	if err != nil {
-		return sum, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	buf := make([]byte, 256<<10)
-	for {
-		n, err := f.Read(buf)
-		h.Write(buf[:n])
-		done(int64(n))
-		if err == io.EOF {
-			return [sha256.Size]byte(h.Sum(nil)), nil
-		}
-		if err == nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			return sum, err
-		}
-	}
+// before reports whether a comes before b, where both follow what a walk and a list
+// have in common.
+func (a *record) before(b *record) bool {
+	return a.depth > b.depth || a.depth == b.depth && a.name < b.name
 }
 
 type inode struct{ dev, ino uint64 }
 
 // List writes the list of a sealed layer, beside what it has, and says what it is.
 // It is on disk when List returns. Of files that are those of other layers, which a
-// merge has linked, the list is to say what known has; nil: there are none.
-func (d Dir) List(ctx context.Context, known Known) (Listing, error) {
+// merge has linked, the list is to say what known has; nil: there are none. turn is
+// called between all that takes long, and may wait, or end it; nil: that goes on.
+func (d Dir) List(ctx context.Context, known Known, turn func() error) (Listing, error) {
 	if err := os.MkdirAll(d.Path, 0o700); err != nil {
 		return Listing{}, fmt.Errorf("list a layer: %w", err)
 	}
@@ -175,7 +78,7 @@ func (d Dir) List(ctx context.Context, known Known) (Listing, error) {
 	var l Listing
 	enc, err := zstd.NewWriter(io.MultiWriter(f, h), zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
 	if err == nil {
-		err = errors.Join(d.list(ctx, enc, known, &l), enc.Close())
+		err = errors.Join(d.list(ctx, enc, &lister{known: known, turn: turn, counted: map[inode]bool{}, hashed: hashed{}, l: &l}), enc.Close())
 	}
 	if err == nil {
 		err = f.Sync()
@@ -190,38 +93,67 @@ func (d Dir) List(ctx context.Context, known Known) (Listing, error) {
 	return l, nil
 }
 
-func (d Dir) list(ctx context.Context, out io.Writer, known Known, l *Listing) error {
+type lister struct {
+	known   Known
+	turn    func() error
+	counted map[inode]bool // files of several names
+	hashed  hashed
+	l       *Listing
+	buf     []byte
+}
+
+// listForm begins a list, as the name of its first record would. Before there were
+// forms, a list began with the path of a topmost folder, which is longer.
+const listForm = "\x02"
+
+func (d Dir) list(ctx context.Context, out io.Writer, ls *lister) error {
 	w := bufio.NewWriter(out)
-	counted := map[inode]bool{} // files of several names
-	var buf []byte
-	err := d.walk(ctx, func(r *record) (err error) {
-		id := inode{r.dev, r.ino}
-		if was, ok := known[id]; ok {
-			r.Size, r.ModTime, r.sum = was.size, was.modTime, was.sum
-		} else if r.Kind() == unix.S_IFREG {
-			if r.sum, err = d.hashFile(ctx, r.path, func(int64) {}); err != nil {
-				return err
-			}
-		}
-		l.Files++
-		l.Size += r.Size
-		if r.links == 1 || r.IsDir() || !counted[id] {
-			l.Disk += r.blocks * 512
-		}
-		if r.links > 1 && !r.IsDir() {
-			counted[id] = true
-		}
-		buf = r.append(buf[:0])
-		_, err = w.Write(buf)
+	if _, err := w.Write(appendText(nil, listForm)); err != nil {
 		return err
+	}
+	if ls.turn == nil {
+		ls.turn = func() error { return nil }
+	}
+	err := d.walk(ctx, func(m *met) error {
+		if err := ls.add(ctx, m); err != nil {
+			return err
+		}
+		_, err := w.Write(ls.buf)
+		return errors.Join(err, ls.turn())
 	})
 	if err != nil {
 		return err
 	}
-	if _, err := w.Write(binary.AppendUvarint([]byte{0}, uint64(l.Files))); err != nil {
+	if _, err := w.Write(binary.AppendUvarint([]byte{0}, uint64(ls.l.Files))); err != nil {
 		return err
 	}
 	return w.Flush()
+}
+
+// add counts a file, and encodes its record in buf.
+func (ls *lister) add(ctx context.Context, m *met) (err error) {
+	r, l := &m.record, ls.l
+	id := inode{r.dev, r.ino}
+	if was, ok := ls.known[id]; ok {
+		r.Size, r.ModTime, r.digest = was.size, was.modTime, was.digest
+	} else if r.Kind() == unix.S_IFREG {
+		r.form = withoutZeros
+		if r.sum, err = ls.hashed.hash(ctx, m, r.form, func(int64) error { return ls.turn() }); err != nil {
+			return err
+		}
+	}
+	l.Files++
+	if l.Size += r.Size; l.Size < 0 { // holes have no bounds
+		l.Size = math.MaxInt64
+	}
+	if r.links == 1 || r.IsDir() || !ls.counted[id] {
+		l.Disk += r.blocks * 512
+	}
+	if r.links > 1 && !r.IsDir() {
+		ls.counted[id] = true
+	}
+	ls.buf = r.append(ls.buf[:0])
+	return nil
 }
 
 // Known has, of files that are listed already, what is said of them.
@@ -229,29 +161,16 @@ type Known map[inode]knownFile
 
 type knownFile struct {
 	size, modTime int64
-	sum           [sha256.Size]byte
+	digest
 }
 
 // Add takes over what the list of a layer says, if it is the one that l describes.
 func (k Known) Add(ctx context.Context, d Dir, l Listing) error {
-	t, err := openTree(d.Path)
-	if err != nil {
-		return err
-	}
-	defer t.close()
-	return d.records(ctx, l, func(r *record) error {
-		if r.Kind() != unix.S_IFREG {
-			return nil
+	return d.compare(ctx, l, func(p *pair) error { // what differs is for a verification to find
+		if p.want != nil && p.now != nil && p.want.Kind() == unix.S_IFREG {
+			k[inode{p.now.dev, p.now.ino}] = knownFile{p.want.Size, p.want.ModTime, p.want.digest}
 		}
-		err := t.at(r.path, func(fd int) error {
-			now, err := statOf(fd)
-			k[inode{now.dev, now.ino}] = knownFile{r.Size, r.ModTime, r.sum}
-			return err
-		})
-		if gone(err) {
-			return nil // that is for a verification to find
-		}
-		return err
+		return nil
 	})
 }
 
@@ -281,9 +200,18 @@ func (d Dir) records(ctx context.Context, l Listing, each func(*record) error) e
 	}
 	defer dec.Close()
 	r := bufio.NewReader(dec)
-	for {
+	read := (*record).read
+	if head, err := r.Peek(2); err == nil && string(head) == string(appendText(nil, listForm)) {
+		_, _ = r.Discard(len(head))
+	} else {
+		read = (*record).readFirst
+	}
+	for depth := 0; ; {
 		var next record
-		last, err := next.read(r)
+		last, err := read(&next, r)
+		if err == nil && next.depth > depth {
+			err = errors.New("it has a file without its folder")
+		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", errList, err)
 		}
@@ -296,29 +224,31 @@ func (d Dir) records(ctx context.Context, l Listing, each func(*record) error) e
 		if err := each(&next); err != nil {
 			return err
 		}
+		depth = next.depth + 1
 	}
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
 // append encodes a record.
 func (r *record) append(b []byte) []byte {
-	text := func(s string) {
-		b = binary.AppendUvarint(b, uint64(len(s)))
-		b = append(b, s...)
-	}
-	text(r.path)
-	for _, n := range []uint64{uint64(r.Mode), uint64(r.UID), uint64(r.GID), uint64(r.Size), r.Rdev} {
+	b = appendText(b, r.name)
+	for _, n := range []uint64{uint64(r.depth), uint64(r.Mode), uint64(r.UID), uint64(r.GID), uint64(r.Size), r.Rdev} {
 		b = binary.AppendUvarint(b, n)
 	}
 	b = binary.AppendVarint(b, r.ModTime)
-	text(r.Target)
-	text(r.opaque)
-	text(r.redirect)
+	b = appendText(b, r.Target)
+	b = appendText(b, r.opaque)
+	b = appendText(b, r.redirect)
 	b = binary.AppendUvarint(b, uint64(len(r.Attrs)))
 	for _, name := range slices.Sorted(maps.Keys(r.Attrs)) {
-		text(name)
-		text(r.Attrs[name])
+		b = appendText(b, name)
+		b = appendText(b, r.Attrs[name])
 	}
 	if r.Kind() == unix.S_IFREG {
+		b = append(b, byte(r.form))
 		b = append(b, r.sum[:]...)
 	}
 	return b
@@ -327,97 +257,186 @@ func (r *record) append(b []byte) []byte {
 // maxText bounds a name or an attribute in a list.
 const maxText = 1 << 20
 
+// decoder reads the fields of records; after an error they are all empty.
+type decoder struct {
+	in  *bufio.Reader
+	err error
+}
+
+func (d *decoder) number() (n uint64) {
+	if d.err == nil {
+		n, d.err = binary.ReadUvarint(d.in)
+	}
+	return n
+}
+
+func (d *decoder) text() string {
+	n := d.number()
+	if d.err == nil && n > maxText {
+		d.err = errors.New("a text is too long")
+	}
+	if d.err != nil {
+		return ""
+	}
+	b := make([]byte, n)
+	_, d.err = io.ReadFull(d.in, b)
+	return string(b)
+}
+
+// end reads what follows the last record.
+func (d *decoder) end() (last bool, err error) {
+	return d.number() > 0 || d.err == nil, d.err
+}
+
 // read decodes the next record; true: there is none, and the list is whole.
 func (r *record) read(in *bufio.Reader) (last bool, err error) {
-	number := func() (n uint64) {
-		if err == nil {
-			n, err = binary.ReadUvarint(in)
+	d := decoder{in: in}
+	if r.name = d.text(); r.name == "" {
+		return d.end()
+	}
+	depth := d.number()
+	if depth > math.MaxInt32 {
+		return false, errors.New("it is too deep")
+	}
+	r.depth = int(depth)
+	r.fields(&d)
+	if d.err == nil && r.Kind() == unix.S_IFREG {
+		var form byte
+		if form, d.err = in.ReadByte(); d.err == nil {
+			_, d.err = io.ReadFull(in, r.sum[:])
 		}
-		return n
-	}
-	text := func() string {
-		n := number()
-		if err == nil && n > maxText {
-			err = errors.New("a text is too long")
+		if r.form = digestForm(form); d.err == nil && r.form != whole && r.form != withoutZeros {
+			d.err = errors.New("it has a digest of a kind that is not known")
 		}
-		if err != nil {
-			return ""
-		}
-		b := make([]byte, n)
-		_, err = io.ReadFull(in, b)
-		return string(b)
 	}
-	if r.path = text(); r.path == "" {
-		return number() > 0 || err == nil, err
+	return false, d.err
+}
+
+// readFirst is read of a list as they were first: by paths, with digests of all that
+// can be read.
+func (r *record) readFirst(in *bufio.Reader) (last bool, err error) {
+	d := decoder{in: in}
+	path := d.text()
+	if path == "" {
+		return d.end()
 	}
-	r.Mode, r.UID, r.GID, r.Size, r.Rdev = uint32(number()), uint32(number()), uint32(number()), int64(number()), number()
-	if err == nil {
-		r.ModTime, err = binary.ReadVarint(in)
+	mount, below, _ := strings.Cut(path, "/upper")
+	r.depth, r.name = strings.Count(below, "/"), mount
+	if r.depth > 0 {
+		r.name = below[strings.LastIndexByte(below, '/')+1:]
 	}
-	r.Target, r.opaque, r.redirect = text(), text(), text()
-	for n := number(); n > 0 && err == nil; n-- {
+	r.fields(&d)
+	if d.err == nil && r.Kind() == unix.S_IFREG {
+		r.form = whole
+		_, d.err = io.ReadFull(in, r.sum[:])
+	}
+	return false, d.err
+}
+
+func (r *record) fields(d *decoder) {
+	r.Mode, r.UID, r.GID, r.Size, r.Rdev = uint32(d.number()), uint32(d.number()), uint32(d.number()), int64(d.number()), d.number()
+	if d.err == nil {
+		r.ModTime, d.err = binary.ReadVarint(d.in)
+	}
+	r.Target, r.opaque, r.redirect = d.text(), d.text(), d.text()
+	for n := d.number(); n > 0 && d.err == nil; n-- {
 		if r.Attrs == nil {
 			r.Attrs = map[string]string{}
 		}
-		name := text()
-		r.Attrs[name] = text()
+		name := d.text()
+		r.Attrs[name] = d.text()
 	}
-	if err == nil && r.Kind() == unix.S_IFREG {
-		_, err = io.ReadFull(in, r.sum[:])
-	}
-	return false, err
 }
 
 // Verify compares a sealed layer with its list, which l describes, and tells of each
 // problem, up to tell's error. With read, contents are read and compared, and done is
 // told how many bytes were; without, only names, sizes, times and the like.
 func (d Dir) Verify(ctx context.Context, l Listing, read bool, done func(int64), tell func(Problem) error) error {
+	known := hashed{}
+	err := d.compare(ctx, l, func(p *pair) error {
+		var what string
+		switch {
+		case p.now == nil:
+			what = "it is missing"
+		case p.want == nil:
+			what = "it was not there when the layer was sealed"
+		default:
+			what = p.want.differs(&p.now.record)
+		}
+		if what == "" && read && p.want.Kind() == unix.S_IFREG {
+			sum, err := known.hash(ctx, p.now, p.want.form, func(n int64) error { done(n); return nil })
+			switch {
+			case ctx.Err() != nil:
+				return context.Cause(ctx)
+			case err != nil:
+				what = "it can't be read: " + err.Error()
+			case sum != p.want.sum:
+				what = "its content is another"
+			}
+		}
+		if what == "" {
+			return nil
+		}
+		return tell(Problem{p.path(), what})
+	})
+	if errors.Is(err, errList) {
+		return tell(Problem{"/", err.Error()})
+	}
+	return err
+}
+
+// pair is what a list and its layer have of one file.
+type pair struct {
+	want *record // nil: it is not in the list
+	now  *met    // nil: it is not there
+
+	wanted, walked trail
+}
+
+// path is that of the file in the sprite.
+func (p *pair) path() string {
+	if p.now == nil {
+		return p.wanted.shown()
+	}
+	return p.walked.shown()
+}
+
+// compare goes through a layer and its list side by side.
+func (d Dir) compare(ctx context.Context, l Listing, each func(*pair) error) error {
 	next, stop := d.pull(ctx, l)
 	defer stop()
+	var p pair
 	want, err := next()
-	walked := d.walk(ctx, func(r *record) error {
-		for err == nil && want != nil && want.path != r.path && inOrder(want.path, r.path) < 0 {
-			if err := tell(Problem{want.shown(), "it is missing"}); err != nil {
+	tell := func(with *record, now *met) error {
+		if p.want, p.now = with, now; with != nil {
+			p.wanted.to(with)
+		}
+		if err := each(&p); err != nil || with == nil {
+			return err
+		}
+		want, err = next()
+		return err
+	}
+	walked := d.walk(ctx, func(now *met) error {
+		p.walked.to(&now.record)
+		for err == nil && want != nil && want.before(&now.record) {
+			if err := tell(want, nil); err != nil {
 				return err
 			}
-			want, err = next()
 		}
 		if err != nil {
 			return err
 		}
-		if want == nil || want.path != r.path {
-			return tell(Problem{r.shown(), "it was not there when the layer was sealed"})
+		if want == nil || now.before(want) {
+			return tell(nil, now)
 		}
-		what := want.differs(r)
-		if what == "" && read && r.Kind() == unix.S_IFREG {
-			sum, err := d.hashFile(ctx, r.path, done)
-			if err != nil {
-				if ctx.Err() != nil {
-					return err
-				}
-				what = "it can't be read: " + err.Error()
-			} else if sum != want.sum {
-				what = "its content is another"
-			}
-		}
-		if want, err = next(); err != nil {
-			return err
-		}
-		if what != "" {
-			return tell(Problem{r.shown(), what})
-		}
-		return nil
+		return tell(want, now)
 	})
 	if walked == nil {
 		walked = err
 	}
 	for walked == nil && want != nil {
-		if walked = tell(Problem{want.shown(), "it is missing"}); walked == nil {
-			want, walked = next()
-		}
-	}
-	if errors.Is(walked, errList) {
-		return tell(Problem{"/", walked.Error()})
+		walked = tell(want, nil)
 	}
 	return walked
 }

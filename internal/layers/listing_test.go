@@ -29,7 +29,7 @@ func problems(t *testing.T, d Dir, l Listing, read bool) (all []string) {
 
 func list(t *testing.T, d Dir, known Known) Listing {
 	t.Helper()
-	l, err := d.List(t.Context(), known)
+	l, err := d.List(t.Context(), known, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func BenchmarkVerify(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	l, err := d.List(b.Context(), nil)
+	l, err := d.List(b.Context(), nil, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func BenchmarkVerify(b *testing.B) {
 				return err
 			})
 		},
-		"list": func() error { _, err := d.List(b.Context(), nil); return err },
+		"list": func() error { _, err := d.List(b.Context(), nil, nil); return err },
 		"look": func() error {
 			return d.Verify(b.Context(), l, false, func(int64) {}, func(p Problem) error { return errors.New(p.Path) })
 		},

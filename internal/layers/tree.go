@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,22 +31,65 @@ func openTree(dir string) (*tree, error) {
 
 func (t *tree) close() error { return unix.Close(t.fd) }
 
+// maxPath bounds a path in a tree, which may be longer than the kernel's, and how deep
+// folders can be in each other where they are gone through by paths.
+const maxPath = 128 << 10
+
+// ErrPathTooLong is a path in a layer that is longer than it can be worked with.
+var ErrPathTooLong = errors.New("the path is too long")
+
 // openat opens what is at a path, a symbolic link itself.
 func (t *tree) openat(name string, flags uint64) (int, error) {
+	if len(name) > maxPath {
+		return -1, &fs.PathError{Op: "open", Path: inBrief(name), Err: ErrPathTooLong}
+	}
+	at, rest := t.fd, name
+	for len(rest) >= unix.PathMax { // more than the kernel takes at once
+		cut := strings.LastIndexByte(rest[:unix.PathMax-1], '/')
+		if cut < 0 {
+			break // no name is that long
+		}
+		next, err := openIn(at, rest[:cut], unix.O_PATH|unix.O_DIRECTORY)
+		if at != t.fd {
+			err = errors.Join(err, unix.Close(at))
+		}
+		if err != nil {
+			return -1, &fs.PathError{Op: "open", Path: inBrief(name), Err: err}
+		}
+		at, rest = next, rest[cut+1:]
+	}
+	fd, err := openIn(at, rest, flags)
+	if at != t.fd {
+		err = errors.Join(err, unix.Close(at))
+	}
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: inBrief(name), Err: err}
+	}
+	return fd, nil
+}
+
+// openIn opens what is at a path below an open folder, a symbolic link itself.
+func openIn(dir int, name string, flags uint64) (int, error) {
 	if name == "" {
 		name = "."
 	}
 	how := unix.OpenHow{Flags: flags | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV}
 	for {
-		fd, err := unix.Openat2(t.fd, name, &how)
+		fd, err := unix.Openat2(dir, name, &how)
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) { // it was renamed meanwhile
 			continue
 		}
-		if err != nil {
-			return -1, &fs.PathError{Op: "open", Path: name, Err: err}
-		}
-		return fd, nil
+		return fd, err
 	}
+}
+
+// inBrief is a path for a message: one that is long has its middle left out.
+func inBrief(path string) string {
+	const ends = 100
+	if len(path) > 3*ends {
+		path = path[:ends] + "…" + path[len(path)-ends:]
+	}
+	return strings.Trim(strconv.Quote(path), `"`)
 }
 
 // gone reports whether an error of a tree says that there is nothing at the path,
@@ -75,9 +117,14 @@ func (t *tree) open(name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), path.Join(t.dir, name))
+	return regularFile(fd, name)
+}
+
+// regularFile takes an open file over; what is none is closed, and refused.
+func regularFile(fd int, name string) (*os.File, error) {
+	f := os.NewFile(uintptr(fd), inBrief(name))
 	if st, err := fstat(fd); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, errors.Join(&fs.PathError{Op: "read", Path: name, Err: fs.ErrInvalid}, err, f.Close())
+		return nil, errors.Join(&fs.PathError{Op: "read", Path: inBrief(name), Err: fs.ErrInvalid}, err, f.Close())
 	}
 	return f, nil
 }
@@ -88,7 +135,7 @@ func (t *tree) names(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), dir)
+	f := os.NewFile(uintptr(fd), inBrief(dir))
 	names, err := f.Readdirnames(-1)
 	slices.Sort(names)
 	return names, errors.Join(err, f.Close())

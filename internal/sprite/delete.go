@@ -82,6 +82,7 @@ func (h *Host) destroy(m *machine) (err error) {
 		return err
 	}
 	fault.Reach(fault.DeleteNoted)
+	h.reads.abandon(allOf(m.id))
 	h.mu.Lock()
 	busy := m.busy
 	h.mu.Unlock()

@@ -57,7 +57,7 @@ type Host struct {
 	policies   sync.Mutex // held while a policy is replaced
 	connecting sync.Mutex // held while sandboxes are told their connectors
 	collecting sync.Mutex // held while layers are removed, or merged
-	listing    sync.Mutex // held while layers are listed
+	reads      reads
 
 	mu        sync.Mutex
 	closed    bool
@@ -112,6 +112,7 @@ func (h *Host) Start(ctx context.Context) error {
 	h.pinned = map[string]int{}
 	h.poolTaken = make(chan struct{}, 1)
 	h.diskNews = make(chan struct{}, 1)
+	h.reads.init()
 
 	live, err := h.Runtime.Live(ctx)
 	if err != nil {
@@ -132,7 +133,7 @@ func (h *Host) Start(ctx context.Context) error {
 	}
 	h.collect()
 	h.sweepMemories(rows)
-	h.wg.Go(h.list)
+	h.wg.Go(func() { h.list() })
 	h.wg.Go(func() { h.watchDisks(h.ctx) })
 	if h.Pool > 0 {
 		h.wg.Go(func() { h.fillPool(h.ctx) })

@@ -231,6 +231,6 @@ func (i *importer) adopt(ctx context.Context) error {
 		h.collect() // once the lock is free
 		return err
 	}
-	h.wg.Go(h.list)
+	h.wg.Go(func() { h.list() })
 	return nil
 }

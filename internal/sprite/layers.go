@@ -81,6 +81,9 @@ func (h *Host) collect() {
 			h.Logger.Error("finding layers that nobody has", "err", err)
 			return
 		}
+		for _, layer := range unused {
+			h.reads.abandon(layer) // whose end has it looked at again
+		}
 		for _, layer := range h.spare(unused) {
 			if h.ctx.Err() != nil {
 				return // the next start goes on
@@ -111,18 +114,41 @@ func (h *Host) pinShort(ctx context.Context, id, layer string) (chain []string, 
 	return h.pin(ctx, layer)
 }
 
-// tend deletes, in the background, the checkpoints of a sprite that its rules don't keep,
-// lists what layers have been sealed, and merges those of its disk, so that no chain becomes too long to be mounted: in this order, because a merged layer's list is then made of the lists of others.
+// tend deletes, in the background, the checkpoints of a sprite that its rules don't
+// keep, has listed what layers have been sealed, and merges those of its disk, so that
+// no chain becomes too long to be mounted: in this order, because a merged layer's list
+// is then made of the lists of others.
 func (h *Host) tend(id string) {
 	h.wg.Go(func() {
-		if err := h.pruneAutomatic(context.WithoutCancel(h.ctx), id); err != nil {
+		ctx := context.WithoutCancel(h.ctx)
+		if err := h.pruneAutomatic(ctx, id); err != nil {
 			h.Logger.Error("deleting checkpoints that no rule keeps", "sprite", id, "err", err)
 		}
-		h.list()
-		if err := h.compact(context.WithoutCancel(h.ctx), id); err != nil {
+		h.awaitLists(ctx, id, h.list())
+		if err := h.compact(ctx, id); err != nil && h.ctx.Err() == nil {
 			h.Logger.Error("merging layers", "sprite", id, "err", err)
 		}
 	})
+}
+
+// awaitLists waits until those of a sprite's disk are made.
+func (h *Host) awaitLists(ctx context.Context, id string, done map[string]<-chan struct{}) {
+	row, err := h.Store.Sprites.ByID(ctx, id)
+	if err != nil {
+		return // it is gone
+	}
+	chain, err := h.Store.Sprites.Chain(ctx, row.Layer)
+	if err != nil {
+		return // to merge them says why
+	}
+	for _, layer := range chain {
+		if listed := done[layer]; listed != nil {
+			select {
+			case <-listed:
+			case <-h.ctx.Done():
+			}
+		}
+	}
 }
 
 // compact merges sealed layers of a sprite's disk. Checkpoints in the middle keep their
@@ -184,7 +210,7 @@ func (h *Host) mergeOnce(ctx context.Context, merger Merger, id string) (bool, e
 	fault.Reach(fault.MergeStored)
 	h.Logger.Info("layers merged", "sprite", row.Name, "layers", len(run), "into", into)
 	h.collect()
-	h.wg.Go(h.list)
+	h.wg.Go(func() { h.list() })
 	return true, nil
 }
 

@@ -14,42 +14,100 @@ import (
 	"github.com/cove-dev/cove/internal/store"
 )
 
-// list lists, when the machine has nothing better to do, the files of sealed layers
-// that have no list yet.
-func (h *Host) list() {
+// list has the files of sealed layers listed that have no list yet, in the background,
+// when the machine has nothing better to do: those of one sprite after the other, those
+// of some sprites at once. It returns, by layer, what is closed once that was done, or
+// has failed.
+func (h *Host) list() map[string]<-chan struct{} {
 	reader, ok := h.Runtime.(DiskReader)
 	if !ok {
-		return
+		return nil
 	}
-	h.listing.Lock()
-	defer h.listing.Unlock()
-	unlisted, err := h.Store.Sprites.Unlisted(context.WithoutCancel(h.ctx))
+	ctx := context.WithoutCancel(h.ctx)
+	unlisted, err := h.Store.Sprites.Unlisted(ctx)
+	bySprite := map[string][]string{}
+	for _, layer := range unlisted {
+		var of string
+		if of, err = h.Store.Sprites.SpriteOn(ctx, layer); err != nil {
+			break
+		}
+		bySprite[of] = append(bySprite[of], layer)
+	}
 	if err != nil {
 		h.Logger.Error("finding layers to be listed", "err", err)
 	}
-	for _, layer := range unlisted {
-		if err := h.listLayer(h.ctx, reader, layer); err != nil && h.ctx.Err() == nil {
+	done := map[string]<-chan struct{}{}
+	for of, all := range bySprite {
+		q, begun := h.reads.queue(of, all)
+		if begun {
+			h.wg.Go(func() { h.listQueue(reader, of, q) })
+		}
+		for _, layer := range all {
+			done[layer] = q.done
+		}
+	}
+	return done
+}
+
+// listQueue lists the layers of one sprite.
+func (h *Host) listQueue(reader DiskReader, of string, q *listQueue) {
+	r := &h.reads
+	select {
+	case r.places <- struct{}{}:
+		defer func() { <-r.places }()
+	case <-h.ctx.Done():
+	}
+	for {
+		layer := r.next(of, q)
+		if layer == "" {
+			return
+		}
+		if h.ctx.Err() != nil {
+			continue
+		}
+		if _, err := h.listLayer(h.ctx, reader, layer); err != nil && h.ctx.Err() == nil && !errors.Is(err, errAbandoned) {
 			h.Logger.Error("listing a layer", "layer", layer, "err", err)
 		}
 	}
 }
 
-// listLayer lists a sealed layer. h.listing is held.
-func (h *Host) listLayer(ctx context.Context, reader DiskReader, layer string) error {
-	_, unpin, err := h.pin(ctx, layer)
+// listLayer lists a sealed layer, or waits until somebody else has; false: it has a
+// list already, or has gone.
+func (h *Host) listLayer(ctx context.Context, reader DiskReader, layer string) (bool, error) {
+	ctx, end := h.reading(ctx, layer) // before it is pinned: who dooms it ends it
+	defer end()
+	done, err := h.reads.alone(ctx, layer)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	f, err := h.Store.Sprites.FactsOf(ctx, layer)
+	if err == nil && f.Digest != "" {
+		return false, nil
+	}
+	var unpin func()
+	if err == nil {
+		_, unpin, err = h.pin(ctx, layer)
+	}
 	if errors.Is(err, store.ErrNotFound) {
-		return nil // it has gone
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer unpin()
 	var l layers.Listing
-	atLeisure(func() { l, err = reader.LayerDir(layer).List(ctx, nil) })
+	atLeisure(func() {
+		t := turn{ctx: ctx, turns: h.reads.turns}
+		defer t.end()
+		if err = t.begin(); err == nil {
+			l, err = reader.LayerDir(layer).List(ctx, nil, t.next)
+		}
+	})
 	if err != nil {
-		return err
+		return false, err
 	}
-	return h.setListing(ctx, layer, l)
+	return true, h.setListing(ctx, layer, l)
 }
 
 func (h *Host) setListing(ctx context.Context, layer string, l layers.Listing) error {
@@ -87,6 +145,8 @@ func (h *Host) listMerged(ctx context.Context, into string, of []string) error {
 	if !ok {
 		return nil
 	}
+	ctx, end := h.reading(ctx, into)
+	defer end()
 	known := layers.Known{}
 	for _, layer := range of {
 		f, err := h.Store.Sprites.FactsOf(ctx, layer)
@@ -100,7 +160,7 @@ func (h *Host) listMerged(ctx context.Context, into string, of []string) error {
 			return err
 		}
 	}
-	l, err := reader.LayerDir(into).List(ctx, known)
+	l, err := reader.LayerDir(into).List(ctx, known, nil)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package sprite
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -27,17 +28,20 @@ func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.Ve
 	if err != nil {
 		return sum, err
 	}
+	ctx, end := h.reading(ctx, allOf(row.ID))
+	defer end()
 	v := verifier{host: h, reader: reader, tell: tell, seen: map[string]bool{}}
 	defer v.unpin()
-	if err := v.find(ctx, row, id); err != nil {
-		return sum, err
-	}
+	err = v.find(ctx, row, id)
 	for _, layer := range v.layers {
-		if err := v.layer(ctx, layer); err != nil {
-			return sum, err
+		if err == nil {
+			err = v.layer(ctx, layer)
 		}
 	}
-	return v.sum, nil
+	if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
+		err = errAbandoned
+	}
+	return v.sum, err
 }
 
 type verifier struct {
@@ -102,22 +106,24 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 		if err != nil {
 			return err
 		}
-		v.total += f.Size
+		v.total += min(f.Size, f.Disk) // holes are not read
 	}
 	return nil
 }
 
 func (v *verifier) layer(ctx context.Context, layer string) error {
 	h := v.host
-	h.listing.Lock() // it may be being listed
-	f, err := h.Store.Sprites.FactsOf(ctx, layer)
-	if err == nil && f.Digest == "" {
-		err = h.listLayer(ctx, v.reader, layer)
-		v.sum.Unlisted++
-		h.listing.Unlock()
+	ctx, end := h.reading(ctx, layer)
+	defer end()
+	listed, err := h.listLayer(ctx, v.reader, layer)
+	if err != nil {
 		return err
 	}
-	h.listing.Unlock()
+	if listed {
+		v.sum.Unlisted++
+		return nil
+	}
+	f, err := h.Store.Sprites.FactsOf(ctx, layer)
 	if err != nil {
 		return err
 	}

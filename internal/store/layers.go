@@ -329,6 +329,18 @@ func (t *Sprites) Unlisted(ctx context.Context) ([]string, error) {
 	return list, nil
 }
 
+// SpriteOn returns one of the sprites, always the same as long as it is there, that a
+// layer is in a disk or a checkpoint of; the layer, if there is none.
+func (t *Sprites) SpriteOn(ctx context.Context, layer string) (id string, err error) {
+	err = t.db.read.QueryRowContext(ctx, `WITH RECURSIVE up (id) AS (VALUES (?1) UNION SELECT l.id FROM layers l JOIN up ON l.parent = up.id)
+		SELECT COALESCE(min(sprite), ?1) FROM (SELECT s.id AS sprite FROM up JOIN sprites s ON s.layer = up.id
+			UNION ALL SELECT c.sprite FROM up JOIN checkpoints c ON c.layer = up.id)`, layer).Scan(&id)
+	if err != nil {
+		return "", fmt.Errorf("find whose layer %s is: %w", layer, err)
+	}
+	return id, nil
+}
+
 // Usage is a layer of a sprite: what is known of it, and who has it.
 type Usage struct {
 	Facts

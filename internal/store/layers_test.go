@@ -48,6 +48,11 @@ func TestLayerFacts(t *testing.T) {
 	if err != nil || len(usages) != 3 || usages[first].States != 4 || usages[first].Disk != 7 || usages[second].States != 2 || usages[second].Parent != first || usages[third].States != 1 {
 		t.Errorf("%+v, %v", usages, err)
 	}
+	for layer, want := range map[string]string{first: "1", third: "1", copied.Layer: "2", "none": "none"} {
+		if of, err := s.SpriteOn(ctx, layer); err != nil || of != want {
+			t.Errorf("layer %s is on %s, %v, want %s", layer, of, err, want)
+		}
+	}
 	if _, err := s.FactsOf(ctx, "none"); err == nil {
 		t.Error("facts of no layer")
 	}

@@ -1,0 +1,165 @@
+package sprite
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// listedAtOnce is of how many sprites layers are listed at once. Each takes a thread,
+// a few descriptors and some MiB.
+const listedAtOnce = 16
+
+// reads are the layers that are being read, or are to be. Whoever reads for long does
+// so without a lock, in turns where it is not a caller that waits for it, and until
+// what is read is deleted.
+type reads struct {
+	places chan struct{} // of sprites whose layers are being listed
+	turns  chan struct{} // of listings that are at work
+
+	mu     sync.Mutex
+	queues map[string]*listQueue                        // by sprite
+	listed map[string]chan struct{}                     // layers that are being listed, until it is closed
+	ends   map[string]map[*context.CancelCauseFunc]bool // by what is read
+}
+
+// listQueue is what is to be listed of one sprite.
+type listQueue struct {
+	layers []string      // guarded by reads.mu
+	done   chan struct{} // closed when there are no more
+}
+
+func (r *reads) init() {
+	r.places = make(chan struct{}, listedAtOnce)
+	r.turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)) // the rest is for who waits
+	r.queues = map[string]*listQueue{}
+	r.listed = map[string]chan struct{}{}
+	r.ends = map[string]map[*context.CancelCauseFunc]bool{}
+}
+
+// queue notes what is to be listed of a sprite; true: the caller has it done.
+func (r *reads) queue(of string, layers []string) (*listQueue, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q, there := r.queues[of]
+	if !there {
+		q = &listQueue{done: make(chan struct{})}
+		r.queues[of] = q
+	}
+	q.layers = layers
+	return q, !there
+}
+
+// next takes a layer of a queue; empty: that was the last one.
+func (r *reads) next(of string, q *listQueue) (layer string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(q.layers) == 0 {
+		delete(r.queues, of)
+		close(q.done)
+		return ""
+	}
+	layer, q.layers = q.layers[0], q.layers[1:]
+	return layer
+}
+
+// alone returns when nobody else lists a layer. The caller calls done.
+func (r *reads) alone(ctx context.Context, layer string) (done func(), err error) {
+	for {
+		r.mu.Lock()
+		other := r.listed[layer]
+		if other == nil {
+			mine := make(chan struct{})
+			r.listed[layer] = mine
+			r.mu.Unlock()
+			return func() {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				delete(r.listed, layer)
+				close(mine)
+			}, nil
+		}
+		r.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// errAbandoned ends a reading of what is being deleted.
+var errAbandoned = newError(CodeDeleting, "", "what was being read is deleted")
+
+// reading is a context for reading something, a layer or all of a sprite: it ends with
+// ctx, when the host is closed, and when that is abandoned. The caller calls end.
+func (h *Host) reading(ctx context.Context, what string) (_ context.Context, end func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })
+	r := &h.reads
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ends[what] == nil {
+		r.ends[what] = map[*context.CancelCauseFunc]bool{}
+	}
+	r.ends[what][&cancel] = true
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if delete(r.ends[what], &cancel); len(r.ends[what]) == 0 {
+			delete(r.ends, what)
+		}
+	}
+}
+
+// abandon ends what reads something.
+func (r *reads) abandon(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for cancel := range r.ends[what] {
+		(*cancel)(errAbandoned)
+	}
+}
+
+// allOf is, for reading, all of a sprite.
+func allOf(id string) string { return "sprite " + id }
+
+// slice is how long a listing is at work before others are, if any wait.
+const slice = 100 * time.Millisecond
+
+// turn is one of those who take turns.
+type turn struct {
+	ctx   context.Context
+	turns chan struct{}
+	held  bool
+	since time.Time
+}
+
+func (t *turn) begin() error {
+	select {
+	case t.turns <- struct{}{}: // in the order in which they came
+		t.held, t.since = true, time.Now()
+		return nil
+	case <-t.ctx.Done():
+		return context.Cause(t.ctx)
+	}
+}
+
+func (t *turn) end() {
+	if t.held {
+		<-t.turns
+	}
+	t.held = false
+}
+
+// next ends a turn that was long enough, and waits for another.
+func (t *turn) next() error {
+	if time.Since(t.since) < slice {
+		return nil
+	}
+	t.end()
+	return t.begin()
+}
