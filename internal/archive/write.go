@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/safepath"
 )
 
 // Part is one mount of a disk, as layers show it over the base.
@@ -33,8 +34,15 @@ const maxLinks = 64 << 20
 // Write writes an archive of what a disk, its root first, has besides its base. What
 // it holds in memory does not grow with the disk, but for the names of one folder and
 // of files of several names. Sockets and devices are left out, and counted. An error
-// leaves an archive that Read refuses.
+// leaves an archive that Read refuses; nothing is written of a disk with a path that is
+// too long for an archive, which is layers.ErrPathTooLong.
 func Write(ctx context.Context, out io.Writer, h Header, disk []Part) (End, error) {
+	names := writer{ctx: ctx, dry: true}
+	for _, part := range disk {
+		if err := names.part(part, disk); err != nil {
+			return End{}, fmt.Errorf("export: %w", err)
+		}
+	}
 	zw, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(maxWindow))
 	if err != nil {
 		return End{}, err
@@ -42,8 +50,8 @@ func Write(ctx context.Context, out io.Writer, h Header, disk []Part) (End, erro
 	w := writer{ctx: ctx, tar: tar.NewWriter(zw), sum: newDigest(), links: map[[2]uint64]string{}, buf: make([]byte, 256<<10)}
 	err = w.document(headerName, h.Created, h)
 	for _, part := range disk {
-		if err == nil && !part.View.FromBase(part.View.Root()) {
-			err = w.mount(part, disk)
+		if err == nil {
+			err = w.part(part, disk)
 		}
 	}
 	if err == nil {
@@ -64,6 +72,7 @@ func Write(ctx context.Context, out io.Writer, h Header, disk []Part) (End, erro
 
 type writer struct {
 	ctx       context.Context
+	dry       bool // only the names are looked at
 	tar       *tar.Writer
 	sum       digest
 	links     map[[2]uint64]string // the first names of files of several
@@ -96,7 +105,11 @@ func (w *writer) document(name string, at time.Time, doc any) error {
 	return err
 }
 
-func (w *writer) mount(part Part, disk []Part) error {
+// part writes one mount of a disk, if there is anything of it.
+func (w *writer) part(part Part, disk []Part) error {
+	if part.View.FromBase(part.View.Root()) {
+		return nil
+	}
 	w.view, w.target, w.skip = part.View, part.Target, nil
 	if part.Target == "" {
 		for _, other := range disk {
@@ -153,12 +166,29 @@ func (w *writer) name(at string, dir layers.Node, merged bool) error {
 
 // bare writes a member that says something of the base.
 func (w *writer) bare(at string, dir layers.Node) error {
-	h := tar.Header{Format: tar.FormatPAX, Typeflag: tar.TypeReg, Name: path.Join(diskName, w.target, at), ModTime: time.Unix(0, dir.ModTime)}
+	name, err := w.memberName(at)
+	if err != nil || w.dry {
+		return err
+	}
+	h := tar.Header{Format: tar.FormatPAX, Typeflag: tar.TypeReg, Name: name, ModTime: time.Unix(0, dir.ModTime)}
 	w.end.Members++
 	return errors.Join(w.sum.member(&h), w.tar.WriteHeader(&h))
 }
 
+// memberName is the name of what is at a path. Read takes none that is longer.
+func (w *writer) memberName(at string) (string, error) {
+	name := path.Join(diskName, w.target, at)
+	if len(name) >= safepath.MaxPath {
+		return "", fmt.Errorf("%w: %d bytes, %.100q…", layers.ErrPathTooLong, len(name), path.Join("/", w.target, at))
+	}
+	return name, nil
+}
+
 func (w *writer) file(at string, n layers.Node) error {
+	if w.dry {
+		_, err := w.memberName(at)
+		return err
+	}
 	dev, ino, links := n.Inode()
 	id := [2]uint64{dev, ino}
 	if first, ok := w.links[id]; ok {
@@ -183,8 +213,11 @@ func (w *writer) file(at string, n layers.Node) error {
 
 // member writes a header, of which h has what the node does not say.
 func (w *writer) member(at string, n layers.Node, h tar.Header) error {
-	h.Format = tar.FormatPAX
-	h.Name = path.Join(diskName, w.target, at)
+	name, err := w.memberName(at)
+	if err != nil || w.dry {
+		return err
+	}
+	h.Format, h.Name = tar.FormatPAX, name
 	if h.Typeflag == tar.TypeDir {
 		h.Name += "/"
 	}
@@ -226,7 +259,7 @@ func (w *writer) regular(at string, n layers.Node) error {
 	err = parts(f, n.Size, func(_, size int64) error {
 		stored += partHeader + size
 		data += size
-		return nil
+		return w.ctx.Err()
 	})
 	if err != nil {
 		return err

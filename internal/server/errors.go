@@ -28,6 +28,7 @@ var statusOf = map[string]int{
 	sprite.CodeInUse:            http.StatusConflict,
 	sprite.CodeDamaged:          http.StatusConflict,
 	sprite.CodeRejected:         http.StatusUnprocessableEntity,
+	sprite.CodePathTooLong:      http.StatusUnprocessableEntity,
 	sprite.CodeNoSpace:          http.StatusInsufficientStorage,
 	sprite.CodeDiskLimit:        http.StatusInsufficientStorage,
 	sprite.CodeActiveCheckpoint: http.StatusConflict,

@@ -42,7 +42,7 @@ func (h *Host) Diff(ctx context.Context, name, from, to string, tell func(sprite
 			return tell(diffEntry(at, c))
 		})
 		if err != nil {
-			return err
+			return pathTooLong(err)
 		}
 	}
 	return nil

@@ -1,8 +1,10 @@
 package sprite
 
 import (
+	"errors"
 	"fmt"
 
+	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -26,6 +28,7 @@ const (
 	CodeRejected         = "rejected" // an archive with something in it that must not be
 	CodeNoSpace          = "no_space"
 	CodeDiskLimit        = "disk_limit"        // the sprite takes all of its own part of the disk
+	CodePathTooLong      = "path_too_long"     // of a file in a sprite, for what was asked
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 )
 
@@ -52,4 +55,12 @@ func (e *Error) Unwrap() error { return e.Err }
 
 func newError(code, hint, format string, args ...any) *Error {
 	return &Error{ErrorBody: sprites.ErrorBody{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}}
+}
+
+// pathTooLong says it of an error that is that.
+func pathTooLong(err error) error {
+	if errors.Is(err, layers.ErrPathTooLong) {
+		return newError(CodePathTooLong, "move or remove it in the sprite, and try again", "the sprite has a file that this can't be done with: %v", err)
+	}
+	return err
 }

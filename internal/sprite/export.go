@@ -43,7 +43,8 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 	for i, part := range s.Disk {
 		parts[i] = archive.Part(part)
 	}
-	return archive.Write(ctx, out, head, parts)
+	end, err := archive.Write(ctx, out, head, parts)
+	return end, pathTooLong(err)
 }
 
 // openExport opens the state of a sprite that is to be exported.

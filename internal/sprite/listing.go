@@ -73,9 +73,14 @@ func (h *Host) listQueue(reader DiskReader, of string, q *listQueue) {
 
 // listLayer lists a sealed layer, or waits until somebody else has; false: it has a
 // list already, or has gone.
-func (h *Host) listLayer(ctx context.Context, reader DiskReader, layer string) (bool, error) {
+func (h *Host) listLayer(ctx context.Context, reader DiskReader, layer string) (listed bool, err error) {
 	ctx, end := h.reading(ctx, layer) // before it is pinned: who dooms it ends it
 	defer end()
+	defer func() {
+		if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
+			err = errAbandoned
+		}
+	}()
 	done, err := h.reads.alone(ctx, layer)
 	if err != nil {
 		return false, err
