@@ -53,10 +53,10 @@ type record struct {
 	digest           // of a regular file
 }
 
-// before reports whether a comes before b, where both follow what a walk and a list
+// before reports whether r comes before b, where both follow what a walk and a list
 // have in common.
-func (a *record) before(b *record) bool {
-	return a.depth > b.depth || a.depth == b.depth && a.name < b.name
+func (r *record) before(b *record) bool {
+	return r.depth > b.depth || r.depth == b.depth && r.name < b.name
 }
 
 type inode struct{ dev, ino uint64 }
