@@ -30,8 +30,9 @@ type CheckpointDetails struct {
 	Labels            []string `json:"labels,omitempty"`
 	PauseMilliseconds float64  `json:"pause_ms,omitempty"` // how long what ran stood still for it
 
-	// CopiedBytes is what was copied in the pause: files that were open for writing
-	// when their layer was sealed, of which what ran goes on with a copy.
+	// CopiedBytes is what was copied in the pause: files that were open for writing,
+	// or still open since they were written, when their layer was sealed. What ran goes
+	// on with the copies.
 	CopiedBytes int64 `json:"copied_bytes"`
 
 	MemoryBytes   int64  `json:"memory_bytes,omitempty"`    // of what was kept of its memory; 0: nothing was
@@ -95,7 +96,7 @@ const (
 )
 
 // OpenFiles are the files on a sprite's disk that a checkpoint has more work with than
-// with others. It is what the sprite says of itself: advice.
+// with others. Their names are the sprite's own.
 type OpenFiles struct {
 	WritableBytes int64      `json:"writable_bytes"` // of files that are open for writing
 	Writable      []OpenFile `json:"writable,omitempty"`

@@ -315,7 +315,7 @@ func TestCheckpointFiles(t *testing.T) {
 	}
 	st, err := os.Stat(fill)
 	if err == nil {
-		err = os.Truncate(fill, st.Size()-2<<20)
+		err = os.Truncate(fill, st.Size()-3<<20)
 	}
 	if err != nil {
 		t.Fatal(err)

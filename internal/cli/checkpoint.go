@@ -60,10 +60,12 @@ func (a *app) newCheckpointCreate() *cobra.Command {
 		Long: `Makes a checkpoint of what a sprite's disk is now, and prints its id: v1, v2 and so on. With
 --memory what runs is kept with it, as it is; that costs as much disk as it has memory.
 
-What runs stands still for the longer, the larger the files are that it has open for writing:
-they are copied. So are deleted files that are still open, slowly. Where those are more than 4
-MiB, or the others more than 256 MiB, --memory keeps no memory, because each restore and each
-fork would copy them again. You are told which files those are; --memory=always keeps it.`,
+What runs stands still for the longer, the larger the files are that it has open for writing,
+or has open since they were written: they are copied. So are deleted files that are still open,
+slowly. Where those are more than 4 MiB, or the others more than 256 MiB, --memory keeps no
+memory, because each restore and each fork would copy them again. You are told which files
+those are; --memory=always keeps it. Where the disk has no room for the copies no checkpoint
+is made, and what runs goes on.`,
 		Example: `  cove checkpoint create -s paint
   cove checkpoint create -s paint --comment 'tests pass' --label green
   cove checkpoint create -s paint --memory

@@ -136,7 +136,6 @@ func (s *Server) routes() {
 
 		"GET /v1/activity":        s.getActivity,
 		"GET /v1/owner":           s.getOwner,
-		"GET /v1/open-files":      s.getOpenFiles,
 		"GET /v1/memory/kills":    s.getMemoryKills,
 		"POST /v1/memory/relief":  s.postRelief,
 		"POST /v1/http":           s.postHTTP,

@@ -36,9 +36,10 @@ type Checkpointed struct {
 	// Parts of Pause.
 	Save    time.Duration `json:"save"`    // of the memory
 	Mount   time.Duration `json:"mount"`   // of the new disk, or a look whether that may stay
+	Copy    time.Duration `json:"copy"`    // of what is open for writing, to that
 	Restore time.Duration `json:"restore"` // of the memory, over the new disk
 
-	Copied int64 `json:"copied,omitempty"` // bytes of sealed files that were copied, because they were open for writing
+	Copied int64 `json:"copied,omitempty"` // bytes of sealed files that were copied, because gVisor had them open for writing
 
 	Kept    int64  `json:"kept,omitempty"`     // bytes of the memory that was kept
 	NotKept string `json:"not_kept,omitempty"` // why it was not, though it was to be
@@ -51,9 +52,9 @@ type Checkpointed struct {
 //
 //	mount the new disk at a new path, and create the next sandbox over it → pause →
 //	hear nothing more of it → save the memory, leaving the sandbox → have the new
-//	disk show what is there now → end the old sandbox, without waiting for what
-//	follows → restore in the next one, in the same network namespace, behind the
-//	same gateway
+//	disk show what is there now, and have what is open for writing → end the old
+//	sandbox, without waiting for what follows → restore in the next one, in the same
+//	network namespace, behind the same gateway
 //
 // Until the old sandbox is ended an error leaves it as it was. One that was paused is
 // so afterwards, but for the moment that it takes to pause it again. s.moving is held.
@@ -63,10 +64,6 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	next.Layers = req.Layers
 
 	// All that can be is done before the pause.
-	var open *sprites.OpenFiles
-	if !old.Paused { // else its guest says nothing
-		open = s.openFiles(ctx).Excess()
-	}
 	image, drop, err := s.memoryFolder()
 	if err != nil {
 		return Checkpointed{}, err
@@ -87,7 +84,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	}
 
 	fault.Reach(fault.MovePrepared)
-	done := Checkpointed{Open: open}
+	var done Checkpointed
 	began := time.Now()
 	resume := func(err error) (Checkpointed, error) {
 		s.gw.Release()
@@ -119,8 +116,17 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	}
 	done.Mount = time.Since(mark)
 	fault.Reach(fault.MoveMounted)
-	if err := s.setState(func(st *State) { *st = next }); err != nil {
+	mark = time.Now()
+	files, err := s.copyWritable(old, next, req.Disk)
+	if err != nil {
 		return resume(err)
+	}
+	done.Copy = time.Since(mark)
+	open := openedFiles(files)
+	done.Copied, done.Open = open.WritableBytes, open.Excess()
+	moving := s.snapshot()
+	if err := s.setState(func(st *State) { *st = next }); err != nil {
+		return resume(errors.Join(err, s.setState(func(st *State) { *st = moving })))
 	}
 	// From here on the new one is the sandbox, or there is none.
 	fault.Reach(fault.MoveSwitched)
@@ -128,15 +134,14 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	signalProcess(old.PID, old.StartTime, unix.SIGKILL)
 	fault.Reach(fault.MoveKilled)
 	if err := s.restore(ctx, next, start); err != nil {
-		return Checkpointed{}, fmt.Errorf("%w: %w", errLost, err)
+		return Checkpointed{}, fmt.Errorf("%w: %w", ErrLost, err)
 	}
 	done.Restore = time.Since(mark)
 	fault.Reach(fault.MoveRestored)
 	done.Pause = time.Since(began)
 	done.State = s.snapshot()
 	s.cleaning.Go(func() { s.cleanOld(old) })
-	done.Copied = s.copied(ctx, req.Disk)
-	switch why := tooMuchOpen(open); {
+	switch why := tooMuchOpen(done.Open); {
 	case req.Keep == "":
 	case why != "" && !req.Always:
 		done.NotKept = why
@@ -175,14 +180,14 @@ func (s *Shim) settleDisk(ctx context.Context, created *ahead, next State, disk 
 
 // notKept says why a memory could not be kept, for whom the server's paths are nothing.
 func notKept(err error) string {
-	if statusOf(err) == http.StatusInsufficientStorage {
+	if noRoom(err) {
 		return "there is no space for its memory on the server's disk"
 	}
 	return "its memory could not be written; the log of the sandbox says why"
 }
 
-// errLost says that the sandbox has ended for want of a restore. Its disk is whole.
-var errLost = errors.New("the sandbox could not be restored, and has ended")
+// ErrLost says that the sandbox has ended for want of a restore. Its disk is whole.
+var ErrLost = errors.New("the sandbox could not be restored, and has ended")
 
 // memoryFolder makes a folder for an image that nobody keeps. It is in memory, and
 // seen by this process and its children alone.
@@ -370,9 +375,13 @@ func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
 	reply(w, done)
 }
 
-// statusOf is the answer to a call that failed: a full disk is told apart.
+// statusOf is the answer to a call that failed: a sandbox that was lost, and a full
+// disk, are told apart.
 func statusOf(err error) int {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	switch {
+	case errors.Is(err, ErrLost):
+		return http.StatusGone
+	case noRoom(err):
 		return http.StatusInsufficientStorage
 	}
 	return http.StatusInternalServerError

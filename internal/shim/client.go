@@ -69,11 +69,15 @@ func (c Client) call(ctx context.Context, method, path string, in, out any) erro
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-		if resp.StatusCode == http.StatusInsufficientStorage {
-			return fmt.Errorf("shim: %s: %w", strings.TrimSpace(string(text)), syscall.ENOSPC)
+		data, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		text := strings.TrimSpace(string(data))
+		switch resp.StatusCode {
+		case http.StatusGone:
+			return fmt.Errorf("shim: %w%s", ErrLost, strings.TrimPrefix(text, ErrLost.Error()))
+		case http.StatusInsufficientStorage:
+			return fmt.Errorf("shim: %s: %w", strings.TrimSuffix(text, ": "+syscall.ENOSPC.Error()), syscall.ENOSPC)
 		}
-		return fmt.Errorf("shim: %s", strings.TrimSpace(string(text)))
+		return fmt.Errorf("shim: %s", text)
 	}
 	if out == nil {
 		return nil
@@ -104,7 +108,8 @@ func (c Client) Stop(ctx context.Context, grace time.Duration) (End, error) {
 	return end, c.call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), nil, &end)
 }
 
-// Checkpoint seals the layer that is written, and moves the sandbox to another.
+// Checkpoint seals the layer that is written, and moves the sandbox to another. After
+// an error it goes on as it was, but for ErrLost; ENOSPC says that there is no room.
 func (c Client) Checkpoint(ctx context.Context, req Checkpoint) (Checkpointed, error) {
 	var done Checkpointed
 	return done, c.call(ctx, http.MethodPost, "/v1/checkpoint", req, &done)

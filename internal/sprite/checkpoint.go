@@ -164,7 +164,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 		if c != nil {
 			c.PauseMicros, c.CopiedBytes = pause.Total.Microseconds(), pause.Copied
 		}
-		h.Logger.Info("checkpoint", "sprite", row.Name, "pause", pause.Total, "save", pause.Save, "mount", pause.Mount, "restore", pause.Restore, "copied", pause.Copied, "kept", pause.Kept)
+		h.Logger.Info("checkpoint", "sprite", row.Name, "pause", pause.Total, "save", pause.Save, "mount", pause.Mount, "copy", pause.Copy, "restore", pause.Restore, "copied", pause.Copied, "kept", pause.Kept)
 	case keep != sprites.KeepNever:
 		memory = h.keepAsleep(ctx, row.ID)
 	}
@@ -198,7 +198,10 @@ func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, me
 		return Pause{}, newError(CodeNoSpace, freeSome, "no checkpoint was made: the disk of the server is full")
 	}
 	if err != nil {
-		e := newError(CodeUnavailable, "the log of the server says more", "no checkpoint was made: %v", err)
+		e := newError(CodeUnavailable, "the log of the server says more", "no checkpoint was made")
+		if errors.Is(err, unix.ENOSPC) {
+			e = newError(CodeNoSpace, "free some space, and try again; see how full the disk is with: cove doctor", "no checkpoint was made")
+		}
 		e.Err = err
 		return Pause{}, e
 	}

@@ -156,8 +156,8 @@ type Memory struct {
 // Pause is how long a sandbox stood still for a checkpoint, and why; and what became
 // of its memory.
 type Pause struct {
-	Total                time.Duration
-	Save, Mount, Restore time.Duration // parts of it: of the memory, the disk, the memory
+	Total                      time.Duration
+	Save, Mount, Copy, Restore time.Duration // parts of it: of the memory, the disk, the memory
 
 	Copied int64 // bytes of files that were open for writing, which were copied for it
 

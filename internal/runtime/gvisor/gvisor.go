@@ -551,6 +551,12 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 		}
 	}
 	done, err := s.client.Checkpoint(ctx, req)
+	if errors.Is(err, shim.ErrLost) { // whoever is told finds it ended
+		select {
+		case <-s.done:
+		case <-ctx.Done():
+		}
+	}
 	if err != nil {
 		if st, statusErr := s.client.Status(ctx); statusErr == nil {
 			s.setState(st)
@@ -559,7 +565,7 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 	}
 	s.setState(done.State)
 	return sprite.Pause{
-		Total: done.Pause, Save: done.Save, Mount: done.Mount, Restore: done.Restore, Copied: done.Copied,
+		Total: done.Pause, Save: done.Save, Mount: done.Mount, Copy: done.Copy, Restore: done.Restore, Copied: done.Copied,
 		Kept: done.Kept, NotKept: done.NotKept, Open: done.Open,
 	}, nil
 }

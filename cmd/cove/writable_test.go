@@ -1,0 +1,175 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// fillTo leaves so many bytes of a host's small disk free.
+func (h *host) fillTo(free int64) {
+	h.t.Helper()
+	var st unix.Statfs_t
+	err := unix.Statfs(h.data, &st)
+	if err == nil {
+		if out, fillErr := exec.Command("fallocate", "-l", fmt.Sprint(int64(st.Bavail)*st.Bsize-free), filepath.Join(h.data, "fill")).CombinedOutput(); fillErr != nil {
+			err = fmt.Errorf("%w: %s", fillErr, out)
+		}
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// makeRoom undoes fillTo.
+func (h *host) makeRoom() {
+	h.t.Helper()
+	if err := os.Remove(filepath.Join(h.data, "fill")); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// A keptCounter counts in a sprite, and says so at each word. Meanwhile it has files open
+// for writing, of which one has no name any more.
+type keptCounter struct {
+	t   *testing.T
+	in  io.WriteCloser
+	out io.Reader
+	cmd *sprites.Cmd
+	n   int
+}
+
+const countOpen = `
+import os, sys
+big = open(sys.argv[1], 'r+b')
+big.seek(1000); first = big.read(1000)
+if len(sys.argv) > 2:
+    gone = open('gone', 'w+b'); gone.write(b'g' * int(sys.argv[2])); gone.flush(); os.unlink('gone')
+n = 0
+for word in sys.stdin:
+    big.seek(1000); assert big.read(1000) == first
+    big.seek(0); big.write(b'%06d' % n); big.flush()
+    if len(sys.argv) > 2: gone.seek(0); assert gone.read() == b'g' * int(sys.argv[2])
+    print(n, flush=True); n += 1
+`
+
+func startCounter(t *testing.T, h *host, sprite string, args ...string) *keptCounter {
+	t.Helper()
+	c := &keptCounter{t: t}
+	c.cmd = h.client().Sprite(sprite).CommandContext(t.Context(), "python3", append([]string{"-c", countOpen}, args...)...)
+	c.cmd.Stderr = os.Stderr
+	var inErr, outErr error
+	c.in, inErr = c.cmd.StdinPipe()
+	c.out, outErr = c.cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, c.cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	c.goesOn()
+	return c
+}
+
+// goesOn fails unless it is what it was.
+func (c *keptCounter) goesOn() {
+	c.t.Helper()
+	fmt.Fprintln(c.in, "go on")
+	var n int
+	if _, err := fmt.Fscanln(c.out, &n); err != nil || n != c.n {
+		c.t.Fatalf("it says %d, %v, want %d", n, err, c.n)
+	}
+	c.n++
+}
+
+// TestCheckpointWithoutRoom: a checkpoint that has no room for the copies of what is
+// open for writing is refused as that, none is listed, and what runs goes on as it was;
+// with room, it is made.
+func TestCheckpointWithoutRoom(t *testing.T) {
+	h := newSmallHost(t, "300m")
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "head -c 100M /dev/urandom >\"big (deleted)\"; head -c 2M /dev/urandom >small")
+	c := startCounter(t, h, "paint", "big (deleted)")
+	refused := func(args ...string) {
+		t.Helper()
+		out, code := h.try("", "cove", append([]string{"checkpoint", "create", "-s", "paint"}, args...)...)
+		if code != 6 || !strings.Contains(out, "no space") {
+			t.Errorf("a checkpoint without room: exit %d, %s", code, out)
+		}
+		c.goesOn()
+		if out := h.run("", "cove", "checkpoint", "list", "-s", "paint", "--json"); strings.Contains(out, `"v1"`) {
+			t.Errorf("it is listed: %s", out)
+		}
+	}
+	h.fillTo(27 << 20)
+	refused()
+	refused("--memory=always")
+	// Where it just does not fit, the copy itself fails.
+	h.makeRoom()
+	h.fillTo(100<<20 + 100<<10)
+	refused()
+	h.makeRoom()
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	c.goesOn()
+	if err := errors.Join(c.in.Close(), c.cmd.Wait()); err != nil {
+		t.Error(err)
+	}
+
+	// What has no name any more is made again by the restore.
+	h.fillTo(27 << 20)
+	c = startCounter(t, h, "paint", "small", fmt.Sprint(14<<20))
+	if out, code := h.try("", "cove", "checkpoint", "create", "-s", "paint"); code != 6 {
+		t.Errorf("a checkpoint without room for a deleted file: exit %d, %s", code, out)
+	}
+	c.goesOn()
+	h.makeRoom()
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	c.goesOn()
+	if err := errors.Join(c.in.Close(), c.cmd.Wait()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMemoryOfWhatIsCopied: whether a checkpoint keeps the memory is decided by what is
+// copied for it, whoever has it open, and however: also by who only reads what another
+// wrote before, for gVisor holds on to that as it was opened first.
+func TestMemoryOfWhatIsCopied(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "head -c 300M /dev/zero >big")
+	s := h.client().Sprite("paint")
+	for _, opened := range []string{"3<big", "4>>big"} {
+		cmd := s.CommandContext(t.Context(), "sh", "-c", "exec "+opened+"; echo opened; exec sleep 10000")
+		out, err := cmd.StdoutPipe()
+		if err := errors.Join(err, cmd.Start()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fscanln(out, new(string)); err != nil {
+			t.Fatal(err)
+		}
+		var c sprites.Checkpoint
+		if err := json.Unmarshal([]byte(h.run("", "cove", "checkpoint", "create", "-s", "paint", "--memory", "--json")), &c); err != nil || c.Cove == nil {
+			t.Fatalf("got %+v, %v", c, err)
+		}
+		if c.Cove.CopiedBytes > sprites.OpenWritable && (c.Cove.MemoryBytes > 0 || !strings.Contains(c.Cove.MemoryNotKept, "300 MiB")) {
+			t.Errorf("%s: %d bytes were copied, and the memory was kept: %+v", opened, c.Cove.CopiedBytes, c.Cove)
+		}
+		if c.Cove.CopiedBytes != 300<<20 {
+			t.Errorf("%s: %d bytes were copied", opened, c.Cove.CopiedBytes)
+		}
+		if err := cmd.Signal(unix.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
+
+	}
+}

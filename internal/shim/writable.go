@@ -1,0 +1,244 @@
+package shim
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A restore opens again each file that gVisor holds open for writing, of which the
+// overlay makes a copy then, because it is sealed; and it makes those again that have no
+// name any more. Where the disk has no room for them the restore fails, and by then the
+// old sandbox has ended. So they are copied before, when there is a way back.
+
+// diskFile is a file of a sandbox's disk that a restore writes.
+type diskFile struct {
+	path  string // on the disk, as the kernel says
+	sure  bool   // it was found there
+	bytes int64  // that a copy takes
+	gone  bool   // it has no name any more, and path is what it was
+	links uint64 // names that it has
+}
+
+// goferRoot is where gVisor's gofer has the disk, in a mount namespace of its own: so
+// the paths of open files begin.
+const goferRoot = "/root"
+
+// diskFiles looks at what the sandbox's process has open. gVisor holds a descriptor for
+// each file that is opened in the sandbox, and for writing from when it first is until
+// nobody has it open at all; in the cache it may have it longer, but not once the memory
+// is saved: then these are the files that a restore writes, whatever the guest says.
+func (s *Shim) diskFiles(st State) (files []diskFile, err error) {
+	spec, err := s.readBundle(st)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.Open(filepath.Join("/proc", strconv.Itoa(st.PID), "fd"))
+	if err != nil {
+		return nil, fmt.Errorf("look at the files that the sandbox has open: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("look at the files that the sandbox has open: %w", err)
+	}
+	seen := map[[2]uint64]bool{}
+	for _, name := range names {
+		writable, path, err := openedAs(dir, name)
+		text, gone := strings.CutSuffix(path, " (deleted)")
+		if err != nil || !writable && !gone {
+			continue // of those that are gone, it matters that they are open
+		}
+		var file unix.Stat_t
+		var in unix.Statfs_t
+		if unix.Fstatat(int(dir.Fd()), name, &file, 0) != nil || file.Mode&unix.S_IFMT != unix.S_IFREG || seen[[2]uint64{file.Dev, file.Ino}] {
+			continue
+		}
+		if unix.Statfs(filepath.Join(dir.Name(), name), &in) != nil || in.Type != unix.OVERLAYFS_SUPER_MAGIC {
+			continue
+		}
+		f := diskFile{path: strings.TrimPrefix(path, goferRoot+"/"), links: file.Nlink, bytes: min(file.Size, file.Blocks*512)} // holes are not copied
+		if f.sure = s.isFile(st, f.path, file); f.sure {
+			gone = false
+		} else if gone {
+			f.path, f.gone, f.bytes = strings.TrimPrefix(text, goferRoot+"/"), true, file.Size
+		}
+		shown := func(dest string) bool {
+			return strings.HasPrefix(path, goferRoot+filepath.Join("/", dest)+"/")
+		}
+		if (!writable && !gone) || slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && shown(m.Destination) }) {
+			continue
+		}
+		seen[[2]uint64{file.Dev, file.Ino}] = true
+		files = append(files, f)
+	}
+	slices.SortFunc(files, func(a, b diskFile) int { return cmp.Compare(b.bytes, a.bytes) })
+	return files, nil
+}
+
+// openedAs says whether a descriptor writes, and what path it has.
+func openedAs(dir *os.File, fd string) (writable bool, path string, err error) {
+	var link unix.Stat_t
+	if err := unix.Fstatat(int(dir.Fd()), fd, &link, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return false, "", err
+	}
+	buf := make([]byte, 2*unix.PathMax)
+	n, err := unix.Readlinkat(int(dir.Fd()), fd, buf)
+	return link.Mode&0o200 != 0, string(buf[:max(n, 0)]), err
+}
+
+// isFile reports whether a path of a sandbox's disk leads to this file.
+func (s *Shim) isFile(st State, path string, file unix.Stat_t) bool {
+	fd, err := openOnDisk(s.rootfsOf(st), path, unix.O_PATH)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var got unix.Stat_t
+	return unix.Fstat(fd, &got) == nil && got.Dev == file.Dev && got.Ino == file.Ino
+}
+
+// openOnDisk opens what a path of a disk leads to, and never what a link does.
+func openOnDisk(root, path string, flags uint64) (int, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	return unix.Openat2(dir, path, &unix.OpenHow{
+		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// What a restore needs besides: for folders above what is written, and the shim's notes.
+const (
+	spareBytes = 1 << 20
+	spareFiles = 64
+)
+
+// copyWritable has the disk of the next sandbox have what its restore writes. The old
+// one is paused, and its memory is saved. An error that is ENOSPC says that there is no
+// room for it.
+func (s *Shim) copyWritable(old, next State, disk []Mount) ([]diskFile, error) {
+	files, err := s.diskFiles(old)
+	if err != nil {
+		return nil, err
+	}
+	upper := disk[0].Overlay.Upper
+	left := int64(0) // to be written by the restore
+	copies := int64(0)
+	for _, f := range files {
+		if f.gone {
+			left += f.bytes
+		} else {
+			copies += f.bytes
+		}
+	}
+	if err := room(upper, left+copies, len(files)); err != nil && (!sharesBlocks(upper) || room(upper, left, len(files)) != nil) {
+		return nil, err
+	}
+	for _, f := range files {
+		switch {
+		case f.gone:
+		case !f.sure || f.links > 1:
+			left += f.bytes // nobody knows by which name it will be opened
+		default:
+			if err := copyUp(s.rootfsOf(next), f.path); err != nil {
+				return nil, fmt.Errorf("copy /%s, which is open for writing: %w", f.path, err)
+			}
+		}
+	}
+	return files, room(upper, left, len(files))
+}
+
+// copyUp has an overlay have a file of its own.
+func copyUp(root, path string) error {
+	fd, err := openOnDisk(root, path, unix.O_WRONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// room says whether a disk has room for so much, and for what is needed besides.
+func room(dir string, bytes int64, files int) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("look how full the disk is: %w", err)
+	}
+	if free := int64(fs.Bavail) * fs.Bsize; free < bytes+spareBytes {
+		return fmt.Errorf("what is open for writing takes %d MiB more, and %d MiB are free: %w", (bytes+spareBytes)>>20, free>>20, unix.ENOSPC)
+	}
+	if fs.Files > 0 && fs.Ffree < uint64(files)+spareFiles {
+		return fmt.Errorf("what is open for writing takes up to %d files more, and %d are free: %w", files+spareFiles, fs.Ffree, unix.ENOSPC)
+	}
+	return nil
+}
+
+// sharesBlocks reports whether copies on the file system of a folder take no room.
+func sharesBlocks(dir string) bool {
+	var fds [2]int
+	for i := range fds {
+		fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return false
+		}
+		defer unix.Close(fd)
+		fds[i] = fd
+	}
+	return unix.IoctlFileClone(fds[0], fds[1]) == nil
+}
+
+// openedFiles is what was found, for people. The names are the guest's.
+func openedFiles(files []diskFile) (open sprites.OpenFiles) {
+	for _, f := range files { // the largest first
+		list, sum := &open.Writable, &open.WritableBytes
+		if f.gone {
+			list, sum = &open.Unlinked, &open.UnlinkedBytes
+		}
+		if *sum += f.bytes; len(*list) < maxOpenNamed {
+			*list = append(*list, sprites.OpenFile{Path: "/" + f.path, Bytes: f.bytes})
+		}
+	}
+	return open
+}
+
+// maxOpenNamed is how many files of each kind are named.
+const maxOpenNamed = 10
+
+// tooMuchOpen says why a memory is not kept, though it was to be; empty: it is. Each
+// restore and each fork would do again what the checkpoint has to do.
+func tooMuchOpen(excess *sprites.OpenFiles) string {
+	if excess == nil {
+		return ""
+	}
+	var why []string
+	if excess.WritableBytes > sprites.OpenWritable {
+		why = append(why, fmt.Sprintf("%d MiB of files are open for writing, and it is kept up to %d MiB", excess.WritableBytes>>20, sprites.OpenWritable>>20))
+	}
+	if excess.UnlinkedBytes > sprites.OpenUnlinked {
+		why = append(why, fmt.Sprintf("%d MiB of deleted files are still open, and it is kept up to %d MiB", excess.UnlinkedBytes>>20, sprites.OpenUnlinked>>20))
+	}
+	return strings.Join(why, "; ")
+}
+
+// noRoom reports whether a disk is too full for what was to be done. What gVisor fails
+// of it says in words.
+func noRoom(err error) bool {
+	if err == nil {
+		return false
+	}
+	full := func(e unix.Errno) bool { return errors.Is(err, e) || strings.Contains(err.Error(), e.Error()) }
+	return full(unix.ENOSPC) || full(unix.EDQUOT)
+}

@@ -1,0 +1,86 @@
+package shim
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// TestCopyUp: a file below becomes the overlay's own, by its own name alone; where the
+// disk is full meanwhile, that is what the error says.
+func TestCopyUp(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a disk")
+	}
+	disk := t.TempDir()
+	if err := unix.Mount("none", disk, "tmpfs", 0, "size=8m"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = layers.Unmount(disk) }()
+	below, root := t.TempDir(), t.TempDir()
+	o := layers.Overlay{Lowers: []string{below}, Upper: filepath.Join(disk, "upper"), Work: filepath.Join(disk, "work")}
+	write := func(name string, size int) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(below, name), make([]byte, size), 0o400); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("small", 1<<20)
+	write("large", 16<<20)
+	if err := errors.Join(os.Symlink("small", filepath.Join(below, "link")), o.Create(), o.Mount(root)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = layers.Unmount(root) }()
+	if err := copyUp(root, "link"); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("of a link: %v", err)
+	}
+	if err := copyUp(root, "../../small"); err != nil {
+		t.Error(err)
+	}
+	if st, err := os.Stat(filepath.Join(o.Upper, "small")); err != nil || st.Size() != 1<<20 {
+		t.Errorf("got %v, %v", st, err)
+	}
+	if err := copyUp(root, "large"); !errors.Is(err, unix.ENOSPC) || !noRoom(err) {
+		t.Errorf("of one that is too large: %v", err)
+	}
+	if err := room(disk, 4<<20, 10); err != nil {
+		t.Error(err)
+	}
+	if err := room(disk, 7<<20, 10); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("got %v", err)
+	}
+	if err := room(disk, 0, 1<<40); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestTooMuchOpen: a memory is kept up to the bounds; over them it is said why not.
+func TestTooMuchOpen(t *testing.T) {
+	for _, test := range []struct {
+		writable, unlinked int64
+		want               []string
+	}{
+		{sprites.OpenWritable, sprites.OpenUnlinked, nil},
+		{sprites.OpenWritable + 1, 0, []string{"256 MiB of files are open for writing"}},
+		{0, 9 << 20, []string{"9 MiB of deleted files"}},
+		{300 << 20, 9 << 20, []string{"300 MiB of files", "9 MiB of deleted files"}},
+	} {
+		open := sprites.OpenFiles{WritableBytes: test.writable, UnlinkedBytes: test.unlinked}
+		got := tooMuchOpen(open.Excess())
+		if (got == "") != (test.want == nil) {
+			t.Errorf("%+v: got %q", open, got)
+		}
+		for _, part := range test.want {
+			if !strings.Contains(got, part) {
+				t.Errorf("%+v: got %q, want %q in it", open, got, part)
+			}
+		}
+	}
+}
