@@ -92,6 +92,18 @@ func reply(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the caller went away
 }
 
+// fail answers with an error, of which Client.call makes again what it was.
+func fail(w http.ResponseWriter, err error) {
+	code := http.StatusInternalServerError
+	switch {
+	case errors.Is(err, ErrEnded):
+		code = http.StatusGone
+	case noRoom(err):
+		code = http.StatusInsufficientStorage
+	}
+	http.Error(w, err.Error(), code)
+}
+
 // getStatus answers when no checkpoint is under way: so who asks knows what is.
 func (s *Shim) getStatus(w http.ResponseWriter, _ *http.Request) {
 	s.moving.Lock()
@@ -164,8 +176,8 @@ func (s *Shim) freeze(w http.ResponseWriter, paused bool, change func() error) {
 	s.moving.Lock()
 	defer s.moving.Unlock()
 	if s.snapshot().Paused != paused {
-		if err := change(); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
+		if err := s.unlessEnded(change()); err != nil {
+			fail(w, err)
 			return
 		}
 	}

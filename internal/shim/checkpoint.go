@@ -68,6 +68,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if err != nil {
 		return Checkpointed{}, err
 	}
+	defer s.lowerMemory(old) // once its image, which is a part of it, is dropped
 	defer drop()
 	if err := s.prepareMove(old, next, req.Disk); err != nil {
 		return Checkpointed{}, errors.Join(err, s.leave(next))
@@ -91,7 +92,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		if created != nil {
 			created.mover.close() // it may be at it still
 		}
-		return Checkpointed{}, errors.Join(err, s.endMove(), s.abandon(next))
+		return Checkpointed{}, errors.Join(s.goBack(err), s.abandon(next))
 	}
 	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
 		return Checkpointed{}, errors.Join(err, s.abandon(next))
@@ -104,6 +105,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	}
 	fault.Reach(fault.MovePaused)
 	s.gw.Hold()
+	s.raiseMemory(old)
 	if err := save(); err != nil {
 		return resume(err)
 	}
@@ -134,7 +136,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	signalProcess(old.PID, old.StartTime, unix.SIGKILL)
 	fault.Reach(fault.MoveKilled)
 	if err := s.restore(ctx, next, start); err != nil {
-		return Checkpointed{}, fmt.Errorf("%w: %w", ErrLost, err)
+		return Checkpointed{}, fmt.Errorf("%w, because it could not be restored: %w", ErrEnded, err)
 	}
 	done.Restore = time.Since(mark)
 	fault.Reach(fault.MoveRestored)
@@ -186,8 +188,8 @@ func notKept(err error) string {
 	return "its memory could not be written; the log of the sandbox says why"
 }
 
-// ErrLost says that the sandbox has ended for want of a restore. Its disk is whole.
-var ErrLost = errors.New("the sandbox could not be restored, and has ended")
+// ErrEnded says that the sandbox has ended in a move. Its disk is whole.
+var ErrEnded = errors.New("the sandbox has ended")
 
 // memoryFolder makes a folder for an image that nobody keeps. It is in memory, and
 // seen by this process and its children alone.
@@ -345,17 +347,38 @@ func (s *Shim) takeUpMove() error {
 	return os.RemoveAll(st.Saving) // what it is now is later
 }
 
-// endMove has a sandbox that is to be moved no more be what it was before.
+// goBack is endMove after an error, which it returns; of a sandbox that has ended, for
+// what reason.
+func (s *Shim) goBack(err error) error {
+	end := s.endMove()
+	if errors.Is(end, ErrEnded) {
+		s.log.Error("the sandbox ended while it was moved", "err", err)
+		return end
+	}
+	return errors.Join(err, end)
+}
+
+// endMove has a sandbox that is to be moved no more be what it was before. One that has
+// ended meanwhile is ErrEnded.
 func (s *Shim) endMove() error {
 	call := s.runsc()
 	change := call.thaw // it may not have come to the pause
 	if s.snapshot().Paused {
 		change = call.freeze
 	}
-	if err := change(); err != nil {
+	if err := s.unlessEnded(change()); err != nil {
 		return err
 	}
 	return s.setState(func(st *State) { st.Moving, st.Saving = false, "" })
+}
+
+// unlessEnded is err of a call of runsc, or why the sandbox that was called has ended:
+// runsc only says that it does not answer.
+func (s *Shim) unlessEnded(err error) error {
+	if st := s.snapshot(); err != nil && !acts(st.PID, st.StartTime) {
+		return fmt.Errorf("%w: %s", ErrEnded, s.why())
+	}
+	return err
 }
 
 func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
@@ -369,20 +392,8 @@ func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
 	// Once begun it goes on, whoever waits for it.
 	done, err := s.checkpoint(context.WithoutCancel(r.Context()), req)
 	if err != nil {
-		http.Error(w, err.Error(), statusOf(err))
+		fail(w, err)
 		return
 	}
 	reply(w, done)
-}
-
-// statusOf is the answer to a call that failed: a sandbox that was lost, and a full
-// disk, are told apart.
-func statusOf(err error) int {
-	switch {
-	case errors.Is(err, ErrLost):
-		return http.StatusGone
-	case noRoom(err):
-		return http.StatusInsufficientStorage
-	}
-	return http.StatusInternalServerError
 }

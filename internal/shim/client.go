@@ -73,7 +73,7 @@ func (c Client) call(ctx context.Context, method, path string, in, out any) erro
 		text := strings.TrimSpace(string(data))
 		switch resp.StatusCode {
 		case http.StatusGone:
-			return fmt.Errorf("shim: %w%s", ErrLost, strings.TrimPrefix(text, ErrLost.Error()))
+			return fmt.Errorf("shim: %w%s", ErrEnded, strings.TrimPrefix(text, ErrEnded.Error()))
 		case http.StatusInsufficientStorage:
 			return fmt.Errorf("shim: %s: %w", strings.TrimSuffix(text, ": "+syscall.ENOSPC.Error()), syscall.ENOSPC)
 		}
@@ -109,14 +109,14 @@ func (c Client) Stop(ctx context.Context, grace time.Duration) (End, error) {
 }
 
 // Checkpoint seals the layer that is written, and moves the sandbox to another. After
-// an error it goes on as it was, but for ErrLost; ENOSPC says that there is no room.
+// an error it goes on as it was, but for ErrEnded; ENOSPC says that there is no room.
 func (c Client) Checkpoint(ctx context.Context, req Checkpoint) (Checkpointed, error) {
 	var done Checkpointed
 	return done, c.call(ctx, http.MethodPost, "/v1/checkpoint", req, &done)
 }
 
 // Hibernate saves the sandbox's memory to a folder, and ends it. After an error it
-// goes on.
+// goes on, but for ErrEnded.
 func (c Client) Hibernate(ctx context.Context, dir string) error {
 	return c.call(ctx, http.MethodPost, "/v1/hibernate", map[string]string{"dir": dir}, nil)
 }

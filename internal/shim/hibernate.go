@@ -57,7 +57,9 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 		return err
 	}
 	undo := func(err error) error {
-		return errors.Join(err, s.endMove(), os.RemoveAll(dir))
+		err = errors.Join(s.goBack(err), os.RemoveAll(dir))
+		s.lowerMemory(st)
+		return err
 	}
 	if err := s.setState(func(st *State) { st.Moving, st.Saving = true, dir }); err != nil {
 		return err
@@ -69,6 +71,7 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 		}
 	}
 	fault.Reach(fault.SleepPaused)
+	s.raiseMemory(st)
 	if err := s.runscOf(st).save(ctx, dir); err != nil {
 		return undo(err)
 	}
@@ -298,7 +301,7 @@ func (s *Shim) postHibernate(w http.ResponseWriter, r *http.Request) {
 	err := s.hibernate(context.WithoutCancel(r.Context()), req.Dir)
 	s.moving.Unlock()
 	if err != nil {
-		http.Error(w, err.Error(), statusOf(err))
+		fail(w, err)
 		return
 	}
 	<-s.ended

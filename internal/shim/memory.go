@@ -144,7 +144,42 @@ func (g *memoryGroup) widen(done <-chan struct{}) {
 }
 
 func (g *memoryGroup) setLimit(n int64) error {
-	return os.WriteFile(filepath.Join(g.dir, "memory.limit_in_bytes"), []byte(strconv.FormatInt(n, 10)), 0)
+	file := "memory.max"
+	if g.v1 {
+		file = "memory.limit_in_bytes"
+	}
+	return os.WriteFile(filepath.Join(g.dir, file), []byte(strconv.FormatInt(n, 10)), 0)
+}
+
+// raiseMemory lets a paused sandbox use more than its limit: what it writes of its
+// memory to a file in memory, or to a disk's cache, counts as its own, as does what
+// gVisor needs for that. The next one has the limit from its start. s.moving is held.
+func (s *Shim) raiseMemory(st State) { s.limitMemory(st, true, 2*st.MemoryLimit+saveReserve) }
+
+// lowerMemory undoes raiseMemory, once what was written is gone.
+func (s *Shim) lowerMemory(st State) { s.limitMemory(st, false, st.MemoryLimit) }
+
+// saveReserve is what gVisor may need to save the memory of a small sandbox.
+const saveReserve = 64 << 20
+
+func (s *Shim) limitMemory(st State, raised bool, limit int64) {
+	s.mu.Lock()
+	was := s.raised
+	s.raised = raised
+	s.mu.Unlock()
+	if !s.cgroups || st.MemoryLimit == 0 || was == raised || s.snapshot().Container != st.Container {
+		return // of one that is no more it does not matter
+	}
+	g := openMemoryGroup(st.Container, st.MemoryLimit)
+	if err := g.setLimit(limit); err != nil && !errors.Is(err, os.ErrNotExist) {
+		s.log.Warn("change the sandbox's memory limit for it to be saved", "limit", limit, "err", err)
+	}
+}
+
+func (s *Shim) memoryRaised() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.raised
 }
 
 func readNumber(path string) (int64, error) {
@@ -197,6 +232,8 @@ func (s *Shim) watchMemory(ctx context.Context, guest *guestClient) {
 		}
 		m, err := g.read()
 		switch {
+		case s.memoryRaised():
+			g.held, pause = false, longLook/100
 		case err != nil: // its group may be on its way
 			container, pause = "", longLook/10
 		case m.free() > 0:
@@ -240,7 +277,9 @@ func (s *Shim) lockMoving(ctx context.Context) bool {
 // It returns when to look again.
 func (s *Shim) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, log *eventLog) time.Duration {
 	if !s.lockMoving(ctx) {
-		g.release()
+		if !s.memoryRaised() {
+			g.release()
+		}
 		return longLook / 10
 	}
 	defer s.moving.Unlock()

@@ -54,6 +54,7 @@ type Shim struct {
 	stopping   bool  // guarded by mu: the end was asked for
 	hibernated bool  // guarded by mu: it was to sleep
 
+	raised    bool               // guarded by mu: it may use more than its limit, to be saved
 	short     bool               // guarded by mu: it wants memory, and none was made free yet
 	relieving context.CancelFunc // guarded by mu: gives up what the guest was asked for; nil: nothing
 }

@@ -551,12 +551,7 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 		}
 	}
 	done, err := s.client.Checkpoint(ctx, req)
-	if errors.Is(err, shim.ErrLost) { // whoever is told finds it ended
-		select {
-		case <-s.done:
-		case <-ctx.Done():
-		}
-	}
+	s.awaitEnd(ctx, err)
 	if err != nil {
 		if st, statusErr := s.client.Status(ctx); statusErr == nil {
 			s.setState(st)
@@ -568,6 +563,17 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 		Total: done.Pause, Save: done.Save, Mount: done.Mount, Copy: done.Copy, Restore: done.Restore, Copied: done.Copied,
 		Kept: done.Kept, NotKept: done.NotKept, Open: done.Open,
 	}, nil
+}
+
+// awaitEnd has whoever is told that the sandbox has ended find it so.
+func (s *sandbox) awaitEnd(ctx context.Context, err error) {
+	if !errors.Is(err, shim.ErrEnded) {
+		return
+	}
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+	}
 }
 
 // Assign makes a sandbox that was booted for nobody that of a sprite.
@@ -614,6 +620,7 @@ func (s *sandbox) freeze(ctx context.Context, paused bool, call func(context.Con
 			s.state.Paused = paused
 			return nil
 		case !shim.Died(err):
+			s.awaitEnd(ctx, err)
 			return err
 		}
 		select {

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/shim"
+)
+
+// holding is a program that has 400 MiB of memory that are not zero, and counts in a file.
+const holding = `import os, time
+a = bytearray(400 << 20)
+for i in range(400): a[i<<20:(i+1)<<20] = os.urandom(1 << 20)
+n = 0
+while True:
+    n += 1
+    open('count', 'w').write('%d %d' % (n, os.getpid()))
+    time.sleep(0.05)
+`
+
+func startHolding(t *testing.T, h *host) {
+	t.Helper()
+	h.write("hold.py", holding)
+	h.run("", "cove", "create", "paint", "--idle", "0", "--memory", "512M")
+	h.run("", "cove", "cp", h.home+"/../hold.py", "paint:hold.py")
+	h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "setsid nohup python3 hold.py >/dev/null 2>&1 & until [ -s count ]; do sleep 0.1; done")
+}
+
+// sandboxState is what a host's only sandbox is.
+func (h *host) sandboxState() shim.State {
+	h.t.Helper()
+	files, _ := filepath.Glob(filepath.Join(h.data, "run", "*", "sandbox.json")) // the pattern is right
+	if len(files) != 1 {
+		h.t.Fatalf("there are %q", files)
+	}
+	data, err := os.ReadFile(files[0])
+	var st shim.State
+	if err == nil {
+		err = json.Unmarshal(data, &st)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return st
+}
+
+// TestSaveNearLimit: the memory of a sprite that uses most of what it may is saved,
+// though what is written of it counts as its own; afterwards its limit is what it was.
+func TestSaveNearLimit(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	startHolding(t, h)
+	// counts fails unless the program goes on.
+	counts := func() {
+		t.Helper()
+		h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "a=$(cat count); for n in $(seq 100); do b=$(cat count); [ \"$b\" ] && [ \"$a\" != \"$b\" ] && [ \"${a#* }\" = \"${b#* }\" ] && exit 0; sleep 0.05; done; exit 1")
+	}
+	counts()
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	counts()
+	if _, err := h.client().Sprite("paint").Suspend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	counts()
+	if data, err := os.ReadFile(filepath.Join("/sys/fs/cgroup/memory/cove-"+h.sandboxState().Container, "memory.limit_in_bytes")); err == nil && len(strings.TrimSpace(string(data))) > len("536870912") {
+		t.Errorf("the limit is %s", data)
+	}
+}
+
+// TestEndInCheckpoint: a sandbox that ends while its memory is saved is said to have
+// ended, and the next use boots at once.
+func TestEndInCheckpoint(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	startHolding(t, h)
+	go func() {
+		for t.Context().Err() == nil {
+			if st := h.sandboxState(); st.Moving {
+				time.Sleep(50 * time.Millisecond)
+				_ = unix.Kill(st.PID, unix.SIGKILL) // it is seen that it ends
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	out, code := h.try("", "cove", "checkpoint", "create", "-s", "paint")
+	if code == 0 || !strings.Contains(out, "the sandbox has ended") || strings.Contains(out, "connection refused") {
+		t.Errorf("exit %d, %s", code, out)
+	}
+	began := time.Now()
+	h.run("", "cove", "exec", "-s", "paint", "true")
+	t.Logf("the next use took %v", time.Since(began))
+	if out := h.run("", "cove", "checkpoint", "list", "-s", "paint", "--json"); strings.Contains(out, `"v1"`) {
+		t.Errorf("it is listed: %s", out)
+	}
+}
