@@ -173,3 +173,23 @@ func TestMemoryOfWhatIsCopied(t *testing.T) {
 
 	}
 }
+
+// TestForkWithoutRoom: a fork that has no room for what the memory has open for writing
+// does not start, and keeps its memory: with room it goes on from there.
+func TestForkWithoutRoom(t *testing.T) {
+	h := newSmallHost(t, "300m")
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "head -c 60M /dev/urandom >big; setsid nohup sh -c 'exec 3<>big; echo open >open; exec sleep 100000' >/dev/null 2>&1 & until [ -s open ]; do sleep 0.1; done")
+	h.run("", "cove", "checkpoint", "create", "-s", "paint", "--memory")
+	h.fillTo(27 << 20)
+	out, code := h.try("", "cove", "fork", "paint", "copy", "--checkpoint", "v1")
+	t.Logf("fork: exit %d, %s", code, out)
+	if out, code := h.try("", "cove", "exec", "-s", "copy", "true"); code != 6 && code != 125 || !strings.Contains(out, "no space left") {
+		t.Errorf("exec in it: exit %d, %s", code, out)
+	}
+	h.makeRoom()
+	if out, code := h.try("", "cove", "exec", "-s", "copy", "--", "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"); code != 0 || !strings.Contains(out, "sleep 100000") {
+		t.Errorf("with room there runs, exit %d, %s", code, out)
+	}
+}

@@ -82,9 +82,11 @@ type Mount struct {
 // Ready is what a shim writes to file descriptor 3, one JSON document, once its
 // sandbox answers or can't be had.
 type Ready struct {
-	Error string `json:"error,omitempty"`
-	Gone  bool   `json:"gone,omitempty"` // Adopt: there is no sandbox to take up
-	State *State `json:"state,omitempty"`
+	Error  string `json:"error,omitempty"`
+	Gone   bool   `json:"gone,omitempty"`   // Adopt: there is no sandbox to take up
+	Full   bool   `json:"full,omitempty"`   // there was no room for it on the disk
+	Asleep bool   `json:"asleep,omitempty"` // nothing ran, and Image is as good as before
+	State  *State `json:"state,omitempty"`
 }
 
 // State is what must be known to take up a running sandbox. It is kept in

@@ -222,7 +222,7 @@ func (s *Shim) checkImage(dir string) (Image, error) {
 }
 
 // wake starts the sandbox from a memory image. An error says why it could not; then
-// there is no sandbox. The image is used up either way: its disk goes on.
+// there is no sandbox. The image is used up, unless nothing ran: its disk goes on.
 func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 	image, err := s.checkImage(dir)
 	if err != nil {
@@ -233,6 +233,7 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 	if err := call.restore(ctx, s.bundleOf(s.state), dir); err != nil {
 		return err
 	}
+	s.ran = true
 	pid, startTime, err := call.sandboxProcess()
 	if err != nil {
 		return err

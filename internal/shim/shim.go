@@ -46,6 +46,8 @@ type Shim struct {
 	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
 	reason string        // why; written before ended is closed
 
+	ran bool // something of the sandbox may have written to its disk; of start alone
+
 	moving   sync.Mutex     // held while a checkpoint moves the sandbox, or it is short of memory
 	cleaning sync.WaitGroup // what is left of earlier generations
 
@@ -68,8 +70,9 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 		return fmt.Errorf("read the shim's configuration: %w", err)
 	}
 	s, err := start(ctx, cfg, ready)
-	answer := Ready{Gone: errors.Is(err, errGone)}
+	answer := Ready{Gone: errors.Is(err, errGone), Full: noRoom(err)}
 	if err != nil {
+		_, answer.Asleep = errors.AsType[asleepError](err)
 		answer.Error = err.Error()
 	} else {
 		st := s.snapshot()
@@ -153,11 +156,19 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	}
 	if err != nil {
 		s.teardown()
+		if cfg.Image != "" && !s.ran {
+			err = asleepError{err}
+		}
 		return nil, err
 	}
 	go s.watch()
 	return s, nil
 }
+
+// asleepError is of a sandbox that was to wake, and of which nothing has run.
+type asleepError struct{ error }
+
+func (e asleepError) Unwrap() error { return e.error }
 
 // unread reports whether w is a pipe that nobody reads any more.
 func unread(w io.Writer) bool {
@@ -273,11 +284,15 @@ func (s *Shim) boot(ctx context.Context) error {
 		if err == nil {
 			return s.setState(func(st *State) { st.Woken = true })
 		}
+		if !s.ran && noRoom(err) {
+			return fmt.Errorf("go on from its memory: %w", err) // which can be tried again
+		}
 		s.log.Warn("boot, because the memory's image can't be used", "err", err)
 		if err := s.startOver(err.Error()); err != nil {
 			return err
 		}
 	}
+	s.ran = true
 	if err := s.runsc().run(ctx, s.bundleOf(s.state), s.bootConfig()); err != nil {
 		return err
 	}

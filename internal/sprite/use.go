@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -189,7 +191,11 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	sb, err := h.bootSandbox(row, spare)
 	if err != nil {
 		h.Logger.Error("starting a sandbox", "sprite", m.name, "err", err)
-		h.note(m.id, func(s *store.Sprite) { s.Status, s.LastError = sprites.StatusCold, err.Error() })
+		status := sprites.StatusCold
+		if h.warm(m.id) {
+			status = sprites.StatusWarm
+		}
+		h.note(m.id, func(s *store.Sprite) { s.Status, s.LastError = status, err.Error() })
 	} else {
 		h.mu.Lock()
 		m.sandbox, m.paused = sb, false // who hears of the note finds it, and who changes connectors
@@ -216,6 +222,9 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 		busy.err = newError(CodeNotFound, "", "sprite %s has been deleted", m.name)
 	case err != nil:
 		failed := newError(CodeBootFailed, "the server's log, and cove doctor, may say more", "sprite %s did not start", m.name)
+		if errors.Is(err, unix.ENOSPC) {
+			failed = newError(CodeNoSpace, "free some space, and try again; see how full the disk is with: cove doctor", "sprite %s did not start", m.name)
+		}
 		failed.Err = err
 		busy.err = failed
 	default:

@@ -151,7 +151,12 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	if errors.Is(err, errShimDied) {
 		r.endUnborn(ctx, m.ID)
 	}
-	if image != "" { // used up
+	var failed *startError
+	switch {
+	case image == "":
+	case errors.As(err, &failed) && failed.Asleep:
+		err = errors.Join(err, os.Rename(image, r.imageDir(m.ID)))
+	default: // used up
 		r.wg.Go(func() { _ = layers.Remove(image) }) // else by the next start
 	}
 	if err != nil {
@@ -337,10 +342,17 @@ func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, e
 	case answer.Gone:
 		return shim.State{}, fmt.Errorf("%w: %s", errGone, answer.Error)
 	case answer.Error != "":
-		return shim.State{}, errors.New(answer.Error)
+		return shim.State{}, &startError{answer}
 	}
 	return *answer.State, nil
 }
+
+// startError is why a shim did not start a sandbox. It is ENOSPC where there was no room
+// on the disk.
+type startError struct{ shim.Ready }
+
+func (e *startError) Error() string        { return e.Ready.Error }
+func (e *startError) Is(target error) bool { return e.Full && target == unix.ENOSPC }
 
 // reap collects a shim's exit status, so that it does not stay as a zombie.
 func (r *Runtime) reap(cmd *exec.Cmd) {
