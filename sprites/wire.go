@@ -87,13 +87,17 @@ type Details struct {
 // Held says why a sprite does not run, whoever wants it to, until something changes.
 // What runs in it stands still, and goes on then.
 type Held struct {
-	Code    string    `json:"error"` // as in an ErrorBody: "disk_limit"
+	Code    string    `json:"error"` // as in an ErrorBody: "disk_limit", "disk_full"
 	Message string    `json:"message"`
 	Hint    string    `json:"hint,omitempty"` // what to do
 	Since   time.Time `json:"since"`
 
 	UsedBytes  int64 `json:"used_bytes"`
 	LimitBytes int64 `json:"limit_bytes"`
+
+	// Of "disk_full": what the server's disk has left, and what it is to keep.
+	FreeBytes    int64 `json:"free_bytes,omitempty"`
+	ReserveBytes int64 `json:"reserve_bytes,omitempty"`
 }
 
 // URLSettings says who may open a sprite's URL: Auth is "sprite" (token) or "public".
@@ -457,6 +461,9 @@ type ServerInfo struct {
 	PID     int    `json:"pid,omitempty"`
 
 	Pool *Pool `json:"pool,omitempty"` // nil: it has none
+
+	DiskFree    int64 `json:"disk_free_bytes,omitempty"`    // on the file system of the data folder; 0: not known
+	DiskReserve int64 `json:"disk_reserve_bytes,omitempty"` // what sprites are to leave of that; 0: none
 
 	// Held, in a held message, says why the command stands still with its sprite; nil:
 	// it goes on. Cove's own.

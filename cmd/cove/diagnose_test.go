@@ -86,7 +86,7 @@ func TestDiagnoseFullDisk(t *testing.T) {
 	h := newSmallHost(t, "160m")
 	fill := filepath.Join(h.data, "fill")
 	t.Cleanup(func() { _ = os.Remove(fill) }) // else nothing can be deleted
-	h.serve(nil)
+	h.serve(nil, "--disk-reserve", "0")
 	h.run("", "cove", "create", "paint")
 	if out, fine := h.diagnosed(); !fine {
 		t.Errorf("with room: %s", out)

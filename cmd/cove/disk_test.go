@@ -44,7 +44,7 @@ func newSmallHost(t *testing.T, size string) *host {
 // done says why, and when there is room again the job goes on and nothing is lost.
 func TestFullDisk(t *testing.T) {
 	h := newSmallHost(t, "96m")
-	h.serve(nil)
+	h.serve(nil, "--disk-reserve", "0")
 	repo := h.repository("repo", map[string]string{"plan.md": waitingPlan})
 	job, sprite := h.push(repo, "plan.md", "--agent", "shell")
 	h.untilStep(job)

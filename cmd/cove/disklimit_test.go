@@ -56,9 +56,12 @@ type limited struct {
 	written *atomic.Int64 // lines that the neighbour has said
 }
 
-func newLimited(t *testing.T) *limited {
-	l := &limited{host: newSmallHost(t, "3g"), written: new(atomic.Int64)}
-	l.serve(nil, "--idle", "0")
+func newLimited(t *testing.T) *limited { return newLimitedOf(t, "3g") }
+
+// newLimitedOf is newLimited with a disk of that size, and more flags of the server.
+func newLimitedOf(t *testing.T, size string, flags ...string) *limited {
+	l := &limited{host: newSmallHost(t, size), written: new(atomic.Int64)}
+	l.serve(nil, append([]string{"--idle", "0"}, flags...)...)
 	l.run("", "cove", "create", "neighbour")
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := l.client().Sprite("neighbour").CommandContext(ctx, "python3", "-uc", `

@@ -259,7 +259,7 @@ for n, word in enumerate(sys.stdin):
 // goes on.
 func TestCheckpointFiles(t *testing.T) {
 	h := newSmallHost(t, "256m")
-	h.serve(nil)
+	h.serve(nil, "--disk-reserve", "0")
 	h.run("", "cove", "create", "paint", "--idle", "0")
 	h.write("keeper.py", keeper)
 	h.run("", "cove", "cp", h.home+"/../keeper.py", "paint:keeper.py")

@@ -121,7 +121,7 @@ var rows = []struct{ row, what, tests string }{
 	{"hostile 5", "names of every kind come and go, and are shown escaped", "TestHostileNames TestHostileNamesOfCommits ../../internal/cli:TestSanitize"},
 	{"hostile 6", "a path of the files API stays in the sprite", "TestHostilePaths ../../internal/server:TestPaths"},
 	{"hostile 7", "a file that changes while it is read hangs nothing, and is no other file", "TestHostileRaces/7 ../../internal/guest:TestCutUpload"},
-	{"hostile 8", "a sprite that fills its disk is paused at its limit, which it says; others write on, and it can be kept, copied and removed", "TestDiskLimit TestDiskLimitMeanwhile TestDiskLimitOfDead TestDiskLimitOfJob testdata/disk.txtar"},
+	{"hostile 8", "a sprite that fills its disk is paused at its limit, which it says; others write on, and it can be kept, copied and removed", "TestDiskLimit TestDiskLimitMeanwhile TestDiskLimitOfDead TestDiskLimitOfJob TestDiskReserve TestDiskReserveOfDead testdata/disk.txtar"},
 	{"hostile 9", "many files, and deep folders, stop nothing", "TestHostileMachine/9"},
 	{"hostile 10", "an archive, or a layer, that was changed is refused before it is used", "testdata/checkpoint-verify.txtar ../../internal/archive:TestRefusesDamage ../../internal/archive:TestRefusesHostileArchives ../../internal/layers:TestVerifyFindsDamage"},
 	{"hostile 11", "a fork bomb fills its own sprite, which still answers, and can be signalled and removed", "testdata/bomb.txtar TestHostileMachine/11"},

@@ -42,6 +42,7 @@ type serveOptions struct {
 	hibernate  time.Duration
 	maxRunning int
 	pool       int
+	reserve    string
 	timeout    time.Duration
 	keepJobs   time.Duration
 	connectors []string
@@ -103,6 +104,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after how long unused its memory goes to disk; 0: never")
 	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once, besides those that are paused; 0: any number")
 	f.IntVar(&o.pool, "pool", 0, "sandboxes, besides --max-running, that are kept ready for new sprites without limits or --include, some 30 MB of memory each")
+	f.StringVar(&o.reserve, "disk-reserve", "", "what sprites leave free of the data folder's disk, such as 5G: at less, who writes is paused until there is more; 0: nothing (if not given: 1G, or 5 % of a disk of less than 20G)")
 	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
 	f.DurationVar(&o.keepJobs, "keep-jobs", 7*24*time.Hour, "remove jobs that were pulled or left nothing, with their sprites, so long after their last use; 0: never")
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
@@ -123,6 +125,10 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
+	}
+	reserve, err := diskReserve(o.reserve, dir)
+	if err != nil {
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -171,7 +177,8 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: sprites.Version, Names: o.names, Domain: o.domain}
 	host := &sprite.Host{
 		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: o.pool, URL: srv.SpriteURL,
-		Registries: new(registries.Finder).Hosts, Connectors: connectors,
+		DiskReserve: reserve,
+		Registries:  new(registries.Finder).Hosts, Connectors: connectors,
 	}
 	if err := host.Start(ctx); err != nil {
 		return err
@@ -190,6 +197,18 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return errors.Join(err, ln.Close())
 	}
 	return serveJobs(ctx, srv, jobs, ln, out)
+}
+
+// diskReserve reads --disk-reserve for a data folder.
+func diskReserve(text, dir string) (int64, error) {
+	if text == "" {
+		return sprite.DefaultDiskReserve(dir)
+	}
+	n, err := cli.ParseSize(text)
+	if err != nil {
+		return 0, fmt.Errorf("--disk-reserve %q is not a size such as 5G or 512M; 0 is none", text)
+	}
+	return n, nil
 }
 
 // serveJobs serves until ctx ends. Jobs are left before the server that they use ends.

@@ -211,7 +211,7 @@ func setLimit(l *sprites.ConnectorLimits, text string) error {
 		return nil
 	}
 	if per == "day" {
-		n, err := parseSize(number)
+		n, err := ParseSize(number)
 		if err != nil || n <= 0 {
 			return errors.New("write a size such as 500M/day")
 		}

@@ -47,7 +47,7 @@ func (m *machineFlags) config(cmd *cobra.Command) (*sprites.Config, error) {
 		return nil, usagef(cmd, "--cpus %d: at least 1", m.cpus)
 	}
 	if m.memory != "" {
-		n, err := parseSize(m.memory)
+		n, err := ParseSize(m.memory)
 		if err != nil || n < 1<<20 {
 			return nil, usagef(cmd, "--memory %q is not a size such as 2G or 512M", m.memory)
 		}
@@ -67,7 +67,7 @@ func (m *machineFlags) config(cmd *cobra.Command) (*sprites.Config, error) {
 
 // diskSize reads --disk, and gives MiB; 0: no limit.
 func diskSize(cmd *cobra.Command, text string) (int, error) {
-	n, err := parseSize(text)
+	n, err := ParseSize(text)
 	if err != nil || n > 0 && n < 1<<20 {
 		return 0, usagef(cmd, "--disk %q is not a size such as 20G or 512M; 0 is no limit", text)
 	}
@@ -100,8 +100,8 @@ func checkEnv(cmd *cobra.Command, env []string) error {
 	return nil
 }
 
-// parseSize reads a size: a number with K, M, G or T (of 1024) after it, or of bytes.
-func parseSize(text string) (int64, error) {
+// ParseSize reads a size in bytes: a number with K, M, G or T (of 1024) after it, or of bytes.
+func ParseSize(text string) (int64, error) {
 	number := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(text), "B"), "I")
 	shift := 0
 	if number != "" {

@@ -469,6 +469,12 @@ func (d *doctor) server(ctx context.Context) check {
 			if p := info.Pool; p != nil {
 				c.Detail += fmt.Sprintf("; of its pool of %d sandboxes %d are ready", p.Size, p.Ready)
 			}
+			if n := info.DiskReserve; n > 0 {
+				c.Detail += fmt.Sprintf("; sprites leave %s of its disk, of which %s are free", byteSize(n), byteSize(info.DiskFree))
+				if info.DiskFree < n {
+					c.Level, c.Fix = levelWarn, "free room on that disk, or remove sprites (cove list, cove rm): until then who writes is paused"
+				}
+			}
 			return c
 		}
 	}

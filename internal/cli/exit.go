@@ -232,6 +232,7 @@ var serverCodes = map[string]struct {
 	"rejected":      {exitRejected, ""},
 	"no_space":      {exitNoSpace, "see how full the disk is: cove doctor"},
 	"disk_limit":    {exitNoSpace, "raise its limit: cove update NAME --disk SIZE"},
+	"disk_full":     {exitNoSpace, "free room on the server's disk, or remove sprites: cove list, cove rm"},
 	"lost":          {exitLost, ""},
 	"ENOSPC":        {exitNoSpace, "the disk that the sprite is on is full; see: cove doctor"},
 	"ENOENT":        {exitFailed, ""},

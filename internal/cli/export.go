@@ -124,7 +124,7 @@ starts when the sprite boots is theirs.`,
 			o.Name = args[0]
 		}
 		if size != "" {
-			n, err := parseSize(size)
+			n, err := ParseSize(size)
 			if err != nil || n <= 0 {
 				return usagef(cmd, "--max-size %q is not a size such as 20G", size)
 			}

@@ -38,7 +38,7 @@ func (g *guardFlags) guards(cmd *cobra.Command) (sprites.Guards, error) {
 		return guards, usagef(cmd, "--max-cost %g is no sum", g.usd)
 	}
 	if g.disk != "" {
-		n, err := parseSize(g.disk)
+		n, err := ParseSize(g.disk)
 		if err != nil || n < 1<<20 {
 			return guards, usagef(cmd, "--max-disk %q is not a size such as 5G or 512M", g.disk)
 		}

@@ -121,12 +121,12 @@ func TestParseSize(t *testing.T) {
 		"2G": 2 << 30, "512M": 512 << 20, "1.5g": 3 << 29, "2GiB": 2 << 30, "100": 100, "1k": 1 << 10, "1T": 1 << 40,
 		"": -1, "G": -1, "-1G": -1, "x": -1, "1e30G": -1, "NaN": -1, "inf": -1,
 	} {
-		got, err := parseSize(in)
+		got, err := ParseSize(in)
 		if err != nil {
 			got = -1
 		}
 		if got != want {
-			t.Errorf("parseSize(%q) = %d, %v, want %d", in, got, err, want)
+			t.Errorf("ParseSize(%q) = %d, %v, want %d", in, got, err, want)
 		}
 	}
 }

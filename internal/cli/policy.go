@@ -262,7 +262,7 @@ how many it may open in one. 0 takes a limit away; what is not named stays.`,
 		if !f.Changed("bandwidth") && !f.Changed("connections") {
 			return usagef(cmd, "which limit?")
 		}
-		bytes, err := parseSize(cmp.Or(bandwidth, "0"))
+		bytes, err := ParseSize(cmp.Or(bandwidth, "0"))
 		if err != nil {
 			return usagef(cmd, "--bandwidth %w", err)
 		}

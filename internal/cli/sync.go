@@ -168,7 +168,7 @@ func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlag
 	}
 	var limit int64
 	if f.maxSize != "" {
-		if limit, err = parseSize(f.maxSize); err != nil {
+		if limit, err = ParseSize(f.maxSize); err != nil {
 			return nil, nil, usagef(nil, "--max-size: %v", err)
 		}
 	}

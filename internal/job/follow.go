@@ -78,7 +78,7 @@ func (f *follower) run(ctx context.Context) {
 			pause, f.failed = 0, 0
 			continue
 		}
-		if e, ok := errors.AsType[*sprites.Error](err); ok && e.Code == diskLimit {
+		if e, ok := errors.AsType[*sprites.Error](err); ok && (e.Code == diskLimit || e.Code == diskFull) {
 			f.noteHeld(ctx, &sprites.Held{Code: e.Code, Message: e.Message, Hint: e.Hint, Since: time.Now().UTC()})
 		}
 		if ctx.Err() != nil {
@@ -178,8 +178,12 @@ func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said
 	return 0, "", err
 }
 
-// diskLimit is the code of a sprite that has reached its disk limit.
-const diskLimit = "disk_limit"
+// The codes of a sprite that is held: it has reached its disk limit, or the server's disk
+// has little left.
+const (
+	diskLimit = "disk_limit"
+	diskFull  = "disk_full"
+)
 
 // noteHeld notes why a job stands still with its sprite; nil: it does not any more.
 func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {

@@ -31,6 +31,7 @@ var statusOf = map[string]int{
 	sprite.CodePathTooLong:      http.StatusUnprocessableEntity,
 	sprite.CodeNoSpace:          http.StatusInsufficientStorage,
 	sprite.CodeDiskLimit:        http.StatusInsufficientStorage,
+	sprite.CodeDiskFull:         http.StatusInsufficientStorage,
 	sprite.CodeActiveCheckpoint: http.StatusConflict,
 	sprite.CodeRunningLimit:     http.StatusTooManyRequests,
 	sprite.CodeBootFailed:       http.StatusInternalServerError,
@@ -75,7 +76,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, err error) {
 	status, body := s.describe(err)
 	level := s.Logger.Debug
 	e, _ := errors.AsType[*sprite.Error](err)
-	expected := status == http.StatusNotImplemented || e != nil && e.Code == sprite.CodeDiskLimit
+	expected := status == http.StatusNotImplemented || e != nil && (e.Code == sprite.CodeDiskLimit || e.Code == sprite.CodeDiskFull)
 	if status >= 500 && !expected && r.Context().Err() == nil {
 		level = s.Logger.Error
 	}

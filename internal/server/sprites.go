@@ -71,7 +71,10 @@ func flag(r *http.Request, key string) (bool, error) {
 }
 
 func (s *Server) getVersion(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(), Goroutines: runtime.NumGoroutine(), Pool: s.pool()})
+	writeJSON(w, http.StatusOK, sprites.ServerInfo{
+		Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(), Goroutines: runtime.NumGoroutine(), Pool: s.pool(),
+		DiskFree: s.Host.DiskFree(), DiskReserve: s.Host.DiskReserve,
+	})
 	return nil
 }
 

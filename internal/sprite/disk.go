@@ -65,15 +65,24 @@ type diskGauge struct {
 	news    chan struct{} // closed when held becomes another
 
 	last usedDisk
+
+	wrote   int64 // what wroteBy had written when the round began; see diskWatch
+	wroteBy Sandbox
 }
 
 // diskWatch is what is known of the file system. Host.mu guards it.
 type diskWatch struct {
 	known  bool
 	free   uint64 // bytes
+	avail  int64  // of them, what an ordinary user may take
 	inodes uint64
 	lost   int64 // in bytes, of all the looks at which there were less than before
 	moves  int   // looks at which it was another than before
+
+	// A round is a while in which it loses so much that it is asked who writes.
+	begun   bool
+	since   int64 // lost, at its begin
+	looking bool  // it is being asked, or somebody held
 }
 
 // may reports whether a sprite may have reached its limit since it was looked at.
@@ -109,10 +118,11 @@ func (h *Host) sample() {
 		w.moves++
 	}
 	w.known, w.free, w.inodes = true, free, st.Ffree
+	w.avail = int64(st.Bavail) * st.Bsize
 }
 
-// watchDisks holds sprites that reach their limits, and lets those go on that are below
-// them again, until ctx ends.
+// watchDisks holds sprites that reach their limits, or take of the reserve, and lets
+// those go on that don't any more, until ctx ends.
 func (h *Host) watchDisks(ctx context.Context) {
 	walks := make(chan struct{}, diskWalks)
 	for ctx.Err() == nil {
@@ -130,6 +140,9 @@ func (h *Host) watchDisks(ctx context.Context) {
 				defer func() { <-walks }()
 				h.review(ctx, m)
 			})
+		}
+		if h.beginLook() {
+			h.wg.Go(h.lookWhoWrites)
 		}
 		var tick <-chan time.Time // never, if there is nothing to watch
 		if wait > 0 {
@@ -150,7 +163,10 @@ func (h *Host) dueDisks(now time.Time) (due []*machine, wait time.Duration) {
 	defer h.mu.Unlock()
 	var load time.Duration
 	var run, held []*machine
+	var writing, full bool
 	for _, m := range h.machines {
+		writing = writing || h.DiskReserve > 0 && !m.dead && m.sandbox != nil && !m.paused
+		full = full || m.isFull()
 		switch {
 		case m.dead || m.disk.limit == 0 && m.disk.held == nil:
 		case m.disk.held != nil:
@@ -162,10 +178,15 @@ func (h *Host) dueDisks(now time.Time) (due []*machine, wait time.Duration) {
 			wait = diskTick // it is about to
 		}
 	}
-	if len(run) > 0 {
+	if len(run) > 0 || writing || full {
 		h.sample()
+	}
+	if writing && wait == 0 {
+		wait = h.disk.tick(h.DiskReserve)
+	}
+	if len(run) > 0 {
 		wait = diskTick
-	} else if len(held) > 0 && wait == 0 {
+	} else if len(held) > 0 && (wait == 0 || wait > heldTick) {
 		wait = heldTick
 	}
 	for _, m := range run {
@@ -196,7 +217,14 @@ func (h *Host) diskChanged() {
 
 // review looks at what a machine takes, for which walking is set, and does what follows.
 func (h *Host) review(ctx context.Context, m *machine) {
-	err := h.measure(ctx, m)
+	h.mu.Lock()
+	measured := m.disk.limit > 0 || !m.isFull()
+	m.disk.at = time.Now()
+	h.mu.Unlock()
+	var err error
+	if measured {
+		err = h.measure(ctx, m)
+	}
 	h.mu.Lock()
 	m.disk.walking = false
 	h.mu.Unlock()
@@ -330,47 +358,73 @@ func sealedBytes(ctx context.Context, reader DiskReader, all map[string]store.Us
 	return n + more, err
 }
 
-// judge holds a machine that was found to have reached its limit, or lets one go on that
-// has not.
+// judge holds a machine that has a reason to be held, or lets one go on that has none.
 func (h *Host) judge(m *machine) {
 	h.mu.Lock()
 	g := &m.disk
-	over := g.limit > 0 && g.known && g.used >= g.limit
-	if m.dead || h.closed || over == (g.held != nil) && !(over && m.sandbox != nil && !m.paused) {
-		news := over && g.held != nil && (g.held.UsedBytes != g.used || g.held.LimitBytes != g.limit)
-		if news {
-			g.held.UsedBytes, g.held.LimitBytes = g.used, g.limit
-		}
+	code := h.reason(m)
+	switch {
+	case m.dead || h.closed || code == "" && g.held == nil:
+		h.mu.Unlock()
+	case code == "":
+		h.letOn(m) // which releases h.mu
+	case g.held != nil && g.held.Code == code && (m.sandbox == nil || m.paused):
+		before := *g.held
+		h.hold(m, code)
+		news := code == CodeDiskLimit && before != *g.held
 		h.mu.Unlock()
 		if news {
 			h.noteHeld(m)
 		}
-		return
+	default:
+		h.halt(m, code) // which releases h.mu
 	}
-	if !over {
-		h.letOn(m) // which releases h.mu
-		return
+}
+
+// reason is the code of why a machine is to be held; empty: it may run. Its own limit
+// comes before the reserve. h.mu is held.
+func (h *Host) reason(m *machine) string {
+	g := &m.disk
+	switch {
+	case g.limit > 0 && g.known && g.used >= g.limit:
+		return CodeDiskLimit
+	case m.isFull() && m.sandbox != nil && !h.disk.roomAgain(h.DiskReserve):
+		return CodeDiskFull // one that sleeps writes nothing, and may be woken to remove files
 	}
+	return ""
+}
+
+// halt holds a machine, and pauses it. h.mu is held, and released.
+func (h *Host) halt(m *machine, code string) {
 	if m.busy != nil {
 		h.mu.Unlock()
 		return // the next look is after that
 	}
 	pauser, ok := m.sandbox.(Pauser)
 	if !ok || m.paused || ended(m.sandbox) {
-		h.hold(m)
+		h.hold(m, code)
 		h.mu.Unlock()
 		h.noteHeld(m)
 		return
 	}
 	m.disarm()
 	m.busy, m.told = &transition{done: make(chan struct{})}, h.changes
-	h.hold(m)
+	g := &m.disk
+	h.hold(m, code)
 	look, found := g.took, g.used
 	h.mu.Unlock()
 	began := time.Now()
 	h.pause(m, pauser)
 	pause := time.Since(began)
 	h.noteHeld(m)
+	if code == CodeDiskFull {
+		h.mu.Lock()
+		h.sample()
+		left := h.disk.avail
+		h.mu.Unlock()
+		h.Logger.Warn("the disk is almost full, and the sprite that writes the most is paused", "sprite", m.name, "left", left, "reserve", h.DiskReserve, "pause", pause)
+		return
+	}
 	// Now it grows no more, and can be looked at in peace.
 	if err := h.measure(h.ctx, m); err == nil {
 		h.mu.Lock()
@@ -386,11 +440,15 @@ func (h *Host) judge(m *machine) {
 	h.Logger.Warn("a sprite has reached its disk limit, and is paused", "sprite", m.name, "used", used, "limit", limit, "found", found, "look", look, "pause", pause)
 }
 
-// hold notes that a machine has reached its limit. h.mu is held.
-func (h *Host) hold(m *machine) {
-	if m.disk.held == nil {
-		m.disk.held = &sprites.Held{Code: CodeDiskLimit, Since: time.Now().UTC()}
+// hold notes why a machine is held. h.mu is held.
+func (h *Host) hold(m *machine, code string) {
+	if m.disk.held == nil || m.disk.held.Code != code {
+		m.disk.held = &sprites.Held{Code: code, Since: time.Now().UTC()}
 		m.disk.changed()
+	}
+	if code == CodeDiskFull {
+		m.disk.held.FreeBytes, m.disk.held.ReserveBytes = h.disk.avail, h.DiskReserve
+		return
 	}
 	m.disk.held.UsedBytes, m.disk.held.LimitBytes = m.disk.used, m.disk.limit
 }
@@ -409,7 +467,7 @@ func (h *Host) letOn(m *machine) {
 	}
 	h.mu.Unlock()
 	h.noteHeld(m)
-	h.Logger.Info("a sprite is below its disk limit, and may go on", "sprite", m.name)
+	h.Logger.Info("a sprite is held no more, and may go on", "sprite", m.name)
 }
 
 // changed tells who waits for it that held is another. Host.mu is held.
@@ -450,7 +508,7 @@ func (h *Host) admit(m *machine) error {
 	h.mu.Lock()
 	g := &m.disk
 	if g.held == nil && g.limit > 0 && g.used >= g.limit {
-		h.hold(m)
+		h.hold(m, CodeDiskLimit)
 		defer h.noteHeld(m)
 	}
 	defer h.mu.Unlock()
@@ -470,6 +528,11 @@ func (m *machine) heldError() error {
 // describeHeld says for people why a sprite is held.
 func describeHeld(name string, held sprites.Held) *sprites.Held {
 	const mib = 1 << 20
+	if held.Code == CodeDiskFull {
+		held.Message = fmt.Sprintf("the server's disk has only %d MiB left, and keeps %d free: sprite %s, which wrote to it the most, stands still", held.FreeBytes/mib, held.ReserveBytes/mib, name)
+		held.Hint = fmt.Sprintf("free room on the server's disk, or remove sprites or checkpoints: cove list, cove rm; then it goes on by itself. Or remove files of it, before it has written on for long: cove suspend %s; cove exec -s %s -- rm FILE", name, name)
+		return &held
+	}
 	held.Message = fmt.Sprintf("sprite %s has reached its disk limit: it takes %d MiB of %d, and stands still", name, held.UsedBytes/mib, held.LimitBytes/mib)
 	// Half as much again, and more than it takes.
 	more := max(held.LimitBytes, held.UsedBytes) / mib * 3 / 2

@@ -29,6 +29,7 @@ const (
 	CodeNoSpace          = "no_space"
 	CodeDiskLimit        = "disk_limit"        // the sprite takes all of its own part of the disk
 	CodePathTooLong      = "path_too_long"     // of a file in a sprite, for what was asked
+	CodeDiskFull         = "disk_full"         // the server's disk has less than its reserve, of which the sprite takes
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 )
 

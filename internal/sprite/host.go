@@ -40,6 +40,10 @@ type Host struct {
 	// it stays awake, it is not paused before.
 	HibernateDefault time.Duration
 
+	// DiskReserve is how much of the file system of Data sprites are to leave free, in
+	// bytes: at less, those that write are held. 0: none.
+	DiskReserve int64
+
 	Pool int // sandboxes that are kept ready for new sprites, besides MaxRunning
 
 	// Registries lists the hosts of the package registries that this machine's own
@@ -152,6 +156,11 @@ func (h *Host) Start(ctx context.Context) error {
 // takeUp makes the store and the memory agree on a sprite whose live sandbox, or
 // nil, was found at the start.
 func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
+	if row.Held != nil && row.Held.Code == CodeDiskFull {
+		h.mu.Lock()
+		h.machine(row) // for the watch to let it go on
+		h.mu.Unlock()
+	}
 	if row.Next.Layer != "" {
 		if err := h.settle(h.ctx, row.ID, row.Next, sb); err != nil {
 			h.Logger.Error("finishing a checkpoint", "sprite", row.Name, "err", err)

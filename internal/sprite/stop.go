@@ -137,13 +137,21 @@ func (h *Host) endSandbox(m *machine, sleep bool) error {
 	}
 	h.mu.Lock()
 	m.busy = nil
+	full := false
 	if err == nil {
 		m.sandbox, m.paused = nil, false
+		if full = m.isFull(); full { // it writes nothing now
+			m.disk.held = nil
+			m.disk.changed()
+		}
 	} else {
 		m.ending = nil
 		h.arm(m)
 	}
 	h.mu.Unlock()
+	if full {
+		h.noteHeld(m)
+	}
 	if err == nil {
 		h.note(m.id, func(s *store.Sprite) { s.Status = status })
 		if sleep {

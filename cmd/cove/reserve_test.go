@@ -1,0 +1,125 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// fillDisk has the disk be that full of what no sprite has written.
+func (l *limited) fillDisk(t *testing.T, size int64) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(l.data, "filling"))
+	if err == nil {
+		err = errors.Join(unix.Fallocate(int(f.Fd()), 0, 0, size), f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// left is what the disk has left.
+func (l *limited) left(t *testing.T) int64 {
+	t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs(l.data, &st); err != nil {
+		t.Fatal(err)
+	}
+	return int64(st.Bavail) * st.Bsize
+}
+
+// TestDiskReserve has a sprite without a limit fill the disk: it is paused while there is
+// room for the others, and for a checkpoint, and goes on when there is more again.
+func TestDiskReserve(t *testing.T) {
+	const reserve = 512 << 20
+	l := newLimitedOf(t, "2g", "--disk-reserve", "512M")
+	l.fillDisk(t, 1100<<20)
+	l.run("", "cove", "create", "wild")
+	// Some 50 MB/s: how much it overshoots must not be a matter of this machine's load.
+	cmd := l.client().Sprite("wild").Command("sh", "-c", "for i in $(seq 120); do dd if=/dev/zero of=big bs=5M count=1 oflag=append conv=notrunc status=none || exit; sleep 0.1; done; stat -c %s big")
+	out := &strings.Builder{}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the sprite is held", time.Minute, func() bool { i := l.info("wild").Cove; return i.Held != nil && i.Paused })
+	left := l.left(t)
+	t.Logf("%d MiB left of a reserve of %d", left>>20, reserve>>20)
+	if left < reserve/2 || left >= reserve {
+		t.Errorf("it is held when %d bytes are left of a reserve of %d", left, reserve)
+	}
+	if held := l.info("wild").Cove.Held; held.Code != "disk_full" || held.ReserveBytes != reserve || held.FreeBytes == 0 || held.FreeBytes >= reserve {
+		t.Errorf("got %+v", held)
+	}
+	if out, code := l.try("", "cove", "exec", "-s", "wild", "true"); code != 125 || !strings.Contains(out, "the server's disk has only") || !strings.Contains(out, "cove rm") {
+		t.Errorf("a command in it: %d, %s", code, out)
+	}
+	err := l.client().Sprite("wild").Command("true").Run()
+	if e, ok := errors.AsType[*sprites.Error](err); !ok || e.Code != "disk_full" || e.StatusCode != 507 {
+		t.Errorf("got %v, want a disk_full of 507", err)
+	}
+	if out, _ := l.try("", "cove", "doctor"); !strings.Contains(out, "sprites leave 512.0 MiB of its disk") || !strings.Contains(out, "until then who writes is paused") {
+		t.Errorf("doctor says\n%s", out)
+	}
+
+	// What is refused to nobody: others go on, start, and are kept and removed.
+	l.writes(t)
+	l.run("", "cove", "checkpoint", "create", "-s", "neighbour", "--memory")
+	l.run("", "cove", "checkpoint", "create", "-s", "wild")
+	l.writes(t)
+	l.run("", "cove", "create", "another")
+	l.run("", "cove", "exec", "-s", "another", "--", "sh", "-c", "echo small >small && rm small")
+	l.run("", "cove", "rm", "another")
+	if i := l.info("neighbour").Cove; i.Held != nil {
+		t.Errorf("the neighbour is held: %+v", i.Held)
+	}
+	if i := l.info("wild").Cove; i.Held == nil || !i.Paused {
+		t.Errorf("after a checkpoint the sprite is held no more")
+	}
+
+	if err := os.Remove(filepath.Join(l.data, "filling")); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil || out.String() != fmt.Sprintln(600<<20) {
+		t.Errorf("when there is room again it ends with %v, %s", err, out)
+	}
+	if i := l.info("wild").Cove; i.Held != nil {
+		t.Errorf("it is held: %+v", i.Held)
+	}
+}
+
+// TestDiskReserveOfDead kills the server beside a sprite that is held: so is it by the
+// next one, and by one that keeps no reserve it is not. One that sleeps may be woken.
+func TestDiskReserveOfDead(t *testing.T) {
+	l := newLimitedOf(t, "1g", "--disk-reserve", "256M")
+	l.fillDisk(t, 600<<20)
+	l.run("", "cove", "create", "wild")
+	l.run("", "cove", "exec", "-s", "wild", "--detach", "--", "sh", "-c", "for i in $(seq 300); do head -c 1M /dev/zero >>big; sleep 0.02; done; touch done")
+	held := func() bool { i := l.info("wild").Cove; return i.Held != nil && i.Paused }
+	await(t, "the sprite is held", time.Minute, held)
+	signalAll(t, 9, l.pid())
+	l.serve(nil, "--idle", "0", "--disk-reserve", "256M")
+	if i := l.info("wild").Cove; i.Held == nil || i.Held.Code != "disk_full" || !i.Paused {
+		t.Errorf("of the next server: %+v", i.Held)
+	}
+	l.run("", "cove", "suspend", "wild")
+	if i := l.info("wild").Cove; i.Held != nil {
+		t.Errorf("asleep it is held: %+v", i.Held)
+	}
+	l.run("", "cove", "exec", "-s", "wild", "true")
+	await(t, "it is held as soon as it has written", time.Minute, held)
+	signalAll(t, 9, l.pid())
+	l.serve(nil, "--idle", "0", "--disk-reserve", "0")
+	await(t, "it has finished", time.Minute, func() bool {
+		out, _ := l.try("", "cove", "exec", "-s", "wild", "ls")
+		return strings.Contains(out, "done")
+	})
+}
