@@ -414,9 +414,11 @@ func (h *Host) halt(m *machine, code string) {
 	look, found := g.took, g.used
 	h.mu.Unlock()
 	began := time.Now()
+	noted := make(chan struct{})
+	h.wg.Go(func() { defer close(noted); h.noteHeld(m) }) // for the next server, if this one dies in the middle
 	h.pause(m, pauser)
 	pause := time.Since(began)
-	h.noteHeld(m)
+	<-noted
 	if code == CodeDiskFull {
 		h.mu.Lock()
 		h.sample()
