@@ -43,7 +43,7 @@ demo: build
 test: build
 	@mkdir -p .cache
 	$(GO) run ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
-	COVE_BIN='$(CURDIR)/bin' $(GO) test -count=1 -parallel 4 -timeout 12m $(TESTFLAGS) ./...
+	COVE_BIN='$(CURDIR)/bin' $(GO) test -count=1 -parallel 4 -timeout 20m $(TESTFLAGS) ./...
 	$(GO) run ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
 
 test-agents: build
@@ -52,7 +52,7 @@ test-agents: build
 soak: build
 	@mkdir -p .cache
 	$(GO) run ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
-	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser)' $(TESTFLAGS) ./cmd/cove
+	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser|TestDiskLimit$$)' $(TESTFLAGS) ./cmd/cove
 	$(GO) run ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
 
 lint: $(LINTER)

@@ -80,7 +80,7 @@ func TestFullDisk(t *testing.T) {
 // with the code for it, and without the server's paths.
 func TestFullDiskKept(t *testing.T) {
 	h := newSmallHost(t, "256m")
-	h.serve(nil)
+	h.serve(nil, "--disk-reserve", "0")
 	h.run("", "cove", "create", "paint", "--idle", "0")
 	h.run("", "cove", "exec", "-s", "paint", "--detach", "--", "python3", "-c", "import time; x = bytes(range(256)) * 80000; time.sleep(1000)")
 	archive := h.export(t, "paint")

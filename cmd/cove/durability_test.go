@@ -80,6 +80,7 @@ func testKill(t *testing.T, victims string) {
 	job, sprite := h.push(repo, "plan.md", "--agent", "shell")
 	pull, ended := h.background(repo, "cove", "pull", job, "--wait=2m")
 	h.untilStep(job)
+	await(t, "the pull's connection", time.Minute, func() bool { return connected(pull) })
 	for who := range strings.SplitSeq(victims, " and ") {
 		switch who {
 		case "server":
@@ -124,6 +125,15 @@ func testKill(t *testing.T, victims string) {
 	if said, err := ended(); err != nil && !lost && victims != "command line" {
 		t.Errorf("the waiting pull: %v: %s", err, said)
 	}
+}
+
+// connected reports whether a process has a socket.
+func connected(pid int) bool {
+	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // the pattern is right
+	return slices.ContainsFunc(fds, func(fd string) bool {
+		target, err := os.Readlink(fd)
+		return err == nil && strings.HasPrefix(target, "socket:")
+	})
 }
 
 // run1 is the folder of the one sandbox that runs.

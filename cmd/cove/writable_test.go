@@ -94,14 +94,14 @@ func (c *keptCounter) goesOn() {
 // with room, it is made.
 func TestCheckpointWithoutRoom(t *testing.T) {
 	h := newSmallHost(t, "300m")
-	h.serve(nil)
+	h.serve(nil, "--disk-reserve", "0")
 	h.run("", "cove", "create", "paint", "--idle", "0")
 	h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "head -c 100M /dev/urandom >\"big (deleted)\"; head -c 2M /dev/urandom >small")
 	c := startCounter(t, h, "paint", "big (deleted)")
 	refused := func(args ...string) {
 		t.Helper()
 		out, code := h.try("", "cove", append([]string{"checkpoint", "create", "-s", "paint"}, args...)...)
-		if code != 6 || !strings.Contains(out, "no space") {
+		if code != 6 || !strings.Contains(out, "the disk of the server is full") {
 			t.Errorf("a checkpoint without room: exit %d, %s", code, out)
 		}
 		c.goesOn()
@@ -178,7 +178,7 @@ func TestMemoryOfWhatIsCopied(t *testing.T) {
 // does not start, and keeps its memory: with room it goes on from there.
 func TestForkWithoutRoom(t *testing.T) {
 	h := newSmallHost(t, "300m")
-	h.serve(nil)
+	h.serve(nil, "--disk-reserve", "0")
 	h.run("", "cove", "create", "paint", "--idle", "0")
 	h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "head -c 60M /dev/urandom >big; setsid nohup sh -c 'exec 3<>big; echo open >open; exec sleep 100000' >/dev/null 2>&1 & until [ -s open ]; do sleep 0.1; done")
 	h.run("", "cove", "checkpoint", "create", "-s", "paint", "--memory")
