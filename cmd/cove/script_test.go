@@ -205,13 +205,13 @@ func serverCommand(ts *testscript.TestScript, neg bool, args []string) {
 // waitForCommand runs a command until it succeeds, or with ! until it fails, for
 // 30 seconds at most: waitfor CMD…
 func waitForCommand(ts *testscript.TestScript, neg bool, args []string) {
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(2 * time.Minute); ; {
 		err := ts.Exec(args[0], args[1:]...)
 		if (err == nil) != neg {
 			return
 		}
 		if time.Now().After(deadline) {
-			ts.Fatalf("waitfor %s: %v after 30 s", strings.Join(args, " "), err)
+			ts.Fatalf("waitfor %s: %v after two minutes", strings.Join(args, " "), err)
 		}
 		<-time.After(100 * time.Millisecond)
 	}
