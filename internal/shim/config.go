@@ -84,6 +84,7 @@ type Mount struct {
 type Ready struct {
 	Error  string `json:"error,omitempty"`
 	Gone   bool   `json:"gone,omitempty"`   // Adopt: there is no sandbox to take up
+	Locked bool   `json:"locked,omitempty"` // another shim looks after it
 	Full   bool   `json:"full,omitempty"`   // there was no room for it on the disk
 	Asleep bool   `json:"asleep,omitempty"` // nothing ran, and Image is as good as before
 	State  *State `json:"state,omitempty"`

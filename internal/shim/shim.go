@@ -70,7 +70,7 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 		return fmt.Errorf("read the shim's configuration: %w", err)
 	}
 	s, err := start(ctx, cfg, ready)
-	answer := Ready{Gone: errors.Is(err, errGone), Full: noRoom(err)}
+	answer := Ready{Gone: errors.Is(err, errGone), Locked: errors.Is(err, ErrLocked), Full: noRoom(err)}
 	if err != nil {
 		_, answer.Asleep = errors.AsType[asleepError](err)
 		answer.Error = err.Error()

@@ -226,14 +226,10 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 	)
 	for _, e := range entries {
 		id := e.Name()
-		client := shim.Client{Dir: r.runDir(id)}
-		if !shim.Held(client.Dir) && !shim.Left(client.Dir) {
+		if dir := r.runDir(id); !shim.Held(dir) && !shim.Left(dir) {
 			continue // logs of one that sleeps: a process for each would take long
 		}
-		state, err := r.booted(ctx, client)
-		if err != nil {
-			state, err = r.adopt(ctx, id, nil, nil)
-		}
+		state, err := r.takeUp(ctx, id)
 		if err != nil {
 			if !errors.Is(err, errGone) {
 				errs = append(errs, fmt.Errorf("take up sandbox %s: %w", id, err))
@@ -243,6 +239,20 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 		live = append(live, r.follow(id, state))
 	}
 	return live, errors.Join(errs...)
+}
+
+// takeUp is the state of a sandbox that an earlier server left, which has a shim then.
+// That server may have started one for it just before it died, to which another loses.
+func (r *Runtime) takeUp(ctx context.Context, id string) (shim.State, error) {
+	for deadline := time.Now().Add(shim.BootTimeout); ; {
+		state, err := r.booted(ctx, shim.Client{Dir: r.runDir(id)})
+		if err != nil {
+			state, err = r.adopt(ctx, id, nil, nil)
+		}
+		if !errors.Is(err, shim.ErrLocked) || time.Now().After(deadline) {
+			return state, err
+		}
+	}
 }
 
 // booted is the state of a sandbox that a shim looks after. The last server may have
@@ -348,11 +358,14 @@ func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, e
 }
 
 // startError is why a shim did not start a sandbox. It is ENOSPC where there was no room
-// on the disk.
+// on the disk, and ErrLocked where there is another shim.
 type startError struct{ shim.Ready }
 
-func (e *startError) Error() string        { return e.Ready.Error }
-func (e *startError) Is(target error) bool { return e.Full && target == unix.ENOSPC }
+func (e *startError) Error() string { return e.Ready.Error }
+
+func (e *startError) Is(target error) bool {
+	return e.Full && target == unix.ENOSPC || e.Locked && target == shim.ErrLocked
+}
 
 // reap collects a shim's exit status, so that it does not stay as a zombie.
 func (r *Runtime) reap(cmd *exec.Cmd) {

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cove-dev/cove/internal/runtime/runtimetest"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/sprite"
@@ -279,4 +281,85 @@ func started(dir string, parents bool) []int {
 		}
 	}
 	return pids
+}
+
+// A server may start a shim for one that died, and die itself. The next server has the
+// sandbox whichever of the two shims it gets.
+func TestLiveBesideAnotherShim(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("TestRuntime says what the tests of sandboxes need")
+	}
+	dir := t.TempDir()
+	first := &Runtime{Dir: dir, Shim: []string{filepath.Join(bin, "cove"), "shim"}, Runsc: filepath.Join(bin, "cove-runsc"), Guest: filepath.Join(bin, "cove-guest")}
+	m := sprite.Machine{ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("0", 32), Incarnation: 1, Layers: []string{"1111222233334444"}}
+	_, err := first.Boot(t.Context(), m)
+	if err := errors.Join(err, first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	killShim(t, first.runDir(m.ID))
+
+	// Its shim has begun when another takes the sandbox up.
+	late := newRuntime(t, dir)
+	begun, goOn := filepath.Join(t.TempDir(), "begun"), filepath.Join(t.TempDir(), "go on")
+	late.Shim = []string{"sh", "-c", `: >"$1"; while ! [ -e "$2" ]; do sleep 0.01; done; exec "$3" shim`, "sh", begun, goOn, late.Shim[0]}
+	type answer struct {
+		live []sprite.Sandbox
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		live, err := late.Live(t.Context())
+		answers <- answer{live, err}
+	}()
+	for deadline := time.Now().Add(20 * time.Second); ; <-time.After(time.Millisecond) {
+		if _, err := os.Stat(begun); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no shim is started")
+		}
+	}
+	live, err := newRuntime(t, dir).Live(t.Context())
+	if err != nil || len(live) != 1 {
+		t.Errorf("the one that is first: %v, %v", live, err)
+	}
+	if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := <-answers
+	if got.err != nil || len(got.live) != 1 || got.live[0].ID() != m.ID {
+		t.Fatalf("the one that is late: %v, %v", got.live, got.err)
+	}
+	if err := got.live[0].Stop(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// killShim ends the shim that serves a sandbox's folder, and returns when it is gone.
+func killShim(t *testing.T, dir string) {
+	t.Helper()
+	conn, err := net.Dial("unix", filepath.Join(dir, "shim.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	if err := errors.Join(raw.Control(func(fd uintptr) {
+		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}), peerErr); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(int(peer.Pid), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); shim.Held(dir); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the shim lives")
+		}
+	}
 }
