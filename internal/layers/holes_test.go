@@ -231,6 +231,20 @@ func TestListingFirstForm(t *testing.T) {
 	}
 }
 
+// down makes a folder in an open one, which it closes, and opens it.
+func down(t *testing.T, at int, name string) int {
+	t.Helper()
+	next := -1
+	err := unix.Mkdirat(at, name, 0o755)
+	if err == nil {
+		next, err = unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	}
+	if err = errors.Join(err, unix.Close(at)); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
 // deepen makes folders in each other, and files in the last one. They are removed when
 // the test ends.
 func deepen(t *testing.T, top, name string, times int, files ...string) {
@@ -244,18 +258,11 @@ func deepen(t *testing.T, top, name string, times int, files ...string) {
 		}
 	})
 	at, err := unix.Open(top, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range times {
-		next := -1
-		if err == nil {
-			err = unix.Mkdirat(at, name, 0o755)
-		}
-		if err == nil {
-			next, err = unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-		}
-		if err = errors.Join(err, unix.Close(at)); err != nil {
-			t.Fatal(err)
-		}
-		at = next
+		at = down(t, at, name)
 	}
 	for _, file := range files {
 		fd, err := unix.Openat(at, file, unix.O_CREAT|unix.O_WRONLY, 0o644)

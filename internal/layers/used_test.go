@@ -86,22 +86,15 @@ func TestUsedDeep(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	at, err := unix.Open(top, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	down := func(name string) {
-		t.Helper()
-		next := -1
-		if err == nil {
-			err = unix.Mkdirat(at, name, 0o755)
-		}
-		if err == nil {
-			next, err = unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-		}
-		if err = errors.Join(err, unix.Close(at)); err != nil {
-			t.Fatal(err)
-		}
-		at = next
+	if err != nil {
+		t.Fatal(err)
 	}
 	for range 700 {
-		down("folder")
+		at = down(t, at, "folder")
+	}
+	before, err := Used(t.Context(), Dir{Path: dir})
+	if err != nil {
+		t.Fatal(err)
 	}
 	fd, err := unix.Openat(at, "file", unix.O_CREAT|unix.O_WRONLY, 0o600)
 	if err == nil {
@@ -111,7 +104,7 @@ func TestUsedDeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Used(t.Context(), Dir{Path: dir}); err != nil || got < 1<<20 {
+	if got, err := Used(t.Context(), Dir{Path: dir}); err != nil || got < before+1<<20 {
 		t.Errorf("got %d, %v", got, err)
 	}
 	for i := range 3 * maxOpenFolders {
@@ -120,7 +113,7 @@ func TestUsedDeep(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		down("m")
+		at = down(t, at, "m")
 	}
 	_ = unix.Close(at)
 	if _, err := Used(t.Context(), Dir{Path: dir}); !errors.Is(err, ErrTooDeep) {
