@@ -152,7 +152,8 @@ func TestCheckpointOfTheLastMoment(t *testing.T) {
 	h := newHost(t)
 	reached := filepath.Join(filepath.Dir(h.home), "reached")
 	h.serve([]string{fault.Variable + "=" + string(fault.MovePrepared) + "=" + reached})
-	h.run("", "cove", "create", "paint", "--idle", "0")
+	signals := t.TempDir() // which the sprite sees without its shim
+	h.run("", "cove", "create", "paint", "--idle", "0", "--include", signals)
 	h.sh("paint", "true")
 	// The first checkpoint does not stop there, and leaves a layer in which there is nothing.
 	if err := os.WriteFile(reached, nil, 0o600); err != nil {
@@ -162,7 +163,7 @@ func TestCheckpointOfTheLastMoment(t *testing.T) {
 	if err := os.Remove(reached); err != nil {
 		t.Fatal(err)
 	}
-	h.sh("paint", "(sleep 5; sudo -n sh -c 'echo late >/.sprite/late; chmod 711 /.sprite') >/dev/null 2>&1 &")
+	h.sh("paint", "(until [ -e "+signals+"/go ]; do sleep 0.1; done; sudo -n sh -c 'echo late >/.sprite/late; chmod 711 /.sprite') >/dev/null 2>&1 &")
 	_, ended := h.background("", "cove", "checkpoint", "create", "-s", "paint")
 	shim := 0
 	await(t, "the point", 40*time.Second, func() bool {
@@ -177,16 +178,18 @@ func TestCheckpointOfTheLastMoment(t *testing.T) {
 		}
 		return len(found) > 0
 	}
-	early := written()
+	if written() {
+		t.Fatal("it did not wait to be told")
+	}
+	if err := os.WriteFile(filepath.Join(signals, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	await(t, "the write", 40*time.Second, written)
 	if err := syscall.Kill(shim, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := ended(); err != nil {
 		t.Fatalf("%v: %s", err, out)
-	}
-	if early {
-		t.Skip("the checkpoint took 5 s to begin")
 	}
 	if got := h.sh("paint", "cat /.sprite/late; stat -c %a /.sprite"); got != "late\n711\n" {
 		t.Errorf("the sprite has %q", got)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,19 +80,25 @@ func TestEndInCheckpoint(t *testing.T) {
 	h := newHost(t)
 	h.serve(nil)
 	startHolding(t, h)
-	go func() {
-		for t.Context().Err() == nil {
-			if st := h.sandboxState(); st.Moving {
-				time.Sleep(50 * time.Millisecond)
-				_ = unix.Kill(st.PID, unix.SIGKILL) // it is seen that it ends
-				return
+	_, ended := h.background("", "cove", "checkpoint", "create", "-s", "paint")
+	await(t, "a part of its memory in the image", 40*time.Second, func() bool {
+		// It is in the shim's own mount namespace.
+		for _, pid := range h.shims() {
+			pages, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "root", h.data, "run", "*", "image", "*.img"))
+			for _, file := range pages {
+				if st, err := os.Stat(file); err == nil && st.Size() > 1<<20 {
+					return true
+				}
 			}
-			time.Sleep(time.Millisecond)
 		}
-	}()
-	out, code := h.try("", "cove", "checkpoint", "create", "-s", "paint")
-	if code == 0 || !strings.Contains(out, "the sandbox has ended") || strings.Contains(out, "connection refused") {
-		t.Errorf("exit %d, %s", code, out)
+		return false
+	})
+	if err := unix.Kill(h.sandboxState().PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	out, err := ended()
+	if err == nil || !strings.Contains(out, "the sandbox has ended") || strings.Contains(out, "connection refused") {
+		t.Errorf("%v: %s", err, out)
 	}
 	began := time.Now()
 	h.run("", "cove", "exec", "-s", "paint", "true")
