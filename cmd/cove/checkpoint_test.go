@@ -123,7 +123,8 @@ func TestRestlessCheckpoints(t *testing.T) {
 	} {
 		before := again()
 		h.sh("paint", "sudo mkdir -p /.sprite/git; rm -f stop model going; (sudo -n python3 restless.py run . model "+test.tops+" >said 2>&1; echo $? >ended) >/dev/null 2>&1 & until [ -e going ] || [ -e ended ]; do sleep 0.1; done")
-		for range 5 {
+		const times = 3
+		for range times {
 			h.run("", "cove", "checkpoint", "create", "-s", "paint")
 		}
 		out := h.sh("paint", "touch stop; until [ -e ended ]; do sleep 0.1; done; cat said ended; rm ended")
@@ -137,7 +138,7 @@ func TestRestlessCheckpoints(t *testing.T) {
 		}
 		h.run("", "cove", "rm", "look")
 		switch n := again() - before; {
-		case test.name == "elsewhere" && n == 5: // the first change over a layer copies a folder of /
+		case test.name == "elsewhere" && n == times: // the first change over a layer copies a folder of /
 			t.Error("no sandbox that was created before the pause was used, though nothing that they had looked at changed")
 		case test.name == "at mounts" && n == 0:
 			t.Error("nothing changed where a sandbox that was created before the pause had looked")
