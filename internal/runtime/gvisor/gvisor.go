@@ -244,12 +244,17 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 // takeUp is the state of a sandbox that an earlier server left, which has a shim then.
 // That server may have started one for it just before it died, to which another loses.
 func (r *Runtime) takeUp(ctx context.Context, id string) (shim.State, error) {
+	tries := 3 // of shims that die
 	for deadline := time.Now().Add(shim.BootTimeout); ; {
 		state, err := r.booted(ctx, shim.Client{Dir: r.runDir(id)})
 		if err != nil {
 			state, err = r.adopt(ctx, id, nil, nil)
 		}
-		if !errors.Is(err, shim.ErrLocked) || time.Now().After(deadline) {
+		if errors.Is(err, errShimDied) {
+			tries--
+		}
+		again := errors.Is(err, shim.ErrLocked) || errors.Is(err, errShimDied) && tries > 0
+		if !again || time.Now().After(deadline) {
 			return state, err
 		}
 	}

@@ -286,17 +286,8 @@ func started(dir string, parents bool) []int {
 // A server may start a shim for one that died, and die itself. The next server has the
 // sandbox whichever of the two shims it gets.
 func TestLiveBesideAnotherShim(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("TestRuntime says what the tests of sandboxes need")
-	}
 	dir := t.TempDir()
-	first := &Runtime{Dir: dir, Shim: []string{filepath.Join(bin, "cove"), "shim"}, Runsc: filepath.Join(bin, "cove-runsc"), Guest: filepath.Join(bin, "cove-guest")}
-	m := sprite.Machine{ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("0", 32), Incarnation: 1, Layers: []string{"1111222233334444"}}
-	_, err := first.Boot(t.Context(), m)
-	if err := errors.Join(err, first.Close()); err != nil {
-		t.Fatal(err)
-	}
-	killShim(t, first.runDir(m.ID))
+	m := left(t, dir)
 
 	// Its shim has begun when another takes the sandbox up.
 	late := newRuntime(t, dir)
@@ -333,6 +324,41 @@ func TestLiveBesideAnotherShim(t *testing.T) {
 	if err := got.live[0].Stop(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
+}
+
+// A shim that dies while it takes a sandbox up is followed by another.
+func TestLiveAfterDeadShim(t *testing.T) {
+	dir := t.TempDir()
+	left(t, dir)
+	rt := newRuntime(t, dir)
+	died := filepath.Join(t.TempDir(), "died")
+	rt.Shim = []string{"sh", "-c", `if ! [ -e "$1" ]; then : >"$1"; kill -9 $$; fi; exec "$2" shim`, "sh", died, rt.Shim[0]}
+	live, err := rt.Live(t.Context())
+	if err != nil || len(live) != 1 {
+		t.Fatalf("got %v, %v", live, err)
+	}
+	if _, err := os.Stat(died); err != nil {
+		t.Error("no shim died")
+	}
+	if err := live[0].Stop(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// left makes a sandbox without a shim, as a server and a shim leave it that are killed.
+func left(t *testing.T, dir string) sprite.Machine {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("TestRuntime says what the tests of sandboxes need")
+	}
+	rt := &Runtime{Dir: dir, Shim: []string{filepath.Join(bin, "cove"), "shim"}, Runsc: filepath.Join(bin, "cove-runsc"), Guest: filepath.Join(bin, "cove-guest")}
+	m := sprite.Machine{ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("0", 32), Incarnation: 1, Layers: []string{"1111222233334444"}}
+	_, err := rt.Boot(t.Context(), m)
+	if err := errors.Join(err, rt.Close()); err != nil {
+		t.Fatal(err)
+	}
+	killShim(t, rt.runDir(m.ID))
+	return m
 }
 
 // killShim ends the shim that serves a sandbox's folder, and returns when it is gone.
