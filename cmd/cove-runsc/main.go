@@ -1,6 +1,6 @@
 // Command cove-runsc is gVisor's runsc, pinned by this module's go.mod, so that
 // a cove installation needs no other sandbox runtime on the machine. It has one
-// command more, move.
+// command more, move, and saves the content of deleted files in one piece.
 package main
 
 import (
@@ -16,6 +16,9 @@ func main() {
 	if verb() == moveVerb {
 		cli.Run(nil, map[util.SubCommand]string{new(move): ""}, nil)
 		return
+	}
+	if verb() == "boot" { // the sandbox's process
+		saveDeletedWhole()
 	}
 	maincli.Main()
 }
