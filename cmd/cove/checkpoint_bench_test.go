@@ -221,3 +221,47 @@ func BenchmarkForkMemory(b *testing.B) {
 		b.ReportMetric(0, "ns/op")
 	}
 }
+
+// holdDeleted is a program that has so many deleted files of so many bytes open, and says so.
+const holdDeleted = `import os, sys, time
+held = []
+for n in range(int(sys.argv[1])):
+    held.append(open('gone', 'w+b', buffering=0)); held[-1].write(os.urandom(int(sys.argv[2]))); os.unlink('gone')
+print('held', flush=True)
+time.sleep(100000)
+`
+
+// BenchmarkCheckpointDeleted prints for how long a checkpoint has what runs stand still
+// that has deleted files open: none, one of 7 MiB, 400 of 20 KiB, of no bytes, and one of
+// 64 MiB; each in a sprite of its own, in turns.
+func BenchmarkCheckpointDeleted(b *testing.B) {
+	client, _ := benchServer(b)
+	kinds := []struct{ name, files, bytes string }{
+		{"none", "0", "0"}, {"7MiB", "1", "7340032"}, {"400x20KiB", "400", "20480"}, {"400x0", "400", "0"}, {"64MiB", "1", "67108864"},
+	}
+	for b.Loop() {
+		pauses := map[string][]time.Duration{}
+		for n, kind := range kinds {
+			name := fmt.Sprint("holds-", n)
+			if _, err := client.Create(b.Context(), sprites.CreateRequest{Name: name}); err != nil {
+				b.Fatal(err)
+			}
+			held := "nohup python3 -c \"$0\" \"$@\" >held 2>&1 & until grep -q held held; do sleep 0.1; done"
+			if err := client.Sprite(name).CommandContext(b.Context(), "sh", "-c", held, holdDeleted, kind.files, kind.bytes).Run(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for range 5 {
+			for n, kind := range kinds {
+				pause, _ := checkpointed(b, client.Sprite(fmt.Sprint("holds-", n)), "")
+				pauses[kind.name] = append(pauses[kind.name], pause)
+			}
+		}
+		for _, kind := range kinds {
+			b.Logf("%s: %s", kind.name, spell(pauses[kind.name]))
+			b.ReportMetric(median(pauses[kind.name]), "pause-"+kind.name+"-ms")
+			b.ReportMetric(median(pauses[kind.name])/median(pauses["none"]), "pause-"+kind.name+"/none")
+		}
+		b.ReportMetric(0, "ns/op")
+	}
+}
