@@ -92,7 +92,7 @@ func (k *KeepMemory) UnmarshalJSON(data []byte) error {
 // checkpoint slow, and each restore with its memory.
 const (
 	OpenWritable = 256 << 20
-	OpenUnlinked = 4 << 20
+	OpenUnlinked = 64 << 20
 )
 
 // OpenFiles are the files on a sprite's disk that a checkpoint has more work with than

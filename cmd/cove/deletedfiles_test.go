@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,4 +136,39 @@ func TestDeletedFiles(t *testing.T) {
 	}
 	look("paint", 3)
 	t.Logf("a sleep and a wake took %v", time.Since(began).Round(time.Millisecond))
+}
+
+// TestDeletedTooLarge: where gVisor has no memory for the deleted files that are open,
+// holes and all, neither a checkpoint is made nor a memory kept for a sleep, and what runs
+// goes on; it could end otherwise.
+func TestDeletedTooLarge(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	for _, of := range []struct {
+		sprite, size, said string
+		limit              []string
+	}{
+		{"paint", "1200M", "1200 MiB, and its memory takes 1024", nil},
+		{"tight", "250M", "250 MiB, and its memory takes ", []string{"--memory", "256M"}},
+	} {
+		h.run("", "cove", append([]string{"create", of.sprite, "--idle", "0"}, of.limit...)...)
+		h.run("", "cove", "exec", "-s", of.sprite, "--detach", "--", "sh", "-c",
+			`exec 3<>gone; truncate -s $0 gone; rm gone; touch open; until [ -e ask ]; do sleep 0.02; done; stat -L -c %s /proc/self/fd/3 >said; exec sleep 100000`, of.size)
+		h.run("", "cove", "exec", "-s", of.sprite, "--", "sh", "-c", "until [ -e open ]; do sleep 0.02; done")
+		for _, args := range [][]string{{"checkpoint", "create", "-s", of.sprite}, {"checkpoint", "create", "-s", of.sprite, "--memory=always"}, {"suspend", of.sprite}} {
+			out, code := h.try("", "cove", args...)
+			if code != 1 || !strings.Contains(out, of.said) || !strings.Contains(out, "grep deleted") {
+				t.Errorf("%s: exit %d, %s", args, code, out)
+			}
+		}
+		if out := h.run("", "cove", "checkpoint", "list", "-s", of.sprite, "--json"); strings.Contains(out, `"v1"`) {
+			t.Errorf("it is listed: %s", out)
+		}
+		size := h.run("", "cove", "exec", "-s", of.sprite, "--", "sh", "-c", "touch ask; until [ -s said ]; do sleep 0.02; done; echo $(($(cat said) >> 20))")
+		if got := strings.TrimSpace(size) + "M"; got != of.size {
+			t.Errorf("%s: it has %s open, not %s", of.sprite, got, of.size)
+		}
+		h.run("", "cove", "exec", "-s", of.sprite, "--", "pkill", "-f", "sleep 100000")
+		h.run("", "cove", "checkpoint", "create", "-s", of.sprite)
+	}
 }

@@ -26,11 +26,11 @@ for word in sys.stdin:
     if word == 'delete\n':
         os.close(big)
         gone = open('gone', 'w+b')
-        gone.write(part * 5); gone.flush(); os.unlink('gone')
+        gone.write(part * 65); gone.flush(); os.unlink('gone')
         say(True)
     elif gone:
         gone.seek(0)
-        say(gone.read() == part * 5)
+        say(gone.read() == part * 65)
     else:
         say(os.pread(big, len(part), 257 << 20) == part and os.pwrite(big, part, 0) == len(part))
 `
@@ -79,7 +79,7 @@ func TestOpenFiles(t *testing.T) {
 	fmt.Fprintln(in, "delete")
 	whole()
 	text, _ := h.try("", "cove", "checkpoint", "create", "-s", "paint", "--memory")
-	for _, part := range []string{"5 MiB of deleted files are still open", "/home/sprite/gone, 5.0 MiB, deleted", "--memory=always"} {
+	for _, part := range []string{"65 MiB of deleted files are still open", "/home/sprite/gone, 65.0 MiB, deleted", "--memory=always"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("it says nothing of %q: %s", part, text)
 		}
@@ -88,7 +88,7 @@ func TestOpenFiles(t *testing.T) {
 		t.Errorf("kept: %v", kept)
 	}
 	got = checkpoint("--memory=always")
-	want = []sprites.OpenFile{{Path: "/home/sprite/gone", Bytes: 5 << 20}}
+	want = []sprites.OpenFile{{Path: "/home/sprite/gone", Bytes: 65 << 20}}
 	if o := got.OpenFiles; got.CopiedBytes > near || got.MemoryBytes == 0 || got.MemoryNotKept != "" || o == nil || o.Writable != nil || !slices.Equal(o.Unlinked, want) {
 		t.Errorf("with a deleted one, and always: %+v, %+v", got, got.OpenFiles)
 	}

@@ -61,11 +61,12 @@ func (a *app) newCheckpointCreate() *cobra.Command {
 --memory what runs is kept with it, as it is; that costs as much disk as it has memory.
 
 What runs stands still for the longer, the larger the files are that it has open for writing,
-or has open since they were written: they are copied. So are deleted files that are still open.
-Where those are more than 4 MiB, or the others more than 256 MiB, --memory keeps no
-memory, because each restore and each fork would copy them again. You are told which files
-those are; --memory=always keeps it. Where the disk has no room for the copies no checkpoint
-is made, and what runs goes on.`,
+or has open since they were written: they are copied. So are deleted files that are still open,
+with their holes. Where those are more than 64 MiB, or the others more than 256 MiB, --memory
+keeps no memory, because each restore and each fork would copy them again. You are told which
+files those are; --memory=always keeps it. No checkpoint is made, and what runs goes on, where
+the disk has no room for the copies, and where deleted files are more than 1 GiB, or than the
+memory that the sprite has left: they are copied in it.`,
 		Example: `  cove checkpoint create -s paint
   cove checkpoint create -s paint --comment 'tests pass' --label green
   cove checkpoint create -s paint --memory

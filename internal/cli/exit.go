@@ -224,6 +224,8 @@ var serverCodes = map[string]struct {
 
 	"concurrent_sprite_limit_exceeded": {exitFailed, "let one sleep, or delete one: cove list, cove rm NAME"},
 
+	"deleted_files_open": {exitFailed, "end what has them open: cove exec --user root -- sh -c 'ls -l /proc/[0-9]*/fd | grep deleted'"},
+
 	"boot_failed":   {exitFailed, "see what this machine lacks: cove doctor; and the sprite: cove info NAME"},
 	"unavailable":   {exitLost, "try again"},
 	"job_running":   {exitFailed, "see: cove job list; end it: cove job stop JOB; or delete all the same: --force"},

@@ -98,6 +98,8 @@ func fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, ErrEnded):
 		code = http.StatusGone
+	case errors.Is(err, ErrDeleted):
+		code = http.StatusConflict
 	case noRoom(err):
 		code = http.StatusInsufficientStorage
 	}

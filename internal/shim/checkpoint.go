@@ -60,6 +60,9 @@ type Checkpointed struct {
 // so afterwards, but for the moment that it takes to pause it again. s.moving is held.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
 	old := s.snapshot()
+	if err := s.checkDeleted(old); err != nil {
+		return Checkpointed{}, err
+	}
 	next := s.nextOf(old)
 	next.Layers = req.Layers
 

@@ -53,6 +53,9 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	if st.Build == "" {
 		return errors.New("it was started by a server that did not say what it is made of")
 	}
+	if err := s.checkDeleted(st); err != nil {
+		return err
+	}
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return err
 	}

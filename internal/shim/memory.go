@@ -96,6 +96,16 @@ func (g *memoryGroup) read() (memory, error) {
 	return m, nil
 }
 
+// spare is what the sandbox has left before a process has to end, once the kernel has
+// taken back what it can.
+func (g *memoryGroup) spare() (int64, error) {
+	data, err := os.ReadFile(filepath.Join(g.dir, "memory.stat"))
+	if err != nil {
+		return 0, err
+	}
+	return memory{g.limit, unreclaimable(data)}.free(), nil
+}
+
 // waiting reports whether somebody waits for memory because of hold: what thousands of
 // processes take of the kernel is in no statistics, and can't be taken back either.
 func (g *memoryGroup) waiting() bool {

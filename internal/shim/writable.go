@@ -200,6 +200,40 @@ func sharesBlocks(dir string) bool {
 	return unix.IoctlFileClone(fds[0], fds[1]) == nil
 }
 
+// ErrDeleted says that a sandbox can't be saved because deleted files that are still open
+// are too large.
+var ErrDeleted = errors.New("deleted files that are still open are too large")
+
+const (
+	mostDeleted = 1 << 30 // of deleted files, where memory has no limit
+	anyDeleted  = 4 << 20 // of them there is always memory for
+)
+
+// checkDeleted is ErrDeleted where the sandbox's memory doesn't take the deleted files that
+// are open in it: gVisor has them there, holes and all, while it saves and restores.
+func (s *Shim) checkDeleted(st State) error {
+	files, err := s.diskFiles(st)
+	if err != nil {
+		return err
+	}
+	deleted, most := openedFiles(files).UnlinkedBytes, int64(mostDeleted)
+	if deleted <= anyDeleted {
+		return nil
+	}
+	if s.cgroups && st.MemoryLimit > 0 {
+		g := openMemoryGroup(st.Container, st.MemoryLimit)
+		free, err := g.spare()
+		if err != nil {
+			return fmt.Errorf("look at the sandbox's memory: %w", err)
+		}
+		most = min(most, max(free, anyDeleted))
+	}
+	if deleted > most {
+		return fmt.Errorf("%w: %d MiB, and its memory takes %d", ErrDeleted, deleted>>20, most>>20)
+	}
+	return nil
+}
+
 // openedFiles is what was found, for people. The names are the guest's.
 func openedFiles(files []diskFile) (open sprites.OpenFiles) {
 	for _, f := range files { // the largest first

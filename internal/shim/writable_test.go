@@ -69,8 +69,8 @@ func TestTooMuchOpen(t *testing.T) {
 	}{
 		{sprites.OpenWritable, sprites.OpenUnlinked, nil},
 		{sprites.OpenWritable + 1, 0, []string{"256 MiB of files are open for writing"}},
-		{0, 9 << 20, []string{"9 MiB of deleted files"}},
-		{300 << 20, 9 << 20, []string{"300 MiB of files", "9 MiB of deleted files"}},
+		{0, 69 << 20, []string{"69 MiB of deleted files"}},
+		{300 << 20, 69 << 20, []string{"300 MiB of files", "69 MiB of deleted files"}},
 	} {
 		open := sprites.OpenFiles{WritableBytes: test.writable, UnlinkedBytes: test.unlinked}
 		got := tooMuchOpen(open.Excess())

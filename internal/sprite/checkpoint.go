@@ -197,6 +197,9 @@ func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, me
 		h.Logger.Error("a checkpoint on a full disk", "sprite", id, "err", err)
 		return Pause{}, newError(CodeNoSpace, freeSome, "no checkpoint was made: the disk of the server is full")
 	}
+	if errors.Is(err, ErrDeletedOpen) {
+		return Pause{}, newError(CodeDeletedOpen, closeSome, "no checkpoint was made: %v", err)
+	}
 	if err != nil {
 		e := newError(CodeUnavailable, "the log of the server says more", "no checkpoint was made")
 		if errors.Is(err, unix.ENOSPC) {

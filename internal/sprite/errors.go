@@ -31,10 +31,15 @@ const (
 	CodePathTooLong      = "path_too_long"     // of a file in a sprite, for what was asked
 	CodeDiskFull         = "disk_full"         // the server's disk has less than its reserve, of which the sprite takes
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
+
+	CodeDeletedOpen = "deleted_files_open" // more of them than can be saved
 )
 
 // freeSome is the hint where a disk is full.
 const freeSome = "free some space, and try again; see how full it is: cove doctor"
+
+// closeSome is the hint where deleted files are too large.
+const closeSome = "end what has them open, and try again; as root in the sprite: ls -l /proc/[0-9]*/fd | grep deleted"
 
 // Error says why a sprite's life does not go as asked: a code for programs, a
 // message and a hint for people.

@@ -71,7 +71,7 @@ type Assigner interface {
 
 // A Hibernator is a Sandbox whose memory can be kept while it sleeps. Hibernate ends
 // it, and the next Boot of the same sprite goes on from where it was, if it can.
-// After an error it goes on.
+// After an error it goes on; ErrDeletedOpen is one.
 type Hibernator interface {
 	Hibernate(ctx context.Context) error
 }
@@ -139,13 +139,17 @@ func (d Disk) Close() (err error) {
 // A Checkpointer is a Sandbox whose disk can be sealed while it runs. What runs
 // goes on, with its memory and its connections, over the disk that Checkpoint is
 // given: its own layers, and another to be written. After an error it runs over the
-// one that it had, or has ended; Status says which.
+// one that it had, or has ended; Status says which. ErrDeletedOpen is one.
 //
 // With a name for it the memory is kept, too, for a MemoryKeeper: unless going on from
 // it would be slow, because of what is open, and it is not to be kept always.
 type Checkpointer interface {
 	Checkpoint(ctx context.Context, layers []string, memory Memory) (Pause, error)
 }
+
+// ErrDeletedOpen says that deleted files that are still open are larger than what a
+// sandbox's memory takes of them while it is saved.
+var ErrDeletedOpen = errors.New("deleted files that are still open are too large")
 
 // Memory says what is to become of the memory at a checkpoint.
 type Memory struct {

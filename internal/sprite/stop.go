@@ -75,6 +75,9 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 				if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // which was logged
 					return newError(CodeNoSpace, freeSome, "sprite %s stays awake: there is no space for its memory on the server's disk", name)
 				}
+				if errors.Is(err, ErrDeletedOpen) {
+					return newError(CodeDeletedOpen, closeSome, "sprite %s stays awake: %v", name, err)
+				}
 				if err != nil {
 					return fmt.Errorf("stop sprite %s: %w", name, err)
 				}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -586,13 +587,21 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 		if st, statusErr := s.client.Status(ctx); statusErr == nil {
 			s.setState(st)
 		}
-		return sprite.Pause{}, err
+		return sprite.Pause{}, deletedOpen(err)
 	}
 	s.setState(done.State)
 	return sprite.Pause{
 		Total: done.Pause, Save: done.Save, Mount: done.Mount, Copy: done.Copy, Restore: done.Restore, Copied: done.Copied,
 		Kept: done.Kept, NotKept: done.NotKept, Open: done.Open,
 	}, nil
+}
+
+// deletedOpen is err, or what a Host knows for it.
+func deletedOpen(err error) error {
+	if text, is := strings.CutPrefix(err.Error(), "shim: "+shim.ErrDeleted.Error()); is && errors.Is(err, shim.ErrDeleted) {
+		return fmt.Errorf("%w%s", sprite.ErrDeletedOpen, text)
+	}
+	return err
 }
 
 // awaitEnd has whoever is told that the sandbox has ended find it so.

@@ -162,7 +162,7 @@ func (s *sandbox) Hibernate(ctx context.Context) error {
 		case <-s.done:
 			return nil
 		default:
-			return err
+			return deletedOpen(err)
 		}
 	}
 	select {
