@@ -3,6 +3,7 @@ package sprite
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -95,8 +96,9 @@ func (h *Host) sweepMemories(rows []store.Sprite) {
 	}
 }
 
-// wakers is how many forks are started at a time.
-const wakers = 2
+// wakers is how many forks are started at a time: one more than there are processors, because
+// each stands still for a while, in which the kernel takes mounts apart.
+var wakers = runtime.NumCPU() + 1
 
 // startAll starts sprites that were just made. One that does not start is there, and
 // starts at its first use.
