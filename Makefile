@@ -37,23 +37,27 @@ install: build
 demo: build
 	scripts/demo.sh bin
 
+# Tests are built as the binaries are, so that what was compiled once is not again,
+# and make lint has what vet would say.
+TESTBUILD := -trimpath -ldflags='-s -w' -vet=off
+
 # COVE_REQUIRE_SANDBOX=1 makes a test fail that would be skipped for want of
 # something on this machine. A result is never taken from the cache: what it
 # depends on is the machine.
 test: build
 	@mkdir -p .cache
-	$(GO) run ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
-	COVE_BIN='$(CURDIR)/bin' $(GO) test -count=1 -parallel 4 -timeout 20m $(TESTFLAGS) ./...
-	$(GO) run ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
+	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
+	CGO_ENABLED=0 COVE_BIN='$(CURDIR)/bin' $(GO) test $(TESTBUILD) -count=1 -parallel 4 -timeout 20m $(TESTFLAGS) ./...
+	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
 
 test-agents: build
 	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_TEST_AGENTS=1 $(GO) test -count=1 -timeout 20m -v -run '^(TestClaude|TestAgent)' $(TESTFLAGS) ./cmd/cove
 
 soak: build
 	@mkdir -p .cache
-	$(GO) run ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
+	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
 	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser|TestDiskLimit$$)' $(TESTFLAGS) ./cmd/cove
-	$(GO) run ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
+	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
 
 lint: $(LINTER)
 	$(LINTER) run
