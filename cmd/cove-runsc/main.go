@@ -1,6 +1,7 @@
 // Command cove-runsc is gVisor's runsc, pinned by this module's go.mod, so that
 // a cove installation needs no other sandbox runtime on the machine. It has one
-// command more, move, and saves the content of deleted files in one piece.
+// command more, move, and one platform more, systrap-paused, and saves the content of
+// deleted files in one piece.
 package main
 
 import (
@@ -16,6 +17,9 @@ import (
 )
 
 func main() {
+	if err := registerPaused(); err != nil {
+		util.Fatalf("%v", err)
+	}
 	switch verb() {
 	case moveVerb:
 		cli.Run(nil, map[util.SubCommand]string{new(move): ""}, nil)

@@ -144,7 +144,7 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	st := s.state
 	s.mu.Unlock()
 	s.moving.Unlock()
-	if st.Paused {
+	if st.Paused && grace > 0 { // else nothing of it is to run any more
 		if err := s.runsc().thaw(); err != nil {
 			s.log.Error("resume before stop", "err", err)
 		}

@@ -57,7 +57,7 @@ type Checkpointed struct {
 //	network namespace, behind the same gateway
 //
 // Until the old sandbox is ended an error leaves it as it was. One that was paused is
-// so afterwards, but for the moment that it takes to pause it again. s.moving is held.
+// so afterwards, and nothing of it has run in between. s.moving is held.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
 	old := s.snapshot()
 	if err := s.checkDeleted(old); err != nil {
@@ -258,7 +258,7 @@ func (s *Shim) restore(ctx context.Context, next State, start func() error) erro
 	if err != nil {
 		return err
 	}
-	if next.Paused {
+	if next.Paused { // see runsc.platform
 		if err := s.runscOf(next).freeze(); err != nil {
 			killProcess(pid, startTime)
 			return err

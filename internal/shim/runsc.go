@@ -21,12 +21,17 @@ type runsc struct {
 	dir       string // the sandbox's folder
 	container string
 	cgroups   bool
+	paused    bool // what it restores is to be paused before anything of it runs
 }
 
 // runsc is for the sandbox as it is now.
 func (s *Shim) runsc() runsc { return s.runscOf(s.snapshot()) }
 
-func (s *Shim) runscOf(st State) runsc { return s.runscNamed(st.Container) }
+func (s *Shim) runscOf(st State) runsc {
+	r := s.runscNamed(st.Container)
+	r.paused = st.Paused
+	return r
+}
 
 func (s *Shim) runscNamed(container string) runsc {
 	return runsc{path: s.cfg.Runsc, dir: s.cfg.Dir, container: container, cgroups: s.cgroups}
@@ -49,7 +54,7 @@ func (r runsc) flags() []string {
 	f := []string{
 		rootFlag(r.dir),
 		"--log=" + filepath.Join(r.dir, "runsc.log"),
-		"--platform=systrap",
+		"--platform=" + r.platform(),
 		"--network=sandbox",
 		"--overlay2=none",
 		"--allow-connected-on-save",
@@ -61,6 +66,14 @@ func (r runsc) flags() []string {
 		f = append(f, "--ignore-cgroups")
 	}
 	return f
+}
+
+// platform is gVisor's systrap, or cove-runsc's kind of it.
+func (r runsc) platform() string {
+	if r.paused {
+		return "systrap-paused"
+	}
+	return "systrap"
 }
 
 // rootFlag is an argument that all of a sandbox's processes have, and no other's.

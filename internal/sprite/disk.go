@@ -527,6 +527,13 @@ func (m *machine) heldError() error {
 	return &Error{ErrorBody: sprites.ErrorBody{Code: d.Code, Message: d.Message, Hint: d.Hint}}
 }
 
+// heldBy is heldError for who does not hold Host.mu.
+func (h *Host) heldBy(m *machine) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return m.heldError()
+}
+
 // describeHeld says for people why a sprite is held.
 func describeHeld(name string, held sprites.Held) *sprites.Held {
 	const mib = 1 << 20

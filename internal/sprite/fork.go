@@ -16,7 +16,7 @@ import (
 // what runs in it goes on in each, unless req.Boot says otherwise. Each has a name, a
 // machine's id and a network of its own; its policy is a copy, and its own from then
 // on. Connectors that the other was granted are not granted to it. A sprite that is
-// awake stands still for a moment.
+// awake stands still for a moment. Forks of one that is held sleep.
 func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest) ([]sprites.Info, error) {
 	names, err := h.forkNames(ctx, req)
 	if err != nil {
@@ -25,7 +25,7 @@ func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest) (
 	var made []sprites.Info
 	awake := false
 	err = h.alone(ctx, name, func(ctx context.Context, m *machine, from store.Sprite) error {
-		awake = req.Checkpoint == "" && h.live(m) != nil
+		awake = req.Checkpoint == "" && h.live(m) != nil && h.heldBy(m) == nil
 		memory, forget, err := h.forkMemory(ctx, m, from, req)
 		if err != nil {
 			return err

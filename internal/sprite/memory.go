@@ -110,6 +110,10 @@ func (h *Host) startAll(ctx context.Context, infos []sprites.Info) {
 		wg.Go(func() {
 			defer func() { <-free }()
 			lease, err := h.Use(ctx, info.Name, "fork")
+			if refusal, ok := errors.AsType[*Error](err); ok && refusal.Err == nil {
+				h.Logger.Info("a fork stays asleep", "sprite", info.Name, "why", err)
+				return
+			}
 			if err != nil {
 				h.Logger.Error("starting a fork", "sprite", info.Name, "err", err)
 				return
