@@ -190,6 +190,10 @@ type Job struct {
 	Error        string   `json:"error,omitempty"`
 	Held         *Held    `json:"held,omitempty"` // why it stands still with its sprite; nil: it does not
 
+	// Stopping says that its end was asked for when its sprite was held: what it has done
+	// is collected when that may run again.
+	Stopping bool `json:"stopping,omitempty"`
+
 	Definition *AgentDefinition `json:"agent_definition,omitempty"` // not in lists
 	Skill      *Skill           `json:"skill,omitempty"`            // that the agent was given, without its text
 	Install    *JobInstall      `json:"install,omitempty"`          // nil: nothing had to be installed

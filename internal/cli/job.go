@@ -119,10 +119,14 @@ func printJobs(w io.Writer, jobs []sprites.Job, now time.Time) {
 
 // jobStateText is a job's state for people, with why it stands still.
 func jobStateText(j sprites.Job) string {
-	if j.Held != nil && !j.State.Terminal() {
-		return string(j.State) + " (disk full)"
+	text := string(j.State)
+	if j.Stopping {
+		text = "stopping"
 	}
-	return string(j.State)
+	if j.Held != nil && !j.State.Terminal() {
+		text += " (disk full)"
+	}
+	return text
 }
 
 // spriteText says where a job works, with the backend if it is at one.
@@ -361,7 +365,8 @@ func (a *app) newJobStop() *cobra.Command {
 		Use:   "stop JOB",
 		Short: "End a job's work",
 		Long: `Ends a job: its agent is told to stop, and then made to. What it has done by then is
-collected and can be pulled. A job that has ended is left as it is.`,
+collected and can be pulled. A job that has ended is left as it is. Of one whose sprite is
+paused because a disk is full nothing runs on, and it is collected when there is room.`,
 		Example:           `  cove job stop a3f7b2`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: a.completeJob,
@@ -381,8 +386,11 @@ collected and can be pulled. A job that has ended is left as it is.`,
 }
 
 func stopHint(job sprites.Job) string {
-	if job.State.Terminal() {
+	switch {
+	case job.State.Terminal():
 		return nextStep(job)
+	case job.Stopping && job.Held != nil:
+		return job.Held.Message + ". Nothing of the job runs; what it has done can be pulled when its sprite may run: " + job.Held.Hint + ". Or lose it: cove job rm --force " + job.ID
 	}
 	return "It was told to stop; see: cove job wait " + job.ID
 }

@@ -32,11 +32,8 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 			return err
 		}
 		printer := newLogPrinter(a.Out, job)
-		for event, err := range c.JobEvents(ctx, id, 1, follow) {
-			if err != nil {
-				return err
-			}
-			printer.print(event)
+		if err := a.printEvents(ctx, c, id, follow, printer); err != nil {
+			return err
 		}
 		if !printer.ended {
 			if job, err = c.Job(ctx, id); err == nil {
@@ -53,6 +50,26 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job has ended")
 	return cmd
+}
+
+// printEvents prints the log of a job, with follow until its end, and why that stands
+// still if it does.
+func (a *app) printEvents(ctx context.Context, c *sprites.Client, id string, follow bool, to *logPrinter) error {
+	if follow {
+		watch := a.watchHeld(ctx, func(ctx context.Context) (*sprites.Held, error) {
+			job, err := c.Job(ctx, id)
+			return job.Held, err
+		})
+		defer watch.stop()
+		to.heard = watch.heard
+	}
+	for event, err := range c.JobEvents(ctx, id, 1, follow) {
+		if err != nil {
+			return err
+		}
+		to.print(event)
+	}
+	return nil
 }
 
 func (a *app) newJobEvents() *cobra.Command {
@@ -109,6 +126,7 @@ type logPrinter struct {
 	job     string        // whose questions are answered by it; empty: nobody's
 	midLine bool          // the last output was a part of a line
 	ended   bool          // the log's last line was printed
+	heard   func()        // called before each event, if not nil
 }
 
 func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
@@ -120,6 +138,9 @@ func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
 }
 
 func (p *logPrinter) print(e sprites.JobEvent) {
+	if p.heard != nil {
+		p.heard()
+	}
 	var meant []agents.Event
 	if p.reader != nil {
 		meant = p.reader.Event(e)

@@ -147,12 +147,8 @@ func (a *app) followJob(ctx context.Context, c *sprites.Client, id string) (spri
 		if err != nil {
 			return job, err
 		}
-		printer := newLogPrinter(a.Out, job)
-		for event, err := range c.JobEvents(ctx, id, 1, true) {
-			if err != nil {
-				return job, err
-			}
-			printer.print(event)
+		if err := a.printEvents(ctx, c, id, true, newLogPrinter(a.Out, job)); err != nil {
+			return job, err
 		}
 	}
 	return c.WaitJob(ctx, id)
@@ -176,7 +172,7 @@ func (a *app) outcome(job sprites.Job, pullErr error) error {
 
 // outcomeText is how a job ended, or is.
 func outcomeText(job sprites.Job) string {
-	text := string(job.State)
+	text := jobStateText(job)
 	if job.Outcome != nil && job.Outcome.Reason != "" {
 		text += ": " + job.Outcome.Reason
 	} else if job.Error != "" {

@@ -368,6 +368,15 @@ does, if it is the service with the HTTP port.`,
 	return cmd
 }
 
+// heldOf is why a sprite is held; nil: it is not.
+func heldOf(ctx context.Context, sprite *sprites.Sprite) (*sprites.Held, error) {
+	info, err := sprite.Client().Get(ctx, sprite.Name())
+	if err != nil || info.Cove == nil {
+		return nil, err
+	}
+	return info.Cove.Held, nil
+}
+
 // forever is longer than anybody follows a log.
 const forever = 1000 * time.Hour
 
@@ -399,7 +408,14 @@ the sprite, as /.sprite/logs/services/NAME.log.`,
 		all := struct {
 			Events []sprites.ServiceEvent `json:"events"`
 		}{Events: []sprites.ServiceEvent{}}
+		heard := func() {}
+		if follow {
+			watch := a.watchHeld(ctx, func(ctx context.Context) (*sprites.Held, error) { return heldOf(ctx, sprite) })
+			defer watch.stop()
+			heard = watch.heard
+		}
 		err := sprite.ServiceLogs(ctx, name, lines, d, func(e sprites.ServiceEvent) error {
+			heard()
 			switch {
 			case e.Type == sprites.ServiceEventComplete:
 			case a.global.json:

@@ -89,7 +89,7 @@ func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
 func (m *Manager) finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (bool, error) {
 	m.revoke(ctx, id)
 	return m.Store.Jobs.Finish(ctx, id, state, outcome, func(j *sprites.Job) {
-		j.Question = nil // nobody waits for the answer
+		j.Question, j.Stopping = nil, false // nobody waits for the answer
 		if edit != nil {
 			edit(j)
 		}

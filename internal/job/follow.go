@@ -78,8 +78,8 @@ func (f *follower) run(ctx context.Context) {
 			pause, f.failed = 0, 0
 			continue
 		}
-		if e, ok := errors.AsType[*sprites.Error](err); ok && (e.Code == diskLimit || e.Code == diskFull) {
-			f.noteHeld(ctx, &sprites.Held{Code: e.Code, Message: e.Message, Hint: e.Hint, Since: time.Now().UTC()})
+		if held := heldError(err); held != nil {
+			f.noteHeld(ctx, held)
 		}
 		if ctx.Err() != nil {
 			return
@@ -106,6 +106,11 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 	if err := f.noteDeath(ctx, job); err != nil {
 		return err
 	}
+	if job.Stopping {
+		if _, err := m.tell(ctx, job); err != nil && !errors.Is(err, sprites.ErrNotFound) {
+			return err
+		}
+	}
 	code, said, err := f.copyLog(ctx, job)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
@@ -117,7 +122,7 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 		return err
 	case err != nil:
 		return err
-	case code == exitDead && job.LastSeq == 0 && f.starts < maxStarts:
+	case code == exitDead && job.LastSeq == 0 && f.starts < maxStarts && !job.Stopping:
 		return f.restart(ctx, job)
 	case code == exitDead:
 		return f.finalize(ctx, job)
@@ -151,7 +156,9 @@ func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said
 	cmd.Stderr = &stderr
 	cmd.OnMessage = func(msg sprites.Message) {
 		if msg.Type == sprites.MessageHeld {
-			f.noteHeld(ctx, msg.Held)
+			if f.noteHeld(ctx, msg.Held); msg.Held == nil && f.stopping(ctx) {
+				cancel() // it is told before more of its log is read
+			}
 		}
 	}
 	out, err := cmd.StdoutPipe()
@@ -184,6 +191,21 @@ const (
 	diskLimit = "disk_limit"
 	diskFull  = "disk_full"
 )
+
+// heldError is what an error says of a sprite that is held; nil: it is none of that.
+func heldError(err error) *sprites.Held {
+	e, ok := errors.AsType[*sprites.Error](err)
+	if !ok || e.Code != diskLimit && e.Code != diskFull {
+		return nil
+	}
+	return &sprites.Held{Code: e.Code, Message: e.Message, Hint: e.Hint, Since: time.Now().UTC()}
+}
+
+// stopping reports whether the job's end was asked for while it was held.
+func (f *follower) stopping(ctx context.Context) bool {
+	job, err := f.manager.Store.Jobs.Get(ctx, f.id)
+	return err == nil && job.Stopping
+}
 
 // noteHeld notes why a job stands still with its sprite; nil: it does not any more.
 func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
@@ -334,7 +356,11 @@ func (f *follower) restart(ctx context.Context, job sprites.Job) error {
 // finalize has a job collected whose supervisor has died.
 func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
 	m := f.manager
-	err := m.finalize(ctx, job, agents.Lost)
+	reason := agents.Lost
+	if job.Stopping {
+		reason = "stopped"
+	}
+	err := m.finalize(ctx, job, reason)
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
 		if f.failed++; f.failed >= tries {
 			return m.lose(ctx, job.ID, "its supervisor died, and what it left can't be collected: "+err.Error())

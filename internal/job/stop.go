@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -17,7 +19,8 @@ const stopWait = 30 * time.Second
 
 // Stop asks a job to end: its agent is stopped and what it has done is collected.
 // It waits for that for a while, and returns the job as it then is. One that has
-// ended is left alone.
+// ended is left alone. One whose sprite is held is Stopping afterwards, and nothing of
+// it runs; it ends when its sprite may run.
 func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 	unlock, err := m.locks.lock(ctx, id)
 	if err != nil {
@@ -37,6 +40,12 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 		return m.Store.Jobs.Get(ctx, id)
 	}
 	dead, err := m.tell(ctx, job)
+	if held := heldError(err); held != nil {
+		var still bool
+		if still, err = m.stopHeld(ctx, job, held); err == nil && still {
+			return m.Store.Jobs.Get(ctx, id)
+		}
+	}
 	if err != nil {
 		return job, fmt.Errorf("stop job %s: %w", id, err)
 	}
@@ -65,10 +74,19 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 // tell tells a job's supervisor to stop, and reports whether there is none. Where
 // there is none any more, or no sprite, the follower finds that out by itself.
 func (m *Manager) tell(ctx context.Context, job sprites.Job) (dead bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	var out []byte
 	cmd, err := m.command(ctx, job, "stop")
 	if err == nil {
-		out, err = cmd.CombinedOutput()
+		cmd.OnMessage = func(msg sprites.Message) {
+			if msg.Type == sprites.MessageHeld && msg.Held != nil { // by now: no answer comes
+				cancel(&sprites.Error{ErrorBody: sprites.ErrorBody{Code: msg.Held.Code, Message: msg.Held.Message, Hint: msg.Held.Hint}})
+			}
+		}
+		if out, err = cmd.CombinedOutput(); heldError(context.Cause(ctx)) != nil {
+			err = context.Cause(ctx)
+		}
 	}
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
 		if exit.Code == exitDead {
@@ -80,6 +98,36 @@ func (m *Manager) tell(ctx context.Context, job sprites.Job) (dead bool, err err
 		return false, nil
 	}
 	return false, err
+}
+
+// stopHeld ends a job whose sprite is held, so that nobody can be told inside, and reports
+// whether the sprite still is. A sandbox in which nothing else was begun ends, without
+// anything in it running on: the follower collects the job when another may start. Else
+// the follower tells the supervisor when the sprite goes on.
+func (m *Manager) stopHeld(ctx context.Context, job sprites.Job, held *sprites.Held) (still bool, err error) {
+	err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		if j.Stopping = true; j.Held == nil {
+			j.Held = held
+		}
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	own, err := m.owned(ctx, job)
+	if err != nil || !own {
+		return true, err
+	}
+	others, err := m.Store.Jobs.List(ctx, store.JobFilter{Backend: job.Backend, Sprite: job.Sprite})
+	if err != nil || slices.ContainsFunc(others, func(j sprites.Job) bool { return j.ID != job.ID && !j.State.Terminal() }) {
+		return true, err
+	}
+	at := m.Client.At(job.Backend)
+	if _, err := at.Restart(ctx, job.Sprite); err != nil {
+		return false, err
+	}
+	info, err := at.Get(ctx, job.Sprite)
+	return err == nil && info.Cove != nil && info.Cove.Held != nil, err
 }
 
 // abandon ends a job that never began, with the sprite that was made for it.
@@ -115,6 +163,8 @@ func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool)
 	running := !job.State.Terminal()
 	switch {
 	case force:
+	case running && job.Stopping && job.Held != nil:
+		return refuse("job_running", job.Held.Hint+"; or lose its work with --force", "the work of job %s is not collected yet: %s", id, job.Held.Message)
 	case running:
 		return refuse("job_running", "stop it with: cove job stop "+id, "job %s is at work (%s)", id, job.State)
 	case job.Bundle.Size > 0 && job.PulledAt == nil:

@@ -178,6 +178,9 @@ func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, 
 	if job.ID != opts.Job {
 		return job, &Error{Code: "bad_answer", Message: "the server answered with another job, " + gitwork.Printable(job.ID)}
 	}
+	if !job.State.Terminal() && job.Held != nil {
+		return job, &Error{"not_finished", fmt.Sprintf("job %s is not finished: %s", job.ID, gitwork.Printable(job.Held.Message)), gitwork.Printable(job.Held.Hint)}
+	}
 	if !job.State.Terminal() {
 		return job, &Error{"not_finished", fmt.Sprintf("job %s is not finished (%s)", job.ID, gitwork.Printable(string(job.State))),
 			"wait for it with: cove pull " + job.ID + " --wait 30m"}

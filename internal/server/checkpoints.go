@@ -68,7 +68,7 @@ func (s *Server) tellCheckpoint(w http.ResponseWriter, r *http.Request, begun st
 	if err != nil {
 		status, described := s.describe(err)
 		body, _ := described.(sprites.ErrorBody)
-		if status >= http.StatusInternalServerError {
+		if faulty(status, body) {
 			s.Logger.Error("checkpoint", "path", r.URL.Path, "err", err)
 		}
 		say(sprites.CheckpointEvent{Type: "error", Error: body.Message, Data: body.Message, Code: body.Code, Hint: body.Hint})

@@ -75,13 +75,18 @@ func (e *fileError) Error() string { return e.body.Message }
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, err error) {
 	status, body := s.describe(err)
 	level := s.Logger.Debug
-	e, _ := errors.AsType[*sprite.Error](err)
-	expected := status == http.StatusNotImplemented || e != nil && (e.Code == sprite.CodeDiskLimit || e.Code == sprite.CodeDiskFull)
-	if status >= 500 && !expected && r.Context().Err() == nil {
+	if faulty(status, body) && r.Context().Err() == nil {
 		level = s.Logger.Error
 	}
 	level("request refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
 	respond(w, status, body)
+}
+
+// faulty reports whether an answer tells of something that went wrong here: that this
+// server has no such thing, or that a sprite is held, is a refusal.
+func faulty(status int, body any) bool {
+	e, _ := body.(sprites.ErrorBody)
+	return status >= http.StatusInternalServerError && status != http.StatusNotImplemented && e.Code != sprite.CodeDiskLimit && e.Code != sprite.CodeDiskFull
 }
 
 // respond answers with an error's body.

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// quietLog is after how long without a word it is asked why a log that is followed says
+// nothing.
+const quietLog = time.Second
+
+// heldWatch tells the person, once each time, that what a log is of stands still with its
+// sprite, and that it goes on.
+type heldWatch struct {
+	word chan struct{}
+	stop func() // ends it, and waits for that
+}
+
+// watchHeld begins to watch. ask says why the sprite is held; nil: it is not.
+func (a *app) watchHeld(ctx context.Context, ask func(context.Context) (*sprites.Held, error)) heldWatch {
+	ctx, cancel := context.WithCancel(ctx)
+	w := heldWatch{word: make(chan struct{}, 1)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for told := false; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.word:
+				if !told {
+					continue
+				}
+			case <-time.After(quietLog):
+			}
+			held, err := ask(ctx)
+			if err != nil || told == (held != nil) {
+				continue // whoever follows the log says what is wrong
+			}
+			told = held != nil
+			a.sayHeld(sprites.Message{Type: sprites.MessageHeld, Held: held})
+		}
+	}()
+	w.stop = func() { cancel(); <-done }
+	return w
+}
+
+// heard notes that the log has said something.
+func (w heldWatch) heard() {
+	select {
+	case w.word <- struct{}{}:
+	default:
+	}
+}
