@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -339,6 +340,9 @@ func (r *running) end(sig Signal, timeout time.Duration) {
 		err = errors.Join(err, r.sock.tell(Message{Type: "signal", Signal: string(SIGKILL)}))
 	} else {
 		err = nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok && e.StatusCode == http.StatusInsufficientStorage {
+		cancel() // the sprite is held, and hears it when it goes on
 	}
 	select {
 	case <-r.done:

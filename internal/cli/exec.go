@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -40,7 +42,8 @@ A connection that is lost is tried again for a minute, and what the command prin
 meanwhile is printed then; not with -i, whose input can't be had twice.
 
 Input is closed unless -i is given. Ctrl-C and SIGTERM are handed to the command; a
-second one kills it and all that it started.`,
+second one kills it and all that it started. Where the sprite is paused because a disk is
+full, the first one does, when the sprite goes on.`,
 		Example: `  cove exec -s paint uname -a
   cove exec go test ./...                          in the sprite that cove use noted
   tar c . | cove exec -i tar x
@@ -107,12 +110,17 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 	}
 	cmd := sprite.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.User, cmd.Timeout, cmd.Label = o.dir, o.env, o.user, o.timeout, sanitizeLine(args[0])
-	x := &execution{app: a, sprite: sprite.Name(), out: resumed{w: a.Out}, err: resumed{w: a.Err}}
+	x := &execution{app: a, sprite: sprite.Name(), out: resumed{w: a.Out}, err: resumed{w: a.Err}, held: &signals.held}
+	defer func() {
+		if signals.unheard() {
+			a.say("cove: the command stands still with its sprite, and is ended when that goes on")
+		}
+	}()
 	switch {
 	case o.detach:
 		return signals.orInterrupted(a.execDetached(cmd, o))
 	case o.tty:
-		return signals.orInterrupted(a.execTerminal(ctx, x, cmd, o))
+		return signals.orInterrupted(a.execTerminal(ctx, x, cmd, o, signals))
 	}
 	cmd.MaxRunAfterDisconnect = new(aloneLimit)
 	if x.input = o.stdin; x.input {
@@ -150,7 +158,7 @@ func (a *app) execDetached(cmd *sprites.Cmd, o execOptions) error {
 }
 
 // execTerminal runs a command in a terminal, of which this one shows the screen.
-func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, o execOptions) error {
+func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, o execOptions, s *signals) error {
 	t, err := a.openTerminal()
 	if err != nil {
 		return err
@@ -166,7 +174,7 @@ func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, 
 		if x.keys != nil {
 			over := make(chan struct{})
 			defer close(over)
-			cmd.Stdin = x.keys.until(over)
+			cmd.Stdin = interruptible{x.keys.until(over), s}
 		}
 		return t.run(ctx, cmd)
 	}
@@ -214,8 +222,10 @@ func (a *app) ended(err error, timeout time.Duration) error {
 }
 
 // signals hands SIGINT, SIGTERM and SIGHUP to a command in a sprite. Before the
-// command has started, and at the second one, it cancels instead.
+// command has started, where its sprite is held, and at the second one, it cancels
+// instead.
 type signals struct {
+	held     atomic.Bool // the sprite is, and hears nothing
 	cancel   context.CancelFunc
 	in       chan os.Signal
 	quit     chan struct{}
@@ -246,7 +256,7 @@ func (s *signals) run() {
 			return
 		case cmd = <-s.started: // nil between two connections
 		case sig := <-s.in:
-			if cmd == nil || sent {
+			if cmd == nil || sent || s.held.Load() {
 				close(s.canceled)
 				s.cancel()
 				return
@@ -270,6 +280,33 @@ func (s *signals) stop() {
 	signal.Stop(s.in)
 	close(s.quit)
 	s.wg.Wait()
+}
+
+// unheard reports whether it has canceled a command whose sprite is held.
+func (s *signals) unheard() bool {
+	select {
+	case <-s.canceled:
+		return s.held.Load()
+	default:
+		return false
+	}
+}
+
+// interruptible is a terminal's input, in which Ctrl-C is a signal while the sprite is held.
+type interruptible struct {
+	io.Reader
+	signals *signals
+}
+
+func (r interruptible) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if r.signals.held.Load() && bytes.IndexByte(p[:n], 0x03) >= 0 {
+		select {
+		case r.signals.in <- os.Interrupt:
+		default: // there is one
+		}
+	}
+	return n, err
 }
 
 // orInterrupted says that an error came from the person's signal, if so.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove/sprites"
@@ -26,6 +27,7 @@ type execution struct {
 	out, err resumed
 	run      func(*sprites.Cmd) error // starts a command, and waits for its end
 	lost     bool                     // output that nobody has
+	held     *atomic.Bool             // set while the sprite is held
 }
 
 // resumed is a stream of output, of which a replay may repeat some.
@@ -59,7 +61,7 @@ func (r *resumed) replay(from int64) bool {
 // toEnd runs a command, and joins it again where its connection is lost.
 func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	cmd.Stdout, cmd.Stderr = &x.out, &x.err
-	cmd.OnMessage = x.app.sayHeld
+	cmd.OnMessage = x.noteHeld
 	err := x.run(cmd)
 	x.session = cmd.SessionID()
 	attach := fmt.Sprintf("cove session attach %s -s %s", sanitizeLine(x.session), x.sprite)
@@ -112,13 +114,21 @@ func (a *app) sayHeld(m sprites.Message) {
 	}
 }
 
+// noteHeld is sayHeld, and notes it.
+func (x *execution) noteHeld(m sprites.Message) {
+	if m.Type == sprites.MessageHeld {
+		x.held.Store(m.Held != nil)
+	}
+	x.app.sayHeld(m)
+}
+
 // join takes up the command where its last connection was cut. The end of ctx kills
 // it, as that of its first connection's would have.
 func (x *execution) join(ctx context.Context, sprite *sprites.Sprite) error {
 	cmd := sprite.Attach(context.WithoutCancel(ctx), x.session)
 	cmd.Stdout, cmd.Stderr = &x.out, &x.err
 	cmd.OnMessage = func(m sprites.Message) {
-		x.app.sayHeld(m)
+		x.noteHeld(m)
 		if m.Type != "session_info" {
 			return
 		}
