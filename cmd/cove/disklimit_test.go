@@ -219,6 +219,68 @@ func TestDiskLimitMeanwhile(t *testing.T) {
 	l.run("", "cove", "rm", "full")
 }
 
+// TestDiskLimitLeft leaves a command whose sprite is held, by one Ctrl-C; follows the log
+// of its service; and restores it to less than its limit, and to more.
+func TestDiskLimitLeft(t *testing.T) {
+	l := newLimited(t)
+	l.run("", "cove", "create", "back", "--disk", fmt.Sprint(limitMB, "M"))
+	l.run("", "cove", "service", "put", "-s", "back", "tick", "--", "sh", "-c", "while :; do date; sleep 0.1; done")
+	l.run("", "cove", "checkpoint", "create", "-s", "back")
+	logs := l.following(t, "service", "logs", "-f", "tick", "-s", "back")
+	var said strings.Builder
+	cmd := l.command("", "cove", "exec", "-s", "back", "--", "sh", "-c", "while :; do head -c 1M /dev/zero >>big; sleep 0.01; done")
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	const full, on = "has reached its disk limit", "the sprite goes on"
+	await(t, "the log that is followed says why it is quiet", 40*time.Second, func() bool { return strings.Contains(logs(), full) })
+	began := time.Now()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(cmd.Wait()); code != 130 || !strings.Contains(said.String(), full) || !strings.Contains(said.String(), "is ended when that goes on") {
+		t.Errorf("a command that is left ends with %d\n%s", code, &said)
+	}
+	t.Logf("left in %v", time.Since(began))
+	l.run("", "cove", "update", "back", "--disk", "1500M")
+	await(t, "the log goes on", 20*time.Second, func() bool { return strings.Contains(logs(), on) })
+	await(t, "the command has ended", 20*time.Second, func() bool {
+		sessions, err := l.client().Sprite("back").Sessions(t.Context())
+		return err == nil && len(sessions) == 0
+	})
+	if text := logs(); strings.Count(text, full) != 1 || strings.Count(text, on) != 1 {
+		t.Errorf("the log said\n%s", text)
+	}
+
+	l.run("", "cove", "checkpoint", "create", "-s", "back")
+	l.run("", "cove", "update", "back", "--disk", "40M")
+	l.refused(t, "back")
+	out, code := l.try("", "cove", "restore", "v2", "-s", "back") // which is above the limit
+	if code == 0 || !strings.Contains(out, "is what v2 was, but does not start") || !strings.Contains(out, "cove checkpoint rm -s back pre-restore-") {
+		t.Errorf("restore to v2: %d, %s", code, out)
+	}
+	if i := l.info("back"); i.Cove.Held == nil || i.Status != sprites.StatusCold {
+		t.Errorf("restored to v2 it is %s, %+v", i.Status, i.Cove.Held)
+	}
+	l.run("", "cove", "restore", "v1", "-s", "back")
+	l.refused(t, "back")
+	// It is what v1 was: what is above the limit are the checkpoints.
+	list, err := l.client().Sprite("back").Checkpoints(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list {
+		if c.ID != "Current" && c.ID != "v1" {
+			l.run("", "cove", "checkpoint", "rm", "-s", "back", c.ID)
+		}
+	}
+	l.run("", "cove", "exec", "-s", "back", "--", "sh", "-c", "! test -e big")
+	if held := l.info("back").Cove.Held; held != nil {
+		t.Errorf("below its limit it is held: %+v", held)
+	}
+}
+
 // TestDiskLimitOfDead kills the server beside a sprite that has reached its limit, and
 // beside one that is about to: the next one decides anew.
 func TestDiskLimitOfDead(t *testing.T) {
@@ -241,38 +303,116 @@ func TestDiskLimitOfDead(t *testing.T) {
 	})
 }
 
-// TestDiskLimitOfJob holds a job with its sprite: that says so, and goes on.
-func TestDiskLimitOfJob(t *testing.T) {
-	l := newLimited(t)
-	repo := l.repository("repo", map[string]string{"plan.md": "## One\n```sh\nfor i in $(seq 60); do head -c 5M /dev/zero >>~/big; sleep 0.02; done\necho done > one.txt\n```\n"})
-	job, sprite := l.push(repo, "plan.md", "--agent", "shell", "--disk", "100M")
-	show := func() (j sprites.Job) {
-		if err := json.Unmarshal([]byte(l.run("", "cove", "job", "show", job, "--json")), &j); err != nil {
+// following is a command that follows a log, and what it has said on both streams.
+func (l *limited) following(t *testing.T, args ...string) (said func() string) {
+	t.Helper()
+	out, err := os.Create(filepath.Join(t.TempDir(), "said"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := l.command("", "cove", args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := errors.Join(cmd.Start(), out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // killed, or has ended
+	return func() string {
+		text, err := os.ReadFile(out.Name())
+		if err != nil {
 			t.Fatal(err)
 		}
-		return j
+		return string(text)
 	}
-	await(t, "the job is held", time.Minute, func() bool { return show().Held != nil })
+}
+
+// fillingPlan commits a file, and writes so many MiB.
+const fillingPlan = "## One\n```sh\ndate +%%s%%N > first.txt && git add . && git commit -qm first\nfor i in $(seq %d); do head -c 5M /dev/zero >>~/big; sleep 0.02; done\necho done > one.txt\n```\n"
+
+// job describes a job.
+func (l *limited) job(t *testing.T, id string) (j sprites.Job) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(l.run("", "cove", "job", "show", id, "--json")), &j); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// TestDiskLimitOfJob holds a job with its sprite: that says so, where its log is followed,
+// too, and goes on, or is stopped, and what it has done can be pulled.
+func TestDiskLimitOfJob(t *testing.T) {
+	l := newLimited(t)
+	repo := l.repository("repo", map[string]string{"plan.md": fmt.Sprintf(fillingPlan, 60)})
+	pushed := func() (job, sprite string) {
+		job, sprite = l.push(repo, "plan.md", "--agent", "shell", "--disk", "100M")
+		await(t, "the job is held", time.Minute, func() bool {
+			j, held := l.job(t, job), l.info(sprite).Cove
+			if j.State.Terminal() {
+				t.Fatalf("the job is not held, but %s: %s\n%s", j.State, j.Error, l.run("", "cove", "job", "logs", job))
+			}
+			return j.Held != nil && held.Paused
+		})
+		return job, sprite
+	}
+	job, sprite := pushed()
+	said := l.following(t, "job", "logs", "-f", job)
 	if out := l.run("", "cove", "job", "list"); !strings.Contains(out, "running (disk full)") {
 		t.Errorf("the list says\n%s", out)
 	}
-	if out := l.run("", "cove", "job", "show", job); !strings.Contains(out, "cove update "+sprite+" --disk ") {
+	update := "cove update " + sprite + " --disk "
+	if out := l.run("", "cove", "job", "show", job); !strings.Contains(out, update) {
 		t.Errorf("it says\n%s", out)
 	}
-	if out, code := l.try("", "cove", "job", "stop", job); code == 0 || !strings.Contains(out, "cove update "+sprite+" --disk ") {
-		t.Errorf("stop: %d, %s", code, out)
+	if out, code := l.try(repo, "cove", "pull", job); code != 1 || !strings.Contains(out, "has reached its disk limit") || !strings.Contains(out, update) {
+		t.Errorf("pull: %d, %s", code, out)
 	}
+	await(t, "the log that is followed says why it is quiet", 20*time.Second, func() bool { return strings.Contains(said(), update) })
 	l.run("", "cove", "update", sprite, "--disk", "1G")
 	if out, code := l.try(repo, "cove", "pull", job, "--wait=1m"); code != 0 {
 		t.Errorf("pull: %d, %s", code, out)
 	}
-	if j := show(); j.Held != nil || j.State != sprites.JobSucceeded {
+	if j := l.job(t, job); j.Held != nil || j.State != sprites.JobSucceeded {
 		t.Errorf("got %s, %+v", j.State, j.Held)
 	}
 	if got := l.run(repo, "git", "show", "HEAD:one.txt"); got != "done\n" {
 		t.Errorf("one.txt: got %q", got)
 	}
-	job, _ = l.push(repo, "plan.md", "--agent", "shell", "--disk", "100M")
-	await(t, "the next job is held", time.Minute, func() bool { return show().Held != nil })
+	await(t, "the log has its end", 20*time.Second, func() bool { return strings.Contains(said(), "== success") })
+	if text := said(); strings.Count(text, "has reached its disk limit") != 1 || strings.Count(text, "the sprite goes on") != 1 {
+		t.Errorf("the log said\n%s", text)
+	}
+
+	job, sprite = pushed()
+	update = "cove update " + sprite + " --disk "
+	size := l.filled(t)
+	out, code := l.try("", "cove", "job", "stop", job)
+	if code != 0 || !strings.Contains(out, "Nothing of the job runs") || !strings.Contains(out, update) {
+		t.Errorf("stop: %d, %s", code, out)
+	}
+	if j, status := l.job(t, job), l.info(sprite).Status; !j.Stopping || j.State.Terminal() || status != sprites.StatusCold || size != l.filled(t) {
+		t.Errorf("stopped, it is %s, stopping: %v, in a sprite that is %s; it had written %d bytes, and then %d", j.State, j.Stopping, status, size, l.filled(t))
+	}
+	if out := l.run("", "cove", "job", "list"); !strings.Contains(out, "stopping (disk full)") {
+		t.Errorf("the list says\n%s", out)
+	}
+	for _, args := range [][]string{{"pull", job}, {"job", "rm", job}} {
+		if out, code := l.try(repo, "cove", args...); code != 1 || !strings.Contains(out, update) {
+			t.Errorf("%v: %d, %s", args, code, out)
+		}
+	}
+	if out, code := l.try("", "cove", "job", "stop", job); code != 0 || !strings.Contains(out, update) {
+		t.Errorf("stop again: %d, %s", code, out)
+	}
+	l.run("", "cove", "update", sprite, "--disk", "1G")
+	if out, code := l.try(repo, "cove", "pull", job, "--wait=1m"); code != 4 || !strings.Contains(out, "first.txt") {
+		t.Errorf("pull: %d, %s", code, out)
+	}
+	if j := l.job(t, job); j.Held != nil || j.Stopping || j.State != sprites.JobCancelled || j.Commits == 0 {
+		t.Errorf("got %s, %d commits, stopping: %v, %+v", j.State, j.Commits, j.Stopping, j.Held)
+	}
+	if size != l.filled(t) {
+		t.Errorf("it has written on: %d bytes, and then %d", size, l.filled(t))
+	}
+
+	job, _ = pushed()
 	l.run("", "cove", "job", "rm", "--force", job)
 }

@@ -305,6 +305,10 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		return out, err
 	}
 	lease, err := h.Use(ctx, name, "restore")
+	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeDiskLimit {
+		hint := "remove what it was before, if nobody needs that: cove checkpoint rm -s " + name + " " + out.Replaced + ". Or " + e.Hint
+		return out, newError(e.Code, hint, "sprite %s is what %s was, but does not start: %s", name, id, e.Message)
+	}
 	if err != nil {
 		return out, fmt.Errorf("sprite %s is what %s was, but does not start: %w", name, id, err)
 	}

@@ -545,7 +545,7 @@ func describeHeld(name string, held sprites.Held) *sprites.Held {
 	held.Message = fmt.Sprintf("sprite %s has reached its disk limit: it takes %d MiB of %d, and stands still", name, held.UsedBytes/mib, held.LimitBytes/mib)
 	// Half as much again, and more than it takes.
 	more := max(held.LimitBytes, held.UsedBytes) / mib * 3 / 2
-	held.Hint = fmt.Sprintf("raise the limit with: cove update %s --disk %dM; then it goes on. Or remove checkpoints: cove checkpoint list -s %s", name, more, name)
+	held.Hint = fmt.Sprintf("raise the limit with: cove update %s --disk %dM; then it goes on. Or remove checkpoints: cove checkpoint list --all -s %s", name, more, name)
 	return &held
 }
 
