@@ -94,7 +94,7 @@ func TestDueDisks(t *testing.T) {
 func TestDescribeHeld(t *testing.T) {
 	got := describeHeld("paint", sprites.Held{Code: CodeDiskLimit, UsedBytes: 300 << 20, LimitBytes: 100 << 20})
 	if got.Message != "sprite paint has reached its disk limit: it takes 300 MiB of 100, and stands still" ||
-		got.Hint != "raise the limit with: cove update paint --disk 450M; then it goes on. Or remove checkpoints: cove checkpoint list -s paint" {
+		got.Hint != "raise the limit with: cove update paint --disk 450M; then it goes on. Or remove checkpoints: cove checkpoint list --all -s paint" {
 		t.Errorf("got %+v", got)
 	}
 }
