@@ -36,6 +36,15 @@ func (l *limited) left(t *testing.T) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
+// bySteps writes so many times so many bytes, with a pause after each, and says how large
+// the file is then.
+const bySteps = `
+import os, sys, time
+f = open('big', 'wb', buffering=0)
+for _ in range(int(sys.argv[1])): f.write(bytes(int(sys.argv[2]))); time.sleep(float(sys.argv[3]))
+print(os.stat('big').st_size)
+`
+
 // TestDiskReserve has a sprite without a limit fill the disk: it is paused while there is
 // room for the others, and for a checkpoint, and goes on when there is more again.
 func TestDiskReserve(t *testing.T) {
@@ -44,7 +53,7 @@ func TestDiskReserve(t *testing.T) {
 	l.fillDisk(t, 1100<<20)
 	l.run("", "cove", "create", "wild")
 	// Some 50 MB/s: how much it overshoots must not be a matter of this machine's load.
-	cmd := l.client().Sprite("wild").Command("sh", "-c", "for i in $(seq 120); do dd if=/dev/zero of=big bs=5M count=1 oflag=append conv=notrunc status=none || exit; sleep 0.1; done; stat -c %s big")
+	cmd := l.client().Sprite("wild").Command("python3", "-c", bySteps, "100", "5242880", "0.1")
 	out := &strings.Builder{}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
@@ -88,7 +97,7 @@ func TestDiskReserve(t *testing.T) {
 	if err := os.Remove(filepath.Join(l.data, "filling")); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Wait(); err != nil || out.String() != fmt.Sprintln(600<<20) {
+	if err := cmd.Wait(); err != nil || out.String() != fmt.Sprintln(500<<20) {
 		t.Errorf("when there is room again it ends with %v, %s", err, out)
 	}
 	if i := l.info("wild").Cove; i.Held != nil {
@@ -102,7 +111,7 @@ func TestDiskReserveOfDead(t *testing.T) {
 	l := newLimitedOf(t, "1g", "--disk-reserve", "256M")
 	l.fillDisk(t, 600<<20)
 	l.run("", "cove", "create", "wild")
-	l.run("", "cove", "exec", "-s", "wild", "--detach", "--", "sh", "-c", "for i in $(seq 300); do head -c 1M /dev/zero >>big; sleep 0.02; done; touch done")
+	l.run("", "cove", "exec", "-s", "wild", "--detach", "--", "python3", "-c", bySteps, "300", "1048576", "0.02")
 	held := func() bool { i := l.info("wild").Cove; return i.Held != nil && i.Paused }
 	await(t, "the sprite is held", time.Minute, held)
 	signalAll(t, 9, l.pid())
@@ -119,7 +128,7 @@ func TestDiskReserveOfDead(t *testing.T) {
 	signalAll(t, 9, l.pid())
 	l.serve(nil, "--idle", "0", "--disk-reserve", "0")
 	await(t, "it has finished", time.Minute, func() bool {
-		out, _ := l.try("", "cove", "exec", "-s", "wild", "ls")
-		return strings.Contains(out, "done")
+		out, _ := l.try("", "cove", "exec", "-s", "wild", "stat", "-c", "%s", "big")
+		return out == fmt.Sprintln(300<<20)
 	})
 }
