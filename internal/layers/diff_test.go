@@ -109,13 +109,13 @@ func TestViewAndDiff(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			scramble(r, base, 60)
+			scramble(t, r, base, 60)
 			var chain, log []string
 			states := []map[string]string{shown(t, base)}
 			for n := range 5 {
 				at := filepath.Join(dir, fmt.Sprint("layer", n))
 				over(t, at, user, append([]string{base}, chain...), func(root string) {
-					log = append(log, fmt.Sprint("layer ", n, ": ", strings.Join(scramble(r, root, 25), "; ")))
+					log = append(log, fmt.Sprint("layer ", n, ": ", strings.Join(scramble(t, r, root, 25), "; ")))
 					states = append(states, shown(t, root))
 				})
 				chain = append(chain, filepath.Join(at, "upper"))

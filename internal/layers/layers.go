@@ -63,7 +63,15 @@ func (o Overlay) copyTop(to string) error {
 	if len(o.Lowers) == 0 {
 		return nil
 	}
-	return (&merger{prefix: o.xattrPrefix()}).copyMeta(o.Lowers[0], to)
+	from, err := openTree(o.Lowers[0])
+	if err != nil {
+		return err
+	}
+	dst, err := os.Open(to)
+	if err == nil {
+		err = errors.Join(o.copyMeta(from.fd, int(dst.Fd())), dst.Close())
+	}
+	return errors.Join(err, from.close())
 }
 
 // xattrPrefix begins the names of the overlay's own attributes.

@@ -49,12 +49,12 @@ func TestListing(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			scramble(r, base, 40)
+			scramble(t, r, base, 40)
 			chain := []string{}
 			known := Known{}
 			for n := range 4 {
 				d := Dir{filepath.Join(dir, fmt.Sprint("layer", n)), user}
-				over(t, filepath.Join(d.Path, "root"), user, append([]string{base}, chain...), func(root string) { scramble(r, root, 40) })
+				over(t, filepath.Join(d.Path, "root"), user, append([]string{base}, chain...), func(root string) { scramble(t, r, root, 40) })
 				chain = append(chain, filepath.Join(d.Path, "root", "upper"))
 				l := list(t, d, nil)
 				if got := problems(t, d, l, true); got != nil {

@@ -3,9 +3,8 @@ package layers
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -15,369 +14,365 @@ import (
 // Merge makes the folder dst, which must not exist, a layer that is the same as
 // others on top of each other, the lowest first. Files are linked, not copied, so
 // dst is on their file system; nothing of theirs is changed. What was renamed or
-// deleted stays so over whatever lies below. userXattr is as in Overlay. On an
-// error there is no dst; beside it, names that begin with its name and a dot may be
-// left.
+// deleted stays so over whatever lies below. Folders may be in each other as deep as
+// they like. userXattr is as in Overlay. On an error there is no dst; beside it, names
+// that begin with its name and a dot may be left.
 func Merge(dst string, layers []string, userXattr bool) error {
-	m := &merger{dst: dst + ".merge", stage: dst + ".moved", prefix: Overlay{UserXattr: userXattr}.xattrPrefix()}
-	for _, dir := range []string{m.dst, m.stage} {
-		if err := Remove(dir); err != nil {
-			return fmt.Errorf("merge layers: %w", err)
-		}
-	}
-	err := os.Mkdir(m.stage, 0o700)
-	for i, layer := range layers {
-		if err != nil {
-			break
-		}
-		if i == 0 {
-			err = m.linkTree(layer, m.dst)
-		} else {
-			err = m.apply(layer)
-		}
+	made := dst + ".merge"
+	err := Remove(made)
+	if err == nil {
+		err = os.Mkdir(made, 0o700)
 	}
 	if err == nil {
-		err = os.Rename(m.dst, dst)
+		m := merger{o: Overlay{UserXattr: userXattr}}
+		err = errors.Join(m.merge(made, layers), m.close())
 	}
-	if err = errors.Join(err, Remove(m.stage)); err != nil {
+	if err == nil {
+		err = os.Rename(made, dst)
+	}
+	if err != nil {
 		return fmt.Errorf("merge layers: %w", err)
 	}
 	return nil
 }
 
-// merger puts one layer after the other on what there is in dst.
+// merger goes through what layers have together, as the kernel would show it, and makes
+// it once more. Names are looked up in open folders. Of those that it is in, the ones
+// above the last few are closed, and opened again on the way back.
 type merger struct {
-	dst, stage string
-	prefix     string // of the overlay's own attributes
-	staged     int
+	o      Overlay
+	roots  []*folder // the layers' topmost ones, the topmost layer's first; always open
+	levels []merged  // from the topmost folder down
+	closed int       // how many of them, after the first one, are
+	open   int       // folders of levels
 }
 
-// moved is where the content of a folder that a layer has renamed comes from.
-type moved struct {
-	from   string // its path in the layers below this one
-	staged string // what dst had there, put aside; empty: nothing
-	below  string // the path of the rest of it in the layers below dst; empty: there is none
+// merged is a folder that is being made.
+type merged struct {
+	to   *folder
+	from []*folder // what it is made of, topmost first
+	dirs []subdir  // still to be made what they should be
 }
 
-func (m *merger) opaque(dir string) bool {
-	v, ok := getXattr(dir, m.prefix+"opaque")
-	return ok && v == "y"
+// subdir is a folder in one that is being made, which those before from don't have.
+type subdir struct {
+	name string
+	from int
 }
 
-func (m *merger) redirect(dir string) string {
-	v, _ := getXattr(dir, m.prefix+"redirect")
-	return v
+// folder is one of a layer.
+type folder struct {
+	dir   *os.File // nil: it is closed
+	id    inode
+	layer int     // of merger.roots
+	in    *folder // nil: it is the topmost one
+	name  string
 }
 
-// isWhiteout reports whether a file is a mark of something deleted.
-func isWhiteout(file string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(file, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
-}
+func (f *folder) fd() int { return int(f.dir.Fd()) }
 
-// apply puts a layer on dst.
-func (m *merger) apply(layer string) error {
-	// What the layer has renamed must be out of the way before what it deleted goes.
-	renamed := map[string]*moved{}
-	if err := m.findMoved(layer, "", "/", renamed); err != nil {
-		return err
+// openFolder opens one at a path below an open folder. What is none is ENOTDIR or ELOOP.
+func openFolder(dir int, name string) (*os.File, inode, error) {
+	fd, err := openBelow(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, inode{}, err
 	}
-	paths := make([]string, 0, len(renamed))
-	for p, mv := range renamed {
-		mv.below = m.below(mv.from)
-		paths = append(paths, p)
+	f := os.NewFile(uintptr(fd), procPath(fd)) // by which a file in it is found that is listed without its kind
+	st, err := fstat(fd)
+	if err != nil {
+		return nil, inode{}, errors.Join(err, f.Close())
 	}
-	slices.SortFunc(paths, func(a, b string) int { // inner folders first: they have left the outer ones
-		return strings.Count(renamed[b].from, "/") - strings.Count(renamed[a].from, "/")
-	})
-	for _, p := range paths {
-		mv := renamed[p]
-		old := filepath.Join(m.dst, mv.from)
-		if st, err := os.Lstat(old); err != nil || !st.IsDir() {
-			continue
+	return f, inode{st.Dev, st.Ino}, nil
+}
+
+// sub opens a folder in an open one.
+func (f *folder) sub(name string) (*folder, error) {
+	dir, id, err := openFolder(f.fd(), name)
+	if err != nil {
+		return nil, pathError("open", name, err)
+	}
+	return &folder{dir: dir, id: id, layer: f.layer, in: f, name: name}, nil
+}
+
+// path is where a folder is in its layer.
+func (f *folder) path() string {
+	var names []string
+	for ; f.in != nil; f = f.in {
+		names = append(names, f.name)
+	}
+	slices.Reverse(names)
+	return strings.Join(names, "/")
+}
+
+func (f *folder) close() error {
+	if f.dir == nil {
+		return nil
+	}
+	err := f.dir.Close()
+	f.dir = nil
+	return err
+}
+
+func (m *merger) close() (err error) {
+	for _, l := range m.levels {
+		err = errors.Join(err, m.closeLevel(&l))
+	}
+	for _, f := range m.roots {
+		err = errors.Join(err, f.close())
+	}
+	return err
+}
+
+func (m *merger) closeLevel(l *merged) (err error) {
+	for _, f := range l.from {
+		if f.in != nil { // the roots are needed for what was renamed
+			err = errors.Join(err, f.close())
 		}
-		mv.staged = filepath.Join(m.stage, fmt.Sprint(m.staged))
-		m.staged++
-		if err := os.Rename(old, mv.staged); err != nil {
+	}
+	return errors.Join(err, l.to.close())
+}
+
+// merge fills a folder with what layers have, the lowest first.
+func (m *merger) merge(dst string, layers []string) error {
+	topmost := func(name string) (*folder, error) {
+		dir, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		st, err := fstat(int(dir.Fd()))
+		if err != nil {
+			return nil, errors.Join(err, dir.Close())
+		}
+		return &folder{dir: dir, id: inode{st.Dev, st.Ino}, layer: len(m.roots)}, nil
+	}
+	for _, layer := range slices.Backward(layers) {
+		f, err := topmost(layer)
+		if err != nil {
 			return err
 		}
+		m.roots = append(m.roots, f)
 	}
-	return m.applyDir(layer, "", renamed)
-}
-
-// findMoved finds the folders of a layer whose content below it has another path.
-// from is that of dir in the layers below; empty: it has none.
-func (m *merger) findMoved(layer, dir, from string, renamed map[string]*moved) error {
-	entries, err := os.ReadDir(filepath.Join(layer, dir))
+	to, err := topmost(dst)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
-		}
-		p := path.Join(dir, e.Name())
-		full := filepath.Join(layer, p)
-		below := ""
-		if from != "" {
-			below = path.Join(from, e.Name())
-		}
-		if to := m.redirect(full); to != "" {
-			if below = to; to[0] != '/' {
-				below = path.Join(from, to)
-			}
-			renamed[p] = &moved{from: path.Clean(below)}
-		} else if m.opaque(full) {
-			below = ""
-		}
-		if err := m.findMoved(layer, p, below, renamed); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// below is the path, in the layers below dst, of what a path has under dst; empty if
-// it has nothing there.
-func (m *merger) below(p string) string {
-	at, in := "/", m.dst
-	for part := range strings.SplitSeq(strings.Trim(p, "/"), "/") {
-		if part == "" {
-			continue
-		}
-		parent := at
-		if at != "" {
-			at = path.Join(at, part)
-		}
-		if in == "" {
-			continue
-		}
-		in = filepath.Join(in, part)
-		st, err := os.Lstat(in)
-		switch {
-		case err != nil:
-			in = "" // dst has no more of it
-		case !st.IsDir():
-			return ""
-		default:
-			if to := m.redirect(in); to != "" {
-				if at = to; to[0] != '/' {
-					at = path.Join(parent, to)
-				}
-			} else if m.opaque(in) {
-				at = ""
-			}
-		}
-	}
-	return at
-}
-
-// applyDir puts what a folder of a layer has on the same folder of dst, which is
-// there.
-func (m *merger) applyDir(layer, dir string, renamed map[string]*moved) error {
-	entries, err := os.ReadDir(filepath.Join(layer, dir))
-	if err != nil {
+	if err := m.enter(merged{to: to, from: m.roots}); err != nil {
 		return err
 	}
-	for _, e := range entries {
-		p := path.Join(dir, e.Name())
-		from, to := filepath.Join(layer, p), filepath.Join(m.dst, p)
-		if !e.IsDir() {
-			if err := Remove(to); err != nil {
-				return err
-			}
-			if err := link(from, to); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := m.takeDir(from, to, renamed[p]); err != nil {
-			return err
-		}
-		if err := m.applyDir(layer, p, renamed); err != nil {
-			return err
-		}
-	}
-	return m.copyMeta(filepath.Join(layer, dir), filepath.Join(m.dst, dir))
-}
-
-// takeDir makes a folder of dst what one of a layer is merged with.
-func (m *merger) takeDir(from, to string, mv *moved) error {
-	st, err := os.Lstat(to)
-	there := err == nil
-	switch {
-	case mv != nil:
-		if err := Remove(to); err != nil {
-			return err
-		}
-		if mv.staged != "" {
-			if err := os.Rename(mv.staged, to); err != nil {
-				return err
-			}
-		} else if err := os.Mkdir(to, 0o700); err != nil {
-			return err
-		}
-		return m.mark(to, mv.below)
-	case m.opaque(from) || there && !st.IsDir():
-		if err := Remove(to); err != nil {
-			return err
-		}
-		if err := os.Mkdir(to, 0o700); err != nil {
-			return err
-		}
-		return m.mark(to, "")
-	case !there:
-		return os.Mkdir(to, 0o700)
-	}
-	return nil
-}
-
-// mark says where the content of a folder below dst comes from; empty: it has none.
-func (m *merger) mark(dir, below string) error {
-	set, drop, value := "redirect", "opaque", below
-	if below == "" {
-		set, drop, value = "opaque", "redirect", "y"
-	}
-	if err := unix.Lremovexattr(dir, m.prefix+drop); err != nil && !errors.Is(err, unix.ENODATA) {
-		return fmt.Errorf("mark %s: %w", dir, err)
-	}
-	if err := unix.Lsetxattr(dir, m.prefix+set, []byte(value), 0); err != nil {
-		return fmt.Errorf("mark %s: %w", dir, err)
-	}
-	return nil
-}
-
-// linkTree makes dst, which is not there, the same as src.
-func (m *merger) linkTree(src, dst string) error {
-	if err := os.Mkdir(dst, 0o700); err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(src)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		from, to := filepath.Join(src, e.Name()), filepath.Join(dst, e.Name())
-		if e.IsDir() {
-			err = m.linkTree(from, to)
+	for len(m.levels) > 0 {
+		l := &m.levels[len(m.levels)-1]
+		if last := len(l.dirs) - 1; last >= 0 {
+			next := l.dirs[last]
+			l.dirs = l.dirs[:last]
+			err = m.subdir(l, next)
 		} else {
-			err = link(from, to)
+			err = m.leave()
 		}
 		if err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{"opaque", "redirect"} {
-		if v, ok := getXattr(src, m.prefix+name); ok {
-			if err := unix.Lsetxattr(dst, m.prefix+name, []byte(v), 0); err != nil {
-				return fmt.Errorf("mark %s: %w", dst, err)
+	return nil
+}
+
+// subdir makes a folder in one that is being made, and enters it.
+func (m *merger) subdir(l *merged, d subdir) error {
+	to, err := l.to.sub(d.name)
+	if err != nil {
+		return err
+	}
+	next := merged{to: to}
+	found := lookup{name: d.name}
+	if next.from, err = m.lookup(&found, l.from[d.from:]); err == nil {
+		switch {
+		case found.stop:
+			err = unix.Fsetxattr(to.fd(), m.o.xattrPrefix()+"opaque", []byte("y"), 0)
+		case found.name != d.name:
+			err = unix.Fsetxattr(to.fd(), m.o.xattrPrefix()+"redirect", []byte(found.name), 0)
+		}
+		err = pathError("mark", d.name, err)
+	}
+	if err != nil {
+		return errors.Join(err, m.closeLevel(&next))
+	}
+	return m.enter(next)
+}
+
+// lookup is View.lookup of a folder, by open ones.
+func (m *merger) lookup(l *lookup, stack []*folder) (found []*folder, err error) {
+	for i := 0; i < len(stack) && !l.stop; i++ {
+		at := stack[i]
+		f, err := m.in(l, at)
+		if err != nil {
+			return found, err
+		}
+		if f == nil {
+			continue
+		}
+		found = append(found, f)
+		if strings.HasPrefix(l.name, "/") { // the rest is found from the root
+			stack, i = m.roots, at.layer
+		}
+	}
+	return found, nil
+}
+
+// in looks in a folder of one layer, part by part where the name is a path.
+func (m *merger) in(l *lookup, at *folder) (*folder, error) {
+	parts := l.parts()
+	for i, part := range parts {
+		f, err := at.sub(part)
+		if i > 0 {
+			err = errors.Join(err, at.close())
+		}
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return nil, nil
+		case gone(err): // something else is there
+			l.stop = true
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+		prefix := m.o.xattrPrefix()
+		if err := l.folder(parts[i+1:], mark(f.fd(), prefix+"opaque"), mark(f.fd(), prefix+"redirect")); err != nil {
+			return nil, errors.Join(pathError("open", part, err), f.close())
+		}
+		at = f
+	}
+	return at, nil
+}
+
+// enter makes a folder what it should be, the content of those in it aside.
+func (m *merger) enter(l merged) error {
+	m.levels = append(m.levels, l)
+	m.open += 1 + len(l.from)
+	for last := len(m.levels) - 1; m.open > openAtOnce && m.closed+1 < last-1; {
+		m.closed++
+		above := &m.levels[m.closed]
+		m.open -= 1 + len(above.from)
+		if err := m.closeLevel(above); err != nil {
+			return err
+		}
+	}
+	now := &m.levels[len(m.levels)-1]
+	for i, from := range now.from {
+		for {
+			entries, err := from.dir.ReadDir(1024)
+			for _, e := range entries {
+				if !e.IsDir() {
+					if err := link(from.fd(), now.to.fd(), e.Name()); err != nil {
+						return err
+					}
+				} else if err := unix.Mkdirat(now.to.fd(), e.Name(), 0o700); err == nil {
+					now.dirs = append(now.dirs, subdir{e.Name(), i})
+				} else if !errors.Is(err, unix.EEXIST) { // else a layer above has it
+					return pathError("mkdir", e.Name(), err)
+				}
+			}
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				return err
 			}
 		}
 	}
-	return m.copyMeta(src, dst)
+	return m.o.copyMeta(now.from[0].fd(), now.to.fd())
 }
 
-// copyMeta gives a folder the owner, mode, times and attributes of another, but for
-// where its content below comes from.
-func (m *merger) copyMeta(src, dst string) error {
-	var st unix.Stat_t
-	if err := unix.Lstat(src, &st); err != nil {
+// leave goes back to the folder above.
+func (m *merger) leave() error {
+	last := len(m.levels) - 1
+	from := &m.levels[last]
+	if last > 1 && m.closed == last-1 {
+		if err := m.reopen(&m.levels[last-1], from); err != nil {
+			return err
+		}
+		m.closed--
+	}
+	m.open -= 1 + len(from.from)
+	err := m.closeLevel(from)
+	m.levels = m.levels[:last]
+	return err
+}
+
+// reopen opens the folders of a level again, from those of the one below it.
+func (m *merger) reopen(l, below *merged) (err error) {
+	m.open += 1 + len(l.from)
+	if l.to.dir, err = above(below.to.dir, l.to.id); err != nil {
 		return err
 	}
-	want, err := xattrs(src)
+	for _, f := range l.from {
+		in := slices.IndexFunc(below.from, func(b *folder) bool { return b.in == f })
+		if in >= 0 {
+			f.dir, err = above(below.from[in].dir, f.id)
+		} else { // what is below has none of this layer, or one that was elsewhere in it
+			var fd int
+			if fd, err = openBelow(m.roots[f.layer].fd(), f.path(), unix.O_RDONLY|unix.O_DIRECTORY); err == nil {
+				f.dir, err = same(fd, f.id)
+			}
+		}
+		if err != nil {
+			return pathError("open", f.name, err)
+		}
+	}
+	return nil
+}
+
+// link links a file of any kind but a folder, unless something is there. One that has
+// as many links as its file system can bear is made anew, if it is a mark of something
+// deleted.
+func link(from, to int, name string) error {
+	err := unix.Linkat(from, name, to, name, 0)
+	if errors.Is(err, unix.EMLINK) {
+		var st unix.Stat_t
+		if unix.Fstatat(from, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 {
+			err = unix.Mknodat(to, name, unix.S_IFCHR, 0)
+		}
+	}
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return pathError("link", name, err)
+}
+
+// copyMeta gives an open folder the owner, mode, times and attributes of another, but
+// for where its content below comes from.
+func (o Overlay) copyMeta(from, to int) error {
+	st, err := fstat(from)
 	if err != nil {
 		return err
 	}
-	have, err := xattrs(dst)
+	below := func(name string) bool { return name == o.xattrPrefix()+"opaque" || name == o.xattrPrefix()+"redirect" }
+	want, err := attributesBut(from, below)
 	if err != nil {
 		return err
 	}
-	for _, all := range []map[string]string{want, have} {
-		delete(all, m.prefix+"opaque")
-		delete(all, m.prefix+"redirect")
+	have, err := attributesBut(to, below)
+	if err != nil {
+		return err
 	}
 	for name := range have {
 		if _, ok := want[name]; !ok {
-			if err := unix.Lremovexattr(dst, name); err != nil {
-				return fmt.Errorf("attributes of %s: %w", dst, err)
+			if err := unix.Fremovexattr(to, name); err != nil {
+				return fmt.Errorf("attribute %s: %w", name, err)
 			}
 		}
 	}
-	if err := unix.Lchown(dst, int(st.Uid), int(st.Gid)); err != nil {
+	if err := unix.Fchown(to, int(st.Uid), int(st.Gid)); err != nil {
 		return err
 	}
 	for name, value := range want {
 		if have[name] == value {
 			continue
 		}
-		if err := unix.Lsetxattr(dst, name, []byte(value), 0); err != nil {
-			return fmt.Errorf("attributes of %s: %w", dst, err)
+		if err := unix.Fsetxattr(to, name, []byte(value), 0); err != nil {
+			return fmt.Errorf("attribute %s: %w", name, err)
 		}
 	}
-	if err := unix.Chmod(dst, st.Mode&0o7777); err != nil {
+	if err := unix.Fchmod(to, st.Mode&0o7777); err != nil {
 		return err
 	}
-	return unix.UtimesNanoAt(unix.AT_FDCWD, dst, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
-}
-
-// link links a file of any kind but a folder. One that has as many links as its
-// file system can bear is made anew, if it is a mark of something deleted.
-func link(from, to string) error {
-	err := unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, to, 0)
-	if errors.Is(err, unix.EMLINK) {
-		if isWhiteout(from) {
-			return unix.Mknod(to, unix.S_IFCHR, 0)
-		}
-	}
-	if err != nil {
-		return &os.LinkError{Op: "link", Old: from, New: to, Err: err}
-	}
-	return nil
-}
-
-func getXattr(file, name string) (string, bool) {
-	value, err := grown(func(buf []byte) (int, error) { return unix.Lgetxattr(file, name, buf) })
-	return value, err == nil
-}
-
-// xattrs are all attributes of a file. What grows meanwhile is asked for again.
-func xattrs(file string) (map[string]string, error) {
-	all := map[string]string{}
-	list, err := grown(func(buf []byte) (int, error) { return unix.Llistxattr(file, buf) })
-	if err != nil {
-		return all, ignoreUnsupported(err)
-	}
-	for name := range strings.SplitSeq(strings.TrimSuffix(list, "\x00"), "\x00") {
-		if name == "" {
-			continue
-		}
-		value, err := grown(func(buf []byte) (int, error) { return unix.Lgetxattr(file, name, buf) })
-		if err != nil {
-			return nil, fmt.Errorf("attribute %s of %s: %w", name, file, err)
-		}
-		all[name] = value
-	}
-	return all, nil
-}
-
-// grown reads something of a length that is not known.
-func grown(read func([]byte) (int, error)) (string, error) {
-	for size := 1024; ; size *= 4 {
-		buf := make([]byte, size)
-		n, err := read(buf)
-		if errors.Is(err, unix.ERANGE) && size < 1<<20 {
-			continue
-		}
-		if err != nil {
-			return "", err
-		}
-		return string(buf[:n]), nil
-	}
-}
-
-func ignoreUnsupported(err error) error {
-	if errors.Is(err, unix.ENOTSUP) {
-		return nil
-	}
-	return err
+	return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(to), []unix.Timespec{st.Atim, st.Mtim}, 0)
 }

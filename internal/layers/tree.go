@@ -40,32 +40,38 @@ var ErrPathTooLong = errors.New("the path is too long")
 
 // openat opens what is at a path, a symbolic link itself.
 func (t *tree) openat(name string, flags uint64) (int, error) {
-	if len(name) > maxPath {
-		return -1, &fs.PathError{Op: "open", Path: inBrief(name), Err: ErrPathTooLong}
+	err := ErrPathTooLong
+	if len(name) <= maxPath {
+		var fd int
+		if fd, err = openBelow(t.fd, name, flags); err == nil {
+			return fd, nil
+		}
 	}
-	at, rest := t.fd, name
+	return -1, pathError("open", name, err)
+}
+
+// openBelow is openIn of a path of any length.
+func openBelow(dir int, name string, flags uint64) (int, error) {
+	at, rest := dir, name
 	for len(rest) >= unix.PathMax { // more than the kernel takes at once
 		cut := strings.LastIndexByte(rest[:unix.PathMax-1], '/')
 		if cut < 0 {
 			break // no name is that long
 		}
 		next, err := openIn(at, rest[:cut], unix.O_PATH|unix.O_DIRECTORY)
-		if at != t.fd {
+		if at != dir {
 			err = errors.Join(err, unix.Close(at))
 		}
 		if err != nil {
-			return -1, &fs.PathError{Op: "open", Path: inBrief(name), Err: err}
+			return -1, err
 		}
 		at, rest = next, rest[cut+1:]
 	}
 	fd, err := openIn(at, rest, flags)
-	if at != t.fd {
+	if at != dir {
 		err = errors.Join(err, unix.Close(at))
 	}
-	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: inBrief(name), Err: err}
-	}
-	return fd, nil
+	return fd, err
 }
 
 // openIn opens what is at a path below an open folder, a symbolic link itself.
@@ -146,6 +152,13 @@ func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // attributes are the extended attributes of an open file, those of an overlay aside.
 func attributes(fd int) (map[string]string, error) {
+	return attributesBut(fd, func(name string) bool {
+		return strings.HasPrefix(name, "trusted.overlay.") || strings.HasPrefix(name, "user.overlay.")
+	})
+}
+
+// attributesBut are the extended attributes of an open file, some aside.
+func attributesBut(fd int, aside func(name string) bool) (map[string]string, error) {
 	all := map[string]string{}
 	name := procPath(fd)
 	list, err := grown(func(buf []byte) (int, error) { return unix.Listxattr(name, buf) })
@@ -153,7 +166,7 @@ func attributes(fd int) (map[string]string, error) {
 		return nil, ignoreUnsupported(err)
 	}
 	for attr := range strings.SplitSeq(list, "\x00") {
-		if attr == "" || strings.HasPrefix(attr, "trusted.overlay.") || strings.HasPrefix(attr, "user.overlay.") {
+		if attr == "" || aside(attr) {
 			continue
 		}
 		value, err := grown(func(buf []byte) (int, error) { return unix.Getxattr(name, attr, buf) })
@@ -166,6 +179,28 @@ func attributes(fd int) (map[string]string, error) {
 		all[attr] = value
 	}
 	return all, nil
+}
+
+// grown reads something of a length that is not known.
+func grown(read func([]byte) (int, error)) (string, error) {
+	for size := 1024; ; size *= 4 {
+		buf := make([]byte, size)
+		n, err := read(buf)
+		if errors.Is(err, unix.ERANGE) && size < 1<<20 {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		return string(buf[:n]), nil
+	}
+}
+
+func ignoreUnsupported(err error) error {
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil
+	}
+	return err
 }
 
 // mark reads one of the overlay's own attributes of an open folder.

@@ -125,10 +125,10 @@ func (v *View) Lookup(dir Node, name string) (n Node, found bool, err error) {
 
 // lookup is the kernel's ovl_lookup: what is merged under a name of a folder.
 func (v *View) lookup(stack []place, name string) (found []place, err error) {
-	l := lookup{v: v, name: name}
+	l := lookup{name: name}
 	for i := 0; i < len(stack) && !l.stop; i++ {
 		at := stack[i]
-		p, err := l.in(at)
+		p, err := v.in(&l, at)
 		if err != nil {
 			return nil, err
 		}
@@ -143,21 +143,11 @@ func (v *View) lookup(stack []place, name string) (found []place, err error) {
 	return found, nil
 }
 
-// lookup goes down the layers under a name, which changes on the way: where a layer
-// has renamed a folder, those below have it under the old one.
-type lookup struct {
-	v     *View
-	name  string // of the folder at hand, or a path from the root
-	isDir bool   // something was found, a folder
-	stop  bool   // what is below does not count
-}
-
 // in looks in a folder of one layer, part by part where the name is a path.
-func (l *lookup) in(at place) (*place, error) {
-	t := l.v.trees[at.layer]
-	base := at.layer == len(l.v.trees)-1
-	parts := strings.Split(strings.TrimPrefix(l.name, "/"), "/")
-	done := strings.TrimSuffix(l.name, strings.Join(parts, "/")) // what l.name has before the part at hand
+func (v *View) in(l *lookup, at place) (*place, error) {
+	t := v.trees[at.layer]
+	base := at.layer == len(v.trees)-1
+	parts := l.parts()
 	for i, part := range parts {
 		last := i == len(parts)-1
 		at.path = path.Join(at.path, part)
@@ -165,7 +155,7 @@ func (l *lookup) in(at place) (*place, error) {
 		var opaque, redirect string
 		err := t.at(at.path, func(fd int) (err error) {
 			if st, err = statOf(fd); err == nil && st.IsDir() && !base {
-				opaque, redirect = mark(fd, l.v.prefix+"opaque"), mark(fd, l.v.prefix+"redirect")
+				opaque, redirect = mark(fd, v.prefix+"opaque"), mark(fd, v.prefix+"redirect")
 			}
 			return err
 		})
@@ -181,23 +171,48 @@ func (l *lookup) in(at place) (*place, error) {
 			l.stop = true
 			return &at, nil
 		}
-		l.isDir = l.isDir || last
-		post := strings.Join(append([]string{""}, parts[i+1:]...), "/")
-		switch {
-		case opaque == "y":
-			l.stop = true
-		case redirect != "":
-			if !soundRedirect(redirect) {
-				return nil, fmt.Errorf("the layer %s has an impossible mark at %q", t.dir, at.path)
-			}
-			if redirect[0] == '/' {
-				l.stop, done = false, ""
-			}
-			l.name = done + redirect + post
+		if err := l.folder(parts[i+1:], opaque, redirect); err != nil {
+			return nil, fmt.Errorf("%s in the layer %s: %w", inBrief(at.path), t.dir, err)
 		}
-		done = strings.TrimSuffix(l.name, post) + "/"
 	}
 	return &at, nil
+}
+
+// lookup goes down the layers under a name, which changes on the way: where a layer
+// has renamed a folder, those below have it under the old one.
+type lookup struct {
+	name  string // of the folder at hand, or a path from the root
+	isDir bool   // something was found, a folder
+	stop  bool   // what is below does not count
+	done  string // what name has before the part at hand
+}
+
+// parts are those of the name, for which the next layer is looked into.
+func (l *lookup) parts() []string {
+	parts := strings.Split(strings.TrimPrefix(l.name, "/"), "/")
+	l.done = strings.TrimSuffix(l.name, strings.Join(parts, "/"))
+	return parts
+}
+
+// folder notes the marks of a folder that a layer has for a part of the name, which
+// rest follow.
+func (l *lookup) folder(rest []string, opaque, redirect string) error {
+	l.isDir = l.isDir || len(rest) == 0
+	post := strings.Join(append([]string{""}, rest...), "/")
+	switch {
+	case opaque == "y":
+		l.stop = true
+	case redirect != "":
+		if !soundRedirect(redirect) {
+			return errors.New("an impossible mark")
+		}
+		if redirect[0] == '/' {
+			l.stop, l.done = false, ""
+		}
+		l.name = l.done + redirect + post
+	}
+	l.done = strings.TrimSuffix(l.name, post) + "/"
+	return nil
 }
 
 // soundRedirect reports whether a redirect is one that the kernel would follow: a

@@ -160,18 +160,33 @@ func (w *walker) leave() error {
 	from := w.levels[last].dir
 	if last > 0 && w.closed == last {
 		to := &w.levels[last-1]
-		fd, err := unix.Openat(int(from.Fd()), "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		dir, err := above(from, to.id)
 		if err != nil {
 			return err
 		}
-		to.dir = os.NewFile(uintptr(fd), "..")
+		to.dir = dir
 		w.closed--
-		if st, err := fstat(fd); err != nil || to.id != (inode{st.Dev, st.Ino}) {
-			return errors.Join(errors.New("a folder of a sealed layer was moved"), err)
-		}
 	}
 	w.levels = w.levels[:last]
 	return from.Close()
+}
+
+// above opens the folder that an open one is in, if it is what it was.
+func above(f *os.File, was inode) (*os.File, error) {
+	fd, err := unix.Openat(int(f.Fd()), "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, pathError("open", "..", err)
+	}
+	return same(fd, was)
+}
+
+// same takes an open folder over; one that is not what was there is closed, and refused.
+func same(fd int, was inode) (*os.File, error) {
+	dir := os.NewFile(uintptr(fd), procPath(fd))
+	if st, err := fstat(fd); err != nil || was != (inode{st.Dev, st.Ino}) {
+		return nil, errors.Join(errors.New("a folder of a sealed layer was moved"), err, dir.Close())
+	}
+	return dir, nil
 }
 
 // trail is the names on the way to a record.
