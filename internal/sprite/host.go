@@ -60,7 +60,8 @@ type Host struct {
 
 	policies   sync.Mutex // held while a policy is replaced
 	connecting sync.Mutex // held while sandboxes are told their connectors
-	collecting sync.Mutex // held while layers are removed, or merged
+	collecting sync.Mutex // held while layers are removed
+	dooming    sync.Mutex // held while it is found which can be, or begun what they can't be then
 	reads      reads
 
 	mu        sync.Mutex
@@ -68,6 +69,7 @@ type Host struct {
 	machines  map[string]*machine // by sprite ID
 	changes   int                 // counts changes of connectors and network policies
 	pinned    map[string]int      // layers that are being mounted or read, by how many
+	making    map[string]bool     // layers that are being made of others, and nobody has yet
 	spares    []spare             // the pool
 	poolTaken chan struct{}       // has a value when it is less than it was
 	spared    bool                // the last collection left some layers to those who hold them
@@ -114,6 +116,7 @@ func (h *Host) Start(ctx context.Context) error {
 	h.ctx, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	h.machines = map[string]*machine{}
 	h.pinned = map[string]int{}
+	h.making = map[string]bool{}
 	h.poolTaken = make(chan struct{}, 1)
 	h.diskNews = make(chan struct{}, 1)
 	h.reads.init()

@@ -214,8 +214,8 @@ func (i *importer) policy(p sprites.NetworkPolicy) sprites.NetworkPolicy {
 // adopt makes the sprite, of what is whole.
 func (i *importer) adopt(ctx context.Context) error {
 	h := i.host
-	h.collecting.Lock() // which would remove a layer that nobody has yet
-	defer h.collecting.Unlock()
+	h.dooming.Lock() // or a layer that nobody has yet would be removed
+	defer h.dooming.Unlock()
 	layer, err := h.Store.Sprites.NewLowest(ctx)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package sprite
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/cove-dev/cove/internal/fault"
@@ -76,15 +77,12 @@ func (h *Host) collect() {
 		h.collecting.Lock()
 		defer h.collecting.Unlock()
 		ctx := context.WithoutCancel(h.ctx)
-		unused, err := h.Store.Sprites.Doom(ctx)
+		unused, err := h.doom(ctx)
 		if err != nil {
 			h.Logger.Error("finding layers that nobody has", "err", err)
 			return
 		}
 		for _, layer := range unused {
-			h.reads.abandon(layer) // whose end has it looked at again
-		}
-		for _, layer := range h.spare(unused) {
 			if h.ctx.Err() != nil {
 				return // the next start goes on
 			}
@@ -98,6 +96,20 @@ func (h *Host) collect() {
 			}
 		}
 	})
+}
+
+// doom returns the layers that can be removed.
+func (h *Host) doom(ctx context.Context) ([]string, error) {
+	h.dooming.Lock()
+	defer h.dooming.Unlock()
+	h.mu.Lock()
+	making := slices.Collect(maps.Keys(h.making))
+	h.mu.Unlock()
+	unused, err := h.Store.Sprites.Doom(ctx, making...)
+	for _, layer := range unused {
+		h.reads.abandon(layer) // whose end has it looked at again
+	}
+	return h.spare(unused), err
 }
 
 // pinShort is pin of a chain that is about to be mounted as a sprite's disk. Where that
@@ -152,45 +164,97 @@ func (h *Host) awaitLists(ctx context.Context, id string, done map[string]<-chan
 }
 
 // compact merges sealed layers of a sprite's disk. Checkpoints in the middle keep their
-// own.
+// own. Others are not waited for, but for those that have layers in common with it: they
+// have the lowest one.
 func (h *Host) compact(ctx context.Context, id string) error {
 	merger, ok := h.Runtime.(Merger)
 	if !ok {
 		return nil
 	}
-	h.collecting.Lock() // nothing is removed meanwhile
-	defer h.collecting.Unlock()
 	for h.ctx.Err() == nil {
-		merged, err := h.mergeOnce(ctx, merger, id)
-		if !merged || err != nil {
+		_, chain, run, err := h.toMerge(ctx, id)
+		if run == nil || err != nil {
 			return err
+		}
+		done, err := h.reads.alone(ctx, "merges on "+chain[0].ID)
+		if err != nil {
+			return err
+		}
+		merged, err := h.mergeOnce(ctx, merger, id, chain[0].ID)
+		done()
+		if err != nil {
+			return err
+		}
+		if merged {
+			h.collect()
+			h.wg.Go(func() { h.list() })
 		}
 	}
 	return nil
 }
 
-// mergeOnce merges one run of layers of a disk, if there is one that is long enough.
-// h.collecting is held.
-func (h *Host) mergeOnce(ctx context.Context, merger Merger, id string) (bool, error) {
-	row, err := h.Store.Sprites.ByID(ctx, id)
+// toMerge returns a sprite, the layers of its disk, and a run of them that is long
+// enough to be merged; nil: there is none.
+func (h *Host) toMerge(ctx context.Context, id string) (row store.Sprite, chain []store.Layer, run []string, err error) {
+	row, err = h.Store.Sprites.ByID(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
-		return false, nil
+		return row, nil, nil, nil
+	}
+	if err == nil {
+		chain, err = h.Store.Sprites.Levels(ctx, row.Layer)
 	}
 	if err != nil {
-		return false, err
+		return row, nil, nil, err
 	}
-	chain, err := h.Store.Sprites.Levels(ctx, row.Layer)
+	return row, chain, mergeable(chain[:len(chain)-1]), nil
+}
+
+// begunMerge is a merge of which nothing is removed, neither what it makes nor of what,
+// before end is called.
+type begunMerge struct {
+	sprite string // its name
+	run    []string
+	into   string
+	end    func()
+}
+
+// beginMerge begins one on a lowest layer; nil: there is none.
+func (h *Host) beginMerge(ctx context.Context, id, lowest string) (*begunMerge, error) {
+	h.dooming.Lock()
+	defer h.dooming.Unlock()
+	row, chain, run, err := h.toMerge(ctx, id)
+	if run == nil || chain[0].ID != lowest || err != nil { // it was merged meanwhile
+		return nil, err
+	}
+	_, unpin, err := h.pin(ctx, row.Layer)
 	if err != nil {
-		return false, err
-	}
-	run := mergeable(chain[:len(chain)-1])
-	if run == nil {
-		return false, nil
+		return nil, err
 	}
 	into, err := h.Store.Sprites.NewMerged(ctx, run[0])
 	if err != nil {
+		unpin()
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.making[into] = true
+	return &begunMerge{row.Name, run, into, func() {
+		h.mu.Lock()
+		delete(h.making, into)
+		h.mu.Unlock()
+		unpin()
+	}}, nil
+}
+
+// mergeOnce merges one run of layers of a disk, if there is one that is long enough.
+// Nobody else does so on the same lowest layer.
+func (h *Host) mergeOnce(ctx context.Context, merger Merger, id, lowest string) (bool, error) {
+	m, err := h.beginMerge(ctx, id, lowest)
+	if m == nil || err != nil {
 		return false, err
 	}
+	defer m.end()
+	run, into := m.run, m.into
 	fault.Reach(fault.MergeBegun)
 	if err := merger.MergeLayers(ctx, into, run); err != nil {
 		return false, err // nobody has it: it is collected
@@ -208,9 +272,7 @@ func (h *Host) mergeOnce(ctx context.Context, merger Merger, id string) (bool, e
 		return false, err
 	}
 	fault.Reach(fault.MergeStored)
-	h.Logger.Info("layers merged", "sprite", row.Name, "layers", len(run), "into", into)
-	h.collect()
-	h.wg.Go(func() { h.list() })
+	h.Logger.Info("layers merged", "sprite", m.sprite, "layers", len(run), "into", into)
 	return true, nil
 }
 

@@ -64,7 +64,8 @@ func (r *reads) next(of string, q *listQueue) (layer string) {
 	return layer
 }
 
-// alone returns when nobody else lists a layer. The caller calls done.
+// alone returns when nobody else lists a layer, or does what else is so called. The
+// caller calls done.
 func (r *reads) alone(ctx context.Context, layer string) (done func(), err error) {
 	for {
 		r.mu.Lock()

@@ -382,19 +382,23 @@ func (t *Sprites) Usages(ctx context.Context, id string) (map[string]Usage, erro
 func scanText(row scanner) (s string, err error) { return s, row.Scan(&s) }
 
 // Doom marks the layers that are in no chain, and returns all that are so marked,
-// those on top first. Nothing is ever put on top of one again: its folder may be
-// removed, and then it may be forgotten.
-func (t *Sprites) Doom(ctx context.Context) ([]string, error) {
+// those on top first, but for some of which something is about to be made. Nothing is
+// ever put on top of one again: its folder may be removed, and then it may be forgotten.
+func (t *Sprites) Doom(ctx context.Context, except ...string) ([]string, error) {
 	type link struct {
 		id     string
 		parent sql.NullString
 	}
 	var all []link
-	err := t.db.update(ctx, func(tx *sql.Tx) error {
+	kept, err := json.Marshal(append([]string{}, except...)) // never null
+	if err != nil {
+		return nil, err
+	}
+	err = t.db.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `WITH RECURSIVE used (id) AS (
 				SELECT layer FROM sprites UNION SELECT json_extract(next, '$.layer') FROM sprites UNION SELECT layer FROM checkpoints UNION SELECT layer FROM installs
 				UNION SELECT l.parent FROM layers l JOIN used u ON l.id = u.id
-			) UPDATE layers SET doomed = 1 WHERE doomed = 0 AND id NOT IN (SELECT id FROM used WHERE id IS NOT NULL)`)
+			) UPDATE layers SET doomed = 1 WHERE doomed = 0 AND id NOT IN (SELECT id FROM used WHERE id IS NOT NULL) AND id NOT IN (SELECT value FROM json_each(?))`, string(kept))
 		if err != nil {
 			return err
 		}
