@@ -244,3 +244,58 @@ func (m manyCheckpoints) layers() int {
 	dirs, _ := filepath.Glob(filepath.Join(m.data, "layers", "*")) // the pattern is right
 	return len(dirs)
 }
+
+// TestCheckpointsOfDeepFolders: folders may be in each other so deep that no path leads
+// to the last, and be renamed there: there are more checkpoints than layers can be
+// mounted at once, and each is what it was.
+func TestCheckpointsOfDeepFolders(t *testing.T) {
+	const times = layers.MaxLowers + 4
+	m := manyCheckpoints{host: newHost(t)}
+	m.serve(nil)
+	m.run("", "cove", "create", "paint", "--idle", "0")
+	m.sprite = m.client().Sprite("paint")
+	const step = `import os, sys
+n = int(sys.argv[1])
+open('step', 'w').write(str(n))
+for _ in range(40):
+    os.makedirs('n' * 200, exist_ok=True)
+    os.chdir('n' * 200)
+open(f'f{n}', 'w').write(f'{n}\n')
+os.mkdir(f'd{n}')
+open(f'd{n}/in', 'w').write(f'{n}\n')
+for old in os.listdir():
+    if old[0] == 'r':
+        open(f'{old}/more', 'a').write(f'{n}\n')
+    elif old[0] == 'd' and old != f'd{n}':
+        os.rename(old, 'r' + old[1:])
+`
+	const tell = `import os
+step = open('step').read()
+for _ in range(40):
+    os.chdir('n' * 200)
+print(step, sorted((os.path.relpath(os.path.join(d, f)), open(os.path.join(d, f)).read()) for d, _, files in os.walk('.') for f in files))
+`
+	told := map[string]string{}
+	state := func() string { return m.sh("python3 -c \"" + tell + "\"") }
+	for n := 1; n <= times; n++ {
+		if n <= 3 || n%8 == 0 || n == times {
+			m.sh(fmt.Sprintf("python3 -c \"%s\" %d", step, n))
+		}
+		var want string
+		if n == 3 || n == times {
+			want = state()
+		}
+		id, _ := m.checkpoint()
+		if want != "" {
+			told[id] = want
+		}
+	}
+	for id, want := range told {
+		if _, err := m.sprite.RestoreCheckpoint(t.Context(), id, sprites.RestoreRequest{}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := state(); got != want {
+			t.Errorf("%s is %s, was %s", id, got, want)
+		}
+	}
+}
