@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -245,11 +246,14 @@ func (m manyCheckpoints) layers() int {
 	return len(dirs)
 }
 
-// TestCheckpointsOfDeepFolders: folders may be in each other so deep that no path leads
-// to the last, and be renamed there: there are more checkpoints than layers can be
-// mounted at once, and each is what it was.
-func TestCheckpointsOfDeepFolders(t *testing.T) {
-	const times = layers.MaxLowers + 4
+// TestSoakDeepFolders: folders may be in each other so deep that no path leads to the
+// last, and be renamed there: their layers are merged, and each checkpoint is what it
+// was. In make soak there are more of them than layers can be mounted at once.
+func TestSoakDeepFolders(t *testing.T) {
+	times := 9
+	if soak() {
+		times = layers.MaxLowers + 4
+	}
 	m := manyCheckpoints{host: newHost(t)}
 	m.serve(nil)
 	m.run("", "cove", "create", "paint", "--idle", "0")
@@ -290,6 +294,10 @@ print(step, sorted((os.path.relpath(os.path.join(d, f)), open(os.path.join(d, f)
 			told[id] = want
 		}
 	}
+	await(t, "a merge of its layers", 20*time.Second, func() bool {
+		log, err := os.ReadFile(filepath.Join(m.data, "serve.log"))
+		return err == nil && strings.Contains(string(log), "layers merged")
+	})
 	for id, want := range told {
 		if _, err := m.sprite.RestoreCheckpoint(t.Context(), id, sprites.RestoreRequest{}, nil); err != nil {
 			t.Fatal(err)

@@ -45,7 +45,7 @@ class Held:
             if os.pwrite(fd, b'%d' % n, len(content)) != len(b'%d' % n): return 'is not written'
         self.at = self.f.seek(1, 1)
 os.makedirs('held/gone')
-for n in range(400): Held('held/gone/one' if n % 2 else 'held/%d' % n, 20 << 10)
+for n in range(100): Held('held/gone/one' if n % 2 else 'held/%d' % n, 20 << 10)
 os.rmdir('held/gone')
 open('held/0', 'w').write('another')
 Held('held/readonly', MB)
