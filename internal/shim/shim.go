@@ -293,7 +293,7 @@ func (s *Shim) boot(ctx context.Context) error {
 		}
 	}
 	s.ran = true
-	if err := s.runsc().run(ctx, s.bundleOf(s.state), s.bootConfig()); err != nil {
+	if err := s.run(ctx); err != nil {
 		return err
 	}
 	pid, startTime, err := s.runsc().sandboxProcess()
@@ -306,11 +306,29 @@ func (s *Shim) boot(ctx context.Context) error {
 	return s.awaitGuest(ctx)
 }
 
-// startOver clears away a sandbox that did not come back from its memory, and makes
-// room for one that boots.
+// run starts the sandbox, once more where it does not start. gVisor puts what its
+// sandboxed processes share at random addresses, and does not move one page of it with the
+// rest (stubSpinningThreadQueueAddr of systrap): where that is over another the first of
+// the processes spins for ever.
+func (s *Shim) run(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, BootTimeout)
+	defer cancel()
+	err := s.runsc().run(limited, s.bundleOf(s.state), s.bootConfig())
+	if err == nil || ctx.Err() != nil || limited.Err() == nil {
+		return err
+	}
+	s.log.Error("start the sandbox once more", "because it did not within", BootTimeout, "err", err)
+	if err := s.startOver(s.state.Unused); err != nil {
+		return err
+	}
+	return s.runsc().run(ctx, s.bundleOf(s.state), s.bootConfig())
+}
+
+// startOver clears away a sandbox that did not start, or come back from its memory, and
+// makes room for one that boots. why is what Unused says of its memory.
 func (s *Shim) startOver(why string) error {
 	failed := s.snapshot()
-	killProcess(failed.PID, failed.StartTime)
+	s.killStarted(failed)
 	for _, name := range s.containers() {
 		if err := s.runscNamed(name).delete(); err != nil {
 			return err
@@ -361,8 +379,7 @@ func (s *Shim) adopt() error {
 	}
 	s.state = st
 	if st.PID == 0 {
-		// Its shim died before it was there, and it may yet come.
-		killWithArg(rootFlag(s.cfg.Dir))
+		s.killStarted(st) // its shim died before it was there, and it may yet come
 	}
 	if !alive(st.PID, st.StartTime) {
 		s.reason = s.why()
@@ -523,6 +540,14 @@ func (s *Shim) why() string {
 	return text
 }
 
+// killStarted ends the sandbox, of which there may be processes before its number is known.
+func (s *Shim) killStarted(st State) {
+	if st.PID == 0 {
+		killWithArg(rootFlag(s.cfg.Dir))
+	}
+	killProcess(st.PID, st.StartTime)
+}
+
 // teardown removes everything of the sandbox but its disk. It may be called at
 // any point of start, and again.
 func (s *Shim) teardown() {
@@ -534,7 +559,7 @@ func (s *Shim) teardown() {
 			errs = append(errs, s.runscNamed(name).delete())
 		}
 	}
-	killProcess(last.PID, last.StartTime)
+	s.killStarted(last)
 	killProcess(last.OldPID, last.OldStart)
 	if s.gw != nil {
 		errs = append(errs, s.gw.Close())

@@ -345,6 +345,48 @@ func TestLiveAfterDeadShim(t *testing.T) {
 	}
 }
 
+// A sandbox that does not start is started once more, and nothing is left of the first.
+func TestBootOnceMore(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("TestRuntime says what the tests of sandboxes need")
+	}
+	t.Parallel() // it waits
+	rt := newRuntime(t, t.TempDir())
+	hung := filepath.Join(t.TempDir(), "hung")
+	script := filepath.Join(t.TempDir(), "runsc")
+	text := fmt.Sprintf(`#!/bin/sh
+case " $* " in *" run --detach "*)
+	if ! [ -e %[1]s ]; then
+		sh -c 'echo $$ >%[1]s; while :; do sleep 1; done' sh "$@" &
+		exec sleep 1000
+	fi
+esac
+exec %[2]s "$@"
+`, hung, rt.Runsc)
+	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	rt.Runsc = script
+	m := sprite.Machine{ID: "00112233aabbccee", Hostname: "paint", MachineID: strings.Repeat("0", 32), Incarnation: 1, Layers: []string{"1111222233334444"}}
+	sb, err := rt.Boot(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if why := sb.Status().Unused; why != "" {
+		t.Errorf("a memory could not be used: %s", why)
+	}
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Error(err)
+	}
+	pid, err := os.ReadFile(hung)
+	if err != nil {
+		t.Fatal("the first one started")
+	}
+	if argv, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/cmdline"); err == nil && len(argv) > 0 { // else it is a zombie, at most
+		t.Errorf("a process of the first one lives: %q", argv)
+	}
+}
+
 // left makes a sandbox without a shim, as a server and a shim leave it that are killed.
 func left(t *testing.T, dir string) sprite.Machine {
 	t.Helper()
