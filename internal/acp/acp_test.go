@@ -292,8 +292,14 @@ func TestRunCancel(t *testing.T) {
 			if got := r.result(); test.result != any && ((got == nil) != (test.result == "") || got != nil && got.StopReason != test.result) {
 				t.Errorf("the result: %+v", got)
 			}
-			if left, _ := exec.Command("pgrep", "-f", "sleep 7373").Output(); len(left) > 0 && test.name == "runs a command" {
-				t.Errorf("left: %s", left)
+			for deadline := time.Now().Add(10 * time.Second); test.name == "runs a command"; <-time.After(10 * time.Millisecond) { // it was killed, and may be dying
+				left, _ := exec.Command("pgrep", "-f", "sleep 7373").Output()
+				if len(left) == 0 {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("left: %s", left)
+				}
 			}
 		})
 	}

@@ -122,7 +122,7 @@ func unseen(err error, doing, see string) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return &codedError{exitInterrupted, "interrupted", fmt.Errorf("%s: interrupted; what the server had begun it brings to its end", doing), "see what became of it: " + see}
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed): // the last by what still sent the request
 		return &codedError{exitLost, "connection_lost", fmt.Errorf("%s: the server went away in the middle; it may have been done all the same", doing), "see what became of it: " + see}
 	}
 	return err
