@@ -25,6 +25,21 @@ while True:
     time.sleep(0.05)
 `
 
+// goesOn fails unless the number in the file count grows, by the process that wrote it
+// before. The file is empty for a moment whenever it is written.
+const goesOn = `read_count() {
+	for try in $(seq 200); do b=$(cat count); [ "$b" ] && return; sleep 0.01; done
+	echo "nothing is counted"; exit 1
+}
+read_count; a=$b
+for n in $(seq 200); do
+	read_count
+	[ "${a#* }" = "${b#* }" ] || { echo "another process counts: $a, then $b"; exit 1; }
+	[ "$a" = "$b" ] || exit 0
+	sleep 0.05
+done
+echo "it stays at $b"; exit 1`
+
 func startHolding(t *testing.T, h *host) {
 	t.Helper()
 	h.write("hold.py", holding)
@@ -60,7 +75,7 @@ func TestSaveNearLimit(t *testing.T) {
 	// counts fails unless the program goes on.
 	counts := func() {
 		t.Helper()
-		h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "a=$(cat count); for n in $(seq 100); do b=$(cat count); [ \"$b\" ] && [ \"$a\" != \"$b\" ] && [ \"${a#* }\" = \"${b#* }\" ] && exit 0; sleep 0.05; done; exit 1")
+		h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", goesOn)
 	}
 	counts()
 	h.run("", "cove", "checkpoint", "create", "-s", "paint")

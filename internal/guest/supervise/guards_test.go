@@ -17,14 +17,17 @@ import (
 // Each guard ends an agent that goes on, says which it was, and what there is is
 // collected.
 func TestGuards(t *testing.T) {
-	const commit = "echo x >x; git add x; git commit -q -m x\n"
+	// Commits while it is heard of, so that it is quiet only afterwards.
+	const commit = `(until [ -e "$TMPDIR/committed" ]; do echo busy; sleep 0.1; done) &
+echo x >x; git add x; git commit -q -m x; touch "$TMPDIR/committed"; wait
+`
 	turn := &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
 	for _, test := range []struct {
 		name, script, reason, detail string
 		change                       func(*sprites.JobSpec)
 	}{
-		{"timeout", "while :; do echo busy; sleep 0.1; done", "timeout", "its time (2s) is up", func(s *sprites.JobSpec) { s.TimeoutSec = 2 }},
-		{"idle", "sleep 600", "idle", "no event for 1s", func(s *sprites.JobSpec) { s.Guards.IdleSec = 1 }},
+		{"timeout", "while :; do echo busy; sleep 0.1; done", "timeout", "its time (5s) is up", func(s *sprites.JobSpec) { s.TimeoutSec = 5 }},
+		{"idle", "sleep 600", "idle", "no event for 2s", func(s *sprites.JobSpec) { s.Guards.IdleSec = 2 }},
 		{"turns", `for i in 1 2 3; do
 				for part in a b c; do echo '{"type":"assistant","message":{"id":"'$i'"}}'; echo '{"type":"user"}'; done
 				test $i = 3 || echo "$i" >>x
@@ -61,8 +64,8 @@ func TestGuards(t *testing.T) {
 // and then is not idle, and as many turns as it may take are not too many.
 func TestGuardsHold(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, `for i in 1 2; do sleep 0.7; echo '{"type":"assistant","message":{"id":"'$i'"}}'; sleep 0.7; echo; done`)
-	j.spec.TimeoutSec, j.spec.Guards = 60, sprites.Guards{IdleSec: 2, Turns: 2, DiskBytes: 1 << 40}
+	j := newJob(t, `for i in 1 2; do sleep 1.5; echo '{"type":"assistant","message":{"id":"'$i'"}}'; sleep 1.5; echo; done`)
+	j.spec.TimeoutSec, j.spec.Guards = 60, sprites.Guards{IdleSec: 5, Turns: 2, DiskBytes: 1 << 40}
 	j.spec.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
 	if end := j.run(); end.Phase != "done" || end.Reason != "" {
 		t.Errorf("got %+v", end)
