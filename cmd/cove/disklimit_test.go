@@ -152,7 +152,7 @@ func TestDiskLimit(t *testing.T) {
 			if held.UsedBytes < limitMB<<20 || held.LimitBytes != limitMB<<20 {
 				t.Errorf("got %+v", held)
 			}
-			await(t, "it is looked at when it stands still", 10*time.Second, func() bool { before, held = held.UsedBytes, l.info(sprite).Cove.Held; return before == held.UsedBytes })
+			await(t, "it is looked at when it stands still", 30*time.Second, func() bool { before, held = held.UsedBytes, l.info(sprite).Cove.Held; return before == held.UsedBytes })
 			if out := l.run("", "cove", "list"); !strings.Contains(out, "paused (disk full)") {
 				t.Errorf("the list says\n%s", out)
 			}

@@ -398,7 +398,7 @@ func TestJobJ7(t *testing.T) {
 		_, waited := h.background(repo, "cove", "pull", "--into=none", job, "--wait=10m")
 		began := time.Now()
 		first := h.run("", "cove", "job", "stop", job, "--json")
-		if took := time.Since(began); (plan == "stubborn.md") != (took > 9*time.Second) {
+		if took := time.Since(began); plan == "stubborn.md" && took < 9*time.Second {
 			t.Errorf("%s: it took %v", plan, took)
 		}
 		if got := h.job(job); got.State != sprites.JobCancelled || got.Outcome.Kind != "cancelled" || got.Commits != 1 {

@@ -478,7 +478,7 @@ func TestInward(t *testing.T) {
 	// A rule that names an address opens that one, and nothing else.
 	i.policy("paint", `{"cidr":"10.1.2.3","action":"allow","ports":["80"]}`)
 	i.probe("paint", "tcp", "10.1.2.3:80", "x")
-	await(t, "the connection that a rule names", 10*time.Second, func() bool { return i.inward.Load() == 1 })
+	await(t, "the connection that a rule names", 30*time.Second, func() bool { return i.inward.Load() == 1 })
 	i.fails("paint", "tcp", "10.1.2.3:22", "x")
 	i.fails("paint", "tcp", "172.16.0.9:80", "x")
 	if n := i.inward.Load(); n != 1 {
@@ -586,7 +586,7 @@ func TestPolicyHolds(t *testing.T) {
 	i.reaches("paint", "x", "tcp", islandPublic+":7", "x")
 	before := time.Now()
 	i.policy("paint", allow("apart.test")...)
-	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "no") || time.Since(before) > 3*time.Second {
+	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "no") || time.Since(before) > 10*time.Second {
 		t.Errorf("the download ended %v after the policy: %q", time.Since(before), lines.Text())
 	}
 	_ = cmd.Wait() // its code is the prober's, which is 0
@@ -606,7 +606,7 @@ func TestFailsClosed(t *testing.T) {
 	i.policy("other", allow("*")...)
 	holds := func(when string) {
 		t.Helper()
-		await(t, "a network "+when, 10*time.Second, func() bool { // until it has been told, it has none
+		await(t, "a network "+when, 30*time.Second, func() bool { // until it has been told, it has none
 			i.look("paint", "allowed.test", "denied.test")
 			return strings.HasPrefix(i.probe("paint", "tcp", islandPublic+":7", "x"), "ok")
 		})

@@ -74,11 +74,7 @@ func TestPorts(t *testing.T) {
 				t.Fatalf("no %s", step.event)
 			}
 		}
-		took := time.Since(began)
-		t.Logf("%s after %v", step.event, took)
-		if took > 3*time.Second { // on a machine that has much to do
-			t.Errorf("%s came after %v", step.event, took)
-		}
+		t.Logf("%s after %v", step.event, time.Since(began))
 		if step.event == sprites.PortOpened {
 			list, err := sprite.WatchPorts(t.Context())
 			if err != nil {

@@ -97,12 +97,18 @@ func TestHTTPPort(t *testing.T) {
 	m.settle("shop", running)
 	refused("100ms", "service_not_listening", "nothing takes connections at port 1, which is that of the service shop (running)")
 	m.stream("PUT", "/v1/services/shop?duration=0s", define("exit 3", `,"http_port":1`))
-	m.settle("shop", func(d sprites.Service) bool {
-		next := d.State.NextRestartAt
-		return next != nil && time.Until(*next) > 1800*time.Millisecond
-	})
-	if d := refused("1500ms", "service_not_listening", "nothing takes connections at port 1, which is that of the service shop (failed: exit 3)"); d > time.Second {
-		t.Errorf("it takes %v to say that the service has failed", d)
+	for try := 1; ; try++ {
+		m.settle("shop", func(d sprites.Service) bool {
+			next := d.State.NextRestartAt
+			return next != nil && time.Until(*next) > 1800*time.Millisecond
+		})
+		d := refused("1500ms", "service_not_listening", "nothing takes connections at port 1, which is that of the service shop (failed: exit 3)")
+		if d < time.Second {
+			break
+		}
+		if try == 5 { // it was started again meanwhile, or this machine has much to do
+			t.Fatalf("it takes %v to say that the service has failed", d)
+		}
 	}
 	m.call("DELETE", "/v1/services/shop", "", 204)
 	ln, err := net.Listen("tcp", "127.0.0.1:8080")
@@ -128,7 +134,7 @@ func TestService(t *testing.T) {
 	same(t, "no services", strings.TrimSpace(m.call("GET", "/v1/services", "", 200)), "[]")
 	began := time.Now()
 	events := m.stream("PUT", "/v1/services/shop?duration=1s", define(`echo "$A in $PWD"; echo oops >&2; printf prompt; exec sleep 1000`, `,"env":{"A":"b c"},"dir":"`+m.dir+`","http_port":4100`))
-	if d := time.Since(began); d < time.Second || d > 2*time.Second+patience/10 {
+	if d := time.Since(began); d < time.Second || d > patience {
 		t.Errorf("the answer took %v", d)
 	}
 	got := types(events)

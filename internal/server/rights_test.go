@@ -40,7 +40,7 @@ func ended(t *testing.T, streams []stream) {
 	for len(left) > 0 {
 		select {
 		case what := <-ends:
-			failIf(t, time.Since(began) > 3*time.Second, "%s ends after %v", what, time.Since(began))
+			failIf(t, time.Since(began) > 15*time.Second, "%s ends after %v", what, time.Since(began))
 			delete(left, what)
 		case <-late:
 			t.Fatalf("still open: %v", left)
