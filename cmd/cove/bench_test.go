@@ -58,21 +58,27 @@ func benchServerIn(b *testing.B, data string, args ...string) (*sprites.Client, 
 	}
 	client := &sprites.Client{URL: url, Token: strings.TrimSpace(string(token))}
 	b.Cleanup(func() {
-		ctx := context.Background()
-		for info, err := range client.All(ctx, "") {
-			if err == nil {
-				err = client.Delete(ctx, info.Name, sprites.DeleteOptions{Force: true})
-			}
-			if err != nil {
-				b.Error(err)
-			}
-		}
+		removeAll(b, client)
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			b.Error(err)
 		}
 		_ = cmd.Wait() // ended by a signal
 	})
 	return client, cmd.Process.Pid
+}
+
+// removeAll removes a server's sprites.
+func removeAll(b *testing.B, client *sprites.Client) {
+	b.Helper()
+	ctx := context.Background()
+	for info, err := range client.All(ctx, "") {
+		if err == nil {
+			err = client.Delete(ctx, info.Name, sprites.DeleteOptions{Force: true})
+		}
+		if err != nil {
+			b.Error(err)
+		}
+	}
 }
 
 func median(d []time.Duration) float64 {

@@ -126,6 +126,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 
 		b.ReportMetric(forked.Seconds(), "ten-forks-s")
 		b.ReportMetric(100*float64(diskUse(b, data)-before)/float64(before), "ten-forks-disk-%")
+		removeAll(b, client)
 		b.Logf("milliseconds: save %s; restore %s; pause: empty %s, 1 GB %s, with memory %s, right after %s; restore to exec %s; wake to exec %s",
 			spell(saves), spell(restores), spell(empty), spell(dirty), spell(kept), spell(after), spell(backs), spell(wakes))
 		save, back := median(saves), median(restores)
@@ -173,6 +174,18 @@ print('held', flush=True)
 time.sleep(100000)
 `
 
+// startHolder starts a program that says that it holds something, for as long as the
+// sprite is there: what a command leaves behind is ended some seconds after it.
+func startHolder(b *testing.B, s *sprites.Sprite, program string, args ...string) {
+	b.Helper()
+	held := "nohup python3 -c \"$0\" \"$@\" >held 2>&1 & until grep -q held held; do sleep 0.1; done"
+	cmd := s.CommandContext(b.Context(), "sh", append([]string{"-c", held, program}, args...)...)
+	cmd.MaxRunAfterDisconnect = new(time.Duration)
+	if err := cmd.Run(); err != nil {
+		b.Fatal(err)
+	}
+}
+
 // BenchmarkForkMemory prints, of a sprite in which a program holds a gibibyte, what a
 // checkpoint with the memory takes in all, and for how long what runs stands still; and
 // what ten forks of it take, beside ten restores of such a sandbox by bare runsc, two at
@@ -204,10 +217,7 @@ func BenchmarkForkMemory(b *testing.B) {
 			b.Fatal(err)
 		}
 		s := client.Sprite("large")
-		held := "nohup python3 -c \"$0\" >held 2>&1 & until grep -q held held; do sleep 0.1; done"
-		if err := s.CommandContext(b.Context(), "sh", "-c", held, holdGiB).Run(); err != nil {
-			b.Fatal(err)
-		}
+		startHolder(b, s, holdGiB)
 		var pause time.Duration
 		took := timed(b, func() error { pause, _ = checkpointed(b, s, sprites.KeepAlways); return nil })
 		var req sprites.ForkRequest
@@ -216,11 +226,12 @@ func BenchmarkForkMemory(b *testing.B) {
 		}
 		forked := timed(b, func() error { _, err := s.Forks(b.Context(), req); return err })
 		for _, name := range append(req.Names, "large") {
-			const holds = "cat /proc/[0-9]*/status | awk '/VmRSS/ && $2 > 1000000 { n++ } END { exit !n }'"
-			if err := client.Sprite(name).CommandContext(b.Context(), "sh", "-c", holds).Run(); err != nil {
-				b.Fatalf("%s has no gibibyte any more: %v", name, err)
+			const holds = "cat /proc/[0-9]*/status | awk '/^(Name|VmRSS)/ { printf \"%s \", $2 } /VmRSS/ && $2 > 1000000 { n++ } END { exit !n }'"
+			if out, err := client.Sprite(name).CommandContext(b.Context(), "sh", "-c", holds).Output(); err != nil {
+				b.Errorf("%s has no gibibyte any more: %v, but %s", name, err, out)
 			}
 		}
+		removeAll(b, client)
 		b.ReportMetric(saved.Seconds(), "runsc-checkpoint-1GiB-s")
 		b.ReportMetric(pause.Seconds(), "pause-1GiB-s")
 		b.ReportMetric(took.Seconds(), "checkpoint-1GiB-s")
@@ -255,10 +266,7 @@ func BenchmarkCheckpointDeleted(b *testing.B) {
 			if _, err := client.Create(b.Context(), sprites.CreateRequest{Name: name}); err != nil {
 				b.Fatal(err)
 			}
-			held := "nohup python3 -c \"$0\" \"$@\" >held 2>&1 & until grep -q held held; do sleep 0.1; done"
-			if err := client.Sprite(name).CommandContext(b.Context(), "sh", "-c", held, holdDeleted, kind.files, kind.bytes).Run(); err != nil {
-				b.Fatal(err)
-			}
+			startHolder(b, client.Sprite(name), holdDeleted, kind.files, kind.bytes)
 		}
 		for range 5 {
 			for n, kind := range kinds {
@@ -266,6 +274,7 @@ func BenchmarkCheckpointDeleted(b *testing.B) {
 				pauses[kind.name] = append(pauses[kind.name], pause)
 			}
 		}
+		removeAll(b, client)
 		for _, kind := range kinds {
 			b.Logf("%s: %s", kind.name, spell(pauses[kind.name]))
 			b.ReportMetric(median(pauses[kind.name]), "pause-"+kind.name+"-ms")
