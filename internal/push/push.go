@@ -212,7 +212,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	load := w.load
 	prepare := c.track("prepare", 0) // the agent may have to be installed
 	prepare.tell(false)
-	job, err := c.Jobs.CreateJob(ctx, w.req)
+	job, err := c.createJob(ctx, w.req)
 	prepare.done()
 	if err != nil {
 		return Result{}, err
@@ -225,6 +225,23 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	}
 	return Result{Job: job.ID, Backend: job.Backend, Sprite: job.Sprite, Branch: load.branch, Base: load.Base, Sent: load.bundle.Size,
 		NetworkPolicy: job.NetworkPolicy, Messages: load.messages}, nil
+}
+
+// lastWord is how long the answer of a call is waited for that is to be cut.
+const lastWord = 2 * time.Second
+
+// createJob makes the job. The server undoes what a call has made that is cut; but an
+// answer that is on its way already nobody would hear, and undo what it tells of: that
+// is waited for, and hand does.
+func (c *Courier) createJob(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
+	asked, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastWord, cut) })()
+	job, err := c.Jobs.CreateJob(asked, req)
+	if err != nil && asked.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return job, err
 }
 
 // withRemotes is the policy that the job gets. The rules for the remotes open no

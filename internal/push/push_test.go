@@ -1,8 +1,10 @@
 package push_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -244,6 +246,38 @@ func TestPushUndoes(t *testing.T) {
 		if left, _ := os.ReadDir(filepath.Join(r.dir, ".git/cove/tmp")); len(left) > 0 {
 			t.Errorf("%s: left %v", suffix, left)
 		}
+	}
+}
+
+// A push that is interrupted when the server has made the job, and has not said so yet,
+// hears of it, and deletes it.
+func TestPushInterrupted(t *testing.T) {
+	r := newRepo(t)
+	s := newServer(t, change)
+	ctx, interrupt := context.WithCancel(t.Context())
+	s.made = func(req *http.Request) {
+		interrupt()
+		select {
+		case <-req.Context().Done():
+			t.Error("the call was cut")
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	if _, err := s.courier().Push(ctx, options(r)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if !s.deleted || r.git("for-each-ref", "refs/cove") != "" {
+		t.Errorf("deleted %v, refs %q", s.deleted, r.git("for-each-ref", "refs/cove"))
+	}
+
+	// One that takes its time is cut, and the server undoes it.
+	ctx, interrupt = context.WithCancel(t.Context())
+	s.made = func(req *http.Request) {
+		interrupt()
+		<-req.Context().Done()
+	}
+	if _, err := s.courier().Push(ctx, options(r)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -27,7 +27,8 @@ type server struct {
 	files string
 	agent func(clone repo) // what the job does; nil: it is never finished
 
-	policed bool // it enforces network policies
+	policed bool                // it enforces network policies
+	made    func(*http.Request) // called when the job is there, and not answered yet; nil: nothing
 
 	mu      sync.Mutex
 	job     sprites.Job // guarded by mu, as all below
@@ -83,6 +84,9 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) {
 		RepoID: s.req.RepoID, Repository: s.req.Repository, PlanName: s.req.PlanName}
 	if s.policed {
 		s.job.NetworkPolicy = s.req.NetworkPolicy
+	}
+	if s.made != nil {
+		s.made(r)
 	}
 	s.answer(w)
 }

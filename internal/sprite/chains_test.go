@@ -107,7 +107,7 @@ func TestMergeHoldsNobodyUp(t *testing.T) {
 	of := <-r.began
 	create(t, h, "paint")
 	checkpoints("paint", 2*layers.MaxLowers)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if l, err := h.Use(ctx, "paint", "test"); err != nil { // it waits for merges of its own
 		t.Fatalf("it waited for another's merge: %v", err)

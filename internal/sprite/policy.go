@@ -3,6 +3,7 @@ package sprite
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -114,7 +115,7 @@ func (h *Host) reviveNetwork(row store.Sprite, sb Sandbox) {
 	if err == nil {
 		err = h.setNetwork(h.ctx, row, sb)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, store.ErrNotFound) { // it has been deleted
 		h.Logger.Error("telling a sandbox its network policy", "sprite", row.Name, "err", err)
 	}
 }
