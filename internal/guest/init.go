@@ -175,6 +175,7 @@ func prepare(cfg boot.Config) error {
 		raiseLoopback(),
 		calmTCP(),
 		folder("/tmp", 0o1777, 0, 0),
+		folder("/dev/shm", 0o1777, 0, 0), // gVisor's is root's alone
 		folder("/run", 0o755, 0, 0),
 		folder(boot.Home, 0o755, boot.UID, boot.GID),
 	)
