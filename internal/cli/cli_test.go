@@ -153,8 +153,8 @@ func TestParseSide(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for name, ok := range map[string]bool{
-		"a": true, "paint": true, "web-1": true, "1": true, strings.Repeat("a", 40): true,
-		"": false, "-a": false, "a-": false, "A": false, "a_b": false, "a.b": false, "../x": false, strings.Repeat("a", 41): false, "a\n": false,
+		"a": true, "paint": true, "web-1": true, "1": true, strings.Repeat("a", 63): true,
+		"": false, "-a": false, "a-": false, "A": false, "a_b": false, "a.b": false, "../x": false, strings.Repeat("a", 64): false, "a\n": false,
 	} {
 		if err := checkName(name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)

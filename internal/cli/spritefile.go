@@ -20,7 +20,7 @@ type spriteFile struct {
 	Sprite string `json:"sprite"`
 }
 
-var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
+var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // checkName says what is wrong with a sprite's name.
 func checkName(name string) error {
@@ -28,7 +28,7 @@ func checkName(name string) error {
 		return nil
 	}
 	return &codedError{exitUsage, "bad_name", fmt.Errorf("%q can't be a sprite's name", name), "a name is a DNS label: " +
-		"lower-case letters, digits and hyphens, 40 at most, with a letter or digit at either end"}
+		"lower-case letters, digits and hyphens, 63 at most, with a letter or digit at either end"}
 }
 
 // spriteName is the sprite that a command is about: that of -s, or of the nearest

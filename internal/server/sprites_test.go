@@ -126,10 +126,10 @@ func TestSprites(t *testing.T) {
 	must(t, err)
 	failIf(t, info.Name != "paint" || info.Status != sprites.StatusCold || info.Environment["A"] != "b" || info.Config.CPUs != 1 || len(info.ID) != 16, "created %+v", info)
 	ask(t, s, "POST /v1/sprites", `{"name":"paint"}`).refused(t, 409, "name_taken")
-	for _, name := range []string{"", "Paint", "-a", "a-", "a_b", "a/b", "a b", strings.Repeat("a", 41)} {
+	for _, name := range []string{"", "Paint", "-a", "a-", "a_b", "a/b", "a b", strings.Repeat("a", 64)} {
 		ask(t, s, "POST /v1/sprites", `{"name":"`+name+`"}`).refused(t, 400, "bad_name")
 	}
-	s.Create(strings.Repeat("a", 40))
+	s.Create(strings.Repeat("a", 63))
 	for _, body := range []string{`{"name":`, `{"name":7}`, `{"name":"x","include":["/a/../b"]}`} {
 		ask(t, s, "POST /v1/sprites", body).refused(t, 400, "bad_request")
 	}

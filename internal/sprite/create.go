@@ -25,7 +25,7 @@ import (
 
 // Bounds on what a caller may ask for.
 const (
-	maxName    = 40
+	maxName    = 63 // a DNS label: it is the host name, and the first label of the URL
 	maxLabels  = 64
 	maxLabel   = 200
 	maxInclude = 64
