@@ -116,8 +116,7 @@ func (s *Server) routes() {
 		"GET /v1/health": s.getHealth,
 		"POST /v1/stop":  s.postStop,
 
-		"GET /v1/exec":            s.getExec, // upgrade: run or attach; else: list
-		"POST /v1/exec":           s.postExec,
+		"GET /v1/exec":            s.getExec,    // upgrade: run or attach; else: list
 		"GET /v1/exec/{id}":       s.getSession, // upgrade: attach
 		"POST /v1/exec/{id}/kill": s.postKill,
 

@@ -1,19 +1,16 @@
 package guest_test
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -103,12 +100,6 @@ func (m *machine) expect(r io.Reader, want string) {
 	same(m.t, "output", string(got), want)
 }
 
-func (m *machine) until(r *bufio.Reader, want string) {
-	for line, err := "", error(nil); line != want; m.must(err) {
-		line, err = r.ReadString('\n')
-	}
-}
-
 func (m *machine) write(w io.Writer, text string) {
 	m.t.Helper()
 	_, err := io.WriteString(w, text)
@@ -192,9 +183,6 @@ func TestExitCodes(t *testing.T) {
 	out, err := cmd.Output()
 	exit(t, err, 0, "")
 	same(t, "output", string(out), "z&  a=b\n/\n")
-	for _, bad := range []string{"", "cmd=a%00b", "cmd=true&dir=%00", "cmd=true&env=A%00=b", "cmd=true&user=nobody-such", "cmd=true&timeout=-1s", "cmd=true&tty=true"} {
-		m.call("POST", "/v1/exec?"+bad, "", http.StatusBadRequest)
-	}
 }
 
 func noise(n int) string {
@@ -229,71 +217,13 @@ func TestStreams(t *testing.T) {
 	exit(t, cmd.Run(), 3, "")
 }
 
-// post sends a POST of a command with input of n bytes, of which it sends some.
-func (m *machine) post(conn io.Writer, query url.Values, n int, input string) {
-	m.write(conn, fmt.Sprintf("POST /v1/exec?%s HTTP/1.1\r\nHost: x\r\nAuthorization: bearer secret\r\nContent-Length: %d\r\n\r\n%s", query.Encode(), n, input))
-}
-
-// frames reads an answer in chunks, each of which must be a frame, and returns
-// what the streams had; the last is the exit code.
-func (m *machine) frames(r *bufio.Reader) (out [4]string) {
-	m.until(r, "\r\n")
-	for {
-		var n int
-		_, err := fmt.Fscanf(r, "%x\r\n", &n)
-		frame := make([]byte, n+2)
-		_, err2 := io.ReadFull(r, frame)
-		m.must(err, err2)
-		if n == 0 {
-			return out
-		}
-		if n < 2 || n > 4000 || frame[0] > 3 || out[3] != "" {
-			m.t.Fatalf("a frame %q", frame[:n])
-		}
-		out[frame[0]] += string(frame[1:n])
-	}
-}
-
-func TestPost(t *testing.T) {
-	m := start(t, &guest.Server{})
-	data, conn := noise(2<<20), m.dial()
-	m.post(conn, url.Values{"cmd": {"sh", "-c", "head -c 30000; cat | wc -c >&2; exit 5"}, "stdin": {"true"}}, len(data), data)
-	same(t, "answer", m.frames(bufio.NewReader(conn)), [4]string{"", data[:30000], fmt.Sprintln(len(data) - 30000), "\x05"})
-	// A command that has no input, on a connection that goes on.
-	conn = m.dial()
-	r := bufio.NewReader(conn)
-	for range 20 {
-		m.post(conn, url.Values{"cmd": {"cat"}}, 4, "lost")
-		same(t, "answer", m.frames(r), [4]string{3: "\x00"})
-	}
-	// One that does not read it: what comes late is not taken for a request.
-	conn = m.dial()
-	r = bufio.NewReader(conn)
-	m.post(conn, url.Values{"cmd": {"true"}, "stdin": {"true"}}, 1000, "")
-	same(t, "answer", m.frames(r), [4]string{3: "\x00"})
-	_, _ = io.WriteString(conn, "GET /v1/health HTTP/1.1\r\nHost: guest\r\n\r\n") // it may be closed already
-	answer, _ := io.ReadAll(r)
-	same(t, "answer to the rest of the input", string(answer), "")
-	// One whose input is cut, which is no end.
-	conn, life := m.dial(), m.fifo("life", os.O_RDONLY)
-	m.post(conn, url.Values{
-		"cmd": {"sh", "-c", "exec 9>life; echo up; cat >part; mv part whole"}, "stdin": {"true"},
-		"max_run_after_disconnect": {"100ms"}, "grace": {"0s"},
-	}, 100, "only some")
-	m.until(bufio.NewReader(conn), "\x01up\n")
-	m.must(conn.Close())
-	m.await(life)
-	_, err := os.Stat(m.path("whole"))
-	is(t, "cut input as a whole one", err, fs.ErrNotExist)
-}
-
 func TestToken(t *testing.T) {
 	m := start(t, &guest.Server{})
 	for target, want := range map[string]int{"/v1/health": 200, "/v1/nowhere": 404, "/v1/stop": 405, "/v1/connect": 426} {
 		m.call("GET", target, "", want)
 	}
 	for _, m.token = range []string{"", "secre", "secrets", "wrong"} {
-		for _, target := range []string{"GET /v1/health", "POST /v1/exec?cmd=true", "GET /v1/exec", "PUT /v1/fs/write?path=x", "POST /v1/stop", "GET /v1/connect?port=1", "GET /nowhere"} {
+		for _, target := range []string{"GET /v1/health", "GET /v1/exec", "PUT /v1/fs/write?path=x", "POST /v1/stop", "GET /v1/connect?port=1", "GET /nowhere"} {
 			method, path, _ := strings.Cut(target, " ")
 			m.call(method, path, "", http.StatusUnauthorized)
 		}

@@ -28,7 +28,6 @@ var (
 	fileJSON = shape{contentType: "application/json", files: true}
 	document = shape{contentType: "application/json"}
 	lines    = shape{contentType: "application/x-ndjson", live: true}
-	frames   = shape{contentType: "application/octet-stream", live: true}
 )
 
 // guestPath finds the guest's escaped path for a request, below /v1/.

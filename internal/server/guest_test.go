@@ -245,6 +245,8 @@ func TestHostileWebSockets(t *testing.T) {
 			failIf(t, e.Code != end.code || strings.Contains(e.Reason, "\x1b") || resp.Header.Get("Set-Cookie") != "", "got %v after %v, want status %v", err, resp.Header, end.code)
 			err = sp.Command(what).Run()
 			failIf(t, err == nil || exited(err, 5) != (what == "/good"), "the command's end is %v", err)
+			a := ask(t, s, "POST /v1/sprites/evil/exec?cmd="+strings.ReplaceAll(what, " ", "+"), "")
+			failIf(t, (a.err == nil) != (what == "/good") || a.err == nil && string(a.body) != "\x01hello\x03\x05", "by POST: %q, %v", a.body, a.err)
 		})
 	}
 	eventually(t, s, "evil", func(i sprites.Info) bool { return len(i.Cove.AwakeBy) == 0 }) // each request has ended in the server, too

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -10,8 +11,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -531,4 +535,94 @@ func TestRawHeldOutput(t *testing.T) {
 	began := time.Now()
 	ran(t, s, argv("sh", "-c", "sleep 20 & echo done")+"&max_run_after_disconnect=1s").wants("done\n", "", 0)
 	failIf(t, time.Since(began) > 10*time.Second, "it took %v", time.Since(began))
+}
+
+// postExec sends a POST of a command with input of n bytes, of which it sends some,
+// and returns the connection.
+func postExec(t *testing.T, s *covetest.Server, query string, n int, input string, headers ...string) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	_, err = fmt.Fprintf(conn, "POST /v1/sprites/paint/exec%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n%sContent-Length: %d\r\n\r\n%s",
+		query, conn.RemoteAddr(), s.Token, strings.Join(append(headers, ""), "\r\n"), n, input)
+	must(t, err)
+	return conn, bufio.NewReader(conn)
+}
+
+// postFrames reads an answer, each chunk of which must be a frame, and returns what
+// the streams had, with the exit code last, and the largest frame.
+func postFrames(t *testing.T, r *bufio.Reader) (out [4]string, largest int) {
+	t.Helper()
+	for line := ""; line != "\r\n"; {
+		var err error
+		line, err = r.ReadString('\n')
+		must(t, err)
+	}
+	for {
+		var n int
+		_, err := fmt.Fscanf(r, "%x\r\n", &n)
+		must(t, err)
+		frame := make([]byte, n+2)
+		_, err = io.ReadFull(r, frame)
+		must(t, err)
+		if n == 0 {
+			return out, largest
+		}
+		if n < 2 || frame[0] > 3 || out[3] != "" {
+			t.Fatalf("a frame of %d bytes: %.20q", n, frame)
+		}
+		largest = max(largest, n)
+		out[frame[0]] += string(frame[1:n])
+	}
+}
+
+// A command by POST: each chunk is a frame, and all come as fast as they are read,
+// but for the client that takes a read for a frame.
+func TestRawPost(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	data := strings.Repeat("0123456789abcdef", 128<<10)
+	_, r := postExec(t, s, argv("sh", "-c", "head -c 300000; cat | wc -c >&2; exit 5")+"&stdin=true", len(data), data)
+	out, largest := postFrames(t, r)
+	failIf(t, out != [4]string{"", data[:300000], fmt.Sprintln(len(data) - 300000), "\x05"}, "got %d and %q, exit %q", len(out[1]), out[2], out[3])
+	failIf(t, largest <= 4000, "no frame has more than %d bytes", largest)
+	// The JavaScript SDK's are small: one write each.
+	_, r = postExec(t, s, argv("head", "-c", "9000", "/dev/zero"), 0, "", "User-Agent: node")
+	out, largest = postFrames(t, r)
+	failIf(t, len(out[1]) != 9000 || out[3] != "\x00" || largest > 4000, "got %d bytes in frames of up to %d, exit %q", len(out[1]), largest, out[3])
+	// A command that has no input, on a connection that goes on.
+	conn, r := postExec(t, s, argv("cat"), 4, "lost")
+	out, _ = postFrames(t, r)
+	failIf(t, out != [4]string{3: "\x00"}, "got %q", out)
+	_, err := fmt.Fprintf(conn, "POST /v1/sprites/paint/exec%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Length: 0\r\n\r\n", argv("echo", "again"), conn.RemoteAddr(), s.Token)
+	must(t, err)
+	out, _ = postFrames(t, r)
+	failIf(t, out != [4]string{1: "again\n", 3: "\x00"}, "got %q", out)
+	// A command that does not read its input: what comes late is not taken for a request.
+	conn, r = postExec(t, s, argv("true")+"&stdin=true", 1000, "")
+	out, _ = postFrames(t, r)
+	failIf(t, out != [4]string{3: "\x00"}, "got %q", out)
+	_, _ = io.WriteString(conn, "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n") // it may be closed already
+	rest, _ := io.ReadAll(r)
+	failIf(t, len(rest) > 0, "the rest of the input is answered: %q", rest)
+	// Input that is cut is no end.
+	dir := t.TempDir()
+	life := filepath.Join(dir, "life")
+	must(t, syscall.Mkfifo(life, 0o600))
+	conn, r = postExec(t, s, argv("sh", "-c", "cd "+dir+"; exec 9>life; echo up; cat >part; mv part whole")+
+		"&stdin=true&max_run_after_disconnect=100ms&grace=0s", 100, "only some")
+	alive, err := os.Open(life)
+	must(t, err)
+	_, err = r.ReadString('p')
+	must(t, errors.Join(err, conn.Close()))
+	_, err = io.ReadAll(alive) // until nothing of the command runs
+	must(t, errors.Join(err, alive.Close()))
+	_, err = os.Stat(filepath.Join(dir, "whole"))
+	failIf(t, !errors.Is(err, os.ErrNotExist), "cut input passes for whole: %v", err)
+	for _, bad := range []string{"?", "?cmd=a%00b", "?cmd=true&dir=%00", "?cmd=true&env=A%00=b", "?cmd=true&user=nobody-such", "?cmd=true&timeout=-1s", "?cmd=true&tty=true", "?id=x", "?session_id=x", "?cmd=true&stdin=perhaps"} {
+		a := ask(t, s, "POST /v1/sprites/paint/exec"+bad, "")
+		failIf(t, a.StatusCode != 400, "%s: %d %s", bad, a.StatusCode, a.body)
+	}
 }

@@ -74,7 +74,7 @@ func (s *Server) routes() []route {
 
 		{"GET " + one + "/exec", anyone, s.getExec}, // exec with an upgrade, read without
 		{"HEAD " + one + "/exec", read, s.headExec},
-		{"POST " + one + "/exec", exec, s.forward("exec", frames)},
+		{"POST " + one + "/exec", exec, s.postExec},
 		{"GET " + one + "/exec/{id}", exec, s.relayTo("exec", s.guestSession)},
 		{"POST " + one + "/exec/{id}/kill", exec, s.forwardTo(s.guestKill, lines)},
 		{"GET " + one + "/proxy", exec, s.proxySprite},
