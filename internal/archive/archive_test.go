@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -385,6 +386,12 @@ func TestRefusesHostileArchives(t *testing.T) {
 	for want, all := range hostile {
 		dir := t.TempDir()
 		err := unpack(t, members(t, all...), filepath.Join(dir, "root", "upper"), true)
+		if _, size, ok := strings.Cut(want, "a file of "); ok && holdsFileOf(t, size) {
+			if err != nil {
+				t.Errorf("a file of %s: %v", size, err)
+			}
+			continue
+		}
 		if e, ok := errors.AsType[*Error](err); !ok || !strings.Contains(e.Error(), want) || strings.Count(err.Error(), "was refused") != 1 {
 			t.Errorf("got %v, want a refusal with %q", err, want)
 		}
@@ -392,6 +399,21 @@ func TestRefusesHostileArchives(t *testing.T) {
 			t.Errorf("%s: left %v, %v", want, entries, err)
 		}
 	}
+}
+
+// holdsFileOf reports whether the file system of the tests can have a file of a size,
+// all of it a hole: ext4 can't, tmpfs and XFS can.
+func holdsFileOf(t *testing.T, size string) bool {
+	t.Helper()
+	n, err := strconv.ParseInt(size, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "hole")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return os.Truncate(name, n) == nil
 }
 
 // A header of 2 MiB, which no writer makes, is the archive's fault.

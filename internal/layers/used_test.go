@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -108,12 +107,20 @@ func TestUsedDeep(t *testing.T) {
 		t.Errorf("got %d, %v", got, err)
 	}
 	for i := range 3 * maxOpenFolders {
-		for _, side := range []string{"a", "z"} { // whichever comes first
-			if err := unix.Mkdirat(at, fmt.Sprint(side, strconv.Itoa(i)), 0o755); err != nil {
-				t.Fatal(err)
-			}
+		// A folder lists its names by hash, or the newest or the oldest first: one comes
+		// after the one that leads on.
+		first, last := fmt.Sprint("a", i), fmt.Sprint("z", i)
+		parent, err := unix.Dup(at)
+		if err == nil {
+			err = unix.Mkdirat(at, first, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 		at = down(t, at, "m")
+		if err := errors.Join(unix.Mkdirat(parent, last, 0o755), unix.Close(parent)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	_ = unix.Close(at)
 	if _, err := Used(t.Context(), Dir{Path: dir}); !errors.Is(err, ErrTooDeep) {
