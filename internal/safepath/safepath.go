@@ -83,21 +83,13 @@ func LinkLeaves(dir, target string) bool {
 // IsDotGit reports whether some file system takes a file's name for .git.
 func IsDotGit(name string) bool { return IsDotFile(name, "git", "git") }
 
-// IsDotFile reports whether a file system would take name for "."+want: by case,
-// by characters that HFS+ ignores, by what NTFS drops from the end, or by the
-// short name that NTFS gives (short is what that begins with).
+// IsDotFile reports whether a file system would take name for "."+want, as Fold has
+// it, or by the short name that NTFS gives (short is what that begins with).
 func IsDotFile(name, want, short string) bool {
 	if len(name) < len(want) {
 		return false
 	}
-	name = strings.Map(func(r rune) rune {
-		if ignoredByHFS(r) {
-			return -1
-		}
-		return unicode.ToLower(r)
-	}, strings.ToValidUTF8(name, string(utf8.RuneError)))
-	name, _, _ = strings.Cut(name, ":") // a stream of NTFS
-	name = strings.TrimRight(name, ". ")
+	name = Fold(name)
 	if name == "."+want {
 		return true
 	}
@@ -105,12 +97,107 @@ func IsDotFile(name, want, short string) bool {
 	return ok && digits != "" && strings.Trim(digits, "0123456789") == ""
 }
 
-// ignoredByHFS are the code points that HFS+ leaves out when it compares names
-// (the list of git's own next_hfs_char).
-func ignoredByHFS(r rune) bool {
-	switch {
-	case r >= 0x200c && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x206a && r <= 0x206f, r == 0xfeff:
-		return true
+// Fold is one form for all the names that some file system takes for the same: by case,
+// by characters that HFS+ and ext4 leave out when they compare names, and by what NTFS
+// drops from the end. It may take more names for one than any of them does.
+func Fold(name string) string {
+	if isPlain(name) {
+		return name
 	}
-	return false
+	name = strings.ToValidUTF8(name, string(utf8.RuneError))
+	var b strings.Builder
+	for _, r := range name {
+		switch {
+		case isIgnored(r):
+		case ligatures[r] != "":
+			b.WriteString(ligatures[r])
+		default:
+			b.WriteRune(foldRune(r))
+		}
+	}
+	name, _, _ = strings.Cut(b.String(), ":") // a stream of NTFS
+	return strings.TrimRight(name, ". ")
+}
+
+// FoldPath is Fold of each part of a slash-separated path.
+func FoldPath(name string) string {
+	if isPlain(name) && !strings.Contains(name, "./") && !strings.Contains(name, " /") {
+		return name
+	}
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		parts[i] = Fold(part)
+	}
+	return strings.Join(parts, "/")
+}
+
+// isPlain reports whether a name is its own form, as nearly all are.
+func isPlain(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; c >= utf8.RuneSelf || 'A' <= c && c <= 'Z' || c == ':' {
+			return false
+		}
+	}
+	return !strings.HasSuffix(name, ".") && !strings.HasSuffix(name, " ")
+}
+
+// foldRune is the least of the letters that differ by case alone: for a letter of
+// ASCII, its small form.
+func foldRune(r rune) rune {
+	r = unicode.ToLower(r)
+	least := r
+	for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+		if small := unicode.ToLower(other); small < least {
+			least = small
+		}
+	}
+	return least
+}
+
+// ligatures are the letters that Unicode's full case folding (CaseFolding.txt, status F)
+// makes several of ASCII of.
+var ligatures = map[rune]string{
+	'ß': "ss", 'ẞ': "ss", '\ufb00': "ff", '\ufb01': "fi", '\ufb02': "fl", '\ufb03': "ffi", '\ufb04': "ffl", '\ufb05': "st", '\ufb06': "st",
+}
+
+// isIgnored are the code points that a file system leaves out when it compares names:
+// those of HFS+ (git's own next_hfs_char), and what Unicode calls default ignorable,
+// which ext4 leaves out in a folder without case.
+func isIgnored(r rune) bool {
+	return r >= utf8.RuneSelf && unicode.In(r, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
+}
+
+// GitParts are names in a folder by which git takes it for a repository, also without
+// a .git: it then runs what the configuration and the hooks in the folder say (git's
+// is_git_directory; git-config, safe.bareRepository).
+type GitParts uint8
+
+const (
+	gitHead GitParts = 1 << iota
+	gitObjects
+	gitRefs
+	gitCommon
+)
+
+// GitPart is the part that a file, folder or link of this name would be; 0: none.
+func GitPart(name string) GitParts {
+	switch Fold(name) {
+	case "head":
+		return gitHead
+	case "objects":
+		return gitObjects
+	case "refs":
+		return gitRefs
+	case "commondir":
+		return gitCommon
+	}
+	return 0
+}
+
+// Repository reports whether a folder with these parts can be a repository. Whether
+// they are sound is not looked at: that can change with the next file that comes.
+func (p GitParts) Repository() bool {
+	const whole = gitHead | gitObjects | gitRefs
+	const linked = gitHead | gitCommon
+	return p&whole == whole || p&linked == linked
 }

@@ -34,7 +34,7 @@ func TestLinkLeaves(t *testing.T) {
 }
 
 func TestIsDotGit(t *testing.T) {
-	for _, name := range []string{".git", ".GIT", ".Git.", ".git ", "git~1", "GIT~12", ".git::$INDEX_ALLOCATION", ".g\u200cit", ".git. . "} {
+	for _, name := range []string{".git", ".GIT", ".Git.", ".git ", "git~1", "GIT~12", ".git::$INDEX_ALLOCATION", ".g\u200cit", ".git. . ", ".g\u00adit", ".gİt"} {
 		if !IsDotGit(name) || !HasDotGit("a/"+name+"/b") {
 			t.Errorf("%q passes", name)
 		}
@@ -42,6 +42,33 @@ func TestIsDotGit(t *testing.T) {
 	for _, name := range []string{".gitignore", "git", "git~", "git~x", ".gi", "x.git", ".github"} {
 		if IsDotGit(name) {
 			t.Errorf("%q is refused", name)
+		}
+	}
+}
+
+func TestFold(t *testing.T) {
+	for name, want := range map[string]string{
+		".vscode": ".vscode", ".VSCode": ".vscode", ".v\u017fcode": ".vscode", ".claude.": ".claude", ".claude . ": ".claude", ".cla\u200cude": ".claude",
+		".mcp.json::$DATA": ".mcp.json", "Jen\u212ainsfile": "jenkinsfile", "Make\ufb01le": "makefile", "re\ufb00s": "reffs", "\u00ad.env": ".env", ".env\ufe0f": ".env",
+		"straße": "strasse", "É": "é", "a\xff": "a\ufffd", "...": "",
+	} {
+		if got := Fold(name); got != want || Fold(got) != got {
+			t.Errorf("%q is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestGitParts(t *testing.T) {
+	for names, want := range map[string]bool{
+		"HEAD objects refs": true, "head OBJECTS re\u200cfs.": true, "HEAD commondir": true, "HEAD objects": false, "objects refs config": false,
+		"commondir objects refs": false, "HEADS objects refs": false, "": false,
+	} {
+		var parts GitParts
+		for name := range strings.FieldsSeq(names) {
+			parts |= GitPart(name)
+		}
+		if parts.Repository() != want {
+			t.Errorf("%q: %v", names, parts.Repository())
 		}
 	}
 }
