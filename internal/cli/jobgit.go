@@ -67,12 +67,13 @@ not for a terminal is shown as \x1b and the like there; elsewhere it is as git a
 						return err
 					}
 					a.printJSON(struct {
-						Job   string         `json:"job"`
-						Base  string         `json:"base"`
-						Head  string         `json:"head"`
-						Files []gitwork.File `json:"files"`
-						Risky []gitwork.Risk `json:"risky"`
-					}{w.Job.ID, base, tip, sum.Files, sum.Risky})
+						Job    string         `json:"job"`
+						Base   string         `json:"base"`
+						Head   string         `json:"head"`
+						Files  []gitwork.File `json:"files"`
+						Risky  []gitwork.Risk `json:"risky"`
+						Listed []gitwork.Risk `json:"listed"`
+					}{w.Job.ID, base, tip, sum.Files, sum.Risky, sum.Listed})
 					return nil
 				}
 				return a.painted(func(out io.Writer) error { return w.WriteDiff(ctx, out, leftover, o.view(true, args[1:])) })
@@ -137,9 +138,10 @@ func (a *app) showJobCommit(ctx context.Context, id, commit string) error {
 			a.printJSON(struct {
 				Job string `json:"job"`
 				gitwork.Commit
-				Files []gitwork.File `json:"files"`
-				Risky []gitwork.Risk `json:"risky"`
-			}{w.Job.ID, sum.Log[0], sum.Files, sum.Risky})
+				Files  []gitwork.File `json:"files"`
+				Risky  []gitwork.Risk `json:"risky"`
+				Listed []gitwork.Risk `json:"listed"`
+			}{w.Job.ID, sum.Log[0], sum.Files, sum.Risky, sum.Listed})
 			return nil
 		}
 		return a.painted(func(out io.Writer) error {
@@ -339,6 +341,7 @@ func (a *app) integrate(ctx context.Context, o push.IntegrateOptions) (err error
 		return reportedError{f.exit}
 	}
 	printRisky(a.Out, in.Risky)
+	printListed(a.Out, in.Listed)
 	return err
 }
 
@@ -355,6 +358,7 @@ func printIntegrated(w io.Writer, how gitwork.How, in push.Integrated) {
 	}
 	printFiles(w, in.Files)
 	printRisky(w, in.Risky)
+	printListed(w, in.Listed)
 	for _, m := range in.Messages {
 		fmt.Fprintln(w, gitwork.Printable(m))
 	}

@@ -234,6 +234,7 @@ func printPulled(w io.Writer, p push.Pulled) {
 		printFiles(w, m.Files)
 	}
 	printRisky(w, p.Risky)
+	printListed(w, p.Listed)
 	for _, m := range p.Messages {
 		fmt.Fprintln(w, gitwork.Printable(m))
 	}
@@ -246,6 +247,16 @@ func printRisky(w io.Writer, risky []gitwork.Risk) {
 	fmt.Fprintln(w, "Look at these before you run anything here:")
 	for _, r := range risky {
 		fmt.Fprintf(w, "  ! %s: %s\n", gitwork.Printable(r.Path), gitwork.Printable(r.Why))
+	}
+}
+
+// printListed names what is not held, and runs when the person asks for something.
+func printListed(w io.Writer, listed []gitwork.Risk) {
+	for _, r := range listed[:min(len(listed), maxShownFiles)] {
+		fmt.Fprintf(w, "  * %s: %s\n", gitwork.Printable(r.Path), gitwork.Printable(r.Why))
+	}
+	if more := len(listed) - maxShownFiles; more > 0 {
+		fmt.Fprintf(w, "  * and %s more that run when you build or test\n", countText(more, "file"))
 	}
 }
 

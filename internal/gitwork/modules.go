@@ -103,6 +103,9 @@ func (r *Repo) moduleAt(ctx context.Context, path string) (*Repo, error) {
 	if errors.Is(err, ErrNotRepository) || err == nil && m.CommonDir == r.CommonDir {
 		return nil, nil
 	}
+	if m != nil {
+		m.around = r
+	}
 	return m, err
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/cove-dev/cove/sprites"
@@ -32,6 +33,11 @@ type Repo struct {
 	minor  int
 	config configuration
 	git    runner
+	around *Repo // whose submodule it is; nil: nobody's, as far as is known
+
+	looking sync.Mutex
+	tops    []string   // of the repository's work trees; guarded by looking
+	found   *[]program // in them; nil: not looked for yet; guarded by looking
 
 	// step is called with a name before each step of a fast-forward. Tests end
 	// the process there.

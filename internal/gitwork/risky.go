@@ -1,15 +1,13 @@
 package gitwork
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path"
-	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/cove-dev/cove/internal/safepath"
@@ -23,178 +21,95 @@ type Risk struct {
 	Commit string `json:"-"` // of a submodule: where it leads now
 }
 
-// What a name in a path stands for.
-const (
-	whyHooks  = "git hooks"
-	whyCI     = "runs in CI"
-	whyEditor = "settings of an editor, which can run programs"
-	whyAgent  = "settings or instructions of a coding agent"
-	whyShell  = "run by a shell or a tool that enters the folder"
-	whyTool   = "settings of a build or package tool, which can run programs"
-	whyGit    = "settings of git"
-	whyCove   = "settings of cove, and what prepares its sprites"
-)
-
-// riskyFolders are names of folders, in small letters, wherever they are.
-var riskyFolders = map[string]string{
-	".husky": whyHooks, ".githooks": whyHooks, ".git-hooks": whyHooks, "git-hooks": whyHooks, "githooks": whyHooks, ".lefthook": whyHooks,
-	".github": whyCI, ".gitlab": whyCI, ".circleci": whyCI, ".buildkite": whyCI, ".forgejo": whyCI, ".gitea": whyCI,
-	".woodpecker": whyCI, ".teamcity": whyCI, ".semaphore": whyCI, ".tekton": whyCI, ".drone": whyCI,
-	".vscode": whyEditor, ".idea": whyEditor, ".devcontainer": whyEditor, ".zed": whyEditor, ".fleet": whyEditor, ".vs": whyEditor, ".nvim": whyEditor,
-	".claude": whyAgent, ".cursor": whyAgent, ".codex": whyAgent, ".gemini": whyAgent, ".opencode": whyAgent, ".windsurf": whyAgent,
-	".continue": whyAgent, ".roo": whyAgent, ".clinerules": whyAgent, ".agents": whyAgent, ".pi": whyAgent, ".amp": whyAgent, ".kiro": whyAgent,
-	".cargo": whyTool, ".yarn": whyTool, ".mise": whyShell, ".direnv": whyShell,
-	".cove": whyCove,
-}
-
-// riskyFiles are names of files, in small letters, wherever they are.
-var riskyFiles = map[string]string{
-	".pre-commit-config.yaml": whyHooks, "lefthook.yml": whyHooks, ".lefthook.yml": whyHooks, ".huskyrc": whyHooks,
-	".gitlab-ci.yml": whyCI, ".travis.yml": whyCI, "jenkinsfile": whyCI, "azure-pipelines.yml": whyCI, ".drone.yml": whyCI,
-	"bitbucket-pipelines.yml": whyCI, ".woodpecker.yml": whyCI, "appveyor.yml": whyCI, ".appveyor.yml": whyCI, "cloudbuild.yaml": whyCI,
-	".cirrus.yml": whyCI, "buildspec.yml": whyCI, "codeowners": whyCI,
-	".devcontainer.json": whyEditor, ".exrc": whyEditor, ".vimrc": whyEditor, ".nvimrc": whyEditor, ".nvim.lua": whyEditor,
-	".dir-locals.el": whyEditor, ".lvimrc": whyEditor,
-	".mcp.json": whyAgent, "mcp.json": whyAgent, "claude.md": whyAgent, "claude.local.md": whyAgent, "agents.md": whyAgent, "gemini.md": whyAgent,
-	".cursorrules": whyAgent, ".windsurfrules": whyAgent, ".aider.conf.yml": whyAgent, "opencode.json": whyAgent, "opencode.jsonc": whyAgent, ".sprite": whyCove,
-	".envrc": whyShell, ".env": whyShell, ".bashrc": whyShell, ".bash_profile": whyShell, ".zshrc": whyShell, ".zshenv": whyShell, ".profile": whyShell,
-	".bash_login": whyShell, ".bash_logout": whyShell, ".bash_aliases": whyShell, ".zprofile": whyShell, ".zlogin": whyShell, ".zlogout": whyShell,
-	".kshrc": whyShell, ".cshrc": whyShell, ".tcshrc": whyShell, ".login": whyShell, "config.fish": whyShell,
-	".autoenv": whyShell, ".mise.toml": whyShell, "mise.toml": whyShell, ".tool-versions": whyShell,
-	".npmrc": whyTool, ".yarnrc": whyTool, ".yarnrc.yml": whyTool, ".pnpmfile.cjs": whyTool, ".bunfig.toml": whyTool, "bunfig.toml": whyTool,
-	".pypirc": whyTool, "pip.conf": whyTool, ".gdbinit": whyTool, ".lldbinit": whyTool, ".bazelrc": whyTool,
-}
-
-// RiskyPath says why a path is one to look at; empty if it is not.
-func RiskyPath(p string) string {
-	parts := strings.Split(strings.ToLower(p), "/")
-	for _, part := range parts[:len(parts)-1] {
-		if why := riskyFolders[part]; why != "" {
-			return why
-		}
-	}
-	if len(parts) >= 2 && parts[len(parts)-2] == "hooks" && gitHookNames[parts[len(parts)-1]] {
-		return whyHooks
-	}
-	name := parts[len(parts)-1]
-	if why := riskyFiles[name]; why != "" {
-		return why
-	}
-	switch {
-	case riskyFolders[name] != "": // a file or link in the place of the folder
-		return riskyFolders[name]
-	case strings.HasPrefix(name, ".git") || name == ".lfsconfig":
-		return whyGit
-	case strings.HasPrefix(name, ".aider"):
-		return whyAgent
-	case strings.HasSuffix(name, ".code-workspace"):
-		return whyEditor
-	}
-	return ""
-}
-
-// gitHookNames are files that git runs if they are in a folder that it is told of.
-var gitHookNames = func() map[string]bool {
-	names := map[string]bool{}
-	for name := range strings.FieldsSeq(`applypatch-msg pre-applypatch post-applypatch pre-commit pre-merge-commit prepare-commit-msg
-		commit-msg post-commit pre-rebase post-checkout post-merge pre-push pre-receive update post-update post-rewrite
-		reference-transaction push-to-checkout fsmonitor-watchman post-index-change`) {
-		names[name] = true
-	}
-	return names
-}()
-
-// risks lists the risky ones of the files that changed up to a commit. Files that were
-// deleted count: a check may be gone.
-func (s *scratch) risks(ctx context.Context, tip string, files []File) ([]Risk, error) {
-	risky := []Risk{}
+// risks lists those of the files changed up to a commit that are to be held for the
+// person's review, and those that are only listed. Deleted files count: a check may be gone.
+func (s *scratch) risks(ctx context.Context, base, tip string, files []File) (risky, listed []Risk, err error) {
+	risky, listed = []Risk{}, []Risk{}
 	if len(files) == 0 {
-		return risky, nil
+		return risky, listed, nil
 	}
-	led, err := s.led(ctx, tip)
+	j, err := s.judge(ctx, base, tip)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	repositories, err := j.repositories(files)
+	if err != nil {
+		return nil, nil, err
+	}
+	objects := &contents{ctx: ctx, s: s}
+	defer objects.close()
 	var links []File
 	for _, f := range files {
-		if f.mode == "160000" {
+		if f.mode == gitlinkMode {
 			risky = append(risky, Risk{f.Path, "a submodule, whose content did not come", f.blob})
+			if why := repositories.why(f.Path); why != "" {
+				risky = append(risky, Risk{Path: f.Path, Why: why})
+			}
 			continue
 		}
-		if f.mode == "120000" {
+		if f.mode == linkMode {
 			links = append(links, f)
 		}
-		why := RiskyPath(f.Path)
-		if path.Base(f.Path) == ".gitignore" && f.mode != "120000" {
-			if why, err = s.riskyIgnore(ctx, f); err != nil {
-				return nil, err
-			}
+		why, isListed, err := objects.judge(f)
+		if err != nil {
+			return nil, nil, err
 		}
-		if why == "" && s.isHook(f.Path) {
-			why = whyHooks
-		}
-		if why = cmp.Or(why, led.why(f.Path)); why != "" {
+		if why = cmp.Or(repositories.why(f.Path), why, j.why(f)); why != "" {
 			risky = append(risky, Risk{Path: f.Path, Why: why})
+		} else if isListed {
+			listed = append(listed, Risk{Path: f.Path, Why: whyBuild})
 		}
 	}
 	outside, err := s.linksOutside(ctx, links)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return append(risky, outside...), nil
+	return append(risky, outside...), listed, nil
 }
 
-// isHook reports whether git runs the file by the person's core.hooksPath.
-func (s *scratch) isHook(name string) bool {
-	if s.hooks == "." {
-		return path.Dir(name) == "." && gitHookNames[name]
-	}
-	return s.hooks != "" && strings.HasPrefix(name, s.hooks+"/")
+// The modes of entries that are no files.
+const (
+	linkMode    = "120000"
+	gitlinkMode = "160000"
+)
+
+// contents judges files by their contents, which one git process reads.
+type contents struct {
+	ctx context.Context
+	s   *scratch
+	r   *objectReader // nil: not started
 }
 
-// hooksInTree is the folder of the work tree that core.hooksPath leads to; empty: none.
-func (r *Repo) hooksInTree() string {
-	dir := r.config.values["core.hookspath"]
-	if dir == "" || r.Bare {
-		return ""
+func (c *contents) close() {
+	if c.r != nil {
+		c.r.close()
+		c.r = nil
 	}
-	if filepath.IsAbs(dir) {
-		rel, err := filepath.Rel(r.Dir, dir)
-		if err != nil {
-			return ""
+}
+
+// judge judges a file by what changed in it, and by its name if it is only listed.
+func (c *contents) judge(f File) (why string, listed bool, err error) {
+	switch safepath.Fold(path.Base(f.Path)) {
+	case ".gitignore", ".coveignore":
+		if f.mode != linkMode {
+			why, err = c.riskyIgnore(f)
+			return why, false, err
 		}
-		dir = rel
+	case "package.json":
+		return c.riskyPackage(f)
 	}
-	if dir = filepath.ToSlash(filepath.Clean(dir)); dir == ".." || strings.HasPrefix(dir, "../") || strings.HasPrefix(dir, "~") {
-		return ""
-	}
-	return dir
+	return "", ListedPath(f.Path) != "", nil
 }
 
-// riskyIgnore says why a change of a .gitignore is one to look at. Where more is ignored
-// than before, it is not; where less is, the next push may carry what was to stay here.
-func (s *scratch) riskyIgnore(ctx context.Context, f File) (string, error) {
-	const most = 64 << 10
+// riskyIgnore says why a change of a .gitignore is one to look at. If more is ignored
+// than before, it is not; if less is, the next push may carry what was to stay here.
+func (c *contents) riskyIgnore(f File) (string, error) {
 	const why = "git, and the next push, may see files that were ignored"
-	var was, is []string
-	objects := s.objects(ctx)
-	defer objects.close()
-	for _, side := range []struct {
-		mode, blob string
-		lines      *[]string
-	}{{f.oldMode, f.oldBlob, &was}, {f.mode, f.blob, &is}} {
-		if !strings.HasPrefix(side.mode, "100") {
-			continue
-		}
-		text, _, err := objects.read(side.blob, "blob", most)
-		if _, ok := errors.AsType[*RejectedError](err); ok {
-			return why, nil // it is too long to tell
-		}
-		if err != nil {
-			return "", fmt.Errorf("read %s: %w", Printable(f.Path), err)
-		}
-		*side.lines = strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	oldText, newText, ok, err := c.sides(f)
+	if err != nil || !ok {
+		return why, err // too long to tell
 	}
+	was, is := strings.Split(oldText, "\n"), strings.Split(newText, "\n")
 	for _, line := range is {
 		switch {
 		case len(was) > 0 && was[0] == line:
@@ -209,96 +124,122 @@ func (s *scratch) riskyIgnore(ctx context.Context, f File) (string, error) {
 	return "", nil
 }
 
-// A led is where symbolic links with risky names lead, inside of the tree: what is there
-// is read by those names, too.
-type led map[string]Risk
-
-const maxLed = 1000
-
-func (s *scratch) led(ctx context.Context, tip string) (led, error) {
-	type link struct{ path, blob string }
-	var links []link
-	w := &recordWriter{each: func(entry string) {
-		if rest, ok := strings.CutPrefix(entry, "120000 blob "); ok && len(links) < maxLed {
-			if blob, name, ok := strings.Cut(rest, "\t"); ok && RiskyPath(name) != "" {
-				links = append(links, link{name, blob})
-			}
+// sides are the texts of a file before and after the change, without their last line end;
+// empty where it was or is no file. They are not read if one is too long: ok is false.
+func (c *contents) sides(f File) (was, is string, ok bool, err error) {
+	const most = 1 << 20
+	for _, side := range []struct {
+		mode, blob string
+		text       *string
+	}{{f.oldMode, f.oldBlob, &was}, {f.mode, f.blob, &is}} {
+		if !strings.HasPrefix(side.mode, "100") {
+			continue
 		}
-	}}
-	if _, err := s.git.run(ctx, call{args: []string{"ls-tree", "-r", "-z", "--full-tree", tip}, stdout: w, timeout: patiently}); err != nil {
-		return nil, fmt.Errorf("look for symbolic links: %w", err)
-	}
-	if len(links) == 0 {
-		return nil, nil
-	}
-	to := led{}
-	objects := s.objects(ctx)
-	defer objects.close()
-	for _, l := range links {
-		target, _, err := objects.read(l.blob, "blob", maxTarget)
+		if c.r == nil {
+			c.r = c.s.objects(c.ctx)
+		}
+		text, _, err := c.r.read(side.blob, "blob", most)
 		if err != nil {
-			return nil, fmt.Errorf("read symbolic links: %w", err)
+			c.close() // the rest of the answer is still to come
 		}
-		if at := path.Join(path.Dir(l.path), string(target)); at != "." && !path.IsAbs(string(target)) {
-			to[at] = Risk{Path: l.path, Why: RiskyPath(l.path)}
+		if _, rejected := errors.AsType[*RejectedError](err); rejected {
+			return "", "", false, nil
 		}
+		if err != nil {
+			return "", "", false, fmt.Errorf("read %s: %w", Printable(f.Path), err)
+		}
+		*side.text = strings.TrimSuffix(string(text), "\n")
 	}
-	return to, nil
+	return was, is, true, nil
 }
 
-// why says why a path is one to look at; empty if no link leads there.
-func (l led) why(name string) string {
-	for at := name; at != "." && at != "/"; at = path.Dir(at) {
-		if risk, ok := l[at]; ok {
-			return fmt.Sprintf("%s, by the link %s", risk.Why, Printable(risk.Path))
-		}
+// Keys of a package.json whose programs run without being named: by an installation or
+// a packing (npm's page on scripts), and those that hooks of git read there.
+var (
+	lifecycleScripts = fieldSet(`preinstall install postinstall preprepare prepare postprepare prepublish prepublishOnly prepack pack postpack
+		publish postpublish dependencies preversion version postversion preuninstall uninstall postuninstall pretest test posttest prebuild build postbuild`)
+	packageHooks = fieldSet("husky lint-staged simple-git-hooks pre-commit pre-push gitHooks ghooks config.ghooks commitlint captain-hook")
+	packageTools = fieldSet("packageManager devEngines engines volta pnpm bin workspaces overrides resolutions trustedDependencies")
+)
+
+func fieldSet(names string) map[string]bool {
+	set := map[string]bool{}
+	for name := range strings.FieldsSeq(names) {
+		set[name] = true
 	}
-	return ""
+	return set
+}
+
+// riskyPackage judges a package.json by what changed in it: what hooks of git read is
+// held, what an installation or a test runs is listed. One that can't be read is listed.
+func (c *contents) riskyPackage(f File) (why string, listed bool, err error) {
+	oldText, newText, ok, err := c.sides(f)
+	if err != nil || !ok {
+		return "", true, err
+	}
+	type document map[string]json.RawMessage
+	read := func(text string) (doc, scripts document, ok bool) {
+		if strings.TrimSpace(text) == "" {
+			return nil, nil, true
+		}
+		if json.Unmarshal([]byte(text), &doc) != nil {
+			return nil, nil, false
+		}
+		if raw := doc["scripts"]; raw != nil && json.Unmarshal(raw, &scripts) != nil {
+			return nil, nil, false
+		}
+		return doc, scripts, true
+	}
+	was, wasScripts, okOld := read(oldText)
+	is, isScripts, okNew := read(newText)
+	changed := func(a, b document, names map[string]bool) bool {
+		for name := range names {
+			if !bytes.Equal(compact(a[name]), compact(b[name])) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case !okNew || f.mode == linkMode:
+		return "", true, nil
+	case changed(was, is, packageHooks):
+		return whyHooks, false, nil
+	case !okOld:
+		return "", true, nil
+	}
+	return "", changed(wasScripts, isScripts, lifecycleScripts) || changed(was, is, packageTools), nil
+}
+
+// compact is a value of JSON without white space.
+func compact(raw json.RawMessage) []byte {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return raw
+	}
+	return b.Bytes()
 }
 
 // maxTarget bounds what a symbolic link says.
 const maxTarget = 4096
 
-// linksOutside reads where symbolic links point, and keeps those that lead out of
-// the tree or into git's directory.
+// linksOutside keeps the symbolic links that lead out of the tree or into git's
+// directory.
 func (s *scratch) linksOutside(ctx context.Context, links []File) ([]Risk, error) {
-	if len(links) == 0 {
-		return nil, nil
-	}
-	var ask strings.Builder
+	var blobs []string
 	for _, f := range links {
-		ask.WriteString(f.blob + "\n")
+		blobs = append(blobs, f.blob)
 	}
-	sizes, err := s.git.run(ctx, call{args: []string{"cat-file", "--batch-check=%(objectsize)"}, stdin: strings.NewReader(ask.String())})
+	targets, err := s.targets(ctx, blobs)
 	if err != nil {
 		return nil, err
 	}
-	ask.Reset()
 	var risky []Risk
-	var short []File
-	for i, size := range strings.Fields(string(sizes)) {
-		if n, err := strconv.Atoi(size); err != nil || n > maxTarget {
-			risky = append(risky, Risk{Path: links[i].Path, Why: "a symbolic link that is too long to be one"})
-			continue
-		}
-		short = append(short, links[i])
-		ask.WriteString(links[i].blob + "\n")
-	}
-	out, err := s.git.run(ctx, call{args: []string{"cat-file", "--batch=%(objectsize)"}, stdin: strings.NewReader(ask.String())})
-	if err != nil {
-		return nil, err
-	}
-	br := bufio.NewReader(strings.NewReader(string(out)))
-	for _, f := range short {
-		var size int
-		if _, err := fmt.Fscanf(br, "%d\n", &size); err != nil {
-			return nil, fmt.Errorf("read symbolic links: %w", err)
-		}
-		target := make([]byte, size+1)
-		if _, err := io.ReadFull(br, target); err != nil {
-			return nil, fmt.Errorf("read symbolic links: %w", err)
-		}
-		if why := riskyLink(f.Path, string(target[:size])); why != "" {
+	for _, f := range links {
+		target, short := targets[f.blob]
+		if !short {
+			risky = append(risky, Risk{Path: f.Path, Why: "a symbolic link that is too long to be one"})
+		} else if why := riskyLink(f.Path, target); why != "" {
 			risky = append(risky, Risk{Path: f.Path, Why: why})
 		}
 	}

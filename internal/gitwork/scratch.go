@@ -16,10 +16,10 @@ const quarantinePrefix = "in-"
 // scratch is a bare repository with an empty configuration that borrows the
 // objects of the person's repository. What is written in it stays in it.
 type scratch struct {
-	dir   string
-	git   runner
-	use   *TempFile // nil in a quarantine
-	hooks string    // folder of the work tree from which git runs hooks; empty: none
+	dir string
+	git runner
+	use *TempFile // nil in a quarantine
+	of  *Repo     // whose objects it borrows
 }
 
 // scratch makes one for reading, which has the objects of some submodules, too.
@@ -64,7 +64,7 @@ func (r *Repo) quarantine(ctx context.Context, modules ...Module) (*scratch, err
 
 // fill makes the repository in s.dir.
 func (r *Repo) fill(ctx context.Context, s *scratch, modules []Module) error {
-	s.hooks = r.hooksInTree()
+	s.of = r
 	var shared []setting
 	if v, ok := r.config.values["core.sharedrepository"]; ok {
 		shared = append(shared, setting{"core.sharedRepository", v})

@@ -22,7 +22,8 @@ type Summary struct {
 	Commits int      // from base to the tip
 	Log     []Commit // the newest first, at most 200
 	Files   []File
-	Risky   []Risk
+	Risky   []Risk // to be held for the person's review
+	Listed  []Risk // what runs when the person builds or tests: to be told of
 }
 
 // Commit is a line of a log. The subject is safe to print, and may be shortened.
@@ -68,7 +69,7 @@ func (s *scratch) summary(ctx context.Context, base, tip string) (Summary, error
 	if sum.Files, err = s.diff(ctx, base, tip); err != nil {
 		return sum, err
 	}
-	sum.Risky, err = s.risks(ctx, tip, sum.Files)
+	sum.Risky, sum.Listed, err = s.risks(ctx, base, tip, sum.Files)
 	return sum, err
 }
 

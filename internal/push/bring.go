@@ -27,6 +27,7 @@ func describeModules(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p
 			p.held = append(slices.Clip(p.held), m.risky...)
 		}
 		p.Risky = append(slices.Clip(p.Risky), m.risky...)
+		p.Listed = append(slices.Clip(p.Listed), m.listed...)
 	}
 	p.Risky, p.held = unknown(p.Risky, modules), unknown(p.held, modules)
 	return modules, nil
@@ -38,7 +39,8 @@ type module struct {
 	repo  *gitwork.Repo
 	risky []gitwork.Risk // paths are from the top of the outermost work tree
 
-	left []gitwork.File // uncommitted, above the commits
+	listed []gitwork.Risk // likewise
+	left   []gitwork.File // uncommitted, above the commits
 }
 
 // modulesOf lists what is here of a job's work in submodules.
@@ -47,9 +49,16 @@ func modulesOf(ctx context.Context, repo *gitwork.Repo, job sprites.Job) ([]modu
 	if err != nil {
 		return nil, err
 	}
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	inside, err := repo.Inside(ctx, job.Base, cmp.Or(job.Head, job.Base))
+	if err != nil {
+		return nil, err
+	}
 	var modules []module
 	for _, change := range changes {
-		m := module{Module{Path: change.Path, Base: change.Commit, Head: change.Head, Leftover: change.Leftover, Ref: gitwork.JobRef(job.ID, "head")}, change.Repo, nil, nil}
+		m := module{Module{Path: change.Path, Base: change.Commit, Head: change.Head, Leftover: change.Leftover, Ref: gitwork.JobRef(job.ID, "head")}, change.Repo, nil, nil, nil}
 		if m.Head == "" {
 			m.Ref = gitwork.JobRef(job.ID, "leftover")
 		}
@@ -58,12 +67,21 @@ func modulesOf(ctx context.Context, repo *gitwork.Repo, job sprites.Job) ([]modu
 			return nil, err
 		}
 		m.Commits, m.Files, m.Log = sum.Commits, sum.Files, sum.Log
+		held := map[string]bool{}
 		for _, risk := range sum.Risky {
-			risk.Path = path.Join(m.Path, risk.Path)
-			if m.Head == "" {
-				risk.Why += inLeftover
+			held[risk.Path] = true
+			m.risky = append(m.risky, m.place(risk))
+		}
+		for _, f := range sum.Files {
+			if why := inside(path.Join(m.Path, f.Path)); why != "" && !held[f.Path] {
+				held[f.Path] = true
+				m.risky = append(m.risky, m.place(gitwork.Risk{Path: f.Path, Why: why}))
 			}
-			m.risky = append(m.risky, risk)
+		}
+		for _, risk := range sum.Listed {
+			if !held[risk.Path] {
+				m.listed = append(m.listed, m.place(risk))
+			}
 		}
 		if m.Head != "" && m.Leftover != "" {
 			above, err := change.Repo.Summary(ctx, m.Head, m.Leftover)
@@ -75,6 +93,15 @@ func modulesOf(ctx context.Context, repo *gitwork.Repo, job sprites.Job) ([]modu
 		modules = append(modules, m)
 	}
 	return modules, nil
+}
+
+// place makes a path of a submodule one from the top of the outermost work tree.
+func (m *module) place(risk gitwork.Risk) gitwork.Risk {
+	risk.Path = path.Join(m.Path, risk.Path)
+	if m.Head == "" {
+		risk.Why += inLeftover
+	}
+	return risk
 }
 
 const inLeftover = " (in what was left uncommitted)"

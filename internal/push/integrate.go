@@ -87,6 +87,7 @@ type Integrated struct {
 	Commits int              `json:"commits"`
 	Files   []gitwork.File   `json:"files"`
 	Risky   []gitwork.Risk   `json:"risky"`
+	Listed  []gitwork.Risk   `json:"listed"` // as in Pulled
 	Log     []gitwork.Commit `json:"log"`
 	Reason  string           `json:"reason,omitempty"` // why the branch was not moved; risky: held for review
 
@@ -101,7 +102,7 @@ func (c *Courier) Integrate(ctx context.Context, opts IntegrateOptions) (Integra
 	if err != nil {
 		return Integrated{}, err
 	}
-	in := Integrated{Job: w.Job.ID, Branch: cmp.Or(opts.Branch, w.Job.Branch), Files: []gitwork.File{}, Risky: []gitwork.Risk{}, Log: []gitwork.Commit{}}
+	in := Integrated{Job: w.Job.ID, Branch: cmp.Or(opts.Branch, w.Job.Branch), Files: []gitwork.File{}, Risky: []gitwork.Risk{}, Listed: []gitwork.Risk{}, Log: []gitwork.Commit{}}
 	switch {
 	case !newHead(w.Job):
 		return in, &Error{"no_commits", "job " + w.Job.ID + " made no commits", "see what it left uncommitted: cove job diff " + w.Job.ID + " --leftover"}
@@ -148,7 +149,7 @@ func (in *Integrated) describe(ctx context.Context, w Work, old, head string) er
 	if err != nil {
 		return err
 	}
-	in.Commits, in.Files, in.Risky, in.Log = sum.Commits, sum.Files, sum.Risky, sum.Log
+	in.Commits, in.Files, in.Risky, in.Listed, in.Log = sum.Commits, sum.Files, sum.Risky, sum.Listed, sum.Log
 	modules, err := modulesOf(ctx, w.Repo, w.Job)
 	if err != nil {
 		return err
@@ -167,7 +168,7 @@ func (in *Integrated) describe(ctx context.Context, w Work, old, head string) er
 	})
 	var large []string
 	for _, m := range append([]module{{repo: w.Repo, Module: Module{Head: head, Files: in.Files}}}, modules...) {
-		in.Risky = append(in.Risky, m.risky...)
+		in.Risky, in.Listed = append(in.Risky, m.risky...), append(in.Listed, m.listed...)
 		files, err := m.repo.LargeFilesAmong(ctx, m.Head, m.Files)
 		if err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/cove-dev/cove/internal/gitwork"
@@ -61,7 +62,8 @@ type Pulled struct {
 	Head     string           `json:"head"`
 	Branch   string           `json:"branch"` // the branch that has the commits now; for kept the recorded one, or the new one
 	Files    []gitwork.File   `json:"files"`
-	Risky    []gitwork.Risk   `json:"risky"`
+	Risky    []gitwork.Risk   `json:"risky"`  // held for review, if AcceptRisky is not set
+	Listed   []gitwork.Risk   `json:"listed"` // not held: what runs when the person builds or tests
 	Log      []gitwork.Commit `json:"log"`
 	Leftover *Leftover        `json:"leftover,omitempty"`
 	Modules  []Module         `json:"submodules,omitempty"` // in which there are commits
@@ -104,7 +106,7 @@ func (p *Pulled) say(format string, args ...any) {
 // gitwork (exit code 4) means that the commits are kept, a *RejectedError (5)
 // that nothing was changed. Pulling again is harmless.
 func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
-	p := Pulled{Job: opts.Job, Files: []gitwork.File{}, Risky: []gitwork.Risk{}, Log: []gitwork.Commit{}}
+	p := Pulled{Job: opts.Job, Files: []gitwork.File{}, Risky: []gitwork.Risk{}, Listed: []gitwork.Risk{}, Log: []gitwork.Commit{}}
 	if !jobID.MatchString(opts.Job) {
 		p.Job = ""
 		return p, badJob(opts.Job)
@@ -350,7 +352,7 @@ func describe(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulle
 		if err != nil {
 			return err
 		}
-		p.Commits, p.Files, p.Risky, p.Log, p.held = sum.Commits, sum.Files, sum.Risky, sum.Log, sum.Risky
+		p.Commits, p.Files, p.Risky, p.Listed, p.Log, p.held = sum.Commits, sum.Files, sum.Risky, sum.Listed, sum.Log, sum.Risky
 	} else {
 		p.Ref = ""
 	}
@@ -365,6 +367,10 @@ func describe(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulle
 	for _, risk := range sum.Risky {
 		risk.Why += inLeftover
 		p.Risky = append(p.Risky, risk)
+	}
+	for _, risk := range sum.Listed {
+		risk.Why += inLeftover
+		p.Listed = append(slices.Clip(p.Listed), risk)
 	}
 	p.say("the agent left changes uncommitted; look at them: cove job diff %s --leftover; take them: %s", job.ID, takeLeftover(p))
 	return nil

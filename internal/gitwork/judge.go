@@ -1,0 +1,385 @@
+package gitwork
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/safepath"
+)
+
+// Bounds of a judgement. What has more is held as a whole.
+const (
+	maxLinks  = 200_000 // symbolic links of a tree
+	maxFollow = 200_000 // steps from link to link
+	maxHops   = 40      // links on the way to one file, as the kernel has it
+)
+
+// A judge tells which changes up to a commit can make something run. It has looked at the
+// whole tree of the commit: a change can complete what an earlier one began. All paths in
+// it are in the form of safepath.FoldPath.
+type judge struct {
+	repo  *Repo
+	links map[string][]string          // targets; more than one for names that some file system takes for the same
+	parts map[string]safepath.GitParts // of folders; "." is the top
+	top   map[string]bool              // names at the top of the commit that the changes started from
+	led   map[string]string            // why what is there counts, and all below it
+	exact map[string]string            // likewise, and nothing below it
+	steps int
+	many  bool // there was more than can be told
+}
+
+// judge looks at the trees of two commits.
+func (s *scratch) judge(ctx context.Context, base, tip string) (*judge, error) {
+	j := &judge{repo: s.of, links: map[string][]string{}, parts: map[string]safepath.GitParts{}, top: map[string]bool{}, led: map[string]string{}, exact: map[string]string{}}
+	type link struct{ path, blob string }
+	var links []link
+	var blobs []string
+	w := &recordWriter{each: func(entry string) {
+		meta, name, ok := strings.Cut(entry, "\t")
+		if !ok {
+			return
+		}
+		dir, last := path.Split(name)
+		if part := safepath.GitPart(last); part != 0 {
+			j.parts[foldDir(dir)] |= part
+		}
+		if fields := strings.Fields(meta); len(fields) == 3 && fields[0] == linkMode {
+			if len(links) >= maxLinks {
+				j.many = true
+				return
+			}
+			links, blobs = append(links, link{name, fields[2]}), append(blobs, fields[2])
+		}
+	}}
+	if _, err := s.git.run(ctx, call{args: []string{"ls-tree", "-r", "-t", "-z", "--full-tree", tip}, stdout: w, timeout: patiently}); err != nil {
+		return nil, fmt.Errorf("look through the tree: %w", err)
+	}
+	w = &recordWriter{each: func(name string) { j.top[safepath.Fold(name)] = true }}
+	if _, err := s.git.run(ctx, call{args: []string{"ls-tree", "-z", "--full-tree", "--name-only", base}, stdout: w}); err != nil {
+		return nil, fmt.Errorf("look through the tree: %w", err)
+	}
+	targets, err := s.targets(ctx, blobs)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		at := safepath.FoldPath(l.path)
+		if target, ok := targets[l.blob]; ok && !slices.Contains(j.links[at], target) {
+			j.links[at] = append(j.links[at], target)
+		}
+	}
+	if err := j.programs(ctx); err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if why := RiskyPath(l.path); why != "" {
+			why = fmt.Sprintf("%s, by the link %s", why, Printable(l.path))
+			j.follow(safepath.FoldPath(l.path), func(at string) {
+				if at != "." || RiskyPath(path.Base(l.path)) != "" {
+					j.add(at, why)
+				}
+			})
+		}
+	}
+	j.spread()
+	return j, nil
+}
+
+// foldDir is a folder of path.Split, folded.
+func foldDir(dir string) string {
+	return cmp.Or(safepath.FoldPath(strings.TrimSuffix(dir, "/")), ".")
+}
+
+func (j *judge) add(at, why string) {
+	if j.led[at] == "" {
+		j.led[at] = why
+	}
+}
+
+// programs adds what the person's own git, shell and environment already run of the tree.
+func (j *judge) programs(ctx context.Context) error {
+	if j.repo == nil || j.repo.Bare {
+		return nil
+	}
+	programs, err := j.repo.programs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range programs {
+		j.follow(safepath.FoldPath(p.path), func(at string) {
+			switch {
+			case at == ".": // the tree itself, which no program is
+			case p.exact && j.exact[at] == "":
+				j.exact[at] = p.why
+			case !p.exact:
+				j.add(at, p.why)
+			}
+		})
+	}
+	return nil
+}
+
+// spread follows the links in what counts, until they lead to nothing new.
+func (j *judge) spread() {
+	done := map[string]bool{}
+	for grown := true; grown && !j.many; {
+		grown = false
+		for at := range j.links {
+			if done[at] {
+				continue
+			}
+			why := j.ledWhy(at)
+			if why == "" {
+				continue
+			}
+			done[at], grown = true, true
+			j.follow(at, func(to string) {
+				if to != "." {
+					j.add(to, why)
+				}
+			})
+		}
+	}
+}
+
+// ledWhy says why a path counts; empty: nothing leads there.
+func (j *judge) ledWhy(at string) string {
+	if why := j.exact[at]; why != "" {
+		return why
+	}
+	for {
+		if why := j.led[at]; why != "" || at == "." || at == "/" {
+			return why
+		}
+		at = path.Dir(at)
+	}
+}
+
+// why says why a changed file is to be held, but for its content; empty if it is not.
+func (j *judge) why(f File) string {
+	at := safepath.FoldPath(f.Path)
+	dir, last := path.Split(at)
+	ignore := f.mode != linkMode && (last == ".gitignore" || last == ".coveignore") // judged by its content
+	why := ""
+	if !ignore {
+		why = RiskyPath(f.Path)
+	} else if dir != "" {
+		why = RiskyPath(path.Clean(dir))
+	}
+	if why = cmp.Or(why, j.ledWhy(at)); why != "" {
+		return why
+	}
+	first, _, _ := strings.Cut(at, "/")
+	if f.Status == "A" && strings.HasPrefix(first, ".") && !j.top[first] && !(ignore && dir == "") {
+		return whyDot
+	}
+	if j.many {
+		return fmt.Sprintf("the tree has more than %d symbolic links: it can't be told what leads there", maxLinks)
+	}
+	return ""
+}
+
+// follow calls found with all that a path leads to: each link on the way, and the end.
+func (j *judge) follow(name string, found func(at string)) {
+	type state struct {
+		at   string
+		todo []string
+		hops int
+	}
+	seen := map[string]bool{}
+	open := []state{{at: ".", todo: strings.Split(name, "/")}}
+	for len(open) > 0 {
+		s := open[len(open)-1]
+		open = open[:len(open)-1]
+		if j.steps++; j.steps > maxFollow {
+			j.many = true
+			return
+		}
+		inside := true
+		for inside && len(s.todo) > 0 {
+			part := s.todo[0]
+			if s.todo = s.todo[1:]; part == "" || part == "." {
+				continue
+			}
+			if part == ".." {
+				inside = s.at != "."
+				s.at = path.Dir(s.at)
+				continue
+			}
+			next := path.Join(s.at, safepath.Fold(part))
+			targets := j.links[next]
+			if len(targets) == 0 {
+				s.at = next
+				continue
+			}
+			found(next)
+			for _, target := range targets {
+				at := s.at
+				if path.IsAbs(target) {
+					rel, ok := j.repo.inTree(target)
+					if !ok {
+						continue
+					}
+					at, target = ".", rel
+				}
+				to := state{at, append(strings.Split(target, "/"), s.todo...), s.hops + 1}
+				if key := at + "\x00" + strings.Join(to.todo, "/"); to.hops <= maxHops && len(key) < 2*maxTarget && !seen[key] {
+					seen[key] = true
+					open = append(open, to)
+				}
+			}
+			inside = false
+		}
+		if inside {
+			found(s.at)
+		}
+	}
+}
+
+// Inside makes the judge of paths in the submodules of a commit, by the tree around them:
+// the names of folders above, the links that lead there, and what the person's programs
+// read there. The paths are from the top of that tree.
+func (r *Repo) Inside(ctx context.Context, base, tip string) (why func(name string) string, err error) {
+	s, err := r.scratch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.remove()
+	j, err := s.judge(ctx, base, tip)
+	if err != nil {
+		return nil, err
+	}
+	return func(name string) string {
+		in, err := j.repositories([]File{{Path: name}})
+		if err != nil {
+			return "its folder can't be looked at: " + Printable(err.Error())
+		}
+		return cmp.Or(in.why(name), RiskyPath(name), j.ledWhy(safepath.FoldPath(name)))
+	}, nil
+}
+
+// inRepositories are folders of a tree that git takes for repositories, and why that is
+// one to look at.
+type inRepositories map[string]string
+
+// repositories finds those among the folders of changed files, in the commit's tree and
+// what lies in the work tree taken together.
+func (j *judge) repositories(files []File) (inRepositories, error) {
+	var root *os.Root
+	if j.repo != nil && !j.repo.Bare {
+		var err error
+		if root, err = os.OpenRoot(j.repo.Dir); err != nil && !isNotExist(err) {
+			return nil, err
+		}
+		if root != nil {
+			defer func() { _ = root.Close() }()
+		}
+	}
+	found, seen := inRepositories{}, map[string]bool{}
+	for _, f := range files {
+		for dir := path.Dir(f.Path); !seen[dir]; dir = path.Dir(dir) {
+			seen[dir] = true
+			parts := j.parts[foldDir(dir)]
+			if !parts.Repository() && root != nil {
+				parts |= partsIn(root, dir)
+			}
+			if !parts.Repository() {
+				continue
+			}
+			name := "the folder " + Printable(dir)
+			if dir == "." {
+				name = "the top of the tree"
+			}
+			found[foldDir(dir)] = "git takes " + name + " for a repository, and runs what its config and hooks say"
+		}
+	}
+	return found, nil
+}
+
+// partsIn are those of a folder of the work tree. A folder that is not there has none.
+func partsIn(root *os.Root, dir string) (parts safepath.GitParts) {
+	f, err := root.Open(dir)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = f.Close() }()
+	for {
+		entries, err := f.ReadDir(512)
+		for _, e := range entries {
+			parts |= safepath.GitPart(e.Name())
+		}
+		if err != nil {
+			return parts
+		}
+	}
+}
+
+// why says why a path is in a repository; empty if it is in none.
+func (in inRepositories) why(name string) string {
+	if len(in) == 0 {
+		return ""
+	}
+	for dir := foldDir(path.Dir(name)); ; dir = path.Dir(dir) {
+		if why := in[dir]; why != "" || dir == "." || dir == "/" {
+			return why
+		}
+	}
+}
+
+// targets reads what symbolic links say, by the names of their objects. One that is too
+// long to be a link is left out.
+func (s *scratch) targets(ctx context.Context, blobs []string) (map[string]string, error) {
+	if len(blobs) == 0 {
+		return nil, nil
+	}
+	blobs = slices.Compact(slices.Sorted(slices.Values(blobs)))
+	ask := func(ids []string) io.Reader { return strings.NewReader(strings.Join(ids, "\n") + "\n") }
+	sizes, err := s.git.run(ctx, call{args: []string{"cat-file", "--batch-check=%(objectsize)", "--buffer"}, stdin: ask(blobs), timeout: patiently})
+	if err != nil {
+		return nil, fmt.Errorf("read symbolic links: %w", err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(sizes), "\n"), "\n")
+	if len(lines) != len(blobs) {
+		return nil, errors.New("read symbolic links: git's answer is not understood")
+	}
+	var short []string
+	for i, line := range lines {
+		if n, err := strconv.Atoi(line); err == nil && n <= maxTarget {
+			short = append(short, blobs[i])
+		}
+	}
+	targets := make(map[string]string, len(short))
+	if len(short) == 0 {
+		return targets, nil
+	}
+	pr, pw := io.Pipe()
+	read := make(chan error, 1)
+	go func() {
+		br := bufio.NewReader(pr)
+		var err error
+		for _, blob := range short {
+			var body []byte
+			if body, _, err = readObject(br, "blob", maxTarget); err != nil {
+				break
+			}
+			targets[blob] = string(body)
+		}
+		_ = pr.CloseWithError(errors.Join(errors.New("links are no longer read"), err))
+		read <- err
+	}()
+	_, err = s.git.run(ctx, call{args: []string{"cat-file", "--batch", "--buffer"}, stdin: ask(short), stdout: pw, timeout: patiently})
+	_ = pw.CloseWithError(io.ErrUnexpectedEOF)
+	if found := <-read; found != nil {
+		return nil, fmt.Errorf("read symbolic links: %w", found)
+	}
+	return targets, err
+}
