@@ -33,6 +33,7 @@ requests must say, or by a rule for the address itself.
 Never, without a rule that names it, does a sprite reach private, link-local or metadata
 addresses, this machine's own, or by IPv6 those of its neighbours. Where this machine has a
 route for IPv4 or for IPv6 alone, a name with addresses of both is answered with those.
+Only a token with the verb admin may set such a rule; others may keep or remove it.
 
 A rule is written HOST, HOST:PORTS, or either with /udp after it. HOST is a name,
 *.SUFFIX for all below it, *, an address, or a prefix such as 10.1.0.0/16; PORTS are

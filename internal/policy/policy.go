@@ -188,7 +188,7 @@ func (p Policy) protecting(addr netip.Addr) (in []protected) {
 		}
 	}
 	for _, own := range p.Own {
-		if own.Addr().Is6() && own.Bits() >= leastNetwork && own.Contains(addr) {
+		if hasNeighbours(own) && own.Contains(addr) {
 			return append(in, protected{own.Masked(), "local network"})
 		}
 	}
@@ -282,8 +282,8 @@ func (p Policy) plainly(name string) (c string, d Decision, done bool) {
 		if !within(c, z) {
 			continue
 		}
-		for r := range p.asked(c) { // one that names it
-			if suffix := strings.TrimPrefix(r.Domain, "*."); r.Domain != "*" && within(suffix, z) {
+		for r := range p.asked(c) { // one that names it; a denial opens nothing, also not to "*"
+			if !r.Deny && r.namesZone(z) {
 				return c, Decision{}, false
 			}
 		}

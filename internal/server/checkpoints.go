@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -209,9 +210,9 @@ func (s *Server) forkSprite(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	p := principalOf(r)
-	names := req.Names
-	if len(names) == 0 {
-		names = []string{req.Name}
+	names := slices.Clone(req.Names)
+	if req.Name != "" || len(names) == 0 { // both count
+		names = append(names, req.Name)
 	}
 	for _, name := range names {
 		if !p.reaches(name) {
@@ -224,7 +225,7 @@ func (s *Server) forkSprite(w http.ResponseWriter, r *http.Request) error {
 	if err := s.mayLabel(r, req.Labels); err != nil {
 		return err
 	}
-	infos, err := s.Host.Fork(r.Context(), r.PathValue("name"), req)
+	infos, err := s.Host.Fork(r.Context(), r.PathValue("name"), req, p.may(admin))
 	switch {
 	case err != nil:
 		return err

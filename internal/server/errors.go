@@ -42,7 +42,7 @@ var statusOf = map[string]int{
 	"nothing_listens":           http.StatusServiceUnavailable, // likewise
 	"service_not_listening":     http.StatusServiceUnavailable, // likewise
 	"unauthorized":              http.StatusUnauthorized,
-	"forbidden":                 http.StatusForbidden,
+	sprite.CodeForbidden:        http.StatusForbidden,
 	"too_large":                 http.StatusRequestEntityTooLarge,
 	"limit":                     http.StatusTooManyRequests,
 	"not_acceptable":            http.StatusNotAcceptable,

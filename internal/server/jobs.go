@@ -80,13 +80,14 @@ func (s *Server) jobRequest(w http.ResponseWriter, r *http.Request) (Jobs, sprit
 		err = readJSON(w, r, maxPlan, &req)
 	}
 	if err == nil {
-		err = mayBegin(principalOf(r), req)
+		err = s.mayBegin(r, req)
 	}
 	return jobs, req, err
 }
 
 // mayBegin refuses a job that the caller has no right to.
-func mayBegin(p principal, req sprites.JobRequest) error {
+func (s *Server) mayBegin(r *http.Request, req sprites.JobRequest) error {
+	p := principalOf(r)
 	switch {
 	case !p.may(exec):
 		return fail("forbidden", "a job runs commands, for which the token does not have the verb exec", "")
@@ -103,7 +104,7 @@ func mayBegin(p principal, req sprites.JobRequest) error {
 	case req.Definition != nil && !p.may(admin):
 		return fail("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
 	}
-	return nil
+	return s.mayOpen(r, req.Sprite, req.NetworkPolicy)
 }
 
 func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
@@ -215,9 +216,9 @@ func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("read the job's settings: %w", err)
 	}
 	if how.SameSprite {
-		req.Sprite, req.Include = old.Sprite, nil
+		req.Sprite, req.Include, req.NetworkPolicy = old.Sprite, nil, nil
 	}
-	if err := mayBegin(principalOf(r), req); err != nil {
+	if err := s.mayBegin(r, req); err != nil {
 		return err
 	}
 	job, err := jobs.Retry(r.Context(), old.ID, how)
@@ -242,7 +243,7 @@ func (s *Server) resumeJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := mayBegin(principalOf(r), sprites.JobRequest{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}); err != nil {
+	if err := s.mayBegin(r, sprites.JobRequest{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}); err != nil {
 		return err
 	}
 	job, err := jobs.Continue(r.Context(), old.ID, how)

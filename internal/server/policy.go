@@ -41,11 +41,20 @@ func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
 	if p.Rules == nil {
 		return fail("bad_request", "the network policy has no rules", `no rules at all are "rules":[]`)
 	}
-	if err := s.Host.SetNetworkPolicy(r.Context(), r.PathValue("name"), p); err != nil {
+	if err := s.Host.SetNetworkPolicy(r.Context(), r.PathValue("name"), p, principalOf(r).may(admin)); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// mayOpen refuses rules for a new sprite, or for a job, that open something of the host's
+// own network, unless the token has the verb admin. nil are no rules.
+func (s *Server) mayOpen(r *http.Request, name string, p *sprites.NetworkPolicy) error {
+	if p == nil || principalOf(r).may(admin) {
+		return nil
+	}
+	return s.Host.OpensInward(r.Context(), name, *p)
 }
 
 // readStrict decodes a document of rules, in which nothing may be unknown.

@@ -102,6 +102,9 @@ func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
 	if err := s.mayLabel(r, req.Labels); err != nil {
 		return err
 	}
+	if err := s.mayOpen(r, req.Name, req.NetworkPolicy); err != nil {
+		return err
+	}
 	info, err := s.Host.Create(r.Context(), req)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 // The codes of this package's errors.
 const (
 	CodeNotFound     = "not_found"
+	CodeForbidden    = "forbidden"
 	CodeNameTaken    = "name_taken"
 	CodeBadName      = "bad_name"
 	CodeBadRequest   = "bad_request"

@@ -16,8 +16,9 @@ import (
 // what runs in it goes on in each, unless req.Boot says otherwise. Each has a name, a
 // machine's id and a network of its own; its policy is a copy, and its own from then
 // on. Connectors that the other was granted are not granted to it. A sprite that is
-// awake stands still for a moment. Forks of one that is held sleep.
-func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest) ([]sprites.Info, error) {
+// awake stands still for a moment. Forks of one that is held sleep. Unless inward is true,
+// a sprite is not forked whose policy opens something of the host's own network.
+func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest, inward bool) ([]sprites.Info, error) {
 	names, err := h.forkNames(ctx, req)
 	if err != nil {
 		return nil, err
@@ -25,6 +26,11 @@ func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest) (
 	var made []sprites.Info
 	awake := false
 	err = h.alone(ctx, name, func(ctx context.Context, m *machine, from store.Sprite) error {
+		if !inward {
+			if err := h.mayInherit(ctx, from); err != nil {
+				return err
+			}
+		}
 		awake = req.Checkpoint == "" && h.live(m) != nil && h.heldBy(m) == nil
 		memory, forget, err := h.forkMemory(ctx, m, from, req)
 		if err != nil {
@@ -55,6 +61,15 @@ func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest) (
 		}
 	}
 	return made, nil
+}
+
+// mayInherit refuses forks of a sprite whose rules were given to it alone.
+func (h *Host) mayInherit(ctx context.Context, from store.Sprite) error {
+	e, ok := errors.AsType[*Error](h.OpensInward(ctx, from.Name, from.Policy))
+	if !ok || e.Code != CodeForbidden { // one that is malformed opens nothing
+		return nil
+	}
+	return newError(CodeForbidden, "fork it with a token that has the verb admin, or see its rules and remove that one first: cove policy show -s "+from.Name, "sprite %s can't be forked with this token: %s", from.Name, e.Message)
 }
 
 // forkNames are the names of the forks that are asked for, if they can be made.

@@ -153,8 +153,7 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 		i.row.Hibernate = *set.Hibernate
 	}
 	i.settings(set)
-	i.row.Policy = i.policy(set.NetworkPolicy)
-	if _, err := h.compile(ctx, i.row.Policy); err != nil {
+	if i.row.Policy, err = i.policy(ctx, set.NetworkPolicy); err != nil {
 		return t, err
 	}
 	t = archive.Target{UserXattr: i.staged.UserXattr, Uppers: map[string]string{"": filepath.Join(i.staged.Path, "root", "upper")}}
@@ -194,21 +193,25 @@ func listed(names []string, most int) string {
 	return strings.Join(short, ", ")
 }
 
-// policy is a network policy without what opens addresses: those are another
-// network's here.
-func (i *importer) policy(p sprites.NetworkPolicy) sprites.NetworkPolicy {
-	kept := slices.DeleteFunc(slices.Clone(p.Rules), func(r sprites.NetworkRule) bool {
-		if r.CIDR == "" || r.Action == "deny" {
-			return false
+// policy is a network policy without what opens addresses, or names of the host's own
+// network: those are another network's here.
+func (i *importer) policy(ctx context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+	if _, err := i.host.compile(ctx, p); err != nil {
+		return p, err
+	}
+	var kept []sprites.NetworkRule
+	for _, r := range p.Rules {
+		if r.Action == "deny" || r.CIDR == "" && i.host.OpensInward(ctx, i.row.Name, sprites.NetworkPolicy{Rules: []sprites.NetworkRule{r}}) == nil {
+			kept = append(kept, r)
+			continue
 		}
-		i.note("the rule that allows %s is not taken over; if it is meant here, too: cove policy allow", r.CIDR)
-		return true
-	})
+		i.note("the rule that allows %s is not taken over; if it is meant here, too: cove policy allow -s %s %[1]s", r.CIDR+r.Domain, i.row.Name)
+	}
 	if len(kept) == 0 && len(p.Rules) > 0 { // without rules everything public would be open
 		kept = []sprites.NetworkRule{{Include: "none"}}
 	}
 	p.Rules = kept
-	return p
+	return p, nil
 }
 
 // adopt makes the sprite, of what is whole.

@@ -29,9 +29,11 @@ func (h *Host) NetworkPolicy(ctx context.Context, name string) (sprites.NetworkP
 
 // SetNetworkPolicy replaces a sprite's policy. Where the sprite is awake, what it
 // does not allow has ended when this returns. A policy that is malformed changes
-// nothing.
-func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.NetworkPolicy) error {
-	if _, err := h.compile(ctx, p); err != nil {
+// nothing. Unless inward is true, neither does one that opens more of the host's own
+// network than the policy that is there.
+func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.NetworkPolicy, inward bool) error {
+	next, err := h.compile(ctx, p)
+	if err != nil {
 		return err
 	}
 	row, err := h.row(ctx, name)
@@ -40,6 +42,15 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	}
 	h.policies.Lock() // what is stored last is what is in force
 	defer h.policies.Unlock()
+	if !inward { // the policy that is there can't change meanwhile
+		now, err := h.row(ctx, name)
+		if err != nil {
+			return err
+		}
+		if err := h.mayOpen(ctx, name, next, now.Policy); err != nil {
+			return err
+		}
+	}
 	row, err = h.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
 		s.Policy = p
 		s.UpdatedAt = time.Now()
@@ -149,6 +160,52 @@ func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) (set policy
 	return set, nil
 }
 
+// OpensInward returns an error if a policy for a new sprite opens something of the
+// host's own network, which only the verb admin may. The rules of presets don't count.
+func (h *Host) OpensInward(ctx context.Context, name string, p sprites.NetworkPolicy) error {
+	next, err := h.compile(ctx, p)
+	if err != nil {
+		return err
+	}
+	return h.mayOpen(ctx, name, next, sprites.NetworkPolicy{})
+}
+
+// mayOpen is the one place that refuses who has not the verb admin a policy that opens
+// more of the host's own network than now does.
+func (h *Host) mayOpen(ctx context.Context, name string, next policy.Set, now sprites.NetworkPolicy) error {
+	before, err := h.compile(ctx, now)
+	if err != nil {
+		before = policy.Set{} // by no rule of it anything is open
+	}
+	judge := policy.Policy{Own: ownAddresses()}
+	r, widens := judge.Widens(next.Rules, before.Rules)
+	switch {
+	case !widens:
+		return nil
+	case r.Deny:
+		return newError(CodeForbidden, "keep that rule, or use a token with the verb admin", "without the rule %s more of the host's own network would be open, and the token does not have the verb admin", r)
+	}
+	allow := "cove policy allow " + r.String()
+	if name != "" {
+		allow = "cove policy allow -s " + name + " " + r.String()
+	}
+	return newError(CodeForbidden, "leave the rule out, or allow it with a token that has the verb admin: "+allow, "the rule %s opens what is the host's own network, and the token does not have the verb admin", r)
+}
+
+// ownAddresses are the host's, with their networks.
+func ownAddresses() (own []netip.Prefix) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, prefix)
+		}
+	}
+	return own
+}
+
 // lookupLimit is for the host's resolver, when a policy is tested.
 const lookupLimit = 3 * time.Second
 
@@ -177,13 +234,7 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string) (spri
 		proto = want.Proto
 	}
 	p := policy.New(network.Rules...)
-	if addrs, err := net.InterfaceAddrs(); err == nil {
-		for _, a := range addrs {
-			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-				p.Own = append(p.Own, prefix)
-			}
-		}
-	}
+	p.Own = ownAddresses()
 	if want.Domain == "" {
 		to := netip.AddrPortFrom(want.Prefix.Addr(), port)
 		return decided(to.String(), p.Reach(to, proto, nil)), nil
