@@ -43,6 +43,10 @@ type Options struct {
 
 	// MaxFiles is how many members it may have; 0: any number.
 	MaxFiles int64
+
+	// Take is called before something is unpacked, with its bytes, and with 4 KiB for each
+	// member besides. An error of it is Read's. nil: nobody counts.
+	Take func(bytes int64) error
 }
 
 // Target is where the layer of an archive is made. Nothing is there yet.
@@ -65,7 +69,7 @@ func Read(ctx context.Context, in io.Reader, o Options) (_ End, err error) {
 		return End{}, err
 	}
 	defer zr.Close()
-	r := reader{o: o, raw: &bounded{r: zr, left: o.MaxSize}, sum: newDigest(), buf: make([]byte, 256<<10)}
+	r := reader{o: o, raw: &bounded{r: zr, left: o.MaxSize, take: o.Take}, sum: newDigest(), buf: make([]byte, 256<<10)}
 	r.tar = tar.NewReader(r.raw)
 	defer func() { err = errors.Join(err, r.tree.close()) }()
 	end, err := r.read()
@@ -74,6 +78,8 @@ func Read(ctx context.Context, in io.Reader, o Options) (_ End, err error) {
 		return end, nil
 	case source.err != nil: // it did not arrive
 		return End{}, source.err
+	case r.raw.taking != nil:
+		return End{}, r.raw.taking
 	case r.raw.left < 0:
 		return End{}, &Error{Why: fmt.Sprintf("it is larger than %d bytes unpacked", o.MaxSize), TooLarge: true}
 	case errors.As(err, new(*Error)):
@@ -109,6 +115,8 @@ func (s *source) Read(p []byte) (int, error) {
 type bounded struct {
 	r       io.Reader
 	left    int64
+	take    func(int64) error // nil: nobody counts
+	taking  error             // of take
 	damaged bool
 }
 
@@ -121,6 +129,11 @@ func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	b.left -= int64(n)
 	b.damaged = b.damaged || err != nil && err != io.EOF
+	if b.take != nil && n > 0 {
+		if b.taking = b.take(int64(n)); b.taking != nil {
+			return 0, b.taking
+		}
+	}
 	return n, err
 }
 
@@ -162,6 +175,11 @@ func (r *reader) read() (End, error) {
 		r.end.Members++
 		if r.raw.left -= memberCost; r.raw.left < 0 {
 			return End{}, errTooLarge
+		}
+		if r.raw.take != nil {
+			if err := r.raw.take(memberCost); err != nil {
+				return End{}, err
+			}
 		}
 		if r.o.MaxFiles > 0 && r.end.Members > r.o.MaxFiles {
 			return End{}, &Error{Why: fmt.Sprintf("it has more than %d members", r.o.MaxFiles), TooLarge: true}

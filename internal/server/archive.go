@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/internal/sprite"
@@ -71,12 +73,22 @@ func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	body := &patientBody{r: r.Body, rc: http.NewResponseController(w)}
-	done, err := s.Host.Import(r.Context(), body, o)
-	if err := body.rest(); err != nil {
+	if !p.owner {
+		o.By = p.name
+	}
+	free, err := s.imports.add(p)
+	if err != nil {
 		return err
 	}
-	if body.err != nil && r.Context().Err() == nil {
+	defer free()
+	body := &patientBody{r: r.Body, rc: http.NewResponseController(w)}
+	o.Interrupt = body.interrupt
+	done, err := s.Host.Import(r.Context(), body, o)
+	interrupted, restErr := body.rest()
+	if restErr != nil {
+		return restErr
+	}
+	if body.err != nil && !interrupted && r.Context().Err() == nil {
 		return fail(sprite.CodeBadRequest, "the archive did not arrive: "+body.err.Error(), "")
 	}
 	if err != nil {
@@ -86,6 +98,9 @@ func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// maxImports bounds the imports at once. Each writes to the disk that all share.
+const maxImports = 8
+
 // archivePatience is for how long nothing of an archive may come.
 const archivePatience = 10 * time.Minute
 
@@ -94,10 +109,14 @@ type patientBody struct {
 	r   io.Reader
 	rc  *http.ResponseController
 	err error
+
+	mu   sync.Mutex
+	over bool // nothing is to be read any more
+	done bool // it has been read
 }
 
 func (b *patientBody) Read(p []byte) (int, error) {
-	if err := b.rc.SetReadDeadline(time.Now().Add(archivePatience)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := b.wait(time.Now().Add(archivePatience)); err != nil {
 		return 0, err
 	}
 	n, err := b.r.Read(p)
@@ -107,10 +126,38 @@ func (b *patientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// rest ends the patience.
-func (b *patientBody) rest() error {
-	if err := b.rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+// wait has the next read wait until then, unless it was interrupted.
+func (b *patientBody) wait(until time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return os.ErrDeadlineExceeded
+	}
+	return b.deadline(until)
+}
+
+func (b *patientBody) deadline(until time.Time) error {
+	if err := b.rc.SetReadDeadline(until); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	return nil
+}
+
+// interrupt ends the read that waits, and all that follow.
+func (b *patientBody) interrupt() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done {
+		return
+	}
+	b.over = true
+	_ = b.deadline(time.Unix(1, 0)) // one that can't be set was told before
+}
+
+// rest ends the patience, and reports whether it was interrupted.
+func (b *patientBody) rest() (interrupted bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.done = true
+	return b.over, b.deadline(time.Time{})
 }

@@ -88,6 +88,7 @@ type Server struct {
 	calls    relayGroup
 	relays   relayGroup
 	visitors relayGroup
+	imports  relayGroup
 	rights   rights
 	guests   guestPool
 	lastUsed usedTokens
@@ -116,6 +117,7 @@ func (s *Server) init() {
 		s.calls.what, s.calls.max = "calls", 3*most
 		s.relays.what, s.relays.max = "connections into sprites", most
 		s.visitors.what, s.visitors.max = "visits of sprites' URLs", most // of their own: anybody may come to a public URL
+		s.imports.what, s.imports.max = "imports", maxImports
 		s.guests.log = s.Logger
 		s.http = &http.Server{
 			Handler:           s.handler(),

@@ -63,6 +63,7 @@ type Host struct {
 	collecting sync.Mutex // held while layers are removed
 	dooming    sync.Mutex // held while it is found which can be, or begun what they can't be then
 	reads      reads
+	room       diskRoom
 
 	mu        sync.Mutex
 	closed    bool

@@ -22,6 +22,11 @@ type ImportOptions struct {
 	Name    string   // empty: the one in the archive
 	Labels  []string // those in the archive don't count: connectors are granted by labels
 	MaxSize int64    // of what is unpacked; 0: most of what is free
+	By      string   // the token that asks; empty: the server's owner, who has all the room that there is
+
+	// Interrupt, if not nil, is called when the import is to end: what it reads from is
+	// to fail.
+	Interrupt func()
 
 	// Allow is asked whether there may be a sprite of that name; nil: there may.
 	Allow func(name string) error
@@ -45,13 +50,42 @@ func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprit
 	if err != nil {
 		return sprites.Imported{}, err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	i := importer{host: h, stager: stager, o: o, staged: staged}
+	i.claim, err = h.room.open(staged.Path, o.By, h.DiskReserve, cancel)
+	if err == nil {
+		defer i.claim.close() // when what was unpacked is gone
+	}
 	defer func() {
 		if err := layers.Remove(staged.Path); err != nil { // gone, if it was adopted
 			h.Logger.Error("removing what an import has left", "err", err)
 		}
 	}()
-	i := importer{host: h, stager: stager, o: o, staged: staged}
-	return i.run(ctx, in)
+	if err != nil {
+		return i.done, i.noRoom(err)
+	}
+	if o.Interrupt != nil {
+		defer context.AfterFunc(ctx, o.Interrupt)()
+	}
+	done, err := i.run(ctx, in)
+	if errors.Is(context.Cause(ctx), errNoRoom) && err != nil {
+		err = errNoRoom // however it ended because of that
+	}
+	return done, i.noRoom(err)
+}
+
+// noRoom says why there is no room for an import. Other errors it returns as they are.
+func (i *importer) noRoom(err error) error {
+	if !errors.Is(err, errNoRoom) {
+		return err
+	}
+	const full = "the disk of the server has not enough space for the archive: nothing was made of it. %d bytes are free, and %d of them stay so"
+	if i.o.By == "" {
+		return newError(CodeNoSpace, freeSome, full, i.host.DiskFree(), i.host.DiskReserve)
+	}
+	return newError(CodeNoSpace, "free some space, or import it with the server's own token; see how full the disk is: cove doctor",
+		full+"; of the others a token's imports may take a %dth", i.host.DiskFree(), othersLeave*i.host.DiskReserve, sharePart)
 }
 
 type importer struct {
@@ -59,21 +93,23 @@ type importer struct {
 	stager Stager
 	o      ImportOptions
 	staged layers.Dir
+	claim  *claim
 	row    store.Sprite
 	done   sprites.Imported
 }
 
 func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, error) {
-	limits, free, err := i.limits()
+	limits, err := i.limits()
 	if err != nil {
 		return i.done, err
 	}
+	limits.Take = i.claim.take
 	limits.Begin = func(head archive.Header) (archive.Target, error) { return i.begin(ctx, head) }
 	end, err := archive.Read(ctx, in, limits)
 	e, refused := errors.AsType[*archive.Error](err)
 	switch {
 	case refused && e.TooLarge && (i.o.MaxSize == 0 || limits.MaxSize < i.o.MaxSize):
-		return i.done, newError(CodeNoSpace, freeSome, "the disk of the server has not enough space for the archive: %d bytes of it are free; nothing was made of it", free)
+		return i.done, errNoRoom
 	case refused:
 		return i.done, &Error{ErrorBody: sprites.ErrorBody{Code: CodeRejected, Message: e.Error() + "; nothing was made of it"}}
 	case err != nil:
@@ -94,21 +130,21 @@ func (i *importer) note(format string, args ...any) {
 	i.done.Notes = append(i.done.Notes, fmt.Sprintf(format, args...))
 }
 
-// limits are what the disk can bear, of which so much is free.
-func (i *importer) limits() (o archive.Options, free int64, err error) {
+// limits are the most that the disk can bear. What it bears while others write to it, the
+// claim says.
+func (i *importer) limits() (o archive.Options, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(i.staged.Path, &st); err != nil {
-		return o, 0, fmt.Errorf("import: %w", err)
+		return o, fmt.Errorf("import: %w", err)
 	}
-	free = int64(st.Bavail) * st.Bsize
-	o.MaxSize = free / 100 * freeShare
+	o.MaxSize = int64(st.Bavail) * st.Bsize / 100 * freeShare
 	if i.o.MaxSize > 0 {
 		o.MaxSize = min(o.MaxSize, i.o.MaxSize)
 	}
 	if st.Files > 0 { // some file systems have as many as there is room for
 		o.MaxFiles = int64(st.Ffree / 100 * freeShare)
 	}
-	return o, free, nil
+	return o, nil
 }
 
 // begin makes of an archive's header what the sprite will be.

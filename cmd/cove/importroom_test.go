@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// halves is an archive of which the second half comes when more is closed.
+type halves struct {
+	first, second *bytes.Reader
+	more          chan struct{}
+}
+
+func newHalves(archive []byte) *halves {
+	half := len(archive) / 2
+	return &halves{bytes.NewReader(archive[:half]), bytes.NewReader(archive[half:]), make(chan struct{})}
+}
+
+func (h *halves) Read(p []byte) (int, error) {
+	if n, err := h.first.Read(p); err == nil {
+		return n, nil
+	}
+	<-h.more
+	return h.second.Read(p)
+}
+
+// unpacked is what imports under way have written.
+func (l *limited) unpacked(t *testing.T) (n int64) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(l.data, "imports"), func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			n += info.Size()
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // its folders come and go
+		t.Fatal(err)
+	}
+	return n
+}
+
+func noSpace(err error) bool {
+	e, ok := errors.AsType[*sprites.Error](err)
+	return ok && e.Code == "no_space" && e.StatusCode == 507 && e.Hint != ""
+}
+
+// TestImportLeavesRoom imports archives of some KB that are 300 MiB unpacked. A token has
+// its part of the room, two imports together leave the reserve, and one that is under way
+// when the reserve is touched ends, before a sprite is held.
+func TestImportLeavesRoom(t *testing.T) {
+	const size, reserve = 300 << 20, 64 << 20
+	l := newLimitedOf(t, "1g", "--disk-reserve", "64M")
+	l.run("", "cove", "create", "ci-zeros")
+	l.run("", "cove", "exec", "-s", "ci-zeros", "--", "sh", "-c", "head -c 300M /dev/zero >big")
+	archive := []byte(l.run("", "cove", "export", "ci-zeros"))
+	l.run("", "cove", "rm", "ci-zeros")
+	await(t, "its layer is gone", time.Minute, func() bool { return l.left(t) > 800<<20 })
+	if len(archive) > 1<<20 {
+		t.Fatalf("the archive has %d bytes", len(archive))
+	}
+	owner := l.client()
+	others := *owner
+	_, others.Token = l.token("ci", "--prefix", "ci-")
+	begin := func(c *sprites.Client, name string, in io.Reader) <-chan error {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := c.Import(context.WithoutCancel(t.Context()), in, sprites.ImportOptions{Name: name})
+			ended <- err
+		}()
+		return ended
+	}
+	end := func(of string, ended <-chan error) error {
+		t.Helper()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(time.Minute):
+			t.Fatalf("%s does not end", of)
+			return nil
+		}
+	}
+	free := l.left(t)
+	if err := end("a token's import", begin(&others, "ci-copy", bytes.NewReader(archive))); !noSpace(err) {
+		t.Errorf("a token's import of %d of %d bytes: got %v, want no_space", size, free, err)
+	}
+	l.noImports(t)
+	if now := l.left(t); now < free-16<<20 {
+		t.Errorf("after it %d bytes are left of %d", now, free)
+	}
+
+	// Two of the owner's: there is room for one and two thirds.
+	l.fillDisk(t, l.left(t)-size/3*5-reserve)
+	slow := newHalves(archive)
+	first := begin(owner, "first", slow)
+	await(t, "the first is under way", time.Minute, func() bool { return l.unpacked(t) > size/3 })
+	if err := end("the second import", begin(owner, "second", bytes.NewReader(archive))); err != nil {
+		t.Errorf("the second import: %v", err)
+	}
+	close(slow.more)
+	if err := end("the first import", first); !noSpace(err) {
+		t.Errorf("the first import: got %v, want no_space", err)
+	}
+	l.noImports(t)
+	if left := l.left(t); left < reserve {
+		t.Errorf("%d bytes are left of a reserve of %d", left, reserve)
+	}
+	l.run("", "cove", "rm", "second")
+	await(t, "its layer is gone", time.Minute, func() bool { return l.left(t) > size })
+
+	// Others take of the reserve while one is under way.
+	slow = newHalves(archive)
+	first = begin(owner, "first", slow)
+	defer close(slow.more)
+	await(t, "an import is under way", time.Minute, func() bool { return l.unpacked(t) > size/3 })
+	f, err := os.Create(filepath.Join(l.data, "more"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var n int64
+	take := func(more int64) {
+		if err := unix.Fallocate(int(f.Fd()), 0, n, more); err != nil {
+			t.Fatal(err)
+		}
+		n += more
+	}
+	take(l.left(t) - reserve - 4<<20)
+	for len(first) == 0 && l.left(t) > reserve/2 {
+		take(4 << 20)
+		l.writes(t)
+	}
+	if err := end("an import under way", first); !noSpace(err) {
+		t.Errorf("an import under way: got %v, want no_space", err)
+	}
+	l.noImports(t)
+	if i := l.info("neighbour").Cove; i.Held != nil {
+		t.Errorf("the neighbour is held: %+v", i.Held)
+	}
+	l.writes(t)
+}
