@@ -542,7 +542,11 @@ func TestPolicyHolds(t *testing.T) {
 	} {
 		i.reaches("paint", " 403 Forbidden", "http", at80, req)
 	}
-	i.fails("paint", "slow", at80, "GE", "T / HTTP/1.1\r\nHost: denied.test\r\n\r\n")
+	i.reaches("paint", " 403 Forbidden", "slow", at80, "GE", "T / HTTP/1.1\r\nHost: denied.test\r\n\r\n")
+	for _, before := range []string{` `, `\t`, `\v`, `\f`, `PROXY TCP4 192.0.2.1 192.0.2.2 1 80\r\n`, `\r\n\r\n\x00\r\nQUIT\n!\x11\x00\x00`} {
+		i.fails("paint", "http", at80, before+`GET / HTTP/1.1\r\nHost: denied.test\r\n\r\n`)
+	}
+	i.fails("paint", "http", at80, `GET\t/\tHTTP/1.1\r\nHost: denied.test\r\n\r\n`)
 	// Other resolvers, other protocols.
 	i.fails("paint", "dns", islandPublic+":53", "denied.test", "1")
 	i.fails("paint", "tcp", islandOther+":853", "x")

@@ -124,8 +124,12 @@ type relay struct {
 	buffers *sync.Pool
 	pace    func(out bool, n int) error // waits until so much more may pass
 	moved   atomic.Int64                // bytes to the sandbox
+	spoke   atomic.Pointer[[]byte]      // what the host's end said first; nil: nothing yet
 	once    sync.Once
 }
+
+// greeting is how much of what a server says first is looked at.
+const greeting = 8
 
 // abort ends both connections so that neither end takes it for an orderly end.
 func (r *relay) abort() {
@@ -237,7 +241,10 @@ func (r *relay) copyIn() error {
 			return err
 		}
 		if rd == nil && n > 0 {
-			r.moved.Add(int64(n))
+			if r.moved.Add(int64(n)) == int64(n) {
+				first := bytes.Clone((*buf)[:min(n, greeting)])
+				r.spoke.Store(&first)
+			}
 			rd = r.pace(false, n)
 		}
 		if rd == nil && n > 0 {

@@ -118,6 +118,7 @@ type Gateway struct {
 	web             *web
 	host            hostView
 	inward, outward share // of the connections into the sandbox, and out of it
+	parsed          budget
 	refusals
 	pins   pins
 	cache  dnsCache

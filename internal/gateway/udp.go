@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"time"
@@ -74,23 +75,52 @@ func (g *Gateway) relayUDP(guest *gonet.UDPConn, from source, to netip.AddrPort,
 	back := make(chan struct{})
 	go func() {
 		defer close(back)
-		passDatagrams(guest, host, host)
+		passDatagrams(guest, host, host, nil)
 		end()
 	}()
-	passDatagrams(host, guest, host)
+	passDatagrams(host, guest, host, func(b []byte) bool {
+		if len(d.Names) > 0 && namesHost(b) {
+			g.refuseDatagram(from, to, policy.Decision{Rule: "hidden name", Hint: "QUIC and DTLS say to which name they lead where it can't be read; use TCP, or allow the address: cove policy allow " + to.String() + "/udp"})
+			return false
+		}
+		return true
+	})
 	end()
 	<-back
 }
 
-// passDatagrams copies until an error. A datagram in either direction is a sign of
-// life, which is kept as the host's deadline.
-func passDatagrams(dst, src net.Conn, host *net.UDPConn) {
+// namesHost reports whether a datagram begins QUIC (RFC 8999) or DTLS, in which a server
+// is told a name.
+func namesHost(b []byte) bool {
+	const longHeader, handshake = 0xc0, 22
+	switch {
+	case len(b) < 5:
+		return false
+	case b[0] == handshake && b[1] == 0xfe: // the versions of DTLS
+		return true
+	case b[0]&0x80 == 0:
+		return false
+	}
+	switch version := binary.BigEndian.Uint32(b[1:]); {
+	case version == 1 || version == 0x6b3343cf || version>>8 == 0xff0000: // QUIC 1, 2, and drafts
+		return true
+	default:
+		return b[0]&longHeader == longHeader && (b[1] == 'Q' || b[1] == 'T') && b[2] == '0' // Google's
+	}
+}
+
+// passDatagrams copies until an error, but for what may, if it is not nil, refuses. A
+// datagram in either direction is a sign of life, which is kept as the host's deadline.
+func passDatagrams(dst, src net.Conn, host *net.UDPConn, may func([]byte) bool) {
 	buf := make([]byte, 64<<10)
 	for {
 		_ = host.SetReadDeadline(time.Now().Add(udpIdle))
 		n, err := src.Read(buf)
 		if err != nil {
 			return
+		}
+		if may != nil && !may(buf[:n]) {
+			continue
 		}
 		if _, err := dst.Write(buf[:n]); err != nil {
 			return

@@ -2,6 +2,9 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha1" //nolint:gosec // it is RFC 6455's
+	"encoding/base64"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -71,11 +74,12 @@ func (w *web) serve(c *webConn) {
 		ReadBufferSize:         64 << 10,
 	}
 	c.proxy = &httputil.ReverseProxy{
-		Rewrite:       asItCame,
-		Transport:     c.transport,
-		FlushInterval: -1,
-		BufferPool:    proxyBuffers{},
-		ErrorLog:      w.server.ErrorLog,
+		Rewrite:        asItCame,
+		Transport:      c.transport,
+		ModifyResponse: onlyWebSocket,
+		FlushInterval:  -1,
+		BufferPool:     proxyBuffers{},
+		ErrorLog:       w.server.ErrorLog,
 		ErrorHandler: func(rw http.ResponseWriter, r *http.Request, err error) {
 			w.g.Logger.Debug("forward a request of the sandbox", "to", c.opened.to, "error", err)
 			refusal(rw, http.StatusBadGateway, "upstream", "the server does not answer", "try again")
@@ -147,7 +151,37 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		refusal(rw, http.StatusForbidden, "policy", "the policy of this sandbox does not allow it: "+d.Rule, d.Hint)
 		return
 	}
+	if !asksWebSocket(r) {
+		// After h2c or TLS, requests for other names would pass unseen. Servers go on
+		// without an upgrade.
+		r.Header.Del("Upgrade")
+		r.Header.Del("Http2-Settings")
+	}
 	c.proxy.ServeHTTP(rw, r)
+}
+
+// asksWebSocket reports whether a request is one for a WebSocket, and for nothing else.
+func asksWebSocket(r *http.Request) bool {
+	to := r.Header["Upgrade"]
+	return r.Method == http.MethodGet && r.ProtoAtLeast(1, 1) && r.ContentLength == 0 &&
+		len(to) == 1 && strings.EqualFold(to[0], "websocket") && len(r.Header["Sec-Websocket-Key"]) == 1
+}
+
+// errUpgrade says that an answer changes the protocol to one that was not asked for.
+var errUpgrade = errors.New("the server changes the protocol, but not to the WebSocket that was asked for")
+
+// onlyWebSocket refuses any other change of protocol, also one that a server was made
+// to pretend: what follows would be requests, which nobody looks at.
+func onlyWebSocket(resp *http.Response) error {
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		return nil
+	}
+	sum := sha1.Sum([]byte(resp.Request.Header.Get("Sec-Websocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) // RFC 6455, 4.2.2
+	accepted := resp.Header["Sec-Websocket-Accept"]
+	if !strings.EqualFold(resp.Header.Get("Upgrade"), "websocket") || len(accepted) != 1 || accepted[0] != base64.StdEncoding.EncodeToString(sum[:]) {
+		return errUpgrade
+	}
+	return nil
 }
 
 // asItCame leaves a request as the sandbox made it, but for how it is written.
