@@ -4,9 +4,11 @@ package connect
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -240,14 +242,47 @@ func Resolve(c sprites.Connector, value func(name string) (string, error)) (Upst
 	return u, nil
 }
 
-// hide has a value blotted out, as it is and as JSON, URLs and HTML write it.
+// leastForm is the length from which a derived form of a value is blotted out: a shorter
+// one may well be something else.
+const leastForm = 8
+
+// hide has a value blotted out: as it is; as JSON, URLs and HTML write it; in lower and
+// upper case; in hexadecimal; in UTF-16; and in base64, also of the URL's kind and in the
+// midst of something else. Other forms, such as a hash or the value backwards, are not
+// found, and neither are pieces that the upstream cuts.
 func (u *Upstream) hide(value string) {
 	quoted, _ := json.Marshal(value) // a string always can be
-	for _, form := range []string{value, strings.Trim(string(quoted), `"`), url.QueryEscape(value), url.PathEscape(value)} {
-		if form != "" && !slices.Contains(u.Hidden, form) {
-			u.Hidden = append(u.Hidden, form)
+	for _, form := range []string{value, strings.Trim(string(quoted), `"`), url.QueryEscape(value), url.PathEscape(value), html.EscapeString(value)} {
+		u.hideForm(form)
+	}
+	for _, form := range derived(value) {
+		if len(form) >= leastForm {
+			u.hideForm(form)
 		}
 	}
+}
+
+func (u *Upstream) hideForm(form string) {
+	if form != "" && !slices.Contains(u.Hidden, form) {
+		u.Hidden = append(u.Hidden, form)
+	}
+}
+
+// derived are the forms of a value in which nothing of it can be seen.
+func derived(value string) []string {
+	code := hex.EncodeToString([]byte(value))
+	all := []string{strings.ToLower(value), strings.ToUpper(value), code, strings.ToUpper(code)}
+	wide := strings.Join(strings.Split(value, ""), "\x00") // of both byte orders
+	all = append(all, wide)
+	for before := range 3 { // bytes of something else, in the same group of three
+		text := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("\x00", before) + value))
+		first := (before*8 + 5) / 6
+		last := (before + len(value)) * 8 / 6
+		if text = text[first:last]; len(text) > 0 {
+			all = append(all, text, strings.NewReplacer("+", "-", "/", "_").Replace(text))
+		}
+	}
+	return all
 }
 
 // Allows says why a request is not let through, or nothing. The path has been

@@ -1,7 +1,11 @@
 package connect
 
 import (
+	"encoding/base64"
 	"errors"
+	"fmt"
+	"html"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -74,6 +78,36 @@ func TestResolve(t *testing.T) {
 	missing := errors.New("missing")
 	if _, err := Resolve(c, func(string) (string, error) { return "", missing }); !errors.Is(err, missing) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What an upstream may make of a secret by the usual encodings is hidden, too, wherever
+// in something else it stands.
+func TestHiddenForms(t *testing.T) {
+	const value = "Sk-test/0123&456?789"
+	u, err := Resolve(sprites.Connector{Name: "x", Secret: "x", Headers: map[string]string{"X-Key": "{secret}"}}, func(string) (string, error) { return value, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := []string{value, strings.ToLower(value), strings.ToUpper(value), fmt.Sprintf("%x", value), fmt.Sprintf("%X", value), url.QueryEscape(value), html.EscapeString(value), `Sk-test/0123\u0026456?789`}
+	var wide []byte
+	for _, c := range value {
+		wide = append(wide, 0, byte(c))
+	}
+	texts = append(texts, string(wide), string(append(wide[1:], 0)))
+	for before := range 6 {
+		all := []byte("abcdef"[:before] + value + "xyz")
+		texts = append(texts, base64.StdEncoding.EncodeToString(all), base64.RawURLEncoding.EncodeToString(all))
+	}
+	for _, text := range texts {
+		if !slices.ContainsFunc(u.Hidden, func(form string) bool { return strings.Contains(text, form) }) {
+			t.Errorf("%q would not be blotted", text)
+		}
+	}
+	for _, form := range u.Hidden {
+		if len(form) < leastForm {
+			t.Errorf("%q is too short to be hidden", form)
+		}
 	}
 }
 

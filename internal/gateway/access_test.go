@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -101,7 +102,7 @@ func TestConnectorHides(t *testing.T) {
 	client := w.client()
 	defer client.CloseIdleConnections()
 	stars := strings.Repeat("*", len(secret))
-	for path, want := range map[string]string{"/": stars, "/whole": stars, "/slow": stars + " " + strings.Repeat("*", len(pair)) + " sk-test-" + stars + "sk-test"} {
+	for path, want := range map[string]string{"/": stars, "/whole": stars, "/slow": stars + " " + strings.Repeat("*", len(pair)) + " sk-test-" + stars + "*******"} {
 		resp, body := fetch(t, client, "GET", "http://api.connect.internal"+path, nil)
 		if body != want || resp.Header.Get("X-Echo") != "it is "+stars+" or "+strings.Repeat("*", len(pair)) || strings.Contains(fmt.Sprint(resp.Header, resp.Trailer), secret) || len(resp.Cookies()) > 0 {
 			t.Errorf("%s: got %q, %v, %v", path, body, resp.Header, resp.Trailer)
@@ -123,10 +124,97 @@ func TestConnectorHides(t *testing.T) {
 	}
 }
 
+// A part of an answer, which may have a part of the secret, is neither asked for nor
+// given; nor are names of fields, ends of bodies, or what a WebSocket says.
+func TestConnectorPieces(t *testing.T) {
+	ranges := []string{"Range", "If-Range", "Request-Range", "X-Ms-Range", "A-Im", "Accept-Charset", "Te", "Sec-Websocket-Extensions"}
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range ranges {
+			if r.Header[name] != nil {
+				t.Errorf("the upstream got %s: %v", name, r.Header[name])
+			}
+		}
+		key := r.Header.Get("X-Api-Key")
+		switch r.URL.Path {
+		case "/206":
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = io.WriteString(w, key[3:9])
+		case "/content-range":
+			w.Header().Set("Content-Range", "bytes 3-8/20")
+			_, _ = io.WriteString(w, key[3:9])
+		case "/multipart":
+			w.Header().Set("Content-Type", "Multipart/ByteRanges; boundary=x")
+			_, _ = io.WriteString(w, key[3:9])
+		case "/names":
+			w.Header().Set("Trailer", key)
+			w.Header().Set("X-"+key+"-Y", "1")
+			w.Header()[strings.ToUpper(key)] = []string{"2"}
+			w.Header().Set("Location", "/?q=%73"+key[1:])
+			w.WriteHeader(http.StatusFound)
+			_, _ = io.WriteString(w, "body")
+			w.Header().Set(key, "3")
+			w.Header().Set(http.TrailerPrefix+"Y-"+key, "4")
+		case "/tail":
+			_, _ = io.WriteString(w, "it is "+key[:len(key)-1])
+		case "/cut":
+			w.Header().Set("Content-Length", "1000")
+			_, _ = io.WriteString(w, "it is "+key[:len(key)-1])
+		default:
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			if r.URL.Path == "/status" {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 "+key+"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+				return
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+r.URL.Query().Get("to")+"\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n\x81\x14"+key[:9])
+			_, _ = io.WriteString(c, key[9:]+"\x81\x01s")
+		}
+	}))
+	defer upstream.Close()
+	w := newWorld(t, "veth", nil)
+	set(t, w, map[string]connect.Upstream{"api": {URL: upstream.URL, Header: http.Header{"X-Api-Key": {secret}}, Hidden: []string{secret}}})
+	talk := func(path, header string) string {
+		c, err := w.dial("tcp", gwIP+":80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+		_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: api.connect.internal\r\n"+header+"\r\n")
+		raw, _ := io.ReadAll(c)
+		if bytes.Contains(bytes.ToLower(raw), []byte(secret[3:9])) {
+			t.Errorf("%s: got %q", path, raw)
+		}
+		return string(raw)
+	}
+	asks := "Connection: close\r\n"
+	for _, name := range ranges {
+		asks += name + ": bytes=3-8\r\n"
+	}
+	for path, want := range map[string]string{
+		"/206": "HTTP/1.1 502", "/content-range": "HTTP/1.1 502", "/multipart": "HTTP/1.1 502",
+		"/names": "HTTP/1.1 302", "/tail": "HTTP/1.1 200", "/cut": "HTTP/1.1 200", "/status": "HTTP/1.1 200 OK\r\n",
+	} {
+		if got := talk(path, asks); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %q", path, got)
+		}
+	}
+	if got := talk("/h2c?to=h2c", "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"); !strings.HasPrefix(got, "HTTP/1.1 502") {
+		t.Errorf("h2c: got %q", got)
+	}
+	if got := talk("/ws?to=websocket", "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate\r\n"); !strings.HasSuffix(got, "\x81\x14"+strings.Repeat("*", len(secret))+"\x81\x01s") {
+		t.Errorf("a WebSocket: got %q", got)
+	}
+}
+
 func TestBlotter(t *testing.T) {
 	hidden := [][]byte{[]byte("aab-long"), []byte("aab"), []byte("xyz")}
 	for in, want := range map[string]string{
-		"": "", "a": "a", "aab": "***", "aaab": "a***", "aab-lon": "***-lon", "aab-long": "********", "xaabyxyzx": "x***y***x", "xyaab-longxyz": "xy***********", "aaaaab": "aaa***",
+		"": "", "a": "a", "aab": "***", "aaab": "a***", "aab-lon": "*******", "xaab-": "x****", "xxyx": "xxyx", "aab-long": "********", "xaabyxyzx": "x***y***x", "xyaab-longxyz": "xy***********", "aaaaab": "aaa***",
 	} {
 		for name, cut := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "by bytes": iotest.OneByteReader, "end with data": iotest.DataErrReader} {
 			ended := false

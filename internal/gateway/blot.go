@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"net/url"
+	"slices"
+	"strings"
 )
 
 // blot overwrites what is hidden, wherever it begins before limit. What it writes
@@ -24,22 +27,48 @@ func blot(data []byte, hidden [][]byte, limit int) {
 	}
 }
 
-// blotHeader blots what is hidden out of a header's values.
+// blotHeader blots what is hidden out of a header's values, and takes away fields whose
+// name has any of it, in whatever case. A value that has it only when it is unescaped is
+// blotted as a whole.
 func blotHeader(header http.Header, hidden [][]byte) {
 	for name, values := range header {
+		if contains(strings.ToLower(name), hidden, bytes.ToLower) {
+			delete(header, name)
+			continue
+		}
 		for i, v := range values {
 			b := []byte(v)
 			blot(b, hidden, len(b))
+			if plain, err := url.PathUnescape(string(b)); err == nil && contains(plain, hidden, nil) {
+				b = bytes.Repeat([]byte("*"), len(b))
+			}
 			header[name][i] = string(b)
 		}
 	}
 }
 
+// contains reports whether a text has any of what is hidden, as form, if it is not nil,
+// writes that.
+func contains(text string, hidden [][]byte, form func([]byte) []byte) bool {
+	return slices.ContainsFunc(hidden, func(h []byte) bool {
+		if form != nil {
+			h = form(h)
+		}
+		return bytes.Contains([]byte(text), h)
+	})
+}
+
+// leastPiece is the shortest beginning of something hidden that is blotted at the end of
+// a body: a shorter one may well be something else.
+const leastPiece = 4
+
 // blotter reads a body without what is hidden. It holds back only what may be the
-// beginning of that, until it is known, so that streams flow.
+// beginning of that, until it is known, so that streams flow. If the body ends there,
+// what was held back is blotted.
 type blotter struct {
 	io.ReadCloser
 	hidden [][]byte
+	least  int    // what is shorter is not held back
 	ended  func() // called before the end is told
 
 	buf   []byte
@@ -74,12 +103,17 @@ func (b *blotter) fill() {
 	b.held = append(append(b.held[:0], b.data...), b.buf[:n]...)
 	b.data = b.held
 	b.ready = len(b.data)
-	if b.err = err; err == nil {
-		b.ready -= unclear(b.data, b.hidden)
-	} else if b.ended != nil {
+	tail := unclear(b.data, b.hidden)
+	switch b.err = err; {
+	case err == nil && tail >= b.least:
+		b.ready -= tail
+	case err != nil && b.ended != nil:
 		b.ended()
 	}
 	blot(b.data, b.hidden, b.ready)
+	if err != nil && tail >= leastPiece { // an error ends it as well
+		copy(b.data[len(b.data)-tail:], bytes.Repeat([]byte("*"), tail))
+	}
 }
 
 // unclear returns how many of the last bytes may be the beginning of something

@@ -259,6 +259,10 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		told.cut(context.Cause(ctx))
 		x.account(time.Now())
 	}()
+	if c.restricts() && !asksWebSocket(r) {
+		r.Header.Del("Upgrade") // what follows could be requests that nobody decides on
+		r.Header.Del("Http2-Settings")
+	}
 	h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, x: x}, r)
 }
 
@@ -287,9 +291,19 @@ func (c *connector) authorized() bool {
 	return len(c.hidden) > 0 || slices.ContainsFunc(credentials, func(name string) bool { return c.header[name] != nil })
 }
 
+// restricts reports whether requests through the connector are decided on, or their
+// answers looked through.
+func (c *connector) restricts() bool {
+	return c.authorized() || len(c.Methods)+len(c.Paths)+len(c.DenyPaths) > 0
+}
+
 // overrides are headers by which some servers take a request for one of another
 // method.
 var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+
+// partial are headers that ask for a part of an answer, or for it in another form:
+// what is hidden could not be found in that.
+var partial = []string{"Range", "If-Range", "Request-Range", "X-Ms-Range", "A-Im", "Accept-Charset", "Te", "Sec-Websocket-Extensions"}
 
 // rewrite makes the upstream's request of the sandbox's. ReverseProxy has taken
 // out hop-by-hop and forwarding headers.
@@ -315,13 +329,28 @@ func rewrite(pr *httputil.ProxyRequest) {
 	if len(x.hidden) > 0 || x.Metered() { // what is compressed can't be looked through
 		pr.Out.Header.Set("Accept-Encoding", "identity")
 	}
+	if len(x.hidden) > 0 {
+		for _, name := range partial {
+			pr.Out.Header.Del(name)
+		}
+	}
 	for name, values := range x.header {
 		pr.Out.Header[name] = slices.Clone(values)
 	}
 }
 
-// errEncoded says that an answer is in a form that can't be looked through.
-var errEncoded = errors.New("the answer is compressed, though that was not asked for")
+// These say that an answer is in a form that can't be looked through.
+var (
+	errEncoded = errors.New("the answer is compressed, though that was not asked for")
+	errPart    = errors.New("the answer is a part, though the whole was asked for")
+)
+
+// isPart reports whether an answer has only a part of something.
+func isPart(resp *http.Response) bool {
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return resp.StatusCode == http.StatusPartialContent || resp.Header["Content-Range"] != nil ||
+		strings.EqualFold(strings.TrimSpace(kind), "multipart/byteranges")
+}
 
 // forSandbox makes the sandbox's answer of the upstream's: without the secrets, and
 // with redirects within the upstream leading through the connector.
@@ -332,14 +361,25 @@ func forSandbox(resp *http.Response) error {
 			resp.Header.Set(name, x.through(resp.Request.URL, to))
 		}
 	}
+	if len(x.hidden) > 0 && isPart(resp) {
+		return errPart
+	}
 	blotHeader(resp.Header, x.hidden)
+	blotHeader(resp.Trailer, x.hidden) // the names, which are told before
 	if x.authorized() {
 		resp.Header.Del("Set-Cookie")
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
+		if err := onlyWebSocket(resp); x.restricts() && err != nil {
+			return err
+		}
 		x.request.note(resp.StatusCode, "")
 		if both, ok := resp.Body.(io.ReadWriteCloser); ok {
-			resp.Body = &meterBoth{meter{both, x, &x.received}, both}
+			in := io.ReadCloser(both)
+			if len(x.hidden) > 0 {
+				in = &blotter{ReadCloser: both, hidden: x.hidden, least: leastPiece}
+			}
+			resp.Body = &meterBoth{meter{in, x, &x.received}, both}
 		}
 		return nil
 	}
