@@ -39,6 +39,7 @@ var imports = map[string][]string{
 	"internal/registries": nil,
 	"internal/modeltest":  nil,
 	"internal/safepath":   nil,
+	"internal/private":    nil,
 	"internal/gitignore":  nil,
 	"internal/proctree":   nil,
 	"internal/fault":      nil,
@@ -52,7 +53,7 @@ var imports = map[string][]string{
 	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"internal/boot", "internal/proctree", "sprites"},
 
-	"internal/store":               {"sprites"},
+	"internal/store":               {"internal/private", "sprites"},
 	"internal/sprite":              {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/store", "sprites"},
 	"internal/runtime/gvisor":      {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
 	"internal/runtime/runtimetest": {"internal/boot", "internal/sprite", "sprites"},
@@ -70,8 +71,8 @@ var imports = map[string][]string{
 	"internal/job":       {"internal/agents", "internal/boot", "internal/connect", "internal/fault", "internal/guestbin", "internal/store", "sprites"},
 	"internal/push":      {"internal/gitwork", "sprites"},
 
-	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/policy", "internal/push", "internal/safepath", "internal/tools", "sprites"},
+	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/private", "internal/sprite", "internal/store", "sprites"},
+	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/policy", "internal/private", "internal/push", "internal/safepath", "internal/tools", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},

@@ -24,6 +24,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/job"
+	"github.com/cove-dev/cove/internal/private"
 	"github.com/cove-dev/cove/internal/registries"
 	"github.com/cove-dev/cove/internal/runtime/gvisor"
 	"github.com/cove-dev/cove/internal/server"
@@ -123,8 +124,13 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the data folder: %w", err)
+	private.Umask()
+	was, err := private.Folder(dir)
+	if err != nil {
+		return err
+	}
+	if was != 0 {
+		logger.Warn("the data folder was open to other users of this machine, and is closed now; if any of them is not trusted, make its tokens anew (cove token --help)", "folder", dir, "was", was)
 	}
 	reserve, err := diskReserve(o.reserve, dir)
 	if err != nil {

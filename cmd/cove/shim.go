@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/private"
 	"github.com/cove-dev/cove/internal/shim"
 )
 
@@ -23,6 +24,7 @@ func newShimCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// The sandbox must not inherit the pipe, whose end is awaited.
 			unix.CloseOnExec(3)
+			private.Umask()
 			ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 			defer stop()
 			return shim.Main(ctx, os.Stdin, os.NewFile(3, "ready"))

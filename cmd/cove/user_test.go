@@ -52,7 +52,7 @@ func TestOrdinaryUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	scripts := "/^(checkpoint|exec|hostile|job|policy|restart|sleep|url)$" // where an ordinary user's sandboxes are others
+	scripts := "/^(checkpoint|exec|hostile|job|policy|private|restart|sleep|url)$" // where an ordinary user's sandboxes are others
 	tests, most := "TestScripts|TestSoakKill|TestSoakSleep|TestSoakCycles", "10m"
 	if soak() {
 		scripts, tests, most = "", tests+"|TestSoakFaults", "2h"

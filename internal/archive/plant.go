@@ -128,7 +128,7 @@ func (p *planter) mount(h *tar.Header, at, upper string) error {
 			return err
 		}
 	}
-	if err := errors.Join(os.MkdirAll(filepath.Dir(upper), 0o755), os.Mkdir(upper, 0o700)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(upper), 0o700), os.Mkdir(upper, 0o700)); err != nil {
 		return made(h, err)
 	}
 	fd, err := unix.Open(upper, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

@@ -76,7 +76,7 @@ func (f Files) Prepare(dir string) (Base, error) {
 	if _, err := os.Stat(b.Dir); err == nil {
 		return b, nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return Base{}, fmt.Errorf("prepare base: %w", err)
 	}
 	tmp, err := os.MkdirTemp(dir, "new-")

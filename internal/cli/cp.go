@@ -334,7 +334,7 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 		w.room = newRoom() // more than it said may come yet
 		n, err = io.Copy(countingWriter{w, p}, from)
 	}
-	if err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Close()); err != nil {
+	if err = errors.Join(err, tmp.Chmod(info.Mode().Perm()&0o755), tmp.Close()); err != nil {
 		return n, fmt.Errorf("copy to %s: %w", dst, err)
 	}
 	return n, os.Rename(tmp.Name(), dst)

@@ -15,6 +15,7 @@ import (
 	"github.com/cove-dev/cove/internal/acpserver"
 	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/private"
 	"github.com/cove-dev/cove/internal/push"
 	"github.com/cove-dev/cove/internal/tools"
 	"github.com/cove-dev/cove/sprites"
@@ -168,6 +169,10 @@ func (f *failure) of(err error) {
 	}
 	if e, ok := errors.AsType[*filesync.Error](err); ok {
 		f.exit, f.code, f.hint = e.ExitCode(), e.Code, e.Hint
+		return
+	}
+	if e, ok := errors.AsType[*private.RefusedError](err); ok {
+		f.code, f.hint = "data_folder_refused", e.Hint
 		return
 	}
 	if e, ok := errors.AsType[*acpserver.Error](err); ok {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -245,7 +246,9 @@ func serveForwards(ctx context.Context, forwards []*forward, sprite *sprites.Spr
 // listen opens a route's port, or makes its socket, on this machine.
 func (a *app) listen(r route) (net.Listener, error) {
 	if r.localSocket != "" {
+		before := unix.Umask(0o177) // others may not connect, not even before a chmod
 		l, err := net.Listen("unix", r.localSocket)
+		unix.Umask(before)
 		if errors.Is(err, syscall.EADDRINUSE) {
 			return nil, &codedError{exitFailed, "socket_taken", fmt.Errorf("%s is there already", r.localSocket),
 				"take another path, or remove it if nothing listens there"}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/private"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -297,8 +298,15 @@ func readSmall(name string) (string, error) {
 func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not ready within %v", startLimit))
 	defer cancel()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return hinted(fmt.Errorf("make the data folder: %w", err), "name another one: --data DIR or COVE_DATA")
+	was, err := private.Folder(dir)
+	if err != nil {
+		if _, ok := errors.AsType[*private.RefusedError](err); ok {
+			return err
+		}
+		return hinted(err, "name another one: --data DIR or COVE_DATA")
+	}
+	if was != 0 {
+		a.say("The data folder %s was open to other users (%v), and is closed now. If you do not trust all of them, replace its tokens: cove token --help", dir, was)
 	}
 	unlock, err := lockFile(ctx, filepath.Join(dir, "start.lock"))
 	if err != nil {

@@ -32,14 +32,14 @@ type Overlay struct {
 // seen of the topmost folder itself stays what it was: an overlay takes its owner,
 // mode and times from Upper.
 func (o Overlay) Create() error {
-	if err := os.MkdirAll(o.Work, 0o755); err != nil {
+	if err := os.MkdirAll(o.Work, 0o700); err != nil {
 		return fmt.Errorf("create overlay: %w", err)
 	}
 	if _, err := os.Lstat(o.Upper); err == nil {
 		return nil
 	}
 	made := o.Upper + ".new" // so that none is there without them
-	err := errors.Join(os.RemoveAll(made), os.MkdirAll(filepath.Dir(o.Upper), 0o755))
+	err := errors.Join(os.RemoveAll(made), os.MkdirAll(filepath.Dir(o.Upper), 0o700))
 	if err == nil {
 		err = os.Mkdir(made, 0o755)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/private"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -27,10 +28,11 @@ const (
 const lockPatience = time.Second
 
 // Lock makes this process the only server of the data folder, which is made if
-// there is none, until the lock is closed. The error names the server that has it.
+// there is none and closed to other users (see private.Folder), until the lock is
+// closed. The error names the server that has it.
 func Lock(dir string) (io.Closer, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the data folder: %w", err)
+	if _, err := private.Folder(dir); err != nil {
+		return nil, err
 	}
 	lock, err := store.Lock(dir)
 	for deadline := time.Now().Add(lockPatience); errors.Is(err, store.ErrLocked) && time.Now().Before(deadline); {

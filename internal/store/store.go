@@ -11,10 +11,13 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
+
+	"github.com/cove-dev/cove/internal/private"
 )
 
 // Errors to be found by errors.Is.
@@ -76,7 +79,10 @@ const readers = 4
 
 func openDatabase(ctx context.Context, path string) (*database, error) {
 	db := &database{}
-	var err error
+	err := makePrivate(path)
+	if err != nil {
+		return nil, err
+	}
 	if db.write, err = sql.Open("sqlite", dsn(path, "immediate")); err != nil {
 		return nil, err
 	}
@@ -90,6 +96,21 @@ func openDatabase(ctx context.Context, path string) (*database, error) {
 	db.read.SetMaxOpenConns(readers)
 	db.read.SetMaxIdleConns(readers)
 	return db, nil
+}
+
+// makePrivate makes the database file, so that SQLite does not do so by the umask, and
+// takes from other users what they could read. SQLite gives its other files the mode
+// that the database has.
+func makePrivate(path string) error {
+	for _, end := range []string{"", "-wal", "-shm", "-journal"} {
+		if _, err := os.Lstat(path + end); end != "" && errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err := private.File(path + end); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // dsn names the file and its settings for the driver. A path is escaped, so that

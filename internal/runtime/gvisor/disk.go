@@ -178,7 +178,7 @@ func (r *Runtime) StageLayer(context.Context) (layers.Dir, error) {
 // AdoptLayer makes what was staged a layer.
 func (r *Runtime) AdoptLayer(_ context.Context, staged layers.Dir, layer string) error {
 	to := filepath.Join(r.Dir, "layers", layer)
-	if err := errors.Join(syncAll(staged.Path), os.MkdirAll(filepath.Dir(to), 0o755)); err != nil {
+	if err := errors.Join(syncAll(staged.Path), os.MkdirAll(filepath.Dir(to), 0o700)); err != nil {
 		return err
 	}
 	if err := os.Rename(staged.Path, to); err != nil {
@@ -233,7 +233,7 @@ func (r *Runtime) MergeLayers(_ context.Context, into string, chain []string) er
 		return err
 	}
 	for name, uppers := range parts {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
 			return err
 		}
 		if err := layers.Merge(filepath.Join(dir, name, "upper"), uppers, r.UserNS); err != nil {

@@ -28,7 +28,7 @@ func installGuest(binary, dir string) (string, error) {
 	if _, err := os.Stat(filepath.Join(final, "cove-guest")); err == nil {
 		return final, nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("install the guest: %w", err)
 	}
 	tmp, err := os.MkdirTemp(dir, "new-")

@@ -1,0 +1,253 @@
+// Package private keeps cove's files on this machine from the machine's other users:
+// a data folder that only its owner may enter, with files that only its owner may
+// read. Neither depends on the umask, or on how the folder was made. Linux only.
+package private
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// others are the permissions that nobody but the owner shall have.
+const others = 0o077
+
+// ours are the names in a data folder that cove gives.
+var ours = []string{
+	"lock", "start.lock", "address", "server.json", "token", "secret.key",
+	"cove-doctor", "cove.db", "cove.db-wal", "cove.db-shm", "cove.db-journal",
+	"serve.log", "serve.log.1", "userns", "userns.new", "userns.log",
+	"base", "guest", "images", "imports", "layers", "memories", "run", "sprites",
+}
+
+// deep are the folders whose folders are each one sandbox's.
+var deep = []string{"images", "imports", "layers", "memories", "run"}
+
+// A RefusedError says why a folder can't be a data folder, and what to do.
+type RefusedError struct {
+	Dir  string
+	Why  string
+	Hint string // what to type next, complete
+}
+
+func (e *RefusedError) Error() string { return fmt.Sprintf("the data folder %s %s", e.Dir, e.Why) }
+
+// Folder makes dir, with its parents, as a data folder that only this user may enter.
+// A folder that others may enter is tightened if it is this user's and holds nothing
+// but cove's files; was is the mode of one whose files others could read until then,
+// and 0 otherwise. The files of
+// the folder are tightened too: it repairs a data folder of an earlier version.
+//
+// A *RefusedError says that the folder is somebody else's, that others could put
+// another in its place, or that it also holds files that are not cove's.
+func Folder(dir string) (was fs.FileMode, err error) {
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return 0, fmt.Errorf("make the data folder: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return 0, fmt.Errorf("make the data folder: %w", err)
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err == nil {
+		err = errors.Join(checkWay(dir), checkWay(real))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look at the data folder: %w", err)
+	}
+	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open the data folder: %w", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("open the data folder: %w", err)
+	}
+	if uid := owner(st); uid != os.Geteuid() {
+		return 0, &RefusedError{Dir: dir, Why: fmt.Sprintf("belongs to user %d, and cove runs as user %d", uid, os.Geteuid()),
+			Hint: "use a folder of your own with --data DIR, or run cove as the folder's owner"}
+	}
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return 0, fmt.Errorf("read the data folder: %w", err)
+	}
+	if st.Mode().Perm()&others != 0 {
+		if err := tightenFolder(f, dir, st, entries); err != nil {
+			return 0, err
+		}
+		if len(entries) > 0 {
+			was = st.Mode().Perm()
+		}
+	}
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		return 0, fmt.Errorf("open the data folder: %w", err)
+	}
+	defer root.Close()
+	return was, tightenEntries(root, dir, entries)
+}
+
+// tightenFolder keeps others out of a folder that holds cove's files, or nothing.
+func tightenFolder(f *os.File, dir string, st fs.FileInfo, entries []fs.DirEntry) error {
+	for _, e := range entries {
+		if !known(e.Name()) {
+			return &RefusedError{
+				Dir:  dir,
+				Why:  fmt.Sprintf("may be entered by others (%v), and holds %q, which is not cove's", st.Mode().Perm(), e.Name()),
+				Hint: fmt.Sprintf("use a folder in it with --data %s, or close it with chmod 700 %[2]s", filepath.Join(dir, "cove"), dir),
+			}
+		}
+	}
+	if err := f.Chmod(0o700); err != nil {
+		return fmt.Errorf("close the data folder to others: %w", err)
+	}
+	if st, err := f.Stat(); err != nil || st.Mode().Perm()&others != 0 {
+		return errors.Join(err, &RefusedError{Dir: dir, Why: "stays open to others: its file system keeps no permissions", Hint: "use a folder on another file system with --data DIR"})
+	}
+	return nil
+}
+
+// known reports whether cove gives a name in a data folder. Replaced files have a
+// temporary name first, which begins with a dot.
+func known(name string) bool {
+	if slices.Contains(ours, name) || name == "lost+found" { // made with every ext4
+		return true
+	}
+	stem, ok := strings.CutPrefix(name, ".")
+	return ok && slices.ContainsFunc(ours, func(o string) bool { return strings.HasPrefix(stem, o+"-") })
+}
+
+// tightenEntries takes others' rights from what cove has in its folder. A file of
+// somebody else's was put there while others could write to the folder.
+func tightenEntries(root *os.Root, dir string, entries []fs.DirEntry) error {
+	for _, e := range entries {
+		if !known(e.Name()) || e.Name() == "lost+found" {
+			continue
+		}
+		if err := tighten(root, dir, e.Name()); err != nil {
+			return err
+		}
+		if !e.IsDir() || !slices.Contains(deep, e.Name()) {
+			continue
+		}
+		below, err := fs.ReadDir(root.FS(), e.Name())
+		if err != nil {
+			return fmt.Errorf("read the data folder: %w", err)
+		}
+		for _, b := range below {
+			if err := tighten(root, dir, filepath.Join(e.Name(), b.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// tighten takes others' rights from one file or folder. One that has just been
+// removed is no error: a server that is stopping removes some.
+func tighten(root *os.Root, dir, name string) error {
+	st, err := root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("look at the data folder: %w", err)
+	}
+	if uid := owner(st); uid != os.Geteuid() {
+		return &RefusedError{Dir: dir, Why: fmt.Sprintf("holds %s of user %d", name, uid), Hint: "delete it if you do not know it, or give it to yourself with chown; then start again"}
+	}
+	switch {
+	case st.Mode()&fs.ModeSymlink != 0:
+		// The owner put it there, for instance because another disk has more room. Only the
+		// owner could: it is theirs, and the folder is closed.
+		return tightenTarget(filepath.Join(dir, name))
+	case st.Mode().Perm()&others == 0:
+		return nil
+	}
+	if err := root.Chmod(name, st.Mode().Perm()&^others); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("close %s to others: %w", filepath.Join(dir, name), err)
+	}
+	return nil
+}
+
+// tightenTarget takes others' rights from what a link of the owner's leads to.
+func tightenTarget(link string) error {
+	st, err := os.Stat(link)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && st.Mode().Perm()&others != 0 {
+		err = os.Chmod(link, st.Mode().Perm()&^others)
+	}
+	if err != nil {
+		return fmt.Errorf("close %s to others: %w", link, err)
+	}
+	return nil
+}
+
+// checkWay refuses a path on which others could put something else: a link of
+// somebody else's, or a folder to which all may write and whose names nothing protects.
+func checkWay(dir string) error {
+	trusted := []int{os.Geteuid(), 0}
+	if inUserNS() {
+		trusted = append(trusted, overflow) // the machine's root, as seen from inside
+	}
+	for at := dir; ; at = filepath.Dir(at) {
+		st, err := os.Lstat(at)
+		if err != nil {
+			return err
+		}
+		switch uid := owner(st); {
+		case st.Mode()&fs.ModeSymlink != 0 && !slices.Contains(trusted, uid):
+			return &RefusedError{Dir: dir, Why: fmt.Sprintf("is reached through %s, a link of user %d", at, uid), Hint: "use another folder with --data DIR"}
+		case at != dir && st.IsDir() && st.Mode().Perm()&0o002 != 0 && st.Mode()&fs.ModeSticky == 0:
+			return &RefusedError{Dir: dir, Why: fmt.Sprintf("can be replaced by anybody: all may write to %s", at),
+				Hint: fmt.Sprintf("use another folder with --data DIR, or protect that one with chmod +t %s", at)}
+		}
+		if at == filepath.Dir(at) {
+			return nil
+		}
+	}
+}
+
+// overflow is the id that the kernel shows for one that a user namespace does not map.
+const overflow = 65534
+
+// inUserNS reports whether this process sees the machine's ids mapped.
+func inUserNS() bool {
+	text, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && !slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
+}
+
+// Umask gives the process, and those that it starts, a umask that is not the caller's:
+// a stricter one would close the folders that a sprite's own users see, and a looser
+// one would open what cove leaves the umask to decide.
+func Umask() { unix.Umask(0o022) }
+
+// File makes path a file that only its owner may read, empty if there is none, and
+// takes others' rights from one that exists.
+func File(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err == nil && st.Mode().Perm()&others != 0 {
+		err = f.Chmod(st.Mode().Perm() &^ others)
+	}
+	return errors.Join(err, f.Close())
+}
+
+func owner(st fs.FileInfo) int {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return int(sys.Uid)
+	}
+	return -1
+}
