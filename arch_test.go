@@ -72,7 +72,7 @@ var imports = map[string][]string{
 	"internal/push":      {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/private", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/policy", "internal/private", "internal/push", "internal/safepath", "internal/tools", "sprites"},
+	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/base", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/policy", "internal/private", "internal/push", "internal/safepath", "internal/tools", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},

@@ -193,7 +193,7 @@ func scramble(r *rand.Rand, root string, times int) {
 
 func pack(t testing.TB, base string, chain []string, user bool) []byte {
 	t.Helper()
-	v, err := layers.OpenView(base, chain, user)
+	v, err := layers.OpenView([]string{base}, chain, user)
 	if err != nil {
 		t.Fatal(err)
 	}

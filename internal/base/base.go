@@ -28,6 +28,7 @@ type Base struct {
 	Dir         string   // the skeleton: the lowest layer of the root
 	Fingerprint string   // of the skeleton and of the host folders below Mounts
 	Mounts      []string // host folders that are mounted over at the same path, such as "usr"
+	Mask        Mask     // over them; the zero value hides nothing
 }
 
 // Files describes the host that a base is made of. The zero value is this

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/gitwork"
 )
 
@@ -124,12 +125,30 @@ type doctor struct {
 }
 
 func (d *doctor) run(ctx context.Context) []check {
-	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.limits(), d.disk(), d.inodes(), d.reflink(), d.git(ctx)}
+	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.limits(), d.disk(), d.inodes(), d.reflink(), d.hidden(), d.git(ctx)}
 	if !d.root {
 		checks = append(checks, d.idTools()...)
 	}
 	checks = append(checks, d.programs()...)
 	return append(checks, d.server(ctx))
+}
+
+// hidden counts what of the host's programs no sprite sees.
+func (d *doctor) hidden() check {
+	c := check{Name: "hidden", Level: levelOK}
+	hidden, err := base.Files{}.Hidden()
+	switch n := len(hidden); {
+	case err != nil:
+		return check{c.Name, levelFail, fmt.Sprintf("what to hide of /usr from sprites can't be told: %v", err), "repair the file system of /usr"}
+	case n == 0:
+		c.Detail = "nothing in /usr: all of it may be read by every user"
+	default:
+		c.Detail = fmt.Sprintf("%d files and folders in /usr that not every user may read; no sprite sees them: /%s", n, strings.Join(hidden[:min(n, 3)], " /"))
+		if n > 3 {
+			c.Detail += " …"
+		}
+	}
+	return c
 }
 
 func sysctl(name string) string {

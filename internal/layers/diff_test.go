@@ -65,7 +65,7 @@ func shown(t *testing.T, root string) map[string]string {
 
 func openView(t *testing.T, base string, chain []string, user bool) *View {
 	t.Helper()
-	v, err := OpenView(base, chain, user)
+	v, err := OpenView([]string{base}, chain, user)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,13 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxLowers is the most lower folders that one overlay is mounted with.
+// MaxLowers is the most lower folders that one overlay is mounted with, besides a mask
+// of the lowest one.
 const MaxLowers = 32
 
 // An Overlay is one mount of a sprite's disk. A layer lives at one path all its
 // life; Upper is the last of them, the one being written.
 type Overlay struct {
-	Lowers []string `json:"lowers"` // topmost first, at least one, at most MaxLowers
+	Lowers []string `json:"lowers"` // topmost first, at least one, at most MaxLowers and a mask
 	Upper  string   `json:"upper"`
 	Work   string   `json:"work"` // on Upper's file system, empty, for the kernel's use
 
@@ -106,8 +107,8 @@ func (o Overlay) Forget(target string) error {
 }
 
 func (o Overlay) options() (string, error) {
-	if len(o.Lowers) == 0 || len(o.Lowers) > MaxLowers {
-		return "", fmt.Errorf("%d lower layers, want 1 to %d", len(o.Lowers), MaxLowers)
+	if len(o.Lowers) == 0 || len(o.Lowers) > MaxLowers+1 {
+		return "", fmt.Errorf("%d lower layers, want 1 to %d", len(o.Lowers), MaxLowers+1)
 	}
 	lowers := make([]string, len(o.Lowers))
 	for i, l := range o.Lowers {

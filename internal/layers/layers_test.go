@@ -107,7 +107,7 @@ func TestOverlay(t *testing.T) {
 func TestOverlayRefuses(t *testing.T) {
 	for name, o := range map[string]Overlay{
 		"no lower":   {Upper: "/u", Work: "/w"},
-		"too many":   {Lowers: make([]string, MaxLowers+1), Upper: "/u", Work: "/w"},
+		"too many":   {Lowers: make([]string, MaxLowers+2), Upper: "/u", Work: "/w"},
 		"too long":   {Lowers: []string{"/" + strings.Repeat("x", os.Getpagesize())}, Upper: "/u", Work: "/w"},
 		"not a base": {Lowers: []string{filepath.Join(t.TempDir(), "missing")}, Upper: t.TempDir(), Work: t.TempDir()},
 	} {

@@ -15,6 +15,7 @@ import (
 // meanwhile may be seen half done. Its methods are for one goroutine.
 type View struct {
 	trees  []*tree // topmost first; the last one is the base
+	top    int     // from that one on trees are the base: a mask may hide some of it
 	root   Node
 	prefix string // of the overlay's own attributes
 }
@@ -31,22 +32,24 @@ type place struct {
 	path  string
 }
 
-// OpenView opens a view of layers, the lowest first, over a base. userXattr is as
-// in Overlay. The caller closes it.
-func OpenView(base string, chain []string, userXattr bool) (_ *View, err error) {
+// OpenView opens a view of layers over a base, the lowest first. base is a folder,
+// which masks (layers of whiteouts) may follow, none of which counts as a layer.
+// userXattr is as in Overlay. The caller closes it.
+func OpenView(base, chain []string, userXattr bool) (_ *View, err error) {
 	v := &View{prefix: Overlay{UserXattr: userXattr}.xattrPrefix()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, v.Close())
 		}
 	}()
-	for _, dir := range append([]string{base}, chain...) {
+	for _, dir := range slices.Concat(base, chain) {
 		t, err := openTree(dir)
 		if err != nil {
 			return nil, err
 		}
 		v.trees = slices.Insert(v.trees, 0, t)
 	}
+	v.top = len(chain)
 	for i := range v.trees {
 		v.root.places = append(v.root.places, place{layer: i})
 	}
@@ -72,7 +75,7 @@ func (v *View) OnBase(n Node, at string) bool {
 }
 
 // FromBase reports whether nothing of a node is any layer's.
-func (v *View) FromBase(n Node) bool { return n.places[0].layer == len(v.trees)-1 }
+func (v *View) FromBase(n Node) bool { return n.places[0].layer >= v.top }
 
 func (v *View) stat(p place) (s Stat, err error) {
 	err = v.trees[p.layer].at(p.path, func(fd int) error {
@@ -93,8 +96,8 @@ func (v *View) Open(n Node) (*os.File, error) {
 // included; withBase: what the base has, too.
 func (v *View) Names(n Node, withBase bool) ([]string, error) {
 	places := n.places
-	if last := len(places) - 1; !withBase && places[last].layer == len(v.trees)-1 {
-		places = places[:last]
+	if !withBase {
+		places = slices.DeleteFunc(slices.Clone(places), func(p place) bool { return p.layer >= v.top })
 	}
 	return v.names(places)
 }

@@ -60,7 +60,7 @@ func (r *Runtime) disk(chain []string, b base.Base) ([]shim.Mount, error) {
 	if _, err := os.Stat(skeleton); err != nil {
 		return nil, fmt.Errorf("the base that this sprite was made over is gone: %w", err)
 	}
-	overlay := func(name, lower string) layers.Overlay {
+	overlay := func(name string, base ...string) layers.Overlay {
 		top := filepath.Join(r.layerDir(chain[len(chain)-1]), name)
 		o := layers.Overlay{Upper: filepath.Join(top, "upper"), Work: filepath.Join(top, "work"), UserXattr: r.UserNS}
 		for i := len(chain) - 2; i >= 0; i-- {
@@ -70,14 +70,22 @@ func (r *Runtime) disk(chain []string, b base.Base) ([]shim.Mount, error) {
 				o.Lowers = append(o.Lowers, sealed)
 			}
 		}
-		o.Lowers = append(o.Lowers, lower)
+		o.Lowers = append(o.Lowers, base...)
 		return o
 	}
 	mounts := []shim.Mount{{Target: "", Overlay: overlay("root", skeleton)}}
 	for _, name := range b.Mounts {
-		mounts = append(mounts, shim.Mount{Target: name, Overlay: overlay(name, "/"+name)})
+		mounts = append(mounts, shim.Mount{Target: name, Overlay: overlay(name, programs(b, name)...)})
 	}
 	return mounts, nil
+}
+
+// programs are the lower folders that show the host's folder of programs, the topmost first.
+func programs(b base.Base, name string) []string {
+	if mask := b.Mask.For(name); mask != "" {
+		return []string{mask, "/" + name}
+	}
+	return []string{"/" + name}
 }
 
 // baseOf reads what base the lowest layer lies on; b, if it is a new one.
@@ -120,7 +128,7 @@ func baseIn(dir string, b base.Base) (baseRecord, error) {
 // OpenDisk opens what a chain of layers shows.
 func (r *Runtime) OpenDisk(_ context.Context, chain []string) (_ sprite.Disk, err error) {
 	r.init()
-	prep, err := r.prepare()
+	prep, err := r.current()
 	if err != nil {
 		return nil, err
 	}
@@ -130,13 +138,16 @@ func (r *Runtime) OpenDisk(_ context.Context, chain []string) (_ sprite.Disk, er
 	}
 	var disk sprite.Disk
 	for _, m := range mounts {
-		o := m.Overlay
-		below := slices.Clone(o.Lowers[:len(o.Lowers)-1])
-		slices.Reverse(below)
-		if exists(o.Upper) { // it has been written
-			below = append(below, o.Upper)
+		o, ofBase := m.Overlay, 1
+		if m.Target != "" {
+			ofBase = len(programs(prep.base, m.Target))
 		}
-		v, err := layers.OpenView(o.Lowers[len(o.Lowers)-1], below, r.UserNS)
+		all := slices.Clone(o.Lowers)
+		slices.Reverse(all)
+		if exists(o.Upper) { // it has been written
+			all = append(all, o.Upper)
+		}
+		v, err := layers.OpenView(all[:ofBase], all[ofBase:], r.UserNS)
 		if err != nil {
 			return nil, errors.Join(err, disk.Close())
 		}

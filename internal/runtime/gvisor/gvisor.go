@@ -51,6 +51,7 @@ type Runtime struct {
 
 	preparing sync.Mutex
 	prepared  *prepared // nil: not yet; guarded by preparing
+	hider     base.Hider
 }
 
 // prepared is what all sandboxes of this server start from.
@@ -86,12 +87,41 @@ func (r *Runtime) prepare() (prepared, error) {
 	if err != nil {
 		return prepared{}, err
 	}
+	r.hider.Files, r.hider.Dir = files, filepath.Join(r.Dir, "base")
+	if b.Mask, err = r.hider.Mask(); err != nil {
+		return prepared{}, err
+	}
+	if n := len(b.Mask.Hidden); n > 0 {
+		r.Logger.Info("hidden from sprites: other users of this machine may not read it", "count", n, "first", "/"+b.Mask.Hidden[0])
+	}
 	build, err := buildOf(r.Runsc, guest)
 	if err != nil {
 		return prepared{}, err
 	}
 	r.prepared = &prepared{base: b, guest: guest, build: build}
 	return *r.prepared, nil
+}
+
+// current is prepare for what is about to be mounted: the mask is that of now.
+func (r *Runtime) current() (prepared, error) {
+	prep, err := r.prepare()
+	if err != nil {
+		return prepared{}, err
+	}
+	if prep.base.Mask, err = r.hider.Mask(); err != nil {
+		return prepared{}, err
+	}
+	if r.hider.Stale() {
+		r.wg.Go(func() {
+			if err := r.hider.Renew(); err != nil {
+				r.Logger.Error("hiding what other users may not read", "err", err)
+			}
+		})
+	}
+	r.preparing.Lock()
+	defer r.preparing.Unlock()
+	r.prepared.base.Mask = prep.base.Mask
+	return prep, nil
 }
 
 // Prepare makes what the first sandbox would otherwise have to wait for.
@@ -123,7 +153,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 			return nil, fmt.Errorf("boot %s: included %s is no folder of this machine", m.Hostname, dir)
 		}
 	}
-	prep, err := r.prepare()
+	prep, err := r.current()
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,403 @@
+package base
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Hider keeps from sprites what the host's other users may not read in the folders
+// of programs: a server that is root could show it to the root of a sandbox. It makes
+// layers of whiteouts (masks) to be mounted over those folders. Files of /usr are
+// looked at once; after that each call looks at the times of all folders, since a new
+// or renamed file changes them. A file that changed its mode alone is found at once in
+// the folders of configuration, and elsewhere by Renew.
+//
+// The zero value with Files and Dir set is ready. Its methods may be called from any
+// goroutine.
+type Hider struct {
+	Files Files
+	Dir   string // masks are made in it, each under a name of its own, and stay
+
+	mu      sync.Mutex
+	folders map[string]*folder // by path below the root of the files
+	full    time.Time          // all files were looked at
+	checked time.Time          // when the last look began
+	mask    Mask
+}
+
+// A Mask is a folder of whiteouts for each folder of programs that needs one.
+type Mask struct {
+	Dir    string   // empty: nothing is hidden
+	Hidden []string // paths below /, sorted; of a hidden folder only itself
+}
+
+// For returns the layer over a folder of programs such as usr; empty: none.
+func (m Mask) For(name string) string {
+	if slices.ContainsFunc(m.Hidden, func(h string) bool { return strings.HasPrefix(h, name+"/") }) {
+		return filepath.Join(m.Dir, name)
+	}
+	return ""
+}
+
+// folder is what was found in one folder.
+type folder struct {
+	stat    stamp
+	read    time.Time
+	folders []string // paths
+	hidden  []string // paths
+}
+
+// stamp changes when a folder's entries, owner or mode do.
+type stamp struct {
+	dev, ino uint64
+	ctime    unix.Timespec
+}
+
+const (
+	// settled is how much older than our look a folder's change must be for the next
+	// change to have another time. File systems' clocks tick every 4 to 10 ms.
+	settled = 2 * time.Second
+	// renewal is after how long all files are looked at again.
+	renewal = 5 * time.Minute
+)
+
+// configuration are the folders whose files are looked at each time.
+var configuration = []string{"usr/etc", "usr/local/etc"}
+
+// Mask returns the mask for what is hidden now.
+func (h *Hider) Mask() (Mask, error) {
+	asked := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.folders != nil && h.checked.After(asked) { // of sandboxes that start at the same time one looks
+		return h.mask, nil
+	}
+	start := time.Now()
+	look, err := h.look(h.folders)
+	if err != nil {
+		return Mask{}, fmt.Errorf("look for what to hide from sprites: %w", err)
+	}
+	if h.folders == nil {
+		h.full = start
+	}
+	return h.settle(look, start)
+}
+
+// Stale reports whether all files should be looked at again, by Renew. It says so to
+// one caller only.
+func (h *Hider) Stale() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.folders == nil || time.Since(h.full) < renewal {
+		return false
+	}
+	h.full = time.Now()
+	return true
+}
+
+// Renew looks at all files anew, for the next Mask. It takes up to some seconds.
+func (h *Hider) Renew() error {
+	start := time.Now()
+	look, err := h.look(nil)
+	if err != nil {
+		return fmt.Errorf("look for what to hide from sprites: %w", err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, err = h.settle(look, start)
+	return err
+}
+
+// settle makes what was found what counts. The caller holds h.mu.
+func (h *Hider) settle(l *look, start time.Time) (Mask, error) {
+	var hidden []string
+	for _, f := range l.found {
+		hidden = append(hidden, f.hidden...)
+	}
+	slices.Sort(hidden)
+	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) {
+		mask, err := h.make(hidden)
+		if err != nil {
+			return Mask{}, fmt.Errorf("hide what only some may read: %w", err)
+		}
+		h.mask = mask
+	}
+	h.folders, h.checked = l.found, start
+	return h.mask, nil
+}
+
+// Hidden lists what would be hidden from sprites now.
+func (f Files) Hidden() ([]string, error) {
+	l, err := (&Hider{Files: f}).look(nil)
+	if err != nil {
+		return nil, err
+	}
+	var hidden []string
+	for _, found := range l.found {
+		hidden = append(hidden, found.hidden...)
+	}
+	slices.Sort(hidden)
+	return hidden, nil
+}
+
+// look is one look at all folders.
+type look struct {
+	known map[string]*folder
+
+	wg    sync.WaitGroup
+	slots chan struct{}
+	mu    sync.Mutex
+	found map[string]*folder
+	err   error
+}
+
+func (h *Hider) look(known map[string]*folder) (*look, error) {
+	l := &look{known: known, slots: make(chan struct{}, runtime.GOMAXPROCS(0)-1), found: make(map[string]*folder, len(known))}
+	var closing []*os.File
+	for _, name := range programDirs {
+		root, err := openProgramDir(h.Files.path(name))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+			continue // not there, or a link to another
+		} else if err != nil {
+			l.fail(err)
+			break
+		}
+		closing = append(closing, root)
+		l.folder(root, name, name)
+	}
+	l.wg.Wait()
+	for _, f := range closing {
+		l.err = errors.Join(l.err, f.Close())
+	}
+	return l, l.err
+}
+
+// openProgramDir opens a folder as an overlay sees it: without what is mounted in it.
+func openProgramDir(dir string) (*os.File, error) {
+	st, err := os.Lstat(dir)
+	if err == nil && !st.IsDir() {
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil { // not root: what is mounted there is all that can be seen
+		fd, err = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return os.NewFile(uintptr(fd), dir), nil
+}
+
+func (l *look) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = errors.Join(l.err, err)
+}
+
+// folder looks at a folder and all below it, partly in other goroutines.
+func (l *look) folder(root *os.File, top, at string) {
+	f, err := l.one(root, top, at)
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	if f == nil {
+		return
+	}
+	l.mu.Lock()
+	l.found[at] = f
+	l.mu.Unlock()
+	for _, below := range f.folders {
+		select {
+		case l.slots <- struct{}{}:
+			l.wg.Go(func() {
+				l.folder(root, top, below)
+				<-l.slots
+			})
+		default:
+			l.folder(root, top, below)
+		}
+	}
+}
+
+// one looks at one folder; nil: it is gone.
+func (l *look) one(root *os.File, top, at string) (*folder, error) {
+	below := strings.TrimPrefix(strings.TrimPrefix(at, top), "/")
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(root.Fd()), below, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH); err != nil {
+		return nil, ignoreGone(at, err)
+	}
+	now := stamp{uint64(st.Dev), st.Ino, st.Ctim}
+	old := l.known[at]
+	if old != nil && old.stat == now && old.read.Sub(time.Unix(st.Ctim.Unix())) > settled && !slices.ContainsFunc(configuration, func(c string) bool { return at == c || strings.HasPrefix(at, c+"/") }) {
+		return old, nil
+	}
+	f := &folder{stat: now, read: time.Now()}
+	if secret(st.Mode) && at != top { // since its parent was read
+		f.hidden = []string{at}
+		return f, nil
+	}
+	name := "."
+	if below != "" {
+		name = below
+	}
+	fd, err := unix.Openat(int(root.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.EACCES) { // an ordinary user's server sees no more than its user
+		return f, nil
+	} else if err != nil {
+		return nil, ignoreGone(at, err)
+	}
+	dir := os.NewFile(uintptr(fd), at)
+	defer dir.Close()
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return nil, ignoreGone(at, err)
+	}
+	for _, e := range entries {
+		if e.Type() == fs.ModeSymlink {
+			continue
+		}
+		name := path.Join(at, e.Name())
+		if err := unix.Fstatat(fd, e.Name(), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			if err := ignoreGone(name, err); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		switch {
+		case secret(st.Mode):
+			f.hidden = append(f.hidden, name)
+		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+			f.folders = append(f.folders, name)
+		}
+	}
+	return f, nil
+}
+
+// ignoreGone is the error of a name that the host may have removed meanwhile.
+func ignoreGone(at string, err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil
+	}
+	return &fs.PathError{Op: "look at", Path: "/" + at, Err: err}
+}
+
+// secret reports whether users without any right of their own can't read something. A
+// program that runs as somebody else and that all may start, as sudo of some systems
+// (mode 4111), is none: it is a package's, and a sprite needs it.
+func secret(mode uint32) bool {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		return false
+	case unix.S_IFDIR:
+		return mode&0o005 != 0o005
+	case unix.S_IFREG:
+		return mode&0o004 == 0 && !(mode&(unix.S_ISUID|unix.S_ISGID) != 0 && mode&0o001 != 0)
+	}
+	return mode&0o004 == 0
+}
+
+// maskFormat is raised when masks are built differently.
+const maskFormat = 1
+
+// parent is a folder above something hidden. An overlay shows the topmost layer's
+// owner, mode and times of a folder, so that the mask must have the host's.
+type parent struct {
+	Path     string
+	Mode     uint32
+	UID, GID uint32
+	times    [2]unix.Timespec
+}
+
+// make builds the mask of a list, unless there is one.
+func (h *Hider) make(hidden []string) (_ Mask, err error) {
+	if len(hidden) == 0 {
+		return Mask{}, nil
+	}
+	parents, err := h.parents(hidden)
+	if err != nil {
+		return Mask{}, err
+	}
+	text, err := json.Marshal(struct {
+		Format, Owner int
+		Hidden        []string
+		Parents       []parent
+	}{maskFormat, os.Geteuid(), hidden, parents})
+	if err != nil {
+		return Mask{}, err
+	}
+	sum := sha256.Sum256(text)
+	m := Mask{Dir: filepath.Join(h.Dir, "mask-"+hex.EncodeToString(sum[:8])), Hidden: hidden}
+	if _, err := os.Stat(m.Dir); err == nil {
+		return m, nil
+	}
+	if err := os.MkdirAll(h.Dir, 0o700); err != nil {
+		return Mask{}, err
+	}
+	tmp, err := os.MkdirTemp(h.Dir, "new-")
+	if err != nil {
+		return Mask{}, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	for _, p := range parents {
+		if err := os.Mkdir(filepath.Join(tmp, p.Path), 0o700); err != nil {
+			return Mask{}, err
+		}
+	}
+	for _, name := range hidden {
+		if err := unix.Mknod(filepath.Join(tmp, name), unix.S_IFCHR, 0); err != nil { // overlayfs: deleted
+			return Mask{}, &fs.PathError{Op: "mknod", Path: name, Err: err}
+		}
+	}
+	for _, p := range slices.Backward(parents) {
+		at := filepath.Join(tmp, p.Path)
+		err := unix.Lchown(at, int(p.UID), int(p.GID))
+		if errors.Is(err, unix.EINVAL) { // not of a user namespace's: it shows nobody's in either case
+			err = nil
+		}
+		if err = errors.Join(err, unix.Chmod(at, p.Mode&0o7777), unix.UtimesNanoAt(unix.AT_FDCWD, at, p.times[:], unix.AT_SYMLINK_NOFOLLOW)); err != nil {
+			return Mask{}, &fs.PathError{Op: "copy", Path: p.Path, Err: err}
+		}
+	}
+	if err := os.Rename(tmp, m.Dir); err != nil && !errors.Is(err, fs.ErrExist) && !isNotEmpty(err) {
+		return Mask{}, err
+	}
+	return m, nil
+}
+
+// parents are the folders above what is hidden, those above others first.
+func (h *Hider) parents(hidden []string) ([]parent, error) {
+	names := map[string]bool{}
+	for _, name := range hidden {
+		for at := path.Dir(name); at != "."; at = path.Dir(at) {
+			names[at] = true
+		}
+	}
+	parents := make([]parent, 0, len(names))
+	for name := range names {
+		var st unix.Stat_t
+		if err := unix.Lstat(h.Files.path(name), &st); err != nil {
+			return nil, &fs.PathError{Op: "look at", Path: "/" + name, Err: err}
+		}
+		parents = append(parents, parent{name, st.Mode, st.Uid, st.Gid, [2]unix.Timespec{st.Atim, st.Mtim}})
+	}
+	slices.SortFunc(parents, func(a, b parent) int { return strings.Compare(a.Path, b.Path) })
+	return parents, nil
+}
