@@ -465,9 +465,9 @@ func opError(o *op, err error) error {
 	}
 	switch {
 	case errors.Is(err, errChangedNow):
-		return failedf(CodeChanged, "try again", "%q: %v", o.entry.Path, err)
+		return failedf(CodeChanged, hintAgain, "%q: %v", o.entry.Path, err)
 	case errors.Is(err, errInTheWay):
-		return failedf(CodeConflict, "move it away, or leave the path out: --exclude", "%q can't be written: %v", o.entry.Path, err)
+		return failedf(CodeConflict, hintMove, "%q can't be written: %v", o.entry.Path, err)
 	}
 	return coded(fmt.Sprintf("write %q", o.entry.Path), err)
 }

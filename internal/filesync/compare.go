@@ -50,14 +50,14 @@ func (s *session) look() error {
 
 // scanOf takes an end's manifest over.
 func scanOf(p *peer, add func(Entry) error) (skipped []Skipped, err error) {
-	err = recvList(p, func(d *dec) error {
+	err = recvList(p, within(maxListBytes, func(d *dec) error {
 		var e Entry
 		d.entry(&e)
 		if d.err != nil {
 			return d.err
 		}
 		return add(e)
-	})
+	}))
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"syscall"
 )
 
@@ -62,6 +63,41 @@ func failedf(code, hint, format string, args ...any) error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
 
+// Hints that an end gives. Of the sprite's end these count, and no others.
+const (
+	hintAgain   = "try again"
+	hintMove    = "move it away, or leave the path out: --exclude"
+	hintSpace   = "free some space and try again; the trees are as they were"
+	hintResume  = "try again; what had come is kept for the next attempt"
+	hintUpdate  = "update the older one of cove's two halves"
+	hintSettle  = "sync without --dry-run, which ends it"
+	hintBackups = "see: cove sync status"
+	hintLook    = "look at them first; then sync again"
+)
+
+var (
+	endHints = []string{hintAgain, hintMove, hintSpace, hintResume, hintUpdate, hintSettle, hintBackups, hintLook}
+	endCodes = []string{CodeConflict, CodeRejected, CodeNoSpace, CodeChanged, CodeDenied, CodeNotFound, CodeLost, CodeFailed, CodeUsage}
+)
+
+const maxMessage = 4 << 10 // bytes of an error of the sprite's
+
+// told makes an error of the sprite's end fit to be shown. A hint is what to type
+// next on this machine: the sprite does not choose it.
+func told(e Error) *Error {
+	if !slices.Contains(endCodes, e.Code) {
+		e.Code = CodeFailed
+	}
+	if !slices.Contains(endHints, e.Hint) {
+		e.Hint = ""
+	}
+	if len(e.Message) > maxMessage {
+		e.Message = e.Message[:maxMessage] + "…"
+	}
+	e.Message = "the sprite's half of the sync says: " + e.Message
+	return &e
+}
+
 // coded gives an error of the system its code. where says at which end.
 func coded(where string, err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
@@ -70,9 +106,9 @@ func coded(where string, err error) *Error {
 	e := &Error{Code: CodeFailed, Message: where + ": " + err.Error()}
 	switch {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		e.Code, e.Hint = CodeNoSpace, "free some space and try again; the trees are as they were"
+		e.Code, e.Hint = CodeNoSpace, hintSpace
 	case errors.Is(err, context.Canceled): // it was told to end, as by cove session kill
-		e.Code, e.Hint = CodeLost, "try again; what had come is kept for the next attempt"
+		e.Code, e.Hint = CodeLost, hintResume
 	case errors.Is(err, fs.ErrPermission):
 		e.Code = CodeDenied
 	case errors.Is(err, fs.ErrNotExist):

@@ -75,18 +75,19 @@ func (s *session) writableRemote() (*peer, error) {
 }
 
 func (s *session) takeBack(p *peer, u Undone) (*Undone, error) {
-	if err := p.ask(kindUndo, undoHead{ID: u.Undid, NewID: newID()}); err != nil {
+	u.Backup = newID()
+	if err := p.ask(kindUndo, undoHead{ID: u.Undid, NewID: u.Backup}); err != nil {
 		return nil, err
 	}
-	if _, err := s.recvWritten(p); err != nil {
+	if err := recvList(p, within(maxListBytes, func(d *dec) error { _, err := decodeWritten(d); return err })); err != nil {
 		return nil, err
 	}
-	var b Backup
-	if err := p.answered(kindDone, &b); err != nil {
+	b, err := made(p, u.Backup)
+	if err != nil {
 		return nil, err
 	}
-	u.Backup, u.Changes = b.ID, b.Changes
-	return &u, s.restoreBase(u.Undid, b.ID)
+	u.Changes = b.Changes
+	return &u, s.restoreBase(u.Undid, u.Backup)
 }
 
 // restoreBase makes the base that was before a sync the base, and remembers the
@@ -119,7 +120,15 @@ func backupsOf(p *peer) (list []Backup, err error) {
 	if err := p.ask(kindBackups, nil); err != nil {
 		return nil, err
 	}
-	return list, p.answered(kindDone, &list)
+	if err := p.answered(kindDone, &list); err != nil {
+		return nil, err
+	}
+	for _, b := range list {
+		if checkID(b.ID) != nil {
+			return nil, rejectedf("", "%.80q is no backup's id", b.ID)
+		}
+	}
+	return list, nil
 }
 
 // Backups lists what can be undone at either end, the newest first.

@@ -18,11 +18,14 @@ type peer struct {
 	ended  chan struct{} // closed when nothing more comes; err says why
 	err    error
 	quit   chan struct{} // closed when nobody listens any more
+
+	foreign bool // it is the sprite's
 }
 
 // newPeer starts to read what an end sends, until the conn ends.
 func newPeer(name string, c conn) *peer {
-	p := &peer{name: name, c: c, frames: make(chan frame, 4), ended: make(chan struct{}), quit: make(chan struct{})}
+	_, foreign := c.(*stream)
+	p := &peer{name: name, c: c, frames: make(chan frame, 4), ended: make(chan struct{}), quit: make(chan struct{}), foreign: foreign}
 	go p.read()
 	return p
 }
@@ -36,7 +39,9 @@ func (p *peer) read() {
 			if json.Unmarshal(f.data, &e) != nil {
 				e = Error{Code: CodeRejected, Message: "it is not of the protocol"}
 			}
-			p.err = &e
+			if p.err = &e; p.foreign {
+				p.err = told(e)
+			}
 			return
 		}
 		if err != nil {

@@ -1,6 +1,7 @@
 package filesync
 
 import (
+	"math"
 	"path"
 )
 
@@ -380,12 +381,20 @@ func (p *planner) take(source, target *side) error {
 		}
 	}
 	if o.kind == opPut && e.Type == File {
-		p.bytes += e.Size
+		p.comes(e.Size)
 	}
 	if err := p.puts.add(o); err != nil {
 		return err
 	}
 	return p.results.add(res)
+}
+
+// comes counts the content of a file. Sizes that a sprite made up may be more in all
+// than a number holds.
+func (p *planner) comes(size int64) {
+	if p.bytes += size; p.bytes < 0 {
+		p.bytes = math.MaxInt64
+	}
 }
 
 // parents makes the folders that the next path is in and the target lacks.
@@ -411,7 +420,7 @@ func (p *planner) beside(source *side) error {
 	e.Path += theirSuffix
 	p.report.Added.add(e.Path)
 	if e.Type == File {
-		p.bytes += e.Size
+		p.comes(e.Size)
 	}
 	return p.puts.add(op{kind: opPut, entry: e, from: source.entry.Path})
 }

@@ -176,7 +176,7 @@ func (e *end) request(ctx context.Context, f frame) error {
 // greet finds the root, locks it, and ends what a dead process had begun.
 func (e *end) greet(ctx context.Context) error {
 	if e.hello.Version != version {
-		return failedf(CodeFailed, "update the older one of cove's two halves", "the other side speaks version %d, and this one %d", e.hello.Version, version)
+		return failedf(CodeFailed, hintUpdate, "the other side speaks version %d, and this one %d", e.hello.Version, version)
 	}
 	if err := e.locate(); err != nil {
 		return err
@@ -212,7 +212,7 @@ func (e *end) settle() error {
 	}
 	if e.hello.Look {
 		if j, err := e.work.readJournal(); j != nil || err != nil {
-			return errors.Join(err, failedf(CodeChanged, "sync without --dry-run, which ends it", "a sync of %s was interrupted while it wrote", e.root))
+			return errors.Join(err, failedf(CodeChanged, hintSettle, "a sync of %s was interrupted while it wrote", e.root))
 		}
 		return nil
 	}
@@ -496,7 +496,7 @@ func (e *end) undo(ctx context.Context, f frame) error {
 			return e.carryOut(ctx, undo)
 		}
 	}
-	return failedf(CodeNotFound, "see: cove sync status", "there is no such backup of %s", e.root)
+	return failedf(CodeNotFound, hintBackups, "there is no such backup of %s", e.root)
 }
 
 // receivePlan takes the plan over, and answers with what is there of it already.

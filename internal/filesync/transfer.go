@@ -35,22 +35,68 @@ func (s *session) transfer() error {
 	if err != nil {
 		return err
 	}
-	var b Backup
-	if err := target.answered(kindDone, &b); err != nil {
+	if _, err := made(target, id); err != nil {
 		return err
 	}
-	s.report.Backup, s.report.Bytes = b.ID, s.sent.Load()
+	s.report.Backup, s.report.Bytes = id, s.sent.Load()
 	go s.hangUp() // which the end of the session waits for
 	if err := s.keepResumed(s.resumed); err != nil {
 		return err
 	}
-	return s.saveBase(got, applied, b.ID)
+	return s.saveBase(got, applied, id)
+}
+
+// made reads what a target says of the backup that it has made. It was told its id,
+// which names files of this machine's, too.
+func made(target *peer, id string) (b Backup, err error) {
+	if err := target.answered(kindDone, &b); err != nil {
+		return b, err
+	}
+	if b.ID != id {
+		return b, failedf(CodeRejected, "", "refused what the sprite sent: it made the backup %.80q, and was told to make %s", b.ID, id)
+	}
+	return b, nil
+}
+
+// spools are the plan's operations: what goes before what comes.
+func (p *planner) spools() []*spool[op] { return []*spool[op]{p.removes, p.puts, p.merges} }
+
+// count is how many operations the plan has.
+func (p *planner) count() (n int64) {
+	for _, sp := range p.spools() {
+		n += sp.count
+	}
+	return n
+}
+
+// readings begin a reading of the plan, for nextOp.
+func (p *planner) readings() (all []*reading[op], err error) {
+	for _, sp := range p.spools() {
+		r, err := sp.read()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// nextOp returns the next operation of a plan; nil: there is none.
+func nextOp(all *[]*reading[op]) (*op, error) {
+	for len(*all) > 0 {
+		o, ok, err := (*all)[0].next()
+		if ok || err != nil {
+			return &o, err
+		}
+		*all = (*all)[1:]
+	}
+	return nil, nil
 }
 
 // eachOp goes through the plan: what goes before what comes.
 func (p *planner) eachOp(do func(n int64, o *op) error) error {
 	n := int64(0)
-	for _, sp := range []*spool[op]{p.removes, p.puts, p.merges} {
+	for _, sp := range p.spools() {
 		r, err := sp.read()
 		if err != nil {
 			return err
@@ -83,12 +129,17 @@ func (s *session) sendPlan(target *peer, id string) (*spool[want], error) {
 			return add(func(e *enc) { encodeOp(e, plain) })
 		})
 	})
+	last, most := int64(-1), s.plan.count()
 	err = recvList(target, func(d *dec) error {
 		n := d.uint()
 		w := want{n: int64(n), have: staged{d.int(), d.hash()}}
 		if d.err != nil {
 			return d.err
 		}
+		if w.n <= last || w.n >= most {
+			return rejectedf("", "it has content of operation %d, after %d of %d", n, last, most)
+		}
+		last = w.n
 		return have.add(w)
 	})
 	if err != nil {
@@ -348,17 +399,34 @@ func (c *courier) end() error {
 	return c.target.failed(c.target.c.flush())
 }
 
+// recvWritten reads what the target has made of the plan: the stamps of paths of the
+// plan, in its order, and of no others.
 func (s *session) recvWritten(target *peer) (*spool[written], error) {
 	applied, err := newSpool(s.tmp, encodeWritten, decodeWritten)
 	if err != nil {
 		return nil, err
 	}
 	s.later(applied.close)
+	ops, err := s.plan.readings()
+	if err != nil {
+		return nil, err
+	}
 	return applied, recvList(target, func(d *dec) error {
 		w, err := decodeWritten(d)
 		if err != nil {
 			return err
 		}
-		return applied.add(w)
+		for {
+			o, err := nextOp(&ops)
+			if err != nil {
+				return err
+			}
+			if o == nil {
+				return failedf(CodeRejected, "", "refused what the sprite sent: it says that it wrote %.80q, which nobody asked for", w.path)
+			}
+			if o.entry.Path == w.path && (o.kind == opPut || o.kind == opChmod) {
+				return applied.add(w)
+			}
+		}
 	})
 }

@@ -34,7 +34,7 @@ func (w *work) writeUndo(id, newID string) (Backup, error) {
 	})
 	b.Changes = count
 	if err == nil && len(u.changed) > 0 {
-		err = failedf(CodeConflict, "look at them first; then sync again",
+		err = failedf(CodeConflict, hintLook,
 			"%d paths have changed since: %q; nothing was undone", u.count, u.changed)
 	}
 	return b, err

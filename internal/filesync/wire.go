@@ -443,6 +443,22 @@ func (l *lister) end() error {
 	return errors.Join(l.c.send(frame{kindEnd, binary.AppendUvarint(nil, uint64(l.count))}), l.c.flush())
 }
 
+// maxListBytes bounds the records of a list that is kept on this machine's disk. Four
+// million entries with names of 200 bytes fit.
+const maxListBytes = 1 << 30
+
+// within hands the records of a list to add, which together may have so many bytes:
+// on the way they may be compressed a thousandfold.
+func within(limit int64, add func(*dec) error) func(*dec) error {
+	left := limit
+	return func(d *dec) error {
+		if left -= int64(len(d.b)); left < 0 {
+			return rejectedf("", "a list of more than %d MiB", limit>>20)
+		}
+		return add(d)
+	}
+}
+
 // recvList hands each record of a list to add. Without its end mark, and the right
 // number in it, there is no list.
 func recvList(c interface{ recv() (frame, error) }, add func(*dec) error) error {

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -202,10 +202,12 @@ func (w *work) prune() error {
 
 func (w *work) backupDir(id string) string { return filepath.Join(w.dir, "backups", id) }
 
-// checkID refuses what is no backup's id.
+var backupID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,63}$`)
+
+// checkID refuses what is no backup's id: it becomes the name of a file.
 func checkID(id string) error {
-	if id == "" || len(id) > 64 || path.Base(id) != id || id[0] == '.' {
-		return failedf(CodeUsage, "see: cove sync status", "%q is no backup's id", id)
+	if !backupID.MatchString(id) {
+		return failedf(CodeUsage, hintBackups, "%q is no backup's id", id)
 	}
 	return nil
 }
