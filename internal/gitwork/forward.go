@@ -262,6 +262,9 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 	if err != nil {
 		return err
 	}
+	if err := t.modulesInTheWay(ctx, f, files); err != nil {
+		return err
+	}
 	inTheWay, err := t.inTheWay(ctx, files)
 	if err != nil {
 		return err
