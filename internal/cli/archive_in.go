@@ -9,9 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/internal/safepath"
 )
 
@@ -47,6 +49,8 @@ type unpacker struct {
 	kept     int       // bytes, about, of what follows
 	dirs     []dirMeta // whose mode and time are set at the end
 	links    []symlink // which are made at the end, so that nothing is written through one
+
+	parts map[string]safepath.GitParts // of the folders that have any
 }
 
 type dirMeta struct {
@@ -59,7 +63,7 @@ type symlink struct{ name, target string }
 
 // unpack writes an archive below root, which should be empty.
 func unpack(r io.Reader, root *os.Root, p *progress) error {
-	u := &unpacker{root: root, progress: p, room: newRoom(), buf: make([]byte, copyBuffer)}
+	u := &unpacker{root: root, progress: p, room: newRoom(), buf: make([]byte, copyBuffer), parts: map[string]safepath.GitParts{}}
 	source := &sourceReader{r: r}
 	tr := tar.NewReader(source)
 	for {
@@ -141,6 +145,30 @@ func memberName(h *tar.Header) (string, error) {
 	return path.Clean(name), nil
 }
 
+// inRepository is why nothing from a sprite makes a folder one that git takes for a
+// repository though it has no .git.
+const inRepository = "git would take its folder for a repository, and run what the config and the hooks there say; copy without it, or as an archive: cove cp SPRITE:PATH - > FILE.tar"
+
+// part notes what a member makes of the folders that it is in.
+func (u *unpacker) part(name string, h *tar.Header) error {
+	for ; name != "."; name = path.Dir(name) {
+		part, dir := safepath.GitPart(path.Base(name)), path.Dir(name)
+		was, known := u.parts[dir]
+		if part&^was == 0 {
+			continue
+		}
+		if !known {
+			if err := u.keep(h, dir); err != nil {
+				return err
+			}
+		}
+		if u.parts[strings.Clone(dir)] = was | part; (was | part).Repository() {
+			return memberError{h.Name, inRepository}
+		}
+	}
+	return nil
+}
+
 // gitsOwn is why nothing from a sprite becomes part of git's own folder: git runs
 // what stands in there.
 const gitsOwn = "git would take it for its own, and run what it says; commits come home by cove pull, or as a file by git bundle"
@@ -148,6 +176,9 @@ const gitsOwn = "git would take it for its own, and run what it says; commits co
 func (u *unpacker) member(h *tar.Header, content io.Reader) error {
 	name, err := memberName(h)
 	if err != nil {
+		return err
+	}
+	if err := u.part(name, h); err != nil {
 		return err
 	}
 	if h.Mode&^0o1777 != 0 && h.Mode&0o6000 != 0 {
@@ -329,6 +360,9 @@ func (u *unpacker) finish() error {
 // archive is called once; its error stands even where the archive was whole.
 func receiveTree(dst string, p *progress, archive func(unpack func(io.Reader) error) error) (err error) {
 	parentName, base := splitPath(dst)
+	if err := checkPlace(dst); err != nil {
+		return err
+	}
 	parent, err := os.OpenRoot(parentName)
 	if err != nil {
 		return fmt.Errorf("copy to %s: %w", dst, err)
@@ -358,6 +392,21 @@ func receiveTree(dst string, p *progress, archive func(unpack func(io.Reader) er
 		return fmt.Errorf("copy to %s: it exists and is no folder", dst)
 	}
 	return mergeTree(parent, tmp, base)
+}
+
+// checkPlace looks that what comes from a sprite becomes no part of a repository.
+func checkPlace(dst string) error {
+	full, err := filepath.Abs(dst)
+	if err != nil {
+		return err
+	}
+	if safepath.IsDotGit(filepath.Base(full)) {
+		return memberError{dst, gitsOwn}
+	}
+	if filesync.InRepository(full) {
+		return memberError{dst, "git runs what is there; copy it to another place, look at it, and move it"}
+	}
+	return nil
 }
 
 // removeTree deletes a folder of ours, also where a mode in it forbids that.

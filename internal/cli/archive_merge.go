@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+
+	"github.com/cove-dev/cove/internal/safepath"
 )
 
 // mergeTree moves what is in the folder from into the folder to, over files that
@@ -14,20 +16,29 @@ import (
 // reverse. All that is checked before the first is moved. A sandbox has said how
 // much there is: of a folder's files only a few are in memory at a time.
 func mergeTree(root *os.Root, from, to string) error {
-	if err := checkMerge(root, from, to); err != nil {
+	if _, err := checkMerge(root, from, to); err != nil {
 		return err
 	}
 	return moveTree(root, from, to)
 }
 
-func checkMerge(root *os.Root, from, to string) error {
+// checkMerge also looks that no folder becomes a repository of git's, or is one in which
+// something changes. It reports whether something does outside of work trees of the
+// person's own, which have a .git.
+func checkMerge(root *os.Root, from, to string) (changes bool, err error) {
 	if err := openFolder(root, from); err != nil {
-		return err
+		return false, err
 	}
-	return eachEntry(root, from, func(d fs.DirEntry) error {
+	parts, own, err := gitParts(root, to)
+	if err != nil {
+		return false, err
+	}
+	err = eachEntry(root, from, func(d fs.DirEntry) error {
 		source, target := path.Join(from, d.Name()), path.Join(to, d.Name())
+		parts |= safepath.GitPart(d.Name())
 		there, err := root.Lstat(target)
 		if errors.Is(err, fs.ErrNotExist) {
+			changes = true
 			return nil // all that is in it will be new, too
 		}
 		if err != nil {
@@ -36,11 +47,40 @@ func checkMerge(root *os.Root, from, to string) error {
 		if there.IsDir() != d.IsDir() {
 			return fmt.Errorf("copy %s: one is a folder, and what is there is none, or the reverse", sanitizeLine(target))
 		}
-		if d.IsDir() {
-			return checkMerge(root, source, target)
+		if !d.IsDir() {
+			changes = true
+			return nil
 		}
-		return nil
+		below, err := checkMerge(root, source, target)
+		changes = changes || below
+		return err
 	})
+	if err == nil && changes && parts.Repository() {
+		err = memberError{to, inRepository}
+	}
+	return changes && !own, err
+}
+
+// gitParts are those of a folder, and whether it has a .git.
+func gitParts(root *os.Root, dir string) (parts safepath.GitParts, own bool, err error) {
+	f, err := root.Open(dir)
+	if err != nil {
+		return 0, false, err
+	}
+	defer f.Close()
+	for {
+		names, err := f.Readdirnames(512)
+		for _, name := range names {
+			parts |= safepath.GitPart(name)
+			own = own || safepath.IsDotGit(name)
+		}
+		if errors.Is(err, io.EOF) {
+			return parts, own, nil
+		}
+		if err != nil {
+			return parts, own, err
+		}
+	}
 }
 
 // openFolder lets a folder of ours be read and emptied, whatever its mode.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +106,12 @@ func TestHostileArchives(t *testing.T) {
 		"link to self's top":      {[]member{dirOf("./d/"), link("./d/l", "..")}, ""},
 		"git's folder":            {[]member{dirOf("./.git/"), reg("./.git/config", "x")}, "git"},
 		"git's by another name":   {[]member{dirOf("./a/"), dirOf("./a/GIT~1/")}, "GIT~1"},
+		"a repository":            {[]member{dirOf("./d/"), reg("./d/HEAD", "x"), reg("./d/objects/x", ""), reg("./d/refs/x", "")}, "./d/refs/x"},
+		"a repository of folders": {[]member{reg("./HEAD", "x"), dirOf("./objects/"), dirOf("./refs/")}, "take its folder for a repository"},
+		"a repository by links":   {[]member{reg("./d/HEAD", "x"), link("./d/objects", "x"), link("./d/refs", "x")}, "./d/refs"},
+		"a repository by case":    {[]member{reg("./d/head", "x"), reg("./d/Objects./x", ""), reg("./d/re\u200cfs/x", "")}, "./d/re"},
+		"a linked work tree":      {[]member{reg("./d/commondir", "x"), reg("./d/HEAD", "")}, "./d/HEAD"},
+		"no repository":           {[]member{reg("./d/HEAD", "x"), reg("./d/e/objects/x", ""), reg("./refs/x", "")}, ""},
 		"a link into git's":       {[]member{link("./l", ".GIT/config")}, "./l"},
 		"write through a link":    {[]member{link("./l", "d"), dirOf("./d/"), reg("./l/x", "x")}, `"l"`},
 		"link over a file":        {[]member{reg("./f", "x"), link("./f", "g")}, "./f"},
@@ -244,6 +251,49 @@ func TestReceiveIntoExisting(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, ".cove-*")); len(left) != 0 {
 		t.Errorf("left behind: %q", left)
+	}
+}
+
+// What is there already and what comes may together be what git takes for a repository.
+func TestReceiveCompletesNoRepository(t *testing.T) {
+	for name, c := range map[string]struct {
+		there   []string
+		members []member
+		dst     string
+		refused bool
+	}{
+		"the last piece":     {[]string{"d/HEAD", "d/objects/x"}, []member{dirOf("./d/"), reg("./d/refs/x", "")}, ".", true},
+		"its configuration":  {[]string{"d/HEAD", "d/objects/x", "d/refs/x"}, []member{dirOf("./d/"), reg("./d/config", "")}, ".", true},
+		"its hooks":          {[]string{"d/HEAD", "d/commondir"}, []member{dirOf("./d/"), dirOf("./d/hooks/"), reg("./d/hooks/x", "")}, ".", true},
+		"as one of its own":  {[]string{"d/HEAD", "d/objects/x"}, []member{dirOf("./"), reg("./x", "")}, "d/refs", true},
+		"in its hooks":       {[]string{"d/HEAD", "d/objects/x", "d/refs/x"}, []member{dirOf("./"), reg("./x", "")}, "d/hooks/y", true},
+		"git's own folder":   {nil, []member{dirOf("./"), reg("./config", "")}, ".git", true},
+		"beside it":          {[]string{"d/HEAD", "d/objects/x", "d/refs/x"}, []member{dirOf("./e/"), reg("./e/config", "")}, ".", false},
+		"the person's tree":  {[]string{"d/HEAD", "d/objects/x", "d/refs/x", "d/main/.git", "d/main/a"}, []member{dirOf("./d/"), dirOf("./d/main/"), reg("./d/main/a", "")}, ".", false},
+		"into such a folder": {[]string{"d/HEAD", "d/objects/x", "d/refs/x", "d/main/.git"}, []member{dirOf("./"), reg("./a", "")}, "d/main", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			top := filepath.Join(t.TempDir(), "top")
+			for _, name := range append(c.there, "keep") {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(top, name)), 0o755), os.WriteFile(filepath.Join(top, name), []byte("mine"), 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(top, c.dst)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			before := list(t, top)
+			err := receive(filepath.Join(top, c.dst), archiveOf(t, c.members...))
+			if !c.refused {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if classify(err).exit != exitRejected || !slices.Equal(list(t, top), before) {
+				t.Errorf("%v; there was %q, and is %q", err, before, list(t, top))
+			}
+		})
 	}
 }
 

@@ -31,8 +31,9 @@ put into it; where it does not exist, SRC becomes it; SRC/. is what is in the fo
 Modes are kept. On this machine nothing is left half-written: a file is renamed into
 place when it is whole, a folder when all of it has come. What comes out of a sprite is
 not trusted: absolute names, "..", links that lead out of the folder, devices and setuid
-bits are refused, with the name of what was (exit code 5), and nothing is copied; nor is
-what would fill this disk (exit code 6).`,
+bits are refused, with the name of what was (exit code 5), and nothing is copied. So is
+what git would take for its own: a .git, or a folder that has HEAD, objects and refs. What
+would fill this disk is refused, too (exit code 6).`,
 		Example: `  cove cp notes.txt paint:
   cove cp paint:/home/sprite/out.png .
   cove cp ./site paint:site
@@ -312,6 +313,9 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	}
 	if real, err := filepath.EvalSymlinks(dst); err == nil {
 		dst = real // replace what a link leads to, not the link
+	}
+	if err := checkPlace(dst); err != nil {
+		return 0, err
 	}
 	from, err := sprite.Open(ctx, src)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cove-dev/cove/internal/config"
@@ -85,23 +86,24 @@ func (t *treePuller) one(ctx context.Context, job sprites.Job, tree config.Tree)
 	}
 	sprite := t.client.At(job.Backend).Sprite(job.Sprite)
 	result := pulledTree{From: tree.From, To: tree.To}
-	if !t.accept {
-		y.Hold = func(name string) bool {
-			why := gitwork.RiskyPath(name)
-			if why != "" && len(result.Risky) < maxShownFiles {
-				result.Risky = append(result.Risky, gitwork.Risk{Path: name, Why: why})
-			}
-			return why != ""
-		}
+	y.AcceptRepositories = t.accept
+	hold, err := t.hold(ctx, tree, &result)
+	if err == nil {
+		y.Connect, err = filesync.Dialer(ctx, sprite)
 	}
-	var err error
-	if y.Connect, err = filesync.Dialer(ctx, sprite); err == nil {
+	if y.Hold = hold; err == nil {
+		result.Report, err = t.a.syncOnce(ctx, y, sprite)
+	}
+	if t.leaveOut(y, tree, &result, err) {
 		result.Report, err = t.a.syncOnce(ctx, y, sprite)
 	}
 	e, ok := errors.AsType[*filesync.Error](err)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
 		result.Absent, err = "the sprite is gone", nil
+	case ok && e.Code == filesync.CodeRisky && slices.Contains(e.Paths, "."):
+		result.risk(tree.To, whyRepository)
+		result.Report, err = nil, nil
 	case ok && e.Code == filesync.CodeNotFound && result.Report == nil:
 		result.Absent, err = "there is no such folder", nil
 	case ok:
@@ -112,8 +114,67 @@ func (t *treePuller) one(ctx context.Context, job sprites.Job, tree config.Tree)
 	return err
 }
 
+// hold says of files that they are left in the sprite. They are judged by their names in
+// the work tree, and by what the person's programs read there.
+func (t *treePuller) hold(ctx context.Context, tree config.Tree, result *pulledTree) (func(name string) bool, error) {
+	if t.accept {
+		return nil, nil
+	}
+	repo, err := gitwork.Open(ctx, t.top)
+	if err != nil {
+		return nil, err
+	}
+	_, head, err := repo.Head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	inside, err := repo.Inside(ctx, head)
+	if err != nil {
+		return nil, err
+	}
+	return func(name string) bool {
+		why := gitwork.RiskyPath(name)
+		if why == "" {
+			why = inside(path.Join(tree.To, name))
+		}
+		if why != "" {
+			result.risk(name, why)
+		}
+		return why != ""
+	}, nil
+}
+
+// risk notes what was left in the sprite.
+func (t *pulledTree) risk(name, why string) {
+	if len(t.Risky) < maxShownFiles && !slices.ContainsFunc(t.Risky, func(r gitwork.Risk) bool { return r.Path == name }) {
+		t.Risky = append(t.Risky, gitwork.Risk{Path: name, Why: why})
+	}
+}
+
+const whyRepository = "git would take the folder for a repository, and run what its config and hooks say"
+
+// leaveOut has the folders left in the sprite that a sync was refused for, because git
+// would take them for repositories. It reports whether there are such.
+func (t *treePuller) leaveOut(y *filesync.Sync, tree config.Tree, result *pulledTree, err error) bool {
+	e, ok := errors.AsType[*filesync.Error](err)
+	if !ok || e.Code != filesync.CodeRisky {
+		return false
+	}
+	for _, dir := range e.Paths {
+		if dir == "." || strings.ContainsAny(dir, "\r\n") {
+			return false
+		}
+		y.Rules.Exclude = append(y.Rules.Exclude, excludePattern(dir))
+		result.risk(dir, whyRepository)
+	}
+	return true
+}
+
 // treeHint says how to bring a folder by hand.
 func treeHint(job sprites.Job, y *filesync.Sync, e *filesync.Error) string {
+	if e.Code == filesync.CodeRisky {
+		return fmt.Sprintf("look at them in the sprite: cove exec -s %s -- ls %s; then take them: cove pull %s --accept-risky", job.Sprite, gitwork.Quote(y.Remote), job.ID)
+	}
 	if e.Code != filesync.CodeConflict {
 		return "then pull again: cove pull " + job.ID
 	}

@@ -31,6 +31,7 @@ type syncFlags struct {
 	reset    bool
 	watch    bool
 	maxSize  string
+	accept   bool
 }
 
 const syncWhere = `SRC defaults to the current folder; DST to the folder of SRC's name, in the sprite in the
@@ -90,7 +91,8 @@ one only with --reset, which makes the target what the source is.
 A text that both sides have changed is merged, line by line, by what it was at the last
 sync; where that is not possible it is a conflict. What comes out of a sprite is not
 trusted: a link that leads out of the folder, a device or a pipe is left out, and what no
-honest side sends ends the sync (exit code 5).
+honest side sends ends the sync (exit code 5). So does a folder that git would take for a
+repository, with HEAD, objects and refs (4): --accept-risky, once you have looked at it.
 
 ` + syncWhat
 		cmd.Example = `  cove sync pull -s paint
@@ -106,6 +108,9 @@ honest side sends ends the sync (exit code 5).
 	flags.BoolVar(&f.reset, "reset", false, "make the target what the source is, whatever it was")
 	flags.BoolVar(&f.watch, "watch", false, "keep both in step until interrupted")
 	flags.StringVar(&f.maxSize, "max-size", "", "refuse to move more than this in one sync, such as 20G")
+	if verbName == filesync.Pull {
+		registerAccept(cmd, &f.accept)
+	}
 	must(cmd.RegisterFlagCompletionFunc("on-conflict", cobra.FixedCompletions(conflictChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -179,7 +184,7 @@ func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlag
 	y := &filesync.Sync{
 		Verb: verbName, Local: local, Remote: remote,
 		Policy: policy, Reset: f.reset, NoDelete: !f.delete, DryRun: f.dryRun, MaxBytes: limit,
-		Merge: gitwork.MergeFile,
+		Merge: gitwork.MergeFile, AcceptRepositories: f.accept,
 	}
 	return y, sprite, prepareSync(ctx, y, sprite, f)
 }
@@ -248,6 +253,7 @@ func (a *app) syncVerb(ctx context.Context, verbName filesync.Verb, f *syncFlags
 		return a.syncWatch(ctx, y, sprite, f.policy)
 	}
 	report, err := a.syncOnce(ctx, y, sprite)
+	err = riskySync(err, y, sprite.Name())
 	if report == nil {
 		return err
 	}
@@ -261,6 +267,40 @@ func (a *app) syncVerb(ctx context.Context, verbName filesync.Verb, f *syncFlags
 	}
 	a.showSync(sprite.Name(), report, err == nil)
 	return err
+}
+
+// riskySync gives an error about folders that git would take for repositories the commands
+// that go on from there.
+func riskySync(err error, y *filesync.Sync, sprite string) error {
+	e, ok := errors.AsType[*filesync.Error](err)
+	if !ok || e.Code != filesync.CodeRisky {
+		return err
+	}
+	again := fmt.Sprintf("cove sync pull -s %s %s %s", gitwork.Quote(sprite), gitwork.Quote(y.Remote), gitwork.Quote(y.Local))
+	without := again
+	for _, dir := range e.Paths {
+		if dir == "." || sanitizeLine(dir) != dir {
+			without = ""
+			break
+		}
+		without += " --exclude " + gitwork.Quote(excludePattern(dir))
+	}
+	hint := fmt.Sprintf("look at it: cove exec -s %s -- cat %s", gitwork.Quote(sprite), gitwork.Quote(path.Join(y.Remote, e.Paths[0], "config")))
+	if without != "" {
+		hint += "\nleave it out: " + without
+	}
+	hinted := *e
+	hinted.Hint = hint + "\nor take it: " + again + " --accept-risky"
+	return &hinted
+}
+
+// excludePattern is the pattern of gitignore's syntax for one folder below the root.
+func excludePattern(dir string) string {
+	escaped := strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(dir)
+	if trimmed := strings.TrimRight(escaped, " "); trimmed != escaped {
+		escaped = trimmed + strings.Repeat(`\ `, len(escaped)-len(trimmed))
+	}
+	return "/" + escaped + "/"
 }
 
 // syncOnce syncs, with progress.
@@ -444,7 +484,7 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 		y.Verb = way
 		report, err := y.Run(ctx)
 		var e *filesync.Error
-		if errors.As(err, &e) && (e.Code == filesync.CodeConflict || e.Code == filesync.CodeNotFound) {
+		if errors.As(err, &e) && (e.Code == filesync.CodeConflict || e.Code == filesync.CodeNotFound || e.Code == filesync.CodeRisky) {
 			err = nil
 		}
 		if err != nil {

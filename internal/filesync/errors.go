@@ -15,6 +15,8 @@ type Error struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+
+	Paths []string `json:"paths,omitempty"` // of risky: folders below the root; "." is the root
 }
 
 // The codes of Error.
@@ -28,6 +30,7 @@ const (
 	CodeLost     = "lost"       // the connection ended too early
 	CodeFailed   = "failed"     // everything else
 	CodeUsage    = "bad_option" // a path or a pattern that can't be meant
+	CodeRisky    = "risky"      // what would come could make something run on this machine
 )
 
 func (e *Error) Error() string { return e.Message }
@@ -39,6 +42,8 @@ func (e *Error) ExitCode() int {
 		return 2
 	case CodeConflict:
 		return 3
+	case CodeRisky:
+		return 4
 	case CodeRejected:
 		return 5
 	case CodeNoSpace:

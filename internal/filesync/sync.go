@@ -37,6 +37,11 @@ type Sync struct {
 	// Hold, if not nil, says of a file or link of the sprite that it stays there.
 	Hold func(name string) bool
 
+	// AcceptRepositories has Pull bring also what makes a folder one that git takes for a
+	// repository, or changes one. Otherwise that is an error of code risky, and nothing is
+	// changed.
+	AcceptRepositories bool
+
 	// Merge merges two texts that grew from base; clean is false where it can't.
 	// Nil: texts never merge.
 	Merge func(ctx context.Context, ours, base, theirs string) (merged []byte, clean bool, err error)
@@ -315,6 +320,9 @@ func (s *session) run() error {
 	}
 	if len(s.report.Conflicts) > 0 {
 		return s.conflictError()
+	}
+	if err := s.checkRepositories(); err != nil {
+		return err
 	}
 	if s.DryRun {
 		s.report.Bytes = s.plan.bytes

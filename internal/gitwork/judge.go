@@ -245,26 +245,38 @@ func (j *judge) follow(name string, found func(at string)) {
 	}
 }
 
-// Inside makes the judge of paths in the submodules of a commit, by the tree around them:
-// the names of folders above, the links that lead there, and what the person's programs
-// read there. The paths are from the top of that tree.
-func (r *Repo) Inside(ctx context.Context, base, tip string) (why func(name string) string, err error) {
+// Inside makes the judge of paths that are no files of a commit's tree, such as those in
+// its submodules, by that tree: whether it makes a repository of a folder above them, and
+// what links in it, and the person's programs, read there. The paths are from its top.
+func (r *Repo) Inside(ctx context.Context, commit string) (why func(name string) string, err error) {
 	s, err := r.scratch(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer s.remove()
-	j, err := s.judge(ctx, base, tip)
+	j, err := s.judge(ctx, commit, commit)
 	if err != nil {
 		return nil, err
 	}
 	return func(name string) string {
-		in, err := j.repositories([]File{{Path: name}})
-		if err != nil {
-			return "its folder can't be looked at: " + Printable(err.Error())
+		at := safepath.FoldPath(name)
+		for dir := path.Dir(at); ; dir = path.Dir(dir) {
+			if j.parts[dir].Repository() {
+				return whyRepository(dir)
+			}
+			if dir == "." || dir == "/" {
+				return j.ledWhy(at)
+			}
 		}
-		return cmp.Or(in.why(name), RiskyPath(name), j.ledWhy(safepath.FoldPath(name)))
 	}, nil
+}
+
+func whyRepository(dir string) string {
+	name := "the folder " + Printable(dir)
+	if dir == "." {
+		name = "the top of the tree"
+	}
+	return "git takes " + name + " for a repository, and runs what its config and hooks say"
 }
 
 // inRepositories are folders of a tree that git takes for repositories, and why that is
@@ -295,11 +307,7 @@ func (j *judge) repositories(files []File) (inRepositories, error) {
 			if !parts.Repository() {
 				continue
 			}
-			name := "the folder " + Printable(dir)
-			if dir == "." {
-				name = "the top of the tree"
-			}
-			found[foldDir(dir)] = "git takes " + name + " for a repository, and runs what its config and hooks say"
+			found[foldDir(dir)] = whyRepository(dir)
 		}
 	}
 	return found, nil

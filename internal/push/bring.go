@@ -52,7 +52,7 @@ func modulesOf(ctx context.Context, repo *gitwork.Repo, job sprites.Job) ([]modu
 	if len(changes) == 0 {
 		return nil, nil
 	}
-	inside, err := repo.Inside(ctx, job.Base, cmp.Or(job.Head, job.Base))
+	inside, err := repo.Inside(ctx, cmp.Or(job.Head, job.Base))
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,8 @@ func modulesOf(ctx context.Context, repo *gitwork.Repo, job sprites.Job) ([]modu
 			m.risky = append(m.risky, m.place(risk))
 		}
 		for _, f := range sum.Files {
-			if why := inside(path.Join(m.Path, f.Path)); why != "" && !held[f.Path] {
+			at := path.Join(m.Path, f.Path)
+			if why := cmp.Or(gitwork.RiskyPath(at), inside(at)); why != "" && !held[f.Path] {
 				held[f.Path] = true
 				m.risky = append(m.risky, m.place(gitwork.Risk{Path: f.Path, Why: why}))
 			}

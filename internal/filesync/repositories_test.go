@@ -1,0 +1,70 @@
+package filesync
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// What would make a folder one that git takes for a repository is not brought, whatever
+// lay there before, and by whatever names; nothing at all is then. What the person has is
+// not held as long as it does not change.
+func TestRepositoriesAreHeld(t *testing.T) {
+	for name, c := range map[string]struct {
+		local, remote []string
+		held          []string // folders; none: it comes
+	}{
+		"whole":             {remote: []string{"docs/HEAD", "x", "docs/objects/.keep", "x", "docs/refs/.keep", "x", "docs/config", "x"}, held: []string{"docs"}},
+		"folders alone":     {remote: []string{"d/HEAD", "x", "d/objects/", "", "d/refs/", ""}, held: []string{"d"}},
+		"at the root":       {remote: []string{"HEAD", "x", "objects/x", "x", "refs/x", "x"}, held: []string{"."}},
+		"a work tree":       {remote: []string{"a/b/HEAD", "x", "a/b/commondir", "../x"}, held: []string{"a/b"}},
+		"the last piece":    {local: []string{"d/HEAD", "x", "d/objects/x", "x", "d/config", "x"}, remote: []string{"d/refs/x", "x"}, held: []string{"d"}},
+		"its configuration": {local: []string{"d/HEAD", "x", "d/objects/x", "x", "d/refs/x", "x"}, remote: []string{"d/config", "x"}, held: []string{"d"}},
+		"its hooks":         {local: []string{"d/HEAD", "x", "d/objects/x", "x", "d/refs/x", "x"}, remote: []string{"d/hooks/a/b", "x"}, held: []string{"d"}},
+		"links":             {remote: []string{"e/x", "x", "d/HEAD", "x", "d/objects", "-> ../e", "d/refs", "-> ../e"}, held: []string{"d"}},
+		"other names":       {remote: []string{"d/head", "x", "d/OBJECTS/x", "x", "d/re\u200cfs./x", "x"}, held: []string{"d"}},
+		"two":               {remote: []string{"a/HEAD", "x", "a/commondir", "x", "b/c/HEAD", "x", "b/c/commondir", "x"}, held: []string{"a", "b/c"}},
+		"unchanged":         {local: []string{"d/HEAD", "x", "d/objects/x", "x", "d/refs/x", "x"}, remote: []string{"d/HEAD", "x", "e/x", "x"}},
+		"not all":           {local: []string{"d/HEAD", "x"}, remote: []string{"d/objects/x", "x", "refs/x", "x", "objects/x", "x", "commondir", "x"}},
+		"the person's tree": {local: []string{"p/HEAD", "x", "p/objects/x", "x", "p/refs/x", "x", "p/main/.git", "gitdir: ../worktrees/main"}, remote: []string{"p/main/src/a", "x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.mkdir(w.remote)
+			w.write(w.local, c.local...)
+			w.write(w.remote, c.remote...)
+			before := dump(t, w.local)
+			w.Verb = Pull
+			_, err := w.Run(t.Context())
+			if len(c.held) == 0 {
+				w.wants(err, "")
+				return
+			}
+			w.wants(err, CodeRisky)
+			if e := err.(*Error); !slices.Equal(e.Paths, c.held) || e.ExitCode() != 4 {
+				t.Errorf("%+v, want %q", e, c.held)
+			}
+			w.differ(before, dump(t, w.local))
+			w.AcceptRepositories = true
+			w.run(Pull, "")
+			w.AcceptRepositories = false
+			w.run(Pull, "") // nothing changes now
+			w.write(w.remote, "elsewhere", "x")
+			if c.held[0] != "." {
+				w.run(Pull, "")
+			}
+			w.run(Push, "")
+		})
+	}
+
+	// The folder that is pulled into may itself be a piece.
+	w := newWorld(t)
+	w.Local = filepath.Join(w.local, "docs/refs")
+	w.write(w.local, "docs/HEAD", "x", "docs/objects/x", "x")
+	w.write(w.remote, "x", "x")
+	w.run(Pull, CodeRisky)
+	if _, err := os.Lstat(filepath.Join(w.Local, "x")); err == nil {
+		t.Error("it came all the same")
+	}
+}
