@@ -35,7 +35,8 @@ const (
 	MoveMounted  Point = "move-mounted"  // the next disk is what is there
 	MoveSwitched Point = "move-switched" // the shim's file names the next one
 	MoveKilled   Point = "move-killed"   // the old one
-	MoveRestored Point = "move-restored" // the next one answers
+	MoveStarted  Point = "move-started"  // the next one runs, and its guest has not answered yet
+	MoveRestored Point = "move-restored" // it has
 	MoveKept     Point = "move-kept"     // the memory, for later
 
 	RestoreStopped  Point = "restore-stopped"
@@ -94,7 +95,7 @@ var InstallPoints = []Point{InstallBegun, InstallMade, InstallStored}
 // Points are all others.
 var Points = []Point{
 	SealBegun, SealMoved, SealStored,
-	MovePrepared, MoveNoted, MovePaused, MoveSaved, MoveMounted, MoveSwitched, MoveKilled, MoveRestored, MoveKept,
+	MovePrepared, MoveNoted, MovePaused, MoveSaved, MoveMounted, MoveSwitched, MoveKilled, MoveStarted, MoveRestored, MoveKept,
 	RestoreStopped, RestoreSealed, RestoreBegun, RestoreStored, RestoreRecalled,
 	ForkRecalled, ForkStored,
 	PauseNoted, PauseFrozen, PauseStored, ResumeThawed, ResumeNoted,
@@ -103,6 +104,20 @@ var Points = []Point{
 	PoolBegun, PoolStarted, TakeStored, TakeTold, TakeNoted,
 	MergeBegun, MergeMade, MergeStored,
 	ForgetStored, LayerRemoved, DeleteNoted, DeleteStopped, DeleteRemoved, DeleteStored,
+}
+
+// GuestSilent is no point but a state: as long as FILE is there, the shim gets no answer
+// from the guest of a sandbox that was restored.
+const GuestSilent Point = "guest-silent"
+
+// Holds reports whether a state was asked for, and its file is there.
+func Holds(state Point) bool {
+	point, file := armed()
+	if point != state || file == "" {
+		return false
+	}
+	_, err := os.Lstat(file)
+	return err == nil
 }
 
 var armed = sync.OnceValues(func() (Point, string) {

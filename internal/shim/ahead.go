@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -47,8 +48,8 @@ func look(path string) (st unix.Stat_t) {
 }
 
 // createAhead mounts the disk of the next sandbox, and creates that. An error leaves
-// nothing of it.
-func (s *Shim) createAhead(old, next State, disk []Mount, image string) (_ *ahead, err error) {
+// nothing of it. The end of ctx is one.
+func (s *Shim) createAhead(ctx context.Context, old, next State, disk []Mount, image string) (_ *ahead, err error) {
 	spec, err := s.readBundle(next)
 	if err != nil {
 		return nil, err
@@ -71,9 +72,11 @@ func (s *Shim) createAhead(old, next State, disk []Mount, image string) (_ *ahea
 		return nil, errors.Join(err, layers.Unmount(s.rootfsOf(next)))
 	}
 	if a.mover, err = s.runscOf(next).mover(old.Container, s.bundleOf(next), image); err == nil {
+		stop := context.AfterFunc(ctx, a.mover.kill)
 		if err = a.mover.do("create"); err != nil {
 			a.mover.close()
 		}
+		stop()
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.dropAhead(next))

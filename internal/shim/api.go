@@ -106,10 +106,14 @@ func fail(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), code)
 }
 
-// getStatus answers when no checkpoint is under way: so who asks knows what is.
-func (s *Shim) getStatus(w http.ResponseWriter, _ *http.Request) {
+// getStatus answers when no checkpoint is under way: so who asks knows what is. With
+// ?refuse=LAYER no checkpoint to that layer begins afterwards.
+func (s *Shim) getStatus(w http.ResponseWriter, r *http.Request) {
 	s.moving.Lock()
 	st := s.snapshot()
+	if layer := r.FormValue("refuse"); layer != "" {
+		s.refused = layer
+	}
 	s.moving.Unlock()
 	reply(w, st)
 }
@@ -131,25 +135,31 @@ func (s *Shim) getWait(w http.ResponseWriter, r *http.Request) {
 }
 
 // postStop ends the sandbox: the guest ends its processes with TERM and, after
-// ?grace=DURATION, by force; a guest that does not is ended from outside.
+// ?grace=DURATION, by force; a guest that does not is ended from outside. For what moves
+// the sandbox it waits no longer than that either, and then has it give up.
 func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	grace, err := time.ParseDuration(r.FormValue("grace"))
 	if err != nil || grace < 0 {
 		grace = 0
 	}
 	s.endRelief()
-	s.moving.Lock()
+	moved := s.awaitMove(grace)
 	s.mu.Lock()
 	s.stopping = true
-	st := s.state
+	st, breakOff := s.state, s.breakOff
 	s.mu.Unlock()
-	s.moving.Unlock()
-	if st.Paused && grace > 0 { // else nothing of it is to run any more
-		if err := s.runsc().thaw(); err != nil {
-			s.log.Error("resume before stop", "err", err)
-		}
+	if moved {
+		s.moving.Unlock()
+	} else if breakOff != nil {
+		s.log.Warn("give up what moves the sandbox, because it is to end")
+		breakOff()
 	}
-	if grace > 0 {
+	if grace > 0 && moved { // else nothing of it is to run any more
+		if st.Paused {
+			if err := s.runsc().thaw(); err != nil {
+				s.log.Error("resume before stop", "err", err)
+			}
+		}
 		// Beyond its grace the guest needs a moment for the rest. One that a fork
 		// bomb keeps from it is not waited for.
 		ctx, cancel := context.WithTimeout(context.Background(), grace+min(grace, 3*time.Second))
@@ -162,26 +172,56 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 		}
 		cancel()
 	}
-	killProcess(st.PID, st.StartTime)
-	<-s.ended
+	s.killUntilEnded()
 	reply(w, End{s.reason})
+}
+
+// awaitMove locks s.moving. It reports false where something has that for longer.
+func (s *Shim) awaitMove(limit time.Duration) bool {
+	for deadline := time.Now().Add(limit); !s.moving.TryLock(); {
+		if time.Now().After(deadline) {
+			return false
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-s.ended:
+		}
+	}
+	return true
+}
+
+// killUntilEnded ends the sandbox, whichever that is: a move that is being given up may
+// still start the next one.
+func (s *Shim) killUntilEnded() {
+	for {
+		st := s.snapshot()
+		signalProcess(st.PID, st.StartTime, unix.SIGKILL)
+		signalProcess(st.OldPID, st.OldStart, unix.SIGKILL)
+		select {
+		case <-s.ended:
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 func (s *Shim) askGuestToStop(ctx context.Context, grace time.Duration) error {
 	return newGuestClient(s.gw, s.guestToken).call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), func(io.Reader) error { return nil })
 }
 
-func (s *Shim) postPause(w http.ResponseWriter, _ *http.Request)  { s.freeze(w, true, s.pause) }
-func (s *Shim) postResume(w http.ResponseWriter, _ *http.Request) { s.freeze(w, false, s.resume) }
+func (s *Shim) postPause(w http.ResponseWriter, r *http.Request)  { s.freeze(w, r, true, s.pause) }
+func (s *Shim) postResume(w http.ResponseWriter, r *http.Request) { s.freeze(w, r, false, s.resume) }
 
-func (s *Shim) freeze(w http.ResponseWriter, paused bool, change func() error) {
-	s.moving.Lock()
-	defer s.moving.Unlock()
-	if s.snapshot().Paused != paused {
-		if err := s.unlessEnded(change()); err != nil {
-			fail(w, err)
-			return
+func (s *Shim) freeze(w http.ResponseWriter, r *http.Request, paused bool, change func() error) {
+	err := s.move(r.Context(), func(context.Context) error {
+		if s.snapshot().Paused == paused {
+			return nil
 		}
+		return s.unlessEnded(change())
+	})
+	if err != nil {
+		fail(w, err)
+		return
 	}
 	reply(w, s.snapshot())
 }

@@ -64,10 +64,8 @@ func (s *Shim) postAssign(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("that is no assignment: %v", err), http.StatusBadRequest)
 		return
 	}
-	s.moving.Lock()
-	defer s.moving.Unlock()
-	if err := s.assign(context.WithoutCancel(r.Context()), a); err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+	if err := s.move(r.Context(), func(ctx context.Context) error { return s.assign(ctx, a) }); err != nil {
+		fail(w, err)
 		return
 	}
 	reply(w, s.snapshot())

@@ -57,14 +57,29 @@ type Checkpointed struct {
 //	network namespace, behind the same gateway
 //
 // Until the old sandbox is ended an error leaves it as it was. One that was paused is
-// so afterwards, and nothing of it has run in between. s.moving is held.
+// so afterwards, and nothing of it has run in between. After that, an error ends the next
+// sandbox, too: there is no sandbox whose layers are in doubt. The end of ctx gives it up.
+// s.moving is held.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
 	old := s.snapshot()
+	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.refused {
+		return Checkpointed{}, errors.New("it is not wanted any more")
+	}
 	if err := s.checkDeleted(old); err != nil {
 		return Checkpointed{}, err
 	}
 	next := s.nextOf(old)
 	next.Layers = req.Layers
+
+	// The file names the next layers before they are mounted, so that nobody removes them.
+	defer func() {
+		if err != nil && !errors.Is(err, ErrEnded) {
+			err = errors.Join(err, s.setState(func(st *State) { st.Next = nil }))
+		}
+	}()
+	if err := s.setState(func(st *State) { st.Next = req.Layers }); err != nil {
+		return Checkpointed{}, err
+	}
 
 	// All that can be is done before the pause.
 	image, drop, err := s.memoryFolder()
@@ -76,7 +91,10 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if err := s.prepareMove(old, next, req.Disk); err != nil {
 		return Checkpointed{}, errors.Join(err, s.leave(next))
 	}
-	created, err := s.createAhead(old, next, req.Disk, image)
+	created, err := s.createAhead(ctx, old, next, req.Disk, image)
+	if ctx.Err() != nil {
+		return Checkpointed{}, errors.Join(ctx.Err(), s.abandon(next))
+	}
 	if err != nil {
 		s.log.Warn("create the next sandbox in the pause, because it could not be before", "err", err)
 	}
@@ -84,6 +102,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	pause, save := call.pause, func() error { return call.save(ctx, image) }
 	if created != nil {
 		defer created.mover.close()
+		defer context.AfterFunc(ctx, created.mover.kill)()
 		pause, save = created.pause, created.save
 	}
 
@@ -129,6 +148,9 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	done.Copy = time.Since(mark)
 	open := openedFiles(files)
 	done.Copied, done.Open = open.WritableBytes, open.Excess()
+	if err := ctx.Err(); err != nil {
+		return resume(err)
+	}
 	moving := s.snapshot()
 	if err := s.setState(func(st *State) { *st = next }); err != nil {
 		return resume(errors.Join(err, s.setState(func(st *State) { *st = moving })))
@@ -139,6 +161,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	signalProcess(old.PID, old.StartTime, unix.SIGKILL)
 	fault.Reach(fault.MoveKilled)
 	if err := s.restore(ctx, next, start); err != nil {
+		s.endNext(next, err)
 		return Checkpointed{}, fmt.Errorf("%w, because it could not be restored: %w", ErrEnded, err)
 	}
 	done.Restore = time.Since(mark)
@@ -151,8 +174,9 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	case why != "" && !req.Always:
 		done.NotKept = why
 	default:
-		if done.Kept, err = s.keepImage(done.State, image, req.Keep); err != nil {
-			done.NotKept = notKept(err)
+		kept, err := s.keepImage(ctx, done.State, image, req.Keep)
+		if done.Kept = kept; err != nil {
+			done.Kept, done.NotKept = 0, notKept(err)
 			s.log.Error("keep the memory of a checkpoint", "err", errors.Join(err, os.RemoveAll(req.Keep)))
 		}
 		fault.Reach(fault.MoveKept)
@@ -265,7 +289,20 @@ func (s *Shim) restore(ctx context.Context, next State, start func() error) erro
 		}
 		return nil
 	}
-	return s.awaitGuest(ctx)
+	fault.Reach(fault.MoveStarted)
+	return s.awaitGuest(ctx, s.patience(), s.dialRestored)
+}
+
+// endNext ends what there is of a next sandbox that could not be restored, and notes why.
+// The old one has ended, so this is the sandbox's end, which watch sees.
+func (s *Shim) endNext(next State, why error) {
+	s.mu.Lock()
+	s.failed = why
+	s.mu.Unlock()
+	s.log.Error("end the sandbox, because it could not be restored", "err", why)
+	killWithArg(next.Container)
+	st := s.snapshot()
+	killProcess(st.PID, st.StartTime)
 }
 
 // releaseNetwork has the gateway hear the sandbox again as soon as it is the next
@@ -339,7 +376,10 @@ func (s *Shim) takeUpMove() error {
 	}
 	st := s.snapshot()
 	if !st.Moving && !st.Paused {
-		return nil
+		if st.Next == nil {
+			return nil
+		}
+		return s.setState(func(st *State) { st.Next = nil })
 	}
 	if err := s.endMove(); err != nil {
 		return err
@@ -372,7 +412,7 @@ func (s *Shim) endMove() error {
 	if err := s.unlessEnded(change()); err != nil {
 		return err
 	}
-	return s.setState(func(st *State) { st.Moving, st.Saving = false, "" })
+	return s.setState(func(st *State) { st.Moving, st.Saving, st.Next = false, "", nil })
 }
 
 // unlessEnded is err of a call of runsc, or why the sandbox that was called has ended:
@@ -384,16 +424,43 @@ func (s *Shim) unlessEnded(err error) error {
 	return err
 }
 
+// move calls f while nothing else moves, pauses or saves the sandbox. Once begun f goes
+// on, whoever waits for it, but for a stop that is done waiting: that ends its ctx.
+func (s *Shim) move(ctx context.Context, f func(context.Context) error) error {
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err // nobody waits for it any more
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	if !s.setBreakOff(cancel) {
+		return fmt.Errorf("%w: it is being stopped", ErrEnded)
+	}
+	defer s.setBreakOff(nil)
+	return f(ctx)
+}
+
+// setBreakOff notes what gives up that which holds s.moving. It reports false where the
+// sandbox is to end.
+func (s *Shim) setBreakOff(cancel context.CancelFunc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.breakOff = cancel
+	return !s.stopping
+}
+
 func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
 	var req Checkpoint
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&req); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.moving.Lock()
-	defer s.moving.Unlock()
-	// Once begun it goes on, whoever waits for it.
-	done, err := s.checkpoint(context.WithoutCancel(r.Context()), req)
+	var done Checkpointed
+	err := s.move(r.Context(), func(ctx context.Context) (err error) {
+		done, err = s.checkpoint(ctx, req)
+		return err
+	})
 	if err != nil {
 		fail(w, err)
 		return

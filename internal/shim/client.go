@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -96,6 +97,13 @@ func (c Client) Status(ctx context.Context) (State, error) {
 	return st, c.call(ctx, http.MethodGet, "/v1/status", nil, &st)
 }
 
+// Settle is Status for one who does not know what has become of a Checkpoint: one to
+// this layer that has not begun yet never will.
+func (c Client) Settle(ctx context.Context, layer string) (State, error) {
+	var st State
+	return st, c.call(ctx, http.MethodGet, "/v1/status?refuse="+url.QueryEscape(layer), nil, &st)
+}
+
 // Wait returns when the sandbox has ended and the shim has cleaned up after it,
 // with the reason. Any error means that the shim is gone, which says nothing of
 // the sandbox.
@@ -111,8 +119,9 @@ func (c Client) Stop(ctx context.Context, grace time.Duration) (End, error) {
 }
 
 // Checkpoint seals the layer that is written, and moves the sandbox to another. After
-// an error it goes on as it was, but for ErrEnded; ENOSPC says that there is no room, and
-// ErrDeleted that deleted files are too large.
+// an error of the shim's it goes on as it was, but for ErrEnded; ENOSPC says that there is
+// no room, and ErrDeleted that deleted files are too large. If the answer is lost, Settle
+// says what has become of it.
 func (c Client) Checkpoint(ctx context.Context, req Checkpoint) (Checkpointed, error) {
 	var done Checkpointed
 	return done, c.call(ctx, http.MethodPost, "/v1/checkpoint", req, &done)

@@ -67,6 +67,9 @@ type Config struct {
 	// that it is gone. A shim that adopts never boots.
 	Adopt bool
 
+	// Patience is how long a guest that was restored may take to answer; 0: BootTimeout.
+	Patience time.Duration
+
 	// Build says what a memory image depends on: the builds of runsc and of the
 	// guest, and the processor. Image, if not empty, is the folder of one to start
 	// from; where that can't be, the sandbox boots.
@@ -94,8 +97,9 @@ type Ready struct {
 // sandbox.json (0600) from just before the sandbox is started until it is gone.
 type State struct {
 	Container   string    `json:"container"`
-	Generation  int       `json:"generation"` // of the container: a checkpoint moves the sandbox to the next
-	Layers      []string  `json:"layers"`     // of its disk, the lowest first; the last is written
+	Generation  int       `json:"generation"`     // of the container: a checkpoint moves the sandbox to the next
+	Layers      []string  `json:"layers"`         // of its disk, the lowest first; the last is written
+	Next        []string  `json:"next,omitempty"` // the layers of the disk to which it is about to move, which may be mounted already
 	Moving      bool      `json:"moving,omitempty"`
 	OldPID      int       `json:"old_pid,omitempty"` // of the generation before, until it is gone
 	OldStart    uint64    `json:"old_start,omitempty"`
@@ -116,6 +120,9 @@ type State struct {
 	Woken       bool      `json:"woken,omitempty"`        // it goes on from a memory image
 	Unused      string    `json:"unused,omitempty"`       // why one was not used
 }
+
+// Mounted are the layers that a sandbox has, or is about to have.
+func (s State) Mounted() []string { return slices.Concat(s.Layers, s.Next) }
 
 func statePath(dir string) string { return filepath.Join(dir, "sandbox.json") }
 

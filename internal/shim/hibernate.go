@@ -20,7 +20,6 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/fault"
 )
 
@@ -82,6 +81,9 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 		return undo(err)
 	}
 	fault.Reach(fault.SleepDescribed)
+	if err := ctx.Err(); err != nil {
+		return undo(err)
+	}
 	s.mu.Lock()
 	s.stopping, s.hibernated = true, true
 	s.mu.Unlock()
@@ -92,7 +94,7 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 
 // keepImage copies an image, whose sandbox goes on meanwhile, to a folder that it
 // makes, and returns its size in bytes.
-func (s *Shim) keepImage(st State, image, dir string) (size int64, err error) {
+func (s *Shim) keepImage(ctx context.Context, st State, image, dir string) (size int64, err error) {
 	if st.Build == "" {
 		return 0, errors.New("the sandbox was started by a server that did not say what it is made of")
 	}
@@ -104,7 +106,7 @@ func (s *Shim) keepImage(st State, image, dir string) (size int64, err error) {
 		return 0, err
 	}
 	for _, e := range entries {
-		n, err := copyPart(filepath.Join(dir, e.Name()), filepath.Join(image, e.Name()))
+		n, err := copyPart(ctx, filepath.Join(dir, e.Name()), filepath.Join(image, e.Name()))
 		if err != nil {
 			return 0, err
 		}
@@ -118,7 +120,7 @@ const copyStep = 1 << 20
 
 // copyPart copies a file of an image, by two at once where it is large, and has what it
 // writes begin its way to the disk at once: describeImage waits for that.
-func copyPart(to, from string) (n int64, err error) {
+func copyPart(ctx context.Context, to, from string) (n int64, err error) {
 	src, err := os.Open(from)
 	if err != nil {
 		return 0, err
@@ -137,17 +139,20 @@ func copyPart(to, from string) (n int64, err error) {
 	var wg sync.WaitGroup
 	for i, part := range [][2]int64{{0, half}, {half, st.Size()}} {
 		if part[0] < part[1] {
-			wg.Go(func() { errs[i] = copyRange(dst, src, part[0], part[1]) })
+			wg.Go(func() { errs[i] = copyRange(ctx, dst, src, part) })
 		}
 	}
 	wg.Wait()
 	return st.Size(), errors.Join(append(errs, dst.Close())...)
 }
 
-// copyRange copies the bytes of a file from one place to another.
-func copyRange(dst, src *os.File, from, to int64) error {
+// copyRange copies the bytes of a file from the first place to the second.
+func copyRange(ctx context.Context, dst, src *os.File, part [2]int64) error {
 	buf := make([]byte, copyStep)
-	for at := from; at < to; {
+	for at, to := part[0], part[1]; at < to; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		n, err := src.ReadAt(buf[:min(copyStep, to-at)], at)
 		if err != nil {
 			return err // also where it has become shorter: it is whole or no image
@@ -286,7 +291,7 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 // introduce tells a guest that was restored who it is now. It is the first that
 // anybody asks of it.
 func (s *Shim) introduce(ctx context.Context, token string) error {
-	ctx, cancel := context.WithTimeout(ctx, BootTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.patience())
 	defer cancel()
 	body, err := json.Marshal(s.bootConfig())
 	if err != nil {
@@ -296,7 +301,7 @@ func (s *Shim) introduce(ctx context.Context, token string) error {
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, try)
 		defer cancel()
-		return s.gw.Dial(ctx, boot.Port)
+		return s.dialRestored(ctx)
 	}}
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://guest/v1/identity", bytes.NewReader(body))
@@ -332,9 +337,7 @@ func (s *Shim) postHibernate(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no folder for the image", http.StatusBadRequest)
 		return
 	}
-	s.moving.Lock()
-	err := s.hibernate(context.WithoutCancel(r.Context()), req.Dir)
-	s.moving.Unlock()
+	err := s.move(r.Context(), func(ctx context.Context) error { return s.hibernate(ctx, req.Dir) })
 	if err != nil {
 		fail(w, err)
 		return

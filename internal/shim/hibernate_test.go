@@ -18,14 +18,14 @@ func TestCopyPart(t *testing.T) {
 			if err := os.WriteFile(from, want, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			n, err := copyPart(to, from)
+			n, err := copyPart(t.Context(), to, from)
 			if err != nil || n != int64(size) {
 				t.Fatalf("got %d, %v", n, err)
 			}
 			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("it differs: %d bytes, %v", len(got), err)
 			}
-			if _, err := copyPart(to, from); err == nil {
+			if _, err := copyPart(t.Context(), to, from); err == nil {
 				t.Error("what is there was written over")
 			}
 		})
@@ -48,7 +48,7 @@ func TestCopyRangeShort(t *testing.T) {
 	if _, err := src.WriteString("some"); err != nil {
 		t.Fatal(err)
 	}
-	if err := copyRange(dst, src, 0, 5); err == nil {
+	if err := copyRange(t.Context(), dst, src, [2]int64{0, 5}); err == nil {
 		t.Error("it was not missed")
 	}
 }

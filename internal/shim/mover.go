@@ -66,9 +66,12 @@ func (m *mover) do(step string) error {
 	return fmt.Errorf("runsc move: %s: %s", step, lastLines(answer))
 }
 
+// kill has it end, and whoever waits for a step hear of that. close must follow.
+func (m *mover) kill() { _ = m.cmd.Process.Kill() }
+
 // close has it end, and waits for that. It may be called again.
 func (m *mover) close() {
 	_, _ = m.orders.Close(), m.pipe.Close()
-	_ = m.cmd.Process.Kill() // whatever it is at: all that it was told to do was done, or is undone
+	m.kill() // whatever it is at: all that it was told to do was done, or is undone
 	_ = m.cmd.Wait()
 }

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,11 +20,13 @@ import (
 
 	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/connect"
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/layers"
 )
 
 // BootTimeout bounds the time from runsc's start to the guest's first answer.
+// Config.Patience replaces it for a guest that was restored.
 const BootTimeout = 30 * time.Second
 
 // ErrLocked says that another shim looks after the sandbox.
@@ -49,12 +52,16 @@ type Shim struct {
 	ran bool // something of the sandbox may have written to its disk; of start alone
 
 	moving   sync.Mutex     // held while a checkpoint moves the sandbox, or it is short of memory
+	refused  string         // guarded by moving: the layer to which the sandbox is not to be moved
 	cleaning sync.WaitGroup // what is left of earlier generations
 
 	mu         sync.Mutex
 	state      State // guarded by mu
 	stopping   bool  // guarded by mu: the end was asked for
 	hibernated bool  // guarded by mu: it was to sleep
+	failed     error // guarded by mu: why a move has ended it; nil: none has
+
+	breakOff context.CancelFunc // guarded by mu: gives up what holds moving; nil: nothing, or what takes a moment
 
 	raised    bool               // guarded by mu: it may use more than its limit, to be saved
 	short     bool               // guarded by mu: it wants memory, and none was made free yet
@@ -303,7 +310,7 @@ func (s *Shim) boot(ctx context.Context) error {
 	if err := s.setState(func(st *State) { st.PID, st.StartTime = pid, startTime }); err != nil {
 		return fmt.Errorf("write the sandbox's state: %w", err)
 	}
-	return s.awaitGuest(ctx)
+	return s.awaitGuest(ctx, BootTimeout, s.dialGuest)
 }
 
 // run starts the sandbox, once more where it does not start. gVisor puts what its
@@ -442,10 +449,27 @@ func (s *Shim) openWays() error {
 	return nil
 }
 
+// patience is how long a guest that was restored may take to answer.
+func (s *Shim) patience() time.Duration { return cmp.Or(s.cfg.Patience, BootTimeout) }
+
+// A dialer opens a connection to the guest.
+type dialer func(ctx context.Context) (net.Conn, error)
+
+func (s *Shim) dialGuest(ctx context.Context) (net.Conn, error) { return s.gw.Dial(ctx, boot.Port) }
+
+// dialRestored is dialGuest for a sandbox that was restored.
+func (s *Shim) dialRestored(ctx context.Context) (net.Conn, error) {
+	if fault.Holds(fault.GuestSilent) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return s.dialGuest(ctx)
+}
+
 // awaitGuest returns when the guest's API answers, or with the reason when the
-// sandbox ends before.
-func (s *Shim) awaitGuest(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, BootTimeout)
+// sandbox ends, or the limit is reached, before.
+func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, dial dialer) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	st := s.snapshot()
 	go func() {
@@ -460,7 +484,7 @@ func (s *Shim) awaitGuest(ctx context.Context) error {
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, try)
 		defer cancel()
-		return s.gw.Dial(ctx, boot.Port)
+		return dial(ctx)
 	}}
 	client := &http.Client{Transport: tr}
 	for {
@@ -481,7 +505,7 @@ func (s *Shim) awaitGuest(ctx context.Context) error {
 			if !alive(st.PID, st.StartTime) {
 				return fmt.Errorf("the sandbox ended while it started: %s\n%s", s.why(), tail(filepath.Join(s.cfg.Dir, "guest.log")))
 			}
-			return fmt.Errorf("the guest did not answer within %v: %w", BootTimeout, err)
+			return fmt.Errorf("the guest did not answer within %v: %w", limit, err)
 		}
 		try = min(try*5/4, time.Second)
 		select {
@@ -521,7 +545,7 @@ func (s *Shim) watch() {
 // why says, for people, why the sandbox ended.
 func (s *Shim) why() string {
 	s.mu.Lock()
-	stopping, hibernated, short := s.stopping, s.hibernated, s.short
+	stopping, hibernated, short, failed := s.stopping, s.hibernated, s.short, s.failed
 	s.mu.Unlock()
 	switch n := oomKills(s.state.Container); {
 	case (n > 0 || short && !stopping && !hibernated) && s.state.MemoryLimit > 0:
@@ -532,6 +556,8 @@ func (s *Shim) why() string {
 		return "hibernated"
 	case stopping:
 		return "stopped"
+	case failed != nil:
+		return "a checkpoint could not be finished: " + failed.Error()
 	}
 	text := "ended by itself or by the host"
 	if info, err := os.Stat(filepath.Join(s.cfg.Dir, "guest.log")); err == nil && info.Size() > 0 {
