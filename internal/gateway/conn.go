@@ -75,6 +75,7 @@ func (c *Conn) Join(host Stream) {
 	}
 	defer c.ended()
 	r := c.relay(host)
+	defer r.held(c.g)()
 	in := make(chan error, 1)
 	go func() { in <- r.in() }()
 	r.finish(nil, in)
@@ -126,6 +127,11 @@ type relay struct {
 	moved   atomic.Int64                // bytes to the sandbox
 	spoke   atomic.Pointer[[]byte]      // what the host's end said first; nil: nothing yet
 	once    sync.Once
+}
+
+// held has what the relay holds looked at, until what it returns is called.
+func (r *relay) held(g *Gateway) (remove func()) {
+	return g.holders.add(&holder{ep: r.ep, host: r.host, abort: r.abort})
 }
 
 // greeting is how much of what a server says first is looked at.

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +28,6 @@ import (
 
 const (
 	httpPort        = 80
-	maxHeaderBytes  = 256 << 10
 	headerTimeout   = 30 * time.Second
 	idleHTTPTimeout = 2 * time.Minute
 )
@@ -129,6 +129,7 @@ type connectors struct {
 	proxy     *httputil.ReverseProxy
 	transport *http.Transport
 	feed      *feed
+	heads     heads
 }
 
 // exchange is a request on its way: what its context carries.
@@ -147,18 +148,28 @@ type exchangeKey struct{}
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
 func newConnectors(g *Gateway) *connectors {
-	h := &connectors{g: g, feed: newFeed()}
+	h := &connectors{g: g, feed: newFeed(), heads: heads{max: maxHTTPConns, g: g, places: make(chan struct{}, maxHeads)}}
+	dialer := &net.Dialer{Timeout: dialTimeout}
 	h.transport = &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		ForceAttemptHTTP2:     true,
-		TLSHandshakeTimeout:   10 * time.Second,
-		MaxIdleConnsPerHost:   16,
-		IdleConnTimeout:       90 * time.Second,
-		ExpectContinueTimeout: time.Second,
-		DisableCompression:    true, // pass on what the upstream sent
-		WriteBufferSize:       64 << 10,
-		ReadBufferSize:        64 << 10,
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return g.hold(conn), nil
+		},
+		// Else the part of an answer that nobody reads is of up to 4 MiB a request.
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: 1 << 20, MaxReceiveBufferPerConnection: 16 << 20},
+		MaxResponseHeaderBytes: 256 << 10,
+		ForceAttemptHTTP2:      true,
+		TLSHandshakeTimeout:    10 * time.Second,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        90 * time.Second,
+		ExpectContinueTimeout:  time.Second,
+		DisableCompression:     true, // pass on what the upstream sent
+		WriteBufferSize:        httpBuffer,
+		ReadBufferSize:         httpBuffer,
 	}
 	quiet := slog.NewLogLogger(g.Logger.Handler(), slog.LevelDebug)
 	h.proxy = &httputil.ReverseProxy{
@@ -177,7 +188,10 @@ func newConnectors(g *Gateway) *connectors {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          quiet,
 		BaseContext:       func(net.Listener) context.Context { return g.ctx },
-		ConnState: func(_ net.Conn, s http.ConnState) {
+		ConnState: func(c net.Conn, s http.ConnState) {
+			if head, ok := c.(*headOf); ok {
+				head.state(s)
+			}
 			switch s {
 			case http.StateNew: // in serve's goroutine, which is counted itself
 				g.wg.Add(1)
@@ -201,6 +215,9 @@ func (h *connectors) close() {
 func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.g.wg.Add(1) // the connection is counted, but no longer once it is hijacked
 	defer h.g.wg.Done()
+	if tooManyFields(w, r) {
+		return
+	}
 	began := time.Now()
 	c, name, err := h.g.connector(r.Host)
 	told := &Request{Time: began, Connector: name, Method: r.Method, Path: r.URL.Path}
@@ -448,12 +465,17 @@ func refusal(w http.ResponseWriter, status int, code, message, hint string) {
 	_ = json.NewEncoder(w).Encode(map[string]body{"error": {code, message, hint}})
 }
 
-// proxyBuffers lends the proxy the buffers of the forwarder.
+// httpBuffer is the size of the buffers of each connection to an upstream.
+const httpBuffer = 16 << 10
+
+// proxyBuffers are those through which bodies are copied.
 type proxyBuffers struct{}
 
-func (proxyBuffers) Get() []byte { return *large.Get().(*[]byte) }
+var bodies = &sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-func (proxyBuffers) Put(b []byte) { large.Put(&b) }
+func (proxyBuffers) Get() []byte { return *bodies.Get().(*[]byte) }
+
+func (proxyBuffers) Put(b []byte) { bodies.Put(&b) }
 
 // sprite is the name of the gateway's sprite, for hints.
 func (g *Gateway) sprite() string {

@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -24,6 +26,8 @@ const (
 	maxLookups    = 128             // UDP questions being answered at once; more are dropped, and asked again
 	lookupTimeout = 2 * time.Second // of one server
 	dnsConnIdle   = 10 * time.Second
+	maxDNSConns   = 64   // of TCP, open at once
+	maxQuestion   = 4096 // bytes; nothing that is asked is longer
 	maxUDPAnswer  = 1232 // what passes everywhere; longer ones are truncated, and asked for by TCP
 
 	connectTTL = 60
@@ -75,8 +79,16 @@ func (g *Gateway) serveDNSConn(c *Conn, from source) {
 	dc := &dns.Conn{Conn: c}
 	for {
 		_ = c.SetDeadline(time.Now().Add(dnsConnIdle))
-		question, err := dc.ReadMsgHeader(nil)
-		if err != nil {
+		var size [2]byte
+		if _, err := io.ReadFull(c, size[:]); err != nil {
+			return
+		}
+		n := int(binary.BigEndian.Uint16(size[:]))
+		if n > maxQuestion {
+			return
+		}
+		question := make([]byte, n)
+		if _, err := io.ReadFull(c, question); err != nil {
 			return
 		}
 		answer := g.answer(from, question)

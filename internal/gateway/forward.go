@@ -13,6 +13,9 @@ import (
 	"github.com/cove-dev/cove/internal/policy"
 )
 
+// tooMany is the refusal of a connection beyond a limit of their number.
+var tooMany = policy.Decision{Rule: "connection limit", Hint: "the sandbox has too many connections open at once; close some"}
+
 // forward is called by the stack in a goroutine of its own for each connection
 // that the sandbox opens, before it is answered.
 func (g *Gateway) forward(r *tcp.ForwarderRequest) {
@@ -27,10 +30,7 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 
 	window, ok := g.outward.take()
 	if !ok {
-		g.refuse(from, to, policy.Decision{
-			Rule: "connection limit",
-			Hint: "the sandbox has too many connections open at once; close some",
-		})
+		g.refuse(from, to, tooMany)
 		r.Complete(true)
 		return
 	}
@@ -158,15 +158,26 @@ func (g *Gateway) local(r *tcp.ForwarderRequest, from source, to netip.AddrPort,
 		g.outward.give(window)
 		return
 	}
-	c := g.accept(r, window)
-	if c == nil {
+	places := &g.http.heads
+	if to.Port() == dnsPort {
+		places = &g.dnsConns
+	}
+	if !places.enter() {
+		g.refuse(from, to, tooMany)
+		r.Complete(true)
 		g.outward.give(window)
 		return
 	}
-	c.release = func() { g.outward.give(window) }
+	c := g.accept(r, window)
+	if c == nil {
+		places.leave()
+		g.outward.give(window)
+		return
+	}
+	c.release = func() { places.leave(); g.outward.give(window) }
 	if to.Port() == dnsPort {
 		g.serveDNSConn(c, from)
 		return
 	}
-	g.http.feed.put(c)
+	g.http.feed.put(g.http.heads.wrap(c))
 }

@@ -25,6 +25,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,6 +120,9 @@ type Gateway struct {
 	host            hostView
 	inward, outward share // of the connections into the sandbox, and out of it
 	parsed          budget
+	holders         holders
+	dnsConns        heads
+	datagrams       chan struct{} // a place for each flow of UDP
 	refusals
 	pins   pins
 	cache  dnsCache
@@ -153,6 +157,9 @@ func (g *Gateway) Start() error {
 	}
 	g.policy.Store(&g.Policy)
 	g.inward.max, g.outward.max = maxInward, g.MaxConns
+	g.dnsConns.max = maxDNSConns
+	g.holders.max = cmp.Or(g.holders.max, maxHeld)
+	g.datagrams = make(chan struct{}, maxDatagramFlows)
 	g.asks, g.asked = rate.NewLimiter(ownerRate, ownerBurst), make(chan struct{}, ownerAsked)
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.host.list = g.HostAddrs
@@ -167,6 +174,7 @@ func (g *Gateway) Start() error {
 	g.wg.Go(g.http.serve)
 	g.web = newWeb(g)
 	g.wg.Go(g.web.run)
+	g.wg.Go(g.watchHeld)
 	return nil
 }
 

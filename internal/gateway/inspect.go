@@ -29,6 +29,7 @@ func (g *Gateway) inspect(c *Conn, host *net.TCPConn, o *opened) {
 	defer c.ended()
 	c.closed.Store(true) // it is this function's to close
 	r := c.relay(host)
+	defer r.held(g)()
 	in := make(chan error, 1)
 	go func() { in <- r.in() }() // in some protocols the server speaks first
 	s := &sniffer{c: c.TCPConn, r: r, budget: &g.parsed}
@@ -65,8 +66,14 @@ func (g *Gateway) inspect(c *Conn, host *net.TCPConn, o *opened) {
 		_ = host.SetReadDeadline(time.Unix(1, 0)) // ends r.in
 		err := <-in
 		if errors.Is(err, os.ErrDeadlineExceeded) && r.moved.Load() == 0 && host.SetReadDeadline(time.Time{}) == nil {
-			g.web.serve(&webConn{TCPConn: c.TCPConn, head: s.take(), host: host, opened: o})
-			return
+			if g.web.heads.enter() {
+				defer g.web.heads.leave()
+				g.web.serve(&webConn{TCPConn: c.TCPConn, head: s.take(), host: host, opened: o})
+				return
+			}
+			err, d = nil, tooMany
+			in <- err
+			break
 		}
 		in <- err
 		d = policy.Decision{Rule: "out of turn", Hint: "the server answered before it was asked"}

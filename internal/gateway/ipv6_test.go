@@ -262,7 +262,7 @@ func TestNames6(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := roundTrip(c, append([]byte{0}, randomBytes(1<<20)...)); err != nil {
+	if err := roundTrip(c, append([]byte(otherProtocol), randomBytes(1<<20)...)); err != nil {
 		t.Error(err)
 	}
 	_ = c.Close()

@@ -17,6 +17,10 @@ import (
 // udpIdle is how long a UDP flow lasts without a datagram.
 const udpIdle = time.Minute
 
+// maxDatagramFlows bounds the flows of UDP that are open at once: each has 128 KiB of
+// buffers.
+const maxDatagramFlows = 256
+
 // forwardUDP is called by the stack for a datagram of no known flow to anywhere
 // but the DNS server. What it does not handle the stack answers by ICMP, port
 // unreachable.
@@ -29,20 +33,29 @@ func (g *Gateway) forwardUDP(r *udp.ForwarderRequest) (handled bool) {
 		g.refuseDatagram(from, to, d)
 		return false
 	}
+	select {
+	case g.datagrams <- struct{}{}:
+	default:
+		g.refuseDatagram(from, to, tooMany)
+		return false
+	}
 	window, ok := g.outward.take()
 	if !ok {
-		g.refuseDatagram(from, to, policy.Decision{Rule: "connection limit", Hint: "the sandbox has too many connections open at once; close some"})
+		<-g.datagrams
+		g.refuseDatagram(from, to, tooMany)
 		return false
 	}
 	var wq waiter.Queue
 	ep, terr := r.CreateEndpoint(&wq)
 	if terr != nil || !g.enter() {
+		<-g.datagrams
 		g.outward.give(window)
 		return terr == nil
 	}
 	guest := gonet.NewUDPConn(&wq, ep)
 	go func() {
 		defer g.wg.Done()
+		defer func() { <-g.datagrams }()
 		defer g.outward.give(window)
 		defer guest.Close()
 		g.relayUDP(guest, from, to, d)

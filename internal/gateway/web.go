@@ -23,6 +23,7 @@ type web struct {
 	g      *Gateway
 	server *http.Server
 	feed   *feed
+	heads  heads
 }
 
 // webConn is such a connection: what it began with, and the one to its server.
@@ -40,7 +41,7 @@ type webConn struct {
 }
 
 func newWeb(g *Gateway) *web {
-	w := &web{g: g, feed: newFeed()}
+	w := &web{g: g, feed: newFeed(), heads: heads{max: maxWebConns, g: g, places: make(chan struct{}, maxHeads)}}
 	w.server = &http.Server{
 		Handler:           w,
 		ReadHeaderTimeout: headerTimeout,
@@ -48,7 +49,10 @@ func newWeb(g *Gateway) *web {
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(g.Logger.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return g.ctx },
-		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, webConnKey{}, c) },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, webConnKey{}, c.(*headOf).Conn)
+		},
+		ConnState: func(c net.Conn, s http.ConnState) { c.(*headOf).state(s) },
 	}
 	return w
 }
@@ -69,9 +73,9 @@ func (w *web) serve(c *webConn) {
 		DialContext:            c.dial,
 		DisableCompression:     true,
 		MaxIdleConnsPerHost:    1,
-		MaxResponseHeaderBytes: maxHeaderBytes,
-		WriteBufferSize:        64 << 10,
-		ReadBufferSize:         64 << 10,
+		MaxResponseHeaderBytes: 256 << 10,
+		WriteBufferSize:        httpBuffer,
+		ReadBufferSize:         httpBuffer,
 	}
 	c.proxy = &httputil.ReverseProxy{
 		Rewrite:        asItCame,
@@ -85,7 +89,7 @@ func (w *web) serve(c *webConn) {
 			refusal(rw, http.StatusBadGateway, "upstream", "the server does not answer", "try again")
 		},
 	}
-	w.feed.put(c)
+	w.feed.put(w.heads.wrap(c))
 	<-c.done
 }
 
@@ -105,7 +109,7 @@ func (c *webConn) dial(context.Context, string, string) (conn net.Conn, err erro
 		return nil, net.ErrClosed
 	}
 	context.AfterFunc(g.ctx, func() { _ = again.Close() })
-	return again, nil
+	return g.hold(again), nil
 }
 
 func (c *webConn) Read(p []byte) (int, error) {
@@ -134,6 +138,9 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	w.g.wg.Add(1) // its connection is counted, but may end before it
 	defer w.g.wg.Done()
+	if tooManyFields(rw, r) {
+		return
+	}
 	name := r.Host
 	if h, _, err := net.SplitHostPort(name); err == nil {
 		name = h
