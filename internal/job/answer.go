@@ -97,7 +97,7 @@ func (m *Manager) noteQuestion(ctx context.Context, id string, batch []sprites.J
 			}
 		}
 	}
-	if !changed {
+	if !changed || question == nil && job.Question == nil {
 		return nil
 	}
 	return m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {

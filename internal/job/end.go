@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/sprites"
@@ -41,7 +42,11 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 	if err != nil {
 		return fmt.Errorf("judge job %s: %w", job.ID, err)
 	}
-	outcome, usage, session := j.outcome, j.usage, j.session
+	outcome, usage, session := j.outcome, bounded(j.usage), j.session
+	if len(session) > maxSession {
+		session = "" // of which an agent would know nothing either
+	}
+	outcome.Kind, outcome.Reason = clip(outcome.Kind), clip(outcome.Reason)
 	if outcome.Kind == agents.Lost && job.Error != "" {
 		outcome.Reason += ": " + job.Error
 	}
@@ -122,12 +127,43 @@ func sanitize(r sprites.JobEnd, id string) sprites.JobEnd {
 		}
 	}
 	r.Commits = max(r.Commits, 0)
+	r.Phase, r.Reason, r.Detail = clip(r.Phase), clip(r.Reason), clip(r.Detail)
 	if r.Bundle.Size <= 0 || !sha256ID.MatchString(r.Bundle.SHA256) || r.Head == "" && r.Leftover == "" {
 		r.Bundle = sprites.Artifact{}
 		return r
 	}
 	r.Bundle.Path = dir(id) + "/out.bundle"
 	return r
+}
+
+// Bounds on what a job's record takes from its log. It is a part of every list of jobs.
+const (
+	maxReason  = 4 << 10 // bytes of a text
+	maxSession = 1 << 10 // bytes of an agent's name for its session
+	maxTokens  = 1 << 50
+	maxCost    = 1e9 // dollars
+)
+
+// clip shortens a text to what a job's record may have of it.
+func clip(text string) string {
+	if len(text) <= maxReason {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxReason], "") + "…"
+}
+
+// bounded makes of what a log says of a model's use what can be: sums of made-up
+// numbers may be negative, or so large that JSON has no word for them.
+func bounded(u *sprites.Usage) *sprites.Usage {
+	if u == nil {
+		return nil
+	}
+	count := func(n int64) int64 { return min(max(n, 0), maxTokens) }
+	b := sprites.Usage{InputTokens: count(u.InputTokens), OutputTokens: count(u.OutputTokens), Turns: count(u.Turns)}
+	if u.CostUSD > 0 { // false of NaN
+		b.CostUSD = min(u.CostUSD, maxCost)
+	}
+	return &b
 }
 
 // lose finishes a job of which no more will be heard.

@@ -23,6 +23,7 @@ const (
 
 const (
 	maxEvent   = 2 << 20   // of one line of the log; a supervisor writes half as much at most
+	mostGrowth = 6         // bytes that one of a line may become where it is encoded again: "<" is "\u003c"
 	maxLog     = 256 << 20 // of all that is copied of one log
 	eventBatch = 256
 	maxBatch   = 4 << 20 // bytes of a batch
@@ -31,6 +32,11 @@ const (
 	// tries is how often in a row a log may turn out to be unreadable, or a lost
 	// job not to be collected, until the job is given up.
 	tries = 5
+
+	// idleTries is how often in a row following a job may end in good order, and have
+	// brought nothing. An honest supervisor is started anew maxStarts times, and
+	// collected once.
+	idleTries = 10
 )
 
 // errBadLog is a log that no supervisor wrote: what is in a sprite, its agent can
@@ -59,6 +65,7 @@ type follower struct {
 	manager *Manager
 	id      string
 	failed  int // tries in a row that were the job's own fault
+	idle    int // times in a row that nothing came, and nothing failed
 	copied  int // bytes of the log, by this server
 	starts  int // of a supervisor that never said anything
 }
@@ -75,8 +82,11 @@ func (f *follower) run(ctx context.Context) {
 			err = f.advance(ctx, before)
 		}
 		if err == nil {
-			pause, f.failed = 0, 0
-			continue
+			f.failed = 0
+			if err = f.progress(ctx, before); err == nil {
+				pause = 0
+				continue
+			}
 		}
 		if held := heldError(err); held != nil {
 			f.noteHeld(ctx, held)
@@ -84,7 +94,11 @@ func (f *follower) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		log.Warn("following a job", "err", err)
+		if errors.Is(err, errNoEnd) {
+			log.Debug("following a job", "err", err) // its supervisor was started anew, perhaps
+		} else {
+			log.Warn("following a job", "err", err)
+		}
 		if after, getErr := f.manager.Store.Jobs.Get(ctx, f.id); getErr == nil && after.LastSeq > before.LastSeq {
 			pause = 0
 		}
@@ -95,6 +109,31 @@ func (f *follower) run(ctx context.Context) {
 		}
 	}
 }
+
+// progress gives an error if a job has not ended, and nothing more is known of it than
+// before. A sprite whose follower ends at once would else be asked without a pause.
+func (f *follower) progress(ctx context.Context, before sprites.Job) error {
+	m := f.manager
+	after, err := m.Store.Jobs.Get(ctx, f.id)
+	switch {
+	case errors.Is(err, store.ErrNotFound) || err == nil && after.State.Terminal():
+		f.idle = 0
+		return nil
+	case err != nil:
+		return err
+	case after.LastSeq > before.LastSeq:
+		f.idle = 0
+	default:
+		f.idle++
+	}
+	if f.idle >= idleTries {
+		return m.lose(ctx, f.id, fmt.Sprintf("its log has no end, and %d times in a row there was nothing new in it", f.idle))
+	}
+	return errNoEnd
+}
+
+// errNoEnd says that following a job has ended in good order before the job has.
+var errNoEnd = errors.New("the job's log was read to its end, and the job has none")
 
 // advance brings the store up to what the log has, as far as it goes.
 func (f *follower) advance(ctx context.Context, job sprites.Job) error {
@@ -292,6 +331,11 @@ func decode(line []byte, want int64) (sprites.JobEvent, error) {
 	case ev.Type == "end" && ev.Result == nil:
 		return ev, fmt.Errorf("%w: its end has no result", errBadLog)
 	}
+	if len(line) > maxEvent/mostGrowth { // an honest one has been through our encoder, and grows no more
+		if text, err := json.Marshal(ev); err != nil || len(text) > maxEvent {
+			return ev, fmt.Errorf("%w: event %d is larger than %d bytes", errBadLog, ev.Seq, maxEvent)
+		}
+	}
 	return ev, nil
 }
 
@@ -307,19 +351,8 @@ func (m *Manager) take(ctx context.Context, id string, batch []sprites.JobEvent)
 	if err := m.noteQuestion(ctx, id, batch); err != nil {
 		return err
 	}
-	for _, ev := range batch {
-		if ev.Type != "state" || ev.State != sprites.JobRunning && ev.State != sprites.JobPreparing && ev.State != sprites.JobWaiting {
-			continue
-		}
-		err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
-			if !j.State.Terminal() {
-				j.State = ev.State
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
+	if err := m.noteState(ctx, id, batch); err != nil {
+		return err
 	}
 	if last.Type != "end" {
 		return nil
@@ -329,6 +362,30 @@ func (m *Manager) take(ctx context.Context, id string, batch []sprites.JobEvent)
 		return err
 	}
 	return m.end(ctx, job, last)
+}
+
+// noteState notes the last state that a batch of events tells of. A log may have
+// millions of them: what changes nothing is not written.
+func (m *Manager) noteState(ctx context.Context, id string, batch []sprites.JobEvent) error {
+	var state sprites.JobState
+	for _, ev := range batch {
+		if ev.Type == "state" && (ev.State == sprites.JobRunning || ev.State == sprites.JobPreparing || ev.State == sprites.JobWaiting) {
+			state = ev.State
+		}
+	}
+	if state == "" {
+		return nil
+	}
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil || job.State == state || job.State.Terminal() {
+		return err
+	}
+	return m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+		if !j.State.Terminal() {
+			j.State = state
+		}
+		return nil
+	})
 }
 
 // maxStarts is how often a supervisor is started anew that says nothing.
