@@ -52,8 +52,6 @@ func (h *Host) connectors(ctx context.Context, name string) (map[string]connect.
 // connectors, grants or labels have changed in the store. When it returns without an
 // error, each has what the store says.
 func (h *Host) SyncConnectors(ctx context.Context) error {
-	h.connecting.Lock() // what is stored last is what is in force
-	defer h.connecting.Unlock()
 	h.mu.Lock()
 	h.changes++ // who boots meanwhile looks again, and who wakes
 	live := map[string]Sandbox{}
@@ -68,7 +66,7 @@ func (h *Host) SyncConnectors(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for name, sb := range live {
 		wg.Go(func() {
-			if err := h.setConnectors(ctx, name, sb); err != nil {
+			if err := h.setConnectors(context.WithoutCancel(ctx), name, sb); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				errs = errors.Join(errs, err)
@@ -79,12 +77,18 @@ func (h *Host) SyncConnectors(ctx context.Context) error {
 	return errs
 }
 
-// setConnectors brings a sandbox to its sprite's connectors. h.connecting is held.
+// setConnectors brings a sandbox to its sprite's connectors: what is stored last is what
+// is in force. A guest that is slow holds up its own sprite.
 func (h *Host) setConnectors(ctx context.Context, name string, sb Sandbox) error {
 	connected, ok := sb.(Connected)
 	if !ok {
 		return nil
 	}
+	done, err := h.reads.alone(ctx, "the connectors of "+sb.ID())
+	if err != nil {
+		return err
+	}
+	defer done()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setConnectorsLimit)
 	defer cancel()
 	all, err := h.connectors(ctx, name)
@@ -113,9 +117,7 @@ func (h *Host) showGit(ctx context.Context, name string, sb Sandbox, config stri
 // reviveConnectors tells a sandbox that was found running, or whose connectors
 // changed while it was booted, its connectors.
 func (h *Host) reviveConnectors(name string, sb Sandbox) {
-	h.connecting.Lock()
-	defer h.connecting.Unlock()
-	if err := h.setConnectors(h.ctx, name, sb); err != nil {
+	if err := h.setConnectors(h.ctx, name, sb); err != nil && h.ctx.Err() == nil {
 		h.Logger.Error("telling a sandbox its connectors", "sprite", name, "err", err)
 	}
 }

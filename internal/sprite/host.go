@@ -58,8 +58,6 @@ type Host struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	policies   sync.Mutex // held while a policy is replaced
-	connecting sync.Mutex // held while sandboxes are told their connectors
 	collecting sync.Mutex // held while layers are removed
 	dooming    sync.Mutex // held while it is found which can be, or begun what they can't be then
 	reads      reads

@@ -40,8 +40,12 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	if err != nil {
 		return err
 	}
-	h.policies.Lock() // what is stored last is what is in force
-	defer h.policies.Unlock()
+	// What is stored last is what is in force. A guest that is slow holds up its own sprite.
+	done, err := h.reads.alone(ctx, policyOf(row.ID))
+	if err != nil {
+		return err
+	}
+	defer done()
 	if !inward { // the policy that is there can't change meanwhile
 		now, err := h.row(ctx, name)
 		if err != nil {
@@ -80,6 +84,9 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	}
 	return h.setNetwork(ctx, row, sb)
 }
+
+// policyOf is what reads.alone calls the replacing of a sprite's policy.
+func policyOf(id string) string { return "the policy of " + id }
 
 // setNetwork brings a sandbox to its sprite's policy.
 func (h *Host) setNetwork(ctx context.Context, row store.Sprite, sb Sandbox) error {
@@ -120,9 +127,12 @@ func (h *Host) showPolicy(ctx context.Context, row store.Sprite, sb Sandbox) err
 // reviveNetwork tells a sandbox that was found running its policy: a shim that was
 // started anew for it lets nothing out before.
 func (h *Host) reviveNetwork(row store.Sprite, sb Sandbox) {
-	h.policies.Lock()
-	defer h.policies.Unlock()
-	row, err := h.Store.Sprites.Get(h.ctx, row.Name)
+	done, err := h.reads.alone(h.ctx, policyOf(row.ID))
+	if err != nil {
+		return // the server ends
+	}
+	defer done()
+	row, err = h.Store.Sprites.Get(h.ctx, row.Name)
 	if err == nil {
 		err = h.setNetwork(h.ctx, row, sb)
 	}
