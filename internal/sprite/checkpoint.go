@@ -18,7 +18,10 @@ import (
 // CurrentState is what the list of checkpoints calls what a sprite is now.
 const CurrentState = "Current"
 
-const checkpointLimit = 5 * time.Minute
+const (
+	checkpointLimit = 5 * time.Minute
+	closePatience   = 10 * time.Second // for what changes a disk when the server ends
+)
 
 // Checkpoint seals what a sprite's disk is now, as a checkpoint. A sprite that is
 // awake stays so: what runs in it stands still for a moment, and goes on over
@@ -80,9 +83,20 @@ func (h *Host) alone(ctx context.Context, name string, f func(context.Context, *
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkpointLimit)
 			defer cancel()
 			defer h.letGo(m)
+			h.mu.Lock()
+			defer context.AfterFunc(m.busy.given, cancel)()
+			h.mu.Unlock()
+			// The next server settles what is not done by then.
+			defer context.AfterFunc(h.ctx, func() { time.AfterFunc(closePatience, cancel) })()
 			row, err := h.Store.Sprites.Get(ctx, name) // as it is now that nobody changes it
 			if err == nil {
+				row, err = h.settled(ctx, row, h.live(m))
+			}
+			if err == nil {
 				err = f(ctx, m, row)
+			}
+			if err != nil && h.dead(m) {
+				err = newError(CodeDeleting, "", "sprite %s is being deleted", name)
 			}
 			done <- err
 		})
@@ -113,7 +127,8 @@ func (h *Host) take(row store.Sprite) (*machine, *transition, error) {
 		return nil, m.busy, nil
 	}
 	m.disarm()
-	m.busy = &transition{done: make(chan struct{})}
+	m.busy = newTransition()
+	m.busy.alone = true
 	return m, nil, nil
 }
 
@@ -125,6 +140,13 @@ func (h *Host) letGo(m *machine) {
 	m.busy = nil
 	h.arm(m)
 	close(busy.done)
+}
+
+// dead reports whether a machine is being deleted.
+func (h *Host) dead(m *machine) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return m.dead
 }
 
 // live is the sandbox of a machine that is taken, or nil.
@@ -154,9 +176,8 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 		}
 		pause, err := h.move(ctx, row.ID, sb, next.Layer, Memory{Name: memory.name, Always: keep == sprites.KeepAlways})
 		if err != nil {
-			err = errors.Join(err, h.settle(ctx, row.ID, next, sb))
 			h.forget(memory.name)
-			return kept{}, err
+			return h.sealFailed(row, next, sb, keep, err)
 		}
 		if memory.bytes, memory.why, memory.open = pause.Kept, pause.NotKept, pause.Open; memory.why != "" {
 			memory.name = ""
@@ -174,6 +195,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 	}
 	if _, err := h.Store.Sprites.Commit(ctx, row.ID, next); err != nil {
 		h.forget(memory.name)
+		h.settleLater(row.ID, next.Layer)
 		return kept{}, err
 	}
 	fault.Reach(fault.SealStored)
@@ -211,23 +233,6 @@ func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, me
 	return pause, nil
 }
 
-// settle decides what has become of a sprite whose next layer was begun, by its
-// sandbox, or nil: an empty layer on top changes nothing of a disk that nobody
-// writes.
-func (h *Host) settle(ctx context.Context, id string, next store.Next, sb Sandbox) error {
-	ctx = context.WithoutCancel(ctx)
-	switch {
-	case sb == nil || ended(sb):
-		next.Checkpoint = nil // it was not made
-	case !slices.Contains(sb.Status().Layers, next.Layer):
-		err := h.Store.Sprites.Abort(ctx, id)
-		h.collect()
-		return err
-	}
-	_, err := h.Store.Sprites.Commit(ctx, id, next)
-	return err
-}
-
 // Restore brings a sprite back to a checkpoint. What it is now becomes a checkpoint
 // first, named in the answer. All sessions end. If the checkpoint has the memory, the
 // sprite goes on from that, unless boot says otherwise or it can't; else it boots.
@@ -248,6 +253,9 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 			m.ending, m.undone = sb, sb
 			h.mu.Unlock()
 			if err := h.stop(sb, h.graceOf(m)); err != nil {
+				h.mu.Lock()
+				m.ending, m.undone = nil, nil // its end, if it comes, was not this
+				h.mu.Unlock()
 				return err
 			}
 			h.mu.Lock()
@@ -280,6 +288,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		}
 		fault.Reach(fault.RestoreBegun)
 		if _, err := h.Store.Sprites.Commit(ctx, row.ID, next); err != nil {
+			h.settleLater(row.ID, next.Layer)
 			return err
 		}
 		fault.Reach(fault.RestoreStored)

@@ -83,12 +83,7 @@ func (h *Host) destroy(m *machine) (err error) {
 	}
 	fault.Reach(fault.DeleteNoted)
 	h.reads.abandon(allOf(m.id))
-	h.mu.Lock()
-	busy := m.busy
-	h.mu.Unlock()
-	if busy != nil {
-		<-busy.done // it has limits of its own
-	}
+	h.interrupt(m, 0)
 	h.mu.Lock()
 	sb := m.sandbox
 	m.ending = sb

@@ -408,7 +408,7 @@ func (h *Host) halt(m *machine, code string) {
 		return
 	}
 	m.disarm()
-	m.busy, m.told = &transition{done: make(chan struct{})}, h.changes
+	m.busy, m.told = newTransition(), h.changes
 	g := &m.disk
 	h.hold(m, code)
 	look, found := g.took, g.used

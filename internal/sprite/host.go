@@ -103,6 +103,16 @@ type machine struct {
 type transition struct {
 	done chan struct{}
 	err  error // of the start; valid once done is closed
+
+	given  context.Context // ends when it is to be given up
+	giveUp context.CancelFunc
+	alone  bool // it changes the disk: only a delete gives that up
+}
+
+func newTransition() *transition {
+	t := &transition{done: make(chan struct{})}
+	t.given, t.giveUp = context.WithCancel(context.Background())
+	return t
 }
 
 // Start takes up the sandboxes that run already and finishes what an earlier
@@ -132,6 +142,7 @@ func (h *Host) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("take up the sprites: %w", err)
 	}
+	h.settleAll(rows, byID)
 	for _, row := range rows {
 		sb := byID[row.ID]
 		delete(byID, row.ID)
@@ -162,11 +173,6 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 		h.mu.Lock()
 		h.machine(row) // for the watch to let it go on
 		h.mu.Unlock()
-	}
-	if row.Next.Layer != "" {
-		if err := h.settle(h.ctx, row.ID, row.Next, sb); err != nil {
-			h.Logger.Error("finishing a checkpoint", "sprite", row.Name, "err", err)
-		}
 	}
 	switch {
 	case row.Deleting || row.Owner == store.PoolOwner:

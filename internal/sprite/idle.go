@@ -89,7 +89,7 @@ func (h *Host) idle(m *machine, epoch int) {
 		return
 	}
 	if pauser, ok := sb.(Pauser); ok && !paused && m.pauses() {
-		m.busy, m.told = &transition{done: make(chan struct{})}, h.changes
+		m.busy, m.told = newTransition(), h.changes
 		h.mu.Unlock()
 		h.pause(m, pauser)
 		return

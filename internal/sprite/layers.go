@@ -48,11 +48,22 @@ func (h *Host) pin(ctx context.Context, layer string) (chain []string, unpin fun
 }
 
 // spare returns those of some layers that can be removed: they are not mounted, nor
-// about to be. Where there are others, the end of a pin has them looked at again.
-func (h *Host) spare(unused []string) []string {
+// about to be, as this Host knows it, and as the runtime's sandboxes say. Where there are
+// others, the end of a pin, or of a sandbox, has them looked at again.
+func (h *Host) spare(ctx context.Context, unused []string) ([]string, error) {
+	if len(unused) == 0 {
+		return nil, nil
+	}
+	mounted, err := h.mounted(ctx)
+	if err != nil {
+		return nil, err
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	held := map[string]bool{}
+	for _, l := range mounted {
+		held[l] = true
+	}
 	for l := range h.pinned {
 		held[l] = true
 	}
@@ -67,7 +78,7 @@ func (h *Host) spare(unused []string) []string {
 	}
 	free := slices.DeleteFunc(slices.Clone(unused), func(l string) bool { return held[l] })
 	h.spared = len(free) < len(unused)
-	return free
+	return free, nil
 }
 
 // collect removes, in the background, the layers that are in no disk and no
@@ -109,7 +120,10 @@ func (h *Host) doom(ctx context.Context) ([]string, error) {
 	for _, layer := range unused {
 		h.reads.abandon(layer) // whose end has it looked at again
 	}
-	return h.spare(unused), err
+	if err != nil {
+		return nil, err
+	}
+	return h.spare(ctx, unused)
 }
 
 // pinShort is pin of a chain that is about to be mounted as a sprite's disk. Where that

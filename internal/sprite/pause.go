@@ -38,7 +38,8 @@ func (h *Host) pause(m *machine, sb Pauser) {
 	h.mu.Lock()
 	busy := m.busy
 	m.busy = nil
-	m.paused = err == nil && m.sandbox != nil
+	// If the answer was lost it may be paused all the same: then the next use resumes it.
+	m.paused = (err == nil || isPaused(sb)) && m.sandbox != nil
 	h.arm(m)
 	close(busy.done)
 	h.mu.Unlock()
@@ -48,10 +49,16 @@ func (h *Host) pause(m *machine, sb Pauser) {
 	}
 }
 
+// isPaused reports whether a sandbox says that it is paused.
+func isPaused(p Pauser) bool {
+	sb, ok := p.(Sandbox)
+	return ok && sb.Status().Paused
+}
+
 // beginResume has a paused machine go on. Host.mu is held.
 func (h *Host) beginResume(m *machine) {
 	m.disarm()
-	m.busy = &transition{done: make(chan struct{})}
+	m.busy = newTransition()
 	h.wg.Go(func() { h.resume(m) })
 }
 

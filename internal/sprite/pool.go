@@ -87,7 +87,7 @@ func (h *Host) addSpare(ctx context.Context) error {
 		return err
 	}
 	fault.Reach(fault.PoolBegun)
-	sb, err := h.bootSandbox(s.row, nil)
+	sb, err := h.bootSandbox(ctx, s.row, nil)
 	s.sandbox = sb
 	if err != nil {
 		h.discard(s)
@@ -154,7 +154,7 @@ func (h *Host) createFrom(ctx context.Context, s *spare, row *store.Sprite) erro
 	row.ID = s.row.ID
 	h.mu.Lock()
 	m := h.machine(*row) // nobody finds the sprite without
-	m.busy, m.spare = &transition{done: make(chan struct{})}, s.sandbox
+	m.busy, m.spare = newTransition(), s.sandbox
 	h.mu.Unlock()
 	err := h.Store.Sprites.Take(ctx, row)
 	fault.Reach(fault.TakeStored)

@@ -138,13 +138,24 @@ func (d Disk) Close() (err error) {
 
 // A Checkpointer is a Sandbox whose disk can be sealed while it runs. What runs
 // goes on, with its memory and its connections, over the disk that Checkpoint is
-// given: its own layers, and another to be written. After an error it runs over the
-// one that it had, or has ended; Status says which. ErrDeletedOpen is one.
+// given: its own layers, and another to be written. After an error it runs over either of
+// the two, or has ended: Settle says which. ErrDeletedOpen is one.
 //
 // With a name for it the memory is kept, too, for a MemoryKeeper: unless going on from
 // it would be slow, because of what is open, and it is not to be kept always.
 type Checkpointer interface {
 	Checkpoint(ctx context.Context, layers []string, memory Memory) (Pause, error)
+
+	// Settle returns the layers that the sandbox has, the lowest first, once no Checkpoint
+	// moves it; none to this layer begins afterwards. An error says that nobody knows,
+	// or that the sandbox has ended.
+	Settle(ctx context.Context, layer string) ([]string, error)
+}
+
+// A Mounter is a Runtime that can say which layers any sandbox has mounted, or is about
+// to, also one that it can't reach. None of them may be removed.
+type Mounter interface {
+	Mounted(ctx context.Context) ([]string, error)
 }
 
 // ErrDeletedOpen says that deleted files that are still open are larger than what a

@@ -65,8 +65,19 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 			}
 		case err != nil:
 			return err
-		case busy != nil: // whether it starts or ends: look again
+		case busy != nil && sleep: // whether it starts or ends: look again
 			_ = busy.wait(ctx)
+		case busy != nil: // it may be at something that does not end by itself
+			m, err := h.machineOf(row)
+			if err != nil {
+				return err
+			}
+			interrupted := make(chan struct{})
+			h.wg.Go(func() { defer close(interrupted); h.interrupt(m, stopGrace) })
+			select {
+			case <-interrupted:
+			case <-ctx.Done():
+			}
 		case ended == nil:
 			return nil
 		default:
@@ -89,6 +100,43 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// interrupt ends the sandbox of a machine that is busy, and returns when it is not busy any
+// more. If that takes longer than the grace, a boot is given up, and so is a move of the
+// sandbox: a guest that does not answer is no reason to wait. Without a grace (a delete)
+// all is given up at once.
+func (h *Host) interrupt(m *machine, grace time.Duration) {
+	h.mu.Lock()
+	busy, sb := m.busy, m.sandbox
+	if busy != nil && sb != nil {
+		m.ending = sb
+	}
+	h.mu.Unlock()
+	if busy == nil {
+		return
+	}
+	if sb != nil {
+		_ = h.stop(sb, grace) // logged
+		if ended(sb) {
+			h.note(m.id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+		}
+	}
+	if grace == 0 || !busy.alone {
+		timer := time.AfterFunc(grace, busy.giveUp)
+		defer timer.Stop()
+	}
+	<-busy.done // it has limits of its own
+}
+
+// machineOf is the machine of a sprite that was used.
+func (h *Host) machineOf(row store.Sprite) (*machine, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, newError(CodeUnavailable, "try again in a moment", "the server is shutting down")
+	}
+	return h.machine(row), nil
 }
 
 // stopping begins the end of a sprite's sandbox, and returns what tells of it; or
@@ -121,7 +169,7 @@ func (h *Host) stopping(row store.Sprite, sleep bool) (busy *transition, ended <
 // beginEnd makes the machine one whose sandbox is ending; endSandbox must follow.
 // Host.mu is held.
 func (m *machine) beginEnd() {
-	m.busy, m.ending = &transition{done: make(chan struct{})}, m.sandbox
+	m.busy, m.ending = newTransition(), m.sandbox
 }
 
 // endSandbox ends the sandbox of a machine for which beginEnd was called; to sleep,

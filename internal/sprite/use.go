@@ -129,7 +129,7 @@ func (h *Host) ready(l *Lease, row store.Sprite) (*transition, error) {
 		h.beginResume(m)
 		return m.busy, nil
 	}
-	m.busy = &transition{done: make(chan struct{})}
+	m.busy = newTransition()
 	h.wg.Go(func() { h.boot(m, row) })
 	return m.busy, nil
 }
@@ -172,11 +172,18 @@ func (h *Host) awake() int {
 func (h *Host) boot(m *machine, row store.Sprite) {
 	h.mu.Lock()
 	changes := h.changes
-	spare := m.spare
+	spare, given := m.spare, m.busy.given
 	m.spare = nil
 	h.mu.Unlock()
+	ctx, cancel := context.WithCancel(h.ctx)
+	defer cancel()
+	defer context.AfterFunc(given, cancel)()
 	if spare == nil { // the pool's take nothing yet
-		if err := h.admit(m); err != nil {
+		err := h.admit(m)
+		if err == nil {
+			row, err = h.settled(ctx, row, nil)
+		}
+		if err != nil {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			busy := m.busy
@@ -188,7 +195,7 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	if err := h.sealOutdated(m, row); err != nil {
 		h.Logger.Error("making a checkpoint before a memory of another version is dropped", "sprite", m.name, "err", err)
 	}
-	sb, err := h.bootSandbox(row, spare)
+	sb, err := h.bootSandbox(ctx, row, spare)
 	if err != nil {
 		h.Logger.Error("starting a sandbox", "sprite", m.name, "err", err)
 		status := sprites.StatusCold
@@ -220,6 +227,8 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	case errors.Is(err, store.ErrNotFound):
 		delete(h.machines, m.id)
 		busy.err = newError(CodeNotFound, "", "sprite %s has been deleted", m.name)
+	case err != nil && m.dead:
+		busy.err = newError(CodeDeleting, "", "sprite %s is being deleted", m.name)
 	case err != nil:
 		failed := newError(CodeBootFailed, "the server's log, and cove doctor, may say more", "sprite %s did not start", m.name)
 		if errors.Is(err, unix.ENOSPC) {
@@ -237,8 +246,8 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 
 // bootSandbox starts the sandbox of a sprite, for which one of the pool's, or nil, is
 // used if it can be.
-func (h *Host) bootSandbox(row store.Sprite, spare Sandbox) (Sandbox, error) {
-	ctx, cancel := context.WithTimeout(h.ctx, bootLimit)
+func (h *Host) bootSandbox(ctx context.Context, row store.Sprite, spare Sandbox) (Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
 	if spare != nil {
 		done, err := h.assign(ctx, row, spare)
@@ -331,9 +340,13 @@ func (h *Host) watch(m *machine, sb Sandbox) {
 	why := sb.Status().Ended
 	h.Logger.Warn("a sandbox has ended", "sprite", m.name, "why", why)
 	n := sb.Status().Incarnation
+	status := sprites.StatusCold
+	if h.warm(m.id) { // whoever had it sleep did not hear that it does
+		status = sprites.StatusWarm
+	}
 	h.note(m.id, func(s *store.Sprite) {
 		if s.Incarnation == n { // and not of a later one already
-			s.Status, s.LastError = sprites.StatusCold, "its sandbox ended: "+why
+			s.Status, s.LastError = status, "its sandbox ended: "+why
 		}
 	})
 }

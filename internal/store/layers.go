@@ -129,10 +129,10 @@ func addCheckpoint(ctx context.Context, tx *sql.Tx, sprite string, c *Checkpoint
 	return err
 }
 
-// Abort forgets a sprite's Next.
-func (t *Sprites) Abort(ctx context.Context, id string) error {
+// Abort forgets a sprite's Next. ErrNotFound says that it is another one by now, or none.
+func (t *Sprites) Abort(ctx context.Context, id string, next Next) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
-		return exactlyOne(tx.ExecContext(ctx, "UPDATE sprites SET next = '{}' WHERE id = ?", id))
+		return exactlyOne(tx.ExecContext(ctx, "UPDATE sprites SET next = '{}' WHERE id = ? AND json_extract(next, '$.layer') = ?", id, next.Layer))
 	})
 	if err != nil {
 		return fmt.Errorf("leave sprite %s as it is: %w", id, err)

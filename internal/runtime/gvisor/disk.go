@@ -207,6 +207,26 @@ func syncAll(dir string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
+// Mounted are the layers that any sandbox has mounted, or is about to have, as the
+// sandboxes' own files say.
+func (r *Runtime) Mounted(context.Context) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(r.Dir, "run"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var all []string
+	for _, e := range entries {
+		st, err := shim.ReadState(r.runDir(e.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, st.Mounted()...)
+	}
+	return all, nil
+}
+
 // RemoveLayer removes a layer.
 func (r *Runtime) RemoveLayer(_ context.Context, layer string) error {
 	if layer == "" || layer != filepath.Base(layer) || layer[0] == '.' {

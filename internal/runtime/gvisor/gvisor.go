@@ -45,6 +45,10 @@ type Runtime struct {
 	UserNS bool         // this process is root in a user namespace only
 	Logger *slog.Logger // nil: discard
 
+	// Patience is how long the guest of a sandbox that was restored may take to answer,
+	// before its sandbox is ended; 0: shim.BootTimeout.
+	Patience time.Duration
+
 	once   sync.Once
 	wg     sync.WaitGroup
 	closed chan struct{}
@@ -177,7 +181,7 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
 		Token: newToken(), Env: m.Env, Include: m.Include,
 		Layers: m.Layers, Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
-		Build: prep.build, Image: image,
+		Build: prep.build, Image: image, Patience: r.Patience,
 	})
 	if errors.Is(err, errShimDied) {
 		r.endUnborn(ctx, m.ID)
@@ -252,25 +256,42 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 		return nil, err
 	}
 	var (
+		mu   sync.Mutex
 		live []sprite.Sandbox
 		errs []error
+		wg   sync.WaitGroup
+		free = make(chan struct{}, takenUpAtOnce) // one that does not answer holds up no other
 	)
 	for _, e := range entries {
 		id := e.Name()
 		if dir := r.runDir(id); !shim.Held(dir) && !shim.Left(dir) {
 			continue // logs of one that sleeps: a process for each would take long
 		}
-		state, err := r.takeUp(ctx, id)
-		if err != nil {
-			if !errors.Is(err, errGone) {
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			state, err := r.takeUp(ctx, id)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				live = append(live, r.follow(id, state))
+			case !errors.Is(err, errGone):
 				errs = append(errs, fmt.Errorf("take up sandbox %s: %w", id, err))
 			}
-			continue
-		}
-		live = append(live, r.follow(id, state))
+		})
 	}
+	wg.Wait()
 	return live, errors.Join(errs...)
 }
+
+const (
+	takenUpAtOnce = 32
+
+	// movePatience is for a shim that moves its sandbox while that is taken up. Then what
+	// its file says is enough: which layers it has comes later, by Settle.
+	movePatience = 5 * time.Second
+)
 
 // takeUp is the state of a sandbox that an earlier server left, which has a shim then.
 // That server may have started one for it just before it died, to which another loses.
@@ -295,7 +316,15 @@ func (r *Runtime) takeUp(ctx context.Context, id string) (shim.State, error) {
 // been killed while one started it: that is waited for.
 func (r *Runtime) booted(ctx context.Context, client shim.Client) (shim.State, error) {
 	for deadline := time.Now().Add(shim.BootTimeout); ; {
-		state, err := client.Status(ctx)
+		asking, cancel := context.WithTimeout(ctx, movePatience)
+		state, err := client.Status(asking)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			if state, err = shim.ReadState(client.Dir); err != nil {
+				err = fmt.Errorf("its shim does not answer: %w", err)
+			}
+			return state, err
+		}
 		if !shim.IsNoShim(err) || !shim.Held(client.Dir) || time.Now().After(deadline) {
 			return state, err
 		}
@@ -317,21 +346,23 @@ var errGone = errors.New("the sandbox is gone")
 // nothing may be reached until one is set.
 func (r *Runtime) adopt(ctx context.Context, id string, network *policy.Set, connectors map[string]connect.Upstream) (shim.State, error) {
 	return r.startShim(ctx, shim.Config{
-		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Connectors: connectors, Network: network, Adopt: true,
+		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Connectors: connectors, Network: network, Adopt: true, Patience: r.Patience,
 	})
 }
 
 // Destroy removes what is left of a sprite's sandboxes, of which none may live.
-func (r *Runtime) Destroy(_ context.Context, id string) error {
+func (r *Runtime) Destroy(ctx context.Context, id string) error {
 	if id == "" || id != filepath.Base(id) {
 		return fmt.Errorf("destroy: bad sprite id %q", id)
 	}
 	if st, err := shim.ReadState(r.runDir(id)); err == nil && st.PID != 0 {
-		if _, err := (shim.Client{Dir: r.runDir(id)}).Status(context.Background()); err == nil {
+		asking, cancel := context.WithTimeout(ctx, movePatience)
+		defer cancel()
+		if _, err := (shim.Client{Dir: r.runDir(id)}).Status(asking); err == nil || errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("destroy %s: its sandbox is running", id)
 		}
 	}
-	return errors.Join(r.DropMemory(context.Background(), id), layers.Remove(r.runDir(id)))
+	return errors.Join(r.DropMemory(ctx, id), layers.Remove(r.runDir(id)))
 }
 
 // startShim starts a shim process and waits until its sandbox answers, or ctx
@@ -375,14 +406,15 @@ func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, e
 		_, _ = inW.Write(data) // a shim that died shows in its missing answer
 		_ = inW.Close()
 	}()
-	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(unix.SIGTERM) })
+	stop := context.AfterFunc(ctx, func() {
+		_ = cmd.Process.Signal(unix.SIGTERM)
+		_ = readyR.SetReadDeadline(time.Now().Add(endLimit))
+	})
 	defer stop()
 	var answer shim.Ready
 	if err := json.NewDecoder(readyR).Decode(&answer); err != nil {
-		if ctx.Err() != nil {
-			return shim.State{}, ctx.Err()
-		}
-		return shim.State{}, fmt.Errorf("%w; see %s", errShimDied, log.Name())
+		_ = cmd.Process.Kill() // it has ended, or does not
+		return shim.State{}, errors.Join(ctx.Err(), fmt.Errorf("%w; see %s", errShimDied, log.Name()))
 	}
 	switch {
 	case answer.Gone:
@@ -392,6 +424,9 @@ func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, e
 	}
 	return *answer.State, nil
 }
+
+// endLimit is for a shim that is not to start a sandbox any more to clear it away.
+const endLimit = 20 * time.Second
 
 // startError is why a shim did not start a sandbox. It is ENOSPC where there was no room
 // on the disk, and ErrLocked where there is another shim.
@@ -612,11 +647,8 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 		}
 	}
 	done, err := s.client.Checkpoint(ctx, req)
-	s.awaitEnd(ctx, err)
 	if err != nil {
-		if st, statusErr := s.client.Status(ctx); statusErr == nil {
-			s.setState(st)
-		}
+		s.awaitEnd(err)
 		return sprite.Pause{}, deletedOpen(err)
 	}
 	s.setState(done.State)
@@ -634,14 +666,38 @@ func deletedOpen(err error) error {
 	return err
 }
 
-// awaitEnd has whoever is told that the sandbox has ended find it so.
-func (s *sandbox) awaitEnd(ctx context.Context, err error) {
+// Settle asks the shim which layers the sandbox has, once it does not move any more,
+// nor will to this layer. If its shim has died, the next one is asked.
+func (s *sandbox) Settle(ctx context.Context, layer string) ([]string, error) {
+	for {
+		st, err := s.client.Settle(ctx, layer)
+		switch {
+		case err == nil:
+			s.setState(st)
+			return st.Layers, nil
+		case !shim.Died(err):
+			return nil, err
+		}
+		select {
+		case <-s.done:
+			return nil, err
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(stopPause):
+		}
+	}
+}
+
+// awaitEnd has whoever is told that the sandbox has ended find it so. The time for that
+// is its own: the caller's may be over.
+func (s *sandbox) awaitEnd(err error) {
 	if !errors.Is(err, shim.ErrEnded) {
 		return
 	}
 	select {
 	case <-s.done:
-	case <-ctx.Done():
+	case <-time.After(endLimit):
+	case <-s.runtime.closed:
 	}
 }
 
@@ -689,15 +745,28 @@ func (s *sandbox) freeze(ctx context.Context, paused bool, call func(context.Con
 			s.state.Paused = paused
 			return nil
 		case !shim.Died(err):
-			s.awaitEnd(ctx, err)
+			s.awaitEnd(err)
+			s.learnPaused()
 			return err
 		}
 		select {
 		case <-s.done:
 			return err
 		case <-ctx.Done():
+			s.learnPaused()
 			return err
 		case <-time.After(stopPause):
 		}
 	}
+}
+
+// learnPaused asks whether the sandbox is paused, after a call of which the answer was
+// lost. If nobody knows, it counts as paused: to resume one that runs changes nothing.
+func (s *sandbox) learnPaused() {
+	ctx, cancel := context.WithTimeout(context.Background(), movePatience)
+	defer cancel()
+	st, err := s.client.Status(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.Paused = err != nil || st.Paused
 }

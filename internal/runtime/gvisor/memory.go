@@ -157,7 +157,7 @@ func linkImage(to, from string) (size int64, err error) {
 // Hibernate saves the sandbox's memory, and ends it.
 func (s *sandbox) Hibernate(ctx context.Context) error {
 	if err := s.client.Hibernate(ctx, s.runtime.imageDir(s.id)); err != nil {
-		s.awaitEnd(ctx, err)
+		s.awaitEnd(err)
 		select {
 		case <-s.done:
 			return nil

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/internal/fault"
+	"github.com/cove-dev/cove/internal/runtime/gvisor"
+	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A silentServer is a server whose sandboxes' guests can be made silent: once they are
+// restored, they answer nobody.
+type silentServer struct {
+	*covetest.Server
+	t    *testing.T
+	file string // the guests are silent as long as it is there
+}
+
+func newSilentServer(t *testing.T, patience time.Duration) *silentServer {
+	t.Helper()
+	requireSandbox(t)
+	if os.Geteuid() != 0 {
+		t.Skip("the server is in this process, which is not root")
+	}
+	t.Parallel()
+	dir := tempDir(t)
+	s := &silentServer{t: t, file: filepath.Join(dir, "silent")}
+	rt := &gvisor.Runtime{
+		Dir: filepath.Join(dir, "data"), Runsc: filepath.Join(binDir, "cove-runsc"), Guest: filepath.Join(binDir, "cove-guest"), Patience: patience,
+		Shim: []string{"env", fault.Variable + "=" + string(fault.GuestSilent) + "=" + s.file, filepath.Join(binDir, "cove"), "shim"},
+	}
+	if err := os.Mkdir(rt.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := rt.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.Server = covetest.Start(t, covetest.Options{Dir: rt.Dir, Runtime: rt})
+	t.Cleanup(func() { // before the server ends
+		s.speak()
+		for _, name := range []string{"paint", "copy"} {
+			_ = s.Host.Delete(context.Background(), name, true) // it may be gone
+		}
+	})
+	return s
+}
+
+func (s *silentServer) silence() {
+	s.t.Helper()
+	if err := os.WriteFile(s.file, nil, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *silentServer) speak() { _ = os.Remove(s.file) }
+
+// sh runs a script in a sprite, which may have to wake for it.
+func (s *silentServer) sh(sprite, script string) string {
+	s.t.Helper()
+	out, err := s.Client().Sprite(sprite).Command("sh", "-ec", script).CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("sh -c %q: %v: %s", script, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// refused looks whether an error has a code.
+func (s *silentServer) refused(what string, err error, code string) {
+	s.t.Helper()
+	if e, ok := errors.AsType[*sprite.Error](err); !ok || e.Code != code {
+		s.t.Errorf("%s: got %v, want the code %s", what, err, code)
+	}
+}
+
+// restoring returns when a checkpoint has moved a sprite, whose guest does not answer.
+func (s *silentServer) restoring(name string) {
+	s.t.Helper()
+	info, err := s.Host.Get(s.t.Context(), name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	await(s.t, "the move", time.Minute, func() bool {
+		st, err := shim.ReadState(filepath.Join(s.Dir, "run", info.ID))
+		return err == nil && st.Generation > 0 && st.PID > 0 && !st.Moving
+	})
+}
+
+// layers are the folders of all layers.
+func (s *silentServer) layers() []string {
+	s.t.Helper()
+	found, err := filepath.Glob(filepath.Join(s.Dir, "layers", "*"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return found
+}
+
+// A guest that is silent after it was restored loses its sandbox, and nothing of its disk:
+// no checkpoint was made, as the error says, and the next use boots it. So it is with
+// forks; and a sprite that does not wake from its memory boots.
+func TestSilentGuest(t *testing.T) {
+	s := newSilentServer(t, 500*time.Millisecond)
+	ctx := t.Context()
+	s.Create("paint")
+	s.sh("paint", "head -c 1M /dev/urandom >big; sha256sum big >sum; echo one >data")
+	whole := func() {
+		t.Helper()
+		if got := s.sh("paint", "sha256sum --status -c sum; cat data"); got != "one" {
+			t.Errorf("the sprite has %q", got)
+		}
+	}
+
+	s.silence()
+	_, err := s.Host.Checkpoint(ctx, "paint", sprites.CheckpointRequest{Memory: sprites.KeepAlways})
+	s.refused("the checkpoint", err, sprite.CodeUnavailable)
+	if err != nil && !strings.Contains(err.Error(), "its files are as they were: ") {
+		t.Errorf("the checkpoint: %v", err)
+	}
+	await(t, "the reason", time.Minute, func() bool {
+		info, err := s.Host.Get(ctx, "paint")
+		return err == nil && info.Status == sprites.StatusCold && strings.Contains(info.Cove.LastError, "did not answer")
+	})
+	whole() // it boots
+	_, err = s.Host.Fork(ctx, "paint", sprites.ForkRequest{Name: "copy"})
+	s.refused("the fork", err, sprite.CodeUnavailable)
+	whole()
+	if err := s.Host.Suspend(ctx, "paint"); err != nil {
+		t.Fatal(err)
+	}
+	whole() // it does not wake, and boots
+	if info, err := s.Host.Get(ctx, "paint"); err != nil || !strings.Contains(info.Cove.LastError, "could not be used") {
+		t.Errorf("after the wake: %+v, %v", info, err)
+	}
+
+	// Nothing is in the way of the next one.
+	if err := s.Host.Stop(ctx, "paint"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Host.Checkpoint(ctx, "paint", sprites.CheckpointRequest{}); err != nil {
+		t.Error(err)
+	}
+	if list, err := s.Host.Checkpoints(ctx, "paint", true); err != nil || len(list) != 2 || list[1].ID != "v1" {
+		t.Errorf("checkpoints: %+v, %v", list, err)
+	}
+	whole()
+}
+
+// A sprite whose checkpoint, or whose wake, waits for a silent guest is deleted, and
+// stopped, all the same. Here they would wait for an hour.
+func TestSilentGuestEnds(t *testing.T) {
+	s := newSilentServer(t, time.Hour)
+	ctx := t.Context()
+	for _, c := range []struct {
+		name string
+		end  func() error
+		code string // of the checkpoint's error
+	}{
+		{"stop", func() error { return s.Host.Stop(ctx, "paint") }, sprite.CodeUnavailable},
+		{"delete", func() error { return s.Host.Delete(ctx, "paint", true) }, sprite.CodeDeleting},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s.Create("paint")
+			s.sh("paint", "echo one >data")
+			s.silence()
+			failed := make(chan error, 1)
+			go func() {
+				_, err := s.Host.Checkpoint(ctx, "paint", sprites.CheckpointRequest{})
+				failed <- err
+			}()
+			s.restoring("paint")
+			if err := c.end(); err != nil {
+				t.Error(err)
+			}
+			s.refused("the checkpoint", <-failed, c.code)
+			s.speak()
+			if c.name == "delete" {
+				await(t, "the end of its layers", time.Minute, func() bool { return len(s.layers()) == 0 })
+				return
+			}
+			if got := s.sh("paint", "cat data"); got != "one" {
+				t.Errorf("the sprite has %q", got)
+			}
+			if err := s.Host.Suspend(ctx, "paint"); err != nil {
+				t.Fatal(err)
+			}
+			s.silence()
+			go func() {
+				_, err := s.Host.Use(ctx, "paint", "test")
+				failed <- err
+			}()
+			info, err := s.Host.Get(ctx, "paint")
+			if err != nil {
+				t.Fatal(err)
+			}
+			await(t, "the wake", time.Minute, func() bool {
+				st, err := shim.ReadState(filepath.Join(s.Dir, "run", info.ID))
+				return err == nil && st.PID > 0
+			})
+			if err := s.Host.Delete(ctx, "paint", true); err != nil {
+				t.Error(err)
+			}
+			s.refused("the use", <-failed, sprite.CodeDeleting)
+		})
+	}
+}
