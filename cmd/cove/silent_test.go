@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -213,4 +214,55 @@ func TestSilentGuestEnds(t *testing.T) {
 			s.refused("the use", <-failed, sprite.CodeDeleting)
 		})
 	}
+}
+
+// TestSilentGuestAndKill kills the server, with -9, while a checkpoint waits for a silent
+// guest. The next one serves, decides nothing of the sprite's disk, and can delete it.
+func TestSilentGuestAndKill(t *testing.T) {
+	h := newHost(t)
+	file := filepath.Join(filepath.Dir(h.home), "silent")
+	h.serve([]string{fault.Variable + "=" + string(fault.GuestSilent) + "=" + file})
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.run("", "cove", "create", "other", "--idle", "0")
+	h.sh("paint", "echo one >data")
+	h.sh("other", "echo two >data")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, ended := h.background("", "cove", "checkpoint", "create", "-s", "paint")
+	var dir string
+	await(t, "the move", time.Minute, func() bool {
+		states, _ := filepath.Glob(filepath.Join(h.data, "run", "*", "sandbox.json")) // the pattern is right
+		for _, name := range states {
+			if st, err := shim.ReadState(filepath.Dir(name)); err == nil && st.Generation > 0 && st.PID > 0 && !st.Moving {
+				dir = filepath.Dir(name)
+			}
+		}
+		return dir != ""
+	})
+	server := h.pid()
+	if err := syscall.Kill(server, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := awaitEnd(server); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = ended()
+	h.serve(nil)
+	if got := strings.TrimSpace(h.sh("other", "cat data")); got != "two" {
+		t.Errorf("the other sprite has %q", got)
+	}
+	if st, err := shim.ReadState(dir); err == nil { // else its guest's time is over
+		for _, layer := range st.Layers {
+			if _, err := os.Stat(filepath.Join(h.data, "layers", layer)); err != nil {
+				t.Errorf("a layer that is written: %v", err)
+			}
+		}
+	}
+	h.run("", "cove", "rm", "--force", "paint")
+	h.run("", "cove", "rm", "other")
+	await(t, "the end of all layers", time.Minute, func() bool {
+		left, _ := filepath.Glob(filepath.Join(h.data, "layers", "*")) // likewise
+		return len(left) == 0
+	})
 }

@@ -107,14 +107,22 @@ func fail(w http.ResponseWriter, err error) {
 }
 
 // getStatus answers when no checkpoint is under way: so who asks knows what is. With
-// ?refuse=LAYER no checkpoint to that layer begins afterwards.
+// ?refuse=LAYER no checkpoint to that layer begins afterwards, and a sandbox that one has
+// ended is ErrEnded, even if not all of it is gone yet.
 func (s *Shim) getStatus(w http.ResponseWriter, r *http.Request) {
 	s.moving.Lock()
-	st := s.snapshot()
-	if layer := r.FormValue("refuse"); layer != "" {
+	s.mu.Lock()
+	st, failed := s.state, s.failed
+	s.mu.Unlock()
+	layer := r.FormValue("refuse")
+	if layer != "" {
 		s.refused = layer
 	}
 	s.moving.Unlock()
+	if layer != "" && failed != nil {
+		fail(w, fmt.Errorf("%w, because it could not be restored: %w", ErrEnded, failed))
+		return
+	}
 	reply(w, st)
 }
 

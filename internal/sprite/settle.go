@@ -28,7 +28,7 @@ const (
 const (
 	settleLimit = 30 * time.Second // for a sandbox to say what it runs over, while somebody waits
 	settlePause = time.Second      // between two tries, while nobody does
-	startLimit  = 5 * time.Second  // the same as settleLimit, while the whole server waits
+	startLimit  = time.Second      // the same as settleLimit, while the whole server waits
 )
 
 // settle decides what has become of a sprite whose next layer was begun, by its sandbox,

@@ -290,7 +290,9 @@ const (
 
 	// movePatience is for a shim that moves its sandbox while that is taken up. Then what
 	// its file says is enough: which layers it has comes later, by Settle.
-	movePatience = 5 * time.Second
+	movePatience = time.Second
+
+	statusLimit = 5 * time.Second // for a shim to say what is, when something else went wrong
 )
 
 // takeUp is the state of a sandbox that an earlier server left, which has a shim then.
@@ -356,7 +358,7 @@ func (r *Runtime) Destroy(ctx context.Context, id string) error {
 		return fmt.Errorf("destroy: bad sprite id %q", id)
 	}
 	if st, err := shim.ReadState(r.runDir(id)); err == nil && st.PID != 0 {
-		asking, cancel := context.WithTimeout(ctx, movePatience)
+		asking, cancel := context.WithTimeout(ctx, statusLimit)
 		defer cancel()
 		if _, err := (shim.Client{Dir: r.runDir(id)}).Status(asking); err == nil || errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("destroy %s: its sandbox is running", id)
@@ -676,6 +678,7 @@ func (s *sandbox) Settle(ctx context.Context, layer string) ([]string, error) {
 			s.setState(st)
 			return st.Layers, nil
 		case !shim.Died(err):
+			s.awaitEnd(err)
 			return nil, err
 		}
 		select {
@@ -763,7 +766,7 @@ func (s *sandbox) freeze(ctx context.Context, paused bool, call func(context.Con
 // learnPaused asks whether the sandbox is paused, after a call of which the answer was
 // lost. If nobody knows, it counts as paused: to resume one that runs changes nothing.
 func (s *sandbox) learnPaused() {
-	ctx, cancel := context.WithTimeout(context.Background(), movePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
 	defer cancel()
 	st, err := s.client.Status(ctx)
 	s.mu.Lock()
