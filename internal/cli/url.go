@@ -20,7 +20,8 @@ func (a *app) newURL() *cobra.Command {
 		Long: `Shows where a sprite's HTTP service is reached: the port of the service that has an HTTP
 port, else 8080. A request wakes the sprite and starts that service. Whoever opens the URL
 of a sprite that is not public needs a token as the bearer, or, in a browser, a link that
---link makes: it works once, within two minutes, and lets that browser in for twelve hours.`,
+--link makes: it works once, within two minutes, and lets that browser in for twelve hours.
+Pages there have no service workers, which would see the links that come after.`,
 		Example: `  cove url paint
   cove url --link paint
   cove url --public paint

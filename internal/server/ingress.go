@@ -74,6 +74,9 @@ func (s *Server) checkNames() error {
 
 // ingress answers a request to a sprite's URL.
 func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) error {
+	if isServiceWorker(r) {
+		return fail("forbidden", "a sprite's URL has no service workers", "have the page do without one, or reach the port from this machine: cove proxy -s "+name+" 8080")
+	}
 	if r.URL.Query().Has(visitQuery) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		info, err := s.Host.Get(r.Context(), name)
 		if err != nil {
@@ -119,6 +122,9 @@ func (s *Server) passVisit(w http.ResponseWriter, r *http.Request, info sprites.
 		Rewrite:   rewriteVisit,
 		ModifyResponse: func(resp *http.Response) error {
 			hostOnlyCookies(resp)
+			for _, key := range lasting {
+				resp.Header.Del(key)
+			}
 			if !isPublic(info) {
 				ownPages(resp.Header)
 			}
@@ -134,6 +140,18 @@ func (s *Server) passVisit(w http.ResponseWriter, r *http.Request, info sprites.
 	return nil
 }
 
+// isServiceWorker reports whether a browser asks for the script of a service worker, which
+// it says of every such request. A worker sees all later requests of its origin, the links
+// with codes among them, and is still there when a public URL is one no more.
+func isServiceWorker(r *http.Request) bool {
+	return r.Header.Get("Service-Worker") != "" || r.Header.Get("Sec-Fetch-Dest") == "serviceworker"
+}
+
+// lasting are headers of an answer by which a page would have the browser treat others of
+// its origin, later, or its siblings: report their addresses with codes, ask for them
+// elsewhere, or forget the cookies of the whole domain.
+var lasting = []string{"Nel", "Report-To", "Alt-Svc", "Clear-Site-Data", "Service-Worker-Allowed"}
+
 // pageWriter keeps a guest from setting cookies before its answer: what announces
 // one (103 and the like) does not pass ModifyResponse.
 type pageWriter struct{ http.ResponseWriter }
@@ -141,6 +159,9 @@ type pageWriter struct{ http.ResponseWriter }
 func (w pageWriter) WriteHeader(status int) {
 	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
 		w.Header().Del("Set-Cookie")
+		for _, key := range lasting {
+			w.Header().Del(key)
+		}
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

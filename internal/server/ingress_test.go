@@ -69,6 +69,9 @@ func newSite(t *testing.T) *site {
 		}()
 		rw.Header().Add("Set-Cookie", "cove_visit=stolen")
 		rw.Header().Set("X-Own", "yes")
+		for _, key := range lasting {
+			rw.Header().Set(key, "own")
+		}
 		rw.Header().Set("Content-Security-Policy", "img-src *")
 		_, _ = io.WriteString(rw, "page "+r.URL.Path) // who has gone
 	}))
@@ -272,6 +275,32 @@ func TestURLSocket(t *testing.T) {
 	must(t, s.Server.Close()) // does not wait for it for ever
 	_, _, err = conn.Read(t.Context())
 	failIf(t, err == nil, "the WebSocket outlives the server")
+}
+
+// lasting are headers by which a page would have the browser tell of others' requests.
+var lasting = []string{"NEL", "Report-To", "Alt-Svc", "Clear-Site-Data", "Service-Worker-Allowed"}
+
+// No page is there to see the requests that come after it: neither by a service worker,
+// also not by one of a time when the URL was public, nor by reports.
+func TestNoServiceWorker(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	sp, w := s.Create("paint"), newSite(t)
+	w.service(t, sp)
+	for _, auth := range []string{"sprite", "public"} {
+		public(t, s, "paint", auth)
+		for _, by := range []edit{header("Service-Worker", "script"), header("Sec-Fetch-Dest", "serviceworker")} {
+			for _, what := range []string{"GET /worker.js", "GET /?cove_code=x"} {
+				a := ask(t, s, what, "", at("paint"), by)
+				a.refused(t, 403, "forbidden")
+				failIf(t, a.Header.Get("X-Own") != "" || !strings.Contains(string(a.body), "cove proxy -s paint"), "got %v %s", a.Header, a.body)
+			}
+		}
+		a := ask(t, s, "GET /worker.js", "", at("paint"), header("Sec-Fetch-Dest", "script"))
+		failIf(t, a.StatusCode != 200 || a.Header.Get("X-Own") == "", "a script: got %d %v", a.StatusCode, a.Header)
+		for _, key := range lasting {
+			failIf(t, a.Header.Get(key) != "", "there is %s in %v", key, a.Header)
+		}
+	}
 }
 
 // TestVisit: a browser enters by a link that works once, and stays by a cookie of
