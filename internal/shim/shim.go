@@ -42,6 +42,9 @@ type Shim struct {
 	lock    *os.File
 	cgroups bool // the sandbox has cgroups of its own
 
+	own     ownGroup
+	joining sync.WaitGroup // writes own
+
 	netns int // file descriptor; -1: none
 	gw    *gateway.Gateway
 	api   *http.Server
@@ -98,7 +101,16 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 		killProcess(st.PID, st.StartTime)
 		<-s.ended
 	}
+	s.leaveOwnGroup()
 	return s.shutdownAPI()
+}
+
+// leaveOwnGroup undoes joinOwnGroup.
+func (s *Shim) leaveOwnGroup() {
+	s.joining.Wait()
+	if err := s.own.leave(); err != nil {
+		s.log.Error("clean up after the shim", "err", err)
+	}
 }
 
 func (s *Shim) rootfsOf(st State) string {
@@ -152,6 +164,12 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return nil, fmt.Errorf("make the mount namespace private: %w", err)
 	}
+	s.joining.Go(func() { // beside the boot: a kernel takes some 10 ms to move a process
+		var err error
+		if s.own, err = joinOwnGroup(cfg.ID); err != nil {
+			s.log.Warn("the shim's own memory is not limited", "err", err)
+		}
+	})
 	var err error
 	if cfg.Adopt {
 		err = s.adopt()
@@ -163,6 +181,7 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	}
 	if err != nil {
 		s.teardown()
+		s.leaveOwnGroup()
 		if cfg.Image != "" && !s.ran {
 			err = asleepError{err}
 		}

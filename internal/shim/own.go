@@ -1,0 +1,112 @@
+package shim
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A shim holds what is on its way to and from its sandbox, within bounds of its own
+// (see gateway). These are the backstop: past softMemory Go collects garbage all the
+// time; past hardMemory the kernel ends the shim, and the next one adopts the sandbox.
+const (
+	softMemory   = 384 << 20
+	hardMemory   = 768 << 20
+	socketMemory = 256 << 20 // of the kernel, for its TCP sockets; cgroup v1 counts that apart
+)
+
+// ownGroup is the memory cgroup of a shim itself.
+type ownGroup struct {
+	dir  string // empty: it has none
+	from string // the cgroup that the shim was in
+}
+
+// joinOwnGroup gives this process a memory limit. In a cgroup of its own that is the
+// kernel's; where cgroups can't be written, Go's alone.
+func joinOwnGroup(id string) (ownGroup, error) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(softMemory)
+	}
+	if ok, _ := cgroupsWritable(id); !ok {
+		return ownGroup{}, nil
+	}
+	root, files := filepath.Join(cgroupRoot, "memory"), map[string]int64{"memory.limit_in_bytes": hardMemory, "memory.kmem.tcp.limit_in_bytes": socketMemory}
+	controller := "memory"
+	var st unix.Statfs_t
+	if err := unix.Statfs(cgroupRoot, &st); err == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
+		root, files, controller = cgroupRoot, map[string]int64{"memory.max": hardMemory}, ""
+		// It is so already where a sandbox was started before.
+		if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+			return ownGroup{}, fmt.Errorf("have the shim's memory limited: %w", err)
+		}
+	}
+	from, err := cgroupOf("/proc/self/cgroup", controller)
+	if err != nil {
+		return ownGroup{}, err
+	}
+	g := ownGroup{dir: filepath.Join(root, cgroupPath(id)+"-shim"), from: filepath.Join(root, from)}
+	if err := os.Mkdir(g.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { // one that was killed has left it
+		return ownGroup{}, fmt.Errorf("make the shim's cgroup: %w", err)
+	}
+	for name, limit := range files {
+		err := os.WriteFile(filepath.Join(g.dir, name), []byte(strconv.FormatInt(limit, 10)), 0)
+		if err != nil && !(errors.Is(err, os.ErrNotExist) && strings.Contains(name, "tcp")) { // a kernel may be without
+			return g, fmt.Errorf("limit the shim's memory: %w", err)
+		}
+	}
+	if err := moveTo(g.dir, os.Getpid()); err != nil {
+		return g, fmt.Errorf("limit the shim's memory: %w", err)
+	}
+	return g, nil
+}
+
+// leave takes the shim, and what it has started, back to where it was, and removes the
+// cgroup.
+func (g ownGroup) leave() error {
+	if g.dir == "" {
+		return nil
+	}
+	data, err := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
+	if err != nil {
+		return fmt.Errorf("leave the shim's cgroup: %w", err)
+	}
+	for text := range strings.FieldsSeq(string(data)) {
+		pid, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("leave the shim's cgroup: %w", err)
+		}
+		if moveTo(g.from, pid) != nil { // that cgroup may be gone
+			err = moveTo(filepath.Dir(g.dir), pid)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("leave the shim's cgroup: %w", err)
+		}
+	}
+	return removeTree(g.dir)
+}
+
+func moveTo(dir string, pid int) error {
+	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+}
+
+// cgroupOf reads from a file of /proc in which cgroup of a controller's hierarchy a
+// process is; the empty controller is that of v2.
+func cgroupOf(file, controller string) (string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(data)) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) == 3 && (controller == "" && f[0] == "0" || controller != "" && strings.Contains(","+f[1]+",", ","+controller+",")) {
+			return f[2], nil
+		}
+	}
+	return "", fmt.Errorf("%s names no cgroup of %q", file, controller)
+}
