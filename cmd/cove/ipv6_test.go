@@ -133,10 +133,10 @@ func TestOwnAddress(t *testing.T) {
 	root := func(command string) string {
 		return i.run("", "cove", "exec", "-s", "paint", "--user", "root", "sh", "-c", command)
 	}
-	root("ip addr add 10.88.7.7/16 dev eth0; ip addr add 198.51.100.1/32 dev eth0; for a in fdc0:7e2d:914b:1::77 fdc0:7e2d:914b::1 2001:db8::1 2001:db8:1::99 fe80::99; do ip -6 addr add $a/128 dev eth0; done")
+	root("ip addr add 10.88.7.7/16 dev eth0; ip addr add 192.31.196.1/32 dev eth0; for a in fdc0:7e2d:914b:1::77 fdc0:7e2d:914b::1 2620:4f:8000::1 2620:4f:8000:1::99 fe80::99; do ip -6 addr add $a/128 dev eth0; done")
 	script := "/home/sprite/prober frames & "
 	for from, to := range map[string]string{
-		"10.88.7.7": four, islandHost: four, "fdc0:7e2d:914b:1::77": six, "fdc0:7e2d:914b::1": six, islandHost6: six, "2001:db8:1::99": six, "fe80::99%eth0": six,
+		"10.88.7.7": four, islandHost: four, "fdc0:7e2d:914b:1::77": six, "fdc0:7e2d:914b::1": six, islandHost6: six, "2620:4f:8000:1::99": six, "fe80::99%eth0": six,
 	} {
 		script += fmt.Sprintf("/home/sprite/prober from %s %s & ", from, to)
 	}
@@ -216,7 +216,7 @@ except OSError as e: print(e)`, name)
 			t.Fatal(err)
 		}
 	}
-	for by, want := range map[string]string{"2001:db8::2": islandPublic, islandPublic: islandPublic6} {
+	for by, want := range map[string]string{"2620:4f:8000::2": islandPublic, islandPublic: islandPublic6} {
 		route(netlink.RouteDel, by)
 		await(t, "both.test to be "+want, 20*time.Second, func() bool { return strings.TrimSpace(order("both.test")) == want })
 		name := map[bool]string{true: "only6.test", false: "allowed.test"}[want == islandPublic]

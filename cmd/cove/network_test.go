@@ -43,14 +43,14 @@ type island struct {
 }
 
 const (
-	islandHost   = "198.51.100.1"
-	islandPublic = "198.51.100.2"
-	islandOther  = "198.51.100.3"
+	islandHost   = "192.31.196.1"
+	islandPublic = "192.31.196.2"
+	islandOther  = "192.31.196.3"
 
-	islandHost6   = "2001:db8::1"
-	islandPublic6 = "2001:db8:1::2"
-	islandOther6  = "2001:db8:1::3"
-	islandNear6   = "2001:db8::9" // a neighbour of the host's: what would have a private address of IPv4
+	islandHost6   = "2620:4f:8000::1"
+	islandPublic6 = "2620:4f:8000:1::2"
+	islandOther6  = "2620:4f:8000:1::3"
+	islandNear6   = "2620:4f:8000::9" // a neighbour of the host's: what would have a private address of IPv4
 )
 
 // islandInward are addresses that no sandbox reaches without a rule that names them.
@@ -104,7 +104,7 @@ func newIsland(t *testing.T) *island {
 		}
 		err := gateway.InNetNS(i.sea, func() error {
 			all := []string{
-				islandPublic + "/24", islandOther + "/24", "2001:db8::2/64", islandPublic6 + "/128", islandOther6 + "/128", "fe80::5ea/64",
+				islandPublic + "/24", islandOther + "/24", "2620:4f:8000::2/64", islandPublic6 + "/128", islandOther6 + "/128", "fe80::5ea/64",
 			}
 			for _, a := range islandInward {
 				if strings.Contains(a, ":") {
@@ -124,7 +124,7 @@ func newIsland(t *testing.T) *island {
 		if err := netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(islandPublic)}); err != nil {
 			return err
 		}
-		return netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP("2001:db8::2")})
+		return netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP("2620:4f:8000::2")})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -443,9 +443,9 @@ func TestInward(t *testing.T) {
 	api := jsonString(t, filepath.Join(i.data, "server.json"), "url")
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(api, "http://"))
 	targets := []string{
-		islandHost + ":80", islandHost + ":" + port, "[2001:db8::1]:80", "[::ffff:10.1.2.3]:80", "[::ffff:169.254.169.254]:80", "10.88.0.1:22",
+		islandHost + ":80", islandHost + ":" + port, "[2620:4f:8000::1]:80", "[::ffff:10.1.2.3]:80", "[::ffff:169.254.169.254]:80", "10.88.0.1:22",
 		"0x0a010203:80", "0177.0.0.1:" + port, "255.255.255.255:80",
-		"[fe80::5ea%eth0]:80", "[fe80::5ea]:80", "[2001:db8::]:80", "[::ffff:" + islandHost + "]:80", "[::ffff:0:a01:203]:80", "[::a01:203]:80",
+		"[fe80::5ea%eth0]:80", "[fe80::5ea]:80", "[2620:4f:8000::]:80", "[::ffff:" + islandHost + "]:80", "[::ffff:0:a01:203]:80", "[::a01:203]:80",
 		"[64:ff9b::7f00:1]:" + port, "[2002:7f00:1::1]:" + port, "[fdc0:7e2d:914b::1]:22", "[ff02::1%eth0]:80",
 	}
 	for _, a := range islandInward {
@@ -498,8 +498,8 @@ func TestPolicyHolds(t *testing.T) {
 
 	// A name is the same in whatever way it is written.
 	for name, code := range map[string]string{
-		`allowed.test`: "0 198", `ALLOWED.Test`: "0 198", `a.sub.test`: "0 198", `no.sub.test`: "5", `sub.test`: "5", `denied.test`: "5", `xallowed.test`: "5",
-		`allowed.test\x00.evil.test`: "5", `user@allowed.test`: "5", `xn--bcher-kva.test`: "0 198", `b\xc3\xbccher.test`: "5", `169.254.169.254`: "5",
+		`allowed.test`: "0 192", `ALLOWED.Test`: "0 192", `a.sub.test`: "0 192", `no.sub.test`: "5", `sub.test`: "5", `denied.test`: "5", `xallowed.test`: "5",
+		`allowed.test\x00.evil.test`: "5", `user@allowed.test`: "5", `xn--bcher-kva.test`: "0 192", `b\xc3\xbccher.test`: "5", `169.254.169.254`: "5",
 		`metadata.google.internal`: "5", strings.Repeat("a", 63) + `.allowed.test`: "5",
 	} {
 		if got := i.probe("paint", "dns", resolver, name, "1"); !strings.HasPrefix(got, `ok "`+code) {

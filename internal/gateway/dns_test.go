@@ -39,7 +39,7 @@ func zone(t testing.TB, lookups *atomic.Int32) dns.HandlerFunc {
 		case is("public.example.", dns.TypeA):
 			add("public.example. 5 IN A " + publicIP)
 		case is("public.example.", dns.TypeAAAA):
-			add("public.example. 5 IN AAAA 2001:db8::2")
+			add("public.example. 5 IN AAAA 2620:4f:8000::2")
 		case is("public.example.", dns.TypeHTTPS):
 			add(`public.example. 5 IN HTTPS 1 . alpn="h2" ipv4hint="10.0.0.1" ech="AEn+DQBFKwAgACABWIHUGj4u+PIggYXcR5JF0gYk3dCRioBW8uJq9H4mKAAIAAEAAQABAANAEnB1YmxpYy50bHMtZWNoLmRldgAA"`)
 		case is("www.example.", dns.TypeA):
@@ -54,7 +54,7 @@ func zone(t testing.TB, lookups *atomic.Int32) dns.HandlerFunc {
 			}
 		case is("big.example.", dns.TypeA):
 			for i := range 200 {
-				add(fmt.Sprintf("big.example. 5 IN A 203.0.113.%d", i))
+				add(fmt.Sprintf("big.example. 5 IN A 192.175.48.%d", i))
 			}
 			if _, udp := w.RemoteAddr().(*net.UDPAddr); udp {
 				resp.Truncate(dns.MinMsgSize)
@@ -116,7 +116,7 @@ func TestDNS(t *testing.T) {
 			}{
 				{"public.example.", dns.TypeA, dns.RcodeSuccess, []string{"public.example. A " + publicIP}, "", true},
 				{"PUBLIC.Example.", dns.TypeA, dns.RcodeSuccess, []string{"PUBLIC.Example. A " + publicIP}, "", true},
-				{"public.example.", dns.TypeAAAA, dns.RcodeSuccess, []string{"public.example. AAAA 2001:db8::2"}, "", true},
+				{"public.example.", dns.TypeAAAA, dns.RcodeSuccess, []string{"public.example. AAAA 2620:4f:8000::2"}, "", true},
 				{"www.example.", dns.TypeA, dns.RcodeSuccess, []string{"www.example. CNAME public.example.", "public.example. A " + publicIP}, "", true},
 				{"nobody.example.", dns.TypeA, dns.RcodeNameError, []string{}, "", true},
 				{"broken.example.", dns.TypeA, dns.RcodeServerFailure, []string{}, "", true},

@@ -99,7 +99,7 @@ func TestHostileFrames(t *testing.T) {
 
 			"from another of IPv6":       from6("fdc0:7e00::3"),
 			"from the gateway, of IPv6":  from6(gwIP6),
-			"from the public, of IPv6":   from6("2001:db8:1::99"),
+			"from the public, of IPv6":   from6("2620:4f:8000:1::99"),
 			"from link-local":            from6("fe80::99"),
 			"to another, of IPv6":        syn6("\x02\x00\x00\x00\x00\x77", netip.AddrPortFrom(me6, 1000), public6),
 			"to IPv4, mapped":            syn6(gatewayMAC, netip.AddrPortFrom(me6, 1000), netip.MustParseAddrPort("[::ffff:"+publicIP+"]:80")),

@@ -135,8 +135,8 @@ func TestRefused6(t *testing.T) {
 		t.Fatalf("the host reached %d of %d", n, len(targets))
 	}
 	targets = append(targets, []struct{ addr, rule string }{
-		{"fe80::1%eth0", "link-local"}, {"2001:db8::", "local network"}, {"2001::1", "translated"}, {gwIP6, "gateway"},
-		{"64:ff9b::c633:6401", "host"}, {"::a01:203", "private"}, {"::ffff:0:a01:203", "private"},
+		{"fe80::1%eth0", "link-local"}, {"2620:4f:8000::", "local network"}, {"2001::1", "translated"}, {gwIP6, "gateway"},
+		{"64:ff9b::c01f:c401", "host"}, {"::a01:203", "private"}, {"::ffff:0:a01:203", "private"},
 	}...)
 	for what, rules := range map[string][]string{"no rules": nil, "everything": {"::/0", "0.0.0.0/0", "*"}} {
 		w := newWorld(t, "veth", func(g *Gateway) { g.Policy = made(t, rules...) })
@@ -183,7 +183,7 @@ func TestAnycast(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	to := bracket("2001:db8::", host.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+	to := bracket("2620:4f:8000::", host.LocalAddr().(*net.UDPAddr).AddrPort().Port())
 	for rule, want := range map[string]bool{to + "/udp": true, "::/0/udp": false} {
 		w := newWorld(t, "veth", func(g *Gateway) { g.Policy = made(t, rule) })
 		c, err := w.dial("udp", to)

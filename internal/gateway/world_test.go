@@ -30,16 +30,16 @@ import (
 // The guest of each test is a third namespace, whose kernel plays the guest.
 const (
 	testEnv  = "COVE_GATEWAY_TEST_NAMESPACE"
-	hostIP   = "198.51.100.1"
-	publicIP = "198.51.100.2"
+	hostIP   = "192.31.196.1"
+	publicIP = "192.31.196.2"
 	privIP   = "10.1.2.3"
 	metaIP   = "169.254.169.254"
 	gwIP     = "10.88.0.1"
 	guestIP  = "10.88.0.2"
 
-	hostIP6   = "2001:db8::1"
-	nearIP6   = "2001:db8::2" // a neighbour of the host's, and its router
-	publicIP6 = "2001:db8:1::2"
+	hostIP6   = "2620:4f:8000::1"
+	nearIP6   = "2620:4f:8000::2" // a neighbour of the host's, and its router
+	publicIP6 = "2620:4f:8000:1::2"
 	privIP6   = "fd12::9"
 	metaIP6   = "fd00:ec2::254"
 	gwIP6     = "fdc0:7e00::1"

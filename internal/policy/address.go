@@ -8,41 +8,64 @@ type protected struct {
 }
 
 // ranges are never reached without a rule that names them. The first one that
-// matches gives its name to the refusal. Documentation ranges are not among
-// them: some test networks live there. Addresses are canonical, so that IPv4 in
+// matches gives its name to the refusal. Addresses are canonical, so that IPv4 in
 // whatever IPv6 clothing is found under IPv4.
+//
+// They are what IANA's registries say is not globally reachable, and what clouds use for
+// themselves. Nobody on the internet has an address of them; if one answers, it is a
+// machine of the host's own network, whose routes may use any of them: test networks use
+// those of documentation and benchmarks, data centers those of SRv6. The sources:
+//
+//	[v4]  IANA IPv4 Special-Purpose Address Registry
+//	[v6]  IANA IPv6 Special-Purpose Address Registry
+//	[m4]  IANA IPv4 Multicast Address Space Registry
+//	[sp]  IANA Internet Protocol Version 6 Address Space
+//	[cloud]  the documentation of that cloud
 var ranges = []protected{
 	// Metadata services of clouds, first because they lie inside others.
-	{netip.MustParsePrefix("169.254.169.254/32"), "metadata"},
-	{netip.MustParsePrefix("169.254.170.0/24"), "metadata"},   // AWS: credentials of containers
-	{netip.MustParsePrefix("100.100.100.200/32"), "metadata"}, // Alibaba
-	{netip.MustParsePrefix("168.63.129.16/32"), "metadata"},   // Azure: the host's wire server
-	{netip.MustParsePrefix("192.0.0.192/32"), "metadata"},     // Oracle
-	{netip.MustParsePrefix("fd00:ec2::/64"), "metadata"},      // AWS
-	{netip.MustParsePrefix("fd20:ce::254/128"), "metadata"},   // Google
+	{netip.MustParsePrefix("169.254.169.254/32"), "metadata"}, // [cloud] nearly all
+	{netip.MustParsePrefix("169.254.170.0/24"), "metadata"},   // [cloud] AWS: credentials of containers
+	{netip.MustParsePrefix("100.100.100.200/32"), "metadata"}, // [cloud] Alibaba
+	{netip.MustParsePrefix("168.63.129.16/32"), "metadata"},   // [cloud] Azure: the host's wire server
+	{netip.MustParsePrefix("192.0.0.192/32"), "metadata"},     // [cloud] Oracle
+	{netip.MustParsePrefix("fd00:ec2::/64"), "metadata"},      // [cloud] AWS
+	{netip.MustParsePrefix("fd20:ce::254/128"), "metadata"},   // [cloud] Google
 
-	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"}, // Linux takes 0.0.0.0 for itself
-	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
-	{netip.MustParsePrefix("10.0.0.0/8"), "private"},
-	{netip.MustParsePrefix("172.16.0.0/12"), "private"},
-	{netip.MustParsePrefix("192.168.0.0/16"), "private"},
-	{netip.MustParsePrefix("100.64.0.0/10"), "carrier-grade NAT"},
-	{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},
-	{netip.MustParsePrefix("192.0.0.0/24"), "reserved"},   // protocol assignments
-	{netip.MustParsePrefix("192.88.99.0/24"), "reserved"}, // 6to4 relays
-	{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
-	{netip.MustParsePrefix("240.0.0.0/4"), "reserved"}, // and broadcast
+	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"},           // [v4] this network; Linux takes 0.0.0.0 for itself
+	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},            // [v4]
+	{netip.MustParsePrefix("10.0.0.0/8"), "private"},              // [v4]
+	{netip.MustParsePrefix("172.16.0.0/12"), "private"},           // [v4]
+	{netip.MustParsePrefix("192.168.0.0/16"), "private"},          // [v4]
+	{netip.MustParsePrefix("100.64.0.0/10"), "carrier-grade NAT"}, // [v4] shared address space
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},       // [v4]
+	{netip.MustParsePrefix("192.0.0.0/24"), "reserved"},           // [v4] protocol assignments; two anycast addresses among them are global
+	{netip.MustParsePrefix("192.0.2.0/24"), "documentation"},      // [v4] TEST-NET-1
+	{netip.MustParsePrefix("198.51.100.0/24"), "documentation"},   // [v4] TEST-NET-2
+	{netip.MustParsePrefix("203.0.113.0/24"), "documentation"},    // [v4] TEST-NET-3
+	{netip.MustParsePrefix("198.18.0.0/15"), "benchmarking"},      // [v4]
+	{netip.MustParsePrefix("192.88.99.0/24"), "reserved"},         // [v4] 6to4 relays, deprecated
+	{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},           // [m4]
+	{netip.MustParsePrefix("240.0.0.0/4"), "reserved"},            // [v4] and broadcast
 
-	{netip.MustParsePrefix("::/128"), "unspecified"},
-	{netip.MustParsePrefix("::1/128"), "loopback"},
-	{netip.MustParsePrefix("fc00::/7"), "unique-local"},
-	{netip.MustParsePrefix("fe80::/10"), "link-local"},
-	{netip.MustParsePrefix("fec0::/10"), "link-local"}, // site-local, deprecated
-	{netip.MustParsePrefix("ff00::/8"), "multicast"},
-	{netip.MustParsePrefix("64:ff9b:1::/48"), "translated"}, // NAT64 of local meaning: what is inside depends on the network
-	{netip.MustParsePrefix("2001::/32"), "translated"},      // Teredo
-	{netip.MustParsePrefix("::/96"), "reserved"},            // IPv4-compatible, deprecated
-	{netip.MustParsePrefix("100::/64"), "reserved"},         // discard
+	{netip.MustParsePrefix("::/128"), "unspecified"},          // [v6]
+	{netip.MustParsePrefix("::1/128"), "loopback"},            // [v6]
+	{netip.MustParsePrefix("fc00::/7"), "unique-local"},       // [v6]
+	{netip.MustParsePrefix("fe80::/10"), "link-local"},        // [v6]
+	{netip.MustParsePrefix("fec0::/10"), "link-local"},        // [sp] site-local, deprecated
+	{netip.MustParsePrefix("ff00::/8"), "multicast"},          // [sp]
+	{netip.MustParsePrefix("64:ff9b:1::/48"), "translated"},   // [v6] NAT64 of local meaning: what is inside depends on the network
+	{netip.MustParsePrefix("2001::/32"), "translated"},        // [v6] Teredo
+	{netip.MustParsePrefix("2001:2::/48"), "benchmarking"},    // [v6]
+	{netip.MustParsePrefix("2001::/23"), "reserved"},          // [v6] protocol assignments; AMT, AS112, ORCHID and DRIP among them are of no use here
+	{netip.MustParsePrefix("2001:db8::/32"), "documentation"}, // [v6]
+	{netip.MustParsePrefix("3fff::/20"), "documentation"},     // [v6]
+	{netip.MustParsePrefix("5f00::/16"), "segment routing"},   // [v6] SRv6 SIDs
+	{netip.MustParsePrefix("100::/64"), "reserved"},           // [v6] discard
+	{netip.MustParsePrefix("100:0:0:1::/64"), "reserved"},     // [v6] dummy prefix
+	{netip.MustParsePrefix("::/96"), "reserved"},              // [sp] IPv4-compatible, deprecated
+	{netip.MustParsePrefix("::/3"), "reserved"},               // [sp] no global unicast, as the next two
+	{netip.MustParsePrefix("4000::/2"), "reserved"},           // [sp]
+	{netip.MustParsePrefix("8000::/1"), "reserved"},           // [sp]
 }
 
 var described = map[string]string{
@@ -55,6 +78,9 @@ var described = map[string]string{
 	"unique-local":      "a unique-local address",
 	"multicast":         "a multicast address",
 	"reserved":          "a reserved address",
+	"documentation":     "an address for documentation, which only local networks use",
+	"benchmarking":      "an address for benchmarks, which only local networks use",
+	"segment routing":   "an address inside a provider's network",
 	"translated":        "an address that another network translates",
 	"denied":            "an address that this server denies",
 	"host":              "the host's own address",

@@ -15,7 +15,6 @@ func decide(p policy.Policy, addr string) policy.Decision {
 func TestAddress(t *testing.T) {
 	for addr, rule := range map[string]string{
 		"8.8.8.8:443":                policy.Public,
-		"203.0.113.9:80":             policy.Public, // documentation, which test networks use
 		"[2606:4700::1111]:443":      policy.Public,
 		"100.63.255.255:1":           policy.Public,
 		"172.32.0.1:1":               policy.Public,
@@ -69,22 +68,65 @@ func TestAddress(t *testing.T) {
 	}
 }
 
+// The entries of IANA's special-purpose registries (2025-10-09), and of the address
+// space of IPv6, as they are; and one address of each is decided on.
+func TestRegistries(t *testing.T) {
+	for _, entry := range []struct {
+		prefix string
+		name   string // of the refusal; policy.Public: globally reachable
+	}{
+		{"0.0.0.0/8", "unspecified"}, {"10.0.0.0/8", "private"}, {"100.64.0.0/10", "carrier-grade NAT"}, {"127.0.0.0/8", "loopback"},
+		{"169.254.0.0/16", "link-local"}, {"172.16.0.0/12", "private"}, {"192.0.0.0/24", "reserved"}, {"192.0.0.0/29", "reserved"},
+		{"192.0.0.8/32", "reserved"}, {"192.0.0.170/32", "reserved"}, {"192.0.0.171/32", "reserved"}, {"192.0.2.0/24", "documentation"},
+		{"192.31.196.0/24", policy.Public}, {"192.52.193.0/24", policy.Public}, {"192.88.99.0/24", "reserved"}, {"192.168.0.0/16", "private"},
+		{"192.175.48.0/24", policy.Public}, {"198.18.0.0/15", "benchmarking"}, {"198.51.100.0/24", "documentation"}, {"203.0.113.0/24", "documentation"},
+		{"224.0.0.0/4", "multicast"}, {"240.0.0.0/4", "reserved"}, {"255.255.255.255/32", "reserved"},
+		{"::1/128", "loopback"}, {"::/128", "unspecified"}, {"::ffff:0:0/96", "unspecified"}, {"64:ff9b::/96", "unspecified"}, {"64:ff9b:1::/48", "translated"},
+		{"100::/64", "reserved"}, {"100:0:0:1::/64", "reserved"}, {"2001::/23", "translated"}, {"2001::/32", "translated"}, {"2001:2::/48", "benchmarking"},
+		{"2001:10::/28", "reserved"}, {"2001:100::/24", "reserved"}, {"2001:db8::/32", "documentation"}, {"2002::/16", "unspecified"}, {"2620:4f:8000::/48", policy.Public},
+		{"3fff::/20", "documentation"}, {"5f00::/16", "segment routing"}, {"fc00::/7", "unique-local"}, {"fe80::/10", "link-local"},
+		{"200::/7", "reserved"}, {"1000::/4", "reserved"}, {"2000::/3", policy.Public}, {"2003::/16", policy.Public}, {"3fff:1000::/20", policy.Public},
+		{"4000::/3", "reserved"}, {"8000::/3", "reserved"}, {"e000::/4", "reserved"}, {"fec0::/10", "link-local"}, {"ff00::/8", "multicast"},
+	} {
+		prefix := netip.MustParsePrefix(entry.prefix)
+		for at, addr := range map[string]netip.Addr{"first": prefix.Addr(), "last": last(prefix)} {
+			if at == "last" && (prefix.Bits() < 32 && prefix.Addr().Is6() || strings.HasPrefix(entry.prefix, "::ffff") || strings.HasPrefix(entry.prefix, "64:ff9b::/") || entry.prefix == "2002::/16") || entry.prefix == "192.0.0.0/24" && at == "last" {
+				continue // others lie inside
+			}
+			d := policy.Policy{}.Reach(netip.AddrPortFrom(addr, 443), policy.TCP, nil)
+			if d.Rule != entry.name || d.Allow != (entry.name == policy.Public) || !d.Allow && (d.Hint == "" || strings.Contains(d.Hint, " is ;")) {
+				t.Errorf("%v, the %s of %s: got %+v, want %s", addr, at, entry.prefix, d, entry.name)
+			}
+		}
+	}
+}
+
+// last is a prefix's last address.
+func last(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
 func TestOwnAndDenied(t *testing.T) {
 	p := policy.Policy{
-		Own:  []netip.Prefix{netip.MustParsePrefix("203.0.113.9/24"), netip.MustParsePrefix("2001:db8::9/64"), netip.MustParsePrefix("2600::9/32")},
-		Deny: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
+		Own:  []netip.Prefix{netip.MustParsePrefix("192.31.196.9/24"), netip.MustParsePrefix("2620:4f:8000::9/64"), netip.MustParsePrefix("2600::9/32")},
+		Deny: []netip.Prefix{netip.MustParsePrefix("192.52.193.0/24")},
 	}
 	for addr, rule := range map[string]string{
-		"203.0.113.9:22":   "host",
-		"203.0.113.8:22":   policy.Public,
-		"198.51.100.7:80":  "denied",
-		"[2001:db8::9]:22": "host",
+		"192.31.196.9:22":      "host",
+		"192.31.196.8:22":      policy.Public,
+		"192.52.193.7:80":      "denied",
+		"[2620:4f:8000::9]:22": "host",
 		// What would be a private address of IPv4: the router, a printer.
-		"[2001:db8::1]:80":       "local network",
-		"[2001:db8::]:80":        "local network",
-		"[2001:db8:0:1::1]:80":   policy.Public,
-		"[2600::1]:80":           policy.Public, // a provider's
-		"[64:ff9b::cb00:7109]:1": "host",
+		"[2620:4f:8000::1]:80":     "local network",
+		"[2620:4f:8000::]:80":      "local network",
+		"[2620:4f:8000:1::1]:80": policy.Public,
+		"[2600::1]:80":             policy.Public, // a provider's
+		"[64:ff9b::c01f:c409]:1":   "host",
 	} {
 		if d := decide(p, addr); d.Rule != rule {
 			t.Errorf("%s: got %+v, want %s", addr, d, rule)
@@ -109,20 +151,20 @@ func TestRules(t *testing.T) {
 		{"169.254.0.0/16", "169.254.1.1:80", true},
 		{"169.254.0.0/16", "169.254.169.254:80", false},
 		{"169.254.169.254", "169.254.169.254:80", true},
-		{"203.0.113.0/24", "203.0.113.9:22", false}, // the host's own
-		{"203.0.113.9:22", "203.0.113.9:22", true},
-		{"2001:db8::/32", "[2001:db8:5::1]:22", true},
-		{"2001:db8::/32", "[2001:db8::1]:22", false}, // a neighbour of the host's
-		{"2001:db8::/64", "[2001:db8::1]:22", true},
-		{"2001:db8::/64", "[2001:db8::9]:22", false}, // the host
-		{"2001:db8::9", "[2001:db8::9]:22", true},
+		{"192.31.196.0/24", "192.31.196.9:22", false}, // the host's own
+		{"192.31.196.9:22", "192.31.196.9:22", true},
+		{"2620:4f:8000::/32", "[2620:4f:8000:5::1]:22", true},
+		{"2620:4f:8000::/32", "[2620:4f:8000::1]:22", false}, // a neighbour of the host's
+		{"2620:4f:8000::/64", "[2620:4f:8000::1]:22", true},
+		{"2620:4f:8000::/64", "[2620:4f:8000::9]:22", false}, // the host
+		{"2620:4f:8000::9", "[2620:4f:8000::9]:22", true},
 	} {
 		rule, err := policy.ParseRule(test.rule)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := policy.New(rule)
-		p.Own = []netip.Prefix{netip.MustParsePrefix("203.0.113.9/24"), netip.MustParsePrefix("2001:db8::9/64")}
+		p.Own = []netip.Prefix{netip.MustParsePrefix("192.31.196.9/24"), netip.MustParsePrefix("2620:4f:8000::9/64")}
 		if d := decide(p, test.addr); d.Allow != test.want {
 			t.Errorf("%s for %s: got %+v, want %v", test.rule, test.addr, d, test.want)
 		}

@@ -73,24 +73,24 @@ func TestSpecific(t *testing.T) {
 // Under a policy with rules an address is reached under a name that was looked up,
 // or by a rule of its own; and never, by a name, what is protected.
 func TestReach(t *testing.T) {
-	p := rules(t, "*", "deny evil.org", "10.1.0.0/16:5432", "deny 198.51.100.0/24", "198.51.100.7", "[2001:db8::5]:443")
+	p := rules(t, "*", "deny evil.org", "10.1.0.0/16:5432", "deny 192.31.196.0/24", "192.31.196.7", "[2620:4f:8000::5]:443")
 	for _, test := range []struct {
 		addr, names string
 		want        bool
 	}{
-		{"203.0.113.1:443", "", false}, // never looked up
-		{"203.0.113.1:443", "good.org", true},
-		{"203.0.113.1:443", "evil.org", false},
-		{"203.0.113.1:443", "evil.org good.org", true},
+		{"192.175.48.1:443", "", false}, // never looked up
+		{"192.175.48.1:443", "good.org", true},
+		{"192.175.48.1:443", "evil.org", false},
+		{"192.175.48.1:443", "evil.org good.org", true},
 		{"127.0.0.1:443", "good.org", false},
 		{"10.1.2.3:443", "good.org", false},
 		{"10.1.2.3:5432", "", true},
 		{"10.2.2.3:5432", "good.org", false},
 		{"169.254.169.254:80", "good.org", false},
-		{"198.51.100.1:80", "good.org", false},
-		{"198.51.100.7:80", "", true},
-		{"[2001:db8::5]:443", "", true},
-		{"[2001:db8::5]:80", "", false},
+		{"192.31.196.1:80", "good.org", false},
+		{"192.31.196.7:80", "", true},
+		{"[2620:4f:8000::5]:443", "", true},
+		{"[2620:4f:8000::5]:80", "", false},
 		{"[::1]:443", "good.org", false},
 	} {
 		d := p.Reach(netip.MustParseAddrPort(test.addr), policy.TCP, strings.Fields(test.names))
@@ -98,7 +98,7 @@ func TestReach(t *testing.T) {
 			t.Errorf("%s as %s: got %+v, want %v", test.addr, test.names, d, test.want)
 		}
 	}
-	d := p.Reach(netip.MustParseAddrPort("203.0.113.1:443"), policy.TCP, []string{"evil.org", "good.org", "fine.org"})
+	d := p.Reach(netip.MustParseAddrPort("192.175.48.1:443"), policy.TCP, []string{"evil.org", "good.org", "fine.org"})
 	if !slices.Equal(d.Names, []string{"good.org", "fine.org"}) {
 		t.Errorf("allowed under %v", d.Names)
 	}
@@ -107,7 +107,7 @@ func TestReach(t *testing.T) {
 			t.Errorf("%q said: got %+v, want %v", said, d, want)
 		}
 	}
-	if d := p.Reach(netip.MustParseAddrPort("203.0.113.1:443"), policy.UDP, []string{"good.org"}); d.Allow {
+	if d := p.Reach(netip.MustParseAddrPort("192.175.48.1:443"), policy.UDP, []string{"good.org"}); d.Allow {
 		t.Errorf("UDP: %+v", d)
 	}
 	// A private name is reached only by a rule that names it, and its address too.
@@ -159,7 +159,7 @@ func TestCompile(t *testing.T) {
 		t.Errorf("none: %v", err)
 	}
 	p, err = compile(`[{"include":"open"},{"domain":"evil.org","action":"deny"}]`)
-	if err != nil || !p.Lookup("example.org").Allow || p.Lookup("evil.org").Allow || !p.Reach(netip.MustParseAddrPort("203.0.113.1:22"), policy.TCP, nil).Allow ||
+	if err != nil || !p.Lookup("example.org").Allow || p.Lookup("evil.org").Allow || !p.Reach(netip.MustParseAddrPort("192.175.48.1:22"), policy.TCP, nil).Allow ||
 		p.Reach(netip.MustParseAddrPort("10.0.0.1:22"), policy.TCP, nil).Allow {
 		t.Errorf("open: %v", err)
 	}
@@ -199,7 +199,7 @@ func FuzzNames(f *testing.F) {
 		if d := p.Reach(netip.MustParseAddrPort("10.0.0.1:443"), policy.TCP, []string{name}); d.Allow {
 			t.Fatalf("%q leads to a private address", name)
 		}
-		if d := p.Reach(netip.MustParseAddrPort("203.0.113.1:443"), policy.TCP, []string{name}); d.Allow != want {
+		if d := p.Reach(netip.MustParseAddrPort("192.175.48.1:443"), policy.TCP, []string{name}); d.Allow != want {
 			t.Fatalf("%q: %+v", name, d)
 		}
 	})

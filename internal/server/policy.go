@@ -74,7 +74,7 @@ func readStrict(w http.ResponseWriter, r *http.Request, v any, what, hint string
 }
 
 func (s *Server) testPolicy(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.Host.TestNetworkPolicy(r.Context(), r.PathValue("name"), r.URL.Query().Get("target"))
+	d, err := s.Host.TestNetworkPolicy(r.Context(), r.PathValue("name"), r.URL.Query().Get("target"), principalOf(r).may(admin))
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func TestPolicyInForce(t *testing.T) {
 	rt.mu.Unlock()
 	failIf(t, len(told) != 4 || told[0] != "[deny * (none)]" || told[1] != "[example.org:443]" || !strings.Contains(told[2], "registry.example:80,443 (agent)") || told[3] != "[]", "told %q", told)
 
-	for target, want := range map[string]bool{"127.0.0.1:80": false, "10.0.0.1": false, "203.0.113.1:22": true, "203.0.113.1:22/udp": false, "printer.local": false} {
+	for target, want := range map[string]bool{"127.0.0.1:80": false, "10.0.0.1": false, "192.175.48.1:22": true, "192.175.48.1:22/udp": false, "printer.local": false} {
 		d, err := sp.TestNetworkPolicy(t.Context(), target)
 		failIf(t, err != nil || d.Allow != want || !want && d.Hint == "", "%s: %+v, %v", target, d, err)
 	}
@@ -135,6 +135,24 @@ func TestPolicyInForce(t *testing.T) {
 		_, err := sp.TestNetworkPolicy(t.Context(), bad)
 		wantError(t, err, 400, "bad_request")
 	}
+}
+
+// The host's resolver, which knows names of the host's own network, is asked for a token
+// that may do everything, and for no other.
+func TestPolicyTestLooksUpForAdmin(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	ask := func(token string) sprites.PolicyDecision {
+		d, err := (&sprites.Client{URL: s.URL, Token: token}).Sprite("paint").TestNetworkPolicy(t.Context(), "nas.example")
+		failIf(t, err != nil || !d.Allow, "got %+v, %v", d, err)
+		return d
+	}
+	for _, verbs := range [][]string{{"read"}, {"read", "write", "exec"}} {
+		d := ask(token(t, s, sprites.TokenScope{Sprite: "paint"}, verbs...).Secret)
+		failIf(t, len(d.Addresses) > 0 || !strings.Contains(d.Hint, "not looked up"), "%v: got %+v", verbs, d)
+	}
+	d := ask(token(t, s, sprites.TokenScope{All: true}, "read", "admin").Secret)
+	failIf(t, len(d.Addresses) == 0 && !strings.Contains(d.Hint, "can't be looked up"), "admin: got %+v", d)
 }
 
 // The log is what the files say, in order, and follows them when they are replaced.

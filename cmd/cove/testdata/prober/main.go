@@ -356,13 +356,13 @@ func frames() (string, error) {
 		p := append([]byte{0x60, 0, 0, 0, 0, byte(len(body)), next, 255}, net.ParseIP(src)...)
 		return append(append(append(append([]byte{}, eth6...), p...), net.ParseIP(dst)...), body...)
 	}
-	own, self, public := "fdc0:7e2d:914b::1", "fdc0:7e2d:914b:1::1", "2001:db8:1::2"
+	own, self, public := "fdc0:7e2d:914b::1", "fdc0:7e2d:914b:1::1", "2620:4f:8000:1::2"
 	datagram := []byte{15, 160, 0, 9, 0, 8, 0, 0}
 	claim := append(append([]byte{136, 0, 0, 0, 0xe0, 0, 0, 0}, net.ParseIP(own)...), 2, 1, 2, 2, 2, 2, 2, 2)
 	sent := 0
 	for _, frame := range [][]byte{
 		ip6("fdc0:7e2d:914b:1::7", public, 17, datagram...),
-		ip6("2001:db8::1", public, 17, datagram...),
+		ip6("2620:4f:8000::1", public, 17, datagram...),
 		ip6("fe80::1", public, 17, datagram...),
 		ip6(self, public, 0, append([]byte{17, 0, 1, 4, 0, 0, 0, 0}, datagram...)...),
 		ip6(self, public, 44, append([]byte{17, 0, 0, 1, 0, 0, 0, 9}, datagram...)...),
