@@ -40,6 +40,7 @@ var imports = map[string][]string{
 	"internal/modeltest":  nil,
 	"internal/safepath":   nil,
 	"internal/private":    nil,
+	"internal/logfile":    nil,
 	"internal/gitignore":  nil,
 	"internal/proctree":   nil,
 	"internal/fault":      nil,
@@ -47,7 +48,7 @@ var imports = map[string][]string{
 	"internal/archive":         {"internal/layers", "internal/safepath", "sprites"},
 	"internal/connect":         {"sprites"},
 	"internal/gateway":         {"internal/connect", "internal/policy"},
-	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/gateway", "internal/layers", "internal/policy", "sprites"},
+	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/gateway", "internal/layers", "internal/logfile", "internal/policy", "sprites"},
 	"internal/guest":           {"internal/boot", "sprites"},
 	"internal/guest/probe":     {"sprites"},
 	"internal/guest/spriteenv": {"sprites"},
@@ -72,7 +73,7 @@ var imports = map[string][]string{
 	"internal/push":      {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/private", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/base", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/policy", "internal/private", "internal/push", "internal/safepath", "internal/tools", "sprites"},
+	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/base", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/policy", "internal/private", "internal/push", "internal/safepath", "internal/tools", "internal/userns", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},

@@ -24,6 +24,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/job"
+	"github.com/cove-dev/cove/internal/logfile"
 	"github.com/cove-dev/cove/internal/private"
 	"github.com/cove-dev/cove/internal/registries"
 	"github.com/cove-dev/cove/internal/runtime/gvisor"
@@ -86,11 +87,15 @@ newuidmap and subordinate ids (see: cove doctor).`,
 			if verbose {
 				level = slog.LevelDebug
 			}
-			logger := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 			dir, err := cli.DataFolder(data)
 			if err != nil {
 				return err
 			}
+			out := cmd.ErrOrStderr()
+			if out == os.Stderr { // which the CLI, when it starts a server, has in a file
+				out = logfile.Stderr(filepath.Join(dir, "serve.log"), 0)
+			}
+			logger := slog.New(logfile.Limit(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
 			if !cmd.Flags().Changed("addr") {
 				o.addr = cmp.Or(cli.LastAddr(dir), o.addr)
 			}

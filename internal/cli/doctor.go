@@ -19,6 +19,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/userns"
 )
 
 // The levels of a check.
@@ -402,10 +403,15 @@ func (d *doctor) idTools() []check {
 	for file, flag := range map[string]string{"/etc/subuid": "--add-subuids", "/etc/subgid": "--add-subgids"} {
 		c := check{Name: file, Level: levelOK}
 		n := subordinateIDs(file, me)
-		if c.Detail = fmt.Sprintf("%d ids for %s", n, me.Username); n < 65536 {
+		if c.Detail = fmt.Sprintf("%d ids for %s", n, me.Username); n < userns.MinIDs {
 			c.Level = levelFail
-			c.Detail += ", and 65536 are needed"
-			c.Fix = "sudo usermod " + flag + " 100000-165535 " + me.Username
+			c.Detail += fmt.Sprintf(", and %d are needed", userns.MinIDs)
+			if first, last, err := (userns.Accounts{}).Free(me.Username, me.Uid); err != nil {
+				c.Detail += "; " + err.Error()
+				c.Fix = "raise SUB_UID_MAX and SUB_GID_MAX in /etc/login.defs, and run cove doctor again"
+			} else {
+				c.Fix = fmt.Sprintf("sudo usermod %s %d-%d %s", flag, first, last, me.Username)
+			}
 		}
 		checks = append(checks, c)
 	}

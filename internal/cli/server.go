@@ -34,7 +34,7 @@ const (
 	loserLimit   = 5 * time.Second  // for the winner, when our server was not the first
 	startPoll    = 20 * time.Millisecond
 	maxSmallFile = 64 << 10 // of server.json, a token, .sprite
-	maxServeLog  = 8 << 20  // serve.log is begun anew beyond this
+	maxServeLog  = 8 << 20  // serve.log is begun anew beyond this, here or by the server
 	logTail      = 2 << 10  // of serve.log, in an error
 )
 

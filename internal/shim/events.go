@@ -2,10 +2,11 @@ package shim
 
 import (
 	"encoding/json"
-	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/logfile"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -19,7 +20,7 @@ const (
 	ConnectedLog = "connected.log"
 	RequestLog   = "requests.log"
 	MemoryLog    = "memory.log"
-	OldSuffix    = ".1"
+	OldSuffix    = logfile.OldSuffix
 	EventLogSize = 4 << 20
 )
 
@@ -37,36 +38,16 @@ func networkEvent(e gateway.Event) sprites.NetworkEvent {
 	return out
 }
 
-// eventLog writes one of the logs, for one caller at a time. What can't be written
-// is lost: the sandbox's network does not depend on it.
-type eventLog struct {
-	path string
-	file *os.File // nil: not open
-	size int64
+// eventLog writes one of the logs. What can't be written is lost: the sandbox's network
+// does not depend on it.
+type eventLog struct{ *logfile.File }
+
+func newEventLog(dir, name string) eventLog {
+	return eventLog{&logfile.File{Path: filepath.Join(dir, name), Max: EventLogSize}}
 }
 
-func (l *eventLog) write(e any) {
-	line, err := json.Marshal(e)
-	if err != nil {
-		return
+func (l eventLog) write(e any) {
+	if line, err := json.Marshal(e); err == nil {
+		_, _ = l.Write(append(line, '\n'))
 	}
-	if l.file != nil && l.size >= EventLogSize {
-		_ = l.file.Close()
-		l.file = nil
-		_ = os.Rename(l.path, l.path+OldSuffix)
-	}
-	if l.file == nil {
-		f, err := os.OpenFile(l.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
-			return
-		}
-		st, err := f.Stat()
-		if err != nil {
-			_ = f.Close()
-			return
-		}
-		l.file, l.size = f, st.Size()
-	}
-	n, _ := l.file.Write(append(line, '\n'))
-	l.size += int64(n)
 }

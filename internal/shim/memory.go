@@ -227,7 +227,7 @@ func unreclaimable(stat []byte) int64 {
 // watchMemory has the guest end a process each time the sandbox has almost used up its
 // memory, until ctx ends.
 func (s *Shim) watchMemory(ctx context.Context, guest *guestClient) {
-	log := &eventLog{path: filepath.Join(s.cfg.Dir, MemoryLog)}
+	log := newEventLog(s.cfg.Dir, MemoryLog)
 	var g memoryGroup
 	var container string
 	for pause := shortLook; ; {
@@ -285,7 +285,7 @@ func (s *Shim) lockMoving(ctx context.Context) bool {
 
 // relieve has the guest end its largest process, and waits until that has made room.
 // It returns when to look again.
-func (s *Shim) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, log *eventLog) time.Duration {
+func (s *Shim) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, log eventLog) time.Duration {
 	if !s.lockMoving(ctx) {
 		if !s.memoryRaised() {
 			g.release()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -22,9 +21,9 @@ type mover struct {
 
 // mover starts one for the container of r, which is not there yet.
 func (r runsc) mover(from, bundle, image string) (_ *mover, err error) {
-	out, err := os.OpenFile(filepath.Join(r.dir, "guest.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	out, err := r.openLog()
 	if err != nil {
-		return nil, fmt.Errorf("open the guest's log: %w", err)
+		return nil, err
 	}
 	defer out.Close()
 	theirs, orders, err := os.Pipe()

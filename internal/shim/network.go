@@ -109,8 +109,8 @@ func (s *Shim) startNetwork(path string) error {
 	if s.cfg.Network != nil {
 		rules, limits = s.cfg.Network.Rules, s.cfg.Network.Limits
 	}
-	refused, connected := &eventLog{path: filepath.Join(s.cfg.Dir, RefusedLog)}, &eventLog{path: filepath.Join(s.cfg.Dir, ConnectedLog)}
-	requests := &requestLog{eventLog: eventLog{path: filepath.Join(s.cfg.Dir, RequestLog)}, path: filepath.Join(s.cfg.Dir, usageFile)}
+	refused, connected := newEventLog(s.cfg.Dir, RefusedLog), newEventLog(s.cfg.Dir, ConnectedLog)
+	requests := &requestLog{eventLog: newEventLog(s.cfg.Dir, RequestLog), path: filepath.Join(s.cfg.Dir, usageFile)}
 	used, err := requests.open()
 	if err != nil {
 		s.log.Warn("the limits of connectors begin anew", "err", err)

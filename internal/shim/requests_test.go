@@ -14,7 +14,7 @@ import (
 func TestRequestLog(t *testing.T) {
 	dir := t.TempDir()
 	open := func() (*requestLog, map[string]gateway.Usage, error) {
-		l := &requestLog{eventLog: eventLog{path: filepath.Join(dir, RequestLog)}, path: filepath.Join(dir, usageFile)}
+		l := &requestLog{eventLog: newEventLog(dir, RequestLog), path: filepath.Join(dir, usageFile)}
 		used, err := l.open()
 		return l, used, err
 	}

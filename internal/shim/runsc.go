@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/logfile"
 )
 
 // runsc calls gVisor's command line for one sandbox.
@@ -116,11 +117,26 @@ func (r runsc) restore(ctx context.Context, bundle, image string) error {
 	return r.start(ctx, nil, "restore", "--detach", "--bundle="+bundle, "--image-path="+image, r.container)
 }
 
+// openLog opens the log of what runsc and the guest print, which outlives the call. It and
+// runsc's own, which they hold open, are begun anew when they have grown.
+func (r runsc) openLog() (*os.File, error) {
+	name := filepath.Join(r.dir, "guest.log")
+	err := errors.Join(logfile.Trim(name, logfile.DefaultMax), logfile.Trim(filepath.Join(r.dir, "runsc.log"), logfile.DefaultMax))
+	if err != nil {
+		return nil, fmt.Errorf("begin the logs of runsc anew: %w", err)
+	}
+	out, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the guest's log: %w", err)
+	}
+	return out, nil
+}
+
 // start makes a call whose children outlive it, and so may not hold pipes of ours.
 func (r runsc) start(ctx context.Context, stdin *os.File, args ...string) error {
-	out, err := os.OpenFile(filepath.Join(r.dir, "guest.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	out, err := r.openLog()
 	if err != nil {
-		return fmt.Errorf("open the guest's log: %w", err)
+		return err
 	}
 	defer out.Close()
 	before, err := out.Seek(0, 2)

@@ -23,6 +23,7 @@ import (
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/logfile"
 )
 
 // BootTimeout bounds the time from runsc's start to the guest's first answer.
@@ -147,7 +148,7 @@ func (s *Shim) setState(change func(*State)) error {
 func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	s := &Shim{
 		cfg:   cfg,
-		log:   slog.New(slog.NewTextHandler(os.Stderr, nil)).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation),
+		log:   slog.New(logfile.Limit(slog.NewTextHandler(logfile.Stderr(filepath.Join(cfg.Dir, "shim.log"), 0), nil))).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation),
 		netns: -1,
 		ended: make(chan struct{}),
 	}

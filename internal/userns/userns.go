@@ -149,10 +149,6 @@ func startHolder(data string, argv []string) (pid int, err error) {
 	return cmd.Process.Pid, os.Rename(file+".new", file)
 }
 
-// minIDs is how many subordinate ids a sandbox needs: those of its own users,
-// nobody (65534) included.
-const minIDs = 65536
-
 // mapping returns the arguments of newuidmap or newgidmap: this user is 0, the
 // subordinate ids that file grants follow.
 func mapping(file string, id int, flag string) ([]string, error) {
@@ -171,12 +167,17 @@ func mapping(file string, id int, flag string) ([]string, error) {
 			if len(field) != 3 || (field[0] != me.Username && field[0] != me.Uid) {
 				continue
 			}
-			if n, err := strconv.Atoi(field[2]); err == nil && n >= minIDs {
+			if n, err := strconv.Atoi(field[2]); err == nil && n >= MinIDs {
 				return []string{"0", strconv.Itoa(id), "1", "1", field[1], field[2]}, nil
 			}
 		}
 	}
-	return nil, fmt.Errorf("%s gives %s fewer than %d ids; as root, type: usermod %s 100000-165535 %s", file, me.Username, minIDs, flag, me.Username)
+	lacking := fmt.Errorf("%s gives %s fewer than %d ids", file, me.Username, MinIDs)
+	first, last, err := Accounts{}.Free(me.Username, me.Uid)
+	if err != nil {
+		return nil, errors.Join(lacking, err)
+	}
+	return nil, fmt.Errorf("%w; as root, type: usermod %s %d-%d %s", lacking, flag, first, last, me.Username)
 }
 
 // Hold is the holder process. It returns when busy, which it asks now and then,

@@ -240,7 +240,7 @@ func (r *Runtime) NetworkLogs(id string, connections bool) []string {
 // SandboxLogs are the logs of a sandbox's shim, of runsc, and what the guest printed.
 func (r *Runtime) SandboxLogs(id string) []string {
 	dir := r.runDir(id)
-	return []string{filepath.Join(dir, "shim.log"), filepath.Join(dir, "guest.log"), filepath.Join(dir, "runsc.log")}
+	return []string{filepath.Join(dir, "shim.log"+shim.OldSuffix), filepath.Join(dir, "shim.log"), filepath.Join(dir, "guest.log"), filepath.Join(dir, "runsc.log")}
 }
 
 // Live takes up the sandboxes that an earlier server left running.
