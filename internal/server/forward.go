@@ -187,12 +187,24 @@ var guestStatuses = map[int]bool{
 	422: true, 426: true, 429: true, 500: true, 501: true, 503: true, 507: true,
 }
 
+// guestCodes are the codes of errors that a guest gives. By others, such as "disk_full"
+// or "forbidden", programs and people know what this server has to say.
+var guestCodes = map[string]bool{
+	"http_port_taken": true, "internal_error": true, "invalid_request": true, "limit": true, "method_not_allowed": true,
+	"not_available": true, "not_connected": true, "not_found": true, "nothing_listens": true, "nothing_to_end": true,
+	"service_needed": true, "service_not_found": true, "service_not_listening": true, "service_not_running": true,
+	"session_ended": true, "session_not_found": true, "stopping": true, "task_exists": true, "task_not_found": true,
+	"too_large": true, "too_many_clients": true, "too_many_connections": true, "too_many_services": true,
+	"too_many_sessions": true, "too_many_tasks": true, "too_many_watches": true, "upgrade_required": true,
+}
+
 var (
 	fileCode  = regexp.MustCompile(`^E[A-Z0-9]{2,14}$`)
 	plainCode = regexp.MustCompile(`^[a-z][a-z0-9_]{1,63}$`)
 )
 
-// guestFailure reads a guest's error answer, as far as it is one, and closes it.
+// guestFailure reads a guest's error answer, as far as it is one, and closes it. A hint
+// says what a person types next: an honest guest gives none, and another's is dropped.
 func guestFailure(resp *http.Response, files bool) error {
 	defer func() { _ = resp.Body.Close() }()
 	if !guestStatuses[resp.StatusCode] { // the body of a 101 would not even end with the request
@@ -207,7 +219,6 @@ func guestFailure(resp *http.Response, files bool) error {
 		Code    string `json:"code"`
 		Path    string `json:"path"`
 		Message string `json:"message"`
-		Hint    string `json:"hint"`
 	}
 	if json.Unmarshal(text, &body) != nil {
 		body.Message = string(text)
@@ -227,11 +238,15 @@ func guestFailure(resp *http.Response, files bool) error {
 		}
 		return e
 	}
+	if resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusInsufficientStorage {
+		// Of a file a guest may say so. Otherwise it would be this server's word on a token, or on its disk.
+		return fail("bad_guest", "the sandbox answers with status "+strconv.Itoa(resp.StatusCode), "")
+	}
 	if body.Message == "" && !plainCode.MatchString(body.Error) {
 		body.Message = body.Error
 	}
-	e := sprites.ErrorBody{Message: clean(body.Message, maxGuestText), Hint: clean(body.Hint, maxGuestText)}
-	if plainCode.MatchString(body.Error) {
+	e := sprites.ErrorBody{Message: clean(body.Message, maxGuestText)}
+	if guestCodes[body.Error] {
 		e.Code = body.Error
 	}
 	return &sprites.Error{StatusCode: resp.StatusCode, ErrorBody: withCode(e, resp.StatusCode)}

@@ -275,6 +275,9 @@ func (rl *relay) guestEnded(err error) {
 	var reason string
 	if ce, ok := errors.AsType[websocket.CloseError](err); ok {
 		code, reason = sendable(ce.Code), clean(ce.Reason, maxReason)
+		if reason == removed || strings.HasPrefix(reason, endedReason) {
+			reason = "" // that is for the server to say
+		}
 	} else {
 		code, reason = websocket.StatusInternalError, rl.lost(err)
 	}
@@ -291,6 +294,9 @@ const endWait = 500 * time.Millisecond
 // removed is what a client is told whose sprite is being removed, by whichever way the
 // call has ended: sprites.ErrRemoved goes by it.
 const removed = "the sprite was removed"
+
+// endedReason begins what a client is told whose sandbox has ended.
+const endedReason = "the sandbox has ended"
 
 // removedOr is err, or, where the sprite of a call is being removed, that it is.
 func removedOr(lease *sprite.Lease, err error) error {
@@ -310,7 +316,7 @@ func (rl *relay) lost(err error) string {
 	}
 	select {
 	case <-rl.sandbox.Done():
-		return clean("the sandbox has ended: "+rl.sandbox.Status().Ended, maxReason)
+		return clean(endedReason+": "+rl.sandbox.Status().Ended, maxReason)
 	case <-time.After(endWait):
 		return "the connection to the sandbox was lost"
 	}
@@ -486,27 +492,38 @@ var (
 func noText([]byte) []byte { return nil }
 
 // execDown is execText for what a guest says. It ends a command that is "stopped", and
-// does not know what for.
+// does not know what for: of the server alone a client learns that.
 func (rl *relay) execDown(text []byte) []byte {
-	if text = execText(text); text == nil || !rl.removed() && !rl.restored() {
-		return text
+	m, ok := execMessage(text)
+	if ok && m.Type == "exit" {
+		switch {
+		case m.Reason == "removed" || m.Reason == "restored":
+			m.Reason = ""
+		case m.Reason != "stopped":
+		case rl.removed():
+			m.Reason = "removed"
+		case rl.restored():
+			m.Reason = "restored"
+		}
 	}
-	var m sprites.Message
-	if json.Unmarshal(text, &m) != nil || m.Type != "exit" || m.Reason != "stopped" {
-		return text
-	}
-	if m.Reason = "restored"; rl.removed() {
-		m.Reason = "removed"
-	}
-	return encode(m)
+	return encodeExec(m, ok)
 }
 
-func execText(text []byte) []byte {
-	var m sprites.Message
+func execText(text []byte) []byte { return encodeExec(execMessage(text)) }
+
+// execMessage decodes a message of an exec; ok is false of one that does not pass.
+func execMessage(text []byte) (m sprites.Message, ok bool) {
 	if json.Unmarshal(text, &m) != nil || m.Type == "" || m.Type == sprites.MessageHeld {
-		return nil // that is for the server to say
+		return m, false // that is for the server to say
 	}
 	m.Held = nil
+	return m, true
+}
+
+func encodeExec(m sprites.Message, ok bool) []byte {
+	if !ok {
+		return nil
+	}
 	if m.Type == sprites.PortOpened || m.Type == sprites.PortClosed {
 		return portText(sprites.PortEvent{Type: m.Type, Port: m.Port, Address: m.Address, PID: m.PID})
 	}
