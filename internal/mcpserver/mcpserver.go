@@ -101,7 +101,8 @@ func (s *Server) start(ctx context.Context, id func() string, asked func(mcp.Req
 			if asked == nil {
 				return next(ctx, method, req)
 			}
-			ctx, cancel := both(ctx, asked(req))
+			post := asked(req)
+			ctx, cancel := both(withHoldOf(ctx, post), post)
 			defer cancel()
 			return next(ctx, method, req)
 		}
@@ -149,6 +150,9 @@ func (s *Server) handler(running context.Context, t *tool, role Role) mcp.ToolHa
 		c.progress, stop = tell(ctx, req)
 		defer stop()
 		result, err := t.call(ctx, c)
+		if err == nil {
+			err = room(ctx, result)
+		}
 		if err != nil {
 			return failed(coded(ctx, err)), nil
 		}

@@ -15,7 +15,8 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Bounds on what MCP clients send. A message is held as long as its call takes.
+// Bounds on what MCP clients send, and are answered. A message is held as long as its
+// call takes, and the answer until the client has read it.
 const (
 	maxMCPMessage  = 16 << 20
 	maxMCPMessages = 256 << 20 // all at once; those of one token: a quarter
@@ -40,6 +41,9 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
+		answers := heldAnswers{budget: &s.messages, name: p.name}
+		defer answers.release()
+		r = r.WithContext(mcpserver.WithHold(r.Context(), answers.hold))
 	}
 	return s.mcp.Serve(w, r, mcpserver.Caller{Name: p.name, Open: func() (*mcpserver.Server, context.Context, func(), error) {
 		server, err := s.mcpSession(r, p)
@@ -76,7 +80,40 @@ func (s *Server) mcpSession(r *http.Request, p principal) (*mcpserver.Server, er
 	return &mcpserver.Server{Client: client, Within: within, Dir: q.Get("dir"), Roles: roles, Verbs: p.verbs}, nil
 }
 
-// messageBudget counts the bytes of requests that are in memory, in all and by whose they are.
+// heldAnswers counts the bytes of a request's answers while they are in memory.
+type heldAnswers struct {
+	budget *messageBudget
+	name   string
+
+	mu    sync.Mutex
+	done  []func()
+	ended bool // the request
+}
+
+// hold counts more, until release.
+func (h *heldAnswers) hold(size int64) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended {
+		return context.Canceled
+	}
+	done, err := h.budget.take(h.name, size)
+	if err == nil {
+		h.done = append(h.done, done)
+	}
+	return err
+}
+
+func (h *heldAnswers) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	for _, done := range h.done {
+		done()
+	}
+}
+
+// messageBudget counts the bytes of requests and answers that are in memory, in all and by whose they are.
 type messageBudget struct {
 	mu    sync.Mutex
 	all   int64
