@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -77,7 +78,7 @@ func (a *app) bundleJob(ctx context.Context, c *sprites.Client, job sprites.Job,
 		return err
 	}
 	b := &jobBundle{
-		client: c, job: job, sprite: c.At(job.Backend).Sprite(job.Sprite), dst: dst,
+		client: c, job: job, sprite: c.At(job.Backend).Sprite(job.Sprite), dst: dst, left: maxCopied,
 		manifest: bundled{Job: job.ID, Output: output, At: time.Now().UTC(), Files: map[string]int64{}, Missing: []missingFile{}},
 	}
 	shown := a.newProgress("collecting", 0)
@@ -102,10 +103,15 @@ type jobBundle struct {
 	dst      bundleFile
 	manifest bundled
 	add      func(int)
+	left     int64 // bytes that may still come out of the sprite
 }
 
-// maxBundled bounds one file of a bundle.
-const maxBundled = 256 << 20
+// Bounds on what a sprite puts into a bundle.
+const (
+	maxBundled     = 256 << 20 // bytes of one file
+	maxCopied      = 1 << 30   // bytes of all
+	maxTranscripts = 1000
+)
 
 func (b *jobBundle) collect(ctx context.Context, add func(int)) error {
 	b.add = add
@@ -206,10 +212,13 @@ func (b *jobBundle) fromSprite(ctx context.Context) error {
 		return b.missing("transcript/*", err)
 	}
 	for i, e := range entries {
+		if i == maxTranscripts || b.left == 0 {
+			return b.missing("the rest of transcript/*", fmt.Errorf("the sprite has %d, or more of them than fits", len(entries)))
+		}
 		if !e.Type().IsRegular() || strings.ContainsAny(e.Name(), "/\\\x00") {
 			continue
 		}
-		name := fmt.Sprintf("transcript/%d%s", i+1, path.Ext(e.Name()))
+		name := fmt.Sprintf("transcript/%d%s", i+1, plainExt.FindString(e.Name()))
 		if err := b.copy(ctx, path.Join(from, e.Name()), name); err != nil {
 			return err
 		}
@@ -224,14 +233,22 @@ func (b *jobBundle) copy(ctx context.Context, from, name string) error {
 		return b.missing(name, err)
 	}
 	defer func() { _ = f.Close() }()
-	data, err := io.ReadAll(io.LimitReader(f, maxBundled))
+	limit := min(b.left, maxBundled)
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if int64(len(data)) > limit {
+		data, err = data[:limit], fmt.Errorf("of one file %s are taken, of all %s", byteSize(maxBundled), byteSize(maxCopied))
+	}
 	if err != nil {
 		if err := b.missing("the rest of "+name, err); err != nil {
 			return err
 		}
 	}
+	b.left -= int64(len(data))
 	return b.file(name, data)
 }
+
+// plainExt is the end of a name that a sprite chose, if it can be that of ours.
+var plainExt = regexp.MustCompile(`\.[0-9A-Za-z]{1,10}$`)
 
 // missing notes what can't be had. A person's Ctrl-C is no such thing.
 func (b *jobBundle) missing(name string, why error) error {
