@@ -92,10 +92,11 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 }
 
 const riskyHelp = `
-Where a file changes that could make something run on this machine (settings of agents,
-editors and shells, CI, git hooks), nothing is moved: the files are listed and held for your
-review (exit code 4). Look at them with cove job diff, and take them with --accept-risky. On
-a terminal you are asked.`
+If a file changes that could make something run on this machine (settings of agents, editors
+and shells, CI, git hooks, a new dot-file, what your git already runs), nothing is moved: the
+files are listed and held for your review (exit code 4). Look at them with cove job diff, and
+take them with --accept-risky. On a terminal you are asked. What runs when you build or test,
+such as a Makefile, is listed and not held.`
 
 func registerAccept(cmd *cobra.Command, accept *bool) {
 	cmd.Flags().BoolVar(accept, "accept-risky", false, "take also what could make something run on this machine, and is else held for review")

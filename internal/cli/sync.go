@@ -184,7 +184,7 @@ func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlag
 	y := &filesync.Sync{
 		Verb: verbName, Local: local, Remote: remote,
 		Policy: policy, Reset: f.reset, NoDelete: !f.delete, DryRun: f.dryRun, MaxBytes: limit,
-		Merge: gitwork.MergeFile, AcceptRepositories: f.accept,
+		Merge: gitwork.MergeFile, Risky: gitwork.RiskyPath, AcceptRepositories: f.accept,
 	}
 	return y, sprite, prepareSync(ctx, y, sprite, f)
 }
@@ -285,7 +285,11 @@ func riskySync(err error, y *filesync.Sync, sprite string) error {
 		}
 		without += " --exclude " + gitwork.Quote(excludePattern(dir))
 	}
-	hint := fmt.Sprintf("look at it: cove exec -s %s -- cat %s", gitwork.Quote(sprite), gitwork.Quote(path.Join(y.Remote, e.Paths[0], "config")))
+	look := path.Join(y.Remote, e.Paths[0])
+	if sanitizeLine(look) != look {
+		look = y.Remote
+	}
+	hint := fmt.Sprintf("look at it: cove exec -s %s -- ls -lR %s", gitwork.Quote(sprite), gitwork.Quote(look))
 	if without != "" {
 		hint += "\nleave it out: " + without
 	}
@@ -346,6 +350,15 @@ func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
 		a.detail("take it back: cove sync undo --id %s", r.Backup)
 	}
 	a.showSkipped(r)
+	if len(r.Risky) > 0 {
+		a.say("Look at these before you run anything here:")
+	}
+	for _, risk := range r.Risky[:min(len(r.Risky), maxShownFiles)] {
+		a.say("  ! %s: %s", sanitizeLine(risk.Path), risk.Why)
+	}
+	if more := len(r.Risky) - maxShownFiles; more > 0 {
+		a.say("  and %s more; all of them: --json", countText(more, "file"))
+	}
 }
 
 // showConflicts names the paths that both sides have changed; r may be nil.

@@ -279,6 +279,9 @@ func (s *session) newPlan(merged map[string]*mergedText) error {
 	}
 	s.later(s.plan.close)
 	s.plan.merged = merged
+	if s.Verb == Pull {
+		s.plan.risky = s.Risky
+	}
 	return nil
 }
 

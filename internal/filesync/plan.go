@@ -201,6 +201,7 @@ type planner struct {
 	bytes   int64 // of content that will be sent
 
 	candidates []string // paths whose texts may merge
+	risky      func(name string) string
 
 	rmdirs  []op     // folders to delete once what is in them is
 	pending []*Entry // folders of the source that the target lacks, and that nothing has asked for
@@ -357,6 +358,9 @@ func (p *planner) take(source, target *side) error {
 	} else {
 		p.report.Modified.add(e.Path)
 	}
+	if e.Type != Dir {
+		p.tell(e.Path)
+	}
 	if err := p.parents(); err != nil {
 		return err
 	}
@@ -397,6 +401,16 @@ func (p *planner) comes(size int64) {
 	}
 }
 
+// tell notes a path that comes and is one to look at.
+func (p *planner) tell(name string) {
+	if p.risky == nil || len(p.report.Risky) >= maxNames {
+		return
+	}
+	if why := p.risky(name); why != "" {
+		p.report.Risky = append(p.report.Risky, Risk{name, why})
+	}
+}
+
 // parents makes the folders that the next path is in and the target lacks.
 func (p *planner) parents() error {
 	for _, dir := range p.pending {
@@ -431,6 +445,7 @@ const fromMerge = "\x00merge"
 // merge puts a merged text at the target; the source's version is the new base.
 func (p *planner) merge(name string, m *mergedText, source, target *side) error {
 	p.report.Merged.add(name)
+	p.tell(name)
 	e := *target.entry
 	e.Size, e.Mtime, e.Ctime = m.size, source.entry.Mtime, 0
 	if err := p.merges.add(op{kind: opPut, entry: e, prior: *target.entry, from: fromMerge}); err != nil {
@@ -454,11 +469,18 @@ type Report struct {
 	Newer     Names      `json:"newer"`    // changed at the target alone, and left
 	Missing   Names      `json:"missing"`  // deleted at the target alone, and left
 	Skipped   []Skipped  `json:"skipped"`
-	Bytes     int64      `json:"bytes"` // of content
-	Sent      int64      `json:"sent"`  // over the connection, everything, both ways
+	Risky     []Risk     `json:"risky,omitempty"` // what came and is one to look at: the first thousand
+	Bytes     int64      `json:"bytes"`           // of content
+	Sent      int64      `json:"sent"`            // over the connection, everything, both ways
 	Seconds   float64    `json:"seconds"`
 	Backup    string     `json:"backup,omitempty"` // for cove sync undo
 	More      int64      `json:"more_conflicts,omitempty"`
+}
+
+// Risk is a path that can make something run on this machine.
+type Risk struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
 }
 
 // Names are some paths. The list ends after the first thousand.

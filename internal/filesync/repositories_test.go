@@ -58,8 +58,24 @@ func TestRepositoriesAreHeld(t *testing.T) {
 		})
 	}
 
-	// The folder that is pulled into may itself be a piece.
+	// The files that are ones to look at stand in the report, if they came.
 	w := newWorld(t)
+	w.write(w.remote, "a", "x", "b/rc", "x", "rc", "-> a")
+	w.Risky = func(name string) string {
+		if filepath.Base(name) == "rc" {
+			return "why"
+		}
+		return ""
+	}
+	if r := w.run(Pull, ""); !slices.Equal(r.Risky, []Risk{{"b/rc", "why"}, {"rc", "why"}}) {
+		t.Errorf("risky: %v", r.Risky)
+	}
+	if r := w.run(Pull, ""); len(r.Risky) > 0 {
+		t.Errorf("risky, again: %v", r.Risky)
+	}
+
+	// The folder that is pulled into may itself be a piece.
+	w = newWorld(t)
 	w.Local = filepath.Join(w.local, "docs/refs")
 	w.write(w.local, "docs/HEAD", "x", "docs/objects/x", "x")
 	w.write(w.remote, "x", "x")

@@ -37,6 +37,10 @@ type Sync struct {
 	// Hold, if not nil, says of a file or link of the sprite that it stays there.
 	Hold func(name string) bool
 
+	// Risky, if not nil, says why a file or link that Pull brings is one to look at; empty:
+	// it is not. They stand in the report.
+	Risky func(name string) string
+
 	// AcceptRepositories has Pull bring also what makes a folder one that git takes for a
 	// repository, or changes one. Otherwise that is an error of code risky, and nothing is
 	// changed.

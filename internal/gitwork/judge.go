@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,9 +20,11 @@ import (
 
 // Bounds of a judgement. What has more is held as a whole.
 const (
-	maxLinks  = 200_000 // symbolic links of a tree
-	maxFollow = 200_000 // steps from link to link
-	maxHops   = 40      // links on the way to one file, as the kernel has it
+	maxLinks     = 200_000   // symbolic links of a tree
+	maxLinkBytes = 64 << 20  // of what they say
+	maxFollow    = 1_000_000 // names on the ways that links lead
+	maxHops      = 40        // links on the way to one file, as the kernel has it
+	maxSpread    = 100       // folders with links into others, one after the other
 )
 
 // A judge tells which changes up to a commit can make something run. It has looked at the
@@ -67,10 +71,11 @@ func (s *scratch) judge(ctx context.Context, base, tip string) (*judge, error) {
 	if _, err := s.git.run(ctx, call{args: []string{"ls-tree", "-z", "--full-tree", "--name-only", base}, stdout: w}); err != nil {
 		return nil, fmt.Errorf("look through the tree: %w", err)
 	}
-	targets, err := s.targets(ctx, blobs)
+	targets, all, err := s.targets(ctx, blobs)
 	if err != nil {
 		return nil, err
 	}
+	j.many = j.many || !all
 	for _, l := range links {
 		at := safepath.FoldPath(l.path)
 		if target, ok := targets[l.blob]; ok && !slices.Contains(j.links[at], target) {
@@ -79,6 +84,9 @@ func (s *scratch) judge(ctx context.Context, base, tip string) (*judge, error) {
 	}
 	if err := j.programs(ctx); err != nil {
 		return nil, err
+	}
+	for _, name := range j.linksBeside() {
+		links = append(links, link{path: name})
 	}
 	for _, l := range links {
 		if why := RiskyPath(l.path); why != "" {
@@ -92,6 +100,29 @@ func (s *scratch) judge(ctx context.Context, base, tip string) (*judge, error) {
 	}
 	j.spread()
 	return j, nil
+}
+
+// linksBeside adds the symbolic links at the top of the work tree that are not in the
+// commit: an ignored .envrc may lead to what is in it.
+func (j *judge) linksBeside() (names []string) {
+	if j.repo == nil || j.repo.Bare {
+		return nil
+	}
+	entries, err := os.ReadDir(j.repo.Dir)
+	if err != nil {
+		return nil // a work tree that is gone, or that nothing can read
+	}
+	for _, e := range entries {
+		at := safepath.Fold(e.Name())
+		if e.Type()&fs.ModeSymlink == 0 || len(j.links[at]) > 0 || RiskyPath(e.Name()) == "" {
+			continue
+		}
+		if target, err := os.Readlink(filepath.Join(j.repo.Dir, e.Name())); err == nil {
+			j.links[at] = []string{filepath.ToSlash(target)}
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }
 
 // foldDir is a folder of path.Split, folded.
@@ -131,7 +162,11 @@ func (j *judge) programs(ctx context.Context) error {
 // spread follows the links in what counts, until they lead to nothing new.
 func (j *judge) spread() {
 	done := map[string]bool{}
-	for grown := true; grown && !j.many; {
+	for pass, grown := 0, true; grown && !j.many; pass++ {
+		if pass == maxSpread {
+			j.many = true
+			return
+		}
 		grown = false
 		for at := range j.links {
 			if done[at] {
@@ -183,7 +218,7 @@ func (j *judge) why(f File) string {
 		return whyDot
 	}
 	if j.many {
-		return fmt.Sprintf("the tree has more than %d symbolic links: it can't be told what leads there", maxLinks)
+		return "the tree has too many symbolic links: it can't be told what leads there"
 	}
 	return ""
 }
@@ -200,12 +235,12 @@ func (j *judge) follow(name string, found func(at string)) {
 	for len(open) > 0 {
 		s := open[len(open)-1]
 		open = open[:len(open)-1]
-		if j.steps++; j.steps > maxFollow {
-			j.many = true
-			return
-		}
 		inside := true
 		for inside && len(s.todo) > 0 {
+			if j.steps++; j.steps > maxFollow {
+				j.many = true
+				return
+			}
 			part := s.todo[0]
 			if s.todo = s.todo[1:]; part == "" || part == "." {
 				continue
@@ -344,30 +379,38 @@ func (in inRepositories) why(name string) string {
 }
 
 // targets reads what symbolic links say, by the names of their objects. One that is too
-// long to be a link is left out.
-func (s *scratch) targets(ctx context.Context, blobs []string) (map[string]string, error) {
+// long to be a link is left out. All is false if the others are more than are read.
+func (s *scratch) targets(ctx context.Context, blobs []string) (targets map[string]string, all bool, err error) {
 	if len(blobs) == 0 {
-		return nil, nil
+		return nil, true, nil
 	}
 	blobs = slices.Compact(slices.Sorted(slices.Values(blobs)))
 	ask := func(ids []string) io.Reader { return strings.NewReader(strings.Join(ids, "\n") + "\n") }
 	sizes, err := s.git.run(ctx, call{args: []string{"cat-file", "--batch-check=%(objectsize)", "--buffer"}, stdin: ask(blobs), timeout: patiently})
 	if err != nil {
-		return nil, fmt.Errorf("read symbolic links: %w", err)
+		return nil, false, fmt.Errorf("read symbolic links: %w", err)
 	}
 	lines := strings.Split(strings.TrimSuffix(string(sizes), "\n"), "\n")
 	if len(lines) != len(blobs) {
-		return nil, errors.New("read symbolic links: git's answer is not understood")
+		return nil, false, errors.New("read symbolic links: git's answer is not understood")
 	}
 	var short []string
+	total := 0
+	all = true
 	for i, line := range lines {
-		if n, err := strconv.Atoi(line); err == nil && n <= maxTarget {
-			short = append(short, blobs[i])
+		n, err := strconv.Atoi(line)
+		if err != nil || n > maxTarget {
+			continue
 		}
+		if total += n; total > maxLinkBytes {
+			all = false
+			break
+		}
+		short = append(short, blobs[i])
 	}
-	targets := make(map[string]string, len(short))
+	targets = make(map[string]string, len(short))
 	if len(short) == 0 {
-		return targets, nil
+		return targets, all, nil
 	}
 	pr, pw := io.Pipe()
 	read := make(chan error, 1)
@@ -387,7 +430,7 @@ func (s *scratch) targets(ctx context.Context, blobs []string) (map[string]strin
 	_, err = s.git.run(ctx, call{args: []string{"cat-file", "--batch", "--buffer"}, stdin: ask(short), stdout: pw, timeout: patiently})
 	_ = pw.CloseWithError(io.ErrUnexpectedEOF)
 	if found := <-read; found != nil {
-		return nil, fmt.Errorf("read symbolic links: %w", found)
+		return nil, false, fmt.Errorf("read symbolic links: %w", found)
 	}
-	return targets, err
+	return targets, all, err
 }
