@@ -133,7 +133,7 @@ func TestSilentGuest(t *testing.T) {
 		return err == nil && info.Status == sprites.StatusCold && strings.Contains(info.Cove.LastError, "did not answer")
 	})
 	whole() // it boots
-	_, err = s.Host.Fork(ctx, "paint", sprites.ForkRequest{Name: "copy"})
+	_, err = s.Host.Fork(ctx, "paint", sprites.ForkRequest{Name: "copy"}, true)
 	s.refused("the fork", err, sprite.CodeUnavailable)
 	whole()
 	if err := s.Host.Suspend(ctx, "paint"); err != nil {
