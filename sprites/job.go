@@ -190,6 +190,10 @@ type Job struct {
 	Error        string   `json:"error,omitempty"`
 	Held         *Held    `json:"held,omitempty"` // why it stands still with its sprite; nil: it does not
 
+	// Uncollected says why not all that the agent left could be collected. The rest is in
+	// the sprite alone, which is kept for it. Empty: all was collected.
+	Uncollected string `json:"uncollected,omitempty"`
+
 	// Stopping says that its end was asked for when its sprite was held: what it has done
 	// is collected when that may run again.
 	Stopping bool `json:"stopping,omitempty"`
@@ -276,6 +280,8 @@ type JobEnd struct {
 	Leftover string   `json:"leftover,omitempty"` // empty: nothing left uncommitted
 	Commits  int      `json:"commits"`
 	Bundle   Artifact `json:"bundle"`
+
+	Uncollected string `json:"uncollected,omitempty"` // as in Job
 }
 
 // JobSpec is what the supervisor in the sprite is given, as job.json in the

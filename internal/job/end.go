@@ -60,6 +60,7 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 	}
 	_, err = m.finish(ctx, job.ID, state, outcome, func(j *sprites.Job) {
 		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
+		j.Uncollected = result.Uncollected
 		j.Usage, j.Session = usage, ""
 		j.AgentSession = cmp.Or(session, j.AgentSession)
 		j.Error = ""
@@ -127,7 +128,7 @@ func sanitize(r sprites.JobEnd, id string) sprites.JobEnd {
 		}
 	}
 	r.Commits = max(r.Commits, 0)
-	r.Phase, r.Reason, r.Detail = clip(r.Phase), clip(r.Reason), clip(r.Detail)
+	r.Phase, r.Reason, r.Detail, r.Uncollected = clip(r.Phase), clip(r.Reason), clip(r.Detail), clip(r.Uncollected)
 	if r.Bundle.Size <= 0 || !sha256ID.MatchString(r.Bundle.SHA256) || r.Head == "" && r.Leftover == "" {
 		r.Bundle = sprites.Artifact{}
 		return r
@@ -166,9 +167,10 @@ func bounded(u *sprites.Usage) *sprites.Usage {
 	return &b
 }
 
-// lose finishes a job of which no more will be heard.
-func (m *Manager) lose(ctx context.Context, id, why string) error {
+// lose finishes a job of which no more will be heard. Uncollected is why what it left in
+// its sprite can't be had; empty: there is none.
+func (m *Manager) lose(ctx context.Context, id, why, uncollected string) error {
 	outcome := sprites.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
-	_, err := m.finish(ctx, id, sprites.JobLost, outcome, func(j *sprites.Job) { j.Error, j.Session = why, "" })
+	_, err := m.finish(ctx, id, sprites.JobLost, outcome, func(j *sprites.Job) { j.Error, j.Uncollected, j.Session = why, uncollected, "" })
 	return err
 }

@@ -127,7 +127,8 @@ func (f *follower) progress(ctx context.Context, before sprites.Job) error {
 		f.idle++
 	}
 	if f.idle >= idleTries {
-		return m.lose(ctx, f.id, fmt.Sprintf("its log has no end, and %d times in a row there was nothing new in it", f.idle))
+		why := fmt.Sprintf("its log has no end, and %d times in a row there was nothing new in it", f.idle)
+		return m.lose(ctx, f.id, why, why)
 	}
 	return errNoEnd
 }
@@ -153,10 +154,10 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 	code, said, err := f.copyLog(ctx, job)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
-		return m.lose(ctx, job.ID, "its sprite was deleted")
+		return m.lose(ctx, job.ID, "its sprite was deleted", "")
 	case errors.Is(err, errBadLog):
 		if f.failed++; f.failed >= tries {
-			return m.lose(ctx, job.ID, err.Error())
+			return m.lose(ctx, job.ID, err.Error(), err.Error())
 		}
 		return err
 	case err != nil:
@@ -420,7 +421,7 @@ func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
 	err := m.finalize(ctx, job, reason)
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
 		if f.failed++; f.failed >= tries {
-			return m.lose(ctx, job.ID, "its supervisor died, and what it left can't be collected: "+err.Error())
+			return m.lose(ctx, job.ID, "its supervisor died, and what it left can't be collected: "+err.Error(), err.Error())
 		}
 	}
 	return err

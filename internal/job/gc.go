@@ -110,6 +110,8 @@ func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.T
 		return "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", "), true
 	case age < seconds(req.OlderThanSec):
 		return fmt.Sprintf("it was used %v ago", age.Round(time.Second)), true
+	case job.Uncollected != "" && sprite.ID != "" && !req.Force:
+		return "not all that its agent left could be collected: cove console -s " + job.Sprite, true
 	case unpulled:
 		return "its work has not been pulled, and is lost", false
 	case job.PulledAt != nil:

@@ -14,6 +14,8 @@ func TestVerdict(t *testing.T) {
 	job := func(pulled *time.Time, size int64) sprites.Job {
 		return sprites.Job{ID: "a3f7b2", CreatedAt: *ago(72 * time.Hour), EndedAt: ago(48 * time.Hour), PulledAt: pulled, Bundle: sprites.Artifact{Size: size}}
 	}
+	partly := job(ago(30*time.Hour), 5)
+	partly.Uncollected = "git add: no"
 	used := func(at *time.Time, by ...string) sprites.Info {
 		return sprites.Info{LastRunning: at, Cove: &sprites.Details{AwakeBy: by}}
 	}
@@ -31,6 +33,9 @@ func TestVerdict(t *testing.T) {
 		"empty, not long ago": {job(nil, 0), sprites.Info{}, 49, false, "used 48h", true},
 		"its sprite was used": {job(ago(30*time.Hour), 5), used(ago(time.Hour)), 24, false, "used 1h", true},
 		"its sprite is used":  {job(ago(30*time.Hour), 5), used(ago(30*time.Hour), "exec"), 24, true, "in use: exec", true},
+		"not all collected":   {partly, sprites.Info{ID: "s"}, 24, false, "could be collected", true},
+		"the same, by force":  {partly, sprites.Info{ID: "s"}, 24, true, "pulled", false},
+		"the same, gone":      {partly, sprites.Info{}, 24, false, "pulled", false},
 		"unpulled":            {job(nil, 5), sprites.Info{}, 0, false, "cove pull a3f7b2", true},
 		"unpulled, by force":  {job(nil, 5), sprites.Info{}, 24, true, "is lost", false},
 		"force is not age":    {job(nil, 5), sprites.Info{}, 49, true, "used 48h", true},

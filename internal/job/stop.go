@@ -236,7 +236,7 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, err
 	if err != nil {
 		return job, err
 	}
-	if job.Remove {
+	if job.Remove && job.Uncollected == "" {
 		if _, err := m.removeSprite(ctx, job); err != nil {
 			return job, fmt.Errorf("delete the sprite of job %s, which has been pulled: %w", id, err)
 		}

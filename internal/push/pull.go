@@ -129,6 +129,9 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 		return p, err
 	}
 	err = c.bring(ctx, repo, job, opts, &p)
+	if job.Uncollected != "" {
+		p.say("not all that the agent left could be collected (%s); the rest is in the sprite alone: cove console -s %s", job.Uncollected, job.Sprite)
+	}
 	if _, ok := errors.AsType[*gitwork.RejectedError](err); ok {
 		p.Result = Rejected
 		return p, err
@@ -222,7 +225,7 @@ func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job sprites
 func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job, opts PullOptions, p *Pulled) error {
 	if !hasWork(job) {
 		p.Result, p.Ref = NoChanges, ""
-		if job.State != sprites.JobSucceeded {
+		if job.State != sprites.JobSucceeded && job.Uncollected == "" {
 			p.say("%s, and it left nothing; see why: cove job logs %s", ending(job), job.ID)
 		}
 		return nil

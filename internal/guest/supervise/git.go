@@ -148,10 +148,11 @@ func (t *tail) String() string {
 }
 
 // collect bundles what the agent committed, and as a commit of its own what it
-// did not.
+// did not. What can't be taken does not keep back the rest, and is an error at the end.
 func (j *job) collect(end *sprites.JobEnd) error {
 	ctx := context.Background()
 	j.clear()
+	j.missed = nil
 	head, err := j.git(ctx, nil, "rev-parse", "--verify", "HEAD^{commit}")
 	if err != nil {
 		return err
@@ -170,7 +171,7 @@ func (j *job) collect(end *sprites.JobEnd) error {
 	}
 	leftover, err := j.leftover(ctx, "", head, modules)
 	if err != nil {
-		return err
+		j.missed, leftover = append(j.missed, err), ""
 	}
 	end.Commits, end.Leftover = commits, leftover
 	if commits > 0 {
@@ -186,11 +187,11 @@ func (j *job) collect(end *sprites.JobEnd) error {
 			return err
 		}
 		if err := j.gather(ctx, "", commit, modules, refs); err != nil {
-			return err
+			j.missed = append(j.missed, err)
 		}
 	}
 	if len(refs) == 0 {
-		return nil
+		return errors.Join(j.missed...)
 	}
 	if err := j.largeFilesOut(); err != nil {
 		j.log.notice("large files: " + err.Error()) // the commits come all the same
@@ -199,7 +200,7 @@ func (j *job) collect(end *sprites.JobEnd) error {
 	if err == nil && end.Head != "" {
 		j.remember(ctx, end.Head)
 	}
-	return err
+	return errors.Join(append(j.missed, err)...)
 }
 
 // bundle writes the bundle with the refs, from what the job started with on.
@@ -251,7 +252,7 @@ func (j *job) leftover(ctx context.Context, path, head string, modules []module)
 	for _, m := range directly(modules, path) {
 		commit, err := j.leftoverIn(ctx, m, modules)
 		if err != nil {
-			return "", err
+			j.missed = append(j.missed, fmt.Errorf("in the submodule %s: %w", m.Path, err))
 		}
 		if commit != "" {
 			inside = append(inside, "160000,"+commit+","+m.below(path))
@@ -260,7 +261,7 @@ func (j *job) leftover(ctx context.Context, path, head string, modules []module)
 	if _, err := j.gitIn(ctx, dir, in, "read-tree", head); err != nil {
 		return "", err
 	}
-	if _, err := j.gitIn(ctx, dir, in, "add", "--all"); err != nil {
+	if err := j.addAll(ctx, dir, in); err != nil {
 		return "", err
 	}
 	for _, entry := range inside {
@@ -277,6 +278,21 @@ func (j *job) leftover(ctx context.Context, path, head string, modules []module)
 		return "", err
 	}
 	return j.gitIn(ctx, dir, call{}, "commit-tree", "-p", head, "-m", leftoverMessage, tree)
+}
+
+// addAll takes all that is not ignored into an index. What git can't take, such as a
+// repository that has no commit, is noted and left out.
+func (j *job) addAll(ctx context.Context, dir string, in call) error {
+	_, err := j.gitIn(ctx, dir, in, "add", "--all")
+	if err == nil {
+		return nil
+	}
+	_, err = j.gitIn(ctx, dir, in, "add", "--all", "--ignore-errors")
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
+		return err // nil, or nothing was written
+	}
+	j.missed = append(j.missed, err)
+	return nil
 }
 
 // digest returns the SHA-256 and the size of a file.

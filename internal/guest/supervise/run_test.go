@@ -146,6 +146,35 @@ func TestCollectDespiteAgent(t *testing.T) {
 	}
 }
 
+// What git can't take keeps back neither the commits nor the rest of what is left.
+func TestCollectsTheRest(t *testing.T) {
+	const work = "echo x >x; git add x; git commit -q -m x; echo y >y; "
+	for name, test := range map[string]struct{ script, missed, left string }{
+		"a repository without a commit": {"mkdir app; cd app; git init -q; echo z >z", "'app/' does not have a commit", "y"},
+		"a submodule that git can't read": {`
+			git init -q mod; git -C mod commit -q --allow-empty -m first; git -c advice.addEmbeddedRepo=false add mod; git commit -q -m x
+			cd mod; git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),in; mkdir in; git init -q in; git -C in commit -q --allow-empty -m in
+			printf '[' >.gitmodules`, "in submodule mod", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t, work+test.script)
+			j.spec.Env = []string{"GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_AUTHOR_NAME=A", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.com"}
+			end := j.run()
+			if end.Phase != "collect" || end.Commits == 0 || !strings.Contains(end.Uncollected, test.missed) || (end.Leftover == "") != (test.left == "") {
+				t.Fatalf("got %+v", end)
+			}
+			if got := j.subjects(end); got[0] != "x" {
+				t.Errorf("got commits %q", got)
+			}
+			if test.left != "" {
+				if got := j.git("diff", "--name-only", end.Head, end.Leftover); got != test.left {
+					t.Errorf("left uncommitted: %q", got)
+				}
+			}
+		})
+	}
+}
+
 func TestCollectFails(t *testing.T) {
 	j := newJob(t, "rm -rf .git; echo gitdir: /nowhere >.git")
 	end := j.run()

@@ -69,6 +69,8 @@ type job struct {
 	lock *os.File
 	log  *journal
 	own  *slog.Logger // of what the supervisor does
+
+	missed []error // why something of what the agent left can't be collected
 }
 
 // open takes the job's lock and reads what is there.
@@ -233,7 +235,7 @@ func (j *job) finish(end sprites.JobEnd) error {
 		if end.Reason == "" {
 			end.Reason = err.Error()
 		}
-		end.Phase = "collect"
+		end.Phase, end.Uncollected = "collect", err.Error()
 	} else {
 		j.log.add(sprites.JobEvent{Type: "collected"})
 	}
