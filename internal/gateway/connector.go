@@ -334,14 +334,13 @@ func rewrite(pr *httputil.ProxyRequest) {
 		pr.Out.Header["User-Agent"] = nil // none, rather than Go's own
 	}
 	if x.authorized() {
-		for _, c := range credentials {
-			pr.Out.Header.Del(c)
-		}
+		drop(pr.Out.Header, credentials)
 	}
 	if len(x.Methods) > 0 || x.Metered() {
-		for _, o := range overrides {
-			pr.Out.Header.Del(o)
-		}
+		drop(pr.Out.Header, overrides)
+	}
+	if len(x.Paths) > 0 || len(x.DenyPaths) > 0 {
+		drop(pr.Out.Header, redirections)
 	}
 	if len(x.hidden) > 0 || x.Metered() { // what is compressed can't be looked through
 		pr.Out.Header.Set("Accept-Encoding", "identity")

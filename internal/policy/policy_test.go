@@ -122,11 +122,11 @@ func TestOwnAndDenied(t *testing.T) {
 		"192.52.193.7:80":      "denied",
 		"[2620:4f:8000::9]:22": "host",
 		// What would be a private address of IPv4: the router, a printer.
-		"[2620:4f:8000::1]:80":     "local network",
-		"[2620:4f:8000::]:80":      "local network",
+		"[2620:4f:8000::1]:80":   "local network",
+		"[2620:4f:8000::]:80":    "local network",
 		"[2620:4f:8000:1::1]:80": policy.Public,
-		"[2600::1]:80":             policy.Public, // a provider's
-		"[64:ff9b::c01f:c409]:1":   "host",
+		"[2600::1]:80":           policy.Public, // a provider's
+		"[64:ff9b::c01f:c409]:1": "host",
 	} {
 		if d := decide(p, addr); d.Rule != rule {
 			t.Errorf("%s: got %+v, want %s", addr, d, rule)
