@@ -45,7 +45,7 @@ const PidsMax = 2048
 // which it then replaces by /dev/null. The token never stands in an
 // environment, an argument or a file.
 type Config struct {
-	Token       string            `json:"token"`  // bearer token of the guest's API
+	Token       string            `json:"token"`  // the key of the guest's API at its start; later see NextKey
 	Listen      string            `json:"listen"` // address:port of the guest's API
 	Hostname    string            `json:"hostname"`
 	MachineID   string            `json:"machine_id"` // 32 hexadecimal digits

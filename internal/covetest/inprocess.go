@@ -108,6 +108,9 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 		sb.guest.StartServices()
 	}
 	sb.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	if sb.guest != nil {
+		ln = sb.guest.Door(ln)
+	}
 	go func() { _ = sb.http.Serve(ln) }() // ends with Close
 	return sb, nil
 }
@@ -185,14 +188,21 @@ func (r *InProcess) Close() error {
 // ID is the machine's.
 func (s *Sandbox) ID() string { return s.machine.ID }
 
-// Dial connects to a port of the host's loopback; boot.Port is the guest's API.
+// Dial connects to a port of the host's loopback; boot.API is the guest's API.
 func (s *Sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	if port == boot.Port {
+	if port == boot.API {
 		addr = s.ln.Addr().String()
 	}
 	var d net.Dialer
-	return d.DialContext(ctx, "tcp", addr)
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil || port != boot.API || s.guest == nil {
+		return conn, err
+	}
+	if err := boot.GreetWithin(ctx.Done(), conn, s.token); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
 }
 
 // Status describes the sandbox.
@@ -200,7 +210,7 @@ func (s *Sandbox) Status() sprite.SandboxStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sprite.SandboxStatus{
-		Incarnation: s.machine.Incarnation, Address: "127.0.0.1", Token: s.token, Started: s.started,
+		Incarnation: s.machine.Incarnation, Address: "127.0.0.1", Started: s.started,
 		Unlimited: []string{"everything: the sandbox is the host"}, Ended: s.ended,
 	}
 }

@@ -17,7 +17,7 @@ import (
 func (m *machine) connect(query string) (int, *bufio.Reader, *net.TCPConn) {
 	m.t.Helper()
 	conn := m.dial()
-	m.write(conn, "GET /v1/connect?"+query+" HTTP/1.1\r\nHost: guest\r\nAuthorization: Bearer secret\r\nConnection: Upgrade\r\nUpgrade: stream\r\n\r\n")
+	m.write(conn, "GET /v1/connect?"+query+" HTTP/1.1\r\nHost: guest\r\nConnection: Upgrade\r\nUpgrade: stream\r\n\r\n")
 	r := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(r, nil)
 	m.must(err)

@@ -253,7 +253,7 @@ func TestWatchRights(t *testing.T) {
 func (m *machine) rawWatch(typ websocket.MessageType, text string) *websocket.Conn {
 	m.t.Helper()
 	conn, _, err := websocket.Dial(m.t.Context(), m.url+"/v1/fs/watch", &websocket.DialOptions{
-		HTTPHeader: http.Header{"Authorization": {"Bearer " + m.token}},
+		HTTPClient: m.http,
 	})
 	m.must(err)
 	m.t.Cleanup(func() { _ = conn.CloseNow() })

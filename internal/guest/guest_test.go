@@ -1,6 +1,7 @@
 package guest_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/guest"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -31,6 +33,7 @@ type machine struct {
 	*sprites.Sprite
 	t               *testing.T
 	url, token, dir string
+	http            *http.Client // whose connections have passed the handshake
 	uid             int
 }
 
@@ -41,9 +44,20 @@ func start(t *testing.T, s *guest.Server) *machine {
 		s.User = strconv.Itoa(m.uid)
 	}
 	s.Token, s.Workdir = m.token, m.dir
-	web := httptest.NewServer(s.Handler())
+	web := httptest.NewUnstartedServer(s.Handler())
+	web.Listener = s.Door(web.Listener)
+	web.Start()
 	m.url = web.URL
-	m.Sprite = (&sprites.Client{URL: web.URL, Token: m.token}).Self()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			err = boot.GreetWithin(ctx.Done(), conn, m.token)
+		}
+		return conn, err
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	m.http = &http.Client{Transport: transport}
+	m.Sprite = (&sprites.Client{URL: web.URL, HTTPClient: m.http}).Self()
 	t.Cleanup(func() {
 		s.Stop(0)
 		web.CloseClientConnections()
@@ -111,8 +125,7 @@ func (m *machine) call(method, target, body string, want int) string {
 	m.t.Helper()
 	req, err := http.NewRequestWithContext(m.t.Context(), method, m.url+target, strings.NewReader(body))
 	m.must(err)
-	req.Header.Set("Authorization", "Bearer "+m.token)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := m.http.Do(req)
 	m.must(err)
 	answer, err := io.ReadAll(resp.Body)
 	m.must(err, resp.Body.Close())
@@ -123,7 +136,7 @@ func (m *machine) call(method, target, body string, want int) string {
 // dial connects to the guest, for what no HTTP client would send.
 func (m *machine) dial() *net.TCPConn {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(m.url, "http://"))
-	m.must(err, conn.SetDeadline(time.Now().Add(patience)))
+	m.must(err, boot.GreetWithin(m.t.Context().Done(), conn, m.token), conn.SetDeadline(time.Now().Add(patience)))
 	m.t.Cleanup(func() { _ = conn.Close() })
 	return conn.(*net.TCPConn)
 }
@@ -217,19 +230,57 @@ func TestStreams(t *testing.T) {
 	exit(t, cmd.Run(), 3, "")
 }
 
-func TestToken(t *testing.T) {
+// Who has not shown that he knows the token, which never travels, gets no byte but what
+// tells him that the guest does.
+func TestHandshake(t *testing.T) {
 	m := start(t, &guest.Server{})
 	for target, want := range map[string]int{"/v1/health": 200, "/v1/nowhere": 404, "/v1/stop": 405, "/v1/connect": 426} {
 		m.call("GET", target, "", want)
 	}
-	for _, m.token = range []string{"", "secre", "secrets", "wrong"} {
-		for _, target := range []string{"GET /v1/health", "GET /v1/exec", "PUT /v1/fs/write?path=x", "POST /v1/stop", "GET /v1/connect?port=1", "GET /nowhere"} {
-			method, path, _ := strings.Cut(target, " ")
-			m.call(method, path, "", http.StatusUnauthorized)
-		}
-		stranger := (&sprites.Client{URL: m.url, Token: m.token}).Self()
-		is(t, "exec", stranger.Command("true").Run(), sprites.ErrUnauthorized)
+	addr := strings.TrimPrefix(m.url, "http://")
+	var calls []net.Conn
+	raw := func() net.Conn {
+		conn, err := net.Dial("tcp", addr)
+		m.must(err, conn.SetDeadline(time.Now().Add(patience)))
+		t.Cleanup(func() { _ = conn.Close() })
+		calls = append(calls, conn)
+		return conn
 	}
+	for _, text := range []string{
+		"GET /v1/health HTTP/1.1\r\nHost: guest\r\nAuthorization: Bearer secret\r\n\r\n", "cove-guest/0\r\n\r\n" + strings.Repeat("n", 32), strings.Repeat("x", 1000),
+	} {
+		conn := raw()
+		_, _ = io.WriteString(conn, text) // it may have been closed already
+		if got, _ := io.ReadAll(conn); len(got) > 0 {
+			t.Errorf("%q is answered by %q", text, got)
+		}
+	}
+	for _, key := range []string{"", "secre", "secrets", "wrong"} {
+		conn := raw()
+		is(t, "another key "+key, boot.Greet(conn, key), boot.ErrHandshake)
+	}
+	// One that has seen a handshake can't have it once more, nor be the guest.
+	var heard bytes.Buffer
+	conn := raw()
+	m.must(boot.Greet(struct {
+		io.Reader
+		io.Writer
+	}{conn, io.MultiWriter(conn, &heard)}, m.token))
+	again := raw()
+	m.write(again, heard.String()+"GET /v1/health HTTP/1.1\r\nHost: guest\r\n\r\n")
+	if got, _ := io.ReadAll(again); len(got) != 64 {
+		t.Errorf("a handshake once more is answered by %q", got)
+	}
+	// Those who say nothing keep nobody out.
+	for range 300 {
+		raw()
+	}
+	conn = raw()
+	m.must(boot.Greet(conn, m.token))
+	m.write(conn, "GET /v1/health HTTP/1.1\r\nHost: guest\r\n\r\n")
+	m.expect(conn, "HTTP/1.1 200 OK")
+	_, err := calls[len(calls)-301].Read(make([]byte, 1))
+	is(t, "the oldest of many that are silent", err, io.EOF)
 }
 
 // family is a script that starts descendants of all kinds, each of which has life

@@ -29,7 +29,8 @@ func (s *Server) who() *identity {
 }
 
 // putIdentity makes a guest that was restored from memory another one, or the same
-// once more: with its own token, names and environment.
+// once more: with its own names, environment and key, which is not sent: the token here
+// only makes it from the one before.
 func (s *Server) putIdentity(w http.ResponseWriter, r *http.Request) error {
 	var cfg boot.Config
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxIdentity)).Decode(&cfg); err != nil || cfg.Token == "" {
@@ -39,7 +40,7 @@ func (s *Server) putIdentity(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		s.Logger.Warn("take up another identity", "err", err) // a sandbox without a host name is still one
 	}
-	s.identity.Store(&identity{token: cfg.Token, incarnation: cfg.Incarnation, env: cfg.Env})
+	s.identity.Store(&identity{token: boot.NextKey(s.who().token, cfg.Token), incarnation: cfg.Incarnation, env: cfg.Env})
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -45,6 +45,9 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 	if err := leaveSignals(); err != nil {
 		return fmt.Errorf("leave the signals to their defaults: %w", err)
 	}
+	if err := withhold(); err != nil {
+		return fmt.Errorf("keep the guest apart from what it starts: %w", err)
+	}
 	syscall.Umask(0o022)
 	if err := prepare(cfg); err != nil {
 		logger.Warn("prepare the sandbox", "err", err) // one without a host name is still one
@@ -73,6 +76,28 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 	return s.live(ctx, ln)
 }
 
+// withheld are the capabilities that no process has which the guest starts, nor any
+// that comes of it: an execve gives root no more than the bounding set. With them root
+// inside could take the guest's place:
+//
+//   - SYS_PTRACE would read the guest's memory, which has its key, and stop it. To trace
+//     one's own processes takes no capability.
+//   - NET_ADMIN would lead the guest's port elsewhere, and take its address away. In a
+//     network namespace of one's own (unshare --user --net) it is to be had.
+//   - NET_RAW would answer for the guest on the link. The sandbox has none to begin with.
+var withheld = []uintptr{unix.CAP_SYS_PTRACE, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW}
+
+// withhold sets the guest apart from what it starts. It keeps its own capabilities: it
+// says which process of any user has a socket.
+func withhold() error {
+	for _, c := range withheld {
+		if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_PRCTL, syscall.PR_CAPBSET_DROP, c, 0); errno != 0 {
+			return errno
+		}
+	}
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // its own user's processes can't look in either
+}
+
 // live serves until the end.
 func (s *Server) live(ctx context.Context, ln net.Listener) error {
 	web := &http.Server{
@@ -90,7 +115,8 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 	})
 	s.StartServices() // before anybody asks for one
 	served := make(chan error, 1)
-	go func() { served <- web.Serve(ln) }()
+	door := s.Door(ln)
+	go func() { served <- web.Serve(door) }()
 	var err error
 	select {
 	case err = <-served:
@@ -153,20 +179,6 @@ func forget(fds ...int) error {
 	return syscall.Close(null)
 }
 
-// listen waits for the address to be there: the sandbox's interface may still be
-// on its way.
-func listen(addr string) (net.Listener, error) {
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		// The other end is on this machine: it needs no keeping alive.
-		ln, err := (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp", addr)
-		if err == nil || !errors.Is(err, syscall.EADDRNOTAVAIL) || time.Now().After(deadline) {
-			return ln, err
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
 // prepare gives the sandbox its name and the folders that everyone expects.
 func prepare(cfg boot.Config) error {
 	return errors.Join(
@@ -174,11 +186,22 @@ func prepare(cfg boot.Config) error {
 		setMachineID(cfg.MachineID),
 		raiseLoopback(),
 		calmTCP(),
+		allowTracing(),
 		folder("/tmp", 0o1777, 0, 0),
 		folder("/dev/shm", 0o1777, 0, 0), // gVisor's is root's alone
 		folder("/run", 0o755, 0, 0),
 		folder(boot.Home, 0o755, boot.UID, boot.GID),
 	)
+}
+
+// allowTracing lets a user attach a debugger to any of their own processes, not only to
+// its children, for which root would need the capability that nobody has here.
+func allowTracing() error {
+	err := os.WriteFile("/proc/sys/kernel/yama/ptrace_scope", []byte("0\n"), 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // there is no such limit
+	}
+	return err
 }
 
 // calmTCP turns RACK off. With it, gVisor's TCP sends what was lost again at two

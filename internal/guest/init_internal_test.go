@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/boot"
 )
 
 // TestServicesAreThereFirst: whoever asks a guest that has just begun finds all
@@ -39,8 +41,14 @@ func TestServicesAreThereFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer secret")
-	resp, err := http.DefaultClient.Do(req)
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			err = boot.GreetWithin(ctx.Done(), conn, "secret")
+		}
+		return conn, err
+	}}
+	resp, err := transport.RoundTrip(req)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Errorf("the first call gave %v, %v", resp, err)
 	} else if err := resp.Body.Close(); err != nil {

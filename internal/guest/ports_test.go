@@ -273,7 +273,7 @@ func (m *machine) socket(path string) *websocket.Conn {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
 	m.t.Cleanup(cancel)
-	conn, _, err := websocket.Dial(ctx, m.url+path, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + m.token}}})
+	conn, _, err := websocket.Dial(ctx, m.url+path, &websocket.DialOptions{HTTPClient: m.http})
 	m.must(err)
 	m.t.Cleanup(func() { _ = conn.CloseNow() })
 	conn.SetReadLimit(-1)

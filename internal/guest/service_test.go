@@ -287,8 +287,7 @@ func TestServiceStreamBegins(t *testing.T) {
 		method, target, _ := strings.Cut(call, " ")
 		req, err := http.NewRequestWithContext(ctx, method, m.url+target, strings.NewReader(define("exec sleep 1000")))
 		m.must(err)
-		req.Header.Set("Authorization", "Bearer "+m.token)
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := m.http.Do(req)
 		if err != nil || resp.Header.Get("Content-Type") != "application/x-ndjson" {
 			t.Errorf("%s: %v, %v", call, resp, err)
 		}

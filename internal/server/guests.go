@@ -117,12 +117,22 @@ func guestURL(path, query string) string {
 
 // send sends a request to the guest. Redirects come back as they are.
 func (g *guest) send(req *http.Request) (*http.Response, error) {
-	req.Header.Set("Authorization", "Bearer "+g.sandbox.Status().Token)
+	authorize(req.Header, g.sandbox)
 	resp, err := g.transport.RoundTrip(req)
 	if err != nil {
 		return nil, g.unreachable(err)
 	}
 	return resp, nil
+}
+
+// authorize adds the token that a guest wants which an earlier cove has started. Of all
+// others the connection itself has proved whose it is.
+func authorize(h http.Header, sb sprite.Sandbox) {
+	if token := sb.Status().Token; token != "" {
+		h.Set("Authorization", "Bearer "+token)
+	} else {
+		h.Del("Authorization")
+	}
 }
 
 // dialError is a connection that did not come to be: nothing was asked.
@@ -160,12 +170,14 @@ func (g *guest) unreachable(err error) error {
 func (g *guest) dial(ctx context.Context, path, query string, side *side) error {
 	ctx, cancel := context.WithTimeout(ctx, guestHandshake)
 	defer cancel()
+	header := http.Header{}
+	authorize(header, g.sandbox)
 	conn, resp, err := websocket.Dial(ctx, guestURL(path, query), &websocket.DialOptions{
 		HTTPClient: &http.Client{
 			Transport:     g.transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		HTTPHeader:     http.Header{"Authorization": {"Bearer " + g.sandbox.Status().Token}},
+		HTTPHeader:     header,
 		OnPingReceived: side.answerPing,
 	})
 	if err != nil {

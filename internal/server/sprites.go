@@ -303,7 +303,7 @@ func (s *Server) alive(r *http.Request, sandbox sprite.Sandbox) (*sprites.CheckT
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+sandbox.Status().Token)
+	authorize(req.Header, sandbox)
 	once := &http.Transport{
 		DialContext:            func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 		DisableKeepAlives:      true,
@@ -324,5 +324,5 @@ func (s *Server) alive(r *http.Request, sandbox sprite.Sandbox) (*sprites.CheckT
 	return &sprites.CheckTimes{Shim: ms(reached.Sub(began)), Guest: ms(time.Since(reached))}, nil
 }
 
-// guestPort is where every guest serves its API.
-const guestPort = boot.Port
+// guestPort is where every guest's API is dialled.
+const guestPort = boot.API

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/gateway"
@@ -40,7 +41,7 @@ func (s *Shim) routes() http.Handler {
 	mux.HandleFunc("PUT /v1/connectors", s.putConnectors)
 	mux.HandleFunc("PUT /v1/network", s.putNetwork)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodConnect { // guest:PORT, a raw stream into the sandbox
+		if r.Method == http.MethodConnect { // guest:PORT, a raw stream into the sandbox; guest:0, its guest's API
 			s.connect(w, r)
 			return
 		}
@@ -123,7 +124,7 @@ func (s *Shim) getStatus(w http.ResponseWriter, r *http.Request) {
 		fail(w, fmt.Errorf("%w, because it could not be restored: %w", ErrEnded, failed))
 		return
 	}
-	reply(w, st)
+	reply(w, st.shown())
 }
 
 // End is the answer to GET /v1/wait and POST /v1/stop.
@@ -214,7 +215,7 @@ func (s *Shim) killUntilEnded() {
 }
 
 func (s *Shim) askGuestToStop(ctx context.Context, grace time.Duration) error {
-	return newGuestClient(s.gw, s.guestToken).call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), func(io.Reader) error { return nil })
+	return newGuestClient(s.guestDialer()).call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), func(io.Reader) error { return nil })
 }
 
 func (s *Shim) postPause(w http.ResponseWriter, r *http.Request)  { s.freeze(w, r, true, s.pause) }
@@ -231,7 +232,7 @@ func (s *Shim) freeze(w http.ResponseWriter, r *http.Request, paused bool, chang
 		fail(w, err)
 		return
 	}
-	reply(w, s.snapshot())
+	reply(w, s.snapshot().shown())
 }
 
 // pause freezes the sandbox in memory. The file says so before: whoever takes the
@@ -283,15 +284,20 @@ func (s *Shim) putNetwork(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// connect joins the caller's connection with one to a port of the guest.
+// connect joins the caller's connection with one to a port of the sandbox, or with one
+// to the guest's API (boot.API) that has passed the handshake.
 func (s *Shim) connect(w http.ResponseWriter, r *http.Request) {
 	_, p, err := net.SplitHostPort(r.Host)
 	port, convErr := strconv.ParseUint(p, 10, 16)
-	if err != nil || convErr != nil || port == 0 {
+	if err != nil || convErr != nil {
 		http.Error(w, "want CONNECT guest:PORT", http.StatusBadRequest)
 		return
 	}
-	guest, err := s.gw.Dial(r.Context(), int(port))
+	dial := func(ctx context.Context) (*gateway.Conn, error) { return s.gw.Dial(ctx, int(port)) }
+	if port == boot.API {
+		dial = s.guestDialer().dial
+	}
+	guest, err := dial(r.Context())
 	if err != nil {
 		code := http.StatusBadGateway
 		if errors.Is(err, unix.ECONNREFUSED) {

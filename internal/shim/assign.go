@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/policy"
@@ -18,7 +19,7 @@ type Assignment struct {
 	Hostname    string
 	MachineID   string
 	Incarnation int64
-	Token       string
+	Token       string // the guest's next key is made with it
 	Env         map[string]string
 	Connectors  map[string]connect.Upstream
 	Network     policy.Set
@@ -49,11 +50,11 @@ func (s *Shim) assign(ctx context.Context, a Assignment) error {
 	if err := s.saveBundle(st, spec); err != nil {
 		return err
 	}
-	if err := s.introduce(ctx, st.Token); err != nil {
+	if err := s.introduce(ctx, st); err != nil {
 		return err
 	}
 	fault.Reach(fault.TakeTold)
-	err = s.setState(func(st *State) { st.Hostname, st.Token = a.Hostname, a.Token })
+	err = s.setState(func(st *State) { st.Hostname, st.Token = a.Hostname, boot.NextKey(st.Token, a.Token) })
 	fault.Reach(fault.TakeNoted)
 	return err
 }
@@ -68,5 +69,5 @@ func (s *Shim) postAssign(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	reply(w, s.snapshot())
+	reply(w, s.snapshot().shown())
 }

@@ -290,7 +290,9 @@ func (s *Shim) restore(ctx context.Context, next State, start func() error) erro
 		return nil
 	}
 	fault.Reach(fault.MoveStarted)
-	return s.awaitGuest(ctx, s.patience(), s.dialRestored)
+	guest := s.guestDialer()
+	guest.restored = true
+	return s.awaitGuest(ctx, s.patience(), guest)
 }
 
 // endNext ends what there is of a next sandbox that could not be restored, and notes why.
@@ -465,5 +467,6 @@ func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
+	done.State = done.State.shown()
 	reply(w, done)
 }

@@ -45,7 +45,7 @@ type Config struct {
 	Hostname    string
 	MachineID   string
 	Incarnation int64
-	Token       string // the guest's API token
+	Token       string // the key of the guest's API
 	Env         map[string]string
 	Include     []string // host folders, read-only at the same path
 
@@ -108,9 +108,10 @@ type State struct {
 	StartTime   uint64    `json:"start_time"` // of that process, in clock ticks, against reuse of the number
 	Incarnation int64     `json:"incarnation"`
 	Address     string    `json:"address"`
-	Address6    string    `json:"address6,omitempty"` // empty: it has no IPv6
-	Token       string    `json:"token"`
-	Link        string    `json:"link"` // "tap" or "veth"
+	Address6    string    `json:"address6,omitempty"`  // empty: it has no IPv6
+	Token       string    `json:"token,omitempty"`     // the key of the guest's API; see shown
+	Handshake   int       `json:"handshake,omitempty"` // boot.Handshake of the guest; 0: it takes Token as a bearer token
+	Link        string    `json:"link"`                // "tap" or "veth"
 	Started     time.Time `json:"started"`
 	Paused      bool      `json:"paused,omitempty"` // or it is about to be, or was until just now
 	Saving      string    `json:"saving,omitempty"` // the folder to which its memory is being saved, so that it can end
@@ -148,6 +149,15 @@ func Left(dir string) bool {
 	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool {
 		return e.IsDir() || strings.HasPrefix(e.Name(), filepath.Base(statePath(dir)))
 	})
+}
+
+// shown is the state as the server gets it. It needs no token, for the shim proves
+// itself to the guest, unless that was started by an earlier cove, without a handshake.
+func (s State) shown() State {
+	if s.Handshake > 0 {
+		s.Token = ""
+	}
+	return s
 }
 
 // write replaces the state file in one step.

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,23 +9,83 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/gateway"
 )
+
+// A guestDialer opens connections to the API of the guest behind a gateway.
+type guestDialer struct {
+	gw    *gateway.Gateway
+	state func() State // of the sandbox: the guest's key, and whether it knows the handshake
+
+	restored bool // a sandbox that was restored may be silent for a fault
+}
+
+// guestDialer is always of the state as it is then.
+func (s *Shim) guestDialer() guestDialer { return guestDialer{gw: s.gw, state: s.snapshot} }
+
+// dial returns a connection whose other end has proved that it is the guest, and which
+// the guest takes for this shim's. Of a guest that an earlier cove started it is any
+// connection to its port, and each request has to be authorized.
+func (d guestDialer) dial(ctx context.Context) (*gateway.Conn, error) {
+	conn, err := d.gw.Dial(ctx, boot.Port)
+	if err != nil {
+		return nil, err
+	}
+	return d.greet(ctx, conn)
+}
+
+// tryFor is dial, with a limit for the connection alone: a packet that was sent before
+// the sandbox had its interface is lost, and the next one may not be.
+func (d guestDialer) tryFor(ctx context.Context, limit time.Duration) (*gateway.Conn, error) {
+	trying, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if d.restored && fault.Holds(fault.GuestSilent) {
+		<-trying.Done()
+		return nil, trying.Err()
+	}
+	conn, err := d.gw.Dial(trying, boot.Port)
+	if err != nil {
+		return nil, err
+	}
+	return d.greet(ctx, conn)
+}
+
+// greet is the handshake, if the guest has one. After an error conn is closed.
+func (d guestDialer) greet(ctx context.Context, conn *gateway.Conn) (*gateway.Conn, error) {
+	st := d.state()
+	if st.Handshake == 0 {
+		return conn, nil
+	}
+	if err := boot.GreetWithin(ctx.Done(), conn, st.Token); err != nil {
+		_ = conn.Close()
+		return nil, cmp.Or(ctx.Err(), err)
+	}
+	return conn, nil
+}
+
+// authorize adds the token to a request of a guest that knows no handshake.
+func (d guestDialer) authorize(req *http.Request) {
+	if st := d.state(); st.Handshake == 0 {
+		req.Header.Set("Authorization", "Bearer "+st.Token)
+	}
+}
 
 // A guestClient calls the guest behind a gateway, each time over a connection of its
 // own: one that was kept may be of before a checkpoint.
 type guestClient struct {
 	http  http.Client
-	token func() string
+	guest guestDialer
 }
 
-func newGuestClient(gw *gateway.Gateway, token func() string) *guestClient {
-	return &guestClient{token: token, http: http.Client{
+func newGuestClient(guest guestDialer) *guestClient {
+	return &guestClient{guest: guest, http: http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives:      true,
-			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return gw.Dial(ctx, boot.Port) },
+			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return guest.dial(ctx) },
 			MaxResponseHeaderBytes: 16 << 10,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -37,7 +98,7 @@ func (g *guestClient) call(ctx context.Context, method, path string, read func(i
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Authorization", "Bearer "+g.token())
+	g.guest.authorize(req)
 	resp, err := g.http.Do(req)
 	if err != nil {
 		return err
@@ -65,6 +126,3 @@ func process(pid int, said string) (name string, err error) {
 	}
 	return name, nil
 }
-
-// guestToken is what the guest is told to expect, now.
-func (s *Shim) guestToken() string { return s.snapshot().Token }

@@ -20,6 +20,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/fault"
 )
 
@@ -32,7 +33,7 @@ const ImageFile = "cove.json"
 type Image struct {
 	Build  string        `json:"build"`  // of runsc, the guest and the processor: see Config.Build
 	Mounts []specs.Mount `json:"mounts"` // of the sandbox, besides its disk
-	Token  string        `json:"token"`  // by which the guest in it is spoken to
+	Token  string        `json:"token"`  // the key of the guest in it
 	Files  []ImagePart   `json:"files"`
 	Saved  time.Time     `json:"saved"`
 }
@@ -277,38 +278,41 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.setState(func(st *State) { st.PID, st.StartTime = pid, startTime }); err != nil {
+	before := s.snapshot()
+	before.PID, before.StartTime, before.Token = pid, startTime, image.Token
+	after := before
+	after.Token = boot.NextKey(image.Token, s.cfg.Token)
+	if err := s.setState(func(st *State) { *st = after }); err != nil {
 		return err
 	}
 	fault.Reach(fault.WakeRestored)
-	if err := s.introduce(ctx, image.Token); err != nil {
+	if err := s.introduce(ctx, before); err != nil {
 		return err
 	}
 	fault.Reach(fault.WakeIntroduced)
 	return nil
 }
 
-// introduce tells a guest that was restored who it is now. It is the first that
-// anybody asks of it.
-func (s *Shim) introduce(ctx context.Context, token string) error {
+// introduce tells a guest that was restored who it is now, while it has the key of that
+// state. It is the first that anybody asks of it.
+func (s *Shim) introduce(ctx context.Context, now State) error {
 	ctx, cancel := context.WithTimeout(ctx, s.patience())
 	defer cancel()
 	body, err := json.Marshal(s.bootConfig())
 	if err != nil {
 		return err
 	}
+	guest := guestDialer{gw: s.gw, state: func() State { return now }, restored: true}
 	try := 10 * time.Millisecond
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, try)
-		defer cancel()
-		return s.dialRestored(ctx)
+		return guest.tryFor(ctx, try)
 	}}
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://guest/v1/identity", bytes.NewReader(body))
 		if err != nil {
 			return err
 		}
-		req.Header.Set("Authorization", "Bearer "+token)
+		guest.authorize(req)
 		resp, err := tr.RoundTrip(req)
 		if err == nil {
 			_ = resp.Body.Close()

@@ -138,7 +138,7 @@ func (s *Shim) startNetwork(path string) error {
 			return fmt.Errorf("network: %w", err)
 		}
 	}
-	s.gw.Owner = ownerOf(s.gw, s.guestToken)
+	s.gw.Owner = ownerOf(newGuestClient(s.guestDialer()))
 	if err := s.gw.SetConnectors(s.cfg.Connectors); err != nil {
 		return err
 	}

@@ -22,9 +22,8 @@ const (
 	maxPID         = 1 << 22
 )
 
-// ownerOf asks the guest behind a gateway which process has a socket.
-func ownerOf(gw *gateway.Gateway, token func() string) func(context.Context, policy.Proto, netip.AddrPort) (gateway.Process, error) {
-	guest := newGuestClient(gw, token)
+// ownerOf asks the guest which process has a socket.
+func ownerOf(guest *guestClient) func(context.Context, policy.Proto, netip.AddrPort) (gateway.Process, error) {
 	return func(ctx context.Context, proto policy.Proto, from netip.AddrPort) (gateway.Process, error) {
 		q := url.Values{"protocol": {string(proto)}, "from": {from.String()}}
 		var p gateway.Process

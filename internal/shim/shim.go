@@ -20,7 +20,6 @@ import (
 
 	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/connect"
-	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/logfile"
@@ -86,7 +85,7 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 		_, answer.Asleep = errors.AsType[asleepError](err)
 		answer.Error = err.Error()
 	} else {
-		st := s.snapshot()
+		st := s.snapshot().shown()
 		answer.State = &st
 	}
 	// The server may be gone already; the sandbox is still looked after.
@@ -283,6 +282,7 @@ func (s *Shim) boot(ctx context.Context) error {
 		Address:     guestAddr(s.cfg.Incarnation).String(),
 		Address6:    guestAddr6(s.cfg.Incarnation).String(),
 		Token:       s.cfg.Token,
+		Handshake:   boot.Handshake,
 		Build:       s.cfg.Build,
 		MemoryLimit: int64(s.cfg.MemoryMB) << 20,
 	}
@@ -330,7 +330,7 @@ func (s *Shim) boot(ctx context.Context) error {
 	if err := s.setState(func(st *State) { st.PID, st.StartTime = pid, startTime }); err != nil {
 		return fmt.Errorf("write the sandbox's state: %w", err)
 	}
-	return s.awaitGuest(ctx, BootTimeout, s.dialGuest)
+	return s.awaitGuest(ctx, BootTimeout, s.guestDialer())
 }
 
 // run starts the sandbox, once more where it does not start. gVisor puts what its
@@ -368,6 +368,7 @@ func (s *Shim) startOver(why string) error {
 		st.Generation++
 		st.Container = container(s.cfg.ID, st.Generation)
 		st.PID, st.StartTime, st.Unused = 0, 0, why
+		st.Token = s.cfg.Token // one that was to wake had another
 	})
 	if err == nil {
 		err = s.mountDisk()
@@ -472,23 +473,9 @@ func (s *Shim) openWays() error {
 // patience is how long a guest that was restored may take to answer.
 func (s *Shim) patience() time.Duration { return cmp.Or(s.cfg.Patience, BootTimeout) }
 
-// A dialer opens a connection to the guest.
-type dialer func(ctx context.Context) (net.Conn, error)
-
-func (s *Shim) dialGuest(ctx context.Context) (net.Conn, error) { return s.gw.Dial(ctx, boot.Port) }
-
-// dialRestored is dialGuest for a sandbox that was restored.
-func (s *Shim) dialRestored(ctx context.Context) (net.Conn, error) {
-	if fault.Holds(fault.GuestSilent) {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	return s.dialGuest(ctx)
-}
-
 // awaitGuest returns when the guest's API answers, or with the reason when the
 // sandbox ends, or the limit is reached, before.
-func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, dial dialer) error {
+func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, guest guestDialer) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	st := s.snapshot()
@@ -502,9 +489,7 @@ func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, dial dialer)
 	// packet sent before the sandbox had its interface is lost.
 	try := 10 * time.Millisecond
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, try)
-		defer cancel()
-		return dial(ctx)
+		return guest.tryFor(ctx, try)
 	}}
 	client := &http.Client{Transport: tr}
 	for {
@@ -512,7 +497,7 @@ func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, dial dialer)
 		if err != nil {
 			return err
 		}
-		req.Header.Set("Authorization", "Bearer "+st.Token)
+		guest.authorize(req)
 		resp, err := client.Do(req)
 		if err == nil {
 			_ = resp.Body.Close()
@@ -540,7 +525,7 @@ func (s *Shim) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	if s.cgroups && s.snapshot().MemoryLimit > 0 {
-		guest := newGuestClient(s.gw, s.guestToken)
+		guest := newGuestClient(s.guestDialer())
 		wg.Go(func() { s.watchMemory(ctx, guest) })
 	}
 	for {

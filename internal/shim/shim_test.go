@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -64,5 +65,24 @@ func TestTakeLock(t *testing.T) {
 	}
 	if err := next.lock.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The key of a guest that knows the handshake leaves the shim in no answer. A guest that
+// an earlier cove started is spoken to by its token, which the shim's record decides.
+func TestKeyShown(t *testing.T) {
+	if got := (State{Token: "key", Handshake: 1}).shown(); got.Token != "" || got.Handshake != 1 {
+		t.Errorf("shown is %+v", got)
+	}
+	for handshake, want := range map[int]string{0: "Bearer key", 1: ""} {
+		st := State{Token: "key", Handshake: handshake}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://guest/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		guestDialer{state: func() State { return st }}.authorize(req)
+		if got := req.Header.Get("Authorization"); got != want || handshake == 0 && st.shown().Token != "key" {
+			t.Errorf("with version %d: %q", handshake, got)
+		}
 	}
 }

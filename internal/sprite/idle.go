@@ -147,13 +147,15 @@ func askGuest(ctx context.Context, sb Sandbox, method, call string, body []byte)
 	transport := &http.Transport{
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: 64 << 10,
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, boot.Port) },
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, boot.API) },
 	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://guest/v1/"+call, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+sb.Status().Token)
+	if token := sb.Status().Token; token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return nil, err

@@ -40,7 +40,8 @@ type Sandbox interface {
 	// ID is the Machine.ID it was booted with.
 	ID() string
 
-	// Dial opens a TCP connection to a port of the sandbox's own network.
+	// Dial opens a TCP connection to a port of the sandbox's own network, or to its
+	// guest's API (boot.API), of which both ends are known to be who they should be.
 	Dial(ctx context.Context, port int) (net.Conn, error)
 
 	// Status describes it.
@@ -266,7 +267,7 @@ type SandboxStatus struct {
 	Layers      []string  // of its disk, the lowest first
 	Address     string    // the guest's IPv4 address
 	Address6    string    // and that of IPv6; empty: it has none
-	Token       string    // bearer token of the guest's API; never leaves the server
+	Token       string    // bearer token of the guest's API, if an earlier cove started it; else empty
 	Started     time.Time // when it booted
 	Paused      bool
 	Unlimited   []string // limits that this machine can't give, with the reason

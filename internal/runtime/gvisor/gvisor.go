@@ -544,8 +544,11 @@ func (s *sandbox) end(reason string) {
 	close(s.done)
 }
 
-// Dial opens a connection to a port of the sandbox.
+// Dial opens a connection to a port of the sandbox, or to its guest's API.
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
+	if port == boot.API && s.Status().Token != "" {
+		port = boot.Port // its guest knows no handshake, and maybe its shim neither
+	}
 	conn, err := s.client.Dial(ctx, port)
 	for delay := 5 * time.Millisecond; shim.Died(err) && delay < time.Second; delay *= 2 {
 		// Its shim died, and the next one is on its way.
@@ -598,9 +601,17 @@ func (s *sandbox) Status() sprite.SandboxStatus {
 	defer s.mu.Unlock()
 	return sprite.SandboxStatus{
 		Hostname: s.state.Hostname, Incarnation: s.state.Incarnation, Layers: s.state.Layers, Address: s.state.Address, Address6: s.state.Address6,
-		Token: s.state.Token, Started: s.state.Started, Paused: s.state.Paused, Unlimited: s.state.Unlimited,
+		Token: bearer(s.state), Started: s.state.Started, Paused: s.state.Paused, Unlimited: s.state.Unlimited,
 		NetworkDown: s.down, Ended: s.ended, Woken: s.state.Woken, Unused: s.state.Unused,
 	}
+}
+
+// bearer is the token that a guest without a handshake wants.
+func bearer(st shim.State) string {
+	if st.Handshake > 0 {
+		return ""
+	}
+	return st.Token
 }
 
 // Stop ends the sandbox. Where its shim has died, the next one is told.
@@ -723,7 +734,7 @@ func (s *sandbox) Assign(ctx context.Context, m sprite.Machine) error {
 	return nil
 }
 
-// newToken is a token of a guest's API.
+// newToken is the key of a guest's API.
 func newToken() string {
 	token := make([]byte, 32)
 	_, _ = rand.Read(token) // never fails

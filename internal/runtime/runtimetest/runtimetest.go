@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,8 +36,8 @@ func Run(t *testing.T, rt sprite.Runtime, restart func(t *testing.T) sprite.Runt
 	if got := sb.ID(); got != m.ID {
 		t.Errorf("ID: got %q, want %q", got, m.ID)
 	}
-	if st := sb.Status(); st.Incarnation != 1 || st.Address == "" || st.Token == "" || st.Started.IsZero() {
-		t.Errorf("Status: got %+v, want incarnation, address, token and start", st)
+	if st := sb.Status(); st.Incarnation != 1 || st.Address == "" || st.Token != "" || st.Started.IsZero() {
+		t.Errorf("Status: got %+v, want incarnation, address and start, and no token", st)
 	}
 
 	t.Run("commands", func(t *testing.T) { commands(t, sb) })
@@ -56,11 +57,17 @@ func Run(t *testing.T, rt sprite.Runtime, restart func(t *testing.T) sprite.Runt
 			t.Errorf("Dial: got %v, want connection refused", err)
 		}
 	})
-	t.Run("the guest wants its token", func(t *testing.T) {
-		c := client(sb)
-		c.Token = "wrong"
-		if _, err := c.Self().Command("true").Output(); err == nil {
-			t.Error("a command ran with a wrong token")
+	t.Run("the guest's port wants a proof", func(t *testing.T) {
+		conn, err := sb.Dial(ctx, boot.Port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		_, err = io.WriteString(conn, "GET /v1/health HTTP/1.1\r\nHost: guest\r\n\r\n")
+		answer, readErr := io.ReadAll(conn)
+		if len(answer) > 0 || errors.Is(readErr, os.ErrDeadlineExceeded) {
+			t.Errorf("without a handshake: %q, %v, %v", answer, err, readErr)
 		}
 	})
 	if p, ok := sb.(sprite.Pauser); ok {
@@ -108,8 +115,8 @@ func Run(t *testing.T, rt sprite.Runtime, restart func(t *testing.T) sprite.Runt
 
 // client returns a client of the guest's own API.
 func client(sb sprite.Sandbox) *sprites.Client {
-	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, boot.Port) }}
-	return &sprites.Client{URL: "http://guest", Token: sb.Status().Token, HTTPClient: &http.Client{Transport: tr}}
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, boot.API) }}
+	return &sprites.Client{URL: "http://guest", HTTPClient: &http.Client{Transport: tr}}
 }
 
 func output(t *testing.T, sb sprite.Sandbox, name string, args ...string) string {
