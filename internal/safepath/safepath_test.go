@@ -48,7 +48,7 @@ func TestIsDotGit(t *testing.T) {
 
 func TestFold(t *testing.T) {
 	for name, want := range map[string]string{
-		".vscode": ".vscode", ".VSCode": ".vscode", ".v\u017fcode": ".vscode", ".claude.": ".claude", ".claude . ": ".claude", ".cla\u200cude": ".claude",
+		".vscode": ".vscode", ".VSCode": ".vscode", ".v\u017fcode": ".vscode", ".claude.": ".claude", ".claude..": ".claude", ".cla\u200cude": ".claude",
 		".mcp.json::$DATA": ".mcp.json", "Jen\u212ainsfile": "jenkinsfile", "Make\ufb01le": "makefile", "re\ufb00s": "reffs", "\u00ad.env": ".env", ".env\ufe0f": ".env",
 		"straße": "strasse", "É": "é", "a\xff": "a\ufffd", "...": "",
 	} {
