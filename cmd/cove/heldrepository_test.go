@@ -21,7 +21,10 @@ func TestRepositoriesInTrees(t *testing.T) {
 	c.git("submodule", "-q", "add", "file://"+filepath.Join(filepath.Dir(h.home), "lib"), "lib")
 	c.file(".gitignore", "dist\n")
 	c.file("tools/gitconfig", "[alias]\n\tx = status\n")
-	c.commit("a submodule, and what git reads")
+	if err := os.Symlink("lib/editor", h.path("super/.vscode")); err != nil {
+		t.Fatal(err)
+	}
+	c.commit("a submodule, what git reads, and a link into the submodule")
 	c.git("config", "include.path", "../tools/gitconfig")
 	h.write("home/.config/cove/config.toml", "[[pull.sync]]\nfrom = \"dist\"\nto = \"dist\"\nrepository = \""+h.path("super")+"\"\n")
 	canary := h.path("canary")
@@ -58,8 +61,8 @@ func TestRepositoriesInTrees(t *testing.T) {
 	job, _ = c.push(h.plan("mkdir page/refs\ntouch page/refs/.keep"))
 	c.holds(job, "page/refs/.keep")
 	last := job
-	job, _ = c.push(h.plan("cd lib\n" + embed("in") + "\ngit add .\ngit commit -qm inside\ncd ..\ngit add lib"))
-	c.holds(job, "lib/in/HEAD", "lib/in/config", "lib/in/objects/.keep", "lib/in/refs/.keep")
+	job, _ = c.push(h.plan("cd lib\n" + embed("in") + "\nmkdir editor\necho x > editor/x\ngit add .\ngit commit -qm inside\ncd ..\ngit add lib"))
+	c.holds(job, "lib/editor/x", "lib/in/HEAD", "lib/in/config", "lib/in/objects/.keep", "lib/in/refs/.keep")
 	quiet("pieces, and a submodule")
 
 	// By [[pull.sync]], which brings the rest.

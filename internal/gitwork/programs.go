@@ -171,7 +171,7 @@ func (c *collector) words(text, why string, loose bool) {
 }
 
 // quiet are the sections of git's configuration that name no files of a work tree.
-var quiet = fieldSet("user author committer branch init color column advice push status safe gui i18n extensions")
+var quiet = fieldSet("user author committer branch color column advice push status safe i18n extensions")
 
 // config looks at the files that git's configuration is in, and at what its values name.
 func (c *collector) config(ctx context.Context) error {
@@ -191,7 +191,7 @@ func (c *collector) config(ctx context.Context) error {
 			c.file(origin, "your git reads it as its configuration", false)
 		}
 		section, _, _ := strings.Cut(key, ".")
-		if quiet[section] || key == "core.worktree" || strings.HasSuffix(key, ".fetch") {
+		if quiet[section] || key == "core.worktree" || key == "init.defaultbranch" || strings.HasSuffix(key, ".fetch") {
 			continue
 		}
 		why := "your git's setting " + Printable(key) + " names it"

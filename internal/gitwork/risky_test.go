@@ -130,7 +130,7 @@ func TestOwnPrograms(t *testing.T) {
 	}
 	held := []string{
 		"tools/second", "tools/check", "tools/gitconfig", "tools/fsmonitor.sh", "tools/alias/run.sh", "tools/git ssh", "ed.py", "tools/clean", "tools/top",
-		"tools/vscode/tasks.json", "shared/tasks.json", "dot/zshrc", "dot/gitconfig", "tools/hooks/anything", "Tools/Cond", "bin/tool", "tools/worktree",
+		"tools/vscode/tasks.json", "shared/tasks.json", "dot/zshrc", "dot/gitconfig", "tools/hooks/anything", "Tools/Cond", "bin/tool", "tools/worktree", "tools/template/hooks/x", "ignored/envrc",
 	}
 	plain := []string{"tools/other", "src/log", "log", "tools/ed.py", "status/x", "lib/ed.py"}
 	for _, name := range append(slices.Clone(held), plain...) {
@@ -145,7 +145,7 @@ func TestOwnPrograms(t *testing.T) {
 	r.write("tools/gitconfig", "[alias]\n\tx = !true\n")
 	for key, value := range map[string]string{
 		"include.path": "../tools/gitconfig", "includeIf.onbranch:other.path": "../tools/cond", "core.fsmonitor": "tools/fsmonitor.sh --x", "alias.run": "!sh tools/alias/run.sh",
-		"core.sshCommand": "'" + r.dir + "/tools/git ssh' -v", "core.editor": "python3 ed.py", "filter.f.clean": "./tools/clean %f", "alias.l": "log --graph", "alias.s": "status",
+		"core.sshCommand": "'" + r.dir + "/tools/git ssh' -v", "core.editor": "python3 ed.py", "init.templateDir": "tools/template", "init.defaultBranch": "log", "filter.f.clean": "./tools/clean %f", "alias.l": "log --graph", "alias.s": "status",
 		"diff.d.command": "$(git rev-parse --show-toplevel)/tools/top",
 	} {
 		r.git("config", key, value)
@@ -160,6 +160,9 @@ func TestOwnPrograms(t *testing.T) {
 	r.link("loop", "loop2")
 	r.link("loop2", "loop")
 	r.link(".idea", "loop")
+	// One that is not committed.
+	r.write(".gitignore", ".envrc\n")
+	r.link(".envrc", "ignored/envrc")
 	// What another work tree of the repository has.
 	other := filepath.Join(t.TempDir(), "other")
 	base := r.commit("before")
