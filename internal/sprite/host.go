@@ -101,8 +101,9 @@ type machine struct {
 
 // transition is a sandbox's start or end, which its waiters share.
 type transition struct {
-	done chan struct{}
-	err  error // of the start; valid once done is closed
+	done  chan struct{}
+	err   error // of the start; valid once done is closed
+	begun time.Time
 
 	given  context.Context // ends when it is to be given up
 	giveUp context.CancelFunc
@@ -110,7 +111,7 @@ type transition struct {
 }
 
 func newTransition() *transition {
-	t := &transition{done: make(chan struct{})}
+	t := &transition{done: make(chan struct{}), begun: time.Now()}
 	t.given, t.giveUp = context.WithCancel(context.Background())
 	return t
 }

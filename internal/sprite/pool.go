@@ -66,10 +66,14 @@ func (h *Host) fillPool(ctx context.Context) {
 	}
 }
 
+// quietPatience is how long a sandbox that starts, ends or moves has the machine to itself.
+// One that takes longer waits for something, such as a guest that does not answer.
+const quietPatience = 5 * time.Second
+
 // quiet reports whether no sandbox is starting, ending or moving. h.mu is held.
 func (h *Host) quiet() bool {
 	for _, m := range h.machines {
-		if m.busy != nil {
+		if m.busy != nil && time.Since(m.busy.begun) < quietPatience {
 			return false
 		}
 	}

@@ -229,7 +229,7 @@ func TestDeleteWhatHangs(t *testing.T) {
 			_, err := h.Checkpoint(t.Context(), "paint", sprites.CheckpointRequest{})
 			failed <- err
 		}()
-		synctest.Wait() // it asks
+		synctest.Wait()    // it asks
 		remove := func() { // by the bubble's clock, at once
 			t.Helper()
 			began := time.Now()
@@ -249,5 +249,29 @@ func TestDeleteWhatHangs(t *testing.T) {
 		synctest.Wait()
 		remove()
 		wantCode(t, "the use", <-failed, sprite.CodeDeleting)
+	})
+}
+
+// A sprite that is at something which does not end holds up the pool for some seconds.
+func TestPoolBesideWhatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := &movers{mute: true}
+		rt.err = errors.New("not yet") // the pool tries again after 30 s
+		h := start(t, &sprite.Host{Runtime: rt, Pool: 1})
+		pass(time.Second)
+		rt.set(func() { rt.err = nil })
+		create(t, h, "paint")
+		use(t, h, "paint").Release()
+		pass(19 * time.Second)
+		failed := make(chan error, 1)
+		go func() {
+			_, err := h.Checkpoint(t.Context(), "paint", sprites.CheckpointRequest{})
+			failed <- err
+		}()
+		pass(15 * time.Second)
+		if _, ready := h.PoolState(); ready != 1 || len(failed) > 0 {
+			t.Errorf("%d sandboxes in the pool", ready)
+		}
+		wantCode(t, "the checkpoint", <-failed, sprite.CodeUnavailable)
 	})
 }

@@ -340,13 +340,13 @@ func (h *Host) watch(m *machine, sb Sandbox) {
 	why := sb.Status().Ended
 	h.Logger.Warn("a sandbox has ended", "sprite", m.name, "why", why)
 	n := sb.Status().Incarnation
-	status := sprites.StatusCold
-	if h.warm(m.id) { // whoever had it sleep did not hear that it does
-		status = sprites.StatusWarm
-	}
 	h.note(m.id, func(s *store.Sprite) {
-		if s.Incarnation == n { // and not of a later one already
-			s.Status, s.LastError = status, "its sandbox ended: "+why
+		switch {
+		case s.Incarnation != n: // it is of a later one already
+		case h.warm(m.id): // whoever had it sleep did not hear that it does
+			s.Status = sprites.StatusWarm
+		default:
+			s.Status, s.LastError = sprites.StatusCold, "its sandbox ended: "+why
 		}
 	})
 }
