@@ -117,7 +117,13 @@ func (h *Host) interrupt(m *machine, grace time.Duration) {
 		return
 	}
 	if sb != nil {
-		_ = h.stop(sb, grace) // logged
+		if err := h.stop(sb, grace); err != nil { // logged
+			h.mu.Lock()
+			if m.ending == sb {
+				m.ending = nil // its end, if it comes, was not this
+			}
+			h.mu.Unlock()
+		}
 		if ended(sb) {
 			h.note(m.id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
 		}
