@@ -43,7 +43,8 @@ meanwhile is printed then; not with -i, whose input can't be had twice.
 
 Input is closed unless -i is given. Ctrl-C and SIGTERM are handed to the command; a
 second one kills it and all that it started. Where the sprite is paused because a disk is
-full, the first one does, when the sprite goes on.`,
+full, the first one does, when the sprite goes on. If the sprite does not answer after a
+signal, exec leaves it.`,
 		Example: `  cove exec -s paint uname -a
   cove exec go test ./...                          in the sprite that cove use noted
   tar c . | cove exec -i tar x
@@ -108,17 +109,21 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 	if err != nil {
 		return err
 	}
+	signals.watch(func(ctx context.Context) bool { return answers(ctx, c, sprite.Name()) })
 	cmd := sprite.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.User, cmd.Timeout, cmd.Label = o.dir, o.env, o.user, o.timeout, sanitizeLine(args[0])
 	x := &execution{app: a, sprite: sprite.Name(), out: resumed{w: a.Out}, err: resumed{w: a.Err}, held: &signals.held}
 	defer func() {
-		if signals.unheard() {
+		switch {
+		case signals.gaveUp():
+			a.say("cove: sprite %s does not answer: the command was told to end, and may not have heard it", sprite.Name())
+		case signals.unheard():
 			a.say("cove: the command stands still with its sprite, and is ended when that goes on")
 		}
 	}()
 	switch {
 	case o.detach:
-		return signals.orInterrupted(a.execDetached(cmd, o))
+		return signals.orInterrupted(signals.unless(func() error { return a.execDetached(cmd, o) }))
 	case o.tty:
 		return signals.orInterrupted(a.execTerminal(ctx, x, cmd, o, signals))
 	}
@@ -132,7 +137,7 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 		}
 		signals.forward(cmd)
 		defer signals.forward(nil)
-		return cmd.Wait()
+		return signals.unless(cmd.Wait)
 	}
 	return signals.orInterrupted(a.ended(x.toEnd(ctx, cmd), o.timeout))
 }
@@ -176,7 +181,7 @@ func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, 
 			defer close(over)
 			cmd.Stdin = interruptible{x.keys.until(over), s}
 		}
-		return t.run(ctx, cmd)
+		return s.unless(func() error { return t.run(ctx, cmd) })
 	}
 	err = x.toEnd(ctx, cmd)
 	t.restore()
@@ -188,6 +193,11 @@ func (t *terminal) run(ctx context.Context, cmd *sprites.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return spriteError(err)
 	}
+	return t.wait(ctx, cmd)
+}
+
+// wait waits for the end of a command that has started, following this terminal's size.
+func (t *terminal) wait(ctx context.Context, cmd *sprites.Cmd) error {
 	following, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { t.follow(following, cmd) })
@@ -223,7 +233,7 @@ func (a *app) ended(err error, timeout time.Duration) error {
 
 // signals hands SIGINT, SIGTERM and SIGHUP to a command in a sprite. Before the
 // command has started, where its sprite is held, and at the second one, it cancels
-// instead.
+// instead. If the sprite does not answer after a signal, nothing is waited for any more.
 type signals struct {
 	held     atomic.Bool // the sprite is, and hears nothing
 	cancel   context.CancelFunc
@@ -232,6 +242,9 @@ type signals struct {
 	wg       sync.WaitGroup
 	started  chan *sprites.Cmd
 	canceled chan struct{} // closed at the cancel
+	watched  chan func(context.Context) bool
+	typed    chan struct{} // has a value when Ctrl-C was typed in a terminal, which hands it on
+	silent   chan struct{} // closed when the sprite has not answered after a signal
 }
 
 func newSignals(cancel context.CancelFunc) *signals {
@@ -241,6 +254,9 @@ func newSignals(cancel context.CancelFunc) *signals {
 		quit:     make(chan struct{}),
 		started:  make(chan *sprites.Cmd, 1),
 		canceled: make(chan struct{}),
+		watched:  make(chan func(context.Context) bool, 1),
+		silent:   make(chan struct{}),
+		typed:    make(chan struct{}, 1),
 	}
 	signal.Notify(s.in, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	s.wg.Go(s.run)
@@ -248,23 +264,97 @@ func newSignals(cancel context.CancelFunc) *signals {
 }
 
 func (s *signals) run() {
+	ctx, over := context.WithCancel(context.Background())
+	defer over()
 	var cmd *sprites.Cmd
-	sent := false
+	var answers func(context.Context) bool // nil: nobody can tell
+	answered := make(chan bool, 1)
+	sent, canceled, asking := false, false, false
+	ask := func() {
+		if answers == nil || asking || s.held.Load() {
+			return
+		}
+		asking = true
+		s.wg.Go(func() { answered <- answers(ctx) || ctx.Err() != nil })
+	}
+	end := func() {
+		if !canceled {
+			canceled = true
+			close(s.canceled)
+			s.cancel()
+		}
+	}
 	for {
 		select {
 		case <-s.quit:
 			return
+		case answers = <-s.watched:
 		case cmd = <-s.started: // nil between two connections
 		case sig := <-s.in:
 			if cmd == nil || sent || s.held.Load() {
-				close(s.canceled)
-				s.cancel()
+				end()
+			} else {
+				sent = true
+				go func() { _ = cmd.Signal(sig) }() // a command that has ended needs none; it ends with the connection
+			}
+			ask()
+		case <-s.typed:
+			ask()
+		case yes := <-answered:
+			if asking = false; !yes {
+				end()
+				close(s.silent)
 				return
 			}
-			sent = true
-			s.wg.Go(func() { _ = cmd.Signal(sig) }) // a command that has ended needs none
 		}
 	}
+}
+
+// watch says how it is found whether the sprite answers.
+func (s *signals) watch(answers func(context.Context) bool) { s.watched <- answers }
+
+// errSilent says that a command was left because its sprite does not answer.
+var errSilent = errors.New("the sprite does not answer")
+
+// unless waits by wait, or until a signal has found the sprite silent.
+func (s *signals) unless(wait func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- wait() }() // it ends with this process at the latest
+	select {
+	case err := <-done:
+		return err
+	case <-s.silent:
+		return errSilent
+	}
+}
+
+// gaveUp reports whether the sprite has not answered after a signal.
+func (s *signals) gaveUp() bool {
+	select {
+	case <-s.silent:
+		return true
+	default:
+		return false
+	}
+}
+
+// answerTries is how often a sprite is asked for a sign of life before it counts as
+// silent. The server waits for each for some seconds.
+const answerTries = 2
+
+// answers reports whether a sprite gives a sign of life, or has ended, as far as its
+// server knows.
+func answers(ctx context.Context, c *sprites.Client, name string) bool {
+	for range answerTries {
+		ctx, cancel := context.WithTimeout(ctx, killWait)
+		check, err := c.Check(ctx, name)
+		cancel()
+		_, refused := errors.AsType[*sprites.Error](err) // by a server that does not tell
+		if refused || err == nil && check.Status != "unhealthy" {
+			return true
+		}
+	}
+	return false
 }
 
 // forward says by which connection the command is reached; nil: by none.
@@ -292,7 +382,8 @@ func (s *signals) unheard() bool {
 	}
 }
 
-// interruptible is a terminal's input, in which Ctrl-C is a signal while the sprite is held.
+// interruptible is a terminal's input, in which Ctrl-C is a signal while the sprite is held,
+// and else has the sprite asked for a sign of life.
 type interruptible struct {
 	io.Reader
 	signals *signals
@@ -300,10 +391,17 @@ type interruptible struct {
 
 func (r interruptible) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
-	if r.signals.held.Load() && bytes.IndexByte(p[:n], 0x03) >= 0 {
+	switch {
+	case bytes.IndexByte(p[:n], 0x03) < 0:
+	case r.signals.held.Load():
 		select {
 		case r.signals.in <- os.Interrupt:
 		default: // there is one
+		}
+	default:
+		select {
+		case r.signals.typed <- struct{}{}:
+		default:
 		}
 	}
 	return n, err

@@ -63,6 +63,9 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	cmd.Stdout, cmd.Stderr = &x.out, &x.err
 	cmd.OnMessage = x.noteHeld
 	err := x.run(cmd)
+	if errors.Is(err, errSilent) {
+		return err
+	}
 	x.session = cmd.SessionID()
 	attach := fmt.Sprintf("cove session attach %s -s %s", sanitizeLine(x.session), x.sprite)
 	for errors.Is(err, sprites.ErrNoExit) && x.session != "" && ctx.Err() == nil && !sandboxGone(err) {

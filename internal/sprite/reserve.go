@@ -9,8 +9,8 @@ import (
 
 // The reserve is what sprites are to leave free of the file system that all share, for
 // the database, and for what the server does: checkpoints, memories, uploads. It refuses
-// nothing but imports (room.go), which also end before a sprite is held. While there is less than twice the reserve, what is lost is divided into
-// rounds of a 16th of it, and at the end of each it is asked what each sprite has written
+// nothing but imports (room.go), which also end before a sprite is held. While there is
+// less than twice the reserve, what is lost is divided into rounds of a 16th of it, and at the end of each it is asked what each sprite has written
 // in it. If there is less than the reserve then, the one that has written the most is
 // held. One that writes little is so only if that little has taken a whole round.
 

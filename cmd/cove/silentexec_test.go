@@ -1,0 +1,69 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// ends waits for a program's end, and returns its code.
+func ends(t *testing.T, what string, ended <-chan int) int {
+	t.Helper()
+	select {
+	case code := <-ended:
+		return code
+	case <-time.After(time.Minute):
+		t.Fatalf("%s does not end", what)
+		return 0
+	}
+}
+
+// TestSilentExec has a command in a sprite whose PID 1 stands still: the first signal ends
+// its client.
+func TestSilentExec(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint")
+	begin := func(cmd *exec.Cmd) <-chan int {
+		ended := make(chan int, 1)
+		go func() { _ = cmd.Wait(); ended <- cmd.ProcessState.ExitCode() }()
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		return ended
+	}
+	running := h.command("", "cove", "exec", "-s", "paint", "sh", "-c", "echo on; exec sleep 1000")
+	var said bytes.Buffer
+	running.Stderr = &said
+	out, err := running.StdoutPipe()
+	if err == nil {
+		err = running.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "on\n" {
+		t.Fatalf("the command says %q, %v", line, err)
+	}
+	runs := begin(running)
+
+	stopper := h.command("", "cove", "exec", "-s", "paint", "--user", "root", "--", "kill", "-STOP", "1")
+	if err := stopper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stops := begin(stopper)
+	await(t, "the guest is silent", time.Minute, func() bool {
+		check, err := h.client().Check(t.Context(), "paint")
+		return err == nil && check.Status == "unhealthy"
+	})
+	_ = stopper.Process.Kill() // what it has begun goes on
+	ends(t, "the client of what stops the guest", stops)
+	if err := running.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := ends(t, "the command", runs); code != 130 || !strings.Contains(said.String(), "sprite paint does not answer") {
+		t.Errorf("the command: %d, %s", code, said.String())
+	}
+}
