@@ -13,7 +13,26 @@ type Service struct {
 	Dir      string            `json:"dir,omitempty"`       // "": the user's home
 	Needs    []string          `json:"needs"`               // services that are started first
 	HTTPPort int               `json:"http_port,omitempty"` // where the sprite's URL leads; one service has it at most
-	State    ServiceState      `json:"state"`               // ignored in a definition
+
+	// AfterRestore says what happens to the running program in a copy: a fork, or a
+	// restore, that goes on from memory. It is "restart", "none", or a signal ("HUP")
+	// that the program gets; "" is "restart", for a copy repeats the random numbers of
+	// the others. An extension of cove's.
+	AfterRestore string `json:"after_restore,omitempty"`
+
+	State ServiceState `json:"state"` // ignored in a definition
+}
+
+// What a Service's AfterRestore may be, besides a signal.
+const (
+	AfterRestoreRestart = "restart"
+	AfterRestoreNone    = "none"
+)
+
+// Generation tells which run of a sprite this is: a UUID that is new at each boot, and in
+// each copy that goes on from memory.
+type Generation struct {
+	Generation string `json:"generation"`
 }
 
 // The states of a service.

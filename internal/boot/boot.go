@@ -20,10 +20,14 @@ const (
 )
 
 // Written are the files that the guest writes whenever it is told, at each start too.
-var Written = []string{Dir + "/git/config", Dir + "/policy/network.json"}
+var Written = []string{Dir + "/git/config", Dir + "/policy/network.json", Dir + "/" + Generation}
 
 // Socket is the guest's socket in Dir, for programs in the sprite.
 const Socket = "api.sock"
+
+// Generation is the file in Dir that says which run of the sprite this is: a UUID, new
+// at each boot and in each copy of its memory. It is replaced by a rename.
+const Generation = "generation"
 
 // Environment is the file in Dir that holds variables for every command in a
 // sprite, as a JSON object.
@@ -50,7 +54,8 @@ type Config struct {
 	Hostname    string            `json:"hostname"`
 	MachineID   string            `json:"machine_id"` // 32 hexadecimal digits
 	Incarnation int64             `json:"incarnation"`
-	Env         map[string]string `json:"env,omitempty"` // the sprite's own environment, for every command
+	Copied      bool              `json:"copied,omitempty"` // it goes on from a memory that others go on from, too
+	Env         map[string]string `json:"env,omitempty"`    // the sprite's own environment, for every command
 
 	NetworkPolicy json.RawMessage `json:"network_policy,omitempty"` // as the protocol has it, to be shown inside; empty: no rules
 	GitConfig     string          `json:"git_config,omitempty"`     // how git inside reaches connectors

@@ -285,7 +285,7 @@ processor; where it does not, the sprite boots, and you are told why.`,
 			a.say("It is what %s was.", sanitizeLine(done.Checkpoint))
 			switch {
 			case done.Memory:
-				a.say("What ran then goes on.")
+				a.say("What ran then goes on. " + repeatedRandom)
 			case done.Unused != "":
 				a.say("What ran then does not: %s.", sanitizeLine(done.Unused))
 			}
@@ -297,6 +297,9 @@ processor; where it does not, the sprite boots, and you are told why.`,
 	cmd.Flags().BoolVar(&req.Boot, "boot", false, "start anew, though the memory was kept")
 	return cmd
 }
+
+// repeatedRandom is for who has a copy of a memory.
+const repeatedRandom = "Its programs repeat random numbers that another copy makes, but for services, which are restarted: make keys and tokens in programs started from now on."
 
 type forkOptions struct {
 	req   sprites.ForkRequest
@@ -314,6 +317,10 @@ awake, what runs in it goes on in both, from the same moment: in the new one wit
 connections out, which end at once. So does what a checkpoint has kept with --memory. What of
 its own checkpoints a sprite keeps, --keep-last and the like, is one of the settings; the
 other's checkpoints are not in the new one.
+
+Programs that go on repeat in each copy the random numbers of the others (keys, tokens, UUIDs).
+Services are restarted, unless their definition says otherwise (after_restore); others can
+watch /proc/sys/kernel/random/boot_id, or "sprite-env generation --wait", which are new.
 
 It has a network, a URL and a machine id of its own; connectors are to be granted to it anew.`,
 		Example: `  cove fork paint paint-2
@@ -356,6 +363,9 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 			show = sprites.ListResponse{Sprites: made}
 		}
 		return a.show(show, func(w io.Writer) {
+			if !o.req.Boot && slices.ContainsFunc(made, func(s sprites.Info) bool { return s.Status != sprites.StatusCold }) {
+				a.say("What runs goes on in the copy, too. " + repeatedRandom)
+			}
 			for _, info := range made {
 				fmt.Fprintf(w, "Sprite %s created. Use it with: cove exec -s %s CMD\n", sanitizeLine(info.Name), sanitizeLine(info.Name))
 			}

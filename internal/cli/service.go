@@ -121,6 +121,7 @@ after the name is the command, flags included.`,
 	f.StringSliceVar(&def.Needs, "needs", nil, "services that must run before it")
 	f.StringArrayVar(&env, "env", nil, "set an environment variable, `K=V` (repeatable)")
 	f.StringVar(&def.Dir, "dir", "", "folder to run it in (default: the sprite's home)")
+	f.StringVar(&def.AfterRestore, "after-restore", "", "in a fork, or a restore, with memory: restart (default), none, or a `SIGNAL` for it")
 	addFollow(cmd, &follow)
 	must(cmd.RegisterFlagCompletionFunc("needs", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return a.completeService(cmd, nil, prefix)

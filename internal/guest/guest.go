@@ -73,6 +73,7 @@ type Server struct {
 	services    services
 	tasks       tasks
 	memory      memoryKills
+	generation  generation
 	devnull     *os.File
 	connections atomic.Int64
 	watches     atomic.Int64

@@ -41,6 +41,11 @@ func (s *Server) putIdentity(w http.ResponseWriter, r *http.Request) error {
 		s.Logger.Warn("take up another identity", "err", err) // a sandbox without a host name is still one
 	}
 	s.identity.Store(&identity{token: boot.NextKey(s.who().token, cfg.Token), incarnation: cfg.Incarnation, env: cfg.Env})
+	if cfg.Copied {
+		if err := s.renew(); err != nil {
+			s.Logger.Error("tell programs that they are copies", "err", err)
+		}
+	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

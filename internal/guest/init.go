@@ -65,7 +65,7 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 		CgroupRoot:  "/sys/fs/cgroup",
 		ReapOrphans: true,
 	}
-	if err := s.showAll(cfg); err != nil {
+	if err := errors.Join(s.showAll(cfg), s.ShowGeneration()); err != nil {
 		logger.Warn("show what those inside may read", "err", err)
 	}
 	// What was written so far is in the host's log of this boot. From here on these

@@ -33,6 +33,7 @@ func (s *Server) localRoutes() http.Handler {
 		}))
 	}
 	mux.Handle("GET /v1/info", handle(s.getInfo))
+	mux.Handle("GET /v1/generation", handle(s.getGeneration))
 	mux.Handle("GET /v1/memory/kills", handle(s.getMemoryKills))
 	mux.Handle("/", handle(func(_ http.ResponseWriter, r *http.Request) error {
 		return failure(http.StatusNotFound, "not_found", "There is nothing at "+r.URL.Path+".")

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/sprites"
@@ -186,19 +184,7 @@ func (s *Server) postServiceSignal(w http.ResponseWriter, r *http.Request) error
 	if err != nil {
 		return badRequest("%v.", err)
 	}
-	err = v.signal(func(sess *session) error {
-		pid, ok := sess.pid()
-		select {
-		case <-sess.proc.exited: // its number may be someone else's by now
-			ok = false
-		default:
-		}
-		if !ok {
-			return notRunning(body.Name)
-		}
-		return os.NewSyscallError("kill", syscall.Kill(pid, sig))
-	})
-	if err != nil {
+	if err := v.kill(sig); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -224,6 +224,9 @@ func checkService(def *sprites.Service) error {
 	if def.HTTPPort < 0 || def.HTTPPort > 65535 {
 		return badRequest("http_port %d is no port.", def.HTTPPort)
 	}
+	if err := checkAfterRestore(def.AfterRestore); err != nil {
+		return err
+	}
 	for key, value := range def.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") || strings.ContainsRune(value, 0) {
 			return badRequest("%.64q can't be an environment variable.", key)

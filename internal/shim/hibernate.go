@@ -28,6 +28,9 @@ import (
 // without it is none.
 const ImageFile = "cove.json"
 
+// CopiedFile marks, beside an image, one that was recalled: others may go on from it, too.
+const CopiedFile = "copied"
+
 // Image is what must be the same, or known, where a sandbox goes on from its memory.
 // gVisor checks none of it.
 type Image struct {
@@ -286,6 +289,8 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	fault.Reach(fault.WakeRestored)
+	_, err = os.Stat(filepath.Join(dir, CopiedFile))
+	s.copied = err == nil
 	if err := s.introduce(ctx, before); err != nil {
 		return err
 	}

@@ -52,6 +52,8 @@ type Shim struct {
 	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
 	reason string        // why; written before ended is closed
 
+	copied bool // it goes on from a memory of which there are copies; of start alone
+
 	ran bool // something of the sandbox may have written to its disk; of start alone
 
 	moving   sync.Mutex     // held while a checkpoint moves the sandbox, or it is short of memory
@@ -389,6 +391,7 @@ func (s *Shim) bootConfig() boot.Config {
 		Hostname:    s.cfg.Hostname,
 		MachineID:   s.cfg.MachineID,
 		Incarnation: s.cfg.Incarnation,
+		Copied:      s.copied,
 		Env:         s.cfg.Env,
 
 		NetworkPolicy: s.cfg.NetworkPolicy,

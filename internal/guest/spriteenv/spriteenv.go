@@ -70,7 +70,7 @@ func (e *env) root() *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(e.services(), e.tasks(), e.info(), e.version(), e.curl())
+	root.AddCommand(e.services(), e.tasks(), e.info(), e.generation(), e.version(), e.curl())
 	return root
 }
 
@@ -199,6 +199,7 @@ func (e *env) createService() *cobra.Command {
 	flags.StringVar(&def.Dir, "dir", "", "folder to run it in")
 	flags.StringSliceVar(&def.Needs, "needs", nil, "services that must run before it")
 	flags.IntVar(&def.HTTPPort, "http-port", 0, "the port at which it speaks HTTP")
+	flags.StringVar(&def.AfterRestore, "after-restore", "", "in a fork, or a restore, with memory: restart (default), none, or a `SIGNAL` for it")
 	flags.BoolVar(&replace, "replace", false, "define it anew if it exists")
 	f.add(cmd)
 	return cmd
@@ -292,6 +293,53 @@ func (e *env) info() *cobra.Command {
 	return &cobra.Command{Use: "info", Short: "Describe this sprite, as JSON", Args: exact(0), RunE: func(cmd *cobra.Command, _ []string) error {
 		return e.call(cmd.Context(), http.MethodGet, "/v1/info", nil)
 	}}
+}
+
+func (e *env) generation() *cobra.Command {
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "generation",
+		Short: "Say which run of the sprite this is",
+		Long: `Prints a UUID that is new at each boot, and in each fork or restore that goes on from
+memory. A program that runs on in such a copy has the random state of the others: it
+reseeds when the UUID is another one. The same is in /.sprite/generation, which is
+replaced by a rename, and in /proc/sys/kernel/random/boot_id.`,
+		Example: "  sprite-env generation --wait && kill -HUP $PID    in the background",
+		Args:    exact(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			now, err := e.askGeneration(cmd.Context(), "")
+			if err == nil && wait {
+				now, err = e.askGeneration(cmd.Context(), now)
+			}
+			if err == nil {
+				_, err = fmt.Fprintln(e.out, now)
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until there is another, and print that")
+	return cmd
+}
+
+// askGeneration asks for the generation, once it is another than after.
+func (e *env) askGeneration(ctx context.Context, after string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sprite/v1/generation?after="+url.QueryEscape(after), nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := e.client.HTTPClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	var g sprites.Generation
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&g); err != nil {
+		return "", err
+	}
+	if resp.StatusCode != http.StatusOK || g.Generation == "" {
+		return "", fmt.Errorf("the sprite answered %s", resp.Status)
+	}
+	return g.Generation, nil
 }
 
 func (e *env) version() *cobra.Command {

@@ -75,7 +75,7 @@ func (r *Runtime) KeepMemory(_ context.Context, id, memory string) (int64, error
 	if err != nil {
 		return 0, err
 	}
-	size, err := linkImage(dir, r.imageDir(id))
+	size, err := linkImage(dir, r.imageDir(id), "")
 	if err != nil {
 		return 0, fmt.Errorf("keep the memory of sprite %s: %w", id, err)
 	}
@@ -88,7 +88,7 @@ func (r *Runtime) Recall(_ context.Context, id, memory string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := linkImage(r.imageDir(id), dir); err != nil {
+	if _, err := linkImage(r.imageDir(id), dir, shim.CopiedFile); err != nil {
 		return fmt.Errorf("recall the memory %s: %w", memory, err)
 	}
 	return nil
@@ -126,7 +126,7 @@ func (r *Runtime) Memories(context.Context) (kept, asleep []string, err error) {
 
 // linkImage makes an image of another one's files, which nobody writes, and returns
 // its size in bytes. It is there whole, or not at all.
-func linkImage(to, from string) (size int64, err error) {
+func linkImage(to, from, mark string) (size int64, err error) {
 	entries, err := os.ReadDir(from)
 	if err != nil {
 		return 0, err
@@ -144,6 +144,15 @@ func linkImage(to, from string) (size int64, err error) {
 			size += info.Size()
 		}
 		whole = whole || e.Name() == shim.ImageFile
+	}
+	if mark != "" {
+		f, err := os.OpenFile(filepath.Join(part, mark), os.O_CREATE|os.O_WRONLY, 0o600)
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			return 0, errors.Join(err, layers.Remove(part))
+		}
 	}
 	if !whole {
 		return 0, errors.Join(errors.New("it is not whole"), layers.Remove(part))

@@ -1,0 +1,205 @@
+package guest
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A sandbox that goes on from a copied memory (of a fork, or of a checkpoint) has in its
+// programs what others have: the state of random generators above all. So that they
+// can know, each run has a generation, as VMGENID tells of virtual machines: a UUID that
+// is new at each boot and in each copy, and the same from then on. It is the kernel's
+// boot_id, in a file, and at the socket.
+
+// bootID is where Linux tells the id of this boot.
+const bootID = "/proc/sys/kernel/random/boot_id"
+
+// generation is what this run is known by.
+type generation struct {
+	mu      sync.Mutex
+	id      string        // guarded by mu
+	changed chan struct{} // closed when there is another; guarded by mu
+}
+
+func (g *generation) get() (id string, changed <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.changed == nil {
+		g.changed = make(chan struct{})
+	}
+	return g.id, g.changed
+}
+
+func (g *generation) set(id string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.id = id
+	if g.changed != nil {
+		close(g.changed)
+	}
+	g.changed = make(chan struct{})
+}
+
+// ShowGeneration begins the first generation: the kernel's id of this boot.
+func (s *Server) ShowGeneration() error {
+	data, err := os.ReadFile(bootID)
+	if err != nil {
+		return err
+	}
+	return s.showGeneration(strings.TrimSpace(string(data)))
+}
+
+func (s *Server) showGeneration(id string) error {
+	s.generation.set(id)
+	if s.Dir == "" {
+		return nil
+	}
+	return writeChanged(filepath.Join(s.Dir, boot.Generation), id+"\n", 0o444)
+}
+
+// renew begins another generation, in a copy: programs are told, and services restarted
+// or signalled as their definitions say. It does not wait for these.
+func (s *Server) renew() error {
+	id := newUUID()
+	err := errors.Join(setBootID(id), s.showGeneration(id))
+	s.wg.Go(s.services.copied)
+	return err
+}
+
+// newUUID is a random UUID (version 4).
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// setBootID puts an id in the place of the kernel's, which gVisor restores with the rest
+// of its memory, by a file that is nowhere else. One that was put there before is
+// written again.
+func setBootID(id string) error {
+	if err := writeBootID(id); err == nil {
+		return nil
+	}
+	dir, err := os.MkdirTemp("/run", ".cove-boot-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(dir) }() // empty again, or its error was the first
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=64k"); err != nil {
+		return fmt.Errorf("make another boot id: %w", err)
+	}
+	file := filepath.Join(dir, "boot_id")
+	err = os.WriteFile(file, []byte(id+"\n"), 0o444)
+	if err == nil {
+		err = unix.Mount(file, bootID, "", unix.MS_BIND, "")
+	}
+	return errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH))
+}
+
+// writeBootID writes over an id that is a file. The kernel's own can't be written.
+func writeBootID(id string) error {
+	f, err := os.OpenFile(bootID, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(id + "\n")
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if now, err := os.ReadFile(bootID); err != nil || string(now) != id+"\n" {
+		return errors.Join(err, errors.New("it is not what was written"))
+	}
+	return nil
+}
+
+// getGeneration tells the generation; with ?after=ID as soon as it is another one.
+func (s *Server) getGeneration(w http.ResponseWriter, r *http.Request) error {
+	after := r.URL.Query().Get("after")
+	for {
+		id, changed := s.generation.get()
+		if id != after {
+			return respond(w, sprites.Generation{Generation: id})
+		}
+		select {
+		case <-changed:
+		case <-s.closing:
+			return failure(http.StatusServiceUnavailable, "stopping", "The sprite stops.")
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+	}
+}
+
+// checkAfterRestore checks what a service's definition says of copies.
+func checkAfterRestore(text string) error {
+	switch text {
+	case "", sprites.AfterRestoreRestart, sprites.AfterRestoreNone:
+		return nil
+	}
+	if _, err := parseSignal(text); err != nil {
+		return badRequest("after_restore is restart, none or a signal, not %.64q.", text)
+	}
+	return nil
+}
+
+// copied has the services learn that they are copies: those that run are restarted,
+// after what they need, unless their definition names a signal, or nothing.
+func (s *services) copied() {
+	wanted := map[string]bool{}
+	var ending sync.WaitGroup
+	for _, v := range s.list() {
+		def := v.definition()
+		switch {
+		case !v.kept() || def.AfterRestore == sprites.AfterRestoreNone:
+		case def.AfterRestore == "" || def.AfterRestore == sprites.AfterRestoreRestart:
+			wanted[def.Name] = true
+			ending.Go(func() { v.stop(defaultStop) })
+		default:
+			sig, err := parseSignal(def.AfterRestore)
+			if err == nil {
+				err = v.kill(sig)
+			}
+			if err != nil { // it may have just ended, and begins anew then
+				s.srv.Logger.Warn("signal a service that was copied", "service", def.Name, "err", err)
+			}
+		}
+	}
+	ending.Wait()
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	for _, v := range s.list() {
+		if s.srv.stopping.Load() {
+			return
+		}
+		s.startInOrder(v, wanted)
+	}
+}
+
+// kill sends a signal to the program itself.
+func (v *service) kill(sig syscall.Signal) error {
+	return v.signal(func(sess *session) error {
+		pid, ok := sess.pid()
+		select {
+		case <-sess.proc.exited: // its number may be someone else's by now
+			ok = false
+		default:
+		}
+		if !ok {
+			return notRunning(v.def.Name)
+		}
+		return os.NewSyscallError("kill", syscall.Kill(pid, sig))
+	})
+}
