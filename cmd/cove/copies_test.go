@@ -76,7 +76,7 @@ func TestCopiesDiffer(t *testing.T) {
 	if len(drawn["plain"]) != 3 || len(drawn["none"]) != 1 {
 		t.Errorf("the services drew %v", drawn)
 	}
-	// What sleeps and wakes is no copy.
+	// A sprite that sleeps and wakes is no copy.
 	h.run("", "cove", "suspend", "copy-1")
 	if id := strings.TrimSpace(sh("copy-1", "cat /proc/sys/kernel/random/boot_id")); ids[id] != "copy-1" || sh("copy-1", "cat /home/sprite/began-*") != "xxxx" {
 		t.Errorf("after its sleep copy-1 has the id %s of %v", id, ids)

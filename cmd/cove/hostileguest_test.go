@@ -83,7 +83,7 @@ func TestGuestsPlace(t *testing.T) {
 			}
 		}
 	}
-	// What it tells of others' processes it can still see.
+	// The guest itself can still see the processes of all users.
 	out := h.run("", "cove", "exec", "-s", "paint", "--user", "root", "--", "grep", "^CapPrm", "/proc/1/status", "/proc/self/status")
 	if lines := strings.Fields(out); len(lines) != 4 || lines[1] == lines[3] {
 		t.Errorf("the guest has no rights of its own: %s", out)

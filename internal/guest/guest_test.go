@@ -230,8 +230,8 @@ func TestStreams(t *testing.T) {
 	exit(t, cmd.Run(), 3, "")
 }
 
-// Who has not shown that he knows the token, which never travels, gets no byte but what
-// tells him that the guest does.
+// A caller that has not shown that it knows the token, which never travels, gets nothing
+// but the guest's proof.
 func TestHandshake(t *testing.T) {
 	m := start(t, &guest.Server{})
 	for target, want := range map[string]int{"/v1/health": 200, "/v1/nowhere": 404, "/v1/stop": 405, "/v1/connect": 426} {
