@@ -3,7 +3,6 @@ package gateway
 import (
 	"bufio"
 	"bytes"
-	"crypto/tls"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
@@ -369,7 +368,7 @@ func FuzzBegin(f *testing.F) {
 			t.Fatalf("%q is a request, and was taken for %d", b, begin(b).kind)
 		}
 		if hello, err := parseHello(bytes.NewReader(b)); err == nil && begin(b).kind != tlsHello {
-			t.Fatalf("%q is a handshake for %q, and was taken for %d", b, tls.ClientHelloInfo(*hello).ServerName, begin(b).kind)
+			t.Fatalf("%q is a handshake for %q, and was taken for %d", b, hello.ServerName, begin(b).kind)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -153,6 +154,11 @@ func (s *Server) handler() http.Handler {
 		mux.Handle(rt.pattern, s.on(rt))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if fields(r.Header) > maxFields {
+			w.Header().Set("Connection", "close")
+			s.answer(w, r, fail("too_large", fmt.Sprintf("a request has at most %d header fields", maxFields), ""))
+			return
+		}
 		if name, ok := s.spriteOf(r.Host); ok {
 			if err := s.ingress(w, r, name); err != nil {
 				s.answerVisitor(w, r, err)

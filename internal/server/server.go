@@ -99,6 +99,7 @@ type Server struct {
 	port     atomic.Value // string: where the server listens
 	serving  sync.Mutex   // held while Serve runs
 	url      string
+	heads    heads
 }
 
 // init makes what Client and Serve share.
@@ -126,7 +127,9 @@ func (s *Server) init() {
 			MaxHeaderBytes:    maxHeader,
 			ErrorLog:          slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
 			BaseContext:       func(net.Listener) context.Context { return s.ctx },
+			ConnState:         s.heads.state,
 		}
+		s.heads.max = maxHeads
 	})
 }
 
@@ -168,7 +171,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 
 	failed := make(chan error, 2)
 	var accepting sync.WaitGroup
-	for _, l := range []net.Listener{ln, s.memory} {
+	for _, l := range []net.Listener{headListener{ln, &s.heads}, s.memory} {
 		accepting.Go(func() {
 			if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				failed <- err
