@@ -33,26 +33,29 @@ func joinOwnGroup(id string) (ownGroup, error) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(softMemory)
 	}
-	if ok, _ := cgroupsWritable(id); !ok {
-		return ownGroup{}, nil
-	}
 	root, files := filepath.Join(cgroupRoot, "memory"), map[string]int64{"memory.limit_in_bytes": hardMemory, "memory.kmem.tcp.limit_in_bytes": socketMemory}
 	controller := "memory"
 	var st unix.Statfs_t
 	if err := unix.Statfs(cgroupRoot, &st); err == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
 		root, files, controller = cgroupRoot, map[string]int64{"memory.max": hardMemory}, ""
-		// It is so already where a sandbox was started before.
-		if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
-			return ownGroup{}, fmt.Errorf("have the shim's memory limited: %w", err)
-		}
 	}
 	from, err := cgroupOf("/proc/self/cgroup", controller)
 	if err != nil {
 		return ownGroup{}, err
 	}
 	g := ownGroup{dir: filepath.Join(root, cgroupPath(id)+"-shim"), from: filepath.Join(root, from)}
-	if err := os.Mkdir(g.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { // one that was killed has left it
+	switch err := os.Mkdir(g.dir, 0o755); {
+	case err == nil || errors.Is(err, os.ErrExist): // a shim that was killed has left it
+	case errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) || errors.Is(err, os.ErrNotExist):
+		return ownGroup{}, nil // as the sandbox's state says
+	default:
 		return ownGroup{}, fmt.Errorf("make the shim's cgroup: %w", err)
+	}
+	if controller == "" {
+		// It is so already where a sandbox was started before.
+		if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+			return g, fmt.Errorf("limit the shim's memory: %w", err)
+		}
 	}
 	for name, limit := range files {
 		err := os.WriteFile(filepath.Join(g.dir, name), []byte(strconv.FormatInt(limit, 10)), 0)
