@@ -45,7 +45,7 @@ being written just now may be seen half done, or be in memory still.`,
 			return a.diffJSON(ctx, s, args[0], to)
 		}
 		sum, err := s.Diff(ctx, args[0], to, func(e sprites.DiffEntry) error {
-			_, err := fmt.Fprintln(a.Out, diffText(e))
+			_, err := fmt.Fprintln(a.text(), diffText(e))
 			return err
 		})
 		if err != nil {
@@ -94,7 +94,7 @@ func (a *app) diffJSON(ctx context.Context, s *sprites.Sprite, from, to string) 
 		if n++; n == 1 {
 			before = "{\n  \"changes\": [\n    "
 		}
-		_, err = fmt.Fprintf(a.Out, "%s%s", before, text)
+		_, err = fmt.Fprintf(harmlessJSON{a.Out}, "%s%s", before, text)
 		return err
 	})
 	if n == 0 && err == nil {
@@ -112,7 +112,7 @@ func (a *app) diffJSON(ctx context.Context, s *sprites.Sprite, from, to string) 
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(a.Out, "\n  ],\n  %q: %s\n}\n", key, text); err != nil {
+	if _, err := fmt.Fprintf(harmlessJSON{a.Out}, "\n  ],\n  %q: %s\n}\n", key, text); err != nil {
 		return err
 	}
 	return exit

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -459,9 +458,9 @@ exists, the newest 4 MiB at least. With --json each request is a line.`,
 				return nil
 			}
 			if a.global.json {
-				return json.NewEncoder(a.Out).Encode(e)
+				return a.jsonLines().Encode(e)
 			}
-			printRequest(a.Out, e)
+			printRequest(a.text(), e)
 			return nil
 		})
 		return spriteError(err)

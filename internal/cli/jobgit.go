@@ -340,8 +340,8 @@ func (a *app) integrate(ctx context.Context, o push.IntegrateOptions) (err error
 		a.printJSON(integratedJSON{in, &e})
 		return reportedError{f.exit}
 	}
-	printRisky(a.Out, in.Risky)
-	printListed(a.Out, in.Listed)
+	printRisky(a.text(), in.Risky)
+	printListed(a.text(), in.Listed)
 	return err
 }
 

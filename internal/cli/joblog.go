@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"regexp"
@@ -31,7 +30,7 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 		if err != nil {
 			return err
 		}
-		printer := newLogPrinter(a.Out, job)
+		printer := newLogPrinter(a.text(), job)
 		if err := a.printEvents(ctx, c, id, follow, printer); err != nil {
 			return err
 		}
@@ -90,8 +89,7 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 		all := struct {
 			Events []sprites.JobEvent `json:"events"`
 		}{Events: []sprites.JobEvent{}}
-		enc := json.NewEncoder(a.Out)
-		enc.SetEscapeHTML(false)
+		enc := a.jsonLines()
 		for event, err := range c.JobEvents(ctx, id, from, follow) {
 			if err != nil {
 				return err

@@ -97,7 +97,7 @@ func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o wa
 // pullWaited pulls a job that has succeeded.
 func (a *app) pullWaited(ctx context.Context, c *sprites.Client, job sprites.Job, o waitOptions) error {
 	if !a.global.json {
-		printTo("Job %s %s", job.ID, outcomeText(job))(a.Out)
+		printTo("Job %s %s", job.ID, outcomeText(job))(a.text())
 	}
 	pulled, err := a.pull(ctx, c, push.PullOptions{Job: job.ID, Into: push.Into(o.into), AcceptRisky: o.accept}, filesync.Fail)
 	if elsewhere := elsewhere(err); elsewhere && !o.asked {

@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -17,12 +19,58 @@ import (
 
 // printJSON writes the one document of --json.
 func (a *app) printJSON(doc any) {
-	enc := json.NewEncoder(a.Out)
-	enc.SetEscapeHTML(false)
+	enc := a.jsonLines()
 	enc.SetIndent("", "  ")
 	if err := enc.Encode(doc); err != nil {
 		fmt.Fprintf(a.Err, "cove: write the output: %v\n", err)
 	}
+}
+
+// jsonLines encodes documents to the output, one a line. In their strings what a
+// terminal may do something with is escaped, which changes no document.
+func (a *app) jsonLines() *json.Encoder {
+	enc := json.NewEncoder(harmlessJSON{a.Out})
+	enc.SetEscapeHTML(false)
+	return enc
+}
+
+// harmlessJSON passes JSON on, a document or a part of one a Write.
+type harmlessJSON struct{ io.Writer }
+
+func (w harmlessJSON) Write(p []byte) (int, error) {
+	var b []byte
+	from := 0
+	for i := 0; i < len(p); {
+		r, n := utf8.DecodeRune(p[i:])
+		if (r != utf8.RuneError || n != 1) && unsafeRune(r) && r != '\r' { // outside of strings there are only \r, \n and \t
+			b = append(b, p[from:i]...)
+			for _, unit := range utf16.Encode([]rune{r}) {
+				b = fmt.Appendf(b, `\u%04x`, unit)
+			}
+			from = i + n
+		}
+		i += n
+	}
+	if from == 0 {
+		return w.Writer.Write(p)
+	}
+	if _, err := w.Writer.Write(append(b, p[from:]...)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// text is the output for people: whatever is written to it comes out harmless.
+func (a *app) text() io.Writer { return harmless{a.Out} }
+
+// harmless makes what is written fit for a terminal. Each Write has whole characters.
+type harmless struct{ io.Writer }
+
+func (w harmless) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(w.Writer, sanitize(string(p))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // show prints doc with --json, and otherwise what people does.
@@ -31,7 +79,7 @@ func (a *app) show(doc any, people func(w io.Writer)) error {
 		a.printJSON(doc)
 		return nil
 	}
-	people(a.Out)
+	people(a.text())
 	return nil
 }
 
@@ -75,8 +123,8 @@ func fields(w io.Writer, pairs ...string) {
 }
 
 // sanitize makes text that may come from a sandbox or a server fit for a
-// terminal: control characters but newline and tab, and what changes the
-// direction of writing, become visible.
+// terminal: control characters but newline and tab, what changes the direction of
+// writing, and what has no width become visible. It is the one place for that.
 func sanitize(s string) string {
 	return gitwork.Escape(strings.ReplaceAll(s, "\r\n", "\n"), func(r rune) bool { return !unsafeRune(r) })
 }
@@ -86,7 +134,8 @@ func unsafeRune(r rune) bool {
 	if r == '\n' || r == '\t' {
 		return false
 	}
-	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' || r == '\ufeff'
+	// Cf has the controls of direction, joiners and spaces of no width, and tags.
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r)
 }
 
 // sanitizeLine is sanitize for what must stay on one line, in one column.

@@ -389,9 +389,9 @@ newest 4 MiB at least. With --json each event is a line.`,
 		err = sprite.NetworkLog(ctx, opts, func(e sprites.NetworkEvent) error {
 			empty = false
 			if a.global.json {
-				return json.NewEncoder(a.Out).Encode(e)
+				return a.jsonLines().Encode(e)
 			}
-			printEvent(a.Out, e)
+			printEvent(a.text(), e)
 			return nil
 		})
 		if err == nil && empty {

@@ -105,7 +105,7 @@ func (p *progress) run() {
 		case <-timer.C:
 		}
 		p.shown = true
-		line := p.text(time.Since(began))
+		line := sanitizeLine(p.text(time.Since(began))) // it may name a file of a sandbox
 		if p.terminal {
 			fmt.Fprintf(p.w, "\r%s\x1b[K", line)
 			timer.Reset(progressTick)

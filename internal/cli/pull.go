@@ -193,8 +193,8 @@ func (a *app) showPulled(p pulled, err error, sprite string) error {
 		return reportedError{f.exit}
 	}
 	if p.Result != push.Rejected {
-		printPulled(a.Out, p.Pulled)
-		printTrees(a.Out, p.Trees)
+		printPulled(a.text(), p.Pulled)
+		printTrees(a.text(), p.Trees)
 	}
 	return err
 }

@@ -147,7 +147,7 @@ func (a *app) followJob(ctx context.Context, c *sprites.Client, id string) (spri
 		if err != nil {
 			return job, err
 		}
-		if err := a.printEvents(ctx, c, id, true, newLogPrinter(a.Out, job)); err != nil {
+		if err := a.printEvents(ctx, c, id, true, newLogPrinter(a.text(), job)); err != nil {
 			return job, err
 		}
 	}

@@ -145,7 +145,7 @@ func addFollow(cmd *cobra.Command, follow *time.Duration) {
 func (a *app) follow(d time.Duration) sprites.Follow {
 	return sprites.Follow{Duration: d, Events: func(e sprites.ServiceEvent) {
 		if !a.global.json && !a.global.quiet {
-			printServiceEvent(a.Out, e)
+			printServiceEvent(a.text(), e)
 		}
 	}}
 }
@@ -422,7 +422,7 @@ the sprite, as /.sprite/logs/services/NAME.log.`,
 			case a.global.json:
 				all.Events = append(all.Events, e)
 			default:
-				printLogged(a.Out, e)
+				printLogged(a.text(), e)
 			}
 			return nil
 		})

@@ -367,10 +367,10 @@ func (a *app) showConflicts(sprite string, r *filesync.Report) {
 		return
 	}
 	for _, c := range r.Conflicts {
-		fmt.Fprintf(a.Err, "conflict: %s (%s here, %s in %s)\n", sanitizeLine(c.Path), c.Local, c.Remote, sprite)
+		fmt.Fprintf(harmless{a.Err}, "conflict: %s (%s here, %s in %s)\n", sanitizeLine(c.Path), c.Local, c.Remote, sprite)
 	}
 	if r.More > 0 {
-		fmt.Fprintf(a.Err, "and %d more\n", r.More)
+		fmt.Fprintf(harmless{a.Err}, "and %d more\n", r.More)
 	}
 }
 
@@ -389,10 +389,10 @@ func leftText(r *filesync.Report) string {
 
 func (a *app) listNames(mark string, n filesync.Names) {
 	for _, name := range n.Paths {
-		fmt.Fprintln(a.Out, mark, sanitizeLine(name))
+		fmt.Fprintln(a.text(), mark, sanitizeLine(name))
 	}
 	if more := n.Count - int64(len(n.Paths)); more > 0 {
-		fmt.Fprintf(a.Out, "%s and %d more\n", mark, more)
+		fmt.Fprintf(a.text(), "%s and %d more\n", mark, more)
 	}
 }
 
@@ -517,10 +517,10 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 	for i, r := range []*filesync.Report{st.Push, st.Pull} {
 		way := []string{"push", "pull"}[i]
 		if r == nil {
-			fmt.Fprintf(a.Out, "%s: there is no folder to %s\n", way, way)
+			fmt.Fprintf(a.text(), "%s: there is no folder to %s\n", way, way)
 			continue
 		}
-		fmt.Fprintf(a.Out, "%s: %d to add, %d to modify, %d to delete, %d conflicts\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, int64(len(r.Conflicts))+r.More)
+		fmt.Fprintf(a.text(), "%s: %d to add, %d to modify, %d to delete, %d conflicts\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, int64(len(r.Conflicts))+r.More)
 	}
 	for _, side := range []string{"local", "remote"} {
 		where := y.Local
@@ -528,7 +528,7 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 			where = sprite.Name() + ":" + y.Remote
 		}
 		for _, b := range st.Backups[side] {
-			fmt.Fprintf(a.Out, "%s  %-6s %d changes in %s, %s kept\n", b.ID, sanitizeLine(b.Verb), b.Changes, sanitizeLine(where), byteSize(b.Bytes))
+			fmt.Fprintf(a.text(), "%s  %-6s %d changes in %s, %s kept\n", b.ID, sanitizeLine(b.Verb), b.Changes, sanitizeLine(where), byteSize(b.Bytes))
 		}
 	}
 	return nil

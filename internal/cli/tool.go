@@ -143,16 +143,14 @@ func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) er
 	if err != nil {
 		return err
 	}
+	if !a.global.json && !isTerminal(a.Out) { // a program gets it as it is
+		_, err := fmt.Fprintln(a.Out, result.Text())
+		return err
+	}
 	return a.show(struct {
 		Tool   string          `json:"tool"`
 		Result json.RawMessage `json:"result"`
-	}{result.Tool, result.Data}, func(w io.Writer) {
-		text := result.Text()
-		if isTerminal(w) {
-			text = sanitize(text)
-		}
-		fmt.Fprintln(w, text)
-	})
+	}{result.Tool, result.Data}, func(w io.Writer) { fmt.Fprintln(w, result.Text()) })
 }
 
 // notOpened is why a sprite's tools could not be opened: of one that there is not, whose
