@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -163,6 +164,9 @@ func (a *app) copyIn(ctx context.Context, sprite *sprites.Sprite, src, dst strin
 	}
 	var n int64
 	if info.IsDir() {
+		if err := a.warnCredentials(ctx, src, filesync.Rules{}); err != nil {
+			return fmt.Errorf("copy %s: %w", src, err)
+		}
 		n, err = a.treeIn(ctx, sprite, src, dst)
 	} else {
 		n, err = a.fileIn(ctx, sprite, src, dst)

@@ -155,6 +155,9 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 			return err
 		}
 		req, err := o.request(cmd, args[0])
+		if err == nil {
+			err = a.warnIncludes(ctx, req.Include)
+		}
 		if err != nil {
 			return err
 		}

@@ -90,6 +90,11 @@ func (a *app) say(format string, args ...any) {
 	}
 }
 
+// warn writes what people must see, also with --quiet and --json: it is on standard error.
+func (a *app) warn(format string, args ...any) {
+	fmt.Fprintln(a.Err, sanitize(fmt.Sprintf(format, args...)))
+}
+
 // detail writes a remark that only -v shows.
 func (a *app) detail(format string, args ...any) {
 	if a.global.verbose && !a.global.json {

@@ -140,6 +140,9 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 		return opts, err
 	}
 	include, err := o.machine.includes(cmd)
+	if err == nil {
+		err = a.warnIncludes(cmd.Context(), include)
+	}
 	if err != nil {
 		return opts, err
 	}
@@ -239,7 +242,7 @@ the repository's remotes, if they have names. An existing sprite keeps its own r
 you give --network.`,
 		Example: `  cove push plan.md
   cove push --agent shell migrate.md --dirty ignore
-  cove push plan.md --timeout 3h --memory 8G --include ~/.cargo --rm
+  cove push plan.md --timeout 3h --memory 8G --include ~/.cargo/bin --rm
   cove push plan.md --max-idle 10m --max-turns 200 --max-disk 5G
   cove push plan.md --agent cove --model openai/gpt-5.5
   cove push plan.md --agent cove --mcp host:linear=list_issues,get_issue

@@ -249,6 +249,11 @@ func (a *app) syncVerb(ctx context.Context, verbName filesync.Verb, f *syncFlags
 	if err != nil {
 		return err
 	}
+	if verbName == filesync.Push && !f.dryRun {
+		if err := a.warnCredentials(ctx, y.Local, y.Rules); err != nil {
+			return err
+		}
+	}
 	if f.watch {
 		return a.syncWatch(ctx, y, sprite, f.policy)
 	}

@@ -3,9 +3,11 @@ package filesync
 import (
 	"cmp"
 	"context"
+	"errors"
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -270,4 +272,25 @@ func holdsStill(was, now *Entry) bool {
 		return was.Target == now.Target
 	}
 	return true
+}
+
+// Files calls fn with the path, below root, of each regular file that rules let through,
+// until fn returns false. Its order is that of a scan.
+func Files(ctx context.Context, root string, rules Rules, fn func(name string) bool) error {
+	t, err := openTree(root)
+	if err != nil {
+		return err
+	}
+	enough := errors.New("enough")
+	_, err = t.scan(ctx, rules, func(e *Entry) error {
+		if e.Type == File && !fn(strings.Clone(e.Path)) {
+			return enough
+		}
+		return nil
+	})
+	t.close()
+	if errors.Is(err, enough) {
+		err = nil
+	}
+	return err
 }

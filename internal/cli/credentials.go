@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/filesync"
+	"github.com/cove-dev/cove/internal/gitwork"
+)
+
+// credentials are the files that programs keep keys and tokens in, by the end of their
+// path. has, if there is any, is what one of them must contain: others of the name hold
+// no secret.
+var credentials = []struct {
+	glob string // of the last parts of the path, each as in path.Match
+	has  []string
+}{
+	{glob: ".netrc"}, {glob: "_netrc"}, {glob: ".pgpass"}, {glob: ".my.cnf", has: []string{"password"}}, {glob: ".vault-token"},
+	{glob: ".git-credentials"}, {glob: "git/credentials"}, {glob: "gh/hosts.yml"}, {glob: "glab-cli/config.yml"},
+	{glob: ".npmrc", has: []string{"_auth", "_password"}}, {glob: ".yarnrc.yml", has: []string{"npmAuth"}},
+	{glob: ".pypirc"}, {glob: "pypoetry/auth.toml"}, {glob: ".gem/credentials"}, {glob: ".composer/auth.json"}, {glob: "auth.json", has: []string{`"http-basic"`, `"access_token"`, `"OPENAI_API_KEY"`}},
+	{glob: ".cargo/credentials"}, {glob: ".cargo/credentials.toml"}, {glob: "credentials.toml", has: []string{"token"}},
+	{glob: ".m2/settings.xml", has: []string{"<password>"}}, {glob: "gradle.properties", has: []string{"assword", "oken"}},
+	{glob: ".aws/credentials"}, {glob: ".aws/sso/cache/*"}, {glob: ".azure/*token*"}, {glob: "gcloud/credentials.db"},
+	{glob: "application_default_credentials.json"}, {glob: ".oci/*.pem"}, {glob: "doctl/config.yaml"}, {glob: ".terraform.d/credentials.tfrc.json"},
+	{glob: ".docker/config.json", has: []string{`"auth"`}}, {glob: "containers/auth.json"}, {glob: ".kube/config"}, {glob: "kubeconfig"},
+	{glob: ".ssh/id_*"}, {glob: "id_rsa"}, {glob: "id_ed25519"}, {glob: "id_ecdsa"}, {glob: ".gnupg/private-keys-v1.d/*"}, {glob: ".gnupg/secring.gpg"},
+	{glob: "*.pem", has: []string{"PRIVATE KEY"}}, {glob: "*.key", has: []string{"PRIVATE KEY"}}, {glob: "*.p12"}, {glob: "*.pfx"}, {glob: "*.keystore"}, {glob: "*.jks"}, {glob: "*.kdbx"},
+	{glob: ".env"}, {glob: ".env.*"}, {glob: ".claude/.credentials.json"}, {glob: ".claude.json", has: []string{"oauth", "apiKey"}},
+}
+
+// notSecret ends the names of what only looks like one of credentials.
+var notSecret = []string{".pub", ".example", ".sample", ".template", ".dist", ".defaults"}
+
+// maxCredential is how much of a file is looked at.
+const maxCredential = 64 << 10
+
+// isCredential reports whether a file, by its absolute path, probably holds a secret.
+func isCredential(name string) bool {
+	for _, end := range notSecret {
+		if strings.HasSuffix(name, end) {
+			return false
+		}
+	}
+	parts := strings.Split(strings.ToLower(filepath.ToSlash(name)), "/")
+	for _, c := range credentials {
+		n := strings.Count(c.glob, "/") + 1
+		if n > len(parts) {
+			continue
+		}
+		if ok, err := path.Match(strings.ToLower(c.glob), path.Join(parts[len(parts)-n:]...)); err != nil || !ok {
+			continue
+		}
+		if len(c.has) == 0 || containsAny(name, c.has) {
+			return true
+		}
+	}
+	return false
+}
+
+// containsAny reports whether the beginning of a file has one of some texts. A file that
+// can't be read might.
+func containsAny(name string, texts []string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxCredential))
+	if err != nil {
+		return true
+	}
+	for _, text := range texts {
+		if bytes.Contains(data, []byte(text)) {
+			return true
+		}
+	}
+	return false
+}
+
+// maxNamed is how many credential files a warning names.
+const maxNamed = 5
+
+// warnCredentials says which files of a folder that is about to be sent, or shown inside,
+// probably hold secrets. One that is not on this machine has none here.
+func (a *app) warnCredentials(ctx context.Context, dir string, rules filesync.Rules) error {
+	var found []string
+	err := filesync.Files(ctx, dir, rules, func(name string) bool {
+		if isCredential(filepath.Join(dir, name)) {
+			found = append(found, name)
+		}
+		return len(found) <= maxNamed
+	})
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission):
+		return nil
+	case err != nil:
+		return err
+	case len(found) == 0:
+		return nil
+	}
+	more := ""
+	if len(found) > maxNamed {
+		found, more = found[:maxNamed], " and more"
+	}
+	for i := range found {
+		found[i] = gitwork.Printable(found[i])
+	}
+	a.warn("Warning: %s holds what look like keys or tokens, which all programs in the sprite can read: %s%s", gitwork.Printable(dir), strings.Join(found, ", "), more)
+	return nil
+}
+
+// warnIncludes is warnCredentials of folders that are shown inside.
+func (a *app) warnIncludes(ctx context.Context, dirs []string) error {
+	for _, dir := range dirs {
+		if err := a.warnCredentials(ctx, dir, filesync.Rules{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
