@@ -27,7 +27,8 @@ type Streams struct {
 type app struct {
 	Streams
 	global globals
-	child  int // exit code of a command in a sprite, which is ours then too
+	child  int             // exit code of a command in a sprite, which is ours then too
+	toldOf map[string]bool // .sprite files that were said to be ignored
 }
 
 // globals are the flags that every verb has.

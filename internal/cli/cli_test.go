@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -167,6 +168,70 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// A .sprite file that a repository or another user brings does not choose the sprite,
+// and that is said once.
+func TestForeignSpriteFile(t *testing.T) {
+	top := t.TempDir()
+	repo := filepath.Join(top, "repo")
+	below := filepath.Join(repo, "below")
+	git := func(args ...string) {
+		t.Helper()
+		cmd := exec.Command("git", append([]string{"-C", repo, "-c", "user.name=a", "-c", "user.email=a@example.org"}, args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v: %s", args, err, out)
+		}
+	}
+	if err := os.MkdirAll(below, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for dir, name := range map[string]string{top: "mine", repo: "theirs"} {
+		if _, err := writeSpriteFile(dir, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func(want string, said int) {
+		t.Helper()
+		var errs bytes.Buffer
+		a := &app{Streams: Streams{Err: &errs}}
+		for range 2 {
+			if _, name, err := a.findSpriteFile(t.Context(), below); name != want || err != nil {
+				t.Errorf("got %q, %v, want %q", name, err, want)
+			}
+		}
+		if text := errs.String(); strings.Count(text, "Ignored ") != said || said > 0 && !strings.Contains(text, "-s NAME") {
+			t.Errorf("it says %q", text)
+		}
+	}
+	look("theirs", 0)
+	git("init", "-q")
+	look("theirs", 0)
+	git("add", ".sprite")
+	look("mine", 1)
+	git("commit", "-qm", "one")
+	look("mine", 1)
+	git("rm", "-q", "--cached", ".sprite")
+	look("theirs", 0)
+	// Git runs nothing that the repository names, nor does it take a folder for a repository
+	// that only looks like one.
+	mark := filepath.Join(top, "ran")
+	git("config", "core.fsmonitor", "touch "+mark+"; false")
+	git("add", ".sprite")
+	if err := os.Remove(mark); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	look("mine", 1)
+	if _, err := os.Lstat(mark); err == nil {
+		t.Error("a program of the repository's was run")
+	}
+	if os.Geteuid() == 0 {
+		git("rm", "-q", "--cached", ".sprite")
+		if err := os.Chown(filepath.Join(repo, ".sprite"), 54321, -1); err != nil {
+			t.Fatal(err)
+		}
+		look("mine", 1)
+	}
+}
+
 func TestSpriteFile(t *testing.T) {
 	top := t.TempDir()
 	deep := filepath.Join(top, "a", "b")
@@ -174,7 +239,7 @@ func TestSpriteFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	look := func(dir string) (string, error) {
-		_, name, err := findSpriteFile(dir)
+		_, name, err := new(app).findSpriteFile(t.Context(), dir)
 		return name, err
 	}
 	if _, err := writeSpriteFile(top, "paint"); err != nil {

@@ -81,7 +81,7 @@ func (a *app) completeJob(cmd *cobra.Command, args []string, prefix string) ([]s
 // sleeps: completion wakes nothing.
 func (a *app) completeInside(cmd *cobra.Command, find func(context.Context, *sprites.Sprite) []string) ([]string, cobra.ShellCompDirective) {
 	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-		sprite, err := a.handle(c)
+		sprite, err := a.handle(ctx, c)
 		if err != nil {
 			return nil
 		}
@@ -154,7 +154,7 @@ func (a *app) completeTarget(pick func(sprites.NetworkEvent) bool) cobra.Complet
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-			sprite, err := a.handle(c)
+			sprite, err := a.handle(ctx, c)
 			if err != nil {
 				return nil
 			}

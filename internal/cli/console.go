@@ -70,7 +70,7 @@ func (a *app) console(ctx context.Context, reattach bool) error {
 	if err != nil {
 		return err
 	}
-	sprite, err := a.handle(c)
+	sprite, err := a.handle(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (a *app) findAgain(ctx context.Context, session string) (*sprites.Sprite, e
 	if err != nil {
 		return nil, err
 	}
-	sprite, err := a.handle(c)
+	sprite, err := a.handle(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 	if err != nil {
 		return signals.orInterrupted(err)
 	}
-	sprite, err := a.handle(c)
+	sprite, err := a.handle(ctx, c)
 	if err != nil {
 		return err
 	}

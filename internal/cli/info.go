@@ -28,7 +28,7 @@ enforce and why, and why its last sandbox ended. It does not wake it.`,
 		if err := a.nameOnce(cmd, args); err != nil {
 			return err
 		}
-		name, err := a.spriteName()
+		name, err := a.spriteName(ctx)
 		if err != nil {
 			return err
 		}

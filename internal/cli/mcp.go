@@ -44,7 +44,7 @@ func (a *app) bound(cmd *cobra.Command, o mcpOptions) (mcpserver.Bound, error) {
 		}
 		return mcpserver.Bound{Prefix: o.prefix}, nil
 	}
-	name, err := a.spriteName()
+	name, err := a.spriteName(cmd.Context())
 	return mcpserver.Bound{Sprite: name}, err
 }
 

@@ -185,7 +185,7 @@ type proxied struct {
 
 // proxy serves the routes until ctx ends, which is how it is meant to end.
 func (a *app) proxy(ctx context.Context, routes []route) error {
-	if _, err := a.spriteName(); err != nil {
+	if _, err := a.spriteName(ctx); err != nil {
 		return err
 	}
 	var forwards []*forward

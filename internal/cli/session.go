@@ -56,14 +56,14 @@ func (a *app) newSessionList() *cobra.Command {
 
 // spriteHandle is the sprite in use, of the server in use.
 func (a *app) spriteHandle(ctx context.Context) (*sprites.Sprite, error) {
-	if _, err := a.spriteName(); err != nil {
+	if _, err := a.spriteName(ctx); err != nil {
 		return nil, err // before a server is started for it
 	}
 	c, err := a.client(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return a.handle(c)
+	return a.handle(ctx, c)
 }
 
 func printSessions(w io.Writer, list []sprites.Session, now time.Time) {

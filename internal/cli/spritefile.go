@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"syscall"
 
+	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -33,7 +36,7 @@ func checkName(name string) error {
 
 // spriteName is the sprite that a command is about: that of -s, or of the nearest
 // .sprite file upwards.
-func (a *app) spriteName() (string, error) {
+func (a *app) spriteName(ctx context.Context) (string, error) {
 	if a.global.sprite != "" {
 		return a.global.sprite, checkName(a.global.sprite)
 	}
@@ -41,7 +44,7 @@ func (a *app) spriteName() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file, name, err := findSpriteFile(dir)
+	file, name, err := a.findSpriteFile(ctx, dir)
 	if err != nil {
 		return "", err
 	}
@@ -53,14 +56,29 @@ func (a *app) spriteName() (string, error) {
 }
 
 // findSpriteFile looks for the nearest .sprite file from dir upwards; an empty
-// file says that there is none. Folders of that name are passed over.
-func findSpriteFile(dir string) (file, name string, err error) {
+// file says that there is none. Folders of that name are passed over. So is a file
+// that somebody else could have put there, to choose where this user's commands go:
+// one that git tracks, or another user's. That is said, once.
+func (a *app) findSpriteFile(ctx context.Context, dir string) (file, name string, err error) {
 	for {
 		file = filepath.Join(dir, spriteFileName)
-		info, err := os.Stat(file)
-		if err == nil && info.Mode().IsRegular() {
-			name, err = readSpriteFile(file)
-			return file, name, err
+		info, err := os.Lstat(file)
+		if err == nil && !info.IsDir() {
+			why, err := notOurs(ctx, file, info)
+			if err != nil {
+				return "", "", err
+			}
+			if why == "" {
+				name, err = readSpriteFile(file)
+				return file, name, err
+			}
+			if !a.toldOf[file] {
+				if a.toldOf == nil {
+					a.toldOf = map[string]bool{}
+				}
+				a.toldOf[file] = true
+				a.warn("Ignored %s, which %s. Choose a sprite with -s NAME, or: git rm --cached .sprite && cove use NAME", gitwork.Printable(file), why)
+			}
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 			return "", "", err
@@ -71,6 +89,24 @@ func findSpriteFile(dir string) (file, name string, err error) {
 		}
 		dir = parent
 	}
+}
+
+// notOurs says why a .sprite file may be somebody else's choice; empty: it is not.
+func notOurs(ctx context.Context, file string, info fs.FileInfo) (string, error) {
+	if sys, ok := info.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
+		return fmt.Sprintf("belongs to user %d", sys.Uid), nil
+	}
+	if !info.Mode().IsRegular() {
+		return "is no file", nil
+	}
+	tracked, err := gitwork.Tracks(ctx, file)
+	if err != nil {
+		return "", fmt.Errorf("ask git for %s: %w", file, err)
+	}
+	if tracked {
+		return "git tracks: the repository would choose the sprite", nil
+	}
+	return "", nil
 }
 
 func readSpriteFile(file string) (string, error) {
@@ -127,8 +163,8 @@ func checkSession(id string) error {
 }
 
 // handle is the sprite in use, on a client.
-func (a *app) handle(c *sprites.Client) (*sprites.Sprite, error) {
-	name, err := a.spriteName()
+func (a *app) handle(ctx context.Context, c *sprites.Client) (*sprites.Sprite, error) {
+	name, err := a.spriteName(ctx)
 	if err != nil {
 		return nil, err
 	}

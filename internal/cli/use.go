@@ -2,11 +2,15 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/gitwork"
 )
 
 func (a *app) newUse() *cobra.Command {
@@ -14,7 +18,8 @@ func (a *app) newUse() *cobra.Command {
 		Use:   "use NAME",
 		Short: "Note which sprite the commands in this folder mean",
 		Long: `Writes the file .sprite into this folder. Commands without -s, here and in the folders
-below, then mean that sprite.`,
+below, then mean that sprite. A .sprite file that git tracks, or that is another user's,
+is ignored: somebody else could choose where your commands go.`,
 		Example: `  cove use paint
   cove exec go test ./...`,
 		Args:              exactArgs("the sprite's name"),
@@ -33,6 +38,12 @@ below, then mean that sprite.`,
 			dir, err := os.Getwd()
 			if err != nil {
 				return err
+			}
+			if tracked, err := gitwork.Tracks(ctx, filepath.Join(dir, spriteFileName)); err != nil {
+				return fmt.Errorf("note the sprite: %w", err)
+			} else if tracked {
+				return &codedError{exitFailed, "tracked", errors.New("git tracks the .sprite file here, and so no command goes by it"),
+					"git rm --cached .sprite && cove use " + args[0] + "; or choose with each command: -s " + args[0]}
 			}
 			file, err := writeSpriteFile(dir, args[0])
 			if err != nil {

@@ -89,6 +89,23 @@ func Top(ctx context.Context, dir string) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
+// Tracks reports whether the repository that a file lies in, if there is one that git
+// trusts, has it in its index. Nothing that the repository's configuration names is run.
+func Tracks(ctx context.Context, file string) (bool, error) {
+	exe, err := exec.LookPath("git")
+	if err != nil {
+		return false, nil
+	}
+	out, err := runner{exe: exe, dir: filepath.Dir(file)}.run(ctx, call{plain: true, args: []string{
+		"-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit",
+		"ls-files", "-z", "--cached", "--", ":(literal)" + filepath.Base(file),
+	}})
+	if exitCode(err) > 0 {
+		return false, nil
+	}
+	return len(out) > 0, err
+}
+
 // discover lets plain git find the repository, so that its rules hold: how far
 // up, and whose repositories are trusted. Afterwards it is named explicitly.
 func (r *Repo) discover(ctx context.Context, dir string) error {
