@@ -244,7 +244,7 @@ func (l *look) one(root *os.File, top, at string) (*folder, error) {
 	if err := unix.Fstatat(int(root.Fd()), below, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH); err != nil {
 		return nil, ignoreGone(at, err)
 	}
-	now := stamp{uint64(st.Dev), st.Ino, st.Ctim}
+	now := stamp{st.Dev, st.Ino, st.Ctim}
 	old := l.known[at]
 	if old != nil && old.stat == now && old.read.Sub(time.Unix(st.Ctim.Unix())) > settled && !slices.ContainsFunc(configuration, func(c string) bool { return at == c || strings.HasPrefix(at, c+"/") }) {
 		return old, nil
