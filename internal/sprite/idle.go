@@ -192,13 +192,19 @@ func reasons(a sprites.Activity) []string {
 	case a.Sessions > 1:
 		all = append(all, strconv.Itoa(a.Sessions)+" commands")
 	}
-	for _, name := range a.Tasks {
+	for i, name := range a.Tasks {
+		if i == maxTasks {
+			break // an honest guest has no more
+		}
 		if taskRule.MatchString(name) {
 			all = append(all, "task "+name)
 		}
 	}
 	return all
 }
+
+// maxTasks is how many tasks of a sprite are told.
+const maxTasks = 256
 
 // taskRule is what may be a task's name.
 var taskRule = regexp.MustCompile(`^[0-9A-Za-z._-]{1,63}$`)
