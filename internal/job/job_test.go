@@ -43,6 +43,36 @@ func code(err error) string {
 	return e.Code
 }
 
+// TestNoJobInInstall: nor does a job act in a sprite in which an agent is being installed,
+// but by an administrator's right: what it leaves there would be in the sprites of all.
+func TestNoJobInInstall(t *testing.T) {
+	_, client := newManager(t)
+	rules := &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "agent"}}}
+	for name, owner := range map[string]string{"install-0a0b0c0d": store.InstallOwner + "k", "install-mine": ""} {
+		if _, err := client.Create(t.Context(), sprites.CreateRequest{Name: name, Owner: owner, NetworkPolicy: rules}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tok, err := client.CreateToken(t.Context(), sprites.TokenRequest{Name: "t", Scope: sprites.TokenScope{All: true}, Verbs: []string{"read", "write", "exec"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := &sprites.Client{URL: client.URL, Token: tok.Secret, HTTPClient: client.HTTPClient}
+	req := request()
+	req.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}
+	for name, want := range map[string]string{"install-0a0b0c0d": "forbidden", "install-mine": "<nil>"} {
+		req.Sprite = name
+		_, err := by.CreateJob(t.Context(), req)
+		if code(err) != want {
+			t.Errorf("a job in %s: %v", name, err)
+		}
+		got, err := client.Sprite(name).NetworkPolicy(t.Context())
+		if changed := len(got.Rules) != 1 || got.Rules[0].Include != "agent"; err != nil || changed != (want == "<nil>") {
+			t.Errorf("the rules of %s are now %+v, %v", name, got, err)
+		}
+	}
+}
+
 func TestCreateRefuses(t *testing.T) {
 	_, client := newManager(t)
 	for name, test := range map[string]struct {

@@ -261,6 +261,7 @@ func TestInstallSprite(t *testing.T) {
 			t.Errorf("%s of one's own: %d %s", what, got.StatusCode, got.body)
 		}
 	}
+	ask(t, s, "GET /", "", by, at("install-0a0b0c0d")).refused(t, http.StatusForbidden, "forbidden")
 	if got := ask(t, s, "POST /v1/sprites/install-0a0b0c0d/exec?cmd=true", ""); got.StatusCode != http.StatusOK {
 		t.Errorf("an administrator: %d", got.StatusCode)
 	}

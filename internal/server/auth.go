@@ -89,14 +89,19 @@ func (s *Server) authorize(r *http.Request, verb string) (principal, error) {
 	if name == "" {
 		return p, nil
 	}
-	shared, err := s.installs(r.Context(), name)
+	return p, s.mayActIn(r.Context(), p, name)
+}
+
+// mayActIn refuses a sprite that a principal does not reach, by whatever way it is named.
+func (s *Server) mayActIn(ctx context.Context, p principal, name string) error {
+	shared, err := s.installs(ctx, name)
 	if err != nil {
-		return p, err
+		return err
 	}
 	if !p.reaches(name) || shared && !p.may(sprites.VerbAdmin) {
-		return p, fail("forbidden", "the token does not reach this sprite", "")
+		return fail("forbidden", "the token does not reach this sprite", "")
 	}
-	return p, nil
+	return nil
 }
 
 // installs reports whether an agent is being installed in a sprite: what is put there

@@ -95,14 +95,16 @@ func (s *Server) mayBegin(r *http.Request, req sprites.JobRequest) error {
 		return fail("forbidden", "only a token for everything, with the verb admin, may begin jobs at a backend", "")
 	case req.Sprite == "" && !p.scope.All:
 		return fail("forbidden", "the token does not reach new sprites", "name one that it reaches")
-	case req.Sprite != "" && !p.reaches(req.Sprite):
-		return fail("forbidden", "the token does not reach this sprite", "")
 	case len(req.Include) > 0 && !p.may(admin):
 		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
 	case len(req.MCP) > 0 && !p.may(admin):
 		return fail("forbidden", "only a token with the verb admin may give a job MCP servers: their connectors are granted to it", "")
 	case req.Definition != nil && !p.may(admin):
 		return fail("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
+	case req.Sprite != "" && req.Backend == "":
+		if err := s.mayActIn(r.Context(), p, req.Sprite); err != nil {
+			return err
+		}
 	}
 	return s.mayOpen(r, req.Sprite, req.NetworkPolicy)
 }

@@ -124,10 +124,10 @@ func (s *Server) mayEnter(r *http.Request, info sprites.Info) (principal, error)
 		if err != nil {
 			return p, err
 		}
-		if !p.may(exec) || !p.reaches(info.Name) {
+		if !p.may(exec) {
 			return p, fail("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create")
 		}
-		return p, nil
+		return p, s.mayActIn(r.Context(), p, info.Name)
 	}
 	p, err := s.visitor(r, info)
 	if err != nil {
