@@ -152,7 +152,7 @@ func (t *tail) String() string {
 func (j *job) collect(end *sprites.JobEnd) error {
 	ctx := context.Background()
 	j.clear()
-	j.missed = nil
+	j.missed, j.unsent = nil, nil
 	head, err := j.git(ctx, nil, "rev-parse", "--verify", "HEAD^{commit}")
 	if err != nil {
 		return err

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cove-dev/cove/sprites"
@@ -168,15 +170,13 @@ func (j *job) leftoverIn(ctx context.Context, m module, modules []module) (strin
 // folder's repository, under refs that are added to refs.
 func (j *job) gather(ctx context.Context, path, commit string, modules []module, refs map[string]string) error {
 	inside := directly(modules, path)
-	if len(inside) == 0 {
-		return nil
-	}
 	links, err := j.gitlinks(ctx, filepath.Join(j.spec.Workdir, path), commit)
 	if err != nil {
 		return err
 	}
 	for _, m := range inside {
 		at := links[m.below(path)]
+		delete(links, m.below(path))
 		if at == "" || at == m.Commit || !j.present(m) {
 			continue
 		}
@@ -195,5 +195,21 @@ func (j *job) gather(ctx context.Context, path, commit string, modules []module,
 			return err
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(links)) {
+		if at := filepath.Join(path, name); j.isAlone(ctx, at, links[name], modules) && !slices.Contains(j.unsent, at) {
+			j.unsent = append(j.unsent, at)
+		}
+	}
 	return nil
+}
+
+// isAlone reports whether the commit of a repository that the job did not begin with is
+// in this sprite alone, as far as can be told: no submodule was sent at it, and none of the
+// repository's remotes has it.
+func (j *job) isAlone(ctx context.Context, path, commit string, modules []module) bool {
+	if slices.ContainsFunc(modules, func(m module) bool { return m.Commit == commit }) || !j.present(module{Path: path}) {
+		return false
+	}
+	out, err := j.gitIn(ctx, filepath.Join(j.spec.Workdir, path), call{}, "for-each-ref", "--count=1", "--contains="+commit, "refs/remotes")
+	return err == nil && out == ""
 }

@@ -175,6 +175,22 @@ func TestCollectsTheRest(t *testing.T) {
 	}
 }
 
+// A repository that the agent made, or put elsewhere, comes by its name alone: that it
+// stays where it is is said, unless its commit is to be had.
+func TestCollectsNoOtherRepository(t *testing.T) {
+	j := newJob(t, `
+		for name in new cloned; do git init -q $name; git -C $name commit -q --allow-empty -m $name; done
+		git -C cloned update-ref refs/remotes/origin/main HEAD
+		git -c advice.addEmbeddedRepo=false add new cloned; git commit -q -m x
+		mkdir "left
+over"; cd left*; git init -q; git commit -q --allow-empty -m left`)
+	j.spec.Env = []string{"GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_AUTHOR_NAME=A", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.com"}
+	end := j.run()
+	if end.Phase != "done" || end.Commits != 1 || end.Leftover == "" || !strings.Contains(end.Uncollected, `["left\nover" "new"]`) && !strings.Contains(end.Uncollected, `["new" "left\nover"]`) {
+		t.Errorf("got %+v", end)
+	}
+}
+
 func TestCollectFails(t *testing.T) {
 	j := newJob(t, "rm -rf .git; echo gitdir: /nowhere >.git")
 	end := j.run()

@@ -70,7 +70,8 @@ type job struct {
 	log  *journal
 	own  *slog.Logger // of what the supervisor does
 
-	missed []error // why something of what the agent left can't be collected
+	missed []error  // why something of what the agent left can't be collected
+	unsent []string // paths of repositories whose commits are named by what was collected, and not in it
 }
 
 // open takes the job's lock and reads what is there.
@@ -237,6 +238,10 @@ func (j *job) finish(end sprites.JobEnd) error {
 		}
 		end.Phase, end.Uncollected = "collect", err.Error()
 	} else {
+		if len(j.unsent) > 0 {
+			end.Uncollected = fmt.Sprintf("the job did not begin with the repositories %q, whose commits stay here", j.unsent)
+			j.log.notice("collect: " + end.Uncollected)
+		}
 		j.log.add(sprites.JobEvent{Type: "collected"})
 	}
 	return j.record(end)
