@@ -153,7 +153,7 @@ type Job struct {
 	State        JobState `json:"state"`
 	Backend      string   `json:"backend,omitempty"` // where the sprite is; empty: at this server
 	Sprite       string   `json:"sprite"`
-	SpriteID     string   `json:"sprite_id,omitempty"` // as the backend calls it
+	SpriteID     string   `json:"sprite_id,omitempty"` // as the backend calls it; of this server's, once the job has begun
 	OwnsSprite   bool     `json:"owns_sprite"`
 	Agent        string   `json:"agent"`
 	Model        string   `json:"model,omitempty"` // as in JobRequest, or what was chosen where that names none

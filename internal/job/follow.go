@@ -143,7 +143,7 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 	if ended || err != nil {
 		return err
 	}
-	if err := f.noteDeath(ctx, job); err != nil {
+	if other, err := f.noteDeath(ctx, job); other || err != nil {
 		return err
 	}
 	if job.Stopping {
@@ -172,13 +172,18 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 	return nil
 }
 
-// noteDeath notes why the job's sandbox has ended, before the next one is booted.
-func (f *follower) noteDeath(ctx context.Context, job sprites.Job) error {
+// noteDeath notes why the job's sandbox has ended, before the next one is booted. A job
+// whose sprite is another one by now is lost: nothing of it is to reach that one, and
+// nothing that is there is believed.
+func (f *follower) noteDeath(ctx context.Context, job sprites.Job) (other bool, err error) {
 	info, err := f.manager.Client.At(job.Backend).Get(ctx, job.Sprite)
-	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
-		return nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
+	if err == nil && job.Backend == "" && job.SpriteID != "" && info.ID != job.SpriteID {
+		return true, f.manager.lose(ctx, job.ID, "its sprite was deleted, and another one has its name", "")
 	}
-	return f.manager.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
+		return false, nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
+	}
+	return false, f.manager.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
 		j.Error = info.Cove.LastError
 		return nil
 	})

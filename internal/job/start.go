@@ -178,6 +178,9 @@ func (m *Manager) launch(ctx context.Context, job sprites.Job) error {
 			if info.Cove != nil {
 				j.Incarnation = info.Cove.Incarnation
 			}
+			if job.Backend == "" {
+				j.SpriteID = info.ID
+			}
 			return nil
 		})
 	}
