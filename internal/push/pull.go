@@ -163,15 +163,17 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 // finished gets the job, waiting for its end if asked.
 func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, error) {
 	job, err := c.Jobs.Job(ctx, opts.Job)
-	if err == nil && !job.State.Terminal() && opts.Wait > 0 {
+	_, answered := errors.AsType[*sprites.Error](err)
+	if opts.Wait > 0 && (err == nil && !job.State.Terminal() || err != nil && !answered) { // a server that is away may come back
 		waiting, cancel := context.WithTimeout(ctx, opts.Wait)
 		defer cancel()
-		var waited sprites.Job
-		waited, err = c.Jobs.WaitJob(waiting, opts.Job)
-		if err == nil {
-			job = waited
-		} else if waiting.Err() != nil && ctx.Err() == nil {
-			err = nil // the job as it was
+		waited, waitErr := c.Jobs.WaitJob(waiting, opts.Job)
+		switch {
+		case waitErr == nil:
+			job, err = waited, nil
+		case waiting.Err() != nil && ctx.Err() == nil: // it is as it was
+		default:
+			err = waitErr
 		}
 	}
 	if errors.Is(err, sprites.ErrNotFound) {

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -546,5 +547,33 @@ func TestPullForgotten(t *testing.T) {
 	_, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
 	if e, ok := errors.AsType[*push.Error](err); !ok || e.Code != "bad_job" || !strings.HasSuffix(e.Hint, "git merge refs/cove/a3f7b2/head") || held == nil {
 		t.Errorf("got %v", err)
+	}
+}
+
+// away is a server that can't be reached at the first call.
+type away struct {
+	push.Jobs
+	calls int
+}
+
+func (a *away) Job(ctx context.Context, id string) (sprites.Job, error) {
+	if a.calls++; a.calls == 1 {
+		return sprites.Job{}, syscall.ECONNREFUSED
+	}
+	return a.Jobs.Job(ctx, id)
+}
+
+// A pull that waits outlives a server that is away when it begins.
+func TestPullBeginsWithoutServer(t *testing.T) {
+	r := newRepo(t)
+	done := newServer(t, change)
+	pushed(t, done, options(r))
+	for wait, ok := range map[time.Duration]bool{0: false, time.Minute: true} {
+		c := done.courier()
+		c.Jobs = &away{Jobs: c.Jobs}
+		_, err := c.Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id, Wait: wait})
+		if ok != (err == nil) || !ok && !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("waiting for %v: %v", wait, err)
+		}
 	}
 }
