@@ -74,6 +74,9 @@ func (d guestDialer) authorize(req *http.Request) {
 	}
 }
 
+// maxHeader bounds the headers of what a guest answers, in bytes.
+const maxHeader = 16 << 10
+
 // A guestClient calls the guest behind a gateway, each time over a connection of its
 // own: one that was kept may be of before a checkpoint.
 type guestClient struct {
@@ -86,7 +89,7 @@ func newGuestClient(guest guestDialer) *guestClient {
 		Transport: &http.Transport{
 			DisableKeepAlives:      true,
 			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return guest.dial(ctx) },
-			MaxResponseHeaderBytes: 16 << 10,
+			MaxResponseHeaderBytes: maxHeader,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}

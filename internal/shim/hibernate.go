@@ -309,7 +309,7 @@ func (s *Shim) introduce(ctx context.Context, now State) error {
 	}
 	guest := guestDialer{gw: s.gw, state: func() State { return now }, restored: true}
 	try := 10 * time.Millisecond
-	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	tr := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return guest.tryFor(ctx, try)
 	}}
 	for {

@@ -491,7 +491,7 @@ func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, guest guestD
 	// One transport for all attempts; a try lasts longer each time, because a
 	// packet sent before the sandbox had its interface is lost.
 	try := 10 * time.Millisecond
-	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	tr := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return guest.tryFor(ctx, try)
 	}}
 	client := &http.Client{Transport: tr}
