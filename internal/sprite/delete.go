@@ -19,7 +19,7 @@ func (h *Host) Delete(ctx context.Context, name string, force bool) error {
 		return err
 	}
 	if !force {
-		if err := h.deletable(ctx, name); err != nil {
+		if err := h.deletable(ctx, row); err != nil {
 			return err
 		}
 	}
@@ -47,8 +47,8 @@ func (h *Host) Delete(ctx context.Context, name string, force bool) error {
 }
 
 // deletable returns an error if a delete would lose work.
-func (h *Host) deletable(ctx context.Context, name string) error {
-	job, err := h.Store.Jobs.Blocking(ctx, name)
+func (h *Host) deletable(ctx context.Context, row store.Sprite) error {
+	job, err := h.Store.Jobs.Blocking(ctx, row.Name, row.ID)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil
@@ -56,10 +56,13 @@ func (h *Host) deletable(ctx context.Context, name string) error {
 		return err
 	case !job.State.Terminal():
 		return newError(CodeJobRunning, fmt.Sprintf("stop it with: cove job stop %s; or delete the sprite anyway with --force", job.ID),
-			"job %s is at work in sprite %s (%s)", job.ID, name, job.State)
+			"job %s is at work in sprite %s (%s)", job.ID, row.Name, job.State)
+	case job.PulledAt != nil || job.Bundle.Size == 0:
+		return newError(CodeUnpulledWork, fmt.Sprintf("look at it with: cove console -s %s; or lose it with --force", row.Name),
+			"sprite %s alone holds what job %s could not collect: %s", row.Name, job.ID, job.Uncollected)
 	}
 	return newError(CodeUnpulledWork, fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", job.ID),
-		"sprite %s holds the work of job %s, which nobody has pulled", name, job.ID)
+		"sprite %s holds the work of job %s, which nobody has pulled", row.Name, job.ID)
 }
 
 // destroy ends a dead machine's sandbox and removes its disk and row. If that

@@ -329,13 +329,15 @@ func (j *Jobs) notify(id string) {
 }
 
 // Blocking returns a job for whose sake a sprite of this server must not be deleted: one that
-// has not ended, or else one with a result that nobody has pulled. ErrNotFound if
-// there is none.
-func (j *Jobs) Blocking(ctx context.Context, sprite string) (sprites.Job, error) {
+// has not ended, or else one with a result that nobody has pulled, or one that could not
+// collect all of its work from the sprite with this id. ErrNotFound if there is none.
+func (j *Jobs) Blocking(ctx context.Context, sprite, id string) (sprites.Job, error) {
 	job, err := scanJob(j.db.read.QueryRowContext(ctx, `SELECT `+jobColumns+` FROM jobs
 		WHERE sprite = ?1 AND (state IN ('queued', 'preparing', 'running', 'waiting')
-			OR doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL)
-		ORDER BY state NOT IN ('queued', 'preparing', 'running', 'waiting'), created_at DESC LIMIT 1`, sprite))
+			OR doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL
+			OR doc->>'$.uncollected' <> '' AND doc->>'$.sprite_id' = ?2)
+		ORDER BY state NOT IN ('queued', 'preparing', 'running', 'waiting'),
+			NOT coalesce(doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL, FALSE), created_at DESC LIMIT 1`, sprite, id))
 	if err != nil {
 		return job, fmt.Errorf("jobs of sprite %s: %w", sprite, notFound(err))
 	}

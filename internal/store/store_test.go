@@ -439,11 +439,13 @@ func TestBlocking(t *testing.T) {
 		{ID: "work", State: sprites.JobFailed, Sprite: "b", Bundle: sprites.Artifact{Size: 5}},
 		{ID: "work2", State: sprites.JobFailed, Sprite: "c", Bundle: sprites.Artifact{Size: 5}},
 		{ID: "runs", State: sprites.JobRunning, Sprite: "c"},
+		{ID: "rest", State: sprites.JobSucceeded, Sprite: "d", SpriteID: "ours", Bundle: sprites.Artifact{Size: 5}, PulledAt: &pulled, Uncollected: "a repository"},
+		{ID: "elsewhere", State: sprites.JobLost, Sprite: "e", SpriteID: "deleted", Uncollected: "a repository"},
 	} {
 		must(t, s.Create(ctx, j, nil))
 	}
-	for sprite, want := range map[string]string{"a": "", "b": "work", "c": "runs", "none": ""} {
-		job, err := s.Blocking(ctx, sprite)
+	for sprite, want := range map[string]string{"a": "", "b": "work", "c": "runs", "d": "rest", "e": "", "none": ""} {
+		job, err := s.Blocking(ctx, sprite, "ours")
 		if job.ID != want || (want == "") != errors.Is(err, ErrNotFound) {
 			t.Errorf("Blocking(%s): got %q, %v, want %q", sprite, job.ID, err, want)
 		}
