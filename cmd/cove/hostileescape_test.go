@@ -432,6 +432,24 @@ else:
 	}
 }
 
+// noCore fails if a process, whose memory may have secrets, could dump core.
+func noCore(t *testing.T, name string, pid int) {
+	t.Helper()
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(limits)) {
+		if rest, ok := strings.CutPrefix(line, "Max core file size"); ok {
+			if f := strings.Fields(rest); len(f) < 2 || f[0] != "0" || f[1] != "0" {
+				t.Errorf("the core of the %s: %s", name, rest)
+			}
+			return
+		}
+	}
+	t.Errorf("the %s has no limit of its core", name)
+}
+
 // 25: what runs on the host for a sandbox has no capability but six, most for files, in
 // namespaces and a tree of its own, gains none, and knows no secret.
 func (e *hostile) rights(t *testing.T) {
@@ -442,6 +460,7 @@ func (e *hostile) rights(t *testing.T) {
 	// SYS_CHROOT besides, the sentry SYS_PTRACE, for those in its own namespace.
 	const ofFiles = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<4
 	sentry, gofer := e.runtime("paint")
+	noCore(t, "server", e.server)
 	token, err := os.ReadFile(filepath.Join(e.data, "token"))
 	if err != nil {
 		t.Fatal(err)
@@ -462,6 +481,7 @@ func (e *hostile) rights(t *testing.T) {
 		if got := procStatus(t, p.pid, "Seccomp"); got != "2" {
 			t.Errorf("Seccomp of the %s: %s", p.name, got)
 		}
+		noCore(t, p.name, p.pid)
 		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
 		if err != nil {
 			t.Fatal(err)

@@ -129,7 +129,9 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	private.Umask()
+	if err := private.Process(); err != nil {
+		return err
+	}
 	was, err := private.Folder(dir)
 	if err != nil {
 		return err

@@ -24,7 +24,9 @@ func newShimCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// The sandbox must not inherit the pipe, whose end is awaited.
 			unix.CloseOnExec(3)
-			private.Umask()
+			if err := private.Process(); err != nil {
+				return err
+			}
 			ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 			defer stop()
 			return shim.Main(ctx, os.Stdin, os.NewFile(3, "ready"))

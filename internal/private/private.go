@@ -226,10 +226,17 @@ func inUserNS() bool {
 	return err == nil && !slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
 
-// Umask gives the process, and those that it starts, a umask that is not the caller's:
-// a stricter one would close the folders that a sprite's own users see, and a looser
-// one would open what cove leaves the umask to decide.
-func Umask() { unix.Umask(0o022) }
+// Process makes the process, and those that it starts, independent of its caller in what
+// they leave on the disk. The umask is 022: a stricter one would close the folders that a
+// sprite's own users see, and a looser one would open what cove leaves the umask to
+// decide. No process dumps core: its memory may have secrets.
+func Process() error {
+	unix.Umask(0o022)
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return fmt.Errorf("turn core dumps off: %w", err)
+	}
+	return nil
+}
 
 // File makes path a file that only its owner may read, empty if there is none, and
 // takes others' rights from one that exists.
