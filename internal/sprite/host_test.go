@@ -221,9 +221,9 @@ func wantCode(t *testing.T, what string, err error, code string) {
 
 func TestNames(t *testing.T) {
 	for name, ok := range map[string]bool{
-		"a": true, "7": true, "paint-2": true, "a--b": true, "a123456789b123456789c123456789d123456789": true,
+		"a": true, "7": true, "paint-2": true, "a--b": true, strings.Repeat("a", 63): true,
 		"": false, "-a": false, "a-": false, "A": false, "a_b": false, "a.b": false, "a/b": false, "..": false, "ä": false, "a\n": false,
-		"a123456789b123456789c123456789d123456789e": false,
+		strings.Repeat("a", 64): false,
 	} {
 		if err := sprite.CheckName(name); (err == nil) != ok {
 			t.Errorf("CheckName(%q): got %v", name, err)
