@@ -193,3 +193,28 @@ func TestForkWithoutRoom(t *testing.T) {
 		t.Errorf("with room there runs, exit %d, %s", code, out)
 	}
 }
+
+// TestMemoryLeavesReserve: a memory that would take the reserve of the disk is not kept;
+// the checkpoint is made without it, and says why.
+func TestMemoryLeavesReserve(t *testing.T) {
+	h := newSmallHost(t, "400m")
+	h.serve(nil, "--disk-reserve", "64M")
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "head -c 100M /dev/urandom >/dev/shm/big")
+	checkpoint := func() *sprites.CheckpointDetails {
+		t.Helper()
+		var c sprites.Checkpoint
+		if err := json.Unmarshal([]byte(h.run("", "cove", "checkpoint", "create", "-s", "paint", "--memory", "--json")), &c); err != nil || c.Cove == nil {
+			t.Fatalf("got %+v, %v", c, err)
+		}
+		return c.Cove
+	}
+	h.fillTo(130 << 20)
+	if c := checkpoint(); c.MemoryBytes > 0 || !strings.Contains(c.MemoryNotKept, "no space") {
+		t.Errorf("without room besides the reserve: %+v", c)
+	}
+	h.makeRoom()
+	if c := checkpoint(); c.MemoryBytes < 100<<20 {
+		t.Errorf("with room: %+v", c)
+	}
+}

@@ -48,16 +48,17 @@ func unpulledHint(ctx context.Context, c *sprites.Client, name string, err error
 	if !ok || e.Code != "unpulled_work" {
 		return err
 	}
-	pull := "cove pull JOB"
-	if jobs, listErr := c.Jobs(ctx); listErr == nil {
-		for _, job := range jobs {
-			if job.Backend == "" && job.Sprite == name && job.PulledAt == nil && jobPattern.MatchString(job.ID) {
-				pull = "cove pull " + job.ID
-				break
-			}
+	lose := "or lose it: cove rm --force " + name
+	jobs, listErr := c.Jobs(ctx)
+	for _, job := range jobs { // none after an error
+		if job.Backend == "" && job.Sprite == name && job.PulledAt == nil && job.Bundle.Size > 0 && jobPattern.MatchString(job.ID) {
+			return hinted(err, "bring its work home: cove pull "+job.ID+"; "+lose)
 		}
 	}
-	return hinted(err, "bring its commits home: "+pull+"; or lose them: cove rm --force "+name)
+	if listErr != nil {
+		return hinted(err, "see what there is: cove job list; "+lose)
+	}
+	return hinted(err, "look at what it has: cove console -s "+name+"; "+lose)
 }
 
 // each does something with one thing after the other, and goes on after an error,

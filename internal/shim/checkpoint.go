@@ -26,6 +26,7 @@ type Checkpoint struct {
 	Disk   []Mount  // the same, to be mounted
 	Keep   string   `json:",omitempty"` // a folder to be made for the memory; empty: it is not kept
 	Always bool     `json:",omitempty"` // keep it however much is open
+	Leave  int64    `json:",omitempty"` // bytes that the memory must leave free on the disk, if it is kept
 }
 
 // Checkpointed says what a checkpoint took.
@@ -174,7 +175,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	case why != "" && !req.Always:
 		done.NotKept = why
 	default:
-		kept, err := s.keepImage(ctx, done.State, image, req.Keep)
+		kept, err := s.keepImage(ctx, done.State, image, req)
 		if done.Kept = kept; err != nil {
 			done.Kept, done.NotKept = 0, notKept(err)
 			s.log.Error("keep the memory of a checkpoint", "err", errors.Join(err, os.RemoveAll(req.Keep)))

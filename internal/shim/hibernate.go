@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -97,8 +98,10 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 }
 
 // keepImage copies an image, whose sandbox goes on meanwhile, to a folder that it
-// makes, and returns its size in bytes.
-func (s *Shim) keepImage(ctx context.Context, st State, image, dir string) (size int64, err error) {
+// makes, and returns its size in bytes. The error is ENOSPC if the copy would leave less
+// of the disk free than it must.
+func (s *Shim) keepImage(ctx context.Context, st State, image string, req Checkpoint) (size int64, err error) {
+	dir := req.Keep
 	if st.Build == "" {
 		return 0, errors.New("the sandbox was started by a server that did not say what it is made of")
 	}
@@ -109,6 +112,9 @@ func (s *Shim) keepImage(ctx context.Context, st State, image, dir string) (size
 	if err != nil {
 		return 0, err
 	}
+	if err := leavesFree(entries, dir, req.Leave); err != nil {
+		return 0, err
+	}
 	for _, e := range entries {
 		n, err := copyPart(ctx, filepath.Join(dir, e.Name()), filepath.Join(image, e.Name()))
 		if err != nil {
@@ -117,6 +123,34 @@ func (s *Shim) keepImage(ctx context.Context, st State, image, dir string) (size
 		size += n
 	}
 	return size, s.describeImage(st, dir)
+}
+
+// leavesFree returns ENOSPC if a copy of files in memory would leave less than so many
+// bytes free on the file system of dir.
+func leavesFree(files []os.DirEntry, dir string, leave int64) error {
+	if leave <= 0 {
+		return nil
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("look how full the disk is: %w", err)
+	}
+	room := int64(fs.Bavail)*fs.Bsize - leave
+	for _, f := range files {
+		st, err := f.Info()
+		if err != nil {
+			return err
+		}
+		size := st.Size()
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+			size = min(size, sys.Blocks*512) // holes stay holes
+		}
+		room -= size
+	}
+	if room < 0 {
+		return unix.ENOSPC
+	}
+	return nil
 }
 
 // copyStep is how much of a part is copied at a time.

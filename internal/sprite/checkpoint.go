@@ -174,7 +174,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 		if keep != sprites.KeepNever {
 			memory.name = randomHex(8)
 		}
-		pause, err := h.move(ctx, row.ID, sb, next.Layer, Memory{Name: memory.name, Always: keep == sprites.KeepAlways})
+		pause, err := h.move(ctx, row.ID, sb, next.Layer, Memory{Name: memory.name, Always: keep == sprites.KeepAlways, Leave: h.DiskReserve})
 		if err != nil {
 			h.forget(memory.name)
 			return h.sealFailed(row, next, sb, keep, err)

@@ -167,6 +167,7 @@ var ErrDeletedOpen = errors.New("deleted files that are still open are too large
 type Memory struct {
 	Name   string // by which it is kept; empty: it is not
 	Always bool   // however much is open
+	Leave  int64  // bytes that it must leave free where it is kept; else it is not kept
 }
 
 // Pause is how long a sandbox stood still for a checkpoint, and why; and what became

@@ -653,7 +653,7 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 	if err != nil {
 		return sprite.Pause{}, err
 	}
-	req := shim.Checkpoint{Layers: chain, Disk: disk, Always: memory.Always}
+	req := shim.Checkpoint{Layers: chain, Disk: disk, Always: memory.Always, Leave: memory.Leave}
 	if memory.Name != "" {
 		if req.Keep, err = s.runtime.memoryDir(memory.Name); err != nil {
 			return sprite.Pause{}, err
