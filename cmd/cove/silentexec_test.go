@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/creack/pty"
 )
 
 // ends waits for a program's end, and returns its code.
@@ -65,5 +67,22 @@ func TestSilentExec(t *testing.T) {
 	}
 	if code := ends(t, "the command", runs); code != 130 || !strings.Contains(said.String(), "sprite paint does not answer") {
 		t.Errorf("the command: %d, %s", code, said.String())
+	}
+
+	// A terminal that has not begun yet is left, too. A signal that comes before anything
+	// listens for it ends it as well.
+	console := h.command("", "cove", "console", "-s", "paint")
+	screen, err := pty.Start(console)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	leaves := begin(console)
+	await(t, "the console's connection", time.Minute, func() bool { return connected(console.Process.Pid) })
+	if err := console.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := ends(t, "the console", leaves); code != 130 && code != -1 {
+		t.Errorf("the console: %d", code)
 	}
 }

@@ -125,6 +125,10 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 		sprite, cmd = next, next.Attach(ctx, session)
 	}
 	t.restore()
+	if errors.Is(err, errSilent) { // whether it has a session is not known
+		a.say("\nLeft sprite %s, which does not answer. See whether something runs there: cove session list -s %[1]s", sprite.Name())
+		return reportedError{exitInterrupted}
+	}
 	exit, ended := errors.AsType[*sprites.ExitError](err)
 	var cut string // why, where it did not end by itself
 	if ended && (exit.Reason == "stopped" || exit.Reason == "restored" || strings.HasPrefix(exit.Reason, "signal:")) {
@@ -162,8 +166,15 @@ func (a *app) attachOnce(ctx context.Context, t *terminal, keys *keyboard, leave
 			_ = cmd.Resize(size.Rows, size.Cols) // fails only if the command has ended
 		}
 	}
-	detach := func() { _ = cmd.Detach() } // fails only if the command has ended
-	over := make(chan struct{})
+	started, left, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	detach := sync.OnceFunc(func() {
+		close(left)
+		select {
+		case <-started:
+			_ = cmd.Detach() // fails only if the command has ended
+		default:
+		}
+	})
 	cmd.Stdin = &detachReader{in: keys.until(over), detach: detach}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -175,8 +186,35 @@ func (a *app) attachOnce(ctx context.Context, t *terminal, keys *keyboard, leave
 		case <-over:
 		}
 	})
-	return t.run(ctx, cmd)
+	done := make(chan error, 1)
+	go func() {
+		if err := cmd.Start(); err != nil {
+			done <- spriteError(err)
+			return
+		}
+		close(started)
+		done <- t.wait(ctx, cmd)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-left:
+	}
+	select {
+	case <-started:
+	default: // there is nothing to leave: the connection ends with this process
+		return errSilent
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(leaveLimit):
+		return errSilent
+	}
 }
+
+// leaveLimit is how long a sprite has to answer when a terminal is left.
+const leaveLimit = 10 * time.Second
 
 // comeBackLimit is how long a lost connection is tried again.
 const comeBackLimit = time.Minute

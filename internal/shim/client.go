@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/policy"
 )
@@ -167,7 +168,7 @@ func (c Client) SetNetwork(ctx context.Context, set policy.Set) error {
 func (c Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	conn, err := c.dial(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("dial port %d of the sandbox: %w", port, err)
+		return nil, fmt.Errorf("dial %s: %w", portName(port), err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	joined, err := connectThrough(conn, port)
@@ -176,9 +177,17 @@ func (c Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	}
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("dial port %d of the sandbox: %w", port, err)
+		return nil, fmt.Errorf("dial %s: %w", portName(port), err)
 	}
 	return joined, nil
+}
+
+// portName is how an error calls a port.
+func portName(port int) string {
+	if port == boot.API {
+		return "the guest"
+	}
+	return fmt.Sprintf("port %d of the sandbox", port)
 }
 
 func connectThrough(conn net.Conn, port int) (net.Conn, error) {

@@ -62,6 +62,9 @@ func (d guestDialer) greet(ctx context.Context, conn *gateway.Conn) (*gateway.Co
 	}
 	if err := boot.GreetWithin(ctx.Done(), conn, st.Token); err != nil {
 		_ = conn.Close()
+		if late, ok := errors.AsType[net.Error](err); ok && late.Timeout() {
+			err = fmt.Errorf("the guest has not answered for %v", boot.HandshakeLimit)
+		}
 		return nil, cmp.Or(ctx.Err(), err)
 	}
 	return conn, nil
