@@ -332,7 +332,7 @@ it. Without a port it is 443. Nothing is connected to. The exit code is 1 if it 
 			if err != nil {
 				return spriteError(err)
 			}
-			if err := a.show(d, func(w io.Writer) { printDecision(w, d, "") }); err != nil {
+			if err := a.show(d, func(w io.Writer) { printDecision(w, d, sprite.Name(), "") }); err != nil {
 				return err
 			}
 			if !reachable(d) {
@@ -349,17 +349,27 @@ func reachable(d sprites.PolicyDecision) bool {
 	return d.Allow && (len(d.Addresses) == 0 || slices.ContainsFunc(d.Addresses, func(a sprites.PolicyDecision) bool { return a.Allow }))
 }
 
-func printDecision(w io.Writer, d sprites.PolicyDecision, indent string) {
+// hintFor completes what a policy's decision says to type, which does not know of which
+// sprite it is: pasted in a folder with another, it would change that one.
+func hintFor(hint, sprite string) string {
+	hint = strings.Replace(hint, "cove policy show;", "cove policy show -s "+sprite+";", 1)
+	if i := strings.LastIndex(hint, "cove policy allow "); i >= 0 && !strings.Contains(hint[i:], " -s ") {
+		hint += " -s " + sprite // what to allow is the end of it
+	}
+	return hint
+}
+
+func printDecision(w io.Writer, d sprites.PolicyDecision, sprite, indent string) {
 	verdict := "allowed"
 	if !d.Allow {
 		verdict = "refused"
 	}
 	fmt.Fprintf(w, "%s%s is %s: %s\n", indent, sanitizeLine(d.Target), verdict, sanitizeLine(d.Rule))
 	if d.Hint != "" {
-		fmt.Fprintf(w, "%s  %s\n", indent, sanitizeLine(d.Hint))
+		fmt.Fprintf(w, "%s  %s\n", indent, sanitizeLine(hintFor(d.Hint, sprite)))
 	}
 	for _, address := range d.Addresses {
-		printDecision(w, address, indent+"  ")
+		printDecision(w, address, sprite, indent+"  ")
 	}
 }
 
@@ -391,6 +401,7 @@ newest 4 MiB at least. With --json each event is a line.`,
 			if a.global.json {
 				return a.jsonLines().Encode(e)
 			}
+			e.Hint = hintFor(e.Hint, sprite.Name())
 			printEvent(a.text(), e)
 			return nil
 		})
