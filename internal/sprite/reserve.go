@@ -123,7 +123,7 @@ func (h *Host) lookWhoWrites() {
 		}
 	}
 	var m *machine
-	if begun && h.disk.avail < h.DiskReserve && !h.room.endLargest() { // imports make room first
+	if h.disk.avail < h.DiskReserve && !h.room.endLargest() && begun { // imports make room first
 		m = mostWritten(all, lost)
 	}
 	if m != nil && m.busy != nil {
