@@ -67,7 +67,7 @@ self.addEventListener("fetch", e => { if (e.request.mode === "navigate") e.respo
 	if got := open(url); !strings.Contains(got, want) {
 		t.Errorf("after a crash there is %q", got)
 	}
-	await(t, "sleep", 30*time.Second, func() bool {
+	await(t, "sleep", time.Minute, func() bool {
 		info, err := h.client().Get(t.Context(), "paint")
 		return err == nil && info.Status == sprites.StatusWarm
 	})

@@ -72,7 +72,7 @@ func TestLiveCheckpoints(t *testing.T) {
 	}
 	// In a copy of what runs, the connections out are not its own, and end at once.
 	i.run("", "cove", "fork", "paint", "twin")
-	await(t, "the end of the copy's connection", 30*time.Second, func() bool {
+	await(t, "the end of the copy's connection", time.Minute, func() bool {
 		_, code := i.try("", "cove", "exec", "-s", "twin", "--", "pgrep", "-f", "ticker.py")
 		return code == 1
 	})

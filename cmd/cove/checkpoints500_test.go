@@ -294,7 +294,7 @@ print(step, sorted((os.path.relpath(os.path.join(d, f)), open(os.path.join(d, f)
 			told[id] = want
 		}
 	}
-	await(t, "a merge of its layers", 20*time.Second, func() bool {
+	await(t, "a merge of its layers", time.Minute, func() bool {
 		log, err := os.ReadFile(filepath.Join(m.data, "serve.log"))
 		return err == nil && strings.Contains(string(log), "layers merged")
 	})

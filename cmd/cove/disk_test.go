@@ -150,7 +150,7 @@ func TestTerminal(t *testing.T) {
 	keys := func(text string) { tmux("send-keys", text, "Enter") }
 	says := func(text, what string) { // once it has been typed often enough
 		t.Helper()
-		await(t, "the terminal shows "+what, 20*time.Second, func() bool {
+		await(t, "the terminal shows "+what, time.Minute, func() bool {
 			if text != "" {
 				keys(text)
 				time.Sleep(50 * time.Millisecond)
@@ -169,7 +169,7 @@ func TestTerminal(t *testing.T) {
 	says("clear; stty size", "20 70") // the shell may be faster than the news
 	keys("echo nap''ping; sleep 100")
 	shows("napping")
-	await(t, "an interrupt", 20*time.Second, func() bool { // it may come before the sleep
+	await(t, "an interrupt", time.Minute, func() bool { // it may come before the sleep
 		tmux("send-keys", "C-c")
 		keys("echo inter''rupted; mine=value")
 		time.Sleep(50 * time.Millisecond)
@@ -177,7 +177,7 @@ func TestTerminal(t *testing.T) {
 	})
 	first := h.pid()
 	signalAll(t, syscall.SIGKILL, first)
-	await(t, "the next server", 20*time.Second, func() bool { pid := h.pid(); return pid != first && pid != 0 })
+	await(t, "the next server", time.Minute, func() bool { pid := h.pid(); return pid != first && pid != 0 })
 	says("clear; echo again with $mine", "again with value") // what is typed before it is back is lost
 	tmux("send-keys", "C-\\")                                // leave
 	shows("left with 0")
@@ -203,7 +203,7 @@ func TestInteractive(t *testing.T) {
 	keys := func(text string) { tmux("send-keys", text, "Enter") }
 	var job string
 	keys("cove push plan.md --agent shell --interactive")
-	await(t, "the job runs", 30*time.Second, func() bool {
+	await(t, "the job runs", time.Minute, func() bool {
 		out := h.run("", "cove", "job", "list", "--json")
 		if i := strings.Index(out, `"id": "`); i >= 0 {
 			job = out[i+7:][:6]
@@ -211,7 +211,7 @@ func TestInteractive(t *testing.T) {
 		return strings.Contains(out, `"running"`)
 	})
 	tmux("send-keys", "C-\\") // leave
-	await(t, "the terminal is back", 20*time.Second, func() bool {
+	await(t, "the terminal is back", time.Minute, func() bool {
 		keys("echo out-$((1+1))side")
 		return strings.Contains(tmux("capture-pane", "-p"), "out-2side")
 	})

@@ -85,7 +85,7 @@ func (c tally) Write(p []byte) (int, error) { c.n.Add(int64(len(p))); return len
 func (l *limited) writes(t *testing.T) {
 	t.Helper()
 	before := l.written.Load()
-	await(t, "the neighbour writes on", 20*time.Second, func() bool { return l.written.Load() > before+4 })
+	await(t, "the neighbour writes on", time.Minute, func() bool { return l.written.Load() > before+4 })
 }
 
 // fill starts a filler in a new sprite, and waits until that is held.
@@ -152,7 +152,7 @@ func TestDiskLimit(t *testing.T) {
 			if held.UsedBytes < limitMB<<20 || held.LimitBytes != limitMB<<20 {
 				t.Errorf("got %+v", held)
 			}
-			await(t, "it is looked at when it stands still", 30*time.Second, func() bool { before, held = held.UsedBytes, l.info(sprite).Cove.Held; return before == held.UsedBytes })
+			await(t, "it is looked at when it stands still", time.Minute, func() bool { before, held = held.UsedBytes, l.info(sprite).Cove.Held; return before == held.UsedBytes })
 			if out := l.run("", "cove", "list"); !strings.Contains(out, "paused (disk full)") {
 				t.Errorf("the list says\n%s", out)
 			}
@@ -203,7 +203,7 @@ func TestDiskLimitMeanwhile(t *testing.T) {
 		t.Errorf("it ended with %v, %v", err, cmd.Stdout)
 	}
 	l.run("", "cove", "update", "full", "--disk", "200M")
-	await(t, "it is held at a lower limit", 20*time.Second, func() bool { return l.info("full").Cove.Held != nil })
+	await(t, "it is held at a lower limit", time.Minute, func() bool { return l.info("full").Cove.Held != nil })
 	l.run("", "cove", "suspend", "full")
 	l.refused(t, "full")
 	if status := l.info("full").Status; status != sprites.StatusWarm {
@@ -245,8 +245,8 @@ func TestDiskLimitLeft(t *testing.T) {
 	}
 	t.Logf("left in %v", time.Since(began))
 	l.run("", "cove", "update", "back", "--disk", "1500M")
-	await(t, "the log goes on", 20*time.Second, func() bool { return strings.Contains(logs(), on) })
-	await(t, "the command has ended", 20*time.Second, func() bool {
+	await(t, "the log goes on", time.Minute, func() bool { return strings.Contains(logs(), on) })
+	await(t, "the command has ended", time.Minute, func() bool {
 		sessions, err := l.client().Sprite("back").Sessions(t.Context())
 		return err == nil && len(sessions) == 0
 	})
@@ -293,7 +293,7 @@ func TestDiskLimitOfDead(t *testing.T) {
 	signalAll(t, syscall.SIGKILL, l.pid())
 	l.serve(nil, "--idle", "0")
 	l.refused(t, "full")
-	await(t, "the other one is held", 30*time.Second, func() bool { i := l.info("soon").Cove; return i.Held != nil && i.Paused })
+	await(t, "the other one is held", time.Minute, func() bool { i := l.info("soon").Cove; return i.Held != nil && i.Paused })
 	for _, name := range []string{"full", "soon"} {
 		l.run("", "cove", "update", name, "--disk", "1G")
 	}
@@ -366,7 +366,7 @@ func TestDiskLimitOfJob(t *testing.T) {
 	if out, code := l.try(repo, "cove", "pull", job); code != 1 || !strings.Contains(out, "has reached its disk limit") || !strings.Contains(out, update) {
 		t.Errorf("pull: %d, %s", code, out)
 	}
-	await(t, "the log that is followed says why it is quiet", 20*time.Second, func() bool { return strings.Contains(said(), update) })
+	await(t, "the log that is followed says why it is quiet", time.Minute, func() bool { return strings.Contains(said(), update) })
 	l.run("", "cove", "update", sprite, "--disk", "1G")
 	if out, code := l.try(repo, "cove", "pull", job, "--wait=1m"); code != 0 {
 		t.Errorf("pull: %d, %s", code, out)
@@ -377,7 +377,7 @@ func TestDiskLimitOfJob(t *testing.T) {
 	if got := l.run(repo, "git", "show", "HEAD:one.txt"); got != "done\n" {
 		t.Errorf("one.txt: got %q", got)
 	}
-	await(t, "the log has its end", 20*time.Second, func() bool { return strings.Contains(said(), "== success") })
+	await(t, "the log has its end", time.Minute, func() bool { return strings.Contains(said(), "== success") })
 	if text := said(); strings.Count(text, "has reached its disk limit") != 1 || strings.Count(text, "the sprite goes on") != 1 {
 		t.Errorf("the log said\n%s", text)
 	}

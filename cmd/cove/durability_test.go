@@ -30,7 +30,7 @@ const waitingPlan = "## One\n```sh\necho 1 > one.txt\n```\n## Two\n```sh\nwhile 
 // untilStep waits until the job's second step is at work.
 func (h *host) untilStep(job string) {
 	h.t.Helper()
-	await(h.t, "the second step", 30*time.Second, func() bool {
+	await(h.t, "the second step", time.Minute, func() bool {
 		out, code := h.try("", "cove", "job", "logs", job)
 		return code == 0 && strings.Contains(out, "## 2. Two")
 	})

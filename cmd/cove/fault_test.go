@@ -179,7 +179,7 @@ func (c faultCase) whole(h *host, name string) {
 		return
 	}
 	// Who comes in the moment of its death may be told that it can't be reached.
-	await(h.t, "the sprite", 20*time.Second, func() bool {
+	await(h.t, "the sprite", time.Minute, func() bool {
 		_, code := h.try("", "cove", "exec", "-s", name, "true")
 		return code == 0
 	})
@@ -231,7 +231,7 @@ func (h *host) content(name string) string {
 // deleted looks whether a sprite is gone, or what it was.
 func (c faultCase) deleted(h *host, name string) {
 	h.t.Helper()
-	await(h.t, "the sprite's end, or its use", 20*time.Second, func() bool {
+	await(h.t, "the sprite's end, or its use", time.Minute, func() bool {
 		if !strings.Contains(h.run("", "cove", "list"), name) {
 			return true
 		}
@@ -252,7 +252,7 @@ func (c faultCase) clear(h *host, name string) {
 			h.t.Errorf("left: %q", left)
 		}
 	}()
-	await(h.t, "the end of what it had", 20*time.Second, func() bool {
+	await(h.t, "the end of what it had", time.Minute, func() bool {
 		left = nil
 		for _, dir := range []string{"run", "layers", "images", "memories"} {
 			found, _ := filepath.Glob(filepath.Join(h.data, dir, "*")) // the pattern is right

@@ -83,7 +83,7 @@ func TestAgentInstall(t *testing.T) {
 	if list := h.run("", "cove", "list"); strings.Contains(list, "install-") {
 		t.Errorf("the sprite of the installation is listed: %s", list)
 	}
-	await(t, "its size", 20*time.Second, func() bool { return h.installs()[0].Bytes > 0 })
+	await(t, "its size", time.Minute, func() bool { return h.installs()[0].Bytes > 0 })
 	if list := h.run("", "cove", "agent", "list"); !strings.Contains(list, "KiB, ") {
 		t.Errorf("cove agent list: %s", list)
 	}

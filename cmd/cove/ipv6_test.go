@@ -32,7 +32,7 @@ func TestInwardReachable(t *testing.T) {
 		if err != nil {
 			t.Errorf("the host itself can't reach it: %v", err)
 		}
-		await(t, to, 30*time.Second, func() bool { return i.inward.Load() == int64(n)+1 })
+		await(t, to, time.Minute, func() bool { return i.inward.Load() == int64(n)+1 })
 	}
 	i.inward.Store(0)
 	reached := int64(0)
@@ -40,7 +40,7 @@ func TestInwardReachable(t *testing.T) {
 		i.policy("paint", fmt.Sprintf(`{"cidr":%q,"action":"allow","ports":["80"]}`, a))
 		i.probe("paint", "tcp", net.JoinHostPort(a, "80"), "x")
 		reached++
-		await(t, "the connection to "+a+", which a rule names", 30*time.Second, func() bool { return i.inward.Load() == reached })
+		await(t, "the connection to "+a+", which a rule names", time.Minute, func() bool { return i.inward.Load() == reached })
 		i.fails("paint", "tcp", net.JoinHostPort(a, "22"), "x")
 	}
 	if n := i.inward.Load(); n != reached {
@@ -130,7 +130,7 @@ func TestOwnAddress(t *testing.T) {
 	six, four := net.JoinHostPort(islandPublic6, "9"), islandPublic+":9"
 	i.probe("paint", "udp", six, "x")
 	i.probe("paint", "udp", four, "x")
-	await(t, "what the sandbox sends as itself", 30*time.Second, func() bool { return i.strange.Load() == 2 })
+	await(t, "what the sandbox sends as itself", time.Minute, func() bool { return i.strange.Load() == 2 })
 	root := func(command string) string {
 		return i.run("", "cove", "exec", "-s", "paint", "--user", "root", "sh", "-c", command)
 	}
@@ -148,7 +148,7 @@ func TestOwnAddress(t *testing.T) {
 		t.Errorf("sent from addresses of others:\n%s", out)
 	}
 	// What is sent later arrives later.
-	await(t, "an honest datagram", 30*time.Second, func() bool {
+	await(t, "an honest datagram", time.Minute, func() bool {
 		own := strings.Fields(root("cat /proc/net/if_inet6 | grep fdc07e2d914b00010000000000000001"))
 		return len(own) > 0 && strings.HasPrefix(i.probe("paint", "from", "fdc0:7e2d:914b:1::1", net.JoinHostPort(islandPublic6, "7")), "ok")
 	})
@@ -192,7 +192,7 @@ except OSError as e: print(e)`, name)
 	}
 	shims := i.shims()
 	signalAll(t, syscall.SIGKILL, shims...)
-	await(t, "another shim", 20*time.Second, func() bool {
+	await(t, "another shim", time.Minute, func() bool {
 		now := i.shims()
 		return len(now) == 1 && now[0] != shims[0] && strings.HasPrefix(i.probe("paint", "tcp", net.JoinHostPort(islandPublic6, "7"), "x"), "ok")
 	})
@@ -205,7 +205,7 @@ except OSError as e: print(e)`, name)
 	if err := i.within(conn.Start); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "an open connection", 30*time.Second, func() bool {
+	await(t, "an open connection", time.Minute, func() bool {
 		return strings.Contains(i.run("", "cove", "policy", "log", "-s", "paint", "--all", "--since", "3s"), ":7 ("+islandPublic6+")")
 	})
 	i.run("", "cove", "checkpoint", "create", "-s", "paint")
@@ -222,7 +222,7 @@ except OSError as e: print(e)`, name)
 	}
 	for by, want := range map[string]string{"2620:4f:8000::2": islandPublic, islandPublic: islandPublic6} {
 		route(netlink.RouteDel, by)
-		await(t, "both.test to be "+want, 20*time.Second, func() bool { return strings.TrimSpace(order("both.test")) == want })
+		await(t, "both.test to be "+want, time.Minute, func() bool { return strings.TrimSpace(order("both.test")) == want })
 		name := map[bool]string{true: "only6.test", false: "allowed.test"}[want == islandPublic]
 		if got := order(name); strings.Contains(got, "rror") {
 			t.Errorf("without a route by %s, %s has no address: %s", by, name, got)

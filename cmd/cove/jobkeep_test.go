@@ -131,7 +131,7 @@ func TestJobH4(t *testing.T) {
 		gone = orphaned
 	}
 	_, inUse := h.background("", "cove", "exec", "-s", pulledIn, "sleep", "3")
-	await(t, "the command", 20*time.Second, func() bool {
+	await(t, "the command", time.Minute, func() bool {
 		return strings.Contains(h.run("", "cove", "session", "list", "-s", pulledIn), "sleep")
 	})
 	if removed, kept := h.gc("--older-than", "0"); !strings.Contains(kept[pulled], "in use") || removed[empty] == "" || removed[guest] == "" || removed[gone] == "" || len(removed) != 3 {
@@ -198,12 +198,12 @@ func testInterruptedPush(h *host) {
 	h.run("big", "git", "add", "-A")
 	h.run("big", "git", "commit", "-q", "-m", "first")
 	pid, ended := h.background("big", "cove", "push", "plan.md", "--agent", "shell")
-	await(h.t, "the push has made a sprite", 30*time.Second, func() bool { return len(names()) > len(before) })
+	await(h.t, "the push has made a sprite", time.Minute, func() bool { return len(names()) > len(before) })
 	signalAll(h.t, syscall.SIGINT, pid)
 	if out, err := ended(); err == nil || !strings.Contains(out, "interrupted") {
 		h.t.Errorf("the push: %v, %s", err, out)
 	}
-	await(h.t, "what was before", 20*time.Second, func() bool { return slices.Equal(names(), before) })
+	await(h.t, "what was before", time.Minute, func() bool { return slices.Equal(names(), before) })
 	if out := h.run("big", "git", "for-each-ref", "refs/cove"); out != "" {
 		h.t.Errorf("left: %s", out)
 	}

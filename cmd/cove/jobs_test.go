@@ -391,7 +391,7 @@ func TestJobJ7(t *testing.T) {
 	})
 	for plan, want := range map[string]string{"polite.md": "In order", "stubborn.md": "Before"} {
 		job, sprite := h.push(repo, append([]string{plan}, flags...)...)
-		await(t, "the agent is ready", 30*time.Second, func() bool {
+		await(t, "the agent is ready", time.Minute, func() bool {
 			out, _ := h.try("", "cove", "job", "logs", job)
 			return strings.Contains(out, "| ready")
 		})
@@ -428,7 +428,7 @@ func TestJobJ9(t *testing.T) {
 	job, sprite := h.push(repo, append([]string{"plan.md", "--converse", "--max-idle", "2s"}, h.standIns()...)...)
 	waiting := func(n int) {
 		t.Helper()
-		await(t, fmt.Sprintf("waiting after message %d", n), 30*time.Second, func() bool {
+		await(t, fmt.Sprintf("waiting after message %d", n), time.Minute, func() bool {
 			out := h.run("", "cove", "exec", "-s", sprite, "sh", "-c", "cat work/*/*/said.txt | wc -l")
 			if job := h.job(job); job.State.Terminal() {
 				t.Fatalf("the job has ended: %+v\n%s", job.Outcome, h.run("", "cove", "job", "logs", job.ID))

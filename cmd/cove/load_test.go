@@ -69,7 +69,7 @@ func TestSoakLoad(t *testing.T) {
 	}
 	t.Logf("%d calls in %v on %d sprites", total, long, n)
 	settle(t, h, held+20*n)                                                                                           // connections that wait for the next call: 8 for a guest, held by server and shim
-	await(t, "the server's goroutines to end", 30*time.Second, func() bool { return h.goroutines() <= running+20*n }) // of the same connections
+	await(t, "the server's goroutines to end", time.Minute, func() bool { return h.goroutines() <= running+20*n }) // of the same connections
 	for _, l := range loads {
 		l.must(h.client().Delete(t.Context(), l.name, sprites.DeleteOptions{}))
 	}
@@ -141,7 +141,7 @@ func newLoad(t *testing.T, c *sprites.Client, i int) *load {
 	l.sprite = c.Sprite(l.name)
 	def := sprites.Service{Name: "echo", Cmd: "python3", Args: []string{"-c", echoServer}}
 	l.must(l.sprite.PutService(t.Context(), def, sprites.Follow{}))
-	await(t, "the echo server", 30*time.Second, func() bool {
+	await(t, "the echo server", time.Minute, func() bool {
 		conn, err := l.sprite.Dial(t.Context(), "localhost", 7)
 		if err == nil {
 			_ = conn.Close()

@@ -30,7 +30,7 @@ func TestSoakMoments(t *testing.T) {
 	}
 	var h *host
 	t.Cleanup(func() { // after the host's
-		await(t, "the end of all that was begun", 20*time.Second, func() bool { return len(h.wholeMachine()) == 0 })
+		await(t, "the end of all that was begun", time.Minute, func() bool { return len(h.wholeMachine()) == 0 })
 	})
 	h = newHost(t)
 	h.serve(nil)

@@ -167,7 +167,7 @@ func (i *island) start() {
 		i.t.Fatal(err)
 	}
 	go func() { _ = cmd.Wait() }()
-	await(i.t, "the server", 30*time.Second, func() bool {
+	await(i.t, "the server", time.Minute, func() bool {
 		pid, err := serverPID(i.data)
 		return err == nil && pid == cmd.Process.Pid
 	})
@@ -478,7 +478,7 @@ func TestInward(t *testing.T) {
 	// A rule that names an address opens that one, and nothing else.
 	i.policy("paint", `{"cidr":"10.1.2.3","action":"allow","ports":["80"]}`)
 	i.probe("paint", "tcp", "10.1.2.3:80", "x")
-	await(t, "the connection that a rule names", 30*time.Second, func() bool { return i.inward.Load() == 1 })
+	await(t, "the connection that a rule names", time.Minute, func() bool { return i.inward.Load() == 1 })
 	i.fails("paint", "tcp", "10.1.2.3:22", "x")
 	i.fails("paint", "tcp", "172.16.0.9:80", "x")
 	if n := i.inward.Load(); n != 1 {
@@ -517,7 +517,7 @@ func TestPolicyHolds(t *testing.T) {
 		"apart.test (lookup)": {"tcp", "apart.test:7", "x"}, islandOther + ":77": {"tcp", islandOther + ":77", "x"},
 		"[" + islandOther6 + "]:77": {"tcp", "[" + islandOther6 + "]:77", "x"},
 	} {
-		await(t, "whose "+name+" was", 20*time.Second, func() bool {
+		await(t, "whose "+name+" was", time.Minute, func() bool {
 			i.fails("paint", probe...)
 			return strings.Contains(i.run("", "cove", "policy", "log", "-s", "paint"), "refused  "+name+"  by no rule, to prober (process ")
 		})
@@ -610,7 +610,7 @@ func TestFailsClosed(t *testing.T) {
 	i.policy("other", allow("*")...)
 	holds := func(when string) {
 		t.Helper()
-		await(t, "a network "+when, 30*time.Second, func() bool { // until it has been told, it has none
+		await(t, "a network "+when, time.Minute, func() bool { // until it has been told, it has none
 			i.look("paint", "allowed.test", "denied.test")
 			return strings.HasPrefix(i.probe("paint", "tcp", islandPublic+":7", "x"), "ok")
 		})
@@ -623,7 +623,7 @@ func TestFailsClosed(t *testing.T) {
 	holds("at first")
 	shims := i.shims()
 	signalAll(t, syscall.SIGKILL, shims...)
-	await(t, "other shims", 20*time.Second, func() bool {
+	await(t, "other shims", time.Minute, func() bool {
 		now := i.shims()
 		return len(now) == len(shims) && now[0] != shims[0] && now[0] != shims[1]
 	})
@@ -704,7 +704,7 @@ func TestSoakPolicy(t *testing.T) {
 			memory, open = resident(t, shim), descriptors()
 		}
 	}
-	await(t, "closed connections", 30*time.Second, func() bool { return descriptors() <= open })
+	await(t, "closed connections", time.Minute, func() bool { return descriptors() <= open })
 	if grown := resident(t, shim) - memory; grown > 16<<20 {
 		t.Errorf("after the first of %d rounds the shim has grown by %d MiB", rounds, grown>>20)
 	}

@@ -134,7 +134,7 @@ func TestPause(t *testing.T) {
 
 	h.stage("paint", true)
 	signalAll(t, syscall.SIGKILL, h.shims()...)
-	await(t, "the next shim", 20*time.Second, func() bool { return len(h.shims()) == 1 })
+	await(t, "the next shim", time.Minute, func() bool { return len(h.shims()) == 1 })
 	h.stage("paint", true)
 	h.counting("paint", mark)
 
@@ -149,7 +149,7 @@ func TestPause(t *testing.T) {
 	if _, asleep := h.memories(); len(asleep) != 1 {
 		t.Errorf("on disk, there are the images %q", asleep)
 	}
-	await(t, "the shim's end", 20*time.Second, func() bool { return len(h.shims()) == 0 })
+	await(t, "the shim's end", time.Minute, func() bool { return len(h.shims()) == 0 })
 	h.counting("paint", mark)
 	h.run("", "cove", "rm", "paint")
 }
@@ -188,7 +188,7 @@ func TestPauseLimit(t *testing.T) {
 		h.stage(name, true)
 	}
 	pid, _ := h.background("", "cove", "exec", "-s", "paint0", "--", "sleep", "1000")
-	await(t, "the command", 20*time.Second, func() bool {
+	await(t, "the command", time.Minute, func() bool {
 		info, err := h.client().Get(t.Context(), "paint0")
 		return err == nil && info.Status == sprites.StatusRunning
 	})

@@ -112,7 +112,7 @@ func (h *host) refusedToResume(repo, id, sprite string) {
 	h.run("", "cove", "job", "wait", shell)
 	refused(1, "cove push -s "+sprite, shell, "x")
 	h.run("", "cove", "rm", "--force", sprite)
-	await(h.t, "the sprite is gone", 20*time.Second, func() bool {
+	await(h.t, "the sprite is gone", time.Minute, func() bool {
 		_, code := h.try("", "cove", "info", sprite)
 		return code != 0
 	})

@@ -92,7 +92,7 @@ func TestUnseen(t *testing.T) {
 				}
 				switch {
 				case who == "person":
-					await(t, "what was begun to be done", 30*time.Second, done)
+					await(t, "what was begun to be done", time.Minute, done)
 				case c.point != fault.RestoreSealed && !done(): // a killed one may end halfway
 					t.Errorf("it shows %s", shown)
 				}
