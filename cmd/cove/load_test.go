@@ -68,7 +68,7 @@ func TestSoakLoad(t *testing.T) {
 		total += l.calls.Load()
 	}
 	t.Logf("%d calls in %v on %d sprites", total, long, n)
-	settle(t, h, held+20*n)                                                                                           // connections that wait for the next call: 8 for a guest, held by server and shim
+	settle(t, h, held+20*n)                                                                                        // connections that wait for the next call: 8 for a guest, held by server and shim
 	await(t, "the server's goroutines to end", time.Minute, func() bool { return h.goroutines() <= running+20*n }) // of the same connections
 	for _, l := range loads {
 		l.must(h.client().Delete(t.Context(), l.name, sprites.DeleteOptions{}))

@@ -3,11 +3,13 @@ package guest
 import (
 	"bufio"
 	"bytes"
+	"io"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/internal/boot"
@@ -84,16 +86,22 @@ func (a *accounts) refresh() {
 	a.users, a.groups = parseAccounts(passwd, group)
 }
 
-// readBounded reads a file of at most 4 MiB.
+// readBounded reads a regular file of at most 4 MiB. Root in the sandbox may have put
+// anything in its place: a pipe would hold up the guest, and with it a wake.
 func readBounded(name string) ([]byte, error) {
-	st, err := os.Stat(name)
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if st.Size() > 4<<20 || !st.Mode().IsRegular() {
 		return nil, os.ErrInvalid
 	}
-	return os.ReadFile(name)
+	return io.ReadAll(io.LimitReader(f, 4<<20))
 }
 
 func parseAccounts(passwd, group []byte) ([]account, map[string]uint32) {

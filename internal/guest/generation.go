@@ -54,7 +54,7 @@ func (g *generation) set(id string) {
 
 // ShowGeneration begins the first generation: the kernel's id of this boot.
 func (s *Server) ShowGeneration() error {
-	data, err := os.ReadFile(bootID)
+	data, err := readBounded(bootID)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func setBootID(id string) error {
 
 // writeBootID writes over an id that is a file. The kernel's own can't be written.
 func writeBootID(id string) error {
-	f, err := os.OpenFile(bootID, os.O_WRONLY, 0)
+	f, err := os.OpenFile(bootID, os.O_WRONLY|syscall.O_NONBLOCK, 0) // a pipe put there has no reader
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func writeBootID(id string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if now, err := os.ReadFile(bootID); err != nil || string(now) != id+"\n" {
+	if now, err := readBounded(bootID); err != nil || string(now) != id+"\n" {
 		return errors.Join(err, errors.New("it is not what was written"))
 	}
 	return nil

@@ -224,10 +224,7 @@ func setHostname(name string) error {
 		return err
 	}
 	// Without an address for its own name sudo waits, and complains.
-	hosts, err := os.ReadFile("/etc/hosts")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
+	hosts, _ := readBounded("/etc/hosts") // one that can't be read is replaced
 	return writeChanged("/etc/hosts", withHost(string(hosts), name), 0o644)
 }
 
@@ -250,20 +247,28 @@ func setMachineID(id string) error {
 		return nil
 	}
 	var err error
-	if before, readErr := os.ReadFile("/etc/machine-id"); readErr == nil && len(strings.TrimSpace(string(before))) > 0 && strings.TrimSpace(string(before)) != id {
+	if before, readErr := readBounded("/etc/machine-id"); readErr == nil && len(strings.TrimSpace(string(before))) > 0 && strings.TrimSpace(string(before)) != id {
 		err = forgetSecrets() // a fork's disk is another machine's
 	}
 	return errors.Join(err, writeChanged("/etc/machine-id", id+"\n", 0o444))
 }
 
 // writeChanged writes a small file unless it is so already: each write is a copy
-// in the sprite's own layer.
+// in the sprite's own layer. It replaces whatever has the name, but a folder.
 func writeChanged(name, content string, mode fs.FileMode) error {
-	if now, err := os.ReadFile(name); err == nil && string(now) == content {
+	if now, err := readBounded(name); err == nil && string(now) == content {
 		return nil
 	}
 	temp := filepath.Join(filepath.Dir(name), ".cove-"+filepath.Base(name))
-	if err := os.WriteFile(temp, []byte(content), mode); err != nil {
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(temp, name)

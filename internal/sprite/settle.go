@@ -108,7 +108,7 @@ func (h *Host) settled(ctx context.Context, row store.Sprite, sb Sandbox) (store
 }
 
 func notKnown(name string, why error) error {
-	e := newError(CodeUnavailable, "see in a moment with: cove checkpoint list -s "+name+"; or end its sandbox with: cove stop "+name,
+	e := newError(CodeUnavailable, "see in a moment with: cove checkpoint list -s "+name+"; or end its sandbox with: cove suspend "+name,
 		"it is not known yet what has become of a change of the disk of sprite %s", name)
 	e.Err = why
 	return e
