@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -21,11 +22,14 @@ import (
 // Bounds of a judgement. What has more is held as a whole.
 const (
 	maxLinks     = 200_000   // symbolic links of a tree
-	maxLinkBytes = 64 << 20  // of what they say
-	maxFollow    = 1_000_000 // names on the ways that links lead
+	maxLinkBytes = 64 << 20  // of what they say, and of their paths
+	maxFollow    = 1_000_000 // names on the ways that links lead, and ways that begin at links
+	maxWays      = 128 << 20 // bytes that these ways take
 	maxHops      = 40        // links on the way to one file, as the kernel has it
-	maxSpread    = 100       // folders with links into others, one after the other
+	maxTargets   = 16        // of links whose names some file system takes for the same
 )
+
+const whyMany = "the tree has too many symbolic links: it can't be told what leads there"
 
 // A judge tells which changes up to a commit can make something run. It has looked at the
 // whole tree of the commit: a change can complete what an earlier one began. All paths in
@@ -37,7 +41,9 @@ type judge struct {
 	top   map[string]bool              // names at the top of the commit that the changes started from
 	led   map[string]string            // why what is there counts, and all below it
 	exact map[string]string            // likewise, and nothing below it
+	fresh []string                     // paths of led and exact, in the order in which they were found
 	steps int
+	bytes int
 	many  bool // there was more than can be told
 }
 
@@ -47,6 +53,7 @@ func (s *scratch) judge(ctx context.Context, base, tip string) (*judge, error) {
 	type link struct{ path, blob string }
 	var links []link
 	var blobs []string
+	long := 0
 	w := &recordWriter{each: func(entry string) {
 		meta, name, ok := strings.Cut(entry, "\t")
 		if !ok {
@@ -57,7 +64,7 @@ func (s *scratch) judge(ctx context.Context, base, tip string) (*judge, error) {
 			j.parts[foldDir(dir)] |= part
 		}
 		if fields := strings.Fields(meta); len(fields) == 3 && fields[0] == linkMode {
-			if len(links) >= maxLinks {
+			if long += len(name); len(links) >= maxLinks || long > maxLinkBytes {
 				j.many = true
 				return
 			}
@@ -77,9 +84,8 @@ func (s *scratch) judge(ctx context.Context, base, tip string) (*judge, error) {
 	}
 	j.many = j.many || !all
 	for _, l := range links {
-		at := safepath.FoldPath(l.path)
-		if target, ok := targets[l.blob]; ok && !slices.Contains(j.links[at], target) {
-			j.links[at] = append(j.links[at], target)
+		if target, ok := targets[l.blob]; ok {
+			j.link(safepath.FoldPath(l.path), target)
 		}
 	}
 	if err := j.programs(ctx); err != nil {
@@ -91,15 +97,34 @@ func (s *scratch) judge(ctx context.Context, base, tip string) (*judge, error) {
 	for _, l := range links {
 		if why := RiskyPath(l.path); why != "" {
 			why = fmt.Sprintf("%s, by the link %s", why, Printable(l.path))
-			j.follow(safepath.FoldPath(l.path), func(at string) {
+			j.follow(ctx, safepath.FoldPath(l.path), func(at string) {
 				if at != "." || RiskyPath(path.Base(l.path)) != "" {
 					j.add(at, why)
 				}
 			})
 		}
 	}
-	j.spread()
+	j.spread(ctx)
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("follow symbolic links: %w", err)
+	}
 	return j, nil
+}
+
+// link adds what a link says. Of more targets than are followed, one is kept as a sign.
+func (j *judge) link(at, target string) {
+	clean := strings.Join(namesIn(target), "/")
+	if path.IsAbs(target) {
+		clean = "/" + clean
+	}
+	if has := j.links[at]; len(has) <= maxTargets && !slices.Contains(has, clean) {
+		j.links[at] = append(has, clean)
+	}
+}
+
+// namesIn divides a path into its names. Those that lead nowhere else are left out.
+func namesIn(name string) []string {
+	return slices.DeleteFunc(strings.Split(name, "/"), func(part string) bool { return part == "" || part == "." })
 }
 
 // linksBeside adds the symbolic links at the top of the work tree that are not in the
@@ -118,7 +143,7 @@ func (j *judge) linksBeside() (names []string) {
 			continue
 		}
 		if target, err := os.Readlink(filepath.Join(j.repo.Dir, e.Name())); err == nil {
-			j.links[at] = []string{filepath.ToSlash(target)}
+			j.link(at, filepath.ToSlash(target))
 			names = append(names, e.Name())
 		}
 	}
@@ -133,6 +158,7 @@ func foldDir(dir string) string {
 func (j *judge) add(at, why string) {
 	if j.led[at] == "" {
 		j.led[at] = why
+		j.fresh = append(j.fresh, at)
 	}
 }
 
@@ -146,11 +172,12 @@ func (j *judge) programs(ctx context.Context) error {
 		return err
 	}
 	for _, p := range programs {
-		j.follow(safepath.FoldPath(p.path), func(at string) {
+		j.follow(ctx, safepath.FoldPath(p.path), func(at string) {
 			switch {
 			case at == ".": // the tree itself, which no program is
 			case p.exact && j.exact[at] == "":
 				j.exact[at] = p.why
+				j.fresh = append(j.fresh, at)
 			case !p.exact:
 				j.add(at, p.why)
 			}
@@ -159,29 +186,44 @@ func (j *judge) programs(ctx context.Context) error {
 	return nil
 }
 
-// spread follows the links in what counts, until they lead to nothing new.
-func (j *judge) spread() {
-	done := map[string]bool{}
-	for pass, grown := 0, true; grown && !j.many; pass++ {
-		if pass == maxSpread {
-			j.many = true
-			return
+// spread follows the links in what counts, each once, until they lead to nothing new.
+func (j *judge) spread(ctx context.Context) {
+	names := slices.Sorted(maps.Keys(j.links))
+	after := make([]int, len(names)+1) // of each link, itself or a later one: those between are done
+	for i := range after {
+		after[i] = i
+	}
+	undone := func(i int) int {
+		for after[i] != i {
+			after[i] = after[after[i]]
+			i = after[i]
 		}
-		grown = false
-		for at := range j.links {
-			if done[at] {
-				continue
+		return i
+	}
+	visit := func(i int) {
+		after[i] = i + 1
+		why := j.ledWhy(names[i])
+		j.follow(ctx, names[i], func(to string) {
+			if to != "." {
+				j.add(to, why)
 			}
-			why := j.ledWhy(at)
-			if why == "" {
-				continue
-			}
-			done[at], grown = true, true
-			j.follow(at, func(to string) {
-				if to != "." {
-					j.add(to, why)
-				}
-			})
+		})
+	}
+	for k := 0; k < len(j.fresh) && !j.many && ctx.Err() == nil; k++ {
+		at := j.fresh[k]
+		if i, ok := slices.BinarySearch(names, at); ok && undone(i) == i {
+			visit(i)
+		}
+		if j.led[at] == "" {
+			continue // it is exact
+		}
+		begin := at + "/"
+		if at == "." {
+			begin = ""
+		}
+		i, _ := slices.BinarySearch(names, begin)
+		for i = undone(i); i < len(names) && strings.HasPrefix(names[i], begin) && !j.many && ctx.Err() == nil; i = undone(i) {
+			visit(i)
 		}
 	}
 }
@@ -213,71 +255,105 @@ func (j *judge) why(f File) string {
 	if why = cmp.Or(why, j.ledWhy(at)); why != "" {
 		return why
 	}
-	first, _, _ := strings.Cut(at, "/")
+	first, _, _ := strings.Cut(withoutHarmless(at), "/")
 	if f.Status == "A" && strings.HasPrefix(first, ".") && !j.top[first] && !(ignore && dir == "") {
 		return whyDot
 	}
 	if j.many {
-		return "the tree has too many symbolic links: it can't be told what leads there"
+		return whyMany
 	}
 	return ""
 }
 
-// follow calls found with all that a path leads to: each link on the way, and the end.
-func (j *judge) follow(name string, found func(at string)) {
-	type state struct {
-		at   string
-		todo []string
-		hops int
+// A way is a place in the tree, and the names that are still to go from there.
+type way struct {
+	at   string
+	todo []string
+	hops int
+}
+
+// charge counts a step and the bytes that it takes, and reports whether they may be spent.
+func (j *judge) charge(n int) bool {
+	j.steps++
+	j.bytes += n
+	if j.steps > maxFollow || j.bytes > maxWays {
+		j.many = true
+		return false
 	}
+	return true
+}
+
+// follow calls found with all that a path leads to: each link on the way, and the end. It
+// stops if the context ends: the caller asks that.
+func (j *judge) follow(ctx context.Context, name string, found func(at string)) {
 	seen := map[string]bool{}
-	open := []state{{at: ".", todo: strings.Split(name, "/")}}
-	for len(open) > 0 {
-		s := open[len(open)-1]
+	open := []way{{at: ".", todo: namesIn(name)}}
+	for len(open) > 0 && ctx.Err() == nil {
+		w := open[len(open)-1]
 		open = open[:len(open)-1]
-		inside := true
-		for inside && len(s.todo) > 0 {
-			if j.steps++; j.steps > maxFollow {
-				j.many = true
+		next, ok := j.walk(&w)
+		if !ok {
+			continue
+		}
+		found(next)
+		targets := j.links[next]
+		if len(targets) > maxTargets {
+			j.many = true
+			return
+		}
+		for _, target := range targets {
+			to, ok := j.turn(w, target)
+			if !ok {
+				continue
+			}
+			key := to.at + "\x00" + strings.Join(to.todo, "/")
+			if !j.charge(2*len(key) + 16*len(to.todo)) {
 				return
 			}
-			part := s.todo[0]
-			if s.todo = s.todo[1:]; part == "" || part == "." {
-				continue
+			if !seen[key] {
+				seen[key] = true
+				open = append(open, to)
 			}
-			if part == ".." {
-				inside = s.at != "."
-				s.at = path.Dir(s.at)
-				continue
-			}
-			next := path.Join(s.at, safepath.Fold(part))
-			targets := j.links[next]
-			if len(targets) == 0 {
-				s.at = next
-				continue
-			}
-			found(next)
-			for _, target := range targets {
-				at := s.at
-				if path.IsAbs(target) {
-					rel, ok := j.repo.inTree(target)
-					if !ok {
-						continue
-					}
-					at, target = ".", rel
-				}
-				to := state{at, append(strings.Split(target, "/"), s.todo...), s.hops + 1}
-				if key := at + "\x00" + strings.Join(to.todo, "/"); to.hops <= maxHops && len(key) < 2*maxTarget && !seen[key] {
-					seen[key] = true
-					open = append(open, to)
-				}
-			}
-			inside = false
-		}
-		if inside {
-			found(s.at)
 		}
 	}
+}
+
+// walk goes on to the next link, or to the end. It fails if that is not in the tree, or if
+// too much is spent.
+func (j *judge) walk(w *way) (next string, ok bool) {
+	for len(w.todo) > 0 {
+		part := w.todo[0]
+		w.todo = w.todo[1:]
+		if part == ".." {
+			if w.at == "." || !j.charge(len(w.at)) {
+				return "", false
+			}
+			w.at = path.Dir(w.at)
+			continue
+		}
+		next := path.Join(w.at, safepath.Fold(part))
+		if !j.charge(len(next)) {
+			return "", false
+		}
+		if len(j.links[next]) > 0 {
+			return next, true
+		}
+		w.at = next
+	}
+	return w.at, true
+}
+
+// turn is the way on from a link, by one of its targets.
+func (j *judge) turn(w way, target string) (way, bool) {
+	at := w.at
+	if path.IsAbs(target) {
+		rel, ok := j.repo.inTree(target)
+		if !ok {
+			return way{}, false
+		}
+		at, target = ".", rel
+	}
+	return way{at, append(namesIn(target), w.todo...), w.hops + 1}, w.hops < maxHops
 }
 
 // Inside makes the judge of paths that are no files of a commit's tree, such as those in
@@ -294,6 +370,9 @@ func (r *Repo) Inside(ctx context.Context, commit string) (why func(name string)
 		return nil, err
 	}
 	return func(name string) string {
+		if j.many {
+			return whyMany
+		}
 		at := safepath.FoldPath(name)
 		for dir := path.Dir(at); ; dir = path.Dir(dir) {
 			if j.parts[dir].Repository() {

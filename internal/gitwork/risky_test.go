@@ -1,6 +1,7 @@
 package gitwork_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -195,22 +196,119 @@ func TestFamilies(t *testing.T) {
 		Jenkinsfile.release Jenkinsfile lefthook.toml .lefthook-local.yml .claude/x .CLAUDE/x .claude./x .vſcode/tasks.json .vs\u200ccode/x .cursor/mcp.json .cursorrules .aider.conf.yml .mcp.json sub/.mcp.json
 		.gitattributes .gitmodules .gitconfig .lfsconfig .github .git-blame-ignore-revs .husky hooks/pre-commit a/HOOKS/post-merge .env .env.local .zshenv .bash_aliases .nvmrc flake.nix .ropeproject/config.py
 		.eslintrc.cjs eslint.config.js .rubocop.yml .luarc.json .pylintrc pylintrc sitecustomize.py ansible.cfg .ackrc .sprite .cove/config.toml .coverc .ssh/rc .yarn/releases/x.cjs .pnp.cjs .npmrc renovate.json5
-		CLAUDE.local.md copilot-instructions.md a.prompt.md .rules GEMINI.md .kilocode/x .windsurfrules .codexrc codeowners docs/CODEOWNERS .tool-versions .terraformrc .gdbinit .settings/x.prefs Agents.md opencode.jsonc`) {
+		CLAUDE.local.md copilot-instructions.md a.prompt.md .rules GEMINI.md .kilocode/x .windsurfrules .codexrc codeowners docs/CODEOWNERS .tool-versions .terraformrc .gdbinit .settings/x.prefs Agents.md opencode.jsonc
+		.bsp/x.json .bloop/a.json .metals/x hie.yaml sub/hie.yaml .merlin omnisharp.json mypy.ini .mypy.ini tslint.json phpstan.neon phpstan.neon.dist phpstan.dist.neon vetur.config.js graphql.config.ts .graphqlrc.yml
+		renv/activate.R packrat/init.R _vimrc_local.vim Session.vim sorbet/config .gitkeep/x .github/workflows/.gitkeep .vscode/.env.example .github/ISSUE_TEMPLATE/.vscode/tasks.json
+		.github/ISSUE_TEMPLATES.yml .github/workflows/issue_template.yml .env.examples .editorconfig/.envrc`) {
 		name = strings.ReplaceAll(name, `\u200c`, "\u200c")
 		if gitwork.RiskyPath(name) == "" {
 			t.Errorf("%q is not held", name)
 		}
 	}
 	for _, name := range strings.Fields(`Makefile sub/makefile GNUmakefile Makefile.am rules.mk justfile Rakefile conftest.py tests/conftest.py setup.py build.rs build.gradle build.gradle.kts gradlew pom.xml CMakeLists.txt
-		Dockerfile Dockerfile.dev docker-compose.yml compose.override.yaml Taskfile.yml tox.ini pyproject.toml BUILD.bazel defs.bzl WORKSPACE mix.exs Gemfile x.gemspec webpack.config.js vite.config.ts jest.config.ts Vagrantfile magefile.go`) {
+		Dockerfile Dockerfile.dev docker-compose.yml compose.override.yaml Taskfile.yml tox.ini pyproject.toml BUILD.bazel defs.bzl WORKSPACE mix.exs Gemfile x.gemspec webpack.config.js vite.config.ts jest.config.ts Vagrantfile magefile.go
+		x.pyc pkg/__pycache__/x.cpython-312.pyc`) {
 		if gitwork.RiskyPath(name) != "" || gitwork.ListedPath(name) == "" {
 			t.Errorf("%q: held %q, listed %q", name, gitwork.RiskyPath(name), gitwork.ListedPath(name))
 		}
 	}
 	for _, name := range strings.Fields(`src/main.go agents.go internal/config/agents.go claude.go miser.go mises.txt env.go docs/lefthooks.md jenkinsfiles config/x.yml github/x hooks/useState.js vscode/x makefiles.go
-		src/hooks.ts cursor.rs .x/y readme.md skills/x/SKILL.md bazel tools/bazel.go rules.go drone.go prompt.md opencode.md build/x.js workspace.ts builds.go a.b.c`) {
+		src/hooks.ts cursor.rs .x/y readme.md skills/x/SKILL.md bazel tools/bazel.go rules.go drone.go prompt.md opencode.md build/x.js workspace.ts builds.go a.b.c
+		.gitkeep docs/.gitkeep .env.example app/.env.sample .env.template .github/ISSUE_TEMPLATE.md .github/ISSUE_TEMPLATE/bug.yml .github/PULL_REQUEST_TEMPLATE.md .github/pull_request_template/x.md
+		renv/x.R packrat/activate.R sorbet/x config sessions.vim phpstan.go graphql.go .editorconfig .dockerignore`) {
 		if gitwork.RiskyPath(name) != "" || gitwork.ListedPath(name) != "" {
 			t.Errorf("%q: held %q, listed %q", name, gitwork.RiskyPath(name), gitwork.ListedPath(name))
+		}
+	}
+}
+
+// A file that decides who must approve is held for that, not for CI.
+func TestOwnersReason(t *testing.T) {
+	for _, name := range []string{"CODEOWNERS", "docs/CODEOWNERS", ".github/CODEOWNERS"} {
+		if why := gitwork.RiskyPath(name); !strings.Contains(why, "approve") {
+			t.Errorf("%s: held for %q", name, why)
+		}
+	}
+}
+
+// A tree whose links lead on in very many ways is held as a whole: each way is charged.
+func TestManyWays(t *testing.T) {
+	home(t, "")
+	spellings := func(n int) (names []string) {
+		for i := range n {
+			name := []byte(".env-aaaaaaaaa")
+			for bit := range 9 {
+				if i>>bit&1 == 1 {
+					name[5+bit] = 'A'
+				}
+			}
+			names = append(names, string(name))
+		}
+		return names
+	}
+	slashes := map[string]string{}
+	for i, name := range spellings(400) {
+		slashes[name] = fmt.Sprintf(".env-aaaaaaaaa/%04d", i) + strings.Repeat("/", 320)
+	}
+	few := map[string]string{} // as many as are followed, but they multiply
+	for i, name := range spellings(16) {
+		few[name] = fmt.Sprintf(".env-aaaaaaaaa/%s%04d", strings.Repeat("d/", 1500), i)
+	}
+	for name, links := range map[string]map[string]string{"a name of many links": slashes, "ways that multiply": few} {
+		t.Run(name, func(t *testing.T) {
+			r := newRepo(t)
+			base := r.git("rev-parse", "HEAD")
+			head := r.commitLinks(links)
+			risky, _ := r.summary(base, head)
+			if why := risky["plain"]; !strings.Contains(why, "too many symbolic links") {
+				t.Errorf("an ordinary file is held for %q", why)
+			}
+			inside, err := r.open().Inside(t.Context(), head)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if why := inside("sub/plain"); !strings.Contains(why, "too many symbolic links") {
+				t.Errorf("a file of a submodule is held for %q", why)
+			}
+		})
+	}
+}
+
+// commitLinks commits symbolic links whose names not every file system keeps apart, and an
+// ordinary file, without the work tree.
+func (r repo) commitLinks(links map[string]string) string {
+	r.t.Helper()
+	var index strings.Builder
+	for name, target := range links {
+		fmt.Fprintf(&index, "120000 %s\t%s\n", r.pipe(target, "hash-object", "-w", "--stdin"), name)
+	}
+	fmt.Fprintf(&index, "100644 %s\tplain\n", r.pipe("x\n", "hash-object", "-w", "--stdin"))
+	r.pipe(index.String(), "update-index", "--add", "--index-info")
+	return r.git("commit-tree", "-p", "HEAD", "-m", "links", r.git("write-tree"))
+}
+
+// A link is followed also where the names that are to go are longer than any path, and
+// where very many folders lead one into the other.
+func TestLongWays(t *testing.T) {
+	home(t, "")
+	r := newRepo(t)
+	pad := strings.Repeat("d/../", 700)
+	links := map[string]string{".envrc": "one/" + pad + "run", "one": "two/" + pad + ".", "two": "three/" + pad + ".", "three": "real"}
+	for i := range 200 {
+		links[fmt.Sprintf("chain/%d/next", i)] = fmt.Sprintf("../%d", i+1)
+	}
+	links[".idea"] = "chain/0"
+	base := r.git("rev-parse", "HEAD")
+	for name, target := range links {
+		r.link(name, target)
+	}
+	for _, name := range []string{"real/run", "real/d/x", "chain/200/x", "chain/x"} {
+		r.write(name, "x\n")
+	}
+	risky, _ := r.summary(base, r.commit("links"))
+	for name, want := range map[string]bool{"real/run": true, "chain/200/x": true, "chain/x": false} {
+		if got := risky[name] != ""; got != want {
+			t.Errorf("%s: held %v, want %v: %q", name, got, want, risky[name])
 		}
 	}
 }
@@ -240,7 +338,7 @@ func TestHeldByContent(t *testing.T) {
 	for name, text := range packages {
 		r.write(name+"/package.json", text[1])
 	}
-	for _, name := range []string{".known/y", ".knownrc", ".new/x", ".newrc", "\u200c.newer", "sub/.new", "Makefile", "sub/conftest.py", ".gitignore", "new/package.json"} {
+	for _, name := range []string{".known/y", ".knownrc", ".new/x", ".newrc", "\u200c.newer", "sub/.new", ".gitkeep", ".env.example", ".github/ISSUE_TEMPLATE/x.md", "Makefile", "sub/conftest.py", ".gitignore", "new/package.json"} {
 		r.write(name, "y\n")
 	}
 	r.write(".coveignore", "y\n")

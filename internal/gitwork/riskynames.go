@@ -23,6 +23,8 @@ const (
 	whyCove   = "settings of cove, and what prepares its sprites"
 	whyDot    = "a new dot-file or dot-folder at the top, which some tool may read"
 	whyBuild  = "runs when you build or test"
+	whyOwners = "decides who must approve changes"
+	whyPyc    = "compiled code, which an interpreter can run in place of its source"
 )
 
 // A family is a set of names that one kind of program reads without being told.
@@ -49,17 +51,20 @@ var held = []family{
 		.husky* .huskyrc* .githooks .git-hooks git-hooks/ githooks/ .lefthook* lefthook* .pre-commit* pre-commit-config* .prek* prek.toml
 		.overcommit* hk.pkl hk.*.pkl .hk* .lintstagedrc* lint-staged.config.* .simple-git-hooks* simple-git-hooks* .rusty-hook* rusty-hook*
 		.cargo-husky captainhook* grumphp* .ghooks* .yorkie* .commitlintrc* commitlint.config.* .czrc .cz-config.js .cz.* .git-hooks* .hooks`},
-	{whyCI, "the configuration reference of each service; CODEOWNERS decides who must approve", `
+	{whyOwners, "GitHub, GitLab, Gitea: their pages on code owners", `
+		codeowners`},
+	{whyCI, "the configuration reference of each service", `
 		.github .gitlab .gitlab-ci** .circleci circle.yml .buildkite .forgejo .gitea .woodpecker* .teamcity .semaphore .tekton .drone* .travis*
 		jenkinsfile* .jenkins* azure-pipelines* .azure-pipelines* .azuredevops .vsts-ci* bitbucket-pipelines* .bitbucket appveyor* .appveyor*
-		cloudbuild* .cloudbuild* .cirrus* buildspec* codeowners .builds .build.yml .build.yaml .zuul* zuul.yaml zuul.d/ .taskcluster*
+		cloudbuild* .cloudbuild* .cirrus* buildspec* .builds .build.yml .build.yaml .zuul* zuul.yaml zuul.d/ .taskcluster*
 		codefresh* .codefresh* .harness .prow* wercker* .wercker* screwdriver.yaml codemagic.yaml bitrise.yml ci_scripts/ .scrutinizer*
 		.codeship* codeship-* .readthedocs* .renovaterc* renovate.json renovate.json5 .concourse .gocd* .screwdriver* .cds .sourcehut .argo`},
-	{whyEditor, "VS Code and its kin, JetBrains, Zed, Fleet, Visual Studio, Vim (exrc), Neovim (exrc, lazy.nvim), Emacs (directory variables), Helix, Nova, Theia, Sublime Text, Kakoune, Eclipse, YouCompleteMe, vimspector, clangd, lua-language-server, rope, universal-ctags", `
+	{whyEditor, "VS Code and its kin, JetBrains, Zed, Fleet, Visual Studio, Vim (exrc), Neovim (exrc, lazy.nvim), Emacs (directory variables), Helix, Nova, Theia, Sublime Text, Kakoune, Eclipse, YouCompleteMe, vimspector, clangd, lua-language-server, rope, universal-ctags, Metals and Bloop (build servers), haskell-language-server (cradles), merlin, OmniSharp, Vetur, GraphQL LSP, vim sessions", `
 		.vscode* .idea .devcontainer* .zed .fleet .vs .theia .nova .helix .nvim* .nvimrc .vim* .vimrc* .gvimrc .exrc .lvimrc* .lnvim* .lazy.lua .neoconf* .nlsp**
 		.dir-locals* .emacs* .spacemacs* .projectile .projections.json .ycm_extra_conf.py .vimspector* .kak* .kateproject* .atom .lite_project* .micro
 		.settings .project .externaltoolbuilders .factorypath .clangd .ccls .luarc* .ropeproject .ctags* .exuberant* .tern-project .sublime* .cursor-server
-		*.code-workspace *.sublime-project *.sublime-workspace *.sublime-build *.sublime-settings .rbexrc .brackets.json .netbeans* nbproject/ .fleetignore .phpactor*`},
+		*.code-workspace *.sublime-project *.sublime-workspace *.sublime-build *.sublime-settings .rbexrc .brackets.json .netbeans* nbproject/ .fleetignore .phpactor*
+		.bsp .bloop .metals hie.yaml .merlin omnisharp.json vetur.config.js graphql.config.* .graphqlrc* _vimrc_local.vim session.vim`},
 	{whyAgent, "Claude Code, Codex, Gemini CLI, Qwen Code, Cursor, Copilot, Windsurf, Cline, Roo, Kilo, Augment, opencode, Crush, goose, OpenHands, Amp, Kiro, Junie, aider, Zed, Warp, Trae, Factory, Tabnine, Replit, MCP: their pages on project settings, instructions and hooks", `
 		.claude** claude.md claude.*.md .codex** .gemini** gemini.md gemini.*.md .qwen** qwen.md qwen.*.md .cursor** .windsurf** .opencode** opencode.json**
 		agents.md agents.*.md agent.md agent.*.md .agent** .agents** .continue** .cline** .roo** .kilo** .kilocode** .augment** .crush** crush.json crush.md crush.*.md
@@ -78,12 +83,14 @@ var held = []family{
 		.bazelversion tools/bazel .bundle .gemrc .sbt* .sbtopts .sbtrc .jvmopts .lein* .clojure .cabal .stack* .ansible* ansible.cfg .terraform* .terraformrc .tflint* .dvc .lazygit* .ackrc .watchman**
 		.buckconfig* .buck* .nodemon* nodemon.json .mocharc* .jest* .babelrc* .swcrc .postcssrc* .parcelrc .luarocks .rebar* .hex .mix .cpan .cpanm .nuget .conan* .vcpkg .west .sdk .jshell* .testcontainers*
 		.pythonrc* .ackrc.* .wgetrc .curlrc .netrc .guardrc* .rake* .foreman .forego .overmind* .air.toml .earthly* .dagger .okteto* .tilt* .skaffold* .devspace* .nx .turbo .moon .pants* .please* .plzconfig* .lintrunner.toml .arc .arcconfig .arclint`},
-	{whyLint, "ESLint, Prettier, stylelint, Pylint (init-hook), Flake8 (local plugins), RuboCop (require), PHP-CS-Fixer, Credo, mix format, Perl::Critic, SwiftLint, scalafmt: settings that are programs or load some", `
+	{whyLint, "ESLint, Prettier, stylelint, Pylint (init-hook), Flake8 (local plugins), RuboCop (require), PHP-CS-Fixer, Credo, mix format, Perl::Critic, SwiftLint, scalafmt, mypy (plugins), TSLint (rulesDirectory), PHPStan (bootstrapFiles), Sorbet: settings that are programs or load some", `
 		.eslintrc* eslint.config.* .prettierrc* prettier.config.* .stylelintrc* stylelint.config.* .pylintrc pylintrc .flake8 .bandit .rubocop** .php-cs-fixer* .php_cs* .phan .psalm* .credo.exs
-		.formatter.exs .perlcriticrc .perltidyrc .swiftlint* .swiftformat .scalafmt* .scalafix* .clang-tidy .golangci* .semgrep* .trunk .mega-linter* .markdownlint* .textlintrc* .remarkrc* .solargraph* .standard* .tslint* .jshintrc .xo-config* .oxlintrc* .yamllint* .ansible-lint* .hadolint* .shellcheckrc .reek* .haml-lint* .erb-lint* .luacheckrc .ktlint* .detekt* .htmlhintrc .dprint*`},
-	{whyREPL, "pdb, gdb, lldb, R, irb, pry, IEx, GHCi, OCaml, Octave, Erlang, SQLite, psql, Jupyter, CPython (site), RSpec: files that they run from the folder that they start in", `
+		.formatter.exs .perlcriticrc .perltidyrc .swiftlint* .swiftformat .scalafmt* .scalafix* .clang-tidy .golangci* .semgrep* .trunk .mega-linter* .markdownlint* .textlintrc* .remarkrc* .solargraph* .standard* .tslint* .jshintrc .xo-config* .oxlintrc* .yamllint* .ansible-lint* .hadolint* .shellcheckrc .reek* .haml-lint* .erb-lint* .luacheckrc .ktlint* .detekt* .htmlhintrc .dprint*
+		mypy.ini .mypy.ini tslint.json phpstan.neon* phpstan.dist.neon sorbet/config`},
+	{whyREPL, "pdb, gdb, lldb, R (also what renv and packrat have .Rprofile run), irb, pry, IEx, GHCi, OCaml, Octave, Erlang, SQLite, psql, Jupyter, CPython (site), RSpec: files that they run from the folder that they start in", `
 		.pdbrc* .gdbinit* .gdb* .lldbinit* .lldb* .rprofile .renviron .rdata .irbrc* .pryrc* .rspec* .rdebugrc .byebugrc .iex* .ghci* .ghcid .ocamlinit* .utoprc* .octaverc .erlang* .sqliterc .psqlrc*
-		.ipython .jupyter ipython_config.py jupyter_*config.py jupyter_*config.json sitecustomize.py usercustomize.py .noderc .node_repl* .tclshrc .wishrc .perldb .julia* .scala* .amm* .sbclrc .clisprc* .guile .schemerc .racketrc .luarc .php.ini .user.ini .mysqlrc .my.cnf .rdbgrc* .swipl* .jline*`},
+		.ipython .jupyter ipython_config.py jupyter_*config.py jupyter_*config.json sitecustomize.py usercustomize.py .noderc .node_repl* .tclshrc .wishrc .perldb .julia* .scala* .amm* .sbclrc .clisprc* .guile .schemerc .racketrc .luarc .php.ini .user.ini .mysqlrc .my.cnf .rdbgrc* .swipl* .jline*
+		renv/activate.r packrat/init.r`},
 	{whyVCS, "Mercurial (hgrc: hooks, extensions), Sapling, Jujutsu (aliases, tools), Subversion, Bazaar, Darcs, Pijul, Fossil, CVS, repo", `
 		.hg* .sl .jj* .svn .bzr* .darcs* _darcs/ .pijul* .fossil* .fslckout _fossil_ cvs/ .repo .p4* .sapling* .eden* .arc*`},
 	{whyHome, "ssh, GnuPG, X, PAM, less, nano, mail and cloud clients: a repository that is a home folder, or is linked into one", `
@@ -108,6 +115,8 @@ var listed = []family{
 		dune-workspace *.opam shard.yml *.csproj *.fsproj *.vbproj *.vcxproj *.props *.targets global.json nuget.config build.cake build.fsx package.swift project.swift *.podspec podfile* *.pbxproj *.xcscheme
 		*.xcconfig build.zig* *.nimble nim.cfg config.nims *.nims dub.json dub.sdl makefile.pl build.pl dist.ini cpanfile* composer.json phpunit.xml* *.rockspec *.nix *.gemspec gemfile* guardfile* capfile
 		dangerfile* fastfile* appfile brewfile* berksfile* thorfile steepfile build.lua *.spec pkgbuild debian/rules snapcraft.yaml *.pro *.pri`},
+	{whyPyc, "CPython: a .pyc beside its source's place, or in __pycache__ with a matching time or hash", `
+		*.pyc`},
 	{whyBuild, "Docker, Compose, Vagrant, Earthly, Tilt, Skaffold, foreman; Grunt, gulp, webpack, Vite, Vitest, Rollup, Jest, Karma, Cypress, Playwright, Babel, PostCSS, Tailwind, Next and their kin", `
 		dockerfile* *.dockerfile containerfile* docker-compose* compose.yml compose.yaml compose.*.yml compose.*.yaml docker-bake* vagrantfile* earthfile* tiltfile* skaffold* procfile* gruntfile* gulpfile* webpack.*
 		vite.* vitest.* rollup.config.* esbuild.* jest.config.* jest.setup.* karma.conf* cypress.config.* playwright.config.* babel.config.* postcss.config.* tailwind.config.* next.config.* nuxt.config.* svelte.config.*
@@ -221,12 +230,37 @@ func stemOf(stems map[string]string, name string) string {
 // RiskyPath says why a path is one to look at; empty if it is not. Names that some file
 // system takes for the same are the same.
 func RiskyPath(p string) string {
-	folded := safepath.FoldPath(p)
+	folded := withoutHarmless(safepath.FoldPath(p))
 	if dir, name := path.Split(folded); gitHookNames[name] && path.Base(dir) == "hooks" {
 		return whyHooks
 	}
+	if path.Base(folded) == "codeowners" {
+		return whyOwners // also in .github, whose other files run in CI
+	}
 	return heldNames.why(folded)
 }
+
+// harmless are names of files that begin as held ones do, and that nothing reads by name.
+var harmless = fieldSet(".gitkeep .env.example .env.sample .env.template")
+
+// withoutHarmless takes from a path, in the form of safepath.FoldPath, what would have it
+// held though nothing runs it: a harmless name, and the .github above a template of issues
+// or pull requests. What is left is judged as ever.
+func withoutHarmless(folded string) string {
+	parts := strings.Split(folded, "/")
+	if last := len(parts) - 1; harmless[parts[last]] {
+		parts = parts[:last]
+	}
+	for i := range max(len(parts)-1, 0) {
+		if parts[i] == ".github" && stemOf(templates, parts[i+1]) != "" {
+			parts[i] = "github"
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// templates are stems of files and folders in .github that fill in a form.
+var templates = map[string]string{"issue_template": "issues", "pull_request_template": "pull requests"}
 
 // ListedPath says why a path is listed, though not held; empty if it is not.
 func ListedPath(p string) string { return listedNames.why(safepath.FoldPath(p)) }
