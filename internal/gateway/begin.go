@@ -44,38 +44,29 @@ var (
 var shapes = []grammar{sshLine, postgres, mongo, redis, amqp, mqtt}
 
 // begin is the grammar of a client that speaks first.
-func begin(b []byte) step {
+func begin(b []byte) step { return first(b, append([]grammar{hello, request}, shapes...)) }
+
+// greeted is the grammar of a client to which the server spoke first, before it was
+// sent anything: no server of HTTP/1 does. TLS may follow at any time (see watch).
+func greeted(b []byte) step {
+	if st := first(b, []grammar{request, sshLine}); st.kind != doubtful {
+		return st
+	}
+	return free
+}
+
+// first is what the first grammar that does not rule the bytes out says. A later one is
+// not asked before that, lest the answer depend on the pieces in which the bytes come.
+func first(b []byte, grammars []grammar) step {
 	if len(b) == 0 {
 		return more
 	}
-	undecided := false
-	for _, g := range append([]grammar{hello, request}, shapes...) {
-		switch st := g(b); st.kind {
-		case unknown:
-			undecided = true
-		case doubtful:
-		default:
+	for _, g := range grammars {
+		if st := g(b); st.kind != doubtful {
 			return st
 		}
 	}
-	if undecided {
-		return more
-	}
 	return none
-}
-
-// greeted is the grammar of a client to which the server spoke first, before it was
-// sent anything: no server of HTTP does. TLS may follow at any time (see watch).
-func greeted(b []byte) step {
-	switch {
-	case len(b) == 0:
-		return more
-	case request(b).kind == httpRequest:
-		return request(b)
-	case sshLine(b).kind != doubtful:
-		return sshLine(b)
-	}
-	return free
 }
 
 // hello is a TLS handshake.
@@ -124,12 +115,14 @@ func isWhole(head []byte) bool {
 }
 
 // request is an HTTP request. The server that it is handed to refuses what is odd about
-// it: this grammar only must not miss a request.
+// it: this grammar only must not miss a request. It looks at no more bytes than it would
+// wait for.
 func request(b []byte) step {
+	b = b[:min(len(b), maxFirstLine+1)]
 	text := bytes.TrimLeft(b, "\r\n") // which servers skip before a request
 	if len(text) == 0 {
 		if len(b) > maxFirstLine {
-			return none
+			return step{kind: httpRequest} // which is refused as such
 		}
 		return more
 	}
@@ -138,7 +131,7 @@ func request(b []byte) step {
 	switch {
 	case len(method) == 0 || bytes.ContainsFunc(method, notToken) || bytes.ContainsFunc(line, notText):
 		return none
-	case !ended && len(line) > maxFirstLine:
+	case !ended && len(b) > maxFirstLine:
 		return step{kind: httpRequest} // which is refused as such
 	case !ended:
 		return more
@@ -181,10 +174,11 @@ func sshLine(b []byte) step {
 	end := bytes.IndexByte(b, '\n')
 	line := b[len(proto):]
 	if end >= 0 {
-		line = bytes.TrimSuffix(b[len(proto):end], []byte("\r"))
+		line = b[len(proto):end]
 	}
+	line = bytes.TrimSuffix(line, []byte("\r"))
 	switch {
-	case bytes.ContainsFunc(bytes.TrimSuffix(line, []byte("\r")), func(c rune) bool { return c < ' ' || c >= 0x7f || c == '/' }):
+	case bytes.ContainsFunc(line, func(c rune) bool { return c < ' ' || c >= 0x7f || c == '/' }):
 		return none
 	case end < 0 && len(b) < longest:
 		return more

@@ -137,6 +137,7 @@ func TestBeginnings(t *testing.T) {
 		"TLS, no end":         string(helloFor(t, "denied.example")[:50]),
 		"SSH, then HTTP":      "SSH-2.0-x\r\nGET" + rest,
 		"SSH, no version":     "SSH-2.0-\r\n" + keyExchange,
+		"SSH, two CR":         "SSH-2.0-x\r\r\n" + keyExchange,
 		"SSH, a path":         "SSH-2.0-GET / HTTP/1.1\r\nHost: denied.example\r\n\r\n",
 		"PostgreSQL, GET":     pgMessage(3<<16, "GET / HTTP/1.1\r\nHost: denied.example\r\n\r\n\x00\x00"),
 		"PostgreSQL, TLS":     pgMessage(80877103, "") + string(helloFor(t, "denied.example")),
@@ -230,7 +231,7 @@ func TestServerFirst(t *testing.T) {
 		}
 	}
 	const greeting = "220 hello\r\n"
-	for _, text := range []string{"EHLO me\r\n", "x", "\x00\x01binary", "\x16", "\x16\x03", "a1 LOGIN x y\r\n", "USER x\r\n"} {
+	for _, text := range []string{"EHLO me\r\n", "x\r\n", "\x00\x01binary", "\x16", "\x16\x03", "a1 LOGIN x y\r\n", "USER x\r\n"} {
 		c := open(greeting)
 		passes(c, text)
 		passes(c, "more\r\n")
@@ -240,7 +241,39 @@ func TestServerFirst(t *testing.T) {
 		}
 	}
 	c := open(greeting)
-	passes(c, string(append([]byte("x"), bytes.Repeat([]byte("0123456789abcdef"), 64<<10)...))[:8000])
+	passes(c, strings.Repeat("0123456789abcdef", 500)+"\n")
+	passes(c, strings.Repeat("0123456789abcdef", 1000))
+
+	// A line is held until it can't be a request any more.
+	c = open(greeting)
+	for _, b := range []byte("EHLO me\r") {
+		_, _ = c.Write([]byte{b})
+	}
+	_, _ = io.WriteString(c, "\n")
+	if got, err := io.ReadAll(io.LimitReader(c, 9)); err != nil || string(got) != "EHLO me\r\n" {
+		t.Errorf("a line in pieces: got %q, %v", got, err)
+	}
+	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	for _, text := range []string{preface, "GET / HTTP/1.1\r\nHost: denied.example\r\n\r\n", "\r\n\nGET /\r\n"} {
+		c := open(greeting)
+		for _, b := range []byte(text) {
+			if _, err := c.Write([]byte{b}); err != nil {
+				break
+			}
+		}
+		if got, _ := io.ReadAll(c); len(got) > 0 { // a write may have had the error
+			t.Errorf("%q in pieces: got %q", text, got)
+		}
+		w.refused(t, text, "out of turn", "")
+	}
+	for _, endless := range []string{strings.Repeat("x", maxFirstLine+1), strings.Repeat("\r\n", maxFirstLine)} {
+		c := open(greeting)
+		_, _ = io.WriteString(c, endless)
+		if got, err := io.ReadAll(c); err == nil || len(got) > 0 {
+			t.Errorf("%.9q and so on: got %q, %v", endless, got, err)
+		}
+		w.refused(t, endless[:9], "out of turn", "")
+	}
 
 	// STARTTLS, at once or in pieces.
 	allowed, denied := string(helloFor(t, "allowed.example")), string(helloFor(t, "denied.example"))
@@ -257,7 +290,8 @@ func TestServerFirst(t *testing.T) {
 		}
 		w.refused(t, "STARTTLS", "deny denied.example", "denied.example")
 	}
-	for _, unasked := range []string{"HTTP/1.1 408 Request Timeout\r\n\r\n", "<html>", "\x15\x03\x03\x00\x02\x02\x50"} {
+	for _, unasked := range []string{"HTTP/1.1 408 Request Timeout\r\n\r\n", "<html>", "\x15\x03\x03\x00\x02\x02\x50",
+		"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64", "\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00\x00\x0c\x04"} {
 		c := open(unasked)
 		_, _ = io.WriteString(c, "x")
 		if got, err := io.ReadAll(c); err == nil || len(got) > 0 {
@@ -329,6 +363,34 @@ func TestDatagramNames(t *testing.T) {
 	}
 }
 
+// inPieces fails if a grammar, or what it leads to, decides otherwise when the bytes come
+// one by one than when they come at once. It returns how many pass as they came.
+func inPieces(t *testing.T, b []byte, g grammar) (passed int) {
+	t.Helper()
+	for passed < len(b) {
+		rest := b[passed:]
+		whole := g(rest)
+		for i := 1; i < len(rest); i++ {
+			part := g(rest[:i])
+			if part.kind == unknown && i <= maxHello {
+				continue
+			}
+			if part.kind != whole.kind || part.n != whole.n {
+				t.Fatalf("%q is %d, and %d after %d bytes", rest, whole.kind, part.kind, i)
+			}
+			break
+		}
+		if whole.kind == opaque {
+			return len(b)
+		}
+		if whole.kind != stage {
+			break
+		}
+		passed, g = passed+whole.n, whole.next
+	}
+	return passed
+}
+
 // Whatever a connection begins with is told apart in the same way however it comes in
 // pieces; and in what passes as it came nobody, however lenient, finds a request.
 func FuzzBegin(f *testing.F) {
@@ -340,27 +402,17 @@ func FuzzBegin(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
+	for _, s := range []string{
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "SSH-2.0-x\r\r\n" + keyExchange, "EHLO me\r\nSTARTTLS\r\n", "x", "S",
+		"\x16\x03\x01\x00\xff\x01\x00\x01\x00\x00\x00\x00\xdd\x07\x00\x00" + strings.Repeat("x", 300), // as MongoDB, too
+		strings.Repeat("x", maxFirstLine+9) + "\n", strings.Repeat("x", maxFirstLine+9) + "\x00", strings.Repeat("\n", maxFirstLine+9) + "GET /\n",
+	} {
+		f.Add([]byte(s))
+	}
 	f.Add(helloFor(f, "a.example"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		passed, g, last := 0, grammar(begin), step{}
-		for passed < len(b) {
-			last = g(b[passed:])
-			for i := 1; i < len(b)-passed; i++ {
-				if part := g(b[passed : passed+i]); part.kind != unknown {
-					if (part.kind != last.kind || part.n != last.n) && len(b) < maxFirstLine {
-						t.Fatalf("%q is %d, and %d after %d bytes", b[passed:], last.kind, part.kind, i)
-					}
-					break
-				}
-			}
-			if last.kind == opaque {
-				passed = len(b)
-			}
-			if last.kind != stage {
-				break
-			}
-			passed, g = passed+last.n, last.next
-		}
+		passed := inPieces(t, b, begin)
+		inPieces(t, b, greeted)
 		if is, hosts := lenient(bytes.Clone(b[:passed])); is {
 			t.Fatalf("%q passed, in which a server may see a request for %q", b[:passed], hosts)
 		}

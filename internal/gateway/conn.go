@@ -134,8 +134,8 @@ func (r *relay) held(g *Gateway) (remove func()) {
 	return g.holders.add(&holder{ep: r.ep, host: r.host, abort: r.abort})
 }
 
-// greeting is how much of what a server says first is looked at.
-const greeting = 8
+// greeting is how much of what a server says first is looked at: a header of HTTP/2.
+const greeting = 9
 
 // abort ends both connections so that neither end takes it for an orderly end.
 func (r *relay) abort() {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"encoding/binary"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -67,7 +68,17 @@ func (s *sniffer) judge() step {
 // it has waited for too long.
 func greetsLikeWeb(said []byte) bool {
 	return bytes.HasPrefix(said, []byte("H")) || bytes.HasPrefix(said, []byte("<")) ||
-		said[0] >= 20 && said[0] <= 24 && (len(said) == 1 || said[1] == 3)
+		said[0] >= 20 && said[0] <= 24 && (len(said) == 1 || said[1] == 3) || isSettings(said)
+}
+
+// isSettings reports whether a server begins with the SETTINGS of HTTP/2 (RFC 9113, 3.4
+// and 6.5), or may: a frame of less than 64 KiB, in stream 0, with whatever flags.
+func isSettings(said []byte) bool {
+	const settings = 4
+	frame := make([]byte, 9)
+	frame[3] = settings
+	copy(frame, said)
+	return frame[0] == 0 && frame[3] == settings && binary.BigEndian.Uint32(frame[5:])<<1 == 0
 }
 
 // read adds to head. False says that the connection has ended, or that refusal was set
