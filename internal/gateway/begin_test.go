@@ -352,6 +352,8 @@ func TestDatagramNames(t *testing.T) {
 		"\xff\xff\x00\x00\x1d":             true,
 		"\xc3Q046":                         true,
 		"\x16\xfe\xff\x00\x00":             true,
+		"\x14\xfe\xfd\x00\x00":             true, // records that a handshake may follow
+		"\x3f\xfe\xfd\x00\x00":             true,
 		"\xc3\xab\x01\x00\x00\x01":         false, // DNS
 		"\x1b\x00\x00\x00\x00":             false, // NTP
 		"\x01\x00\x00\x00\x01\x02\x03\x04": false, // WireGuard

@@ -105,11 +105,11 @@ func (g *Gateway) relayUDP(guest *gonet.UDPConn, from source, to netip.AddrPort,
 // namesHost reports whether a datagram begins QUIC (RFC 8999) or DTLS, in which a server
 // is told a name.
 func namesHost(b []byte) bool {
-	const longHeader, handshake = 0xc0, 22
+	const longHeader = 0xc0
 	switch {
 	case len(b) < 5:
 		return false
-	case b[0] == handshake && b[1] == 0xfe: // the versions of DTLS
+	case b[0] >= 20 && b[0] < 64 && b[1] == 0xfe: // a record of DTLS; others may follow it
 		return true
 	case b[0]&0x80 == 0:
 		return false
