@@ -346,14 +346,16 @@ func TestUpgrades(t *testing.T) {
 // QUIC and DTLS, which name a host where it can't be read, do not pass to a name.
 func TestDatagramNames(t *testing.T) {
 	for text, want := range map[string]bool{
-		"\xc0\x00\x00\x00\x01\x08":         true,
-		"\xe0\x00\x00\x00\x01\x08":         true,
-		"\xd3\x6b\x33\x43\xcf":             true,
-		"\xff\xff\x00\x00\x1d":             true,
-		"\xc3Q046":                         true,
-		"\x16\xfe\xff\x00\x00":             true,
-		"\x14\xfe\xfd\x00\x00":             true, // records that a handshake may follow
-		"\x3f\xfe\xfd\x00\x00":             true,
+		"\xc0\x00\x00\x00\x01\x08": true,
+		"\xe0\x00\x00\x00\x01\x08": true,
+		"\xd3\x6b\x33\x43\xcf":     true,
+		"\xff\xff\x00\x00\x1d":     true,
+		"\xc3Q046":                 true,
+		"\x16\xfe\xff\x00\x00":     true,
+		"\x14\xfe\xfd\x00\x00":     true, // records that a handshake may follow
+		"\x3f\xfe\xfd\x00\x00":     true,
+		"junk, 13 byte\x16\xfe\xfd\x00\x00\x00\x00\x00\x00\x00\x00\x00\x40\x01\x00": true, // which servers pass over
+		"junk, 13 byte\x16\xfe\xfd\x00\x01\x00\x00\x00\x00\x00\x00\x00\x40\x01\x00": false,
 		"\xc3\xab\x01\x00\x00\x01":         false, // DNS
 		"\x1b\x00\x00\x00\x00":             false, // NTP
 		"\x01\x00\x00\x00\x01\x02\x03\x04": false, // WireGuard
@@ -425,4 +427,23 @@ func FuzzBegin(f *testing.F) {
 			t.Fatalf("%q is a handshake for %q, and was taken for %d", b, hello.ServerName, begin(b).kind)
 		}
 	})
+}
+
+// A handshake is found whatever the second byte of its record's version says, and not in
+// what only looks like one.
+func TestFindHello(t *testing.T) {
+	for text, want := range map[string]int{
+		"\x16\x03\x01\x01\x00\x01\x00\x00\xfc":     0,
+		"\x16\x03\xff\x01\x00\x01\x00\x00\xfc":     0,
+		"STARTTLS\r\n\x16\x03\x05\x01\x00\x01\x00": 10,
+		"\x16\x03\x01\x00\x01\x01\x16":             0, // in records of a byte each
+		"\x16\x03\x01\x01\x00\x02\x00\x00\xfc":     -1,
+		"\x16\x03\x01\x01\x00\x01\x80\x00\xfc":     -1,
+		"\x16\x03\x01\xff\x00\x01\x00\x00\xfc":     -1,
+		"\x16\x03\x01\x01\x00\x01":                 -1, // it may go on
+	} {
+		if got := findHello([]byte(text)); got != want {
+			t.Errorf("%q: got %d, want %d", text, got, want)
+		}
+	}
 }

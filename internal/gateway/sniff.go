@@ -168,9 +168,9 @@ func (g *Gateway) startTLS(s *sniffer, passed []byte, o *opened) (said string, d
 	return g.mayHello(whole(), o)
 }
 
-// helloPattern is how many bytes show that a TLS handshake begins: a record's header,
-// and the type of its message.
-const helloPattern = 6
+// helloPattern is how many bytes show that a TLS handshake begins: a record's header, the
+// type of its message, and the first byte of that's length.
+const helloPattern = 7
 
 // findHello returns where a TLS handshake begins, or -1.
 func findHello(b []byte) int {
@@ -180,9 +180,17 @@ func findHello(b []byte) int {
 			return -1
 		}
 		at += i
-		if h := b[at:]; h[1] == 3 && h[2] <= 4 && h[3] <= 0x40 && h[5] == 1 {
+		if beginsHello(b[at:]) {
 			return at
 		}
 	}
 	return -1
+}
+
+// beginsHello reports whether a record of TLS begins with a ClientHello. Servers ignore
+// the version's second byte (RFC 8446, 5.1). No message is longer than 256 KiB, but its
+// length may come with the next record.
+func beginsHello(h []byte) bool {
+	length := int(h[3])<<8 | int(h[4])
+	return h[0] == 22 && h[1] == 3 && length > 0 && h[3] <= 0x40 && h[5] == 1 && (length == 1 || h[6] <= 3)
 }

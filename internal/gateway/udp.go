@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"net"
@@ -111,6 +112,8 @@ func namesHost(b []byte) bool {
 		return false
 	case b[0] >= 20 && b[0] < 64 && b[1] == 0xfe: // a record of DTLS; others may follow it
 		return true
+	case hasHello(b): // servers pass over what is none
+		return true
 	case b[0]&0x80 == 0:
 		return false
 	}
@@ -120,6 +123,23 @@ func namesHost(b []byte) bool {
 	default:
 		return b[0]&longHeader == longHeader && (b[1] == 'Q' || b[1] == 'T') && b[2] == '0' // Google's
 	}
+}
+
+// hasHello reports whether a record of DTLS 1.0 to 1.3 with a ClientHello is anywhere in
+// a datagram: not encrypted, so of epoch 0.
+func hasHello(b []byte) bool {
+	const header = 13
+	for len(b) > header {
+		i := bytes.IndexByte(b[:len(b)-header], 22)
+		if i < 0 {
+			return false
+		}
+		if h := b[i:]; h[1] == 0xfe && h[2] >= 0xfc && h[3] == 0 && h[4] == 0 && h[header] == 1 {
+			return true
+		}
+		b = b[i+1:]
+	}
+	return false
 }
 
 // passDatagrams copies until an error, but for what may, if it is not nil, refuses. A
