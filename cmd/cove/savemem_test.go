@@ -14,10 +14,10 @@ import (
 	"github.com/cove-dev/cove/internal/shim"
 )
 
-// holding is a program that has 400 MiB of memory that are not zero, and counts in a file.
+// holding is a program that has 320 MiB of memory that are not zero, and counts in a file.
 const holding = `import os, time
-a = bytearray(400 << 20)
-for i in range(400): a[i<<20:(i+1)<<20] = os.urandom(1 << 20)
+a = bytearray(320 << 20)
+for i in range(320): a[i<<20:(i+1)<<20] = os.urandom(1 << 20)
 n = 0
 while True:
     n += 1
@@ -45,7 +45,7 @@ func startHolding(t *testing.T, h *host) {
 	h.write("hold.py", holding)
 	h.run("", "cove", "create", "paint", "--idle", "0", "--memory", "512M")
 	h.run("", "cove", "cp", h.home+"/../hold.py", "paint:hold.py")
-	h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "setsid nohup python3 hold.py >/dev/null 2>&1 & until [ -s count ]; do sleep 0.1; done")
+	h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "setsid nohup python3 hold.py >/dev/null 2>&1 & for i in $(seq 1200); do [ -s count ] && exit; sleep 0.1; done; exit 1")
 }
 
 // sandboxState is what a host's only sandbox is.
