@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What only some of the host's users may read is masked: what was there, and what
-// appears or changes its mode later.
+// Files that only some of the host's users may read are masked: those that were there,
+// and those that appear or change their mode later.
 func TestHider(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	for _, f := range []struct {

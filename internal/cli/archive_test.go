@@ -254,7 +254,7 @@ func TestReceiveIntoExisting(t *testing.T) {
 	}
 }
 
-// What is there already and what comes may together be what git takes for a repository.
+// Files that are there already and files that come may together be a repository for git.
 func TestReceiveCompletesNoRepository(t *testing.T) {
 	for name, c := range map[string]struct {
 		there   []string

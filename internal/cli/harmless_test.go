@@ -95,8 +95,8 @@ func spoiler(t *testing.T, of string) string {
 	return s.URL
 }
 
-// What a sandbox, or a server, has chosen does nothing to the terminal of who looks at
-// it, as text or as JSON, on standard output or error.
+// Text that a sandbox or a server has chosen does nothing to a terminal, as text or as
+// JSON, on standard output or error.
 func TestHarmless(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, c *sprites.Client) (server.Jobs, func() error, error) {
 		m := &job.Manager{Store: st, Client: c}

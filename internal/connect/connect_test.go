@@ -81,8 +81,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// What an upstream may make of a secret by the usual encodings is hidden, too, wherever
-// in something else it stands.
+// The usual encodings of a secret are hidden, too, wherever an upstream puts them.
 func TestHiddenForms(t *testing.T) {
 	const value = "Sk-test/0123&456?789"
 	u, err := Resolve(sprites.Connector{Name: "x", Secret: "x", Headers: map[string]string{"X-Key": "{secret}"}}, func(string) (string, error) { return value, nil })

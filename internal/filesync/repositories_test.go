@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// What would make a folder one that git takes for a repository is not brought, whatever
-// lay there before, and by whatever names; nothing at all is then. What the person has is
-// not held as long as it does not change.
+// A pull brings nothing at all if it would make a folder that git takes for a repository,
+// whatever lay there before and by whatever names. The person's own repositories are not
+// held as long as they do not change.
 func TestRepositoriesAreHeld(t *testing.T) {
 	for name, c := range map[string]struct {
 		local, remote []string

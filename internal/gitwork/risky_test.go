@@ -115,8 +115,8 @@ func TestEmbeddedRepository(t *testing.T) {
 	}
 }
 
-// What the person's own git, shell and environment already run of the tree is held when
-// it changes, whatever its name is, and by whatever links it is reached.
+// A file of the tree that the person's own git, shell or environment already runs is held
+// when it changes, whatever its name is and by whatever links it is reached.
 func TestOwnPrograms(t *testing.T) {
 	dir := home(t, "[include]\n\tpath = ~/dotfiles/gitconfig\n")
 	r := newRepo(t)
@@ -164,7 +164,7 @@ func TestOwnPrograms(t *testing.T) {
 	// One that is not committed.
 	r.write(".gitignore", ".envrc\n")
 	r.link(".envrc", "ignored/envrc")
-	// What another work tree of the repository has.
+	// Another work tree of the repository has these.
 	other := filepath.Join(t.TempDir(), "other")
 	base := r.commit("before")
 	r.git("worktree", "add", "-q", "--detach", other)

@@ -65,7 +65,7 @@ func TestServicesAreThereFirst(t *testing.T) {
 	}
 }
 
-// What the guest writes of itself replaces whatever root in the sandbox put there: a pipe
+// The guest's own files replace whatever root in the sandbox put in their place: a pipe
 // would hold up a wake, and a link would lead elsewhere.
 func TestWriteChanged(t *testing.T) {
 	dir := t.TempDir()
