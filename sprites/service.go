@@ -23,7 +23,7 @@ type Service struct {
 	State ServiceState `json:"state"` // ignored in a definition
 }
 
-// What a Service's AfterRestore may be, besides a signal.
+// Values of a Service's AfterRestore, besides the names of signals.
 const (
 	AfterRestoreRestart = "restart"
 	AfterRestoreNone    = "none"

@@ -77,15 +77,15 @@ func TestInwardRulesNeedAdmin(t *testing.T) {
 	must(t, s.Store.Jobs.Create(ctx, sprites.Job{ID: "aaaaaa", Sprite: "ci-1", State: sprites.JobSucceeded}, settings))
 	refused("POST /v1/jobs/aaaaaa/retry", `{}`, all)
 
-	// What opens no protected address, and what the machine's presets are, anyone may set.
+	// Anyone may set rules that open no protected address, and the machine's presets.
 	open := text(public, sprites.NetworkRule{CIDR: "0.0.0.0/0", Action: "allow"}, sprites.NetworkRule{CIDR: "8.8.8.8", Action: "allow"}, sprites.NetworkRule{CIDR: "10.0.0.0/8", Action: "deny"})
 	for _, doc := range []string{open, `{"rules":[{"include":"agent"}]}`, `{"rules":[{"include":"open"}]}`, `{"rules":[]}`} {
 		a := ask(t, s, "POST /v1/sprites/ci-1/policy/network", doc, ci)
 		failIf(t, a.StatusCode != 204, "%s: %d %s", doc, a.StatusCode, a.body)
 	}
 
-	// What one with the verb has given, others may keep or remove, and neither widen nor
-	// hand on.
+	// Others may keep or remove a rule that a token with the verb has given. They may
+	// neither widen it nor hand it on.
 	given := sprites.NetworkRule{CIDR: "10.0.0.0/8", Action: "allow"}
 	except := sprites.NetworkRule{CIDR: "10.1.2.3", Action: "deny"}
 	must(t, sp.SetNetworkPolicy(ctx, sprites.NetworkPolicy{Rules: []sprites.NetworkRule{given, except}}))

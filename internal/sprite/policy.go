@@ -40,7 +40,7 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	if err != nil {
 		return err
 	}
-	// What is stored last is what is in force. A guest that is slow holds up its own sprite.
+	// The policy that is stored last is in force. A guest that is slow holds up its own sprite.
 	done, err := h.reads.alone(ctx, policyOf(row.ID))
 	if err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a sandbox writes, the watch of the reserve counts (reserve.go). What the server
-// writes to the disk itself, because somebody asks for it, has an account here: a part of
+// The watch of the reserve counts what a sandbox writes (reserve.go). This is the account
+// of what the server writes to the disk itself, because somebody asks for it: a part of
 // the room is claimed before it is written, no part twice, and none of the reserve. An
 // import claims as it goes on, because nobody knows before how large it will be.
 
@@ -18,7 +18,7 @@ const (
 	// claimStep is how much is claimed at once. The file system is looked at as often.
 	claimStep = 16 << 20
 
-	// Who is not the server's owner may have a 4th of the room with all that is under way,
+	// A token that is not the owner's may have a 4th of the room with all that is under way,
 	// and leaves as much again as the reserve: in that, others' sprites can still write.
 	sharePart   = 4
 	othersLeave = 2

@@ -146,7 +146,7 @@ func TestCollectDespiteAgent(t *testing.T) {
 	}
 }
 
-// What git can't take keeps back neither the commits nor the rest of what is left.
+// Files that git can't take keep back neither the commits nor the rest of what is left.
 func TestCollectsTheRest(t *testing.T) {
 	const work = "echo x >x; git add x; git commit -q -m x; echo y >y; "
 	for name, test := range map[string]struct{ script, missed, left string }{
