@@ -52,15 +52,8 @@ func saveDeletedWhole() {
 	state.Register((*deletedType)(nil))
 	// The kernel is not to be had before something runs. What is restored has it already.
 	var once sync.Once
-	for _, table := range kernel.SyscallTables() {
-		if table.Arch != arch.Host {
-			continue
-		}
-		table.ExternalFilterBefore = func(t *kernel.Task, _ uintptr, _ arch.SyscallArguments) bool {
-			once.Do(func() { addDeletedFiles(t.Kernel().VFS()) })
-			return false
-		}
-		table.FeatureEnable.Enable(kernel.ExternalBeforeEnable, map[uintptr]bool{unix.SYS_EXECVE: true}, false)
+	before[unix.SYS_EXECVE] = func(t *kernel.Task, _ arch.SyscallArguments) {
+		once.Do(func() { addDeletedFiles(t.Kernel().VFS()) })
 	}
 }
 

@@ -1,7 +1,7 @@
 // Command cove-runsc is gVisor's runsc, pinned by this module's go.mod, so that
 // a cove installation needs no other sandbox runtime on the machine. It has one
-// command more, move, and one platform more, systrap-paused, and saves the content of
-// deleted files in one piece.
+// command more, move, and one platform more, systrap-paused, saves the content of
+// deleted files in one piece, and keeps the times of files.
 package main
 
 import (
@@ -27,6 +27,8 @@ func main() {
 	case "boot": // the sandbox's process
 		collectLater()
 		saveDeletedWhole()
+		keepTimes()
+		seeCalls()
 	}
 	maincli.Main()
 }

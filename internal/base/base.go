@@ -21,7 +21,7 @@ const Host = "host"
 
 // format is raised when the skeleton is built differently, so that an old one
 // is not taken for a new one.
-const format = 3
+const format = 4
 
 // A Base is a finished base on disk. It is never written again.
 type Base struct {

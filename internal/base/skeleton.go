@@ -269,8 +269,13 @@ func (f Files) accounts(dir string) error {
 
 // gitConfig is that of all users of a sprite. What is under /.sprite/git follows the
 // connectors that the sprite is granted. A sprite is one person's: that root and the
-// sprite's user find each other's repositories is no danger.
-const gitConfig = `[include]
+// sprite's user find each other's repositories is no danger. A file has another number,
+// and can have another time of its last change, where a sprite goes on from a checkpoint:
+// git is to go by size and time of the last write.
+const gitConfig = `[core]
+	checkStat = minimal
+	trustctime = false
+[include]
 	path = /.sprite/git/config
 [safe]
 	directory = *

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// An oftenWritten is a repository whose files were written when the last of its commits
+// was made, more of them than gVisor keeps in mind, and a list of all files' times.
+const oftenWritten = `set -e
+cd; git init -q tree; cd tree; git config user.name a; git config user.email a@b
+for i in $(seq %d); do echo $i >file$i; done
+chmod +x file1; ln file2 linked; mv file3 moved; rm file4; ln -s file5 symbolic; mkdir folder; echo x >folder/x
+python3 -c '
+import mmap, os
+f = os.open("mapped", os.O_RDWR | os.O_CREAT); os.ftruncate(f, 8192); os.stat("mapped")
+m = mmap.mmap(f, 8192); m[0:5] = b"later"; m.close()'
+git add .; git commit -qm written
+printf 'made: file2\n\techo again >>made\n' >../makefile; make -s -f ../makefile
+`
+
+// timesOf lists them to the nanosecond, and what git and make take for changed. A folder
+// is another one for the kernel once something below it was written after a checkpoint:
+// its time of the last change is that moment's.
+const timesOf = `cd ~/tree
+find . -path ./.git -prune -o -type d -printf '%p %T@ %m\n' -o -printf '%p %T@ %C@ %s %m\n' | sort
+git diff-files; git status --porcelain; make -s -f ../makefile; cat made; git diff-files`
+
+// TestTimesStay compares the times of files over everything that has gVisor forget them.
+func TestTimesStay(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	sh := func(script string) string {
+		t.Helper()
+		return h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", script)
+	}
+	sh(fmt.Sprintf(oftenWritten, 1500))
+	times := sh(timesOf)
+	again := func(after string) {
+		t.Helper()
+		if now := sh(timesOf); now != times {
+			t.Errorf("after %s:\n%s", after, firstDifference(times, now))
+		}
+	}
+	again("a look at more files than are kept in mind")
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	again("a checkpoint")
+	// Written since the checkpoint, and few enough to be in mind at the next one.
+	sh("cd ~/tree; for i in $(seq 10 40); do echo more >>file$i; done; git commit -qam more")
+	times = sh(timesOf)
+	h.run("", "cove", "checkpoint", "create", "-s", "paint", "--memory")
+	again("a checkpoint with memory")
+	h.run("", "cove", "suspend", "paint")
+	again("a sleep")
+	h.run("", "cove", "restore", "-s", "paint", "v2")
+	again("a restore")
+}
+
+// firstDifference is the first line in which two texts differ.
+func firstDifference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(w), len(g)) {
+		if w[i] != g[i] {
+			return fmt.Sprintf("was %s\nis  %s", w[i], g[i])
+		}
+	}
+	return fmt.Sprintf("were %d lines, are %d", len(w), len(g))
+}
