@@ -36,7 +36,7 @@ may say its version, and nothing else: it is text for a model, and changes no pe
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newAgentList(), a.newAgentShow(), a.newAgentCheck(), a.newAgentAdd(), a.newAgentTrust(), a.newAgentRm())
+	cmd.AddCommand(a.newAgentList(), a.newAgentShow(), a.newAgentCheck(), a.newAgentAdd(), a.newAgentTrust(), a.asks(a.newAgentRm(), eachLost("the agent %s: your definition of it, or your trust in this repository's")))
 	return cmd
 }
 

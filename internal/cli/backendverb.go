@@ -35,7 +35,7 @@ keeps that as it keeps secrets. Connectors are not there: the agent's key goes i
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newBackendList(), a.newBackendRm())
+	cmd.AddCommand(a.newBackendList(), a.asks(a.newBackendRm(), eachLost("what this machine's server knows of the backend %s, with its token")))
 	return cmd
 }
 

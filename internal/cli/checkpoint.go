@@ -37,7 +37,7 @@ cove restore goes back to one, and cove fork makes another sprite of one.`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointDiff(), a.newCheckpointVerify(), a.newCheckpointRm(), a.newCheckpointPrune())
+	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointDiff(), a.newCheckpointVerify(), a.asks(a.newCheckpointRm(), a.lostCheckpoints), a.newCheckpointPrune())
 	return cmd
 }
 
@@ -309,7 +309,7 @@ type forkOptions struct {
 func (a *app) newFork() *cobra.Command {
 	var o forkOptions
 	cmd := &cobra.Command{
-		Use:   "fork NAME NEW",
+		Use:   "fork [NAME] NEW",
 		Short: "Make a sprite that is a copy of another",
 		Long: `Makes a sprite with the disk that another has now, or had at a checkpoint, and with its
 settings. It costs what changes afterwards, not what the disk holds. Where the other is
@@ -327,21 +327,31 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
   cove fork paint paint-2 --boot             begins with nothing running but services
   cove fork paint try --count 3              makes try-1, try-2 and try-3
   cove fork paint paint-old --checkpoint v1`,
-		Args:              exactArgs("the sprite's name", "the new one's name"),
 		ValidArgsFunction: a.completeOneSprite,
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			return nil
+		}
+		return exactArgs("the new one's name", "the new one's name")(cmd, args)
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		if o.count < 1 || o.count > sprites.MaxForks {
 			return usagef(cmd, "--count %d: at least 1, and at most %d", o.count, sprites.MaxForks)
 		}
-		names := []string{args[1]}
+		from, err := a.named(ctx, cmd, args[:len(args)-1])
+		if err != nil {
+			return err
+		}
+		to := args[len(args)-1]
+		names := []string{to}
 		if cmd.Flags().Changed("count") {
 			names = nil
 			for n := range o.count {
-				names = append(names, fmt.Sprintf("%s-%d", args[1], n+1))
+				names = append(names, fmt.Sprintf("%s-%d", to, n+1))
 			}
 		}
-		for _, name := range append(names, args[0]) {
+		for _, name := range names {
 			if err := checkName(name); err != nil {
 				return err
 			}
@@ -351,9 +361,9 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 			return err
 		}
 		o.req.Names = names
-		made, err := c.Sprite(args[0]).Forks(ctx, o.req)
+		made, err := c.Sprite(from).Forks(ctx, o.req)
 		if err != nil {
-			return checkpointError(unseen(err, "fork sprite "+args[0], "cove list"))
+			return checkpointError(unseen(err, "fork sprite "+from, "cove list"))
 		}
 		if len(made) != len(names) {
 			return fmt.Errorf("the server made %d of %d forks", len(made), len(names))

@@ -67,7 +67,29 @@ also applied, to what nobody asked for, whenever there is another checkpoint.`,
 	keepFlags(cmd, &keep, "")
 	cmd.Flags().BoolVar(&req.All, "all", false, "also those that were asked for")
 	cmd.Flags().BoolVar(&req.DryRun, "dry-run", false, "only say what would be deleted")
-	return cmd
+	return a.asks(cmd, func(ctx context.Context, _ *cobra.Command, _ []string) ([]string, error) {
+		if req.DryRun {
+			return nil, nil
+		}
+		given, err := keepGiven(cmd, keep)
+		if err != nil {
+			return nil, err
+		}
+		look := sprites.PruneRequest{All: req.All, DryRun: true}
+		if given {
+			look.Retention = &keep
+		}
+		s, err := a.spriteHandle(ctx)
+		if err != nil {
+			return nil, err
+		}
+		result, err := s.PruneCheckpoints(ctx, look)
+		var lines []string
+		for _, i := range result.Removed {
+			lines = append(lines, fmt.Sprintf("checkpoint %s of sprite %s, made %s", i.ID, s.Name(), ago(i.CreateTime, time.Now())))
+		}
+		return lines, spriteError(err)
+	})
 }
 
 func printPrune(w io.Writer, r sprites.PruneResult, dry bool) {

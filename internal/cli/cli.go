@@ -29,6 +29,8 @@ type app struct {
 	global globals
 	child  int             // exit code of a command in a sprite, which is ours then too
 	toldOf map[string]bool // .sprite files that were said to be ignored
+	about  string          // the sprite that this run is about, for hints; empty: none
+	root   *cobra.Command  // the tree, for hints
 }
 
 // globals are the flags that every verb has.
@@ -54,6 +56,7 @@ func Main(ctx context.Context, args []string, streams Streams, extra ...*cobra.C
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.Err)
+	spriteFlagOf(root, args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil {
 		a.global.json = a.global.json || wantsJSON(args)
@@ -97,14 +100,21 @@ A server is started when none runs; --url or COVE_URL names another one.
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		Args:              a.subcommandOnly,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { a.tellUnusedSprite(cmd) },
 	}
+	a.root = root
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		showSpriteFlag(cmd)
+		help(cmd, args)
+	})
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd, err} })
 	f := root.PersistentFlags()
 	f.StringVar(&a.global.url, "url", "", "the server's address (COVE_URL; otherwise the one of this machine)")
 	f.StringVar(&a.global.token, "token", "", "the server's token (COVE_TOKEN; otherwise the one in the data folder)")
 	f.StringVar(&a.global.backend, "backend", "", "the server, by its name in your settings; local: this machine's (COVE_BACKEND)")
 	f.StringVar(&a.global.data, "data", "", "data folder of this machine's server (COVE_DATA)")
-	f.StringVarP(&a.global.sprite, "sprite", "s", "", "the sprite (otherwise the one that cove use noted)")
+	f.StringVarP(&a.global.sprite, "sprite", "s", "", "the sprite (COVE_SPRITE; otherwise the one that cove use noted)")
 	f.BoolVar(&a.global.json, "json", false, "print one JSON document")
 	f.BoolVarP(&a.global.quiet, "quiet", "q", false, "no progress and no remarks")
 	f.BoolVarP(&a.global.verbose, "verbose", "v", false, "say more about what is done")

@@ -43,7 +43,7 @@ Jobs are granted the one of their agent, if there is one, as long as they run.`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newConnectorPut(), a.newConnectorList(), a.newConnectorShow(), a.newConnectorRm(),
+	cmd.AddCommand(a.newConnectorPut(), a.newConnectorList(), a.newConnectorShow(), a.asks(a.newConnectorRm(), eachLost("connector %s, its grants, and what sprites reach by it")),
 		a.newConnectorGrant("grant"), a.newConnectorGrant("revoke"), a.newConnectorLog())
 	return cmd
 }

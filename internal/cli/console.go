@@ -34,7 +34,7 @@ attach ID; --reattach finds it by itself.`,
   cove console paint
   cove console paint -r
   cove session list -s paint`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.global.json {
@@ -51,18 +51,6 @@ attach ID; --reattach finds it by itself.`,
 	}
 	cmd.Flags().BoolVarP(&reattach, "reattach", "r", false, "come back to the newest terminal that is open there, if one is")
 	return cmd
-}
-
-// nameOnce takes the sprite's name from an argument, where one may also be named by -s.
-func (a *app) nameOnce(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	if a.global.sprite != "" && a.global.sprite != args[0] {
-		return usagef(cmd, "two sprites are named, %s and %s; leave one out", args[0], a.global.sprite)
-	}
-	a.global.sprite = args[0]
-	return nil
 }
 
 func (a *app) console(ctx context.Context, reattach bool) error {

@@ -51,7 +51,7 @@ would fill this disk is refused, too (exit code 6).`,
 			if a.global.json && (src.path == "-" && !src.remote || dst.path == "-" && !dst.remote) {
 				return usagef(cmd, "--json does not go with a stream")
 			}
-			return verb(func(ctx context.Context, _ []string) error { return a.cp(ctx, src, dst) })(cmd, args)
+			return verb(func(ctx context.Context, _ []string) error { return a.cp(ctx, cmd, src, dst) })(cmd, args)
 		},
 	}
 }
@@ -84,10 +84,12 @@ type copied struct {
 	Bytes  int64  `json:"bytes"`
 }
 
-func (a *app) cp(ctx context.Context, src, dst side) error {
+func (a *app) cp(ctx context.Context, cmd *cobra.Command, src, dst side) error {
 	name := src.sprite + dst.sprite // one of them is local and has none
 	if name != "" {
-		a.global.sprite = name
+		if err := a.nameOnce(cmd, []string{name}); err != nil {
+			return err
+		}
 	}
 	if !src.remote && src.path != "-" {
 		if _, err := os.Stat(src.path); err != nil {

@@ -68,7 +68,7 @@ func (d *diagnosis) right(check, format string, args ...any) {
 func (a *app) newDiagnose() *cobra.Command {
 	var agent string
 	cmd := &cobra.Command{
-		Use:   "diagnose NAME",
+		Use:   "diagnose [NAME]",
 		Short: "Find what is wrong with a sprite, and what to type next",
 		Long: `Goes the way that a job would: the server, the token, the sprite, a command, and a look from
 inside at disk, clock, names and connectors; then it starts the agent once. For what is wrong
@@ -85,11 +85,12 @@ it names the state and the next command:
 The exit code is 1 if anything is wrong. A connector is asked by one request.`,
 		Example: `  cove diagnose paint
   cove diagnose paint --agent claude --json | jq -r '.problems[].next'`,
-		Args:              exactArgs("the sprite's name"),
+		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		if err := checkName(args[0]); err != nil {
+		name, err := a.named(ctx, cmd, args)
+		if err != nil {
 			return err
 		}
 		s, places, err := a.settings(ctx)
@@ -103,11 +104,11 @@ The exit code is 1 if anything is wrong. A connector is asked by one request.`,
 		if err != nil {
 			return err
 		}
-		vars, err := places.Environment(args[0])
+		vars, err := places.Environment(name)
 		if err != nil {
 			return configError(err)
 		}
-		x := &examination{app: a, name: args[0], agent: agent, who: who, vars: vars, diagnosis: diagnosis{Sprite: args[0]}}
+		x := &examination{app: a, name: name, agent: agent, who: who, vars: vars, diagnosis: diagnosis{Sprite: name}}
 		if err := x.run(ctx); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -45,31 +46,32 @@ type envJSON struct {
 }
 
 func (a *app) newEnvShow() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "show [NAME]",
 		Short: "Show the variables that a sprite is given, without their values",
 		Long: `Shows which variables the files give a sprite, and which file each is from; without a
 name, those for the sprites of jobs. No value is shown, also with --json: only its length.`,
 		Example: `  cove env show
   cove env show paint --json`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
-		RunE: verb(func(ctx context.Context, args []string) error {
-			name, err := a.oneSprite(args, config.JobEnv)
-			if err != nil {
-				return err
-			}
-			p, err := a.places(ctx)
-			if err != nil {
-				return err
-			}
-			vars, err := p.Environment(name)
-			if err != nil {
-				return configError(err)
-			}
-			return a.showEnv(name, p, vars)
-		}),
 	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		name, err := a.oneSprite(cmd, args, config.JobEnv)
+		if err != nil {
+			return err
+		}
+		p, err := a.places(ctx)
+		if err != nil {
+			return err
+		}
+		vars, err := p.Environment(name)
+		if err != nil {
+			return configError(err)
+		}
+		return a.showEnv(name, p, vars)
+	})
+	return cmd
 }
 
 func (a *app) showEnv(sprite string, p config.Places, vars []config.EnvVar) error {
@@ -104,16 +106,14 @@ func (a *app) showEnv(sprite string, p config.Places, vars []config.EnvVar) erro
 
 // oneSprite is the sprite that an optional argument, or -s, names; otherwise it is
 // fallback.
-func (a *app) oneSprite(args []string, fallback string) (string, error) {
-	name := fallback
-	switch {
-	case len(args) > 0:
-		name = args[0]
-	case a.global.sprite != "":
-		name = a.global.sprite
+func (a *app) oneSprite(cmd *cobra.Command, args []string, fallback string) (string, error) {
+	if err := a.nameOnce(cmd, args); err != nil {
+		return "", err
 	}
+	name := cmp.Or(a.global.sprite, fallback)
 	if name == "" {
 		return "", nil
 	}
+	a.about = a.global.sprite
 	return name, checkName(name)
 }

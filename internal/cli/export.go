@@ -9,13 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
 
 func (a *app) newExport() *cobra.Command {
 	var o sprites.ExportOptions
 	cmd := &cobra.Command{
-		Use:   "export NAME[@CHECKPOINT] > FILE",
+		Use:   "export [NAME][@CHECKPOINT] > FILE",
 		Short: "Write a sprite as one file, for another machine",
 		Long: `Writes a sprite as one archive to the standard output: what its disk has besides the base, at a
 checkpoint or now, and its settings. A sprite that is awake stands still for a moment, and goes
@@ -29,19 +30,29 @@ its base is not in it, and is the other machine's where it is imported.`,
 		Example: `  cove export paint > paint.tar.zst
   cove export paint@v3 > paint-v3.tar.zst
   cove export paint | ssh HOST cove import`,
-		Args:              exactArgs("the sprite's name"),
+		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeExport,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, checkpoint, at := strings.Cut(args[0], "@")
-		if err := checkName(name); err != nil {
+		what := strings.Join(args, "")
+		name, checkpoint, at := strings.Cut(what, "@")
+		if at && checkpoint == "" {
+			return usagef(cmd, "%q names no checkpoint after the @", what)
+		}
+		if name != "" {
+			args = []string{name}
+		} else {
+			args = nil
+		}
+		name, err := a.named(ctx, cmd, args)
+		if err != nil {
 			return err
 		}
-		if at && checkpoint == "" {
-			return usagef(cmd, "%q names no checkpoint after the @", args[0])
-		}
 		if isTerminal(a.Out) {
-			return usagef(cmd, "an archive is nothing for a terminal: cove export %s > FILE", args[0])
+			if at {
+				name += "@" + checkpoint
+			}
+			return hinted(usagef(cmd, "refusing to write an archive to a terminal"), "cove export "+gitwork.Quote(name)+" > FILE")
 		}
 		if a.global.json {
 			return usagef(cmd, "--json has no place here: what is printed is the archive")
@@ -79,9 +90,13 @@ func (a *app) export(ctx context.Context, s *sprites.Sprite, o sprites.ExportOpt
 // completeExport completes a sprite's name, and after an @ its checkpoints.
 func (a *app) completeExport(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	name, at, ok := strings.Cut(prefix, "@")
+	if ok && name == "" {
+		name, _ = a.spriteName(cmd.Context()) // an error leaves it empty
+	}
 	if !ok || len(args) > 0 || checkName(name) != nil {
 		return a.completeOneSprite(cmd, args, prefix)
 	}
+	typed, _, _ := strings.Cut(prefix, "@")
 	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
 		list, err := c.Sprite(name).Checkpoints(ctx, true)
 		if err != nil {
@@ -90,7 +105,7 @@ func (a *app) completeExport(cmd *cobra.Command, args []string, prefix string) (
 		var all []string
 		for _, c := range list[:min(len(list), maxCompletions)] {
 			if c.ID != "Current" && strings.HasPrefix(c.ID, at) {
-				all = append(all, name+"@"+sanitizeLine(c.ID)+"\t"+sanitizeLine(c.Comment))
+				all = append(all, typed+"@"+sanitizeLine(c.ID)+"\t"+sanitizeLine(c.Comment))
 			}
 		}
 		return all

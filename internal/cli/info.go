@@ -21,14 +21,11 @@ func (a *app) newInfo() *cobra.Command {
 enforce and why, and why its last sandbox ended. It does not wake it.`,
 		Example: `  cove info paint
   cove info --json | jq .cove`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		if err := a.nameOnce(cmd, args); err != nil {
-			return err
-		}
-		name, err := a.spriteName(ctx)
+		name, err := a.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}

@@ -29,8 +29,8 @@ func (a *app) newJob() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.newJobList(), a.newJobShow(), a.newJobLogs(), a.newJobEvents(), a.newJobAttach(),
-		a.newJobWait(), a.newJobStop(), a.newJobSend(), a.newJobAnswer(), a.newJobRetry(), a.newJobResume(), a.newJobBundle(), a.newJobRm(), a.newJobGC(),
-		a.newJobDiff(), a.newJobLog(), a.newJobMerge(), a.newJobRebase(), a.newJobCherryPick(), a.newJobRefs())
+		a.newJobWait(), a.newJobStop(), a.newJobSend(), a.newJobAnswer(), a.newJobRetry(), a.newJobResume(), a.newJobBundle(), a.asks(a.newJobRm(), a.lostJobs), a.newJobGC(),
+		a.newJobDiff(), a.newJobLog(), a.newJobMerge(), a.newJobRebase(), a.newJobCherryPick(), a.asks(a.newJobRefs(), lostRefs))
 	return cmd
 }
 

@@ -54,7 +54,21 @@ Work that nobody has pulled is kept, unless you give --force.`,
 	f.DurationVar(&older, "older-than", defaultGC, "only those last used so long ago")
 	f.BoolVar(&req.Force, "force", false, "also those whose work nobody has pulled: it is lost")
 	f.BoolVar(&req.DryRun, "dry-run", false, "only say what would be removed")
-	return cmd
+	return a.asks(cmd, func(ctx context.Context, _ *cobra.Command, _ []string) ([]string, error) {
+		if req.DryRun || older < 0 {
+			return nil, nil
+		}
+		c, _, err := a.jobs(ctx)
+		if err != nil {
+			return nil, err
+		}
+		result, err := c.CollectJobs(ctx, sprites.JobGC{OlderThanSec: int64(older / time.Second), Force: req.Force, DryRun: true})
+		var lines []string
+		for _, i := range result.Removed {
+			lines = append(lines, fmt.Sprintf("job %s, sprite or agent %s: %s", orDash(i.Job), orDash(cmp.Or(i.Sprite, i.Agent)), i.Why))
+		}
+		return lines, err
+	})
 }
 
 func printGC(w io.Writer, r sprites.JobGCResult, dry bool) {

@@ -36,11 +36,11 @@ request of its own.`,
 		Example: `  cove ping
   cove ping paint --count 5
   cove ping paint --json | jq '.steps[] | {step, ms}'`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := a.oneSprite(args, "")
+		name, err := a.oneSprite(cmd, args, "")
 		if err != nil {
 			return err
 		}

@@ -17,29 +17,29 @@ func (a *app) newRm() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Delete sprites with their disks",
-		Long: `Deletes sprites: their processes end and their disks are gone. Nothing is asked. A sprite
-with the work of a job that nobody has pulled is not deleted without --force.`,
+		Long: `Deletes sprites: their processes end and their disks are gone. On a terminal you are
+asked first, unless --yes is given. A sprite with the work of a job that nobody has pulled
+is not deleted without --force. One that only cove use or COVE_SPRITE chooses is not either:
+name it, or give -s.`,
 		Example: `  cove rm paint web-1 web-2
   cove rm --force paint`,
-		Args:              someArgs("the name of a sprite"),
 		ValidArgsFunction: a.completeSprite,
-		RunE: verb(func(ctx context.Context, args []string) error {
-			for _, name := range args {
-				if err := checkName(name); err != nil {
-					return err
-				}
-			}
-			c, err := a.client(ctx)
-			if err != nil {
-				return err
-			}
-			return a.removeEach(ctx, args, func(name string) error {
-				return unpulledHint(ctx, c, name, spriteError(c.Delete(ctx, name, sprites.DeleteOptions{Force: force})))
-			})
-		}),
 	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		args, err := a.namedOrFlag(cmd, args, "the name of a sprite")
+		if err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		return a.removeEach(ctx, args, func(name string) error {
+			return unpulledHint(ctx, c, name, spriteError(c.Delete(ctx, name, sprites.DeleteOptions{Force: force})))
+		})
+	})
 	cmd.Flags().BoolVar(&force, "force", false, "also where that loses work that nobody has pulled")
-	return cmd
+	return a.asks(cmd, a.lostSprites)
 }
 
 // unpulledHint names the jobs whose work a delete would lose.

@@ -32,7 +32,7 @@ sprite sees it: a connector adds it to requests on their way out (see cove help 
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newSecretSet(), a.newSecretList(), a.newSecretRm())
+	cmd.AddCommand(a.newSecretSet(), a.newSecretList(), a.asks(a.newSecretRm(), eachLost("the value of the secret %s; connectors that need it serve nobody then")))
 	return cmd
 }
 

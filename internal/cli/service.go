@@ -38,7 +38,7 @@ service that has an HTTP port, also one that was stopped.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.newServicePut(), a.newServiceList(), a.newServiceShow(), a.newServiceStart(), a.newServiceStop(),
-		a.newServiceRestart(), a.newServiceLogs(), a.newServiceSignal(), a.newServiceRm())
+		a.newServiceRestart(), a.newServiceLogs(), a.newServiceSignal(), a.asks(a.newServiceRm(), a.eachOfSprite("the definition of service %s, and what runs of it, in sprite %s")))
 	return cmd
 }
 

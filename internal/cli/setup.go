@@ -35,7 +35,7 @@ const (
 func (a *app) newSetup() *cobra.Command {
 	var agent string
 	cmd := &cobra.Command{
-		Use:   "setup NAME",
+		Use:   "setup [NAME]",
 		Short: "Prepare a sprite, and see that an agent is ready in it",
 		Long: `Prepares a sprite for work: gives it the variables of the environment files (see cove help
 env), for every command from then on; runs the setup script, .cove/setup.sh or that of
@@ -48,11 +48,12 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 		Example: `  cove setup paint --agent shell
   cove setup paint --setup ./tools.sh --setup-timeout 20m
   cove setup paint --json | jq '.steps[] | {step, result, ms}'`,
-		Args:              exactArgs("the sprite's name"),
+		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		if err := checkName(args[0]); err != nil {
+		name, err := a.named(ctx, cmd, args)
+		if err != nil {
 			return err
 		}
 		s, places, err := a.settings(ctx)
@@ -70,16 +71,16 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 		if p.script, err = setupScript(cmd, s, places); err != nil {
 			return err
 		}
-		if p.vars, err = a.environment(places, args[0]); err != nil {
+		if p.vars, err = a.environment(places, name); err != nil {
 			return err
 		}
 		c, err := a.client(ctx)
 		if err != nil {
 			return err
 		}
-		p.client, p.sprite = c, c.Sprite(args[0])
+		p.client, p.sprite = c, c.Sprite(name)
 		err = p.run(ctx)
-		return p.steps.end(stepsJSON{Sprite: args[0], Agent: agent}, err)
+		return p.steps.end(stepsJSON{Sprite: name, Agent: agent}, err)
 	})
 	a.registerAgent(cmd, &agent, config.Default(config.Agent), "who will work in it: ")
 	registerSetup(cmd)

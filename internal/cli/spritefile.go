@@ -34,11 +34,22 @@ func checkName(name string) error {
 		"lower-case letters, digits and hyphens, 63 at most, with a letter or digit at either end"}
 }
 
-// spriteName is the sprite that a command is about: that of -s, or of the nearest
-// .sprite file upwards.
+// spriteName is the sprite that a command is about: that of -s, of COVE_SPRITE, or of
+// the nearest .sprite file upwards. Hints then name it.
 func (a *app) spriteName(ctx context.Context) (string, error) {
+	name, err := a.chosenSprite(ctx)
+	if err == nil {
+		a.about = name
+	}
+	return name, err
+}
+
+func (a *app) chosenSprite(ctx context.Context) (string, error) {
 	if a.global.sprite != "" {
 		return a.global.sprite, checkName(a.global.sprite)
+	}
+	if name := environmentSprite(); name != "" {
+		return name, checkName(name)
 	}
 	dir, err := os.Getwd()
 	if err != nil {

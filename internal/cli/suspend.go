@@ -25,42 +25,41 @@ be used, because cove was upgraded say, it boots, and cove info says why.`,
 }
 
 func (a *app) sleepVerb(verbName, short, long, example string, f func(*sprites.Sprite, context.Context) (sprites.Info, error), said string) *cobra.Command {
-	return &cobra.Command{
-		Use: verbName + " NAME...", Short: short, Long: long, Example: example,
-		Args:              someArgs("the name of a sprite"),
+	cmd := &cobra.Command{
+		Use: verbName + " [NAME...]", Short: short, Long: long, Example: example,
 		ValidArgsFunction: a.completeSprite,
-		RunE: verb(func(ctx context.Context, args []string) error {
-			for _, name := range args {
-				if err := checkName(name); err != nil {
-					return err
-				}
-			}
-			c, err := a.client(ctx)
-			if err != nil {
-				return err
-			}
-			var doc struct {
-				sprites.ListResponse
-				Error *errorJSON `json:"error,omitempty"`
-			}
-			doc.Sprites = []sprites.Info{}
-			failed, exit := a.each(ctx, args, func(name string) error {
-				info, err := f(c.Sprite(name), ctx)
-				if err != nil {
-					return spriteError(unseen(err, verbName+" sprite "+name, "cove info "+name))
-				}
-				doc.Sprites = append(doc.Sprites, info)
-				return nil
-			})
-			doc.Error = failed
-			if err := a.show(doc, func(io.Writer) {
-				for _, info := range doc.Sprites {
-					a.say(said, sanitizeLine(info.Name))
-				}
-			}); err != nil || exit == exitOK {
-				return err
-			}
-			return reportedError{exit}
-		}),
 	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		args, err := a.namedAll(ctx, cmd, args)
+		if err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		var doc struct {
+			sprites.ListResponse
+			Error *errorJSON `json:"error,omitempty"`
+		}
+		doc.Sprites = []sprites.Info{}
+		failed, exit := a.each(ctx, args, func(name string) error {
+			info, err := f(c.Sprite(name), ctx)
+			if err != nil {
+				return spriteError(unseen(err, verbName+" sprite "+name, "cove info "+name))
+			}
+			doc.Sprites = append(doc.Sprites, info)
+			return nil
+		})
+		doc.Error = failed
+		if err := a.show(doc, func(io.Writer) {
+			for _, info := range doc.Sprites {
+				a.say(said, sanitizeLine(info.Name))
+			}
+		}); err != nil || exit == exitOK {
+			return err
+		}
+		return reportedError{exit}
+	})
+	return cmd
 }

@@ -27,7 +27,7 @@ for some time. The server keeps a hash of it and nothing else.`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newTokenCreate(), a.newTokenList(), a.newTokenRm())
+	cmd.AddCommand(a.newTokenCreate(), a.newTokenList(), a.asks(a.newTokenRm(), eachLost("the token %s; who has it is refused from then on")))
 	return cmd
 }
 

@@ -24,7 +24,7 @@ type updateOptions struct {
 func (a *app) newUpdate() *cobra.Command {
 	var o updateOptions
 	cmd := &cobra.Command{
-		Use:   "update NAME",
+		Use:   "update [NAME]",
 		Short: "Change when a sprite sleeps, its disk limit, labels, git identity or which checkpoints stay",
 		Long: `Changes what can be changed of a sprite while it is there, asleep or awake. A label K=V
 takes the place of another one of the same K. Who may open its URL is changed by cove url.
@@ -48,10 +48,14 @@ that one of these rules keeps (see cove checkpoint prune).`,
   cove update paint --disk 20G                    and --disk 0: no limit
   cove update paint --git-identity
   cove update paint --keep-last 10 --keep-daily 7`,
-		Args:              exactArgs("the sprite's name"),
+		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		name, err := a.named(ctx, cmd, args)
+		if err != nil {
+			return err
+		}
 		idle, hibernate, err := o.sleep.seconds(cmd)
 		if err != nil {
 			return err
@@ -80,19 +84,19 @@ that one of these rules keeps (see cove checkpoint prune).`,
 			return err
 		}
 		if o.gitID {
-			if err := giveIdentity(ctx, c, args[0], who); err != nil {
+			if err := giveIdentity(ctx, c, name, who); err != nil {
 				return spriteError(err)
 			}
 		}
 		req := sprites.UpdateRequest{IdleSeconds: idle, HibernateSeconds: hibernate, StorageMB: disk}
 		if keep || len(o.label)+len(o.strip) > 0 {
-			info, err := c.Get(ctx, args[0])
+			info, err := c.Get(ctx, name)
 			if err != nil {
 				return spriteError(err)
 			}
 			o.over(cmd, info, &req, keep)
 		}
-		info, err := c.Update(ctx, args[0], req)
+		info, err := c.Update(ctx, name, req)
 		if err != nil {
 			return spriteError(err)
 		}

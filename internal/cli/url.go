@@ -26,12 +26,7 @@ Pages there have no service workers, which would see the links that come after.`
   cove url --link paint
   cove url --public paint
   curl -H "Authorization: Bearer $COVE_TOKEN" "$(cove url -q paint)"`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usagef(cmd, "%q is one argument too many", args[1])
-			}
-			return nil
-		},
+		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
@@ -41,8 +36,8 @@ Pages there have no service workers, which would see the links that come after.`
 		if path != "" && !link {
 			return usagef(cmd, "--path is for --link")
 		}
-		if len(args) > 0 {
-			a.global.sprite = args[0]
+		if err := a.nameOnce(cmd, args); err != nil {
+			return err
 		}
 		sprite, err := a.spriteHandle(ctx)
 		if err != nil {

@@ -14,50 +14,53 @@ import (
 )
 
 func (a *app) newUse() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "use NAME",
 		Short: "Note which sprite the commands in this folder mean",
 		Long: `Writes the file .sprite into this folder. Commands without -s, here and in the folders
-below, then mean that sprite. A .sprite file that git tracks, or that is another user's,
+below, then mean that sprite, unless they name one themselves (an argument NAME, or -s) or
+COVE_SPRITE is set. A .sprite file that git tracks, or that is another user's,
 is ignored: somebody else could choose where your commands go.`,
 		Example: `  cove use paint
   cove exec go test ./...`,
-		Args:              exactArgs("the sprite's name"),
+		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
-		RunE: verb(func(ctx context.Context, args []string) error {
-			if err := checkName(args[0]); err != nil {
-				return err
-			}
-			c, err := a.client(ctx)
-			if err != nil {
-				return err
-			}
-			if _, err := c.Get(ctx, args[0]); err != nil {
-				return spriteError(err)
-			}
-			dir, err := os.Getwd()
-			if err != nil {
-				return err
-			}
-			if tracked, err := gitwork.Tracks(ctx, filepath.Join(dir, spriteFileName)); err != nil {
-				return fmt.Errorf("note the sprite: %w", err)
-			} else if tracked {
-				return &codedError{exitFailed, "tracked", errors.New("git tracks the .sprite file here, and so no command goes by it"),
-					"git rm --cached .sprite && cove use " + args[0] + "; or choose with each command: -s " + args[0]}
-			}
-			file, err := writeSpriteFile(dir, args[0])
-			if err != nil {
-				return fmt.Errorf("note the sprite: %w", err)
-			}
-			doc := struct {
-				Sprite string `json:"sprite"`
-				File   string `json:"file"`
-			}{args[0], file}
-			return a.show(doc, func(w io.Writer) {
-				if !a.global.quiet {
-					fmt.Fprintf(w, "Commands in %s now mean %s.\n", sanitizeLine(dir), args[0])
-				}
-			})
-		}),
 	}
+	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		args, err := a.namedOrFlag(cmd, args, "the sprite's name")
+		if err != nil {
+			return err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := c.Get(ctx, args[0]); err != nil {
+			return spriteError(err)
+		}
+		dir, err := os.Getwd()
+		if err != nil {
+			return err
+		}
+		if tracked, err := gitwork.Tracks(ctx, filepath.Join(dir, spriteFileName)); err != nil {
+			return fmt.Errorf("note the sprite: %w", err)
+		} else if tracked {
+			return &codedError{exitFailed, "tracked", errors.New("git tracks the .sprite file here, and so no command goes by it"),
+				"git rm --cached .sprite && cove use " + args[0] + "; or choose with each command: -s " + args[0]}
+		}
+		file, err := writeSpriteFile(dir, args[0])
+		if err != nil {
+			return fmt.Errorf("note the sprite: %w", err)
+		}
+		doc := struct {
+			Sprite string `json:"sprite"`
+			File   string `json:"file"`
+		}{args[0], file}
+		return a.show(doc, func(w io.Writer) {
+			if !a.global.quiet {
+				fmt.Fprintf(w, "Commands in %s now mean %s.\n", sanitizeLine(dir), args[0])
+			}
+		})
+	})
+	return cmd
 }

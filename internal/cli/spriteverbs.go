@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// spriteUse says how a command learns which sprite it is about.
+type spriteUse int
+
+const (
+	noSprite  spriteUse = iota
+	byName              // the argument NAME, else as byFlag
+	byFlag              // -s, else COVE_SPRITE, else the one that cove use noted
+	namedOnly           // the argument or -s, and nothing else: it deletes, or goes without a sprite
+)
+
+// spriteVerbs are the commands that have a sprite, by their path without "cove".
+var spriteVerbs = map[string]spriteUse{
+	"info": byName, "update": byName, "setup": byName, "console": byName, "url": byName, "fork": byName,
+	"export": byName, "suspend": byName, "wake": byName, "diagnose": byName,
+
+	"exec": byFlag, "tool list": byFlag, "tool call": byFlag, "mcp": byFlag, "mcp config": byFlag, "acp": byFlag,
+	"session list": byFlag, "session attach": byFlag, "session kill": byFlag,
+	"service put": byFlag, "service list": byFlag, "service show": byFlag, "service start": byFlag, "service restart": byFlag,
+	"service stop": byFlag, "service logs": byFlag, "service signal": byFlag, "service rm": byFlag,
+	"policy show": byFlag, "policy set": byFlag, "policy allow": byFlag, "policy deny": byFlag, "policy limit": byFlag,
+	"policy test": byFlag, "policy log": byFlag, "policy learn": byFlag,
+	"proxy": byFlag, "cp": byFlag, "restore": byFlag,
+	"checkpoint create": byFlag, "checkpoint list": byFlag, "checkpoint show": byFlag, "checkpoint diff": byFlag,
+	"checkpoint verify": byFlag, "checkpoint rm": byFlag, "checkpoint prune": byFlag,
+	"sync push": byFlag, "sync pull": byFlag, "sync undo": byFlag, "sync status": byFlag,
+
+	"rm": namedOnly, "use": namedOnly, "ping": namedOnly, "env show": namedOnly,
+	"push": namedOnly, "run": namedOnly, "job list": namedOnly, "job resume": namedOnly, "token create": namedOnly,
+	"connector grant": namedOnly, "connector revoke": namedOnly, "connector log": byFlag,
+}
+
+// commandName is a command's path without the program's name.
+func commandName(cmd *cobra.Command) string {
+	_, name, _ := strings.Cut(cmd.CommandPath(), " ")
+	return name
+}
+
+// usesSprite says how cmd learns its sprite. A command that only has subcommands uses
+// one if one of those does.
+func usesSprite(cmd *cobra.Command) spriteUse {
+	if use := spriteVerbs[commandName(cmd)]; use != noSprite {
+		return use
+	}
+	for _, sub := range cmd.Commands() {
+		if usesSprite(sub) != noSprite {
+			return byFlag
+		}
+	}
+	return noSprite
+}
+
+// showSpriteFlag shows -s in the help and the completion of cmd if it has a sprite.
+func showSpriteFlag(cmd *cobra.Command) {
+	cmd.Root().PersistentFlags().Lookup("sprite").Hidden = usesSprite(cmd) == noSprite
+}
+
+// spriteFlagOf prepares a command line that asks for completion.
+func spriteFlagOf(root *cobra.Command, args []string) {
+	if len(args) < 2 || args[0] != cobra.ShellCompRequestCmd && args[0] != cobra.ShellCompNoDescRequestCmd {
+		return
+	}
+	if cmd, _, err := root.Find(args[1 : len(args)-1]); err == nil {
+		showSpriteFlag(cmd)
+	}
+}
+
+// tellUnusedSprite says that -s changes nothing for a command that has no sprite.
+func (a *app) tellUnusedSprite(cmd *cobra.Command) {
+	if a.global.sprite != "" && usesSprite(cmd) == noSprite {
+		a.say("cove: %s is about no sprite; -s %s changes nothing", cmd.CommandPath(), sanitizeLine(a.global.sprite))
+	}
+}
+
+// nameOnce takes the sprite's name from an argument. -s may name the same one besides.
+func (a *app) nameOnce(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	for _, name := range args {
+		if a.global.sprite != "" && a.global.sprite != name {
+			return usagef(cmd, "two sprites are named, %s and %s; leave one out", name, a.global.sprite)
+		}
+	}
+	if len(args) == 1 {
+		a.global.sprite = args[0]
+	}
+	return nil
+}
+
+// named is the sprite of a command with an optional argument NAME: that, else -s, else
+// COVE_SPRITE, else the one that cove use noted.
+func (a *app) named(ctx context.Context, cmd *cobra.Command, args []string) (string, error) {
+	if err := a.nameOnce(cmd, args); err != nil {
+		return "", err
+	}
+	return a.spriteName(ctx)
+}
+
+// namedAll is named for a command that takes several.
+func (a *app) namedAll(ctx context.Context, cmd *cobra.Command, args []string) ([]string, error) {
+	if err := a.nameOnce(cmd, args); err != nil {
+		return nil, err
+	}
+	if len(args) == 0 {
+		name, err := a.spriteName(ctx)
+		return []string{name}, err
+	}
+	for _, name := range args {
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+	}
+	return args, nil
+}
+
+// namedOrFlag is the sprites of a command that a noted one must not choose for: the
+// arguments, or -s. what is missing is said without either.
+func (a *app) namedOrFlag(cmd *cobra.Command, args []string, missing string) ([]string, error) {
+	if err := a.nameOnce(cmd, args); err != nil {
+		return nil, err
+	}
+	if len(args) == 0 && a.global.sprite != "" {
+		args = []string{a.global.sprite}
+	}
+	if len(args) == 0 {
+		return nil, usagef(cmd, "%s is missing", missing)
+	}
+	for _, name := range args {
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+	}
+	return args, nil
+}
+
+// environmentSprite is the sprite that the environment chooses; empty: none.
+func environmentSprite() string { return os.Getenv("COVE_SPRITE") }
