@@ -223,7 +223,7 @@ var serverCodes = map[string]struct {
 	"unauthorized": {exitFailed, "give the server's token: --token or COVE_TOKEN; on this machine it is in the data folder (--data, COVE_DATA)"},
 	"forbidden":    {exitFailed, "this token's scope or verbs do not allow it; see the tokens: cove token list"},
 	"name_taken":   {exitFailed, "take another name, or use that sprite: cove use NAME"},
-	"bad_name":     {exitFailed, "a name has lower-case letters, digits and hyphens, 40 at most, and a letter or digit at either end"},
+	"bad_name":     {exitFailed, nameHint},
 	"limited":      {exitFailed, "see what runs: cove list"},
 	"limit":        {exitFailed, "see what runs: cove list"},
 

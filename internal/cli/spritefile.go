@@ -30,9 +30,10 @@ func checkName(name string) error {
 	if namePattern.MatchString(name) {
 		return nil
 	}
-	return &codedError{exitUsage, "bad_name", fmt.Errorf("%q can't be a sprite's name", name), "a name is a DNS label: " +
-		"lower-case letters, digits and hyphens, 63 at most, with a letter or digit at either end"}
+	return &codedError{exitUsage, "bad_name", fmt.Errorf("%q can't be a sprite's name", name), nameHint}
 }
+
+const nameHint = "a name is a DNS label: lower-case letters, digits and hyphens, 63 at most, with a letter or digit at either end"
 
 // spriteName is the sprite that a command is about: that of -s, of COVE_SPRITE, or of
 // the nearest .sprite file upwards. Hints then name it.

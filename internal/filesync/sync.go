@@ -341,13 +341,21 @@ func (s *session) run() error {
 	return s.transfer()
 }
 
+// pathsHave is the beginning of what is said of a number of paths.
+func pathsHave[N int | int64](count N) string {
+	if count == 1 {
+		return "1 path has"
+	}
+	return fmt.Sprintf("%d paths have", count)
+}
+
 func (s *session) conflictError() error {
 	count := int64(len(s.report.Conflicts)) + s.report.More
 	hint := "choose with --on-conflict ours, theirs or both"
 	if s.Verb == Push {
 		hint = "cove sync pull first, which merges texts; or " + hint
 	}
-	return failedf(CodeConflict, hint, "%d paths have changed at both ends, %q first; nothing was changed", count, s.report.Conflicts[0].Path)
+	return failedf(CodeConflict, hint, "%s changed at both ends, %q first; nothing was changed", pathsHave(count), s.report.Conflicts[0].Path)
 }
 
 // spare is what a disk is left with.

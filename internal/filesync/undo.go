@@ -35,7 +35,7 @@ func (w *work) writeUndo(id, newID string) (Backup, error) {
 	b.Changes = count
 	if err == nil && len(u.changed) > 0 {
 		err = failedf(CodeConflict, hintLook,
-			"%d paths have changed since: %q; nothing was undone", u.count, u.changed)
+			"%s changed since: %q; nothing was undone", pathsHave(u.count), u.changed)
 	}
 	return b, err
 }

@@ -117,6 +117,9 @@ func (g *Gateway) connector(host string) (*connector, string, error) {
 	c, ok := g.upstream[label]
 	if !ok {
 		known := slices.Sorted(maps.Keys(g.upstream))
+		if len(known) == 0 {
+			return nil, label, fmt.Errorf("no connector %q is granted to this sprite, and no other", label)
+		}
 		return nil, label, fmt.Errorf("no connector %q is granted to this sprite (there are: %s)", label, strings.Join(known, ", "))
 	}
 	return c, label, nil

@@ -220,3 +220,10 @@ func FuzzCanonical(f *testing.F) {
 		}
 	})
 }
+
+func TestUnknownPreset(t *testing.T) {
+	_, err := policy.Preset("opne", policy.Machine{})
+	if want := `there is no preset "opne" (there are: open, none, agent, defaults)`; err == nil || err.Error() != want {
+		t.Errorf("got %v, not %s", err, want)
+	}
+}

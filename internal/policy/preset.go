@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // The presets, which an Include names.
@@ -39,7 +40,7 @@ func Preset(name string, m Machine) ([]Rule, error) {
 	case Defaults:
 		return m.allow(models, forges)
 	}
-	return nil, fmt.Errorf("there is no preset %q (there are: %v)", short(name), Presets)
+	return nil, fmt.Errorf("there is no preset %q (there are: %s)", short(name), strings.Join(Presets, ", "))
 }
 
 // allow are rules for HTTP and HTTPS to hosts, and to those of the machine.
