@@ -102,6 +102,7 @@ type call struct {
 	path   string // escaped, see joinPath
 	query  url.Values
 	header http.Header
+	seen   *http.Header // if not nil, gets the answer's
 	in     any
 	body   io.Reader
 	size   int64 // of body; 0: unknown, unless the type of body tells
@@ -216,6 +217,9 @@ func (c *Client) json(ctx context.Context, r call, out any) error {
 		return err
 	}
 	defer closeBody(resp.Body)
+	if r.seen != nil {
+		*r.seen = resp.Header
+	}
 	if out == nil || resp.StatusCode == http.StatusNoContent {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -19,6 +20,10 @@ import (
 type NetworkPolicy struct {
 	Rules  []NetworkRule  `json:"rules"`
 	Limits *NetworkLimits `json:"limits,omitempty"` // cove's; nil: none
+
+	// Revision says which policy of the sprite this is, if the server told (cove does).
+	// SetNetworkPolicy replaces only the policy of this revision; empty: any.
+	Revision string `json:"-"`
 }
 
 // NetworkLimits bound what a sprite does to others' networks; 0 is no limit.
@@ -69,22 +74,55 @@ type Process struct {
 	PID  int    `json:"pid"`
 }
 
-// NetworkPolicy returns what the sprite may reach.
+// NetworkPolicy returns what the sprite may reach, with its revision.
 func (s *Sprite) NetworkPolicy(ctx context.Context) (NetworkPolicy, error) {
 	var p NetworkPolicy
-	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("policy", "network"), retry: true}, &p); err != nil {
+	var header http.Header
+	if err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("policy", "network"), retry: true, seen: &header}, &p); err != nil {
 		return p, fmt.Errorf("network policy of %s: %w", s.describe(), err)
 	}
+	p.Revision = header.Get("ETag")
 	return p, nil
 }
 
+// policyTries is how often ChangeNetworkPolicy begins anew.
+const policyTries = 100
+
+// ChangeNetworkPolicy replaces the policy by the one that change makes of it, and returns
+// that. If somebody else has replaced the policy meanwhile, change is called again with
+// theirs, so neither change is lost; on a server that tells no revisions one of them may be.
+// An error of change is returned as it is, and nothing is replaced.
+func (s *Sprite) ChangeNetworkPolicy(ctx context.Context, change func(NetworkPolicy) (NetworkPolicy, error)) (NetworkPolicy, error) {
+	for try := 1; ; try++ {
+		was, err := s.NetworkPolicy(ctx)
+		if err != nil {
+			return was, err
+		}
+		p, err := change(was)
+		if err != nil {
+			return was, err
+		}
+		p.Revision = was.Revision
+		err = s.SetNetworkPolicy(ctx, p)
+		if e, ok := errors.AsType[*Error](err); ok && e.StatusCode == http.StatusPreconditionFailed && try < policyTries {
+			continue
+		}
+		return p, err
+	}
+}
+
 // SetNetworkPolicy replaces the policy, at once: open connections that it does not
-// allow are ended.
+// allow are ended. If p has a revision and the sprite's policy is another one by now, that
+// stays, and the error is an *Error with the status 412.
 func (s *Sprite) SetNetworkPolicy(ctx context.Context, p NetworkPolicy) error {
 	if p.Rules == nil {
 		p.Rules = []NetworkRule{}
 	}
-	if err := s.client.json(ctx, call{method: http.MethodPost, path: s.path("policy", "network"), in: p}, nil); err != nil {
+	set := call{method: http.MethodPost, path: s.path("policy", "network"), in: p}
+	if p.Revision != "" {
+		set.header = http.Header{"If-Match": {p.Revision}}
+	}
+	if err := s.client.json(ctx, set, nil); err != nil {
 		return fmt.Errorf("set the network policy of %s: %w", s.describe(), err)
 	}
 	return nil

@@ -187,14 +187,8 @@ func (a *app) setPolicy(ctx context.Context, change func(sprites.NetworkPolicy) 
 	if err != nil {
 		return err
 	}
-	p, err := sprite.NetworkPolicy(ctx)
+	p, err := sprite.ChangeNetworkPolicy(ctx, change)
 	if err != nil {
-		return spriteError(err)
-	}
-	if p, err = change(p); err != nil {
-		return err
-	}
-	if err := sprite.SetNetworkPolicy(ctx, p); err != nil {
 		return spriteError(err)
 	}
 	return a.show(p, func(w io.Writer) {

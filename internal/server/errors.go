@@ -37,6 +37,7 @@ var statusOf = map[string]int{
 	sprite.CodeBootFailed:       http.StatusInternalServerError,
 	sprite.CodeUnavailable:      http.StatusServiceUnavailable,
 	sprite.CodeNotAvailable:     http.StatusNotImplemented,
+	sprite.CodePolicyChanged:    http.StatusPreconditionFailed,
 	"session_not_found":         http.StatusNotFound,           // the guest's code, too
 	"service_not_found":         http.StatusNotFound,           // likewise
 	"nothing_listens":           http.StatusServiceUnavailable, // likewise

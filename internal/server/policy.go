@@ -27,12 +27,13 @@ func (s *Server) getPolicy(w http.ResponseWriter, r *http.Request) error {
 	if p.Rules == nil {
 		p.Rules = []sprites.NetworkRule{}
 	}
+	w.Header().Set("ETag", p.Revision)
 	writeJSON(w, http.StatusOK, p)
 	return nil
 }
 
-// postPolicy replaces the policy. What is not known to be a rule is refused, so
-// that none is taken for less than it says.
+// postPolicy replaces the policy: the one of the revision in If-Match, if that is given.
+// What is not known to be a rule is refused, so that none is taken for less than it says.
 func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
 	var p sprites.NetworkPolicy
 	if err := readStrict(w, r, &p, "the network policy", `such as {"rules":[{"domain":"example.org","action":"allow"}]}`); err != nil {
@@ -40,6 +41,9 @@ func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
 	}
 	if p.Rules == nil {
 		return fail("bad_request", "the network policy has no rules", `no rules at all are "rules":[]`)
+	}
+	if p.Revision = r.Header.Get("If-Match"); p.Revision == "*" {
+		p.Revision = ""
 	}
 	if err := s.Host.SetNetworkPolicy(r.Context(), r.PathValue("name"), p, principalOf(r).may(admin)); err != nil {
 		return err

@@ -23,7 +23,8 @@ const (
 	CodeBootFailed   = "boot_failed"
 	CodeUnavailable  = "unavailable" // shutting down
 
-	CodeNotAvailable     = "not_available" // this server's runtime can't
+	CodeNotAvailable     = "not_available"  // this server's runtime can't
+	CodePolicyChanged    = "policy_changed" // since the revision that the caller has read
 	CodeInUse            = "in_use"
 	CodeDamaged          = "damaged"  // files of a checkpoint are not what they were
 	CodeRejected         = "rejected" // an archive with something in it that must not be

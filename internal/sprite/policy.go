@@ -2,6 +2,7 @@ package sprite
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,13 +22,26 @@ const (
 	showLimit       = 2 * time.Second  // for its guest to show them
 )
 
-// NetworkPolicy returns a sprite's policy.
+// NetworkPolicy returns a sprite's policy, with its revision.
 func (h *Host) NetworkPolicy(ctx context.Context, name string) (sprites.NetworkPolicy, error) {
 	row, err := h.row(ctx, name)
+	if err == nil {
+		row.Policy.Revision, err = revisionOf(row.Policy)
+	}
 	return row.Policy, err
 }
 
-// SetNetworkPolicy replaces a sprite's policy. Where the sprite is awake, what it
+// revisionOf tells a policy from others, as an entity tag of HTTP (RFC 9110, 8.8.3).
+func revisionOf(p sprites.NetworkPolicy) (string, error) {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return fmt.Sprintf(`"%x"`, sum[:12]), nil
+}
+
+// SetNetworkPolicy replaces a sprite's policy: only the one of p's revision, if p has one. Where the sprite is awake, what it
 // does not allow has ended when this returns. A policy that is malformed changes
 // nothing. Unless inward is true, neither does one that opens more of the host's own
 // network than the policy that is there.
@@ -46,12 +60,16 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 		return err
 	}
 	defer done()
-	if !inward { // the policy that is there can't change meanwhile
-		now, err := h.row(ctx, name)
-		if err != nil {
-			return err
-		}
-		if err := h.mayOpen(ctx, name, next, now.Policy); err != nil {
+	now, err := h.NetworkPolicy(ctx, name) // which can't change meanwhile
+	if err != nil {
+		return err
+	}
+	if p.Revision != "" && p.Revision != now.Revision {
+		return newError(CodePolicyChanged, "read it again, and make the change in what it is now", "the network policy of %s has been replaced since it was read", name)
+	}
+	p.Revision = ""
+	if !inward {
+		if err := h.mayOpen(ctx, name, next, now); err != nil {
 			return err
 		}
 	}
