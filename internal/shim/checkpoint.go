@@ -438,19 +438,19 @@ func (s *Shim) move(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	if !s.setBreakOff(cancel) {
-		return fmt.Errorf("%w: it is being stopped", ErrEnded)
+		return ErrEnded
 	}
 	defer s.setBreakOff(nil)
 	return f(ctx)
 }
 
 // setBreakOff notes what gives up that which holds s.moving. It reports false where the
-// sandbox is to end.
+// sandbox is to end, or has.
 func (s *Shim) setBreakOff(cancel context.CancelFunc) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.breakOff = cancel
-	return !s.stopping
+	return !s.stopping && !s.over
 }
 
 func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {

@@ -65,6 +65,7 @@ type Shim struct {
 	stopping   bool  // guarded by mu: the end was asked for
 	hibernated bool  // guarded by mu: it was to sleep
 	failed     error // guarded by mu: why a move has ended it; nil: none has
+	over       bool  // guarded by mu: it has ended, and nothing begins any more that would note a state
 
 	breakOff context.CancelFunc // guarded by mu: gives up what holds moving; nil: nothing, or what takes a moment
 
@@ -165,6 +166,9 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	// what the host unmounts must not be held here.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return nil, fmt.Errorf("make the mount namespace private: %w", err)
+	}
+	if err := detachMounts(cfg); err != nil {
+		s.log.Warn("mounts of the host stay in use", "err", err)
 	}
 	s.joining.Go(func() { // beside the boot: a kernel takes some 10 ms to move a process
 		var err error
@@ -536,9 +540,9 @@ func (s *Shim) watch() {
 		waitProcess(context.Background(), st.PID)
 		s.endRelief()
 		s.moving.Lock() // it may have ended for the next generation's sake
-		now := s.snapshot()
+		over := s.noteEnd(st.PID)
 		s.moving.Unlock()
-		if now.PID == st.PID {
+		if over {
 			break
 		}
 	}
@@ -548,6 +552,17 @@ func (s *Shim) watch() {
 	s.log.Info("sandbox ended", "reason", s.reason)
 	s.teardown()
 	close(s.ended)
+}
+
+// noteEnd reports whether the process that has ended was the sandbox's, and not that of the
+// generation before it. Then no move begins any more: the state that it would note would be
+// found when nobody looks after the sandbox, as that of one that has its disk. s.moving is
+// held.
+func (s *Shim) noteEnd(pid int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = s.state.PID == pid
+	return s.over
 }
 
 // why says, for people, why the sandbox ended.

@@ -1,0 +1,43 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os/exec"
+	"testing"
+)
+
+// TestNoMoveAfterEnd has a checkpoint come when the sandbox has just ended: it begins nothing,
+// and no state is left that would say of a sandbox that is gone that it has its disk.
+func TestNoMoveAfterEnd(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	start, err := processStart(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Shim{
+		cfg: Config{Dir: t.TempDir(), ID: "0123456789abcdef"}, log: slog.New(slog.DiscardHandler), netns: -1, ended: make(chan struct{}),
+		state: State{Container: "0123456789abcdef-000000", PID: cmd.Process.Pid, StartTime: start, Layers: []string{"a"}},
+	}
+	note := func(context.Context) error { return s.setState(func(st *State) { st.Next = []string{"a", "b"} }) }
+	if err := s.move(t.Context(), note); err != nil {
+		t.Fatal(err)
+	}
+	go s.watch()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	<-s.ended
+	if err := s.move(t.Context(), note); !errors.Is(err, ErrEnded) {
+		t.Errorf("a move of what has ended: %v, want %v", err, ErrEnded)
+	}
+	if st, err := ReadState(s.cfg.Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a state is left: %+v, %v", st, err)
+	}
+}
