@@ -106,7 +106,7 @@ func testKill(t *testing.T, victims string) {
 		h.run("", "cove", "exec", "-s", sprite, "touch", "go-on")
 	}
 	if victims != "command line" {
-		h.run("", "cove", "list") // starts a server where there is none
+		h.run("", "cove", "server", "start") // starts a server where there is none
 		h.try("", "cove", "job", "wait", job)
 	}
 	out, code := h.try(repo, "cove", "pull", job, "--wait=2m")

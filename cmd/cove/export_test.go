@@ -189,7 +189,8 @@ func TestImportKilled(t *testing.T) {
 	if len(staged()) != 1 {
 		t.Error("nothing was left to be removed")
 	}
-	if out := h.run("", "cove", "list"); strings.Contains(out, "copy") { // this starts the next server
+	h.run("", "cove", "server", "start")
+	if out := h.run("", "cove", "list"); strings.Contains(out, "copy") {
 		t.Errorf("it is there: %s", out)
 	}
 	h.noImports(t)

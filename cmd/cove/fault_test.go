@@ -212,6 +212,7 @@ func (c faultCase) whole(h *host, name string) {
 	if lost {
 		h.t.Errorf("what was before the restore is nowhere: %+v", list)
 	}
+	h.run("", "cove", "server", "start") // unless one runs
 	if strings.Contains(h.run("", "cove", "list"), "copy") {
 		if got := h.content("copy"); got != "two" {
 			h.t.Errorf("the fork has %q", got)
@@ -232,6 +233,7 @@ func (h *host) content(name string) string {
 func (c faultCase) deleted(h *host, name string) {
 	h.t.Helper()
 	await(h.t, "the sprite's end, or its use", time.Minute, func() bool {
+		h.run("", "cove", "server", "start") // unless one runs
 		if !strings.Contains(h.run("", "cove", "list"), name) {
 			return true
 		}
@@ -243,6 +245,7 @@ func (c faultCase) deleted(h *host, name string) {
 // clear removes the sprite; nothing of it may be left.
 func (c faultCase) clear(h *host, name string) {
 	h.t.Helper()
+	h.run("", "cove", "server", "start") // unless one runs
 	if strings.Contains(h.run("", "cove", "list"), name) {
 		h.run("", "cove", "rm", name)
 	}

@@ -161,7 +161,7 @@ func TestSoakInstall(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, _ = ended() // that it was cut is its affair
-			h.run("", "cove", "ping")
+			h.run("", "cove", "server", "start")
 			before := h.installs()
 			if stored := len(before) == 1; stored != (point == fault.InstallStored) {
 				t.Errorf("the next server has %+v", before)

@@ -295,7 +295,7 @@ func TestJobStartedAnew(t *testing.T) {
 	h.run("", "cove", "exec", "-s", sprite, "sh", "-c", "cd .cove/jobs/"+job+" && rm -rf lock events.jsonl output.log end.json out.bundle ~/work/"+job+" && touch -d '1 hour ago' job.json")
 	h.endServer(syscall.SIGTERM)
 	h.rewind(job)
-	h.run("", "cove", "list") // starts the next server
+	h.run("", "cove", "server", "start") // starts the next server
 	if out, code := h.try("", "cove", "job", "wait", job, "--timeout", "30s"); code != 0 || h.job(job).Commits != 1 {
 		t.Errorf("it was not started: %d, %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
 	}

@@ -356,7 +356,7 @@ func TestJobJ5(t *testing.T) {
 	h.untilStep(job)
 	h.endServer(syscall.SIGKILL)
 	h.run("", "cove", "exec", "-s", sprite, "touch", "go-on")
-	h.run("", "cove", "job", "list") // starts the next one, if that has not
+	h.run("", "cove", "job", "list")
 	text, err := followed()
 	if err != nil {
 		t.Fatalf("events -f: %v: %s", err, text)

@@ -165,7 +165,7 @@ func (m *moment) kill(h *host, commandLine int) {
 		if err := awaitEnd(victims[0]); err != nil {
 			h.t.Fatal(err)
 		}
-		h.run("", "cove", "list") // starts the next one
+		h.run("", "cove", "server", "start") // starts the next one
 	}
 }
 

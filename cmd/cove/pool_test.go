@@ -136,7 +136,7 @@ func (c faultCase) poolFaults(h *host, name string) {
 	} else {
 		_, _ = served()
 	}
-	h.run("", "cove", "list") // starts a server where there is none
+	h.run("", "cove", "server", "start") // starts a server where there is none
 	if !strings.Contains(h.run("", "cove", "list"), name) {
 		h.run("", "cove", "create", name, "--idle", "0", "--env", "COLOUR=blue")
 	}

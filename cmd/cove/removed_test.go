@@ -134,7 +134,7 @@ func (h *host) removeLost(r *removal) {
 	if err := <-ran; !errors.Is(err, sprites.ErrNoExit) || errors.Is(err, sprites.ErrRemoved) {
 		h.t.Errorf("of a server that was killed, the client says %v", err)
 	}
-	h.run("", "cove", "list") // starts a server where there is none
+	h.run("", "cove", "server", "start") // starts a server where there is none
 	h.remove(r)
 	h.checkRemoved(wait, sprites.ErrRemoved) // a client does not come back by itself
 }

@@ -143,6 +143,9 @@ func endServer(bin, data, home string) error {
 		cmd.Env = append(os.Environ(), "HOME="+home, "COVE_DATA="+data)
 		return cmd.Output()
 	}
+	if out, err := cove("server", "start"); err != nil {
+		return fmt.Errorf("start the server: %w: %s", err, out)
+	}
 	out, err := cove("list", "--json")
 	if err != nil {
 		return fmt.Errorf("list: %w", err)

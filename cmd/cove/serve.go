@@ -20,8 +20,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cove-dev/cove/internal/cli"
+	"github.com/cove-dev/cove/internal/config"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/job"
 	"github.com/cove-dev/cove/internal/logfile"
@@ -49,6 +51,9 @@ type serveOptions struct {
 	keepJobs   time.Duration
 	connectors []string
 	headers    []string
+
+	config   string // a file of these, which the flags given go before
+	fallback string // an address where none is given, and the last one is not known
 }
 
 func newServeCommand() *cobra.Command {
@@ -65,6 +70,9 @@ sprites reach in no other way if it is on this host or in a private network. A h
 is added on the way never enters a sprite; write $NAME for a variable of this process's
 environment, so that a key stands in no command line. Connectors that only some sprites
 have, with rules and limits, are made while the server runs: see cove help connector.
+
+The flags may stand in a file, by default serve.toml in the data folder, without -- and as
+TOML: idle = "30m", pool = 2, name = ["cove.example.org"]. Those given here go before it.
 
 As an ordinary user the server runs in a user namespace of its own, for which it needs
 newuidmap and subordinate ids (see: cove doctor).`,
@@ -95,15 +103,24 @@ newuidmap and subordinate ids (see: cove doctor).`,
 			if out == os.Stderr { // which the CLI, when it starts a server, has in a file
 				out = logfile.Stderr(filepath.Join(dir, "serve.log"), 0)
 			}
+			if err := applySettings(cmd.Flags(), o.config, dir); err != nil {
+				return err
+			}
 			logger := slog.New(logfile.Limit(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
 			if !cmd.Flags().Changed("addr") {
-				o.addr = cmp.Or(cli.LastAddr(dir), o.addr)
+				o.addr = cmp.Or(o.fallback, cli.LastAddr(dir), o.addr)
+			}
+			if err := checkFree(o.addr, dir); err != nil {
+				return err
 			}
 			return serve(o, dir, logger, cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.addr, "addr", cli.DefaultAddr, "address to listen on; port 0 picks one (if not given: where the last server did, if that is free)")
+	f.StringVar(&o.config, "config", "", "the file of settings (if not given: serve.toml in the data folder, if there is one)")
+	f.StringVar(&o.fallback, "fallback-addr", "", "")
+	_ = f.MarkHidden("fallback-addr") // it is there
 	f.StringArrayVar(&o.names, "name", nil, "a host name by which the server may be called, besides those of --addr and loopback (repeatable)")
 	f.StringVar(&o.domain, "domain", "localhost", "sprites' URLs are http://NAME.DOMAIN:PORT/; all names below another than localhost must lead here")
 	f.DurationVar(&o.idle, "idle", 30*time.Second, "how long a sprite that does not say stays awake unused, before it is paused; 0: for ever")
@@ -119,6 +136,49 @@ newuidmap and subordinate ids (see: cove doctor).`,
 }
 
 const maxPool = 100
+
+// applySettings sets the flags that are not given to what the server's file of settings says.
+func applySettings(flags *pflag.FlagSet, file, dir string) error {
+	must := file != ""
+	if !must {
+		file = filepath.Join(dir, config.ServeFile)
+	}
+	inFile := func(name string) bool {
+		f := flags.Lookup(name)
+		return f != nil && !f.Hidden && name != "config" && name != "help" && name != "data"
+	}
+	set, err := config.ReadServe(file, must, inFile)
+	if err != nil {
+		return err
+	}
+	for name, values := range set.Flags {
+		if flags.Changed(name) {
+			continue
+		}
+		for _, value := range values {
+			if err := flags.Set(name, value); err != nil {
+				return fmt.Errorf("%s: %s = %q: %w", set.File, name, value, err)
+			}
+		}
+	}
+	return nil
+}
+
+// checkFree refuses an address that is in use before a new data folder is made for it.
+func checkFree(addr, dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil // which may have a server, of which the error is to tell
+	}
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return errNoListen(err)
+	}
+	return ln.Close()
+}
+
+func errNoListen(err error) error {
+	return fmt.Errorf("listen: %w; choose another address with --addr, port 0 picks a free one", err)
+}
 
 // serve runs a server until a signal ends it.
 func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err error) {
@@ -204,7 +264,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	srv.Jobs = jobs
 	ln, err := net.Listen("tcp", o.addr)
 	if err != nil {
-		return fmt.Errorf("listen: %w; choose another address with --addr, port 0 picks a free one", err)
+		return errNoListen(err)
 	}
 	if err := jobs.Resume(ctx); err != nil {
 		return errors.Join(err, ln.Close())
@@ -235,8 +295,13 @@ func serveJobs(ctx context.Context, srv *server.Server, jobs *job.Manager, ln ne
 	})
 	// What the client asks first is answered once all is in place.
 	go func() {
-		if info, err := srv.Client().Version(serving); err == nil {
-			fmt.Fprintf(out, "cove: listening on %s\n", info.URL)
+		info, err := srv.Client().Version(serving)
+		if err != nil {
+			return
+		}
+		fmt.Fprintf(out, "cove: listening on %s%s\n", info.URL, elsewhere(ln.Addr()))
+		if tcp, ok := ln.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+			srv.Logger.Warn("the server is reached from other machines, in clear text: who sees the traffic has its tokens and files; listen on loopback, behind a proxy with TLS or a tunnel")
 		}
 	}()
 	err := srv.Serve(serving, ln)
@@ -244,6 +309,14 @@ func serveJobs(ctx context.Context, srv *server.Server, jobs *job.Manager, ln ne
 		return errors.Join(err, jobs.Close())
 	}
 	return errors.Join(err, <-left)
+}
+
+// elsewhere says, of a server that listens on all addresses, that it does.
+func elsewhere(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return fmt.Sprintf(", and at every address of this machine (%s)", addr)
+	}
+	return ""
 }
 
 func closing(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }

@@ -38,7 +38,7 @@ func TestTerminalsSurvive(t *testing.T) {
 		t.Cleanup(func() { _ = cmd.Wait() }) // cut by the kill
 	}
 	signalAll(t, syscall.SIGKILL, h.pid())
-	h.run("", "cove", "list") // starts the next
+	h.run("", "cove", "server", "start") // starts the next
 	sprite = h.client().Sprite("paint")
 	list, err := sprite.Sessions(t.Context())
 	if err != nil || len(list) != n {

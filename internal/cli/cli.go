@@ -30,6 +30,7 @@ type app struct {
 	child  int             // exit code of a command in a sprite, which is ours then too
 	toldOf map[string]bool // .sprite files that were said to be ignored
 	about  string          // the sprite that this run is about, for hints; empty: none
+	verb   string          // the command's path without "cove"
 	root   *cobra.Command  // the tree, for hints
 }
 
@@ -86,7 +87,8 @@ func (a *app) newRoot() *cobra.Command {
 sprites, on this machine or another. It pushes a git repository into one, has an
 agent carry out a plan there, and pulls the commits back.
 
-A server is started when none runs; --url or COVE_URL names another one.
+What makes or uses a sprite starts a server if none runs (see cove server); --url or
+COVE_URL names another one.
 
 ` + exitTable(),
 		Example: `  cove push plan.md             send this repository and a plan into a new sprite
@@ -100,7 +102,10 @@ A server is started when none runs; --url or COVE_URL names another one.
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		Args:              a.subcommandOnly,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { a.tellUnusedSprite(cmd) },
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			a.verb = commandName(cmd)
+			a.tellUnusedSprite(cmd)
+		},
 	}
 	a.root = root
 	help := root.HelpFunc()
@@ -127,7 +132,7 @@ A server is started when none runs; --url or COVE_URL names another one.
 	)
 	a.addGroup(root, "work", a.newPush(), a.newPull(), a.newRun(), a.newJob(), a.newSync())
 	a.addGroup(root, "sprite", a.newCreate(), a.newList(), a.newInfo(), a.newUpdate(), a.newSetup(), a.newRm(), a.newUse(), a.newExec(), a.newTool(), a.newMCP(), a.newACP(), a.newConsole(), a.newSession(), a.newService(), a.newURL(), a.newPolicy(), a.newProxy(), a.newCp(), a.newCheckpoint(), a.newRestore(), a.newFork(), a.newExport(), a.newImport(), a.newSuspend(), a.newWake())
-	a.addGroup(root, "server", a.newAgent(), a.newConfig(), a.newEnv(), a.newToken(), a.newSecret(), a.newConnector(), a.newBackend(), a.newDoctor(), a.newDiagnose(), a.newPing(), a.newVersion(), a.newCompletion())
+	a.addGroup(root, "server", a.newServer(), a.newAgent(), a.newConfig(), a.newEnv(), a.newToken(), a.newSecret(), a.newConnector(), a.newBackend(), a.newDoctor(), a.newDiagnose(), a.newPing(), a.newVersion(), a.newCompletion())
 	root.AddCommand(newOverlayProbe())
 	root.SetHelpCommand(newHelp(a))
 	root.SetHelpCommandGroupID("server")

@@ -480,7 +480,7 @@ func (d *doctor) server(ctx context.Context) check {
 	c := check{Name: "server", Level: levelOK}
 	client, err := d.app.runningClient(ctx)
 	if errors.Is(err, errNoServer) {
-		c.Detail = "none runs on " + d.data + "; the next command starts one"
+		c.Detail = "none runs on " + d.data + "; what makes or uses a sprite starts one"
 		return c
 	}
 	if err == nil {

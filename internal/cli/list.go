@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -29,6 +30,9 @@ and a running one has them at work. In JSON a paused one is warm, with cove.paus
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
 			c, err := a.client(ctx)
+			if e, ok := errors.AsType[*codedError](err); ok && errors.Is(err, errNothing) {
+				return a.show(sprites.ListResponse{Sprites: []sprites.Info{}}, func(io.Writer) { a.say("%s. %s", e.err, e.hint) })
+			}
 			if err != nil {
 				return err
 			}

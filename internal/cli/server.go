@@ -142,6 +142,9 @@ func (a *app) ownClient(ctx context.Context, token string) (*sprites.Client, err
 	if !errors.Is(err, errNoServer) {
 		return c, err
 	}
+	if err := a.mayStart(dir); err != nil {
+		return nil, err
+	}
 	if err := a.startServer(ctx, dir, byDefault); err != nil {
 		return nil, err
 	}
@@ -375,7 +378,7 @@ func spawnServer(dir, addr string, log *os.File) (<-chan error, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, "serve", "--data", dir, "--addr", addr)
+	cmd := exec.Command(self, "serve", "--data", dir, "--fallback-addr", addr) // serve.toml may say another one
 	cmd.Args[0] = os.Args[0]
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log

@@ -14,7 +14,7 @@ var crossOrigin = http.NewCrossOriginProtection()
 // for every method: a WebSocket begins as a GET.
 func (s *Server) checkOrigin(r *http.Request) error {
 	if !s.knownHost(r) {
-		return fail("forbidden", "the server is not called "+quoteHost(r.Host), "start it with that address to be called by it")
+		return fail("forbidden", "the server is not called "+quoteHost(r.Host), "if that name is the server's, start it with: cove serve --name "+nameOf(r.Host))
 	}
 	probe := *r
 	probe.Method = http.MethodPost // the protection lets GET pass
@@ -22,6 +22,20 @@ func (s *Server) checkOrigin(r *http.Request) error {
 		return fail("forbidden", "the request comes from another origin", "")
 	}
 	return nil
+}
+
+// nameOf is a request's Host without its port, if it is fit for a command line.
+func nameOf(host string) string {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' || r == ':')
+	}) {
+		return "NAME"
+	}
+	return name
 }
 
 // knownHost reports whether the server goes by the request's Host: a name of
