@@ -1,7 +1,8 @@
 // Command cove-runsc is gVisor's runsc, pinned by this module's go.mod, so that
 // a cove installation needs no other sandbox runtime on the machine. It has one
 // command more, move, and one platform more, systrap-paused, saves the content of
-// deleted files in one piece, and keeps the times of files.
+// deleted files in one piece, keeps the times of files, and has some calls do as
+// Linux does.
 package main
 
 import (
@@ -28,6 +29,7 @@ func main() {
 		collectLater()
 		saveDeletedWhole()
 		keepTimes()
+		readAttributes()
 		seeCalls()
 	}
 	maincli.Main()

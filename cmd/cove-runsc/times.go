@@ -8,9 +8,7 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/atomicbitops"
-	"gvisor.dev/gvisor/pkg/fspath"
 	"gvisor.dev/gvisor/pkg/fsutil"
 	"gvisor.dev/gvisor/pkg/hostarch"
 	"gvisor.dev/gvisor/pkg/log"
@@ -51,38 +49,10 @@ func settleFile(t *kernel.Task, fd int32) {
 
 // settleAt does not say what is wrong with a path: the call itself will.
 func settleAt(t *kernel.Task, dir int32, addr hostarch.Addr, flags int32) {
-	name, err := t.CopyInString(addr, linux.PATH_MAX)
-	if err != nil {
-		return
+	if found, err := fileAt(t, dir, addr, flags); err == nil {
+		settle(found)
+		found.DecRef(t)
 	}
-	if name == "" {
-		if flags&linux.AT_EMPTY_PATH != 0 {
-			settleFile(t, dir)
-		}
-		return
-	}
-	root := t.FSContext().RootDirectory()
-	defer root.DecRef(t)
-	op := vfs.PathOperation{Root: root, Start: root, Path: fspath.Parse(name), FollowFinalSymlink: flags&linux.AT_SYMLINK_NOFOLLOW == 0}
-	switch {
-	case op.Path.Absolute:
-	case dir == linux.AT_FDCWD:
-		op.Start = t.FSContext().WorkingDirectory()
-		defer op.Start.DecRef(t)
-	default:
-		file := t.GetFile(dir)
-		if file == nil {
-			return
-		}
-		defer file.DecRef(t)
-		op.Start = file.VirtualDentry()
-	}
-	found, err := t.Kernel().VFS().GetDentryAt(t, t.Credentials(), &op, &vfs.GetDentryOptions{})
-	if err != nil {
-		return
-	}
-	settle(found)
-	found.DecRef(t)
 }
 
 // settle makes the times of a file those of the host's file. A file that is not the
@@ -91,13 +61,19 @@ func settle(file vfs.VirtualDentry) {
 	if !file.Ok() {
 		return
 	}
+	if layout, dentry := goferFile(file); layout != nil {
+		layout.settle(dentry)
+	}
+}
+
+// goferFile is a dentry of gVisor's gofer file system and its layout, which is nil if the
+// file is of another file system.
+func goferFile(file vfs.VirtualDentry) (*layout, unsafe.Pointer) {
 	impl := reflect.ValueOf(file.Dentry().Impl())
 	if impl.Kind() != reflect.Pointer {
-		return
+		return nil, nil
 	}
-	if layout := layoutOf(impl.Type()); layout != nil {
-		layout.settle(impl.UnsafePointer())
-	}
+	return layoutOf(impl.Type()), impl.UnsafePointer()
 }
 
 // A layout says where in a dentry of gVisor's gofer file system is what it has of its
@@ -107,6 +83,7 @@ type layout struct {
 
 	// Of the inode:
 	impl            uintptr // any: *directfsInode where there is a descriptor of the host's
+	nlink           uintptr
 	times           uintptr // the lock of the next three
 	mtime, ctime    uintptr
 	mtimeDirty      uintptr // the host has another mtime
@@ -145,6 +122,7 @@ func newLayout(dentry reflect.Type) *layout {
 		to   *uintptr
 	}{
 		{"impl", reflect.TypeFor[any](), &l.impl},
+		{"nlink", reflect.TypeFor[atomicbitops.Uint32](), &l.nlink},
 		{"metadataMu", reflect.TypeFor[gvisorsync.Mutex](), &l.times},
 		{"mtime", reflect.TypeFor[atomicbitops.Int64](), &l.mtime},
 		{"ctime", reflect.TypeFor[atomicbitops.Int64](), &l.ctime},
