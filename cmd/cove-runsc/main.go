@@ -30,6 +30,7 @@ func main() {
 		saveDeletedWhole()
 		keepTimes()
 		readAttributes()
+		renameLinks()
 		seeCalls()
 	}
 	maincli.Main()

@@ -55,3 +55,111 @@ none True user.a -> No such file or directory
 		t.Errorf("attributes: %s", firstDifference(want, got))
 	}
 }
+
+// renamed renames names of one file to one another, by each of the calls that can, on a
+// disk and in memory, and prints what the calls say and which names there are.
+const renamed = `
+import ctypes, os, platform
+libc = ctypes.CDLL(None, use_errno=True)
+HERE, NOREPLACE, EXCHANGE = -100, 1, 2
+names = {'rename': {'x86_64': 82}, 'renameat': {'x86_64': 264, 'aarch64': 38}, 'renameat2': {'x86_64': 316, 'aarch64': 276}}
+def call(name, *args):
+    error = libc.syscall(names[name][platform.machine()], *(a.encode() if isinstance(a, str) else a for a in args))
+    return os.strerror(ctypes.get_errno()) if error else 'done'
+def show(what, said):
+    print(what, said, *(('%s=%d' % (n, os.lstat(n).st_nlink)) for n in sorted(os.listdir('.')) if not os.path.isdir(n)))
+for folder in '/home/sprite/links', '/tmp/links':
+    os.makedirs(folder + '/sub'); os.chdir(folder)
+    open('a', 'w').write('one'); os.link('a', 'b'); os.link('a', 'sub/c')
+    show('rename', call('rename', 'a', 'b') if platform.machine() == 'x86_64' else call('renameat', HERE, 'a', HERE, 'b'))
+    sub = os.open('sub', os.O_RDONLY)
+    show('renameat', call('renameat', HERE, 'a', sub, 'c'))
+    show('renameat2', call('renameat2', sub, 'c', HERE, 'b', 0))
+    show('noreplace', call('renameat2', HERE, 'a', HERE, 'b', NOREPLACE))
+    show('exchange', call('renameat2', HERE, 'a', HERE, 'b', EXCHANGE))
+    show('slash', call('renameat', HERE, 'a', HERE, 'b/'))
+    show('missing', call('renameat', HERE, 'none', HERE, 'b'))
+    show('itself', call('renameat', HERE, 'a', sub, '../a'))
+    os.symlink('a', 'to'); os.link('to', 'too', follow_symlinks=False)
+    show('symlinks', call('renameat', HERE, 'to', HERE, 'too'))
+    show('symlink', call('renameat', HERE, 'to', HERE, 'a'))
+    print(os.readlink('a'), sorted(os.listdir('sub')), os.stat('sub/c').st_nlink)
+    held = open('b'); open('new', 'w').write('two')
+    show('over', call('renameat', HERE, 'new', HERE, 'b'))
+    print(os.fstat(held.fileno()).st_nlink, held.read(), open('b').read(), os.stat('sub/c').st_nlink)
+    os.link('b', 'd')
+`
+
+// TestRenameLinks: what a program is told of names, and what is on the disk after gVisor
+// has forgotten what it told.
+func TestRenameLinks(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	in := func(args ...string) string {
+		t.Helper()
+		return h.run("", "cove", append([]string{"exec", "-s", "paint", "--"}, args...)...)
+	}
+	const once = `rename done a=3 b=3
+renameat done a=3 b=3
+renameat2 done a=3 b=3
+noreplace File exists a=3 b=3
+exchange done a=3 b=3
+slash Not a directory a=3 b=3
+missing No such file or directory a=3 b=3
+itself done a=3 b=3
+symlinks done a=3 b=3 to=2 too=2
+symlink done a=2 b=2 too=2
+a ['c'] 2
+over done a=2 b=1 too=2
+1 one two 1
+`
+	if got := in("python3", "-c", renamed); got != once+once {
+		t.Errorf("names: %s", firstDifference(once+once, got))
+	}
+	const list = "cd links; find . -type d -o -printf '%p %n %Y\\n' | sort; cat b d sub/c"
+	names := in("sh", "-c", list)
+	if want := "./a 2 L\n./b 2 f\n./d 2 f\n./sub/c 1 f\n./too 2 L\ntwotwoone"; names != want {
+		t.Errorf("names on the disk: %s", firstDifference(want, names))
+	}
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	if now := in("sh", "-c", list); now != names {
+		t.Errorf("after a checkpoint: %s", firstDifference(names, now))
+	}
+	in("sh", "-c", "cd links; rm b d; echo 3 >b; ln b d; python3 -c 'import os; os.rename(\"d\", \"b\")'")
+	names = in("sh", "-c", list)
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	h.run("", "cove", "restore", "-s", "paint", "v2")
+	if now := in("sh", "-c", list); now != names {
+		t.Errorf("after a restore: %s", firstDifference(names, now))
+	}
+}
+
+// TestSpecialFiles: the README says of FIFOs and sockets that they are not on the disk.
+func TestSpecialFiles(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	in := func(script string) string {
+		t.Helper()
+		return h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", script)
+	}
+	const all = "fifo\nfile\nsocket\n"
+	if got := in("mkdir f; cd f; echo x >file; mkfifo fifo; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'; ls"); got != all {
+		t.Fatalf("made %q", got)
+	}
+	h.run("", "cove", "checkpoint", "create", "-s", "paint", "--memory")
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	h.run("", "cove", "suspend", "paint")
+	if got := in("ls f"); got != all {
+		t.Errorf("after a sleep: %q", got)
+	}
+	h.run("", "cove", "restore", "-s", "paint", "v2")
+	if got := in("ls f"); got != "file\n" {
+		t.Errorf("after a restore without memory: %q", got)
+	}
+	h.run("", "cove", "restore", "-s", "paint", "v1")
+	if got := in("ls f"); got != all {
+		t.Errorf("after a restore with memory: %q", got)
+	}
+}

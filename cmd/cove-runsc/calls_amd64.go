@@ -17,4 +17,7 @@ func init() {
 	observers[unix.SYS_LSTAT] = func(t *kernel.Task, args arch.SyscallArguments) {
 		settleAt(t, linux.AT_FDCWD, args[0].Pointer(), linux.AT_SYMLINK_NOFOLLOW)
 	}
+	renames[unix.SYS_RENAME] = func(args arch.SyscallArguments) renaming {
+		return renaming{linux.AT_FDCWD, args[0].Pointer(), linux.AT_FDCWD, args[1].Pointer(), 0}
+	}
 }
