@@ -107,6 +107,7 @@ func below(name, dir string) bool {
 const (
 	workName    = ".cove-sync"   // where an end keeps what it stages and backs up
 	theirSuffix = ".cove-theirs" // of the other side's version of a file in conflict
+	spriteName  = ".sprite"      // a file of this name says which sprite the commands in its folder mean
 )
 
 // neverTravels says why a name is left out whatever the rules say; empty: it is not.
@@ -161,6 +162,9 @@ func (c *checker) check(e *Entry) error {
 	}
 	if len(c.dirs) >= maxDepth {
 		return rejectedf(e.Path, "it is more than %d folders deep", maxDepth)
+	}
+	if e.Type != Dir && path.Base(e.Path) == spriteName {
+		return rejectedf(e.Path, "it would choose the sprite of the commands here")
 	}
 	return c.checkType(e)
 }

@@ -173,6 +173,8 @@ func TestHostileManifests(t *testing.T) {
 		"git of HFS+":        {fileEntry(".g\u200cit", 1)},
 		"git's stream":       {fileEntry(".git::$INDEX_ALLOCATION", 1)},
 		"git with a dot":     {fileEntry(".git.", 1)},
+		"which sprite":       {dirEntry("a"), fileEntry("a/.sprite", 1)},
+		"which, by a link":   {linkEntry(".sprite", "a")},
 		"git below":          {dirEntry("a"), fileEntry("a/.git", 1)},
 		"cove's own":         {dirEntry(workName), fileEntry(workName+"/journal", 1)},
 		"theirs":             {fileEntry("a.cove-theirs", 1)},

@@ -99,6 +99,9 @@ func (m *matcher) skip(name string, dir bool) string {
 	if why := neverTravels(base); why != "" {
 		return why
 	}
+	if base == spriteName && !dir {
+		return skipOwn
+	}
 	for len(m.levels) > 1 && !below(name, m.levels[len(m.levels)-1].dir) {
 		m.levels = m.levels[:len(m.levels)-1]
 	}

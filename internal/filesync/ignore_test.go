@@ -162,3 +162,15 @@ func FuzzIgnore(f *testing.F) {
 		}
 	})
 }
+
+// TestSpriteFileStays sees that the file which says what sprite is meant stays where it
+// is, and a folder of that name travels as any other.
+func TestSpriteFileStays(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{".sprite", "sub/.sprite", "game/.sprite/hero", "a"} {
+		w.write(w.local, name, "1")
+	}
+	if got, want := travels(t, w.local, Rules{}), []string{"a", "game/.sprite/hero"}; !slices.Equal(got, want) {
+		t.Errorf("%q travel, want %q", got, want)
+	}
+}
