@@ -9,6 +9,8 @@ type step struct {
 	Title string // the heading above it; empty if there is none
 	Shell string // sh or bash
 	Code  string
+	Line  int // of the plan, that the code begins with; the first is 1
+	Last  int // of the plan, that the code ends with
 }
 
 // steps returns the shell blocks of a Markdown text, in order. It knows fences of
@@ -21,14 +23,15 @@ func steps(text string) []step {
 		prev  string // the last line, if it may be a setext heading's text
 		open  fence
 		code  []string
+		first int // line of code
 	)
 	flush := func() {
 		if shell := open.shell(); shell != "" {
-			out = append(out, step{Title: title, Shell: shell, Code: strings.Join(code, "\n") + "\n"})
+			out = append(out, step{Title: title, Shell: shell, Code: strings.Join(code, "\n") + "\n", Line: first, Last: first + max(0, len(code)-1)})
 		}
 		open, code = fence{}, nil
 	}
-	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
+	for n, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
 		if open.size > 0 {
 			if open.closedBy(line) {
 				flush()
@@ -39,7 +42,7 @@ func steps(text string) []step {
 			continue
 		}
 		if f, ok := opening(line); ok {
-			open, prev = f, ""
+			open, prev, first = f, "", n+2
 			continue
 		}
 		if h, ok := heading(line); ok {

@@ -43,12 +43,13 @@ func (Shell) Prepare(t Task) (Work, error) {
 		if title == "" {
 			title = fmt.Sprintf("Step %d", i+1)
 		}
-		begin, err := json.Marshal(shellEvent{Type: "step", N: i + 1, Title: title})
+		begin, err := json.Marshal(shellEvent{Type: "step", N: i + 1, Title: title, Line: s.Line, Last: s.Last})
 		if err != nil {
 			return Work{}, err
 		}
 		name := fmt.Sprintf("steps/%03d", i+1)
-		files[name+"."+s.Shell] = File{[]byte(s.Code), 0o644}
+		// Blank lines before it make the lines in the shell's messages the plan's.
+		files[name+"."+s.Shell] = File{[]byte(strings.Repeat("\n", s.Line-1) + s.Code), 0o644}
 		files[name+".title"] = File{[]byte(title + "\n"), 0o644}
 		files[name+".json"] = File{append(begin, '\n'), 0o644}
 	}
@@ -65,8 +66,21 @@ type shellEvent struct {
 	Type  string `json:"type"` // step, step_end, result
 	N     int    `json:"n,omitempty"`
 	Title string `json:"title,omitempty"`
+	Line  int    `json:"line,omitempty"` // of the plan, that its block begins with
+	Last  int    `json:"last,omitempty"` // and ends with
 	Exit  int    `json:"exit,omitempty"`
 	OK    bool   `json:"ok,omitempty"`
+}
+
+// place says which lines of the plan the step is.
+func (e shellEvent) place() string {
+	switch {
+	case e.Line <= 0: // of an earlier cove, which did not say
+		return ""
+	case e.Last <= e.Line:
+		return fmt.Sprintf(", line %d of the plan,", e.Line)
+	}
+	return fmt.Sprintf(", lines %d to %d of the plan,", e.Line, e.Last)
 }
 
 // Read begins the reading of a log.
@@ -106,7 +120,7 @@ func (r *shellReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage
 	switch {
 	case end.ExitCode != 0 && r.step.N > 0:
 		o.Kind = AgentFailed
-		o.Reason = fmt.Sprintf("step %d (%s) exited with %d", r.step.N, strings.TrimSpace(r.step.Title), end.ExitCode)
+		o.Reason = fmt.Sprintf("step %d (%s)%s exited with %d", r.step.N, strings.TrimSpace(r.step.Title), r.step.place(), end.ExitCode)
 	case end.ExitCode != 0:
 		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("exited with %d before its first step", end.ExitCode)
 	case !r.result:

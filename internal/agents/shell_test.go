@@ -65,6 +65,7 @@ func (w *workshop) subjects() []string {
 type ran struct {
 	code   int
 	stdout string
+	stderr string
 	log    []sprites.JobEvent
 }
 
@@ -106,7 +107,7 @@ func (w *workshop) run(plan string) ran {
 	if stderr.Len() > 0 {
 		w.t.Logf("stderr: %s", stderr.String())
 	}
-	got := ran{code: cmd.ProcessState.ExitCode(), stdout: stdout.String()}
+	got := ran{code: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
 	for line := range strings.Lines(string(text)) {
 		got.log = append(got.log, sprites.JobEvent{Type: "event", Text: strings.TrimSuffix(line, "\n")})
 	}
@@ -215,7 +216,7 @@ func TestShellStops(t *testing.T) {
 			if n := len(events); n != 4 || events[3] != (agents.Event{Kind: agents.KindStepEnd, Failed: true, Text: fmt.Sprintf("exit %d", test.code)}) {
 				t.Errorf("got %+v", events)
 			}
-			want := sprites.Outcome{Kind: agents.AgentFailed, Reason: fmt.Sprintf("step 2 (Second) exited with %d", test.code), ExitCode: test.code}
+			want := sprites.Outcome{Kind: agents.AgentFailed, Reason: fmt.Sprintf("step 2 (Second), lines 7 to %d of the plan, exited with %d", 8+strings.Count(test.block, "\n"), test.code), ExitCode: test.code}
 			if outcome != want {
 				t.Errorf("got %+v, want %+v", outcome, want)
 			}
@@ -277,11 +278,27 @@ func TestShellJudge(t *testing.T) {
 			sprites.Outcome{Kind: agents.AgentFailed, Reason: "exited with 2 before its first step", ExitCode: 2}},
 		{"result, and yet a code", []sprites.JobEvent{step, result}, sprites.JobEnd{Phase: "done", ExitCode: 2},
 			sprites.Outcome{Kind: agents.AgentFailed, Reason: "step 1 (One) exited with 2", ExitCode: 2}},
+		{"a line", []sprites.JobEvent{{Type: "event", Text: `{"type":"step","n":1,"title":"One","line":7,"last":7}`}}, sprites.JobEnd{Phase: "done", ExitCode: 2},
+			sprites.Outcome{Kind: agents.AgentFailed, Reason: "step 1 (One), line 7 of the plan, exited with 2", ExitCode: 2}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if _, got, usage := judge(agents.Shell{}, test.log, test.end); got != test.want || usage != nil {
 				t.Errorf("got %+v, %+v, want %+v", got, usage, test.want)
 			}
 		})
+	}
+}
+
+// TestShellSaysTheLine has a plan whose second block has a mistake: the reason names its
+// lines in the plan, and the shell's own message counts from the plan's beginning.
+func TestShellSaysTheLine(t *testing.T) {
+	w := newWorkshop(t)
+	got := w.run("# One\n\n'''sh\ntrue\n'''\n## Two\n'''sh\necho fine\nno-such-program\n'''\n")
+	_, outcome, _ := judge(agents.Shell{}, got.log, sprites.JobEnd{Phase: "done", ExitCode: got.code})
+	if want := "step 2 (Two), lines 8 to 9 of the plan, exited with 127"; outcome.Reason != want {
+		t.Errorf("got %q, want %q", outcome.Reason, want)
+	}
+	if !strings.Contains(got.stderr, ": 9: no-such-program") && !strings.Contains(got.stderr, "line 9: no-such-program") {
+		t.Errorf("the shell says %q", got.stderr)
 	}
 }
