@@ -1,6 +1,9 @@
 package sprites
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // JobState is where a job is. Queued, preparing, running and waiting are
 // followed by exactly one of the others, which never changes again.
@@ -130,6 +133,16 @@ type Outcome struct {
 	Kind     string `json:"kind"`   // "success", "agent_failed", "no_result", "timeout", "turn_limit", "disk_limit", "memory_limit", "cost_limit", "cancelled", "lost", "prepare_failed", "collect_failed"
 	Reason   string `json:"reason"` // for people
 	ExitCode int    `json:"exit_code"`
+}
+
+// Headline is the first line of the reason. The lines after it, if there are any, are the
+// end of what a program printed.
+func (o Outcome) Headline() string {
+	line, rest, more := strings.Cut(o.Reason, "\n")
+	if more && rest != "" {
+		line = strings.TrimSuffix(line, ":")
+	}
+	return line
 }
 
 // Usage is what an agent reported of its model's use; zero where it said nothing.

@@ -219,14 +219,21 @@ func TestJobH5(t *testing.T) {
 	job, _ := h.push(repo, append([]string{"plan.md", "-s", "paint", "--env", "KEY=job-secret"}, h.standInsThere()...)...)
 	h.try("", "cove", "job", "wait", job)
 	h.run(repo, "cove", "job", "bundle", job)
-	name := filepath.Join(filepath.Dir(h.home), repo, "cove-job-"+job+".tar.gz")
+	name := filepath.Join(filepath.Dir(h.home), repo, ".git", "cove", "bundles", "cove-job-"+job+".tar.gz")
+	if out := h.run(repo, "git", "status", "--porcelain"); out != "" {
+		t.Errorf("the repository has changed: %s", out)
+	}
+	h.run("", "cove", "job", "bundle", job)
+	if _, err := os.Stat(filepath.Join(filepath.Dir(h.home), "cove-job-"+job+".tar.gz")); err != nil {
+		t.Errorf("outside of a repository: %v", err)
+	}
 	info, err := os.Stat(name)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("%v, %v", info, err)
 	}
 	files := readBundle(t, name)
 	for file, want := range map[string]string{
-		"manifest.json": `"output": "cove-job-` + job, "job.json": `"kind": "no_result"`, "events.jsonl": `"type":"end"`, "log.txt": "| hello",
+		"manifest.json": "/cove-job-" + job + ".tar.gz", "job.json": `"kind": "no_result"`, "events.jsonl": `"type":"end"`, "log.txt": "| hello",
 		"environment.json": `"FROM"`, "versions.json": `"runsc": "v0.0.0`, "sprite.json": `"name": "paint"`,
 		"agent/output.log": "hello\n", "agent/supervisor.log": "agent started", "agent/end.json": `"phase":"done"`, "transcript/1.jsonl": "{}",
 		"sandbox/shim.log": "", "sandbox/refused.jsonl": "",

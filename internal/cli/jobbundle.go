@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -37,7 +38,8 @@ names, not the values, of the environment. What can't be had any more is named i
 manifest.json, with the reason.
 
 Only you can read the archive. What an agent printed stands in it as it was: look through it
-before you give it to somebody. An output that ends with / becomes a folder.`,
+before you give it to somebody. It is written to the current folder; in a git repository to
+.git/cove/bundles, where git does not see it. An output that ends with / becomes a folder.`,
 		Example: `  cove job bundle a3f7b2
   cove job bundle a3f7b2 --output forensics/`,
 		Args:              exactArgs("the job's id"),
@@ -49,13 +51,29 @@ before you give it to somebody. An output that ends with / becomes a folder.`,
 			}
 			name := output
 			if name == "" {
-				name = "cove-job-" + id + ".tar.gz"
+				if name, err = bundleName(ctx, "cove-job-"+id+".tar.gz"); err != nil {
+					return err
+				}
 			}
 			return a.bundleJob(ctx, c, job, name)
 		}),
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "the archive to write, or with a / at its end the folder (default: cove-job-JOB.tar.gz)")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "the archive to write, or with a / at its end the folder (default: cove-job-JOB.tar.gz, in .git/cove/bundles or the current folder)")
 	return cmd
+}
+
+// bundleName is where a bundle goes that nobody has said the place of: never among the
+// files of a repository, which it would make dirty, or be committed with.
+func bundleName(ctx context.Context, name string) (string, error) {
+	repo, err := gitwork.Open(ctx, ".")
+	switch {
+	case errors.Is(err, gitwork.ErrNotRepository), errors.Is(err, gitwork.ErrNoGit), err == nil && repo.Bare:
+		return name, nil
+	case err != nil:
+		return "", err
+	}
+	dir, err := repo.Folder("bundles")
+	return filepath.Join(dir, name), err
 }
 
 // bundled is what a bundle's manifest says, and --json prints.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -124,6 +125,7 @@ type logPrinter struct {
 	job     string        // whose questions are answered by it; empty: nobody's
 	midLine bool          // the last output was a part of a line
 	ended   bool          // the log's last line was printed
+	recent  []string      // the last lines of output and notices
 	heard   func()        // called before each event, if not nil
 }
 
@@ -159,7 +161,8 @@ func (p *logPrinter) print(e sprites.JobEvent) {
 			p.agentEvent(m)
 		}
 	case "notice":
-		fmt.Fprintf(p.w, "-- %s\n", sanitize(e.Text))
+		fmt.Fprintf(p.w, "-- %s\n", sanitize(p.news(e.Text)))
+		p.note(e.Text)
 	case "input":
 		fmt.Fprintf(p.w, ">> %s\n", strings.ReplaceAll(sanitize(e.Text), "\n", "\n>> "))
 	case "exit":
@@ -210,6 +213,7 @@ func indented(text string) string {
 }
 
 func (p *logPrinter) output(e sprites.JobEvent) {
+	p.note(e.Text)
 	if !p.midLine {
 		fmt.Fprint(p.w, "| ") // so that it can't look like a line of cove's
 	}
@@ -217,6 +221,26 @@ func (p *logPrinter) output(e sprites.JobEvent) {
 	if p.midLine = e.Cut; !e.Cut {
 		fmt.Fprintln(p.w)
 	}
+}
+
+// maxRecent is more lines than a reason has.
+const maxRecent = 64
+
+// note remembers lines that were printed.
+func (p *logPrinter) note(text string) {
+	p.recent = append(p.recent, strings.Split(text, "\n")...)
+	p.recent = p.recent[max(0, len(p.recent)-maxRecent):]
+}
+
+// news is a reason without the lines after its first that the log has just shown.
+func (p *logPrinter) news(text string) string {
+	lines := strings.Split(text, "\n")
+	for _, line := range lines[1:] {
+		if !slices.Contains(p.recent, line) {
+			return text
+		}
+	}
+	return headline(text)
 }
 
 func (p *logPrinter) exit(e sprites.JobEvent) {
@@ -245,7 +269,7 @@ func (p *logPrinter) end(e sprites.JobEvent) {
 	p.ended = true
 	switch {
 	case e.Outcome != nil && e.Outcome.Reason != "":
-		fmt.Fprintf(p.w, "== %s: %s\n", sanitizeLine(e.Outcome.Kind), sanitize(e.Outcome.Reason))
+		fmt.Fprintf(p.w, "== %s: %s\n", sanitizeLine(e.Outcome.Kind), sanitize(p.news(e.Outcome.Reason)))
 	case e.Outcome != nil:
 		fmt.Fprintf(p.w, "== %s\n", sanitizeLine(e.Outcome.Kind))
 	case e.Result != nil && e.Result.Reason != "":

@@ -25,7 +25,7 @@ func (a *app) newRun() *cobra.Command {
 		Long: `Does what push, job logs -f and pull do, one after the other. Ctrl-C leaves the job, which
 goes on; the message says how to pull it. The exit code tells how the work ended: 0, 1
 failed, 124 timed out, 130 cancelled, 75 lost; and 3, 4 or 5 where the pull was refused, or
-held what it brought for your review.
+held what it brought for your review. With -q, only what the pull brought is printed.
 
 To try things out without a model there are --dry-run, the agent "shell", which carries out
 a plan's sh blocks, and a connector to a server of your own that answers as a model would:
@@ -140,9 +140,9 @@ func codedInterrupt(id string) error {
 	return &codedError{exitInterrupted, "interrupted", fmt.Errorf("left job %s, which goes on", id), ""}
 }
 
-// followJob prints a job's log until its end, or with --json waits for that.
+// followJob prints a job's log until its end, or with --json or --quiet waits for that.
 func (a *app) followJob(ctx context.Context, c *sprites.Client, id string) (sprites.Job, error) {
-	if !a.global.json {
+	if !a.global.json && !a.global.quiet {
 		job, err := c.Job(ctx, id)
 		if err != nil {
 			return job, err
@@ -167,7 +167,11 @@ func (a *app) outcome(job sprites.Job, pullErr error) error {
 	if a.global.json && pullErr == nil {
 		return reportedError{exit} // the document was printed
 	}
-	return &codedError{exit, string(job.State), fmt.Errorf("job %s: %s", job.ID, outcomeText(job)), "cove job logs " + job.ID}
+	text := outcomeText(job)
+	if !a.global.quiet && !a.global.json { // the log was shown, and has the rest
+		text = headline(text)
+	}
+	return &codedError{exit, string(job.State), fmt.Errorf("job %s: %s", job.ID, text), "cove job logs " + job.ID}
 }
 
 // outcomeText is how a job ended, or is.

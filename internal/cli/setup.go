@@ -277,6 +277,9 @@ func (p *preparation) execute(ctx context.Context, dir string) error {
 	err := cmd.Run()
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
 		text := strings.TrimPrefix(strings.TrimSpace(said.String()), "cove-guest: ")
+		if !p.app.global.quiet && !p.app.global.json { // what it printed was shown
+			text = headline(text)
+		}
 		return &codedError{exitFailed, "setup_failed", errors.New(cmp.Or(text, err.Error())), "change the script, and try again: cove setup " + p.sprite.Name()}
 	}
 	return err

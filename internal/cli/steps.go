@@ -9,6 +9,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/cove-dev/cove/sprites"
 )
 
 // How a step ended.
@@ -58,8 +60,11 @@ func (s *steps) add(st stepJSON, err error) {
 	if s.app.global.json {
 		return
 	}
-	fmt.Fprintf(s.app.Out, "%-12s %9.1f ms  %-8s %s\n", sanitizeLine(st.Step), st.MS, st.Result, sanitizeLine(st.Detail))
+	fmt.Fprintf(s.app.Out, "%-12s %9.1f ms  %-8s %s\n", sanitizeLine(st.Step), st.MS, st.Result, sanitizeLine(headline(st.Detail)))
 }
+
+// headline is the first line of a text, of which the others are what a program printed.
+func headline(text string) string { return sprites.Outcome{Reason: text}.Headline() }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 

@@ -307,6 +307,10 @@ func (r *Repo) ValidBranch(ctx context.Context, name string) bool {
 // objects is the folder of the repository's objects.
 func (r *Repo) objects() string { return filepath.Join(r.CommonDir, "objects") }
 
+// Folder makes a folder of cove's in the repository that git takes no notice of, and that
+// only its owner reads.
+func (r *Repo) Folder(name string) (string, error) { return r.private(name) }
+
 // private makes cove's folder in the repository, or one inside it.
 func (r *Repo) private(names ...string) (string, error) {
 	path := filepath.Join(append([]string{r.CommonDir, "cove"}, names...)...)

@@ -430,7 +430,7 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job spri
 func ending(job sprites.Job) string {
 	text := "the job " + job.ID + " ended as " + string(job.State)
 	if job.Outcome != nil && job.Outcome.Reason != "" {
-		text += " (" + job.Outcome.Reason + ")"
+		text += " (" + job.Outcome.Headline() + ")"
 	}
 	return gitwork.Printable(text)
 }

@@ -168,7 +168,7 @@ func (s *setup) run(ctx context.Context, file string, say func(string), out func
 	}
 	if ended != "" {
 		text := strings.Split(last.String(), "\n")
-		return false, fmt.Errorf("the setup script %s %s; its last lines:\n%s", s.Name, ended, strings.Join(text[max(0, len(text)-setupLines):], "\n"))
+		return false, fmt.Errorf("the setup script %s %s:\n%s", s.Name, ended, strings.Join(text[max(0, len(text)-setupLines):], "\n"))
 	}
 	return false, s.write()
 }

@@ -90,7 +90,7 @@ func TestSetupScriptFails(t *testing.T) {
 		seconds      int64
 		want         []string
 	}{
-		{"exit", "echo one\necho no such package >&2\nexit 3\n", 0, []string{".cove/setup.sh exited with 3; its last lines:\none\nno such package"}},
+		{"exit", "echo one\necho no such package >&2\nexit 3\n", 0, []string{".cove/setup.sh exited with 3:\none\nno such package"}},
 		{"time", "echo begins\nsetsid sleep 300 &\nsleep 300\n", 1, []string{"took longer than the 1s that it has", "begins"}},
 		{"signal", "kill -9 $$\n", 0, []string{"was ended by signal:KILL"}},
 		{"interpreter", "#!/nonexistent/shell\n", 0, []string{".cove/setup.sh does not start"}},
