@@ -57,6 +57,8 @@ type Config struct {
 	Copied      bool              `json:"copied,omitempty"` // it goes on from a memory that others go on from, too
 	Env         map[string]string `json:"env,omitempty"`    // the sprite's own environment, for every command
 
+	CPUs int `json:"cpus,omitempty"` // the limit of its processors; 0: it has none
+
 	NetworkPolicy json.RawMessage `json:"network_policy,omitempty"` // as the protocol has it, to be shown inside; empty: no rules
 	GitConfig     string          `json:"git_config,omitempty"`     // how git inside reaches connectors
 }

@@ -49,6 +49,7 @@ type unpacker struct {
 	kept     int       // bytes, about, of what follows
 	dirs     []dirMeta // whose mode and time are set at the end
 	links    []symlink // which are made at the end, so that nothing is written through one
+	leave    leaveLink // nil: a link that leads out is refused
 
 	parts map[string]safepath.GitParts // of the folders that have any
 }
@@ -61,9 +62,12 @@ type dirMeta struct {
 
 type symlink struct{ name, target string }
 
+// leaveLink is told of each link that is left out because it leads out of the folder.
+type leaveLink func(name, target string)
+
 // unpack writes an archive below root, which should be empty.
-func unpack(r io.Reader, root *os.Root, p *progress) error {
-	u := &unpacker{root: root, progress: p, room: newRoom(), buf: make([]byte, copyBuffer), parts: map[string]safepath.GitParts{}}
+func unpack(r io.Reader, root *os.Root, p *progress, leave leaveLink) error {
+	u := &unpacker{root: root, progress: p, leave: leave, room: newRoom(), buf: make([]byte, copyBuffer), parts: map[string]safepath.GitParts{}}
 	source := &sourceReader{r: r}
 	tr := tar.NewReader(source)
 	for {
@@ -301,7 +305,7 @@ func (u *unpacker) symlink(name string, h *tar.Header) error {
 	case target == "" || strings.ContainsRune(target, 0) || len(target) > maxNameBytes:
 		return memberError{h.Name, "it is a link to nowhere"}
 	case path.IsAbs(target):
-		return memberError{h.Name, fmt.Sprintf("it is a link to the absolute path %q", target)}
+		return u.leadsOut(h, fmt.Sprintf("it is a link to the absolute path %q", target))
 	}
 	for part := range strings.SplitSeq(target, "/") {
 		if safepath.IsDotGit(part) {
@@ -312,12 +316,22 @@ func (u *unpacker) symlink(name string, h *tar.Header) error {
 		return err
 	}
 	if safepath.LinkLeaves(path.Dir(name), target) {
-		return memberError{h.Name, fmt.Sprintf("it is a link out of the folder, to %q", target)}
+		return u.leadsOut(h, fmt.Sprintf("it is a link out of the folder, to %q", target))
 	}
 	if _, err := u.root.Lstat(name); err == nil {
 		return fs.ErrExist
 	}
 	u.links = append(u.links, symlink{strings.Clone(name), strings.Clone(target)})
+	return nil
+}
+
+// leadsOut leaves out a link, or refuses it. It is never made: what it leads to would be
+// this machine's.
+func (u *unpacker) leadsOut(h *tar.Header, why string) error {
+	if u.leave == nil {
+		return hinted(memberError{h.Name, why}, "without such links: --links skip; with the files of the sprite that links lead to: --links follow")
+	}
+	u.leave(h.Name, h.Linkname)
 	return nil
 }
 
@@ -358,7 +372,7 @@ func (u *unpacker) finish() error {
 // checked beside it first, and then renamed: into place as one where dst does not
 // exist, otherwise file by file. When it fails before that, dst is as it was.
 // archive is called once; its error stands even where the archive was whole.
-func receiveTree(dst string, p *progress, archive func(unpack func(io.Reader) error) error) (err error) {
+func receiveTree(dst string, p *progress, leave leaveLink, archive func(unpack func(io.Reader) error) error) (err error) {
 	parentName, base := splitPath(dst)
 	if err := checkPlace(dst); err != nil {
 		return err
@@ -377,7 +391,7 @@ func receiveTree(dst string, p *progress, archive func(unpack func(io.Reader) er
 	if err != nil {
 		return err
 	}
-	err = archive(func(r io.Reader) error { return unpack(r, below, p) })
+	err = archive(func(r io.Reader) error { return unpack(r, below, p, leave) })
 	if err := errors.Join(err, below.Close()); err != nil {
 		return err
 	}

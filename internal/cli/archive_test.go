@@ -61,7 +61,7 @@ func receive(dst string, archive []byte) error {
 	a := &app{Streams: Streams{Out: io.Discard, Err: io.Discard}, global: globals{quiet: true}}
 	p := a.newProgress("", 0)
 	defer p.Close()
-	return receiveTree(dst, p, func(unpack func(io.Reader) error) error { return unpack(bytes.NewReader(archive)) })
+	return receiveTree(dst, p, nil, func(unpack func(io.Reader) error) error { return unpack(bytes.NewReader(archive)) })
 }
 
 // list names everything below a folder.

@@ -277,12 +277,16 @@ processor; where it does not, the sprite boots, and you are told why.`,
 		if err != nil {
 			return err
 		}
+		ran := a.runningCommands(ctx, s)
 		done, err := s.RestoreCheckpoint(ctx, args[0], req, a.told)
 		if err != nil {
 			return checkpointError(unseen(err, "restore sprite "+s.Name(), "cove checkpoint list --all -s "+s.Name()))
 		}
 		return a.show(done, func(w io.Writer) {
 			a.say("It is what %s was.", sanitizeLine(done.Checkpoint))
+			if len(ran) > 0 {
+				a.say("%s", endedText(ran))
+			}
 			switch {
 			case done.Memory:
 				a.say("What ran then goes on. " + repeatedRandom)
@@ -296,6 +300,41 @@ processor; where it does not, the sprite boots, and you are told why.`,
 	})
 	cmd.Flags().BoolVar(&req.Boot, "boot", false, "start anew, though the memory was kept")
 	return cmd
+}
+
+// runningCommands are those that run in a sprite. One that sleeps is not woken for that,
+// and runs none. For want of an answer there are none: it is a remark.
+func (a *app) runningCommands(ctx context.Context, s *sprites.Sprite) (commands []string) {
+	if a.global.quiet || a.global.json {
+		return nil
+	}
+	if info, err := s.Client().Get(ctx, s.Name()); err != nil || info.Status != sprites.StatusRunning {
+		return nil
+	}
+	sessions, err := s.Sessions(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, session := range sessions {
+		commands = append(commands, sanitizeLine(session.Command))
+	}
+	return commands
+}
+
+// endedText says which commands a restore has ended.
+func endedText(commands []string) string {
+	const shown = 5
+	text := countText(len(commands), "command") + " that ran until now "
+	if len(commands) == 1 {
+		text += "was ended: "
+	} else {
+		text += "were ended: "
+	}
+	text += strings.Join(commands[:min(len(commands), shown)], "; ")
+	if more := len(commands) - shown; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
 }
 
 // repeatedRandom is for who has a copy of a memory.

@@ -108,6 +108,8 @@ COVE_URL names another one.
 		},
 	}
 	a.root = root
+	root.Version = readVersions().Cove // for --version
+	root.SetVersionTemplate("cove {{.Version}}\n")
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		showSpriteFlag(cmd)
@@ -182,11 +184,7 @@ func (a *app) subcommandOnly(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	err := usagef(cmd, "there is no command %q", cmd.CommandPath()+" "+args[0])
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		return hinted(err, cmd.CommandPath()+" "+strings.Join(near, ", or "+cmd.CommandPath()+" "))
-	}
-	return err
+	return didYouMean(cmd, args[0], usagef(cmd, "there is no command %q", cmd.CommandPath()+" "+args[0]))
 }
 
 // must is for what only a programming error makes fail.
@@ -228,7 +226,7 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 			return usagef(cmd, "%s is missing", names[len(args)])
 		}
 		if len(args) > len(names) {
-			return usagef(cmd, "%q is one argument too many", args[len(names)])
+			return orSprite(cmd, args, usagef(cmd, "%q is one argument too many", args[len(names)]))
 		}
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -18,8 +19,21 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// copyLinks says what becomes of links that lead out of a folder that is copied out of a
+// sprite. None of them makes such a link here.
+type copyLinks string
+
+const (
+	linksRefuse copyLinks = "refuse" // nothing is copied
+	linksSkip   copyLinks = "skip"   // the link is left out
+	linksFollow copyLinks = "follow" // all links become what they lead to, in the sprite
+)
+
+var linkChoices = []string{string(linksRefuse), string(linksSkip), string(linksFollow)}
+
 func (a *app) newCp() *cobra.Command {
-	return &cobra.Command{
+	var links string
+	cmd := &cobra.Command{
 		Use:   "cp SRC DST",
 		Short: "Copy files into or out of a sprite",
 		Long: `Copies a file or a folder, with all that is in it, into a sprite or out of one. One side
@@ -34,11 +48,13 @@ place when it is whole, a folder when all of it has come. What comes out of a sp
 not trusted: absolute names, "..", links that lead out of the folder, devices and setuid
 bits are refused, with the name of what was (exit code 5), and nothing is copied. So is
 what git would take for its own: a .git, or a folder that has HEAD, objects and refs. What
-would fill this disk is refused, too (exit code 6).`,
+would fill this disk is refused, too (exit code 6). --links skip leaves out links that lead
+out of the folder; --links follow copies what links lead to, in the sprite, in their place.`,
 		Example: `  cove cp notes.txt paint:
   cove cp paint:/home/sprite/out.png .
   cove cp ./site paint:site
   cove cp paint:project/. ./project
+  cove cp paint:project ./project --links skip
   cove cp paint:/var/log - | tar t
   tar c a b | cove cp - paint:/tmp`,
 		Args:              exactArgs("what to copy", "where to copy it"),
@@ -51,9 +67,23 @@ would fill this disk is refused, too (exit code 6).`,
 			if a.global.json && (src.path == "-" && !src.remote || dst.path == "-" && !dst.remote) {
 				return usagef(cmd, "--json does not go with a stream")
 			}
-			return verb(func(ctx context.Context, _ []string) error { return a.cp(ctx, cmd, src, dst) })(cmd, args)
+			switch {
+			case !slices.Contains(linkChoices, links):
+				return usagef(cmd, "--links %q is none of %s", links, strings.Join(linkChoices, ", "))
+			case cmd.Flags().Changed("links") && !src.remote:
+				return usagef(cmd, "--links is about what comes out of a sprite; into one, links go as they are")
+			case links == string(linksSkip) && dst.path == "-":
+				return usagef(cmd, "--links skip does not go with a stream, which has the links as they are")
+			}
+			return verb(func(ctx context.Context, _ []string) error { return a.cp(ctx, cmd, src, dst, copyLinks(links)) })(cmd, args)
 		},
 	}
+	f := cmd.Flags()
+	f.StringVar(&links, "links", string(linksRefuse), "out of a sprite, links that lead out of the folder: refuse, skip, keep or follow")
+	f.BoolP("recursive", "r", true, "folders are copied with all that is in them, also without this")
+	must(f.MarkHidden("recursive"))
+	must(cmd.RegisterFlagCompletionFunc("links", cobra.FixedCompletions(linkChoices, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
 }
 
 // side is one of cp's two arguments.
@@ -84,7 +114,7 @@ type copied struct {
 	Bytes  int64  `json:"bytes"`
 }
 
-func (a *app) cp(ctx context.Context, cmd *cobra.Command, src, dst side) error {
+func (a *app) cp(ctx context.Context, cmd *cobra.Command, src, dst side, links copyLinks) error {
 	name := src.sprite + dst.sprite // one of them is local and has none
 	if name != "" {
 		if err := a.nameOnce(cmd, []string{name}); err != nil {
@@ -104,7 +134,7 @@ func (a *app) cp(ctx context.Context, cmd *cobra.Command, src, dst side) error {
 		return err
 	}
 	if src.remote {
-		return a.copyOut(ctx, sprite, src.path, dst.path)
+		return a.copyOut(ctx, sprite, src.path, dst.path, links)
 	}
 	return a.copyIn(ctx, sprite, src.path, dst.path)
 }
@@ -267,7 +297,7 @@ func (a *app) untarIn(ctx context.Context, sprite *sprites.Sprite, dst string, a
 }
 
 // copyOut copies out of a sprite.
-func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst string) error {
+func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, links copyLinks) error {
 	info, err := statIn(ctx, sprite, src)
 	if err != nil {
 		return spriteError(err)
@@ -279,7 +309,7 @@ func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 		if base == "." || base == ".." || base == "" {
 			dir, base = src, "."
 		}
-		return tarOut(ctx, sprite, dir, base, countingWriter{a.Out, p})
+		return tarOut(ctx, sprite, dir, base, links, countingWriter{a.Out, p})
 	}
 	target, err := os.Stat(dst)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -300,7 +330,7 @@ func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	}
 	var n int64
 	if info.IsDir() {
-		n, err = a.treeOut(ctx, sprite, src, dst)
+		n, err = a.treeOut(ctx, sprite, src, dst, links)
 	} else if info.Mode().IsRegular() {
 		n, err = a.fileOut(ctx, sprite, src, dst, info)
 	} else {
@@ -351,24 +381,36 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 }
 
 // treeOut copies what is in the folder src of a sprite to the folder dst.
-func (a *app) treeOut(ctx context.Context, sprite *sprites.Sprite, src, dst string) (int64, error) {
+func (a *app) treeOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, links copyLinks) (int64, error) {
 	p := a.newProgress(path.Base(src), 0)
 	defer p.Close()
-	err := receiveTree(dst, p, func(unpack func(io.Reader) error) error {
-		return readTar(ctx, sprite, src, unpack)
+	var leave leaveLink
+	left := 0
+	if links == linksSkip {
+		leave = func(name, target string) {
+			if left++; left <= maxShownFiles {
+				a.say("cove: left out %s, a link to %s", sanitizeLine(name), sanitizeLine(target))
+			}
+		}
+	}
+	err := receiveTree(dst, p, leave, func(unpack func(io.Reader) error) error {
+		return readTar(ctx, sprite, src, links, unpack)
 	})
+	if more := left - maxShownFiles; more > 0 {
+		a.say("cove: left out %s more", countText(more, "link"))
+	}
 	return p.count(), err
 }
 
 // readTar gives the archive of a sprite's folder to unpack. Only when tar has
 // ended well was the archive whole.
-func readTar(parent context.Context, sprite *sprites.Sprite, src string, unpack func(io.Reader) error) error {
+func readTar(parent context.Context, sprite *sprites.Sprite, src string, links copyLinks, unpack func(io.Reader) error) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := tarOut(ctx, sprite, src, ".", w)
+		err := tarOut(ctx, sprite, src, ".", links, w)
 		_ = w.CloseWithError(errOr(err, io.EOF))
 		ended <- err
 	}()
@@ -396,11 +438,15 @@ func errOr(err, other error) error {
 }
 
 // tarOut writes the archive of base, in a sprite's folder dir, to w.
-func tarOut(ctx context.Context, sprite *sprites.Sprite, dir, base string, w io.Writer) error {
+func tarOut(ctx context.Context, sprite *sprites.Sprite, dir, base string, links copyLinks, w io.Writer) error {
 	if dir == "" {
 		dir = "."
 	}
-	cmd := sprite.CommandContext(ctx, "tar", "-cf", "-", "--directory="+dir, "--", base)
+	args := []string{"-cf", "-", "--directory=" + dir}
+	if links == linksFollow {
+		args = append(args, "--dereference", "--hard-dereference")
+	}
+	cmd := sprite.CommandContext(ctx, "tar", append(args, "--", base)...)
 	errs := &tail{}
 	cmd.Stdout, cmd.Stderr = w, errs
 	err := cmd.Run()

@@ -138,6 +138,9 @@ Its base "host" is the tools of the server's machine: what is under /usr there i
 and may be changed inside without touching the original. Tools that live elsewhere
 are shown by --include; cove doctor finds them.
 
+With --cpus it gets so much of the processors' time, and nproc inside says so. For one CPU
+/proc/cpuinfo lists two, which is gVisor's least.
+
 It sleeps in two stages when nobody uses it: see cove update --help.`,
 		Example: `  cove create paint
   cove create build --memory 4G --cpus 2 --disk 20G --include /usr/local/go

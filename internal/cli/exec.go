@@ -106,6 +106,11 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 		return signals.orInterrupted(err)
 	}
 	sprite, err := a.handle(ctx, c)
+	if e, ok := errors.AsType[*codedError](err); ok && e.code == "no_sprite" {
+		if meant := meantSprite(ctx, c, args); meant != "" {
+			return hinted(err, meant)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -139,8 +144,17 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 		defer signals.forward(nil)
 		return signals.unless(cmd.Wait)
 	}
-	return signals.orInterrupted(a.ended(x.toEnd(ctx, cmd), o.timeout))
+	err = a.ended(x.toEnd(ctx, cmd), o.timeout)
+	if err == nil && a.child == exitNoCommand && !a.global.quiet {
+		if meant := meantSprite(ctx, c, args); meant != "" {
+			a.say("cove: %s is no command in %s; it is a sprite: %s", args[0], sprite.Name(), meant)
+		}
+	}
+	return signals.orInterrupted(err)
 }
+
+// exitNoCommand is the exit code of a command that is not there.
+const exitNoCommand = 127
 
 // execDetached starts a command, says its session, and leaves it.
 func (a *app) execDetached(cmd *sprites.Cmd, o execOptions) error {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/sprites"
@@ -16,13 +17,15 @@ import (
 
 func (a *app) newJobLogs() *cobra.Command {
 	var follow bool
+	var lines int
 	cmd := &cobra.Command{
 		Use:   "logs JOB",
 		Short: "Print what happened in a job, for people",
 		Long: `Prints a job's log: its steps, what the agent said and did, and the output. What could
 make a terminal do something is shown, not sent. For programs there is cove job events.`,
 		Example: `  cove job logs a3f7b2
-  cove job logs -f a3f7b2`,
+  cove job logs -f a3f7b2
+  cove job logs -n 20 -f a3f7b2     the last 20 lines, and what comes`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: a.completeJob,
 	}
@@ -31,9 +34,28 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 		if err != nil {
 			return err
 		}
+		last := &lastLines{max: lines}
 		printer := newLogPrinter(a.text(), job)
-		if err := a.printEvents(ctx, c, id, follow, printer); err != nil {
-			return err
+		from := int64(1)
+		if cmd.Flags().Changed("lines") {
+			out := printer.w
+			printer.w = last
+			for event, err := range c.JobEvents(ctx, id, 1, false) {
+				if err != nil {
+					return err
+				}
+				printer.print(event)
+				from = event.Seq + 1
+			}
+			printer.w = out
+			if _, err := io.WriteString(out, last.String()); err != nil {
+				return err
+			}
+		}
+		if follow || !cmd.Flags().Changed("lines") {
+			if err := a.printEvents(ctx, c, id, from, follow, printer); err != nil {
+				return err
+			}
 		}
 		if !printer.ended {
 			if job, err = c.Job(ctx, id); err == nil {
@@ -46,15 +68,48 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 		if a.global.json {
 			return hinted(usagef(cmd, "logs are for people; there is no --json"), "cove job events JOB")
 		}
+		if lines < 0 {
+			return usagef(cmd, "-n %d is no number of lines", lines)
+		}
 		return logs(cmd, args)
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job has ended")
+	cmd.Flags().IntVarP(&lines, "lines", "n", 0, "so many lines of what there is, the last ones (default: all)")
+	cmd.Flags().SetNormalizeFunc(tailIsLines)
 	return cmd
 }
 
-// printEvents prints the log of a job, with follow until its end, and why that stands
+// tailIsLines lets --tail be written for --lines.
+func tailIsLines(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	if name == "tail" {
+		name = "lines"
+	}
+	return pflag.NormalizedName(name)
+}
+
+// lastLines keeps the last lines that are written to it, and what stands after them.
+type lastLines struct {
+	max   int
+	lines []string // each with its end
+	part  string   // of a line
+}
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	for line := range strings.Lines(string(p)) {
+		if l.part += line; strings.HasSuffix(line, "\n") {
+			l.lines = append(l.lines, l.part)
+			l.part = ""
+		}
+	}
+	l.lines = l.lines[max(0, len(l.lines)-l.max):]
+	return len(p), nil
+}
+
+func (l *lastLines) String() string { return strings.Join(l.lines, "") + l.part }
+
+// printEvents prints the log of a job from an event on, with follow until its end, and why that stands
 // still if it does.
-func (a *app) printEvents(ctx context.Context, c *sprites.Client, id string, follow bool, to *logPrinter) error {
+func (a *app) printEvents(ctx context.Context, c *sprites.Client, id string, from int64, follow bool, to *logPrinter) error {
 	if follow {
 		watch := a.watchHeld(ctx, func(ctx context.Context) (*sprites.Held, error) {
 			job, err := c.Job(ctx, id)
@@ -63,7 +118,7 @@ func (a *app) printEvents(ctx context.Context, c *sprites.Client, id string, fol
 		defer watch.stop()
 		to.heard = watch.heard
 	}
-	for event, err := range c.JobEvents(ctx, id, 1, follow) {
+	for event, err := range c.JobEvents(ctx, id, from, follow) {
 		if err != nil {
 			return err
 		}

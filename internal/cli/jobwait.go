@@ -75,7 +75,9 @@ func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o wa
 		ctx, cancel = context.WithTimeout(parent, o.timeout)
 		defer cancel()
 	}
+	shown := a.showWaiting(ctx, c, id)
 	job, err := c.WaitJob(ctx, id)
+	shown()
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {
 		return &codedError{exitTimedOut, "wait_timeout", fmt.Errorf("job %s has not ended after %v; it goes on", id, o.timeout), "cove job logs -f " + id}
 	}

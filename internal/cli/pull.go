@@ -126,6 +126,10 @@ func (a *app) pull(ctx context.Context, c *sprites.Client, opts push.PullOptions
 		return p, err
 	}
 	opts.Besides, trees.accept = trees.pull, opts.AcceptRisky
+	if opts.Wait > 0 {
+		shown := a.showWaiting(ctx, c, opts.Job)
+		defer shown()
+	}
 	courier, done := a.courier(c)
 	defer done()
 	p.Pulled, err = courier.Pull(ctx, opts)

@@ -194,8 +194,9 @@ func mustDuration(text string) time.Duration {
 
 func (a *app) newPush() *cobra.Command {
 	var o pushOptions
+	var prompt string
 	cmd := &cobra.Command{
-		Use:   "push PLAN",
+		Use:   "push PLAN | push -p PROMPT",
 		Short: "Send this repository and a plan into a sprite, and have an agent carry it out",
 		Long: `Sends the checked-out branch of this repository into a new sprite (or that of -s), has an
 agent carry out the plan there, and returns as soon as the work has begun. It goes on when
@@ -209,7 +210,7 @@ asked, by cove, opencode and pi of any of the three; cove asks the first for whi
 secret. cove agent list has all, and cove agent add takes others.
 
 Only commits travel, with those of submodules that are checked out and the content of Git
-LFS; the plan itself goes as text, from a file or, with -, from standard input. Where there
+LFS; the plan itself goes as text: from a file, with - from standard input, or of -p. Where there
 are other changes that are not committed, choose:
 --dirty include sends them in a snapshot commit, which leaves your index alone;
 --dirty ignore sends what is committed.
@@ -241,6 +242,7 @@ The sprite reaches what --network says: a preset, and with agent and defaults th
 the repository's remotes, if they have names. An existing sprite keeps its own rules unless
 you give --network.`,
 		Example: `  cove push plan.md
+  cove push -p "Update the dependencies, and make the tests pass."
   cove push --agent shell migrate.md --dirty ignore
   cove push plan.md --timeout 3h --memory 8G --include ~/.cargo/bin --rm
   cove push plan.md --max-idle 10m --max-turns 200 --max-disk 5G
@@ -249,14 +251,17 @@ you give --network.`,
   cove push plan.md --network open
   cove push plan.md --agent acp --agent-command "opencode acp" --permissions ask
   cove push plan.md --interactive`,
-		Args: exactArgs("the plan"),
+		Args: planArgs(&prompt),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		opts, err := o.options(ctx, a, cmd)
 		if err != nil {
 			return err
 		}
-		if err := a.plan(&opts, args[0]); err != nil {
+		if opts.Plan = prompt; prompt == "" {
+			err = a.plan(&opts, args[0])
+		}
+		if err != nil {
 			return err
 		}
 		if o.dryRun {
@@ -265,6 +270,7 @@ you give --network.`,
 		return a.push(ctx, opts)
 	})
 	o.register(a, cmd)
+	registerPrompt(cmd, &prompt)
 	cmd.Flags().BoolVar(&o.interactive, "interactive", false, "start the agent in a terminal, and join it")
 	cmd.Flags().BoolVar(&o.converse, "converse", false, "keep the agent for messages when it has had its say (cove job send)")
 	return cmd

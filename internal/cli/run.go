@@ -37,15 +37,7 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
   gh issue view 7 | cove run -
   cove run --agent cove -p "Write the tests that are missing."
   cove run --agent shell plan.md --into branch`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if prompt != "" && len(args) > 0 {
-				return usagef(cmd, "a plan or a prompt, not both")
-			}
-			if prompt != "" {
-				return nil
-			}
-			return exactArgs("the plan, or -p with a prompt,")(cmd, args)
-		},
+		Args: planArgs(&prompt),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		opts, err := o.options(ctx, a, cmd)
@@ -70,12 +62,31 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 	})
 	o.register(a, cmd)
 	f := cmd.Flags()
-	f.StringVarP(&prompt, "prompt", "p", "", "the plan's text")
+	registerPrompt(cmd, &prompt)
 	f.StringVar(&into, "into", config.Default(config.PullInto), "what to do with the commits, as in pull: ff, branch or none")
 	f.BoolVar(&autoPull, "pull", true, "pull when the work has ended")
 	registerAccept(cmd, &accept)
 	must(cmd.RegisterFlagCompletionFunc("into", cobra.FixedCompletions(intoChoices, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
+}
+
+func registerPrompt(cmd *cobra.Command, prompt *string) {
+	cmd.Flags().StringVarP(prompt, "prompt", "p", "", "the plan's text, in place of its file")
+}
+
+// planArgs is a cobra argument check for a plan, if there is no prompt.
+func planArgs(prompt *string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case *prompt != "" && len(args) > 0:
+			return usagef(cmd, "a plan or a prompt, not both")
+		case *prompt != "":
+			return nil
+		case cmd.Flags().Changed("prompt"):
+			return usagef(cmd, "the prompt is empty")
+		}
+		return exactArgs("the plan, or -p with a prompt,")(cmd, args)
+	}
 }
 
 // pullDefaults is defaults for the flags --pull, --into and --accept-risky.
@@ -147,7 +158,7 @@ func (a *app) followJob(ctx context.Context, c *sprites.Client, id string) (spri
 		if err != nil {
 			return job, err
 		}
-		if err := a.printEvents(ctx, c, id, true, newLogPrinter(a.text(), job)); err != nil {
+		if err := a.printEvents(ctx, c, id, 1, true, newLogPrinter(a.text(), job)); err != nil {
 			return job, err
 		}
 	}

@@ -439,6 +439,7 @@ the sprite, as /.sprite/logs/services/NAME.log.`,
 	})
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what it says from now on")
 	cmd.Flags().IntVarP(&lines, "lines", "n", 100, "so many lines of what was said before")
+	cmd.Flags().SetNormalizeFunc(tailIsLines)
 	return cmd
 }
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log"
 	"log/slog"
+	"math/bits"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -48,6 +50,9 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 	if err := withhold(); err != nil {
 		return fmt.Errorf("keep the guest apart from what it starts: %w", err)
 	}
+	if err := showProcessors(cfg.CPUs); err != nil {
+		logger.Warn("show the limit of processors", "err", err)
+	}
 	syscall.Umask(0o022)
 	if err := prepare(cfg); err != nil {
 		logger.Warn("prepare the sandbox", "err", err) // one without a host name is still one
@@ -74,6 +79,24 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 		return fmt.Errorf("close the boot log: %w", err)
 	}
 	return s.live(ctx, ln)
+}
+
+// showProcessors has the guest, and so all that it starts, see n processors, if the
+// sandbox has more. gVisor has two at least: a program that counts one processor may
+// leave out its locks, and a sandbox's threads do run at the same time.
+// Programs that ask how many they may use (nproc, and most runtimes) find the limit.
+func showProcessors(n int) error {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil || n <= 0 || set.Count() <= n {
+		return err
+	}
+	for cpu := len(set)*bits.UintSize - 1; set.Count() > n; cpu-- {
+		set.Clear(cpu)
+	}
+	if _, _, errno := syscall.AllThreadsSyscall(syscall.SYS_SCHED_SETAFFINITY, 0, unsafe.Sizeof(set), uintptr(unsafe.Pointer(&set))); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // withheld are the capabilities that no process has which the guest starts, nor any

@@ -397,6 +397,7 @@ func (s *Shim) bootConfig() boot.Config {
 		Incarnation: s.cfg.Incarnation,
 		Copied:      s.copied,
 		Env:         s.cfg.Env,
+		CPUs:        s.cfg.CPUs,
 
 		NetworkPolicy: s.cfg.NetworkPolicy,
 		GitConfig:     connect.GitConfig(s.cfg.Connectors),

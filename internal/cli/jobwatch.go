@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// showWaiting shows on a terminal, until the job has ended or done is called, what a
+// command waits for.
+func (a *app) showWaiting(ctx context.Context, c *sprites.Client, id string) (done func()) {
+	if a.global.quiet || a.global.json || !isTerminal(a.Err) {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for shown := false; ; shown = true {
+			job, err := c.Job(ctx, id)
+			if ctx.Err() != nil || err == nil && job.State.Terminal() {
+				if shown {
+					fmt.Fprint(a.Err, "\r\x1b[K")
+				}
+				return
+			}
+			fmt.Fprintf(a.Err, "\r%s\x1b[K", waitingText(job, err, time.Now()))
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
+	})
+	return func() { cancel(); wg.Wait() }
+}
+
+// waitingText says what a job that is waited for does, in a line.
+func waitingText(job sprites.Job, err error, now time.Time) string {
+	if err != nil {
+		return "waiting: the server does not answer …"
+	}
+	text := fmt.Sprintf("waiting for job %s: %s", job.ID, jobStateText(job))
+	if job.StartedAt != nil {
+		text += ", began " + ago(*job.StartedAt, now)
+	}
+	switch {
+	case job.Held != nil:
+		text += "; it stands still: " + job.Held.Message
+	case job.State == sprites.JobWaiting:
+		text += "; answer it: cove job answer " + job.ID
+	}
+	return sanitizeLine(text) + " …"
+}
