@@ -105,12 +105,12 @@ func (s *Server) passVisit(w http.ResponseWriter, r *http.Request, info sprites.
 	defer cancel()
 	lease, err := s.Host.Use(ctx, info.Name, "url")
 	if err != nil {
-		return held(ctx, err)
+		return held(ctx, info.Name, err)
 	}
 	defer lease.Release()
 	target := s.guests.get(lease.Sandbox())
 	if _, err := target.webPort(ctx); err != nil {
-		return held(ctx, err)
+		return held(ctx, info.Name, err)
 	}
 	end := context.AfterFunc(s.ctx, func() { // a WebSocket would outlive the server's end
 		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
@@ -133,7 +133,7 @@ func (s *Server) passVisit(w http.ResponseWriter, r *http.Request, info sprites.
 		FlushInterval: -1,
 		ErrorLog:      slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			s.answerVisitor(w, r, held(r.Context(), err))
+			s.answerVisitor(w, r, held(r.Context(), info.Name, err))
 		},
 	}
 	proxy.ServeHTTP(pageWriter{w}, r)
@@ -170,14 +170,14 @@ func (w pageWriter) WriteHeader(status int) {
 func (w pageWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // listenHints are what to do when the guest has found nothing to connect to, by its
-// code for that.
+// code for that. %[1]s is the sprite.
 var listenHints = map[string]string{
-	"nothing_listens":       "a service with an http_port is started by a request; without one, something must listen at port 8080",
-	"service_not_listening": "see what it says: cove service logs",
+	"nothing_listens":       "start a service there, to which the URL then leads: cove service put -s %[1]s --http-port 8080 web CMD",
+	"service_not_listening": "see the services: cove service list -s %[1]s; and what one says: cove service logs -s %[1]s SERVICE",
 }
 
-// held makes an error of something that was not there in time.
-func held(ctx context.Context, err error) error {
+// held makes an error of something that was not there in time, in the sprite of that name.
+func held(ctx context.Context, name string, err error) error {
 	if e, ok := errors.AsType[*sprite.Error](err); ok && e.Code != sprite.CodeUnavailable {
 		return err
 	}
@@ -185,12 +185,12 @@ func held(ctx context.Context, err error) error {
 	if ok && listenHints[e.Code] == "" && e.Code != sprite.CodeUnavailable {
 		return err
 	}
-	text, hint := "the sprite does not answer at its HTTP port", "try again: it may have been busy"
+	text, hint := "sprite "+name+" does not answer at its HTTP port", "see what runs there: cove service list -s "+name+"; or try again, if it has much to do"
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		text += " within " + holdLimit.String()
 	}
 	if ok && listenHints[e.Code] != "" {
-		text, hint = text+": "+e.Message, listenHints[e.Code]
+		text, hint = "nothing answers at the URL of sprite "+name+": "+e.Message, fmt.Sprintf(listenHints[e.Code], name)
 	}
 	e = fail(sprite.CodeUnavailable, text, hint)
 	e.RetryAfterSeconds = 2
@@ -291,6 +291,9 @@ func (b *plainTrailer) Close() error {
 // portAge is how long the answer to where a sprite's URL leads is believed.
 const portAge = 2 * time.Second
 
+// answerTime is what the guest's word that nothing listens has to arrive in.
+const answerTime = time.Second
+
 // webPort finds where the sprite's URL leads, and waits for something to listen
 // there, as long as ctx lets it.
 func (g *guest) webPort(ctx context.Context) (int, error) {
@@ -302,7 +305,7 @@ func (g *guest) webPort(ctx context.Context) (int, error) {
 	}
 	wait := holdLimit
 	if end, ok := ctx.Deadline(); ok {
-		wait = max(time.Until(end)-100*time.Millisecond, 0) // for its answer to arrive
+		wait = max(time.Until(end)-answerTime, 0)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, guestURL("http", "wait="+wait.String()), nil)
 	if err != nil {
@@ -352,6 +355,9 @@ func (g *guest) dialWeb(ctx context.Context, _, _ string) (net.Conn, error) {
 		g.webMu.Lock()
 		g.port = 0 // it may lead elsewhere by now
 		g.webMu.Unlock()
+		if ctx.Err() == nil { // what listened there has just ended
+			err = fail("nothing_listens", fmt.Sprintf("nothing takes connections at port %d", port), "")
+		}
 	}
 	return conn, err
 }

@@ -256,6 +256,13 @@ func TestURLHolds(t *testing.T) {
 	a.refused(t, 503, "unavailable")
 	failIf(t, a.Header.Get("Retry-After") == "" || time.Since(began) > 12*time.Second, "after %v: %v", time.Since(began), a.Header)
 	failIf(t, !bytes.Contains(a.body, []byte("port 1, which is that of the service web (running)")) || !bytes.Contains(a.body, []byte("cove service logs")), "got %s", a.body)
+
+	// Without a service: what to type is told.
+	s.Create("bare")
+	a = ask(t, s, "GET /", "", at("bare"))
+	a.refused(t, 503, "unavailable")
+	failIf(t, !bytes.Contains(a.body, []byte("nothing answers at the URL of sprite bare: nothing takes connections at port 8080")) ||
+		!bytes.Contains(a.body, []byte("cove service put -s bare --http-port 8080 web CMD")), "got %s", a.body)
 	a = ask(t, s, "GET /", "", at("nobody"), header("Accept", "text/html"))
 	failIf(t, a.StatusCode != 404 || a.Header.Get("Content-Type") != "text/plain; charset=utf-8" || !strings.HasPrefix(string(a.body), "cove: "), "got %d %v %q", a.StatusCode, a.Header, a.body)
 }
