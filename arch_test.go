@@ -54,7 +54,7 @@ var imports = map[string][]string{
 	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"internal/boot", "internal/proctree", "sprites"},
 
-	"internal/store":               {"internal/private", "sprites"},
+	"internal/store":               {"internal/fault", "internal/private", "sprites"},
 	"internal/sprite":              {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/store", "sprites"},
 	"internal/runtime/gvisor":      {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
 	"internal/runtime/runtimetest": {"internal/boot", "internal/sprite", "sprites"},

@@ -51,6 +51,7 @@ type serveOptions struct {
 	keepJobs   time.Duration
 	connectors []string
 	headers    []string
+	older      bool
 
 	config   string // a file of these, which the flags given go before
 	fallback string // an address where none is given, and the last one is not known
@@ -132,6 +133,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.DurationVar(&o.keepJobs, "keep-jobs", 7*24*time.Hour, "remove jobs that were pulled or left nothing, with their sprites, so long after their last use; 0: never")
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
 	f.StringArrayVar(&o.headers, "connector-header", nil, "'NAME=HEADER: VALUE' added to what goes through a connector; $VAR is taken from the environment (repeatable)")
+	f.BoolVar(&o.older, "accept-older-store", false, "go on with a cove.db that is older than the rest of the data folder; what it does not know is moved to aside/ there")
 	return cmd
 }
 
@@ -229,7 +231,11 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 	defer closing(&err, lock)
-	st, err := store.Open(ctx, filepath.Join(dir, "cove.db"))
+	openStore := store.Open
+	if o.older {
+		openStore = store.OpenOlder
+	}
+	st, err := openStore(ctx, filepath.Join(dir, "cove.db"))
 	if err != nil {
 		return err
 	}

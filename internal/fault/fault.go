@@ -86,11 +86,18 @@ const (
 	InstallBegun  Point = "install-begun"  // of an agent, for jobs to share: the sprite for it is there
 	InstallMade   Point = "install-made"   // its sandbox has ended
 	InstallStored Point = "install-stored" // the store has it
+
+	EpochStored Point = "epoch-stored" // a change is in the store, and the file beside it does not say so yet
+	EpochNoted  Point = "epoch-noted"  // it does
+	AsideMoved  Point = "aside-moved"  // something that the store does not know has another place
 )
 
 // InstallPoints are those of an agent's installation, which is no change of a sprite of
 // anybody's.
 var InstallPoints = []Point{InstallBegun, InstallMade, InstallStored}
+
+// StorePoints are those of every change of the store, and of a start with an older one.
+var StorePoints = []Point{EpochStored, EpochNoted, AsideMoved}
 
 // Points are all others.
 var Points = []Point{

@@ -22,9 +22,9 @@ const others = 0o077
 // ours are the names in a data folder that cove gives.
 var ours = []string{
 	"lock", "start.lock", "address", "server.json", "token", "secret.key",
-	"cove-doctor", "cove.db", "cove.db-wal", "cove.db-shm", "cove.db-journal",
+	"cove-doctor", "cove.db", "cove.db-wal", "cove.db-shm", "cove.db-journal", "epoch", "epoch.new",
 	"serve.log", "serve.log.1", "userns", "userns.new", "userns.log",
-	"base", "guest", "images", "imports", "layers", "memories", "run", "sprites",
+	"aside", "base", "guest", "images", "imports", "layers", "memories", "run", "sprites",
 }
 
 // deep are the folders whose folders are each one sandbox's.

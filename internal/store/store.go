@@ -17,6 +17,7 @@ import (
 
 	_ "modernc.org/sqlite" // the driver
 
+	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/private"
 )
 
@@ -40,14 +41,21 @@ type Store struct {
 	Connectors *Connectors
 	Settings   *Settings
 	Installs   *Installs
+	Epoch      *Epoch
 
 	db *database
 }
 
 // Open opens the database file at path, makes it where it does not exist, and
-// brings it to this version's schema. A file of a later version is refused.
-func Open(ctx context.Context, path string) (*Store, error) {
-	db, err := openDatabase(ctx, path)
+// brings it to this version's schema. A file of a later version is refused, and so is
+// one that is older than the folder that it is in, by an OlderError: neither is changed.
+func Open(ctx context.Context, path string) (*Store, error) { return openStore(ctx, path, false) }
+
+// OpenOlder is Open, but it accepts an older file. Epoch.Older then says so.
+func OpenOlder(ctx context.Context, path string) (*Store, error) { return openStore(ctx, path, true) }
+
+func openStore(ctx context.Context, path string, older bool) (*Store, error) {
+	db, err := openDatabase(ctx, path, older)
 	if err != nil {
 		return nil, fmt.Errorf("open the store %s: %w", path, err)
 	}
@@ -61,6 +69,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		Connectors: &Connectors{db: db},
 		Settings:   &Settings{db: db},
 		Installs:   &Installs{db: db},
+		Epoch:      &Epoch{db: db},
 		db:         db,
 	}, nil
 }
@@ -73,12 +82,13 @@ func (s *Store) Close() error { return s.db.close() }
 type database struct {
 	read  *sql.DB
 	write *sql.DB
+	epoch epochFile
 }
 
 const readers = 4
 
-func openDatabase(ctx context.Context, path string) (*database, error) {
-	db := &database{}
+func openDatabase(ctx context.Context, path string, older bool) (*database, error) {
+	db := &database{epoch: epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}}
 	err := makePrivate(path)
 	if err != nil {
 		return nil, err
@@ -87,11 +97,18 @@ func openDatabase(ctx context.Context, path string) (*database, error) {
 		return nil, err
 	}
 	db.write.SetMaxOpenConns(1)
-	if err := migrate(ctx, db.write); err != nil {
-		return nil, errors.Join(err, db.write.Close())
+	forward, err := db.checkEpoch(ctx, older)
+	if err == nil {
+		err = migrate(ctx, db.write)
+	}
+	if err == nil {
+		err = db.startEpoch(ctx, forward)
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.epoch.close(), db.write.Close())
 	}
 	if db.read, err = sql.Open("sqlite", dsn(path, "deferred")); err != nil {
-		return nil, errors.Join(err, db.write.Close())
+		return nil, errors.Join(err, db.epoch.close(), db.write.Close())
 	}
 	db.read.SetMaxOpenConns(readers)
 	db.read.SetMaxIdleConns(readers)
@@ -132,21 +149,34 @@ func dsn(path, lock string) string {
 	return u.String()
 }
 
-func (db *database) close() error { return errors.Join(db.read.Close(), db.write.Close()) }
+func (db *database) close() error {
+	return errors.Join(db.read.Close(), db.write.Close(), db.epoch.close())
+}
 
-// update runs f in a transaction that is committed if f returns nil.
+// update runs f in a transaction that is committed if f returns nil, and advances the
+// epoch in it.
 func (db *database) update(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := db.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if err := f(tx); err != nil {
+	var epoch int64
+	if err = f(tx); err == nil {
+		err = tx.QueryRowContext(ctx, "UPDATE epoch SET n = n + 1 RETURNING n").Scan(&epoch)
+	}
+	if err != nil {
 		if undo := tx.Rollback(); undo != nil && !errors.Is(undo, sql.ErrTxDone) {
 			err = errors.Join(err, undo)
 		}
 		return err
 	}
-	return tx.Commit()
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	fault.Reach(fault.EpochStored)
+	db.epoch.note(epoch)
+	fault.Reach(fault.EpochNoted)
+	return nil
 }
 
 // querier is a *sql.DB or a *sql.Tx.
