@@ -130,6 +130,9 @@ func (d *doctor) run(ctx context.Context) []check {
 	if !d.root {
 		checks = append(checks, d.idTools()...)
 	}
+	if c, there := d.aside(); there {
+		checks = append(checks, c)
+	}
 	checks = append(checks, d.programs()...)
 	return append(checks, d.server(ctx))
 }
