@@ -38,6 +38,7 @@ type Image struct {
 	Build  string        `json:"build"`  // of runsc, the guest and the processor: see Config.Build
 	Mounts []specs.Mount `json:"mounts"` // of the sandbox, besides its disk
 	Token  string        `json:"token"`  // the key of the guest in it
+	Layers []string      `json:"layers"` // of the disk that it goes with, the lowest first; an earlier cove did not say
 	Files  []ImagePart   `json:"files"`
 	Saved  time.Time     `json:"saved"`
 }
@@ -210,7 +211,7 @@ func (s *Shim) describeImage(st State, dir string) error {
 	if err != nil {
 		return err
 	}
-	image := Image{Build: st.Build, Mounts: spec.Mounts, Token: st.Token, Saved: time.Now().UTC()}
+	image := Image{Build: st.Build, Mounts: spec.Mounts, Token: st.Token, Layers: st.Layers, Saved: time.Now().UTC()}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err

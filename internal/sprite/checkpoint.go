@@ -173,6 +173,9 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 	case sb != nil:
 		if keep != sprites.KeepNever {
 			memory.name = randomHex(8)
+			if err := h.Store.Sprites.DoomMemory(ctx, memory.name); err != nil {
+				return kept{}, errors.Join(err, h.Store.Sprites.Abort(ctx, row.ID, next))
+			}
 		}
 		pause, err := h.move(ctx, row.ID, sb, next.Layer, Memory{Name: memory.name, Always: keep == sprites.KeepAlways, Leave: h.DiskReserve})
 		if err != nil {

@@ -125,7 +125,11 @@ func (h *Host) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequ
 		Incarnation: from.Incarnation,
 	}
 	if memory != "" {
-		if err := h.recall(ctx, row.ID, memory); err != nil {
+		err := h.Store.Sprites.DoomMemory(ctx, row.ID) // until the store has the fork
+		if err == nil {
+			err = h.recall(ctx, row.ID, memory)
+		}
+		if err != nil {
 			h.Logger.Error("a fork begins without its memory", "sprite", name, "err", err)
 		} else {
 			row.Status = sprites.StatusWarm

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove/internal/connect"
@@ -62,6 +63,7 @@ type Host struct {
 	dooming    sync.Mutex // held while it is found which can be, or begun what they can't be then
 	reads      reads
 	room       diskRoom
+	older      atomic.Bool // some of what an older store does not know is not aside yet
 
 	mu        sync.Mutex
 	closed    bool
@@ -139,37 +141,39 @@ func (h *Host) Start(ctx context.Context) error {
 	for _, sb := range live {
 		byID[sb.ID()] = sb
 	}
-	rows, err := h.Store.Sprites.List(ctx, store.SpriteFilter{})
+	rows, err := h.agree(ctx, byID)
 	if err != nil {
 		return fmt.Errorf("take up the sprites: %w", err)
 	}
-	h.settleAll(rows, byID)
+	known, err := h.knownLayers(ctx)
+	if err != nil {
+		return fmt.Errorf("take up the sprites: %w", err)
+	}
 	for _, row := range rows {
 		sb := byID[row.ID]
 		delete(byID, row.ID)
-		h.takeUp(row, sb)
+		h.takeUp(row, sb, known)
 	}
 	h.collect()
-	h.sweepMemories(rows)
+	if !h.older.Load() { // else that was done
+		if _, err := h.sweep(ctx, rows, false); err != nil {
+			h.Logger.Error("looking for what the store does not know", "err", err)
+		}
+	}
 	h.wg.Go(func() { h.list() })
 	h.wg.Go(func() { h.watchDisks(h.ctx) })
 	if h.Pool > 0 {
 		h.wg.Go(func() { h.fillPool(h.ctx) })
 	}
-	for id, sb := range byID {
-		h.Logger.Warn("ending a sandbox of no known sprite", "id", id)
-		h.wg.Go(func() {
-			if err := h.stop(sb, 0); err != nil {
-				h.Logger.Error("ending a sandbox of no known sprite", "id", id, "err", err)
-			}
-		})
+	for _, sb := range byID {
+		h.wg.Go(func() { _ = h.retire(sb, whyNoSprite) }) // logged; the next start tries again
 	}
 	return nil
 }
 
 // takeUp makes the store and the memory agree on a sprite whose live sandbox, or
-// nil, was found at the start.
-func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
+// nil, was found at the start. known are the layers that the store knows.
+func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 	if row.Held != nil && row.Held.Code == CodeDiskFull {
 		h.mu.Lock()
 		h.machine(row) // for the watch to let it go on
@@ -193,7 +197,15 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox) {
 		m.beginEnd()
 		h.mu.Unlock()
 		h.wg.Go(func() { _ = h.endSandbox(m, false) }) // logged; the next start tries again
+	case sb != nil && !isOver(sb, row, known):
+		h.mu.Lock()
+		m := h.machine(row)
+		m.sandbox = sb
+		m.beginEnd()
+		h.mu.Unlock()
+		h.wg.Go(func() { h.endForeign(m, sb) })
 	case sb != nil:
+		h.reached(row, sb)
 		h.mu.Lock()
 		m := h.machine(row)
 		m.sandbox, m.paused, m.told = sb, sb.Status().Paused, -1

@@ -97,7 +97,7 @@ func (h *Host) collect() {
 			if h.ctx.Err() != nil {
 				return // the next start goes on
 			}
-			err := h.Runtime.RemoveLayer(ctx, layer)
+			err := h.removeLayer(ctx, layer)
 			fault.Reach(fault.LayerRemoved)
 			if err == nil {
 				err = h.Store.Sprites.Forget(ctx, layer)

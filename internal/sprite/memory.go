@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"sync"
 
-	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -32,6 +30,10 @@ func (h *Host) keepAsleep(ctx context.Context, id string) kept {
 		return kept{why: "nothing ran in it"}
 	}
 	name := randomHex(8)
+	if err := h.Store.Sprites.DoomMemory(ctx, name); err != nil {
+		h.Logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
+		return kept{why: "its memory could not be kept; the log of the server says why"}
+	}
 	n, err := k.KeepMemory(ctx, id, name)
 	if err != nil {
 		h.Logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
@@ -50,7 +52,8 @@ func (h *Host) recall(ctx context.Context, id, memory string) error {
 	return k.Recall(ctx, id, memory)
 }
 
-// forget removes memories. What is left of one goes when the server starts.
+// forget removes memories, which the store has noted as doomed. What is left of one goes
+// when the server starts.
 func (h *Host) forget(memories ...string) {
 	k, ok := h.keeper()
 	if !ok {
@@ -62,36 +65,6 @@ func (h *Host) forget(memories ...string) {
 		}
 		if err := k.ForgetMemory(context.WithoutCancel(h.ctx), name); err != nil {
 			h.Logger.Error("removing a memory", "name", name, "err", err)
-		}
-	}
-}
-
-// sweepMemories removes the memories that no checkpoint has, and those of sprites
-// that are no more: a server may have died before it could.
-func (h *Host) sweepMemories(rows []store.Sprite) {
-	k, ok := h.keeper()
-	if !ok {
-		return
-	}
-	there, asleep, err := k.Memories(h.ctx)
-	wanted, storeErr := h.Store.Sprites.Memories(h.ctx)
-	if err := errors.Join(err, storeErr); err != nil {
-		h.Logger.Error("looking for memories that nobody needs", "err", err)
-		return
-	}
-	for _, name := range there {
-		if !slices.Contains(wanted, name) {
-			h.forget(name)
-		}
-	}
-	for _, id := range asleep {
-		if slices.ContainsFunc(rows, func(r store.Sprite) bool { return r.ID == id }) {
-			continue
-		}
-		if r, ok := h.Runtime.(Rememberer); ok {
-			if err := r.DropMemory(h.ctx, id); err != nil {
-				h.Logger.Error("removing the memory of a sprite that is no more", "id", id, "err", err)
-			}
 		}
 	}
 }

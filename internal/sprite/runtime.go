@@ -197,10 +197,38 @@ type MemoryKeeper interface {
 
 	// ForgetMemory removes a memory; there need be none.
 	ForgetMemory(ctx context.Context, memory string) error
-
-	// Memories lists those that are kept, and the sprites that sleep with one.
-	Memories(ctx context.Context) (kept, asleep []string, err error)
 }
+
+// A Stocktaker is a Runtime that can say what it has on disk, and move that aside: out
+// of the way, but not removed.
+type Stocktaker interface {
+	// Stock lists the layers and the memories that there are.
+	Stock(ctx context.Context) ([]Item, error)
+
+	// SetAside moves an item, notes why, and returns the path of the place that it has
+	// then. If there is no such item, the path is empty.
+	SetAside(ctx context.Context, item Item, why string) (to string, err error)
+}
+
+// Item is something that a Runtime has on disk.
+type Item struct {
+	Kind ItemKind
+	Name string // of an image: the sprite's ID
+
+	// Layers are those of the disk that an image goes with, the lowest first; nil: that
+	// is not known.
+	Layers []string
+}
+
+// ItemKind is what an item is.
+type ItemKind string
+
+// The kinds of items, which are the names of folders.
+const (
+	ItemLayer  ItemKind = "layers"
+	ItemMemory ItemKind = "memories" // that a checkpoint has kept
+	ItemImage  ItemKind = "images"   // the memory of a sprite that sleeps
+)
 
 // A Merger is a Runtime that can make a layer of others.
 type Merger interface {

@@ -235,6 +235,9 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 			failed = newError(CodeNoSpace, "free some space, and try again; see how full the disk is with: cove doctor", "sprite %s did not start", m.name)
 		}
 		failed.Err = err
+		if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeDamaged {
+			failed = e // which says all
+		}
 		busy.err = failed
 	default:
 		h.wg.Go(func() { h.watch(m, sb) })
@@ -283,6 +286,9 @@ func (h *Host) describeMachine(ctx context.Context, row store.Sprite, incarnatio
 	}
 	connectors, err := h.connectors(ctx, row.Name)
 	if err != nil {
+		return Machine{}, nil, err
+	}
+	if err := h.checkLayers(ctx, row); err != nil { // before its memory is used up
 		return Machine{}, nil, err
 	}
 	chain, unpin, err := h.pinShort(ctx, row.ID, row.Layer)

@@ -126,7 +126,10 @@ func addCheckpoint(ctx context.Context, tx *sql.Tx, sprite string, c *Checkpoint
 	}
 	_, err = tx.ExecContext(ctx, "INSERT INTO checkpoints (sprite, name, layer, source, created_at, doc) VALUES (?, ?, ?, ?, ?, ?)",
 		sprite, c.Name, c.Layer, c.Source, micros(c.CreatedAt), string(doc))
-	return err
+	if err != nil {
+		return err
+	}
+	return reprieve(ctx, tx, c.Memory)
 }
 
 // Abort forgets a sprite's Next. ErrNotFound says that it is another one by now, or none.
@@ -184,9 +187,12 @@ func (t *Sprites) SealedBy(ctx context.Context, layer string) (id string, err er
 // grew from it has that as its source then. What of its chain nobody else has may go.
 func (t *Sprites) DeleteCheckpoint(ctx context.Context, id, name string, added int64) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
-		var source string
-		if err := tx.QueryRowContext(ctx, "DELETE FROM checkpoints WHERE sprite = ? AND name = ? RETURNING source", id, name).Scan(&source); err != nil {
+		var source, memory string
+		if err := tx.QueryRowContext(ctx, "DELETE FROM checkpoints WHERE sprite = ? AND name = ? RETURNING source, ifnull(doc->>'$.memory', '')", id, name).Scan(&source, &memory); err != nil {
 			return notFound(err)
+		}
+		if err := doomMemory(ctx, tx, memory); err != nil {
+			return err
 		}
 		if _, err := tx.ExecContext(ctx, "UPDATE sprites SET source = ? WHERE id = ? AND source = ?", source, id, name); err != nil {
 			return err
@@ -220,6 +226,28 @@ func (t *Sprites) Chain(ctx context.Context, layer string) ([]string, error) {
 type Layer struct {
 	ID    string
 	Level int // how often what it has was merged; see Merge
+}
+
+// Layers returns the layers that the store knows, also those that are about to go.
+func (t *Sprites) Layers(ctx context.Context) ([]string, error) {
+	all, err := collect(ctx, t.db.read, scanText, "SELECT id FROM layers")
+	if err != nil {
+		return nil, fmt.Errorf("list the layers: %w", err)
+	}
+	return all, nil
+}
+
+// Listed returns those layers of a disk, the lowest first, whose files are listed: they
+// have a folder.
+func (t *Sprites) Listed(ctx context.Context, layer string) ([]string, error) {
+	all, err := collect(ctx, t.db.read, scanText, `WITH RECURSIVE chain (id, parent, facts, depth) AS (
+			SELECT id, parent, facts, 0 FROM layers WHERE id = ?
+			UNION ALL SELECT l.id, l.parent, l.facts, depth + 1 FROM layers l JOIN chain c ON l.id = c.parent
+		) SELECT id FROM chain WHERE json_extract(facts, '$.digest') IS NOT NULL ORDER BY depth DESC`, layer)
+	if err != nil {
+		return nil, fmt.Errorf("the layers below %s: %w", layer, err)
+	}
+	return all, nil
 }
 
 // Levels returns the layers of a disk, the lowest first, with their levels.
@@ -434,14 +462,4 @@ func (t *Sprites) Forget(ctx context.Context, layer string) error {
 		return fmt.Errorf("forget layer %s: %w", layer, err)
 	}
 	return nil
-}
-
-// Memories are the names of all that checkpoints have kept of memories.
-func (t *Sprites) Memories(ctx context.Context) ([]string, error) {
-	all, err := collect(ctx, t.db.read, func(row scanner) (name string, err error) { return name, row.Scan(&name) },
-		"SELECT doc->>'$.memory' FROM checkpoints WHERE doc->>'$.memory' IS NOT NULL")
-	if err != nil {
-		return nil, fmt.Errorf("list the memories of checkpoints: %w", err)
-	}
-	return all, nil
 }

@@ -146,6 +146,7 @@ var migrations = []string{
 	`ALTER TABLE sprites ADD COLUMN held TEXT NOT NULL DEFAULT 'null'; -- JSON: sprites.Held, or null`,
 	`CREATE TABLE epoch (n INTEGER NOT NULL) STRICT; -- one row: see epoch.go
 	INSERT INTO epoch (n) VALUES (0);`,
+	`CREATE TABLE doomed_memories (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID; -- see memories.go`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

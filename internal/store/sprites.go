@@ -113,8 +113,10 @@ func (t *Sprites) Create(ctx context.Context, s *Sprite) error {
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO sprites ("+spriteColumns+") VALUES "+spriteValues, values...)
-		return err
+		if _, err = tx.ExecContext(ctx, "INSERT INTO sprites ("+spriteColumns+") VALUES "+spriteValues, values...); err != nil {
+			return err
+		}
+		return reprieve(ctx, tx, s.ID)
 	})
 	if err != nil {
 		return fmt.Errorf("store sprite %s: %w", s.Name, err)
@@ -288,10 +290,25 @@ func (t *Sprites) Next(ctx context.Context, id string) (int64, error) {
 	return n, nil
 }
 
+// Reached notes that a sprite has had a sandbox of that incarnation: Next goes on from it.
+func (t *Sprites) Reached(ctx context.Context, id string, incarnation int64) error {
+	err := t.db.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE sprites SET incarnation = ?2 WHERE id = ?1 AND incarnation < ?2", id, incarnation)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note the incarnation of sprite %s: %w", id, err)
+	}
+	return nil
+}
+
 // Delete forgets a sprite, and that connectors were granted to it.
 func (t *Sprites) Delete(ctx context.Context, id string) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM connector_grants WHERE sprite = (SELECT name FROM sprites WHERE id = ?)", id); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT OR IGNORE INTO doomed_memories SELECT doc->>'$.memory' FROM checkpoints WHERE sprite = ? AND doc->>'$.memory' IS NOT NULL", id); err != nil {
 			return err
 		}
 		return exactlyOne(tx.ExecContext(ctx, "DELETE FROM sprites WHERE id = ?", id))

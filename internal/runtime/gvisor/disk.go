@@ -18,12 +18,14 @@ import (
 	"github.com/cove-dev/cove/internal/sprite"
 )
 
+// oldDisks is where disks were before there were layers.
+const oldDisks = "sprites"
+
 // layerDir is the folder of a layer, which has one folder for each mount of a disk:
 // MOUNT/upper, and MOUNT/work for the kernel's use while it is written.
 func (r *Runtime) layerDir(layer string) string {
 	dir := filepath.Join(r.Dir, "layers", layer)
-	// Where disks were before there were layers.
-	if old := filepath.Join(r.Dir, "sprites", layer, "disk"); exists(old) {
+	if old := filepath.Join(r.Dir, oldDisks, layer, "disk"); exists(old) {
 		return old
 	}
 	return dir

@@ -56,6 +56,9 @@ type Runtime struct {
 	preparing sync.Mutex
 	prepared  *prepared // nil: not yet; guarded by preparing
 	hider     base.Hider
+
+	asiding sync.Mutex
+	aside   string // where this server moves what is in the way; empty: nothing yet; guarded by asiding
 }
 
 // prepared is what all sandboxes of this server start from.

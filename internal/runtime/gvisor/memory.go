@@ -19,6 +19,11 @@ import (
 // A sprite that sleeps may have its memory in a folder, which is used once: it is
 // renamed before, because afterwards the disk goes on without it.
 
+const (
+	usedSuffix = ".used" // of an image that a sandbox has gone on from, or is about to
+	newSuffix  = ".new"  // of one that is not whole yet
+)
+
 func (r *Runtime) imageDir(id string) string { return filepath.Join(r.Dir, "images", id) }
 
 // Warm reports whether a sprite's memory is kept.
@@ -41,13 +46,13 @@ func (r *Runtime) DropMemory(_ context.Context, id string) error {
 	if _, err := r.takeImage(id); err != nil {
 		return err
 	}
-	return layers.Remove(r.imageDir(id) + ".used")
+	return layers.Remove(r.imageDir(id) + usedSuffix)
 }
 
 // takeImage makes a sprite's image one that is not found again, and returns its
 // folder; empty, if there is none.
 func (r *Runtime) takeImage(id string) (string, error) {
-	used := r.imageDir(id) + ".used"
+	used := r.imageDir(id) + usedSuffix
 	if !r.Warm(id) {
 		// One that is not whole is none.
 		return "", errors.Join(layers.Remove(used), layers.Remove(r.imageDir(id)))
@@ -100,28 +105,7 @@ func (r *Runtime) ForgetMemory(_ context.Context, memory string) error {
 	if err != nil {
 		return err
 	}
-	return layers.Remove(dir)
-}
-
-// Memories lists the memories that are kept, and the sprites that sleep with one.
-func (r *Runtime) Memories(context.Context) (kept, asleep []string, err error) {
-	list := func(dir string) ([]string, error) {
-		entries, err := os.ReadDir(filepath.Join(r.Dir, dir))
-		if errors.Is(err, os.ErrNotExist) {
-			return nil, nil
-		}
-		var names []string
-		for _, e := range entries {
-			names = append(names, strings.TrimSuffix(strings.TrimSuffix(e.Name(), ".used"), ".new"))
-		}
-		return slices.Compact(names), err
-	}
-	kept, err = list("memories")
-	if err != nil {
-		return nil, nil, err
-	}
-	asleep, err = list("images")
-	return kept, asleep, err
+	return errors.Join(layers.Remove(dir), layers.Remove(dir+newSuffix))
 }
 
 // linkImage makes an image of another one's files, which nobody writes, and returns
@@ -131,7 +115,7 @@ func linkImage(to, from, mark string) (size int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	part := to + ".new"
+	part := to + newSuffix
 	if err := errors.Join(layers.Remove(part), os.MkdirAll(part, 0o700)); err != nil {
 		return 0, err
 	}
