@@ -257,7 +257,7 @@ func (c faultCase) clear(h *host, name string) {
 	}()
 	await(h.t, "the end of what it had", time.Minute, func() bool {
 		left = nil
-		for _, dir := range []string{"run", "layers", "images", "memories"} {
+		for _, dir := range []string{"run", "layers", "images", "memories", "aside"} {
 			found, _ := filepath.Glob(filepath.Join(h.data, dir, "*")) // the pattern is right
 			left = append(left, found...)
 		}

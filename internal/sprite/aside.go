@@ -328,7 +328,6 @@ func (h *Host) endForeign(m *machine, sb Sandbox) {
 	h.mu.Unlock()
 	h.note(m.id, func(s *store.Sprite) {
 		s.Status, s.LastError = sprites.StatusCold, "its sandbox ran over another disk than the one in cove.db; its memory and its files are in aside/ in the data folder"
-		s.Incarnation = max(s.Incarnation, sb.Status().Incarnation)
 		if err != nil {
 			s.LastError = "its sandbox runs over another disk than the one in cove.db, and could not be ended: " + err.Error()
 		}

@@ -198,6 +198,7 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 		h.mu.Unlock()
 		h.wg.Go(func() { _ = h.endSandbox(m, false) }) // logged; the next start tries again
 	case sb != nil && !isOver(sb, row, known):
+		h.reached(row, sb)
 		h.mu.Lock()
 		m := h.machine(row)
 		m.sandbox = sb
