@@ -244,3 +244,56 @@ func TestOlderStoreKilled(t *testing.T) {
 	h.serve(nil) // it is done: what is to be removed now, is
 	h.run("", "cove", "rm", "first")
 }
+
+// TestDataFolderMoved: a data folder that was moved, or copied as a whole, is not older.
+func TestDataFolderMoved(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.sh("paint", "echo one > data")
+	h.run("", "cove", "checkpoint", "create", "-s", "paint", "--memory")
+	h.run("", "cove", "suspend", "paint")
+	h.endServer(syscall.SIGTERM)
+	from := h.data
+	for _, how := range [][]string{{"cp", "-a"}, {"mv"}} {
+		h.data = filepath.Join(filepath.Dir(h.home), how[0])
+		h.run("", how[0], append(how[1:], from, h.data)...)
+		h.serve(nil)
+		if got := h.sh("paint", "cat data"); got != "one\n" {
+			t.Errorf("after %s it has %q", how[0], got)
+		}
+		h.run("", "cove", "suspend", "paint")
+		h.endServer(syscall.SIGTERM)
+		if log, err := os.ReadFile(filepath.Join(h.data, "serve.log")); err != nil || strings.Contains(string(log), "older") || len(have(h.data, "aside")) > 0 {
+			t.Errorf("after %s the store was taken for an older one (%v):\n%s", how[0], err, log)
+		}
+	}
+	h.serve(nil) // which the end of the test ends
+}
+
+// TestLayerGone takes a sealed layer away. The sprite does not boot as if its files had been
+// deleted; once the layer is back, it does, with them.
+func TestLayerGone(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.sh("paint", "echo one > data; echo one > /dev/shm/memory")
+	h.run("", "cove", "checkpoint", "create", "-s", "paint")
+	sealed := filepath.Join(h.data, "layers", h.stateOf("paint").Layers[0])
+	await(t, "the layer's list", time.Minute, func() bool { return h.sized("paint") })
+	h.run("", "cove", "suspend", "paint")
+	elsewhere := filepath.Join(filepath.Dir(h.home), "elsewhere")
+	if err := os.Rename(sealed, elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	out, code := h.try("", "cove", "exec", "-s", "paint", "cat", "data")
+	if code == 0 || !strings.Contains(out, "a part of its disk is gone: "+sealed) || !strings.Contains(out, "put the folder back") {
+		t.Errorf("without a layer: %d, %s", code, out)
+	}
+	if err := os.Rename(elsewhere, sealed); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.sh("paint", "cat data /dev/shm/memory"); got != "one\none\n" {
+		t.Errorf("with the layer back it has %q", got)
+	}
+}

@@ -53,7 +53,7 @@ func TestOrdinaryUser(t *testing.T) {
 		}
 	}
 	scripts := "/^(checkpoint|exec|hostile|job|policy|private|restart|sleep|url)$" // where an ordinary user's sandboxes are others
-	tests, most := "TestScripts|TestSoakKill|TestSoakSleep|TestSoakCycles", "10m"
+	tests, most := "TestScripts|TestSoakKill|TestSoakSleep|TestSoakCycles|TestOlderStorePutBack", "10m"
 	if soak() {
 		scripts, tests, most = "", tests+"|TestSoakFaults", "2h"
 	}
