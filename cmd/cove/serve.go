@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -147,7 +148,7 @@ func applySettings(flags *pflag.FlagSet, file, dir string) error {
 	}
 	inFile := func(name string) bool {
 		f := flags.Lookup(name)
-		return f != nil && !f.Hidden && name != "config" && name != "help" && name != "data"
+		return f != nil && !f.Hidden && !slices.Contains([]string{"config", "help", "data", "accept-older-store"}, name)
 	}
 	set, err := config.ReadServe(file, must, inFile)
 	if err != nil {

@@ -139,7 +139,7 @@ func (a *app) newServerStatus() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Say whether the server runs, where, and with which settings",
-		Long:  `Says whether the server runs, where it listens and where its settings are. Exit code 1:
+		Long: `Says whether the server runs, where it listens and where its settings are. Exit code 1:
 it does not run.`,
 		Example: `  cove server status
   cove server status --json`,
@@ -173,9 +173,9 @@ it does not run.`,
 
 func (a *app) newServerStart() *cobra.Command {
 	return &cobra.Command{
-		Use:     "start",
-		Short:   "Start the server, if it does not run",
-		Long:    `Starts the server in the background, with the settings of its serve.toml, and returns
+		Use:   "start",
+		Short: "Start the server, if it does not run",
+		Long: `Starts the server in the background, with the settings of its serve.toml, and returns
 once it answers.`,
 		Example: `  cove server start`,
 		Args:    exactArgs(),
