@@ -250,7 +250,8 @@ func TestDataFolderMoved(t *testing.T) {
 	h := newHost(t)
 	h.serve(nil)
 	h.run("", "cove", "create", "paint", "--idle", "0")
-	h.sh("paint", "echo one > data")
+	h.sh("paint", "echo one > data; echo one > /dev/shm/memory; mkfifo fifo")
+	h.run("", "cove", "exec", "-s", "paint", "--detach", "sh", "-c", "exec sleep 1000 <>fifo")
 	h.run("", "cove", "checkpoint", "create", "-s", "paint", "--memory")
 	h.run("", "cove", "suspend", "paint")
 	h.endServer(syscall.SIGTERM)
@@ -259,7 +260,7 @@ func TestDataFolderMoved(t *testing.T) {
 		h.data = filepath.Join(filepath.Dir(h.home), how[0])
 		h.run("", how[0], append(how[1:], from, h.data)...)
 		h.serve(nil)
-		if got := h.sh("paint", "cat data"); got != "one\n" {
+		if got := h.sh("paint", "cat data /dev/shm/memory; pgrep -c sleep"); got != "one\none\n1\n" {
 			t.Errorf("after %s it has %q", how[0], got)
 		}
 		h.run("", "cove", "suspend", "paint")

@@ -284,8 +284,10 @@ func (s *Shim) checkImage(dir string) (Image, error) {
 	if err != nil {
 		return image, err
 	}
+	// The guest's programs are in the data folder, which may have been moved. They are of
+	// the build, wherever they lie.
 	same := func(a, b specs.Mount) bool {
-		return a.Destination == b.Destination && a.Source == b.Source && a.Type == b.Type && slices.Equal(a.Options, b.Options)
+		return a.Destination == b.Destination && (a.Source == b.Source || a.Destination == boot.BinDir) && a.Type == b.Type && slices.Equal(a.Options, b.Options)
 	}
 	if !slices.EqualFunc(image.Mounts, spec.Mounts, same) {
 		return image, errors.New("the folders that the sprite is shown are others now")

@@ -211,9 +211,13 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 		if changed {
 			h.reviveConnectors(row.Name, sb)
 		}
+		why := sb.Status().Unused
+		if why != "" {
+			h.Logger.Warn("a sprite booted, because the memory that it slept with could not be used", "sprite", m.name, "why", why)
+		}
 		h.note(m.id, func(s *store.Sprite) {
 			s.Status, s.LastError, s.LastRunning = sprites.StatusRunning, "", time.Now()
-			if why := sb.Status().Unused; why != "" {
+			if why != "" {
 				s.LastError = "it booted, because the memory that it slept with could not be used: " + why
 			}
 		})
