@@ -159,7 +159,9 @@ func TestGitG1(t *testing.T) {
 	untouched("ignore")
 	included, _ := c.push(plan, "--dirty", "include")
 	untouched("include")
-	c.forwarded(included)
+	if out, code := c.try("dirty", "cove", "pull", included, "--wait=2m"); code != 0 || !strings.Contains(out, ": 1 commit, on top of "+c.git("rev-parse", "--short=10", "HEAD^")+", the snapshot of your own uncommitted changes.") {
+		t.Errorf("pull: %d, %s", code, out)
+	}
 	if got := c.read("seen"); got != "a.txt\nnew\nseen\nstaged\nchanged\nstaged\nnew\n" || c.git("status", "--porcelain") != "" {
 		t.Errorf("include: the agent saw %q, status %q", got, c.git("status", "--porcelain"))
 	}

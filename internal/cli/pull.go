@@ -214,7 +214,11 @@ func printPulled(w io.Writer, p push.Pulled) {
 		if p.Already && len(p.Messages) > 0 {
 			break // there was nothing to move, and the messages say so
 		}
-		fmt.Fprintf(w, "Fast-forwarded %s to %.12s: %s.\n", gitwork.Printable(p.Branch), gitwork.Printable(p.Head), countText(p.Commits, "commit"))
+		below := ""
+		if p.Snapshot != "" {
+			below = fmt.Sprintf(", on top of %.10s, the snapshot of your own uncommitted changes", p.Snapshot)
+		}
+		fmt.Fprintf(w, "Fast-forwarded %s to %.12s: %s%s.\n", gitwork.Printable(p.Branch), gitwork.Printable(p.Head), countText(p.Commits, "commit"), below)
 	case push.Kept:
 		if p.Ref != "" {
 			fmt.Fprintf(w, "Kept %s in %s.\n", countText(p.Commits, "commit"), gitwork.Printable(p.Ref))

@@ -128,6 +128,15 @@ func (r *Repo) ancestor(ctx context.Context, a, b string) (bool, error) {
 	return err == nil, err
 }
 
+// Has reports whether a branch has a commit in its history. One that is not there has none.
+func (r *Repo) Has(ctx context.Context, branch, commit string) (bool, error) {
+	head, err := r.Resolve(ctx, "refs/heads/"+branch)
+	if err != nil || head == "" {
+		return false, err
+	}
+	return r.ancestor(ctx, commit, head)
+}
+
 // movedOn explains a branch that is not in the history of head, and tries out a
 // merge, where git can do so without a work tree (2.38).
 func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {

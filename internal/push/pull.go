@@ -67,6 +67,7 @@ type Pulled struct {
 	Log      []gitwork.Commit `json:"log"`
 	Leftover *Leftover        `json:"leftover,omitempty"`
 	Modules  []Module         `json:"submodules,omitempty"` // in which there are commits
+	Snapshot string           `json:"snapshot,omitempty"`   // of the person's own changes: the branch has this commit now, too, below Log
 	Already  bool             `json:"already,omitempty"`    // an earlier pull had brought them
 	Messages []string         `json:"messages,omitempty"`
 	Next     []string         `json:"next,omitempty"` // commands to choose from
@@ -414,11 +415,18 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job spri
 	if !opts.AcceptRisky {
 		f.Hold = func(context.Context, string, string) ([]gitwork.Risk, error) { return p.held, nil }
 	}
+	had, err := repo.Has(ctx, job.Branch, job.Base)
+	if err != nil {
+		return err
+	}
 	already, err := repo.FastForward(ctx, lock, f)
 	if err != nil {
 		return err
 	}
 	p.Result = FastForward
+	if !had {
+		p.Snapshot = job.Base
+	}
 	if already {
 		p.Already = true
 		p.say("the branch %s has these commits already", job.Branch)

@@ -205,7 +205,7 @@ func TestPushDirty(t *testing.T) {
 		t.Fatalf("got %+v, %v", p, err)
 	}
 	r.write("README", "uncommitted\n")
-	if p, err = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward {
+	if p, err = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward || p.Snapshot != got.Base || p.Commits != 1 {
 		t.Errorf("got %+v, %v", p, err)
 	}
 	if got := r.git("status", "--porcelain") + r.git("show", "HEAD^:README"); got != "uncommitted" {
@@ -223,7 +223,7 @@ func TestPushUncommittedPlan(t *testing.T) {
 	if got := pushed(t, s, opts); got.Base != head || len(got.Messages) != 1 || !strings.Contains(got.Messages[0], "plan.md is not committed") {
 		t.Errorf("got %+v", got)
 	}
-	if p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward || r.git("status", "--porcelain") != "?? plan.md" {
+	if p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward || p.Snapshot != "" || r.git("status", "--porcelain") != "?? plan.md" {
 		t.Errorf("got %+v, %v", p, err)
 	}
 	r.write("other", "x\n")
