@@ -24,14 +24,26 @@ func smallDisk(t testing.TB, path, size string) {
 	})
 }
 
-// newSmallHost is newHost with a data folder on a disk of that size.
-func newSmallHost(t *testing.T, size string) *host {
+// newRootHost is newHost for a test that mounts disks.
+func newRootHost(t *testing.T) *host {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount a small disk")
 	}
-	h := newHost(t)
-	smallDisk(t, h.data, size)
+	return newHost(t)
+}
+
+// newSmallHost is newHost with a data folder on a disk of that size.
+func newSmallHost(t *testing.T, size string) *host {
+	t.Helper()
+	return newHostOn(t, size, smallDisk)
+}
+
+// newHostOn is newHost with a data folder on a disk that mount has made at a path.
+func newHostOn(t *testing.T, size string, mount func(t testing.TB, path, size string)) *host {
+	t.Helper()
+	h := newRootHost(t)
+	mount(t, h.data, size)
 	t.Cleanup(func() { // before the disk's
 		if err := endServer(h.bin, h.data, h.home); err != nil {
 			t.Errorf("end the server: %v", err)

@@ -122,7 +122,7 @@ func (l *limited) filled(t *testing.T) (size int64) {
 func (l *limited) refused(t *testing.T, sprite string) {
 	t.Helper()
 	out, code := l.try("", "cove", "exec", "-s", sprite, "true")
-	if code != 125 || !strings.Contains(out, "has reached its disk limit") || !strings.Contains(out, "cove update "+sprite+" --disk ") {
+	if code != 6 || !strings.Contains(out, "has reached its disk limit") || !strings.Contains(out, "cove update "+sprite+" --disk ") {
 		t.Errorf("a command in %s: %d, %s", sprite, code, out)
 	}
 	err := l.client().Sprite(sprite).Command("true").Run()

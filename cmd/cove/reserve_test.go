@@ -68,7 +68,7 @@ func TestDiskReserve(t *testing.T) {
 	if held := l.info("wild").Cove.Held; held.Code != "disk_full" || held.ReserveBytes != reserve || held.FreeBytes == 0 || held.FreeBytes >= reserve {
 		t.Errorf("got %+v", held)
 	}
-	if out, code := l.try("", "cove", "exec", "-s", "wild", "true"); code != 125 || !strings.Contains(out, "the server's disk has only") || !strings.Contains(out, "cove rm") {
+	if out, code := l.try("", "cove", "exec", "-s", "wild", "true"); code != 6 || !strings.Contains(out, "the server's disk has only") || !strings.Contains(out, "cove rm") {
 		t.Errorf("a command in it: %d, %s", code, out)
 	}
 	err := l.client().Sprite("wild").Command("true").Run()

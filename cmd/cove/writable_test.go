@@ -185,7 +185,7 @@ func TestForkWithoutRoom(t *testing.T) {
 	h.fillTo(27 << 20)
 	out, code := h.try("", "cove", "fork", "paint", "copy", "--checkpoint", "v1")
 	t.Logf("fork: exit %d, %s", code, out)
-	if out, code := h.try("", "cove", "exec", "-s", "copy", "true"); code != 6 && code != 125 || !strings.Contains(out, "no space left") {
+	if out, code := h.try("", "cove", "exec", "-s", "copy", "true"); code != 6 || !strings.Contains(out, "the disk of the server is full") {
 		t.Errorf("exec in it: exit %d, %s", code, out)
 	}
 	h.makeRoom()

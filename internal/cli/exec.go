@@ -33,7 +33,8 @@ func (a *app) newExec() *cobra.Command {
 		Short:   "Run a command in a sprite",
 		Long: `Runs a command in a sprite, which wakes if it sleeps. Output and error output come as
 they are, byte for byte, and the exit code is the command's own: 128+N for a death by
-signal N, 124 if it took longer than --timeout, 125 where cove itself failed.
+signal N, 124 if it took longer than --timeout, 125 where cove itself failed, but 75 if the
+command was lost, and 6 if a disk is full.
 
 What stands after the command belongs to it, flags too. There is no shell in between;
 ask for one where you need it: cove exec sh -c 'ls *.go | wc -l'.

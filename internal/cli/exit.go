@@ -142,7 +142,7 @@ func classify(err error) failure {
 	if h, ok := errors.AsType[hintError](err); ok {
 		f.hint = h.hint
 	}
-	if _, ok := errors.AsType[coveFailed](err); ok && f.exit != exitUsage && f.exit != exitInterrupted && f.exit != exitLost {
+	if _, ok := errors.AsType[coveFailed](err); ok && f.exit != exitUsage && f.exit != exitInterrupted && f.exit != exitLost && f.exit != exitNoSpace {
 		f.exit = exitCove
 	}
 	return f
@@ -287,6 +287,8 @@ func (f *failure) local(err error) {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		f.exit, f.code = exitNoSpace, "no_space"
 		f.hint = "free some space and try again; nothing half-written was left"
+	case errors.Is(err, syscall.EROFS):
+		f.code, f.hint = "read_only", "that file system is read-only: see why (dmesg), and have it writable again (mount -o remount,rw)"
 	case errors.Is(err, sprites.ErrNoExit):
 		f.exit, f.code = exitLost, "connection_lost"
 		switch {

@@ -334,6 +334,9 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 		return err
 	}
 	if err := a.awaitServer(ctx, dir, ended); err != nil {
+		if e, ok := errors.AsType[*exec.ExitError](err); ok && e.ExitCode() == exitNoSpace {
+			return &codedError{exitNoSpace, "no_space", fmt.Errorf("start the server: the disk of %s is full", dir), "free some space on that disk, and try again; see how full it is: df " + dir}
+		}
 		return &codedError{exitFailed, "server_failed",
 			fmt.Errorf("start the server: %w%s", err, tailOf(log.Name(), from)),
 			"all of it: " + log.Name() + "; what this machine lacks: cove doctor"}

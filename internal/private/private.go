@@ -21,7 +21,7 @@ const others = 0o077
 
 // ours are the names in a data folder that cove gives.
 var ours = []string{
-	"lock", "start.lock", "address", "server.json", "token", "secret.key",
+	"lock", "start.lock", "address", "server.json", "spare", "token", "secret.key", "serve.toml",
 	"cove-doctor", "cove.db", "cove.db-wal", "cove.db-shm", "cove.db-journal", "epoch", "epoch.new",
 	"serve.log", "serve.log.1", "userns", "userns.new", "userns.log",
 	"aside", "base", "guest", "images", "imports", "layers", "memories", "run", "sprites",

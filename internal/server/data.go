@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/internal/private"
@@ -21,6 +23,7 @@ const (
 	infoFile    = "server.json"
 	tokenFile   = "token"
 	addressFile = "address" // outlives the server: the next one is where clients look for it
+	spareFile   = "spare"   // becomes one of the others if the disk is full
 )
 
 // lockPatience is for a server that has just been killed: its lock is free once
@@ -53,7 +56,8 @@ func Lock(dir string) (io.Closer, error) {
 	return lock, nil
 }
 
-// publish reads or makes the owner's token and writes server.json.
+// publish reads or makes the owner's token and writes server.json. On a full disk it takes
+// the spare file, so that somebody can call the server and delete something.
 func (s *Server) publish(ln net.Listener) error {
 	secret, err := ownerToken(filepath.Join(s.Dir, tokenFile))
 	if err != nil {
@@ -62,19 +66,61 @@ func (s *Server) publish(ln net.Listener) error {
 	s.boot = newPrincipal("owner", secret)
 	address := callable(ln.Addr())
 	s.url = "http://" + address
-	if err := writeFile(filepath.Join(s.Dir, addressFile), []byte(address+"\n")); err != nil {
+	if err := s.noteAddress([]byte(address + "\n")); err != nil {
 		return fmt.Errorf("write the address: %w", err)
 	}
 	if _, port, err := net.SplitHostPort(ln.Addr().String()); err == nil {
 		s.port.Store(port)
 	}
-	return writeJSONFile(filepath.Join(s.Dir, infoFile), sprites.ServerInfo{
+	if err := writeJSONFile(filepath.Join(s.Dir, infoFile), sprites.ServerInfo{
 		Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(),
-	})
+	}); err != nil {
+		return err
+	}
+	return nil
 }
 
+// spareTries is how often the spare file is tried again on a full disk.
+const spareTries = 5 * time.Second
+
+// keepSpare makes the spare file as soon as there is room for it, until the server ends.
+func (s *Server) keepSpare() {
+	err := makeSpare(s.Dir)
+	if err == nil {
+		return
+	}
+	s.Logger.Warn("the data folder has no room for its spare file, without which a server may not start on a full disk", "err", err)
+	tick := time.NewTicker(spareTries)
+	defer tick.Stop()
+	for err != nil {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+			err = makeSpare(s.Dir)
+		}
+	}
+}
+
+// noteAddress writes the address of this server, if it is another one than the last's.
+func (s *Server) noteAddress(line []byte) error {
+	path := filepath.Join(s.Dir, addressFile)
+	if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, line) {
+		return nil
+	}
+	return writeFile(path, line)
+}
+
+// withdraw removes server.json. On a full disk the next server may need its room.
 func (s *Server) withdraw() {
-	if err := os.Remove(filepath.Join(s.Dir, infoFile)); err != nil {
+	path := filepath.Join(s.Dir, infoFile)
+	err := makeSpare(s.Dir)
+	if err != nil {
+		err = os.Rename(path, filepath.Join(s.Dir, spareFile))
+	} else {
+		err = os.Remove(path)
+	}
+	if err != nil {
 		s.Logger.Warn("removing server.json", "err", err)
 	}
 }
@@ -127,14 +173,59 @@ func writeJSONFile(path string, v any) error {
 	return nil
 }
 
-// writeFile replaces a file at once, readable by its owner alone.
+// writeFile replaces a file at once, readable by its owner alone. On a full disk the spare
+// file takes its place, or else the file is overwritten: a server that is killed just then
+// leaves it half-written, and the next one writes it anew.
 func writeFile(path string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // mode 0600
+	if err == nil {
+		defer func() { _ = os.Remove(f.Name()) }() // gone already if all went well
+		_, err = f.Write(data)
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
+	if err == nil {
+		return os.Rename(f.Name(), path)
+	}
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	spare := filepath.Join(filepath.Dir(path), spareFile)
+	if overwrite(spare, data) == nil {
+		return os.Rename(spare, path)
+	}
+	if overwrite(path, data) == nil {
+		return nil
+	}
+	return err
+}
+
+// overwrite writes a file in place: within its last block, it takes no room.
+func overwrite(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already if all went well
-	_, err = f.Write(data)
+	if _, err = f.WriteAt(data, 0); err == nil {
+		err = errors.Join(f.Truncate(int64(len(data))), f.Sync())
+	}
+	return errors.Join(err, f.Close())
+}
+
+// spareSize is more than each of the small files has, and a block of most file systems.
+const spareSize = 4 << 10
+
+// makeSpare makes the spare file, if there is none that is long enough.
+func makeSpare(dir string) error {
+	path := filepath.Join(dir, spareFile)
+	if info, err := os.Lstat(path); err == nil && info.Size() >= spareSize {
+		return nil
+	}
+	f, err := os.CreateTemp(dir, "."+spareFile+"-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	_, err = f.Write(bytes.Repeat([]byte("\n"), spareSize)) // no hole, and nothing that compresses to one
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}

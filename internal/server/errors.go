@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/internal/sprite"
@@ -30,6 +29,7 @@ var statusOf = map[string]int{
 	sprite.CodeRejected:         http.StatusUnprocessableEntity,
 	sprite.CodePathTooLong:      http.StatusUnprocessableEntity,
 	sprite.CodeNoSpace:          http.StatusInsufficientStorage,
+	sprite.CodeDiskFaulty:       http.StatusInternalServerError,
 	sprite.CodeDiskLimit:        http.StatusInsufficientStorage,
 	sprite.CodeDiskFull:         http.StatusInsufficientStorage,
 	sprite.CodeActiveCheckpoint: http.StatusConflict,
@@ -149,8 +149,10 @@ func (s *Server) describe(err error) (int, any) {
 		status, code = http.StatusServiceUnavailable, "unavailable"
 	case errors.Is(err, context.DeadlineExceeded):
 		status, code = http.StatusGatewayTimeout, "timeout"
-	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT): // the log has where
-		return http.StatusInsufficientStorage, sprites.ErrorBody{Code: sprite.CodeNoSpace, Message: "the disk of the server is full", Hint: "free some space, and try again; see how full it is: cove doctor"}
+	default:
+		if disk := sprite.DiskError(err); disk != nil { // the log has where
+			return codeStatus(disk.Code), disk.ErrorBody
+		}
 	}
 	return status, sprites.ErrorBody{Code: code, Message: err.Error()}
 }

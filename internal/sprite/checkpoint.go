@@ -227,9 +227,6 @@ func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, me
 	}
 	if err != nil {
 		e := newError(CodeUnavailable, "the log of the server says more", "no checkpoint was made")
-		if errors.Is(err, unix.ENOSPC) {
-			e = newError(CodeNoSpace, "free some space, and try again; see how full the disk is with: cove doctor", "no checkpoint was made")
-		}
 		e.Err = err
 		return Pause{}, e
 	}
@@ -317,7 +314,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		return out, err
 	}
 	lease, err := h.Use(ctx, name, "restore")
-	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeDiskLimit {
+	if e, ok := errors.AsType[*Error](err); ok && (e.Code == CodeDiskLimit || e.Code == CodeNoSpace) {
 		hint := "remove what it was before, if nobody needs that: cove checkpoint rm -s " + name + " " + out.Replaced + ". Or " + e.Hint
 		return out, newError(e.Code, hint, "sprite %s is what %s was, but does not start: %s", name, id, e.Message)
 	}

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -29,6 +32,7 @@ const (
 	CodeDamaged          = "damaged"  // files of a checkpoint are not what they were
 	CodeRejected         = "rejected" // an archive with something in it that must not be
 	CodeNoSpace          = "no_space"
+	CodeDiskFaulty       = "disk_faulty"
 	CodeDiskLimit        = "disk_limit"        // the sprite takes all of its own part of the disk
 	CodePathTooLong      = "path_too_long"     // of a file in a sprite, for what was asked
 	CodeDiskFull         = "disk_full"         // the server's disk has less than its reserve, of which the sprite takes
@@ -37,8 +41,24 @@ const (
 	CodeDeletedOpen = "deleted_files_open" // more of them than can be saved
 )
 
-// freeSome is the hint where a disk is full.
-const freeSome = "free some space, and try again; see how full it is: cove doctor"
+// Hints of what to do about the server's disk.
+const (
+	freeSome   = "free some space, and try again; see how full it is: cove doctor"
+	repairDisk = "on the server's machine, see why (dmesg), have the disk writable again (mount -o remount,rw), and restart the server"
+)
+
+// DiskError says in a user's words why the server's disk did not do what it should, and
+// has the code for it. It is nil if err is of something else. What it leaves out, such as
+// the paths of files, is for the log.
+func DiskError(err error) *Error {
+	switch {
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
+		return newError(CodeNoSpace, freeSome, "the disk of the server is full")
+	case errors.Is(err, store.ErrDisk) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EIO):
+		return newError(CodeDiskFaulty, repairDisk, "the disk of the server's data folder is read-only or faulty")
+	}
+	return nil
+}
 
 // closeSome is the hint where deleted files are too large.
 const closeSome = "end what has them open, and try again; as root in the sprite: ls -l /proc/[0-9]*/fd | grep deleted"

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -235,12 +233,11 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 		busy.err = newError(CodeDeleting, "", "sprite %s is being deleted", m.name)
 	case err != nil:
 		failed := newError(CodeBootFailed, "the server's log, and cove doctor, may say more", "sprite %s did not start", m.name)
-		if errors.Is(err, unix.ENOSPC) {
-			failed = newError(CodeNoSpace, "free some space, and try again; see how full the disk is with: cove doctor", "sprite %s did not start", m.name)
-		}
 		failed.Err = err
 		if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeDamaged {
 			failed = e // which says all
+		} else if disk := DiskError(err); disk != nil { // err was logged
+			failed = newError(disk.Code, disk.Hint, "sprite %s did not start: %s", m.name, disk.Message)
 		}
 		busy.err = failed
 	default:

@@ -15,8 +15,6 @@ import (
 	"path/filepath"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver
-
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/private"
 )
@@ -31,7 +29,8 @@ var (
 // KeyFile is the key of the secrets, in the folder of the database.
 const KeyFile = "secret.key"
 
-// Store is an open database. Its parts share it.
+// Store is an open database. Its parts share it. If its disk is full, the errors of its
+// methods are syscall.ENOSPC; if the disk is read-only or faulty, ErrDisk.
 type Store struct {
 	Sprites    *Sprites
 	Tokens     *Tokens
@@ -57,7 +56,7 @@ func OpenOlder(ctx context.Context, path string) (*Store, error) { return openSt
 func openStore(ctx context.Context, path string, older bool) (*Store, error) {
 	db, err := openDatabase(ctx, path, older)
 	if err != nil {
-		return nil, fmt.Errorf("open the store %s: %w", path, err)
+		return nil, fmt.Errorf("open the store %s: %w", path, diskError(err))
 	}
 	secrets := &Secrets{db: db, path: filepath.Join(filepath.Dir(path), KeyFile)}
 	return &Store{
@@ -80,6 +79,7 @@ func (s *Store) Close() error { return s.db.close() }
 // database has one connection for writing, so that writers wait for each other in
 // Go and not in SQLite's polling, and several for reading.
 type database struct {
+	path  string
 	read  *sql.DB
 	write *sql.DB
 	epoch epochFile
@@ -88,7 +88,7 @@ type database struct {
 const readers = 4
 
 func openDatabase(ctx context.Context, path string, older bool) (*database, error) {
-	db := &database{epoch: epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}}
+	db := &database{path: path, epoch: epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}}
 	err := makePrivate(path)
 	if err != nil {
 		return nil, err
@@ -107,6 +107,7 @@ func openDatabase(ctx context.Context, path string, older bool) (*database, erro
 	if err != nil {
 		return nil, errors.Join(err, db.epoch.close(), db.write.Close())
 	}
+	_ = keepRoom(path) // without it, a store works until the disk is full
 	if db.read, err = sql.Open("sqlite", dsn(path, "deferred")); err != nil {
 		return nil, errors.Join(err, db.epoch.close(), db.write.Close())
 	}
@@ -150,7 +151,9 @@ func dsn(path, lock string) string {
 }
 
 func (db *database) close() error {
-	return errors.Join(db.read.Close(), db.write.Close(), db.epoch.close())
+	err := errors.Join(db.read.Close(), db.write.Close(), db.epoch.close())
+	_ = keepRoom(db.path) // for the next start
+	return err
 }
 
 // update runs f in a transaction that is committed if f returns nil, and advances the
@@ -158,7 +161,7 @@ func (db *database) close() error {
 func (db *database) update(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := db.write.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return diskError(err)
 	}
 	var epoch int64
 	if err = f(tx); err == nil {
@@ -168,10 +171,10 @@ func (db *database) update(ctx context.Context, f func(*sql.Tx) error) error {
 		if undo := tx.Rollback(); undo != nil && !errors.Is(undo, sql.ErrTxDone) {
 			err = errors.Join(err, undo)
 		}
-		return err
+		return diskError(err)
 	}
 	if err := tx.Commit(); err != nil {
-		return err
+		return diskError(err)
 	}
 	fault.Reach(fault.EpochStored)
 	db.epoch.note(epoch)
@@ -189,7 +192,7 @@ type querier interface {
 func collect[T any](ctx context.Context, q querier, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, err
+		return nil, diskError(err)
 	}
 	defer func() { _ = rows.Close() }() // rows.Err has what matters
 	var all []T
@@ -200,7 +203,7 @@ func collect[T any](ctx context.Context, q querier, scan func(scanner) (T, error
 		}
 		all = append(all, v)
 	}
-	return all, rows.Err()
+	return all, diskError(rows.Err())
 }
 
 // scanner is a row.
@@ -218,12 +221,12 @@ func exactlyOne(res sql.Result, err error) error {
 	return err
 }
 
-// notFound replaces the SQL error for a missing row.
+// notFound replaces the SQL error for a missing row, and tells of the disk (diskError).
 func notFound(err error) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return ErrNotFound
 	}
-	return err
+	return diskError(err)
 }
 
 // micros and its inverse keep times as numbers; zero is NULL.
