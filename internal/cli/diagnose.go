@@ -75,7 +75,7 @@ inside at disk, clock, names and connectors; then it starts the agent once. For 
 it names the state and the next command:
 
   unreachable     the server, the sandbox or an upstream does not answer
-  agent-missing   the agent is not in the sprite
+  agent-missing   the agent is not in the sprite, and one is asked for or has had a job there
   probe-failed    something in the sprite can't be run
   auth-invalid    a token or a key is missing, or refused by whom it is for
   disk-full       there is no room where the sprite's disk is
@@ -108,7 +108,8 @@ The exit code is 1 if anything is wrong. A connector is asked by one request.`,
 		if err != nil {
 			return configError(err)
 		}
-		x := &examination{app: a, name: name, agent: agent, who: who, vars: vars, diagnosis: diagnosis{Sprite: name}}
+		asked := cmd.Flags().Changed("agent") || s.Value(config.Agent).From != config.BuiltIn
+		x := &examination{asked: asked, app: a, name: name, agent: agent, who: who, vars: vars, diagnosis: diagnosis{Sprite: name}}
 		if err := x.run(ctx); err != nil {
 			return err
 		}
@@ -124,6 +125,8 @@ type examination struct {
 	app    *app
 	name   string
 	agent  string
+	asked  bool // for the agent, by a flag or a setting; else only a job needs it
+	absent bool // the agent is not in the sprite, and nobody has asked for it
 	who    agents.Agent
 	vars   []config.EnvVar // of the files
 	client *sprites.Client
@@ -158,6 +161,9 @@ func (x *examination) run(ctx context.Context) error {
 	}
 	if err := x.start(ctx, sprite, work, probe.Arch); err != nil {
 		return err
+	}
+	if x.absent {
+		return nil
 	}
 	return x.missingConnectors(ctx, work, granted)
 }
@@ -224,7 +230,11 @@ func (x *examination) command(ctx context.Context, sprite **sprites.Sprite) erro
 			"the sandbox runs, and a command in it does not: exit code %d: %s", exit.Code, sanitizeLine(said.String()))
 	default:
 		f := classify(err)
-		x.wrong(stateUnreachable, "cove info "+x.name+"; cove doctor", "no command gets into the sandbox: %s", f.message)
+		state, next := stateUnreachable, "cove info "+x.name+"; cove doctor"
+		if f.exit == exitNoSpace {
+			state, next = stateDiskFull, cmp.Or(f.hint, next)
+		}
+		x.wrong(state, next, "no command gets into the sandbox: %s", f.message)
 	}
 	*sprite = nil
 	return nil
@@ -336,6 +346,9 @@ func (x *examination) start(ctx context.Context, sprite *sprites.Sprite, work ag
 		x.right("agent", "%s: %s", x.agent, version)
 	case !missing:
 		x.wrong(stateProbeFailed, "cove ping "+x.name, "start the agent %s: %v", x.agent, err)
+	case failed.code == 127 && !x.asked && !x.hadJob(ctx):
+		x.absent = true
+		x.right("agent", "none is needed until there is a job; for one: cove setup %s --agent %s", x.name, x.agent)
 	case failed.code == 127:
 		x.wrong(stateAgentMissing, "cove setup "+x.name+" --agent "+x.agent, "the agent %s is not in the sprite", x.agent)
 	case failed.code == 126 && strings.Contains(strings.ToLower(failed.said), "exec format error"):
@@ -345,6 +358,16 @@ func (x *examination) start(ctx context.Context, sprite *sprites.Sprite, work ag
 		x.wrong(stateProbeFailed, "cove exec -s "+x.name+" "+strings.Join(work.Verify, " "), "%v", err)
 	}
 	return nil
+}
+
+// hadJob reports whether the sprite was made for a job or has had one, so that an agent
+// belongs into it.
+func (x *examination) hadJob(ctx context.Context) bool {
+	if x.info.Cove != nil && strings.HasPrefix(x.info.Cove.Owner, "job:") {
+		return true
+	}
+	jobs, err := x.client.Jobs(ctx)
+	return err == nil && slices.ContainsFunc(jobs, func(j sprites.Job) bool { return j.Backend == "" && j.SpriteID == x.info.ID })
 }
 
 // show prints the diagnosis, and says by the exit code whether anything is wrong.
