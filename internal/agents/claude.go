@@ -200,7 +200,7 @@ func (r *claudeReader) Event(ev sprites.JobEvent) []Event {
 		case "permission_denied":
 			return []Event{{Kind: KindDenied, Text: short(r.line)}}
 		case "init":
-			return []Event{{Kind: KindStart, Text: fmt.Sprintf("%s, with %d tools", l.Model, len(l.Tools))}}
+			return []Event{{Kind: KindStart, Text: l.Model + ", with " + counted(int64(len(l.Tools)), "tool")}}
 		}
 	case "result":
 		r.result = &l
@@ -255,13 +255,13 @@ func (r *claudeReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usag
 	case res == nil:
 		o.Kind, o.Reason = NoResult, fmt.Sprintf("ended with exit code %d and without a result", end.ExitCode)
 	case res.IsError && res.Subtype == "error_max_turns":
-		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("stopped after %d turns, the most it may take", res.NumTurns)
+		o.Kind, o.Reason = AgentFailed, "stopped after "+counted(int64(res.NumTurns), "turn")+", the most it may take"
 	case res.IsError:
 		o.Kind, o.Reason = AgentFailed, cmp.Or(short(res.Result), res.TerminalReason, "it reported an error")
 	case end.ExitCode != 0:
 		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("exited with %d though it reported a result", end.ExitCode)
 	case len(res.Denials) > 0:
-		o.Reason = fmt.Sprintf("done, though it was refused permission %d times", len(res.Denials))
+		o.Reason = "done, though it was refused permission " + counted(int64(len(res.Denials)), "time")
 	}
 	return o, usage
 }

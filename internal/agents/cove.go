@@ -159,7 +159,7 @@ func (r *coveReader) Event(ev sprites.JobEvent) []Event {
 	switch l.Type {
 	case "start":
 		r.name(l.Session)
-		return []Event{{Kind: KindStart, Text: fmt.Sprintf("%s, with %d tools", l.Model, len(l.Tools))}}
+		return []Event{{Kind: KindStart, Text: l.Model + ", with " + counted(int64(len(l.Tools)), "tool")}}
 	case "text":
 		return []Event{{Kind: KindText, Text: l.Text}}
 	case "tool_start":

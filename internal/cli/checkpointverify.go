@@ -57,9 +57,9 @@ none yet. Then they are taken now, and there is nothing to compare with.`,
 			for _, p := range doc.Problems {
 				fmt.Fprintf(w, "%s: %s\n", sanitizeLine(p.Name()), sanitizeLine(p.What))
 			}
-			a.say("%d files, %s read; %d problems", doc.Files, byteSize(doc.Bytes), doc.VerifySummary.Problems)
+			a.say("%s, %s read; %s", countText(int(doc.Files), "file"), byteSize(doc.Bytes), countText(int(doc.VerifySummary.Problems), "problem"))
 			if doc.Unlisted > 0 {
-				a.say("Of %d layers there were no digests yet; now there are.", doc.Unlisted)
+				a.say("Of %s there were no digests yet; now there are.", countText(int(doc.Unlisted), "layer"))
 			}
 			if len(doc.Damaged) > 0 {
 				a.say("Damaged: %s. Go back to another one with cove restore, or delete them with cove checkpoint rm.", strings.Join(doc.Damaged, ", "))

@@ -259,10 +259,10 @@ func printConnector(w io.Writer, c sprites.Connector) {
 		headers = append(headers, name+": "+c.Headers[name])
 	}
 	if n := c.Limits.Requests; n > 0 {
-		limits = append(limits, fmt.Sprintf("%d requests", n))
+		limits = append(limits, countText(int(n), "request"))
 	}
 	if n := c.Limits.RequestsPerMinute; n > 0 {
-		limits = append(limits, fmt.Sprintf("%d requests a minute", n))
+		limits = append(limits, countText(int(n), "request")+" a minute")
 	}
 	if n := c.Limits.BytesPerDay; n > 0 {
 		limits = append(limits, byteSize(n)+" a day")

@@ -57,7 +57,7 @@ func guardsText(j sprites.Job) string {
 		all = append(all, fmt.Sprintf("%v without an event", time.Duration(g.IdleSec)*time.Second))
 	}
 	if g := j.Guards; g.Turns > 0 {
-		all = append(all, fmt.Sprintf("%d turns", g.Turns))
+		all = append(all, countText(int(g.Turns), "turn"))
 	}
 	if g := j.Guards; g.DiskBytes > 0 {
 		all = append(all, byteSize(g.DiskBytes)+" of files")

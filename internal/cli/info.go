@@ -159,7 +159,11 @@ func keepText(r *sprites.Retention) string {
 	if r == nil {
 		return ""
 	}
-	return strings.TrimPrefix(orNothing(r.Last, ", the last %d")+orNothing(r.Daily, ", the last of each of %d days"), ", ")
+	daily := ""
+	if r.Daily > 0 {
+		daily = ", the last of each of " + countText(r.Daily, "day")
+	}
+	return strings.TrimPrefix(orNothing(r.Last, ", the last %d")+daily, ", ")
 }
 
 // sealedText is what a sprite's checkpoint takes that it goes on from; empty: there is

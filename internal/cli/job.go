@@ -215,7 +215,7 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 		"pulled", timeText(j.PulledAt),
 	)
 	if u := j.Usage; u != nil && *u != (sprites.Usage{}) {
-		pairs = append(pairs, "usage", fmt.Sprintf("%d turns, %d tokens in, %d out, $%.4f", u.Turns, u.InputTokens, u.OutputTokens, u.CostUSD))
+		pairs = append(pairs, "usage", fmt.Sprintf("%s, %d tokens in, %d out, $%.4f", countText(int(u.Turns), "turn"), u.InputTokens, u.OutputTokens, u.CostUSD))
 	}
 	fields(w, pairs...)
 	if hint := nextStep(j); hint != "" {

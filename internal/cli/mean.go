@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,7 +43,8 @@ func meantSprite(ctx context.Context, c *sprites.Client, args []string) string {
 	if checkName(args[0]) != nil {
 		return ""
 	}
-	if _, err := c.Get(ctx, args[0]); err != nil {
+	list, err := c.List(ctx, sprites.ListOptions{Prefix: args[0], MaxResults: sprites.MaxPage})
+	if err != nil || !slices.ContainsFunc(list.Sprites, func(i sprites.Info) bool { return i.Name == args[0] }) {
 		return ""
 	}
 	rest := args[1:]

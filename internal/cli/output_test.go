@@ -139,3 +139,18 @@ func TestPrintSprites(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestKeepText(t *testing.T) {
+	for _, test := range []struct {
+		rules *sprites.Retention
+		want  string
+	}{
+		{nil, ""},
+		{&sprites.Retention{Last: 2, Daily: 1}, "the last 2, the last of each of 1 day"},
+		{&sprites.Retention{Daily: 7}, "the last of each of 7 days"},
+	} {
+		if got := keepText(test.rules); got != test.want {
+			t.Errorf("got %q, want %q", got, test.want)
+		}
+	}
+}

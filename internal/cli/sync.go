@@ -455,7 +455,7 @@ LOCAL defaults to the current folder, REMOTE to the one of its name in the sprit
 			if u.At == "remote" {
 				where = sprite.Name() + ":" + u.Root
 			}
-			a.say("Sync %s is undone: %d changes in %s. Take that back: cove sync undo", u.Undid, u.Changes, sanitizeLine(where))
+			a.say("Sync %s is undone: %s in %s. Take that back: cove sync undo", u.Undid, countText(int(u.Changes), "change"), sanitizeLine(where))
 			return nil
 		}),
 	}
@@ -525,7 +525,7 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 			fmt.Fprintf(a.text(), "%s: there is no folder to %s\n", way, way)
 			continue
 		}
-		fmt.Fprintf(a.text(), "%s: %d to add, %d to modify, %d to delete, %d conflicts\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, int64(len(r.Conflicts))+r.More)
+		fmt.Fprintf(a.text(), "%s: %d to add, %d to modify, %d to delete, %s\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, countText(len(r.Conflicts)+int(r.More), "conflict"))
 	}
 	for _, side := range []string{"local", "remote"} {
 		where := y.Local
@@ -533,7 +533,7 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 			where = sprite.Name() + ":" + y.Remote
 		}
 		for _, b := range st.Backups[side] {
-			fmt.Fprintf(a.text(), "%s  %-6s %d changes in %s, %s kept\n", b.ID, sanitizeLine(b.Verb), b.Changes, sanitizeLine(where), byteSize(b.Bytes))
+			fmt.Fprintf(a.text(), "%s  %-6s %s in %s, %s kept\n", b.ID, sanitizeLine(b.Verb), countText(int(b.Changes), "change"), sanitizeLine(where), byteSize(b.Bytes))
 		}
 	}
 	return nil

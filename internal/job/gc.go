@@ -130,7 +130,7 @@ func (m *Manager) inUse(ctx context.Context, job sprites.Job, why string) (strin
 	case err != nil:
 		return "its sprite can't be asked whether it is in use: " + err.Error(), true
 	case len(sessions) > 0:
-		return fmt.Sprintf("its sprite is in use: %d commands run", len(sessions)), true
+		return fmt.Sprintf("its sprite is in use, by this number of commands: %d", len(sessions)), true
 	}
 	return why, false
 }

@@ -117,7 +117,7 @@ func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, err
 	}
 	i.done.Members, i.done.Bytes = end.Members, end.Bytes
 	if end.LeftOut > 0 {
-		i.note("%d sockets and devices were left out when it was exported", end.LeftOut)
+		i.note("sockets and devices that were left out when it was exported: %d", end.LeftOut)
 	}
 	if err := i.adopt(ctx); err != nil {
 		return i.done, err

@@ -119,7 +119,7 @@ func (h *Host) ready(l *Lease, row store.Sprite) (*transition, error) {
 	}
 	if n := h.awake(); h.MaxRunning > 0 && n >= h.MaxRunning {
 		err := newError(CodeRunningLimit, "wait until one falls asleep, or remove one",
-			"%d sprites are running, and the server allows no more", n)
+			"as many sprites are running as the server allows: %d", n)
 		err.Limit, err.CurrentCount, err.RetryAfterSeconds = h.MaxRunning, n, 5
 		return nil, err
 	}

@@ -95,7 +95,7 @@ func needed(ctx context.Context, tx *sql.Tx, name string) error {
 	err := tx.QueryRowContext(ctx, `SELECT count(*) FROM jobs WHERE doc->>'$.backend' = ?
 		AND (state IN ('queued', 'preparing', 'running', 'waiting') OR doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL)`, name).Scan(&n)
 	if err == nil && n > 0 {
-		err = fmt.Errorf("%d jobs there need it: %w", n, ErrInUse)
+		err = fmt.Errorf("jobs there that need it: %d: %w", n, ErrInUse)
 	}
 	return err
 }
