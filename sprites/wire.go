@@ -169,6 +169,11 @@ type UpdateRequest struct {
 
 	// StorageMB is another disk limit, in MiB; 0: none.
 	StorageMB *int `json:"storage_mb,omitempty"`
+
+	// RAMMB and CPUs are other limits of its memory, in MiB, and of its processors; 0:
+	// none. They hold at once if it is awake, too.
+	RAMMB *int `json:"ram_mb,omitempty"`
+	CPUs  *int `json:"cpus,omitempty"`
 }
 
 // RestartResult answers POST …/restart (section 17.3).

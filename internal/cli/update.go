@@ -19,13 +19,15 @@ type updateOptions struct {
 	gitID        bool
 	keep         sprites.Retention
 	disk         string
+	memory       string
+	cpus         int
 }
 
 func (a *app) newUpdate() *cobra.Command {
 	var o updateOptions
 	cmd := &cobra.Command{
 		Use:   "update [NAME]",
-		Short: "Change when a sprite sleeps, its disk limit, labels, git identity or which checkpoints stay",
+		Short: "Change a sprite's limits, when it sleeps, its labels, git identity or which checkpoints stay",
 		Long: `Changes what can be changed of a sprite while it is there, asleep or awake. A label K=V
 takes the place of another one of the same K. Who may open its URL is changed by cove url.
 
@@ -39,6 +41,9 @@ refuses to be used until the limit is raised, or checkpoints are removed; then i
 where it was. The disk is watched, not rationed: a program may write more in the fraction
 of a second until it is paused (see cove doctor).
 
+--memory and --cpus hold at once. Programs inside see the new figures, and use more CPUs than
+it began with, from the next boot on. Less memory than it uses is refused.
+
 With --keep-last or --keep-daily, of the checkpoints that nobody asked for only those stay
 that one of these rules keeps (see cove checkpoint prune).`,
 		Example: `  cove update paint --idle 30m
@@ -46,6 +51,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
   cove update paint --idle 1m --hibernate 1h      paused after a minute, on disk after an hour
   cove update paint --label team=shop --remove-label old
   cove update paint --disk 20G                    and --disk 0: no limit
+  cove update paint --memory 8G --cpus 4          and 0: no limit
   cove update paint --git-identity
   cove update paint --keep-last 10 --keep-daily 7`,
 		Args:              maxArgs(1),
@@ -72,7 +78,11 @@ that one of these rules keeps (see cove checkpoint prune).`,
 			}
 			disk = &mib
 		}
-		if idle == nil && hibernate == nil && disk == nil && len(o.label)+len(o.strip) == 0 && !o.gitID && !keep {
+		memory, cpus, err := o.limits(cmd)
+		if err != nil {
+			return err
+		}
+		if idle == nil && hibernate == nil && disk == nil && memory == nil && cpus == nil && len(o.label)+len(o.strip) == 0 && !o.gitID && !keep {
 			return usagef(cmd, "what is to change?")
 		}
 		who, err := identity(ctx, o.gitID)
@@ -88,7 +98,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 				return spriteError(err)
 			}
 		}
-		req := sprites.UpdateRequest{IdleSeconds: idle, HibernateSeconds: hibernate, StorageMB: disk}
+		req := sprites.UpdateRequest{IdleSeconds: idle, HibernateSeconds: hibernate, StorageMB: disk, RAMMB: memory, CPUs: cpus}
 		if keep || len(o.label)+len(o.strip) > 0 {
 			info, err := c.Get(ctx, name)
 			if err != nil {
@@ -104,6 +114,9 @@ that one of these rules keeps (see cove checkpoint prune).`,
 			if !a.global.quiet {
 				fmt.Fprintf(w, "Sprite %s changed.\n", sanitizeLine(info.Name))
 			}
+			if memory != nil || cpus != nil {
+				a.sayLimits(info)
+			}
 		})
 	})
 	f := cmd.Flags()
@@ -111,9 +124,39 @@ that one of these rules keeps (see cove checkpoint prune).`,
 	f.StringArrayVar(&o.label, "label", nil, "note this `LABEL` on it, any text or K=V (repeatable)")
 	keepFlags(cmd, &o.keep, " that nobody asked for")
 	f.StringVar(&o.disk, "disk", "", "the most it may take on the disk, checkpoints included, such as 20G; 0 is no limit")
+	f.StringVar(&o.memory, "memory", "", "the most memory it may use, such as 4G; 0 is no limit")
+	f.IntVar(&o.cpus, "cpus", 0, "how many CPUs it may use; 0 is no limit")
 	f.BoolVar(&o.gitID, "git-identity", false, identityUsage)
 	f.StringArrayVar(&o.strip, "remove-label", nil, "take this `LABEL` away, or that of the key K (repeatable)")
 	return cmd
+}
+
+// sayLimits says from when on new limits of memory and processors hold.
+func (a *app) sayLimits(info sprites.Info) {
+	switch {
+	case info.Cove != nil && len(info.Cove.Unlimited) > 0:
+		a.say("This machine does not enforce them: %s", strings.Join(info.Cove.Unlimited, "; "))
+	case info.Status != sprites.StatusCold:
+		a.say("The new limits hold now. Programs inside see them from its next boot on.")
+	}
+}
+
+// limits are the values of --memory, in MiB, and --cpus; nil: not given.
+func (o *updateOptions) limits(cmd *cobra.Command) (memory, cpus *int, err error) {
+	if cmd.Flags().Changed("memory") {
+		n, err := ParseSize(o.memory)
+		if err != nil || n > 0 && n < 1<<20 {
+			return nil, nil, usagef(cmd, "--memory %q is not a size such as 2G or 512M; 0 is no limit", o.memory)
+		}
+		memory = new(int(n >> 20))
+	}
+	if cmd.Flags().Changed("cpus") {
+		if o.cpus < 0 {
+			return nil, nil, usagef(cmd, "--cpus %d is negative; 0 is no limit", o.cpus)
+		}
+		cpus = &o.cpus
+	}
+	return memory, cpus, nil
 }
 
 // over makes of what a sprite has, and of what is to change of it, what it will have.

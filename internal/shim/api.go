@@ -40,6 +40,7 @@ func (s *Shim) routes() http.Handler {
 	mux.HandleFunc("POST /v1/assign", s.postAssign)
 	mux.HandleFunc("PUT /v1/connectors", s.putConnectors)
 	mux.HandleFunc("PUT /v1/network", s.putNetwork)
+	mux.HandleFunc("PUT /v1/limits", s.putLimits)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodConnect { // guest:PORT, a raw stream into the sandbox; guest:0, its guest's API
 			s.connect(w, r)
@@ -99,6 +100,8 @@ func fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, ErrEnded):
 		code = http.StatusGone
+	case errors.Is(err, ErrMemoryUsed):
+		code = http.StatusUnprocessableEntity
 	case errors.Is(err, ErrDeleted):
 		code = http.StatusConflict
 	case noRoom(err):

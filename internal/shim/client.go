@@ -76,6 +76,8 @@ func (c Client) call(ctx context.Context, method, path string, in, out any) erro
 		switch resp.StatusCode {
 		case http.StatusGone:
 			return fmt.Errorf("shim: %w%s", ErrEnded, strings.TrimPrefix(text, ErrEnded.Error()))
+		case http.StatusUnprocessableEntity:
+			return fmt.Errorf("shim: %w%s", ErrMemoryUsed, strings.TrimPrefix(text, ErrMemoryUsed.Error()))
 		case http.StatusConflict:
 			return fmt.Errorf("shim: %w%s", ErrDeleted, strings.TrimPrefix(text, ErrDeleted.Error()))
 		case http.StatusInsufficientStorage:
@@ -161,6 +163,11 @@ func (c Client) SetConnectors(ctx context.Context, all map[string]connect.Upstre
 // that it does not allow have ended when it returns.
 func (c Client) SetNetwork(ctx context.Context, set policy.Set) error {
 	return c.call(ctx, http.MethodPut, "/v1/network", set, nil)
+}
+
+// SetLimits gives a running sandbox other limits. ErrMemoryUsed says that it uses more.
+func (c Client) SetLimits(ctx context.Context, l Limits) error {
+	return c.call(ctx, http.MethodPut, "/v1/limits", l, nil)
 }
 
 // Dial opens a connection to a port of the guest. syscall.ECONNREFUSED says that

@@ -167,7 +167,12 @@ func (g *memoryGroup) setLimit(n int64) error {
 func (s *Shim) raiseMemory(st State) { s.limitMemory(st, true, 2*st.MemoryLimit+saveReserve) }
 
 // lowerMemory undoes raiseMemory, once what was written is gone.
-func (s *Shim) lowerMemory(st State) { s.limitMemory(st, false, st.MemoryLimit) }
+func (s *Shim) lowerMemory(st State) {
+	if now := s.snapshot(); now.Container == st.Container {
+		st.MemoryLimit = now.MemoryLimit
+	}
+	s.limitMemory(st, false, st.MemoryLimit)
+}
 
 // saveReserve is what gVisor may need to save the memory of a small sandbox.
 const saveReserve = 64 << 20
@@ -237,7 +242,16 @@ func (s *Shim) watchMemory(ctx context.Context, guest *guestClient) {
 			return
 		}
 		st := s.snapshot()
-		if st.Container != container { // a checkpoint has moved it
+		if st.MemoryLimit == 0 {
+			s.setShort(false)
+			container, pause = "", shortLook
+			select {
+			case <-s.limited:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		if st.Container != container || g.limit != st.MemoryLimit { // a checkpoint has moved it, or setLimits
 			container, g = st.Container, openMemoryGroup(st.Container, st.MemoryLimit)
 		}
 		m, err := g.read()

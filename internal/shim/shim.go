@@ -49,8 +49,9 @@ type Shim struct {
 	gw    *gateway.Gateway
 	api   *http.Server
 
-	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
-	reason string        // why; written before ended is closed
+	limited chan struct{} // has a value when the memory may have another limit
+	ended   chan struct{} // closed when the sandbox is gone and everything is cleaned up
+	reason  string        // why; written before ended is closed
 
 	copied bool // it goes on from a memory of which there are copies; of start alone
 
@@ -149,10 +150,11 @@ func (s *Shim) setState(change func(*State)) error {
 // another shim has it.
 func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	s := &Shim{
-		cfg:   cfg,
-		log:   slog.New(logfile.Limit(slog.NewTextHandler(logfile.Stderr(filepath.Join(cfg.Dir, "shim.log"), 0), nil))).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation),
-		netns: -1,
-		ended: make(chan struct{}),
+		cfg:     cfg,
+		log:     slog.New(logfile.Limit(slog.NewTextHandler(logfile.Stderr(filepath.Join(cfg.Dir, "shim.log"), 0), nil))).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation),
+		netns:   -1,
+		ended:   make(chan struct{}),
+		limited: make(chan struct{}, 1),
 	}
 	if err := s.takeLock(ctx); err != nil {
 		return nil, err
@@ -532,7 +534,7 @@ func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, guest guestD
 func (s *Shim) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	if s.cgroups && s.snapshot().MemoryLimit > 0 {
+	if s.cgroups {
 		guest := newGuestClient(s.guestDialer())
 		wg.Go(func() { s.watchMemory(ctx, guest) })
 	}
@@ -573,7 +575,7 @@ func (s *Shim) why() string {
 	s.mu.Unlock()
 	switch n := oomKills(s.state.Container); {
 	case (n > 0 || short && !stopping && !hibernated) && s.state.MemoryLimit > 0:
-		return fmt.Sprintf("out of memory: more than its %d MiB were used; create it with more, by --memory", s.state.MemoryLimit>>20)
+		return fmt.Sprintf("out of memory: more than its %d MiB were used; give it more: cove update %s --memory SIZE", s.state.MemoryLimit>>20, s.state.Hostname)
 	case n > 0:
 		return "out of memory: the host's kernel ended it"
 	case hibernated:

@@ -90,8 +90,7 @@ func (s *Shim) resources() *specs.LinuxResources {
 		r.Memory = &specs.LinuxMemory{Limit: &limit}
 	}
 	if s.cfg.CPUs > 0 {
-		period := uint64(100_000)
-		quota := int64(s.cfg.CPUs) * int64(period)
+		period, quota := uint64(cpuPeriod), int64(s.cfg.CPUs)*cpuPeriod
 		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
 	}
 	if s.cfg.PidsMax > 0 {

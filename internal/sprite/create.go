@@ -301,6 +301,11 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 	if err != nil {
 		return sprites.Info{}, err
 	}
+	if req.RAMMB != nil || req.CPUs != nil {
+		if err := h.updateLimits(ctx, row.ID, req); err != nil {
+			return sprites.Info{}, err
+		}
+	}
 	row, err = h.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
 		if req.Labels != nil {
 			s.Labels = slices.Clone(*req.Labels)

@@ -244,6 +244,15 @@ type Policed interface {
 	SetNetwork(ctx context.Context, set policy.Set) error
 }
 
+// A Limited is a Sandbox whose limits can be changed while it runs; 0 is none. After an
+// error the memory's is what it was: ErrMemoryUsed says that more is in use.
+type Limited interface {
+	Limit(ctx context.Context, memoryMB, cpus int) error
+}
+
+// ErrMemoryUsed says that a sandbox uses more memory than a limit would leave it.
+var ErrMemoryUsed = errors.New("more memory is in use")
+
 // A Connected is a Sandbox that reaches named upstreams. SetConnectors replaces
 // them, and ends requests through those that are no more.
 type Connected interface {

@@ -567,6 +567,15 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return conn, err
 }
 
+// Limit gives the sandbox other limits.
+func (s *sandbox) Limit(ctx context.Context, memoryMB, cpus int) error {
+	err := s.client.SetLimits(ctx, shim.Limits{MemoryMB: memoryMB, CPUs: cpus})
+	if text, is := strings.CutPrefix(fmt.Sprint(err), "shim: "+shim.ErrMemoryUsed.Error()); is && errors.Is(err, shim.ErrMemoryUsed) {
+		return fmt.Errorf("%w%s", sprite.ErrMemoryUsed, text)
+	}
+	return err
+}
+
 // SetNetwork replaces what the sandbox's network is decided by.
 func (s *sandbox) SetNetwork(ctx context.Context, set policy.Set) error {
 	s.setNetwork(set) // which a shim that is about to be started gets

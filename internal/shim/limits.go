@@ -1,0 +1,135 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Limits are what a running sandbox may use. Zero is no limit.
+type Limits struct {
+	MemoryMB int `json:"memory_mb"`
+	CPUs     int `json:"cpus"`
+}
+
+// ErrMemoryUsed says that a sandbox uses more memory than it would be left with.
+var ErrMemoryUsed = errors.New("more memory is in use")
+
+// cpuPeriod is what a limit of processors is counted over, in microseconds.
+const cpuPeriod = 100_000
+
+func (s *Shim) putLimits(w http.ResponseWriter, r *http.Request) {
+	var l Limits
+	err := json.NewDecoder(io.LimitReader(r.Body, 4<<10)).Decode(&l)
+	if err == nil && (l.MemoryMB < 0 || l.CPUs < 0) {
+		err = errors.New("a limit is less than nothing")
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err := s.setLimits(l); err != nil {
+		fail(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// setLimits gives the sandbox other limits, and those that a checkpoint makes of it.
+// If it fails they are as before, but that the processors' may be the new ones. Without
+// cgroups nothing is limited, and the state says so.
+func (s *Shim) setLimits(l Limits) error {
+	s.moving.Lock()
+	defer s.moving.Unlock()
+	st := s.snapshot()
+	if !alive(st.PID, st.StartTime) {
+		return ErrEnded
+	}
+	if !s.cgroups {
+		return nil
+	}
+	if err := setProcessors(st.Container, l.CPUs); err != nil {
+		return fmt.Errorf("limit the processors: %w", err)
+	}
+	limit := int64(l.MemoryMB) << 20
+	if limit != st.MemoryLimit {
+		if err := changeMemory(st.Container, limit); err != nil {
+			return err
+		}
+		if err := s.setState(func(st *State) { st.MemoryLimit = limit }); err != nil {
+			return err
+		}
+	}
+	s.cfg.MemoryMB, s.cfg.CPUs = l.MemoryMB, l.CPUs
+	spec, err := s.readBundle(st)
+	if err != nil {
+		return err
+	}
+	if spec.Linux.Resources == nil {
+		spec.Linux.Resources = &specs.LinuxResources{}
+	}
+	fresh := s.resources() // an adopted one was told only some of these
+	spec.Linux.Resources.Memory, spec.Linux.Resources.CPU = fresh.Memory, fresh.CPU
+	if err := s.saveBundle(st, spec); err != nil {
+		return err
+	}
+	select {
+	case s.limited <- struct{}{}:
+	default: // it has not heard of the last one
+	}
+	return nil
+}
+
+// setProcessors limits the time of processors that a sandbox has.
+func setProcessors(container string, cpus int) error {
+	dir := filepath.Join(cgroupRoot, "cpu", cgroupPath(container))
+	if _, err := os.Stat(filepath.Join(dir, "cpu.cfs_quota_us")); err == nil {
+		quota := -1
+		if cpus > 0 {
+			quota = cpus * cpuPeriod
+		}
+		return os.WriteFile(filepath.Join(dir, "cpu.cfs_quota_us"), []byte(strconv.Itoa(quota)), 0)
+	}
+	quota := "max"
+	if cpus > 0 {
+		quota = strconv.Itoa(cpus * cpuPeriod)
+	}
+	return os.WriteFile(filepath.Join(cgroupRoot, cgroupPath(container), "cpu.max"), fmt.Appendf(nil, "%s %d", quota, cpuPeriod), 0)
+}
+
+// changeMemory limits the memory of a sandbox. One that uses more is not ended for that:
+// the limit stays what it was. Its reserve is held anew by watchMemory.
+func changeMemory(container string, limit int64) error {
+	g := openMemoryGroup(container, limit)
+	if limit == 0 {
+		if g.v1 {
+			if err := g.write("memory.oom_control", "0"); err != nil {
+				return fmt.Errorf("limit the memory: %w", err)
+			}
+			return g.write("memory.limit_in_bytes", "-1")
+		}
+		return g.write("memory.max", "max")
+	}
+	free, err := g.spare()
+	if err != nil {
+		return fmt.Errorf("limit the memory: %w", err)
+	}
+	if free <= 0 {
+		return fmt.Errorf("%w: %d MiB, and %d MiB of the limit are kept free", ErrMemoryUsed, (limit-reserve(limit)-free)>>20, reserve(limit)>>20)
+	}
+	if err := g.setLimit(limit); err != nil {
+		return fmt.Errorf("%w: %w", ErrMemoryUsed, err) // of cache that can't be taken back at once
+	}
+	return nil
+}
+
+func (g *memoryGroup) write(file, text string) error {
+	return os.WriteFile(filepath.Join(g.dir, file), []byte(text), 0)
+}
