@@ -76,6 +76,11 @@ have, with rules and limits, are made while the server runs: see cove help conne
 The flags may stand in a file, by default serve.toml in the data folder, without -- and as
 TOML: idle = "30m", pool = 2, name = ["cove.example.org"]. Those given here go before it.
 
+If an older cove.db was put back, the server refuses to start. With --accept-older-store it
+goes on: it moves layers and memories that cove.db does not know to aside/ in the data
+folder, and removes none. It ends sandboxes that cove.db does not know, and keeps their
+memory there.
+
 As an ordinary user the server runs in a user namespace of its own, for which it needs
 newuidmap and subordinate ids (see: cove doctor).`,
 		Example: `  cove serve
