@@ -44,7 +44,7 @@ func (e *OlderError) Error() string {
 // Unwrap tells a person what to do.
 func (e *OlderError) Unwrap() error {
 	return &private.RefusedError{Dir: e.Dir, Why: "has an older cove.db", Hint: fmt.Sprintf(
-		"put the newest cove.db back, without another one's cove.db-wal and cove.db-shm; or go on with this one, and have moved to %s what it does not know: cove serve --data %s --accept-older-store",
+		"put the newest cove.db back, and its cove.db-wal if it had one; or go on with this one, and have moved to %s what it does not know: cove serve --data %s --accept-older-store",
 		filepath.Join(e.Dir, "aside"), e.Dir)}
 }
 
@@ -191,7 +191,7 @@ func (db *database) startEpoch(ctx context.Context, forward int64) error {
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE epoch SET n = ?", forward)
+		_, err = tx.ExecContext(ctx, "UPDATE epoch SET was = n, n = ?", forward)
 		if err == nil {
 			_, err = tx.ExecContext(ctx, "INSERT INTO settings (key, value) VALUES (?, 'yes') ON CONFLICT (key) DO NOTHING", olderSetting)
 		}

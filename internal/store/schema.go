@@ -144,8 +144,8 @@ var migrations = []string{
 	`ALTER TABLE sprites ADD COLUMN hibernate_seconds INTEGER NOT NULL DEFAULT 0; -- 0: never
 	UPDATE sprites SET hibernate_seconds = idle_seconds;`,
 	`ALTER TABLE sprites ADD COLUMN held TEXT NOT NULL DEFAULT 'null'; -- JSON: sprites.Held, or null`,
-	`CREATE TABLE epoch (n INTEGER NOT NULL) STRICT; -- one row: see epoch.go
-	INSERT INTO epoch (n) VALUES (0);`,
+	`CREATE TABLE epoch (n INTEGER NOT NULL, was INTEGER NOT NULL) STRICT; -- one row, which wal.go reads, too: see epoch.go
+	INSERT INTO epoch (n, was) VALUES (0, 0);`,
 	`CREATE TABLE doomed_memories (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID; -- see memories.go`,
 }
 

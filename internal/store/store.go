@@ -47,10 +47,11 @@ type Store struct {
 
 // Open opens the database file at path, makes it where it does not exist, and
 // brings it to this version's schema. A file of a later version is refused, and so is
-// one that is older than the folder that it is in, by an OlderError: neither is changed.
+// one that is older than the folder that it is in, by an OlderError, or that has another
+// one's log beside it, by a ForeignLogError: none of them is changed.
 func Open(ctx context.Context, path string) (*Store, error) { return openStore(ctx, path, false) }
 
-// OpenOlder is Open, but it accepts an older file. Epoch.Older then says so.
+// OpenOlder is Open, but it accepts an older file, with its own log or none. Epoch.Older then says so.
 func OpenOlder(ctx context.Context, path string) (*Store, error) { return openStore(ctx, path, true) }
 
 func openStore(ctx context.Context, path string, older bool) (*Store, error) {
@@ -91,6 +92,9 @@ func openDatabase(ctx context.Context, path string, older bool) (*database, erro
 	db := &database{path: path, epoch: epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}}
 	err := makePrivate(path)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkLog(ctx, path); err != nil {
 		return nil, err
 	}
 	if db.write, err = sql.Open("sqlite", dsn(path, "immediate")); err != nil {
@@ -165,7 +169,7 @@ func (db *database) update(ctx context.Context, f func(*sql.Tx) error) error {
 	}
 	var epoch int64
 	if err = f(tx); err == nil {
-		err = tx.QueryRowContext(ctx, "UPDATE epoch SET n = n + 1 RETURNING n").Scan(&epoch)
+		err = tx.QueryRowContext(ctx, "UPDATE epoch SET was = n, n = n + 1 RETURNING n").Scan(&epoch)
 	}
 	if err != nil {
 		if undo := tx.Rollback(); undo != nil && !errors.Is(undo, sql.ErrTxDone) {
