@@ -159,9 +159,9 @@ func (h *host) refused() {
 	if code != 1 || !strings.Contains(out, "is older than the rest of the data folder") || !strings.Contains(out, "cove serve --data "+h.data+" --accept-older-store") {
 		h.t.Fatalf("serve on an older store: %d, %s", code, out)
 	}
-	out, code = h.try("", "cove", "list")
+	out, code = h.try("", "cove", "server", "start")
 	if code != 1 || !strings.Contains(out, "--accept-older-store") {
-		h.t.Errorf("list on an older store: %d, %s", code, out)
+		h.t.Errorf("start on an older store: %d, %s", code, out)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"modernc.org/sqlite"
+
 	"github.com/cove-dev/cove/internal/private"
 )
 
@@ -51,6 +53,9 @@ func checkLog(ctx context.Context, path string) error {
 	}
 	defer log.Close()
 	root, epoch, err := epochWithoutLog(ctx, path)
+	if _, ok := errors.AsType[*sqlite.Error](err); ok {
+		return nil // a transfer of the log was cut off, by a kill or a full disk: the file is whole only with it
+	}
 	if err != nil || root == 0 {
 		return err
 	}
