@@ -469,8 +469,18 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// endings are the reasons of an end that has nothing to do with the command.
+var endings = map[string]string{
+	"restored": "the sprite was brought back to a checkpoint",
+	"stopped":  "the sprite was stopped",
+	"removed":  "the sprite was removed",
+}
+
 // explain puts what a command printed into its error.
 func (t *tail) explain(doing string, err error) error {
+	if e, ok := errors.AsType[*sprites.ExitError](err); ok && endings[e.Reason] != "" {
+		return &codedError{exitLost, "lost", fmt.Errorf("%s: %s", doing, endings[e.Reason]), "try again"}
+	}
 	text := strings.TrimSpace(string(t.buf[max(0, len(t.buf)-tailBytes):]))
 	if text == "" {
 		return fmt.Errorf("%s: %w", doing, err)

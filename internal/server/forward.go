@@ -103,7 +103,7 @@ func (s *Server) forwardTo(path guestPath, sh shape) handlerFunc {
 		}
 		resp, err := s.guests.get(lease.Sandbox()).send(req)
 		if err != nil {
-			return removedOr(lease, err)
+			return endedOr(lease, err)
 		}
 		defer func() { _ = resp.Body.Close() }()
 		if resp.StatusCode < 200 || resp.StatusCode > 299 {

@@ -377,3 +377,29 @@ func TestServices(t *testing.T) {
 	err = evil.StartService(ctx, "a", follow)
 	failIf(t, err == nil || !strings.Contains(err.Error(), "complete"), "a cut answer gave %v", err)
 }
+
+// TestEndedInCall: a sandbox that ends while it is called is often seen by the end of the
+// connection first. The caller is told that it has ended, by a code.
+func TestEndedInCall(t *testing.T) {
+	rt := &covetest.InProcess{Dir: t.TempDir()}
+	var id string
+	rt.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "exec") || strings.Contains(r.URL.Path, "fs/") {
+			raw(w, "")
+			time.AfterFunc(100*time.Millisecond, func() { rt.Kill(id, "out of memory") })
+		}
+	})
+	t.Cleanup(func() { _ = rt.Close() })
+	s := covetest.Start(t, covetest.Options{Runtime: rt})
+	s.Create("paint")
+	info, err := s.Client().Get(t.Context(), "paint")
+	must(t, err)
+	id = info.ID
+	for _, call := range []string{"POST /v1/sprites/paint/exec?cmd=true", "GET /v1/sprites/paint/fs/list?path=/tmp"} {
+		a := ask(t, s, call, "")
+		a.refused(t, http.StatusServiceUnavailable, sprite.CodeUnavailable)
+		failIf(t, !strings.Contains(string(a.body), "the sandbox has ended: out of memory"), "%s: %s", call, a.body)
+	}
+	err = s.Client().Sprite("paint").Command("true").Run()
+	wantError(t, err, http.StatusServiceUnavailable, sprite.CodeUnavailable)
+}

@@ -140,8 +140,8 @@ type dialError struct{ error }
 
 func (e dialError) Unwrap() error { return e.error }
 
-// dyingTime is how long a sandbox that takes no connections is given to turn out to
-// be dead.
+// dyingTime is how long a sandbox that takes no connections, or breaks one off, is given
+// to turn out to be dead.
 const dyingTime = 2 * time.Second
 
 // unreachable says what a failed connection to the guest means.
@@ -149,7 +149,7 @@ func (g *guest) unreachable(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	if _, ok := errors.AsType[dialError](err); ok {
+	if _, ok := errors.AsType[dialError](err); ok || brokenOff(err) {
 		select {
 		case <-g.sandbox.Done():
 		case <-time.After(dyingTime):
@@ -157,9 +157,7 @@ func (g *guest) unreachable(err error) error {
 	}
 	select {
 	case <-g.sandbox.Done():
-		e := fail(sprite.CodeUnavailable, "the sandbox has ended: "+g.sandbox.Status().Ended, "try again: that starts another")
-		e.RetryAfterSeconds = 1
-		return e
+		return endedError(g.sandbox.Status().Ended)
 	default:
 		text := fmt.Sprintf("the sandbox can't be reached: %v", err) // the error may quote the guest
 		return fail("bad_guest", clean(text, maxGuestText), "")

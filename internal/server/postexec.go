@@ -41,7 +41,7 @@ func (s *Server) postExec(w http.ResponseWriter, r *http.Request) error {
 	defer lease.Release()
 	var guest side
 	if err := s.guests.get(lease.Sandbox()).dial(r.Context(), "exec", query, &guest); err != nil {
-		return removedOr(lease, err)
+		return endedOr(lease, err)
 	}
 	defer func() { _ = guest.conn.CloseNow() }()
 	defer context.AfterFunc(r.Context(), func() { _ = guest.conn.CloseNow() })()

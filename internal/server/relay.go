@@ -162,7 +162,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 			rl.guest.maxText = maxNews
 		}
 		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
-			return removedOr(lease, err)
+			return endedOr(lease, err)
 		}
 		if kind == "exec" {
 			w.Header().Set("X-Sprite-Capabilities", "signal")
@@ -298,12 +298,31 @@ const removed = "the sprite was removed"
 // endedReason begins what a client is told whose sandbox has ended.
 const endedReason = "the sandbox has ended"
 
-// removedOr is err, or, where the sprite of a call is being removed, that it is.
-func removedOr(lease *sprite.Lease, err error) error {
+// broughtBack is why a sandbox has ended whose sprite is restored.
+const broughtBack = "the sprite was brought back to a checkpoint"
+
+// endedOr is the error of a call that a guest has not answered: err, or that the sprite is
+// being removed or brought back to a checkpoint, if it is.
+func endedOr(lease *sprite.Lease, err error) error {
 	if lease.Removed() {
 		return fail(sprite.CodeDeleting, removed, "")
 	}
+	if _, ok := errors.AsType[*apiError](err); ok && lease.Restored() {
+		return endedError(broughtBack)
+	}
 	return err
+}
+
+// endedError is the answer to a call whose sandbox has ended.
+func endedError(why string) error {
+	e := fail(sprite.CodeUnavailable, endedReason+": "+why, "try again: that starts another")
+	e.RetryAfterSeconds = 1
+	return e
+}
+
+// brokenOff reports whether an error is how a connection looks whose other end is gone.
+func brokenOff(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // lost says why the connection to the sandbox broke.
@@ -311,8 +330,11 @@ func (rl *relay) lost(err error) string {
 	if rl.removed() {
 		return removed
 	}
-	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.ECONNRESET) {
+	if !brokenOff(err) {
 		return "the connection to the sandbox was lost"
+	}
+	if rl.restored != nil && rl.restored() {
+		return endedReason + ": " + broughtBack
 	}
 	select {
 	case <-rl.sandbox.Done():

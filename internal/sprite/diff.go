@@ -69,9 +69,11 @@ func (h *Host) openState(ctx context.Context, row store.Sprite, id string) (*sta
 	}
 	s := &state{}
 	err := h.onLayer(func() (err error) {
-		layer := row.Layer
+		var layer string
 		if id != CurrentState {
 			layer, err = h.sealed(ctx, row, id)
+		} else if row, err = h.Store.Sprites.ByID(ctx, row.ID); err == nil { // a checkpoint gives the disk another layer
+			layer = row.Layer
 		}
 		if err == nil {
 			s.chain, s.unpin, err = h.pin(ctx, layer)
