@@ -255,7 +255,7 @@ func (r *claudeReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usag
 	case res == nil:
 		o.Kind, o.Reason = NoResult, fmt.Sprintf("ended with exit code %d and without a result", end.ExitCode)
 	case res.IsError && res.Subtype == "error_max_turns":
-		o.Kind, o.Reason = AgentFailed, "stopped after "+counted(int64(res.NumTurns), "turn")+", the most it may take"
+		o.Kind, o.Reason = AgentFailed, "stopped after "+counted(res.NumTurns, "turn")+", the most it may take"
 	case res.IsError:
 		o.Kind, o.Reason = AgentFailed, cmp.Or(short(res.Result), res.TerminalReason, "it reported an error")
 	case end.ExitCode != 0:
