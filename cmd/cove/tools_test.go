@@ -141,7 +141,7 @@ func (h *host) toolFiles() {
 		}
 	}
 	r, err := s.Call(t.Context(), "Grep", json.RawMessage(`{"pattern":"$&","literal":true,"output_mode":"content"}`))
-	if err != nil || r.Text() != "a/b/c:1:$&\n[1 matches in 1 files; 1 could not be read]" {
+	if err != nil || r.Text() != "a/b/c:1:$&\n[1 match in 1 file; 1 could not be read]" {
 		t.Errorf("got %v, %v", r, err)
 	}
 	// What a sprite has is in its own files: many at once, in one session.
@@ -407,7 +407,7 @@ func (h *host) farTools(sprite string) {
 		args []string
 	}{
 		{0, "[created f: 6 bytes", []string{"Write", `{"file_path":"f","content":"a\r\n$&\n"}`}},
-		{0, "[1 matches in 1 files", []string{"--role", "read-only", "Grep", `{"pattern":"$&","literal":true,"path":"f","output_mode":"content"}`}},
+		{0, "[1 match in 1 file", []string{"--role", "read-only", "Grep", `{"pattern":"$&","literal":true,"path":"f","output_mode":"content"}`}},
 		{0, "[timed out", []string{"Bash", `{"command":"(setsid sleep 4343 &); sleep 4343","timeout_ms":300}`}},
 		{0, "[exit code 1", []string{"Bash", `{"command":"pgrep -f '4[3]43'"}`}},
 		{1, "does not allow Bash", []string{"--role", "edit", "Bash", `{"command":"true"}`}},

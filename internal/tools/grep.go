@@ -323,7 +323,7 @@ func (r *GrepResult) text() string {
 	case r.Mode == ModeFiles:
 		fmt.Fprintf(&b, "[%d files", len(r.Files))
 	default:
-		fmt.Fprintf(&b, "[%d matches in %d files", r.Matches, len(r.Files))
+		fmt.Fprintf(&b, "[%s in %s", counted(int(r.Matches), "match", "matches"), counted(len(r.Files), "file", "files"))
 	}
 	if r.More {
 		b.WriteString(", and more: narrow the search, or raise the limit")
@@ -354,4 +354,12 @@ func (f *FileMatches) write(b *strings.Builder, behind bool) {
 		}
 		fmt.Fprintf(b, "%s%s%d%s%s%s\n", shownName(f.Path), mark, l.Number, mark, l.Text, more)
 	}
+}
+
+// counted is so many of what one and many name.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
