@@ -97,11 +97,15 @@ func (r *Runtime) SetAside(_ context.Context, item sprite.Item, why string) (to 
 		return "", err
 	}
 	for _, path := range paths {
-		if err := r.moveAside(dir, path, why); err != nil {
+		moved, err := r.moveAside(dir, path, why)
+		if err != nil {
 			return "", fmt.Errorf("move aside: %w", err)
 		}
+		if to == "" {
+			to = moved
+		}
 	}
-	return filepath.Join(dir, paths[0]), nil
+	return to, nil
 }
 
 // asideDir is the folder of this server, which is made.
@@ -132,33 +136,33 @@ func (r *Runtime) asideDir() (string, error) {
 	}
 }
 
-// moveAside moves a path below the data folder to the same below dir. What is there already
-// stays: of one sprite, two memories can be moved by one server.
-func (r *Runtime) moveAside(dir, path, why string) error {
+// moveAside moves a path below the data folder to the same below dir, and returns its place.
+// What is there already stays: of one sprite, two memories can be moved by one server.
+func (r *Runtime) moveAside(dir, path, why string) (to string, err error) {
 	from := filepath.Join(r.Dir, path)
 	moved := movedAside{Path: path, Why: why, Bytes: onDisk(from), Moved: time.Now().UTC()}
-	to := filepath.Join(dir, path)
+	to = filepath.Join(dir, path)
 	for n := 2; exists(to); n++ {
 		moved.Path = fmt.Sprintf("%s-%d", path, n)
 		to = filepath.Join(dir, moved.Path)
 	}
 	line, err := json.Marshal(moved)
 	if err != nil {
-		return err
+		return "", err
 	}
 	list, err := os.OpenFile(filepath.Join(dir, asideList), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return "", err
 	}
 	_, err = list.Write(append(line, '\n'))
 	if err := errors.Join(err, list.Close(), os.MkdirAll(filepath.Dir(to), 0o700)); err != nil {
-		return err
+		return "", err
 	}
 	if err := os.Rename(from, to); err != nil {
-		return err
+		return "", err
 	}
 	fault.Reach(fault.AsideMoved)
-	return nil
+	return to, nil
 }
 
 // onDisk is what a folder takes of the disk, as far as it can be read.
