@@ -30,9 +30,13 @@ type ForeignLogError struct {
 	Dir         string
 	Epoch       int64 // of the database without the log
 	First, Last int64 // the epochs from which and to which the log leads
+	Alone       bool  // the database is empty, or was gone: SQLite would remove the log
 }
 
 func (e *ForeignLogError) Error() string {
+	if e.Alone {
+		return fmt.Sprintf("cove.db-wal in the data folder %s has changes of a cove.db, and there is none, or an empty one", e.Dir)
+	}
 	return fmt.Sprintf("cove.db-wal in the data folder %s is of another cove.db: it leads from change %d to %d, and cove.db is at %d", e.Dir, e.First, e.Last, e.Epoch)
 }
 
@@ -52,6 +56,14 @@ func checkLog(ctx context.Context, path string) error {
 		return err
 	}
 	defer log.Close()
+	info, err := log.Stat()
+	if err != nil {
+		return err
+	}
+	// SQLite writes the database's first page before it makes a log.
+	if db, err := os.Stat(path); info.Size() > walHeader && (errors.Is(err, os.ErrNotExist) || err == nil && db.Size() == 0) {
+		return &ForeignLogError{Dir: filepath.Dir(path), Alone: true}
+	}
 	root, epoch, err := epochWithoutLog(ctx, path)
 	if _, ok := errors.AsType[*sqlite.Error](err); ok {
 		return nil // a transfer of the log was cut off, by a kill or a full disk: the file is whole only with it

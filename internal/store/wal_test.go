@@ -117,6 +117,38 @@ func TestForeignLog(t *testing.T) {
 	}
 }
 
+// TestLogAlone: a log whose database is gone is not removed, as SQLite would: it has the
+// newest changes. A store that was just made has no such log.
+func TestLogAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cove.db")
+	s := open(t, path)
+	fresh := crashOf(t, path)
+	must(t, s.Settings.Set(t.Context(), "k", "v"))
+	c := crashOf(t, path)
+	must(t, s.Close())
+	if len(fresh.db) == 0 || len(fresh.log) <= walHeader {
+		t.Errorf("a store that was just made has %d bytes, and %d of a log", len(fresh.db), len(fresh.log))
+	}
+	must(t, open(t, put(t, fresh.db, fresh.log, formatEpoch(0))).Close())
+
+	path = put(t, nil, c.log, formatEpoch(1))
+	for range 2 { // the first one has left an empty file
+		if _, err := OpenOlder(t.Context(), path); !errors.As(err, new(*ForeignLogError)) {
+			t.Fatalf("got %v, want a ForeignLogError", err)
+		}
+		if after := crashOf(t, path); !bytes.Equal(after.log, c.log) {
+			t.Fatal("the log was changed")
+		}
+		must(t, os.Remove(path))
+	}
+	must(t, os.WriteFile(path, c.db, 0o600)) // the advice is right
+	s = open(t, path)
+	defer func() { must(t, s.Close()) }()
+	if v, err := s.Settings.Get(t.Context(), "k"); err != nil || v != "v" {
+		t.Errorf("got %q, %v", v, err)
+	}
+}
+
 // TestForeignLogThenOlder: without the other one's log, an older copy is refused as that.
 func TestForeignLogThenOlder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cove.db")
