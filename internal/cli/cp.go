@@ -375,7 +375,7 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 		n, err = io.Copy(countingWriter{w, p}, from)
 	}
 	if err = errors.Join(err, tmp.Chmod(info.Mode().Perm()&0o755), tmp.Close()); err != nil {
-		return n, fmt.Errorf("copy to %s: %w", dst, err)
+		return n, brokenOff(fmt.Errorf("copy to %s: %w", dst, err), "copy to "+dst)
 	}
 	return n, os.Rename(tmp.Name(), dst)
 }

@@ -129,6 +129,15 @@ func unseen(err error, doing, see string) error {
 	return err
 }
 
+// brokenOff is the error of an answer that has ended too early, if err is that: so it looks
+// if the sandbox has ended meanwhile. Other errors stay what they are.
+func brokenOff(err error, doing string) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
+		return &codedError{exitLost, "connection_lost", fmt.Errorf("%s: the connection broke off, as it does if the sprite is restored or ends", doing), "try again"}
+	}
+	return err
+}
+
 // coveFailed marks the errors of exec that are not the command's.
 type coveFailed struct{ error }
 

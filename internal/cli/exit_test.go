@@ -46,6 +46,8 @@ func TestClassify(t *testing.T) {
 		{coveFailed{serverError(507, "no_space", "full", "")}, 6, "no_space", "full", "cove doctor"},
 		{&os.PathError{Op: "open", Path: "/x", Err: syscall.EROFS}, 1, "read_only", "read-only file system", "dmesg"},
 		{new(tail).explain("read in x", &sprites.ExitError{Code: 143, Reason: "restored"}), 75, "lost", "read in x: the sprite was brought back", "try again"},
+		{brokenOff(&os.PathError{Op: "read", Path: "/x", Err: io.ErrUnexpectedEOF}, "copy to y"), 75, "connection_lost", "copy to y: the connection broke off", "try again"},
+		{brokenOff(&os.PathError{Op: "read", Path: "/x", Err: syscall.EISDIR}, "copy to y"), 1, "failed", "is a directory", ""},
 		{new(tail).explain("read in x", &sprites.ExitError{Code: 2}), 1, "failed", "read in x: exit status 2", ""},
 		{serverError(500, "ENOSPC", "full", ""), 6, "ENOSPC", "full", ""},
 		{serverError(503, "", "later", ""), 75, "unavailable", "later", "try again"},
