@@ -52,7 +52,7 @@ func TestOrdinaryUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	scripts := "/^(checkpoint|exec|hostile|job|policy|private|restart|sleep|url)$" // where an ordinary user's sandboxes are others
+	scripts := "/^(checkpoint|exec|hostile|job|packages|policy|private|restart|sleep|url)$" // where an ordinary user's sandboxes are others
 	tests, most := "TestScripts|TestSoakKill|TestSoakSleep|TestSoakCycles|TestOlderStorePutBack", "10m"
 	if soak() {
 		scripts, tests, most = "", tests+"|TestSoakFaults", "2h"

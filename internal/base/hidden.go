@@ -30,7 +30,8 @@ import (
 // goroutine.
 type Hider struct {
 	Files Files
-	Dir   string // masks are made in it, each under a name of its own, and stay
+	Dir   string // masks are made in it, each under a name of its own, and stay until Prune
+	Own   bool   // the masks have all folders, as the server's root's: see owned.go
 
 	mu      sync.Mutex
 	folders map[string]*folder // by path below the root of the files
@@ -43,11 +44,12 @@ type Hider struct {
 type Mask struct {
 	Dir    string   // empty: nothing is hidden
 	Hidden []string // paths below /, sorted; of a hidden folder only itself
+	Owned  []string // the folders of programs of which all folders are the server's root's
 }
 
 // For returns the layer over a folder of programs such as usr; empty: none.
 func (m Mask) For(name string) string {
-	if slices.ContainsFunc(m.Hidden, func(h string) bool { return strings.HasPrefix(h, name+"/") }) {
+	if slices.Contains(m.Owned, name) || slices.ContainsFunc(m.Hidden, func(h string) bool { return strings.HasPrefix(h, name+"/") }) {
 		return filepath.Join(m.Dir, name)
 	}
 	return ""
@@ -129,8 +131,8 @@ func (h *Hider) settle(l *look, start time.Time) (Mask, error) {
 		hidden = append(hidden, f.hidden...)
 	}
 	slices.Sort(hidden)
-	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) {
-		mask, err := h.make(hidden)
+	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) || h.Own && !sameFolders(l.found, h.folders) {
+		mask, err := h.make(hidden, l.found)
 		if err != nil {
 			return Mask{}, fmt.Errorf("hide what only some may read: %w", err)
 		}
@@ -326,12 +328,29 @@ type parent struct {
 	times    [2]unix.Timespec
 }
 
-// make builds the mask of a list, unless there is one.
-func (h *Hider) make(hidden []string) (_ Mask, err error) {
-	if len(hidden) == 0 {
+// make builds the mask of a list, unless there is one. folders are all that there are.
+func (h *Hider) make(hidden []string, folders map[string]*folder) (_ Mask, err error) {
+	m := Mask{Hidden: hidden}
+	var shown []string
+	var copies []copied
+	if h.Own {
+		for name := range folders {
+			if !slices.Contains(folders[name].hidden, name) {
+				shown = append(shown, name)
+			}
+			if slices.Contains(programDirs, name) {
+				m.Owned = append(m.Owned, name)
+			}
+		}
+		slices.Sort(m.Owned)
+		if copies, err = h.copies(folders); err != nil {
+			return Mask{}, err
+		}
+	}
+	if len(hidden) == 0 && len(m.Owned) == 0 {
 		return Mask{}, nil
 	}
-	parents, err := h.parents(hidden)
+	parents, err := h.parents(hidden, shown)
 	if err != nil {
 		return Mask{}, err
 	}
@@ -339,12 +358,13 @@ func (h *Hider) make(hidden []string) (_ Mask, err error) {
 		Format, Owner int
 		Hidden        []string
 		Parents       []parent
-	}{maskFormat, os.Geteuid(), hidden, parents})
+		Copies        []copied `json:",omitempty"`
+	}{maskFormat, os.Geteuid(), hidden, parents, copies})
 	if err != nil {
 		return Mask{}, err
 	}
 	sum := sha256.Sum256(text)
-	m := Mask{Dir: filepath.Join(h.Dir, "mask-"+hex.EncodeToString(sum[:8])), Hidden: hidden}
+	m.Dir = filepath.Join(h.Dir, "mask-"+hex.EncodeToString(sum[:8]))
 	if _, err := os.Stat(m.Dir); err == nil {
 		return m, nil
 	}
@@ -366,12 +386,14 @@ func (h *Hider) make(hidden []string) (_ Mask, err error) {
 			return Mask{}, &fs.PathError{Op: "mknod", Path: name, Err: err}
 		}
 	}
+	for _, c := range copies {
+		if err := h.copyInto(tmp, c); err != nil {
+			return Mask{}, err
+		}
+	}
 	for _, p := range slices.Backward(parents) {
 		at := filepath.Join(tmp, p.Path)
 		err := unix.Lchown(at, int(p.UID), int(p.GID))
-		if errors.Is(err, unix.EINVAL) { // not of a user namespace's: it shows nobody's in either case
-			err = nil
-		}
 		if err = errors.Join(err, unix.Chmod(at, p.Mode&0o7777), unix.UtimesNanoAt(unix.AT_FDCWD, at, p.times[:], unix.AT_SYMLINK_NOFOLLOW)); err != nil {
 			return Mask{}, &fs.PathError{Op: "copy", Path: p.Path, Err: err}
 		}
@@ -382,9 +404,13 @@ func (h *Hider) make(hidden []string) (_ Mask, err error) {
 	return m, nil
 }
 
-// parents are the folders above what is hidden, those above others first.
-func (h *Hider) parents(hidden []string) ([]parent, error) {
+// parents are the folders above what is hidden, and those that are shown, those above others
+// first.
+func (h *Hider) parents(hidden, shown []string) ([]parent, error) {
 	names := map[string]bool{}
+	for _, name := range shown {
+		names[name] = true
+	}
 	for _, name := range hidden {
 		for at := path.Dir(name); at != "."; at = path.Dir(at) {
 			names[at] = true
@@ -394,7 +420,13 @@ func (h *Hider) parents(hidden []string) ([]parent, error) {
 	for name := range names {
 		var st unix.Stat_t
 		if err := unix.Lstat(h.Files.path(name), &st); err != nil {
-			return nil, &fs.PathError{Op: "look at", Path: "/" + name, Err: err}
+			if err := ignoreGone(name, err); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if h.Own {
+			st.Uid, st.Gid = 0, 0
 		}
 		parents = append(parents, parent{name, st.Mode, st.Uid, st.Gid, [2]unix.Timespec{st.Atim, st.Mtim}})
 	}

@@ -90,6 +90,20 @@ func programs(b base.Base, name string) []string {
 	return []string{"/" + name}
 }
 
+// firstMask is a server's first mask. Those of before are removed, unless there are
+// sandboxes, which may have them mounted; none is started meanwhile.
+func (r *Runtime) firstMask() (base.Mask, error) {
+	mask, err := r.hider.Mask()
+	if err != nil {
+		return mask, err
+	}
+	running, err := filepath.Glob(filepath.Join(r.Dir, "run", "*", "sandbox.json"))
+	if err != nil || len(running) > 0 {
+		return mask, err
+	}
+	return mask, r.hider.Prune(mask)
+}
+
 // baseOf reads what base the lowest layer lies on; b, if it is a new one.
 func (r *Runtime) baseOf(lowest string, b base.Base) (baseRecord, error) {
 	r.preparing.Lock() // disks that share it may be made at the same time

@@ -94,8 +94,8 @@ func (r *Runtime) prepare() (prepared, error) {
 	if err != nil {
 		return prepared{}, err
 	}
-	r.hider.Files, r.hider.Dir = files, filepath.Join(r.Dir, "base")
-	if b.Mask, err = r.hider.Mask(); err != nil {
+	r.hider.Files, r.hider.Dir, r.hider.Own = files, filepath.Join(r.Dir, "base"), r.UserNS
+	if b.Mask, err = r.firstMask(); err != nil {
 		return prepared{}, err
 	}
 	if n := len(b.Mask.Hidden); n > 0 {

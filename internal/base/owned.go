@@ -1,0 +1,144 @@
+package base
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A server in a user namespace shows its sandboxes programs of ids that it has not: they are
+// nobody's there, and not even a sandbox's root may change such a folder, or run sudo. Its
+// masks have all folders of programs, as its own root's. An overlay shows the topmost layer's
+// owner of a folder, and the files of all of them, so that packages can be installed, replaced
+// and removed. Of the files, a mask has those that do not work if they are nobody's.
+
+// rooted are programs that are root's wherever they are, and become root when they run.
+var rooted = []string{
+	"sudo", "su", "passwd", "chsh", "chfn", "newgrp", "gpasswd", "mount", "umount", "newuidmap", "newgidmap", "pkexec", "fusermount", "fusermount3",
+}
+
+// rootedLibraries are folders of what sudo loads if it is root's.
+var rootedLibraries = []string{"usr/libexec/sudo", "usr/lib/sudo", "usr/lib64/sudo"}
+
+// maxRooted bounds the bytes of a file that is copied into a mask.
+const maxRooted = 16 << 20
+
+// copied is a file that a mask has of its own.
+type copied struct {
+	Path   string
+	Mode   uint32
+	Size   int64
+	MTime  int64  // in nanoseconds
+	Target string // of a symbolic link
+	times  [2]unix.Timespec
+}
+
+// sameFolders reports whether two looks have found the same folders, unchanged.
+func sameFolders(a, b map[string]*folder) bool { return maps.Equal(a, b) }
+
+// copies lists the files that are copied into a mask which has the folders.
+func (h *Hider) copies(folders map[string]*folder) ([]copied, error) {
+	var all []copied
+	add := func(name string, setuid bool) error {
+		var st unix.Stat_t
+		if err := unix.Lstat(h.Files.path(name), &st); err != nil {
+			return ignoreGone(name, err)
+		}
+		c := copied{Path: name, Mode: st.Mode, Size: st.Size, MTime: st.Mtim.Nano(), times: [2]unix.Timespec{st.Atim, st.Mtim}}
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+			if setuid && st.Mode&unix.S_ISUID == 0 || st.Mode&0o004 == 0 || st.Size > maxRooted {
+				return nil
+			}
+			c.Mode &^= unix.S_ISGID // of a group that is not known here
+		case unix.S_IFLNK:
+			if setuid {
+				return nil // what it leads to is copied
+			}
+			target, err := os.Readlink(h.Files.path(name))
+			if err != nil {
+				return ignoreGone(name, err)
+			}
+			c.Target = target
+		default:
+			return nil
+		}
+		all = append(all, c)
+		return nil
+	}
+	for _, dir := range []string{"usr/bin", "usr/sbin", "bin", "sbin"} {
+		if folders[dir] == nil {
+			continue
+		}
+		for _, name := range rooted {
+			if err := add(path.Join(dir, name), true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, dir := range rootedLibraries {
+		if folders[dir] == nil {
+			continue
+		}
+		entries, err := os.ReadDir(h.Files.path(dir))
+		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			if err := add(path.Join(dir, e.Name()), false); err != nil {
+				return nil, err
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b copied) int { return strings.Compare(a.Path, b.Path) })
+	return all, nil
+}
+
+// copyInto makes the file in a mask that is being made, as the server's root's.
+func (h *Hider) copyInto(dir string, c copied) (err error) {
+	to := filepath.Join(dir, c.Path)
+	if c.Target != "" {
+		return os.Symlink(c.Target, to)
+	}
+	from, err := os.Open(h.Files.path(c.Path))
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(f, io.LimitReader(from, c.Size+1))
+	if err == nil && n != c.Size {
+		err = &fs.PathError{Op: "copy", Path: "/" + c.Path, Err: errors.New("it changes")}
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	// The mode comes after the content, of which a write takes the bit.
+	return errors.Join(unix.Chmod(to, c.Mode&0o7777), unix.UtimesNanoAt(unix.AT_FDCWD, to, c.times[:], unix.AT_SYMLINK_NOFOLLOW))
+}
+
+// Prune removes the masks that are not this one, and what is left of those that were being
+// made. Nobody may have any of them mounted, or make one meanwhile.
+func (h *Hider) Prune(keep Mask) error {
+	entries, err := os.ReadDir(h.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if dir := filepath.Join(h.Dir, e.Name()); strings.HasPrefix(e.Name(), "mask-") && dir != keep.Dir {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	return err
+}
