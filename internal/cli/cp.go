@@ -79,7 +79,7 @@ out of the folder; --links follow copies what links lead to, in the sprite, in t
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&links, "links", string(linksRefuse), "out of a sprite, links that lead out of the folder: refuse, skip, keep or follow")
+	f.StringVar(&links, "links", string(linksRefuse), "out of a sprite, links that lead out of the folder: refuse, skip or follow")
 	f.BoolP("recursive", "r", true, "folders are copied with all that is in them, also without this")
 	must(f.MarkHidden("recursive"))
 	must(cmd.RegisterFlagCompletionFunc("links", cobra.FixedCompletions(linkChoices, cobra.ShellCompDirectiveNoFileComp)))
