@@ -58,6 +58,36 @@ func TestTimesStay(t *testing.T) {
 	again("a restore")
 }
 
+// TestSoakTimes: in a repository of 10,000 files nothing is modified for git, which compares
+// times, after ten checkpoints, two hibernations and a restore, with commits between them.
+func TestSoakTimes(t *testing.T) {
+	files, points := 60, 3
+	if soak() {
+		files, points = 10_000, 10
+	}
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.sh("paint", fmt.Sprintf(oftenWritten, files)+"git add .; git commit -qm made\n")
+	clean := func(after string) {
+		t.Helper()
+		if got := h.sh("paint", "cd ~/tree; git diff-files; git status --porcelain; git diff-files"); got != "" {
+			t.Errorf("after %s git finds modified:\n%.2000s", after, got)
+		}
+	}
+	for i := range points {
+		h.sh("paint", fmt.Sprintf("cd ~/tree; for i in $(seq %d 7 %d); do echo %d >>file$((i + 10)); done; git commit -qam 'more %[3]d'", i, min(files/2, 700), i))
+		h.run("", "cove", "checkpoint", "create", "-s", "paint")
+		clean(fmt.Sprintf("checkpoint %d", i+1))
+		if i%5 == 2 {
+			h.run("", "cove", "suspend", "paint")
+			clean("a hibernation")
+		}
+	}
+	h.run("", "cove", "restore", "-s", "paint", "v2")
+	clean("a restore")
+}
+
 // firstDifference is the first line in which two texts differ.
 func firstDifference(want, got string) string {
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")

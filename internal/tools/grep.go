@@ -323,7 +323,7 @@ func (r *GrepResult) text() string {
 	case r.Mode == ModeFiles:
 		fmt.Fprintf(&b, "[%d files", len(r.Files))
 	default:
-		fmt.Fprintf(&b, "[%s in %s", counted(int(r.Matches), "match", "matches"), counted(len(r.Files), "file", "files"))
+		fmt.Fprintf(&b, "[%s in %s", counted(r.Matches, "match", "matches"), counted(len(r.Files), "file", "files"))
 	}
 	if r.More {
 		b.WriteString(", and more: narrow the search, or raise the limit")
