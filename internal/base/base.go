@@ -21,7 +21,7 @@ const Host = "host"
 
 // format is raised when the skeleton is built differently, so that an old one
 // is not taken for a new one.
-const format = 4
+const format = 5
 
 // A Base is a finished base on disk. It is never written again.
 type Base struct {
@@ -68,7 +68,11 @@ func (f Files) Prepare(dir string) (Base, error) {
 	if len(b.Mounts) == 0 || b.Mounts[0] != "usr" {
 		return Base{}, fmt.Errorf("prepare base: %s is not a folder", f.path("usr"))
 	}
-	sum, err := f.fingerprint(b.Mounts)
+	etc, err := f.settings()
+	if err != nil {
+		return Base{}, fmt.Errorf("prepare base: %w", err)
+	}
+	sum, err := f.fingerprint(b.Mounts, etc)
 	if err != nil {
 		return Base{}, fmt.Errorf("prepare base: %w", err)
 	}
@@ -85,7 +89,7 @@ func (f Files) Prepare(dir string) (Base, error) {
 		return Base{}, fmt.Errorf("prepare base: %w", err)
 	}
 	defer os.RemoveAll(tmp)
-	if err := f.build(tmp); err != nil {
+	if err := f.build(tmp, etc); err != nil {
 		return Base{}, fmt.Errorf("prepare base: %w", err)
 	}
 	// Another server's leftover, or a second call: either is whole.
@@ -97,14 +101,15 @@ func (f Files) Prepare(dir string) (Base, error) {
 
 // fingerprint changes whenever the host's packages, its system version, or a
 // file that goes into the skeleton changes. It reads names and times, not the
-// contents of /usr, so it is quick.
-func (f Files) fingerprint(mounts []string) (string, error) {
+// contents of /usr, so it is quick. Of a setting the content counts, not its time.
+func (f Files) fingerprint(mounts []string, etc settings) (string, error) {
 	type entry struct {
 		Path    string
 		Mode    fs.FileMode
 		Size    int64
 		ModTime int64
 		Target  string
+		Sum     string `json:",omitempty"`
 	}
 	var entries []entry
 	add := func(rel string, st fs.FileInfo) {
@@ -127,6 +132,9 @@ func (f Files) fingerprint(mounts []string) (string, error) {
 	}
 	if err := f.eachPick(func(rel string, st fs.FileInfo) error { add(rel, st); return nil }); err != nil {
 		return "", err
+	}
+	for _, e := range etc.entries {
+		entries = append(entries, entry{Path: e.path, Mode: e.mode, Target: e.target, Sum: e.sum})
 	}
 	sort.Slice(entries, func(i, j int) bool { return entries[i].Path < entries[j].Path })
 	h := sha256.New()

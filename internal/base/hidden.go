@@ -24,7 +24,8 @@ import (
 // layers of whiteouts (masks) to be mounted over those folders. Files of /usr are
 // looked at once; after that each call looks at the times of all folders, since a new
 // or renamed file changes them. A file that changed its mode alone is found at once in
-// the folders of configuration, and elsewhere by Renew.
+// the folders of configuration, and elsewhere by Renew. A mask also adds python where the
+// host has python3 alone.
 //
 // The zero value with Files and Dir set is ready. Its methods may be called from any
 // goroutine.
@@ -42,14 +43,15 @@ type Hider struct {
 
 // A Mask is a folder of whiteouts for each folder of programs that needs one.
 type Mask struct {
-	Dir    string   // empty: nothing is hidden
+	Dir    string   // empty: nothing is hidden or added
 	Hidden []string // paths below /, sorted; of a hidden folder only itself
 	Owned  []string // the folders of programs of which all folders are the server's root's
+	Python string   // path below / of the link to python3 that it adds; empty: none
 }
 
 // For returns the layer over a folder of programs such as usr; empty: none.
 func (m Mask) For(name string) string {
-	if slices.Contains(m.Owned, name) || slices.ContainsFunc(m.Hidden, func(h string) bool { return strings.HasPrefix(h, name+"/") }) {
+	if slices.Contains(m.Owned, name) || slices.ContainsFunc(append([]string{m.Python}, m.Hidden...), func(h string) bool { return strings.HasPrefix(h, name+"/") }) {
 		return filepath.Join(m.Dir, name)
 	}
 	return ""
@@ -131,10 +133,11 @@ func (h *Hider) settle(l *look, start time.Time) (Mask, error) {
 		hidden = append(hidden, f.hidden...)
 	}
 	slices.Sort(hidden)
-	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) || h.Own && !sameFolders(l.found, h.folders) {
-		mask, err := h.make(hidden, l.found)
+	python := h.Files.python(hidden)
+	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) || python != h.mask.Python || h.Own && !sameFolders(l.found, h.folders) {
+		mask, err := h.make(hidden, python, l.found)
 		if err != nil {
-			return Mask{}, fmt.Errorf("hide what only some may read: %w", err)
+			return Mask{}, fmt.Errorf("make the layer over the programs: %w", err)
 		}
 		h.mask = mask
 	}
@@ -316,10 +319,23 @@ func secret(mode uint32) bool {
 	return mode&0o004 == 0
 }
 
-// maskFormat is raised when masks are built differently.
-const maskFormat = 1
+// python is the path of the link that makes python3 python too; empty: the host has
+// python, or lacks python3. Programs for sprites, and examples, say python.
+func (f Files) python(hidden []string) string {
+	there := func(name string) bool {
+		_, err := os.Lstat(f.path(name))
+		return err == nil && !slices.ContainsFunc(hidden, func(h string) bool { return name == h || strings.HasPrefix(name, h+"/") })
+	}
+	if there("usr/bin/python3") && !there("usr/bin/python") && !there("usr/local/bin/python") {
+		return "usr/bin/python"
+	}
+	return ""
+}
 
-// parent is a folder above something hidden. An overlay shows the topmost layer's
+// maskFormat is raised when masks are built differently.
+const maskFormat = 2
+
+// parent is a folder above something hidden or added. An overlay shows the topmost layer's
 // owner, mode and times of a folder, so that the mask must have the host's.
 type parent struct {
 	Path     string
@@ -328,9 +344,14 @@ type parent struct {
 	times    [2]unix.Timespec
 }
 
-// make builds the mask of a list, unless there is one. folders are all that there are.
-func (h *Hider) make(hidden []string, folders map[string]*folder) (_ Mask, err error) {
-	m := Mask{Hidden: hidden}
+// make builds the mask of a list and a link, unless there is one. folders are all that
+// there are.
+func (h *Hider) make(hidden []string, python string, folders map[string]*folder) (_ Mask, err error) {
+	m := Mask{Hidden: hidden, Python: python}
+	names := slices.Clone(hidden)
+	if python != "" {
+		names = append(names, python)
+	}
 	var shown []string
 	var copies []copied
 	if h.Own {
@@ -347,19 +368,20 @@ func (h *Hider) make(hidden []string, folders map[string]*folder) (_ Mask, err e
 			return Mask{}, err
 		}
 	}
-	if len(hidden) == 0 && len(m.Owned) == 0 {
+	if len(names) == 0 && len(m.Owned) == 0 {
 		return Mask{}, nil
 	}
-	parents, err := h.parents(hidden, shown)
+	parents, err := h.parents(names, shown)
 	if err != nil {
 		return Mask{}, err
 	}
 	text, err := json.Marshal(struct {
 		Format, Owner int
 		Hidden        []string
+		Python        string
 		Parents       []parent
 		Copies        []copied `json:",omitempty"`
-	}{maskFormat, os.Geteuid(), hidden, parents, copies})
+	}{maskFormat, os.Geteuid(), hidden, python, parents, copies})
 	if err != nil {
 		return Mask{}, err
 	}
@@ -391,6 +413,11 @@ func (h *Hider) make(hidden []string, folders map[string]*folder) (_ Mask, err e
 			return Mask{}, err
 		}
 	}
+	if python != "" {
+		if err := os.Symlink("python3", filepath.Join(tmp, python)); err != nil {
+			return Mask{}, err
+		}
+	}
 	for _, p := range slices.Backward(parents) {
 		at := filepath.Join(tmp, p.Path)
 		err := unix.Lchown(at, int(p.UID), int(p.GID))
@@ -404,8 +431,8 @@ func (h *Hider) make(hidden []string, folders map[string]*folder) (_ Mask, err e
 	return m, nil
 }
 
-// parents are the folders above what is hidden, and those that are shown, those above others
-// first.
+// parents are the folders above what is hidden or added, and those that are shown, those
+// above others first.
 func (h *Hider) parents(hidden, shown []string) ([]parent, error) {
 	names := map[string]bool{}
 	for _, name := range shown {

@@ -73,6 +73,28 @@ func TestHider(t *testing.T) {
 	hides(t, h, slices.Replace(slices.Clone(want), 1, 3, "usr/bin/sh", "usr/etc/old", "usr/local/etc"))
 }
 
+// A host with python3 alone has python in its sprites, until it has a python of its own.
+func TestPython(t *testing.T) {
+	root, dir := t.TempDir(), t.TempDir()
+	h := &Hider{Files: Files{Root: root}, Dir: dir}
+	must(t, errors.Join(os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755), os.MkdirAll(filepath.Join(root, "usr/local/bin"), 0o755)))
+	if m := hides(t, h, nil); m.For("usr") != "" {
+		t.Errorf("a mask of a host without python3: %+v", m)
+	}
+	must(t, os.WriteFile(filepath.Join(root, "usr/bin/python3"), nil, 0o755))
+	m := hides(t, h, nil)
+	if target, err := os.Readlink(filepath.Join(m.For("usr"), "bin/python")); err != nil || target != "python3" {
+		t.Errorf("python: got a link to %q, %v, want python3", target, err)
+	}
+	if m.For("bin") != "" {
+		t.Errorf("a mask for bin: %+v", m)
+	}
+	must(t, os.Symlink("/nowhere", filepath.Join(root, "usr/local/bin/python")))
+	if m := hides(t, h, nil); m.For("usr") != "" {
+		t.Errorf("a mask of a host with python: %+v", m)
+	}
+}
+
 // longAgo has all that was found be so old that folders with the same times are the
 // same, and returns when what changes from now on has another time.
 func longAgo(t *testing.T, h *Hider) {

@@ -28,8 +28,8 @@ var picks = []string{
 	"etc/magic", "etc/magic.mime", "etc/manpath.config", "etc/mime.types", "etc/nanorc", "etc/networks", "etc/nsswitch.conf",
 	"etc/os-release", "etc/pam.conf", "etc/pam.d", "etc/perl", "etc/pki/ca-trust", "etc/pki/tls/certs", "etc/profile", "etc/profile.d",
 	"etc/protocols", "etc/python3", "etc/python3.9", "etc/python3.10", "etc/python3.11", "etc/python3.12", "etc/python3.13", "etc/python3.14",
-	"etc/rpc", "etc/security", "etc/selinux/semanage.conf", "etc/services", "etc/shells", "etc/skel", "etc/ssl/certs", "etc/ssl/openssl.cnf",
-	"etc/system-release", "etc/terminfo", "etc/timezone", "etc/vim", "etc/wgetrc", "etc/xattr.conf", "etc/xdg", "etc/zsh",
+	"etc/rpc", "etc/security", "etc/selinux/semanage.conf", "etc/services", "etc/sgml", "etc/shells", "etc/skel", "etc/ssl/certs", "etc/ssl/openssl.cnf",
+	"etc/system-release", "etc/terminfo", "etc/texmf", "etc/timezone", "etc/vim", "etc/wgetrc", "etc/xattr.conf", "etc/xdg", "etc/xml", "etc/zsh",
 	"etc/apt/preferences", "etc/apt/preferences.d", "etc/apt/sources.list", "etc/apt/sources.list.d", "etc/apt/apt.conf.d",
 	"etc/apt/trusted.gpg", "etc/apt/trusted.gpg.d", "etc/apt/keyrings",
 	"var/lib/dpkg",
@@ -88,8 +88,8 @@ var folders = []struct {
 	{".sprite", 0o755}, {".sprite/bin", 0o755}, {".sprite/git", 0o755}, {".sprite/etc/profile.d", 0o755}, {".sprite/logs/services", 0o755}, {".sprite/policy", 0o755}, {".sprite/tmp", 0o1777},
 }
 
-// build fills dir, an empty folder, with the skeleton.
-func (f Files) build(dir string) error {
+// build fills dir, an empty folder, with the skeleton, with what is shown of etc.
+func (f Files) build(dir string, etc settings) error {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
@@ -110,6 +110,9 @@ func (f Files) build(dir string) error {
 	}
 	err := f.eachPick(func(rel string, st fs.FileInfo) error { return f.copyPick(dir, rel, st) })
 	if err != nil {
+		return err
+	}
+	if err := f.copySettings(dir, etc); err != nil {
 		return err
 	}
 	return f.accounts(dir)
