@@ -299,6 +299,9 @@ func addRules(p sprites.NetworkPolicy, rules []sprites.NetworkRule) sprites.Netw
 	}
 	for _, r := range rules {
 		out = slices.DeleteFunc(out, func(o sprites.NetworkRule) bool {
+			if o.Include == policy.None && r.Domain == "*" && r.Action == "allow" {
+				return true // it denies the same, which would win; what no rule allows is refused without it, too
+			}
 			return o.Include == "" && o.Domain == r.Domain && o.CIDR == r.CIDR && o.Protocol == r.Protocol && slices.Equal(o.Ports, r.Ports)
 		})
 		out = append(out, r)

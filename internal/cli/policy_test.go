@@ -47,6 +47,8 @@ func TestAddRules(t *testing.T) {
 	}{
 		{nil, []sprites.NetworkRule{allow}, "[{  open  [] } {a.b   allow [] }]"},
 		{nil, []sprites.NetworkRule{deny}, "[{*   allow [] } {a.b   deny [] }]"},
+		{[]sprites.NetworkRule{{Include: "none"}, allow}, []sprites.NetworkRule{{Domain: "*", Action: "allow", Ports: []string{"443"}}}, "[{a.b   allow [] } {*   allow [443] }]"},
+		{[]sprites.NetworkRule{{Include: "none"}}, []sprites.NetworkRule{allow}, "[{  none  [] } {a.b   allow [] }]"},
 		{[]sprites.NetworkRule{{Include: "agent"}, allow}, []sprites.NetworkRule{deny, deny}, "[{  agent  [] } {a.b   deny [] }]"},
 	} {
 		if got := fmt.Sprint(addRules(sprites.NetworkPolicy{Rules: test.have}, test.add).Rules); got != test.want {
