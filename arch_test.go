@@ -41,6 +41,7 @@ var imports = map[string][]string{
 	"internal/safepath":   nil,
 	"internal/private":    nil,
 	"internal/logfile":    nil,
+	"internal/openfiles":  nil,
 	"internal/gitignore":  nil,
 	"internal/proctree":   nil,
 	"internal/fault":      nil,
@@ -48,7 +49,7 @@ var imports = map[string][]string{
 	"internal/archive":         {"internal/layers", "internal/safepath", "sprites"},
 	"internal/connect":         {"sprites"},
 	"internal/gateway":         {"internal/connect", "internal/policy"},
-	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/gateway", "internal/layers", "internal/logfile", "internal/policy", "sprites"},
+	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/gateway", "internal/layers", "internal/logfile", "internal/openfiles", "internal/policy", "sprites"},
 	"internal/guest":           {"internal/boot", "sprites"},
 	"internal/guest/probe":     {"sprites"},
 	"internal/guest/spriteenv": {"sprites"},
@@ -73,7 +74,7 @@ var imports = map[string][]string{
 	"internal/push":      {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/private", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/base", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/policy", "internal/private", "internal/push", "internal/safepath", "internal/tools", "internal/userns", "sprites"},
+	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/base", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/openfiles", "internal/policy", "internal/private", "internal/push", "internal/safepath", "internal/tools", "internal/userns", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},

@@ -28,6 +28,7 @@ import (
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/job"
 	"github.com/cove-dev/cove/internal/logfile"
+	"github.com/cove-dev/cove/internal/openfiles"
 	"github.com/cove-dev/cove/internal/private"
 	"github.com/cove-dev/cove/internal/registries"
 	"github.com/cove-dev/cove/internal/runtime/gvisor"
@@ -199,6 +200,9 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	}
 	if err := private.Process(); err != nil {
 		return err
+	}
+	if n := openfiles.Raise(); n > 0 && n < openfiles.Enough {
+		logger.Warn("few files may be open: programs in sprites will meet \"too many open files\"; raise the hard limit (cove doctor says how), and start the server again", "limit", n, "enough", openfiles.Enough)
 	}
 	was, err := private.Folder(dir)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/openfiles"
 	"github.com/cove-dev/cove/internal/userns"
 )
 
@@ -126,7 +127,7 @@ type doctor struct {
 }
 
 func (d *doctor) run(ctx context.Context) []check {
-	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.limits(), d.disk(), d.inodes(), d.reflink(), d.hidden(), d.git(ctx)}
+	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.limits(), d.openFiles(), d.disk(), d.inodes(), d.reflink(), d.hidden(), d.git(ctx)}
 	if !d.root {
 		checks = append(checks, d.idTools()...)
 	}
@@ -327,6 +328,24 @@ func (d *doctor) limits() check {
 	}
 	return check{Name: "limits", Level: levelOK, Detail: "memory: " + enforced("memory", memory) + "; cpus: " + enforced("cpu", "a cgroup") +
 		"; processes: " + processes + "; disk: a watch, which pauses a sprite a moment after it has reached its limit; what it writes until then is beyond that"}
+}
+
+// openFiles looks at how many files the server may have open, and so each sandbox: the
+// one that runs on the data folder, or one that would be started from here.
+func (d *doctor) openFiles() check {
+	c := check{Name: "open files", Level: levelOK}
+	n, whose := openfiles.Raise(), "a server that is started from here"
+	if server, err := readServerFile(d.data); err == nil {
+		if of := openfiles.Of(server.PID); of > 0 {
+			n, whose = of, "the server"
+		}
+	}
+	c.Detail = fmt.Sprintf("%s, and each of its sandboxes, may have %d open", whose, n)
+	if n < openfiles.Enough {
+		c.Level, c.Fix = levelWarn, fmt.Sprintf("raise the hard limit to %d or more (nofile in /etc/security/limits.conf, LimitNOFILE= of a unit), log in anew, and start the server and its sprites again", openfiles.Enough)
+		c.Detail += `: programs in sprites will meet "too many open files"`
+	}
+	return c
 }
 
 // Below these a sprite would soon meet a full disk.

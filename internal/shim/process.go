@@ -155,20 +155,3 @@ func killWithArg(arg string) {
 
 // killLimit bounds the end of a sandbox that nobody knows the number of.
 const killLimit = 5 * time.Second
-
-// raiseFileLimit lets the sandbox open as many files as this user may: gVisor
-// holds a host file for each of the guest's.
-func raiseFileLimit() {
-	var lim unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
-		return
-	}
-	if os.Geteuid() == 0 && lim.Max < 1<<20 {
-		raised := unix.Rlimit{Cur: 1 << 20, Max: 1 << 20}
-		if unix.Setrlimit(unix.RLIMIT_NOFILE, &raised) == nil {
-			return
-		}
-	}
-	lim.Cur = lim.Max
-	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &lim)
-}

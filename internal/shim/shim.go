@@ -23,6 +23,7 @@ import (
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/logfile"
+	"github.com/cove-dev/cove/internal/openfiles"
 )
 
 // BootTimeout bounds the time from runsc's start to the guest's first answer.
@@ -163,7 +164,7 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	if !cfg.Adopt && unread(ready) {
 		return nil, errors.Join(errors.New("the server that wanted this sandbox has gone"), s.lock.Close())
 	}
-	raiseFileLimit()
+	openfiles.Raise() // gVisor holds a host file for each of the guest's
 	// Mounts come and go below this process's own namespace, seen by nobody else;
 	// what the host unmounts must not be held here.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {

@@ -1,0 +1,44 @@
+// Package openfiles is about how many files a process may have open. gVisor holds a
+// file of the host for each file that a sandbox has open, and for some that it had open.
+package openfiles
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Enough is the least number with which sandboxes have no trouble.
+const Enough = 4096
+
+// most is the number that root asks for.
+const most = 1 << 20
+
+// Raise lets this process, and those that it starts, have as many files open as this
+// user may, and returns that number. It is 0 if the kernel does not tell.
+func Raise() uint64 {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return 0
+	}
+	if os.Geteuid() == 0 && lim.Max < most { // it takes CAP_SYS_RESOURCE
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}); err == nil {
+			return most
+		}
+	}
+	// Also if the limit is the hard one already: Go raised it to that for this process
+	// alone, and gives the processes that it starts the first one.
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: lim.Max, Max: lim.Max}); err != nil {
+		return lim.Cur
+	}
+	return lim.Max
+}
+
+// Of returns how many files a process may have open; 0: this user can't tell.
+func Of(pid int) uint64 {
+	var lim unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &lim); err != nil {
+		return 0
+	}
+	return lim.Cur
+}
