@@ -373,7 +373,7 @@ func TestAgentRegistries(t *testing.T) {
 	if out, code := h.try("", "cove", "exec", "-s", "paint", "curl", "-sS", "-m", "10", "-d", "x", "http://collector.example/"); code == 0 {
 		t.Errorf("a POST to another host: %s", out)
 	}
-	if out := h.run("", "cove", "policy", "log", "-s", "paint"); !strings.Contains(out, "cove policy allow collector.example") {
+	if out := h.run("", "cove", "policy", "log", "-s", "paint"); !strings.Contains(out, "cove policy allow -s paint collector.example") {
 		t.Errorf("the log does not say what to do about it:\n%s", out)
 	}
 }

@@ -484,7 +484,7 @@ func TestInward(t *testing.T) {
 	if n := i.inward.Load(); n != 1 {
 		t.Errorf("%d connections got inward", n)
 	}
-	if out, _ := i.try("", "cove", "policy", "log", "-s", "paint"); !strings.Contains(out, "169.254.169.254") || !strings.Contains(out, "metadata") || !strings.Contains(out, "cove policy allow 10.1.2.3:22") {
+	if out, _ := i.try("", "cove", "policy", "log", "-s", "paint"); !strings.Contains(out, "169.254.169.254") || !strings.Contains(out, "metadata") || !strings.Contains(out, "cove policy allow -s paint 10.1.2.3:22") {
 		t.Errorf("the log has no refusal of the metadata service, or no way out:\n%s", out)
 	}
 }
@@ -667,7 +667,7 @@ func TestPolicyLearn(t *testing.T) {
 	i.run("", "cove", "policy", "learn", "-s", "paint", "--apply")
 	i.reaches("paint", "x", "tcp", islandPublic+":7", "x")
 	i.fails("paint", "tcp", islandOther+":7", "x")
-	if out, code := i.try("", "cove", "policy", "test", "-s", "paint", "apart.test:7"); code != 1 || !strings.Contains(out, "cove policy allow apart.test:7") {
+	if out, code := i.try("", "cove", "policy", "test", "-s", "paint", "apart.test:7"); code != 1 || !strings.Contains(out, "cove policy allow -s paint apart.test:7") {
 		t.Errorf("policy test: %d, %s", code, out)
 	}
 	if out, code := i.try("", "cove", "policy", "test", "-s", "paint", "allowed.test:443"); code != 0 || !strings.Contains(out, "allowed") {

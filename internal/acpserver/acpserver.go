@@ -96,7 +96,7 @@ func (s *Server) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 		_ = agentOut.Close()
 		waited := cmd.Wait()
 		if err == nil {
-			err = ending(waited, said.String())
+			err = ending(s.Sprite.Name(), waited, said.String())
 		}
 		r.end(err)
 	}()
@@ -121,7 +121,7 @@ func (s *Server) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 }
 
 // ending is why the agent has ended.
-func ending(err error, said string) *Error {
+func ending(sprite string, err error, said string) *Error {
 	exit, exited := errors.AsType[*sprites.ExitError](err)
 	if said != "" {
 		said = ": " + said
@@ -130,7 +130,7 @@ func ending(err error, said string) *Error {
 	case err == nil:
 		return &Error{CodeAgentEnded, "the agent has ended" + said}
 	case exited && exit.Code == 2 && strings.Contains(said, "usage: cove-guest"):
-		return &Error{CodeAgentEnded, "the sprite's cove-guest is older than this cove; restart the sprite: cove suspend, cove wake"}
+		return &Error{CodeAgentEnded, fmt.Sprintf("the sprite's cove-guest is older than this cove; restart the sprite: cove suspend %[1]s, cove wake %[1]s", sprite)}
 	case exited && exit.Reason == "":
 		return &Error{CodeAgentEnded, fmt.Sprintf("the agent has ended (%v)%s", err, said)}
 	}

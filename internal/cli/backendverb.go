@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"time"
 
@@ -59,7 +58,7 @@ func (a *app) newBackendList() *cobra.Command {
 			}
 			return a.show(sprites.BackendList{Backends: list}, func(w io.Writer) {
 				if len(list) == 0 {
-					fmt.Fprintln(w, "None yet: the first push to one makes it known. See: cove backend --help")
+					a.tell(w, "None yet: the first push to one makes it known. See: cove backend --help")
 					return
 				}
 				rows := [][]string{{"BACKEND", "URL", "CHANGED"}}
@@ -96,7 +95,7 @@ have not ended, or have work that nobody has pulled.`,
 			}
 			return a.show(struct {
 				Removed string `json:"removed"`
-			}{args[0]}, printTo("Forgot the backend %s.", args[0]))
+			}{args[0]}, a.printTo("Forgot the backend %s.", args[0]))
 		}),
 	}
 }

@@ -416,7 +416,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 				a.say("What runs goes on in the copy, too. " + repeatedRandom)
 			}
 			for _, info := range made {
-				fmt.Fprintf(w, "Sprite %s created. Use it with: cove exec -s %s CMD\n", sanitizeLine(info.Name), sanitizeLine(info.Name))
+				a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", sanitizeLine(info.Name), sanitizeLine(info.Name))
 			}
 		})
 	})

@@ -105,7 +105,7 @@ func (a *app) diffJSON(ctx context.Context, s *sprites.Sprite, from, to string) 
 	}
 	key, last, exit := "summary", any(sum), error(nil)
 	if err != nil {
-		f := classify(checkpointError(err))
+		f := a.classify(checkpointError(err))
 		key, last, exit = "error", f.document(), reportedError{f.exit}
 	}
 	text, err := json.Marshal(last)

@@ -227,7 +227,7 @@ func (a *app) checkConfig(ctx context.Context) error {
 		for _, problem := range doc.Problems {
 			fmt.Fprintln(w, sanitizeLine(problem.Error()))
 			if problem.Hint != "" {
-				fmt.Fprintf(w, "  hint: %s\n", sanitizeLine(problem.Hint))
+				a.tell(w, "  hint: %s", sanitizeLine(problem.Hint))
 			}
 		}
 		if doc.OK && !a.global.quiet {

@@ -159,6 +159,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		}
 		req, err := o.request(cmd, args[0])
 		if err == nil {
+			a.about = req.Name
 			err = a.warnIncludes(ctx, req.Include)
 		}
 		if err != nil {
@@ -182,7 +183,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 			}
 		}
 		return a.show(info, func(w io.Writer) {
-			fmt.Fprintf(w, "Sprite %s created. Use it with: cove exec -s %s CMD\n", sanitizeLine(info.Name), sanitizeLine(info.Name))
+			a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", sanitizeLine(info.Name), sanitizeLine(info.Name))
 		})
 	})
 	f := cmd.Flags()

@@ -382,6 +382,12 @@ func (x *examination) show() error {
 	if d.Healthy == nil {
 		d.Healthy = []soundness{}
 	}
+	for i := range d.Problems {
+		d.Problems[i].Next = x.app.full(d.Problems[i].Next)
+	}
+	for i := range d.Healthy {
+		d.Healthy[i].Detail = x.app.full(d.Healthy[i].Detail)
+	}
 	err := x.app.show(d, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %s\n", d.Sprite, d.State)
 		for _, p := range d.Problems {

@@ -96,8 +96,9 @@ func (a *app) doctor(ctx context.Context) error {
 		Checks  []check  `json:"checks"`
 		Include []string `json:"include"`
 	}{OK: true, Data: dir, Checks: d.run(ctx), Include: toolchains(os.Getenv, os.UserHomeDir)}
-	for _, c := range doc.Checks {
+	for i, c := range doc.Checks {
 		doc.OK = doc.OK && c.Level != levelFail
+		doc.Checks[i].Fix = a.full(c.Fix)
 	}
 	err = a.show(doc, func(w io.Writer) {
 		for _, c := range doc.Checks {

@@ -98,7 +98,7 @@ func (a *app) showEnv(sprite string, p config.Places, vars []config.EnvVar) erro
 		table(w, rows)
 		for _, v := range doc.Variables {
 			if v.Hint != "" {
-				fmt.Fprintln(w, sanitizeLine(v.Hint))
+				a.tell(w, "%s", sanitizeLine(v.Hint))
 			}
 		}
 	})

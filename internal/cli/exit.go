@@ -330,12 +330,19 @@ func isNetError(err error) bool {
 	return ok
 }
 
+// classify is the failure of an error as it is shown: what it says to type is complete.
+func (a *app) classify(err error) failure {
+	f := classify(err)
+	f.message, f.hint = a.full(f.message), a.full(f.hint)
+	return f
+}
+
 // report tells the person, or the program, of an error, and returns the exit code.
 func (a *app) report(cmd *cobra.Command, err error) int {
 	if e, ok := errors.AsType[reportedError](err); ok {
 		return e.exit
 	}
-	f := classify(err)
+	f := a.classify(err)
 	if _, ok := errors.AsType[usageError](err); !ok && isUnknownCommand(err) {
 		f = failure{exitUsage, "usage", err.Error(), cmd.CommandPath() + " --help"}
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -160,7 +159,7 @@ starts when the sprite boots is theirs.`,
 		}
 		return a.show(done, func(w io.Writer) {
 			name := sanitizeLine(done.Sprite.Name)
-			fmt.Fprintf(w, "Sprite %s imported. Use it with: cove exec -s %s CMD\n", name, name)
+			a.tell(w, "Sprite %s imported. Use it with: cove exec -s %s CMD", name, name)
 			for _, note := range done.Notes {
 				a.say("Note: %s.", sanitizeLine(note))
 			}

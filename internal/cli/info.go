@@ -37,6 +37,9 @@ enforce and why, and why its last sandbox ended. It does not wake it.`,
 		if err != nil {
 			return spriteError(err)
 		}
+		if info.Cove != nil && info.Cove.Held != nil {
+			info.Cove.Held.Hint = a.full(info.Cove.Held.Hint)
+		}
 		return a.show(info, func(w io.Writer) { printInfo(w, info, spriteNetwork(ctx, c.Sprite(name))) })
 	})
 	return cmd

@@ -87,7 +87,13 @@ func (a *app) newJobList() *cobra.Command {
 					list.Jobs = append(list.Jobs, job)
 				}
 			}
-			return a.show(list, func(w io.Writer) { printJobs(w, list.Jobs, time.Now()) })
+			return a.show(list, func(w io.Writer) {
+				if len(list.Jobs) == 0 {
+					a.tell(w, "No jobs. Begin one: cove push PLAN")
+					return
+				}
+				printJobs(w, list.Jobs, time.Now())
+			})
 		}),
 	}
 	cmd.Flags().StringArrayVar(&states, "state", nil, "only those in this state (repeatable)")
@@ -101,10 +107,6 @@ var jobStates = []string{
 }
 
 func printJobs(w io.Writer, jobs []sprites.Job, now time.Time) {
-	if len(jobs) == 0 {
-		fmt.Fprintln(w, "No jobs. Begin one: cove push PLAN")
-		return
-	}
 	rows := [][]string{{"JOB", "STATE", "STARTED", "COMMITS", "PULLED", "AGENT", "BRANCH", "SPRITE", "PLAN"}}
 	for _, j := range jobs {
 		commits, pulled := "-", "-"
@@ -143,10 +145,16 @@ func (a *app) newJobShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if job.Held != nil {
+			job.Held.Hint = a.full(job.Held.Hint)
+		}
 		return a.show(job, func(w io.Writer) {
 			printJob(w, job, time.Now())
+			if hint := nextStep(job); hint != "" {
+				a.tell(w, "\n%s", hint)
+			}
 			if hint := refusals(ctx, c, job); hint != "" {
-				fmt.Fprintln(w, hint)
+				a.tell(w, "%s", hint)
 			}
 		})
 	})
@@ -218,9 +226,6 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 		pairs = append(pairs, "usage", fmt.Sprintf("%s, %d tokens in, %d out, $%.4f", countText(int(u.Turns), "turn"), u.InputTokens, u.OutputTokens, u.CostUSD))
 	}
 	fields(w, pairs...)
-	if hint := nextStep(j); hint != "" {
-		fmt.Fprintln(w, "\n"+hint)
-	}
 }
 
 // refusalsLimit bounds how long is asked what a job's sprite was refused.
@@ -380,7 +385,7 @@ paused because a disk is full nothing runs on, and it is collected when there is
 					return err
 				}
 			}
-			return a.show(job, printTo("%s", strings.TrimSpace(fmt.Sprintf("Job %s: %s. %s", id, outcomeText(job), stopHint(job)))))
+			return a.show(job, a.printTo("%s", strings.TrimSpace(fmt.Sprintf("Job %s: %s. %s", id, outcomeText(job), stopHint(job)))))
 		}),
 	}
 }

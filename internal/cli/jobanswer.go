@@ -52,7 +52,10 @@ something is shown, not sent.`,
 				return &codedError{exitFailed, "no_question", fmt.Errorf("the agent of job %s has asked nothing (%s)", job.ID, job.State), "cove job show " + job.ID}
 			}
 			if len(args) == 1 {
-				return a.show(job.Question, func(w io.Writer) { printQuestion(w, job.ID, *job.Question) })
+				return a.show(job.Question, func(w io.Writer) {
+					printQuestion(w, *job.Question)
+					a.tell(w, "\nAnswer with: cove job answer %s OPTION", job.ID)
+				})
 			}
 			option, err := findOption(*job.Question, args[1])
 			if err != nil {
@@ -62,7 +65,7 @@ something is shown, not sent.`,
 			if err != nil {
 				return jobError(err)
 			}
-			return a.show(job, printTo("Answered: %s. Follow it with: cove job logs -f %s", sanitizeLine(option.Name), job.ID))
+			return a.show(job, a.printTo("Answered: %s. Follow it with: cove job logs -f %s", sanitizeLine(option.Name), job.ID))
 		}),
 	}
 }
@@ -87,7 +90,7 @@ func findOption(q sprites.JobQuestion, typed string) (sprites.QuestionOption, er
 	return sprites.QuestionOption{}, errors.New("there are several of the kind " + typed + "; name its number")
 }
 
-func printQuestion(w io.Writer, id string, q sprites.JobQuestion) {
+func printQuestion(w io.Writer, q sprites.JobQuestion) {
 	fields(w, "asks", q.Title, "kind", q.Kind, "file", q.Path)
 	if q.Detail != "" {
 		fmt.Fprint(w, indented(sanitize(q.Detail)))
@@ -98,7 +101,6 @@ func printQuestion(w io.Writer, id string, q sprites.JobQuestion) {
 		rows = append(rows, []string{o.ID, o.Kind, o.Name})
 	}
 	table(w, rows)
-	fmt.Fprintf(w, "\nAnswer with: cove job answer %s OPTION\n", id)
 }
 
 // completeAnswer completes a job, and then an option of its question.

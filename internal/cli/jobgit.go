@@ -335,7 +335,7 @@ func (a *app) integrate(ctx context.Context, o push.IntegrateOptions) (err error
 	case in.Reason == "":
 		return jobError(err)
 	case a.global.json:
-		f := classify(err)
+		f := a.classify(err)
 		e := f.document()
 		a.printJSON(integratedJSON{in, &e})
 		return reportedError{f.exit}

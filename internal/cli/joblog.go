@@ -35,7 +35,7 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 			return err
 		}
 		last := &lastLines{max: lines}
-		printer := newLogPrinter(a.text(), job)
+		printer := a.jobPrinter(job)
 		from := int64(1)
 		if cmd.Flags().Changed("lines") {
 			out := printer.w
@@ -176,16 +176,24 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 // made harmless for a terminal.
 type logPrinter struct {
 	w       io.Writer
-	reader  agents.Reader // nil: an agent that this cove does not know
-	job     string        // whose questions are answered by it; empty: nobody's
-	midLine bool          // the last output was a part of a line
-	ended   bool          // the log's last line was printed
-	recent  []string      // the last lines of output and notices
-	heard   func()        // called before each event, if not nil
+	tell    func(w io.Writer, format string, args ...any) // writes a line that says what to type
+	reader  agents.Reader                                 // nil: an agent that this cove does not know
+	job     string                                        // whose questions are answered by it; empty: nobody's
+	midLine bool                                          // the last output was a part of a line
+	ended   bool                                          // the log's last line was printed
+	recent  []string                                      // the last lines of output and notices
+	heard   func()                                        // called before each event, if not nil
+}
+
+// jobPrinter prints the log of a job to this run's output.
+func (a *app) jobPrinter(job sprites.Job) *logPrinter {
+	p := newLogPrinter(a.text(), job)
+	p.tell = a.tell
+	return p
 }
 
 func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
-	p := &logPrinter{w: w, job: job.ID}
+	p := &logPrinter{w: w, tell: (&app{}).tell, job: job.ID}
 	if known, err := agents.Of(job.Agent, job.Definition); err == nil {
 		p.reader = known.Read()
 	}
@@ -244,7 +252,7 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 	case agents.KindAsk:
 		fmt.Fprintf(p.w, "?? %s\n", sanitizeLine(e.Text))
 		if p.job != "" {
-			fmt.Fprintf(p.w, "   answer with: cove job answer %s\n", p.job)
+			p.tell(p.w, "   answer with: cove job answer %s", p.job)
 		}
 	case agents.KindStep:
 		fmt.Fprintf(p.w, "## %s\n", sanitizeLine(e.Text))

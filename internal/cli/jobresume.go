@@ -75,7 +75,7 @@ has no sessions (shell), there is nothing to go on with: push again.`,
 			a.say("The commit that it began from has no ref of its own here: %v", err)
 		}
 		return a.show(job, func(w io.Writer) {
-			fmt.Fprintf(w, "Job %s goes on with job %s. Pull with: cove pull %s\n", job.ID, args[0], job.ID)
+			a.tell(w, "Job %s goes on with job %s. Pull with: cove pull %s", job.ID, args[0], job.ID)
 		})
 	})
 	return cmd

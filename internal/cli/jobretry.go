@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 
@@ -36,7 +35,7 @@ sprite: where that is gone, push again. The old job stays as it is.`,
 				a.say("The commit that it began from has no ref of its own here: %v", err)
 			}
 			return a.show(job, func(w io.Writer) {
-				fmt.Fprintf(w, "Job %s started. Pull with: cove pull %s\n", job.ID, job.ID)
+				a.tell(w, "Job %s started. Pull with: cove pull %s", job.ID, job.ID)
 			})
 		}),
 	}

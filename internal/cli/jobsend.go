@@ -66,7 +66,7 @@ ends when it is done, and its work is collected.`,
 		if err != nil {
 			return jobError(err)
 		}
-		return a.show(job, printTo("Sent to job %s. Follow it with: cove job logs -f %s", job.ID, job.ID))
+		return a.show(job, a.printTo("Sent to job %s. Follow it with: cove job logs -f %s", job.ID, job.ID))
 	})
 	cmd.Flags().BoolVar(&done, "close", false, "nothing more will come: the agent ends when it is done")
 	return cmd

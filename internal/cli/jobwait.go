@@ -87,7 +87,7 @@ func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o wa
 	if o.pull && job.State == sprites.JobSucceeded {
 		return a.pullWaited(parent, c, job, o)
 	}
-	if err := a.show(job, printTo("Job %s %s", id, outcomeText(job))); err != nil {
+	if err := a.show(job, a.printTo("Job %s %s", id, outcomeText(job))); err != nil {
 		return err
 	}
 	if exit := outcomeExit(job.State); exit != exitOK {
@@ -99,7 +99,7 @@ func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o wa
 // pullWaited pulls a job that has succeeded.
 func (a *app) pullWaited(ctx context.Context, c *sprites.Client, job sprites.Job, o waitOptions) error {
 	if !a.global.json {
-		printTo("Job %s %s", job.ID, outcomeText(job))(a.text())
+		a.printTo("Job %s %s", job.ID, outcomeText(job))(a.text())
 	}
 	pulled, err := a.pull(ctx, c, push.PullOptions{Job: job.ID, Into: push.Into(o.into), AcceptRisky: o.accept}, filesync.Fail)
 	if elsewhere := elsewhere(err); elsewhere && !o.asked {
@@ -120,7 +120,7 @@ func (a *app) pullWaited(ctx context.Context, c *sprites.Client, job sprites.Job
 	if doc.Pulled == nil {
 		return err
 	}
-	f := classify(err)
+	f := a.classify(err)
 	e := f.document()
 	doc.Pulled.Error = &e
 	a.printJSON(doc)

@@ -42,7 +42,11 @@ and a running one has them at work. In JSON a paused one is warm, with cove.paus
 			}
 			return a.show(list, func(w io.Writer) {
 				if len(list.Sprites) == 0 && (prefix != "" || len(labels) > 0) {
-					fmt.Fprintln(w, "No such sprites. See all: cove list")
+					a.tell(w, "No such sprites. See all: cove list")
+					return
+				}
+				if len(list.Sprites) == 0 {
+					a.tell(w, "No sprites. Make one: cove create NAME")
 					return
 				}
 				printSprites(w, list.Sprites, time.Now())
@@ -82,10 +86,6 @@ func listAll(ctx context.Context, c *sprites.Client, prefix string, labels []str
 }
 
 func printSprites(w io.Writer, list []sprites.Info, now time.Time) {
-	if len(list) == 0 {
-		fmt.Fprintln(w, "No sprites. Make one: cove create NAME")
-		return
-	}
 	rows := [][]string{{"NAME", "STATUS", "CREATED", "LAST START", "OWNER", "LABELS"}}
 	for _, s := range list {
 		used, owner := "-", "-"

@@ -86,19 +86,19 @@ func (a *app) show(doc any, people func(w io.Writer)) error {
 // say writes a remark for people, unless they want none.
 func (a *app) say(format string, args ...any) {
 	if !a.global.quiet && !a.global.json {
-		fmt.Fprintln(a.Err, sanitize(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(a.Err, sanitize(a.full(fmt.Sprintf(format, args...))))
 	}
 }
 
 // warn writes what people must see, also with --quiet and --json: it is on standard error.
 func (a *app) warn(format string, args ...any) {
-	fmt.Fprintln(a.Err, sanitize(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(a.Err, sanitize(a.full(fmt.Sprintf(format, args...))))
 }
 
 // detail writes a remark that only -v shows.
 func (a *app) detail(format string, args ...any) {
 	if a.global.verbose && !a.global.json {
-		fmt.Fprintln(a.Err, sanitize(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(a.Err, sanitize(a.full(fmt.Sprintf(format, args...))))
 	}
 }
 

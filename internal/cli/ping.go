@@ -73,7 +73,7 @@ func (a *app) ping(ctx context.Context, name string, count int) error {
 	}
 	code := exitOK
 	if err != nil {
-		f := classify(err)
+		f := a.classify(err)
 		e := f.document()
 		p.doc.Error, code = &e, f.exit
 	}

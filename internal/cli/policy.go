@@ -329,7 +329,8 @@ it. Without a port it is 443. Nothing is connected to. The exit code is 1 if it 
 			if err != nil {
 				return spriteError(err)
 			}
-			if err := a.show(d, func(w io.Writer) { printDecision(w, d, sprite.Name(), "") }); err != nil {
+			a.completeDecision(&d)
+			if err := a.show(d, func(w io.Writer) { printDecision(w, d, "") }); err != nil {
 				return err
 			}
 			if !reachable(d) {
@@ -346,27 +347,25 @@ func reachable(d sprites.PolicyDecision) bool {
 	return d.Allow && (len(d.Addresses) == 0 || slices.ContainsFunc(d.Addresses, func(a sprites.PolicyDecision) bool { return a.Allow }))
 }
 
-// hintFor completes what a policy's decision says to type, which does not know of which
-// sprite it is: pasted in a folder with another, it would change that one.
-func hintFor(hint, sprite string) string {
-	hint = strings.Replace(hint, "cove policy show;", "cove policy show -s "+sprite+";", 1)
-	if i := strings.LastIndex(hint, "cove policy allow "); i >= 0 && !strings.Contains(hint[i:], " -s ") {
-		hint += " -s " + sprite // what to allow is the end of it
+// completeDecision completes what a policy's decision says to type.
+func (a *app) completeDecision(d *sprites.PolicyDecision) {
+	d.Hint = a.full(d.Hint)
+	for i := range d.Addresses {
+		a.completeDecision(&d.Addresses[i])
 	}
-	return hint
 }
 
-func printDecision(w io.Writer, d sprites.PolicyDecision, sprite, indent string) {
+func printDecision(w io.Writer, d sprites.PolicyDecision, indent string) {
 	verdict := "allowed"
 	if !d.Allow {
 		verdict = "refused"
 	}
 	fmt.Fprintf(w, "%s%s is %s: %s\n", indent, sanitizeLine(d.Target), verdict, sanitizeLine(d.Rule))
 	if d.Hint != "" {
-		fmt.Fprintf(w, "%s  %s\n", indent, sanitizeLine(hintFor(d.Hint, sprite)))
+		fmt.Fprintf(w, "%s  %s\n", indent, sanitizeLine(d.Hint))
 	}
 	for _, address := range d.Addresses {
-		printDecision(w, address, sprite, indent+"  ")
+		printDecision(w, address, indent+"  ")
 	}
 }
 
@@ -395,10 +394,10 @@ newest 4 MiB at least. With --json each event is a line.`,
 		empty := true
 		err = sprite.NetworkLog(ctx, opts, func(e sprites.NetworkEvent) error {
 			empty = false
+			e.Hint = a.full(e.Hint)
 			if a.global.json {
 				return a.jsonLines().Encode(e)
 			}
-			e.Hint = hintFor(e.Hint, sprite.Name())
 			printEvent(a.text(), e)
 			return nil
 		})

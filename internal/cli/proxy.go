@@ -268,12 +268,8 @@ func (a *app) listen(r route) (net.Listener, error) {
 	default:
 		return nil, fmt.Errorf("listen on port %d: %w", r.Local, err)
 	}
-	sprite := ""
-	if a.global.sprite != "" {
-		sprite = "-s " + a.global.sprite + " "
-	}
 	return nil, &codedError{exitFailed, "port_taken", fmt.Errorf("port %d %s", r.Local, text),
-		fmt.Sprintf("take another one: cove proxy %s%d:%s", sprite, freePort(from), strings.TrimPrefix(r.target().String(), ":"))}
+		fmt.Sprintf("take another one: cove proxy %d:%s", freePort(from), strings.TrimPrefix(r.target().String(), ":"))}
 }
 
 func localAddr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

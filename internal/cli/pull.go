@@ -190,7 +190,7 @@ func (a *app) showPulled(p pulled, err error, sprite string) error {
 			a.printJSON(doc)
 			return nil
 		}
-		f := classify(err)
+		f := a.classify(err)
 		e := f.document()
 		doc.Error = &e
 		a.printJSON(doc)

@@ -290,7 +290,7 @@ func (a *app) push(ctx context.Context, opts push.Options) error {
 		return err
 	}
 	if err := a.show(result, func(w io.Writer) {
-		fmt.Fprintf(w, "Job %s started. Pull with: cove pull %s\n", result.Job, result.Job)
+		a.tell(w, "Job %s started. Pull with: cove pull %s", result.Job, result.Job)
 	}); err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func (a *app) each(ctx context.Context, names []string, do func(string) error) (
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = interruptedError{}
 		}
-		if f := classify(err); exit == exitOK {
+		if f := a.classify(err); exit == exitOK {
 			doc := f.document()
 			first, exit = &doc, f.exit
 		}

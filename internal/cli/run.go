@@ -143,7 +143,7 @@ func (a *app) runJob(ctx context.Context, opts push.Options, autoPull bool, pull
 
 // showUnpulled says how a job ended whose commits stay where they are.
 func (a *app) showUnpulled(job sprites.Job) error {
-	return a.show(job, printTo("%s", strings.TrimSpace(fmt.Sprintf("Job %s %s. %s", job.ID, outcomeText(job), nextStep(job)))))
+	return a.show(job, a.printTo("%s", strings.TrimSpace(fmt.Sprintf("Job %s %s. %s", job.ID, outcomeText(job), nextStep(job)))))
 }
 
 // codedInterrupt says that the person has left a job.
@@ -158,7 +158,7 @@ func (a *app) followJob(ctx context.Context, c *sprites.Client, id string) (spri
 		if err != nil {
 			return job, err
 		}
-		if err := a.printEvents(ctx, c, id, 1, true, newLogPrinter(a.text(), job)); err != nil {
+		if err := a.printEvents(ctx, c, id, 1, true, a.jobPrinter(job)); err != nil {
 			return job, err
 		}
 	}
@@ -197,6 +197,6 @@ func outcomeText(job sprites.Job) string {
 }
 
 // printTo is a helper for verbs whose result is one line.
-func printTo(format string, args ...any) func(io.Writer) {
-	return func(w io.Writer) { fmt.Fprintln(w, sanitize(fmt.Sprintf(format, args...))) }
+func (a *app) printTo(format string, args ...any) func(io.Writer) {
+	return func(w io.Writer) { a.tell(w, format, args...) }
 }

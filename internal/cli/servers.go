@@ -37,9 +37,9 @@ var errNothing = errors.New("no server, no sprites")
 
 // mayStart says why a verb may not start a server on a data folder, or nil.
 func (a *app) mayStart(dir string) error {
-	start := "cove server start" + a.dataFlag()
+	start := "cove server start"
 	if _, err := os.Stat(filepath.Join(dir, "cove.db")); errors.Is(err, fs.ErrNotExist) && readVerbs[a.verb] {
-		return &codedError{exitFailed, "no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), "make a sprite with: cove create NAME" + a.dataFlag()}
+		return &codedError{exitFailed, "no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), "make a sprite with: cove create NAME"}
 	}
 	set, err := config.ReadServe(filepath.Join(dir, config.ServeFile), false, nil)
 	if err != nil {
@@ -57,14 +57,6 @@ func (a *app) mayStart(dir string) error {
 		return &codedError{exitFailed, "no_server", fmt.Errorf("no server is running on %s", dir), "start it with: " + start}
 	}
 	return nil
-}
-
-// dataFlag is --data for a hint, if it was given.
-func (a *app) dataFlag() string {
-	if a.global.data == "" {
-		return ""
-	}
-	return " --data " + shellQuote(a.global.data)
 }
 
 func (a *app) newServer() *cobra.Command {

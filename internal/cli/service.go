@@ -212,7 +212,13 @@ func (a *app) newServiceList() *cobra.Command {
 			doc := struct {
 				Services []sprites.Service `json:"services"`
 			}{append([]sprites.Service{}, list...)}
-			return a.show(doc, func(w io.Writer) { printServices(w, list, time.Now()) })
+			return a.show(doc, func(w io.Writer) {
+				if len(list) == 0 {
+					a.tell(w, "No services. Define one: cove service put NAME CMD")
+					return
+				}
+				printServices(w, list, time.Now())
+			})
 		}),
 	}
 }
@@ -224,10 +230,6 @@ func endedByItself(d sprites.Service) bool {
 }
 
 func printServices(w io.Writer, list []sprites.Service, now time.Time) {
-	if len(list) == 0 {
-		fmt.Fprintln(w, "No services. Define one: cove service put NAME CMD")
-		return
-	}
 	rows := [][]string{{"NAME", "STATUS", "STARTED", "RESTARTS", "PORT", "COMMAND"}}
 	for _, d := range list {
 		started, port := "-", "-"

@@ -93,6 +93,9 @@ func (a *app) nameOnce(cmd *cobra.Command, args []string) error {
 	}
 	if len(args) == 1 {
 		a.global.sprite = args[0]
+		if checkName(args[0]) == nil {
+			a.about = args[0]
+		}
 	}
 	return nil
 }

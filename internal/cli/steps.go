@@ -52,7 +52,7 @@ func (s *steps) do(name string, f step) error {
 // add notes a step that is over, and shows it.
 func (s *steps) add(st stepJSON, err error) {
 	if err != nil {
-		f := classify(err)
+		f := s.app.classify(err)
 		st.Result, st.Detail, st.Hint = stepFailed, f.message, f.hint
 	}
 	st.Round = s.round
@@ -91,7 +91,7 @@ func (s *steps) end(doc stepsJSON, err error) error {
 		s.app.printJSON(doc)
 		return nil
 	}
-	f := classify(err)
+	f := s.app.classify(err)
 	e := f.document()
 	doc.Error = &e
 	s.app.printJSON(doc)

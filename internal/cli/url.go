@@ -95,7 +95,7 @@ func (a *app) showURL(ctx context.Context, c *sprites.Client, info sprites.Info,
 		case doc.Auth == "public":
 			fmt.Fprintln(w, sanitizeLine(doc.URL)+"  (public)")
 		default:
-			fmt.Fprintln(w, sanitizeLine(doc.URL)+"  (with a token, or by: cove url --link "+info.Name+")")
+			a.tell(w, "%s  (with a token, or by: cove url --link %s)", sanitizeLine(doc.URL), info.Name)
 		}
 	})
 }

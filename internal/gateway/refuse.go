@@ -76,7 +76,7 @@ func (g *Gateway) refuse(from source, to netip.AddrPort, d policy.Decision) {
 
 // refuseSaid reports an address refused for a name that was said there.
 func (g *Gateway) refuseSaid(from source, to netip.AddrPort, name string, d policy.Decision) {
-	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: name, Rule: d.Rule, Hint: d.Hint}
+	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: name, Rule: d.Rule, Hint: g.hint(d)}
 	if g.mayAskOwner(from) {
 		e.Process = g.owner(from)
 	}
@@ -86,7 +86,7 @@ func (g *Gateway) refuseSaid(from source, to netip.AddrPort, name string, d poli
 // refuseDatagram is refuse for who must not wait. Sockets without a connection are
 // not gone so soon.
 func (g *Gateway) refuseDatagram(from source, to netip.AddrPort, d policy.Decision) {
-	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: g.pins.latest(policy.Canonical(to.Addr())), Rule: d.Rule, Hint: d.Hint}
+	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: g.pins.latest(policy.Canonical(to.Addr())), Rule: d.Rule, Hint: g.hint(d)}
 	if !g.mayAskOwner(from) {
 		g.report(e)
 		return
@@ -100,6 +100,14 @@ func (g *Gateway) refuseDatagram(from source, to netip.AddrPort, d policy.Decisi
 		e.Process = g.owner(from)
 		g.report(e)
 	}()
+}
+
+// hint is what to do about a refusal, for the gateway's own sprite.
+func (g *Gateway) hint(d policy.Decision) string {
+	if g.Name == nil {
+		return d.Hint
+	}
+	return d.For(g.Name()).Hint
 }
 
 // mayAskOwner reports whether the sandbox may be asked now; then owner must be called.
@@ -149,7 +157,7 @@ func (g *Gateway) allowed(to netip.AddrPort, proto policy.Proto, d policy.Decisi
 
 // refuseName reports a refused lookup.
 func (g *Gateway) refuseName(from source, name string, d policy.Decision) {
-	e := Event{Proto: "dns", Name: name, Rule: d.Rule, Hint: d.Hint}
+	e := Event{Proto: "dns", Name: name, Rule: d.Rule, Hint: g.hint(d)}
 	if g.mayAskOwner(from) {
 		e.Process = g.owner(from)
 	}

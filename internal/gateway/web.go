@@ -155,7 +155,7 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if !d.Allow {
 		w.g.refuseSaid(c.opened.from, c.opened.to, strings.ToValidUTF8(name, "?"), d)
 		rw.Header().Set("Connection", "close")
-		refusal(rw, http.StatusForbidden, "policy", "the policy of this sandbox does not allow it: "+d.Rule, d.Hint)
+		refusal(rw, http.StatusForbidden, "policy", "the policy of this sandbox does not allow it: "+d.Rule, w.g.hint(d))
 		return
 	}
 	if !asksWebSocket(r) {

@@ -83,6 +83,15 @@ type Decision struct {
 	Names []string
 }
 
+// For is d with a hint that names the sprite whose policy has decided. A hint without a
+// name would change another sprite, if that one is noted where the hint is typed.
+func (d Decision) For(sprite string) Decision {
+	if sprite != "" {
+		d.Hint = strings.NewReplacer("cove policy allow ", "cove policy allow -s "+sprite+" ", "cove policy show;", "cove policy show -s "+sprite+";").Replace(d.Hint)
+	}
+	return d
+}
+
 // Reach decides on an address that is about to be dialled. names are those under
 // which the sandbox has looked it up.
 func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {

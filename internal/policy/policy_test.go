@@ -227,3 +227,25 @@ func TestUnknownPreset(t *testing.T) {
 		t.Errorf("got %v, not %s", err, want)
 	}
 }
+
+// A hint names the sprite whose policy has decided, and no other command is changed.
+func TestHintNamesSprite(t *testing.T) {
+	p := policy.New(policy.Rule{Domain: "api.example.org"}, policy.Rule{Domain: "bad.example.org", Deny: true})
+	for _, test := range []struct {
+		d    policy.Decision
+		want []string
+	}{
+		{p.Named("other.example.org", 443, policy.TCP), []string{"cove policy allow -s paint other.example.org"}},
+		{p.Named("bad.example.org", 443, policy.TCP), []string{"cove policy show -s paint;", "cove policy allow -s paint bad.example.org"}},
+		{p.Reach(netip.MustParseAddrPort("10.1.2.3:5432"), policy.TCP, nil), []string{"cove policy allow -s paint 10.1.2.3"}},
+	} {
+		for _, want := range test.want {
+			if got := test.d.For("paint").Hint; !strings.Contains(got, want) {
+				t.Errorf("%q, want %q in it", got, want)
+			}
+		}
+		if got := test.d.For("").Hint; got != test.d.Hint || strings.Contains(got, " -s ") {
+			t.Errorf("without a sprite: %q", got)
+		}
+	}
+}

@@ -267,9 +267,9 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookU
 	p.Own = ownAddresses()
 	if want.Domain == "" {
 		to := netip.AddrPortFrom(want.Prefix.Addr(), port)
-		return decided(to.String(), p.Reach(to, proto, nil)), nil
+		return decided(name, to.String(), p.Reach(to, proto, nil)), nil
 	}
-	out := decided(fmt.Sprintf("%s:%d", want.Domain, port), p.Named(want.Domain, port, proto))
+	out := decided(name, fmt.Sprintf("%s:%d", want.Domain, port), p.Named(want.Domain, port, proto))
 	if !out.Allow {
 		return out, nil
 	}
@@ -286,12 +286,14 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookU
 	}
 	for _, a := range addrs {
 		to := netip.AddrPortFrom(a.Unmap(), port)
-		out.Addresses = append(out.Addresses, decided(to.String(), p.Reach(to, proto, []string{want.Domain})))
+		out.Addresses = append(out.Addresses, decided(name, to.String(), p.Reach(to, proto, []string{want.Domain})))
 	}
 	return out, nil
 }
 
-func decided(target string, d policy.Decision) sprites.PolicyDecision {
+// decided is the answer about a target of the sprite called name.
+func decided(name, target string, d policy.Decision) sprites.PolicyDecision {
+	d = d.For(name)
 	return sprites.PolicyDecision{Target: target, Allow: d.Allow, Rule: d.Rule, Hint: d.Hint}
 }
 

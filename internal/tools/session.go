@@ -26,6 +26,7 @@ type Session struct {
 	Dir   string   // the working directory, in the sprite
 	Tools []string // that its role allows
 
+	name   string // of the sprite, for hints
 	cmd    *sprites.Cmd
 	cancel context.CancelFunc
 	in     io.WriteCloser
@@ -65,7 +66,7 @@ func Open(ctx context.Context, sprite *sprites.Sprite, dir string, roles ...stri
 	cmd := sprite.CommandContext(ctx, program, args...)
 	cmd.Label = "the tools"
 	s := &Session{
-		cmd: cmd, cancel: cancel, frames: make(chan []byte), ended: make(chan struct{}), pending: map[uint64]*pending{},
+		name: sprite.Name(), cmd: cmd, cancel: cancel, frames: make(chan []byte), ended: make(chan struct{}), pending: map[uint64]*pending{},
 	}
 	cmd.Stderr = &s.said
 	out, err := cmd.StdoutPipe()
@@ -78,7 +79,7 @@ func Open(ctx context.Context, sprite *sprites.Sprite, dir string, roles ...stri
 	if err != nil {
 		silent.Stop()
 		cancel()
-		return nil, ending(err, "")
+		return nil, ending(s.name, err, "")
 	}
 	greeted := make(chan *hello, 1)
 	go s.send()
@@ -110,7 +111,7 @@ func findGuest(parent context.Context, sprite *sprites.Sprite) (string, error) {
 	case ctx.Err() != nil && parent.Err() == nil:
 		return "", noAnswer()
 	}
-	return "", ending(err, "")
+	return "", ending(sprite.Name(), err, "")
 }
 
 func noAnswer() *Error {
@@ -152,7 +153,7 @@ func (s *Session) receive(out io.ReadCloser, greeted chan<- *hello) {
 	_ = s.in.Close()
 	err := s.cmd.Wait()
 	if wrong == nil {
-		wrong = ending(err, s.said.String())
+		wrong = ending(s.name, err, s.said.String())
 	}
 	s.cancel()
 	s.err = wrong
@@ -163,7 +164,7 @@ func (s *Session) receive(out io.ReadCloser, greeted chan<- *hello) {
 func (s *Session) take(a answer, greeted chan<- *hello) *Error {
 	if a.Hello != nil {
 		if a.Hello.Version != version {
-			return errorf(CodeProtocol, "the sprite's cove-guest is of another version of cove; restart the sprite, so that it gets this one's: cove suspend, cove wake")
+			return errorf(CodeProtocol, "the sprite's cove-guest is of another version of cove; restart the sprite, so that it gets this one's: cove suspend %[1]s, cove wake %[1]s", s.name)
 		}
 		select {
 		case greeted <- a.Hello:
@@ -306,7 +307,7 @@ func (s *Session) Close() error {
 
 // ending is why a session has ended, or did not begin. said is what the sprite's
 // half printed.
-func ending(err error, said string) *Error {
+func ending(sprite string, err error, said string) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
@@ -325,7 +326,7 @@ func ending(err error, said string) *Error {
 	case exited && exit.Code == 1 && said != "":
 		return errorf(CodeFailed, "%s", said)
 	case exited && exit.Code == 2:
-		return errorf(CodeFailed, "the sprite's cove-guest has no tools: it is older than this cove; restart the sprite: cove suspend, cove wake")
+		return errorf(CodeFailed, "the sprite's cove-guest has no tools: it is older than this cove; restart the sprite: cove suspend %[1]s, cove wake %[1]s", sprite)
 	case exited:
 		return retryf(CodeSessionEnded, "the tools have ended in the sprite (%v); open them again", err)
 	case errors.Is(err, sprites.ErrNoExit):
