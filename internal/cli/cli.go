@@ -104,9 +104,7 @@ COVE_URL names another one.
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			a.verb = commandName(cmd)
-			if usesSprite(cmd) != noSprite && checkName(a.global.sprite) == nil {
-				a.about = a.global.sprite
-			}
+			a.aboutFlag(cmd)
 			a.tellUnusedSprite(cmd)
 		},
 	}

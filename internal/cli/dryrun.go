@@ -50,6 +50,7 @@ func (a *app) dryRun(ctx context.Context, opts push.Options) error {
 		return err
 	}
 	p.Asked = jobs != nil
+	a.fullAll(p.Messages)
 	return a.show(p, func(w io.Writer) { printPreview(w, p) })
 }
 

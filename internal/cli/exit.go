@@ -342,6 +342,9 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	if e, ok := errors.AsType[reportedError](err); ok {
 		return e.exit
 	}
+	if cmd != nil {
+		a.aboutFlag(cmd) // arguments may be refused before anything is run
+	}
 	f := a.classify(err)
 	if _, ok := errors.AsType[usageError](err); !ok && isUnknownCommand(err) {
 		f = failure{exitUsage, "usage", err.Error(), cmd.CommandPath() + " --help"}

@@ -31,6 +31,15 @@ func (a *app) tell(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, sanitize(a.full(fmt.Sprintf(format, args...))))
 }
 
+// fullAll is full for each text of a list, in place.
+func (a *app) fullAll(lists ...[]string) {
+	for _, list := range lists {
+		for i := range list {
+			list[i] = a.full(list[i])
+		}
+	}
+}
+
 // full completes each command of cove's in a text: it adds -s if the command takes a
 // sprite, the text names none and this run is about one; and --url, --backend and --data
 // as they were given. NAME in place of the sprite becomes its name.

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/push"
 )
 
 // A command in a hint names the sprite and the server of this run, and is not changed
@@ -60,6 +62,38 @@ func TestHintsAreCompleted(t *testing.T) {
 	for _, text := range []string{"cove policy allow x", "cove update NAME --disk 2G", "cove job list"} {
 		if got := none.full(text); got != text {
 			t.Errorf("with no sprite and no server: %s", got)
+		}
+	}
+}
+
+// Arguments that are refused before anything is done leave the sprite of -s known.
+func TestUsageNamesItsSprite(t *testing.T) {
+	var errs bytes.Buffer
+	args := []string{"checkpoint", "create", "-s", "paint", "--memory", "always"}
+	if exit := Main(t.Context(), args, Streams{In: strings.NewReader(""), Out: &errs, Err: &errs}); exit != exitUsage || !strings.Contains(errs.String(), "cove checkpoint create -s paint --memory=always") {
+		t.Errorf("exit code %d: %s", exit, errs.String())
+	}
+}
+
+// What a pull says to type, in its document and in its text, is complete.
+func TestPullNamesItsServer(t *testing.T) {
+	for _, asJSON := range []bool{true, false} {
+		var out bytes.Buffer
+		a := &app{Streams: Streams{Out: &out, Err: &out}}
+		a.newRoot()
+		a.global.url, a.global.json = "http://h:1", asJSON
+		p := pulled{Pulled: push.Pulled{Result: push.NoChanges, Job: "a3f7b2", Messages: []string{"see why: cove job logs a3f7b2"}, Next: []string{"cove job merge a3f7b2"}}}
+		if err := a.showPulled(p, nil, ""); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"cove job logs --url http://h:1 a3f7b2"}
+		if asJSON {
+			want = append(want, "cove job merge --url http://h:1 a3f7b2")
+		}
+		for _, w := range want {
+			if !strings.Contains(out.String(), w) {
+				t.Errorf("JSON %v: want %q in:\n%s", asJSON, w, out.String())
+			}
 		}
 	}
 }

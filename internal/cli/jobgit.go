@@ -329,6 +329,7 @@ func (a *app) integrate(ctx context.Context, o push.IntegrateOptions) (err error
 		in, err = courier.Integrate(ctx, o)
 		done()
 	}
+	a.fullAll(in.Messages)
 	switch {
 	case err == nil:
 		return a.show(in, func(w io.Writer) { printIntegrated(w, o.How, in) })

@@ -111,6 +111,7 @@ func (a *app) pullWaited(ctx context.Context, c *sprites.Client, job sprites.Job
 	}
 	doc := waitedJSON{Job: job}
 	if pulled.Result != "" {
+		a.fullAll(pulled.Messages, pulled.Next)
 		doc.Pulled = &pulledJSON{pulled: pulled}
 	}
 	if err == nil {

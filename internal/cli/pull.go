@@ -156,7 +156,7 @@ func (a *app) takeHeld(ctx context.Context, err error, branch string, risky []gi
 		return false
 	}
 	printRisky(a.Err, risky)
-	fmt.Fprintf(a.Err, "To look at them: %s\nMove %s all the same? [y/N] ", gitwork.Printable(held.Next[0]), gitwork.Printable(branch))
+	fmt.Fprintf(a.Err, "To look at them: %s\nMove %s all the same? [y/N] ", gitwork.Printable(a.full(held.Next[0])), gitwork.Printable(branch))
 	said := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(a.In).ReadString('\n') // its end is no
@@ -184,6 +184,7 @@ func (a *app) showPulled(p pulled, err error, sprite string) error {
 	if p.Result == "" {
 		return err // nothing was done
 	}
+	a.fullAll(p.Messages, p.Next)
 	if a.global.json {
 		doc := pulledJSON{pulled: p, Sprite: sprite}
 		if err == nil {

@@ -81,6 +81,13 @@ func (a *app) tellUnusedSprite(cmd *cobra.Command) {
 	}
 }
 
+// aboutFlag notes the sprite of -s for hints, if cmd has one and no better is known.
+func (a *app) aboutFlag(cmd *cobra.Command) {
+	if a.about == "" && usesSprite(cmd) != noSprite && checkName(a.global.sprite) == nil {
+		a.about = a.global.sprite
+	}
+}
+
 // nameOnce takes the sprite's name from an argument. -s may name the same one besides.
 func (a *app) nameOnce(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
