@@ -133,14 +133,14 @@ func (s *Server) authenticate(r *http.Request) (principal, error) {
 	}
 	t, err := s.Store.Tokens.ByHash(r.Context(), hash)
 	if errors.Is(err, store.ErrNotFound) {
-		return principal{}, fail("unauthorized", "the token is not known", "make one with: cove token create")
+		return principal{}, fail("unauthorized", "the token is not known", "make one on the server's machine: cove token create")
 	}
 	if err != nil {
 		return principal{}, err
 	}
 	now := time.Now()
 	if !t.ExpiresAt.IsZero() && !now.Before(t.ExpiresAt) {
-		return principal{}, fail("unauthorized", "the token has expired", "make one with: cove token create")
+		return principal{}, fail("unauthorized", "the token has expired", "make one on the server's machine: cove token create")
 	}
 	s.noteUse(t, now)
 	return principal{name: t.ID, hash: t.Hash, scope: t.Scope, verbs: t.Verbs, until: t.ExpiresAt}, nil
