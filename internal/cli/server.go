@@ -175,8 +175,9 @@ func (a *app) runningClient(ctx context.Context) (*sprites.Client, error) {
 	if c.Token == "" && dataErr == nil {
 		// This machine's own server may be named by its address; its token goes
 		// nowhere else.
-		if server, err := readServerFile(dir); err == nil && server.URL == remote.url {
+		if server, err := readServerFile(dir); err == nil && server.URL == remote.url && private.Check(dir) == nil {
 			c.Token, _ = readSmall(filepath.Join(dir, "token"))
+			c.HTTPClient = ownHTTP(dir)
 		}
 	}
 	return c, nil
@@ -205,12 +206,18 @@ func localClient(ctx context.Context, dir, token string) (*sprites.Client, error
 	if err != nil {
 		return nil, err
 	}
+	if err := private.Check(dir); err != nil {
+		return nil, err
+	}
+	if !serves(filepath.Join(dir, "lock"), server.PID) {
+		return nil, errNoServer
+	}
 	if token == "" {
 		if token, err = readSmall(filepath.Join(dir, "token")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read the server's token: %w", err)
 		}
 	}
-	c := &sprites.Client{URL: server.URL, Token: token}
+	c := &sprites.Client{URL: server.URL, Token: token, HTTPClient: ownHTTP(dir)}
 	if err := probe(ctx, c, server.PID); err != nil {
 		return nil, err
 	}
@@ -236,7 +243,7 @@ func probe(ctx context.Context, c *sprites.Client, pid int) error {
 		}
 		return errNoServer
 	}
-	if pid > 0 && info.PID > 0 && info.PID != pid {
+	if info.PID != pid {
 		return errNoServer
 	}
 	return nil

@@ -71,9 +71,8 @@ func Folder(dir string) (was fs.FileMode, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("open the data folder: %w", err)
 	}
-	if uid := owner(st); uid != os.Geteuid() {
-		return 0, &RefusedError{Dir: dir, Why: fmt.Sprintf("belongs to user %d, and cove runs as user %d", uid, os.Geteuid()),
-			Hint: "use a folder of your own with --data DIR, or run cove as the folder's owner"}
+	if err := checkOwner(dir, st); err != nil {
+		return 0, err
 	}
 	entries, err := f.ReadDir(-1)
 	if err != nil {
@@ -93,6 +92,35 @@ func Folder(dir string) (was fs.FileMode, err error) {
 	}
 	defer root.Close()
 	return was, tightenEntries(root, dir, entries)
+}
+
+// Check says, without changing anything, why a data folder that is there can't be relied
+// on: who calls a server gives its token to whom the folder names. The errors are Folder's.
+func Check(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(checkWay(dir), checkWay(real)); err != nil {
+		return err
+	}
+	st, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	return checkOwner(dir, st)
+}
+
+func checkOwner(dir string, st fs.FileInfo) error {
+	if uid := owner(st); uid != os.Geteuid() {
+		return &RefusedError{Dir: dir, Why: fmt.Sprintf("belongs to user %d, and cove runs as user %d", uid, os.Geteuid()),
+			Hint: "use a folder of your own with --data DIR, or run cove as the folder's owner"}
+	}
+	return nil
 }
 
 // tightenFolder keeps others out of a folder that holds cove's files, or nothing.
@@ -192,12 +220,14 @@ func tightenTarget(link string) error {
 	return nil
 }
 
-// checkWay refuses a path on which others could put something else: a link of
-// somebody else's, or a folder to which all may write and whose names nothing protects.
+// checkWay refuses a path on which others could put something else: a link or a folder of
+// somebody else's, or a folder to which others may write and whose names nothing protects.
+// A group of the user's own, or root's, is none of others: where each user has a group, the
+// user's folders are often writable to it.
 func checkWay(dir string) error {
-	trusted := []int{os.Geteuid(), 0}
+	trusted, groups := []int{os.Geteuid(), 0}, []int{os.Getegid(), 0}
 	if inUserNS() {
-		trusted = append(trusted, overflow) // the machine's root, as seen from inside
+		trusted, groups = append(trusted, overflow), append(groups, overflow) // the machine's root, as seen from inside
 	}
 	for at := dir; ; at = filepath.Dir(at) {
 		st, err := os.Lstat(at)
@@ -210,6 +240,11 @@ func checkWay(dir string) error {
 		case at != dir && st.IsDir() && st.Mode().Perm()&0o002 != 0 && st.Mode()&fs.ModeSticky == 0:
 			return &RefusedError{Dir: dir, Why: fmt.Sprintf("can be replaced by anybody: all may write to %s", at),
 				Hint: fmt.Sprintf("use another folder with --data DIR, or protect that one with chmod +t %s", at)}
+		case at != dir && st.IsDir() && st.Mode().Perm()&0o020 != 0 && st.Mode()&fs.ModeSticky == 0 && !slices.Contains(groups, group(st)):
+			return &RefusedError{Dir: dir, Why: fmt.Sprintf("can be replaced by the group %d, which may write to %s", group(st), at),
+				Hint: fmt.Sprintf("use another folder with --data DIR, or protect that one with chmod +t %s", at)}
+		case at != dir && st.IsDir() && !slices.Contains(trusted, uid):
+			return &RefusedError{Dir: dir, Why: fmt.Sprintf("can be replaced by user %d, who owns %s", uid, at), Hint: "use another folder with --data DIR"}
 		}
 		if at == filepath.Dir(at) {
 			return nil
@@ -250,6 +285,13 @@ func File(path string) error {
 		err = f.Chmod(st.Mode().Perm() &^ others)
 	}
 	return errors.Join(err, f.Close())
+}
+
+func group(st fs.FileInfo) int {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return int(sys.Gid)
+	}
+	return -1
 }
 
 func owner(st fs.FileInfo) int {

@@ -55,6 +55,15 @@ func TestFolder(t *testing.T) {
 		{name: "somebody else's", root: true, refused: "belongs to user 54321", make: func(t *testing.T, dir string) {
 			must(t, os.Chown(dir, stranger, -1))
 		}},
+		{name: "in somebody else's folder", root: true, refused: "can be replaced by user 54321", make: func(t *testing.T, dir string) {
+			must(t, os.Chown(filepath.Dir(dir), stranger, -1))
+		}},
+		{name: "in a folder of another group's", root: true, refused: "can be replaced by the group 54321", make: func(t *testing.T, dir string) {
+			must(t, errors.Join(os.Chown(filepath.Dir(dir), -1, stranger), os.Chmod(filepath.Dir(dir), 0o775)))
+		}},
+		{name: "in a folder of one's own group's", make: func(t *testing.T, dir string) {
+			must(t, os.Chmod(filepath.Dir(dir), 0o775))
+		}},
 		{name: "a link of somebody else's", root: true, refused: "a link of user 54321", make: func(t *testing.T, dir string) {
 			must(t, errors.Join(os.Rename(dir, dir+"-real"), os.Symlink(dir+"-real", dir), os.Lchown(dir, stranger, -1)))
 		}},
@@ -73,6 +82,10 @@ func TestFolder(t *testing.T) {
 			must(t, os.Mkdir(dir, 0o700))
 			test.make(t, dir)
 			before, _ := os.Stat(dir)
+			way := test.refused != "" && !strings.Contains(test.refused, "holds") // of the folder, and not of what is in it
+			if err := Check(dir); before != nil && (err != nil) != way {
+				t.Errorf("Check: %v", err)
+			}
 			was, err := Folder(dir)
 			if test.refused != "" {
 				refused, ok := errors.AsType[*RefusedError](err)

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestImpostor has another program take the address of a server that was killed. It hears
+// nothing: neither the owner's token nor a secret, not from a command that was connected
+// either; and no command believes what it says.
+func TestImpostor(t *testing.T) {
+	h := newHost(t)
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	at, err := url.Parse(h.client().URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	follower, followed := h.background("", "cove", "proxy", "-s", "paint", "0:3000")
+	server := h.pid()
+	if err := syscall.Kill(server, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := awaitEnd(server); err != nil {
+		t.Fatal(err)
+	}
+	var ln net.Listener
+	await(t, "the address", time.Minute, func() bool {
+		ln, err = net.Listen("tcp", at.Host)
+		return err == nil
+	})
+	var heard atomic.Int64
+	impostor := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		heard.Add(1)
+		t.Errorf("it hears %s %s with %q", r.Method, r.URL, r.Header.Get("Authorization"))
+		fmt.Fprintf(w, `{"pid":%d,"version":"0","sprites":[]}`, server)
+	})}
+	served := make(chan error, 1)
+	go func() { served <- impostor.Serve(ln) }()
+	t.Cleanup(func() {
+		_ = impostor.Close()
+		<-served
+	})
+
+	if out, code := h.try("", "cove", "list"); code != 1 || !strings.Contains(out, "no server is running") {
+		t.Errorf("list: %d, %s", code, out)
+	}
+	if out := h.run("", "cove", "server", "stop"); !strings.Contains(out, "did not run") {
+		t.Errorf("stop: %s", out)
+	}
+	if out, code := h.try("", "cove", "list", "--url", at.String()); code == 0 {
+		t.Errorf("list --url: %s", out)
+	}
+	set := h.command("", "cove", "secret", "set", "key")
+	set.Stdin = strings.NewReader("swordfish")
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Errorf("secret set: %v: %s", err, out)
+	}
+	if next := h.client().URL; next == at.String() {
+		t.Errorf("the next server is at %s, too", next)
+	}
+	if got := h.run("", "cove", "exec", "-s", "paint", "echo", "here"); got != "here\n" {
+		t.Errorf("got %q", got)
+	}
+	if err := syscall.Kill(follower, syscall.SIGINT); err != nil && !errors.Is(err, syscall.ESRCH) { // it may have ended
+		t.Error(err)
+	}
+	if out, err := followed(); err != nil {
+		if _, ended := err.(*exec.ExitError); !ended {
+			t.Errorf("the proxy: %v: %s", err, out)
+		}
+	}
+	if n := heard.Load(); n > 0 {
+		t.Errorf("it heard %d requests", n)
+	}
+}
