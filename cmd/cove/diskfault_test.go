@@ -123,7 +123,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	says(125, "exec", "-s", "paint", "--", "true")
 	h.run("", "cove", "list")
 	h.endServer(syscall.SIGKILL)
-	if out, code := h.try("", "cove", "list"); code != 1 || !strings.Contains(out, "read-only file system") || !strings.Contains(out, "hint: that file system is read-only: see why (dmesg)") {
-		t.Errorf("list without a server: exit %d\n%s", code, out)
+	if out, code := h.try("", "cove", "server", "start"); code != 1 || !strings.Contains(out, "read-only file system") || !strings.Contains(out, "hint: that file system is read-only: see why (dmesg)") {
+		t.Errorf("a start: exit %d\n%s", code, out)
 	}
 }

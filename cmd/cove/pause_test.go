@@ -192,7 +192,7 @@ func TestPauseLimit(t *testing.T) {
 		info, err := h.client().Get(t.Context(), "paint0")
 		return err == nil && info.Status == sprites.StatusRunning
 	})
-	if out, code := h.try("", "cove", "exec", "-s", "paint1", "true"); code == 0 || !strings.Contains(out, "allows no more") {
+	if out, code := h.try("", "cove", "exec", "-s", "paint1", "true"); code == 0 || !strings.Contains(out, "as many sprites are running as the server allows: 1") {
 		t.Errorf("a second one woke: %s", out)
 	}
 	h.run("", "cove", "policy", "deny", "-s", "paint1", "denied.test") // which is told when it wakes

@@ -85,6 +85,9 @@ func TestUnseen(t *testing.T) {
 				if exit == nil || exit.ExitCode() != code || !strings.Contains(out, says) || !strings.Contains(out, hint) || strings.Contains(out, "EOF") {
 					t.Errorf("%v, %s; want %d, %s, %s", err, out, code, says, hint)
 				}
+				if who == "server" {
+					h.run("", "cove", "server", "start")
+				}
 				shown := ""
 				done := func() bool {
 					shown = h.run("", "cove", c.see...)

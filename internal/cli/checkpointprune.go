@@ -35,8 +35,9 @@ func (a *app) newCheckpointPrune() *cobra.Command {
 		Use:   "prune",
 		Short: "Delete the checkpoints that no rule keeps",
 		Long: `Deletes the checkpoints of a sprite that no rule keeps: of those that nobody asked for, such as
-what a restore has replaced, or, with --all, of all. A checkpoint with a label stays, and so does
-the one that the sprite goes on from. Days are those of UTC.
+what a restore has replaced, or, with --all, of all: then a rule keeps as many of those that you
+asked for, and as many of the others. A checkpoint with a label stays, and so does the one that
+the sprite goes on from. Days are those of UTC.
 
 Without a rule here those of the sprite count (cove update NAME --keep-last 10), which are
 also applied, to what nobody asked for, whenever there is another checkpoint.`,

@@ -29,7 +29,13 @@ var readVerbs = map[string]bool{
 	"list": true, "info": true, "policy show": true, "policy test": true, "policy log": true, "checkpoint list": true, "checkpoint show": true,
 	"checkpoint diff": true, "job list": true, "job show": true, "job logs": true, "session list": true, "service list": true,
 	"service show": true, "service logs": true, "token list": true, "secret list": true, "connector list": true, "connector show": true,
-	"connector log": true, "sync status": true, "tool list": true, "ping": true,
+	"connector log": true, "sync status": true, "tool list": true, "ping": true, "checkpoint verify": true, "mcp config": true,
+}
+
+// needVerbs are about something that is there. They start a server where there may be such.
+var needVerbs = map[string]bool{
+	"rm": true, "suspend": true, "wake": true, "update": true, "url": true, "export": true, "restore": true, "checkpoint create": true,
+	"checkpoint rm": true, "checkpoint prune": true, "job wait": true, "job stop": true, "job rm": true, "job gc": true, "secret rm": true, "token rm": true,
 }
 
 // errNothing says that no server has ever run on a data folder.
@@ -38,7 +44,7 @@ var errNothing = errors.New("no server, no sprites")
 // mayStart says why a verb may not start a server on a data folder, or nil.
 func (a *app) mayStart(dir string) error {
 	start := "cove server start"
-	if _, err := os.Stat(filepath.Join(dir, "cove.db")); errors.Is(err, fs.ErrNotExist) && readVerbs[a.verb] {
+	if _, err := os.Stat(filepath.Join(dir, "cove.db")); errors.Is(err, fs.ErrNotExist) && (readVerbs[a.verb] || needVerbs[a.verb]) {
 		return &codedError{exitFailed, "no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), "make a sprite with: cove create NAME"}
 	}
 	set, err := config.ReadServe(filepath.Join(dir, config.ServeFile), false, nil)

@@ -26,9 +26,12 @@ const (
 	spareFile   = "spare"   // becomes one of the others if the disk is full
 )
 
-// lockPatience is for a server that has just been killed: its lock is free once
-// the kernel is done with it.
-const lockPatience = time.Second
+// lockPatience is for a server that is about to end, and lastPatience for one that has been
+// killed: its lock is free once the kernel is done with it, which may have to write first.
+const (
+	lockPatience = time.Second
+	lastPatience = 30 * time.Second
+)
 
 // Lock makes this process the only server of the data folder, which is made if
 // there is none and closed to other users (see private.Folder), until the lock is
@@ -38,7 +41,10 @@ func Lock(dir string) (io.Closer, error) {
 		return nil, err
 	}
 	lock, err := store.Lock(dir)
-	for deadline := time.Now().Add(lockPatience); errors.Is(err, store.ErrLocked) && time.Now().Before(deadline); {
+	for start := time.Now(); errors.Is(err, store.ErrLocked); {
+		if waited := time.Since(start); waited > lastPatience || waited > lockPatience && !lastKilled(dir) {
+			break
+		}
 		<-time.After(lockPatience / 20)
 		lock, err = store.Lock(dir)
 	}
@@ -54,6 +60,21 @@ func Lock(dir string) (io.Closer, error) {
 		return nil, err
 	}
 	return lock, nil
+}
+
+// lastKilled reports whether the server that a data folder names is dying, or dead.
+func lastKilled(dir string) bool {
+	var info sprites.ServerInfo
+	text, err := os.ReadFile(filepath.Join(dir, infoFile))
+	if err != nil || json.Unmarshal(text, &info) != nil || info.PID <= 0 {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", info.PID))
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	_, rest, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
+	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
 // publish reads or makes the owner's token and writes server.json. On a full disk it takes

@@ -84,30 +84,39 @@ func (h *Host) prune(ctx context.Context, row store.Sprite, rule sprites.Retenti
 }
 
 // retain says of each of a sprite's checkpoints, the newest first, why it is kept;
-// empty: it is not. source is the one that the sprite goes on from.
+// empty: it is not. source is the one that the sprite goes on from. A rule counts those
+// that somebody asked for, and the others, each by themselves: a list does not show the
+// latter, and what a restore has replaced is to push out nothing.
 func retain(list []store.Checkpoint, source string, rule sprites.Retention, all bool) []string {
 	why := make([]string, len(list))
-	counted, days := 0, 0
-	var day time.Time // the last one of which there was one
+	type tally struct {
+		counted, days int
+		day           time.Time // the last one of which there was one
+	}
+	var tallies [2]tally
 	for i, c := range list {
 		if !all && !c.Auto {
 			why[i] = "somebody asked for it"
 			continue
 		}
-		counted++
+		t := &tallies[0]
+		if c.Auto {
+			t = &tallies[1]
+		}
+		t.counted++
 		first := false
-		if d := c.CreatedAt.UTC().Truncate(24 * time.Hour); counted == 1 || d.Before(day) {
-			first, day = true, d
-			days++
+		if d := c.CreatedAt.UTC().Truncate(24 * time.Hour); t.counted == 1 || d.Before(t.day) {
+			first, t.day = true, d
+			t.days++
 		}
 		switch {
 		case c.Name == source:
 			why[i] = "the sprite goes on from it"
 		case len(c.Labels) > 0:
 			why[i] = "it has a label"
-		case counted <= rule.Last:
+		case t.counted <= rule.Last:
 			why[i] = "it is one of the last"
-		case first && days <= rule.Daily:
+		case first && t.days <= rule.Daily:
 			why[i] = "it is the last of its day"
 		}
 	}

@@ -35,8 +35,8 @@ func TestRetain(t *testing.T) {
 		{rule: sprites.Retention{Last: 1}, source: "b", want: "gb"},
 		{rule: sprites.Retention{Last: 1}, extra: []store.Checkpoint{asked}, want: "gasked"},
 		{rule: sprites.Retention{Last: 1}, all: true, want: "g"},
-		{rule: sprites.Retention{Last: 2}, all: true, extra: []store.Checkpoint{asked}, want: "gasked"},
-		{rule: sprites.Retention{Last: 1}, extra: []store.Checkpoint{asked, labelled}, all: true, want: "glabel"},
+		{rule: sprites.Retention{Last: 2}, all: true, extra: []store.Checkpoint{asked}, want: "gaskedf"},
+		{rule: sprites.Retention{Last: 1}, extra: []store.Checkpoint{asked, labelled}, all: true, want: "gaskedlabel"},
 	} {
 		all := append([]store.Checkpoint{list[0]}, append(c.extra, list[1:]...)...)
 		var got strings.Builder
