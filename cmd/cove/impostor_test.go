@@ -48,7 +48,9 @@ func TestImpostor(t *testing.T) {
 	go func() { served <- impostor.Serve(ln) }()
 	t.Cleanup(func() {
 		_ = impostor.Close()
-		<-served
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 	})
 
 	if out, code := h.try("", "cove", "list"); code != 1 || !strings.Contains(out, "no server is running") {
