@@ -67,9 +67,13 @@ func (h *host) full(args ...string) {
 // TestFullDiskStart: on a full disk a server starts, also after kill -9, and what makes
 // room can be done. Otherwise nobody could make any.
 func TestFullDiskStart(t *testing.T) {
+	ends := []syscall.Signal{syscall.SIGKILL}
+	if soak() {
+		ends = append(ends, syscall.SIGTERM, syscall.SIGKILL)
+	}
 	h := newHostOn(t, "160m", ext4Disk)
 	h.serve(nil, "--disk-reserve", "0")
-	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL} {
+	for _, sig := range ends {
 		h.run("", "cove", "create", "paint", "--idle", "0")
 		h.run("", "cove", "create", "cold")
 		for range 4 {

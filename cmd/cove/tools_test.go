@@ -319,7 +319,7 @@ func (h *host) toolCLI() {
 		{1, "no such file", []string{"Read", `{"file_path":"none"}`}},
 		{2, `no field "path"`, []string{"Read", `{"path":"none"}`}},
 		{2, "no JSON", []string{"Read", `nonsense`}},
-		{2, "cove exec --detach", []string{"Bash", `{"command":"true","run_in_background":true}`}},
+		{2, "cove exec -s paint --detach", []string{"Bash", `{"command":"true","run_in_background":true}`}},
 		{1, "is no folder", []string{"--dir", "/etc/passwd", "Read", `{"file_path":"x"}`}},
 		{0, "[exit code 7 after", []string{"Bash", `{"command":"exit 7"}`}},
 	} {

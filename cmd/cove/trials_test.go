@@ -279,6 +279,9 @@ print(*db.execute('select id from rows where id in (%s)' % ','.join(sys.argv[1:]
 // TestSoakCommits commits to a git repository in a loop: each commit that was made is there
 // after every kill, and git finds nothing wrong.
 func TestSoakCommits(t *testing.T) {
+	if !soak() { // a minute of make test's fifteen; TestSoakSQLite is there
+		return
+	}
 	h := newHost(t)
 	h.serve(nil, "--idle", "0")
 	tr := newTrial(h, "commits", 13)
@@ -353,6 +356,9 @@ def tree(root):
 // kill the sprite's tree is the folder's after one of the changes, and none that was
 // acknowledged is missing.
 func TestSoakRenames(t *testing.T) {
+	if !soak() { // a minute of make test's fifteen; TestSoakSQLite is there
+		return
+	}
 	python := requireProgram(t, "python3")
 	h := newHost(t)
 	h.serve(nil, "--idle", "0")

@@ -23,7 +23,7 @@ import (
 func TestSoakClients(t *testing.T) {
 	h := newHost(t)
 	h.serve(nil, "--idle", "0")
-	n, clients := rounds(3), 3
+	n, clients := rounds(2), 3
 	if soak() {
 		clients = 10
 	}
@@ -186,6 +186,9 @@ func (c *client) check(ctx context.Context) {
 // the server starts on the full disk, each line of which the write returned is there when
 // there is room again, and the sprite goes on.
 func TestSoakFullDisk(t *testing.T) {
+	if !soak() { // a minute of make test's fifteen; TestSoakSQLite is there
+		return
+	}
 	h := newSmallHost(t, "160m")
 	h.serve(nil, "--idle", "0")
 	tr := newTrial(h, "full", 16)
@@ -271,6 +274,9 @@ print(len(numbers) if numbers == list(range(len(numbers))) and all(len(l.split()
 // a program that writes: once it is mended and mounted again, each line of which fsync
 // returned is there.
 func TestSoakFaultyDisk(t *testing.T) {
+	if !soak() { // a minute of make test's fifteen; TestSoakSQLite is there
+		return
+	}
 	if os.Geteuid() != 0 {
 		unable(t, "only root can mount a disk")
 	}

@@ -420,7 +420,10 @@ func (h *Hider) make(hidden []string, python string, folders map[string]*folder)
 	}
 	for _, p := range slices.Backward(parents) {
 		at := filepath.Join(tmp, p.Path)
-		err := unix.Lchown(at, int(p.UID), int(p.GID))
+		var err error
+		if !h.Own { // then it is the server's root's
+			err = unix.Lchown(at, int(p.UID), int(p.GID))
+		}
 		if err = errors.Join(err, unix.Chmod(at, p.Mode&0o7777), unix.UtimesNanoAt(unix.AT_FDCWD, at, p.times[:], unix.AT_SYMLINK_NOFOLLOW)); err != nil {
 			return Mask{}, &fs.PathError{Op: "copy", Path: p.Path, Err: err}
 		}
