@@ -23,7 +23,7 @@ import (
 func TestSoakClients(t *testing.T) {
 	h := newHost(t)
 	h.serve(nil, "--idle", "0")
-	n, clients := rounds(2), 3
+	n, clients := rounds(1), 3
 	if soak() {
 		clients = 10
 	}
