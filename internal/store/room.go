@@ -23,10 +23,15 @@ func diskError(err error) error {
 	if !ok || errors.Is(err, ErrDisk) || errors.Is(err, syscall.ENOSPC) {
 		return err
 	}
-	switch e.Code() & 0xff { // above that is the detail
+	switch code := e.Code(); code & 0xff { // above that is the detail
 	case sqlite3.SQLITE_FULL:
 		return fmt.Errorf("%w: %w", err, syscall.ENOSPC)
-	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY:
+	case sqlite3.SQLITE_IOERR:
+		if code == sqlite3.SQLITE_IOERR_SHMSIZE { // no room for the index of the log
+			return fmt.Errorf("%w: %w", err, syscall.ENOSPC)
+		}
+		return fmt.Errorf("%w: %w", err, ErrDisk)
+	case sqlite3.SQLITE_READONLY:
 		return fmt.Errorf("%w: %w", err, ErrDisk)
 	}
 	return err
