@@ -256,7 +256,11 @@ func TestDataFolderMoved(t *testing.T) {
 	h.run("", "cove", "suspend", "paint")
 	h.endServer(syscall.SIGTERM)
 	from := h.data
-	for _, how := range [][]string{{"cp", "-a"}, {"mv"}} {
+	ways := [][]string{{"cp", "-a"}, {"mv"}}
+	if !soak() {
+		ways = ways[:1]
+	}
+	for _, how := range ways {
 		h.data = filepath.Join(filepath.Dir(h.home), how[0])
 		h.run("", how[0], append(how[1:], from, h.data)...)
 		h.serve(nil)
