@@ -33,6 +33,19 @@ func ext4Disk(t testing.TB, path, size string) {
 	})
 }
 
+// failDisk has the ext4 that is mounted at path find an error, as of the disk: it is
+// read-only then.
+func failDisk(t testing.TB, path string) {
+	t.Helper()
+	device, err := exec.Command("findmnt", "-n", "-o", "SOURCE", path).Output()
+	if err == nil {
+		err = os.WriteFile(filepath.Join("/sys/fs/ext4", filepath.Base(strings.TrimSpace(string(device))), "trigger_fs_error"), []byte("1"), 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // fillUp takes all room of a data folder's disk, to the last block.
 func (h *host) fillUp() {
 	h.t.Helper()
@@ -106,13 +119,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	pid := h.pid()
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // of a test that failed
 	h.run("", "cove", "create", "paint")
-	device, err := exec.Command("findmnt", "-n", "-o", "SOURCE", h.data).Output()
-	if err == nil {
-		err = os.WriteFile(filepath.Join("/sys/fs/ext4", filepath.Base(strings.TrimSpace(string(device))), "trigger_fs_error"), []byte("1"), 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	failDisk(t, h.data)
 	says := func(want int, args ...string) {
 		t.Helper()
 		out, code := h.try("", "cove", args...)

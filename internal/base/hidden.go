@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -134,7 +135,7 @@ func (h *Hider) settle(l *look, start time.Time) (Mask, error) {
 	}
 	slices.Sort(hidden)
 	python := h.Files.python(hidden)
-	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) || python != h.mask.Python || h.Own && !sameFolders(l.found, h.folders) {
+	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) || python != h.mask.Python || h.Own && !maps.Equal(l.found, h.folders) {
 		mask, err := h.make(hidden, python, l.found)
 		if err != nil {
 			return Mask{}, fmt.Errorf("make the layer over the programs: %w", err)

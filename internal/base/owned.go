@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -40,9 +39,6 @@ type copied struct {
 	Target string // of a symbolic link
 	times  [2]unix.Timespec
 }
-
-// sameFolders reports whether two looks have found the same folders, unchanged.
-func sameFolders(a, b map[string]*folder) bool { return maps.Equal(a, b) }
 
 // copies lists the files that are copied into a mask which has the folders.
 func (h *Hider) copies(folders map[string]*folder) ([]copied, error) {
@@ -136,7 +132,8 @@ func (h *Hider) Prune(keep Mask) error {
 		return nil
 	}
 	for _, e := range entries {
-		if dir := filepath.Join(h.Dir, e.Name()); strings.HasPrefix(e.Name(), "mask-") && dir != keep.Dir {
+		made := strings.HasPrefix(e.Name(), "mask-") || strings.HasPrefix(e.Name(), "new-")
+		if dir := filepath.Join(h.Dir, e.Name()); made && dir != keep.Dir {
 			err = errors.Join(err, os.RemoveAll(dir))
 		}
 	}

@@ -76,6 +76,9 @@ func TestOwned(t *testing.T) {
 		t.Error(err)
 	}
 	m, err := h.Mask()
+	if err == nil {
+		err = os.Mkdir(filepath.Join(dir, "new-killed"), 0o700)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,8 +87,8 @@ func (a *app) newRoot() *cobra.Command {
 sprites, on this machine or another. It pushes a git repository into one, has an
 agent carry out a plan there, and pulls the commits back.
 
-What makes or uses a sprite starts a server if none runs (see cove server); --url or
-COVE_URL names another one.
+Commands that make or use a sprite start a server if none runs (see cove server); --url
+or COVE_URL names another one.
 
 ` + exitTable(),
 		Example: `  cove push plan.md             send this repository and a plan into a new sprite

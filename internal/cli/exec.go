@@ -42,7 +42,7 @@ ask for one where you need it: cove exec sh -c 'ls *.go | wc -l'.
 A connection that is lost is tried again for a minute, and what the command printed
 meanwhile is printed then; not with -i, whose input can't be had twice.
 
-What it leaves running is ended ten seconds after it. To have a program go on, start it
+Programs that it leaves running are ended ten seconds after it. To have a program go on, start it
 with --detach, in a terminal (-t), or as a service: cove help service.
 
 Input is closed unless -i is given. Ctrl-C and SIGTERM are handed to the command; a

@@ -75,7 +75,7 @@ func TestUsageNamesItsSprite(t *testing.T) {
 	}
 }
 
-// What a pull says to type, in its document and in its text, is complete.
+// A pull says completely, in its document and in its text, which commands to type.
 func TestPullNamesItsServer(t *testing.T) {
 	for _, asJSON := range []bool{true, false} {
 		var out bytes.Buffer

@@ -86,7 +86,7 @@ does: then no command starts one.`,
 	return cmd
 }
 
-// ServerStatus is the JSON of `cove server status`.
+// serverStatus is the JSON of `cove server status`.
 type serverStatus struct {
 	Running   bool   `json:"running"`
 	Data      string `json:"data"`
@@ -304,7 +304,12 @@ func (a *app) tailServerLog(ctx context.Context, name string, lines int, follow 
 	defer f.Close()
 	out := a.text()
 	var kept []string
-	r := bufio.NewReader(io.LimitReader(f, 2*maxServeLog))
+	if st, err := f.Stat(); err == nil && st.Size() > 2*maxServeLog { // of one that is longer, the end
+		if _, err := f.Seek(-2*maxServeLog, io.SeekEnd); err != nil {
+			return err
+		}
+	}
+	r := bufio.NewReader(f)
 	for {
 		line, err := r.ReadString('\n')
 		if line != "" {

@@ -19,8 +19,8 @@ import (
 	"github.com/cove-dev/cove/internal/sprite"
 )
 
-// What is moved aside gets the same path below DATA/aside/TIME as it had below DATA, so
-// that it can be moved back. TIME is when the server first did so.
+// Layers and memories that are moved aside get the same path below DATA/aside/TIME as they had
+// below DATA, so that they can be moved back. TIME is when the server first did so.
 
 // asideName is the folder, and asideList the list of what was moved to a folder in it: a
 // movedAside a line.
@@ -137,7 +137,7 @@ func (r *Runtime) asideDir() (string, error) {
 }
 
 // moveAside moves a path below the data folder to the same below dir, and returns its place.
-// What is there already stays: of one sprite, two memories can be moved by one server.
+// A folder that is there already stays: of one sprite, two memories can be moved by one server.
 func (r *Runtime) moveAside(dir, path, why string) (to string, err error) {
 	from := filepath.Join(r.Dir, path)
 	moved := movedAside{Path: path, Why: why, Bytes: onDisk(from), Moved: time.Now().UTC()}

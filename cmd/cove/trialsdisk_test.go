@@ -1,0 +1,168 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestSoakFullDisk fills the disk under a program that writes and a server that is killed:
+// the server starts on the full disk, each line of which the write returned is there when
+// there is room again, and the sprite goes on.
+func TestSoakFullDisk(t *testing.T) {
+	if !soak() { // a minute of make test's fifteen; TestSoakSQLite is there
+		return
+	}
+	h := newSmallHost(t, "160m")
+	h.serve(nil, "--idle", "0")
+	tr := newTrial(h, "full", 16)
+	next := 0
+	for round := range rounds(2) {
+		w := tr.work(lines, strconv.Itoa(next))
+		await(t, "some lines", time.Minute, func() bool { return w.hasEnded() || len(w.lines()) > 5 })
+		h.fillUp()
+		n := len(w.lines())
+		await(t, "the end of the room", time.Minute, func() bool { // it may be paused first, for the reserve of the disk
+			return w.hasEnded() || len(w.lines()) > n+200 || tr.rng.IntN(300) == 0
+		})
+		victims := trialVictims[tr.rng.IntN(len(trialVictims))]
+		tr.kill(victims)
+		h.makeRoom()
+		tr.afterwards(w, -1, &next, fmt.Sprintf("round %d, a kill of %s", round, victims))
+	}
+	t.Logf("%d lines", next)
+}
+
+// lines writes numbered lines to the disk and says so.
+const lines = `
+n = int(sys.argv[1])
+fd = os.open('lines', os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+while True:
+    line = b'%d %s\n' % (n, b'x' * 1000)
+    at = os.fstat(fd).st_size
+    try:
+        if os.write(fd, line) < len(line): raise OSError('a part')
+        os.fsync(fd)
+    except OSError as e:
+        print(n, e, file=sys.stderr, flush=True)
+        os.ftruncate(fd, at)
+        continue
+    done(n); n += 1
+`
+
+// afterwards looks at what the program lines has left, of which none of its first told lines
+// may be missing (-1: none that it printed), and sets next to the number to go on with.
+func (tr *trial) afterwards(w *worker, told int, next *int, what string) {
+	tr.t.Helper()
+	await(tr.t, "the sprite after "+what, time.Minute, func() bool {
+		_, code := tr.try("", "cove", "exec", "-s", tr.sprite, "true")
+		return code == 0
+	})
+	tr.stop(w)
+	out := tr.inside(`
+whole = open('lines', 'rb').read()
+kept = whole[:whole.rfind(b'\n') + 1]
+os.truncate('lines', len(kept))
+numbers = [int(l.split()[0]) for l in kept.splitlines()]
+print(len(numbers) if numbers == list(range(len(numbers))) and all(len(l.split()[1]) == 1000 for l in kept.splitlines()) else numbers)
+`)
+	kept, err := strconv.Atoi(strings.TrimSpace(out))
+	if told < 0 {
+		told = len(w.lines())
+	}
+	if err != nil || kept < *next+told {
+		tr.t.Fatalf("%s: %d lines were acknowledged, and there are %s; the program said:\n%.2000s", what, *next+told, out, w.said.String())
+	}
+	*next = kept
+}
+
+// TestSoakFaultyDisk has the disk fail and become read-only, as ext4 does at an error, under
+// a program that writes: once it is mended and mounted again, each line of which fsync
+// returned is there.
+func TestSoakFaultyDisk(t *testing.T) {
+	if !soak() { // a minute of make test's fifteen; TestSoakSQLite is there
+		return
+	}
+	if os.Geteuid() != 0 {
+		unable(t, "only root can mount a disk")
+	}
+	h := newHost(t)
+	d := newFaultyDisk(t, h)
+	h.serve(nil, "--idle", "0", "--disk-reserve", "0")
+	tr := newTrial(h, "faulty", 17)
+	next := 0
+	for round := range rounds(1) {
+		w := tr.work(lines, strconv.Itoa(next))
+		until := 1 + tr.rng.IntN(20)
+		await(t, "some lines", time.Minute, func() bool { return w.hasEnded() || len(w.lines()) >= until })
+		if tr.rng.IntN(3) == 0 {
+			tr.run("", "cove", "checkpoint", "create", "-s", tr.sprite)
+		}
+		told := len(w.lines()) // what a disk says while it fails is its own affair
+		failDisk(t, h.data)
+		await(t, "a write that fails", time.Minute, func() bool {
+			out, code := tr.try("", "cove", "checkpoint", "create", "-s", tr.sprite)
+			if code == 0 {
+				t.Errorf("a checkpoint on a disk that has failed: %s", out)
+			}
+			return true
+		})
+		server := h.pid()
+		for _, victim := range []string{"server", "shim", "sandbox"} {
+			for _, pid := range (faultCase{victim: victim}).victims(h, server) {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+			}
+		}
+		await(t, "the server's end", time.Minute, func() bool { return syscall.Kill(server, 0) != nil })
+		d.mend(t)
+		h.run("", "cove", "server", "start")
+		tr.afterwards(w, told, &next, fmt.Sprintf("round %d", round))
+	}
+	t.Logf("%d lines", next)
+}
+
+// faultyDisk is an ext4 of a test's own, on which the data folder lies.
+type faultyDisk struct{ image, at string }
+
+func newFaultyDisk(t *testing.T, h *host) *faultyDisk {
+	t.Helper()
+	ext4Disk(t, h.data, "512m")
+	d := &faultyDisk{image: h.data + ".image", at: h.data}
+	t.Cleanup(func() { // before the disk's
+		if err := endServer(h.bin, h.data, h.home); err != nil {
+			t.Errorf("end the server: %v", err)
+		}
+	})
+	return d
+}
+
+func (d *faultyDisk) unmount(t *testing.T) {
+	t.Helper()
+	await(t, "the disk's end", time.Minute, func() bool { return syscall.Unmount(d.at, 0) == nil })
+	await(t, "the end of all that had it mounted", time.Minute, func() bool {
+		devices, err := exec.Command("losetup", "-j", d.image).Output()
+		return err == nil && len(devices) == 0
+	})
+}
+
+// mend mounts the disk anew, checked.
+func (d *faultyDisk) mend(t *testing.T) {
+	t.Helper()
+	d.unmount(t)
+	out, err := exec.Command(requireProgram(t, "e2fsck"), "-fy", d.image).CombinedOutput()
+	if exit, ok := err.(*exec.ExitError); err != nil && (!ok || exit.ExitCode() > 1) { // 1: it has mended something
+		t.Fatalf("e2fsck: %v: %s", err, out)
+	}
+	if out, err := exec.Command("mount", "-o", "loop,errors=remount-ro", d.image, d.at).CombinedOutput(); err != nil {
+		t.Fatalf("mount: %v: %s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(d.at, "cove.db")); err != nil {
+		t.Fatal(err)
+	}
+}
