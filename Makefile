@@ -56,7 +56,7 @@ test-agents: build
 soak: build
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
-	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser|TestDiskLimit$$)' $(TESTFLAGS) ./cmd/cove
+	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser|TestDiskLimit$$|TestFullDiskStart)' $(TESTFLAGS) ./cmd/cove
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
 
 lint: $(LINTER)
@@ -67,7 +67,7 @@ $(LINTER): tools/lint/go.mod tools/lint/go.sum
 	$(GO) build -C tools/lint -o '$(CURDIR)/$(LINTER)' github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 bench: build
-	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 $(GO) test -run '^$$' -bench . -count=1 -timeout 30m $(BENCHFLAGS) \
+	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 $(GO) test -run '^$$' -bench . -count=1 -timeout 60m $(BENCHFLAGS) \
 		$$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -n1 dirname | sort -u)
 
 clean:

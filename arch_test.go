@@ -31,6 +31,7 @@ var imports = map[string][]string{
 	"sprites": nil,
 
 	"internal/boot":       nil,
+	"internal/cgroup":     nil,
 	"internal/policy":     nil,
 	"internal/layers":     nil,
 	"internal/base":       nil,
@@ -45,19 +46,20 @@ var imports = map[string][]string{
 	"internal/gitignore":  nil,
 	"internal/proctree":   nil,
 	"internal/fault":      nil,
+	"internal/hostnet":    nil,
 
 	"internal/archive":         {"internal/layers", "internal/safepath", "sprites"},
 	"internal/connect":         {"sprites"},
-	"internal/gateway":         {"internal/connect", "internal/policy"},
-	"internal/shim":            {"internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/gateway", "internal/layers", "internal/logfile", "internal/openfiles", "internal/policy", "sprites"},
+	"internal/gateway":         {"internal/connect", "internal/hostnet", "internal/policy"},
+	"internal/shim":            {"internal/base", "internal/boot", "internal/cgroup", "internal/connect", "internal/fault", "internal/gateway", "internal/layers", "internal/logfile", "internal/openfiles", "internal/policy", "internal/userns", "sprites"},
 	"internal/guest":           {"internal/boot", "sprites"},
 	"internal/guest/probe":     {"sprites"},
 	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"internal/boot", "internal/proctree", "sprites"},
 
 	"internal/store":               {"internal/fault", "internal/private", "sprites"},
-	"internal/sprite":              {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/store", "sprites"},
-	"internal/runtime/gvisor":      {"internal/archive", "internal/base", "internal/boot", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
+	"internal/sprite":              {"internal/archive", "internal/base", "internal/boot", "internal/cgroup", "internal/connect", "internal/fault", "internal/hostnet", "internal/layers", "internal/policy", "internal/store", "sprites"},
+	"internal/runtime/gvisor":      {"internal/archive", "internal/base", "internal/boot", "internal/cgroup", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
 	"internal/runtime/runtimetest": {"internal/boot", "internal/sprite", "sprites"},
 
 	"internal/gitwork":   {"internal/safepath", "sprites"},
@@ -74,7 +76,7 @@ var imports = map[string][]string{
 	"internal/push":      {"internal/gitwork", "sprites"},
 
 	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/private", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/base", "internal/config", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/openfiles", "internal/policy", "internal/private", "internal/push", "internal/safepath", "internal/tools", "internal/userns", "sprites"},
+	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/base", "internal/cgroup", "internal/config", "internal/connect", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/openfiles", "internal/policy", "internal/private", "internal/push", "internal/safepath", "internal/tools", "internal/userns", "sprites"},
 
 	"internal/covetest":                {everything},
 	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},
@@ -82,7 +84,7 @@ var imports = map[string][]string{
 	"cmd/cove":       {everything},
 	"cmd/cove-guest": {"internal/acp", "internal/boot", "internal/filesync", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/tools", "sprites"},
 	"cmd/cove-loop":  {"internal/loop", "internal/tools", "sprites"},
-	"cmd/cove-runsc": nil,
+	"cmd/cove-runsc": {"internal/boot", "internal/cgroup"},
 }
 
 // onlyImporter names the one package that may import what lies below a path of

@@ -5,21 +5,22 @@ import (
 	"time"
 )
 
-// JobState is where a job is. Queued, preparing, running and waiting are
+// JobState is where a job is. Installing, queued, preparing, running and waiting are
 // followed by exactly one of the others, which never changes again.
 type JobState string
 
 // The states of a job.
 const (
-	JobQueued    JobState = "queued"    // the row exists, the work has not arrived yet
-	JobPreparing JobState = "preparing" // the supervisor clones the bundle
-	JobRunning   JobState = "running"
-	JobWaiting   JobState = "waiting" // for a person
-	JobSucceeded JobState = "succeeded"
-	JobFailed    JobState = "failed"
-	JobTimedOut  JobState = "timed_out"
-	JobCancelled JobState = "cancelled"
-	JobLost      JobState = "lost"
+	JobInstalling JobState = "installing" // the row exists; its agent is being installed, and its sprite is made after that
+	JobQueued     JobState = "queued"     // the row exists, the work has not arrived yet
+	JobPreparing  JobState = "preparing"  // the supervisor clones the bundle
+	JobRunning    JobState = "running"
+	JobWaiting    JobState = "waiting" // for a person
+	JobSucceeded  JobState = "succeeded"
+	JobFailed     JobState = "failed"
+	JobTimedOut   JobState = "timed_out"
+	JobCancelled  JobState = "cancelled"
+	JobLost       JobState = "lost"
 )
 
 // Terminal reports whether s is final.
@@ -39,8 +40,14 @@ type Person struct {
 
 // JobRequest asks the server for a job. The server makes the row (queued) and,
 // where Sprite is empty, a sprite for it, and answers with the Job, whose Upload
-// says where the bundle goes; the job begins with POST /v1/jobs/{id}/start.
+// says where the bundle goes; the job begins with POST /v1/jobs/{id}/start. If the
+// agent has to be installed first, the row is installing until the sprite is there.
 type JobRequest struct {
+	// Early asks for the answer as soon as the row is there. If that is installing, the
+	// job is waited for with AwaitInstall before its bundle is sent. Without Early, the
+	// server answers when the job is queued, and forgets it if that fails.
+	Early bool `json:"early,omitempty"`
+
 	Backend     string   `json:"backend,omitempty"` // where the sprite is; empty: at this server
 	Sprite      string   `json:"sprite,omitempty"`  // an existing sprite; empty: a new one
 	Agent       string   `json:"agent"`
@@ -203,6 +210,9 @@ type Job struct {
 	Error        string   `json:"error,omitempty"`
 	Held         *Held    `json:"held,omitempty"` // why it stands still with its sprite; nil: it does not
 
+	Installing *InstallProgress `json:"installing,omitempty"` // how far its installation is; nil: none is under way
+	Failure    *ErrorBody       `json:"failure,omitempty"`    // why it ended before it was queued; nil: it did not
+
 	// Uncollected says why not all that the agent left could be collected. The rest is in
 	// the sprite alone, which is kept for it. Empty: all was collected.
 	Uncollected string `json:"uncollected,omitempty"`
@@ -228,9 +238,20 @@ type Job struct {
 	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
 
 	CreatedAt time.Time  `json:"created_at"`
+	ReadyAt   *time.Time `json:"ready_at,omitempty"` // when its agent was installed and its sprite made; nil: with the row
 	StartedAt *time.Time `json:"started_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
 	PulledAt  *time.Time `json:"pulled_at,omitempty"`
+}
+
+// InstallProgress is how far the installation of an agent is. Several jobs may wait for
+// the same one.
+type InstallProgress struct {
+	Agent    string    `json:"agent"`             // with its version
+	Command  int       `json:"command,omitempty"` // that runs, from 1; 0: none does yet, or none does any more
+	Commands int       `json:"commands,omitempty"`
+	Said     string    `json:"said,omitempty"` // the last line that a command has printed: a sandbox's text
+	Since    time.Time `json:"since"`
 }
 
 // JobInstall says where a job's agent is from.
@@ -350,6 +371,7 @@ type JobMessage struct {
 // JobRetry asks for a job to be done again from its beginning (POST
 // /v1/jobs/{id}/retry); the answer is the new job.
 type JobRetry struct {
+	Early      bool `json:"early,omitempty"`       // as in JobRequest; the server starts an installing one by itself
 	SameSprite bool `json:"same_sprite,omitempty"` // in the old job's; otherwise in a new one, if the old job had one made
 }
 
@@ -372,8 +394,18 @@ type JobGC struct {
 // JobGCResult says what was, or would be, removed and kept.
 type JobGCResult struct {
 	Removed []JobGCItem `json:"removed"`
-	Kept    []JobGCItem `json:"kept"` // of those that have ended
+	Kept    []JobGCItem `json:"kept"`
 }
+
+// Reasons to keep a job.
+const (
+	KeptRunning     = "running"     // it has not ended
+	KeptUnpulled    = "unpulled"    // its work has not been pulled
+	KeptInUse       = "in_use"      // something runs in its sprite
+	KeptRecent      = "recent"      // it was used not long ago
+	KeptUncollected = "uncollected" // its sprite alone has a part of its work
+	KeptFailed      = "failed"      // it could not be removed
+)
 
 // JobGCItem is a job, or a sprite whose job is gone.
 type JobGCItem struct {
@@ -381,6 +413,7 @@ type JobGCItem struct {
 	State  JobState `json:"state,omitempty"`
 	Sprite string   `json:"sprite,omitempty"` // that was made for it
 	Agent  string   `json:"agent,omitempty"`  // neither: an installation of it, which nobody has used
+	Reason string   `json:"reason,omitempty"` // to keep it: one of the constants
 	Why    string   `json:"why"`
 }
 

@@ -25,7 +25,7 @@ const (
 )
 
 // CreateJob makes a job, and a sprite for it where req names none. The work
-// begins with StartJob.
+// begins with StartJob; with req.Early it may take an AwaitInstall before that.
 func (c *Client) CreateJob(ctx context.Context, req JobRequest) (Job, error) {
 	return callJob(ctx, c, "create job", call{method: http.MethodPost, path: joinPath("v1", "jobs"), in: req})
 }
@@ -144,6 +144,38 @@ func (c *Client) WaitJob(ctx context.Context, id string) (Job, error) {
 		}
 		if err != nil {
 			return Job{}, fmt.Errorf("wait for job %s: %w", id, err)
+		}
+	}
+}
+
+// installLook is for how long a server is asked to wait for news of an installation.
+const installLook = 2 * time.Second
+
+// AwaitInstall waits until a job that was made with Early is no longer installing. Then
+// it is queued, or has ended: Failure says why. Each is called with the job now and then;
+// nil: not. A server that is away is asked again for some minutes.
+func (c *Client) AwaitInstall(ctx context.Context, id string, each func(Job)) (Job, error) {
+	query := url.Values{"wait": {installLook.String()}, "while": {string(JobInstalling)}}
+	var again patience
+	for {
+		asked := time.Now()
+		job, err := poll(ctx, c, id, query)
+		switch {
+		case err == nil && job.State != JobInstalling:
+			return job, nil
+		case err == nil:
+			again = patience{}
+			if each != nil {
+				each(job)
+			}
+			if time.Since(asked) < pollPause {
+				err = sleep(ctx, pollPause)
+			}
+		default:
+			err = again.wait(ctx, err)
+		}
+		if err != nil {
+			return Job{}, fmt.Errorf("wait for the installation for job %s: %w", id, err)
 		}
 	}
 }

@@ -47,19 +47,48 @@ func nameTaken(e *Error) bool {
 // Get describes a sprite. It does not wake it.
 func (c *Client) Get(ctx context.Context, name string) (Info, error) {
 	var info Info
-	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "sprites", name)}, &info); err != nil {
+	var header http.Header
+	if err := c.json(ctx, call{method: http.MethodGet, path: joinPath("v1", "sprites", name), seen: &header}, &info); err != nil {
 		return Info{}, fmt.Errorf("get sprite %s: %w", name, err)
 	}
+	info.Revision = header.Get("ETag")
 	return info, nil
 }
 
 // Update changes a sprite's settings; what req leaves nil is kept.
 func (c *Client) Update(ctx context.Context, name string, req UpdateRequest) (Info, error) {
 	var info Info
-	if err := c.json(ctx, call{method: http.MethodPut, path: joinPath("v1", "sprites", name), in: req}, &info); err != nil {
+	put := call{method: http.MethodPut, path: joinPath("v1", "sprites", name), in: req}
+	if req.Revision != "" {
+		put.header = http.Header{"If-Match": {req.Revision}}
+	}
+	if err := c.json(ctx, put, &info); err != nil {
 		return Info{}, fmt.Errorf("update sprite %s: %w", name, err)
 	}
 	return info, nil
+}
+
+// Change is Update with what change makes of the sprite as it is. If somebody else has
+// changed the sprite's labels or Retention meanwhile, change is called again with theirs,
+// so neither change is lost; on a server that tells no revisions one of them may be. An
+// error of change is returned as it is, and nothing is changed.
+func (c *Client) Change(ctx context.Context, name string, change func(Info) (UpdateRequest, error)) (Info, error) {
+	for try := 1; ; try++ {
+		was, err := c.Get(ctx, name)
+		if err != nil {
+			return Info{}, err
+		}
+		req, err := change(was)
+		if err != nil {
+			return Info{}, err
+		}
+		req.Revision = was.Revision
+		info, err := c.Update(ctx, name, req)
+		if e, ok := errors.AsType[*Error](err); ok && e.StatusCode == http.StatusPreconditionFailed && try < changeTries {
+			continue
+		}
+		return info, err
+	}
 }
 
 // Visit makes a link by which a browser, which can't send a token, may enter the

@@ -85,8 +85,8 @@ func (s *Sprite) NetworkPolicy(ctx context.Context) (NetworkPolicy, error) {
 	return p, nil
 }
 
-// policyTries is how often ChangeNetworkPolicy begins anew.
-const policyTries = 100
+// changeTries is how often ChangeNetworkPolicy and Change begin anew.
+const changeTries = 100
 
 // ChangeNetworkPolicy replaces the policy by the one that change makes of it, and returns
 // that. If somebody else has replaced the policy meanwhile, change is called again with
@@ -104,7 +104,7 @@ func (s *Sprite) ChangeNetworkPolicy(ctx context.Context, change func(NetworkPol
 		}
 		p.Revision = was.Revision
 		err = s.SetNetworkPolicy(ctx, p)
-		if e, ok := errors.AsType[*Error](err); ok && e.StatusCode == http.StatusPreconditionFailed && try < policyTries {
+		if e, ok := errors.AsType[*Error](err); ok && e.StatusCode == http.StatusPreconditionFailed && try < changeTries {
 			continue
 		}
 		return p, err

@@ -46,6 +46,10 @@ type Info struct {
 
 	// Cove is what a cove server adds; nil from other servers.
 	Cove *Details `json:"cove,omitempty"`
+
+	// Revision changes with the sprite's labels and its Retention. Get sets it, on a server
+	// that tells it (cove does): it is the answer's ETag.
+	Revision string `json:"-"`
 }
 
 // Details is cove's own part of a sprite's description.
@@ -70,6 +74,7 @@ type Details struct {
 	AwakeBy     []string `json:"kept_awake_by,omitempty"`
 	Removing    bool     `json:"removing,omitempty"`            // it is being removed: nothing can be done to it but that
 	Unlimited   []string `json:"limits_not_enforced,omitempty"` // limits this machine can't give, with the reason
+	MemoryMB    int      `json:"memory_mb,omitempty"`           // how much of its memory limit it gets, if the server keeps the rest for itself; else 0
 	NetworkDown string   `json:"network_down,omitempty"`        // why the sandbox has no network now
 	LastError   string   `json:"last_error,omitempty"`          // why the last sandbox ended or did not start
 
@@ -174,6 +179,10 @@ type UpdateRequest struct {
 	// none. They hold at once if it is awake, too.
 	RAMMB *int `json:"ram_mb,omitempty"`
 	CPUs  *int `json:"cpus,omitempty"`
+
+	// Revision is the one that the sprite must still have, else nothing changes and the
+	// error has the status 412; empty: whichever it has. It is sent as If-Match.
+	Revision string `json:"-"`
 }
 
 // RestartResult answers POST …/restart (section 17.3).
@@ -243,7 +252,7 @@ const (
 // Message is any of the JSON text messages on an exec socket (section 3.4). Type
 // selects the fields in use; unknown types are ignored by both sides.
 type Message struct {
-	Type string `json:"type"` // session_info exit resize signal port_opened port_closed keepalive, and cove's held
+	Type string `json:"type"` // session_info exit resize signal port_opened port_closed keepalive, and cove's held and memory_lost
 
 	SessionID string `json:"session_id,omitempty"` // session_info, from here
 	Command   string `json:"command,omitempty"`
@@ -263,6 +272,10 @@ type Message struct {
 	Code     *int   `json:"code,omitempty"`      // exit, the same number for clients that read this key
 	Reason   string `json:"reason,omitempty"`    // exit, cove: "timeout", "oom", "stopped", "restored" or "removed" with its sprite, "signal:KILL", or empty
 
+	// Left, in an exit message, is how many processes that the command has started still
+	// run, and will be ended when its time without a client is over. Cove's own.
+	Left int `json:"left,omitempty"`
+
 	Signal string `json:"signal,omitempty"` // signal: with or without "SIG", any case
 
 	Port    int    `json:"port,omitempty"` // port_opened and port_closed
@@ -273,9 +286,17 @@ type Message struct {
 	// it goes on. Cove's own.
 	Held *Held `json:"held,omitempty"`
 
+	// Lost, in a memory_lost message, says why the sprite began anew. Cove's own.
+	Lost string `json:"lost,omitempty"`
+
 	// Goroutines is how many the server has, for who looks for leaks.
 	Goroutines int `json:"goroutines,omitempty"`
 }
+
+// MessageLost is the type of a Message that says that what ran in the sprite before is
+// gone, though nobody had asked for that; its files are not. The first command after that
+// is told.
+const MessageLost = "memory_lost"
 
 // MessageHeld is the type of a Message that says that a sprite is held, or is not any
 // more.

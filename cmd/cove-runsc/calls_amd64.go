@@ -20,4 +20,18 @@ func init() {
 	renames[unix.SYS_RENAME] = func(args arch.SyscallArguments) renaming {
 		return renaming{linux.AT_FDCWD, args[0].Pointer(), linux.AT_FDCWD, args[1].Pointer(), 0}
 	}
+	for _, number := range []uintptr{unix.SYS_CREAT, unix.SYS_CHMOD, unix.SYS_CHOWN, unix.SYS_UTIME, unix.SYS_UTIMES} {
+		changes[number] = changedPath
+	}
+	changes[unix.SYS_OPEN] = func(args arch.SyscallArguments) (changed, bool) {
+		return opened(linux.AT_FDCWD, args[0].Pointer(), args[1].Uint())
+	}
+	for _, number := range []uintptr{unix.SYS_LINK, unix.SYS_LCHOWN} {
+		changes[number] = func(args arch.SyscallArguments) (changed, bool) {
+			return changed{linux.AT_FDCWD, args[0].Pointer(), false}, true
+		}
+	}
+	changes[unix.SYS_FUTIMESAT] = func(args arch.SyscallArguments) (changed, bool) {
+		return changed{args[0].Int(), args[1].Pointer(), true}, true
+	}
 }

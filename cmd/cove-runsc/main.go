@@ -1,8 +1,9 @@
 // Command cove-runsc is gVisor's runsc, pinned by this module's go.mod, so that
 // a cove installation needs no other sandbox runtime on the machine. It has one
 // command more, move, and one platform more, systrap-paused, saves the content of
-// deleted files in one piece, keeps the times of files, and has some calls do as
-// Linux does.
+// deleted files in one piece, keeps the times of files, makes files of the host's
+// that root changes root's, has some calls do as Linux does, and notes a pause
+// without emptying the container's file.
 package main
 
 import (
@@ -15,6 +16,8 @@ import (
 	"gvisor.dev/gvisor/runsc/cli"
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 	"gvisor.dev/gvisor/runsc/cmd/util"
+
+	"github.com/cove-dev/cove/internal/cgroup"
 )
 
 func main() {
@@ -25,12 +28,21 @@ func main() {
 	case moveVerb:
 		cli.Run(nil, map[util.SubCommand]string{new(move): ""}, nil)
 		return
+	case "pause":
+		cli.Run(nil, map[util.SubCommand]string{&noted{"pause", pause}: ""}, nil)
+		return
+	case "resume":
+		cli.Run(nil, map[util.SubCommand]string{&noted{"resume", resume}: ""}, nil)
+		return
 	case "boot": // the sandbox's process
+		os.Args = limited(os.Args, cgroup.Process{}.Limits(), runtime.NumCPU())
 		collectLater()
 		saveDeletedWhole()
 		keepTimes()
 		readAttributes()
 		renameLinks()
+		adoptFiles()
+		separateLinks()
 		seeCalls()
 	}
 	maincli.Main()

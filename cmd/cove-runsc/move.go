@@ -88,7 +88,7 @@ func (m *move) carryOut(order, id string) (err error) {
 		m.old, err = container.Load(m.conf.RootDir, container.FullID{SandboxID: m.from, ContainerID: m.from}, container.LoadOpts{Exact: true})
 		return err
 	case "pause":
-		return m.old.Pause()
+		return pause(m.old)
 	case "save":
 		return m.old.Checkpoint(m.conf, m.image, sandbox.CheckpointOpts{Resume: true})
 	case "restore":

@@ -111,3 +111,21 @@ func TestDiagnoseFullDisk(t *testing.T) {
 		t.Errorf("with room again: %s", out)
 	}
 }
+
+// A machine whose resolver does not answer is told of: by then names that the gateway itself
+// answers for are found.
+func TestDiagnoseNames(t *testing.T) {
+	h := newRootHost(t)
+	h.run("", "cove", "create", "paint")
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(conf, []byte("nameserver 127.0.0.2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, code := h.try("", "unshare", "-m", "sh", "-c", `mount --bind "$1" /etc/resolv.conf && exec cove diagnose paint --agent shell`, "sh", conf)
+	if code != 1 || !strings.Contains(out, "unreachable    names of the outside: no answer from the resolver 127.0.0.2") || !strings.Contains(out, "names: are looked up inside") || !strings.Contains(out, "next: see why it does not answer") {
+		t.Errorf("diagnose without a resolver: %d\n%s", code, out)
+	}
+	if out, fine := h.diagnosed(); !fine || !strings.Contains(out, "names: of the outside are looked up by") {
+		t.Errorf("diagnose with one:\n%s", out)
+	}
+}

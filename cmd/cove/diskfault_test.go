@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 )
@@ -68,6 +70,37 @@ func (h *host) fillUp() {
 	}
 }
 
+// keepFull takes each byte of a data folder's disk as soon as it is free, until the function
+// that it returns is called: as a program in a sprite may, which no kill of a server ends.
+func (h *host) keepFull() (stop func()) {
+	h.t.Helper()
+	f, err := os.OpenFile(filepath.Join(h.data, "fill"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var ends atomic.Bool
+	var taking sync.WaitGroup
+	for range 2 { // what one of them waits for, the other does not
+		taking.Go(func() {
+			for block := make([]byte, 4<<10); !ends.Load(); {
+				if _, err := f.Write(block); err != nil && !errors.Is(err, syscall.ENOSPC) {
+					h.t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() {
+		ends.Store(true)
+		taking.Wait()
+		if err := f.Close(); err != nil {
+			h.t.Error(err)
+		}
+	})
+	h.t.Cleanup(stop)
+	return stop
+}
+
 // full checks that a command says that the disk is full, and what to do.
 func (h *host) full(args ...string) {
 	h.t.Helper()
@@ -77,36 +110,44 @@ func (h *host) full(args ...string) {
 	}
 }
 
-// TestFullDiskStart: on a full disk a server starts, also after kill -9, and what makes
-// room can be done. Otherwise nobody could make any.
+// TestFullDiskStart: a server starts on a disk that something keeps full, however the last
+// one ended, and there what makes room can be done. Otherwise nobody could make any.
 func TestFullDiskStart(t *testing.T) {
-	ends := []syscall.Signal{syscall.SIGKILL}
+	disks := map[string]func(testing.TB, string, string){"ext4": ext4Disk}
 	if soak() {
-		ends = append(ends, syscall.SIGTERM, syscall.SIGKILL)
+		disks["tmpfs"] = smallDisk // a file there gives its room back as soon as it is emptied
 	}
-	h := newHostOn(t, "160m", ext4Disk)
-	h.serve(nil, "--disk-reserve", "0")
-	for _, sig := range ends {
-		h.run("", "cove", "create", "paint", "--idle", "0")
-		h.run("", "cove", "create", "cold")
-		for range 4 {
-			h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "head -c 2M /dev/urandom >big")
-			h.run("", "cove", "checkpoint", "create", "-s", "paint")
-		}
-		h.fillUp()
-		h.endServer(sig)
-		h.fillUp() // the rest, too, that an end sets free
-		h.serve(nil, "--disk-reserve", "0")
-		h.run("", "cove", "list")
-		h.full("checkpoint", "create", "-s", "paint")
-		h.full("fork", "paint", "copy")
-		h.full("exec", "-s", "cold", "--", "true")
-		h.run("", "cove", "checkpoint", "rm", "v1", "-s", "paint")
-		h.run("", "cove", "checkpoint", "prune", "-s", "paint", "--all", "--keep-last", "1")
-		h.run("", "cove", "rm", "--yes", "paint")
-		h.makeRoom()
-		h.run("", "cove", "exec", "-s", "cold", "--", "true")
-		h.run("", "cove", "rm", "--yes", "cold")
+	for name, mount := range disks {
+		t.Run(name, func(t *testing.T) {
+			h := newHostOn(t, "160m", mount)
+			h.serve(nil, "--disk-reserve", "0")
+			h.run("", "cove", "create", "paint", "--idle", "0")
+			h.run("", "cove", "create", "cold")
+			h.run("", "cove", "create", "idle", "--idle", "1s")
+			h.run("", "cove", "exec", "-s", "idle", "--", "sh", "-c", "head -c 1M /dev/urandom >big")
+			for range 4 {
+				h.run("", "cove", "exec", "-s", "paint", "--", "sh", "-c", "head -c 2M /dev/urandom >big")
+				h.run("", "cove", "checkpoint", "create", "-s", "paint")
+			}
+			h.stage("idle", true)
+			h.fillUp()
+			stop := h.keepFull()
+			for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGKILL} {
+				h.endServer(sig)
+				h.serve(nil, "--disk-reserve", "0")
+				h.run("", "cove", "list")
+			}
+			h.full("checkpoint", "create", "-s", "paint")
+			h.full("fork", "paint", "copy")
+			h.full("exec", "-s", "cold", "--", "true")
+			h.run("", "cove", "exec", "-s", "idle", "--", "rm", "big") // it goes on for that
+			h.run("", "cove", "checkpoint", "rm", "v1", "-s", "paint")
+			h.run("", "cove", "checkpoint", "prune", "-s", "paint", "--all", "--keep-last", "1")
+			h.run("", "cove", "rm", "--yes", "paint")
+			stop()
+			h.makeRoom()
+			h.run("", "cove", "exec", "-s", "cold", "--", "true")
+		})
 	}
 }
 

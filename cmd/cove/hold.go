@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli"
+	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/userns"
 )
 
@@ -46,4 +48,35 @@ func inUse(data string) bool {
 		}
 	}
 	return false
+}
+
+// leftIn lists the server, shims and sandboxes that a data folder has recorded as its own.
+// Some may have ended. Those that a copied folder has recorded are the original's.
+func leftIn(data string) (left []userns.Process) {
+	if cli.Locked(filepath.Join(data, "lock")) {
+		var server struct {
+			PID     int
+			Started uint64 `json:",string"`
+		}
+		text, err := os.ReadFile(filepath.Join(data, "server.json"))
+		if err == nil && json.Unmarshal(text, &server) == nil {
+			left = append(left, userns.Process{PID: server.PID, Start: server.Started})
+		}
+	}
+	runs, err := os.ReadDir(filepath.Join(data, "run"))
+	if err != nil {
+		return left // there are none, or this user may not enter them
+	}
+	for _, run := range runs {
+		dir := filepath.Join(data, "run", run.Name())
+		if cli.Locked(filepath.Join(dir, "shim.lock")) {
+			if pid, start, err := shim.Keeper(dir); err == nil {
+				left = append(left, userns.Process{PID: pid, Start: start})
+			}
+		}
+		if st, err := shim.ReadState(dir); err == nil && st.PID != 0 && !st.Elsewhere(dir) {
+			left = append(left, userns.Process{PID: st.PID, Start: st.StartTime})
+		}
+	}
+	return left
 }

@@ -220,7 +220,7 @@ except OSError as e: print(e)`, name)
 			t.Fatal(err)
 		}
 	}
-	for by, want := range map[string]string{"2620:4f:8000::2": islandPublic, islandPublic: islandPublic6} {
+	for by, want := range map[string]string{"2620:4f:8000::2": islandPublic, islandNear: islandPublic6} {
 		route(netlink.RouteDel, by)
 		await(t, "both.test to be "+want, time.Minute, func() bool { return strings.TrimSpace(order("both.test")) == want })
 		name := map[bool]string{true: "only6.test", false: "allowed.test"}[want == islandPublic]

@@ -117,8 +117,11 @@ func TestJobH4(t *testing.T) {
 		t.Errorf("of what was used today: removed %v, kept %v", removed, kept)
 	}
 	removed, kept := h.gc("--older-than", "0", "--dry-run")
-	if len(removed) != 4 || removed[pulled] != "pulled" || removed[empty] != "it left nothing" || removed[guest] == "" || removed[orphan] == "" || kept[unpulled] == "" || len(kept) != 1 {
+	if len(removed) != 4 || removed[pulled] != "pulled" || removed[empty] != "it left nothing" || removed[guest] == "" || removed[orphan] == "" || kept[unpulled] == "" || kept[running] != "it has not ended" || len(kept) != 2 {
 		t.Errorf("a dry run: removed %v, kept %v", removed, kept)
+	}
+	if out := h.run("", "cove", "job", "gc", "--older-than", "0", "--dry-run"); !strings.HasSuffix(out, "\nKept 2: 1 has not ended, 1 was not pulled.\n") {
+		t.Errorf("a dry run says %s", out)
 	}
 	if got := h.job(pulled); got.ID != pulled {
 		t.Errorf("a dry run removed it: %+v", got)
@@ -140,7 +143,7 @@ func TestJobH4(t *testing.T) {
 	if _, err := inUse(); err != nil {
 		t.Errorf("the command was ended: %v", err)
 	}
-	if removed, kept := h.gc("--older-than", "0"); removed[pulled] == "" || len(kept) != 1 {
+	if removed, kept := h.gc("--older-than", "0"); removed[pulled] == "" || len(kept) != 2 {
 		t.Errorf("when it is free: removed %v, kept %v", removed, kept)
 	}
 	list := h.run("", "cove", "list")

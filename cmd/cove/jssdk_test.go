@@ -113,7 +113,7 @@ func jsResults(t *testing.T, out io.Reader) int {
 
 // jsModules returns the folder node_modules with the packages of jsTests. It is
 // kept in .cache, by the digest of the lock file.
-func jsModules(t *testing.T) string {
+func jsModules(t testing.TB) string {
 	t.Helper()
 	lock := readFile(t, jsTests+"/package-lock.json")
 	digest := sha256.Sum256([]byte(lock))
@@ -160,7 +160,7 @@ func jsInstall(dir string, files map[string]string) error {
 	return nil
 }
 
-func readFile(t *testing.T, name string) string {
+func readFile(t testing.TB, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
 	if err != nil {

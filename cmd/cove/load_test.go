@@ -73,7 +73,7 @@ func TestSoakLoad(t *testing.T) {
 	for _, l := range loads {
 		l.must(h.client().Delete(t.Context(), l.name, sprites.DeleteOptions{}))
 	}
-	ctx, cancel2 := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel2 := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel2()
 	left, err := leakcheck.Left(ctx, before)
 	if err := errors.Join(err, leakcheck.Error(left)); err != nil {

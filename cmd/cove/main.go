@@ -11,5 +11,5 @@ import (
 
 func main() {
 	streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
-	os.Exit(cli.Main(context.Background(), os.Args[1:], streams, newServeCommand(), newShimCommand(), newHoldCommand()))
+	os.Exit(cli.Main(context.Background(), os.Args[1:], streams, newServeCommand(), newShimCommand(), newHoldCommand(), newCheckStoreCommand()))
 }

@@ -44,19 +44,20 @@ type island struct {
 
 const (
 	islandHost   = "192.31.196.1"
-	islandPublic = "192.31.196.2"
-	islandOther  = "192.31.196.3"
+	islandNear   = "192.31.196.2" // its router
+	islandPublic = "192.52.193.2"
+	islandOther  = "192.52.193.3"
 
 	islandHost6   = "2620:4f:8000::1"
 	islandPublic6 = "2620:4f:8000:1::2"
 	islandOther6  = "2620:4f:8000:1::3"
-	islandNear6   = "2620:4f:8000::9" // a neighbour of the host's: what would have a private address of IPv4
+	islandNear6   = "2620:4f:8000::9" // a neighbour of the host's
 )
 
 // islandInward are addresses that no sandbox reaches without a rule that names them.
 var islandInward = []string{
 	"10.1.2.3", "172.16.0.9", "192.168.7.7", "100.64.0.5", "169.254.169.254", "169.254.9.9", "100.100.100.200",
-	"fd00:ec2::254", "fd12::9", "fec0::9", "2002:a01:203::1", "64:ff9b::a01:203", "64:ff9b::a9fe:a9fe", islandNear6,
+	"fd00:ec2::254", "fd12::9", "fec0::9", "2002:a01:203::1", "64:ff9b::a01:203", "64:ff9b::a9fe:a9fe", islandNear, "192.31.196.9", islandNear6,
 }
 
 func newIsland(t *testing.T) *island {
@@ -104,7 +105,7 @@ func newIsland(t *testing.T) *island {
 		}
 		err := gateway.InNetNS(i.sea, func() error {
 			all := []string{
-				islandPublic + "/24", islandOther + "/24", "2620:4f:8000::2/64", islandPublic6 + "/128", islandOther6 + "/128", "fe80::5ea/64",
+				islandNear + "/24", islandPublic + "/32", islandOther + "/32", "2620:4f:8000::2/64", islandPublic6 + "/128", islandOther6 + "/128", "fe80::5ea/64",
 			}
 			for _, a := range islandInward {
 				if strings.Contains(a, ":") {
@@ -121,7 +122,7 @@ func newIsland(t *testing.T) *island {
 		if err != nil {
 			return err
 		}
-		if err := netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(islandPublic)}); err != nil {
+		if err := netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(islandNear)}); err != nil {
 			return err
 		}
 		return netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP("2620:4f:8000::2")})
@@ -130,7 +131,7 @@ func newIsland(t *testing.T) *island {
 		t.Fatal(err)
 	}
 	i.populate()
-	i.write("resolv.conf", "nameserver "+islandPublic+"\noptions timeout:1\n")
+	i.write("resolv.conf", "nameserver "+islandNear+"\noptions timeout:1\n")
 	i.start()
 	return i
 }
@@ -351,7 +352,7 @@ func (i *island) populate() {
 		}
 		_ = w.WriteMsg(resp)
 	})
-	i.hear(islandPublic+":53", func(pc net.PacketConn, p []byte, from net.Addr) {
+	i.hear(islandNear+":53", func(pc net.PacketConn, p []byte, from net.Addr) {
 		req := new(dns.Msg)
 		if req.Unpack(p) == nil && len(req.Question) == 1 {
 			answer(&datagramAnswer{pc: pc, to: from}, req)

@@ -159,6 +159,10 @@ func (h *host) refused() {
 	if code != 1 || !strings.Contains(out, "is older than the rest of the data folder") || !strings.Contains(out, "cove serve --data "+h.data+" --accept-older-store") {
 		h.t.Fatalf("serve on an older store: %d, %s", code, out)
 	}
+	out, code = h.try("", "cove", "doctor")
+	if code == 0 || !strings.Contains(out, "none would start: ") || !strings.Contains(out, "fix: put the newest cove.db back") {
+		h.t.Errorf("doctor on an older store: %d, %s", code, out)
+	}
 	out, code = h.try("", "cove", "server", "start")
 	if code != 1 || !strings.Contains(out, "--accept-older-store") {
 		h.t.Errorf("start on an older store: %d, %s", code, out)

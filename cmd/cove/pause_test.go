@@ -82,6 +82,20 @@ func (h *host) counted() string {
 	return string(text)
 }
 
+// containerFile is the size of what gVisor notes of a sprite's sandbox.
+func (h *host) containerFile(sprite string) int64 {
+	h.t.Helper()
+	files, err := filepath.Glob(filepath.Join(h.data, "run", h.info(sprite).ID, "runsc", "*.state"))
+	if err != nil || len(files) != 1 {
+		h.t.Fatalf("files of containers: %v, %v", files, err)
+	}
+	st, err := os.Stat(files[0])
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return st.Size()
+}
+
 // TestPause: a sprite that nobody uses is paused. Nothing in it runs; what comes for it
 // on a connection that it has open waits, and is not lost; a request to its URL wakes
 // it. It stays paused when its shim dies, or the server. Later its memory goes to disk.
@@ -110,9 +124,13 @@ func TestPause(t *testing.T) {
 	})
 	mark, _ := h.counts("paint")
 
+	size := h.containerFile("paint")
 	h.stage("paint", true)
 	if out := h.run("", "cove", "list"); !strings.Contains(out, "paused") {
 		t.Errorf("the list says %s", out)
+	}
+	if got := h.containerFile("paint"); got != size {
+		t.Errorf("gVisor's file of the container has %d bytes, not %d: it was written anew, for which a full disk has no room", got, size)
 	}
 	then := h.counted()
 	select {

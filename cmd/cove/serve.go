@@ -11,10 +11,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,6 +22,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/cli"
 	"github.com/cove-dev/cove/internal/config"
@@ -36,7 +37,6 @@ import (
 	"github.com/cove-dev/cove/internal/sprite"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/internal/userns"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // serveOptions are the flags of serve.
@@ -53,6 +53,7 @@ type serveOptions struct {
 	keepJobs   time.Duration
 	connectors []string
 	headers    []string
+	suspend    bool
 	older      bool
 
 	config   string // a file of these, which the flags given go before
@@ -114,11 +115,17 @@ newuidmap and subordinate ids (see: cove doctor).`,
 			if err := applySettings(cmd.Flags(), o.config, dir); err != nil {
 				return err
 			}
+			if os.Getpid() == 1 {
+				return serveBelowInit(o.suspend)
+			}
 			logger := slog.New(logfile.Limit(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
 			if !cmd.Flags().Changed("addr") {
 				o.addr = cmp.Or(o.fallback, cli.LastAddr(dir), o.addr)
 			}
 			if err := checkFree(o.addr, dir); err != nil {
+				return err
+			}
+			if err := checkDisk(dir); err != nil {
 				return err
 			}
 			return serve(o, dir, logger, cmd.OutOrStdout())
@@ -132,12 +139,13 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.StringArrayVar(&o.names, "name", nil, "a host name by which the server may be called, besides those of --addr and loopback (repeatable)")
 	f.StringVar(&o.domain, "domain", "localhost", "sprites' URLs are http://NAME.DOMAIN:PORT/; all names below another than localhost must lead here")
 	f.DurationVar(&o.idle, "idle", 30*time.Second, "how long a sprite that does not say stays awake unused, before it is paused; 0: for ever")
-	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after how long unused its memory goes to disk; 0: never")
+	f.DurationVar(&o.hibernate, "hibernate", 5*time.Minute, "after how long unused its memory goes to disk, if it does not say; 0: never")
 	f.IntVar(&o.maxRunning, "max-running", 0, "sandboxes that may run at once, besides those that are paused; 0: any number")
 	f.IntVar(&o.pool, "pool", 0, "sandboxes, besides --max-running, that are kept ready for new sprites without limits or --include, some 30 MB of memory each")
 	f.StringVar(&o.reserve, "disk-reserve", "", "what sprites leave free of the data folder's disk, such as 5G: at less, who writes is paused until there is more; 0: nothing (if not given: 1G, or 5 % of a disk of less than 20G)")
 	f.DurationVar(&o.timeout, "job-timeout", time.Hour, "running time of a job that does not say")
 	f.DurationVar(&o.keepJobs, "keep-jobs", 7*24*time.Hour, "remove jobs that were pulled or left nothing, with their sprites, so long after their last use; 0: never")
+	f.BoolVar(&o.suspend, "suspend-at-end", endsContainer(), "at its end, put the memory of all sprites on disk, because their sandboxes end with it; so it is for a container's main process, also below its init (docker run --init), and with a unit of systemd when the machine ends")
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
 	f.StringArrayVar(&o.headers, "connector-header", nil, "'NAME=HEADER: VALUE' added to what goes through a connector; $VAR is taken from the environment (repeatable)")
 	f.BoolVar(&o.older, "accept-older-store", false, "go on with a cove.db that is older than the rest of the data folder; what it does not know is moved to aside/ there")
@@ -154,7 +162,7 @@ func applySettings(flags *pflag.FlagSet, file, dir string) error {
 	}
 	inFile := func(name string) bool {
 		f := flags.Lookup(name)
-		return f != nil && !f.Hidden && !slices.Contains([]string{"config", "help", "data", "accept-older-store"}, name)
+		return f != nil && !f.Hidden && name != "help"
 	}
 	set, err := config.ReadServe(file, must, inFile)
 	if err != nil {
@@ -178,11 +186,29 @@ func checkFree(addr, dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil // which may have a server, of which the error is to tell
 	}
-	ln, err := net.Listen("tcp", addr)
+	ln, err := cli.Listen(addr)
 	if err != nil {
 		return errNoListen(err)
 	}
 	return ln.Close()
+}
+
+// checkDisk refuses a data folder on a file system that can't have a sprite's disk.
+func checkDisk(dir string) error {
+	at := dir
+	for {
+		var st unix.Statfs_t
+		err := unix.Statfs(at, &st)
+		if errors.Is(err, unix.ENOENT) && at != filepath.Dir(at) {
+			at = filepath.Dir(at)
+			continue
+		}
+		if err == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC {
+			return &private.RefusedError{Dir: dir, Why: "is on overlayfs, as a container's own files are: no sprite's disk can be there",
+				Hint: "choose one on a volume, or on another disk, with --data DIR or COVE_DATA"}
+		}
+		return nil // another error is told by those who use the folder
+	}
 }
 
 func errNoListen(err error) error {
@@ -223,7 +249,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		if err := os.Setenv("COVE_DATA", dir); err != nil { // root's default is another one
 			return err
 		}
-		return userns.Enter(dir, []string{self, holdVerb, "--data", dir})
+		return userns.Enter(dir, []string{self, holdVerb, "--data", dir}, func() []userns.Process { return leftIn(dir) })
 	}
 	guest, err := cli.Program("cove-guest")
 	if err != nil {
@@ -235,6 +261,10 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	supervisor := os.Getenv(notifySocket)
+	if err := os.Unsetenv(notifySocket); err != nil { // what the server starts is not the server
+		return err
+	}
 
 	lock, err := server.Lock(dir)
 	if err != nil {
@@ -263,7 +293,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 			logger.Error("preparing the base; the next sandbox tries again", "err", err)
 		}
 	})
-	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: sprites.Version, Names: o.names, Domain: o.domain}
+	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Names: o.names, Domain: o.domain}
 	host := &sprite.Host{
 		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: o.pool, URL: srv.SpriteURL,
 		DiskReserve: reserve,
@@ -278,14 +308,20 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	defer closing(&err, srv)
 	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout, Keep: o.keepJobs, NamesOnly: host.NamesOnly, Installer: host}
 	srv.Jobs = jobs
-	ln, err := net.Listen("tcp", o.addr)
+	ln, err := cli.Listen(o.addr)
 	if err != nil {
 		return errNoListen(err)
 	}
 	if err := jobs.Resume(ctx); err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	return serveJobs(ctx, srv, jobs, ln, out)
+	if err := serveJobs(ctx, srv, jobs, ln, out, supervisor); err != nil {
+		return err
+	}
+	if o.suspend || supervisor != "" && machineEnds() {
+		suspendAll(host, logger)
+	}
+	return nil
 }
 
 // diskReserve reads --disk-reserve for a data folder.
@@ -300,8 +336,55 @@ func diskReserve(text, dir string) (int64, error) {
 	return n, nil
 }
 
+// notifySocket names the socket of a supervisor that wants to be told when the server
+// answers (sd_notify(3)).
+const notifySocket = "NOTIFY_SOCKET"
+
+// sayReady tells a supervisor that the server answers. No socket: there is none.
+func sayReady(socket string) error {
+	if socket == "" {
+		return nil
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(conn, "READY=1")
+	return errors.Join(err, conn.Close())
+}
+
+// machineEnds reports whether systemd is about to end all that it runs.
+func machineEnds() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	ends := func(args ...string) bool {
+		out, err := exec.CommandContext(ctx, "systemctl", append(args, "is-system-running")...).Output()
+		return err != nil && strings.TrimSpace(string(out)) == "stopping" // which it says with an exit code
+	}
+	return ends() || ends("--user")
+}
+
+// suspendAll puts all that runs on disk.
+func suspendAll(host *sprite.Host, logger *slog.Logger) {
+	logger.Info("the sandboxes end with this server: their memory goes to disk; another signal ends it at once")
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	asleep, awake := host.SuspendAll(ctx)
+	reportSuspended(logger, asleep, awake)
+}
+
+func reportSuspended(logger *slog.Logger, asleep int, awake []string) {
+	if len(awake) > 0 {
+		logger.Error("what runs in some sprites is about to be lost: their memory could not be put on disk", "sprites", awake)
+	}
+	if asleep > 0 || len(awake) == 0 {
+		logger.Info("the memory of what ran is on disk", "sprites", asleep)
+	}
+}
+
 // serveJobs serves until ctx ends. Jobs are left before the server that they use ends.
-func serveJobs(ctx context.Context, srv *server.Server, jobs *job.Manager, ln net.Listener, out io.Writer) error {
+// Once the server answers, it says so to out and to the supervisor's socket.
+func serveJobs(ctx context.Context, srv *server.Server, jobs *job.Manager, ln net.Listener, out io.Writer, supervisor string) error {
 	serving, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	left := make(chan error, 1)
@@ -316,6 +399,9 @@ func serveJobs(ctx context.Context, srv *server.Server, jobs *job.Manager, ln ne
 			return
 		}
 		fmt.Fprintf(out, "cove: listening on %s%s\n", info.URL, elsewhere(ln.Addr()))
+		if err := sayReady(supervisor); err != nil {
+			srv.Logger.Warn("the supervisor was not told that the server answers", "err", err)
+		}
 		if tcp, ok := ln.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 			srv.Logger.Warn("the server is reached from other machines, in clear text: who sees the traffic has its tokens and files; listen on loopback, behind a proxy with TLS or a tunnel")
 		}

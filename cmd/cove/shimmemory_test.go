@@ -20,9 +20,8 @@ func TestShimMemory(t *testing.T) {
 	h.run("", "cove", "exec", "-s", "paint", "--detach", "sleep", "1000")
 	group := func() string {
 		for _, root := range []string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup"} {
-			dir := filepath.Join(root, "cove-"+h.info("paint").ID+"-shim")
-			if _, err := os.Stat(dir); err == nil {
-				return dir
+			if dirs, _ := filepath.Glob(filepath.Join(root, "cove-"+h.info("paint").ID+"-*-shim")); len(dirs) == 1 { // the pattern is right
+				return dirs[0]
 			}
 		}
 		return ""

@@ -469,7 +469,11 @@ func syncS11(h syncHost) {
 	h.write("s11/a", "2")
 	pid, wait := h.background("s11", "cove", "sync", "push", "-s", "paint", "--json")
 	await(h.t, "some of it is staged", time.Minute, func() bool {
+		_ = syscall.Kill(pid, syscall.SIGSTOP) // so that not all of it is, by the time that the connection goes
 		_, code := h.try("", "cove", "exec", "-s", "paint", "--", "sh", "-c", `ls -l ~/.local/state/cove/.cove-sync/*/stage/ | awk '{n+=$5} END {exit !(n > 12000000)}'`)
+		if code != 0 {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
 		return code == 0
 	})
 	// The connection goes, and this side lives to tell.
@@ -489,6 +493,7 @@ func syncS11(h syncHost) {
 		}
 	}
 	h.run("", "cove", "session", "kill", "-s", "paint", id)
+	_ = syscall.Kill(pid, syscall.SIGCONT)
 	out, err := wait()
 	if err == nil || !strings.Contains(out, `"lost"`) {
 		h.t.Errorf("process %d: %v, %s", pid, err, out)

@@ -319,7 +319,9 @@ func (h *host) toolCLI() {
 		{1, "no such file", []string{"Read", `{"file_path":"none"}`}},
 		{2, `no field "path"`, []string{"Read", `{"path":"none"}`}},
 		{2, "no JSON", []string{"Read", `nonsense`}},
-		{2, "cove exec -s paint --detach", []string{"Bash", `{"command":"true","run_in_background":true}`}},
+		{2, "cove exec -s paint --detach bash -c 'sleep 9'", []string{"Bash", `{"command":"sleep 9","run_in_background":true}`}},
+		{0, "still ran, and was ended with this call]", []string{"Bash", `{"command":"setsid sleep 4343 & echo begun"}`}},
+		{0, "cove exec -s paint --detach bash -c 'setsid sleep 4343'", []string{"Bash", `{"command":"setsid sleep 4343 &"}`}},
 		{1, "is no folder", []string{"--dir", "/etc/passwd", "Read", `{"file_path":"x"}`}},
 		{0, "[exit code 7 after", []string{"Bash", `{"command":"exit 7"}`}},
 	} {
@@ -329,6 +331,9 @@ func (h *host) toolCLI() {
 	}
 	if out, code := h.try("", "cove", "tool", "call", "-s", "pint", "Read", `{"file_path":"x"}`); code != 1 || !strings.Contains(out, "there is no sprite named pint") || !strings.Contains(out, "hint: ") {
 		t.Errorf("a name that was mistyped: code %d, %s", code, out)
+	}
+	if out, _ := h.try("", "cove", "exec", "-s", "paint", "pgrep", "-af", "4[3]43"); out != "" {
+		t.Errorf("left after its call:\n%s", out)
 	}
 	if out := h.run("", "cove", "tool", "list", "--role", "read-only"); strings.Contains(out, "Bash") || !strings.Contains(out, "Grep") {
 		t.Errorf("got %s", out)

@@ -130,7 +130,7 @@ func ending(sprite string, err error, said string) *Error {
 	case err == nil:
 		return &Error{CodeAgentEnded, "the agent has ended" + said}
 	case exited && exit.Code == 2 && strings.Contains(said, "usage: cove-guest"):
-		return &Error{CodeAgentEnded, fmt.Sprintf("the sprite's cove-guest is older than this cove; restart the sprite: cove suspend %[1]s, cove wake %[1]s", sprite)}
+		return &Error{CodeAgentEnded, fmt.Sprintf("the sprite's cove-guest is older than this cove; restart the sprite: cove suspend %[1]s; cove wake %[1]s", sprite)}
 	case exited && exit.Reason == "":
 		return &Error{CodeAgentEnded, fmt.Sprintf("the agent has ended (%v)%s", err, said)}
 	}

@@ -12,6 +12,12 @@ if ! command -v npm >/dev/null; then
 	echo "neither $program nor npm is in this sprite; create it with --include FOLDER, or install Node.js on the host" >&2
 	exit 127
 fi
+# npm's cache and logs are not left in the user's home.
+if [ -z "$npm_config_cache" ]; then
+	npm_config_cache=$(mktemp -d)
+	export npm_config_cache
+	trap 'rm -rf "$npm_config_cache"' EXIT
+fi
 # npm checks what it downloads by what its registry says: that must be what is expected.
 while [ $# -ge 2 ]; do
 	found=$(npm view --loglevel=error "$1" dist.integrity)

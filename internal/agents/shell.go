@@ -114,6 +114,9 @@ func (r *shellReader) Event(ev sprites.JobEvent) []Event {
 
 func (r *shellReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
 	if o, ok := settled(end); ok {
+		if o.Kind == TurnLimit { // it has no model: its turns are the steps of the plan
+			o.Reason = strings.Replace(o.Reason, "its model's turns", "the plan's steps", 1)
+		}
 		return o, nil
 	}
 	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}

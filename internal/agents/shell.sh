@@ -21,7 +21,7 @@ while [ "$n" -le "$count" ]; do
 	fi
 	code=$?
 	if [ "$code" -eq 0 ]; then
-		git -c core.hooksPath=/dev/null add --all 3>&- || code=$?
+		git -c core.hooksPath=/dev/null -c core.checkStat=default -c core.trustctime=true add --all 3>&- || code=$?
 	fi
 	if [ "$code" -eq 0 ] && ! git diff --cached --quiet 3>&-; then
 		git -c core.hooksPath=/dev/null -c commit.gpgSign=false commit -q --cleanup=whitespace -F "$step.title" 3>&- || code=$?

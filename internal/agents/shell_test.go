@@ -224,6 +224,21 @@ func TestShellStops(t *testing.T) {
 	}
 }
 
+// A file that a step replaces by one of the same size and time is committed, though git in a
+// sprite does not compare inode numbers.
+func TestShellCommitsSameTime(t *testing.T) {
+	w := newWorkshop(t)
+	w.git("config", "core.checkStat", "minimal")
+	w.git("config", "core.trustctime", "false")
+	step := "'''sh\necho %s >new; touch -d 2020-01-01 new; mv new version\n'''\n"
+	if got := w.run(fmt.Sprintf("# One\n"+step+"# Two\n"+step, "1.0.1", "1.0.2")); got.code != 0 {
+		t.Fatalf("got %+v", got)
+	}
+	if got := w.git("show", "HEAD:version"); got != "1.0.2" {
+		t.Errorf("the last commit has %q", got)
+	}
+}
+
 // A step has no way to say that all is done: it does not have file descriptor 3.
 func TestShellStepCannotReport(t *testing.T) {
 	w := newWorkshop(t)
@@ -266,6 +281,8 @@ func TestShellJudge(t *testing.T) {
 		want sprites.Outcome
 	}{
 		{"done", []sprites.JobEvent{step, result}, sprites.JobEnd{Phase: "done"}, sprites.Outcome{Kind: agents.Success}},
+		{"too many steps", []sprites.JobEvent{step}, sprites.JobEnd{Phase: "done", Reason: "turns", Detail: "more than 1 of its model's turns"},
+			sprites.Outcome{Kind: agents.TurnLimit, Reason: "guard turns: more than 1 of the plan's steps"}},
 		{"no result", []sprites.JobEvent{step}, sprites.JobEnd{Phase: "done"},
 			sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}},
 		{"printed, not said", []sprites.JobEvent{step, {Type: "output", Stream: "stdout", Text: result.Text}}, sprites.JobEnd{Phase: "done"},

@@ -196,7 +196,7 @@ func (r *reader) read() (End, error) {
 // document reads a member that is about the archive.
 func (r *reader) document(h *tar.Header, name string, doc any) ([]byte, error) {
 	if h.Name != name || h.Typeflag != tar.TypeReg || h.Size > maxDocument {
-		return nil, refuse(h.Name, "%s was expected in its place; is it an archive of cove export?", name)
+		return nil, refuse(h.Name, "%s was expected in its place", name)
 	}
 	text, err := io.ReadAll(io.LimitReader(r.tar, maxDocument))
 	if err != nil {

@@ -56,15 +56,21 @@ func (f Files) path(rel string) string {
 // programDirs are the folders that hold a system's programs and libraries.
 var programDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 
+// programs are those of them that this host has as folders of their own.
+func (f Files) programs() []string {
+	var all []string
+	for _, name := range programDirs {
+		if st, err := os.Lstat(f.path(name)); err == nil && st.IsDir() {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
 // Prepare returns the host base, from dir if it was built there before. A base
 // appears in dir under its final name only when it is whole.
 func (f Files) Prepare(dir string) (Base, error) {
-	b := Base{}
-	for _, name := range programDirs {
-		if st, err := os.Lstat(f.path(name)); err == nil && st.IsDir() {
-			b.Mounts = append(b.Mounts, name)
-		}
-	}
+	b := Base{Mounts: f.programs()}
 	if len(b.Mounts) == 0 || b.Mounts[0] != "usr" {
 		return Base{}, fmt.Errorf("prepare base: %s is not a folder", f.path("usr"))
 	}

@@ -19,21 +19,22 @@ func host(t *testing.T) Files {
 		data string
 		mode fs.FileMode
 	}{
-		"usr/bin/tool":            {"tool", 0o755},
-		"usr/lib/os-release":      {"ID=x", 0o644},
-		"etc/passwd":              {"root:x:0:0:root:/root:/bin/sh\n_apt:x:42:65534::/nonexistent:/usr/sbin/nologin\nada:x:1000:1000:Ada:/home/ada:/bin/zsh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\nbroken\n", 0o644},
-		"etc/group":               {"root:x:0:\nsudo:x:27:ada\nada:x:1000:\n", 0o644},
-		"etc/shadow":              {"root:SECRET:1::::::\n", 0o640},
-		"etc/ssl/private/key.pem": {"SECRET", 0o600},
-		"etc/ssl/certs/ca.pem":    {"public", 0o644},
-		"etc/ssl/certs/own.key":   {"SECRET", 0o600},
-		"etc/profile.d/closed/x":  {"SECRET", 0o644},
-		"etc/apt/sources.list":    {"deb https://me:SECRET@deb.example/debian stable main\n", 0o644},
-		"etc/apt/auth.conf":       {"password SECRET", 0o644},
-		"var/lib/dpkg/status":     {"Package: x\n", 0o644},
-		"var/lib/other/data":      {"SECRET", 0o644},
-		"root/.netrc":             {"SECRET", 0o644},
-		"home/ada/.ssh/id":        {"SECRET", 0o644},
+		"usr/bin/tool":              {"tool", 0o755},
+		"usr/lib/os-release":        {"ID=x", 0o644},
+		"etc/passwd":                {"root:x:0:0:root:/root:/bin/sh\n_apt:x:42:65534::/nonexistent:/usr/sbin/nologin\nada:x:1000:1000:Ada:/home/ada:/bin/zsh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\nbroken\n", 0o644},
+		"etc/group":                 {"root:x:0:\nsudo:x:27:ada\nada:x:1000:\n", 0o644},
+		"etc/shadow":                {"root:SECRET:1::::::\n", 0o640},
+		"etc/ssl/private/key.pem":   {"SECRET", 0o600},
+		"etc/ssl/certs/ca.pem":      {"public", 0o644},
+		"etc/ssl/certs/own.key":     {"SECRET", 0o600},
+		"etc/profile.d/closed/x":    {"SECRET", 0o644},
+		"etc/apt/sources.list":      {"deb https://me:SECRET@deb.example/debian stable main\n", 0o644},
+		"etc/apt/auth.conf":         {"password SECRET", 0o644},
+		"var/lib/dpkg/status":       {"Package: x\n", 0o644},
+		"var/lib/dpkg/updates/0003": {"SECRET, of a run that has not ended", 0o644},
+		"var/lib/other/data":        {"SECRET", 0o644},
+		"root/.netrc":               {"SECRET", 0o644},
+		"home/ada/.ssh/id":          {"SECRET", 0o644},
 	} {
 		full := filepath.Join(root, name)
 		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
@@ -81,6 +82,9 @@ func TestPrepare(t *testing.T) {
 	}
 	if st, err := os.Stat(filepath.Join(b.Dir, "tmp")); err != nil || st.Mode() != fs.ModeDir|fs.ModeSticky|0o777 {
 		t.Errorf("tmp: got %v, %v, want a sticky folder for all", st, err)
+	}
+	if st, err := os.Stat(filepath.Join(b.Dir, "var/lib/dpkg/updates")); err != nil || !st.IsDir() {
+		t.Errorf("dpkg's journal: got %v, %v, want an empty folder", st, err)
 	}
 	if entries, err := os.ReadDir(filepath.Join(b.Dir, "usr")); err != nil || len(entries) != 0 {
 		t.Errorf("usr: got %v, %v, want an empty folder to mount on", entries, err)

@@ -40,6 +40,7 @@ type Hider struct {
 	full    time.Time          // all files were looked at
 	checked time.Time          // when the last look began
 	mask    Mask
+	copied  []copied
 }
 
 // A Mask is a folder of whiteouts for each folder of programs that needs one.
@@ -47,12 +48,13 @@ type Mask struct {
 	Dir    string   // empty: nothing is hidden or added
 	Hidden []string // paths below /, sorted; of a hidden folder only itself
 	Owned  []string // the folders of programs of which all folders are the server's root's
+	Copied []string // paths below / of files that it has of its own
 	Python string   // path below / of the link to python3 that it adds; empty: none
 }
 
 // For returns the layer over a folder of programs such as usr; empty: none.
 func (m Mask) For(name string) string {
-	if slices.Contains(m.Owned, name) || slices.ContainsFunc(append([]string{m.Python}, m.Hidden...), func(h string) bool { return strings.HasPrefix(h, name+"/") }) {
+	if slices.Contains(m.Owned, name) || slices.ContainsFunc(slices.Concat([]string{m.Python}, m.Hidden, m.Copied), func(h string) bool { return strings.HasPrefix(h, name+"/") }) {
 		return filepath.Join(m.Dir, name)
 	}
 	return ""
@@ -64,6 +66,7 @@ type folder struct {
 	read    time.Time
 	folders []string // paths
 	hidden  []string // paths
+	closed  []string // paths of programs that all may start, and not all may read
 }
 
 // stamp changes when a folder's entries, owner or mode do.
@@ -135,12 +138,16 @@ func (h *Hider) settle(l *look, start time.Time) (Mask, error) {
 	}
 	slices.Sort(hidden)
 	python := h.Files.python(hidden)
-	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) || python != h.mask.Python || h.Own && !maps.Equal(l.found, h.folders) {
-		mask, err := h.make(hidden, python, l.found)
+	copies, err := h.copies(l.found)
+	if err != nil {
+		return Mask{}, fmt.Errorf("make the layer over the programs: %w", err)
+	}
+	if h.folders == nil || !slices.Equal(hidden, h.mask.Hidden) || python != h.mask.Python || !slices.Equal(copies, h.copied) || h.Own && !maps.Equal(l.found, h.folders) {
+		mask, err := h.make(hidden, python, l.found, copies)
 		if err != nil {
 			return Mask{}, fmt.Errorf("make the layer over the programs: %w", err)
 		}
-		h.mask = mask
+		h.mask, h.copied = mask, copies
 	}
 	h.folders, h.checked = l.found, start
 	return h.mask, nil
@@ -290,6 +297,8 @@ func (l *look) one(root *os.File, top, at string) (*folder, error) {
 		switch {
 		case secret(st.Mode):
 			f.hidden = append(f.hidden, name)
+		case st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o004 == 0:
+			f.closed = append(f.closed, name)
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 			f.folders = append(f.folders, name)
 		}
@@ -334,7 +343,7 @@ func (f Files) python(hidden []string) string {
 }
 
 // maskFormat is raised when masks are built differently.
-const maskFormat = 2
+const maskFormat = 3
 
 // parent is a folder above something hidden or added. An overlay shows the topmost layer's
 // owner, mode and times of a folder, so that the mask must have the host's.
@@ -345,16 +354,19 @@ type parent struct {
 	times    [2]unix.Timespec
 }
 
-// make builds the mask of a list and a link, unless there is one. folders are all that
-// there are.
-func (h *Hider) make(hidden []string, python string, folders map[string]*folder) (_ Mask, err error) {
+// make builds the mask of a list, a link and copies, unless there is one. folders are all
+// that there are.
+func (h *Hider) make(hidden []string, python string, folders map[string]*folder, copies []copied) (_ Mask, err error) {
 	m := Mask{Hidden: hidden, Python: python}
 	names := slices.Clone(hidden)
 	if python != "" {
 		names = append(names, python)
 	}
+	for _, c := range copies {
+		m.Copied = append(m.Copied, c.Path)
+		names = append(names, c.Path)
+	}
 	var shown []string
-	var copies []copied
 	if h.Own {
 		for name := range folders {
 			if !slices.Contains(folders[name].hidden, name) {
@@ -365,9 +377,6 @@ func (h *Hider) make(hidden []string, python string, folders map[string]*folder)
 			}
 		}
 		slices.Sort(m.Owned)
-		if copies, err = h.copies(folders); err != nil {
-			return Mask{}, err
-		}
 	}
 	if len(names) == 0 && len(m.Owned) == 0 {
 		return Mask{}, nil

@@ -44,6 +44,10 @@ func TestHider(t *testing.T) {
 	if hidden, err := h.Files.Hidden(); err != nil || !slices.Equal(hidden, want) {
 		t.Errorf("Hidden: %q, %v", hidden, err)
 	}
+	// A program that all may start and none may read is one that a sandbox starts, too.
+	if st, err := os.Stat(filepath.Join(m.For("usr"), "bin/sudo-of-others")); err != nil || st.Mode() != 0o111|os.ModeSetuid || !slices.Equal(m.Copied, []string{"usr/bin/sudo-of-others"}) {
+		t.Errorf("a program that nobody may read: %v, %v, of %q", st, err, m.Copied)
+	}
 	if m.For("usr") == "" || m.For("bin") != "" {
 		t.Errorf("masks for usr %q, for bin %q", m.For("usr"), m.For("bin"))
 	}

@@ -32,23 +32,27 @@ const maxRooted = 16 << 20
 
 // copied is a file that a mask has of its own.
 type copied struct {
-	Path   string
-	Mode   uint32
-	Size   int64
-	MTime  int64  // in nanoseconds
-	Target string // of a symbolic link
-	times  [2]unix.Timespec
+	Path     string
+	Mode     uint32
+	UID, GID uint32
+	Size     int64
+	MTime    int64  // in nanoseconds
+	Target   string // of a symbolic link
+	times    [2]unix.Timespec
 }
 
 // copies lists the files that are copied into a mask which has the folders.
 func (h *Hider) copies(folders map[string]*folder) ([]copied, error) {
+	if !h.Own {
+		return h.closed(folders)
+	}
 	var all []copied
 	add := func(name string, setuid bool) error {
 		var st unix.Stat_t
 		if err := unix.Lstat(h.Files.path(name), &st); err != nil {
 			return ignoreGone(name, err)
 		}
-		c := copied{Path: name, Mode: st.Mode, Size: st.Size, MTime: st.Mtim.Nano(), times: [2]unix.Timespec{st.Atim, st.Mtim}}
+		c := copied{Path: name, Mode: st.Mode, Size: st.Size, MTime: st.Mtim.Nano(), times: [2]unix.Timespec{st.Mtim, st.Mtim}}
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFREG:
 			if setuid && st.Mode&unix.S_ISUID == 0 || st.Mode&0o004 == 0 || st.Size > maxRooted {
@@ -98,7 +102,31 @@ func (h *Hider) copies(folders map[string]*folder) ([]copied, error) {
 	return all, nil
 }
 
-// copyInto makes the file in a mask that is being made, as the server's root's.
+// closed lists the programs that all may start and not all may read, as sudo of some systems.
+// gVisor reads a program to start it, and of the host's own files a sandbox can read none that
+// others may not: see layers.Overlay.Guard.
+func (h *Hider) closed(folders map[string]*folder) ([]copied, error) {
+	var all []copied
+	for _, f := range folders {
+		for _, name := range f.closed {
+			var st unix.Stat_t
+			if err := unix.Lstat(h.Files.path(name), &st); err != nil {
+				if err := ignoreGone(name, err); err != nil {
+					return nil, err
+				}
+				continue
+			}
+			if st.Mode&unix.S_IFMT == unix.S_IFREG && !secret(st.Mode) && st.Size <= maxRooted {
+				all = append(all, copied{Path: name, Mode: st.Mode, UID: st.Uid, GID: st.Gid, Size: st.Size, MTime: st.Mtim.Nano(), times: [2]unix.Timespec{st.Mtim, st.Mtim}})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b copied) int { return strings.Compare(a.Path, b.Path) })
+	return all, nil
+}
+
+// copyInto makes the file in a mask that is being made. It is the server's root's, if the
+// mask's folders are, or else the user's whose it is on the host.
 func (h *Hider) copyInto(dir string, c copied) (err error) {
 	to := filepath.Join(dir, c.Path)
 	if c.Target != "" {
@@ -120,7 +148,12 @@ func (h *Hider) copyInto(dir string, c copied) (err error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	// The mode comes after the content, of which a write takes the bit.
+	if !h.Own {
+		if err := unix.Lchown(to, int(c.UID), int(c.GID)); err != nil {
+			return &fs.PathError{Op: "chown", Path: to, Err: err}
+		}
+	}
+	// The mode comes after the content and the owner, of which a change takes the bit.
 	return errors.Join(unix.Chmod(to, c.Mode&0o7777), unix.UtimesNanoAt(unix.AT_FDCWD, to, c.times[:], unix.AT_SYMLINK_NOFOLLOW))
 }
 

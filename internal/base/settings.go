@@ -86,6 +86,9 @@ func picked(rel string) bool {
 
 func closedSetting(rel string) bool {
 	name := strings.ToLower(path.Base(rel))
+	if path.Dir(rel) == "etc/skel" {
+		name = strings.TrimPrefix(name, ".") // as .bashrc: what a new user's home begins with
+	}
 	return slices.Contains(closedPlaces, rel) || slices.Contains(ownSettings, rel) ||
 		slices.ContainsFunc(closedNames, func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok })
 }
@@ -259,12 +262,7 @@ func leadsToShown(rel string, shown map[string]setting, folders map[string]bool)
 		if e.target == "" {
 			return true
 		}
-		to := e.target
-		if !path.IsAbs(to) {
-			to = path.Join("/", path.Dir(rel), to)
-		}
-		rel = strings.TrimPrefix(path.Clean(to), "/")
-		if top, _, below := strings.Cut(rel, "/"); below && slices.Contains(programDirs, top) {
+		if rel = linkTarget(rel, e.target); inPrograms(rel) {
 			return true
 		}
 	}

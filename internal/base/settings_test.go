@@ -49,6 +49,22 @@ func TestSettings(t *testing.T) {
 	own("etc/tool/large", strings.Repeat("SECRET", maxSetting), 0o644)
 	own("etc/gitconfig", "SECRET", 0o644)
 	own("etc/sudoers", "SECRET", 0o644)
+	// Neither do the folders of shells and desktops have more than packages brought.
+	own("etc/profile.d/tool.sh", "tool", 0o644)
+	put("etc/profile.d/company.sh", "export KEY=SECRET", 0o644)
+	own("etc/skel/.bashrc", "bashrc", 0o644)
+	own("etc/skel/.profile", "profile", 0o644)
+	put("etc/skel/.profile", "export KEY=SECRET", 0o644)
+	own("etc/wgetrc", "wgetrc", 0o644)
+	put("etc/wgetrc", "http_proxy = SECRET", 0o644)
+	for _, dir := range []string{"skel", "xdg", "environment.d", "bash_completion.d", "vim", "zsh"} {
+		put("etc/"+dir+"/local", "SECRET", 0o644)
+	}
+	link("etc/alternatives/vi", "/usr/bin/vim.basic")
+	link("etc/alternatives/my.cnf", "/etc/mysql/mariadb.cnf")
+	link("etc/alternatives/customer", "/srv/customer")
+	link("etc/ssl/certs/one.0", "one.pem")
+	link("etc/ssl/certs/two.pem", "/root/SECRET.pem")
 	conffiles.WriteString(" /etc/tool/old " + put("etc/tool/old", "SECRET", 0o644) + " obsolete\n /etc/tool/gone 0123456789abcdef0123456789abcdef\n /etc/tool/new newconffile\n")
 	removed.WriteString(" /etc/removed/conf " + put("etc/removed/conf", "SECRET", 0o644) + "\n")
 	must(t, os.Mkdir(filepath.Join(f.Root, "etc/empty.d"), 0o755))
@@ -75,7 +91,7 @@ func TestSettings(t *testing.T) {
 	b, err := f.Prepare(t.TempDir())
 	must(t, err)
 	for name, want := range map[string]string{
-		"etc/browser.d/flags": "flags", "etc/php/cli/php.ini": "engine = On",
+		"etc/browser.d/flags": "flags", "etc/php/cli/php.ini": "engine = On", "etc/profile.d/tool.sh": "tool", "etc/skel/.bashrc": "bashrc",
 	} {
 		if got, err := os.ReadFile(filepath.Join(b.Dir, name)); err != nil || string(got) != want {
 			t.Errorf("%s: got %q, %v, want %q", name, got, err, want)
@@ -83,6 +99,7 @@ func TestSettings(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"etc/tool.conf": "../usr/share/tool.conf", "etc/php/cli/conf.d/ini": "/etc/php/cli/php.ini", "etc/chain": "php/cli/conf.d/ini",
+		"etc/alternatives/vi": "/usr/bin/vim.basic", "etc/alternatives/my.cnf": "/etc/mysql/mariadb.cnf", "etc/ssl/certs/one.0": "one.pem",
 	} {
 		if got, err := os.Readlink(filepath.Join(b.Dir, name)); err != nil || got != want {
 			t.Errorf("%s: got a link to %q, %v, want %q", name, got, err, want)
@@ -96,6 +113,8 @@ func TestSettings(t *testing.T) {
 	for _, name := range []string{
 		"etc/browser.d/keys", "etc/browser.d/local", "etc/changed.d/one", "etc/closed/conf", "etc/dir/closed", "etc/letsencrypt", "etc/tool/db.password",
 		"etc/tool/large", "etc/tool/old", "etc/removed", "etc/own.d", "etc/app", "etc/loop", "etc/sites", "etc/keys", "etc/systemd",
+		"etc/profile.d/company.sh", "etc/wgetrc", "etc/skel/local", "etc/skel/.profile", "etc/xdg/local", "etc/environment.d/local", "etc/bash_completion.d/local", "etc/vim/local",
+		"etc/zsh/local", "etc/alternatives/customer", "etc/ssl/certs/two.pem",
 	} {
 		if _, err := os.Lstat(filepath.Join(b.Dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is shown (%v)", name, err)

@@ -10,30 +10,38 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// picks are the host's files that programs need to run, none of which is ever
-// secret. A file that others can't read on the host is left out all the same.
+// picks are the host's files that programs need to run, also if no package owns them or the
+// host has changed them: links of alternatives, what is generated, sources of packages. None
+// is a place of secrets. A file that others can't read on the host is left out all the same,
+// and a link that leads neither to programs nor to a pick. For all else see settings.go.
 var picks = []string{
-	"etc/adduser.conf", "etc/alternatives", "etc/apparmor.d/abstractions", "etc/bash.bashrc", "etc/bash_completion.d",
+	"etc/adduser.conf", "etc/alternatives", "etc/apparmor.d/abstractions", "etc/bash.bashrc",
 	"etc/bindresvport.blacklist", "etc/ca-certificates", "etc/ca-certificates.conf", "etc/debconf.conf",
-	"etc/debian_version", "etc/default/locale", "etc/deluser.conf", "etc/dpkg", "etc/environment.d", "etc/ethertypes",
+	"etc/debian_version", "etc/default/locale", "etc/deluser.conf", "etc/dpkg", "etc/ethertypes",
 	"etc/fonts", "etc/gai.conf", "etc/host.conf", "etc/inputrc", "etc/issue", "etc/java-8-openjdk", "etc/java-11-openjdk",
 	"etc/java-17-openjdk", "etc/java-21-openjdk", "etc/java-25-openjdk", "etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d",
 	"etc/libaudit.conf", "etc/locale.alias", "etc/locale.conf", "etc/locale.gen", "etc/localtime", "etc/login.defs", "etc/lsb-release",
-	"etc/magic", "etc/magic.mime", "etc/manpath.config", "etc/mime.types", "etc/nanorc", "etc/networks", "etc/nsswitch.conf",
-	"etc/os-release", "etc/pam.conf", "etc/pam.d", "etc/perl", "etc/pki/ca-trust", "etc/pki/tls/certs", "etc/profile", "etc/profile.d",
+	"etc/magic", "etc/magic.mime", "etc/manpath.config", "etc/mime.types", "etc/networks", "etc/nsswitch.conf",
+	"etc/os-release", "etc/pam.conf", "etc/pam.d", "etc/perl", "etc/pki/ca-trust", "etc/pki/tls/certs", "etc/profile",
 	"etc/protocols", "etc/python3", "etc/python3.9", "etc/python3.10", "etc/python3.11", "etc/python3.12", "etc/python3.13", "etc/python3.14",
-	"etc/rpc", "etc/security", "etc/selinux/semanage.conf", "etc/services", "etc/sgml", "etc/shells", "etc/skel", "etc/ssl/certs", "etc/ssl/openssl.cnf",
-	"etc/system-release", "etc/terminfo", "etc/texmf", "etc/timezone", "etc/vim", "etc/wgetrc", "etc/xattr.conf", "etc/xdg", "etc/xml", "etc/zsh",
+	"etc/rpc", "etc/security", "etc/selinux/semanage.conf", "etc/services", "etc/sgml", "etc/shells", "etc/ssl/certs", "etc/ssl/openssl.cnf",
+	"etc/system-release", "etc/terminfo", "etc/texmf", "etc/timezone", "etc/xattr.conf", "etc/xml",
 	"etc/apt/preferences", "etc/apt/preferences.d", "etc/apt/sources.list", "etc/apt/sources.list.d", "etc/apt/apt.conf.d",
 	"etc/apt/trusted.gpg", "etc/apt/trusted.gpg.d", "etc/apt/keyrings",
 	"var/lib/dpkg",
 }
+
+// dpkgJournal is where dpkg, while it runs, keeps what it has not put into its database yet.
+// Half a run of the host's is none of a sprite's: dpkg would refuse to do anything before it
+// is carried on there. The database is what it was before that run, until the next base.
+const dpkgJournal = "var/lib/dpkg/updates"
 
 // eachPick calls fn for every file, link and folder that goes into the skeleton
 // from the host, parents first.
@@ -66,6 +74,15 @@ func (f Files) eachPick(fn func(rel string, st fs.FileInfo) error) error {
 			if err != nil {
 				return err
 			}
+			if path.Dir(rel) == dpkgJournal {
+				return nil
+			}
+			if kind == fs.ModeSymlink {
+				target, err := os.Readlink(name)
+				if err != nil || !leadsToPick(rel, target) {
+					return nil
+				}
+			}
 			return fn(rel, st)
 		})
 		if err != nil {
@@ -73,6 +90,26 @@ func (f Files) eachPick(fn func(rel string, st fs.FileInfo) error) error {
 		}
 	}
 	return nil
+}
+
+// leadsToPick reports whether a link leads to a folder of programs or to a pick. The name of
+// anything else on the host is nobody's concern in a sprite, where it is not shown.
+func leadsToPick(rel, target string) bool {
+	to := linkTarget(rel, target)
+	return inPrograms(to) || picked(to) || path.Dir(rel) == "etc/alternatives" && strings.HasPrefix(to, "etc/") // which a package has registered
+}
+
+// linkTarget is the path, below the root, that a link names.
+func linkTarget(rel, target string) string {
+	if !path.IsAbs(target) {
+		target = path.Join("/", path.Dir(rel), target)
+	}
+	return strings.TrimPrefix(path.Clean(target), "/")
+}
+
+func inPrograms(rel string) bool {
+	top, _, below := strings.Cut(rel, "/")
+	return below && slices.Contains(programDirs, top)
 }
 
 // folders of the skeleton that don't come from the host.

@@ -29,6 +29,14 @@ const Socket = "api.sock"
 // at each boot and in each copy of its memory. It is replaced by a rename.
 const Generation = "generation"
 
+// UpperSince is the annotation of a sandbox's description by which its kernel knows what lies
+// in the topmost layer of its disk: what has changed since then, in nanoseconds since 1970.
+// With SinceRestore it is what changes once the sandbox goes on from its memory.
+const (
+	UpperSince   = "cove.upper-since"
+	SinceRestore = "restore"
+)
+
 // Environment is the file in Dir that holds variables for every command in a
 // sprite, as a JSON object.
 const Environment = "environment.json"
@@ -42,7 +50,8 @@ const (
 )
 
 // PidsMax bounds the processes of a sandbox from the inside; the host's cgroup
-// is only a backstop at ten times that.
+// is only a backstop at ten times that. A server that may have few processes itself
+// gives each sandbox fewer.
 const PidsMax = 2048
 
 // Config is handed to the guest as one JSON document on its standard input,
@@ -58,6 +67,8 @@ type Config struct {
 	Env         map[string]string `json:"env,omitempty"`    // the sprite's own environment, for every command
 
 	CPUs int `json:"cpus,omitempty"` // the limit of its processors; 0: it has none
+
+	PidsMax int `json:"pids_max,omitempty"` // the limit of its processes; 0: PidsMax
 
 	NetworkPolicy json.RawMessage `json:"network_policy,omitempty"` // as the protocol has it, to be shown inside; empty: no rules
 	GitConfig     string          `json:"git_config,omitempty"`     // how git inside reaches connectors

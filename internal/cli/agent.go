@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/agents"
 	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -129,6 +130,7 @@ const (
 type connectorState struct {
 	Name   string `json:"name"`
 	Secret string `json:"secret"` // set, missing, none (it needs none), no connector, or unknown
+	next   string // to type, if one of these is missing
 }
 
 // models are whether agents can ask their models, as far as a server can be asked.
@@ -155,23 +157,31 @@ func (a *app) models(ctx context.Context) models {
 }
 
 func (m models) connector(ctx context.Context, name string) connectorState {
-	state := connectorState{name, "unknown"}
 	if m.client == nil {
-		return state
+		return connectorState{Name: name, Secret: "unknown"}
 	}
 	def, err := m.client.Connector(ctx, name)
-	switch {
-	case errors.Is(err, sprites.ErrNotFound):
-		state.Secret = "no connector"
-	case err != nil:
-	case def.Secret == "":
-		state.Secret = "none"
-	case slices.ContainsFunc(m.secrets, func(s sprites.Secret) bool { return s.Name == def.Secret }):
-		state.Secret = "set"
-	default:
-		state.Secret = "missing"
+	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
+		return connectorState{Name: name, Secret: "unknown"}
 	}
-	return state
+	return m.stateOf(name, def, err == nil)
+}
+
+// stateOf says what a connector lacks. A job makes a connector that cove knows by name, if
+// its secret is set.
+func (m models) stateOf(name string, def sprites.Connector, there bool) connectorState {
+	if !there && slices.Contains(connect.Presets(), name) {
+		def.Secret, there = name, true
+	}
+	switch {
+	case !there:
+		return connectorState{name, "no connector", "make its connector: cove connector put " + gitwork.Quote(name) + " --upstream URL"}
+	case def.Secret == "":
+		return connectorState{Name: name, Secret: "none"}
+	case slices.ContainsFunc(m.secrets, func(s sprites.Secret) bool { return s.Name == def.Secret }):
+		return connectorState{Name: name, Secret: "set"}
+	}
+	return connectorState{name, "missing", "give it a key: cove secret set " + gitwork.Quote(def.Secret)}
 }
 
 // describe says what there is to know of an agent.
@@ -192,7 +202,7 @@ func (m models) describe(ctx context.Context, agent agents.Agent) (agentJSON, ag
 	doc.Version, doc.Needs, doc.Keys = work.Version, work.Needs, work.Keys
 	for _, name := range work.Connectors {
 		c := m.connector(ctx, name)
-		if c.Secret == "missing" || c.Secret == "no connector" {
+		if c.next != "" {
 			doc.State = agentNoKey
 		}
 		doc.Connectors = append(doc.Connectors, c)
@@ -250,7 +260,7 @@ func installedText(doc agentJSON) string {
 func keyText(doc agentJSON) string {
 	var parts []string
 	for _, c := range doc.Connectors {
-		parts = append(parts, sanitizeLine(c.Name)+" ("+map[string]string{"set": "secret set", "missing": "secret missing", "none": "no secret", "no connector": "no such connector", "unknown": "not asked"}[c.Secret]+")")
+		parts = append(parts, sanitizeLine(c.Name)+" ("+map[string]string{"set": "secret set", "missing": "secret not set", "none": "needs no secret", "no connector": "connector not made", "unknown": "not known"}[c.Secret]+")")
 	}
 	if len(parts) == 0 {
 		return "-"
@@ -272,8 +282,8 @@ func stateText(doc agentJSON) string {
 		return "your own agent of that name is used instead"
 	case agentNoKey:
 		for _, c := range doc.Connectors {
-			if c.Secret == "missing" || c.Secret == "no connector" {
-				return "give it a key: cove secret set " + gitwork.Quote(c.Name) + ", cove connector put " + gitwork.Quote(c.Name)
+			if c.next != "" {
+				return c.next
 			}
 		}
 	}
@@ -289,7 +299,7 @@ func (a *app) agentSettings(agent agents.Agent) ([]sprites.SettingsFile, error) 
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return nil, err
+		return nil, hinted(fmt.Errorf("find your settings of the agent %s: %w", agent.Name(), err), "set HOME, or leave out --agent-settings")
 	}
 	files, left, err := config.AgentSettings(home, settled.Settings())
 	if err != nil {

@@ -78,7 +78,7 @@ func (d *deep) checkAgent(ctx context.Context, work agents.Work) error {
 	} {
 		err := d.steps.do(s.name, func() (string, string, error) { return s.do(ctx) })
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = &codedError{exitTimedOut, "timed_out", err, "see what it waits for: cove create NAME, then cove setup NAME --agent " + d.agent}
+			err = &codedError{exitTimedOut, "timed_out", err, "see what it waits for: cove create NAME; cove setup NAME --agent " + d.agent}
 		}
 		if err != nil {
 			return err

@@ -175,7 +175,7 @@ func (u *unpacker) part(name string, h *tar.Header) error {
 
 // gitsOwn is why nothing from a sprite becomes part of git's own folder: git runs
 // what stands in there.
-const gitsOwn = "git would take it for its own, and run what it says; commits come home by cove pull, or as a file by git bundle"
+const gitsOwn = "git would take it for its own, and run what it says; commits come home by cove pull JOB, or as a file by git bundle"
 
 func (u *unpacker) member(h *tar.Header, content io.Reader) error {
 	name, err := memberName(h)

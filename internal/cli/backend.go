@@ -135,7 +135,7 @@ func (a *app) backendToken(ctx context.Context, b *config.BackendServer) (string
 // keptToken is the token that the service's own client keeps, in its file
 // ~/.sprites/sprites.json. It is read, never written.
 func keptToken(b *config.BackendServer) (string, error) {
-	hint := "set SPRITES_TOKEN, or token_file or token_command below [backends." + b.Name + "] in your file of settings (cove config show says where that is); a cove server makes one: cove token create"
+	hint := "set SPRITES_TOKEN, or token_file or token_command below [backends." + b.Name + "] in your file of settings (cove config show says where that is); a cove server makes one: cove token create NAME --all"
 	none := &codedError{exitFailed, "no_token", fmt.Errorf("there is no token for the backend %s", b.Name), hint}
 	home, err := os.UserHomeDir()
 	if err != nil {

@@ -60,13 +60,13 @@ func (a *app) newCheckpointCreate() *cobra.Command {
 		Long: `Makes a checkpoint of what a sprite's disk is now, and prints its id: v1, v2 and so on. With
 --memory what runs is kept with it, as it is; that costs as much disk as it has memory.
 
-What runs stands still for the longer, the larger the files are that it has open for writing,
-or has open since they were written: they are copied. So are deleted files that are still open,
-with their holes. Where those are more than 64 MiB, or the others more than 256 MiB, --memory
-keeps no memory, because each restore and each fork would copy them again. You are told which
-files those are; --memory=always keeps it. No checkpoint is made, and what runs goes on, where
-the disk has no room for the copies, and where deleted files are more than 1 GiB, or than the
-memory that the sprite has left: they are copied in it.`,
+What runs stands still for the longer, the larger and the more the files are that it has open
+for writing, or has open since they were written: they are copied. So are deleted files that
+are still open, with their holes. Where those are more than 64 MiB, or the others more than 256
+MiB, --memory keeps no memory, because each restore and each fork would copy them again. You
+are told which files those are; --memory=always keeps it. No checkpoint is made, and what runs
+goes on, where the disk has no room for the copies, and where deleted files are more than 1
+GiB, or than the memory that the sprite has left: they are copied in it.`,
 		Example: `  cove checkpoint create -s paint
   cove checkpoint create -s paint --comment 'tests pass' --label green
   cove checkpoint create -s paint --memory
@@ -378,11 +378,14 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 		if o.count < 1 || o.count > sprites.MaxForks {
 			return usagef(cmd, "--count %d: at least 1, and at most %d", o.count, sprites.MaxForks)
 		}
+		to := args[len(args)-1]
 		from, err := a.named(ctx, cmd, args[:len(args)-1])
+		if e, ok := errors.AsType[*codedError](err); ok && e.code == "no_sprite" && checkName(to) == nil {
+			return &codedError{e.exit, e.code, fmt.Errorf("which sprite? %s would be the new one's name", to), "a copy of " + to + ": cove fork " + to + " NEW; one that is called " + to + ": cove fork SPRITE " + to}
+		}
 		if err != nil {
 			return err
 		}
-		to := args[len(args)-1]
 		names := []string{to}
 		if cmd.Flags().Changed("count") {
 			names = nil

@@ -62,7 +62,7 @@ none yet. Then they are taken now, and there is nothing to compare with.`,
 				a.say("Of %s there were no digests yet; now there are.", countText(int(doc.Unlisted), "layer"))
 			}
 			if len(doc.Damaged) > 0 {
-				a.say("Damaged: %s. Go back to another one with cove restore, or delete them with cove checkpoint rm.", strings.Join(doc.Damaged, ", "))
+				a.say("Damaged: %s. Go back to another one: cove restore ID; or delete them: cove checkpoint rm %s", strings.Join(doc.Damaged, ", "), strings.Join(doc.Damaged, " "))
 			}
 		})
 		if err == nil && doc.VerifySummary.Problems > 0 {

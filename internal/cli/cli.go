@@ -30,6 +30,7 @@ type app struct {
 	child  int             // exit code of a command in a sprite, which is ours then too
 	toldOf map[string]bool // .sprite files that were said to be ignored
 	about  string          // the sprite that this run is about, for hints; empty: none
+	syncs  syncHint        // the folders that this run syncs, for hints
 	verb   string          // the command's path without "cove"
 	root   *cobra.Command  // the tree, for hints
 }
@@ -116,7 +117,7 @@ or COVE_URL names another one.
 		showSpriteFlag(cmd)
 		help(cmd, args)
 	})
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd, err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd, flagError(err)} })
 	f := root.PersistentFlags()
 	f.StringVar(&a.global.url, "url", "", "the server's address (COVE_URL; otherwise the one of this machine)")
 	f.StringVar(&a.global.token, "token", "", "the server's token (COVE_TOKEN; otherwise the one in the data folder)")
@@ -134,7 +135,7 @@ or COVE_URL names another one.
 		&cobra.Group{ID: "server", Title: "The server and this machine:"},
 	)
 	a.addGroup(root, "work", a.newPush(), a.newPull(), a.newRun(), a.newJob(), a.newSync())
-	a.addGroup(root, "sprite", a.newCreate(), a.newList(), a.newInfo(), a.newUpdate(), a.newSetup(), a.newRm(), a.newUse(), a.newExec(), a.newTool(), a.newMCP(), a.newACP(), a.newConsole(), a.newSession(), a.newService(), a.newURL(), a.newPolicy(), a.newProxy(), a.newCp(), a.newCheckpoint(), a.newRestore(), a.newFork(), a.newExport(), a.newImport(), a.newSuspend(), a.newWake())
+	a.addGroup(root, "sprite", a.newCreate(), a.newList(), a.newInfo(), a.newUpdate(), a.newSetup(), a.newRm(), a.newUse(), a.newExec(), a.newTool(), a.newMCP(), a.newACP(), a.newConsole(), a.newSession(), a.newService(), a.newURL(), a.newPolicy(), a.newProxy(), a.newCp(), a.newCheckpoint(), a.newRestore(), a.newFork(), a.newExport(), a.newImport(), a.newSuspend(), a.newWake(), a.newRestart())
 	a.addGroup(root, "server", a.newServer(), a.newAgent(), a.newConfig(), a.newEnv(), a.newToken(), a.newSecret(), a.newConnector(), a.newBackend(), a.newDoctor(), a.newDiagnose(), a.newPing(), a.newVersion(), a.newCompletion())
 	root.AddCommand(newOverlayProbe())
 	root.SetHelpCommand(newHelp(a))
@@ -185,7 +186,7 @@ func (a *app) subcommandOnly(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return didYouMean(cmd, args[0], usagef(cmd, "there is no command %q", cmd.CommandPath()+" "+args[0]))
+	return didYouMean(cmd, args, usagef(cmd, "there is no command %q", cmd.CommandPath()+" "+args[0]))
 }
 
 // must is for what only a programming error makes fail.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -345,11 +346,42 @@ func TestProgressIsSilent(t *testing.T) {
 		a := &app{Streams: Streams{Err: &errs}, global: g}
 		p := a.newProgress("x", 10)
 		p.Add(5)
-		p.Close() // within the first second nothing is shown
+		p.Close() // of short work nothing is shown
 		if errs.Len() > 0 {
 			t.Errorf("%+v: %q", g, errs.String())
 		}
 	}
+}
+
+func TestProgressLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var errs bytes.Buffer
+		a := &app{Streams: Streams{Err: &errs}}
+		p := a.newProgress("x", 100)
+		for range 100 {
+			p.Add(1)
+			time.Sleep(time.Second)
+			synctest.Wait() // it shows the line before the next is added
+		}
+		p.Close()
+		got := ""
+		for line := range strings.Lines(errs.String()) {
+			_, line, _ = strings.Cut(line, "(")
+			percent, _, _ := strings.Cut(line, ")")
+			got += percent + " "
+		}
+		// They are at twice the time of the one before, and at the end.
+		if want := "2% 4% 8% 16% 32% 64% 100% "; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		errs.Reset()
+		p = a.newProgress("deleting", 0)
+		time.Sleep(time.Minute)
+		p.Close()
+		if got := errs.String(); got != "deleting …\n" {
+			t.Errorf("without numbers: %q", got)
+		}
+	})
 }
 
 func TestSpawnedServerDiesEarly(t *testing.T) {

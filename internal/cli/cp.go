@@ -342,7 +342,7 @@ func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	return a.saidCopied(copied{sprite.Name(), sprite.Name() + ":" + src, dst, n})
 }
 
-// fileOut copies one file, by way of a temporary one beside dst.
+// fileOut copies one file, which takes its place once all of it is there.
 func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, info fs.FileInfo) (n int64, err error) {
 	if there, err := os.Lstat(dst); err == nil && !there.Mode().IsRegular() && there.Mode()&fs.ModeSymlink == 0 {
 		return 0, fmt.Errorf("copy to %s: it exists and is no file", dst)
@@ -358,26 +358,24 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 		return 0, spriteError(err)
 	}
 	defer func() { _ = from.Close() }()
-	tmp, err := os.CreateTemp(filepath.Dir(dst), ".cove-*")
+	to, err := createNew(dst)
 	if err != nil {
 		return 0, fmt.Errorf("copy to %s: %w", dst, err)
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp.Name())
-		}
-	}()
 	p := a.newProgress(path.Base(src), max(0, from.Size()))
 	defer p.Close()
-	w := &roomWriter{tmp, newRoom()}
-	if err = w.room.take(tmp, max(0, from.Size())); err == nil {
+	w := &roomWriter{to.File, newRoom()}
+	if err = w.room.take(to.File, max(0, from.Size())); err == nil {
 		w.room = newRoom() // more than it said may come yet
 		n, err = io.Copy(countingWriter{w, p}, from)
 	}
-	if err = errors.Join(err, tmp.Chmod(info.Mode().Perm()&0o755), tmp.Close()); err != nil {
-		return n, brokenOff(fmt.Errorf("copy to %s: %w", dst, err), "copy to "+dst)
+	if err := errors.Join(err, to.Chmod(info.Mode().Perm()&0o755)); err != nil {
+		return n, brokenOff(fmt.Errorf("copy to %s: %w", dst, errors.Join(err, to.drop())), "copy to "+dst)
 	}
-	return n, os.Rename(tmp.Name(), dst)
+	if err := to.put(); err != nil {
+		return n, fmt.Errorf("copy to %s: %w", dst, err)
+	}
+	return n, nil
 }
 
 // treeOut copies what is in the folder src of a sprite to the folder dst.
@@ -444,6 +442,9 @@ func tarOut(ctx context.Context, sprite *sprites.Sprite, dir, base string, links
 	}
 	args := []string{"-cf", "-", "--directory=" + dir}
 	if links == linksFollow {
+		if err := findLoop(ctx, sprite, path.Join(dir, base)); err != nil {
+			return err
+		}
 		args = append(args, "--dereference", "--hard-dereference")
 	}
 	cmd := sprite.CommandContext(ctx, "tar", append(args, "--", base)...)

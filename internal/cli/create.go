@@ -182,6 +182,10 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 				return fmt.Errorf("sprite %s is created, but %w", info.Name, err)
 			}
 		}
+		if (o.machine.memory != "" || o.machine.cpus != 0) && info.Cove != nil && len(info.Cove.Unlimited) > 0 {
+			a.say("This machine does not enforce its limits: %s", sanitizeLine(strings.Join(info.Cove.Unlimited, "; ")))
+		}
+		a.sayReserve(info)
 		return a.show(info, func(w io.Writer) {
 			a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", sanitizeLine(info.Name), sanitizeLine(info.Name))
 		})

@@ -122,7 +122,7 @@ func (d *deep) work(ctx context.Context) (string, error) {
 	}
 	if job.State != sprites.JobSucceeded {
 		return "", &codedError{outcomeExit(job.State), string(job.State), fmt.Errorf("the agent %s: %s", d.agent, outcomeText(job)),
-			"cove create NAME, then cove setup NAME --agent " + d.agent + " and cove diagnose NAME --agent " + d.agent}
+			"cove create NAME; cove setup NAME --agent " + d.agent + "; cove diagnose NAME --agent " + d.agent}
 	}
 	return "the agent " + d.agent + ": " + outcomeText(job), nil
 }

@@ -109,6 +109,11 @@ The exit code is 1 if anything is wrong. A connector is asked by one request.`,
 			return configError(err)
 		}
 		asked := cmd.Flags().Changed("agent") || s.Value(config.Agent).From != config.BuiltIn
+		if job := a.lastAgent(ctx, name); !asked && job != "" {
+			if its, err := findAgent(cmd, places, job); err == nil { // one of a definition may not be known here
+				agent, who = job, its
+			}
+		}
 		x := &examination{asked: asked, app: a, name: name, agent: agent, who: who, vars: vars, diagnosis: diagnosis{Sprite: name}}
 		if err := x.run(ctx); err != nil {
 			return err
@@ -157,6 +162,9 @@ func (x *examination) run(ctx context.Context) error {
 		x.wrong(stateProbeFailed, "cove exec -s "+x.name+" --user root --dir / "+guestProgram+" probe", "%v", err)
 	} else {
 		x.judge(probe, began, time.Now())
+		if x.app.serverHere() {
+			x.judgeNames((&doctor{app: x.app}).names(ctx))
+		}
 		x.judgeConnectors(probe, granted)
 	}
 	if err := x.start(ctx, sprite, work, probe.Arch); err != nil {
@@ -275,6 +283,16 @@ func (d *diagnosis) judge(p sprites.Probe, began, ended time.Time) {
 	d.right("arch", "%s", sanitizeLine(p.Arch))
 }
 
+// judgeNames says what a look at the host's resolvers means: the gateway asks them for all
+// names but its own.
+func (d *diagnosis) judgeNames(host check) {
+	if host.Level == levelOK {
+		d.right("names", "of the outside %s", host.Detail)
+		return
+	}
+	d.wrong(stateUnreachable, host.Fix, "names of the outside: %s", host.Detail)
+}
+
 // judgeConnectors says what the answers of connectors mean.
 func (d *diagnosis) judgeConnectors(p sprites.Probe, names []string) {
 	for i, a := range p.HTTP {
@@ -360,6 +378,25 @@ func (x *examination) start(ctx context.Context, sprite *sprites.Sprite, work ag
 	return nil
 }
 
+// lastAgent is the agent of the last job that a sprite had; empty: none is known.
+func (a *app) lastAgent(ctx context.Context, sprite string) string {
+	c, err := a.runningClient(ctx)
+	if err != nil {
+		return ""
+	}
+	jobs, err := c.Jobs(ctx)
+	if err != nil {
+		return ""
+	}
+	var last sprites.Job
+	for _, j := range jobs {
+		if j.Backend == "" && j.Sprite == sprite && j.CreatedAt.After(last.CreatedAt) {
+			last = j
+		}
+	}
+	return last.Agent
+}
+
 // hadJob reports whether the sprite was made for a job or has had one, so that an agent
 // belongs into it.
 func (x *examination) hadJob(ctx context.Context) bool {
@@ -391,10 +428,10 @@ func (x *examination) show() error {
 	err := x.app.show(d, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %s\n", d.Sprite, d.State)
 		for _, p := range d.Problems {
-			fmt.Fprintf(w, "%-14s %s\n%-14s next: %s\n", p.State, sanitizeLine(p.Detail), "", sanitizeLine(p.Next))
+			fmt.Fprintf(w, "%-14s %s\n%-14s next: %s\n", p.State, sanitizeLine(joinLines(p.Detail)), "", sanitizeLine(p.Next))
 		}
 		for _, h := range d.Healthy {
-			fmt.Fprintf(w, "%-14s %s: %s\n", "ok", h.Check, sanitizeLine(h.Detail))
+			fmt.Fprintf(w, "%-14s %s: %s\n", "ok", h.Check, sanitizeLine(joinLines(h.Detail)))
 		}
 	})
 	if err == nil && len(d.Problems) > 0 {

@@ -18,8 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/base"
+	"github.com/cove-dev/cove/internal/cgroup"
 	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/openfiles"
+	"github.com/cove-dev/cove/internal/private"
 	"github.com/cove-dev/cove/internal/userns"
 )
 
@@ -95,14 +97,16 @@ func (a *app) doctor(ctx context.Context) error {
 		Data    string   `json:"data"`
 		Checks  []check  `json:"checks"`
 		Include []string `json:"include"`
+		Path    []string `json:"path"`
 	}{OK: true, Data: dir, Checks: d.run(ctx), Include: toolchains(os.Getenv, os.UserHomeDir)}
+	doc.Path = programFolders(doc.Include)
 	for i, c := range doc.Checks {
 		doc.OK = doc.OK && c.Level != levelFail
 		doc.Checks[i].Fix = a.full(c.Fix)
 	}
 	err = a.show(doc, func(w io.Writer) {
 		for _, c := range doc.Checks {
-			fmt.Fprintf(w, "%-4s  %-16s  %s\n", c.Level, c.Name, sanitizeLine(c.Detail))
+			fmt.Fprintf(w, "%-4s  %-16s  %s\n", c.Level, c.Name, sanitizeLine(joinLines(c.Detail)))
 			if c.Fix != "" {
 				fmt.Fprintf(w, "      %-16s  fix: %s\n", "", sanitizeLine(c.Fix))
 			}
@@ -112,6 +116,8 @@ func (a *app) doctor(ctx context.Context) error {
 			for _, dir := range doc.Include {
 				fmt.Fprintf(w, "  --include %s\n", gitwork.Quote(dir))
 			}
+			fmt.Fprintln(w, "and there, to have their programs found:")
+			fmt.Fprintf(w, "  export PATH=%s:\"$PATH\"\n", gitwork.Quote(strings.Join(doc.Path, ":")))
 		}
 	})
 	if err == nil && !doc.OK {
@@ -128,9 +134,12 @@ type doctor struct {
 }
 
 func (d *doctor) run(ctx context.Context) []check {
-	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.limits(), d.openFiles(), d.disk(), d.inodes(), d.reflink(), d.hidden(), d.git(ctx)}
+	checks := []check{d.userNamespaces(), d.overlay(ctx), d.tun(), d.cgroups(), d.machine(), d.limits(), d.openFiles(), d.disk(), d.inodes(), d.reflink(), d.hidden(), d.newSecrets(), d.names(ctx), d.git(ctx)}
 	if !d.root {
 		checks = append(checks, d.idTools()...)
+	}
+	if c, there := d.init(ctx); there {
+		checks = append(checks, c)
 	}
 	if c, there := d.aside(); there {
 		checks = append(checks, c)
@@ -153,6 +162,25 @@ func (d *doctor) hidden() check {
 		if n > 3 {
 			c.Detail += " …"
 		}
+	}
+	return c
+}
+
+// newSecrets says whether a file of the host's programs that becomes secret is refused at
+// once. This process sees the same folders as a server that is started from here.
+func (d *doctor) newSecrets() check {
+	c := check{Name: "new secrets", Level: levelOK, Detail: "a file in /usr that becomes secret (chmod 600) is refused at once, also to sandboxes that run"}
+	open := base.Files{}.Unguarded()
+	if len(open) == 0 {
+		return c
+	}
+	c.Level = levelWarn
+	c.Detail = "/" + strings.Join(open, ", /") + ": an overlay itself, as in most containers, and the kernel stacks two. A file there that becomes secret stays readable to sandboxes that run"
+	if d.root {
+		c.Fix = "run the server as an ordinary user, who reads no other user's secrets; or mount a volume with the container's /usr there; else start the sprites again 5 minutes after such a change"
+	} else {
+		c.Detail += ", if this user may read it"
+		c.Fix = "mount a volume with the container's /usr there; else start the sprites again 5 minutes after such a change"
 	}
 	return c
 }
@@ -193,9 +221,17 @@ func (d *doctor) userNamespaces() check {
 func (d *doctor) overlay(ctx context.Context) check {
 	c := check{Name: "overlay", Level: levelOK, Detail: "mounted one on the data folder's file system"}
 	parent := existingParent(d.data)
+	var st unix.Statfs_t
+	if unix.Statfs(parent, &st) == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		return check{c.Name, levelFail, parent + " is on overlayfs, as a container's own files are: no sprite's disk can be there",
+			"put the data folder on a volume (docker run -v cove:" + d.data + "), or on another disk: --data DIR or COVE_DATA"}
+	}
 	dir, err := os.MkdirTemp(parent, ".cove-doctor-")
 	if errors.Is(err, os.ErrPermission) {
 		return check{c.Name, levelFail, err.Error(), "name a data folder that you may write: --data DIR or COVE_DATA"}
+	}
+	if errors.Is(err, unix.ENOSPC) {
+		return fullDisk(c.Name, parent)
 	}
 	if err != nil {
 		return check{c.Name, levelFail, err.Error(), ""}
@@ -203,16 +239,38 @@ func (d *doctor) overlay(ctx context.Context) check {
 	defer func() { _ = os.RemoveAll(dir) }()
 	out, err := probeOverlay(ctx, dir)
 	if err != nil {
-		fix := "put the data folder on ext4, XFS or btrfs: --data DIR; and: sudo modprobe overlay"
-		if errors.Is(err, unix.EPERM) || strings.Contains(out, "operation not permitted") {
-			fix = "mounts are not allowed here; run on the machine itself, or in a container with CAP_SYS_ADMIN"
-		}
-		return check{c.Name, levelFail, strings.TrimSpace(err.Error() + ": " + out), fix}
+		return overlayFault(err, out)
 	}
 	if out == noRename {
 		c.Detail += "; as an ordinary user's it can't rename a folder that lies in a checkpoint or in the base (EXDEV: mv copies it instead)"
 	}
 	return c
+}
+
+// overlayFault says why no overlay could be mounted: by an error, or by what the probe said
+// before it exited with one.
+func overlayFault(err error, said string) check {
+	c := check{Name: "overlay", Level: levelFail, Detail: err.Error()}
+	if _, exited := errors.AsType[*exec.ExitError](err); exited && said != "" {
+		c.Detail, _, _ = strings.Cut(strings.TrimPrefix(said, "cove: "), "\n")
+	}
+	has := func(e unix.Errno) bool { return errors.Is(err, e) || strings.Contains(said, e.Error()) }
+	switch {
+	case has(unix.EPERM):
+		c.Fix = "mounts are not allowed here; run on the machine itself, or in a container with CAP_SYS_ADMIN (docker run --privileged)"
+	case has(unix.ENOSPC) || has(unix.EDQUOT):
+		c.Fix = "free room on the data folder's disk, or put the data folder on another one: --data DIR"
+	case has(unix.ENODEV):
+		c.Fix = "sudo modprobe overlay"
+	default:
+		c.Fix = "put the data folder on ext4, XFS or btrfs: --data DIR"
+	}
+	return c
+}
+
+// fullDisk is a check that had no room to be made.
+func fullDisk(name, dir string) check {
+	return check{name, levelFail, "can't be tried: the disk of " + dir + " is full", "make room there, or put the data elsewhere: --data DIR"}
 }
 
 // existingParent is the nearest folder, from dir upwards, that exists.
@@ -226,22 +284,28 @@ func existingParent(dir string) string {
 }
 
 func (d *doctor) tun() check {
-	c := check{Name: "/dev/net/tun", Level: levelOK, Detail: "can be opened"}
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
 		_ = unix.Close(fd)
+	}
+	return tunCheck(err, d.root)
+}
+
+// tunCheck says what an attempt to open /dev/net/tun means. No sprite needs it: the network
+// of a sandbox is a veth pair then.
+func tunCheck(err error, root bool) check {
+	c := check{Name: "/dev/net/tun", Level: levelOK, Detail: "can be opened"}
+	if err == nil {
 		return c
 	}
 	c.Level, c.Detail = levelWarn, fmt.Sprintf("%v; a veth pair is used instead", err)
 	switch {
-	case !d.root:
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO):
+		c.Fix = "sudo modprobe tun; in a container: --device /dev/net/tun (only for speed)"
+	case errors.Is(err, unix.EACCES) && !root:
 		c.Fix = "sudo chmod 0666 /dev/net/tun (only for speed)"
-	case errors.Is(err, unix.ENOENT):
-		c.Level, c.Detail = levelFail, "it does not exist"
-		c.Fix = "sudo modprobe tun; in a container: --device /dev/net/tun"
 	default:
-		c.Level, c.Detail = levelFail, err.Error()
-		c.Fix = "in a container: --device /dev/net/tun"
+		c.Fix = "in a container: --device /dev/net/tun (only for speed)"
 	}
 	return c
 }
@@ -251,9 +315,9 @@ const cgroupRoot = "/sys/fs/cgroup"
 // controllers are those of cgroups that limit a sprite.
 var controllers = []string{"memory", "cpu", "pids"}
 
-// cgroupControllers finds which of them there are, in v1 or v2, and whether this user
+// cgroupControllers finds which of them there are, in v1 or v2, and whether the server's user
 // may have them.
-func cgroupControllers() (version string, have map[string]bool, writable bool, err error) {
+func (d *doctor) cgroupControllers() (version string, have map[string]bool, writable bool, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(cgroupRoot, &st); err != nil {
 		return "", nil, false, err
@@ -275,6 +339,10 @@ func cgroupControllers() (version string, have map[string]bool, writable bool, e
 			}
 		}
 	}
+	if version == "v2" && !d.root {
+		_, err := d.process().Delegated()
+		return version, have, err == nil, nil
+	}
 	for _, dir := range dirs {
 		writable = writable && unix.Access(dir, unix.W_OK) == nil
 	}
@@ -283,7 +351,7 @@ func cgroupControllers() (version string, have map[string]bool, writable bool, e
 
 func (d *doctor) cgroups() check {
 	c := check{Name: "cgroups", Level: levelOK}
-	version, have, writable, err := cgroupControllers()
+	version, have, writable, err := d.cgroupControllers()
 	if err != nil {
 		return check{c.Name, levelWarn, "none is mounted: limits are not enforced", "sudo mount -t cgroup2 none " + cgroupRoot}
 	}
@@ -304,15 +372,33 @@ func (d *doctor) cgroups() check {
 	if !writable {
 		c.Level = levelWarn
 		c.Detail += "; not writable by this user, so that the host's limits are not enforced"
-		c.Fix = "run the server as root, or have the cgroup delegated (systemd: Delegate=yes)"
+		c.Fix = delegate(version, systemdRuns())
+		for _, name := range append([]string{"."}, with...) {
+			if dir := filepath.Join(cgroupRoot, name); unix.Access(dir, unix.W_OK) == unix.EROFS && (version == "v2") == (name == ".") {
+				c.Detail = strings.Replace(c.Detail, "not writable by this user", "mounted read-only", 1)
+				c.Fix = "mount -o remount,rw,bind " + dir + ", or, in a container, start it with the right to (docker run --privileged)"
+				break
+			}
+		}
 	}
 	return c
+}
+
+// delegate is what an ordinary user types to have limits.
+func delegate(version string, systemd bool) string {
+	switch {
+	case version != "v2":
+		return "run the server as root"
+	case systemd:
+		return "cove server install; or, without a unit: cove server stop; systemd-run --user --scope -p Delegate=yes cove server start"
+	}
+	return "run the server as root, or in a cgroup that belongs to this user, with the controllers " + strings.Join(controllers, ", ")
 }
 
 // limits says what holds a sprite to each of its limits here. What is missing is for
 // cgroups to complain of.
 func (d *doctor) limits() check {
-	version, have, writable, err := cgroupControllers()
+	version, have, writable, err := d.cgroupControllers()
 	enforced := func(name, how string) string {
 		if err != nil || !writable || !have[name] {
 			return "not enforced"
@@ -323,6 +409,9 @@ func (d *doctor) limits() check {
 	if version == "v1" {
 		memory += ", and what takes more waits until then"
 	}
+	if m, err := d.process().Machine(); err == nil && m.Server.Memory > 0 {
+		memory += "; if all sprites together use up the server's cgroup or container, the largest process of the largest sprite is ended, unless memory fills faster than that, when the kernel may end a whole sprite"
+	}
 	processes := "gVisor's own cgroup"
 	if enforced("pids", "") == "" {
 		processes += ", and one of this machine"
@@ -331,12 +420,55 @@ func (d *doctor) limits() check {
 		"; processes: " + processes + "; disk: a watch, which pauses a sprite a moment after it has reached its limit; what it writes until then is beyond that"}
 }
 
+// fewProcesses is a limit of processes at which sprites are given less than they may want.
+const fewProcesses = 4096
+
+// process is the server that runs, or this process if none does.
+func (d *doctor) process() cgroup.Process {
+	if of, err := readServerFile(d.data); err == nil && !private.Elsewhere(of.Processes) && openfiles.Of(of.PID) > 0 {
+		return cgroup.Process{PID: of.PID}
+	}
+	return cgroup.Process{}
+}
+
+// machine says what all sprites may have together: of the server that runs, or of one that
+// is started from here.
+func (d *doctor) machine() check {
+	m, err := d.process().Machine()
+	if err != nil {
+		return check{"machine", levelFail, err.Error(), ""}
+	}
+	return machineCheck(m)
+}
+
+func machineCheck(m cgroup.Machine) check {
+	c := check{Name: "machine", Level: levelOK}
+	whose := func(limit bool) string {
+		if limit {
+			return " (a limit of the server's cgroup or container)"
+		}
+		return ""
+	}
+	cpus := float64(m.CPUs)
+	if q := m.Server.Quota; q > 0 {
+		cpus = float64(q) / cgroup.Period
+	}
+	c.Detail = fmt.Sprintf("all sprites together may have %s of memory%s and %.3g CPUs%s", byteSize(m.Memory), whose(m.Server.Memory > 0), cpus, whose(m.Server.Quota > 0))
+	if n := m.Server.Processes; n > 0 {
+		c.Detail += fmt.Sprintf(", and %d processes and threads of the host%s, of which %d are left", n, whose(true), m.Server.ProcessesLeft)
+		if n < fewProcesses {
+			c.Level, c.Fix = levelWarn, fmt.Sprintf("allow %d or more (a container: --pids-limit; a unit of systemd: TasksMax=): a process in a sprite takes three or so", fewProcesses)
+		}
+	}
+	return c
+}
+
 // openFiles looks at how many files the server may have open, and so each sandbox: the
 // one that runs on the data folder, or one that would be started from here.
 func (d *doctor) openFiles() check {
 	c := check{Name: "open files", Level: levelOK}
 	n, whose := openfiles.Raise(), "a server that is started from here"
-	if server, err := readServerFile(d.data); err == nil {
+	if server, err := readServerFile(d.data); err == nil && !private.Elsewhere(server.Processes) {
 		if of := openfiles.Of(server.PID); of > 0 {
 			n, whose = of, "the server"
 		}
@@ -365,7 +497,7 @@ func (d *doctor) disk() check {
 	free := int64(st.Bavail) * st.Bsize
 	c.Detail = fmt.Sprintf("%s free at %s", byteSize(free), dir)
 	if free < wantBytes {
-		c.Level, c.Fix = levelWarn, "delete sprites (cove list, cove rm), or put the data elsewhere: --data DIR"
+		c.Level, c.Fix = levelWarn, "delete sprites (cove list; cove rm NAME), or put the data elsewhere: --data DIR"
 	}
 	if free < wantBytes/20 {
 		c.Level = levelFail
@@ -419,10 +551,19 @@ func (d *doctor) idTools() []check {
 		}
 		checks = append(checks, c)
 	}
-	me, err := user.Current()
-	if err != nil {
-		return append(checks, check{"subordinate ids", levelFail, err.Error(), ""})
+	return append(checks, subordinates(os.Getuid())...)
+}
+
+// subordinates looks at the subordinate ids of a user.
+func subordinates(uid int) []check {
+	me, err := userns.Account(uid)
+	if e, ok := errors.AsType[*userns.NoAccountError](err); ok {
+		return []check{{"subordinate ids", levelFail, fmt.Sprintf("user id %d has no account (a line in /etc/passwd), so that newuidmap gives it none", uid), e.Fix()}}
 	}
+	if err != nil {
+		return []check{{"subordinate ids", levelFail, err.Error(), "repair /etc/passwd"}}
+	}
+	var checks []check
 	for file, flag := range map[string]string{"/etc/subuid": "--add-subuids", "/etc/subgid": "--add-subgids"} {
 		c := check{Name: file, Level: levelOK}
 		n := subordinateIDs(file, me)
@@ -499,10 +640,29 @@ func (d *doctor) programs() []check {
 	return checks
 }
 
+// CheckStore is the hidden command that says why no server would start on a store. It is
+// another package's, which knows stores.
+const CheckStore = "check-store"
+
+// checkStore runs it.
+func (d *doctor) checkStore(ctx context.Context) error {
+	for _, c := range d.app.root.Commands() {
+		if c.Name() == CheckStore {
+			c.SetContext(ctx)
+			return c.RunE(c, []string{d.data})
+		}
+	}
+	return nil
+}
+
 func (d *doctor) server(ctx context.Context) check {
 	c := check{Name: "server", Level: levelOK}
 	client, err := d.app.runningClient(ctx)
 	if errors.Is(err, errNoServer) {
+		if err := d.checkStore(ctx); err != nil {
+			f := classify(err)
+			return check{c.Name, levelFail, "none runs, and none would start: " + f.message, f.hint}
+		}
 		c.Detail = "none runs on " + d.data + "; what makes or uses a sprite starts one"
 		return c
 	}
@@ -520,7 +680,7 @@ func (d *doctor) server(ctx context.Context) check {
 			if n := info.DiskReserve; n > 0 {
 				c.Detail += fmt.Sprintf("; sprites leave %s of its disk, of which %s are free", byteSize(n), byteSize(info.DiskFree))
 				if info.DiskFree < n {
-					c.Level, c.Fix = levelWarn, "free room on that disk, or remove sprites (cove list, cove rm): until then who writes is paused"
+					c.Level, c.Fix = levelWarn, "free room on that disk, or remove sprites (cove list; cove rm NAME): until then who writes is paused"
 				}
 			}
 			return c

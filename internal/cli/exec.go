@@ -42,8 +42,9 @@ ask for one where you need it: cove exec sh -c 'ls *.go | wc -l'.
 A connection that is lost is tried again for a minute, and what the command printed
 meanwhile is printed then; not with -i, whose input can't be had twice.
 
-Programs that it leaves running are ended ten seconds after it. To have a program go on, start it
-with --detach, in a terminal (-t), or as a service: cove help service.
+Programs that it leaves running, also by nohup, setsid or tmux -d, are ended ` + aloneLimit.String() + ` after it; a
+remark says so. To keep one running, start it with --detach, in a terminal (-t), or as a
+service: cove help service.
 
 Input is closed unless -i is given. Ctrl-C and SIGTERM are handed to the command; a
 second one kills it and all that it started. Where the sprite is paused because a disk is
@@ -149,6 +150,9 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 		return signals.unless(cmd.Wait)
 	}
 	err = a.ended(x.toEnd(ctx, cmd), o.timeout)
+	if err == nil {
+		x.sayLeft()
+	}
 	if err == nil && a.child == exitNoCommand && !a.global.quiet {
 		if meant := meantSprite(ctx, c, args); meant != "" {
 			a.say("cove: %s is no command in %s; it is a sprite: %s", args[0], sprite.Name(), meant)

@@ -7,10 +7,14 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cove-dev/cove/internal/acpserver"
 	"github.com/cove-dev/cove/internal/filesync"
@@ -79,6 +83,25 @@ type usageError struct {
 }
 
 func (e usageError) Error() string { return e.err.Error() }
+
+// flagError says in words of the command line's why a flag's value is none.
+func flagError(err error) error {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
+	}
+	want := map[string]string{
+		"int": "a whole number", "int64": "a whole number", "uint": "a whole number", "float64": "a number",
+		"bool": "true or false", "duration": "a time such as 30s, 5m or 2h",
+	}[invalid.GetFlag().Value.Type()]
+	if number, is := errors.AsType[*strconv.NumError](err); is && errors.Is(number, strconv.ErrRange) {
+		want = "a smaller number"
+	}
+	if want == "" {
+		return err
+	}
+	return fmt.Errorf("--%s takes %s, not %q", invalid.GetFlag().Name, want, invalid.GetValue())
+}
 
 func usagef(cmd *cobra.Command, format string, args ...any) error {
 	return usageError{cmd, fmt.Errorf(format, args...)}
@@ -169,6 +192,10 @@ func (f *failure) of(err error) {
 		f.exit, f.code, f.hint = e.exit, e.code, e.hint
 		return
 	}
+	if errors.As(err, new(*elsewhereError)) {
+		f.code, f.hint = "server_elsewhere", "use cove there, or name another folder: --data DIR or COVE_DATA; for a backup, end that server first"
+		return
+	}
 	if e, ok := errors.AsType[usageError](err); ok {
 		f.exit, f.code = exitUsage, "usage"
 		if e.cmd != nil {
@@ -236,7 +263,7 @@ var serverCodes = map[string]struct {
 	"limited":      {exitFailed, "see what runs: cove list"},
 	"limit":        {exitFailed, "see what runs: cove list"},
 
-	"concurrent_sprite_limit_exceeded": {exitFailed, "let one sleep, or delete one: cove list, cove rm NAME"},
+	"concurrent_sprite_limit_exceeded": {exitFailed, "let one sleep, or delete one: cove list; cove rm NAME"},
 
 	"deleted_files_open": {exitFailed, "end what has them open: cove exec --user root -- sh -c 'ls -l /proc/[0-9]*/fd | grep deleted'"},
 
@@ -248,12 +275,12 @@ var serverCodes = map[string]struct {
 	"rejected":      {exitRejected, ""},
 	"no_space":      {exitNoSpace, "see how full the disk is: cove doctor"},
 	"disk_limit":    {exitNoSpace, "raise its limit: cove update NAME --disk SIZE"},
-	"disk_full":     {exitNoSpace, "free room on the server's disk, or remove sprites: cove list, cove rm"},
+	"disk_full":     {exitNoSpace, "free room on the server's disk, or remove sprites: cove list; cove rm NAME"},
 	"lost":          {exitLost, ""},
 	"ENOSPC":        {exitNoSpace, "the disk that the sprite is on is full; see: cove doctor"},
 	"ENOENT":        {exitFailed, ""},
-	"EACCES":        {exitFailed, "the sprite's user may not do that; root may: cove exec --user root"},
-	"EPERM":         {exitFailed, "the sprite's user may not do that; root may: cove exec --user root"},
+	"EACCES":        {exitFailed, "the sprite's user may not do that; root may: cove exec --user root CMD"},
+	"EPERM":         {exitFailed, "the sprite's user may not do that; root may: cove exec --user root CMD"},
 }
 
 // statusCodes names the code of answers that have none.
@@ -309,7 +336,7 @@ func (f *failure) local(err error) {
 		}
 	case errors.Is(err, syscall.ECONNREFUSED) || isNetError(err):
 		f.code = "unreachable"
-		f.hint = "is the server running? cove ping, cove doctor"
+		f.hint = "is the server running? cove ping; cove doctor"
 	case errors.Is(err, fs.ErrNotExist):
 		f.code = "not_found"
 	case errors.Is(err, sprites.ErrBadName):
@@ -349,6 +376,9 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	if _, ok := errors.AsType[usageError](err); !ok && isUnknownCommand(err) {
 		f = failure{exitUsage, "usage", err.Error(), cmd.CommandPath() + " --help"}
 	}
+	if cmd != nil && changedNothing(cmd, err) {
+		f.message += "; nothing was changed"
+	}
 	if a.global.json {
 		a.printJSON(errorDocument{f.document()})
 		return f.exit
@@ -362,6 +392,27 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	}
 	return f.exit
 }
+
+// wholeVerbs change several settings at once, or none of them if one is refused.
+var wholeVerbs = []string{"update", "policy set", "policy allow", "policy deny", "policy limit"}
+
+// changedNothing reports whether err refuses one of the settings that a command was given.
+func changedNothing(cmd *cobra.Command, err error) bool {
+	name := commandName(cmd)
+	if !slices.Contains(wholeVerbs, name) || errors.As(err, new(partlyError)) {
+		return false
+	}
+	given := strings.HasPrefix(name, "policy ") && cmd.Flags().NArg() > 0
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { given = given || f.Changed })
+	e, refused := errors.AsType[*sprites.Error](err)
+	refused = refused && e.StatusCode >= 400 && e.StatusCode < 500 && e.StatusCode != http.StatusUnauthorized && e.StatusCode != http.StatusNotFound
+	return given && (refused || errors.As(err, new(usageError)))
+}
+
+// partlyError marks the error of a command that has changed some of what it was given.
+type partlyError struct{ error }
+
+func (e partlyError) Unwrap() error { return e.error }
 
 // isUnknownCommand recognises the one error that cobra makes by itself.
 func isUnknownCommand(err error) bool {

@@ -3,8 +3,10 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -78,6 +80,9 @@ func (a *app) export(ctx context.Context, s *sprites.Sprite, o sprites.ExportOpt
 	p.Close()
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return &codedError{exitLost, "connection_lost", errors.New("the archive is cut short, and can't be imported"), "try again; the server's log says why, if it was not the connection"}
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return &codedError{exitNoSpace, "no_space", fmt.Errorf("write the archive: %w", err), "free some space, and try again; what was written is no whole archive, and can't be imported"}
 	}
 	if err != nil {
 		return checkpointError(err)
@@ -161,7 +166,7 @@ starts when the sprite boots is theirs.`,
 			name := sanitizeLine(done.Sprite.Name)
 			a.tell(w, "Sprite %s imported. Use it with: cove exec -s %s CMD", name, name)
 			for _, note := range done.Notes {
-				a.say("Note: %s.", sanitizeLine(note))
+				a.say("Note: %s", sanitizeLine(note))
 			}
 		})
 	})

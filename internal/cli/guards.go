@@ -21,7 +21,7 @@ type guardFlags struct {
 func (g *guardFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVar(&g.idle, "max-idle", 0, "end the work when the agent says nothing for so long (0: never)")
-	f.Int64Var(&g.turns, "max-turns", 0, "end the work after so many turns of the agent's model, or steps of a plan (0: any number)")
+	f.Int64Var(&g.turns, "max-turns", 0, "end the work after so many turns of the agent's model; with the agent shell, steps of the plan (0: any number)")
 	f.Float64Var(&g.usd, "max-cost", 0, "end the work when its model has cost so many dollars, at the prices of its connector (0: any sum)")
 	f.StringVar(&g.disk, "max-disk", "", "end the work when the files in the home and the folders for temporary files have grown by so much, such as 5G")
 }

@@ -80,6 +80,7 @@ func (a *app) missing(h hint, far bool) string {
 	if use := usesSprite(h.cmd); a.about != "" && !h.sprite && h.placeholder < 0 && (use == byName || use == byFlag) {
 		add += " -s " + a.about
 	}
+	add += a.syncs.missing(h)
 	top, _, _ := strings.Cut(commandName(h.cmd), " ")
 	if far || nobody[top] && commandName(h.cmd) != "agent check" {
 		return add
@@ -96,6 +97,39 @@ func (a *app) missing(h hint, far bool) string {
 			dir = abs
 		}
 		add += " --data " + shellQuote(dir)
+	}
+	return add
+}
+
+// syncHint is what a run of cove sync is about, for hints of sync. The zero value is none.
+type syncHint struct {
+	local, remote string
+	exclude       []string
+	noIgnore      bool
+}
+
+// missing are the folders, and the flags that choose files in them, that a hint of sync lacks.
+func (s syncHint) missing(h hint) (add string) {
+	name, ok := strings.CutPrefix(commandName(h.cmd), "sync ")
+	if !ok || s.local == "" || sanitizeLine(s.local+s.remote) != s.local+s.remote {
+		return ""
+	}
+	if name != "undo" {
+		for _, pattern := range s.exclude {
+			if !slices.Contains(h.excludes, pattern) && sanitizeLine(pattern) == pattern {
+				add += " --exclude " + shellQuote(pattern)
+			}
+		}
+		if s.noIgnore && !h.given["no-ignore"] {
+			add += " --no-ignore"
+		}
+	}
+	switch {
+	case len(h.args) > 0:
+	case name == "pull":
+		add += " " + shellQuote(s.remote) + " " + shellQuote(s.local)
+	default:
+		add += " " + shellQuote(s.local) + " " + shellQuote(s.remote)
 	}
 	return add
 }
@@ -131,7 +165,9 @@ type hint struct {
 	path        int             // where the words of the command itself end
 	end         int             // where the whole of it ends
 	given       map[string]bool // the flags that it has, by their long names
+	excludes    []string        // the values of --exclude
 	unknown     []string        // flags that the command does not have
+	args        []string        // what it has besides flags
 	sprite      bool            // it names its sprite
 	placeholder int             // where it has NAME for its sprite; -1: nowhere
 	help        bool            // it only asks for help
@@ -172,6 +208,7 @@ func subcommand(cmd *cobra.Command, name string) *cobra.Command {
 // readArguments goes through what follows a command's own words.
 func (h *hint) readArguments(words []hintWord) {
 	positional := func(w hintWord) {
+		h.args = append(h.args, w.text)
 		if use := usesSprite(h.cmd); h.sprite || use != byName && h.cmd.Name() != "rm" && h.cmd.Name() != "use" {
 			return
 		}
@@ -183,11 +220,17 @@ func (h *hint) readArguments(words []hintWord) {
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		if w.text == "--" {
+			for _, w := range words[i+1:] {
+				h.args = append(h.args, w.text)
+			}
 			return
 		}
 		if !strings.HasPrefix(w.text, "-") || w.text == "-" {
 			positional(w)
 			if commandName(h.cmd) == "exec" || commandName(h.cmd) == "service put" {
+				for _, w := range words[i+1:] {
+					h.args = append(h.args, w.text)
+				}
 				return // the rest is another command
 			}
 			continue
@@ -216,6 +259,9 @@ func (h *hint) readArguments(words []hintWord) {
 			i++
 			at = words[i]
 			value = at.text
+		}
+		if f.Name == "exclude" {
+			h.excludes = append(h.excludes, value)
 		}
 		if f.Name == "sprite" {
 			h.sprite = true

@@ -57,6 +57,21 @@ func TestHintsAreCompleted(t *testing.T) {
 			t.Errorf("completed twice: %s", again)
 		}
 	}
+	a.syncs = syncHint{local: "/my site", remote: "site", exclude: []string{"/a b", "*.o"}, noIgnore: true}
+	for text, want := range map[string]string{
+		"see: cove sync status":                "see: cove sync status -s small --exclude '/a b' --exclude '*.o' --no-ignore '/my site' site" + far,
+		"cove sync pull --exclude '*.o' x y":   "cove sync pull -s small --exclude '/a b' --no-ignore" + far + " --exclude '*.o' x y",
+		"cove sync pull --on-conflict theirs;": "cove sync pull -s small --exclude '/a b' --exclude '*.o' --no-ignore site '/my site'" + far + " --on-conflict theirs;",
+		"cove sync undo --id 3":                "cove sync undo -s small '/my site' site" + far + " --id 3",
+	} {
+		got := a.full(text)
+		if got != want {
+			t.Errorf("%s\n got %s\nwant %s", text, got, want)
+		}
+		if again := a.full(got); strings.Count(again, "--exclude") != strings.Count(want, "--exclude") || strings.Count(again, "site") != strings.Count(want, "site") {
+			t.Errorf("completed twice: %s", again)
+		}
+	}
 	none := &app{}
 	none.newRoot()
 	for _, text := range []string{"cove policy allow x", "cove update NAME --disk 2G", "cove job list"} {
@@ -152,7 +167,7 @@ var prose = []string{
 }
 
 // Every literal of the repository that says to type a command names one that there is, with
-// flags that it has. In the command line, no such literal goes to its reader past app.full,
+// flags that it has. No punctuation follows the command that a reader would copy with it. In the command line, no such literal goes to its reader past app.full,
 // which names the sprite. Elsewhere a literal is a part of an error or of an answer, which
 // comes through app.full; where it is printed or logged by its own package, it must be
 // complete as it is.
@@ -252,14 +267,46 @@ func checkHint(t *testing.T, root *cobra.Command, at token.Position, text string
 		}
 		return
 	}
-	if len(h.unknown) > 0 {
-		t.Errorf("%s: %s has no %q: %.80q", at, h.cmd.CommandPath(), h.unknown, text)
+	if goesOn := strings.HasSuffix(text[:h.end], " "); !help && !goesOn && !isWhole(h) {
+		t.Errorf("%s: %q lacks what %q needs", at, text[:h.end], h.cmd.Use)
+	}
+	if rest := text[h.end:]; !help && rest != "" && (strings.IndexByte(".:?", rest[0]) >= 0 || strings.HasPrefix(rest, ", cove ") || strings.HasPrefix(rest, ", then cove ")) {
+		t.Errorf("%s: %q goes on with %.10q, which is copied with it", at, text[:h.end], rest)
+	}
+	unknown := slices.DeleteFunc(h.unknown, func(flag string) bool { return flag == "--X" }) // fmt puts it in
+	if len(unknown) > 0 {
+		t.Errorf("%s: %s has no %q: %.80q", at, h.cmd.CommandPath(), unknown, text)
 	}
 	use := usesSprite(h.cmd)
 	needs := (use == byName || use == byFlag) && !h.sprite && !h.help
 	if call := printer(stack); call != "" && !help && !completedBy(stack) && (needs || strings.Contains(at.Filename, "internal/cli/")) {
 		t.Errorf("%s: %s prints %.80q past app.full", at, call, text)
 	}
+}
+
+// isWhole reports whether a command in a hint has the arguments, and the flags, that one of
+// the forms in its usage needs.
+func isWhole(h hint) bool {
+	if h.help {
+		return true
+	}
+	return slices.ContainsFunc(strings.Split(h.cmd.Use, " | "), func(form string) bool {
+		args, whole := 0, true
+		words := strings.Fields(strings.TrimPrefix(form, h.cmd.Name()+" "))
+		for i := 0; i < len(words) && words[i] != h.cmd.Name() && words[i] != ">" && words[i] != "<"; i++ {
+			if flag, ok := strings.CutPrefix(words[i], "-"); ok {
+				long, ok := strings.CutPrefix(flag, "-")
+				if !ok {
+					long = h.cmd.Flags().ShorthandLookup(flag).Name
+				}
+				whole = whole && h.given[long]
+				i++ // its value
+			} else if !strings.HasPrefix(words[i], "[") {
+				args++
+			}
+		}
+		return whole && len(h.args) >= args
+	})
 }
 
 // wordsForVerbs puts a word in place of what fmt puts in.
@@ -367,6 +414,14 @@ func TestHintCheckFinds(t *testing.T) {
 		h, ok := readHint(root, text)
 		if !ok || strings.Join(h.unknown, " ") != want {
 			t.Errorf("%s: %v, unknown %q, want %q", text, ok, h.unknown, want)
+		}
+	}
+	for text, want := range map[string]bool{
+		"cove token create": false, "cove token create x": true, "cove exec --user root": false, "cove exec -s x -- ls": true, "cove push --memory 2G": false,
+		"cove push -p x": true, "cove push x": true, "cove connector grant x": false, "cove connector grant x --label y": true, "cove rm --help": true, "cove update --disk 1G": true,
+	} {
+		if h, _ := readHint(root, text); isWhole(h) != want {
+			t.Errorf("%s is complete: %v, want %v", text, !want, want)
 		}
 	}
 	var expr ast.Expr

@@ -87,7 +87,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 		"network", network,
 	}
 	if c := i.Config; c != nil {
-		pairs = append(pairs, "memory", orNothing(c.RAMMB, "%d MiB"), "cpus", orNothing(c.CPUs, "%d"), "disk", limitText(i))
+		pairs = append(pairs, "memory", memoryLimitText(i), "cpus", orNothing(c.CPUs, "%d"), "disk", limitText(i))
 	}
 	names := make([]string, 0, len(i.Environment))
 	for name := range i.Environment {
@@ -109,7 +109,7 @@ func printInfo(w io.Writer, i sprites.Info, network string) {
 			"out of memory", memoryText(d.MemoryKills),
 			"sealed on disk", sealedText(d.DiskUse),
 			"last end", lastEnd(i),
-			"last error", d.LastError,
+			"last error", joinLines(d.LastError),
 		)
 	}
 	fields(w, pairs...)
@@ -129,6 +129,23 @@ func statusText(i sprites.Info) string {
 		status += " (disk full)"
 	}
 	return status
+}
+
+// memoryLimitText is a sprite's memory limit; empty: it has none.
+func memoryLimitText(i sprites.Info) string {
+	text := orNothing(i.Config.RAMMB, "%d MiB")
+	if less := reserveText(i); less != "" {
+		text += "; " + less
+	}
+	return text
+}
+
+// reserveText says that a sprite gets less memory than its limit; empty: it gets all.
+func reserveText(i sprites.Info) string {
+	if i.Cove == nil || i.Cove.MemoryMB == 0 || len(i.Cove.Unlimited) > 0 {
+		return ""
+	}
+	return fmt.Sprintf("it gets %d MiB: the server keeps the rest of its own cgroup's or container's limit", i.Cove.MemoryMB)
 }
 
 // limitText is what a sprite takes of its disk limit; empty: it has none.

@@ -102,7 +102,7 @@ func (a *app) newJobList() *cobra.Command {
 }
 
 var jobStates = []string{
-	string(sprites.JobQueued), string(sprites.JobPreparing), string(sprites.JobRunning), string(sprites.JobWaiting),
+	string(sprites.JobInstalling), string(sprites.JobQueued), string(sprites.JobPreparing), string(sprites.JobRunning), string(sprites.JobWaiting),
 	string(sprites.JobSucceeded), string(sprites.JobFailed), string(sprites.JobTimedOut), string(sprites.JobCancelled), string(sprites.JobLost),
 }
 
@@ -148,6 +148,9 @@ func (a *app) newJobShow() *cobra.Command {
 		if job.Held != nil {
 			job.Held.Hint = a.full(job.Held.Hint)
 		}
+		if job.Failure != nil {
+			job.Failure.Hint = a.full(job.Failure.Hint)
+		}
 		return a.show(job, func(w io.Writer) {
 			printJob(w, job, time.Now())
 			if hint := nextStep(job); hint != "" {
@@ -190,6 +193,9 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 	}
 	if j.Held != nil && !j.State.Terminal() {
 		pairs = append(pairs, "held", j.Held.Message+"; "+j.Held.Hint)
+	}
+	if j.Installing != nil {
+		pairs = append(pairs, "installation", fmt.Sprintf("%s, since %s", installText(j), j.Installing.Since.Local().Format(time.RFC3339)))
 	}
 	if o := j.Outcome; o != nil {
 		pairs = append(pairs, "outcome", fmt.Sprintf("%s (exit code %d)", o.Kind, o.ExitCode), "reason", o.Reason)
@@ -241,16 +247,23 @@ func refusals(ctx context.Context, c *sprites.Client, j sprites.Job) string {
 	ctx, cancel := context.WithTimeout(ctx, refusalsLimit)
 	defer cancel()
 	meanwhile := func(t time.Time) bool { return j.EndedAt == nil || !t.After(*j.EndedAt) }
-	n := 0
+	n, rule := 0, ""
 	err := c.Sprite(j.Sprite).NetworkLog(ctx, sprites.NetworkLogOptions{Since: *j.StartedAt}, func(e sprites.NetworkEvent) error {
 		if meanwhile(e.Time) {
 			n += 1 + e.Suppressed
+			if r := eventRule(e); rule == "" && !strings.Contains(r, "*") {
+				rule = r
+			}
 		}
 		return nil
 	})
 	var hints []string
 	if err == nil && n > 0 {
-		hints = append(hints, fmt.Sprintf("%s: cove policy log -s %s", countText(n, "refusal"), j.Sprite))
+		hint := fmt.Sprintf("%s: cove policy log -s %s", countText(n, "refusal"), j.Sprite)
+		if j.OwnsSprite && rule != "" { // the next job has a sprite that is not there yet
+			hint += "; to allow the next job one of them from its start: cove push PLAN --allow " + rule
+		}
+		hints = append(hints, hint)
 	}
 	last := map[string]int{} // statuses, by connector
 	err = c.Sprite(j.Sprite).ConnectorLog(ctx, sprites.ConnectorLogOptions{Since: *j.StartedAt}, func(e sprites.ConnectorEvent) error {
@@ -296,6 +309,12 @@ func nextStep(j sprites.Job) string {
 		return "It asks you something: cove job answer " + j.ID
 	case j.State == sprites.JobWaiting:
 		return "It waits for you: cove job send " + j.ID + " TEXT; or end it in good order: cove job send " + j.ID + " --close"
+	case j.State == sprites.JobInstalling:
+		return "Its agent is being installed. End it with: cove job stop " + j.ID
+	case j.State == sprites.JobQueued:
+		return "It waits for its repository. If its push is gone, push again, and forget this one: cove job rm --force " + j.ID
+	case j.Failure != nil && j.Failure.Hint != "":
+		return "Next: " + j.Failure.Hint
 	case !j.State.Terminal() && j.Interactive:
 		return "Join it with: cove job attach " + j.ID
 	case !j.State.Terminal():
@@ -371,7 +390,8 @@ func (a *app) newJobStop() *cobra.Command {
 		Short: "End a job's work",
 		Long: `Ends a job: its agent is told to stop, and then made to. What it has done by then is
 collected and can be pulled. A job that has ended is left as it is. Of one whose sprite is
-paused because a disk is full nothing runs on, and it is collected when there is room.`,
+paused because a disk is full nothing runs on, and it is collected when there is room. One
+whose agent is still being installed has no work yet, and ends at once.`,
 		Example:           `  cove job stop a3f7b2`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: a.completeJob,

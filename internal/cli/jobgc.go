@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,12 +23,14 @@ func (a *app) newJobGC() *cobra.Command {
 		Use:   "gc",
 		Short: "Remove the jobs that nobody needs any more, with their sprites",
 		Long: `Removes jobs that have ended, and have been pulled or left nothing, with the sprites that
-were made for them; and such sprites whose job is gone. How old a job is counts from its
-end, its pull, or the last use of its sprite, whichever came last. A sprite that you made
+were made for them; and such sprites whose job is gone. It leaves those that were used less
+than 24 hours ago, unless --older-than says otherwise (0: at once). How old a job is counts
+from its end, its pull, or the last use of its sprite, whichever came last. A sprite that you made
 yourself is never touched, nor one in which another job has work. So go the installations of
 agents that jobs share (cove agent list), once no job has begun with them for so long.
 
-Work that nobody has pulled is kept, unless you give --force.`,
+Work that nobody has pulled is kept, unless you give --force. It says how many jobs stay, and
+why; in --json each of those has a "reason".`,
 		Example: `  cove job gc --dry-run
   cove job gc --older-than 0
   cove job gc --older-than 168h --force`,
@@ -51,7 +54,7 @@ Work that nobody has pulled is kept, unless you give --force.`,
 		return a.show(result, func(w io.Writer) { printGC(w, result, req.DryRun) })
 	})
 	f := cmd.Flags()
-	f.DurationVar(&older, "older-than", defaultGC, "only those last used so long ago")
+	f.DurationVar(&older, "older-than", defaultGC, "only those last used so `long` ago; 0 for all")
 	f.BoolVar(&req.Force, "force", false, "also those whose work nobody has pulled: it is lost")
 	f.BoolVar(&req.DryRun, "dry-run", false, "only say what would be removed")
 	return a.asks(cmd, func(ctx context.Context, _ *cobra.Command, _ []string) ([]string, error) {
@@ -77,12 +80,41 @@ func printGC(w io.Writer, r sprites.JobGCResult, dry bool) {
 		did = "would remove"
 	}
 	if len(r.Removed)+len(r.Kept) == 0 {
-		fmt.Fprintln(w, "No job has ended, and no sprite was left by one.")
+		fmt.Fprintln(w, "There is no job, and no sprite was left by one.")
 		return
 	}
 	printDecided(w, []string{"JOB", "STATE", "SPRITE", "WHY"}, did, r.Removed, r.Kept, func(i sprites.JobGCItem) []string {
 		return []string{orDash(i.Job), orDash(string(i.State)), orDash(cmp.Or(i.Sprite, i.Agent)), i.Why}
 	})
+	if len(r.Kept) > 0 {
+		fmt.Fprintf(w, "Kept %d: %s.\n", len(r.Kept), keptText(r.Kept))
+	}
+}
+
+// keptText says how many jobs are kept for each reason.
+func keptText(kept []sprites.JobGCItem) string {
+	n := map[string]int{}
+	for _, i := range kept {
+		n[i.Reason]++
+	}
+	var parts []string
+	for _, reason := range []struct{ code, one, more string }{
+		{sprites.KeptRunning, "has not ended", "have not ended"},
+		{sprites.KeptUnpulled, "was not pulled", "were not pulled"},
+		{sprites.KeptInUse, "is in use", "are in use"},
+		{sprites.KeptRecent, "was used not long ago (see --older-than)", "were used not long ago (see --older-than)"},
+		{sprites.KeptUncollected, "was not collected whole", "were not collected whole"},
+		{sprites.KeptFailed, "can't be removed", "can't be removed"},
+	} {
+		switch n[reason.code] {
+		case 0:
+		case 1:
+			parts = append(parts, "1 "+reason.one)
+		default:
+			parts = append(parts, fmt.Sprintf("%d %s", n[reason.code], reason.more))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 func orDash(s string) string {

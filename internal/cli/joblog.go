@@ -34,6 +34,9 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 		if err != nil {
 			return err
 		}
+		if job, err = a.logInstalling(ctx, c, job, follow); err != nil {
+			return err
+		}
 		last := &lastLines{max: lines}
 		printer := a.jobPrinter(job)
 		from := int64(1)
@@ -77,6 +80,22 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 	cmd.Flags().IntVarP(&lines, "lines", "n", 0, "so many lines of what there is, the last ones (default: all)")
 	cmd.Flags().SetNormalizeFunc(tailIsLines)
 	return cmd
+}
+
+// logInstalling tells of a job that has no log yet because its agent is being installed.
+// With follow it waits for that.
+func (a *app) logInstalling(ctx context.Context, c *sprites.Client, job sprites.Job, follow bool) (sprites.Job, error) {
+	if job.State != sprites.JobInstalling {
+		return job, nil
+	}
+	if !follow {
+		a.say("Job %s has no log yet: %s. Follow it with: cove job logs -f %s", job.ID, installText(job), job.ID)
+		return job, nil
+	}
+	shown := a.newProgress("installing", 0)
+	defer shown.Close()
+	shown.say(installText(job))
+	return c.AwaitInstall(ctx, job.ID, func(job sprites.Job) { shown.say(installText(job)) })
 }
 
 // tailIsLines lets --tail be written for --lines.

@@ -24,7 +24,7 @@ sprite, also after a restore; -s names a fork of that. Where the sprite is gone,
 has no sessions (shell), there is nothing to go on with: push again.`,
 		Example: `  cove job resume a3f7b2 "Well done. Now add a test for the empty list."
   cove job resume a3f7b2 - <review.md
-  cove fork cove-a3f7b2 other && cove job resume a3f7b2 -s other "Do it without the new dependency."`,
+  cove fork job-a3f7b2 other && cove job resume a3f7b2 -s other "Do it without the new dependency."`,
 		ValidArgsFunction: a.completeJob,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 
@@ -25,9 +26,13 @@ sprite: where that is gone, push again. The old job stays as it is.`,
 		Args:              exactArgs("the job's id"),
 		ValidArgsFunction: a.completeJob,
 		RunE: a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+			how.Early = true
 			shown := a.newProgress("starting", 0)
 			job, err := c.RetryJob(ctx, id, how)
 			shown.Close()
+			if err == nil && job.State == sprites.JobInstalling {
+				job, err = a.awaitRetry(ctx, c, job)
+			}
 			if err != nil {
 				return err
 			}
@@ -41,6 +46,29 @@ sprite: where that is gone, push again. The old job stays as it is.`,
 	}
 	cmd.Flags().BoolVar(&how.SameSprite, "same-sprite", false, "in the old job's sprite, with what is in it")
 	return cmd
+}
+
+// awaitRetry shows how the agent of a job is installed that does another one again, until
+// the server has started the job. The job goes on if nobody waits for it.
+func (a *app) awaitRetry(ctx context.Context, c *sprites.Client, job sprites.Job) (sprites.Job, error) {
+	shown, told := a.newProgress("preparing", 0), false
+	now, err := c.AwaitInstall(ctx, job.ID, func(job sprites.Job) {
+		if !told {
+			a.sayInstalling(job)
+		}
+		told = true
+		shown.say(installText(job))
+	})
+	shown.Close()
+	switch {
+	case ctx.Err() != nil:
+		return job, hinted(codedInterrupt(job.ID), "pull with: cove pull "+job.ID+" --wait; stop it with: cove job stop "+job.ID)
+	case err == nil && now.Failure != nil:
+		err = &codedError{exitFailed, now.Failure.Code, fmt.Errorf("job %s: %s", job.ID, now.Failure.Message), now.Failure.Hint}
+	case err == nil && now.State == sprites.JobCancelled:
+		err = &codedError{exitInterrupted, "job_ended", fmt.Errorf("job %s was stopped while its agent was being installed", job.ID), "cove job retry " + now.RetryOf}
+	}
+	return now, err
 }
 
 // keepBase keeps the commit that a job begins from reachable, as push does, if this

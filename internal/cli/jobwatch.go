@@ -46,6 +46,8 @@ func waitingText(job sprites.Job, err error, now time.Time) string {
 		text += ", began " + ago(*job.StartedAt, now)
 	}
 	switch {
+	case job.Installing != nil:
+		text += "; " + installText(job)
 	case job.Held != nil:
 		text += "; it stands still: " + job.Held.Message
 	case job.State == sprites.JobWaiting:

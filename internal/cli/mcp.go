@@ -3,8 +3,10 @@ package cli
 import (
 	"context"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/mcpserver"
 	"github.com/cove-dev/cove/internal/tools"
@@ -85,12 +87,31 @@ call says so. A server offers the same at its URL, /mcp: see cove mcp config --h
 				return spriteError(err)
 			}
 		}
-		server := &mcpserver.Server{Client: c, Within: within, Dir: o.dir, Roles: o.roles}
+		server := &mcpserver.Server{Client: c, Within: within, Dir: o.dir, Roles: o.roles, Unread: func() bool { return unread(a.Out) }}
 		return server.Run(ctx, io.NopCloser(a.In), nopWriteCloser{a.Out})
 	})
 	o.register(cmd)
 	cmd.AddCommand(a.newMCPConfig())
 	return cmd
+}
+
+// unread reports whether out is a pipe, a socket or a terminal whose other end is closed.
+func unread(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	if !ok {
+		return false
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		poll := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(poll, 0)
+		gone = err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+	})
+	return err == nil && gone
 }
 
 // nopWriteCloser is a writer that is somebody else's to close.

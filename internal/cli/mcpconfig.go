@@ -222,7 +222,7 @@ func (a *app) printMCPConfig(client string, as mcpClient, config any, overHTTP b
 	if !a.global.quiet {
 		a.say("This belongs in %s.", as.file)
 		if overHTTP {
-			a.say("It takes the token from COVE_TOKEN; make one with: cove token create")
+			a.say("It takes the token from COVE_TOKEN; make one with: cove token create NAME --all, or with --prefix or -s in place of --all")
 		}
 	}
 	return a.show(struct {

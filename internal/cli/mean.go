@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,19 +13,32 @@ import (
 )
 
 // otherNames are what people type for commands that are called otherwise, or are below
-// another one.
+// another one. NAME and JOB stand for what they typed after it.
 var otherNames = map[string]string{
-	"logs": "cove job logs JOB; of a service: cove service logs NAME", "log": "cove job logs JOB",
+	"logs": "cove job logs JOB; of a service: cove service logs SERVICE", "log": "cove job logs JOB",
 	"ps": "cove list; in a sprite: cove exec -s NAME ps aux", "jobs": "cove job list", "services": "cove service list",
 	"ssh": "cove console NAME", "shell": "cove console NAME", "attach": "cove session attach ID",
 	"delete": "cove rm NAME", "destroy": "cove rm NAME", "remove": "cove rm NAME",
-	"new": "cove create NAME", "stop": "cove suspend NAME; of a job: cove job stop JOB", "start": "cove wake NAME",
-	"wait": "cove job wait JOB", "diff": "cove job diff JOB", "init": "cove create NAME", "login": "cove token create, on the server's machine; then COVE_URL and COVE_TOKEN here",
+	"new": "cove create NAME", "start": "cove wake NAME; the server: cove server start",
+	"stop":   "cove suspend NAME; a job: cove job stop JOB; the server: cove server stop",
+	"up":     "cove create NAME, or cove wake NAME; the server: cove server start",
+	"down":   "cove suspend NAME; the server: cove server stop",
+	"kill":   "a command: cove session kill ID; a job: cove job stop JOB; all that runs in a sprite: cove restart NAME; the sprite: cove rm NAME",
+	"reboot": "cove restart NAME", "status": "cove list; one sprite: cove info NAME; the server: cove server status",
+	"wait": "cove job wait JOB", "diff": "cove job diff JOB", "init": "cove create NAME",
+	"login": "cove token create NAME --all, on the server's machine; then COVE_URL and COVE_TOKEN here",
 }
 
-// didYouMean adds to an error about a command that is not there what may be meant.
-func didYouMean(cmd *cobra.Command, typed string, err error) error {
+// didYouMean adds to an error about a command that is not there what may be meant. args
+// are what was typed in its place, and after it.
+func didYouMean(cmd *cobra.Command, args []string, err error) error {
+	typed := args[0]
 	if known := otherNames[typed]; known != "" && !cmd.HasParent() {
+		if len(args) > 1 && jobPattern.MatchString(args[1]) {
+			known = strings.ReplaceAll(known, "JOB", args[1])
+		} else if len(args) > 1 && checkName(args[1]) == nil && typed != "login" {
+			known = strings.ReplaceAll(known, "NAME", args[1])
+		}
 		return hinted(err, known)
 	}
 	cmd.SuggestionsMinimumDistance = 1 // letters that differ
@@ -51,22 +65,30 @@ func meantSprite(ctx context.Context, c *sprites.Client, args []string) string {
 	if len(rest) == 0 {
 		rest = []string{"CMD"}
 	}
-	words := []string{"cove exec -s", args[0]}
-	for _, word := range rest {
-		words = append(words, gitwork.Quote(word))
-	}
-	return strings.Join(words, " ")
+	return "cove exec -s " + args[0] + " " + quotedAll(rest)
 }
 
-// orSprite adds to an error about an argument too many that the first one may be meant
-// to be the sprite.
+// quotedAll are words as a shell takes them.
+func quotedAll(words []string) string {
+	var all []string
+	for _, word := range words {
+		all = append(all, gitwork.Quote(word))
+	}
+	return strings.Join(all, " ")
+}
+
+// checkpointID is a checkpoint's id as the server makes it.
+var checkpointID = regexp.MustCompile(`^v[0-9]+(\.[0-9]+)?$`)
+
+// orSprite adds to an error about an argument too many that one of them may be meant to be
+// the sprite: the first, or the last if the first is a checkpoint's id.
 func orSprite(cmd *cobra.Command, args []string, err error) error {
-	if use := usesSprite(cmd); use != byFlag || cmd.Flags().Changed("sprite") || checkName(args[0]) != nil {
+	name, rest := args[0], args[1:]
+	if last := len(args) - 1; checkpointID.MatchString(name) && !checkpointID.MatchString(args[last]) {
+		name, rest = args[last], args[:last]
+	}
+	if use := usesSprite(cmd); use != byFlag || cmd.Flags().Changed("sprite") || checkName(name) != nil {
 		return err
 	}
-	words := []string{cmd.CommandPath(), "-s", args[0]}
-	for _, word := range args[1:] {
-		words = append(words, gitwork.Quote(word))
-	}
-	return hinted(err, "a sprite is named by -s: "+strings.Join(words, " "))
+	return hinted(err, "a sprite is named by -s: "+cmd.CommandPath()+" -s "+name+" "+quotedAll(rest))
 }

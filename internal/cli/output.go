@@ -105,15 +105,23 @@ func (a *app) detail(format string, args ...any) {
 // table writes rows in columns, the first row being the head. Cells may come from
 // a sandbox.
 func table(w io.Writer, rows [][]string) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	columns := 0 // of every row: one with fewer would end the columns below it
 	for _, row := range rows {
-		cells := make([]string, len(row))
+		columns = max(columns, len(row))
+	}
+	var out strings.Builder
+	tw := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		cells := make([]string, columns)
 		for i, cell := range row {
 			cells[i] = sanitizeLine(cell)
 		}
-		fmt.Fprintln(tw, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
-	_ = tw.Flush() // its only error is w's, which the next write meets too
+	_ = tw.Flush() // a builder takes everything
+	for line := range strings.Lines(out.String()) {
+		fmt.Fprintln(w, strings.TrimRight(line, " \n"))
+	}
 }
 
 // fields writes names and values, leaving out those without a value.
@@ -147,6 +155,17 @@ func unsafeRune(r rune) bool {
 func sanitizeLine(s string) string { return oneLine.Replace(sanitize(s)) }
 
 var oneLine = strings.NewReplacer("\n", "\\n", "\t", " ")
+
+// joinLines makes one line of an error of several.
+func joinLines(s string) string {
+	var lines []string
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, strings.TrimSuffix(line, ";"))
+		}
+	}
+	return strings.Join(lines, "; ")
+}
 
 // isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {

@@ -116,6 +116,16 @@ func TestProgressText(t *testing.T) {
 	}
 }
 
+func TestKeptText(t *testing.T) {
+	var out bytes.Buffer
+	printGC(&out, sprites.JobGCResult{Kept: []sprites.JobGCItem{
+		{Job: "a", Reason: sprites.KeptUnpulled}, {Job: "b", Reason: sprites.KeptRunning}, {Job: "c", Reason: sprites.KeptUnpulled},
+	}}, false)
+	if want := "\nKept 3: 1 has not ended, 2 were not pulled.\n"; !strings.HasSuffix(out.String(), want) {
+		t.Errorf("got %q, want the end %q", out.String(), want)
+	}
+}
+
 func TestParseSize(t *testing.T) {
 	for in, want := range map[string]int64{
 		"2G": 2 << 30, "512M": 512 << 20, "1.5g": 3 << 29, "2GiB": 2 << 30, "100": 100, "1k": 1 << 10, "1T": 1 << 40,
@@ -128,6 +138,17 @@ func TestParseSize(t *testing.T) {
 		if got != want {
 			t.Errorf("ParseSize(%q) = %d, %v, want %d", in, got, err, want)
 		}
+	}
+}
+
+// TestTable: a column begins at the same place in every row, also below a row without it,
+// and no line ends with spaces.
+func TestTable(t *testing.T) {
+	var out strings.Builder
+	table(&out, [][]string{{"ACTION", "WHAT", "PORTS"}, {"include", "agent", ""}, {"allow"}, {"deny", "registry.example.org", "443"}})
+	want := "ACTION   WHAT                  PORTS\ninclude  agent\nallow\ndeny     registry.example.org  443\n"
+	if out.String() != want {
+		t.Errorf("got:\n%swant:\n%s", out.String(), want)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -31,9 +32,13 @@ reached under a name that the sprite has looked up, which TLS handshakes and pla
 requests must say, or by a rule for the address itself.
 
 Never, without a rule that names it, does a sprite reach private, link-local or metadata
-addresses, this machine's own, or by IPv6 those of its neighbours. Where this machine has a
-route for IPv4 or for IPv6 alone, a name with addresses of both is answered with those.
-Only a token with the verb admin may set such a rule; others may keep or remove it.
+addresses, this machine's own, or those of its neighbours: what it reaches without a
+gateway, by IPv4 or IPv6, and its gateways. A default route has no neighbours, nor has a
+VPN, beyond the network of its interface's address. Where this machine has a route for
+IPv4 or for IPv6 alone, a name with addresses of both is answered with those. A prefix
+inside such a range names what is in it (10.1.0.0/16). An address of this machine's own is
+named by a rule of that very address alone. Only a token with the verb admin may set such a
+rule; others may keep or remove it.
 
 A rule is written HOST, HOST:PORTS, or either with /udp after it. HOST is a name,
 *.SUFFIX for all below it, *, an address, or a prefix such as 10.1.0.0/16; PORTS are
@@ -221,22 +226,48 @@ one. Addresses that no name leads to are not reached then.`},
 		ValidArgsFunction: a.completeTarget(func(e sprites.NetworkEvent) bool { return e.Allowed == (action == "deny") }),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		var rules []sprites.NetworkRule
-		for _, arg := range args {
-			r, err := policy.ParseRule(arg)
-			if err != nil {
-				return usagef(cmd, "%w", err)
-			}
-			r.Deny = action == "deny"
-			rules = append(rules, sprites.NetworkRule(r.Spec()))
+		rules, err := parseRules(cmd, args, action)
+		if err != nil {
+			return err
 		}
-		return a.setPolicy(ctx, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+		var stay []string
+		err = a.setPolicy(ctx, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
 			added := addRules(p, rules)
 			added.Limits = p.Limits
+			stay = against(added, rules)
 			return added, nil
 		})
+		if err == nil && len(stay) > 0 {
+			sprite, _ := a.spriteName(ctx) // it was known a moment ago
+			a.say("Rules for some of these ports say otherwise, and decide there; to %[1]s these too: cove policy %[1]s -s %[2]s %[3]s", action, sprite, strings.Join(stay, " "))
+		}
+		return err
 	})
 	return cmd
+}
+
+// against are the rules that say the opposite of new ones for some of their ports, as
+// cove policy allow takes them. A rule with ports decides before one without.
+func against(p sprites.NetworkPolicy, rules []sprites.NetworkRule) (targets []string) {
+	for _, r := range rules {
+		for _, o := range p.Rules {
+			if len(r.Ports) > 0 || len(o.Ports) == 0 || o.Domain != r.Domain || o.CIDR != r.CIDR || o.Protocol != r.Protocol || o.Action == r.Action {
+				continue
+			}
+			suffix := ""
+			if o.Protocol == "udp" {
+				suffix = "/udp"
+			}
+			host := o.Domain + o.CIDR
+			if strings.Contains(host, ":") {
+				host = "[" + host + "]"
+			}
+			for _, port := range o.Ports {
+				targets = append(targets, gitwork.Quote(host+":"+port+suffix))
+			}
+		}
+	}
+	return targets
 }
 
 func (a *app) newPolicyLimit() *cobra.Command {
@@ -369,6 +400,20 @@ func printDecision(w io.Writer, d sprites.PolicyDecision, indent string) {
 	}
 }
 
+// parseRules reads rules as they are written on a command line.
+func parseRules(cmd *cobra.Command, args []string, action string) ([]sprites.NetworkRule, error) {
+	var rules []sprites.NetworkRule
+	for _, arg := range args {
+		r, err := policy.ParseRule(arg)
+		if err != nil {
+			return nil, usagef(cmd, "%w", err)
+		}
+		r.Deny = action == "deny"
+		rules = append(rules, sprites.NetworkRule(r.Spec()))
+	}
+	return rules, nil
+}
+
 func (a *app) newPolicyLog() *cobra.Command {
 	var opts sprites.NetworkLogOptions
 	var since time.Duration
@@ -376,8 +421,11 @@ func (a *app) newPolicyLog() *cobra.Command {
 		Use:   "log",
 		Short: "Show what a sprite was refused",
 		Long: `Shows what a sprite was refused: when, what, by which rule, to which process as far as the
-sprite could say, and what to do about it. The log is kept while the sprite exists, the
-newest 4 MiB at least. With --json each event is a line.`,
+sprite could say, and what to do about it. A program that retries, or tries several addresses
+of a name, is refused each time. Equal events have one line, where the first of them was,
+with their number and the last one's time; with --follow or --json each has its own.
+"(lookup)" is a question of DNS. The log is kept while the sprite exists, the newest 4 MiB
+at least.`,
 		Example: `  cove policy log -s paint
   cove policy log --follow
   cove policy log --all --since 10m`,
@@ -392,15 +440,23 @@ newest 4 MiB at least. With --json each event is a line.`,
 			opts.Since = time.Now().Add(-since)
 		}
 		empty := true
+		var merged eventLines
 		err = sprite.NetworkLog(ctx, opts, func(e sprites.NetworkEvent) error {
 			empty = false
 			e.Hint = a.full(e.Hint)
 			if a.global.json {
 				return a.jsonLines().Encode(e)
 			}
-			printEvent(a.text(), e)
+			if opts.Follow {
+				printEvent(a.text(), &eventLine{NetworkEvent: e, count: 1})
+			} else {
+				merged.add(e)
+			}
 			return nil
 		})
+		for _, line := range merged.lines { // also of a log that breaks off
+			printEvent(a.text(), line)
+		}
 		if err == nil && empty {
 			what := "was refused nothing"
 			switch {
@@ -426,24 +482,6 @@ newest 4 MiB at least. With --json each event is a line.`,
 func neverRan(ctx context.Context, s *sprites.Sprite) bool {
 	info, err := s.Client().Get(ctx, s.Name())
 	return err == nil && info.LastRunning == nil && info.Status != sprites.StatusRunning
-}
-
-func printEvent(w io.Writer, e sprites.NetworkEvent) {
-	if e.Suppressed > 0 {
-		fmt.Fprintf(w, "… %d more refusals, of which nothing was kept\n", e.Suppressed)
-	}
-	verdict := "refused"
-	if e.Allowed {
-		verdict = "allowed"
-	}
-	fmt.Fprintf(w, "%s  %s  %s  by %s", e.Time.Local().Format("2006-01-02 15:04:05"), verdict, sanitizeLine(eventTarget(e)), sanitizeLine(e.Rule))
-	if p := e.Process; p != nil {
-		fmt.Fprintf(w, ", to %s (process %d)", sanitizeLine(p.Name), p.PID)
-	}
-	fmt.Fprintln(w)
-	if e.Hint != "" {
-		fmt.Fprintf(w, "    %s\n", sanitizeLine(e.Hint))
-	}
 }
 
 func eventTarget(e sprites.NetworkEvent) string {

@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	progressDelay = time.Second            // shorter work needs none
-	progressTick  = 200 * time.Millisecond // on a terminal
-	progressLine  = 5 * time.Second        // elsewhere
+	progressDelay = time.Second            // on a terminal; shorter work needs none
+	progressTick  = 200 * time.Millisecond // between two looks there
+	progressFirst = 2 * time.Second        // without one; each later line comes after twice the time
+	progressMost  = 5 * time.Minute        // the longest distance between two lines
 )
 
 // progress shows how far a transfer is. The zero value of what is left out means
@@ -25,12 +26,15 @@ type progress struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
 
-	shown bool // of run, and of Close after it
+	began time.Time
+	shown bool   // of run, and of Close after it
+	last  string // the last line; of these two as well
 
 	mu      sync.Mutex
-	done    int64 // guarded by mu, as those below
-	total   int64 // 0: not known
-	objects bool  // are counted, and not bytes
+	done    int64  // guarded by mu, as those below
+	total   int64  // 0: not known
+	objects bool   // are counted, and not bytes
+	note    string // instead of numbers; empty: those
 }
 
 // newProgress begins to show progress; the caller ends it with Close. A total of
@@ -45,7 +49,7 @@ func (a *app) watchProgress(what string, total int64, from func() int64) *progre
 	if a.global.quiet || a.global.json {
 		return p
 	}
-	p.w, p.terminal = a.Err, isTerminal(a.Err)
+	p.w, p.terminal, p.began = a.Err, isTerminal(a.Err), time.Now()
 	p.wg.Go(p.run)
 	return p
 }
@@ -64,6 +68,13 @@ func (p *progress) set(n, total int64, objects bool) {
 	p.mu.Unlock()
 }
 
+// say puts a text in the place of numbers.
+func (p *progress) say(note string) {
+	p.mu.Lock()
+	p.note = note
+	p.mu.Unlock()
+}
+
 // count is how many bytes are done.
 func (p *progress) count() int64 {
 	if p.from != nil {
@@ -79,24 +90,34 @@ func (p *progress) text(took time.Duration) string {
 	done := p.count()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.note != "" {
+		return fmt.Sprintf("%s, %v", p.note, took.Round(time.Second))
+	}
 	if p.objects {
 		return objectsText(p.what, done, p.total)
 	}
 	return progressText(p.what, done, p.total, took)
 }
 
-// Close ends the showing, and takes the line away.
+// Close ends the showing. On a terminal it takes the line away. Elsewhere it adds the
+// line of the end, if there were lines before.
 func (p *progress) Close() {
 	close(p.stop)
 	p.wg.Wait()
-	if p.shown && p.terminal {
+	switch {
+	case p.shown && p.terminal:
 		fmt.Fprint(p.w, "\r\x1b[K")
+	case p.shown:
+		p.show()
 	}
 }
 
 func (p *progress) run() {
-	began := time.Now()
-	timer := time.NewTimer(progressDelay)
+	wait := progressFirst
+	if p.terminal {
+		wait = progressDelay
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
 		select {
@@ -104,16 +125,26 @@ func (p *progress) run() {
 			return
 		case <-timer.C:
 		}
-		p.shown = true
-		line := sanitizeLine(p.text(time.Since(began))) // it may name a file of a sandbox
+		p.show()
 		if p.terminal {
-			fmt.Fprintf(p.w, "\r%s\x1b[K", line)
 			timer.Reset(progressTick)
 		} else {
-			fmt.Fprintln(p.w, line)
-			timer.Reset(progressLine)
+			timer.Reset(wait) // the next line comes at twice the time of this one
+			wait = min(2*wait, progressMost)
 		}
 	}
+}
+
+// show prints the line. One that says the same as the last line is not printed again.
+func (p *progress) show() {
+	p.shown = true
+	line := sanitizeLine(p.text(time.Since(p.began))) // it may name a file of a sandbox
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
+	} else if line != p.last {
+		fmt.Fprintln(p.w, line)
+	}
+	p.last = line
 }
 
 // progressText is the line: bytes, rate, and the time left where that can be told.

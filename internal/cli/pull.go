@@ -36,6 +36,9 @@ func (a *app) newPull() *cobra.Command {
 refs/cove/JOB/; then the branch that they were pushed from is moved forward, if that is
 possible and nothing in the work tree is in the way. Otherwise they stay where they are,
 and the message says how to bring them in (exit code 4). Pulling again does no harm.
+
+With --wait the exit code also tells how the job ended, as that of cove job wait does: what a
+job has made that failed or was lost is brought as well.
 ` + riskyHelp + `
 
 With the setting pull.risky = "list", in your own file only, they are listed and taken.
@@ -78,7 +81,10 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 			return err
 		}
 		pulled, err := a.pull(ctx, c, push.PullOptions{Job: args[0], Wait: wait, Into: push.Into(into), AcceptRisky: accept}, policy)
-		return a.showPulled(pulled, err, "")
+		if err = a.showPulled(pulled, err, ""); err != nil || wait == 0 {
+			return err
+		}
+		return a.pulledOutcome(pulled)
 	})
 	f := cmd.Flags()
 	f.DurationVar(&wait, "wait", 0, "wait for the job's end, for so long at most")
@@ -94,7 +100,7 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 const riskyHelp = `
 If a file changes that could make something run on this machine (settings of agents, editors
 and shells, CI, git hooks, a new dot-file, what your git already runs), nothing is moved: the
-files are listed and held for your review (exit code 4). Look at them with cove job diff, and
+files are listed and held for your review (exit code 4). Look at them with cove job diff JOB, and
 take them with --accept-risky. On a terminal you are asked. What runs when you build or test,
 such as a Makefile, is listed and not held.`
 
@@ -204,12 +210,29 @@ func (a *app) showPulled(p pulled, err error, sprite string) error {
 	return err
 }
 
+// pulledOutcome is the end of a pull that has waited for the job and brought all of it: nil if
+// the job succeeded.
+func (a *app) pulledOutcome(p pulled) error {
+	exit := outcomeExit(p.State)
+	switch {
+	case exit == exitOK:
+		return nil
+	case a.global.json: // the document has the state
+		return reportedError{exit}
+	}
+	return &codedError{exit, string(p.State), fmt.Errorf("job %s did not succeed (%s); all that it committed is here", p.Job, sanitizeLine(strings.ReplaceAll(string(p.State), "_", " "))), "cove job show " + p.Job}
+}
+
 // maxShownFiles bounds the list of changed files; git has the rest.
 const maxShownFiles = 30
 
 func printPulled(w io.Writer, p push.Pulled) {
 	switch p.Result {
 	case push.NoChanges:
+		if p.State == sprites.JobLost {
+			fmt.Fprintf(w, "Nothing to pull: job %s was lost before what it had done could be kept.\n", p.Job)
+			break
+		}
 		fmt.Fprintf(w, "No changes: job %s (%s) made no commits.\n", p.Job, sanitizeLine(string(p.State)))
 	case push.FastForward:
 		if p.Already && len(p.Messages) > 0 {

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -33,6 +34,7 @@ type pushOptions struct {
 	converse    bool
 	remove      bool
 	network     string
+	allow       []string
 	script      *sprites.SetupScript
 	environment []config.EnvVar
 	definition  *sprites.AgentDefinition
@@ -61,6 +63,7 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 	f.StringVar(&o.network, "network", config.Default(config.Network), "what it may reach, besides the repository's remotes: agent, defaults, open, none (see cove help policy)")
 	o.machine.register(cmd)
 	registerSetup(cmd)
+	f.StringArrayVar(&o.allow, "allow", nil, "what else a new sprite may reach, from the start, as cove policy allow takes it: a name, or an address, such as 10.1.2.3:8443 (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("model", cobra.FixedCompletions(agents.Cove{}.Models(), cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("dirty", cobra.FixedCompletions([]string{"refuse", "include", "ignore"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -159,7 +162,14 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
 	}
 	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own
-		opts.Network = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}
+		allow, err := parseRules(cmd, o.allow, "allow")
+		if err != nil {
+			return opts, err
+		}
+		p := addRules(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}, allow)
+		opts.Network = &p
+	} else if len(o.allow) > 0 {
+		return opts, usagef(cmd, "--allow goes with a new sprite, or with --network; for one that is there: cove policy allow -s %s %s", opts.Sprite, strings.Join(o.allow, " "))
 	}
 	return opts, err
 }
@@ -200,7 +210,8 @@ func (a *app) newPush() *cobra.Command {
 		Short: "Send this repository and a plan into a sprite, and have an agent carry it out",
 		Long: `Sends the checked-out branch of this repository into a new sprite (or that of -s), has an
 agent carry out the plan there, and returns as soon as the work has begun. It goes on when
-this machine sleeps. cove pull brings the commits back.
+this machine sleeps. cove pull brings the commits back. An agent that new sprites have not had
+yet is installed first, for all the jobs that come; the job has its number before.
 
 The agent "shell" runs the plan's fenced sh blocks in order, and commits after each with
 the heading above it as the message; "claude" is Claude Code, "codex", "gemini", "opencode"
@@ -240,7 +251,8 @@ be sent, with what, and to where; nothing is sent or made.
 
 The sprite reaches what --network says: a preset, and with agent and defaults the hosts of
 the repository's remotes, if they have names. An existing sprite keeps its own rules unless
-you give --network.`,
+you give --network. --allow adds a rule before the job starts: so it reaches a registry at a
+private address, which no preset allows.`,
 		Example: `  cove push plan.md
   cove push -p "Update the dependencies, and make the tests pass."
   cove push --agent shell migrate.md --dirty ignore
@@ -249,6 +261,7 @@ you give --network.`,
   cove push plan.md --agent cove --model openai/gpt-5.5
   cove push plan.md --agent cove --mcp host:linear=list_issues,get_issue
   cove push plan.md --network open
+  cove push plan.md --allow 10.1.2.3:8443
   cove push plan.md --agent acp --agent-command "opencode acp" --permissions ask
   cove push plan.md --interactive`,
 		Args: planArgs(&prompt),
@@ -323,11 +336,13 @@ func checkPlan(name string) error {
 		return nil
 	}
 	info, err := os.Stat(name)
-	if err == nil && info.IsDir() {
-		err = fmt.Errorf("%s is a folder", name)
-	}
-	if err != nil {
-		return &codedError{exitFailed, "no_plan", fmt.Errorf("no such plan: %w", err), "name a file on this machine, or give the text: cove run -p PROMPT"}
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return &codedError{exitFailed, "no_plan", fmt.Errorf("no such plan: %w", err), push.PlanHint(name)}
+	case err != nil:
+		return &codedError{exitFailed, "no_plan", fmt.Errorf("read the plan: %w", err), ""}
+	case info.IsDir():
+		return &codedError{exitFailed, "no_plan", fmt.Errorf("no such plan: %s is a folder", name), "name the file of the plan: cove push FILE"}
 	}
 	return nil
 }
@@ -335,7 +350,13 @@ func checkPlan(name string) error {
 func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options) (push.Result, error) {
 	courier, done := a.courier(c)
 	defer done()
+	waits, show := "", courier.Installing
+	courier.Installing = func(job sprites.Job) { waits = job.ID; show(job) }
 	result, err := courier.Push(ctx, opts)
+	if err != nil && ctx.Err() != nil && waits != "" {
+		done() // the line of its progress
+		a.sayLeft(ctx, c, waits)
+	}
 	for _, message := range result.Messages {
 		a.say("%s", message)
 	}
@@ -351,6 +372,43 @@ func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options
 // stageNames are what people call the stages of a push.
 var stageNames = map[string]string{"count": "counting objects", "compress": "compressing objects", "bundle": "packing", "prepare": "preparing the sprite and its agent"}
 
+// sayInstalling tells the number of a job whose agent is being installed.
+func (a *app) sayInstalling(job sprites.Job) {
+	if job.Installing != nil && jobPattern.MatchString(job.ID) {
+		a.say("Job %s waits until its agent is installed, %s. End it with: cove job stop %s", job.ID, job.Installing.Agent, job.ID)
+	}
+}
+
+// sayLeft says what became of a job whose number was told, and whose push was interrupted.
+func (a *app) sayLeft(ctx context.Context, c *sprites.Client, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
+	defer cancel()
+	if _, err := c.Job(ctx, id); errors.Is(err, sprites.ErrNotFound) {
+		a.say("Job %s was deleted: it had no repository yet.", id)
+		return
+	}
+	a.say("Job %s may still be there. Forget it: cove job rm --force %s", id, id)
+}
+
+// installText says how far the installation for a job is.
+func installText(job sprites.Job) string {
+	p := job.Installing
+	if p == nil {
+		return "installing"
+	}
+	text := "preparing " + p.Agent
+	switch {
+	case job.Install != nil:
+		text = "making the sprite"
+	case p.Commands > 0:
+		text = fmt.Sprintf("installing %s, command %d of %d", p.Agent, p.Command, p.Commands)
+	}
+	if p.Said != "" && job.Install == nil {
+		text += ": " + p.Said
+	}
+	return text
+}
+
 // courier is a Courier that shows its progress; done takes that away.
 func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {
 	courier = push.New(c)
@@ -361,6 +419,15 @@ func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {
 			shown.Close()
 			shown = nil
 		}
+	}
+	courier.Installing = func(job sprites.Job) {
+		if stage != job.ID {
+			done()
+			stage = job.ID
+			a.sayInstalling(job)
+			shown = a.newProgress("installing", 0)
+		}
+		shown.say(installText(job))
 	}
 	courier.Progress = func(p push.Progress) {
 		if p.Stage != stage || shown == nil && !p.End {

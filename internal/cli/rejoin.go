@@ -28,6 +28,7 @@ type execution struct {
 	run      func(*sprites.Cmd) error // starts a command, and waits for its end
 	lost     bool                     // output that nobody has
 	held     *atomic.Bool             // set while the sprite is held
+	left     atomic.Int64             // processes of the command that run on after it, for aloneLimit
 }
 
 // resumed is a stream of output, of which a replay may repeat some.
@@ -61,7 +62,7 @@ func (r *resumed) replay(from int64) bool {
 // toEnd runs a command, and joins it again where its connection is lost.
 func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	cmd.Stdout, cmd.Stderr = &x.out, &x.err
-	cmd.OnMessage = x.noteHeld
+	cmd.OnMessage = x.note
 	err := x.run(cmd)
 	if errors.Is(err, errSilent) {
 		return err
@@ -106,9 +107,12 @@ func (x *execution) findAgain(ctx context.Context) (*sprites.Sprite, error) {
 	return c.Sprite(x.sprite), nil
 }
 
-// sayHeld tells the person why nothing comes of a command, or that it goes on.
+// sayHeld tells the person why nothing comes of a command, or that it goes on, and of what
+// the sprite has lost.
 func (a *app) sayHeld(m sprites.Message) {
 	switch {
+	case m.Type == sprites.MessageLost:
+		a.say("cove: the sprite began anew: %s\ncove: what ran in it is gone; its files are as they were", sanitizeLine(m.Lost))
 	case m.Type != sprites.MessageHeld:
 	case m.Held == nil:
 		a.say("cove: the sprite goes on")
@@ -117,10 +121,13 @@ func (a *app) sayHeld(m sprites.Message) {
 	}
 }
 
-// noteHeld is sayHeld, and notes it.
-func (x *execution) noteHeld(m sprites.Message) {
-	if m.Type == sprites.MessageHeld {
+// note is sayHeld, and notes what a message says.
+func (x *execution) note(m sprites.Message) {
+	switch m.Type {
+	case sprites.MessageHeld:
 		x.held.Store(m.Held != nil)
+	case "exit":
+		x.left.Store(int64(m.Left))
 	}
 	x.app.sayHeld(m)
 }
@@ -131,7 +138,7 @@ func (x *execution) join(ctx context.Context, sprite *sprites.Sprite) error {
 	cmd := sprite.Attach(context.WithoutCancel(ctx), x.session)
 	cmd.Stdout, cmd.Stderr = &x.out, &x.err
 	cmd.OnMessage = func(m sprites.Message) {
-		x.noteHeld(m)
+		x.note(m)
 		if m.Type != "session_info" {
 			return
 		}
@@ -161,6 +168,19 @@ func (x *execution) join(ctx context.Context, sprite *sprites.Sprite) error {
 		return &codedError{exitLost, "connection_lost", errors.New("the connection was lost, and the command has ended meanwhile: its exit code is not known"), ""}
 	}
 	return err
+}
+
+// sayLeft says that programs which the command has left running will be ended.
+func (x *execution) sayLeft() {
+	n := x.left.Load()
+	if n <= 0 {
+		return
+	}
+	them := "1 program that it started is still running and will be ended"
+	if n > 1 {
+		them = fmt.Sprintf("%d programs that it started are still running and will be ended", n)
+	}
+	x.app.say("cove: %s in %v. To keep one running: cove exec -s %[3]s --detach CMD; as a service: cove service put -s %[3]s NAME CMD", them, aloneLimit, x.sprite)
 }
 
 // killWait bounds a kill whose command nobody waits for any more.

@@ -38,7 +38,7 @@ name it, or give -s.`,
 			return unpulledHint(ctx, c, name, spriteError(c.Delete(ctx, name, sprites.DeleteOptions{Force: force})))
 		})
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "also where that loses work that nobody has pulled")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also where that loses work that nobody has pulled")
 	return a.asks(cmd, a.lostSprites)
 }
 

@@ -40,8 +40,11 @@ const (
 
 // serverFile is DATA/server.json.
 type serverFile struct {
-	URL string `json:"url"`
-	PID int    `json:"pid"`
+	URL       string `json:"url"`
+	PID       int    `json:"pid"`
+	Processes string `json:"processes"` // see private.Processes
+	Started   string `json:"started"`   // see private.StartOf; empty: an earlier cove did not say
+	Host      string `json:"host"`      // the name of its machine or container
 }
 
 // defaultData is where a server of this user keeps its data unless told otherwise.
@@ -154,6 +157,21 @@ func (a *app) ownClient(ctx context.Context, token string) (*sprites.Client, err
 // errNoServer says that no server runs on the data folder.
 var errNoServer = errors.New("no server is running")
 
+// serverHere reports whether the server that commands go to is this machine's own, and in no
+// other container, so that both see the same files.
+func (a *app) serverHere() bool {
+	remote, err := a.remote()
+	if err != nil || remote.backend != nil {
+		return false
+	}
+	dir, _, err := a.dataDir()
+	if err != nil {
+		return false
+	}
+	server, err := readServerFile(dir)
+	return err == nil && (remote.url == "" || remote.url == server.URL) && !private.Elsewhere(server.Processes)
+}
+
 // runningClient is client without starting a server: errNoServer then.
 func (a *app) runningClient(ctx context.Context) (*sprites.Client, error) {
 	remote, err := a.remote()
@@ -193,12 +211,12 @@ func (a *app) clientAgain(ctx context.Context) (*sprites.Client, error) {
 	return c, err
 }
 
-// localClient is a client of the server that runs on a data folder, or errNoServer.
-// The token is the owner's if it is empty.
+// localClient is a client of the server that runs on a data folder, or errNoServer, or an
+// elsewhereError. The token is the owner's if it is empty.
 func localClient(ctx context.Context, dir, token string) (*sprites.Client, error) {
 	server, err := readServerFile(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errNoServer
+		return nil, endingElsewhere(dir)
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, hinted(err, "the data folder is another user's; name your own: --data DIR or COVE_DATA")
@@ -209,7 +227,10 @@ func localClient(ctx context.Context, dir, token string) (*sprites.Client, error
 	if err := private.Check(dir); err != nil {
 		return nil, err
 	}
-	if !serves(filepath.Join(dir, "lock"), server.PID) {
+	if private.Elsewhere(server.Processes) {
+		return nil, runsElsewhere(dir, server)
+	}
+	if !serves(filepath.Join(dir, "lock"), server) {
 		return nil, errNoServer
 	}
 	if token == "" {
@@ -259,9 +280,15 @@ func processAlive(pid int) bool {
 }
 
 func readServerFile(dir string) (serverFile, error) {
+	return readPublished(filepath.Join(dir, "server.json"))
+}
+
+func readPublished(name string) (serverFile, error) {
 	var server serverFile
-	name := filepath.Join(dir, "server.json")
 	text, err := readSmall(name)
+	if err == nil && !json.Valid([]byte(text)) {
+		text, err = readSmall(name) // a server that starts writes over it in place: it may be half-read
+	}
 	if err != nil {
 		return server, err
 	}
@@ -366,15 +393,16 @@ func startAddr(dir string, byDefault bool) string {
 // not known, not free, or not loopback.
 func LastAddr(dir string) string {
 	addr, err := readSmall(filepath.Join(dir, "address"))
-	if host, _, splitErr := net.SplitHostPort(addr); err != nil || splitErr != nil || host != "127.0.0.1" || !free(addr) {
+	host, _, splitErr := net.SplitHostPort(addr)
+	if err != nil || splitErr != nil || !net.ParseIP(host).IsLoopback() || !free(addr) {
 		return ""
 	}
 	return addr
 }
 
-// free reports whether one may listen at addr.
+// free reports whether a server may listen at addr.
 func free(addr string) bool {
-	l, err := net.Listen("tcp", addr)
+	l, err := Listen(addr)
 	if err == nil {
 		_ = l.Close()
 	}
@@ -422,7 +450,8 @@ func (a *app) awaitServer(ctx context.Context, dir string, ended <-chan error) e
 		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, errNoServer) && ctx.Err() == nil {
+		_, elsewhere := errors.AsType[*elsewhereError](err) // our server says so, too, and ends
+		if !errors.Is(err, errNoServer) && !elsewhere && ctx.Err() == nil {
 			return err
 		}
 		select {
@@ -431,8 +460,9 @@ func (a *app) awaitServer(ctx context.Context, dir string, ended <-chan error) e
 		case exit = <-ended:
 			ended = nil
 			gaveUp = time.After(loserLimit)
-			if !Locked(filepath.Join(dir, "lock")) {
-				return exit
+			server, fileErr := readServerFile(dir)
+			if !Locked(filepath.Join(dir, "lock")) || fileErr == nil && private.Elsewhere(server.Processes) {
+				return exit // no other one is about to be ready
 			}
 		case <-gaveUp:
 			return exit
@@ -448,12 +478,9 @@ func Locked(name string) bool {
 	if unix.Stat(name, &st) != nil {
 		return false
 	}
-	locks, err := os.ReadFile("/proc/locks")
-	if err != nil {
-		return true
-	}
 	want := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	return slices.Contains(strings.Fields(string(locks)), want)
+	held, err := lockListed(func(f []string) bool { return slices.Contains(f, want) })
+	return held || err != nil
 }
 
 // lockFile takes a lock that ends with the process, waiting for it until ctx ends.

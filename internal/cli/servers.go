@@ -2,23 +2,23 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/private"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // AutostartVariable is 0 where no command but `cove server start` may start a server.
@@ -34,7 +34,7 @@ var readVerbs = map[string]bool{
 
 // needVerbs are about something that is there. They start a server where there may be such.
 var needVerbs = map[string]bool{
-	"rm": true, "suspend": true, "wake": true, "update": true, "url": true, "export": true, "restore": true, "checkpoint create": true,
+	"rm": true, "suspend": true, "wake": true, "restart": true, "update": true, "url": true, "export": true, "restore": true, "checkpoint create": true,
 	"checkpoint rm": true, "checkpoint prune": true, "job wait": true, "job stop": true, "job rm": true, "job gc": true, "secret rm": true, "token rm": true,
 }
 
@@ -52,9 +52,11 @@ func (a *app) mayStart(dir string) error {
 		return err
 	}
 	switch {
+	case set.NoAutostart && unitRuns(dir):
+		return &codedError{exitFailed, "no_server", fmt.Errorf("no server is running on %s, which systemd is to run", dir), "start it with: cove server start"}
 	case set.NoAutostart:
 		return &codedError{exitFailed, "no_server", fmt.Errorf("no server is running on %s, and %s says that cove starts none", dir, set.File),
-			"start it as you do, such as with: systemctl start cove"}
+			"start it as your supervisor does, or by hand: cove serve\nor take autostart = false out of " + set.File + ", and type: cove server start"}
 	case a.verb == "server start" || a.verb == "server restart":
 		return nil
 	case os.Getenv(AutostartVariable) == "0":
@@ -82,7 +84,7 @@ does: then no command starts one.`,
 		Args: a.subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newServerStatus(), a.newServerStart(), a.newServerStop(), a.newServerRestart(), a.newServerLogs(), a.newServerInstall())
+	cmd.AddCommand(a.newServerStatus(), a.newServerStart(), a.newServerStop(), a.newServerRestart(), a.newServerLogs(), a.newServerInstall(), a.newServerUninstall())
 	return cmd
 }
 
@@ -94,7 +96,11 @@ type serverStatus struct {
 	PID       int    `json:"pid,omitempty"`
 	Version   string `json:"version,omitempty"`
 	Settings  string `json:"settings,omitempty"` // the file; empty: there is none
+	Unit      string `json:"unit,omitempty"`     // the file of systemd's unit; empty: none runs it
 	Autostart bool   `json:"autostart"`
+	Elsewhere string `json:"elsewhere,omitempty"` // the name of the other container or machine in which it runs, and has that PID
+
+	elsewhere *elsewhereError
 }
 
 // own refuses the flags that name another server, and returns the data folder.
@@ -118,8 +124,15 @@ func (a *app) serverStatus(ctx context.Context) (serverStatus, error) {
 	}
 	s.Settings = set.File
 	s.Autostart = s.Autostart && !set.NoAutostart
+	if u, is := unitOf(dir); is {
+		s.Unit = u.file
+	}
 	c, err := localClient(ctx, dir, "")
 	if errors.Is(err, errNoServer) {
+		return s, nil
+	}
+	if e, ok := errors.AsType[*elsewhereError](err); ok {
+		s.Running, s.PID, s.Elsewhere, s.elsewhere = true, e.server.PID, cmp.Or(e.server.Host, "?"), e
 		return s, nil
 	}
 	if err != nil {
@@ -138,7 +151,7 @@ func (a *app) newServerStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Say whether the server runs, where, and with which settings",
 		Long: `Says whether the server runs, where it listens and where its settings are. Exit code 1:
-it does not run.`,
+it does not run, neither here nor in another container that has the data folder.`,
 		Example: `  cove server status
   cove server status --json`,
 		Args: exactArgs(),
@@ -148,7 +161,9 @@ it does not run.`,
 				return err
 			}
 			err = a.show(s, func(w io.Writer) {
-				if s.Running {
+				if s.elsewhere != nil {
+					fmt.Fprintf(w, "running:   not here: %v\n", s.elsewhere)
+				} else if s.Running {
 					fmt.Fprintf(w, "running:   at %s (process %d, version %s)\n", s.URL, s.PID, s.Version)
 				} else {
 					fmt.Fprintln(w, "running:   no")
@@ -157,7 +172,9 @@ it does not run.`,
 				if s.Settings != "" {
 					fmt.Fprintf(w, "settings:  %s\n", s.Settings)
 				}
-				if !s.Autostart {
+				if s.Unit != "" {
+					fmt.Fprintf(w, "run by:    systemd, %s\n", s.Unit)
+				} else if !s.Autostart {
 					fmt.Fprintln(w, "autostart: no")
 				}
 			})
@@ -183,10 +200,15 @@ once it answers.`,
 
 // startOwn starts this machine's server and says where it is.
 func (a *app) startOwn(ctx context.Context) error {
-	if _, err := a.own(); err != nil {
+	dir, err := a.own()
+	if err != nil {
 		return err
 	}
-	if _, err := a.ownClient(ctx, ""); err != nil {
+	if u, is := unitOf(dir); is {
+		if err := u.systemctl(ctx, "start", unitName); err != nil {
+			return err
+		}
+	} else if _, err := a.ownClient(ctx, ""); err != nil {
 		return err
 	}
 	s, err := a.serverStatus(ctx)
@@ -201,10 +223,15 @@ func (a *app) newServerStop() *cobra.Command {
 		Use:   "stop",
 		Short: "Stop the server; sprites and jobs go on",
 		Long: `Stops the server and returns once it has ended. Sprites and jobs go on without it, and the
-next one takes them up.`,
+next one takes them up. If the server is the first process of a container, the container ends
+with it; the memory of all sprites goes to disk first.`,
 		Example: `  cove server stop`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
+			awake := a.anyAwake(ctx)
+			if s, err := a.serverStatus(ctx); err == nil && containerEnds(s) {
+				a.say("The server is this container's first process: the container ends with it, and this command too. Sprites go on when it starts again, from their memory on disk.")
+			}
 			was, err := a.stopOwn(ctx)
 			if err != nil {
 				return err
@@ -214,14 +241,53 @@ next one takes them up.`,
 				return err
 			}
 			return a.show(s, func(w io.Writer) {
-				if was {
-					fmt.Fprintln(w, "The server has ended. Sprites and jobs go on.")
-				} else {
+				switch {
+				case !was:
 					fmt.Fprintln(w, "The server did not run.")
+				case awake:
+					fmt.Fprintln(w, "The server has ended. Sprites and jobs go on.")
+				default:
+					fmt.Fprintln(w, "The server has ended.")
 				}
 			})
 		}),
 	}
+}
+
+// containerEnds reports whether a server is the first process of this container, or the child
+// that cove has there as its init. It is in the session of that; one that a command has
+// started has its own.
+func containerEnds(s serverStatus) bool {
+	if !s.Running || s.PID == 1 {
+		return s.Running
+	}
+	init, err := os.Stat("/proc/1/exe")
+	own, ownErr := os.Stat(fmt.Sprintf("/proc/%d/exe", s.PID))
+	if err != nil || ownErr != nil || !os.SameFile(init, own) {
+		return false
+	}
+	session, err := unix.Getsid(1)
+	ownSession, ownErr := unix.Getsid(s.PID)
+	return err == nil && ownErr == nil && session == ownSession
+}
+
+// anyAwake reports whether a sprite runs on this machine's server. If the server can't be
+// asked, one may.
+func (a *app) anyAwake(ctx context.Context) bool {
+	dir, err := a.own()
+	if err != nil {
+		return true
+	}
+	c, err := localClient(ctx, dir, "")
+	if err != nil {
+		return true
+	}
+	for info, err := range c.All(ctx, "") {
+		if err != nil || info.Status == sprites.StatusRunning || info.Cove != nil && info.Cove.Paused {
+			return true
+		}
+	}
+	return false
 }
 
 // stopOwn ends this machine's server and reports whether there was one.
@@ -230,12 +296,25 @@ func (a *app) stopOwn(ctx context.Context) (bool, error) {
 	if err != nil || !s.Running {
 		return false, err
 	}
+	if s.elsewhere != nil {
+		return false, s.elsewhere
+	}
+	began := private.StartOf(s.PID)
+	if u, is := unitOf(s.Data); is { // which would start it again
+		if err := u.systemctl(ctx, "stop", unitName); err != nil {
+			return false, err
+		}
+	}
+	if private.StartOf(s.PID) != began {
+		return true, nil
+	}
 	if err := unix.Kill(s.PID, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
 		return false, fmt.Errorf("stop the server: process %d: %w", s.PID, err)
 	}
 	tick := time.NewTicker(startPoll)
 	defer tick.Stop()
-	for Locked(filepath.Join(s.Data, "lock")) && processAlive(s.PID) {
+	// The lock is free a little earlier, when the process has memory to give back.
+	for processAlive(s.PID) && private.StartOf(s.PID) == began {
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
@@ -247,9 +326,10 @@ func (a *app) stopOwn(ctx context.Context) (bool, error) {
 
 func (a *app) newServerRestart() *cobra.Command {
 	return &cobra.Command{
-		Use:     "restart",
-		Short:   "Stop the server, and start it with the settings of its file",
-		Long:    `Stops the server and starts one with the settings of serve.toml. Sprites and jobs go on.`,
+		Use:   "restart",
+		Short: "Stop the server, and start it with the settings of its file",
+		Long: `Stops the server and starts one with the settings of serve.toml. Sprites and jobs go on. If the
+server is the first process of a container, restart the container instead.`,
 		Example: `  cove server restart`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -258,8 +338,14 @@ func (a *app) newServerRestart() *cobra.Command {
 				return err
 			}
 			// One that may not be started again is not stopped.
-			if err := a.mayStart(dir); err != nil {
-				return err
+			if !unitRuns(dir) {
+				if err := a.mayStart(dir); err != nil {
+					return err
+				}
+			}
+			if s, err := a.serverStatus(ctx); err == nil && containerEnds(s) {
+				return &codedError{exitFailed, "failed", errors.New("the server is this container's first process: the container would end with it"),
+					"restart the container from outside, as with: docker restart CONTAINER; it ends with the memory of all sprites on disk, and they go on from there"}
 			}
 			if _, err := a.stopOwn(ctx); err != nil {
 				return err
@@ -274,9 +360,10 @@ func (a *app) newServerLogs() *cobra.Command {
 	var lines int
 	cmd := &cobra.Command{
 		Use:   "logs",
-		Short: "Show the log of a server that cove has started",
-		Long: `Shows the log of the servers that cove has started on this data folder. That of a server
-under a supervisor is where the supervisor keeps it, such as: journalctl -u cove`,
+		Short: "Show the server's log",
+		Long: `Shows the log of the servers that cove has started on this data folder, or the journal of
+the one that systemd runs (cove server install). That of another supervisor's is where the
+supervisor keeps it.`,
 		Example: `  cove server logs
   cove server logs --lines 20 --follow`,
 		Args: exactArgs(),
@@ -284,6 +371,9 @@ under a supervisor is where the supervisor keeps it, such as: journalctl -u cove
 			dir, err := a.own()
 			if err != nil {
 				return err
+			}
+			if u, is := unitOf(dir); is {
+				return u.logs(ctx, a.text(), lines, follow)
 			}
 			return a.tailServerLog(ctx, filepath.Join(dir, "serve.log"), lines, follow)
 		}),
@@ -296,7 +386,7 @@ under a supervisor is where the supervisor keeps it, such as: journalctl -u cove
 func (a *app) tailServerLog(ctx context.Context, name string, lines int, follow bool) error {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &codedError{exitFailed, "no_log", fmt.Errorf("cove has started no server on %s", filepath.Dir(name)), "of one under systemd: journalctl -u cove"}
+		return &codedError{exitFailed, "no_log", fmt.Errorf("cove has started no server on %s", filepath.Dir(name)), "that of one under a supervisor is where the supervisor keeps it"}
 	}
 	if err != nil {
 		return err
@@ -339,127 +429,6 @@ func (a *app) tailServerLog(ctx context.Context, name string, lines int, follow 
 }
 
 const logPause = 250 * time.Millisecond
-
-// unit is a systemd unit. A server that is stopped leaves its sandboxes running, so
-// KillMode is process; and it needs the cgroups to itself for their limits.
-const unit = `[Unit]
-Description=cove, sandboxes for coding agents
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-ExecStart=%s serve --data %s
-Restart=always
-RestartSec=2
-KillMode=process
-Delegate=yes
-LimitNOFILE=1048576
-
-[Install]
-WantedBy=%s
-`
-
-func (a *app) newServerInstall() *cobra.Command {
-	var user, show bool
-	cmd := &cobra.Command{
-		Use:   "install",
-		Short: "Have systemd run the server",
-		Long: `Writes a unit of systemd that runs the server, starts it, and writes autostart = false into
-its serve.toml, so that no command starts another one beside it. Everything else about the
-server is set in serve.toml. With --user it is a unit of your own (see: loginctl
-enable-linger).`,
-		Example: `  sudo cove server install
-  cove server install --user
-  cove server install --print >cove.service`,
-		Args: exactArgs(),
-		RunE: verb(func(ctx context.Context, _ []string) error {
-			dir, err := a.own()
-			if err != nil {
-				return err
-			}
-			return a.installUnit(ctx, dir, user || os.Geteuid() != 0, show)
-		}),
-	}
-	cmd.Flags().BoolVar(&user, "user", false, "a unit of your own, not of the system (an ordinary user's always is)")
-	cmd.Flags().BoolVar(&show, "print", false, "print the unit, and do nothing")
-	return cmd
-}
-
-func (a *app) installUnit(ctx context.Context, dir string, user, show bool) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	target, folder, args := "multi-user.target", "/etc/systemd/system", []string{}
-	if user {
-		home, err := os.UserConfigDir()
-		if err != nil {
-			return err
-		}
-		target, folder, args = "default.target", filepath.Join(home, "systemd", "user"), []string{"--user"}
-	}
-	text := fmt.Sprintf(unit, unitWord(self), unitWord(dir), target)
-	if show {
-		_, err := io.WriteString(a.Out, text)
-		return err
-	}
-	if _, err := os.Stat("/run/systemd/system"); err != nil {
-		return &codedError{exitFailed, "no_systemd", errors.New("systemd does not run this machine"), "see the unit with: cove server install --print; without one, start the server with: cove server start"}
-	}
-	settings := filepath.Join(dir, config.ServeFile)
-	set, err := config.ReadServe(settings, false, nil)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(folder, "cove.service"), []byte(text), 0o644); err != nil {
-		return err
-	}
-	if !set.NoAutostart {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
-		f, err := os.OpenFile(settings, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err == nil {
-			_, err = f.WriteString("\nautostart = false # systemd runs the server\n")
-			err = errors.Join(err, f.Close())
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if _, err := a.stopOwn(ctx); err != nil {
-		return err
-	}
-	for _, more := range [][]string{{"daemon-reload"}, {"enable", "--now", "cove.service"}} {
-		cmd := exec.CommandContext(ctx, "systemctl", append(args[:len(args):len(args)], more...)...)
-		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return hinted(fmt.Errorf("%s: %w: %s", cmd, err, sanitize(string(out))), "the unit is "+filepath.Join(folder, "cove.service"))
-		}
-	}
-	a.say("systemd runs the server now, by %s; its settings are in %s.", filepath.Join(folder, "cove.service"), settings)
-	return nil
-}
-
-// unitWord writes a word of a unit's command line (systemd.service(5)).
-func unitWord(s string) string {
-	quoted := strconv.Quote(s)
-	out := ""
-	for _, r := range quoted {
-		switch r {
-		case '%':
-			out += "%%"
-		case '$':
-			out += "$$"
-		default:
-			out += string(r)
-		}
-	}
-	return out
-}
 
 // shellQuote writes a word for a shell, in quotes if it needs them.
 func shellQuote(word string) string {

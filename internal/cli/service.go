@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/sprites"
@@ -82,25 +83,33 @@ func (a *app) newServicePut() *cobra.Command {
 		Use:   "put [flags] NAME CMD…",
 		Short: "Define a service and start it",
 		Long: `Defines a service, or defines it anew, and starts it. One that runs exactly so already is
-left alone; of one that runs as something else the old program is ended first. What comes
-after the name is the command, flags included.`,
+left alone; of one that runs as something else the old program is ended first.
+
+Flags may stand before and after the name. The command begins at the first argument that is
+no flag, or after --; from there on, flags belong to the command.`,
 		Example: `  cove service put --http-port 8080 web python3 -m http.server 8080
   cove service put --needs db --env QUEUE=mail --dir /home/sprite/app worker ./worker -v`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			switch len(withoutDashes(args)) {
-			case 0:
+			if len(args) == 0 {
 				return usagef(cmd, "the service's name is missing")
-			case 1:
+			}
+			if err := cmd.Flags().Parse(args[1:]); err != nil { // a command's name never begins with a dash
+				return usagef(cmd, "%w", err)
+			}
+			if help, _ := cmd.Flags().GetBool("help"); help {
+				return pflag.ErrHelp
+			}
+			if cmd.Flags().NArg() == 0 {
 				return usagef(cmd, "the command is missing")
 			}
 			return nil
 		},
 	}
-	cmd.RunE = a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
+	cmd.RunE = a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
 		if def.HTTPPort < 0 || def.HTTPPort > 65535 || def.HTTPPort == 0 && cmd.Flags().Changed("http-port") {
 			return usagef(cmd, "--http-port %d is not a port", def.HTTPPort)
 		}
-		command := withoutDashes(append([]string{name}, rest...))[1:]
+		command := cmd.Flags().Args()
 		def.Name, def.Cmd, def.Args = name, command[0], command[1:]
 		def.Env = map[string]string{}
 		for _, pair := range env {
@@ -127,14 +136,6 @@ after the name is the command, flags included.`,
 		return a.completeService(cmd, nil, prefix)
 	}))
 	return cmd
-}
-
-// withoutDashes takes out a -- between the name and the command.
-func withoutDashes(args []string) []string {
-	if len(args) > 1 && args[1] == "--" {
-		return append(args[:1:1], args[2:]...)
-	}
-	return args
 }
 
 func addFollow(cmd *cobra.Command, follow *time.Duration) {

@@ -398,7 +398,7 @@ func (p *preparation) connector(ctx context.Context, work agents.Work) (string, 
 		def, err := p.client.Connector(ctx, name)
 		switch {
 		case errors.Is(err, sprites.ErrNotFound):
-			return stepNone, fmt.Sprintf("there is no connector %s: the agent has no key (cove secret set %s, cove connector put %s)", name, name, name), nil
+			return stepNone, fmt.Sprintf("there is no connector %s: the agent has no key (cove secret set %s; cove connector put %s)", name, name, name), nil
 		case err != nil:
 			return "", "", err
 		}

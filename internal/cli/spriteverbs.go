@@ -21,7 +21,7 @@ const (
 // spriteVerbs are the commands that have a sprite, by their path without "cove".
 var spriteVerbs = map[string]spriteUse{
 	"info": byName, "update": byName, "setup": byName, "console": byName, "url": byName, "fork": byName,
-	"export": byName, "suspend": byName, "wake": byName, "diagnose": byName,
+	"export": byName, "suspend": byName, "wake": byName, "restart": byName, "diagnose": byName,
 
 	"exec": byFlag, "tool list": byFlag, "tool call": byFlag, "mcp": byFlag, "mcp config": byFlag, "acp": byFlag,
 	"session list": byFlag, "session attach": byFlag, "session kill": byFlag,

@@ -13,15 +13,31 @@ func (a *app) newSuspend() *cobra.Command {
 	return a.sleepVerb("suspend", "Have a sprite sleep now, with its memory",
 		`Has a sprite sleep now, as it does by itself when nobody uses it: its programs stop where they
 are, its memory goes to disk, and it takes no memory and no processor of this machine. Its
-next use wakes it, and they go on. One that is in use is refused.`,
+next use wakes it, and they go on. It is refused while somebody is attached to a command, or
+a connection to it is open (cove proxy, its URL). A task (sprite-env) or a command that
+nobody is attached to goes to sleep with it.`,
 		"  cove suspend paint", (*sprites.Sprite).Suspend, "%s sleeps.")
 }
 
 func (a *app) newWake() *cobra.Command {
 	return a.sleepVerb("wake", "Wake a sprite",
 		`Wakes a sprite that sleeps, as its next use would. What ran goes on; where its memory can't
-be used, because cove was upgraded say, it boots, and cove info says why.`,
+be used, after an upgrade of cove say, it boots (to see why: cove info).`,
 		"  cove wake paint", (*sprites.Sprite).Wake, "%s is awake.")
+}
+
+func (a *app) newRestart() *cobra.Command {
+	return a.sleepVerb("restart", "End all that runs in a sprite, and boot it",
+		`Ends all that runs in a sprite and forgets the memory that it sleeps with, then boots it from
+its disk. Its services start. Programs then see the limits of memory and CPUs that cove
+update has set.`,
+		"  cove restart paint",
+		func(s *sprites.Sprite, ctx context.Context) (sprites.Info, error) {
+			if _, err := s.Client().Restart(ctx, s.Name()); err != nil {
+				return sprites.Info{}, err
+			}
+			return s.Wake(ctx)
+		}, "%s has booted.")
 }
 
 func (a *app) sleepVerb(verbName, short, long, example string, f func(*sprites.Sprite, context.Context) (sprites.Info, error), said string) *cobra.Command {

@@ -44,6 +44,7 @@ both sides have changed is a conflict: nothing at all is done then (exit code 3)
 --on-conflict says who wins: ours (this machine), theirs (the sprite), or both (the
 target's version stays, the other is put beside it as NAME` + `.cove-theirs).
 
+A link that leads out of the folder, a device or a pipe is left out; the result says so.
 In a git repository, what git ignores stays where it is. A .coveignore file, in any folder,
 and --exclude have the same syntax, and count more; "!" takes back. .git never travels.
 
@@ -90,9 +91,9 @@ one only with --reset, which makes the target what the source is.
 		cmd.Long = "Brings what has changed in a folder of a sprite to this machine.\n\n" + syncWhere + `
 A text that both sides have changed is merged, line by line, by what it was at the last
 sync; where that is not possible it is a conflict. What comes out of a sprite is not
-trusted: a link that leads out of the folder, a device or a pipe is left out, and what no
-honest side sends ends the sync (exit code 5). So does a folder that git would take for a
-repository, with HEAD, objects and refs (4): --accept-risky, once you have looked at it.
+trusted: what no honest side sends ends the sync (exit code 5). So does a folder that git
+would take for a repository, with HEAD, objects and refs (4): --accept-risky, once you have
+looked at it.
 
 ` + syncWhat
 		cmd.Example = `  cove sync pull -s paint
@@ -167,6 +168,7 @@ func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlag
 	if err != nil {
 		return nil, nil, err
 	}
+	a.syncs = syncHint{local: local, remote: remote, exclude: f.exclude, noIgnore: f.noIgnore}
 	policy, err := syncPolicy(f.policy)
 	if err != nil {
 		return nil, nil, err
@@ -402,7 +404,7 @@ func (a *app) listNames(mark string, n filesync.Names) {
 }
 
 // showSkipped names the biggest of what was left out: nobody should miss it
-// without knowing.
+// without knowing. Small files that a rule leaves out are not told.
 func (a *app) showSkipped(r *filesync.Report) {
 	for _, k := range r.Skipped {
 		var names []string
@@ -416,7 +418,7 @@ func (a *app) showSkipped(r *filesync.Report) {
 		if len(names) > 0 {
 			text += ": " + strings.Join(names[:min(len(names), 5)], ", ")
 		}
-		if r.DryRun || k.Bytes >= 1<<20 || a.global.verbose {
+		if r.DryRun || k.Bytes >= 1<<20 || !k.Ruled() || a.global.verbose {
 			a.say("  %s", sanitizeLine(text))
 			if k.Reason == "ignored" {
 				a.say("  hint: a line !NAME in .coveignore takes it along")

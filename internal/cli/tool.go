@@ -11,6 +11,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/gitwork"
 	"github.com/cove-dev/cove/internal/tools"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -111,7 +112,6 @@ What a call of Bash leaves running is ended with it; cove exec --detach is for w
 		},
 		RunE: verb(func(ctx context.Context, args []string) error { return a.toolCall(ctx, dir, roles, args) }),
 	}
-	cmd.Flags().SetInterspersed(false)
 	roleFlag(cmd, &roles)
 	cmd.Flags().StringVar(&dir, "dir", "", "the tools' working directory (default: the sprite's home)")
 	return cmd
@@ -126,7 +126,10 @@ func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) er
 		Background bool `json:"run_in_background"`
 	}
 	if args[0] == "Bash" && json.Unmarshal(input, &bash) == nil && bash.Background {
-		return hinted(usagef(nil, "a command in the background ends with its session, and each call is one of its own"), "cove exec --detach")
+		if _, err := a.spriteName(ctx); err != nil { // the hint names it
+			return err
+		}
+		return hinted(usagef(nil, "a command in the background ends with its session, and each call is one of its own"), a.keepRunning(input))
 	}
 	sprite, err := a.spriteHandle(ctx)
 	if err != nil {
@@ -137,11 +140,15 @@ func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) er
 		return notOpened(ctx, sprite, err)
 	}
 	defer session.Close()
-	result, err := session.CallProgress(ctx, args[0], input, func(p tools.Progress) {
+	result, err := session.CallLast(ctx, args[0], input, func(p tools.Progress) {
 		a.detail("%d s, %s: %s", p.Millis/1000, byteSize(p.Bytes), p.Line)
 	})
 	if err != nil {
 		return err
+	}
+	var ran tools.BashResult
+	if args[0] == "Bash" && json.Unmarshal(result.Data, &ran) == nil && ran.Ended {
+		a.say("cove: to keep a program running: %s", a.keepRunning(input))
 	}
 	if !a.global.json && !isTerminal(a.Out) { // a program gets it as it is
 		_, err := fmt.Fprintln(a.Out, result.Text())
@@ -151,6 +158,16 @@ func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) er
 		Tool   string          `json:"tool"`
 		Result json.RawMessage `json:"result"`
 	}{result.Tool, result.Data}, func(w io.Writer) { fmt.Fprintln(w, result.Text()) })
+}
+
+// keepRunning is what to type for a command of a call of Bash to go on after the call.
+func (a *app) keepRunning(input json.RawMessage) string {
+	command := "CMD"
+	var bash tools.BashInput
+	if json.Unmarshal(input, &bash) == nil && bash.Command != "" {
+		command = "bash -c " + gitwork.Quote(strings.TrimRight(bash.Command, "& \n"))
+	}
+	return "cove exec --detach " + command
 }
 
 // notOpened is why a sprite's tools could not be opened: of one that there is not, whose

@@ -51,3 +51,22 @@ func toolchains(getenv func(string) string, home func() (string, error)) []strin
 	}
 	return found
 }
+
+// programFolders are the folders of programs in toolchains, as a sprite's PATH would have to
+// name them: those of a version before those of what chooses one, such as rustup's, which
+// works with its own settings only.
+func programFolders(toolchains []string) []string {
+	var versions, choosers []string
+	for _, dir := range toolchains {
+		for _, pattern := range []string{"*/*/bin", "*/bin"} {
+			found, _ := filepath.Glob(filepath.Join(dir, pattern)) // the pattern is right
+			versions = append(versions, found...)
+		}
+		if filepath.Base(dir) == "bin" {
+			choosers = append(choosers, dir)
+		} else if st, err := os.Stat(filepath.Join(dir, "bin")); err == nil && st.IsDir() {
+			choosers = append(choosers, filepath.Join(dir, "bin"))
+		}
+	}
+	return append(versions, choosers...)
+}

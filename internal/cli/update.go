@@ -39,10 +39,12 @@ With --disk it may take no more than that of the server's disk, its checkpoints 
 was forked from included. What reaches the limit is paused, with all that runs in it, and
 refuses to be used until the limit is raised, or checkpoints are removed; then it goes on
 where it was. The disk is watched, not rationed: a program may write more in the fraction
-of a second until it is paused (see cove doctor).
+of a second until it is paused (see cove doctor), and a checkpoint copies files that are open
+for writing. At the limit none is made of a sprite that is awake.
 
 --memory and --cpus hold at once. Programs inside see the new figures, and use more CPUs than
-it began with, from the next boot on. Less memory than it uses is refused.
+it began with, once it boots: cove restart does that, sleep and wake do not. Less memory than
+it uses is refused.
 
 With --keep-last or --keep-daily, of the checkpoints that nobody asked for only those stay
 that one of these rules keeps (see cove checkpoint prune).`,
@@ -93,22 +95,20 @@ that one of these rules keeps (see cove checkpoint prune).`,
 		if err != nil {
 			return err
 		}
-		if o.gitID {
-			if err := giveIdentity(ctx, c, name, who); err != nil {
-				return spriteError(err)
-			}
-		}
 		req := sprites.UpdateRequest{IdleSeconds: idle, HibernateSeconds: hibernate, StorageMB: disk, RAMMB: memory, CPUs: cpus}
+		var info sprites.Info
 		if keep || len(o.label)+len(o.strip) > 0 {
-			info, err := c.Get(ctx, name)
-			if err != nil {
-				return spriteError(err)
-			}
-			o.over(cmd, info, &req, keep)
+			info, err = c.Change(ctx, name, func(was sprites.Info) (sprites.UpdateRequest, error) { return o.over(cmd, was, req, keep), nil })
+		} else {
+			info, err = c.Update(ctx, name, req)
 		}
-		info, err := c.Update(ctx, name, req)
 		if err != nil {
 			return spriteError(err)
+		}
+		if o.gitID {
+			if err := giveIdentity(ctx, c, name, who); err != nil {
+				return partlyError{fmt.Errorf("%w; the other settings were changed", spriteError(err))}
+			}
 		}
 		return a.show(info, func(w io.Writer) {
 			if !a.global.quiet {
@@ -116,6 +116,12 @@ that one of these rules keeps (see cove checkpoint prune).`,
 			}
 			if memory != nil || cpus != nil {
 				a.sayLimits(info)
+			}
+			if memory != nil {
+				a.sayReserve(info)
+			}
+			if disk != nil && *disk > 0 {
+				a.sayDisk(ctx, c, name, int64(*disk)<<20)
 			}
 		})
 	})
@@ -137,8 +143,24 @@ func (a *app) sayLimits(info sprites.Info) {
 	case info.Cove != nil && len(info.Cove.Unlimited) > 0:
 		a.say("This machine does not enforce them: %s", strings.Join(info.Cove.Unlimited, "; "))
 	case info.Status != sprites.StatusCold:
-		a.say("The new limits hold now. Programs inside see them from its next boot on.")
+		a.say("The new limits hold now. Programs inside see them once it boots: cove restart %s, which ends what runs (sleep and wake do not boot it).", info.Name)
 	}
+}
+
+// sayReserve says that a sprite gets less memory than its limit.
+func (a *app) sayReserve(info sprites.Info) {
+	if less := reserveText(info); less != "" {
+		a.say("Of %d MiB of memory %s.", info.Config.RAMMB, less)
+	}
+}
+
+// sayDisk says that a sprite takes more already than its new disk limit.
+func (a *app) sayDisk(ctx context.Context, c *sprites.Client, name string, limit int64) {
+	info, err := c.Get(ctx, name)
+	if err != nil || info.Cove == nil || info.Cove.DiskUsed < limit {
+		return // it is a remark
+	}
+	a.say("It takes %s already, and is paused until there is less, or a higher limit: cove update %s --disk SIZE", byteSize(info.Cove.DiskUsed), name)
 }
 
 // limits are the values of --memory, in MiB, and --cpus; nil: not given.
@@ -159,14 +181,15 @@ func (o *updateOptions) limits(cmd *cobra.Command) (memory, cpus *int, err error
 	return memory, cpus, nil
 }
 
-// over makes of what a sprite has, and of what is to change of it, what it will have.
-func (o *updateOptions) over(cmd *cobra.Command, info sprites.Info, req *sprites.UpdateRequest, keep bool) {
+// over adds to req the labels and the rules that a sprite will have, made of those that it
+// has and of what is to change.
+func (o *updateOptions) over(cmd *cobra.Command, info sprites.Info, req sprites.UpdateRequest, keep bool) sprites.UpdateRequest {
 	if len(o.label)+len(o.strip) > 0 {
 		labels := relabel(info.Labels, o.label, o.strip)
 		req.Labels, req.ClearLabels = &labels, len(labels) == 0
 	}
 	if !keep {
-		return
+		return req
 	}
 	rules := o.keep
 	if info.Cove != nil && info.Cove.Retention != nil {
@@ -178,6 +201,7 @@ func (o *updateOptions) over(cmd *cobra.Command, info sprites.Info, req *sprites
 		}
 	}
 	req.Retention = &rules
+	return req
 }
 
 // relabel is a sprite's labels after a change.

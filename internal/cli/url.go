@@ -25,7 +25,7 @@ Pages there have no service workers, which would see the links that come after.`
 		Example: `  cove url paint
   cove url --link paint
   cove url --public paint
-  curl -H "Authorization: Bearer $COVE_TOKEN" "$(cove url -q paint)"`,
+  curl -H "Authorization: Bearer $COVE_TOKEN" "$(cove url paint)"`,
 		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
 	}
@@ -86,16 +86,19 @@ func (a *app) showURL(ctx context.Context, c *sprites.Client, info sprites.Info,
 		}
 		doc.Link = &v
 	}
-	return a.show(doc, func(w io.Writer) {
-		switch {
-		case doc.Link != nil:
+	err := a.show(doc, func(w io.Writer) {
+		if doc.Link != nil {
 			fmt.Fprintln(w, sanitizeLine(doc.Link.URL))
-		case a.global.quiet:
+		} else {
 			fmt.Fprintln(w, sanitizeLine(doc.URL))
-		case doc.Auth == "public":
-			fmt.Fprintln(w, sanitizeLine(doc.URL)+"  (public)")
-		default:
-			a.tell(w, "%s  (with a token, or by: cove url --link %s)", sanitizeLine(doc.URL), info.Name)
 		}
 	})
+	switch {
+	case err != nil || link:
+	case doc.Auth == "public":
+		a.say("It is public.")
+	default:
+		a.say("It takes a token. For a browser: cove url --link %s", info.Name)
+	}
+	return err
 }

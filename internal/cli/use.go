@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -15,18 +16,24 @@ import (
 
 func (a *app) newUse() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "use NAME",
+		Use:   "use [NAME]",
 		Short: "Note which sprite the commands in this folder mean",
 		Long: `Writes the file .sprite into this folder. Commands without -s, here and in the folders
 below, then mean that sprite, unless they name one themselves (an argument NAME, or -s) or
 COVE_SPRITE is set. A .sprite file that git tracks, or that is another user's,
-is ignored: somebody else could choose where your commands go.`,
+is ignored: somebody else could choose where your commands go.
+
+Without a name it says which sprite commands here mean, and what says so.`,
 		Example: `  cove use paint
+  cove use                                        which one it is now
   cove exec go test ./...`,
 		Args:              maxArgs(1),
 		ValidArgsFunction: a.completeOneSprite,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
+		if len(args) == 0 && a.global.sprite == "" {
+			return a.showUsed(ctx)
+		}
 		args, err := a.namedOrFlag(cmd, args, "the sprite's name")
 		if err != nil {
 			return err
@@ -49,6 +56,9 @@ is ignored: somebody else could choose where your commands go.`,
 				"git rm --cached .sprite && cove use " + args[0] + "; or choose with each command: -s " + args[0]}
 		}
 		file, err := writeSpriteFile(dir, args[0])
+		if errors.Is(err, syscall.EROFS) || errors.Is(err, os.ErrPermission) {
+			return hinted(fmt.Errorf("note the sprite: %w", err), "choose it without a file: export COVE_SPRITE="+args[0]+"; or with each command: -s "+args[0])
+		}
 		if err != nil {
 			return fmt.Errorf("note the sprite: %w", err)
 		}
@@ -63,4 +73,28 @@ is ignored: somebody else could choose where your commands go.`,
 		})
 	})
 	return cmd
+}
+
+// showUsed says which sprite commands in this folder mean, and what chooses it.
+func (a *app) showUsed(ctx context.Context) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	name, err := a.spriteName(ctx)
+	if err != nil {
+		return err
+	}
+	from := "COVE_SPRITE"
+	doc := struct {
+		Sprite string `json:"sprite"`
+		File   string `json:"file,omitempty"` // empty: COVE_SPRITE chooses it
+	}{Sprite: name}
+	if environmentSprite() == "" {
+		if doc.File, _, err = a.findSpriteFile(ctx, dir); err != nil {
+			return err
+		}
+		from = doc.File
+	}
+	return a.show(doc, func(w io.Writer) { fmt.Fprintf(w, "%s, by %s\n", name, sanitizeLine(from)) })
 }

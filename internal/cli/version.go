@@ -19,6 +19,9 @@ type versions struct {
 	Go       string `json:"go,omitempty"`
 }
 
+// Version is the version of this program, which its server tells too.
+func Version() string { return readVersions().Cove }
+
 func readVersions() versions {
 	v := versions{Cove: "unknown", Protocol: sprites.Version}
 	info, ok := debug.ReadBuildInfo()

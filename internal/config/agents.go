@@ -232,7 +232,7 @@ func (p Places) TrustAgent(f AgentFile, no bool) error {
 		delete(trusted, digest(text))
 	}
 	var all bytes.Buffer
-	all.WriteString("# Digests of the definitions of agents that repositories may use: cove agent trust\n")
+	all.WriteString("# Digests of the definitions of agents that repositories may use: cove agent trust NAME\n")
 	for _, sum := range slices.Sorted(maps.Keys(trusted)) {
 		all.WriteString(sum + "\n")
 	}

@@ -31,6 +31,9 @@ type Serve struct {
 // autostartKey is the one key that is no flag of serve.
 const autostartKey = "autostart"
 
+// StartFlags are the flags of serve that are no settings: they are for one start.
+var StartFlags = []string{"accept-older-store", "config", "data"}
+
 // ReadServe reads the settings of a server. A file that is not there is none, unless it must
 // be. known are the flags that there are; nil takes any. What is wrong is of type Problems.
 func ReadServe(file string, must bool, known func(flag string) bool) (Serve, error) {
@@ -64,6 +67,10 @@ func ReadServe(file string, must bool, known func(flag string) bool) (Serve, err
 				wrong("%s is true or false", key)
 			}
 			s.NoAutostart = ok && !start
+			continue
+		}
+		if slices.Contains(StartFlags, key) {
+			wrong("%s is a flag for one start, not a setting; leave it out here, and type: cove serve --%s", key, key)
 			continue
 		}
 		if known != nil && !known(key) {

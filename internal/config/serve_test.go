@@ -29,6 +29,9 @@ func TestServe(t *testing.T) {
 		"idle = \"1h\"\nidel = \"2h\"\n": file + `:2: there is no setting "idel"`,
 		"# x\n[pool]\nsize = 1\n":        file + ":2: pool is a text",
 		"autostart = \"no\"\n":           file + ":1: autostart is true or false",
+		"accept-older-store = true\n":    file + ":1: accept-older-store is a flag for one start, not a setting; leave it out here, and type: cove serve --accept-older-store",
+		"idle = \"1h\"\ndata = \"/x\"\n": file + ":2: data is a flag for one start",
+		"config = \"other.toml\"\n":      file + ":1: config is a flag for one start",
 		"idle = \n":                      file + ":1:",
 	} {
 		if _, err := read(text); err == nil || !strings.Contains(err.Error(), problem) {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -89,16 +88,12 @@ func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
 	}
 	handler := r.Handler
 	if handler == nil {
-		me, err := user.Current()
-		if err != nil {
-			return nil, errors.Join(err, ln.Close())
-		}
 		env := map[string]string{"HOME": home}
 		for k, v := range m.Env {
 			env[k] = v
 		}
 		sb.guest = &guest.Server{
-			Token: sb.token, Incarnation: m.Incarnation, Env: env, User: me.Uid, Workdir: home,
+			Token: sb.token, Incarnation: m.Incarnation, Env: env, User: strconv.Itoa(os.Getuid()), Workdir: home,
 			Dir: filepath.Join(r.Dir, m.ID, "sprite"),
 		}
 		if err := errors.Join(sb.guest.ShowPolicy(m.NetworkPolicy), sb.guest.ShowGitConfig(connect.GitConfig(m.Connectors))); err != nil {

@@ -86,6 +86,7 @@ const (
 	InstallBegun  Point = "install-begun"  // of an agent, for jobs to share: the sprite for it is there
 	InstallMade   Point = "install-made"   // its sandbox has ended
 	InstallStored Point = "install-stored" // the store has it
+	InstallUsed   Point = "install-used"   // the sprite of a job begins with it, and the job is not queued yet
 
 	EpochStored Point = "epoch-stored" // a change is in the store, and the file beside it does not say so yet
 	EpochNoted  Point = "epoch-noted"  // it does
@@ -94,7 +95,7 @@ const (
 
 // InstallPoints are those of an agent's installation, which is no change of a sprite of
 // anybody's.
-var InstallPoints = []Point{InstallBegun, InstallMade, InstallStored}
+var InstallPoints = []Point{InstallBegun, InstallMade, InstallStored, InstallUsed}
 
 // StorePoints are those of every change of the store, and of a start with an older one.
 var StorePoints = []Point{EpochStored, EpochNoted, AsideMoved}

@@ -530,7 +530,7 @@ func (w *work) carryOut(id string, redo bool) error {
 	if err := w.eachOp(id, a.forward); err != nil {
 		return err
 	}
-	if err := w.eachOp(id, func(_ int64, o *op) error { return a.finish(o) }); err != nil {
+	if err := w.eachOp(id, func(n int64, o *op) error { return errors.Join(a.unshare(n, o), a.finish(o)) }); err != nil {
 		return err
 	}
 	return w.syncApplied(id)

@@ -71,7 +71,7 @@ func failedf(code, hint, format string, args ...any) error {
 // Hints that an end gives. Of the sprite's end these count, and no others.
 const (
 	hintAgain   = "try again"
-	hintMove    = "move it away, or leave the path out: --exclude"
+	hintMove    = "move it away, or leave the path out: --exclude PATTERN"
 	hintSpace   = "free some space and try again; the trees are as they were"
 	hintResume  = "try again; what had come is kept for the next attempt"
 	hintUpdate  = "update the older one of cove's two halves"

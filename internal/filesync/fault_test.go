@@ -19,6 +19,9 @@ import (
 func (w *world) change() {
 	w.write(w.local, "keep", "k", "replace", "old", "gone/a/b", "1", "gone/c", "2", "type", "file", "dir/x", "3", "link", "-> keep", "mode", "m")
 	w.run(Push, "")
+	if err := os.Link(filepath.Join(w.remote, "replace"), filepath.Join(w.remote, "..", "elsewhere")); err != nil {
+		w.t.Fatal(err)
+	}
 	w.write(w.local, "replace", "new content", "added", "4", "new/a/b", "5", "new/c", "6")
 	w.remove(w.local, "gone", "type", "dir", "link")
 	w.write(w.local, "type/x", "7", "dir", "now a file", "link", "-> replace")

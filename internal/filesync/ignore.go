@@ -45,6 +45,15 @@ const (
 	skipChanged = "changed while it was read"
 )
 
+// Ruled reports whether a rule left it out, or cove's own habit, rather than what it is.
+func (k Skipped) Ruled() bool {
+	switch k.Reason {
+	case skipIgnored, skipExclude, skipGit, skipOwn, skipTheirs:
+		return true
+	}
+	return false
+}
+
 // A matcher decides on the paths of one walk, in the order of comparePaths.
 type matcher struct {
 	rules   Rules

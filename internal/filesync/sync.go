@@ -158,8 +158,10 @@ func (s *session) open(scan bool) error {
 	if s.dir, err = s.pairDir(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	if err := os.MkdirAll(s.dir, 0o700); errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return err
+	} else if err != nil {
+		return failedf(CodeDenied, "name a folder that can be written: XDG_STATE_HOME=DIR", "make the folder of what cove knows of a sync: %v", err)
 	}
 	if s.lock, err = lockFile(s.ctx, filepath.Join(s.dir, "lock"), syscall.LOCK_EX); err != nil {
 		return err
@@ -296,7 +298,7 @@ func (s *session) startRemote(out <-chan dialed, scan bool) error {
 	}
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeLost {
 		if why := conn.Close(); why != nil {
-			return failedf(CodeFailed, "if it runs an older cove-guest, let it boot again: cove suspend, cove wake", "start the sprite's half of the sync: %v", why)
+			return failedf(CodeFailed, "if it runs an older cove-guest, let it boot again: cove suspend; cove wake", "start the sprite's half of the sync: %v", why)
 		}
 	}
 	return err
@@ -351,9 +353,9 @@ func pathsHave[N int | int64](count N) string {
 
 func (s *session) conflictError() error {
 	count := int64(len(s.report.Conflicts)) + s.report.More
-	hint := "choose with --on-conflict ours, theirs or both"
+	hint := "choose: cove sync pull --on-conflict theirs; or ours (this machine's), or both"
 	if s.Verb == Push {
-		hint = "cove sync pull first, which merges texts; or " + hint
+		hint = "merge texts first: cove sync pull; or choose: cove sync push --on-conflict ours; or theirs (the sprite's), or both"
 	}
 	return failedf(CodeConflict, hint, "%s changed at both ends, %q first; nothing was changed", pathsHave(count), s.report.Conflicts[0].Path)
 }
@@ -369,10 +371,10 @@ func (s *session) checkRoom() error {
 		target = s.localAt
 	}
 	if s.MaxBytes > 0 && s.plan.bytes > s.MaxBytes {
-		return failedf(CodeNoSpace, "leave some of it out: --exclude; or allow more: --max-size", "%d bytes would come, and %d are allowed; nothing was changed", s.plan.bytes, s.MaxBytes)
+		return failedf(CodeNoSpace, "leave some of it out: --exclude PATTERN; or allow more: --max-size SIZE", "%d bytes would come, and %d are allowed; nothing was changed", s.plan.bytes, s.MaxBytes)
 	}
 	if s.plan.bytes > 0 && s.plan.bytes > target.Free-spare {
-		return failedf(CodeNoSpace, "free some space, or leave some out: --exclude", "%d bytes would come to %s, whose disk has %d free; nothing was changed", s.plan.bytes, target.Root, target.Free)
+		return failedf(CodeNoSpace, "free some space, or leave some out: --exclude PATTERN", "%d bytes would come to %s, whose disk has %d free; nothing was changed", s.plan.bytes, target.Root, target.Free)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -263,6 +264,52 @@ func TestUndo(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.differ(local, dump(t, w.local))
+}
+
+// TestBackupsAreNotShared: a file that is written in place, after an undo put it back or under
+// another name of its own, changes no backup.
+func TestBackupsAreNotShared(t *testing.T) {
+	w := newWorld(t)
+	in := func(name string) string { return filepath.Join(w.local, name) }
+	link := func(old, name string) {
+		t.Helper()
+		if err := os.Link(in(old), filepath.Join(filepath.Dir(w.local), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.write(w.local, "a", "original", "gone", "kept", "l", "-> a")
+	if err := os.Chmod(in("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.run(Push, "")
+	first := dump(t, w.local)
+	link("a", "other-a")
+	link("gone", "other-gone")
+	w.remove(w.remote, "a", "gone", "l")
+	w.write(w.remote, "a", "remote", "l", "-> b")
+	pulled := w.run(Pull, "").Backup
+	w.write(filepath.Dir(w.local), "other-a", "written through another name", "other-gone", "likewise")
+	undo := func() {
+		t.Helper()
+		if _, err := w.Undo(t.Context(), pulled); err != nil {
+			t.Fatal(err)
+		}
+		w.differ(first, dump(t, w.local))
+		for _, name := range []string{"a", "gone"} {
+			info, err := os.Stat(in(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := info.Sys().(*syscall.Stat_t).Nlink; n != 1 {
+				t.Errorf("%s has %d names", name, n)
+			}
+		}
+	}
+	undo()
+	w.write(w.local, "a", "mine", "gone", "mine too") // in place
+	w.Policy = Theirs
+	w.run(Pull, "")
+	undo()
 }
 
 // TestBackupsAreBounded: the newest ten are kept, and can be named.
@@ -536,4 +583,18 @@ func TestStamps(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	holds("b")
+}
+
+// A state folder that can't be made is refused with the variable that names another one.
+func TestNoStateFolder(t *testing.T) {
+	w := newWorld(t)
+	w.State = filepath.Join(w.local, "file", "state")
+	if err := os.WriteFile(filepath.Join(w.local, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.Run(t.Context())
+	e, ok := err.(*Error)
+	if !ok || e.Code != CodeDenied || !strings.Contains(e.Hint, "XDG_STATE_HOME=DIR") {
+		t.Errorf("got %#v", err)
+	}
 }

@@ -24,7 +24,12 @@ func (w *work) writeUndo(id, newID string) (Backup, error) {
 		return b, err
 	}
 	defer st.close()
-	u := &undoer{w: w, t: t, id: id, layout: layout{t: t, stage: st}}
+	files, err := openFolder(filepath.Join(w.backupDir(id), "files"))
+	if err != nil {
+		return b, err
+	}
+	defer unix.Close(files)
+	u := &undoer{t: t, files: files, layout: layout{t: t, stage: st}}
 	count, err := w.writeOps(newID, func(add func(*op) error) error {
 		put := func(o *op) error { b.count(o); return add(o) }
 		if err := w.eachBack(id, func(n int64, o *op) error { return u.gone(o, put) }); err != nil {
@@ -42,9 +47,8 @@ func (w *work) writeUndo(id, newID string) (Backup, error) {
 
 // undoer makes the opposites of operations.
 type undoer struct {
-	w       *work
 	t       *tree
-	id      string
+	files   int // folder of what the backup kept
 	layout  layout
 	changed []string // the first paths that are not what the sync left
 	count   int
@@ -131,11 +135,11 @@ func (u *undoer) back(n int64, o *op, add func(*op) error) error {
 	return nil
 }
 
-// stage makes a backup's file a staged one. The backup keeps its own.
+// stage makes a copy of a backup's file a staged one.
 func (u *undoer) stage(n int64, o *op) error {
 	fd, base, err := u.layout.stage.at(o.from)
 	if err == nil {
-		err = unix.Linkat(unix.AT_FDCWD, filepath.Join(u.w.backupDir(u.id), "files", original(n)), fd, base, 0)
+		err = keepCopy(u.files, original(n), fd, base, false) // commit makes it durable
 	}
 	if err != nil {
 		return fmt.Errorf("take %q from the backup: %w", o.entry.Path, err)

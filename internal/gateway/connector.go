@@ -232,7 +232,11 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		hint := "connectors are at http://NAME." + connect.Zone + "/"
 		if name != "" {
-			hint = fmt.Sprintf("on the host: cove connector grant %s --sprite %s; which there are says: cove connector list", name, h.g.sprite())
+			put := ""
+			if slices.Contains(connect.Presets(), name) {
+				put = fmt.Sprintf("cove connector put %s (once), and ", name)
+			}
+			hint = fmt.Sprintf("on the host: %scove connector grant %s --sprite %s; which there are says: cove connector list", put, name, h.g.sprite())
 		}
 		refuse(http.StatusNotFound, "no_connector", err.Error(), hint)
 		return

@@ -140,7 +140,8 @@ func TestConnector(t *testing.T) {
 			status int
 			hint   string
 		}{
-			{"http://nosuch.connect.internal/", 404, "cove connector grant nosuch --sprite SPRITE"},
+			{"http://nosuch.connect.internal/", 404, "on the host: cove connector grant nosuch --sprite SPRITE"},
+			{"http://openai.connect.internal/", 404, "cove connector put openai (once), and cove connector grant openai --sprite SPRITE"},
 			{"http://" + gwIP + "/", 404, "http://NAME.connect.internal/"},
 			{"http://api.connect.internal.evil.example/", 404, "http://NAME.connect.internal/"},
 			{"http://a.api.connect.internal/", 404, "cove connector grant a.api"},

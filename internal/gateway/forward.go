@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -103,15 +104,21 @@ func (g *Gateway) newConn(ep tcpip.Endpoint, wq *waiter.Queue, window int) *Conn
 
 // decide applies the policy to an address about to be dialled.
 func (g *Gateway) decide(to netip.AddrPort, proto policy.Proto) policy.Decision {
-	own, err := g.host.addrs()
-	p := *g.policy.Load()
-	p.Own = append(own[:len(own):len(own)], p.Own...)
+	p, err := g.policyHere()
 	d := p.Reach(to, proto, g.pins.names(policy.Canonical(to.Addr())))
 	if err != nil && !byRule(d) {
-		g.Logger.Error("list the host's addresses", "error", err)
+		g.Logger.Error("list the host's addresses and routes", "error", err)
 		d = policy.Decision{Rule: "host", Hint: "the server can't list its own addresses, so nothing is allowed; see its log"}
 	}
 	return d
+}
+
+// policyHere is the policy, with what it must know of the host.
+func (g *Gateway) policyHere() (policy.Policy, error) {
+	host, err := g.host.net()
+	p := *g.policy.Load()
+	p.Own, p.Near = slices.Concat(host.Own, p.Own), slices.Concat(host.Near, p.Near)
+	return p, err
 }
 
 // byRule reports whether a rule that names the address has allowed it.
@@ -121,9 +128,7 @@ func byRule(d policy.Decision) bool {
 
 // mayPing reports whether an address may be asked for an echo.
 func (g *Gateway) mayPing(a netip.Addr) bool {
-	own, err := g.host.addrs()
-	p := *g.policy.Load()
-	p.Own = append(own[:len(own):len(own)], p.Own...)
+	p, err := g.policyHere()
 	return err == nil && p.Ping(a, g.pins.names(policy.Canonical(a)))
 }
 

@@ -49,6 +49,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/cove-dev/cove/internal/hostnet"
 	"github.com/cove-dev/cove/internal/policy"
 )
 
@@ -73,14 +74,14 @@ type Gateway struct {
 	// The gateway's serves nothing but echoes. Without them no IPv6 is spoken.
 	Addr6, Guest6 netip.Addr
 
-	// Policy decides what the sandbox may reach, until SetPolicy. Its Own is added
-	// to by the addresses of the host.
+	// Policy decides what the sandbox may reach, until SetPolicy. Its Own and Near are
+	// added to by the addresses of the host and of its neighbours.
 	Policy policy.Policy
 
-	// HostAddrs lists the host's own addresses, with their networks; nil means
-	// those of this process's network interfaces. While it fails, nothing is
+	// HostNet says which addresses are the host's own and its neighbours'; nil means
+	// those of the network that this process is in. While it fails, nothing is
 	// allowed that no rule allows.
-	HostAddrs func() ([]netip.Prefix, error)
+	HostNet func() (hostnet.Net, error)
 
 	// Resolvers are the DNS servers that lookups go to, in order; none means
 	// those of /etc/resolv.conf.
@@ -162,7 +163,7 @@ func (g *Gateway) Start() error {
 	g.datagrams = make(chan struct{}, maxDatagramFlows)
 	g.asks, g.asked = rate.NewLimiter(ownerRate, ownerBurst), make(chan struct{}, ownerAsked)
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.host.list = g.HostAddrs
+	g.host.list = g.HostNet
 	g.host.resolvers = g.Resolvers
 	if err := g.startStack(); err != nil {
 		return fmt.Errorf("gateway: %w", err)

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/hostnet"
 )
 
 type halfCloser interface {
@@ -296,7 +298,7 @@ func TestFailClosed(t *testing.T) {
 	serveTCP(t, rule, echo)
 	w := newWorld(t, "veth", func(g *Gateway) {
 		g.Policy = named(t, rule)
-		g.HostAddrs = func() ([]netip.Prefix, error) { return nil, errors.New("no netlink today") }
+		g.HostNet = func() (hostnet.Net, error) { return hostnet.Net{}, errors.New("no netlink today") }
 	})
 	if _, err := w.dial("tcp", public.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v, want connection refused", err)
@@ -316,7 +318,7 @@ func TestHostUnlisted(t *testing.T) {
 	own := listenIn(t, hostNS(t), hostIP+":0")
 	serveTCP(t, own, echo)
 	w := newWorld(t, "veth", func(g *Gateway) {
-		g.HostAddrs = func() ([]netip.Prefix, error) { return nil, nil }
+		g.HostNet = func() (hostnet.Net, error) { return hostnet.Net{}, nil }
 	})
 	if _, err := w.dial("tcp", own.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v, want connection refused", err)

@@ -9,17 +9,19 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/cove-dev/cove/internal/hostnet"
 )
 
 // hostView is what the gateway must know of the machine that it runs on. Both
 // answers may change while it runs (a laptop joins a network), so they are asked
 // again when they are older than hostFresh.
 type hostView struct {
-	list      func() ([]netip.Prefix, error) // nil: the interfaces'
-	resolvers []netip.AddrPort               // none: those of resolv.conf
+	list      func() (hostnet.Net, error) // nil: this machine's
+	resolvers []netip.AddrPort            // none: those of resolv.conf
 
 	mu       sync.Mutex
-	own      []netip.Prefix   // guarded by mu
+	own      hostnet.Net      // guarded by mu
 	ownErr   error            // guarded by mu
 	ownAt    time.Time        // guarded by mu
 	conf     []netip.AddrPort // guarded by mu
@@ -36,33 +38,19 @@ const (
 	routesFresh = 3 * time.Second
 )
 
-// addrs returns the host's own addresses.
-func (h *hostView) addrs() ([]netip.Prefix, error) {
+// net returns the host's own addresses, and its neighbours'.
+func (h *hostView) net() (hostnet.Net, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if now := time.Now(); h.ownAt.IsZero() || now.Sub(h.ownAt) > hostFresh {
 		list := h.list
 		if list == nil {
-			list = interfaceAddrs
+			list = hostnet.Read
 		}
 		h.own, h.ownErr = list()
 		h.ownAt = now
 	}
 	return h.own, h.ownErr
-}
-
-func interfaceAddrs() ([]netip.Prefix, error) {
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
-	}
-	var out []netip.Prefix
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			out = append(out, p)
-		}
-	}
-	return out, nil
 }
 
 // routes reports for which protocols the host has a route to the internet.

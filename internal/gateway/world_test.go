@@ -31,7 +31,8 @@ import (
 const (
 	testEnv  = "COVE_GATEWAY_TEST_NAMESPACE"
 	hostIP   = "192.31.196.1"
-	publicIP = "192.31.196.2"
+	nearIP   = "192.31.196.2" // a neighbour of the host's, and its router
+	publicIP = "192.52.193.2"
 	privIP   = "10.1.2.3"
 	metaIP   = "169.254.169.254"
 	gwIP     = "10.88.0.1"
@@ -104,13 +105,13 @@ func makeInternet() error {
 		return err
 	}
 	err = InNetNS(internetNS, func() error {
-		return setAddrs("inet0", publicIP+"/24", privIP+"/32", metaIP+"/32",
+		return setAddrs("inet0", nearIP+"/24", publicIP+"/32", privIP+"/32", metaIP+"/32",
 			nearIP6+"/64", publicIP6+"/128", privIP6+"/128", metaIP6+"/128", "64:ff9b::a01:203/128", "2002:a01:203::1/128")
 	})
 	if err != nil {
 		return err
 	}
-	return errors.Join(netlink.RouteAdd(route(publicIP)), netlink.RouteAdd(route(nearIP6)))
+	return errors.Join(netlink.RouteAdd(route(nearIP)), netlink.RouteAdd(route(nearIP6)))
 }
 
 // route is the default route by a neighbour.
@@ -333,7 +334,7 @@ func named(t testing.TB, ls ...net.Listener) policy.Policy {
 // startResolver runs a DNS server in the internet and returns its address.
 func startResolver(t testing.TB, handle dns.HandlerFunc) netip.AddrPort {
 	t.Helper()
-	l := listenIn(t, internetNS, publicIP+":0")
+	l := listenIn(t, internetNS, nearIP+":0")
 	var pc net.PacketConn
 	err := InNetNS(internetNS, func() (err error) {
 		pc, err = net.ListenPacket("udp4", l.Addr().String())

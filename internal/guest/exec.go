@@ -143,8 +143,12 @@ func (c *wsClient) replay(s *session) {
 	}
 	s.mu.Lock()
 	frames, before := s.scroll.snapshot()
-	code, reason := s.code, s.reason
+	end := ending{code: s.code, reason: s.reason}
+	started := s.proc != nil
 	s.mu.Unlock()
+	if started {
+		end.left = s.left()
+	}
 	c.mu.Lock()
 	err := c.info(s, false, before)
 	if err == nil {
@@ -152,7 +156,7 @@ func (c *wsClient) replay(s *session) {
 	}
 	c.mu.Unlock()
 	if err == nil {
-		c.exit(code, reason, s.cmd.tty)
+		c.exit(end, s.cmd.tty)
 	}
 }
 

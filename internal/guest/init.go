@@ -68,6 +68,7 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 		Logger:      logger,
 		Dir:         boot.Dir,
 		CgroupRoot:  "/sys/fs/cgroup",
+		PidsMax:     cfg.PidsMax,
 		ReapOrphans: true,
 	}
 	if err := errors.Join(s.showAll(cfg), s.ShowGeneration()); err != nil {
@@ -227,11 +228,23 @@ func allowTracing() error {
 	return err
 }
 
-// calmTCP turns RACK off. With it, gVisor's TCP sends what was lost again at two
-// segments in 200 ms, or stops at all, where much was lost at once: as is what was
-// under way at the moment of a checkpoint.
+// receiveBuffer is of a connection. Half of it is the window, which is what the gateway
+// has under way at most.
+const receiveBuffer = 2 << 20
+
+// calmTCP turns two things off in gVisor's TCP.
+//
+// With RACK it sends what was lost again at two segments in 200 ms, or stops at all,
+// if much was lost at once: as is what was under way at the moment of a checkpoint.
+//
+// A receive buffer that grows as it is read can lose the window update that ends a
+// window of zero (ModerateRecvBuf looks at the size from before). The sender then waits
+// for its probe, 200 ms. So each buffer has its largest size from the beginning.
 func calmTCP() error {
-	return os.WriteFile("/proc/sys/net/ipv4/tcp_recovery", []byte("0\n"), 0)
+	return errors.Join(
+		os.WriteFile("/proc/sys/net/ipv4/tcp_recovery", []byte("0\n"), 0),
+		os.WriteFile("/proc/sys/net/ipv4/tcp_rmem", fmt.Appendf(nil, "4096 %d %d\n", receiveBuffer, receiveBuffer), 0),
+	)
 }
 
 func setHostname(name string) error {

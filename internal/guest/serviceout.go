@@ -82,10 +82,10 @@ func (o *serviceOutput) flush(waited time.Duration) {
 	}
 }
 
-func (o *serviceOutput) exit(code int, reason string, _ bool) {
+func (o *serviceOutput) exit(e ending, _ bool) {
 	o.flush(0)
 	o.once.Do(func() {
-		o.code, o.reason = code, reason
+		o.code, o.reason = e.code, e.reason
 		close(o.ended)
 	})
 }
@@ -94,7 +94,7 @@ func (o *serviceOutput) crowded(bool) {}
 
 func (o *serviceOutput) followPorts(*session) {}
 
-func (o *serviceOutput) drop() { o.exit(125, "", false) } // without an exit: the guest is closing
+func (o *serviceOutput) drop() { o.exit(ending{code: 125}, false) } // without an exit: the guest is closing
 
 // wrote notes a line of output.
 func (v *service) wrote(stream sprites.Stream, line []byte) {

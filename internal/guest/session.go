@@ -26,13 +26,20 @@ type client interface {
 	// only lent.
 	output(frame []byte, tty bool) error
 	// exit sends the end and closes.
-	exit(code int, reason string, tty bool)
+	exit(e ending, tty bool)
 	// crowded says whether others wait for this one: then it may not block long.
 	crowded(bool)
 	// followPorts begins to tell of the session's ports, until the connection ends.
 	followPorts(*session)
 	// drop ends the connection at once.
 	drop()
+}
+
+// ending is how a command has ended.
+type ending struct {
+	code   int
+	reason string
+	left   int // processes that still run, and will be ended
 }
 
 // session is one command, from its start until nothing of it is left.
@@ -150,7 +157,7 @@ func (s *session) start(c client) {
 		s.srv.forget(s)
 		s.srv.trimKept()
 		if c.output(frame, s.cmd.tty) == nil {
-			c.exit(s.code, "", s.cmd.tty)
+			c.exit(ending{code: s.code}, s.cmd.tty)
 		}
 		c.drop()
 		return
@@ -212,15 +219,31 @@ func (s *session) run() {
 	clients := s.clients
 	s.clients = nil
 	s.mu.Unlock()
+	end := ending{s.code, s.reason, s.left()}
 	var wg sync.WaitGroup
 	for _, c := range clients {
-		wg.Go(func() { c.exit(s.code, s.reason, s.cmd.tty) })
+		wg.Go(func() { c.exit(end, s.cmd.tty) })
 	}
 	if s.streams.in != nil && !s.cmd.tty {
 		_ = s.streams.in.Close()
 	}
 	s.linger()
 	wg.Wait()
+}
+
+// left is how many processes the main process, which has ended by itself, leaves to be
+// ended. Those that are about to end, as the rest of a pipeline is, have a moment for it.
+func (s *session) left() int {
+	if s.cmd.maxRun == 0 || s.reason != "" {
+		return 0
+	}
+	for wait := time.Millisecond; ; wait *= 2 {
+		pids, err := s.group.procs()
+		if err != nil || len(pids) == 0 || wait > 16*time.Millisecond {
+			return len(pids)
+		}
+		time.Sleep(wait)
+	}
 }
 
 // linger waits until no process of the session is left, and ends what is when

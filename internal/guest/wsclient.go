@@ -97,7 +97,7 @@ func (c *wsClient) info(s *session, owner bool, before []int64) error {
 	})
 }
 
-func (c *wsClient) exit(code int, reason string, tty bool) {
+func (c *wsClient) exit(e ending, tty bool) {
 	c.mu.Lock()
 	_ = c.tellPorts() // it has gone: the exit fails, too
 	c.ended = true
@@ -106,13 +106,13 @@ func (c *wsClient) exit(code int, reason string, tty bool) {
 		messages = 2
 	}
 	c.raw.holdNext(messages) // with the close, in one packet
-	err := c.text(sprites.Message{Type: "exit", ExitCode: &code, Code: &code, Reason: reason})
+	err := c.text(sprites.Message{Type: "exit", ExitCode: &e.code, Code: &e.code, Reason: e.reason, Left: e.left})
 	status := websocket.StatusNormalClosure
-	if tty && code != 0 {
+	if tty && e.code != 0 {
 		status = ttyFailed
 	}
 	if !tty && err == nil {
-		err = c.write(websocket.MessageBinary, []byte{byte(sprites.StreamExit), byte(code)})
+		err = c.write(websocket.MessageBinary, []byte{byte(sprites.StreamExit), byte(e.code)})
 	}
 	c.mu.Unlock()
 	if err == nil {

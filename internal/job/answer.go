@@ -14,7 +14,7 @@ import (
 // Answer hands a person's answer to the agent of a job that has asked, and returns when
 // the agent has it.
 func (m *Manager) Answer(ctx context.Context, id string, a sprites.JobAnswer) (sprites.Job, error) {
-	unlock, err := m.locks.lock(ctx, id) // one question is answered once
+	unlock, err := m.lockJob(ctx, id) // one question is answered once
 	if err != nil {
 		return sprites.Job{}, err
 	}

@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/cove-dev/cove/internal/agents"
@@ -81,7 +82,11 @@ func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
 	if err != nil || !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == name }) {
 		return false, err
 	}
-	_, err = m.Client.PutConnector(ctx, sprites.Connector{Name: name})
+	c := connect.Complete(sprites.Connector{Name: name})
+	if err := connect.Check(c); err != nil {
+		return false, fmt.Errorf("make the connector %s: %w", name, err)
+	}
+	err = m.Store.Connectors.Add(ctx, c) // whoever defines it meanwhile knows better
 	return err == nil, err
 }
 
@@ -89,7 +94,7 @@ func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
 func (m *Manager) finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (bool, error) {
 	m.revoke(ctx, id)
 	return m.Store.Jobs.Finish(ctx, id, state, outcome, func(j *sprites.Job) {
-		j.Question, j.Stopping = nil, false // nobody waits for the answer
+		j.Question, j.Stopping, j.Installing = nil, false, nil // nobody waits for the answer
 		if edit != nil {
 			edit(j)
 		}

@@ -41,8 +41,14 @@ const (
 const label = "cove-job"
 
 // Create makes a job, queued, and a sprite for it where req names none. The row
-// is there before the sprite, so that a sprite without a job is never left.
+// is there before the sprite, so that a sprite without a job is never left. It is there
+// before the agent is installed, too: if req is Early, that is all that is waited for.
 func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
+	return m.createAs(ctx, req, "")
+}
+
+// createAs is Create for a job that does another one again, if retryOf is not empty.
+func (m *Manager) createAs(ctx context.Context, req sprites.JobRequest, retryOf string) (sprites.Job, error) {
 	req, agent, work, err := m.settle(ctx, req)
 	if err != nil {
 		return sprites.Job{}, err
@@ -56,12 +62,27 @@ func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.J
 	if err != nil {
 		return sprites.Job{}, err
 	}
-	install, err := m.install(ctx, req, agent)
+	w, err := m.shared(req, agent)
 	if err != nil {
 		return sprites.Job{}, err
 	}
+	first, err := m.mustInstall(ctx, w)
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	of := made{env: envNames(work.Env, req.Env), retryOf: retryOf}
+	if !first {
+		if of.install, err = m.install(ctx, w, func(sprites.InstallProgress) {}); err != nil {
+			return sprites.Job{}, err
+		}
+	}
 	for range 20 {
-		job, err := m.create(ctx, req, settings, made{envNames(work.Env, req.Env), install})
+		var job sprites.Job
+		if first {
+			job, err = m.createInstalling(ctx, req, settings, of, w)
+		} else {
+			job, err = m.create(ctx, req, settings, of)
+		}
 		if errors.Is(err, store.ErrExists) || req.Sprite == "" && errors.Is(err, sprites.ErrNameTaken) {
 			continue // of some million ids this one is taken
 		}
@@ -85,9 +106,11 @@ func envNames(pairs ...[]string) []string {
 type made struct {
 	env     []string // names
 	install *sprites.JobInstall
+	retryOf string // the job that it does again; empty: none
 }
 
-func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte, of made) (sprites.Job, error) {
+// row is that of a new job, queued.
+func (m *Manager) row(req sprites.JobRequest, of made) sprites.Job {
 	id := randomID(3)
 	job := sprites.Job{
 		ID:          id,
@@ -115,7 +138,8 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 		EnvNames:    of.env,
 		Install:     of.install,
 		Remove:      req.Remove,
-		Upload:      dir(id) + "/in.bundle",
+		Upload:      bundleIn(id),
+		RetryOf:     of.retryOf,
 		Execution:   randomID(8),
 		TimeoutSec:  req.TimeoutSec,
 
@@ -135,15 +159,20 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 	if job.OwnsSprite {
 		job.Sprite = spriteName(id)
 	}
+	return job
+}
+
+func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte, of made) (sprites.Job, error) {
+	job := m.row(req, of)
 	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
 		return job, err
 	}
 	if err := m.furnish(ctx, job, req); errors.Is(err, errLeft) {
 		return job, err
 	} else if err != nil {
-		return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), id))
+		return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), job.ID))
 	}
-	return m.Store.Jobs.Get(ctx, id)
+	return m.Store.Jobs.Get(ctx, job.ID)
 }
 
 // errLeft says that a sprite could not be taken back. Its job stays queued until then.
@@ -203,6 +232,9 @@ func randomID(bytes int) string {
 
 // dir is a job's folder in its sprite.
 func dir(id string) string { return boot.Home + "/.cove/jobs/" + id }
+
+// bundleIn is where the bundle goes that a job begins from.
+func bundleIn(id string) string { return dir(id) + "/in.bundle" }
 
 // workdir is where a job's clone goes.
 func workdir(id, repository string) string {
@@ -383,7 +415,7 @@ func branchName(name string) bool {
 }
 
 var statusOf = map[string]int{
-	"job_running": 409, "job_ended": 409, "job_queued": 409, "unpulled_work": 409, "no_input": 409, "no_question": 409, "not_kept": 409, "no_session": 409, "sprite_gone": 409, "sprite_in_use": 409,
+	"job_running": 409, "job_ended": 409, "job_queued": 409, "job_installing": 409, "unpulled_work": 409, "no_input": 409, "no_question": 409, "not_kept": 409, "no_session": 409, "sprite_gone": 409, "sprite_in_use": 409,
 	"start_failed": 502,
 }
 

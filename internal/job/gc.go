@@ -51,7 +51,7 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 		if there && info.Cove.Owner == owner(job.ID) {
 			delete(made, job.Sprite)
 		}
-		if !job.State.Terminal() || !mine(job.Backend, job.Sprite) {
+		if !mine(job.Backend, job.Sprite) {
 			continue
 		}
 		item := sprites.JobGCItem{Job: job.ID, State: job.State}
@@ -60,18 +60,17 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 		} else {
 			info = sprites.Info{} // it is somebody else's
 		}
-		why, keep := verdict(job, info, req, time.Now())
-		item.Why = why
-		if !keep && job.Backend != "" && job.OwnsSprite {
-			item.Why, keep = m.inUse(ctx, job, why)
+		item.Reason, item.Why = verdict(job, info, req, time.Now())
+		if item.Reason == "" && job.Backend != "" && job.OwnsSprite {
+			item.Reason, item.Why = m.inUse(ctx, job, item.Why)
 		}
-		if !keep && !req.DryRun {
+		if item.Reason == "" && !req.DryRun {
 			if err := m.remove(ctx, job.ID, req.Force, false); err != nil && !errors.Is(err, store.ErrNotFound) {
 				errs = append(errs, err)
-				item.Why, keep = "it can't be removed: "+err.Error(), true
+				item.Reason, item.Why = sprites.KeptFailed, "it can't be removed: "+err.Error()
 			}
 		}
-		if keep {
+		if item.Reason != "" {
 			result.Kept = append(result.Kept, item)
 		} else {
 			result.Removed = append(result.Removed, item)
@@ -92,9 +91,9 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 	return result, errors.Join(errs...)
 }
 
-// verdict decides on a job that has ended. The sprite is the one that was made for
-// it, and empty if that is gone.
-func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.Time) (why string, keep bool) {
+// verdict decides on a job. The sprite is the one that was made for it, and empty if
+// that is gone. The reason is the one to keep the job; empty: it may be removed.
+func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.Time) (reason, why string) {
 	unpulled := job.Bundle.Size > 0 && job.PulledAt == nil
 	used := job.CreatedAt
 	for _, t := range []*time.Time{job.EndedAt, job.PulledAt, sprite.LastRunning} {
@@ -104,35 +103,37 @@ func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.T
 	}
 	age := now.Sub(used)
 	switch {
+	case !job.State.Terminal():
+		return sprites.KeptRunning, "it has not ended"
 	case unpulled && !req.Force:
-		return fmt.Sprintf("its work has not been pulled: cove pull %s", job.ID), true
+		return sprites.KeptUnpulled, fmt.Sprintf("its work has not been pulled: cove pull %s", job.ID)
 	case sprite.Cove != nil && len(sprite.Cove.AwakeBy) > 0:
-		return "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", "), true
+		return sprites.KeptInUse, "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", ")
 	case age < seconds(req.OlderThanSec):
-		return fmt.Sprintf("it was used %v ago", age.Round(time.Second)), true
+		return sprites.KeptRecent, fmt.Sprintf("it was used %v ago", age.Round(time.Second))
 	case job.Uncollected != "" && sprite.ID != "" && !req.Force:
-		return "not all that its agent left could be collected: cove console -s " + job.Sprite, true
+		return sprites.KeptUncollected, "not all that its agent left could be collected: cove console -s " + job.Sprite
 	case unpulled:
-		return "its work has not been pulled, and is lost", false
+		return "", "its work has not been pulled, and is lost"
 	case job.PulledAt != nil:
-		return "pulled", false
+		return "", "pulled"
 	}
-	return "it left nothing", false
+	return "", "it left nothing"
 }
 
 // inUse reports whether anything runs in a backend's sprite, which is all that can be
 // asked there; else the reason to remove its job stays.
-func (m *Manager) inUse(ctx context.Context, job sprites.Job, why string) (string, bool) {
+func (m *Manager) inUse(ctx context.Context, job sprites.Job, why string) (reason, text string) {
 	sessions, err := m.sprite(job).Sessions(ctx)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
-		return why, false
+		return "", why
 	case err != nil:
-		return "its sprite can't be asked whether it is in use: " + err.Error(), true
+		return sprites.KeptFailed, "its sprite can't be asked whether it is in use: " + err.Error()
 	case len(sessions) > 0:
-		return fmt.Sprintf("its sprite is in use, by this number of commands: %d", len(sessions)), true
+		return sprites.KeptInUse, fmt.Sprintf("its sprite is in use, by this number of commands: %d", len(sessions))
 	}
-	return why, false
+	return "", why
 }
 
 // seconds is bounded by what a duration can be.

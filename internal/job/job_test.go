@@ -2,9 +2,11 @@ package job
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -269,7 +271,18 @@ func TestQueued(t *testing.T) {
 	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
 		t.Fatalf("expired early: %+v, %v", job, err)
 	}
+	// Its time begins when it is ready: its agent may have been installed before.
+	ready := late.CreatedAt.Add(10 * time.Minute)
+	if err := m.Store.Jobs.Update(ctx, late.ID, func(j *sprites.Job) error { j.ReadyAt = &ready; return nil }); err != nil {
+		t.Fatal(err)
+	}
 	if err := m.expire(ctx, late.CreatedAt.Add(m.Lease+time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
+		t.Fatalf("expired early: %+v, %v", job, err)
+	}
+	if err := m.expire(ctx, ready.Add(m.Lease+time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobCancelled || job.Outcome.Kind != agents.Cancelled {
@@ -349,5 +362,77 @@ func TestHostileLog(t *testing.T) {
 	after, err := client.Job(t.Context(), job.ID)
 	if err != nil || after.State != sprites.JobFailed || after.Head+after.Leftover+after.Bundle.Path != "" || after.Commits != 0 || after.Outcome.Kind != agents.NoResult {
 		t.Errorf("the job: %+v, %v", after, err)
+	}
+}
+
+// A reader of a job that waits while it is in some state is answered when it is in another
+// one, and when its installation has got further.
+func TestGetWhile(t *testing.T) {
+	m, client := newManager(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	job, err := client.CreateJob(ctx, request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func() (got sprites.Job, err error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, client.URL+"/v1/jobs/"+job.ID+"?wait=60s&while=installing", nil)
+		if err != nil {
+			return got, err
+		}
+		req.Header.Set("Authorization", "Bearer "+client.Token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return got, err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		return got, json.NewDecoder(resp.Body).Decode(&got)
+	}
+	if got, err := get(); err != nil || got.State != sprites.JobQueued {
+		t.Errorf("in another state: %+v, %v", got, err)
+	}
+	answered := make(chan error, 1)
+	set := func(said string) {
+		err := m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+			j.State, j.Installing = sprites.JobInstalling, &sprites.InstallProgress{Agent: "x", Said: said}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	set("0")
+	go func() {
+		got, err := get()
+		if err == nil && (got.Installing == nil || got.Installing.Said == "0") {
+			err = fmt.Errorf("got %+v", got.Installing)
+		}
+		answered <- err
+	}()
+	for i := 1; ; i++ { // its first look may come late
+		select {
+		case err := <-answered:
+			if err != nil {
+				t.Errorf("further: %v", err)
+			}
+			return
+		case <-time.After(100 * time.Millisecond):
+			set(fmt.Sprint(i))
+		}
+	}
+}
+
+// The lines of an installation are a sandbox's text: a job's row has a short line of it, and
+// nothing that a terminal would obey.
+func TestSaidLine(t *testing.T) {
+	for said, want := range map[string]string{
+		"": "", "one\ntwo\n\n": "two", "10%\r20%\r": "20%", "a\tb": "a b", "\x1b[31mred\x1b[0m\x07": "[31mred[0m",
+		"bad \xff byte": "bad ? byte", "right\u202eleft": "rightleft", strings.Repeat("ä", 500): strings.Repeat("ä", maxSaidLine),
+		strings.Repeat("x", 3*maxInstallSaid) + "\nend": "end",
+	} {
+		var out tail
+		if _, err := out.Write([]byte(said)); err != nil || out.line() != want {
+			t.Errorf("%.40q: got %q, %v, want %q", said, out.line(), err, want)
+		}
 	}
 }

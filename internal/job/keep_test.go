@@ -12,7 +12,7 @@ func TestVerdict(t *testing.T) {
 	now := time.Date(2026, 1, 10, 0, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
 	job := func(pulled *time.Time, size int64) sprites.Job {
-		return sprites.Job{ID: "a3f7b2", CreatedAt: *ago(72 * time.Hour), EndedAt: ago(48 * time.Hour), PulledAt: pulled, Bundle: sprites.Artifact{Size: size}}
+		return sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded, CreatedAt: *ago(72 * time.Hour), EndedAt: ago(48 * time.Hour), PulledAt: pulled, Bundle: sprites.Artifact{Size: size}}
 	}
 	partly := job(ago(30*time.Hour), 5)
 	partly.Uncollected = "git add: no"
@@ -25,25 +25,26 @@ func TestVerdict(t *testing.T) {
 		hours  int64
 		force  bool
 		why    string
-		keep   bool
+		reason string
 	}{
-		"pulled":              {job(ago(30*time.Hour), 5), sprites.Info{}, 24, false, "pulled", false},
-		"pulled a while ago":  {job(ago(20*time.Hour), 5), sprites.Info{}, 24, false, "it was used 20h0m0s ago", true},
-		"empty":               {job(nil, 0), sprites.Info{}, 24, false, "it left nothing", false},
-		"empty, not long ago": {job(nil, 0), sprites.Info{}, 49, false, "used 48h", true},
-		"its sprite was used": {job(ago(30*time.Hour), 5), used(ago(time.Hour)), 24, false, "used 1h", true},
-		"its sprite is used":  {job(ago(30*time.Hour), 5), used(ago(30*time.Hour), "exec"), 24, true, "in use: exec", true},
-		"not all collected":   {partly, sprites.Info{ID: "s"}, 24, false, "could be collected", true},
-		"the same, by force":  {partly, sprites.Info{ID: "s"}, 24, true, "pulled", false},
-		"the same, gone":      {partly, sprites.Info{}, 24, false, "pulled", false},
-		"unpulled":            {job(nil, 5), sprites.Info{}, 0, false, "cove pull a3f7b2", true},
-		"unpulled, by force":  {job(nil, 5), sprites.Info{}, 24, true, "is lost", false},
-		"force is not age":    {job(nil, 5), sprites.Info{}, 49, true, "used 48h", true},
-		"for ever":            {job(nil, 0), sprites.Info{}, 1 << 50, true, "used 48h", true},
+		"pulled":              {job(ago(30*time.Hour), 5), sprites.Info{}, 24, false, "pulled", ""},
+		"pulled a while ago":  {job(ago(20*time.Hour), 5), sprites.Info{}, 24, false, "it was used 20h0m0s ago", sprites.KeptRecent},
+		"empty":               {job(nil, 0), sprites.Info{}, 24, false, "it left nothing", ""},
+		"empty, not long ago": {job(nil, 0), sprites.Info{}, 49, false, "used 48h", sprites.KeptRecent},
+		"its sprite was used": {job(ago(30*time.Hour), 5), used(ago(time.Hour)), 24, false, "used 1h", sprites.KeptRecent},
+		"its sprite is used":  {job(ago(30*time.Hour), 5), used(ago(30*time.Hour), "exec"), 24, true, "in use: exec", sprites.KeptInUse},
+		"not all collected":   {partly, sprites.Info{ID: "s"}, 24, false, "could be collected", sprites.KeptUncollected},
+		"the same, by force":  {partly, sprites.Info{ID: "s"}, 24, true, "pulled", ""},
+		"the same, gone":      {partly, sprites.Info{}, 24, false, "pulled", ""},
+		"unpulled":            {job(nil, 5), sprites.Info{}, 0, false, "cove pull a3f7b2", sprites.KeptUnpulled},
+		"unpulled, by force":  {job(nil, 5), sprites.Info{}, 24, true, "is lost", ""},
+		"force is not age":    {job(nil, 5), sprites.Info{}, 49, true, "used 48h", sprites.KeptRecent},
+		"not ended":           {sprites.Job{State: sprites.JobRunning, CreatedAt: *ago(72 * time.Hour)}, sprites.Info{}, 0, true, "not ended", sprites.KeptRunning},
+		"for ever":            {job(nil, 0), sprites.Info{}, 1 << 50, true, "used 48h", sprites.KeptRecent},
 	} {
-		why, keep := verdict(test.job, test.sprite, sprites.JobGC{OlderThanSec: 3600 * test.hours, Force: test.force}, now)
-		if keep != test.keep || !strings.Contains(why, test.why) {
-			t.Errorf("%s: got %q, %v", name, why, keep)
+		reason, why := verdict(test.job, test.sprite, sprites.JobGC{OlderThanSec: 3600 * test.hours, Force: test.force}, now)
+		if reason != test.reason || !strings.Contains(why, test.why) {
+			t.Errorf("%s: got %q, %q", name, reason, why)
 		}
 	}
 }

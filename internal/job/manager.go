@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove/internal/store"
@@ -39,13 +40,17 @@ type Manager struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	locks  keyedMutex // a job is started, stopped, deleted one at a time
+	based  atomic.Bool // the base of disks was there when it was asked for
+	locks  keyedMutex  // a job is started, stopped, deleted one at a time
 
 	mu        sync.Mutex
 	closed    bool
 	following map[string]bool    // by job ID
 	building  map[string]bool    // the sprites in which agents are being installed
 	failed    map[string]failure // of installations, by key
+
+	preparing  map[string]*preparation  // by job ID
+	installing map[string]*installation // by key
 }
 
 // janitorInterval is how often jobs are looked for whose repository never came.
@@ -62,6 +67,7 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	m.following, m.building = map[string]bool{}, map[string]bool{}
 	m.failed = map[string]failure{}
+	m.preparing, m.installing = map[string]*preparation{}, map[string]*installation{}
 	m.locks.init()
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{
@@ -89,13 +95,16 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// janitor ends jobs whose repository never came, with their sprites, and removes
-// what nobody needs any more.
+// janitor takes up the jobs that were being prepared, ends jobs whose repository never
+// came, with their sprites, and removes what nobody needs any more.
 func (m *Manager) janitor() {
 	tick := time.NewTicker(janitorInterval)
 	defer tick.Stop()
 	var swept time.Time
 	for {
+		if err := m.takeUp(m.ctx); err != nil && m.ctx.Err() == nil {
+			m.Logger.Error("preparing the jobs that were being prepared", "err", err)
+		}
 		if now := time.Now(); now.Sub(swept) >= sweepInterval {
 			swept = now
 			if err := m.sweep(m.ctx); err != nil && m.ctx.Err() == nil {
@@ -123,7 +132,11 @@ func (m *Manager) expire(ctx context.Context, now time.Time) error {
 	}
 	var errs []error
 	for _, job := range queued {
-		if now.Sub(job.CreatedAt) < m.Lease {
+		since := job.CreatedAt
+		if job.ReadyAt != nil {
+			since = *job.ReadyAt
+		}
+		if now.Sub(since) < m.Lease {
 			continue
 		}
 		unlock, err := m.locks.lock(ctx, job.ID)

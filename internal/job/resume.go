@@ -137,7 +137,7 @@ func (m *Manager) createNext(ctx context.Context, old sprites.Job, message strin
 	req.Plan, req.Sprite = message, old.Sprite
 	// The sprite is what it is, and nobody sits at the agent.
 	req.Config, req.Include, req.Remove, req.NetworkPolicy = nil, nil, false, nil
-	req.Interactive, req.Converse = false, false
+	req.Interactive, req.Converse, req.Early = false, false, false
 	return m.Create(ctx, req)
 }
 

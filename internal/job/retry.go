@@ -12,7 +12,7 @@ import (
 
 // finished is a job that has ended, which is not deleted before unlock.
 func (m *Manager) finished(ctx context.Context, id string) (job sprites.Job, unlock func(), err error) {
-	unlock, err = m.locks.lock(ctx, id)
+	unlock, err = m.lockJob(ctx, id)
 	if err != nil {
 		return job, nil, err
 	}
@@ -54,8 +54,9 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 		// The sprite is what it is.
 		req.Sprite, req.Config, req.Include, req.Remove, req.NetworkPolicy = old.Sprite, nil, nil, false, nil
 	}
-	job, err := m.Create(ctx, req)
-	if err != nil {
+	req.Early = how.Early
+	job, err := m.createAs(ctx, req, id)
+	if err != nil || job.State == sprites.JobInstalling { // its preparation starts it
 		return job, err
 	}
 	if err := m.again(ctx, old, job); err != nil {
@@ -80,28 +81,32 @@ func (m *Manager) kept(ctx context.Context, job sprites.Job) error {
 
 // again gives a new job what the old one began from, and starts it.
 func (m *Manager) again(ctx context.Context, old, job sprites.Job) error {
-	err := m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.RetryOf = old.ID; return nil })
-	if err != nil {
-		return err
+	start, err := m.carryAll(ctx, old, job)
+	if err == nil {
+		_, err = m.Start(ctx, job.ID, start)
 	}
+	return err
+}
+
+// carryAll gives a new job what the old one began from.
+func (m *Manager) carryAll(ctx context.Context, old, job sprites.Job) (start sprites.JobStart, err error) {
 	from, to := m.sprite(old), m.sprite(job)
 	if err := carry(ctx, from, old.Input.Path, to, job.Upload); err != nil {
-		return err
+		return start, err
 	}
 	large := path.Join(path.Dir(old.Input.Path), sprites.LargeFilesIn)
 	entries, err := from.ReadDir(ctx, large)
 	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
-		return err
+		return start, err
 	}
 	for _, e := range entries {
 		if name := e.Name(); sha256ID.MatchString(name) {
 			if err := carry(ctx, from, path.Join(large, name), to, path.Join(path.Dir(job.Upload), sprites.LargeFilesIn, name)); err != nil {
-				return err
+				return start, err
 			}
 		}
 	}
-	_, err = m.Start(ctx, job.ID, sprites.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, Shallow: old.Shallow})
-	return err
+	return sprites.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, Shallow: old.Shallow}, nil
 }
 
 // carry copies a file from one sprite to another.

@@ -70,12 +70,12 @@ func message(job sprites.Job, msg sprites.JobMessage) ([]byte, error) {
 	case job.State.Terminal():
 		return nil, refuse("job_ended", "begin it anew: cove job retry "+job.ID, "job %s has ended (%s)", job.ID, job.State)
 	case !ok:
-		return nil, refuse("no_input", "once it has ended: cove job resume "+job.ID, "the agent %s takes no messages", job.Agent)
+		return nil, refuse("no_input", "once it has ended: cove job resume "+job.ID+" MESSAGE", "the agent %s takes no messages", job.Agent)
 	case job.Interactive:
 		return nil, refuse("no_input", "join it: cove job attach "+job.ID, "the agent of job %s sits at a terminal", job.ID)
 	case !job.Converse:
 		return nil, refuse("no_input", "push with --converse", "job %s was not pushed to take messages", job.ID)
-	case job.State == sprites.JobQueued || job.State == sprites.JobPreparing:
+	case job.State == sprites.JobInstalling || job.State == sprites.JobQueued || job.State == sprites.JobPreparing:
 		return nil, refuse("job_queued", "try again when it runs: cove job show "+job.ID, "the agent of job %s has not started yet (%s)", job.ID, job.State)
 	case len(msg.Text) > maxMessage || !utf8.ValidString(msg.Text) || strings.ContainsRune(msg.Text, 0):
 		return nil, refuse("bad_request", "", "a message is UTF-8 text of at most %d bytes", maxMessage)

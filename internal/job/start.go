@@ -34,7 +34,7 @@ func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (s
 			return sprites.Job{}, refuse("bad_request", "", "%.80q is no commit to cut a history off at", commit)
 		}
 	}
-	unlock, err := m.locks.lock(ctx, id)
+	unlock, err := m.lockJob(ctx, id)
 	if err != nil {
 		return sprites.Job{}, err
 	}
@@ -46,6 +46,8 @@ func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (s
 	switch {
 	case job.State.Terminal():
 		return job, refuse("job_ended", "push again", "job %s has ended: %s", id, job.State)
+	case job.State == sprites.JobInstalling:
+		return job, stillInstalling(id)
 	case job.State != sprites.JobQueued:
 		return job, nil
 	}
@@ -63,7 +65,7 @@ func (m *Manager) begin(ctx context.Context, job sprites.Job, req sprites.JobSta
 	defer cancel()
 	err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
 		now := time.Now().UTC()
-		j.State, j.StartedAt, j.Upload = sprites.JobPreparing, &now, ""
+		j.State, j.StartedAt, j.Upload, j.Installing = sprites.JobPreparing, &now, "", nil
 		if req.BundleSize > 0 {
 			j.Input = sprites.Artifact{Path: job.Upload, Size: req.BundleSize, SHA256: req.BundleSHA256}
 		}

@@ -22,6 +22,9 @@ const stopWait = 30 * time.Second
 // ended is left alone. One whose sprite is held is Stopping afterwards, and nothing of
 // it runs; it ends when its sprite may run.
 func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
+	if err := m.halt(ctx, id); err != nil {
+		return sprites.Job{}, err
+	}
 	unlock, err := m.locks.lock(ctx, id)
 	if err != nil {
 		return sprites.Job{}, err
@@ -33,7 +36,7 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 	if err != nil || job.State.Terminal() {
 		return job, err
 	}
-	if job.State == sprites.JobQueued {
+	if job.State == sprites.JobInstalling || job.State == sprites.JobQueued {
 		if err := m.abandon(ctx, job, "stopped on request"); err != nil {
 			return job, err
 		}
@@ -151,6 +154,13 @@ func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
 // remove is Delete. Where the job worked in a sprite that is not its own, its files
 // there go too if everywhere is set.
 func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool) error {
+	if force {
+		if err := m.halt(ctx, id); err != nil {
+			return err
+		}
+	} else if m.underPreparation(id) != nil {
+		return refuse("job_running", "stop it with: cove job stop "+id, "the agent of job %s is being installed", id)
+	}
 	unlock, err := m.locks.lock(ctx, id)
 	if err != nil {
 		return err
@@ -211,7 +221,7 @@ func (m *Manager) clear(ctx context.Context, job sprites.Job, running bool) erro
 // Pulled notes that a job's commits have arrived where they belong, and deletes
 // its sprite if that was asked for with the job.
 func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, error) {
-	unlock, err := m.locks.lock(ctx, id)
+	unlock, err := m.lockJob(ctx, id)
 	if err != nil {
 		return sprites.Job{}, err
 	}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +29,11 @@ type Overlay struct {
 	// a user namespace may write. Such an overlay can't rename a folder of a lower
 	// layer (EXDEV).
 	UserXattr bool `json:"user_xattr,omitempty"`
+
+	// Guard is an empty folder of mode 0755, or no folder (""). With it, the kernel opens
+	// the files of the lowest layer with the rights of a user who owns nothing, whatever
+	// rights the process has that asks. See guard.go.
+	Guard string `json:"guard,omitempty"`
 }
 
 // Create makes the folders that are written, empty, unless they exist. What is
@@ -54,6 +61,22 @@ func (o Overlay) Create() error {
 		return fmt.Errorf("create overlay: %w", err)
 	}
 	return nil
+}
+
+// Since is the time from which on the overlay's changes are in Upper: when Create made it, or
+// what Begin said.
+func (o Overlay) Since() (time.Time, error) {
+	st, err := os.Stat(filepath.Dir(o.Upper)) // in which nothing is made but Upper
+	if err != nil {
+		return time.Time{}, err
+	}
+	return st.ModTime(), nil
+}
+
+// Begin says that from now on changes are in Upper, which Create made ahead.
+func (o Overlay) Begin() error {
+	now := time.Now()
+	return os.Chtimes(filepath.Dir(o.Upper), now, now)
 }
 
 // CopyTop gives the topmost folder once more what Create gave it, before anything was
@@ -85,7 +108,18 @@ func (o Overlay) xattrPrefix() string {
 
 // Mount mounts o at target, an existing folder, in the calling thread's mount
 // namespace.
-func (o Overlay) Mount(target string) error {
+func (o Overlay) Mount(target string) (err error) {
+	if o.Guard != "" {
+		if err := o.mountGuarded(target); err != nil {
+			return fmt.Errorf("mount %s with the rights of a stranger: %w", o.Lowers[len(o.Lowers)-1], err)
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, Unmount(target))
+			}
+		}()
+		o.Lowers = append(slices.Clone(o.Lowers[:len(o.Lowers)-1]), target) // which this mount covers
+	}
 	options, err := o.options()
 	if err != nil {
 		return fmt.Errorf("mount overlay at %s: %w", target, err)

@@ -51,7 +51,7 @@ func jobTools() []*tool {
 // jobInfo is a job as a model needs it.
 type jobInfo struct {
 	ID      string     `json:"id"`
-	State   string     `json:"state" jsonschema:"queued, preparing, running, waiting, succeeded, failed, timed_out, cancelled or lost."`
+	State   string     `json:"state" jsonschema:"installing (its agent), queued, preparing, running, waiting, succeeded, failed, timed_out, cancelled or lost."`
 	Sprite  string     `json:"sprite" jsonschema:"The sandbox that it runs in."`
 	Agent   string     `json:"agent"`
 	Plan    string     `json:"plan" jsonschema:"The plan's file."`

@@ -35,6 +35,9 @@ type Server struct {
 	Roles  []string // as ParseRole has them
 	Verbs  []string // of Client's token, to offer nothing that it can't do; nil: not known
 
+	// Unread reports whether nobody reads the answers of Run any more; nil: somebody does.
+	Unread func() bool
+
 	calls atomic.Int32
 
 	mu       sync.Mutex
@@ -49,7 +52,8 @@ type opening struct {
 	err     error
 }
 
-// Run serves the client, whose messages are lines of JSON, until in ends or ctx does.
+// Run serves the client, whose messages are lines of JSON, until ctx ends, or in does and
+// what came by it is answered.
 func (s *Server) Run(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -58,7 +62,7 @@ func (s *Server) Run(ctx context.Context, in io.ReadCloser, out io.WriteCloser) 
 		return err
 	}
 	defer s.end()
-	err = server.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: maxMessage})
+	err = server.Run(ctx, &draining{&mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: maxMessage}, s.Unread})
 	if errors.Is(err, io.EOF) {
 		return nil
 	}

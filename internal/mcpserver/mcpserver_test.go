@@ -1,12 +1,14 @@
 package mcpserver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -119,3 +121,62 @@ func TestSilentSandbox(t *testing.T) {
 		}
 	})
 }
+
+// Requests that came before the end of the input are answered, also slow ones.
+func TestAnswersAfterInput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		slow := roundTrip(func(*http.Request) (*http.Response, error) { <-answer; return nil, errors.New("no sandbox") })
+		s := &Server{Client: &sprites.Client{URL: "http://sandbox", Token: "x", HTTPClient: &http.Client{Transport: slow}}, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
+		in := strings.NewReader(strings.Join([]string{
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"0"}}}`,
+			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+			`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`,
+			`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"checkpoint_list","arguments":{}}}`,
+		}, "\n") + "\n")
+		var out bytes.Buffer
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(t.Context(), io.NopCloser(in), nopCloser{&out}) }()
+		synctest.Wait()
+		close(answer)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		for _, want := range []string{`"id":1`, `"id":2`, `"id":3`, "no sandbox"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s is not in the answers:\n%.2000s", want, &out)
+			}
+		}
+	})
+}
+
+// A client that has gone has its calls ended.
+func TestUnreadAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sandbox := &sprites.Client{URL: "http://sandbox", Token: "x", HTTPClient: &http.Client{Transport: silence{}}}
+		s := &Server{Client: sandbox, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
+		var gone atomic.Bool
+		s.Unread = gone.Load
+		in := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"0"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"checkpoint_list","arguments":{}}}
+`)
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(t.Context(), io.NopCloser(in), nopCloser{io.Discard}) }()
+		if synctest.Wait(); s.calls.Load() != 1 {
+			t.Errorf("%d calls are under way", s.calls.Load())
+		}
+		gone.Store(true)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }

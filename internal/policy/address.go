@@ -84,7 +84,7 @@ var described = map[string]string{
 	"translated":        "an address that another network translates",
 	"denied":            "an address that this server denies",
 	"host":              "the host's own address",
-	"local network":     "an address on the host's own network",
+	"local network":     "an address on the host's own network, a neighbour or a gateway of it",
 }
 
 // Canonical returns the one form of an address under which it is decided on:

@@ -9,8 +9,8 @@ import (
 
 // Inward reports whether a rule opens something of the host's own network: protected
 // addresses, or names that only that network answers for. A rule that denies opens
-// nothing, and neither does one that is too wide to name a protected range. Own and Deny
-// of the policy count; its rules do not.
+// nothing, and neither does one that is too wide to name a protected range. Own, Near and
+// Deny of the policy count; its rules do not.
 func (p Policy) Inward(r Rule) bool {
 	if r.Deny {
 		return false
@@ -23,8 +23,9 @@ func (p Policy) Inward(r Rule) bool {
 		slices.ContainsFunc(p.Deny, inside) ||
 		slices.ContainsFunc(p.Own, func(own netip.Prefix) bool {
 			addr := Canonical(own.Addr())
-			return inside(netip.PrefixFrom(addr, addr.BitLen())) || hasNeighbours(own) && inside(own.Masked())
-		})
+			return inside(netip.PrefixFrom(addr, addr.BitLen()))
+		}) ||
+		slices.ContainsFunc(slices.Collect(p.networks()), inside)
 }
 
 // Widens returns a rule by which next opens more of the host's own network than now
@@ -77,10 +78,4 @@ func (r Rule) overlaps(o Rule) bool {
 // namesZone reports whether a rule's domain lies in a zone.
 func (r Rule) namesZone(zone string) bool {
 	return r.Domain != "*" && within(strings.TrimPrefix(r.Domain, "*."), zone)
-}
-
-// hasNeighbours reports whether a network of the host's is one whose other addresses are
-// protected, too.
-func hasNeighbours(own netip.Prefix) bool {
-	return own.Addr().Is6() && own.Bits() >= leastNetwork
 }

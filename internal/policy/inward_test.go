@@ -11,6 +11,7 @@ import (
 // host is a machine's: rules of its tests are for it.
 var host = policy.Policy{
 	Own:  []netip.Prefix{netip.MustParsePrefix("192.31.196.9/24"), netip.MustParsePrefix("::ffff:192.31.196.10/120"), netip.MustParsePrefix("2620:4f::9/64"), netip.MustParsePrefix("2600::9/32")},
+	Near: []netip.Prefix{netip.MustParsePrefix("192.52.193.1/32"), netip.MustParsePrefix("0.0.0.0/1"), netip.MustParsePrefix("2000::/3")},
 	Deny: []netip.Prefix{netip.MustParsePrefix("192.175.48.0/24")},
 }
 
@@ -37,12 +38,13 @@ func TestInward(t *testing.T) {
 		"::1": true, "::": true, "[::1]:80": true, "fe80::/10": true, "fe80::1": true, "fd12::/48": true, "fc00::/7": true, "ff02::fb": true,
 		"::ffff:10.1.2.3": true, "64:ff9b::a00:1": true, "64:ff9b:1::/64": true, "2002:7f00:1::": true, "::127.0.0.1": true, "2001:0:1::/64": true,
 		"192.31.196.9": true, "192.31.196.9:22": true, "192.31.196.9/32": true, "::ffff:192.31.196.9": true, "192.31.196.10": true,
+		"192.31.196.0/24": true, "192.31.196.8": true, "192.52.193.1": true, "192.52.193.1:22": true,
 		"2620:4f::9": true, "2620:4f::1": true, "2620:4f::/64": true, "2620:4f::8/125": true, "2600::9": true,
 		"192.175.48.7": true, "192.175.48.0/25": true,
 		"localhost": true, "LocalHost.": true, "a.localhost:80": true, "*.internal": true, "metadata.google.internal": true, "internal": true, "printer.local": true, "*.home.arpa": true, "db.lan": true, "x.onion": true,
 
 		// They open no protected address: see Rule.
-		"0.0.0.0/0": false, "::/0": false, "*": false, "8.0.0.0/6": false, "9.0.0.0/8": false, "192.31.196.0/24": false, "192.31.196.8": false, "192.175.0.0/16": false,
+		"0.0.0.0/0": false, "::/0": false, "*": false, "8.0.0.0/6": false, "9.0.0.0/8": false, "192.31.0.0/16": false, "192.31.195.8": false, "192.52.193.2": false, "192.175.0.0/16": false,
 		"8.8.8.8": false, "64:ff9b::808:808": false, "2620:4f::/32": false, "2620:4f:0:1::1": false, "2600::/32": false, "2600::1": false, "2000::/3": false, "2606:4700::1111": false,
 		"example.org": false, "*.arpa": false, "localhost.example": false, "notlocal": false, "127.0.0.1.nip.example": false,
 		"deny 10.0.0.0/8": false, "deny localhost": false,

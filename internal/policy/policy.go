@@ -27,10 +27,14 @@ type Policy struct {
 	Closed bool
 
 	// Own are addresses of the host itself, whatever range they are in, each with
-	// its network. They are protected like private ones, and so is, of IPv6, what
-	// else is in those networks: the host's neighbours, whose addresses would be
-	// private ones of IPv4. The caller, who can see them, fills them in.
+	// its network. They are protected like private ones, and so is what else is in
+	// those networks: the host's neighbours. The caller, who can see them, fills
+	// them in.
 	Own []netip.Prefix
+
+	// Near are further networks of the host's neighbours, and its gateways. The
+	// caller fills them in, too.
+	Near []netip.Prefix
 
 	// Deny are further protected ranges.
 	Deny []netip.Prefix
@@ -175,9 +179,13 @@ func withProto(s string, proto Proto) string {
 	return s
 }
 
-// leastNetwork is how long the prefix of a network of IPv6 is at least in which the
-// host has neighbours: a shorter one is a provider's, or more.
-const leastNetwork = 48
+// leastNetwork4 and leastNetwork6 are how long the prefix of a network is at least in
+// which the host has neighbours: a shorter one is a provider's, or a part of a default
+// route.
+const (
+	leastNetwork4 = 8
+	leastNetwork6 = 48
+)
 
 // protecting lists the protected ranges that a canonical address is in.
 func (p Policy) protecting(addr netip.Addr) (in []protected) {
@@ -196,12 +204,44 @@ func (p Policy) protecting(addr netip.Addr) (in []protected) {
 			return append(in, protected{netip.PrefixFrom(addr, addr.BitLen()), "host"})
 		}
 	}
-	for _, own := range p.Own {
-		if hasNeighbours(own) && own.Contains(addr) {
-			return append(in, protected{own.Masked(), "local network"})
+	if addr.Is4() && len(in) > 0 {
+		return in // a rule for the whole of a private range goes for the host's part of it
+	}
+	for near := range p.networks() {
+		if near.Contains(addr) {
+			return append(in, protected{near, "local network"})
 		}
 	}
 	return in
+}
+
+// networks are those in which the host has neighbours.
+func (p Policy) networks() iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		for _, list := range [][]netip.Prefix{p.Own, p.Near} {
+			for _, n := range list {
+				n = unwrapped(n).Masked()
+				if least := leastNetwork(n.Addr()); n.Bits() >= least && !yield(n) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func leastNetwork(a netip.Addr) int {
+	if a.Is4() {
+		return leastNetwork4
+	}
+	return leastNetwork6
+}
+
+// unwrapped is a prefix of IPv4 where it is one that is mapped into IPv6.
+func unwrapped(n netip.Prefix) netip.Prefix {
+	if a := n.Addr(); a.Is4In6() && n.Bits() >= 96 {
+		return netip.PrefixFrom(a.Unmap(), n.Bits()-96)
+	}
+	return n
 }
 
 // Named decides on a port of a host by its name, which need not be canonical.

@@ -118,10 +118,12 @@ func TestOwnAndDenied(t *testing.T) {
 	}
 	for addr, rule := range map[string]string{
 		"192.31.196.9:22":      "host",
-		"192.31.196.8:22":      policy.Public,
+		"192.31.195.8:22":      policy.Public,
 		"192.52.193.7:80":      "denied",
+		"10.7.0.1:22":          "private",
 		"[2620:4f:8000::9]:22": "host",
-		// What would be a private address of IPv4: the router, a printer.
+		// A router, a printer.
+		"192.31.196.8:22":        "local network",
 		"[2620:4f:8000::1]:80":   "local network",
 		"[2620:4f:8000::]:80":    "local network",
 		"[2620:4f:8000:1::1]:80": policy.Public,
@@ -152,6 +154,12 @@ func TestRules(t *testing.T) {
 		{"169.254.0.0/16", "169.254.169.254:80", false},
 		{"169.254.169.254", "169.254.169.254:80", true},
 		{"192.31.196.0/24", "192.31.196.9:22", false}, // the host's own
+		{"192.31.0.0/16", "192.31.195.8:22", true},
+		{"192.31.0.0/16", "192.31.196.8:22", false}, // a neighbour of the host's
+		{"192.31.196.0/24", "192.31.196.8:22", true},
+		{"192.52.0.0/16", "192.52.193.1:22", false}, // a gateway of the host's
+		{"192.52.193.1:22", "192.52.193.1:22", true},
+		{"10.0.0.0/8", "10.7.0.1:22", true}, // a neighbour, too: the range is named
 		{"192.31.196.9:22", "192.31.196.9:22", true},
 		{"2620:4f:8000::/32", "[2620:4f:8000:5::1]:22", true},
 		{"2620:4f:8000::/32", "[2620:4f:8000::1]:22", false}, // a neighbour of the host's
@@ -164,7 +172,8 @@ func TestRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := policy.New(rule)
-		p.Own = []netip.Prefix{netip.MustParsePrefix("192.31.196.9/24"), netip.MustParsePrefix("2620:4f:8000::9/64")}
+		p.Own = []netip.Prefix{netip.MustParsePrefix("192.31.196.9/24"), netip.MustParsePrefix("2620:4f:8000::9/64"), netip.MustParsePrefix("10.7.0.9/24")}
+		p.Near = []netip.Prefix{netip.MustParsePrefix("192.52.193.1/32")}
 		if d := decide(p, test.addr); d.Allow != test.want {
 			t.Errorf("%s for %s: got %+v, want %v", test.rule, test.addr, d, test.want)
 		}

@@ -90,6 +90,15 @@ func (r Rule) String() string {
 	return b.String()
 }
 
+// Argument is an allowing rule as an argument of cove policy allow, for a shell.
+func (r Rule) Argument() string {
+	r.From = ""
+	if text := r.String(); !strings.ContainsAny(text, "*[") {
+		return text
+	}
+	return "'" + r.String() + "'"
+}
+
 // ParseRule reads HOST, HOST:PORTS or either with /udp after it. HOST is a name,
 // *.SUFFIX, *, an address or a prefix such as 10.1.0.0/16; an IPv6 address that
 // ports follow stands in brackets. PORTS are numbers and ranges, with commas.

@@ -4,12 +4,14 @@
 package private
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -26,6 +28,9 @@ var ours = []string{
 	"serve.log", "serve.log.1", "userns", "userns.new", "userns.log",
 	"aside", "base", "guest", "images", "imports", "layers", "memories", "run", "sprites",
 }
+
+// harmless are the names of ours that decide nothing: whoever writes there deceives nobody.
+var harmless = []string{"lock", "start.lock", "spare", "cove-doctor", "serve.log", "serve.log.1", "userns.log"}
 
 // deep are the folders whose folders are each one sandbox's.
 var deep = []string{"images", "imports", "layers", "memories", "run"}
@@ -46,7 +51,8 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("the data folder %s %
 // the folder are tightened too: it repairs a data folder of an earlier version.
 //
 // A *RefusedError says that the folder is somebody else's, that others could put
-// another in its place, or that it also holds files that are not cove's.
+// another in its place, that it also holds files that are not cove's, or that others
+// could have written what cove goes by (tokens, settings, the database, disks).
 func Folder(dir string) (was fs.FileMode, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
@@ -77,6 +83,9 @@ func Folder(dir string) (was fs.FileMode, err error) {
 	entries, err := f.ReadDir(-1)
 	if err != nil {
 		return 0, fmt.Errorf("read the data folder: %w", err)
+	}
+	if err := checkWritten(dir, st); err != nil {
+		return 0, err
 	}
 	if st.Mode().Perm()&others != 0 {
 		if err := tightenFolder(f, dir, st, entries); err != nil {
@@ -112,7 +121,62 @@ func Check(dir string) error {
 	if err != nil {
 		return err
 	}
-	return checkOwner(dir, st)
+	return errors.Join(checkOwner(dir, st), checkWritten(dir, st))
+}
+
+// checkWritten refuses a data folder if something in it that cove goes by may be others'
+// work: it is somebody else's, or others may write to it and enter the folder. What is in a
+// folder that others can't enter is its owner's, whatever its mode.
+func checkWritten(dir string, st fs.FileInfo) error {
+	names := slices.DeleteFunc(slices.Clone(ours), func(name string) bool { return slices.Contains(harmless, name) })
+	entered := st.Mode().Perm()&0o011 != 0
+	for _, name := range deep {
+		if !entered {
+			break // they are many, and Folder looks at their owners
+		}
+		below, err := os.ReadDir(filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("look at the data folder: %w", err)
+		}
+		for _, b := range below {
+			names = append(names, filepath.Join(name, b.Name()))
+		}
+	}
+	for _, name := range names {
+		at := filepath.Join(dir, name)
+		entry, err := os.Lstat(at)
+		if err == nil && owner(entry) == os.Geteuid() && entry.Mode()&fs.ModeSymlink != 0 {
+			if at, err = filepath.EvalSymlinks(at); err == nil { // the owner's own, to another disk
+				entry, err = os.Lstat(at)
+			}
+			if err == nil {
+				err = checkWay(at)
+			}
+		}
+		switch refused, ok := errors.AsType[*RefusedError](err); {
+		case ok:
+			return &RefusedError{Dir: dir, Why: fmt.Sprintf("holds the link %s, and %s %s", name, at, refused.Why), Hint: refused.Hint}
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return fmt.Errorf("look at the data folder: %w", err)
+		case owner(entry) != os.Geteuid():
+			return &RefusedError{Dir: dir, Why: fmt.Sprintf("holds %s of user %d", name, owner(entry)), Hint: "delete it if you do not know it, or give it to yourself with chown; then start again"}
+		case othersWrite(entry) && (entered || !strings.HasPrefix(at, dir+"/")):
+			return &RefusedError{Dir: dir, Why: fmt.Sprintf("holds %s, to which others could write (%v)", name, entry.Mode()),
+				Hint: fmt.Sprintf("look whether it is as you left it; then close it with chmod go-w %s, or delete it; then start again", at)}
+		}
+	}
+	return nil
+}
+
+// othersWrite reports whether others than the owner may write to a file. A group of the
+// user's own, or root's, is none of others, as in checkWay.
+func othersWrite(st fs.FileInfo) bool {
+	groups := []int{os.Getegid(), 0}
+	if inUserNS() {
+		groups = append(groups, overflow)
+	}
+	return st.Mode().Perm()&0o002 != 0 || st.Mode().Perm()&0o020 != 0 && !slices.Contains(groups, group(st))
 }
 
 func checkOwner(dir string, st fs.FileInfo) error {
@@ -299,4 +363,37 @@ func owner(st fs.FileInfo) int {
 		return int(sys.Uid)
 	}
 	return -1
+}
+
+// Processes names the numbering that this process's number is of: another machine's, or
+// another container's, has another name. It is empty where the kernel does not tell.
+func Processes() string {
+	space, err := os.Readlink("/proc/self/ns/pid")
+	boot, err2 := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil || err2 != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(boot)) + "/" + space
+}
+
+// Elsewhere reports whether a numbering, as Processes gave it, is not this process's. Of
+// one that is not known nobody can say so.
+func Elsewhere(processes string) bool {
+	here := Processes()
+	return processes != "" && here != "" && processes != here
+}
+
+// StartOf is when the process of a number began, in ticks of the kernel's clock: with the
+// number it names the process, because a number may be another one's later. Empty: there is
+// none, or it has ended.
+func StartOf(pid int) string {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return ""
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from the state on, the third field of proc(5)
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return ""
+	}
+	return fields[19]
 }

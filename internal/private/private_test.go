@@ -71,6 +71,31 @@ func TestFolder(t *testing.T) {
 			token := filepath.Join(dir, "token")
 			must(t, errors.Join(os.Chmod(dir, 0o777), os.WriteFile(token, nil, 0o600), os.Chown(token, stranger, -1)))
 		}},
+		{name: "with a planted file, closed since", root: true, refused: "holds serve.toml of user 54321", make: func(t *testing.T, dir string) {
+			settings := filepath.Join(dir, "serve.toml")
+			must(t, errors.Join(os.WriteFile(settings, nil, 0o600), os.Chown(settings, stranger, -1)))
+		}},
+		{name: "with settings that all could write", refused: "holds serve.toml, to which others could write", make: func(t *testing.T, dir string) {
+			must(t, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, "serve.toml"), nil, 0o666)))
+		}},
+		{name: "with a token that another group could write", root: true, refused: "holds token, to which others could write", make: func(t *testing.T, dir string) {
+			token := filepath.Join(dir, "token")
+			must(t, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(token, nil, 0o660), os.Chown(token, -1, stranger)))
+		}},
+		{name: "with a token that one's own group could write", was: 0o755, make: func(t *testing.T, dir string) {
+			must(t, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, "token"), nil, 0o660), os.Chown(filepath.Join(dir, "token"), -1, os.Getegid())))
+		}},
+		{name: "with a disk that all could write", refused: "holds layers/23f8a085240b9fba, to which others could write", make: func(t *testing.T, dir string) {
+			disk := filepath.Join(dir, "layers", "23f8a085240b9fba")
+			must(t, errors.Join(os.MkdirAll(disk, 0o755), os.Chmod(disk, 0o777), os.Chmod(dir, 0o711)))
+		}},
+		{name: "with a log that all could write", was: 0o755, make: func(t *testing.T, dir string) {
+			must(t, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(dir, "serve.log"), nil, 0o666)))
+		}},
+		{name: "with a link to what others can replace", refused: "all may write to", make: func(t *testing.T, dir string) {
+			shared := filepath.Join(filepath.Dir(dir), "shared")
+			must(t, errors.Join(os.MkdirAll(filepath.Join(shared, "layers"), 0o700), os.Chmod(shared, 0o777), os.Symlink(filepath.Join(shared, "layers"), filepath.Join(dir, "layers"))))
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.root && os.Geteuid() != 0 {
@@ -82,8 +107,8 @@ func TestFolder(t *testing.T) {
 			must(t, os.Mkdir(dir, 0o700))
 			test.make(t, dir)
 			before, _ := os.Stat(dir)
-			way := test.refused != "" && !strings.Contains(test.refused, "holds") // of the folder, and not of what is in it
-			if err := Check(dir); before != nil && (err != nil) != way {
+			refuses := test.refused != "" && !strings.Contains(test.refused, "notes") // which a server does before it closes the folder
+			if err := Check(dir); before != nil && (err != nil) != refuses {
 				t.Errorf("Check: %v", err)
 			}
 			was, err := Folder(dir)

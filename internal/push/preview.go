@@ -40,6 +40,7 @@ func (c *Courier) wrap(ctx context.Context, opts Options) (w *wrapped, err error
 		return nil, err
 	}
 	w.req = sprites.JobRequest{
+		Early:   true,
 		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Model: opts.Model, Plan: plan, PlanName: name,
 		Repository: w.repo.Name(), RepoID: w.load.id, Branch: w.load.branch, Base: w.load.Base, Author: w.repo.Author(),
 		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse,

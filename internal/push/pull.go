@@ -228,7 +228,11 @@ func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job sprites
 func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job, opts PullOptions, p *Pulled) error {
 	if !hasWork(job) {
 		p.Result, p.Ref = NoChanges, ""
-		if job.State != sprites.JobSucceeded && job.Uncollected == "" {
+		switch {
+		case job.State == sprites.JobSucceeded || job.Uncollected != "":
+		case job.State == sprites.JobLost: // nobody knows what it had made
+			p.say("%s; see why: cove job logs %s", ending(job), job.ID)
+		default:
 			p.say("%s, and it left nothing; see why: cove job logs %s", ending(job), job.ID)
 		}
 		return nil

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -30,6 +31,7 @@ type Jobs interface {
 	WaitJob(ctx context.Context, id string) (sprites.Job, error)
 	MarkPulled(ctx context.Context, id, head string) (sprites.Job, error)
 	DeleteJob(ctx context.Context, id string, force bool) error
+	AwaitInstall(ctx context.Context, id string, each func(sprites.Job)) (sprites.Job, error)
 }
 
 // Place is where a job's files are: a sprite, at the server or one of its backends.
@@ -53,6 +55,10 @@ type Courier struct {
 	Jobs     Jobs
 	Files    Files
 	Progress func(Progress) // called now and then during a transfer; nil: not
+
+	// Installing is called with the job now and then as long as its agent is being
+	// installed; nil: not. The job has its number by then.
+	Installing func(sprites.Job)
 }
 
 // New is a Courier that uses a client.
@@ -145,7 +151,7 @@ type Result struct {
 // Error is a mistake that the person can put right; Hint says how. Code is for
 // programs.
 type Error struct {
-	Code    string // no_plan, bad_plan, bad_option, bad_job, no_policy, wrong_repository, not_finished, base_missing, bad_answer
+	Code    string // no_plan, bad_plan, bad_option, bad_job, no_policy, wrong_repository, not_finished, job_ended, base_missing, bad_answer
 	Message string
 	Hint    string
 }
@@ -181,10 +187,16 @@ func readPlan(opts Options) (text, name string, err error) {
 	return text, name, nil
 }
 
+// PlanHint says what to type if there is no plan file.
+func PlanHint(path string) string {
+	return "a plan is a text file that says what the agent is to do; write " + gitwork.Printable(path) + ", then: cove push " + gitwork.Quote(path) +
+		"\nor give the text itself: cove run -p 'TEXT'"
+}
+
 func planFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if os.IsNotExist(err) {
-		return "", &Error{"no_plan", "no such plan: " + gitwork.Printable(path), "name a file on this machine, or give the text with: cove run -p PROMPT"}
+		return "", &Error{"no_plan", "no such plan: " + gitwork.Printable(path), PlanHint(path)}
 	}
 	if err != nil {
 		return "", fmt.Errorf("read plan: %w", err)
@@ -210,12 +222,17 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	}
 	defer w.file.Remove()
 	load := w.load
-	prepare := c.track("prepare", 0) // the agent may have to be installed
+	prepare := c.track("prepare", 0)
 	prepare.tell(false)
 	job, err := c.createJob(ctx, w.req)
 	prepare.done()
 	if err != nil {
 		return Result{}, err
+	}
+	if job.State == sprites.JobInstalling {
+		if job, err = c.awaitInstall(ctx, job); err != nil {
+			return Result{}, err
+		}
 	}
 	if err := c.hand(ctx, w.repo, job, w.file, load); err != nil {
 		return Result{}, err
@@ -242,6 +259,38 @@ func (c *Courier) createJob(ctx context.Context, req sprites.JobRequest) (sprite
 		err = context.Cause(ctx)
 	}
 	return job, err
+}
+
+// awaitInstall waits until the job's agent is installed and its sprite made. If that
+// fails, or is interrupted, the job is deleted; one that somebody has stopped is left.
+func (c *Courier) awaitInstall(ctx context.Context, job sprites.Job) (sprites.Job, error) {
+	if !jobID.MatchString(job.ID) {
+		return job, checkAnswer(job)
+	}
+	now, err := c.Jobs.AwaitInstall(ctx, job.ID, c.Installing)
+	switch {
+	case errors.Is(err, sprites.ErrNotFound):
+		return job, &Error{"bad_job", "job " + job.ID + " was deleted while its agent was being installed", "push again"}
+	case err == nil && now.State == sprites.JobCancelled:
+		return job, &Error{"job_ended", "job " + job.ID + " was stopped while its agent was being installed", "push again"}
+	case err == nil && now.Failure != nil:
+		err = &sprites.Error{StatusCode: http.StatusConflict, ErrorBody: *now.Failure}
+	case err == nil && now.State.Terminal():
+		err = &Error{"job_ended", "it has ended: " + now.Error, "push again"}
+	case err == nil:
+		return now, nil
+	}
+	return job, c.undo(ctx, job, fmt.Errorf("push job %s: %w", job.ID, err))
+}
+
+// undo deletes a job that can't be begun. It returns the error that says so.
+func (c *Courier) undo(ctx context.Context, job sprites.Job, err error) error {
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	if undoErr := c.Jobs.DeleteJob(undo, job.ID, true); undoErr != nil && !errors.Is(undoErr, sprites.ErrNotFound) {
+		err = errors.Join(err, fmt.Errorf("and it is still there (cove job rm --force %s): %w", job.ID, undoErr))
+	}
+	return err
 }
 
 // withRemotes is the policy that the job gets. The rules for the remotes open no
@@ -308,12 +357,7 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job,
 	if !jobID.MatchString(job.ID) {
 		return err // there is nothing that could be named
 	}
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	if undoErr := c.Jobs.DeleteJob(undo, job.ID, true); undoErr != nil {
-		err = errors.Join(err, fmt.Errorf("and it is still there (cove job rm --force %s): %w", job.ID, undoErr))
-	}
-	return errors.Join(err, repo.DeleteRef(undo, ref))
+	return errors.Join(c.undo(ctx, job, err), repo.DeleteRef(context.WithoutCancel(ctx), ref))
 }
 
 // startedAnyway tells a lost answer from a refusal: the job may run.

@@ -173,6 +173,9 @@ func TestPushRefuses(t *testing.T) {
 	if s.job.ID != "" {
 		t.Error("a job was made")
 	}
+	if got, want := push.PlanHint("my plan.md"), "a plan is a text file that says what the agent is to do; write my plan.md, then: cove push 'my plan.md'\nor give the text itself: cove run -p 'TEXT'"; got != want {
+		t.Errorf("the hint is %q, want %q", got, want)
+	}
 }
 
 func TestPushDirty(t *testing.T) {
@@ -279,6 +282,50 @@ func TestPushInterrupted(t *testing.T) {
 	}
 	if _, err := s.courier().Push(ctx, options(r)); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A push waits for the installation of its agent, tells of it, and says how it ended. A job
+// that can't begin is deleted; one that somebody has stopped is left as it is.
+func TestPushInstalls(t *testing.T) {
+	r := newRepo(t)
+	queue := func(job *sprites.Job) { job.State, job.Upload, job.Installing = sprites.JobQueued, "/in.bundle", nil }
+	s := newServer(t, change)
+	s.installs = func(looks int, job *sprites.Job) {
+		if job.Installing.Command = looks; looks == 3 {
+			queue(job)
+		}
+	}
+	c := s.courier()
+	var told []int
+	c.Installing = func(job sprites.Job) { told = append(told, job.Installing.Command) }
+	if result, err := c.Push(t.Context(), options(r)); err != nil || result.Job != id || !slices.Equal(told, []int{1, 2}) {
+		t.Errorf("got %+v, %v, told %v", result, err, told)
+	}
+	for name, test := range map[string]struct {
+		end     func(*sprites.Job)
+		want    string
+		deleted bool
+	}{
+		"failed": {func(job *sprites.Job) {
+			job.State, job.Failure = sprites.JobFailed, &sprites.ErrorBody{Code: "no_space", Message: "the disk is full", Hint: "free some"}
+		}, "push job a3f7b2: the disk is full (free some)", true},
+		"stopped": {func(job *sprites.Job) { job.State = sprites.JobCancelled }, "job a3f7b2 was stopped while its agent was being installed; push again", false},
+		"deleted": {func(job *sprites.Job) { job.ID = "b81c44" }, "job a3f7b2 was deleted while its agent was being installed; push again", false},
+		"lost":    {func(job *sprites.Job) { job.State, job.Error = sprites.JobLost, "it is gone" }, "push job a3f7b2: it has ended: it is gone; push again", true},
+	} {
+		s := newServer(t, nil)
+		s.installs = func(_ int, job *sprites.Job) { test.end(job) }
+		_, err := s.courier().Push(t.Context(), options(r))
+		if err == nil || err.Error() != test.want || s.deleted != test.deleted {
+			t.Errorf("%s: got %v, deleted %v", name, err, s.deleted)
+		}
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	s = newServer(t, nil)
+	s.installs = func(int, *sprites.Job) { interrupt() }
+	if _, err := s.courier().Push(ctx, options(r)); !errors.Is(err, context.Canceled) || !s.deleted {
+		t.Errorf("interrupted: %v, deleted %v", err, s.deleted)
 	}
 }
 

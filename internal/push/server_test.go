@@ -30,11 +30,14 @@ type server struct {
 	policed bool                // it enforces network policies
 	made    func(*http.Request) // called when the job is there, and not answered yet; nil: nothing
 
+	installs func(looks int, job *sprites.Job) // called at each look at a job that is installing; nil: none is
+
 	mu      sync.Mutex
 	job     sprites.Job // guarded by mu, as all below
 	req     sprites.JobRequest
 	pulled  []string
 	deleted bool
+	looks   int
 	fails   map[string]int // path suffix to the status that is answered
 }
 
@@ -85,6 +88,13 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) {
 	if s.policed {
 		s.job.NetworkPolicy = s.req.NetworkPolicy
 	}
+	if s.installs != nil {
+		if !s.req.Early {
+			s.t.Error("the push did not ask for an early answer")
+		}
+		s.job.State, s.job.Upload = sprites.JobInstalling, ""
+		s.job.Installing = &sprites.InstallProgress{Agent: "slowly 1"}
+	}
 	if s.made != nil {
 		s.made(r)
 	}
@@ -92,6 +102,13 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *server) get(w http.ResponseWriter, r *http.Request) {
+	if s.job.State == sprites.JobInstalling {
+		if got := r.URL.Query().Get("while"); got != string(sprites.JobInstalling) {
+			s.t.Errorf("asked to wait while %q", got)
+		}
+		s.looks++
+		s.installs(s.looks, &s.job)
+	}
 	if r.PathValue("id") != s.job.ID {
 		http.Error(w, `{"error":"not_found","message":"no such job"}`, http.StatusNotFound)
 		return

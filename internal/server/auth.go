@@ -83,7 +83,7 @@ func (s *Server) authorize(r *http.Request, verb string) (principal, error) {
 		return p, err
 	}
 	if !p.may(verb) {
-		return p, fail("forbidden", "the token does not have the verb "+verb, "make one that has it: cove token create")
+		return p, fail("forbidden", "the token does not have the verb "+verb, "make one that has it: cove token create NAME --all --verbs "+verb)
 	}
 	name := r.PathValue("name")
 	if name == "" {
@@ -133,14 +133,14 @@ func (s *Server) authenticate(r *http.Request) (principal, error) {
 	}
 	t, err := s.Store.Tokens.ByHash(r.Context(), hash)
 	if errors.Is(err, store.ErrNotFound) {
-		return principal{}, fail("unauthorized", "the token is not known", "make one on the server's machine: cove token create")
+		return principal{}, fail("unauthorized", "the token is not known", "make one on the server's machine: cove token create NAME --all")
 	}
 	if err != nil {
 		return principal{}, err
 	}
 	now := time.Now()
 	if !t.ExpiresAt.IsZero() && !now.Before(t.ExpiresAt) {
-		return principal{}, fail("unauthorized", "the token has expired", "make one on the server's machine: cove token create")
+		return principal{}, fail("unauthorized", "the token has expired", "make one on the server's machine: cove token create NAME --all")
 	}
 	s.noteUse(t, now)
 	return principal{name: t.ID, hash: t.Hash, scope: t.Scope, verbs: t.Verbs, until: t.ExpiresAt}, nil

@@ -71,7 +71,7 @@ func backendError(r *http.Request, err error) error {
 	name := clean(r.PathValue("backend"), maxGuestText)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return fail("no_backend", "this server knows no backend "+name, "push to it once, which tells it: cove push --backend "+name)
+		return fail("no_backend", "this server knows no backend "+name, "push to it once, which tells it: cove push --backend "+name+" PLAN")
 	case errors.Is(err, store.ErrInUse):
 		return fail("backend_in_use", fmt.Sprintf("the backend %s: %v", name, err), "see which: cove job list; pull or remove them first")
 	}

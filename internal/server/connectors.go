@@ -37,7 +37,11 @@ func (s *Server) getConnector(w http.ResponseWriter, r *http.Request) error {
 // noConnector says what is not found.
 func noConnector(r *http.Request, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
-		return fail(sprite.CodeNotFound, "there is no connector "+clean(r.PathValue("connector"), maxGuestText), "see which there are with: cove connector list")
+		name, hint := clean(r.PathValue("connector"), maxGuestText), "see which there are with: cove connector list"
+		if slices.Contains(connect.Presets(), name) {
+			hint = "it is known, and made by: cove connector put " + name
+		}
+		return fail(sprite.CodeNotFound, "there is no connector "+name, hint)
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,8 +10,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/internal/private"
@@ -23,7 +24,7 @@ const (
 	infoFile    = "server.json"
 	tokenFile   = "token"
 	addressFile = "address" // outlives the server: the next one is where clients look for it
-	spareFile   = "spare"   // becomes one of the others if the disk is full
+	spareFile   = "spare"   // infoFile, while no server runs
 )
 
 // lockPatience is for a server that is about to end, and lastPatience for one that has been
@@ -49,9 +50,11 @@ func Lock(dir string) (io.Closer, error) {
 		lock, err = store.Lock(dir)
 	}
 	if errors.Is(err, store.ErrLocked) {
-		var info sprites.ServerInfo
-		text, _ := os.ReadFile(filepath.Join(dir, infoFile))
-		if json.Unmarshal(text, &info) == nil && info.PID > 0 {
+		info, infoErr := readInfo(dir)
+		if infoErr == nil && private.Elsewhere(info.Processes) {
+			return nil, fmt.Errorf("%w: process %d of another container or machine, named %s; use cove there, or give this one another folder with --data", err, info.PID, cmp.Or(info.Host, "?"))
+		}
+		if infoErr == nil && info.PID > 0 {
 			return nil, fmt.Errorf("%w: process %d, at %s; use that one, or give this one another folder with --data", err, info.PID, info.URL)
 		}
 		return nil, fmt.Errorf("%w, which has only just started; use that one, or give this one another folder with --data", err)
@@ -62,11 +65,26 @@ func Lock(dir string) (io.Closer, error) {
 	return lock, nil
 }
 
+// published is what server.json says.
+type published struct {
+	sprites.ServerInfo
+	Host      string `json:"host,omitempty"`      // the name of its machine or container
+	Processes string `json:"processes,omitempty"` // see private.Processes
+	Started   string `json:"started,omitempty"`   // see private.StartOf
+}
+
+func readInfo(dir string) (info published, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, infoFile))
+	if err == nil {
+		err = json.Unmarshal(text, &info)
+	}
+	return info, err
+}
+
 // lastKilled reports whether the server that a data folder names is dying, or dead.
 func lastKilled(dir string) bool {
-	var info sprites.ServerInfo
-	text, err := os.ReadFile(filepath.Join(dir, infoFile))
-	if err != nil || json.Unmarshal(text, &info) != nil || info.PID <= 0 {
+	info, err := readInfo(dir)
+	if err != nil || info.PID <= 0 || private.Elsewhere(info.Processes) {
 		return false
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", info.PID))
@@ -77,8 +95,11 @@ func lastKilled(dir string) bool {
 	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
-// publish reads or makes the owner's token and writes server.json. On a full disk it takes
-// the spare file, so that somebody can call the server and delete something.
+// A sprite can take each byte of the disk as soon as it is free, so that a server that
+// starts finds no room. What it writes it therefore writes over what the last one wrote,
+// and no file is removed: server.json is renamed to the spare file at the end, and back.
+
+// publish reads or makes the owner's token and writes server.json.
 func (s *Server) publish(ln net.Listener) error {
 	secret, err := ownerToken(filepath.Join(s.Dir, tokenFile))
 	if err != nil {
@@ -87,61 +108,42 @@ func (s *Server) publish(ln net.Listener) error {
 	s.boot = newPrincipal("owner", secret)
 	address := callable(ln.Addr())
 	s.url = "http://" + address
-	if err := s.noteAddress([]byte(address + "\n")); err != nil {
+	if err := writeOver(filepath.Join(s.Dir, addressFile), []byte(address+"\n")); err != nil {
 		return fmt.Errorf("write the address: %w", err)
 	}
 	if _, port, err := net.SplitHostPort(ln.Addr().String()); err == nil {
 		s.port.Store(port)
 	}
-	if err := writeJSONFile(filepath.Join(s.Dir, infoFile), sprites.ServerInfo{
-		Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(),
-	}); err != nil {
-		return err
+	host, _ := os.Hostname()
+	info, err := json.Marshal(published{
+		ServerInfo: sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid()},
+		Host:       host, Processes: private.Processes(), Started: private.StartOf(os.Getpid()),
+	})
+	if err == nil {
+		err = s.writeInfo(append(info, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", infoFile, err)
 	}
 	return nil
 }
 
-// spareTries is how often the spare file is tried again on a full disk.
-const spareTries = 5 * time.Second
-
-// keepSpare makes the spare file as soon as there is room for it, until the server ends.
-func (s *Server) keepSpare() {
-	err := makeSpare(s.Dir)
-	if err == nil {
-		return
+// writeInfo writes server.json, in the file that the last server has left under one of its
+// names.
+func (s *Server) writeInfo(text []byte) error {
+	path, spare := filepath.Join(s.Dir, infoFile), filepath.Join(s.Dir, spareFile)
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		return writeOver(path, text) // of one that was killed
 	}
-	s.Logger.Warn("the data folder has no room for its spare file, without which a server may not start on a full disk", "err", err)
-	tick := time.NewTicker(spareTries)
-	defer tick.Stop()
-	for err != nil {
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-tick.C:
-			err = makeSpare(s.Dir)
-		}
+	if err := writeOver(spare, text); err != nil {
+		return err
 	}
+	return os.Rename(spare, path)
 }
 
-// noteAddress writes the address of this server, if it is another one than the last's.
-func (s *Server) noteAddress(line []byte) error {
-	path := filepath.Join(s.Dir, addressFile)
-	if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, line) {
-		return nil
-	}
-	return writeFile(path, line)
-}
-
-// withdraw removes server.json. On a full disk the next server may need its room.
+// withdraw takes server.json away, but not the room that it has.
 func (s *Server) withdraw() {
-	path := filepath.Join(s.Dir, infoFile)
-	err := makeSpare(s.Dir)
-	if err != nil {
-		err = os.Rename(path, filepath.Join(s.Dir, spareFile))
-	} else {
-		err = os.Remove(path)
-	}
-	if err != nil {
+	if err := os.Rename(filepath.Join(s.Dir, infoFile), filepath.Join(s.Dir, spareFile)); err != nil {
 		s.Logger.Warn("removing server.json", "err", err)
 	}
 }
@@ -183,70 +185,34 @@ func ownerToken(path string) (string, error) {
 	return secret, nil
 }
 
-func writeJSONFile(path string, v any) error {
-	b, err := json.Marshal(v)
-	if err == nil {
-		err = writeFile(path, append(b, '\n'))
+// writeOver replaces the text of a small file in place, or makes the file. What an earlier
+// text was longer is filled with line feeds: the file never gives room back.
+func writeOver(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return writeFile(path, text)
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+		return err
 	}
-	return nil
+	info, err := f.Stat()
+	if err == nil {
+		if more := info.Size() - int64(len(text)); more > 0 {
+			text = append(slices.Clone(text), bytes.Repeat([]byte("\n"), int(more))...)
+		}
+		_, err = f.WriteAt(text, 0)
+	}
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// writeFile replaces a file at once, readable by its owner alone. On a full disk the spare
-// file takes its place, or else the file is overwritten: a server that is killed just then
-// leaves it half-written, and the next one writes it anew.
+// writeFile makes or replaces a file at once, readable by its owner alone.
 func writeFile(path string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // mode 0600
-	if err == nil {
-		defer func() { _ = os.Remove(f.Name()) }() // gone already if all went well
-		_, err = f.Write(data)
-		err = errors.Join(err, f.Sync(), f.Close())
-	}
-	if err == nil {
-		return os.Rename(f.Name(), path)
-	}
-	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-		return err
-	}
-	spare := filepath.Join(filepath.Dir(path), spareFile)
-	if overwrite(spare, data) == nil {
-		return os.Rename(spare, path)
-	}
-	if overwrite(path, data) == nil {
-		return nil
-	}
-	return err
-}
-
-// overwrite writes a file in place: within its last block, it takes no room.
-func overwrite(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	if _, err = f.WriteAt(data, 0); err == nil {
-		err = errors.Join(f.Truncate(int64(len(data))), f.Sync())
-	}
-	return errors.Join(err, f.Close())
-}
-
-// spareSize is more than each of the small files has, and a block of most file systems.
-const spareSize = 4 << 10
-
-// makeSpare makes the spare file, if there is none that is long enough.
-func makeSpare(dir string) error {
-	path := filepath.Join(dir, spareFile)
-	if info, err := os.Lstat(path); err == nil && info.Size() >= spareSize {
-		return nil
-	}
-	f, err := os.CreateTemp(dir, "."+spareFile+"-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	_, err = f.Write(bytes.Repeat([]byte("\n"), spareSize)) // no hole, and nothing that compresses to one
+	defer func() { _ = os.Remove(f.Name()) }() // gone already if all went well
+	_, err = f.Write(data)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ var statusOf = map[string]int{
 	sprite.CodeUnavailable:      http.StatusServiceUnavailable,
 	sprite.CodeNotAvailable:     http.StatusNotImplemented,
 	sprite.CodePolicyChanged:    http.StatusPreconditionFailed,
+	sprite.CodeSpriteChanged:    http.StatusPreconditionFailed,
 	"session_not_found":         http.StatusNotFound,           // the guest's code, too
 	"service_not_found":         http.StatusNotFound,           // likewise
 	"nothing_listens":           http.StatusServiceUnavailable, // likewise

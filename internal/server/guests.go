@@ -172,7 +172,7 @@ func (g *guest) dial(ctx context.Context, path, query string, side *side) error 
 	authorize(header, g.sandbox)
 	conn, resp, err := websocket.Dial(ctx, guestURL(path, query), &websocket.DialOptions{
 		HTTPClient: &http.Client{
-			Transport:     g.transport,
+			Transport:     wholeFrames{g.transport},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		HTTPHeader:     header,

@@ -342,22 +342,28 @@ func (g *guest) webPort(ctx context.Context) (int, error) {
 }
 
 // dialWeb connects to where the sprite's URL leads. What listens on loopback alone
-// is reached from inside.
+// is reached from inside. If nothing takes the connection, what was known may have
+// ended since: dialWeb asks the guest again, which starts a service that was stopped.
 func (g *guest) dialWeb(ctx context.Context, _, _ string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, holdLimit)
 	defer cancel()
-	port, err := g.webPort(ctx)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := g.dialPort(ctx, "localhost", port)
-	if err != nil {
+	for again := false; ; again = true {
+		port, err := g.webPort(ctx)
+		if err != nil {
+			return nil, err
+		}
+		conn, err := g.dialPort(ctx, "localhost", port)
+		if err == nil {
+			return conn, nil
+		}
 		g.webMu.Lock()
-		g.port = 0 // it may lead elsewhere by now
+		g.port = 0
 		g.webMu.Unlock()
-		if ctx.Err() == nil { // what listened there has just ended
-			err = fail("nothing_listens", fmt.Sprintf("nothing takes connections at port %d", port), "")
+		switch {
+		case ctx.Err() != nil:
+			return nil, err
+		case again: // what listened there has just ended
+			return nil, fail("service_not_listening", fmt.Sprintf("nothing takes connections at port %d", port), "")
 		}
 	}
-	return conn, err
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -132,7 +133,9 @@ func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// getJob describes a job; with wait, once it has ended or the wait is over.
+// getJob describes a job; with wait, once it has ended or the wait is over. With while as
+// well, it is answered once the job is in another state than that, or its installation
+// has got further.
 func (s *Server) getJob(w http.ResponseWriter, r *http.Request) error {
 	var wait time.Duration
 	if text := r.URL.Query().Get("wait"); text != "" {
@@ -145,12 +148,18 @@ func (s *Server) getJob(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	over := time.NewTimer(min(wait, maxWait))
 	defer over.Stop()
+	while := sprites.JobState(r.URL.Query().Get("while"))
+	var first *sprites.Job
 	for waiting := wait > 0; ; {
 		job, err := s.job(r)
 		if err != nil {
 			return err
 		}
-		if !waiting || job.State.Terminal() {
+		if first == nil {
+			first = &job
+		}
+		news := while != "" && (job.State != while || !reflect.DeepEqual(job.Installing, first.Installing))
+		if !waiting || job.State.Terminal() || news {
 			writeJSON(w, http.StatusOK, job)
 			return nil
 		}

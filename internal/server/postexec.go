@@ -52,6 +52,10 @@ func (s *Server) postExec(w http.ResponseWriter, r *http.Request) error {
 		// The command may end before its input has come, and the rest must not be
 		// taken for a request.
 		_ = rc.EnableFullDuplex() // HTTP/2 has it always
+		if r.Header.Get("Expect") != "" {
+			// net/http says this when the body is first read, but not once the answer has begun.
+			w.WriteHeader(http.StatusContinue)
+		}
 		w.Header().Set("Connection", "close")
 	}
 	w.WriteHeader(http.StatusOK)

@@ -600,6 +600,19 @@ func TestRawPost(t *testing.T) {
 	must(t, err)
 	out, _ = postFrames(t, r)
 	failIf(t, out != [4]string{1: "again\n", 3: "\x00"}, "got %q", out)
+	// A client that sends its input only when it is told to (curl with much of it).
+	conn, r = postExec(t, s, argv("cat")+"&stdin=true", 4, "", "Expect: 100-continue")
+	line, err := r.ReadString('\n')
+	must(t, err)
+	failIf(t, line != "HTTP/1.1 100 Continue\r\n", "got %q", line)
+	for line != "\r\n" {
+		line, err = r.ReadString('\n')
+		must(t, err)
+	}
+	_, err = io.WriteString(conn, "late")
+	must(t, err)
+	out, _ = postFrames(t, r)
+	failIf(t, out != [4]string{1: "late", 3: "\x00"}, "got %q", out)
 	// A command that does not read its input: what comes late is not taken for a request.
 	conn, r = postExec(t, s, argv("true")+"&stdin=true", 1000, "")
 	out, _ = postFrames(t, r)

@@ -50,8 +50,7 @@ func (s *Server) proxySprite(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer lease.Release()
 	p := &proxied{guest: s.guests.get(lease.Sandbox()), taken: &taking{done: make(chan struct{})}, ended: make(chan struct{})}
-	p.client.conn, err = websocket.Accept(w, r, &websocket.AcceptOptions{OnPingReceived: p.client.answerPing})
-	if err != nil { // Accept has answered
+	if err := acceptSocket(w, r, &p.client); err != nil { // which has answered
 		s.Logger.Debug("accepting a WebSocket", "err", err)
 		return nil
 	}

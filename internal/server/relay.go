@@ -167,14 +167,14 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		if kind == "exec" {
 			w.Header().Set("X-Sprite-Capabilities", "signal")
 		}
-		rl.client.conn, err = websocket.Accept(w, r, &websocket.AcceptOptions{OnPingReceived: rl.client.answerPing})
-		if err != nil { // Accept has answered
+		if err := acceptSocket(w, r, &rl.client); err != nil { // which has answered
 			_ = rl.guest.conn.CloseNow()
 			s.Logger.Debug("accepting a WebSocket", "err", err)
 			return nil
 		}
 		rl.client.conn.SetReadLimit(-1)
 		if kind == "exec" {
+			tellLost(&rl, lease)
 			defer rl.tellHeld()()
 		}
 		rl.run(r.Context())
@@ -229,6 +229,13 @@ func (rl *relay) run(ctx context.Context) {
 	_ = rl.guest.conn.CloseNow()
 	_ = rl.client.conn.CloseNow()
 	_, _ = <-up, <-down
+}
+
+// tellLost tells the client of a command that the sprite has begun anew.
+func tellLost(rl *relay, lease *sprite.Lease) {
+	if why := lease.Lost(); why != "" && rl.client.write(websocket.MessageText, encode(sprites.Message{Type: sprites.MessageLost, Lost: why})) == nil {
+		lease.Told()
+	}
 }
 
 // tellHeld tells the client, until stop is called, when the sprite is held, and when it
@@ -535,10 +542,10 @@ func execText(text []byte) []byte { return encodeExec(execMessage(text)) }
 
 // execMessage decodes a message of an exec; ok is false of one that does not pass.
 func execMessage(text []byte) (m sprites.Message, ok bool) {
-	if json.Unmarshal(text, &m) != nil || m.Type == "" || m.Type == sprites.MessageHeld {
+	if json.Unmarshal(text, &m) != nil || m.Type == "" || m.Type == sprites.MessageHeld || m.Type == sprites.MessageLost {
 		return m, false // that is for the server to say
 	}
-	m.Held = nil
+	m.Held, m.Lost = nil, ""
 	return m, true
 }
 

@@ -171,7 +171,6 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 
 	failed := make(chan error, 2)
 	var accepting sync.WaitGroup
-	accepting.Go(s.keepSpare)
 	for _, l := range []net.Listener{headListener{ln, &s.heads}, s.memory} {
 		accepting.Go(func() {
 			if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {

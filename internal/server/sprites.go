@@ -118,10 +118,12 @@ func (s *Server) getSprite(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	w.Header().Set("ETag", info.Revision)
 	writeJSON(w, http.StatusOK, info)
 	return nil
 }
 
+// updateSprite changes a sprite: the one of the revision in If-Match, if that is given.
 func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.UpdateRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
@@ -131,6 +133,9 @@ func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
 		if err := s.mayLabel(r, *req.Labels); err != nil {
 			return err
 		}
+	}
+	if req.Revision = r.Header.Get("If-Match"); req.Revision == "*" {
+		req.Revision = ""
 	}
 	info, err := s.Host.Update(r.Context(), r.PathValue("name"), req)
 	if err != nil {

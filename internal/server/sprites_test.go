@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/internal/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -391,4 +392,36 @@ func TestRestart(t *testing.T) {
 		ask(t, s, "POST /v1/sprites/none/"+what, "").refused(t, 404, "not_found")
 		ask(t, s, "GET /v1/sprites/paint/"+what, "").refused(t, 405, "method_not_allowed")
 	}
+}
+
+// TestSpriteChangesAtOnce has many change one sprite's labels at the same time: no change is
+// lost, and a change of a revision that is past changes nothing.
+func TestSpriteChangesAtOnce(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	c := s.Server.Client()
+	old, err := c.Get(t.Context(), "paint")
+	failIf(t, err != nil || old.Revision == "", "got %+v, %v", old, err)
+	const n = 12
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			_, err := c.Change(t.Context(), "paint", func(was sprites.Info) (sprites.UpdateRequest, error) {
+				labels := append(slices.Clone(was.Labels), fmt.Sprint("label", i))
+				return sprites.UpdateRequest{Labels: &labels}, nil
+			})
+			must(t, err)
+		})
+	}
+	wg.Wait()
+	now, err := c.Get(t.Context(), "paint")
+	failIf(t, err != nil || len(now.Labels) != n, "%d of %d labels are there: %v, %v", len(now.Labels), n, now.Labels, err)
+	_, err = c.Update(t.Context(), "paint", sprites.UpdateRequest{Retention: &sprites.Retention{Last: 3}, IdleSeconds: new(int64(77)), Revision: old.Revision})
+	wantError(t, err, 412, sprite.CodeSpriteChanged)
+	_, err = c.Update(t.Context(), "paint", sprites.UpdateRequest{Retention: &sprites.Retention{Last: 3}, Revision: now.Revision})
+	must(t, err)
+	same, err := c.Get(t.Context(), "paint")
+	failIf(t, err != nil || fmt.Sprint(same.Labels) != fmt.Sprint(now.Labels) || same.Cove.IdleSeconds == 77 || same.Revision == now.Revision, "got %+v, %v", same, err)
+	_, err = c.Update(t.Context(), "paint", sprites.UpdateRequest{ClearLabels: true}) // the protocol's clients know no revision
+	must(t, err)
 }

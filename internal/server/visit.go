@@ -125,7 +125,7 @@ func (s *Server) mayEnter(r *http.Request, info sprites.Info) (principal, error)
 			return p, err
 		}
 		if !p.may(exec) {
-			return p, fail("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create")
+			return p, fail("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create NAME --all --verbs exec")
 		}
 		return p, s.mayActIn(r.Context(), p, info.Name)
 	}

@@ -139,7 +139,7 @@ func (a *ahead) restore() error { return a.mover.do("restore") }
 // mountNext mounts the disk of the next sandbox.
 func (s *Shim) mountNext(next State, disk []Mount) error {
 	for _, m := range disk {
-		if err := m.Overlay.Mount(filepath.Join(s.rootfsOf(next), m.Target)); err != nil {
+		if err := s.mountPart(m, s.rootfsOf(next)); err != nil {
 			return fmt.Errorf("mount the disk: %w", err)
 		}
 	}
@@ -149,12 +149,12 @@ func (s *Shim) mountNext(next State, disk []Mount) error {
 // dropAhead ends a sandbox that was created ahead, or was about to be, and unmounts its
 // disk. Its folders stay.
 func (s *Shim) dropAhead(next State) error {
-	killWithArg(next.Container)
+	s.killContainer(next.Container)
 	var errs []error
 	if files, _ := filepath.Glob(filepath.Join(s.cfg.Dir, "runsc", next.Container+"*.state")); len(files) > 0 { // the pattern is right
 		errs = append(errs, s.runscOf(next).delete())
 	}
-	errs = append(errs, layers.Unmount(s.rootfsOf(next)), removeCgroups(next.Container))
+	errs = append(errs, layers.Unmount(s.rootfsOf(next)), removeCgroups(next.cgroup()))
 	return errors.Join(errs...)
 }
 
@@ -167,7 +167,7 @@ func (s *Shim) abandon(next State) error {
 func (s *Shim) nextOf(old State) State {
 	next := old
 	next.Generation++
-	next.Container = container(s.cfg.ID, next.Generation)
+	next.Container = s.container(next.Generation)
 	next.PID, next.StartTime, next.OldPID, next.OldStart = 0, 0, old.PID, old.StartTime
 	return next
 }

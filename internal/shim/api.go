@@ -82,7 +82,10 @@ func (s *Shim) serveAPI() error {
 func (s *Shim) shutdownAPI() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	err := os.Remove(filepath.Join(s.cfg.Dir, socketName))
+	var err error
+	if s.atHome() {
+		err = os.Remove(filepath.Join(s.cfg.Dir, socketName))
+	}
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
@@ -242,7 +245,7 @@ func (s *Shim) freeze(w http.ResponseWriter, r *http.Request, paused bool, chang
 // sandbox up after a death in between does the rest. s.moving is held.
 func (s *Shim) pause() error {
 	if err := s.setState(func(st *State) { st.Paused = true }); err != nil {
-		return err
+		return errors.Join(err, s.setState(func(st *State) { st.Paused = false }))
 	}
 	fault.Reach(fault.PauseNoted)
 	if err := s.runsc().freeze(); err != nil {

@@ -4,18 +4,26 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/cgroup"
 )
 
-const cgroupRoot = "/sys/fs/cgroup"
+const cgroupRoot = cgroup.Mount
 
-// cgroupPath is a sandbox's cgroup below the root of each hierarchy. It has no
-// parent of ours, so that nothing stays when it is removed.
-func cgroupPath(id string) string { return "/cove-" + id }
+// cgroupPath is a sandbox's cgroup below the mount of each hierarchy, in that which
+// cgroup.Process.Parent says.
+func cgroupPath(parent, id string) string { return path.Join("/", parent, "cove-"+id) }
+
+// cgroup is that of the sandbox.
+func (s State) cgroup() string { return cgroupPath(s.CgroupParent, s.Container) }
 
 // hierarchies returns the mount points of the cgroup hierarchies: one in v2, one
 // per controller in v1.
@@ -43,54 +51,191 @@ func hierarchies() []string {
 
 // cgroupsWritable reports whether this process can give limits by cgroups, and
 // if it can't, why.
-func cgroupsWritable(id string) (bool, string) {
+func cgroupsWritable(group string) (bool, string) {
 	h := hierarchies()
 	if len(h) == 0 {
-		return false, "no cgroup file system is mounted at " + cgroupRoot
+		return false, noCgroups
 	}
 	// One shows whose they are; a new folder in each would cost 1 ms apiece.
-	probe := filepath.Join(h[0], cgroupPath(id)+"-probe")
+	probe := filepath.Join(h[0], group+"-probe")
+	if _, err := os.Stat(filepath.Dir(probe)); err != nil { // the server is elsewhere in this hierarchy
+		probe = filepath.Join(h[0], filepath.Base(probe))
+	}
 	if err := os.Mkdir(probe, 0o755); err != nil {
-		return false, fmt.Sprintf("cgroups can't be written by this user (%v)", errors.Unwrap(err))
+		return false, unwritable(errors.Unwrap(err))
 	}
 	if err := os.Remove(probe); err != nil {
 		return false, err.Error()
 	}
+	if err := handDown(h[0], filepath.Dir(probe)); errors.Is(err, unix.EBUSY) {
+		return false, "the server's cgroup has processes that the server can't move, so that cgroups below it have no limits"
+	} else if err != nil {
+		return false, unwritable(errors.Unwrap(err))
+	}
 	return true, ""
+}
+
+// handDown has the cgroups of a v2 hierarchy, from its mount to parent, hand all controllers
+// down. runsc does the same, and starts no sandbox if it can't. v1 has no such file.
+func handDown(mount, parent string) error {
+	all, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	names := strings.Fields(string(all))
+	if len(names) == 0 {
+		return nil
+	}
+	below, err := filepath.Rel(mount, parent)
+	if err != nil {
+		return err
+	}
+	dir := mount
+	for _, name := range append([]string{"."}, strings.Split(below, "/")...) {
+		dir = filepath.Join(dir, name)
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+strings.Join(names, " +")), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountDelegated mounts a cgroup that this user was delegated at the place of all, in this
+// process's mount namespace.
+func mountDelegated(root string) error {
+	if root == "" {
+		return nil
+	}
+	if err := unix.Mount(root, cgroupRoot, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount the delegated cgroup: %w", &os.PathError{Op: "mount", Path: root, Err: err})
+	}
+	return nil
+}
+
+// runscNeeds are the controllers of v2 without one of which runsc makes no cgroup. Most users
+// are delegated fewer.
+var runscNeeds = []string{"cpu", "cpuset", "io", "memory", "pids"}
+
+// runscRefuses reports whether a hierarchy lacks a controller that runsc needs. The shim then
+// makes the sandbox's cgroup, and starts runsc in it.
+func runscRefuses(mount string) bool {
+	have, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers"))
+	if err != nil { // v1
+		return false
+	}
+	all := strings.Fields(string(have))
+	return slices.ContainsFunc(runscNeeds, func(name string) bool { return !slices.Contains(all, name) })
+}
+
+// makeGroup makes the cgroup of a sandbox, with its limits, if runsc would refuse to. One that
+// is there keeps its limits.
+func makeGroup(mount, group string, r *specs.LinuxResources) error {
+	if !runscRefuses(mount) {
+		return nil
+	}
+	dir := filepath.Join(mount, group)
+	if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("make the sandbox's cgroup: %w", err)
+	}
+	files := map[string]string{}
+	if r != nil && r.Memory != nil {
+		files["memory.max"] = strconv.FormatInt(*r.Memory.Limit, 10)
+	}
+	if r != nil && r.CPU != nil {
+		files["cpu.max"] = fmt.Sprint(*r.CPU.Quota, " ", *r.CPU.Period)
+	}
+	if r != nil && r.Pids != nil {
+		files["pids.max"] = strconv.FormatInt(r.Pids.Limit, 10)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return fmt.Errorf("limit the sandbox: %w", errors.Join(err, unix.Rmdir(dir)))
+		}
+	}
+	return nil
+}
+
+// UnlimitedUser is Unlimited of an ordinary user's server.
+func UnlimitedUser() []string {
+	if _, err := (cgroup.Process{}).Delegated(); err == nil {
+		return nil
+	} else if !errors.Is(err, cgroup.ErrNotDelegated) {
+		return unlimited(err.Error())
+	}
+	return Unlimited()
+}
+
+// Unlimited lists the limits that a sandbox which this process starts now would not have,
+// with the reason. It changes nothing to find out.
+func Unlimited() []string {
+	h := hierarchies()
+	if len(h) == 0 {
+		return unlimited(noCgroups)
+	}
+	if err := unix.Access(h[0], unix.W_OK); err != nil {
+		return unlimited(unwritable(err))
+	}
+	return nil
+}
+
+const noCgroups = "no cgroup file system is mounted at " + cgroupRoot
+
+func unwritable(err error) string {
+	if errors.Is(err, unix.EROFS) {
+		return "the cgroups at " + cgroupRoot + " are mounted read-only"
+	}
+	return fmt.Sprintf("cgroups can't be written by this user (%v)", err)
+}
+
+// unlimited lists the limits that need cgroups of the host. gVisor's own hold a sandbox to
+// its number of processes.
+func unlimited(why string) (all []string) {
+	for _, limit := range []string{"memory", "cpu"} {
+		all = append(all, limit+": "+why)
+	}
+	return all
 }
 
 // oomKills returns how many processes of the sandbox the kernel has ended for
 // want of memory.
-func oomKills(id string) int {
+func oomKills(group string) int {
 	for _, file := range []string{
-		filepath.Join(cgroupRoot, "memory", cgroupPath(id), "memory.oom_control"), // v1
-		filepath.Join(cgroupRoot, cgroupPath(id), "memory.events"),                // v2
+		filepath.Join(cgroupRoot, "memory", group, "memory.oom_control"), // v1
+		filepath.Join(cgroupRoot, group, "memory.events"),                // v2
 	} {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(data)) {
-			if f := strings.Fields(line); len(f) == 2 && f[0] == "oom_kill" {
-				n, err := strconv.Atoi(f[1])
-				if err == nil && n > 0 {
-					return n
-				}
-			}
+		if n := cgroup.Event(file, "oom_kill"); n > 0 {
+			return n
 		}
 	}
 	return 0
 }
 
 // removeCgroups removes what is left of a sandbox's cgroups in every hierarchy.
-func removeCgroups(id string) error {
+func removeCgroups(group string) error {
 	var errs []error
 	for _, dir := range hierarchies() {
-		if err := removeTree(filepath.Join(dir, cgroupPath(id))); err != nil {
+		if err := removeGroup(dir, group); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// removeGroup removes a cgroup of one hierarchy, and those above it that are empty: runsc
+// makes them in a hierarchy in which the server is elsewhere. The kernel keeps one that has
+// processes, or others below it.
+func removeGroup(mount, group string) error {
+	if err := removeTree(filepath.Join(mount, group)); err != nil {
+		return err
+	}
+	for group = path.Dir(group); group != "/" && unix.Rmdir(filepath.Join(mount, group)) == nil; {
+		group = path.Dir(group)
+	}
+	return nil
 }
 
 // removeTree removes a cgroup and those below it, which have no files that could

@@ -13,6 +13,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/layers"
@@ -127,6 +128,11 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		}
 	}
 	fault.Reach(fault.MovePaused)
+	for _, m := range req.Disk {
+		if err := m.Overlay.Begin(); err != nil {
+			return resume(err)
+		}
+	}
 	s.gw.Hold()
 	s.raiseMemory(old)
 	if err := save(); err != nil {
@@ -252,8 +258,9 @@ func (s *Shim) prepareMove(old, next State, disk []Mount) error {
 		return err
 	}
 	spec.Root.Path = s.rootfsOf(next)
+	spec.Annotations = map[string]string{boot.UpperSince: boot.SinceRestore}
 	if spec.Linux.CgroupsPath != "" {
-		spec.Linux.CgroupsPath = cgroupPath(next.Container)
+		spec.Linux.CgroupsPath = next.cgroup()
 	}
 	for i := range spec.Linux.Namespaces {
 		if ns := &spec.Linux.Namespaces[i]; ns.Type == specs.NetworkNamespace {
@@ -303,7 +310,7 @@ func (s *Shim) endNext(next State, why error) {
 	s.failed = why
 	s.mu.Unlock()
 	s.log.Error("end the sandbox, because it could not be restored", "err", why)
-	killWithArg(next.Container)
+	s.killContainer(next.Container)
 	st := s.snapshot()
 	killProcess(st.PID, st.StartTime)
 }
@@ -347,7 +354,7 @@ func (s *Shim) releaseNetwork(next State) (finish func()) {
 // the host to take its memory back, or to write its disk.
 func (s *Shim) cleanOld(old State) {
 	killProcess(old.PID, old.StartTime)
-	err := errors.Join(s.runscOf(old).delete(), s.leave(old), removeCgroups(old.Container))
+	err := errors.Join(s.runscOf(old).delete(), s.leave(old), removeCgroups(old.cgroup()))
 	if err == nil {
 		err = s.setState(func(st *State) {
 			if st.OldPID == old.PID {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -36,7 +37,11 @@ func (c Client) dial(ctx context.Context) (net.Conn, error) {
 	}
 	defer dir.Close()
 	var d net.Dialer
-	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName))
+	conn, err := d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName))
+	if op, ok := errors.AsType[*net.OpError](err); ok { // whose path means nothing to others
+		return nil, fmt.Errorf("%s: %w", filepath.Join(c.Dir, socketName), op.Err)
+	}
+	return conn, err
 }
 
 // IsNoShim reports whether err says that no shim serves the sandbox's folder.

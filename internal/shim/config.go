@@ -7,7 +7,7 @@
 //	shim.lock     flock of the shim that looks after the sandbox
 //	shim.sock     the API (see Handler), for the server's user only
 //	shim.log      the shim's own log
-//	sandbox.json  State, while the sandbox lives
+//	sandbox.json  State, while the sandbox lives; sandbox.json.new has the one before
 //	guest.log     what the guest printed
 //	refused.log, connected.log, *.log.1   what it was refused, and reached (see RefusedLog)
 //	requests.log, requests.log.1          its requests through connectors
@@ -21,7 +21,9 @@
 package shim
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,6 +31,9 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/cgroup"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/layers"
 	"github.com/cove-dev/cove/internal/policy"
@@ -54,6 +59,11 @@ type Config struct {
 	MemoryMB int      // 0: no limit
 	CPUs     int      // 0: no limit
 	PidsMax  int      // host tasks, a backstop; 0: no limit
+	Tasks    int      // the sandbox's own processes; 0: boot.PidsMax
+
+	// Cgroups is where the sandbox's cgroups are made. The zero value is the mount of each
+	// hierarchy.
+	Cgroups cgroup.Place
 
 	Connectors map[string]connect.Upstream // at http://NAME.connect.internal/
 
@@ -88,6 +98,9 @@ type Ready struct {
 	Error  string `json:"error,omitempty"`
 	Gone   bool   `json:"gone,omitempty"`   // Adopt: there is no sandbox to take up
 	Locked bool   `json:"locked,omitempty"` // another shim looks after it
+
+	Elsewhere bool `json:"elsewhere,omitempty"` // Gone: it runs, and is another folder's; see State.Folder
+
 	Full   bool   `json:"full,omitempty"`   // there was no room for it on the disk
 	Asleep bool   `json:"asleep,omitempty"` // nothing ran, and Image is as good as before
 	State  *State `json:"state,omitempty"`
@@ -97,9 +110,10 @@ type Ready struct {
 // sandbox.json (0600) from just before the sandbox is started until it is gone.
 type State struct {
 	Container   string    `json:"container"`
-	Generation  int       `json:"generation"`     // of the container: a checkpoint moves the sandbox to the next
-	Layers      []string  `json:"layers"`         // of its disk, the lowest first; the last is written
-	Next        []string  `json:"next,omitempty"` // the layers of the disk to which it is about to move, which may be mounted already
+	Folder      string    `json:"folder,omitempty"` // device and inode of the folder that has started it; empty: an earlier cove did
+	Generation  int       `json:"generation"`       // of the container: a checkpoint moves the sandbox to the next
+	Layers      []string  `json:"layers"`           // of its disk, the lowest first; the last is written
+	Next        []string  `json:"next,omitempty"`   // the layers of the disk to which it is about to move, which may be mounted already
 	Moving      bool      `json:"moving,omitempty"`
 	OldPID      int       `json:"old_pid,omitempty"` // of the generation before, until it is gone
 	OldStart    uint64    `json:"old_start,omitempty"`
@@ -117,9 +131,13 @@ type State struct {
 	Saving      string    `json:"saving,omitempty"` // the folder to which its memory is being saved, so that it can end
 	Unlimited   []string  `json:"unlimited,omitempty"`
 	MemoryLimit int64     `json:"memory_limit,omitempty"` // bytes; 0: it has none
-	Build       string    `json:"build,omitempty"`        // see Config.Build
-	Woken       bool      `json:"woken,omitempty"`        // it goes on from a memory image
-	Unused      string    `json:"unused,omitempty"`       // why one was not used
+
+	CgroupParent string `json:"cgroup_parent,omitempty"` // see cgroup.Place
+	CgroupRoot   string `json:"cgroup_root,omitempty"`   // see cgroup.Place
+
+	Build  string `json:"build,omitempty"`  // see Config.Build
+	Woken  bool   `json:"woken,omitempty"`  // it goes on from a memory image
+	Unused string `json:"unused,omitempty"` // why one was not used
 }
 
 // Mounted are the layers that a sandbox has, or is about to have.
@@ -160,15 +178,35 @@ func (s State) shown() State {
 	return s
 }
 
-// write replaces the state file in one step.
+// stateRoom is what each of the two state files takes of the disk, and most states fit in.
+const stateRoom = 4 << 10
+
+// write replaces the state file in one step. There are two files, of which one is written
+// over in place and then takes the other's name, and that one's: neither gives room back,
+// so that on a full disk a sandbox can still be paused, and go on.
 func (s State) write(dir string) error {
 	data, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	tmp := statePath(dir) + ".new"
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+	path := statePath(dir)
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
 		return err
 	}
-	return os.Rename(tmp, statePath(dir))
+	info, err := f.Stat()
+	if err == nil {
+		if more := max(info.Size(), stateRoom) - int64(len(data)); more > 0 {
+			data = append(data, bytes.Repeat([]byte("\n"), int(more))...)
+		}
+		_, err = f.WriteAt(data, 0)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+	if err != nil { // the first one; or the file system knows no exchange
+		err = os.Rename(f.Name(), path)
+	}
+	return err
 }

@@ -35,6 +35,49 @@ func TestStateRoundTrip(t *testing.T) {
 	}
 }
 
+// TestStateKeepsRoom: a state is written in files that are there, of which no room is given
+// back: on a full disk somebody else would take it.
+func TestStateKeepsRoom(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 2 {
+		if err := (State{PID: i}).write(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var files []os.FileInfo
+	for _, end := range []string{"", ".new"} {
+		st, err := os.Stat(statePath(dir) + end)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, st)
+	}
+	for i, layers := range [][]string{{strings.Repeat("a", 100)}, nil, {strings.Repeat("b", stateRoom)}, nil, {"c"}} {
+		want := State{PID: 10 + i, Layers: layers}
+		if err := want.write(dir); err != nil {
+			t.Fatal(err)
+		}
+		got, err := ReadState(dir)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("state %d: %v, %s", i, err, diff)
+		}
+		for j, end := range []string{"", ".new"} {
+			st, err := os.Stat(statePath(dir) + end)
+			if was := files[(i+j+1)%2]; err != nil || !os.SameFile(st, was) || st.Size() < stateRoom {
+				t.Errorf("state %d: sandbox.json%s is another file than %s, or too small: %v, %v", i, end, was.Name(), st, err)
+			}
+		}
+	}
+}
+
+// TestPauseNotNoted: a sandbox of which nobody could write down that it is paused is not.
+func TestPauseNotNoted(t *testing.T) {
+	s := &Shim{cfg: Config{Dir: filepath.Join(t.TempDir(), "gone")}}
+	if err := s.pause(); !errors.Is(err, os.ErrNotExist) || s.snapshot().Paused {
+		t.Errorf("got %v, and paused %v, want %v, false", err, s.snapshot().Paused, os.ErrNotExist)
+	}
+}
+
 func TestClientWithoutShim(t *testing.T) {
 	c := Client{Dir: filepath.Join(t.TempDir(), strings.Repeat("a-long-path/", 20))}
 	if _, err := c.Status(t.Context()); !IsNoShim(err) {

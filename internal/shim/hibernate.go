@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -301,12 +302,71 @@ func (s *Shim) checkImage(dir string) (Image, error) {
 	return image, nil
 }
 
+// unfitError says that a memory is none to go on from, now or later.
+type unfitError struct{ error }
+
+func (e unfitError) Unwrap() error { return e.error }
+
+// mayWake reports whether the memory's image may be used yet, after wake has failed: the
+// machine had no process or memory for it, or no runsc, or too little time, and what the
+// image holds was not refused. If there are copies of it, it can be recalled again: then it
+// is not kept for that.
+func (s *Shim) mayWake(err error) bool {
+	if _, unfit := errors.AsType[unfitError](err); unfit {
+		return false
+	}
+	_, copied := os.Stat(filepath.Join(s.cfg.Image, CopiedFile))
+	return errors.Is(copied, os.ErrNotExist)
+}
+
+// kernelTime is the time that a file changed now in a folder has.
+func kernelTime(dir string) (time.Time, error) {
+	f, err := os.CreateTemp(dir, "time-")
+	if err != nil {
+		return time.Time{}, fmt.Errorf("ask the kernel for the time: %w", err)
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return time.Time{}, fmt.Errorf("ask the kernel for the time: %w", err)
+	}
+	return time.Unix(st.Ctim.Unix()), nil
+}
+
+// untouched ends what there is of the sandbox, and reports whether nothing on its disk has
+// changed since then. If the kernel of a sandbox ended while it woke, nobody knows how far it
+// came; and once something has run, the memory does not go with the disk any more.
+func (s *Shim) untouched(since time.Time) bool {
+	s.killStarted(s.snapshot())
+	for _, m := range s.cfg.Disk {
+		err := filepath.WalkDir(m.Overlay.Upper, func(name string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			var st unix.Stat_t
+			if err := unix.Lstat(name, &st); err != nil {
+				return err
+			}
+			if name != m.Overlay.Upper && time.Unix(st.Ctim.Unix()).After(since) {
+				return fmt.Errorf("%s has changed", name)
+			}
+			return nil
+		})
+		if err != nil {
+			s.log.Warn("the memory's image is used up", "because", err)
+			return false
+		}
+	}
+	return true
+}
+
 // wake starts the sandbox from a memory image. An error says why it could not; then
 // there is no sandbox. The image is used up, unless nothing ran: its disk goes on.
 func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 	image, err := s.checkImage(dir)
 	if err != nil {
-		return err
+		return unfitError{err}
 	}
 	fault.Reach(fault.WakeChecked)
 	call := s.runsc()

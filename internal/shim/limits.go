@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cove-dev/cove/internal/cgroup"
 )
 
 // Limits are what a running sandbox may use. Zero is no limit.
@@ -21,9 +25,6 @@ type Limits struct {
 
 // ErrMemoryUsed says that a sandbox uses more memory than it would be left with.
 var ErrMemoryUsed = errors.New("more memory is in use")
-
-// cpuPeriod is what a limit of processors is counted over, in microseconds.
-const cpuPeriod = 100_000
 
 func (s *Shim) putLimits(w http.ResponseWriter, r *http.Request) {
 	var l Limits
@@ -55,12 +56,12 @@ func (s *Shim) setLimits(l Limits) error {
 	if !s.cgroups {
 		return nil
 	}
-	if err := setProcessors(st.Container, l.CPUs); err != nil {
+	if err := setProcessors(st.cgroup(), l.CPUs); err != nil {
 		return fmt.Errorf("limit the processors: %w", err)
 	}
 	limit := int64(l.MemoryMB) << 20
 	if limit != st.MemoryLimit {
-		if err := changeMemory(st.Container, limit); err != nil {
+		if err := changeMemory(st.cgroup(), limit); err != nil {
 			return err
 		}
 		if err := s.setState(func(st *State) { st.MemoryLimit = limit }); err != nil {
@@ -87,27 +88,38 @@ func (s *Shim) setLimits(l Limits) error {
 	return nil
 }
 
+// quotaOf is the time of so many processors in each cgroup.Period, and no more than the server's
+// own cgroups may use: cgroup v1 refuses a limit above its parent's, which may be half a
+// processor. 0 is no limit.
+func quotaOf(server cgroup.Limits, cpus int) int64 {
+	quota := int64(cpus) * cgroup.Period
+	if server.Quota > 0 && quota > 0 {
+		quota = min(quota, server.Quota)
+	}
+	return quota
+}
+
 // setProcessors limits the time of processors that a sandbox has.
-func setProcessors(container string, cpus int) error {
-	dir := filepath.Join(cgroupRoot, "cpu", cgroupPath(container))
+func setProcessors(group string, cpus int) error {
+	n := quotaOf(cgroup.Process{}.Limits(), cpus)
+	dir := filepath.Join(cgroupRoot, "cpu", group)
 	if _, err := os.Stat(filepath.Join(dir, "cpu.cfs_quota_us")); err == nil {
-		quota := -1
-		if cpus > 0 {
-			quota = cpus * cpuPeriod
+		if n == 0 {
+			n = -1
 		}
-		return os.WriteFile(filepath.Join(dir, "cpu.cfs_quota_us"), []byte(strconv.Itoa(quota)), 0)
+		return os.WriteFile(filepath.Join(dir, "cpu.cfs_quota_us"), []byte(strconv.FormatInt(n, 10)), 0)
 	}
 	quota := "max"
-	if cpus > 0 {
-		quota = strconv.Itoa(cpus * cpuPeriod)
+	if n > 0 {
+		quota = strconv.FormatInt(n, 10)
 	}
-	return os.WriteFile(filepath.Join(cgroupRoot, cgroupPath(container), "cpu.max"), fmt.Appendf(nil, "%s %d", quota, cpuPeriod), 0)
+	return os.WriteFile(filepath.Join(cgroupRoot, group, "cpu.max"), fmt.Appendf(nil, "%s %d", quota, cgroup.Period), 0)
 }
 
 // changeMemory limits the memory of a sandbox. One that uses more is not ended for that:
 // the limit stays what it was. Its reserve is held anew by watchMemory.
-func changeMemory(container string, limit int64) error {
-	g := openMemoryGroup(container, limit)
+func changeMemory(group string, limit int64) error {
+	g := openMemoryGroup(group, limit)
 	if limit == 0 {
 		if g.v1 {
 			if err := g.write("memory.oom_control", "0"); err != nil {
@@ -117,7 +129,7 @@ func changeMemory(container string, limit int64) error {
 		}
 		return g.write("memory.max", "max")
 	}
-	free, err := g.spare()
+	free, err := g.spareSoon()
 	if err != nil {
 		return fmt.Errorf("limit the memory: %w", err)
 	}
@@ -127,7 +139,28 @@ func changeMemory(container string, limit int64) error {
 	if err := g.setLimit(limit); err != nil {
 		return fmt.Errorf("%w: %w", ErrMemoryUsed, err) // of cache that can't be taken back at once
 	}
+	if g.v1 {
+		g.hold() // before its programs go on; watchMemory does it again
+	}
 	return nil
+}
+
+// spareSoon is what is left below the limit, once what programs inside have given back is
+// the machine's again: gVisor does that a moment after them, on a thread of its own.
+func (g *memoryGroup) spareSoon() (int64, error) {
+	const pause, patience, most = 50 * time.Millisecond, time.Second, 5 * time.Second
+	began := time.Now()
+	best, since := int64(math.MinInt64), began
+	for {
+		free, err := g.spare()
+		if free > best {
+			best, since = free, time.Now()
+		}
+		if err != nil || free > 0 || time.Since(since) > patience || time.Since(began) > most {
+			return free, err
+		}
+		time.Sleep(pause)
+	}
 }
 
 func (g *memoryGroup) write(file, text string) error {

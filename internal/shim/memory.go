@@ -63,10 +63,10 @@ type memoryGroup struct {
 	held  bool // see hold
 }
 
-func openMemoryGroup(id string, limit int64) memoryGroup {
-	g := memoryGroup{dir: filepath.Join(cgroupRoot, "memory", cgroupPath(id)), v1: true, limit: limit}
+func openMemoryGroup(group string, limit int64) memoryGroup {
+	g := memoryGroup{dir: filepath.Join(cgroupRoot, "memory", group), v1: true, limit: limit}
 	if _, err := os.Stat(filepath.Join(g.dir, "memory.oom_control")); err != nil {
-		g.dir, g.v1 = filepath.Join(cgroupRoot, cgroupPath(id)), false
+		g.dir, g.v1 = filepath.Join(cgroupRoot, group), false
 	}
 	return g
 }
@@ -185,7 +185,7 @@ func (s *Shim) limitMemory(st State, raised bool, limit int64) {
 	if !s.cgroups || st.MemoryLimit == 0 || was == raised || s.snapshot().Container != st.Container {
 		return // of one that is no more it does not matter
 	}
-	g := openMemoryGroup(st.Container, st.MemoryLimit)
+	g := openMemoryGroup(st.cgroup(), st.MemoryLimit)
 	if err := g.setLimit(limit); err != nil && !errors.Is(err, os.ErrNotExist) {
 		s.log.Warn("change the sandbox's memory limit for it to be saved", "limit", limit, "err", err)
 	}
@@ -238,6 +238,7 @@ func (s *Shim) watchMemory(ctx context.Context, guest *guestClient) {
 	for pause := shortLook; ; {
 		select {
 		case <-time.After(pause):
+		case <-s.limited:
 		case <-ctx.Done():
 			return
 		}
@@ -252,7 +253,7 @@ func (s *Shim) watchMemory(ctx context.Context, guest *guestClient) {
 			continue
 		}
 		if st.Container != container || g.limit != st.MemoryLimit { // a checkpoint has moved it, or setLimits
-			container, g = st.Container, openMemoryGroup(st.Container, st.MemoryLimit)
+			container, g = st.Container, openMemoryGroup(st.cgroup(), st.MemoryLimit)
 		}
 		m, err := g.read()
 		switch {
@@ -265,6 +266,11 @@ func (s *Shim) watchMemory(ctx context.Context, guest *guestClient) {
 			pause = nextLook(m.free())
 			if !s.holdMemory(&g) {
 				pause = shortLook
+			}
+			if free, limited := serverFree(st); limited && free > 0 {
+				pause = min(pause, max(nextLook(free), crowdedLook))
+			} else if limited {
+				pause = min(pause, s.relieveServer(ctx, guest, log))
 			}
 		default:
 			pause = s.relieve(ctx, guest, &g, log)

@@ -40,6 +40,11 @@ func (r runsc) mover(from, bundle, image string) (_ *mover, err error) {
 	m := &mover{cmd: r.command("move", "--from="+from, "--bundle="+bundle, "--image-path="+image, r.container), orders: orders, answers: bufio.NewReader(answers), pipe: answers}
 	m.cmd.Stdout, m.cmd.Stderr = out, out // which the sandbox inherits
 	m.cmd.ExtraFiles = []*os.File{theirs, ours}
+	group, err := r.enter(m.cmd)
+	if err != nil {
+		return nil, errors.Join(err, orders.Close(), answers.Close())
+	}
+	defer group.Close()
 	if err := m.cmd.Start(); err != nil {
 		return nil, errors.Join(err, orders.Close(), answers.Close())
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/cgroup"
 )
 
 // A shim holds what is on its way to and from its sandbox, within bounds of its own
@@ -23,13 +25,16 @@ const (
 
 // ownGroup is the memory cgroup of a shim itself.
 type ownGroup struct {
-	dir  string // empty: it has none
-	from string // the cgroup that the shim was in
+	mount string // of the hierarchy
+	group string // below mount; empty: it has none
+	from  string // the cgroup that the shim was in
 }
+
+func (g ownGroup) dir() string { return filepath.Join(g.mount, g.group) }
 
 // joinOwnGroup gives this process a memory limit. In a cgroup of its own that is the
 // kernel's; where cgroups can't be written, Go's alone.
-func joinOwnGroup(id string) (ownGroup, error) {
+func joinOwnGroup(parent, id string) (ownGroup, error) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(softMemory)
 	}
@@ -39,13 +44,12 @@ func joinOwnGroup(id string) (ownGroup, error) {
 	if err := unix.Statfs(cgroupRoot, &st); err == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
 		root, files, controller = cgroupRoot, map[string]int64{"memory.max": hardMemory}, ""
 	}
-	from, err := cgroupOf("/proc/self/cgroup", controller)
-	if err != nil {
-		return ownGroup{}, err
+	g := ownGroup{mount: root, group: cgroupPath(parent, id+cgroup.ShimSuffix), from: cgroup.Process{}.Dir("memory")}
+	if g.from == "" {
+		return ownGroup{}, nil // as the sandbox's state says
 	}
-	g := ownGroup{dir: filepath.Join(root, cgroupPath(id)+"-shim"), from: filepath.Join(root, from)}
-	switch err := os.Mkdir(g.dir, 0o755); {
-	case err == nil || errors.Is(err, os.ErrExist): // a shim that was killed has left it
+	switch err := os.MkdirAll(g.dir(), 0o755); {
+	case err == nil: // or a shim that was killed has left it
 	case errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS) || errors.Is(err, os.ErrNotExist):
 		return ownGroup{}, nil // as the sandbox's state says
 	default:
@@ -53,17 +57,17 @@ func joinOwnGroup(id string) (ownGroup, error) {
 	}
 	if controller == "" {
 		// It is so already where a sandbox was started before.
-		if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(g.dir()), "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
 			return g, fmt.Errorf("limit the shim's memory: %w", err)
 		}
 	}
 	for name, limit := range files {
-		err := os.WriteFile(filepath.Join(g.dir, name), []byte(strconv.FormatInt(limit, 10)), 0)
+		err := os.WriteFile(filepath.Join(g.dir(), name), []byte(strconv.FormatInt(limit, 10)), 0)
 		if err != nil && !(errors.Is(err, os.ErrNotExist) && strings.Contains(name, "tcp")) { // a kernel may be without
 			return g, fmt.Errorf("limit the shim's memory: %w", err)
 		}
 	}
-	if err := moveTo(g.dir, os.Getpid()); err != nil {
+	if err := moveTo(g.dir(), os.Getpid()); err != nil {
 		return g, fmt.Errorf("limit the shim's memory: %w", err)
 	}
 	return g, nil
@@ -72,10 +76,10 @@ func joinOwnGroup(id string) (ownGroup, error) {
 // leave takes the shim, and what it has started, back to where it was, and removes the
 // cgroup.
 func (g ownGroup) leave() error {
-	if g.dir == "" {
+	if g.group == "" {
 		return nil
 	}
-	data, err := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
+	data, err := os.ReadFile(filepath.Join(g.dir(), "cgroup.procs"))
 	if err != nil {
 		return fmt.Errorf("leave the shim's cgroup: %w", err)
 	}
@@ -85,31 +89,15 @@ func (g ownGroup) leave() error {
 			return fmt.Errorf("leave the shim's cgroup: %w", err)
 		}
 		if moveTo(g.from, pid) != nil { // that cgroup may be gone
-			err = moveTo(filepath.Dir(g.dir), pid)
+			err = moveTo(filepath.Dir(g.dir()), pid)
 		}
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("leave the shim's cgroup: %w", err)
 		}
 	}
-	return removeTree(g.dir)
+	return removeGroup(g.mount, g.group)
 }
 
 func moveTo(dir string, pid int) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
-}
-
-// cgroupOf reads from a file of /proc in which cgroup of a controller's hierarchy a
-// process is; the empty controller is that of v2.
-func cgroupOf(file, controller string) (string, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(data)) {
-		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(f) == 3 && (controller == "" && f[0] == "0" || controller != "" && strings.Contains(","+f[1]+",", ","+controller+",")) {
-			return f[2], nil
-		}
-	}
-	return "", fmt.Errorf("%s names no cgroup of %q", file, controller)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,6 +56,16 @@ func alive(pid int, startTime uint64) bool {
 
 // exiting is PF_EXITING, of a thread's flags: it makes no system call any more.
 const exiting = 0x4
+
+// ending reports whether a process is giving back what it has, or is not there.
+func ending(pid int) bool {
+	fields, err := readStat(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&exiting != 0
+}
 
 // acts reports whether a process that is still the one that started then has a thread
 // that may yet do something. One that was killed may be long in giving back its memory.
@@ -127,19 +136,24 @@ func killProcess(pid int, startTime uint64) {
 	waitProcess(context.Background(), pid)
 }
 
-// killWithArg ends the processes that were started with an argument, also those
-// that these start meanwhile. It gives up on more than killLimit.
-func killWithArg(arg string) {
+// arguments is a process's command line; nil: there is none, or nobody may see it.
+func arguments(pid int) []string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return nil
+	}
+	return strings.Split(string(text), "\x00")
+}
+
+// killWith ends the processes whose command line matches, also those that these start
+// meanwhile. It gives up on more than killLimit.
+func killWith(matches func(args []string) bool) {
 	for deadline := time.Now().Add(killLimit); time.Now().Before(deadline); <-time.After(time.Millisecond) {
 		found := false
 		names, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is right
 		for _, name := range names {
-			text, err := os.ReadFile(name)
-			if err != nil || !slices.Contains(strings.Split(string(text), "\x00"), arg) {
-				continue
-			}
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-			if err != nil {
+			if err != nil || !matches(arguments(pid)) {
 				continue
 			}
 			if start, err := processStart(pid); err == nil {

@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +25,8 @@ type runsc struct {
 	dir       string // the sandbox's folder
 	container string
 	cgroups   bool
-	paused    bool // what it restores is to be paused before anything of it runs
+	group     string // the folder of the cgroup in which it starts; empty: it makes one
+	paused    bool   // what it restores is to be paused before anything of it runs
 }
 
 // runsc is for the sandbox as it is now.
@@ -31,6 +35,9 @@ func (s *Shim) runsc() runsc { return s.runscOf(s.snapshot()) }
 func (s *Shim) runscOf(st State) runsc {
 	r := s.runscNamed(st.Container)
 	r.paused = st.Paused
+	if s.cgroups && runscRefuses(cgroupRoot) {
+		r.cgroups, r.group = false, filepath.Join(cgroupRoot, st.cgroup())
+	}
 	return r
 }
 
@@ -42,8 +49,8 @@ func (s *Shim) runscNamed(container string) runsc {
 func (s *Shim) containers() (names []string) {
 	files, _ := filepath.Glob(filepath.Join(s.cfg.Dir, "runsc", "*.state")) // the pattern is right
 	for _, f := range files {
-		if name := filepath.Base(f); len(name) >= len(container(s.cfg.ID, 0)) {
-			names = append(names, name[:len(container(s.cfg.ID, 0))])
+		if name := filepath.Base(f); len(name) >= len(s.container(0)) {
+			names = append(names, name[:len(s.container(0))])
 		}
 	}
 	return names
@@ -104,17 +111,37 @@ func (r runsc) run(ctx context.Context, bundle string, cfg boot.Config) error {
 		return fmt.Errorf("hand over the boot configuration: %w", err)
 	}
 	defer stdin.Close()
-	return r.start(ctx, stdin, "run", "--detach", "--bundle="+bundle, r.container)
+	return r.startLogged(ctx, stdin, "run", "--detach", "--bundle="+bundle, r.container)
 }
 
-// save writes the memory of the paused sandbox to a folder, and leaves it paused.
+// save writes the memory of the paused sandbox to a folder, and leaves it paused. What runsc
+// says is kept in memory: if the disk is full, it can be written nowhere else.
 func (r runsc) save(ctx context.Context, image string) error {
-	return r.start(ctx, nil, "checkpoint", "--leave-running", "--image-path="+image, r.container)
+	out, err := memoryFile("said", nil)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	return r.start(ctx, nil, out, "checkpoint", "--leave-running", "--image-path="+image, r.container)
 }
 
 // restore starts the sandbox of bundle from memory that was saved.
 func (r runsc) restore(ctx context.Context, bundle, image string) error {
-	return r.start(ctx, nil, "restore", "--detach", "--bundle="+bundle, "--image-path="+image, r.container)
+	err := r.startLogged(ctx, nil, "restore", "--detach", "--bundle="+bundle, "--image-path="+image, r.container)
+	if err != nil && ctx.Err() == nil && refusesImage(err.Error()) {
+		return unfitError{err}
+	}
+	return err
+}
+
+// refusesImage reports whether, of what runsc said, the sandbox's kernel answered that it
+// can't go on from an image: a file that the image needs is another one, say. A kernel that
+// ended, or met a limit of the machine, has said nothing of the image.
+func refusesImage(said string) bool {
+	if !strings.Contains(said, "restoring container ") || strings.Contains(said, "urpc method ") {
+		return false
+	}
+	return !slices.ContainsFunc([]unix.Errno{unix.ENOMEM, unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.EDQUOT, unix.EIO}, func(e unix.Errno) bool { return strings.Contains(said, e.Error()) })
 }
 
 // openLog opens the log of what runsc and the guest print, which outlives the call. It and
@@ -125,42 +152,66 @@ func (r runsc) openLog() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("begin the logs of runsc anew: %w", err)
 	}
-	out, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	out, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the guest's log: %w", err)
 	}
 	return out, nil
 }
 
-// start makes a call whose children outlive it, and so may not hold pipes of ours.
-func (r runsc) start(ctx context.Context, stdin *os.File, args ...string) error {
+// startLogged is start with the log as output, for a sandbox that goes on writing to it.
+func (r runsc) startLogged(ctx context.Context, stdin *os.File, args ...string) error {
 	out, err := r.openLog()
 	if err != nil {
 		return err
 	}
 	defer out.Close()
+	return r.start(ctx, stdin, out, args...)
+}
+
+// start makes a call whose children outlive it, and so may not hold pipes of ours. The
+// error has what it wrote to out.
+func (r runsc) start(ctx context.Context, stdin, out *os.File, args ...string) error {
 	before, err := out.Seek(0, 2)
 	if err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, r.path, append(r.flags(), args...)...)
 	cmd.Env = runscEnv()
+	if args[0] != "checkpoint" {
+		group, err := r.enter(cmd)
+		if err != nil {
+			return err
+		}
+		defer group.Close()
+	}
 	if stdin != nil {
 		cmd.Stdin = stdin
 	}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
-		said, _ := os.ReadFile(out.Name())
-		if int64(len(said)) > before {
-			said = said[before:]
-		}
+		said, _ := io.ReadAll(io.NewSectionReader(out, before, logfile.DefaultMax))
 		text := lastLines(string(said))
-		if strings.Contains(text, unix.ENOSPC.Error()) { // it has nothing but text
+		if strings.Contains(string(said), unix.ENOSPC.Error()) { // it has nothing but text, of which the end may be stacks
 			err = errors.Join(err, unix.ENOSPC)
 		}
 		return fmt.Errorf("runsc %s: %w\n%s", args[0], err, text)
 	}
 	return nil
+}
+
+// enter has a call start in the sandbox's cgroup if runsc itself would not enter one. The
+// caller closes the file, which may be nil, after the start.
+func (r runsc) enter(cmd *exec.Cmd) (*os.File, error) {
+	if r.group == "" {
+		return nil, nil
+	}
+	group, err := os.Open(r.group)
+	if err != nil {
+		return nil, fmt.Errorf("open the sandbox's cgroup: %w", err)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
+	return group, nil
 }
 
 // memoryFile returns a file that has data, and no name.
@@ -205,8 +256,25 @@ func (r runsc) sandboxProcess() (pid int, startTime uint64, err error) {
 	return state.Sandbox.Pid, startTime, nil
 }
 
-// delete ends the sandbox, if it lives, and removes what runsc knows of it.
-func (r runsc) delete() error { return r.call("delete", "--force", r.container) }
+// delete ends the sandbox, if it lives, and removes what runsc knows of it. runsc goes by the
+// process's number alone, so it is not asked if that is another process's by now. A process
+// that ends has no arguments, nor has a thread of the kernel's.
+func (r runsc) delete() error {
+	if pid, _, err := r.sandboxProcess(); err == nil && !slices.Contains(arguments(pid), r.container) && !ending(pid) {
+		return r.forget()
+	}
+	return r.call("delete", "--force", r.container)
+}
+
+// forget removes what runsc knows of the sandbox.
+func (r runsc) forget() error {
+	files, _ := filepath.Glob(filepath.Join(r.dir, "runsc", r.container+"*")) // the pattern is right
+	var errs []error
+	for _, name := range files {
+		errs = append(errs, os.Remove(name))
+	}
+	return errors.Join(errs...)
+}
 
 func (r runsc) pause() error  { return r.call("pause", r.container) }
 func (r runsc) resume() error { return r.call("resume", r.container) }
@@ -232,14 +300,36 @@ func (r runsc) call(args ...string) error {
 	return nil
 }
 
-// lastLines returns the end of what a program said, short enough for an error.
+// lastLines returns the end of what a program said, short enough for an error. If a Go
+// program crashed, that is the head of its report: the stack below stays in the log.
 func lastLines(s string) string {
 	const most = 1500
 	s = strings.TrimSpace(s)
+	if head := crash(s); head != "" {
+		s = head
+	}
 	if len(s) > most {
 		s = "…" + s[len(s)-most:]
 	}
 	return s
+}
+
+// crash returns the head of the first report of a crash in what a Go program said, without
+// the stacks; or nothing.
+func crash(s string) string {
+	var head []string
+	for line := range strings.Lines(s) {
+		line = strings.TrimSpace(line)
+		begins := strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") || strings.HasPrefix(line, "runtime: ")
+		switch {
+		case len(head) == 0 && !begins:
+		case line == "" || strings.HasPrefix(line, "goroutine ") || line == "runtime stack:":
+			return strings.Join(head, "\n")
+		default:
+			head = append(head, line)
+		}
+	}
+	return strings.Join(head, "\n")
 }
 
 // tail returns the end of a log file, or nothing.

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/cgroup"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/gateway"
 	"github.com/cove-dev/cove/internal/layers"
@@ -41,7 +42,11 @@ type Shim struct {
 	cfg     Config
 	log     *slog.Logger
 	lock    *os.File
-	cgroups bool // the sandbox has cgroups of its own
+	folder  string // see folderOf
+	prefix  string // see prefixOf
+	cgroups bool   // the sandbox has cgroups of its own
+
+	refusals int // of processes, by the server's cgroups, before it started
 
 	own     ownGroup
 	joining sync.WaitGroup // writes own
@@ -78,14 +83,24 @@ type Shim struct {
 
 // Main is the shim process: it reads its Config from in, starts or adopts the
 // sandbox, writes a Ready to ready, and returns when the sandbox is gone and
-// nothing of it is left. The end of ctx ends the sandbox.
+// nothing of it is left. If ctx ends before the sandbox has started, the sandbox ends. Later
+// the end of ctx changes nothing: a SIGTERM to all processes of a name, or of a session, does
+// not ask for the end of what runs in a sandbox, and the server may be about to put that on
+// disk.
 func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 	var cfg Config
-	if err := json.NewDecoder(io.LimitReader(in, 8<<20)).Decode(&cfg); err != nil {
+	input, err := io.ReadAll(io.LimitReader(in, 8<<20))
+	if err == nil {
+		err = json.Unmarshal(input, &cfg)
+	}
+	if err != nil {
 		return fmt.Errorf("read the shim's configuration: %w", err)
 	}
+	if err := leaveRoot(cfg, input); err != nil {
+		slog.Warn("mounts of the host stay in use", "sandbox", cfg.ID, "err", err)
+	}
 	s, err := start(ctx, cfg, ready)
-	answer := Ready{Gone: errors.Is(err, errGone), Locked: errors.Is(err, ErrLocked), Full: noRoom(err)}
+	answer := Ready{Gone: errors.Is(err, errGone), Elsewhere: errors.Is(err, errElsewhere), Locked: errors.Is(err, ErrLocked), Full: noRoom(err)}
 	if err != nil {
 		_, answer.Asleep = errors.AsType[asleepError](err)
 		answer.Error = err.Error()
@@ -99,13 +114,11 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-s.ended:
-	case <-ctx.Done():
+	if ctx.Err() != nil {
 		st := s.snapshot()
 		killProcess(st.PID, st.StartTime)
-		<-s.ended
 	}
+	<-s.ended
 	s.leaveOwnGroup()
 	return s.shutdownAPI()
 }
@@ -139,11 +152,14 @@ func (s *Shim) snapshot() State {
 	return s.state
 }
 
-// setState changes the state in memory and on disk.
+// setState changes the state in memory and on disk. It fails if the folder was moved.
 func (s *Shim) setState(change func(*State)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.state)
+	if !s.atHome() {
+		return fmt.Errorf("%s is not this sandbox's folder any more", s.cfg.Dir)
+	}
 	return s.state.write(s.cfg.Dir)
 }
 
@@ -156,10 +172,17 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 		netns:   -1,
 		ended:   make(chan struct{}),
 		limited: make(chan struct{}, 1),
+
+		refusals: cgroup.Process{}.ProcessRefusals(),
 	}
 	if err := s.takeLock(ctx); err != nil {
 		return nil, err
 	}
+	var err error
+	if s.folder, err = folderOf(cfg.Dir); err != nil {
+		return nil, errors.Join(err, s.lock.Close())
+	}
+	s.prefix = prefixOf(cfg.ID, s.folder)
 	// From here on the next server sees that this sandbox is being made, and waits.
 	if !cfg.Adopt && unread(ready) {
 		return nil, errors.Join(errors.New("the server that wanted this sandbox has gone"), s.lock.Close())
@@ -173,13 +196,22 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	if err := detachMounts(cfg); err != nil {
 		s.log.Warn("mounts of the host stay in use", "err", err)
 	}
+	if old, err := ReadState(cfg.Dir); err == nil && cfg.Adopt {
+		cfg.Cgroups = cgroup.Place{Root: old.CgroupRoot, Parent: old.CgroupParent} // not the new server's
+		s.cfg.Cgroups = cfg.Cgroups
+	}
+	if err := mountDelegated(cfg.Cgroups.Root); err != nil {
+		s.log.Warn("the sandbox has no limits", "err", err)
+	}
+	if err := mountCpuset(); err != nil {
+		s.log.Warn("gVisor may refuse to start a sandbox without it", "err", err)
+	}
 	s.joining.Go(func() { // beside the boot: a kernel takes some 10 ms to move a process
 		var err error
-		if s.own, err = joinOwnGroup(cfg.ID); err != nil {
+		if s.own, err = joinOwnGroup(cfg.Cgroups.Parent, prefixOf(cfg.ID, s.folder)); err != nil {
 			s.log.Warn("the shim's own memory is not limited", "err", err)
 		}
 	})
-	var err error
 	if cfg.Adopt {
 		err = s.adopt()
 	} else {
@@ -227,6 +259,17 @@ func Held(dir string) bool {
 	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
+// Keeper returns the number and start of the last shim that looked after the sandbox of a
+// folder.
+func Keeper(dir string) (pid int, start uint64, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, lockName))
+	if err != nil {
+		return 0, 0, err
+	}
+	_, err = fmt.Sscan(string(text), &pid, &start)
+	return pid, start, err
+}
+
 const lockName = "shim.lock"
 
 // lockPatience is for a shim that has cleaned up, and is about to end.
@@ -253,6 +296,9 @@ func (s *Shim) takeLock(ctx context.Context) error {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			s.lock = f
+			if start, err := processStart(os.Getpid()); err == nil {
+				_, _ = fmt.Fprintf(f, "%10d %20d\n", os.Getpid(), start) // on a full disk the last one's stay
+			}
 			return nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -275,16 +321,26 @@ func (s *Shim) takeLock(ctx context.Context) error {
 // boot starts a new sandbox and returns when its guest answers.
 func (s *Shim) boot(ctx context.Context) error {
 	if old, err := ReadState(s.cfg.Dir); err == nil {
-		// A sandbox whose shim died, and whose end nobody saw.
-		if alive(old.PID, old.StartTime) {
+		// A sandbox whose shim died, and whose end nobody saw; or a copy's.
+		switch {
+		case old.Elsewhere(s.cfg.Dir):
+			if err := s.forget(old); err != nil {
+				return err
+			}
+		case alive(old.PID, old.StartTime):
 			return fmt.Errorf("sandbox %s is running already", s.cfg.ID)
+		default:
+			s.known(old)
+			s.state.CgroupParent = old.CgroupParent
+			s.teardown()
+			s.prefix = prefixOf(s.cfg.ID, s.folder)
 		}
-		s.teardown()
 	}
-	ok, why := cgroupsWritable(s.cfg.ID)
+	ok, why := cgroupsWritable(cgroupPath(s.cfg.Cgroups.Parent, s.prefix))
 	s.cgroups = ok
 	s.state = State{
-		Container:   container(s.cfg.ID, 0),
+		Container:   s.container(0),
+		Folder:      s.folder,
 		Layers:      s.cfg.Layers,
 		Hostname:    s.cfg.Hostname,
 		Incarnation: s.cfg.Incarnation,
@@ -294,11 +350,12 @@ func (s *Shim) boot(ctx context.Context) error {
 		Handshake:   boot.Handshake,
 		Build:       s.cfg.Build,
 		MemoryLimit: int64(s.cfg.MemoryMB) << 20,
+
+		CgroupParent: s.cfg.Cgroups.Parent,
+		CgroupRoot:   s.cfg.Cgroups.Root,
 	}
 	if !ok {
-		for _, limit := range []string{"memory", "cpu", "pids"} {
-			s.state.Unlimited = append(s.state.Unlimited, limit+": "+why)
-		}
+		s.state.Unlimited = unlimited(why)
 	}
 	mounted := make(chan error, 1)
 	go func() { mounted <- s.mountDisk() }()
@@ -316,11 +373,15 @@ func (s *Shim) boot(ctx context.Context) error {
 		return fmt.Errorf("write the sandbox's state: %w", err)
 	}
 	if s.cfg.Image != "" {
-		err := s.wake(ctx, s.cfg.Image)
+		began, err := kernelTime(s.cfg.Dir)
+		if err != nil {
+			return err
+		}
+		err = s.wake(ctx, s.cfg.Image)
 		if err == nil {
 			return s.setState(func(st *State) { st.Woken = true })
 		}
-		if !s.ran && noRoom(err) {
+		if !s.ran && (noRoom(err) || s.mayWake(err) && s.untouched(began)) {
 			return fmt.Errorf("go on from its memory: %w", err) // which can be tried again
 		}
 		s.log.Warn("boot, because the memory's image can't be used", "err", err)
@@ -370,12 +431,12 @@ func (s *Shim) startOver(why string) error {
 			return err
 		}
 	}
-	if err := errors.Join(s.leave(failed), removeCgroups(failed.Container)); err != nil {
+	if err := errors.Join(s.leave(failed), removeCgroups(failed.cgroup())); err != nil {
 		return err
 	}
 	err := s.setState(func(st *State) {
 		st.Generation++
-		st.Container = container(s.cfg.ID, st.Generation)
+		st.Container = s.container(st.Generation)
 		st.PID, st.StartTime, st.Unused = 0, 0, why
 		st.Token = s.cfg.Token // one that was to wake had another
 	})
@@ -401,6 +462,7 @@ func (s *Shim) bootConfig() boot.Config {
 		Copied:      s.copied,
 		Env:         s.cfg.Env,
 		CPUs:        s.cfg.CPUs,
+		PidsMax:     s.cfg.Tasks,
 
 		NetworkPolicy: s.cfg.NetworkPolicy,
 		GitConfig:     connect.GitConfig(s.cfg.Connectors),
@@ -416,7 +478,17 @@ func (s *Shim) adopt() error {
 	} else if err != nil {
 		return err
 	}
-	s.state = st
+	if st.Elsewhere(s.cfg.Dir) {
+		if err := s.forget(st); err != nil {
+			return err
+		}
+		if alive(st.PID, st.StartTime) {
+			return fmt.Errorf("%w: %w", errGone, errElsewhere)
+		}
+		return fmt.Errorf("%w: %s", errGone, s.why())
+	}
+	s.known(st)
+	s.state, s.state.Folder = st, s.folder
 	if st.PID == 0 {
 		s.killStarted(st) // its shim died before it was there, and it may yet come
 	}
@@ -441,11 +513,24 @@ func (s *Shim) mountDisk() error {
 		if err := m.Overlay.Create(); err != nil {
 			return fmt.Errorf("mount the disk: %w", err)
 		}
-		if err := m.Overlay.Mount(filepath.Join(rootfs, m.Target)); err != nil {
+		if err := s.mountPart(m, rootfs); err != nil {
 			return fmt.Errorf("mount the disk: %w", err)
 		}
 	}
 	return s.openWays()
+}
+
+// mountPart mounts a part of the disk below rootfs. If the kernel can't guard it, it is
+// mounted without: its mask hides what was secret when the sandbox started.
+func (s *Shim) mountPart(m Mount, rootfs string) error {
+	at := filepath.Join(rootfs, m.Target)
+	err := m.Overlay.Mount(at)
+	if err != nil && m.Overlay.Guard != "" {
+		s.log.Warn("a file of the host that becomes secret is not hidden from this sandbox", "folder", "/"+m.Target, "err", err)
+		m.Overlay.Guard = ""
+		err = m.Overlay.Mount(at)
+	}
+	return err
 }
 
 // openWays makes the folders above the included ones passable for the sprite's
@@ -574,17 +659,18 @@ func (s *Shim) why() string {
 	s.mu.Lock()
 	stopping, hibernated, short, failed := s.stopping, s.hibernated, s.short, s.failed
 	s.mu.Unlock()
-	switch n := oomKills(s.state.Container); {
-	case (n > 0 || short && !stopping && !hibernated) && s.state.MemoryLimit > 0:
-		return fmt.Sprintf("out of memory: more than its %d MiB were used; give it more: cove update %s --memory SIZE", s.state.MemoryLimit>>20, s.state.Hostname)
-	case n > 0:
-		return "out of memory: the host's kernel ended it"
+	lack := s.shortage()
+	switch {
+	case lack.oomKills > 0 || short && !stopping && !hibernated && s.state.MemoryLimit > 0:
+		return lack.memory(s.state.Hostname)
 	case hibernated:
 		return "hibernated"
 	case stopping:
 		return "stopped"
 	case failed != nil:
 		return "a checkpoint could not be finished: " + failed.Error()
+	case lack.processes() != "":
+		return lack.processes()
 	}
 	text := "ended by itself or by the host"
 	if info, err := os.Stat(filepath.Join(s.cfg.Dir, "guest.log")); err == nil && info.Size() > 0 {
@@ -596,7 +682,7 @@ func (s *Shim) why() string {
 // killStarted ends the sandbox, of which there may be processes before its number is known.
 func (s *Shim) killStarted(st State) {
 	if st.PID == 0 {
-		killWithArg(rootFlag(s.cfg.Dir))
+		s.killContainers()
 	}
 	killProcess(st.PID, st.StartTime)
 }
@@ -606,8 +692,10 @@ func (s *Shim) killStarted(st State) {
 func (s *Shim) teardown() {
 	s.cleaning.Wait()
 	last := s.snapshot()
-	errs := []error{s.abandonNext()}
-	if _, err := os.Stat(filepath.Join(s.cfg.Dir, "runsc")); err == nil {
+	errs := []error{}
+	home := s.atHome()
+	if home {
+		errs = append(errs, s.abandonNext())
 		for _, name := range s.containers() {
 			errs = append(errs, s.runscNamed(name).delete())
 		}
@@ -623,8 +711,14 @@ func (s *Shim) teardown() {
 		s.netns = -1
 	}
 	for n := range last.Generation + 2 { // the next one may have been begun
-		st := State{Generation: n}
-		errs = append(errs, s.leave(st), removeCgroups(container(s.cfg.ID, n)))
+		if home {
+			errs = append(errs, s.leave(State{Generation: n}))
+		}
+		errs = append(errs, removeCgroups(cgroupPath(last.CgroupParent, s.container(n))))
+	}
+	if !home {
+		s.log.Warn("its folder was moved: nothing is removed there", "was", s.cfg.Dir, "err", errors.Join(errs...))
+		return
 	}
 	errs = append(errs, layers.Unmount(filepath.Join(s.cfg.Dir, "runsc", "null-netns")), layers.Unmount(filepath.Join(s.cfg.Dir, "image")))
 	for _, name := range []string{"runsc", "image", "sandbox.json", "sandbox.json.new"} {

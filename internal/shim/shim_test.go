@@ -6,8 +6,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/cove-dev/cove/internal/cgroup"
 )
 
 // Where a guest has said nothing, no last words are promised.
@@ -19,6 +22,51 @@ func TestWhy(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := s.why(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// TestShortage: the reason of an end names the limit that was reached.
+func TestShortage(t *testing.T) {
+	server := cgroup.Limits{Memory: 512 << 20, Processes: 200}
+	for name, tt := range map[string]struct {
+		lack shortage
+		want string
+	}{
+		"its memory":                     {shortage{oomKills: 1, limit: 256 << 20}, "more than its 256 MiB"},
+		"its memory, by the peak":        {shortage{oomKills: 1, limit: 256 << 20, peak: 256 << 20, server: server}, "more than its 256 MiB"},
+		"the server's, less the reserve": {shortage{oomKills: 1, limit: 448 << 20, peak: 448 << 20, server: server}, "all that a sprite gets of the 512 MiB"},
+		"the server's memory":            {shortage{oomKills: 1, limit: 2 << 30, peak: 400 << 20, server: server}, "all of the 512 MiB that its cgroup or container may have"},
+		"the machine's":                  {shortage{oomKills: 1}, "the host's kernel ended it"},
+		"the server's processes":         {shortage{refused: 1, tasks: 154, server: server}, "the server's cgroup or container may have 200,"},
+		"its processes":                  {shortage{refused: 1, tasks: 20480}, "it may have 20480,"},
+		"the machine's, not known":       {shortage{refused: 1}, "a limit of the machine"},
+		"none":                           {shortage{tasks: 20480, limit: 256 << 20, server: server}, ""},
+	} {
+		got := tt.lack.processes()
+		if tt.lack.oomKills > 0 {
+			got = tt.lack.memory("paint")
+		}
+		if !strings.Contains(got, tt.want) || tt.want == "" && got != "" {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// TestCrash: an error has the cause of a crash of runsc, which its stacks follow. Without a
+// crash it has the end of what runsc said.
+func TestCrash(t *testing.T) {
+	stack := "\ngoroutine 1 [running]:\n" + strings.Repeat("gvisor.dev/gvisor/runsc/sandbox.New(0xc000)\n\t/src/sandbox.go:1 +0x2\n", 60)
+	for said, want := range map[string]string{
+		"runtime: failed to create new OS thread (have 7 already; errno=11)\nruntime: may need to increase max user processes (ulimit -u)\nfatal error: newosproc\n\nruntime stack:\nx\n" + stack: "runtime: failed to create new OS thread (have 7 already; errno=11)\nruntime: may need to increase max user processes (ulimit -u)\nfatal error: newosproc",
+		"guest: ready\npanic: no memory\n" + stack + "\npanic: later\n": "panic: no memory",
+		"fatal error: stack overflow\n" + stack:                         "fatal error: stack overflow",
+		"creating container: cannot mount\n":                            "creating container: cannot mount",
+		strings.Repeat("x", 2000) + "end":                               "…" + strings.Repeat("x", 1497) + "end",
+		"":                                                              "",
+	} {
+		if got := lastLines(said); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

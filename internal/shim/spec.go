@@ -2,14 +2,18 @@ package shim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/cgroup"
 )
 
 // writeBundle writes the OCI bundle of the sandbox that is about to boot.
@@ -42,10 +46,29 @@ func (s *Shim) writeBundle() error {
 		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: dir, Type: "bind", Source: dir, Options: []string{"rbind", "ro"}})
 	}
 	if s.cgroups {
-		spec.Linux.CgroupsPath = cgroupPath(s.state.Container)
+		spec.Linux.CgroupsPath = s.state.cgroup()
 		spec.Linux.Resources = s.resources()
 	}
+	since, err := s.upperSince()
+	if err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	spec.Annotations = map[string]string{boot.UpperSince: strconv.FormatInt(since.UnixNano(), 10)}
 	return s.saveBundle(s.state, spec)
+}
+
+// upperSince is the time from which on all changes of the disk are in its topmost layer.
+func (s *Shim) upperSince() (since time.Time, err error) {
+	for _, m := range s.cfg.Disk {
+		began, err := m.Overlay.Since()
+		if err != nil {
+			return since, err
+		}
+		if began.After(since) {
+			since = began
+		}
+	}
+	return since, nil
 }
 
 func (s *Shim) readBundle(st State) (*specs.Spec, error) {
@@ -71,6 +94,9 @@ func (s *Shim) saveBundle(st State, spec *specs.Spec) error {
 	if err := os.WriteFile(filepath.Join(s.bundleOf(st), "config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
+	if s.cgroups {
+		return errors.Join(makeGroup(cgroupRoot, st.cgroup(), spec.Linux.Resources), writeCpuset(st.cgroup()))
+	}
 	return nil
 }
 
@@ -89,8 +115,8 @@ func (s *Shim) resources() *specs.LinuxResources {
 		limit := int64(s.cfg.MemoryMB) << 20
 		r.Memory = &specs.LinuxMemory{Limit: &limit}
 	}
-	if s.cfg.CPUs > 0 {
-		period, quota := uint64(cpuPeriod), int64(s.cfg.CPUs)*cpuPeriod
+	if quota := quotaOf(cgroup.Process{}.Limits(), s.cfg.CPUs); quota > 0 {
+		period := uint64(cgroup.Period)
 		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
 	}
 	if s.cfg.PidsMax > 0 {

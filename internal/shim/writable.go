@@ -53,6 +53,7 @@ func (s *Shim) diskFiles(st State) (files []diskFile, err error) {
 		return nil, fmt.Errorf("look at the files that the sandbox has open: %w", err)
 	}
 	seen := map[[2]uint64]bool{}
+	pieces := maxPieces
 	for _, name := range names {
 		writable, path, err := openedAs(dir, name)
 		text, gone := strings.CutSuffix(path, " (deleted)")
@@ -67,11 +68,11 @@ func (s *Shim) diskFiles(st State) (files []diskFile, err error) {
 		if unix.Statfs(filepath.Join(dir.Name(), name), &in) != nil || in.Type != unix.OVERLAYFS_SUPER_MAGIC {
 			continue
 		}
-		f := diskFile{path: strings.TrimPrefix(path, goferRoot+"/"), links: file.Nlink, bytes: min(file.Size, file.Blocks*512)} // holes are not copied
+		f := diskFile{path: strings.TrimPrefix(path, goferRoot+"/"), links: file.Nlink, bytes: file.Size}
 		if f.sure = s.isFile(st, f.path, file); f.sure {
 			gone = false
 		} else if gone {
-			f.path, f.gone, f.bytes = strings.TrimPrefix(text, goferRoot+"/"), true, file.Size
+			f.path, f.gone = strings.TrimPrefix(text, goferRoot+"/"), true
 		}
 		shown := func(dest string) bool {
 			return strings.HasPrefix(path, goferRoot+filepath.Join("/", dest)+"/")
@@ -80,10 +81,54 @@ func (s *Shim) diskFiles(st State) (files []diskFile, err error) {
 			continue
 		}
 		seen[[2]uint64{file.Dev, file.Ino}] = true
+		if !f.gone {
+			if f.bytes, err = copySize(filepath.Join(dir.Name(), name), file.Size, &pieces); err != nil {
+				return nil, fmt.Errorf("look at /%s, which is open for writing: %w", f.path, err)
+			}
+		}
 		files = append(files, f)
 	}
 	slices.SortFunc(files, func(a, b diskFile) int { return cmp.Compare(b.bytes, a.bytes) })
 	return files, nil
+}
+
+// The overlay copies a file in chunks, and leaves out a hole only where a chunk would begin
+// (OVL_COPY_UP_CHUNK_SIZE and ovl_copy_up_file, in Linux's fs/overlayfs/copy_up.c).
+const (
+	copyChunk = 1 << 20
+	maxPieces = 1 << 16 // of all files that are looked at, between holes
+)
+
+// copySize is how much the overlay writes to copy a file of this size. A small piece of
+// data between holes takes a whole chunk. Each piece is taken from pieces; after the last
+// one, the rest of the file counts as data.
+func copySize(path string, size int64, pieces *int) (bytes int64, err error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	for pos := int64(0); pos < size; {
+		if *pieces <= 0 {
+			return bytes + size - pos, nil
+		}
+		*pieces--
+		data, err := unix.Seek(fd, pos, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break // the rest is a hole
+		}
+		if err != nil {
+			return bytes + size - pos, nil // then the overlay copies the holes too
+		}
+		hole, err := unix.Seek(fd, data, unix.SEEK_HOLE)
+		if err != nil {
+			return bytes + size - data, nil
+		}
+		chunks := max(1, (hole-data+copyChunk-1)/copyChunk)
+		pos = min(size, data+chunks*copyChunk)
+		bytes += max(0, pos-data)
+	}
+	return bytes, nil
 }
 
 // openedAs says whether a descriptor writes, and what path it has.
@@ -221,7 +266,7 @@ func (s *Shim) checkDeleted(st State) error {
 		return nil
 	}
 	if s.cgroups && st.MemoryLimit > 0 {
-		g := openMemoryGroup(st.Container, st.MemoryLimit)
+		g := openMemoryGroup(st.cgroup(), st.MemoryLimit)
 		free, err := g.spare()
 		if err != nil {
 			return fmt.Errorf("look at the sandbox's memory: %w", err)

@@ -61,6 +61,72 @@ func TestCopyUp(t *testing.T) {
 	}
 }
 
+// TestCopySize: a copy of a sparse file is counted as large as the overlay makes it.
+func TestCopySize(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("only root can mount a disk")
+	}
+	disk := t.TempDir()
+	if err := unix.Mount("none", disk, "tmpfs", 0, "size=64m"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = layers.Unmount(disk) }()
+	below, root := filepath.Join(disk, "below"), t.TempDir()
+	o := layers.Overlay{Lowers: []string{below}, Upper: filepath.Join(disk, "upper"), Work: filepath.Join(disk, "work")}
+	if err := errors.Join(os.Mkdir(below, 0o755), o.Create()); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name   string
+		size   int64
+		at     []int64 // 4 KiB of data each
+		pieces int
+		want   int64
+	}{
+		{"empty", 0, nil, 10, 0},
+		{"hole", 20 << 20, nil, 10, 0},
+		{"each", 21 << 20, []int64{0, 2 << 20, 4 << 20, 6 << 20, 8 << 20}, 10, 5 << 20},
+		{"one-chunk", 20 << 20, []int64{8 << 10, 512 << 10, 1 << 20}, 10, 1 << 20},
+		{"end", 3<<20 + 4096, []int64{3 << 20}, 10, 4096},
+		{"many", 10 << 20, []int64{0, 2 << 20, 4 << 20}, 2, 9 << 20},
+	}
+	for _, test := range tests {
+		f, err := os.Create(filepath.Join(below, test.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = f.Truncate(test.size)
+		for _, at := range test.at {
+			_, werr := f.WriteAt(make([]byte, 4096), at)
+			err = errors.Join(err, werr)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := o.Mount(root); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = layers.Unmount(root) }()
+	for _, test := range tests {
+		pieces := test.pieces
+		got, err := copySize(filepath.Join(root, test.name), test.size, &pieces)
+		if err != nil || got != test.want {
+			t.Errorf("%s: got %d, %v, want %d", test.name, got, err, test.want)
+		}
+		if test.name == "many" {
+			continue // counted for more than it takes
+		}
+		var st unix.Stat_t
+		if err := errors.Join(copyUp(root, test.name), unix.Stat(filepath.Join(o.Upper, test.name), &st)); err != nil {
+			t.Fatal(err)
+		}
+		if st.Blocks*512 != got {
+			t.Errorf("%s: the overlay wrote %d, counted were %d", test.name, st.Blocks*512, got)
+		}
+	}
+}
+
 // TestTooMuchOpen: a memory is kept up to the bounds; over them it is said why not.
 func TestTooMuchOpen(t *testing.T) {
 	for _, test := range []struct {

@@ -324,6 +324,7 @@ func (h *Host) endForeign(m *machine, sb Sandbox) {
 	err := h.retire(sb, whyOtherDisk)
 	h.mu.Lock()
 	busy := m.busy
+	m.lost = whyOtherDisk
 	m.busy, m.sandbox, m.paused = nil, nil, false // if it has not ended, no other one starts beside it
 	h.mu.Unlock()
 	h.note(m.id, func(s *store.Sprite) {
@@ -331,6 +332,7 @@ func (h *Host) endForeign(m *machine, sb Sandbox) {
 		if err != nil {
 			s.LastError = "its sandbox runs over another disk than the one in cove.db, and could not be ended: " + err.Error()
 		}
+		s.Lost = s.LastError
 	})
 	close(busy.done)
 }

@@ -105,6 +105,7 @@ func TestMergeHoldsNobodyUp(t *testing.T) {
 	create(t, h, "slow")
 	checkpoints("slow", 10)
 	of := <-r.began
+	checkpoints("slow", 1) // so that the layer that is written is none of those that the merge holds
 	create(t, h, "paint")
 	checkpoints("paint", 2*layers.MaxLowers)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

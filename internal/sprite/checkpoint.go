@@ -40,6 +40,12 @@ func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.Checkpoi
 	}
 	var out sprites.Checkpoint
 	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+		if h.live(m) != nil { // files that are open for writing would be copied, and both stay
+			err := h.admit(m)
+			if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeDiskLimit {
+				return e
+			}
+		}
 		c := &store.Checkpoint{Comment: req.Comment, Labels: req.Labels}
 		memory, err := h.seal(ctx, m, row, c, keep)
 		if err != nil {
@@ -223,7 +229,7 @@ func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, me
 		return Pause{}, newError(CodeNoSpace, freeSome, "no checkpoint was made: the disk of the server is full")
 	}
 	if errors.Is(err, ErrDeletedOpen) {
-		return Pause{}, newError(CodeDeletedOpen, closeSome, "no checkpoint was made: %v", err)
+		return Pause{}, newError(CodeDeletedOpen, h.deletedOpen(id), "no checkpoint was made: %v", err)
 	}
 	if err != nil {
 		e := newError(CodeUnavailable, "the log of the server says more", "no checkpoint was made")
@@ -315,7 +321,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 	}
 	lease, err := h.Use(ctx, name, "restore")
 	if e, ok := errors.AsType[*Error](err); ok && (e.Code == CodeDiskLimit || e.Code == CodeNoSpace) {
-		hint := "remove what it was before, if nobody needs that: cove checkpoint rm -s " + name + " " + out.Replaced + ". Or " + e.Hint
+		hint := "remove what it was before, if nobody needs that: cove checkpoint rm -s " + name + " " + out.Replaced + "; or " + e.Hint
 		return out, newError(e.Code, hint, "sprite %s is what %s was, but does not start: %s", name, id, e.Message)
 	}
 	if err != nil {

@@ -6,19 +6,16 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/cgroup"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -76,8 +73,8 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 		Env:         req.Environment,
 		Labels:      req.Labels,
 		URL:         sprites.URLSettings{Auth: "sprite"},
-		IdleSeconds: int64(h.IdleDefault / time.Second),
-		Hibernate:   int64(h.HibernateDefault / time.Second),
+		IdleSeconds: store.ServersOwn,
+		Hibernate:   store.ServersOwn,
 		Owner:       req.Owner,
 		Status:      sprites.StatusCold,
 	}
@@ -181,15 +178,26 @@ func checkConfig(c *sprites.Config) error {
 	if err := checkDisk(*c); err != nil {
 		return err
 	}
-	if n := runtime.NumCPU(); c.CPUs > n {
-		return newError(CodeTooMuch, "", "a sprite can't have %d CPUs: the server's machine has %d", c.CPUs, n)
+	machine, err := cgroup.Process{}.Machine()
+	if err != nil {
+		return err
 	}
-	var machine unix.Sysinfo_t
-	if err := unix.Sysinfo(&machine); err != nil {
-		return fmt.Errorf("ask for the machine's memory: %w", err)
+	return fits(*c, machine)
+}
+
+// fits refuses limits that are beyond the machine, or beyond what the server may use of it.
+func fits(c sprites.Config, m cgroup.Machine) error {
+	whose := func(limit bool) string {
+		if limit {
+			return "the server may use"
+		}
+		return "the server's machine has"
 	}
-	if n := int(machine.Totalram * uint64(machine.Unit) >> 20); c.RAMMB > n {
-		return newError(CodeTooMuch, "", "a sprite can't have %d MiB of memory: the server's machine has %d", c.RAMMB, n)
+	if c.CPUs > m.CPUs {
+		return newError(CodeTooMuch, "", "a sprite can't have %d CPUs: %s %d", c.CPUs, whose(m.Server.CPUs > 0), m.CPUs)
+	}
+	if n := int(m.Memory >> 20); c.RAMMB > n {
+		return newError(CodeTooMuch, "", "a sprite can't have %d MiB of memory: %s %d", c.RAMMB, whose(m.Server.Memory > 0), n)
 	}
 	return nil
 }
@@ -288,6 +296,22 @@ func checkIdle(seconds *int64) error {
 	return nil
 }
 
+// changeable is the part of a sprite that clients change by what they have read of it.
+func changeable(row store.Sprite) any { return []any{row.Labels, row.Retention} }
+
+// checkRevision refuses a change that was made of another revision of a sprite; empty: of
+// any.
+func checkRevision(row store.Sprite, revision string) error {
+	if revision == "" {
+		return nil
+	}
+	now, err := revisionOf(changeable(row))
+	if err == nil && now != revision {
+		err = newError(CodeSpriteChanged, "read it again, and make the change in what it is now", "sprite %s has been changed since it was read", row.Name)
+	}
+	return err
+}
+
 // Update changes a sprite's settings. What req leaves out stays.
 func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateRequest) (sprites.Info, error) {
 	var labels []string
@@ -298,6 +322,9 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		return sprites.Info{}, err
 	}
 	row, err := h.row(ctx, name)
+	if err == nil {
+		err = checkRevision(row, req.Revision)
+	}
 	if err != nil {
 		return sprites.Info{}, err
 	}
@@ -307,6 +334,9 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		}
 	}
 	row, err = h.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
+		if err := checkRevision(*s, req.Revision); err != nil {
+			return err
+		}
 		if req.Labels != nil {
 			s.Labels = slices.Clone(*req.Labels)
 		}

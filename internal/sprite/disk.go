@@ -539,13 +539,13 @@ func describeHeld(name string, held sprites.Held) *sprites.Held {
 	const mib = 1 << 20
 	if held.Code == CodeDiskFull {
 		held.Message = fmt.Sprintf("the server's disk has only %d MiB left, and keeps %d free: sprite %s, which wrote to it the most, stands still", held.FreeBytes/mib, held.ReserveBytes/mib, name)
-		held.Hint = fmt.Sprintf("free room on the server's disk, or remove sprites or checkpoints: cove list, cove rm; then it goes on by itself. Or remove files of it, before it has written on for long: cove suspend %s; cove exec -s %s -- rm FILE", name, name)
+		held.Hint = fmt.Sprintf("free room on the server's disk, or remove sprites or checkpoints: cove list; cove rm NAME; then it goes on by itself; or %s", endAndRemove(name))
 		return &held
 	}
 	held.Message = fmt.Sprintf("sprite %s has reached its disk limit: it takes %d MiB of %d, and stands still", name, held.UsedBytes/mib, held.LimitBytes/mib)
 	// Half as much again, and more than it takes.
 	more := max(held.LimitBytes, held.UsedBytes) / mib * 3 / 2
-	held.Hint = fmt.Sprintf("raise the limit with: cove update %s --disk %dM; then it goes on. Or remove checkpoints: cove checkpoint list --all -s %s", name, more, name)
+	held.Hint = fmt.Sprintf("raise the limit with: cove update %s --disk %dM; then it goes on; or remove checkpoints: cove checkpoint list --all -s %s", name, more, name)
 	return &held
 }
 

@@ -2,6 +2,7 @@ package sprite
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,8 +95,27 @@ func TestDueDisks(t *testing.T) {
 func TestDescribeHeld(t *testing.T) {
 	got := describeHeld("paint", sprites.Held{Code: CodeDiskLimit, UsedBytes: 300 << 20, LimitBytes: 100 << 20})
 	if got.Message != "sprite paint has reached its disk limit: it takes 300 MiB of 100, and stands still" ||
-		got.Hint != "raise the limit with: cove update paint --disk 450M; then it goes on. Or remove checkpoints: cove checkpoint list --all -s paint" {
+		got.Hint != "raise the limit with: cove update paint --disk 450M; then it goes on; or remove checkpoints: cove checkpoint list --all -s paint" {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// TestFullHints: no hint for a full disk sends into a sprite that nothing gets into.
+func TestFullHints(t *testing.T) {
+	const out = "end its programs, and remove files of it: cove restart paint; cove exec -s paint -- rm FILE"
+	held := describeHeld("paint", sprites.Held{Code: CodeDiskFull})
+	if !strings.HasSuffix(held.Hint, out) || strings.Contains(held.Hint, "suspend") {
+		t.Errorf("of one that is held: %s", held.Hint)
+	}
+	h := &Host{machines: map[string]*machine{}}
+	row := store.Sprite{ID: "1", Name: "paint"}
+	h.machine(row)
+	if got := h.deletedOpen("1"); got != closeSome {
+		t.Errorf("deleted files of one that runs: %s", got)
+	}
+	h.machines["1"].disk.held = held
+	if got := h.deletedOpen("1"); got != out {
+		t.Errorf("deleted files of one that is held: %s", got)
 	}
 }
 

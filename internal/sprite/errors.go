@@ -28,6 +28,7 @@ const (
 
 	CodeNotAvailable     = "not_available"  // this server's runtime can't
 	CodePolicyChanged    = "policy_changed" // since the revision that the caller has read
+	CodeSpriteChanged    = "sprite_changed" // likewise, its labels or its rules for checkpoints
 	CodeInUse            = "in_use"
 	CodeDamaged          = "damaged"  // files of a checkpoint are not what they were
 	CodeRejected         = "rejected" // an archive with something in it that must not be
@@ -58,6 +59,23 @@ func DiskError(err error) *Error {
 		return newError(CodeDiskFaulty, repairDisk, "the disk of the server's data folder is read-only or faulty")
 	}
 	return nil
+}
+
+// endAndRemove is the way out of a full disk that always leads out: a program that fills it
+// has its file open, so that removing the file alone frees nothing.
+func endAndRemove(name string) string {
+	return fmt.Sprintf("end its programs, and remove files of it: cove restart %[1]s; cove exec -s %[1]s -- rm FILE", name)
+}
+
+// deletedOpen is the hint for a sprite whose deleted files are too large. No command gets
+// into one that is held.
+func (h *Host) deletedOpen(id string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.machines[id]; m != nil && m.disk.held != nil {
+		return endAndRemove(m.name)
+	}
+	return closeSome
 }
 
 // closeSome is the hint where deleted files are too large.

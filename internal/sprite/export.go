@@ -32,7 +32,7 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 		return archive.End{}, err
 	}
 	defer s.close()
-	head := archive.Header{Format: archive.Format, Created: time.Now().UTC().Truncate(time.Second), Name: row.Name, Checkpoint: o.Checkpoint, Settings: settingsOf(row)}
+	head := archive.Header{Format: archive.Format, Created: time.Now().UTC().Truncate(time.Second), Name: row.Name, Checkpoint: o.Checkpoint, Settings: h.settingsOf(row)}
 	if o.Environment {
 		head.Settings.Environment = row.Env
 	}
@@ -69,9 +69,10 @@ func (h *Host) openExport(ctx context.Context, name, checkpoint string) (row sto
 }
 
 // settingsOf are a sprite's settings, without what may be a secret.
-func settingsOf(row store.Sprite) archive.Settings {
+func (h *Host) settingsOf(row store.Sprite) archive.Settings {
+	idle, hibernate := h.times(row) // another server has other ones
 	set := archive.Settings{
-		Labels: row.Labels, Include: row.Include, IdleSeconds: row.IdleSeconds, Hibernate: &row.Hibernate, NetworkPolicy: row.Policy,
+		Labels: row.Labels, Include: row.Include, IdleSeconds: int64(idle / time.Second), Hibernate: new(int64(hibernate / time.Second)), NetworkPolicy: row.Policy,
 		Variables: slices.Sorted(maps.Keys(row.Env)),
 	}
 	if c := row.Config; c.RAMMB != 0 || c.CPUs != 0 || c.DiskLimit() != 0 {

@@ -95,6 +95,7 @@ type machine struct {
 	busy    *transition     // the sandbox is starting or ending
 	spare   Sandbox         // of the pool, to be the one that starts; nil: none
 	dead    bool            // being deleted: nothing may use it
+	lost    string          // why what ran in it is gone, until a command was told; empty: it is not
 
 	hibernate time.Duration // unused, until its memory goes to disk; 0: for ever
 
@@ -219,6 +220,13 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 		if paused != (row.Status == sprites.StatusWarm) || row.Status == sprites.StatusCold {
 			h.noteStage(m)
 		}
+	case h.lost(row.ID) != "":
+		h.note(row.ID, func(s *store.Sprite) {
+			if s.Status = sprites.StatusCold; h.warm(row.ID) {
+				s.Status = sprites.StatusWarm
+			}
+			s.LastError = h.lost(row.ID)
+		})
 	case h.warm(row.ID):
 		if row.Status != sprites.StatusWarm { // a thousand writes take seconds
 			h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
@@ -227,6 +235,7 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 		h.note(row.ID, func(s *store.Sprite) {
 			s.Status = sprites.StatusCold
 			s.LastError = "its sandbox ended while no server was running"
+			s.Lost = s.LastError
 		})
 	}
 }
@@ -242,6 +251,15 @@ func isFor(sb Sandbox, row store.Sprite) bool {
 func (h *Host) warm(id string) bool {
 	r, ok := h.Runtime.(Rememberer)
 	return ok && r.Warm(id)
+}
+
+// lost is why a sprite's sandbox was not taken up; empty: it was, or has ended.
+func (h *Host) lost(id string) string {
+	r, ok := h.Runtime.(Distinguisher)
+	if !ok {
+		return ""
+	}
+	return r.Lost(id)
 }
 
 // Close stops looking after the sprites, and waits for what is in the middle.
@@ -279,6 +297,9 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 		return sprites.Info{}, err
 	}
 	info := h.info(row)
+	if info.Revision, err = revisionOf(changeable(row)); err != nil {
+		return sprites.Info{}, err
+	}
 	info.Cove.MemoryKills = h.memoryKills(row.ID)
 	info.Cove.DiskUsed = h.diskUsed(ctx, row)
 	if usages, err := h.Store.Sprites.Usages(ctx, row.ID); err == nil {
@@ -347,6 +368,7 @@ func (h *Host) row(ctx context.Context, name string) (store.Sprite, error) {
 
 // info describes a sprite.
 func (h *Host) info(row store.Sprite) sprites.Info {
+	idle, hibernate := h.times(row)
 	info := sprites.Info{
 		ID:           row.ID,
 		Name:         row.Name,
@@ -361,9 +383,9 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 			Base:        row.Base,
 			Include:     row.Include,
 			Incarnation: row.Incarnation,
-			IdleSeconds: row.IdleSeconds,
+			IdleSeconds: int64(idle / time.Second),
 
-			HibernateSeconds: row.Hibernate,
+			HibernateSeconds: int64(hibernate / time.Second),
 
 			Owner:     row.Owner,
 			Removing:  row.Deleting,
@@ -392,6 +414,14 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 
 	if row.Status == sprites.StatusWarm {
 		info.Status = row.Status
+	}
+	if u, ok := h.Runtime.(Unlimiter); ok && (row.Config.RAMMB > 0 || row.Config.CPUs > 0) {
+		info.Cove.Unlimited = u.Unlimited() // of one that runs, what it started with
+	}
+	if r, ok := h.Runtime.(Reserver); ok && row.Config.RAMMB > 0 {
+		if mb := r.MemoryMB(row.Config.RAMMB); mb < row.Config.RAMMB {
+			info.Cove.MemoryMB = mb
+		}
 	}
 	h.mu.Lock()
 	m := h.machines[row.ID]
@@ -441,7 +471,8 @@ func (m *machine) awakeBy() []string {
 func (h *Host) machine(row store.Sprite) *machine {
 	m := h.machines[row.ID]
 	if m == nil {
-		m = &machine{id: row.ID, name: row.Name, idle: seconds(row.IdleSeconds), hibernate: seconds(row.Hibernate), leases: map[*Lease]bool{}}
+		m = &machine{id: row.ID, name: row.Name, leases: map[*Lease]bool{}, lost: row.Lost}
+		m.idle, m.hibernate = h.times(row)
 		m.disk.limit = row.Config.DiskLimit()
 		if row.Held != nil {
 			m.disk.held = new(*row.Held)
@@ -449,6 +480,19 @@ func (h *Host) machine(row store.Sprite) *machine {
 		h.machines[row.ID] = m
 	}
 	return m
+}
+
+// times are after how long unused a sprite is paused, and its memory goes to disk: its own,
+// or the server's present ones. 0: never.
+func (h *Host) times(row store.Sprite) (idle, hibernate time.Duration) {
+	idle, hibernate = seconds(row.IdleSeconds), seconds(row.Hibernate)
+	if row.IdleSeconds == store.ServersOwn {
+		idle = h.IdleDefault.Truncate(time.Second)
+	}
+	if row.Hibernate == store.ServersOwn {
+		hibernate = h.HibernateDefault.Truncate(time.Second)
+	}
+	return idle, hibernate
 }
 
 func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }

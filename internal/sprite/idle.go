@@ -52,10 +52,11 @@ func (h *Host) setIdle(row store.Sprite) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	m := h.machines[row.ID]
-	if m == nil || m.idle == seconds(row.IdleSeconds) && m.hibernate == seconds(row.Hibernate) {
+	idle, hibernate := h.times(row)
+	if m == nil || m.idle == idle && m.hibernate == hibernate {
 		return
 	}
-	m.idle, m.hibernate = seconds(row.IdleSeconds), seconds(row.Hibernate)
+	m.idle, m.hibernate = idle, hibernate
 	m.disarm()
 	h.arm(m)
 }

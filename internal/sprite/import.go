@@ -241,7 +241,13 @@ func (i *importer) policy(ctx context.Context, p sprites.NetworkPolicy) (sprites
 			kept = append(kept, r)
 			continue
 		}
-		i.note("the rule that allows %s is not taken over; if it is meant here, too: cove policy allow -s %s %[1]s", r.CIDR+r.Domain, i.row.Name)
+		one, err := i.host.compile(ctx, sprites.NetworkPolicy{Rules: []sprites.NetworkRule{r}})
+		if err != nil {
+			return p, err
+		}
+		for _, rule := range one.Rules {
+			i.note("the rule that allows %s is not taken over; if it is meant here, too: cove policy allow -s %s %s", rule, i.row.Name, rule.Argument())
+		}
 	}
 	if len(kept) == 0 && len(p.Rules) > 0 { // without rules everything public would be open
 		kept = []sprites.NetworkRule{{Include: "none"}}

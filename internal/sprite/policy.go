@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/hostnet"
 	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/store"
 	"github.com/cove-dev/cove/sprites"
@@ -31,9 +32,9 @@ func (h *Host) NetworkPolicy(ctx context.Context, name string) (sprites.NetworkP
 	return row.Policy, err
 }
 
-// revisionOf tells a policy from others, as an entity tag of HTTP (RFC 9110, 8.8.3).
-func revisionOf(p sprites.NetworkPolicy) (string, error) {
-	text, err := json.Marshal(p)
+// revisionOf tells a document from others, as an entity tag of HTTP (RFC 9110, 8.8.3).
+func revisionOf(doc any) (string, error) {
+	text, err := json.Marshal(doc)
 	if err != nil {
 		return "", err
 	}
@@ -205,7 +206,7 @@ func (h *Host) mayOpen(ctx context.Context, name string, next policy.Set, now sp
 	if err != nil {
 		before = policy.Set{} // by no rule of it anything is open
 	}
-	judge := policy.Policy{Own: ownAddresses()}
+	judge := onHost(policy.Policy{})
 	r, widens := judge.Widens(next.Rules, before.Rules)
 	switch {
 	case !widens:
@@ -213,25 +214,18 @@ func (h *Host) mayOpen(ctx context.Context, name string, next policy.Set, now sp
 	case r.Deny:
 		return newError(CodeForbidden, "keep that rule, or use a token with the verb admin", "without the rule %s more of the host's own network would be open, and the token does not have the verb admin", r)
 	}
-	allow := "cove policy allow " + r.String()
+	allow := "cove policy allow " + r.Argument()
 	if name != "" {
-		allow = "cove policy allow -s " + name + " " + r.String()
+		allow = "cove policy allow -s " + name + " " + r.Argument()
 	}
 	return newError(CodeForbidden, "leave the rule out, or allow it with a token that has the verb admin: "+allow, "the rule %s opens what is the host's own network, and the token does not have the verb admin", r)
 }
 
-// ownAddresses are the host's, with their networks.
-func ownAddresses() (own []netip.Prefix) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil
-	}
-	for _, a := range addrs {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-			own = append(own, prefix)
-		}
-	}
-	return own
+// onHost is a policy that knows this machine's network.
+func onHost(p policy.Policy) policy.Policy {
+	here, _ := hostnet.Read() // what could not be read, a gateway takes for a reason to refuse
+	p.Own, p.Near = here.Own, here.Near
+	return p
 }
 
 // lookupLimit is for the host's resolver, when a policy is tested.
@@ -263,8 +257,7 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookU
 	if want.Proto != "" {
 		proto = want.Proto
 	}
-	p := policy.New(network.Rules...)
-	p.Own = ownAddresses()
+	p := onHost(policy.New(network.Rules...))
 	if want.Domain == "" {
 		to := netip.AddrPortFrom(want.Prefix.Addr(), port)
 		return decided(name, to.String(), p.Reach(to, proto, nil)), nil

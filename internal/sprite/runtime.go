@@ -86,6 +86,14 @@ type Rememberer interface {
 	DropMemory(ctx context.Context, id string) error
 }
 
+// A Distinguisher is a Runtime that tells its own sandboxes from those of another data
+// folder, of which its own is a copy.
+type Distinguisher interface {
+	// Lost says, for people, why Live did not return the sandbox that a sprite had when the
+	// copy was made; empty: it had none, or that has ended.
+	Lost(id string) string
+}
+
 // An Aging is a Rememberer that may find memories of another version's.
 type Aging interface {
 	// Outdated reports whether a sprite's memory is kept, but was made by another
@@ -248,6 +256,18 @@ type Policed interface {
 // error the memory's is what it was: ErrMemoryUsed says that more is in use.
 type Limited interface {
 	Limit(ctx context.Context, memoryMB, cpus int) error
+}
+
+// An Unlimiter is a Runtime that can say which limits a sandbox would not have if it started
+// now, each with the reason.
+type Unlimiter interface {
+	Unlimited() []string
+}
+
+// A Reserver is a Runtime that keeps some of the server's memory from sandboxes. MemoryMB is
+// how much of its limit a sandbox gets if it starts now, both in MiB.
+type Reserver interface {
+	MemoryMB(limit int) int
 }
 
 // ErrMemoryUsed says that a sandbox uses more memory than a limit would leave it.

@@ -84,10 +84,10 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 			select {
 			case err := <-ended:
 				if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // which was logged
-					return newError(CodeNoSpace, freeSome, "sprite %s stays awake: there is no space for its memory on the server's disk", name)
+					return newError(CodeNoSpace, "free some space, and try again; or "+endAndRemove(name), "sprite %s stays awake: there is no space for its memory on the server's disk", name)
 				}
 				if errors.Is(err, ErrDeletedOpen) {
-					return newError(CodeDeletedOpen, closeSome, "sprite %s stays awake: %v", name, err)
+					return newError(CodeDeletedOpen, h.deletedOpen(row.ID), "sprite %s stays awake: %v", name, err)
 				}
 				if err != nil {
 					return fmt.Errorf("stop sprite %s: %w", name, err)
@@ -196,7 +196,7 @@ func (h *Host) endSandbox(m *machine, sleep bool) error {
 	m.busy = nil
 	full := false
 	if err == nil {
-		m.sandbox, m.paused = nil, false
+		m.sandbox, m.paused, m.lost = nil, false, ""
 		if full = m.isFull(); full { // it writes nothing now
 			m.disk.held = nil
 			m.disk.changed()
@@ -210,7 +210,7 @@ func (h *Host) endSandbox(m *machine, sleep bool) error {
 		h.noteHeld(m)
 	}
 	if err == nil {
-		h.note(m.id, func(s *store.Sprite) { s.Status = status })
+		h.note(m.id, func(s *store.Sprite) { s.Status, s.Lost = status, "" })
 		if sleep {
 			fault.Reach(fault.SleepStored)
 		}

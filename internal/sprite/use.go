@@ -1,6 +1,7 @@
 package sprite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -37,6 +38,27 @@ func (l *Lease) Restored() bool {
 	l.host.mu.Lock()
 	defer l.host.mu.Unlock()
 	return l.machine.undone == l.sandbox
+}
+
+// Lost is why what ran in the sprite is gone, though nobody had asked for that; empty: it
+// is not, or Told was called since.
+func (l *Lease) Lost() string {
+	l.host.mu.Lock()
+	defer l.host.mu.Unlock()
+	return l.machine.lost
+}
+
+// Told says that a person has learned what Lost says.
+func (l *Lease) Told() {
+	l.host.lose(l.machine, "")
+	l.host.note(l.machine.id, func(s *store.Sprite) { s.Lost = "" })
+}
+
+// lose notes why what ran in a machine is gone, for the next command.
+func (h *Host) lose(m *machine, why string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m.lost = why
 }
 
 // Release lets the sprite sleep, as far as this lease is concerned. It may be
@@ -193,14 +215,17 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	if err := h.sealOutdated(m, row); err != nil {
 		h.Logger.Error("making a checkpoint before a memory of another version is dropped", "sprite", m.name, "err", err)
 	}
+	warm := h.warm(m.id)
 	sb, err := h.bootSandbox(ctx, row, spare)
 	if err != nil {
 		h.Logger.Error("starting a sandbox", "sprite", m.name, "err", err)
-		status := sprites.StatusCold
+		status, lost := sprites.StatusCold, ""
 		if h.warm(m.id) {
 			status = sprites.StatusWarm
+		} else if warm {
+			lost = "it did not start, and the memory that it slept with was used up: " + err.Error()
 		}
-		h.note(m.id, func(s *store.Sprite) { s.Status, s.LastError = status, err.Error() })
+		h.note(m.id, func(s *store.Sprite) { s.Status, s.LastError, s.Lost = status, err.Error(), cmp.Or(s.Lost, lost) })
 	} else {
 		h.mu.Lock()
 		m.sandbox, m.paused = sb, false // who hears of the note finds it, and who changes connectors
@@ -216,7 +241,11 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 		h.note(m.id, func(s *store.Sprite) {
 			s.Status, s.LastError, s.LastRunning = sprites.StatusRunning, "", time.Now()
 			if why != "" {
-				s.LastError = "it booted, because the memory that it slept with could not be used: " + why
+				s.Lost = "the memory that it slept with could not be used: " + why
+			}
+			if s.Lost != "" {
+				s.LastError = "it began anew: " + s.Lost
+				h.lose(m, s.Lost)
 			}
 		})
 	}
@@ -233,6 +262,10 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 		busy.err = newError(CodeDeleting, "", "sprite %s is being deleted", m.name)
 	case err != nil:
 		failed := newError(CodeBootFailed, "the server's log, and cove doctor, may say more", "sprite %s did not start", m.name)
+		if h.warm(m.id) {
+			failed.Message += ", and its memory is kept"
+			failed.Hint = "use it again once that is mended; to give up what ran in it: cove restart " + m.name
+		}
 		failed.Err = err
 		if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeDamaged {
 			failed = e // which says all
@@ -354,6 +387,8 @@ func (h *Host) watch(m *machine, sb Sandbox) {
 			s.Status = sprites.StatusWarm
 		default:
 			s.Status, s.LastError = sprites.StatusCold, "its sandbox ended: "+why
+			s.Lost = s.LastError
+			h.lose(m, s.Lost)
 		}
 	})
 }

@@ -93,7 +93,7 @@ func (b *Backends) Delete(ctx context.Context, name string) error {
 func needed(ctx context.Context, tx *sql.Tx, name string) error {
 	var n int
 	err := tx.QueryRowContext(ctx, `SELECT count(*) FROM jobs WHERE doc->>'$.backend' = ?
-		AND (state IN ('queued', 'preparing', 'running', 'waiting') OR doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL)`, name).Scan(&n)
+		AND (state IN ('installing', 'queued', 'preparing', 'running', 'waiting') OR doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL)`, name).Scan(&n)
 	if err == nil && n > 0 {
 		err = fmt.Errorf("jobs there that need it: %d: %w", n, ErrInUse)
 	}

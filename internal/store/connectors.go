@@ -30,6 +30,16 @@ const connectorColumns = "doc, c.created_at, c.updated_at"
 
 // Put stores a definition, in place of one of the same name, whose grants stay.
 func (k *Connectors) Put(ctx context.Context, c sprites.Connector) error {
+	return k.put(ctx, c, "DO UPDATE SET doc = excluded.doc, updated_at = excluded.updated_at")
+}
+
+// Add stores a definition, unless there is one of the same name, which stays as it is.
+func (k *Connectors) Add(ctx context.Context, c sprites.Connector) error {
+	return k.put(ctx, c, "DO NOTHING")
+}
+
+// put stores a definition. conflict says what becomes of one of the same name.
+func (k *Connectors) put(ctx context.Context, c sprites.Connector, conflict string) error {
 	stored := now()
 	c.Grants, c.CreatedAt, c.UpdatedAt = nil, stored, stored
 	doc, err := json.Marshal(c)
@@ -38,7 +48,7 @@ func (k *Connectors) Put(ctx context.Context, c sprites.Connector) error {
 	}
 	err = k.db.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO connectors (name, doc, created_at, updated_at) VALUES (?1, ?2, ?3, ?3)
-			ON CONFLICT (name) DO UPDATE SET doc = excluded.doc, updated_at = excluded.updated_at`, c.Name, string(doc), micros(stored))
+			ON CONFLICT (name) `+conflict, c.Name, string(doc), micros(stored))
 		return err
 	})
 	if err != nil {
@@ -144,7 +154,7 @@ func (k *Connectors) Revoke(ctx context.Context, name string, g sprites.Connecto
 func (k *Connectors) Granted(ctx context.Context, sprite string) ([]sprites.Connector, error) {
 	list, err := collect(ctx, k.db.read, scanConnector, `SELECT DISTINCT `+connectorColumns+` FROM connectors c JOIN connector_grants g ON g.connector = c.name
 		WHERE (g.sprite = ?1 OR g.label <> '' AND EXISTS (SELECT 1 FROM sprites s, json_each(s.labels) l WHERE s.name = ?1 AND l.value = g.label))
-			AND (g.job IS NULL OR EXISTS (SELECT 1 FROM jobs j WHERE j.id = g.job AND j.sprite = ?1 AND j.state IN ('queued', 'preparing', 'running', 'waiting')))
+			AND (g.job IS NULL OR EXISTS (SELECT 1 FROM jobs j WHERE j.id = g.job AND j.sprite = ?1 AND j.state IN ('installing', 'queued', 'preparing', 'running', 'waiting')))
 		ORDER BY c.name`, sprite)
 	if err != nil {
 		return nil, fmt.Errorf("connectors of sprite %s: %w", sprite, err)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 
+	"modernc.org/sqlite"
+
 	"github.com/cove-dev/cove/internal/private"
 )
 
@@ -181,6 +183,41 @@ func (db *database) checkEpoch(ctx context.Context, accept bool) (forward int64,
 		return stored + 1, nil
 	}
 	return 0, nil
+}
+
+// Check returns the error that Open would give of a file that is older than its folder, or
+// that has another one's log: an OlderError or a ForeignLogError. It changes nothing, and is
+// only of use while nobody has the store open. A file that can't be read without its log
+// is not judged.
+func Check(ctx context.Context, path string) error {
+	if err := checkLog(ctx, path); err != nil {
+		return err
+	}
+	root, stored, err := epochWithoutLog(ctx, path)
+	if _, ok := errors.AsType[*sqlite.Error](err); ok {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if log, err := os.Open(path + "-wal"); err == nil {
+		_, last, found, err := epochsOf(log, root)
+		if log.Close(); err != nil {
+			return err
+		}
+		switch {
+		case root == 0:
+			return nil // the log may have the table
+		case found:
+			stored = last
+		}
+	}
+	epoch := epochFile{path: filepath.Join(filepath.Dir(path), EpochFile)}
+	said, there, err := epoch.read()
+	if err == nil && there && said > stored {
+		err = &OlderError{Dir: filepath.Dir(path), Epoch: stored, File: said}
+	}
+	return err
 }
 
 // startEpoch has the database and the file agree. With forward, the store is noted as

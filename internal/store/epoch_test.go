@@ -53,6 +53,9 @@ func TestOlderStore(t *testing.T) {
 	copyStore(t, backup, path)
 	before, err := os.ReadFile(path)
 	must(t, err)
+	if _, is := errors.AsType[*OlderError](Check(ctx, path)); !is {
+		t.Errorf("a check of an older store: got %v", Check(ctx, path))
+	}
 	_, err = Open(ctx, path)
 	refused, is := errors.AsType[*OlderError](err)
 	if !is || refused.Epoch != 1 || refused.File != 2 {
@@ -66,6 +69,7 @@ func TestOlderStore(t *testing.T) {
 	}
 
 	copyStore(t, newest, path) // the advice is right
+	must(t, Check(ctx, path))
 	must(t, open(t, path).Close())
 
 	copyStore(t, backup, path)
@@ -208,6 +212,7 @@ func TestEpochKilled(t *testing.T) {
 				copyStore(t, path, backup)
 				killAt(t, point, path, reached)
 
+				must(t, Check(t.Context(), path))
 				for range 2 {
 					s = open(t, path)
 					if v, err := s.Settings.Get(t.Context(), "k"); err != nil || v != "1" || older(t, s) {
@@ -215,7 +220,11 @@ func TestEpochKilled(t *testing.T) {
 					}
 					must(t, s.Close())
 				}
+				must(t, Check(t.Context(), path))
 				copyStore(t, backup, path)
+				if err := Check(t.Context(), path); !errors.As(err, new(*OlderError)) {
+					t.Errorf("a check of the store from before the change: got %v, want an OlderError", err)
+				}
 				if _, err := Open(t.Context(), path); !errors.As(err, new(*OlderError)) {
 					t.Errorf("the store from before the change: got %v, want an OlderError", err)
 				}

@@ -333,10 +333,10 @@ func (j *Jobs) notify(id string) {
 // collect all of its work from the sprite with this id. ErrNotFound if there is none.
 func (j *Jobs) Blocking(ctx context.Context, sprite, id string) (sprites.Job, error) {
 	job, err := scanJob(j.db.read.QueryRowContext(ctx, `SELECT `+jobColumns+` FROM jobs
-		WHERE sprite = ?1 AND (state IN ('queued', 'preparing', 'running', 'waiting')
+		WHERE sprite = ?1 AND (state IN ('installing', 'queued', 'preparing', 'running', 'waiting')
 			OR doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL
 			OR doc->>'$.uncollected' <> '' AND doc->>'$.sprite_id' = ?2)
-		ORDER BY state NOT IN ('queued', 'preparing', 'running', 'waiting'),
+		ORDER BY state NOT IN ('installing', 'queued', 'preparing', 'running', 'waiting'),
 			NOT coalesce(doc->>'$.bundle.size' > 0 AND doc->>'$.pulled_at' IS NULL, FALSE), created_at DESC LIMIT 1`, sprite, id))
 	if err != nil {
 		return job, fmt.Errorf("jobs of sprite %s: %w", sprite, notFound(err))

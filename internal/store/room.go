@@ -1,6 +1,7 @@
 package store
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,16 +38,24 @@ func diskError(err error) error {
 	return err
 }
 
+// A sprite can take each byte of the disk as soon as it is free. Then a store can be opened,
+// and written to, only if nothing that this takes is given back and asked for again:
+//
+//   - The log has its room as long as its file exists. SQLite writes over it in place, and
+//     with SQLITE_FCNTL_PERSIST_WAL it does not remove the file at the end.
+//   - The index of the log would be a file of shared memory, cove.db-shm, which each first
+//     opener empties and fills anew. With the VFS unix-excl it is memory of this process,
+//     which locks the database against all others until it is closed.
+//   - The file of the epoch is written over in place.
+
 // walRoom is what keepRoom holds for the write-ahead log. SQLite begins the log anew at
 // some 4 MiB (wal_autocheckpoint, 1,000 pages), if the database can grow. On a full disk
 // the rest is for the writes that make room: a delete takes a few pages.
 const walRoom = 6 << 20
 
-// keepRoom has the file system set room aside for the log of a database, of which no other
-// file can take anything, so that a store can be opened and written to on a full disk:
-// otherwise nobody could delete anything. SQLite overwrites its log in place while it is
-// open, and removes it at the end. If the log is missing, this makes it, empty. A file
-// system that can't do this, and a disk that is full by now, leave a store without.
+// keepRoom has the file system set room aside for the log of a database, unless the log has
+// it. A file system that can't do this, and a disk that is full by now, leave a store
+// without.
 func keepRoom(path string) error {
 	f, err := os.OpenFile(path+"-wal", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -57,4 +66,24 @@ func keepRoom(path string) error {
 		err = &fs.PathError{Op: "fallocate", Path: path, Err: err}
 	}
 	return errors.Join(err, f.Close())
+}
+
+// logApplied transfers all of the log to the database, whose only connection has nothing
+// under way, and reports whether that was possible. If not, the next open does it.
+func logApplied(db *sql.DB) bool {
+	var busy, all, applied int
+	err := db.QueryRow("PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &all, &applied)
+	return err == nil && busy == 0 && all == applied
+}
+
+// voidLog has a log that was applied, of a database that is closed, say nothing: a copy of
+// the database alone is whole, and an older one that is put back is not taken for a part
+// of the log.
+func voidLog(path string) error {
+	f, err := os.OpenFile(path+"-wal", os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(make([]byte, walHeader), 0)
+	return errors.Join(err, f.Sync(), f.Close())
 }

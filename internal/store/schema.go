@@ -147,6 +147,8 @@ var migrations = []string{
 	`CREATE TABLE epoch (n INTEGER NOT NULL, was INTEGER NOT NULL) STRICT; -- one row, which wal.go reads, too: see epoch.go
 	INSERT INTO epoch (n, was) VALUES (0, 0);`,
 	`CREATE TABLE doomed_memories (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID; -- see memories.go`,
+	`ALTER TABLE sprites ADD COLUMN lost TEXT NOT NULL DEFAULT ''; -- empty: nothing, or it was told`,
+	`SELECT 1; -- from here on idle_seconds and hibernate_seconds may be -1, ServersOwn`,
 }
 
 // migrate runs the migrations that the database has not seen, each in a

@@ -98,7 +98,7 @@ func unseal(key cipher.AEAD, name string, sealed []byte) ([]byte, error) {
 // missingKey says what to do about a key that is gone while secrets are there.
 func missingKey(path string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %s is gone; put it back, or remove the secrets (cove secret rm) and set them anew", ErrKey, path)
+		return fmt.Errorf("%w: %s is gone; put it back, or remove the secrets (cove secret list; cove secret rm NAME) and set them anew", ErrKey, path)
 	}
 	return err
 }

@@ -24,14 +24,15 @@ type Sprite struct {
 	Labels      []string
 	URL         sprites.URLSettings
 	Policy      sprites.NetworkPolicy
-	IdleSeconds int64 // 0: never sleeps
-	Hibernate   int64 // seconds, after which the memory of one that sleeps goes to disk; 0: never
+	IdleSeconds int64 // 0: never sleeps; ServersOwn: as the server says
+	Hibernate   int64 // seconds, after which the memory of one that sleeps goes to disk; 0: never; ServersOwn: as the server says
 	Owner       string
 	Retention   sprites.Retention // of the checkpoints that nobody asked for; zero: all stay
 	LeaseUntil  time.Time         // zero: no lease
 	Status      sprites.Status
 	Incarnation int64 // of its last sandbox; see Next
 	LastError   string
+	Lost        string        // why what its last sandbox ran is gone, unasked, of which no command was told; empty: it is not
 	Held        *sprites.Held // why it is paused, or may not start; nil: it may
 	Deleting    bool          // its disk is being removed; only another delete may touch it
 	Layer       string        // of its disk, the one that is written
@@ -42,6 +43,10 @@ type Sprite struct {
 	LastRunning time.Time // zero: never
 }
 
+// ServersOwn is the time of a sprite that has none of its own. Sprites from before schema
+// 17 have the time of the server that made them.
+const ServersOwn = -1
+
 // Sprites are the server's sprites.
 type Sprites struct {
 	db *database
@@ -51,16 +56,16 @@ type Sprites struct {
 }
 
 const spriteColumns = `id, name, machine_id, base, include, env, config, labels, url_settings, idle_seconds,
-	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy, layer, source, next, retention, hibernate_seconds, held`
+	owner, lease_until, status, incarnation, last_error, deleting, created_at, updated_at, last_running, policy, layer, source, next, retention, hibernate_seconds, held, lost`
 
-const spriteValues = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+const spriteValues = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 func scanSprite(row scanner) (Sprite, error) {
 	var s Sprite
 	var include, env, config, labels, urls, policy, next, retention, held []byte
 	var lease, created, updated, ran sql.NullInt64
 	err := row.Scan(&s.ID, &s.Name, &s.MachineID, &s.Base, &include, &env, &config, &labels, &urls, &s.IdleSeconds,
-		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy, &s.Layer, &s.Source, &next, &retention, &s.Hibernate, &held)
+		&s.Owner, &lease, &s.Status, &s.Incarnation, &s.LastError, &s.Deleting, &created, &updated, &ran, &policy, &s.Layer, &s.Source, &next, &retention, &s.Hibernate, &held, &s.Lost)
 	if err != nil {
 		return s, err
 	}
@@ -89,7 +94,7 @@ func (s Sprite) values() ([]any, error) {
 	}
 	return []any{s.ID, s.Name, s.MachineID, s.Base, texts[0], texts[1], texts[2], texts[3], texts[4], s.IdleSeconds,
 		s.Owner, micros(s.LeaseUntil), s.Status, s.Incarnation, s.LastError, s.Deleting,
-		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5], s.Layer, s.Source, texts[6], texts[7], s.Hibernate, texts[8]}, nil
+		micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.LastRunning), texts[5], s.Layer, s.Source, texts[6], texts[7], s.Hibernate, texts[8], s.Lost}, nil
 }
 
 // Create adds a sprite, with a new layer for its disk on top of s.Layer, or of the

@@ -1,19 +1,24 @@
 // Package store keeps what a server must not forget: sprites, tokens, jobs with
 // their events, secrets, connectors, and settings. It is SQLite in WAL mode, and the only SQL of cove.
 //
-// One process owns a store (see Lock). Its methods may be called from any
+// One process owns a store (see Lock): no other can even read the database meanwhile.
+// Its methods may be called from any
 // goroutine. Times have microseconds, and are UTC.
 package store
 
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/private"
@@ -56,6 +61,9 @@ func OpenOlder(ctx context.Context, path string) (*Store, error) { return openSt
 
 func openStore(ctx context.Context, path string, older bool) (*Store, error) {
 	db, err := openDatabase(ctx, path, older)
+	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code()&0xff == sqlite3.SQLITE_BUSY {
+		return nil, &private.RefusedError{Dir: filepath.Dir(path), Why: "has a cove.db that another program has open", Hint: "end that program; see which one it is: fuser -v " + path}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open the store %s: %w", path, diskError(err))
 	}
@@ -97,9 +105,7 @@ func openDatabase(ctx context.Context, path string, older bool) (*database, erro
 	if err := checkLog(ctx, path); err != nil {
 		return nil, err
 	}
-	if db.write, err = sql.Open("sqlite", dsn(path, "immediate")); err != nil {
-		return nil, err
-	}
+	db.write = sql.OpenDB(connector(dsn(path, "immediate")))
 	db.write.SetMaxOpenConns(1)
 	forward, err := db.checkEpoch(ctx, older)
 	if err == nil {
@@ -111,10 +117,9 @@ func openDatabase(ctx context.Context, path string, older bool) (*database, erro
 	if err != nil {
 		return nil, errors.Join(err, db.epoch.close(), db.write.Close())
 	}
-	_ = keepRoom(path) // without it, a store works until the disk is full
-	if db.read, err = sql.Open("sqlite", dsn(path, "deferred")); err != nil {
-		return nil, errors.Join(err, db.epoch.close(), db.write.Close())
-	}
+	_ = keepRoom(path)           // without it, a store works until the disk is full
+	_ = os.Remove(path + "-shm") // an earlier cove's, which nobody has open: the database is locked
+	db.read = sql.OpenDB(connector(dsn(path, "deferred")))
 	db.read.SetMaxOpenConns(readers)
 	db.read.SetMaxIdleConns(readers)
 	return db, nil
@@ -124,7 +129,7 @@ func openDatabase(ctx context.Context, path string, older bool) (*database, erro
 // takes from other users what they could read. SQLite gives its other files the mode
 // that the database has.
 func makePrivate(path string) error {
-	for _, end := range []string{"", "-wal", "-shm", "-journal"} {
+	for _, end := range []string{"", "-wal", "-journal"} {
 		if _, err := os.Lstat(path + end); end != "" && errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -143,6 +148,7 @@ func dsn(path, lock string) string {
 		u = url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath()}
 	}
 	u.RawQuery = url.Values{
+		"vfs":     {"unix-excl"}, // the index of the log is in memory, and no file (see room.go)
 		"_txlock": {lock},
 		"_pragma": {
 			"busy_timeout(10000)",
@@ -154,9 +160,29 @@ func dsn(path, lock string) string {
 	return u.String()
 }
 
+// connector opens connections by a name of dsn's, of which the last one to be closed leaves
+// the log, and with it the log's room.
+type connector string
+
+func (c connector) Driver() driver.Driver { return new(sqlite.Driver) }
+
+func (c connector) Connect(context.Context) (driver.Conn, error) {
+	conn, err := c.Driver().Open(string(c))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.(sqlite.FileControl).FileControlPersistWAL("main", 1); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
 func (db *database) close() error {
-	err := errors.Join(db.read.Close(), db.write.Close(), db.epoch.close())
-	_ = keepRoom(db.path) // for the next start
+	err := db.read.Close()
+	applied := logApplied(db.write)
+	if err = errors.Join(err, db.write.Close(), db.epoch.close()); err == nil && applied {
+		err = voidLog(db.path)
+	}
 	return err
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/binary"
@@ -17,8 +18,8 @@ import (
 	"github.com/cove-dev/cove/internal/private"
 )
 
-// A process that was killed leaves a log beside the database, cove.db-wal, and SQLite
-// applies it at the next open, to whatever database is there then: of an older copy that
+// A process that was killed leaves a log beside the database, cove.db-wal, that is not void
+// (see voidLog), and SQLite applies it at the next open, to whatever database is there then: of an older copy that
 // was put back it would make a mixture of two, and of that the file. Each version of the
 // epoch's page in the log has the epoch, and the one before it: a database from before the
 // log's first transaction, or from after its last one, is another one's.
@@ -43,7 +44,7 @@ func (e *ForeignLogError) Error() string {
 // Unwrap tells a person what to do.
 func (e *ForeignLogError) Unwrap() error {
 	return &private.RefusedError{Dir: e.Dir, Why: "has another store's log", Hint: "put back the cove.db that it was beside; or keep this cove.db, and move away what is not its own: " +
-		filepath.Join(e.Dir, "cove.db-wal") + " and " + filepath.Join(e.Dir, "cove.db-shm")}
+		filepath.Join(e.Dir, "cove.db-wal")}
 }
 
 // checkLog refuses a log that is not the database's own, before SQLite applies it.
@@ -59,6 +60,13 @@ func checkLog(ctx context.Context, path string) error {
 	info, err := log.Stat()
 	if err != nil {
 		return err
+	}
+	header := make([]byte, walHeader)
+	if _, err := log.ReadAt(header, 0); err != nil {
+		return ended(err)
+	}
+	if bytes.Equal(header, make([]byte, walHeader)) {
+		return nil
 	}
 	// SQLite writes the database's first page before it makes a log.
 	if db, err := os.Stat(path); info.Size() > walHeader && (errors.Is(err, os.ErrNotExist) || err == nil && db.Size() == 0) {

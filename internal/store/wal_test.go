@@ -68,7 +68,7 @@ func TestForeignLog(t *testing.T) {
 	epoch, err := os.ReadFile(filepath.Join(dir, EpochFile))
 	must(t, err)
 	must(t, s.Close())
-	if len(second.log) > 0 || len(begun.log) == 0 || bytes.Equal(begun.log[16:24], late.log[16:24]) {
+	if !bytes.Equal(second.log[:walHeader], make([]byte, walHeader)) || len(begun.log) == 0 || bytes.Equal(begun.log[16:24], late.log[16:24]) {
 		t.Fatal("the logs are not what this tests")
 	}
 
@@ -83,6 +83,8 @@ func TestForeignLog(t *testing.T) {
 		"cut off":                        {late.db, late.log[:len(late.log)-100], "last"},
 		"only its header":                {late.db, late.log[:walHeader], "fourth"},
 		"empty":                          {second.db, []byte{}, "second"},
+		"void":                           {second.db, second.log, "second"},
+		"void, beside an older copy":     {first.db, second.log, "first"},
 		"torn header":                    {second.db, late.log[:20], "second"},
 		"older copy":                     {first.db, late.log, ""},
 		"older copy, same length":        {first.db, begun.log, ""},

@@ -46,6 +46,8 @@ type BashResult struct {
 	Left         bool   `json:"left,omitempty"`          // what the command started still runs
 	Survivors    bool   `json:"survivors,omitempty"`     // processes of another user's could not be ended
 	BackgroundID string `json:"background_id,omitempty"` // for poll and kill
+
+	Ended bool `json:"ended,omitempty"` // what the command had left running was ended after it: CallLast
 }
 
 func (w *workspace) bash(ctx context.Context, in BashInput, progress func(Progress)) (*BashResult, error) {
@@ -267,7 +269,13 @@ func (r *BashResult) text() string {
 	default:
 		fmt.Fprintf(&b, "[exit code %d after %s", *r.ExitCode, took)
 	}
-	if r.Left {
+	switch {
+	case r.Ended:
+		b.WriteString("; what it had started still ran, and was ended with this call")
+		if r.Survivors {
+			b.WriteString(", but for processes of another user's")
+		}
+	case r.Left:
 		fmt.Fprintf(&b, "; what it started still runs, in the background as %s", r.BackgroundID)
 	}
 	b.WriteString("]")

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -164,7 +165,7 @@ func (s *Session) receive(out io.ReadCloser, greeted chan<- *hello) {
 func (s *Session) take(a answer, greeted chan<- *hello) *Error {
 	if a.Hello != nil {
 		if a.Hello.Version != version {
-			return errorf(CodeProtocol, "the sprite's cove-guest is of another version of cove; restart the sprite, so that it gets this one's: cove suspend %[1]s, cove wake %[1]s", s.name)
+			return errorf(CodeProtocol, "the sprite's cove-guest is of another version of cove; restart the sprite, so that it gets this one's: cove suspend %[1]s; cove wake %[1]s", s.name)
 		}
 		select {
 		case greeted <- a.Hello:
@@ -233,6 +234,47 @@ func (s *Session) CallProgress(ctx context.Context, tool string, input json.RawM
 	case <-ctx.Done():
 		return nil, s.giveUp(ctx, id, p)
 	}
+}
+
+// CallLast is CallProgress for the last call of a session: what a command of Bash has left
+// running is ended, and the result says that.
+func (s *Session) CallLast(ctx context.Context, tool string, input json.RawMessage, progress func(Progress)) (*Result, error) {
+	result, err := s.CallProgress(ctx, tool, input, progress)
+	if err != nil || tool != "Bash" {
+		return result, err
+	}
+	var left, rest BashResult
+	if json.Unmarshal(result.Data, &left) != nil || !left.Left {
+		return result, nil // it was read once before
+	}
+	kill, err := json.Marshal(BashInput{Kill: left.BackgroundID})
+	if err != nil {
+		return nil, coded("", err)
+	}
+	end, err := s.Call(ctx, tool, kill)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(end.Data, &rest); err != nil {
+		return nil, coded("", err)
+	}
+	left.Left, left.BackgroundID = false, ""
+	left.Ended, left.Survivors = rest.Killed, rest.Survivors
+	left.Stdout.add(rest.Stdout)
+	left.Stderr.add(rest.Stderr)
+	data, err := json.Marshal(left)
+	if err != nil {
+		return nil, coded("", err)
+	}
+	return newResult(tool, data)
+}
+
+// add is for what a stream had after its end was looked at.
+func (o *Output) add(more Output) {
+	o.Text += more.Text
+	o.Bytes += more.Bytes
+	o.Omitted += more.Omitted
+	o.Log = cmp.Or(o.Log, more.Log)
 }
 
 func (s *Session) forget(id uint64) {
@@ -326,7 +368,7 @@ func ending(sprite string, err error, said string) *Error {
 	case exited && exit.Code == 1 && said != "":
 		return errorf(CodeFailed, "%s", said)
 	case exited && exit.Code == 2:
-		return errorf(CodeFailed, "the sprite's cove-guest has no tools: it is older than this cove; restart the sprite: cove suspend %[1]s, cove wake %[1]s", sprite)
+		return errorf(CodeFailed, "the sprite's cove-guest has no tools: it is older than this cove; restart the sprite: cove suspend %[1]s; cove wake %[1]s", sprite)
 	case exited:
 		return retryf(CodeSessionEnded, "the tools have ended in the sprite (%v); open them again", err)
 	case errors.Is(err, sprites.ErrNoExit):

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,6 +21,31 @@ const MinIDs = 65536
 // Accounts are the files of a machine that say which user and group ids are whose.
 type Accounts struct {
 	Root string // "" means "/"; tests set it
+}
+
+// A NoAccountError says that a user id has no account.
+type NoAccountError struct{ UID int }
+
+func (e *NoAccountError) Error() string {
+	return fmt.Sprintf("user id %d has no account (a line in /etc/passwd), and without one newuidmap gives it no subordinate ids; %s", e.UID, e.Fix())
+}
+
+// Fix says what to do about it.
+func (e *NoAccountError) Fix() string {
+	return fmt.Sprintf("as root, type: useradd --uid %d cove; in a container, run as root, or as a user that its image has", e.UID)
+}
+
+// Account returns the account of a user id. The environment does not count: USER may
+// name another one.
+func Account(uid int) (*user.User, error) {
+	me, err := user.LookupId(strconv.Itoa(uid))
+	if _, ok := errors.AsType[user.UnknownUserIdError](err); ok {
+		return nil, &NoAccountError{uid}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up the account of user id %d: %w", uid, err)
+	}
+	return me, nil
 }
 
 // ids is a range of user or group ids.

@@ -1,8 +1,10 @@
 package userns
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -44,5 +46,19 @@ func TestFree(t *testing.T) {
 				t.Errorf("got %d-%d, %v, want %d", first, last, err, test.want)
 			}
 		})
+	}
+}
+
+// An account is found by its number, whatever the environment says, and one that is not
+// there by an error that says what to do.
+func TestAccount(t *testing.T) {
+	t.Setenv("USER", "root")
+	if me, err := Account(0); err != nil || me.Username != "root" {
+		t.Errorf("0: got %+v, %v", me, err)
+	}
+	me, err := Account(98765432)
+	var none *NoAccountError
+	if !errors.As(err, &none) || !strings.Contains(err.Error(), "useradd --uid 98765432") {
+		t.Errorf("got %+v, %v", me, err)
 	}
 }

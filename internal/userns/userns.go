@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,7 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holderFile, in the data folder, has the process number and start of the holder.
+// holderFile, in the data folder, has the process number and start of the holder, and the
+// device and inode of the folder: a copy of it has a holder of its own, which ends with its
+// own sandboxes.
 const holderFile = "userns"
 
 // Inside reports whether this process is in a user namespace other than the
@@ -38,8 +39,10 @@ func Inside() bool {
 // Enter makes this process root in the data folder's user namespace by executing
 // its own command line again there; it returns only if that fails, or if there is
 // nothing to do because the caller is root already. holder is the command line of
-// the process that holds the namespace, which calls Hold.
-func Enter(data string, holder []string) error {
+// the process that holds the namespace, which calls Hold. left lists the processes that
+// an earlier server may have left: if the holder has died, the next one joins the
+// namespace of the first that lives.
+func Enter(data string, holder []string, left func() []Process) error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
@@ -48,13 +51,13 @@ func Enter(data string, holder []string) error {
 		return err
 	}
 	if pid == 0 {
-		if pid, err = startHolder(data, holder); err != nil {
+		if pid, err = replaceHolder(data, holder, left()); err != nil {
 			return err
 		}
 	}
-	nsenter, err := exec.LookPath("nsenter")
+	nsenter, err := findNsenter()
 	if err != nil {
-		return errors.New("nsenter is missing; install the package util-linux")
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -62,6 +65,14 @@ func Enter(data string, holder []string) error {
 	}
 	argv := append([]string{nsenter, "--user", "--preserve-credentials", "--target", strconv.Itoa(pid), "--", self}, os.Args[1:]...)
 	return fmt.Errorf("enter the user namespace: %w", unix.Exec(nsenter, argv, os.Environ()))
+}
+
+func findNsenter() (string, error) {
+	path, err := exec.LookPath("nsenter")
+	if err != nil {
+		return "", errors.New("nsenter is missing; install the package util-linux")
+	}
+	return path, nil
 }
 
 // findHolder returns the living holder's process number, or 0.
@@ -73,14 +84,43 @@ func findHolder(data string) (int, error) {
 		return 0, err
 	}
 	var pid int
-	var start string
-	if _, err := fmt.Sscan(string(text), &pid, &start); err != nil {
+	var start, folder string
+	if n, err := fmt.Sscan(string(text), &pid, &start, &folder); n < 2 {
 		return 0, nil // a torn write of a holder that never served anybody
+	} else if err != nil {
+		folder = startedFor(pid) // an earlier cove wrote it
+	}
+	if own, err := folderOf(data); err != nil || folder != "" && folder != own {
+		return 0, err
 	}
 	if got, err := processStart(pid); err != nil || got != start {
 		return 0, nil
 	}
 	return pid, nil
+}
+
+// folderOf identifies a folder. One that is moved stays the same.
+func folderOf(dir string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return "", &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return fmt.Sprintf("%x:%x", st.Dev, st.Ino), nil
+}
+
+// startedFor is the folder that a holder has as its last argument; empty: there is none any
+// more.
+func startedFor(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return ""
+	}
+	args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
+	folder, err := folderOf(args[len(args)-1])
+	if err != nil {
+		return ""
+	}
+	return folder
 }
 
 func processStart(pid int) (string, error) {
@@ -99,9 +139,6 @@ func processStart(pid int) (string, error) {
 // startHolder starts the holder in a new user namespace in which this user is
 // root, and the user's subordinate ids are the others.
 func startHolder(data string, argv []string) (pid int, err error) {
-	if err := os.MkdirAll(data, 0o700); err != nil {
-		return 0, err
-	}
 	uids, err := mapping("/etc/subuid", os.Getuid(), "--add-subuids")
 	if err != nil {
 		return 0, err
@@ -110,14 +147,36 @@ func startHolder(data string, argv []string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+	return runHolder(data, cmd, func() error {
+		for _, m := range []struct {
+			tool string
+			args []string
+		}{{"newuidmap", uids}, {"newgidmap", gids}} {
+			out, err := exec.Command(m.tool, append([]string{strconv.Itoa(cmd.Process.Pid)}, m.args...)...).CombinedOutput()
+			if errors.Is(err, exec.ErrNotFound) {
+				return fmt.Errorf("%s is missing; install the package uidmap", m.tool)
+			} else if err != nil {
+				return fmt.Errorf("%s: %w: %s", m.tool, err, strings.TrimSpace(string(out)))
+			}
+		}
+		return nil
+	})
+}
+
+// runHolder starts a holder process, and notes it once begin has made it one.
+func runHolder(data string, cmd *exec.Cmd, begin func() error) (pid int, err error) {
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return 0, err
+	}
 	log, err := os.OpenFile(filepath.Join(data, holderFile+".log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return 0, err
 	}
 	defer log.Close()
-	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWUSER}
+	cmd.SysProcAttr.Setsid = true
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("make a user namespace: %w (is it allowed? see: sysctl kernel.unprivileged_userns_clone kernel.apparmor_restrict_unprivileged_userns user.max_user_namespaces)", err)
 	}
@@ -127,32 +186,36 @@ func startHolder(data string, argv []string) (pid int, err error) {
 			_ = cmd.Wait()
 		}
 	}()
-	for _, m := range []struct {
-		tool string
-		args []string
-	}{{"newuidmap", uids}, {"newgidmap", gids}} {
-		out, err := exec.Command(m.tool, append([]string{strconv.Itoa(cmd.Process.Pid)}, m.args...)...).CombinedOutput()
-		if errors.Is(err, exec.ErrNotFound) {
-			return 0, fmt.Errorf("%s is missing; install the package uidmap", m.tool)
-		} else if err != nil {
-			return 0, fmt.Errorf("%s: %w: %s", m.tool, err, strings.TrimSpace(string(out)))
-		}
+	if err := begin(); err != nil {
+		return 0, err
 	}
 	start, err := processStart(cmd.Process.Pid)
 	if err != nil {
 		return 0, err
 	}
-	file := filepath.Join(data, holderFile)
-	if err := os.WriteFile(file+".new", []byte(fmt.Sprintln(cmd.Process.Pid, start)), 0o600); err != nil {
+	folder, err := folderOf(data)
+	if err != nil {
 		return 0, err
 	}
-	return cmd.Process.Pid, os.Rename(file+".new", file)
+	return cmd.Process.Pid, noteHolder(data, cmd.Process.Pid, start, folder)
+}
+
+// noteHolder writes which process is the holder, and of which folder. The text always has the
+// same length, and is written over the one before: on a full disk there is no room for
+// another file.
+func noteHolder(data string, pid int, start, folder string) error {
+	f, err := os.OpenFile(filepath.Join(data, holderFile), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%10d %20s %33s\n", pid, start, folder)
+	return errors.Join(err, f.Close())
 }
 
 // mapping returns the arguments of newuidmap or newgidmap: this user is 0, the
 // subordinate ids that file grants follow.
 func mapping(file string, id int, flag string) ([]string, error) {
-	me, err := user.Current()
+	me, err := Account(os.Getuid())
 	if err != nil {
 		return nil, err
 	}

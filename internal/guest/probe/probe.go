@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/user"
 	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -31,7 +32,8 @@ const (
 // Run looks at the sprite, and asks each URL.
 func Run(ctx context.Context, urls []string) sprites.Probe {
 	p := sprites.Probe{Arch: runtime.GOARCH, Time: time.Now().UTC(), Path: os.Getenv("PATH"), HTTP: []sprites.ProbeAnswer{}}
-	if me, err := user.Current(); err == nil {
+	p.User = strconv.Itoa(os.Getuid())
+	if me, err := user.LookupId(p.User); err == nil {
 		p.User = me.Username
 	}
 	p.Disk = disk()

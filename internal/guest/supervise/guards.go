@@ -49,6 +49,9 @@ type guards struct {
 	waiting atomic.Bool  // the agent, for a person
 	heard   atomic.Int64 // lines of the agent's
 
+	places []string // folders whose growth is watched
+	before int64    // bytes that they took before the agent started
+
 	mu    sync.Mutex
 	turns map[string]bool // by what is the same in a turn's lines
 	n     int64           // turns
@@ -72,6 +75,29 @@ func (g *guards) close() {
 // end ends the job for a reason. The first one stands.
 func (g *guards) end(reason, format string, args ...any) {
 	g.fire(endError{reason, fmt.Sprintf(format, args...)})
+}
+
+// measureDisk notes what the files take before the agent starts.
+func (g *guards) measureDisk(ctx context.Context) {
+	if g.spec.Guards.DiskBytes <= 0 {
+		return
+	}
+	g.places = []string{g.spec.Workdir, os.TempDir(), "/var/tmp"}
+	if home, err := os.UserHomeDir(); err == nil {
+		g.places = append(g.places, home)
+	}
+	g.before = used(ctx, g.places)
+}
+
+// checkDisk fires if the files have grown too much since measureDisk.
+func (g *guards) checkDisk(ctx context.Context) {
+	limit := g.spec.Guards.DiskBytes
+	if limit <= 0 {
+		return
+	}
+	if grown := used(ctx, g.places) - g.before; grown > limit && ctx.Err() == nil {
+		g.end(endDisk, "its files have grown by %d MiB, and may by %d", grown>>20, limit>>20)
+	}
 }
 
 // agentStarts is told when the job is prepared.
@@ -175,14 +201,8 @@ const (
 	diskShare    = 20 // one look in that many times its length
 )
 
-// watchDisk fires when the files have grown too much since it began.
+// watchDisk looks again and again whether the files have grown too much.
 func (g *guards) watchDisk(ctx context.Context) {
-	places := []string{g.spec.Workdir, os.TempDir(), "/var/tmp"}
-	if home, err := os.UserHomeDir(); err == nil {
-		places = append(places, home)
-	}
-	limit := g.spec.Guards.DiskBytes
-	before := used(ctx, places)
 	for pause := diskInterval; ; {
 		select {
 		case <-ctx.Done():
@@ -190,10 +210,7 @@ func (g *guards) watchDisk(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		began := time.Now()
-		if grown := used(ctx, places) - before; grown > limit && ctx.Err() == nil {
-			g.end(endDisk, "its files have grown by %d MiB, and may by %d", grown>>20, limit>>20)
-			return
-		}
+		g.checkDisk(ctx)
 		pause = max(diskInterval, diskShare*time.Since(began))
 	}
 }

@@ -52,5 +52,5 @@ func outOfMemory(ctx context.Context, code int, since time.Time) (string, bool) 
 	if k.Time.Before(since) {
 		return "", false
 	}
-	return fmt.Sprintf("%s (process %d) was ended, the largest with %d MiB of the sprite's %d; give it more, by cove push --memory", k.Name, k.PID, k.ResidentBytes>>20, k.LimitBytes>>20), true
+	return fmt.Sprintf("%s (process %d) was ended, the largest with %d MiB of the sprite's %d; give it more: cove push --memory SIZE PLAN", k.Name, k.PID, k.ResidentBytes>>20, k.LimitBytes>>20), true
 }

@@ -178,7 +178,14 @@ func Run(ctx context.Context, dir string) error {
 		return j.record(end)
 	}
 	j.log.state(sprites.JobRunning)
+	guards.measureDisk(ctx)
 	exit := j.runAgent(ctx, guards)
+	if exit.reason == "" {
+		guards.checkDisk(ctx)
+		if reason, detail := endedBy(ctx); reason == endDisk {
+			exit.reason, exit.detail = reason, detail
+		}
+	}
 	j.log.add(sprites.JobEvent{Type: "exit", ExitCode: &exit.code, Reason: exit.reason})
 	return j.finish(sprites.JobEnd{Phase: "done", Reason: exit.reason, Detail: exit.detail, ExitCode: exit.code})
 }

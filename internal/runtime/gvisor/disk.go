@@ -77,9 +77,24 @@ func (r *Runtime) disk(chain []string, b base.Base) ([]shim.Mount, error) {
 	}
 	mounts := []shim.Mount{{Target: "", Overlay: overlay("root", skeleton)}}
 	for _, name := range b.Mounts {
-		mounts = append(mounts, shim.Mount{Target: name, Overlay: overlay(name, programs(b, name)...)})
+		o := overlay(name, programs(b, name)...)
+		if base.Guardable("/" + name) {
+			o.Guard = r.guardDir()
+		}
+		mounts = append(mounts, shim.Mount{Target: name, Overlay: o})
 	}
 	return mounts, nil
+}
+
+// guardDir is the empty folder of layers.Overlay.Guard.
+func (r *Runtime) guardDir() string { return filepath.Join(r.Dir, "base", "empty") }
+
+// makeGuardDir makes it, whatever the umask is.
+func (r *Runtime) makeGuardDir() error {
+	if err := os.MkdirAll(r.guardDir(), 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(r.guardDir(), 0o755)
 }
 
 // programs are the lower folders that show the host's folder of programs, the topmost first.
@@ -94,6 +109,9 @@ func programs(b base.Base, name string) []string {
 // sandboxes, which may have them mounted; none is started meanwhile.
 func (r *Runtime) firstMask() (base.Mask, error) {
 	mask, err := r.hider.Mask()
+	if err == nil {
+		err = r.makeGuardDir()
+	}
 	if err != nil {
 		return mask, err
 	}
@@ -170,6 +188,14 @@ func (r *Runtime) OpenDisk(_ context.Context, chain []string) (_ sprite.Disk, er
 		disk = append(disk, sprite.DiskPart{Target: m.Target, View: v})
 	}
 	return disk, nil
+}
+
+// Unlimited are the limits that a sandbox would not have if it started now.
+func (r *Runtime) Unlimited() []string {
+	if !r.UserNS {
+		return shim.Unlimited()
+	}
+	return shim.UnlimitedUser()
 }
 
 // Base is what a new disk lies on.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/base"
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/cgroup"
 	"github.com/cove-dev/cove/internal/connect"
 	"github.com/cove-dev/cove/internal/fault"
 	"github.com/cove-dev/cove/internal/layers"
@@ -57,8 +58,13 @@ type Runtime struct {
 	prepared  *prepared // nil: not yet; guarded by preparing
 	hider     base.Hider
 
+	losing sync.Mutex
+	lost   map[string]string // by sprite: see Lost; guarded by losing
+
 	asiding sync.Mutex
-	aside   string // where this server moves what is in the way; empty: nothing yet; guarded by asiding
+
+	placing sync.Mutex // held while the server's processes are moved to a cgroup of their own
+	aside   string     // where this server moves what is in the way; empty: nothing yet; guarded by asiding
 }
 
 // prepared is what all sandboxes of this server start from.
@@ -100,6 +106,9 @@ func (r *Runtime) prepare() (prepared, error) {
 	}
 	if n := len(b.Mask.Hidden); n > 0 {
 		r.Logger.Info("hidden from sprites: other users of this machine may not read it", "count", n, "first", "/"+b.Mask.Hidden[0])
+	}
+	if open := files.Unguarded(); len(open) > 0 {
+		r.Logger.Warn("a file of this machine's programs that becomes secret stays readable to the sandboxes that run: its folder is an overlay itself (cove doctor says what to do)", "folders", "/"+strings.Join(open, " /"))
 	}
 	build, err := buildOf(r.Runsc, guest)
 	if err != nil {
@@ -179,11 +188,12 @@ func (r *Runtime) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, e
 	if image != "" {
 		fault.Reach(fault.WakeTaken)
 	}
+	share := shareOf(cgroup.Process{}.Limits(), m.MemoryMB, m.CPUs)
 	state, err := r.startShim(ctx, shim.Config{
 		Dir: r.runDir(m.ID), Runsc: r.Runsc, Guest: prep.guest,
 		ID: m.ID, Hostname: m.Hostname, MachineID: m.MachineID, Incarnation: m.Incarnation,
 		Token: newToken(), Env: m.Env, Include: m.Include,
-		Layers: m.Layers, Disk: disk, MemoryMB: m.MemoryMB, CPUs: m.CPUs, PidsMax: hostPidsMax, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
+		Layers: m.Layers, Disk: disk, Cgroups: r.cgroupPlace(), MemoryMB: share.memoryMB, CPUs: share.cpus, PidsMax: share.hostTasks, Tasks: share.tasks, Connectors: m.Connectors, Network: &m.Network, NetworkPolicy: shown,
 		Build: prep.build, Image: image, Patience: r.Patience,
 	})
 	if errors.Is(err, errShimDied) {
@@ -273,12 +283,14 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 		free <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-free }()
-			state, err := r.takeUp(ctx, id)
+			state, err := r.takeUpOwn(ctx, id)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case err == nil:
 				live = append(live, r.follow(id, state))
+			case errors.Is(err, errElsewhere):
+				r.lose(id, err)
 			case !errors.Is(err, errGone):
 				errs = append(errs, fmt.Errorf("take up sandbox %s: %w", id, err))
 			}
@@ -341,17 +353,11 @@ func (r *Runtime) booted(ctx context.Context, client shim.Client) (shim.State, e
 	}
 }
 
-// errShimDied says that nobody looks after what a shim may have begun.
-var errShimDied = errors.New("the shim died while it started")
-
-// errGone says that a sandbox that was to be adopted does not live any more.
-var errGone = errors.New("the sandbox is gone")
-
 // adopt starts a shim for a sandbox whose shim died. Without a network
 // nothing may be reached until one is set.
 func (r *Runtime) adopt(ctx context.Context, id string, network *policy.Set, connectors map[string]connect.Upstream) (shim.State, error) {
 	return r.startShim(ctx, shim.Config{
-		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Connectors: connectors, Network: network, Adopt: true, Patience: r.Patience,
+		Dir: r.runDir(id), Runsc: r.Runsc, ID: id, Cgroups: r.cgroupPlace(), Connectors: connectors, Network: network, Adopt: true, Patience: r.Patience,
 	})
 }
 
@@ -422,6 +428,8 @@ func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, e
 		return shim.State{}, errors.Join(ctx.Err(), fmt.Errorf("%w; see %s", errShimDied, log.Name()))
 	}
 	switch {
+	case answer.Elsewhere:
+		return shim.State{}, elsewhereError(answer.Error)
 	case answer.Gone:
 		return shim.State{}, fmt.Errorf("%w: %s", errGone, answer.Error)
 	case answer.Error != "":
@@ -432,16 +440,6 @@ func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, e
 
 // endLimit is for a shim that is not to start a sandbox any more to clear it away.
 const endLimit = 20 * time.Second
-
-// startError is why a shim did not start a sandbox. It is ENOSPC where there was no room
-// on the disk, and ErrLocked where there is another shim.
-type startError struct{ shim.Ready }
-
-func (e *startError) Error() string { return e.Ready.Error }
-
-func (e *startError) Is(target error) bool {
-	return e.Full && target == unix.ENOSPC || e.Locked && target == shim.ErrLocked
-}
 
 // reap collects a shim's exit status, so that it does not stay as a zombie.
 func (r *Runtime) reap(cmd *exec.Cmd) {
@@ -569,7 +567,10 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 
 // Limit gives the sandbox other limits.
 func (s *sandbox) Limit(ctx context.Context, memoryMB, cpus int) error {
-	err := s.client.SetLimits(ctx, shim.Limits{MemoryMB: memoryMB, CPUs: cpus})
+	share := shareOf(cgroup.Process{}.Limits(), memoryMB, cpus)
+	err := s.told(ctx, shim.Died, func() error {
+		return s.client.SetLimits(ctx, shim.Limits{MemoryMB: share.memoryMB, CPUs: share.cpus})
+	})
 	if text, is := strings.CutPrefix(fmt.Sprint(err), "shim: "+shim.ErrMemoryUsed.Error()); is && errors.Is(err, shim.ErrMemoryUsed) {
 		return fmt.Errorf("%w%s", sprite.ErrMemoryUsed, text)
 	}
@@ -579,7 +580,7 @@ func (s *sandbox) Limit(ctx context.Context, memoryMB, cpus int) error {
 // SetNetwork replaces what the sandbox's network is decided by.
 func (s *sandbox) SetNetwork(ctx context.Context, set policy.Set) error {
 	s.setNetwork(set) // which a shim that is about to be started gets
-	return s.client.SetNetwork(ctx, set)
+	return s.told(ctx, shim.Died, func() error { return s.client.SetNetwork(ctx, set) })
 }
 
 func (s *sandbox) setNetwork(set policy.Set) {
@@ -591,7 +592,7 @@ func (s *sandbox) setNetwork(set policy.Set) {
 // SetConnectors replaces the sandbox's connectors.
 func (s *sandbox) SetConnectors(ctx context.Context, all map[string]connect.Upstream) error {
 	s.setConnectors(all) // likewise
-	return s.client.SetConnectors(ctx, all)
+	return s.told(ctx, shim.Died, func() error { return s.client.SetConnectors(ctx, all) })
 }
 
 func (s *sandbox) setConnectors(all map[string]connect.Upstream) {
@@ -626,35 +627,6 @@ func bearer(st shim.State) string {
 	return st.Token
 }
 
-// Stop ends the sandbox. Where its shim has died, the next one is told.
-func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
-	for {
-		_, err := s.client.Stop(ctx, grace)
-		var again <-chan time.Time // never, once it was told
-		switch {
-		case shim.Died(err):
-			again = time.After(stopPause)
-		case err != nil:
-			select {
-			case <-s.done:
-				return nil
-			default:
-				return err
-			}
-		}
-		select {
-		case <-s.done:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-again:
-		}
-	}
-}
-
-// stopPause is between two tries to tell a shim.
-const stopPause = 20 * time.Millisecond
-
 // Checkpoint moves the sandbox to a disk with another layer to write.
 func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.Memory) (sprite.Pause, error) {
 	prep, err := s.runtime.prepare()
@@ -671,7 +643,11 @@ func (s *sandbox) Checkpoint(ctx context.Context, chain []string, memory sprite.
 			return sprite.Pause{}, err
 		}
 	}
-	done, err := s.client.Checkpoint(ctx, req)
+	var done shim.Checkpointed
+	err = s.told(ctx, shim.IsNoShim, func() (err error) {
+		done, err = s.client.Checkpoint(ctx, req)
+		return err
+	})
 	if err != nil {
 		s.awaitEnd(err)
 		return sprite.Pause{}, deletedOpen(err)

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/policy"
 	"github.com/cove-dev/cove/internal/runtime/runtimetest"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/sprite"
@@ -184,6 +186,43 @@ func TestStopWithoutShim(t *testing.T) {
 	defer next.Close()
 	if err := <-stopped; err != nil || calls != 2 {
 		t.Errorf("got %v after %d calls", err, calls)
+	}
+}
+
+// A call that finds no shim is the next one's.
+func TestToldWithoutShim(t *testing.T) {
+	for path, call := range map[string]func(context.Context, *sandbox) error{
+		"/v1/hibernate":  func(ctx context.Context, s *sandbox) error { return s.Hibernate(ctx) },
+		"/v1/limits":     func(ctx context.Context, s *sandbox) error { return s.Limit(ctx, 512, 1) },
+		"/v1/network":    func(ctx context.Context, s *sandbox) error { return s.SetNetwork(ctx, policy.Set{}) },
+		"/v1/connectors": func(ctx context.Context, s *sandbox) error { return s.SetConnectors(ctx, nil) },
+	} {
+		s := &sandbox{runtime: &Runtime{Dir: t.TempDir()}, client: shim.Client{Dir: t.TempDir()}, done: make(chan struct{})}
+		told := make(chan error, 1)
+		go func() { told <- call(t.Context(), s) }()
+		select {
+		case err := <-told:
+			t.Fatalf("%s without a shim: %v", path, err)
+		case <-time.After(3 * stopPause):
+		}
+		ln, err := net.Listen("unix", filepath.Join(s.client.Dir, "shim.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != path {
+				t.Errorf("%s, not %s", r.URL.Path, path)
+			}
+			if path == "/v1/hibernate" {
+				close(s.done)
+			}
+			_, _ = w.Write([]byte("{}"))
+		})}
+		go func() { _ = next.Serve(ln) }()
+		if err := <-told; err != nil {
+			t.Errorf("%s: got %v", path, err)
+		}
+		_ = next.Close()
 	}
 }
 

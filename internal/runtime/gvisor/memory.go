@@ -149,7 +149,8 @@ func linkImage(to, from, mark string) (size int64, err error) {
 
 // Hibernate saves the sandbox's memory, and ends it.
 func (s *sandbox) Hibernate(ctx context.Context) error {
-	if err := s.client.Hibernate(ctx, s.runtime.imageDir(s.id)); err != nil {
+	dir := s.runtime.imageDir(s.id)
+	if err := s.told(ctx, shim.IsNoShim, func() error { return s.client.Hibernate(ctx, dir) }); err != nil {
 		s.awaitEnd(err)
 		select {
 		case <-s.done:

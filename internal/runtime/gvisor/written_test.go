@@ -33,7 +33,7 @@ func TestWrittenBy(t *testing.T) {
 	if err != nil || calls < 24<<20 || calls > 25<<20 {
 		t.Errorf("by calls %d bytes, %v", calls, err)
 	}
-	if pages != 0 && (pages < 28<<20 || pages > 30<<20) { // 0: a file system in memory
+	if pages > 1<<20 && (pages < 28<<20 || pages > 30<<20) { // less: a file system in memory, and what Python left elsewhere
 		t.Errorf("%d bytes as pages", pages)
 	}
 	if _, _, err := writtenBy("0"); err == nil {

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// restoreFails stands in for runsc. To restore it does %DO%, says %SAID%, and fails. All else is
+// done by runsc.
+const restoreFails = `#!/bin/sh
+real=$0.real
+case " $* " in
+*" restore "*)
+	%DO%
+	echo '%SAID%' >&2
+	exit 128;;
+esac
+exec "$real" "$@"
+`
+
+// TestWakeFails: a sprite whose start fails keeps the memory that it sleeps with, until the
+// cause is mended; if something of it has run, or its memory is refused, it begins anew, and
+// that is said.
+func TestWakeFails(t *testing.T) {
+	h := newHost(t)
+	bin := filepath.Join(t.TempDir(), "bin")
+	if out, err := exec.Command("cp", "-r", binDir, bin).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	h.bin = bin
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.write("counter.py", counter)
+	h.run("", "cove", "cp", h.home+"/../counter.py", "paint:counter.py")
+	begin := func() (mark string) {
+		h.run("", "cove", "exec", "-s", "paint", "--", "rm", "-f", "count")
+		h.run("", "cove", "exec", "-s", "paint", "--detach", "--", "python3", "counter.py")
+		await(t, "the counter", time.Minute, func() bool {
+			out, code := h.try("", "cove", "exec", "-s", "paint", "--", "cat", "count")
+			return code == 0 && strings.Count(out, "\n") > 5
+		})
+		mark, _ = h.counts("paint")
+		return mark
+	}
+	runsc := filepath.Join(bin, "cove-runsc")
+	aside := func() {
+		if err := os.Rename(runsc, runsc+".real"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	back := func() {
+		if err := os.Rename(runsc+".real", runsc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	standIn := func(do, said string) {
+		text := strings.NewReplacer("%DO%", do, "%SAID%", said).Replace(restoreFails)
+		if err := os.WriteFile(runsc, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	const ended = `starting container: restoring container "x": urpc method "containerManager.Restore" failed: EOF`
+	mark := begin()
+	for what, hinder := range map[string]func(){
+		"runsc is not there":   func() {},
+		"its kernel has ended": func() { standIn(":", ended) },
+		"no process is left": func() {
+			standIn(":", `starting container: restoring container "x": fork/exec: resource temporarily unavailable`)
+		},
+	} {
+		h.run("", "cove", "suspend", "paint")
+		aside()
+		hinder()
+		_, stderr, code := h.streams("exec", "-s", "paint", "--", "true")
+		if code == 0 || !strings.Contains(stderr, "paint did not start, and its memory is kept") || !strings.Contains(stderr, "cove restart paint") {
+			t.Errorf("%s: %d, %s", what, code, stderr)
+		}
+		if status := jsonField(t, h.run("", "cove", "info", "paint", "--json"), "status"); status != "warm" {
+			t.Errorf("%s: the sprite is %s", what, status)
+		}
+		back()
+		h.counting("paint", mark)
+	}
+
+	for what, standing := range map[string][2]string{
+		"it has run":     {`"$real" "$@"; sleep 1`, ended},
+		"it can't go on": {":", `starting container: restoring container "x": vfs.CompleteRestore() failed: 9p: failed to walk`},
+	} {
+		mark := begin()
+		h.run("", "cove", "suspend", "paint")
+		aside()
+		standIn(standing[0], standing[1])
+		_, stderr, code := h.streams("exec", "-s", "paint", "--", "true")
+		back()
+		if code != 0 || !strings.Contains(stderr, "began anew") {
+			t.Errorf("%s: %d, %s", what, code, stderr)
+		}
+		if out, code := h.try("", "cove", "exec", "-s", "paint", "--", "pgrep", "-f", "counter.py"); code == 0 {
+			t.Errorf("%s: it goes on: %s, %s", what, mark, out)
+		}
+	}
+	h.run("", "cove", "rm", "paint")
+}

@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/sprites"
+)
+
+func TestConnectorState(t *testing.T) {
+	m := models{secrets: []sprites.Secret{{Name: "anthropic"}, {Name: "own"}}}
+	for _, test := range []struct {
+		name, secret string
+		there        bool
+		state, next  string
+	}{
+		{"anthropic", "", false, "set", ""}, // a job makes it
+		{"openai", "", false, "missing", "give it a key: cove secret set openai"},
+		{"anthropic", "own", true, "set", ""},
+		{"anthropic", "other", true, "missing", "give it a key: cove secret set other"},
+		{"local", "", true, "none", ""},
+		{"local", "", false, "no connector", "make its connector: cove connector put local --upstream URL"},
+	} {
+		got := m.stateOf(test.name, sprites.Connector{Name: test.name, Secret: test.secret}, test.there)
+		if want := (connectorState{test.name, test.state, test.next}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		doc := agentJSON{State: agentNoKey, Connectors: []connectorState{got}}
+		if text := stateText(doc); text != test.next {
+			t.Errorf("%s: it says %q, want %q", test.name, text, test.next)
+		}
+	}
+}
+
+func TestAgentSettingsWithoutHome(t *testing.T) {
+	t.Setenv("HOME", "")
+	agent, err := agents.Find("claude")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = (&app{}).agentSettings(agent)
+	if got, want := classify(err).hint, "set HOME, or leave out --agent-settings"; got != want {
+		t.Errorf("got %v with the hint %q, want %q", err, got, want)
+	}
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// loopFound is GNU find's message about a folder that is reached again inside itself.
+const loopFound = "find: File system loop detected; '"
+
+// linkOf prints the last link on the way to a path, and where it leads.
+const linkOf = `p=$1; while [ ! -L "$p" ] && [ "$p" != "${p%/*}" ]; do p=${p%/*}; done; printf '%s\n%s' "$p" "$(readlink -- "$p")"`
+
+// findLoop returns an error if links below a folder of a sprite lead to a folder that they
+// are in: a copy that follows them would not end. The error names such a link.
+func findLoop(ctx context.Context, sprite *sprites.Sprite, dir string) error {
+	if !path.IsAbs(dir) {
+		dir = "./" + dir // it may begin with "-"
+	}
+	find := sprite.CommandContext(ctx, "find", "-L", dir, "-type", "d", "-links", "0")
+	find.Env = []string{"LC_ALL=C"}
+	said := &tail{}
+	find.Stderr = said
+	err := find.Run()
+	exit, ended := errors.AsType[*sprites.ExitError](err)
+	switch {
+	case err != nil && !ended:
+		return err
+	case ended && exit.Code >= exitNoCommand-1:
+		return said.explain("look for loops of links in "+sprite.Name(), err)
+	}
+	_, rest, loop := strings.Cut(string(said.buf), loopFound)
+	at, _, whole := strings.Cut(rest, "' is part of")
+	if !loop || !whole {
+		return nil // what else it can't read, tar tells
+	}
+	out, err := sprite.CommandContext(ctx, "sh", "-c", linkOf, "sh", at).Output()
+	if err != nil {
+		return err
+	}
+	link, target, _ := strings.Cut(string(out), "\n")
+	return &codedError{exitFailed, "link_loop",
+		fmt.Errorf("%s is a link to %q, a folder that it is in: to follow it would not end; nothing was copied", sanitizeLine(link), sanitizeLine(target)),
+		"copy links that stay in the folder as links: --links skip; or remove that link in the sprite"}
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/private"
+)
+
+// A lock is found while others come and go: the kernel gives its list page by page, and
+// leaves out some that hold when the list changes between two pages.
+func TestServesAmongLocks(t *testing.T) {
+	dir := t.TempDir()
+	hold := func(name string) *os.File {
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+			t.Error(err)
+		}
+		return f
+	}
+	for i := range 100 { // a page has some 60
+		defer hold("held" + strconv.Itoa(i)).Close()
+	}
+	defer hold("lock").Close()
+	done := make(chan struct{})
+	var others sync.WaitGroup
+	for i := range 2 {
+		others.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					var held []*os.File
+					for j := range 20 {
+						held = append(held, hold("other"+strconv.Itoa(i)+"-"+strconv.Itoa(j)))
+					}
+					for _, f := range held {
+						_ = f.Close()
+					}
+				}
+			}
+		})
+	}
+	me := serverFile{PID: os.Getpid(), Started: private.StartOf(os.Getpid())}
+	for i := range 1000 {
+		if !serves(filepath.Join(dir, "lock"), me) {
+			t.Errorf("look %d: this process does not hold the lock", i)
+			break
+		}
+		if !Locked(filepath.Join(dir, "lock")) {
+			t.Errorf("look %d: nobody holds the lock", i)
+			break
+		}
+	}
+	close(done)
+	others.Wait()
+}

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// eventLine is an event, and how often it came.
+type eventLine struct {
+	sprites.NetworkEvent
+	count int
+	last  time.Time
+}
+
+// eventLines are events, of which equal ones are one line, where the first of them was.
+type eventLines struct {
+	lines []*eventLine
+	by    map[string]*eventLine
+}
+
+func (l *eventLines) add(e sprites.NetworkEvent) {
+	key := fmt.Sprintf("%t %q %q %q", e.Allowed, e.Protocol, eventTarget(e), e.Rule)
+	line := l.by[key]
+	if line == nil {
+		if l.by == nil {
+			l.by = map[string]*eventLine{}
+		}
+		line = &eventLine{NetworkEvent: e, count: 1, last: e.Time}
+		l.lines, l.by[key] = append(l.lines, line), line
+		return
+	}
+	line.count, line.last = line.count+1, e.Time
+	line.Suppressed += e.Suppressed
+	if e.Process != nil { // the sandbox says it of some only
+		line.Process = e.Process
+	}
+}
+
+func printEvent(w io.Writer, e *eventLine) {
+	if e.Suppressed > 0 {
+		fmt.Fprintf(w, "… %d more refusals, of which nothing was kept\n", e.Suppressed)
+	}
+	verdict := "refused"
+	if e.Allowed {
+		verdict = "allowed"
+	}
+	fmt.Fprintf(w, "%s  %s  %s  by %s", e.Time.Local().Format(time.DateTime), verdict, sanitizeLine(eventTarget(e.NetworkEvent)), sanitizeLine(e.Rule))
+	if p := e.Process; p != nil {
+		fmt.Fprintf(w, ", to %s (process %d)", sanitizeLine(p.Name), p.PID)
+	}
+	if e.count > 1 {
+		fmt.Fprintf(w, ", %d times until %s", e.count, e.last.Local().Format(time.DateTime))
+	}
+	fmt.Fprintln(w)
+	if e.Hint != "" {
+		fmt.Fprintf(w, "    %s\n", sanitizeLine(e.Hint))
+	}
+}

@@ -1,0 +1,147 @@
+package shim
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A data folder may be copied while its sandboxes run. The copy then has the state of
+// sandboxes that are the original's: their process numbers, their names, their sockets. A
+// shim touches only what its own folder has started. It knows its folder by device and
+// inode: a folder that is moved keeps both, and a copy has others.
+
+// errElsewhere says that a sandbox is another folder's, of which this one is a copy.
+var errElsewhere = errors.New("this data folder is a copy, made while the sprite ran: its sandbox is the original's, and what was only in its memory is not here")
+
+// folderOf identifies a folder.
+func folderOf(dir string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return "", &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return fmt.Sprintf("%x:%x", st.Dev, st.Ino), nil
+}
+
+// prefixOf is how the names of a folder's containers begin, and those of its cgroups. Two
+// copies have sprites of the same ids, so that the id alone would not do.
+func prefixOf(id, folder string) string {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(folder)) // never fails
+	return fmt.Sprintf("%s-%08x", id, sum.Sum32())
+}
+
+// Elsewhere reports whether a state that was read in dir is of a sandbox that another folder
+// has started.
+func (s State) Elsewhere(dir string) bool {
+	folder, err := folderOf(dir)
+	if err != nil {
+		return false // nobody can say, and nothing can be written there either
+	}
+	if s.Folder != "" {
+		return s.Folder != folder
+	}
+	// An earlier cove has started it, and noted no folder. Its processes hold the log of runsc.
+	return alive(s.PID, s.StartTime) && !holds(s.PID, filepath.Join(dir, "runsc.log"))
+}
+
+// holds reports whether a process has a file open. It has if nobody can say.
+func holds(pid int, name string) bool {
+	var want unix.Stat_t
+	if unix.Stat(name, &want) != nil {
+		return true
+	}
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		var st unix.Stat_t
+		if unix.Stat(filepath.Join(dir, e.Name()), &st) == nil && st.Dev == want.Dev && st.Ino == want.Ino {
+			return true
+		}
+	}
+	return err != nil
+}
+
+// known has the shim use the names of a sandbox that its own folder has started, maybe by an
+// earlier cove.
+func (s *Shim) known(st State) {
+	if len(st.Container) == len(container(s.prefix, 0)) || len(st.Container) == len(container(s.cfg.ID, 0)) {
+		s.prefix = st.Container[:len(st.Container)-len(container("", 0))]
+	}
+}
+
+// forget removes what a copy has of another folder's sandbox, and touches nothing of that.
+func (s *Shim) forget(st State) error {
+	errs := []error{}
+	for n := range st.Generation + 2 {
+		errs = append(errs, s.leave(State{Generation: n}))
+	}
+	for _, name := range []string{"runsc", "image", socketName, "sandbox.json", "sandbox.json.new"} {
+		errs = append(errs, os.RemoveAll(filepath.Join(s.cfg.Dir, name)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove a copy of another folder's state: %w", err)
+	}
+	s.log.Warn("a sandbox is left alone", "container", st.Container, "process", st.PID, "because", errElsewhere)
+	return nil
+}
+
+// atHome reports whether the shim's folder is still where it was. If it was moved, another
+// one may be there now.
+func (s *Shim) atHome() bool {
+	if s.folder == "" {
+		return true
+	}
+	folder, err := folderOf(s.cfg.Dir)
+	return err == nil && folder == s.folder
+}
+
+// killContainer ends the processes of one of the sandbox's containers, killContainers those
+// of all of them.
+func (s *Shim) killContainer(name string) {
+	killWith(func(args []string) bool { return s.ours(args, name) })
+}
+
+func (s *Shim) killContainers() {
+	killWith(func(args []string) bool {
+		i := slices.IndexFunc(args, s.isContainer)
+		return i >= 0 && s.ours(args, args[i])
+	})
+}
+
+// ours reports whether a command line is of a process of this sandbox's container name. If
+// that says nothing of a folder, as the names of an earlier cove do, a copy has it too. Then
+// the folder of runsc's state decides.
+func (s *Shim) ours(args []string, name string) bool {
+	if !s.isContainer(name) || !slices.Contains(args, name) {
+		return false
+	}
+	return s.containerPrefix() != s.cfg.ID || slices.Contains(args, rootFlag(s.cfg.Dir))
+}
+
+// isContainer reports whether a name is that of a container of this sandbox.
+func (s *Shim) isContainer(name string) bool {
+	generation, ok := strings.CutPrefix(name, s.containerPrefix()+"-")
+	if !ok || len(generation) != len(container("", 0))-1 {
+		return false
+	}
+	_, err := strconv.ParseUint(generation, 10, 32)
+	return err == nil
+}
+
+func (s *Shim) containerPrefix() string {
+	if s.prefix == "" {
+		return s.cfg.ID
+	}
+	return s.prefix
+}
+
+// container is the name of a generation of this sandbox.
+func (s *Shim) container(generation int) string { return container(s.containerPrefix(), generation) }

@@ -1,0 +1,91 @@
+package shim
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestElsewhere: a folder that is moved knows its sandbox, and a copy of it does not, also if
+// an earlier cove has started that.
+func TestElsewhere(t *testing.T) {
+	top := t.TempDir()
+	dir, moved, copied := filepath.Join(top, "original"), filepath.Join(top, "moved"), filepath.Join(top, "copied")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "runsc.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command("sleep", "1000")
+	cmd.Stdout = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+	}()
+	start, err := processStart(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder, err := folderOf(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	for name, st := range map[string]State{
+		"noted":                 {Folder: folder, PID: cmd.Process.Pid, StartTime: start},
+		"noted, starting":       {Folder: folder},
+		"of an earlier cove":    {PID: cmd.Process.Pid, StartTime: start},
+		"of this cove, adopted": {Folder: folder, PID: 1 << 30},
+	} {
+		if st.Elsewhere(moved) {
+			t.Errorf("%s: the folder that was moved takes its sandbox for another's", name)
+		}
+		if !st.Elsewhere(copied) {
+			t.Errorf("%s: the copy takes the original's sandbox for its own", name)
+		}
+	}
+}
+
+// TestOurs: which processes a shim may end by their command lines.
+func TestOurs(t *testing.T) {
+	const id = "0123456789abcdef"
+	own := &Shim{cfg: Config{Dir: "/data/run/" + id, ID: id}, prefix: prefixOf(id, "1:2")}
+	earlier := &Shim{cfg: own.cfg, prefix: id}
+	for line, want := range map[string][2]bool{ // by the shim, and by one of an earlier cove's sandbox
+		"": {}, "init": {}, "sleep 1000": {}, "cove shim": {},
+		"runsc-sandbox --root=/data/run/" + id + "/runsc boot":                                        {},
+		"runsc-sandbox --root=/data/run/" + id + "/runsc boot " + container(own.prefix, 3):            {true, false},
+		"runsc-sandbox --root=/before/run/" + id + "/runsc boot " + container(own.prefix, 3):          {true, false},
+		"runsc-sandbox --root=/copy/run/" + id + "/runsc boot " + container(prefixOf(id, "1:3"), 3):   {},
+		"runsc-sandbox --root=/data/run/" + id + "/runsc boot " + container(prefixOf(id, "1:3"), 3):   {},
+		"runsc-sandbox --root=/data/run/" + id + "/runsc boot " + container(id, 3):                    {false, true},
+		"runsc-sandbox --root=/copy/run/" + id + "/runsc boot " + container(id, 3):                    {},
+		"runsc-sandbox --root=/data/run/" + id + "/runsc boot " + id + "-00000x":                      {},
+		"runsc-sandbox --root=/data/run/" + id + "/runsc boot " + container("f"+id[1:], 3) + " " + id: {},
+	} {
+		args := append(strings.Split(line, " "), "")
+		for i, s := range []*Shim{own, earlier} {
+			ends, named := false, false
+			for _, arg := range args {
+				ends = ends || s.isContainer(arg) && s.ours(args, arg)
+				named = named || s.ours(args, "")
+			}
+			if ends != want[i] || named {
+				t.Errorf("shim %d, %q: got %v, want %v; %v for no name", i, line, ends, want[i], named)
+			}
+		}
+	}
+}

@@ -1,0 +1,23 @@
+package shim
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestSaveFull: a full disk is known by what runsc says, however long the stacks after it are.
+func TestSaveFull(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "runsc")
+	text := "#!/bin/sh\necho 'checkpoint failed: write: no space left on device'\nfor i in $(seq 100); do echo 'gvisor.dev/gvisor/pkg/urpc.(*Server).handleOne'; done\nexit 128\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := (runsc{path: script, dir: dir, container: "c"}).save(t.Context(), dir); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("got %v, want %v", err, unix.ENOSPC)
+	}
+}
