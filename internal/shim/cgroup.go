@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -218,11 +219,22 @@ func oomKills(group string) int {
 func removeCgroups(group string) error {
 	var errs []error
 	for _, dir := range hierarchies() {
-		if err := removeGroup(dir, group); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, onceEmpty(func() error { return removeGroup(dir, group) }))
 	}
 	return errors.Join(errs...)
+}
+
+// emptyLimit bounds how long cgroups may still have processes that are about to end.
+const emptyLimit = 10 * time.Second
+
+// onceEmpty removes a cgroup. The kernel keeps one that has processes, of which some were
+// killed and have yet to end: they can't be moved any more.
+func onceEmpty(remove func() error) error {
+	for deadline := time.Now().Add(emptyLimit); ; <-time.After(time.Millisecond) {
+		if err := remove(); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 // removeGroup removes a cgroup of one hierarchy, and those above it that are empty: runsc

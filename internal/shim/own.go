@@ -74,11 +74,21 @@ func joinOwnGroup(parent, id string) (ownGroup, error) {
 }
 
 // leave takes the shim, and what it has started, back to where it was, and removes the
-// cgroup.
+// cgroup. A process that is being started is not listed yet, and is moved at the next try.
 func (g ownGroup) leave() error {
 	if g.group == "" {
 		return nil
 	}
+	return onceEmpty(func() error {
+		if err := g.empty(); err != nil {
+			return err
+		}
+		return removeGroup(g.mount, g.group)
+	})
+}
+
+// empty moves the processes that are listed in the cgroup to where the shim was.
+func (g ownGroup) empty() error {
 	data, err := os.ReadFile(filepath.Join(g.dir(), "cgroup.procs"))
 	if err != nil {
 		return fmt.Errorf("leave the shim's cgroup: %w", err)
@@ -95,7 +105,7 @@ func (g ownGroup) leave() error {
 			return fmt.Errorf("leave the shim's cgroup: %w", err)
 		}
 	}
-	return removeGroup(g.mount, g.group)
+	return nil
 }
 
 func moveTo(dir string, pid int) error {
