@@ -80,12 +80,15 @@ func (s *Shim) diskFiles(st State) (files []diskFile, err error) {
 		if (!writable && !gone) || slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && shown(m.Destination) }) {
 			continue
 		}
-		seen[[2]uint64{file.Dev, file.Ino}] = true
 		if !f.gone {
-			if f.bytes, err = copySize(filepath.Join(dir.Name(), name), file.Size, &pieces); err != nil {
+			f.bytes, err = copySize(filepath.Join(dir.Name(), name), file.Size, &pieces)
+			if errors.Is(err, os.ErrNotExist) {
+				continue // gVisor has closed it meanwhile, which it does in its own time, though the guest is paused
+			} else if err != nil {
 				return nil, fmt.Errorf("look at /%s, which is open for writing: %w", f.path, err)
 			}
 		}
+		seen[[2]uint64{file.Dev, file.Ino}] = true
 		files = append(files, f)
 	}
 	slices.SortFunc(files, func(a, b diskFile) int { return cmp.Compare(b.bytes, a.bytes) })

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/layers"
@@ -58,6 +59,72 @@ func TestCopyUp(t *testing.T) {
 	}
 	if err := room(disk, 0, 1<<40); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// gVisor closes files in its own time, also while a checkpoint looks at what is open. One
+// that is closed meanwhile is none, and one that has another descriptor is there.
+func TestDiskFilesThatClose(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a disk")
+	}
+	dir := t.TempDir()
+	s := &Shim{cfg: Config{Dir: dir}}
+	st := State{PID: os.Getpid()}
+	root := s.rootfsOf(st)
+	o := layers.Overlay{Lowers: []string{t.TempDir()}, Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work")}
+	if err := errors.Join(os.Mkdir(root, 0o700), o.Create(), o.Mount(root), s.saveBundle(st, &specs.Spec{})); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = layers.Unmount(root) }()
+	name := filepath.Join(root, "journal")
+	var lower []*os.File // descriptors that are looked at first: those that close and open have them
+	for range 10 {
+		f, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lower = append(lower, f)
+	}
+	kept, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	for _, f := range lower {
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-done:
+				ended <- nil
+				return
+			default:
+			}
+			f, err := os.OpenFile(name, os.O_WRONLY, 0)
+			if err == nil {
+				err = f.Close()
+			}
+			if err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	for range 2000 {
+		files, err := s.diskFiles(st)
+		if err != nil || len(files) != 1 {
+			t.Errorf("got %v, %v", files, err)
+			break
+		}
+	}
+	close(done)
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
