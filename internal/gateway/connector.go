@@ -357,6 +357,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 			pr.Out.Header.Del(name)
 		}
 	}
+	drop(pr.Out.Header, slices.Collect(maps.Keys(x.header)))
 	for name, values := range x.header {
 		pr.Out.Header[name] = slices.Clone(values)
 	}

@@ -93,7 +93,7 @@ func TestConnector(t *testing.T) {
 		// GET; the connector's header instead of the guest's, no other credential.
 		resp, body := do("GET", "http://api.connect.internal/v1/a%2Fb?q=1", nil, http.Header{
 			"X-Api-Key": {"placeholder"}, "Authorization": {"Bearer placeholder"}, "Cookie": {"a=b"},
-			"X-Extra": {"guest"}, "X-Guest": {"kept"}, "X-Forwarded-For": {"1.2.3.4"}, "Connection": {"X-Hop"}, "X-Hop": {"gone"},
+			"X-Extra": {"guest"}, "X_Extra": {"guest"}, "X-Guest": {"kept"}, "X-Forwarded-For": {"1.2.3.4"}, "Connection": {"X-Hop"}, "X-Hop": {"gone"},
 		})
 		if resp.StatusCode != 200 || body != "from upstream" {
 			t.Errorf("GET: got %d %q", resp.StatusCode, body)
@@ -103,7 +103,7 @@ func TestConnector(t *testing.T) {
 			t.Errorf("GET: upstream saw %s %s ? %s at %s", s.Method, s.Path, s.Query, s.Host)
 		}
 		for name, want := range map[string]string{
-			"X-Api-Key": "[real]", "Authorization": "[]", "Cookie": "[]", "X-Extra": "[a b]", "X-Guest": "[kept]",
+			"X-Api-Key": "[real]", "Authorization": "[]", "Cookie": "[]", "X-Extra": "[a b]", "X_Extra": "[]", "X-Guest": "[kept]",
 			"X-Forwarded-For": "[]", "X-Hop": "[]", "User-Agent": "[Go-http-client/1.1]",
 		} {
 			if got := fmt.Sprint(s.Header.Values(name)); got != want {

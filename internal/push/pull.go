@@ -135,6 +135,7 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	}
 	if _, ok := errors.AsType[*gitwork.RejectedError](err); ok {
 		p.Result = Rejected
+		p.say("the commits are in the sprite still: cove console -s %s", job.Sprite)
 		return p, err
 	}
 	refused, ok := errors.AsType[*gitwork.RefusedError](err)

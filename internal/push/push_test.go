@@ -448,6 +448,9 @@ func TestPullRejects(t *testing.T) {
 			if !ok || e.ExitCode() != 5 || p.Result != push.Rejected {
 				t.Errorf("got %+v, %v", p, err)
 			}
+			if len(p.Messages) == 0 || !strings.Contains(p.Messages[len(p.Messages)-1], "cove console -s ") {
+				t.Errorf("where the commits are is not said: %q", p.Messages)
+			}
 			if after := r.git("for-each-ref") + r.git("status", "--porcelain"); after != before || len(s.pulled) > 0 {
 				t.Errorf("changed: %s, told: %q", after, s.pulled)
 			}
