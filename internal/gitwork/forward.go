@@ -181,6 +181,7 @@ func (r *Repo) moveRef(ctx context.Context, why, ref, old, head string) error {
 // there.
 type worktree struct {
 	*Repo
+	other bool // than the one that the repository was opened in
 }
 
 // whereChecked finds the work tree that has the branch checked out; nil if none
@@ -226,7 +227,7 @@ func (r *Repo) whereChecked(ctx context.Context, f Forward) (*worktree, error) {
 // at opens another work tree of the same repository.
 func (r *Repo) at(ctx context.Context, path string) (*worktree, error) {
 	if path == r.Dir {
-		return &worktree{r}, nil
+		return &worktree{Repo: r}, nil
 	}
 	other, err := Open(ctx, path)
 	if err != nil {
@@ -236,7 +237,7 @@ func (r *Repo) at(ctx context.Context, path string) (*worktree, error) {
 		return nil, ErrNotRepository
 	}
 	other.step = r.step
-	return &worktree{other}, nil
+	return &worktree{other, true}, nil
 }
 
 // busyWith names an operation under way that the fast-forward of ref would
@@ -313,7 +314,6 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 // overlap is the refusal for uncommitted files in the way. Where the commits come with a
 // snapshot of such, a stash would not go on top again: the same is committed by then.
 func (f Forward) overlap(ctx context.Context, t *worktree, paths []string) error {
-	next := "git stash -u && " + f.again() + " && git stash pop"
 	was, err := t.ancestor(ctx, f.Base, f.ref())
 	if err != nil {
 		return err
@@ -322,12 +322,50 @@ func (f Forward) overlap(ctx context.Context, t *worktree, paths []string) error
 	if err != nil {
 		return err
 	}
-	if with && !was {
-		next = "cove job rebase " + f.Job
+	next := []string{"cove job rebase " + f.Job}
+	if was || !with {
+		tracked, err := t.tracked(ctx)
+		if err != nil {
+			return err
+		}
+		next = t.makeWay(paths, tracked, f.again())
 	}
-	e := f.refuse("overlap", "uncommitted files are in the way in "+Printable(t.Dir), next, "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))
+	e := f.refuse("overlap", "uncommitted files are in the way in "+Printable(t.Dir), append(next, "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))...)
 	e.Paths = paths
 	return e
+}
+
+// maxMoved bounds the files that a command moves.
+const maxMoved = 3
+
+// makeWay is the command that moves what is in the way aside, and tries again; none if that
+// would be too long. A stash takes changes of what git knows, and puts them back. It would
+// not put back a file that git does not know where there is one by then: such a file gets
+// another name, at the top of the work tree, as its folder may be in the way too.
+func (t *worktree) makeWay(paths []string, tracked map[string]bool, again string) []string {
+	git := "git"
+	if t.other {
+		git += " -C " + Quote(t.Dir)
+	}
+	var first, last []string
+	moved := 0
+	for _, path := range paths {
+		switch {
+		case !tracked[path]:
+			moved++
+			name := filepath.Join(t.Dir, filepath.FromSlash(path))
+			first = append(first, "mv -n "+Quote(name)+" "+Quote(filepath.Join(t.Dir, filepath.Base(name)+".mine")))
+			if Printable(name) != name {
+				return nil
+			}
+		case last == nil:
+			first, last = append(first, git+" stash"), []string{git + " stash pop"}
+		}
+	}
+	if moved > maxMoved {
+		return nil
+	}
+	return []string{strings.Join(slices.Concat(first, []string{again}, last), " && ")}
 }
 
 // snapshotted returns the job's base if that is a snapshot on top of old, and the

@@ -156,7 +156,40 @@ func TestFastForwardRefuses(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(r.dir, ".git/cove/journal")); err == nil {
 				t.Error("a journal is left")
 			}
+			if test.code == "overlap" {
+				r.makesWay(e.Next[0], base, head)
+			}
 		})
+	}
+}
+
+// makesWay types the command of a refusal: the branch moves, and what was in the way is in
+// the work tree all the same.
+func (r repo) makesWay(command, base, head string) {
+	r.t.Helper()
+	sh := func(text string) string {
+		cmd := exec.Command("sh", "-c", text)
+		cmd.Dir = r.dir
+		out, err := cmd.CombinedOutput()
+		if err != nil && !strings.Contains(string(out), "CONFLICT") {
+			r.t.Errorf("%s: %v, %s", text, err, out)
+		}
+		return string(out)
+	}
+	before, after, ok := strings.Cut(command, "cove pull "+job)
+	if !ok {
+		r.t.Fatalf("no command that tries again: %s", command)
+	}
+	sh(strings.TrimSuffix(before, " && "))
+	if err := r.forward(base, head); err != nil {
+		r.t.Errorf("after %q: %v", before, err)
+	}
+	said := ""
+	if last := strings.TrimPrefix(after, " && "); last != "" {
+		said = sh(last)
+	}
+	if out := sh("git grep --untracked --no-exclude-standard -h -E '^(mine|m|but edited)$'"); out == "" {
+		r.t.Errorf("what was in the way is gone: %s\n%s", command, said)
 	}
 }
 

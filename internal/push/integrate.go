@@ -74,6 +74,9 @@ func (o IntegrateOptions) again() string {
 	if o.Branch != "" {
 		again = append(again, "--branch", gitwork.Quote(o.Branch))
 	}
+	if o.AcceptRisky {
+		again = append(again, "--accept-risky")
+	}
 	return strings.Join(again, " ")
 }
 

@@ -417,7 +417,9 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job spri
 	if job.State != sprites.JobSucceeded {
 		return f.Refuse("job_failed", ending(job))
 	}
-	if !opts.AcceptRisky {
+	if opts.AcceptRisky {
+		f.Again = "cove pull " + job.ID + " --accept-risky"
+	} else {
 		f.Hold = func(context.Context, string, string) ([]gitwork.Risk, error) { return p.held, nil }
 	}
 	had, err := repo.Has(ctx, job.Branch, job.Base)
