@@ -367,6 +367,9 @@ func TestDiskLimitOfJob(t *testing.T) {
 	if out := l.run("", "cove", "job", "show", job); !strings.Contains(out, update) {
 		t.Errorf("it says\n%s", out)
 	}
+	if out, code := l.try(repo, "cove", "pull", job, "--wait=4s"); code != 124 || strings.Count(out, "has reached its disk limit") != 2 || strings.Count(out, update) != 2 || strings.Contains(out, "it goes on; wait") {
+		t.Errorf("pull --wait: got %d, %s", code, out)
+	}
 	if out, code := l.try(repo, "cove", "pull", job); code != 1 || !strings.Contains(out, "has reached its disk limit") || !strings.Contains(out, update) {
 		t.Errorf("pull: %d, %s", code, out)
 	}

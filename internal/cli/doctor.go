@@ -169,7 +169,7 @@ func (d *doctor) hidden() check {
 // newSecrets says whether a file of the host's programs that becomes secret is refused at
 // once. This process sees the same folders as a server that is started from here.
 func (d *doctor) newSecrets() check {
-	c := check{Name: "new secrets", Level: levelOK, Detail: "a file in /usr that becomes secret (chmod 600) is refused at once, also to sandboxes that run"}
+	c := check{Name: "new secrets", Level: levelOK, Detail: "a file in /usr that becomes secret (chmod 600) is refused at once, also to sandboxes that run, unless a program there opened it before"}
 	open := base.Files{}.Unguarded()
 	if len(open) == 0 {
 		return c

@@ -330,7 +330,7 @@ func (f *failure) local(err error) {
 		switch {
 		case errors.Is(err, sprites.ErrRemoved):
 		case sandboxGone(err):
-			f.hint = "its processes are gone, its disk is not; the next command starts it again"
+			f.hint = "its processes are gone, its disk is not; the next command starts it again; see why it ended: cove info"
 		default:
 			f.hint = "the command may still be running; see: cove session list"
 		}

@@ -12,8 +12,14 @@ import (
 // showWaiting shows on a terminal, until the job has ended or done is called, what a
 // command waits for.
 func (a *app) showWaiting(ctx context.Context, c *sprites.Client, id string) (done func()) {
-	if a.global.quiet || a.global.json || !isTerminal(a.Err) {
+	if a.global.quiet || a.global.json {
 		return func() {}
+	}
+	if !isTerminal(a.Err) {
+		return a.watchHeld(ctx, func(ctx context.Context) (*sprites.Held, error) {
+			job, err := c.Job(ctx, id)
+			return job.Held, err
+		}).stop
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup

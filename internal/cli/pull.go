@@ -33,9 +33,10 @@ func (a *app) newPull() *cobra.Command {
 		Use:   "pull JOB",
 		Short: "Bring the commits of a job back",
 		Long: `Brings the commits of a job into this repository. They are checked first, and kept under
-refs/cove/JOB/; then the branch that they were pushed from is moved forward, if that is
-possible and nothing in the work tree is in the way. Otherwise they stay where they are,
-and the message says how to bring them in (exit code 4). Pulling again does no harm.
+refs/cove/JOB/; then the branch that they were pushed from is moved forward, if the job has
+succeeded, and that is possible, and nothing in the work tree is in the way. Otherwise they
+stay where they are, and the message says how to bring them in (exit code 4). Pulling again
+does no harm.
 
 With --wait the exit code also tells how the job ended, as that of cove job wait does: what a
 job has made that failed or was lost is brought as well.
@@ -148,8 +149,7 @@ func (a *app) pull(ctx context.Context, c *sprites.Client, opts push.PullOptions
 	}
 	p.Trees = trees.done
 	if e, ok := errors.AsType[*push.Error](err); ok && e.Code == "not_finished" && opts.Wait > 0 {
-		err = &codedError{exitTimedOut, "timed_out", fmt.Errorf("%s after %v", e.Message, opts.Wait),
-			"it goes on; wait longer: cove pull " + opts.Job + " --wait"}
+		err = &codedError{exitTimedOut, "timed_out", fmt.Errorf("waited for %v: %s", opts.Wait, e.Message), e.Hint}
 	}
 	return p, err
 }

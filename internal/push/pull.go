@@ -191,8 +191,14 @@ func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, 
 		return job, &Error{"not_finished", fmt.Sprintf("job %s is not finished: %s", job.ID, gitwork.Printable(job.Held.Message)), gitwork.Printable(job.Held.Hint)}
 	}
 	if !job.State.Terminal() {
-		return job, &Error{"not_finished", fmt.Sprintf("job %s is not finished (%s)", job.ID, gitwork.Printable(string(job.State))),
-			"wait for it with: cove pull " + job.ID + " --wait 30m"}
+		hint := "wait for it with: cove pull " + job.ID + " --wait 30m"
+		switch {
+		case job.State == sprites.JobQueued:
+			hint = "it waits for its repository; if its push is gone, push again, and forget this one: cove job rm --force " + job.ID
+		case opts.Wait > 0:
+			hint = "it goes on; wait longer: cove pull " + job.ID + " --wait"
+		}
+		return job, &Error{"not_finished", fmt.Sprintf("job %s is not finished (%s)", job.ID, gitwork.Printable(string(job.State))), hint}
 	}
 	return job, nil
 }
@@ -208,7 +214,12 @@ func keptHere(ctx context.Context, repo *gitwork.Repo, id string, err error) err
 	if at, refErr := repo.Resolve(ctx, ref); refErr != nil || at == "" {
 		return err
 	}
-	return &Error{e.Code, e.Message + " any more, but its commits are here", "see them: git log -p " + gitwork.JobRef(id, "base") + ".." + ref + "; take them: git merge " + ref}
+	hint := "see them: git log -p " + gitwork.JobRef(id, "base") + ".." + ref + "; take them: git merge " + ref
+	left := gitwork.JobRef(id, "leftover")
+	if at, refErr := repo.Resolve(ctx, left); refErr == nil && at != "" {
+		hint += "; what it left uncommitted: git cherry-pick --no-commit " + left
+	}
+	return &Error{e.Code, e.Message + " any more, but its commits are here", hint}
 }
 
 // checkRepo makes sure that this is the repository that the job came from, or a clone

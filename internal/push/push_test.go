@@ -348,7 +348,7 @@ func TestPullRefuses(t *testing.T) {
 		{"unknown", push.PullOptions{Dir: r.dir, Job: "000000"}, "there is no job 000000"},
 		{"bad choice", push.PullOptions{Dir: r.dir, Job: id, Into: "x"}, "ff, branch or none"},
 		{"not finished", push.PullOptions{Dir: r.dir, Job: id}, "cove pull a3f7b2 --wait 30m"},
-		{"waited in vain", push.PullOptions{Dir: r.dir, Job: id, Wait: 50 * time.Millisecond}, "not finished (running)"},
+		{"waited in vain", push.PullOptions{Dir: r.dir, Job: id, Wait: 50 * time.Millisecond}, "it goes on; wait longer: cove pull a3f7b2 --wait"},
 	} {
 		_, err := running.courier().Pull(t.Context(), test.opts)
 		if err == nil || !strings.Contains(err.Error(), test.want) {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/cgroup"
 	"github.com/cove-dev/cove/internal/fault"
 )
 
@@ -317,6 +318,31 @@ func (s *Shim) mayWake(err error) bool {
 	}
 	_, copied := os.Stat(filepath.Join(s.cfg.Image, CopiedFile))
 	return errors.Is(copied, os.ErrNotExist)
+}
+
+// exceeds says that a memory is larger than what a sandbox may have here; empty: it is not. A
+// sandbox that the kernel ended for that has no cgroup any more which could tell.
+func (s *Shim) exceeds(dir string) string {
+	image, err := ReadImage(dir)
+	if err != nil {
+		return ""
+	}
+	var size int64
+	for _, part := range image.Files {
+		size += part.Size
+	}
+	server := cgroup.Process{}.Limits()
+	limit := s.snapshot().MemoryLimit
+	if most := server.SandboxMemory(); most > 0 && (limit == 0 || limit > most) {
+		limit = most
+	}
+	switch {
+	case limit == 0 || size <= limit-reserve(limit):
+		return ""
+	case limit < server.SandboxMemory() || server.Memory == 0:
+		return fmt.Sprintf("out of memory: its memory takes %d MiB of its %d MiB; give it more: cove update %s --memory SIZE", size>>20, limit>>20, s.snapshot().Hostname)
+	}
+	return fmt.Sprintf("out of memory: its memory takes %d MiB, and it gets %d MiB of the server's %d MiB; give the server (a container: --memory) more", size>>20, limit>>20, server.Memory>>20)
 }
 
 // kernelTime is the time that a file changed now in a folder has.

@@ -382,6 +382,9 @@ func (s *Shim) boot(ctx context.Context) error {
 			return s.setState(func(st *State) { st.Woken = true })
 		}
 		if !s.ran && (noRoom(err) || s.mayWake(err) && s.untouched(began)) {
+			if why := s.exceeds(s.cfg.Image); why != "" {
+				err = fmt.Errorf("%s: %w", why, err)
+			}
 			return fmt.Errorf("go on from its memory: %w", err) // which can be tried again
 		}
 		s.log.Warn("boot, because the memory's image can't be used", "err", err)

@@ -36,10 +36,10 @@ func TestShortage(t *testing.T) {
 	}{
 		"its memory":                     {shortage{oomKills: 1, limit: 256 << 20}, "more than its 256 MiB"},
 		"its memory, by the peak":        {shortage{oomKills: 1, limit: 256 << 20, peak: 256 << 20, server: server}, "more than its 256 MiB"},
-		"the server's, less the reserve": {shortage{oomKills: 1, limit: 448 << 20, peak: 448 << 20, server: server}, "all that a sprite gets of the 512 MiB"},
+		"the server's, less the reserve": {shortage{oomKills: 1, limit: 448 << 20, peak: 448 << 20, server: server}, "all 448 MiB were used that a sprite gets of the server's 512 MiB"},
 		"the server's memory":            {shortage{oomKills: 1, limit: 2 << 30, peak: 400 << 20, server: server}, "all of the 512 MiB that its cgroup or container may have"},
 		"the machine's":                  {shortage{oomKills: 1}, "the host's kernel ended it"},
-		"the server's processes":         {shortage{refused: 1, tasks: 154, server: server}, "the server's cgroup or container may have 200,"},
+		"the server's processes":         {shortage{refused: 1, tasks: 154, server: server}, "the server may have 200 (a container: --pids-limit"},
 		"its processes":                  {shortage{refused: 1, tasks: 20480}, "it may have 20480,"},
 		"the machine's, not known":       {shortage{refused: 1}, "a limit of the machine"},
 		"none":                           {shortage{tasks: 20480, limit: 256 << 20, server: server}, ""},

@@ -43,7 +43,7 @@ func (x shortage) memory(hostname string) string {
 	own := x.limit > 0 && (server == 0 || x.peak == 0 || x.peak >= x.limit-reserve(x.limit))
 	switch {
 	case own && server > 0 && x.limit >= x.server.SandboxMemory():
-		return fmt.Sprintf("out of memory: more than its %d MiB were used, which is all that a sprite gets of the %d MiB that the server's cgroup or container may have; give that more", x.limit>>20, server>>20)
+		return fmt.Sprintf("out of memory: all %d MiB were used that a sprite gets of the server's %d MiB; give the server (a container: --memory) more", x.limit>>20, server>>20)
 	case own:
 		return fmt.Sprintf("out of memory: more than its %d MiB were used; give it more: cove update %s --memory SIZE", x.limit>>20, hostname)
 	case server > 0:
@@ -58,7 +58,7 @@ func (x shortage) processes() string {
 	case x.refused == 0:
 		return ""
 	case x.server.Processes > 0:
-		return fmt.Sprintf("out of host processes: the server's cgroup or container may have %d, threads included; give that more (a container: --pids-limit; a unit: TasksMax=)", x.server.Processes)
+		return fmt.Sprintf("out of host processes: the server may have %d (a container: --pids-limit; a unit: TasksMax=)", x.server.Processes)
 	case x.tasks > 0:
 		return fmt.Sprintf("out of host processes: it may have %d, threads included", x.tasks)
 	}

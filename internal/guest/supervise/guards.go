@@ -179,7 +179,7 @@ func (g *guards) line(stream, text string) {
 		g.turns[key] = true
 	}
 	if g.n++; g.n > limit {
-		g.end(endTurns, "more than %d of its model's turns", limit)
+		g.end(endTurns, "more than %d turns", limit)
 	}
 }
 

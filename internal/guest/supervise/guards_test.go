@@ -31,7 +31,7 @@ echo x >x; git add x; git commit -q -m x; touch "$TMPDIR/committed"; wait
 		{"turns", `for i in 1 2 3; do
 				for part in a b c; do echo '{"type":"assistant","message":{"id":"'$i'"}}'; echo '{"type":"user"}'; done
 				test $i = 3 || echo "$i" >>x
-			done; sleep 600`, "turns", "more than 2 of its model's turns", func(s *sprites.JobSpec) { s.Guards.Turns = 2; s.Turn = turn }},
+			done; sleep 600`, "turns", "more than 2 turns", func(s *sprites.JobSpec) { s.Guards.Turns = 2; s.Turn = turn }},
 		{"disk at the end", `head -c 8M /dev/urandom >big`, "disk", "its files have grown by", func(s *sprites.JobSpec) { s.Guards.DiskBytes = 4 << 20 }},
 		{"disk", `head -c 8M /dev/urandom >big; ln big big2; sleep 600`, "disk", "its files have grown by", func(s *sprites.JobSpec) { s.Guards.DiskBytes = 4 << 20 }},
 	} {
