@@ -46,18 +46,18 @@ TESTBUILD := -trimpath -ldflags='-s -w' -vet=off
 # depends on is the machine.
 test: build
 	@mkdir -p .cache
-	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
+	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
 	CGO_ENABLED=0 COVE_BIN='$(CURDIR)/bin' $(GO) test $(TESTBUILD) -count=1 -parallel 4 -timeout 40m $(TESTFLAGS) ./...
-	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
+	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck after $(LEAKS)
 
 test-agents: build
 	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_TEST_AGENTS=1 $(GO) test -count=1 -timeout 20m -v -run '^(TestClaude|TestAgent)' $(TESTFLAGS) ./cmd/cove
 
 soak: build
 	@mkdir -p .cache
-	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
+	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
 	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_SOAK=1 $(GO) test -count=1 -timeout 4h -v -run '^(TestSoak|TestHostileMachine|TestOrdinaryUser|TestDiskLimit$$|TestFullDiskStart)' $(TESTFLAGS) ./cmd/cove
-	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/leakcheck/cmd/leakcheck after $(LEAKS)
+	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck after $(LEAKS)
 
 lint: $(LINTER)
 	$(LINTER) run

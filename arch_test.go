@@ -30,61 +30,83 @@ var imports = map[string][]string{
 	".":       nil,
 	"sprites": nil,
 
-	"internal/boot":       nil,
-	"internal/cgroup":     nil,
-	"internal/policy":     nil,
-	"internal/layers":     nil,
-	"internal/base":       nil,
-	"internal/userns":     nil,
-	"internal/leakcheck":  nil,
-	"internal/registries": nil,
-	"internal/modeltest":  nil,
-	"internal/safepath":   nil,
-	"internal/private":    nil,
-	"internal/logfile":    nil,
-	"internal/openfiles":  nil,
-	"internal/gitignore":  nil,
-	"internal/proctree":   nil,
-	"internal/fault":      nil,
-	"internal/hostnet":    nil,
+	"internal/lib/acp":        {"internal/lib/tools", "sprites"},
+	"internal/lib/boot":       nil,
+	"internal/lib/fault":      nil,
+	"internal/lib/filesync":   {"internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/safepath", "sprites"},
+	"internal/lib/gitignore":  nil,
+	"internal/lib/guestbin":   {"internal/lib/boot", "sprites"},
+	"internal/lib/logfile":    nil,
+	"internal/lib/openfiles":  nil,
+	"internal/lib/private":    nil,
+	"internal/lib/proctree":   nil,
+	"internal/lib/registries": nil,
+	"internal/lib/safepath":   nil,
+	"internal/lib/tools":      {"internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/proctree", "sprites"},
 
-	"internal/archive":         {"internal/layers", "internal/safepath", "sprites"},
-	"internal/connect":         {"sprites"},
-	"internal/gateway":         {"internal/connect", "internal/hostnet", "internal/policy"},
-	"internal/shim":            {"internal/base", "internal/boot", "internal/cgroup", "internal/connect", "internal/fault", "internal/gateway", "internal/layers", "internal/logfile", "internal/openfiles", "internal/policy", "internal/userns", "sprites"},
-	"internal/guest":           {"internal/boot", "sprites"},
+	"internal/guest":           {"internal/lib/boot", "sprites"},
+	"internal/guest/loop":      {"internal/lib/tools"},
 	"internal/guest/probe":     {"sprites"},
 	"internal/guest/spriteenv": {"sprites"},
-	"internal/guest/supervise": {"internal/boot", "internal/proctree", "sprites"},
+	"internal/guest/supervise": {"internal/lib/boot", "internal/lib/proctree", "sprites"},
 
-	"internal/store":               {"internal/fault", "internal/private", "sprites"},
-	"internal/sprite":              {"internal/archive", "internal/base", "internal/boot", "internal/cgroup", "internal/connect", "internal/fault", "internal/hostnet", "internal/layers", "internal/policy", "internal/store", "sprites"},
-	"internal/runtime/gvisor":      {"internal/archive", "internal/base", "internal/boot", "internal/cgroup", "internal/connect", "internal/fault", "internal/layers", "internal/policy", "internal/shim", "internal/sprite", "sprites"},
-	"internal/runtime/runtimetest": {"internal/boot", "internal/sprite", "sprites"},
+	"internal/shim":         {"internal/lib/boot", "internal/lib/fault", "internal/lib/logfile", "internal/lib/openfiles", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/gateway", "internal/shim/layers", "internal/shim/policy", "internal/shim/userns", "sprites"},
+	"internal/shim/base":    nil,
+	"internal/shim/cgroup":  nil,
+	"internal/shim/connect": {"sprites"},
+	"internal/shim/gateway": {"internal/shim/connect", "internal/shim/hostnet", "internal/shim/policy"},
+	"internal/shim/hostnet": nil,
+	"internal/shim/layers":  nil,
+	"internal/shim/policy":  nil,
+	"internal/shim/userns":  nil,
 
-	"internal/gitwork":   {"internal/safepath", "sprites"},
-	"internal/filesync":  {"internal/gitignore", "internal/guestbin", "internal/safepath", "sprites"},
-	"internal/guestbin":  {"internal/boot", "sprites"},
-	"internal/mcpserver": {"internal/tools", "sprites"},
-	"internal/tools":     {"internal/gitignore", "internal/guestbin", "internal/proctree", "sprites"},
-	"internal/acp":       {"internal/tools", "sprites"},
-	"internal/acpserver": {"internal/acp", "internal/guestbin", "sprites"},
-	"internal/agents":    {"sprites"},
-	"internal/config":    {"internal/agents", "internal/policy", "internal/safepath", "sprites"},
-	"internal/loop":      {"internal/tools"},
-	"internal/job":       {"internal/agents", "internal/boot", "internal/connect", "internal/fault", "internal/guestbin", "internal/store", "sprites"},
-	"internal/push":      {"internal/gitwork", "sprites"},
+	"internal/server":                     {"internal/lib/boot", "internal/lib/private", "internal/server/job", "internal/server/mcpserver", "internal/server/sprite", "internal/server/store", "internal/shim/connect", "sprites"},
+	"internal/server/agents":              {"sprites"},
+	"internal/server/archive":             {"internal/lib/safepath", "internal/shim/layers", "sprites"},
+	"internal/server/job":                 {"internal/lib/boot", "internal/lib/fault", "internal/lib/guestbin", "internal/server/agents", "internal/server/store", "internal/shim/connect", "sprites"},
+	"internal/server/mcpserver":           {"internal/lib/tools", "sprites"},
+	"internal/server/runtime/gvisor":      {"internal/lib/boot", "internal/lib/fault", "internal/server/archive", "internal/server/sprite", "internal/shim", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/layers", "internal/shim/policy", "sprites"},
+	"internal/server/runtime/runtimetest": {"internal/lib/boot", "internal/server/sprite", "sprites"},
+	"internal/server/sprite":              {"internal/lib/boot", "internal/lib/fault", "internal/server/archive", "internal/server/store", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/layers", "internal/shim/policy", "sprites"},
+	"internal/server/store":               {"internal/lib/fault", "internal/lib/private", "sprites"},
 
-	"internal/server": {"internal/boot", "internal/connect", "internal/job", "internal/mcpserver", "internal/private", "internal/sprite", "internal/store", "sprites"},
-	"internal/cli":    {"internal/acpserver", "internal/agents", "internal/base", "internal/cgroup", "internal/config", "internal/connect", "internal/filesync", "internal/gitwork", "internal/guestbin", "internal/mcpserver", "internal/openfiles", "internal/policy", "internal/private", "internal/push", "internal/safepath", "internal/tools", "internal/userns", "sprites"},
+	"internal/cli":           {"internal/cli/acpserver", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/openfiles", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/policy", "internal/shim/userns", "sprites"},
+	"internal/cli/acpserver": {"internal/lib/acp", "internal/lib/guestbin", "sprites"},
+	"internal/cli/config":    {"internal/lib/safepath", "internal/server/agents", "internal/shim/policy", "sprites"},
+	"internal/cli/gitwork":   {"internal/lib/safepath", "sprites"},
+	"internal/cli/push":      {"internal/cli/gitwork", "sprites"},
 
-	"internal/covetest":                {everything},
-	"internal/leakcheck/cmd/leakcheck": {"internal/leakcheck"},
+	"internal/test/covetest":                {everything},
+	"internal/test/leakcheck":               nil,
+	"internal/test/leakcheck/cmd/leakcheck": {"internal/test/leakcheck"},
+	"internal/test/modeltest":               nil,
 
 	"cmd/cove":       {everything},
-	"cmd/cove-guest": {"internal/acp", "internal/boot", "internal/filesync", "internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/tools", "sprites"},
-	"cmd/cove-loop":  {"internal/loop", "internal/tools", "sprites"},
-	"cmd/cove-runsc": {"internal/boot", "internal/cgroup"},
+	"cmd/cove-guest": {"internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},
+	"cmd/cove-loop":  {"internal/guest/loop", "internal/lib/tools", "sprites"},
+	"cmd/cove-runsc": {"internal/lib/boot", "internal/shim/cgroup"},
+}
+
+// wings are the folders of internal, by where their code runs, and says of each which
+// others it may import from: what runs inside a sandbox has nothing of the host's, and what
+// looks after one sandbox nothing of the server's.
+var wings = map[string][]string{
+	"lib":    nil, // no place of its own: small packages that several wings use
+	"guest":  {"lib"},
+	"shim":   {"lib"},
+	"server": {"lib", "shim"},
+	"cli":    {"lib", "server", "shim"},
+	"test":   {"cli", "guest", "lib", "server", "shim"},
+}
+
+// wingOf is the wing of a package; empty: it is in none.
+func wingOf(dir string) string {
+	rest, ok := strings.CutPrefix(dir, "internal/")
+	wing, _, _ := strings.Cut(rest, "/")
+	if !ok {
+		return ""
+	}
+	return wing
 }
 
 // onlyImporter names the one package that may import what lies below a path of
@@ -92,9 +114,9 @@ var imports = map[string][]string{
 // the vendors' SDKs, which are large, get into any program but the loop's.
 var onlyImporter = map[string]string{
 	"gvisor.dev/gvisor/runsc":                "cmd/cove-runsc",
-	"github.com/anthropics/anthropic-sdk-go": "internal/loop",
-	"github.com/openai/openai-go":            "internal/loop",
-	"google.golang.org/genai":                "internal/loop",
+	"github.com/anthropics/anthropic-sdk-go": "internal/guest/loop",
+	"github.com/openai/openai-go":            "internal/guest/loop",
+	"google.golang.org/genai":                "internal/guest/loop",
 }
 
 // vagueNames are package names that say nothing of what is in the package.
@@ -267,6 +289,31 @@ func TestImportTable(t *testing.T) {
 		}
 		if !slices.IsSorted(allowed) {
 			t.Errorf("the row of %s is not sorted: %v", dir, allowed)
+		}
+	}
+}
+
+// TestWings: each package of internal is in a wing, and the table lets none import from a
+// wing that its own may not see.
+func TestWings(t *testing.T) {
+	for dir, allowed := range imports {
+		wing := wingOf(dir)
+		if wing == "" {
+			continue
+		}
+		sees, ok := wings[wing]
+		if !ok {
+			t.Errorf("%s is in no wing", dir)
+		}
+		for _, name := range allowed {
+			if other := wingOf(name); other != "" && other != wing && !slices.Contains(sees, other) {
+				t.Errorf("the row of %s allows %s, and the wing %s does not see %s", dir, name, wing, other)
+			}
+		}
+	}
+	for wing := range wings {
+		if info, err := os.Stat(filepath.Join("internal", wing)); err != nil || !info.IsDir() {
+			t.Errorf("there is no wing %s: %v", wing, err)
 		}
 	}
 }

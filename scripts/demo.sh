@@ -33,7 +33,7 @@ tmp=$(mktemp -d "${TMPDIR:-/tmp}/cove-demo.XXXXXX")
 export COVE_DATA="$tmp/data"
 PATH=$bin:$PATH
 server=
-$go build -C "$repo" -o "$tmp/leakcheck" ./internal/leakcheck/cmd/leakcheck
+$go build -C "$repo" -o "$tmp/leakcheck" ./internal/test/leakcheck/cmd/leakcheck
 "$tmp/leakcheck" before "$tmp/before.json"
 
 # What an ordinary user's sandboxes wrote belongs to that user's subordinate ids.
@@ -103,10 +103,10 @@ mkdir -p demo
 { uname -srm; dmesg | head -n 1; } >demo/machine.txt
 \`\`\`
 
-## Run the unit tests of internal/registries
+## Run the unit tests of internal/lib/registries
 
 \`\`\`sh
-PATH=$goroot/bin:\$PATH GOTOOLCHAIN=local GOPROXY=off GOFLAGS= go test -v ./internal/registries >demo/test.txt
+PATH=$goroot/bin:\$PATH GOTOOLCHAIN=local GOPROXY=off GOFLAGS= go test -v ./internal/lib/registries >demo/test.txt
 tail -n 2 demo/test.txt
 \`\`\`
 

@@ -39,14 +39,14 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/cove-dev/cove/internal/acp"
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/filesync"
 	"github.com/cove-dev/cove/internal/guest"
 	"github.com/cove-dev/cove/internal/guest/probe"
 	"github.com/cove-dev/cove/internal/guest/spriteenv"
 	"github.com/cove-dev/cove/internal/guest/supervise"
-	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/internal/lib/acp"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -41,8 +41,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cove-dev/cove/internal/loop"
-	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/internal/guest/loop"
+	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
 

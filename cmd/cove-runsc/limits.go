@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/cove-dev/cove/internal/cgroup"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 // leastCPUs is what gVisor's --cpu-num-from-quota leaves a sandbox.

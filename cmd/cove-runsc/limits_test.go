@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/cgroup"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 // TestLimited: a sandbox sees what its cgroup has, also if runsc ignores cgroups.

@@ -17,7 +17,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
-	"github.com/cove-dev/cove/internal/cgroup"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 func main() {

@@ -11,13 +11,13 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// scripted builds the agent of internal/acp's tests, and returns its folder, to be
+// scripted builds the agent of internal/lib/acp's tests, and returns its folder, to be
 // shown in sprites, and its command.
 func (h *host) scripted() (dir, command string) {
 	h.t.Helper()
 	dir = h.path("scripted")
 	command = filepath.Join(dir, "agent")
-	build := exec.Command("go", "build", "-o", command, "../../internal/acp/testdata/agent")
+	build := exec.Command("go", "build", "-o", command, "../../internal/lib/acp/testdata/agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		h.t.Fatalf("build the agent: %v\n%s", err, out)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/modeltest"
+	"github.com/cove-dev/cove/internal/test/modeltest"
 	"github.com/cove-dev/cove/sprites"
 )
 

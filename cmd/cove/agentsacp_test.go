@@ -10,7 +10,7 @@ import (
 
 	"github.com/coder/acp-go-sdk"
 
-	"github.com/cove-dev/cove/internal/modeltest"
+	"github.com/cove-dev/cove/internal/test/modeltest"
 	"github.com/cove-dev/cove/sprites"
 )
 

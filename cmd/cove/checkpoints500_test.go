@@ -16,7 +16,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
 )
 

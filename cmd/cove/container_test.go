@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/base"
+	"github.com/cove-dev/cove/internal/shim/base"
 )
 
 // inContainer runs a server as a container's main process has it: in a mount namespace that

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/sprites"
 )
 

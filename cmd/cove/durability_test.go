@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/leakcheck"
 	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/test/leakcheck"
 	"github.com/cove-dev/cove/sprites"
 )
 

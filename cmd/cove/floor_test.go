@@ -18,9 +18,9 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/base"
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/shim/base"
+	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
 // A floor is what bare runsc does over a disk made just as a sprite's is: the

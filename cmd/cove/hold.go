@@ -9,7 +9,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli"
 	"github.com/cove-dev/cove/internal/shim"
-	"github.com/cove-dev/cove/internal/userns"
+	"github.com/cove-dev/cove/internal/shim/userns"
 )
 
 const holdVerb = "hold"

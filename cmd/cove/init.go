@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/cgroup"
-	"github.com/cove-dev/cove/internal/private"
+	"github.com/cove-dev/cove/internal/lib/private"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 // endsContainer reports whether all other processes are likely to end soon after this one, as

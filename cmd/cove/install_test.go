@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/fault"
+	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/sprites"
 )
 

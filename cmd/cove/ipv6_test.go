@@ -121,7 +121,7 @@ func TestPolicyHolds6(t *testing.T) {
 
 // TestOwnAddress: root in a sandbox can't give itself another address, nor write to its
 // link: nothing that is sent from another address gets out, nor does it make a neighbour
-// of anybody (hostile statement 36). TestHostileFrames of internal/gateway
+// of anybody (hostile statement 36). TestHostileFrames of internal/shim/gateway
 // has a gateway face one that could.
 func TestOwnAddress(t *testing.T) {
 	i := newIsland(t)

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 

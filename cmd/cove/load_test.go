@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/leakcheck"
+	"github.com/cove-dev/cove/internal/test/leakcheck"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/loop"
-	"github.com/cove-dev/cove/internal/modeltest"
-	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/internal/guest/loop"
+	"github.com/cove-dev/cove/internal/lib/tools"
+	"github.com/cove-dev/cove/internal/test/modeltest"
 	"github.com/cove-dev/cove/sprites"
 )
 

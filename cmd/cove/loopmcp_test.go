@@ -10,7 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/cove-dev/cove/internal/modeltest"
+	"github.com/cove-dev/cove/internal/test/modeltest"
 )
 
 // TestLoopMCP: P3: cove's own agent has the tools of a server on the host's loopback that

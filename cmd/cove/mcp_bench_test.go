@@ -7,7 +7,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
 // BenchmarkMCP is calls of tools by MCP, through cove mcp and through the server's

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/modeltest"
+	"github.com/cove-dev/cove/internal/test/modeltest"
 )
 
 // TestClaudeMCP has the real Claude Code on the host, with no tools but cove's: it

@@ -28,7 +28,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/fault"
+	"github.com/cove-dev/cove/internal/lib/fault"
 )
 
 // saveStore copies the store of a server that has ended, or was killed, to a folder.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/fault"
+	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/sprites"
 )

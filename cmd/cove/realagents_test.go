@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/agents"
-	"github.com/cove-dev/cove/internal/modeltest"
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/test/modeltest"
 	"github.com/cove-dev/cove/sprites"
 )
 

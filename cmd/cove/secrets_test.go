@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/shim/gateway"
 )
 
 // http serves an address of a namespace by HTTP.

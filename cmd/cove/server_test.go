@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/sprites"
 )
 

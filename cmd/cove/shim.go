@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/private"
+	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/shim"
 )
 

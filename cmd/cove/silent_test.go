@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/covetest"
-	"github.com/cove-dev/cove/internal/fault"
-	"github.com/cove-dev/cove/internal/runtime/gvisor"
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/server/runtime/gvisor"
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
-	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/guestbin"
+	"github.com/cove-dev/cove/internal/lib/guestbin"
 )
 
 // syncHost is a host with a sprite named paint, for the rows S1 to S17 of what a

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
 // BenchmarkTool is calls of tools in one session, beside what a program inside needs

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/internal/shim"
-	"github.com/cove-dev/cove/internal/tools"
 )
 
 // toolSession opens the tools in a sprite of the host's.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/fault"
+	"github.com/cove-dev/cove/internal/lib/fault"
 )
 
 // TestRestoredWhileExec: a command that a restore ends is told so.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/acpserver"
-	"github.com/cove-dev/cove/internal/agents"
-	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/cli/acpserver"
+	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/server/agents"
 )
 
 type acpOptions struct {

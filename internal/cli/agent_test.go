@@ -3,7 +3,7 @@ package cli
 import (
 	"testing"
 
-	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/server/agents"
 )
 
 // checkLimit bounds an installation that is tried out.

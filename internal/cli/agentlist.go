@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/server/agents"
 )
 
 func (a *app) newAgentList() *cobra.Command {

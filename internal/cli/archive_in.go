@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cove-dev/cove/internal/filesync"
-	"github.com/cove-dev/cove/internal/safepath"
+	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
 const (

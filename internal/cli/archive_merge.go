@@ -8,7 +8,7 @@ import (
 	"os"
 	"path"
 
-	"github.com/cove-dev/cove/internal/safepath"
+	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
 // mergeTree moves what is in the folder from into the folder to, over files that

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/sprites"
 )
 

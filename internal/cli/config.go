@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/cli/config"
 )
 
 func (a *app) newConfig() *cobra.Command {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/filesync"
+	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/config"
-	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/filesync"
+	"github.com/cove-dev/cove/internal/lib/filesync"
 )
 
 func TestIsCredential(t *testing.T) {

@@ -17,12 +17,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/base"
-	"github.com/cove-dev/cove/internal/cgroup"
-	"github.com/cove-dev/cove/internal/gitwork"
-	"github.com/cove-dev/cove/internal/openfiles"
-	"github.com/cove-dev/cove/internal/private"
-	"github.com/cove-dev/cove/internal/userns"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/openfiles"
+	"github.com/cove-dev/cove/internal/lib/private"
+	"github.com/cove-dev/cove/internal/shim/base"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
+	"github.com/cove-dev/cove/internal/shim/userns"
 )
 
 // The levels of a check.

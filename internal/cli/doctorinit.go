@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cove-dev/cove/internal/cgroup"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 // reapLimit is the time that an init has for a process that has ended.

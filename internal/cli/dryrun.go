@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cove-dev/cove/internal/agents"
-	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
 

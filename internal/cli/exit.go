@@ -16,12 +16,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cove-dev/cove/internal/acpserver"
-	"github.com/cove-dev/cove/internal/filesync"
-	"github.com/cove-dev/cove/internal/gitwork"
-	"github.com/cove-dev/cove/internal/private"
-	"github.com/cove-dev/cove/internal/push"
-	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/internal/cli/acpserver"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/private"
+	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
 

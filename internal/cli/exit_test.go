@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/gitwork"
-	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/covetest"
-	"github.com/cove-dev/cove/internal/job"
 	"github.com/cove-dev/cove/internal/server"
-	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/server/job"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 

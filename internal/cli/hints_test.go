@@ -18,7 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/internal/cli/push"
 )
 
 // A command in a hint names the sprite and the server of this run, and is not changed

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
 

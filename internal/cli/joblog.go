@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cove-dev/cove/internal/agents"
+	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/private"
+	"github.com/cove-dev/cove/internal/lib/private"
 )
 
 // A lock is found while others come and go: the kernel gives its list page by page, and

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/mcpserver"
-	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/internal/lib/tools"
+	"github.com/cove-dev/cove/internal/server/mcpserver"
 )
 
 const mcpRoles = `A role says which tools there are: read-only (Read, Glob, Grep, and those that list and

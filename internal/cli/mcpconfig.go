@@ -16,8 +16,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/mcpserver"
-	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/internal/lib/tools"
+	"github.com/cove-dev/cove/internal/server/mcpserver"
 )
 
 // mcpClient is how one client's settings have an MCP server.

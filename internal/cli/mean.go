@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
 )
 
 // printJSON writes the one document of --json.

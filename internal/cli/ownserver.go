@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/private"
+	"github.com/cove-dev/cove/internal/lib/private"
 )
 
 // A server that was killed leaves its address behind, which may be anybody's by now, and so

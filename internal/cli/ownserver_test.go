@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/private"
+	"github.com/cove-dev/cove/internal/lib/private"
 )
 
 // TestOwnHTTP connects to the process that holds the lock, and says nothing to another one,

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/internal/test/covetest"
 )
 
 func TestParseRoutes(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/config"
-	"github.com/cove-dev/cove/internal/filesync"
-	"github.com/cove-dev/cove/internal/push"
+	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/config"
-	"github.com/cove-dev/cove/internal/private"
+	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/config"
-	"github.com/cove-dev/cove/internal/private"
+	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/sprites"
 )
 

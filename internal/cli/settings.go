@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cove-dev/cove/internal/config"
-	"github.com/cove-dev/cove/internal/gitwork"
-	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
 

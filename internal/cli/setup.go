@@ -16,10 +16,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/agents"
-	"github.com/cove-dev/cove/internal/config"
-	"github.com/cove-dev/cove/internal/gitwork"
-	"github.com/cove-dev/cove/internal/guestbin"
+	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/guestbin"
+	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
 

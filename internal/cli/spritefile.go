@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"syscall"
 
-	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/sprites"
 )
 

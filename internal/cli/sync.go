@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/filesync"
-	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/filesync"
+	"github.com/cove-dev/cove/internal/lib/filesync"
 )
 
 // A sync says what it left out although no rule says so, however small that is.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cove-dev/cove/internal/filesync"
+	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
 

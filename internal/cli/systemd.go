@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/config"
+	"github.com/cove-dev/cove/internal/cli/config"
 )
 
 // unitText is the unit. A server that is stopped leaves its sandboxes running, so KillMode

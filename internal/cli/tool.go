@@ -11,8 +11,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/gitwork"
-	"github.com/cove-dev/cove/internal/tools"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
 

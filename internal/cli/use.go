@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/gitwork"
+	"github.com/cove-dev/cove/internal/cli/gitwork"
 )
 
 func (a *app) newUse() *cobra.Command {

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
 // account is a user of the sandbox.

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
 // command is what a caller asks to be run (protocol section 3.1).

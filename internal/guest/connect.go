@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
 // connectDialLimit is shorter than what clients of the server wait.

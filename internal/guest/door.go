@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
 // maxCallers is how many connections may be in the middle of their handshake. The one

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
 // environmentFile is a JSON object with variables for every command in the sprite,

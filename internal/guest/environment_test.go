@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
 // The sprite's file stands above what it was created with, and below the caller's.

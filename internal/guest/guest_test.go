@@ -20,8 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/boot"
 	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/sprites"
 )
 

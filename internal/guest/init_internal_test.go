@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
 // TestServicesAreThereFirst: whoever asks a guest that has just begun finds all

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/covetest"
+	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cove-dev/cove/internal/connect"
-	"github.com/cove-dev/cove/internal/sprite"
-	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/connect"
-	"github.com/cove-dev/cove/internal/covetest"
-	"github.com/cove-dev/cove/internal/sprite"
-	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 

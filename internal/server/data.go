@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cove-dev/cove/internal/private"
-	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/lib/private"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cove-dev/cove/internal/sprite"
-	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 

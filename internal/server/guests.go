@@ -12,7 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/server/sprite"
 )
 
 const (

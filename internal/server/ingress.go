@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
 

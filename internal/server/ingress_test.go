@@ -23,10 +23,10 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cove-dev/cove/internal/covetest"
 	"github.com/cove-dev/cove/internal/server"
-	"github.com/cove-dev/cove/internal/sprite"
-	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 

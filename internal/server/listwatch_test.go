@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/covetest"
 	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 

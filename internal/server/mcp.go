@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cove-dev/cove/internal/mcpserver"
-	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/server/mcpserver"
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -22,7 +22,7 @@ const (
 	maxMCPMessages = 256 << 20 // all at once; those of one token: a quarter
 )
 
-// serveMCP offers the tools of internal/mcpserver to a client over HTTP. They act
+// serveMCP offers the tools of internal/server/mcpserver to a client over HTTP. They act
 // through this very API, with the client's own token.
 func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)

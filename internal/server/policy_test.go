@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/covetest"
-	"github.com/cove-dev/cove/internal/policy"
-	"github.com/cove-dev/cove/internal/sprite"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/shim/policy"
+	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/cove-dev/cove/internal/boot"
+	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/covetest"
-	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 

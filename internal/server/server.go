@@ -16,9 +16,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cove-dev/cove/internal/mcpserver"
-	"github.com/cove-dev/cove/internal/sprite"
-	"github.com/cove-dev/cove/internal/store"
+	"github.com/cove-dev/cove/internal/server/mcpserver"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 

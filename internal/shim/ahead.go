@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
 // An ahead is a next sandbox that was created before the old one is paused, so that

@@ -15,11 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/connect"
-	"github.com/cove-dev/cove/internal/fault"
-	"github.com/cove-dev/cove/internal/gateway"
-	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/gateway"
+	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
 // socketName is the shim's API socket in the sandbox's folder. It is dialled and

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/connect"
-	"github.com/cove-dev/cove/internal/fault"
-	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
 // Assignment is what makes a sandbox that was started for nobody that of a sprite: all

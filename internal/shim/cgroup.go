@@ -14,7 +14,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/cgroup"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 const cgroupRoot = cgroup.Mount

@@ -13,10 +13,10 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/fault"
-	"github.com/cove-dev/cove/internal/gateway"
-	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/shim/gateway"
+	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -17,9 +17,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/connect"
-	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
 // Client speaks to the shim of one sandbox. The zero value with Dir is ready to

@@ -33,10 +33,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/cgroup"
-	"github.com/cove-dev/cove/internal/connect"
-	"github.com/cove-dev/cove/internal/layers"
-	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/layers"
+	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
 // Config is what a shim is told on its standard input: one JSON document. It is

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cove-dev/cove/internal/gateway"
-	"github.com/cove-dev/cove/internal/logfile"
+	"github.com/cove-dev/cove/internal/lib/logfile"
+	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/sprites"
 )
 

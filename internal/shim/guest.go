@@ -11,9 +11,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/fault"
-	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/shim/gateway"
 )
 
 // A guestDialer opens connections to the API of the guest behind a gateway.

@@ -22,9 +22,9 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/cgroup"
-	"github.com/cove-dev/cove/internal/fault"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 // ImageFile describes a memory image, beside it. It is written last: an image

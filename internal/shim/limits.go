@@ -14,7 +14,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cove-dev/cove/internal/cgroup"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 // Limits are what a running sandbox may use. Zero is no limit.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
 // TestSurplusMounts has a machine's mounts, with a foreign disk and, as in a container, a

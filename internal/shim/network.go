@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/base"
-	"github.com/cove-dev/cove/internal/gateway"
-	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/shim/base"
+	"github.com/cove-dev/cove/internal/shim/gateway"
+	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
 // subnet is the network between a gateway and its guest. It is the same in every

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/userns"
+	"github.com/cove-dev/cove/internal/shim/userns"
 )
 
 // In the mount namespace of an ordinary user's shim the host's mounts are locked: none of

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/cgroup"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 // A shim leaves its cgroup though what it has started starts processes all the time, and

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/cove-dev/cove/internal/gateway"
-	"github.com/cove-dev/cove/internal/policy"
+	"github.com/cove-dev/cove/internal/shim/gateway"
+	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
 

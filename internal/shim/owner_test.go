@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/shim/gateway"
 )
 
 // What a guest says of a process is bounded text without controls.

@@ -8,7 +8,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/sprites"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/gateway"
+	"github.com/cove-dev/cove/internal/shim/gateway"
 )
 
 // What was used of connectors is there for the next shim.

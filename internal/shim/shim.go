@@ -18,13 +18,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/cgroup"
-	"github.com/cove-dev/cove/internal/connect"
-	"github.com/cove-dev/cove/internal/gateway"
-	"github.com/cove-dev/cove/internal/layers"
-	"github.com/cove-dev/cove/internal/logfile"
-	"github.com/cove-dev/cove/internal/openfiles"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/logfile"
+	"github.com/cove-dev/cove/internal/lib/openfiles"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/gateway"
+	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
 // BootTimeout bounds the time from runsc's start to the guest's first answer.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cove-dev/cove/internal/cgroup"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 // Where a guest has said nothing, no last words are promised.

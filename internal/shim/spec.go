@@ -12,8 +12,8 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cove-dev/cove/internal/boot"
-	"github.com/cove-dev/cove/internal/cgroup"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
 // writeBundle writes the OCI bundle of the sandbox that is about to boot.

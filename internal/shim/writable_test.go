@@ -10,7 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/layers"
+	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
 )
 

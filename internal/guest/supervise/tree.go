@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/proctree"
+	"github.com/cove-dev/cove/internal/lib/proctree"
 )
 
 // killLimit bounds the end of an agent's processes.

@@ -1,0 +1,304 @@
+package gitwork
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/safepath"
+)
+
+// A program is a file or folder of the work tree that something of the person's already
+// runs, or reads to know what to run.
+type program struct {
+	path  string // from the top
+	why   string
+	exact bool // only the file itself, no folder of that name
+}
+
+// programs finds them: by the hooks and the configuration of git, by the environment, and
+// by links in the home folder. They are looked for once.
+func (r *Repo) programs(ctx context.Context) ([]program, error) {
+	r.looking.Lock()
+	defer r.looking.Unlock()
+	if r.found != nil {
+		return *r.found, nil
+	}
+	if err := r.findTops(ctx); err != nil {
+		return nil, err
+	}
+	c := &collector{repo: r, home: homeDir(), seen: map[program]bool{}}
+	c.hooks()
+	if err := c.config(ctx); err != nil {
+		return nil, err
+	}
+	c.environment()
+	c.homeLinks()
+	if r.around != nil { // what the one around runs of this submodule
+		outer, err := r.around.programs(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range outer {
+			if rel, ok := r.inTree(filepath.Join(r.around.Dir, filepath.FromSlash(p.path))); ok {
+				c.put(program{rel, p.why, p.exact})
+			}
+		}
+	}
+	r.found = &c.list
+	return c.list, nil
+}
+
+func homeDir() string {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return home
+}
+
+// inTree is a path of this machine as one from the top of a work tree of the repository,
+// once the programs were looked for.
+func (r *Repo) inTree(name string) (rel string, ok bool) {
+	for _, top := range r.tops {
+		rel, err := filepath.Rel(top, name)
+		if rel = filepath.ToSlash(rel); err == nil && rel != "." && rel != ".." && !strings.HasPrefix(rel, "../") && !safepath.HasDotGit(rel) {
+			return rel, true
+		}
+	}
+	return "", false
+}
+
+// findTops notes the tops of all work trees of the repository: a branch may be checked
+// out in any of them.
+func (r *Repo) findTops(ctx context.Context) error {
+	r.tops = []string{r.Dir}
+	out, err := r.git.run(ctx, call{args: []string{"worktree", "list", "--porcelain"}})
+	if err != nil {
+		return fmt.Errorf("list work trees: %w", err)
+	}
+	for line := range strings.SplitSeq(string(out), "\n") {
+		if top, ok := strings.CutPrefix(line, "worktree "); ok {
+			r.tops = append(r.tops, top)
+		}
+	}
+	for _, top := range slices.Clone(r.tops) {
+		if real, err := filepath.EvalSymlinks(top); err == nil {
+			r.tops = append(r.tops, real)
+		}
+	}
+	slices.Sort(r.tops)
+	r.tops = slices.Compact(r.tops)
+	slices.SortStableFunc(r.tops, func(a, b string) int { return cmp.Compare(len(b), len(a)) }) // the innermost first
+	return nil
+}
+
+// A collector finds the programs of a repository's person.
+type collector struct {
+	repo *Repo
+	home string
+	list []program
+	seen map[program]bool
+}
+
+func (c *collector) put(p program) {
+	if !c.seen[p] && p.path != "" && p.path != "." {
+		c.seen[p] = true
+		c.list = append(c.list, p)
+	}
+}
+
+// file follows a path of this machine, and notes each place on the way that is in a work
+// tree, and the end. What is not there is noted all the same: it may come.
+func (c *collector) file(name, why string, exact bool) {
+	note := func(at string) {
+		if rel, ok := c.repo.inTree(at); ok {
+			c.put(program{rel, why, exact})
+		}
+	}
+	at, todo := "/", strings.Split(filepath.ToSlash(name), "/")
+	note(filepath.Clean(name))
+	for hops := 0; len(todo) > 0; {
+		part := todo[0]
+		todo = todo[1:]
+		next := filepath.Join(at, part) // at has no link in it: ".." is what it says
+		target, err := os.Readlink(next)
+		if part == "" || part == "." || err != nil {
+			at = next
+			continue
+		}
+		note(next)
+		if hops++; hops > maxHops {
+			return
+		}
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+		todo = append(strings.Split(target, "/"), todo...)
+	}
+	note(at)
+}
+
+// words takes what stands in a value, a script or a variable for paths: each word, what is
+// quoted, and a line as a whole. One that has no slash counts only if loose, and only for a
+// file: a folder's name is too common a word.
+func (c *collector) words(text, why string, loose bool) {
+	words := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\r\n'\"`;|&()<>=$,:!{}[]*", r) })
+	for _, quote := range []string{"'", "\"", "\n"} {
+		words = append(words, strings.Split(text, quote)...)
+	}
+	for _, word := range words {
+		bare := !strings.Contains(word, "/")
+		if len(word) == 0 || len(word) > maxTarget || strings.ContainsAny(word, "\x00\n") || bare && !loose {
+			continue
+		}
+		if rest, ok := strings.CutPrefix(word, "~/"); ok && c.home != "" {
+			c.file(filepath.Join(c.home, rest), why, false)
+			continue
+		}
+		if filepath.IsAbs(word) {
+			c.file(word, why, false)
+		}
+		// A variable that stands for the top may have been before the slash.
+		c.file(filepath.Join(c.repo.Dir, word), why, bare)
+	}
+}
+
+// quiet are the sections of git's configuration that name no files of a work tree.
+var quiet = fieldSet("user author committer branch color column advice push status safe i18n extensions")
+
+// config looks at the files that git's configuration is in, and at what its values name.
+func (c *collector) config(ctx context.Context) error {
+	g := runner{exe: c.repo.git.exe, dir: c.repo.Dir}
+	out, err := g.run(ctx, call{args: []string{"config", "-z", "--show-origin", "--list"}, plain: true})
+	if err != nil {
+		return fmt.Errorf("read git's configuration: %w", err)
+	}
+	parts := strings.Split(string(out), "\x00")
+	for i := 0; i+1 < len(parts); i += 2 {
+		origin, isFile := strings.CutPrefix(parts[i], "file:")
+		key, value, _ := strings.Cut(parts[i+1], "\n")
+		if isFile && !filepath.IsAbs(origin) {
+			origin = filepath.Join(c.repo.Dir, origin)
+		}
+		if isFile {
+			c.file(origin, "your git reads it as its configuration", false)
+		}
+		section, _, _ := strings.Cut(key, ".")
+		if quiet[section] || key == "core.worktree" || key == "init.defaultbranch" || strings.HasSuffix(key, ".fetch") {
+			continue
+		}
+		why := "your git's setting " + Printable(key) + " names it"
+		c.words(value, why, section != "alias" || strings.HasPrefix(value, "!"))
+		if isFile && strings.HasPrefix(section, "include") && !filepath.IsAbs(value) && !strings.HasPrefix(value, "~/") {
+			c.file(filepath.Join(filepath.Dir(origin), value), why, false)
+		}
+	}
+	return nil
+}
+
+// hooks looks at the folders from which git runs hooks, and at the programs that the
+// hooks there name.
+func (c *collector) hooks() {
+	dirs := []string{filepath.Join(c.repo.CommonDir, "hooks")}
+	if dir := c.repo.config.values["core.hookspath"]; dir != "" {
+		if rest, ok := strings.CutPrefix(dir, "~/"); ok && c.home != "" {
+			dir = filepath.Join(c.home, rest)
+		} else if !filepath.IsAbs(dir) {
+			dir = filepath.Join(c.repo.Dir, dir)
+		}
+		dirs = append(dirs, dir)
+	}
+	for _, dir := range dirs {
+		c.file(dir, whyHooks, false)
+		if filepath.Clean(dir) == c.repo.Dir {
+			for name := range gitHookNames {
+				c.file(filepath.Join(dir, name), whyHooks, true)
+			}
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // then git runs none from there either
+		}
+		for _, e := range entries {
+			name := filepath.Join(dir, e.Name())
+			if strings.HasSuffix(name, ".sample") {
+				continue
+			}
+			if filepath.Clean(dir) == c.repo.Dir && !gitHookNames[e.Name()] {
+				continue
+			}
+			why := whyHooks + ", by " + Printable(c.short(name))
+			c.file(name, why, false)
+			c.words(readScript(name), why, false)
+		}
+	}
+}
+
+// readScript is the text of a small file; empty if it is none.
+func readScript(name string) string {
+	const most = 64 << 10
+	info, err := os.Stat(name)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > most {
+		return ""
+	}
+	text, err := os.ReadFile(name)
+	if err != nil || bytes.ContainsRune(text, 0) {
+		return ""
+	}
+	return string(text)
+}
+
+// short is a path as people write it.
+func (c *collector) short(name string) string {
+	if rel, err := filepath.Rel(c.repo.Dir, name); err == nil && !strings.HasPrefix(rel, "..") {
+		return rel
+	}
+	if rel, err := filepath.Rel(c.home, name); err == nil && c.home != "" && !strings.HasPrefix(rel, "..") {
+		return "~/" + rel
+	}
+	return name
+}
+
+// environment looks at the variables that name programs.
+func (c *collector) environment() {
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		if filepath.IsAbs(dir) {
+			c.file(dir, "it is in a folder of your PATH", false)
+		} else if dir != "" {
+			c.file(filepath.Join(c.repo.Dir, dir), "it is in a folder of your PATH", false)
+		}
+	}
+	for name := range strings.FieldsSeq(`EDITOR VISUAL PAGER LESSOPEN MANPAGER BROWSER GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_SSH GIT_SSH_COMMAND
+		GIT_EXTERNAL_DIFF GIT_ASKPASS SSH_ASKPASS GIT_PROXY_COMMAND GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_TEMPLATE_DIR GIT_EXEC_PATH
+		BASH_ENV ENV PROMPT_COMMAND PYTHONSTARTUP PERL5OPT RUBYOPT NODE_OPTIONS LD_PRELOAD`) {
+		c.words(os.Getenv(name), "your variable "+name+" names it", name != "PROMPT_COMMAND")
+	}
+}
+
+// homeLinks looks at what dot-files and programs of the home folder lead into a work
+// tree, as those of a repository of dot-files do.
+func (c *collector) homeLinks() {
+	if c.home == "" {
+		return
+	}
+	for _, dir := range []string{".", ".config", "bin", ".local/bin"} {
+		entries, err := os.ReadDir(filepath.Join(c.home, dir))
+		if err != nil {
+			continue // a folder that is not there, or that nothing can read
+		}
+		for _, e := range entries {
+			if e.Type()&fs.ModeSymlink == 0 || dir == "." && e.Name()[0] != '.' && e.Name() != "bin" {
+				continue
+			}
+			name := filepath.Join(c.home, dir, e.Name())
+			c.file(name, "your "+Printable(c.short(name))+" leads to it", false)
+		}
+	}
+}

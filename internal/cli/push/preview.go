@@ -1,0 +1,86 @@
+package push
+
+import (
+	"context"
+
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// wrapped is a plan and a repository, ready to be sent.
+type wrapped struct {
+	repo *gitwork.Repo
+	load *load
+	file *gitwork.TempFile // the bundle; who has it removes it
+	req  sprites.JobRequest
+}
+
+// wrap does what of a push is done here.
+func (c *Courier) wrap(ctx context.Context, opts Options) (w *wrapped, err error) {
+	plan, name, err := readPlan(opts)
+	if err != nil {
+		return nil, err
+	}
+	w = &wrapped{}
+	if w.repo, err = gitwork.Open(ctx, opts.Dir); err != nil {
+		return nil, err
+	}
+	if w.load, err = c.load(ctx, w.repo, opts); err != nil {
+		return nil, err
+	}
+	network, err := withRemotes(ctx, w.repo, opts)
+	if err != nil {
+		return nil, err
+	}
+	if w.file, err = w.repo.TempFile("push-"); err != nil {
+		return nil, err
+	}
+	if w.load.bundle, err = c.pack(ctx, w.repo, w.file, w.load); err != nil {
+		w.file.Remove()
+		return nil, err
+	}
+	w.req = sprites.JobRequest{
+		Early:   true,
+		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Model: opts.Model, Plan: plan, PlanName: name,
+		Repository: w.repo.Name(), RepoID: w.load.id, Branch: w.load.branch, Base: w.load.Base, Author: w.repo.Author(),
+		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse,
+		AgentCommand: opts.Command, Permissions: opts.Permissions, Remove: opts.Remove,
+		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
+		Definition: opts.Definition, Skill: opts.Skill, Settings: opts.Settings, MCP: opts.MCP,
+	}
+	return w, nil
+}
+
+// Preview is what a push would be.
+type Preview struct {
+	sprites.JobPreview
+
+	Asked      bool     `json:"asked"` // a server, which has looked at the request
+	Branch     string   `json:"branch"`
+	Base       string   `json:"base"`
+	Commits    int      `json:"commits"` // that would be sent
+	Bytes      int64    `json:"bytes"`   // of the bundle
+	LargeFiles int      `json:"large_files,omitempty"`
+	LargeBytes int64    `json:"large_bytes,omitempty"`
+	Messages   []string `json:"messages,omitempty"` // as in Result
+}
+
+// Preview does what of a push is done here, has ask look at what would be asked of a
+// server, and sends nothing. With opts.Dirty include the snapshot is made, as objects
+// that nothing refers to.
+func (c *Courier) Preview(ctx context.Context, opts Options, ask func(context.Context, sprites.JobRequest) (sprites.JobPreview, error)) (Preview, error) {
+	w, err := c.wrap(ctx, opts)
+	if err != nil {
+		return Preview{}, err
+	}
+	defer w.file.Remove()
+	p := Preview{Branch: w.load.branch, Base: w.load.Base, Bytes: w.load.bundle.Size, LargeFiles: len(w.load.large), Messages: w.load.messages}
+	for _, f := range w.load.large {
+		p.LargeBytes += f.Size
+	}
+	if p.Commits, err = w.repo.Count(ctx, w.load.Outgoing); err != nil {
+		return p, err
+	}
+	p.JobPreview, err = ask(ctx, w.req)
+	return p, err
+}

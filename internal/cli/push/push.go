@@ -1,0 +1,386 @@
+// Package push is the person's half of a job: it sends a plan and the repository
+// into a sprite, and brings the commits back. It works on the person's machine
+// with gitwork, and speaks to the server through the client only.
+package push
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Jobs are the calls about jobs that this package makes; a sprites.Client has
+// them.
+type Jobs interface {
+	CreateJob(ctx context.Context, req sprites.JobRequest) (sprites.Job, error)
+	StartJob(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error)
+	Job(ctx context.Context, id string) (sprites.Job, error)
+	WaitJob(ctx context.Context, id string) (sprites.Job, error)
+	MarkPulled(ctx context.Context, id, head string) (sprites.Job, error)
+	DeleteJob(ctx context.Context, id string, force bool) error
+	AwaitInstall(ctx context.Context, id string, each func(sprites.Job)) (sprites.Job, error)
+}
+
+// Place is where a job's files are: a sprite, at the server or one of its backends.
+type Place struct {
+	Backend string // empty: at the server itself
+	Sprite  string
+}
+
+func placeOf(job sprites.Job) Place { return Place{job.Backend, job.Sprite} }
+
+// Files moves files to and from sprites.
+type Files interface {
+	// Write makes a file of the size bytes that r gives.
+	Write(ctx context.Context, at Place, path string, r io.Reader, size int64) error
+	Open(ctx context.Context, at Place, path string) (io.ReadCloser, error)
+	List(ctx context.Context, at Place, dir string) (names []string, err error)
+}
+
+// Courier carries work to and from a server. Jobs and Files are required.
+type Courier struct {
+	Jobs     Jobs
+	Files    Files
+	Progress func(Progress) // called now and then during a transfer; nil: not
+
+	// Installing is called with the job now and then as long as its agent is being
+	// installed; nil: not. The job has its number by then.
+	Installing func(sprites.Job)
+}
+
+// New is a Courier that uses a client.
+func New(client *sprites.Client) *Courier {
+	return &Courier{Jobs: client, Files: clientFiles{client}}
+}
+
+type clientFiles struct{ client *sprites.Client }
+
+func (c clientFiles) sprite(at Place) *sprites.Sprite {
+	return c.client.At(at.Backend).Sprite(at.Sprite)
+}
+
+func (c clientFiles) Write(ctx context.Context, at Place, path string, r io.Reader, size int64) error {
+	return c.sprite(at).WriteFile(ctx, path, r, sprites.WriteOptions{Size: size})
+}
+
+func (c clientFiles) Open(ctx context.Context, at Place, path string) (io.ReadCloser, error) {
+	return c.sprite(at).Open(ctx, path)
+}
+
+func (c clientFiles) List(ctx context.Context, at Place, dir string) ([]string, error) {
+	entries, err := c.sprite(at).ReadDir(ctx, dir)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// Dirty says what a push does about changes that are not committed.
+type Dirty string
+
+// The policies. The zero value is DirtyRefuse.
+const (
+	DirtyRefuse  Dirty = "refuse"
+	DirtyInclude Dirty = "include" // in a snapshot commit, which the job starts from
+	DirtyIgnore  Dirty = "ignore"
+)
+
+// Options say what to push. Dir, Agent, and Plan or PlanPath are required.
+type Options struct {
+	Dir      string // in the repository
+	PlanPath string // the plan's file, on this machine; it need not be committed
+	Plan     string // the plan's text, where there is no file
+	Dirty    Dirty
+	Depth    int // how many commits of the history are sent; 0: all that are here
+
+	// As in sprites.JobRequest. Zero values mean the server's defaults.
+	Agent       string
+	Model       string // as in sprites.JobRequest
+	Backend     string
+	Sprite      string
+	Timeout     time.Duration
+	Guards      sprites.Guards
+	Interactive bool
+	Converse    bool
+	Command     string // as sprites.JobRequest.AgentCommand
+	Permissions string
+	Remove      bool
+	Config      *sprites.Config
+	Include     []string
+	Env         []string
+	SetupScript *sprites.SetupScript
+	Definition  *sprites.AgentDefinition
+	Skill       *sprites.Skill
+	Settings    []sprites.SettingsFile
+	MCP         []sprites.MCPServer
+	Network     *sprites.NetworkPolicy
+
+	Remotes bool // Network gets rules for the hosts of the repository's remotes
+	Policed bool // do nothing on a server that does not enforce Network
+}
+
+// Result is what `cove push --json` prints.
+type Result struct {
+	Job     string `json:"job"`
+	Backend string `json:"backend,omitempty"` // where the sprite is; empty: at the server
+	Sprite  string `json:"sprite"`
+	Branch  string `json:"branch"`
+	Base    string `json:"base"`
+	Sent    int64  `json:"sent"` // bytes of the repository
+
+	// Messages are what the person should know, in sentences.
+	Messages []string `json:"messages,omitempty"`
+
+	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"` // nil: none was given, or the server enforces none
+}
+
+// Error is a mistake that the person can put right; Hint says how. Code is for
+// programs.
+type Error struct {
+	Code    string // no_plan, bad_plan, bad_option, bad_job, no_policy, wrong_repository, not_finished, job_ended, base_missing, bad_answer
+	Message string
+	Hint    string
+}
+
+func (e *Error) Error() string {
+	if e.Hint == "" {
+		return e.Message
+	}
+	return e.Message + "; " + e.Hint
+}
+
+// MaxPlan bounds a plan's text, in bytes.
+const MaxPlan = 1 << 20
+
+// readPlan gives the plan's text and the name that people know it by.
+func readPlan(opts Options) (text, name string, err error) {
+	text, name = opts.Plan, "prompt"
+	if opts.PlanPath != "" {
+		if text, err = planFile(opts.PlanPath); err != nil {
+			return "", "", err
+		}
+		name = filepath.Base(opts.PlanPath)
+	}
+	shown := gitwork.Printable(name)
+	switch {
+	case strings.TrimSpace(text) == "":
+		return "", "", &Error{"bad_plan", "the plan " + shown + " is empty", "write what is to be done into it"}
+	case len(text) > MaxPlan:
+		return "", "", &Error{"bad_plan", fmt.Sprintf("the plan %s is larger than %d bytes", shown, MaxPlan), "put what it refers to into the repository"}
+	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
+		return "", "", &Error{"bad_plan", "the plan " + shown + " is not UTF-8 text", "save it as a text file"}
+	}
+	return text, name, nil
+}
+
+// PlanHint says what to type if there is no plan file.
+func PlanHint(path string) string {
+	return "a plan is a text file that says what the agent is to do; write " + gitwork.Printable(path) + ", then: cove push " + gitwork.Quote(path) +
+		"\nor give the text itself: cove run -p 'TEXT'"
+}
+
+func planFile(path string) (string, error) {
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return "", &Error{"no_plan", "no such plan: " + gitwork.Printable(path), PlanHint(path)}
+	}
+	if err != nil {
+		return "", fmt.Errorf("read plan: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return "", &Error{"no_plan", gitwork.Printable(path) + " is a folder, not a plan", "name a file in it"}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxPlan+1))
+	if err != nil {
+		return "", fmt.Errorf("read plan: %w", err)
+	}
+	return string(data), nil
+}
+
+// Push sends the plan and the history of the checked-out branch into a sprite and
+// has the job started. When it fails after the job was made, the job is deleted
+// again, with the sprite that was made for it.
+func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
+	w, err := c.wrap(ctx, opts)
+	if err != nil {
+		return Result{}, err
+	}
+	defer w.file.Remove()
+	load := w.load
+	prepare := c.track("prepare", 0)
+	prepare.tell(false)
+	job, err := c.createJob(ctx, w.req)
+	prepare.done()
+	if err != nil {
+		return Result{}, err
+	}
+	if job.State == sprites.JobInstalling {
+		if job, err = c.awaitInstall(ctx, job); err != nil {
+			return Result{}, err
+		}
+	}
+	if err := c.hand(ctx, w.repo, job, w.file, load); err != nil {
+		return Result{}, err
+	}
+	if load.branch == "" {
+		load.say("HEAD is detached: the commits will come back as the branch cove-%s", job.ID)
+	}
+	return Result{Job: job.ID, Backend: job.Backend, Sprite: job.Sprite, Branch: load.branch, Base: load.Base, Sent: load.bundle.Size,
+		NetworkPolicy: job.NetworkPolicy, Messages: load.messages}, nil
+}
+
+// lastWord is how long the answer of a call is waited for that is to be cut.
+const lastWord = 2 * time.Second
+
+// createJob makes the job. The server undoes what a call has made that is cut; but an
+// answer that is on its way already nobody would hear, and undo what it tells of: that
+// is waited for, and hand does.
+func (c *Courier) createJob(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
+	asked, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastWord, cut) })()
+	job, err := c.Jobs.CreateJob(asked, req)
+	if err != nil && asked.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return job, err
+}
+
+// awaitInstall waits until the job's agent is installed and its sprite made. If that
+// fails, or is interrupted, the job is deleted; one that somebody has stopped is left.
+func (c *Courier) awaitInstall(ctx context.Context, job sprites.Job) (sprites.Job, error) {
+	if !jobID.MatchString(job.ID) {
+		return job, checkAnswer(job)
+	}
+	now, err := c.Jobs.AwaitInstall(ctx, job.ID, c.Installing)
+	switch {
+	case errors.Is(err, sprites.ErrNotFound):
+		return job, &Error{"bad_job", "job " + job.ID + " was deleted while its agent was being installed", "push again"}
+	case err == nil && now.State == sprites.JobCancelled:
+		return job, &Error{"job_ended", "job " + job.ID + " was stopped while its agent was being installed", "push again"}
+	case err == nil && now.Failure != nil:
+		err = &sprites.Error{StatusCode: http.StatusConflict, ErrorBody: *now.Failure}
+	case err == nil && now.State.Terminal():
+		err = &Error{"job_ended", "it has ended: " + now.Error, "push again"}
+	case err == nil:
+		return now, nil
+	}
+	return job, c.undo(ctx, job, fmt.Errorf("push job %s: %w", job.ID, err))
+}
+
+// undo deletes a job that can't be begun. It returns the error that says so.
+func (c *Courier) undo(ctx context.Context, job sprites.Job, err error) error {
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	if undoErr := c.Jobs.DeleteJob(undo, job.ID, true); undoErr != nil && !errors.Is(undoErr, sprites.ErrNotFound) {
+		err = errors.Join(err, fmt.Errorf("and it is still there (cove job rm --force %s): %w", job.ID, undoErr))
+	}
+	return err
+}
+
+// withRemotes is the policy that the job gets. The rules for the remotes open no
+// protected address: they are of names.
+func withRemotes(ctx context.Context, repo *gitwork.Repo, opts Options) (*sprites.NetworkPolicy, error) {
+	if opts.Network == nil || !opts.Remotes {
+		return opts.Network, nil
+	}
+	remotes, err := repo.Remotes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ports := map[string][]string{}
+	var hosts []string
+	for _, r := range remotes {
+		if ports[r.Host] == nil {
+			hosts = append(hosts, r.Host)
+			ports[r.Host] = []string{"22", "80", "443"}
+		}
+		if port := strconv.Itoa(r.Port); !slices.Contains(ports[r.Host], port) {
+			ports[r.Host] = append(ports[r.Host], port)
+		}
+	}
+	p := &sprites.NetworkPolicy{Rules: slices.Clone(opts.Network.Rules)}
+	for _, host := range hosts {
+		p.Rules = append(p.Rules, sprites.NetworkRule{Domain: host, Action: "allow", Ports: ports[host]})
+	}
+	return p, nil
+}
+
+// seconds rounds up, so that a short timeout does not become none.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// hand uploads the bundle and starts the job, or undoes what was made.
+func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job, file io.ReadSeeker, load *load) error {
+	err := checkAnswer(job)
+	if err == nil && load.policed && job.NetworkPolicy == nil {
+		err = &Error{"no_policy", "this server enforces no network policy", "push without --network"}
+	}
+	ref := gitwork.JobRef(job.ID, "base")
+	if err == nil {
+		// The base stays reachable here until it is pulled, also a snapshot.
+		err = repo.SetRef(ctx, ref, load.Base, "")
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		track := c.track("upload", load.bundle.Size)
+		if err = c.Files.Write(ctx, placeOf(job), job.Upload, track.reader(file), load.bundle.Size); err == nil {
+			track.done()
+		}
+	}
+	if err == nil {
+		err = c.sendLarge(ctx, job, load.large)
+	}
+	if err == nil {
+		_, err = c.Jobs.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, Shallow: load.Shallow})
+		if err == nil || c.startedAnyway(ctx, job.ID, err) {
+			return nil
+		}
+	}
+	err = fmt.Errorf("push job %s: %w", gitwork.Printable(job.ID), err)
+	if !jobID.MatchString(job.ID) {
+		return err // there is nothing that could be named
+	}
+	return errors.Join(c.undo(ctx, job, err), repo.DeleteRef(context.WithoutCancel(ctx), ref))
+}
+
+// startedAnyway tells a lost answer from a refusal: the job may run.
+func (c *Courier) startedAnyway(ctx context.Context, id string, err error) bool {
+	if _, refused := errors.AsType[*sprites.Error](err); refused {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	job, err := c.Jobs.Job(ctx, id)
+	return err == nil && job.State != sprites.JobQueued
+}
+
+// checkAnswer refuses a job that could not be named or filled.
+func checkAnswer(job sprites.Job) error {
+	if !jobID.MatchString(job.ID) {
+		return &Error{Code: "bad_answer", Message: "the server named the job " + gitwork.Printable(job.ID) + ", which is no job id"}
+	}
+	if job.Sprite == "" || job.Upload == "" {
+		return &Error{Code: "bad_answer", Message: "the server did not say where the repository should go"}
+	}
+	return nil
+}
+
+// jobID is what a job is called. Nothing else gets into a path or a ref.
+var jobID = regexp.MustCompile(`^[0-9a-f]{6}$`)

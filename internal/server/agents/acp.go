@@ -1,0 +1,333 @@
+package agents
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/cove-dev/cove/sprites"
+)
+
+// ACP is any agent that speaks the Agent Client Protocol on its standard streams:
+// Task.Command starts it. cove-guest is its client, inside; what that tells
+// (internal/lib/acp's Event) is the agent's report.
+type ACP struct{}
+
+// PermissionChoices are what Task.Permissions may be; empty is the first.
+var PermissionChoices = []string{"allow", "ask", "deny"}
+
+// Name is "acp".
+func (ACP) Name() string { return "acp" }
+
+// Prepare has the client read the plan, below instructions for unattended work, from a
+// file, where its length does not matter.
+func (ACP) Prepare(t Task) (Work, error) {
+	if strings.TrimSpace(t.Plan) == "" {
+		return Work{}, fmt.Errorf("the plan %s is empty", t.PlanName)
+	}
+	if t.Model != "" {
+		return Work{}, errors.New("an agent that speaks ACP is told its model by its own command; leave out --model")
+	}
+	if t.Interactive {
+		return Work{}, errors.New("an agent that speaks ACP has no terminal; leave out --interactive")
+	}
+	if t.Session != "" && !plainSession(t.Session) {
+		return Work{}, fmt.Errorf("%.40q can't be a session", t.Session)
+	}
+	prompt := t.Dir + "/" + promptName
+	w := Work{
+		Files:      map[string]File{promptName: {[]byte(t.prompt()), 0o644}},
+		Env:        acpEnv(t),
+		Verify:     []string{sprites.Guest, "version"}, // its client; what is behind the command, only the command knows
+		Connectors: []string{"anthropic", "openai", "gemini"},
+		Argv:       []string{sprites.Guest, "acp", "run", "--prompt=" + prompt, "--permissions=" + t.Permissions},
+		Input: &sprites.JobInput{
+			Over:  sprites.LineRule{Stream: "events", Fields: map[string]string{"type": "permission_request"}},
+			Again: &sprites.LineRule{Stream: "events", Fields: map[string]string{"type": "permission"}},
+		},
+	}
+	if t.Session != "" {
+		w.Argv = append(w.Argv, "--session="+t.Session)
+	}
+	w.Argv = append(w.Argv, "--", "/bin/sh", "-c", t.Command)
+	return w, nil
+}
+
+// plainSession reports whether an agent's name for a session is one that can be shown
+// and handed back.
+func plainSession(id string) bool {
+	return len(id) <= 500 && !strings.ContainsFunc(id, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) })
+}
+
+// acpEnv leads those agents that ask for a model by these variables to the connectors.
+func acpEnv(t Task) []string {
+	env := []string{
+		pathOf(t),
+		"DISABLE_AUTOUPDATER=1",
+		"DISABLE_TELEMETRY=1",
+	}
+	if !t.Direct {
+		env = append(env, "ANTHROPIC_BASE_URL=http://anthropic.connect.internal", "ANTHROPIC_API_KEY="+claudeKey)
+	}
+	return env
+}
+
+// Editor is how an agent is started for an editor, by `cove acp`: its command line for
+// the sprite's sh, and its variables. command is for the agent acp.
+func Editor(name, command, home string) (line string, env []string, err error) {
+	switch name {
+	case "acp":
+		if strings.TrimSpace(command) == "" {
+			return "", nil, errors.New(`the agent acp needs the command that starts it: --agent-command "opencode acp"`)
+		}
+	case "claude":
+		command = "claude-agent-acp"
+	default:
+		return "", nil, fmt.Errorf("the agent %q does not speak ACP; name the command of one that does: --agent acp --agent-command COMMAND", name)
+	}
+	return command, acpEnv(Task{Home: home}), nil
+}
+
+// A Questioner is an Agent that may ask a person something, and wait.
+type Questioner interface {
+	// Question is what an event asks; nil: nothing.
+	Question(ev sprites.JobEvent) *sprites.JobQuestion
+
+	// Answer is a person's choice as a line for the agent's standard input, without
+	// the line's end.
+	Answer(a sprites.JobAnswer) (string, error)
+}
+
+// Bounds on what is kept of a question. Its writer keeps to them, if it is honest.
+const (
+	maxOptions  = 20
+	maxQuestion = 4 << 10
+)
+
+// Question reads a permission_request.
+func (ACP) Question(ev sprites.JobEvent) *sprites.JobQuestion {
+	if ev.Type != "event" || ev.Cut || !strings.HasPrefix(ev.Text, `{"type":"permission_request"`) {
+		return nil
+	}
+	var e acpEvent
+	if json.Unmarshal([]byte(ev.Text), &e) != nil || len(e.Options) == 0 || len(e.Options) > maxOptions || len(e.ID) > 20 {
+		return nil
+	}
+	q := &sprites.JobQuestion{ID: e.ID, Title: clip(e.Title), Kind: clip(e.Kind), Detail: clip(e.Text)}
+	if len(e.Paths) > 0 {
+		q.Path = clip(e.Paths[0])
+	}
+	for i, o := range e.Options {
+		if o.ID != strconv.Itoa(i+1) {
+			return nil
+		}
+		q.Options = append(q.Options, sprites.QuestionOption{ID: o.ID, Name: clip(o.Name), Kind: clip(o.Kind)})
+	}
+	return q
+}
+
+func clip(s string) string {
+	return strings.ToValidUTF8(s[:min(len(s), maxQuestion)], "\uFFFD")
+}
+
+// Answer is a line for cove-guest.
+func (ACP) Answer(a sprites.JobAnswer) (string, error) {
+	line, err := json.Marshal(struct {
+		ID     string `json:"id"`
+		Option string `json:"option"`
+	}{a.Question, a.Option})
+	return string(line), err
+}
+
+// Read begins the reading of a log.
+func (ACP) Read() Reader { return &acpReader{} }
+
+// acpEvent is a line of cove-guest's, as much as is looked at.
+type acpEvent struct {
+	Type       string   `json:"type"`
+	ID         string   `json:"id"`
+	SessionID  string   `json:"session_id"`
+	Agent      string   `json:"agent"`
+	Loaded     bool     `json:"loaded"`
+	Text       string   `json:"text"`
+	Title      string   `json:"title"`
+	Kind       string   `json:"kind"`
+	Status     string   `json:"status"`
+	Paths      []string `json:"paths"`
+	Option     string   `json:"option"`
+	StopReason string   `json:"stop_reason"`
+	Error      string   `json:"error"`
+	Entries    []struct {
+		Content string `json:"content"`
+		Status  string `json:"status"`
+	} `json:"entries"`
+	Options []struct {
+		ID   string `json:"id"`
+		Name string `json:"name"`
+		Kind string `json:"kind"`
+	} `json:"options"`
+	Usage *struct {
+		InputTokens  int64   `json:"input_tokens"`
+		OutputTokens int64   `json:"output_tokens"`
+		CostUSD      float64 `json:"cost_usd"`
+	} `json:"usage"`
+}
+
+type acpReader struct {
+	out     lines
+	session string
+	tools   map[string]acpTool // those at work, by their ids
+	result  *acpEvent
+	usage   *sprites.Usage
+	notice  string // the last thing that went wrong
+	denied  int
+}
+
+// Session is the id by which the agent's session can be continued; empty: none began.
+func (r *acpReader) Session() string { return r.session }
+
+func (r *acpReader) Event(ev sprites.JobEvent) []Event {
+	if ev.Type != "event" {
+		return nil
+	}
+	text, ok := r.out.next(ev)
+	if !ok {
+		return nil
+	}
+	var e acpEvent
+	if json.Unmarshal([]byte(text), &e) != nil || e.Type == "" {
+		return nil
+	}
+	if u := e.Usage; u != nil {
+		r.usage = &sprites.Usage{InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, CostUSD: u.CostUSD}
+	}
+	switch e.Type {
+	case "session":
+		if plainSession(e.SessionID) {
+			r.session = e.SessionID
+		}
+		verb := "session"
+		if e.Loaded {
+			verb = "continues session"
+		}
+		return []Event{{Kind: KindStart, Text: short(strings.TrimSpace(e.Agent + ", " + verb + " " + e.SessionID))}}
+	case "text":
+		return []Event{{Kind: KindText, Text: e.Text}}
+	case "tool_call", "tool_update":
+		return r.tool(e)
+	case "plan":
+		if i := slices.IndexFunc(e.Entries, func(p struct {
+			Content string `json:"content"`
+			Status  string `json:"status"`
+		}) bool {
+			return p.Status == "in_progress"
+		}); i >= 0 {
+			return []Event{{Kind: KindStep, Text: short(e.Entries[i].Content)}}
+		}
+	case "permission_request":
+		return []Event{{Kind: KindAsk, Text: short(e.Title)}}
+	case "permission":
+		if e.Status != "allowed" {
+			r.denied++
+			return []Event{{Kind: KindDenied, Text: short(e.Title)}}
+		}
+	case "notice":
+		r.notice = e.Text
+		return []Event{{Kind: KindNotice, Text: short(e.Text)}}
+	case "result":
+		r.result = &e
+		failed := e.Error != "" || e.StopReason != "end_turn"
+		reason := e.Error
+		if reason == "" && failed {
+			reason = stopped(e.StopReason)
+		}
+		return []Event{{Kind: KindResult, Text: reason, Failed: failed}}
+	}
+	return []Event{}
+}
+
+// acpTool is a tool at work.
+type acpTool struct {
+	kind, title, text string
+	told              bool
+}
+
+// tool tells of a tool's beginning and its end. Many agents say only in an update what
+// a tool is about: of one that is pending, nothing is told before.
+func (r *acpReader) tool(e acpEvent) []Event {
+	ended := e.Status == "completed" || e.Status == "failed"
+	t, known := r.tools[e.ID]
+	t.kind, t.title = cmp.Or(e.Kind, t.kind), cmp.Or(e.Title, t.title)
+	if e.Type == "tool_call" {
+		t.text = e.Text
+	}
+	var out []Event
+	if !t.told && (e.Type == "tool_update" || e.Status != "pending") {
+		t.told = true
+		out = append(out, Event{Kind: KindToolStart, Tool: cmp.Or(t.kind, "tool"), Text: short(cmp.Or(t.title, t.text))})
+	}
+	if known || len(r.tools) < maxTools {
+		if r.tools == nil {
+			r.tools = map[string]acpTool{}
+		}
+		r.tools[e.ID] = t
+	}
+	if ended {
+		delete(r.tools, e.ID)
+		text := ""
+		if e.Type == "tool_update" {
+			text = short(e.Text)
+		}
+		out = append(out, Event{Kind: KindToolEnd, Text: text, Failed: e.Status == "failed"})
+	}
+	if out == nil {
+		return []Event{}
+	}
+	return out
+}
+
+// maxTools bounds the tools that are remembered to be at work.
+const maxTools = 1000
+
+// stopped says what a stop reason means, for people.
+func stopped(reason string) string {
+	switch reason {
+	case "max_tokens":
+		return "it ended at the most tokens that its model may say"
+	case "max_turn_requests":
+		return "it ended at the most requests that a turn may have"
+	case "refusal":
+		return "its model refused to go on"
+	case "cancelled":
+		return "it says that it was cancelled"
+	}
+	return "it ended for the reason " + short(reason)
+}
+
+func (r *acpReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage) {
+	if o, ok := settled(end); ok {
+		return o, r.usage
+	}
+	o := sprites.Outcome{Kind: Success, ExitCode: end.ExitCode}
+	switch res := r.result; {
+	case res == nil && r.notice != "":
+		o.Kind, o.Reason = NoResult, short(r.notice)
+	case res == nil:
+		o.Kind, o.Reason = NoResult, fmt.Sprintf("ended with exit code %d and without a result", end.ExitCode)
+	case res.Error != "":
+		o.Kind, o.Reason = AgentFailed, short(res.Error)
+	case res.StopReason != "end_turn":
+		o.Kind, o.Reason = AgentFailed, stopped(res.StopReason)
+	case end.ExitCode != 0:
+		o.Kind, o.Reason = AgentFailed, fmt.Sprintf("exited with %d though it reported a result", end.ExitCode)
+	case r.denied > 0:
+		o.Reason = fmt.Sprintf("done, though it was refused permission %d times", r.denied)
+	}
+	return o, r.usage
+}

@@ -1,0 +1,109 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Answer hands a person's answer to the agent of a job that has asked, and returns when
+// the agent has it.
+func (m *Manager) Answer(ctx context.Context, id string, a sprites.JobAnswer) (sprites.Job, error) {
+	unlock, err := m.lockJob(ctx, id) // one question is answered once
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	defer unlock()
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return job, err
+	}
+	line, err := answer(job, a)
+	if err != nil {
+		return job, err
+	}
+	if err := m.deliver(ctx, job, line); err != nil {
+		return job, err
+	}
+	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+		if j.Question != nil && j.Question.ID == a.Question {
+			j.Question = nil
+		}
+		return nil
+	})
+	if err != nil {
+		return job, err
+	}
+	return m.Store.Jobs.Get(ctx, id)
+}
+
+// answer is what the supervisor is given of an answer, if the job awaits it.
+func answer(job sprites.Job, a sprites.JobAnswer) ([]byte, error) {
+	agent, err := agents.Find(job.Agent)
+	if err != nil {
+		return nil, err
+	}
+	asks, ok := agent.(agents.Questioner)
+	switch q := job.Question; {
+	case job.State.Terminal():
+		return nil, refuse("job_ended", "see how: cove job show "+job.ID, "job %s has ended (%s)", job.ID, job.State)
+	case !ok || q == nil:
+		return nil, refuse("no_question", "see what it does: cove job logs "+job.ID, "the agent of job %s has asked nothing", job.ID)
+	case q.ID != a.Question:
+		return nil, refuse("no_question", "see what it asks: cove job answer "+job.ID, "the agent of job %s asks something else by now", job.ID)
+	case !slices.ContainsFunc(q.Options, func(o sprites.QuestionOption) bool { return o.ID == a.Option }):
+		return nil, refuse("bad_request", "see the options: cove job answer "+job.ID, "%.40q is none of the options", a.Option)
+	}
+	in := sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: answerText(*job.Question, a.Option)}}
+	if in.Line, err = asks.Answer(a); err != nil {
+		return nil, err
+	}
+	return json.Marshal(in)
+}
+
+// answerText is what the log says of an answer.
+func answerText(q sprites.JobQuestion, option string) string {
+	i := slices.IndexFunc(q.Options, func(o sprites.QuestionOption) bool { return o.ID == option })
+	return strings.TrimSpace(fmt.Sprintf("%s (%s): %s", q.Options[i].Name, q.Options[i].Kind, q.Title))
+}
+
+// noteQuestion notes in the job what its agent asks, and that it has been answered.
+func (m *Manager) noteQuestion(ctx context.Context, id string, batch []sprites.JobEvent) error {
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	agent, err := agents.Find(job.Agent)
+	if err != nil {
+		return nil //nolint:nilerr // of a later version; its log is kept all the same
+	}
+	asks, ok := agent.(agents.Questioner)
+	if !ok {
+		return nil
+	}
+	question, changed := job.Question, false
+	for _, ev := range batch {
+		switch {
+		case ev.Type == "state" && ev.State != sprites.JobWaiting, ev.Type == "exit":
+			question, changed = nil, true
+		case ev.Type == "event":
+			if q := asks.Question(ev); q != nil {
+				question, changed = q, true
+			}
+		}
+	}
+	if !changed || question == nil && job.Question == nil {
+		return nil
+	}
+	return m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+		if !j.State.Terminal() {
+			j.Question = question
+		}
+		return nil
+	})
+}

@@ -1,0 +1,446 @@
+package job
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Exit codes of the guest's job commands.
+const (
+	exitDead = 4 // no supervisor is at work, and the log has no end
+	exitDeaf = 5 // the agent takes no messages
+)
+
+const (
+	maxEvent   = 2 << 20   // of one line of the log; a supervisor writes half as much at most
+	mostGrowth = 6         // bytes that one of a line may become where it is encoded again: "<" is "\u003c"
+	maxLog     = 256 << 20 // of all that is copied of one log
+	eventBatch = 256
+	maxBatch   = 4 << 20 // bytes of a batch
+	maxBackoff = 10 * time.Second
+
+	// tries is how often in a row a log may turn out to be unreadable, or a lost
+	// job not to be collected, until the job is given up.
+	tries = 5
+
+	// idleTries is how often in a row following a job may end in good order, and have
+	// brought nothing. An honest supervisor is started anew maxStarts times, and
+	// collected once.
+	idleTries = 10
+)
+
+// errBadLog is a log that no supervisor wrote: what is in a sprite, its agent can
+// change.
+var errBadLog = errors.New("the job's log can't be read")
+
+// follow copies a job's log into the store, in the background, until its end.
+func (m *Manager) follow(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.following[id] {
+		return
+	}
+	m.following[id] = true
+	m.wg.Go(func() {
+		f := follower{manager: m, id: id}
+		f.run(m.ctx)
+		m.mu.Lock()
+		delete(m.following, id)
+		m.mu.Unlock()
+	})
+}
+
+// follower follows one job.
+type follower struct {
+	manager *Manager
+	id      string
+	failed  int // tries in a row that were the job's own fault
+	idle    int // times in a row that nothing came, and nothing failed
+	copied  int // bytes of the log, by this server
+	starts  int // of a supervisor that never said anything
+}
+
+func (f *follower) run(ctx context.Context) {
+	log := f.manager.Logger.With("job", f.id)
+	pause := time.Duration(0)
+	for ctx.Err() == nil {
+		before, err := f.manager.Store.Jobs.Get(ctx, f.id)
+		if errors.Is(err, store.ErrNotFound) || err == nil && before.State.Terminal() {
+			return
+		}
+		if err == nil {
+			err = f.advance(ctx, before)
+		}
+		if err == nil {
+			f.failed = 0
+			if err = f.progress(ctx, before); err == nil {
+				pause = 0
+				continue
+			}
+		}
+		if held := heldError(err); held != nil {
+			f.noteHeld(ctx, held)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, errNoEnd) {
+			log.Debug("following a job", "err", err) // its supervisor was started anew, perhaps
+		} else {
+			log.Warn("following a job", "err", err)
+		}
+		if after, getErr := f.manager.Store.Jobs.Get(ctx, f.id); getErr == nil && after.LastSeq > before.LastSeq {
+			pause = 0
+		}
+		pause = min(max(2*pause, 200*time.Millisecond), maxBackoff)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// progress gives an error if a job has not ended, and nothing more is known of it than
+// before. A sprite whose follower ends at once would else be asked without a pause.
+func (f *follower) progress(ctx context.Context, before sprites.Job) error {
+	m := f.manager
+	after, err := m.Store.Jobs.Get(ctx, f.id)
+	switch {
+	case errors.Is(err, store.ErrNotFound) || err == nil && after.State.Terminal():
+		f.idle = 0
+		return nil
+	case err != nil:
+		return err
+	case after.LastSeq > before.LastSeq:
+		f.idle = 0
+	default:
+		f.idle++
+	}
+	if f.idle >= idleTries {
+		why := fmt.Sprintf("its log has no end, and %d times in a row there was nothing new in it", f.idle)
+		return m.lose(ctx, f.id, why, why)
+	}
+	return errNoEnd
+}
+
+// errNoEnd says that following a job has ended in good order before the job has.
+var errNoEnd = errors.New("the job's log was read to its end, and the job has none")
+
+// advance brings the store up to what the log has, as far as it goes.
+func (f *follower) advance(ctx context.Context, job sprites.Job) error {
+	m := f.manager
+	ended, err := m.ended(ctx, job)
+	if ended || err != nil {
+		return err
+	}
+	if other, err := f.noteDeath(ctx, job); other || err != nil {
+		return err
+	}
+	if job.Stopping {
+		if _, err := m.tell(ctx, job); err != nil && !errors.Is(err, sprites.ErrNotFound) {
+			return err
+		}
+	}
+	code, said, err := f.copyLog(ctx, job)
+	switch {
+	case errors.Is(err, sprites.ErrNotFound):
+		return m.lose(ctx, job.ID, "its sprite was deleted", "")
+	case errors.Is(err, errBadLog):
+		if f.failed++; f.failed >= tries {
+			return m.lose(ctx, job.ID, err.Error(), err.Error())
+		}
+		return err
+	case err != nil:
+		return err
+	case code == exitDead && job.LastSeq == 0 && f.starts < maxStarts && !job.Stopping:
+		return f.restart(ctx, job)
+	case code == exitDead:
+		return f.finalize(ctx, job)
+	case code != 0:
+		return fmt.Errorf("the follower exited with %d: %s", code, said)
+	}
+	return nil
+}
+
+// noteDeath notes why the job's sandbox has ended, before the next one is booted. A job
+// whose sprite is another one by now is lost: nothing of it is to reach that one, and
+// nothing that is there is believed.
+func (f *follower) noteDeath(ctx context.Context, job sprites.Job) (other bool, err error) {
+	info, err := f.manager.Client.At(job.Backend).Get(ctx, job.Sprite)
+	if err == nil && job.Backend == "" && job.SpriteID != "" && info.ID != job.SpriteID {
+		return true, f.manager.lose(ctx, job.ID, "its sprite was deleted, and another one has its name", "")
+	}
+	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
+		return false, nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
+	}
+	return false, f.manager.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		j.Error = info.Cove.LastError
+		return nil
+	})
+}
+
+// copyLog runs the guest's follower and stores what it prints.
+func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var stderr head
+	cmd, err := f.manager.command(ctx, job, "follow", strconv.FormatInt(job.LastSeq+1, 10))
+	if err != nil {
+		return 0, "", err
+	}
+	cmd.Stderr = &stderr
+	cmd.OnMessage = func(msg sprites.Message) {
+		if msg.Type == sprites.MessageHeld {
+			if f.noteHeld(ctx, msg.Held); msg.Held == nil && f.stopping(ctx) {
+				cancel() // it is told before more of its log is read
+			}
+		}
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, "", err
+	}
+	if job.Held != nil {
+		f.noteHeld(ctx, nil)
+	}
+	storeErr := f.store(ctx, out, job.LastSeq)
+	if storeErr != nil {
+		cancel() // the follower has no more to say
+	}
+	err = cmd.Wait()
+	if storeErr != nil {
+		return 0, "", storeErr
+	}
+	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
+		return exit.Code, stderr.String(), nil
+	}
+	return 0, "", err
+}
+
+// The codes of a sprite that is held: it has reached its disk limit, or the server's disk
+// has little left.
+const (
+	diskLimit = "disk_limit"
+	diskFull  = "disk_full"
+)
+
+// heldError is what an error says of a sprite that is held; nil: it is none of that.
+func heldError(err error) *sprites.Held {
+	e, ok := errors.AsType[*sprites.Error](err)
+	if !ok || e.Code != diskLimit && e.Code != diskFull {
+		return nil
+	}
+	return &sprites.Held{Code: e.Code, Message: e.Message, Hint: e.Hint, Since: time.Now().UTC()}
+}
+
+// stopping reports whether the job's end was asked for while it was held.
+func (f *follower) stopping(ctx context.Context) bool {
+	job, err := f.manager.Store.Jobs.Get(ctx, f.id)
+	return err == nil && job.Stopping
+}
+
+// noteHeld notes why a job stands still with its sprite; nil: it does not any more.
+func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
+	err := f.manager.Store.Jobs.Update(ctx, f.id, func(j *sprites.Job) error {
+		if j.Held != nil && held != nil {
+			held.Since = j.Held.Since
+		}
+		if j.Held = held; j.State.Terminal() {
+			j.Held = nil
+		}
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		f.manager.Logger.Error("noting that a job stands still", "job", f.id, "err", err)
+	}
+}
+
+// store appends the events that r gives, in batches of what is there.
+func (f *follower) store(ctx context.Context, r io.Reader, last int64) error {
+	br := bufio.NewReaderSize(r, 256<<10)
+	var batch []sprites.JobEvent
+	size := 0
+	for {
+		line, err := readLine(br)
+		size += len(line)
+		if f.copied += len(line); f.copied > maxLog {
+			err = fmt.Errorf("%w: it is longer than %d MiB", errBadLog, maxLog>>20)
+		}
+		if err == nil {
+			var ev sprites.JobEvent
+			if ev, err = decode(line, last+1); err == nil {
+				last = ev.Seq
+				batch = append(batch, ev)
+			}
+		}
+		if len(batch) > 0 && (err != nil || len(batch) == eventBatch || size > maxBatch || br.Buffered() == 0 || batch[len(batch)-1].Type == "end") {
+			if err := f.manager.take(ctx, f.id, batch); err != nil {
+				return err
+			}
+			batch, size = batch[:0], 0
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// readLine reads a line of bounded length. A last line without an end is cut off:
+// it comes again.
+func readLine(br *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := br.ReadSlice('\n')
+		if len(line)+len(part) > maxEvent {
+			return nil, fmt.Errorf("%w: a line is longer than %d bytes", errBadLog, maxEvent)
+		}
+		line = append(line, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
+	}
+}
+
+var eventTypes = map[string]bool{
+	"state": true, "output": true, "event": true, "input": true, "notice": true, "exit": true, "collected": true, "end": true,
+}
+
+// decode reads the event that must have the number want. What only the server may
+// say is not taken from the log.
+func decode(line []byte, want int64) (sprites.JobEvent, error) {
+	var ev sprites.JobEvent
+	if err := json.Unmarshal(line, &ev); err != nil {
+		return ev, fmt.Errorf("%w: %v", errBadLog, err)
+	}
+	ev.Outcome, ev.Usage = nil, nil
+	switch {
+	case ev.Seq != want:
+		return ev, fmt.Errorf("%w: event %d where %d should be", errBadLog, ev.Seq, want)
+	case !eventTypes[ev.Type]:
+		return ev, fmt.Errorf("%w: event %d is of the type %.40q", errBadLog, ev.Seq, ev.Type)
+	case ev.Type == "end" && ev.Result == nil:
+		return ev, fmt.Errorf("%w: its end has no result", errBadLog)
+	}
+	if len(line) > maxEvent/mostGrowth { // an honest one has been through our encoder, and grows no more
+		if text, err := json.Marshal(ev); err != nil || len(text) > maxEvent {
+			return ev, fmt.Errorf("%w: event %d is larger than %d bytes", errBadLog, ev.Seq, maxEvent)
+		}
+	}
+	return ev, nil
+}
+
+// take stores a batch of events and what follows from them.
+func (m *Manager) take(ctx context.Context, id string, batch []sprites.JobEvent) error {
+	last := batch[len(batch)-1]
+	if last.Type == "end" {
+		batch = batch[:len(batch)-1]
+	}
+	if err := m.Store.Jobs.AppendEvents(ctx, id, batch); err != nil {
+		return err
+	}
+	if err := m.noteQuestion(ctx, id, batch); err != nil {
+		return err
+	}
+	if err := m.noteState(ctx, id, batch); err != nil {
+		return err
+	}
+	if last.Type != "end" {
+		return nil
+	}
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	return m.end(ctx, job, last)
+}
+
+// noteState notes the last state that a batch of events tells of. A log may have
+// millions of them: what changes nothing is not written.
+func (m *Manager) noteState(ctx context.Context, id string, batch []sprites.JobEvent) error {
+	var state sprites.JobState
+	for _, ev := range batch {
+		if ev.Type == "state" && (ev.State == sprites.JobRunning || ev.State == sprites.JobPreparing || ev.State == sprites.JobWaiting) {
+			state = ev.State
+		}
+	}
+	if state == "" {
+		return nil
+	}
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil || job.State == state || job.State.Terminal() {
+		return err
+	}
+	return m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+		if !j.State.Terminal() {
+			j.State = state
+		}
+		return nil
+	})
+}
+
+// maxStarts is how often a supervisor is started anew that says nothing.
+const maxStarts = 3
+
+// restart starts the supervisor of a job that has none, and has done nothing: the
+// server was killed before it got so far, or the sandbox ended. If there is one
+// after all, the lock in the sprite tells the second one so.
+func (f *follower) restart(ctx context.Context, job sprites.Job) error {
+	m := f.manager
+	f.starts++
+	unlock, err := m.locks.lock(ctx, job.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	job, err = m.Store.Jobs.Get(ctx, job.ID)
+	if err != nil || job.State.Terminal() || job.LastSeq > 0 {
+		return err
+	}
+	m.Logger.Warn("a job has no supervisor; starting one", "job", job.ID)
+	return m.launch(ctx, job)
+}
+
+// finalize has a job collected whose supervisor has died.
+func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
+	m := f.manager
+	reason := agents.Lost
+	if job.Stopping {
+		reason = "stopped"
+	}
+	err := m.finalize(ctx, job, reason)
+	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
+		if f.failed++; f.failed >= tries {
+			return m.lose(ctx, job.ID, "its supervisor died, and what it left can't be collected: "+err.Error(), err.Error())
+		}
+	}
+	return err
+}
+
+// finalize has what a job left collected, and its end recorded with a reason.
+func (m *Manager) finalize(ctx context.Context, job sprites.Job, reason string) error {
+	cmd, err := m.command(ctx, job, "finalize", reason)
+	if err != nil {
+		return err
+	}
+	out, err := cmd.CombinedOutput()
+	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
+		return fmt.Errorf("collect a job without a supervisor: %w: %.500s", err, out)
+	}
+	return err
+}

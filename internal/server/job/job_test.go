@@ -1,0 +1,438 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// newManager starts a server that has jobs. Its sandboxes have no supervisor: what
+// needs one is tested with real sandboxes, in cmd/cove.
+func newManager(t *testing.T) (*Manager, *sprites.Client) {
+	t.Helper()
+	var m *Manager
+	s := covetest.Start(t, covetest.Options{Jobs: func(st *store.Store, client *sprites.Client) (server.Jobs, func() error, error) {
+		m = &Manager{Store: st, Client: client}
+		return m, m.Close, m.Resume(t.Context())
+	}})
+	return m, s.Client()
+}
+
+func request() sprites.JobRequest {
+	return sprites.JobRequest{
+		Agent: "shell", Plan: "```sh\ntrue\n```\n", PlanName: "plan.md", Repository: "repo", Branch: "main",
+		Base: strings.Repeat("a", 40), Author: sprites.Person{Name: "Ada", Email: "ada@example.org"},
+	}
+}
+
+func code(err error) string {
+	e, ok := errors.AsType[*sprites.Error](err)
+	if !ok {
+		return fmt.Sprint(err)
+	}
+	return e.Code
+}
+
+// TestNoJobInInstall: nor does a job act in a sprite in which an agent is being installed,
+// but by an administrator's right: what it leaves there would be in the sprites of all.
+func TestNoJobInInstall(t *testing.T) {
+	_, client := newManager(t)
+	rules := &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "agent"}}}
+	for name, owner := range map[string]string{"install-0a0b0c0d": store.InstallOwner + "k", "install-mine": ""} {
+		if _, err := client.Create(t.Context(), sprites.CreateRequest{Name: name, Owner: owner, NetworkPolicy: rules}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tok, err := client.CreateToken(t.Context(), sprites.TokenRequest{Name: "t", Scope: sprites.TokenScope{All: true}, Verbs: []string{"read", "write", "exec"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := &sprites.Client{URL: client.URL, Token: tok.Secret, HTTPClient: client.HTTPClient}
+	req := request()
+	req.NetworkPolicy = &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}
+	for name, want := range map[string]string{"install-0a0b0c0d": "forbidden", "install-mine": "<nil>"} {
+		req.Sprite = name
+		_, err := by.CreateJob(t.Context(), req)
+		if code(err) != want {
+			t.Errorf("a job in %s: %v", name, err)
+		}
+		got, err := client.Sprite(name).NetworkPolicy(t.Context())
+		if changed := len(got.Rules) != 1 || got.Rules[0].Include != "agent"; err != nil || changed != (want == "<nil>") {
+			t.Errorf("the rules of %s are now %+v, %v", name, got, err)
+		}
+	}
+}
+
+func TestCreateRefuses(t *testing.T) {
+	_, client := newManager(t)
+	for name, test := range map[string]struct {
+		change func(*sprites.JobRequest)
+		want   string
+	}{
+		"no agent":          {func(r *sprites.JobRequest) { r.Agent = "nobody" }, "no_agent"},
+		"nothing to run":    {func(r *sprites.JobRequest) { r.Plan = "text" }, "bad_plan"},
+		"a huge plan":       {func(r *sprites.JobRequest) { r.Plan += strings.Repeat("x", maxPlan) }, "bad_plan"},
+		"an option":         {func(r *sprites.JobRequest) { r.Branch = "--upload-pack=x" }, "bad_request"},
+		"a path":            {func(r *sprites.JobRequest) { r.Branch = "a/../b" }, "bad_request"},
+		"no commit":         {func(r *sprites.JobRequest) { r.Base = "main" }, "bad_request"},
+		"an author's trick": {func(r *sprites.JobRequest) { r.Author.Name = "a> <b" }, "bad_request"},
+		"a control byte":    {func(r *sprites.JobRequest) { r.PlanName = "a\x1bb" }, "bad_request"},
+		"settings elsewhere": {func(r *sprites.JobRequest) {
+			r.Settings = []sprites.SettingsFile{{Path: ".claude/../../x", Text: "x"}}
+		}, "bad_request"},
+		"settings of a shell": {func(r *sprites.JobRequest) {
+			r.Settings = []sprites.SettingsFile{{Path: ".bashrc", Text: "x"}}
+		}, "bad_request"},
+		"a skill of no text": {func(r *sprites.JobRequest) { r.Skill = &sprites.Skill{Name: "x", Text: "a\x00"} }, "bad_skill"},
+		"a definition with a mistake": {func(r *sprites.JobRequest) {
+			r.Agent, r.Definition = "x", &sprites.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargw = 1\n"}
+		}, "bad_agent"},
+		"another's definition": {func(r *sprites.JobRequest) {
+			r.Definition = &sprites.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargv = ['x', '{prompt_file}']\nverify = ['x']\n"}
+		}, "no_agent"},
+		"negative time":     {func(r *sprites.JobRequest) { r.TimeoutSec = -1 }, "bad_request"},
+		"negative guard":    {func(r *sprites.JobRequest) { r.Guards.Turns = -1 }, "bad_request"},
+		"a long silence":    {func(r *sprites.JobRequest) { r.Guards.IdleSec = 1 << 60 }, "bad_request"},
+		"unseen turns":      {func(r *sprites.JobRequest) { r.Guards.Turns, r.Interactive = 3, true }, "bad_request"},
+		"no input":          {func(r *sprites.JobRequest) { r.Converse = true }, "no_input"},
+		"two inputs":        {func(r *sprites.JobRequest) { r.Agent, r.Converse, r.Interactive = "claude", true, true }, "bad_request"},
+		"no variable":       {func(r *sprites.JobRequest) { r.Env = []string{"=x"} }, "bad_request"},
+		"unknown sprite":    {func(r *sprites.JobRequest) { r.Sprite = "nobody" }, "not_found"},
+		"limits of another": {func(r *sprites.JobRequest) { r.Sprite, r.Include = "x", []string{"/opt"} }, "bad_request"},
+		"removal of one":    {func(r *sprites.JobRequest) { r.Sprite, r.Remove = "x", true }, "bad_request"},
+	} {
+		req := request()
+		test.change(&req)
+		if job, err := client.CreateJob(t.Context(), req); code(err) != test.want {
+			t.Errorf("%s: got %+v, %v, want %s", name, job, err, test.want)
+		}
+	}
+	jobs, err := client.Jobs(t.Context())
+	list, listErr := client.List(t.Context(), sprites.ListOptions{})
+	if err != nil || listErr != nil || len(jobs) > 0 || len(list.Sprites) > 0 {
+		t.Errorf("left: %v, %v, %v, %v", jobs, err, list, listErr)
+	}
+}
+
+// An agent that has nothing to ask its model with is refused before anything is made for
+// it, and the hint is what to type.
+func TestCreateWithoutKey(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	try := func(name string, change func(*sprites.JobRequest), want string) {
+		t.Helper()
+		req := request()
+		change(&req)
+		_, err := m.Preview(ctx, req)
+		hint := ""
+		if e, ok := errors.AsType[*sprites.Error](err); ok {
+			hint = e.Code + ": " + e.Hint
+		} else if err != nil {
+			hint = err.Error()
+		}
+		if hint != want {
+			t.Errorf("%s: got %q, want %q", name, hint, want)
+		}
+	}
+	agent := func(name string) func(*sprites.JobRequest) { return func(r *sprites.JobRequest) { r.Agent = name } }
+	for name, secret := range map[string]string{"claude": "anthropic", "codex": "openai", "gemini": "gemini", "opencode": "anthropic", "pi": "anthropic", "cove": "anthropic"} {
+		try(name, agent(name), "no_key: cove secret set "+secret)
+	}
+	try("a key of its own", func(r *sprites.JobRequest) { r.Agent, r.Env = "claude", []string{"ANTHROPIC_AUTH_TOKEN=x"} }, "")
+	try("a folder of its own", func(r *sprites.JobRequest) { r.Agent, r.Include = "claude", []string{"/opt"} }, "")
+	try("no model", agent("shell"), "")
+	corp := sprites.AgentDefinition{File: "x.toml", Text: "name = 'x'\nargv = ['x', '{prompt_file}']\nverify = ['x']\nconnectors = ['corp']\nkeys = ['CORP_KEY']\n"}
+	defined := func(r *sprites.JobRequest) { r.Agent, r.Definition = "x", &corp }
+	try("a connector that nobody knows", defined, "no_key: cove connector put corp --upstream URL")
+
+	put := func(c sprites.Connector) {
+		t.Helper()
+		if _, err := client.PutConnector(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(sprites.Connector{Name: "corp", Upstream: "https://models.example.com"})
+	try("a connector that adds nothing", defined, "")
+	put(sprites.Connector{Name: "anthropic", Secret: "work"})
+	try("a connector without its secret", agent("claude"), "no_key: cove secret set work")
+	try("the same of the own agent", agent("cove"), "no_key: cove secret set work")
+	if err := client.SetSecret(ctx, "work", "a-key-that-is-long-enough"); err != nil {
+		t.Fatal(err)
+	}
+	try("with its secret", agent("claude"), "")
+	try("with its secret, the own agent", agent("cove"), "")
+}
+
+// A job's policy is its sprite's from the beginning. A sprite that was there before
+// keeps its own, unless the job brings one.
+func TestNetworkPolicy(t *testing.T) {
+	_, client := newManager(t)
+	policyOf := func(sprite string) string {
+		t.Helper()
+		p, err := client.Sprite(sprite).NetworkPolicy(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(p.Rules)
+	}
+	create := func(sprite string, rules ...sprites.NetworkRule) (sprites.Job, error) {
+		req := request()
+		req.Sprite = sprite
+		if len(rules) > 0 {
+			req.NetworkPolicy = &sprites.NetworkPolicy{Rules: rules}
+		}
+		return client.CreateJob(t.Context(), req)
+	}
+	agent := sprites.NetworkRule{Include: "agent"}
+	job, err := create("", agent)
+	if err != nil || job.NetworkPolicy == nil || policyOf(job.Sprite) != fmt.Sprint(job.NetworkPolicy.Rules) || job.NetworkPolicy.Rules[0].Include != "agent" {
+		t.Errorf("a new sprite: %+v, %v", job, err)
+	}
+	if _, err := client.Create(t.Context(), sprites.CreateRequest{Name: "paint", NetworkPolicy: &sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: "none"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	own := policyOf("paint")
+	if job, err := create("paint"); err != nil || job.NetworkPolicy != nil || policyOf("paint") != own {
+		t.Errorf("a sprite with a policy: %+v, %v, %s", job, err, policyOf("paint"))
+	}
+	for _, sprite := range []string{"", "paint"} {
+		if job, err := create(sprite, sprites.NetworkRule{Include: "nosuch"}); code(err) != "bad_request" || policyOf("paint") != own {
+			t.Errorf("a malformed one: %+v, %v", job, err)
+		}
+	}
+	if _, err := create("paint", agent); err != nil || policyOf("paint") == own {
+		t.Errorf("a policy for an old sprite: %s, %v", policyOf("paint"), err)
+	}
+	if jobs, err := client.Jobs(t.Context()); err != nil || len(jobs) != 3 {
+		t.Errorf("left: %v, %v", jobs, err)
+	}
+}
+
+func TestBranchName(t *testing.T) {
+	for name, want := range map[string]bool{
+		"main": true, "feature/x": true, "v1.0": true, "ä": true, "a-b_c": true,
+		"": false, "-x": false, "@": false, "HEAD": false, "a..b": false, "a/": false, "/a": false, "a//b": false, ".a": false, "a/.b": false,
+		"a.lock": false, "a.": false, "a b": false, "a\nb": false, "a~1": false, "a^": false, "a:b": false, "a?": false, "a*": false, "a[": false,
+		`a\b`: false, "a@{1}": false, strings.Repeat("x", 300): false,
+	} {
+		if got := branchName(name); got != want {
+			t.Errorf("%q: got %v", name, got)
+		}
+	}
+}
+
+func TestWorkdir(t *testing.T) {
+	for repository, want := range map[string]string{
+		"repo": "repo", "my repo": "my-repo", "../../etc": "etc", "..": "repository", "": "repository", "a/b\nc": "a-b-c", "-rf": "rf",
+	} {
+		if got := workdir("a3f7b2", repository); got != "/home/sprite/work/a3f7b2/"+want {
+			t.Errorf("%q: got %s", repository, got)
+		}
+	}
+}
+
+// A job whose repository never comes ends, with its sprite.
+func TestQueued(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	create := func() sprites.Job {
+		t.Helper()
+		job, err := client.CreateJob(ctx, request())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if job.State != sprites.JobQueued || job.Sprite != "job-"+job.ID || !strings.HasPrefix(job.Upload, "/home/sprite/.cove/jobs/"+job.ID) {
+			t.Fatalf("got %+v", job)
+		}
+		return job
+	}
+	gone := func(job sprites.Job) {
+		t.Helper()
+		if _, err := client.Get(ctx, job.Sprite); !errors.Is(err, sprites.ErrNotFound) {
+			t.Errorf("its sprite: %v", err)
+		}
+	}
+	late := create()
+	if err := m.expire(ctx, late.CreatedAt.Add(m.Lease-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
+		t.Fatalf("expired early: %+v, %v", job, err)
+	}
+	// Its time begins when it is ready: its agent may have been installed before.
+	ready := late.CreatedAt.Add(10 * time.Minute)
+	if err := m.Store.Jobs.Update(ctx, late.ID, func(j *sprites.Job) error { j.ReadyAt = &ready; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.expire(ctx, late.CreatedAt.Add(m.Lease+time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
+		t.Fatalf("expired early: %+v, %v", job, err)
+	}
+	if err := m.expire(ctx, ready.Add(m.Lease+time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobCancelled || job.Outcome.Kind != agents.Cancelled {
+		t.Errorf("not expired: %+v, %v", job, err)
+	}
+	gone(late)
+	if _, err := client.StartJob(ctx, late.ID, sprites.JobStart{BundleSHA256: strings.Repeat("0", 64), BundleSize: 1}); code(err) != "job_ended" {
+		t.Errorf("start of one that has ended: %v", err)
+	}
+
+	stopped := create()
+	for range 2 {
+		if job, err := client.StopJob(ctx, stopped.ID); err != nil || job.State != sprites.JobCancelled {
+			t.Errorf("stop: %+v, %v", job, err)
+		}
+	}
+	gone(stopped)
+	if err := client.DeleteJob(ctx, stopped.ID, false); err != nil {
+		t.Error(err)
+	}
+
+	deleted := create()
+	if err := client.DeleteJob(ctx, deleted.ID, false); code(err) != "job_running" {
+		t.Errorf("delete of one at work: %v", err)
+	}
+	if _, err := client.MarkPulled(ctx, deleted.ID, ""); code(err) != "job_running" {
+		t.Errorf("pulled while at work: %v", err)
+	}
+	if _, err := client.StartJob(ctx, deleted.ID, sprites.JobStart{BundleSHA256: "x", BundleSize: 1}); code(err) != "bad_request" {
+		t.Errorf("start without a digest: %v", err)
+	}
+	if err := client.DeleteJob(ctx, deleted.ID, true); err != nil {
+		t.Error(err)
+	}
+	gone(deleted)
+}
+
+// What is in a sprite its agent can change: only a log as a supervisor writes it
+// gets into the store.
+func TestHostileLog(t *testing.T) {
+	m, client := newManager(t)
+	job, err := client.CreateJob(t.Context(), request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := follower{manager: m, id: job.ID}
+	ok := `{"seq":1,"type":"output","stream":"stdout","text":"x","outcome":{"kind":"success"}}` + "\n"
+	for name, log := range map[string]string{
+		"no JSON":        "hello\n",
+		"a gap":          `{"seq":3,"type":"output"}` + "\n",
+		"again":          `{"seq":1,"type":"output"}` + "\n",
+		"another type":   `{"seq":2,"type":"shutdown"}` + "\n",
+		"an empty end":   `{"seq":2,"type":"end"}` + "\n",
+		"a line for all": `{"seq":2,"type":"output","text":"` + strings.Repeat("x", maxEvent) + `"}` + "\n",
+	} {
+		if err := f.store(t.Context(), strings.NewReader(ok+log), 0); !errors.Is(err, errBadLog) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	// A line that is cut off comes again.
+	if err := f.store(t.Context(), strings.NewReader(ok+`{"seq":2,"ty`), 0); err != nil {
+		t.Errorf("a cut line: %v", err)
+	}
+	events, err := m.Store.Jobs.Events(context.Background(), job.ID, 1, 100)
+	if err != nil || len(events) != 1 || events[0].Outcome != nil {
+		t.Errorf("stored: %+v, %v", events, err)
+	}
+	if after, err := client.Job(t.Context(), job.ID); err != nil || after.State.Terminal() {
+		t.Errorf("the job: %+v, %v", after, err)
+	}
+	// A supervisor can't name what would be used as a path, a ref or an option.
+	end := `{"seq":2,"type":"end","result":{"phase":"done","exit_code":0,"head":"--upload-pack=x","commits":-5,
+		"leftover":"HEAD","bundle":{"path":"/etc/shadow","size":5,"sha256":"zz"}}}`
+	if err := f.store(t.Context(), strings.NewReader(strings.ReplaceAll(end, "\n", " ")+"\n"), 1); err != nil && !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	after, err := client.Job(t.Context(), job.ID)
+	if err != nil || after.State != sprites.JobFailed || after.Head+after.Leftover+after.Bundle.Path != "" || after.Commits != 0 || after.Outcome.Kind != agents.NoResult {
+		t.Errorf("the job: %+v, %v", after, err)
+	}
+}
+
+// A reader of a job that waits while it is in some state is answered when it is in another
+// one, and when its installation has got further.
+func TestGetWhile(t *testing.T) {
+	m, client := newManager(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	job, err := client.CreateJob(ctx, request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func() (got sprites.Job, err error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, client.URL+"/v1/jobs/"+job.ID+"?wait=60s&while=installing", nil)
+		if err != nil {
+			return got, err
+		}
+		req.Header.Set("Authorization", "Bearer "+client.Token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return got, err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		return got, json.NewDecoder(resp.Body).Decode(&got)
+	}
+	if got, err := get(); err != nil || got.State != sprites.JobQueued {
+		t.Errorf("in another state: %+v, %v", got, err)
+	}
+	answered := make(chan error, 1)
+	set := func(said string) {
+		err := m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+			j.State, j.Installing = sprites.JobInstalling, &sprites.InstallProgress{Agent: "x", Said: said}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	set("0")
+	go func() {
+		got, err := get()
+		if err == nil && (got.Installing == nil || got.Installing.Said == "0") {
+			err = fmt.Errorf("got %+v", got.Installing)
+		}
+		answered <- err
+	}()
+	for i := 1; ; i++ { // its first look may come late
+		select {
+		case err := <-answered:
+			if err != nil {
+				t.Errorf("further: %v", err)
+			}
+			return
+		case <-time.After(100 * time.Millisecond):
+			set(fmt.Sprint(i))
+		}
+	}
+}
+
+// The lines of an installation are a sandbox's text: a job's row has a short line of it, and
+// nothing that a terminal would obey.
+func TestSaidLine(t *testing.T) {
+	for said, want := range map[string]string{
+		"": "", "one\ntwo\n\n": "two", "10%\r20%\r": "20%", "a\tb": "a b", "\x1b[31mred\x1b[0m\x07": "[31mred[0m",
+		"bad \xff byte": "bad ? byte", "right\u202eleft": "rightleft", strings.Repeat("ä", 500): strings.Repeat("ä", maxSaidLine),
+		strings.Repeat("x", 3*maxInstallSaid) + "\nend": "end",
+	} {
+		var out tail
+		if _, err := out.Write([]byte(said)); err != nil || out.line() != want {
+			t.Errorf("%.40q: got %q, %v, want %q", said, out.line(), err, want)
+		}
+	}
+}

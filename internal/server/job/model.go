@@ -1,0 +1,101 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// choose names the model of a request whose agent can ask several: the first of its
+// own for which there is a connector, or at a backend a key. It refuses one that could
+// not be asked, and a sum that nobody would look after.
+func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agents.Agent) (sprites.JobRequest, error) {
+	chooser, ok := agent.(agents.Chooser)
+	if !ok && req.Guards.CostUSD > 0 {
+		return req, refuse("bad_request", "leave out --max-cost, or limit the connector: cove connector put NAME --limit 5usd/day",
+			"the agent %s does not look after what its model costs", req.Agent)
+	}
+	if !ok {
+		return req, nil
+	}
+	models := chooser.Models()
+	if req.Model != "" {
+		models = []string{req.Model}
+	}
+	var hint string
+	for _, model := range models {
+		missing, err := m.cannotAsk(ctx, req, agent, model)
+		if err != nil {
+			return req, err
+		}
+		if missing != "" {
+			hint = cmp.Or(hint, missing)
+			continue
+		}
+		req.Model = model
+		price, err := m.price(ctx, req)
+		if err == nil && price == nil && req.Guards.CostUSD > 0 {
+			provider, name, _ := strings.Cut(model, "/")
+			err = refuse("no_price", "cove connector put "+provider+" --price '"+name+"=INPUT/OUTPUT', in dollars for a million tokens",
+				"what %s costs is not known, and so no limit of it can be kept", model)
+		}
+		return req, err
+	}
+	if req.Backend != "" {
+		return req, nil // elsewhere says which key is missing
+	}
+	return req, refuse("no_key", hint, "there is no key for %s", strings.Join(models, ", nor for "))
+}
+
+// cannotAsk is what to type before there is a connector, or at a backend a key, for a
+// model; empty: there is. A model that the agent does not know is the agent's to refuse.
+func (m *Manager) cannotAsk(ctx context.Context, req sprites.JobRequest, agent agents.Agent, model string) (missing string, err error) {
+	t := task(req, "000000")
+	t.Model, t.MCP = model, nil
+	work, err := agent.Prepare(t)
+	if err != nil {
+		return "", refuse("bad_plan", "", "%v", err)
+	}
+	if req.Backend != "" {
+		given := func(kv string) bool {
+			name, _, _ := strings.Cut(kv, "=")
+			return slices.Contains(work.Keys, name)
+		}
+		if !slices.ContainsFunc(req.Env, given) {
+			missing = "--env " + work.Keys[0] + "=…"
+		}
+		return missing, nil
+	}
+	for _, name := range work.Connectors {
+		if missing, err := m.canHave(ctx, name); err != nil || missing != "" {
+			return missing, err
+		}
+	}
+	return "", nil
+}
+
+// price is what a request's model costs by the connector of its provider; nil: that
+// does not say.
+func (m *Manager) price(ctx context.Context, req sprites.JobRequest) (*sprites.ConnectorPrice, error) {
+	provider, model, _ := strings.Cut(req.Model, "/")
+	if req.Model == "" || req.Backend != "" {
+		return nil, nil
+	}
+	c, err := m.Store.Connectors.Get(ctx, provider)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	for _, p := range c.Prices {
+		if connect.Match(p.Model, model) {
+			return &p, err
+		}
+	}
+	return nil, err
+}

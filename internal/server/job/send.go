@@ -1,0 +1,92 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// maxMessage bounds a person's message, in bytes.
+const maxMessage = 1 << 19
+
+// Send hands a person's message to the agent of a job, and returns when the agent
+// has it in its input.
+func (m *Manager) Send(ctx context.Context, id string, msg sprites.JobMessage) (sprites.Job, error) {
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return job, err
+	}
+	line, err := message(job, msg)
+	if err != nil {
+		return job, err
+	}
+	if err := m.deliver(ctx, job, line); err != nil {
+		return job, err
+	}
+	return m.Store.Jobs.Get(ctx, id)
+}
+
+// deliver hands a line to the supervisor of a job, and returns when its agent has it.
+func (m *Manager) deliver(ctx context.Context, job sprites.Job, line []byte) error {
+	id := job.ID
+	var said head
+	cmd, err := m.command(ctx, job, "send")
+	if err != nil {
+		return fmt.Errorf("send to job %s: %w", id, err)
+	}
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(line), &said
+	err = cmd.Run()
+	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
+		switch exit.Code {
+		case exitDead:
+			return refuse("job_ended", "see how: cove job show "+id, "job %s has ended", id)
+		case exitDeaf:
+			return refuse("no_input", "see: cove job logs "+id, "the agent of job %s takes no messages now", id)
+		}
+		return refuse("not_delivered", "see: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
+	}
+	if err != nil {
+		return fmt.Errorf("send to job %s: %w", id, err)
+	}
+	return nil
+}
+
+// message is what the supervisor is given of a message, if the job is one that
+// takes it.
+func message(job sprites.Job, msg sprites.JobMessage) ([]byte, error) {
+	agent, err := agentOf(job.Agent, job.Definition)
+	if err != nil {
+		return nil, err
+	}
+	converser, ok := agent.(agents.Converser)
+	switch {
+	case job.State.Terminal():
+		return nil, refuse("job_ended", "begin it anew: cove job retry "+job.ID, "job %s has ended (%s)", job.ID, job.State)
+	case !ok:
+		return nil, refuse("no_input", "once it has ended: cove job resume "+job.ID+" MESSAGE", "the agent %s takes no messages", job.Agent)
+	case job.Interactive:
+		return nil, refuse("no_input", "join it: cove job attach "+job.ID, "the agent of job %s sits at a terminal", job.ID)
+	case !job.Converse:
+		return nil, refuse("no_input", "push with --converse", "job %s was not pushed to take messages", job.ID)
+	case job.State == sprites.JobInstalling || job.State == sprites.JobQueued || job.State == sprites.JobPreparing:
+		return nil, refuse("job_queued", "try again when it runs: cove job show "+job.ID, "the agent of job %s has not started yet (%s)", job.ID, job.State)
+	case len(msg.Text) > maxMessage || !utf8.ValidString(msg.Text) || strings.ContainsRune(msg.Text, 0):
+		return nil, refuse("bad_request", "", "a message is UTF-8 text of at most %d bytes", maxMessage)
+	case strings.TrimSpace(msg.Text) == "" && !msg.Close:
+		return nil, refuse("bad_request", "", "the message is empty")
+	}
+	in := sprites.JobInputLine{JobMessage: msg}
+	if strings.TrimSpace(msg.Text) != "" {
+		if in.Line, err = converser.Message(msg.Text); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(in)
+}

@@ -1,0 +1,255 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// stopWait is how long Stop waits for the end that it asked for.
+const stopWait = 30 * time.Second
+
+// Stop asks a job to end: its agent is stopped and what it has done is collected.
+// It waits for that for a while, and returns the job as it then is. One that has
+// ended is left alone. One whose sprite is held is Stopping afterwards, and nothing of
+// it runs; it ends when its sprite may run.
+func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
+	if err := m.halt(ctx, id); err != nil {
+		return sprites.Job{}, err
+	}
+	unlock, err := m.locks.lock(ctx, id)
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	defer unlock()
+	changed, stop := m.Store.Jobs.Watch(id)
+	defer stop()
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil || job.State.Terminal() {
+		return job, err
+	}
+	if job.State == sprites.JobInstalling || job.State == sprites.JobQueued {
+		if err := m.abandon(ctx, job, "stopped on request"); err != nil {
+			return job, err
+		}
+		return m.Store.Jobs.Get(ctx, id)
+	}
+	dead, err := m.tell(ctx, job)
+	if held := heldError(err); held != nil {
+		var still bool
+		if still, err = m.stopHeld(ctx, job, held); err == nil && still {
+			return m.Store.Jobs.Get(ctx, id)
+		}
+	}
+	if err != nil {
+		return job, fmt.Errorf("stop job %s: %w", id, err)
+	}
+	if dead && job.LastSeq == 0 { // else the follower would start it
+		if err := m.finalize(ctx, job, "stopped"); err != nil {
+			return job, fmt.Errorf("stop job %s: %w", id, err)
+		}
+	}
+	limit := time.NewTimer(stopWait)
+	defer limit.Stop()
+	for {
+		job, err := m.Store.Jobs.Get(ctx, id)
+		if err != nil || job.State.Terminal() {
+			return job, err
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			return job, nil
+		case <-ctx.Done():
+			return job, context.Cause(ctx)
+		}
+	}
+}
+
+// tell tells a job's supervisor to stop, and reports whether there is none. Where
+// there is none any more, or no sprite, the follower finds that out by itself.
+func (m *Manager) tell(ctx context.Context, job sprites.Job) (dead bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var out []byte
+	cmd, err := m.command(ctx, job, "stop")
+	if err == nil {
+		cmd.OnMessage = func(msg sprites.Message) {
+			if msg.Type == sprites.MessageHeld && msg.Held != nil { // by now: no answer comes
+				cancel(&sprites.Error{ErrorBody: sprites.ErrorBody{Code: msg.Held.Code, Message: msg.Held.Message, Hint: msg.Held.Hint}})
+			}
+		}
+		if out, err = cmd.CombinedOutput(); heldError(context.Cause(ctx)) != nil {
+			err = context.Cause(ctx)
+		}
+	}
+	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
+		if exit.Code == exitDead {
+			return true, nil
+		}
+		return false, fmt.Errorf("exit %d: %.500s", exit.Code, out)
+	}
+	if errors.Is(err, sprites.ErrNotFound) {
+		return false, nil
+	}
+	return false, err
+}
+
+// stopHeld ends a job whose sprite is held, so that nobody can be told inside, and reports
+// whether the sprite still is. A sandbox in which nothing else was begun ends, without
+// anything in it running on: the follower collects the job when another may start. Else
+// the follower tells the supervisor when the sprite goes on.
+func (m *Manager) stopHeld(ctx context.Context, job sprites.Job, held *sprites.Held) (still bool, err error) {
+	err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		if j.Stopping = true; j.Held == nil {
+			j.Held = held
+		}
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	own, err := m.owned(ctx, job)
+	if err != nil || !own {
+		return true, err
+	}
+	others, err := m.Store.Jobs.List(ctx, store.JobFilter{Backend: job.Backend, Sprite: job.Sprite})
+	if err != nil || slices.ContainsFunc(others, func(j sprites.Job) bool { return j.ID != job.ID && !j.State.Terminal() }) {
+		return true, err
+	}
+	at := m.Client.At(job.Backend)
+	if _, err := at.Restart(ctx, job.Sprite); err != nil {
+		return false, err
+	}
+	info, err := at.Get(ctx, job.Sprite)
+	return err == nil && info.Cove != nil && info.Cove.Held != nil, err
+}
+
+// abandon ends a job that never began, with the sprite that was made for it.
+func (m *Manager) abandon(ctx context.Context, job sprites.Job, why string) error {
+	outcome := sprites.Outcome{Kind: agents.Cancelled, Reason: why, ExitCode: -1}
+	won, err := m.finish(ctx, job.ID, sprites.JobCancelled, outcome, func(j *sprites.Job) { j.Error, j.Upload = why, "" })
+	if err != nil || !won {
+		return err
+	}
+	_, err = m.removeSprite(ctx, job)
+	return err
+}
+
+// Delete forgets a job, and deletes the sprite that was made for it, unless another
+// job needs that. Without
+// force it refuses while the job runs, and where its commits are nowhere else.
+func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
+	return m.remove(ctx, id, force, true)
+}
+
+// remove is Delete. Where the job worked in a sprite that is not its own, its files
+// there go too if everywhere is set.
+func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool) error {
+	if force {
+		if err := m.halt(ctx, id); err != nil {
+			return err
+		}
+	} else if m.underPreparation(id) != nil {
+		return refuse("job_running", "stop it with: cove job stop "+id, "the agent of job %s is being installed", id)
+	}
+	unlock, err := m.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	running := !job.State.Terminal()
+	switch {
+	case force:
+	case running && job.Stopping && job.Held != nil:
+		return refuse("job_running", job.Held.Hint+"; or lose its work with --force", "the work of job %s is not collected yet: %s", id, job.Held.Message)
+	case running:
+		return refuse("job_running", "stop it with: cove job stop "+id, "job %s is at work (%s)", id, job.State)
+	case job.Bundle.Size > 0 && job.PulledAt == nil:
+		return refuse("unpulled_work", fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", id), "nobody has pulled the work of job %s", id)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	m.revoke(ctx, id)
+	if job.OwnsSprite || everywhere {
+		if err := m.clear(ctx, job, running); err != nil {
+			return fmt.Errorf("delete job %s: %w", id, err)
+		}
+	}
+	return m.Store.Jobs.Delete(ctx, id)
+}
+
+// clear removes what a job has in its sprite, or the sprite.
+func (m *Manager) clear(ctx context.Context, job sprites.Job, running bool) error {
+	if gone, err := m.removeSprite(ctx, job); gone || err != nil {
+		return err
+	}
+	sprite := m.sprite(job)
+	if running && job.Session != "" {
+		_, err := sprite.Kill(ctx, job.Session, sprites.SIGKILL, time.Second)
+		if err != nil && !errors.Is(err, sprites.ErrGone) && !errors.Is(err, sprites.ErrNotFound) {
+			return err
+		}
+	}
+	folders := []string{dir(job.ID)}
+	if used, err := m.cloneUsed(ctx, job); err != nil {
+		return err
+	} else if !used {
+		folders = append(folders, path.Dir(workdir(job.ID, job.Repository)))
+	}
+	for _, name := range folders {
+		err := sprite.Remove(ctx, name, true)
+		if err != nil && !errors.Is(err, sprites.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Pulled notes that a job's commits have arrived where they belong, and deletes
+// its sprite if that was asked for with the job.
+func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, error) {
+	unlock, err := m.lockJob(ctx, id)
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	defer unlock()
+	job, err := m.Store.Jobs.Get(ctx, id)
+	if err != nil {
+		return job, err
+	}
+	switch {
+	case !job.State.Terminal():
+		return job, refuse("job_running", "wait for it with: cove job wait "+id, "job %s has not ended (%s)", id, job.State)
+	case head != cmp.Or(job.Head, job.Base):
+		return job, refuse("bad_request", "", "job %s ended at commit %s, not %.80q", id, cmp.Or(job.Head, job.Base), head)
+	}
+	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+		if j.PulledAt == nil {
+			now := time.Now().UTC()
+			j.PulledAt = &now
+		}
+		return nil
+	})
+	if err != nil {
+		return job, err
+	}
+	if job.Remove && job.Uncollected == "" {
+		if _, err := m.removeSprite(ctx, job); err != nil {
+			return job, fmt.Errorf("delete the sprite of job %s, which has been pulled: %w", id, err)
+		}
+	}
+	return m.Store.Jobs.Get(ctx, id)
+}

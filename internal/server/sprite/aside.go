@@ -1,0 +1,404 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A store may be older than what lies beside it: a copy of it was put back. It does not
+// know the sprites, checkpoints and layers that were made since. A start removes nothing
+// because the store does not know it: it moves that aside. A sandbox that the store does
+// not know is ended, with its memory and its disk kept there.
+
+// Why something is moved aside, for people.
+const (
+	whyNoSprite     = "cove.db knows no such sprite"
+	whyNoLayer      = "no disk and no checkpoint in cove.db has this layer"
+	whyNoCheckpoint = "no checkpoint in cove.db has this memory"
+	whyOtherDisk    = "this memory goes with another disk than the one that the sprite has in cove.db"
+)
+
+// agree returns the sprites of the store, once it and what there is on disk agree as far
+// as they have to before sandboxes are taken up. It takes from live those that it ends.
+func (h *Host) agree(ctx context.Context, live map[string]Sandbox) ([]store.Sprite, error) {
+	older, err := h.Store.Epoch.Older(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.older.Store(older)
+	if older {
+		h.Logger.Warn("the store is an older one, or may be: what it does not know is moved aside")
+		if err := h.disown(ctx); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := h.Store.Sprites.List(ctx, store.SpriteFilter{})
+	if err != nil {
+		return nil, err
+	}
+	h.settleAll(rows, live)
+	if rows, err = h.Store.Sprites.List(ctx, store.SpriteFilter{}); err != nil || !older {
+		return rows, err
+	}
+	if err := h.endStrangers(ctx, rows, live); err != nil {
+		return nil, err
+	}
+	done, err := h.reconcile(ctx, rows, live)
+	if err != nil {
+		return nil, err
+	}
+	if done {
+		if err := h.Store.Epoch.Reconciled(ctx); err != nil {
+			return nil, err
+		}
+		h.older.Store(false)
+	}
+	return h.Store.Sprites.List(ctx, store.SpriteFilter{})
+}
+
+// disown has an older store forget what was nobody's when it was copied, but may have
+// become somebody's since: sandboxes of the pool, installations, and memories that were
+// being made.
+func (h *Host) disown(ctx context.Context) error {
+	rows, err := h.Store.Sprites.List(ctx, store.SpriteFilter{})
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if row.Owner != store.PoolOwner && !strings.HasPrefix(row.Owner, store.InstallOwner) {
+			continue
+		}
+		if err := h.Store.Sprites.Delete(ctx, row.ID); err != nil {
+			return err
+		}
+	}
+	_, doomed, err := h.Store.Sprites.Memories(ctx)
+	if err != nil || len(doomed) == 0 {
+		return err
+	}
+	return h.Store.Sprites.ForgetMemories(ctx, doomed)
+}
+
+// endStrangers ends the sandboxes that no sprite of an older store has, or that run over
+// another disk, and returns when they have ended.
+func (h *Host) endStrangers(ctx context.Context, rows []store.Sprite, live map[string]Sandbox) error {
+	known, err := h.knownLayers(ctx)
+	if err != nil {
+		return err
+	}
+	byID := make(map[string]store.Sprite, len(rows))
+	for _, row := range rows {
+		byID[row.ID] = row
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for id, sb := range live {
+		row, there := byID[id]
+		switch {
+		case !there:
+			wg.Go(func() { _ = h.retire(sb, whyNoSprite) }) // logged; what it has stays
+		case !isFor(sb, row) || !isOver(sb, row, known):
+			wg.Go(func() {
+				h.reached(row, sb)
+				_ = h.retire(sb, whyOtherDisk) // likewise
+			})
+		default:
+			continue
+		}
+		delete(live, id)
+	}
+	return nil
+}
+
+// reconcile moves aside what an older store does not know, and sees to it that nothing
+// that was sealed since is written again. It reports whether that is all done.
+func (h *Host) reconcile(ctx context.Context, rows []store.Sprite, live map[string]Sandbox) (done bool, err error) {
+	unused, err := h.doom(ctx)
+	if err != nil {
+		return false, err
+	}
+	h.mu.Lock()
+	done = !h.spared
+	h.mu.Unlock()
+	for _, layer := range unused { // somebody may have had it since
+		if err := h.Store.Sprites.Forget(ctx, layer); err != nil {
+			h.Logger.Error("forgetting a layer that nobody has", "layer", layer, "err", err)
+			done = false
+		}
+	}
+	all, err := h.sweep(ctx, rows, true)
+	if err != nil {
+		return false, err
+	}
+	for _, row := range rows {
+		if live[row.ID] == nil && row.Next.Layer == "" && !row.Deleting {
+			if err := h.sealOlder(ctx, row); err != nil {
+				return false, err
+			}
+		}
+		if err := h.checkLayers(ctx, row); err != nil {
+			h.Logger.Error("an older store has a disk that is not whole any more", "sprite", row.Name, "err", err)
+			h.note(row.ID, func(s *store.Sprite) { s.LastError = err.Error() })
+		}
+	}
+	return done && all, nil
+}
+
+// sealOlder makes a checkpoint of what a sprite without a sandbox is in an older store. The
+// layer that it wrote may have been sealed since, by a checkpoint that is not in the store:
+// nobody writes it again, so that the newer store can be put back.
+func (h *Host) sealOlder(ctx context.Context, row store.Sprite) error {
+	if reader, ok := h.Runtime.(DiskReader); ok && !isThere(reader.LayerDir(row.Layer).Path) {
+		return nil // it has written nothing
+	}
+	list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
+	if err != nil {
+		return err
+	}
+	before := &store.Checkpoint{Name: automatic("older-store", list), Auto: true, Comment: "before the server went on with an older cove.db"}
+	next, err := h.Store.Sprites.Begin(ctx, row.ID, row.Layer, store.Next{Checkpoint: before})
+	if err != nil {
+		return err
+	}
+	_, err = h.Store.Sprites.Commit(ctx, row.ID, next)
+	return err
+}
+
+// sweep moves aside the layers and the memories that the store does not know, of an older
+// store also memories that go with another disk, and removes the memories that are doomed.
+// It reports whether nothing is left of them. What a sandbox has mounted stays.
+func (h *Host) sweep(ctx context.Context, rows []store.Sprite, older bool) (all bool, err error) {
+	st, ok := h.Runtime.(Stocktaker)
+	if !ok {
+		return true, nil
+	}
+	stock, err := st.Stock(ctx) // before the store is read: it knows what was made meanwhile
+	if err != nil {
+		return false, err
+	}
+	known, err := h.knownLayers(ctx)
+	if err != nil {
+		return false, err
+	}
+	mounted, err := h.mounted(ctx)
+	if err != nil {
+		return false, err
+	}
+	kept, doomed, err := h.Store.Sprites.Memories(ctx)
+	if err != nil {
+		return false, err
+	}
+	last := map[string]string{} // the layer that a sprite writes
+	for _, row := range rows {
+		last[row.ID] = row.Layer
+	}
+	all = true
+	for _, item := range stock {
+		why := ""
+		switch layer, sprite := last[item.Name]; {
+		case item.Kind == ItemLayer && !known[item.Name]:
+			why = whyNoLayer
+			if slices.Contains(mounted, item.Name) {
+				why, all = "", false
+			}
+		case item.Kind == ItemMemory && !slices.Contains(kept, item.Name):
+			why = whyNoCheckpoint
+		case item.Kind == ItemImage && !sprite:
+			why = whyNoSprite
+		case item.Kind == ItemImage && older && (len(item.Layers) == 0 || item.Layers[len(item.Layers)-1] != layer):
+			why = whyOtherDisk
+		}
+		switch {
+		case why == "":
+		case item.Kind != ItemLayer && slices.Contains(doomed, item.Name):
+			h.dropDoomed(ctx, item)
+		case !h.setAside(ctx, st, item, why):
+			all = false
+		}
+	}
+	if len(doomed) == 0 {
+		return all, nil
+	}
+	return all, h.Store.Sprites.ForgetMemories(ctx, h.gone(ctx, st, doomed))
+}
+
+// dropDoomed removes a memory that the store has doomed.
+func (h *Host) dropDoomed(ctx context.Context, item Item) {
+	if item.Kind == ItemMemory {
+		h.forget(item.Name)
+		return
+	}
+	if r, ok := h.Runtime.(Rememberer); ok {
+		if err := r.DropMemory(ctx, item.Name); err != nil {
+			h.Logger.Error("removing the memory of a sprite that is no more", "id", item.Name, "err", err)
+		}
+	}
+}
+
+// gone returns those of some doomed memories that are not there any more.
+func (h *Host) gone(ctx context.Context, st Stocktaker, doomed []string) []string {
+	stock, err := st.Stock(ctx)
+	if err != nil {
+		h.Logger.Error("looking for memories that are doomed", "err", err)
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(doomed), func(name string) bool {
+		return slices.ContainsFunc(stock, func(i Item) bool { return i.Kind != ItemLayer && i.Name == name })
+	})
+}
+
+// setAside moves an item aside, and reports whether it is not in its place any more.
+func (h *Host) setAside(ctx context.Context, st Stocktaker, item Item, why string) bool {
+	to, err := st.SetAside(ctx, item, why)
+	switch {
+	case err != nil:
+		h.Logger.Error("moving aside", "what", item.Kind, "name", item.Name, "why", why, "err", err)
+	case to != "":
+		h.Logger.Warn("moved aside", "what", item.Kind, "name", item.Name, "why", why, "to", to)
+	}
+	return err == nil
+}
+
+// removeLayer removes a layer that nobody has. As long as the store may be an older one,
+// somebody may have had it since: then it is moved aside.
+func (h *Host) removeLayer(ctx context.Context, layer string) error {
+	if st, ok := h.Runtime.(Stocktaker); ok && h.older.Load() {
+		if !h.setAside(ctx, st, Item{Kind: ItemLayer, Name: layer}, whyNoLayer) {
+			return errors.New("it could not be moved aside")
+		}
+		return nil
+	}
+	return h.Runtime.RemoveLayer(ctx, layer)
+}
+
+// knownLayers are the layers that the store knows.
+func (h *Host) knownLayers(ctx context.Context) (map[string]bool, error) {
+	all, err := h.Store.Sprites.Layers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string]bool, len(all))
+	for _, layer := range all {
+		known[layer] = true
+	}
+	return known, nil
+}
+
+// isOver reports whether a sandbox runs over the disk that the store says: it writes the
+// same layer, or the one that is about to be written, and knows no layer that the store does
+// not. Those below may be others, because a merge takes effect with the next sandbox.
+func isOver(sb Sandbox, row store.Sprite, known map[string]bool) bool {
+	has := sb.Status().Layers
+	if len(has) == 0 {
+		return true // the runtime does not say
+	}
+	if slices.ContainsFunc(has, func(layer string) bool { return !known[layer] }) {
+		return false
+	}
+	last := has[len(has)-1]
+	return last == row.Layer || last == row.Next.Layer
+}
+
+// reached notes the incarnation of a sandbox that an older store does not know yet.
+func (h *Host) reached(row store.Sprite, sb Sandbox) {
+	n := sb.Status().Incarnation
+	if n <= row.Incarnation {
+		return
+	}
+	if err := h.Store.Sprites.Reached(context.WithoutCancel(h.ctx), row.ID, n); err != nil {
+		h.Logger.Error("noting the incarnation of a sandbox", "sprite", row.Name, "err", err)
+	}
+}
+
+// endForeign ends the sandbox of a machine for which beginEnd was called, because it runs
+// over another disk than the sprite's.
+func (h *Host) endForeign(m *machine, sb Sandbox) {
+	err := h.retire(sb, whyOtherDisk)
+	h.mu.Lock()
+	busy := m.busy
+	m.lost = whyOtherDisk
+	m.busy, m.sandbox, m.paused = nil, nil, false // if it has not ended, no other one starts beside it
+	h.mu.Unlock()
+	h.note(m.id, func(s *store.Sprite) {
+		s.Status, s.LastError = sprites.StatusCold, "its sandbox ran over another disk than the one in cove.db; its memory and its files are in aside/ in the data folder"
+		if err != nil {
+			s.LastError = "its sandbox runs over another disk than the one in cove.db, and could not be ended: " + err.Error()
+		}
+		s.Lost = s.LastError
+	})
+	close(busy.done)
+}
+
+// retire ends a sandbox that the store does not know as it is, and moves aside its memory,
+// if that can be kept, and those layers of its disk that the store does not know.
+func (h *Host) retire(sb Sandbox, why string) error {
+	ctx := context.WithoutCancel(h.ctx)
+	id, has := sb.ID(), sb.Status().Layers
+	h.Logger.Warn("ending a sandbox; its memory and its disk are kept", "id", id, "why", why)
+	st, ok := h.Runtime.(Stocktaker)
+	image := Item{Kind: ItemImage, Name: id}
+	if ok && !h.setAside(ctx, st, image, why) { // the next memory would take its place
+		return errors.New("its memory could not be moved aside")
+	}
+	err := errors.ErrUnsupported
+	if hb, is := sb.(Hibernator); is && ok {
+		err = h.hibernate(hb)
+	}
+	if err != nil && !ended(sb) {
+		err = h.stop(sb, stopGrace)
+	}
+	if !ended(sb) {
+		return fmt.Errorf("end a sandbox: %w", err)
+	}
+	if !ok {
+		return nil
+	}
+	known, err := h.knownLayers(ctx)
+	if err != nil {
+		return err
+	}
+	mounted, err := h.mounted(ctx)
+	if err != nil {
+		return err
+	}
+	h.setAside(ctx, st, image, why)
+	for _, layer := range has {
+		if !known[layer] && !slices.Contains(mounted, layer) { // the last one that has it takes it along
+			h.setAside(ctx, st, Item{Kind: ItemLayer, Name: layer}, whyNoLayer)
+		}
+	}
+	return nil
+}
+
+// checkLayers refuses a disk of which a layer is gone that had files. It would look as if
+// these had been deleted.
+func (h *Host) checkLayers(ctx context.Context, row store.Sprite) error {
+	reader, ok := h.Runtime.(DiskReader)
+	if !ok {
+		return nil
+	}
+	listed, err := h.Store.Sprites.Listed(ctx, row.Layer)
+	if err != nil {
+		return err
+	}
+	for _, layer := range listed {
+		if dir := reader.LayerDir(layer).Path; !isThere(dir) {
+			return newError(CodeDamaged, "put the folder back; or use a checkpoint that is whole: cove checkpoint list -s "+row.Name,
+				"sprite %s: a part of its disk is gone: %s", row.Name, dir)
+		}
+	}
+	return nil
+}
+
+func isThere(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, os.ErrNotExist)
+}

@@ -1,0 +1,149 @@
+package sprite_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/shim/layers"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// merging is a Runtime whose merges wait, and which mounts no more than the kernel does.
+type merging struct {
+	memory
+	held  chan struct{}
+	began chan []string // if not nil, the first one's layers come here, and others don't wait
+	first sync.Once
+	gone  chan string // if not nil, layers that were removed
+}
+
+func (r *merging) RemoveLayer(ctx context.Context, layer string) error {
+	if r.gone != nil {
+		r.gone <- layer
+	}
+	return r.memory.RemoveLayer(ctx, layer)
+}
+
+func (r *merging) MergeLayers(ctx context.Context, into string, layers []string) error {
+	if r.began != nil {
+		waits := false
+		r.first.Do(func() { waits = true; r.began <- append([]string{into}, layers...) })
+		if !waits {
+			return nil
+		}
+	}
+	select {
+	case <-r.held:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *merging) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {
+	if len(m.Layers) > layers.MaxLowers {
+		return nil, fmt.Errorf("%d layers", len(m.Layers))
+	}
+	return r.memory.Boot(ctx, m)
+}
+
+// A sprite whose checkpoints were made faster than their layers are merged starts once
+// these are.
+func TestChainGrowsFasterThanMerges(t *testing.T) {
+	r := &merging{held: make(chan struct{})}
+	h := start(t, &sprite.Host{Runtime: r})
+	create(t, h, "paint")
+	for range 2 * layers.MaxLowers {
+		if _, err := h.Checkpoint(t.Context(), "paint", sprites.CheckpointRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	used := make(chan error, 1)
+	go func() {
+		lease, err := h.Use(t.Context(), "paint", "test")
+		if err == nil {
+			lease.Release()
+		}
+		used <- err
+	}()
+	select {
+	case err := <-used:
+		t.Errorf("it did not wait for the merge: %v", err)
+	case <-time.After(200 * time.Millisecond): // it waits; the merge would for ever
+		close(r.held)
+		if err := <-used; err != nil {
+			t.Error(err)
+		}
+	}
+	// What was merged has not become the end of the history.
+	c, err := h.CheckpointOf(t.Context(), "paint", fmt.Sprintf("v%d", 2*layers.MaxLowers))
+	if err != nil || len(c.History) != 2*layers.MaxLowers-1 || c.History[0] != fmt.Sprintf("v%d", 2*layers.MaxLowers-1) {
+		t.Errorf("it grew from %v, %v", c.History, err)
+	}
+}
+
+// While layers of a sprite are merged, others' are, too, and removed; those of the merge
+// stay, though all else that has them is deleted meanwhile.
+func TestMergeHoldsNobodyUp(t *testing.T) {
+	r := &merging{held: make(chan struct{}), began: make(chan []string, 1), gone: make(chan string, 1000)}
+	h := start(t, &sprite.Host{Runtime: r})
+	release := sync.OnceFunc(func() { close(r.held) })
+	t.Cleanup(release)
+	checkpoints := func(name string, times int) {
+		t.Helper()
+		for range times {
+			if _, err := h.Checkpoint(t.Context(), name, sprites.CheckpointRequest{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	create(t, h, "slow")
+	checkpoints("slow", 10)
+	of := <-r.began
+	checkpoints("slow", 1) // so that the layer that is written is none of those that the merge holds
+	create(t, h, "paint")
+	checkpoints("paint", 2*layers.MaxLowers)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if l, err := h.Use(ctx, "paint", "test"); err != nil { // it waits for merges of its own
+		t.Fatalf("it waited for another's merge: %v", err)
+	} else {
+		l.Release()
+	}
+	for _, name := range []string{"paint", "slow", "last"} { // one after the other, so that what could go has gone
+		if name == "last" {
+			create(t, h, name)
+		}
+		row, err := h.Store.Sprites.Get(t.Context(), name)
+		if err == nil {
+			err = h.Delete(t.Context(), name, true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for gone := ""; gone != row.Layer; {
+			select {
+			case gone = <-r.gone:
+				if slices.Contains(of, gone) {
+					t.Errorf("layer %s was removed while it was merged", gone)
+				}
+			case <-ctx.Done():
+				t.Fatalf("the layers of %s were not removed while another's were merged", name)
+			}
+		}
+	}
+	release()
+	for len(of) > 0 {
+		select {
+		case layer := <-r.gone:
+			of = slices.DeleteFunc(of, func(l string) bool { return l == layer })
+		case <-ctx.Done():
+			t.Fatalf("%q were not removed after the merge", of)
+		}
+	}
+}

@@ -1,0 +1,382 @@
+package sprite
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Bounds on what a caller may ask for.
+const (
+	maxName    = 63 // a DNS label: it is the host name, and the first label of the URL
+	maxLabels  = 64
+	maxLabel   = 200
+	maxInclude = 64
+	maxEnv     = 1000
+	maxEnvName = 255
+	maxEnvText = 128 << 10 // that Linux takes
+)
+
+// minRAM is the least memory of a sprite, in MiB: what gVisor and the guest need,
+// and a little.
+const minRAM = 64
+
+// ownFolders are those that every sprite has of its own; nothing below those that
+// are whole can be another's.
+var (
+	ownFolders = []string{"/etc", "/proc", "/sys", "/dev", boot.Dir, boot.Home, "/run", "/tmp", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/var/lib/dpkg"}
+	whole      = map[string]bool{"/etc": true, "/proc": true, "/sys": true, "/dev": true, boot.Dir: true}
+)
+
+// defaultBase is what a disk begins with: the tools of this machine.
+const defaultBase = "host"
+
+var nameRule = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+
+// CheckName returns an *Error that gives the rule unless name may be a sprite's.
+func CheckName(name string) error {
+	if len(name) <= maxName && nameRule.MatchString(name) {
+		return nil
+	}
+	if len(name) > 2*maxName {
+		name = name[:2*maxName] + "…"
+	}
+	return newError(CodeBadName, "for example: paint, or ci-build-7",
+		"%q can't be a sprite's name: it must be 1 to %d lower-case letters, digits and hyphens, with no hyphen at either end", name, maxName)
+}
+
+// Create makes a sprite. Its sandbox starts with the first use.
+func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.Info, error) {
+	if err := h.checkCreate(req); err != nil {
+		return sprites.Info{}, err
+	}
+	row := store.Sprite{
+		ID:          randomHex(8),
+		Name:        req.Name,
+		MachineID:   randomHex(16),
+		Base:        cmp.Or(req.Base, defaultBase),
+		Include:     req.Include,
+		Env:         req.Environment,
+		Labels:      req.Labels,
+		URL:         sprites.URLSettings{Auth: "sprite"},
+		IdleSeconds: store.ServersOwn,
+		Hibernate:   store.ServersOwn,
+		Owner:       req.Owner,
+		Status:      sprites.StatusCold,
+	}
+	if req.Config != nil {
+		row.Config = *req.Config
+	}
+	if req.URLSettings != nil {
+		row.URL = *req.URLSettings
+		row.URL.Auth = cmp.Or(row.URL.Auth, "sprite")
+	}
+	if req.IdleSeconds != nil {
+		row.IdleSeconds = *req.IdleSeconds
+	}
+	if req.HibernateSeconds != nil {
+		row.Hibernate = *req.HibernateSeconds
+	}
+	if req.NetworkPolicy != nil {
+		if _, err := h.compile(ctx, *req.NetworkPolicy); err != nil {
+			return sprites.Info{}, err
+		}
+		row.Policy = *req.NetworkPolicy
+	}
+	if req.LeaseSeconds > 0 {
+		row.LeaseUntil = time.Now().Add(time.Duration(req.LeaseSeconds) * time.Second)
+	}
+	if req.Install != "" {
+		var err error
+		if row.Layer, err = h.begun(ctx, req.Install); err != nil {
+			return sprites.Info{}, err
+		}
+	}
+	err := h.store(ctx, &row)
+	if errors.Is(err, store.ErrExists) {
+		return sprites.Info{}, nameTaken(req.Name)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return sprites.Info{}, noInstall(req.Install) // it was dropped in between
+	}
+	if err != nil {
+		return sprites.Info{}, err
+	}
+	return h.info(row), nil
+}
+
+// store stores a new sprite, whose sandbox starts at once if there is one in the pool.
+func (h *Host) store(ctx context.Context, row *store.Sprite) error {
+	if s := h.takeSpare(*row); s != nil {
+		return h.createFrom(ctx, s, row)
+	}
+	return h.Store.Sprites.Create(ctx, row)
+}
+
+func (h *Host) checkCreate(req sprites.CreateRequest) error {
+	if err := CheckName(req.Name); err != nil {
+		return err
+	}
+	if req.Base != "" && req.Base != defaultBase {
+		return newError(CodeBadRequest, "leave it out, or say host", "there is no base %q", req.Base)
+	}
+	if err := errors.Join(checkConfig(req.Config), h.checkInclude(req.Include)); err != nil {
+		return err
+	}
+	if err := checkEnvironment(req.Environment); err != nil {
+		return err
+	}
+	if req.Owner == store.PoolOwner {
+		return newError(CodeBadRequest, "", "a sprite can't belong to the pool")
+	}
+	if req.LeaseSeconds < 0 {
+		return newError(CodeBadRequest, "", "a lease can't be negative")
+	}
+	return errors.Join(checkLabels(req.Labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds))
+}
+
+func checkEnvironment(env map[string]string) error {
+	if len(env) > maxEnv {
+		return newError(CodeBadRequest, "", "%d environment variables are more than %d", len(env), maxEnv)
+	}
+	for k, v := range env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return newError(CodeBadRequest, "", "%.100q can't be an environment variable", k)
+		}
+		if len(k) > maxEnvName || len(k)+len(v)+len("=\x00") > maxEnvText {
+			return newError(CodeBadRequest, "", "the environment variable %.100q is too long: a name may have %d bytes, and with its value %d", k, maxEnvName, maxEnvText)
+		}
+	}
+	return nil
+}
+
+// checkConfig refuses what the machine can't give.
+func checkConfig(c *sprites.Config) error {
+	if c == nil {
+		return nil
+	}
+	if c.RAMMB < 0 || c.CPUs < 0 || c.StorageGB < 0 || c.StorageMB < 0 {
+		return newError(CodeBadRequest, "0 means the server's default", "a sprite can't have less than nothing: %+v", *c)
+	}
+	if c.RAMMB > 0 && c.RAMMB < minRAM {
+		return newError(CodeBadRequest, "", "a sprite does not start with %d MiB of memory; give it %d at least", c.RAMMB, minRAM)
+	}
+	if err := checkDisk(*c); err != nil {
+		return err
+	}
+	machine, err := cgroup.Process{}.Machine()
+	if err != nil {
+		return err
+	}
+	return fits(*c, machine)
+}
+
+// fits refuses limits that are beyond the machine, or beyond what the server may use of it.
+func fits(c sprites.Config, m cgroup.Machine) error {
+	whose := func(limit bool) string {
+		if limit {
+			return "the server may use"
+		}
+		return "the server's machine has"
+	}
+	if c.CPUs > m.CPUs {
+		return newError(CodeTooMuch, "", "a sprite can't have %d CPUs: %s %d", c.CPUs, whose(m.Server.CPUs > 0), m.CPUs)
+	}
+	if n := int(m.Memory >> 20); c.RAMMB > n {
+		return newError(CodeTooMuch, "", "a sprite can't have %d MiB of memory: %s %d", c.RAMMB, whose(m.Server.Memory > 0), n)
+	}
+	return nil
+}
+
+// Bounds on a disk limit, in MiB: what a sandbox starts with, and some more; and what
+// can be counted.
+const (
+	minDisk = 16
+	maxDisk = 1 << 40
+)
+
+func checkDisk(c sprites.Config) error {
+	switch {
+	case c.StorageMB > maxDisk || c.StorageGB > maxDisk>>10:
+		return newError(CodeBadRequest, "leave it out: then there is none", "no disk is as large as that limit")
+	case c.StorageMB > 0 && c.StorageMB < minDisk:
+		return newError(CodeBadRequest, "", "a sprite does not get far with %d MiB of disk; give it %d at least", c.StorageMB, minDisk)
+	}
+	return nil
+}
+
+func checkStorage(mib *int) error {
+	if mib == nil {
+		return nil
+	}
+	if *mib < 0 {
+		return newError(CodeBadRequest, "0 means no limit", "a disk limit can't be %d MiB", *mib)
+	}
+	return checkDisk(sprites.Config{StorageMB: *mib})
+}
+
+func (h *Host) checkInclude(dirs []string) error {
+	if len(dirs) > maxInclude {
+		return newError(CodeBadRequest, "", "%d folders to include are more than %d", len(dirs), maxInclude)
+	}
+	for _, dir := range dirs {
+		if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" || strings.ContainsRune(dir, 0) {
+			return newError(CodeBadRequest, "give an absolute path without . and ..", "%q can't be included", dir)
+		}
+		for _, own := range ownFolders {
+			if within(own, dir) || whole[own] && within(dir, own) {
+				return newError(CodeBadRequest, "", "%s can't be included: a sprite has a %s of its own", dir, own)
+			}
+		}
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+			return newError(CodeBadRequest, "folders can be included, of the server's machine", "%s can't be included: it is no folder of this machine", dir)
+		}
+		// It has the token of the server's owner, and the disks of others.
+		if real := realPath(dir); h.Data != "" && (within(realPath(h.Data), real) || within(real, realPath(h.Data))) {
+			return newError(CodeBadRequest, "name folders that are beside it", "%s can't be included: the server's data folder is there", dir)
+		}
+	}
+	return nil
+}
+
+// within reports whether a clean path is dir, or below it.
+func within(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
+
+// realPath is where a path leads, or itself where that can't be told.
+func realPath(name string) string {
+	if real, err := filepath.EvalSymlinks(name); err == nil {
+		return real
+	}
+	return name
+}
+
+func checkLabels(labels []string) error {
+	if len(labels) > maxLabels {
+		return newError(CodeBadRequest, "", "%d labels are more than %d", len(labels), maxLabels)
+	}
+	for _, l := range labels {
+		if l == "" || len(l) > maxLabel || strings.ContainsFunc(l, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return newError(CodeBadRequest, "", "%q can't be a label: it must have 1 to %d printable characters", l, maxLabel)
+		}
+	}
+	return nil
+}
+
+func checkURL(u *sprites.URLSettings) error {
+	if u == nil {
+		return nil
+	}
+	if u.Auth != "" && u.Auth != "sprite" && u.Auth != "public" {
+		return newError(CodeBadRequest, "use sprite or public", "the URL's auth can't be %q", u.Auth)
+	}
+	if u.PrivateAccess != "" && u.PrivateAccess != "admins" && u.PrivateAccess != "org_users" {
+		return newError(CodeBadRequest, "use admins or org_users", "the URL's private_access can't be %q", u.PrivateAccess)
+	}
+	return nil
+}
+
+func checkIdle(seconds *int64) error {
+	if seconds != nil && (*seconds < 0 || *seconds > int64(100*365*24*time.Hour/time.Second)) {
+		return newError(CodeBadRequest, "give seconds; 0 means never", "the idle time can't be %d", *seconds)
+	}
+	return nil
+}
+
+// changeable is the part of a sprite that clients change by what they have read of it.
+func changeable(row store.Sprite) any { return []any{row.Labels, row.Retention} }
+
+// checkRevision refuses a change that was made of another revision of a sprite; empty: of
+// any.
+func checkRevision(row store.Sprite, revision string) error {
+	if revision == "" {
+		return nil
+	}
+	now, err := revisionOf(changeable(row))
+	if err == nil && now != revision {
+		err = newError(CodeSpriteChanged, "read it again, and make the change in what it is now", "sprite %s has been changed since it was read", row.Name)
+	}
+	return err
+}
+
+// Update changes a sprite's settings. What req leaves out stays.
+func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateRequest) (sprites.Info, error) {
+	var labels []string
+	if req.Labels != nil {
+		labels = *req.Labels
+	}
+	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds), checkRetention(req.Retention), checkStorage(req.StorageMB)); err != nil {
+		return sprites.Info{}, err
+	}
+	row, err := h.row(ctx, name)
+	if err == nil {
+		err = checkRevision(row, req.Revision)
+	}
+	if err != nil {
+		return sprites.Info{}, err
+	}
+	if req.RAMMB != nil || req.CPUs != nil {
+		if err := h.updateLimits(ctx, row.ID, req); err != nil {
+			return sprites.Info{}, err
+		}
+	}
+	row, err = h.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
+		if err := checkRevision(*s, req.Revision); err != nil {
+			return err
+		}
+		if req.Labels != nil {
+			s.Labels = slices.Clone(*req.Labels)
+		}
+		if req.ClearLabels {
+			s.Labels = nil
+		}
+		if u := req.URLSettings; u != nil {
+			s.URL.Auth = cmp.Or(u.Auth, s.URL.Auth)
+			s.URL.PrivateAccess = cmp.Or(u.PrivateAccess, s.URL.PrivateAccess)
+		}
+		if req.IdleSeconds != nil {
+			s.IdleSeconds = *req.IdleSeconds
+		}
+		if req.HibernateSeconds != nil {
+			s.Hibernate = *req.HibernateSeconds
+		}
+		if req.Retention != nil {
+			s.Retention = *req.Retention
+		}
+		if req.StorageMB != nil {
+			s.Config.StorageMB, s.Config.StorageGB = *req.StorageMB, 0
+		}
+		s.UpdatedAt = time.Now()
+		return nil
+	})
+	if err != nil {
+		return sprites.Info{}, err
+	}
+	h.setIdle(row)
+	h.reviewNow(ctx, row.ID)
+	if req.Labels != nil || req.ClearLabels { // connectors may be granted by them
+		if err := h.SyncConnectors(ctx); err != nil {
+			return sprites.Info{}, err
+		}
+	}
+	return h.info(row), nil
+}
+
+func randomHex(bytes int) string {
+	b := make([]byte, bytes)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}

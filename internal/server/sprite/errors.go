@@ -1,0 +1,112 @@
+package sprite
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/layers"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// The codes of this package's errors.
+const (
+	CodeNotFound     = "not_found"
+	CodeForbidden    = "forbidden"
+	CodeNameTaken    = "name_taken"
+	CodeBadName      = "bad_name"
+	CodeBadRequest   = "bad_request"
+	CodeTooMuch      = "too_much"      // more than the machine has
+	CodeJobRunning   = "job_running"   // a job uses the sprite
+	CodeUnpulledWork = "unpulled_work" // a job's commits are only in the sprite
+	CodeDeleting     = "being_deleted"
+	CodeRunningLimit = "concurrent_sprite_limit_exceeded"
+	CodeBootFailed   = "boot_failed"
+	CodeUnavailable  = "unavailable" // shutting down
+
+	CodeNotAvailable     = "not_available"  // this server's runtime can't
+	CodePolicyChanged    = "policy_changed" // since the revision that the caller has read
+	CodeSpriteChanged    = "sprite_changed" // likewise, its labels or its rules for checkpoints
+	CodeInUse            = "in_use"
+	CodeDamaged          = "damaged"  // files of a checkpoint are not what they were
+	CodeRejected         = "rejected" // an archive with something in it that must not be
+	CodeNoSpace          = "no_space"
+	CodeDiskFaulty       = "disk_faulty"
+	CodeDiskLimit        = "disk_limit"        // the sprite takes all of its own part of the disk
+	CodePathTooLong      = "path_too_long"     // of a file in a sprite, for what was asked
+	CodeDiskFull         = "disk_full"         // the server's disk has less than its reserve, of which the sprite takes
+	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
+
+	CodeDeletedOpen = "deleted_files_open" // more of them than can be saved
+)
+
+// Hints of what to do about the server's disk.
+const (
+	freeSome   = "free some space, and try again; see how full it is: cove doctor"
+	repairDisk = "on the server's machine, see why (dmesg), have the disk writable again (mount -o remount,rw), and restart the server"
+)
+
+// DiskError says in a user's words why the server's disk did not do what it should, and
+// has the code for it. It is nil if err is of something else. What it leaves out, such as
+// the paths of files, is for the log.
+func DiskError(err error) *Error {
+	switch {
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
+		return newError(CodeNoSpace, freeSome, "the disk of the server is full")
+	case errors.Is(err, store.ErrDisk) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EIO):
+		return newError(CodeDiskFaulty, repairDisk, "the disk of the server's data folder is read-only or faulty")
+	}
+	return nil
+}
+
+// endAndRemove is the way out of a full disk that always leads out: a program that fills it
+// has its file open, so that removing the file alone frees nothing.
+func endAndRemove(name string) string {
+	return fmt.Sprintf("end its programs, and remove files of it: cove restart %[1]s; cove exec -s %[1]s -- rm FILE", name)
+}
+
+// deletedOpen is the hint for a sprite whose deleted files are too large. No command gets
+// into one that is held.
+func (h *Host) deletedOpen(id string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.machines[id]; m != nil && m.disk.held != nil {
+		return endAndRemove(m.name)
+	}
+	return closeSome
+}
+
+// closeSome is the hint where deleted files are too large.
+const closeSome = "end what has them open, and try again; as root in the sprite: ls -l /proc/[0-9]*/fd | grep deleted"
+
+// Error says why a sprite's life does not go as asked: a code for programs, a
+// message and a hint for people.
+type Error struct {
+	sprites.ErrorBody
+	Err error // the cause, or nil
+}
+
+// Error gives the message, and the cause.
+func (e *Error) Error() string {
+	if e.Err != nil {
+		return e.Message + ": " + e.Err.Error()
+	}
+	return e.Message
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+func newError(code, hint, format string, args ...any) *Error {
+	return &Error{ErrorBody: sprites.ErrorBody{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}}
+}
+
+// pathTooLong says it of an error that is that.
+func pathTooLong(err error) error {
+	if errors.Is(err, layers.ErrPathTooLong) {
+		return newError(CodePathTooLong, "move or remove it in the sprite, and try again", "the sprite has a file that this can't be done with: %v", err)
+	}
+	return err
+}

@@ -1,0 +1,82 @@
+package sprite
+
+import (
+	"context"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/archive"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// ExportOptions say what of a sprite is exported.
+type ExportOptions struct {
+	Checkpoint  string // empty: what it is now
+	Environment bool   // the values of its environment, too, which may be secrets
+}
+
+// Export writes a sprite as an archive: its disk, without the base and never its
+// memory, and its settings, without secrets. What it is now is sealed for that, for
+// which a sprite that is awake stands still for a moment. After an error the archive
+// is none that Import takes.
+func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.Writer) (archive.End, error) {
+	stager, ok := h.Runtime.(Stager)
+	if !ok {
+		return archive.End{}, newError(CodeNotAvailable, "", "this server can't export sprites")
+	}
+	row, s, err := h.openExport(ctx, name, o.Checkpoint)
+	if err != nil {
+		return archive.End{}, err
+	}
+	defer s.close()
+	head := archive.Header{Format: archive.Format, Created: time.Now().UTC().Truncate(time.Second), Name: row.Name, Checkpoint: o.Checkpoint, Settings: h.settingsOf(row)}
+	if o.Environment {
+		head.Settings.Environment = row.Env
+	}
+	if head.Base, err = stager.Base(ctx); err != nil {
+		return archive.End{}, err
+	}
+	parts := make([]archive.Part, len(s.Disk))
+	for i, part := range s.Disk {
+		parts[i] = archive.Part(part)
+	}
+	end, err := archive.Write(ctx, out, head, parts)
+	return end, pathTooLong(err)
+}
+
+// openExport opens the state of a sprite that is to be exported.
+func (h *Host) openExport(ctx context.Context, name, checkpoint string) (row store.Sprite, s *state, err error) {
+	if checkpoint == "" {
+		err = h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+			_, err := h.seal(ctx, m, row, nil, sprites.KeepNever)
+			return err
+		})
+		if err != nil {
+			return row, nil, err
+		}
+	}
+	if row, err = h.row(ctx, name); err != nil {
+		return row, nil, err
+	}
+	if err := h.checkWhole(ctx, row, checkpoint); err != nil {
+		return row, nil, err
+	}
+	s, err = h.openState(ctx, row, checkpoint)
+	return row, s, err
+}
+
+// settingsOf are a sprite's settings, without what may be a secret.
+func (h *Host) settingsOf(row store.Sprite) archive.Settings {
+	idle, hibernate := h.times(row) // another server has other ones
+	set := archive.Settings{
+		Labels: row.Labels, Include: row.Include, IdleSeconds: int64(idle / time.Second), Hibernate: new(int64(hibernate / time.Second)), NetworkPolicy: row.Policy,
+		Variables: slices.Sorted(maps.Keys(row.Env)),
+	}
+	if c := row.Config; c.RAMMB != 0 || c.CPUs != 0 || c.DiskLimit() != 0 {
+		set.Config = &c
+	}
+	return set
+}

@@ -1,0 +1,189 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Fork makes sprites whose disk is what another's is now, or was at a checkpoint,
+// and whose settings are the other's; where that is awake, or its memory was kept,
+// what runs in it goes on in each, unless req.Boot says otherwise. Each has a name, a
+// machine's id and a network of its own; its policy is a copy, and its own from then
+// on. Connectors that the other was granted are not granted to it. A sprite that is
+// awake stands still for a moment. Forks of one that is held sleep. Unless inward is true,
+// a sprite is not forked whose policy opens something of the host's own network.
+func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest, inward bool) ([]sprites.Info, error) {
+	names, err := h.forkNames(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	var made []sprites.Info
+	awake := false
+	err = h.alone(ctx, name, func(ctx context.Context, m *machine, from store.Sprite) error {
+		if !inward {
+			if err := h.mayInherit(ctx, from); err != nil {
+				return err
+			}
+		}
+		awake = req.Checkpoint == "" && h.live(m) != nil && h.heldBy(m) == nil
+		memory, forget, err := h.forkMemory(ctx, m, from, req)
+		if err != nil {
+			return err
+		}
+		defer forget()
+		if err := h.checkWhole(ctx, from, req.Checkpoint); err != nil {
+			return err
+		}
+		for _, name := range names {
+			row, err := h.fork(ctx, from, req, name, memory)
+			if err != nil {
+				return err
+			}
+			made = append(made, h.info(row))
+		}
+		return nil
+	})
+	if err != nil {
+		return made, err
+	}
+	if awake && !req.Boot {
+		h.startAll(ctx, made)
+		for i, info := range made {
+			if now, err := h.Get(ctx, info.Name); err == nil {
+				made[i] = now
+			}
+		}
+	}
+	return made, nil
+}
+
+// mayInherit refuses forks of a sprite whose rules were given to it alone.
+func (h *Host) mayInherit(ctx context.Context, from store.Sprite) error {
+	e, ok := errors.AsType[*Error](h.OpensInward(ctx, from.Name, from.Policy))
+	if !ok || e.Code != CodeForbidden { // one that is malformed opens nothing
+		return nil
+	}
+	return newError(CodeForbidden, "fork it with a token that has the verb admin, or see its rules and remove that one first: cove policy show -s "+from.Name, "sprite %s can't be forked with this token: %s", from.Name, e.Message)
+}
+
+// forkNames are the names of the forks that are asked for, if they can be made.
+func (h *Host) forkNames(ctx context.Context, req sprites.ForkRequest) ([]string, error) {
+	names := req.Names
+	if req.Name != "" || len(names) == 0 {
+		names = append([]string{req.Name}, names...)
+	}
+	if len(names) > sprites.MaxForks {
+		return nil, newError(CodeBadRequest, "make them in several calls", "%d forks at once are more than %d", len(names), sprites.MaxForks)
+	}
+	if err := checkLabels(req.Labels); err != nil {
+		return nil, err
+	}
+	for i, name := range names {
+		if err := CheckName(name); err != nil {
+			return nil, err
+		}
+		if _, err := h.Store.Sprites.Get(ctx, name); err == nil || slices.Contains(names[:i], name) {
+			return nil, nameTaken(name)
+		}
+	}
+	return names, nil
+}
+
+// forkMemory seals what a sprite is now, unless it is forked from a checkpoint, and
+// names the memory that its forks go on from, if there is one. forget ends its use.
+func (h *Host) forkMemory(ctx context.Context, m *machine, from store.Sprite, req sprites.ForkRequest) (memory string, forget func(), err error) {
+	if req.Checkpoint != "" {
+		c, err := h.checkpoint(ctx, from, req.Checkpoint)
+		if req.Boot {
+			c.Memory = ""
+		}
+		return c.Memory, func() {}, err
+	}
+	keep := sprites.KeepAlways // a fork that had nothing running for want of asking would be none
+	if req.Boot {
+		keep = sprites.KeepNever
+	}
+	now, err := h.seal(ctx, m, from, nil, keep) // what it was is then a sealed layer
+	return now.name, func() { h.forget(now.name) }, err
+}
+
+// fork makes one fork.
+func (h *Host) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequest, name, memory string) (store.Sprite, error) {
+	row := store.Sprite{
+		ID: randomHex(8), Name: name, MachineID: randomHex(16), Labels: req.Labels, Status: sprites.StatusCold,
+		URL:  sprites.URLSettings{Auth: "sprite"}, // who opened the other's did not open this one's
+		Base: from.Base, Include: slices.Clone(from.Include), Env: maps.Clone(from.Env), Config: from.Config,
+		Policy: from.Policy, IdleSeconds: from.IdleSeconds, Hibernate: from.Hibernate, Retention: from.Retention, Owner: req.Owner, // a job's sprite is forked for somebody else
+		// Its address is to be one that the other never had: else the connections that
+		// it has of the other's would look alive, and wait for ever.
+		Incarnation: from.Incarnation,
+	}
+	if memory != "" {
+		err := h.Store.Sprites.DoomMemory(ctx, row.ID) // until the store has the fork
+		if err == nil {
+			err = h.recall(ctx, row.ID, memory)
+		}
+		if err != nil {
+			h.Logger.Error("a fork begins without its memory", "sprite", name, "err", err)
+		} else {
+			row.Status = sprites.StatusWarm
+		}
+		fault.Reach(fault.ForkRecalled)
+	}
+	err := h.onLayer(func() (err error) {
+		if row.Layer, err = h.sealed(ctx, from, req.Checkpoint); err != nil {
+			return err
+		}
+		return h.Store.Sprites.Create(ctx, &row)
+	})
+	if err == nil {
+		fault.Reach(fault.ForkStored)
+		return row, nil
+	}
+	if r, ok := h.Runtime.(Rememberer); ok && row.Status == sprites.StatusWarm {
+		err = errors.Join(err, r.DropMemory(ctx, row.ID))
+	}
+	if errors.Is(err, store.ErrExists) {
+		err = nameTaken(name)
+	}
+	return row, err
+}
+
+// sealed is the layer that a checkpoint is the chain of, or, without one, what the
+// sprite goes on from.
+func (h *Host) sealed(ctx context.Context, row store.Sprite, checkpoint string) (string, error) {
+	if checkpoint != "" {
+		c, err := h.checkpoint(ctx, row, checkpoint)
+		return c.Layer, err
+	}
+	row, err := h.Store.Sprites.ByID(ctx, row.ID)
+	if err != nil {
+		return "", err
+	}
+	chain, err := h.Store.Sprites.Chain(ctx, row.Layer)
+	if err != nil || len(chain) < 2 {
+		return "", err
+	}
+	return chain[len(chain)-2], nil
+}
+
+// onLayer calls f, which looks for a sealed layer and puts something on it. Where
+// that was merged into another in between, it is looked for again.
+func (h *Host) onLayer(f func() error) (err error) {
+	for range 5 {
+		if err = f(); !errors.Is(err, store.ErrNotFound) {
+			break
+		}
+	}
+	return err
+}
+
+func nameTaken(name string) error {
+	return newError(CodeNameTaken, "choose another name, or remove it with: cove rm "+name, "there is a sprite named %s already", name)
+}

@@ -1,0 +1,211 @@
+package sprite
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// arm starts the wait for sleep, or, if the machine is paused, for the end of that, if
+// nothing uses it. h.mu is held.
+func (h *Host) arm(m *machine) {
+	switch {
+	case !m.paused:
+		h.armFor(m, m.idle)
+	case m.hibernate > 0:
+		h.armFor(m, max(m.hibernate-m.idle, time.Second))
+	}
+}
+
+// armFor is arm when a part of the wait is over.
+func (h *Host) armFor(m *machine, wait time.Duration) {
+	if len(m.leases) > 0 || m.sandbox == nil || m.busy != nil || m.dead || m.idle == 0 || h.closed {
+		return
+	}
+	m.disarm()
+	epoch := m.epoch
+	m.timer = time.AfterFunc(wait, func() { h.idle(m, epoch) })
+}
+
+// disarm ends the wait for sleep. Host.mu is held.
+func (m *machine) disarm() {
+	m.epoch++
+	if m.timer != nil {
+		m.timer.Stop()
+		m.timer = nil
+	}
+}
+
+// setIdle takes up changed times.
+func (h *Host) setIdle(row store.Sprite) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.machines[row.ID]
+	idle, hibernate := h.times(row)
+	if m == nil || m.idle == idle && m.hibernate == hibernate {
+		return
+	}
+	m.idle, m.hibernate = idle, hibernate
+	m.disarm()
+	h.arm(m)
+}
+
+// idle runs when a machine's timer fires: the sandbox is paused, or, if it was so
+// long enough, hibernated.
+func (h *Host) idle(m *machine, epoch int) {
+	h.mu.Lock()
+	if m.epoch != epoch || h.closed {
+		h.mu.Unlock()
+		return
+	}
+	sb, paused, idle := m.sandbox, m.paused, m.idle
+	h.wg.Add(1)
+	h.mu.Unlock()
+	defer h.wg.Done()
+
+	var rest time.Duration
+	if !paused { // nothing has run since
+		rest = h.stillAwake(m.name, sb, idle)
+	}
+	h.mu.Lock()
+	if m.epoch != epoch || h.closed { // used meanwhile
+		h.mu.Unlock()
+		return
+	}
+	m.timer = nil
+	if rest > 0 {
+		h.armFor(m, rest)
+		h.mu.Unlock()
+		return
+	}
+	if pauser, ok := sb.(Pauser); ok && !paused && m.pauses() {
+		m.busy, m.told = newTransition(), h.changes
+		h.mu.Unlock()
+		h.pause(m, pauser)
+		return
+	}
+	m.beginEnd()
+	h.mu.Unlock()
+	h.Logger.Info("sprite sleeps", "sprite", m.name)
+	_ = h.endSandbox(m, true) // logged; it is tried again
+}
+
+// stillAwake is for how long a sandbox that nobody uses has to be left alone. One in
+// which commands still run, though nobody is connected to them, stays awake: they
+// would stand still.
+func (h *Host) stillAwake(name string, sb Sandbox, idle time.Duration) time.Duration {
+	ctx, cancel := context.WithTimeout(h.ctx, activityLimit)
+	a, err := h.activity(ctx, sb)
+	cancel()
+	awakeBy := reasons(a)
+	if errors.Is(err, errUnknownCall) {
+		awakeBy = append(awakeBy, err.Error()) // what runs in it must not be lost
+	} else if err != nil {
+		h.Logger.Warn("asking a sandbox what runs in it before it sleeps", "sprite", name, "err", err)
+	}
+	if len(awakeBy) > 0 {
+		return idle
+	}
+	return idle - quiet(a, idle)
+}
+
+// errUnknownCall is a guest that was built before the call was.
+var errUnknownCall = errors.New("the guest does not know the call")
+
+// maxAnswer bounds the guest's answer.
+const maxAnswer = 1 << 20
+
+// activity asks a sandbox what keeps it awake from inside: commands that run,
+// though nobody is connected to them, and live tasks. Services do not.
+func (h *Host) activity(ctx context.Context, sb Sandbox) (sprites.Activity, error) {
+	var a sprites.Activity
+	body, err := askGuest(ctx, sb, http.MethodGet, "activity", nil)
+	if err != nil {
+		return a, err
+	}
+	if err := json.Unmarshal(body, &a); err != nil {
+		return sprites.Activity{}, err
+	}
+	return a, nil
+}
+
+// askGuest makes one call of a sandbox's guest, and returns its answer.
+func askGuest(ctx context.Context, sb Sandbox, method, call string, body []byte) ([]byte, error) {
+	if sb.Status().Paused {
+		return nil, errPaused
+	}
+	transport := &http.Transport{
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: 64 << 10,
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return sb.Dial(ctx, boot.API) },
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://guest/v1/"+call, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if token := sb.Status().Token; token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent {
+		return nil, errUnknownCall
+	}
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(answer) > maxAnswer {
+		return nil, errors.New("the guest's answer is too long")
+	}
+	return answer, nil
+}
+
+// quiet is how long nothing has run, as far as it matters for a sprite that sleeps
+// after idle.
+func quiet(a sprites.Activity, idle time.Duration) time.Duration {
+	if a.QuietSeconds == nil || *a.QuietSeconds >= idle.Seconds() {
+		return idle
+	}
+	return time.Duration(max(*a.QuietSeconds, 0) * float64(time.Second))
+}
+
+// reasons names, for people, what keeps a sprite awake from inside.
+func reasons(a sprites.Activity) []string {
+	var all []string
+	switch {
+	case a.Sessions == 1:
+		all = append(all, "a command")
+	case a.Sessions > 1:
+		all = append(all, strconv.Itoa(a.Sessions)+" commands")
+	}
+	for i, name := range a.Tasks {
+		if i == maxTasks {
+			break // an honest guest has no more
+		}
+		if taskRule.MatchString(name) {
+			all = append(all, "task "+name)
+		}
+	}
+	return all
+}
+
+// maxTasks is how many tasks of a sprite are told.
+const maxTasks = 256
+
+// taskRule is what may be a task's name.
+var taskRule = regexp.MustCompile(`^[0-9A-Za-z._-]{1,63}$`)

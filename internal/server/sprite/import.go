@@ -1,0 +1,281 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/server/archive"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/layers"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// ImportOptions say what becomes of an archive.
+type ImportOptions struct {
+	Name    string   // empty: the one in the archive
+	Labels  []string // those in the archive don't count: connectors are granted by labels
+	MaxSize int64    // of what is unpacked; 0: most of what is free
+	By      string   // the token that asks; empty: the server's owner, who has all the room that there is
+
+	// Interrupt, if not nil, is called when the import is to end: what it reads from is
+	// to fail.
+	Interrupt func()
+
+	// Allow is asked whether there may be a sprite of that name; nil: there may.
+	Allow func(name string) error
+}
+
+// freeShare is how much of what is free on the disk an import may take, in percent.
+const freeShare = 90
+
+// Import makes a sprite of an archive, which may be anybody's: it is unpacked beside
+// the layers, and compared with what was put into it, before there is a sprite. What
+// of its settings is not taken over is told.
+func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprites.Imported, error) {
+	stager, ok := h.Runtime.(Stager)
+	if !ok {
+		return sprites.Imported{}, newError(CodeNotAvailable, "", "this server can't import sprites")
+	}
+	if err := checkLabels(o.Labels); err != nil {
+		return sprites.Imported{}, err
+	}
+	staged, err := stager.StageLayer(ctx)
+	if err != nil {
+		return sprites.Imported{}, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	i := importer{host: h, stager: stager, o: o, staged: staged}
+	i.claim, err = h.room.open(staged.Path, o.By, h.DiskReserve, cancel)
+	if err == nil {
+		defer i.claim.close() // when what was unpacked is gone
+	}
+	defer func() {
+		if err := layers.Remove(staged.Path); err != nil { // gone, if it was adopted
+			h.Logger.Error("removing what an import has left", "err", err)
+		}
+	}()
+	if err != nil {
+		return i.done, i.noRoom(err)
+	}
+	if o.Interrupt != nil {
+		defer context.AfterFunc(ctx, o.Interrupt)()
+	}
+	done, err := i.run(ctx, in)
+	if errors.Is(context.Cause(ctx), errNoRoom) && err != nil {
+		err = errNoRoom // however it ended because of that
+	}
+	return done, i.noRoom(err)
+}
+
+// noRoom says why there is no room for an import. Other errors it returns as they are.
+func (i *importer) noRoom(err error) error {
+	if !errors.Is(err, errNoRoom) {
+		return err
+	}
+	const full = "the disk of the server has not enough space for the archive: nothing was made of it. %d bytes are free, and %d of them stay so"
+	if i.o.By == "" {
+		return newError(CodeNoSpace, freeSome, full, i.host.DiskFree(), i.host.DiskReserve)
+	}
+	return newError(CodeNoSpace, "free some space, or import it with the server's own token; see how full the disk is: cove doctor",
+		full+"; of the others a token's imports may take a %dth", i.host.DiskFree(), othersLeave*i.host.DiskReserve, sharePart)
+}
+
+type importer struct {
+	host   *Host
+	stager Stager
+	o      ImportOptions
+	staged layers.Dir
+	claim  *claim
+	row    store.Sprite
+	done   sprites.Imported
+}
+
+func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, error) {
+	limits, err := i.limits()
+	if err != nil {
+		return i.done, err
+	}
+	limits.Take = i.claim.take
+	limits.Begin = func(head archive.Header) (archive.Target, error) { return i.begin(ctx, head) }
+	end, err := archive.Read(ctx, in, limits)
+	e, refused := errors.AsType[*archive.Error](err)
+	switch {
+	case refused && e.TooLarge && (i.o.MaxSize == 0 || limits.MaxSize < i.o.MaxSize):
+		return i.done, errNoRoom
+	case refused:
+		return i.done, &Error{ErrorBody: sprites.ErrorBody{Code: CodeRejected, Message: e.Error() + "; nothing was made of it"}}
+	case err != nil:
+		return i.done, fmt.Errorf("import: %w", err)
+	}
+	i.done.Members, i.done.Bytes = end.Members, end.Bytes
+	if end.LeftOut > 0 {
+		i.note("sockets and devices that were left out when it was exported: %d", end.LeftOut)
+	}
+	if err := i.adopt(ctx); err != nil {
+		return i.done, err
+	}
+	i.done.Sprite = i.host.info(i.row)
+	return i.done, nil
+}
+
+func (i *importer) note(format string, args ...any) {
+	i.done.Notes = append(i.done.Notes, fmt.Sprintf(format, args...))
+}
+
+// limits are the most that the disk can bear. What it bears while others write to it, the
+// claim says.
+func (i *importer) limits() (o archive.Options, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(i.staged.Path, &st); err != nil {
+		return o, fmt.Errorf("import: %w", err)
+	}
+	o.MaxSize = int64(st.Bavail) * st.Bsize / 100 * freeShare
+	if i.o.MaxSize > 0 {
+		o.MaxSize = min(o.MaxSize, i.o.MaxSize)
+	}
+	if st.Files > 0 { // some file systems have as many as there is room for
+		o.MaxFiles = int64(st.Ffree / 100 * freeShare)
+	}
+	return o, nil
+}
+
+// begin makes of an archive's header what the sprite will be.
+func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Target, err error) {
+	h, set := i.host, head.Settings
+	name := i.o.Name
+	if name == "" {
+		name = head.Name
+	}
+	if err := CheckName(name); err != nil {
+		return t, err
+	}
+	if i.o.Allow != nil {
+		if err := i.o.Allow(name); err != nil {
+			return t, err
+		}
+	}
+	if _, err := h.Store.Sprites.Get(ctx, name); err == nil {
+		return t, nameTaken(name)
+	}
+	here, err := i.stager.Base(ctx)
+	if err != nil {
+		return t, err
+	}
+	if why := head.Base.Fits(here); why != "" {
+		return t, newError(CodeBadRequest, "", "this machine can't have the sprite: %s", why)
+	}
+	i.done.SameBase = head.Base.Fingerprint == here.Fingerprint
+	if !i.done.SameBase {
+		i.note("it was made over another base; it goes on over this machine's, and what it has not changed of the base is this machine's")
+	}
+	for _, err := range []error{checkIdle(&set.IdleSeconds), checkIdle(set.Hibernate), checkEnvironment(set.Environment)} {
+		if err != nil {
+			return t, &archive.Error{Why: err.Error()}
+		}
+	}
+	i.row = store.Sprite{
+		ID: randomHex(8), Name: name, MachineID: randomHex(16), Base: here.Name, Env: set.Environment, Labels: i.o.Labels,
+		URL: sprites.URLSettings{Auth: "sprite"}, IdleSeconds: set.IdleSeconds, Hibernate: set.IdleSeconds, Status: sprites.StatusCold,
+	}
+	if set.Hibernate != nil {
+		i.row.Hibernate = *set.Hibernate
+	}
+	i.settings(set)
+	if i.row.Policy, err = i.policy(ctx, set.NetworkPolicy); err != nil {
+		return t, err
+	}
+	t = archive.Target{UserXattr: i.staged.UserXattr, Uppers: map[string]string{"": filepath.Join(i.staged.Path, "root", "upper")}}
+	for _, m := range here.Mounts {
+		t.Uppers[m] = filepath.Join(i.staged.Path, m, "upper")
+	}
+	return t, nil
+}
+
+// settings takes over what this machine can give, and notes the rest.
+func (i *importer) settings(set archive.Settings) {
+	if c := set.Config; c != nil {
+		if err := checkConfig(c); err != nil {
+			i.note("its memory and CPUs are this server's default: %v", err)
+		} else {
+			i.row.Config = *c
+		}
+	}
+	if len(set.Include) > 0 {
+		i.note("folders of the other machine are not shown: %s", listed(set.Include, maxInclude))
+	}
+	if len(set.Labels) > 0 && !slices.Equal(set.Labels, i.o.Labels) {
+		i.note("its labels there are not taken over: %s", listed(set.Labels, maxLabels))
+	}
+	if missing := slices.DeleteFunc(slices.Clone(set.Variables), func(v string) bool { _, ok := set.Environment[v]; return ok }); len(missing) > 0 {
+		i.note("variables of its environment are not in the archive: %s", listed(missing, maxEnv))
+	}
+}
+
+// listed is, for people, so many of the names that an archive claims, none longer than
+// a file's can be.
+func listed(names []string, most int) string {
+	short := make([]string, min(len(names), most))
+	for n := range short {
+		short[n] = fmt.Sprintf("%.255s", names[n])
+	}
+	return strings.Join(short, ", ")
+}
+
+// policy is a network policy without what opens addresses, or names of the host's own
+// network: those are another network's here.
+func (i *importer) policy(ctx context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+	if _, err := i.host.compile(ctx, p); err != nil {
+		return p, err
+	}
+	var kept []sprites.NetworkRule
+	for _, r := range p.Rules {
+		if r.Action == "deny" || r.CIDR == "" && i.host.OpensInward(ctx, i.row.Name, sprites.NetworkPolicy{Rules: []sprites.NetworkRule{r}}) == nil {
+			kept = append(kept, r)
+			continue
+		}
+		one, err := i.host.compile(ctx, sprites.NetworkPolicy{Rules: []sprites.NetworkRule{r}})
+		if err != nil {
+			return p, err
+		}
+		for _, rule := range one.Rules {
+			i.note("the rule that allows %s is not taken over; if it is meant here, too: cove policy allow -s %s %s", rule, i.row.Name, rule.Argument())
+		}
+	}
+	if len(kept) == 0 && len(p.Rules) > 0 { // without rules everything public would be open
+		kept = []sprites.NetworkRule{{Include: "none"}}
+	}
+	p.Rules = kept
+	return p, nil
+}
+
+// adopt makes the sprite, of what is whole.
+func (i *importer) adopt(ctx context.Context) error {
+	h := i.host
+	h.dooming.Lock() // or a layer that nobody has yet would be removed
+	defer h.dooming.Unlock()
+	layer, err := h.Store.Sprites.NewLowest(ctx)
+	if err != nil {
+		return err
+	}
+	if err = i.stager.AdoptLayer(ctx, i.staged, layer); err == nil {
+		i.row.Layer = layer
+		err = h.Store.Sprites.Create(ctx, &i.row)
+	}
+	if errors.Is(err, store.ErrExists) {
+		err = nameTaken(i.row.Name)
+	}
+	if err != nil {
+		h.collect() // once the lock is free
+		return err
+	}
+	h.wg.Go(func() { h.list() })
+	return nil
+}

@@ -1,0 +1,100 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Fingerprint is that of the base that new disks lie on.
+func (h *Host) Fingerprint(ctx context.Context) (string, error) {
+	stager, ok := h.Runtime.(Stager)
+	if !ok {
+		return "", errors.ErrUnsupported
+	}
+	base, err := stager.Base(ctx)
+	return base.Fingerprint, err
+}
+
+// KeepInstall makes what was installed in a sprite the disk that others begin with, and
+// the sprite is no more. After an error it is as it was, or gone.
+func (h *Host) KeepInstall(ctx context.Context, name string, in store.Install) error {
+	if err := h.Stop(ctx, name); err != nil {
+		return err
+	}
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := h.sync(); err != nil {
+		return err
+	}
+	fault.Reach(fault.InstallMade)
+	if err := h.Store.Installs.Keep(ctx, row.ID, in); err != nil {
+		return err
+	}
+	fault.Reach(fault.InstallStored)
+	if err := h.Delete(ctx, name, true); err != nil {
+		h.Logger.Error("deleting the sprite of an installation; the next start does", "sprite", name, "err", err)
+	}
+	h.wg.Go(func() { h.list() })
+	return nil
+}
+
+// sync has all that sandboxes have written on the disk.
+func (h *Host) sync() error {
+	if h.Data == "" {
+		return nil
+	}
+	f, err := os.Open(h.Data)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}
+
+// Installs describes the installations of agents that sprites share, the newest first.
+func (h *Host) Installs(ctx context.Context) ([]sprites.AgentInstall, error) {
+	all, err := h.Store.Installs.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]sprites.AgentInstall, len(all))
+	for i, in := range all {
+		list[i] = sprites.AgentInstall{Key: in.Key, Agent: in.Agent, Version: in.Version, TookMS: in.Took.Milliseconds(), CreatedAt: in.CreatedAt, UsedAt: in.UsedAt}
+		if facts, err := h.Store.Sprites.FactsOf(ctx, in.Layer); err == nil {
+			list[i].Bytes = facts.Disk // once it is listed
+		}
+	}
+	return list, nil
+}
+
+// DropInstall forgets an installation that was not used since a time. Sprites that
+// began with it keep it.
+func (h *Host) DropInstall(ctx context.Context, in sprites.AgentInstall) (bool, error) {
+	gone, err := h.Store.Installs.Drop(ctx, in.Key, in.UsedAt)
+	if gone {
+		h.collect()
+	}
+	return gone, err
+}
+
+// begun is the layer of an install, that a new disk is to begin with.
+func (h *Host) begun(ctx context.Context, key string) (string, error) {
+	in, err := h.Store.Installs.Use(ctx, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return "", noInstall(key)
+	}
+	return in.Layer, err
+}
+
+func noInstall(key string) error {
+	return newError(CodeNotFound, "see which there are: cove agent list", "%s", fmt.Sprintf("there is no installation %.80q", key))
+}

@@ -1,0 +1,77 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// updateLimits changes the limits of memory and processors that req names, of a sandbox
+// that is awake too. If that can't be, the sprite has those that it had.
+func (h *Host) updateLimits(ctx context.Context, id string, req sprites.UpdateRequest) error {
+	done, err := h.reads.alone(ctx, limitsOf(id))
+	if err != nil {
+		return err
+	}
+	defer done()
+	var before sprites.Config
+	row, err := h.Store.Sprites.Update(ctx, id, func(s *store.Sprite) error {
+		before = s.Config
+		if req.RAMMB != nil {
+			s.Config.RAMMB = *req.RAMMB
+		}
+		if req.CPUs != nil {
+			s.Config.CPUs = *req.CPUs
+		}
+		s.UpdatedAt = time.Now()
+		return checkConfig(&sprites.Config{RAMMB: s.Config.RAMMB, CPUs: s.Config.CPUs})
+	})
+	if err != nil {
+		return err
+	}
+	limited, ok := h.booted(ctx, id).(Limited)
+	if !ok {
+		return nil
+	}
+	err = limited.Limit(ctx, row.Config.RAMMB, row.Config.CPUs)
+	if err == nil || endsSoon(ctx, limited.(Sandbox)) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
+	defer cancel()
+	_, undone := h.Store.Sprites.Update(ctx, id, func(s *store.Sprite) error {
+		s.Config.RAMMB, s.Config.CPUs = before.RAMMB, before.CPUs
+		return nil
+	})
+	if errors.Is(err, ErrMemoryUsed) {
+		return errors.Join(newError(CodeTooMuch, "end what needs it, or give it more", "sprite %s keeps its limits: %v", row.Name, err), undone)
+	}
+	e := newError(CodeUnavailable, "change them while it sleeps: cove suspend "+row.Name, "the running sandbox of %s could not be told its new limits", row.Name)
+	e.Err = errors.Join(err, undone)
+	return e
+}
+
+// limitsOf is what reads.alone calls the change of a sprite's limits.
+func limitsOf(id string) string { return "the limits of " + id }
+
+// booted is a sprite's sandbox, once a change that is under way has ended: it may have
+// begun with what was in the store before. nil: there is none.
+func (h *Host) booted(ctx context.Context, id string) Sandbox {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.machines[id]
+	if m != nil && m.busy != nil && m.sandbox == nil {
+		busy := m.busy
+		h.mu.Unlock()
+		_ = busy.wait(ctx)
+		h.mu.Lock()
+		m = h.machines[id]
+	}
+	if m == nil {
+		return nil
+	}
+	return m.sandbox
+}

@@ -1,0 +1,147 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A sprite that nobody uses sleeps in two stages. It is paused: nothing in it runs,
+// its memory stays, and its next use has it go on in a moment. What arrives on
+// connections that it opened itself waits in its network, and wakes nobody: a peer
+// that sends something now and then would keep it awake for ever. Later it is
+// hibernated: its memory goes to disk, and its sandbox ends.
+
+// pauseLimit is for a sandbox to be paused, or to go on.
+const pauseLimit = time.Minute
+
+// errFrozen is a paused sandbox that does not go on.
+var errFrozen = errors.New("the sandbox is paused, and does not go on")
+
+// pauses reports whether the machine is paused before it is hibernated. Host.mu is
+// held.
+func (m *machine) pauses() bool { return m.hibernate == 0 || m.hibernate > m.idle }
+
+// pause pauses the sandbox of a machine that is busy with it, and ends its
+// transition. A sandbox that can't be paused stays awake.
+func (h *Host) pause(m *machine, sb Pauser) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), pauseLimit)
+	defer cancel()
+	err := sb.Pause(ctx)
+	if err != nil {
+		h.Logger.Error("pausing a sandbox that nobody uses; it stays awake", "sprite", m.name, "err", err)
+	}
+	h.mu.Lock()
+	busy := m.busy
+	m.busy = nil
+	// If the answer was lost it may be paused all the same: then the next use resumes it.
+	m.paused = (err == nil || isPaused(sb)) && m.sandbox != nil
+	h.arm(m)
+	close(busy.done)
+	h.mu.Unlock()
+	if err == nil {
+		h.noteStage(m)
+		fault.Reach(fault.PauseStored)
+	}
+}
+
+// isPaused reports whether a sandbox says that it is paused.
+func isPaused(p Pauser) bool {
+	sb, ok := p.(Sandbox)
+	return ok && sb.Status().Paused
+}
+
+// beginResume has a paused machine go on. Host.mu is held.
+func (h *Host) beginResume(m *machine) {
+	m.disarm()
+	m.busy = newTransition()
+	h.wg.Go(func() { h.resume(m) })
+}
+
+// resume has the sandbox of a paused machine go on, and ends its transition.
+func (h *Host) resume(m *machine) {
+	h.mu.Lock()
+	sb := m.sandbox
+	h.mu.Unlock()
+	if err := h.admit(m); err != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		busy := m.busy
+		m.busy, busy.err = nil, err
+		h.arm(m)
+		close(busy.done)
+		return
+	}
+	var err error
+	if pauser, ok := sb.(Pauser); ok {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), pauseLimit)
+		err = pauser.Resume(ctx)
+		if err != nil && endsSoon(ctx, sb) {
+			err = nil // whoever waits finds that it has ended
+		}
+		cancel()
+	}
+	h.mu.Lock()
+	told := m.told == h.changes
+	h.mu.Unlock()
+	if err == nil && !told && !ended(sb) {
+		if row, err := h.Store.Sprites.ByID(h.ctx, m.id); err == nil {
+			h.reviveNetwork(row, sb)
+			h.reviveConnectors(row.Name, sb)
+		}
+	}
+	h.mu.Lock()
+	busy := m.busy
+	m.busy = nil
+	if err == nil {
+		m.paused = false
+		h.diskChanged()
+	} else {
+		h.Logger.Error("waking a paused sandbox", "sprite", m.name, "err", err)
+		e := newError(CodeUnavailable, "try again; the log of the server says more", "sprite %s is paused, and does not go on", m.name)
+		e.Err = errors.Join(errFrozen, err)
+		busy.err = e
+	}
+	h.arm(m)
+	close(busy.done)
+	h.mu.Unlock()
+	h.noteStage(m)
+}
+
+// errPaused is a guest that can't be asked anything.
+var errPaused = errors.New("the sandbox is paused")
+
+// untold is for what a guest should have been told, and was not. One that is paused is
+// told when it wakes.
+func (h *Host) untold(what, name string, sb Sandbox, err error) {
+	switch {
+	case err == nil || ended(sb):
+	case sb.Status().Paused:
+		h.mu.Lock()
+		h.changes++
+		h.mu.Unlock()
+	default:
+		h.Logger.Warn(what, "sprite", name, "err", err)
+	}
+}
+
+// noteStage writes to the store whether a machine that has a sandbox is paused: as it
+// is when it is written, for notes may come late.
+func (h *Host) noteStage(m *machine) {
+	h.note(m.id, func(s *store.Sprite) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		switch {
+		case m.sandbox == nil || m.busy != nil:
+			// what comes of it is noted then
+		case m.paused:
+			s.Status = sprites.StatusWarm
+		default:
+			s.Status = sprites.StatusRunning
+		}
+	})
+}

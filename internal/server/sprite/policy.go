@@ -1,0 +1,351 @@
+package sprite
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/hostnet"
+	"github.com/cove-dev/cove/internal/shim/policy"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	setNetworkLimit = 10 * time.Second // for a sandbox to take new rules
+	showLimit       = 2 * time.Second  // for its guest to show them
+)
+
+// NetworkPolicy returns a sprite's policy, with its revision.
+func (h *Host) NetworkPolicy(ctx context.Context, name string) (sprites.NetworkPolicy, error) {
+	row, err := h.row(ctx, name)
+	if err == nil {
+		row.Policy.Revision, err = revisionOf(row.Policy)
+	}
+	return row.Policy, err
+}
+
+// revisionOf tells a document from others, as an entity tag of HTTP (RFC 9110, 8.8.3).
+func revisionOf(doc any) (string, error) {
+	text, err := json.Marshal(doc)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return fmt.Sprintf(`"%x"`, sum[:12]), nil
+}
+
+// SetNetworkPolicy replaces a sprite's policy: only the one of p's revision, if p has one. Where the sprite is awake, what it
+// does not allow has ended when this returns. A policy that is malformed changes
+// nothing. Unless inward is true, neither does one that opens more of the host's own
+// network than the policy that is there.
+func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.NetworkPolicy, inward bool) error {
+	next, err := h.compile(ctx, p)
+	if err != nil {
+		return err
+	}
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return err
+	}
+	// The policy that is stored last is in force. A guest that is slow holds up its own sprite.
+	done, err := h.reads.alone(ctx, policyOf(row.ID))
+	if err != nil {
+		return err
+	}
+	defer done()
+	now, err := h.NetworkPolicy(ctx, name) // which can't change meanwhile
+	if err != nil {
+		return err
+	}
+	if p.Revision != "" && p.Revision != now.Revision {
+		return newError(CodePolicyChanged, "read it again, and make the change in what it is now", "the network policy of %s has been replaced since it was read", name)
+	}
+	p.Revision = ""
+	if !inward {
+		if err := h.mayOpen(ctx, name, next, now); err != nil {
+			return err
+		}
+	}
+	row, err = h.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
+		s.Policy = p
+		s.UpdatedAt = time.Now()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.changes++
+	var sb Sandbox
+	var busy *transition
+	if m := h.machines[row.ID]; m != nil {
+		sb, busy = m.sandbox, m.busy
+	}
+	h.mu.Unlock()
+	if busy != nil && sb == nil { // it may boot with the old one
+		_ = busy.wait(ctx)
+		h.mu.Lock()
+		if m := h.machines[row.ID]; m != nil {
+			sb = m.sandbox
+		}
+		h.mu.Unlock()
+	}
+	if sb == nil {
+		return nil
+	}
+	return h.setNetwork(ctx, row, sb)
+}
+
+// policyOf is what reads.alone calls the replacing of a sprite's policy.
+func policyOf(id string) string { return "the policy of " + id }
+
+// setNetwork brings a sandbox to its sprite's policy.
+func (h *Host) setNetwork(ctx context.Context, row store.Sprite, sb Sandbox) error {
+	network, err := h.network(ctx, row)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
+	defer cancel()
+	if policed, ok := sb.(Policed); ok {
+		if err := policed.SetNetwork(ctx, network); err != nil && !endsSoon(ctx, sb) {
+			e := newError(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
+			e.Err = err
+			return e
+		}
+	}
+	// That those inside see it, too, is up to them.
+	h.untold("showing a sandbox its network policy", row.Name, sb, h.showPolicy(ctx, row, sb))
+	return nil
+}
+
+// showPolicy has the guest show the policy that is in force.
+func (h *Host) showPolicy(ctx context.Context, row store.Sprite, sb Sandbox) error {
+	doc := row.Policy
+	if doc.Rules == nil {
+		doc.Rules = []sprites.NetworkRule{}
+	}
+	body, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, showLimit)
+	defer cancel()
+	_, err = askGuest(ctx, sb, http.MethodPost, "policy/network", body)
+	return err
+}
+
+// reviveNetwork tells a sandbox that was found running its policy: a shim that was
+// started anew for it lets nothing out before.
+func (h *Host) reviveNetwork(row store.Sprite, sb Sandbox) {
+	done, err := h.reads.alone(h.ctx, policyOf(row.ID))
+	if err != nil {
+		return // the server ends
+	}
+	defer done()
+	row, err = h.Store.Sprites.Get(h.ctx, row.Name)
+	if err == nil {
+		err = h.setNetwork(h.ctx, row, sb)
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) { // it has been deleted
+		h.Logger.Error("telling a sandbox its network policy", "sprite", row.Name, "err", err)
+	}
+}
+
+// network is what a sprite's policy says, with what its presets stand for now.
+func (h *Host) network(ctx context.Context, row store.Sprite) (policy.Set, error) {
+	return h.compile(ctx, row.Policy)
+}
+
+func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) (set policy.Set, err error) {
+	if l := p.Limits; l != nil {
+		if l.BytesPerSecond < 0 || l.ConnectionsPerSecond < 0 {
+			return set, newError(CodeBadRequest, "leave a limit out, or say 0, for none", "the network policy has a limit below nothing")
+		}
+		set.Limits = policy.Limits{BytesPerSecond: l.BytesPerSecond, ConnsPerSecond: l.ConnectionsPerSecond}
+	}
+	specs := make([]policy.Spec, len(p.Rules))
+	for i, r := range p.Rules {
+		specs[i] = policy.Spec(r)
+	}
+	set.Rules, err = policy.Compile(specs, func(name string) ([]policy.Rule, error) {
+		var machine policy.Machine
+		if h.Registries != nil && (name == policy.Agent || name == policy.Defaults) {
+			machine.Registries = h.Registries(ctx)
+		}
+		return policy.Preset(name, machine)
+	})
+	if err != nil {
+		return set, newError(CodeBadRequest, "see how rules are written with: cove help policy", "the network policy: %v", err)
+	}
+	return set, nil
+}
+
+// OpensInward returns an error if a policy for a new sprite opens something of the
+// host's own network, which only the verb admin may. The rules of presets don't count.
+func (h *Host) OpensInward(ctx context.Context, name string, p sprites.NetworkPolicy) error {
+	next, err := h.compile(ctx, p)
+	if err != nil {
+		return err
+	}
+	return h.mayOpen(ctx, name, next, sprites.NetworkPolicy{})
+}
+
+// mayOpen is the one place that refuses who has not the verb admin a policy that opens
+// more of the host's own network than now does.
+func (h *Host) mayOpen(ctx context.Context, name string, next policy.Set, now sprites.NetworkPolicy) error {
+	before, err := h.compile(ctx, now)
+	if err != nil {
+		before = policy.Set{} // by no rule of it anything is open
+	}
+	judge := onHost(policy.Policy{})
+	r, widens := judge.Widens(next.Rules, before.Rules)
+	switch {
+	case !widens:
+		return nil
+	case r.Deny:
+		return newError(CodeForbidden, "keep that rule, or use a token with the verb admin", "without the rule %s more of the host's own network would be open, and the token does not have the verb admin", r)
+	}
+	allow := "cove policy allow " + r.Argument()
+	if name != "" {
+		allow = "cove policy allow -s " + name + " " + r.Argument()
+	}
+	return newError(CodeForbidden, "leave the rule out, or allow it with a token that has the verb admin: "+allow, "the rule %s opens what is the host's own network, and the token does not have the verb admin", r)
+}
+
+// onHost is a policy that knows this machine's network.
+func onHost(p policy.Policy) policy.Policy {
+	here, _ := hostnet.Read() // what could not be read, a gateway takes for a reason to refuse
+	p.Own, p.Near = here.Own, here.Near
+	return p
+}
+
+// lookupLimit is for the host's resolver, when a policy is tested.
+const lookupLimit = 3 * time.Second
+
+// TestNetworkPolicy says whether a sprite's policy lets it reach HOST, HOST:PORT,
+// or either with /udp after it; without a port, 443. A name that it lets it reach is
+// looked up, to see where it leads.
+// Only if lookUp is set, the host's resolver is asked for a name that the policy allows:
+// it may know names of the host's own network.
+func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookUp bool) (sprites.PolicyDecision, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return sprites.PolicyDecision{}, err
+	}
+	network, err := h.network(ctx, row)
+	if err != nil {
+		return sprites.PolicyDecision{}, err
+	}
+	want, err := policy.ParseRule(target)
+	if err != nil || strings.HasPrefix(want.Domain, "*") || want.Domain == "" && !want.Prefix.IsSingleIP() || len(want.Ports) > 1 ||
+		len(want.Ports) == 1 && want.Ports[0].From != want.Ports[0].To {
+		return sprites.PolicyDecision{}, newError(CodeBadRequest, "such as example.org:443, 10.1.2.3 or time.example.org:123/udp", "%q is no host and port", target)
+	}
+	port, proto := uint16(443), policy.TCP
+	if len(want.Ports) == 1 {
+		port = want.Ports[0].From
+	}
+	if want.Proto != "" {
+		proto = want.Proto
+	}
+	p := onHost(policy.New(network.Rules...))
+	if want.Domain == "" {
+		to := netip.AddrPortFrom(want.Prefix.Addr(), port)
+		return decided(name, to.String(), p.Reach(to, proto, nil)), nil
+	}
+	out := decided(name, fmt.Sprintf("%s:%d", want.Domain, port), p.Named(want.Domain, port, proto))
+	if !out.Allow {
+		return out, nil
+	}
+	if !lookUp {
+		out.Hint = "its addresses are not looked up for a token without the verb admin; each is decided on when it is dialled"
+		return out, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+	defer cancel()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", want.Domain)
+	if err != nil {
+		out.Hint = "it can't be looked up here now, so where it leads is not known"
+		return out, nil
+	}
+	for _, a := range addrs {
+		to := netip.AddrPortFrom(a.Unmap(), port)
+		out.Addresses = append(out.Addresses, decided(name, to.String(), p.Reach(to, proto, []string{want.Domain})))
+	}
+	return out, nil
+}
+
+// decided is the answer about a target of the sprite called name.
+func decided(name, target string, d policy.Decision) sprites.PolicyDecision {
+	d = d.For(name)
+	return sprites.PolicyDecision{Target: target, Allow: d.Allow, Rule: d.Rule, Hint: d.Hint}
+}
+
+// NetworkLogs are the files with what a sprite was refused, or, with connections,
+// what it reached; none if the runtime keeps none.
+func (h *Host) NetworkLogs(ctx context.Context, name string, connections bool) ([]string, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if logger, ok := h.Runtime.(NetworkLogger); ok {
+		return logger.NetworkLogs(row.ID, connections), nil
+	}
+	return nil, nil
+}
+
+// SandboxLogs are the files with what the runtime says of a sprite's sandboxes;
+// none if it keeps none.
+func (h *Host) SandboxLogs(ctx context.Context, name string) ([]string, error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if logger, ok := h.Runtime.(SandboxLogger); ok {
+		return logger.SandboxLogs(row.ID), nil
+	}
+	return nil, nil
+}
+
+// NamesOnly says a policy in the rules that every server of the protocol knows:
+// names, allowed or denied. Where ports or addresses are only allowed, that is said
+// of the name, or not said; what would let through what p does not is an error, but
+// for other ports of the names that p allows.
+func (h *Host) NamesOnly(ctx context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+	set, err := h.compile(ctx, p)
+	if err != nil {
+		return p, err
+	}
+	const elsewhere = "the backend's policies are of names alone"
+	if set.Limits != (policy.Limits{}) {
+		return p, newError(CodeBadRequest, elsewhere, "the network policy has limits")
+	}
+	plain, said := sprites.NetworkPolicy{Rules: []sprites.NetworkRule{}}, map[string]bool{}
+	for _, r := range set.Rules {
+		rule := sprites.NetworkRule{Domain: r.Domain, Action: "allow"}
+		if r.Deny {
+			rule.Action = "deny"
+		}
+		switch {
+		case r.Deny && (r.Domain == "" || len(r.Ports) > 0):
+			return p, newError(CodeBadRequest, elsewhere, "the network policy denies %s", r)
+		case r.Domain == "" || !r.Deny && r.Proto == policy.UDP || said[rule.Domain+rule.Action]:
+			continue
+		}
+		said[rule.Domain+rule.Action] = true
+		plain.Rules = append(plain.Rules, rule)
+	}
+	if len(plain.Rules) == 0 {
+		plain.Rules = append(plain.Rules, sprites.NetworkRule{Domain: "*", Action: "deny"}) // no rules at all are none
+	}
+	return plain, nil
+}

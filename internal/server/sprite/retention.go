@@ -1,0 +1,147 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// maxRetention bounds the numbers of a rule.
+const maxRetention = 100_000
+
+func checkRetention(r *sprites.Retention) error {
+	if r != nil && (min(r.Last, r.Daily) < 0 || max(r.Last, r.Daily) > maxRetention) {
+		return newError(CodeBadRequest, "0 is no rule", "rules keep 0 to %d checkpoints", maxRetention)
+	}
+	return nil
+}
+
+// Prune deletes those of a sprite's checkpoints that nobody asked for, and with req.All
+// the others, too, which no rule keeps. Those with a label stay, and the one that the
+// sprite goes on from.
+func (h *Host) Prune(ctx context.Context, name string, req sprites.PruneRequest) (sprites.PruneResult, error) {
+	if err := checkRetention(req.Retention); err != nil {
+		return sprites.PruneResult{}, err
+	}
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return sprites.PruneResult{}, err
+	}
+	rule := row.Retention
+	if req.Retention != nil {
+		rule = *req.Retention
+	}
+	if rule == (sprites.Retention{}) {
+		return sprites.PruneResult{}, newError(CodeBadRequest, "say so: cove checkpoint prune --keep-last 10; or for good: cove update "+name+" --keep-last 10",
+			"there is no rule for which checkpoints of sprite %s are to be kept", name)
+	}
+	return h.prune(ctx, row, rule, req)
+}
+
+// pruneAutomatic applies a sprite's own rules.
+func (h *Host) pruneAutomatic(ctx context.Context, id string) error {
+	row, err := h.Store.Sprites.ByID(ctx, id)
+	if errors.Is(err, store.ErrNotFound) || err == nil && row.Retention == (sprites.Retention{}) {
+		return nil
+	}
+	if err == nil {
+		_, err = h.prune(ctx, row, row.Retention, sprites.PruneRequest{})
+	}
+	return err
+}
+
+func (h *Host) prune(ctx context.Context, row store.Sprite, rule sprites.Retention, req sprites.PruneRequest) (sprites.PruneResult, error) {
+	result := sprites.PruneResult{Removed: []sprites.PruneItem{}, Kept: []sprites.PruneItem{}}
+	list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
+	if err != nil {
+		return result, err
+	}
+	why := retain(list, row.Source, rule, req.All)
+	defer h.collect()
+	for i, c := range list {
+		item := sprites.PruneItem{ID: c.Name, CreateTime: c.CreatedAt, Why: why[i]}
+		if item.Why != "" {
+			result.Kept = append(result.Kept, item)
+			continue
+		}
+		if !req.DryRun {
+			if c, err = h.Store.Sprites.Checkpoint(ctx, row.ID, c.Name); err == nil { // as it is now that others are deleted
+				err = h.deleteCheckpoint(ctx, row.ID, c)
+			}
+			if errors.Is(err, store.ErrNotFound) {
+				continue // somebody else was faster
+			}
+			if err != nil {
+				return result, err
+			}
+		}
+		result.Removed = append(result.Removed, item)
+	}
+	return result, nil
+}
+
+// retain says of each of a sprite's checkpoints, the newest first, why it is kept;
+// empty: it is not. source is the one that the sprite goes on from. A rule counts those
+// that somebody asked for, and the others, each by themselves: a list does not show the
+// latter, and what a restore has replaced is to push out nothing.
+func retain(list []store.Checkpoint, source string, rule sprites.Retention, all bool) []string {
+	why := make([]string, len(list))
+	type tally struct {
+		counted, days int
+		day           time.Time // the last one of which there was one
+	}
+	var tallies [2]tally
+	for i, c := range list {
+		if !all && !c.Auto {
+			why[i] = "somebody asked for it"
+			continue
+		}
+		t := &tallies[0]
+		if c.Auto {
+			t = &tallies[1]
+		}
+		t.counted++
+		first := false
+		if d := c.CreatedAt.UTC().Truncate(24 * time.Hour); t.counted == 1 || d.Before(t.day) {
+			first, t.day = true, d
+			t.days++
+		}
+		switch {
+		case c.Name == source:
+			why[i] = "the sprite goes on from it"
+		case len(c.Labels) > 0:
+			why[i] = "it has a label"
+		case t.counted <= rule.Last:
+			why[i] = "it is one of the last"
+		case first && t.days <= rule.Daily:
+			why[i] = "it is the last of its day"
+		}
+	}
+	return why
+}
+
+// sealOutdated makes what a sprite's disk is a checkpoint where what ran in it will not
+// go on, because its memory is another version's: its programs may not have come to
+// write all of what they had. The machine is taken.
+func (h *Host) sealOutdated(m *machine, row store.Sprite) error {
+	aging, ok := h.Runtime.(Aging)
+	if !ok || !aging.Outdated(row.ID) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), checkpointLimit)
+	defer cancel()
+	row, err := h.Store.Sprites.ByID(ctx, row.ID)
+	if err != nil {
+		return err
+	}
+	list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
+	if err != nil {
+		return err
+	}
+	before := &store.Checkpoint{Name: automatic("pre-upgrade", list), Auto: true, Comment: "before it booted, because its memory was another version's"}
+	_, err = h.seal(ctx, m, row, before, sprites.KeepNever)
+	return err
+}

@@ -1,0 +1,336 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/archive"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/layers"
+	"github.com/cove-dev/cove/internal/shim/policy"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A Runtime runs sandboxes. The sprite's life is this package's; what a sandbox
+// is made of is the runtime's. What a runtime can do beyond this it shows by the
+// optional interfaces below.
+type Runtime interface {
+	// Boot starts the sandbox of a cold sprite and returns once its guest
+	// answers. A second Boot of the same sprite while one is live is an error.
+	Boot(ctx context.Context, m Machine) (Sandbox, error)
+
+	// Live returns the sandboxes that run already, left by an earlier server
+	// process, after taking them up again. Those that can't be taken up are
+	// ended, and joined into the error; the others are still returned.
+	Live(ctx context.Context) ([]Sandbox, error)
+
+	// Destroy removes what is left of the sandboxes of a sprite that has no live
+	// one. Destroying what does not exist is no error.
+	Destroy(ctx context.Context, id string) error
+
+	// RemoveLayer removes a layer that is in the disk of no sprite. One that does
+	// not exist is no error.
+	RemoveLayer(ctx context.Context, layer string) error
+}
+
+// A Sandbox is one live sandbox. Its methods may be called from any goroutine.
+type Sandbox interface {
+	// ID is the Machine.ID it was booted with.
+	ID() string
+
+	// Dial opens a TCP connection to a port of the sandbox's own network, or to its
+	// guest's API (boot.API), of which both ends are known to be who they should be.
+	Dial(ctx context.Context, port int) (net.Conn, error)
+
+	// Status describes it.
+	Status() SandboxStatus
+
+	// Stop ends every process in it, with TERM and then, after grace, by force,
+	// and returns when nothing of it is left. Stopping a dead one is no error.
+	Stop(ctx context.Context, grace time.Duration) error
+
+	// Done is closed when the sandbox is gone, for whatever reason; Status then
+	// says why.
+	Done() <-chan struct{}
+}
+
+// A Pauser is a Sandbox that can be frozen in memory.
+type Pauser interface {
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+}
+
+// An Assigner is a Sandbox that can be booted before anybody has asked for it. Assign
+// makes it that of a sprite whose disk, base and incarnation are those that it was booted
+// with, and which has no limits and includes nothing: it gets the name, the machine's id,
+// the environment and the network of m, and a new token. After an error it is to be stopped.
+type Assigner interface {
+	Assign(ctx context.Context, m Machine) error
+}
+
+// A Hibernator is a Sandbox whose memory can be kept while it sleeps. Hibernate ends
+// it, and the next Boot of the same sprite goes on from where it was, if it can.
+// After an error it goes on; ErrDeletedOpen is one.
+type Hibernator interface {
+	Hibernate(ctx context.Context) error
+}
+
+// A Rememberer is a Runtime whose sandboxes may be Hibernators.
+type Rememberer interface {
+	// Warm reports whether the memory of a sprite without a sandbox is kept.
+	Warm(id string) bool
+
+	// DropMemory has the next Boot begin anew: before the disk becomes another one.
+	DropMemory(ctx context.Context, id string) error
+}
+
+// A Distinguisher is a Runtime that tells its own sandboxes from those of another data
+// folder, of which its own is a copy.
+type Distinguisher interface {
+	// Lost says, for people, why Live did not return the sandbox that a sprite had when the
+	// copy was made; empty: it had none, or that has ended.
+	Lost(id string) string
+}
+
+// An Aging is a Rememberer that may find memories of another version's.
+type Aging interface {
+	// Outdated reports whether a sprite's memory is kept, but was made by another
+	// version than that which would go on from it: the next Boot begins anew.
+	Outdated(id string) bool
+}
+
+// A DiskReader is a Runtime whose disks can be looked at without a sandbox.
+type DiskReader interface {
+	// LayerDir is where a layer is, or would be.
+	LayerDir(layer string) layers.Dir
+
+	// OpenDisk opens what a chain of layers, the lowest first, shows, in parts: the
+	// root first. The caller closes them, and sees to it that no layer is removed
+	// meanwhile.
+	OpenDisk(ctx context.Context, chain []string) (Disk, error)
+}
+
+// A Stager is a Runtime that takes over disks from elsewhere.
+type Stager interface {
+	DiskReader
+
+	// Base is what a new disk lies on here.
+	Base(ctx context.Context) (archive.Base, error)
+
+	// StageLayer makes an empty folder for a layer that is the lowest of a disk. What
+	// is in there becomes the layer by AdoptLayer; else the caller removes the folder,
+	// or the next start.
+	StageLayer(ctx context.Context) (layers.Dir, error)
+
+	// AdoptLayer makes what was staged a layer. It is on disk then.
+	AdoptLayer(ctx context.Context, staged layers.Dir, layer string) error
+}
+
+// Disk is what a chain of layers shows: a view of each mount.
+type Disk []DiskPart
+
+// DiskPart is one mount of a disk.
+type DiskPart struct {
+	Target string // below the root, such as "usr"; the root's is empty
+	View   *layers.View
+}
+
+// Close lets go of the layers.
+func (d Disk) Close() (err error) {
+	for _, part := range d {
+		err = errors.Join(err, part.View.Close())
+	}
+	return err
+}
+
+// A Checkpointer is a Sandbox whose disk can be sealed while it runs. What runs
+// goes on, with its memory and its connections, over the disk that Checkpoint is
+// given: its own layers, and another to be written. After an error it runs over either of
+// the two, or has ended: Settle says which. ErrDeletedOpen is one.
+//
+// With a name for it the memory is kept, too, for a MemoryKeeper: unless going on from
+// it would be slow, because of what is open, and it is not to be kept always.
+type Checkpointer interface {
+	Checkpoint(ctx context.Context, layers []string, memory Memory) (Pause, error)
+
+	// Settle returns the layers that the sandbox has, the lowest first, once no Checkpoint
+	// moves it; none to this layer begins afterwards. An error says that nobody knows,
+	// or that the sandbox has ended.
+	Settle(ctx context.Context, layer string) ([]string, error)
+}
+
+// A Mounter is a Runtime that can say which layers any sandbox has mounted, or is about
+// to, also one that it can't reach. None of them may be removed.
+type Mounter interface {
+	Mounted(ctx context.Context) ([]string, error)
+}
+
+// ErrDeletedOpen says that deleted files that are still open are larger than what a
+// sandbox's memory takes of them while it is saved.
+var ErrDeletedOpen = errors.New("deleted files that are still open are too large")
+
+// Memory says what is to become of the memory at a checkpoint.
+type Memory struct {
+	Name   string // by which it is kept; empty: it is not
+	Always bool   // however much is open
+	Leave  int64  // bytes that it must leave free where it is kept; else it is not kept
+}
+
+// Pause is how long a sandbox stood still for a checkpoint, and why; and what became
+// of its memory.
+type Pause struct {
+	Total                      time.Duration
+	Save, Mount, Copy, Restore time.Duration // parts of it: of the memory, the disk, the memory
+
+	Copied int64 // bytes of files that were open for writing, which were copied for it
+
+	Kept    int64  // bytes of the memory that was kept
+	NotKept string // why it was not, though it was to be
+
+	Open *sprites.OpenFiles // of which there is too much; nil: of none
+}
+
+// A MemoryKeeper is a Runtime that keeps memories, by names of 16 hexadecimal
+// digits. Each is used as often as one likes.
+type MemoryKeeper interface {
+	// KeepMemory keeps the memory that a sleeping sprite has, and returns its bytes.
+	// The sprite goes on from it, too.
+	KeepMemory(ctx context.Context, id, memory string) (int64, error)
+
+	// Recall has the next Boot of a sprite go on from a memory, if it can. Its disk
+	// must be what it was then.
+	Recall(ctx context.Context, id, memory string) error
+
+	// ForgetMemory removes a memory; there need be none.
+	ForgetMemory(ctx context.Context, memory string) error
+}
+
+// A Stocktaker is a Runtime that can say what it has on disk, and move that aside: out
+// of the way, but not removed.
+type Stocktaker interface {
+	// Stock lists the layers and the memories that there are.
+	Stock(ctx context.Context) ([]Item, error)
+
+	// SetAside moves an item, notes why, and returns the path of the place that it has
+	// then. If there is no such item, the path is empty.
+	SetAside(ctx context.Context, item Item, why string) (to string, err error)
+}
+
+// Item is something that a Runtime has on disk.
+type Item struct {
+	Kind ItemKind
+	Name string // of an image: the sprite's ID
+
+	// Layers are those of the disk that an image goes with, the lowest first; nil: that
+	// is not known.
+	Layers []string
+}
+
+// ItemKind is what an item is.
+type ItemKind string
+
+// The kinds of items, which are the names of folders.
+const (
+	ItemLayer  ItemKind = "layers"
+	ItemMemory ItemKind = "memories" // that a checkpoint has kept
+	ItemImage  ItemKind = "images"   // the memory of a sprite that sleeps
+)
+
+// A Merger is a Runtime that can make a layer of others.
+type Merger interface {
+	// MergeLayers makes a layer, which does not exist, the same as sealed ones on
+	// top of each other, the lowest first. After an error RemoveLayer removes what
+	// there is of it.
+	MergeLayers(ctx context.Context, into string, layers []string) error
+}
+
+// A Policed is a Sandbox whose network has a policy. SetNetwork replaces what it is
+// decided by; what that does not allow has ended when it returns.
+type Policed interface {
+	SetNetwork(ctx context.Context, set policy.Set) error
+}
+
+// A Limited is a Sandbox whose limits can be changed while it runs; 0 is none. After an
+// error the memory's is what it was: ErrMemoryUsed says that more is in use.
+type Limited interface {
+	Limit(ctx context.Context, memoryMB, cpus int) error
+}
+
+// An Unlimiter is a Runtime that can say which limits a sandbox would not have if it started
+// now, each with the reason.
+type Unlimiter interface {
+	Unlimited() []string
+}
+
+// A Reserver is a Runtime that keeps some of the server's memory from sandboxes. MemoryMB is
+// how much of its limit a sandbox gets if it starts now, both in MiB.
+type Reserver interface {
+	MemoryMB(limit int) int
+}
+
+// ErrMemoryUsed says that a sandbox uses more memory than a limit would leave it.
+var ErrMemoryUsed = errors.New("more memory is in use")
+
+// A Connected is a Sandbox that reaches named upstreams. SetConnectors replaces
+// them, and ends requests through those that are no more.
+type Connected interface {
+	SetConnectors(ctx context.Context, all map[string]connect.Upstream) error
+}
+
+// A NetworkLogger is a Runtime that keeps, in files of a sprites.NetworkEvent a
+// line, what each sprite was refused, and what it reached.
+type NetworkLogger interface {
+	// NetworkLogs are the files' names, the oldest first; the last one grows, and
+	// is renamed to the one before it at times. They need not exist.
+	NetworkLogs(id string, connections bool) []string
+}
+
+// A RequestLogger is a Runtime that keeps, in files of a sprites.ConnectorEvent a
+// line, what each sprite asked of its connectors. The files are as NetworkLogs'.
+type RequestLogger interface {
+	RequestLogs(id string) []string
+}
+
+// A SandboxLogger is a Runtime that keeps logs of its own for people, of each
+// sprite's last sandboxes.
+type SandboxLogger interface {
+	// SandboxLogs are the files' names. They need not exist.
+	SandboxLogs(id string) []string
+}
+
+// Machine is what a runtime must know of a sprite to boot it.
+type Machine struct {
+	ID          string            // 16 lower-case hexadecimal digits, fixed length
+	Hostname    string            // the sprite's name
+	MachineID   string            // 32 hexadecimal digits
+	Incarnation int64             // new at each boot
+	Base        string            // "host"
+	Layers      []string          // of its disk, the lowest first; the last is written
+	Include     []string          // host folders shown read-only at the same path
+	Env         map[string]string // for every command in the sprite
+	MemoryMB    int               // 0: no limit
+	CPUs        int               // 0: no limit
+	Network     policy.Set        // what its network is decided by
+
+	NetworkPolicy sprites.NetworkPolicy       // which Network is made of, to be shown inside
+	Connectors    map[string]connect.Upstream // with their secrets
+}
+
+// SandboxStatus describes a sandbox.
+type SandboxStatus struct {
+	Hostname    string // it is this sprite's; empty: that is not known
+	Incarnation int64
+	Layers      []string  // of its disk, the lowest first
+	Address     string    // the guest's IPv4 address
+	Address6    string    // and that of IPv6; empty: it has none
+	Token       string    // bearer token of the guest's API, if an earlier cove started it; else empty
+	Started     time.Time // when it booted
+	Paused      bool
+	Unlimited   []string // limits that this machine can't give, with the reason
+	NetworkDown string   // why nothing passes its network now; empty: it is up
+	Woken       bool     // it goes on from its memory
+	Unused      string   // why it booted, though its memory was kept
+	Ended       string   // once Done: why, for people ("out of memory", "stopped", …)
+}

@@ -1,0 +1,255 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Stop ends a sprite's sandbox, if it has one, whoever uses it, or forgets the memory
+// that it sleeps with: the next use starts another, from the same disk, with the
+// programs that the server has then. Once begun it goes on when ctx ends.
+func (h *Host) Stop(ctx context.Context, name string) error {
+	if err := h.end(ctx, name, false); err != nil {
+		return err
+	}
+	return h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+		if h.live(m) != nil {
+			return nil // it has been used again
+		}
+		return h.forgetMemory(ctx, row.ID)
+	})
+}
+
+// Suspend has a sprite sleep with its memory, unless somebody uses it. One that
+// sleeps is left so.
+func (h *Host) Suspend(ctx context.Context, name string) error { return h.end(ctx, name, true) }
+
+// forgetMemory drops the memory of a sprite without a sandbox: before its disk
+// becomes another, or because it is to begin anew.
+func (h *Host) forgetMemory(ctx context.Context, id string) error {
+	if r, ok := h.Runtime.(Rememberer); ok {
+		if err := r.DropMemory(ctx, id); err != nil {
+			return err
+		}
+	}
+	h.note(id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+	return nil
+}
+
+// leavingPatience is for a call that its client takes for over.
+const leavingPatience = time.Second
+
+// end ends a sprite's sandbox; to sleep, with its memory.
+func (h *Host) end(ctx context.Context, name string, sleep bool) error {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return err
+	}
+	for begun := time.Now(); ; {
+		busy, ended, err := h.stopping(row, sleep)
+		var e *Error
+		switch {
+		case errors.As(err, &e) && e.Code == CodeInUse && time.Since(begun) < leavingPatience:
+			select { // who has just left may not be gone yet
+			case <-time.After(leavingPatience / 50):
+			case <-ctx.Done():
+			}
+		case err != nil:
+			return err
+		case busy != nil && sleep: // whether it starts or ends: look again
+			_ = busy.wait(ctx)
+		case busy != nil: // it may be at something that does not end by itself
+			m, err := h.machineOf(row)
+			if err != nil {
+				return err
+			}
+			interrupted := make(chan struct{})
+			h.wg.Go(func() { defer close(interrupted); h.interrupt(m, stopGrace) })
+			select {
+			case <-interrupted:
+			case <-ctx.Done():
+			}
+		case ended == nil:
+			return nil
+		default:
+			select {
+			case err := <-ended:
+				if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // which was logged
+					return newError(CodeNoSpace, "free some space, and try again; or "+endAndRemove(name), "sprite %s stays awake: there is no space for its memory on the server's disk", name)
+				}
+				if errors.Is(err, ErrDeletedOpen) {
+					return newError(CodeDeletedOpen, h.deletedOpen(row.ID), "sprite %s stays awake: %v", name, err)
+				}
+				if err != nil {
+					return fmt.Errorf("stop sprite %s: %w", name, err)
+				}
+				return nil
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// interrupt ends the sandbox of a machine that is busy, and returns when it is not busy any
+// more. If that takes longer than the grace, a boot is given up, and so is a move of the
+// sandbox: a guest that does not answer is no reason to wait. Without a grace (a delete)
+// all is given up at once.
+func (h *Host) interrupt(m *machine, grace time.Duration) {
+	h.mu.Lock()
+	busy, sb := m.busy, m.sandbox
+	if busy != nil && sb != nil {
+		m.ending = sb
+	}
+	h.mu.Unlock()
+	if busy == nil {
+		return
+	}
+	if sb != nil {
+		if err := h.stop(sb, grace); err != nil { // logged
+			h.mu.Lock()
+			if m.ending == sb {
+				m.ending = nil // its end, if it comes, was not this
+			}
+			h.mu.Unlock()
+		}
+		if ended(sb) {
+			h.note(m.id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+		}
+	}
+	if grace == 0 || !busy.alone {
+		timer := time.AfterFunc(grace, busy.giveUp)
+		defer timer.Stop()
+	}
+	<-busy.done // it has limits of its own
+}
+
+// machineOf is the machine of a sprite that was used.
+func (h *Host) machineOf(row store.Sprite) (*machine, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, newError(CodeUnavailable, "try again in a moment", "the server is shutting down")
+	}
+	return h.machine(row), nil
+}
+
+// stopping begins the end of a sprite's sandbox, and returns what tells of it; or
+// what to wait for before asking again; or nothing, if it has none.
+func (h *Host) stopping(row store.Sprite, sleep bool) (busy *transition, ended <-chan error, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.machines[row.ID]
+	switch {
+	case h.closed:
+		return nil, nil, newError(CodeUnavailable, "try again in a moment", "the server is shutting down")
+	case row.Deleting || m != nil && m.dead:
+		return nil, nil, newError(CodeDeleting, "", "sprite %s is being deleted", row.Name)
+	case m == nil:
+		return nil, nil, nil
+	case m.busy != nil:
+		return m.busy, nil, nil
+	case m.sandbox == nil:
+		return nil, nil, nil
+	case sleep && len(m.leases) > 0 && m.disk.held == nil: // else nobody gets anything of it
+		return nil, nil, newError(CodeInUse, "end that first, or let it sleep by itself", "sprite %s is in use (%s)", row.Name, strings.Join(m.awakeBy(), ", "))
+	}
+	m.disarm()
+	m.beginEnd()
+	done := make(chan error, 1)
+	h.wg.Go(func() { done <- h.endSandbox(m, sleep) })
+	return nil, done, nil
+}
+
+// beginEnd makes the machine one whose sandbox is ending; endSandbox must follow.
+// Host.mu is held.
+func (m *machine) beginEnd() {
+	m.busy, m.ending = newTransition(), m.sandbox
+}
+
+// endSandbox ends the sandbox of a machine for which beginEnd was called; to sleep,
+// it keeps its memory, where that can be. If that fails the sprite goes on as it was.
+func (h *Host) endSandbox(m *machine, sleep bool) error {
+	h.mu.Lock()
+	sb, busy := m.ending, m.busy
+	h.mu.Unlock()
+	var err error
+	status := sprites.StatusCold
+	if hb, ok := sb.(Hibernator); ok && sleep {
+		status = sprites.StatusWarm
+		err = h.hibernate(hb)
+	} else {
+		err = h.stop(sb, h.graceOf(m))
+	}
+	h.mu.Lock()
+	m.busy = nil
+	full := false
+	if err == nil {
+		m.sandbox, m.paused, m.lost = nil, false, ""
+		if full = m.isFull(); full { // it writes nothing now
+			m.disk.held = nil
+			m.disk.changed()
+		}
+	} else {
+		m.ending = nil
+		h.arm(m)
+	}
+	h.mu.Unlock()
+	if full {
+		h.noteHeld(m)
+	}
+	if err == nil {
+		h.note(m.id, func(s *store.Sprite) { s.Status, s.Lost = status, "" })
+		if sleep {
+			fault.Reach(fault.SleepStored)
+		}
+	}
+	close(busy.done)
+	return err
+}
+
+const hibernateLimit = 5 * time.Minute
+
+// hibernate is not cut short by the Host's end.
+func (h *Host) hibernate(sb Hibernator) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), hibernateLimit)
+	defer cancel()
+	err := sb.Hibernate(ctx)
+	if err != nil {
+		h.Logger.Error("keeping the memory of a sandbox that sleeps; it stays awake", "err", err)
+	}
+	return err
+}
+
+// graceOf is how long what runs in a machine is given to end: one that is held would
+// write on meanwhile.
+func (h *Host) graceOf(m *machine) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m.disk.held != nil {
+		return 0
+	}
+	return stopGrace
+}
+
+// stop ends a sandbox. It is not cut short by the Host's end.
+func (h *Host) stop(sb Sandbox, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), grace+stopLimit)
+	defer cancel()
+	err := sb.Stop(ctx, grace)
+	if err != nil {
+		h.Logger.Error("ending a sandbox", "id", sb.ID(), "err", err)
+	}
+	return err
+}

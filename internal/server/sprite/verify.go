@@ -1,0 +1,183 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/layers"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// maxProblems is how many files of a layer a verification names.
+const maxProblems = 100
+
+// Verify reads the files of a checkpoint, or, if id is empty, of all of a sprite's and
+// of what it goes on from, and compares them with what they were when they were
+// sealed. tell is called with how far it is, and with each problem, and may end it.
+// Layers with one are refused from then on, until a verification finds none.
+func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.VerifyLine) error) (sum sprites.VerifySummary, err error) {
+	reader, ok := h.Runtime.(DiskReader)
+	if !ok {
+		return sum, newError(CodeNotAvailable, "", "the disks of this server can't be looked at")
+	}
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return sum, err
+	}
+	ctx, end := h.reading(ctx, allOf(row.ID))
+	defer end()
+	v := verifier{host: h, reader: reader, tell: tell, seen: map[string]bool{}}
+	defer v.unpin()
+	err = v.find(ctx, row, id)
+	for _, layer := range v.layers {
+		if err == nil {
+			err = v.layer(ctx, layer)
+		}
+	}
+	if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
+		err = errAbandoned
+	}
+	return v.sum, err
+}
+
+type verifier struct {
+	host   *Host
+	reader DiskReader
+	tell   func(sprites.VerifyLine) error
+	layers []string
+	seen   map[string]bool
+	pins   []func()
+	read   int64 // bytes
+	total  int64
+	said   int64 // of read
+	sum    sprites.VerifySummary
+}
+
+func (v *verifier) unpin() {
+	for _, unpin := range v.pins {
+		unpin()
+	}
+}
+
+// find pins the layers that are to be verified.
+func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error {
+	ids := []string{id}
+	if id == "" || id == CurrentState {
+		ids = []string{""}
+	}
+	if id == "" {
+		list, err := v.host.Store.Sprites.Checkpoints(ctx, row.ID)
+		if err != nil {
+			return err
+		}
+		for _, c := range list {
+			ids = append(ids, c.Name)
+		}
+	}
+	for _, id := range ids {
+		err := v.host.onLayer(func() error {
+			layer, err := v.host.sealed(ctx, row, id)
+			if err != nil || layer == "" {
+				return err
+			}
+			chain, unpin, err := v.host.pin(ctx, layer)
+			if err != nil {
+				return err
+			}
+			v.pins = append(v.pins, unpin)
+			for _, layer := range chain {
+				if !v.seen[layer] {
+					v.seen[layer] = true
+					v.layers = append(v.layers, layer)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, layer := range v.layers {
+		f, err := v.host.Store.Sprites.FactsOf(ctx, layer)
+		if err != nil {
+			return err
+		}
+		v.total += min(f.Size, f.Disk) // holes are not read
+	}
+	return nil
+}
+
+func (v *verifier) layer(ctx context.Context, layer string) error {
+	h := v.host
+	ctx, end := h.reading(ctx, layer)
+	defer end()
+	listed, err := h.listLayer(ctx, v.reader, layer)
+	if err != nil {
+		return err
+	}
+	if listed {
+		v.sum.Unlisted++
+		return nil
+	}
+	f, err := h.Store.Sprites.FactsOf(ctx, layer)
+	if err != nil {
+		return err
+	}
+	damage, problems := "", 0
+	err = v.reader.LayerDir(layer).Verify(ctx, listingOf(f), true, v.progress, func(p layers.Problem) error {
+		if problems++; problems == 1 {
+			damage = strings.ToValidUTF8(p.Path+": "+p.What, string(utf8.RuneError))
+		}
+		v.sum.Problems++
+		if problems > maxProblems {
+			return nil
+		}
+		problem := sprites.VerifyProblem{Path: p.Path, What: p.What}
+		if !utf8.ValidString(p.Path) {
+			problem.Path, problem.RawPath = strings.ToValidUTF8(p.Path, string(utf8.RuneError)), []byte(p.Path)
+		}
+		return v.tell(sprites.VerifyLine{Problem: &problem})
+	})
+	if err != nil {
+		return err
+	}
+	v.sum.Layers++
+	v.sum.Files += f.Files
+	v.sum.Bytes = v.read
+	if f.Damage == damage {
+		return nil
+	}
+	f.Damage = damage
+	return h.Store.Sprites.SetFacts(ctx, layer, f)
+}
+
+// progressStep is how many bytes are read between two words of it.
+const progressStep = 16 << 20
+
+func (v *verifier) progress(n int64) {
+	if v.read += n; v.read-v.said < progressStep {
+		return
+	}
+	v.said = v.read
+	_ = v.tell(sprites.VerifyLine{Progress: &sprites.VerifyProgress{Bytes: v.read, Total: max(v.total, v.read)}}) // ctx ends it
+}
+
+// Damaged names a sprite's checkpoints in which something was found wrong.
+func (h *Host) Damaged(ctx context.Context, name string) (ids []string, err error) {
+	row, err := h.row(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	all, err := h.describeCheckpoints(ctx, row)
+	for _, c := range all {
+		if c.Health != "" {
+			ids = append(ids, c.ID)
+		}
+	}
+	slices.Reverse(ids)
+	return ids, err
+}

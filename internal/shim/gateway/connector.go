@@ -1,0 +1,493 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/textproto"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/policy"
+)
+
+const (
+	httpPort        = 80
+	headerTimeout   = 30 * time.Second
+	idleHTTPTimeout = 2 * time.Minute
+)
+
+// credentials are the headers by which clients of the usual APIs say who they
+// are.
+var credentials = []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "Api-Key", "X-Goog-Api-Key"}
+
+// connector is a named upstream, as the gateway has it. What the sandbox sends to
+// http://NAME.connect.internal/path goes to its URL joined with path, streaming
+// both ways. Redirects are handed to the sandbox, not followed; an https upstream
+// is verified.
+type connector struct {
+	connect.Upstream
+	name   string
+	url    *url.URL
+	header http.Header // the upstream's, under canonical names
+	hidden [][]byte    // the longest first
+	use    *usage
+
+	ctx    context.Context // ends when it is taken away, or becomes another
+	cancel context.CancelFunc
+}
+
+// SetConnectors replaces all connectors, before or after Start. Requests under way
+// through those that are no more, or are other ones, end. On an error nothing is
+// changed.
+func (g *Gateway) SetConnectors(all map[string]connect.Upstream) error {
+	next := make(map[string]*connector, len(all))
+	for name, u := range all {
+		c := &connector{Upstream: u, name: name, header: http.Header{}}
+		if u.Refused == "" {
+			var err error
+			if c.url, err = connect.ParseURL(u.URL); err != nil {
+				return fmt.Errorf("connector %s: %w", name, err)
+			}
+		}
+		for key, values := range u.Header {
+			c.header[textproto.CanonicalMIMEHeaderKey(key)] = slices.Clone(values)
+		}
+		for _, text := range u.Hidden {
+			c.hidden = append(c.hidden, []byte(text))
+		}
+		slices.SortFunc(c.hidden, func(a, b []byte) int { return len(b) - len(a) })
+		next[name] = c
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.used == nil {
+		g.used = map[string]*usage{}
+	}
+	for name, c := range next {
+		if old := g.upstream[name]; old != nil && reflect.DeepEqual(old.Upstream, c.Upstream) {
+			next[name] = old
+			continue
+		}
+		if g.used[name] == nil {
+			g.used[name] = &usage{Usage: g.Used[name]}
+		}
+		c.use = g.used[name] // a definition that changes does not begin anew
+		c.ctx, c.cancel = context.WithCancel(context.Background())
+	}
+	for name, old := range g.upstream {
+		if next[name] != old {
+			old.cancel()
+		}
+	}
+	g.upstream = next
+	return nil
+}
+
+// connector finds the connector that a request's Host names, and the name.
+func (g *Gateway) connector(host string) (*connector, string, error) {
+	if h, port, err := net.SplitHostPort(host); err == nil && port == "80" {
+		host = h
+	}
+	name, err := policy.CanonicalName(host)
+	if err != nil {
+		return nil, "", err
+	}
+	label, ok := strings.CutSuffix(name, "."+connect.Zone)
+	if !ok {
+		return nil, "", fmt.Errorf("%s is not under %s", name, connect.Zone)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c, ok := g.upstream[label]
+	if !ok {
+		known := slices.Sorted(maps.Keys(g.upstream))
+		if len(known) == 0 {
+			return nil, label, fmt.Errorf("no connector %q is granted to this sprite, and no other", label)
+		}
+		return nil, label, fmt.Errorf("no connector %q is granted to this sprite (there are: %s)", label, strings.Join(known, ", "))
+	}
+	return c, label, nil
+}
+
+// connectors is the HTTP server at the gateway's address.
+type connectors struct {
+	g         *Gateway
+	server    *http.Server
+	proxy     *httputil.ReverseProxy
+	transport *http.Transport
+	feed      *feed
+	heads     heads
+}
+
+// exchange is a request on its way: what its context carries.
+type exchange struct {
+	*connector
+	request *Request // what is told of it
+	cancel  context.CancelCauseFunc
+
+	sent, received atomic.Int64 // bytes of bodies
+	answer         *taster      // of a metered upstream, once it answers
+	failed         bool         // by no fault of the sandbox
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
+
+func newConnectors(g *Gateway) *connectors {
+	h := &connectors{g: g, feed: newFeed(), heads: heads{max: maxHTTPConns, g: g, places: make(chan struct{}, maxHeads)}}
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	h.transport = &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return g.hold(conn), nil
+		},
+		// Else the part of an answer that nobody reads is of up to 4 MiB a request.
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: 1 << 20, MaxReceiveBufferPerConnection: 16 << 20},
+		MaxResponseHeaderBytes: 256 << 10,
+		ForceAttemptHTTP2:      true,
+		TLSHandshakeTimeout:    10 * time.Second,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        90 * time.Second,
+		ExpectContinueTimeout:  time.Second,
+		DisableCompression:     true, // pass on what the upstream sent
+		WriteBufferSize:        httpBuffer,
+		ReadBufferSize:         httpBuffer,
+	}
+	quiet := slog.NewLogLogger(g.Logger.Handler(), slog.LevelDebug)
+	h.proxy = &httputil.ReverseProxy{
+		Rewrite:        rewrite,
+		Transport:      h.transport,
+		ModifyResponse: forSandbox,
+		FlushInterval:  -1,
+		BufferPool:     proxyBuffers{},
+		ErrorLog:       quiet,
+		ErrorHandler:   h.failed,
+	}
+	h.server = &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleHTTPTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          quiet,
+		BaseContext:       func(net.Listener) context.Context { return g.ctx },
+		ConnState: func(c net.Conn, s http.ConnState) {
+			if head, ok := c.(*headOf); ok {
+				head.state(s)
+			}
+			switch s {
+			case http.StateNew: // in serve's goroutine, which is counted itself
+				g.wg.Add(1)
+			case http.StateClosed, http.StateHijacked:
+				g.wg.Done()
+			}
+		},
+	}
+	return h
+}
+
+func (h *connectors) serve() { _ = h.server.Serve(h.feed) }
+
+func (h *connectors) close() {
+	_ = h.feed.Close()
+	_ = h.server.Close()
+	h.transport.CloseIdleConnections()
+}
+
+// ServeHTTP forwards a request of the sandbox to its upstream, and tells of it.
+func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.g.wg.Add(1) // the connection is counted, but no longer once it is hijacked
+	defer h.g.wg.Done()
+	if tooManyFields(w, r) {
+		return
+	}
+	began := time.Now()
+	c, name, err := h.g.connector(r.Host)
+	told := &Request{Time: began, Connector: name, Method: r.Method, Path: r.URL.Path}
+	defer func() { h.g.tell(told, c) }()
+	refuse := func(status int, code, message, hint string) {
+		told.note(status, message)
+		refusal(w, status, code, message, hint)
+	}
+	if err != nil {
+		hint := "connectors are at http://NAME." + connect.Zone + "/"
+		if name != "" {
+			put := ""
+			if slices.Contains(connect.Presets(), name) {
+				put = fmt.Sprintf("cove connector put %s (once), and ", name)
+			}
+			hint = fmt.Sprintf("on the host: %scove connector grant %s --sprite %s; which there are says: cove connector list", put, name, h.g.sprite())
+		}
+		refuse(http.StatusNotFound, "no_connector", err.Error(), hint)
+		return
+	}
+	if c.Refused != "" {
+		// No 503, after which agents try again and again.
+		refuse(http.StatusForbidden, "no_secret", "connector "+name+": "+c.Refused+"; "+c.Hint, c.Hint)
+		return
+	}
+	if r.Method == http.MethodConnect {
+		refuse(http.StatusMethodNotAllowed, "no_tunnel", "a connector is no proxy", "send the request itself to http://"+name+"."+connect.Zone+"/")
+		return
+	}
+	if climbs(r.URL.Path) {
+		refuse(http.StatusBadRequest, "bad_path", "a path through a connector has no . and .. in it", "name what is meant")
+		return
+	}
+	if why := c.Allows(r.Method, r.URL.Path); why != "" {
+		refuse(http.StatusForbidden, "not_allowed", "connector "+name+": "+why, "what is allowed says, on the host: cove connector show "+name)
+		return
+	}
+	if c.Metered() && r.Header.Get("Upgrade") != "" {
+		refuse(http.StatusForbidden, "not_allowed", "connector "+name+": what changes its protocol can't be charged", "use plain requests, or streams of events")
+		return
+	}
+	if why, wait := c.use.admit(c.Limits, began); why != "" {
+		if wait > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(wait/time.Second)+1))
+		}
+		refuse(http.StatusTooManyRequests, "limit", "connector "+name+": "+why, "")
+		return
+	}
+	defer c.use.over() // once it has been charged
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(c.ctx, func() { cancel(errTaken) })()
+	x := &exchange{connector: c, request: told, cancel: cancel}
+	r = r.WithContext(context.WithValue(ctx, exchangeKey{}, x))
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &meter{ReadCloser: r.Body, x: x, count: &x.sent}
+	}
+	defer func() {
+		told.Sent, told.Received = x.sent.Load(), x.received.Load()
+		told.cut(context.Cause(ctx))
+		x.account(time.Now())
+	}()
+	if c.restricts() && !asksWebSocket(r) {
+		r.Header.Del("Upgrade") // what follows could be requests that nobody decides on
+		r.Header.Del("Http2-Settings")
+	}
+	h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, x: x}, r)
+}
+
+// climbs reports whether a path, or what an upstream may make of it, has a part
+// that leads elsewhere: the connector is for what lies below its own URL. The path
+// has been unescaped once.
+func climbs(path string) bool {
+	for range 3 {
+		for part := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
+			if part, _, _ = strings.Cut(part, ";"); part == "." || part == ".." {
+				return true
+			}
+		}
+		again, err := url.PathUnescape(path)
+		if err != nil || again == path {
+			return false
+		}
+		path = again
+	}
+	return true // nobody escapes a path so often in good faith
+}
+
+// authorized reports whether the connector says who asks. Then the sandbox does not,
+// nor does it get what the upstream would know it by.
+func (c *connector) authorized() bool {
+	return len(c.hidden) > 0 || slices.ContainsFunc(credentials, func(name string) bool { return c.header[name] != nil })
+}
+
+// restricts reports whether requests through the connector are decided on, or their
+// answers looked through.
+func (c *connector) restricts() bool {
+	return c.authorized() || len(c.Methods)+len(c.Paths)+len(c.DenyPaths) > 0
+}
+
+// overrides are headers by which some servers take a request for one of another
+// method.
+var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+
+// partial are headers that ask for a part of an answer, or for it in another form:
+// what is hidden could not be found in that.
+var partial = []string{"Range", "If-Range", "Request-Range", "X-Ms-Range", "A-Im", "Accept-Charset", "Te", "Sec-Websocket-Extensions"}
+
+// rewrite makes the upstream's request of the sandbox's. ReverseProxy has taken
+// out hop-by-hop and forwarding headers.
+func rewrite(pr *httputil.ProxyRequest) {
+	x := exchangeOf(pr.In)
+	pr.SetURL(x.url)                               // which also makes the upstream's name the Host
+	if pr.In.URL.Path == "/" && x.url.Path != "" { // no client can send no path: the upstream is meant as it is
+		pr.Out.URL.Path, pr.Out.URL.RawPath = x.url.Path, x.url.RawPath
+	}
+	if _, ok := pr.In.Header["User-Agent"]; !ok {
+		pr.Out.Header["User-Agent"] = nil // none, rather than Go's own
+	}
+	if x.authorized() {
+		drop(pr.Out.Header, credentials)
+	}
+	if len(x.Methods) > 0 || x.Metered() {
+		drop(pr.Out.Header, overrides)
+	}
+	if len(x.Paths) > 0 || len(x.DenyPaths) > 0 {
+		drop(pr.Out.Header, redirections)
+	}
+	if len(x.hidden) > 0 || x.Metered() { // what is compressed can't be looked through
+		pr.Out.Header.Set("Accept-Encoding", "identity")
+	}
+	if len(x.hidden) > 0 {
+		for _, name := range partial {
+			pr.Out.Header.Del(name)
+		}
+	}
+	drop(pr.Out.Header, slices.Collect(maps.Keys(x.header)))
+	for name, values := range x.header {
+		pr.Out.Header[name] = slices.Clone(values)
+	}
+}
+
+// These say that an answer is in a form that can't be looked through.
+var (
+	errEncoded = errors.New("the answer is compressed, though that was not asked for")
+	errPart    = errors.New("the answer is a part, though the whole was asked for")
+)
+
+// isPart reports whether an answer has only a part of something.
+func isPart(resp *http.Response) bool {
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return resp.StatusCode == http.StatusPartialContent || resp.Header["Content-Range"] != nil ||
+		strings.EqualFold(strings.TrimSpace(kind), "multipart/byteranges")
+}
+
+// forSandbox makes the sandbox's answer of the upstream's: without the secrets, and
+// with redirects within the upstream leading through the connector.
+func forSandbox(resp *http.Response) error {
+	x := exchangeOf(resp.Request)
+	for _, name := range []string{"Location", "Content-Location"} {
+		if to := resp.Header.Get(name); to != "" {
+			resp.Header.Set(name, x.through(resp.Request.URL, to))
+		}
+	}
+	if len(x.hidden) > 0 && isPart(resp) {
+		return errPart
+	}
+	blotHeader(resp.Header, x.hidden)
+	blotHeader(resp.Trailer, x.hidden) // the names, which are told before
+	if x.authorized() {
+		resp.Header.Del("Set-Cookie")
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		if err := onlyWebSocket(resp); x.restricts() && err != nil {
+			return err
+		}
+		x.request.note(resp.StatusCode, "")
+		if both, ok := resp.Body.(io.ReadWriteCloser); ok {
+			in := io.ReadCloser(both)
+			if len(x.hidden) > 0 {
+				in = &blotter{ReadCloser: both, hidden: x.hidden, least: leastPiece}
+			}
+			resp.Body = &meterBoth{meter{in, x, &x.received}, both}
+		}
+		return nil
+	}
+	resp.Body = &meter{resp.Body, x, &x.received}
+	if len(x.hidden) == 0 && !x.Metered() {
+		return nil
+	}
+	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return errEncoded
+	}
+	if x.Metered() {
+		x.answer = &taster{ReadCloser: resp.Body}
+		resp.Body = x.answer
+	}
+	if len(x.hidden) == 0 {
+		return nil
+	}
+	resp.Body = &blotter{ReadCloser: resp.Body, hidden: x.hidden, ended: func() { blotHeader(resp.Trailer, x.hidden) }}
+	return nil
+}
+
+// through is where a redirect leads the sandbox: one to the upstream leads there
+// through the connector, any other is as it came, and meets the sandbox's policy
+// without a secret.
+func (x *exchange) through(from *url.URL, to string) string {
+	u, err := from.Parse(to)
+	if err != nil || u.Scheme != x.url.Scheme || !strings.EqualFold(u.Host, x.url.Host) {
+		return to
+	}
+	base := strings.TrimSuffix(x.url.EscapedPath(), "/")
+	rest, ok := strings.CutPrefix(u.EscapedPath(), base)
+	if !ok || rest != "" && rest[0] != '/' {
+		return to
+	}
+	out := "http://" + x.name + "." + connect.Zone + cmp.Or(rest, "/")
+	if u.RawQuery != "" {
+		out += "?" + u.RawQuery
+	}
+	if u.Fragment != "" {
+		out += "#" + u.EscapedFragment()
+	}
+	return out
+}
+
+// failed answers for an upstream that does not. Its address is the host's
+// business, so the sandbox gets only the connector's name.
+func (h *connectors) failed(w http.ResponseWriter, r *http.Request, err error) {
+	x := exchangeOf(r)
+	if r.Context().Err() == nil && !errors.Is(err, http.ErrAbortHandler) {
+		x.failed = true
+		h.g.Logger.Warn("connector", "name", x.name, "error", err)
+	}
+	x.request.note(http.StatusBadGateway, "the upstream does not answer")
+	refusal(w, http.StatusBadGateway, "upstream", fmt.Sprintf("connector %s: the upstream does not answer", x.name),
+		"see on the host that its upstream is right, and answers: cove connector show "+x.name)
+}
+
+func refusal(w http.ResponseWriter, status int, code, message, hint string) {
+	type body struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+		Hint    string `json:"hint"`
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]body{"error": {code, message, hint}})
+}
+
+// httpBuffer is the size of the buffers of each connection to an upstream.
+const httpBuffer = 16 << 10
+
+// proxyBuffers are those through which bodies are copied.
+type proxyBuffers struct{}
+
+var bodies = &sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+func (proxyBuffers) Get() []byte { return *bodies.Get().(*[]byte) }
+
+func (proxyBuffers) Put(b []byte) { bodies.Put(&b) }
+
+// sprite is the name of the gateway's sprite, for hints.
+func (g *Gateway) sprite() string {
+	if g.Name == nil {
+		return "SPRITE"
+	}
+	return cmp.Or(g.Name(), "SPRITE")
+}

@@ -1,0 +1,239 @@
+package covetest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/shim/connect"
+)
+
+// InProcess is a sprite.Runtime whose sandboxes are none: each is a real guest in
+// this process, whose commands run on the host as the test's user, in a folder
+// of its own. Close ends them all.
+type InProcess struct {
+	Dir      string          // holds the sprites' folders
+	Handler  http.Handler    // nil: a real guest; else what answers in its place
+	BootGate <-chan struct{} // if not nil, Boot waits until it is closed
+
+	mu    sync.Mutex
+	boots int
+	live  map[string]*Sandbox
+}
+
+// Sandbox is a sandbox of InProcess.
+type Sandbox struct {
+	runtime *InProcess
+	machine sprite.Machine
+	started time.Time
+	token   string
+	guest   *guest.Server // nil: Handler answers
+	http    *http.Server
+	ln      net.Listener
+	done    chan struct{}
+
+	once  sync.Once
+	mu    sync.Mutex
+	ended string
+}
+
+// Boot starts a guest.
+func (r *InProcess) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox, error) {
+	if r.BootGate != nil {
+		select {
+		case <-r.BootGate:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.boots++
+	if r.live[m.ID] != nil {
+		return nil, fmt.Errorf("sprite %s is live already", m.Hostname)
+	}
+	sb, err := r.start(m)
+	if err != nil {
+		return nil, err
+	}
+	if r.live == nil {
+		r.live = map[string]*Sandbox{}
+	}
+	r.live[m.ID] = sb
+	return sb, nil
+}
+
+func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
+	home, err := r.home(m.Layers)
+	if err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	sb := &Sandbox{
+		runtime: r, machine: m, started: time.Now(), token: rand.Text(), ln: ln, done: make(chan struct{}),
+	}
+	handler := r.Handler
+	if handler == nil {
+		env := map[string]string{"HOME": home}
+		for k, v := range m.Env {
+			env[k] = v
+		}
+		sb.guest = &guest.Server{
+			Token: sb.token, Incarnation: m.Incarnation, Env: env, User: strconv.Itoa(os.Getuid()), Workdir: home,
+			Dir: filepath.Join(r.Dir, m.ID, "sprite"),
+		}
+		if err := errors.Join(sb.guest.ShowPolicy(m.NetworkPolicy), sb.guest.ShowGitConfig(connect.GitConfig(m.Connectors))); err != nil {
+			return nil, errors.Join(err, ln.Close())
+		}
+		handler = sb.guest.Handler()
+		sb.guest.StartServices()
+	}
+	sb.http = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	if sb.guest != nil {
+		ln = sb.guest.Door(ln)
+	}
+	go func() { _ = sb.http.Serve(ln) }() // ends with Close
+	return sb, nil
+}
+
+// home is the folder in which the commands of a sprite start: its disk.
+func (r *InProcess) home(chain []string) (string, error) {
+	dir := func(layer string) string { return filepath.Join(r.Dir, "layers", layer) }
+	home := dir(chain[len(chain)-1])
+	for i := len(chain) - 1; i >= 0; i-- {
+		from := dir(chain[i])
+		if _, err := os.Stat(from); err != nil {
+			continue
+		}
+		if from == home {
+			return home, nil
+		}
+		return home, os.CopyFS(home, os.DirFS(from))
+	}
+	return home, os.MkdirAll(home, 0o755)
+}
+
+// RemoveLayer removes a layer.
+func (r *InProcess) RemoveLayer(_ context.Context, layer string) error {
+	return os.RemoveAll(filepath.Join(r.Dir, "layers", layer))
+}
+
+// Boots counts the calls of Boot that went through.
+func (r *InProcess) Boots() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.boots
+}
+
+// Live returns what runs.
+func (r *InProcess) Live(context.Context) ([]sprite.Sandbox, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var live []sprite.Sandbox
+	for _, sb := range r.live {
+		live = append(live, sb)
+	}
+	return live, nil
+}
+
+// Destroy removes a sprite's folder.
+func (r *InProcess) Destroy(_ context.Context, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.live[id] != nil {
+		return errors.New("the sandbox is live")
+	}
+	return os.RemoveAll(filepath.Join(r.Dir, id))
+}
+
+// Kill ends a sprite's sandbox as if it had died.
+func (r *InProcess) Kill(id, why string) {
+	r.mu.Lock()
+	sb := r.live[id]
+	r.mu.Unlock()
+	if sb != nil {
+		_ = sb.end(why, 0) // it is dead, whatever it says
+	}
+}
+
+// Close ends every sandbox.
+func (r *InProcess) Close() error {
+	live, _ := r.Live(context.Background()) // never fails
+	var errs error
+	for _, sb := range live {
+		errs = errors.Join(errs, sb.Stop(context.Background(), 0))
+	}
+	return errs
+}
+
+// ID is the machine's.
+func (s *Sandbox) ID() string { return s.machine.ID }
+
+// Dial connects to a port of the host's loopback; boot.API is the guest's API.
+func (s *Sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	if port == boot.API {
+		addr = s.ln.Addr().String()
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil || port != boot.API || s.guest == nil {
+		return conn, err
+	}
+	if err := boot.GreetWithin(ctx.Done(), conn, s.token); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// Status describes the sandbox.
+func (s *Sandbox) Status() sprite.SandboxStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sprite.SandboxStatus{
+		Incarnation: s.machine.Incarnation, Address: "127.0.0.1", Started: s.started,
+		Unlimited: []string{"everything: the sandbox is the host"}, Ended: s.ended,
+	}
+}
+
+// Stop ends the guest and its commands.
+func (s *Sandbox) Stop(_ context.Context, grace time.Duration) error { return s.end("stopped", grace) }
+
+func (s *Sandbox) end(why string, grace time.Duration) error {
+	var err error
+	s.once.Do(func() {
+		if s.guest != nil {
+			s.guest.Stop(grace)
+		}
+		err = s.http.Close()
+		if s.guest != nil {
+			err = errors.Join(err, s.guest.Close())
+		}
+		s.mu.Lock()
+		s.ended = why
+		s.mu.Unlock()
+		s.runtime.mu.Lock()
+		delete(s.runtime.live, s.machine.ID)
+		s.runtime.mu.Unlock()
+		close(s.done)
+	})
+	<-s.done
+	return err
+}
+
+// Done is closed at the end.
+func (s *Sandbox) Done() <-chan struct{} { return s.done }
