@@ -185,34 +185,36 @@ func TestWakeInASmallerContainer(t *testing.T) {
 	if !isDir("/sys/fs/cgroup/memory") {
 		return // as in TestContainerOutOfMemory
 	}
-	group := "/sys/fs/cgroup/memory/" + filepath.Base(filepath.Dir(filepath.Dir(h.data)))
-	if err := os.Mkdir(group, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { await(t, "the cgroup's end", time.Minute, func() bool { return unix.Rmdir(group) == nil }) })
-	serve := func(limit string) {
+	serve := func(name, limit string) {
 		t.Helper()
+		group := "/sys/fs/cgroup/memory/" + filepath.Base(filepath.Dir(filepath.Dir(h.data))) + name
+		if err := os.MkdirAll(group, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			await(t, "the cgroup's end", time.Minute, func() bool { return !isDir(group) || unix.Rmdir(group) == nil })
+		})
 		if err := os.WriteFile(filepath.Join(group, "memory.limit_in_bytes"), []byte(limit), 0); err != nil {
 			t.Fatal(err)
 		}
 		h.serveIn(`echo $$ >"$1/cgroup.procs"; exec cove serve --addr 127.0.0.1:0 --idle 0`, group)
 	}
-	serve("1073741824")
+	serve("-large", "1073741824")
 	h.run("", "cove", "create", "paint")
 	h.run("", "cove", "exec", "-s", "paint", "--detach", "--", "python3", "-c", `import os, time
-held = os.urandom(500 << 20)
+held = os.urandom(300 << 20)
 open("/tmp/held", "w").close()
 time.sleep(1000)`)
 	h.sh("paint", "until test -e /tmp/held; do sleep 0.1; done")
 	h.run("", "cove", "suspend", "paint")
 	h.endServer(syscall.SIGTERM)
-	serve("402653184")
+	serve("-small", "268435456")
 	said, code := h.try("", "cove", "exec", "-s", "paint", "--", "true")
 	if code == 0 || !strings.Contains(said, "its memory is kept") || !strings.Contains(said, "out of memory: ") {
 		t.Errorf("in the smaller one: %d, %s", code, said)
 	}
 	h.endServer(syscall.SIGTERM)
-	serve("1073741824")
+	serve("-large", "1073741824")
 	if out := h.sh("paint", "pgrep -f time.sleep >/dev/null && echo runs"); out != "runs\n" {
 		t.Errorf("in the larger one: %q\n%s", out, h.run("", "cove", "info", "paint"))
 	}

@@ -106,3 +106,45 @@ func TestWakeFails(t *testing.T) {
 	}
 	h.run("", "cove", "rm", "paint")
 }
+
+// TestSleepFails: if a sandbox ends while its memory is put on disk, nobody is told that the
+// sprite sleeps: its memory is lost, and that is said.
+func TestSleepFails(t *testing.T) {
+	h := newHost(t)
+	bin := filepath.Join(t.TempDir(), "bin")
+	if out, err := exec.Command("cp", "-r", binDir, bin).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	h.bin = bin
+	h.serve(nil)
+	h.run("", "cove", "create", "paint", "--idle", "0")
+	h.run("", "cove", "exec", "-s", "paint", "--detach", "--", "sleep", "1000")
+	runsc := filepath.Join(bin, "cove-runsc")
+	if err := os.Rename(runsc, runsc+".real"); err != nil {
+		t.Fatal(err)
+	}
+	script := `#!/bin/sh
+case " $* " in
+*" checkpoint "*)
+	kill -9 $(sed 's/.*"pid":\([0-9]*\).*/\1/' ` + filepath.Join(h.data, "run") + `/*/sandbox.json)
+	echo 'checkpoint failed: EOF' >&2
+	exit 128;;
+esac
+exec "$0.real" "$@"
+`
+	if err := os.WriteFile(runsc, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := h.streams("suspend", "paint"); code == 0 || !strings.Contains(stderr, "what ran in it is lost") {
+		t.Errorf("suspend: %d, %s", code, stderr)
+	}
+	if status := jsonField(t, h.run("", "cove", "info", "paint", "--json"), "status"); status != "cold" {
+		t.Errorf("the sprite is %s", status)
+	}
+	if err := os.Rename(runsc+".real", runsc); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := h.streams("exec", "-s", "paint", "--", "true"); code != 0 || !strings.Contains(stderr, "began anew") {
+		t.Errorf("the next use: %d, %s", code, stderr)
+	}
+}

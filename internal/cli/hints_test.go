@@ -279,7 +279,7 @@ func checkHint(t *testing.T, root *cobra.Command, at token.Position, text string
 	}
 	use := usesSprite(h.cmd)
 	needs := (use == byName || use == byFlag) && !h.sprite && !h.help
-	if call := printer(stack); call != "" && !help && !completedBy(stack) && (needs || strings.Contains(at.Filename, "internal/cli/")) {
+	if call := printer(stack); call != "" && !help && !completedBy(stack) && (needs || strings.HasSuffix(filepath.Dir(at.Filename), "internal/cli")) {
 		t.Errorf("%s: %s prints %.80q past app.full", at, call, text)
 	}
 }

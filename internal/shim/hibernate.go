@@ -320,17 +320,22 @@ func (s *Shim) mayWake(err error) bool {
 	return errors.Is(copied, os.ErrNotExist)
 }
 
-// exceeds says that a memory is larger than what a sandbox may have here; empty: it is not. A
-// sandbox that the kernel ended for that has no cgroup any more which could tell.
-func (s *Shim) exceeds(dir string) string {
+// imageSize is how many bytes a memory takes; 0: that is not known.
+func imageSize(dir string) (size int64) {
 	image, err := ReadImage(dir)
 	if err != nil {
-		return ""
+		return 0
 	}
-	var size int64
 	for _, part := range image.Files {
 		size += part.Size
 	}
+	return size
+}
+
+// exceeds says that a memory is larger than what a sandbox may have here; empty: it is not. A
+// sandbox that the kernel ended for that has no cgroup any more which could tell.
+func (s *Shim) exceeds(dir string) string {
+	size := imageSize(dir)
 	server := cgroup.Process{}.Limits()
 	limit := s.snapshot().MemoryLimit
 	if most := server.SandboxMemory(); most > 0 && (limit == 0 || limit > most) {

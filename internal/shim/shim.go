@@ -377,6 +377,10 @@ func (s *Shim) boot(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if size, most := imageSize(s.cfg.Image), (cgroup.Process{}).Limits().Memory; most > 0 && size > most {
+			// The kernel would end another process of the container instead: its server.
+			return fmt.Errorf("go on from its memory: %s", s.exceeds(s.cfg.Image))
+		}
 		err = s.wake(ctx, s.cfg.Image)
 		if err == nil {
 			return s.setState(func(st *State) { st.Woken = true })

@@ -117,7 +117,7 @@ func (r *shellReader) Judge(end sprites.JobEnd) (sprites.Outcome, *sprites.Usage
 		if o.Kind == TurnLimit { // it has no model: its turns are the steps of the plan
 			o.Reason = strings.Replace(o.Reason, "its model's turns", "the plan's steps", 1) // as an earlier supervisor says, and agents.go
 			if said, ok := strings.CutSuffix(o.Reason, " turns"); ok {
-				o.Reason = said + " steps of the plan"
+				o.Reason = said + " of the plan's steps"
 			}
 		}
 		return o, nil

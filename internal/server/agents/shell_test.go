@@ -284,7 +284,7 @@ func TestShellJudge(t *testing.T) {
 		{"too many steps", []sprites.JobEvent{step}, sprites.JobEnd{Phase: "done", Reason: "turns", Detail: "more than 1 of its model's turns"},
 			sprites.Outcome{Kind: agents.TurnLimit, Reason: "guard turns: more than 1 of the plan's steps"}},
 		{"too many turns", []sprites.JobEvent{step}, sprites.JobEnd{Phase: "done", Reason: "turns", Detail: "more than 1 turns"},
-			sprites.Outcome{Kind: agents.TurnLimit, Reason: "guard turns: more than 1 steps of the plan"}},
+			sprites.Outcome{Kind: agents.TurnLimit, Reason: "guard turns: more than 1 of the plan's steps"}},
 		{"no result", []sprites.JobEvent{step}, sprites.JobEnd{Phase: "done"},
 			sprites.Outcome{Kind: agents.NoResult, Reason: "ended without saying that it was done"}},
 		{"printed, not said", []sprites.JobEvent{step, {Type: "output", Stream: "stdout", Text: result.Text}}, sprites.JobEnd{Phase: "done"},

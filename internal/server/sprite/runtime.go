@@ -72,7 +72,8 @@ type Assigner interface {
 
 // A Hibernator is a Sandbox whose memory can be kept while it sleeps. Hibernate ends
 // it, and the next Boot of the same sprite goes on from where it was, if it can.
-// After an error it goes on; ErrDeletedOpen is one.
+// After an error it goes on, or has ended and its memory is lost; ErrDeletedOpen is one after
+// which it goes on.
 type Hibernator interface {
 	Hibernate(ctx context.Context) error
 }

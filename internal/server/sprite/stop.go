@@ -206,6 +206,10 @@ func (h *Host) endSandbox(m *machine, sleep bool) error {
 		h.arm(m)
 	}
 	h.mu.Unlock()
+	if err != nil && ended(sb) {
+		h.noteEnd(m, sb) // watch took it for the end that was asked for
+		err = newError(CodeUnavailable, "the next use boots it; to see why it ended: cove info "+m.name, "sprite %s has ended, and what ran in it is lost; its files are as they were: %v", m.name, err)
+	}
 	if full {
 		h.noteHeld(m)
 	}

@@ -377,6 +377,11 @@ func (h *Host) watch(m *machine, sb Sandbox) {
 	if asked {
 		return // whoever asked notes it
 	}
+	h.noteEnd(m, sb)
+}
+
+// noteEnd notes the end of a sandbox that nobody asked for.
+func (h *Host) noteEnd(m *machine, sb Sandbox) {
 	why := sb.Status().Ended
 	h.Logger.Warn("a sandbox has ended", "sprite", m.name, "why", why)
 	n := sb.Status().Incarnation

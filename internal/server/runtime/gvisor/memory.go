@@ -154,7 +154,10 @@ func (s *sandbox) Hibernate(ctx context.Context) error {
 		s.awaitEnd(err)
 		select {
 		case <-s.done:
-			return nil
+			if s.runtime.Warm(s.id) {
+				return nil // the answer was lost, and not the memory
+			}
+			return err
 		default:
 			return deletedOpen(err)
 		}
