@@ -32,8 +32,9 @@ var imports = map[string][]string{
 
 	"internal/lib/acp":        {"internal/lib/tools", "sprites"},
 	"internal/lib/boot":       nil,
+	"internal/lib/fail":       nil,
 	"internal/lib/fault":      nil,
-	"internal/lib/filesync":   {"internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/safepath", "sprites"},
+	"internal/lib/filesync":   {"internal/lib/fail", "internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/safepath", "sprites"},
 	"internal/lib/gitignore":  nil,
 	"internal/lib/guestbin":   {"internal/lib/boot", "sprites"},
 	"internal/lib/logfile":    nil,
@@ -70,11 +71,11 @@ var imports = map[string][]string{
 	"internal/server/sprite":              {"internal/lib/boot", "internal/lib/fault", "internal/server/archive", "internal/server/store", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/layers", "internal/shim/policy", "sprites"},
 	"internal/server/store":               {"internal/lib/fault", "internal/lib/private", "sprites"},
 
-	"internal/cli":           {"internal/cli/acpserver", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/openfiles", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/policy", "internal/shim/userns", "sprites"},
-	"internal/cli/acpserver": {"internal/lib/acp", "internal/lib/guestbin", "sprites"},
+	"internal/cli":           {"internal/cli/acpserver", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/lib/fail", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/openfiles", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/policy", "internal/shim/userns", "sprites"},
+	"internal/cli/acpserver": {"internal/lib/acp", "internal/lib/fail", "internal/lib/guestbin", "sprites"},
 	"internal/cli/config":    {"internal/lib/safepath", "internal/server/agents", "internal/shim/policy", "sprites"},
-	"internal/cli/gitwork":   {"internal/lib/safepath", "sprites"},
-	"internal/cli/push":      {"internal/cli/gitwork", "sprites"},
+	"internal/cli/gitwork":   {"internal/lib/fail", "internal/lib/safepath", "sprites"},
+	"internal/cli/push":      {"internal/cli/gitwork", "internal/lib/fail", "sprites"},
 
 	"internal/test/covetest":                {everything},
 	"internal/test/leakcheck":               nil,

@@ -16,10 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cove-dev/cove/internal/cli/acpserver"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
-	"github.com/cove-dev/cove/internal/cli/push"
-	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
@@ -203,7 +201,7 @@ func (f *failure) of(err error) {
 		}
 		return
 	}
-	if e, ok := errors.AsType[*filesync.Error](err); ok {
+	if e, ok := errors.AsType[*fail.Error](err); ok {
 		f.exit, f.code, f.hint = e.ExitCode(), e.Code, e.Hint
 		return
 	}
@@ -211,23 +209,8 @@ func (f *failure) of(err error) {
 		f.code, f.hint = "data_folder_refused", e.Hint
 		return
 	}
-	if e, ok := errors.AsType[*acpserver.Error](err); ok {
-		f.exit, f.code = e.ExitCode(), e.Code
-		return
-	}
 	if e, ok := errors.AsType[*tools.Error](err); ok {
 		f.exit, f.code = e.ExitCode(), e.Code
-		return
-	}
-	if e, ok := errors.AsType[*gitwork.Error](err); ok {
-		f.code, f.message, f.hint = e.Code, withoutHint(err, e.Error(), e.Message), e.Hint
-		return
-	}
-	if e, ok := errors.AsType[*push.Error](err); ok {
-		f.code, f.message, f.hint = e.Code, withoutHint(err, e.Error(), e.Message), e.Hint
-		if e.Code == "bad_option" {
-			f.exit = exitUsage
-		}
 		return
 	}
 	if e, ok := errors.AsType[*gitwork.RefusedError](err); ok {

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
-	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -53,11 +53,11 @@ func TestClassify(t *testing.T) {
 		{serverError(503, "", "later", ""), 75, "unavailable", "later", "try again"},
 		{fmt.Errorf("x: %w", serverError(400, "bad_name", "bad", "like this")), 1, "bad_name", "x: bad", "like this"},
 		{serverError(418, "", "tea", ""), 1, "server_error", "tea", ""},
-		{&gitwork.Error{Code: "dirty_tree", Message: "dirty", Hint: "commit"}, 1, "dirty_tree", "dirty", "commit"},
+		{&fail.Error{Code: "dirty_tree", Message: "dirty", Hint: "commit"}, 1, "dirty_tree", "dirty", "commit"},
 		{&gitwork.RefusedError{Code: "branch_moved", Reason: "moved on", Next: []string{"git merge x", "git rebase x"}}, 4, "branch_moved", "moved on", "git merge x\ngit rebase x"},
 		{&gitwork.RejectedError{Reason: "edited"}, 5, "rejected", "edited", ""},
-		{&push.Error{Code: "bad_option", Message: "bad"}, 2, "bad_option", "bad", ""},
-		{&push.Error{Code: "not_finished", Message: "runs", Hint: "wait"}, 1, "not_finished", "runs", "wait"},
+		{&fail.Error{Code: "bad_option", Message: "bad"}, 2, "bad_option", "bad", ""},
+		{&fail.Error{Code: "not_finished", Message: "runs", Hint: "wait"}, 1, "not_finished", "runs", "wait"},
 		{unseen(fmt.Errorf("x: %w", io.ErrUnexpectedEOF), "do it", "cove list"), 75, "connection_lost", "do it: the server went away", "cove list"},
 		{unseen(&net.OpError{Op: "write", Err: syscall.EPIPE}, "do it", "cove list"), 75, "connection_lost", "may have been done", "cove list"},
 		{unseen(fmt.Errorf("x: %w", context.Canceled), "do it", "cove list"), 130, "interrupted", "do it: interrupted", "cove list"},

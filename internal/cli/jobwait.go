@@ -12,6 +12,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -134,6 +135,6 @@ func elsewhere(err error) bool {
 	if errors.Is(err, gitwork.ErrNotRepository) {
 		return true
 	}
-	e, ok := errors.AsType[*push.Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	return ok && e.Code == "wrong_repository"
 }

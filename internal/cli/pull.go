@@ -16,6 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -148,7 +149,7 @@ func (a *app) pull(ctx context.Context, c *sprites.Client, opts push.PullOptions
 		}
 	}
 	p.Trees = trees.done
-	if e, ok := errors.AsType[*push.Error](err); ok && e.Code == "not_finished" && opts.Wait > 0 {
+	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "not_finished" && opts.Wait > 0 {
 		err = &codedError{exitTimedOut, "timed_out", fmt.Errorf("waited for %v: %s", opts.Wait, e.Message), e.Hint}
 	}
 	return p, err

@@ -15,6 +15,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -97,7 +98,7 @@ func (t *treePuller) one(ctx context.Context, job sprites.Job, tree config.Tree)
 	if t.leaveOut(y, tree, &result, err) {
 		result.Report, err = t.a.syncOnce(ctx, y, sprite)
 	}
-	e, ok := errors.AsType[*filesync.Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
 		result.Absent, err = "the sprite is gone", nil
@@ -156,7 +157,7 @@ const whyRepository = "git would take the folder for a repository, and run what 
 // leaveOut has the folders left in the sprite that a sync was refused for, because git
 // would take them for repositories. It reports whether there are such.
 func (t *treePuller) leaveOut(y *filesync.Sync, tree config.Tree, result *pulledTree, err error) bool {
-	e, ok := errors.AsType[*filesync.Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if !ok || e.Code != filesync.CodeRisky {
 		return false
 	}
@@ -171,7 +172,7 @@ func (t *treePuller) leaveOut(y *filesync.Sync, tree config.Tree, result *pulled
 }
 
 // treeHint says how to bring a folder by hand.
-func treeHint(job sprites.Job, y *filesync.Sync, e *filesync.Error) string {
+func treeHint(job sprites.Job, y *filesync.Sync, e *fail.Error) string {
 	if e.Code == filesync.CodeRisky {
 		return fmt.Sprintf("look at them in the sprite: cove exec -s %s -- ls %s; then take them: cove pull %s --accept-risky", job.Sprite, gitwork.Quote(y.Remote), job.ID)
 	}

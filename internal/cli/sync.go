@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -279,7 +280,7 @@ func (a *app) syncVerb(ctx context.Context, verbName filesync.Verb, f *syncFlags
 // riskySync gives an error about folders that git would take for repositories the commands
 // that go on from there.
 func riskySync(err error, y *filesync.Sync, sprite string) error {
-	e, ok := errors.AsType[*filesync.Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if !ok || e.Code != filesync.CodeRisky {
 		return err
 	}
@@ -503,7 +504,7 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 	for i, way := range []filesync.Verb{filesync.Push, filesync.Pull} {
 		y.Verb = way
 		report, err := y.Run(ctx)
-		var e *filesync.Error
+		var e *fail.Error
 		if errors.As(err, &e) && (e.Code == filesync.CodeConflict || e.Code == filesync.CodeNotFound || e.Code == filesync.CodeRisky) {
 			err = nil
 		}

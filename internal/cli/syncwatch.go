@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -65,7 +66,7 @@ func (a *app) watchReport(sprite string, r *filesync.Report, err error, said *st
 		}
 		return nil
 	}
-	e, ok := errors.AsType[*filesync.Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if !ok {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	sdk "github.com/coder/acp-go-sdk"
 
 	"github.com/cove-dev/cove/internal/lib/acp"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -34,23 +35,6 @@ const (
 	CodeAgentEnded  = "agent_ended"  // the agent, though its sandbox lives
 )
 
-// Error is why an agent does not answer any more. Nothing was done anywhere else.
-type Error struct {
-	Code    string
-	Message string
-}
-
-// Error is the message.
-func (e *Error) Error() string { return e.Message }
-
-// ExitCode is the command line's exit code for this error.
-func (e *Error) ExitCode() int {
-	if e.Code == CodeSandboxGone {
-		return 75
-	}
-	return 1
-}
-
 // Server offers one agent in one sprite to one editor. Set the fields before Run.
 type Server struct {
 	Sprite  *sprites.Sprite
@@ -62,7 +46,7 @@ type Server struct {
 
 // Run starts the agent and carries messages until the editor's have ended. Where the
 // agent ends first, every request is answered by an error until then, and that error,
-// an *Error, is Run's.
+// an *fail.Error, is Run's.
 func (s *Server) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	program, err := guestbin.Find(ctx, s.Sprite)
 	if err != nil {
@@ -121,20 +105,20 @@ func (s *Server) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 }
 
 // ending is why the agent has ended.
-func ending(sprite string, err error, said string) *Error {
+func ending(sprite string, err error, said string) *fail.Error {
 	exit, exited := errors.AsType[*sprites.ExitError](err)
 	if said != "" {
 		said = ": " + said
 	}
 	switch {
 	case err == nil:
-		return &Error{CodeAgentEnded, "the agent has ended" + said}
+		return fail.New(CodeAgentEnded, "the agent has ended"+said, "")
 	case exited && exit.Code == 2 && strings.Contains(said, "usage: cove-guest"):
-		return &Error{CodeAgentEnded, fmt.Sprintf("the sprite's cove-guest is older than this cove; restart the sprite: cove suspend %[1]s; cove wake %[1]s", sprite)}
+		return fail.New(CodeAgentEnded, fmt.Sprintf("the sprite's cove-guest is older than this cove; restart the sprite: cove suspend %[1]s; cove wake %[1]s", sprite), "")
 	case exited && exit.Reason == "":
-		return &Error{CodeAgentEnded, fmt.Sprintf("the agent has ended (%v)%s", err, said)}
+		return fail.New(CodeAgentEnded, fmt.Sprintf("the agent has ended (%v)%s", err, said), "")
 	}
-	return &Error{CodeSandboxGone, fmt.Sprintf("the sandbox is gone, or cannot be reached (%v); nothing was done on this machine", err)}
+	return fail.New(CodeSandboxGone, fmt.Sprintf("the sandbox is gone, or cannot be reached (%v); nothing was done on this machine", err), "")
 }
 
 // A relay carries the messages of one editor and one agent.
@@ -144,7 +128,7 @@ type relay struct {
 
 	mu      sync.Mutex
 	pending map[string]string // requests of the editor that are not answered: their methods, by id
-	err     *Error            // the agent has ended
+	err     *fail.Error       // the agent has ended
 	done    bool              // the editor has
 }
 
@@ -165,9 +149,9 @@ func (r *relay) closed() bool {
 
 // end answers what waits for an agent that has ended.
 func (r *relay) end(err error) {
-	e, ok := errors.AsType[*Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if !ok {
-		e = &Error{CodeAgentEnded, err.Error()}
+		e = fail.New(CodeAgentEnded, err.Error(), "")
 	}
 	r.mu.Lock()
 	r.err = e
@@ -179,7 +163,7 @@ func (r *relay) end(err error) {
 	}
 }
 
-func refusal(e *Error) *sdk.RequestError {
+func refusal(e *fail.Error) *sdk.RequestError {
 	return &sdk.RequestError{Code: -32603, Message: e.Message, Data: map[string]string{"code": e.Code}}
 }
 
@@ -271,7 +255,7 @@ func (r *relay) fromAgent(out io.Reader) error {
 		case errors.Is(err, acp.ErrGarbage):
 			continue
 		case errors.Is(err, acp.ErrLong):
-			return &Error{CodeAgentEnded, "the agent was ended: " + err.Error()}
+			return fail.New(CodeAgentEnded, "the agent was ended: "+err.Error(), "")
 		case err != nil:
 			return nil //nolint:nilerr // the command's end says more
 		}

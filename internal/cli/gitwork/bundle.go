@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -72,7 +73,7 @@ func (r *Repo) Bundle(ctx context.Context, w io.Writer, out Outgoing) (Bundle, e
 	}
 	_, err = s.git.run(ctx, call{args: args, stdin: revisions(tips, have), stdout: m, progress: out.Progress, timeout: patiently})
 	if err != nil && r.partial() && ctx.Err() == nil && exitCode(err) > 0 {
-		return Bundle{}, &Error{Code: ErrPartial.Code, Message: "this is a partial clone, and objects of its history are not here",
+		return Bundle{}, &fail.Error{Code: ErrPartial.Code, Message: "this is a partial clone, and objects of its history are not here",
 			Hint: "send the last commit alone: --depth 1; or get the rest: git fetch --refetch --no-filter"}
 	}
 	if err != nil {

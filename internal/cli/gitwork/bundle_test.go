@@ -203,7 +203,7 @@ func TestBundlePartial(t *testing.T) {
 	r.git("clone", "-q", "--filter=blob:none", "file://"+r.dir, dir)
 	p := repo{t, dir, r.home}
 	_, err := p.open().Bundle(t.Context(), &bytes.Buffer{}, gitwork.Outgoing{Base: head})
-	if !errors.Is(err, gitwork.ErrPartial) || !strings.Contains(err.Error(), "--depth 1") {
+	if !errors.Is(err, gitwork.ErrPartial) || !strings.Contains(text(err), "--depth 1") {
 		t.Errorf("got %v", err)
 	}
 	cuts := p.cut(head, 1)

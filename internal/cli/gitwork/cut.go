@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // maxCuts bounds the commits at which a history is cut off: they travel in a
@@ -42,7 +44,7 @@ func (r *Repo) Cut(ctx context.Context, base string, depth int, modules []Module
 		return nil, fmt.Errorf("find where the history is cut off: %w", err)
 	}
 	if len(cuts) > maxCuts {
-		return nil, &Error{Code: ErrShallow.Code, Message: fmt.Sprintf("the history here is cut off at %d commits, and at most %d can be sent", len(cuts), maxCuts),
+		return nil, &fail.Error{Code: ErrShallow.Code, Message: fmt.Sprintf("the history here is cut off at %d commits, and at most %d can be sent", len(cuts), maxCuts),
 			Hint: "git fetch --unshallow; or send less: --depth 1"}
 	}
 	slices.Sort(cuts)

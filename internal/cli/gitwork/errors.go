@@ -3,45 +3,24 @@ package gitwork
 import (
 	"fmt"
 	"strings"
-)
 
-// Error is a refusal that the person can do something about. Code is for
-// programs, Message and Hint (what to type next, may be empty) are for people,
-// with nothing in them that a terminal would interpret.
-type Error struct {
-	Code    string
-	Message string
-	Hint    string
-	Paths   []string // of ErrDirty: what is not committed; of ErrModule: where the repositories are
-}
+	"github.com/cove-dev/cove/internal/lib/fail"
+)
 
 // The errors of this package, to be found by errors.Is.
 var (
-	ErrNoGit         = &Error{Code: "no_git"}
-	ErrOldGit        = &Error{Code: "old_git"}
-	ErrNotRepository = &Error{Code: "not_a_repository"}
-	ErrEmpty         = &Error{Code: "empty_repository"}
-	ErrDirty         = &Error{Code: "dirty_tree"}
-	ErrUnmerged      = &Error{Code: "unmerged_paths"}
-	ErrFiltered      = &Error{Code: "filtered_paths"}
-	ErrShallow       = &Error{Code: "shallow_repository"}
-	ErrModule        = &Error{Code: "submodule"}
-	ErrPartial       = &Error{Code: "partial_clone"}
-	ErrRefExists     = &Error{Code: "ref_exists"}
+	ErrNoGit         = &fail.Error{Code: "no_git"}
+	ErrOldGit        = &fail.Error{Code: "old_git"}
+	ErrNotRepository = &fail.Error{Code: "not_a_repository"}
+	ErrEmpty         = &fail.Error{Code: "empty_repository"}
+	ErrDirty         = &fail.Error{Code: "dirty_tree"}
+	ErrUnmerged      = &fail.Error{Code: "unmerged_paths"}
+	ErrFiltered      = &fail.Error{Code: "filtered_paths"}
+	ErrShallow       = &fail.Error{Code: "shallow_repository"}
+	ErrModule        = &fail.Error{Code: "submodule"}
+	ErrPartial       = &fail.Error{Code: "partial_clone"}
+	ErrRefExists     = &fail.Error{Code: "ref_exists"}
 )
-
-func (e *Error) Error() string {
-	if e.Hint == "" {
-		return e.Message
-	}
-	return e.Message + "; " + e.Hint
-}
-
-// Is compares codes.
-func (e *Error) Is(target error) bool {
-	t, ok := target.(*Error)
-	return ok && t.Code == e.Code
-}
 
 // RejectedError says that what a job left is damaged or malicious. Nothing of it
 // has come into the repository.

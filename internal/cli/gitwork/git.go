@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // Bounds of a git process.
@@ -287,7 +289,7 @@ func Version(ctx context.Context) (major, minor int, err error) {
 		return 0, 0, err
 	}
 	if major < oldestMajor || major == oldestMajor && minor < oldestMinor {
-		return major, minor, &Error{Code: ErrOldGit.Code,
+		return major, minor, &fail.Error{Code: ErrOldGit.Code,
 			Message: fmt.Sprintf("%s is too old", Printable(out)), Hint: "install git 2.34 or newer"}
 	}
 	return major, minor, nil
@@ -297,7 +299,7 @@ func Version(ctx context.Context) (major, minor int, err error) {
 func lookGit() (string, error) {
 	exe, err := exec.LookPath("git")
 	if err != nil {
-		return "", &Error{Code: ErrNoGit.Code, Message: "git is not installed, or not in PATH", Hint: "install git 2.34 or newer"}
+		return "", &fail.Error{Code: ErrNoGit.Code, Message: "git is not installed, or not in PATH", Hint: "install git 2.34 or newer"}
 	}
 	return exe, nil
 }

@@ -5,11 +5,12 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // ErrNoIdentity says that git does not know who the person is.
-var ErrNoIdentity = &Error{Code: "no_identity"}
+var ErrNoIdentity = &fail.Error{Code: "no_identity"}
 
 // Identity is who git says commits in dir, "" being the working directory, are by;
 // dir need be in no repository. A name or address that is not set is
@@ -17,7 +18,7 @@ var ErrNoIdentity = &Error{Code: "no_identity"}
 func Identity(ctx context.Context, dir string) (sprites.Person, error) {
 	exe, err := exec.LookPath("git")
 	if err != nil {
-		return sprites.Person{}, &Error{Code: ErrNoGit.Code, Message: "git is not installed", Hint: "install git"}
+		return sprites.Person{}, &fail.Error{Code: ErrNoGit.Code, Message: "git is not installed", Hint: "install git"}
 	}
 	c, err := readConfig(ctx, runner{exe: exe, dir: dir})
 	if err != nil {
@@ -25,7 +26,7 @@ func Identity(ctx context.Context, dir string) (sprites.Person, error) {
 	}
 	p := sprites.Person{Name: strings.TrimSpace(c.values["user.name"]), Email: strings.TrimSpace(c.values["user.email"])}
 	if p.Name == "" || p.Email == "" {
-		return sprites.Person{}, &Error{Code: ErrNoIdentity.Code, Message: "git does not know who you are",
+		return sprites.Person{}, &fail.Error{Code: ErrNoIdentity.Code, Message: "git does not know who you are",
 			Hint: "git config --global user.name NAME, and user.email ADDRESS"}
 	}
 	return p, nil

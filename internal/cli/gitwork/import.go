@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // Bounds of what a job may bring back.
@@ -70,7 +72,7 @@ func (r *Repo) Import(ctx context.Context, file *os.File, want Expect) error {
 	}
 	err = r.importBundle(ctx, b, want)
 	if e, ok := errors.AsType[*RejectedError](err); ok && len(absent) > 0 {
-		return &Error{Code: ErrModule.Code, Message: "the job's bundle does not fit; there are submodules that are not checked out here, " + SomeNames(absent) + ": " + e.Reason,
+		return &fail.Error{Code: ErrModule.Code, Message: "the job's bundle does not fit; there are submodules that are not checked out here, " + SomeNames(absent) + ": " + e.Reason,
 			Hint: "git submodule update --init --recursive, and cove pull " + want.Job}
 	}
 	return err

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // How says in what way a job's commits come into a branch that has moved on.
@@ -110,7 +112,7 @@ func (r *Repo) JobCommits(ctx context.Context, base, head string, names []string
 		short := strings.ToLower(name)
 		hits := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return len(short) < 4 || !strings.HasPrefix(id, short) })
 		if len(hits) != 1 {
-			return nil, &Error{Code: "no_commit", Message: fmt.Sprintf("%s is none of the job's commits, of which there are this many: %d", Printable(name), len(all)),
+			return nil, &fail.Error{Code: "no_commit", Message: fmt.Sprintf("%s is none of the job's commits, of which there are this many: %d", Printable(name), len(all)),
 				Hint: "name one by its first letters, as in the list of: cove job log JOB"}
 		}
 		found = append(found, hits[0])

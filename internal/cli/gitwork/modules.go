@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // maxModules bounds the submodules of a repository, with those inside of them.
@@ -23,7 +25,7 @@ type Module struct {
 // that lacks the commit it should be at is ErrModule.
 func (r *Repo) Modules(ctx context.Context, commit string) (modules []Module, absent []string, err error) {
 	return r.modules(ctx, commit, func(m Module) error {
-		return &Error{Code: ErrModule.Code,
+		return &fail.Error{Code: ErrModule.Code,
 			Message: fmt.Sprintf("the submodule %s is to be at the commit %.12s, which is not here", Printable(m.Path), m.Commit),
 			Hint:    "git submodule update --init --recursive -- " + Quote(m.Path)}
 	})
@@ -43,7 +45,7 @@ func (r *Repo) modules(ctx context.Context, commit string, lacks func(Module) er
 			return nil
 		}
 		if modules = append(modules, m); len(modules) > maxModules {
-			return &Error{Code: ErrModule.Code, Message: fmt.Sprintf("there are more than %d submodules", maxModules),
+			return &fail.Error{Code: ErrModule.Code, Message: fmt.Sprintf("there are more than %d submodules", maxModules),
 				Hint: "git submodule deinit what the work does not need"}
 		}
 		return nil
@@ -144,7 +146,7 @@ func (s *scratch) allGitlinks(ctx context.Context, commit string) ([]gitlink, er
 // CheckModules is ErrDirty where something inside of submodules is not committed. No
 // snapshot takes that along.
 func CheckModules(ctx context.Context, modules []Module) error {
-	e := &Error{Code: ErrDirty.Code}
+	e := &fail.Error{Code: ErrDirty.Code}
 	for _, m := range modules {
 		list, err := m.Repo.changes(ctx)
 		if err != nil {

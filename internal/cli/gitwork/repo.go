@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -122,7 +123,7 @@ func (r *Repo) discover(ctx context.Context, dir string) error {
 		if exitCode(err) < 0 {
 			return err
 		}
-		e := &Error{Code: ErrNotRepository.Code, Message: Printable(dir) + " is not in a git repository",
+		e := &fail.Error{Code: ErrNotRepository.Code, Message: Printable(dir) + " is not in a git repository",
 			Hint: "cd into one, or make one: git init && git add -A && git commit"}
 		if text := err.Error(); strings.Contains(text, "dubious ownership") {
 			e.Message, e.Hint = "git does not trust the repository of "+Printable(dir)+": it belongs to another user",
@@ -143,7 +144,7 @@ func (r *Repo) discover(ctx context.Context, dir string) error {
 		return err
 	}
 	if r.Dir = top[0]; err != nil || r.Dir == "" {
-		return &Error{Code: ErrNotRepository.Code, Message: Printable(dir) + " is inside a git directory, not in a work tree",
+		return &fail.Error{Code: ErrNotRepository.Code, Message: Printable(dir) + " is inside a git directory, not in a work tree",
 			Hint: "cd into the work tree"}
 	}
 	return nil
@@ -178,7 +179,7 @@ func (r *Repo) Head(ctx context.Context) (branch, commit string, err error) {
 		return "", "", err
 	}
 	if commit == "" {
-		return "", "", &Error{Code: ErrEmpty.Code, Message: "branch " + Printable(branch) + " has no commits yet",
+		return "", "", &fail.Error{Code: ErrEmpty.Code, Message: "branch " + Printable(branch) + " has no commits yet",
 			Hint: "make the first one: git add -A && git commit"}
 	}
 	return branch, commit, nil
@@ -276,7 +277,7 @@ func (r *Repo) SetRef(ctx context.Context, ref, commit, old string) error {
 		return nil
 	}
 	if now != old {
-		return &Error{Code: ErrRefExists.Code, Message: fmt.Sprintf("%s exists and is at %s", Printable(ref), now)}
+		return &fail.Error{Code: ErrRefExists.Code, Message: fmt.Sprintf("%s exists and is at %s", Printable(ref), now)}
 	}
 	if old == "" {
 		old = strings.Repeat("0", len(commit))

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -36,8 +37,8 @@ func TestOpenRefuses(t *testing.T) {
 			if err == nil {
 				_, _, err = g.Head(t.Context())
 			}
-			if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.hint) {
-				t.Errorf("got %v, want %s with %q", err, test.want.(*gitwork.Error).Code, test.hint)
+			if !errors.Is(err, test.want) || !strings.Contains(text(err), test.hint) {
+				t.Errorf("got %v, want %s with %q", err, test.want.(*fail.Error).Code, test.hint)
 			}
 		})
 	}
@@ -83,16 +84,16 @@ func TestCheckClean(t *testing.T) {
 		r.write("new-"+name+"\x1b[31m", "x")
 	}
 	err := r.open().CheckClean(t.Context())
-	e, ok := errors.AsType[*gitwork.Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if !ok || !errors.Is(err, gitwork.ErrDirty) || len(e.Paths) != 13 {
 		t.Fatalf("got %v", err)
 	}
 	for _, want := range []string{"README", "and 3 more", "--dirty refuse", "--dirty include", "--dirty ignore", `\x1b`} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is missing in: %v", want, err)
+		if !strings.Contains(text(err), want) {
+			t.Errorf("%q is missing in: %v", want, text(err))
 		}
 	}
-	if strings.Contains(err.Error(), "\x1b") {
+	if strings.Contains(text(err), "\x1b") {
 		t.Errorf("an escape is in the message: %q", err)
 	}
 }
@@ -167,7 +168,7 @@ func TestSnapshotRefusesStrangers(t *testing.T) {
 	r.git("clone", "-q", r.dir, filepath.Join(r.dir, "clone"))
 	r.write("new", "x\n")
 	_, err := r.open().Snapshot(t.Context(), head)
-	e, ok := errors.AsType[*gitwork.Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if !ok || !errors.Is(err, gitwork.ErrModule) || !slices.Equal(e.Paths, []string{"clone", "not yet/repo"}) {
 		t.Fatalf("got %v", err)
 	}
@@ -228,7 +229,7 @@ func TestLargeFilesAreClean(t *testing.T) {
 		t.Errorf("a snapshot: %v", err)
 	}
 	r.write("plain", big) // no filter is responsible for it
-	if err := g.CheckClean(t.Context()); err == nil || !strings.Contains(err.Error(), ": plain, more;") {
+	if err := g.CheckClean(t.Context()); err == nil || !strings.Contains(text(err), ": plain, more;") {
 		t.Errorf("got %v", err)
 	}
 	r.write("a dir/big.bin", strings.ToUpper(big))
@@ -287,7 +288,7 @@ func TestVersion(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "git"), []byte("#!/bin/sh\necho git version 2.33.8\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := gitwork.Version(t.Context()); !errors.Is(err, gitwork.ErrOldGit) || !strings.Contains(err.Error(), "2.34") {
+	if _, _, err := gitwork.Version(t.Context()); !errors.Is(err, gitwork.ErrOldGit) || !strings.Contains(text(err), "2.34") {
 		t.Errorf("old git: got %v", err)
 	}
 }
@@ -400,4 +401,12 @@ func TestInit(t *testing.T) {
 	if err := r.CheckClean(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// text is what an error says, and what it says to type next.
+func text(err error) string {
+	if e, ok := errors.AsType[*fail.Error](err); ok && e.Hint != "" {
+		return err.Error() + "; " + e.Hint
+	}
+	return err.Error()
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -131,7 +132,7 @@ func (r *Repo) CheckClean(ctx context.Context) error {
 	if err != nil || len(list) == 0 {
 		return err
 	}
-	e := &Error{Code: ErrDirty.Code,
+	e := &fail.Error{Code: ErrDirty.Code,
 		Hint: "commit them, or choose: --dirty refuse (this), --dirty include (they go along in a snapshot commit), --dirty ignore (they stay behind)"}
 	behind := ""
 	for _, c := range list {
@@ -163,7 +164,7 @@ func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
 	}
 	for _, c := range list {
 		if c.unmerged {
-			return "", &Error{Code: ErrUnmerged.Code, Message: "there are unmerged paths: " + Printable(c.path),
+			return "", &fail.Error{Code: ErrUnmerged.Code, Message: "there are unmerged paths: " + Printable(c.path),
 				Hint: "finish the merge first, or use --dirty ignore"}
 		}
 	}
@@ -201,7 +202,7 @@ func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
 // checkStrangers refuses repositories in the work tree that this one doesn't know: git
 // would add the name of a commit, and nothing that could be had from elsewhere.
 func (r *Repo) checkStrangers(ctx context.Context) error {
-	e := &Error{Code: ErrModule.Code}
+	e := &fail.Error{Code: ErrModule.Code}
 	w := &recordWriter{each: func(path string) {
 		if dir, ok := strings.CutSuffix(path, "/"); ok {
 			e.Paths = append(e.Paths, dir)
@@ -274,7 +275,7 @@ func (r *Repo) checkFiltered(ctx context.Context, env, same []string) error {
 	}
 	hit = slices.DeleteFunc(hit, func(path string) bool { return slices.Contains(same, path) })
 	if len(hit) > 0 {
-		return &Error{Code: ErrFiltered.Code,
+		return &fail.Error{Code: ErrFiltered.Code,
 			Message: "a git filter is responsible for changed files, and cove does not run filters: " + SomeNames(hit),
 			Hint:    "commit them yourself, or use --dirty ignore"}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -108,11 +109,11 @@ func (c *Courier) Integrate(ctx context.Context, opts IntegrateOptions) (Integra
 	in := Integrated{Job: w.Job.ID, Branch: cmp.Or(opts.Branch, w.Job.Branch), Files: []gitwork.File{}, Risky: []gitwork.Risk{}, Listed: []gitwork.Risk{}, Log: []gitwork.Commit{}}
 	switch {
 	case !newHead(w.Job):
-		return in, &Error{"no_commits", "job " + w.Job.ID + " made no commits", "see what it left uncommitted: cove job diff " + w.Job.ID + " --leftover"}
+		return in, fail.New("no_commits", "job "+w.Job.ID+" made no commits", "see what it left uncommitted: cove job diff "+w.Job.ID+" --leftover")
 	case in.Branch == "":
-		return in, &Error{"no_branch", "job " + w.Job.ID + " was pushed from a detached HEAD", "name a branch: --branch NAME"}
+		return in, fail.New("no_branch", "job "+w.Job.ID+" was pushed from a detached HEAD", "name a branch: --branch NAME")
 	case !w.Repo.ValidBranch(ctx, in.Branch):
-		return in, &Error{"bad_option", gitwork.Printable(in.Branch) + " can't be a branch", "see which there are: git branch"}
+		return in, fail.New("bad_option", gitwork.Printable(in.Branch)+" can't be a branch", "see which there are: git branch")
 	}
 	commits, err := w.Repo.JobCommits(ctx, w.Job.Base, w.Job.Head, opts.Commits)
 	if err != nil {
@@ -207,7 +208,7 @@ func (w Work) WriteDiff(ctx context.Context, out io.Writer, leftover bool, v git
 	base := w.Job.Base
 	if leftover {
 		if w.Job.Leftover == "" {
-			return &Error{"no_leftover", "job " + w.Job.ID + " left nothing uncommitted", "see its commits: cove job diff " + w.Job.ID}
+			return fail.New("no_leftover", "job "+w.Job.ID+" left nothing uncommitted", "see its commits: cove job diff "+w.Job.ID)
 		}
 		base = w.Tip(false)
 	}
@@ -269,5 +270,5 @@ func (w Work) WriteCommit(ctx context.Context, out io.Writer, name string, v git
 }
 
 func badJob(id string) error {
-	return &Error{"bad_job", fmt.Sprintf("bad job id %s", gitwork.Printable(id)), "a job is six hexadecimal digits; list them with: cove job list"}
+	return fail.New("bad_job", fmt.Sprintf("bad job id %s", gitwork.Printable(id)), "a job is six hexadecimal digits; list them with: cove job list")
 }

@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -36,7 +37,7 @@ func (l *load) say(format string, args ...any) {
 // load finds out what is to go along.
 func (c *Courier) load(ctx context.Context, repo *gitwork.Repo, opts Options) (*load, error) {
 	if opts.Depth < 0 {
-		return nil, &Error{"bad_option", "a depth can't be negative", "leave --depth out to send the whole history"}
+		return nil, fail.New("bad_option", "a depth can't be negative", "leave --depth out to send the whole history")
 	}
 	l := &load{policed: opts.Policed}
 	var err error
@@ -203,7 +204,7 @@ func chooseBase(ctx context.Context, repo *gitwork.Repo, dirty Dirty) (branch, b
 		base, err = repo.Snapshot(ctx, base)
 	case DirtyIgnore:
 	default:
-		err = &Error{"bad_option", fmt.Sprintf("--dirty %s is none of the choices", gitwork.Printable(string(dirty))), "use refuse, include or ignore"}
+		err = fail.New("bad_option", fmt.Sprintf("--dirty %s is none of the choices", gitwork.Printable(string(dirty))), "use refuse, include or ignore")
 	}
 	return branch, base, err
 }
@@ -211,7 +212,7 @@ func chooseBase(ctx context.Context, repo *gitwork.Repo, dirty Dirty) (branch, b
 // isPlan reports whether an error is about nothing but the plan's own file, whose text
 // travels in any case.
 func isPlan(repo *gitwork.Repo, err error, plan string) bool {
-	e, ok := errors.AsType[*gitwork.Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if !ok || !errors.Is(e, gitwork.ErrDirty) || len(e.Paths) != 1 || plan == "" {
 		return false
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -115,7 +116,7 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	switch opts.Into {
 	case "", IntoFF, IntoBranch, IntoNone:
 	default:
-		return p, &Error{"bad_option", fmt.Sprintf("--into %s is none of the choices", gitwork.Printable(string(opts.Into))), "use ff, branch or none"}
+		return p, fail.New("bad_option", fmt.Sprintf("--into %s is none of the choices", gitwork.Printable(string(opts.Into))), "use ff, branch or none")
 	}
 	repo, err := gitwork.Open(ctx, opts.Dir)
 	if err != nil {
@@ -179,16 +180,16 @@ func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, 
 		}
 	}
 	if errors.Is(err, sprites.ErrNotFound) {
-		return job, &Error{"bad_job", "there is no job " + opts.Job, "list them with: cove job list"}
+		return job, fail.New("bad_job", "there is no job "+opts.Job, "list them with: cove job list")
 	}
 	if err != nil {
 		return job, err
 	}
 	if job.ID != opts.Job {
-		return job, &Error{Code: "bad_answer", Message: "the server answered with another job, " + gitwork.Printable(job.ID)}
+		return job, &fail.Error{Code: "bad_answer", Message: "the server answered with another job, " + gitwork.Printable(job.ID)}
 	}
 	if !job.State.Terminal() && job.Held != nil {
-		return job, &Error{"not_finished", fmt.Sprintf("job %s is not finished: %s", job.ID, gitwork.Printable(job.Held.Message)), gitwork.Printable(job.Held.Hint)}
+		return job, fail.New("not_finished", fmt.Sprintf("job %s is not finished: %s", job.ID, gitwork.Printable(job.Held.Message)), gitwork.Printable(job.Held.Hint))
 	}
 	if !job.State.Terminal() {
 		hint := "wait for it with: cove pull " + job.ID + " --wait 30m"
@@ -198,7 +199,7 @@ func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, 
 		case opts.Wait > 0:
 			hint = "it goes on; wait longer: cove pull " + job.ID + " --wait"
 		}
-		return job, &Error{"not_finished", fmt.Sprintf("job %s is not finished (%s)", job.ID, gitwork.Printable(string(job.State))), hint}
+		return job, fail.New("not_finished", fmt.Sprintf("job %s is not finished (%s)", job.ID, gitwork.Printable(string(job.State))), hint)
 	}
 	return job, nil
 }
@@ -206,7 +207,7 @@ func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, 
 // keptHere makes of a job that the server has forgotten one whose commits are here, if
 // that is so.
 func keptHere(ctx context.Context, repo *gitwork.Repo, id string, err error) error {
-	e, ok := errors.AsType[*Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if !ok || e.Code != "bad_job" {
 		return err
 	}
@@ -219,21 +220,21 @@ func keptHere(ctx context.Context, repo *gitwork.Repo, id string, err error) err
 	if at, refErr := repo.Resolve(ctx, left); refErr == nil && at != "" {
 		hint += "; what it left uncommitted: git cherry-pick --no-commit " + left
 	}
-	return &Error{e.Code, e.Message + " any more, but its commits are here", hint}
+	return fail.New(e.Code, e.Message+" any more, but its commits are here", hint)
 }
 
 // checkRepo makes sure that this is the repository that the job came from, or a clone
 // of it: the commit that the job started from names its whole history.
 func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job sprites.Job) error {
 	if job.Branch != "" && !repo.ValidBranch(ctx, job.Branch) {
-		return &Error{Code: "bad_answer", Message: fmt.Sprintf("the server says that job %s is for the branch %s, which can't be one", job.ID, gitwork.Printable(job.Branch))}
+		return &fail.Error{Code: "bad_answer", Message: fmt.Sprintf("the server says that job %s is for the branch %s, which can't be one", job.ID, gitwork.Printable(job.Branch))}
 	}
 	base, err := repo.Resolve(ctx, job.Base)
 	if err != nil || base != "" && base == job.Base {
 		return err
 	}
-	return &Error{"wrong_repository", fmt.Sprintf("job %s was pushed from another repository, %s (its commit %.12s is not here)",
-		job.ID, gitwork.Printable(job.Repository), gitwork.Printable(job.Base)), "cd into that one and pull there"}
+	return fail.New("wrong_repository", fmt.Sprintf("job %s was pushed from another repository, %s (its commit %.12s is not here)",
+		job.ID, gitwork.Printable(job.Repository), gitwork.Printable(job.Base)), "cd into that one and pull there")
 }
 
 // bring does the work of a pull in the repository.
@@ -258,7 +259,7 @@ func (c *Courier) bring(ctx context.Context, repo *gitwork.Repo, job sprites.Job
 	case here:
 		p.Already = true
 	case job.WorkDeleted:
-		return &Error{"work_gone", "the work of job " + job.ID + " was deleted with its sprite", "forget the job with: cove job rm " + job.ID}
+		return fail.New("work_gone", "the work of job "+job.ID+" was deleted with its sprite", "forget the job with: cove job rm "+job.ID)
 	default:
 		if file, err = repo.TempFile("pull-"); err != nil {
 			return err

@@ -19,6 +19,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -148,21 +149,6 @@ type Result struct {
 	NetworkPolicy *sprites.NetworkPolicy `json:"network_policy,omitempty"` // nil: none was given, or the server enforces none
 }
 
-// Error is a mistake that the person can put right; Hint says how. Code is for
-// programs.
-type Error struct {
-	Code    string // no_plan, bad_plan, bad_option, bad_job, no_policy, wrong_repository, not_finished, job_ended, base_missing, bad_answer
-	Message string
-	Hint    string
-}
-
-func (e *Error) Error() string {
-	if e.Hint == "" {
-		return e.Message
-	}
-	return e.Message + "; " + e.Hint
-}
-
 // MaxPlan bounds a plan's text, in bytes.
 const MaxPlan = 1 << 20
 
@@ -178,11 +164,11 @@ func readPlan(opts Options) (text, name string, err error) {
 	shown := gitwork.Printable(name)
 	switch {
 	case strings.TrimSpace(text) == "":
-		return "", "", &Error{"bad_plan", "the plan " + shown + " is empty", "write what is to be done into it"}
+		return "", "", fail.New("bad_plan", "the plan "+shown+" is empty", "write what is to be done into it")
 	case len(text) > MaxPlan:
-		return "", "", &Error{"bad_plan", fmt.Sprintf("the plan %s is larger than %d bytes", shown, MaxPlan), "put what it refers to into the repository"}
+		return "", "", fail.New("bad_plan", fmt.Sprintf("the plan %s is larger than %d bytes", shown, MaxPlan), "put what it refers to into the repository")
 	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
-		return "", "", &Error{"bad_plan", "the plan " + shown + " is not UTF-8 text", "save it as a text file"}
+		return "", "", fail.New("bad_plan", "the plan "+shown+" is not UTF-8 text", "save it as a text file")
 	}
 	return text, name, nil
 }
@@ -196,14 +182,14 @@ func PlanHint(path string) string {
 func planFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if os.IsNotExist(err) {
-		return "", &Error{"no_plan", "no such plan: " + gitwork.Printable(path), PlanHint(path)}
+		return "", fail.New("no_plan", "no such plan: "+gitwork.Printable(path), PlanHint(path))
 	}
 	if err != nil {
 		return "", fmt.Errorf("read plan: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return "", &Error{"no_plan", gitwork.Printable(path) + " is a folder, not a plan", "name a file in it"}
+		return "", fail.New("no_plan", gitwork.Printable(path)+" is a folder, not a plan", "name a file in it")
 	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxPlan+1))
 	if err != nil {
@@ -270,13 +256,13 @@ func (c *Courier) awaitInstall(ctx context.Context, job sprites.Job) (sprites.Jo
 	now, err := c.Jobs.AwaitInstall(ctx, job.ID, c.Installing)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
-		return job, &Error{"bad_job", "job " + job.ID + " was deleted while its agent was being installed", "push again"}
+		return job, fail.New("bad_job", "job "+job.ID+" was deleted while its agent was being installed", "push again")
 	case err == nil && now.State == sprites.JobCancelled:
-		return job, &Error{"job_ended", "job " + job.ID + " was stopped while its agent was being installed", "push again"}
+		return job, fail.New("job_ended", "job "+job.ID+" was stopped while its agent was being installed", "push again")
 	case err == nil && now.Failure != nil:
 		err = &sprites.Error{StatusCode: http.StatusConflict, ErrorBody: *now.Failure}
 	case err == nil && now.State.Terminal():
-		err = &Error{"job_ended", "it has ended: " + now.Error, "push again"}
+		err = fail.New("job_ended", "it has ended: "+now.Error, "push again")
 	case err == nil:
 		return now, nil
 	}
@@ -328,7 +314,7 @@ func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.
 func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job, file io.ReadSeeker, load *load) error {
 	err := checkAnswer(job)
 	if err == nil && load.policed && job.NetworkPolicy == nil {
-		err = &Error{"no_policy", "this server enforces no network policy", "push without --network"}
+		err = fail.New("no_policy", "this server enforces no network policy", "push without --network")
 	}
 	ref := gitwork.JobRef(job.ID, "base")
 	if err == nil {
@@ -374,10 +360,10 @@ func (c *Courier) startedAnyway(ctx context.Context, id string, err error) bool 
 // checkAnswer refuses a job that could not be named or filled.
 func checkAnswer(job sprites.Job) error {
 	if !jobID.MatchString(job.ID) {
-		return &Error{Code: "bad_answer", Message: "the server named the job " + gitwork.Printable(job.ID) + ", which is no job id"}
+		return &fail.Error{Code: "bad_answer", Message: "the server named the job " + gitwork.Printable(job.ID) + ", which is no job id"}
 	}
 	if job.Sprite == "" || job.Upload == "" {
-		return &Error{Code: "bad_answer", Message: "the server did not say where the repository should go"}
+		return &fail.Error{Code: "bad_answer", Message: "the server did not say where the repository should go"}
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -145,7 +146,7 @@ func TestPushNetwork(t *testing.T) {
 		t.Errorf("a server without policies: %s, %+v, %v", got, result, err)
 	}
 	_, _, err = asked(func(o *push.Options, s *server) { o.Network, o.Policed = network, true })
-	if e, ok := errors.AsType[*push.Error](err); !ok || e.Code != "no_policy" {
+	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != "no_policy" {
 		t.Errorf("a server without policies, where one was asked for: %v", err)
 	}
 }
@@ -166,7 +167,7 @@ func TestPushRefuses(t *testing.T) {
 		{"no repository", push.Options{Dir: t.TempDir(), Plan: "x"}, "not in a git repository"},
 		{"bad policy", push.Options{Dir: r.dir, Plan: "x", Dirty: "maybe"}, "refuse, include or ignore"},
 	} {
-		if _, err := s.courier().Push(t.Context(), test.opts); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := s.courier().Push(t.Context(), test.opts); err == nil || !strings.Contains(text(err), test.want) {
 			t.Errorf("%s: got %v, want %q", test.name, err, test.want)
 		}
 	}
@@ -317,7 +318,7 @@ func TestPushInstalls(t *testing.T) {
 		s := newServer(t, nil)
 		s.installs = func(_ int, job *sprites.Job) { test.end(job) }
 		_, err := s.courier().Push(t.Context(), options(r))
-		if err == nil || err.Error() != test.want || s.deleted != test.deleted {
+		if err == nil || text(err) != test.want || s.deleted != test.deleted {
 			t.Errorf("%s: got %v, deleted %v", name, err, s.deleted)
 		}
 	}
@@ -351,7 +352,7 @@ func TestPullRefuses(t *testing.T) {
 		{"waited in vain", push.PullOptions{Dir: r.dir, Job: id, Wait: 50 * time.Millisecond}, "it goes on; wait longer: cove pull a3f7b2 --wait"},
 	} {
 		_, err := running.courier().Pull(t.Context(), test.opts)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
+		if err == nil || !strings.Contains(text(err), test.want) {
 			t.Errorf("%s: got %v, want %q", test.name, err, test.want)
 		}
 	}
@@ -359,7 +360,7 @@ func TestPullRefuses(t *testing.T) {
 	r.git("update-ref", "-d", "refs/cove/"+id+"/base")
 	pushed(t, done, options(r))
 	_, err := done.courier().Pull(t.Context(), push.PullOptions{Dir: other.dir, Job: id})
-	if e, ok := errors.AsType[*push.Error](err); !ok || e.Code != "wrong_repository" {
+	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != "wrong_repository" {
 		t.Errorf("wrong repository: got %v", err)
 	}
 	if len(running.pulled)+len(done.pulled) > 0 {
@@ -595,7 +596,7 @@ func TestPullForgotten(t *testing.T) {
 	_, held := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
 	s.fails["/jobs/"+id] = 404
 	_, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
-	if e, ok := errors.AsType[*push.Error](err); !ok || e.Code != "bad_job" || !strings.HasSuffix(e.Hint, "git merge refs/cove/a3f7b2/head") || held == nil {
+	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != "bad_job" || !strings.HasSuffix(e.Hint, "git merge refs/cove/a3f7b2/head") || held == nil {
 		t.Errorf("got %v", err)
 	}
 }
@@ -626,4 +627,12 @@ func TestPullBeginsWithoutServer(t *testing.T) {
 			t.Errorf("waiting for %v: %v", wait, err)
 		}
 	}
+}
+
+// text is what an error says, and what it says to type next.
+func text(err error) string {
+	if e, ok := errors.AsType[*fail.Error](err); ok && e.Hint != "" {
+		return err.Error() + "; " + e.Hint
+	}
+	return err.Error()
 }

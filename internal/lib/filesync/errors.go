@@ -7,19 +7,12 @@ import (
 	"io/fs"
 	"slices"
 	"syscall"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// Error is why a sync did not take place. Nothing of the tree has been changed
-// then, unless Message says otherwise.
-type Error struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty"`
-
-	Paths []string `json:"paths,omitempty"` // of risky: folders below the root; "." is the root
-}
-
-// The codes of Error.
+// The codes of a sync that did not take place. Nothing of the tree has been changed then,
+// unless the error says otherwise.
 const (
 	CodeConflict = "conflict"   // both sides have changed
 	CodeRejected = "rejected"   // the other side sent what no honest one sends
@@ -33,27 +26,6 @@ const (
 	CodeRisky    = "risky"      // what would come could make something run on this machine
 )
 
-func (e *Error) Error() string { return e.Message }
-
-// ExitCode is the command line's exit code for this error.
-func (e *Error) ExitCode() int {
-	switch e.Code {
-	case CodeUsage:
-		return 2
-	case CodeConflict:
-		return 3
-	case CodeRisky:
-		return 4
-	case CodeRejected:
-		return 5
-	case CodeNoSpace:
-		return 6
-	case CodeLost, CodeChanged:
-		return 75
-	}
-	return 1
-}
-
 func rejectedf(name, format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	if name != "" {
@@ -61,11 +33,11 @@ func rejectedf(name, format string, args ...any) error {
 	} else {
 		text = "refused what the sprite sent: " + text
 	}
-	return &Error{Code: CodeRejected, Message: text + "; nothing was changed"}
+	return &fail.Error{Code: CodeRejected, Message: text + "; nothing was changed"}
 }
 
 func failedf(code, hint, format string, args ...any) error {
-	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
+	return &fail.Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
 
 // Hints that an end gives. Of the sprite's end these count, and no others.
@@ -89,7 +61,7 @@ const maxMessage = 4 << 10 // bytes of an error of the sprite's
 
 // told makes an error of the sprite's end fit to be shown. A hint is what to type
 // next on this machine: the sprite does not choose it.
-func told(e Error) *Error {
+func told(e fail.Error) *fail.Error {
 	if !slices.Contains(endCodes, e.Code) {
 		e.Code = CodeFailed
 	}
@@ -104,11 +76,11 @@ func told(e Error) *Error {
 }
 
 // coded gives an error of the system its code. where says at which end.
-func coded(where string, err error) *Error {
-	if e, ok := errors.AsType[*Error](err); ok {
+func coded(where string, err error) *fail.Error {
+	if e, ok := errors.AsType[*fail.Error](err); ok {
 		return e
 	}
-	e := &Error{Code: CodeFailed, Message: where + ": " + err.Error()}
+	e := &fail.Error{Code: CodeFailed, Message: where + ": " + err.Error()}
 	switch {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		e.Code, e.Hint = CodeNoSpace, hintSpace

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // world is two folders, and what syncs them: the same code as with a sprite, whose
@@ -83,7 +85,7 @@ func (w *world) run(verb Verb, code string) *Report {
 func (w *world) wants(err error, code string) {
 	w.t.Helper()
 	got := ""
-	if e, ok := errors.AsType[*Error](err); ok {
+	if e, ok := errors.AsType[*fail.Error](err); ok {
 		got = e.Code
 	} else if err != nil {
 		w.t.Fatalf("got %v, want code %q", err, code)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // forge passes the frames of an honest far end on, as change makes them.
@@ -170,7 +172,7 @@ func TestHostileManifestBytes(t *testing.T) {
 	p := newPeer("the sprite", s)
 	took := 0
 	_, err = scanOf(p, func(e Entry) error { took += len(e.Path); return nil })
-	if e, ok := errors.AsType[*Error](err); !ok || e.Code != CodeRejected {
+	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != CodeRejected {
 		t.Errorf("got %v, want it refused", err)
 	}
 	if took > maxListBytes {
@@ -191,7 +193,7 @@ func TestHostileError(t *testing.T) {
 	})
 	w.Verb = Pull
 	_, err := w.Run(t.Context())
-	e, ok := errors.AsType[*Error](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if !ok || e.Code != CodeFailed || e.Hint != "" || len(e.Message) > 2*maxMessage || !strings.HasPrefix(e.Message, "the sprite's half of the sync says: ") {
 		t.Fatalf("got %.200v", err)
 	}
@@ -202,7 +204,7 @@ func TestHostileError(t *testing.T) {
 		return []frame{f}
 	})
 	_, err = w.Run(t.Context())
-	if e, ok := errors.AsType[*Error](err); !ok || e.Code != CodeChanged || e.Hint != hintAgain {
+	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != CodeChanged || e.Hint != hintAgain {
 		t.Fatalf("got %v, want the hint that an honest end gives", err)
 	}
 }

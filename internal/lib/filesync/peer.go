@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // A peer is an end as the host's side sees it. What a sprite's sends is checked by
@@ -35,9 +37,9 @@ func (p *peer) read() {
 	for {
 		f, err := p.c.recv()
 		if err == nil && f.kind == kindError {
-			var e Error
+			var e fail.Error
 			if json.Unmarshal(f.data, &e) != nil {
-				e = Error{Code: CodeRejected, Message: "it is not of the protocol"}
+				e = fail.Error{Code: CodeRejected, Message: "it is not of the protocol"}
 			}
 			if p.err = &e; p.foreign {
 				p.err = told(e)
@@ -45,7 +47,7 @@ func (p *peer) read() {
 			return
 		}
 		if err != nil {
-			if e, ok := errors.AsType[*Error](err); ok {
+			if e, ok := errors.AsType[*fail.Error](err); ok {
 				p.err = e
 				return
 			}
@@ -69,7 +71,7 @@ func (p *peer) leave() {
 	<-p.ended
 }
 
-// recv returns the next frame. An end's error is an *Error.
+// recv returns the next frame. An end's error is an *fail.Error.
 func (p *peer) recv() (frame, error) {
 	select {
 	case f := <-p.frames:

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
@@ -49,7 +50,7 @@ func (s *session) checkRepositories() error {
 	if len(w.found) == 0 {
 		return nil
 	}
-	e := &Error{Code: CodeRisky, Paths: w.found, Hint: "look at it in the sprite, and leave it out with --exclude PATTERN, or take it with --accept-risky"}
+	e := &fail.Error{Code: CodeRisky, Paths: w.found, Hint: "look at it in the sprite, and leave it out with --exclude PATTERN, or take it with --accept-risky"}
 	e.Message = fmt.Sprintf("held for your review: git would take the folder %q for a repository, and run what its config and hooks say", w.found[0])
 	if more := len(w.found) - 1; more > 0 {
 		e.Message += fmt.Sprintf("; and %d more such folders", more)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // A pull brings nothing at all if it would make a folder that git takes for a repository,
@@ -42,7 +44,7 @@ func TestRepositoriesAreHeld(t *testing.T) {
 				return
 			}
 			w.wants(err, CodeRisky)
-			if e := err.(*Error); !slices.Equal(e.Paths, c.held) || e.ExitCode() != 4 {
+			if e := err.(*fail.Error); !slices.Equal(e.Paths, c.held) || e.ExitCode() != 4 {
 				t.Errorf("%+v, want %q", e, c.held)
 			}
 			w.differ(before, dump(t, w.local))

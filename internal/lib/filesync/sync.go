@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // Sync brings a folder of this machine and one of a sprite into step, one way at
@@ -296,7 +298,7 @@ func (s *session) startRemote(out <-chan dialed, scan bool) error {
 	if err == nil {
 		err = <-sent
 	}
-	if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeLost {
+	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == CodeLost {
 		if why := conn.Close(); why != nil {
 			return failedf(CodeFailed, "if it runs an older cove-guest, let it boot again: cove suspend; cove wake", "start the sprite's half of the sync: %v", why)
 		}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // oddNames are names that must travel as they are.
@@ -593,7 +595,7 @@ func TestNoStateFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := w.Run(t.Context())
-	e, ok := err.(*Error)
+	e, ok := err.(*fail.Error)
 	if !ok || e.Code != CodeDenied || !strings.Contains(e.Hint, "XDG_STATE_HOME=DIR") {
 		t.Errorf("got %#v", err)
 	}
