@@ -709,9 +709,8 @@ func (s *Shim) teardown() {
 	}
 	s.killStarted(last)
 	killProcess(last.OldPID, last.OldStart)
-	if s.gw != nil {
+	if s.gw != nil { // it stays: who calls the guest yet gets an error of it
 		errs = append(errs, s.gw.Close())
-		s.gw = nil
 	}
 	if s.netns >= 0 {
 		errs = append(errs, unix.Close(s.netns))
