@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -85,7 +86,10 @@ func TestMCPOverHTTP(t *testing.T) {
 	params := &mcp.CallToolParams{Name: "Bash", Arguments: map[string]any{"sprite": "agent-1", "command": "echo begun; sleep 5151"}}
 	params.SetProgressToken("p2")
 	go func() {
-		_, err := s.CallTool(t.Context(), params)
+		res, err := s.CallTool(t.Context(), params)
+		if err == nil && res.IsError { // the command was ended before the connection was
+			err = errors.New("the tool failed")
+		}
 		ended <- err
 	}()
 	select {
