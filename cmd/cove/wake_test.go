@@ -22,16 +22,23 @@ esac
 exec "$real" "$@"
 `
 
+// ownBinaries has the host use a copy of the binaries, of which one can be replaced.
+func (h *host) ownBinaries() (dir string) {
+	h.t.Helper()
+	dir = filepath.Join(h.t.TempDir(), "bin")
+	if out, err := exec.Command("cp", "-r", binDir, dir).CombinedOutput(); err != nil {
+		h.t.Fatalf("%v: %s", err, out)
+	}
+	h.bin = dir
+	return dir
+}
+
 // TestWakeFails: a sprite whose start fails keeps the memory that it sleeps with, until the
 // cause is mended; if something of it has run, or its memory is refused, it begins anew, and
 // that is said.
 func TestWakeFails(t *testing.T) {
 	h := newHost(t)
-	bin := filepath.Join(t.TempDir(), "bin")
-	if out, err := exec.Command("cp", "-r", binDir, bin).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	h.bin = bin
+	bin := h.ownBinaries()
 	h.serve(nil)
 	h.run("", "cove", "create", "paint", "--idle", "0")
 	h.write("counter.py", counter)
@@ -111,11 +118,7 @@ func TestWakeFails(t *testing.T) {
 // sprite sleeps: its memory is lost, and that is said.
 func TestSleepFails(t *testing.T) {
 	h := newHost(t)
-	bin := filepath.Join(t.TempDir(), "bin")
-	if out, err := exec.Command("cp", "-r", binDir, bin).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	h.bin = bin
+	bin := h.ownBinaries()
 	h.serve(nil)
 	h.run("", "cove", "create", "paint", "--idle", "0")
 	h.run("", "cove", "exec", "-s", "paint", "--detach", "--", "sleep", "1000")

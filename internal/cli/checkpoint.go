@@ -60,7 +60,7 @@ func (a *app) newCheckpointCreate() *cobra.Command {
 		Long: `Makes a checkpoint of what a sprite's disk is now, and prints its id: v1, v2 and so on. With
 --memory what runs is kept with it, as it is; that costs as much disk as it has memory.
 
-What runs stands still for the longer, the larger and the more the files are that it has open
+Programs stand still for the longer, the larger and the more the files are that they have open
 for writing, or has open since they were written: they are copied. So are deleted files that
 are still open, with their holes. Where those are more than 64 MiB, or the others more than 256
 MiB, --memory keeps no memory, because each restore and each fork would copy them again. You
