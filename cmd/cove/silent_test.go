@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/runtime/gvisor"
 	"github.com/cove-dev/cove/internal/server/sprite"
@@ -79,7 +80,7 @@ func (s *silentServer) sh(sprite, script string) string {
 // refused looks whether an error has a code.
 func (s *silentServer) refused(what string, err error, code string) {
 	s.t.Helper()
-	if e, ok := errors.AsType[*sprite.Error](err); !ok || e.Code != code {
+	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != code {
 		s.t.Errorf("%s: got %v, want the code %s", what, err, code)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/internal/shim"
 )
@@ -34,7 +35,7 @@ func (h *host) toolSession(ctx context.Context, sprite, dir string, roles ...str
 
 // toolCode is the code of a call's error; empty: it succeeded.
 func toolCode(err error) string {
-	if e, ok := errors.AsType[*tools.Error](err); ok {
+	if e, ok := errors.AsType[*fail.Error](err); ok {
 		return e.Code
 	}
 	if err != nil {

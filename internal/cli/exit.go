@@ -19,7 +19,6 @@ import (
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/private"
-	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -209,10 +208,6 @@ func (f *failure) of(err error) {
 		f.code, f.hint = "data_folder_refused", e.Hint
 		return
 	}
-	if e, ok := errors.AsType[*tools.Error](err); ok {
-		f.exit, f.code = e.ExitCode(), e.Code
-		return
-	}
 	if e, ok := errors.AsType[*gitwork.RefusedError](err); ok {
 		f.code, f.hint = e.Code, strings.Join(e.Next, "\n")
 		return
@@ -233,37 +228,33 @@ func withoutHint(err error, own, message string) string {
 	return strings.Replace(err.Error(), own, message, 1)
 }
 
-// serverCodes says what the codes of a server mean to the command line: the exit
-// code if it is not 1, and the hint where the server gives none.
-var serverCodes = map[string]struct {
-	exit int
-	hint string
-}{
-	"unauthorized": {exitFailed, "give the server's token: --token or COVE_TOKEN; on this machine it is in the data folder (--data, COVE_DATA)"},
-	"forbidden":    {exitFailed, "this token's scope or verbs do not allow it; see the tokens: cove token list"},
-	"name_taken":   {exitFailed, "take another name, or use that sprite: cove use NAME"},
-	"bad_name":     {exitFailed, nameHint},
-	"limited":      {exitFailed, "see what runs: cove list"},
-	"limit":        {exitFailed, "see what runs: cove list"},
+// serverHints are what to type next after a server's codes, if the server does not say.
+var serverHints = map[string]string{
+	"unauthorized": "give the server's token: --token or COVE_TOKEN; on this machine it is in the data folder (--data, COVE_DATA)",
+	"forbidden":    "this token's scope or verbs do not allow it; see the tokens: cove token list",
+	"name_taken":   "take another name, or use that sprite: cove use NAME",
+	"bad_name":     nameHint,
+	"limited":      "see what runs: cove list",
+	"limit":        "see what runs: cove list",
 
-	"concurrent_sprite_limit_exceeded": {exitFailed, "let one sleep, or delete one: cove list; cove rm NAME"},
+	"concurrent_sprite_limit_exceeded": "let one sleep, or delete one: cove list; cove rm NAME",
 
-	"deleted_files_open": {exitFailed, "end what has them open: cove exec --user root -- sh -c 'ls -l /proc/[0-9]*/fd | grep deleted'"},
+	"deleted_files_open": "end what has them open: cove exec --user root -- sh -c 'ls -l /proc/[0-9]*/fd | grep deleted'",
 
-	"boot_failed":   {exitFailed, "see what this machine lacks: cove doctor; and the sprite: cove info NAME"},
-	"unavailable":   {exitLost, "try again"},
-	"job_running":   {exitFailed, "see: cove job list; end it: cove job stop JOB; or delete all the same: --force"},
-	"being_deleted": {exitFailed, "take another name, or wait a moment"},
-	"unpulled_work": {exitFailed, "bring the commits home first: cove pull JOB; or lose them: --force"},
-	"rejected":      {exitRejected, ""},
-	"no_space":      {exitNoSpace, "see how full the disk is: cove doctor"},
-	"disk_limit":    {exitNoSpace, "raise its limit: cove update NAME --disk SIZE"},
-	"disk_full":     {exitNoSpace, "free room on the server's disk, or remove sprites: cove list; cove rm NAME"},
-	"lost":          {exitLost, ""},
-	"ENOSPC":        {exitNoSpace, "the disk that the sprite is on is full; see: cove doctor"},
-	"ENOENT":        {exitFailed, ""},
-	"EACCES":        {exitFailed, "the sprite's user may not do that; root may: cove exec --user root CMD"},
-	"EPERM":         {exitFailed, "the sprite's user may not do that; root may: cove exec --user root CMD"},
+	"boot_failed":   "see what this machine lacks: cove doctor; and the sprite: cove info NAME",
+	"unavailable":   "try again",
+	"job_running":   "see: cove job list; end it: cove job stop JOB; or delete all the same: --force",
+	"being_deleted": "take another name, or wait a moment",
+	"unpulled_work": "bring the commits home first: cove pull JOB; or lose them: --force",
+	"rejected":      "",
+	"no_space":      "see how full the disk is: cove doctor",
+	"disk_limit":    "raise its limit: cove update NAME --disk SIZE",
+	"disk_full":     "free room on the server's disk, or remove sprites: cove list; cove rm NAME",
+	"lost":          "",
+	"ENOSPC":        "the disk that the sprite is on is full; see: cove doctor",
+	"ENOENT":        "",
+	"EACCES":        "the sprite's user may not do that; root may: cove exec --user root CMD",
+	"EPERM":         "the sprite's user may not do that; root may: cove exec --user root CMD",
 }
 
 // statusCodes names the code of answers that have none.
@@ -280,16 +271,16 @@ func (f *failure) server(err error, e *sprites.Error) {
 	if f.code == "" {
 		f.code = "server_error"
 	}
-	known, ok := serverCodes[f.code]
-	if !ok {
-		known = serverCodes[statusCodes[e.StatusCode]]
+	known := f.code
+	if _, ok := serverHints[known]; !ok {
+		known = statusCodes[e.StatusCode]
 	}
-	if known.exit > exitFailed {
-		f.exit = known.exit
+	if known != "conflict" { // sync's; a server has conflicts of all kinds
+		f.exit = fail.New(known, "", "").ExitCode()
 	}
 	f.message = strings.TrimSuffix(withoutHint(err, e.Error(), e.Message), ".")
 	if f.hint = e.Hint; f.hint == "" {
-		f.hint = known.hint
+		f.hint = serverHints[known]
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -173,7 +174,7 @@ func (a *app) keepRunning(input json.RawMessage) string {
 // notOpened is why a sprite's tools could not be opened: of one that there is not, whose
 // name was mistyped rather, nothing is gone.
 func notOpened(ctx context.Context, sprite *sprites.Sprite, opened error) error {
-	if e, ok := errors.AsType[*tools.Error](opened); !ok || e.Code != tools.CodeSandboxGone {
+	if e, ok := errors.AsType[*fail.Error](opened); !ok || e.Code != tools.CodeSandboxGone {
 		return opened
 	}
 	if _, err := sprite.Client().Get(ctx, sprite.Name()); errors.Is(err, sprites.ErrNotFound) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // connectDialLimit is shorter than what clients of the server wait.
@@ -28,23 +29,23 @@ var connectBuffers = sync.Pool{New: func() any { return new([connectBuffer]byte)
 // by itself. The query names a host and a port, or the path of a Unix socket.
 func (s *Server) getConnect(w http.ResponseWriter, r *http.Request) error {
 	if r.Header.Get("Upgrade") != boot.ConnectProtocol {
-		return failure(http.StatusUpgradeRequired, "upgrade_required", "A connection needs an upgrade.")
+		return fail.New("upgrade_required", "A connection needs an upgrade.", "")
 	}
 	query := r.URL.Query()
 	port, err := strconv.ParseUint(query.Get("port"), 10, 16)
 	if path := query.Get("unix"); path == "" && (err != nil || port == 0) {
-		return failure(http.StatusBadRequest, "invalid_request", "Which port?")
+		return fail.New("invalid_request", "Which port?", "")
 	}
 	if s.connections.Add(1) > maxConnections {
 		s.connections.Add(-1)
-		return failure(http.StatusTooManyRequests, "too_many_connections", fmt.Sprintf("%d connections are open already.", maxConnections))
+		return fail.New("too_many_connections", fmt.Sprintf("%d connections are open already.", maxConnections), "")
 	}
 	defer s.connections.Add(-1)
 	s.wg.Add(1)
 	defer s.wg.Done()
 	target, err := dial(query.Get("host"), int(port), query.Get("unix"))
 	if err != nil {
-		return failure(http.StatusServiceUnavailable, "not_connected", dialReason(err))
+		return fail.New("not_connected", dialReason(err), "")
 	}
 	defer func() { _ = target.Close() }()
 	caller, buffered, err := http.NewResponseController(w).Hijack()

@@ -3,7 +3,6 @@ package guest
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -27,20 +27,8 @@ func handle(h handler) http.Handler {
 	})
 }
 
-// apiError is an error with its answer.
-type apiError struct {
-	status int
-	body   sprites.ErrorBody
-}
-
-func (e *apiError) Error() string { return e.body.Message }
-
-func failure(status int, code, message string) error {
-	return &apiError{status, sprites.ErrorBody{Code: code, Message: message}}
-}
-
 func badRequest(format string, args ...any) error {
-	return failure(http.StatusBadRequest, "invalid_request", fmt.Sprintf(format, args...))
+	return fail.Newf("invalid_request", "", format, args...)
 }
 
 // fileError is the failure of a call of the /fs family.
@@ -59,17 +47,17 @@ func respondError(w http.ResponseWriter, err error) {
 		respondStatus(w, status, sprites.FileError{Error: text, Code: code, Path: e.path, Message: e.path + ": " + text})
 		return
 	}
-	e, ok := errors.AsType[*apiError](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if !ok {
-		e = &apiError{http.StatusInternalServerError, sprites.ErrorBody{Code: "internal_error", Message: err.Error()}}
+		e = fail.New("internal_error", err.Error(), "")
 	}
-	respondStatus(w, e.status, e.body)
+	respondStatus(w, e.Status(), sprites.ErrorBody{Code: e.Code, Message: e.Message})
 }
 
 // fileStatus maps a file system's error to the protocol's (section 5.10).
 func fileStatus(err error) (status int, code, text string) {
-	if e, ok := errors.AsType[*apiError](err); ok {
-		return e.status, e.body.Code, e.body.Message
+	if e, ok := errors.AsType[*fail.Error](err); ok {
+		return e.Status(), e.Code, e.Message
 	}
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -135,7 +123,7 @@ func readJSON(r *http.Request, v any) error {
 		return badRequest("read the body: %v", err)
 	}
 	if len(body) > maxJSON {
-		return failure(http.StatusRequestEntityTooLarge, "too_large", "The body is longer than a mebibyte.")
+		return fail.New("too_large", "The body is longer than a mebibyte.", "")
 	}
 	if len(body) == 0 {
 		return nil

@@ -19,6 +19,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -107,7 +108,7 @@ func need(name, value string) error {
 }
 
 func badRequestFile(text string) error {
-	return failure(http.StatusBadRequest, "EINVAL", text)
+	return fail.New("EINVAL", text, "")
 }
 
 func (f *fileCall) recursive(missing bool) bool {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -71,7 +71,7 @@ const (
 		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_EXCL_UNLINK
 )
 
-var errTooManyFolders = failure(http.StatusTooManyRequests, "limit", fmt.Sprintf("more than %d folders are to be watched: watch fewer", maxFolders))
+var errTooManyFolders = fail.New("limit", fmt.Sprintf("more than %d folders are to be watched: watch fewer", maxFolders), "")
 
 // newFSWatcher starts to watch; from now on, nothing is missed. Close it, and free
 // it when it is in use no more.

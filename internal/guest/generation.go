@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -136,7 +137,7 @@ func (s *Server) getGeneration(w http.ResponseWriter, r *http.Request) error {
 		select {
 		case <-changed:
 		case <-s.closing:
-			return failure(http.StatusServiceUnavailable, "stopping", "The sprite stops.")
+			return fail.New("stopping", "The sprite stops.", "")
 		case <-r.Context().Done():
 			return r.Context().Err()
 		}

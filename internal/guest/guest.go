@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -199,10 +200,10 @@ func (s *Server) unknown(_ http.ResponseWriter, r *http.Request) error {
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
 		other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
 		if _, pattern := s.mux.Handler(other); pattern != "/" && pattern != "" {
-			return failure(http.StatusMethodNotAllowed, "method_not_allowed", r.URL.Path+" does not take "+r.Method+".")
+			return fail.New("method_not_allowed", r.URL.Path+" does not take "+r.Method+".", "")
 		}
 	}
-	return failure(http.StatusNotFound, "not_found", "There is nothing at "+r.URL.Path+".")
+	return fail.New("not_found", "There is nothing at "+r.URL.Path+".", "")
 }
 
 func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -29,14 +30,14 @@ func (s *Server) localRoutes() http.Handler {
 	}
 	for _, elsewhere := range []string{"/v1/checkpoint", "/v1/checkpoints", "/v1/checkpoints/", "/v1/policy/", "/v1/git/"} {
 		mux.Handle(elsewhere, handle(func(http.ResponseWriter, *http.Request) error {
-			return failure(http.StatusNotImplemented, "not_available", "That can't be had from inside the sprite.")
+			return fail.New("not_available", "That can't be had from inside the sprite.", "")
 		}))
 	}
 	mux.Handle("GET /v1/info", handle(s.getInfo))
 	mux.Handle("GET /v1/generation", handle(s.getGeneration))
 	mux.Handle("GET /v1/memory/kills", handle(s.getMemoryKills))
 	mux.Handle("/", handle(func(_ http.ResponseWriter, r *http.Request) error {
-		return failure(http.StatusNotFound, "not_found", "There is nothing at "+r.URL.Path+".")
+		return fail.New("not_found", "There is nothing at "+r.URL.Path+".", "")
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Sprite-Version", sprites.Version)

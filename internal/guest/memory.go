@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -80,7 +81,7 @@ func (s *Server) postRelief(w http.ResponseWriter, r *http.Request) error {
 	defer s.memory.relief.Unlock()
 	kill, ok := s.largest()
 	if !ok {
-		return failure(http.StatusNotFound, "nothing_to_end", "no process has so much memory that its end would help")
+		return fail.New("nothing_to_end", "no process has so much memory that its end would help", "")
 	}
 	kill.Time, kill.LimitBytes = time.Now().UTC(), limit
 	s.memory.add(kill) // who sees its end finds the reason

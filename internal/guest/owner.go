@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -21,7 +22,7 @@ func (s *Server) getOwner(w http.ResponseWriter, r *http.Request) error {
 	}
 	p, ok := owner(proto, from)
 	if !ok {
-		return failure(http.StatusNotFound, "not_found", "no process has that socket")
+		return fail.New("not_found", "no process has that socket", "")
 	}
 	return respond(w, p)
 }

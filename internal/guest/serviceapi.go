@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -334,12 +335,12 @@ func (s *Server) postHTTP(w http.ResponseWriter, r *http.Request) error {
 func notListening(port int, web *service) error {
 	text := fmt.Sprintf("nothing takes connections at port %d", port)
 	if web == nil {
-		return failure(http.StatusServiceUnavailable, "nothing_listens", text)
+		return fail.New("nothing_listens", text, "")
 	}
 	state := web.describe().State
 	status := state.Status
 	if state.Error != "" {
 		status += ": " + state.Error
 	}
-	return failure(http.StatusServiceUnavailable, "service_not_listening", fmt.Sprintf("%s, which is that of the service %s (%s)", text, state.Name, status))
+	return fail.New("service_not_listening", fmt.Sprintf("%s, which is that of the service %s (%s)", text, state.Name, status), "")
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -155,7 +155,7 @@ func (s *services) get(name string) (*service, error) {
 	if v := s.all[name]; v != nil {
 		return v, nil
 	}
-	return nil, failure(http.StatusNotFound, "service_not_found", fmt.Sprintf("service not found: %.64q", name))
+	return nil, fail.New("service_not_found", fmt.Sprintf("service not found: %.64q", name), "")
 }
 
 // list returns the services by name.
@@ -191,7 +191,7 @@ func (s *services) put(def sprites.Service) (v *service, changed bool, err error
 		}
 		if v = s.add(def); v == nil {
 			_ = os.Remove(s.file(def.Name)) // it can't be had
-			return nil, false, failure(http.StatusTooManyRequests, "too_many_services", fmt.Sprintf("There are %d services already, or the sprite is stopping.", maxServices))
+			return nil, false, fail.New("too_many_services", fmt.Sprintf("There are %d services already, or the sprite is stopping.", maxServices), "")
 		}
 		return v, true, nil
 	}
@@ -257,7 +257,7 @@ func (s *services) checkFit(def sprites.Service) error {
 		}
 		needs[d.Name] = d.Needs
 		if def.HTTPPort != 0 && d.HTTPPort != 0 {
-			return failure(http.StatusConflict, "http_port_taken", "another service already has an HTTP port configured")
+			return fail.New("http_port_taken", "another service already has an HTTP port configured", "")
 		}
 	}
 	for _, name := range def.Needs {
@@ -380,7 +380,7 @@ func (s *services) remove(name string) error {
 	}
 	for _, other := range s.list() {
 		if slices.Contains(other.definition().Needs, name) {
-			return failure(http.StatusConflict, "service_needed", fmt.Sprintf("service %s needs it; delete that one first", other.definition().Name))
+			return fail.New("service_needed", fmt.Sprintf("service %s needs it; delete that one first", other.definition().Name), "")
 		}
 	}
 	if err := os.Remove(s.file(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -427,7 +427,7 @@ func (s *services) launch(def sprites.Service) (*session, error) {
 	closed := s.closed
 	s.mu.Unlock()
 	if closed {
-		return nil, failure(http.StatusServiceUnavailable, "stopping", "The sprite is stopping.")
+		return nil, fail.New("stopping", "The sprite is stopping.", "")
 	}
 	q := url.Values{"cmd": append([]string{def.Cmd}, def.Args...)}
 	for key, value := range def.Env {
@@ -469,9 +469,9 @@ func (s *services) stop(grace time.Duration) {
 }
 
 func notRunning(name string) error {
-	return failure(http.StatusConflict, "service_not_running", "service "+name+" is not running")
+	return fail.New("service_not_running", "service "+name+" is not running", "")
 }
 
 func noServices() error {
-	return failure(http.StatusNotImplemented, "not_available", "There are no services here.")
+	return fail.New("not_available", "There are no services here.", "")
 }

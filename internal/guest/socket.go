@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // isUpgrade tells a WebSocket handshake from a plain GET.
@@ -43,11 +45,11 @@ func accept(w http.ResponseWriter, r *http.Request, frame int) (*websocket.Conn,
 // already as may. Messages are of frame bytes at most.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, open *atomic.Int64, most int64, frame int, serve func(*websocket.Conn, *heldConn)) error {
 	if !isUpgrade(r) {
-		return failure(http.StatusUpgradeRequired, "upgrade_required", "A watch needs a WebSocket.")
+		return fail.New("upgrade_required", "A watch needs a WebSocket.", "")
 	}
 	defer open.Add(-1)
 	if open.Add(1) > most {
-		return failure(http.StatusTooManyRequests, "too_many_watches", fmt.Sprintf("%d connections watch already.", most))
+		return fail.New("too_many_watches", fmt.Sprintf("%d connections watch already.", most), "")
 	}
 	s.wg.Add(1)
 	defer s.wg.Done()

@@ -3,10 +3,11 @@ package guest
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // keptEnded is how many ended sessions are remembered by their ids.
@@ -30,10 +31,10 @@ func (s *Server) register(sess *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping.Load() {
-		return failure(http.StatusServiceUnavailable, "stopping", "The sprite is stopping.")
+		return fail.New("stopping", "The sprite is stopping.", "")
 	}
 	if len(s.sessions) >= s.MaxSessions {
-		return failure(http.StatusTooManyRequests, "too_many_sessions", fmt.Sprintf("%d commands are running already; end some.", len(s.sessions)))
+		return fail.New("too_many_sessions", fmt.Sprintf("%d commands are running already; end some.", len(s.sessions)), "")
 	}
 	for {
 		// Of fixed length, and decimal, as process numbers are that other
@@ -135,7 +136,7 @@ func (s *Server) killable(id string) (*session, error) {
 		return leftover, nil
 	}
 	if ended {
-		return nil, failure(http.StatusGone, "session_ended", "Session "+id+" has ended.")
+		return nil, fail.New("session_ended", "Session "+id+" has ended.", "")
 	}
 	return nil, notFound(id)
 }
@@ -144,5 +145,5 @@ func notFound(id string) error {
 	if len(id) > 64 {
 		id = id[:64] + "…"
 	}
-	return failure(http.StatusNotFound, "session_not_found", fmt.Sprintf("session not found: %q", id))
+	return fail.New("session_not_found", fmt.Sprintf("session not found: %q", id), "")
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -64,9 +65,9 @@ func (t *tasks) put(name string, expire time.Duration, refresh bool) (sprites.Ta
 	task, there := t.all[name]
 	switch {
 	case there && !refresh:
-		return task, failure(http.StatusConflict, "task_exists", fmt.Sprintf("task %s exists", name))
+		return task, fail.New("task_exists", fmt.Sprintf("task %s exists", name), "")
 	case !there && n >= maxTasks:
-		return task, failure(http.StatusTooManyRequests, "too_many_tasks", fmt.Sprintf("there are %d tasks already", n))
+		return task, fail.New("too_many_tasks", fmt.Sprintf("there are %d tasks already", n), "")
 	case !there:
 		task = sprites.Task{Name: name, StartedAt: time.Now().UTC()}
 	}
@@ -84,7 +85,7 @@ func (t *tasks) get(name string) (sprites.Task, error) {
 	t.live()
 	task, ok := t.all[name]
 	if !ok {
-		return task, failure(http.StatusNotFound, "task_not_found", fmt.Sprintf("task not found: %.64q", name))
+		return task, fail.New("task_not_found", fmt.Sprintf("task not found: %.64q", name), "")
 	}
 	return task, nil
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -17,7 +18,7 @@ import (
 // checkpoint and a fork do, and read: all files of the sprite are in it.
 func (s *Server) exportSprite(w http.ResponseWriter, r *http.Request) error {
 	if !principalOf(r).may(read) {
-		return fail("forbidden", "the token does not have the verb read", "")
+		return fail.New("forbidden", "the token does not have the verb read", "")
 	}
 	env, err := flag(r, "environment")
 	if err != nil {
@@ -55,7 +56,7 @@ func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
 	if text := q.Get("max_size"); text != "" {
 		var err error
 		if o.MaxSize, err = strconv.ParseInt(text, 10, 64); err != nil || o.MaxSize <= 0 {
-			return fail(sprite.CodeBadRequest, "max_size must be a number of bytes", "")
+			return fail.New(sprite.CodeBadRequest, "max_size must be a number of bytes", "")
 		}
 	}
 	if err := s.mayLabel(r, o.Labels); err != nil {
@@ -64,7 +65,7 @@ func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	o.Allow = func(name string) error {
 		if !p.reaches(name) {
-			return fail("forbidden", "the token does not reach a sprite of that name", "")
+			return fail.New("forbidden", "the token does not reach a sprite of that name", "")
 		}
 		return nil
 	}
@@ -89,7 +90,7 @@ func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
 		return restErr
 	}
 	if body.err != nil && !interrupted && r.Context().Err() == nil {
-		return fail(sprite.CodeBadRequest, "the archive did not arrive: "+body.err.Error(), "")
+		return fail.New(sprite.CodeBadRequest, "the archive did not arrive: "+body.err.Error(), "")
 	}
 	if err != nil {
 		return err

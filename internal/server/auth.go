@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -83,7 +84,7 @@ func (s *Server) authorize(r *http.Request, verb string) (principal, error) {
 		return p, err
 	}
 	if !p.may(verb) {
-		return p, fail("forbidden", "the token does not have the verb "+verb, "make one that has it: cove token create NAME --all --verbs "+verb)
+		return p, fail.New("forbidden", "the token does not have the verb "+verb, "make one that has it: cove token create NAME --all --verbs "+verb)
 	}
 	name := r.PathValue("name")
 	if name == "" {
@@ -99,7 +100,7 @@ func (s *Server) mayActIn(ctx context.Context, p principal, name string) error {
 		return err
 	}
 	if !p.reaches(name) || shared && !p.may(sprites.VerbAdmin) {
-		return fail("forbidden", "the token does not reach this sprite", "")
+		return fail.New("forbidden", "the token does not reach this sprite", "")
 	}
 	return nil
 }
@@ -123,7 +124,7 @@ func (s *Server) authenticate(r *http.Request) (principal, error) {
 	scheme, secret, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	secret = strings.TrimSpace(secret)
 	if !ok || !strings.EqualFold(scheme, "Bearer") || secret == "" {
-		return principal{}, fail("unauthorized", "the request carries no token", "the server's own is in the file token of its data folder")
+		return principal{}, fail.New("unauthorized", "the request carries no token", "the server's own is in the file token of its data folder")
 	}
 	hash := store.HashToken(secret)
 	for _, p := range []principal{s.inside, s.boot} {
@@ -133,14 +134,14 @@ func (s *Server) authenticate(r *http.Request) (principal, error) {
 	}
 	t, err := s.Store.Tokens.ByHash(r.Context(), hash)
 	if errors.Is(err, store.ErrNotFound) {
-		return principal{}, fail("unauthorized", "the token is not known", "make one on the server's machine: cove token create NAME --all")
+		return principal{}, fail.New("unauthorized", "the token is not known", "make one on the server's machine: cove token create NAME --all")
 	}
 	if err != nil {
 		return principal{}, err
 	}
 	now := time.Now()
 	if !t.ExpiresAt.IsZero() && !now.Before(t.ExpiresAt) {
-		return principal{}, fail("unauthorized", "the token has expired", "make one on the server's machine: cove token create NAME --all")
+		return principal{}, fail.New("unauthorized", "the token has expired", "make one on the server's machine: cove token create NAME --all")
 	}
 	s.noteUse(t, now)
 	return principal{name: t.ID, hash: t.Hash, scope: t.Scope, verbs: t.Verbs, until: t.ExpiresAt}, nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -35,8 +36,8 @@ func (s *Server) putBackend(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("backend")
 	var req sprites.BackendRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
-		if _, ok := errors.AsType[*apiError](err); ok { // it may quote the token
-			return fail(sprite.CodeBadRequest, "the body can't be read as JSON", `it is {"url":"https://…","token":"…"}`)
+		if _, ok := errors.AsType[*fail.Error](err); ok { // it may quote the token
+			return fail.New(sprite.CodeBadRequest, "the body can't be read as JSON", `it is {"url":"https://…","token":"…"}`)
 		}
 		return err
 	}
@@ -44,11 +45,11 @@ func (s *Server) putBackend(w http.ResponseWriter, r *http.Request) error {
 	u, err := url.Parse(req.URL)
 	switch {
 	case !backendName.MatchString(name):
-		return fail(sprite.CodeBadRequest, "a backend's name has lower-case letters, digits and hyphens, at most 63", "")
+		return fail.New(sprite.CodeBadRequest, "a backend's name has lower-case letters, digits and hyphens, at most 63", "")
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return fail(sprite.CodeBadRequest, "a backend's url is an http or https URL without user and query", "")
+		return fail.New(sprite.CodeBadRequest, "a backend's url is an http or https URL without user and query", "")
 	case len(req.Token) > maxSecret || strings.ContainsFunc(req.Token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
-		return fail(sprite.CodeBadRequest, "a token is printable ASCII without spaces", "")
+		return fail.New(sprite.CodeBadRequest, "a token is printable ASCII without spaces", "")
 	}
 	if err := s.Store.Backends.Put(r.Context(), name, req); err != nil {
 		return backendError(r, err)
@@ -71,9 +72,9 @@ func backendError(r *http.Request, err error) error {
 	name := clean(r.PathValue("backend"), maxGuestText)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return fail("no_backend", "this server knows no backend "+name, "push to it once, which tells it: cove push --backend "+name+" PLAN")
+		return fail.New("no_backend", "this server knows no backend "+name, "push to it once, which tells it: cove push --backend "+name+" PLAN")
 	case errors.Is(err, store.ErrInUse):
-		return fail("backend_in_use", fmt.Sprintf("the backend %s: %v", name, err), "see which: cove job list; pull or remove them first")
+		return fail.New("backend_in_use", fmt.Sprintf("the backend %s: %v", name, err), "see which: cove job list; pull or remove them first")
 	}
 	return secretError(err)
 }
@@ -84,9 +85,9 @@ var errRefused = errors.New("it refused the token")
 // unreached is the error for a backend that did not answer, or not us.
 func unreached(name string, err error) error {
 	if errors.Is(err, errRefused) {
-		return fail("backend_refused", fmt.Sprintf("the backend %s: %v", name, err), "push to it again with one that it takes, which is kept: --token, SPRITES_TOKEN, or your file of settings")
+		return fail.New("backend_refused", fmt.Sprintf("the backend %s: %v", name, err), "push to it again with one that it takes, which is kept: --token, SPRITES_TOKEN, or your file of settings")
 	}
-	return fail("backend_unreachable", fmt.Sprintf("the backend %s does not answer: %v", name, err), "see what the matter is: cove ping --backend "+name)
+	return fail.New("backend_unreachable", fmt.Sprintf("the backend %s does not answer: %v", name, err), "see what the matter is: cove ping --backend "+name)
 }
 
 // backendTransport speaks HTTP/1.1, which can be upgraded.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -44,7 +45,7 @@ func (s *Server) postRestore(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if id == sprite.CurrentState {
-		return fail("bad_request", "the sprite is what is current already", "name a checkpoint: cove checkpoint list -s "+name)
+		return fail.New("bad_request", "the sprite is what is current already", "name a checkpoint: cove checkpoint list -s "+name)
 	}
 	if _, err := s.Host.CheckpointOf(r.Context(), name, id); err != nil {
 		return err
@@ -216,11 +217,11 @@ func (s *Server) forkSprite(w http.ResponseWriter, r *http.Request) error {
 	}
 	for _, name := range names {
 		if !p.reaches(name) {
-			return fail("forbidden", "the token does not reach a sprite of that name", "")
+			return fail.New("forbidden", "the token does not reach a sprite of that name", "")
 		}
 	}
 	if !p.may(admin) && req.Owner != "" {
-		return fail("forbidden", "only a token with the verb admin may give a sprite an owner", "")
+		return fail.New("forbidden", "only a token with the verb admin may give a sprite an owner", "")
 	}
 	if err := s.mayLabel(r, req.Labels); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
@@ -41,7 +42,7 @@ func noConnector(r *http.Request, err error) error {
 		if slices.Contains(connect.Presets(), name) {
 			hint = "it is known, and made by: cove connector put " + name
 		}
-		return fail(sprite.CodeNotFound, "there is no connector "+name, hint)
+		return fail.New(sprite.CodeNotFound, "there is no connector "+name, hint)
 	}
 	return err
 }
@@ -55,7 +56,7 @@ func (s *Server) putConnector(w http.ResponseWriter, r *http.Request) error {
 	c.Name = r.PathValue("connector")
 	c = connect.Complete(c)
 	if err := connect.Check(c); err != nil {
-		return fail(sprite.CodeBadRequest, err.Error(), "see how it is written with: cove help connector put")
+		return fail.New(sprite.CodeBadRequest, err.Error(), "see how it is written with: cove help connector put")
 	}
 	if err := s.Store.Connectors.Put(r.Context(), c); err != nil {
 		return err
@@ -79,7 +80,7 @@ func (s *Server) grantConnector(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if (g.Sprite == "") == (g.Label == "") || g.Job != "" && g.Sprite == "" {
-		return fail(sprite.CodeBadRequest, "a connector is granted to a sprite or to a label, and for a job to its sprite", "")
+		return fail.New(sprite.CodeBadRequest, "a connector is granted to a sprite or to a label, and for a job to its sprite", "")
 	}
 	if _, err := s.Store.Connectors.Get(r.Context(), r.PathValue("connector")); err != nil {
 		return noConnector(r, err)
@@ -99,7 +100,7 @@ func (s *Server) revokeConnector(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	g := sprites.ConnectorGrant{Sprite: q.Get("sprite"), Label: q.Get("label"), Job: q.Get("job")}
 	if g == (sprites.ConnectorGrant{}) || g.Sprite != "" && g.Label != "" {
-		return fail(sprite.CodeBadRequest, "a connector is revoked from a sprite, a label or a job", "")
+		return fail.New(sprite.CodeBadRequest, "a connector is revoked from a sprite, a label or a job", "")
 	}
 	if err := s.Store.Connectors.Revoke(r.Context(), r.PathValue("connector"), g); err != nil {
 		return err
@@ -126,7 +127,7 @@ func (s *Server) mayLabel(r *http.Request, labels []string) error {
 			return err
 		}
 		if granted {
-			return fail("forbidden", "the label "+clean(strings.TrimSpace(l), maxGuestText)+" has a connector: only a token with the verb admin may give it", "")
+			return fail.New("forbidden", "the label "+clean(strings.TrimSpace(l), maxGuestText)+" has a connector: only a token with the verb admin may give it", "")
 		}
 	}
 	return nil

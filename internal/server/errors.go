@@ -9,60 +9,11 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
-
-// statusOf gives the status of an error code, where the code decides.
-var statusOf = map[string]int{
-	sprite.CodeNotFound:         http.StatusNotFound,
-	sprite.CodeNameTaken:        http.StatusConflict,
-	sprite.CodeBadName:          http.StatusBadRequest,
-	sprite.CodeBadRequest:       http.StatusBadRequest,
-	sprite.CodeTooMuch:          http.StatusBadRequest,
-	sprite.CodeJobRunning:       http.StatusConflict,
-	sprite.CodeUnpulledWork:     http.StatusConflict,
-	sprite.CodeDeleting:         http.StatusConflict,
-	sprite.CodeInUse:            http.StatusConflict,
-	sprite.CodeDamaged:          http.StatusConflict,
-	sprite.CodeRejected:         http.StatusUnprocessableEntity,
-	sprite.CodePathTooLong:      http.StatusUnprocessableEntity,
-	sprite.CodeNoSpace:          http.StatusInsufficientStorage,
-	sprite.CodeDiskFaulty:       http.StatusInternalServerError,
-	sprite.CodeDiskLimit:        http.StatusInsufficientStorage,
-	sprite.CodeDiskFull:         http.StatusInsufficientStorage,
-	sprite.CodeActiveCheckpoint: http.StatusConflict,
-	sprite.CodeRunningLimit:     http.StatusTooManyRequests,
-	sprite.CodeBootFailed:       http.StatusInternalServerError,
-	sprite.CodeUnavailable:      http.StatusServiceUnavailable,
-	sprite.CodeNotAvailable:     http.StatusNotImplemented,
-	sprite.CodePolicyChanged:    http.StatusPreconditionFailed,
-	sprite.CodeSpriteChanged:    http.StatusPreconditionFailed,
-	"session_not_found":         http.StatusNotFound,           // the guest's code, too
-	"service_not_found":         http.StatusNotFound,           // likewise
-	"nothing_listens":           http.StatusServiceUnavailable, // likewise
-	"service_not_listening":     http.StatusServiceUnavailable, // likewise
-	"unauthorized":              http.StatusUnauthorized,
-	sprite.CodeForbidden:        http.StatusForbidden,
-	"too_large":                 http.StatusRequestEntityTooLarge,
-	"limit":                     http.StatusTooManyRequests,
-	"not_acceptable":            http.StatusNotAcceptable,
-	"bad_guest":                 http.StatusBadGateway,
-	"no_backend":                http.StatusConflict,
-	"backend_in_use":            http.StatusConflict,
-	"backend_refused":           http.StatusBadGateway,
-	"backend_unreachable":       http.StatusBadGateway,
-}
-
-// apiError is an error that says itself what to answer.
-type apiError struct{ sprites.ErrorBody }
-
-func (e *apiError) Error() string { return e.Message }
-
-func fail(code, message, hint string) *apiError {
-	return &apiError{sprites.ErrorBody{Code: code, Message: message, Hint: hint}}
-}
 
 // fileError is a failed file call, as the guest tells it.
 type fileError struct {
@@ -103,13 +54,13 @@ func respond(w http.ResponseWriter, status int, body any) {
 }
 
 // defaultRetry is when to come back where nobody knows better.
-const defaultRetry = 5 // seconds
+const defaultRetry = 5 * time.Second
 
 // withRetry sets the headers that tell when to come back, which an answer 429 has
 // in any case, and says the same in the body.
 func withRetry(h http.Header, status int, body sprites.ErrorBody) sprites.ErrorBody {
 	if status == http.StatusTooManyRequests {
-		body.RetryAfterSeconds = cmp.Or(body.RetryAfterSeconds, defaultRetry)
+		body.RetryAfterSeconds = cmp.Or(body.RetryAfterSeconds, int(defaultRetry.Seconds()))
 		reset := time.Now().Add(time.Duration(body.RetryAfterSeconds) * time.Second)
 		h.Set("X-RateLimit-Limit", strconv.Itoa(body.Limit))
 		h.Set("X-RateLimit-Remaining", strconv.Itoa(max(body.Limit-body.CurrentCount, 0)))
@@ -126,13 +77,8 @@ func (s *Server) describe(err error) (int, any) {
 	if e, ok := errors.AsType[*fileError](err); ok {
 		return e.status, e.body
 	}
-	if e, ok := errors.AsType[*apiError](err); ok {
-		return codeStatus(e.Code), e.ErrorBody
-	}
-	if e, ok := errors.AsType[*sprite.Error](err); ok {
-		body := e.ErrorBody
-		body.Message = e.Error()
-		return codeStatus(body.Code), body
+	if e, ok := errors.AsType[*fail.Error](err); ok {
+		return e.Status(), bodyOf(e)
 	}
 	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode >= 400 && e.StatusCode < 600 {
 		return e.StatusCode, withCode(e.ErrorBody, e.StatusCode)
@@ -152,17 +98,18 @@ func (s *Server) describe(err error) (int, any) {
 		status, code = http.StatusGatewayTimeout, "timeout"
 	default:
 		if disk := sprite.DiskError(err); disk != nil { // the log has where
-			return codeStatus(disk.Code), disk.ErrorBody
+			return disk.Status(), bodyOf(disk)
 		}
 	}
 	return status, sprites.ErrorBody{Code: code, Message: err.Error()}
 }
 
-func codeStatus(code string) int {
-	if status := statusOf[code]; status != 0 {
-		return status
+// bodyOf is an error's body in an answer.
+func bodyOf(e *fail.Error) sprites.ErrorBody {
+	return sprites.ErrorBody{
+		Code: e.Code, Message: e.Error(), Hint: e.Hint,
+		Limit: e.Limit, CurrentCount: e.Count, RetryAfterSeconds: int(e.RetryAfter.Seconds()),
 	}
-	return http.StatusInternalServerError
 }
 
 // withCode gives a body a code and a message, which every error has.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -42,7 +43,7 @@ var sessionID = regexp.MustCompile(`^[0-9A-Za-z_-]{1,64}$`)
 func (s *Server) guestSession(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	if !sessionID.MatchString(id) {
-		return "", fail("session_not_found", "there is no such session", "see what there is with: cove session list")
+		return "", fail.New("session_not_found", "there is no such session", "see what there is with: cove session list")
 	}
 	return "exec/" + url.PathEscape(id), nil
 }
@@ -60,7 +61,7 @@ func guestService(rest string) guestPath {
 	return func(r *http.Request) (string, error) {
 		name := r.PathValue("service")
 		if !serviceName.MatchString(name) {
-			return "", fail("service_not_found", "there is no such service", "see what there is with: cove service list")
+			return "", fail.New("service_not_found", "there is no such service", "see what there is with: cove service list")
 		}
 		return "services/" + url.PathEscape(name) + rest, nil
 	}
@@ -208,7 +209,7 @@ var (
 func guestFailure(resp *http.Response, files bool) error {
 	defer func() { _ = resp.Body.Close() }()
 	if !guestStatuses[resp.StatusCode] { // the body of a 101 would not even end with the request
-		return fail("bad_guest", "the sandbox answers with status "+strconv.Itoa(resp.StatusCode), "")
+		return fail.New("bad_guest", "the sandbox answers with status "+strconv.Itoa(resp.StatusCode), "")
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxGuestError))
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -240,7 +241,7 @@ func guestFailure(resp *http.Response, files bool) error {
 	}
 	if resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusInsufficientStorage {
 		// Of a file a guest may say so. Otherwise it would be this server's word on a token, or on its disk.
-		return fail("bad_guest", "the sandbox answers with status "+strconv.Itoa(resp.StatusCode), "")
+		return fail.New("bad_guest", "the sandbox answers with status "+strconv.Itoa(resp.StatusCode), "")
 	}
 	if body.Message == "" && !plainCode.MatchString(body.Error) {
 		body.Message = body.Error
@@ -274,12 +275,12 @@ func clean(s string, limit int) string {
 func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	if isUpgrade(r) {
 		if !principalOf(r).may(exec) {
-			return fail("forbidden", "the token does not have the verb exec", "make one that has it: cove token create NAME --all --verbs exec")
+			return fail.New("forbidden", "the token does not have the verb exec", "make one that has it: cove token create NAME --all --verbs exec")
 		}
 		return s.relayTo("exec", fixed("exec"))(w, r)
 	}
 	if !principalOf(r).may(read) {
-		return fail("forbidden", "the token does not have the verb read", "make one that has it: cove token create NAME --all --verbs read")
+		return fail.New("forbidden", "the token does not have the verb read", "make one that has it: cove token create NAME --all --verbs read")
 	}
 	sandbox, err := s.Host.Live(r.Context(), r.PathValue("name"))
 	if err != nil {

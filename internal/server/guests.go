@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 )
 
@@ -160,7 +161,7 @@ func (g *guest) unreachable(err error) error {
 		return endedError(g.sandbox.Status().Ended)
 	default:
 		text := fmt.Sprintf("the sandbox can't be reached: %v", err) // the error may quote the guest
-		return fail("bad_guest", clean(text, maxGuestText), "")
+		return fail.New("bad_guest", clean(text, maxGuestText), "")
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -75,7 +76,7 @@ func (s *Server) checkNames() error {
 // ingress answers a request to a sprite's URL.
 func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) error {
 	if isServiceWorker(r) {
-		return fail("forbidden", "a sprite's URL has no service workers", "have the page do without one, or reach the port from this machine: cove proxy -s "+name+" 8080")
+		return fail.New("forbidden", "a sprite's URL has no service workers", "have the page do without one, or reach the port from this machine: cove proxy -s "+name+" 8080")
 	}
 	if r.URL.Query().Has(visitQuery) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		info, err := s.Host.Get(r.Context(), name)
@@ -178,10 +179,7 @@ var listenHints = map[string]string{
 
 // held makes an error of something that was not there in time, in the sprite of that name.
 func held(ctx context.Context, name string, err error) error {
-	if e, ok := errors.AsType[*sprite.Error](err); ok && e.Code != sprite.CodeUnavailable {
-		return err
-	}
-	e, ok := errors.AsType[*apiError](err)
+	e, ok := errors.AsType[*fail.Error](err)
 	if ok && listenHints[e.Code] == "" && e.Code != sprite.CodeUnavailable {
 		return err
 	}
@@ -192,8 +190,8 @@ func held(ctx context.Context, name string, err error) error {
 	if ok && listenHints[e.Code] != "" {
 		text, hint = "nothing answers at the URL of sprite "+name+": "+e.Message, fmt.Sprintf(listenHints[e.Code], name)
 	}
-	e = fail(sprite.CodeUnavailable, text, hint)
-	e.RetryAfterSeconds = 2
+	e = fail.New(sprite.CodeUnavailable, text, hint)
+	e.RetryAfter = 2 * time.Second
 	return e
 }
 
@@ -321,7 +319,7 @@ func (g *guest) webPort(ctx context.Context) (int, error) {
 	if resp.StatusCode != http.StatusOK {
 		err := guestFailure(resp, false)
 		if e, ok := errors.AsType[*sprites.Error](err); ok && listenHints[e.Code] != "" {
-			return 0, fail(e.Code, e.Message, "")
+			return 0, fail.New(e.Code, e.Message, "")
 		}
 		return 0, err
 	}
@@ -330,10 +328,10 @@ func (g *guest) webPort(ctx context.Context) (int, error) {
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 4<<10)).Decode(&target); ctx.Err() != nil {
 		return 0, ctx.Err()
 	} else if err != nil {
-		return 0, fail("bad_guest", "the sandbox does not say where its URL leads", "")
+		return 0, fail.New("bad_guest", "the sandbox does not say where its URL leads", "")
 	}
 	if target.Port < 1 || target.Port > 65535 || target.Port == guestPort {
-		return 0, fail("bad_guest", fmt.Sprintf("the sandbox wants its URL to lead to port %d", target.Port), "")
+		return 0, fail.New("bad_guest", fmt.Sprintf("the sandbox wants its URL to lead to port %d", target.Port), "")
 	}
 	g.webMu.Lock()
 	g.port, g.asked = target.Port, time.Now()
@@ -363,7 +361,7 @@ func (g *guest) dialWeb(ctx context.Context, _, _ string) (net.Conn, error) {
 		case ctx.Err() != nil:
 			return nil, err
 		case again: // what listened there has just ended
-			return nil, fail("service_not_listening", fmt.Sprintf("nothing takes connections at port %d", port), "")
+			return nil, fail.New("service_not_listening", fmt.Sprintf("nothing takes connections at port %d", port), "")
 		}
 	}
 }

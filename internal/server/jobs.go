@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -27,7 +28,7 @@ const (
 // jobs returns the server's half of jobs.
 func (s *Server) jobs() (Jobs, error) {
 	if s.Jobs == nil {
-		return nil, fail("not_available", "this server has no jobs", "")
+		return nil, fail.New("not_available", "this server has no jobs", "")
 	}
 	return s.Jobs, nil
 }
@@ -38,7 +39,7 @@ func (s *Server) job(r *http.Request) (sprites.Job, error) {
 	id := r.PathValue("id")
 	job, err := s.Store.Jobs.Get(r.Context(), id)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !principalOf(r).reachesAt(job.Backend, job.Sprite) {
-		return job, fail(sprite.CodeNotFound, fmt.Sprintf("there is no job %.40q", id), "see what there is with: cove job list")
+		return job, fail.New(sprite.CodeNotFound, fmt.Sprintf("there is no job %.40q", id), "see what there is with: cove job list")
 	}
 	return job, err
 }
@@ -91,17 +92,17 @@ func (s *Server) mayBegin(r *http.Request, req sprites.JobRequest) error {
 	p := principalOf(r)
 	switch {
 	case !p.may(exec):
-		return fail("forbidden", "a job runs commands, for which the token does not have the verb exec", "")
+		return fail.New("forbidden", "a job runs commands, for which the token does not have the verb exec", "")
 	case req.Backend != "" && (!p.scope.All || !p.may(admin)):
-		return fail("forbidden", "only a token for everything, with the verb admin, may begin jobs at a backend", "")
+		return fail.New("forbidden", "only a token for everything, with the verb admin, may begin jobs at a backend", "")
 	case req.Sprite == "" && !p.scope.All:
-		return fail("forbidden", "the token does not reach new sprites", "name one that it reaches")
+		return fail.New("forbidden", "the token does not reach new sprites", "name one that it reaches")
 	case len(req.Include) > 0 && !p.may(admin):
-		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
+		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite", "")
 	case len(req.MCP) > 0 && !p.may(admin):
-		return fail("forbidden", "only a token with the verb admin may give a job MCP servers: their connectors are granted to it", "")
+		return fail.New("forbidden", "only a token with the verb admin may give a job MCP servers: their connectors are granted to it", "")
 	case req.Definition != nil && !p.may(admin):
-		return fail("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
+		return fail.New("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
 	case req.Sprite != "" && req.Backend == "":
 		if err := s.mayActIn(r.Context(), p, req.Sprite); err != nil {
 			return err
@@ -141,7 +142,7 @@ func (s *Server) getJob(w http.ResponseWriter, r *http.Request) error {
 	if text := r.URL.Query().Get("wait"); text != "" {
 		var err error
 		if wait, err = time.ParseDuration(text); err != nil || wait < 0 {
-			return fail(sprite.CodeBadRequest, fmt.Sprintf("wait must be a duration such as 30s, not %.40q", text), "")
+			return fail.New(sprite.CodeBadRequest, fmt.Sprintf("wait must be a duration such as 30s, not %.40q", text), "")
 		}
 	}
 	changed, cancel := s.Store.Jobs.Watch(r.PathValue("id"))
@@ -341,7 +342,7 @@ func (s *Server) jobEvents(w http.ResponseWriter, r *http.Request) error {
 	if text := r.URL.Query().Get("from"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return fail(sprite.CodeBadRequest, fmt.Sprintf("from must be a number, not %.40q", text), "")
+			return fail.New(sprite.CodeBadRequest, fmt.Sprintf("from must be a number, not %.40q", text), "")
 		}
 		from = max(n, 1)
 	}
@@ -363,7 +364,7 @@ func (s *Server) jobEvents(w http.ResponseWriter, r *http.Request) error {
 	defer quiet.Stop()
 	for {
 		job, err := s.job(r) // before its events: nothing comes after those of one that has ended
-		if e, ok := errors.AsType[*apiError](err); ok && e.Code == sprite.CodeNotFound {
+		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == sprite.CodeNotFound {
 			return nil // it has been deleted
 		}
 		if err == nil {

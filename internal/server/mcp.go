@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/mcpserver"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
@@ -60,20 +61,20 @@ func (s *Server) mcpSession(r *http.Request, p principal) (*mcpserver.Server, er
 	q := r.URL.Query()
 	for key := range q {
 		if !slices.Contains([]string{"sprite", "prefix", "role", "dir"}, key) {
-			return nil, fail(sprite.CodeBadRequest, fmt.Sprintf("the query has %.40q; there are sprite, prefix, role and dir", key), "")
+			return nil, fail.New(sprite.CodeBadRequest, fmt.Sprintf("the query has %.40q; there are sprite, prefix, role and dir", key), "")
 		}
 	}
 	within := mcpserver.Bound{Sprite: p.scope.Sprite, Prefix: p.scope.Prefix}
 	within, ok := within.Narrow(mcpserver.Bound{Sprite: q.Get("sprite"), Prefix: q.Get("prefix")})
 	if !ok {
-		return nil, fail("forbidden", "the token does not reach these sprites", "")
+		return nil, fail.New("forbidden", "the token does not reach these sprites", "")
 	}
 	roles := q["role"]
 	if roles == nil {
 		roles = []string{mcpserver.Full}
 	}
 	if _, err := mcpserver.ParseRole(roles...); err != nil {
-		return nil, fail(sprite.CodeBadRequest, err.Error(), "")
+		return nil, fail.New(sprite.CodeBadRequest, err.Error(), "")
 	}
 	_, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	client := &sprites.Client{URL: "http://localhost", Token: strings.TrimSpace(secret), HTTPClient: s.loop}
@@ -125,7 +126,7 @@ func (h *messageBudget) take(name string, size int64) (done func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.whose[name]+size > maxMCPMessages/4 || h.all+size > maxMCPMessages {
-		return nil, fail("limit", "the server holds as much of MCP calls as it can", "try again later")
+		return nil, fail.New("limit", "the server holds as much of MCP calls as it can", "try again later")
 	}
 	if h.whose == nil {
 		h.whose = map[string]int64{}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 var crossOrigin = http.NewCrossOriginProtection()
@@ -14,12 +16,12 @@ var crossOrigin = http.NewCrossOriginProtection()
 // for every method: a WebSocket begins as a GET.
 func (s *Server) checkOrigin(r *http.Request) error {
 	if !s.knownHost(r) {
-		return fail("forbidden", "the server is not called "+quoteHost(r.Host), "if that name is the server's, start it with: cove serve --name "+nameOf(r.Host))
+		return fail.New("forbidden", "the server is not called "+quoteHost(r.Host), "if that name is the server's, start it with: cove serve --name "+nameOf(r.Host))
 	}
 	probe := *r
 	probe.Method = http.MethodPost // the protection lets GET pass
 	if err := crossOrigin.Check(&probe); err != nil {
-		return fail("forbidden", "the request comes from another origin", "")
+		return fail.New("forbidden", "the request comes from another origin", "")
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -40,7 +41,7 @@ func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if p.Rules == nil {
-		return fail("bad_request", "the network policy has no rules", `no rules at all are "rules":[]`)
+		return fail.New("bad_request", "the network policy has no rules", `no rules at all are "rules":[]`)
 	}
 	if p.Revision = r.Header.Get("If-Match"); p.Revision == "*" {
 		p.Revision = ""
@@ -69,10 +70,10 @@ func readStrict(w http.ResponseWriter, r *http.Request, v any, what, hint string
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return err
 		}
-		return fail("bad_request", what+" is no JSON that is understood: "+clean(err.Error(), maxGuestText), hint)
+		return fail.New("bad_request", what+" is no JSON that is understood: "+clean(err.Error(), maxGuestText), hint)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fail("bad_request", "something follows "+what, "")
+		return fail.New("bad_request", "something follows "+what, "")
 	}
 	return nil
 }
@@ -113,7 +114,7 @@ func tellEvents[E any](s *Server, w http.ResponseWriter, r *http.Request, logs [
 	if text := q.Get("since"); text != "" {
 		ms, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return fail("bad_request", "since must be milliseconds since 1970", "")
+			return fail.New("bad_request", "since must be milliseconds since 1970", "")
 		}
 		since = time.UnixMilli(ms)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -101,9 +102,7 @@ func postQuery(u *url.URL) (query string, stdin bool, err error) {
 
 // needsWebSocket is the guest's own answer to what it has by WebSocket alone.
 func needsWebSocket(what string) error {
-	return &sprites.Error{StatusCode: http.StatusBadRequest, ErrorBody: sprites.ErrorBody{
-		Code: "invalid_request", Message: what + " needs a WebSocket", Hint: "send the same request as GET, with Upgrade: websocket",
-	}}
+	return fail.New("invalid_request", what+" needs a WebSocket", "send the same request as GET, with Upgrade: websocket")
 }
 
 // isPaced reports whether a request is from the JavaScript SDK's execFileHTTP. Over

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -47,7 +48,7 @@ func (g *relayGroup) add(p principal) (done func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return nil, fail("unavailable", "the server is shutting down", "")
+		return nil, fail.New("unavailable", "the server is shutting down", "")
 	}
 	part := max(g.max/4, 1)
 	switch {
@@ -84,8 +85,8 @@ func (g *relayGroup) count(p principal, n int) {
 }
 
 func (g *relayGroup) full(count, limit int, whose string) error {
-	e := fail("limit", fmt.Sprintf("%d %s are open%s, and the server allows no more", count, g.what, whose), "close some, or try again later")
-	e.Limit, e.CurrentCount, e.RetryAfterSeconds = limit, count, defaultRetry
+	e := fail.New("limit", fmt.Sprintf("%d %s are open%s, and the server allows no more", count, g.what, whose), "close some, or try again later")
+	e.Limit, e.Count, e.RetryAfter = limit, count, defaultRetry
 	return e
 }
 
@@ -117,12 +118,10 @@ func hasToken(values []string, token string) bool {
 // started for it.
 func checkUpgrade(r *http.Request) error {
 	if !isUpgrade(r) {
-		return &sprites.Error{StatusCode: http.StatusUpgradeRequired, ErrorBody: sprites.ErrorBody{
-			Code: "upgrade_required", Message: "this call needs a WebSocket",
-		}}
+		return fail.New("upgrade_required", "this call needs a WebSocket", "")
 	}
 	if r.Header.Get("Sec-WebSocket-Version") != "13" || r.Header.Get("Sec-WebSocket-Key") == "" || r.ProtoMajor != 1 {
-		return fail("bad_request", "the WebSocket handshake is not one of version 13 over HTTP/1.1", "")
+		return fail.New("bad_request", "the WebSocket handshake is not one of version 13 over HTTP/1.1", "")
 	}
 	return nil
 }
@@ -312,9 +311,9 @@ const broughtBack = "the sprite was brought back to a checkpoint"
 // being removed or brought back to a checkpoint, if it is.
 func endedOr(lease *sprite.Lease, err error) error {
 	if lease.Removed() {
-		return fail(sprite.CodeDeleting, removed, "")
+		return fail.New(sprite.CodeDeleting, removed, "")
 	}
-	if _, ok := errors.AsType[*apiError](err); ok && lease.Restored() {
+	if _, ok := errors.AsType[*fail.Error](err); ok && lease.Restored() {
 		return endedError(broughtBack)
 	}
 	return err
@@ -322,8 +321,8 @@ func endedOr(lease *sprite.Lease, err error) error {
 
 // endedError is the answer to a call whose sandbox has ended.
 func endedError(why string) error {
-	e := fail(sprite.CodeUnavailable, endedReason+": "+why, "try again: that starts another")
-	e.RetryAfterSeconds = 1
+	e := fail.New(sprite.CodeUnavailable, endedReason+": "+why, "try again: that starts another")
+	e.RetryAfter = time.Second
 	return e
 }
 

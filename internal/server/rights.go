@@ -5,10 +5,12 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // errEnded is why a call ends when what it was allowed by does.
-var errEnded = fail("unauthorized", "what this call was allowed by has ended", "")
+var errEnded = fail.New("unauthorized", "what this call was allowed by has ended", "")
 
 // endGrace is how long a call that has to end may take for its last words.
 const endGrace = 500 * time.Millisecond

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -144,7 +145,7 @@ func (s *Server) routes() []route {
 }
 
 func notAvailable(http.ResponseWriter, *http.Request) error {
-	return fail("not_available", "this server does not have that part of the protocol", "")
+	return fail.New("not_available", "this server does not have that part of the protocol", "")
 }
 
 // handler is the whole API.
@@ -156,7 +157,7 @@ func (s *Server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if fields(r.Header) > maxFields {
 			w.Header().Set("Connection", "close")
-			s.answer(w, r, fail("too_large", fmt.Sprintf("a request has at most %d header fields", maxFields), ""))
+			s.answer(w, r, fail.New("too_large", fmt.Sprintf("a request has at most %d header fields", maxFields), ""))
 			return
 		}
 		if name, ok := s.spriteOf(r.Host); ok {
@@ -175,7 +176,7 @@ func (s *Server) handler() http.Handler {
 			return
 		}
 		if !plainPath(r.URL.EscapedPath()) { // the mux would redirect to a cleaned one
-			s.answer(w, r, fail("not_found", "there is nothing at this path", ""))
+			s.answer(w, r, fail.New("not_found", "there is nothing at this path", ""))
 			return
 		}
 		// Go's own texts for an unknown path and a wrong method are not JSON.
@@ -226,7 +227,7 @@ func (s *Server) unrouted(w http.ResponseWriter, r *http.Request, fallback http.
 	rec := &statusRecorder{header: http.Header{}}
 	fallback.ServeHTTP(rec, r)
 	if rec.status != http.StatusMethodNotAllowed {
-		s.answer(w, r, fail("not_found", "there is nothing at this path", ""))
+		s.answer(w, r, fail.New("not_found", "there is nothing at this path", ""))
 		return
 	}
 	w.Header().Set("Allow", rec.header.Get("Allow"))

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -25,23 +26,23 @@ var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 func (s *Server) putSecret(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("secret")
 	if !secretName.MatchString(name) {
-		return fail(sprite.CodeBadRequest, "a secret's name has letters, digits, _ and -, at most 64", "")
+		return fail.New(sprite.CodeBadRequest, "a secret's name has letters, digits, _ and -, at most 64", "")
 	}
 	var req sprites.SecretRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
-		if _, ok := errors.AsType[*apiError](err); ok { // it may quote the value
-			return fail(sprite.CodeBadRequest, "the body can't be read as JSON", `it is {"value":"…"}`)
+		if _, ok := errors.AsType[*fail.Error](err); ok { // it may quote the value
+			return fail.New(sprite.CodeBadRequest, "the body can't be read as JSON", `it is {"value":"…"}`)
 		}
 		return err
 	}
 	value := strings.TrimSuffix(strings.TrimSuffix(req.Value, "\n"), "\r")
 	switch {
 	case len(value) > maxSecret:
-		return fail("too_large", fmt.Sprintf("a secret has at most %d bytes", maxSecret), "")
+		return fail.New("too_large", fmt.Sprintf("a secret has at most %d bytes", maxSecret), "")
 	case len(value) < minSecret:
-		return fail(sprite.CodeBadRequest, fmt.Sprintf("a secret has at least %d bytes", minSecret), "")
+		return fail.New(sprite.CodeBadRequest, fmt.Sprintf("a secret has at least %d bytes", minSecret), "")
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return fail(sprite.CodeBadRequest, "a secret is one line, without control characters", "what goes into a header can't have any")
+		return fail.New(sprite.CodeBadRequest, "a secret is one line, without control characters", "what goes into a header can't have any")
 	}
 	if err := s.Store.Secrets.Set(r.Context(), name, value); err != nil {
 		return secretError(err)
@@ -61,7 +62,7 @@ func (s *Server) synced(w http.ResponseWriter, r *http.Request) error {
 // secretError says what is the matter with the key.
 func secretError(err error) error {
 	if errors.Is(err, store.ErrKey) {
-		return fail("bad_key", err.Error(), "")
+		return fail.New("bad_key", err.Error(), "")
 	}
 	return err
 }
@@ -82,7 +83,7 @@ func (s *Server) listSecrets(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) deleteSecret(w http.ResponseWriter, r *http.Request) error {
 	err := s.Store.Secrets.Delete(r.Context(), r.PathValue("secret"))
 	if errors.Is(err, store.ErrNotFound) {
-		return fail(sprite.CodeNotFound, "there is no secret "+clean(r.PathValue("secret"), maxGuestText), "see which there are with: cove secret list")
+		return fail.New(sprite.CodeNotFound, "there is no secret "+clean(r.PathValue("secret"), maxGuestText), "see which there are with: cove secret list")
 	} else if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ const (
 )
 
 // Jobs is the server's half of jobs. Lists and events are read from the store.
-// Its errors say what to answer by being a *sprites.Error, or one of the store.
+// Its errors say what to answer by being a *fail.Error, a *sprites.Error, or one of the store.
 type Jobs interface {
 	Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error)
 	Preview(ctx context.Context, req sprites.JobRequest) (sprites.JobPreview, error)

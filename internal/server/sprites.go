@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -36,7 +37,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, fail(sprite.CodeBadRequest, "the body did not arrive in time", "")
+			return nil, fail.New(sprite.CodeBadRequest, "the body did not arrive in time", "")
 		}
 		return nil, fmt.Errorf("read the body: %w", err)
 	}
@@ -53,7 +54,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error 
 		return err
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return fail(sprite.CodeBadRequest, "the body can't be read as JSON: "+err.Error(), "")
+		return fail.New(sprite.CodeBadRequest, "the body can't be read as JSON: "+err.Error(), "")
 	}
 	return nil
 }
@@ -66,7 +67,7 @@ func flag(r *http.Request, key string) (bool, error) {
 	case "true":
 		return true, nil
 	default:
-		return false, fail(sprite.CodeBadRequest, fmt.Sprintf("%s must be true or false, not %.40q", key, text), "")
+		return false, fail.New(sprite.CodeBadRequest, fmt.Sprintf("%s must be true or false, not %.40q", key, text), "")
 	}
 }
 
@@ -94,10 +95,10 @@ func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
 	}
 	p := principalOf(r)
 	if !p.reaches(req.Name) {
-		return fail("forbidden", "the token does not reach a sprite of that name", "")
+		return fail.New("forbidden", "the token does not reach a sprite of that name", "")
 	}
 	if !p.may(admin) && (len(req.Include) > 0 || req.Owner != "" || req.LeaseSeconds != 0 || req.Install != "") {
-		return fail("forbidden", "only a token with the verb admin may show the host's folders to a sprite, give it an owner, or say what its disk begins with", "")
+		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite, give it an owner, or say what its disk begins with", "")
 	}
 	if err := s.mayLabel(r, req.Labels); err != nil {
 		return err
@@ -213,7 +214,7 @@ func (s *Server) listSprites(w http.ResponseWriter, r *http.Request) error {
 	scope, filter := spriteFilters(r)
 	after, err := base64.RawURLEncoding.DecodeString(q.Get("continuation_token"))
 	if err != nil || len(after) > 100 {
-		return fail(sprite.CodeBadRequest, "the continuation_token is not one of this server's", "")
+		return fail.New(sprite.CodeBadRequest, "the continuation_token is not one of this server's", "")
 	}
 	filter.After = string(after)
 	size := pageSize(q.Get("max_results"))

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -52,7 +53,7 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request) error {
 
 func checkToken(req sprites.TokenRequest) error {
 	bad := func(format string, args ...any) error {
-		return fail(sprite.CodeBadRequest, fmt.Sprintf(format, args...), "")
+		return fail.New(sprite.CodeBadRequest, fmt.Sprintf(format, args...), "")
 	}
 	if req.Name == "" || len(req.Name) > maxTokenName || strings.ContainsFunc(req.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return bad("a token needs a name, of at most %d printable characters", maxTokenName)

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -56,7 +57,7 @@ func (s *Server) postVisit(w http.ResponseWriter, r *http.Request) error {
 	}
 	to, err := url.Parse(req.Path)
 	if err != nil || !strings.HasPrefix(req.Path, "/") || strings.HasPrefix(req.Path, "//") {
-		return fail("bad_request", "path must begin with one slash", "")
+		return fail.New("bad_request", "path must begin with one slash", "")
 	}
 	info, err := s.Host.Get(r.Context(), r.PathValue("name"))
 	if err != nil {
@@ -69,8 +70,8 @@ func (s *Server) postVisit(w http.ResponseWriter, r *http.Request) error {
 	now := time.Now()
 	code := rand.Text()
 	if !s.visits.add(code, visit{info.ID, principalOf(r).name, now.Add(codeTime)}) {
-		e := fail("limit", "too many links wait to be used", "use some, or try again later")
-		e.RetryAfterSeconds = int(codeTime.Seconds())
+		e := fail.New("limit", "too many links wait to be used", "use some, or try again later")
+		e.RetryAfter = codeTime
 		return e
 	}
 	link.Path = to.Path
@@ -125,7 +126,7 @@ func (s *Server) mayEnter(r *http.Request, info sprites.Info) (principal, error)
 			return p, err
 		}
 		if !p.may(exec) {
-			return p, fail("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create NAME --all --verbs exec")
+			return p, fail.New("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create NAME --all --verbs exec")
 		}
 		return p, s.mayActIn(r.Context(), p, info.Name)
 	}
@@ -134,7 +135,7 @@ func (s *Server) mayEnter(r *http.Request, info sprites.Info) (principal, error)
 		return p, err
 	}
 	if !ownRequest(r) {
-		return p, fail("forbidden", "the request comes from another origin", "")
+		return p, fail.New("forbidden", "the request comes from another origin", "")
 	}
 	return p, nil
 }
@@ -167,7 +168,7 @@ func (s *Server) redeem(w http.ResponseWriter, r *http.Request, info sprites.Inf
 	}
 	s.visits.mu.Unlock()
 	if !ok || v.spriteID != info.ID || !time.Now().Before(v.until) {
-		return fail("unauthorized", "this link has been used, or is too old", "make another: cove url --link "+info.Name)
+		return fail.New("unauthorized", "this link has been used, or is too old", "make another: cove url --link "+info.Name)
 	}
 	v.until = time.Now().Add(visitTime)
 	value, err := s.sealVisit(r.Context(), v)
@@ -212,7 +213,7 @@ func (s *Server) visitor(r *http.Request, info sprites.Info) (principal, error) 
 			return p, nil
 		}
 	}
-	return principal{}, fail("unauthorized", "this sprite's URL is not public", "make a link for the browser: cove url --link "+info.Name)
+	return principal{}, fail.New("unauthorized", "this sprite's URL is not public", "make a link for the browser: cove url --link "+info.Name)
 }
 
 // openVisit reads a cookie's value; one that is not ours is a visit to nowhere.

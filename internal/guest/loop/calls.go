@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
@@ -66,7 +67,7 @@ func (l *Loop) call(ctx context.Context, c Call, r *ToolResult) {
 	result, err := l.carry(ctx, c)
 	e := Event{Type: "tool_result", ID: c.ID, Tool: l.box.shown(c.Tool), WaitMS: time.Since(begun).Milliseconds()}
 	if err != nil {
-		e.Type, e.Code, r.Text = "tool_error", err.Code, headAndTail(err.Text(), maxResult)
+		e.Type, e.Code, r.Text = "tool_error", err.Code, headAndTail(tools.Told(err), maxResult)
 		if l.box.Ended() {
 			r.Text = goneText
 		}
@@ -77,16 +78,16 @@ func (l *Loop) call(ctx context.Context, c Call, r *ToolResult) {
 	l.emit(e)
 }
 
-func (l *Loop) carry(ctx context.Context, c Call) (*tools.Result, *tools.Error) {
+func (l *Loop) carry(ctx context.Context, c Call) (*tools.Result, *fail.Error) {
 	if c.Input == nil {
-		return nil, &tools.Error{Code: tools.CodeBadInput, Message: "the input is no JSON"}
+		return nil, &fail.Error{Code: tools.CodeBadInput, Message: "the input is no JSON"}
 	}
 	result, err := l.box.Call(ctx, c.Tool, c.Input)
-	if e, ok := errors.AsType[*tools.Error](err); ok {
+	if e, ok := errors.AsType[*fail.Error](err); ok {
 		return nil, e
 	}
 	if err != nil {
-		return nil, &tools.Error{Code: tools.CodeFailed, Message: err.Error()}
+		return nil, &fail.Error{Code: tools.CodeFailed, Message: err.Error()}
 	}
 	return result, nil
 }

@@ -28,7 +28,7 @@ type Toolbox interface {
 	Offers() []tools.Tool
 
 	// Call carries out one call. The end of ctx ends it. Many goroutines may make
-	// calls at once. Its errors are *tools.Error.
+	// calls at once. Its errors are *fail.Error.
 	Call(ctx context.Context, tool string, input json.RawMessage) (*tools.Result, error)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
@@ -222,7 +223,7 @@ func (h *mcpHost) list(ctx context.Context) ([]*mcp.Tool, error) {
 func (h *mcpHost) call(ctx context.Context, offered, name string, input json.RawMessage) (*tools.Result, error) {
 	var arguments map[string]json.RawMessage
 	if err := json.Unmarshal(input, &arguments); err != nil || arguments == nil {
-		return nil, &tools.Error{Code: tools.CodeBadInput, Message: "the input is no JSON object"}
+		return nil, &fail.Error{Code: tools.CodeBadInput, Message: "the input is no JSON object"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, mcpCall)
 	defer cancel()
@@ -235,16 +236,16 @@ func (h *mcpHost) call(ctx context.Context, offered, name string, input json.Raw
 	case err == nil && !r.IsError:
 		return tools.TextResult(offered, textOf(r)), nil
 	case err == nil:
-		return nil, &tools.Error{Code: tools.CodeFailed, Message: headAndTail(textOf(r), maxResult)}
+		return nil, &fail.Error{Code: tools.CodeFailed, Message: headAndTail(textOf(r), maxResult)}
 	case ctx.Err() != nil:
-		return nil, &tools.Error{Code: tools.CodeCancelled, Message: "the call was ended: " + context.Cause(ctx).Error()}
+		return nil, &fail.Error{Code: tools.CodeCancelled, Message: "the call was ended: " + context.Cause(ctx).Error()}
 	}
 	text := headAndTail(err.Error(), maxShown)
 	if e, ok := errors.AsType[*jsonrpc.Error](err); ok && session != nil && (e.Code < sdkCodes || e.Code > -32000) { // the server's own word
-		return nil, &tools.Error{Code: tools.CodeFailed, Message: text}
+		return nil, &fail.Error{Code: tools.CodeFailed, Message: text}
 	}
 	h.drop(session)
-	return nil, &tools.Error{Code: tools.CodeUnreachable, Message: "host:" + h.Name + " does not answer: " + text, Retryable: true}
+	return nil, &fail.Error{Code: tools.CodeUnreachable, Message: "host:" + h.Name + " does not answer: " + text}
 }
 
 // textOf is what a model is told of a result.

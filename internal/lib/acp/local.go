@@ -17,6 +17,7 @@ import (
 
 	acp "github.com/coder/acp-go-sdk"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
@@ -132,7 +133,7 @@ func checkPath(path string) error {
 
 func fileError(err error) error {
 	code := -32603
-	if e, ok := errors.AsType[*tools.Error](err); ok && e.Code == tools.CodeNotFound || errors.Is(err, os.ErrNotExist) {
+	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == tools.CodeNotFound || errors.Is(err, os.ErrNotExist) {
 		code = codeNotFound
 	}
 	return &acp.RequestError{Code: code, Message: err.Error()}

@@ -1,14 +1,27 @@
-// Package fail is the error that the packages of cove's command line share: a code for
-// programs, a message for people, and what to type next.
+// Package fail is the one error with a code: for programs a code, for people a message and
+// what to type next. What a code means to a shell and to an HTTP client is a table here.
 package fail
 
-// Error is a failure that has a code. Its text is Message: a hint is never part of it. The
-// JSON form goes between the two halves of cove.
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Error is a failure that has a code. A hint is never part of its text. The JSON form goes
+// between the two halves of cove.
 type Error struct {
 	Code    string   `json:"code"`
 	Message string   `json:"message"`
 	Hint    string   `json:"hint,omitempty"`  // what to type next, one proposal a line; empty: nothing is known
-	Paths   []string `json:"paths,omitempty"` // the files that it is about, where a caller needs them
+	Paths   []string `json:"paths,omitempty"` // the files that it is about, if a caller needs them
+
+	Limit      int           `json:"-"` // of how many there may be, if that many are there
+	Count      int           `json:"-"` // how many there are
+	RetryAfter time.Duration `json:"-"` // when to try again; 0: nobody knows
+	Err        error         `json:"-"` // the cause, or nil
 }
 
 // New makes an error. Hint may be empty.
@@ -16,31 +29,148 @@ func New(code, message, hint string) *Error {
 	return &Error{Code: code, Message: message, Hint: hint}
 }
 
-// Error is the message.
-func (e *Error) Error() string { return e.Message }
+// Newf is New with a message that is formatted.
+func Newf(code, hint, format string, args ...any) *Error {
+	return New(code, fmt.Sprintf(format, args...), hint)
+}
+
+// Error is the message, and the cause if there is one.
+func (e *Error) Error() string {
+	if e.Err != nil {
+		return e.Message + ": " + e.Err.Error()
+	}
+	return e.Message
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
 
 // Is compares codes, so that errors.Is finds an error by one that has nothing but a code.
+// What was cancelled is a context.Canceled, too.
 func (e *Error) Is(target error) bool {
+	if target == context.Canceled {
+		return e.Code == "cancelled"
+	}
 	t, ok := target.(*Error)
 	return ok && t.Code == e.Code && t.Message == ""
 }
 
-// exits has the codes for which the command line's exit code is not 1.
-var exits = map[string]int{
-	"bad_option":   2,
-	"conflict":     3,  // both ends have changed: nothing was applied
-	"risky":        4,  // held, for a person to look at
-	"rejected":     5,  // the other end sent what no honest one sends
-	"no_space":     6,  // a disk is full, or a limit is reached
-	"lost":         75, // the connection ended too early
-	"changed":      75, // a tree was changed meanwhile
-	"sandbox_gone": 75,
+// meaning is what a code says to those who don't read the message. The zero value is a
+// failure for which the other end is not to blame.
+type meaning struct {
+	exit   int  // of the command line; 0: 1
+	status int  // of an HTTP answer; 0: 500
+	retry  bool // the same may succeed if it is tried again
+}
+
+var meanings = map[string]meaning{
+	// What was asked for.
+	"EINVAL":          {status: http.StatusBadRequest},
+	"bad_agent":       {status: http.StatusBadRequest},
+	"bad_input":       {exit: 2},
+	"bad_name":        {status: http.StatusBadRequest},
+	"bad_option":      {exit: 2},
+	"bad_pattern":     {exit: 2},
+	"bad_plan":        {status: http.StatusBadRequest},
+	"bad_request":     {status: http.StatusBadRequest},
+	"bad_skill":       {status: http.StatusBadRequest},
+	"invalid_request": {status: http.StatusBadRequest},
+	"no_agent":        {status: http.StatusBadRequest},
+	"no_connector":    {status: http.StatusBadRequest},
+	"no_key":          {status: http.StatusBadRequest},
+	"no_price":        {status: http.StatusBadRequest},
+	"path_too_long":   {status: http.StatusUnprocessableEntity},
+	"rejected":        {exit: 5, status: http.StatusUnprocessableEntity}, // the other end sent what no honest one sends
+	"too_large":       {status: http.StatusRequestEntityTooLarge},
+	"too_much":        {status: http.StatusBadRequest},
+
+	"method_not_allowed": {status: http.StatusMethodNotAllowed},
+	"not_acceptable":     {status: http.StatusNotAcceptable},
+	"not_available":      {status: http.StatusNotImplemented},
+	"upgrade_required":   {status: http.StatusUpgradeRequired},
+
+	// Who asked.
+	"forbidden":    {status: http.StatusForbidden},
+	"unauthorized": {status: http.StatusUnauthorized},
+
+	// What is not there, or not any more.
+	"exists":            {status: http.StatusConflict},
+	"name_taken":        {status: http.StatusConflict},
+	"not_found":         {status: http.StatusNotFound},
+	"nothing_to_end":    {status: http.StatusNotFound},
+	"service_not_found": {status: http.StatusNotFound},
+	"session_not_found": {status: http.StatusNotFound},
+	"task_exists":       {status: http.StatusConflict},
+	"task_not_found":    {status: http.StatusNotFound},
+
+	// What does not go with how things are.
+	"active_checkpoint":   {status: http.StatusConflict},
+	"backend_in_use":      {status: http.StatusConflict},
+	"being_deleted":       {status: http.StatusConflict},
+	"conflict":            {exit: 3, status: http.StatusConflict}, // both ends have changed: nothing was applied
+	"damaged":             {status: http.StatusConflict},
+	"http_port_taken":     {status: http.StatusConflict},
+	"in_use":              {status: http.StatusConflict},
+	"job_ended":           {status: http.StatusConflict},
+	"job_installing":      {status: http.StatusConflict},
+	"job_queued":          {status: http.StatusConflict},
+	"job_running":         {status: http.StatusConflict},
+	"no_backend":          {status: http.StatusConflict},
+	"no_input":            {status: http.StatusConflict},
+	"no_question":         {status: http.StatusConflict},
+	"no_session":          {status: http.StatusConflict},
+	"not_delivered":       {status: http.StatusBadRequest},
+	"not_kept":            {status: http.StatusConflict},
+	"policy_changed":      {status: http.StatusPreconditionFailed},
+	"risky":               {exit: 4}, // held, for a person to look at
+	"service_needed":      {status: http.StatusConflict},
+	"service_not_running": {status: http.StatusConflict},
+	"sprite_changed":      {status: http.StatusPreconditionFailed},
+	"sprite_gone":         {status: http.StatusConflict},
+	"sprite_in_use":       {status: http.StatusConflict},
+	"unpulled_work":       {status: http.StatusConflict},
+
+	// What there is no more of.
+	"concurrent_sprite_limit_exceeded": {status: http.StatusTooManyRequests},
+
+	"disk_full":            {exit: 6, status: http.StatusInsufficientStorage},
+	"disk_limit":           {exit: 6, status: http.StatusInsufficientStorage},
+	"limit":                {status: http.StatusTooManyRequests},
+	"no_space":             {exit: 6, status: http.StatusInsufficientStorage},
+	"ENOSPC":               {exit: 6, status: http.StatusInsufficientStorage},
+	"too_many_clients":     {status: http.StatusTooManyRequests},
+	"too_many_connections": {status: http.StatusTooManyRequests},
+	"too_many_services":    {status: http.StatusTooManyRequests},
+	"too_many_sessions":    {status: http.StatusTooManyRequests},
+	"too_many_tasks":       {status: http.StatusTooManyRequests},
+	"too_many_watches":     {status: http.StatusTooManyRequests},
+
+	// What ended, was lost, or is not there yet.
+	"backend_refused":       {status: http.StatusBadGateway},
+	"backend_unreachable":   {status: http.StatusBadGateway},
+	"bad_guest":             {status: http.StatusBadGateway},
+	"busy":                  {exit: 75, retry: true},
+	"cancelled":             {exit: 130, retry: true},
+	"changed":               {exit: 75, retry: true}, // by somebody else, meanwhile
+	"lost":                  {exit: 75},              // the connection ended too early
+	"not_connected":         {status: http.StatusServiceUnavailable},
+	"nothing_listens":       {status: http.StatusServiceUnavailable},
+	"protocol":              {exit: 5},
+	"sandbox_gone":          {exit: 75},
+	"service_not_listening": {status: http.StatusServiceUnavailable},
+	"session_ended":         {exit: 75, status: http.StatusGone, retry: true},
+	"start_failed":          {status: http.StatusBadGateway},
+	"stopping":              {status: http.StatusServiceUnavailable},
+	"timeout":               {status: http.StatusGatewayTimeout},
+	"unavailable":           {exit: 75, status: http.StatusServiceUnavailable},
+	"unreachable":           {exit: 75, retry: true},
 }
 
 // ExitCode is the command line's exit code for this error.
-func (e *Error) ExitCode() int {
-	if exit, ok := exits[e.Code]; ok {
-		return exit
-	}
-	return 1
-}
+func (e *Error) ExitCode() int { return max(meanings[e.Code].exit, 1) }
+
+// Status is the HTTP status of an answer with this error.
+func (e *Error) Status() int { return cmp.Or(meanings[e.Code].status, http.StatusInternalServerError) }
+
+// Retryable reports whether the same may succeed if it is tried again.
+func (e *Error) Retryable() bool { return meanings[e.Code].retry }

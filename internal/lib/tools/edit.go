@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 const editDescription = `Replace text in a file. old_string is taken literally, every character of it, and must be in the file exactly once, unless replace_all is set; ` +
@@ -117,7 +119,7 @@ type edited struct {
 // maxListed is how many lines are named.
 const maxListed = 20
 
-// replaceAll makes replacements one after the other. Its errors are *Error, about
+// replaceAll makes replacements one after the other. Its errors are *fail.Error, about
 // the file.
 func replaceAll(content []byte, list []Replacement) (edited, error) {
 	e := edited{content: content, crlf: onlyCRLF(content)}
@@ -148,7 +150,7 @@ func onlyCRLF(content []byte) bool {
 	return n > 0 && n == bytes.Count(content, []byte("\n"))
 }
 
-func (e *edited) replace(old, text []byte, everywhere bool) *Error {
+func (e *edited) replace(old, text []byte, everywhere bool) *fail.Error {
 	if len(old) == 0 {
 		return errorf(CodeBadInput, "old_string is empty; Write replaces a whole file")
 	}

@@ -3,19 +3,13 @@ package tools
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"syscall"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// Error is why a call was not carried out. Nothing was changed then.
-type Error struct {
-	Code      string `json:"code"`
-	Message   string `json:"message"`   // says what to do next, where that is known
-	Retryable bool   `json:"retryable"` // the same call may succeed if it is made again
-}
-
-// The codes of Error.
+// The codes of what a call that was not carried out fails with. Nothing was changed then.
 const (
 	CodeBadInput     = "bad_input"     // not what the tool's schema says
 	CodeBadPattern   = "bad_pattern"   // a glob or a regular expression that can't be read
@@ -30,7 +24,8 @@ const (
 	CodeNoMatch      = "no_match"      // Edit: the text is not in the file
 	CodeNotUnique    = "not_unique"    // Edit: it is there more than once
 	CodeNoChange     = "no_change"     // Edit: the new text is the old one
-	CodeStale        = "stale"         // the file is not as if_match says, or was changed meanwhile
+	CodeStale        = "stale"         // the file is not as if_match says
+	CodeChanged      = "changed"       // the file was changed by someone else meanwhile
 	CodeBusy         = "busy"          // too many calls at once
 	CodeCancelled    = "cancelled"     // by the caller
 	CodeFailed       = "failed"        // everything else
@@ -40,52 +35,23 @@ const (
 	CodeProtocol     = "protocol"      // the sprite sent what no honest one sends
 )
 
-// Error is the message.
-func (e *Error) Error() string { return e.Message }
-
-// Is makes a cancelled call findable as context.Canceled.
-func (e *Error) Is(target error) bool {
-	return target == context.Canceled && e.Code == CodeCancelled
-}
-
-// ExitCode is the command line's exit code for this error.
-func (e *Error) ExitCode() int {
-	switch {
-	case e.Code == CodeBadInput, e.Code == CodeBadPattern:
-		return 2
-	case e.Code == CodeProtocol:
-		return 5
-	case e.Code == CodeNoSpace:
-		return 6
-	case e.Code == CodeCancelled:
-		return 130
-	case e.Retryable, e.Code == CodeSandboxGone:
-		return 75
-	}
-	return 1
-}
-
-// Text is what a model is told.
-func (e *Error) Text() string {
+// Told is what a model is told of an error.
+func Told(e *fail.Error) string {
 	text := "Error (" + e.Code + "): " + e.Message
-	if e.Retryable {
+	if e.Retryable() {
 		text += " The call may be tried again."
 	}
 	return text
 }
 
-func errorf(code, format string, args ...any) *Error {
-	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
-}
-
-func retryf(code, format string, args ...any) *Error {
-	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Retryable: true}
+func errorf(code, format string, args ...any) *fail.Error {
+	return fail.Newf(code, "", format, args...)
 }
 
 // coded gives an error of the system its code. subject is the path that it is
 // about; empty: the error says.
-func coded(subject string, err error) *Error {
-	if e, ok := errors.AsType[*Error](err); ok {
+func coded(subject string, err error) *fail.Error {
+	if e, ok := errors.AsType[*fail.Error](err); ok {
 		return e
 	}
 	what := subject + ": "
@@ -98,7 +64,7 @@ func coded(subject string, err error) *Error {
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return retryf(CodeCancelled, "the call was cancelled")
+		return errorf(CodeCancelled, "the call was cancelled")
 	case errors.Is(err, fs.ErrNotExist):
 		return errorf(CodeNotFound, "%sno such file or folder", what)
 	case errors.Is(err, syscall.ENOTDIR):

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // TestMain is also what keeps the commands of Bash.
@@ -123,7 +125,7 @@ func (s *served) write(q request) {
 }
 
 // try makes a call.
-func (s *served) try(tool string, input any) (*Result, *Error) {
+func (s *served) try(tool string, input any) (*Result, *fail.Error) {
 	s.t.Helper()
 	_, c := s.send(tool, input)
 	a := <-c
@@ -142,7 +144,7 @@ func call1[Out any](s *served, tool string, input any) Out {
 	s.t.Helper()
 	r, err := s.try(tool, input)
 	if err != nil {
-		s.t.Fatalf("%s %+v: %v", tool, input, err.Text())
+		s.t.Fatalf("%s %+v: %v", tool, input, Told(err))
 	}
 	var out Out
 	if err := json.Unmarshal(r.Data, &out); err != nil {
@@ -159,7 +161,7 @@ func (s *served) fails(code, tool string, input any) string {
 		s.t.Fatalf("%s %.200v succeeded, want the error %s: %.500s", tool, input, code, r.Text())
 	}
 	if err.Code != code {
-		s.t.Fatalf("%s %.200v: got %s, want the code %s", tool, input, err.Text(), code)
+		s.t.Fatalf("%s %.200v: got %s, want the code %s", tool, input, Told(err), code)
 	}
 	return err.Message
 }

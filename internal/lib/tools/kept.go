@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // A KeptCommand is a program that runs under a keeper (Keep): nothing that it starts
@@ -135,23 +137,23 @@ func lookPath(name, dir string, env []string) (string, error) {
 
 // WriteFile gives the file at an absolute path new content, in one step, or changes
 // nothing. It makes the folders that are missing; a file that is there keeps its mode.
-// Where others write it, the last one does. Its errors are *Error.
+// Where others write it, the last one does. Its errors are *fail.Error.
 func WriteFile(path, content string) error {
 	w := &workspace{dir: path} // which is told as it is
 	in := WriteInput{FilePath: path, Content: content, CreateParents: true}
 	for n := 1; ; n++ {
 		_, err := w.write(context.Background(), in, nil)
-		if e, ok := errors.AsType[*Error](err); !ok || e.Code != CodeStale || n == maxStale {
+		if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != CodeChanged || n == maxTries {
 			return err
 		}
 	}
 }
 
-// maxStale is how often a file may be changed by others in the middle of a write.
-const maxStale = 100
+// maxTries is how often a file may be changed by others in the middle of a write.
+const maxTries = 100
 
 // OpenFile opens a regular file, and nothing that an open could hang at or set off.
-// Its errors are *Error.
+// Its errors are *fail.Error.
 func OpenFile(path string) (*os.File, error) {
 	f, _, err := openRegular(path, path)
 	return f, err

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // maxCalls is how many calls are carried out at once.
@@ -88,7 +90,7 @@ func (s *Server) Begin() error {
 // Offers are the tools that may be called.
 func (s *Server) Offers() []Tool { return List(s.Role) }
 
-// Call carries out one call, if the role allows it. Its errors are *Error. Many
+// Call carries out one call, if the role allows it. Its errors are *fail.Error. Many
 // goroutines may make calls at once, after Begin and before Close.
 func (s *Server) Call(ctx context.Context, tool string, input json.RawMessage) (*Result, error) {
 	a := s.call(ctx, request{Tool: tool, Input: input}, func(Progress) {})
@@ -129,7 +131,7 @@ func (s *Server) request(ctx context.Context, q request) error {
 		return nil // it has just ended
 	}
 	if len(s.running) == maxCalls {
-		return s.out.send(answer{ID: q.ID, Error: retryf(CodeBusy, "%d calls are being carried out", maxCalls)}, maxAnswer)
+		return s.out.send(answer{ID: q.ID, Error: errorf(CodeBusy, "%d calls are being carried out", maxCalls)}, maxAnswer)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.running[q.ID] = cancel
@@ -142,7 +144,7 @@ func (s *Server) request(ctx context.Context, q request) error {
 		delete(s.running, q.ID)
 		s.mu.Unlock()
 		if err := s.out.send(a, maxAnswer); err != nil {
-			if e, ok := errors.AsType[*Error](err); ok {
+			if e, ok := errors.AsType[*fail.Error](err); ok {
 				_ = s.out.send(answer{ID: q.ID, Error: e}, maxAnswer) // the connection's end is the reader's to see
 			}
 		}

@@ -32,7 +32,7 @@ func TestRoles(t *testing.T) {
 					if err != nil {
 						t.Errorf("%s: %v", tool, err)
 					}
-				} else if err == nil || err.Code != CodeDenied || err.Retryable {
+				} else if err == nil || err.Code != CodeDenied || err.Retryable() {
 					t.Errorf("%s: got %v, want it denied", tool, err)
 				}
 			}

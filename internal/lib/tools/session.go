@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -36,7 +37,7 @@ type Session struct {
 	once   sync.Once
 
 	ended chan struct{} // closed when no more answers come; err says why
-	err   *Error
+	err   *fail.Error
 
 	mu      sync.Mutex
 	last    uint64
@@ -52,7 +53,7 @@ type pending struct {
 // Open starts the tools in a sprite, which wakes. dir is the working directory;
 // empty: the home of the sprite's user. roles are as ParseRole has them: where one
 // is unknown, or there is none, every call is denied. The end of ctx ends the
-// session. Its errors are *Error.
+// session. Its errors are *fail.Error.
 func Open(ctx context.Context, sprite *sprites.Sprite, dir string, roles ...string) (*Session, error) {
 	program, err := findGuest(ctx, sprite)
 	if err != nil {
@@ -115,8 +116,8 @@ func findGuest(parent context.Context, sprite *sprites.Sprite) (string, error) {
 	return "", ending(sprite.Name(), err, "")
 }
 
-func noAnswer() *Error {
-	return retryf(CodeUnreachable, "the tools in the sandbox have not answered for %v; nothing was done anywhere else", openLimit)
+func noAnswer() *fail.Error {
+	return errorf(CodeUnreachable, "the tools in the sandbox have not answered for %v; nothing was done anywhere else", openLimit)
 }
 
 // send writes frames, one after the other.
@@ -136,7 +137,7 @@ func (s *Session) send() {
 // receive hands answers to those who wait, until the session's end.
 func (s *Session) receive(out io.ReadCloser, greeted chan<- *hello) {
 	r := bufio.NewReaderSize(out, 64<<10)
-	var wrong *Error
+	var wrong *fail.Error
 	for wrong == nil {
 		var a answer
 		if err := readFrame(r, maxAnswer, &a); err != nil {
@@ -162,7 +163,7 @@ func (s *Session) receive(out io.ReadCloser, greeted chan<- *hello) {
 }
 
 // take handles one answer.
-func (s *Session) take(a answer, greeted chan<- *hello) *Error {
+func (s *Session) take(a answer, greeted chan<- *hello) *fail.Error {
 	if a.Hello != nil {
 		if a.Hello.Version != version {
 			return errorf(CodeProtocol, "the sprite's cove-guest is of another version of cove; restart the sprite, so that it gets this one's: cove suspend %[1]s; cove wake %[1]s", s.name)
@@ -192,7 +193,7 @@ func (s *Session) take(a answer, greeted chan<- *hello) *Error {
 	return nil
 }
 
-// Call calls a tool with an input, a JSON object. Its errors are *Error. The end of
+// Call calls a tool with an input, a JSON object. Its errors are *fail.Error. The end of
 // ctx ends what the call has begun, and is waited for.
 func (s *Session) Call(ctx context.Context, tool string, input json.RawMessage) (*Result, error) {
 	return s.CallProgress(ctx, tool, input, nil)
@@ -349,30 +350,30 @@ func (s *Session) Close() error {
 
 // ending is why a session has ended, or did not begin. said is what the sprite's
 // half printed.
-func ending(sprite string, err error, said string) *Error {
-	if e, ok := errors.AsType[*Error](err); ok {
+func ending(sprite string, err error, said string) *fail.Error {
+	if e, ok := errors.AsType[*fail.Error](err); ok {
 		return e
 	}
 	exit, exited := errors.AsType[*sprites.ExitError](err)
 	switch {
 	case err == nil:
-		return retryf(CodeSessionEnded, "the tools have ended in the sprite; open them again")
+		return errorf(CodeSessionEnded, "the tools have ended in the sprite; open them again")
 	case errors.Is(err, context.Canceled):
-		return retryf(CodeCancelled, "the session was cancelled")
+		return errorf(CodeCancelled, "the session was cancelled")
 	case exited && (exit.Reason == "stopped" || exit.Reason == "restored"), gone(err), errors.Is(err, sprites.ErrNotFound), errors.Is(err, sprites.ErrRemoved):
 		return errorf(CodeSandboxGone, "the sandbox is gone (%v); nothing was done anywhere else", plain(err))
 	case errors.Is(err, sprites.ErrUnauthorized), errors.Is(err, sprites.ErrForbidden):
 		return errorf(CodeDenied, "the server does not let this token use the sandbox: %v", err)
 	case errors.Is(err, sprites.ErrLimited):
-		return retryf(CodeBusy, "reach the sandbox: %v", err)
+		return errorf(CodeBusy, "reach the sandbox: %v", err)
 	case exited && exit.Code == 1 && said != "":
 		return errorf(CodeFailed, "%s", said)
 	case exited && exit.Code == 2:
 		return errorf(CodeFailed, "the sprite's cove-guest has no tools: it is older than this cove; restart the sprite: cove suspend %[1]s; cove wake %[1]s", sprite)
 	case exited:
-		return retryf(CodeSessionEnded, "the tools have ended in the sprite (%v); open them again", err)
+		return errorf(CodeSessionEnded, "the tools have ended in the sprite (%v); open them again", err)
 	case errors.Is(err, sprites.ErrNoExit):
-		return retryf(CodeUnreachable, "the connection to the sandbox was lost (%v); nothing was done anywhere else", err)
+		return errorf(CodeUnreachable, "the connection to the sandbox was lost (%v); nothing was done anywhere else", err)
 	}
 	return errorf(CodeFailed, "reach the sandbox: %v", err)
 }

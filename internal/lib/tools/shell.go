@@ -215,7 +215,7 @@ func (s *shells) keep(sh *shell) error {
 		i++
 	}
 	if len(s.order) >= maxShells {
-		return retryf(CodeBusy, "%d commands run in the background; kill one first", maxShells)
+		return errorf(CodeBusy, "%d commands run in the background; kill one first", maxShells)
 	}
 	s.last++
 	sh.id = strconv.Itoa(s.last)

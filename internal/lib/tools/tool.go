@@ -96,7 +96,7 @@ func define[In any, Out output](name, description string, run func(*workspace, c
 }
 
 // Decode reads an input, a JSON object, strictly: what its schema does not have is an
-// error, and so is what it requires and is missing. Its errors are *Error.
+// error, and so is what it requires and is missing. Its errors are *fail.Error.
 func Decode(data []byte, in any, schema *jsonschema.Schema) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // version is the protocol's. Two halves of different versions do not speak to each
@@ -33,7 +35,7 @@ type request struct {
 type answer struct {
 	ID       uint64          `json:"id,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"`
-	Error    *Error          `json:"error,omitempty"`
+	Error    *fail.Error     `json:"error,omitempty"`
 	Progress *Progress       `json:"progress,omitempty"`
 	Hello    *hello          `json:"hello,omitempty"`
 }

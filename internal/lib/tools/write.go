@@ -194,7 +194,7 @@ func (f *lockedFile) unchanged() error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	return retryf(CodeStale, "%s was changed by someone else meanwhile", f.shown)
+	return errorf(CodeChanged, "%s was changed by someone else meanwhile", f.shown)
 }
 
 func (r *WriteResult) text() string {

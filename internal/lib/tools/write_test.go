@@ -213,12 +213,12 @@ func TestEditBySeveral(t *testing.T) {
 				mu.Lock()
 				if err == nil {
 					made[nil]++
-				} else if err.Code != CodeStale || !err.Retryable {
+				} else if err.Code != CodeChanged || !err.Retryable() {
 					t.Errorf("edit: %v", err)
 				}
 				if once == nil {
 					made[who]++
-				} else if once.Code != CodeStale {
+				} else if once.Code != CodeChanged && once.Code != CodeStale {
 					t.Errorf("write: %v", once)
 				}
 				mu.Unlock()

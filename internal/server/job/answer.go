@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -51,13 +52,13 @@ func answer(job sprites.Job, a sprites.JobAnswer) ([]byte, error) {
 	asks, ok := agent.(agents.Questioner)
 	switch q := job.Question; {
 	case job.State.Terminal():
-		return nil, refuse("job_ended", "see how: cove job show "+job.ID, "job %s has ended (%s)", job.ID, job.State)
+		return nil, fail.Newf("job_ended", "see how: cove job show "+job.ID, "job %s has ended (%s)", job.ID, job.State)
 	case !ok || q == nil:
-		return nil, refuse("no_question", "see what it does: cove job logs "+job.ID, "the agent of job %s has asked nothing", job.ID)
+		return nil, fail.Newf("no_question", "see what it does: cove job logs "+job.ID, "the agent of job %s has asked nothing", job.ID)
 	case q.ID != a.Question:
-		return nil, refuse("no_question", "see what it asks: cove job answer "+job.ID, "the agent of job %s asks something else by now", job.ID)
+		return nil, fail.Newf("no_question", "see what it asks: cove job answer "+job.ID, "the agent of job %s asks something else by now", job.ID)
 	case !slices.ContainsFunc(q.Options, func(o sprites.QuestionOption) bool { return o.ID == a.Option }):
-		return nil, refuse("bad_request", "see the options: cove job answer "+job.ID, "%.40q is none of the options", a.Option)
+		return nil, fail.Newf("bad_request", "see the options: cove job answer "+job.ID, "%.40q is none of the options", a.Option)
 	}
 	in := sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: answerText(*job.Question, a.Option)}}
 	if in.Line, err = asks.Answer(a); err != nil {

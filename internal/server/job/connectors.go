@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
@@ -66,7 +67,7 @@ func (m *Manager) checkKey(ctx context.Context, req sprites.JobRequest, work age
 		if missing, err := m.canHave(ctx, name); err != nil {
 			return err
 		} else if missing != "" {
-			return refuse("no_key", missing, "the connector %s, which the agent %s needs, has no key", name, req.Agent)
+			return fail.Newf("no_key", missing, "the connector %s, which the agent %s needs, has no key", name, req.Agent)
 		}
 	}
 	return nil

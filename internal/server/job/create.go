@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -269,10 +270,10 @@ var (
 func agentOf(name string, def *sprites.AgentDefinition) (agents.Agent, error) {
 	agent, err := agents.Of(name, def)
 	if problems, ok := errors.AsType[agents.Problems](err); ok {
-		return nil, refuse("bad_agent", problems[0].Hint, "%v", err)
+		return nil, fail.Newf("bad_agent", problems[0].Hint, "%v", err)
 	}
 	if err != nil {
-		return nil, refuse("no_agent", "choose one with --agent", "%v", err)
+		return nil, fail.Newf("no_agent", "choose one with --agent", "%v", err)
 	}
 	return agent, nil
 }
@@ -285,11 +286,11 @@ func checkSkill(given *sprites.Skill) (*sprites.Skill, error) {
 	skill := *given
 	for _, text := range []string{skill.Name, skill.Version} {
 		if len(text) > maxText || strings.ContainsFunc(text, unicode.IsControl) {
-			return nil, refuse("bad_skill", "", "a skill's name and version have at most %d printable characters", maxText)
+			return nil, fail.Newf("bad_skill", "", "a skill's name and version have at most %d printable characters", maxText)
 		}
 	}
 	if strings.TrimSpace(skill.Text) == "" || len(skill.Text) > agents.MaxSkill || !utf8.ValidString(skill.Text) || strings.ContainsRune(skill.Text, 0) {
-		return nil, refuse("bad_skill", "", "a skill is UTF-8 text of at most %d bytes", agents.MaxSkill)
+		return nil, fail.Newf("bad_skill", "", "a skill is UTF-8 text of at most %d bytes", agents.MaxSkill)
 	}
 	skill.SHA256 = agents.SkillDigest(skill.Text)
 	return &skill, nil
@@ -301,11 +302,11 @@ func checkSettings(files []sprites.SettingsFile) error {
 	for _, f := range files {
 		size += len(f.Text)
 		if !fs.ValidPath(f.Path) || f.Path[0] != '.' || f.Path == "." || len(f.Path) > maxPath || strings.ContainsFunc(f.Path, unicode.IsControl) || !strings.Contains(f.Path, "/") {
-			return refuse("bad_request", "", "%.80q can't be a file of settings: it lies in a folder of the home whose name begins with a dot", f.Path)
+			return fail.Newf("bad_request", "", "%.80q can't be a file of settings: it lies in a folder of the home whose name begins with a dot", f.Path)
 		}
 	}
 	if len(files) > maxSettings || size > maxSettingsSize {
-		return refuse("bad_request", "", "settings are at most %d files, with %d bytes", maxSettings, maxSettingsSize)
+		return fail.Newf("bad_request", "", "settings are at most %d files, with %d bytes", maxSettings, maxSettingsSize)
 	}
 	return nil
 }
@@ -325,7 +326,7 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 		return nil, err
 	}
 	if _, ok := agent.(agents.Converser); req.Converse && !ok {
-		return nil, refuse("no_input", "leave out --converse", "the agent %s takes no messages", req.Agent)
+		return nil, fail.Newf("no_input", "leave out --converse", "the agent %s takes no messages", req.Agent)
 	}
 	if err := checkCommand(agent, req); err != nil {
 		return nil, err
@@ -334,46 +335,46 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 		"plan's name": req.PlanName, "repository's name": req.Repository, "author's name": req.Author.Name, "author's address": req.Author.Email,
 	} {
 		if len(text) > maxText || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			return nil, refuse("bad_request", "", "the %s must be at most %d printable characters", what, maxText)
+			return nil, fail.Newf("bad_request", "", "the %s must be at most %d printable characters", what, maxText)
 		}
 	}
 	switch {
 	case len(req.Model) > maxText || strings.ContainsFunc(req.Model, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return nil, refuse("bad_request", "write PROVIDER/MODEL", "a model can't be called %.40q", req.Model)
+		return nil, fail.Newf("bad_request", "write PROVIDER/MODEL", "a model can't be called %.40q", req.Model)
 	case len(req.Plan) > maxPlan:
-		return nil, refuse("bad_plan", "", "a plan of %d bytes is more than %d", len(req.Plan), maxPlan)
+		return nil, fail.Newf("bad_plan", "", "a plan of %d bytes is more than %d", len(req.Plan), maxPlan)
 	case req.Branch != "" && !branchName(req.Branch):
-		return nil, refuse("bad_request", "push from one with another name: git switch -c NAME", "%.80q can't be a branch", req.Branch)
+		return nil, fail.Newf("bad_request", "push from one with another name: git switch -c NAME", "%.80q can't be a branch", req.Branch)
 	case !commitID.MatchString(req.Base):
-		return nil, refuse("bad_request", "", "%.80q is no commit", req.Base)
+		return nil, fail.Newf("bad_request", "", "%.80q is no commit", req.Base)
 	case strings.ContainsAny(req.Author.Name+req.Author.Email, "<>"):
-		return nil, refuse("bad_request", "", "an author can't have < or > in the name")
+		return nil, fail.Newf("bad_request", "", "an author can't have < or > in the name")
 	case req.TimeoutSec < 0 || req.TimeoutSec > int64(maxTimeout/time.Second):
-		return nil, refuse("bad_request", "0 means the server's default", "the timeout can't be %d seconds", req.TimeoutSec)
+		return nil, fail.Newf("bad_request", "0 means the server's default", "the timeout can't be %d seconds", req.TimeoutSec)
 	case badGuards(req.Guards):
-		return nil, refuse("bad_request", "0 means no such guard", "a guard can't be so large, nor negative")
+		return nil, fail.Newf("bad_request", "0 means no such guard", "a guard can't be so large, nor negative")
 	case req.Converse && req.Interactive:
-		return nil, refuse("bad_request", "choose one of them", "an agent in a terminal takes messages there")
+		return nil, fail.Newf("bad_request", "choose one of them", "an agent in a terminal takes messages there")
 	case req.Interactive && (req.Guards.IdleSec > 0 || req.Guards.Turns > 0):
-		return nil, refuse("bad_request", "leave out --max-idle and --max-turns", "what an agent does in a terminal, these guards don't see")
+		return nil, fail.Newf("bad_request", "leave out --max-idle and --max-turns", "what an agent does in a terminal, these guards don't see")
 	case req.Sprite != "" && (req.Config != nil || len(req.Include) > 0):
-		return nil, refuse("bad_request", "leave out --sprite, or these", "sprite %.40s is there already: its limits and included folders are what they are", req.Sprite)
+		return nil, fail.Newf("bad_request", "leave out --sprite, or these", "sprite %.40s is there already: its limits and included folders are what they are", req.Sprite)
 	case req.Sprite != "" && req.Remove:
-		return nil, refuse("bad_request", "leave out --rm, or --sprite", "only a sprite that was made for the job is deleted with it")
+		return nil, fail.Newf("bad_request", "leave out --rm, or --sprite", "only a sprite that was made for the job is deleted with it")
 	case len(req.Env) > maxEnv:
-		return nil, refuse("bad_request", "", "%d environment variables are more than %d", len(req.Env), maxEnv)
+		return nil, fail.Newf("bad_request", "", "%d environment variables are more than %d", len(req.Env), maxEnv)
 	}
 	if s := req.SetupScript; s != nil {
 		if s.Text == "" || len(s.Text) > maxScript || strings.ContainsRune(s.Text, 0) || len(s.Name) > maxText || strings.ContainsFunc(s.Name, unicode.IsControl) {
-			return nil, refuse("bad_request", "", "the setup script must be a text of at most %d bytes, with a name", maxScript)
+			return nil, fail.Newf("bad_request", "", "the setup script must be a text of at most %d bytes, with a name", maxScript)
 		}
 		if s.TimeoutSec < 0 || s.TimeoutSec > int64(maxTimeout/time.Second) {
-			return nil, refuse("bad_request", "0 means ten minutes", "the setup script's time can't be %d seconds", s.TimeoutSec)
+			return nil, fail.Newf("bad_request", "0 means ten minutes", "the setup script's time can't be %d seconds", s.TimeoutSec)
 		}
 	}
 	for _, kv := range req.Env {
 		if !envName.MatchString(kv) || strings.ContainsRune(kv, 0) {
-			return nil, refuse("bad_request", "write KEY=VALUE", "an environment variable can't be %.40q", kv)
+			return nil, fail.Newf("bad_request", "write KEY=VALUE", "an environment variable can't be %.40q", kv)
 		}
 	}
 	return agent, nil
@@ -385,13 +386,13 @@ func checkCommand(agent agents.Agent, req sprites.JobRequest) error {
 	_, asks := agent.(agents.Questioner)
 	switch {
 	case asks && strings.TrimSpace(req.AgentCommand) == "":
-		return refuse("bad_request", `name it: --agent-command "opencode acp"`, "the agent %s needs the command that starts it", req.Agent)
+		return fail.Newf("bad_request", `name it: --agent-command "opencode acp"`, "the agent %s needs the command that starts it", req.Agent)
 	case !asks && (req.AgentCommand != "" || req.Permissions != ""):
-		return refuse("bad_request", "leave out --agent-command and --permissions, or use --agent acp", "the agent %s takes no command, and asks for no permission", req.Agent)
+		return fail.Newf("bad_request", "leave out --agent-command and --permissions, or use --agent acp", "the agent %s takes no command, and asks for no permission", req.Agent)
 	case len(req.AgentCommand) > maxCommand || strings.ContainsRune(req.AgentCommand, 0):
-		return refuse("bad_request", "", "an agent's command is a line of at most %d bytes", maxCommand)
+		return fail.Newf("bad_request", "", "an agent's command is a line of at most %d bytes", maxCommand)
 	case req.Permissions != "" && !slices.Contains(agents.PermissionChoices, req.Permissions):
-		return refuse("bad_request", "", "permissions %.40q is none of %s", req.Permissions, strings.Join(agents.PermissionChoices, ", "))
+		return fail.Newf("bad_request", "", "permissions %.40q is none of %s", req.Permissions, strings.Join(agents.PermissionChoices, ", "))
 	}
 	return nil
 }
@@ -412,18 +413,4 @@ func branchName(name string) bool {
 	}
 	bad := func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune(`~^:?*[\`, r) }
 	return !strings.ContainsFunc(name, bad) && !strings.Contains(name, "..") && !strings.Contains(name, "@{")
-}
-
-var statusOf = map[string]int{
-	"job_running": 409, "job_ended": 409, "job_queued": 409, "job_installing": 409, "unpulled_work": 409, "no_input": 409, "no_question": 409, "not_kept": 409, "no_session": 409, "sprite_gone": 409, "sprite_in_use": 409,
-	"start_failed": 502,
-}
-
-// refuse is an error that tells the caller what to answer.
-func refuse(code, hint, format string, args ...any) *sprites.Error {
-	status := statusOf[code]
-	if status == 0 {
-		status = 400
-	}
-	return &sprites.Error{StatusCode: status, ErrorBody: sprites.ErrorBody{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}}
 }

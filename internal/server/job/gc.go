@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -29,7 +30,7 @@ func spriteName(id string) string { return "job-" + id }
 func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error) {
 	result := sprites.JobGCResult{Removed: []sprites.JobGCItem{}, Kept: []sprites.JobGCItem{}}
 	if req.OlderThanSec < 0 {
-		return result, refuse("bad_request", "", "nothing is older than %d seconds", req.OlderThanSec)
+		return result, fail.Newf("bad_request", "", "nothing is older than %d seconds", req.OlderThanSec)
 	}
 	made := map[string]sprites.Info{} // by name
 	for info, err := range m.Client.All(ctx, "") {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -38,11 +39,13 @@ func request() sprites.JobRequest {
 }
 
 func code(err error) string {
-	e, ok := errors.AsType[*sprites.Error](err)
-	if !ok {
-		return fmt.Sprint(err)
+	if e, ok := errors.AsType[*fail.Error](err); ok {
+		return e.Code
 	}
-	return e.Code
+	if e, ok := errors.AsType[*sprites.Error](err); ok { // it was asked by a client
+		return e.Code
+	}
+	return fmt.Sprint(err)
 }
 
 // TestNoJobInInstall: nor does a job act in a sprite in which an agent is being installed,
@@ -137,7 +140,7 @@ func TestCreateWithoutKey(t *testing.T) {
 		change(&req)
 		_, err := m.Preview(ctx, req)
 		hint := ""
-		if e, ok := errors.AsType[*sprites.Error](err); ok {
+		if e, ok := errors.AsType[*fail.Error](err); ok {
 			hint = e.Code + ": " + e.Hint
 		} else if err != nil {
 			hint = err.Error()

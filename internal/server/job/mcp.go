@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
@@ -28,34 +29,34 @@ func (m *Manager) checkMCP(ctx context.Context, req sprites.JobRequest, agent ag
 		return nil
 	}
 	if _, ok := agent.(agents.MCPClient); !ok {
-		return refuse("bad_request", "leave out --mcp, or use --agent cove", "the agent %s is given no MCP servers of the host", req.Agent)
+		return fail.Newf("bad_request", "leave out --mcp, or use --agent cove", "the agent %s is given no MCP servers of the host", req.Agent)
 	}
 	if req.Backend != "" {
-		return refuse("bad_request", "leave out --mcp", "connectors, by which MCP servers of the host are reached, are not at the backend %s", req.Backend)
+		return fail.Newf("bad_request", "leave out --mcp", "connectors, by which MCP servers of the host are reached, are not at the backend %s", req.Backend)
 	}
 	if len(req.MCP) > maxServers {
-		return refuse("bad_request", "", "a job has %d MCP servers at most", maxServers)
+		return fail.Newf("bad_request", "", "a job has %d MCP servers at most", maxServers)
 	}
 	var names []string
 	for _, s := range req.MCP {
 		if err := connect.CheckName(s.Connector); err != nil {
-			return refuse("bad_request", "", "%v", err)
+			return fail.Newf("bad_request", "", "%v", err)
 		}
 		if slices.Contains(names, s.Connector) {
-			return refuse("bad_request", "name all of its tools at once", "the MCP server %s is there twice", s.Connector)
+			return fail.Newf("bad_request", "name all of its tools at once", "the MCP server %s is there twice", s.Connector)
 		}
 		names = append(names, s.Connector)
 		all := slices.Contains(s.Tools, "*")
 		if len(s.Tools) == 0 || len(s.Tools) > maxServerTools || all && len(s.Tools) > 1 {
-			return refuse("bad_request", "write --mcp host:"+s.Connector+"=TOOL,TOOL", "the tools of %s that may be called must be named, at most %d of them, or * alone", s.Connector, maxServerTools)
+			return fail.Newf("bad_request", "write --mcp host:"+s.Connector+"=TOOL,TOOL", "the tools of %s that may be called must be named, at most %d of them, or * alone", s.Connector, maxServerTools)
 		}
 		for _, tool := range s.Tools {
 			if !mcpTool.MatchString(tool) {
-				return refuse("bad_request", "", "a tool can't be called %.80q", tool)
+				return fail.Newf("bad_request", "", "a tool can't be called %.80q", tool)
 			}
 		}
 		if _, err := m.Store.Connectors.Get(ctx, s.Connector); errors.Is(err, store.ErrNotFound) {
-			return refuse("no_connector", "make it: cove connector put "+s.Connector+" --upstream URL", "there is no connector %s", s.Connector)
+			return fail.Newf("no_connector", "make it: cove connector put "+s.Connector+" --upstream URL", "there is no connector %s", s.Connector)
 		} else if err != nil {
 			return err
 		}

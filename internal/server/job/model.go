@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
@@ -19,7 +20,7 @@ import (
 func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agents.Agent) (sprites.JobRequest, error) {
 	chooser, ok := agent.(agents.Chooser)
 	if !ok && req.Guards.CostUSD > 0 {
-		return req, refuse("bad_request", "leave out --max-cost, or limit the connector: cove connector put NAME --limit 5usd/day",
+		return req, fail.Newf("bad_request", "leave out --max-cost, or limit the connector: cove connector put NAME --limit 5usd/day",
 			"the agent %s does not look after what its model costs", req.Agent)
 	}
 	if !ok {
@@ -43,7 +44,7 @@ func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agen
 		price, err := m.price(ctx, req)
 		if err == nil && price == nil && req.Guards.CostUSD > 0 {
 			provider, name, _ := strings.Cut(model, "/")
-			err = refuse("no_price", "cove connector put "+provider+" --price '"+name+"=INPUT/OUTPUT', in dollars for a million tokens",
+			err = fail.Newf("no_price", "cove connector put "+provider+" --price '"+name+"=INPUT/OUTPUT', in dollars for a million tokens",
 				"what %s costs is not known, and so no limit of it can be kept", model)
 		}
 		return req, err
@@ -51,7 +52,7 @@ func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agen
 	if req.Backend != "" {
 		return req, nil // elsewhere says which key is missing
 	}
-	return req, refuse("no_key", hint, "there is no key for %s", strings.Join(models, ", nor for "))
+	return req, fail.Newf("no_key", hint, "there is no key for %s", strings.Join(models, ", nor for "))
 }
 
 // cannotAsk is what to type before there is a connector, or at a backend a key, for a
@@ -61,7 +62,7 @@ func (m *Manager) cannotAsk(ctx context.Context, req sprites.JobRequest, agent a
 	t.Model, t.MCP = model, nil
 	work, err := agent.Prepare(t)
 	if err != nil {
-		return "", refuse("bad_plan", "", "%v", err)
+		return "", fail.Newf("bad_plan", "", "%v", err)
 	}
 	if req.Backend != "" {
 		given := func(kv string) bool {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -87,7 +88,7 @@ func (m *Manager) lockJob(ctx context.Context, id string) (unlock func(), err er
 }
 
 func stillInstalling(id string) error {
-	return refuse("job_installing", "see how far that is: cove job show "+id, "the agent of job %s is still being installed", id)
+	return fail.Newf("job_installing", "see how far that is: cove job show "+id, "the agent of job %s is still being installed", id)
 }
 
 // createInstalling makes the row of a job whose agent has to be installed first, and has
@@ -127,7 +128,7 @@ func (m *Manager) createInstalling(ctx context.Context, req sprites.JobRequest, 
 	case err == nil: // if the caller is gone, it is the caller's to undo
 		return m.Store.Jobs.Get(undo, job.ID)
 	case errors.Is(err, errHalted):
-		return job, refuse("job_ended", "push again", "job %s: %v", job.ID, errHalted)
+		return job, fail.Newf("job_ended", "push again", "job %s: %v", job.ID, errHalted)
 	case errors.Is(err, errLeft):
 		return job, err // the janitor ends it
 	default:
@@ -231,6 +232,8 @@ func (m *Manager) giveUp(ctx context.Context, job sprites.Job, why error) error 
 	body := sprites.ErrorBody{Code: "prepare_failed", Message: why.Error()}
 	if e, ok := errors.AsType[*sprites.Error](why); ok {
 		body = e.ErrorBody
+	} else if e, ok := errors.AsType[*fail.Error](why); ok {
+		body.Code, body.Hint = e.Code, e.Hint
 	}
 	if body.Code == "name_taken" {
 		body.Hint = "" // that sprite is somebody's

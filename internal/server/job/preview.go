@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
@@ -32,7 +33,7 @@ func (m *Manager) settle(ctx context.Context, req sprites.JobRequest) (_ sprites
 	}
 	work, err = agent.Prepare(task(req, "000000"))
 	if err != nil {
-		return req, nil, work, refuse("bad_plan", "", "%v", err)
+		return req, nil, work, fail.Newf("bad_plan", "", "%v", err)
 	}
 	if req.Backend != "" {
 		if req, err = m.elsewhere(ctx, req, work); err != nil {
@@ -43,7 +44,7 @@ func (m *Manager) settle(ctx context.Context, req sprites.JobRequest) (_ sprites
 		return req, nil, work, err
 	}
 	if req.Guards.Turns > 0 && work.Turn == nil {
-		return req, nil, work, refuse("bad_request", "leave out --max-turns", "the agent %s does not tell of its turns", req.Agent)
+		return req, nil, work, fail.Newf("bad_request", "leave out --max-turns", "the agent %s does not tell of its turns", req.Agent)
 	}
 	return req, agent, work, nil
 }

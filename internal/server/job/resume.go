@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -24,7 +25,7 @@ func (m *Manager) Continue(ctx context.Context, id string, how sprites.JobResume
 	}
 	defer unlock()
 	if strings.TrimSpace(how.Message) == "" {
-		return old, refuse("bad_request", "say what is to be done", "the message is empty")
+		return old, fail.Newf("bad_request", "say what is to be done", "the message is empty")
 	}
 	if old.AgentSession, err = m.agentSession(ctx, old); err != nil {
 		return old, err
@@ -62,11 +63,11 @@ func (m *Manager) agentSession(ctx context.Context, job sprites.Job) (string, er
 	}
 	again := "have it done in the same sprite by another job: cove push -s " + job.Sprite + " PLAN"
 	if _, ok := reader.(agents.Rememberer); !ok {
-		return "", refuse("no_session", again, "the agent %s has no session that could go on", job.Agent)
+		return "", fail.Newf("no_session", again, "the agent %s has no session that could go on", job.Agent)
 	}
 	session := sessionOf(reader)
 	if session == "" {
-		return "", refuse("no_session", again, "the agent of job %s ended before it had a session", job.ID)
+		return "", fail.Newf("no_session", again, "the agent of job %s ended before it had a session", job.ID)
 	}
 	return session, nil
 }
@@ -84,14 +85,14 @@ func (m *Manager) canGoOn(ctx context.Context, job sprites.Job) error {
 	sprite := m.sprite(job)
 	_, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
 	if errors.Is(err, sprites.ErrNotFound) {
-		return refuse("sprite_gone", "name a fork of it: --sprite NAME; or push again", "the sprite %s of job %s is gone, and the agent's session with it", job.Sprite, job.ID)
+		return fail.Newf("sprite_gone", "name a fork of it: --sprite NAME; or push again", "the sprite %s of job %s is gone, and the agent's session with it", job.Sprite, job.ID)
 	}
 	if err != nil {
 		return err
 	}
 	for _, name := range []string{job.Workdir + "/.git", dir(job.ID)} {
 		if _, err := sprite.Stat(ctx, name); errors.Is(err, sprites.ErrNotFound) {
-			return refuse("not_kept", "name a fork of the job's sprite, or restore a checkpoint that has it: cove checkpoint list -s "+job.Sprite,
+			return fail.Newf("not_kept", "name a fork of the job's sprite, or restore a checkpoint that has it: cove checkpoint list -s "+job.Sprite,
 				"the work of job %s is not in sprite %s", job.ID, job.Sprite)
 		} else if err != nil {
 			return err
@@ -100,7 +101,7 @@ func (m *Manager) canGoOn(ctx context.Context, job sprites.Job) error {
 	others, err := m.inClone(ctx, job)
 	for _, other := range others {
 		if !other.State.Terminal() {
-			return refuse("job_running", "wait for it with: cove job wait "+other.ID, "job %s is at work in the same clone (%s)", other.ID, other.State)
+			return fail.Newf("job_running", "wait for it with: cove job wait "+other.ID, "job %s is at work in the same clone (%s)", other.ID, other.State)
 		}
 	}
 	return err

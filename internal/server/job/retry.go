@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -18,7 +19,7 @@ func (m *Manager) finished(ctx context.Context, id string) (job sprites.Job, unl
 	}
 	job, err = m.Store.Jobs.Get(ctx, id)
 	if err == nil && !job.State.Terminal() {
-		err = refuse("job_running", "stop it with: cove job stop "+id, "job %s has not ended (%s)", id, job.State)
+		err = fail.Newf("job_running", "stop it with: cove job stop "+id, "job %s has not ended (%s)", id, job.State)
 	}
 	if err != nil {
 		unlock()
@@ -37,7 +38,7 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 	}
 	defer unlock()
 	if old.ResumeOf != "" {
-		return old, refuse("not_kept", "have it go on: cove job resume "+id+" MESSAGE", "job %s went on with the session of job %s, and can't begin anew", id, old.ResumeOf)
+		return old, fail.Newf("not_kept", "have it go on: cove job resume "+id+" MESSAGE", "job %s went on with the session of job %s, and can't begin anew", id, old.ResumeOf)
 	}
 	if err := m.kept(ctx, old); err != nil {
 		return old, err
@@ -70,11 +71,11 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 // kept returns an error if the bundle that a job began from is not there any more.
 func (m *Manager) kept(ctx context.Context, job sprites.Job) error {
 	if job.Input.Size == 0 {
-		return refuse("not_kept", "push it again", "job %s ended before it had its repository", job.ID)
+		return fail.Newf("not_kept", "push it again", "job %s ended before it had its repository", job.ID)
 	}
 	info, err := m.sprite(job).Stat(ctx, job.Input.Path)
 	if errors.Is(err, sprites.ErrNotFound) || err == nil && info.Size() != job.Input.Size {
-		return refuse("not_kept", "push it again", "the repository that job %s was given is not in sprite %s any more", job.ID, job.Sprite)
+		return fail.Newf("not_kept", "push it again", "the repository that job %s was given is not in sprite %s any more", job.ID, job.Sprite)
 	}
 	return err
 }

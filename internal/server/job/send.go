@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -46,11 +47,11 @@ func (m *Manager) deliver(ctx context.Context, job sprites.Job, line []byte) err
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
 		switch exit.Code {
 		case exitDead:
-			return refuse("job_ended", "see how: cove job show "+id, "job %s has ended", id)
+			return fail.Newf("job_ended", "see how: cove job show "+id, "job %s has ended", id)
 		case exitDeaf:
-			return refuse("no_input", "see: cove job logs "+id, "the agent of job %s takes no messages now", id)
+			return fail.Newf("no_input", "see: cove job logs "+id, "the agent of job %s takes no messages now", id)
 		}
-		return refuse("not_delivered", "see: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
+		return fail.Newf("not_delivered", "see: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
 	}
 	if err != nil {
 		return fmt.Errorf("send to job %s: %w", id, err)
@@ -68,19 +69,19 @@ func message(job sprites.Job, msg sprites.JobMessage) ([]byte, error) {
 	converser, ok := agent.(agents.Converser)
 	switch {
 	case job.State.Terminal():
-		return nil, refuse("job_ended", "begin it anew: cove job retry "+job.ID, "job %s has ended (%s)", job.ID, job.State)
+		return nil, fail.Newf("job_ended", "begin it anew: cove job retry "+job.ID, "job %s has ended (%s)", job.ID, job.State)
 	case !ok:
-		return nil, refuse("no_input", "once it has ended: cove job resume "+job.ID+" MESSAGE", "the agent %s takes no messages", job.Agent)
+		return nil, fail.Newf("no_input", "once it has ended: cove job resume "+job.ID+" MESSAGE", "the agent %s takes no messages", job.Agent)
 	case job.Interactive:
-		return nil, refuse("no_input", "join it: cove job attach "+job.ID, "the agent of job %s sits at a terminal", job.ID)
+		return nil, fail.Newf("no_input", "join it: cove job attach "+job.ID, "the agent of job %s sits at a terminal", job.ID)
 	case !job.Converse:
-		return nil, refuse("no_input", "push with --converse", "job %s was not pushed to take messages", job.ID)
+		return nil, fail.Newf("no_input", "push with --converse", "job %s was not pushed to take messages", job.ID)
 	case job.State == sprites.JobInstalling || job.State == sprites.JobQueued || job.State == sprites.JobPreparing:
-		return nil, refuse("job_queued", "try again when it runs: cove job show "+job.ID, "the agent of job %s has not started yet (%s)", job.ID, job.State)
+		return nil, fail.Newf("job_queued", "try again when it runs: cove job show "+job.ID, "the agent of job %s has not started yet (%s)", job.ID, job.State)
 	case len(msg.Text) > maxMessage || !utf8.ValidString(msg.Text) || strings.ContainsRune(msg.Text, 0):
-		return nil, refuse("bad_request", "", "a message is UTF-8 text of at most %d bytes", maxMessage)
+		return nil, fail.Newf("bad_request", "", "a message is UTF-8 text of at most %d bytes", maxMessage)
 	case strings.TrimSpace(msg.Text) == "" && !msg.Close:
-		return nil, refuse("bad_request", "", "the message is empty")
+		return nil, fail.Newf("bad_request", "", "the message is empty")
 	}
 	in := sprites.JobInputLine{JobMessage: msg}
 	if strings.TrimSpace(msg.Text) != "" {

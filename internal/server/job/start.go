@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
@@ -27,11 +28,11 @@ const (
 // been started already is left alone.
 func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error) {
 	if !sha256ID.MatchString(req.BundleSHA256) || req.BundleSize <= 0 {
-		return sprites.Job{}, refuse("bad_request", "", "the bundle's size and sha256 must be given")
+		return sprites.Job{}, fail.Newf("bad_request", "", "the bundle's size and sha256 must be given")
 	}
 	for _, commit := range req.Shallow {
 		if !commitID.MatchString(commit) {
-			return sprites.Job{}, refuse("bad_request", "", "%.80q is no commit to cut a history off at", commit)
+			return sprites.Job{}, fail.Newf("bad_request", "", "%.80q is no commit to cut a history off at", commit)
 		}
 	}
 	unlock, err := m.lockJob(ctx, id)
@@ -45,7 +46,7 @@ func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (s
 	}
 	switch {
 	case job.State.Terminal():
-		return job, refuse("job_ended", "push again", "job %s has ended: %s", id, job.State)
+		return job, fail.Newf("job_ended", "push again", "job %s has ended: %s", id, job.State)
 	case job.State == sprites.JobInstalling:
 		return job, stillInstalling(id)
 	case job.State != sprites.JobQueued:
@@ -78,7 +79,7 @@ func (m *Manager) begin(ctx context.Context, job sprites.Job, req sprites.JobSta
 	if err := m.launch(ctx, job); err != nil {
 		outcome := sprites.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
 		_, finishErr := m.finish(ctx, id, sprites.JobFailed, outcome, func(j *sprites.Job) { j.Error = outcome.Reason })
-		return job, errors.Join(refuse("start_failed", "see the server's log", "job %s: %s", id, outcome.Reason), finishErr)
+		return job, errors.Join(fail.Newf("start_failed", "see the server's log", "job %s: %s", id, outcome.Reason), finishErr)
 	}
 	m.follow(id)
 	return m.Store.Jobs.Get(ctx, id)

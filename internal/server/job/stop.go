@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -159,7 +160,7 @@ func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool)
 			return err
 		}
 	} else if m.underPreparation(id) != nil {
-		return refuse("job_running", "stop it with: cove job stop "+id, "the agent of job %s is being installed", id)
+		return fail.Newf("job_running", "stop it with: cove job stop "+id, "the agent of job %s is being installed", id)
 	}
 	unlock, err := m.locks.lock(ctx, id)
 	if err != nil {
@@ -174,11 +175,11 @@ func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool)
 	switch {
 	case force:
 	case running && job.Stopping && job.Held != nil:
-		return refuse("job_running", job.Held.Hint+"; or lose its work with --force", "the work of job %s is not collected yet: %s", id, job.Held.Message)
+		return fail.Newf("job_running", job.Held.Hint+"; or lose its work with --force", "the work of job %s is not collected yet: %s", id, job.Held.Message)
 	case running:
-		return refuse("job_running", "stop it with: cove job stop "+id, "job %s is at work (%s)", id, job.State)
+		return fail.Newf("job_running", "stop it with: cove job stop "+id, "job %s is at work (%s)", id, job.State)
 	case job.Bundle.Size > 0 && job.PulledAt == nil:
-		return refuse("unpulled_work", fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", id), "nobody has pulled the work of job %s", id)
+		return fail.Newf("unpulled_work", fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", id), "nobody has pulled the work of job %s", id)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
@@ -232,9 +233,9 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, err
 	}
 	switch {
 	case !job.State.Terminal():
-		return job, refuse("job_running", "wait for it with: cove job wait "+id, "job %s has not ended (%s)", id, job.State)
+		return job, fail.Newf("job_running", "wait for it with: cove job wait "+id, "job %s has not ended (%s)", id, job.State)
 	case head != cmp.Or(job.Head, job.Base):
-		return job, refuse("bad_request", "", "job %s ended at commit %s, not %.80q", id, cmp.Or(job.Head, job.Base), head)
+		return job, fail.Newf("bad_request", "", "job %s ended at commit %s, not %.80q", id, cmp.Or(job.Head, job.Base), head)
 	}
 	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
 		if j.PulledAt == nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -58,8 +59,8 @@ func (b Bound) instructions() string {
 }
 
 // refuse is the error of a name that is outside.
-func (b Bound) refuse(name string) *tools.Error {
-	e := &tools.Error{Code: tools.CodeDenied, Message: "the sandbox " + quote(name) + " is out of bounds: there is only " + b.String() + "."}
+func (b Bound) refuse(name string) *fail.Error {
+	e := &fail.Error{Code: tools.CodeDenied, Message: "the sandbox " + quote(name) + " is out of bounds: there is only " + b.String() + "."}
 	if b.Sprite == "" {
 		e.Message = "the sandbox " + quote(name) + " is out of bounds: names begin with " + b.Prefix + "."
 	}
@@ -77,7 +78,7 @@ func (b Bound) check(name string) error {
 // ofJob refuses a job whose sprite is outside, as if there were none.
 func (b Bound) ofJob(j sprites.Job) error {
 	if j.Backend != "" || !b.Has(j.Sprite) {
-		return &tools.Error{Code: tools.CodeNotFound, Message: "there is no job " + quote(j.ID) + " in " + b.String() + "."}
+		return &fail.Error{Code: tools.CodeNotFound, Message: "there is no job " + quote(j.ID) + " in " + b.String() + "."}
 	}
 	return nil
 }
@@ -89,7 +90,7 @@ func (b Bound) pick(args json.RawMessage) (name string, rest json.RawMessage, er
 	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(args, &fields) != nil || json.Unmarshal(fields[spriteArgument], &name) != nil || name == "" {
-		return "", nil, &tools.Error{Code: tools.CodeBadInput, Message: "the argument sprite names no sandbox; the tool list has those that there are."}
+		return "", nil, &fail.Error{Code: tools.CodeBadInput, Message: "the argument sprite names no sandbox; the tool list has those that there are."}
 	}
 	if err := b.check(name); err != nil {
 		return "", nil, err

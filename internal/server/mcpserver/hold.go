@@ -5,6 +5,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
@@ -43,7 +44,7 @@ func room(ctx context.Context, result *mcp.CallToolResult) error {
 		}
 	}
 	if hold(copies*size) != nil {
-		return &tools.Error{Code: tools.CodeBusy, Message: "the server holds as much of answers as it can; ask for less, or for fewer at once.", Retryable: true}
+		return &fail.Error{Code: tools.CodeBusy, Message: "the server holds as much of answers as it can; ask for less, or for fewer at once."}
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 const (
@@ -77,12 +77,12 @@ func (h *HTTP) init() {
 }
 
 // Serve answers a GET, POST or DELETE, whose body has been bounded. An error is a
-// *sprites.Error or one of caller.Open; nothing has been written then.
+// *fail.Error or one of caller.Open; nothing has been written then.
 func (h *HTTP) Serve(w http.ResponseWriter, r *http.Request, caller Caller) error {
 	h.init()
 	id := r.Header.Get(sessionHeader)
 	if id == "" && r.Method != http.MethodPost {
-		return refuse(http.StatusBadRequest, "bad_request", "the request has no header "+sessionHeader, "a session begins with a POST of initialize")
+		return fail.New("bad_request", "the request has no header "+sessionHeader, "a session begins with a POST of initialize")
 	}
 	var s *httpSession
 	var err error
@@ -115,12 +115,8 @@ func (h *HTTP) Serve(w http.ResponseWriter, r *http.Request, caller Caller) erro
 	return nil
 }
 
-func refuse(status int, code, message, hint string) error {
-	return &sprites.Error{StatusCode: status, ErrorBody: sprites.ErrorBody{Code: code, Message: message, Hint: hint}}
-}
-
 // By 404 a client knows that it has to begin another.
-var errNoSession = refuse(http.StatusNotFound, "session_not_found", "there is no such MCP session, or it has ended", "begin another")
+var errNoSession = fail.New("session_not_found", "there is no such MCP session, or it has ended", "begin another")
 
 // noting notes whether anything was written.
 type noting struct {
@@ -169,7 +165,7 @@ func (h *HTTP) add(s *httpSession) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return refuse(http.StatusServiceUnavailable, "unavailable", "the server is shutting down", "")
+		return fail.New("unavailable", "the server is shutting down", "")
 	}
 	count, most := 0, cmp.Or(h.Most, defaultMost)
 	var oldest *httpSession
@@ -184,7 +180,7 @@ func (h *HTTP) add(s *httpSession) error {
 	}
 	if count >= most {
 		if oldest == nil {
-			return refuse(http.StatusTooManyRequests, "limit", fmt.Sprintf("%d MCP sessions of this token are in use, and the server allows no more", count), "end some, or try again later")
+			return fail.New("limit", fmt.Sprintf("%d MCP sessions of this token are in use, and the server allows no more", count), "end some, or try again later")
 		}
 		h.forget(oldest)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -140,7 +141,7 @@ func readLog(ctx context.Context, c call, in logArgs) (logPage, error) {
 		return page, err
 	}
 	if in.Limit < 0 || in.Limit > maxLines {
-		return page, &tools.Error{Code: tools.CodeBadInput, Message: fmt.Sprintf("limit is between 1 and %d.", maxLines)}
+		return page, &fail.Error{Code: tools.CodeBadInput, Message: fmt.Sprintf("limit is between 1 and %d.", maxLines)}
 	}
 	if in.From < 0 {
 		in.From = max(j.LastSeq+1+in.From, 1)
@@ -181,7 +182,7 @@ type waitArgs struct {
 
 func waitJob(ctx context.Context, c call, in waitArgs) (jobInfo, error) {
 	if in.Seconds < 0 || in.Seconds > int64(maxWait/time.Second) {
-		return jobInfo{}, &tools.Error{Code: tools.CodeBadInput, Message: fmt.Sprintf("seconds is between 1 and %d.", maxWait/time.Second)}
+		return jobInfo{}, &fail.Error{Code: tools.CodeBadInput, Message: fmt.Sprintf("seconds is between 1 and %d.", maxWait/time.Second)}
 	}
 	until := time.Now().Add(cmp.Or(time.Duration(in.Seconds)*time.Second, defaultWait))
 	for {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -100,7 +101,7 @@ func (s *Server) start(ctx context.Context, id func() string, asked func(mcp.Req
 			}
 			defer s.calls.Add(-1)
 			if s.calls.Add(1) > maxCalls {
-				return failed(&tools.Error{Code: tools.CodeBusy, Message: "too many calls are under way.", Retryable: true}), nil
+				return failed(&fail.Error{Code: tools.CodeBusy, Message: "too many calls are under way."}), nil
 			}
 			if asked == nil {
 				return next(ctx, method, req)
@@ -122,9 +123,9 @@ func both(a, b context.Context) (context.Context, context.CancelFunc) {
 }
 
 // refuse is the error of a call of what is not offered.
-func (s *Server) refuse(name string, role Role) *tools.Error {
+func (s *Server) refuse(name string, role Role) *fail.Error {
 	i := slices.IndexFunc(all, func(t *tool) bool { return t.name == name })
-	e := &tools.Error{Code: tools.CodeDenied}
+	e := &fail.Error{Code: tools.CodeDenied}
 	switch {
 	case i < 0:
 		e.Message = "there is no tool " + quote(name) + "."
@@ -167,34 +168,34 @@ func (s *Server) handler(running context.Context, t *tool, role Role) mcp.ToolHa
 // failed is an error as a model is told it.
 func failed(err error) *mcp.CallToolResult {
 	text := err.Error()
-	if e, ok := errors.AsType[*tools.Error](err); ok {
-		text = e.Text()
+	if e, ok := errors.AsType[*fail.Error](err); ok {
+		text = tools.Told(e)
 	}
 	return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
 // coded gives an error its code: that of a server's answer, or what became of ctx.
 func coded(ctx context.Context, err error) error {
-	if _, ok := errors.AsType[*tools.Error](err); ok {
+	if _, ok := errors.AsType[*fail.Error](err); ok {
 		return err
 	}
 	if ctx.Err() != nil {
-		return &tools.Error{Code: tools.CodeCancelled, Message: "the call was cancelled.", Retryable: true}
+		return &fail.Error{Code: tools.CodeCancelled, Message: "the call was cancelled."}
 	}
 	e, ok := errors.AsType[*sprites.Error](err)
 	switch {
 	case errors.Is(err, sprites.ErrUnauthorized), errors.Is(err, sprites.ErrForbidden):
-		return &tools.Error{Code: tools.CodeDenied, Message: err.Error()}
+		return &fail.Error{Code: tools.CodeDenied, Message: err.Error()}
 	case errors.Is(err, sprites.ErrBadName):
-		return &tools.Error{Code: tools.CodeBadInput, Message: err.Error()}
+		return &fail.Error{Code: tools.CodeBadInput, Message: err.Error()}
 	case errors.Is(err, sprites.ErrLimited):
-		return &tools.Error{Code: tools.CodeBusy, Message: err.Error(), Retryable: true}
+		return &fail.Error{Code: tools.CodeBusy, Message: err.Error()}
 	case ok && e.Code != "":
-		return &tools.Error{Code: e.Code, Message: err.Error()}
+		return &fail.Error{Code: e.Code, Message: err.Error()}
 	case ok:
-		return &tools.Error{Code: tools.CodeFailed, Message: err.Error()}
+		return &fail.Error{Code: tools.CodeFailed, Message: err.Error()}
 	}
-	return &tools.Error{Code: tools.CodeUnreachable, Message: err.Error(), Retryable: true}
+	return &fail.Error{Code: tools.CodeUnreachable, Message: err.Error()}
 }
 
 // open returns the session of a sprite's tools, a new one where there is none or the
@@ -227,7 +228,7 @@ func (s *Server) place(running context.Context, sprite string, role Role) (*open
 		maps.DeleteFunc(s.sessions, func(_ string, o *opening) bool { return o.over() })
 	}
 	if len(s.sessions) >= maxOpen {
-		return nil, &tools.Error{Code: tools.CodeBusy, Message: fmt.Sprintf("%d sandboxes are in use; remove some, or begin another session.", maxOpen)}
+		return nil, &fail.Error{Code: tools.CodeBusy, Message: fmt.Sprintf("%d sandboxes are in use; remove some, or begin another session.", maxOpen)}
 	}
 	ctx, cancel := context.WithCancel(running)
 	o := &opening{cancel: cancel, done: make(chan struct{})}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -198,7 +199,7 @@ func execInput(data []byte) (json.RawMessage, error) {
 		return nil, err
 	}
 	if len(in.Argv) == 0 || in.Argv[0] == "" {
-		return nil, &tools.Error{Code: tools.CodeBadInput, Message: "argv names no program"}
+		return nil, &fail.Error{Code: tools.CodeBadInput, Message: "argv names no program"}
 	}
 	words := []string{"exec", "--"}
 	for _, arg := range in.Argv {

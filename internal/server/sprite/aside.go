@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -391,7 +392,7 @@ func (h *Host) checkLayers(ctx context.Context, row store.Sprite) error {
 	}
 	for _, layer := range listed {
 		if dir := reader.LayerDir(layer).Path; !isThere(dir) {
-			return newError(CodeDamaged, "put the folder back; or use a checkpoint that is whole: cove checkpoint list -s "+row.Name,
+			return fail.Newf(CodeDamaged, "put the folder back; or use a checkpoint that is whole: cove checkpoint list -s "+row.Name,
 				"sprite %s: a part of its disk is gone: %s", row.Name, dir)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -32,17 +33,17 @@ func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.Checkpoi
 		return sprites.Checkpoint{}, err
 	}
 	if len(req.Comment) > maxComment {
-		return sprites.Checkpoint{}, newError(CodeBadRequest, "", "a comment of %d bytes is longer than %d", len(req.Comment), maxComment)
+		return sprites.Checkpoint{}, fail.Newf(CodeBadRequest, "", "a comment of %d bytes is longer than %d", len(req.Comment), maxComment)
 	}
 	keep := cmp.Or(req.Memory, sprites.KeepNever)
 	if !slices.Contains([]sprites.KeepMemory{sprites.KeepNever, sprites.KeepAuto, sprites.KeepAlways}, keep) {
-		return sprites.Checkpoint{}, newError(CodeBadRequest, "", "memory is never, auto or always, not %.20q", keep)
+		return sprites.Checkpoint{}, fail.Newf(CodeBadRequest, "", "memory is never, auto or always, not %.20q", keep)
 	}
 	var out sprites.Checkpoint
 	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
 		if h.live(m) != nil { // files that are open for writing would be copied, and both stay
 			err := h.admit(m)
-			if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeDiskLimit {
+			if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == CodeDiskLimit {
 				return e
 			}
 		}
@@ -102,7 +103,7 @@ func (h *Host) alone(ctx context.Context, name string, f func(context.Context, *
 				err = f(ctx, m, row)
 			}
 			if err != nil && h.dead(m) {
-				err = newError(CodeDeleting, "", "sprite %s is being deleted", name)
+				err = fail.Newf(CodeDeleting, "", "sprite %s is being deleted", name)
 			}
 			done <- err
 		})
@@ -120,12 +121,12 @@ func (h *Host) take(row store.Sprite) (*machine, *transition, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return nil, nil, newError(CodeUnavailable, "try again in a moment", "the server is shutting down")
+		return nil, nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
 	}
 	m := h.machine(row)
 	switch {
 	case row.Deleting || m.dead:
-		return nil, nil, newError(CodeDeleting, "", "sprite %s is being deleted", row.Name)
+		return nil, nil, fail.Newf(CodeDeleting, "", "sprite %s is being deleted", row.Name)
 	case m.busy != nil:
 		return nil, m.busy, nil
 	case m.paused && m.disk.held == nil && !ended(m.sandbox): // what is done to it has to be said inside, too
@@ -216,7 +217,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, memory Memory) (Pause, error) {
 	c, ok := sb.(Checkpointer)
 	if !ok {
-		return Pause{}, newError(CodeBadRequest, "stop the sprite first: then its disk can be", "this server can't make a checkpoint of a sprite that runs")
+		return Pause{}, fail.Newf(CodeBadRequest, "stop the sprite first: then its disk can be", "this server can't make a checkpoint of a sprite that runs")
 	}
 	chain, unpin, err := h.pinShort(ctx, id, layer)
 	if err != nil {
@@ -226,13 +227,13 @@ func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, me
 	pause, err := c.Checkpoint(ctx, chain, memory)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		h.Logger.Error("a checkpoint on a full disk", "sprite", id, "err", err)
-		return Pause{}, newError(CodeNoSpace, freeSome, "no checkpoint was made: the disk of the server is full")
+		return Pause{}, fail.Newf(CodeNoSpace, freeSome, "no checkpoint was made: the disk of the server is full")
 	}
 	if errors.Is(err, ErrDeletedOpen) {
-		return Pause{}, newError(CodeDeletedOpen, h.deletedOpen(id), "no checkpoint was made: %v", err)
+		return Pause{}, fail.Newf(CodeDeletedOpen, h.deletedOpen(id), "no checkpoint was made: %v", err)
 	}
 	if err != nil {
-		e := newError(CodeUnavailable, "the log of the server says more", "no checkpoint was made")
+		e := fail.Newf(CodeUnavailable, "the log of the server says more", "no checkpoint was made")
 		e.Err = err
 		return Pause{}, e
 	}
@@ -320,9 +321,9 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		return out, err
 	}
 	lease, err := h.Use(ctx, name, "restore")
-	if e, ok := errors.AsType[*Error](err); ok && (e.Code == CodeDiskLimit || e.Code == CodeNoSpace) {
+	if e, ok := errors.AsType[*fail.Error](err); ok && (e.Code == CodeDiskLimit || e.Code == CodeNoSpace) {
 		hint := "remove what it was before, if nobody needs that: cove checkpoint rm -s " + name + " " + out.Replaced + "; or " + e.Hint
-		return out, newError(e.Code, hint, "sprite %s is what %s was, but does not start: %s", name, id, e.Message)
+		return out, fail.Newf(e.Code, hint, "sprite %s is what %s was, but does not start: %s", name, id, e.Message)
 	}
 	if err != nil {
 		return out, fmt.Errorf("sprite %s is what %s was, but does not start: %w", name, id, err)
@@ -357,7 +358,7 @@ func automatic(what string, list []store.Checkpoint) string {
 func (h *Host) checkpoint(ctx context.Context, row store.Sprite, id string) (store.Checkpoint, error) {
 	c, err := h.Store.Sprites.Checkpoint(ctx, row.ID, id)
 	if errors.Is(err, store.ErrNotFound) {
-		return c, newError(CodeNotFound, "see what there is with: cove checkpoint list -s "+row.Name, "sprite %s has no checkpoint %.80q", row.Name, id)
+		return c, fail.Newf(CodeNotFound, "see what there is with: cove checkpoint list -s "+row.Name, "sprite %s has no checkpoint %.80q", row.Name, id)
 	}
 	return c, err
 }
@@ -373,7 +374,7 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 		return err
 	}
 	if row.Source == id {
-		return newError(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
+		return fail.Newf(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
 	}
 	defer h.collect()
 	defer h.reviewNow(ctx, row.ID)
@@ -436,7 +437,7 @@ func (h *Host) describeCheckpoint(ctx context.Context, spriteID, id string) (spr
 	}
 	i := slices.IndexFunc(list, func(c store.Checkpoint) bool { return c.Name == id })
 	if i < 0 {
-		return sprites.Checkpoint{}, newError(CodeNotFound, "", "sprite %s has no checkpoint %.80q", row.Name, id)
+		return sprites.Checkpoint{}, fail.Newf(CodeNotFound, "", "sprite %s has no checkpoint %.80q", row.Name, id)
 	}
 	disks, err := h.disks(ctx, spriteID, list)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
@@ -99,7 +100,7 @@ func (h *Host) setConnectors(ctx context.Context, name string, sb Sandbox) error
 		h.showGit(ctx, name, sb, connect.GitConfig(all))
 	}
 	if err != nil && !endsSoon(ctx, sb) {
-		e := newError(CodeUnavailable, "restart the sprite: then it begins with what is granted to it", "the running sandbox of %s could not be told its connectors", name)
+		e := fail.Newf(CodeUnavailable, "restart the sprite: then it begins with what is granted to it", "the running sandbox of %s could not be told its connectors", name)
 		e.Err = err
 		return e
 	}

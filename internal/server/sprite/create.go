@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 	"github.com/cove-dev/cove/sprites"
@@ -47,7 +48,7 @@ const defaultBase = "host"
 
 var nameRule = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
-// CheckName returns an *Error that gives the rule unless name may be a sprite's.
+// CheckName returns an *fail.Error that gives the rule unless name may be a sprite's.
 func CheckName(name string) error {
 	if len(name) <= maxName && nameRule.MatchString(name) {
 		return nil
@@ -55,7 +56,7 @@ func CheckName(name string) error {
 	if len(name) > 2*maxName {
 		name = name[:2*maxName] + "…"
 	}
-	return newError(CodeBadName, "for example: paint, or ci-build-7",
+	return fail.Newf(CodeBadName, "for example: paint, or ci-build-7",
 		"%q can't be a sprite's name: it must be 1 to %d lower-case letters, digits and hyphens, with no hyphen at either end", name, maxName)
 }
 
@@ -132,7 +133,7 @@ func (h *Host) checkCreate(req sprites.CreateRequest) error {
 		return err
 	}
 	if req.Base != "" && req.Base != defaultBase {
-		return newError(CodeBadRequest, "leave it out, or say host", "there is no base %q", req.Base)
+		return fail.Newf(CodeBadRequest, "leave it out, or say host", "there is no base %q", req.Base)
 	}
 	if err := errors.Join(checkConfig(req.Config), h.checkInclude(req.Include)); err != nil {
 		return err
@@ -141,24 +142,24 @@ func (h *Host) checkCreate(req sprites.CreateRequest) error {
 		return err
 	}
 	if req.Owner == store.PoolOwner {
-		return newError(CodeBadRequest, "", "a sprite can't belong to the pool")
+		return fail.Newf(CodeBadRequest, "", "a sprite can't belong to the pool")
 	}
 	if req.LeaseSeconds < 0 {
-		return newError(CodeBadRequest, "", "a lease can't be negative")
+		return fail.Newf(CodeBadRequest, "", "a lease can't be negative")
 	}
 	return errors.Join(checkLabels(req.Labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds))
 }
 
 func checkEnvironment(env map[string]string) error {
 	if len(env) > maxEnv {
-		return newError(CodeBadRequest, "", "%d environment variables are more than %d", len(env), maxEnv)
+		return fail.Newf(CodeBadRequest, "", "%d environment variables are more than %d", len(env), maxEnv)
 	}
 	for k, v := range env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return newError(CodeBadRequest, "", "%.100q can't be an environment variable", k)
+			return fail.Newf(CodeBadRequest, "", "%.100q can't be an environment variable", k)
 		}
 		if len(k) > maxEnvName || len(k)+len(v)+len("=\x00") > maxEnvText {
-			return newError(CodeBadRequest, "", "the environment variable %.100q is too long: a name may have %d bytes, and with its value %d", k, maxEnvName, maxEnvText)
+			return fail.Newf(CodeBadRequest, "", "the environment variable %.100q is too long: a name may have %d bytes, and with its value %d", k, maxEnvName, maxEnvText)
 		}
 	}
 	return nil
@@ -170,10 +171,10 @@ func checkConfig(c *sprites.Config) error {
 		return nil
 	}
 	if c.RAMMB < 0 || c.CPUs < 0 || c.StorageGB < 0 || c.StorageMB < 0 {
-		return newError(CodeBadRequest, "0 means the server's default", "a sprite can't have less than nothing: %+v", *c)
+		return fail.Newf(CodeBadRequest, "0 means the server's default", "a sprite can't have less than nothing: %+v", *c)
 	}
 	if c.RAMMB > 0 && c.RAMMB < minRAM {
-		return newError(CodeBadRequest, "", "a sprite does not start with %d MiB of memory; give it %d at least", c.RAMMB, minRAM)
+		return fail.Newf(CodeBadRequest, "", "a sprite does not start with %d MiB of memory; give it %d at least", c.RAMMB, minRAM)
 	}
 	if err := checkDisk(*c); err != nil {
 		return err
@@ -194,10 +195,10 @@ func fits(c sprites.Config, m cgroup.Machine) error {
 		return "the server's machine has"
 	}
 	if c.CPUs > m.CPUs {
-		return newError(CodeTooMuch, "", "a sprite can't have %d CPUs: %s %d", c.CPUs, whose(m.Server.CPUs > 0), m.CPUs)
+		return fail.Newf(CodeTooMuch, "", "a sprite can't have %d CPUs: %s %d", c.CPUs, whose(m.Server.CPUs > 0), m.CPUs)
 	}
 	if n := int(m.Memory >> 20); c.RAMMB > n {
-		return newError(CodeTooMuch, "", "a sprite can't have %d MiB of memory: %s %d", c.RAMMB, whose(m.Server.Memory > 0), n)
+		return fail.Newf(CodeTooMuch, "", "a sprite can't have %d MiB of memory: %s %d", c.RAMMB, whose(m.Server.Memory > 0), n)
 	}
 	return nil
 }
@@ -212,9 +213,9 @@ const (
 func checkDisk(c sprites.Config) error {
 	switch {
 	case c.StorageMB > maxDisk || c.StorageGB > maxDisk>>10:
-		return newError(CodeBadRequest, "leave it out: then there is none", "no disk is as large as that limit")
+		return fail.Newf(CodeBadRequest, "leave it out: then there is none", "no disk is as large as that limit")
 	case c.StorageMB > 0 && c.StorageMB < minDisk:
-		return newError(CodeBadRequest, "", "a sprite does not get far with %d MiB of disk; give it %d at least", c.StorageMB, minDisk)
+		return fail.Newf(CodeBadRequest, "", "a sprite does not get far with %d MiB of disk; give it %d at least", c.StorageMB, minDisk)
 	}
 	return nil
 }
@@ -224,30 +225,30 @@ func checkStorage(mib *int) error {
 		return nil
 	}
 	if *mib < 0 {
-		return newError(CodeBadRequest, "0 means no limit", "a disk limit can't be %d MiB", *mib)
+		return fail.Newf(CodeBadRequest, "0 means no limit", "a disk limit can't be %d MiB", *mib)
 	}
 	return checkDisk(sprites.Config{StorageMB: *mib})
 }
 
 func (h *Host) checkInclude(dirs []string) error {
 	if len(dirs) > maxInclude {
-		return newError(CodeBadRequest, "", "%d folders to include are more than %d", len(dirs), maxInclude)
+		return fail.Newf(CodeBadRequest, "", "%d folders to include are more than %d", len(dirs), maxInclude)
 	}
 	for _, dir := range dirs {
 		if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" || strings.ContainsRune(dir, 0) {
-			return newError(CodeBadRequest, "give an absolute path without . and ..", "%q can't be included", dir)
+			return fail.Newf(CodeBadRequest, "give an absolute path without . and ..", "%q can't be included", dir)
 		}
 		for _, own := range ownFolders {
 			if within(own, dir) || whole[own] && within(dir, own) {
-				return newError(CodeBadRequest, "", "%s can't be included: a sprite has a %s of its own", dir, own)
+				return fail.Newf(CodeBadRequest, "", "%s can't be included: a sprite has a %s of its own", dir, own)
 			}
 		}
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-			return newError(CodeBadRequest, "folders can be included, of the server's machine", "%s can't be included: it is no folder of this machine", dir)
+			return fail.Newf(CodeBadRequest, "folders can be included, of the server's machine", "%s can't be included: it is no folder of this machine", dir)
 		}
 		// It has the token of the server's owner, and the disks of others.
 		if real := realPath(dir); h.Data != "" && (within(realPath(h.Data), real) || within(real, realPath(h.Data))) {
-			return newError(CodeBadRequest, "name folders that are beside it", "%s can't be included: the server's data folder is there", dir)
+			return fail.Newf(CodeBadRequest, "name folders that are beside it", "%s can't be included: the server's data folder is there", dir)
 		}
 	}
 	return nil
@@ -266,11 +267,11 @@ func realPath(name string) string {
 
 func checkLabels(labels []string) error {
 	if len(labels) > maxLabels {
-		return newError(CodeBadRequest, "", "%d labels are more than %d", len(labels), maxLabels)
+		return fail.Newf(CodeBadRequest, "", "%d labels are more than %d", len(labels), maxLabels)
 	}
 	for _, l := range labels {
 		if l == "" || len(l) > maxLabel || strings.ContainsFunc(l, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			return newError(CodeBadRequest, "", "%q can't be a label: it must have 1 to %d printable characters", l, maxLabel)
+			return fail.Newf(CodeBadRequest, "", "%q can't be a label: it must have 1 to %d printable characters", l, maxLabel)
 		}
 	}
 	return nil
@@ -281,17 +282,17 @@ func checkURL(u *sprites.URLSettings) error {
 		return nil
 	}
 	if u.Auth != "" && u.Auth != "sprite" && u.Auth != "public" {
-		return newError(CodeBadRequest, "use sprite or public", "the URL's auth can't be %q", u.Auth)
+		return fail.Newf(CodeBadRequest, "use sprite or public", "the URL's auth can't be %q", u.Auth)
 	}
 	if u.PrivateAccess != "" && u.PrivateAccess != "admins" && u.PrivateAccess != "org_users" {
-		return newError(CodeBadRequest, "use admins or org_users", "the URL's private_access can't be %q", u.PrivateAccess)
+		return fail.Newf(CodeBadRequest, "use admins or org_users", "the URL's private_access can't be %q", u.PrivateAccess)
 	}
 	return nil
 }
 
 func checkIdle(seconds *int64) error {
 	if seconds != nil && (*seconds < 0 || *seconds > int64(100*365*24*time.Hour/time.Second)) {
-		return newError(CodeBadRequest, "give seconds; 0 means never", "the idle time can't be %d", *seconds)
+		return fail.Newf(CodeBadRequest, "give seconds; 0 means never", "the idle time can't be %d", *seconds)
 	}
 	return nil
 }
@@ -307,7 +308,7 @@ func checkRevision(row store.Sprite, revision string) error {
 	}
 	now, err := revisionOf(changeable(row))
 	if err == nil && now != revision {
-		err = newError(CodeSpriteChanged, "read it again, and make the change in what it is now", "sprite %s has been changed since it was read", row.Name)
+		err = fail.Newf(CodeSpriteChanged, "read it again, and make the change in what it is now", "sprite %s has been changed since it was read", row.Name)
 	}
 	return err
 }

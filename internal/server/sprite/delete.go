@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -27,7 +28,7 @@ func (h *Host) Delete(ctx context.Context, name string, force bool) error {
 	m := h.machine(row)
 	if h.closed || m.dead {
 		h.mu.Unlock()
-		return newError(CodeDeleting, "", "sprite %s is being deleted", name)
+		return fail.Newf(CodeDeleting, "", "sprite %s is being deleted", name)
 	}
 	m.dead = true
 	m.disarm()
@@ -55,13 +56,13 @@ func (h *Host) deletable(ctx context.Context, row store.Sprite) error {
 	case err != nil:
 		return err
 	case !job.State.Terminal():
-		return newError(CodeJobRunning, fmt.Sprintf("stop it with: cove job stop %s; or delete the sprite anyway with --force", job.ID),
+		return fail.Newf(CodeJobRunning, fmt.Sprintf("stop it with: cove job stop %s; or delete the sprite anyway with --force", job.ID),
 			"job %s is at work in sprite %s (%s)", job.ID, row.Name, job.State)
 	case job.PulledAt != nil || job.Bundle.Size == 0:
-		return newError(CodeUnpulledWork, fmt.Sprintf("look at it with: cove console -s %s; or lose it with --force", row.Name),
+		return fail.Newf(CodeUnpulledWork, fmt.Sprintf("look at it with: cove console -s %s; or lose it with --force", row.Name),
 			"sprite %s alone holds what job %s could not collect: %s", row.Name, job.ID, job.Uncollected)
 	}
-	return newError(CodeUnpulledWork, fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", job.ID),
+	return fail.Newf(CodeUnpulledWork, fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", job.ID),
 		"sprite %s holds the work of job %s, which nobody has pulled", row.Name, job.ID)
 }
 

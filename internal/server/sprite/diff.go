@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
@@ -65,7 +66,7 @@ func (s *state) close() {
 func (h *Host) openState(ctx context.Context, row store.Sprite, id string) (*state, error) {
 	reader, ok := h.Runtime.(DiskReader)
 	if !ok {
-		return nil, newError(CodeNotAvailable, "", "the disks of this server can't be looked at")
+		return nil, fail.Newf(CodeNotAvailable, "", "the disks of this server can't be looked at")
 	}
 	s := &state{}
 	err := h.onLayer(func() (err error) {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
@@ -524,7 +525,7 @@ func (m *machine) heldError() error {
 		return nil
 	}
 	d := describeHeld(m.name, *m.disk.held)
-	return &Error{ErrorBody: sprites.ErrorBody{Code: d.Code, Message: d.Message, Hint: d.Hint}}
+	return fail.New(d.Code, d.Message, d.Hint)
 }
 
 // heldBy is heldError for who does not hold Host.mu.

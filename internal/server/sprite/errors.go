@@ -6,9 +6,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/layers"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // The codes of this package's errors.
@@ -51,12 +51,12 @@ const (
 // DiskError says in a user's words why the server's disk did not do what it should, and
 // has the code for it. It is nil if err is of something else. What it leaves out, such as
 // the paths of files, is for the log.
-func DiskError(err error) *Error {
+func DiskError(err error) *fail.Error {
 	switch {
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
-		return newError(CodeNoSpace, freeSome, "the disk of the server is full")
+		return fail.Newf(CodeNoSpace, freeSome, "the disk of the server is full")
 	case errors.Is(err, store.ErrDisk) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EIO):
-		return newError(CodeDiskFaulty, repairDisk, "the disk of the server's data folder is read-only or faulty")
+		return fail.Newf(CodeDiskFaulty, repairDisk, "the disk of the server's data folder is read-only or faulty")
 	}
 	return nil
 }
@@ -81,32 +81,10 @@ func (h *Host) deletedOpen(id string) string {
 // closeSome is the hint where deleted files are too large.
 const closeSome = "end what has them open, and try again; as root in the sprite: ls -l /proc/[0-9]*/fd | grep deleted"
 
-// Error says why a sprite's life does not go as asked: a code for programs, a
-// message and a hint for people.
-type Error struct {
-	sprites.ErrorBody
-	Err error // the cause, or nil
-}
-
-// Error gives the message, and the cause.
-func (e *Error) Error() string {
-	if e.Err != nil {
-		return e.Message + ": " + e.Err.Error()
-	}
-	return e.Message
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-func newError(code, hint, format string, args ...any) *Error {
-	return &Error{ErrorBody: sprites.ErrorBody{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}}
-}
-
 // pathTooLong says it of an error that is that.
 func pathTooLong(err error) error {
 	if errors.Is(err, layers.ErrPathTooLong) {
-		return newError(CodePathTooLong, "move or remove it in the sprite, and try again", "the sprite has a file that this can't be done with: %v", err)
+		return fail.Newf(CodePathTooLong, "move or remove it in the sprite, and try again", "the sprite has a file that this can't be done with: %v", err)
 	}
 	return err
 }

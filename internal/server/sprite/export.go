@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -25,7 +26,7 @@ type ExportOptions struct {
 func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.Writer) (archive.End, error) {
 	stager, ok := h.Runtime.(Stager)
 	if !ok {
-		return archive.End{}, newError(CodeNotAvailable, "", "this server can't export sprites")
+		return archive.End{}, fail.Newf(CodeNotAvailable, "", "this server can't export sprites")
 	}
 	row, s, err := h.openExport(ctx, name, o.Checkpoint)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -65,11 +66,11 @@ func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest, i
 
 // mayInherit refuses forks of a sprite whose rules were given to it alone.
 func (h *Host) mayInherit(ctx context.Context, from store.Sprite) error {
-	e, ok := errors.AsType[*Error](h.OpensInward(ctx, from.Name, from.Policy))
+	e, ok := errors.AsType[*fail.Error](h.OpensInward(ctx, from.Name, from.Policy))
 	if !ok || e.Code != CodeForbidden { // one that is malformed opens nothing
 		return nil
 	}
-	return newError(CodeForbidden, "fork it with a token that has the verb admin, or see its rules and remove that one first: cove policy show -s "+from.Name, "sprite %s can't be forked with this token: %s", from.Name, e.Message)
+	return fail.Newf(CodeForbidden, "fork it with a token that has the verb admin, or see its rules and remove that one first: cove policy show -s "+from.Name, "sprite %s can't be forked with this token: %s", from.Name, e.Message)
 }
 
 // forkNames are the names of the forks that are asked for, if they can be made.
@@ -79,7 +80,7 @@ func (h *Host) forkNames(ctx context.Context, req sprites.ForkRequest) ([]string
 		names = append([]string{req.Name}, names...)
 	}
 	if len(names) > sprites.MaxForks {
-		return nil, newError(CodeBadRequest, "make them in several calls", "%d forks at once are more than %d", len(names), sprites.MaxForks)
+		return nil, fail.Newf(CodeBadRequest, "make them in several calls", "%d forks at once are more than %d", len(names), sprites.MaxForks)
 	}
 	if err := checkLabels(req.Labels); err != nil {
 		return nil, err
@@ -185,5 +186,5 @@ func (h *Host) onLayer(f func() error) (err error) {
 }
 
 func nameTaken(name string) error {
-	return newError(CodeNameTaken, "choose another name, or remove it with: cove rm "+name, "there is a sprite named %s already", name)
+	return fail.Newf(CodeNameTaken, "choose another name, or remove it with: cove rm "+name, "there is a sprite named %s already", name)
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
@@ -357,11 +358,11 @@ func (h *Host) Live(ctx context.Context, name string) (Sandbox, error) {
 // row reads a sprite by name.
 func (h *Host) row(ctx context.Context, name string) (store.Sprite, error) {
 	if CheckName(name) != nil {
-		return store.Sprite{}, newError(CodeNotFound, "", "there is no sprite %.80q, nor can there be: a name has letters, digits and hyphens", name)
+		return store.Sprite{}, fail.Newf(CodeNotFound, "", "there is no sprite %.80q, nor can there be: a name has letters, digits and hyphens", name)
 	}
 	row, err := h.Store.Sprites.Get(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
-		return row, newError(CodeNotFound, "see what there is with: cove list", "there is no sprite named %s", name)
+		return row, fail.Newf(CodeNotFound, "see what there is with: cove list", "there is no sprite named %s", name)
 	}
 	return row, err
 }

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/layers"
@@ -214,7 +215,7 @@ func status(t *testing.T, h *sprite.Host, name string) sprites.Info {
 
 func wantCode(t *testing.T, what string, err error, code string) {
 	t.Helper()
-	if e, ok := errors.AsType[*sprite.Error](err); !ok || e.Code != code {
+	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != code {
 		t.Errorf("%s: got error %v, want code %s", what, err, code)
 	}
 }

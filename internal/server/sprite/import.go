@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/layers"
@@ -41,7 +42,7 @@ const freeShare = 90
 func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprites.Imported, error) {
 	stager, ok := h.Runtime.(Stager)
 	if !ok {
-		return sprites.Imported{}, newError(CodeNotAvailable, "", "this server can't import sprites")
+		return sprites.Imported{}, fail.Newf(CodeNotAvailable, "", "this server can't import sprites")
 	}
 	if err := checkLabels(o.Labels); err != nil {
 		return sprites.Imported{}, err
@@ -82,9 +83,9 @@ func (i *importer) noRoom(err error) error {
 	}
 	const full = "the disk of the server has not enough space for the archive: nothing was made of it. %d bytes are free, and %d of them stay so"
 	if i.o.By == "" {
-		return newError(CodeNoSpace, freeSome, full, i.host.DiskFree(), i.host.DiskReserve)
+		return fail.Newf(CodeNoSpace, freeSome, full, i.host.DiskFree(), i.host.DiskReserve)
 	}
-	return newError(CodeNoSpace, "free some space, or import it with the server's own token; see how full the disk is: cove doctor",
+	return fail.Newf(CodeNoSpace, "free some space, or import it with the server's own token; see how full the disk is: cove doctor",
 		full+"; of the others a token's imports may take a %dth", i.host.DiskFree(), othersLeave*i.host.DiskReserve, sharePart)
 }
 
@@ -111,7 +112,7 @@ func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, err
 	case refused && e.TooLarge && (i.o.MaxSize == 0 || limits.MaxSize < i.o.MaxSize):
 		return i.done, errNoRoom
 	case refused:
-		return i.done, &Error{ErrorBody: sprites.ErrorBody{Code: CodeRejected, Message: e.Error() + "; nothing was made of it"}}
+		return i.done, fail.New(CodeRejected, e.Error()+"; nothing was made of it", "")
 	case err != nil:
 		return i.done, fmt.Errorf("import: %w", err)
 	}
@@ -170,7 +171,7 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 		return t, err
 	}
 	if why := head.Base.Fits(here); why != "" {
-		return t, newError(CodeBadRequest, "", "this machine can't have the sprite: %s", why)
+		return t, fail.Newf(CodeBadRequest, "", "this machine can't have the sprite: %s", why)
 	}
 	i.done.SameBase = head.Base.Fingerprint == here.Fingerprint
 	if !i.done.SameBase {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 func TestCheckEnvironment(t *testing.T) {
@@ -20,7 +22,7 @@ func TestCheckEnvironment(t *testing.T) {
 		{strings.Repeat("=", 100_000), "v", "can't be"},
 	} {
 		err := checkEnvironment(map[string]string{test.name: test.value})
-		e, _ := errors.AsType[*Error](err)
+		e, _ := errors.AsType[*fail.Error](err)
 		if (err == nil) != (test.want == "") || e != nil && (e.Code != CodeBadRequest || !strings.Contains(e.Message, test.want) || len(e.Message) > 500) {
 			t.Errorf("%.20s of %d and %d bytes: got %.500v, want %q", test.name, len(test.name), len(test.value), err, test.want)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -96,5 +97,5 @@ func (h *Host) begun(ctx context.Context, key string) (string, error) {
 }
 
 func noInstall(key string) error {
-	return newError(CodeNotFound, "see which there are: cove agent list", "%s", fmt.Sprintf("there is no installation %.80q", key))
+	return fail.Newf(CodeNotFound, "see which there are: cove agent list", "%s", fmt.Sprintf("there is no installation %.80q", key))
 }

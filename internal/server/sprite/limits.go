@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -47,9 +48,9 @@ func (h *Host) updateLimits(ctx context.Context, id string, req sprites.UpdateRe
 		return nil
 	})
 	if errors.Is(err, ErrMemoryUsed) {
-		return errors.Join(newError(CodeTooMuch, "end what needs it, or give it more", "sprite %s keeps its limits: %v", row.Name, err), undone)
+		return errors.Join(fail.Newf(CodeTooMuch, "end what needs it, or give it more", "sprite %s keeps its limits: %v", row.Name, err), undone)
 	}
-	e := newError(CodeUnavailable, "change them while it sleeps: cove suspend "+row.Name, "the running sandbox of %s could not be told its new limits", row.Name)
+	e := fail.Newf(CodeUnavailable, "change them while it sleeps: cove suspend "+row.Name, "the running sandbox of %s could not be told its new limits", row.Name)
 	e.Err = errors.Join(err, undone)
 	return e
 }

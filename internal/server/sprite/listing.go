@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
@@ -197,7 +198,7 @@ func (h *Host) checkWhole(ctx context.Context, row store.Sprite, id string) erro
 		return err
 	})
 	if e := (*damageError)(nil); errors.As(err, &e) {
-		return newError(CodeDamaged, fmt.Sprintf("put the file back, and see with: cove checkpoint verify -s %s; or use another checkpoint", row.Name),
+		return fail.Newf(CodeDamaged, fmt.Sprintf("put the file back, and see with: cove checkpoint verify -s %s; or use another checkpoint", row.Name),
 			"sprite %s: %s of %s was changed behind the server's back: %s", row.Name, e.Path, describeState(id), e.What)
 	}
 	return err

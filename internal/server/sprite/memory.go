@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -83,7 +84,7 @@ func (h *Host) startAll(ctx context.Context, infos []sprites.Info) {
 		wg.Go(func() {
 			defer func() { <-free }()
 			lease, err := h.Use(ctx, info.Name, "fork")
-			if refusal, ok := errors.AsType[*Error](err); ok && refusal.Err == nil {
+			if refusal, ok := errors.AsType[*fail.Error](err); ok && refusal.Err == nil {
 				h.Logger.Info("a fork stays asleep", "sprite", info.Name, "why", err)
 				return
 			}

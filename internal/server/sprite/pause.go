@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -102,7 +103,7 @@ func (h *Host) resume(m *machine) {
 		h.diskChanged()
 	} else {
 		h.Logger.Error("waking a paused sandbox", "sprite", m.name, "err", err)
-		e := newError(CodeUnavailable, "try again; the log of the server says more", "sprite %s is paused, and does not go on", m.name)
+		e := fail.Newf(CodeUnavailable, "try again; the log of the server says more", "sprite %s is paused, and does not go on", m.name)
 		e.Err = errors.Join(errFrozen, err)
 		busy.err = e
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/hostnet"
 	"github.com/cove-dev/cove/internal/shim/policy"
@@ -66,7 +67,7 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 		return err
 	}
 	if p.Revision != "" && p.Revision != now.Revision {
-		return newError(CodePolicyChanged, "read it again, and make the change in what it is now", "the network policy of %s has been replaced since it was read", name)
+		return fail.Newf(CodePolicyChanged, "read it again, and make the change in what it is now", "the network policy of %s has been replaced since it was read", name)
 	}
 	p.Revision = ""
 	if !inward {
@@ -117,7 +118,7 @@ func (h *Host) setNetwork(ctx context.Context, row store.Sprite, sb Sandbox) err
 	defer cancel()
 	if policed, ok := sb.(Policed); ok {
 		if err := policed.SetNetwork(ctx, network); err != nil && !endsSoon(ctx, sb) {
-			e := newError(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
+			e := fail.Newf(CodeUnavailable, "restart the sprite: then it begins with the new one", "the running sandbox of %s could not be told its new network policy", row.Name)
 			e.Err = err
 			return e
 		}
@@ -168,7 +169,7 @@ func (h *Host) network(ctx context.Context, row store.Sprite) (policy.Set, error
 func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) (set policy.Set, err error) {
 	if l := p.Limits; l != nil {
 		if l.BytesPerSecond < 0 || l.ConnectionsPerSecond < 0 {
-			return set, newError(CodeBadRequest, "leave a limit out, or say 0, for none", "the network policy has a limit below nothing")
+			return set, fail.Newf(CodeBadRequest, "leave a limit out, or say 0, for none", "the network policy has a limit below nothing")
 		}
 		set.Limits = policy.Limits{BytesPerSecond: l.BytesPerSecond, ConnsPerSecond: l.ConnectionsPerSecond}
 	}
@@ -184,7 +185,7 @@ func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) (set policy
 		return policy.Preset(name, machine)
 	})
 	if err != nil {
-		return set, newError(CodeBadRequest, "see how rules are written with: cove help policy", "the network policy: %v", err)
+		return set, fail.Newf(CodeBadRequest, "see how rules are written with: cove help policy", "the network policy: %v", err)
 	}
 	return set, nil
 }
@@ -212,13 +213,13 @@ func (h *Host) mayOpen(ctx context.Context, name string, next policy.Set, now sp
 	case !widens:
 		return nil
 	case r.Deny:
-		return newError(CodeForbidden, "keep that rule, or use a token with the verb admin", "without the rule %s more of the host's own network would be open, and the token does not have the verb admin", r)
+		return fail.Newf(CodeForbidden, "keep that rule, or use a token with the verb admin", "without the rule %s more of the host's own network would be open, and the token does not have the verb admin", r)
 	}
 	allow := "cove policy allow " + r.Argument()
 	if name != "" {
 		allow = "cove policy allow -s " + name + " " + r.Argument()
 	}
-	return newError(CodeForbidden, "leave the rule out, or allow it with a token that has the verb admin: "+allow, "the rule %s opens what is the host's own network, and the token does not have the verb admin", r)
+	return fail.Newf(CodeForbidden, "leave the rule out, or allow it with a token that has the verb admin: "+allow, "the rule %s opens what is the host's own network, and the token does not have the verb admin", r)
 }
 
 // onHost is a policy that knows this machine's network.
@@ -248,7 +249,7 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookU
 	want, err := policy.ParseRule(target)
 	if err != nil || strings.HasPrefix(want.Domain, "*") || want.Domain == "" && !want.Prefix.IsSingleIP() || len(want.Ports) > 1 ||
 		len(want.Ports) == 1 && want.Ports[0].From != want.Ports[0].To {
-		return sprites.PolicyDecision{}, newError(CodeBadRequest, "such as example.org:443, 10.1.2.3 or time.example.org:123/udp", "%q is no host and port", target)
+		return sprites.PolicyDecision{}, fail.Newf(CodeBadRequest, "such as example.org:443, 10.1.2.3 or time.example.org:123/udp", "%q is no host and port", target)
 	}
 	port, proto := uint16(443), policy.TCP
 	if len(want.Ports) == 1 {
@@ -327,7 +328,7 @@ func (h *Host) NamesOnly(ctx context.Context, p sprites.NetworkPolicy) (sprites.
 	}
 	const elsewhere = "the backend's policies are of names alone"
 	if set.Limits != (policy.Limits{}) {
-		return p, newError(CodeBadRequest, elsewhere, "the network policy has limits")
+		return p, fail.Newf(CodeBadRequest, elsewhere, "the network policy has limits")
 	}
 	plain, said := sprites.NetworkPolicy{Rules: []sprites.NetworkRule{}}, map[string]bool{}
 	for _, r := range set.Rules {
@@ -337,7 +338,7 @@ func (h *Host) NamesOnly(ctx context.Context, p sprites.NetworkPolicy) (sprites.
 		}
 		switch {
 		case r.Deny && (r.Domain == "" || len(r.Ports) > 0):
-			return p, newError(CodeBadRequest, elsewhere, "the network policy denies %s", r)
+			return p, fail.Newf(CodeBadRequest, elsewhere, "the network policy denies %s", r)
 		case r.Domain == "" || !r.Deny && r.Proto == policy.UDP || said[rule.Domain+rule.Action]:
 			continue
 		}

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // listedAtOnce is of how many sprites layers are listed at once. Each takes a thread,
@@ -91,7 +93,7 @@ func (r *reads) alone(ctx context.Context, layer string) (done func(), err error
 }
 
 // errAbandoned ends a reading of what is being deleted.
-var errAbandoned = newError(CodeDeleting, "", "what was being read is deleted")
+var errAbandoned = fail.Newf(CodeDeleting, "", "what was being read is deleted")
 
 // reading is a context for reading something, a layer or all of a sprite: it ends with
 // ctx, when the host is closed, and when that is abandoned. The caller calls end.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -14,7 +15,7 @@ const maxRetention = 100_000
 
 func checkRetention(r *sprites.Retention) error {
 	if r != nil && (min(r.Last, r.Daily) < 0 || max(r.Last, r.Daily) > maxRetention) {
-		return newError(CodeBadRequest, "0 is no rule", "rules keep 0 to %d checkpoints", maxRetention)
+		return fail.Newf(CodeBadRequest, "0 is no rule", "rules keep 0 to %d checkpoints", maxRetention)
 	}
 	return nil
 }
@@ -35,7 +36,7 @@ func (h *Host) Prune(ctx context.Context, name string, req sprites.PruneRequest)
 		rule = *req.Retention
 	}
 	if rule == (sprites.Retention{}) {
-		return sprites.PruneResult{}, newError(CodeBadRequest, "say so: cove checkpoint prune --keep-last 10; or for good: cove update "+name+" --keep-last 10",
+		return sprites.PruneResult{}, fail.Newf(CodeBadRequest, "say so: cove checkpoint prune --keep-last 10; or for good: cove update "+name+" --keep-last 10",
 			"there is no rule for which checkpoints of sprite %s are to be kept", name)
 	}
 	return h.prune(ctx, row, rule, req)

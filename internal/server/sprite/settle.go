@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -108,7 +109,7 @@ func (h *Host) settled(ctx context.Context, row store.Sprite, sb Sandbox) (store
 }
 
 func notKnown(name string, why error) error {
-	e := newError(CodeUnavailable, "see in a moment with: cove checkpoint list -s "+name+"; or end its sandbox with: cove suspend "+name,
+	e := fail.Newf(CodeUnavailable, "see in a moment with: cove checkpoint list -s "+name+"; or end its sandbox with: cove suspend "+name,
 		"it is not known yet what has become of a change of the disk of sprite %s", name)
 	e.Err = why
 	return e
@@ -176,10 +177,10 @@ func (h *Host) sealFailed(row store.Sprite, next store.Next, sb Sandbox, keep sp
 		h.settleLater(row.ID, next.Layer)
 		return kept{}, notKnown(row.Name, errors.Join(err, unknown))
 	case was == over:
-		e := newError(CodeUnavailable, "use it as before: its next use boots it; the log of the server says more",
+		e := fail.Newf(CodeUnavailable, "use it as before: its next use boots it; the log of the server says more",
 			"no checkpoint was made, and the sandbox of sprite %s has ended; its files are as they were", row.Name)
 		e.Err = err
-		if inner, ok := errors.AsType[*Error](err); ok && inner.Err != nil {
+		if inner, ok := errors.AsType[*fail.Error](err); ok && inner.Err != nil {
 			e.Err = inner.Err // it said so, too
 		}
 		return kept{}, e

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -56,7 +57,7 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 	}
 	for begun := time.Now(); ; {
 		busy, ended, err := h.stopping(row, sleep)
-		var e *Error
+		var e *fail.Error
 		switch {
 		case errors.As(err, &e) && e.Code == CodeInUse && time.Since(begun) < leavingPatience:
 			select { // who has just left may not be gone yet
@@ -84,10 +85,10 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 			select {
 			case err := <-ended:
 				if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // which was logged
-					return newError(CodeNoSpace, "free some space, and try again; or "+endAndRemove(name), "sprite %s stays awake: there is no space for its memory on the server's disk", name)
+					return fail.Newf(CodeNoSpace, "free some space, and try again; or "+endAndRemove(name), "sprite %s stays awake: there is no space for its memory on the server's disk", name)
 				}
 				if errors.Is(err, ErrDeletedOpen) {
-					return newError(CodeDeletedOpen, h.deletedOpen(row.ID), "sprite %s stays awake: %v", name, err)
+					return fail.Newf(CodeDeletedOpen, h.deletedOpen(row.ID), "sprite %s stays awake: %v", name, err)
 				}
 				if err != nil {
 					return fmt.Errorf("stop sprite %s: %w", name, err)
@@ -140,7 +141,7 @@ func (h *Host) machineOf(row store.Sprite) (*machine, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return nil, newError(CodeUnavailable, "try again in a moment", "the server is shutting down")
+		return nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
 	}
 	return h.machine(row), nil
 }
@@ -153,9 +154,9 @@ func (h *Host) stopping(row store.Sprite, sleep bool) (busy *transition, ended <
 	m := h.machines[row.ID]
 	switch {
 	case h.closed:
-		return nil, nil, newError(CodeUnavailable, "try again in a moment", "the server is shutting down")
+		return nil, nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
 	case row.Deleting || m != nil && m.dead:
-		return nil, nil, newError(CodeDeleting, "", "sprite %s is being deleted", row.Name)
+		return nil, nil, fail.Newf(CodeDeleting, "", "sprite %s is being deleted", row.Name)
 	case m == nil:
 		return nil, nil, nil
 	case m.busy != nil:
@@ -163,7 +164,7 @@ func (h *Host) stopping(row store.Sprite, sleep bool) (busy *transition, ended <
 	case m.sandbox == nil:
 		return nil, nil, nil
 	case sleep && len(m.leases) > 0 && m.disk.held == nil: // else nobody gets anything of it
-		return nil, nil, newError(CodeInUse, "end that first, or let it sleep by itself", "sprite %s is in use (%s)", row.Name, strings.Join(m.awakeBy(), ", "))
+		return nil, nil, fail.Newf(CodeInUse, "end that first, or let it sleep by itself", "sprite %s is in use (%s)", row.Name, strings.Join(m.awakeBy(), ", "))
 	}
 	m.disarm()
 	m.beginEnd()
@@ -208,7 +209,7 @@ func (h *Host) endSandbox(m *machine, sleep bool) error {
 	h.mu.Unlock()
 	if err != nil && ended(sb) {
 		h.noteEnd(m, sb) // watch took it for the end that was asked for
-		err = newError(CodeUnavailable, "the next use boots it; to see why it ended: cove info "+m.name, "sprite %s has ended, and what ran in it is lost; its files are as they were: %v", m.name, err)
+		err = fail.Newf(CodeUnavailable, "the next use boots it; to see why it ended: cove info "+m.name, "sprite %s has ended, and what ran in it is lost; its files are as they were: %v", m.name, err)
 	}
 	if full {
 		h.noteHeld(m)

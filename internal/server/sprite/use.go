@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -81,7 +82,7 @@ func (h *Host) Use(ctx context.Context, name, why string) (*Lease, error) {
 		return nil, err
 	}
 	if row.Deleting {
-		return nil, newError(CodeDeleting, "delete it again if that takes too long", "sprite %s is being deleted", name)
+		return nil, fail.Newf(CodeDeleting, "delete it again if that takes too long", "sprite %s is being deleted", name)
 	}
 	h.mu.Lock()
 	m := h.machine(row)
@@ -123,9 +124,9 @@ func (h *Host) ready(l *Lease, row store.Sprite) (*transition, error) {
 	m := l.machine
 	switch {
 	case h.closed:
-		return nil, newError(CodeUnavailable, "try again in a moment", "the server is shutting down")
+		return nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
 	case m.dead:
-		return nil, newError(CodeDeleting, "", "sprite %s is being deleted", m.name)
+		return nil, fail.Newf(CodeDeleting, "", "sprite %s is being deleted", m.name)
 	case m.busy != nil:
 		return m.busy, nil
 	case m.disk.held != nil:
@@ -140,9 +141,9 @@ func (h *Host) ready(l *Lease, row store.Sprite) (*transition, error) {
 		m.sandbox, m.paused = nil, false // its watcher is about to notice
 	}
 	if n := h.awake(); h.MaxRunning > 0 && n >= h.MaxRunning {
-		err := newError(CodeRunningLimit, "wait until one falls asleep, or remove one",
+		err := fail.Newf(CodeRunningLimit, "wait until one falls asleep, or remove one",
 			"as many sprites are running as the server allows: %d", n)
-		err.Limit, err.CurrentCount, err.RetryAfterSeconds = h.MaxRunning, n, 5
+		err.Limit, err.Count, err.RetryAfter = h.MaxRunning, n, 5*time.Second
 		return nil, err
 	}
 	if there {
@@ -257,20 +258,20 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		delete(h.machines, m.id)
-		busy.err = newError(CodeNotFound, "", "sprite %s has been deleted", m.name)
+		busy.err = fail.Newf(CodeNotFound, "", "sprite %s has been deleted", m.name)
 	case err != nil && m.dead:
-		busy.err = newError(CodeDeleting, "", "sprite %s is being deleted", m.name)
+		busy.err = fail.Newf(CodeDeleting, "", "sprite %s is being deleted", m.name)
 	case err != nil:
-		failed := newError(CodeBootFailed, "the server's log, and cove doctor, may say more", "sprite %s did not start", m.name)
+		failed := fail.Newf(CodeBootFailed, "the server's log, and cove doctor, may say more", "sprite %s did not start", m.name)
 		if h.warm(m.id) {
 			failed.Message += ", and its memory is kept"
 			failed.Hint = "use it again once that is mended; to give up what ran in it: cove restart " + m.name
 		}
 		failed.Err = err
-		if e, ok := errors.AsType[*Error](err); ok && e.Code == CodeDamaged {
+		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == CodeDamaged {
 			failed = e // which says all
 		} else if disk := DiskError(err); disk != nil { // err was logged
-			failed = newError(disk.Code, disk.Hint, "sprite %s did not start: %s", m.name, disk.Message)
+			failed = fail.Newf(disk.Code, disk.Hint, "sprite %s did not start: %s", m.name, disk.Message)
 		}
 		busy.err = failed
 	default:

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
@@ -22,7 +23,7 @@ const maxProblems = 100
 func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.VerifyLine) error) (sum sprites.VerifySummary, err error) {
 	reader, ok := h.Runtime.(DiskReader)
 	if !ok {
-		return sum, newError(CodeNotAvailable, "", "the disks of this server can't be looked at")
+		return sum, fail.Newf(CodeNotAvailable, "", "the disks of this server can't be looked at")
 	}
 	row, err := h.row(ctx, name)
 	if err != nil {
