@@ -231,7 +231,7 @@ func TestDiskLimitLeft(t *testing.T) {
 	l.run("", "cove", "create", "back", "--disk", fmt.Sprint(limitMB, "M"))
 	l.run("", "cove", "service", "put", "-s", "back", "tick", "--", "sh", "-c", "while :; do date; sleep 0.1; done")
 	l.run("", "cove", "checkpoint", "create", "-s", "back")
-	logs := l.following(t, "service", "logs", "-f", "tick", "-s", "back")
+	logs := l.following(t, "cove", "service", "logs", "-f", "tick", "-s", "back")
 	var said strings.Builder
 	cmd := l.command("", "cove", "exec", "-s", "back", "--", "sh", "-c", "while :; do head -c 1M /dev/zero >>big; sleep 0.01; done")
 	cmd.Stderr = &said
@@ -244,7 +244,7 @@ func TestDiskLimitLeft(t *testing.T) {
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitCode(cmd.Wait()); code != 130 || !strings.Contains(said.String(), full) || !strings.Contains(said.String(), "is ended when that goes on") {
+	if code := exitCode(cmd.Wait()); code != 130 || !strings.Contains(said.String(), full) || !strings.Contains(said.String(), "is ended when that goes on; within 1m10s") {
 		t.Errorf("a command that is left ends with %d\n%s", code, &said)
 	}
 	t.Logf("left in %v", time.Since(began))
@@ -286,6 +286,32 @@ func TestDiskLimitLeft(t *testing.T) {
 	}
 }
 
+// TestDiskLimitWaits has a command wait at its sprite's limit while the server is killed:
+// who waits for it comes back when the sprite goes on. Meanwhile its commands are said to be
+// there, though they can't be listed.
+func TestDiskLimitWaits(t *testing.T) {
+	l := newLimited(t)
+	l.run("", "cove", "create", "slow", "--disk", fmt.Sprint(limitMB, "M"))
+	said := l.following(t, "env", "COVE_AUTOSTART=0", "cove", "exec", "-s", "slow", "--", "python3", "-c", fillers[0].program+"\nprint('filled')")
+	const full = "has reached its disk limit"
+	await(t, "the sprite is held", time.Minute, func() bool { return strings.Contains(said(), full) })
+	if out, _ := l.try("", "cove", "session", "list", "-s", "slow"); !strings.Contains(out, "sprite slow "+full) || !strings.Contains(out, "can't be listed before it goes on") {
+		t.Errorf("cove session list: %s", out)
+	}
+	signalAll(t, syscall.SIGKILL, l.pid())
+	l.serve(nil, "--idle", "0")
+	l.refused(t, "slow")
+	l.run("", "cove", "update", "slow", "--disk", "2500M")
+	await(t, "the command's end", time.Minute, func() bool { return strings.HasSuffix(said(), "filled\n") })
+	if text := said(); strings.Count(text, "filled") != 1 || strings.Count(text, "cove: the sprite goes on") != 1 {
+		t.Errorf("it said\n%s", text)
+	}
+	l.run("", "cove", "suspend", "slow")
+	if out, _ := l.try("", "cove", "session", "list", "-s", "slow"); !strings.Contains(out, "sprite slow sleeps: ") || !strings.Contains(out, "cove wake slow") {
+		t.Errorf("cove session list of one that sleeps: %s", out)
+	}
+}
+
 // TestDiskLimitOfDead kills the server beside a sprite that has reached its limit, and
 // beside one that is about to: the next one decides anew.
 func TestDiskLimitOfDead(t *testing.T) {
@@ -309,13 +335,13 @@ func TestDiskLimitOfDead(t *testing.T) {
 }
 
 // following is a command that follows a log, and what it has said on both streams.
-func (l *limited) following(t *testing.T, args ...string) (said func() string) {
+func (l *limited) following(t *testing.T, name string, args ...string) (said func() string) {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "said"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := l.command("", "cove", args...)
+	cmd := l.command("", name, args...)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := errors.Join(cmd.Start(), out.Close()); err != nil {
 		t.Fatal(err)
@@ -359,7 +385,7 @@ func TestDiskLimitOfJob(t *testing.T) {
 		return job, sprite
 	}
 	job, sprite := pushed()
-	said := l.following(t, "job", "logs", "-f", job)
+	said := l.following(t, "cove", "job", "logs", "-f", job)
 	if out := l.run("", "cove", "job", "list"); !strings.Contains(out, "running (disk full)") {
 		t.Errorf("the list says\n%s", out)
 	}

@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -58,6 +59,8 @@ type serveOptions struct {
 
 	config   string // a file of these, which the flags given go before
 	fallback string // an address where none is given, and the last one is not known
+	check    bool
+	flags    []string // those that were given, for a restart
 }
 
 func newServeCommand() *cobra.Command {
@@ -112,8 +115,12 @@ newuidmap and subordinate ids (see: cove doctor).`,
 			if out == os.Stderr { // which the CLI, when it starts a server, has in a file
 				out = logfile.Stderr(filepath.Join(dir, "serve.log"), 0)
 			}
+			o.flags = givenFlags(cmd.Flags())
 			if err := applySettings(cmd.Flags(), o.config, dir); err != nil {
 				return err
+			}
+			if o.check {
+				return checkSettings(o, dir)
 			}
 			if os.Getpid() == 1 {
 				return serveBelowInit(o.suspend)
@@ -148,11 +155,44 @@ newuidmap and subordinate ids (see: cove doctor).`,
 	f.BoolVar(&o.suspend, "suspend-at-end", endsContainer(), "at its end, put the memory of all sprites on disk, because their sandboxes end with it; so it is for a container's main process, also below its init (docker run --init), and with a unit of systemd when the machine ends")
 	f.StringArrayVar(&o.connectors, "connector", nil, "NAME=URL: what http://NAME.connect.internal/ in a sprite leads to (repeatable)")
 	f.StringArrayVar(&o.headers, "connector-header", nil, "'NAME=HEADER: VALUE' added to what goes through a connector; $VAR is taken from the environment (repeatable)")
+	f.BoolVar(&o.check, "check", false, "say what is wrong with the settings, and end")
 	f.BoolVar(&o.older, "accept-older-store", false, "go on with a cove.db that is older than the rest of the data folder; what it does not know is moved to aside/ there")
 	return cmd
 }
 
 const maxPool = 100
+
+// givenFlags are the flags of a command line, those left out that are for one start alone.
+func givenFlags(flags *pflag.FlagSet) []string {
+	var given []string
+	flags.Visit(func(f *pflag.Flag) {
+		if f.Hidden || slices.Contains([]string{"data", "check", "accept-older-store"}, f.Name) {
+			return
+		}
+		values := []string{f.Value.String()}
+		if several, ok := f.Value.(pflag.SliceValue); ok {
+			values = several.GetSlice()
+		}
+		for _, value := range values {
+			given = append(given, "--"+f.Name+"="+value)
+		}
+	})
+	return given
+}
+
+// checkSettings says what is wrong with a server's settings.
+func checkSettings(o serveOptions, dir string) error {
+	_, connectorErr := parseConnectors(o.connectors, o.headers, os.LookupEnv)
+	_, reserveErr := diskReserve(o.reserve, dir)
+	return errors.Join(checkPool(o.pool), connectorErr, reserveErr)
+}
+
+func checkPool(n int) error {
+	if n < 0 || n > maxPool {
+		return fmt.Errorf("--pool %d: from 0 to %d", n, maxPool)
+	}
+	return nil
+}
 
 // applySettings sets the flags that are not given to what the server's file of settings says.
 func applySettings(flags *pflag.FlagSet, file, dir string) error {
@@ -162,7 +202,7 @@ func applySettings(flags *pflag.FlagSet, file, dir string) error {
 	}
 	inFile := func(name string) bool {
 		f := flags.Lookup(name)
-		return f != nil && !f.Hidden && name != "help"
+		return f != nil && !f.Hidden && name != "help" && name != "check"
 	}
 	set, err := config.ReadServe(file, must, inFile)
 	if err != nil {
@@ -217,8 +257,8 @@ func errNoListen(err error) error {
 
 // serve runs a server until a signal ends it.
 func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err error) {
-	if o.pool < 0 || o.pool > maxPool {
-		return fmt.Errorf("--pool %d: from 0 to %d", o.pool, maxPool)
+	if err := checkPool(o.pool); err != nil {
+		return err
 	}
 	connectors, err := parseConnectors(o.connectors, o.headers, os.LookupEnv)
 	if err != nil {
@@ -293,7 +333,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 			logger.Error("preparing the base; the next sandbox tries again", "err", err)
 		}
 	})
-	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Names: o.names, Domain: o.domain}
+	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Flags: o.flags, Names: o.names, Domain: o.domain}
 	host := &sprite.Host{
 		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: o.pool, URL: srv.SpriteURL,
 		DiskReserve: reserve,

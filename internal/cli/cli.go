@@ -33,6 +33,8 @@ type app struct {
 	syncs  syncHint        // the folders that this run syncs, for hints
 	verb   string          // the command's path without "cove"
 	root   *cobra.Command  // the tree, for hints
+
+	serverFlags []string // of a server that this run starts
 }
 
 // globals are the flags that every verb has.

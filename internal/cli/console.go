@@ -209,6 +209,9 @@ const comeBackLimit = time.Minute
 
 var errSessionGone = errors.New("the session is gone: the sprite has stopped meanwhile, or it ended")
 
+// errStillHeld says that a session is there, in a sprite that stands still.
+var errStillHeld = errors.New("the sprite stands still")
+
 // absence is the time between the loss of a connection and the next one.
 type absence struct {
 	keys  *keyboard        // nil: the input is no terminal's
@@ -224,10 +227,15 @@ func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, erro
 	if away.keys != nil {
 		typed = away.keys.typed
 	}
-	ctx, cancel := context.WithTimeout(ctx, comeBackLimit)
-	defer cancel()
+	limit := time.NewTimer(comeBackLimit)
+	defer limit.Stop()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		sprite, err := away.find(ctx)
+		try, cancel := context.WithTimeout(ctx, comeBackLimit)
+		sprite, err := away.find(try)
+		cancel()
+		if errors.Is(err, errStillHeld) {
+			limit.Reset(comeBackLimit) // its commands stand still, and their time does
+		}
 		if err == nil || errors.Is(err, errSessionGone) || errors.Is(err, sprites.ErrRemoved) {
 			return sprite, err
 		}
@@ -245,6 +253,8 @@ func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, erro
 			case <-pause.C:
 				break waiting
 			case <-ctx.Done():
+				return nil, err
+			case <-limit.C:
 				return nil, err
 			case <-away.leave:
 				return nil, sprites.ErrDetached

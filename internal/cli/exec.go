@@ -128,7 +128,7 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 		case signals.gaveUp():
 			a.say("cove: sprite %s does not answer: the command was told to end, and may not have heard it", sprite.Name())
 		case signals.unheard():
-			a.say("cove: the command stands still with its sprite, and is ended when that goes on")
+			a.say("cove: the command stands still with its sprite, and is ended when that goes on; within %v, if it is suspended before", aloneLimit)
 		}
 	}()
 	switch {

@@ -300,6 +300,11 @@ func took(j sprites.Job, now time.Time) string {
 	return now.Sub(*j.StartedAt).Round(time.Second).String()
 }
 
+// waitsForPush says what a job waits for whose repository is not there.
+func waitsForPush(id string) string {
+	return "It waits for its repository. If its push is gone, push again, and forget this one: cove job rm --force " + id
+}
+
 // nextStep is what to type about a job.
 func nextStep(j sprites.Job) string {
 	switch {
@@ -312,7 +317,7 @@ func nextStep(j sprites.Job) string {
 	case j.State == sprites.JobInstalling:
 		return "Its agent is being installed. End it with: cove job stop " + j.ID
 	case j.State == sprites.JobQueued:
-		return "It waits for its repository. If its push is gone, push again, and forget this one: cove job rm --force " + j.ID
+		return waitsForPush(j.ID)
 	case j.Failure != nil && j.Failure.Hint != "":
 		return "Next: " + j.Failure.Hint
 	case !j.State.Terminal() && j.Interactive:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -80,7 +81,7 @@ func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o wa
 	job, err := c.WaitJob(ctx, id)
 	shown()
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {
-		return &codedError{exitTimedOut, "wait_timeout", fmt.Errorf("job %s has not ended after %v; it goes on", id, o.timeout), "cove job logs -f " + id}
+		return a.waitedEnough(parent, c, id, o.timeout)
 	}
 	if err != nil {
 		return err
@@ -95,6 +96,17 @@ func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o wa
 		return reportedError{exit}
 	}
 	return nil
+}
+
+// waitedEnough says that a job has not ended in the time that there was for it.
+func (a *app) waitedEnough(ctx context.Context, c *sprites.Client, id string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	late := &codedError{exitTimedOut, "wait_timeout", fmt.Errorf("job %s has not ended after %v; it goes on", id, timeout), "cove job logs -f " + id}
+	if job, err := c.Job(ctx, id); err == nil && job.State == sprites.JobQueued {
+		late.err, late.hint = fmt.Errorf("job %s has not begun after %v", id, timeout), strings.TrimSuffix(waitsForPush(id), ".")
+	}
+	return late
 }
 
 // pullWaited pulls a job that has succeeded.

@@ -40,7 +40,7 @@ func ownHTTP(dir string) *http.Client {
 				// It lives after the connection was made: then it has made it.
 				if server, err := readServerFile(dir); err != nil || server.URL != "http://"+address || !serves(filepath.Join(dir, "lock"), server) {
 					_ = conn.Close() // nothing was sent
-					return nil, fmt.Errorf("what listens at %s is not the server of %s: %w", address, dir, syscall.ECONNREFUSED)
+					return nil, notOursError{address, dir}
 				}
 				return conn, nil
 			},
@@ -52,6 +52,16 @@ func ownHTTP(dir string) *http.Client {
 		},
 	}
 }
+
+// notOursError says that a server has gone, and that another program has its address. It is
+// an ECONNREFUSED, since nothing was sent.
+type notOursError struct{ address, dir string }
+
+func (e notOursError) Error() string {
+	return "the server of " + e.dir + " does not listen at " + e.address + " any more"
+}
+
+func (notOursError) Is(target error) bool { return target == syscall.ECONNREFUSED }
 
 // serves reports whether the process that a data folder names is this user's, and holds the
 // lock. Its number may be another one's by now, and another file may have the lock's.

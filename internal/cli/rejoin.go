@@ -69,7 +69,7 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	}
 	x.session = cmd.SessionID()
 	attach := fmt.Sprintf("cove session attach %s -s %s", sanitizeLine(x.session), x.sprite)
-	for errors.Is(err, sprites.ErrNoExit) && x.session != "" && ctx.Err() == nil && !sandboxGone(err) {
+	for (errors.Is(err, sprites.ErrNoExit) || isHeld(err)) && x.session != "" && ctx.Err() == nil && !sandboxGone(err) {
 		if x.input {
 			return hinted(err, fmt.Sprintf("it is ended in %v unless you take it over: %s", aloneLimit, attach))
 		}
@@ -101,10 +101,33 @@ func (x *execution) findAgain(ctx context.Context) (*sprites.Sprite, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info.Status != "" && info.Status != sprites.StatusRunning {
+	paused := info.Cove != nil && info.Cove.Paused // what runs in it is there; a new server does not know at once why
+	held := paused && heldBy(info) != nil
+	if held && !x.held.Load() {
+		x.note(sprites.Message{Type: sprites.MessageHeld, Held: heldBy(info)})
+	}
+	switch {
+	case held:
+		return nil, errStillHeld
+	case paused:
+	case info.Status != "" && info.Status != sprites.StatusRunning:
 		return nil, errSessionGone
 	}
 	return c.Sprite(x.sprite), nil
+}
+
+// isHeld reports whether a call was refused because its sprite stands still.
+func isHeld(err error) bool {
+	e, ok := errors.AsType[*sprites.Error](err)
+	return ok && (e.Code == "disk_limit" || e.Code == "disk_full")
+}
+
+// heldBy is why a sprite stands still; nil: it does not.
+func heldBy(info sprites.Info) *sprites.Held {
+	if info.Cove == nil {
+		return nil
+	}
+	return info.Cove.Held
 }
 
 // sayHeld tells the person why nothing comes of a command, or that it goes on, and of what
@@ -141,6 +164,9 @@ func (x *execution) join(ctx context.Context, sprite *sprites.Sprite) error {
 		x.note(m)
 		if m.Type != "session_info" {
 			return
+		}
+		if x.held.Load() {
+			x.note(sprites.Message{Type: sprites.MessageHeld}) // it answers
 		}
 		if len(m.Before) != 2 {
 			m.Before = []int64{x.out.at, x.err.at} // it does not say what it sends again

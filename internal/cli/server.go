@@ -45,6 +45,8 @@ type serverFile struct {
 	Processes string `json:"processes"` // see private.Processes
 	Started   string `json:"started"`   // see private.StartOf; empty: an earlier cove did not say
 	Host      string `json:"host"`      // the name of its machine or container
+
+	Flags []string `json:"flags"` // what it was started with
 }
 
 // defaultData is where a server of this user keeps its data unless told otherwise.
@@ -350,6 +352,9 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 		return fmt.Errorf("wait for another cove to start the server: %w", err)
 	}
 	defer unlock()
+	if err := a.awaitEnding(ctx, dir); err != nil {
+		return fmt.Errorf("wait for the last server's end: %w", err)
+	}
 	if _, err := localClient(ctx, dir, ""); !errors.Is(err, errNoServer) {
 		return err // the other one did it
 	}
@@ -363,7 +368,7 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 		return err
 	}
 	a.detail("starting a server on %s", dir)
-	ended, err := spawnServer(dir, startAddr(dir, byDefault), log)
+	ended, err := spawnServer(dir, startAddr(dir, byDefault), a.serverFlags, log)
 	if err != nil {
 		return err
 	}
@@ -411,20 +416,18 @@ func free(addr string) bool {
 
 // spawnServer starts `cove serve` in a session of its own. The channel gives its
 // end, if that comes while we are here.
-func spawnServer(dir, addr string, log *os.File) (<-chan error, error) {
+func spawnServer(dir, addr string, flags []string, log *os.File) (<-chan error, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, "serve", "--data", dir, "--fallback-addr", addr) // serve.toml may say another one
+	args := append([]string{"serve", "--data", dir, "--fallback-addr", addr}, flags...) // serve.toml may say another one
+	cmd := exec.Command(self, args...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
-		name, _, _ := strings.Cut(kv, "=")
-		return name == "COVE_URL" || name == "COVE_TOKEN" || name == "COVE_DATA"
-	})
+	cmd.Env = serverEnvironment()
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the server: %w", err)
 	}
@@ -437,6 +440,33 @@ func spawnServer(dir, addr string, log *os.File) (<-chan error, error) {
 		ended <- err
 	}()
 	return ended, nil
+}
+
+// serverEnvironment is what a server has of this process's environment.
+func serverEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return name == "COVE_URL" || name == "COVE_TOKEN" || name == "COVE_DATA"
+	})
+}
+
+// awaitEnding waits until the lock of a data folder is free whose server has taken its leave
+// already, or says again that it is there.
+func (a *app) awaitEnding(ctx context.Context, dir string) error {
+	tick := time.NewTicker(startPoll)
+	defer tick.Stop()
+	told := time.AfterFunc(time.Second, func() { a.say("cove: waiting for the last server's end …") })
+	defer told.Stop()
+	for {
+		if _, err := readServerFile(dir); !errors.Is(err, fs.ErrNotExist) || !Locked(filepath.Join(dir, "lock")) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
 }
 
 // awaitServer polls until a server answers.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -327,9 +328,12 @@ func (a *app) stopOwn(ctx context.Context) (bool, error) {
 func (a *app) newServerRestart() *cobra.Command {
 	return &cobra.Command{
 		Use:   "restart",
-		Short: "Stop the server, and start it with the settings of its file",
-		Long: `Stops the server and starts one with the settings of serve.toml. Sprites and jobs go on. If the
-server is the first process of a container, restart the container instead.`,
+		Short: "Stop the server, and start it anew with the settings of its file",
+		Long: `Stops the server and starts one with the settings of serve.toml, and with the flags that the
+server was started with (to leave those out: cove server stop, cove server start). If the
+settings are wrong, the server stays. Sprites and jobs go on; with --suspend-at-end a sprite
+sleeps until its next use. If the server is the first process of a container, restart the
+container instead.`,
 		Example: `  cove server restart`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -347,12 +351,36 @@ server is the first process of a container, restart the container instead.`,
 				return &codedError{exitFailed, "failed", errors.New("the server is this container's first process: the container would end with it"),
 					"restart the container from outside, as with: docker restart CONTAINER; it ends with the memory of all sprites on disk, and they go on from there"}
 			}
+			if !unitRuns(dir) {
+				if err := a.keepFlags(ctx, dir); err != nil {
+					return err
+				}
+			}
 			if _, err := a.stopOwn(ctx); err != nil {
 				return err
 			}
 			return a.startOwn(ctx)
 		}),
 	}
+}
+
+// keepFlags notes the flags of the server that runs, for the next one, and refuses settings
+// that it would not start with.
+func (a *app) keepFlags(ctx context.Context, dir string) error {
+	if server, err := readServerFile(dir); err == nil {
+		a.serverFlags = server.Flags
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	check := exec.CommandContext(ctx, self, append([]string{"serve", "--check", "--data", dir}, a.serverFlags...)...)
+	check.Env = serverEnvironment()
+	if out, err := check.CombinedOutput(); err != nil {
+		said := strings.TrimPrefix(strings.TrimSpace(string(out)), "cove: ")
+		return &codedError{exitFailed, "bad_settings", fmt.Errorf("the server was left as it is, since the next one would not start: %s", said), ""}
+	}
+	return nil
 }
 
 func (a *app) newServerLogs() *cobra.Command {

@@ -375,10 +375,7 @@ does, if it is the service with the HTTP port.`,
 // heldOf is why a sprite is held; nil: it is not.
 func heldOf(ctx context.Context, sprite *sprites.Sprite) (*sprites.Held, error) {
 	info, err := sprite.Client().Get(ctx, sprite.Name())
-	if err != nil || info.Cove == nil {
-		return nil, err
-	}
-	return info.Cove.Held, nil
+	return heldBy(info), err
 }
 
 // forever is longer than anybody follows a log.

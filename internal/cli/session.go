@@ -48,9 +48,24 @@ func (a *app) newSessionList() *cobra.Command {
 			if list == nil {
 				list = []sprites.Session{}
 			}
+			if len(list) == 0 {
+				a.sayAsleep(ctx, sprite)
+			}
 			doc := sprites.SessionList{Count: len(list), Sessions: list}
 			return a.show(doc, func(w io.Writer) { printSessions(w, list, time.Now()) })
 		}),
+	}
+}
+
+// sayAsleep says of a sprite that does not run that its commands are not listed.
+func (a *app) sayAsleep(ctx context.Context, sprite *sprites.Sprite) {
+	info, err := sprite.Client().Get(ctx, sprite.Name())
+	switch {
+	case err != nil:
+	case heldBy(info) != nil && info.Status != sprites.StatusCold:
+		a.say("cove: %s; the commands in it can't be listed before it goes on", info.Cove.Held.Message)
+	case info.Status == sprites.StatusWarm:
+		a.say("cove: sprite %[1]s sleeps: the commands in it can't be listed before it is awake: cove wake %[1]s", sprite.Name())
 	}
 }
 

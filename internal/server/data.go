@@ -57,7 +57,7 @@ func Lock(dir string) (io.Closer, error) {
 		if infoErr == nil && info.PID > 0 {
 			return nil, fmt.Errorf("%w: process %d, at %s; use that one, or give this one another folder with --data", err, info.PID, info.URL)
 		}
-		return nil, fmt.Errorf("%w, which has only just started; use that one, or give this one another folder with --data", err)
+		return nil, fmt.Errorf("%w, which is about to begin or to end; try again in a moment, or give this one another folder with --data", err)
 	}
 	if err != nil {
 		return nil, err
@@ -71,6 +71,8 @@ type published struct {
 	Host      string `json:"host,omitempty"`      // the name of its machine or container
 	Processes string `json:"processes,omitempty"` // see private.Processes
 	Started   string `json:"started,omitempty"`   // see private.StartOf
+
+	Flags []string `json:"flags,omitempty"` // see Server.Flags
 }
 
 func readInfo(dir string) (info published, err error) {
@@ -118,6 +120,7 @@ func (s *Server) publish(ln net.Listener) error {
 	info, err := json.Marshal(published{
 		ServerInfo: sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid()},
 		Host:       host, Processes: private.Processes(), Started: private.StartOf(os.Getpid()),
+		Flags: s.Flags,
 	})
 	if err == nil {
 		err = s.writeInfo(append(info, '\n'))

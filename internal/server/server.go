@@ -56,6 +56,7 @@ type Server struct {
 	Jobs    Jobs         // nil: jobs are not available
 	Logger  *slog.Logger // nil: discard
 	Version string       // of cove, as /v1/version tells
+	Flags   []string     // what it was started with, as server.json tells who restarts it
 
 	// Names are host names and addresses by which the server may be called,
 	// besides loopback and the address that it listens on. Requests for another

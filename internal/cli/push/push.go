@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -243,8 +244,15 @@ func (c *Courier) createJob(ctx context.Context, req sprites.JobRequest) (sprite
 	job, err := c.Jobs.CreateJob(asked, req)
 	if err != nil && asked.Err() != nil {
 		err = context.Cause(ctx)
+	} else if brokeOff(err) {
+		err = fail.New("lost", "create job: the server went away in the middle; the job may have been made all the same", "see: cove job list; forget one that waits for its repository: cove job rm --force JOB; and push again")
 	}
 	return job, err
+}
+
+// brokeOff reports whether an error is a connection that was lost in the middle of a call.
+func brokeOff(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // awaitInstall waits until the job's agent is installed and its sprite made. If that
@@ -275,6 +283,9 @@ func (c *Courier) undo(ctx context.Context, job sprites.Job, err error) error {
 	defer cancel()
 	if undoErr := c.Jobs.DeleteJob(undo, job.ID, true); undoErr != nil && !errors.Is(undoErr, sprites.ErrNotFound) {
 		err = errors.Join(err, fmt.Errorf("and it is still there (cove job rm --force %s): %w", job.ID, undoErr))
+		if errors.Is(err, &fail.Error{Code: "lost"}) {
+			err = fail.New("lost", "push job "+job.ID+": the server went away in the middle, and the job is still there", "forget it: cove job rm --force "+job.ID+"; and push again")
+		}
 	}
 	return err
 }
@@ -335,9 +346,16 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job,
 	}
 	if err == nil {
 		_, err = c.Jobs.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: load.bundle.SHA256, BundleSize: load.bundle.Size, Shallow: load.Shallow})
-		if err == nil || c.startedAnyway(ctx, job.ID, err) {
+		begun, known := c.begun(ctx, job.ID, err)
+		switch {
+		case begun:
 			return nil
+		case !known:
+			return fail.New("lost", "push job "+job.ID+": the server went away in the middle; the job may have begun all the same", "see: cove job show "+job.ID)
 		}
+	}
+	if brokeOff(err) {
+		err = fail.New("lost", "the server went away in the middle", "push again")
 	}
 	err = fmt.Errorf("push job %s: %w", gitwork.Printable(job.ID), err)
 	if !jobID.MatchString(job.ID) {
@@ -346,15 +364,19 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job,
 	return errors.Join(c.undo(ctx, job, err), repo.DeleteRef(context.WithoutCancel(ctx), ref))
 }
 
-// startedAnyway tells a lost answer from a refusal: the job may run.
-func (c *Courier) startedAnyway(ctx context.Context, id string, err error) bool {
-	if _, refused := errors.AsType[*sprites.Error](err); refused {
-		return false
+// begun reports whether a job has begun whose start was asked for, with err as the answer,
+// and whether that is known: an answer may be lost, and the server with it.
+func (c *Courier) begun(ctx context.Context, id string, err error) (begun, known bool) {
+	if _, refused := errors.AsType[*sprites.Error](err); err == nil || refused {
+		return err == nil, true
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	job, err := c.Jobs.Job(ctx, id)
-	return err == nil && job.State != sprites.JobQueued
+	if _, refused := errors.AsType[*sprites.Error](err); err != nil {
+		return false, refused
+	}
+	return job.State != sprites.JobQueued, true
 }
 
 // checkAnswer refuses a job that could not be named or filled.

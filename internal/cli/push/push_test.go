@@ -254,6 +254,28 @@ func TestPushUndoes(t *testing.T) {
 	}
 }
 
+// A server that dies while it carries a call out may have carried it out. The push says so,
+// and what it leaves; a job that may run is left alone.
+func TestPushLosesServer(t *testing.T) {
+	for suffix, want := range map[string]string{
+		"/v1/jobs":  "create job: the server went away in the middle; the job may have been made all the same; see: cove job list; forget one that waits for its repository: cove job rm --force JOB; and push again",
+		"/fs/write": "push job a3f7b2: the server went away in the middle, and the job is still there; forget it: cove job rm --force a3f7b2; and push again",
+		"/start":    "push job a3f7b2: the server went away in the middle; the job may have begun all the same; see: cove job show a3f7b2",
+	} {
+		r := newRepo(t)
+		s := newServer(t, change)
+		s.dies = suffix
+		_, err := s.courier().Push(t.Context(), options(r))
+		e, coded := errors.AsType[*fail.Error](err)
+		if !coded || text(err) != want || e.ExitCode() != 75 {
+			t.Errorf("%s: got %v, want %s", suffix, err, want)
+		}
+		if kept := r.git("for-each-ref", "refs/cove") != ""; kept != (suffix == "/start") {
+			t.Errorf("%s: the base is kept: %v", suffix, kept)
+		}
+	}
+}
+
 // A push that is interrupted when the server has made the job, and has not said so yet,
 // hears of it, and deletes it.
 func TestPushInterrupted(t *testing.T) {

@@ -39,6 +39,8 @@ type server struct {
 	deleted bool
 	looks   int
 	fails   map[string]int // path suffix to the status that is answered
+	dies    string         // path suffix of a call after which no call is answered, nor that one
+	dead    bool
 }
 
 const id = "a3f7b2"
@@ -56,6 +58,14 @@ func newServer(t *testing.T, agent func(repo)) *server {
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if s.dead {
+			panic(http.ErrAbortHandler)
+		}
+		if s.dies != "" && strings.HasSuffix(r.URL.Path, s.dies) {
+			mux.ServeHTTP(httptest.NewRecorder(), r)
+			s.dead = true
+			panic(http.ErrAbortHandler)
+		}
 		for suffix, status := range s.fails {
 			if strings.HasSuffix(r.URL.Path, suffix) {
 				_, _ = io.Copy(io.Discard, r.Body)
