@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -140,19 +141,7 @@ func writeSpriteFile(dir, name string) (string, error) {
 		return "", err
 	}
 	file := filepath.Join(dir, spriteFileName)
-	tmp, err := os.CreateTemp(dir, ".sprite-*")
-	if err != nil {
-		return "", err
-	}
-	_, err = tmp.Write(append(text, '\n'))
-	err = errors.Join(err, tmp.Chmod(0o644), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), file)
-	}
-	if err != nil {
-		return "", errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return file, nil
+	return file, atomicfile.Write(file, append(text, '\n'), 0o644)
 }
 
 var jobPattern = regexp.MustCompile(`^[0-9a-f]{6}$`)

@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -22,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
@@ -295,19 +295,7 @@ func writeChanged(name, content string, mode fs.FileMode) error {
 	if now, err := readBounded(name); err == nil && string(now) == content {
 		return nil
 	}
-	temp := filepath.Join(filepath.Dir(name), ".cove-"+filepath.Base(name))
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(content)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp, name)
+	return atomicfile.Replace(name, []byte(content), mode)
 }
 
 // folder makes a folder, or puts the rights of the one that is there in order.

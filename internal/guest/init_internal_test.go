@@ -69,13 +69,13 @@ func TestServicesAreThereFirst(t *testing.T) {
 // would hold up a wake, and a link would lead elsewhere.
 func TestWriteChanged(t *testing.T) {
 	dir := t.TempDir()
-	name, temp, other := filepath.Join(dir, "machine-id"), filepath.Join(dir, ".cove-machine-id"), filepath.Join(dir, "other")
+	name, other := filepath.Join(dir, "machine-id"), filepath.Join(dir, "other")
 	for _, plant := range []func(string) error{
 		func(at string) error { return syscall.Mkfifo(at, 0o600) },
 		func(at string) error { return os.Symlink(other, at) },
 		func(at string) error { return os.WriteFile(at, []byte("old"), 0o600) },
 	} {
-		if err := errors.Join(os.RemoveAll(name), plant(name), plant(temp)); err != nil {
+		if err := errors.Join(os.RemoveAll(name), plant(name)); err != nil {
 			t.Fatal(err)
 		}
 		if err := writeChanged(name, "new\n", 0o444); err != nil {

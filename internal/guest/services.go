@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -308,17 +309,8 @@ func (s *services) save(def sprites.Service, stopped bool) error {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return err
 	}
-	temp, err := os.CreateTemp(s.dir, ".new-*")
-	if err != nil {
+	if err := atomicfile.Write(s.file(def.Name), append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("save service %s: %w", def.Name, err)
-	}
-	_, err = temp.Write(append(data, '\n'))
-	err = errors.Join(err, temp.Sync(), temp.Close())
-	if err == nil {
-		err = os.Rename(temp.Name(), s.file(def.Name))
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("save service %s: %w", def.Name, err), os.Remove(temp.Name()))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -166,7 +167,7 @@ func ownerToken(path string) (string, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		secret := newSecret()
-		if err := writeFile(path, []byte(secret+"\n")); err != nil {
+		if err := atomicfile.Write(path, []byte(secret+"\n"), 0o600); err != nil {
 			return "", fmt.Errorf("write the token: %w", err)
 		}
 		return secret, nil
@@ -193,7 +194,7 @@ func ownerToken(path string) (string, error) {
 func writeOver(path string, text []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if errors.Is(err, os.ErrNotExist) {
-		return writeFile(path, text)
+		return atomicfile.Write(path, text, 0o600)
 	}
 	if err != nil {
 		return err
@@ -206,18 +207,4 @@ func writeOver(path string, text []byte) error {
 		_, err = f.WriteAt(text, 0)
 	}
 	return errors.Join(err, f.Sync(), f.Close())
-}
-
-// writeFile makes or replaces a file at once, readable by its owner alone.
-func writeFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already if all went well
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

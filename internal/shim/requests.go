@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -49,9 +50,7 @@ func (l *requestLog) add(r gateway.Request) {
 	if err != nil {
 		return
 	}
-	if os.WriteFile(l.path+".new", data, 0o600) == nil {
-		_ = os.Rename(l.path+".new", l.path)
-	}
+	_ = atomicfile.Replace(l.path, data, 0o600) // it is counted on all the same
 }
 
 // maxEventText bounds what a sandbox has chosen of a line.

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 )
 
 // A fast-forward of a checked-out branch changes three things: files, index, ref.
@@ -73,33 +75,7 @@ func (j *journal) write(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeSynced(path+".new", data); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = dir.Close() }()
-	return dir.Sync()
-}
-
-func writeSynced(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	return atomicfile.Write(path, data, 0o600)
 }
 
 // carryOut does the six steps. After an error the caller recovers.
@@ -162,7 +138,7 @@ func (t *worktree) asSnapshot(ctx context.Context, j *journal) error {
 // takeIndex makes index.lock with our mark in it, in one step.
 func (j *journal) takeIndex() error {
 	mine := j.copy() + ".mark"
-	if err := writeSynced(mine, []byte(j.Mark)); err != nil {
+	if err := atomicfile.Write(mine, []byte(j.Mark), 0o600); err != nil {
 		return err
 	}
 	defer func() { _ = os.Remove(mine) }()

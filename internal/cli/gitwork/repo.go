@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -246,7 +247,7 @@ func (r *Repo) roots(ctx context.Context, commit string) ([]string, error) {
 	if r.Shallow {
 		return roots, nil
 	}
-	return roots, writeSynced(note, []byte(strings.Join(append([]string{commit}, roots...), "\n")+"\n"))
+	return roots, atomicfile.Write(note, []byte(strings.Join(append([]string{commit}, roots...), "\n")+"\n"), 0o600)
 }
 
 // Author is the person's identity as git has it. What is not set is "cove" and

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -255,14 +256,14 @@ func clean(objects string, r io.Reader, w io.Writer) error {
 	if err := os.MkdirAll(objects, 0o755); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(objects, "new-")
+	tmp, err := atomicfile.Create(filepath.Join(objects, "new"))
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // gone when renamed
+	defer tmp.Discard()
 	sum := sha256.New()
 	size, err := io.Copy(io.MultiWriter(tmp, sum), r)
-	if err := errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
+	if err != nil {
 		return err
 	}
 	oid := hex.EncodeToString(sum.Sum(nil))
@@ -270,7 +271,7 @@ func clean(objects string, r io.Reader, w io.Writer) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp.Name(), to); err != nil {
+	if err := tmp.CommitAs(to, 0o644); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(w, "version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, size)

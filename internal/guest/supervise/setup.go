@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -273,9 +274,5 @@ func (s *setup) write() error {
 	if err != nil {
 		return err
 	}
-	tmp := s.record(".json") + ".new"
-	if err := os.WriteFile(tmp, append(data, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(tmp, s.record(".json"))
+	return atomicfile.Write(s.record(".json"), append(data, '\n'), 0o644)
 }

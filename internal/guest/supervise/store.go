@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 )
 
 // A store (sprites.RepositoryStore) has what was sent of a repository:
@@ -176,10 +178,7 @@ func addHave(store string, commits []string) error {
 		have = append(slices.DeleteFunc(have, func(had string) bool { return had == id }), id)
 	}
 	have = have[max(0, len(have)-maxHave):]
-	if err := os.WriteFile(name+".new", []byte(strings.Join(have, "\n")+"\n"), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(name+".new", name)
+	return atomicfile.Write(name, []byte(strings.Join(have, "\n")+"\n"), 0o644)
 }
 
 // packsIn lists the packs in a folder, without their endings.

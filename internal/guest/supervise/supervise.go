@@ -26,6 +26,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -261,23 +262,17 @@ func (j *job) record(end sprites.JobEnd) error {
 	if err != nil {
 		return err
 	}
-	tmp := j.endFile() + ".new"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := atomicfile.Create(j.endFile())
 	if err != nil {
 		return fmt.Errorf("record the end: %w", err)
 	}
+	defer f.Discard()
 	_, err = f.Write(append(data, '\n'))
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("record the end: %w", err)
+	if err == nil {
+		err = f.CommitNew(0o600)
 	}
-	// A link, unlike a rename, does not replace.
-	if err := os.Link(tmp, j.endFile()); err != nil {
+	if err != nil {
 		return fmt.Errorf("record the end: %w", err)
-	}
-	_ = os.Remove(tmp)
-	if dir, err := os.Open(j.dir); err == nil {
-		_ = dir.Sync()
-		_ = dir.Close()
 	}
 	j.log.add(sprites.JobEvent{Type: "end", Result: &end})
 	err = j.log.sync()

@@ -14,6 +14,7 @@ import (
 
 	"modernc.org/sqlite"
 
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/private"
 )
 
@@ -111,15 +112,7 @@ func formatEpoch(n int64) []byte { return fmt.Appendf(nil, "%0*d\n", epochDigits
 
 // create makes the file, or replaces one that says nothing: whole, or not at all.
 func (f *epochFile) create(n int64) error {
-	part, err := os.OpenFile(f.path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = part.Write(formatEpoch(n))
-	if err := errors.Join(err, part.Sync(), part.Close()); err != nil {
-		return err
-	}
-	return os.Rename(part.Name(), f.path)
+	return atomicfile.Write(f.path, formatEpoch(n), 0o600)
 }
 
 // open opens the file for note.

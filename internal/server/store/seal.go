@@ -9,9 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 )
 
 // ErrKey says that the key of the secrets is missing, damaged, or not theirs.
@@ -59,21 +60,17 @@ func newSeal(key []byte) (cipher.AEAD, error) {
 // makeKey makes the key file, and never replaces one. It is on the disk when it
 // returns: what is sealed with it is lost without.
 func makeKey(path string) (_ cipher.AEAD, err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_CLOEXEC, 0o600)
+	f, err := atomicfile.Create(path)
 	if err != nil {
 		return nil, err
 	}
+	defer f.Discard()
 	key := make([]byte, keySize)
 	_, _ = rand.Read(key) // never fails
-	_, err = f.Write(key)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return nil, errors.Join(err, os.Remove(path))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
+	if _, err := f.Write(key); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+	if err := f.CommitNew(0o600); err != nil {
 		return nil, err
 	}
 	return newSeal(key)

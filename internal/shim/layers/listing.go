@@ -17,6 +17,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 )
 
 // Dir is the folder of a layer, which has, for each mount of a disk, a folder with
@@ -70,10 +72,11 @@ func (d Dir) List(ctx context.Context, known Known, turn func() error) (Listing,
 		return Listing{}, fmt.Errorf("list a layer: %w", err)
 	}
 	file := filepath.Join(d.Path, listName)
-	f, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := atomicfile.Create(file)
 	if err != nil {
 		return Listing{}, fmt.Errorf("list a layer: %w", err)
 	}
+	defer f.Discard()
 	h := sha256.New()
 	var l Listing
 	enc, err := zstd.NewWriter(io.MultiWriter(f, h), zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(1<<20))
@@ -81,13 +84,10 @@ func (d Dir) List(ctx context.Context, known Known, turn func() error) (Listing,
 		err = errors.Join(d.list(ctx, enc, &lister{known: known, turn: turn, counted: map[inode]bool{}, hashed: hashed{}, l: &l}), enc.Close())
 	}
 	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), file)
+		err = f.Commit(0o600)
 	}
 	if err != nil {
-		return Listing{}, errors.Join(fmt.Errorf("list a layer: %w", err), os.Remove(f.Name()))
+		return Listing{}, fmt.Errorf("list a layer: %w", err)
 	}
 	l.Digest = fmt.Sprintf("%x", h.Sum(nil))
 	return l, nil

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
@@ -148,15 +149,7 @@ func baseIn(dir string, b base.Base) (baseRecord, error) {
 	if data, err = json.Marshal(record); err != nil {
 		return record, err
 	}
-	f, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return record, err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return record, err
-	}
-	return record, os.Rename(file+".new", file)
+	return record, atomicfile.Write(file, data, 0o600)
 }
 
 // OpenDisk opens what a chain of layers shows.
