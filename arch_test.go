@@ -277,6 +277,124 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
+// The most methods that a type, and fields that a struct, may have without a word: one that
+// has more is usually several.
+const (
+	maxMethods = 30
+	maxFields  = 25
+)
+
+// large are the types that have more, with how many they have. A number only goes down;
+// who brings one down writes the new one here.
+var large = map[string]struct{ methods, fields int }{
+	"internal/cli.app":                       {methods: 331},
+	"internal/cli/gitwork.Repo":              {methods: 84},
+	"internal/cli/push.Options":              {fields: 27},
+	"internal/guest.Server":                  {methods: 92, fields: 41},
+	"internal/guest.session":                 {methods: 31},
+	"internal/guest/supervise.job":           {methods: 59},
+	"internal/lib/filesync.session":          {methods: 41},
+	"internal/server.Server":                 {methods: 123, fields: 35},
+	"internal/server/job.Manager":            {methods: 101},
+	"internal/server/runtime/gvisor.Runtime": {methods: 57},
+	"internal/server/sprite.Host":            {methods: 200, fields: 31},
+	"internal/server/store.Sprite":           {fields: 27},
+	"internal/server/store.Sprites":          {methods: 36},
+	"internal/shim.Shim":                     {methods: 116, fields: 30},
+	"internal/shim.State":                    {fields: 27},
+	"internal/shim/gateway.Gateway":          {methods: 55, fields: 40},
+	"sprites.Client":                         {methods: 58},
+	"sprites.Job":                            {fields: 58},
+	"sprites.JobRequest":                     {fields: 28},
+	"sprites.Sprite":                         {methods: 67},
+}
+
+// shape counts the methods of each type and the fields of each struct, tests aside.
+func shape(root string) (methods, fields map[string]int, err error) {
+	methods, fields = map[string]int{}, map[string]int{}
+	err = filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return skipFolder(root, file, d.Name())
+		}
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, filepath.Dir(file))
+		if err != nil {
+			return err
+		}
+		count(parsed, filepath.ToSlash(rel), methods, fields)
+		return nil
+	})
+	return methods, fields, err
+}
+
+func count(file *ast.File, dir string, methods, fields map[string]int) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if n.Recv != nil {
+				methods[dir+"."+receiver(n.Recv.List[0].Type)]++
+			}
+		case *ast.TypeSpec:
+			switch t := n.Type.(type) {
+			case *ast.StructType:
+				for _, f := range t.Fields.List {
+					fields[dir+"."+n.Name.Name] += max(len(f.Names), 1)
+				}
+			case *ast.InterfaceType:
+				methods[dir+"."+n.Name.Name] += len(t.Methods.List)
+			}
+		}
+		return true
+	})
+}
+
+func receiver(t ast.Expr) string {
+	switch t := t.(type) {
+	case *ast.StarExpr:
+		return receiver(t.X)
+	case *ast.IndexExpr:
+		return receiver(t.X)
+	case *ast.Ident:
+		return t.Name
+	}
+	return "?"
+}
+
+// TestShape: no type has more methods or fields than it may, and none of those that have
+// more gets another.
+func TestShape(t *testing.T) {
+	methods, fields, err := shape(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, counts map[string]int, most int, noted func(string) int) {
+		for name, n := range counts {
+			switch allowed := noted(name); {
+			case n > max(allowed, most):
+				t.Errorf("%s has %d %s; %d are allowed: is it one thing?", name, n, what, max(allowed, most))
+			case n < allowed && allowed > most:
+				t.Errorf("%s has %d %s by now, and %d are noted: note that", name, n, what, allowed)
+			}
+		}
+	}
+	check("methods", methods, maxMethods, func(name string) int { return large[name].methods })
+	check("fields", fields, maxFields, func(name string) int { return large[name].fields })
+	for name, l := range large {
+		if methods[name] == 0 && fields[name] == 0 || l.methods <= maxMethods && l.fields <= maxFields {
+			t.Errorf("%s is noted, and is not there or not large", name)
+		}
+	}
+}
+
 // TestImportTable checks the table against itself: a name spelled wrong in it
 // would allow nothing and look as if it did.
 func TestImportTable(t *testing.T) {
