@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/acpserver"
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
@@ -112,6 +113,6 @@ func (a *app) serveEditor(ctx context.Context, cmd *cobra.Command, o acpOptions)
 type sanitizer struct{ w io.Writer }
 
 func (s sanitizer) Write(p []byte) (int, error) {
-	_, err := io.WriteString(s.w, sanitize(string(p)))
+	_, err := io.WriteString(s.w, printable.Text(string(p)))
 	return len(p), err
 }

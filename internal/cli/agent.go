@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
@@ -251,7 +252,7 @@ func installedText(doc agentJSON) string {
 		text = byteSize(in.Bytes) + ", " + text
 	}
 	if in.Version != doc.Version {
-		text = sanitizeLine(in.Version) + ", " + text
+		text = printable.Line(in.Version) + ", " + text
 	}
 	return text
 }
@@ -260,7 +261,7 @@ func installedText(doc agentJSON) string {
 func keyText(doc agentJSON) string {
 	var parts []string
 	for _, c := range doc.Connectors {
-		parts = append(parts, sanitizeLine(c.Name)+" ("+map[string]string{"set": "secret set", "missing": "secret not set", "none": "needs no secret", "no connector": "connector not made", "unknown": "not known"}[c.Secret]+")")
+		parts = append(parts, printable.Line(c.Name)+" ("+map[string]string{"set": "secret set", "missing": "secret not set", "none": "needs no secret", "no connector": "connector not made", "unknown": "not known"}[c.Secret]+")")
 	}
 	if len(parts) == 0 {
 		return "-"
@@ -306,7 +307,7 @@ func (a *app) agentSettings(agent agents.Agent) ([]sprites.SettingsFile, error) 
 		return nil, err
 	}
 	for _, l := range left {
-		a.say("Stays here: ~/%s: %s.", sanitizeLine(l.File), l.Why)
+		a.say("Stays here: ~/%s: %s.", printable.Line(l.File), l.Why)
 	}
 	a.say("%s of your settings for %s in ~/%s go along.", countText(len(files), "file"), agent.Name(), settled.Settings().Folder)
 	return files, nil

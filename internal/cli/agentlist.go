@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
@@ -37,12 +38,12 @@ server is started to be asked.`,
 					if d.File != "" {
 						from += ", " + d.File
 					}
-					rows = append(rows, []string{d.Name, sanitizeLine(orDash(d.Version)), keyText(d), needText(d.Needs.DiskMB), needText(d.Needs.MemoryMB), installedText(d), sanitizeLine(from)})
+					rows = append(rows, []string{d.Name, printable.Line(orDash(d.Version)), keyText(d), needText(d.Needs.DiskMB), needText(d.Needs.MemoryMB), installedText(d), printable.Line(from)})
 				}
 				table(w, rows)
 				for _, d := range docs {
 					if text := stateText(d); text != "" {
-						fmt.Fprintf(w, "%s: %s\n", d.Name, sanitizeLine(text))
+						fmt.Fprintf(w, "%s: %s\n", d.Name, printable.Line(text))
 					}
 				}
 			})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -127,11 +128,11 @@ func printAgent(w io.Writer, doc agentDetail) {
 	rows = append(rows, "starts", commandText(doc.Argv), "verified by", commandText(doc.Verify), "files", strings.Join(doc.Files, ", "), "in a terminal", yesNo(doc.Interactive), "takes messages", yesNo(doc.Converse))
 	for i := 0; i < len(rows); i += 2 {
 		if rows[i+1] != "" && rows[i+1] != "-" {
-			fmt.Fprintf(w, "%-15s %s\n", rows[i], sanitizeLine(rows[i+1]))
+			fmt.Fprintf(w, "%-15s %s\n", rows[i], printable.Line(rows[i+1]))
 		}
 	}
 	for _, kv := range doc.Env {
-		fmt.Fprintf(w, "%-15s %s\n", "variable", sanitizeLine(kv))
+		fmt.Fprintf(w, "%-15s %s\n", "variable", printable.Line(kv))
 	}
 	for i, argv := range slices.Concat(doc.Install, doc.Setup) {
 		what := "Installed by"
@@ -141,13 +142,13 @@ func printAgent(w io.Writer, doc agentDetail) {
 		fmt.Fprintf(w, "\n%s:\n\n%s\n", what, commandText(argv))
 	}
 	if text := stateText(doc.agentJSON); text != "" {
-		fmt.Fprintf(w, "\n%s\n", sanitizeLine(text))
+		fmt.Fprintf(w, "\n%s\n", printable.Line(text))
 	}
 	if doc.Definition != "" {
-		fmt.Fprintf(w, "\nDefinition:\n\n%s\n", sanitize(strings.TrimSpace(doc.Definition)))
+		fmt.Fprintf(w, "\nDefinition:\n\n%s\n", printable.Text(strings.TrimSpace(doc.Definition)))
 	}
 	if doc.Skill != nil {
-		fmt.Fprintf(w, "\nSkill %s, version %s, sha256 %s:\n\n%s\n", sanitizeLine(doc.Skill.Name), sanitizeLine(orDash(doc.Skill.Version)), doc.Skill.SHA256[:12], sanitize(strings.TrimSpace(doc.Skill.Text)))
+		fmt.Fprintf(w, "\nSkill %s, version %s, sha256 %s:\n\n%s\n", printable.Line(doc.Skill.Name), printable.Line(orDash(doc.Skill.Version)), doc.Skill.SHA256[:12], printable.Text(strings.TrimSpace(doc.Skill.Text)))
 	}
 }
 
@@ -156,7 +157,7 @@ func commandText(argv []string) string {
 	var words []string
 	for _, arg := range argv {
 		if strings.Contains(arg, "\n") {
-			words = append(words, "'\n"+sanitize(strings.TrimSpace(arg))+"\n'")
+			words = append(words, "'\n"+printable.Text(strings.TrimSpace(arg))+"\n'")
 		} else {
 			words = append(words, gitwork.Quote(arg))
 		}

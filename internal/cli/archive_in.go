@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
@@ -32,7 +33,7 @@ type memberError struct {
 }
 
 func (e memberError) Error() string {
-	return fmt.Sprintf("refused %s: %s; nothing was copied", sanitizeLine(fmt.Sprintf("%q", e.name)), e.why)
+	return fmt.Sprintf("refused %s: %s; nothing was copied", printable.Line(fmt.Sprintf("%q", e.name)), e.why)
 }
 
 // ExitCode is the command line's exit code for this error.
@@ -232,9 +233,9 @@ func memberFailed(h *tar.Header, err error) error {
 		return memberError{h.Name, "it leads out of the folder"}
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &codedError{exitRejected, "rejected", fmt.Errorf("the archive ends in the middle of %s; nothing was copied", sanitizeLine(h.Name)), ""}
+		return &codedError{exitRejected, "rejected", fmt.Errorf("the archive ends in the middle of %s; nothing was copied", printable.Line(h.Name)), ""}
 	}
-	return fmt.Errorf("write %s: %w", sanitizeLine(h.Name), err)
+	return fmt.Errorf("write %s: %w", printable.Line(h.Name), err)
 }
 
 // parents makes the folders above a member that the archive did not mention.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
@@ -45,7 +46,7 @@ func checkMerge(root *os.Root, from, to string) (changes bool, err error) {
 			return err
 		}
 		if there.IsDir() != d.IsDir() {
-			return fmt.Errorf("copy %s: one is a folder, and what is there is none, or the reverse", sanitizeLine(target))
+			return fmt.Errorf("copy %s: one is a folder, and what is there is none, or the reverse", printable.Line(target))
 		}
 		if !d.IsDir() {
 			changes = true
@@ -103,7 +104,7 @@ func moveTree(root *os.Root, from, to string) error {
 			err = root.Rename(source, target)
 		}
 		if err != nil {
-			return fmt.Errorf("copy %s: %w", sanitizeLine(target), err)
+			return fmt.Errorf("copy %s: %w", printable.Line(target), err)
 		}
 		return nil
 	})

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // packTree writes the folder dir as an archive: what is in it, by names that
@@ -52,7 +54,7 @@ func (k *packer) entry(name string) error {
 		return nil
 	}
 	if err := k.one(name, info); err != nil {
-		return fmt.Errorf("read %s: %w", sanitizeLine(full), err)
+		return fmt.Errorf("read %s: %w", printable.Line(full), err)
 	}
 	if !info.IsDir() {
 		return nil

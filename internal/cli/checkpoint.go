@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -44,7 +45,7 @@ cove restore goes back to one, and cove fork makes another sprite of one.`,
 // told shows what a server tells of a checkpoint, with --verbose.
 func (a *app) told(e sprites.CheckpointEvent) {
 	if a.global.verbose && e.Type == "info" {
-		a.say("%s", sanitizeLine(e.Data))
+		a.say("%s", printable.Line(e.Data))
 	}
 }
 
@@ -92,7 +93,7 @@ GiB, or than the memory that the sprite has left: they are copied in it.`,
 			return spriteError(unseen(err, "checkpoint sprite "+s.Name(), "cove checkpoint list -s "+s.Name()))
 		}
 		return a.show(c, func(w io.Writer) {
-			fmt.Fprintln(w, sanitizeLine(c.ID))
+			fmt.Fprintln(w, printable.Line(c.ID))
 			if c.Cove != nil {
 				a.sayPause(c.Cove)
 			}
@@ -119,16 +120,16 @@ func (a *app) sayPause(c *sprites.CheckpointDetails) {
 		a.say("%s of files that are open for writing were copied meanwhile.", byteSize(c.CopiedBytes))
 	}
 	if c.MemoryNotKept != "" {
-		a.say("It is of the disk alone: %s.", sanitizeLine(c.MemoryNotKept))
+		a.say("It is of the disk alone: %s.", printable.Line(c.MemoryNotKept))
 	}
 	if c.OpenFiles == nil {
 		return
 	}
 	for _, f := range c.OpenFiles.Writable {
-		a.say("  %s, %s, open for writing", sanitizeLine(f.Path), byteSize(f.Bytes))
+		a.say("  %s, %s, open for writing", printable.Line(f.Path), byteSize(f.Bytes))
 	}
 	for _, f := range c.OpenFiles.Unlinked {
-		a.say("  %s, %s, deleted and still open", sanitizeLine(f.Path), byteSize(f.Bytes))
+		a.say("  %s, %s, deleted and still open", printable.Line(f.Path), byteSize(f.Bytes))
 	}
 	if c.MemoryNotKept != "" {
 		a.say("Keep what runs all the same with: cove checkpoint create --memory=always")
@@ -171,7 +172,7 @@ as what a restore has replaced, are listed with --all.`,
 					if c.Cove != nil && c.Cove.DiskUse != nil {
 						size, own, added = byteSize(c.Cove.SizeBytes), byteSize(c.Cove.OwnBytes), byteSize(c.Cove.AddedBytes)
 					}
-					rows = append(rows, []string{tree[i] + sanitizeLine(c.ID), created, cmp.Or(sanitizeLine(c.SourceID), "-"), size, own, added, cmp.Or(sanitizeLine(c.Comment), "-")})
+					rows = append(rows, []string{tree[i] + printable.Line(c.ID), created, cmp.Or(printable.Line(c.SourceID), "-"), size, own, added, cmp.Or(printable.Line(c.Comment), "-")})
 				}
 				table(w, rows)
 			})
@@ -283,7 +284,7 @@ processor; where it does not, the sprite boots, and you are told why.`,
 			return checkpointError(unseen(err, "restore sprite "+s.Name(), "cove checkpoint list --all -s "+s.Name()))
 		}
 		return a.show(done, func(w io.Writer) {
-			a.say("It is what %s was.", sanitizeLine(done.Checkpoint))
+			a.say("It is what %s was.", printable.Line(done.Checkpoint))
 			if len(ran) > 0 {
 				a.say("%s", endedText(ran))
 			}
@@ -291,10 +292,10 @@ processor; where it does not, the sprite boots, and you are told why.`,
 			case done.Memory:
 				a.say("What ran then goes on. " + repeatedRandom)
 			case done.Unused != "":
-				a.say("What ran then does not: %s.", sanitizeLine(done.Unused))
+				a.say("What ran then does not: %s.", printable.Line(done.Unused))
 			}
 			if done.Replaced != "" {
-				a.say("What it was before: cove restore %s", sanitizeLine(done.Replaced))
+				a.say("What it was before: cove restore %s", printable.Line(done.Replaced))
 			}
 		})
 	})
@@ -316,7 +317,7 @@ func (a *app) runningCommands(ctx context.Context, s *sprites.Sprite) (commands 
 		return nil
 	}
 	for _, session := range sessions {
-		commands = append(commands, sanitizeLine(session.Command))
+		commands = append(commands, printable.Line(session.Command))
 	}
 	return commands
 }
@@ -419,7 +420,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 				a.say("What runs goes on in the copy, too. " + repeatedRandom)
 			}
 			for _, info := range made {
-				a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", sanitizeLine(info.Name), sanitizeLine(info.Name))
+				a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
 			}
 		})
 	})
@@ -442,7 +443,7 @@ func (a *app) completeCheckpoint(cmd *cobra.Command, args []string, prefix strin
 		}
 		list, err := s.Checkpoints(ctx, true)
 		return candidates(list, err, prefix, func(c sprites.Checkpoint) (string, string, bool) {
-			return sanitizeLine(c.ID), c.Comment, c.ID != "Current"
+			return printable.Line(c.ID), c.Comment, c.ID != "Current"
 		})
 	})
 }

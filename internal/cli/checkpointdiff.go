@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -68,15 +69,15 @@ func diffText(e sprites.DiffEntry) string {
 	case e.Size != e.OldSize:
 		size = byteSize(e.OldSize) + " → " + size
 	}
-	name := sanitizeLine(e.Name())
+	name := printable.Line(e.Name())
 	if e.Type != "file" {
-		size = sanitizeLine(e.Type)
+		size = printable.Line(e.Type)
 	}
 	if e.Type == "directory" {
 		name += "/"
 	}
 	if len(e.What) > 0 {
-		size += " (" + sanitizeLine(strings.Join(e.What, ", ")) + ")"
+		size += " (" + printable.Line(strings.Join(e.What, ", ")) + ")"
 	}
 	return fmt.Sprintf("%s %-24s %s", sign, size, name)
 }

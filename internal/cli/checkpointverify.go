@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -55,7 +56,7 @@ none yet. Then they are taken now, and there is nothing to compare with.`,
 		}
 		err = a.show(doc, func(w io.Writer) {
 			for _, p := range doc.Problems {
-				fmt.Fprintf(w, "%s: %s\n", sanitizeLine(p.Name()), sanitizeLine(p.What))
+				fmt.Fprintf(w, "%s: %s\n", printable.Line(p.Name()), printable.Line(p.What))
 			}
 			a.say("%s, %s read; %s", countText(int(doc.Files), "file"), byteSize(doc.Bytes), countText(int(doc.VerifySummary.Problems), "problem"))
 			if doc.Unlisted > 0 {

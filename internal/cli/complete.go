@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -43,7 +44,7 @@ func candidates[T any](list []T, err error, prefix string, of func(T) (name, abo
 			continue
 		}
 		if about != "" {
-			name += "\t" + sanitizeLine(about)
+			name += "\t" + printable.Line(about)
 		}
 		names = append(names, name)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 func (a *app) newConfig() *cobra.Command {
@@ -147,21 +148,21 @@ func (a *app) showConfig(s *config.Settings) error {
 		table(w, rows)
 		for _, v := range doc.Settings {
 			if v.Note != "" {
-				fmt.Fprintln(w, sanitizeLine(v.Note))
+				fmt.Fprintln(w, printable.Line(v.Note))
 			}
 		}
 		for _, b := range doc.Backends {
-			fmt.Fprintf(w, "backend %s: %s, token: %s\n", b.Name, sanitizeLine(b.URL), sanitizeLine(b.Token))
+			fmt.Fprintf(w, "backend %s: %s, token: %s\n", b.Name, printable.Line(b.URL), printable.Line(b.Token))
 		}
 		for _, t := range doc.Trees {
-			fmt.Fprintln(w, sanitizeLine("pull.sync "+treeText(t)))
+			fmt.Fprintln(w, printable.Line("pull.sync "+treeText(t)))
 		}
 		for _, f := range doc.Files {
 			there := ""
 			if !f.Exists {
 				there = " (there is none)"
 			}
-			fmt.Fprintf(w, "%s file: %s%s\n", f.From, sanitizeLine(f.File), there)
+			fmt.Fprintf(w, "%s file: %s%s\n", f.From, printable.Line(f.File), there)
 		}
 	})
 }
@@ -225,9 +226,9 @@ func (a *app) checkConfig(ctx context.Context) error {
 	doc.OK = len(doc.Problems) == 0
 	err = a.show(doc, func(w io.Writer) {
 		for _, problem := range doc.Problems {
-			fmt.Fprintln(w, sanitizeLine(problem.Error()))
+			fmt.Fprintln(w, printable.Line(problem.Error()))
 			if problem.Hint != "" {
-				a.tell(w, "  hint: %s", sanitizeLine(problem.Hint))
+				a.tell(w, "  hint: %s", printable.Line(problem.Hint))
 			}
 		}
 		if doc.OK && !a.global.quiet {

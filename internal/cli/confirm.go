@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -43,7 +44,7 @@ func (a *app) confirm(ctx context.Context, cmd *cobra.Command, args []string, lo
 	}
 	fmt.Fprintln(a.Err, "This will be gone for good:")
 	for _, line := range lines {
-		fmt.Fprintf(a.Err, "  %s\n", sanitizeLine(line))
+		fmt.Fprintf(a.Err, "  %s\n", printable.Line(line))
 	}
 	fmt.Fprint(a.Err, "Go on? [y/N] ")
 	answer, err := a.answer(ctx)

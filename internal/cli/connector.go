@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -472,13 +473,13 @@ exists, the newest 4 MiB at least. With --json each request is a line.`,
 }
 
 func printRequest(w io.Writer, e sprites.ConnectorEvent) {
-	fmt.Fprintf(w, "%s  %s  %s %s  %d  %s out, %s in, %d ms\n", e.Time.Local().Format("2006-01-02 15:04:05"), sanitizeLine(e.Connector),
-		sanitizeLine(e.Method), sanitizeLine(e.Path), e.Status, byteSize(e.Sent), byteSize(e.Received), e.Milliseconds)
+	fmt.Fprintf(w, "%s  %s  %s %s  %d  %s out, %s in, %d ms\n", e.Time.Local().Format("2006-01-02 15:04:05"), printable.Line(e.Connector),
+		printable.Line(e.Method), printable.Line(e.Path), e.Status, byteSize(e.Sent), byteSize(e.Received), e.Milliseconds)
 	if e.InputTokens+e.OutputTokens > 0 {
-		fmt.Fprintf(w, "    %s: %d tokens in, %d out, %.4f USD\n", cmp.Or(sanitizeLine(e.Model), "a model"), e.InputTokens, e.OutputTokens, e.CostUSD)
+		fmt.Fprintf(w, "    %s: %d tokens in, %d out, %.4f USD\n", cmp.Or(printable.Line(e.Model), "a model"), e.InputTokens, e.OutputTokens, e.CostUSD)
 	}
 	if e.Refused != "" {
-		fmt.Fprintf(w, "    %s\n", sanitizeLine(e.Refused))
+		fmt.Fprintf(w, "    %s\n", printable.Line(e.Refused))
 	}
 }
 

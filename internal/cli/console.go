@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -126,7 +127,7 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 		a.say("") // the prompt's line has no end
 	}
 	session := cmd.SessionID()
-	back := "cove session attach " + sanitizeLine(session) + " -s " + sprite.Name()
+	back := "cove session attach " + printable.Line(session) + " -s " + sprite.Name()
 	switch {
 	case errors.Is(err, errSessionGone):
 		return hinted(err, "see what is left: cove info "+sprite.Name())

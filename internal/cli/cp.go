@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -145,7 +146,7 @@ func statIn(ctx context.Context, sprite *sprites.Sprite, name string) (fs.FileIn
 		name = path.Join("/home/sprite", name)
 	}
 	if !utf8.ValidString(name) { // the protocol's JSON could not say it
-		return nil, &codedError{exitFailed, "invalid", fmt.Errorf("copy %s: its name is not UTF-8", sanitizeLine(name)), "what is in a folder may have any name: copy the folder"}
+		return nil, &codedError{exitFailed, "invalid", fmt.Errorf("copy %s: its name is not UTF-8", printable.Line(name)), "what is in a folder may have any name: copy the folder"}
 	}
 	name = strings.Trim(path.Clean(name), "/")
 	if name == "" {
@@ -387,7 +388,7 @@ func (a *app) treeOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	if links == linksSkip {
 		leave = func(name, target string) {
 			if left++; left <= maxShownFiles {
-				a.say("cove: left out %s, a link to %s", sanitizeLine(name), sanitizeLine(target))
+				a.say("cove: left out %s, a link to %s", printable.Line(name), printable.Line(target))
 			}
 		}
 	}

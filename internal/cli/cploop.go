@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -45,6 +46,6 @@ func findLoop(ctx context.Context, sprite *sprites.Sprite, dir string) error {
 	}
 	link, target, _ := strings.Cut(string(out), "\n")
 	return &codedError{exitFailed, "link_loop",
-		fmt.Errorf("%s is a link to %q, a folder that it is in: to follow it would not end; nothing was copied", sanitizeLine(link), sanitizeLine(target)),
+		fmt.Errorf("%s is a link to %q, a folder that it is in: to follow it would not end; nothing was copied", printable.Line(link), printable.Line(target)),
 		"copy links that stay in the folder as links: --links skip; or remove that link in the sprite"}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -183,11 +184,11 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 			}
 		}
 		if (o.machine.memory != "" || o.machine.cpus != 0) && info.Cove != nil && len(info.Cove.Unlimited) > 0 {
-			a.say("This machine does not enforce its limits: %s", sanitizeLine(strings.Join(info.Cove.Unlimited, "; ")))
+			a.say("This machine does not enforce its limits: %s", printable.Line(strings.Join(info.Cove.Unlimited, "; ")))
 		}
 		a.sayReserve(info)
 		return a.show(info, func(w io.Writer) {
-			a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", sanitizeLine(info.Name), sanitizeLine(info.Name))
+			a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
 		})
 	})
 	f := cmd.Flags()

@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // credentials are the files that programs keep keys and tokens in, by the end of their
@@ -111,9 +111,9 @@ func (a *app) warnCredentials(ctx context.Context, dir string, rules filesync.Ru
 		found, more = found[:maxNamed], " and more"
 	}
 	for i := range found {
-		found[i] = gitwork.Printable(found[i])
+		found[i] = printable.Name(found[i])
 	}
-	a.warn("Warning: %s holds what look like keys or tokens, which all programs in the sprite can read: %s%s", gitwork.Printable(dir), strings.Join(found, ", "), more)
+	a.warn("Warning: %s holds what look like keys or tokens, which all programs in the sprite can read: %s%s", printable.Name(dir), strings.Join(found, ", "), more)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -235,7 +236,7 @@ func (x *examination) command(ctx context.Context, sprite **sprites.Sprite) erro
 		return nil
 	case inside:
 		x.wrong(stateProbeFailed, "cove exec -s "+x.name+" --user root --dir / sh -c 'id sprite; ls -ld "+spriteHome+"'",
-			"the sandbox runs, and a command in it does not: exit code %d: %s", exit.Code, sanitizeLine(said.String()))
+			"the sandbox runs, and a command in it does not: exit code %d: %s", exit.Code, printable.Line(said.String()))
 	default:
 		f := classify(err)
 		state, next := stateUnreachable, "cove info "+x.name+"; cove doctor"
@@ -255,7 +256,7 @@ func (d *diagnosis) judge(p sprites.Probe, began, ended time.Time) {
 	case p.Disk.Error == "no space left":
 		d.wrong(stateDiskFull, full, "no megabyte can be written, %s are free", byteSize(p.Disk.Free))
 	case p.Disk.Error != "":
-		d.wrong(stateProbeFailed, "cove exec -s "+d.Sprite+" --user root --dir / ls -ld "+spriteHome, "the user can't write at home: %s", sanitizeLine(p.Disk.Error))
+		d.wrong(stateProbeFailed, "cove exec -s "+d.Sprite+" --user root --dir / ls -ld "+spriteHome, "the user can't write at home: %s", printable.Line(p.Disk.Error))
 	case p.Disk.Free < leastFree:
 		d.wrong(stateDiskFull, full, "only %s are free", byteSize(p.Disk.Free))
 	case p.Disk.FreeInodes > 0 && p.Disk.FreeInodes < leastInodes:
@@ -276,11 +277,11 @@ func (d *diagnosis) judge(p sprites.Probe, began, ended time.Time) {
 		d.right("clock", "right, to %v at least", max(ended.Sub(began), mostSkew).Round(time.Millisecond))
 	}
 	if p.DNS.Error != "" {
-		d.wrong(stateUnreachable, "cove ping "+d.Sprite+"; cove info "+d.Sprite, "names can't be looked up inside: %s", sanitizeLine(p.DNS.Error))
+		d.wrong(stateUnreachable, "cove ping "+d.Sprite+"; cove info "+d.Sprite, "names can't be looked up inside: %s", printable.Line(p.DNS.Error))
 	} else {
 		d.right("names", "are looked up inside, in %.1f ms", p.DNS.MS)
 	}
-	d.right("arch", "%s", sanitizeLine(p.Arch))
+	d.right("arch", "%s", printable.Line(p.Arch))
 }
 
 // judgeNames says what a look at the host's resolvers means: the gateway asks them for all
@@ -303,11 +304,11 @@ func (d *diagnosis) judgeConnectors(p sprites.Probe, names []string) {
 		case a.Code == "no_secret":
 			d.wrong(stateAuthInvalid, "cove secret set "+name, "connector %s: its secret is not set", name)
 		case a.Status == 0:
-			d.wrong(stateUnreachable, "cove ping "+d.Sprite, "connector %s can't be reached from inside: %s", name, sanitizeLine(a.Error))
+			d.wrong(stateUnreachable, "cove ping "+d.Sprite, "connector %s can't be reached from inside: %s", name, printable.Line(a.Error))
 		case a.Code == "upstream":
 			d.wrong(stateUnreachable, "cove connector show "+name, "connector %s: its upstream does not answer", name)
 		case a.Code != "":
-			d.right("connector", "%s is there, and its rules allow no look (%s)", name, sanitizeLine(a.Code))
+			d.right("connector", "%s is there, and its rules allow no look (%s)", name, printable.Line(a.Code))
 		default:
 			d.right("connector", "%s answers %d, in %.1f ms", name, a.Status, a.MS)
 		}
@@ -371,7 +372,7 @@ func (x *examination) start(ctx context.Context, sprite *sprites.Sprite, work ag
 		x.wrong(stateAgentMissing, "cove setup "+x.name+" --agent "+x.agent, "the agent %s is not in the sprite", x.agent)
 	case failed.code == 126 && strings.Contains(strings.ToLower(failed.said), "exec format error"):
 		x.wrong(stateArch, "cove exec -s "+x.name+" -- sh -c 'rm $(command -v "+work.Verify[0]+")'; then: cove setup "+x.name+" --agent "+x.agent,
-			"the agent %s is not for this sprite's processor, %s", x.agent, sanitizeLine(arch))
+			"the agent %s is not for this sprite's processor, %s", x.agent, printable.Line(arch))
 	default:
 		x.wrong(stateProbeFailed, "cove exec -s "+x.name+" "+strings.Join(work.Verify, " "), "%v", err)
 	}
@@ -428,10 +429,10 @@ func (x *examination) show() error {
 	err := x.app.show(d, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %s\n", d.Sprite, d.State)
 		for _, p := range d.Problems {
-			fmt.Fprintf(w, "%-14s %s\n%-14s next: %s\n", p.State, sanitizeLine(joinLines(p.Detail)), "", sanitizeLine(p.Next))
+			fmt.Fprintf(w, "%-14s %s\n%-14s next: %s\n", p.State, printable.Line(joinLines(p.Detail)), "", printable.Line(p.Next))
 		}
 		for _, h := range d.Healthy {
-			fmt.Fprintf(w, "%-14s %s: %s\n", "ok", h.Check, sanitizeLine(joinLines(h.Detail)))
+			fmt.Fprintf(w, "%-14s %s: %s\n", "ok", h.Check, printable.Line(joinLines(h.Detail)))
 		}
 	})
 	if err == nil && len(d.Problems) > 0 {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/openfiles"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
@@ -106,9 +107,9 @@ func (a *app) doctor(ctx context.Context) error {
 	}
 	err = a.show(doc, func(w io.Writer) {
 		for _, c := range doc.Checks {
-			fmt.Fprintf(w, "%-4s  %-16s  %s\n", c.Level, c.Name, sanitizeLine(joinLines(c.Detail)))
+			fmt.Fprintf(w, "%-4s  %-16s  %s\n", c.Level, c.Name, printable.Line(joinLines(c.Detail)))
 			if c.Fix != "" {
-				fmt.Fprintf(w, "      %-16s  fix: %s\n", "", sanitizeLine(c.Fix))
+				fmt.Fprintf(w, "      %-16s  fix: %s\n", "", printable.Line(c.Fix))
 			}
 		}
 		if len(doc.Include) > 0 {

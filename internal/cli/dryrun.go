@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -163,7 +164,7 @@ func printPreview(w io.Writer, p push.Preview) {
 		fields(w, "large files", fmt.Sprintf("%d, %s", p.LargeFiles, byteSize(p.LargeBytes)))
 	}
 	for _, m := range p.Messages {
-		fmt.Fprintln(w, sanitize(m))
+		fmt.Fprintln(w, printable.Text(m))
 	}
 	if !p.Asked {
 		fmt.Fprintln(w, "No server runs that could be asked: whether there are the sprite, the connectors and their secrets is not known.")

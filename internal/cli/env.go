@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 func (a *app) newEnv() *cobra.Command {
@@ -84,7 +85,7 @@ func (a *app) showEnv(sprite string, p config.Places, vars []config.EnvVar) erro
 	}
 	return a.show(doc, func(w io.Writer) {
 		if len(vars) == 0 {
-			fmt.Fprintf(w, "No variables. They stand in %s/sandbox.env, or your own %s\n", config.Dir, sanitizeLine(p.PersonalEnv(sprite)))
+			fmt.Fprintf(w, "No variables. They stand in %s/sandbox.env, or your own %s\n", config.Dir, printable.Line(p.PersonalEnv(sprite)))
 			return
 		}
 		rows := [][]string{{"NAME", "VALUE", "FROM"}}
@@ -98,7 +99,7 @@ func (a *app) showEnv(sprite string, p config.Places, vars []config.EnvVar) erro
 		table(w, rows)
 		for _, v := range doc.Variables {
 			if v.Hint != "" {
-				a.tell(w, "%s", sanitizeLine(v.Hint))
+				a.tell(w, "%s", printable.Line(v.Hint))
 			}
 		}
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -121,7 +122,7 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 	}
 	signals.watch(func(ctx context.Context) bool { return answers(ctx, c, sprite.Name()) })
 	cmd := sprite.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Dir, cmd.Env, cmd.User, cmd.Timeout, cmd.Label = o.dir, o.env, o.user, o.timeout, sanitizeLine(args[0])
+	cmd.Dir, cmd.Env, cmd.User, cmd.Timeout, cmd.Label = o.dir, o.env, o.user, o.timeout, printable.Line(args[0])
 	x := &execution{app: a, sprite: sprite.Name(), out: resumed{w: a.Out}, err: resumed{w: a.Err}, held: &signals.held}
 	defer func() {
 		switch {
@@ -181,7 +182,7 @@ func (a *app) execDetached(cmd *sprites.Cmd, o execOptions) error {
 	if id == "" {
 		return errors.New("the server did not say which session the command is")
 	}
-	return a.show(map[string]string{"session": id}, func(w io.Writer) { fmt.Fprintln(w, sanitizeLine(id)) })
+	return a.show(map[string]string{"session": id}, func(w io.Writer) { fmt.Fprintln(w, printable.Line(id)) })
 }
 
 // execTerminal runs a command in a terminal, of which this one shows the screen.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -358,10 +359,10 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 		return f.exit
 	}
 	// What came from a sprite may have line ends, and must not look like a hint.
-	fmt.Fprintf(a.Err, "cove: %s\n", strings.ReplaceAll(sanitize(strings.TrimSpace(f.message)), "\n", "\n    | "))
+	fmt.Fprintf(a.Err, "cove: %s\n", strings.ReplaceAll(printable.Text(strings.TrimSpace(f.message)), "\n", "\n    | "))
 	for line := range strings.SplitSeq(f.hint, "\n") {
 		if line != "" {
-			fmt.Fprintf(a.Err, "  hint: %s\n", sanitize(line))
+			fmt.Fprintf(a.Err, "  hint: %s\n", printable.Text(line))
 		}
 	}
 	return f.exit

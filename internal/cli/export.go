@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -109,7 +110,7 @@ func (a *app) completeExport(cmd *cobra.Command, args []string, prefix string) (
 		var all []string
 		for _, c := range list[:min(len(list), maxCompletions)] {
 			if c.ID != "Current" && strings.HasPrefix(c.ID, at) {
-				all = append(all, typed+"@"+sanitizeLine(c.ID)+"\t"+sanitizeLine(c.Comment))
+				all = append(all, typed+"@"+printable.Line(c.ID)+"\t"+printable.Line(c.Comment))
 			}
 		}
 		return all
@@ -163,10 +164,10 @@ starts when the sprite boots is theirs.`,
 			return unseen(err, "import a sprite", "cove list")
 		}
 		return a.show(done, func(w io.Writer) {
-			name := sanitizeLine(done.Sprite.Name)
+			name := printable.Line(done.Sprite.Name)
 			a.tell(w, "Sprite %s imported. Use it with: cove exec -s %s CMD", name, name)
 			for _, note := range done.Notes {
-				a.say("Note: %s", sanitizeLine(note))
+				a.say("Note: %s", printable.Line(note))
 			}
 		})
 	})

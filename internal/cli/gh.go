@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -33,7 +34,7 @@ func ghToken(ctx context.Context, def sprites.Connector) (string, error) {
 		err = errors.New("it printed nothing")
 	}
 	if err != nil {
-		why := cmp.Or(sanitizeLine(strings.TrimSpace(stderr.String())), err.Error())
+		why := cmp.Or(printable.Line(strings.TrimSpace(stderr.String())), err.Error())
 		return "", hinted(fmt.Errorf("gh has no token for %s: %s", host, why), "log in: gh auth login --hostname "+host)
 	}
 	return token, nil

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server"
 	"github.com/cove-dev/cove/internal/server/job"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -136,7 +137,7 @@ func TestHarmless(t *testing.T) {
 				t.Errorf("cove %s %s is no command line: %s", line, flag, &errs)
 			}
 			for _, r := range out.String() + errs.String() {
-				if r != '\r' && unsafeRune(r) {
+				if r != '\r' && !printable.Safe(r) {
 					t.Errorf("cove %s %s prints %U, with exit code %d:\n%q\n%q", line, flag, r, exit, &out, &errs)
 					break
 				}
@@ -169,7 +170,7 @@ func TestHarmlessJSON(t *testing.T) {
 		t.Errorf("got %q, %v", out.Bytes(), err)
 	}
 	for _, r := range out.String() {
-		if r != '\r' && unsafeRune(r) {
+		if r != '\r' && !printable.Safe(r) {
 			t.Errorf("%U is in %q", r, &out)
 		}
 	}

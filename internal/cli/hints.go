@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // A hint says what to type next. Servers, guests and the packages below write hints, and
@@ -28,7 +30,7 @@ var notHere = []string{"on the host", "on the server's machine"}
 
 // tell writes a line for people that may say what to type.
 func (a *app) tell(w io.Writer, format string, args ...any) {
-	fmt.Fprintln(w, sanitize(a.full(fmt.Sprintf(format, args...))))
+	fmt.Fprintln(w, printable.Text(a.full(fmt.Sprintf(format, args...))))
 }
 
 // fullAll is full for each text of a list, in place.
@@ -111,12 +113,12 @@ type syncHint struct {
 // missing are the folders, and the flags that choose files in them, that a hint of sync lacks.
 func (s syncHint) missing(h hint) (add string) {
 	name, ok := strings.CutPrefix(commandName(h.cmd), "sync ")
-	if !ok || s.local == "" || sanitizeLine(s.local+s.remote) != s.local+s.remote {
+	if !ok || s.local == "" || printable.Line(s.local+s.remote) != s.local+s.remote {
 		return ""
 	}
 	if name != "undo" {
 		for _, pattern := range s.exclude {
-			if !slices.Contains(h.excludes, pattern) && sanitizeLine(pattern) == pattern {
+			if !slices.Contains(h.excludes, pattern) && printable.Line(pattern) == pattern {
 				add += " --exclude " + shellQuote(pattern)
 			}
 		}

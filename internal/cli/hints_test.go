@@ -392,7 +392,7 @@ func printer(stack []ast.Node) string {
 		case *ast.CallExpr:
 			if name := called(n); slices.Contains(printing, name) {
 				return name
-			} else if name != "Sprintf" && name != "Quote" && name != "sanitize" && name != "sanitizeLine" {
+			} else if name != "Sprintf" && name != "Quote" && name != "Text" && name != "Line" {
 				return ""
 			}
 		case *ast.FuncLit, ast.Stmt:
@@ -426,7 +426,7 @@ func TestHintCheckFinds(t *testing.T) {
 	}
 	var expr ast.Expr
 	for text, want := range map[string]string{
-		`fmt.Fprintf(w, "cove list")`: "Fprintf", `fmt.Fprintln(w, sanitize("cove list"+x))`: "Fprintln", `a.tell(w, "cove list")`: "", `hinted(err, "cove list")`: "",
+		`fmt.Fprintf(w, "cove list")`: "Fprintf", `fmt.Fprintln(w, printable.Text("cove list"+x))`: "Fprintln", `a.tell(w, "cove list")`: "", `hinted(err, "cove list")`: "",
 	} {
 		var err error
 		if expr, err = parser.ParseExpr(text); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -17,7 +18,7 @@ func giveIdentity(ctx context.Context, c *sprites.Client, sprite string, who spr
 		if out, err := c.Sprite(sprite).CommandContext(ctx, "git", "config", "--global", "--replace-all", key, value).CombinedOutput(); err != nil {
 			err = fmt.Errorf("set %s in %s: %w", key, sprite, err)
 			if len(out) > 0 {
-				err = fmt.Errorf("%w: %s", err, sanitizeLine(string(out)))
+				err = fmt.Errorf("%w: %s", err, printable.Line(string(out)))
 			}
 			return hinted(err, "is git in the sprite? cove exec -s "+sprite+" git version")
 		}

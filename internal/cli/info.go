@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -213,7 +214,7 @@ func memoryText(kills []sprites.MemoryKill) string {
 	}
 	k := kills[len(kills)-1]
 	return fmt.Sprintf("%s (process %d), the largest with %s of the sprite's %s, was ended at %s",
-		sanitizeLine(k.Name), k.PID, byteSize(k.ResidentBytes), byteSize(k.LimitBytes), timeText(&k.Time))
+		printable.Line(k.Name), k.PID, byteSize(k.ResidentBytes), byteSize(k.LimitBytes), timeText(&k.Time))
 }
 
 func timeText(t *time.Time) string {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -65,7 +66,7 @@ something is shown, not sent.`,
 			if err != nil {
 				return jobError(err)
 			}
-			return a.show(job, a.printTo("Answered: %s. Follow it with: cove job logs -f %s", sanitizeLine(option.Name), job.ID))
+			return a.show(job, a.printTo("Answered: %s. Follow it with: cove job logs -f %s", printable.Line(option.Name), job.ID))
 		}),
 	}
 }
@@ -93,7 +94,7 @@ func findOption(q sprites.JobQuestion, typed string) (sprites.QuestionOption, er
 func printQuestion(w io.Writer, q sprites.JobQuestion) {
 	fields(w, "asks", q.Title, "kind", q.Kind, "file", q.Path)
 	if q.Detail != "" {
-		fmt.Fprint(w, indented(sanitize(q.Detail)))
+		fmt.Fprint(w, indented(printable.Text(q.Detail)))
 	}
 	fmt.Fprintln(w)
 	rows := [][]string{{"OPTION", "KIND", "SAYS"}}
@@ -119,7 +120,7 @@ func (a *app) completeAnswer(cmd *cobra.Command, args []string, typed string) ([
 		var out []string
 		for _, o := range job.Question.Options {
 			if strings.HasPrefix(o.ID, typed) {
-				out = append(out, o.ID+"\t"+sanitizeLine(o.Name))
+				out = append(out, o.ID+"\t"+printable.Line(o.Name))
 			}
 		}
 		return out

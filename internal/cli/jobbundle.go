@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -106,9 +107,9 @@ func (a *app) bundleJob(ctx context.Context, c *sprites.Client, job sprites.Job,
 		return fmt.Errorf("write %s: %w", output, err)
 	}
 	return a.show(b.manifest, func(w io.Writer) {
-		fmt.Fprintf(w, "Wrote %s: %s.\n", sanitizeLine(output), countText(len(b.manifest.Files), "file"))
+		fmt.Fprintf(w, "Wrote %s: %s.\n", printable.Line(output), countText(len(b.manifest.Files), "file"))
 		for _, m := range b.manifest.Missing {
-			fmt.Fprintf(w, "  without %s: %s\n", sanitizeLine(m.Name), sanitizeLine(m.Why))
+			fmt.Fprintf(w, "  without %s: %s\n", printable.Line(m.Name), printable.Line(m.Why))
 		}
 	})
 }

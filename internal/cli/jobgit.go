@@ -13,6 +13,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -220,7 +221,7 @@ func (p *painter) line() error {
 	text := strings.TrimSuffix(p.buf.String(), "\n")
 	end := p.buf.String()[len(text):]
 	p.buf.Reset()
-	text = sanitize(text)
+	text = printable.Text(text)
 	for _, c := range lineColours {
 		if strings.HasPrefix(text, c.prefix) {
 			text = c.colour + text + "\x1b[m"
@@ -350,17 +351,17 @@ var integrated = map[gitwork.How]string{gitwork.Merge: "Merged", gitwork.Rebase:
 
 func printIntegrated(w io.Writer, how gitwork.How, in push.Integrated) {
 	if in.Head == in.Before {
-		fmt.Fprintf(w, "The branch %s has all of it already.\n", gitwork.Printable(in.Branch))
+		fmt.Fprintf(w, "The branch %s has all of it already.\n", printable.Name(in.Branch))
 		return
 	}
-	fmt.Fprintf(w, "%s job %s into %s, which is at %.12s now.\n", integrated[how], in.Job, gitwork.Printable(in.Branch), in.Head)
+	fmt.Fprintf(w, "%s job %s into %s, which is at %.12s now.\n", integrated[how], in.Job, printable.Name(in.Branch), in.Head)
 	for _, c := range in.Log {
-		fmt.Fprintf(w, "  %.10s %s\n", gitwork.Printable(c.SHA), gitwork.Printable(c.Subject))
+		fmt.Fprintf(w, "  %.10s %s\n", printable.Name(c.SHA), printable.Name(c.Subject))
 	}
 	printFiles(w, in.Files)
 	printRisky(w, in.Risky)
 	printListed(w, in.Listed)
 	for _, m := range in.Messages {
-		fmt.Fprintln(w, gitwork.Printable(m))
+		fmt.Fprintln(w, printable.Name(m))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -237,16 +238,16 @@ func (p *logPrinter) print(e sprites.JobEvent) {
 	}
 	switch e.Type {
 	case "state":
-		fmt.Fprintf(p.w, "== %s\n", sanitizeLine(string(e.State)))
+		fmt.Fprintf(p.w, "== %s\n", printable.Line(string(e.State)))
 	case "event", "output":
 		for _, m := range meant {
 			p.agentEvent(m)
 		}
 	case "notice":
-		fmt.Fprintf(p.w, "-- %s\n", sanitize(p.news(e.Text)))
+		fmt.Fprintf(p.w, "-- %s\n", printable.Text(p.news(e.Text)))
 		p.note(e.Text)
 	case "input":
-		fmt.Fprintf(p.w, ">> %s\n", strings.ReplaceAll(sanitize(e.Text), "\n", "\n>> "))
+		fmt.Fprintf(p.w, ">> %s\n", strings.ReplaceAll(printable.Text(e.Text), "\n", "\n>> "))
 	case "exit":
 		p.exit(e)
 	case "end":
@@ -265,24 +266,24 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 	}
 	switch e.Kind {
 	case agents.KindStart:
-		fmt.Fprintf(p.w, "-- %s\n", sanitizeLine(e.Text))
+		fmt.Fprintf(p.w, "-- %s\n", printable.Line(e.Text))
 	case agents.KindText:
-		fmt.Fprintln(p.w, coveLine.ReplaceAllString(sanitize(e.Text), " $0"))
+		fmt.Fprintln(p.w, coveLine.ReplaceAllString(printable.Text(e.Text), " $0"))
 	case agents.KindAsk:
-		fmt.Fprintf(p.w, "?? %s\n", sanitizeLine(e.Text))
+		fmt.Fprintf(p.w, "?? %s\n", printable.Line(e.Text))
 		if p.job != "" {
 			p.tell(p.w, "   answer with: cove job answer %s", p.job)
 		}
 	case agents.KindStep:
-		fmt.Fprintf(p.w, "## %s\n", sanitizeLine(e.Text))
+		fmt.Fprintf(p.w, "## %s\n", printable.Line(e.Text))
 	case agents.KindToolStart:
-		fmt.Fprintf(p.w, "-> %s %s\n", sanitizeLine(e.Tool), sanitizeLine(e.Text))
+		fmt.Fprintf(p.w, "-> %s %s\n", printable.Line(e.Tool), printable.Line(e.Text))
 	case agents.KindStepEnd, agents.KindToolEnd:
-		fmt.Fprintf(p.w, "<- %s%s\n", sanitizeLine(e.Text), failed)
+		fmt.Fprintf(p.w, "<- %s%s\n", printable.Line(e.Text), failed)
 	case agents.KindResult:
-		fmt.Fprintf(p.w, "== result%s\n%s", failed, indented(sanitize(e.Text)))
+		fmt.Fprintf(p.w, "== result%s\n%s", failed, indented(printable.Text(e.Text)))
 	default:
-		fmt.Fprintf(p.w, "-- %s: %s%s\n", e.Kind, sanitizeLine(e.Text), failed)
+		fmt.Fprintf(p.w, "-- %s: %s%s\n", e.Kind, printable.Line(e.Text), failed)
 	}
 }
 
@@ -299,7 +300,7 @@ func (p *logPrinter) output(e sprites.JobEvent) {
 	if !p.midLine {
 		fmt.Fprint(p.w, "| ") // so that it can't look like a line of cove's
 	}
-	fmt.Fprint(p.w, strings.ReplaceAll(sanitize(e.Text), "\n", "\n| "))
+	fmt.Fprint(p.w, strings.ReplaceAll(printable.Text(e.Text), "\n", "\n| "))
 	if p.midLine = e.Cut; !e.Cut {
 		fmt.Fprintln(p.w)
 	}
@@ -333,7 +334,7 @@ func (p *logPrinter) exit(e sprites.JobEvent) {
 	if e.Reason != "" {
 		text += ": " + e.Reason
 	}
-	fmt.Fprintf(p.w, "-- %s\n", sanitizeLine(text))
+	fmt.Fprintf(p.w, "-- %s\n", printable.Line(text))
 }
 
 // without ends the log of a job that has ended without a word, such as one that is lost.
@@ -344,18 +345,18 @@ func (p *logPrinter) without(job sprites.Job) {
 	if p.midLine {
 		fmt.Fprintln(p.w)
 	}
-	fmt.Fprintf(p.w, "== %s\n", sanitize(outcomeText(job)))
+	fmt.Fprintf(p.w, "== %s\n", printable.Text(outcomeText(job)))
 }
 
 func (p *logPrinter) end(e sprites.JobEvent) {
 	p.ended = true
 	switch {
 	case e.Outcome != nil && e.Outcome.Reason != "":
-		fmt.Fprintf(p.w, "== %s: %s\n", sanitizeLine(e.Outcome.Kind), sanitize(p.news(e.Outcome.Reason)))
+		fmt.Fprintf(p.w, "== %s: %s\n", printable.Line(e.Outcome.Kind), printable.Text(p.news(e.Outcome.Reason)))
 	case e.Outcome != nil:
-		fmt.Fprintf(p.w, "== %s\n", sanitizeLine(e.Outcome.Kind))
+		fmt.Fprintf(p.w, "== %s\n", printable.Line(e.Outcome.Kind))
 	case e.Result != nil && e.Result.Reason != "":
-		fmt.Fprintf(p.w, "== ended: %s\n", sanitize(e.Result.Reason))
+		fmt.Fprintf(p.w, "== ended: %s\n", printable.Text(e.Result.Reason))
 	default:
 		fmt.Fprintln(p.w, "== ended")
 	}

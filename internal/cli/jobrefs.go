@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -92,7 +93,7 @@ func (a *app) pruneRefs(ctx context.Context, repo *gitwork.Repo, all []gitwork.J
 
 func printJobRefs(w io.Writer, doc jobRefsJSON) {
 	for _, id := range doc.Removed {
-		fmt.Fprintf(w, "Removed the refs of job %s.\n", gitwork.Printable(id))
+		fmt.Fprintf(w, "Removed the refs of job %s.\n", printable.Name(id))
 	}
 	if len(doc.Jobs) == 0 {
 		if len(doc.Removed) == 0 {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -59,5 +60,5 @@ func waitingText(job sprites.Job, err error, now time.Time) string {
 	case job.State == sprites.JobWaiting:
 		text += "; answer it: cove job answer " + job.ID
 	}
-	return sanitizeLine(text) + " …"
+	return printable.Line(text) + " …"
 }

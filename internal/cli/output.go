@@ -8,13 +8,12 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
 	"golang.org/x/term"
 
-	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // printJSON writes the one document of --json.
@@ -42,7 +41,7 @@ func (w harmlessJSON) Write(p []byte) (int, error) {
 	from := 0
 	for i := 0; i < len(p); {
 		r, n := utf8.DecodeRune(p[i:])
-		if (r != utf8.RuneError || n != 1) && unsafeRune(r) && r != '\r' { // outside of strings there are only \r, \n and \t
+		if (r != utf8.RuneError || n != 1) && !printable.Safe(r) && r != '\r' { // outside of strings there are only \r, \n and \t
 			b = append(b, p[from:i]...)
 			for _, unit := range utf16.Encode([]rune{r}) {
 				b = fmt.Appendf(b, `\u%04x`, unit)
@@ -67,7 +66,7 @@ func (a *app) text() io.Writer { return harmless{a.Out} }
 type harmless struct{ io.Writer }
 
 func (w harmless) Write(p []byte) (int, error) {
-	if _, err := io.WriteString(w.Writer, sanitize(string(p))); err != nil {
+	if _, err := io.WriteString(w.Writer, printable.Text(string(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -86,19 +85,19 @@ func (a *app) show(doc any, people func(w io.Writer)) error {
 // say writes a remark for people, unless they want none.
 func (a *app) say(format string, args ...any) {
 	if !a.global.quiet && !a.global.json {
-		fmt.Fprintln(a.Err, sanitize(a.full(fmt.Sprintf(format, args...))))
+		fmt.Fprintln(a.Err, printable.Text(a.full(fmt.Sprintf(format, args...))))
 	}
 }
 
 // warn writes what people must see, also with --quiet and --json: it is on standard error.
 func (a *app) warn(format string, args ...any) {
-	fmt.Fprintln(a.Err, sanitize(a.full(fmt.Sprintf(format, args...))))
+	fmt.Fprintln(a.Err, printable.Text(a.full(fmt.Sprintf(format, args...))))
 }
 
 // detail writes a remark that only -v shows.
 func (a *app) detail(format string, args ...any) {
 	if a.global.verbose && !a.global.json {
-		fmt.Fprintln(a.Err, sanitize(a.full(fmt.Sprintf(format, args...))))
+		fmt.Fprintln(a.Err, printable.Text(a.full(fmt.Sprintf(format, args...))))
 	}
 }
 
@@ -114,7 +113,7 @@ func table(w io.Writer, rows [][]string) {
 	for _, row := range rows {
 		cells := make([]string, columns)
 		for i, cell := range row {
-			cells[i] = sanitizeLine(cell)
+			cells[i] = printable.Line(cell)
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
@@ -134,27 +133,6 @@ func fields(w io.Writer, pairs ...string) {
 	}
 	table(w, rows)
 }
-
-// sanitize makes text that may come from a sandbox or a server fit for a
-// terminal: control characters but newline and tab, what changes the direction of
-// writing, and what has no width become visible. It is the one place for that.
-func sanitize(s string) string {
-	return gitwork.Escape(strings.ReplaceAll(s, "\r\n", "\n"), func(r rune) bool { return !unsafeRune(r) })
-}
-
-// unsafeRune reports whether a terminal may do something else with r than show it.
-func unsafeRune(r rune) bool {
-	if r == '\n' || r == '\t' {
-		return false
-	}
-	// Cf has the controls of direction, joiners and spaces of no width, and tags.
-	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r)
-}
-
-// sanitizeLine is sanitize for what must stay on one line, in one column.
-func sanitizeLine(s string) string { return oneLine.Replace(sanitize(s)) }
-
-var oneLine = strings.NewReplacer("\n", "\\n", "\t", " ")
 
 // joinLines makes one line of an error of several.
 func joinLines(s string) string {

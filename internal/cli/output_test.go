@@ -10,30 +10,6 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func TestSanitize(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain\ttext\n":        "plain\ttext\n",
-		"Grüße 🙂":              "Grüße 🙂",
-		"\x1b]52;c;eA==\a":     `\x1b]52;c;eA==\x07`,
-		"\x1b[31mred\x1b[0m":   `\x1b[31mred\x1b[0m`,
-		"a\r\nb":               "a\nb",
-		"50%\r100%":            `50%\r100%`,
-		"\u009b31m":            `\u009b31m`,
-		"ab\xffc":              `ab\xffc`,
-		"evil\u202etxt.exe":    `evil\u202etxt.exe`,
-		"\u2066hidden\u2069":   `\u2066hidden\u2069`,
-		"a\x00b\x7f":           `a\x00b\x7f`,
-		"real \uFFFD stays ok": "real \uFFFD stays ok",
-	} {
-		if got := sanitize(in); got != want {
-			t.Errorf("sanitize(%q) = %q, want %q", in, got, want)
-		}
-	}
-	if got, want := sanitizeLine("a\tb\nc"), `a b\nc`; got != want {
-		t.Errorf("sanitizeLine: %q, want %q", got, want)
-	}
-}
-
 // Nothing that a sandbox can put into an event gets to a terminal as it is.
 func TestLogPrinter(t *testing.T) {
 	evil := "\x1b]0;pwned\a\u202e"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -210,7 +211,7 @@ func (p *pinger) inside(ctx context.Context, sprite *sprites.Sprite, info sprite
 func answerText(a sprites.ProbeAnswer) string {
 	text := fmt.Sprintf("answers %d", a.Status)
 	if a.Code != "" {
-		text += ": " + sanitizeLine(a.Code)
+		text += ": " + printable.Line(a.Code)
 	}
 	return text
 }
@@ -271,7 +272,7 @@ func runProbe(ctx context.Context, sprite *sprites.Sprite, connectors []string) 
 	cmd.Stdout, cmd.Stderr = &out, &said
 	if err := cmd.Run(); err != nil {
 		if said.String() != "" {
-			err = fmt.Errorf("%w: %s", err, sanitizeLine(said.String()))
+			err = fmt.Errorf("%w: %s", err, printable.Line(said.String()))
 		}
 		return p, fmt.Errorf("look at %s from inside: %w", sprite.Name(), err)
 	}

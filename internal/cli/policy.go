@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -391,9 +392,9 @@ func printDecision(w io.Writer, d sprites.PolicyDecision, indent string) {
 	if !d.Allow {
 		verdict = "refused"
 	}
-	fmt.Fprintf(w, "%s%s is %s: %s\n", indent, sanitizeLine(d.Target), verdict, sanitizeLine(d.Rule))
+	fmt.Fprintf(w, "%s%s is %s: %s\n", indent, printable.Line(d.Target), verdict, printable.Line(d.Rule))
 	if d.Hint != "" {
-		fmt.Fprintf(w, "%s  %s\n", indent, sanitizeLine(d.Hint))
+		fmt.Fprintf(w, "%s  %s\n", indent, printable.Line(d.Hint))
 	}
 	for _, address := range d.Addresses {
 		printDecision(w, address, indent+"  ")

@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -47,15 +48,15 @@ func printEvent(w io.Writer, e *eventLine) {
 	if e.Allowed {
 		verdict = "allowed"
 	}
-	fmt.Fprintf(w, "%s  %s  %s  by %s", e.Time.Local().Format(time.DateTime), verdict, sanitizeLine(eventTarget(e.NetworkEvent)), sanitizeLine(e.Rule))
+	fmt.Fprintf(w, "%s  %s  %s  by %s", e.Time.Local().Format(time.DateTime), verdict, printable.Line(eventTarget(e.NetworkEvent)), printable.Line(e.Rule))
 	if p := e.Process; p != nil {
-		fmt.Fprintf(w, ", to %s (process %d)", sanitizeLine(p.Name), p.PID)
+		fmt.Fprintf(w, ", to %s (process %d)", printable.Line(p.Name), p.PID)
 	}
 	if e.count > 1 {
 		fmt.Fprintf(w, ", %d times until %s", e.count, e.last.Local().Format(time.DateTime))
 	}
 	fmt.Fprintln(w)
 	if e.Hint != "" {
-		fmt.Fprintf(w, "    %s\n", sanitizeLine(e.Hint))
+		fmt.Fprintf(w, "    %s\n", printable.Line(e.Hint))
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 const (
@@ -138,7 +140,7 @@ func (p *progress) run() {
 // show prints the line. One that says the same as the last line is not printed again.
 func (p *progress) show() {
 	p.shown = true
-	line := sanitizeLine(p.text(time.Since(p.began))) // it may name a file of a sandbox
+	line := printable.Line(p.text(time.Since(p.began))) // it may name a file of a sandbox
 	if p.terminal {
 		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
 	} else if line != p.last {
@@ -150,9 +152,9 @@ func (p *progress) show() {
 // progressText is the line: bytes, rate, and the time left where that can be told.
 func progressText(what string, done, total int64, took time.Duration) string {
 	if done == 0 && total == 0 {
-		return sanitizeLine(what) + " …" // nothing is counted
+		return printable.Line(what) + " …" // nothing is counted
 	}
-	text := fmt.Sprintf("%s: %s", sanitizeLine(what), byteSize(done))
+	text := fmt.Sprintf("%s: %s", printable.Line(what), byteSize(done))
 	if total > 0 {
 		text += fmt.Sprintf(" of %s (%d%%)", byteSize(total), min(100, done*100/total))
 	}
@@ -170,7 +172,7 @@ func progressText(what string, done, total int64, took time.Duration) string {
 
 // objectsText is the line for what is counted in objects.
 func objectsText(what string, done, total int64) string {
-	text := fmt.Sprintf("%s: %d", sanitizeLine(what), done)
+	text := fmt.Sprintf("%s: %d", printable.Line(what), done)
 	if total > 0 {
 		text += fmt.Sprintf(" of %d (%d%%)", total, min(100, done*100/total))
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -163,7 +164,7 @@ func (a *app) takeHeld(ctx context.Context, err error, branch string, risky []gi
 		return false
 	}
 	printRisky(a.Err, risky)
-	fmt.Fprintf(a.Err, "To look at them: %s\nMove %s all the same? [y/N] ", gitwork.Printable(a.full(held.Next[0])), gitwork.Printable(branch))
+	fmt.Fprintf(a.Err, "To look at them: %s\nMove %s all the same? [y/N] ", printable.Name(a.full(held.Next[0])), printable.Name(branch))
 	said := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(a.In).ReadString('\n') // its end is no
@@ -221,7 +222,7 @@ func (a *app) pulledOutcome(p pulled) error {
 	case a.global.json: // the document has the state
 		return reportedError{exit}
 	}
-	return &codedError{exit, string(p.State), fmt.Errorf("job %s did not succeed (%s); all that it committed is here", p.Job, sanitizeLine(strings.ReplaceAll(string(p.State), "_", " "))), "cove job show " + p.Job}
+	return &codedError{exit, string(p.State), fmt.Errorf("job %s did not succeed (%s); all that it committed is here", p.Job, printable.Line(strings.ReplaceAll(string(p.State), "_", " "))), "cove job show " + p.Job}
 }
 
 // maxShownFiles bounds the list of changed files; git has the rest.
@@ -234,7 +235,7 @@ func printPulled(w io.Writer, p push.Pulled) {
 			fmt.Fprintf(w, "Nothing to pull: job %s was lost before what it had done could be kept.\n", p.Job)
 			break
 		}
-		fmt.Fprintf(w, "No changes: job %s (%s) made no commits.\n", p.Job, sanitizeLine(string(p.State)))
+		fmt.Fprintf(w, "No changes: job %s (%s) made no commits.\n", p.Job, printable.Line(string(p.State)))
 	case push.FastForward:
 		if p.Already && len(p.Messages) > 0 {
 			break // there was nothing to move, and the messages say so
@@ -243,34 +244,34 @@ func printPulled(w io.Writer, p push.Pulled) {
 		if p.Snapshot != "" {
 			below = fmt.Sprintf(", on top of %.10s, the snapshot of your own uncommitted changes", p.Snapshot)
 		}
-		fmt.Fprintf(w, "Fast-forwarded %s to %.12s: %s%s.\n", gitwork.Printable(p.Branch), gitwork.Printable(p.Head), countText(p.Commits, "commit"), below)
+		fmt.Fprintf(w, "Fast-forwarded %s to %.12s: %s%s.\n", printable.Name(p.Branch), printable.Name(p.Head), countText(p.Commits, "commit"), below)
 	case push.Kept:
 		if p.Ref != "" {
-			fmt.Fprintf(w, "Kept %s in %s.\n", countText(p.Commits, "commit"), gitwork.Printable(p.Ref))
+			fmt.Fprintf(w, "Kept %s in %s.\n", countText(p.Commits, "commit"), printable.Name(p.Ref))
 		}
 		if p.Branch == "cove-"+p.Job {
 			fmt.Fprintf(w, "They are the branch %s: git switch %s\n", p.Branch, p.Branch)
 		}
 	}
 	for _, c := range p.Log {
-		fmt.Fprintf(w, "  %.10s %s\n", gitwork.Printable(c.SHA), gitwork.Printable(c.Subject))
+		fmt.Fprintf(w, "  %.10s %s\n", printable.Name(c.SHA), printable.Name(c.Subject))
 	}
 	printFiles(w, p.Files)
 	if p.Leftover != nil {
-		fmt.Fprintf(w, "Left uncommitted by the agent, kept in %s:\n", gitwork.Printable(p.Leftover.Ref))
+		fmt.Fprintf(w, "Left uncommitted by the agent, kept in %s:\n", printable.Name(p.Leftover.Ref))
 		printFiles(w, p.Leftover.Files)
 	}
 	for _, m := range p.Modules {
-		fmt.Fprintf(w, "In the submodule %s, kept in its %s: %s.\n", gitwork.Printable(m.Path), m.Ref, countText(m.Commits, "commit"))
+		fmt.Fprintf(w, "In the submodule %s, kept in its %s: %s.\n", printable.Name(m.Path), m.Ref, countText(m.Commits, "commit"))
 		for _, c := range m.Log {
-			fmt.Fprintf(w, "  %.10s %s\n", gitwork.Printable(c.SHA), gitwork.Printable(c.Subject))
+			fmt.Fprintf(w, "  %.10s %s\n", printable.Name(c.SHA), printable.Name(c.Subject))
 		}
 		printFiles(w, m.Files)
 	}
 	printRisky(w, p.Risky)
 	printListed(w, p.Listed)
 	for _, m := range p.Messages {
-		fmt.Fprintln(w, gitwork.Printable(m))
+		fmt.Fprintln(w, printable.Name(m))
 	}
 }
 
@@ -280,14 +281,14 @@ func printRisky(w io.Writer, risky []gitwork.Risk) {
 	}
 	fmt.Fprintln(w, "Look at these before you run anything here:")
 	for _, r := range risky {
-		fmt.Fprintf(w, "  ! %s: %s\n", gitwork.Printable(r.Path), gitwork.Printable(r.Why))
+		fmt.Fprintf(w, "  ! %s: %s\n", printable.Name(r.Path), printable.Name(r.Why))
 	}
 }
 
 // printListed names what is not held, and runs when the person asks for something.
 func printListed(w io.Writer, listed []gitwork.Risk) {
 	for _, r := range listed[:min(len(listed), maxShownFiles)] {
-		fmt.Fprintf(w, "  * %s: %s\n", gitwork.Printable(r.Path), gitwork.Printable(r.Why))
+		fmt.Fprintf(w, "  * %s: %s\n", printable.Name(r.Path), printable.Name(r.Why))
 	}
 	if more := len(listed) - maxShownFiles; more > 0 {
 		fmt.Fprintf(w, "  * and %s more that run when you build or test\n", countText(more, "file"))
@@ -300,7 +301,7 @@ func printFiles(w io.Writer, files []gitwork.File) {
 		if f.Added >= 0 {
 			change = fmt.Sprintf("+%d -%d", f.Added, f.Deleted)
 		}
-		fmt.Fprintf(w, "  %s %s (%s)\n", gitwork.Printable(f.Status), gitwork.Printable(f.Path), change)
+		fmt.Fprintf(w, "  %s %s (%s)\n", printable.Name(f.Status), printable.Name(f.Path), change)
 	}
 	if more := len(files) - maxShownFiles; more > 0 {
 		fmt.Fprintf(w, "  and %s more\n", countText(more, "file"))

@@ -17,6 +17,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -206,7 +207,7 @@ func insideTree(top, to string) error {
 // printTrees tells people what came besides the commits.
 func printTrees(w io.Writer, trees []pulledTree) {
 	for _, t := range trees {
-		from, to := gitwork.Printable(t.From), gitwork.Printable(t.To)
+		from, to := printable.Name(t.From), printable.Name(t.To)
 		r := t.Report
 		switch {
 		case t.Absent != "":
@@ -219,7 +220,7 @@ func printTrees(w io.Writer, trees []pulledTree) {
 				from, to, r.Added.Count, r.Modified.Count, r.Merged.Count, r.Deleted.Count, byteSize(r.Bytes))
 		}
 		for _, risk := range t.Risky {
-			fmt.Fprintf(w, "  ! %s was left out, and comes with --accept-risky: %s\n", gitwork.Printable(risk.Path), risk.Why)
+			fmt.Fprintf(w, "  ! %s was left out, and comes with --accept-risky: %s\n", printable.Name(risk.Path), risk.Why)
 		}
 	}
 }

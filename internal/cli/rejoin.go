@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -68,7 +69,7 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 		return err
 	}
 	x.session = cmd.SessionID()
-	attach := fmt.Sprintf("cove session attach %s -s %s", sanitizeLine(x.session), x.sprite)
+	attach := fmt.Sprintf("cove session attach %s -s %s", printable.Line(x.session), x.sprite)
 	for (errors.Is(err, sprites.ErrNoExit) || isHeld(err)) && x.session != "" && ctx.Err() == nil && !sandboxGone(err) {
 		if x.input {
 			return hinted(err, fmt.Sprintf("it is ended in %v unless you take it over: %s", aloneLimit, attach))
@@ -135,7 +136,7 @@ func heldBy(info sprites.Info) *sprites.Held {
 func (a *app) sayHeld(m sprites.Message) {
 	switch {
 	case m.Type == sprites.MessageLost:
-		a.say("cove: the sprite began anew: %s\ncove: what ran in it is gone; its files are as they were", sanitizeLine(m.Lost))
+		a.say("cove: the sprite began anew: %s\ncove: what ran in it is gone; its files are as they were", printable.Line(m.Lost))
 	case m.Type != sprites.MessageHeld:
 	case m.Held == nil:
 		a.say("cove: the sprite goes on")

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -156,10 +157,10 @@ func (a *app) follow(d time.Duration) sprites.Follow {
 func printServiceEvent(w io.Writer, e sprites.ServiceEvent) {
 	switch e.Type {
 	case sprites.ServiceEventStdout, sprites.ServiceEventStderr:
-		fmt.Fprintln(w, "| "+sanitizeLine(strings.TrimRight(e.Data, "\r\n")))
+		fmt.Fprintln(w, "| "+printable.Line(strings.TrimRight(e.Data, "\r\n")))
 	case sprites.ServiceEventError, sprites.ServiceEventStopping:
 		if e.Data != "" {
-			fmt.Fprintln(w, "-- "+sanitizeLine(strings.TrimRight(e.Data, "\r\n")))
+			fmt.Fprintln(w, "-- "+printable.Line(strings.TrimRight(e.Data, "\r\n")))
 		}
 	case sprites.ServiceEventExit:
 		if e.ExitCode != nil {
@@ -179,7 +180,7 @@ func (a *app) showService(ctx context.Context, sprite *sprites.Sprite, name stri
 		if a.global.json {
 			a.printJSON(d)
 		}
-		return &codedError{exitFailed, "service_failed", fmt.Errorf("service %s does not run: %s", name, sanitizeLine(d.State.Error)),
+		return &codedError{exitFailed, "service_failed", fmt.Errorf("service %s does not run: %s", name, printable.Line(d.State.Error)),
 			"it is tried again; see: cove service logs " + name + " -s " + sprite.Name()}
 	}
 	return a.show(d, func(w io.Writer) {
@@ -188,7 +189,7 @@ func (a *app) showService(ctx context.Context, sprite *sprites.Sprite, name stri
 		case endedByItself(d):
 			fmt.Fprintf(w, "Service %s has ended with code %d.\n", name, *d.State.ExitCode)
 		default:
-			fmt.Fprintf(w, "Service %s is %s.\n", name, sanitizeLine(d.State.Status))
+			fmt.Fprintf(w, "Service %s is %s.\n", name, printable.Line(d.State.Status))
 		}
 	})
 }
@@ -447,7 +448,7 @@ the sprite, as /.sprite/logs/services/NAME.log.`,
 func printLogged(w io.Writer, e sprites.ServiceEvent) {
 	switch e.Type {
 	case sprites.ServiceEventStdout, sprites.ServiceEventStderr:
-		fmt.Fprintln(w, sanitizeLine(strings.TrimRight(e.Data, "\r\n")))
+		fmt.Fprintln(w, printable.Line(strings.TrimRight(e.Data, "\r\n")))
 	default:
 		printServiceEvent(w, e)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -360,7 +361,7 @@ func startAgent(ctx context.Context, sprite *sprites.Sprite, agent string, argv,
 		return "", agentError("the agent "+agent+" does not start", sprite, err, said.String())
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
-	return sanitizeLine(line), nil
+	return printable.Line(line), nil
 }
 
 // agentFailure is an agent that is not ready.
@@ -384,7 +385,7 @@ func agentError(what string, sprite *sprites.Sprite, err error, said string) err
 	if !ok {
 		return err
 	}
-	failed := &agentFailure{what, exit.Code, sanitize(strings.TrimSpace(said))}
+	failed := &agentFailure{what, exit.Code, printable.Text(strings.TrimSpace(said))}
 	return &codedError{exitFailed, "agent_missing", failed, "see why: cove diagnose " + sprite.Name() + "; what it may reach: cove policy log -s " + sprite.Name()}
 }
 

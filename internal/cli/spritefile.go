@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -90,7 +91,7 @@ func (a *app) findSpriteFile(ctx context.Context, dir string) (file, name string
 					a.toldOf = map[string]bool{}
 				}
 				a.toldOf[file] = true
-				a.warn("Ignored %s, which %s. Choose a sprite with -s NAME, or: git rm --cached .sprite && cove use NAME", gitwork.Printable(file), why)
+				a.warn("Ignored %s, which %s. Choose a sprite with -s NAME, or: git rm --cached .sprite && cove use NAME", printable.Name(file), why)
 			}
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
@@ -157,7 +158,7 @@ func checkJob(id string) error {
 // checkSession says what is wrong with a session's id. What it may be is the
 // server's choice.
 func checkSession(id string) error {
-	if id == "" || len(id) > 200 || sanitizeLine(id) != id {
+	if id == "" || len(id) > 200 || printable.Line(id) != id {
 		return &codedError{exitUsage, "bad_session", fmt.Errorf("%q is not a session's id", id), "cove session list"}
 	}
 	return nil

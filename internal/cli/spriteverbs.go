@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // spriteUse says how a command learns which sprite it is about.
@@ -77,7 +79,7 @@ func spriteFlagOf(root *cobra.Command, args []string) {
 // tellUnusedSprite says that -s changes nothing for a command that has no sprite.
 func (a *app) tellUnusedSprite(cmd *cobra.Command) {
 	if a.global.sprite != "" && usesSprite(cmd) == noSprite {
-		a.say("cove: %s is about no sprite; -s %s changes nothing", cmd.CommandPath(), sanitizeLine(a.global.sprite))
+		a.say("cove: %s is about no sprite; -s %s changes nothing", cmd.CommandPath(), printable.Line(a.global.sprite))
 	}
 }
 

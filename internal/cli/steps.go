@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -60,7 +61,7 @@ func (s *steps) add(st stepJSON, err error) {
 	if s.app.global.json {
 		return
 	}
-	fmt.Fprintf(s.app.Out, "%-12s %9.1f ms  %-8s %s\n", sanitizeLine(st.Step), st.MS, st.Result, sanitizeLine(headline(st.Detail)))
+	fmt.Fprintf(s.app.Out, "%-12s %9.1f ms  %-8s %s\n", printable.Line(st.Step), st.MS, st.Result, printable.Line(headline(st.Detail)))
 }
 
 // headline is the first line of a text, of which the others are what a program printed.
@@ -152,7 +153,7 @@ func (r *remarkWriter) Write(p []byte) (int, error) {
 		if i < 0 {
 			i = len(r.held) - 1
 		}
-		fmt.Fprintf(r.w, "| %s\n", sanitize(strings.TrimRight(string(r.held[:i+1]), "\r\n")))
+		fmt.Fprintf(r.w, "| %s\n", printable.Text(strings.TrimRight(string(r.held[:i+1]), "\r\n")))
 		r.held = r.held[i+1:]
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -70,7 +71,7 @@ func (a *app) sleepVerb(verbName, short, long, example string, f func(*sprites.S
 		doc.Error = failed
 		if err := a.show(doc, func(io.Writer) {
 			for _, info := range doc.Sprites {
-				a.say(said, sanitizeLine(info.Name))
+				a.say(said, printable.Line(info.Name))
 			}
 		}); err != nil || exit == exitOK {
 			return err

@@ -19,6 +19,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -287,14 +288,14 @@ func riskySync(err error, y *filesync.Sync, sprite string) error {
 	again := fmt.Sprintf("cove sync pull -s %s %s %s", gitwork.Quote(sprite), gitwork.Quote(y.Remote), gitwork.Quote(y.Local))
 	without := again
 	for _, dir := range e.Paths {
-		if dir == "." || sanitizeLine(dir) != dir {
+		if dir == "." || printable.Line(dir) != dir {
 			without = ""
 			break
 		}
 		without += " --exclude " + gitwork.Quote(excludePattern(dir))
 	}
 	look := path.Join(y.Remote, e.Paths[0])
-	if sanitizeLine(look) != look {
+	if printable.Line(look) != look {
 		look = y.Remote
 	}
 	hint := fmt.Sprintf("look at it: cove exec -s %s -- ls -lR %s", gitwork.Quote(sprite), gitwork.Quote(look))
@@ -350,11 +351,11 @@ func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
 	}
 	switch {
 	case r.Changes() == 0:
-		a.say("%s and %s are in step%s", sanitizeLine(from), sanitizeLine(to), leftText(r))
+		a.say("%s and %s are in step%s", printable.Line(from), printable.Line(to), leftText(r))
 	case r.DryRun:
-		a.say("%s to %s would be: %s (%s)%s", sanitizeLine(from), sanitizeLine(to), what, byteSize(r.Bytes), leftText(r))
+		a.say("%s to %s would be: %s (%s)%s", printable.Line(from), printable.Line(to), what, byteSize(r.Bytes), leftText(r))
 	default:
-		a.say("%s to %s: %s (%s in %s)%s", sanitizeLine(from), sanitizeLine(to), what, byteSize(r.Bytes), span(time.Duration(r.Seconds*float64(time.Second))), leftText(r))
+		a.say("%s to %s: %s (%s in %s)%s", printable.Line(from), printable.Line(to), what, byteSize(r.Bytes), span(time.Duration(r.Seconds*float64(time.Second))), leftText(r))
 		a.detail("take it back: cove sync undo --id %s", r.Backup)
 	}
 	a.showSkipped(r)
@@ -362,7 +363,7 @@ func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
 		a.say("Look at these before you run anything here:")
 	}
 	for _, risk := range r.Risky[:min(len(r.Risky), maxShownFiles)] {
-		a.say("  ! %s: %s", sanitizeLine(risk.Path), risk.Why)
+		a.say("  ! %s: %s", printable.Line(risk.Path), risk.Why)
 	}
 	if more := len(r.Risky) - maxShownFiles; more > 0 {
 		a.say("  and %s more; all of them: --json", countText(more, "file"))
@@ -375,7 +376,7 @@ func (a *app) showConflicts(sprite string, r *filesync.Report) {
 		return
 	}
 	for _, c := range r.Conflicts {
-		fmt.Fprintf(harmless{a.Err}, "conflict: %s (%s here, %s in %s)\n", sanitizeLine(c.Path), c.Local, c.Remote, sprite)
+		fmt.Fprintf(harmless{a.Err}, "conflict: %s (%s here, %s in %s)\n", printable.Line(c.Path), c.Local, c.Remote, sprite)
 	}
 	if r.More > 0 {
 		fmt.Fprintf(harmless{a.Err}, "and %d more\n", r.More)
@@ -397,7 +398,7 @@ func leftText(r *filesync.Report) string {
 
 func (a *app) listNames(mark string, n filesync.Names) {
 	for _, name := range n.Paths {
-		fmt.Fprintln(a.text(), mark, sanitizeLine(name))
+		fmt.Fprintln(a.text(), mark, printable.Line(name))
 	}
 	if more := n.Count - int64(len(n.Paths)); more > 0 {
 		fmt.Fprintf(a.text(), "%s and %d more\n", mark, more)
@@ -420,7 +421,7 @@ func (a *app) showSkipped(r *filesync.Report) {
 			text += ": " + strings.Join(names[:min(len(names), 5)], ", ")
 		}
 		if r.DryRun || k.Bytes >= 1<<20 || !k.Ruled() || a.global.verbose {
-			a.say("  %s", sanitizeLine(text))
+			a.say("  %s", printable.Line(text))
 			if k.Reason == "ignored" {
 				a.say("  hint: a line !NAME in .coveignore takes it along")
 			}
@@ -458,7 +459,7 @@ LOCAL defaults to the current folder, REMOTE to the one of its name in the sprit
 			if u.At == "remote" {
 				where = sprite.Name() + ":" + u.Root
 			}
-			a.say("Sync %s is undone: %s in %s. Take that back: cove sync undo", u.Undid, countText(int(u.Changes), "change"), sanitizeLine(where))
+			a.say("Sync %s is undone: %s in %s. Take that back: cove sync undo", u.Undid, countText(int(u.Changes), "change"), printable.Line(where))
 			return nil
 		}),
 	}
@@ -536,7 +537,7 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 			where = sprite.Name() + ":" + y.Remote
 		}
 		for _, b := range st.Backups[side] {
-			fmt.Fprintf(a.text(), "%s  %-6s %s in %s, %s kept\n", b.ID, sanitizeLine(b.Verb), countText(int(b.Changes), "change"), sanitizeLine(where), byteSize(b.Bytes))
+			fmt.Fprintf(a.text(), "%s  %-6s %s in %s, %s kept\n", b.ID, printable.Line(b.Verb), countText(int(b.Changes), "change"), printable.Line(where), byteSize(b.Bytes))
 		}
 	}
 	return nil

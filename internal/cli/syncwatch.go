@@ -7,6 +7,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -77,9 +78,9 @@ func (a *app) watchReport(sprite string, r *filesync.Report, err error, said *st
 	}
 	if *said != e.Message {
 		*said = e.Message
-		a.say("cove: %s", sanitizeLine(e.Message))
+		a.say("cove: %s", printable.Line(e.Message))
 		if e.Hint != "" {
-			a.say("  hint: %s", sanitizeLine(e.Hint))
+			a.say("  hint: %s", printable.Line(e.Hint))
 		}
 	}
 	return nil

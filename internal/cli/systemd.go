@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // unitText is the unit. A server that is stopped leaves its sandboxes running, so KillMode
@@ -125,7 +126,7 @@ func (u unit) systemctl(ctx context.Context, args ...string) error {
 	if u.own {
 		hint = "see: systemctl --user status cove; journalctl --user -u cove"
 	}
-	return hinted(fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, sanitize(strings.TrimSpace(string(out)))), hint)
+	return hinted(fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, printable.Text(strings.TrimSpace(string(out)))), hint)
 }
 
 // logs copies the end of the server's journal.
@@ -138,7 +139,7 @@ func (u unit) logs(ctx context.Context, to io.Writer, lines int, follow bool) er
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = to, &said
 	if err := cmd.Run(); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("journalctl: %w: %s", err, sanitize(said.String()))
+		return fmt.Errorf("journalctl: %w: %s", err, printable.Text(said.String()))
 	}
 	return ctx.Err()
 }

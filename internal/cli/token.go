@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -68,7 +69,7 @@ admin is for tokens, the server itself, and rules that open its own network.`,
 		if !a.global.quiet {
 			a.say("Token %s (%s). It is shown this once only.", token.Name, token.ID)
 		}
-		return a.show(token, func(w io.Writer) { fmt.Fprintln(w, sanitizeLine(token.Secret)) })
+		return a.show(token, func(w io.Writer) { fmt.Fprintln(w, printable.Line(token.Secret)) })
 	})
 	f := cmd.Flags()
 	f.BoolVar(&o.all, "all", false, "for all sprites")

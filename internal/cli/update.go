@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -112,7 +113,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 		}
 		return a.show(info, func(w io.Writer) {
 			if !a.global.quiet {
-				fmt.Fprintf(w, "Sprite %s changed.\n", sanitizeLine(info.Name))
+				fmt.Fprintf(w, "Sprite %s changed.\n", printable.Line(info.Name))
 			}
 			if memory != nil || cpus != nil {
 				a.sayLimits(info)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -88,9 +89,9 @@ func (a *app) showURL(ctx context.Context, c *sprites.Client, info sprites.Info,
 	}
 	err := a.show(doc, func(w io.Writer) {
 		if doc.Link != nil {
-			fmt.Fprintln(w, sanitizeLine(doc.Link.URL))
+			fmt.Fprintln(w, printable.Line(doc.Link.URL))
 		} else {
-			fmt.Fprintln(w, sanitizeLine(doc.URL))
+			fmt.Fprintln(w, printable.Line(doc.URL))
 		}
 	})
 	switch {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 func (a *app) newUse() *cobra.Command {
@@ -68,7 +69,7 @@ Without a name it says which sprite commands here mean, and what says so.`,
 		}{args[0], file}
 		return a.show(doc, func(w io.Writer) {
 			if !a.global.quiet {
-				fmt.Fprintf(w, "Commands in %s now mean %s.\n", sanitizeLine(dir), args[0])
+				fmt.Fprintf(w, "Commands in %s now mean %s.\n", printable.Line(dir), args[0])
 			}
 		})
 	})
@@ -96,5 +97,5 @@ func (a *app) showUsed(ctx context.Context) error {
 		}
 		from = doc.File
 	}
-	return a.show(doc, func(w io.Writer) { fmt.Fprintf(w, "%s, by %s\n", name, sanitizeLine(from)) })
+	return a.show(doc, func(w io.Writer) { fmt.Fprintf(w, "%s, by %s\n", name, printable.Line(from)) })
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // The errors of this package, to be found by errors.Is.
@@ -36,7 +37,7 @@ func (e *RejectedError) Error() string {
 func (e *RejectedError) ExitCode() int { return 5 }
 
 func rejected(format string, args ...any) error {
-	return &RejectedError{Reason: Printable(fmt.Sprintf(format, args...))}
+	return &RejectedError{Reason: printable.Name(fmt.Sprintf(format, args...))}
 }
 
 // RefusedError says why a branch was not moved. The commits are safe under Ref.
@@ -73,7 +74,7 @@ func SomeNames(names []string) string {
 	const most = 10
 	shown := make([]string, 0, most)
 	for _, name := range names[:min(len(names), most)] {
-		shown = append(shown, Printable(name))
+		shown = append(shown, printable.Name(name))
 	}
 	text := strings.Join(shown, ", ")
 	if more := len(names) - most; more > 0 {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // Forward is a fast-forward that a job asks for.
@@ -39,7 +41,7 @@ func (r *Repo) FastForward(ctx context.Context, lock *Lock, f Forward) (already 
 		return false, err
 	}
 	if old == "" {
-		return false, f.refuse("branch_gone", fmt.Sprintf("the branch %s does not exist any more", Printable(f.Branch)),
+		return false, f.refuse("branch_gone", fmt.Sprintf("the branch %s does not exist any more", printable.Name(f.Branch)),
 			"git branch "+Quote(f.Branch)+" "+JobRef(f.Job, "head"))
 	}
 	if had, err := r.ancestor(ctx, f.Head, old); err != nil || had {
@@ -97,7 +99,7 @@ func (f Forward) hold(ctx context.Context, old string) error {
 			look += " " + Quote(risk.Path)
 		}
 	}
-	if len(e.Paths) > maxNamed || slices.ContainsFunc(e.Paths, func(p string) bool { return Printable(p) != p }) {
+	if len(e.Paths) > maxNamed || slices.ContainsFunc(e.Paths, func(p string) bool { return printable.Name(p) != p }) {
 		look = "cove job diff " + f.Job
 	}
 	e.Next = []string{look, f.again() + " --accept-risky"}
@@ -140,9 +142,9 @@ func (r *Repo) Has(ctx context.Context, branch, commit string) (bool, error) {
 // movedOn explains a branch that is not in the history of head, and tries out a
 // merge, where git can do so without a work tree (2.38).
 func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {
-	e := f.refuse("branch_moved", fmt.Sprintf("the branch %s has moved on since the job started", Printable(f.Branch)), Ways(f.Job, f.Branch)...)
+	e := f.refuse("branch_moved", fmt.Sprintf("the branch %s has moved on since the job started", printable.Name(f.Branch)), Ways(f.Job, f.Branch)...)
 	if had, err := r.ancestor(ctx, f.Base, old); err == nil && !had { // base is a snapshot, or the branch was rewritten
-		e.Reason = fmt.Sprintf("the job started from %.12s, which is not in the branch %s", f.Base, Printable(f.Branch))
+		e.Reason = fmt.Sprintf("the job started from %.12s, which is not in the branch %s", f.Base, printable.Name(f.Branch))
 		e.Next = append([]string{"cove job rebase " + f.Job}, slices.DeleteFunc(e.Next, func(next string) bool { return next == "cove job rebase "+f.Job })...)
 	}
 	if r.major == 2 && r.minor < 38 {
@@ -172,7 +174,7 @@ func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {
 func (r *Repo) moveRef(ctx context.Context, why, ref, old, head string) error {
 	_, err := r.git.text(ctx, "update-ref", "-m", why+": fast-forward", ref, head, old)
 	if err != nil {
-		return fmt.Errorf("move %s: %w", Printable(ref), err)
+		return fmt.Errorf("move %s: %w", printable.Name(ref), err)
 	}
 	return nil
 }
@@ -214,7 +216,7 @@ func (r *Repo) whereChecked(ctx context.Context, f Forward) (*worktree, error) {
 			return nil, err
 		}
 		if what := tree.busyWith(f.ref()); what != "" {
-			return nil, f.refuse("in_progress", fmt.Sprintf("%s is in progress in %s", what, Printable(tree.Dir)),
+			return nil, f.refuse("in_progress", fmt.Sprintf("%s is in progress in %s", what, printable.Name(tree.Dir)),
 				"git -C "+Quote(tree.Dir)+" status", f.again())
 		}
 		if has {
@@ -299,7 +301,7 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 		if errors.Is(err, errOtherThanSnapshot) {
 			return f.overlap(ctx, t, inTheWay)
 		}
-		return f.refuse("locked", "another git is at work in "+Printable(t.Dir)+", or was killed there and left index.lock behind",
+		return f.refuse("locked", "another git is at work in "+printable.Name(t.Dir)+", or was killed there and left index.lock behind",
 			f.again())
 	}
 	if _, backErr := t.Recover(ctx, lock); backErr != nil {
@@ -330,7 +332,7 @@ func (f Forward) overlap(ctx context.Context, t *worktree, paths []string) error
 		}
 		next = t.makeWay(paths, tracked, f.again())
 	}
-	e := f.refuse("overlap", "uncommitted files are in the way in "+Printable(t.Dir), append(next, "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))...)
+	e := f.refuse("overlap", "uncommitted files are in the way in "+printable.Name(t.Dir), append(next, "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))...)
 	e.Paths = paths
 	return e
 }
@@ -355,7 +357,7 @@ func (t *worktree) makeWay(paths []string, tracked map[string]bool, again string
 			moved++
 			name := filepath.Join(t.Dir, filepath.FromSlash(path))
 			first = append(first, "mv -n "+Quote(name)+" "+Quote(filepath.Join(t.Dir, filepath.Base(name)+".mine")))
-			if Printable(name) != name {
+			if printable.Name(name) != name {
 				return nil
 			}
 		case last == nil:

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // Bounds of a git process.
@@ -232,7 +233,7 @@ func (g runner) run(ctx context.Context, c call) ([]byte, error) {
 		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 			code = 128 + int(status.Signal())
 		}
-		return kept.Bytes(), &gitError{verb, code, shorten(printableLines(stderr.String()), 2000)}
+		return kept.Bytes(), &gitError{verb, code, shorten(printable.Lines(stderr.String()), 2000)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("git %s: %w", verb, err)
@@ -290,7 +291,7 @@ func Version(ctx context.Context) (major, minor int, err error) {
 	}
 	if major < oldestMajor || major == oldestMajor && minor < oldestMinor {
 		return major, minor, &fail.Error{Code: ErrOldGit.Code,
-			Message: fmt.Sprintf("%s is too old", Printable(out)), Hint: "install git 2.34 or newer"}
+			Message: fmt.Sprintf("%s is too old", printable.Name(out)), Hint: "install git 2.34 or newer"}
 	}
 	return major, minor, nil
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // Ignored is what git's own files say of what it ignores in a folder of a
@@ -35,7 +37,7 @@ func (r *Repo) Ignored(ctx context.Context, dir string) (Ignored, error) {
 	}
 	rel, err := filepath.Rel(top, dir)
 	if err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
-		return ig, errors.Join(err, errors.New(Printable(dir)+" is not in the work tree"))
+		return ig, errors.Join(err, errors.New(printable.Name(dir)+" is not in the work tree"))
 	}
 	if rel == "." {
 		rel = ""

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // How says in what way a job's commits come into a branch that has moved on.
@@ -32,7 +33,7 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	text := fmt.Sprintf("the %s into %s stops at conflicts, and nothing was changed", e.How, Printable(e.Branch))
+	text := fmt.Sprintf("the %s into %s stops at conflicts, and nothing was changed", e.How, printable.Name(e.Branch))
 	if e.Commit != "" {
 		text += fmt.Sprintf("; at the commit %.12s", e.Commit)
 	}
@@ -53,7 +54,7 @@ func (r *Repo) Integrate(ctx context.Context, lock *Lock, f Forward, how How, co
 		return "", err
 	}
 	if old == "" {
-		return "", f.refuse("branch_gone", fmt.Sprintf("there is no branch %s", Printable(f.Branch)), "git branch "+Quote(f.Branch)+" "+JobRef(f.Job, "head"))
+		return "", f.refuse("branch_gone", fmt.Sprintf("there is no branch %s", printable.Name(f.Branch)), "git branch "+Quote(f.Branch)+" "+JobRef(f.Job, "head"))
 	}
 	if had, err := r.ancestor(ctx, f.Head, old); err != nil || had {
 		return old, err
@@ -112,7 +113,7 @@ func (r *Repo) JobCommits(ctx context.Context, base, head string, names []string
 		short := strings.ToLower(name)
 		hits := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return len(short) < 4 || !strings.HasPrefix(id, short) })
 		if len(hits) != 1 {
-			return nil, &fail.Error{Code: "no_commit", Message: fmt.Sprintf("%s is none of the job's commits, of which there are this many: %d", Printable(name), len(all)),
+			return nil, &fail.Error{Code: "no_commit", Message: fmt.Sprintf("%s is none of the job's commits, of which there are this many: %d", printable.Name(name), len(all)),
 				Hint: "name one by its first letters, as in the list of: cove job log JOB"}
 		}
 		found = append(found, hits[0])

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // A fast-forward of a checked-out branch changes three things: files, index, ref.
@@ -188,7 +189,7 @@ func (r *Repo) Recover(ctx context.Context, lock *Lock) (string, error) {
 	j := &journal{}
 	if err := json.Unmarshal(data, j); err != nil || j.Mark == "" {
 		// Only a whole journal is ever renamed into place.
-		return "", fmt.Errorf("recover an interrupted pull: %s is damaged; look at git status, then delete it", Printable(r.journalFile()))
+		return "", fmt.Errorf("recover an interrupted pull: %s is damaged; look at git status, then delete it", printable.Name(r.journalFile()))
 	}
 	done, err := r.recover(context.WithoutCancel(ctx), lock, j)
 	if err == nil {
@@ -219,10 +220,10 @@ func (r *Repo) recover(ctx context.Context, lock *Lock, j *journal) (string, err
 		return fmt.Sprintf("the interrupted pull of job %s had done its work", j.Job), nil
 	}
 	if now != j.Old {
-		return fmt.Sprintf("a pull of job %s was interrupted, and the branch has been changed since: look at git status in %s", j.Job, Printable(j.Worktree)), nil
+		return fmt.Sprintf("a pull of job %s was interrupted, and the branch has been changed since: look at git status in %s", j.Job, printable.Name(j.Worktree)), nil
 	}
 	if !j.holds() && exists(j.lockFile()) {
-		return "", fmt.Errorf("%w: another git is at work in %s", errIndexLocked, Printable(j.Worktree))
+		return "", fmt.Errorf("%w: another git is at work in %s", errIndexLocked, printable.Name(j.Worktree))
 	}
 	files, err := t.changedFiles(ctx, j.Old, j.New)
 	if err != nil {
@@ -239,7 +240,7 @@ func (r *Repo) recover(ctx context.Context, lock *Lock, j *journal) (string, err
 	case j.From != "" && j.holds():
 		return t.undo(ctx, lock, j)
 	case is == "other":
-		return fmt.Sprintf("a pull of job %s was interrupted, and the index has been changed since: look at git status in %s", j.Job, Printable(j.Worktree)), nil
+		return fmt.Sprintf("a pull of job %s was interrupted, and the index has been changed since: look at git status in %s", j.Job, printable.Name(j.Worktree)), nil
 	}
 	if !j.holds() {
 		if err := j.takeIndex(); err != nil {

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
@@ -96,7 +97,7 @@ func (s *scratch) judge(ctx context.Context, base, tip string) (*judge, error) {
 	}
 	for _, l := range links {
 		if why := RiskyPath(l.path); why != "" {
-			why = fmt.Sprintf("%s, by the link %s", why, Printable(l.path))
+			why = fmt.Sprintf("%s, by the link %s", why, printable.Name(l.path))
 			j.follow(ctx, safepath.FoldPath(l.path), func(at string) {
 				if at != "." || RiskyPath(path.Base(l.path)) != "" {
 					j.add(at, why)
@@ -386,7 +387,7 @@ func (r *Repo) Inside(ctx context.Context, commit string) (why func(name string)
 }
 
 func whyRepository(dir string) string {
-	name := "the folder " + Printable(dir)
+	name := "the folder " + printable.Name(dir)
 	if dir == "." {
 		name = "the top of the tree"
 	}

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // LargeFile is a file of Git LFS: the repository has a pointer to it, and its
@@ -173,7 +175,7 @@ func (r *Repo) StoreLarge(f LargeFile, from io.Reader) error {
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(tmp, sum), io.LimitReader(from, f.Size+1))
 	if err != nil {
-		return fmt.Errorf("get the large file %s: %w", Printable(f.Path), err)
+		return fmt.Errorf("get the large file %s: %w", printable.Name(f.Path), err)
 	}
 	if n != f.Size || hex.EncodeToString(sum.Sum(nil)) != f.OID {
 		return rejected("the large file %s is not what its pointer says", f.Path)

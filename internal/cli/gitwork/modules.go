@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // maxModules bounds the submodules of a repository, with those inside of them.
@@ -26,7 +27,7 @@ type Module struct {
 func (r *Repo) Modules(ctx context.Context, commit string) (modules []Module, absent []string, err error) {
 	return r.modules(ctx, commit, func(m Module) error {
 		return &fail.Error{Code: ErrModule.Code,
-			Message: fmt.Sprintf("the submodule %s is to be at the commit %.12s, which is not here", Printable(m.Path), m.Commit),
+			Message: fmt.Sprintf("the submodule %s is to be at the commit %.12s, which is not here", printable.Name(m.Path), m.Commit),
 			Hint:    "git submodule update --init --recursive -- " + Quote(m.Path)}
 	})
 }
@@ -83,7 +84,7 @@ func (r *Repo) modulesBelow(ctx context.Context, commit, prefix string, lacks, f
 			continue
 		}
 		if m.Repo.format != r.format {
-			return fmt.Errorf("the submodule %s has objects of another format", Printable(m.Path))
+			return fmt.Errorf("the submodule %s has objects of another format", printable.Name(m.Path))
 		}
 		if err := found(m); err != nil {
 			return err

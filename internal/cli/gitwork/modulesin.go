@@ -9,6 +9,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // ModuleChange is what a job did in a submodule.
@@ -48,7 +50,7 @@ func (r *Repo) importWithModules(ctx context.Context, q *scratch, b *incoming, w
 	}
 	for _, c := range changes {
 		if err := c.take(ctx, q, want.Job); err != nil {
-			return fmt.Errorf("import into the submodule %s: %w", Printable(c.Path), err)
+			return fmt.Errorf("import into the submodule %s: %w", printable.Name(c.Path), err)
 		}
 	}
 	own, err := r.receive(ctx, q, slices.Collect(maps.Values(b.refs)), want.Base)

@@ -7,6 +7,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // modulesInTheWay is the refusal for submodules that would have to give way to a file,
@@ -51,7 +53,7 @@ func (t *worktree) modulesInTheWay(ctx context.Context, f Forward, files []File)
 		next = append(next, "git -C "+Quote(path.Join(t.Dir, place))+" status --ignored")
 		deinit += " " + Quote(place)
 	}
-	e := f.refuse("overlap", "submodules are in the way in "+Printable(t.Dir)+", with all that is in their folders",
+	e := f.refuse("overlap", "submodules are in the way in "+printable.Name(t.Dir)+", with all that is in their folders",
 		append(next, deinit+" && "+f.again(), "git branch cove-"+f.Job+" "+JobRef(f.Job, "head"))...)
 	e.Paths = places
 	return e

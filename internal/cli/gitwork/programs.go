@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
@@ -194,7 +195,7 @@ func (c *collector) config(ctx context.Context) error {
 		if quiet[section] || key == "core.worktree" || key == "init.defaultbranch" || strings.HasSuffix(key, ".fetch") {
 			continue
 		}
-		why := "your git's setting " + Printable(key) + " names it"
+		why := "your git's setting " + printable.Name(key) + " names it"
 		c.words(value, why, section != "alias" || strings.HasPrefix(value, "!"))
 		if isFile && strings.HasPrefix(section, "include") && !filepath.IsAbs(value) && !strings.HasPrefix(value, "~/") {
 			c.file(filepath.Join(filepath.Dir(origin), value), why, false)
@@ -234,7 +235,7 @@ func (c *collector) hooks() {
 			if filepath.Clean(dir) == c.repo.Dir && !gitHookNames[e.Name()] {
 				continue
 			}
-			why := whyHooks + ", by " + Printable(c.short(name))
+			why := whyHooks + ", by " + printable.Name(c.short(name))
 			c.file(name, why, false)
 			c.words(readScript(name), why, false)
 		}
@@ -298,7 +299,7 @@ func (c *collector) homeLinks() {
 				continue
 			}
 			name := filepath.Join(c.home, dir, e.Name())
-			c.file(name, "your "+Printable(c.short(name))+" leads to it", false)
+			c.file(name, "your "+printable.Name(c.short(name))+" leads to it", false)
 		}
 	}
 }

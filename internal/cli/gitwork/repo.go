@@ -17,6 +17,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -68,7 +69,7 @@ func Open(ctx context.Context, dir string) (*Repo, error) {
 		return nil, err
 	}
 	if r.config, err = readConfig(ctx, r.git); err != nil {
-		return nil, fmt.Errorf("open repository %s: %w", Printable(r.Dir), err)
+		return nil, fmt.Errorf("open repository %s: %w", printable.Name(r.Dir), err)
 	}
 	r.git = runner{exe: exe, dir: r.Dir, gitDir: r.GitDir, settings: r.config.settings()}
 	if !r.Bare {
@@ -115,7 +116,7 @@ func (r *Repo) discover(ctx context.Context, dir string) error {
 		out, err := r.git.run(ctx, call{args: append([]string{"rev-parse", "--path-format=absolute"}, args...), plain: true})
 		lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 		if err == nil && len(lines) != len(args) {
-			err = fmt.Errorf("the path of the repository of %s has a line end in it", Printable(dir))
+			err = fmt.Errorf("the path of the repository of %s has a line end in it", printable.Name(dir))
 		}
 		return lines, err
 	}
@@ -124,10 +125,10 @@ func (r *Repo) discover(ctx context.Context, dir string) error {
 		if exitCode(err) < 0 {
 			return err
 		}
-		e := &fail.Error{Code: ErrNotRepository.Code, Message: Printable(dir) + " is not in a git repository",
+		e := &fail.Error{Code: ErrNotRepository.Code, Message: printable.Name(dir) + " is not in a git repository",
 			Hint: "cd into one, or make one: git init && git add -A && git commit"}
 		if text := err.Error(); strings.Contains(text, "dubious ownership") {
-			e.Message, e.Hint = "git does not trust the repository of "+Printable(dir)+": it belongs to another user",
+			e.Message, e.Hint = "git does not trust the repository of "+printable.Name(dir)+": it belongs to another user",
 				"git config --global --add safe.directory "+Quote(dir)
 		} else if !strings.Contains(text, "not a git repository") {
 			e.Message += " that git can read: " + text
@@ -145,7 +146,7 @@ func (r *Repo) discover(ctx context.Context, dir string) error {
 		return err
 	}
 	if r.Dir = top[0]; err != nil || r.Dir == "" {
-		return &fail.Error{Code: ErrNotRepository.Code, Message: Printable(dir) + " is inside a git directory, not in a work tree",
+		return &fail.Error{Code: ErrNotRepository.Code, Message: printable.Name(dir) + " is inside a git directory, not in a work tree",
 			Hint: "cd into the work tree"}
 	}
 	return nil
@@ -173,14 +174,14 @@ func (r *Repo) Head(ctx context.Context) (branch, commit string, err error) {
 	}
 	branch, ok := strings.CutPrefix(ref, "refs/heads/")
 	if !ok {
-		return "", "", fmt.Errorf("HEAD points to %s, which is not a branch", Printable(ref))
+		return "", "", fmt.Errorf("HEAD points to %s, which is not a branch", printable.Name(ref))
 	}
 	commit, err = r.Resolve(ctx, ref)
 	if err != nil {
 		return "", "", err
 	}
 	if commit == "" {
-		return "", "", &fail.Error{Code: ErrEmpty.Code, Message: "branch " + Printable(branch) + " has no commits yet",
+		return "", "", &fail.Error{Code: ErrEmpty.Code, Message: "branch " + printable.Name(branch) + " has no commits yet",
 			Hint: "make the first one: git add -A && git commit"}
 	}
 	return branch, commit, nil
@@ -278,13 +279,13 @@ func (r *Repo) SetRef(ctx context.Context, ref, commit, old string) error {
 		return nil
 	}
 	if now != old {
-		return &fail.Error{Code: ErrRefExists.Code, Message: fmt.Sprintf("%s exists and is at %s", Printable(ref), now)}
+		return &fail.Error{Code: ErrRefExists.Code, Message: fmt.Sprintf("%s exists and is at %s", printable.Name(ref), now)}
 	}
 	if old == "" {
 		old = strings.Repeat("0", len(commit))
 	}
 	if _, err := r.git.text(ctx, "update-ref", "-m", "cove", "--end-of-options", ref, commit, old); err != nil {
-		return fmt.Errorf("set %s: %w", Printable(ref), err)
+		return fmt.Errorf("set %s: %w", printable.Name(ref), err)
 	}
 	return nil
 }
@@ -292,7 +293,7 @@ func (r *Repo) SetRef(ctx context.Context, ref, commit, old string) error {
 // DeleteRef removes ref if it exists.
 func (r *Repo) DeleteRef(ctx context.Context, ref string) error {
 	if _, err := r.git.text(ctx, "update-ref", "-d", "--end-of-options", ref); err != nil {
-		return fmt.Errorf("delete %s: %w", Printable(ref), err)
+		return fmt.Errorf("delete %s: %w", printable.Name(ref), err)
 	}
 	return nil
 }

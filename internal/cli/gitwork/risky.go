@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
 
@@ -146,7 +147,7 @@ func (c *contents) sides(f File) (was, is string, ok bool, err error) {
 			return "", "", false, nil
 		}
 		if err != nil {
-			return "", "", false, fmt.Errorf("read %s: %w", Printable(f.Path), err)
+			return "", "", false, fmt.Errorf("read %s: %w", printable.Name(f.Path), err)
 		}
 		*side.text = strings.TrimSuffix(string(text), "\n")
 	}
@@ -257,5 +258,5 @@ func riskyLink(name, target string) string {
 	default:
 		return ""
 	}
-	return "a symbolic link to outside the repository, " + Printable(shorten(target, 100))
+	return "a symbolic link to outside the repository, " + printable.Name(shorten(target, 100))
 }

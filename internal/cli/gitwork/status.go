@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -164,7 +165,7 @@ func (r *Repo) Snapshot(ctx context.Context, head string) (string, error) {
 	}
 	for _, c := range list {
 		if c.unmerged {
-			return "", &fail.Error{Code: ErrUnmerged.Code, Message: "there are unmerged paths: " + Printable(c.path),
+			return "", &fail.Error{Code: ErrUnmerged.Code, Message: "there are unmerged paths: " + printable.Name(c.path),
 				Hint: "finish the merge first, or use --dirty ignore"}
 		}
 	}

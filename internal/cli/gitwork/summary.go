@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // Bounds of a summary.
@@ -87,7 +89,7 @@ func (s *scratch) log(ctx context.Context, base, tip string) ([]Commit, error) {
 	log := []Commit{}
 	for entry := range strings.SplitSeq(strings.TrimSuffix(out.String(), "\x00"), "\x00") {
 		if sha, subject, ok := strings.Cut(entry, " "); ok {
-			log = append(log, Commit{sha, shorten(Printable(strings.TrimRight(subject, " ")), maxSubject)})
+			log = append(log, Commit{sha, shorten(printable.Name(strings.TrimRight(subject, " ")), maxSubject)})
 		}
 	}
 	return log, nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -113,7 +114,7 @@ func (c *Courier) Integrate(ctx context.Context, opts IntegrateOptions) (Integra
 	case in.Branch == "":
 		return in, fail.New("no_branch", "job "+w.Job.ID+" was pushed from a detached HEAD", "name a branch: --branch NAME")
 	case !w.Repo.ValidBranch(ctx, in.Branch):
-		return in, fail.New("bad_option", gitwork.Printable(in.Branch)+" can't be a branch", "see which there are: git branch")
+		return in, fail.New("bad_option", printable.Name(in.Branch)+" can't be a branch", "see which there are: git branch")
 	}
 	commits, err := w.Repo.JobCommits(ctx, w.Job.Base, w.Job.Head, opts.Commits)
 	if err != nil {
@@ -229,7 +230,7 @@ func (w Work) WriteDiff(ctx context.Context, out io.Writer, leftover bool, v git
 			continue
 		}
 		if v.Stat {
-			if _, err := fmt.Fprintf(out, "In the submodule %s:\n", gitwork.Printable(m.Path)); err != nil {
+			if _, err := fmt.Fprintf(out, "In the submodule %s:\n", printable.Name(m.Path)); err != nil {
 				return err
 			}
 		}
@@ -270,5 +271,5 @@ func (w Work) WriteCommit(ctx context.Context, out io.Writer, name string, v git
 }
 
 func badJob(id string) error {
-	return fail.New("bad_job", fmt.Sprintf("bad job id %s", gitwork.Printable(id)), "a job is six hexadecimal digits; list them with: cove job list")
+	return fail.New("bad_job", fmt.Sprintf("bad job id %s", printable.Name(id)), "a job is six hexadecimal digits; list them with: cove job list")
 }

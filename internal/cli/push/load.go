@@ -16,6 +16,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -31,7 +32,7 @@ type load struct {
 }
 
 func (l *load) say(format string, args ...any) {
-	l.messages = append(l.messages, gitwork.Printable(fmt.Sprintf(format, args...)))
+	l.messages = append(l.messages, printable.Name(fmt.Sprintf(format, args...)))
 }
 
 // load finds out what is to go along.
@@ -173,7 +174,7 @@ func (c *Courier) sendLarge(ctx context.Context, job sprites.Job, files []large)
 	defer track.done()
 	for _, f := range files {
 		if err := c.sendOne(ctx, job, f, track); err != nil {
-			return fmt.Errorf("send the large file %s: %w", gitwork.Printable(f.Path), err)
+			return fmt.Errorf("send the large file %s: %w", printable.Name(f.Path), err)
 		}
 	}
 	return nil
@@ -204,7 +205,7 @@ func chooseBase(ctx context.Context, repo *gitwork.Repo, dirty Dirty) (branch, b
 		base, err = repo.Snapshot(ctx, base)
 	case DirtyIgnore:
 	default:
-		err = fail.New("bad_option", fmt.Sprintf("--dirty %s is none of the choices", gitwork.Printable(string(dirty))), "use refuse, include or ignore")
+		err = fail.New("bad_option", fmt.Sprintf("--dirty %s is none of the choices", printable.Name(string(dirty))), "use refuse, include or ignore")
 	}
 	return branch, base, err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -51,7 +52,7 @@ const (
 
 // Pulled is what `cove pull --json` prints. Text in it that a sandbox chose is
 // as it was, except in Messages and in the subjects of Log: print it by
-// gitwork.Printable.
+// printable.Name.
 type Pulled struct {
 	Job      string           `json:"job"`
 	Result   string           `json:"result"`
@@ -100,7 +101,7 @@ type Module struct {
 }
 
 func (p *Pulled) say(format string, args ...any) {
-	p.Messages = append(p.Messages, gitwork.Printable(fmt.Sprintf(format, args...)))
+	p.Messages = append(p.Messages, printable.Name(fmt.Sprintf(format, args...)))
 }
 
 // Pull brings a job's commits into the repository, under refs/cove/JOB/, and then
@@ -116,7 +117,7 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	switch opts.Into {
 	case "", IntoFF, IntoBranch, IntoNone:
 	default:
-		return p, fail.New("bad_option", fmt.Sprintf("--into %s is none of the choices", gitwork.Printable(string(opts.Into))), "use ff, branch or none")
+		return p, fail.New("bad_option", fmt.Sprintf("--into %s is none of the choices", printable.Name(string(opts.Into))), "use ff, branch or none")
 	}
 	repo, err := gitwork.Open(ctx, opts.Dir)
 	if err != nil {
@@ -186,10 +187,10 @@ func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, 
 		return job, err
 	}
 	if job.ID != opts.Job {
-		return job, &fail.Error{Code: "bad_answer", Message: "the server answered with another job, " + gitwork.Printable(job.ID)}
+		return job, &fail.Error{Code: "bad_answer", Message: "the server answered with another job, " + printable.Name(job.ID)}
 	}
 	if !job.State.Terminal() && job.Held != nil {
-		return job, fail.New("not_finished", fmt.Sprintf("job %s is not finished: %s", job.ID, gitwork.Printable(job.Held.Message)), gitwork.Printable(job.Held.Hint))
+		return job, fail.New("not_finished", fmt.Sprintf("job %s is not finished: %s", job.ID, printable.Name(job.Held.Message)), printable.Name(job.Held.Hint))
 	}
 	if !job.State.Terminal() {
 		hint := "wait for it with: cove pull " + job.ID + " --wait 30m"
@@ -199,7 +200,7 @@ func (c *Courier) finished(ctx context.Context, opts PullOptions) (sprites.Job, 
 		case opts.Wait > 0:
 			hint = "it goes on; wait longer: cove pull " + job.ID + " --wait"
 		}
-		return job, fail.New("not_finished", fmt.Sprintf("job %s is not finished (%s)", job.ID, gitwork.Printable(string(job.State))), hint)
+		return job, fail.New("not_finished", fmt.Sprintf("job %s is not finished (%s)", job.ID, printable.Name(string(job.State))), hint)
 	}
 	return job, nil
 }
@@ -227,14 +228,14 @@ func keptHere(ctx context.Context, repo *gitwork.Repo, id string, err error) err
 // of it: the commit that the job started from names its whole history.
 func (c *Courier) checkRepo(ctx context.Context, repo *gitwork.Repo, job sprites.Job) error {
 	if job.Branch != "" && !repo.ValidBranch(ctx, job.Branch) {
-		return &fail.Error{Code: "bad_answer", Message: fmt.Sprintf("the server says that job %s is for the branch %s, which can't be one", job.ID, gitwork.Printable(job.Branch))}
+		return &fail.Error{Code: "bad_answer", Message: fmt.Sprintf("the server says that job %s is for the branch %s, which can't be one", job.ID, printable.Name(job.Branch))}
 	}
 	base, err := repo.Resolve(ctx, job.Base)
 	if err != nil || base != "" && base == job.Base {
 		return err
 	}
 	return fail.New("wrong_repository", fmt.Sprintf("job %s was pushed from another repository, %s (its commit %.12s is not here)",
-		job.ID, gitwork.Printable(job.Repository), gitwork.Printable(job.Base)), "cd into that one and pull there")
+		job.ID, printable.Name(job.Repository), printable.Name(job.Base)), "cd into that one and pull there")
 }
 
 // bring does the work of a pull in the repository.
@@ -459,5 +460,5 @@ func ending(job sprites.Job) string {
 	if job.Outcome != nil && job.Outcome.Reason != "" {
 		text += " (" + job.Outcome.Headline() + ")"
 	}
-	return gitwork.Printable(text)
+	return printable.Name(text)
 }

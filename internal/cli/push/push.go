@@ -21,6 +21,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -162,7 +163,7 @@ func readPlan(opts Options) (text, name string, err error) {
 		}
 		name = filepath.Base(opts.PlanPath)
 	}
-	shown := gitwork.Printable(name)
+	shown := printable.Name(name)
 	switch {
 	case strings.TrimSpace(text) == "":
 		return "", "", fail.New("bad_plan", "the plan "+shown+" is empty", "write what is to be done into it")
@@ -176,21 +177,21 @@ func readPlan(opts Options) (text, name string, err error) {
 
 // PlanHint says what to type if there is no plan file.
 func PlanHint(path string) string {
-	return "a plan is a text file that says what the agent is to do; write " + gitwork.Printable(path) + ", then: cove push " + gitwork.Quote(path) +
+	return "a plan is a text file that says what the agent is to do; write " + printable.Name(path) + ", then: cove push " + gitwork.Quote(path) +
 		"\nor give the text itself: cove run -p 'TEXT'"
 }
 
 func planFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if os.IsNotExist(err) {
-		return "", fail.New("no_plan", "no such plan: "+gitwork.Printable(path), PlanHint(path))
+		return "", fail.New("no_plan", "no such plan: "+printable.Name(path), PlanHint(path))
 	}
 	if err != nil {
 		return "", fmt.Errorf("read plan: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return "", fail.New("no_plan", gitwork.Printable(path)+" is a folder, not a plan", "name a file in it")
+		return "", fail.New("no_plan", printable.Name(path)+" is a folder, not a plan", "name a file in it")
 	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxPlan+1))
 	if err != nil {
@@ -357,7 +358,7 @@ func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job,
 	if brokeOff(err) {
 		err = fail.New("lost", "the server went away in the middle", "push again")
 	}
-	err = fmt.Errorf("push job %s: %w", gitwork.Printable(job.ID), err)
+	err = fmt.Errorf("push job %s: %w", printable.Name(job.ID), err)
 	if !jobID.MatchString(job.ID) {
 		return err // there is nothing that could be named
 	}
@@ -382,7 +383,7 @@ func (c *Courier) begun(ctx context.Context, id string, err error) (begun, known
 // checkAnswer refuses a job that could not be named or filled.
 func checkAnswer(job sprites.Job) error {
 	if !jobID.MatchString(job.ID) {
-		return &fail.Error{Code: "bad_answer", Message: "the server named the job " + gitwork.Printable(job.ID) + ", which is no job id"}
+		return &fail.Error{Code: "bad_answer", Message: "the server named the job " + printable.Name(job.ID) + ", which is no job id"}
 	}
 	if job.Sprite == "" || job.Upload == "" {
 		return &fail.Error{Code: "bad_answer", Message: "the server did not say where the repository should go"}

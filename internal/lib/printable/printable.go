@@ -1,0 +1,69 @@
+// Package printable makes text fit for a terminal that comes from a sandbox, a server or a
+// repository of anybody's: what a terminal would do something else with than show it becomes
+// visible, in \x or \u notation.
+package printable
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Name is for what is to be read character by character, such as the name of a file or of a
+// branch: control characters, line ends, what changes the direction of text or has no width,
+// white space other than a blank, and what is not UTF-8 are escaped.
+func Name(s string) string {
+	return escape(s, func(r rune) bool { return r == ' ' || unicode.IsGraphic(r) && !unicode.Is(unicode.Z, r) })
+}
+
+// Text is for texts of several lines: line ends and tabs stay, and \r\n becomes \n.
+func Text(s string) string {
+	return escape(strings.ReplaceAll(s, "\r\n", "\n"), Safe)
+}
+
+// Safe reports whether a terminal does no more with r than show it, or is to: a line's end or
+// a tab.
+func Safe(r rune) bool {
+	// Cf has the controls of direction, joiners and spaces of no width, and tags.
+	return r == '\n' || r == '\t' || !unicode.IsControl(r) && !unicode.Is(unicode.Cf, r) && !unicode.Is(unicode.Zl, r) && !unicode.Is(unicode.Zp, r)
+}
+
+// Line is Text for what must stay on one line, in one column.
+func Line(s string) string { return oneLine.Replace(Text(s)) }
+
+var oneLine = strings.NewReplacer("\n", "\\n", "\t", " ")
+
+// Lines is Name for each line of a text, as one line.
+func Lines(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	for i, line := range lines {
+		lines[i] = Name(strings.TrimRight(line, "\r"))
+	}
+	return strings.Join(lines, "; ")
+}
+
+// escape writes what is not UTF-8, and what shown does not take, in \x or \u notation.
+func escape(s string, shown func(rune) bool) string {
+	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !shown(r) }) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case shown(r):
+			b.WriteRune(r)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case r < 0x80:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		i += n
+	}
+	return b.String()
+}
