@@ -81,7 +81,7 @@ var rows = []struct{ row, what, tests string }{
 
 	{"L1", "made, started, stopped and removed once and again, with the state as it is; what has work wants --force", "testdata/lifecycle.txtar testdata/refused.txtar ../../internal/server/sprite:TestDelete"},
 	{"L2", "ready when it answers, not after a while", "testdata/url.txtar ../../internal/server/sprite:TestOneBootForAll ../../internal/server/runtime/gvisor:TestRuntime"},
-	{"L3", "prepared by copies and scripts, with their logs, again and again", "testdata/setup.txtar testdata/config.txtar TestHostileNames ../../internal/cli:TestTreeRoundTrip"},
+	{"L3", "prepared by copies and scripts, with their logs, again and again", "testdata/setup.txtar testdata/config.txtar TestHostileNames ../../internal/cli/tree:TestTreeRoundTrip"},
 	{"L4", "ports by a proxy that ends; a request wakes", "testdata/proxy.txtar testdata/restart.txtar testdata/url.txtar TestPorts"},
 
 	{"F1", "what is missing is an error of its own, and never empty", "../../internal/lib/tools:TestReadNoFile TestTools/files"},
@@ -111,7 +111,7 @@ var rows = []struct{ row, what, tests string }{
 	{"U1", "completions; settings are shown, checked, and not guessed at", "testdata/config.txtar testdata/service.txtar ../../internal/cli/config:TestProblems"},
 	{"U2", "every flag has a test", "../../internal/cli:TestEveryFlagIsTested ../../internal/cli/config:TestOrder"},
 
-	{"P4", "what an agent asks a person is shown escaped", "TestACP ../../internal/cli:TestSanitize ../../internal/server/agents:TestACPQuestion"},
+	{"P4", "what an agent asks a person is shown escaped", "TestACP ../../internal/lib/printable:TestText ../../internal/server/agents:TestACPQuestion"},
 }
 
 // TestRows looks whether the tests that the rows name are there, and no row twice.

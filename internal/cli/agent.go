@@ -238,7 +238,7 @@ func needText(mb int) string {
 	if mb == 0 {
 		return "-"
 	}
-	return byteSize(int64(mb) << 20)
+	return printable.Bytes(int64(mb) << 20)
 }
 
 // installedText says which of an agent's installations jobs begin with.
@@ -249,7 +249,7 @@ func installedText(doc agentJSON) string {
 	in := doc.Installs[0]
 	text := ago(in.CreatedAt, time.Now())
 	if in.Bytes > 0 {
-		text = byteSize(in.Bytes) + ", " + text
+		text = printable.Bytes(in.Bytes) + ", " + text
 	}
 	if in.Version != doc.Version {
 		text = printable.Line(in.Version) + ", " + text

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 // aside says what servers have moved aside because an older store did not know it; false:
@@ -28,7 +30,7 @@ func (d *doctor) aside() (check, bool) {
 		return check{}, false
 	}
 	return check{"aside", levelWarn,
-		fmt.Sprintf("%d layers and memories (%s) that an older cove.db did not know are in %s", items, byteSize(bytes), dir),
+		fmt.Sprintf("%d layers and memories (%s) that an older cove.db did not know are in %s", items, printable.Bytes(bytes), dir),
 		"see what they are in moved.jsonl there; move them back with the newer cove.db, or remove the folder if nobody needs them (in a user namespace: as root)"}, true
 }
 

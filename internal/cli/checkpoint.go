@@ -117,7 +117,7 @@ func (a *app) sayPause(c *sprites.CheckpointDetails) {
 		a.say("What runs stood still for %.0f ms.", c.PauseMilliseconds)
 	}
 	if c.CopiedBytes >= copiedNoted {
-		a.say("%s of files that are open for writing were copied meanwhile.", byteSize(c.CopiedBytes))
+		a.say("%s of files that are open for writing were copied meanwhile.", printable.Bytes(c.CopiedBytes))
 	}
 	if c.MemoryNotKept != "" {
 		a.say("It is of the disk alone: %s.", printable.Line(c.MemoryNotKept))
@@ -126,10 +126,10 @@ func (a *app) sayPause(c *sprites.CheckpointDetails) {
 		return
 	}
 	for _, f := range c.OpenFiles.Writable {
-		a.say("  %s, %s, open for writing", printable.Line(f.Path), byteSize(f.Bytes))
+		a.say("  %s, %s, open for writing", printable.Line(f.Path), printable.Bytes(f.Bytes))
 	}
 	for _, f := range c.OpenFiles.Unlinked {
-		a.say("  %s, %s, deleted and still open", printable.Line(f.Path), byteSize(f.Bytes))
+		a.say("  %s, %s, deleted and still open", printable.Line(f.Path), printable.Bytes(f.Bytes))
 	}
 	if c.MemoryNotKept != "" {
 		a.say("Keep what runs all the same with: cove checkpoint create --memory=always")
@@ -170,7 +170,7 @@ as what a restore has replaced, are listed with --all.`,
 					}
 					size, own, added := "-", "-", "-"
 					if c.Cove != nil && c.Cove.DiskUse != nil {
-						size, own, added = byteSize(c.Cove.SizeBytes), byteSize(c.Cove.OwnBytes), byteSize(c.Cove.AddedBytes)
+						size, own, added = printable.Bytes(c.Cove.SizeBytes), printable.Bytes(c.Cove.OwnBytes), printable.Bytes(c.Cove.AddedBytes)
 					}
 					rows = append(rows, []string{tree[i] + printable.Line(c.ID), created, cmp.Or(printable.Line(c.SourceID), "-"), size, own, added, cmp.Or(printable.Line(c.Comment), "-")})
 				}
@@ -207,11 +207,11 @@ func (a *app) newCheckpointShow() *cobra.Command {
 						pause = fmt.Sprintf("%.0f ms", c.Cove.PauseMilliseconds)
 					}
 					if c.Cove.CopiedBytes > 0 {
-						copied = byteSize(c.Cove.CopiedBytes) + " of files that were open for writing"
+						copied = printable.Bytes(c.Cove.CopiedBytes) + " of files that were open for writing"
 					}
 					disk = diskText(c.Cove.DiskUse)
 					if c.Cove.MemoryBytes > 0 {
-						memory = byteSize(c.Cove.MemoryBytes)
+						memory = printable.Bytes(c.Cove.MemoryBytes)
 					}
 				}
 				fields(w, "id", c.ID, "created", c.CreateTime.Local().Format(time.RFC3339), "from", c.SourceID, "comment", c.Comment,
@@ -226,7 +226,7 @@ func diskText(u *sprites.DiskUse) string {
 	if u == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s (%s of it nobody else's, %s since the one before)", byteSize(u.SizeBytes), byteSize(u.OwnBytes), byteSize(u.AddedBytes))
+	return fmt.Sprintf("%s (%s of it nobody else's, %s since the one before)", printable.Bytes(u.SizeBytes), printable.Bytes(u.OwnBytes), printable.Bytes(u.AddedBytes))
 }
 
 func (a *app) newCheckpointRm() *cobra.Command {

@@ -52,7 +52,7 @@ being written just now may be seen half done, or be in memory still.`,
 		if err != nil {
 			return checkpointError(err)
 		}
-		a.say("%d added, %d changed, %d removed; %s more, %s less", sum.Added, sum.Changed, sum.Removed, byteSize(sum.AddedBytes), byteSize(sum.RemovedBytes))
+		a.say("%d added, %d changed, %d removed; %s more, %s less", sum.Added, sum.Changed, sum.Removed, printable.Bytes(sum.AddedBytes), printable.Bytes(sum.RemovedBytes))
 		return nil
 	})
 	return cmd
@@ -60,14 +60,14 @@ being written just now may be seen half done, or be in memory still.`,
 
 // diffText is a line of a diff. The path is the last of it.
 func diffText(e sprites.DiffEntry) string {
-	sign, size := "~", byteSize(e.Size)
+	sign, size := "~", printable.Bytes(e.Size)
 	switch {
 	case e.Change == sprites.DiffAdded:
 		sign = "+"
 	case e.Change == sprites.DiffRemoved:
-		sign, size = "-", byteSize(e.OldSize)
+		sign, size = "-", printable.Bytes(e.OldSize)
 	case e.Size != e.OldSize:
-		size = byteSize(e.OldSize) + " → " + size
+		size = printable.Bytes(e.OldSize) + " → " + size
 	}
 	name := printable.Line(e.Name())
 	if e.Type != "file" {

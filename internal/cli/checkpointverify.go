@@ -58,7 +58,7 @@ none yet. Then they are taken now, and there is nothing to compare with.`,
 			for _, p := range doc.Problems {
 				fmt.Fprintf(w, "%s: %s\n", printable.Line(p.Name()), printable.Line(p.What))
 			}
-			a.say("%s, %s read; %s", countText(int(doc.Files), "file"), byteSize(doc.Bytes), countText(int(doc.VerifySummary.Problems), "problem"))
+			a.say("%s, %s read; %s", countText(int(doc.Files), "file"), printable.Bytes(doc.Bytes), countText(int(doc.VerifySummary.Problems), "problem"))
 			if doc.Unlisted > 0 {
 				a.say("Of %s there were no digests yet; now there are.", countText(int(doc.Unlisted), "layer"))
 			}

@@ -126,7 +126,7 @@ func (a *app) lostSprites(ctx context.Context, cmd *cobra.Command, args []string
 		}
 		line := "sprite " + name + ": its disk"
 		if info.Cove != nil && info.Cove.DiskUsed > 0 {
-			line += " (" + byteSize(info.Cove.DiskUsed) + ")"
+			line += " (" + printable.Bytes(info.Cove.DiskUsed) + ")"
 		}
 		if list, err := c.Sprite(name).Checkpoints(ctx, true); err == nil && len(list) > 1 {
 			line += ", " + countText(len(list)-1, "checkpoint") // one of them is Current

@@ -266,7 +266,7 @@ func printConnector(w io.Writer, c sprites.Connector) {
 		limits = append(limits, countText(int(n), "request")+" a minute")
 	}
 	if n := c.Limits.BytesPerDay; n > 0 {
-		limits = append(limits, byteSize(n)+" a day")
+		limits = append(limits, printable.Bytes(n)+" a day")
 	}
 	if n := c.Limits.TokensPerDay; n > 0 {
 		limits = append(limits, fmt.Sprintf("%d tokens a day", n))
@@ -474,7 +474,7 @@ exists, the newest 4 MiB at least. With --json each request is a line.`,
 
 func printRequest(w io.Writer, e sprites.ConnectorEvent) {
 	fmt.Fprintf(w, "%s  %s  %s %s  %d  %s out, %s in, %d ms\n", e.Time.Local().Format("2006-01-02 15:04:05"), printable.Line(e.Connector),
-		printable.Line(e.Method), printable.Line(e.Path), e.Status, byteSize(e.Sent), byteSize(e.Received), e.Milliseconds)
+		printable.Line(e.Method), printable.Line(e.Path), e.Status, printable.Bytes(e.Sent), printable.Bytes(e.Received), e.Milliseconds)
 	if e.InputTokens+e.OutputTokens > 0 {
 		fmt.Fprintf(w, "    %s: %d tokens in, %d out, %.4f USD\n", cmp.Or(printable.Line(e.Model), "a model"), e.InputTokens, e.OutputTokens, e.CostUSD)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/cli/tree"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
@@ -186,7 +187,7 @@ func (a *app) copyIn(ctx context.Context, sprite *sprites.Sprite, src, dst strin
 		return spriteError(err)
 	}
 	exists := err == nil
-	_, base := splitPath(src)
+	_, base := tree.SplitPath(src)
 	switch {
 	case info.IsDir() && exists && !target.IsDir():
 		return fmt.Errorf("copy %s: %s:%s exists and is no folder", src, sprite.Name(), dst)
@@ -214,7 +215,7 @@ func (a *app) saidCopied(c copied) error {
 	if a.global.json {
 		a.printJSON(c)
 	}
-	a.detail("%s copied from %s to %s", byteSize(c.Bytes), c.From, c.To)
+	a.detail("%s copied from %s to %s", printable.Bytes(c.Bytes), c.From, c.To)
 	return nil
 }
 
@@ -256,7 +257,7 @@ func (a *app) treeIn(ctx context.Context, sprite *sprites.Sprite, src, dst strin
 	p := a.newProgress(filepath.Base(src), 0)
 	defer p.Close()
 	err := a.untarIn(ctx, sprite, dst, func(w io.Writer) error {
-		return packTree(w, src, p, func(name string) { a.say("cove: passed over %s, which is no file, folder or link", name) })
+		return tree.Pack(w, src, p.Add, func(name string) { a.say("cove: passed over %s, which is no file, folder or link", name) })
 	})
 	return p.count(), err
 }
@@ -351,7 +352,7 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	if real, err := filepath.EvalSymlinks(dst); err == nil {
 		dst = real // replace what a link leads to, not the link
 	}
-	if err := checkPlace(dst); err != nil {
+	if err := tree.CheckPlace(dst); err != nil {
 		return 0, err
 	}
 	from, err := sprite.Open(ctx, src)
@@ -359,21 +360,20 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 		return 0, spriteError(err)
 	}
 	defer func() { _ = from.Close() }()
-	to, err := createNew(dst)
+	to, err := tree.Create(dst)
 	if err != nil {
 		return 0, fmt.Errorf("copy to %s: %w", dst, err)
 	}
 	p := a.newProgress(path.Base(src), max(0, from.Size()))
 	defer p.Close()
-	w := &roomWriter{to.File, newRoom()}
-	if err = w.room.take(to.File, max(0, from.Size())); err == nil {
-		w.room = newRoom() // more than it said may come yet
+	w, err := tree.NewWriter(to.File, max(0, from.Size()))
+	if err == nil {
 		n, err = io.Copy(countingWriter{w, p}, from)
 	}
 	if err := errors.Join(err, to.Chmod(info.Mode().Perm()&0o755)); err != nil {
-		return n, brokenOff(fmt.Errorf("copy to %s: %w", dst, errors.Join(err, to.drop())), "copy to "+dst)
+		return n, brokenOff(fmt.Errorf("copy to %s: %w", dst, errors.Join(err, to.Drop())), "copy to "+dst)
 	}
-	if err := to.put(); err != nil {
+	if err := to.Put(); err != nil {
 		return n, fmt.Errorf("copy to %s: %w", dst, err)
 	}
 	return n, nil
@@ -383,7 +383,7 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 func (a *app) treeOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, links copyLinks) (int64, error) {
 	p := a.newProgress(path.Base(src), 0)
 	defer p.Close()
-	var leave leaveLink
+	var leave tree.LeaveLink
 	left := 0
 	if links == linksSkip {
 		leave = func(name, target string) {
@@ -392,7 +392,7 @@ func (a *app) treeOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 			}
 		}
 	}
-	err := receiveTree(dst, p, leave, func(unpack func(io.Reader) error) error {
+	err := tree.Receive(dst, p.Add, leave, func(unpack func(io.Reader) error) error {
 		return readTar(ctx, sprite, src, links, unpack)
 	})
 	if more := left - maxShownFiles; more > 0 {
@@ -457,6 +457,9 @@ func tarOut(ctx context.Context, sprite *sprites.Sprite, dir, base string, links
 	}
 	return err
 }
+
+// copyBuffer is how much of what is copied is in memory at a time.
+const copyBuffer = 512 << 10
 
 // tail keeps the end of what is written to it.
 type tail struct{ buf []byte }

@@ -254,15 +254,15 @@ func (d *diagnosis) judge(p sprites.Probe, began, ended time.Time) {
 	full := "cove exec -s " + d.Sprite + " -- sh -c 'du -xm ~ /tmp /var | sort -n | tail'; and the machine's own: cove doctor"
 	switch {
 	case p.Disk.Error == "no space left":
-		d.wrong(stateDiskFull, full, "no megabyte can be written, %s are free", byteSize(p.Disk.Free))
+		d.wrong(stateDiskFull, full, "no megabyte can be written, %s are free", printable.Bytes(p.Disk.Free))
 	case p.Disk.Error != "":
 		d.wrong(stateProbeFailed, "cove exec -s "+d.Sprite+" --user root --dir / ls -ld "+spriteHome, "the user can't write at home: %s", printable.Line(p.Disk.Error))
 	case p.Disk.Free < leastFree:
-		d.wrong(stateDiskFull, full, "only %s are free", byteSize(p.Disk.Free))
+		d.wrong(stateDiskFull, full, "only %s are free", printable.Bytes(p.Disk.Free))
 	case p.Disk.FreeInodes > 0 && p.Disk.FreeInodes < leastInodes:
 		d.wrong(stateDiskFull, full, "only %d more files can be made", p.Disk.FreeInodes)
 	default:
-		d.right("disk", "%s free, and written to", byteSize(p.Disk.Free))
+		d.right("disk", "%s free, and written to", printable.Bytes(p.Disk.Free))
 	}
 	skew := time.Duration(0)
 	if p.Time.Before(began) {

@@ -454,7 +454,7 @@ func machineCheck(m cgroup.Machine) check {
 	if q := m.Server.Quota; q > 0 {
 		cpus = float64(q) / cgroup.Period
 	}
-	c.Detail = fmt.Sprintf("all sprites together may have %s of memory%s and %.3g CPUs%s", byteSize(m.Memory), whose(m.Server.Memory > 0), cpus, whose(m.Server.Quota > 0))
+	c.Detail = fmt.Sprintf("all sprites together may have %s of memory%s and %.3g CPUs%s", printable.Bytes(m.Memory), whose(m.Server.Memory > 0), cpus, whose(m.Server.Quota > 0))
 	if n := m.Server.Processes; n > 0 {
 		c.Detail += fmt.Sprintf(", and %d processes and threads of the host%s, of which %d are left", n, whose(true), m.Server.ProcessesLeft)
 		if n < fewProcesses {
@@ -496,7 +496,7 @@ func (d *doctor) disk() check {
 		return check{c.Name, levelFail, err.Error(), ""}
 	}
 	free := int64(st.Bavail) * st.Bsize
-	c.Detail = fmt.Sprintf("%s free at %s", byteSize(free), dir)
+	c.Detail = fmt.Sprintf("%s free at %s", printable.Bytes(free), dir)
 	if free < wantBytes {
 		c.Level, c.Fix = levelWarn, "delete sprites (cove list; cove rm NAME), or put the data elsewhere: --data DIR"
 	}
@@ -679,7 +679,7 @@ func (d *doctor) server(ctx context.Context) check {
 				c.Detail += fmt.Sprintf("; of its pool of %d sandboxes %d are ready", p.Size, p.Ready)
 			}
 			if n := info.DiskReserve; n > 0 {
-				c.Detail += fmt.Sprintf("; sprites leave %s of its disk, of which %s are free", byteSize(n), byteSize(info.DiskFree))
+				c.Detail += fmt.Sprintf("; sprites leave %s of its disk, of which %s are free", printable.Bytes(n), printable.Bytes(info.DiskFree))
 				if info.DiskFree < n {
 					c.Level, c.Fix = levelWarn, "free room on that disk, or remove sprites (cove list; cove rm NAME): until then who writes is paused"
 				}

@@ -158,10 +158,10 @@ func printPreview(w io.Writer, p push.Preview) {
 		"guards", guardsText(sprites.Job{Guards: p.Guards, TimeoutSec: p.TimeoutSec}),
 		"branch", p.Branch,
 		"base", p.Base,
-		"commits", fmt.Sprintf("%d, %s", p.Commits, byteSize(p.Bytes)),
+		"commits", fmt.Sprintf("%d, %s", p.Commits, printable.Bytes(p.Bytes)),
 	)
 	if p.LargeFiles > 0 {
-		fields(w, "large files", fmt.Sprintf("%d, %s", p.LargeFiles, byteSize(p.LargeBytes)))
+		fields(w, "large files", fmt.Sprintf("%d, %s", p.LargeFiles, printable.Bytes(p.LargeBytes)))
 	}
 	for _, m := range p.Messages {
 		fmt.Fprintln(w, printable.Text(m))

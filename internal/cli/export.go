@@ -88,7 +88,7 @@ func (a *app) export(ctx context.Context, s *sprites.Sprite, o sprites.ExportOpt
 	if err != nil {
 		return checkpointError(err)
 	}
-	a.say("Sprite %s exported: %s.", s.Name(), byteSize(n))
+	a.say("Sprite %s exported: %s.", s.Name(), printable.Bytes(n))
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -60,7 +61,7 @@ func guardsText(j sprites.Job) string {
 		all = append(all, countText(int(g.Turns), "turn"))
 	}
 	if g := j.Guards; g.DiskBytes > 0 {
-		all = append(all, byteSize(g.DiskBytes)+" of files")
+		all = append(all, printable.Bytes(g.DiskBytes)+" of files")
 	}
 	if g := j.Guards; g.CostUSD > 0 {
 		all = append(all, fmt.Sprintf("$%.2f of its model", g.CostUSD))

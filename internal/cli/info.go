@@ -156,9 +156,9 @@ func limitText(i sprites.Info) string {
 	case limit == 0:
 		return ""
 	case i.Cove == nil:
-		return "limit " + byteSize(limit)
+		return "limit " + printable.Bytes(limit)
 	}
-	return byteSize(i.Cove.DiskUsed) + " of " + byteSize(limit)
+	return printable.Bytes(i.Cove.DiskUsed) + " of " + printable.Bytes(limit)
 }
 
 // idleText says when a sprite sleeps.
@@ -193,7 +193,7 @@ func sealedText(u *sprites.DiskUse) string {
 	if u == nil || u.SizeBytes == 0 {
 		return ""
 	}
-	return byteSize(u.SizeBytes)
+	return printable.Bytes(u.SizeBytes)
 }
 
 // lastEnd says why a sprite that was awake is not, where that was no error.
@@ -214,7 +214,7 @@ func memoryText(kills []sprites.MemoryKill) string {
 	}
 	k := kills[len(kills)-1]
 	return fmt.Sprintf("%s (process %d), the largest with %s of the sprite's %s, was ended at %s",
-		printable.Line(k.Name), k.PID, byteSize(k.ResidentBytes), byteSize(k.LimitBytes), timeText(&k.Time))
+		printable.Line(k.Name), k.PID, printable.Bytes(k.ResidentBytes), printable.Bytes(k.LimitBytes), timeText(&k.Time))
 }
 
 func timeText(t *time.Time) string {

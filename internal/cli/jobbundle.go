@@ -255,7 +255,7 @@ func (b *jobBundle) copy(ctx context.Context, from, name string) error {
 	limit := min(b.left, maxBundled)
 	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if int64(len(data)) > limit {
-		data, err = data[:limit], fmt.Errorf("of one file %s are taken, of all %s", byteSize(maxBundled), byteSize(maxCopied))
+		data, err = data[:limit], fmt.Errorf("of one file %s are taken, of all %s", printable.Bytes(maxBundled), printable.Bytes(maxCopied))
 	}
 	if err != nil {
 		if err := b.missing("the rest of "+name, err); err != nil {

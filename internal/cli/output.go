@@ -151,19 +151,6 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// byteSize is n for people.
-func byteSize(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, i := float64(n)/unit, 0
-	for ; value >= unit && i < 4; i++ {
-		value /= unit
-	}
-	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[i])
-}
-
 // ago is a time for people, seen from now.
 func ago(t, now time.Time) string {
 	if t.IsZero() {

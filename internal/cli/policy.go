@@ -86,7 +86,7 @@ func (a *app) newPolicyShow() *cobra.Command {
 
 func printPolicy(w io.Writer, p sprites.NetworkPolicy) {
 	if l := p.Limits; l != nil && l.BytesPerSecond > 0 {
-		fmt.Fprintf(w, "At most %s a second, each way.\n", byteSize(l.BytesPerSecond))
+		fmt.Fprintf(w, "At most %s a second, each way.\n", printable.Bytes(l.BytesPerSecond))
 	}
 	if l := p.Limits; l != nil && l.ConnectionsPerSecond > 0 {
 		fmt.Fprintf(w, "At most %d new connections a second.\n", l.ConnectionsPerSecond)

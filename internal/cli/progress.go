@@ -154,16 +154,16 @@ func progressText(what string, done, total int64, took time.Duration) string {
 	if done == 0 && total == 0 {
 		return printable.Line(what) + " …" // nothing is counted
 	}
-	text := fmt.Sprintf("%s: %s", printable.Line(what), byteSize(done))
+	text := fmt.Sprintf("%s: %s", printable.Line(what), printable.Bytes(done))
 	if total > 0 {
-		text += fmt.Sprintf(" of %s (%d%%)", byteSize(total), min(100, done*100/total))
+		text += fmt.Sprintf(" of %s (%d%%)", printable.Bytes(total), min(100, done*100/total))
 	}
 	seconds := took.Seconds()
 	if seconds <= 0 || done == 0 {
 		return text
 	}
 	rate := float64(done) / seconds
-	text += fmt.Sprintf(", %s/s", byteSize(int64(rate)))
+	text += fmt.Sprintf(", %s/s", printable.Bytes(int64(rate)))
 	if total > done {
 		text += fmt.Sprintf(", %s left", span(time.Duration(float64(total-done)/rate*float64(time.Second))))
 	}

@@ -217,7 +217,7 @@ func printTrees(w io.Writer, trees []pulledTree) {
 			fmt.Fprintf(w, "From %s into %s: nothing new.\n", from, to)
 		default:
 			fmt.Fprintf(w, "From %s into %s: %d added, %d modified, %d merged, %d deleted (%s).\n",
-				from, to, r.Added.Count, r.Modified.Count, r.Merged.Count, r.Deleted.Count, byteSize(r.Bytes))
+				from, to, r.Added.Count, r.Modified.Count, r.Merged.Count, r.Deleted.Count, printable.Bytes(r.Bytes))
 		}
 		for _, risk := range t.Risky {
 			fmt.Fprintf(w, "  ! %s was left out, and comes with --accept-risky: %s\n", printable.Name(risk.Path), risk.Why)

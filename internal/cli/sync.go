@@ -353,9 +353,9 @@ func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
 	case r.Changes() == 0:
 		a.say("%s and %s are in step%s", printable.Line(from), printable.Line(to), leftText(r))
 	case r.DryRun:
-		a.say("%s to %s would be: %s (%s)%s", printable.Line(from), printable.Line(to), what, byteSize(r.Bytes), leftText(r))
+		a.say("%s to %s would be: %s (%s)%s", printable.Line(from), printable.Line(to), what, printable.Bytes(r.Bytes), leftText(r))
 	default:
-		a.say("%s to %s: %s (%s in %s)%s", printable.Line(from), printable.Line(to), what, byteSize(r.Bytes), span(time.Duration(r.Seconds*float64(time.Second))), leftText(r))
+		a.say("%s to %s: %s (%s in %s)%s", printable.Line(from), printable.Line(to), what, printable.Bytes(r.Bytes), span(time.Duration(r.Seconds*float64(time.Second))), leftText(r))
 		a.detail("take it back: cove sync undo --id %s", r.Backup)
 	}
 	a.showSkipped(r)
@@ -411,7 +411,7 @@ func (a *app) showSkipped(r *filesync.Report) {
 	for _, k := range r.Skipped {
 		var names []string
 		for _, n := range k.Biggest {
-			names = append(names, fmt.Sprintf("%s (%s)", n.Path, byteSize(n.Size)))
+			names = append(names, fmt.Sprintf("%s (%s)", n.Path, printable.Bytes(n.Size)))
 		}
 		for _, n := range k.Folders {
 			names = append(names, n+"/")
@@ -537,7 +537,7 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 			where = sprite.Name() + ":" + y.Remote
 		}
 		for _, b := range st.Backups[side] {
-			fmt.Fprintf(a.text(), "%s  %-6s %s in %s, %s kept\n", b.ID, printable.Line(b.Verb), countText(int(b.Changes), "change"), printable.Line(where), byteSize(b.Bytes))
+			fmt.Fprintf(a.text(), "%s  %-6s %s in %s, %s kept\n", b.ID, printable.Line(b.Verb), countText(int(b.Changes), "change"), printable.Line(where), printable.Bytes(b.Bytes))
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -142,7 +143,7 @@ func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) er
 	}
 	defer session.Close()
 	result, err := session.CallLast(ctx, args[0], input, func(p tools.Progress) {
-		a.detail("%d s, %s: %s", p.Millis/1000, byteSize(p.Bytes), p.Line)
+		a.detail("%d s, %s: %s", p.Millis/1000, printable.Bytes(p.Bytes), p.Line)
 	})
 	if err != nil {
 		return err
@@ -193,7 +194,7 @@ func (a *app) toolInput(arg string) (json.RawMessage, error) {
 		return nil, fmt.Errorf("read the input: %w", err)
 	}
 	if len(data) > maxToolInput {
-		return nil, usagef(nil, "the input has more than %s", byteSize(maxToolInput))
+		return nil, usagef(nil, "the input has more than %s", printable.Bytes(maxToolInput))
 	}
 	return data, nil
 }

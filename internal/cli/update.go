@@ -161,7 +161,7 @@ func (a *app) sayDisk(ctx context.Context, c *sprites.Client, name string, limit
 	if err != nil || info.Cove == nil || info.Cove.DiskUsed < limit {
 		return // it is a remark
 	}
-	a.say("It takes %s already, and is paused until there is less, or a higher limit: cove update %s --disk SIZE", byteSize(info.Cove.DiskUsed), name)
+	a.say("It takes %s already, and is paused until there is less, or a higher limit: cove update %s --disk SIZE", printable.Bytes(info.Cove.DiskUsed), name)
 }
 
 // limits are the values of --memory, in MiB, and --cpus; nil: not given.

@@ -67,3 +67,16 @@ func escape(s string, shown func(rune) bool) string {
 	}
 	return b.String()
 }
+
+// Bytes is a number of bytes for people.
+func Bytes(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, i := float64(n)/unit, 0
+	for ; value >= unit && i < 4; i++ {
+		value /= unit
+	}
+	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[i])
+}

@@ -1,4 +1,4 @@
-package cli
+package tree
 
 import (
 	"crypto/rand"
@@ -10,21 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newFile is a file that will take the place of another one. It has no name until all of it
+// File is a file that will take the place of another one. It has no name until all of it
 // is there, so that a killed cove leaves nothing. If the file system has no files without a
 // name, it has a temporary one beside its place.
-type newFile struct {
+type File struct {
 	*os.File
 	dst  string
 	temp string // empty while it has no name
 }
 
-func createNew(dst string) (*newFile, error) {
+// Create makes a file that will be dst. The caller puts or drops it.
+func Create(dst string) (*File, error) {
 	fd, err := unix.Open(filepath.Dir(dst), unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err == nil {
 		f := os.NewFile(uintptr(fd), dst)
 		if _, err := os.Stat(descriptorPath(f)); err == nil {
-			return &newFile{File: f, dst: dst}, nil
+			return &File{File: f, dst: dst}, nil
 		}
 		_ = f.Close() // without /proc it could get no name
 	}
@@ -32,15 +33,15 @@ func createNew(dst string) (*newFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &newFile{File: f, dst: dst, temp: f.Name()}, nil
+	return &File{File: f, dst: dst, temp: f.Name()}, nil
 }
 
-// put gives the file its place, and closes it.
-func (f *newFile) put() error {
+// Put gives the file its place, and closes it.
+func (f *File) Put() error {
 	if f.temp == "" {
 		temp := filepath.Join(filepath.Dir(f.dst), ".cove-"+rand.Text()) // a link replaces nothing
 		if err := unix.Linkat(unix.AT_FDCWD, descriptorPath(f.File), unix.AT_FDCWD, temp, unix.AT_SYMLINK_FOLLOW); err != nil {
-			return errors.Join(&os.LinkError{Op: "link", Old: f.dst, New: temp, Err: err}, f.drop())
+			return errors.Join(&os.LinkError{Op: "link", Old: f.dst, New: temp, Err: err}, f.Drop())
 		}
 		f.temp = temp
 	}
@@ -54,8 +55,8 @@ func (f *newFile) put() error {
 	return nil
 }
 
-// drop closes the file, and leaves nothing of it.
-func (f *newFile) drop() error {
+// Drop closes the file, and leaves nothing of it.
+func (f *File) Drop() error {
 	err := f.Close()
 	if f.temp != "" {
 		err = errors.Join(err, os.Remove(f.temp))

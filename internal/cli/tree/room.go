@@ -1,4 +1,4 @@
-package cli
+package tree
 
 import (
 	"fmt"
@@ -6,6 +6,9 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
 const (
@@ -32,22 +35,30 @@ func (r *room) take(f *os.File, n int64) error {
 	}
 	free := int64(min(st.Bavail, math.MaxInt64/uint64(st.Bsize))) * st.Bsize
 	if n > free-roomSpare {
-		return &codedError{
-			exitNoSpace, "no_space", fmt.Errorf("%s more would come, and the disk has %s free; nothing was copied", byteSize(n), byteSize(free)),
-			"free some space, or copy less of it",
-		}
+		return fail.Newf("no_space", "free some space, or copy less of it", "%s more would come, and the disk has %s free; nothing was copied", printable.Bytes(n), printable.Bytes(free))
 	}
 	r.left = min(free-roomSpare-n, roomEach)
 	return nil
 }
 
-// roomWriter writes to a file of which it is not known how long it becomes.
-type roomWriter struct {
+// Writer writes to a file of which it is not known how long it becomes.
+type Writer struct {
 	file *os.File
 	room room
 }
 
-func (w *roomWriter) Write(p []byte) (int, error) {
+// NewWriter makes one, if the disk has room for as many bytes as are said to come. More may.
+func NewWriter(file *os.File, size int64) (*Writer, error) {
+	w := &Writer{file, newRoom()}
+	if err := w.room.take(file, size); err != nil {
+		return nil, err
+	}
+	w.room = newRoom()
+	return w, nil
+}
+
+// Write fails, with the code no_space, before the disk is full.
+func (w *Writer) Write(p []byte) (int, error) {
 	if err := w.room.take(w.file, int64(len(p))); err != nil {
 		return 0, err
 	}

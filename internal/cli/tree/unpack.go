@@ -1,4 +1,6 @@
-package cli
+// Package tree moves a folder with all that is in it between this machine and a sandbox: it
+// packs one as an archive, and takes apart an archive that anybody may have made.
+package tree
 
 import (
 	"archive/tar"
@@ -13,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/safepath"
@@ -26,31 +29,23 @@ const (
 	copyBuffer   = 512 << 10 // of file contents
 )
 
-// memberError refuses a member of an archive that came from a sandbox.
-type memberError struct {
-	name string
-	why  string
+// refused says why a member of an archive that came from a sandbox is not taken.
+func refused(name, why string) *fail.Error {
+	return fail.Newf("rejected", "", "refused %s: %s; nothing was copied", printable.Line(fmt.Sprintf("%q", name)), why)
 }
-
-func (e memberError) Error() string {
-	return fmt.Sprintf("refused %s: %s; nothing was copied", printable.Line(fmt.Sprintf("%q", e.name)), e.why)
-}
-
-// ExitCode is the command line's exit code for this error.
-func (memberError) ExitCode() int { return exitRejected }
 
 // unpacker takes an archive from a hostile source apart, into a folder that no
 // member leaves. It creates what it writes and never replaces anything.
 type unpacker struct {
-	root     *os.Root
-	progress *progress
-	room     room
-	buf      []byte
-	members  int
-	kept     int       // bytes, about, of what follows
-	dirs     []dirMeta // whose mode and time are set at the end
-	links    []symlink // which are made at the end, so that nothing is written through one
-	leave    leaveLink // nil: a link that leads out is refused
+	root    *os.Root
+	counted func(n int)
+	room    room
+	buf     []byte
+	members int
+	kept    int       // bytes, about, of what follows
+	dirs    []dirMeta // whose mode and time are set at the end
+	links   []symlink // which are made at the end, so that nothing is written through one
+	leave   LeaveLink // nil: a link that leads out is refused
 
 	parts map[string]safepath.GitParts // of the folders that have any
 }
@@ -63,12 +58,12 @@ type dirMeta struct {
 
 type symlink struct{ name, target string }
 
-// leaveLink is told of each link that is left out because it leads out of the folder.
-type leaveLink func(name, target string)
+// LeaveLink is told of each link that is left out because it leads out of the folder.
+type LeaveLink func(name, target string)
 
 // unpack writes an archive below root, which should be empty.
-func unpack(r io.Reader, root *os.Root, p *progress, leave leaveLink) error {
-	u := &unpacker{root: root, progress: p, leave: leave, room: newRoom(), buf: make([]byte, copyBuffer), parts: map[string]safepath.GitParts{}}
+func unpack(r io.Reader, root *os.Root, count func(n int), leave LeaveLink) error {
+	u := &unpacker{root: root, counted: count, leave: leave, room: newRoom(), buf: make([]byte, copyBuffer), parts: map[string]safepath.GitParts{}}
 	source := &sourceReader{r: r}
 	tr := tar.NewReader(source)
 	for {
@@ -77,7 +72,7 @@ func unpack(r io.Reader, root *os.Root, p *progress, leave leaveLink) error {
 			break
 		}
 		if err != nil && source.err == nil {
-			return &codedError{exitRejected, "rejected", fmt.Errorf("the archive is damaged: %w; nothing was copied", err), ""}
+			return fail.Newf("rejected", "", "the archive is damaged: %v; nothing was copied", err)
 		}
 		if err != nil {
 			return fmt.Errorf("read the archive: %w", err)
@@ -109,7 +104,7 @@ func (s *sourceReader) Read(p []byte) (int, error) {
 // count bounds how many files and folders an archive makes.
 func (u *unpacker) count(h *tar.Header, n int) error {
 	if u.members += n; u.members > maxMembers {
-		return memberError{h.Name, fmt.Sprintf("the archive has more than %d members", maxMembers)}
+		return refused(h.Name, fmt.Sprintf("the archive has more than %d members", maxMembers))
 	}
 	return nil
 }
@@ -121,7 +116,7 @@ func (u *unpacker) keep(h *tar.Header, names ...string) error {
 		u.kept += len(name)
 	}
 	if u.kept > maxKept {
-		return memberError{h.Name, fmt.Sprintf("the folders and links before it are more than %d MiB, with their names", maxKept>>20)}
+		return refused(h.Name, fmt.Sprintf("the folders and links before it are more than %d MiB, with their names", maxKept>>20))
 	}
 	return nil
 }
@@ -131,20 +126,20 @@ func memberName(h *tar.Header) (string, error) {
 	name := h.Name
 	switch {
 	case name == "":
-		return "", memberError{name, "it has no name"}
+		return "", refused(name, "it has no name")
 	case len(name) > maxNameBytes:
-		return "", memberError{name[:40] + "…", "its name is too long"}
+		return "", refused(name[:40]+"…", "its name is too long")
 	case strings.ContainsRune(name, 0):
-		return "", memberError{name, "its name has a zero byte"}
+		return "", refused(name, "its name has a zero byte")
 	case path.IsAbs(name):
-		return "", memberError{name, "its name is absolute"}
+		return "", refused(name, "its name is absolute")
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
-			return "", memberError{name, `its name has ".."`}
+			return "", refused(name, `its name has ".."`)
 		}
 		if safepath.IsDotGit(part) {
-			return "", memberError{name, gitsOwn}
+			return "", refused(name, gitsOwn)
 		}
 	}
 	return path.Clean(name), nil
@@ -168,7 +163,7 @@ func (u *unpacker) part(name string, h *tar.Header) error {
 			}
 		}
 		if u.parts[strings.Clone(dir)] = was | part; (was | part).Repository() {
-			return memberError{h.Name, inRepository}
+			return refused(h.Name, inRepository)
 		}
 	}
 	return nil
@@ -187,12 +182,12 @@ func (u *unpacker) member(h *tar.Header, content io.Reader) error {
 		return err
 	}
 	if h.Mode&^0o1777 != 0 && h.Mode&0o6000 != 0 {
-		return memberError{h.Name, "it has the setuid or setgid bit"}
+		return refused(h.Name, "it has the setuid or setgid bit")
 	}
 	mode := fs.FileMode(h.Mode & 0o755) // others than the owner never may write
 	if h.Typeflag != tar.TypeDir {
 		if name == "." {
-			return memberError{h.Name, "it stands for the folder itself, and is none"}
+			return refused(h.Name, "it stands for the folder itself, and is none")
 		}
 		if err := u.parents(name, h); err != nil {
 			return memberFailed(h, err)
@@ -208,11 +203,11 @@ func (u *unpacker) member(h *tar.Header, content io.Reader) error {
 	case tar.TypeLink:
 		err = u.hardLink(name, h)
 	case tar.TypeChar, tar.TypeBlock:
-		err = memberError{h.Name, "it is a device"}
+		err = refused(h.Name, "it is a device")
 	case tar.TypeFifo:
-		err = memberError{h.Name, "it is a pipe"}
+		err = refused(h.Name, "it is a pipe")
 	default:
-		err = memberError{h.Name, fmt.Sprintf("it is of a kind (%q) that is not known", h.Typeflag)}
+		err = refused(h.Name, fmt.Sprintf("it is of a kind (%q) that is not known", h.Typeflag))
 	}
 	return memberFailed(h, err)
 }
@@ -223,17 +218,17 @@ func memberFailed(h *tar.Header, err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := errors.AsType[memberError](err); ok {
+	if errors.Is(err, &fail.Error{Code: "rejected"}) {
 		return err
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return memberError{h.Name, "its name is in the archive twice"}
+		return refused(h.Name, "its name is in the archive twice")
 	}
 	if strings.Contains(err.Error(), "path escapes from parent") {
-		return memberError{h.Name, "it leads out of the folder"}
+		return refused(h.Name, "it leads out of the folder")
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &codedError{exitRejected, "rejected", fmt.Errorf("the archive ends in the middle of %s; nothing was copied", printable.Line(h.Name)), ""}
+		return fail.Newf("rejected", "", "the archive ends in the middle of %s; nothing was copied", printable.Line(h.Name))
 	}
 	return fmt.Errorf("write %s: %w", printable.Line(h.Name), err)
 }
@@ -284,14 +279,14 @@ func isSparse(h *tar.Header) bool {
 
 func (u *unpacker) file(name string, mode fs.FileMode, h *tar.Header, content io.Reader) error {
 	if isSparse(h) {
-		return memberError{h.Name, "it is sparse, and says a size that is not in the archive"}
+		return refused(h.Name, "it is sparse, and says a size that is not in the archive")
 	}
 	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	if err = u.room.take(f, h.Size); err == nil {
-		_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{countingReader{content, u.progress}}, u.buf)
+		_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{countingReader{content, u.counted}}, u.buf)
 	}
 	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
 		return err
@@ -304,13 +299,13 @@ func (u *unpacker) symlink(name string, h *tar.Header) error {
 	target := h.Linkname
 	switch {
 	case target == "" || strings.ContainsRune(target, 0) || len(target) > maxNameBytes:
-		return memberError{h.Name, "it is a link to nowhere"}
+		return refused(h.Name, "it is a link to nowhere")
 	case path.IsAbs(target):
 		return u.leadsOut(h, fmt.Sprintf("it is a link to the absolute path %q", target))
 	}
 	for part := range strings.SplitSeq(target, "/") {
 		if safepath.IsDotGit(part) {
-			return memberError{h.Name, "it is a link into git's own folder"}
+			return refused(h.Name, "it is a link into git's own folder")
 		}
 	}
 	if err := u.keep(h, name, target); err != nil {
@@ -330,7 +325,9 @@ func (u *unpacker) symlink(name string, h *tar.Header) error {
 // this machine's.
 func (u *unpacker) leadsOut(h *tar.Header, why string) error {
 	if u.leave == nil {
-		return hinted(memberError{h.Name, why}, "without such links: --links skip; with the files of the sprite that links lead to: --links follow")
+		e := refused(h.Name, why)
+		e.Hint = "without such links: --links skip; with the files of the sprite that links lead to: --links follow"
+		return e
 	}
 	u.leave(h.Name, h.Linkname)
 	return nil
@@ -340,11 +337,11 @@ func (u *unpacker) leadsOut(h *tar.Header, why string) error {
 func (u *unpacker) hardLink(name string, h *tar.Header) error {
 	target, err := memberName(&tar.Header{Name: h.Linkname})
 	if err != nil {
-		return memberError{h.Name, fmt.Sprintf("it is a hard link out of the folder, to %q", h.Linkname)}
+		return refused(h.Name, fmt.Sprintf("it is a hard link out of the folder, to %q", h.Linkname))
 	}
 	info, err := u.root.Lstat(target)
 	if err != nil || !info.Mode().IsRegular() {
-		return memberError{h.Name, fmt.Sprintf("it is a hard link to %q, which is no file before it in the archive", h.Linkname)}
+		return refused(h.Name, fmt.Sprintf("it is a hard link to %q, which is no file before it in the archive", h.Linkname))
 	}
 	return u.root.Link(target, name)
 }
@@ -369,13 +366,13 @@ func (u *unpacker) finish() error {
 	return nil
 }
 
-// receiveTree unpacks an archive as the folder dst. Everything is unpacked and
+// Receive unpacks an archive as the folder dst. Everything is unpacked and
 // checked beside it first, and then renamed: into place as one where dst does not
 // exist, otherwise file by file. When it fails before that, dst is as it was.
-// archive is called once; its error stands even where the archive was whole.
-func receiveTree(dst string, p *progress, leave leaveLink, archive func(unpack func(io.Reader) error) error) (err error) {
-	parentName, base := splitPath(dst)
-	if err := checkPlace(dst); err != nil {
+// count is told of each piece of contents. archive is called once; its error stands even where the archive was whole.
+func Receive(dst string, count func(n int), leave LeaveLink, archive func(unpack func(io.Reader) error) error) (err error) {
+	parentName, base := SplitPath(dst)
+	if err := CheckPlace(dst); err != nil {
 		return err
 	}
 	parent, err := os.OpenRoot(parentName)
@@ -392,7 +389,7 @@ func receiveTree(dst string, p *progress, leave leaveLink, archive func(unpack f
 	if err != nil {
 		return err
 	}
-	err = archive(func(r io.Reader) error { return unpack(r, below, p, leave) })
+	err = archive(func(r io.Reader) error { return unpack(r, below, count, leave) })
 	if err := errors.Join(err, below.Close()); err != nil {
 		return err
 	}
@@ -409,17 +406,17 @@ func receiveTree(dst string, p *progress, leave leaveLink, archive func(unpack f
 	return mergeTree(parent, tmp, base)
 }
 
-// checkPlace looks that what comes from a sprite becomes no part of a repository.
-func checkPlace(dst string) error {
+// CheckPlace looks that what comes from a sprite becomes no part of a repository.
+func CheckPlace(dst string) error {
 	full, err := filepath.Abs(dst)
 	if err != nil {
 		return err
 	}
 	if safepath.IsDotGit(filepath.Base(full)) {
-		return memberError{dst, gitsOwn}
+		return refused(dst, gitsOwn)
 	}
 	if filesync.InRepository(full) {
-		return memberError{dst, "git runs what is there; copy it to another place, look at it, and move it"}
+		return refused(dst, "git runs what is there; copy it to another place, look at it, and move it")
 	}
 	return nil
 }
@@ -442,4 +439,16 @@ func openFolders(root *os.Root, name string) {
 		}
 		return nil
 	})
+}
+
+// countingReader tells of what is read.
+type countingReader struct {
+	io.Reader
+	count func(n int)
+}
+
+func (r countingReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.count(n)
+	return n, err
 }

@@ -1,4 +1,4 @@
-package cli
+package tree
 
 import (
 	"archive/tar"
@@ -13,16 +13,16 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-// packTree writes the folder dir as an archive: what is in it, by names that
+// Pack writes the folder dir as an archive: what is in it, by names that
 // begin with "./". Links are archived as links. Sockets, pipes and devices are
-// passed over, with a word to skipped.
-func packTree(w io.Writer, dir string, p *progress, skipped func(name string)) error {
+// passed over, with a word to skipped. count is told of each piece of contents.
+func Pack(w io.Writer, dir string, count func(n int), skipped func(name string)) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	k := &packer{tw: tar.NewWriter(w), root: root, progress: p, skipped: skipped, buf: make([]byte, copyBuffer)}
+	k := &packer{tw: tar.NewWriter(w), root: root, counted: count, skipped: skipped, buf: make([]byte, copyBuffer)}
 	if err := k.entry("."); err != nil {
 		return err
 	}
@@ -31,11 +31,11 @@ func packTree(w io.Writer, dir string, p *progress, skipped func(name string)) e
 
 // packer writes what is below a folder as an archive.
 type packer struct {
-	tw       *tar.Writer
-	root     *os.Root
-	progress *progress
-	skipped  func(name string)
-	buf      []byte
+	tw      *tar.Writer
+	root    *os.Root
+	counted func(n int)
+	skipped func(name string)
+	buf     []byte
 }
 
 // entry archives a file, or a folder and what is in it. Names are whatever the kernel
@@ -100,16 +100,16 @@ func (k *packer) one(name string, info fs.FileInfo) error {
 	if f == nil {
 		return nil
 	}
-	n, err := io.CopyBuffer(struct{ io.Writer }{countingWriter{k.tw, k.progress}}, struct{ io.Reader }{io.LimitReader(f, h.Size)}, k.buf)
+	n, err := io.CopyBuffer(struct{ io.Writer }{k.tw}, struct{ io.Reader }{countingReader{io.LimitReader(f, h.Size), k.counted}}, k.buf)
 	if err == nil && n < h.Size {
 		err = errors.New("it became shorter while it was read")
 	}
 	return err
 }
 
-// splitPath is the folder that a name is in, and its last part. A name that ends
+// SplitPath is the folder that a name is in, and its last part. A name that ends
 // in "." or ".." is made absolute first.
-func splitPath(name string) (dir, base string) {
+func SplitPath(name string) (dir, base string) {
 	clean := filepath.Clean(name)
 	if base = filepath.Base(clean); base == "." || base == ".." || base == "/" {
 		if abs, err := filepath.Abs(clean); err == nil {

@@ -1,4 +1,4 @@
-package cli
+package tree
 
 import (
 	"errors"
@@ -57,7 +57,7 @@ func checkMerge(root *os.Root, from, to string) (changes bool, err error) {
 		return err
 	})
 	if err == nil && changes && parts.Repository() {
-		err = memberError{to, inRepository}
+		err = refused(to, inRepository)
 	}
 	return changes && !own, err
 }

@@ -1,4 +1,4 @@
-package cli
+package tree
 
 import (
 	"os"
@@ -31,7 +31,7 @@ func TestNewFile(t *testing.T) {
 	}
 	was := ""
 	for _, text := range []string{"one", "two", "dropped"} {
-		f, err := createNew(dst)
+		f, err := Create(dst)
 		if err == nil {
 			_, err = f.WriteString(text)
 		}
@@ -40,9 +40,9 @@ func TestNewFile(t *testing.T) {
 		}
 		has(was)
 		if text == "dropped" {
-			err = f.drop()
+			err = f.Drop()
 		} else {
-			err, was = f.put(), "a="+text+" "
+			err, was = f.Put(), "a="+text+" "
 		}
 		if err != nil {
 			t.Error(err)

@@ -1,4 +1,4 @@
-package cli
+package tree
 
 import (
 	"archive/tar"
@@ -13,7 +13,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
+
+var errRejected = &fail.Error{Code: "rejected"}
 
 // member is one member of an archive made for a test.
 type member struct {
@@ -58,10 +62,7 @@ func archiveOf(t testing.TB, members ...member) []byte {
 
 // receive unpacks an archive as dst, as cp does.
 func receive(dst string, archive []byte) error {
-	a := &app{Streams: Streams{Out: io.Discard, Err: io.Discard}, global: globals{quiet: true}}
-	p := a.newProgress("", 0)
-	defer p.Close()
-	return receiveTree(dst, p, nil, func(unpack func(io.Reader) error) error { return unpack(bytes.NewReader(archive)) })
+	return Receive(dst, func(int) {}, nil, func(unpack func(io.Reader) error) error { return unpack(bytes.NewReader(archive)) })
 }
 
 // list names everything below a folder.
@@ -157,8 +158,8 @@ func TestHostileArchives(t *testing.T) {
 			if strings.ContainsRune(err.Error(), 0x1b) {
 				t.Errorf("the error %q has an escape code", err)
 			}
-			if got := classify(err).exit; got != exitRejected {
-				t.Errorf("exit code %d, want %d", got, exitRejected)
+			if !errors.Is(err, errRejected) {
+				t.Errorf("got %v, want the code rejected", err)
 			}
 			if left := list(t, box); len(left) != 1 {
 				t.Errorf("left behind: %q", left)
@@ -188,7 +189,7 @@ func TestSparseIsRefused(t *testing.T) {
 	}
 	defer root.Close()
 	u := &unpacker{root: root}
-	if err := u.member(h, strings.NewReader("")); classify(err).exit != exitRejected {
+	if err := u.member(h, strings.NewReader("")); !errors.Is(err, errRejected) {
 		t.Errorf("sparse member: %v", err)
 	}
 }
@@ -290,14 +291,14 @@ func TestReceiveCompletesNoRepository(t *testing.T) {
 				}
 				return
 			}
-			if classify(err).exit != exitRejected || !slices.Equal(list(t, top), before) {
+			if !errors.Is(err, errRejected) || !slices.Equal(list(t, top), before) {
 				t.Errorf("%v; there was %q, and is %q", err, before, list(t, top))
 			}
 		})
 	}
 }
 
-// What packTree writes, unpack gives back: modes, times, links, odd names.
+// What Pack writes, unpack gives back: modes, times, links, odd names.
 func TestTreeRoundTrip(t *testing.T) {
 	src := t.TempDir()
 	when := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -325,10 +326,8 @@ func TestTreeRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	a := &app{global: globals{quiet: true}}
-	p := a.newProgress("", 0)
-	defer p.Close()
-	if err := packTree(&b, src, p, func(name string) { t.Errorf("passed over %s", name) }); err != nil {
+	counted := 0
+	if err := Pack(&b, src, func(n int) { counted += n }, func(name string) { t.Errorf("passed over %s", name) }); err != nil {
 		t.Fatal(err)
 	}
 	dst := filepath.Join(t.TempDir(), "got")
