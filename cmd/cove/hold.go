@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cove-dev/cove/internal/cli"
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/shim/userns"
 )
@@ -35,7 +35,7 @@ func newHoldCommand() *cobra.Command {
 
 // inUse reports whether a server or a shim of a data folder runs.
 func inUse(data string) bool {
-	if cli.Locked(filepath.Join(data, "lock")) {
+	if datafolder.Locked(filepath.Join(data, "lock")) {
 		return true
 	}
 	runs, err := os.ReadDir(filepath.Join(data, "run"))
@@ -43,7 +43,7 @@ func inUse(data string) bool {
 		return !os.IsNotExist(err) // not known: wait
 	}
 	for _, run := range runs {
-		if cli.Locked(filepath.Join(data, "run", run.Name(), "shim.lock")) {
+		if datafolder.Locked(filepath.Join(data, "run", run.Name(), "shim.lock")) {
 			return true
 		}
 	}
@@ -53,7 +53,7 @@ func inUse(data string) bool {
 // leftIn lists the server, shims and sandboxes that a data folder has recorded as its own.
 // Some may have ended. Those that a copied folder has recorded are the original's.
 func leftIn(data string) (left []userns.Process) {
-	if cli.Locked(filepath.Join(data, "lock")) {
+	if datafolder.Locked(filepath.Join(data, "lock")) {
 		var server struct {
 			PID     int
 			Started uint64 `json:",string"`
@@ -69,7 +69,7 @@ func leftIn(data string) (left []userns.Process) {
 	}
 	for _, run := range runs {
 		dir := filepath.Join(data, "run", run.Name())
-		if cli.Locked(filepath.Join(dir, "shim.lock")) {
+		if datafolder.Locked(filepath.Join(dir, "shim.lock")) {
 			if pid, start, err := shim.Keeper(dir); err == nil {
 				left = append(left, userns.Process{PID: pid, Start: start})
 			}

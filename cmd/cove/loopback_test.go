@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cove-dev/cove/internal/cli"
+	"github.com/cove-dev/cove/internal/lib/loopback"
 )
 
 // TestBothLoopbacks: a server's port is its own on both addresses to which NAME.localhost
@@ -18,7 +18,7 @@ import (
 func TestBothLoopbacks(t *testing.T) {
 	probe, err := net.Listen("tcp", "[::1]:0")
 	if err != nil { // nobody can listen there
-		ln, err := cli.Listen("127.0.0.1:0")
+		ln, err := loopback.Listen("127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -27,7 +27,7 @@ func TestBothLoopbacks(t *testing.T) {
 	}
 	_, taken, _ := net.SplitHostPort(probe.Addr().String())
 	for _, addr := range []string{"127.0.0.1:" + taken, "localhost:" + taken} {
-		if ln, err := cli.Listen(addr); !errors.Is(err, syscall.EADDRINUSE) {
+		if ln, err := loopback.Listen(addr); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("%s, with [::1]:%s another's: got %v, %v, want %v", addr, taken, ln, err, syscall.EADDRINUSE)
 		}
 	}
@@ -35,7 +35,7 @@ func TestBothLoopbacks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ln, err := cli.Listen("127.0.0.1:0")
+	ln, err := loopback.Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestBothLoopbacks(t *testing.T) {
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
 	}
-	again, err := cli.Listen(ln.Addr().String())
+	again, err := loopback.Listen(ln.Addr().String())
 	if err != nil {
 		t.Fatalf("after its end: %v", err)
 	}

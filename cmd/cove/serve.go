@@ -27,7 +27,9 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli"
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/logfile"
+	"github.com/cove-dev/cove/internal/lib/loopback"
 	"github.com/cove-dev/cove/internal/lib/openfiles"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/lib/registries"
@@ -107,7 +109,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 			if verbose {
 				level = slog.LevelDebug
 			}
-			dir, err := cli.DataFolder(data)
+			dir, _, err := datafolder.Of(data)
 			if err != nil {
 				return err
 			}
@@ -127,7 +129,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 			}
 			logger := slog.New(logfile.Limit(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
 			if !cmd.Flags().Changed("addr") {
-				o.addr = cmp.Or(o.fallback, cli.LastAddr(dir), o.addr)
+				o.addr = cmp.Or(o.fallback, datafolder.Address(dir), o.addr)
 			}
 			if err := checkFree(o.addr, dir); err != nil {
 				return err
@@ -139,7 +141,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.addr, "addr", cli.DefaultAddr, "address to listen on; port 0 picks one (if not given: where the last server did, if that is free)")
+	f.StringVar(&o.addr, "addr", datafolder.DefaultAddr, "address to listen on; port 0 picks one (if not given: where the last server did, if that is free)")
 	f.StringVar(&o.config, "config", "", "the file of settings (if not given: serve.toml in the data folder, if there is one)")
 	f.StringVar(&o.fallback, "fallback-addr", "", "")
 	_ = f.MarkHidden("fallback-addr") // it is there
@@ -226,7 +228,7 @@ func checkFree(addr, dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil // which may have a server, of which the error is to tell
 	}
-	ln, err := cli.Listen(addr)
+	ln, err := loopback.Listen(addr)
 	if err != nil {
 		return errNoListen(err)
 	}
@@ -348,7 +350,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	defer closing(&err, srv)
 	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout, Keep: o.keepJobs, NamesOnly: host.NamesOnly, Installer: host}
 	srv.Jobs = jobs
-	ln, err := cli.Listen(o.addr)
+	ln, err := loopback.Listen(o.addr)
 	if err != nil {
 		return errNoListen(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -121,7 +122,7 @@ func (a *app) backendToken(ctx context.Context, b *config.BackendServer) (string
 		if err != nil {
 			return "", err
 		}
-		token, err := readSmall(name)
+		token, err := datafolder.ReadSmall(name)
 		if err != nil {
 			return "", &codedError{exitFailed, "no_token", fmt.Errorf("read the token of the backend %s: %w", b.Name, err), "is token_file right? cove config show"}
 		}
@@ -141,7 +142,7 @@ func keptToken(b *config.BackendServer) (string, error) {
 	if err != nil {
 		return "", none
 	}
-	text, err := readSmall(filepath.Join(home, ".sprites", "sprites.json"))
+	text, err := datafolder.ReadSmall(filepath.Join(home, ".sprites", "sprites.json"))
 	if err != nil {
 		return "", none
 	}
@@ -174,6 +175,9 @@ func keptToken(b *config.BackendServer) (string, error) {
 }
 
 // commandToken has the backend's command print the token. It reads nothing: our
+// maxToken is the most bytes of a token that a command prints.
+const maxToken = 64 << 10
+
 // input may be a command's in a sprite.
 func (a *app) commandToken(ctx context.Context, b *config.BackendServer) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, tokenTime)
@@ -185,7 +189,7 @@ func (a *app) commandToken(ctx context.Context, b *config.BackendServer) (string
 	cmd.Stdout = &out
 	err := cmd.Run()
 	token := strings.TrimSpace(out.String())
-	if err == nil && (token == "" || len(token) > maxSmallFile || strings.ContainsAny(token, "\n\x00")) {
+	if err == nil && (token == "" || len(token) > maxToken || strings.ContainsAny(token, "\n\x00")) {
 		err = errors.New("it printed no token, on a line of its own")
 	}
 	if err != nil {

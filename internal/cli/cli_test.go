@@ -262,7 +262,7 @@ func TestSpriteFile(t *testing.T) {
 	if name, err := look(deep); name != "web" || err != nil {
 		t.Errorf("the nearer: %q, %v", name, err)
 	}
-	for _, bad := range []string{"", "{}", `{"sprite":"../x"}`, `{"sprite":1}`, "paint", strings.Repeat(" ", maxSmallFile+1)} {
+	for _, bad := range []string{"", "{}", `{"sprite":"../x"}`, `{"sprite":1}`, "paint", strings.Repeat(" ", maxToken+1)} {
 		if err := os.WriteFile(filepath.Join(top, "a", ".sprite"), []byte(bad), 0o644); err != nil {
 			t.Fatal(err)
 		}

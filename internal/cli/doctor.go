@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/openfiles"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/private"
@@ -187,7 +188,7 @@ func (d *doctor) newSecrets() check {
 }
 
 func sysctl(name string) string {
-	text, err := readSmall(filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/")))
+	text, err := datafolder.ReadSmall(filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/")))
 	if err != nil {
 		return ""
 	}
@@ -327,7 +328,7 @@ func (d *doctor) cgroupControllers() (version string, have map[string]bool, writ
 	version, dirs := "v1", []string{}
 	if st.Type == unix.CGROUP2_SUPER_MAGIC {
 		version, dirs = "v2", []string{cgroupRoot}
-		text, _ := readSmall(filepath.Join(cgroupRoot, "cgroup.controllers"))
+		text, _ := datafolder.ReadSmall(filepath.Join(cgroupRoot, "cgroup.controllers"))
 		for _, name := range strings.Fields(text) {
 			have[name] = true
 		}
@@ -426,7 +427,7 @@ const fewProcesses = 4096
 
 // process is the server that runs, or this process if none does.
 func (d *doctor) process() cgroup.Process {
-	if of, err := readServerFile(d.data); err == nil && !private.Elsewhere(of.Processes) && openfiles.Of(of.PID) > 0 {
+	if of, err := datafolder.Read(d.data); err == nil && !private.Elsewhere(of.Processes) && openfiles.Of(of.PID) > 0 {
 		return cgroup.Process{PID: of.PID}
 	}
 	return cgroup.Process{}
@@ -469,7 +470,7 @@ func machineCheck(m cgroup.Machine) check {
 func (d *doctor) openFiles() check {
 	c := check{Name: "open files", Level: levelOK}
 	n, whose := openfiles.Raise(), "a server that is started from here"
-	if server, err := readServerFile(d.data); err == nil && !private.Elsewhere(server.Processes) {
+	if server, err := datafolder.Read(d.data); err == nil && !private.Elsewhere(server.Processes) {
 		if of := openfiles.Of(server.PID); of > 0 {
 			n, whose = of, "the server"
 		}

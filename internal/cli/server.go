@@ -3,12 +3,10 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -21,71 +19,24 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/lib/loopback"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// DefaultAddr is where a server listens unless told otherwise.
-const DefaultAddr = "127.0.0.1:7878"
-
 const (
-	probeLimit   = 2 * time.Second  // for a server's word that it lives
-	startLimit   = 30 * time.Second // for a new server to be ready
-	loserLimit   = 5 * time.Second  // for the winner, when our server was not the first
-	startPoll    = 20 * time.Millisecond
-	maxSmallFile = 64 << 10 // of server.json, a token, .sprite
-	maxServeLog  = 8 << 20  // serve.log is begun anew beyond this, here or by the server
-	logTail      = 2 << 10  // of serve.log, in an error
+	probeLimit  = 2 * time.Second  // for a server's word that it lives
+	startLimit  = 30 * time.Second // for a new server to be ready
+	loserLimit  = 5 * time.Second  // for the winner, when our server was not the first
+	startPoll   = 20 * time.Millisecond
+	maxServeLog = 8 << 20 // serve.log is begun anew beyond this, here or by the server
+	logTail     = 2 << 10 // of serve.log, in an error
 )
-
-// serverFile is DATA/server.json.
-type serverFile struct {
-	URL       string `json:"url"`
-	PID       int    `json:"pid"`
-	Processes string `json:"processes"` // see private.Processes
-	Started   string `json:"started"`   // see private.StartOf; empty: an earlier cove did not say
-	Host      string `json:"host"`      // the name of its machine or container
-
-	Flags []string `json:"flags"` // what it was started with
-}
-
-// defaultData is where a server of this user keeps its data unless told otherwise.
-func defaultData() (string, error) {
-	if os.Geteuid() == 0 {
-		return "/var/lib/cove", nil
-	}
-	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "cove"), nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", &codedError{exitFailed, "no_data_folder", err, "name a data folder: --data DIR or COVE_DATA"}
-	}
-	return filepath.Join(home, ".local", "share", "cove"), nil
-}
 
 // dataDir is the data folder in use, and whether it is the default one.
 func (a *app) dataDir() (dir string, byDefault bool, err error) {
-	return dataFolder(a.global.data)
-}
-
-// DataFolder is the data folder that the flag --data, the environment or the
-// default names.
-func DataFolder(flag string) (string, error) {
-	dir, _, err := dataFolder(flag)
-	return dir, err
-}
-
-func dataFolder(dir string) (abs string, byDefault bool, err error) {
-	if dir == "" {
-		dir = os.Getenv("COVE_DATA")
-	}
-	standard, err := defaultData()
-	if dir == "" {
-		return standard, true, err
-	}
-	abs, absErr := filepath.Abs(dir)
-	return abs, err == nil && abs == standard, absErr
+	return datafolder.Of(a.global.data)
 }
 
 // remote is the server that the person chose; a URL of "" is this machine's.
@@ -170,7 +121,7 @@ func (a *app) serverHere() bool {
 	if err != nil {
 		return false
 	}
-	server, err := readServerFile(dir)
+	server, err := datafolder.Read(dir)
 	return err == nil && (remote.url == "" || remote.url == server.URL) && !private.Elsewhere(server.Processes)
 }
 
@@ -195,8 +146,8 @@ func (a *app) runningClient(ctx context.Context) (*sprites.Client, error) {
 	if c.Token == "" && dataErr == nil {
 		// This machine's own server may be named by its address; its token goes
 		// nowhere else.
-		if server, err := readServerFile(dir); err == nil && server.URL == remote.url && private.Check(dir) == nil {
-			c.Token, _ = readSmall(filepath.Join(dir, "token"))
+		if server, err := datafolder.Read(dir); err == nil && server.URL == remote.url && private.Check(dir) == nil {
+			c.Token, _ = datafolder.ReadSmall(filepath.Join(dir, datafolder.TokenFile))
 			c.HTTPClient = ownHTTP(dir)
 		}
 	}
@@ -216,7 +167,7 @@ func (a *app) clientAgain(ctx context.Context) (*sprites.Client, error) {
 // localClient is a client of the server that runs on a data folder, or errNoServer, or an
 // elsewhereError. The token is the owner's if it is empty.
 func localClient(ctx context.Context, dir, token string) (*sprites.Client, error) {
-	server, err := readServerFile(dir)
+	server, err := datafolder.Read(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, endingElsewhere(dir)
 	}
@@ -232,11 +183,11 @@ func localClient(ctx context.Context, dir, token string) (*sprites.Client, error
 	if private.Elsewhere(server.Processes) {
 		return nil, runsElsewhere(dir, server)
 	}
-	if !serves(filepath.Join(dir, "lock"), server) {
+	if !datafolder.Serves(dir, server) {
 		return nil, errNoServer
 	}
 	if token == "" {
-		if token, err = readSmall(filepath.Join(dir, "token")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if token, err = datafolder.ReadSmall(filepath.Join(dir, datafolder.TokenFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read the server's token: %w", err)
 		}
 	}
@@ -281,28 +232,6 @@ func processAlive(pid int) bool {
 	return err == nil || errors.Is(err, unix.EPERM)
 }
 
-func readServerFile(dir string) (serverFile, error) {
-	return readPublished(filepath.Join(dir, "server.json"))
-}
-
-func readPublished(name string) (serverFile, error) {
-	var server serverFile
-	text, err := readSmall(name)
-	if err == nil && !json.Valid([]byte(text)) {
-		text, err = readSmall(name) // a server that starts writes over it in place: it may be half-read
-	}
-	if err != nil {
-		return server, err
-	}
-	if err := json.Unmarshal([]byte(text), &server); err != nil {
-		return server, fmt.Errorf("read %s: %w", name, err)
-	}
-	if server.URL == "" {
-		return server, fmt.Errorf("read %s: it has no url", name)
-	}
-	return server, nil
-}
-
 // serverKilled reports whether the last server of this machine has ended without
 // taking its leave.
 func (a *app) serverKilled() bool {
@@ -310,25 +239,8 @@ func (a *app) serverKilled() bool {
 	if err != nil {
 		return false
 	}
-	_, err = readServerFile(dir)
+	_, err = datafolder.Read(dir)
 	return err == nil
-}
-
-// readSmall reads a small text file, without the white space around it.
-func readSmall(name string) (string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSmallFile+1))
-	if err != nil {
-		return "", err
-	}
-	if len(text) > maxSmallFile {
-		return "", fmt.Errorf("read %s: longer than %d bytes", name, maxSmallFile)
-	}
-	return strings.TrimSpace(string(text)), nil
 }
 
 // startServer starts a server on a data folder, and returns once it answers. Of
@@ -387,31 +299,11 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 // its clients and its sprites' URLs wait for the next one, or at the well-known
 // port where the data folder is the usual one; if these are not free, anywhere.
 func startAddr(dir string, byDefault bool) string {
-	addr := LastAddr(dir)
-	if addr == "" && byDefault && free(DefaultAddr) {
-		addr = DefaultAddr
+	addr := datafolder.Address(dir)
+	if addr == "" && byDefault && loopback.Free(datafolder.DefaultAddr) {
+		addr = datafolder.DefaultAddr
 	}
 	return cmp.Or(addr, "127.0.0.1:0")
-}
-
-// LastAddr is where the last server of a data folder listened; empty where that is
-// not known, not free, or not loopback.
-func LastAddr(dir string) string {
-	addr, err := readSmall(filepath.Join(dir, "address"))
-	host, _, splitErr := net.SplitHostPort(addr)
-	if err != nil || splitErr != nil || !net.ParseIP(host).IsLoopback() || !free(addr) {
-		return ""
-	}
-	return addr
-}
-
-// free reports whether a server may listen at addr.
-func free(addr string) bool {
-	l, err := Listen(addr)
-	if err == nil {
-		_ = l.Close()
-	}
-	return err == nil
 }
 
 // spawnServer starts `cove serve` in a session of its own. The channel gives its
@@ -458,7 +350,7 @@ func (a *app) awaitEnding(ctx context.Context, dir string) error {
 	told := time.AfterFunc(time.Second, func() { a.say("cove: waiting for the last server's end …") })
 	defer told.Stop()
 	for {
-		if _, err := readServerFile(dir); !errors.Is(err, fs.ErrNotExist) || !Locked(filepath.Join(dir, "lock")) {
+		if _, err := datafolder.Read(dir); !errors.Is(err, fs.ErrNotExist) || !datafolder.Locked(filepath.Join(dir, "lock")) {
 			return nil
 		}
 		select {
@@ -490,8 +382,8 @@ func (a *app) awaitServer(ctx context.Context, dir string, ended <-chan error) e
 		case exit = <-ended:
 			ended = nil
 			gaveUp = time.After(loserLimit)
-			server, fileErr := readServerFile(dir)
-			if !Locked(filepath.Join(dir, "lock")) || fileErr == nil && private.Elsewhere(server.Processes) {
+			server, fileErr := datafolder.Read(dir)
+			if !datafolder.Locked(filepath.Join(dir, "lock")) || fileErr == nil && private.Elsewhere(server.Processes) {
 				return exit // no other one is about to be ready
 			}
 		case <-gaveUp:
@@ -499,18 +391,6 @@ func (a *app) awaitServer(ctx context.Context, dir string, ended <-chan error) e
 		case <-tick.C:
 		}
 	}
-}
-
-// Locked reports whether some process holds the flock of a file. It takes no
-// lock itself; where the kernel does not tell it says yes.
-func Locked(name string) bool {
-	var st unix.Stat_t
-	if unix.Stat(name, &st) != nil {
-		return false
-	}
-	want := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	held, err := lockListed(func(f []string) bool { return slices.Contains(f, want) })
-	return held || err != nil
 }
 
 // lockFile takes a lock that ends with the process, waiting for it until ctx ends.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -367,7 +368,7 @@ container instead.`,
 // keepFlags notes the flags of the server that runs, for the next one, and refuses settings
 // that it would not start with.
 func (a *app) keepFlags(ctx context.Context, dir string) error {
-	if server, err := readServerFile(dir); err == nil {
+	if server, err := datafolder.Read(dir); err == nil {
 		a.serverFlags = server.Flags
 	}
 	self, err := os.Executable()

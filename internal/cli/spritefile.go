@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -124,7 +125,7 @@ func notOurs(ctx context.Context, file string, info fs.FileInfo) (string, error)
 }
 
 func readSpriteFile(file string) (string, error) {
-	text, err := readSmall(file)
+	text, err := datafolder.ReadSmall(file)
 	if err != nil {
 		return "", err
 	}

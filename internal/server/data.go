@@ -15,17 +15,10 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
-)
-
-// The files by which a server's owner finds it.
-const (
-	infoFile    = "server.json"
-	tokenFile   = "token"
-	addressFile = "address" // outlives the server: the next one is where clients look for it
-	spareFile   = "spare"   // infoFile, while no server runs
 )
 
 // lockPatience is for a server that is about to end, and lastPatience for one that has been
@@ -51,7 +44,7 @@ func Lock(dir string) (io.Closer, error) {
 		lock, err = store.Lock(dir)
 	}
 	if errors.Is(err, store.ErrLocked) {
-		info, infoErr := readInfo(dir)
+		info, infoErr := datafolder.Read(dir)
 		if infoErr == nil && private.Elsewhere(info.Processes) {
 			return nil, fmt.Errorf("%w: process %d of another container or machine, named %s; use cove there, or give this one another folder with --data", err, info.PID, cmp.Or(info.Host, "?"))
 		}
@@ -66,27 +59,9 @@ func Lock(dir string) (io.Closer, error) {
 	return lock, nil
 }
 
-// published is what server.json says.
-type published struct {
-	sprites.ServerInfo
-	Host      string `json:"host,omitempty"`      // the name of its machine or container
-	Processes string `json:"processes,omitempty"` // see private.Processes
-	Started   string `json:"started,omitempty"`   // see private.StartOf
-
-	Flags []string `json:"flags,omitempty"` // see Server.Flags
-}
-
-func readInfo(dir string) (info published, err error) {
-	text, err := os.ReadFile(filepath.Join(dir, infoFile))
-	if err == nil {
-		err = json.Unmarshal(text, &info)
-	}
-	return info, err
-}
-
 // lastKilled reports whether the server that a data folder names is dying, or dead.
 func lastKilled(dir string) bool {
-	info, err := readInfo(dir)
+	info, err := datafolder.Read(dir)
 	if err != nil || info.PID <= 0 || private.Elsewhere(info.Processes) {
 		return false
 	}
@@ -104,21 +79,21 @@ func lastKilled(dir string) bool {
 
 // publish reads or makes the owner's token and writes server.json.
 func (s *Server) publish(ln net.Listener) error {
-	secret, err := ownerToken(filepath.Join(s.Dir, tokenFile))
+	secret, err := ownerToken(filepath.Join(s.Dir, datafolder.TokenFile))
 	if err != nil {
 		return err
 	}
 	s.boot = newPrincipal("owner", secret)
 	address := callable(ln.Addr())
 	s.url = "http://" + address
-	if err := writeOver(filepath.Join(s.Dir, addressFile), []byte(address+"\n")); err != nil {
+	if err := writeOver(filepath.Join(s.Dir, datafolder.AddressFile), []byte(address+"\n")); err != nil {
 		return fmt.Errorf("write the address: %w", err)
 	}
 	if _, port, err := net.SplitHostPort(ln.Addr().String()); err == nil {
 		s.port.Store(port)
 	}
 	host, _ := os.Hostname()
-	info, err := json.Marshal(published{
+	info, err := json.Marshal(datafolder.Server{
 		ServerInfo: sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid()},
 		Host:       host, Processes: private.Processes(), Started: private.StartOf(os.Getpid()),
 		Flags: s.Flags,
@@ -127,7 +102,7 @@ func (s *Server) publish(ln net.Listener) error {
 		err = s.writeInfo(append(info, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", infoFile, err)
+		return fmt.Errorf("write %s: %w", datafolder.ServerFile, err)
 	}
 	return nil
 }
@@ -135,7 +110,7 @@ func (s *Server) publish(ln net.Listener) error {
 // writeInfo writes server.json, in the file that the last server has left under one of its
 // names.
 func (s *Server) writeInfo(text []byte) error {
-	path, spare := filepath.Join(s.Dir, infoFile), filepath.Join(s.Dir, spareFile)
+	path, spare := filepath.Join(s.Dir, datafolder.ServerFile), filepath.Join(s.Dir, datafolder.SpareFile)
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		return writeOver(path, text) // of one that was killed
 	}
@@ -147,7 +122,7 @@ func (s *Server) writeInfo(text []byte) error {
 
 // withdraw takes server.json away, but not the room that it has.
 func (s *Server) withdraw() {
-	if err := os.Rename(filepath.Join(s.Dir, infoFile), filepath.Join(s.Dir, spareFile)); err != nil {
+	if err := os.Rename(filepath.Join(s.Dir, datafolder.ServerFile), filepath.Join(s.Dir, datafolder.SpareFile)); err != nil {
 		s.Logger.Warn("removing server.json", "err", err)
 	}
 }

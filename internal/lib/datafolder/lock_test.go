@@ -1,4 +1,4 @@
-package cli
+package datafolder_test
 
 import (
 	"os"
@@ -9,7 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/private"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // A lock is found while others come and go: the kernel gives its list page by page, and
@@ -51,13 +53,13 @@ func TestServesAmongLocks(t *testing.T) {
 			}
 		})
 	}
-	me := serverFile{PID: os.Getpid(), Started: private.StartOf(os.Getpid())}
+	me := datafolder.Server{ServerInfo: sprites.ServerInfo{PID: os.Getpid()}, Started: private.StartOf(os.Getpid())}
 	for i := range 1000 {
-		if !serves(filepath.Join(dir, "lock"), me) {
+		if !datafolder.Serves(dir, me) {
 			t.Errorf("look %d: this process does not hold the lock", i)
 			break
 		}
-		if !Locked(filepath.Join(dir, "lock")) {
+		if !datafolder.Locked(filepath.Join(dir, "lock")) {
 			t.Errorf("look %d: nobody holds the lock", i)
 			break
 		}

@@ -1,4 +1,5 @@
-package cli
+// Package loopback listens at both of this machine's loopback addresses.
+package loopback
 
 import (
 	"errors"
@@ -118,4 +119,13 @@ func (p *pair) Close() error {
 	})
 	p.wg.Wait()
 	return err
+}
+
+// Free reports whether a server may listen at addr.
+func Free(addr string) bool {
+	l, err := Listen(addr)
+	if err == nil {
+		_ = l.Close()
+	}
+	return err == nil
 }

@@ -1,0 +1,126 @@
+// Package datafolder says what a server's data folder is to those who look for the server: where
+// it is, which process serves it, and where that listens.
+package datafolder
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/loopback"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// The files by which a server's owner finds it.
+const (
+	LockFile    = "lock" // held by the server's process
+	ServerFile  = "server.json"
+	TokenFile   = "token"
+	AddressFile = "address" // outlives the server: the next one is where clients look for it
+	SpareFile   = "spare"   // ServerFile, while no server runs
+)
+
+// DefaultAddr is where a server listens unless told otherwise.
+const DefaultAddr = "127.0.0.1:7878"
+
+// maxSmall is the most that a small file has.
+const maxSmall = 64 << 10
+
+// Server is what server.json says.
+type Server struct {
+	sprites.ServerInfo
+	Host      string `json:"host,omitempty"`      // the name of its machine or container
+	Processes string `json:"processes,omitempty"` // see private.Processes
+	Started   string `json:"started,omitempty"`   // see private.StartOf; empty: an earlier cove did not say
+
+	Flags []string `json:"flags,omitempty"` // what it was started with, for a restart
+}
+
+// standard is where a server of this user keeps its data unless told otherwise.
+func standard() (string, error) {
+	if os.Geteuid() == 0 {
+		return "/var/lib/cove", nil
+	}
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "cove"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fail.New("no_data_folder", err.Error(), "name a data folder: --data DIR or COVE_DATA")
+	}
+	return filepath.Join(home, ".local", "share", "cove"), nil
+}
+
+// Of is the data folder that the flag --data, the environment or the default names, and
+// whether it is the default one.
+func Of(dir string) (abs string, byDefault bool, err error) {
+	if dir == "" {
+		dir = os.Getenv("COVE_DATA")
+	}
+	usual, err := standard()
+	if dir == "" {
+		return usual, true, err
+	}
+	abs, absErr := filepath.Abs(dir)
+	return abs, err == nil && abs == usual, absErr
+}
+
+// Read reads what the server of a data folder says of itself; fs.ErrNotExist: none runs, or it is
+// about to begin or to end.
+func Read(dir string) (Server, error) {
+	return read(filepath.Join(dir, ServerFile))
+}
+
+// Last is Read of a server that has taken its leave.
+func Last(dir string) (Server, error) { return read(filepath.Join(dir, SpareFile)) }
+
+func read(name string) (Server, error) {
+	var server Server
+	text, err := ReadSmall(name)
+	if err == nil && !json.Valid([]byte(text)) {
+		text, err = ReadSmall(name) // a server that starts writes over it in place: it may be half-read
+	}
+	if err != nil {
+		return server, err
+	}
+	if err := json.Unmarshal([]byte(text), &server); err != nil {
+		return server, fmt.Errorf("read %s: %w", name, err)
+	}
+	if server.URL == "" {
+		return server, fmt.Errorf("read %s: it has no url", name)
+	}
+	return server, nil
+}
+
+// ReadSmall reads a small text file, without the white space around it.
+func ReadSmall(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSmall+1))
+	if err != nil {
+		return "", err
+	}
+	if len(text) > maxSmall {
+		return "", fmt.Errorf("read %s: longer than %d bytes", name, maxSmall)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// Address is where the last server of a data folder listened; empty where that is
+// not known, not free, or not loopback.
+func Address(dir string) string {
+	addr, err := ReadSmall(filepath.Join(dir, AddressFile))
+	host, _, splitErr := net.SplitHostPort(addr)
+	if err != nil || splitErr != nil || !net.ParseIP(host).IsLoopback() || !loopback.Free(addr) {
+		return ""
+	}
+	return addr
+}
