@@ -52,7 +52,8 @@ func (h *host) background(dir, name string, args ...string) (pid int, wait func(
 		case err := <-done:
 			return out.String(), err
 		case <-time.After(time.Minute):
-			err := errors.Join(cmd.Process.Kill(), <-done)
+			quit := cmd.Process.Signal(syscall.SIGQUIT) // its goroutines say where it stands
+			err := errors.Join(quit, <-done)
 			return out.String(), fmt.Errorf("%s %v: not ended after a minute: %w", name, args, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/loopback"
@@ -27,6 +28,11 @@ const (
 
 // DefaultAddr is where a server listens unless told otherwise.
 const DefaultAddr = "127.0.0.1:7878"
+
+const (
+	endLimit = 10 * time.Second // for a killed server to be gone
+	endPoll  = 10 * time.Millisecond
+)
 
 // maxSmall is the most that a small file has.
 const maxSmall = 64 << 10
@@ -115,12 +121,19 @@ func ReadSmall(name string) (string, error) {
 }
 
 // Address is where the last server of a data folder listened; empty where that is
-// not known, not free, or not loopback.
+// not known, not free, or not loopback. A server that was killed listens until its last
+// thread has ended: that is waited for.
 func Address(dir string) string {
 	addr, err := ReadSmall(filepath.Join(dir, AddressFile))
 	host, _, splitErr := net.SplitHostPort(addr)
-	if err != nil || splitErr != nil || !net.ParseIP(host).IsLoopback() || !loopback.Free(addr) {
+	if err != nil || splitErr != nil || !net.ParseIP(host).IsLoopback() {
 		return ""
+	}
+	for deadline := time.Now().Add(endLimit); !loopback.Free(addr); {
+		if !ending(dir) || time.Now().After(deadline) {
+			return ""
+		}
+		<-time.After(endPoll)
 	}
 	return addr
 }

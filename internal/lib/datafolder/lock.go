@@ -32,6 +32,20 @@ func Serves(dir string, server Server) bool {
 	return err == nil && holds && userOf(pid) == os.Geteuid()
 }
 
+// ending reports whether the server of a data folder was killed, and is not gone: it has lost the
+// lock, or its first thread has ended and others have not.
+func ending(dir string) bool {
+	server, err := Read(dir)
+	if err != nil || server.Started == "" || private.Elsewhere(server.Processes) || Serves(dir, server) {
+		return false
+	}
+	if start := private.StartOf(server.PID); start != "" {
+		return start == server.Started
+	}
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", server.PID))
+	return err == nil && len(threads) > 1
+}
+
 // Locked reports whether some process holds the flock of a file. It takes no
 // lock itself; where the kernel does not tell it says yes.
 func Locked(name string) bool {

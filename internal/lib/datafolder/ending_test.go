@@ -1,0 +1,105 @@
+package datafolder_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/lib/private"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// half makes this program a process whose first thread has ended while another one still listens,
+// as a server is for a moment after kill -9.
+const half = "COVE_TEST_HALF"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(half) == "" {
+		os.Exit(m.Run())
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(ln.Addr())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
+}
+
+func init() {
+	if os.Getenv(half) != "" {
+		runtime.LockOSThread()
+	}
+}
+
+// The next server listens where a killed one did, though that is not quite gone: clients that
+// follow it, and sprites' URLs, have no other address.
+func TestAddressOfOneThatEnds(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), half+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	started := private.StartOf(cmd.Process.Pid)
+	addr, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || started == "" {
+		t.Fatal(err, started)
+	}
+	addr = strings.TrimSpace(addr)
+	for private.StartOf(cmd.Process.Pid) != "" {
+		<-time.After(time.Millisecond)
+	}
+	dir := t.TempDir()
+	text, err := json.Marshal(datafolder.Server{
+		ServerInfo: sprites.ServerInfo{PID: cmd.Process.Pid, URL: "http://" + addr},
+		Processes:  private.Processes(), Started: started,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{datafolder.ServerFile: string(text), datafolder.AddressFile: addr, datafolder.LockFile: ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := make(chan string, 1)
+	go func() { found <- datafolder.Address(dir) }()
+	select {
+	case got := <-found:
+		t.Errorf("while its last thread listens: got %q", got)
+	case <-time.After(200 * time.Millisecond):
+		_ = in.Close()
+		if got := <-found; got != addr {
+			t.Errorf("got %q, want %s", got, addr)
+		}
+	}
+	_ = in.Close()
+	_ = cmd.Wait()
+}
