@@ -108,6 +108,31 @@ func (g ownGroup) empty() error {
 	return nil
 }
 
+// RemoveOwnGroup removes the cgroup of a shim that was killed when its sandbox was gone: no other shim
+// comes after it, which would. dir is the sprite's run folder, and place that of the server's cgroups.
+func RemoveOwnGroup(dir, id string, place cgroup.Place) error {
+	folder, err := folderOf(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	mount := cgroupRoot
+	if place.Root != "" {
+		mount = place.Root
+	}
+	group := cgroupPath(place.Parent, prefixOf(id, folder)+cgroup.ShimSuffix)
+	for _, dir := range []string{filepath.Join(mount, "memory", group), filepath.Join(mount, group)} { // v1, v2
+		switch err := unix.Rmdir(dir); {
+		case err == nil, errors.Is(err, unix.ENOENT), errors.Is(err, unix.EROFS):
+		case errors.Is(err, unix.EBUSY): // it ends just now, and removes it
+		default:
+			return fmt.Errorf("remove a shim's cgroup: %w", &os.PathError{Op: "rmdir", Path: dir, Err: err})
+		}
+	}
+	return nil
+}
+
 func moveTo(dir string, pid int) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 }

@@ -373,7 +373,8 @@ func (r *Runtime) Destroy(ctx context.Context, id string) error {
 			return fmt.Errorf("destroy %s: its sandbox is running", id)
 		}
 	}
-	return errors.Join(r.DropMemory(ctx, id), layers.Remove(r.runDir(id)))
+	group := shim.RemoveOwnGroup(r.runDir(id), id, r.cgroupPlace())
+	return errors.Join(group, r.DropMemory(ctx, id), layers.Remove(r.runDir(id)))
 }
 
 // startShim starts a shim process and waits until its sandbox answers, or ctx

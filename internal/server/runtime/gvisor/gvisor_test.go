@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/runtime/runtimetest"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/shim/cgroup"
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
@@ -382,6 +384,56 @@ func TestLiveAfterDeadShim(t *testing.T) {
 	if err := live[0].Stop(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
+}
+
+// A shim that is killed when its sandbox has ended leaves its cgroup, and no other shim comes after it.
+func TestDestroyAfterKilledShim(t *testing.T) {
+	dir := t.TempDir()
+	m := left(t, dir)
+	groups := shimGroups(t, m.ID)
+	rt := newRuntime(t, dir)
+	live, err := rt.Live(t.Context())
+	if err != nil || len(live) != 1 {
+		t.Fatalf("got %v, %v", live, err)
+	}
+	if err := live[0].Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if len(groups) == 0 {
+		t.Skip("a shim has no cgroup of its own here")
+	}
+	for len(shimGroups(t, m.ID)) > 0 { // the shim ends
+		<-time.After(10 * time.Millisecond)
+	}
+	for _, group := range groups { // as one that was killed would have left it
+		if err := os.Mkdir(group, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rt.Destroy(t.Context(), m.ID); err != nil {
+		t.Fatal(err)
+	}
+	if groups := shimGroups(t, m.ID); len(groups) > 0 {
+		t.Errorf("left: %v", groups)
+	}
+}
+
+// shimGroups are the cgroups of a sprite's shims.
+func shimGroups(t *testing.T, id string) (all []string) {
+	t.Helper()
+	err := filepath.WalkDir(cgroup.Mount, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // others come and go
+			return nil
+		}
+		if err == nil && d.IsDir() && strings.HasPrefix(d.Name(), "cove-"+id) && strings.HasSuffix(d.Name(), cgroup.ShimSuffix) {
+			all = append(all, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // A sandbox that does not start is started once more, and nothing is left of the first.
