@@ -21,6 +21,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/test/covetest"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -38,6 +39,7 @@ func TestMain(m *testing.M) {
 	if code, ok := among(os.Args); ok {
 		os.Exit(code)
 	}
+	covetest.DefaultSignals()
 	os.Exit(m.Run())
 }
 

@@ -75,6 +75,7 @@ func (r *InProcess) Boot(ctx context.Context, m sprite.Machine) (sprite.Sandbox,
 }
 
 func (r *InProcess) start(m sprite.Machine) (*Sandbox, error) {
+	DefaultSignals()
 	home, err := r.home(m.Layers)
 	if err != nil {
 		return nil, err
