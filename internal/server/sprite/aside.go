@@ -81,11 +81,11 @@ func (h *Host) disown(ctx context.Context) error {
 			return err
 		}
 	}
-	_, doomed, err := h.Store.Sprites.Memories(ctx)
-	if err != nil || len(doomed) == 0 {
+	_, unreferenced, err := h.Store.Sprites.Memories(ctx)
+	if err != nil || len(unreferenced) == 0 {
 		return err
 	}
-	return h.Store.Sprites.ForgetMemories(ctx, doomed)
+	return h.Store.Sprites.ForgetMemories(ctx, unreferenced)
 }
 
 // endStrangers ends the sandboxes that no sprite of an older store has, or that run over
@@ -122,13 +122,10 @@ func (h *Host) endStrangers(ctx context.Context, rows []store.Sprite, live map[s
 // reconcile moves aside what an older store does not know, and sees to it that nothing
 // that was sealed since is written again. It reports whether that is all done.
 func (h *Host) reconcile(ctx context.Context, rows []store.Sprite, live map[string]Sandbox) (done bool, err error) {
-	unused, err := h.doom(ctx)
+	unused, done, err := h.layers.unreferenced(ctx)
 	if err != nil {
 		return false, err
 	}
-	h.mu.Lock()
-	done = !h.spared
-	h.mu.Unlock()
 	for _, layer := range unused { // somebody may have had it since
 		if err := h.Store.Sprites.Forget(ctx, layer); err != nil {
 			h.Logger.Error("forgetting a layer that nobody has", "layer", layer, "err", err)
@@ -174,7 +171,7 @@ func (h *Host) sealOlder(ctx context.Context, row store.Sprite) error {
 }
 
 // sweep moves aside the layers and the memories that the store does not know, of an older
-// store also memories that go with another disk, and removes the memories that are doomed.
+// store also memories that go with another disk, and removes the memories that are unreferenced.
 // It reports whether nothing is left of them. What a sandbox has mounted stays.
 func (h *Host) sweep(ctx context.Context, rows []store.Sprite, older bool) (all bool, err error) {
 	st, ok := h.Runtime.(Stocktaker)
@@ -193,7 +190,7 @@ func (h *Host) sweep(ctx context.Context, rows []store.Sprite, older bool) (all 
 	if err != nil {
 		return false, err
 	}
-	kept, doomed, err := h.Store.Sprites.Memories(ctx)
+	kept, unreferenced, err := h.Store.Sprites.Memories(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -219,20 +216,20 @@ func (h *Host) sweep(ctx context.Context, rows []store.Sprite, older bool) (all 
 		}
 		switch {
 		case why == "":
-		case item.Kind != ItemLayer && slices.Contains(doomed, item.Name):
-			h.dropDoomed(ctx, item)
+		case item.Kind != ItemLayer && slices.Contains(unreferenced, item.Name):
+			h.dropUnreferenced(ctx, item)
 		case !h.setAside(ctx, st, item, why):
 			all = false
 		}
 	}
-	if len(doomed) == 0 {
+	if len(unreferenced) == 0 {
 		return all, nil
 	}
-	return all, h.Store.Sprites.ForgetMemories(ctx, h.gone(ctx, st, doomed))
+	return all, h.Store.Sprites.ForgetMemories(ctx, h.gone(ctx, st, unreferenced))
 }
 
-// dropDoomed removes a memory that the store has doomed.
-func (h *Host) dropDoomed(ctx context.Context, item Item) {
+// dropUnreferenced removes a memory that the store has marked unreferenced.
+func (h *Host) dropUnreferenced(ctx context.Context, item Item) {
 	if item.Kind == ItemMemory {
 		h.forget(item.Name)
 		return
@@ -244,14 +241,14 @@ func (h *Host) dropDoomed(ctx context.Context, item Item) {
 	}
 }
 
-// gone returns those of some doomed memories that are not there any more.
-func (h *Host) gone(ctx context.Context, st Stocktaker, doomed []string) []string {
+// gone returns those of some unreferenced memories that are not there any more.
+func (h *Host) gone(ctx context.Context, st Stocktaker, unreferenced []string) []string {
 	stock, err := st.Stock(ctx)
 	if err != nil {
-		h.Logger.Error("looking for memories that are doomed", "err", err)
+		h.Logger.Error("looking for memories that are unreferenced", "err", err)
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(doomed), func(name string) bool {
+	return slices.DeleteFunc(slices.Clone(unreferenced), func(name string) bool {
 		return slices.ContainsFunc(stock, func(i Item) bool { return i.Kind != ItemLayer && i.Name == name })
 	})
 }

@@ -194,11 +194,11 @@ func addSprite(t *testing.T, st *store.Store, name, id string) []string {
 }
 
 const (
-	paintID   = "00000000000000a1"
-	unknown   = "00000000000000ff"
-	otherID   = "00000000000000b2"
-	doomedID  = "00000000000000d0"
-	doomedMem = "00000000000000d1"
+	paintID         = "00000000000000a1"
+	unknown         = "00000000000000ff"
+	otherID         = "00000000000000b2"
+	unreferencedID  = "00000000000000d0"
+	unreferencedMem = "00000000000000d1"
 )
 
 // A sandbox is taken up if it runs over the disk that the store says. Else it is ended, and
@@ -248,32 +248,32 @@ func TestTakeUpComparesLayers(t *testing.T) {
 	}
 }
 
-// A start moves aside what the store does not know, removes what it has doomed, and leaves
+// A start moves aside what the store does not know, removes what it has marked unreferenced, and leaves
 // alone what a sandbox has that can't be ended.
 func TestStartMovesAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := openAt(t, filepath.Join(t.TempDir(), "cove.db"), store.Open)
 		chain := addSprite(t, st, "paint", paintID)
-		for _, name := range []string{doomedMem, doomedID, "00000000000000d2"} { // the last one was never made
-			if err := st.Sprites.DoomMemory(t.Context(), name); err != nil {
+		for _, name := range []string{unreferencedMem, unreferencedID, "00000000000000d2"} { // the last one was never made
+			if err := st.Sprites.MarkMemoryUnreferenced(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
 		}
 		r := &stocked{refuses: true, stock: []sprite.Item{
 			{Kind: sprite.ItemLayer, Name: chain[0]}, {Kind: sprite.ItemLayer, Name: chain[1]}, {Kind: sprite.ItemLayer, Name: unknown}, {Kind: sprite.ItemLayer, Name: otherID},
-			{Kind: sprite.ItemMemory, Name: unknown}, {Kind: sprite.ItemMemory, Name: doomedMem},
-			{Kind: sprite.ItemImage, Name: unknown}, {Kind: sprite.ItemImage, Name: doomedID}, {Kind: sprite.ItemImage, Name: paintID, Layers: []string{otherID}},
+			{Kind: sprite.ItemMemory, Name: unknown}, {Kind: sprite.ItemMemory, Name: unreferencedMem},
+			{Kind: sprite.ItemImage, Name: unknown}, {Kind: sprite.ItemImage, Name: unreferencedID}, {Kind: sprite.ItemImage, Name: paintID, Layers: []string{otherID}},
 		}}
 		r.runs(otherID, otherID)
 		got := startOn(t, st, r, nil)
 		if want := []string{"images/" + unknown, "layers/" + unknown, "memories/" + unknown}; !slices.Equal(got.aside, want) {
 			t.Errorf("aside: %q, want %q", got.aside, want)
 		}
-		if want := []string{"memories/" + doomedMem, "images/" + doomedID}; !slices.Equal(got.dropped, want) || len(got.removed) > 0 {
+		if want := []string{"memories/" + unreferencedMem, "images/" + unreferencedID}; !slices.Equal(got.dropped, want) || len(got.removed) > 0 {
 			t.Errorf("removed: %q and %q, want %q", got.dropped, got.removed, want)
 		}
-		if _, doomed, err := st.Sprites.Memories(t.Context()); err != nil || len(doomed) > 0 {
-			t.Errorf("still doomed: %q, %v", doomed, err)
+		if _, unreferenced, err := st.Sprites.Memories(t.Context()); err != nil || len(unreferenced) > 0 {
+			t.Errorf("still unreferenced: %q, %v", unreferenced, err)
 		}
 		// Once it ends, the rest goes aside, too.
 		r.set(func() { r.refuses = false })
@@ -299,7 +299,7 @@ func TestStartOnOlderStore(t *testing.T) {
 		merged, err := st.Sprites.NewMerged(t.Context(), chain[0])
 		pool := store.Sprite{ID: "00000000000000b3", Name: "pool.b3", Owner: store.PoolOwner, Status: sprites.StatusCold}
 		install := store.Sprite{ID: "00000000000000b4", Name: "install.b4", Owner: store.InstallOwner + "key", Status: sprites.StatusCold}
-		if err := errors.Join(err, st.Sprites.Create(t.Context(), &pool), st.Sprites.Create(t.Context(), &install), st.Sprites.DoomMemory(t.Context(), doomedMem), st.Close()); err != nil {
+		if err := errors.Join(err, st.Sprites.Create(t.Context(), &pool), st.Sprites.Create(t.Context(), &install), st.Sprites.MarkMemoryUnreferenced(t.Context(), unreferencedMem), st.Close()); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, store.EpochFile), fmt.Appendf(nil, "%020d\n", 1000), 0o600); err != nil {
@@ -307,7 +307,7 @@ func TestStartOnOlderStore(t *testing.T) {
 		}
 		st = openAt(t, path, store.OpenOlder)
 		r := &stocked{stock: []sprite.Item{
-			{Kind: sprite.ItemMemory, Name: doomedMem},
+			{Kind: sprite.ItemMemory, Name: unreferencedMem},
 			{Kind: sprite.ItemImage, Name: paintID, Layers: append(slices.Clone(chain), unknown)},
 			{Kind: sprite.ItemImage, Name: otherID, Layers: asleep},
 			{Kind: sprite.ItemImage, Name: install.ID, Layers: []string{install.Layer}},
@@ -316,7 +316,7 @@ func TestStartOnOlderStore(t *testing.T) {
 			r.stock = append(r.stock, sprite.Item{Kind: sprite.ItemLayer, Name: layer})
 		}
 		r.runs(pool.ID, pool.Layer)
-		want := []string{"memories/" + doomedMem, "images/" + paintID, "images/" + install.ID, "images/" + pool.ID, "layers/" + merged, "layers/" + pool.Layer, "layers/" + install.Layer}
+		want := []string{"memories/" + unreferencedMem, "images/" + paintID, "images/" + install.ID, "images/" + pool.ID, "layers/" + merged, "layers/" + pool.Layer, "layers/" + install.Layer}
 		slices.Sort(want)
 		got := startOn(t, st, r, func(h *sprite.Host) {
 			for name, last := range map[string]string{"paint": chain[1], "asleep": asleep[1]} {

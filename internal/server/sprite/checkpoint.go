@@ -180,7 +180,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 	case sb != nil:
 		if keep != sprites.KeepNever {
 			memory.name = randomHex(8)
-			if err := h.Store.Sprites.DoomMemory(ctx, memory.name); err != nil {
+			if err := h.Store.Sprites.MarkMemoryUnreferenced(ctx, memory.name); err != nil {
 				return kept{}, errors.Join(err, h.Store.Sprites.Abort(ctx, row.ID, next))
 			}
 		}
@@ -219,7 +219,7 @@ func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, me
 	if !ok {
 		return Pause{}, fail.Newf(CodeBadRequest, "stop the sprite first: then its disk can be", "this server can't make a checkpoint of a sprite that runs")
 	}
-	chain, unpin, err := h.pinShort(ctx, id, layer)
+	chain, unpin, err := h.layers.pinShort(ctx, id, layer)
 	if err != nil {
 		return Pause{}, err
 	}
@@ -299,7 +299,7 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 			return err
 		}
 		fault.Reach(fault.RestoreStored)
-		h.collect()
+		h.layers.collect()
 		awake, restored = sb != nil, row.ID
 		out = sprites.Restored{Checkpoint: to.Name, Replaced: before.Name}
 		if to.Memory == "" || boot {
@@ -376,7 +376,7 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 	if row.Source == id {
 		return fail.Newf(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
 	}
-	defer h.collect()
+	defer h.layers.collect()
 	defer h.reviewNow(ctx, row.ID)
 	return h.deleteCheckpoint(ctx, row.ID, c)
 }
@@ -439,7 +439,7 @@ func (h *Host) describeCheckpoint(ctx context.Context, spriteID, id string) (spr
 	if i < 0 {
 		return sprites.Checkpoint{}, fail.Newf(CodeNotFound, "", "sprite %s has no checkpoint %.80q", row.Name, id)
 	}
-	disks, err := h.disks(ctx, spriteID, list)
+	disks, err := disksOf(ctx, h.Store.Sprites, spriteID, list)
 	if err != nil {
 		return sprites.Checkpoint{}, err
 	}
@@ -456,7 +456,7 @@ func (h *Host) describeCheckpoints(ctx context.Context, row store.Sprite) ([]spr
 	if err != nil {
 		return nil, err
 	}
-	disks, err := h.disks(ctx, row.ID, list)
+	disks, err := disksOf(ctx, h.Store.Sprites, row.ID, list)
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ func (h *Host) setConnectors(ctx context.Context, name string, sb Sandbox) error
 	if !ok {
 		return nil
 	}
-	done, err := h.reads.alone(ctx, "the connectors of "+sb.ID())
+	done, err := h.setting.lock(ctx, "the connectors of "+sb.ID())
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func (h *Host) destroy(m *machine) (err error) {
 		return err
 	}
 	fault.Reach(fault.DeleteNoted)
-	h.reads.abandon(allOf(m.id))
+	h.layers.reads.abandon(allOf(m.id))
 	h.interrupt(m, 0)
 	h.mu.Lock()
 	sb := m.sandbox
@@ -105,7 +105,7 @@ func (h *Host) destroy(m *machine) (err error) {
 		h.note(m.id, func(s *store.Sprite) { s.LastError = err.Error() })
 		return err
 	}
-	defer h.collect()
+	defer h.layers.collect()
 	fault.Reach(fault.DeleteRemoved)
 	if err := h.loseWork(ctx, m.name); err != nil {
 		h.Logger.Error("noting what jobs have lost with their sprite", "sprite", m.name, "err", err)

@@ -77,7 +77,7 @@ func (h *Host) openState(ctx context.Context, row store.Sprite, id string) (*sta
 			layer = row.Layer
 		}
 		if err == nil {
-			s.chain, s.unpin, err = h.pin(ctx, layer)
+			s.chain, s.unpin, err = h.layers.pin(ctx, layer)
 		}
 		return err
 	})

@@ -126,7 +126,7 @@ func (h *Host) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequ
 		Incarnation: from.Incarnation,
 	}
 	if memory != "" {
-		err := h.Store.Sprites.DoomMemory(ctx, row.ID) // until the store has the fork
+		err := h.Store.Sprites.MarkMemoryUnreferenced(ctx, row.ID) // until the store has the fork
 		if err == nil {
 			err = h.recall(ctx, row.ID, memory)
 		}

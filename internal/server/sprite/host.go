@@ -60,21 +60,17 @@ type Host struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	collecting sync.Mutex // held while layers are removed
-	dooming    sync.Mutex // held while it is found which can be, or begun what they can't be then
-	reads      reads
-	room       diskRoom
-	older      atomic.Bool // some of what an older store does not know is not aside yet
+	layers  *layerKeeper
+	setting keyedMutex // of something that sandboxes are told: what, and of which sprite
+	room    diskRoom
+	older   atomic.Bool // some of what an older store does not know is not aside yet
 
 	mu        sync.Mutex
 	closed    bool
 	machines  map[string]*machine // by sprite ID
 	changes   int                 // counts changes of connectors and network policies
-	pinned    map[string]int      // layers that are being mounted or read, by how many
-	making    map[string]bool     // layers that are being made of others, and nobody has yet
 	spares    []spare             // the pool
 	poolTaken chan struct{}       // has a value when it is less than it was
-	spared    bool                // the last collection left some layers to those who hold them
 	disk      diskWatch
 	diskNews  chan struct{} // has a value when there is something else to watch
 }
@@ -129,11 +125,9 @@ func (h *Host) Start(ctx context.Context) error {
 	}
 	h.ctx, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	h.machines = map[string]*machine{}
-	h.pinned = map[string]int{}
-	h.making = map[string]bool{}
 	h.poolTaken = make(chan struct{}, 1)
 	h.diskNews = make(chan struct{}, 1)
-	h.reads.init()
+	h.layers = newLayerKeeper(h.ctx, h)
 
 	live, err := h.Runtime.Live(ctx)
 	if err != nil {
@@ -156,13 +150,13 @@ func (h *Host) Start(ctx context.Context) error {
 		delete(byID, row.ID)
 		h.takeUp(row, sb, known)
 	}
-	h.collect()
+	h.layers.collect()
 	if !h.older.Load() { // else that was done
 		if _, err := h.sweep(ctx, rows, false); err != nil {
 			h.Logger.Error("looking for what the store does not know", "err", err)
 		}
 	}
-	h.wg.Go(func() { h.list() })
+	h.layers.begin(func() { h.layers.list() })
 	h.wg.Go(func() { h.watchDisks(h.ctx) })
 	if h.Pool > 0 {
 		h.wg.Go(func() { h.fillPool(h.ctx) })
@@ -278,6 +272,7 @@ func (h *Host) Close() error {
 	h.cancel()
 	h.wg.Wait()
 	h.emptyPool()
+	h.layers.close()
 	return nil
 }
 

@@ -260,8 +260,8 @@ func (i *importer) policy(ctx context.Context, p sprites.NetworkPolicy) (sprites
 // adopt makes the sprite, of what is whole.
 func (i *importer) adopt(ctx context.Context) error {
 	h := i.host
-	h.dooming.Lock() // or a layer that nobody has yet would be removed
-	defer h.dooming.Unlock()
+	h.layers.referencing.Lock() // or a layer that nobody has yet would be removed
+	defer h.layers.referencing.Unlock()
 	layer, err := h.Store.Sprites.NewLowest(ctx)
 	if err != nil {
 		return err
@@ -274,9 +274,9 @@ func (i *importer) adopt(ctx context.Context) error {
 		err = nameTaken(i.row.Name)
 	}
 	if err != nil {
-		h.collect() // once the lock is free
+		h.layers.collect() // once the lock is free
 		return err
 	}
-	h.wg.Go(func() { h.list() })
+	h.layers.begin(func() { h.layers.list() })
 	return nil
 }

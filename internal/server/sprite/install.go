@@ -45,7 +45,7 @@ func (h *Host) KeepInstall(ctx context.Context, name string, in store.Install) e
 	if err := h.Delete(ctx, name, true); err != nil {
 		h.Logger.Error("deleting the sprite of an installation; the next start does", "sprite", name, "err", err)
 	}
-	h.wg.Go(func() { h.list() })
+	h.layers.begin(func() { h.layers.list() })
 	return nil
 }
 
@@ -82,7 +82,7 @@ func (h *Host) Installs(ctx context.Context) ([]sprites.AgentInstall, error) {
 func (h *Host) DropInstall(ctx context.Context, in sprites.AgentInstall) (bool, error) {
 	gone, err := h.Store.Installs.Drop(ctx, in.Key, in.UsedAt)
 	if gone {
-		h.collect()
+		h.layers.collect()
 	}
 	return gone, err
 }

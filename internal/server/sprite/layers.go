@@ -3,8 +3,10 @@ package sprite
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -16,28 +18,81 @@ import (
 // anew as often.
 const mergeWidth = 8
 
+// layerKeeper keeps the layers of all disks. It pins those that somebody is about to use, removes
+// those that nobody has, lists the files of those that were sealed, and merges chains that become
+// too long. What it does in the background ends with close.
+type layerKeeper struct {
+	store   *store.Store
+	runtime Runtime
+	logger  *slog.Logger
+
+	inUse  func(context.Context) (map[string]bool, error) // the layers that sandboxes have, or are about to have
+	remove func(ctx context.Context, layer string) error  // from the disk
+
+	ctx     context.Context // ends before close is called
+	wg      sync.WaitGroup
+	reads   reads
+	merging keyedMutex // by the lowest layer of a chain
+
+	collecting  sync.Mutex // held while layers are removed
+	referencing sync.Mutex // held while it is found which layers nobody references, or one is made that nobody does yet
+
+	mu     sync.Mutex
+	closed bool
+	pinned map[string]int  // layers that are being mounted or read, by how many
+	making map[string]bool // layers that are being made of others, and nobody has yet
+	left   bool            // the last collection left some layers to those who hold them
+}
+
+func newLayerKeeper(ctx context.Context, h *Host) *layerKeeper {
+	k := &layerKeeper{
+		store: h.Store, runtime: h.Runtime, logger: h.Logger, inUse: h.layersInUse, remove: h.removeLayer,
+		ctx: ctx, pinned: map[string]int{}, making: map[string]bool{},
+	}
+	k.reads.init()
+	return k
+}
+
+// close waits for what is done in the background; nothing more is begun.
+func (k *layerKeeper) close() {
+	k.mu.Lock()
+	k.closed = true
+	k.mu.Unlock()
+	k.wg.Wait()
+}
+
+// begin does something in the background.
+func (k *layerKeeper) begin(f func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.closed {
+		k.wg.Go(f)
+	}
+}
+
 // pin returns the chain below a layer, the lowest first, none of which is removed
 // before unpin is called.
-func (h *Host) pin(ctx context.Context, layer string) (chain []string, unpin func(), err error) {
+func (k *layerKeeper) pin(ctx context.Context, layer string) (chain []string, unpin func(), err error) {
 	count := func(n int) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
+		k.mu.Lock()
 		for _, l := range chain {
-			if h.pinned[l] += n; h.pinned[l] == 0 {
-				delete(h.pinned, l)
+			if k.pinned[l] += n; k.pinned[l] == 0 {
+				delete(k.pinned, l)
 			}
 		}
-		if n < 0 && h.spared && !h.closed {
-			h.collect()
+		again := n < 0 && k.left
+		k.mu.Unlock()
+		if again {
+			k.collect()
 		}
 	}
 	for {
-		if chain, err = h.Store.Sprites.Chain(ctx, layer); err != nil {
+		if chain, err = k.store.Sprites.Chain(ctx, layer); err != nil {
 			return nil, nil, err
 		}
 		count(1)
-		again, err := h.Store.Sprites.Chain(ctx, layer)
-		if err == nil && slices.Equal(again, chain) { // nothing was doomed before it was pinned
+		again, err := k.store.Sprites.Chain(ctx, layer)
+		if err == nil && slices.Equal(again, chain) { // nothing was unreferenced before it was pinned
 			return chain, func() { count(-1) }, nil
 		}
 		count(-1)
@@ -47,97 +102,85 @@ func (h *Host) pin(ctx context.Context, layer string) (chain []string, unpin fun
 	}
 }
 
-// spare returns those of some layers that can be removed: they are not mounted, nor
-// about to be, as this Host knows it, and as the runtime's sandboxes say. Where there are
-// others, the end of a pin, or of a sandbox, has them looked at again.
-func (h *Host) spare(ctx context.Context, unused []string) ([]string, error) {
-	if len(unused) == 0 {
-		return nil, nil
+// unheld returns those of some layers that can be removed: nobody has pinned them, and no sandbox
+// has them. all: there are no others; else the end of a pin, or of a sandbox, has those looked at again.
+func (k *layerKeeper) unheld(ctx context.Context, unused []string) (free []string, all bool, err error) {
+	k.mu.Lock()
+	free = slices.DeleteFunc(slices.Clone(unused), func(l string) bool { return k.pinned[l] > 0 })
+	k.left = len(free) < len(unused)
+	k.mu.Unlock()
+	if len(free) == 0 {
+		return nil, len(unused) == 0, nil
 	}
-	mounted, err := h.mounted(ctx)
+	held, err := k.inUse(ctx) // after the pins: who unpins a layer that a sandbox has got is seen here
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	held := map[string]bool{}
-	for _, l := range mounted {
-		held[l] = true
-	}
-	for l := range h.pinned {
-		held[l] = true
-	}
-	for _, m := range h.machines {
-		for _, sb := range []Sandbox{m.sandbox, m.ending} {
-			if sb != nil && !ended(sb) {
-				for _, l := range sb.Status().Layers {
-					held[l] = true
-				}
-			}
-		}
-	}
-	free := slices.DeleteFunc(slices.Clone(unused), func(l string) bool { return held[l] })
-	h.spared = len(free) < len(unused)
-	return free, nil
+	free = slices.DeleteFunc(free, func(l string) bool { return held[l] })
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.left = k.left || len(free) < len(unused)
+	return free, len(free) == len(unused), nil
 }
 
 // collect removes, in the background, the layers that are in no disk and no
 // checkpoint. What is still mounted waits for the end of that.
-func (h *Host) collect() {
-	h.wg.Go(func() {
-		h.collecting.Lock()
-		defer h.collecting.Unlock()
-		ctx := context.WithoutCancel(h.ctx)
-		unused, err := h.doom(ctx)
+func (k *layerKeeper) collect() {
+	k.begin(func() {
+		k.collecting.Lock()
+		defer k.collecting.Unlock()
+		ctx := context.WithoutCancel(k.ctx)
+		unused, _, err := k.unreferenced(ctx)
 		if err != nil {
-			h.Logger.Error("finding layers that nobody has", "err", err)
+			k.logger.Error("finding layers that nobody has", "err", err)
 			return
 		}
 		for _, layer := range unused {
-			if h.ctx.Err() != nil {
+			if k.ctx.Err() != nil {
 				return // the next start goes on
 			}
-			err := h.removeLayer(ctx, layer)
+			err := k.remove(ctx, layer)
 			fault.Reach(fault.LayerRemoved)
 			if err == nil {
-				err = h.Store.Sprites.Forget(ctx, layer)
+				err = k.store.Sprites.Forget(ctx, layer)
 			}
 			if err != nil {
-				h.Logger.Error("removing a layer that nobody has", "layer", layer, "err", err)
+				k.logger.Error("removing a layer that nobody has", "layer", layer, "err", err)
 			}
 		}
 	})
 }
 
-// doom returns the layers that can be removed.
-func (h *Host) doom(ctx context.Context) ([]string, error) {
-	h.dooming.Lock()
-	defer h.dooming.Unlock()
-	h.mu.Lock()
-	making := slices.Collect(maps.Keys(h.making))
-	h.mu.Unlock()
-	unused, err := h.Store.Sprites.Doom(ctx, making...)
+// unreferenced returns the layers that can be removed, which from now on nobody gets. all: no
+// others are in no disk and no checkpoint.
+func (k *layerKeeper) unreferenced(ctx context.Context) (unused []string, all bool, err error) {
+	k.referencing.Lock()
+	defer k.referencing.Unlock()
+	k.mu.Lock()
+	making := slices.Collect(maps.Keys(k.making))
+	k.mu.Unlock()
+	unused, err = k.store.Sprites.MarkUnreferenced(ctx, making...)
 	for _, layer := range unused {
-		h.reads.abandon(layer) // whose end has it looked at again
+		k.reads.abandon(layer) // whose end has it looked at again
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return h.spare(ctx, unused)
+	return k.unheld(ctx, unused)
 }
 
 // pinShort is pin of a chain that is about to be mounted as a sprite's disk. Where that
 // has grown faster than its layers were merged, they are now.
-func (h *Host) pinShort(ctx context.Context, id, layer string) (chain []string, unpin func(), err error) {
-	chain, unpin, err = h.pin(ctx, layer)
+func (k *layerKeeper) pinShort(ctx context.Context, id, layer string) (chain []string, unpin func(), err error) {
+	chain, unpin, err = k.pin(ctx, layer)
 	if err != nil || len(chain) <= layers.MaxLowers { // without the one that is written, but with the base
 		return chain, unpin, err
 	}
 	unpin()
-	if err := h.compact(ctx, id); err != nil {
+	if err := k.compact(ctx, id); err != nil {
 		return nil, nil, err
 	}
-	return h.pin(ctx, layer)
+	return k.pin(ctx, layer)
 }
 
 // tend deletes, in the background, the checkpoints of a sprite that its rules don't
@@ -150,20 +193,20 @@ func (h *Host) tend(id string) {
 		if err := h.pruneAutomatic(ctx, id); err != nil {
 			h.Logger.Error("deleting checkpoints that no rule keeps", "sprite", id, "err", err)
 		}
-		h.awaitLists(ctx, id, h.list())
-		if err := h.compact(ctx, id); err != nil && h.ctx.Err() == nil {
+		h.layers.awaitLists(ctx, id, h.layers.list())
+		if err := h.layers.compact(ctx, id); err != nil && h.ctx.Err() == nil {
 			h.Logger.Error("merging layers", "sprite", id, "err", err)
 		}
 	})
 }
 
 // awaitLists waits until those of a sprite's disk are made.
-func (h *Host) awaitLists(ctx context.Context, id string, done map[string]<-chan struct{}) {
-	row, err := h.Store.Sprites.ByID(ctx, id)
+func (k *layerKeeper) awaitLists(ctx context.Context, id string, done map[string]<-chan struct{}) {
+	row, err := k.store.Sprites.ByID(ctx, id)
 	if err != nil {
 		return // it is gone
 	}
-	chain, err := h.Store.Sprites.Chain(ctx, row.Layer)
+	chain, err := k.store.Sprites.Chain(ctx, row.Layer)
 	if err != nil {
 		return // to merge them says why
 	}
@@ -171,7 +214,7 @@ func (h *Host) awaitLists(ctx context.Context, id string, done map[string]<-chan
 		if listed := done[layer]; listed != nil {
 			select {
 			case <-listed:
-			case <-h.ctx.Done():
+			case <-k.ctx.Done():
 			}
 		}
 	}
@@ -180,28 +223,28 @@ func (h *Host) awaitLists(ctx context.Context, id string, done map[string]<-chan
 // compact merges sealed layers of a sprite's disk. Checkpoints in the middle keep their
 // own. Others are not waited for, but for those that have layers in common with it: they
 // have the lowest one.
-func (h *Host) compact(ctx context.Context, id string) error {
-	merger, ok := h.Runtime.(Merger)
+func (k *layerKeeper) compact(ctx context.Context, id string) error {
+	merger, ok := k.runtime.(Merger)
 	if !ok {
 		return nil
 	}
-	for h.ctx.Err() == nil {
-		_, chain, run, err := h.toMerge(ctx, id)
+	for k.ctx.Err() == nil {
+		_, chain, run, err := k.toMerge(ctx, id)
 		if run == nil || err != nil {
 			return err
 		}
-		done, err := h.reads.alone(ctx, "merges on "+chain[0].ID)
+		done, err := k.merging.lock(ctx, chain[0].ID)
 		if err != nil {
 			return err
 		}
-		merged, err := h.mergeOnce(ctx, merger, id, chain[0].ID)
+		merged, err := k.mergeOnce(ctx, merger, id, chain[0].ID)
 		done()
 		if err != nil {
 			return err
 		}
 		if merged {
-			h.collect()
-			h.wg.Go(func() { h.list() })
+			k.collect()
+			k.begin(func() { k.list() })
 		}
 	}
 	return nil
@@ -209,13 +252,13 @@ func (h *Host) compact(ctx context.Context, id string) error {
 
 // toMerge returns a sprite, the layers of its disk, and a run of them that is long
 // enough to be merged; nil: there is none.
-func (h *Host) toMerge(ctx context.Context, id string) (row store.Sprite, chain []store.Layer, run []string, err error) {
-	row, err = h.Store.Sprites.ByID(ctx, id)
+func (k *layerKeeper) toMerge(ctx context.Context, id string) (row store.Sprite, chain []store.Layer, run []string, err error) {
+	row, err = k.store.Sprites.ByID(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
 		return row, nil, nil, nil
 	}
 	if err == nil {
-		chain, err = h.Store.Sprites.Levels(ctx, row.Layer)
+		chain, err = k.store.Sprites.Levels(ctx, row.Layer)
 	}
 	if err != nil {
 		return row, nil, nil, err
@@ -233,37 +276,37 @@ type begunMerge struct {
 }
 
 // beginMerge begins one on a lowest layer; nil: there is none.
-func (h *Host) beginMerge(ctx context.Context, id, lowest string) (*begunMerge, error) {
-	h.dooming.Lock()
-	defer h.dooming.Unlock()
-	row, chain, run, err := h.toMerge(ctx, id)
+func (k *layerKeeper) beginMerge(ctx context.Context, id, lowest string) (*begunMerge, error) {
+	k.referencing.Lock()
+	defer k.referencing.Unlock()
+	row, chain, run, err := k.toMerge(ctx, id)
 	if run == nil || chain[0].ID != lowest || err != nil { // it was merged meanwhile
 		return nil, err
 	}
-	_, unpin, err := h.pin(ctx, row.Layer)
+	_, unpin, err := k.pin(ctx, row.Layer)
 	if err != nil {
 		return nil, err
 	}
-	into, err := h.Store.Sprites.NewMerged(ctx, run[0])
+	into, err := k.store.Sprites.NewMerged(ctx, run[0])
 	if err != nil {
 		unpin()
 		return nil, err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.making[into] = true
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.making[into] = true
 	return &begunMerge{row.Name, run, into, func() {
-		h.mu.Lock()
-		delete(h.making, into)
-		h.mu.Unlock()
+		k.mu.Lock()
+		delete(k.making, into)
+		k.mu.Unlock()
 		unpin()
 	}}, nil
 }
 
 // mergeOnce merges one run of layers of a disk, if there is one that is long enough.
 // Nobody else does so on the same lowest layer.
-func (h *Host) mergeOnce(ctx context.Context, merger Merger, id, lowest string) (bool, error) {
-	m, err := h.beginMerge(ctx, id, lowest)
+func (k *layerKeeper) mergeOnce(ctx context.Context, merger Merger, id, lowest string) (bool, error) {
+	m, err := k.beginMerge(ctx, id, lowest)
 	if m == nil || err != nil {
 		return false, err
 	}
@@ -273,38 +316,38 @@ func (h *Host) mergeOnce(ctx context.Context, merger Merger, id, lowest string) 
 	if err := merger.MergeLayers(ctx, into, run); err != nil {
 		return false, err // nobody has it: it is collected
 	}
-	if err := h.listMerged(ctx, into, run); err != nil {
+	if err := k.listMerged(ctx, into, run); err != nil {
 		return false, err
 	}
 	fault.Reach(fault.MergeMade)
 	top := run[len(run)-1]
-	added, err := h.addedOn(ctx, top)
+	added, err := k.addedOn(ctx, top)
 	if err != nil {
 		return false, err
 	}
-	if err := h.Store.Sprites.Replace(ctx, top, into, added); err != nil {
+	if err := k.store.Sprites.Replace(ctx, top, into, added); err != nil {
 		return false, err
 	}
 	fault.Reach(fault.MergeStored)
-	h.Logger.Info("layers merged", "sprite", m.sprite, "layers", len(run), "into", into)
+	k.logger.Info("layers merged", "sprite", m.sprite, "layers", len(run), "into", into)
 	return true, nil
 }
 
 // addedOn is what the checkpoint whose last layer that is has added, before a merge
 // makes it impossible to tell; nil: nobody knows.
-func (h *Host) addedOn(ctx context.Context, layer string) (*int64, error) {
-	id, err := h.Store.Sprites.SealedBy(ctx, layer)
+func (k *layerKeeper) addedOn(ctx context.Context, layer string) (*int64, error) {
+	id, err := k.store.Sprites.SealedBy(ctx, layer)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	list, err := h.Store.Sprites.Checkpoints(ctx, id)
+	list, err := k.store.Sprites.Checkpoints(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	d, err := h.disks(ctx, id, list)
+	d, err := disksOf(ctx, k.store.Sprites, id, list)
 	if use := d.use(layer); err == nil && use != nil {
 		return &use.AddedBytes, nil
 	}

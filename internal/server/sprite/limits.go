@@ -13,7 +13,7 @@ import (
 // updateLimits changes the limits of memory and processors that req names, of a sandbox
 // that is awake too. If that can't be, the sprite has those that it had.
 func (h *Host) updateLimits(ctx context.Context, id string, req sprites.UpdateRequest) error {
-	done, err := h.reads.alone(ctx, limitsOf(id))
+	done, err := h.setting.lock(ctx, limitsOf(id))
 	if err != nil {
 		return err
 	}

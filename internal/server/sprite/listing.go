@@ -19,29 +19,29 @@ import (
 // when the machine has nothing better to do: those of one sprite after the other, those
 // of some sprites at once. It returns, by layer, what is closed once that was done, or
 // has failed.
-func (h *Host) list() map[string]<-chan struct{} {
-	reader, ok := h.Runtime.(DiskReader)
+func (k *layerKeeper) list() map[string]<-chan struct{} {
+	reader, ok := k.runtime.(DiskReader)
 	if !ok {
 		return nil
 	}
-	ctx := context.WithoutCancel(h.ctx)
-	unlisted, err := h.Store.Sprites.Unlisted(ctx)
+	ctx := context.WithoutCancel(k.ctx)
+	unlisted, err := k.store.Sprites.Unlisted(ctx)
 	bySprite := map[string][]string{}
 	for _, layer := range unlisted {
 		var of string
-		if of, err = h.Store.Sprites.SpriteOn(ctx, layer); err != nil {
+		if of, err = k.store.Sprites.SpriteOn(ctx, layer); err != nil {
 			break
 		}
 		bySprite[of] = append(bySprite[of], layer)
 	}
 	if err != nil {
-		h.Logger.Error("finding layers to be listed", "err", err)
+		k.logger.Error("finding layers to be listed", "err", err)
 	}
 	done := map[string]<-chan struct{}{}
 	for of, all := range bySprite {
-		q, begun := h.reads.queue(of, all)
+		q, begun := k.reads.queue(of, all)
 		if begun {
-			h.wg.Go(func() { h.listQueue(reader, of, q) })
+			k.begin(func() { k.listQueue(reader, of, q) })
 		}
 		for _, layer := range all {
 			done[layer] = q.done
@@ -51,49 +51,49 @@ func (h *Host) list() map[string]<-chan struct{} {
 }
 
 // listQueue lists the layers of one sprite.
-func (h *Host) listQueue(reader DiskReader, of string, q *listQueue) {
-	r := &h.reads
+func (k *layerKeeper) listQueue(reader DiskReader, of string, q *listQueue) {
+	r := &k.reads
 	select {
 	case r.places <- struct{}{}:
 		defer func() { <-r.places }()
-	case <-h.ctx.Done():
+	case <-k.ctx.Done():
 	}
 	for {
 		layer := r.next(of, q)
 		if layer == "" {
 			return
 		}
-		if h.ctx.Err() != nil {
+		if k.ctx.Err() != nil {
 			continue
 		}
-		if _, err := h.listLayer(h.ctx, reader, layer); err != nil && h.ctx.Err() == nil && !errors.Is(err, errAbandoned) {
-			h.Logger.Error("listing a layer", "layer", layer, "err", err)
+		if _, err := k.listLayer(k.ctx, reader, layer); err != nil && k.ctx.Err() == nil && !errors.Is(err, errAbandoned) {
+			k.logger.Error("listing a layer", "layer", layer, "err", err)
 		}
 	}
 }
 
 // listLayer lists a sealed layer, or waits until somebody else has; false: it has a
 // list already, or has gone.
-func (h *Host) listLayer(ctx context.Context, reader DiskReader, layer string) (listed bool, err error) {
-	ctx, end := h.reading(ctx, layer) // before it is pinned: who dooms it ends it
+func (k *layerKeeper) listLayer(ctx context.Context, reader DiskReader, layer string) (listed bool, err error) {
+	ctx, end := k.reading(ctx, layer) // before it is pinned: who marks it unreferenced ends it
 	defer end()
 	defer func() {
 		if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
 			err = errAbandoned
 		}
 	}()
-	done, err := h.reads.alone(ctx, layer)
+	done, err := k.reads.listed.lock(ctx, layer)
 	if err != nil {
 		return false, err
 	}
 	defer done()
-	f, err := h.Store.Sprites.FactsOf(ctx, layer)
+	f, err := k.store.Sprites.FactsOf(ctx, layer)
 	if err == nil && f.Digest != "" {
 		return false, nil
 	}
 	var unpin func()
 	if err == nil {
-		_, unpin, err = h.pin(ctx, layer)
+		_, unpin, err = k.pin(ctx, layer)
 	}
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
@@ -104,7 +104,7 @@ func (h *Host) listLayer(ctx context.Context, reader DiskReader, layer string) (
 	defer unpin()
 	var l layers.Listing
 	atLeisure(func() {
-		t := turn{ctx: ctx, turns: h.reads.turns}
+		t := turn{ctx: ctx, turns: k.reads.turns}
 		defer t.end()
 		if err = t.begin(); err == nil {
 			l, err = reader.LayerDir(layer).List(ctx, nil, t.next)
@@ -113,11 +113,11 @@ func (h *Host) listLayer(ctx context.Context, reader DiskReader, layer string) (
 	if err != nil {
 		return false, err
 	}
-	return true, h.setListing(ctx, layer, l)
+	return true, k.setListing(ctx, layer, l)
 }
 
-func (h *Host) setListing(ctx context.Context, layer string, l layers.Listing) error {
-	return h.Store.Sprites.SetFacts(context.WithoutCancel(ctx), layer, store.Facts{Digest: l.Digest, Files: l.Files, Size: l.Size, Disk: l.Disk})
+func (k *layerKeeper) setListing(ctx context.Context, layer string, l layers.Listing) error {
+	return k.store.Sprites.SetFacts(context.WithoutCancel(ctx), layer, store.Facts{Digest: l.Digest, Files: l.Files, Size: l.Size, Disk: l.Disk})
 }
 
 func listingOf(f store.Facts) layers.Listing {
@@ -146,16 +146,16 @@ func atLeisure(f func()) {
 // listMerged lists a layer that was made of others, if they all have been listed:
 // what they had when they were sealed is what it has to have, and nothing is read
 // again. If not, it is listed later, like any other.
-func (h *Host) listMerged(ctx context.Context, into string, of []string) error {
-	reader, ok := h.Runtime.(DiskReader)
+func (k *layerKeeper) listMerged(ctx context.Context, into string, of []string) error {
+	reader, ok := k.runtime.(DiskReader)
 	if !ok {
 		return nil
 	}
-	ctx, end := h.reading(ctx, into)
+	ctx, end := k.reading(ctx, into)
 	defer end()
 	known := layers.Known{}
 	for _, layer := range of {
-		f, err := h.Store.Sprites.FactsOf(ctx, layer)
+		f, err := k.store.Sprites.FactsOf(ctx, layer)
 		if err == nil && f.Digest == "" {
 			return nil
 		}
@@ -170,7 +170,7 @@ func (h *Host) listMerged(ctx context.Context, into string, of []string) error {
 	if err != nil {
 		return err
 	}
-	return h.setListing(ctx, into, l)
+	return k.setListing(ctx, into, l)
 }
 
 // glance is for how long a chain is looked at before something is put on it.
@@ -191,9 +191,9 @@ func (h *Host) checkWhole(ctx context.Context, row store.Sprite, id string) erro
 			return err
 		}
 		var unpin func()
-		if chain, unpin, err = h.pin(ctx, layer); err == nil {
+		if chain, unpin, err = h.layers.pin(ctx, layer); err == nil {
 			defer unpin()
-			err = h.look(ctx, reader, chain)
+			err = h.layers.look(ctx, reader, chain)
 		}
 		return err
 	})
@@ -217,11 +217,11 @@ type damageError struct{ layers.Problem }
 func (e *damageError) Error() string { return e.Path + ": " + e.What }
 
 // look looks at a chain, the topmost layer first, as long as glance allows.
-func (h *Host) look(ctx context.Context, reader DiskReader, chain []string) error {
+func (k *layerKeeper) look(ctx context.Context, reader DiskReader, chain []string) error {
 	brief, cancel := context.WithTimeout(ctx, glance)
 	defer cancel()
 	for _, layer := range slices.Backward(chain) {
-		f, err := h.Store.Sprites.FactsOf(ctx, layer)
+		f, err := k.store.Sprites.FactsOf(ctx, layer)
 		if err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func (h *Host) keepAsleep(ctx context.Context, id string) kept {
 		return kept{why: "nothing ran in it"}
 	}
 	name := randomHex(8)
-	if err := h.Store.Sprites.DoomMemory(ctx, name); err != nil {
+	if err := h.Store.Sprites.MarkMemoryUnreferenced(ctx, name); err != nil {
 		h.Logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
 		return kept{why: "its memory could not be kept; the log of the server says why"}
 	}
@@ -53,7 +53,7 @@ func (h *Host) recall(ctx context.Context, id, memory string) error {
 	return k.Recall(ctx, id, memory)
 }
 
-// forget removes memories, which the store has noted as doomed. What is left of one goes
+// forget removes memories, which the store has marked unreferenced. What is left of one goes
 // when the server starts.
 func (h *Host) forget(memories ...string) {
 	k, ok := h.keeper()

@@ -57,7 +57,7 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 		return err
 	}
 	// The policy that is stored last is in force. A guest that is slow holds up its own sprite.
-	done, err := h.reads.alone(ctx, policyOf(row.ID))
+	done, err := h.setting.lock(ctx, policyOf(row.ID))
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (h *Host) showPolicy(ctx context.Context, row store.Sprite, sb Sandbox) err
 // reviveNetwork tells a sandbox that was found running its policy: a shim that was
 // started anew for it lets nothing out before.
 func (h *Host) reviveNetwork(row store.Sprite, sb Sandbox) {
-	done, err := h.reads.alone(h.ctx, policyOf(row.ID))
+	done, err := h.setting.lock(h.ctx, policyOf(row.ID))
 	if err != nil {
 		return // the server ends
 	}

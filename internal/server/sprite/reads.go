@@ -20,9 +20,10 @@ type reads struct {
 	places chan struct{} // of sprites whose layers are being listed
 	turns  chan struct{} // of listings that are at work
 
+	listed keyedMutex // layers
+
 	mu     sync.Mutex
 	queues map[string]*listQueue                        // by sprite
-	listed map[string]chan struct{}                     // layers that are being listed, until it is closed
 	ends   map[string]map[*context.CancelCauseFunc]bool // by what is read
 }
 
@@ -36,7 +37,6 @@ func (r *reads) init() {
 	r.places = make(chan struct{}, listedAtOnce)
 	r.turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)) // the rest is for who waits
 	r.queues = map[string]*listQueue{}
-	r.listed = map[string]chan struct{}{}
 	r.ends = map[string]map[*context.CancelCauseFunc]bool{}
 }
 
@@ -66,41 +66,15 @@ func (r *reads) next(of string, q *listQueue) (layer string) {
 	return layer
 }
 
-// alone returns when nobody else lists a layer, or does what else is so called. The
-// caller calls done.
-func (r *reads) alone(ctx context.Context, layer string) (done func(), err error) {
-	for {
-		r.mu.Lock()
-		other := r.listed[layer]
-		if other == nil {
-			mine := make(chan struct{})
-			r.listed[layer] = mine
-			r.mu.Unlock()
-			return func() {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				delete(r.listed, layer)
-				close(mine)
-			}, nil
-		}
-		r.mu.Unlock()
-		select {
-		case <-other:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-}
-
 // errAbandoned ends a reading of what is being deleted.
 var errAbandoned = fail.Newf(CodeDeleting, "", "what was being read is deleted")
 
 // reading is a context for reading something, a layer or all of a sprite: it ends with
-// ctx, when the host is closed, and when that is abandoned. The caller calls end.
-func (h *Host) reading(ctx context.Context, what string) (_ context.Context, end func()) {
+// ctx, when the keeper is closed, and when that is abandoned. The caller calls end.
+func (k *layerKeeper) reading(ctx context.Context, what string) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })
-	r := &h.reads
+	stop := context.AfterFunc(k.ctx, func() { cancel(context.Cause(k.ctx)) })
+	r := &k.reads
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ends[what] == nil {

@@ -61,7 +61,7 @@ func (h *Host) prune(ctx context.Context, row store.Sprite, rule sprites.Retenti
 		return result, err
 	}
 	why := retain(list, row.Source, rule, req.All)
-	defer h.collect()
+	defer h.layers.collect()
 	for i, c := range list {
 		item := sprites.PruneItem{ID: c.Name, CreateTime: c.CreatedAt, Why: why[i]}
 		if item.Why != "" {

@@ -50,7 +50,7 @@ func (h *Host) settle(limit time.Duration, id string, next store.Next, sb Sandbo
 			if err := h.Store.Sprites.Abort(ctx, id, next); err != nil {
 				return unsettled, err
 			}
-			h.collect()
+			h.layers.collect()
 			return stayed, nil
 		case !ended(sb):
 			return unsettled, fmt.Errorf("ask which layer its sandbox writes: %w", err)
@@ -93,6 +93,30 @@ func (h *Host) mounted(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("look which layers are mounted: %w", err)
 	}
 	return all, nil
+}
+
+// layersInUse are the layers that sandboxes have, as the runtime says and as this Host knows.
+func (h *Host) layersInUse(ctx context.Context) (map[string]bool, error) {
+	mounted, err := h.mounted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	held := map[string]bool{}
+	for _, l := range mounted {
+		held[l] = true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range h.machines {
+		for _, sb := range []Sandbox{m.sandbox, m.ending} {
+			if sb != nil && !ended(sb) {
+				for _, l := range sb.Status().Layers {
+					held[l] = true
+				}
+			}
+		}
+	}
+	return held, nil
 }
 
 // settled is a sprite's row without a Next. sb is its sandbox, or nil.

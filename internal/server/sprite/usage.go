@@ -13,8 +13,8 @@ type disks struct {
 	at     map[string]string // the checkpoint that a layer is the last of
 }
 
-func (h *Host) disks(ctx context.Context, id string, list []store.Checkpoint) (disks, error) {
-	layers, err := h.Store.Sprites.Usages(ctx, id)
+func disksOf(ctx context.Context, rows *store.Sprites, id string, list []store.Checkpoint) (disks, error) {
+	layers, err := rows.Usages(ctx, id)
 	at := make(map[string]string, len(list))
 	for _, c := range list {
 		at[c.Layer] = c.Name
@@ -77,7 +77,7 @@ func (h *Host) addedBy(ctx context.Context, id string, c store.Checkpoint) (int6
 	if err != nil {
 		return 0, err
 	}
-	d, err := h.disks(ctx, id, list)
+	d, err := disksOf(ctx, h.Store.Sprites, id, list)
 	if use := d.use(c.Layer); err == nil && use != nil {
 		return use.AddedBytes, nil
 	}

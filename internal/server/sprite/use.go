@@ -326,7 +326,7 @@ func (h *Host) describeMachine(ctx context.Context, row store.Sprite, incarnatio
 	if err := h.checkLayers(ctx, row); err != nil { // before its memory is used up
 		return Machine{}, nil, err
 	}
-	chain, unpin, err := h.pinShort(ctx, row.ID, row.Layer)
+	chain, unpin, err := h.layers.pinShort(ctx, row.ID, row.Layer)
 	if err != nil {
 		return Machine{}, nil, err
 	}
@@ -374,7 +374,7 @@ func (h *Host) watch(m *machine, sb Sandbox) {
 	}
 	m.disarm()
 	h.mu.Unlock()
-	h.collect() // it may have held layers that nobody else has
+	h.layers.collect() // it may have held layers that nobody else has
 	if asked {
 		return // whoever asked notes it
 	}

@@ -29,7 +29,7 @@ func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.Ve
 	if err != nil {
 		return sum, err
 	}
-	ctx, end := h.reading(ctx, allOf(row.ID))
+	ctx, end := h.layers.reading(ctx, allOf(row.ID))
 	defer end()
 	v := verifier{host: h, reader: reader, tell: tell, seen: map[string]bool{}}
 	defer v.unpin()
@@ -85,7 +85,7 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 			if err != nil || layer == "" {
 				return err
 			}
-			chain, unpin, err := v.host.pin(ctx, layer)
+			chain, unpin, err := v.host.layers.pin(ctx, layer)
 			if err != nil {
 				return err
 			}
@@ -114,9 +114,9 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 
 func (v *verifier) layer(ctx context.Context, layer string) error {
 	h := v.host
-	ctx, end := h.reading(ctx, layer)
+	ctx, end := h.layers.reading(ctx, layer)
 	defer end()
-	listed, err := h.listLayer(ctx, v.reader, layer)
+	listed, err := h.layers.listLayer(ctx, v.reader, layer)
 	if err != nil {
 		return err
 	}

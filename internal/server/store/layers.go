@@ -191,7 +191,7 @@ func (t *Sprites) DeleteCheckpoint(ctx context.Context, id, name string, added i
 		if err := tx.QueryRowContext(ctx, "DELETE FROM checkpoints WHERE sprite = ? AND name = ? RETURNING source, ifnull(doc->>'$.memory', '')", id, name).Scan(&source, &memory); err != nil {
 			return notFound(err)
 		}
-		if err := doomMemory(ctx, tx, memory); err != nil {
+		if err := markMemoryUnreferenced(ctx, tx, memory); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, "UPDATE sprites SET source = ? WHERE id = ? AND source = ?", source, id, name); err != nil {
@@ -409,10 +409,10 @@ func (t *Sprites) Usages(ctx context.Context, id string) (map[string]Usage, erro
 
 func scanText(row scanner) (s string, err error) { return s, row.Scan(&s) }
 
-// Doom marks the layers that are in no chain, and returns all that are so marked,
+// MarkUnreferenced marks the layers that are in no chain, and returns all that are so marked,
 // those on top first, but for some of which something is about to be made. Nothing is
 // ever put on top of one again: its folder may be removed, and then it may be forgotten.
-func (t *Sprites) Doom(ctx context.Context, except ...string) ([]string, error) {
+func (t *Sprites) MarkUnreferenced(ctx context.Context, except ...string) ([]string, error) {
 	type link struct {
 		id     string
 		parent sql.NullString

@@ -87,8 +87,8 @@ func TestInstalls(t *testing.T) {
 	if err := s.Sprites.Delete(ctx, made.ID); err != nil {
 		t.Fatal(err)
 	}
-	if doomed, err := s.Sprites.Doom(ctx); err != nil || len(doomed) != 0 {
-		t.Errorf("doomed: %v, %v", doomed, err)
+	if unreferenced, err := s.Sprites.MarkUnreferenced(ctx); err != nil || len(unreferenced) != 0 {
+		t.Errorf("unreferenced: %v, %v", unreferenced, err)
 	}
 	got, err := s.Installs.Use(ctx, "k")
 	if err != nil || got.Layer != made.Layer || got.Agent != "a" || got.Took != time.Second || got.UsedAt.Before(got.CreatedAt) {
@@ -107,14 +107,14 @@ func TestInstalls(t *testing.T) {
 	if gone, err := s.Installs.Drop(ctx, "k", got.UsedAt); err != nil || !gone {
 		t.Errorf("drop: %v, %v", gone, err)
 	}
-	if doomed, err := s.Sprites.Doom(ctx); err != nil || len(doomed) != 0 {
-		t.Errorf("a sprite has it: %v, %v", doomed, err)
+	if unreferenced, err := s.Sprites.MarkUnreferenced(ctx); err != nil || len(unreferenced) != 0 {
+		t.Errorf("a sprite has it: %v, %v", unreferenced, err)
 	}
 	if err := s.Sprites.Delete(ctx, user.ID); err != nil {
 		t.Fatal(err)
 	}
-	if doomed, err := s.Sprites.Doom(ctx); err != nil || len(doomed) != 2 {
-		t.Errorf("nobody has it: %v, %v", doomed, err)
+	if unreferenced, err := s.Sprites.MarkUnreferenced(ctx); err != nil || len(unreferenced) != 2 {
+		t.Errorf("nobody has it: %v, %v", unreferenced, err)
 	}
 	if _, err := s.Installs.Use(ctx, "k"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("dropped: %v", err)

@@ -8,20 +8,20 @@ import (
 
 // A memory that is kept has a name; the one that a sprite sleeps with has the sprite's ID.
 // The store knows those that checkpoints and sprites have. It knows besides which are
-// doomed: one that is being made, and belongs to nobody yet, and one whose checkpoint was
+// unreferenced: one that is being made, and belongs to nobody yet, and one whose checkpoint was
 // deleted. A server that starts removes these. Any other is one that the store does not know.
 
-// DoomMemory notes that a memory, which is about to be made, may be removed by the next
+// MarkMemoryUnreferenced notes that a memory, which is about to be made, may be removed by the next
 // start, unless Commit or Create has it by then.
-func (t *Sprites) DoomMemory(ctx context.Context, name string) error {
-	err := t.db.update(ctx, func(tx *sql.Tx) error { return doomMemory(ctx, tx, name) })
+func (t *Sprites) MarkMemoryUnreferenced(ctx context.Context, name string) error {
+	err := t.db.update(ctx, func(tx *sql.Tx) error { return markMemoryUnreferenced(ctx, tx, name) })
 	if err != nil {
 		return fmt.Errorf("begin the memory %s: %w", name, err)
 	}
 	return nil
 }
 
-func doomMemory(ctx context.Context, tx *sql.Tx, name string) error {
+func markMemoryUnreferenced(ctx context.Context, tx *sql.Tx, name string) error {
 	if name == "" {
 		return nil
 	}
@@ -29,7 +29,7 @@ func doomMemory(ctx context.Context, tx *sql.Tx, name string) error {
 	return err
 }
 
-// reprieve undoes doomMemory, if that was called.
+// reprieve undoes markMemoryUnreferenced, if that was called.
 func reprieve(ctx context.Context, tx *sql.Tx, name string) error {
 	if name == "" {
 		return nil
@@ -39,19 +39,19 @@ func reprieve(ctx context.Context, tx *sql.Tx, name string) error {
 }
 
 // Memories returns the names of the memories that checkpoints have kept, and of those that
-// are doomed.
-func (t *Sprites) Memories(ctx context.Context) (kept, doomed []string, err error) {
+// are unreferenced.
+func (t *Sprites) Memories(ctx context.Context) (kept, unreferenced []string, err error) {
 	kept, err = collect(ctx, t.db.read, scanText, "SELECT doc->>'$.memory' FROM checkpoints WHERE doc->>'$.memory' IS NOT NULL")
 	if err == nil {
-		doomed, err = collect(ctx, t.db.read, scanText, "SELECT name FROM doomed_memories")
+		unreferenced, err = collect(ctx, t.db.read, scanText, "SELECT name FROM doomed_memories")
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the memories: %w", err)
 	}
-	return kept, doomed, nil
+	return kept, unreferenced, nil
 }
 
-// ForgetMemories forgets doomed memories, which are not there any more.
+// ForgetMemories forgets unreferenced memories, which are not there any more.
 func (t *Sprites) ForgetMemories(ctx context.Context, names []string) error {
 	err := t.db.update(ctx, func(tx *sql.Tx) error {
 		for _, name := range names {

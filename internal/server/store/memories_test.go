@@ -6,18 +6,18 @@ import (
 	"testing"
 )
 
-// TestDoomedMemories: a memory is doomed from before it is made until a checkpoint or a sprite
+// TestUnreferencedMemories: a memory is unreferenced from before it is made until a checkpoint or a sprite
 // has it, and again from the transaction in which that goes.
-func TestDoomedMemories(t *testing.T) {
+func TestUnreferencedMemories(t *testing.T) {
 	s, ctx := open(t, filepath.Join(t.TempDir(), "cove.db")), t.Context()
 	defer func() { must(t, s.Close()) }()
-	want := func(when string, kept, doomed []string) {
+	want := func(when string, kept, unreferenced []string) {
 		t.Helper()
-		gotKept, gotDoomed, err := s.Sprites.Memories(ctx)
+		gotKept, gotUnreferenced, err := s.Sprites.Memories(ctx)
 		slices.Sort(gotKept)
-		slices.Sort(gotDoomed)
-		if err != nil || !slices.Equal(gotKept, kept) || !slices.Equal(gotDoomed, doomed) {
-			t.Errorf("%s: kept %q, doomed %q, %v, want %q and %q", when, gotKept, gotDoomed, err, kept, doomed)
+		slices.Sort(gotUnreferenced)
+		if err != nil || !slices.Equal(gotKept, kept) || !slices.Equal(gotUnreferenced, unreferenced) {
+			t.Errorf("%s: kept %q, unreferenced %q, %v, want %q and %q", when, gotKept, gotUnreferenced, err, kept, unreferenced)
 		}
 	}
 	keep := func(row *Sprite, memory string) {
@@ -32,7 +32,7 @@ func TestDoomedMemories(t *testing.T) {
 
 	row := Sprite{ID: "id", Name: "paint"}
 	for _, name := range []string{"id", "m1", "m2", "m3", "m1"} {
-		must(t, s.Sprites.DoomMemory(ctx, name))
+		must(t, s.Sprites.MarkMemoryUnreferenced(ctx, name))
 	}
 	want("begun", nil, []string{"id", "m1", "m2", "m3"})
 	must(t, s.Sprites.Create(ctx, &row))
