@@ -25,7 +25,7 @@ const maxLines = 800
 const everything = "*"
 
 // imports says which of this module's packages each of them may import, tests
-// aside. ARCHITECTURE.md gives the reasons. A package without a row is an error.
+// aside. docs/packages.md gives the reasons. A package without a row is an error.
 var imports = map[string][]string{
 	".":       nil,
 	"sprites": nil,

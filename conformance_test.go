@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/conformance.md anew")
+var update = flag.Bool("update", false, "write docs/conformance.md and docs/packages.md anew")
 
 // statement is one testable line about a server or a client of the protocol.
 type statement struct {
