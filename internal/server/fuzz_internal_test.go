@@ -1,10 +1,17 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -65,6 +72,38 @@ func FuzzTexts(f *testing.F) {
 			var ports struct{ Ports []sprites.PortEvent }
 			if json.Unmarshal(out, &ports) == nil && len(ports.Ports) > maxPorts {
 				t.Fatalf("%s passes %d ports on", kind, len(ports.Ports))
+			}
+		}
+	})
+}
+
+// FuzzGuestFailure: whatever a guest answers, its error is short, has no control characters,
+// a code that a guest may give or that goes with its status, and no hint.
+func FuzzGuestFailure(f *testing.F) {
+	f.Add(404, []byte(`{"error":"session_not_found","message":"there is none","hint":"rm -rf /"}`), false)
+	f.Add(404, []byte(`{"error":"no such file","code":"ENOENT","path":"/x\u001b[2J","message":"m"}`), true)
+	f.Add(403, []byte(`{"error":"forbidden"}`), false)
+	f.Add(507, []byte(`{"error":"disk_full"}`), true)
+	f.Add(101, []byte(nil), false)
+	f.Add(500, []byte("\xff\x1b plain"), false)
+	f.Fuzz(func(t *testing.T, status int, body []byte, files bool) {
+		err := guestFailure(&http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(body))}, files)
+		var said []string
+		if e, ok := errors.AsType[*fileError](err); ok && files {
+			said = []string{e.body.Error, e.body.Code, e.body.Path, e.body.Message}
+		} else if e, ok := errors.AsType[*sprites.Error](err); ok {
+			if honest := withCode(sprites.ErrorBody{}, status).Code; e.Code != honest && !guestCodes[e.Code] || e.Hint != "" {
+				t.Errorf("%d %q: code %q, hint %q", status, body, e.Code, e.Hint)
+			}
+			said = []string{e.Code, e.Message}
+		} else if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "bad_guest" {
+			said = []string{e.Message}
+		} else {
+			t.Fatalf("%d %q: got %#v", status, body, err)
+		}
+		for _, s := range said {
+			if len(s) > 3*(maxGuestText+maxGuestPath)+8 || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+				t.Errorf("%d %q: says %q", status, body, s)
 			}
 		}
 	})

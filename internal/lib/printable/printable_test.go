@@ -2,6 +2,8 @@ package printable_test
 
 import (
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
@@ -47,4 +49,25 @@ func TestName(t *testing.T) {
 	if got, want := printable.Lines("one\r\ntwo\x1b\n"), `one; two\x1b`; got != want {
 		t.Errorf("printable.Lines: %q, want %q", got, want)
 	}
+}
+
+// FuzzText: whatever comes in, no form of it has a control character, a change of direction
+// or what is not UTF-8; a name and a line have no line ends.
+func FuzzText(f *testing.F) {
+	for _, s := range []string{"plain\ttext\n", "\x1b]52;c;eA==\a", "a\r\nb", "ab\xffc", "\u202e\u2066\u200b", "\u2028", "\U000e0041"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, in string) {
+		for form, out := range map[string]string{"Text": printable.Text(in), "Line": printable.Line(in), "Name": printable.Name(in), "Lines": printable.Lines(in)} {
+			for _, r := range out {
+				ends := r == '\n' || r == '\t'
+				if ends && form != "Text" || !ends && (unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)) {
+					t.Fatalf("%s(%q) has %q", form, in, r)
+				}
+			}
+			if !utf8.ValidString(out) {
+				t.Fatalf("%s(%q) is no UTF-8: %q", form, in, out)
+			}
+		}
+	})
 }

@@ -1,6 +1,8 @@
 package job
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -168,4 +170,38 @@ func TestHostileStates(t *testing.T) {
 	if after, err := client.Job(t.Context(), job.ID); err != nil || after.State != sprites.JobRunning {
 		t.Errorf("the job is %s, %v", after.State, err)
 	}
+}
+
+// FuzzEvents: of whatever a sprite says is its job's log, what is taken has the next number
+// and a type that a supervisor may use, and has nothing that only the server says.
+func FuzzEvents(f *testing.F) {
+	for _, s := range []string{
+		`{"seq":1,"type":"state","state":"running"}` + "\n" + `{"seq":2,"type":"end","result":{"phase":"done","exit_code":0}}` + "\n",
+		`{"seq":1,"type":"output","text":"x","outcome":{"kind":"succeeded"},"usage":{"turns":1}}` + "\n", `{"seq":1,"type":"held"}` + "\n", "{}\n", "\n", "x", `{"seq":1,"type":"end"}` + "\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, log []byte) {
+		br := bufio.NewReader(bytes.NewReader(log))
+		for want := int64(1); ; want++ {
+			line, err := readLine(br)
+			if len(line) > maxEvent {
+				t.Fatalf("a line of %d bytes", len(line))
+			}
+			if err != nil {
+				return
+			}
+			ev, err := decode(line, want)
+			if err != nil {
+				if !errors.Is(err, errBadLog) {
+					t.Errorf("%q: %v", line, err)
+				}
+				return
+			}
+			text, err := json.Marshal(ev)
+			if ev.Seq != want || !eventTypes[ev.Type] || ev.Outcome != nil || ev.Usage != nil || ev.Type == "end" && ev.Result == nil || err != nil || len(text) > maxEvent {
+				t.Errorf("%q is taken for %+v, of %d bytes, %v", line, ev, len(text), err)
+			}
+		}
+	})
 }

@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -11,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"errors"
-
 	"github.com/miekg/dns"
+
+	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
 // zone is what the test's resolver on the internet knows.
@@ -273,4 +275,41 @@ func (w *world) forget() {
 	w.cache.mu.Lock()
 	defer w.cache.mu.Unlock()
 	clear(w.cache.answers)
+}
+
+// FuzzDNS: whatever a sandbox sends as a question, what is answered is a response to it, of a
+// size that it can take, and under a policy without rules no name but a connector's has an
+// address.
+func FuzzDNS(f *testing.F) {
+	for _, m := range []*dns.Msg{question("api.connect.internal.", dns.TypeA), question("public.example.", dns.TypeAAAA), question("version.bind.", dns.TypeTXT), question("x.connect.internal.", dns.TypeAAAA).SetEdns0(4096, true)} {
+		b, err := m.Pack()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, true)
+	}
+	f.Add([]byte(strings.Repeat("\xc0\x0c", 700)), false)
+	g := &Gateway{Addr: netip.MustParsePrefix(gwIP + "/24"), Policy: policy.Policy{Closed: true}, Logger: slog.New(slog.DiscardHandler)}
+	g.policy.Store(&g.Policy)
+	f.Fuzz(func(t *testing.T, b []byte, udp bool) {
+		from := source{policy.TCP, netip.MustParseAddrPort(guestIP + ":5353")}
+		if udp {
+			from.proto = policy.UDP
+		}
+		out := g.answer(from, b)
+		if out == nil {
+			return
+		}
+		var req, resp dns.Msg
+		if err := errors.Join(req.Unpack(b), resp.Unpack(out)); err != nil || !resp.Response || resp.Id != req.Id || len(req.Question) != 1 {
+			t.Fatalf("%x is answered by %x: %v", b, out, err)
+		}
+		if udp && len(out) > maxUDPAnswer {
+			t.Errorf("%x: an answer of %d bytes", b, len(out))
+		}
+		name, _ := policy.CanonicalName(req.Question[0].Name)
+		if len(resp.Answer) > 0 && !strings.HasSuffix(name, ".connect.internal") {
+			t.Errorf("%q has the answer %v", req.Question[0].Name, resp.Answer)
+		}
+	})
 }
