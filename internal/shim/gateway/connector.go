@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/duplex"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
@@ -287,7 +288,9 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Upgrade") // what follows could be requests that nobody decides on
 		r.Header.Del("Http2-Settings")
 	}
-	h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, x: x}, r)
+	duplex.Serve(w, r, func(w http.ResponseWriter, r *http.Request) {
+		h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, x: x}, r)
+	})
 }
 
 // climbs reports whether a path, or what an upstream may make of it, has a part
