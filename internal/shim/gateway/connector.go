@@ -46,7 +46,7 @@ type connector struct {
 	name   string
 	url    *url.URL
 	header http.Header // the upstream's, under canonical names
-	hidden [][]byte    // the longest first
+	hides  redactors
 	use    *usage
 
 	ctx    context.Context // ends when it is taken away, or becomes another
@@ -69,10 +69,7 @@ func (g *Gateway) SetConnectors(all map[string]connect.Upstream) error {
 		for key, values := range u.Header {
 			c.header[textproto.CanonicalMIMEHeaderKey(key)] = slices.Clone(values)
 		}
-		for _, text := range u.Hidden {
-			c.hidden = append(c.hidden, []byte(text))
-		}
-		slices.SortFunc(c.hidden, func(a, b []byte) int { return len(b) - len(a) })
+		c.hides = newRedactors(u.Secrets, u.Hidden)
 		next[name] = c
 	}
 	g.mu.Lock()
@@ -315,7 +312,7 @@ func climbs(path string) bool {
 // authorized reports whether the connector says who asks. Then the sandbox does not,
 // nor does it get what the upstream would know it by.
 func (c *connector) authorized() bool {
-	return len(c.hidden) > 0 || slices.ContainsFunc(credentials, func(name string) bool { return c.header[name] != nil })
+	return c.hides.body != nil || slices.ContainsFunc(credentials, func(name string) bool { return c.header[name] != nil })
 }
 
 // restricts reports whether requests through the connector are decided on, or their
@@ -352,10 +349,10 @@ func rewrite(pr *httputil.ProxyRequest) {
 	if len(x.Paths) > 0 || len(x.DenyPaths) > 0 {
 		drop(pr.Out.Header, redirections)
 	}
-	if len(x.hidden) > 0 || x.Metered() { // what is compressed can't be looked through
+	if x.hides.body != nil || x.Metered() { // what is compressed can't be looked through
 		pr.Out.Header.Set("Accept-Encoding", "identity")
 	}
-	if len(x.hidden) > 0 {
+	if x.hides.body != nil {
 		for _, name := range partial {
 			pr.Out.Header.Del(name)
 		}
@@ -388,11 +385,11 @@ func forSandbox(resp *http.Response) error {
 			resp.Header.Set(name, x.through(resp.Request.URL, to))
 		}
 	}
-	if len(x.hidden) > 0 && isPart(resp) {
+	if x.hides.body != nil && isPart(resp) {
 		return errPart
 	}
-	blotHeader(resp.Header, x.hidden)
-	blotHeader(resp.Trailer, x.hidden) // the names, which are told before
+	x.hides.header(resp.Header)
+	x.hides.header(resp.Trailer) // the names, which are told before
 	if x.authorized() {
 		resp.Header.Del("Set-Cookie")
 	}
@@ -403,28 +400,27 @@ func forSandbox(resp *http.Response) error {
 		x.request.note(resp.StatusCode, "")
 		if both, ok := resp.Body.(io.ReadWriteCloser); ok {
 			in := io.ReadCloser(both)
-			if len(x.hidden) > 0 {
-				in = &blotter{ReadCloser: both, hidden: x.hidden, least: leastPiece}
+			if x.hides.body != nil {
+				in = &redacting{ReadCloser: both, redactor: x.hides.body, late: true}
 			}
 			resp.Body = &meterBoth{meter{in, x, &x.received}, both}
 		}
 		return nil
 	}
 	resp.Body = &meter{resp.Body, x, &x.received}
-	if len(x.hidden) == 0 && !x.Metered() {
+	if x.hides.body == nil && !x.Metered() {
 		return nil
 	}
 	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return errEncoded
 	}
-	if x.Metered() {
+	if x.hides.body != nil {
+		resp.Body = &redacting{ReadCloser: resp.Body, redactor: x.hides.body, ended: func() { x.hides.header(resp.Trailer) }}
+	}
+	if x.Metered() { // the model's name, which is told of, is the upstream's word
 		x.answer = &taster{ReadCloser: resp.Body}
 		resp.Body = x.answer
 	}
-	if len(x.hidden) == 0 {
-		return nil
-	}
-	resp.Body = &blotter{ReadCloser: resp.Body, hidden: x.hidden, ended: func() { blotHeader(resp.Trailer, x.hidden) }}
 	return nil
 }
 
