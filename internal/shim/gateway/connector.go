@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"maps"
 	"net"
@@ -172,7 +173,7 @@ func newConnectors(g *Gateway) *connectors {
 		WriteBufferSize:        httpBuffer,
 		ReadBufferSize:         httpBuffer,
 	}
-	quiet := slog.NewLogLogger(g.Logger.Handler(), slog.LevelDebug)
+	quiet := log.New(Redacted(g, slog.NewLogLogger(g.Logger.Handler(), slog.LevelDebug).Writer()), "", 0)
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
 		Transport:      h.transport,
@@ -453,7 +454,7 @@ func (h *connectors) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r)
 	if r.Context().Err() == nil && !errors.Is(err, http.ErrAbortHandler) {
 		x.failed = true
-		h.g.Logger.Warn("connector", "name", x.name, "error", err)
+		h.g.Logger.Warn("connector", "name", x.name, "error", x.hides.body.text(err.Error())) // it may quote the upstream
 	}
 	x.request.note(http.StatusBadGateway, "the upstream does not answer")
 	refusal(w, http.StatusBadGateway, "upstream", fmt.Sprintf("connector %s: the upstream does not answer", x.name),

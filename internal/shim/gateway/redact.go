@@ -2,7 +2,9 @@ package gateway
 
 import (
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -123,6 +125,29 @@ func (r redactors) header(header http.Header) {
 			values[i] = r.body.text(v)
 		}
 	}
+}
+
+// Redacted returns a writer without the secrets of a gateway's connectors, for logs of
+// net/http. That quotes what an upstream sent. A secret must be in one Write.
+func Redacted(g *Gateway, w io.Writer) io.Writer { return redactedLog{g, w} }
+
+type redactedLog struct {
+	g *Gateway
+	w io.Writer
+}
+
+func (l redactedLog) Write(p []byte) (int, error) {
+	text := string(p)
+	l.g.mu.Lock()
+	all := slices.Collect(maps.Values(l.g.upstream))
+	l.g.mu.Unlock()
+	for _, c := range all {
+		text = c.hides.body.text(text)
+	}
+	if _, err := io.WriteString(l.w, text); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 const (
