@@ -143,6 +143,9 @@ func (h *host) looped(v vendor, repo, job, sprite string) {
 		}
 	}
 	asked := v.requests()
+	if len(asked) != len(tenSteps) { // a request whose answer is cut is paid twice
+		h.t.Errorf("%s: the model was asked %d times for %d turns", v.name, len(asked), len(tenSteps))
+	}
 	for _, r := range asked {
 		if strings.Contains(string(r.Body), modelKey) {
 			h.t.Errorf("%s: the key was seen inside", v.name)

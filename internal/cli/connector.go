@@ -27,9 +27,8 @@ func (a *app) newConnector() *cobra.Command {
 		Short: "Let sprites use an API without having its key",
 		Long: `A connector is a named upstream. What a sprite sends to http://NAME.connect.internal/ goes
 there, over TLS, and the headers with the secret are added on the way, outside of the
-sprite. Programs inside get that URL as the API's, and any text for a key. What the
-upstream repeats of the secret is blotted out of its answers, but not out of connections
-that change their protocol (WebSocket).
+sprite. Programs inside get that URL as the API's, and any text for a key. If the
+upstream repeats the secret, cove redacts it in the answer, in any usual encoding.
 
 A connector serves nobody until it is granted, to a sprite or to all that have a label.
 Jobs are granted the one of their agent, if there is one, as long as they run.`,

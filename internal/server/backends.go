@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/duplex"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -152,6 +153,6 @@ func (s *Server) toBackend(w http.ResponseWriter, r *http.Request) error {
 			s.answer(w, r, unreached(clean(r.PathValue("backend"), maxGuestText), err))
 		},
 	}
-	proxy.ServeHTTP(w, r)
+	duplex.Serve(w, r, proxy.ServeHTTP)
 	return nil
 }

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cove-dev/cove/internal/lib/duplex"
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -83,36 +85,36 @@ func (s *Server) forwardTo(path guestPath, sh shape) handlerFunc {
 			return err
 		}
 		defer lease.Release()
-		req, err := http.NewRequestWithContext(r.Context(), r.Method, guestURL(to, r.URL.RawQuery), r.Body)
-		if err != nil {
-			return err
-		}
-		req.ContentLength = r.ContentLength
-		if r.ContentLength == 0 {
-			req.Body = http.NoBody
-		}
-		defer func() { _ = r.Body.Close() }() // the transport may still read from it
-		for _, key := range []string{"Content-Type", "Accept"} {
-			if v := r.Header.Get(key); v != "" {
-				req.Header.Set(key, v)
-			}
-		}
-		if sh.live {
-			// Input and output at the same time; where that can't be had, the
-			// input has to end first, and that is all.
-			_ = http.NewResponseController(w).EnableFullDuplex()
-		}
-		resp, err := s.guests.get(lease.Sandbox()).send(req)
-		if err != nil {
-			return endedOr(lease, err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		if resp.StatusCode < 200 || resp.StatusCode > 299 {
-			return guestFailure(resp, sh.files)
-		}
-		s.passBody(w, resp, sh)
-		return nil
+		duplex.Serve(w, r, func(w http.ResponseWriter, r *http.Request) { err = s.toGuest(w, r, lease, to, sh) })
+		return err
 	}
+}
+
+// toGuest hands a request on to the guest of a sprite in use, at an escaped path.
+func (s *Server) toGuest(w http.ResponseWriter, r *http.Request, lease *sprite.Lease, path string, sh shape) error {
+	req, err := http.NewRequestWithContext(r.Context(), r.Method, guestURL(path, r.URL.RawQuery), r.Body)
+	if err != nil {
+		return err
+	}
+	req.ContentLength = r.ContentLength
+	if r.ContentLength == 0 {
+		req.Body = http.NoBody
+	}
+	for _, key := range []string{"Content-Type", "Accept"} {
+		if v := r.Header.Get(key); v != "" {
+			req.Header.Set(key, v)
+		}
+	}
+	resp, err := s.guests.get(lease.Sandbox()).send(req)
+	if err != nil {
+		return endedOr(lease, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return guestFailure(resp, sh.files)
+	}
+	passBody(w, resp, sh)
+	return nil
 }
 
 // purpose is why a request keeps its sprite awake.
@@ -123,7 +125,7 @@ func purpose(path string) string {
 
 // passBody answers with a guest's good answer. One that is cut is cut for the
 // client too: it must not look whole.
-func (s *Server) passBody(w http.ResponseWriter, resp *http.Response, sh shape) {
+func passBody(w http.ResponseWriter, resp *http.Response, sh shape) {
 	h := w.Header()
 	if resp.StatusCode == http.StatusNoContent {
 		w.WriteHeader(http.StatusNoContent)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/duplex"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
@@ -137,7 +138,7 @@ func (s *Server) passVisit(w http.ResponseWriter, r *http.Request, info sprites.
 			s.answerVisitor(w, r, held(r.Context(), info.Name, err))
 		},
 	}
-	proxy.ServeHTTP(pageWriter{w}, r)
+	duplex.Serve(w, r, func(w http.ResponseWriter, r *http.Request) { proxy.ServeHTTP(pageWriter{w}, r) })
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // Bounds on a secret's value. A shorter one would be found by chance in what an
-// upstream answers, where it is to be blotted out.
+// upstream answers, where it is redacted.
 const (
 	minSecret = 8
 	maxSecret = 64 << 10

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log"
 	"net/netip"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -138,6 +140,7 @@ func (s *Shim) startNetwork(path string) error {
 			return fmt.Errorf("network: %w", err)
 		}
 	}
+	log.SetOutput(gateway.Redacted(s.gw, os.Stderr)) // net/http quotes what comes unasked
 	s.gw.Owner = ownerOf(newGuestClient(s.guestDialer()))
 	if err := s.gw.SetConnectors(s.cfg.Connectors); err != nil {
 		return err

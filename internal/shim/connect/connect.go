@@ -30,7 +30,8 @@ type Upstream struct {
 	// credential of the sandbox's own is passed on, and no cookie comes back.
 	Header http.Header
 
-	Hidden []string // what is blotted out of answers: the secrets, and how they may be written
+	Secrets []string // values that are redacted in answers, in whatever spelling
+	Hidden  []string // texts that are redacted likewise; the secrets' usual forms, for gateways of earlier versions
 
 	Methods, Paths, DenyPaths []string
 	Limits                    Limits
@@ -242,15 +243,18 @@ func Resolve(c sprites.Connector, value func(name string) (string, error)) (Upst
 	return u, nil
 }
 
-// leastForm is the length from which a derived form of a value is blotted out: a shorter
+// leastForm is the length from which a derived form of a value is redacted: a shorter
 // one may well be something else.
 const leastForm = 8
 
-// hide has a value blotted out: as it is; as JSON, URLs and HTML write it; in lower and
+// hide has a value redacted: as it is; as JSON, URLs and HTML write it; in lower and
 // upper case; in hexadecimal; in UTF-16; and in base64, also of the URL's kind and in the
 // midst of something else. Other forms, such as a hash or the value backwards, are not
 // found, and neither are pieces that the upstream cuts.
 func (u *Upstream) hide(value string) {
+	if value != "" && !slices.Contains(u.Secrets, value) {
+		u.Secrets = append(u.Secrets, value)
+	}
 	quoted, _ := json.Marshal(value) // a string always can be
 	for _, form := range []string{value, strings.Trim(string(quoted), `"`), url.QueryEscape(value), url.PathEscape(value), html.EscapeString(value)} {
 		u.hideForm(form)

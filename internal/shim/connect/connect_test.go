@@ -100,7 +100,7 @@ func TestHiddenForms(t *testing.T) {
 	}
 	for _, text := range texts {
 		if !slices.ContainsFunc(u.Hidden, func(form string) bool { return strings.Contains(text, form) }) {
-			t.Errorf("%q would not be blotted", text)
+			t.Errorf("%q would not be redacted", text)
 		}
 	}
 	for _, form := range u.Hidden {

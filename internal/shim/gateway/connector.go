@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"maps"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/duplex"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
@@ -45,7 +47,7 @@ type connector struct {
 	name   string
 	url    *url.URL
 	header http.Header // the upstream's, under canonical names
-	hidden [][]byte    // the longest first
+	hides  redactors
 	use    *usage
 
 	ctx    context.Context // ends when it is taken away, or becomes another
@@ -68,10 +70,7 @@ func (g *Gateway) SetConnectors(all map[string]connect.Upstream) error {
 		for key, values := range u.Header {
 			c.header[textproto.CanonicalMIMEHeaderKey(key)] = slices.Clone(values)
 		}
-		for _, text := range u.Hidden {
-			c.hidden = append(c.hidden, []byte(text))
-		}
-		slices.SortFunc(c.hidden, func(a, b []byte) int { return len(b) - len(a) })
+		c.hides = newRedactors(u.Secrets, u.Hidden)
 		next[name] = c
 	}
 	g.mu.Lock()
@@ -174,7 +173,7 @@ func newConnectors(g *Gateway) *connectors {
 		WriteBufferSize:        httpBuffer,
 		ReadBufferSize:         httpBuffer,
 	}
-	quiet := slog.NewLogLogger(g.Logger.Handler(), slog.LevelDebug)
+	quiet := log.New(Redacted(g, slog.NewLogLogger(g.Logger.Handler(), slog.LevelDebug).Writer()), "", 0)
 	h.proxy = &httputil.ReverseProxy{
 		Rewrite:        rewrite,
 		Transport:      h.transport,
@@ -287,7 +286,9 @@ func (h *connectors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Upgrade") // what follows could be requests that nobody decides on
 		r.Header.Del("Http2-Settings")
 	}
-	h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, x: x}, r)
+	duplex.Serve(w, r, func(w http.ResponseWriter, r *http.Request) {
+		h.proxy.ServeHTTP(&answerWriter{ResponseWriter: w, x: x}, r)
+	})
 }
 
 // climbs reports whether a path, or what an upstream may make of it, has a part
@@ -312,7 +313,7 @@ func climbs(path string) bool {
 // authorized reports whether the connector says who asks. Then the sandbox does not,
 // nor does it get what the upstream would know it by.
 func (c *connector) authorized() bool {
-	return len(c.hidden) > 0 || slices.ContainsFunc(credentials, func(name string) bool { return c.header[name] != nil })
+	return c.hides.body != nil || slices.ContainsFunc(credentials, func(name string) bool { return c.header[name] != nil })
 }
 
 // restricts reports whether requests through the connector are decided on, or their
@@ -349,10 +350,10 @@ func rewrite(pr *httputil.ProxyRequest) {
 	if len(x.Paths) > 0 || len(x.DenyPaths) > 0 {
 		drop(pr.Out.Header, redirections)
 	}
-	if len(x.hidden) > 0 || x.Metered() { // what is compressed can't be looked through
+	if x.hides.body != nil || x.Metered() { // what is compressed can't be looked through
 		pr.Out.Header.Set("Accept-Encoding", "identity")
 	}
-	if len(x.hidden) > 0 {
+	if x.hides.body != nil {
 		for _, name := range partial {
 			pr.Out.Header.Del(name)
 		}
@@ -385,11 +386,11 @@ func forSandbox(resp *http.Response) error {
 			resp.Header.Set(name, x.through(resp.Request.URL, to))
 		}
 	}
-	if len(x.hidden) > 0 && isPart(resp) {
+	if x.hides.body != nil && isPart(resp) {
 		return errPart
 	}
-	blotHeader(resp.Header, x.hidden)
-	blotHeader(resp.Trailer, x.hidden) // the names, which are told before
+	x.hides.header(resp.Header)
+	x.hides.header(resp.Trailer) // the names, which are told before
 	if x.authorized() {
 		resp.Header.Del("Set-Cookie")
 	}
@@ -400,28 +401,27 @@ func forSandbox(resp *http.Response) error {
 		x.request.note(resp.StatusCode, "")
 		if both, ok := resp.Body.(io.ReadWriteCloser); ok {
 			in := io.ReadCloser(both)
-			if len(x.hidden) > 0 {
-				in = &blotter{ReadCloser: both, hidden: x.hidden, least: leastPiece}
+			if x.hides.body != nil {
+				in = &redacting{ReadCloser: both, redactor: x.hides.body, late: true}
 			}
 			resp.Body = &meterBoth{meter{in, x, &x.received}, both}
 		}
 		return nil
 	}
 	resp.Body = &meter{resp.Body, x, &x.received}
-	if len(x.hidden) == 0 && !x.Metered() {
+	if x.hides.body == nil && !x.Metered() {
 		return nil
 	}
 	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return errEncoded
 	}
-	if x.Metered() {
+	if x.hides.body != nil {
+		resp.Body = &redacting{ReadCloser: resp.Body, redactor: x.hides.body, ended: func() { x.hides.header(resp.Trailer) }}
+	}
+	if x.Metered() { // the model's name, which is told of, is the upstream's word
 		x.answer = &taster{ReadCloser: resp.Body}
 		resp.Body = x.answer
 	}
-	if len(x.hidden) == 0 {
-		return nil
-	}
-	resp.Body = &blotter{ReadCloser: resp.Body, hidden: x.hidden, ended: func() { blotHeader(resp.Trailer, x.hidden) }}
 	return nil
 }
 
@@ -454,7 +454,7 @@ func (h *connectors) failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r)
 	if r.Context().Err() == nil && !errors.Is(err, http.ErrAbortHandler) {
 		x.failed = true
-		h.g.Logger.Warn("connector", "name", x.name, "error", err)
+		h.g.Logger.Warn("connector", "name", x.name, "error", x.hides.body.text(err.Error())) // it may quote the upstream
 	}
 	x.request.note(http.StatusBadGateway, "the upstream does not answer")
 	refusal(w, http.StatusBadGateway, "upstream", fmt.Sprintf("connector %s: the upstream does not answer", x.name),

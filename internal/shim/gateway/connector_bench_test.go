@@ -33,7 +33,7 @@ func benchUpstream(b *testing.B) *httptest.Server {
 	return s
 }
 
-const benchKey = "sk-ant-api03-the-key-that-is-blotted-out-of-all-answers"
+const benchKey = "sk-ant-api03-the-key-that-is-redacted-in-all-answers"
 
 // reached is how an upstream is reached: by the host, which is the floor, and by the
 // sandbox through a connector, without a secret and with one.

@@ -222,7 +222,7 @@ func (m *meterBoth) Write(p []byte) (int, error) {
 	return n, errors.Join(writeErr, err)
 }
 
-// answerWriter notes an answer's status, and blots the headers of what comes before
+// answerWriter notes an answer's status, and redacts the headers of what comes before
 // it.
 type answerWriter struct {
 	http.ResponseWriter
@@ -231,7 +231,7 @@ type answerWriter struct {
 
 func (a *answerWriter) WriteHeader(status int) {
 	if status < http.StatusOK {
-		blotHeader(a.Header(), a.x.hidden)
+		a.x.hides.header(a.Header())
 	} else {
 		a.x.request.note(status, "")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
+	"github.com/cove-dev/cove/internal/lib/duplex"
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
@@ -164,7 +165,7 @@ func (w *web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		r.Header.Del("Upgrade")
 		r.Header.Del("Http2-Settings")
 	}
-	c.proxy.ServeHTTP(rw, r)
+	duplex.Serve(rw, r, c.proxy.ServeHTTP)
 }
 
 // asksWebSocket reports whether a request is one for a WebSocket, and for nothing else.
