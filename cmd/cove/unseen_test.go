@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -102,4 +103,76 @@ func TestUnseen(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestUnseenSandbox: two containers have one data folder in turn. In the first one the server is
+// stopped, and the shim killed, so that a sandbox runs of which the second one sees no process. A
+// server there starts nothing over its disk, and says where it runs. Once the first container has
+// ended, the sprite begins anew, and its file is whole.
+func TestUnseenSandbox(t *testing.T) {
+	h := newRootHost(t)
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, inFirst := h.container("sleep 100000 & wait")
+	in := func(container []string, args ...string) []string {
+		return append(append([]string{}, container...), args...)
+	}
+	h.run("", "nsenter", in(inFirst, "cove", "create", "paint")...)
+	h.run("", "nsenter", in(inFirst, "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done >>lines")...)
+	h.run("", "nsenter", in(inFirst, "cove", "exec", "-s", "paint", "--", "sh", "-c", "until test -s lines; do sleep 0.1; done")...)
+	h.run("", "nsenter", in(inFirst, "cove", "server", "stop")...)
+	shims := h.shims()
+	signalAll(t, syscall.SIGKILL, shims...)
+	for _, pid := range shims {
+		if err := awaitEnd(pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sandboxes := func() (pids []string) {
+		commands, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is right
+		for _, command := range commands {
+			text, err := os.ReadFile(command)
+			if err == nil && bytes.HasPrefix(text, []byte("runsc-sandbox")) && bytes.Contains(text, []byte(h.data)) {
+				pids = append(pids, filepath.Base(filepath.Dir(command)))
+			}
+		}
+		return pids
+	}
+	before := sandboxes()
+	if len(before) != 1 {
+		t.Fatalf("sandboxes: %q", before)
+	}
+
+	second, inSecond := h.container("sleep 100000 & wait")
+	where := "its last sandbox still runs in another container or machine, named " + name
+	for _, args := range [][]string{
+		{"exec", "-s", "paint", "true"}, {"checkpoint", "create", "-s", "paint"}, {"restart", "paint"}, {"fork", "paint", "copy"}, {"rm", "--force", "paint"}, {"exec", "-s", "paint", "true"},
+	} {
+		out, code := h.try("", "nsenter", in(inSecond, append([]string{"cove"}, args...)...)...)
+		if code != 1 || !strings.Contains(out, where) || !strings.Contains(out, "hint: end it there: stop that container") {
+			t.Errorf("%q in the second container: %d, %s", args, code, out)
+		}
+	}
+	if out := h.run("", "nsenter", in(inSecond, "cove", "info", "paint")...); !strings.Contains(out, where) {
+		t.Errorf("info: %s", out)
+	}
+	if out, _ := h.try("", "nsenter", in(inSecond, "cove", "doctor")...); !strings.Contains(out, "sandboxes of this data folder (1) run in another container or machine ("+name+")") {
+		t.Errorf("doctor: %s", out)
+	}
+	if now := sandboxes(); !slices.Equal(now, before) {
+		t.Errorf("sandboxes: %q, then %q", before, now)
+	}
+
+	h.run("", "kill", "-KILL", inFirst[1])
+	_ = first.Wait() // unshare's code is its child's
+	out, code := h.try("", "nsenter", in(inSecond, "cove", "exec", "-s", "paint", "--", "awk", "$1 != NR-1 { exit 3 }", "lines")...)
+	if code != 0 || !strings.Contains(out, "the sprite began anew: "+where) {
+		t.Errorf("after the first container's end: %d, %s", code, out)
+	}
+	h.run("", "nsenter", in(inSecond, "cove", "rm", "--force", "paint")...)
+	h.run("", "nsenter", in(inSecond, "cove", "server", "stop")...)
+	h.run("", "kill", "-KILL", inSecond[1])
+	_ = second.Wait() // unshare's code is its child's
 }

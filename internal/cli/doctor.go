@@ -143,6 +143,11 @@ func (d *doctor) run(ctx context.Context) []check {
 	if c, there := d.init(ctx); there {
 		checks = append(checks, c)
 	}
+	for _, look := range []func(string) (check, bool){starter, sandboxesElsewhere, privileges} {
+		if c, there := look(d.data); there {
+			checks = append(checks, c)
+		}
+	}
 	if c, there := d.aside(); there {
 		checks = append(checks, c)
 	}
@@ -234,6 +239,10 @@ func (d *doctor) overlay(ctx context.Context) check {
 	}
 	if errors.Is(err, unix.ENOSPC) {
 		return fullDisk(c.Name, parent)
+	}
+	if errors.Is(err, unix.EROFS) {
+		return check{c.Name, levelFail, "can't be tried: " + parent + " is on a file system that is mounted read-only",
+			"have it writable (mount -o remount,rw; a container: docker run -v without :ro, and without --read-only for it), or name another data folder: --data DIR or COVE_DATA"}
 	}
 	if err != nil {
 		return check{c.Name, levelFail, err.Error(), ""}

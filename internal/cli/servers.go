@@ -19,6 +19,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -226,13 +227,16 @@ func (a *app) newServerStop() *cobra.Command {
 		Short: "Stop the server; sprites and jobs go on",
 		Long: `Stops the server and returns once it has ended. Sprites and jobs go on without it, and the
 next one takes them up. If the server is the first process of a container, the container ends
-with it; the memory of all sprites goes to disk first.`,
+with it; the memory of all sprites goes to disk first. So it does if the first process, such
+as the shell of an entrypoint, has started the server; then the container may end, too.`,
 		Example: `  cove server stop`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
 			awake := a.anyAwake(ctx)
 			if s, err := a.serverStatus(ctx); err == nil && containerEnds(s) {
 				a.say("The server is this container's first process: the container ends with it, and this command too. Sprites go on when it starts again, from their memory on disk.")
+			} else if p, is := starterOf(s.PID); err == nil && is {
+				a.say("%s", printable.Line(p.endsWith()))
 			}
 			was, err := a.stopOwn(ctx)
 			if err != nil {
@@ -246,6 +250,8 @@ with it; the memory of all sprites goes to disk first.`,
 				switch {
 				case !was:
 					fmt.Fprintln(w, "The server did not run.")
+				case awake && !sandboxesRun(s.Data): // see cove serve --suspend-at-end
+					fmt.Fprintln(w, "The server has ended. Sprites and jobs sleep, and go on when it starts again.")
 				case awake:
 					fmt.Fprintln(w, "The server has ended. Sprites and jobs go on.")
 				default:
@@ -333,8 +339,8 @@ func (a *app) newServerRestart() *cobra.Command {
 		Long: `Stops the server and starts one with the settings of serve.toml, and with the flags that the
 server was started with (to leave those out: cove server stop, cove server start). If the
 settings are wrong, the server stays. Sprites and jobs go on; with --suspend-at-end a sprite
-sleeps until its next use. If the server is the first process of a container, restart the
-container instead.`,
+sleeps until its next use. If the server is the first process of a container, or was started
+by it, restart the container instead.`,
 		Example: `  cove server restart`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
@@ -351,6 +357,9 @@ container instead.`,
 			if s, err := a.serverStatus(ctx); err == nil && containerEnds(s) {
 				return &codedError{exitFailed, "failed", errors.New("the server is this container's first process: the container would end with it"),
 					"restart the container from outside, as with: docker restart CONTAINER; it ends with the memory of all sprites on disk, and they go on from there"}
+			} else if p, is := starterOf(s.PID); err == nil && is {
+				return &codedError{exitFailed, "failed", fmt.Errorf("the server was started by this container's first process (%s), with which the container may end", printable.Line(p.name)),
+					"restart the container from outside, as with: docker restart CONTAINER; if its first process goes on without the server, type: cove server stop; cove server start"}
 			}
 			if !unitRuns(dir) {
 				if err := a.keepFlags(ctx, dir); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/shim/kernel"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
@@ -160,7 +161,11 @@ func (s *Shim) dropAhead(next State) error {
 
 // abandon removes what there is of a next sandbox that will not be.
 func (s *Shim) abandon(next State) error {
-	return errors.Join(s.dropAhead(next), s.leave(next))
+	err := errors.Join(s.dropAhead(next), s.leave(next))
+	if st := s.snapshot(); acts(st.PID, st.StartTime) { // then a report is that of the next one's kernel
+		err = errors.Join(err, kernel.Keep(s.cfg.Dir))
+	}
+	return err
 }
 
 // nextOf is the sandbox that a checkpoint makes after another, but for its layers.

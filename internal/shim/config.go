@@ -9,6 +9,7 @@
 //	shim.log      the shim's own log
 //	sandbox.json  State, while the sandbox lives; sandbox.json.new has the one before
 //	guest.log     what the guest printed
+//	kernel.log    what gVisor's kernel reported when it crashed, which says that it lives, too (see kernel); kernel.log.1 the report before
 //	refused.log, connected.log, *.log.1   what it was refused, and reached (see RefusedLog)
 //	requests.log, requests.log.1          its requests through connectors
 //	usage.json    what it has used of them
@@ -35,6 +36,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/kernel"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
@@ -100,6 +102,7 @@ type Ready struct {
 	Locked bool   `json:"locked,omitempty"` // another shim looks after it
 
 	Elsewhere bool `json:"elsewhere,omitempty"` // Gone: it runs, and is another folder's; see State.Folder
+	Occupied  bool `json:"occupied,omitempty"`  // a sandbox of this folder runs where this process can't see it; see Occupied
 
 	Full   bool   `json:"full,omitempty"`   // there was no room for it on the disk
 	Asleep bool   `json:"asleep,omitempty"` // nothing ran, and Image is as good as before
@@ -132,12 +135,18 @@ type State struct {
 	Unlimited   []string  `json:"unlimited,omitempty"`
 	MemoryLimit int64     `json:"memory_limit,omitempty"` // bytes; 0: it has none
 
-	CgroupParent string `json:"cgroup_parent,omitempty"` // see cgroup.Place
-	CgroupRoot   string `json:"cgroup_root,omitempty"`   // see cgroup.Place
+	kernel.Place // where it was started
+	groups
 
 	Build  string `json:"build,omitempty"`  // see Config.Build
 	Woken  bool   `json:"woken,omitempty"`  // it goes on from a memory image
 	Unused string `json:"unused,omitempty"` // why one was not used
+}
+
+// groups are where a sandbox's cgroups are: see cgroup.Place.
+type groups struct {
+	CgroupParent string `json:"cgroup_parent,omitempty"`
+	CgroupRoot   string `json:"cgroup_root,omitempty"`
 }
 
 // Mounted are the layers that a sandbox has, or is about to have.

@@ -66,8 +66,9 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return err
 	}
+	room := roomFor(dir, st.PID)
 	undo := func(err error) error {
-		err = errors.Join(s.goBack(err), os.RemoveAll(dir))
+		err = errors.Join(s.goBack(room.lacking(err, dir)), os.RemoveAll(dir))
 		s.lowerMemory(st)
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/logfile"
+	"github.com/cove-dev/cove/internal/shim/kernel"
 )
 
 // runsc calls gVisor's command line for one sandbox.
@@ -70,6 +71,7 @@ func (r runsc) flags() []string {
 		"--in-sandbox-cgroup=v2",
 		"--cpu-num-from-quota",
 	}
+	f = append(f, kernel.Flags(r.dir)...)
 	if !r.cgroups {
 		f = append(f, "--ignore-cgroups")
 	}
@@ -189,15 +191,25 @@ func (r runsc) start(ctx context.Context, stdin, out *os.File, args ...string) e
 		cmd.Stdin = stdin
 	}
 	cmd.Stdout, cmd.Stderr = out, out
+	reported := kernel.Size(r.dir)
 	if err := cmd.Run(); err != nil {
 		said, _ := io.ReadAll(io.NewSectionReader(out, before, logfile.DefaultMax))
 		text := lastLines(string(said))
 		if strings.Contains(string(said), unix.ENOSPC.Error()) { // it has nothing but text, of which the end may be stacks
 			err = errors.Join(err, unix.ENOSPC)
 		}
-		return fmt.Errorf("runsc %s: %w\n%s", args[0], err, text)
+		err = fmt.Errorf("runsc %s: %w\n%s", args[0], err, text)
+		if report := kernel.Report(r.dir, reported); report != "" {
+			err = fmt.Errorf("%s: %w", crashed(report), err)
+		}
+		return err
 	}
 	return nil
+}
+
+// crashed says that a sandbox's kernel did, with the head of its report.
+func crashed(report string) string {
+	return "the sandbox's kernel (gVisor) crashed: " + report
 }
 
 // enter has a call start in the sandbox's cgroup if runsc itself would not enter one. The
@@ -305,31 +317,13 @@ func (r runsc) call(args ...string) error {
 func lastLines(s string) string {
 	const most = 1500
 	s = strings.TrimSpace(s)
-	if head := crash(s); head != "" {
+	if head := kernel.Reason(s); head != "" {
 		s = head
 	}
 	if len(s) > most {
 		s = "…" + s[len(s)-most:]
 	}
 	return s
-}
-
-// crash returns the head of the first report of a crash in what a Go program said, without
-// the stacks; or nothing.
-func crash(s string) string {
-	var head []string
-	for line := range strings.Lines(s) {
-		line = strings.TrimSpace(line)
-		begins := strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") || strings.HasPrefix(line, "runtime: ")
-		switch {
-		case len(head) == 0 && !begins:
-		case line == "" || strings.HasPrefix(line, "goroutine ") || line == "runtime stack:":
-			return strings.Join(head, "\n")
-		default:
-			head = append(head, line)
-		}
-	}
-	return strings.Join(head, "\n")
 }
 
 // tail returns the end of a log file, or nothing.

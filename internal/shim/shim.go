@@ -24,6 +24,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/gateway"
+	"github.com/cove-dev/cove/internal/shim/kernel"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
@@ -100,7 +101,7 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 		slog.Warn("mounts of the host stay in use", "sandbox", cfg.ID, "err", err)
 	}
 	s, err := start(ctx, cfg, ready)
-	answer := Ready{Gone: errors.Is(err, errGone), Elsewhere: errors.Is(err, errElsewhere), Locked: errors.Is(err, ErrLocked), Full: noRoom(err)}
+	answer := Ready{Gone: errors.Is(err, errGone), Elsewhere: errors.Is(err, errElsewhere), Locked: errors.Is(err, ErrLocked), Occupied: errors.Is(err, errOccupied), Full: noRoom(err)}
 	if err != nil {
 		_, answer.Asleep = errors.AsType[asleepError](err)
 		answer.Error = err.Error()
@@ -187,6 +188,9 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	if !cfg.Adopt && unread(ready) {
 		return nil, errors.Join(errors.New("the server that wanted this sandbox has gone"), s.lock.Close())
 	}
+	if err := awaitVacant(ctx, cfg.Dir, unseen); err != nil {
+		return nil, errors.Join(asleep(err, cfg, s), s.lock.Close())
+	}
 	openfiles.Raise() // gVisor holds a host file for each of the guest's
 	// Mounts come and go below this process's own namespace, seen by nobody else;
 	// what the host unmounts must not be held here.
@@ -223,10 +227,7 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	if err != nil {
 		s.teardown()
 		s.leaveOwnGroup()
-		if cfg.Image != "" && !s.ran {
-			err = asleepError{err}
-		}
-		return nil, err
+		return nil, asleep(err, cfg, s)
 	}
 	go s.watch()
 	return s, nil
@@ -236,6 +237,14 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 type asleepError struct{ error }
 
 func (e asleepError) Unwrap() error { return e.error }
+
+// asleep is err, as an asleepError if it is one.
+func asleep(err error, cfg Config, s *Shim) error {
+	if cfg.Image != "" && !s.ran {
+		return asleepError{err}
+	}
+	return err
+}
 
 // unread reports whether w is a pipe that nobody reads any more.
 func unread(w io.Writer) bool {
@@ -336,6 +345,12 @@ func (s *Shim) boot(ctx context.Context) error {
 			s.prefix = prefixOf(s.cfg.ID, s.folder)
 		}
 	}
+	if err := awaitVacant(ctx, s.cfg.Dir, dying); err != nil {
+		return err
+	}
+	if err := kernel.Keep(s.cfg.Dir); err != nil {
+		s.log.Warn("keep the last report of a sandbox's kernel", "err", err)
+	}
 	ok, why := cgroupsWritable(cgroupPath(s.cfg.Cgroups.Parent, s.prefix))
 	s.cgroups = ok
 	s.state = State{
@@ -351,8 +366,8 @@ func (s *Shim) boot(ctx context.Context) error {
 		Build:       s.cfg.Build,
 		MemoryLimit: int64(s.cfg.MemoryMB) << 20,
 
-		CgroupParent: s.cfg.Cgroups.Parent,
-		CgroupRoot:   s.cfg.Cgroups.Root,
+		Place:  placeHere(),
+		groups: groups{CgroupParent: s.cfg.Cgroups.Parent, CgroupRoot: s.cfg.Cgroups.Root},
 	}
 	if !ok {
 		s.state.Unlimited = unlimited(why)
@@ -440,6 +455,9 @@ func (s *Shim) startOver(why string) error {
 	}
 	if err := errors.Join(s.leave(failed), removeCgroups(failed.cgroup())); err != nil {
 		return err
+	}
+	if err := kernel.Keep(s.cfg.Dir); err != nil {
+		s.log.Warn("keep the report of a sandbox's kernel", "err", err)
 	}
 	err := s.setState(func(st *State) {
 		st.Generation++
@@ -676,8 +694,13 @@ func (s *Shim) why() string {
 		return "stopped"
 	case failed != nil:
 		return "a checkpoint could not be finished: " + failed.Error()
-	case lack.processes() != "":
+	}
+	report := kernel.Report(s.cfg.Dir, 0)
+	switch {
+	case lack.processes() != "": // of which gVisor's kernel may have crashed
 		return lack.processes()
+	case report != "":
+		return crashed(report)
 	}
 	text := "ended by itself or by the host"
 	if info, err := os.Stat(filepath.Join(s.cfg.Dir, "guest.log")); err == nil && info.Size() > 0 {
@@ -730,6 +753,7 @@ func (s *Shim) teardown() {
 	for _, name := range []string{"runsc", "image", "sandbox.json", "sandbox.json.new"} {
 		errs = append(errs, os.RemoveAll(filepath.Join(s.cfg.Dir, name)))
 	}
+	errs = append(errs, kernel.Bound(s.cfg.Dir))
 	if err := errors.Join(errs...); err != nil {
 		s.log.Error("clean up after the sandbox", "err", err)
 	}

@@ -126,6 +126,7 @@ var meanings = map[string]meaning{
 	"service_needed":      {status: http.StatusConflict},
 	"service_not_running": {status: http.StatusConflict},
 	"sprite_changed":      {status: http.StatusPreconditionFailed},
+	"sprite_elsewhere":    {status: http.StatusConflict},
 	"sprite_gone":         {status: http.StatusConflict},
 	"sprite_in_use":       {status: http.StatusConflict},
 	"unpulled_work":       {status: http.StatusConflict},

@@ -96,6 +96,9 @@ func (h *Host) alone(ctx context.Context, name string, f func(context.Context, *
 			// The next server settles what is not done by then.
 			defer context.AfterFunc(h.ctx, func() { time.AfterFunc(closePatience, cancel) })()
 			row, err := h.Store.Sprites.Get(ctx, name) // as it is now that nobody changes it
+			if err == nil && h.live(m) == nil {
+				err = elsewhere(h.Runtime, row)
+			}
 			if err == nil {
 				row, err = h.settled(ctx, row, h.live(m))
 			}

@@ -78,6 +78,11 @@ func (h *Host) destroy(m *machine) (err error) {
 		}
 		m.dead = err == nil // else the row says that it may only be deleted
 	}()
+	if h.live(m) == nil {
+		if err := elsewhere(h.Runtime, store.Sprite{ID: m.id, Name: m.name}); err != nil {
+			return err
+		}
+	}
 	_, err = h.Store.Sprites.Update(ctx, m.id, func(s *store.Sprite) error { s.Deleting = true; return nil })
 	if errors.Is(err, store.ErrNotFound) {
 		return nil // another delete came first
@@ -103,6 +108,9 @@ func (h *Host) destroy(m *machine) (err error) {
 	fault.Reach(fault.DeleteStopped)
 	if err := h.Runtime.Destroy(ctx, m.id); err != nil {
 		h.note(m.id, func(s *store.Sprite) { s.LastError = err.Error() })
+		if e := occupied(m.name, err); e != nil {
+			return e
+		}
 		return err
 	}
 	defer h.layers.collect()

@@ -3,6 +3,7 @@ package sprite
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -40,6 +41,7 @@ const (
 	CodeActiveCheckpoint = "active_checkpoint" // the sprite goes on from it
 
 	CodeDeletedOpen = "deleted_files_open" // more of them than can be saved
+	CodeOccupied    = "sprite_elsewhere"   // another container has its sandbox
 )
 
 // Hints of what to do about the server's disk.
@@ -85,6 +87,30 @@ const closeSome = "end what has them open, and try again; as root in the sprite:
 func pathTooLong(err error) error {
 	if errors.Is(err, layers.ErrPathTooLong) {
 		return fail.Newf(CodePathTooLong, "move or remove it in the sprite, and try again", "the sprite has a file that this can't be done with: %v", err)
+	}
+	return err
+}
+
+// occupied is err as a caller gets it if it is an ErrOccupied; nil: it is none.
+func occupied(name string, err error) *fail.Error {
+	if !errors.Is(err, ErrOccupied) {
+		return nil
+	}
+	return &fail.Error{
+		Code: CodeOccupied, Message: fmt.Sprintf("sprite %s was left as it is: %s", name, strings.TrimPrefix(err.Error(), ErrOccupied.Error()+": ")),
+		Hint: "end it there: stop that container; or stop the server here (cove server stop), and type there: cove restart " + name,
+	}
+}
+
+// elsewhere is an error if a sandbox of a sprite runs where the runtime can't look after it.
+func elsewhere(r Runtime, row store.Sprite) error {
+	o, ok := r.(Occupier)
+	if !ok {
+		return nil
+	}
+	err := o.Occupied(row.ID)
+	if e := occupied(row.Name, err); e != nil {
+		return e
 	}
 	return err
 }

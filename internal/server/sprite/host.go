@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -215,12 +216,19 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 		if paused != (row.Status == sprites.StatusWarm) || row.Status == sprites.StatusCold {
 			h.noteStage(m)
 		}
+		if strings.HasPrefix(row.Lost, notKept) { // it did not end
+			h.lose(m, "")
+			h.note(row.ID, func(s *store.Sprite) { s.Lost = "" })
+		}
 	case h.lost(row.ID) != "":
 		h.note(row.ID, func(s *store.Sprite) {
 			if s.Status = sprites.StatusCold; h.warm(row.ID) {
 				s.Status = sprites.StatusWarm
 			}
 			s.LastError = h.lost(row.ID)
+			if s.Status == sprites.StatusCold && row.Status != sprites.StatusCold && elsewhere(h.Runtime, row) != nil {
+				s.Lost = s.LastError // by the time that another can start
+			}
 		})
 	case h.warm(row.ID):
 		if row.Status != sprites.StatusWarm { // a thousand writes take seconds
@@ -230,6 +238,9 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 		h.note(row.ID, func(s *store.Sprite) {
 			s.Status = sprites.StatusCold
 			s.LastError = "its sandbox ended while no server was running"
+			if strings.HasPrefix(s.Lost, notKept) {
+				s.LastError = s.Lost
+			}
 			s.Lost = s.LastError
 		})
 	}

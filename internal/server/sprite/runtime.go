@@ -3,8 +3,11 @@ package sprite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/server/archive"
 	"github.com/cove-dev/cove/internal/shim/connect"
@@ -72,11 +75,21 @@ type Assigner interface {
 
 // A Hibernator is a Sandbox whose memory can be kept while it sleeps. Hibernate ends
 // it, and the next Boot of the same sprite goes on from where it was, if it can.
-// After an error it goes on, or has ended and its memory is lost; ErrDeletedOpen is one after
-// which it goes on.
+// After an error it goes on, or has ended and its memory is lost; ErrDeletedOpen and
+// NoRoomError are two after which it goes on.
 type Hibernator interface {
 	Hibernate(ctx context.Context) error
 }
+
+// A NoRoomError says that the disk has no room for a sandbox's memory. It is ENOSPC.
+type NoRoomError struct{ Free, Needed int64 } // in bytes; Needed is known only about
+
+func (e *NoRoomError) Error() string {
+	return fmt.Sprintf("no room: %d MiB were free, and some %d MiB needed", e.Free>>20, e.Needed>>20)
+}
+
+// Is reports whether target is ENOSPC.
+func (e *NoRoomError) Is(target error) bool { return target == unix.ENOSPC }
 
 // A Rememberer is a Runtime whose sandboxes may be Hibernators.
 type Rememberer interface {
@@ -93,6 +106,17 @@ type Distinguisher interface {
 	// Lost says, for people, why Live did not return the sandbox that a sprite had when the
 	// copy was made; empty: it had none, or that has ended.
 	Lost(id string) string
+}
+
+// ErrOccupied says that a sandbox of a sprite runs in another container or machine, where this
+// server can't look after it. Nothing may be started over its disk, nor read or removed there.
+var ErrOccupied = errors.New("the sprite's last sandbox still runs elsewhere")
+
+// An Occupier is a Runtime whose data folder may be another container's, too.
+type Occupier interface {
+	// Occupied says where such a sandbox of a sprite runs, as an ErrOccupied; nil: there is
+	// none.
+	Occupied(id string) error
 }
 
 // An Aging is a Rememberer that may find memories of another version's.

@@ -1,9 +1,14 @@
 package sprite
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/cove-dev/cove/internal/server/store"
 )
 
 // suspendsAtOnce is how many memories are written at once. One that takes longer than
@@ -17,19 +22,60 @@ const (
 // SuspendAll has all sprites sleep with their memory, whoever uses them, for an end of the
 // server with which their sandboxes would end. It returns how many did, and the names of
 // those that did not until ctx ended. Nothing may begin to use a sprite meanwhile.
+//
+// Memories that are written at once may take the room from each other, so that none fits. So
+// those for which there was no room are written again, one by one, the smallest first. The next
+// server says of the others why their memory is gone.
 func (h *Host) SuspendAll(ctx context.Context) (asleep int, awake []string) {
 	var mu sync.Mutex
-	atOnce(ctx, h.liveMachines(), suspendsAtOnce, suspendPatience, func(m *machine) {
-		ok := h.suspendNow(ctx, m)
+	var short []shortMachine
+	ended := func(m *machine, err error) (lacks *NoRoomError) {
 		mu.Lock()
 		defer mu.Unlock()
-		if ok {
+		if err == nil {
 			asleep++
-		} else {
+			return nil
+		}
+		lacks, _ = errors.AsType[*NoRoomError](err)
+		return lacks
+	}
+	atOnce(ctx, h.liveMachines(), suspendsAtOnce, suspendPatience, func(m *machine) {
+		err := h.suspendNow(ctx, m)
+		lacks := ended(m, err)
+		mu.Lock()
+		defer mu.Unlock()
+		if lacks != nil {
+			short = append(short, shortMachine{m, lacks})
+		} else if err != nil {
 			awake = append(awake, m.name)
 		}
 	})
+	slices.SortFunc(short, func(a, b shortMachine) int { return cmp.Compare(a.lacks.Needed, b.lacks.Needed) })
+	for _, s := range short {
+		err := h.suspendNow(ctx, s.machine)
+		if lacks := ended(s.machine, err); lacks != nil {
+			s.lacks = lacks
+		}
+		if err != nil {
+			awake = append(awake, s.machine.name)
+			noteNotKept(h, s)
+		}
+	}
 	return asleep, awake
+}
+
+// shortMachine is a machine for whose memory there was no room.
+type shortMachine struct {
+	machine *machine
+	lacks   *NoRoomError
+}
+
+// notKept is how Lost begins of a sprite whose sandbox is about to end with the server.
+const notKept = "its sandbox ended with the server, and its memory was not kept: "
+
+// noteNotKept notes why a memory is not kept, for the next server.
+func noteNotKept(h *Host, s shortMachine) {
+	h.note(s.machine.id, func(row *store.Sprite) { row.Lost = notKept + s.lacks.Error() })
 }
 
 // atOnce calls do for each of some things, for so many at once, not counting those that take
@@ -65,15 +111,18 @@ func (h *Host) liveMachines() []*machine {
 	return all
 }
 
-// suspendNow has a machine sleep, and reports whether it has no sandbox any more.
-func (h *Host) suspendNow(ctx context.Context, m *machine) bool {
+// errAwake says that a machine has a sandbox yet, because there was no time.
+var errAwake = errors.New("it is awake yet")
+
+// suspendNow has a machine sleep. It returns nil if the machine has no sandbox any more.
+func (h *Host) suspendNow(ctx context.Context, m *machine) error {
 	for ctx.Err() == nil {
 		h.mu.Lock()
 		busy := m.busy
 		if busy == nil {
 			if m.sandbox == nil || m.dead || h.closed {
 				h.mu.Unlock()
-				return true
+				return nil
 			}
 			m.disarm()
 			m.beginEnd()
@@ -82,13 +131,13 @@ func (h *Host) suspendNow(ctx context.Context, m *machine) bool {
 			h.wg.Go(func() { done <- h.endSandbox(m, true) })
 			select {
 			case err := <-done: // which was logged
-				return err == nil
+				return err
 			case <-ctx.Done():
-				return false
+				return errAwake
 			}
 		}
 		h.mu.Unlock()
 		_ = busy.wait(ctx) // it is asked again
 	}
-	return false
+	return errAwake
 }

@@ -202,6 +202,9 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	if spare == nil { // the pool's take nothing yet
 		err := h.admit(m)
 		if err == nil {
+			err = elsewhere(h.Runtime, row)
+		}
+		if err == nil {
 			row, err = h.settled(ctx, row, nil)
 		}
 		if err != nil {
@@ -270,6 +273,8 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 		failed.Err = err
 		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == CodeDamaged {
 			failed = e // which says all
+		} else if e := occupied(m.name, err); e != nil {
+			failed = e
 		} else if disk := DiskError(err); disk != nil { // err was logged
 			failed = fail.Newf(disk.Code, disk.Hint, "sprite %s did not start: %s", m.name, disk.Message)
 		}

@@ -157,6 +157,8 @@ func startHolder(data string, argv []string) (pid int, err error) {
 			out, err := exec.Command(m.tool, append([]string{strconv.Itoa(cmd.Process.Pid)}, m.args...)...).CombinedOutput()
 			if errors.Is(err, exec.ErrNotFound) {
 				return fmt.Errorf("%s is missing; install the package uidmap", m.tool)
+			} else if err != nil && noNewPrivileges() {
+				return ErrNoNewPrivileges
 			} else if err != nil {
 				return fmt.Errorf("%s: %w: %s", m.tool, err, strings.TrimSpace(string(out)))
 			}

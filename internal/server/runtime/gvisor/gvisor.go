@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -28,6 +29,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim/base"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/internal/shim/kernel"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
@@ -250,10 +252,15 @@ func (r *Runtime) NetworkLogs(id string, connections bool) []string {
 	return []string{path + shim.OldSuffix, path}
 }
 
-// SandboxLogs are the logs of a sandbox's shim, of runsc, and what the guest printed.
+// SandboxLogs are the logs of a sandbox's shim, of runsc, what the guest printed, and what
+// gVisor's kernel reported when it crashed.
 func (r *Runtime) SandboxLogs(id string) []string {
 	dir := r.runDir(id)
-	return []string{filepath.Join(dir, "shim.log"+shim.OldSuffix), filepath.Join(dir, "shim.log"), filepath.Join(dir, "guest.log"), filepath.Join(dir, "runsc.log")}
+	var paths []string
+	for _, name := range []string{"shim.log" + shim.OldSuffix, "shim.log", "guest.log", "runsc.log", kernel.Kept, kernel.Log} {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	return paths
 }
 
 // Live takes up the sandboxes that an earlier server left running.
@@ -289,8 +296,8 @@ func (r *Runtime) Live(ctx context.Context) ([]sprite.Sandbox, error) {
 			switch {
 			case err == nil:
 				live = append(live, r.follow(id, state))
-			case errors.Is(err, errElsewhere):
-				r.lose(id, err)
+			case errors.Is(err, errElsewhere), errors.Is(err, sprite.ErrOccupied):
+				lose(r, id, err)
 			case !errors.Is(err, errGone):
 				errs = append(errs, fmt.Errorf("take up sandbox %s: %w", id, err))
 			}
@@ -363,8 +370,12 @@ func (r *Runtime) adopt(ctx context.Context, id string, network *policy.Set, con
 
 // Destroy removes what is left of a sprite's sandboxes, of which none may live.
 func (r *Runtime) Destroy(ctx context.Context, id string) error {
+	r.init()
 	if id == "" || id != filepath.Base(id) {
 		return fmt.Errorf("destroy: bad sprite id %q", id)
+	}
+	if err := r.Occupied(id); err != nil {
+		return fmt.Errorf("destroy %s: %w", id, err)
 	}
 	if st, err := shim.ReadState(r.runDir(id)); err == nil && st.PID != 0 {
 		asking, cancel := context.WithTimeout(ctx, statusLimit)
@@ -374,6 +385,9 @@ func (r *Runtime) Destroy(ctx context.Context, id string) error {
 		}
 	}
 	group := shim.RemoveOwnGroup(r.runDir(id), id, r.cgroupPlace())
+	if err := keepCrash(r.Dir, id, r.SandboxLogs(id)); err != nil {
+		r.Logger.Warn("the report of a crash is removed with its sprite", "sandbox", id, "err", err)
+	}
 	return errors.Join(group, r.DropMemory(ctx, id), layers.Remove(r.runDir(id)))
 }
 
@@ -392,6 +406,10 @@ func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, e
 		return shim.State{}, fmt.Errorf("start a shim: %w", err)
 	}
 	defer log.Close()
+	begun, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return shim.State{}, fmt.Errorf("start a shim: %w", err)
+	}
 	in, inW, err := os.Pipe()
 	if err != nil {
 		return shim.State{}, err
@@ -426,7 +444,7 @@ func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, e
 	var answer shim.Ready
 	if err := json.NewDecoder(readyR).Decode(&answer); err != nil {
 		_ = cmd.Process.Kill() // it has ended, or does not
-		return shim.State{}, errors.Join(ctx.Err(), fmt.Errorf("%w; see %s", errShimDied, log.Name()))
+		return shim.State{}, errors.Join(ctx.Err(), shimDied(log.Name(), begun))
 	}
 	switch {
 	case answer.Elsewhere:

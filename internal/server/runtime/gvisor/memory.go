@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
@@ -159,6 +160,9 @@ func (s *sandbox) Hibernate(ctx context.Context) error {
 			}
 			return err
 		default:
+			if room, is := shim.RoomOf(err); is {
+				return &sprite.NoRoomError{Free: room.Free, Needed: room.Needed}
+			}
 			return deletedOpen(err)
 		}
 	}
