@@ -294,7 +294,7 @@ const (
 // large are the types that have more, with how many they have. A number only goes down;
 // who brings one down writes the new one here.
 var large = map[string]struct{ methods, fields int }{
-	"internal/cli.app":                       {methods: 331},
+	"internal/cli.app":                       {methods: 330},
 	"internal/cli/gitwork.Repo":              {methods: 84},
 	"internal/cli/push.Options":              {fields: 27},
 	"internal/guest.Server":                  {methods: 92, fields: 41},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"sync"
@@ -31,6 +32,16 @@ func (s *Sprite) Dial(ctx context.Context, host string, port int) (net.Conn, err
 		return nil, fmt.Errorf("connect to %s in %s: %w", net.JoinHostPort(host, strconv.Itoa(port)), s.describe(), err)
 	}
 	return conn, nil
+}
+
+// MayDial is ErrForbidden if the client's token may not connect into the sprite, as far as the
+// server says so before anybody connects. Nothing is connected, and the sprite is not woken.
+func MayDial(ctx context.Context, s *Sprite) error {
+	err := s.client.json(ctx, call{method: http.MethodGet, path: s.path("proxy")}, nil)
+	if errors.Is(err, ErrForbidden) {
+		return fmt.Errorf("connect into %s: %w", s.describe(), err)
+	}
+	return nil // a server refuses a call without an upgrade in its own way
 }
 
 // DialUnix connects to a Unix socket in the sprite, given its absolute path. Where

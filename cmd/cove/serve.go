@@ -59,6 +59,7 @@ type serveOptions struct {
 	suspend    bool
 	older      bool
 
+	given    bool   // addr was
 	config   string // a file of these, which the flags given go before
 	fallback string // an address where none is given, and the last one is not known
 	check    bool
@@ -128,10 +129,8 @@ newuidmap and subordinate ids (see: cove doctor).`,
 				return serveBelowInit(o.suspend)
 			}
 			logger := slog.New(logfile.Limit(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
-			if !cmd.Flags().Changed("addr") {
-				o.addr = cmp.Or(o.fallback, datafolder.Address(dir), o.addr)
-			}
-			if err := checkFree(o.addr, dir); err != nil {
+			o.given = cmd.Flags().Changed("addr")
+			if err := checkFree(o.address(""), dir); err != nil {
 				return err
 			}
 			if err := checkDisk(dir); err != nil {
@@ -163,6 +162,19 @@ newuidmap and subordinate ids (see: cove doctor).`,
 }
 
 const maxPool = 100
+
+// address is where a server of a data folder listens. The folder's lock must be held, so that
+// the last server is not waited for while it serves; no folder: as for a new one.
+func (o *serveOptions) address(dir string) string {
+	if o.given {
+		return o.addr
+	}
+	last := ""
+	if dir != "" {
+		last = datafolder.Address(dir)
+	}
+	return cmp.Or(last, o.fallback, o.addr)
+}
 
 // givenFlags are the flags of a command line, those left out that are for one start alone.
 func givenFlags(flags *pflag.FlagSet) []string {
@@ -308,7 +320,9 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		return err
 	}
 
-	lock, err := server.Lock(dir)
+	lock, err := server.Lock(ctx, dir, func(pid int) {
+		logger.Warn("waiting for the last server, which was killed, to be gone: the kernel is not done with its process", "pid", pid)
+	})
 	if err != nil {
 		return err
 	}
@@ -350,7 +364,7 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	defer closing(&err, srv)
 	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout, Keep: o.keepJobs, NamesOnly: host.NamesOnly, Installer: host}
 	srv.Jobs = jobs
-	ln, err := loopback.Listen(o.addr)
+	ln, err := loopback.Listen(o.address(dir))
 	if err != nil {
 		return errNoListen(err)
 	}

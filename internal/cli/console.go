@@ -135,7 +135,7 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 		a.say("\nDetached; it goes on. Come back with: %s", back)
 		return nil
 	case errors.Is(err, sprites.ErrNoExit) && session != "" && !sandboxGone(err):
-		return hinted(err, "it goes on; come back with: "+back)
+		return &codedError{exitLost, "connection_lost", err, "it goes on; come back with: " + back}
 	}
 	if strings.HasPrefix(cut, "signal:") {
 		a.say("cove: ended by %s", strings.Replace(cut, ":", " ", 1))
@@ -245,7 +245,11 @@ func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, erro
 			if away.keys != nil {
 				end = "\r\n"
 			}
-			fmt.Fprintf(a.Err, "%scove: the connection was lost; trying to come back (%s)%s", end, away.says, end)
+			why := ""
+			if e, ok := errors.AsType[*codedError](err); ok && serverAway(err) {
+				why = end + "cove: " + printable.Text(a.full(e.Error()+"; "+strings.ReplaceAll(e.hint, "\n", "; ")))
+			}
+			fmt.Fprintf(a.Err, "%scove: the connection was lost; trying to come back (%s)%s%s", end, away.says, why, end)
 		}
 		pause := time.NewTimer(wait)
 	waiting:

@@ -232,7 +232,7 @@ func withoutHint(err error, own, message string) string {
 // serverHints are what to type next after a server's codes, if the server does not say.
 var serverHints = map[string]string{
 	"unauthorized": "give the server's token: --token or COVE_TOKEN; on this machine it is in the data folder (--data, COVE_DATA)",
-	"forbidden":    "this token's scope or verbs do not allow it; see the tokens: cove token list",
+	"forbidden":    "this token's scope or verbs do not allow it; see the tokens, on the server's machine, as its owner: COVE_TOKEN= cove token list",
 	"name_taken":   "take another name, or use that sprite: cove use NAME",
 	"bad_name":     nameHint,
 	"limited":      "see what runs: cove list",

@@ -12,7 +12,7 @@ import (
 const quietLog = time.Second
 
 // heldWatch tells the person, once each time, that what a log is of stands still with its
-// sprite, and that it goes on.
+// sprite, and that it goes on; and that the server is gone, and back.
 type heldWatch struct {
 	word chan struct{}
 	stop func() // ends it, and waits for that
@@ -25,6 +25,7 @@ func (a *app) watchHeld(ctx context.Context, ask func(context.Context) (*sprites
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		var server absentServer
 		for told := false; ; {
 			select {
 			case <-ctx.Done():
@@ -36,6 +37,10 @@ func (a *app) watchHeld(ctx context.Context, ask func(context.Context) (*sprites
 			case <-time.After(quietLog):
 			}
 			held, err := ask(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			server.saw(a, err)
 			if err != nil || told == (held != nil) {
 				continue // whoever follows the log says what is wrong
 			}

@@ -131,14 +131,14 @@ func (l *lastLines) String() string { return strings.Join(l.lines, "") + l.part 
 // still if it does.
 func (a *app) printEvents(ctx context.Context, c *sprites.Client, id string, from int64, follow bool, to *logPrinter) error {
 	if follow {
-		watch := a.watchHeld(ctx, func(ctx context.Context) (*sprites.Held, error) {
-			job, err := c.Job(ctx, id)
-			return job.Held, err
-		})
+		watch := a.watchHeld(ctx, jobHeld(c, id))
 		defer watch.stop()
 		to.heard = watch.heard
 	}
 	for event, err := range c.JobEvents(ctx, id, from, follow) {
+		if err != nil && follow {
+			return lostServer(err, "cove job logs -f "+id)
+		}
 		if err != nil {
 			return err
 		}
@@ -165,10 +165,23 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 		all := struct {
 			Events []sprites.JobEvent `json:"events"`
 		}{Events: []sprites.JobEvent{}}
-		enc := a.jsonLines()
+		enc, last := a.jsonLines(), max(from, 1)-1
+		var heard func()
+		if follow {
+			watch := a.watchHeld(ctx, jobHeld(c, id))
+			defer watch.stop()
+			heard = watch.heard
+		}
 		for event, err := range c.JobEvents(ctx, id, from, follow) {
+			if err != nil && follow {
+				return lostServer(err, fmt.Sprintf("cove job events -f --from %d %s", last+1, id))
+			}
 			if err != nil {
 				return err
+			}
+			last = event.Seq
+			if heard != nil {
+				heard()
 			}
 			if a.global.json {
 				all.Events = append(all.Events, event)

@@ -84,7 +84,7 @@ func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o wa
 		return a.waitedEnough(parent, c, id, o.timeout)
 	}
 	if err != nil {
-		return err
+		return lostServer(err, "cove job wait "+id)
 	}
 	if o.pull && job.State == sprites.JobSucceeded {
 		return a.pullWaited(parent, c, job, o)

@@ -11,16 +11,10 @@ import (
 )
 
 // showWaiting shows on a terminal, until the job has ended or done is called, what a
-// command waits for.
+// command waits for. Elsewhere it says if the sprite stands still, or the server is gone.
 func (a *app) showWaiting(ctx context.Context, c *sprites.Client, id string) (done func()) {
-	if a.global.quiet || a.global.json {
-		return func() {}
-	}
-	if !isTerminal(a.Err) {
-		return a.watchHeld(ctx, func(ctx context.Context) (*sprites.Held, error) {
-			job, err := c.Job(ctx, id)
-			return job.Held, err
-		}).stop
+	if a.global.quiet || a.global.json || !isTerminal(a.Err) {
+		return a.watchHeld(ctx, jobHeld(c, id)).stop
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -61,4 +55,12 @@ func waitingText(job sprites.Job, err error, now time.Time) string {
 		text += "; answer it: cove job answer " + job.ID
 	}
 	return printable.Line(text) + " …"
+}
+
+// jobHeld asks why a job's sprite stands still.
+func jobHeld(c *sprites.Client, id string) func(context.Context) (*sprites.Held, error) {
+	return func(ctx context.Context) (*sprites.Held, error) {
+		job, err := c.Job(ctx, id)
+		return job.Held, err
+	}
 }

@@ -10,6 +10,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/private"
+	"github.com/cove-dev/cove/sprites"
 )
 
 // A server that was killed leaves its address behind, which may be anybody's by now, and so
@@ -24,31 +28,104 @@ import (
 // the owner's token. So nothing is sent to this machine's server before it is known to be the
 // process that holds the lock of the data folder, which no other user can.
 
+// ownTransport makes the connections to the server of a data folder.
+type ownTransport struct {
+	*http.Transport
+	dir string
+
+	// again is called if no server answers, and nil if it has none by then. Nothing was sent.
+	again atomic.Pointer[func(context.Context) error]
+}
+
 // ownHTTP makes the connections to the server of a data folder.
 func ownHTTP(dir string) *http.Client {
-	dialer := net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}
+	t := &ownTransport{dir: dir, Transport: &http.Transport{
+		MaxIdleConns:          256,
+		MaxIdleConnsPerHost:   64,
+		IdleConnTimeout:       90 * time.Second,
+		ExpectContinueTimeout: time.Second,
+		DisableCompression:    true,
+	}}
+	t.DialContext = t.dial
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				conn, err := dialer.DialContext(ctx, network, address)
-				if err != nil {
-					return nil, err
-				}
-				// It lives after the connection was made: then it has made it.
-				if server, err := datafolder.Read(dir); err != nil || server.URL != "http://"+address || !datafolder.Serves(dir, server) {
-					_ = conn.Close() // nothing was sent
-					return nil, notOursError{address, dir}
-				}
-				return conn, nil
-			},
-			MaxIdleConns:          256,
-			MaxIdleConnsPerHost:   64,
-			IdleConnTimeout:       90 * time.Second,
-			ExpectContinueTimeout: time.Second,
-			DisableCompression:    true,
-		},
+		Transport:     t,
 	}
+}
+
+// dial connects to the server at an address, or to the one that has taken its place.
+func (t *ownTransport) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := t.connect(ctx, network, address)
+	again := t.again.Load()
+	if again == nil || !errors.Is(err, syscall.ECONNREFUSED) {
+		return conn, err
+	}
+	if err := (*again)(ctx); err != nil {
+		return nil, err
+	}
+	server, err := datafolder.Read(t.dir)
+	if err != nil {
+		return nil, notOursError{address, t.dir} // it has ended again
+	}
+	return t.connect(ctx, network, strings.TrimPrefix(server.URL, "http://"))
+}
+
+// connect connects to the server at an address.
+func (t *ownTransport) connect(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	// It lives after the connection was made: then it has made it.
+	if server, err := datafolder.Read(t.dir); err != nil || server.URL != "http://"+address || !datafolder.Serves(t.dir, server) {
+		_ = conn.Close() // nothing was sent
+		return nil, notOursError{address, t.dir}
+	}
+	return conn, nil
+}
+
+// stayWith has a client of a data folder's server find the next one if that one is gone. A server
+// that was killed is started again, if commands may start one.
+func stayWith(a *app, c *sprites.Client, dir string, byDefault bool) {
+	t, ok := c.HTTPClient.Transport.(*ownTransport)
+	if !ok {
+		return
+	}
+	var mu sync.Mutex
+	again := func(ctx context.Context) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, err := localClient(ctx, dir, ""); !errors.Is(err, errNoServer) {
+			return err
+		}
+		if err := a.mayStart(dir); err != nil {
+			return err
+		}
+		if !serverKilled(dir) {
+			return stoppedMeanwhile(dir)
+		}
+		return restartKilled(ctx, a, dir, byDefault)
+	}
+	t.again.Store(&again)
+}
+
+// stoppedMeanwhile says that somebody has stopped a server that a command uses.
+func stoppedMeanwhile(dir string) error {
+	return &codedError{exitFailed, "no_server", fmt.Errorf("the server of %s was stopped meanwhile", dir), "start it with: cove server start"}
+}
+
+// restartKilled starts the server of a data folder again, and says so.
+func restartKilled(ctx context.Context, a *app, dir string, byDefault bool) error {
+	a.say("cove: the server of %s was killed; starting it again", dir)
+	return a.startServer(ctx, dir, byDefault)
+}
+
+// serverKilled reports whether the last server of a data folder has ended without taking its
+// leave.
+func serverKilled(dir string) bool {
+	_, err := datafolder.Read(dir)
+	return err == nil
 }
 
 // notOursError says that a server has gone, and that another program has its address. It is

@@ -213,6 +213,9 @@ func (a *app) proxy(ctx context.Context, routes []route) error {
 	if _, err := sprite.Client().Get(ctx, sprite.Name()); err != nil && !errors.Is(err, sprites.ErrForbidden) {
 		return spriteError(err)
 	}
+	if err := sprites.MayDial(ctx, sprite); err != nil {
+		return err // each connection would fail
+	}
 	err = a.show(proxied{sprite.Name(), routes}, func(w io.Writer) {
 		for _, r := range routes {
 			to := r.target()

@@ -84,6 +84,9 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 			return err
 		}
 		pulled, err := a.pull(ctx, c, push.PullOptions{Job: args[0], Wait: wait, Into: push.Into(into), AcceptRisky: accept}, policy)
+		if wait > 0 {
+			err = lostServer(err, "cove pull "+args[0]+" --wait")
+		}
 		if err = a.showPulled(pulled, err, ""); err != nil || wait == 0 {
 			return err
 		}

@@ -84,7 +84,11 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 		case errors.Is(backErr, sprites.ErrRemoved):
 			return backErr
 		case backErr != nil:
-			return hinted(errors.Join(err, backErr), "it is ended about now; if not: "+attach)
+			hint := "it is ended about now; if not: " + attach
+			if f := classify(backErr); f.hint != "" && serverAway(backErr) {
+				hint = f.hint + "\n" + hint
+			}
+			return &codedError{exitLost, "connection_lost", errors.Join(err, backErr), hint}
 		}
 		err = x.join(ctx, sprite)
 	}

@@ -132,6 +132,7 @@ func (a *app) runJob(ctx context.Context, opts push.Options, autoPull bool, pull
 	if ctx.Err() != nil {
 		return hinted(codedInterrupt(result.Job), "pull with: cove pull "+result.Job+" --wait; stop it with: cove job stop "+result.Job)
 	}
+	err = lostServer(err, "cove pull "+result.Job+" --wait")
 	if job.State.Terminal() && job.State != sprites.JobSucceeded {
 		if hint := refusals(ctx, c, job); hint != "" {
 			a.say("%s", hint)

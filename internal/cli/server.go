@@ -80,31 +80,37 @@ func (a *app) chosenToken() string {
 // client returns a client of the server in use. Where that is this machine's and
 // does not run, it is started.
 func (a *app) client(ctx context.Context) (*sprites.Client, error) {
-	c, err := a.runningClient(ctx)
-	if errors.Is(err, errNoServer) {
+	remote, err := a.remote()
+	if err != nil {
+		return nil, err
+	}
+	if remote.url == "" {
 		return a.ownClient(ctx, a.chosenToken())
 	}
-	return c, err
+	return a.runningClient(ctx)
 }
 
 // ownClient returns a client of this machine's server, which is started where it does
-// not run. The token is the owner's if it is empty.
+// not run, and again if it is killed meanwhile. The token is the owner's if it is empty.
 func (a *app) ownClient(ctx context.Context, token string) (*sprites.Client, error) {
 	dir, byDefault, err := a.dataDir()
 	if err != nil {
 		return nil, err
 	}
 	c, err := localClient(ctx, dir, token)
-	if !errors.Is(err, errNoServer) {
-		return c, err
+	if errors.Is(err, errNoServer) {
+		if err := a.mayStart(dir); err != nil {
+			return nil, err
+		}
+		if err := a.startServer(ctx, dir, byDefault); err != nil {
+			return nil, err
+		}
+		c, err = localClient(ctx, dir, token)
 	}
-	if err := a.mayStart(dir); err != nil {
-		return nil, err
+	if err == nil {
+		stayWith(a, c, dir, byDefault)
 	}
-	if err := a.startServer(ctx, dir, byDefault); err != nil {
-		return nil, err
-	}
-	return localClient(ctx, dir, token)
+	return c, err
 }
 
 // errNoServer says that no server runs on the data folder.
@@ -157,9 +163,32 @@ func (a *app) runningClient(ctx context.Context) (*sprites.Client, error) {
 // clientAgain is client for who has lost the server: one that was killed is started
 // again, but not one that somebody stopped.
 func (a *app) clientAgain(ctx context.Context) (*sprites.Client, error) {
+	remote, err := a.remote()
+	if err != nil {
+		return nil, err
+	}
 	c, err := a.runningClient(ctx)
-	if errors.Is(err, errNoServer) && a.serverKilled() {
-		return a.client(ctx)
+	if remote.url != "" {
+		return c, err
+	}
+	dir, byDefault, dirErr := a.dataDir()
+	if dirErr != nil {
+		return nil, dirErr
+	}
+	if errors.Is(err, errNoServer) {
+		if err := a.mayStart(dir); err != nil {
+			return nil, err
+		}
+		if !serverKilled(dir) {
+			return nil, stoppedMeanwhile(dir)
+		}
+		if err := restartKilled(ctx, a, dir, byDefault); err != nil {
+			return nil, err
+		}
+		c, err = localClient(ctx, dir, a.chosenToken())
+	}
+	if err == nil {
+		stayWith(a, c, dir, byDefault)
 	}
 	return c, err
 }
@@ -232,23 +261,10 @@ func processAlive(pid int) bool {
 	return err == nil || errors.Is(err, unix.EPERM)
 }
 
-// serverKilled reports whether the last server of this machine has ended without
-// taking its leave.
-func (a *app) serverKilled() bool {
-	dir, _, err := a.dataDir()
-	if err != nil {
-		return false
-	}
-	_, err = datafolder.Read(dir)
-	return err == nil
-}
-
 // startServer starts a server on a data folder, and returns once it answers. Of
 // several at once, one process starts it and the others wait. Where somebody
 // else's server was faster, that one is as good.
 func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not ready within %v", startLimit))
-	defer cancel()
 	was, err := private.Folder(dir)
 	if err != nil {
 		if _, ok := errors.AsType[*private.RefusedError](err); ok {
@@ -259,7 +275,16 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 	if was != 0 {
 		a.say("The data folder %s was open to other users (%v), and is closed now. If you do not trust all of them, replace its tokens: cove token --help", dir, was)
 	}
-	unlock, err := lockFile(ctx, filepath.Join(dir, "start.lock"))
+	notReady := fmt.Errorf("not ready within %v", startLimit)
+	lock := func() (func(), error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, startLimit, notReady)
+		defer cancel()
+		return lockFile(ctx, filepath.Join(dir, "start.lock"))
+	}
+	unlock, err := lock()
+	for err != nil && ctx.Err() == nil && datafolder.Dying(dir) != 0 { // the other cove waits for its end
+		unlock, err = lock()
+	}
 	if err != nil {
 		return fmt.Errorf("wait for another cove to start the server: %w", err)
 	}
@@ -267,6 +292,8 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 	if err := a.awaitEnding(ctx, dir); err != nil {
 		return fmt.Errorf("wait for the last server's end: %w", err)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, notReady)
+	defer cancel()
 	if _, err := localClient(ctx, dir, ""); !errors.Is(err, errNoServer) {
 		return err // the other one did it
 	}
@@ -343,15 +370,20 @@ func serverEnvironment() []string {
 }
 
 // awaitEnding waits until the lock of a data folder is free whose server has taken its leave
-// already, or says again that it is there.
+// already, or was killed and is not gone; or until that server says again that it is there.
+// The kernel may take its time with one that was killed: so long is waited.
 func (a *app) awaitEnding(ctx context.Context, dir string) error {
 	tick := time.NewTicker(startPoll)
 	defer tick.Stop()
 	told := time.AfterFunc(time.Second, func() { a.say("cove: waiting for the last server's end …") })
 	defer told.Stop()
-	for {
-		if _, err := datafolder.Read(dir); !errors.Is(err, fs.ErrNotExist) || !datafolder.Locked(filepath.Join(dir, "lock")) {
+	for began := time.Now(); ; {
+		dying := datafolder.Dying(dir) != 0
+		if _, err := datafolder.Read(dir); !dying && !errors.Is(err, fs.ErrNotExist) || !datafolder.Locked(filepath.Join(dir, "lock")) {
 			return nil
+		}
+		if !dying && time.Since(began) > startLimit {
+			return fmt.Errorf("not within %v", startLimit)
 		}
 		select {
 		case <-ctx.Done():

@@ -233,28 +233,39 @@ func (a *app) installUnit(ctx context.Context, dir string, own, show bool) error
 }
 
 func (a *app) newServerUninstall() *cobra.Command {
-	return &cobra.Command{
+	var user bool
+	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Have systemd run the server no more",
 		Long: `Ends the server, removes the unit of systemd that cove server install wrote, and takes
 autostart = false out of serve.toml again. Sprites and jobs stay; the next command that needs
-a server starts one.`,
-		Example: `  sudo cove server uninstall`,
-		Args:    exactArgs(),
+a server starts one. With --user it is your own unit, and the system's stays.`,
+		Example: `  sudo cove server uninstall
+  cove server uninstall --user`,
+		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
 			dir, err := a.own()
 			if err != nil {
 				return err
 			}
-			return a.uninstallUnit(ctx, dir)
+			return a.uninstallUnit(ctx, dir, user)
 		}),
 	}
+	cmd.Flags().BoolVar(&user, "user", false, "a unit of your own, not of the system (if not given: yours, or else the system's)")
+	return cmd
 }
 
-func (a *app) uninstallUnit(ctx context.Context, dir string) error {
+func (a *app) uninstallUnit(ctx context.Context, dir string, own bool) error {
 	u, is := unitOf(dir)
+	if own && is && !u.own {
+		is = false
+	}
 	if !is {
-		return &codedError{exitFailed, "not_found", fmt.Errorf("no unit of systemd runs the server of %s", dir), ""}
+		of := ""
+		if own {
+			of = " of your own"
+		}
+		return &codedError{exitFailed, "not_found", fmt.Errorf("no unit of systemd%s runs the server of %s", of, dir), "see what runs it: cove server status"}
 	}
 	if err := u.systemctl(ctx, "disable", "--now", unitName); err != nil {
 		return err

@@ -22,6 +22,10 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 func handle(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h(w, r); err != nil {
+			if r.ContentLength != 0 { // the body may not have been read, and not be sent yet: the answer does not wait for it
+				_ = http.NewResponseController(w).EnableFullDuplex() // HTTP/1 has it
+				w.Header().Set("Connection", "close")
+			}
 			respondError(w, err)
 		}
 	})

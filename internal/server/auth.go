@@ -84,13 +84,19 @@ func (s *Server) authorize(r *http.Request, verb string) (principal, error) {
 		return p, err
 	}
 	if !p.may(verb) {
-		return p, fail.New("forbidden", "the token does not have the verb "+verb, "make one that has it: cove token create NAME --all --verbs "+verb)
+		return p, lacksVerb(verb)
 	}
 	name := r.PathValue("name")
 	if name == "" {
 		return p, nil
 	}
 	return p, s.mayActIn(r.Context(), p, name)
+}
+
+// lacksVerb refuses a token that has not a verb. Only the server's owner can make one that has it: the
+// token that is refused may not.
+func lacksVerb(verb string) error {
+	return fail.New("forbidden", "the token does not have the verb "+verb, "make one that has it, on the server's machine, as its owner: COVE_TOKEN= cove token create NAME --all --verbs "+verb)
 }
 
 // mayActIn refuses a sprite that a principal does not reach, by whatever way it is named.

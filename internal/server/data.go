@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,26 +22,39 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// lockPatience is for a server that is about to end, and lastPatience for one that has been
-// killed: its lock is free once the kernel is done with it, which may have to write first.
+// How long Lock waits for the lock: of a server that is about to end, and of one of which
+// nothing is left but its lock. One that was killed is waited for until the kernel is done
+// with it.
 const (
 	lockPatience = time.Second
 	lastPatience = 30 * time.Second
+	lockSilence  = 3 * time.Second // then it says for whom it waits
+	lockPoll     = 50 * time.Millisecond
 )
 
 // Lock makes this process the only server of the data folder, which is made if
 // there is none and closed to other users (see private.Folder), until the lock is
-// closed. The error names the server that has it.
-func Lock(dir string) (io.Closer, error) {
+// closed. It waits until a server that was killed has ended, and tells waits, unless that is
+// nil, of its process after some seconds. The error names the server that has the lock.
+func Lock(ctx context.Context, dir string, waits func(pid int)) (io.Closer, error) {
 	if _, err := private.Folder(dir); err != nil {
 		return nil, err
 	}
 	lock, err := store.Lock(dir)
 	for start := time.Now(); errors.Is(err, store.ErrLocked); {
-		if waited := time.Since(start); waited > lastPatience || waited > lockPatience && !lastKilled(dir) {
+		waited, pid := time.Since(start), datafolder.Dying(dir)
+		if pid == 0 && (waited > lastPatience || waited > lockPatience && !datafolder.Gone(dir)) {
 			break
 		}
-		<-time.After(lockPatience / 20)
+		if pid != 0 && waited > lockSilence && waits != nil {
+			waits(pid)
+			waits = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(lockPoll):
+		}
 		lock, err = store.Lock(dir)
 	}
 	if errors.Is(err, store.ErrLocked) {
@@ -57,20 +71,6 @@ func Lock(dir string) (io.Closer, error) {
 		return nil, err
 	}
 	return lock, nil
-}
-
-// lastKilled reports whether the server that a data folder names is dying, or dead.
-func lastKilled(dir string) bool {
-	info, err := datafolder.Read(dir)
-	if err != nil || info.PID <= 0 || private.Elsewhere(info.Processes) {
-		return false
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", info.PID))
-	if err != nil {
-		return errors.Is(err, os.ErrNotExist)
-	}
-	_, rest, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
-	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
 // A sprite can take each byte of the disk as soon as it is free, so that a server that
@@ -96,7 +96,8 @@ func (s *Server) publish(ln net.Listener) error {
 	info, err := json.Marshal(datafolder.Server{
 		ServerInfo: sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid()},
 		Host:       host, Processes: private.Processes(), Started: private.StartOf(os.Getpid()),
-		Flags: s.Flags,
+		Listener: datafolder.Listener(address),
+		Flags:    s.Flags,
 	})
 	if err == nil {
 		err = s.writeInfo(append(info, '\n'))

@@ -32,7 +32,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, err error) {
 		level = s.Logger.Error
 	}
 	level("request refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
-	respond(w, status, body)
+	answerEarly(s.ctx, w, r, func() { respond(w, status, body) })
 }
 
 // faulty reports whether an answer tells of something that went wrong here: that this

@@ -277,12 +277,12 @@ func clean(s string, limit int) string {
 func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	if isUpgrade(r) {
 		if !principalOf(r).may(exec) {
-			return fail.New("forbidden", "the token does not have the verb exec", "make one that has it: cove token create NAME --all --verbs exec")
+			return lacksVerb(exec)
 		}
 		return s.relayTo("exec", fixed("exec"))(w, r)
 	}
 	if !principalOf(r).may(read) {
-		return fail.New("forbidden", "the token does not have the verb read", "make one that has it: cove token create NAME --all --verbs read")
+		return lacksVerb(read)
 	}
 	sandbox, err := s.Host.Live(r.Context(), r.PathValue("name"))
 	if err != nil {

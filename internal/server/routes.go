@@ -166,6 +166,7 @@ func (s *Server) handler() http.Handler {
 			}
 			return
 		}
+		watchBody(r)
 		h := w.Header()
 		h.Set("Sprite-Version", sprites.Version)
 		h.Set("X-Content-Type-Options", "nosniff")

@@ -29,7 +29,7 @@ func TestDataFolder(t *testing.T) {
 		info, err := os.Stat(filepath.Join(dir, file))
 		failIf(t, err != nil || info.Mode() != 0o600, "%s: %v, %v", file, info, err)
 	}
-	_, err := server.Lock(dir)
+	_, err := server.Lock(t.Context(), dir, nil)
 	failIf(t, !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), s.URL) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())), "a second lock: %v", err)
 	s.Stop()
 	_, err = os.Stat(filepath.Join(dir, "server.json"))

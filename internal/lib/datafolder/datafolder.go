@@ -30,7 +30,7 @@ const (
 const DefaultAddr = "127.0.0.1:7878"
 
 const (
-	endLimit = 10 * time.Second // for a killed server to be gone
+	endLimit = 5 * time.Minute // for the last server's listener to be gone, once that server is
 	endPoll  = 10 * time.Millisecond
 )
 
@@ -43,6 +43,8 @@ type Server struct {
 	Host      string `json:"host,omitempty"`      // the name of its machine or container
 	Processes string `json:"processes,omitempty"` // see private.Processes
 	Started   string `json:"started,omitempty"`   // see private.StartOf; empty: an earlier cove did not say
+
+	Listener string `json:"listener,omitempty"` // the inode of its socket, see Listener; empty: not known
 
 	Flags []string `json:"flags,omitempty"` // what it was started with, for a restart
 }
@@ -120,9 +122,10 @@ func ReadSmall(name string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// Address is where the last server of a data folder listened; empty where that is
-// not known, not free, or not loopback. A server that was killed listens until its last
-// thread has ended: that is waited for.
+// Address is where the last server of a data folder listened; empty if that is not known, not
+// loopback, or another program's by now. A server that was killed listens until its last thread
+// has ended, and until each child that it had just begun has executed its program: Address
+// waits for both.
 func Address(dir string) string {
 	addr, err := ReadSmall(filepath.Join(dir, AddressFile))
 	host, _, splitErr := net.SplitHostPort(addr)
@@ -130,7 +133,7 @@ func Address(dir string) string {
 		return ""
 	}
 	for deadline := time.Now().Add(endLimit); !loopback.Free(addr); {
-		if !ending(dir) || time.Now().After(deadline) {
+		if !listens(dir, addr) && !ending(dir) && !loopback.Free(addr) || time.Now().After(deadline) {
 			return ""
 		}
 		<-time.After(endPoll)

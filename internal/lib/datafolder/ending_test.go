@@ -29,6 +29,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(half) == "" {
 		os.Exit(m.Run())
 	}
+	if os.Getenv(half) == "child" { // of a server, before it has executed its program
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		panic(err)
@@ -102,4 +106,69 @@ func TestAddressOfOneThatEnds(t *testing.T) {
 	}
 	_ = in.Close()
 	_ = cmd.Wait()
+}
+
+// TestAddressAChildHolds: of a server that is gone a child that it had just begun still has the
+// listener. The next server waits for that; and it waits for no other program's.
+func TestAddressAChildHolds(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, dir := ln.Addr().String(), t.TempDir()
+	gone := exec.Command("true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	write := func(listener string) {
+		t.Helper()
+		text, err := json.Marshal(datafolder.Server{
+			ServerInfo: sprites.ServerInfo{PID: gone.Process.Pid, URL: "http://" + addr},
+			Processes:  private.Processes(), Started: "1", Listener: listener,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range map[string]string{datafolder.ServerFile: string(text), datafolder.AddressFile: addr, datafolder.LockFile: ""} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write("1")
+	if got := datafolder.Address(dir); got != "" {
+		t.Errorf("while another program listens there: got %q", got)
+	}
+	inode := datafolder.Listener(addr)
+	if inode == "" || datafolder.Listener("127.0.0.1:1") != "" {
+		t.Fatalf("the listener is %q", inode)
+	}
+	write(inode)
+	file, err := ln.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command(os.Args[0])
+	child.Env, child.ExtraFiles = append(os.Environ(), half+"=child"), []*os.File{file}
+	in, err := child.StdinPipe()
+	if err == nil {
+		err = child.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = file.Close(), ln.Close()
+	found := make(chan string, 1)
+	go func() { found <- datafolder.Address(dir) }()
+	select {
+	case got := <-found:
+		t.Errorf("while the child has the listener: got %q", got)
+		_ = in.Close()
+	case <-time.After(200 * time.Millisecond):
+		_ = in.Close()
+		if got := <-found; got != addr {
+			t.Errorf("got %q, want %s", got, addr)
+		}
+	}
+	_ = child.Wait()
 }

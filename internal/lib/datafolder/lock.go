@@ -1,7 +1,12 @@
 package datafolder
 
 import (
+	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -36,14 +41,111 @@ func Serves(dir string, server Server) bool {
 // lock, or its first thread has ended and others have not.
 func ending(dir string) bool {
 	server, err := Read(dir)
-	if err != nil || server.Started == "" || private.Elsewhere(server.Processes) || Serves(dir, server) {
+	if err != nil || server.Started == "" || private.Elsewhere(server.Processes) {
 		return false
 	}
-	if start := private.StartOf(server.PID); start != "" {
-		return start == server.Started
+	return dying(server) || private.StartOf(server.PID) == server.Started && !Serves(dir, server)
+}
+
+// Dying returns the process of the server that a data folder names, if that was killed and is not
+// gone: its lock and its listener are free once the kernel is done with it, which may have to
+// write first. 0: there is none.
+func Dying(dir string) int {
+	server, err := Read(dir)
+	if err != nil || private.Elsewhere(server.Processes) || !dying(server) {
+		return 0
 	}
-	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", server.PID))
-	return err == nil && len(threads) > 1
+	return server.PID
+}
+
+// Gone reports whether a data folder names a server of which nothing is left.
+func Gone(dir string) bool {
+	server, err := Read(dir)
+	return err == nil && server.PID > 0 && !private.Elsewhere(server.Processes) && !dying(server) && private.StartOf(server.PID) == ""
+}
+
+// The flags of a process, in its stat, that say that it ends (PF_EXITING, PF_SIGNALED).
+const endingFlags = 0x4 | 0x400
+
+// dying reports whether a server's process was killed and is not gone.
+func dying(server Server) bool {
+	if server.PID < 1 {
+		return false
+	}
+	proc := fmt.Sprintf("/proc/%d", server.PID)
+	stat, err := os.ReadFile(proc + "/stat")
+	if err != nil {
+		return false
+	}
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // from the state on, the third field of proc(5)
+	if len(f) < 20 || server.Started != "" && f[19] != server.Started {
+		return false
+	}
+	if f[0] == "Z" || f[0] == "X" { // the first thread: others may be there
+		threads, err := os.ReadDir(proc + "/task")
+		return err == nil && len(threads) > 1
+	}
+	if flags, err := strconv.ParseUint(f[6], 10, 64); err == nil && flags&endingFlags != 0 {
+		return true
+	}
+	status, err := os.ReadFile(proc + "/status")
+	return err == nil && killPends(status)
+}
+
+// killPends reports whether SIGKILL is among the signals that a process's status says are pending.
+func killPends(status []byte) bool {
+	for line := range bytes.Lines(status) {
+		f := strings.Fields(string(line))
+		if len(f) != 2 || f[0] != "SigPnd:" && f[0] != "ShdPnd:" {
+			continue
+		}
+		if pending, err := strconv.ParseUint(f[1], 16, 64); err == nil && pending&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Listener is the inode of the socket that listens at an address of this machine; empty: there
+// is none, or the kernel does not say.
+func Listener(addr string) string {
+	at, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return ""
+	}
+	name := "/proc/net/tcp"
+	if at.Addr().Is6() {
+		name = "/proc/net/tcp6"
+	}
+	list, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	ip, local := at.Addr().AsSlice(), ""
+	for ; len(ip) > 0; ip = ip[4:] { // words in the machine's own order
+		local += fmt.Sprintf("%08X", binary.NativeEndian.Uint32(ip))
+	}
+	local += fmt.Sprintf(":%04X", at.Port())
+	const listening = "0A"
+	for line := range strings.Lines(string(list)) {
+		if f := strings.Fields(line); len(f) > 9 && f[1] == local && f[3] == listening {
+			return f[9]
+		}
+	}
+	return ""
+}
+
+// listens reports whether the socket at an address is that of a data folder's last server, and
+// that server does not serve any more: others may still have the socket for a moment.
+func listens(dir, addr string) bool {
+	server, err := Read(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		server, err = Last(dir)
+	}
+	if err != nil || server.Listener == "" || private.Elsewhere(server.Processes) || Serves(dir, server) && !dying(server) {
+		return false
+	}
+	return Listener(addr) == server.Listener
 }
 
 // Locked reports whether some process holds the flock of a file. It takes no

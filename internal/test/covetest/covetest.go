@@ -80,7 +80,7 @@ func start(t testing.TB, opts Options) (*Server, error) {
 	}
 	logger := slog.New(slog.NewTextHandler(opts.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 
-	lock, err := server.Lock(opts.Dir)
+	lock, err := server.Lock(t.Context(), opts.Dir, nil)
 	if err != nil {
 		return nil, err
 	}
