@@ -296,7 +296,6 @@ const (
 var large = map[string]struct{ methods, fields int }{
 	"internal/cli.app":                       {methods: 330},
 	"internal/cli/gitwork.Repo":              {methods: 84},
-	"internal/cli/push.Options":              {fields: 27},
 	"internal/guest.Server":                  {methods: 92, fields: 41},
 	"internal/guest.session":                 {methods: 31},
 	"internal/guest/supervise.job":           {methods: 59},
@@ -311,8 +310,6 @@ var large = map[string]struct{ methods, fields int }{
 	"internal/shim.State":                    {fields: 27},
 	"internal/shim/gateway.Gateway":          {methods: 55, fields: 40},
 	"sprites.Client":                         {methods: 58},
-	"sprites.Job":                            {fields: 58},
-	"sprites.JobRequest":                     {fields: 28},
 	"sprites.Sprite":                         {methods: 67},
 }
 

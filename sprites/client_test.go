@@ -115,9 +115,9 @@ func TestRequests(t *testing.T) {
 		{func(c *sprites.Client) error { _, err := c.Job(ctx, "a3f7b2"); return err }, `GET /v1/jobs/a3f7b2`},
 		{func(c *sprites.Client) error { _, err := c.Jobs(ctx); return err }, `GET /v1/jobs`},
 		{func(c *sprites.Client) error {
-			_, err := c.PreviewJob(ctx, sprites.JobRequest{Agent: "shell"})
+			_, err := c.PreviewJob(ctx, sprites.JobRequest{JobSettings: sprites.JobSettings{Agent: "shell"}})
 			return err
-		}, `POST /v1/jobs/preview {"agent":"shell","plan":"","plan_name":"","repository":"","repo_id":"","branch":"","base":"","author":{"name":"","email":""}}`},
+		}, `POST /v1/jobs/preview {"agent":"shell","timeout_seconds":0,"plan_name":"","repository":"","repo_id":"","branch":"","base":"","plan":"","author":{"name":"","email":""}}`},
 		{func(c *sprites.Client) error {
 			_, err := c.StartJob(ctx, "a3f7b2", sprites.JobStart{BundleSHA256: "00", BundleSize: 9})
 			return err

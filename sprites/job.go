@@ -38,53 +38,64 @@ type Person struct {
 	Email string `json:"email"`
 }
 
+// JobSettings are what a person chooses for a job. The request, the job and a push carry
+// the same value, so that a new setting is one field.
+type JobSettings struct {
+	Backend string `json:"backend,omitempty"` // has the sprite; empty: this server has it
+	Sprite  string `json:"sprite,omitempty"`  // in a request the name of an existing sprite, or empty for a new one; in a job never empty
+	Agent   string `json:"agent"`
+	Model   string `json:"model,omitempty"` // PROVIDER/MODEL; in a request empty for the agent's own choice
+
+	// AgentCommand starts the agent "acp": a command line for the sprite's sh. Permissions
+	// answers that agent's requests for permission: "allow" (as empty), "ask" or "deny".
+	AgentCommand string `json:"agent_command,omitempty"`
+	Permissions  string `json:"permissions,omitempty"`
+
+	TimeoutSec  int64  `json:"timeout_seconds"` // running time; 0: the server's default
+	Guards      Guards `json:"guards,omitzero"`
+	Interactive bool   `json:"interactive,omitempty"`
+	Converse    bool   `json:"converse,omitempty"` // the agent waits for messages instead of ending
+	Remove      bool   `json:"remove,omitempty"`   // delete the sprite once pulled
+
+	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it; lists of jobs leave it out
+	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own; in a job without its text
+	MCP        []MCPServer      `json:"mcp,omitempty"`              // the agent gets their tools
+
+	// NetworkPolicy is in force before anything of the job runs; nil: the sprite keeps its
+	// own, and a new sprite has no rules. A server that enforces no policy answers nil.
+	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
+}
+
+// JobSource names the work that a job begins with.
+type JobSource struct {
+	PlanName   string `json:"plan_name"` // its file name, for people
+	Repository string `json:"repository"`
+	RepoID     string `json:"repo_id"` // identifies the repository: its root commits
+	Branch     string `json:"branch"`  // short name; empty: none was checked out
+	Base       string `json:"base"`    // the commit that the bundle's ref refs/cove/base holds
+}
+
 // JobRequest asks the server for a job. The server makes the row (queued) and,
-// where Sprite is empty, a sprite for it, and answers with the Job, whose Upload
+// if Sprite is empty, a sprite for it, and answers with the Job, whose Upload
 // says where the bundle goes; the job begins with POST /v1/jobs/{id}/start. If the
 // agent has to be installed first, the row is installing until the sprite is there.
 type JobRequest struct {
+	JobSettings
+	JobSource
+
 	// Early asks for the answer as soon as the row is there. If that is installing, the
 	// job is waited for with AwaitInstall before its bundle is sent. Without Early, the
 	// server answers when the job is queued, and forgets it if that fails.
 	Early bool `json:"early,omitempty"`
 
-	Backend     string   `json:"backend,omitempty"` // where the sprite is; empty: at this server
-	Sprite      string   `json:"sprite,omitempty"`  // an existing sprite; empty: a new one
-	Agent       string   `json:"agent"`
-	Model       string   `json:"model,omitempty"` // PROVIDER/MODEL that the agent asks; empty: its own choice
-	Plan        string   `json:"plan"`            // the plan's text
-	PlanName    string   `json:"plan_name"`       // its file name, for people
-	Repository  string   `json:"repository"`
-	RepoID      string   `json:"repo_id"` // identifies the repository: its root commits
-	Branch      string   `json:"branch"`  // short name; empty: none was checked out
-	Base        string   `json:"base"`    // the commit that the bundle's ref refs/cove/base holds
-	Author      Person   `json:"author"`
-	TimeoutSec  int64    `json:"timeout_seconds,omitempty"` // running time; 0: the server's default
-	Guards      Guards   `json:"guards,omitzero"`
-	Interactive bool     `json:"interactive,omitempty"`
-	Converse    bool     `json:"converse,omitempty"` // the agent waits for messages, where it would end
-	Remove      bool     `json:"remove,omitempty"`   // delete the sprite once pulled
-	Config      *Config  `json:"config,omitempty"`
-	Include     []string `json:"include,omitempty"`
-	Env         []string `json:"env,omitempty"` // KEY=VALUE for the agent
+	Plan    string   `json:"plan"` // the plan's text
+	Author  Person   `json:"author"`
+	Config  *Config  `json:"config,omitempty"`
+	Include []string `json:"include,omitempty"`
+	Env     []string `json:"env,omitempty"` // KEY=VALUE for the agent
 
-	SetupScript *SetupScript `json:"setup_script,omitempty"` // nil: there is none
-
-	Definition *AgentDefinition `json:"agent_definition,omitempty"` // of Agent; nil: the server knows it
-	Skill      *Skill           `json:"skill,omitempty"`            // nil: the server's own
-	Settings   []SettingsFile   `json:"settings,omitempty"`         // the person's, for the agent
-
-	// AgentCommand starts the agent, where Agent is "acp": a command line for the
-	// sprite's sh. Permissions is what becomes of its requests for permission:
-	// "allow" (as empty), "ask" or "deny".
-	AgentCommand string `json:"agent_command,omitempty"`
-	Permissions  string `json:"permissions,omitempty"`
-
-	MCP []MCPServer `json:"mcp,omitempty"` // whose tools the agent gets
-
-	// NetworkPolicy is in force before anything of the job runs; nil: that of the
-	// sprite, which for a new one has no rules.
-	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
+	SetupScript *SetupScript   `json:"setup_script,omitempty"` // nil: there is none
+	Settings    []SettingsFile `json:"settings,omitempty"`     // the person's, for the agent
 }
 
 // MCPServer is an MCP server outside of the sprite, behind a connector of the server's,
@@ -167,81 +178,71 @@ type Artifact struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Job is one agent at work on one plan in one repository.
-type Job struct {
-	ID           string   `json:"id"` // six hexadecimal digits
-	State        JobState `json:"state"`
-	Backend      string   `json:"backend,omitempty"` // where the sprite is; empty: at this server
-	Sprite       string   `json:"sprite"`
-	SpriteID     string   `json:"sprite_id,omitempty"` // as the backend calls it; of this server's, once the job has begun
-	OwnsSprite   bool     `json:"owns_sprite"`
-	Agent        string   `json:"agent"`
-	Model        string   `json:"model,omitempty"` // as in JobRequest, or what was chosen where that names none
-	PlanName     string   `json:"plan_name"`
-	Repository   string   `json:"repository"`
-	RepoID       string   `json:"repo_id"`
-	Branch       string   `json:"branch"`
-	Workdir      string   `json:"workdir,omitempty"` // the clone, in the sprite
-	Base         string   `json:"base"`
-	Head         string   `json:"head,omitempty"`     // the agent's last commit
-	Leftover     string   `json:"leftover,omitempty"` // the commit of what it left uncommitted
-	Commits      int      `json:"commits"`
-	Ref          string   `json:"ref"` // refs/cove/ID/head
-	Bundle       Artifact `json:"bundle"`
-	WorkDeleted  bool     `json:"work_deleted,omitempty"` // with the sprite, before anybody pulled it
-	Outcome      *Outcome `json:"outcome,omitempty"`
-	Usage        *Usage   `json:"usage,omitempty"`
-	Interactive  bool     `json:"interactive,omitempty"`
-	Converse     bool     `json:"converse,omitempty"`
-	Guards       Guards   `json:"guards,omitzero"`
-	EnvNames     []string `json:"env_names,omitempty"` // of the variables that the agent has been given
-	Session      string   `json:"session,omitempty"`   // exec session of the supervisor
-	Remove       bool     `json:"remove,omitempty"`
-	Input        Artifact `json:"input,omitzero"`          // the bundle that it began from
-	Shallow      []string `json:"shallow,omitempty"`       // as in JobStart
-	Upload       string   `json:"upload,omitempty"`        // queued: where in the sprite the input bundle goes
-	RetryOf      string   `json:"retry_of,omitempty"`      // the job that this one does again
-	ResumeOf     string   `json:"resume_of,omitempty"`     // the job whose agent goes on in this one
-	AgentSession string   `json:"agent_session,omitempty"` // the agent's own, as it calls it; empty: it has none, or has not said
-	Execution    string   `json:"execution_id"`
-	Incarnation  int64    `json:"incarnation"` // of the sandbox that the supervisor was started in
-	TimeoutSec   int64    `json:"timeout_seconds"`
-	LastSeq      int64    `json:"last_seq"`
-	Error        string   `json:"error,omitempty"`
-	Held         *Held    `json:"held,omitempty"` // why it stands still with its sprite; nil: it does not
-
-	Installing *InstallProgress `json:"installing,omitempty"` // how far its installation is; nil: none is under way
-	Failure    *ErrorBody       `json:"failure,omitempty"`    // why it ended before it was queued; nil: it did not
+// JobResult is what a job has brought, and what became of it.
+type JobResult struct {
+	Ref         string   `json:"ref"`                // refs/cove/ID/head
+	Head        string   `json:"head,omitempty"`     // the agent's last commit
+	Leftover    string   `json:"leftover,omitempty"` // the commit of the agent's uncommitted changes
+	Commits     int      `json:"commits"`
+	Bundle      Artifact `json:"bundle"`
+	Outcome     *Outcome `json:"outcome,omitempty"`
+	Usage       *Usage   `json:"usage,omitempty"`
+	WorkDeleted bool     `json:"work_deleted,omitempty"` // with the sprite, before anybody pulled it
 
 	// Uncollected says why not all that the agent left could be collected. The rest is in
 	// the sprite alone, which is kept for it. Empty: all was collected.
 	Uncollected string `json:"uncollected,omitempty"`
 
-	// Stopping says that its end was asked for when its sprite was held: what it has done
-	// is collected when that may run again.
+	Error   string     `json:"error,omitempty"`
+	Failure *ErrorBody `json:"failure,omitempty"` // why it ended before it was queued; nil: it did not
+
+	EndedAt  *time.Time `json:"ended_at,omitempty"`
+	PulledAt *time.Time `json:"pulled_at,omitempty"`
+}
+
+// JobProgress is how far a job is, and how it is followed.
+type JobProgress struct {
+	Installing *InstallProgress `json:"installing,omitempty"` // how far its installation is; nil: none is under way
+	Upload     string           `json:"upload,omitempty"`     // queued: the input bundle's path in the sprite
+	Input      Artifact         `json:"input,omitzero"`       // the bundle that it began from
+	Shallow    []string         `json:"shallow,omitempty"`    // as in JobStart
+
+	Session      string `json:"session,omitempty"`       // exec session of the supervisor
+	AgentSession string `json:"agent_session,omitempty"` // the agent's own, as it calls it; empty: it has none, or has not said
+	Execution    string `json:"execution_id"`
+	Incarnation  int64  `json:"incarnation"` // of the sandbox that the supervisor was started in
+	LastSeq      int64  `json:"last_seq"`
+
+	Held     *Held        `json:"held,omitempty"`     // why it stands still with its sprite; nil: it does not
+	Question *JobQuestion `json:"question,omitempty"` // the agent waits for its answer; nil: it has asked nothing
+
+	// Stopping says that its end was asked for when its sprite was held: its work is
+	// collected when the sprite may run again.
 	Stopping bool `json:"stopping,omitempty"`
 
-	Definition *AgentDefinition `json:"agent_definition,omitempty"` // not in lists
-	Skill      *Skill           `json:"skill,omitempty"`            // that the agent was given, without its text
-	Install    *JobInstall      `json:"install,omitempty"`          // nil: nothing had to be installed
-	Settings   []string         `json:"settings,omitempty"`         // the paths of the person's
-
-	Command     string `json:"agent_command,omitempty"` // as JobRequest.AgentCommand
-	Permissions string `json:"permissions,omitempty"`   // as there
-
-	MCP []MCPServer `json:"mcp,omitempty"` // as there
-
-	// Question is what the agent waits to be told; nil: it has asked nothing.
-	Question *JobQuestion `json:"question,omitempty"`
-
-	// NetworkPolicy is what the job asked for; nil from a server that enforces none.
-	NetworkPolicy *NetworkPolicy `json:"network_policy,omitempty"`
-
-	CreatedAt time.Time  `json:"created_at"`
 	ReadyAt   *time.Time `json:"ready_at,omitempty"` // when its agent was installed and its sprite made; nil: with the row
 	StartedAt *time.Time `json:"started_at,omitempty"`
-	EndedAt   *time.Time `json:"ended_at,omitempty"`
-	PulledAt  *time.Time `json:"pulled_at,omitempty"`
+}
+
+// Job is one agent at work on one plan in one repository.
+type Job struct {
+	ID    string   `json:"id"` // six hexadecimal digits
+	State JobState `json:"state"`
+
+	JobSettings
+	JobSource
+	JobProgress
+	JobResult
+
+	SpriteID   string      `json:"sprite_id,omitempty"` // as the backend calls it; of this server's, once the job has begun
+	OwnsSprite bool        `json:"owns_sprite"`
+	Workdir    string      `json:"workdir,omitempty"`   // the clone, in the sprite
+	EnvNames   []string    `json:"env_names,omitempty"` // of the variables that the agent has been given
+	Settings   []string    `json:"settings,omitempty"`  // the paths of the person's
+	Install    *JobInstall `json:"install,omitempty"`   // nil: nothing had to be installed
+	RetryOf    string      `json:"retry_of,omitempty"`  // the job that this one does again
+	ResumeOf   string      `json:"resume_of,omitempty"` // the job whose agent goes on in this one
+	CreatedAt  time.Time   `json:"created_at"`
 }
 
 // InstallProgress is how far the installation of an agent is. Several jobs may wait for

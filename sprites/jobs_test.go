@@ -98,7 +98,7 @@ func TestJobEventsEnd(t *testing.T) {
 		t.Errorf("good end: got %v, %v", got, err)
 	}
 	// A job that ended without an end event.
-	lost := &jobServer{last: 5, cuts: []int{2, 1}, polite: true, job: sprites.Job{State: sprites.JobLost, LastSeq: 2}}
+	lost := &jobServer{last: 5, cuts: []int{2, 1}, polite: true, job: sprites.Job{State: sprites.JobLost, JobProgress: sprites.JobProgress{LastSeq: 2}}}
 	lost.cuts = []int{2, 1, 1, 1}
 	if got, err := collect(serve(t, lost), 1, true); len(got) != 2 || err != nil {
 		t.Errorf("lost: got %v, %v after %v", got, err, lost.asked)

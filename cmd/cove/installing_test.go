@@ -308,9 +308,10 @@ func TestInstallingServer(t *testing.T) {
 	// A client of an earlier cove has its answer when the job is queued.
 	create := func(ctx context.Context, version string) (id string, answer chan sprites.Job) {
 		req := sprites.JobRequest{
-			Agent: "slowly", Plan: "Show it.", PlanName: "plan.md", Repository: "repo", Branch: "main", Base: strings.Repeat("a", 40),
-			Author:     sprites.Person{Name: "Ada", Email: "ada@example.org"},
-			Definition: &sprites.AgentDefinition{File: "slowly.toml", Text: strings.Replace(gated, `version = "1"`, `version = "`+version+`"`, 1)},
+			Plan:        "Show it.",
+			Author:      sprites.Person{Name: "Ada", Email: "ada@example.org"},
+			JobSettings: sprites.JobSettings{Agent: "slowly", Definition: &sprites.AgentDefinition{File: "slowly.toml", Text: strings.Replace(gated, `version = "1"`, `version = "`+version+`"`, 1)}},
+			JobSource:   sprites.JobSource{PlanName: "plan.md", Repository: "repo", Branch: "main", Base: strings.Repeat("a", 40)},
 		}
 		before, answer := in.jobs(), make(chan sprites.Job, 1)
 		client := in.client()

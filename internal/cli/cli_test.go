@@ -401,8 +401,8 @@ func TestJobNextStep(t *testing.T) {
 		want string
 	}{
 		{sprites.Job{ID: "a3f7b2", State: sprites.JobRunning}, "logs -f a3f7b2"},
-		{sprites.Job{ID: "a3f7b2", State: sprites.JobRunning, Interactive: true}, "attach a3f7b2"},
-		{sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded, Bundle: sprites.Artifact{Size: 1}}, "pull a3f7b2"},
+		{sprites.Job{ID: "a3f7b2", State: sprites.JobRunning, JobSettings: sprites.JobSettings{Interactive: true}}, "attach a3f7b2"},
+		{sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded, JobResult: sprites.JobResult{Bundle: sprites.Artifact{Size: 1}}}, "pull a3f7b2"},
 		{sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded}, ""},
 		{sprites.Job{ID: "$(rm)", State: sprites.JobRunning}, ""},
 	} {

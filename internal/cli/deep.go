@@ -109,7 +109,7 @@ func (d *deep) upload(ctx context.Context) (string, error) {
 	if err := gitwork.Init(ctx, d.repo, map[string]string{"README.md": "Made by cove doctor.\n"}); err != nil {
 		return "", err
 	}
-	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: deepPlan, Agent: d.agent, Definition: d.definition, Sprite: d.name, Timeout: deepTime})
+	pushed, err := push.New(d.client).Push(ctx, push.Options{Dir: d.repo, Plan: deepPlan, JobSettings: sprites.JobSettings{TimeoutSec: int64(deepTime / time.Second), Agent: d.agent, Definition: d.definition, Sprite: d.name}})
 	d.job = pushed.Job
 	return "job " + pushed.Job, err
 }

@@ -155,7 +155,7 @@ func printPreview(w io.Writer, p push.Preview) {
 		"network", networkText(p.NetworkPolicy),
 		"environment", strings.Join(p.EnvNames, " "),
 		"settings", strings.Join(p.Settings, " "),
-		"guards", guardsText(sprites.Job{Guards: p.Guards, TimeoutSec: p.TimeoutSec}),
+		"guards", guardsText(sprites.Job{JobSettings: sprites.JobSettings{Guards: p.Guards, TimeoutSec: p.TimeoutSec}}),
 		"branch", p.Branch,
 		"base", p.Base,
 		"commits", fmt.Sprintf("%d, %s", p.Commits, printable.Bytes(p.Bytes)),

@@ -107,7 +107,7 @@ func TestHarmless(t *testing.T) {
 	ctx := t.Context()
 	code := 7
 	err := errors.Join(
-		s.Store.Jobs.Create(ctx, sprites.Job{ID: "abcdef", Sprite: "paint", State: sprites.JobRunning, Branch: "main", Repository: "r", Agent: "shell"}, nil),
+		s.Store.Jobs.Create(ctx, sprites.Job{ID: "abcdef", State: sprites.JobRunning, JobSettings: sprites.JobSettings{Sprite: "paint", Agent: "shell"}, JobSource: sprites.JobSource{Branch: "main", Repository: "r"}}, nil),
 		s.Store.Jobs.AppendEvents(ctx, "abcdef", []sprites.JobEvent{
 			{Seq: 1, Type: "state", State: sprites.JobRunning}, {Seq: 2, Type: "output", Stream: "stdout", Text: "one"},
 			{Seq: 3, Type: "notice", Text: "two"}, {Seq: 4, Type: "event", Text: "{}"}, {Seq: 5, Type: "exit", ExitCode: &code, Reason: "signal"},

@@ -203,7 +203,7 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 	pairs = append(pairs,
 		"error", j.Error,
 		"agent", j.Agent,
-		"command", j.Command,
+		"command", j.AgentCommand,
 		"permissions", j.Permissions,
 		"model", j.Model,
 		"mcp", strings.Join(mcpTexts(j.MCP), " "),

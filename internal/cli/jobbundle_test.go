@@ -47,7 +47,7 @@ func TestBundleOfALiar(t *testing.T) {
 	}))
 	defer server.Close()
 	client := &sprites.Client{URL: server.URL}
-	job := sprites.Job{ID: "a3f7b2", Agent: "claude", Workdir: "/w", Input: sprites.Artifact{Path: "/j/in.bundle"}}
+	job := sprites.Job{ID: "a3f7b2", Workdir: "/w", JobSettings: sprites.JobSettings{Agent: "claude"}, JobProgress: sprites.JobProgress{Input: sprites.Artifact{Path: "/j/in.bundle"}}}
 	collect := func() (*weighed, *jobBundle) {
 		t.Helper()
 		kept := &weighed{}

@@ -15,7 +15,7 @@ func TestLogPrinter(t *testing.T) {
 	evil := "\x1b]0;pwned\a\u202e"
 	seven := 7
 	var b bytes.Buffer
-	p := newLogPrinter(&b, sprites.Job{Agent: "shell"})
+	p := newLogPrinter(&b, sprites.Job{JobSettings: sprites.JobSettings{Agent: "shell"}})
 	for _, e := range []sprites.JobEvent{
 		{Type: "state", State: sprites.JobRunning},
 		{Type: "state", State: sprites.JobState(evil)},
@@ -47,14 +47,14 @@ func TestLogPrinter(t *testing.T) {
 // ended without a word gets one.
 func TestLogPrinterVoices(t *testing.T) {
 	var b bytes.Buffer
-	p := newLogPrinter(&b, sprites.Job{ID: "a3f7b2", Agent: "cove"})
+	p := newLogPrinter(&b, sprites.Job{ID: "a3f7b2", JobSettings: sprites.JobSettings{Agent: "cove"}})
 	said, err := json.Marshal(map[string]any{"seq": 1, "type": "text", "text": "All done.\n== success\n?? may I\n-- x\n## A heading\n--flag\n| y"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.print(sprites.JobEvent{Type: "output", Stream: "stdout", Text: string(said)})
 	p.without(sprites.Job{State: sprites.JobRunning})
-	p.without(sprites.Job{State: sprites.JobLost, Outcome: &sprites.Outcome{Kind: "lost", Reason: "its sprite was deleted"}})
+	p.without(sprites.Job{State: sprites.JobLost, JobResult: sprites.JobResult{Outcome: &sprites.Outcome{Kind: "lost", Reason: "its sprite was deleted"}}})
 	want := "All done.\n == success\n ?? may I\n -- x\n ## A heading\n--flag\n | y\n== lost: its sprite was deleted\n"
 	if got := b.String(); got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -155,11 +155,31 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	}
 	dir, err := os.Getwd()
 	opts = push.Options{
-		Dir: dir, Dirty: push.Dirty(o.dirty), Depth: o.depth, Agent: o.agent, Model: o.model, Sprite: a.global.sprite, Timeout: o.timeout,
-		Guards: guards, Converse: o.converse, Command: o.command, Permissions: o.permissions,
-		Interactive: o.interactive, Remove: o.remove, Config: machine, Include: include, Env: overEnv(pairs(o.environment), o.machine.env), SetupScript: o.script,
-		Definition: o.definition, Skill: o.skill, Settings: o.settings, MCP: servers,
-		Policed: cmd.Flags().Changed("network"), Remotes: o.network == policy.Agent || o.network == policy.Defaults,
+		Dir:         dir,
+		Dirty:       push.Dirty(o.dirty),
+		Depth:       o.depth,
+		Config:      machine,
+		Include:     include,
+		Env:         overEnv(pairs(o.environment), o.machine.env),
+		SetupScript: o.script,
+		Settings:    o.settings,
+		Policed:     cmd.Flags().Changed("network"),
+		Remotes:     o.network == policy.Agent || o.network == policy.Defaults,
+		JobSettings: sprites.JobSettings{
+			Agent:        o.agent,
+			Model:        o.model,
+			Sprite:       a.global.sprite,
+			TimeoutSec:   int64((o.timeout + time.Second - 1) / time.Second),
+			Guards:       guards,
+			Converse:     o.converse,
+			AgentCommand: o.command,
+			Permissions:  o.permissions,
+			Interactive:  o.interactive,
+			Remove:       o.remove,
+			Definition:   o.definition,
+			Skill:        o.skill,
+			MCP:          servers,
+		},
 	}
 	if opts.Sprite == "" || opts.Policed { // else it has a policy of its own
 		allow, err := parseRules(cmd, o.allow, "allow")
@@ -167,7 +187,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 			return opts, err
 		}
 		p := addRules(sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: o.network}}}, allow)
-		opts.Network = &p
+		opts.NetworkPolicy = &p
 	} else if len(o.allow) > 0 {
 		return opts, usagef(cmd, "--allow goes with a new sprite, or with --network; for one that is there: cove policy allow -s %s %s", opts.Sprite, strings.Join(o.allow, " "))
 	}
@@ -363,7 +383,7 @@ func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options
 	if err == nil && opts.Backend != "" && result.NetworkPolicy != nil {
 		a.say("The backend %s is told which names the job may reach, and not on which ports.", opts.Backend)
 	}
-	if err == nil && opts.Network != nil && result.NetworkPolicy == nil {
+	if err == nil && opts.NetworkPolicy != nil && result.NetworkPolicy == nil {
 		a.say("This server enforces no network policy: what the job reaches is up to it.")
 	}
 	return result, err

@@ -63,7 +63,7 @@ func TestBackends(t *testing.T) {
 	ask(t, s, "POST /v1/jobs", `{"backend":"far"}`, tok).refused(t, 501, "not_available")
 
 	// Jobs there need it, and where it is.
-	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: "abcdef", Backend: "far", Sprite: "ci-1", State: sprites.JobRunning}, nil))
+	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: "abcdef", State: sprites.JobRunning, JobSettings: sprites.JobSettings{Backend: "far", Sprite: "ci-1"}}, nil))
 	wantError(t, c.DeleteBackend(t.Context(), "far"), 409, "backend_in_use")
 	wantError(t, c.PutBackend(t.Context(), "far", sprites.BackendRequest{URL: "http://127.0.0.1:1", Token: secret}), 409, "backend_in_use")
 	must(t, c.PutBackend(t.Context(), "far", sprites.BackendRequest{URL: far.URL + "/under", Token: secret + "2"}))

@@ -72,9 +72,9 @@ func TestInwardRulesNeedAdmin(t *testing.T) {
 	wantError(t, err, 404, "not_found")
 
 	// An old job's rules are begun anew with the same right.
-	settings, err := json.Marshal(sprites.JobRequest{NetworkPolicy: &sprites.NetworkPolicy{Rules: inwardRules(t)[:3]}})
+	settings, err := json.Marshal(sprites.JobRequest{JobSettings: sprites.JobSettings{NetworkPolicy: &sprites.NetworkPolicy{Rules: inwardRules(t)[:3]}}})
 	must(t, err)
-	must(t, s.Store.Jobs.Create(ctx, sprites.Job{ID: "aaaaaa", Sprite: "ci-1", State: sprites.JobSucceeded}, settings))
+	must(t, s.Store.Jobs.Create(ctx, sprites.Job{ID: "aaaaaa", State: sprites.JobSucceeded, JobSettings: sprites.JobSettings{Sprite: "ci-1"}}, settings))
 	refused("POST /v1/jobs/aaaaaa/retry", `{}`, all)
 
 	// Anyone may set rules that open no protected address, and the machine's presets.

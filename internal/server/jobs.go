@@ -255,7 +255,7 @@ func (s *Server) resumeJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.mayBegin(r, sprites.JobRequest{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}); err != nil {
+	if err := s.mayBegin(r, sprites.JobRequest{JobSettings: sprites.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}}); err != nil {
 		return err
 	}
 	job, err := jobs.Continue(r.Context(), old.ID, how)

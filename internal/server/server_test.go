@@ -136,7 +136,7 @@ func TestRemovedWhileExec(t *testing.T) {
 
 func addJob(t *testing.T, s *covetest.Server, id, sprite string) {
 	t.Helper()
-	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: id, Sprite: sprite, State: sprites.JobRunning}, nil))
+	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: id, State: sprites.JobRunning, JobSettings: sprites.JobSettings{Sprite: sprite}}, nil))
 }
 
 // onJob are the requests for one job.
@@ -177,7 +177,7 @@ func TestJobScopes(t *testing.T) {
 	ask(t, s, "POST /v1/jobs/aaaaaa/resume", `{"message":"x"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")
 	ask(t, s, "POST /v1/jobs/aaaaaa/resume", `{"message":"x","sprite":"other"}`, bearer(tok)).refused(t, 403, "forbidden")
 	// What the job was given by somebody else, too.
-	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: "dddddd", Sprite: "ci-1", State: sprites.JobFailed, MCP: []sprites.MCPServer{{Connector: "tracker"}}}, nil))
+	must(t, s.Store.Jobs.Create(t.Context(), sprites.Job{ID: "dddddd", State: sprites.JobFailed, JobSettings: sprites.JobSettings{Sprite: "ci-1", MCP: []sprites.MCPServer{{Connector: "tracker"}}}}, nil))
 	ask(t, s, "POST /v1/jobs/dddddd/resume", `{"message":"x"}`, bearer(tok)).refused(t, 403, "forbidden")
 	must(t, s.Store.Jobs.Delete(t.Context(), "dddddd"))
 	ask(t, s, "POST /v1/jobs/aaaaaa/send", `{"text":"x"}`, bearer(token(t, s, ci, "read", "write"))).refused(t, 403, "forbidden")

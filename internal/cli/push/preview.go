@@ -40,14 +40,18 @@ func (c *Courier) wrap(ctx context.Context, opts Options) (w *wrapped, err error
 		return nil, err
 	}
 	w.req = sprites.JobRequest{
-		Early:   true,
-		Backend: opts.Backend, Sprite: opts.Sprite, Agent: opts.Agent, Model: opts.Model, Plan: plan, PlanName: name,
-		Repository: w.repo.Name(), RepoID: w.load.id, Branch: w.load.branch, Base: w.load.Base, Author: w.repo.Author(),
-		TimeoutSec: seconds(opts.Timeout), Guards: opts.Guards, Interactive: opts.Interactive, Converse: opts.Converse,
-		AgentCommand: opts.Command, Permissions: opts.Permissions, Remove: opts.Remove,
-		Config: opts.Config, Include: opts.Include, Env: opts.Env, SetupScript: opts.SetupScript, NetworkPolicy: network,
-		Definition: opts.Definition, Skill: opts.Skill, Settings: opts.Settings, MCP: opts.MCP,
+		Early:       true,
+		Plan:        plan,
+		Author:      w.repo.Author(),
+		Config:      opts.Config,
+		Include:     opts.Include,
+		Env:         opts.Env,
+		SetupScript: opts.SetupScript,
+		Settings:    opts.Settings,
+		JobSettings: opts.JobSettings,
+		JobSource:   sprites.JobSource{PlanName: name, Repository: w.repo.Name(), RepoID: w.load.id, Branch: w.load.branch, Base: w.load.Base},
 	}
+	w.req.NetworkPolicy = network
 	return w, nil
 }
 

@@ -110,30 +110,17 @@ type Options struct {
 	Dirty    Dirty
 	Depth    int // how many commits of the history are sent; 0: all that are here
 
-	// As in sprites.JobRequest. Zero values mean the server's defaults.
-	Agent       string
-	Model       string // as in sprites.JobRequest
-	Backend     string
-	Sprite      string
-	Timeout     time.Duration
-	Guards      sprites.Guards
-	Interactive bool
-	Converse    bool
-	Command     string // as sprites.JobRequest.AgentCommand
-	Permissions string
-	Remove      bool
+	sprites.JobSettings
+
+	// As in sprites.JobRequest.
 	Config      *sprites.Config
 	Include     []string
 	Env         []string
 	SetupScript *sprites.SetupScript
-	Definition  *sprites.AgentDefinition
-	Skill       *sprites.Skill
 	Settings    []sprites.SettingsFile
-	MCP         []sprites.MCPServer
-	Network     *sprites.NetworkPolicy
 
-	Remotes bool // Network gets rules for the hosts of the repository's remotes
-	Policed bool // do nothing on a server that does not enforce Network
+	Remotes bool // NetworkPolicy gets rules for the hosts of the repository's remotes
+	Policed bool // do nothing on a server that does not enforce NetworkPolicy
 }
 
 // Result is what `cove push --json` prints.
@@ -294,8 +281,8 @@ func (c *Courier) undo(ctx context.Context, job sprites.Job, err error) error {
 // withRemotes is the policy that the job gets. The rules for the remotes open no
 // protected address: they are of names.
 func withRemotes(ctx context.Context, repo *gitwork.Repo, opts Options) (*sprites.NetworkPolicy, error) {
-	if opts.Network == nil || !opts.Remotes {
-		return opts.Network, nil
+	if opts.NetworkPolicy == nil || !opts.Remotes {
+		return opts.NetworkPolicy, nil
 	}
 	remotes, err := repo.Remotes(ctx)
 	if err != nil {
@@ -312,15 +299,12 @@ func withRemotes(ctx context.Context, repo *gitwork.Repo, opts Options) (*sprite
 			ports[r.Host] = append(ports[r.Host], port)
 		}
 	}
-	p := &sprites.NetworkPolicy{Rules: slices.Clone(opts.Network.Rules)}
+	p := &sprites.NetworkPolicy{Rules: slices.Clone(opts.NetworkPolicy.Rules)}
 	for _, host := range hosts {
 		p.Rules = append(p.Rules, sprites.NetworkRule{Domain: host, Action: "allow", Ports: ports[host]})
 	}
 	return p, nil
 }
-
-// seconds rounds up, so that a short timeout does not become none.
-func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // hand uploads the bundle and starts the job, or undoes what was made.
 func (c *Courier) hand(ctx context.Context, repo *gitwork.Repo, job sprites.Job, file io.ReadSeeker, load *load) error {

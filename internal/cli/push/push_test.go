@@ -33,7 +33,7 @@ func plant(clone repo) {
 }
 
 func options(r repo) push.Options {
-	return push.Options{Dir: r.dir, Plan: "do it", Agent: "shell"}
+	return push.Options{Dir: r.dir, Plan: "do it", JobSettings: sprites.JobSettings{Agent: "shell"}}
 }
 
 // pushed pushes, and fails the test if that fails.
@@ -61,7 +61,7 @@ func TestPushAndPull(t *testing.T) {
 			stages = append(stages, p.Stage)
 		}
 	}
-	got, err := c.Push(t.Context(), push.Options{Dir: r.dir, PlanPath: plan, Agent: "shell", Timeout: 1500 * time.Millisecond})
+	got, err := c.Push(t.Context(), push.Options{Dir: r.dir, PlanPath: plan, JobSettings: sprites.JobSettings{TimeoutSec: 2, Agent: "shell"}})
 	if want := (push.Result{Job: id, Sprite: "paint", Branch: "main", Base: base, Sent: got.Sent}); err != nil || !reflect.DeepEqual(got, want) || got.Sent == 0 {
 		t.Fatalf("got %+v, %v", got, err)
 	}
@@ -135,17 +135,17 @@ func TestPushNetwork(t *testing.T) {
 		t.Errorf("without a policy: %s, %v", got, err)
 	}
 	got, result, err = asked(func(o *push.Options, s *server) {
-		o.Network, o.Remotes, o.Policed, s.policed = network, true, true, true
+		o.NetworkPolicy, o.Remotes, o.Policed, s.policed = network, true, true, true
 	})
 	want := `{"rules":[{"include":"agent"},{"domain":"git.example.org","action":"allow","ports":["22","80","443","8443"]}]}`
 	if got != want || err != nil || result.NetworkPolicy == nil || len(network.Rules) != 1 {
 		t.Errorf("with remotes: %s, %+v, %v", got, result, err)
 	}
-	got, result, err = asked(func(o *push.Options, s *server) { o.Network = network })
+	got, result, err = asked(func(o *push.Options, s *server) { o.NetworkPolicy = network })
 	if got != `{"rules":[{"include":"agent"}]}` || err != nil || result.NetworkPolicy != nil {
 		t.Errorf("a server without policies: %s, %+v, %v", got, result, err)
 	}
-	_, _, err = asked(func(o *push.Options, s *server) { o.Network, o.Policed = network, true })
+	_, _, err = asked(func(o *push.Options, s *server) { o.NetworkPolicy, o.Policed = network, true })
 	if e, ok := errors.AsType[*fail.Error](err); !ok || e.Code != "no_policy" {
 		t.Errorf("a server without policies, where one was asked for: %v", err)
 	}
@@ -223,7 +223,7 @@ func TestPushUncommittedPlan(t *testing.T) {
 	head := r.git("rev-parse", "HEAD")
 	r.write("plan.md", "# Plan\n")
 	s := newServer(t, change)
-	opts := push.Options{Dir: r.dir, PlanPath: filepath.Join(r.dir, "plan.md"), Agent: "shell"}
+	opts := push.Options{Dir: r.dir, PlanPath: filepath.Join(r.dir, "plan.md"), JobSettings: sprites.JobSettings{Agent: "shell"}}
 	if got := pushed(t, s, opts); got.Base != head || len(got.Messages) != 1 || !strings.Contains(got.Messages[0], "plan.md is not committed") {
 		t.Errorf("got %+v", got)
 	}

@@ -93,8 +93,13 @@ func (s *server) create(w http.ResponseWriter, r *http.Request) {
 	if err := json.NewDecoder(r.Body).Decode(&s.req); err != nil {
 		s.t.Error(err)
 	}
-	s.job = sprites.Job{ID: id, State: sprites.JobQueued, Sprite: "paint", Upload: "/in.bundle", Branch: s.req.Branch, Base: s.req.Base,
-		RepoID: s.req.RepoID, Repository: s.req.Repository, PlanName: s.req.PlanName}
+	s.job = sprites.Job{
+		ID:          id,
+		State:       sprites.JobQueued,
+		JobSettings: sprites.JobSettings{Sprite: "paint"},
+		JobSource:   sprites.JobSource{Branch: s.req.Branch, Base: s.req.Base, RepoID: s.req.RepoID, Repository: s.req.Repository, PlanName: s.req.PlanName},
+		JobProgress: sprites.JobProgress{Upload: "/in.bundle"},
+	}
 	if s.policed {
 		s.job.NetworkPolicy = s.req.NetworkPolicy
 	}

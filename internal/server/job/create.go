@@ -116,36 +116,18 @@ func (m *Manager) row(req sprites.JobRequest, of made) sprites.Job {
 	job := sprites.Job{
 		ID:          id,
 		State:       sprites.JobQueued,
-		Backend:     req.Backend,
-		Sprite:      req.Sprite,
+		JobSettings: req.JobSettings,
+		JobSource:   req.JobSource,
+		JobProgress: sprites.JobProgress{Upload: bundleIn(id), Execution: randomID(8)},
+		JobResult:   sprites.JobResult{Ref: "refs/cove/" + id + "/head"},
 		OwnsSprite:  req.Sprite == "",
-		Agent:       req.Agent,
-		Command:     req.AgentCommand,
-		Permissions: req.Permissions,
-		Model:       req.Model,
-		PlanName:    req.PlanName,
-		Repository:  req.Repository,
-		RepoID:      req.RepoID,
-		Branch:      req.Branch,
-		Base:        req.Base,
 		Workdir:     workdir(id, req.Repository),
-		Ref:         "refs/cove/" + id + "/head",
-		Interactive: req.Interactive,
-		Converse:    req.Converse,
-		Guards:      req.Guards,
-		Definition:  req.Definition,
 		Settings:    settingsPaths(req.Settings),
-		MCP:         req.MCP,
 		EnvNames:    of.env,
 		Install:     of.install,
-		Remove:      req.Remove,
-		Upload:      bundleIn(id),
 		RetryOf:     of.retryOf,
-		Execution:   randomID(8),
-		TimeoutSec:  req.TimeoutSec,
-
-		NetworkPolicy: req.NetworkPolicy,
 	}
+	job.Skill = nil
 	if agents.ReadsSkill(req.Agent) {
 		skill := agents.DefaultSkill()
 		if req.Skill != nil {

@@ -33,8 +33,10 @@ func newManager(t *testing.T) (*Manager, *sprites.Client) {
 
 func request() sprites.JobRequest {
 	return sprites.JobRequest{
-		Agent: "shell", Plan: "```sh\ntrue\n```\n", PlanName: "plan.md", Repository: "repo", Branch: "main",
-		Base: strings.Repeat("a", 40), Author: sprites.Person{Name: "Ada", Email: "ada@example.org"},
+		Plan:        "```sh\ntrue\n```\n",
+		Author:      sprites.Person{Name: "Ada", Email: "ada@example.org"},
+		JobSettings: sprites.JobSettings{Agent: "shell"},
+		JobSource:   sprites.JobSource{PlanName: "plan.md", Repository: "repo", Branch: "main", Base: strings.Repeat("a", 40)},
 	}
 }
 

@@ -12,7 +12,7 @@ func TestVerdict(t *testing.T) {
 	now := time.Date(2026, 1, 10, 0, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
 	job := func(pulled *time.Time, size int64) sprites.Job {
-		return sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded, CreatedAt: *ago(72 * time.Hour), EndedAt: ago(48 * time.Hour), PulledAt: pulled, Bundle: sprites.Artifact{Size: size}}
+		return sprites.Job{ID: "a3f7b2", State: sprites.JobSucceeded, CreatedAt: *ago(72 * time.Hour), JobResult: sprites.JobResult{EndedAt: ago(48 * time.Hour), PulledAt: pulled, Bundle: sprites.Artifact{Size: size}}}
 	}
 	partly := job(ago(30*time.Hour), 5)
 	partly.Uncollected = "git add: no"

@@ -562,7 +562,7 @@ func TestDelete(t *testing.T) {
 	info := create(t, h, "paint")
 	l := use(t, h, "paint")
 	jobs := h.Store.Jobs
-	if err := jobs.Create(t.Context(), sprites.Job{ID: "a1b2c3", Sprite: "paint", State: sprites.JobRunning}, nil); err != nil {
+	if err := jobs.Create(t.Context(), sprites.Job{ID: "a1b2c3", State: sprites.JobRunning, JobSettings: sprites.JobSettings{Sprite: "paint"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, "under a job", h.Delete(t.Context(), "paint", false), sprite.CodeJobRunning)

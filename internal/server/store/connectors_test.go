@@ -78,7 +78,7 @@ func TestConnectors(t *testing.T) {
 	}
 
 	// A job's ends with it, and is for its sprite.
-	must(t, s.Jobs.Create(ctx, sprites.Job{ID: "j1", State: sprites.JobQueued, Sprite: "paint"}, nil))
+	must(t, s.Jobs.Create(ctx, sprites.Job{ID: "j1", State: sprites.JobQueued, JobSettings: sprites.JobSettings{Sprite: "paint"}}, nil))
 	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Sprite: "paint", Job: "j1"}))
 	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Sprite: "tool", Job: "j1"}))
 	if got := granted("paint") + "," + granted("tool"); got != "api," {

@@ -281,7 +281,7 @@ func TestTokens(t *testing.T) {
 
 func TestJobRow(t *testing.T) {
 	s, ctx := newStore(t).Jobs, t.Context()
-	job := sprites.Job{ID: "a1b2c3", State: sprites.JobQueued, Sprite: "paint", LastSeq: 9}
+	job := sprites.Job{ID: "a1b2c3", State: sprites.JobQueued, JobSettings: sprites.JobSettings{Sprite: "paint"}, JobProgress: sprites.JobProgress{LastSeq: 9}}
 	must(t, s.Create(ctx, job, json.RawMessage(`{"plan":"x"}`)))
 	if err := s.Create(ctx, job, nil); !errors.Is(err, ErrExists) {
 		t.Errorf("again: got %v", err)
@@ -300,7 +300,7 @@ func TestJobRow(t *testing.T) {
 	if settings, err := s.Settings(ctx, job.ID); err != nil || string(settings) != `{"plan":"x"}` {
 		t.Errorf("Settings: got %s, %v", settings, err)
 	}
-	must(t, s.Create(ctx, sprites.Job{ID: "2", State: sprites.JobQueued, Sprite: "tool", CreatedAt: time.Now().Add(time.Hour)}, nil))
+	must(t, s.Create(ctx, sprites.Job{ID: "2", State: sprites.JobQueued, CreatedAt: time.Now().Add(time.Hour), JobSettings: sprites.JobSettings{Sprite: "tool"}}, nil))
 	for _, c := range []struct {
 		filter JobFilter
 		want   string
@@ -434,13 +434,13 @@ func TestBlocking(t *testing.T) {
 	s, ctx := newStore(t).Jobs, t.Context()
 	pulled := time.Now()
 	for _, j := range []sprites.Job{
-		{ID: "empty", State: sprites.JobSucceeded, Sprite: "a"},
-		{ID: "pulled", State: sprites.JobSucceeded, Sprite: "a", Bundle: sprites.Artifact{Size: 5}, PulledAt: &pulled},
-		{ID: "work", State: sprites.JobFailed, Sprite: "b", Bundle: sprites.Artifact{Size: 5}},
-		{ID: "work2", State: sprites.JobFailed, Sprite: "c", Bundle: sprites.Artifact{Size: 5}},
-		{ID: "runs", State: sprites.JobRunning, Sprite: "c"},
-		{ID: "rest", State: sprites.JobSucceeded, Sprite: "d", SpriteID: "ours", Bundle: sprites.Artifact{Size: 5}, PulledAt: &pulled, Uncollected: "a repository"},
-		{ID: "elsewhere", State: sprites.JobLost, Sprite: "e", SpriteID: "deleted", Uncollected: "a repository"},
+		{ID: "empty", State: sprites.JobSucceeded, JobSettings: sprites.JobSettings{Sprite: "a"}},
+		{ID: "pulled", State: sprites.JobSucceeded, JobSettings: sprites.JobSettings{Sprite: "a"}, JobResult: sprites.JobResult{Bundle: sprites.Artifact{Size: 5}, PulledAt: &pulled}},
+		{ID: "work", State: sprites.JobFailed, JobSettings: sprites.JobSettings{Sprite: "b"}, JobResult: sprites.JobResult{Bundle: sprites.Artifact{Size: 5}}},
+		{ID: "work2", State: sprites.JobFailed, JobSettings: sprites.JobSettings{Sprite: "c"}, JobResult: sprites.JobResult{Bundle: sprites.Artifact{Size: 5}}},
+		{ID: "runs", State: sprites.JobRunning, JobSettings: sprites.JobSettings{Sprite: "c"}},
+		{ID: "rest", State: sprites.JobSucceeded, SpriteID: "ours", JobSettings: sprites.JobSettings{Sprite: "d"}, JobResult: sprites.JobResult{Bundle: sprites.Artifact{Size: 5}, PulledAt: &pulled, Uncollected: "a repository"}},
+		{ID: "elsewhere", State: sprites.JobLost, SpriteID: "deleted", JobSettings: sprites.JobSettings{Sprite: "e"}, JobResult: sprites.JobResult{Uncollected: "a repository"}},
 	} {
 		must(t, s.Create(ctx, j, nil))
 	}
