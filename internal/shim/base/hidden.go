@@ -90,8 +90,10 @@ const (
 var configuration = []string{"usr/etc", "usr/local/etc"}
 
 // Mask returns the mask for what is hidden now.
-func (h *Hider) Mask() (Mask, error) {
-	asked := time.Now()
+func (h *Hider) Mask() (Mask, error) { return h.MaskSince(time.Now()) }
+
+// MaskSince returns the mask for what is hidden now, or was at some time since then.
+func (h *Hider) MaskSince(asked time.Time) (Mask, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.folders != nil && h.checked.After(asked) { // of sandboxes that start at the same time one looks

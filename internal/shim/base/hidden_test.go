@@ -54,7 +54,12 @@ func TestHider(t *testing.T) {
 	if m.For("usr") == "" || m.For("bin") != "" {
 		t.Errorf("masks for usr %q, for bin %q", m.For("usr"), m.For("bin"))
 	}
-	if again := hides(t, h, want); again.Dir != m.Dir {
+	// Who asked before that look began is not made to wait for another.
+	before := h.checked
+	if _, err := h.MaskSince(before.Add(-1)); err != nil || !h.checked.Equal(before) {
+		t.Errorf("the last look began at %v, want %v (%v)", h.checked, before, err)
+	}
+	if again := hides(t, h, want); again.Dir != m.Dir || !h.checked.After(before) {
 		t.Errorf("another mask %s of the same, want %s", again.Dir, m.Dir)
 	}
 
