@@ -17,7 +17,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -341,14 +340,6 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 		UserNS: userns.Inside(), Logger: logger,
 	}
 	defer closing(&err, rt)
-	// The first sandbox waits for this, others do not have to.
-	var preparing sync.WaitGroup
-	defer preparing.Wait()
-	preparing.Go(func() {
-		if err := rt.Prepare(); err != nil {
-			logger.Error("preparing the base; the next sandbox tries again", "err", err)
-		}
-	})
 	srv := &server.Server{Dir: dir, Store: st, Logger: logger, Version: cli.Version(), Flags: o.flags, Names: o.names, Domain: o.domain}
 	host := &sprite.Host{
 		Store: st, Runtime: rt, Data: dir, Logger: logger, IdleDefault: o.idle, HibernateDefault: o.hibernate, MaxRunning: o.maxRunning, Pool: o.pool, URL: srv.SpriteURL,

@@ -107,6 +107,7 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 			return sprites.Info{}, err
 		}
 	}
+	prepare(h)
 	err := h.store(ctx, &row)
 	if errors.Is(err, store.ErrExists) {
 		return sprites.Info{}, nameTaken(req.Name)
@@ -118,6 +119,25 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 		return sprites.Info{}, err
 	}
 	return h.info(row), nil
+}
+
+// prepare has the runtime make what its first sandbox needs, while there is a sprite that
+// may want one soon.
+func prepare(h *Host) {
+	p, ok := h.Runtime.(Preparer)
+	if !ok {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
+	}
+	h.wg.Go(func() {
+		if err := p.Prepare(); err != nil {
+			h.Logger.Error("preparing the base; the next sandbox tries again", "err", err)
+		}
+	})
 }
 
 // store stores a new sprite, whose sandbox starts at once if there is one in the pool.

@@ -146,6 +146,9 @@ func (h *Host) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("take up the sprites: %w", err)
 	}
+	if len(rows) > 0 {
+		prepare(h)
+	}
 	for _, row := range rows {
 		sb := byID[row.ID]
 		delete(byID, row.ID)

@@ -38,6 +38,12 @@ type Runtime interface {
 	RemoveLayer(ctx context.Context, layer string) error
 }
 
+// A Preparer is a Runtime whose first sandbox needs what can be made before it is asked for.
+type Preparer interface {
+	// Prepare makes that, if it was not made. If it fails, the next Boot tries again.
+	Prepare() error
+}
+
 // A Sandbox is one live sandbox. Its methods may be called from any goroutine.
 type Sandbox interface {
 	// ID is the Machine.ID it was booted with.

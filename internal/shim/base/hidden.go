@@ -1,7 +1,9 @@
 package base
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -15,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -63,10 +66,10 @@ func (m Mask) For(name string) string {
 // folder is what was found in one folder.
 type folder struct {
 	stat    stamp
-	read    time.Time
-	folders []string // paths
-	hidden  []string // paths
-	closed  []string // paths of programs that all may start, and not all may read
+	read    time.Time // when the look began that read it
+	folders []string  // paths
+	hidden  []string  // paths
+	closed  []string  // paths of programs that all may start, and not all may read
 }
 
 // stamp changes when a folder's entries, owner or mode do.
@@ -87,8 +90,10 @@ const (
 var configuration = []string{"usr/etc", "usr/local/etc"}
 
 // Mask returns the mask for what is hidden now.
-func (h *Hider) Mask() (Mask, error) {
-	asked := time.Now()
+func (h *Hider) Mask() (Mask, error) { return h.MaskSince(time.Now()) }
+
+// MaskSince returns the mask for what is hidden now, or was at some time since then.
+func (h *Hider) MaskSince(asked time.Time) (Mask, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.folders != nil && h.checked.After(asked) { // of sandboxes that start at the same time one looks
@@ -170,6 +175,7 @@ func (f Files) Hidden() ([]string, error) {
 // look is one look at all folders.
 type look struct {
 	known map[string]*folder
+	began time.Time
 
 	wg    sync.WaitGroup
 	slots chan struct{}
@@ -179,8 +185,7 @@ type look struct {
 }
 
 func (h *Hider) look(known map[string]*folder) (*look, error) {
-	l := &look{known: known, slots: make(chan struct{}, runtime.GOMAXPROCS(0)-1), found: make(map[string]*folder, len(known))}
-	var closing []*os.File
+	l := &look{known: known, began: time.Now(), slots: make(chan struct{}, runtime.GOMAXPROCS(0)-1), found: make(map[string]*folder, len(known))}
 	for _, name := range programDirs {
 		root, err := openProgramDir(h.Files.path(name))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
@@ -189,33 +194,31 @@ func (h *Hider) look(known map[string]*folder) (*look, error) {
 			l.fail(err)
 			break
 		}
-		closing = append(closing, root)
-		l.folder(root, name, name)
+		top := newOpened(root, name)
+		l.folder(top, name)
+		top.done()
 	}
 	l.wg.Wait()
-	for _, f := range closing {
-		l.err = errors.Join(l.err, f.Close())
-	}
 	return l, l.err
 }
 
 // openProgramDir opens a folder as an overlay sees it: without what is mounted in it.
-func openProgramDir(dir string) (*os.File, error) {
+func openProgramDir(dir string) (fd int, err error) {
 	st, err := os.Lstat(dir)
 	if err == nil && !st.IsDir() {
 		err = unix.ENOTDIR
 	}
 	if err != nil {
-		return nil, err
+		return -1, err
 	}
-	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	fd, err = unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil { // not root: what is mounted there is all that can be seen
 		fd, err = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	}
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+		return -1, &fs.PathError{Op: "open", Path: dir, Err: err}
 	}
-	return os.NewFile(uintptr(fd), dir), nil
+	return fd, nil
 }
 
 func (l *look) fail(err error) {
@@ -224,14 +227,19 @@ func (l *look) fail(err error) {
 	l.err = errors.Join(l.err, err)
 }
 
-// folder looks at a folder and all below it, partly in other goroutines.
-func (l *look) folder(root *os.File, top, at string) {
-	f, err := l.one(root, top, at)
-	if err != nil {
-		l.fail(err)
-		return
+// folder looks at a folder and all below it, partly in other goroutines. The folder is
+// above, or below it.
+func (l *look) folder(above *opened, at string) {
+	f, dir, err := l.one(above, at)
+	if dir == nil {
+		dir = above
+	} else {
+		defer dir.done()
 	}
-	if f == nil {
+	if gone(err) {
+		return // the host may have removed it meanwhile
+	} else if err != nil {
+		l.fail(&fs.PathError{Op: "look at", Path: "/" + at, Err: err})
 		return
 	}
 	l.mu.Lock()
@@ -240,78 +248,135 @@ func (l *look) folder(root *os.File, top, at string) {
 	for _, below := range f.folders {
 		select {
 		case l.slots <- struct{}{}:
+			dir.users.Add(1)
 			l.wg.Go(func() {
-				l.folder(root, top, below)
+				l.folder(dir, below)
+				dir.done()
 				<-l.slots
 			})
 		default:
-			l.folder(root, top, below)
+			l.folder(dir, below)
 		}
 	}
 }
 
-// one looks at one folder; nil: it is gone.
-func (l *look) one(root *os.File, top, at string) (*folder, error) {
-	below := strings.TrimPrefix(strings.TrimPrefix(at, top), "/")
-	var st unix.Stat_t
-	if err := unix.Fstatat(int(root.Fd()), below, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH); err != nil {
-		return nil, ignoreGone(at, err)
+// opened is an open folder, and its path below /. Its last user closes it. The kernel finds a
+// file sooner in the folder that it is in than by a long path.
+type opened struct {
+	fd    int
+	at    string
+	users atomic.Int32
+}
+
+func newOpened(fd int, at string) *opened {
+	o := &opened{fd: fd, at: at}
+	o.users.Store(1)
+	return o
+}
+
+func (o *opened) done() {
+	if o.users.Add(-1) == 0 {
+		_ = unix.Close(o.fd) // nothing was written
 	}
-	now := stamp{st.Dev, st.Ino, st.Ctim}
-	old := l.known[at]
-	if old != nil && old.stat == now && old.read.Sub(time.Unix(st.Ctim.Unix())) > settled && !slices.ContainsFunc(configuration, func(c string) bool { return at == c || strings.HasPrefix(at, c+"/") }) {
-		return old, nil
-	}
-	f := &folder{stat: now, read: time.Now()}
-	if secret(st.Mode) && at != top { // since its parent was read
-		f.hidden = []string{at}
-		return f, nil
-	}
+}
+
+// one looks at one folder, and opens it if it must be read.
+func (l *look) one(above *opened, at string) (*folder, *opened, error) {
 	name := "."
-	if below != "" {
-		name = below
+	if at != above.at {
+		name = at[len(above.at)+1:]
 	}
-	fd, err := unix.Openat(int(root.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.EACCES) { // an ordinary user's server sees no more than its user
-		return f, nil
-	} else if err != nil {
-		return nil, ignoreGone(at, err)
+	var st unix.Stat_t
+	if old := l.known[at]; old != nil {
+		if err := unix.Fstatat(above.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return nil, nil, err
+		}
+		if old.stat == stampOf(&st) && old.read.Sub(time.Unix(st.Ctim.Unix())) > settled && !slices.ContainsFunc(configuration, func(c string) bool { return at == c || strings.HasPrefix(at, c+"/") }) {
+			return old, nil, nil
+		}
 	}
-	dir := os.NewFile(uintptr(fd), at)
-	defer dir.Close()
-	entries, err := dir.ReadDir(-1)
+	var dir *opened
+	fd, err := unix.Openat(above.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == nil {
+		dir = newOpened(fd, at)
+		err = unix.Fstat(fd, &st)
+	} else if errors.Is(err, unix.EACCES) { // an ordinary user's server sees no more than its user
+		err = unix.Fstatat(above.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	}
 	if err != nil {
-		return nil, ignoreGone(at, err)
+		return nil, dir, err
 	}
-	for _, e := range entries {
-		if e.Type() == fs.ModeSymlink {
+	f := &folder{stat: stampOf(&st), read: l.began}
+	if secret(st.Mode) && at != above.at { // since the folder above was read
+		f.hidden = []string{at}
+	} else if dir != nil {
+		err = f.list(dir)
+	}
+	return f, dir, err
+}
+
+func stampOf(st *unix.Stat_t) stamp { return stamp{st.Dev, st.Ino, st.Ctim} }
+
+// list reads what is in the folder, which is open.
+func (f *folder) list(dir *opened) error {
+	var buf [16 << 10]byte
+	for {
+		n, err := unix.Getdents(dir.fd, buf[:])
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		name := path.Join(at, e.Name())
-		if err := unix.Fstatat(fd, e.Name(), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			if err := ignoreGone(name, err); err != nil {
-				return nil, err
+		if err != nil || n == 0 {
+			return err
+		}
+		for rest := buf[:n]; len(rest) > 0; {
+			var name string
+			var kind byte
+			name, kind, rest = nextEntry(rest)
+			if kind == unix.DT_LNK || name == "." || name == ".." {
+				continue
 			}
-			continue
-		}
-		switch {
-		case secret(st.Mode):
-			f.hidden = append(f.hidden, name)
-		case st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o004 == 0:
-			f.closed = append(f.closed, name)
-		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-			f.folders = append(f.folders, name)
+			if err := f.add(dir, name); err != nil && !gone(err) {
+				return err
+			}
 		}
 	}
-	return f, nil
+}
+
+// nextEntry is the first of a folder's entries, as getdents64(2) has them: the numbers of a
+// file and of a place (8 bytes each), the entry's length (2), its kind (1), and its name.
+func nextEntry(entries []byte) (name string, kind byte, rest []byte) {
+	length := binary.NativeEndian.Uint16(entries[16:])
+	text, _, _ := bytes.Cut(entries[19:length], []byte{0})
+	return string(text), entries[18], entries[length:]
+}
+
+// add looks at a file of the folder. Not all file systems say in a folder what is a link.
+func (f *folder) add(dir *opened, name string) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	switch kind := st.Mode & unix.S_IFMT; {
+	case secret(st.Mode):
+		f.hidden = append(f.hidden, dir.at+"/"+name)
+	case kind == unix.S_IFREG && st.Mode&0o004 == 0:
+		f.closed = append(f.closed, dir.at+"/"+name)
+	case kind == unix.S_IFDIR:
+		f.folders = append(f.folders, dir.at+"/"+name)
+	}
+	return nil
 }
 
 // ignoreGone is the error of a name that the host may have removed meanwhile.
 func ignoreGone(at string, err error) error {
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+	if gone(err) {
 		return nil
 	}
 	return &fs.PathError{Op: "look at", Path: "/" + at, Err: err}
+}
+
+func gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
 // secret reports whether users without any right of their own can't read something. A

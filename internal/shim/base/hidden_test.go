@@ -2,9 +2,12 @@ package base
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,7 +54,12 @@ func TestHider(t *testing.T) {
 	if m.For("usr") == "" || m.For("bin") != "" {
 		t.Errorf("masks for usr %q, for bin %q", m.For("usr"), m.For("bin"))
 	}
-	if again := hides(t, h, want); again.Dir != m.Dir {
+	// Who asked before that look began is not made to wait for another.
+	before := h.checked
+	if _, err := h.MaskSince(before.Add(-1)); err != nil || !h.checked.Equal(before) {
+		t.Errorf("the last look began at %v, want %v (%v)", h.checked, before, err)
+	}
+	if again := hides(t, h, want); again.Dir != m.Dir || !h.checked.After(before) {
 		t.Errorf("another mask %s of the same, want %s", again.Dir, m.Dir)
 	}
 
@@ -75,6 +83,50 @@ func TestHider(t *testing.T) {
 	hides(t, h, slices.Replace(slices.Clone(want), 2, 3, "usr/local/etc"))
 	must(t, h.Renew())
 	hides(t, h, slices.Replace(slices.Clone(want), 1, 3, "usr/bin/sh", "usr/etc/old", "usr/local/etc"))
+}
+
+// Each file is looked at however many a folder has, however long their names are, and
+// however deep they lie, by as many as look at the same time.
+func TestHiddenAll(t *testing.T) {
+	root := t.TempDir()
+	var want []string
+	for i, dir := range []string{"usr", "usr/" + strings.Repeat("d/", 60) + "d", "usr/many", "usr/z"} {
+		must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+		for n := range []int{3, 3, 2000, 3}[i] {
+			name, mode := fmt.Sprintf("%s/%d-%s", dir, n, strings.Repeat("x", n%240)), fs.FileMode(0o644)
+			if n%7 == 2 {
+				mode = 0o640
+				want = append(want, name)
+			}
+			must(t, errors.Join(os.WriteFile(filepath.Join(root, name), nil, 0o600), os.Chmod(filepath.Join(root, name), mode)))
+		}
+	}
+	for n := range 300 {
+		dir := fmt.Sprintf("usr/many/below-%d", n)
+		must(t, errors.Join(os.Mkdir(filepath.Join(root, dir), 0o755), os.WriteFile(filepath.Join(root, dir, "key"), nil, 0o600)))
+		want = append(want, dir+"/key")
+	}
+	slices.Sort(want)
+	h := &Hider{Files: Files{Root: root}, Dir: t.TempDir()}
+	fds := openFiles(t)
+	hides(t, h, want)
+	longAgo(t, h)
+	// Of folders that have not changed, those below that have are looked at again.
+	must(t, errors.Join(os.WriteFile(filepath.Join(root, "usr/many/below-7/new"), nil, 0o600), os.RemoveAll(filepath.Join(root, "usr/many/below-8"))))
+	at, _ := slices.BinarySearch(want, "usr/many/below-8/key")
+	want = append(slices.Delete(want, at, at+1), "usr/many/below-7/new")
+	slices.Sort(want)
+	hides(t, h, want)
+	if now := openFiles(t); now != fds {
+		t.Errorf("%d files are open, and %d were", now, fds)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return len(entries)
 }
 
 // A host with python3 alone has python in its sprites, until it has a python of its own.

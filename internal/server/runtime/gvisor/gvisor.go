@@ -122,11 +122,12 @@ func (r *Runtime) prepare() (prepared, error) {
 
 // current is prepare for what is about to be mounted: the mask is that of now.
 func (r *Runtime) current() (prepared, error) {
+	asked := time.Now()
 	prep, err := r.prepare()
 	if err != nil {
 		return prepared{}, err
 	}
-	if prep.base.Mask, err = r.hider.Mask(); err != nil {
+	if prep.base.Mask, err = r.hider.MaskSince(asked); err != nil {
 		return prepared{}, err
 	}
 	if r.hider.Stale() {
