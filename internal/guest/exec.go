@@ -12,13 +12,15 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/signals"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // getExec runs a command on a WebSocket, attaches to one if an id is given, or,
 // without a WebSocket, lists the running ones.
 func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
-	if !isUpgrade(r) {
+	if !wire.IsUpgrade(r) {
 		return s.listSessions(w)
 	}
 	q := r.URL.Query()
@@ -66,20 +68,20 @@ func (s *Server) listSessions(w http.ResponseWriter) error {
 		list.Sessions = append(list.Sessions, sess.describe())
 	}
 	slices.SortFunc(list.Sessions, func(a, b sprites.Session) int { return a.Created.Compare(b.Created) })
-	return respond(w, list)
+	return wire.Respond(w, list)
 }
 
 // getSession attaches to a session, or describes it.
 func (s *Server) getSession(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
-	if isUpgrade(r) {
+	if wire.IsUpgrade(r) {
 		return s.attach(w, r, id, r.URL.Query())
 	}
 	sess, err := s.session(id)
 	if err != nil {
 		return err
 	}
-	return respond(w, sess.describe())
+	return wire.Respond(w, sess.describe())
 }
 
 // attach joins a session. One that has ended, but is kept, tells its output and
@@ -89,7 +91,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request, id string, q url
 	if err != nil {
 		return err
 	}
-	stdin, err := boolean(q, "stdin", true)
+	stdin, err := wire.Boolean(q, "stdin", true)
 	if err != nil {
 		return err
 	}
@@ -178,18 +180,18 @@ func (s *Server) postKill(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var body struct{ Signal, Timeout string }
-	if err := readJSON(r, &body); err != nil {
+	if err := wire.ReadJSON(r, &body); err != nil {
 		return err
 	}
 	q := r.URL.Query()
-	sig, err := parseSignal(cmp.Or(q.Get("signal"), body.Signal, "TERM"))
+	sig, err := signals.Parse(cmp.Or(q.Get("signal"), body.Signal, "TERM"))
 	if err != nil {
-		return badRequest("%v.", err)
+		return wire.BadRequest("%v.", err)
 	}
 	if q.Get("timeout") == "" && body.Timeout != "" {
 		q.Set("timeout", body.Timeout)
 	}
-	timeout, err := duration(q, "timeout", 10*time.Second)
+	timeout, err := wire.Duration(q, "timeout", 10*time.Second)
 	if err != nil {
 		return err
 	}
@@ -206,7 +208,7 @@ func (s *Server) postKill(w http.ResponseWriter, r *http.Request) error {
 	}
 	done, quiet := make(chan struct{}), sync.WaitGroup{}
 	quiet.Go(func() {
-		silence := time.NewTicker(emptyLine)
+		silence := time.NewTicker(wire.Silence)
 		defer silence.Stop()
 		for {
 			select {
@@ -237,7 +239,7 @@ func (s *session) kill(sig syscall.Signal, timeout time.Duration, emit func(spri
 		emit(sprites.KillEvent{Type: "error", Message: "the command is about to start"})
 		return
 	}
-	name := "SIG" + signalName(sig)
+	name := "SIG" + signals.Name(sig)
 	_, _ = s.group.procs() // without cgroups: look before parents die
 	err := s.signal(sig)
 	if errors.Is(err, syscall.ESRCH) {

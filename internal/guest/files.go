@@ -19,6 +19,8 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/cove-dev/cove/internal/guest/users"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -38,18 +40,18 @@ type fileCall struct {
 	AsRoot     bool   `json:"asRoot"`
 	Recursive  *bool  `json:"recursive"`
 
-	user account
+	user users.User
 }
 
 // parseFile reads the query of a call.
 func (s *Server) parseFile(q url.Values) (*fileCall, error) {
 	f := &fileCall{Path: q.Get("path"), WorkingDir: q.Get("workingDir")}
 	var err error
-	if f.AsRoot, err = boolean(q, "asRoot", false); err != nil {
+	if f.AsRoot, err = wire.Boolean(q, "asRoot", false); err != nil {
 		return nil, err
 	}
 	if text := q.Get("recursive"); text != "" {
-		yes, err := boolean(q, "recursive", false)
+		yes, err := wire.Boolean(q, "recursive", false)
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +67,7 @@ func (s *Server) completeFile(f *fileCall) error {
 		name = "0"
 	}
 	var ok bool
-	if f.user, ok = s.accounts.lookup(name); !ok {
+	if f.user, ok = s.accounts.Lookup(name); !ok {
 		return fmt.Errorf("there is no user %q", name)
 	}
 	dir := f.WorkingDir
@@ -120,7 +122,7 @@ func (f *fileCall) recursive(missing bool) bool {
 
 // do runs fn as the call's user, and gives its error the path.
 func (f *fileCall) do(name string, fn func() error) error {
-	if err := as(f.user, fn); err != nil {
+	if err := f.user.Do(fn); err != nil {
 		return &fileError{name, err}
 	}
 	return nil
@@ -235,7 +237,7 @@ func (s *Server) getList(w http.ResponseWriter, r *http.Request) error {
 	if f.Path == "" {
 		f.Path = absolute(s.Workdir, cmp.Or(q.Get("workingDir"), "."))
 	}
-	stat, err := boolean(q, "stat", false)
+	stat, err := wire.Boolean(q, "stat", false)
 	if err != nil {
 		return err
 	}
@@ -260,7 +262,7 @@ func (s *Server) getList(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	list.Count = len(list.Entries)
-	return respond(w, list)
+	return wire.Respond(w, list)
 }
 
 func listFiles(name, pattern string, recursive bool) ([]sprites.Entry, error) {
@@ -412,7 +414,7 @@ func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, answer)
+	return wire.Respond(w, answer)
 }
 
 // maxDeleted is how many paths the answer to a deletion names.
@@ -438,7 +440,7 @@ func treeNames(root string) (names []string, n int) {
 // too, if it is not nil.
 func (s *Server) bodyCall(r *http.Request, v any) (*fileCall, error) {
 	body := &sprites.RawJSON{}
-	if err := readJSON(r, body); err != nil {
+	if err := wire.ReadJSON(r, body); err != nil {
 		return nil, &fileError{r.URL.Path, badRequestFile(err.Error())}
 	}
 	f := &fileCall{}
@@ -457,7 +459,7 @@ func (s *Server) bodyCall(r *http.Request, v any) (*fileCall, error) {
 		if q.Get(key) == "" {
 			continue
 		}
-		yes, err := boolean(q, key, false)
+		yes, err := wire.Boolean(q, key, false)
 		if err != nil {
 			return nil, err
 		}

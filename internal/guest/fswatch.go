@@ -11,6 +11,8 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/guest/users"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -24,9 +26,9 @@ const (
 // getWatch tells of changes to files over a WebSocket (protocol sections 5.9 and
 // 17.8).
 func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) error {
-	return s.watch(w, r, &s.watches, maxWatches, watchFrame, func(conn *websocket.Conn, raw *heldConn) {
-		c := &watchConn{server: s, conn: conn, raw: raw, queue: newWatchQueue(), done: make(chan struct{})}
-		c.run()
+	return s.watches.Serve(w, r, func(conn *wire.Conn, closing <-chan struct{}) {
+		c := &watchConn{server: s, conn: conn, queue: newWatchQueue(), done: make(chan struct{})}
+		c.run(closing)
 	})
 }
 
@@ -34,14 +36,13 @@ func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) error {
 // kernel says, whatever the client does, and another sends it.
 type watchConn struct {
 	server *Server
-	conn   *websocket.Conn
-	raw    *heldConn
+	conn   *wire.Conn
 	queue  *watchQueue
-	user   account
+	user   users.User
 	done   chan struct{} // closed when run returns
 }
 
-func (c *watchConn) run() {
+func (c *watchConn) run(closing <-chan struct{}) {
 	var wg sync.WaitGroup
 	var watcher *fsWatcher
 	defer func() {
@@ -53,7 +54,7 @@ func (c *watchConn) run() {
 	}()
 	wg.Go(func() {
 		select {
-		case <-c.server.closing:
+		case <-closing:
 			_ = c.conn.CloseNow()
 		case <-c.done:
 		}
@@ -61,7 +62,7 @@ func (c *watchConn) run() {
 	if watcher = c.subscribe(); watcher == nil {
 		return
 	}
-	wg.Go(func() { keepAlive(c.conn, c.raw, c.done) })
+	wg.Go(func() { c.conn.KeepAlive(c.done) })
 	wg.Go(func() {
 		defer c.queue.close()
 		watcher.run()
@@ -87,7 +88,7 @@ func (c *watchConn) subscribe() *fsWatcher {
 		return nil
 	}
 	var req sprites.WatchRequest
-	ok, err := readText(msg, &req)
+	ok, err := wire.ReadText(msg, &req)
 	if err != nil {
 		return nil
 	}
@@ -173,7 +174,7 @@ func (c *watchConn) receive() {
 		if err != nil {
 			return
 		}
-		if err := drain(msg); err != nil {
+		if err := wire.Drain(msg); err != nil {
 			return
 		}
 		c.queue.complain(sprites.WatchMessage{
@@ -206,7 +207,7 @@ func (c *watchConn) send() error {
 
 // measure fills in sizes, as far as the user may know them.
 func (c *watchConn) measure(batch []sprites.WatchMessage) error {
-	return as(c.user, func() error {
+	return c.user.Do(func() error {
 		for _, m := range batch {
 			if m.WatchEvent == nil || m.Event == sprites.WatchRemove || m.Event == sprites.WatchRename {
 				continue

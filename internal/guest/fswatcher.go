@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/guest/users"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -29,7 +30,7 @@ import (
 //
 // It is used by one goroutine, but for close.
 type fsWatcher struct {
-	user      account
+	user      users.User
 	roots     []string
 	recursive bool
 	queue     *watchQueue
@@ -75,7 +76,7 @@ var errTooManyFolders = fail.New("limit", fmt.Sprintf("more than %d folders are 
 
 // newFSWatcher starts to watch; from now on, nothing is missed. Close it, and free
 // it when it is in use no more.
-func newFSWatcher(user account, roots []string, recursive bool, queue *watchQueue, budget *atomic.Int64) (*fsWatcher, error) {
+func newFSWatcher(user users.User, roots []string, recursive bool, queue *watchQueue, budget *atomic.Int64) (*fsWatcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch files: %w", err)
@@ -318,7 +319,7 @@ func (w *fsWatcher) addRoot(root string) error {
 // link, also what it links to.
 func (w *fsWatcher) addFile(root string) error {
 	target := root
-	err := as(w.user, func() error {
+	err := w.user.Do(func() error {
 		st, err := os.Lstat(root)
 		if err == nil && st.Mode()&fs.ModeSymlink != 0 {
 			target, err = filepath.EvalSymlinks(root)
@@ -428,7 +429,7 @@ func (w *fsWatcher) found(full string, isDir bool) {
 
 // open opens a folder, if the user may list it.
 func (w *fsWatcher) open(dir string, flag int) (f *os.File, err error) {
-	err = as(w.user, func() error {
+	err = w.user.Do(func() error {
 		f, err = os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|flag, 0)
 		return err
 	})

@@ -13,6 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/guest/signals"
+	"github.com/cove-dev/cove/internal/guest/smallfile"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
@@ -55,7 +58,7 @@ func (g *generation) set(id string) {
 
 // ShowGeneration begins the first generation: the kernel's id of this boot.
 func (s *Server) ShowGeneration() error {
-	data, err := readBounded(bootID)
+	data, err := smallfile.Read(bootID)
 	if err != nil {
 		return err
 	}
@@ -67,7 +70,7 @@ func (s *Server) showGeneration(id string) error {
 	if s.Dir == "" {
 		return nil
 	}
-	return writeChanged(filepath.Join(s.Dir, boot.Generation), id+"\n", 0o444)
+	return smallfile.Write(filepath.Join(s.Dir, boot.Generation), id+"\n", 0o444)
 }
 
 // renew begins another generation, in a copy: programs are told, and services restarted
@@ -120,7 +123,7 @@ func writeBootID(id string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if now, err := readBounded(bootID); err != nil || string(now) != id+"\n" {
+	if now, err := smallfile.Read(bootID); err != nil || string(now) != id+"\n" {
 		return errors.Join(err, errors.New("it is not what was written"))
 	}
 	return nil
@@ -132,7 +135,7 @@ func (s *Server) getGeneration(w http.ResponseWriter, r *http.Request) error {
 	for {
 		id, changed := s.generation.get()
 		if id != after {
-			return respond(w, sprites.Generation{Generation: id})
+			return wire.Respond(w, sprites.Generation{Generation: id})
 		}
 		select {
 		case <-changed:
@@ -150,8 +153,8 @@ func checkAfterRestore(text string) error {
 	case "", sprites.AfterRestoreRestart, sprites.AfterRestoreNone:
 		return nil
 	}
-	if _, err := parseSignal(text); err != nil {
-		return badRequest("after_restore is restart, none or a signal, not %.64q.", text)
+	if _, err := signals.Parse(text); err != nil {
+		return wire.BadRequest("after_restore is restart, none or a signal, not %.64q.", text)
 	}
 	return nil
 }
@@ -169,7 +172,7 @@ func (s *services) copied() {
 			wanted[def.Name] = true
 			ending.Go(func() { v.stop(defaultStop) })
 		default:
-			sig, err := parseSignal(def.AfterRestore)
+			sig, err := signals.Parse(def.AfterRestore)
 			if err == nil {
 				err = v.kill(sig)
 			}

@@ -10,7 +10,6 @@ package guest
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -19,6 +18,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/users"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
@@ -26,12 +27,11 @@ import (
 
 // Limits of what callers may have the guest hold.
 const (
-	maxSessions    = 512     // running commands
-	maxClients     = 64      // of one session
-	maxConnections = 4096    // open connections to ports and sockets
-	maxPortWatches = 64      // clients of ports/watch
-	maxWatches     = 32      // open watches of files
-	maxJSON        = 1 << 20 // of a request's JSON body
+	maxSessions    = 512  // running commands
+	maxClients     = 64   // of one session
+	maxConnections = 4096 // open connections to ports and sockets
+	maxPortWatches = 64   // clients of ports/watch
+	maxWatches     = 32   // open watches of files
 )
 
 // Server serves a guest's API. Set the fields before the first call of Handler;
@@ -67,7 +67,7 @@ type Server struct {
 	identity    atomic.Pointer[identity]
 	setup       sync.Once
 	mux         *http.ServeMux
-	accounts    accounts
+	accounts    users.Database
 	file        environmentFile
 	reaper      *reaper
 	cgroups     cgroups
@@ -77,9 +77,9 @@ type Server struct {
 	generation  generation
 	devnull     *os.File
 	connections atomic.Int64
-	watches     atomic.Int64
+	watches     *wire.Watches // of files
 	ports       portWatcher
-	portWatches atomic.Int64
+	portWatches *wire.Watches
 	folders     atomic.Int64 // that watches watch
 
 	stopOnce sync.Once
@@ -112,7 +112,7 @@ func (s *Server) Handler() http.Handler {
 
 // routes is the whole surface.
 func (s *Server) routes() {
-	all := map[string]handler{
+	all := wire.Routes{
 		"GET /v1/health": s.getHealth,
 		"POST /v1/stop":  s.postStop,
 
@@ -147,7 +147,7 @@ func (s *Server) routes() {
 	maps.Copy(all, s.serviceRoutes())
 	maps.Copy(all, s.taskRoutes())
 	for pattern, h := range all {
-		s.mux.Handle(pattern, handle(h))
+		s.mux.Handle(pattern, h)
 	}
 }
 
@@ -174,6 +174,8 @@ func (s *Server) init() {
 		if s.PidsMax == 0 {
 			s.PidsMax = boot.PidsMax
 		}
+		s.watches = wire.NewWatches(maxWatches, watchFrame)
+		s.portWatches = wire.NewWatches(maxPortWatches, chunk)
 		s.stopped = make(chan struct{})
 		s.closing = make(chan struct{})
 		s.sessions = map[string]*session{}
@@ -214,17 +216,17 @@ func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {
 	if s.stopping.Load() {
 		status = "stopping"
 	}
-	return respond(w, Health{Status: status, Version: sprites.Version, Incarnation: s.who().incarnation, Sessions: n})
+	return wire.Respond(w, Health{Status: status, Version: sprites.Version, Incarnation: s.who().incarnation, Sessions: n})
 }
 
 // postStop answers once nothing runs any more.
 func (s *Server) postStop(w http.ResponseWriter, r *http.Request) error {
-	grace, err := duration(r.URL.Query(), "grace", 5*time.Second)
+	grace, err := wire.Duration(r.URL.Query(), "grace", 5*time.Second)
 	if err != nil {
 		return err
 	}
 	s.Stop(grace)
-	return respond(w, Health{Status: "stopped", Version: sprites.Version, Incarnation: s.who().incarnation})
+	return wire.Respond(w, Health{Status: "stopped", Version: sprites.Version, Incarnation: s.who().incarnation})
 }
 
 // StartServices starts the services that nobody has stopped. To be called once.
@@ -280,6 +282,8 @@ func (s *Server) Close() error {
 	for _, sess := range all {
 		sess.abandon()
 	}
+	s.watches.Close()
+	s.portWatches.Close()
 	s.wg.Wait()
 	s.reaper.close()
 	if s.devnull != nil {
@@ -300,10 +304,4 @@ func (s *Server) null() (*os.File, error) {
 		s.devnull = f
 	}
 	return s.devnull, nil
-}
-
-// drain reads what is left of a message that nobody wants.
-func drain(r io.Reader) error {
-	_, err := io.Copy(io.Discard, r)
-	return err
 }

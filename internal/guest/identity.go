@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -34,7 +35,7 @@ func (s *Server) who() *identity {
 func (s *Server) putIdentity(w http.ResponseWriter, r *http.Request) error {
 	var cfg boot.Config
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxIdentity)).Decode(&cfg); err != nil || cfg.Token == "" {
-		return badRequest("that is no identity")
+		return wire.BadRequest("that is no identity")
 	}
 	err := errors.Join(setHostname(cfg.Hostname), setMachineID(cfg.MachineID), s.showAll(cfg))
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -68,14 +69,14 @@ func (m *memoryKills) ended(session string, main *process) bool {
 
 // getMemoryKills tells who was ended. A job's supervisor asks, too.
 func (s *Server) getMemoryKills(w http.ResponseWriter, _ *http.Request) error {
-	return respond(w, sprites.MemoryKills{Kills: s.memory.list()})
+	return wire.Respond(w, sprites.MemoryKills{Kills: s.memory.list()})
 }
 
 // postRelief ends the largest process, and answers when it has gone.
 func (s *Server) postRelief(w http.ResponseWriter, r *http.Request) error {
 	limit, err := strconv.ParseInt(r.URL.Query().Get("limit"), 10, 64)
 	if err != nil {
-		return badRequest("limit is a number of bytes")
+		return wire.BadRequest("limit is a number of bytes")
 	}
 	s.memory.relief.Lock()
 	defer s.memory.relief.Unlock()
@@ -97,7 +98,7 @@ func (s *Server) postRelief(w http.ResponseWriter, r *http.Request) error {
 			break
 		}
 	}
-	return respond(w, kill)
+	return wire.Respond(w, kill)
 }
 
 // largest finds the process with the most resident memory among those that were

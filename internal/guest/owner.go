@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -18,13 +19,13 @@ func (s *Server) getOwner(w http.ResponseWriter, r *http.Request) error {
 	from, err := netip.ParseAddrPort(q.Get("from"))
 	proto := q.Get("protocol")
 	if err != nil || proto != "tcp" && proto != "udp" {
-		return badRequest("from is an address and a port, protocol is tcp or udp")
+		return wire.BadRequest("from is an address and a port, protocol is tcp or udp")
 	}
 	p, ok := owner(proto, from)
 	if !ok {
 		return fail.New("not_found", "no process has that socket", "")
 	}
-	return respond(w, p)
+	return wire.Respond(w, p)
 }
 
 func owner(proto string, from netip.AddrPort) (sprites.Process, bool) {

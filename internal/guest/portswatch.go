@@ -9,13 +9,14 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // getPortsWatch tells of the ports of the whole sandbox on a WebSocket: first a
 // list of those that are open, then what opens and closes (protocol section 6.4).
 func (s *Server) getPortsWatch(w http.ResponseWriter, r *http.Request) error {
-	return s.watch(w, r, &s.portWatches, maxPortWatches, chunk, func(conn *websocket.Conn, raw *heldConn) {
+	return s.portWatches.Serve(w, r, func(conn *wire.Conn, closing <-chan struct{}) {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer func() { _ = conn.CloseNow() }()
@@ -27,22 +28,19 @@ func (s *Server) getPortsWatch(w http.ResponseWriter, r *http.Request) error {
 			defer close(gone)
 			for {
 				_, msg, err := conn.Reader(context.Background())
-				if err != nil || drain(msg) != nil {
+				if err != nil || wire.Drain(msg) != nil {
 					return
 				}
 			}
 		})
-		p := &portsClient{conn: conn, raw: raw}
-		p.serve(f, s.Keepalive, gone, s.closing)
+		p := &portsClient{conn}
+		p.serve(f, s.Keepalive, gone, closing)
 	})
 }
 
 // portsClient is a client of ports/watch. One that takes nothing for longer than
 // patience is given up.
-type portsClient struct {
-	conn *websocket.Conn
-	raw  *heldConn
-}
+type portsClient struct{ conn *wire.Conn }
 
 // serve sends the follower's news until the client has gone or the server closes.
 func (c *portsClient) serve(f *portFollower, silence time.Duration, gone, closing <-chan struct{}) {
@@ -87,7 +85,7 @@ func (c *portsClient) text(v any) error {
 	if err != nil {
 		return err
 	}
-	_ = c.raw.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
-	defer func() { _ = c.raw.SetWriteDeadline(time.Time{}) }()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
+	defer func() { _ = c.conn.SetWriteDeadline(time.Time{}) }()
 	return c.conn.Write(context.Background(), websocket.MessageText, data)
 }

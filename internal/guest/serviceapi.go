@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/signals"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -20,7 +22,7 @@ func (s *Server) listServices(w http.ResponseWriter, _ *http.Request) error {
 	for _, v := range s.services.list() {
 		list = append(list, v.describe())
 	}
-	return respond(w, list)
+	return wire.Respond(w, list)
 }
 
 func (s *Server) getService(w http.ResponseWriter, r *http.Request) error {
@@ -28,7 +30,7 @@ func (s *Server) getService(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, v.describe())
+	return wire.Respond(w, v.describe())
 }
 
 // defaultFollow is how long changes of a service are followed.
@@ -36,12 +38,12 @@ const defaultFollow = 5 * time.Second
 
 // putService creates or replaces a definition, and starts the service.
 func (s *Server) putService(w http.ResponseWriter, r *http.Request) error {
-	follow, err := duration(r.URL.Query(), "duration", defaultFollow)
+	follow, err := wire.Duration(r.URL.Query(), "duration", defaultFollow)
 	if err != nil {
 		return err
 	}
 	var def sprites.Service
-	if err := readJSON(r, &def); err != nil {
+	if err := wire.ReadJSON(r, &def); err != nil {
 		return err
 	}
 	def.Name = r.PathValue("name")
@@ -53,7 +55,7 @@ func (s *Server) putService(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) postServiceStart(w http.ResponseWriter, r *http.Request) error {
-	follow, err := duration(r.URL.Query(), "duration", defaultFollow)
+	follow, err := wire.Duration(r.URL.Query(), "duration", defaultFollow)
 	if err != nil {
 		return err
 	}
@@ -79,7 +81,7 @@ func (s *Server) startService(w http.ResponseWriter, r *http.Request, v *service
 }
 
 func (s *Server) postServiceStop(w http.ResponseWriter, r *http.Request) error {
-	grace, err := duration(r.URL.Query(), "timeout", defaultStop)
+	grace, err := wire.Duration(r.URL.Query(), "timeout", defaultStop)
 	if err != nil {
 		return err
 	}
@@ -107,7 +109,7 @@ func (s *Server) postServiceStop(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) postServiceRestart(w http.ResponseWriter, r *http.Request) error {
-	follow, err := duration(r.URL.Query(), "duration", defaultFollow)
+	follow, err := wire.Duration(r.URL.Query(), "duration", defaultFollow)
 	if err != nil {
 		return err
 	}
@@ -129,14 +131,14 @@ func (s *Server) postServiceRestart(w http.ResponseWriter, r *http.Request) erro
 // serviceLogs tells the last lines, then what comes.
 func (s *Server) serviceLogs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	follow, err := duration(q, "duration", 0)
+	follow, err := wire.Duration(q, "duration", 0)
 	if err != nil {
 		return err
 	}
 	lines := 100
 	if text := q.Get("lines"); text != "" {
 		if lines, err = strconv.Atoi(text); err != nil || lines < 0 {
-			return badRequest("lines must be a number, not %q.", text)
+			return wire.BadRequest("lines must be a number, not %q.", text)
 		}
 	}
 	v, err := s.services.get(r.PathValue("name"))
@@ -174,16 +176,16 @@ func (s *Server) deleteService(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) postServiceSignal(w http.ResponseWriter, r *http.Request) error {
 	var body sprites.ServiceSignal
-	if err := readJSON(r, &body); err != nil {
+	if err := wire.ReadJSON(r, &body); err != nil {
 		return err
 	}
 	v, err := s.services.get(body.Name)
 	if err != nil {
 		return err
 	}
-	sig, err := parseSignal(body.Signal)
+	sig, err := signals.Parse(body.Signal)
 	if err != nil {
-		return badRequest("%v.", err)
+		return wire.BadRequest("%v.", err)
 	}
 	if err := v.kill(sig); err != nil {
 		return err
@@ -236,9 +238,6 @@ func (st *serviceStream) flush() {
 	_ = st.rc.Flush() // as in begin
 }
 
-// emptyLine is sent into a silence, for clients and proxies that give up on one.
-const emptyLine = 20 * time.Second
-
 // follow tells events for a time, and then completes the answer.
 func (st *serviceStream) follow(r *http.Request, d time.Duration) {
 	st.begin()
@@ -265,13 +264,13 @@ func (st *serviceStream) until(r *http.Request, do func() error) {
 }
 
 func (st *serviceStream) relay(r *http.Request, end <-chan time.Time) {
-	silence := time.NewTicker(emptyLine)
+	silence := time.NewTicker(wire.Silence)
 	defer silence.Stop()
 	for {
 		select {
 		case <-st.sub.wake:
 			st.flush()
-			silence.Reset(emptyLine)
+			silence.Reset(wire.Silence)
 		case <-silence.C:
 			_, _ = st.w.Write([]byte("\n")) // as in begin
 			_ = st.rc.Flush()
@@ -302,7 +301,7 @@ const defaultHTTP = 8080
 // postHTTP tells at which port the sprite's URL arrives. The service that has it
 // is started if it does not run; what listens is waited for, for ?wait=DURATION.
 func (s *Server) postHTTP(w http.ResponseWriter, r *http.Request) error {
-	wait, err := duration(r.URL.Query(), "wait", 0)
+	wait, err := wire.Duration(r.URL.Query(), "wait", 0)
 	if err != nil {
 		return err
 	}
@@ -327,7 +326,7 @@ func (s *Server) postHTTP(w http.ResponseWriter, r *http.Request) error {
 			return notListening(port, web)
 		}
 	}
-	return respond(w, sprites.HTTPTarget{Port: port})
+	return wire.Respond(w, sprites.HTTPTarget{Port: port})
 }
 
 // notListening is the answer for a port at which nothing takes connections. The

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/smallfile"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
@@ -116,7 +118,7 @@ func (s *services) startInOrder(v *service, wanted map[string]bool) {
 
 func readDefinition(file, name string) (definition, error) {
 	var d definition
-	data, err := readBounded(file)
+	data, err := smallfile.Read(file)
 	if err != nil {
 		return d, err
 	}
@@ -217,25 +219,25 @@ const defaultStop = 10 * time.Second
 // checkService checks a definition by itself, and fills in what is left out.
 func checkService(def *sprites.Service) error {
 	if !serviceName.MatchString(def.Name) || def.Name == "signal" {
-		return badRequest("A service's name is letters, digits, dots, dashes and underscores, at most 63, and not signal: %.64q is none.", def.Name)
+		return wire.BadRequest("A service's name is letters, digits, dots, dashes and underscores, at most 63, and not signal: %.64q is none.", def.Name)
 	}
 	if def.Cmd == "" {
-		return badRequest("cmd is missing: the program to run.")
+		return wire.BadRequest("cmd is missing: the program to run.")
 	}
 	if def.HTTPPort < 0 || def.HTTPPort > 65535 {
-		return badRequest("http_port %d is no port.", def.HTTPPort)
+		return wire.BadRequest("http_port %d is no port.", def.HTTPPort)
 	}
 	if err := checkAfterRestore(def.AfterRestore); err != nil {
 		return err
 	}
 	for key, value := range def.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") || strings.ContainsRune(value, 0) {
-			return badRequest("%.64q can't be an environment variable.", key)
+			return wire.BadRequest("%.64q can't be an environment variable.", key)
 		}
 	}
 	for _, text := range append([]string{def.Cmd, def.Dir}, def.Args...) {
 		if strings.ContainsRune(text, 0) {
-			return badRequest("A NUL can't be part of a command.")
+			return wire.BadRequest("A NUL can't be part of a command.")
 		}
 	}
 	if def.Args == nil {
@@ -263,7 +265,7 @@ func (s *services) checkFit(def sprites.Service) error {
 	}
 	for _, name := range def.Needs {
 		if _, ok := needs[name]; !ok {
-			return badRequest("needs names %.64q, and there is no such service; define that one first.", name)
+			return wire.BadRequest("needs names %.64q, and there is no such service; define that one first.", name)
 		}
 	}
 	return checkCircle(needs, def.Name)
@@ -274,7 +276,7 @@ func checkCircle(needs map[string][]string, name string) error {
 	seen := map[string]bool{}
 	for _, next := range needs[name] {
 		if reaches(needs, next, name, seen) {
-			return badRequest("needs goes round in a circle: %.64q needs %.64q.", next, name)
+			return wire.BadRequest("needs goes round in a circle: %.64q needs %.64q.", next, name)
 		}
 	}
 	return nil

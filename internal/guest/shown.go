@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -44,7 +45,7 @@ func (s *Server) show(folder, name string, data []byte) error {
 // postPolicy takes the policy that is in force from now on.
 func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
 	var p sprites.NetworkPolicy
-	if err := readJSON(r, &p); err != nil {
+	if err := wire.ReadJSON(r, &p); err != nil {
 		return err
 	}
 	if err := s.ShowPolicy(p); err != nil {

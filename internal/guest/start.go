@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/guest/users"
 )
 
 // startError is a command that could not be started, and its exit code.
@@ -128,9 +130,9 @@ func openTerminal(c *command) (*streams, error) {
 		return nil, fmt.Errorf("make a terminal: %w", err)
 	}
 	st.child = []int{slave}
-	if c.user.uid != 0 {
+	if c.user.UID != 0 {
 		// So that programs may open it again by its name; not all kernels can.
-		_ = unix.Fchown(slave, int(c.user.uid), -1)
+		_ = unix.Fchown(slave, int(c.user.UID), -1)
 	}
 	return st, nil
 }
@@ -182,11 +184,11 @@ func (s *Server) start(c *command, id string) (*process, *group, *streams, error
 }
 
 // credential is nil when nothing has to change.
-func credential(u account) *syscall.Credential {
-	if os.Geteuid() != 0 && int(u.uid) == os.Geteuid() {
+func credential(u users.User) *syscall.Credential {
+	if os.Geteuid() != 0 && int(u.UID) == os.Geteuid() {
 		return nil
 	}
-	return &syscall.Credential{Uid: u.uid, Gid: u.gid, Groups: u.groups}
+	return &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups}
 }
 
 // notStarted gives an error of exec its exit code: 127 not found, 126 not

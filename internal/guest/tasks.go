@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -57,7 +58,7 @@ func (t *tasks) list() []sprites.Task {
 // put makes a task, or, if refresh, gives the one that is there another end.
 func (t *tasks) put(name string, expire time.Duration, refresh bool) (sprites.Task, error) {
 	if !taskName.MatchString(name) {
-		return sprites.Task{}, badRequest("A task's name is letters, digits, dots, dashes and underscores, at most 63: %.64q is none.", name)
+		return sprites.Task{}, wire.BadRequest("A task's name is letters, digits, dots, dashes and underscores, at most 63: %.64q is none.", name)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,13 +116,13 @@ func (r taskRequest) expire() (time.Duration, error) {
 	_ = json.Unmarshal(r.Expire, &text) // else it is a number, or fails below
 	d, err := sprites.TaskExpiry(text)
 	if err != nil {
-		return 0, badRequest("%v.", err)
+		return 0, wire.BadRequest("%v.", err)
 	}
 	return d, nil
 }
 
 func (s *Server) listTasks(w http.ResponseWriter, _ *http.Request) error {
-	return respond(w, sprites.TaskList{Tasks: s.tasks.list()})
+	return wire.Respond(w, sprites.TaskList{Tasks: s.tasks.list()})
 }
 
 func (s *Server) getTask(w http.ResponseWriter, r *http.Request) error {
@@ -129,14 +130,14 @@ func (s *Server) getTask(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, task)
+	return wire.Respond(w, task)
 }
 
 // writeTask makes a task with POST, and makes or refreshes one with PUT, of which
 // the name may stand in the path.
 func (s *Server) writeTask(w http.ResponseWriter, r *http.Request) error {
 	var body taskRequest
-	if err := readJSON(r, &body); err != nil {
+	if err := wire.ReadJSON(r, &body); err != nil {
 		return err
 	}
 	if name := r.PathValue("name"); name != "" {
@@ -154,7 +155,7 @@ func (s *Server) writeTask(w http.ResponseWriter, r *http.Request) error {
 	if r.Method == http.MethodPost {
 		status = http.StatusCreated
 	}
-	respondStatus(w, status, task)
+	wire.RespondStatus(w, status, task)
 	return nil
 }
 
@@ -184,5 +185,5 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 		quiet := time.Since(last).Seconds()
 		a.QuietSeconds = &quiet
 	}
-	return respond(w, a)
+	return wire.Respond(w, a)
 }

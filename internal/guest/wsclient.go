@@ -12,13 +12,14 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/guest/signals"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // wsClient is a client on a WebSocket (protocol sections 3.2 to 3.6).
 type wsClient struct {
-	conn *websocket.Conn
-	raw  *heldConn
+	conn *wire.Conn
 
 	done chan struct{} // closed when the connection has ended
 	once sync.Once
@@ -41,11 +42,11 @@ const ttyFailed = websocket.StatusCode(4001)
 
 func (s *Server) newClient(w http.ResponseWriter, r *http.Request) (*wsClient, error) {
 	w.Header().Set("X-Sprite-Capabilities", "signal")
-	conn, raw, err := accept(w, r, chunk+1)
+	conn, err := wire.Accept(w, r, chunk+1)
 	if err != nil {
 		return nil, err
 	}
-	c := &wsClient{conn: conn, raw: raw, done: make(chan struct{})}
+	c := &wsClient{conn: conn, done: make(chan struct{})}
 	c.sent.Store(time.Now().UnixNano())
 	s.wg.Go(func() { c.heartbeat(s.Keepalive) })
 	return c, nil
@@ -67,7 +68,7 @@ func (c *wsClient) send(frame []byte, tty bool) error {
 
 func (c *wsClient) write(typ websocket.MessageType, p []byte) error {
 	if c.slow.Load() {
-		_ = c.raw.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
+		_ = c.conn.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
 	}
 	// No context with an end: the library would give up on who pauses.
 	err := c.conn.Write(context.Background(), typ, p)
@@ -105,7 +106,7 @@ func (c *wsClient) exit(e ending, tty bool) {
 	if !tty {
 		messages = 2
 	}
-	c.raw.holdNext(messages) // with the close, in one packet
+	c.conn.Hold(messages) // with the close, in one packet
 	err := c.text(sprites.Message{Type: "exit", ExitCode: &e.code, Code: &e.code, Reason: e.reason, Left: e.left})
 	status := websocket.StatusNormalClosure
 	if tty && e.code != 0 {
@@ -129,7 +130,7 @@ func (c *wsClient) crowded(yes bool) {
 	if yes {
 		until = time.Now().Add(patience) // for a write that blocks already
 	}
-	_ = c.raw.SetWriteDeadline(until)
+	_ = c.conn.SetWriteDeadline(until)
 }
 
 func (c *wsClient) drop() {
@@ -166,7 +167,7 @@ func (c *wsClient) heartbeat(silence time.Duration) {
 		}
 		if now.Sub(pinged) >= every {
 			pinged = now
-			if c.raw.ping() != nil {
+			if c.conn.SendPing() != nil {
 				c.drop()
 				return
 			}
@@ -271,7 +272,7 @@ func (s *session) feed(msg io.Reader, buf []byte, stdin bool) error {
 // control handles a text message; what it does not know it ignores.
 func (s *session) control(msg io.Reader) error {
 	var m sprites.Message
-	ok, err := readText(msg, &m)
+	ok, err := wire.ReadText(msg, &m)
 	if err != nil || !ok {
 		return err
 	}
@@ -279,7 +280,7 @@ func (s *session) control(msg io.Reader) error {
 	case "resize":
 		s.resize(m.Cols, m.Rows)
 	case "signal":
-		if sig, err := parseSignal(m.Signal); err == nil {
+		if sig, err := signals.Parse(m.Signal); err == nil {
 			_ = s.signal(sig) // the command has just ended
 		}
 	}
