@@ -49,8 +49,9 @@ var imports = map[string][]string{
 	"internal/lib/safepath":   nil,
 	"internal/lib/tools":      {"internal/lib/fail", "internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/proctree", "sprites"},
 
-	"internal/guest":           {"internal/guest/signals", "internal/guest/smallfile", "internal/guest/users", "internal/guest/wire", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "sprites"},
+	"internal/guest":           {"internal/guest/ports", "internal/guest/signals", "internal/guest/smallfile", "internal/guest/users", "internal/guest/wire", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "sprites"},
 	"internal/guest/loop":      {"internal/lib/fail", "internal/lib/tools"},
+	"internal/guest/ports":     {"internal/guest/wire", "internal/lib/fail", "sprites"},
 	"internal/guest/probe":     {"sprites"},
 	"internal/guest/signals":   nil,
 	"internal/guest/smallfile": {"internal/lib/atomicfile"},

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/ports"
 	"github.com/cove-dev/cove/internal/guest/users"
 	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
@@ -30,7 +31,6 @@ const (
 	maxSessions    = 512  // running commands
 	maxClients     = 64   // of one session
 	maxConnections = 4096 // open connections to ports and sockets
-	maxPortWatches = 64   // clients of ports/watch
 	maxWatches     = 32   // open watches of files
 )
 
@@ -78,9 +78,12 @@ type Server struct {
 	devnull     *os.File
 	connections atomic.Int64
 	watches     *wire.Watches // of files
-	ports       portWatcher
-	portWatches *wire.Watches
-	folders     atomic.Int64 // that watches watch
+	ports       *ports.Watcher
+	expecting   struct {
+		sync.Mutex
+		runs bool // expectSessions does
+	}
+	folders atomic.Int64 // that watches watch
 
 	stopOnce sync.Once
 	stopping atomic.Bool
@@ -130,11 +133,11 @@ func (s *Server) routes() {
 		"POST /v1/fs/chmod":    s.postChmod,
 		"POST /v1/fs/chown":    s.postChown,
 
-		"GET /v1/connect":     s.getConnect,    // upgrade
-		"GET /v1/ports/watch": s.getPortsWatch, // upgrade
+		"GET /v1/connect":     s.getConnect,     // upgrade
+		"GET /v1/ports/watch": s.ports.GetWatch, // upgrade
 
 		"GET /v1/activity":        s.getActivity,
-		"GET /v1/owner":           s.getOwner,
+		"GET /v1/owner":           ports.GetOwner,
 		"GET /v1/memory/kills":    s.getMemoryKills,
 		"POST /v1/memory/relief":  s.postRelief,
 		"POST /v1/http":           s.postHTTP,
@@ -175,13 +178,12 @@ func (s *Server) init() {
 			s.PidsMax = boot.PidsMax
 		}
 		s.watches = wire.NewWatches(maxWatches, watchFrame)
-		s.portWatches = wire.NewWatches(maxPortWatches, chunk)
+		s.ports = ports.New(s.sessionsByProcess, s.Keepalive)
 		s.stopped = make(chan struct{})
 		s.closing = make(chan struct{})
 		s.sessions = map[string]*session{}
 		s.leftover = map[string]*session{}
 		s.reaper = newReaper(s.ReapOrphans)
-		s.ports.srv = s
 		if err := s.cgroups.open(s.CgroupRoot, s.PidsMax); err != nil {
 			s.Logger.Warn("no cgroups: processes are followed through /proc", "err", err)
 		}
@@ -283,8 +285,8 @@ func (s *Server) Close() error {
 		sess.abandon()
 	}
 	s.watches.Close()
-	s.portWatches.Close()
 	s.wg.Wait()
+	s.ports.Close()
 	s.reaper.close()
 	if s.devnull != nil {
 		_ = s.devnull.Close()

@@ -214,7 +214,7 @@ func (s *session) run() {
 	close(s.final)
 	s.srv.trimKept()
 	if s.listened.Load() { // what it listened on is closed before it ends
-		s.srv.ports.look()
+		s.srv.ports.Look()
 	}
 	s.mu.Lock()
 	clients := s.clients

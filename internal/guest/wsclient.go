@@ -6,12 +6,14 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/guest/ports"
 	"github.com/cove-dev/cove/internal/guest/signals"
 	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
@@ -28,9 +30,10 @@ type wsClient struct {
 	sent      atomic.Int64 // when the last message went out, Unix nanoseconds
 	following atomic.Bool  // followPorts was called
 
-	mu    sync.Mutex    // held for a message, and for a whole replay
-	ended bool          // the exit has been sent: nothing may follow
-	ports *portFollower // nil before the session's ports are of interest
+	mu       sync.Mutex      // held for a message, and for a whole replay
+	ended    bool            // the exit has been sent: nothing may follow
+	ports    *ports.Follower // nil before the session's ports are of interest
+	listened *atomic.Bool    // set when it is told of a port that opens; the session's
 }
 
 // patience is how long a client may block when others wait for it.
@@ -179,7 +182,7 @@ func (c *wsClient) heartbeat(silence time.Duration) {
 // serve handles the client's messages until its connection ends. Data is for the
 // command's input if stdin.
 func (c *wsClient) serve(s *session, stdin bool) {
-	s.srv.ports.expect()
+	s.srv.expectPorts()
 	bufp := chunks.Get().(*[chunk + 1]byte)
 	defer chunks.Put(bufp)
 	for {
@@ -207,14 +210,14 @@ func (c *wsClient) followPorts(s *session) {
 
 // portLoop tells of the session's ports until the client's connection ends.
 func (c *wsClient) portLoop(s *session) {
-	f := s.srv.ports.follow(s)
-	defer s.srv.ports.leave(f)
+	f := s.srv.ports.Follow(s.id)
+	defer f.Leave()
 	c.mu.Lock()
-	c.ports = f
+	c.ports, c.listened = f, &s.listened
 	c.mu.Unlock()
 	for {
 		select {
-		case <-f.changed:
+		case <-f.Changed():
 		case <-c.done:
 			return
 		}
@@ -233,7 +236,11 @@ func (c *wsClient) tellPorts() error {
 	if c.ports == nil || c.ended {
 		return nil
 	}
-	for _, e := range c.ports.news() {
+	news := c.ports.News()
+	if slices.ContainsFunc(news, func(e sprites.PortEvent) bool { return e.Type == sprites.PortOpened }) {
+		c.listened.Store(true)
+	}
+	for _, e := range news {
 		if err := c.text(sprites.Message{Type: e.Type, Port: e.Port, Address: e.Address, PID: e.PID}); err != nil {
 			return err
 		}

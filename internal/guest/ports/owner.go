@@ -1,4 +1,4 @@
-package guest
+package ports
 
 import (
 	"net/http"
@@ -12,9 +12,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// getOwner names the process that has the socket of a connection out of the sandbox,
+// GetOwner names the process that has the socket of a connection out of the sandbox,
 // or of one that is being opened, by the socket's own address.
-func (s *Server) getOwner(w http.ResponseWriter, r *http.Request) error {
+func GetOwner(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	from, err := netip.ParseAddrPort(q.Get("from"))
 	proto := q.Get("protocol")
