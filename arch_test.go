@@ -49,7 +49,8 @@ var imports = map[string][]string{
 	"internal/lib/safepath":   nil,
 	"internal/lib/tools":      {"internal/lib/fail", "internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/proctree", "sprites"},
 
-	"internal/guest":           {"internal/guest/ports", "internal/guest/signals", "internal/guest/smallfile", "internal/guest/users", "internal/guest/wire", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "sprites"},
+	"internal/guest":           {"internal/guest/files", "internal/guest/ports", "internal/guest/signals", "internal/guest/smallfile", "internal/guest/users", "internal/guest/wire", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "sprites"},
+	"internal/guest/files":     {"internal/guest/users", "internal/guest/wire", "internal/lib/fail", "sprites"},
 	"internal/guest/loop":      {"internal/lib/fail", "internal/lib/tools"},
 	"internal/guest/ports":     {"internal/guest/wire", "internal/lib/fail", "sprites"},
 	"internal/guest/probe":     {"sprites"},
@@ -299,7 +300,7 @@ var large = map[string]struct{ methods, fields int }{
 	"internal/cli.app":                       {methods: 331},
 	"internal/cli/gitwork.Repo":              {methods: 84},
 	"internal/cli/push.Options":              {fields: 27},
-	"internal/guest.Server":                  {methods: 91, fields: 41},
+	"internal/guest.Server":                  {methods: 78, fields: 40},
 	"internal/guest.session":                 {methods: 31},
 	"internal/guest/supervise.job":           {methods: 59},
 	"internal/lib/filesync.session":          {methods: 41},

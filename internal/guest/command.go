@@ -53,7 +53,7 @@ func (s *Server) parseCommand(q url.Values) (*command, error) {
 		name = s.User
 	}
 	var ok bool
-	if c.user, ok = s.accounts.Lookup(name); !ok {
+	if c.user, ok = s.users.Lookup(name); !ok {
 		return nil, wire.BadRequest("There is no user %q here.", name)
 	}
 	if c.dir = q.Get("dir"); c.dir == "" {

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/files"
 	"github.com/cove-dev/cove/internal/guest/ports"
 	"github.com/cove-dev/cove/internal/guest/users"
 	"github.com/cove-dev/cove/internal/guest/wire"
@@ -31,7 +32,7 @@ const (
 	maxSessions    = 512  // running commands
 	maxClients     = 64   // of one session
 	maxConnections = 4096 // open connections to ports and sockets
-	maxWatches     = 32   // open watches of files
+
 )
 
 // Server serves a guest's API. Set the fields before the first call of Handler;
@@ -67,7 +68,7 @@ type Server struct {
 	identity    atomic.Pointer[identity]
 	setup       sync.Once
 	mux         *http.ServeMux
-	accounts    users.Database
+	users       users.Database
 	file        environmentFile
 	reaper      *reaper
 	cgroups     cgroups
@@ -77,13 +78,12 @@ type Server struct {
 	generation  generation
 	devnull     *os.File
 	connections atomic.Int64
-	watches     *wire.Watches // of files
+	files       *files.Server
 	ports       *ports.Watcher
 	expecting   struct {
 		sync.Mutex
 		runs bool // expectSessions does
 	}
-	folders atomic.Int64 // that watches watch
 
 	stopOnce sync.Once
 	stopping atomic.Bool
@@ -123,16 +123,6 @@ func (s *Server) routes() {
 		"GET /v1/exec/{id}":       s.getSession, // upgrade: attach
 		"POST /v1/exec/{id}/kill": s.postKill,
 
-		"GET /v1/fs/read":      s.getRead,
-		"PUT /v1/fs/write":     s.putWrite,
-		"GET /v1/fs/list":      s.getList,
-		"GET /v1/fs/watch":     s.getWatch, // upgrade
-		"DELETE /v1/fs/delete": s.deleteFile,
-		"POST /v1/fs/rename":   s.postRename,
-		"POST /v1/fs/copy":     s.postCopy,
-		"POST /v1/fs/chmod":    s.postChmod,
-		"POST /v1/fs/chown":    s.postChown,
-
 		"GET /v1/connect":     s.getConnect,     // upgrade
 		"GET /v1/ports/watch": s.ports.GetWatch, // upgrade
 
@@ -147,6 +137,7 @@ func (s *Server) routes() {
 
 		"/": s.unknown,
 	}
+	maps.Copy(all, s.files.Routes())
 	maps.Copy(all, s.serviceRoutes())
 	maps.Copy(all, s.taskRoutes())
 	for pattern, h := range all {
@@ -177,7 +168,7 @@ func (s *Server) init() {
 		if s.PidsMax == 0 {
 			s.PidsMax = boot.PidsMax
 		}
-		s.watches = wire.NewWatches(maxWatches, watchFrame)
+		s.files = files.New(&s.users, s.User, s.Workdir)
 		s.ports = ports.New(s.sessionsByProcess, s.Keepalive)
 		s.stopped = make(chan struct{})
 		s.closing = make(chan struct{})
@@ -284,7 +275,7 @@ func (s *Server) Close() error {
 	for _, sess := range all {
 		sess.abandon()
 	}
-	s.watches.Close()
+	s.files.Close()
 	s.wg.Wait()
 	s.ports.Close()
 	s.reaper.close()

@@ -1,4 +1,4 @@
-package guest
+package files
 
 import (
 	"errors"
@@ -25,7 +25,7 @@ func TestWatchOverflow(t *testing.T) {
 	if err := os.Mkdir(dir+"/gone", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	w, err := newFSWatcher(me, []string{dir, dir + "/gone"}, true, queue, budget)
+	w, err := newWatcher(me, []string{dir, dir + "/gone"}, true, queue, budget)
 	if err != nil {
 		t.Fatal(err)
 	}

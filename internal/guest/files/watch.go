@@ -1,12 +1,14 @@
-package guest
+package files
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/coder/websocket"
@@ -44,12 +46,12 @@ type watchConn struct {
 
 func (c *watchConn) run(closing <-chan struct{}) {
 	var wg sync.WaitGroup
-	var watcher *fsWatcher
+	var w *watcher
 	defer func() {
 		close(c.done)
 		wg.Wait()
-		if watcher != nil {
-			watcher.free()
+		if w != nil {
+			w.free()
 		}
 	}()
 	wg.Go(func() {
@@ -59,16 +61,16 @@ func (c *watchConn) run(closing <-chan struct{}) {
 		case <-c.done:
 		}
 	})
-	if watcher = c.subscribe(); watcher == nil {
+	if w = c.subscribe(); w == nil {
 		return
 	}
 	wg.Go(func() { c.conn.KeepAlive(c.done) })
 	wg.Go(func() {
 		defer c.queue.close()
-		watcher.run()
+		w.run()
 	})
 	wg.Go(func() {
-		defer watcher.close()
+		defer w.close()
 		c.receive()
 	})
 	if c.send() == nil {
@@ -79,7 +81,7 @@ func (c *watchConn) run(closing <-chan struct{}) {
 
 // subscribe starts to watch what the client asks for, and says so; nil if it
 // can't.
-func (c *watchConn) subscribe() *fsWatcher {
+func (c *watchConn) subscribe() *watcher {
 	// The library ends the connection with the context, which is what is wanted.
 	ctx, cancel := context.WithTimeout(context.Background(), watchInitLimit)
 	defer cancel()
@@ -105,17 +107,17 @@ func (c *watchConn) subscribe() *fsWatcher {
 		c.refuse(err)
 		return nil
 	}
-	watcher, err := newFSWatcher(c.user, paths, req.Recursive, c.queue, &c.server.folders)
+	w, err := newWatcher(c.user, paths, req.Recursive, c.queue, &c.server.folders)
 	if err != nil {
 		c.refuse(err)
 		return nil
 	}
 	if c.tell(sprites.WatchMessage{Type: "subscribed", Paths: paths}) != nil {
-		watcher.close()
-		watcher.free()
+		w.close()
+		w.free()
 		return nil
 	}
-	return watcher
+	return w
 }
 
 // resolve makes the paths absolute, and finds the user.
@@ -126,7 +128,7 @@ func (c *watchConn) resolve(req sprites.WatchRequest) ([]string, error) {
 			return nil, err
 		}
 		f := fileCall{Path: name, WorkingDir: req.WorkingDir, AsRoot: req.AsRoot}
-		if err := c.server.completeFile(&f); err != nil {
+		if err := c.server.complete(&f); err != nil {
 			return nil, err
 		}
 		paths[i], c.user = f.Path, f.user
@@ -144,7 +146,10 @@ func (c *watchConn) refuse(err error) {
 
 // closeReason fits an error into a close frame.
 func closeReason(err error) string {
-	text := dialReason(err)
+	text := err.Error()
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		text = errno.Error()
+	}
 	if len(text) > 120 {
 		text = text[:120]
 	}

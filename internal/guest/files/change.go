@@ -1,4 +1,4 @@
-package guest
+package files
 
 import (
 	"encoding/json"
@@ -312,13 +312,13 @@ func (s *Server) postChown(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	uid, err := bodyID(opts.UID, func(name string) (uint32, bool) {
-		u, ok := s.accounts.Lookup(name)
+		u, ok := s.users.Lookup(name)
 		return u.UID, ok
 	})
 	if err != nil {
 		return &fileError{f.Path, err}
 	}
-	gid, err := bodyID(opts.GID, s.accounts.Group)
+	gid, err := bodyID(opts.GID, s.users.Group)
 	if err != nil {
 		return &fileError{f.Path, err}
 	}

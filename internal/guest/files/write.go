@@ -1,4 +1,4 @@
-package guest
+package files
 
 import (
 	"crypto/rand"
@@ -30,7 +30,7 @@ import (
 // refused: there is no safe way.
 func (s *Server) putWrite(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	f, err := s.parseFile(q)
+	f, err := s.parse(q)
 	if err != nil {
 		return err
 	}
