@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/guest/signals"
 	"github.com/cove-dev/cove/internal/guest/smallfile"
 	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
@@ -78,7 +77,7 @@ func (s *Server) showGeneration(id string) error {
 func (s *Server) renew() error {
 	id := newUUID()
 	err := errors.Join(setBootID(id), s.showGeneration(id))
-	s.wg.Go(s.services.copied)
+	s.services.Copied()
 	return err
 }
 
@@ -145,65 +144,4 @@ func (s *Server) getGeneration(w http.ResponseWriter, r *http.Request) error {
 			return r.Context().Err()
 		}
 	}
-}
-
-// checkAfterRestore checks what a service's definition says of copies.
-func checkAfterRestore(text string) error {
-	switch text {
-	case "", sprites.AfterRestoreRestart, sprites.AfterRestoreNone:
-		return nil
-	}
-	if _, err := signals.Parse(text); err != nil {
-		return wire.BadRequest("after_restore is restart, none or a signal, not %.64q.", text)
-	}
-	return nil
-}
-
-// copied has the services learn that they are copies: those that run are restarted,
-// after what they need, unless their definition names a signal, or nothing.
-func (s *services) copied() {
-	wanted := map[string]bool{}
-	var ending sync.WaitGroup
-	for _, v := range s.list() {
-		def := v.definition()
-		switch {
-		case !v.kept() || def.AfterRestore == sprites.AfterRestoreNone:
-		case def.AfterRestore == "" || def.AfterRestore == sprites.AfterRestoreRestart:
-			wanted[def.Name] = true
-			ending.Go(func() { v.stop(defaultStop) })
-		default:
-			sig, err := signals.Parse(def.AfterRestore)
-			if err == nil {
-				err = v.kill(sig)
-			}
-			if err != nil { // it may have just ended, and begins anew then
-				s.srv.Logger.Warn("signal a service that was copied", "service", def.Name, "err", err)
-			}
-		}
-	}
-	ending.Wait()
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	for _, v := range s.list() {
-		if s.srv.stopping.Load() {
-			return
-		}
-		s.startInOrder(v, wanted)
-	}
-}
-
-// kill sends a signal to the program itself.
-func (v *service) kill(sig syscall.Signal) error {
-	return v.signal(func(sess *session) error {
-		pid, ok := sess.pid()
-		select {
-		case <-sess.proc.exited: // its number may be someone else's by now
-			ok = false
-		default:
-		}
-		if !ok {
-			return notRunning(v.def.Name)
-		}
-		return os.NewSyscallError("kill", syscall.Kill(pid, sig))
-	})
 }

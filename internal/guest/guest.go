@@ -20,6 +20,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/guest/files"
 	"github.com/cove-dev/cove/internal/guest/ports"
+	"github.com/cove-dev/cove/internal/guest/services"
 	"github.com/cove-dev/cove/internal/guest/users"
 	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
@@ -72,7 +73,7 @@ type Server struct {
 	file        environmentFile
 	reaper      *reaper
 	cgroups     cgroups
-	services    services
+	services    *services.Set
 	tasks       tasks
 	memory      memoryKills
 	generation  generation
@@ -130,7 +131,7 @@ func (s *Server) routes() {
 		"GET /v1/owner":           ports.GetOwner,
 		"GET /v1/memory/kills":    s.getMemoryKills,
 		"POST /v1/memory/relief":  s.postRelief,
-		"POST /v1/http":           s.postHTTP,
+		"POST /v1/http":           s.services.PostHTTP,
 		"POST /v1/policy/network": s.postPolicy,
 		"PUT /v1/git/config":      s.putGitConfig,
 		"PUT /v1/identity":        s.putIdentity,
@@ -138,7 +139,7 @@ func (s *Server) routes() {
 		"/": s.unknown,
 	}
 	maps.Copy(all, s.files.Routes())
-	maps.Copy(all, s.serviceRoutes())
+	maps.Copy(all, s.services.Routes())
 	maps.Copy(all, s.taskRoutes())
 	for pattern, h := range all {
 		s.mux.Handle(pattern, h)
@@ -178,8 +179,7 @@ func (s *Server) init() {
 		if err := s.cgroups.open(s.CgroupRoot, s.PidsMax); err != nil {
 			s.Logger.Warn("no cgroups: processes are followed through /proc", "err", err)
 		}
-		s.services.srv = s
-		s.services.open()
+		s.services = services.New(s.Dir, s.Logger, s.serviceProgram)
 		s.mux = http.NewServeMux()
 		s.routes()
 	})
@@ -225,7 +225,7 @@ func (s *Server) postStop(w http.ResponseWriter, r *http.Request) error {
 // StartServices starts the services that nobody has stopped. To be called once.
 func (s *Server) StartServices() {
 	s.init()
-	s.services.boot()
+	s.services.Boot()
 }
 
 // Stop ends every process of every service and session: TERM, then, after grace,
@@ -244,7 +244,7 @@ func (s *Server) Stop(grace time.Duration) {
 		}
 		s.mu.Unlock()
 		var wg sync.WaitGroup
-		wg.Go(func() { s.services.stop(grace) })
+		wg.Go(func() { s.services.Stop(grace) })
 		for _, sess := range all {
 			wg.Go(func() {
 				if err := sess.end(context.Background(), grace); err != nil {
@@ -268,6 +268,7 @@ func (s *Server) Stopped() <-chan struct{} {
 func (s *Server) Close() error {
 	s.Stop(0)
 	close(s.closing)
+	s.services.Close()
 	s.mu.Lock()
 	all := maps.Clone(s.sessions)
 	maps.Copy(all, s.leftover)

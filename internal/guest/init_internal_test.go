@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/cove-dev/cove/internal/guest/services"
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
@@ -21,7 +22,7 @@ func TestServicesAreThereFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := []string{"web"}
-	for i := range maxServices - 1 {
+	for i := range services.Max - 1 {
 		names = append(names, "s"+strconv.Itoa(i))
 	}
 	for _, name := range names {

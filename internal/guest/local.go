@@ -23,7 +23,7 @@ import (
 // token: whoever is inside may do all of it by other means, too.
 func (s *Server) localRoutes() http.Handler {
 	mux := http.NewServeMux()
-	for pattern, h := range s.serviceRoutes() {
+	for pattern, h := range s.services.Routes() {
 		mux.Handle(pattern, h)
 	}
 	for pattern, h := range s.taskRoutes() {
@@ -44,20 +44,6 @@ func (s *Server) localRoutes() http.Handler {
 		w.Header().Set("Sprite-Version", sprites.Version)
 		mux.ServeHTTP(w, r)
 	})
-}
-
-func (s *Server) serviceRoutes() wire.Routes {
-	return wire.Routes{
-		"GET /v1/services":                 s.listServices,
-		"POST /v1/services/signal":         s.postServiceSignal,
-		"GET /v1/services/{name}":          s.getService,
-		"PUT /v1/services/{name}":          s.putService,
-		"DELETE /v1/services/{name}":       s.deleteService,
-		"POST /v1/services/{name}/start":   s.postServiceStart,
-		"POST /v1/services/{name}/stop":    s.postServiceStop,
-		"POST /v1/services/{name}/restart": s.postServiceRestart,
-		"GET /v1/services/{name}/logs":     s.serviceLogs,
-	}
 }
 
 func (s *Server) taskRoutes() wire.Routes {

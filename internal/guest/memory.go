@@ -2,6 +2,7 @@ package guest
 
 import (
 	"cmp"
+	"context"
 	"io/fs"
 	"net/http"
 	"os"
@@ -90,15 +91,24 @@ func (s *Server) postRelief(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s.Logger.Warn("out of memory: a process was ended", "name", kill.Name, "pid", kill.PID, "bytes", kill.ResidentBytes)
-	for deadline := time.Now().Add(killedLimit); time.Now().Before(deadline); {
-		if _, _, _, ok := procStat(kill.PID); !ok {
-			break
+	awaitEnd(r.Context(), kill.PID)
+	return wire.Respond(w, kill)
+}
+
+// awaitEnd waits for a process that was killed to be gone, for a while.
+func awaitEnd(ctx context.Context, pid int) {
+	ctx, cancel := context.WithTimeout(ctx, killedLimit)
+	defer cancel()
+	for {
+		if _, _, _, alive := procStat(pid); !alive {
+			return
 		}
-		if !sleep(r.Context(), time.Millisecond) {
-			break
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return
 		}
 	}
-	return wire.Respond(w, kill)
 }
 
 // largest finds the process with the most resident memory among those that were
