@@ -301,8 +301,6 @@ var large = map[string]struct{ methods, fields int }{
 	"internal/cli.app":                       {methods: 331},
 	"internal/cli/gitwork.Repo":              {methods: 84},
 	"internal/cli/push.Options":              {fields: 27},
-	"internal/guest.Server":                  {methods: 65, fields: 40},
-	"internal/guest.session":                 {methods: 31},
 	"internal/guest/supervise.job":           {methods: 59},
 	"internal/lib/filesync.session":          {methods: 41},
 	"internal/server.Server":                 {methods: 123, fields: 35},

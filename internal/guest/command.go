@@ -33,8 +33,18 @@ type command struct {
 // goBin is where Go's own installation lies, if there is one.
 const goBin = "/usr/local/go/bin"
 
-// parseCommand reads a command from a query.
-func (s *Server) parseCommand(q url.Values) (*command, error) {
+// commands reads what callers ask to be run.
+type commands struct {
+	users   *users.Database
+	user    string                   // whose commands, unless a call says otherwise
+	workdir string                   // where they start
+	dir     string                   // where the sprite's file of variables is; "": nowhere
+	env     func() map[string]string // what the sprite was created with
+	file    environmentFile
+}
+
+// parse reads a command from a query.
+func (cs *commands) parse(q url.Values) (*command, error) {
 	c := &command{argv: append(q["cmd"], q["cmd[]"]...), path: q.Get("path")}
 	if len(c.argv) == 0 {
 		if c.path == "" {
@@ -50,23 +60,23 @@ func (s *Server) parseCommand(q url.Values) (*command, error) {
 	}
 	name := q.Get("user")
 	if name == "" {
-		name = s.User
+		name = cs.user
 	}
 	var ok bool
-	if c.user, ok = s.users.Lookup(name); !ok {
+	if c.user, ok = cs.users.Lookup(name); !ok {
 		return nil, wire.BadRequest("There is no user %q here.", name)
 	}
 	if c.dir = q.Get("dir"); c.dir == "" {
-		c.dir = s.Workdir
+		c.dir = cs.workdir
 	} else if !filepath.IsAbs(c.dir) {
-		c.dir = filepath.Join(s.Workdir, c.dir)
+		c.dir = filepath.Join(cs.workdir, c.dir)
 	}
 	for _, text := range append([]string{c.path, c.dir}, c.argv...) {
 		if strings.ContainsRune(text, 0) {
 			return nil, wire.BadRequest("A NUL can't be part of a command.")
 		}
 	}
-	return c, s.environment(c, q["env"])
+	return c, cs.environment(c, q["env"])
 }
 
 func (c *command) parseOptions(q url.Values) error {
@@ -111,7 +121,7 @@ func size(q url.Values, key string, missing uint16) (uint16, error) {
 
 // environment lays the caller's variables over the sprite's file, that over those
 // that it was created with, and those over a login's.
-func (s *Server) environment(c *command, given []string) error {
+func (cs *commands) environment(c *command, given []string) error {
 	path := boot.BinDir + ":" + filepath.Join(c.user.Home, ".local/bin")
 	if _, err := os.Stat(goBin); err == nil {
 		path += ":" + goBin
@@ -129,7 +139,7 @@ func (s *Server) environment(c *command, given []string) error {
 		"LANG=C.UTF-8",
 		"TERM=" + term,
 	}
-	at := make(map[string]int, len(env)+len(s.who().env)+len(given))
+	at := make(map[string]int, len(env)+len(cs.env())+len(given))
 	for i, pair := range env {
 		key, _, _ := strings.Cut(pair, "=")
 		at[key] = i
@@ -142,10 +152,10 @@ func (s *Server) environment(c *command, given []string) error {
 			env = append(env, pair)
 		}
 	}
-	for key, value := range s.who().env {
+	for key, value := range cs.env() {
 		set(key, key+"="+value)
 	}
-	for key, value := range s.file.read(s.Dir) {
+	for key, value := range cs.file.read(cs.dir) {
 		set(key, key+"="+value)
 	}
 	for _, pair := range given {

@@ -19,15 +19,15 @@ import (
 
 // getExec runs a command on a WebSocket, attaches to one if an id is given, or,
 // without a WebSocket, lists the running ones.
-func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
+func (s *sessions) getExec(w http.ResponseWriter, r *http.Request) error {
 	if !wire.IsUpgrade(r) {
-		return s.listSessions(w)
+		return s.list(w)
 	}
 	q := r.URL.Query()
 	if id := cmp.Or(q.Get("id"), q.Get("session_id")); id != "" {
 		return s.attach(w, r, id, q)
 	}
-	cmd, err := s.parseCommand(q)
+	cmd, err := s.commands.parse(q)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	defer s.wg.Done()
 	c, err := s.newClient(w, r)
 	if err != nil {
-		s.unregister(sess)
+		s.table.unregister(sess)
 		return nil // answered
 	}
 	defer c.drop()
@@ -47,7 +47,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	err = c.info(sess, true, nil)
 	c.mu.Unlock()
 	if err != nil {
-		s.unregister(sess)
+		s.table.unregister(sess)
 		return nil // gone before it began
 	}
 	sess.start(c)
@@ -56,13 +56,8 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) listSessions(w http.ResponseWriter) error {
-	s.mu.Lock()
-	all := make([]*session, 0, len(s.sessions))
-	for _, sess := range s.sessions {
-		all = append(all, sess)
-	}
-	s.mu.Unlock()
+func (s *sessions) list(w http.ResponseWriter) error {
+	all := s.table.listed()
 	list := sprites.SessionList{Count: len(all), Sessions: make([]sprites.Session, 0, len(all))}
 	for _, sess := range all {
 		list.Sessions = append(list.Sessions, sess.describe())
@@ -72,12 +67,12 @@ func (s *Server) listSessions(w http.ResponseWriter) error {
 }
 
 // getSession attaches to a session, or describes it.
-func (s *Server) getSession(w http.ResponseWriter, r *http.Request) error {
+func (s *sessions) getSession(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if wire.IsUpgrade(r) {
 		return s.attach(w, r, id, r.URL.Query())
 	}
-	sess, err := s.session(id)
+	sess, err := s.table.find(id)
 	if err != nil {
 		return err
 	}
@@ -86,8 +81,8 @@ func (s *Server) getSession(w http.ResponseWriter, r *http.Request) error {
 
 // attach joins a session. One that has ended, but is kept, tells its output and
 // its exit.
-func (s *Server) attach(w http.ResponseWriter, r *http.Request, id string, q url.Values) error {
-	sess, err := s.attachable(id)
+func (s *sessions) attach(w http.ResponseWriter, r *http.Request, id string, q url.Values) error {
+	sess, err := s.table.attachable(id)
 	if err != nil {
 		return err
 	}
@@ -140,7 +135,7 @@ func (c *wsClient) join(s *session) error {
 func (c *wsClient) replay(s *session) {
 	select {
 	case <-s.final:
-	case <-s.srv.closing:
+	case <-s.set.closing:
 		return
 	}
 	s.mu.Lock()
@@ -174,8 +169,8 @@ func (c *wsClient) sendAll(frames [][]byte, tty bool) error {
 
 // postKill sends a signal and, unless timeout is 0, sees to it that the session
 // ends: after timeout by force (section 3.10).
-func (s *Server) postKill(w http.ResponseWriter, r *http.Request) error {
-	sess, err := s.killable(r.PathValue("id"))
+func (s *sessions) postKill(w http.ResponseWriter, r *http.Request) error {
+	sess, err := s.table.killable(r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -262,7 +257,7 @@ func (s *session) kill(sig syscall.Signal, timeout time.Duration, emit func(spri
 		emit(sprites.KillEvent{Type: "exited", Message: "the command has ended"})
 	case <-timer.C:
 		emit(sprites.KillEvent{Type: "timeout", Message: "still alive after " + timeout.String()})
-	case <-s.srv.closing:
+	case <-s.set.closing:
 	}
 	// The rest of the time is for descendants.
 	forced, err := s.finish(time.Until(deadline))

@@ -26,7 +26,7 @@ func FuzzCommand(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c, err := s.parseCommand(q)
+		c, err := s.sessions.commands.parse(q)
 		if err != nil {
 			return
 		}
@@ -55,7 +55,7 @@ func FuzzControl(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s := &session{srv: &Server{}, cmd: &command{}}
+		s := &session{set: &sessions{}, cmd: &command{}}
 		if err := s.control(strings.NewReader(text)); err != nil {
 			t.Fatalf("%q ends the connection: %v", text, err)
 		}

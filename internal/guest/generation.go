@@ -31,6 +31,8 @@ const bootID = "/proc/sys/kernel/random/boot_id"
 
 // generation is what this run is known by.
 type generation struct {
+	closing chan struct{} // closed by close
+
 	mu      sync.Mutex
 	id      string        // guarded by mu
 	changed chan struct{} // closed when there is another; guarded by mu
@@ -55,31 +57,32 @@ func (g *generation) set(id string) {
 	g.changed = make(chan struct{})
 }
 
-// ShowGeneration begins the first generation: the kernel's id of this boot.
-func (s *Server) ShowGeneration() error {
+// begin begins the first generation: the kernel's id of this boot. A file in dir tells it,
+// unless dir is "".
+func (g *generation) begin(dir string) error {
 	data, err := smallfile.Read(bootID)
 	if err != nil {
 		return err
 	}
-	return s.showGeneration(strings.TrimSpace(string(data)))
+	return g.show(dir, strings.TrimSpace(string(data)))
 }
 
-func (s *Server) showGeneration(id string) error {
-	s.generation.set(id)
-	if s.Dir == "" {
+func (g *generation) show(dir, id string) error {
+	g.set(id)
+	if dir == "" {
 		return nil
 	}
-	return smallfile.Write(filepath.Join(s.Dir, boot.Generation), id+"\n", 0o444)
+	return smallfile.Write(filepath.Join(dir, boot.Generation), id+"\n", 0o444)
 }
 
-// renew begins another generation, in a copy: programs are told, and services restarted
-// or signalled as their definitions say. It does not wait for these.
-func (s *Server) renew() error {
+// renew begins another generation, in a copy, of which programs are told.
+func (g *generation) renew(dir string) error {
 	id := newUUID()
-	err := errors.Join(setBootID(id), s.showGeneration(id))
-	s.services.Copied()
-	return err
+	return errors.Join(setBootID(id), g.show(dir, id))
 }
+
+// close ends the calls that wait for another generation.
+func (g *generation) close() { close(g.closing) }
 
 // newUUID is a random UUID (version 4).
 func newUUID() string {
@@ -128,17 +131,17 @@ func writeBootID(id string) error {
 	return nil
 }
 
-// getGeneration tells the generation; with ?after=ID as soon as it is another one.
-func (s *Server) getGeneration(w http.ResponseWriter, r *http.Request) error {
+// getCurrent tells the generation; with ?after=ID as soon as it is another one.
+func (g *generation) getCurrent(w http.ResponseWriter, r *http.Request) error {
 	after := r.URL.Query().Get("after")
 	for {
-		id, changed := s.generation.get()
+		id, changed := g.get()
 		if id != after {
 			return wire.Respond(w, sprites.Generation{Generation: id})
 		}
 		select {
 		case <-changed:
-		case <-s.closing:
+		case <-g.closing:
 			return fail.New("stopping", "The sprite stops.", "")
 		case <-r.Context().Done():
 			return r.Context().Err()

@@ -15,6 +15,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unsafe"
@@ -72,7 +73,7 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 		PidsMax:     cfg.PidsMax,
 		ReapOrphans: true,
 	}
-	if err := errors.Join(s.showAll(cfg), s.ShowGeneration()); err != nil {
+	if err := errors.Join(shown{s.Dir}.all(cfg), s.generation.begin(s.Dir)); err != nil {
 		logger.Warn("show what those inside may read", "err", err)
 	}
 	// What was written so far is in the host's log of this boot. From here on these
@@ -132,8 +133,10 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 		ErrorLog:          log.New(io.Discard, "", 0),
 	}
 	local, endLocal := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	defer serving.Wait()
 	defer endLocal()
-	s.wg.Go(func() {
+	serving.Go(func() {
 		if err := s.ServeLocal(local); err != nil {
 			s.Logger.Error("serve the local socket", "err", err)
 		}

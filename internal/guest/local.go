@@ -26,7 +26,7 @@ func (s *Server) localRoutes() http.Handler {
 	for pattern, h := range s.services.Routes() {
 		mux.Handle(pattern, h)
 	}
-	for pattern, h := range s.taskRoutes() {
+	for pattern, h := range s.tasks.routes() {
 		mux.Handle(pattern, h)
 	}
 	for _, elsewhere := range []string{"/v1/checkpoint", "/v1/checkpoints", "/v1/checkpoints/", "/v1/policy/", "/v1/git/"} {
@@ -35,8 +35,8 @@ func (s *Server) localRoutes() http.Handler {
 		}))
 	}
 	mux.Handle("GET /v1/info", wire.Handler(s.getInfo))
-	mux.Handle("GET /v1/generation", wire.Handler(s.getGeneration))
-	mux.Handle("GET /v1/memory/kills", wire.Handler(s.getMemoryKills))
+	mux.Handle("GET /v1/generation", wire.Handler(s.generation.getCurrent))
+	mux.Handle("GET /v1/memory/kills", wire.Handler(s.sessions.memory.get))
 	mux.Handle("/", wire.Handler(func(_ http.ResponseWriter, r *http.Request) error {
 		return fail.New("not_found", "There is nothing at "+r.URL.Path+".", "")
 	}))
@@ -44,17 +44,6 @@ func (s *Server) localRoutes() http.Handler {
 		w.Header().Set("Sprite-Version", sprites.Version)
 		mux.ServeHTTP(w, r)
 	})
-}
-
-func (s *Server) taskRoutes() wire.Routes {
-	return wire.Routes{
-		"GET /v1/tasks":           s.listTasks,
-		"POST /v1/tasks":          s.writeTask,
-		"PUT /v1/tasks":           s.writeTask,
-		"GET /v1/tasks/{name}":    s.getTask,
-		"PUT /v1/tasks/{name}":    s.writeTask,
-		"DELETE /v1/tasks/{name}": s.deleteTask,
-	}
 }
 
 // localInfo answers GET /v1/info.

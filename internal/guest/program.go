@@ -15,7 +15,7 @@ import (
 type program struct{ *session }
 
 // serviceProgram prepares the program of a service.
-func (s *Server) serviceProgram(def sprites.Service) (services.Program, error) {
+func (s *sessions) serviceProgram(def sprites.Service) (services.Program, error) {
 	q := url.Values{"cmd": append([]string{def.Cmd}, def.Args...)}
 	for key, value := range def.Env {
 		q.Add("env", key+"="+value)
@@ -23,7 +23,7 @@ func (s *Server) serviceProgram(def sprites.Service) (services.Program, error) {
 	if def.Dir != "" {
 		q.Set("dir", def.Dir)
 	}
-	cmd, err := s.parseCommand(q)
+	cmd, err := s.commands.parse(q)
 	if err != nil {
 		return nil, err
 	}

@@ -121,21 +121,33 @@ func (r taskRequest) expire() (time.Duration, error) {
 	return d, nil
 }
 
-func (s *Server) listTasks(w http.ResponseWriter, _ *http.Request) error {
-	return wire.Respond(w, sprites.TaskList{Tasks: s.tasks.list()})
+// routes are the calls of the API.
+func (t *tasks) routes() wire.Routes {
+	return wire.Routes{
+		"GET /v1/tasks":           t.getAll,
+		"POST /v1/tasks":          t.write,
+		"PUT /v1/tasks":           t.write,
+		"GET /v1/tasks/{name}":    t.getOne,
+		"PUT /v1/tasks/{name}":    t.write,
+		"DELETE /v1/tasks/{name}": t.delete,
+	}
 }
 
-func (s *Server) getTask(w http.ResponseWriter, r *http.Request) error {
-	task, err := s.tasks.get(r.PathValue("name"))
+func (t *tasks) getAll(w http.ResponseWriter, _ *http.Request) error {
+	return wire.Respond(w, sprites.TaskList{Tasks: t.list()})
+}
+
+func (t *tasks) getOne(w http.ResponseWriter, r *http.Request) error {
+	task, err := t.get(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
 	return wire.Respond(w, task)
 }
 
-// writeTask makes a task with POST, and makes or refreshes one with PUT, of which
+// write makes a task with POST, and makes or refreshes one with PUT, of which
 // the name may stand in the path.
-func (s *Server) writeTask(w http.ResponseWriter, r *http.Request) error {
+func (t *tasks) write(w http.ResponseWriter, r *http.Request) error {
 	var body taskRequest
 	if err := wire.ReadJSON(r, &body); err != nil {
 		return err
@@ -147,7 +159,7 @@ func (s *Server) writeTask(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	task, err := s.tasks.put(body.Name, d, r.Method == http.MethodPut)
+	task, err := t.put(body.Name, d, r.Method == http.MethodPut)
 	if err != nil {
 		return err
 	}
@@ -159,12 +171,19 @@ func (s *Server) writeTask(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) deleteTask(w http.ResponseWriter, r *http.Request) error {
-	if err := s.tasks.remove(r.PathValue("name")); err != nil {
+func (t *tasks) delete(w http.ResponseWriter, r *http.Request) error {
+	if err := t.remove(r.PathValue("name")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// lastEnd is when the last task ended; zero if none did.
+func (t *tasks) lastEnd() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ended
 }
 
 func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
@@ -172,15 +191,11 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	for _, task := range s.tasks.list() {
 		a.Tasks = append(a.Tasks, task.Name)
 	}
-	s.tasks.mu.Lock()
-	last := s.tasks.ended
-	s.tasks.mu.Unlock()
-	s.mu.Lock()
-	a.Sessions = len(s.sessions)
-	if s.lastEnd.After(last) {
-		last = s.lastEnd
+	running, last := s.sessions.table.activity()
+	a.Sessions = running
+	if end := s.tasks.lastEnd(); end.After(last) {
+		last = end
 	}
-	s.mu.Unlock()
 	if !last.IsZero() {
 		quiet := time.Since(last).Seconds()
 		a.QuietSeconds = &quiet

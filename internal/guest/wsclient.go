@@ -43,7 +43,7 @@ const patience = 30 * time.Second
 // that read success from the code 1000 (section 3.3).
 const ttyFailed = websocket.StatusCode(4001)
 
-func (s *Server) newClient(w http.ResponseWriter, r *http.Request) (*wsClient, error) {
+func (s *sessions) newClient(w http.ResponseWriter, r *http.Request) (*wsClient, error) {
 	w.Header().Set("X-Sprite-Capabilities", "signal")
 	conn, err := wire.Accept(w, r, chunk+1)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Server) newClient(w http.ResponseWriter, r *http.Request) (*wsClient, e
 	}
 	c := &wsClient{conn: conn, done: make(chan struct{})}
 	c.sent.Store(time.Now().UnixNano())
-	s.wg.Go(func() { c.heartbeat(s.Keepalive) })
+	s.wg.Go(func() { c.heartbeat(s.silence) })
 	return c, nil
 }
 
@@ -182,7 +182,7 @@ func (c *wsClient) heartbeat(silence time.Duration) {
 // serve handles the client's messages until its connection ends. Data is for the
 // command's input if stdin.
 func (c *wsClient) serve(s *session, stdin bool) {
-	s.srv.expectPorts()
+	s.set.expectPorts()
 	bufp := chunks.Get().(*[chunk + 1]byte)
 	defer chunks.Put(bufp)
 	for {
@@ -204,13 +204,13 @@ func (c *wsClient) serve(s *session, stdin bool) {
 // followPorts has the client told which ports the session's processes listen on.
 func (c *wsClient) followPorts(s *session) {
 	if !c.following.Swap(true) {
-		s.srv.wg.Go(func() { c.portLoop(s) })
+		s.set.wg.Go(func() { c.portLoop(s) })
 	}
 }
 
 // portLoop tells of the session's ports until the client's connection ends.
 func (c *wsClient) portLoop(s *session) {
-	f := s.srv.ports.Follow(s.id)
+	f := s.set.ports.Follow(s.id)
 	defer f.Leave()
 	c.mu.Lock()
 	c.ports, c.listened = f, &s.listened
