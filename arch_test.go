@@ -50,11 +50,18 @@ var imports = map[string][]string{
 	"internal/lib/safepath":   nil,
 	"internal/lib/tools":      {"internal/lib/fail", "internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/proctree", "sprites"},
 
-	"internal/guest":           {"internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "sprites"},
+	"internal/guest":           {"internal/guest/files", "internal/guest/ports", "internal/guest/services", "internal/guest/signals", "internal/guest/smallfile", "internal/guest/users", "internal/guest/wire", "internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fail", "sprites"},
+	"internal/guest/files":     {"internal/guest/users", "internal/guest/wire", "internal/lib/fail", "sprites"},
 	"internal/guest/loop":      {"internal/lib/fail", "internal/lib/tools"},
+	"internal/guest/ports":     {"internal/guest/wire", "internal/lib/fail", "sprites"},
 	"internal/guest/probe":     {"sprites"},
+	"internal/guest/services":  {"internal/guest/signals", "internal/guest/smallfile", "internal/guest/wire", "internal/lib/atomicfile", "internal/lib/fail", "sprites"},
+	"internal/guest/signals":   nil,
+	"internal/guest/smallfile": {"internal/lib/atomicfile"},
 	"internal/guest/spriteenv": {"sprites"},
 	"internal/guest/supervise": {"internal/lib/atomicfile", "internal/lib/boot", "internal/lib/proctree", "sprites"},
+	"internal/guest/users":     {"internal/guest/smallfile", "internal/lib/boot"},
+	"internal/guest/wire":      {"internal/lib/fail", "sprites"},
 
 	"internal/shim":         {"internal/lib/atomicfile", "internal/lib/boot", "internal/lib/fault", "internal/lib/logfile", "internal/lib/openfiles", "internal/lib/private", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/gateway", "internal/shim/kernel", "internal/shim/layers", "internal/shim/policy", "internal/shim/userns", "sprites"},
 	"internal/shim/base":    nil,
@@ -296,8 +303,6 @@ const (
 var large = map[string]struct{ methods, fields int }{
 	"internal/cli.app":                       {methods: 330},
 	"internal/cli/gitwork.Repo":              {methods: 84},
-	"internal/guest.Server":                  {methods: 92, fields: 41},
-	"internal/guest.session":                 {methods: 31},
 	"internal/guest/supervise.job":           {methods: 59},
 	"internal/lib/filesync.session":          {methods: 41},
 	"internal/server.Server":                 {methods: 123, fields: 35},

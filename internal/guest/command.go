@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/users"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
@@ -18,7 +20,7 @@ type command struct {
 	argv    []string
 	env     []string
 	dir     string
-	user    account
+	user    users.User
 	tty     bool
 	stdin   bool
 	rows    uint16
@@ -31,12 +33,22 @@ type command struct {
 // goBin is where Go's own installation lies, if there is one.
 const goBin = "/usr/local/go/bin"
 
-// parseCommand reads a command from a query.
-func (s *Server) parseCommand(q url.Values) (*command, error) {
+// commands reads what callers ask to be run.
+type commands struct {
+	users   *users.Database
+	user    string                   // whose commands, unless a call says otherwise
+	workdir string                   // where they start
+	dir     string                   // where the sprite's file of variables is; "": nowhere
+	env     func() map[string]string // what the sprite was created with
+	file    environmentFile
+}
+
+// parse reads a command from a query.
+func (cs *commands) parse(q url.Values) (*command, error) {
 	c := &command{argv: append(q["cmd"], q["cmd[]"]...), path: q.Get("path")}
 	if len(c.argv) == 0 {
 		if c.path == "" {
-			return nil, badRequest("cmd is missing: what to run.")
+			return nil, wire.BadRequest("cmd is missing: what to run.")
 		}
 		c.argv = []string{c.path}
 	}
@@ -48,31 +60,31 @@ func (s *Server) parseCommand(q url.Values) (*command, error) {
 	}
 	name := q.Get("user")
 	if name == "" {
-		name = s.User
+		name = cs.user
 	}
 	var ok bool
-	if c.user, ok = s.accounts.lookup(name); !ok {
-		return nil, badRequest("There is no user %q here.", name)
+	if c.user, ok = cs.users.Lookup(name); !ok {
+		return nil, wire.BadRequest("There is no user %q here.", name)
 	}
 	if c.dir = q.Get("dir"); c.dir == "" {
-		c.dir = s.Workdir
+		c.dir = cs.workdir
 	} else if !filepath.IsAbs(c.dir) {
-		c.dir = filepath.Join(s.Workdir, c.dir)
+		c.dir = filepath.Join(cs.workdir, c.dir)
 	}
 	for _, text := range append([]string{c.path, c.dir}, c.argv...) {
 		if strings.ContainsRune(text, 0) {
-			return nil, badRequest("A NUL can't be part of a command.")
+			return nil, wire.BadRequest("A NUL can't be part of a command.")
 		}
 	}
-	return c, s.environment(c, q["env"])
+	return c, cs.environment(c, q["env"])
 }
 
 func (c *command) parseOptions(q url.Values) error {
 	var err error
-	if c.tty, err = boolean(q, "tty", false); err != nil {
+	if c.tty, err = wire.Boolean(q, "tty", false); err != nil {
 		return err
 	}
-	if c.stdin, err = boolean(q, "stdin", c.tty); err != nil {
+	if c.stdin, err = wire.Boolean(q, "stdin", c.tty); err != nil {
 		return err
 	}
 	if c.rows, err = size(q, "rows", 24); err != nil {
@@ -85,13 +97,13 @@ func (c *command) parseOptions(q url.Values) error {
 	if c.tty {
 		maxRun = 0
 	}
-	if c.maxRun, err = duration(q, "max_run_after_disconnect", maxRun); err != nil {
+	if c.maxRun, err = wire.Duration(q, "max_run_after_disconnect", maxRun); err != nil {
 		return err
 	}
-	if c.timeout, err = duration(q, "timeout", 0); err != nil {
+	if c.timeout, err = wire.Duration(q, "timeout", 0); err != nil {
 		return err
 	}
-	c.grace, err = duration(q, "grace", 10*time.Second)
+	c.grace, err = wire.Duration(q, "grace", 10*time.Second)
 	return err
 }
 
@@ -102,15 +114,15 @@ func size(q url.Values, key string, missing uint16) (uint16, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
-		return 0, badRequest("%s must be a number of characters, not %q.", key, text)
+		return 0, wire.BadRequest("%s must be a number of characters, not %q.", key, text)
 	}
 	return uint16(n), nil
 }
 
 // environment lays the caller's variables over the sprite's file, that over those
 // that it was created with, and those over a login's.
-func (s *Server) environment(c *command, given []string) error {
-	path := boot.BinDir + ":" + filepath.Join(c.user.home, ".local/bin")
+func (cs *commands) environment(c *command, given []string) error {
+	path := boot.BinDir + ":" + filepath.Join(c.user.Home, ".local/bin")
 	if _, err := os.Stat(goBin); err == nil {
 		path += ":" + goBin
 	}
@@ -120,14 +132,14 @@ func (s *Server) environment(c *command, given []string) error {
 	}
 	env := []string{
 		"PATH=" + path + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"HOME=" + c.user.home,
-		"USER=" + c.user.name,
-		"LOGNAME=" + c.user.name,
-		"SHELL=" + c.user.shell,
+		"HOME=" + c.user.Home,
+		"USER=" + c.user.Name,
+		"LOGNAME=" + c.user.Name,
+		"SHELL=" + c.user.Shell,
 		"LANG=C.UTF-8",
 		"TERM=" + term,
 	}
-	at := make(map[string]int, len(env)+len(s.who().env)+len(given))
+	at := make(map[string]int, len(env)+len(cs.env())+len(given))
 	for i, pair := range env {
 		key, _, _ := strings.Cut(pair, "=")
 		at[key] = i
@@ -140,16 +152,16 @@ func (s *Server) environment(c *command, given []string) error {
 			env = append(env, pair)
 		}
 	}
-	for key, value := range s.who().env {
+	for key, value := range cs.env() {
 		set(key, key+"="+value)
 	}
-	for key, value := range s.file.read(s.Dir) {
+	for key, value := range cs.file.read(cs.dir) {
 		set(key, key+"="+value)
 	}
 	for _, pair := range given {
 		key, _, ok := strings.Cut(pair, "=")
 		if !ok || key == "" || strings.ContainsRune(pair, 0) {
-			return badRequest("env must be KEY=VALUE, not %q.", pair)
+			return wire.BadRequest("env must be KEY=VALUE, not %q.", pair)
 		}
 		set(key, pair)
 	}

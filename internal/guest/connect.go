@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,10 +25,23 @@ const connectBuffer = 64 << 10
 
 var connectBuffers = sync.Pool{New: func() any { return new([connectBuffer]byte) }}
 
-// getConnect joins the caller's connection with one to wherever the sandbox can
+// connections are those to ports and sockets. Close them when done.
+type connections struct {
+	open    atomic.Int64
+	closing chan struct{} // closed by close
+	wg      sync.WaitGroup
+}
+
+// close ends all connections, and waits for them.
+func (c *connections) close() {
+	close(c.closing)
+	c.wg.Wait()
+}
+
+// get joins the caller's connection with one to wherever the sandbox can
 // reach: after the answer 101 it is a plain stream, each direction of which ends
 // by itself. The query names a host and a port, or the path of a Unix socket.
-func (s *Server) getConnect(w http.ResponseWriter, r *http.Request) error {
+func (c *connections) get(w http.ResponseWriter, r *http.Request) error {
 	if r.Header.Get("Upgrade") != boot.ConnectProtocol {
 		return fail.New("upgrade_required", "A connection needs an upgrade.", "")
 	}
@@ -36,13 +50,13 @@ func (s *Server) getConnect(w http.ResponseWriter, r *http.Request) error {
 	if path := query.Get("unix"); path == "" && (err != nil || port == 0) {
 		return fail.New("invalid_request", "Which port?", "")
 	}
-	if s.connections.Add(1) > maxConnections {
-		s.connections.Add(-1)
+	if c.open.Add(1) > maxConnections {
+		c.open.Add(-1)
 		return fail.New("too_many_connections", fmt.Sprintf("%d connections are open already.", maxConnections), "")
 	}
-	defer s.connections.Add(-1)
-	s.wg.Add(1)
-	defer s.wg.Done()
+	defer c.open.Add(-1)
+	c.wg.Add(1)
+	defer c.wg.Done()
 	target, err := dial(query.Get("host"), int(port), query.Get("unix"))
 	if err != nil {
 		return fail.New("not_connected", dialReason(err), "")
@@ -60,7 +74,7 @@ func (s *Server) getConnect(w http.ResponseWriter, r *http.Request) error {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		select {
-		case <-s.closing:
+		case <-c.closing:
 			_ = errors.Join(caller.Close(), target.Close())
 		case <-done:
 		}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
@@ -32,7 +33,7 @@ func (e *environmentFile) read(dir string) map[string]string {
 	}
 	name := filepath.Join(dir, boot.Environment)
 	info, err := os.Lstat(name)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > maxJSON {
+	if err != nil || !info.Mode().IsRegular() || info.Size() > wire.MaxJSON {
 		return nil
 	}
 	e.mu.Lock()
@@ -50,7 +51,7 @@ func (e *environmentFile) read(dir string) map[string]string {
 	}
 	defer f.Close()
 	known := map[string]string{}
-	if json.NewDecoder(io.LimitReader(f, maxJSON)).Decode(&known) != nil {
+	if json.NewDecoder(io.LimitReader(f, wire.MaxJSON)).Decode(&known) != nil {
 		return nil
 	}
 	maps.DeleteFunc(known, func(key, value string) bool { return !plainVariable(key, value) })

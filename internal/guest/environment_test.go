@@ -14,7 +14,8 @@ import (
 func TestEnvironmentFile(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, boot.Environment)
-	s := &Server{Dir: dir, Env: map[string]string{"A": "created", "B": "created", "C": "created"}}
+	created := map[string]string{"A": "created", "B": "created", "C": "created"}
+	s := &commands{dir: dir, env: func() map[string]string { return created }}
 	environment := func(key string) string {
 		c := &command{}
 		if err := s.environment(c, []string{"C=given"}); err != nil {

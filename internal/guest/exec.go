@@ -12,20 +12,22 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/signals"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // getExec runs a command on a WebSocket, attaches to one if an id is given, or,
 // without a WebSocket, lists the running ones.
-func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
-	if !isUpgrade(r) {
-		return s.listSessions(w)
+func (s *sessions) getExec(w http.ResponseWriter, r *http.Request) error {
+	if !wire.IsUpgrade(r) {
+		return s.list(w)
 	}
 	q := r.URL.Query()
 	if id := cmp.Or(q.Get("id"), q.Get("session_id")); id != "" {
 		return s.attach(w, r, id, q)
 	}
-	cmd, err := s.parseCommand(q)
+	cmd, err := s.commands.parse(q)
 	if err != nil {
 		return err
 	}
@@ -37,7 +39,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	defer s.wg.Done()
 	c, err := s.newClient(w, r)
 	if err != nil {
-		s.unregister(sess)
+		s.table.unregister(sess)
 		return nil // answered
 	}
 	defer c.drop()
@@ -45,7 +47,7 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	err = c.info(sess, true, nil)
 	c.mu.Unlock()
 	if err != nil {
-		s.unregister(sess)
+		s.table.unregister(sess)
 		return nil // gone before it began
 	}
 	sess.start(c)
@@ -54,42 +56,37 @@ func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) listSessions(w http.ResponseWriter) error {
-	s.mu.Lock()
-	all := make([]*session, 0, len(s.sessions))
-	for _, sess := range s.sessions {
-		all = append(all, sess)
-	}
-	s.mu.Unlock()
+func (s *sessions) list(w http.ResponseWriter) error {
+	all := s.table.listed()
 	list := sprites.SessionList{Count: len(all), Sessions: make([]sprites.Session, 0, len(all))}
 	for _, sess := range all {
 		list.Sessions = append(list.Sessions, sess.describe())
 	}
 	slices.SortFunc(list.Sessions, func(a, b sprites.Session) int { return a.Created.Compare(b.Created) })
-	return respond(w, list)
+	return wire.Respond(w, list)
 }
 
 // getSession attaches to a session, or describes it.
-func (s *Server) getSession(w http.ResponseWriter, r *http.Request) error {
+func (s *sessions) getSession(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
-	if isUpgrade(r) {
+	if wire.IsUpgrade(r) {
 		return s.attach(w, r, id, r.URL.Query())
 	}
-	sess, err := s.session(id)
+	sess, err := s.table.find(id)
 	if err != nil {
 		return err
 	}
-	return respond(w, sess.describe())
+	return wire.Respond(w, sess.describe())
 }
 
 // attach joins a session. One that has ended, but is kept, tells its output and
 // its exit.
-func (s *Server) attach(w http.ResponseWriter, r *http.Request, id string, q url.Values) error {
-	sess, err := s.attachable(id)
+func (s *sessions) attach(w http.ResponseWriter, r *http.Request, id string, q url.Values) error {
+	sess, err := s.table.attachable(id)
 	if err != nil {
 		return err
 	}
-	stdin, err := boolean(q, "stdin", true)
+	stdin, err := wire.Boolean(q, "stdin", true)
 	if err != nil {
 		return err
 	}
@@ -138,7 +135,7 @@ func (c *wsClient) join(s *session) error {
 func (c *wsClient) replay(s *session) {
 	select {
 	case <-s.final:
-	case <-s.srv.closing:
+	case <-s.set.closing:
 		return
 	}
 	s.mu.Lock()
@@ -172,24 +169,24 @@ func (c *wsClient) sendAll(frames [][]byte, tty bool) error {
 
 // postKill sends a signal and, unless timeout is 0, sees to it that the session
 // ends: after timeout by force (section 3.10).
-func (s *Server) postKill(w http.ResponseWriter, r *http.Request) error {
-	sess, err := s.killable(r.PathValue("id"))
+func (s *sessions) postKill(w http.ResponseWriter, r *http.Request) error {
+	sess, err := s.table.killable(r.PathValue("id"))
 	if err != nil {
 		return err
 	}
 	var body struct{ Signal, Timeout string }
-	if err := readJSON(r, &body); err != nil {
+	if err := wire.ReadJSON(r, &body); err != nil {
 		return err
 	}
 	q := r.URL.Query()
-	sig, err := parseSignal(cmp.Or(q.Get("signal"), body.Signal, "TERM"))
+	sig, err := signals.Parse(cmp.Or(q.Get("signal"), body.Signal, "TERM"))
 	if err != nil {
-		return badRequest("%v.", err)
+		return wire.BadRequest("%v.", err)
 	}
 	if q.Get("timeout") == "" && body.Timeout != "" {
 		q.Set("timeout", body.Timeout)
 	}
-	timeout, err := duration(q, "timeout", 10*time.Second)
+	timeout, err := wire.Duration(q, "timeout", 10*time.Second)
 	if err != nil {
 		return err
 	}
@@ -206,7 +203,7 @@ func (s *Server) postKill(w http.ResponseWriter, r *http.Request) error {
 	}
 	done, quiet := make(chan struct{}), sync.WaitGroup{}
 	quiet.Go(func() {
-		silence := time.NewTicker(emptyLine)
+		silence := time.NewTicker(wire.Silence)
 		defer silence.Stop()
 		for {
 			select {
@@ -237,7 +234,7 @@ func (s *session) kill(sig syscall.Signal, timeout time.Duration, emit func(spri
 		emit(sprites.KillEvent{Type: "error", Message: "the command is about to start"})
 		return
 	}
-	name := "SIG" + signalName(sig)
+	name := "SIG" + signals.Name(sig)
 	_, _ = s.group.procs() // without cgroups: look before parents die
 	err := s.signal(sig)
 	if errors.Is(err, syscall.ESRCH) {
@@ -260,7 +257,7 @@ func (s *session) kill(sig syscall.Signal, timeout time.Duration, emit func(spri
 		emit(sprites.KillEvent{Type: "exited", Message: "the command has ended"})
 	case <-timer.C:
 		emit(sprites.KillEvent{Type: "timeout", Message: "still alive after " + timeout.String()})
-	case <-s.srv.closing:
+	case <-s.set.closing:
 	}
 	// The rest of the time is for descendants.
 	forced, err := s.finish(time.Until(deadline))

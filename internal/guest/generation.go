@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/guest/smallfile"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
@@ -29,6 +31,8 @@ const bootID = "/proc/sys/kernel/random/boot_id"
 
 // generation is what this run is known by.
 type generation struct {
+	closing chan struct{} // closed by close
+
 	mu      sync.Mutex
 	id      string        // guarded by mu
 	changed chan struct{} // closed when there is another; guarded by mu
@@ -53,31 +57,32 @@ func (g *generation) set(id string) {
 	g.changed = make(chan struct{})
 }
 
-// ShowGeneration begins the first generation: the kernel's id of this boot.
-func (s *Server) ShowGeneration() error {
-	data, err := readBounded(bootID)
+// begin begins the first generation: the kernel's id of this boot. A file in dir tells it,
+// unless dir is "".
+func (g *generation) begin(dir string) error {
+	data, err := smallfile.Read(bootID)
 	if err != nil {
 		return err
 	}
-	return s.showGeneration(strings.TrimSpace(string(data)))
+	return g.show(dir, strings.TrimSpace(string(data)))
 }
 
-func (s *Server) showGeneration(id string) error {
-	s.generation.set(id)
-	if s.Dir == "" {
+func (g *generation) show(dir, id string) error {
+	g.set(id)
+	if dir == "" {
 		return nil
 	}
-	return writeChanged(filepath.Join(s.Dir, boot.Generation), id+"\n", 0o444)
+	return smallfile.Write(filepath.Join(dir, boot.Generation), id+"\n", 0o444)
 }
 
-// renew begins another generation, in a copy: programs are told, and services restarted
-// or signalled as their definitions say. It does not wait for these.
-func (s *Server) renew() error {
+// renew begins another generation, in a copy, of which programs are told.
+func (g *generation) renew(dir string) error {
 	id := newUUID()
-	err := errors.Join(setBootID(id), s.showGeneration(id))
-	s.wg.Go(s.services.copied)
-	return err
+	return errors.Join(setBootID(id), g.show(dir, id))
 }
+
+// close ends the calls that wait for another generation.
+func (g *generation) close() { close(g.closing) }
 
 // newUUID is a random UUID (version 4).
 func newUUID() string {
@@ -120,87 +125,26 @@ func writeBootID(id string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if now, err := readBounded(bootID); err != nil || string(now) != id+"\n" {
+	if now, err := smallfile.Read(bootID); err != nil || string(now) != id+"\n" {
 		return errors.Join(err, errors.New("it is not what was written"))
 	}
 	return nil
 }
 
-// getGeneration tells the generation; with ?after=ID as soon as it is another one.
-func (s *Server) getGeneration(w http.ResponseWriter, r *http.Request) error {
+// getCurrent tells the generation; with ?after=ID as soon as it is another one.
+func (g *generation) getCurrent(w http.ResponseWriter, r *http.Request) error {
 	after := r.URL.Query().Get("after")
 	for {
-		id, changed := s.generation.get()
+		id, changed := g.get()
 		if id != after {
-			return respond(w, sprites.Generation{Generation: id})
+			return wire.Respond(w, sprites.Generation{Generation: id})
 		}
 		select {
 		case <-changed:
-		case <-s.closing:
+		case <-g.closing:
 			return fail.New("stopping", "The sprite stops.", "")
 		case <-r.Context().Done():
 			return r.Context().Err()
 		}
 	}
-}
-
-// checkAfterRestore checks what a service's definition says of copies.
-func checkAfterRestore(text string) error {
-	switch text {
-	case "", sprites.AfterRestoreRestart, sprites.AfterRestoreNone:
-		return nil
-	}
-	if _, err := parseSignal(text); err != nil {
-		return badRequest("after_restore is restart, none or a signal, not %.64q.", text)
-	}
-	return nil
-}
-
-// copied has the services learn that they are copies: those that run are restarted,
-// after what they need, unless their definition names a signal, or nothing.
-func (s *services) copied() {
-	wanted := map[string]bool{}
-	var ending sync.WaitGroup
-	for _, v := range s.list() {
-		def := v.definition()
-		switch {
-		case !v.kept() || def.AfterRestore == sprites.AfterRestoreNone:
-		case def.AfterRestore == "" || def.AfterRestore == sprites.AfterRestoreRestart:
-			wanted[def.Name] = true
-			ending.Go(func() { v.stop(defaultStop) })
-		default:
-			sig, err := parseSignal(def.AfterRestore)
-			if err == nil {
-				err = v.kill(sig)
-			}
-			if err != nil { // it may have just ended, and begins anew then
-				s.srv.Logger.Warn("signal a service that was copied", "service", def.Name, "err", err)
-			}
-		}
-	}
-	ending.Wait()
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	for _, v := range s.list() {
-		if s.srv.stopping.Load() {
-			return
-		}
-		s.startInOrder(v, wanted)
-	}
-}
-
-// kill sends a signal to the program itself.
-func (v *service) kill(sig syscall.Signal) error {
-	return v.signal(func(sess *session) error {
-		pid, ok := sess.pid()
-		select {
-		case <-sess.proc.exited: // its number may be someone else's by now
-			ok = false
-		default:
-		}
-		if !ok {
-			return notRunning(v.def.Name)
-		}
-		return os.NewSyscallError("kill", syscall.Kill(pid, sig))
-	})
 }

@@ -9,16 +9,18 @@
 package guest
 
 import (
-	"context"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/files"
+	"github.com/cove-dev/cove/internal/guest/ports"
+	"github.com/cove-dev/cove/internal/guest/services"
+	"github.com/cove-dev/cove/internal/guest/users"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
@@ -26,12 +28,10 @@ import (
 
 // Limits of what callers may have the guest hold.
 const (
-	maxSessions    = 512     // running commands
-	maxClients     = 64      // of one session
-	maxConnections = 4096    // open connections to ports and sockets
-	maxPortWatches = 64      // clients of ports/watch
-	maxWatches     = 32      // open watches of files
-	maxJSON        = 1 << 20 // of a request's JSON body
+	maxSessions    = 512  // running commands
+	maxClients     = 64   // of one session
+	maxConnections = 4096 // open connections to ports and sockets
+
 )
 
 // Server serves a guest's API. Set the fields before the first call of Handler;
@@ -67,33 +67,15 @@ type Server struct {
 	identity    atomic.Pointer[identity]
 	setup       sync.Once
 	mux         *http.ServeMux
-	accounts    accounts
-	file        environmentFile
-	reaper      *reaper
-	cgroups     cgroups
-	services    services
+	sessions    *sessions
+	services    *services.Set
+	files       *files.Server
 	tasks       tasks
-	memory      memoryKills
 	generation  generation
-	devnull     *os.File
-	connections atomic.Int64
-	watches     atomic.Int64
-	ports       portWatcher
-	portWatches atomic.Int64
-	folders     atomic.Int64 // that watches watch
+	connections connections
 
 	stopOnce sync.Once
-	stopping atomic.Bool
 	stopped  chan struct{} // closed when everything has been ended
-	closing  chan struct{} // closed by Close: connections end
-	wg       sync.WaitGroup
-
-	mu       sync.Mutex
-	sessions map[string]*session // running
-	leftover map[string]*session // ended, but with living background processes
-	ended    []string            // ids of the last ended sessions, oldest first
-	lastEnd  time.Time           // when the last of them did
-	kept     []keptSession       // ended, for those who attach later, oldest first
 }
 
 // Health answers GET /v1/health.
@@ -112,42 +94,28 @@ func (s *Server) Handler() http.Handler {
 
 // routes is the whole surface.
 func (s *Server) routes() {
-	all := map[string]handler{
+	all := wire.Routes{
 		"GET /v1/health": s.getHealth,
 		"POST /v1/stop":  s.postStop,
 
-		"GET /v1/exec":            s.getExec,    // upgrade: run or attach; else: list
-		"GET /v1/exec/{id}":       s.getSession, // upgrade: attach
-		"POST /v1/exec/{id}/kill": s.postKill,
-
-		"GET /v1/fs/read":      s.getRead,
-		"PUT /v1/fs/write":     s.putWrite,
-		"GET /v1/fs/list":      s.getList,
-		"GET /v1/fs/watch":     s.getWatch, // upgrade
-		"DELETE /v1/fs/delete": s.deleteFile,
-		"POST /v1/fs/rename":   s.postRename,
-		"POST /v1/fs/copy":     s.postCopy,
-		"POST /v1/fs/chmod":    s.postChmod,
-		"POST /v1/fs/chown":    s.postChown,
-
-		"GET /v1/connect":     s.getConnect,    // upgrade
-		"GET /v1/ports/watch": s.getPortsWatch, // upgrade
+		"GET /v1/connect":     s.connections.get,         // upgrade
+		"GET /v1/ports/watch": s.sessions.ports.GetWatch, // upgrade
 
 		"GET /v1/activity":        s.getActivity,
-		"GET /v1/owner":           s.getOwner,
-		"GET /v1/memory/kills":    s.getMemoryKills,
-		"POST /v1/memory/relief":  s.postRelief,
-		"POST /v1/http":           s.postHTTP,
-		"POST /v1/policy/network": s.postPolicy,
-		"PUT /v1/git/config":      s.putGitConfig,
+		"GET /v1/owner":           ports.GetOwner,
+		"POST /v1/http":           s.services.PostHTTP,
+		"POST /v1/policy/network": shown{s.Dir}.postPolicy,
+		"PUT /v1/git/config":      shown{s.Dir}.putGitConfig,
 		"PUT /v1/identity":        s.putIdentity,
 
 		"/": s.unknown,
 	}
-	maps.Copy(all, s.serviceRoutes())
-	maps.Copy(all, s.taskRoutes())
+	maps.Copy(all, s.sessions.routes())
+	maps.Copy(all, s.files.Routes())
+	maps.Copy(all, s.services.Routes())
+	maps.Copy(all, s.tasks.routes())
 	for pattern, h := range all {
-		s.mux.Handle(pattern, handle(h))
+		s.mux.Handle(pattern, h)
 	}
 }
 
@@ -175,19 +143,32 @@ func (s *Server) init() {
 			s.PidsMax = boot.PidsMax
 		}
 		s.stopped = make(chan struct{})
-		s.closing = make(chan struct{})
-		s.sessions = map[string]*session{}
-		s.leftover = map[string]*session{}
-		s.reaper = newReaper(s.ReapOrphans)
-		s.ports.srv = s
-		if err := s.cgroups.open(s.CgroupRoot, s.PidsMax); err != nil {
-			s.Logger.Warn("no cgroups: processes are followed through /proc", "err", err)
-		}
-		s.services.srv = s
-		s.services.open()
+		db := &users.Database{}
+		s.sessions = s.newSessions(db)
+		s.services = services.New(s.Dir, s.Logger, s.sessions.serviceProgram)
+		s.files = files.New(db, s.User, s.Workdir)
+		s.generation.closing = make(chan struct{})
+		s.connections.closing = make(chan struct{})
 		s.mux = http.NewServeMux()
 		s.routes()
 	})
+}
+
+func (s *Server) newSessions(db *users.Database) *sessions {
+	all := &sessions{
+		logger:     s.Logger,
+		scrollback: s.Scrollback,
+		silence:    s.Keepalive,
+		commands:   commands{users: db, user: s.User, workdir: s.Workdir, dir: s.Dir, env: func() map[string]string { return s.who().env }},
+		runner:     runner{reaper: newReaper(s.ReapOrphans)},
+		table:      table{max: s.MaxSessions, running: map[string]*session{}, leftover: map[string]*session{}},
+		closing:    make(chan struct{}),
+	}
+	all.ports = ports.New(all.byProcess, s.Keepalive)
+	if err := all.runner.cgroups.open(s.CgroupRoot, s.PidsMax); err != nil {
+		s.Logger.Warn("no cgroups: processes are followed through /proc", "err", err)
+	}
+	return all
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
@@ -207,30 +188,28 @@ func (s *Server) unknown(_ http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {
-	s.mu.Lock()
-	n := len(s.sessions)
-	s.mu.Unlock()
+	n, _ := s.sessions.table.activity()
 	status := "ok"
-	if s.stopping.Load() {
+	if s.sessions.table.stopping.Load() {
 		status = "stopping"
 	}
-	return respond(w, Health{Status: status, Version: sprites.Version, Incarnation: s.who().incarnation, Sessions: n})
+	return wire.Respond(w, Health{Status: status, Version: sprites.Version, Incarnation: s.who().incarnation, Sessions: n})
 }
 
 // postStop answers once nothing runs any more.
 func (s *Server) postStop(w http.ResponseWriter, r *http.Request) error {
-	grace, err := duration(r.URL.Query(), "grace", 5*time.Second)
+	grace, err := wire.Duration(r.URL.Query(), "grace", 5*time.Second)
 	if err != nil {
 		return err
 	}
 	s.Stop(grace)
-	return respond(w, Health{Status: "stopped", Version: sprites.Version, Incarnation: s.who().incarnation})
+	return wire.Respond(w, Health{Status: "stopped", Version: sprites.Version, Incarnation: s.who().incarnation})
 }
 
 // StartServices starts the services that nobody has stopped. To be called once.
 func (s *Server) StartServices() {
 	s.init()
-	s.services.boot()
+	s.services.Boot()
 }
 
 // Stop ends every process of every service and session: TERM, then, after grace,
@@ -239,24 +218,10 @@ func (s *Server) Stop(grace time.Duration) {
 	s.init()
 	s.stopOnce.Do(func() {
 		defer close(s.stopped)
-		s.mu.Lock()
-		s.stopping.Store(true)
-		all := make([]*session, 0, len(s.sessions)+len(s.leftover))
-		for _, table := range []map[string]*session{s.sessions, s.leftover} {
-			for sess := range maps.Values(table) {
-				all = append(all, sess)
-			}
-		}
-		s.mu.Unlock()
+		all := s.sessions.table.stop()
 		var wg sync.WaitGroup
-		wg.Go(func() { s.services.stop(grace) })
-		for _, sess := range all {
-			wg.Go(func() {
-				if err := sess.end(context.Background(), grace); err != nil {
-					s.Logger.Error("stop", "session", sess.id, "err", err)
-				}
-			})
-		}
+		wg.Go(func() { s.services.Stop(grace) })
+		wg.Go(func() { s.sessions.end(all, grace) })
 		wg.Wait()
 	})
 	<-s.stopped
@@ -272,38 +237,9 @@ func (s *Server) Stopped() <-chan struct{} {
 // server must take no call any more.
 func (s *Server) Close() error {
 	s.Stop(0)
-	close(s.closing)
-	s.mu.Lock()
-	all := maps.Clone(s.sessions)
-	maps.Copy(all, s.leftover)
-	s.mu.Unlock()
-	for _, sess := range all {
-		sess.abandon()
-	}
-	s.wg.Wait()
-	s.reaper.close()
-	if s.devnull != nil {
-		_ = s.devnull.Close()
-	}
-	return s.cgroups.close()
-}
-
-// null returns the open /dev/null that commands without input share.
-func (s *Server) null() (*os.File, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.devnull == nil {
-		f, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-		if err != nil {
-			return nil, err
-		}
-		s.devnull = f
-	}
-	return s.devnull, nil
-}
-
-// drain reads what is left of a message that nobody wants.
-func drain(r io.Reader) error {
-	_, err := io.Copy(io.Discard, r)
-	return err
+	s.services.Close()
+	s.connections.close()
+	s.generation.close()
+	s.files.Close()
+	return s.sessions.close()
 }

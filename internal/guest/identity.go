@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -34,17 +35,18 @@ func (s *Server) who() *identity {
 func (s *Server) putIdentity(w http.ResponseWriter, r *http.Request) error {
 	var cfg boot.Config
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxIdentity)).Decode(&cfg); err != nil || cfg.Token == "" {
-		return badRequest("that is no identity")
+		return wire.BadRequest("that is no identity")
 	}
-	err := errors.Join(setHostname(cfg.Hostname), setMachineID(cfg.MachineID), s.showAll(cfg))
+	err := errors.Join(setHostname(cfg.Hostname), setMachineID(cfg.MachineID), shown{s.Dir}.all(cfg))
 	if err != nil {
 		s.Logger.Warn("take up another identity", "err", err) // a sandbox without a host name is still one
 	}
 	s.identity.Store(&identity{token: boot.NextKey(s.who().token, cfg.Token), incarnation: cfg.Incarnation, env: cfg.Env})
 	if cfg.Copied {
-		if err := s.renew(); err != nil {
+		if err := s.generation.renew(s.Dir); err != nil {
 			s.Logger.Error("tell programs that they are copies", "err", err)
 		}
+		s.services.Copied() // it does not wait for them
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
@@ -53,13 +55,13 @@ func (s *Server) putIdentity(w http.ResponseWriter, r *http.Request) error {
 const maxIdentity = 4 << 20
 
 // showAll writes what those inside may read.
-func (s *Server) showAll(cfg boot.Config) error {
+func (s shown) all(cfg boot.Config) error {
 	var policy sprites.NetworkPolicy
 	var err error
 	if len(cfg.NetworkPolicy) > 0 {
 		err = json.Unmarshal(cfg.NetworkPolicy, &policy)
 	}
-	return errors.Join(err, s.ShowPolicy(policy), s.ShowGitConfig(cfg.GitConfig))
+	return errors.Join(err, s.policy(policy), s.gitConfig(cfg.GitConfig))
 }
 
 // secretFiles are what a machine is known by, and makes anew where it is missing:

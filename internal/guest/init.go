@@ -15,13 +15,15 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/lib/atomicfile"
+	"github.com/cove-dev/cove/internal/guest/signals"
+	"github.com/cove-dev/cove/internal/guest/smallfile"
 	"github.com/cove-dev/cove/internal/lib/boot"
 )
 
@@ -44,7 +46,7 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 	// thread that waits for children takes one for a moment each time: with less,
 	// commands that start at the same time hold up everything else.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), minProcessors))
-	if err := leaveSignals(); err != nil {
+	if err := signals.Leave(); err != nil {
 		return fmt.Errorf("leave the signals to their defaults: %w", err)
 	}
 	if err := withhold(); err != nil {
@@ -71,7 +73,7 @@ func Init(ctx context.Context, logger *slog.Logger) error {
 		PidsMax:     cfg.PidsMax,
 		ReapOrphans: true,
 	}
-	if err := errors.Join(s.showAll(cfg), s.ShowGeneration()); err != nil {
+	if err := errors.Join(shown{s.Dir}.all(cfg), s.generation.begin(s.Dir)); err != nil {
 		logger.Warn("show what those inside may read", "err", err)
 	}
 	// What was written so far is in the host's log of this boot. From here on these
@@ -131,8 +133,10 @@ func (s *Server) live(ctx context.Context, ln net.Listener) error {
 		ErrorLog:          log.New(io.Discard, "", 0),
 	}
 	local, endLocal := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	defer serving.Wait()
 	defer endLocal()
-	s.wg.Go(func() {
+	serving.Go(func() {
 		if err := s.ServeLocal(local); err != nil {
 			s.Logger.Error("serve the local socket", "err", err)
 		}
@@ -256,12 +260,12 @@ func setHostname(name string) error {
 			return fmt.Errorf("set the host name: %w", err)
 		}
 	}
-	if err := writeChanged("/etc/hostname", name+"\n", 0o644); err != nil {
+	if err := smallfile.Write("/etc/hostname", name+"\n", 0o644); err != nil {
 		return err
 	}
 	// Without an address for its own name sudo waits, and complains.
-	hosts, _ := readBounded("/etc/hosts") // one that can't be read is replaced
-	return writeChanged("/etc/hosts", withHost(string(hosts), name), 0o644)
+	hosts, _ := smallfile.Read("/etc/hosts") // one that can't be read is replaced
+	return smallfile.Write("/etc/hosts", withHost(string(hosts), name), 0o644)
 }
 
 // hostLine marks the line of /etc/hosts that is ours.
@@ -283,19 +287,10 @@ func setMachineID(id string) error {
 		return nil
 	}
 	var err error
-	if before, readErr := readBounded("/etc/machine-id"); readErr == nil && len(strings.TrimSpace(string(before))) > 0 && strings.TrimSpace(string(before)) != id {
+	if before, readErr := smallfile.Read("/etc/machine-id"); readErr == nil && len(strings.TrimSpace(string(before))) > 0 && strings.TrimSpace(string(before)) != id {
 		err = forgetSecrets() // a fork's disk is another machine's
 	}
-	return errors.Join(err, writeChanged("/etc/machine-id", id+"\n", 0o444))
-}
-
-// writeChanged writes a small file unless it is so already: each write is a copy
-// in the sprite's own layer. It replaces whatever has the name, but a folder.
-func writeChanged(name, content string, mode fs.FileMode) error {
-	if now, err := readBounded(name); err == nil && string(now) == content {
-		return nil
-	}
-	return atomicfile.Replace(name, []byte(content), mode)
+	return errors.Join(err, smallfile.Write("/etc/machine-id", id+"\n", 0o444))
 }
 
 // folder makes a folder, or puts the rights of the one that is there in order.

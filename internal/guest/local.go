@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
@@ -22,52 +23,27 @@ import (
 // token: whoever is inside may do all of it by other means, too.
 func (s *Server) localRoutes() http.Handler {
 	mux := http.NewServeMux()
-	for pattern, h := range s.serviceRoutes() {
-		mux.Handle(pattern, handle(h))
+	for pattern, h := range s.services.Routes() {
+		mux.Handle(pattern, h)
 	}
-	for pattern, h := range s.taskRoutes() {
-		mux.Handle(pattern, handle(h))
+	for pattern, h := range s.tasks.routes() {
+		mux.Handle(pattern, h)
 	}
 	for _, elsewhere := range []string{"/v1/checkpoint", "/v1/checkpoints", "/v1/checkpoints/", "/v1/policy/", "/v1/git/"} {
-		mux.Handle(elsewhere, handle(func(http.ResponseWriter, *http.Request) error {
+		mux.Handle(elsewhere, wire.Handler(func(http.ResponseWriter, *http.Request) error {
 			return fail.New("not_available", "That can't be had from inside the sprite.", "")
 		}))
 	}
-	mux.Handle("GET /v1/info", handle(s.getInfo))
-	mux.Handle("GET /v1/generation", handle(s.getGeneration))
-	mux.Handle("GET /v1/memory/kills", handle(s.getMemoryKills))
-	mux.Handle("/", handle(func(_ http.ResponseWriter, r *http.Request) error {
+	mux.Handle("GET /v1/info", wire.Handler(s.getInfo))
+	mux.Handle("GET /v1/generation", wire.Handler(s.generation.getCurrent))
+	mux.Handle("GET /v1/memory/kills", wire.Handler(s.sessions.memory.get))
+	mux.Handle("/", wire.Handler(func(_ http.ResponseWriter, r *http.Request) error {
 		return fail.New("not_found", "There is nothing at "+r.URL.Path+".", "")
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Sprite-Version", sprites.Version)
 		mux.ServeHTTP(w, r)
 	})
-}
-
-func (s *Server) serviceRoutes() map[string]handler {
-	return map[string]handler{
-		"GET /v1/services":                 s.listServices,
-		"POST /v1/services/signal":         s.postServiceSignal,
-		"GET /v1/services/{name}":          s.getService,
-		"PUT /v1/services/{name}":          s.putService,
-		"DELETE /v1/services/{name}":       s.deleteService,
-		"POST /v1/services/{name}/start":   s.postServiceStart,
-		"POST /v1/services/{name}/stop":    s.postServiceStop,
-		"POST /v1/services/{name}/restart": s.postServiceRestart,
-		"GET /v1/services/{name}/logs":     s.serviceLogs,
-	}
-}
-
-func (s *Server) taskRoutes() map[string]handler {
-	return map[string]handler{
-		"GET /v1/tasks":           s.listTasks,
-		"POST /v1/tasks":          s.writeTask,
-		"PUT /v1/tasks":           s.writeTask,
-		"GET /v1/tasks/{name}":    s.getTask,
-		"PUT /v1/tasks/{name}":    s.writeTask,
-		"DELETE /v1/tasks/{name}": s.deleteTask,
-	}
 }
 
 // localInfo answers GET /v1/info.
@@ -83,7 +59,7 @@ func (s *Server) getInfo(w http.ResponseWriter, _ *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, localInfo{Name: name, Version: sprites.Version, Incarnation: s.who().incarnation, URL: s.who().env["SPRITE_URL"]})
+	return wire.Respond(w, localInfo{Name: name, Version: sprites.Version, Incarnation: s.who().incarnation, URL: s.who().env["SPRITE_URL"]})
 }
 
 // ServeLocal serves the socket api.sock in Dir to programs in the sprite, until

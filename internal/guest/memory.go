@@ -2,6 +2,7 @@ package guest
 
 import (
 	"cmp"
+	"context"
 	"io/fs"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -66,20 +68,20 @@ func (m *memoryKills) ended(session string, main *process) bool {
 	})
 }
 
-// getMemoryKills tells who was ended. A job's supervisor asks, too.
-func (s *Server) getMemoryKills(w http.ResponseWriter, _ *http.Request) error {
-	return respond(w, sprites.MemoryKills{Kills: s.memory.list()})
+// get tells who was ended. A job's supervisor asks, too.
+func (m *memoryKills) get(w http.ResponseWriter, _ *http.Request) error {
+	return wire.Respond(w, sprites.MemoryKills{Kills: m.list()})
 }
 
 // postRelief ends the largest process, and answers when it has gone.
-func (s *Server) postRelief(w http.ResponseWriter, r *http.Request) error {
+func (s *sessions) postRelief(w http.ResponseWriter, r *http.Request) error {
 	limit, err := strconv.ParseInt(r.URL.Query().Get("limit"), 10, 64)
 	if err != nil {
-		return badRequest("limit is a number of bytes")
+		return wire.BadRequest("limit is a number of bytes")
 	}
 	s.memory.relief.Lock()
 	defer s.memory.relief.Unlock()
-	kill, ok := s.largest()
+	kill, ok := largest(s.members())
 	if !ok {
 		return fail.New("nothing_to_end", "no process has so much memory that its end would help", "")
 	}
@@ -88,28 +90,37 @@ func (s *Server) postRelief(w http.ResponseWriter, r *http.Request) error {
 	if err := syscall.Kill(kill.PID, syscall.SIGKILL); err != nil {
 		return err
 	}
-	s.Logger.Warn("out of memory: a process was ended", "name", kill.Name, "pid", kill.PID, "bytes", kill.ResidentBytes)
-	for deadline := time.Now().Add(killedLimit); time.Now().Before(deadline); {
-		if _, _, _, ok := procStat(kill.PID); !ok {
-			break
-		}
-		if !sleep(r.Context(), time.Millisecond) {
-			break
-		}
-	}
-	return respond(w, kill)
+	s.logger.Warn("out of memory: a process was ended", "name", kill.Name, "pid", kill.PID, "bytes", kill.ResidentBytes)
+	awaitEnd(r.Context(), kill.PID)
+	return wire.Respond(w, kill)
 }
 
-// largest finds the process with the most resident memory among those that were
-// started for someone. Cove's own, such as the supervisor of a job, is not to blame.
-func (s *Server) largest() (sprites.MemoryKill, bool) {
+// awaitEnd waits for a process that was killed to be gone, for a while.
+func awaitEnd(ctx context.Context, pid int) {
+	ctx, cancel := context.WithTimeout(ctx, killedLimit)
+	defer cancel()
+	for {
+		if _, _, _, alive := procStat(pid); !alive {
+			return
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// largest finds the process with the most resident memory among those of sessions.
+// Cove's own, such as the supervisor of a job, is not to blame.
+func largest(members map[int]string) (sprites.MemoryKill, bool) {
 	own, err := os.Stat("/proc/self/exe")
 	if err != nil {
 		return sprites.MemoryKill{}, false
 	}
 	page := int64(os.Getpagesize())
 	var all []sprites.MemoryKill
-	for pid, session := range s.members() {
+	for pid, session := range members {
 		data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
 		f := strings.Fields(string(data))
 		if err != nil || len(f) < 2 {
@@ -136,17 +147,17 @@ func (s *Server) largest() (sprites.MemoryKill, bool) {
 }
 
 // members returns the processes of all sessions, services' too, with the session's id.
-func (s *Server) members() map[int]string {
-	if s.cgroups.dir == "" {
-		return s.sessionsByProcess()
+func (s *sessions) members() map[int]string {
+	if s.runner.cgroups.dir == "" {
+		return s.byProcess()
 	}
 	of := map[int]string{}
 	// What runs inside may make groups of its own in these.
-	_ = filepath.WalkDir(s.cgroups.dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() || path == s.cgroups.dir {
+	_ = filepath.WalkDir(s.runner.cgroups.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() || path == s.runner.cgroups.dir {
 			return nil //nolint:nilerr // it has just gone
 		}
-		below, _ := filepath.Rel(s.cgroups.dir, path)
+		below, _ := filepath.Rel(s.runner.cgroups.dir, path)
 		session, _, _ := strings.Cut(below, "/")
 		pids, _ := (&group{dir: path}).procs()
 		for _, pid := range pids {

@@ -23,42 +23,48 @@ const (
 	terminalDrain = 250 * time.Millisecond
 )
 
-// pump sends the output of one stream until its end, or, when the main process
+// A pump sends the output of one stream of a session to its clients.
+type pump struct {
+	s *session
+	f *os.File
+}
+
+// run sends the output of the stream until its end, or, when the main process
 // has ended, which run tells by a deadline in the past, until all that was
 // written until then has been sent. What background processes write afterwards
 // is read and thrown away: they should neither block nor die of it.
-func (s *session) pump(f *os.File, stream sprites.Stream) {
-	defer f.Close()
+func (p *pump) run(stream sprites.Stream) {
+	defer p.f.Close()
 	bufp := chunks.Get().(*[chunk + 1]byte)
 	defer chunks.Put(bufp)
 	buf := bufp[:]
 	buf[0] = byte(stream)
-	err := s.pumpUntil(f, buf, -1)
+	err := p.until(buf, -1)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		s.pumpRest(f, buf)
-		s.drained.Done()
-		for err = f.SetReadDeadline(time.Time{}); err == nil; {
-			_, err = f.Read(buf)
+		p.rest(buf)
+		p.s.drained.Done()
+		for err = p.f.SetReadDeadline(time.Time{}); err == nil; {
+			_, err = p.f.Read(buf)
 		}
 		return
 	}
-	s.drained.Done()
-	if s.cmd.tty {
-		<-s.ended // closing the master hangs up, and the command may live on without a terminal
+	p.s.drained.Done()
+	if p.s.cmd.tty {
+		<-p.s.ended // closing the master hangs up, and the command may live on without a terminal
 	}
 }
 
-// pumpUntil sends output until an error, or until left bytes were sent if left is
+// until sends output until an error, or until left bytes were sent if left is
 // not negative.
-func (s *session) pumpUntil(f *os.File, buf []byte, left int) error {
+func (p *pump) until(buf []byte, left int) error {
 	for left != 0 {
-		p := buf[1:]
-		if left > 0 && left < len(p) {
-			p = p[:left]
+		part := buf[1:]
+		if left > 0 && left < len(part) {
+			part = part[:left]
 		}
-		n, err := f.Read(p)
+		n, err := p.f.Read(part)
 		if n > 0 {
-			s.broadcast(buf[:1+n])
+			p.s.broadcast(buf[:1+n])
 			left = max(left-n, min(left, 0))
 		}
 		if err != nil {
@@ -68,20 +74,20 @@ func (s *session) pumpUntil(f *os.File, buf []byte, left int) error {
 	return nil
 }
 
-func (s *session) pumpRest(f *os.File, buf []byte) {
-	if !s.cmd.tty {
-		if n := available(f); n > 0 && f.SetReadDeadline(time.Time{}) == nil {
-			_ = s.pumpUntil(f, buf, n) // an end is no error
+func (p *pump) rest(buf []byte) {
+	if !p.s.cmd.tty {
+		if n := available(p.f); n > 0 && p.f.SetReadDeadline(time.Time{}) == nil {
+			_ = p.until(buf, n) // an end is no error
 		}
 		return
 	}
 	for end := time.Now().Add(terminalDrain); time.Now().Before(end); {
-		if f.SetReadDeadline(time.Now().Add(terminalQuiet)) != nil {
+		if p.f.SetReadDeadline(time.Now().Add(terminalQuiet)) != nil {
 			return
 		}
-		n, err := f.Read(buf[1:])
+		n, err := p.f.Read(buf[1:])
 		if n > 0 {
-			s.broadcast(buf[:1+n])
+			p.s.broadcast(buf[:1+n])
 		}
 		if err != nil {
 			return

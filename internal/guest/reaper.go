@@ -6,6 +6,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/guest/signals"
 )
 
 // process is a started child.
@@ -19,7 +21,7 @@ type process struct {
 func (p *process) code() (code int, reason string) {
 	if p.status.Signaled() {
 		sig := p.status.Signal()
-		return 128 + int(sig), "signal:" + signalName(sig)
+		return 128 + int(sig), "signal:" + signals.Name(sig)
 	}
 	return p.status.ExitStatus(), ""
 }

@@ -49,7 +49,7 @@ type ending struct {
 // then, and the exit. What the main process has left running goes on in the same
 // cgroup until the session's time is over, or someone ends it.
 type session struct {
-	srv     *Server
+	set     *sessions
 	cmd     *command
 	id      string
 	created time.Time
@@ -80,24 +80,24 @@ type session struct {
 }
 
 // newSession registers a session that is about to start.
-func (s *Server) newSession(cmd *command) (*session, error) {
+func (s *sessions) newSession(cmd *command) (*session, error) {
 	sess := &session{
-		srv:     s,
+		set:     s,
 		cmd:     cmd,
 		created: time.Now(),
 		ended:   make(chan struct{}),
 		final:   make(chan struct{}),
 		gone:    make(chan struct{}),
 		look:    make(chan struct{}, 1),
-		scroll:  scrollback{max: s.Scrollback},
+		scroll:  scrollback{max: s.scrollback},
 	}
-	return sess, s.register(sess)
+	return sess, s.table.register(sess)
 }
 
 // unlistedSession prepares a session for a service. name is part of its id.
-func (s *Server) unlistedSession(cmd *command, name string) *session {
+func (s *sessions) unlistedSession(cmd *command, name string) *session {
 	return &session{
-		srv:     s,
+		set:     s,
 		cmd:     cmd,
 		id:      name + "-" + strconv.FormatUint(rand.Uint64(), 36),
 		created: time.Now(),
@@ -138,7 +138,7 @@ func (s *session) start(c client) {
 	s.mu.Lock()
 	s.clients = []client{c}
 	s.mu.Unlock()
-	proc, group, streams, err := s.srv.start(s.cmd, s.id)
+	proc, group, streams, err := s.set.runner.start(s.cmd, s.id)
 	if err != nil {
 		s.mu.Lock()
 		s.code = 126
@@ -154,9 +154,9 @@ func (s *session) start(c client) {
 		s.mu.Unlock()
 		close(s.ended)
 		close(s.final)
-		s.srv.finished(s)
-		s.srv.forget(s)
-		s.srv.trimKept()
+		s.set.table.finished(s)
+		s.set.table.forget(s)
+		s.set.table.trimKept()
 		if c.output(frame, s.cmd.tty) == nil {
 			c.exit(ending{code: s.code}, s.cmd.tty)
 		}
@@ -167,16 +167,16 @@ func (s *session) start(c client) {
 	s.proc, s.group, s.streams = proc, group, streams
 	s.mu.Unlock()
 	s.drained.Add(1)
-	s.srv.wg.Go(func() { s.pump(streams.out, sprites.StreamStdout) })
+	s.set.wg.Go(func() { (&pump{s, streams.out}).run(sprites.StreamStdout) })
 	if streams.err != nil {
 		s.drained.Add(1)
-		s.srv.wg.Go(func() { s.pump(streams.err, sprites.StreamStderr) })
+		s.set.wg.Go(func() { (&pump{s, streams.err}).run(sprites.StreamStderr) })
 	}
 	if s.cmd.timeout > 0 {
 		s.limit.start(s.cmd.timeout, s.timeout)
 	}
-	s.srv.wg.Go(s.run)
-	if s.srv.stopping.Load() { // it slipped in between
+	s.set.wg.Go(s.run)
+	if s.set.table.stopping.Load() { // it slipped in between
 		s.endLater(0)
 	}
 }
@@ -191,15 +191,15 @@ func (s *session) run() {
 	if s.timedOut {
 		s.code, s.reason = 124, "timeout"
 	}
-	if s.srv.stopping.Load() && s.code > 128 {
+	if s.set.table.stopping.Load() && s.code > 128 {
 		s.reason = "stopped"
 	}
-	if !s.timedOut && s.srv.memory.ended(s.id, s.proc) {
+	if !s.timedOut && s.set.memory.ended(s.id, s.proc) {
 		s.reason = "oom"
 	}
 	s.unheard = len(s.clients) == 0
 	s.mu.Unlock()
-	s.srv.finished(s)
+	s.set.table.finished(s)
 	s.mu.Lock()
 	close(s.ended)
 	s.mu.Unlock()
@@ -212,9 +212,9 @@ func (s *session) run() {
 	}
 	s.drained.Wait()
 	close(s.final)
-	s.srv.trimKept()
+	s.set.table.trimKept()
 	if s.listened.Load() { // what it listened on is closed before it ends
-		s.srv.ports.look()
+		s.set.ports.Look()
 	}
 	s.mu.Lock()
 	clients := s.clients
@@ -266,7 +266,7 @@ func (s *session) linger() {
 		}
 		s.alone.stop()
 	}
-	s.srv.forget(s)
+	s.set.table.forget(s)
 	close(s.gone)
 	// Someone who is not of the session may hold the other ends: pumps end all
 	// the same.
@@ -439,9 +439,9 @@ func (s *session) timeout() {
 
 // endLater ends the session without waiting for it.
 func (s *session) endLater(grace time.Duration) {
-	s.srv.wg.Go(func() {
+	s.set.wg.Go(func() {
 		if err := s.end(context.Background(), grace); err != nil {
-			s.srv.Logger.Error("end session", "session", s.id, "err", err)
+			s.set.logger.Error("end session", "session", s.id, "err", err)
 		}
 	})
 }

@@ -7,14 +7,18 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// ShowPolicy writes the network policy for those inside to read, as
-// policy/network.json in Dir (protocol section 9.4). The file says what is in force
+// shown is the folder of what those inside may read.
+type shown struct{ dir string }
+
+// policy writes the network policy for those inside to read, as
+// policy/network.json in the folder (protocol section 9.4). The file says what is in force
 // and changes nothing about it, also if root overwrites it.
-func (s *Server) ShowPolicy(p sprites.NetworkPolicy) error {
+func (s shown) policy(p sprites.NetworkPolicy) error {
 	if p.Rules == nil {
 		p.Rules = []sprites.NetworkRule{}
 	}
@@ -22,32 +26,40 @@ func (s *Server) ShowPolicy(p sprites.NetworkPolicy) error {
 	if err != nil {
 		return err
 	}
-	return s.show("policy", "network.json", append(data, '\n'))
+	return s.put("policy", "network.json", append(data, '\n'))
 }
 
-// ShowGitConfig writes what git's own configuration in a sprite includes, as
-// git/config in Dir: how repositories are reached through connectors.
-func (s *Server) ShowGitConfig(text string) error {
-	return s.show("git", "config", []byte(text))
+// gitConfig writes what git's own configuration in a sprite includes, as
+// git/config in the folder: how repositories are reached through connectors.
+func (s shown) gitConfig(text string) error {
+	return s.put("git", "config", []byte(text))
 }
 
-// show puts a file that all inside may read into a folder of Dir, in place of what
+// put puts a file that all inside may read into a folder in it, in place of what
 // is there.
-func (s *Server) show(folder, name string, data []byte) error {
-	dir := filepath.Join(s.Dir, folder)
+func (s shown) put(folder, name string, data []byte) error {
+	dir := filepath.Join(s.dir, folder)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	return atomicfile.Replace(filepath.Join(dir, name), data, 0o444)
 }
 
+// ShowPolicy writes the network policy for those inside to read, as
+// policy/network.json in Dir.
+func (s *Server) ShowPolicy(p sprites.NetworkPolicy) error { return shown{s.Dir}.policy(p) }
+
+// ShowGitConfig writes what git's own configuration in a sprite includes, as
+// git/config in Dir.
+func (s *Server) ShowGitConfig(text string) error { return shown{s.Dir}.gitConfig(text) }
+
 // postPolicy takes the policy that is in force from now on.
-func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
+func (s shown) postPolicy(w http.ResponseWriter, r *http.Request) error {
 	var p sprites.NetworkPolicy
-	if err := readJSON(r, &p); err != nil {
+	if err := wire.ReadJSON(r, &p); err != nil {
 		return err
 	}
-	if err := s.ShowPolicy(p); err != nil {
+	if err := s.policy(p); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -57,12 +69,12 @@ func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
 const maxGitConfig = 1 << 20
 
 // putGitConfig takes the configuration of git from now on.
-func (s *Server) putGitConfig(w http.ResponseWriter, r *http.Request) error {
+func (s shown) putGitConfig(w http.ResponseWriter, r *http.Request) error {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxGitConfig))
 	if err != nil {
 		return err
 	}
-	if err := s.ShowGitConfig(string(text)); err != nil {
+	if err := s.gitConfig(string(text)); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

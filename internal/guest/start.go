@@ -6,9 +6,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/guest/users"
 )
 
 // startError is a command that could not be started, and its exit code.
@@ -59,33 +62,65 @@ func (st *streams) files() []uintptr {
 	return []uintptr{in, uintptr(st.child[0]), uintptr(st.child[1])}
 }
 
-func (s *Server) openStreams(c *command) (*streams, error) {
+// runner starts the processes of sessions, and waits for their ends. Close it when all
+// have ended.
+type runner struct {
+	cgroups cgroups
+	reaper  *reaper
+
+	mu      sync.Mutex
+	devnull *os.File // guarded by mu
+}
+
+func (r *runner) close() error {
+	r.reaper.close()
+	if r.devnull != nil {
+		_ = r.devnull.Close()
+	}
+	return r.cgroups.close()
+}
+
+// null returns the open /dev/null that commands without input share.
+func (r *runner) null() (*os.File, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.devnull == nil {
+		f, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			return nil, err
+		}
+		r.devnull = f
+	}
+	return r.devnull, nil
+}
+
+func (r *runner) openStreams(c *command) (*streams, error) {
 	if c.tty {
 		return openTerminal(c)
 	}
 	st := &streams{}
 	for _, end := range []**os.File{&st.out, &st.err} {
-		r, w, err := pipe(0)
+		out, w, err := pipe(0)
 		if err != nil {
 			st.close()
 			return nil, err
 		}
-		*end, st.child = r, append(st.child, w)
+		*end, st.child = out, append(st.child, w)
 	}
 	var err error
 	if !c.stdin {
-		if st.shared, err = s.null(); err != nil {
+		if st.shared, err = r.null(); err != nil {
 			st.close()
 			return nil, err
 		}
 		return st, nil
 	}
-	w, r, err := pipe(1)
+	w, in, err := pipe(1)
 	if err != nil {
 		st.close()
 		return nil, err
 	}
-	st.in, st.child = w, append(st.child, r)
+	st.in, st.child = w, append(st.child, in)
 	return st, nil
 }
 
@@ -128,25 +163,25 @@ func openTerminal(c *command) (*streams, error) {
 		return nil, fmt.Errorf("make a terminal: %w", err)
 	}
 	st.child = []int{slave}
-	if c.user.uid != 0 {
+	if c.user.UID != 0 {
 		// So that programs may open it again by its name; not all kernels can.
-		_ = unix.Fchown(slave, int(c.user.uid), -1)
+		_ = unix.Fchown(slave, int(c.user.UID), -1)
 	}
 	return st, nil
 }
 
 // start starts the command in a new cgroup, kernel session and process group.
 // The error is a *startError when the command itself is to blame.
-func (s *Server) start(c *command, id string) (*process, *group, *streams, error) {
+func (r *runner) start(c *command, id string) (*process, *group, *streams, error) {
 	path, err := c.find()
 	if err != nil {
 		return nil, nil, nil, notStarted(c, err)
 	}
-	st, err := s.openStreams(c)
+	st, err := r.openStreams(c)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	g, dir, err := s.cgroups.make(id)
+	g, dir, err := r.cgroups.make(id)
 	if err != nil {
 		st.close()
 		return nil, nil, nil, err
@@ -160,7 +195,7 @@ func (s *Server) start(c *command, id string) (*process, *group, *streams, error
 	if dir >= 0 {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, dir
 	}
-	p, err := s.reaper.start(func() (int, error) {
+	p, err := r.reaper.start(func() (int, error) {
 		pid, err := syscall.ForkExec(path, c.argv, attr)
 		if errors.Is(err, syscall.ENOEXEC) {
 			// A script without a first line to say whose: the shell's, as ever.
@@ -182,11 +217,11 @@ func (s *Server) start(c *command, id string) (*process, *group, *streams, error
 }
 
 // credential is nil when nothing has to change.
-func credential(u account) *syscall.Credential {
-	if os.Geteuid() != 0 && int(u.uid) == os.Geteuid() {
+func credential(u users.User) *syscall.Credential {
+	if os.Geteuid() != 0 && int(u.UID) == os.Geteuid() {
 		return nil
 	}
-	return &syscall.Credential{Uid: u.uid, Gid: u.gid, Groups: u.groups}
+	return &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups}
 }
 
 // notStarted gives an error of exec its exit code: 127 not found, 126 not

@@ -2,9 +2,12 @@ package guest
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -26,80 +29,127 @@ type keptSession struct {
 	until time.Time
 }
 
+// table finds sessions by their ids: those that run, and what is kept of others.
+type table struct {
+	max      int
+	stopping atomic.Bool // set under mu: no session is registered any more
+
+	mu       sync.Mutex
+	running  map[string]*session
+	leftover map[string]*session // ended, but with living background processes
+	ended    []string            // ids of the last ended sessions, oldest first
+	lastEnd  time.Time           // when the last of them did
+	kept     []keptSession       // ended, for those who attach later, oldest first
+}
+
+// stop has no session registered any more, and returns those that have processes.
+func (t *table) stop() []*session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopping.Store(true)
+	return t.living()
+}
+
+// all returns the sessions that run, or have background processes.
+func (t *table) all() []*session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.living()
+}
+
+// living is all for who holds mu.
+func (t *table) living() []*session {
+	return slices.AppendSeq(slices.Collect(maps.Values(t.running)), maps.Values(t.leftover))
+}
+
+// listed returns the sessions that run.
+func (t *table) listed() []*session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.running))
+}
+
+// activity returns how many sessions run, and when the last one ended.
+func (t *table) activity() (running int, lastEnd time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.running), t.lastEnd
+}
+
 // register gives a session its id and puts it into the table.
-func (s *Server) register(sess *session) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopping.Load() {
+func (t *table) register(sess *session) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopping.Load() {
 		return fail.New("stopping", "The sprite is stopping.", "")
 	}
-	if len(s.sessions) >= s.MaxSessions {
-		return fail.New("too_many_sessions", fmt.Sprintf("%d commands are running already; end some.", len(s.sessions)), "")
+	if len(t.running) >= t.max {
+		return fail.New("too_many_sessions", fmt.Sprintf("%d commands are running already; end some.", len(t.running)), "")
 	}
 	for {
 		// Of fixed length, and decimal, as process numbers are that other
 		// servers use.
 		sess.id = strconv.Itoa(100_000_000 + rand.IntN(900_000_000))
-		if s.sessions[sess.id] == nil && s.leftover[sess.id] == nil && !slices.Contains(s.ended, sess.id) {
+		if t.running[sess.id] == nil && t.leftover[sess.id] == nil && !slices.Contains(t.ended, sess.id) {
 			break
 		}
 	}
-	s.sessions[sess.id] = sess
+	t.running[sess.id] = sess
 	return nil
 }
 
 // unregister takes out a session that nobody has been told of.
-func (s *Server) unregister(sess *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.sessions, sess.id)
+func (t *table) unregister(sess *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.running, sess.id)
 }
 
 // finished moves a session whose main process has ended out of the list.
-func (s *Server) finished(sess *session) {
+func (t *table) finished(sess *session) {
 	if sess.service {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.sessions, sess.id)
-	s.leftover[sess.id] = sess
-	s.lastEnd = time.Now()
-	s.ended = append(s.ended, sess.id)
-	if len(s.ended) > keptEnded {
-		s.ended = slices.Clone(s.ended[len(s.ended)-keptEnded:])
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.running, sess.id)
+	t.leftover[sess.id] = sess
+	t.lastEnd = time.Now()
+	t.ended = append(t.ended, sess.id)
+	if len(t.ended) > keptEnded {
+		t.ended = slices.Clone(t.ended[len(t.ended)-keptEnded:])
 	}
 	if sess.cmd.maxRun == 0 || sess.unheard {
-		s.kept = append(s.kept, keptSession{sess, s.lastEnd.Add(keptFor)})
+		t.kept = append(t.kept, keptSession{sess, t.lastEnd.Add(keptFor)})
 	}
 }
 
 // trimKept forgets the oldest of the kept sessions that are too many, or hold too
 // much output.
-func (s *Server) trimKept() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (t *table) trimKept() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	held := 0
-	for i, sess := range slices.Backward(s.kept) {
+	for i, sess := range slices.Backward(t.kept) {
 		sess.mu.Lock()
 		held += sess.scroll.held()
 		sess.mu.Unlock()
-		if held > keptOutput || len(s.kept)-i > keptSessions || time.Now().After(sess.until) {
-			s.kept = slices.Clone(s.kept[i+1:])
+		if held > keptOutput || len(t.kept)-i > keptSessions || time.Now().After(sess.until) {
+			t.kept = slices.Clone(t.kept[i+1:])
 			return
 		}
 	}
 }
 
 // attachable finds a session that runs, or is kept.
-func (s *Server) attachable(id string) (*session, error) {
-	s.trimKept()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if sess := s.sessions[id]; sess != nil {
+func (t *table) attachable(id string) (*session, error) {
+	t.trimKept()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if sess := t.running[id]; sess != nil {
 		return sess, nil
 	}
-	for _, sess := range s.kept {
+	for _, sess := range t.kept {
 		if sess.id == id {
 			return sess.session, nil
 		}
@@ -108,27 +158,27 @@ func (s *Server) attachable(id string) (*session, error) {
 }
 
 // forget drops a session of which no process is left.
-func (s *Server) forget(sess *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.leftover, sess.id)
+func (t *table) forget(sess *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.leftover, sess.id)
 }
 
-// session finds a running session.
-func (s *Server) session(id string) (*session, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if sess := s.sessions[id]; sess != nil {
+// find finds a running session.
+func (t *table) find(id string) (*session, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if sess := t.running[id]; sess != nil {
 		return sess, nil
 	}
 	return nil, notFound(id)
 }
 
 // killable finds a session that has a process left.
-func (s *Server) killable(id string) (*session, error) {
-	s.mu.Lock()
-	sess, leftover, ended := s.sessions[id], s.leftover[id], slices.Contains(s.ended, id)
-	s.mu.Unlock()
+func (t *table) killable(id string) (*session, error) {
+	t.mu.Lock()
+	sess, leftover, ended := t.running[id], t.leftover[id], slices.Contains(t.ended, id)
+	t.mu.Unlock()
 	if sess != nil {
 		return sess, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -57,7 +58,7 @@ func (t *tasks) list() []sprites.Task {
 // put makes a task, or, if refresh, gives the one that is there another end.
 func (t *tasks) put(name string, expire time.Duration, refresh bool) (sprites.Task, error) {
 	if !taskName.MatchString(name) {
-		return sprites.Task{}, badRequest("A task's name is letters, digits, dots, dashes and underscores, at most 63: %.64q is none.", name)
+		return sprites.Task{}, wire.BadRequest("A task's name is letters, digits, dots, dashes and underscores, at most 63: %.64q is none.", name)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,28 +116,40 @@ func (r taskRequest) expire() (time.Duration, error) {
 	_ = json.Unmarshal(r.Expire, &text) // else it is a number, or fails below
 	d, err := sprites.TaskExpiry(text)
 	if err != nil {
-		return 0, badRequest("%v.", err)
+		return 0, wire.BadRequest("%v.", err)
 	}
 	return d, nil
 }
 
-func (s *Server) listTasks(w http.ResponseWriter, _ *http.Request) error {
-	return respond(w, sprites.TaskList{Tasks: s.tasks.list()})
+// routes are the calls of the API.
+func (t *tasks) routes() wire.Routes {
+	return wire.Routes{
+		"GET /v1/tasks":           t.getAll,
+		"POST /v1/tasks":          t.write,
+		"PUT /v1/tasks":           t.write,
+		"GET /v1/tasks/{name}":    t.getOne,
+		"PUT /v1/tasks/{name}":    t.write,
+		"DELETE /v1/tasks/{name}": t.delete,
+	}
 }
 
-func (s *Server) getTask(w http.ResponseWriter, r *http.Request) error {
-	task, err := s.tasks.get(r.PathValue("name"))
+func (t *tasks) getAll(w http.ResponseWriter, _ *http.Request) error {
+	return wire.Respond(w, sprites.TaskList{Tasks: t.list()})
+}
+
+func (t *tasks) getOne(w http.ResponseWriter, r *http.Request) error {
+	task, err := t.get(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
-	return respond(w, task)
+	return wire.Respond(w, task)
 }
 
-// writeTask makes a task with POST, and makes or refreshes one with PUT, of which
+// write makes a task with POST, and makes or refreshes one with PUT, of which
 // the name may stand in the path.
-func (s *Server) writeTask(w http.ResponseWriter, r *http.Request) error {
+func (t *tasks) write(w http.ResponseWriter, r *http.Request) error {
 	var body taskRequest
-	if err := readJSON(r, &body); err != nil {
+	if err := wire.ReadJSON(r, &body); err != nil {
 		return err
 	}
 	if name := r.PathValue("name"); name != "" {
@@ -146,7 +159,7 @@ func (s *Server) writeTask(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	task, err := s.tasks.put(body.Name, d, r.Method == http.MethodPut)
+	task, err := t.put(body.Name, d, r.Method == http.MethodPut)
 	if err != nil {
 		return err
 	}
@@ -154,16 +167,23 @@ func (s *Server) writeTask(w http.ResponseWriter, r *http.Request) error {
 	if r.Method == http.MethodPost {
 		status = http.StatusCreated
 	}
-	respondStatus(w, status, task)
+	wire.RespondStatus(w, status, task)
 	return nil
 }
 
-func (s *Server) deleteTask(w http.ResponseWriter, r *http.Request) error {
-	if err := s.tasks.remove(r.PathValue("name")); err != nil {
+func (t *tasks) delete(w http.ResponseWriter, r *http.Request) error {
+	if err := t.remove(r.PathValue("name")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// lastEnd is when the last task ended; zero if none did.
+func (t *tasks) lastEnd() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ended
 }
 
 func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
@@ -171,18 +191,14 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	for _, task := range s.tasks.list() {
 		a.Tasks = append(a.Tasks, task.Name)
 	}
-	s.tasks.mu.Lock()
-	last := s.tasks.ended
-	s.tasks.mu.Unlock()
-	s.mu.Lock()
-	a.Sessions = len(s.sessions)
-	if s.lastEnd.After(last) {
-		last = s.lastEnd
+	running, last := s.sessions.table.activity()
+	a.Sessions = running
+	if end := s.tasks.lastEnd(); end.After(last) {
+		last = end
 	}
-	s.mu.Unlock()
 	if !last.IsZero() {
 		quiet := time.Since(last).Seconds()
 		a.QuietSeconds = &quiet
 	}
-	return respond(w, a)
+	return wire.Respond(w, a)
 }

@@ -6,19 +6,22 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/guest/ports"
+	"github.com/cove-dev/cove/internal/guest/signals"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // wsClient is a client on a WebSocket (protocol sections 3.2 to 3.6).
 type wsClient struct {
-	conn *websocket.Conn
-	raw  *heldConn
+	conn *wire.Conn
 
 	done chan struct{} // closed when the connection has ended
 	once sync.Once
@@ -27,9 +30,10 @@ type wsClient struct {
 	sent      atomic.Int64 // when the last message went out, Unix nanoseconds
 	following atomic.Bool  // followPorts was called
 
-	mu    sync.Mutex    // held for a message, and for a whole replay
-	ended bool          // the exit has been sent: nothing may follow
-	ports *portFollower // nil before the session's ports are of interest
+	mu       sync.Mutex      // held for a message, and for a whole replay
+	ended    bool            // the exit has been sent: nothing may follow
+	ports    *ports.Follower // nil before the session's ports are of interest
+	listened *atomic.Bool    // set when it is told of a port that opens; the session's
 }
 
 // patience is how long a client may block when others wait for it.
@@ -39,15 +43,15 @@ const patience = 30 * time.Second
 // that read success from the code 1000 (section 3.3).
 const ttyFailed = websocket.StatusCode(4001)
 
-func (s *Server) newClient(w http.ResponseWriter, r *http.Request) (*wsClient, error) {
+func (s *sessions) newClient(w http.ResponseWriter, r *http.Request) (*wsClient, error) {
 	w.Header().Set("X-Sprite-Capabilities", "signal")
-	conn, raw, err := accept(w, r, chunk+1)
+	conn, err := wire.Accept(w, r, chunk+1)
 	if err != nil {
 		return nil, err
 	}
-	c := &wsClient{conn: conn, raw: raw, done: make(chan struct{})}
+	c := &wsClient{conn: conn, done: make(chan struct{})}
 	c.sent.Store(time.Now().UnixNano())
-	s.wg.Go(func() { c.heartbeat(s.Keepalive) })
+	s.wg.Go(func() { c.heartbeat(s.silence) })
 	return c, nil
 }
 
@@ -67,7 +71,7 @@ func (c *wsClient) send(frame []byte, tty bool) error {
 
 func (c *wsClient) write(typ websocket.MessageType, p []byte) error {
 	if c.slow.Load() {
-		_ = c.raw.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
+		_ = c.conn.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
 	}
 	// No context with an end: the library would give up on who pauses.
 	err := c.conn.Write(context.Background(), typ, p)
@@ -105,7 +109,7 @@ func (c *wsClient) exit(e ending, tty bool) {
 	if !tty {
 		messages = 2
 	}
-	c.raw.holdNext(messages) // with the close, in one packet
+	c.conn.Hold(messages) // with the close, in one packet
 	err := c.text(sprites.Message{Type: "exit", ExitCode: &e.code, Code: &e.code, Reason: e.reason, Left: e.left})
 	status := websocket.StatusNormalClosure
 	if tty && e.code != 0 {
@@ -129,7 +133,7 @@ func (c *wsClient) crowded(yes bool) {
 	if yes {
 		until = time.Now().Add(patience) // for a write that blocks already
 	}
-	_ = c.raw.SetWriteDeadline(until)
+	_ = c.conn.SetWriteDeadline(until)
 }
 
 func (c *wsClient) drop() {
@@ -166,7 +170,7 @@ func (c *wsClient) heartbeat(silence time.Duration) {
 		}
 		if now.Sub(pinged) >= every {
 			pinged = now
-			if c.raw.ping() != nil {
+			if c.conn.SendPing() != nil {
 				c.drop()
 				return
 			}
@@ -178,7 +182,7 @@ func (c *wsClient) heartbeat(silence time.Duration) {
 // serve handles the client's messages until its connection ends. Data is for the
 // command's input if stdin.
 func (c *wsClient) serve(s *session, stdin bool) {
-	s.srv.ports.expect()
+	s.set.expectPorts()
 	bufp := chunks.Get().(*[chunk + 1]byte)
 	defer chunks.Put(bufp)
 	for {
@@ -200,20 +204,20 @@ func (c *wsClient) serve(s *session, stdin bool) {
 // followPorts has the client told which ports the session's processes listen on.
 func (c *wsClient) followPorts(s *session) {
 	if !c.following.Swap(true) {
-		s.srv.wg.Go(func() { c.portLoop(s) })
+		s.set.wg.Go(func() { c.portLoop(s) })
 	}
 }
 
 // portLoop tells of the session's ports until the client's connection ends.
 func (c *wsClient) portLoop(s *session) {
-	f := s.srv.ports.follow(s)
-	defer s.srv.ports.leave(f)
+	f := s.set.ports.Follow(s.id)
+	defer f.Leave()
 	c.mu.Lock()
-	c.ports = f
+	c.ports, c.listened = f, &s.listened
 	c.mu.Unlock()
 	for {
 		select {
-		case <-f.changed:
+		case <-f.Changed():
 		case <-c.done:
 			return
 		}
@@ -232,7 +236,11 @@ func (c *wsClient) tellPorts() error {
 	if c.ports == nil || c.ended {
 		return nil
 	}
-	for _, e := range c.ports.news() {
+	news := c.ports.News()
+	if slices.ContainsFunc(news, func(e sprites.PortEvent) bool { return e.Type == sprites.PortOpened }) {
+		c.listened.Store(true)
+	}
+	for _, e := range news {
 		if err := c.text(sprites.Message{Type: e.Type, Port: e.Port, Address: e.Address, PID: e.PID}); err != nil {
 			return err
 		}
@@ -271,7 +279,7 @@ func (s *session) feed(msg io.Reader, buf []byte, stdin bool) error {
 // control handles a text message; what it does not know it ignores.
 func (s *session) control(msg io.Reader) error {
 	var m sprites.Message
-	ok, err := readText(msg, &m)
+	ok, err := wire.ReadText(msg, &m)
 	if err != nil || !ok {
 		return err
 	}
@@ -279,7 +287,7 @@ func (s *session) control(msg io.Reader) error {
 	case "resize":
 		s.resize(m.Cols, m.Rows)
 	case "signal":
-		if sig, err := parseSignal(m.Signal); err == nil {
+		if sig, err := signals.Parse(m.Signal); err == nil {
 			_ = s.signal(sig) // the command has just ended
 		}
 	}

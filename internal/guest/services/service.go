@@ -1,12 +1,14 @@
-package guest
+package services
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/sprites"
@@ -25,8 +27,8 @@ const readyLimit = 10 * time.Second
 
 // service is one definition and what became of it.
 type service struct {
-	set *services
-	log serviceLog
+	set *Set
+	log logFile
 
 	mu     sync.Mutex
 	def    sprites.Service // without its state
@@ -34,7 +36,7 @@ type service struct {
 	cancel context.CancelFunc // ends keep; nil when it does not run
 	done   chan struct{}      // closed when keep has returned
 	grace  time.Duration      // for the end that cancel begins
-	sess   *session           // the running program
+	prog   Program            // the one that runs
 	events map[*subscription]bool
 
 	outOfMemory bool // the program was ended for want of memory
@@ -54,7 +56,7 @@ func (v *service) start() bool {
 	done := make(chan struct{})
 	v.cancel, v.done, v.grace = cancel, done, 0
 	v.state = sprites.ServiceState{Name: v.def.Name, Status: sprites.ServiceStarting}
-	v.set.srv.wg.Go(func() {
+	v.set.wg.Go(func() {
 		defer close(done)
 		defer cancel()
 		v.keep(ctx)
@@ -134,18 +136,17 @@ func (v *service) runOnce(ctx context.Context) (code int, started bool) {
 	v.mu.Lock()
 	v.needed = nil
 	v.mu.Unlock()
-	sess, err := v.set.launch(def)
+	prog, err := v.set.prepare(def)
 	if err != nil {
 		v.fault(err)
 		return 126, false
 	}
-	out := &serviceOutput{service: v, ended: make(chan struct{})}
-	sess.start(out)
-	pid, started := sess.pid()
+	out := &output{service: v, ended: make(chan struct{})}
+	pid, started := prog.Start(out)
 	if started {
 		now := time.Now().UTC()
 		v.mu.Lock()
-		v.sess = sess
+		v.prog = prog
 		if v.state.Status != sprites.ServiceStopping {
 			v.state.Status = sprites.ServiceRunning
 		}
@@ -155,29 +156,29 @@ func (v *service) runOnce(ctx context.Context) (code int, started bool) {
 		v.mu.Unlock()
 		v.set.retryNeeding(def.Name)
 		select {
-		case <-sess.proc.exited:
+		case <-prog.Exited():
 		case <-ctx.Done():
 			v.mu.Lock()
 			grace := v.grace
 			v.mu.Unlock()
-			v.end(sess, grace)
+			v.end(prog, grace)
 		}
-		v.end(sess, 0) // what it left behind would hold its port
+		v.end(prog, 0) // what it left behind would hold its port
 	}
 	<-out.ended
 	v.mu.Lock()
-	v.sess, v.state.PID = nil, 0
+	v.prog, v.state.PID = nil, 0
 	v.outOfMemory = out.reason == "oom"
 	if err := v.log.finish(); err != nil {
-		v.set.srv.Logger.Warn("log of a service", "service", v.def.Name, "err", err)
+		v.set.logger.Warn("log of a service", "service", v.def.Name, "err", err)
 	}
 	v.mu.Unlock()
 	return out.code, started
 }
 
-func (v *service) end(sess *session, grace time.Duration) {
-	if err := sess.end(context.Background(), grace); err != nil {
-		v.set.srv.Logger.Error("end service", "service", v.def.Name, "err", err)
+func (v *service) end(prog Program, grace time.Duration) {
+	if err := prog.End(grace); err != nil {
+		v.set.logger.Error("end service", "service", v.def.Name, "err", err)
 	}
 }
 
@@ -256,14 +257,18 @@ func (v *service) failsUntil(t time.Time) bool {
 }
 
 // signal sends a signal to the program itself.
-func (v *service) signal(send func(*session) error) error {
+func (v *service) signal(sig syscall.Signal) error {
 	v.mu.Lock()
-	sess := v.sess
+	prog := v.prog
 	v.mu.Unlock()
-	if sess == nil {
+	if prog == nil {
 		return notRunning(v.def.Name)
 	}
-	return send(sess)
+	err := prog.Signal(sig)
+	if errors.Is(err, os.ErrProcessDone) {
+		return notRunning(v.def.Name)
+	}
+	return err
 }
 
 // ready waits until what needs this service can count on it: it runs, and if it

@@ -1,4 +1,6 @@
-package guest
+// Package files is the filesystem API of the guest: it reads, writes, lists, changes and
+// watches files with the rights of the sprite's user, or of root.
+package files
 
 import (
 	"cmp"
@@ -15,10 +17,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/cove-dev/cove/internal/guest/users"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -26,6 +31,42 @@ import (
 // blocks are the buffers that files are streamed through. Reading and writing
 // them by hand keeps net/http from sendfile, which is slow in gVisor.
 var blocks = sync.Pool{New: func() any { return new([256 << 10]byte) }}
+
+// maxWatches is how many watches may be open.
+const maxWatches = 32
+
+// Server answers the calls of the /fs family. Close it when done.
+type Server struct {
+	users   *users.Database
+	user    string
+	workdir string
+	watches *wire.Watches
+	folders atomic.Int64 // that watches watch
+}
+
+// New makes a Server. user is whose rights and files they are, unless a call says
+// otherwise; relative paths lie in workdir.
+func New(db *users.Database, user, workdir string) *Server {
+	return &Server{users: db, user: user, workdir: workdir, watches: wire.NewWatches(maxWatches, watchFrame)}
+}
+
+// Close ends all watches. There must be no more calls.
+func (s *Server) Close() { s.watches.Close() }
+
+// Routes are the calls.
+func (s *Server) Routes() wire.Routes {
+	return wire.Routes{
+		"GET /v1/fs/read":      s.getRead,
+		"PUT /v1/fs/write":     s.putWrite,
+		"GET /v1/fs/list":      s.getList,
+		"GET /v1/fs/watch":     s.getWatch, // upgrade
+		"DELETE /v1/fs/delete": s.deleteFile,
+		"POST /v1/fs/rename":   s.postRename,
+		"POST /v1/fs/copy":     s.postCopy,
+		"POST /v1/fs/chmod":    s.postChmod,
+		"POST /v1/fs/chown":    s.postChown,
+	}
+}
 
 // fileCall is what the calls of the /fs family have in common: paths may be
 // relative to workingDir, and without asRoot they act with the rights of the
@@ -38,41 +79,41 @@ type fileCall struct {
 	AsRoot     bool   `json:"asRoot"`
 	Recursive  *bool  `json:"recursive"`
 
-	user account
+	user users.User
 }
 
-// parseFile reads the query of a call.
-func (s *Server) parseFile(q url.Values) (*fileCall, error) {
+// parse reads the query of a call.
+func (s *Server) parse(q url.Values) (*fileCall, error) {
 	f := &fileCall{Path: q.Get("path"), WorkingDir: q.Get("workingDir")}
 	var err error
-	if f.AsRoot, err = boolean(q, "asRoot", false); err != nil {
+	if f.AsRoot, err = wire.Boolean(q, "asRoot", false); err != nil {
 		return nil, err
 	}
 	if text := q.Get("recursive"); text != "" {
-		yes, err := boolean(q, "recursive", false)
+		yes, err := wire.Boolean(q, "recursive", false)
 		if err != nil {
 			return nil, err
 		}
 		f.Recursive = &yes
 	}
-	return f, s.completeFile(f)
+	return f, s.complete(f)
 }
 
-// completeFile finds the user and makes the paths absolute.
-func (s *Server) completeFile(f *fileCall) error {
-	name := s.User
+// complete finds the user and makes the paths absolute.
+func (s *Server) complete(f *fileCall) error {
+	name := s.user
 	if f.AsRoot {
 		name = "0"
 	}
 	var ok bool
-	if f.user, ok = s.accounts.lookup(name); !ok {
+	if f.user, ok = s.users.Lookup(name); !ok {
 		return fmt.Errorf("there is no user %q", name)
 	}
 	dir := f.WorkingDir
 	if dir == "" {
-		dir = s.Workdir
+		dir = s.workdir
 	} else if !filepath.IsAbs(dir) {
-		dir = s.Workdir + "/" + dir
+		dir = s.workdir + "/" + dir
 	}
 	for _, p := range []*string{&f.Path, &f.Source, &f.Dest} {
 		if *p != "" {
@@ -120,7 +161,7 @@ func (f *fileCall) recursive(missing bool) bool {
 
 // do runs fn as the call's user, and gives its error the path.
 func (f *fileCall) do(name string, fn func() error) error {
-	if err := as(f.user, fn); err != nil {
+	if err := f.user.Do(fn); err != nil {
 		return &fileError{name, err}
 	}
 	return nil
@@ -129,7 +170,7 @@ func (f *fileCall) do(name string, fn func() error) error {
 // getRead streams a file, or the bytes from start up to end of it.
 func (s *Server) getRead(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	f, err := s.parseFile(q)
+	f, err := s.parse(q)
 	if err != nil {
 		return err
 	}
@@ -228,14 +269,14 @@ const maxEntries = 200_000
 // extension, the listing of anything is itself, a link not followed.
 func (s *Server) getList(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	f, err := s.parseFile(q)
+	f, err := s.parse(q)
 	if err != nil {
 		return err
 	}
 	if f.Path == "" {
-		f.Path = absolute(s.Workdir, cmp.Or(q.Get("workingDir"), "."))
+		f.Path = absolute(s.workdir, cmp.Or(q.Get("workingDir"), "."))
 	}
-	stat, err := boolean(q, "stat", false)
+	stat, err := wire.Boolean(q, "stat", false)
 	if err != nil {
 		return err
 	}
@@ -260,7 +301,7 @@ func (s *Server) getList(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	list.Count = len(list.Entries)
-	return respond(w, list)
+	return wire.Respond(w, list)
 }
 
 func listFiles(name, pattern string, recursive bool) ([]sprites.Entry, error) {
@@ -412,7 +453,7 @@ func (s *Server) deleteFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, answer)
+	return wire.Respond(w, answer)
 }
 
 // maxDeleted is how many paths the answer to a deletion names.
@@ -438,7 +479,7 @@ func treeNames(root string) (names []string, n int) {
 // too, if it is not nil.
 func (s *Server) bodyCall(r *http.Request, v any) (*fileCall, error) {
 	body := &sprites.RawJSON{}
-	if err := readJSON(r, body); err != nil {
+	if err := wire.ReadJSON(r, body); err != nil {
 		return nil, &fileError{r.URL.Path, badRequestFile(err.Error())}
 	}
 	f := &fileCall{}
@@ -457,11 +498,11 @@ func (s *Server) bodyCall(r *http.Request, v any) (*fileCall, error) {
 		if q.Get(key) == "" {
 			continue
 		}
-		yes, err := boolean(q, key, false)
+		yes, err := wire.Boolean(q, key, false)
 		if err != nil {
 			return nil, err
 		}
 		set(yes)
 	}
-	return f, s.completeFile(f)
+	return f, s.complete(f)
 }

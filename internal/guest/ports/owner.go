@@ -1,4 +1,4 @@
-package guest
+package ports
 
 import (
 	"net/http"
@@ -7,24 +7,25 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// getOwner names the process that has the socket of a connection out of the sandbox,
+// GetOwner names the process that has the socket of a connection out of the sandbox,
 // or of one that is being opened, by the socket's own address.
-func (s *Server) getOwner(w http.ResponseWriter, r *http.Request) error {
+func GetOwner(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	from, err := netip.ParseAddrPort(q.Get("from"))
 	proto := q.Get("protocol")
 	if err != nil || proto != "tcp" && proto != "udp" {
-		return badRequest("from is an address and a port, protocol is tcp or udp")
+		return wire.BadRequest("from is an address and a port, protocol is tcp or udp")
 	}
 	p, ok := owner(proto, from)
 	if !ok {
 		return fail.New("not_found", "no process has that socket", "")
 	}
-	return respond(w, p)
+	return wire.Respond(w, p)
 }
 
 func owner(proto string, from netip.AddrPort) (sprites.Process, bool) {

@@ -1,4 +1,4 @@
-package guest
+package files
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/guest/users"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -16,7 +17,7 @@ import (
 // is told, and what was made meanwhile is watched.
 func TestWatchOverflow(t *testing.T) {
 	dir := t.TempDir()
-	me, ok := new(accounts).lookup(strconv.Itoa(os.Getuid()))
+	me, ok := new(users.Database).Lookup(strconv.Itoa(os.Getuid()))
 	if !ok {
 		t.Fatal("I am nobody")
 	}
@@ -24,7 +25,7 @@ func TestWatchOverflow(t *testing.T) {
 	if err := os.Mkdir(dir+"/gone", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	w, err := newFSWatcher(me, []string{dir, dir + "/gone"}, true, queue, budget)
+	w, err := newWatcher(me, []string{dir, dir + "/gone"}, true, queue, budget)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package guest
+package users
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// as runs fn with the rights of a user, on this thread alone, so that the kernel
+// Do runs fn with the rights of the user, on this thread alone, so that the kernel
 // judges what the user may do to files, and new files are the user's. The guest
 // is root, and could judge by itself, but never as exactly. setfsuid would be
 // made for this; gVisor does not have it, so it is the effective ids, through
@@ -16,8 +16,8 @@ import (
 //
 // fn must not start goroutines that touch files. An open file goes on working
 // afterwards.
-func as(u account, fn func() error) error {
-	if int(u.uid) == os.Geteuid() {
+func (u User) Do(fn func() error) error {
+	if int(u.UID) == os.Geteuid() {
 		return fn()
 	}
 	runtime.LockOSThread()
@@ -30,7 +30,7 @@ func as(u account, fn func() error) error {
 	for i, g := range before {
 		groups[i] = uint32(g)
 	}
-	err = errors.Join(setGroups(u.groups), setEffective(syscall.SYS_SETRESGID, u.gid), setEffective(syscall.SYS_SETRESUID, u.uid))
+	err = errors.Join(setGroups(u.Groups), setEffective(syscall.SYS_SETRESGID, u.GID), setEffective(syscall.SYS_SETRESUID, u.UID))
 	if err == nil {
 		err = fn()
 	}

@@ -1,4 +1,4 @@
-package guest
+package ports
 
 import (
 	"bytes"
@@ -11,8 +11,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 )
+
+// chunk is how much of a table is read at once.
+const chunk = 32 << 10
+
+var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
 
 // eachListening calls f for each socket of a table such as /proc/net/tcp that
 // listens. gVisor's tables have the form of Linux's.
@@ -26,7 +32,7 @@ func eachSocket(table, state string, f func(socket)) error {
 		return err
 	}
 	defer func() { _ = syscall.Close(fd) }()
-	bufp := chunks.Get().(*[chunk + 1]byte)
+	bufp := chunks.Get().(*[chunk]byte)
 	defer chunks.Put(bufp)
 	buf := bufp[:]
 	for have := 0; ; {

@@ -1,16 +1,20 @@
-package guest
+package files
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/guest/users"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -24,9 +28,9 @@ const (
 // getWatch tells of changes to files over a WebSocket (protocol sections 5.9 and
 // 17.8).
 func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) error {
-	return s.watch(w, r, &s.watches, maxWatches, watchFrame, func(conn *websocket.Conn, raw *heldConn) {
-		c := &watchConn{server: s, conn: conn, raw: raw, queue: newWatchQueue(), done: make(chan struct{})}
-		c.run()
+	return s.watches.Serve(w, r, func(conn *wire.Conn, closing <-chan struct{}) {
+		c := &watchConn{server: s, conn: conn, queue: newWatchQueue(), done: make(chan struct{})}
+		c.run(closing)
 	})
 }
 
@@ -34,40 +38,39 @@ func (s *Server) getWatch(w http.ResponseWriter, r *http.Request) error {
 // kernel says, whatever the client does, and another sends it.
 type watchConn struct {
 	server *Server
-	conn   *websocket.Conn
-	raw    *heldConn
+	conn   *wire.Conn
 	queue  *watchQueue
-	user   account
+	user   users.User
 	done   chan struct{} // closed when run returns
 }
 
-func (c *watchConn) run() {
+func (c *watchConn) run(closing <-chan struct{}) {
 	var wg sync.WaitGroup
-	var watcher *fsWatcher
+	var w *watcher
 	defer func() {
 		close(c.done)
 		wg.Wait()
-		if watcher != nil {
-			watcher.free()
+		if w != nil {
+			w.free()
 		}
 	}()
 	wg.Go(func() {
 		select {
-		case <-c.server.closing:
+		case <-closing:
 			_ = c.conn.CloseNow()
 		case <-c.done:
 		}
 	})
-	if watcher = c.subscribe(); watcher == nil {
+	if w = c.subscribe(); w == nil {
 		return
 	}
-	wg.Go(func() { keepAlive(c.conn, c.raw, c.done) })
+	wg.Go(func() { c.conn.KeepAlive(c.done) })
 	wg.Go(func() {
 		defer c.queue.close()
-		watcher.run()
+		w.run()
 	})
 	wg.Go(func() {
-		defer watcher.close()
+		defer w.close()
 		c.receive()
 	})
 	if c.send() == nil {
@@ -78,7 +81,7 @@ func (c *watchConn) run() {
 
 // subscribe starts to watch what the client asks for, and says so; nil if it
 // can't.
-func (c *watchConn) subscribe() *fsWatcher {
+func (c *watchConn) subscribe() *watcher {
 	// The library ends the connection with the context, which is what is wanted.
 	ctx, cancel := context.WithTimeout(context.Background(), watchInitLimit)
 	defer cancel()
@@ -87,7 +90,7 @@ func (c *watchConn) subscribe() *fsWatcher {
 		return nil
 	}
 	var req sprites.WatchRequest
-	ok, err := readText(msg, &req)
+	ok, err := wire.ReadText(msg, &req)
 	if err != nil {
 		return nil
 	}
@@ -104,17 +107,17 @@ func (c *watchConn) subscribe() *fsWatcher {
 		c.refuse(err)
 		return nil
 	}
-	watcher, err := newFSWatcher(c.user, paths, req.Recursive, c.queue, &c.server.folders)
+	w, err := newWatcher(c.user, paths, req.Recursive, c.queue, &c.server.folders)
 	if err != nil {
 		c.refuse(err)
 		return nil
 	}
 	if c.tell(sprites.WatchMessage{Type: "subscribed", Paths: paths}) != nil {
-		watcher.close()
-		watcher.free()
+		w.close()
+		w.free()
 		return nil
 	}
-	return watcher
+	return w
 }
 
 // resolve makes the paths absolute, and finds the user.
@@ -125,7 +128,7 @@ func (c *watchConn) resolve(req sprites.WatchRequest) ([]string, error) {
 			return nil, err
 		}
 		f := fileCall{Path: name, WorkingDir: req.WorkingDir, AsRoot: req.AsRoot}
-		if err := c.server.completeFile(&f); err != nil {
+		if err := c.server.complete(&f); err != nil {
 			return nil, err
 		}
 		paths[i], c.user = f.Path, f.user
@@ -143,7 +146,10 @@ func (c *watchConn) refuse(err error) {
 
 // closeReason fits an error into a close frame.
 func closeReason(err error) string {
-	text := dialReason(err)
+	text := err.Error()
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		text = errno.Error()
+	}
 	if len(text) > 120 {
 		text = text[:120]
 	}
@@ -173,7 +179,7 @@ func (c *watchConn) receive() {
 		if err != nil {
 			return
 		}
-		if err := drain(msg); err != nil {
+		if err := wire.Drain(msg); err != nil {
 			return
 		}
 		c.queue.complain(sprites.WatchMessage{
@@ -206,7 +212,7 @@ func (c *watchConn) send() error {
 
 // measure fills in sizes, as far as the user may know them.
 func (c *watchConn) measure(batch []sprites.WatchMessage) error {
-	return as(c.user, func() error {
+	return c.user.Do(func() error {
 		for _, m := range batch {
 			if m.WatchEvent == nil || m.Event == sprites.WatchRemove || m.Event == sprites.WatchRename {
 				continue

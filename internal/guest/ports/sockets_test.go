@@ -1,4 +1,4 @@
-package guest
+package ports
 
 import (
 	"net/netip"
@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestEachListening(t *testing.T) {
@@ -52,15 +53,14 @@ func TestEachListening(t *testing.T) {
 
 // Without a follower nothing runs.
 func TestPortWatcherEnds(t *testing.T) {
-	s := &Server{}
-	w := &portWatcher{srv: s}
+	w := New(func() map[int]string { return nil }, time.Minute)
 	for range 3 {
-		f, g := w.follow(nil), w.follow(nil)
+		f, g := w.Follow(""), w.Follow("")
 		<-f.changed
 		<-g.changed
-		w.leave(f)
-		w.leave(g)
-		w.leave(g)
-		s.wg.Wait()
+		f.Leave()
+		g.Leave()
+		g.Leave()
+		w.wg.Wait()
 	}
 }

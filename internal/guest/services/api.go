@@ -1,4 +1,4 @@
-package guest
+package services
 
 import (
 	"context"
@@ -8,66 +8,87 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/signals"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (s *Server) listServices(w http.ResponseWriter, _ *http.Request) error {
-	if s.services.dir == "" {
+// api is the calls of the API.
+type api struct{ set *Set }
+
+// Routes are the calls of services that programs in the sprite may make, too.
+func (s *Set) Routes() wire.Routes {
+	a := api{s}
+	return wire.Routes{
+		"GET /v1/services":                 a.list,
+		"POST /v1/services/signal":         a.postSignal,
+		"GET /v1/services/{name}":          a.get,
+		"PUT /v1/services/{name}":          a.put,
+		"DELETE /v1/services/{name}":       a.delete,
+		"POST /v1/services/{name}/start":   a.postStart,
+		"POST /v1/services/{name}/stop":    a.postStop,
+		"POST /v1/services/{name}/restart": a.postRestart,
+		"GET /v1/services/{name}/logs":     a.getLogs,
+	}
+}
+
+func (a api) list(w http.ResponseWriter, _ *http.Request) error {
+	if a.set.saved.dir == "" {
 		return noServices()
 	}
 	list := []sprites.Service{}
-	for _, v := range s.services.list() {
+	for _, v := range a.set.list() {
 		list = append(list, v.describe())
 	}
-	return respond(w, list)
+	return wire.Respond(w, list)
 }
 
-func (s *Server) getService(w http.ResponseWriter, r *http.Request) error {
-	v, err := s.services.get(r.PathValue("name"))
+func (a api) get(w http.ResponseWriter, r *http.Request) error {
+	v, err := a.set.get(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
-	return respond(w, v.describe())
+	return wire.Respond(w, v.describe())
 }
 
 // defaultFollow is how long changes of a service are followed.
 const defaultFollow = 5 * time.Second
 
-// putService creates or replaces a definition, and starts the service.
-func (s *Server) putService(w http.ResponseWriter, r *http.Request) error {
-	follow, err := duration(r.URL.Query(), "duration", defaultFollow)
+// put creates or replaces a definition, and starts the service.
+func (a api) put(w http.ResponseWriter, r *http.Request) error {
+	follow, err := wire.Duration(r.URL.Query(), "duration", defaultFollow)
 	if err != nil {
 		return err
 	}
 	var def sprites.Service
-	if err := readJSON(r, &def); err != nil {
+	if err := wire.ReadJSON(r, &def); err != nil {
 		return err
 	}
 	def.Name = r.PathValue("name")
-	v, _, err := s.services.put(def)
+	v, _, err := a.set.put(def)
 	if err != nil {
 		return err
 	}
-	return s.startService(w, r, v, follow)
+	return a.start(w, r, v, follow)
 }
 
-func (s *Server) postServiceStart(w http.ResponseWriter, r *http.Request) error {
-	follow, err := duration(r.URL.Query(), "duration", defaultFollow)
+func (a api) postStart(w http.ResponseWriter, r *http.Request) error {
+	follow, err := wire.Duration(r.URL.Query(), "duration", defaultFollow)
 	if err != nil {
 		return err
 	}
-	v, err := s.services.get(r.PathValue("name"))
+	v, err := a.set.get(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
-	return s.startService(w, r, v, follow)
+	return a.start(w, r, v, follow)
 }
 
-func (s *Server) startService(w http.ResponseWriter, r *http.Request, v *service, follow time.Duration) error {
-	stream := s.streamService(w, v)
+func (a api) start(w http.ResponseWriter, r *http.Request, v *service, follow time.Duration) error {
+	stream := a.stream(w, v)
 	defer stream.close()
-	started, err := s.services.want(v)
+	started, err := a.set.want(v)
 	if err != nil {
 		return err
 	}
@@ -78,68 +99,68 @@ func (s *Server) startService(w http.ResponseWriter, r *http.Request, v *service
 	return nil
 }
 
-func (s *Server) postServiceStop(w http.ResponseWriter, r *http.Request) error {
-	grace, err := duration(r.URL.Query(), "timeout", defaultStop)
+func (a api) postStop(w http.ResponseWriter, r *http.Request) error {
+	grace, err := wire.Duration(r.URL.Query(), "timeout", defaultStop)
 	if err != nil {
 		return err
 	}
-	v, err := s.services.get(r.PathValue("name"))
+	v, err := a.set.get(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
 	if !v.kept() {
 		return notRunning(v.def.Name)
 	}
-	stream := s.streamService(w, v)
+	stream := a.stream(w, v)
 	defer stream.close()
-	for _, other := range s.services.needing(v.def.Name) {
+	for _, other := range a.set.needing(v.def.Name) {
 		stream.send(sprites.ServiceEvent{
 			Type: sprites.ServiceEventStopping, Timestamp: time.Now().UnixMilli(),
 			Data: "service " + other.def.Name + " needs it, and goes on",
 		})
 	}
 	stream.until(r, func() error {
-		_, err := s.services.unwant(v, grace)
+		_, err := a.set.unwant(v, grace)
 		return err
 	})
 	stream.complete()
 	return nil
 }
 
-func (s *Server) postServiceRestart(w http.ResponseWriter, r *http.Request) error {
-	follow, err := duration(r.URL.Query(), "duration", defaultFollow)
+func (a api) postRestart(w http.ResponseWriter, r *http.Request) error {
+	follow, err := wire.Duration(r.URL.Query(), "duration", defaultFollow)
 	if err != nil {
 		return err
 	}
-	v, err := s.services.get(r.PathValue("name"))
+	v, err := a.set.get(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
-	stream := s.streamService(w, v)
+	stream := a.stream(w, v)
 	defer stream.close()
 	stream.until(r, func() error {
 		v.stop(defaultStop)
-		_, err := s.services.want(v)
+		_, err := a.set.want(v)
 		return err
 	})
 	stream.follow(r, follow)
 	return nil
 }
 
-// serviceLogs tells the last lines, then what comes.
-func (s *Server) serviceLogs(w http.ResponseWriter, r *http.Request) error {
+// getLogs tells the last lines, then what comes.
+func (a api) getLogs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	follow, err := duration(q, "duration", 0)
+	follow, err := wire.Duration(q, "duration", 0)
 	if err != nil {
 		return err
 	}
 	lines := 100
 	if text := q.Get("lines"); text != "" {
 		if lines, err = strconv.Atoi(text); err != nil || lines < 0 {
-			return badRequest("lines must be a number, not %q.", text)
+			return wire.BadRequest("lines must be a number, not %q.", text)
 		}
 	}
-	v, err := s.services.get(r.PathValue("name"))
+	v, err := a.set.get(r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -147,7 +168,7 @@ func (s *Server) serviceLogs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	stream := s.streamOf(w, v, sub)
+	stream := a.streamOf(w, v, sub)
 	defer stream.close()
 	events, err := past.last(lines)
 	if err != nil {
@@ -164,37 +185,37 @@ func (s *Server) serviceLogs(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) deleteService(w http.ResponseWriter, r *http.Request) error {
-	if err := s.services.remove(r.PathValue("name")); err != nil {
+func (a api) delete(w http.ResponseWriter, r *http.Request) error {
+	if err := a.set.remove(r.PathValue("name")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (s *Server) postServiceSignal(w http.ResponseWriter, r *http.Request) error {
+func (a api) postSignal(w http.ResponseWriter, r *http.Request) error {
 	var body sprites.ServiceSignal
-	if err := readJSON(r, &body); err != nil {
+	if err := wire.ReadJSON(r, &body); err != nil {
 		return err
 	}
-	v, err := s.services.get(body.Name)
+	v, err := a.set.get(body.Name)
 	if err != nil {
 		return err
 	}
-	sig, err := parseSignal(body.Signal)
+	sig, err := signals.Parse(body.Signal)
 	if err != nil {
-		return badRequest("%v.", err)
+		return wire.BadRequest("%v.", err)
 	}
-	if err := v.kill(sig); err != nil {
+	if err := v.signal(sig); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// serviceStream is an answer of events, a line each.
-type serviceStream struct {
-	srv   *Server
+// eventStream is an answer of events, a line each.
+type eventStream struct {
+	set   *Set
 	w     http.ResponseWriter
 	rc    *http.ResponseController
 	v     *service
@@ -202,18 +223,18 @@ type serviceStream struct {
 	begun bool
 }
 
-func (s *Server) streamService(w http.ResponseWriter, v *service) *serviceStream {
-	return s.streamOf(w, v, v.subscribe())
+func (a api) stream(w http.ResponseWriter, v *service) *eventStream {
+	return a.streamOf(w, v, v.subscribe())
 }
 
-// streamOf is streamService with a subscription that there is already.
-func (s *Server) streamOf(w http.ResponseWriter, v *service, sub *subscription) *serviceStream {
-	return &serviceStream{srv: s, w: w, rc: http.NewResponseController(w), v: v, sub: sub}
+// streamOf is stream with a subscription that there is already.
+func (a api) streamOf(w http.ResponseWriter, v *service, sub *subscription) *eventStream {
+	return &eventStream{set: a.set, w: w, rc: http.NewResponseController(w), v: v, sub: sub}
 }
 
-func (st *serviceStream) close() { st.v.unsubscribe(st.sub) }
+func (st *eventStream) close() { st.v.unsubscribe(st.sub) }
 
-func (st *serviceStream) begin() {
+func (st *eventStream) begin() {
 	if !st.begun {
 		st.begun = true
 		st.w.Header().Set("Content-Type", "application/x-ndjson")
@@ -222,25 +243,22 @@ func (st *serviceStream) begin() {
 	}
 }
 
-func (st *serviceStream) send(e sprites.ServiceEvent) {
+func (st *eventStream) send(e sprites.ServiceEvent) {
 	st.begin()
 	if line, err := json.Marshal(e); err == nil {
 		_, _ = st.w.Write(append(line, '\n')) // as in begin
 	}
 }
 
-func (st *serviceStream) flush() {
+func (st *eventStream) flush() {
 	for _, e := range st.sub.take() {
 		st.send(e)
 	}
 	_ = st.rc.Flush() // as in begin
 }
 
-// emptyLine is sent into a silence, for clients and proxies that give up on one.
-const emptyLine = 20 * time.Second
-
 // follow tells events for a time, and then completes the answer.
-func (st *serviceStream) follow(r *http.Request, d time.Duration) {
+func (st *eventStream) follow(r *http.Request, d time.Duration) {
 	st.begin()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -249,11 +267,11 @@ func (st *serviceStream) follow(r *http.Request, d time.Duration) {
 }
 
 // until tells events as long as do takes. do goes on when the caller has gone.
-func (st *serviceStream) until(r *http.Request, do func() error) {
+func (st *eventStream) until(r *http.Request, do func() error) {
 	st.begin()
 	done := make(chan time.Time)
 	var err error
-	st.srv.wg.Go(func() {
+	st.set.wg.Go(func() {
 		defer close(done)
 		err = do()
 	})
@@ -264,14 +282,14 @@ func (st *serviceStream) until(r *http.Request, do func() error) {
 	}
 }
 
-func (st *serviceStream) relay(r *http.Request, end <-chan time.Time) {
-	silence := time.NewTicker(emptyLine)
+func (st *eventStream) relay(r *http.Request, end <-chan time.Time) {
+	silence := time.NewTicker(wire.Silence)
 	defer silence.Stop()
 	for {
 		select {
 		case <-st.sub.wake:
 			st.flush()
-			silence.Reset(emptyLine)
+			silence.Reset(wire.Silence)
 		case <-silence.C:
 			_, _ = st.w.Write([]byte("\n")) // as in begin
 			_ = st.rc.Flush()
@@ -279,13 +297,13 @@ func (st *serviceStream) relay(r *http.Request, end <-chan time.Time) {
 			return
 		case <-r.Context().Done():
 			return
-		case <-st.srv.closing:
+		case <-st.set.closing:
 			return
 		}
 	}
 }
 
-func (st *serviceStream) complete() {
+func (st *eventStream) complete() {
 	st.flush()
 	file := st.v.log.path
 	st.send(sprites.ServiceEvent{
@@ -299,23 +317,24 @@ func (st *serviceStream) complete() {
 // defaultHTTP is where the sprite's URL leads unless a service says otherwise.
 const defaultHTTP = 8080
 
-// postHTTP tells at which port the sprite's URL arrives. The service that has it
-// is started if it does not run; what listens is waited for, for ?wait=DURATION.
-func (s *Server) postHTTP(w http.ResponseWriter, r *http.Request) error {
-	wait, err := duration(r.URL.Query(), "wait", 0)
+// PostHTTP answers POST /v1/http. It tells at which port the sprite's URL arrives. The
+// service that has it is started if it does not run; what listens is waited for, for
+// ?wait=DURATION.
+func (s *Set) PostHTTP(w http.ResponseWriter, r *http.Request) error {
+	wait, err := wire.Duration(r.URL.Query(), "wait", 0)
 	if err != nil {
 		return err
 	}
 	port := defaultHTTP
 	var web *service
-	for _, v := range s.services.list() {
+	for _, v := range s.list() {
 		if d := v.definition(); d.HTTPPort != 0 {
 			port, web = d.HTTPPort, v
 			break
 		}
 	}
 	if web != nil && !web.kept() {
-		if _, err := s.services.want(web); err != nil {
+		if _, err := s.want(web); err != nil {
 			return err
 		}
 	}
@@ -327,7 +346,7 @@ func (s *Server) postHTTP(w http.ResponseWriter, r *http.Request) error {
 			return notListening(port, web)
 		}
 	}
-	return respond(w, sprites.HTTPTarget{Port: port})
+	return wire.Respond(w, sprites.HTTPTarget{Port: port})
 }
 
 // notListening is the answer for a port at which nothing takes connections. The

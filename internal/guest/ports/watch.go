@@ -1,4 +1,4 @@
-package guest
+package ports
 
 import (
 	"context"
@@ -9,43 +9,44 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// getPortsWatch tells of the ports of the whole sandbox on a WebSocket: first a
+// GetWatch tells of the ports of the whole sandbox on a WebSocket: first a
 // list of those that are open, then what opens and closes (protocol section 6.4).
-func (s *Server) getPortsWatch(w http.ResponseWriter, r *http.Request) error {
-	return s.watch(w, r, &s.portWatches, maxPortWatches, chunk, func(conn *websocket.Conn, raw *heldConn) {
+func (w *Watcher) GetWatch(rw http.ResponseWriter, r *http.Request) error {
+	return w.watches.Serve(rw, r, func(conn *wire.Conn, closing <-chan struct{}) {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer func() { _ = conn.CloseNow() }()
-		f := s.ports.follow(nil)
-		defer s.ports.leave(f)
-		s.ports.look() // others' last look may be a while ago
+		f := w.Follow("")
+		defer f.Leave()
+		w.Look() // others' last look may be a while ago
 		gone := make(chan struct{})
 		wg.Go(func() {
 			defer close(gone)
 			for {
 				_, msg, err := conn.Reader(context.Background())
-				if err != nil || drain(msg) != nil {
+				if err != nil || wire.Drain(msg) != nil {
 					return
 				}
 			}
 		})
-		p := &portsClient{conn: conn, raw: raw}
-		p.serve(f, s.Keepalive, gone, s.closing)
+		p := &portsClient{conn}
+		p.serve(f, w.silence, gone, closing)
 	})
 }
 
+// patience is how long a client may block.
+const patience = 30 * time.Second
+
 // portsClient is a client of ports/watch. One that takes nothing for longer than
 // patience is given up.
-type portsClient struct {
-	conn *websocket.Conn
-	raw  *heldConn
-}
+type portsClient struct{ conn *wire.Conn }
 
 // serve sends the follower's news until the client has gone or the server closes.
-func (c *portsClient) serve(f *portFollower, silence time.Duration, gone, closing <-chan struct{}) {
+func (c *portsClient) serve(f *Follower, silence time.Duration, gone, closing <-chan struct{}) {
 	quiet := time.NewTicker(silence)
 	defer quiet.Stop()
 	for listed := false; ; {
@@ -61,11 +62,11 @@ func (c *portsClient) serve(f *portFollower, silence time.Duration, gone, closin
 			}
 		case <-f.changed:
 			if listed {
-				err = c.events(f.news())
+				err = c.events(f.News())
 				break
 			}
 			listed = true
-			err = c.text(sprites.PortList{Type: "port_list", Ports: append([]sprites.PortEvent{}, f.news()...)})
+			err = c.text(sprites.PortList{Type: "port_list", Ports: append([]sprites.PortEvent{}, f.News()...)})
 		}
 		if err != nil {
 			return
@@ -87,7 +88,7 @@ func (c *portsClient) text(v any) error {
 	if err != nil {
 		return err
 	}
-	_ = c.raw.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
-	defer func() { _ = c.raw.SetWriteDeadline(time.Time{}) }()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(patience)) // a closed one fails below
+	defer func() { _ = c.conn.SetWriteDeadline(time.Time{}) }()
 	return c.conn.Write(context.Background(), websocket.MessageText, data)
 }

@@ -1,4 +1,4 @@
-package guest
+package files
 
 import (
 	"encoding/json"
@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/guest/wire"
 )
 
 // maxNamed is how many files an answer names; it counts all.
@@ -57,7 +59,7 @@ func (s *Server) postRename(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, pair{f.Source, f.Dest})
+	return wire.Respond(w, pair{f.Source, f.Dest})
 }
 
 // postCopy copies a file, or a folder onto another.
@@ -79,7 +81,7 @@ func (s *Server) postCopy(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, struct {
+	return wire.Respond(w, struct {
 		Copied     []pair `json:"copied"`
 		Count      int    `json:"count"`
 		TotalBytes int64  `json:"totalBytes"`
@@ -257,7 +259,7 @@ func (s *Server) postChmod(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, struct {
+	return wire.Respond(w, struct {
 		Affected []changed `json:"affected"`
 		Count    int       `json:"count"`
 	}{affected, count})
@@ -310,13 +312,13 @@ func (s *Server) postChown(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	uid, err := bodyID(opts.UID, func(name string) (uint32, bool) {
-		u, ok := s.accounts.lookup(name)
-		return u.uid, ok
+		u, ok := s.users.Lookup(name)
+		return u.UID, ok
 	})
 	if err != nil {
 		return &fileError{f.Path, err}
 	}
-	gid, err := bodyID(opts.GID, s.accounts.group)
+	gid, err := bodyID(opts.GID, s.users.Group)
 	if err != nil {
 		return &fileError{f.Path, err}
 	}
@@ -347,7 +349,7 @@ func (s *Server) postChown(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, struct {
+	return wire.Respond(w, struct {
 		Affected []changed `json:"affected"`
 		Count    int       `json:"count"`
 	}{affected, count})

@@ -1,4 +1,4 @@
-package guest
+package services
 
 import (
 	"bytes"
@@ -17,9 +17,8 @@ const maxLine = 8 << 10
 // lineDelay is how long output without a line's end waits for one.
 const lineDelay = 200 * time.Millisecond
 
-// serviceOutput is the client of a service's session: it makes lines of what the
-// program writes.
-type serviceOutput struct {
+// output makes lines of what a service's program writes.
+type output struct {
 	service *service
 	code    int           // set before ended is closed, as is
 	reason  string        // of a death by a signal, or for want of memory
@@ -32,15 +31,15 @@ type serviceOutput struct {
 	once  sync.Once
 }
 
-func (o *serviceOutput) output(frame []byte, _ bool) error {
+// Write takes output of the program.
+func (o *output) Write(stream sprites.Stream, p []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	stream := sprites.Stream(frame[0])
 	now := time.Now()
 	if len(o.parts[stream]) == 0 {
 		o.began[stream] = now
 	}
-	part := slices.Concat(o.parts[stream], frame[1:])
+	part := slices.Concat(o.parts[stream], p)
 	for len(part) > 0 {
 		n := bytes.IndexByte(part, '\n') + 1
 		if n == 0 && len(part) < maxLine {
@@ -56,12 +55,11 @@ func (o *serviceOutput) output(frame []byte, _ bool) error {
 	if o.timer == nil && len(part) > 0 {
 		o.timer = time.AfterFunc(lineDelay, func() { o.flush(lineDelay) })
 	}
-	return nil
 }
 
 // flush hands out lines that have no end yet, such as prompts, if they have waited
 // for so long; the others later.
-func (o *serviceOutput) flush(waited time.Duration) {
+func (o *output) flush(waited time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.timer = nil
@@ -82,19 +80,14 @@ func (o *serviceOutput) flush(waited time.Duration) {
 	}
 }
 
-func (o *serviceOutput) exit(e ending, _ bool) {
+// Exit ends the output.
+func (o *output) Exit(code int, reason string) {
 	o.flush(0)
 	o.once.Do(func() {
-		o.code, o.reason = e.code, e.reason
+		o.code, o.reason = code, reason
 		close(o.ended)
 	})
 }
-
-func (o *serviceOutput) crowded(bool) {}
-
-func (o *serviceOutput) followPorts(*session) {}
-
-func (o *serviceOutput) drop() { o.exit(ending{code: 125}, false) } // without an exit: the guest is closing
 
 // wrote notes a line of output.
 func (v *service) wrote(stream sprites.Stream, line []byte) {
@@ -114,7 +107,7 @@ func (v *service) publish(e sprites.ServiceEvent) {
 	e.Timestamp = now.UnixMilli()
 	if e.Data != "" {
 		if err := v.log.write(now, e.Type, e.Data); err != nil {
-			v.set.srv.Logger.Warn("log of a service", "service", v.def.Name, "err", err)
+			v.set.logger.Warn("log of a service", "service", v.def.Name, "err", err)
 		}
 	}
 	for sub := range v.events {

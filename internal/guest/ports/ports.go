@@ -1,4 +1,5 @@
-package guest
+// Package ports finds out what is listened on in the sandbox, and who has a socket.
+package ports
 
 import (
 	"cmp"
@@ -9,32 +10,35 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // The looks for ports. What opens is told within a second, unless there are so
 // many sockets that looking for that would take too large a share of the sandbox.
 const (
-	portDelay    = 300 * time.Millisecond // of a session's life, before its ports are of interest
 	portPause    = 500 * time.Millisecond // between two looks
 	portShare    = 4                      // a pause is so many times what the look took, at least
 	portPauseMax = 5 * time.Second        // but no longer: clocks jump
 	portSearches = 8                      // for the process that has a socket; then it counts for nobody's
 	maxPorts     = 1024                   // listening sockets that are followed
+	maxWatches   = 64                     // clients of GetWatch
 )
 
-// portWatcher notices which TCP ports are listened on in the sandbox. It looks
-// only while somebody follows.
-type portWatcher struct {
-	srv *Server
+// Watcher notices which TCP ports are listened on in the sandbox. It looks
+// only while somebody follows. Close it when done.
+type Watcher struct {
+	sessions func() map[int]string // the session of each process that has one
+	silence  time.Duration         // before a client of GetWatch is sent a keepalive message
+	watches  *wire.Watches
+	wg       sync.WaitGroup
 
 	looking sync.Mutex // held for a look; guards what follows
 	sockets map[socket]*listener
 	last    int64 // the last port's id
 
 	mu        sync.Mutex
-	expecting bool // expectSessions runs
-	followers map[*portFollower]bool
+	followers map[*Follower]bool
 	stop      chan struct{} // ends run; nil when nobody follows
 	seen      bool          // there was a look since somebody follows
 	open      []openPort    // what it found; replaced, never changed
@@ -62,79 +66,43 @@ type openPort struct {
 	session string
 }
 
-// portFollower is somebody who is told of ports. What it has been told is all that
+// Follower is somebody who is told of ports. What it has been told is all that
 // is kept for it, however late it asks for news.
-type portFollower struct {
-	watcher *portWatcher
-	session *session      // nil: every port of the sandbox
+type Follower struct {
+	watcher *Watcher
+	session string        // "": every port of the sandbox
 	changed chan struct{} // there may be news
 	told    map[int64]sprites.PortEvent
 }
 
-// expect says that a session has got a client, which is told of its ports if it
-// lives for a while: most commands don't, and cost nothing, not even a timer.
-func (w *portWatcher) expect() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.expecting {
-		w.expecting = true
-		w.srv.wg.Go(w.expectSessions)
-	}
+// New makes a Watcher. sessions tells the session of each process that has one; silence
+// is how long a client of GetWatch hears nothing before a keepalive message.
+func New(sessions func() map[int]string, silence time.Duration) *Watcher {
+	return &Watcher{sessions: sessions, silence: silence, watches: wire.NewWatches(maxWatches, chunk)}
 }
 
-// expectSessions has clients follow their sessions' ports, as long as there are
-// sessions that are too young for it.
-func (w *portWatcher) expectSessions() {
-	for again := true; again; {
-		timer := time.NewTimer(portDelay)
-		select {
-		case <-timer.C:
-		case <-w.srv.closing:
-			timer.Stop()
-			return
-		}
-		w.mu.Lock()
-		again = w.srv.followSessions()
-		w.expecting = again
-		w.mu.Unlock()
-	}
+// Close ends the calls of GetWatch, and waits for all goroutines. All other followers
+// must have left.
+func (w *Watcher) Close() {
+	w.watches.Close()
+	w.wg.Wait()
 }
 
-// followSessions has the clients of all but young sessions follow their ports, and
-// reports whether there are young ones.
-func (s *Server) followSessions() (young bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, sess := range s.sessions {
-		sess.mu.Lock()
-		clients := sess.clients // replaced, never changed
-		sess.mu.Unlock()
-		if time.Since(sess.created) < portDelay {
-			young = young || len(clients) > 0
-			continue
-		}
-		for _, c := range clients {
-			c.followPorts(sess)
-		}
-	}
-	return young
-}
-
-// follow adds a follower of a session's ports, or, without one, of all. Its first
-// news are what is open.
-func (w *portWatcher) follow(s *session) *portFollower {
-	f := &portFollower{watcher: w, session: s, changed: make(chan struct{}, 1), told: map[int64]sprites.PortEvent{}}
+// Follow adds a follower of a session's ports, or, without one, of all. Its first
+// news are what is open. It must Leave.
+func (w *Watcher) Follow(session string) *Follower {
+	f := &Follower{watcher: w, session: session, changed: make(chan struct{}, 1), told: map[int64]sprites.PortEvent{}}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.followers == nil {
-		w.followers = map[*portFollower]bool{}
+		w.followers = map[*Follower]bool{}
 	}
 	w.followers[f] = true
 	if w.stop == nil {
 		w.stop = make(chan struct{})
 		w.seen, w.open = false, nil
 		stop := w.stop
-		w.srv.wg.Go(func() { w.run(stop) })
+		w.wg.Go(func() { w.run(stop) })
 	}
 	if w.seen {
 		f.changed <- struct{}{}
@@ -142,8 +110,9 @@ func (w *portWatcher) follow(s *session) *portFollower {
 	return f
 }
 
-// leave removes a follower. With the last one the looks end.
-func (w *portWatcher) leave(f *portFollower) {
+// Leave ends the following. With the last follower the looks end.
+func (f *Follower) Leave() {
+	w := f.watcher
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.followers, f)
@@ -153,8 +122,11 @@ func (w *portWatcher) leave(f *portFollower) {
 	}
 }
 
-// news returns what has changed since the last call: what closed, then what opened.
-func (f *portFollower) news() []sprites.PortEvent {
+// Changed has an element when there may be news.
+func (f *Follower) Changed() <-chan struct{} { return f.changed }
+
+// News returns what has changed since the last call: what closed, then what opened.
+func (f *Follower) News() []sprites.PortEvent {
 	w := f.watcher
 	w.mu.Lock()
 	open := w.open
@@ -162,7 +134,7 @@ func (f *portFollower) news() []sprites.PortEvent {
 	var events []sprites.PortEvent
 	still := map[int64]sprites.PortEvent{}
 	for _, p := range open {
-		if f.session != nil && f.session.id != p.session {
+		if f.session != "" && f.session != p.session {
 			continue
 		}
 		if was, ok := f.told[p.id]; ok {
@@ -171,9 +143,6 @@ func (f *portFollower) news() []sprites.PortEvent {
 		}
 		still[p.id] = p.event
 		events = append(events, p.event)
-	}
-	if f.session != nil && len(events) > 0 {
-		f.session.listened.Store(true)
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.told)) {
 		if _, ok := still[id]; !ok {
@@ -188,10 +157,10 @@ func (f *portFollower) news() []sprites.PortEvent {
 }
 
 // run looks until stop is closed.
-func (w *portWatcher) run(stop <-chan struct{}) {
+func (w *Watcher) run(stop <-chan struct{}) {
 	for {
 		began := time.Now()
-		w.look()
+		w.Look()
 		timer := time.NewTimer(min(max(portPause, portShare*time.Since(began)), portPauseMax))
 		select {
 		case <-stop:
@@ -202,8 +171,8 @@ func (w *portWatcher) run(stop <-chan struct{}) {
 	}
 }
 
-// look finds out what is listened on, and wakes those to whom that is news.
-func (w *portWatcher) look() {
+// Look finds out what is listened on, and wakes those to whom that is news.
+func (w *Watcher) Look() {
 	w.looking.Lock()
 	defer w.looking.Unlock()
 	changed := w.find()
@@ -225,7 +194,7 @@ func (w *portWatcher) look() {
 }
 
 // find brings the sockets up to date, and reports whether anything is different.
-func (w *portWatcher) find() (changed bool) {
+func (w *Watcher) find() (changed bool) {
 	now, fresh := w.listening()
 	for id := range w.sockets {
 		if !now[id] {
@@ -254,7 +223,7 @@ func (w *portWatcher) find() (changed bool) {
 	if len(found) == 0 {
 		return changed
 	}
-	sessions := w.srv.sessionsByProcess()
+	sessions := w.sessions()
 	for _, l := range found {
 		l.searches, l.session = 0, sessions[l.pid]
 	}
@@ -262,7 +231,7 @@ func (w *portWatcher) find() (changed bool) {
 }
 
 // listening returns which of the known sockets still listen, and others that do.
-func (w *portWatcher) listening() (known map[socket]bool, fresh []socket) {
+func (w *Watcher) listening() (known map[socket]bool, fresh []socket) {
 	known = map[socket]bool{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		// Where there is no such table, there are no such sockets.
@@ -278,7 +247,7 @@ func (w *portWatcher) listening() (known map[socket]bool, fresh []socket) {
 }
 
 // group makes ports of the sockets that a process other than this one has.
-func (w *portWatcher) group() []openPort {
+func (w *Watcher) group() []openPort {
 	ports := map[netip.AddrPort]openPort{}
 	self := os.Getpid()
 	for _, isNew := range []bool{false, true} { // a new socket may join others at a port
@@ -307,25 +276,4 @@ func (w *portWatcher) group() []openPort {
 	return slices.SortedFunc(maps.Values(ports), func(a, b openPort) int {
 		return cmp.Or(cmp.Compare(a.event.Port, b.event.Port), cmp.Compare(a.event.Address, b.event.Address))
 	})
-}
-
-// sessionsByProcess finds the session of each process that has one.
-func (s *Server) sessionsByProcess() map[int]string {
-	s.mu.Lock()
-	all := slices.AppendSeq(slices.Collect(maps.Values(s.sessions)), maps.Values(s.leftover))
-	s.mu.Unlock()
-	processes := map[int]string{}
-	for _, sess := range all {
-		sess.mu.Lock()
-		g := sess.group
-		sess.mu.Unlock()
-		if g == nil {
-			continue
-		}
-		pids, _ := g.procs() // one that can't be read has no ports
-		for _, pid := range pids {
-			processes[pid] = sess.id
-		}
-	}
-	return processes
 }

@@ -1,4 +1,4 @@
-package guest
+package services
 
 import (
 	"bufio"
@@ -14,10 +14,10 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// serviceLog is a service's log file, NAME.log, in which every line begins with
+// logFile is a service's log file, NAME.log, in which every line begins with
 // a time and its stream. When it is full it becomes NAME.log.1. Calls must not
 // overlap.
-type serviceLog struct {
+type logFile struct {
 	path string
 	max  int64 // bytes
 
@@ -36,15 +36,15 @@ type begunLine struct {
 var loggedStreams = [2]string{sprites.ServiceEventStdout, sprites.ServiceEventStderr}
 
 const (
-	maxServiceLog = 16 << 20
-	maxLogged     = 64 << 10 // of a line; a longer one is broken
+	maxLog    = 16 << 20
+	maxLogged = 64 << 10 // of a line; a longer one is broken
 )
 
 // logTime is how times are written in logs.
 const logTime = "2006-01-02T15:04:05.000Z"
 
 // write adds output, or an error's text.
-func (l *serviceLog) write(now time.Time, stream, text string) error {
+func (l *logFile) write(now time.Time, stream, text string) error {
 	if i := slices.Index(loggedStreams[:], stream); i >= 0 {
 		text = l.begun[i].text + text
 		l.begun[i] = begunLine{}
@@ -57,7 +57,7 @@ func (l *serviceLog) write(now time.Time, stream, text string) error {
 }
 
 // finish ends the lines that have no end: nobody will.
-func (l *serviceLog) finish() error {
+func (l *logFile) finish() error {
 	var errs [len(l.begun)]error
 	for i, b := range l.begun {
 		if b.text != "" {
@@ -68,7 +68,7 @@ func (l *serviceLog) finish() error {
 	return errors.Join(errs[:]...)
 }
 
-func (l *serviceLog) writeLine(now time.Time, stream, text string) error {
+func (l *logFile) writeLine(now time.Time, stream, text string) error {
 	if l.file == nil {
 		if err := l.open(); err != nil {
 			return err
@@ -89,7 +89,7 @@ func (l *serviceLog) writeLine(now time.Time, stream, text string) error {
 	return err
 }
 
-func (l *serviceLog) open() error {
+func (l *logFile) open() error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o755); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (l *serviceLog) open() error {
 	return nil
 }
 
-func (l *serviceLog) close() {
+func (l *logFile) close() {
 	if l.file != nil {
 		_ = l.file.Close() // every line was written by itself
 		l.file = nil
@@ -123,7 +123,7 @@ type logSnapshot struct {
 	begun [2]begunLine
 }
 
-func (l *serviceLog) snapshot() (*logSnapshot, error) {
+func (l *logFile) snapshot() (*logSnapshot, error) {
 	s := &logSnapshot{begun: l.begun}
 	for _, name := range []string{l.path + ".1", l.path} {
 		f, err := os.Open(name)

@@ -1,4 +1,5 @@
-package guest
+// Package signals names signals, and leaves them to their default actions.
+package signals
 
 import (
 	"fmt"
@@ -24,14 +25,14 @@ var ours = map[syscall.Signal]bool{
 
 const lastSignal = 64
 
-// leaveSignals gives all other signals their default action, which children
-// inherit. (gVisor does not spare the first process of a sandbox: such a signal
+// Leave gives all signals that the guest has no handler for their default action,
+// which children inherit. (gVisor does not spare the first process of a sandbox: such a signal
 // ends it, as KILL does. But only root in the sandbox can send one.) The Go runtime
 // installs a handler for each signal and takes it back in every child between
 // fork and exec; of what it believes to be ignored it keeps off. That would be
 // some 50 system calls for each command, in a sandbox where they are slow. (And
 // a signal that really was ignored would stay so in every command.)
-func leaveSignals() error {
+func Leave() error {
 	for sig := syscall.Signal(1); sig <= lastSignal; sig++ {
 		if ours[sig] {
 			continue
@@ -49,9 +50,9 @@ func leaveSignals() error {
 	return nil
 }
 
-// parseSignal reads a signal's name, with or without SIG and in any case, or its
+// Parse reads a signal's name, with or without SIG and in any case, or its
 // number.
-func parseSignal(text string) (syscall.Signal, error) {
+func Parse(text string) (syscall.Signal, error) {
 	name := strings.ToUpper(strings.TrimSpace(text))
 	if n, err := strconv.Atoi(name); err == nil && n > 0 && n < 65 {
 		return syscall.Signal(n), nil
@@ -65,8 +66,8 @@ func parseSignal(text string) (syscall.Signal, error) {
 	return 0, fmt.Errorf("no signal is called %q", text)
 }
 
-// signalName returns a signal's name without SIG.
-func signalName(sig syscall.Signal) string {
+// Name returns a signal's name without SIG.
+func Name(sig syscall.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return strings.TrimPrefix(name, "SIG")
 	}

@@ -1,4 +1,4 @@
-package guest
+package files
 
 import (
 	"crypto/rand"
@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -29,7 +30,7 @@ import (
 // refused: there is no safe way.
 func (s *Server) putWrite(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	f, err := s.parseFile(q)
+	f, err := s.parse(q)
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (s *Server) putWrite(w http.ResponseWriter, r *http.Request) error {
 	parents := true
 	for _, key := range []string{"mkdirParents", "mkdir"} {
 		if q.Get(key) != "" {
-			if parents, err = boolean(q, key, true); err != nil {
+			if parents, err = wire.Boolean(q, key, true); err != nil {
 				return err
 			}
 		}
@@ -56,13 +57,13 @@ func (s *Server) putWrite(w http.ResponseWriter, r *http.Request) error {
 	}
 	size, err := u.copy(r.Body)
 	if err == nil {
-		err = as(f.user, u.commit)
+		err = f.user.Do(u.commit)
 	}
 	if err != nil {
 		u.abort()
 		return &fileError{f.Path, err}
 	}
-	return respond(w, sprites.WriteResult{Path: f.Path, Size: size, Mode: fmt.Sprintf("%04o", u.mode)})
+	return wire.Respond(w, sprites.WriteResult{Path: f.Path, Size: size, Mode: fmt.Sprintf("%04o", u.mode)})
 }
 
 // replacing ends the name of an upload that will take the place of a file: to who
@@ -180,7 +181,7 @@ func (u *upload) commit() error {
 // abort removes what was begun.
 func (u *upload) abort() {
 	_ = u.file.Close() // perhaps closed already
-	_ = as(u.call.user, func() error { return os.Remove(u.temp) })
+	_ = u.call.user.Do(func() error { return os.Remove(u.temp) })
 }
 
 // followLinks returns where the last element of a path leads, which need not

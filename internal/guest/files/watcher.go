@@ -1,4 +1,4 @@
-package guest
+package files
 
 import (
 	"encoding/binary"
@@ -17,19 +17,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/guest/users"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// An fsWatcher follows files and folders by inotify, and puts what happens into
+// A watcher follows files and folders by inotify, and puts what happens into
 // a queue. It uses inotify itself, and not fsnotify, because that has no
 // recursion to offer; because gVisor, other than Linux, neither bounds an
 // instance's queue nor asks whether who adds a watch may read the folder: so the
 // reader may wait for nobody, and each folder is opened as the user first.
 //
 // It is used by one goroutine, but for close.
-type fsWatcher struct {
-	user      account
+type watcher struct {
+	user      users.User
 	roots     []string
 	recursive bool
 	queue     *watchQueue
@@ -73,14 +74,14 @@ const (
 
 var errTooManyFolders = fail.New("limit", fmt.Sprintf("more than %d folders are to be watched: watch fewer", maxFolders), "")
 
-// newFSWatcher starts to watch; from now on, nothing is missed. Close it, and free
+// newWatcher starts to watch; from now on, nothing is missed. Close it, and free
 // it when it is in use no more.
-func newFSWatcher(user account, roots []string, recursive bool, queue *watchQueue, budget *atomic.Int64) (*fsWatcher, error) {
+func newWatcher(user users.User, roots []string, recursive bool, queue *watchQueue, budget *atomic.Int64) (*watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("watch files: %w", err)
 	}
-	w := &fsWatcher{
+	w := &watcher{
 		user: user, roots: roots, recursive: recursive, queue: queue, budget: budget,
 		file:  os.NewFile(uintptr(fd), "inotify"),
 		views: map[string]*view{}, byWD: map[int32][]*view{}, fresh: map[string]struct{}{},
@@ -100,16 +101,16 @@ func newFSWatcher(user account, roots []string, recursive bool, queue *watchQueu
 }
 
 // close ends run. It may be called by anyone, and more than once.
-func (w *fsWatcher) close() { _ = w.file.Close() }
+func (w *watcher) close() { _ = w.file.Close() }
 
 // free gives back what the watcher has taken of the budget.
-func (w *fsWatcher) free() {
+func (w *watcher) free() {
 	w.budget.Add(-int64(len(w.views)))
 	clear(w.views)
 }
 
 // run watches until close, or until there is nothing left to watch.
-func (w *fsWatcher) run() {
+func (w *watcher) run() {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := w.read(buf)
@@ -132,7 +133,7 @@ func (w *fsWatcher) run() {
 
 // read waits for events. When it has to wait, every event of before the last
 // scan has been read.
-func (w *fsWatcher) read(buf []byte) (n int, err error) {
+func (w *watcher) read(buf []byte) (n int, err error) {
 	waitErr := w.raw.Read(func(fd uintptr) bool {
 		n, err = unix.Read(int(fd), buf)
 		if errors.Is(err, unix.EAGAIN) {
@@ -175,7 +176,7 @@ func parseEvents(buf []byte) iter.Seq[inotifyEvent] {
 	}
 }
 
-func (w *fsWatcher) handle(e inotifyEvent) {
+func (w *watcher) handle(e inotifyEvent) {
 	if e.is(unix.IN_Q_OVERFLOW) {
 		w.startOver()
 		return
@@ -201,7 +202,7 @@ func (w *fsWatcher) handle(e inotifyEvent) {
 
 // itself is for what happens to a watched folder. That of one inside another
 // is told by the other.
-func (w *fsWatcher) itself(v *view, e inotifyEvent) {
+func (w *watcher) itself(v *view, e inotifyEvent) {
 	if above := w.views[folderOf(v.path)]; above != nil && above != v && above.all {
 		return
 	}
@@ -233,7 +234,7 @@ var watchOps = []struct {
 }
 
 // inside is for what happens to a name in a watched folder.
-func (w *fsWatcher) inside(v *view, e inotifyEvent) {
+func (w *watcher) inside(v *view, e inotifyEvent) {
 	full, isDir := below(v.path, e.name), e.is(unix.IN_ISDIR)
 	for _, o := range watchOps {
 		if !e.is(o.mask) {
@@ -251,7 +252,7 @@ func (w *fsWatcher) inside(v *view, e inotifyEvent) {
 }
 
 // happened is for a name in a folder in which everything counts.
-func (w *fsWatcher) happened(full string, op sprites.WatchOp, isDir bool) {
+func (w *watcher) happened(full string, op sprites.WatchOp, isDir bool) {
 	w.queue.event(full, op, isDir)
 	inner := w.views[full]
 	switch {
@@ -275,7 +276,7 @@ func (w *fsWatcher) happened(full string, op sprites.WatchOp, isDir bool) {
 
 // complain tells of an error with a new folder; that it can't be watched because
 // there are too many, once.
-func (w *fsWatcher) complain(err error) {
+func (w *watcher) complain(err error) {
 	switch {
 	case skippable(err):
 	case errors.Is(err, errTooManyFolders):
@@ -290,7 +291,7 @@ func (w *fsWatcher) complain(err error) {
 
 // startOver makes all watches anew: what the kernel had no room to tell may have
 // been about folders.
-func (w *fsWatcher) startOver() {
+func (w *watcher) startOver() {
 	w.queue.lose()
 	for _, v := range w.views {
 		w.drop(v)
@@ -303,7 +304,7 @@ func (w *fsWatcher) startOver() {
 }
 
 // addRoot watches what the client asked for.
-func (w *fsWatcher) addRoot(root string) error {
+func (w *watcher) addRoot(root string) error {
 	err := w.addTree(root, 0, false)
 	if errors.Is(err, syscall.ENOTDIR) {
 		return w.addFile(root)
@@ -316,9 +317,9 @@ func (w *fsWatcher) addRoot(root string) error {
 
 // addFile watches a file by its folder, in which it may be replaced; if it is a
 // link, also what it links to.
-func (w *fsWatcher) addFile(root string) error {
+func (w *watcher) addFile(root string) error {
 	target := root
-	err := as(w.user, func() error {
+	err := w.user.Do(func() error {
 		st, err := os.Lstat(root)
 		if err == nil && st.Mode()&fs.ModeSymlink != 0 {
 			target, err = filepath.EvalSymlinks(root)
@@ -349,7 +350,7 @@ func (w *fsWatcher) addFile(root string) error {
 
 // addTree watches a folder; if the watch is recursive, with all that are in it.
 // With report, everything in them is told as created.
-func (w *fsWatcher) addTree(root string, flag int, report bool) error {
+func (w *watcher) addTree(root string, flag int, report bool) error {
 	pending := []string{root}
 	for len(pending) > 0 {
 		dir := pending[len(pending)-1]
@@ -380,7 +381,7 @@ func skippable(err error) bool {
 
 // addFolder watches a folder, and then looks what is in it: in this order, so
 // that nothing falls between. It returns the folders to watch in it.
-func (w *fsWatcher) addFolder(dir string, flag int, report bool) (folders []string, err error) {
+func (w *watcher) addFolder(dir string, flag int, report bool) (folders []string, err error) {
 	f, err := w.open(dir, flag)
 	if err != nil {
 		return nil, err
@@ -416,7 +417,7 @@ func (w *fsWatcher) addFolder(dir string, flag int, report bool) (folders []stri
 }
 
 // found is for what was in a new folder already.
-func (w *fsWatcher) found(full string, isDir bool) {
+func (w *watcher) found(full string, isDir bool) {
 	if _, known := w.fresh[full]; known {
 		return
 	}
@@ -427,8 +428,8 @@ func (w *fsWatcher) found(full string, isDir bool) {
 }
 
 // open opens a folder, if the user may list it.
-func (w *fsWatcher) open(dir string, flag int) (f *os.File, err error) {
-	err = as(w.user, func() error {
+func (w *watcher) open(dir string, flag int) (f *os.File, err error) {
+	err = w.user.Do(func() error {
 		f, err = os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|flag, 0)
 		return err
 	})
@@ -436,7 +437,7 @@ func (w *fsWatcher) open(dir string, flag int) (f *os.File, err error) {
 }
 
 // add watches an open folder.
-func (w *fsWatcher) add(f *os.File, dir string) (*view, error) {
+func (w *watcher) add(f *os.File, dir string) (*view, error) {
 	v := w.views[dir]
 	if v == nil && (w.budget.Load() >= maxFolders || w.bytes+len(dir) > maxFolderBytes) {
 		return nil, errTooManyFolders
@@ -470,7 +471,7 @@ func (w *fsWatcher) add(f *os.File, dir string) (*view, error) {
 
 // leave ends the watch of a folder that has been moved, and of all in it. What
 // the client asked for by name has left with it.
-func (w *fsWatcher) leave(dir string) {
+func (w *watcher) leave(dir string) {
 	for name, v := range w.views {
 		if name != dir && !strings.HasPrefix(name, below(dir, "")) {
 			continue
@@ -485,7 +486,7 @@ func (w *fsWatcher) leave(dir string) {
 	}
 }
 
-func (w *fsWatcher) drop(v *view) {
+func (w *watcher) drop(v *view) {
 	delete(w.views, v.path)
 	w.budget.Add(-1)
 	w.bytes -= len(v.path)
@@ -493,7 +494,7 @@ func (w *fsWatcher) drop(v *view) {
 	w.detach(v)
 }
 
-func (w *fsWatcher) detach(v *view) {
+func (w *watcher) detach(v *view) {
 	others := slices.DeleteFunc(w.byWD[v.wd], func(o *view) bool { return o == v })
 	if len(others) > 0 {
 		w.byWD[v.wd] = others

@@ -1,0 +1,407 @@
+// Package services keeps the programs running that a sprite's owner has defined, and is
+// their API: definitions, events, logs, and which port the sprite's URL leads to.
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cove-dev/cove/internal/guest/signals"
+	"github.com/cove-dev/cove/internal/guest/wire"
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// Set is the services of a sprite: programs that it keeps running. Their definitions are
+// files, one each, so that they live as long as the sprite's disk. Close it when done.
+type Set struct {
+	logger  *slog.Logger
+	program func(def sprites.Service) (Program, error)
+	saved   definitions
+	logs    string // the folder of the log files
+	closing chan struct{}
+	wg      sync.WaitGroup
+
+	changing sync.Mutex // held while definitions change
+
+	mu     sync.Mutex
+	all    map[string]*service
+	closed bool // nothing is started any more
+}
+
+// A Program is a service's program, and all that comes of it.
+type Program interface {
+	// Start starts the program, and reports whether it could be. Why it could not be goes
+	// to out, as does its end in either case.
+	Start(out Output) (pid int, started bool)
+	// Exited is closed when the program itself has ended.
+	Exited() <-chan struct{}
+	// Signal sends a signal to the program itself. If that has ended, the error is
+	// os.ErrProcessDone.
+	Signal(sig syscall.Signal) error
+	// End ends the program and all that it has started: TERM, and after grace by force.
+	End(grace time.Duration) error
+}
+
+// Output is where a program's output goes. Its methods are called from several
+// goroutines.
+type Output interface {
+	// Write takes output. p is only lent.
+	Write(stream sprites.Stream, p []byte)
+	// Exit is called once all output is out, with the code and, of a death by a signal or
+	// for want of memory, the reason. Of several calls the first counts.
+	Exit(code int, reason string)
+}
+
+// New makes the services of a sprite whose folder for such things is dir; empty: there
+// are none. program prepares the program of a definition.
+func New(dir string, logger *slog.Logger, program func(sprites.Service) (Program, error)) *Set {
+	s := &Set{logger: logger, program: program, closing: make(chan struct{}), all: map[string]*service{}}
+	s.saved.logger = logger
+	if dir != "" {
+		s.saved.dir = filepath.Join(dir, "services")
+		s.logs = filepath.Join(dir, "logs", "services")
+	}
+	return s
+}
+
+// Close ends the answers that still tell of events, and waits for all goroutines. Stop
+// must have been called before.
+func (s *Set) Close() {
+	close(s.closing)
+	s.wg.Wait()
+}
+
+// Max bounds the definitions.
+const Max = 256
+
+// Boot reads the definitions and starts those that nobody has stopped. To be called
+// once.
+func (s *Set) Boot() {
+	if s.saved.dir == "" {
+		return
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	wanted := map[string]bool{}
+	for _, d := range s.saved.readAll() {
+		if s.add(d.Service) != nil && !d.Stopped {
+			wanted[d.Name] = true
+		}
+	}
+	for _, v := range s.list() {
+		s.startInOrder(v, wanted)
+	}
+}
+
+// startInOrder starts a service if it is wanted, after those that it needs. Each
+// then waits by itself until it can count on them.
+func (s *Set) startInOrder(v *service, wanted map[string]bool) {
+	if !wanted[v.def.Name] {
+		return
+	}
+	delete(wanted, v.def.Name)
+	for _, name := range v.def.Needs {
+		if need, err := s.get(name); err == nil {
+			s.startInOrder(need, wanted)
+		}
+	}
+	v.start()
+}
+
+// add makes the service of a definition, unless the guest is stopping.
+func (s *Set) add(def sprites.Service) *service {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.all) >= Max {
+		return nil
+	}
+	v := &service{
+		set: s, def: def, events: map[*subscription]bool{},
+		log:   logFile{path: filepath.Join(s.logs, def.Name+".log"), max: maxLog},
+		state: sprites.ServiceState{Name: def.Name, Status: sprites.ServiceStopped},
+	}
+	s.all[def.Name] = v
+	return v
+}
+
+func (s *Set) get(name string) (*service, error) {
+	if s.saved.dir == "" {
+		return nil, noServices()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.all[name]; v != nil {
+		return v, nil
+	}
+	return nil, fail.New("service_not_found", fmt.Sprintf("service not found: %.64q", name), "")
+}
+
+// list returns the services by name.
+func (s *Set) list() []*service {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*service, 0, len(s.all))
+	for _, v := range s.all {
+		all = append(all, v)
+	}
+	slices.SortFunc(all, func(a, b *service) int { return strings.Compare(a.def.Name, b.def.Name) })
+	return all
+}
+
+// put takes a definition, new or changed, and returns its service. Of a service
+// that runs as something else, the old program is ended first.
+func (s *Set) put(def sprites.Service) (v *service, changed bool, err error) {
+	if s.saved.dir == "" {
+		return nil, false, noServices()
+	}
+	if err := checkService(&def); err != nil {
+		return nil, false, err
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if err := s.checkFit(def); err != nil {
+		return nil, false, err
+	}
+	v, err = s.get(def.Name)
+	if err != nil {
+		if err := s.saved.save(def, false); err != nil {
+			return nil, false, err
+		}
+		if v = s.add(def); v == nil {
+			_ = os.Remove(s.saved.file(def.Name)) // it can't be had
+			return nil, false, fail.New("too_many_services", fmt.Sprintf("There are %d services already, or the sprite is stopping.", Max), "")
+		}
+		return v, true, nil
+	}
+	v.mu.Lock()
+	changed = !sameService(v.def, def)
+	v.mu.Unlock()
+	if err := s.saved.save(def, false); err != nil {
+		return nil, false, err
+	}
+	if changed {
+		v.stop(defaultStop)
+		v.mu.Lock()
+		v.def = def
+		v.mu.Unlock()
+	}
+	return v, changed, nil
+}
+
+// defaultStop is how long a service may take to end.
+const defaultStop = 10 * time.Second
+
+// checkFit checks a definition against the others.
+func (s *Set) checkFit(def sprites.Service) error {
+	needs := map[string][]string{def.Name: def.Needs}
+	for _, other := range s.list() {
+		d := other.describe()
+		if d.Name == def.Name {
+			continue
+		}
+		needs[d.Name] = d.Needs
+		if def.HTTPPort != 0 && d.HTTPPort != 0 {
+			return fail.New("http_port_taken", "another service already has an HTTP port configured", "")
+		}
+	}
+	for _, name := range def.Needs {
+		if _, ok := needs[name]; !ok {
+			return wire.BadRequest("needs names %.64q, and there is no such service; define that one first.", name)
+		}
+	}
+	return checkCircle(needs, def.Name)
+}
+
+// want starts a service, and first what it needs, and says so on the disk.
+func (s *Set) want(v *service) (started bool, err error) {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	return s.wantInOrder(v, map[string]bool{})
+}
+
+// wantInOrder is want for who holds changing. seen has those that were wanted
+// already: many may need the same one.
+func (s *Set) wantInOrder(v *service, seen map[string]bool) (started bool, err error) {
+	def := v.definition()
+	seen[def.Name] = true
+	for _, name := range def.Needs {
+		if seen[name] {
+			continue
+		}
+		need, err := s.get(name)
+		if err != nil {
+			return false, err
+		}
+		if _, err := s.wantInOrder(need, seen); err != nil {
+			return false, err
+		}
+	}
+	if err := s.saved.save(def, false); err != nil {
+		return false, err
+	}
+	return v.start(), nil
+}
+
+// unwant stops a service, and the boot will leave it alone.
+func (s *Set) unwant(v *service, grace time.Duration) (stopped bool, err error) {
+	s.changing.Lock()
+	err = s.saved.save(v.definition(), true)
+	s.changing.Unlock()
+	if err != nil {
+		return false, err
+	}
+	return v.stop(grace), nil
+}
+
+func (v *service) definition() sprites.Service {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.def
+}
+
+// remove ends a service and deletes its definition; its log stays.
+func (s *Set) remove(name string) error {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	v, err := s.get(name)
+	if err != nil {
+		return err
+	}
+	for _, other := range s.list() {
+		if slices.Contains(other.definition().Needs, name) {
+			return fail.New("service_needed", fmt.Sprintf("service %s needs it; delete that one first", other.definition().Name), "")
+		}
+	}
+	if err := os.Remove(s.saved.file(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	v.stop(defaultStop)
+	s.mu.Lock()
+	delete(s.all, name)
+	s.mu.Unlock()
+	return nil
+}
+
+// awaitNeeds waits until what a service needs can be counted on.
+func (s *Set) awaitNeeds(ctx context.Context, needs []string) error {
+	for _, name := range needs {
+		v, err := s.get(name)
+		if err != nil {
+			return err
+		}
+		if err := v.ready(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// needing returns the services that need another one, and run or are to.
+func (s *Set) needing(name string) []*service {
+	return slices.DeleteFunc(s.list(), func(v *service) bool {
+		return !v.kept() || !slices.Contains(v.definition().Needs, name)
+	})
+}
+
+// retryNeeding has the services that wait for one that has started look again.
+func (s *Set) retryNeeding(name string) {
+	for _, v := range s.needing(name) {
+		v.retry()
+	}
+}
+
+// prepare prepares a service's program.
+func (s *Set) prepare(def sprites.Service) (Program, error) {
+	if s.stopping() {
+		return nil, fail.New("stopping", "The sprite is stopping.", "")
+	}
+	return s.program(def)
+}
+
+// stopping reports whether Stop was called.
+func (s *Set) stopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// Stop ends all services, each before those that it needs: TERM, and after grace by
+// force. None starts afterwards.
+func (s *Set) Stop(grace time.Duration) {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	all := s.list()
+	done := map[string]chan struct{}{}
+	for _, v := range all {
+		done[v.def.Name] = make(chan struct{})
+	}
+	var wg sync.WaitGroup
+	for _, v := range all {
+		wg.Go(func() {
+			defer close(done[v.def.Name])
+			for _, other := range all {
+				if slices.Contains(other.definition().Needs, v.def.Name) {
+					<-done[other.def.Name] // there are no circles
+				}
+			}
+			v.stop(grace)
+		})
+	}
+	wg.Wait()
+}
+
+// Copied tells the services that they are copies: those that run are restarted,
+// after what they need, unless their definition names a signal, or nothing. It does not
+// wait for that.
+func (s *Set) Copied() { s.wg.Go(s.copied) }
+
+func (s *Set) copied() {
+	wanted := map[string]bool{}
+	var ending sync.WaitGroup
+	for _, v := range s.list() {
+		def := v.definition()
+		switch {
+		case !v.kept() || def.AfterRestore == sprites.AfterRestoreNone:
+		case def.AfterRestore == "" || def.AfterRestore == sprites.AfterRestoreRestart:
+			wanted[def.Name] = true
+			ending.Go(func() { v.stop(defaultStop) })
+		default:
+			sig, err := signals.Parse(def.AfterRestore)
+			if err == nil {
+				err = v.signal(sig)
+			}
+			if err != nil { // it may have just ended, and begins anew then
+				s.logger.Warn("signal a service that was copied", "service", def.Name, "err", err)
+			}
+		}
+	}
+	ending.Wait()
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	for _, v := range s.list() {
+		if s.stopping() {
+			return
+		}
+		s.startInOrder(v, wanted)
+	}
+}
+
+func notRunning(name string) error {
+	return fail.New("service_not_running", "service "+name+" is not running", "")
+}
+
+func noServices() error {
+	return fail.New("not_available", "There are no services here.", "")
+}
