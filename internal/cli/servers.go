@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/sprites"
@@ -377,7 +378,7 @@ func (a *app) keepFlags(ctx context.Context, dir string) error {
 	}
 	check := exec.CommandContext(ctx, self, append([]string{"serve", "--check", "--data", dir}, a.serverFlags...)...)
 	check.Env = serverEnvironment()
-	if out, err := check.CombinedOutput(); err != nil {
+	if out, err := children.CombinedOutput(check); err != nil {
 		said := strings.TrimPrefix(strings.TrimSpace(string(out)), "cove: ")
 		return &codedError{exitFailed, "bad_settings", fmt.Errorf("the server was left as it is, since the next one would not start: %s", said), ""}
 	}
