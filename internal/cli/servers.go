@@ -32,7 +32,7 @@ var readVerbs = map[string]bool{
 	"list": true, "info": true, "policy show": true, "policy test": true, "policy log": true, "checkpoint list": true, "checkpoint show": true,
 	"checkpoint diff": true, "job list": true, "job show": true, "job logs": true, "session list": true, "service list": true,
 	"service show": true, "service logs": true, "token list": true, "secret list": true, "connector list": true, "connector show": true,
-	"connector log": true, "sync status": true, "tool list": true, "ping": true, "checkpoint verify": true, "mcp config": true,
+	"connector log": true, "sync status": true, "tool list": true, "ping": true, "checkpoint verify": true, "mcp config": true, "use": true,
 }
 
 // needVerbs are about something that is there. They start a server where there may be such.
