@@ -33,6 +33,7 @@ var imports = map[string][]string{
 	"internal/lib/acp":        {"internal/lib/fail", "internal/lib/tools", "sprites"},
 	"internal/lib/atomicfile": nil,
 	"internal/lib/boot":       nil,
+	"internal/lib/children":   nil,
 	"internal/lib/datafolder": {"internal/lib/fail", "internal/lib/loopback", "internal/lib/private", "sprites"},
 	"internal/lib/duplex":     nil,
 	"internal/lib/fail":       nil,
@@ -84,10 +85,10 @@ var imports = map[string][]string{
 	"internal/server/sprite":              {"internal/lib/boot", "internal/lib/fail", "internal/lib/fault", "internal/server/archive", "internal/server/store", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/layers", "internal/shim/policy", "sprites"},
 	"internal/server/store":               {"internal/lib/atomicfile", "internal/lib/fault", "internal/lib/private", "sprites"},
 
-	"internal/cli":           {"internal/cli/acpserver", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/cli/tree", "internal/lib/atomicfile", "internal/lib/datafolder", "internal/lib/fail", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/loopback", "internal/lib/openfiles", "internal/lib/printable", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/policy", "internal/shim/userns", "sprites"},
+	"internal/cli":           {"internal/cli/acpserver", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/cli/tree", "internal/lib/atomicfile", "internal/lib/children", "internal/lib/datafolder", "internal/lib/fail", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/loopback", "internal/lib/openfiles", "internal/lib/printable", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/policy", "internal/shim/userns", "sprites"},
 	"internal/cli/acpserver": {"internal/lib/acp", "internal/lib/fail", "internal/lib/guestbin", "sprites"},
 	"internal/cli/config":    {"internal/lib/atomicfile", "internal/lib/safepath", "internal/server/agents", "internal/shim/policy", "sprites"},
-	"internal/cli/gitwork":   {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/printable", "internal/lib/safepath", "sprites"},
+	"internal/cli/gitwork":   {"internal/lib/atomicfile", "internal/lib/children", "internal/lib/fail", "internal/lib/printable", "internal/lib/safepath", "sprites"},
 	"internal/cli/push":      {"internal/cli/gitwork", "internal/lib/fail", "internal/lib/printable", "sprites"},
 	"internal/cli/tree":      {"internal/lib/fail", "internal/lib/filesync", "internal/lib/printable", "internal/lib/safepath"},
 

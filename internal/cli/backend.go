@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -187,7 +188,7 @@ func (a *app) commandToken(ctx context.Context, b *config.BackendServer) (string
 	cmd.WaitDelay = time.Second
 	var out bytes.Buffer
 	cmd.Stdout = &out
-	err := cmd.Run()
+	err := children.Run(cmd)
 	token := strings.TrimSpace(out.String())
 	if err == nil && (token == "" || len(token) > maxToken || strings.ContainsAny(token, "\n\x00")) {
 		err = errors.New("it printed no token, on a line of its own")

@@ -420,7 +420,9 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 				a.say("What runs goes on in the copy, too. " + repeatedRandom)
 			}
 			for _, info := range made {
-				a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
+				if !a.global.quiet {
+					a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
+				}
 			}
 		})
 	})

@@ -45,9 +45,11 @@ type globals struct {
 
 // Main runs one command line, args being without the program's name, and returns
 // the exit code. The extra commands (serve, and hidden ones) are added as they
-// are: they handle signals themselves. The caller installs no handler for SIGINT
-// and SIGTERM, because some verbs hand them on to a command in a sprite.
+// are: they handle signals themselves. The caller installs no handler for SIGINT,
+// SIGTERM and SIGHUP, because some verbs hand them on to a command in a sprite.
 func Main(ctx context.Context, args []string, streams Streams, extra ...*cobra.Command) int {
+	out := &result{Writer: streams.Out}
+	streams.Out = out
 	a := &app{Streams: streams}
 	root := a.newRoot()
 	for _, c := range extra {
@@ -62,7 +64,7 @@ func Main(ctx context.Context, args []string, streams Streams, extra ...*cobra.C
 	root.SetErr(streams.Err)
 	spriteFlagOf(root, args)
 	cmd, err := root.ExecuteContextC(ctx)
-	if err != nil {
+	if err = lostResult(out, err); err != nil {
 		a.global.json = a.global.json || wantsJSON(args)
 		return a.report(cmd, err)
 	}
@@ -198,11 +200,21 @@ func must(err error) {
 	}
 }
 
-// verb makes a cobra handler whose context ends with SIGINT or SIGTERM. A second
+// endSignals are the signals that end a command. SIGHUP, by which a closed terminal says so,
+// is none under nohup.
+func endSignals() []os.Signal {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
+}
+
+// verb makes a cobra handler whose context ends with SIGINT, SIGTERM or SIGHUP. A second
 // signal ends the process.
 func verb(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		ctx, stop := signal.NotifyContext(cmd.Context(), endSignals()...)
 		defer stop()
 		context.AfterFunc(ctx, stop)
 		err := run(ctx, args)

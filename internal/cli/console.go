@@ -314,7 +314,7 @@ func (a *app) findAgain(ctx context.Context, session string) (*sprites.Sprite, e
 // attachPlain joins a session without a terminal: its output is shown, and this
 // input passed on if asked. Ctrl-C leaves it.
 func (a *app) attachPlain(parent context.Context, sprite *sprites.Sprite, id string, in io.Reader) error {
-	ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(parent, endSignals()...)
 	defer stop()
 	cmd := sprite.Attach(ctx, id)
 	cmd.Stdout, cmd.Stderr, cmd.Stdin = a.Out, a.Err, in

@@ -188,7 +188,9 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		}
 		a.sayReserve(info)
 		return a.show(info, func(w io.Writer) {
-			a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
+			if !a.global.quiet {
+				a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
+			}
 		})
 	})
 	f := cmd.Flags()

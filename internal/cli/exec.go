@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -47,10 +48,12 @@ Programs that it leaves running, also by nohup, setsid or tmux -d, are ended ` +
 remark says so. To keep one running, start it with --detach, in a terminal (-t), or as a
 service: cove help service.
 
-Input is closed unless -i is given. Ctrl-C and SIGTERM are handed to the command; a
-second one kills it and all that it started. Where the sprite is paused because a disk is
-full, the first one does, when the sprite goes on. If the sprite does not answer after a
-signal, exec leaves it.`,
+Input is closed unless -i is given; so it is with -t if this input is no terminal. If the
+reader of the output goes away, as head does, the command is ended (exit code 141).
+
+Ctrl-C and SIGTERM are handed to the command; a second one kills it and all that it started.
+Where the sprite is paused because a disk is full, the first one does, when the sprite goes
+on. If the sprite does not answer after a signal, exec leaves it.`,
 		Example: `  cove exec -s paint uname -a
   cove exec go test ./...                          in the sprite that cove use noted
   tar c . | cove exec -i tar x
@@ -106,6 +109,9 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 	defer cancel()
 	signals := newSignals(cancel)
 	defer signals.stop()
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE) // it would end this process, and leave the command to run on
+	defer signal.Stop(broken)
 
 	c, err := a.client(ctx)
 	if err != nil {
@@ -182,7 +188,13 @@ func (a *app) execDetached(cmd *sprites.Cmd, o execOptions) error {
 	if id == "" {
 		return errors.New("the server did not say which session the command is")
 	}
-	return a.show(map[string]string{"session": id}, func(w io.Writer) { fmt.Fprintln(w, printable.Line(id)) })
+	if err := a.show(map[string]string{"session": id}, func(w io.Writer) { fmt.Fprintln(w, printable.Line(id)) }); err != nil {
+		return err
+	}
+	if lost := lostOutput(a.Out); lost != nil {
+		return outputError("the command runs, and its session "+printable.Line(id)+" could not be shown", lost, "join it: cove session attach "+printable.Line(id)+"; end it: cove session kill "+printable.Line(id))
+	}
+	return nil
 }
 
 // execTerminal runs a command in a terminal, of which this one shows the screen.
@@ -193,10 +205,13 @@ func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, 
 	}
 	defer t.restore()
 	cmd.TTY = t.geometry()
-	if t.in != nil {
+	switch x.input = t.in == nil && o.stdin; {
+	case t.in != nil:
 		x.keys = newKeyboard(t.in)
-	} else if x.input = o.stdin; x.input {
-		cmd.Stdin = a.In
+	case x.input:
+		cmd.Stdin = &typed{Reader: a.In}
+	default:
+		cmd.Stdin = strings.NewReader("") // at its end, a command's terminal gets Ctrl-D
 	}
 	x.run = func(cmd *sprites.Cmd) error {
 		if x.keys != nil {
@@ -209,6 +224,28 @@ func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, 
 	err = x.toEnd(ctx, cmd)
 	t.restore()
 	return a.ended(err, o.timeout)
+}
+
+// typed is what a command's terminal gets of an input that is none. At the end of the last
+// line a terminal takes Ctrl-D, which is sent after all input, for the end of the input. In
+// the middle of a line it takes two.
+type typed struct {
+	io.Reader
+	within bool // the last byte was not the end of a line
+}
+
+func (t *typed) Read(p []byte) (int, error) {
+	n, err := t.Reader.Read(p)
+	switch {
+	case n > 0:
+		t.within = p[n-1] != '\n'
+		return n, nil // if there was an error, it comes again
+	case err == io.EOF && t.within && len(p) > 0:
+		t.within = false
+		p[0] = 0x04
+		return 1, nil
+	}
+	return n, err
 }
 
 // run starts the command and waits for its end, following this terminal's size.
@@ -281,7 +318,7 @@ func newSignals(cancel context.CancelFunc) *signals {
 		silent:   make(chan struct{}),
 		typed:    make(chan struct{}, 1),
 	}
-	signal.Notify(s.in, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(s.in, endSignals()...)
 	s.wg.Go(s.run)
 	return s
 }

@@ -36,6 +36,7 @@ const (
 	exitTimedOut    = 124
 	exitCove        = 125 // exec: not the command, cove failed
 	exitInterrupted = 130
+	exitBrokenPipe  = 141 // exec: as a shell has it of a program that SIGPIPE has ended
 )
 
 var exitMeanings = []struct {
@@ -48,7 +49,7 @@ var exitMeanings = []struct {
 	{exitConflict, "conflicts, nothing was applied"},
 	{exitRefused, "the branch was not moved; the commits are kept, and the message says where"},
 	{exitRejected, "rejected what came from the sandbox (bundle or archive)"},
-	{exitNoSpace, "no space left"},
+	{exitNoSpace, "no space left, or the result could not be written"},
 	{exitLost, "lost; may be tried again"},
 	{exitTimedOut, "timed out"},
 	{exitCove, "cove itself failed (exec)"},
@@ -144,10 +145,15 @@ func unseen(err error, doing, see string) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return &codedError{exitInterrupted, "interrupted", fmt.Errorf("%s: interrupted; what the server had begun it brings to its end", doing), "see what became of it: " + see}
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed): // the last by what still sent the request
+	case brokeOff(err): // net.ErrClosed comes from what still sent the request
 		return &codedError{exitLost, "connection_lost", fmt.Errorf("%s: the server went away in the middle; it may have been done all the same", doing), "see what became of it: " + see}
 	}
 	return err
+}
+
+// brokeOff reports whether err is that of a call in whose middle the server went away.
+func brokeOff(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
 }
 
 // brokenOff is the error of an answer that has ended too early, if err is that: so it looks
@@ -354,8 +360,10 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	if cmd != nil && changedNothing(cmd, err) {
 		f.message += "; nothing was changed"
 	}
-	if a.global.json {
+	if a.global.json && lostOutput(a.Out) == nil {
 		a.printJSON(errorDocument{f.document()})
+	}
+	if a.global.json && lostOutput(a.Out) == nil {
 		return f.exit
 	}
 	// What came from a sprite may have line ends, and must not look like a hint.

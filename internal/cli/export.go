@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -28,7 +29,8 @@ secret or not.
 
 The archive is a tar compressed by zstd, with the files below disk/ as in a layer of an OCI image.
 It depends neither on the machine nor on the version of cove; what the sprite has not changed of
-its base is not in it, and is the other machine's where it is imported.`,
+its base is not in it, and is the other machine's where it is imported. Only cove import takes it
+back, as a new sprite; to bring a sprite back to what it was, there is cove restore.`,
 		Example: `  cove export paint > paint.tar.zst
   cove export paint@v3 > paint-v3.tar.zst
   cove export paint | ssh HOST cove import`,
@@ -79,8 +81,8 @@ func (a *app) export(ctx context.Context, s *sprites.Sprite, o sprites.ExportOpt
 	}
 	n := p.count()
 	p.Close()
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &codedError{exitLost, "connection_lost", errors.New("the archive is cut short, and can't be imported"), "try again; the server's log says why, if it was not the connection"}
+	if lostOutput(a.Out) == nil && brokeOff(err) {
+		return &codedError{exitLost, "connection_lost", errors.New("the archive is cut short, and can't be imported: the server, or the connection to it, went away"), "try again; the server's log says why, if it was not the connection"}
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return &codedError{exitNoSpace, "no_space", fmt.Errorf("write the archive: %w", err), "free some space, and try again; what was written is no whole archive, and can't be imported"}
@@ -88,8 +90,40 @@ func (a *app) export(ctx context.Context, s *sprites.Sprite, o sprites.ExportOpt
 	if err != nil {
 		return checkpointError(err)
 	}
-	a.say("Sprite %s exported: %s.", s.Name(), printable.Bytes(n))
+	a.say("Sprite %s exported: %s. Make a sprite of it, here or elsewhere: cove import [NAME] < FILE", s.Name(), printable.Bytes(n))
 	return nil
+}
+
+// readWhole notes whether all of a reader was read.
+type readWhole struct {
+	io.Reader
+	whole atomic.Bool
+}
+
+func (r *readWhole) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err == io.EOF {
+		r.whole.Store(true)
+	}
+	return n, err
+}
+
+// importError is the error of an import. Only one whose archive was sent as a whole may have
+// made a sprite.
+func importError(err error, whole bool, name string) error {
+	again := "import it again: cove import < FILE"
+	if name != "" {
+		again = "import it again: cove import " + name + " < FILE"
+	}
+	switch {
+	case whole:
+		return unseen(err, "import a sprite", "cove list")
+	case errors.Is(err, context.Canceled):
+		return &codedError{exitInterrupted, "interrupted", errors.New("import a sprite: interrupted before the whole archive was sent; no sprite was made, and the server deletes what had come"), again}
+	case brokeOff(err):
+		return &codedError{exitLost, "connection_lost", errors.New("import a sprite: the server went away before the whole archive was sent; no sprite was made"), again}
+	}
+	return err
 }
 
 // completeExport completes a sprite's name, and after an @ its checkpoints.
@@ -158,14 +192,17 @@ starts when the sprite boots is theirs.`,
 			return err
 		}
 		p := a.newProgress("importing", 0)
-		done, err := c.Import(ctx, countingReader{a.In, p}, o)
+		archive := &readWhole{Reader: a.In}
+		done, err := c.Import(ctx, countingReader{archive, p}, o)
 		p.Close()
 		if err != nil {
-			return unseen(err, "import a sprite", "cove list")
+			return importError(err, archive.whole.Load(), o.Name)
 		}
 		return a.show(done, func(w io.Writer) {
 			name := printable.Line(done.Sprite.Name)
-			a.tell(w, "Sprite %s imported. Use it with: cove exec -s %s CMD", name, name)
+			if !a.global.quiet {
+				a.tell(w, "Sprite %s imported. Use it with: cove exec -s %s CMD", name, name)
+			}
 			for _, note := range done.Notes {
 				a.say("Note: %s", printable.Line(note))
 			}

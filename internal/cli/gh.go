@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -28,7 +29,7 @@ func ghToken(ctx context.Context, def sprites.Connector) (string, error) {
 	cmd := exec.CommandContext(ctx, gh, "auth", "token", "--hostname", host)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	out, err := children.Output(cmd)
 	token := strings.TrimSpace(string(out))
 	if err == nil && token == "" {
 		err = errors.New("it printed nothing")

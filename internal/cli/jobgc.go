@@ -49,7 +49,7 @@ why; in --json each of those has a "reason".`,
 		result, err := c.CollectJobs(ctx, req)
 		shown.Close()
 		if err != nil {
-			return err
+			return unseen(err, "remove jobs", "cove job list")
 		}
 		return a.show(result, func(w io.Writer) { printGC(w, result, req.DryRun) })
 	})

@@ -97,7 +97,7 @@ call says so. A server offers the same at its URL, /mcp: see cove mcp config --h
 
 // unread reports whether out is a pipe, a socket or a terminal whose other end is closed.
 func unread(out io.Writer) bool {
-	f, ok := out.(*os.File)
+	f, ok := beneath(out).(*os.File)
 	if !ok {
 		return false
 	}

@@ -20,9 +20,7 @@ import (
 func (a *app) printJSON(doc any) {
 	enc := a.jsonLines()
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(doc); err != nil {
-		fmt.Fprintf(a.Err, "cove: write the output: %v\n", err)
-	}
+	_ = enc.Encode(doc) // Main tells what was lost
 }
 
 // jsonLines encodes documents to the output, one a line. In their strings what a
@@ -147,7 +145,7 @@ func joinLines(s string) string {
 
 // isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
+	f, ok := beneath(stream).(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/lib/children"
 )
 
 const overlayProbeVerb = "overlay-probe"
@@ -36,7 +38,7 @@ func probeOverlay(ctx context.Context, dir string) (string, error) {
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 		cmd.Args = append(cmd.Args, "user")
 	}
-	out, err := cmd.CombinedOutput()
+	out, err := children.CombinedOutput(cmd)
 	return strings.TrimSpace(string(out)), err
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/printable"
@@ -37,6 +38,8 @@ type resumed struct {
 	w    io.Writer
 	at   int64 // bytes of the stream that were written to w
 	skip int64 // bytes to come that were
+
+	failed, broken atomic.Bool // w took no more; because its reader has gone away
 }
 
 func (r *resumed) Write(p []byte) (int, error) {
@@ -47,6 +50,10 @@ func (r *resumed) Write(p []byte) (int, error) {
 	}
 	m, err := r.w.Write(p[n:])
 	r.at += int64(m)
+	if err != nil {
+		r.broken.Store(errors.Is(err, syscall.EPIPE))
+		r.failed.Store(true)
+	}
 	return n + m, err
 }
 
@@ -70,7 +77,7 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	}
 	x.session = cmd.SessionID()
 	attach := fmt.Sprintf("cove session attach %s -s %s", printable.Line(x.session), x.sprite)
-	for (errors.Is(err, sprites.ErrNoExit) || isHeld(err)) && x.session != "" && ctx.Err() == nil && !sandboxGone(err) {
+	for (errors.Is(err, sprites.ErrNoExit) || isHeld(err)) && x.session != "" && ctx.Err() == nil && !sandboxGone(err) && !x.out.failed.Load() && !x.err.failed.Load() {
 		if x.input {
 			return hinted(err, fmt.Sprintf("it is ended in %v unless you take it over: %s", aloneLimit, attach))
 		}
@@ -91,6 +98,9 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 			return &codedError{exitLost, "connection_lost", errors.Join(err, backErr), hint}
 		}
 		err = x.join(ctx, sprite)
+	}
+	if x.out.broken.Load() || x.err.broken.Load() {
+		return reportedError{exitBrokenPipe}
 	}
 	return x.whole(err)
 }

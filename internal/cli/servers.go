@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/private"
@@ -32,7 +33,7 @@ var readVerbs = map[string]bool{
 	"list": true, "info": true, "policy show": true, "policy test": true, "policy log": true, "checkpoint list": true, "checkpoint show": true,
 	"checkpoint diff": true, "job list": true, "job show": true, "job logs": true, "session list": true, "service list": true,
 	"service show": true, "service logs": true, "token list": true, "secret list": true, "connector list": true, "connector show": true,
-	"connector log": true, "sync status": true, "tool list": true, "ping": true, "checkpoint verify": true, "mcp config": true,
+	"connector log": true, "sync status": true, "tool list": true, "ping": true, "checkpoint verify": true, "mcp config": true, "use": true,
 }
 
 // needVerbs are about something that is there. They start a server where there may be such.
@@ -386,7 +387,7 @@ func (a *app) keepFlags(ctx context.Context, dir string) error {
 	}
 	check := exec.CommandContext(ctx, self, append([]string{"serve", "--check", "--data", dir}, a.serverFlags...)...)
 	check.Env = serverEnvironment()
-	if out, err := check.CombinedOutput(); err != nil {
+	if out, err := children.CombinedOutput(check); err != nil {
 		said := strings.TrimPrefix(strings.TrimSpace(string(out)), "cove: ")
 		return &codedError{exitFailed, "bad_settings", fmt.Errorf("the server was left as it is, since the next one would not start: %s", said), ""}
 	}

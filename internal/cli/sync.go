@@ -383,17 +383,22 @@ func (a *app) showConflicts(sprite string, r *filesync.Report) {
 	}
 }
 
-// leftText tells of changes at the target, which were left there.
+// leftText tells of changes and deletions at the target, which were left there. A deletion is
+// told apart: to sync the other way would delete the files at the source, too. So it looks
+// after the sprite was restored to a checkpoint from before the last sync.
 func leftText(r *filesync.Report) string {
-	n := r.Newer.Count + r.Missing.Count
-	if n == 0 {
-		return ""
-	}
-	other := "in the sprite; bring them here: cove sync pull"
+	in, bring, again := "in the sprite", "bring them here: cove sync pull", "see what sends them again: cove sync push --reset --dry-run; delete them here, too: cove sync pull"
 	if r.Verb == filesync.Pull {
-		other = "here; send them: cove sync push"
+		in, bring, again = "here", "send them: cove sync push", "see what brings them again: cove sync pull --reset --dry-run; delete them in the sprite, too: cove sync push"
 	}
-	return fmt.Sprintf("\n  %d changed only %s", n, other)
+	text := ""
+	if n := r.Newer.Count; n > 0 {
+		text += fmt.Sprintf("\n  %d changed only %s; %s", n, in, bring)
+	}
+	if n := r.Missing.Count; n > 0 {
+		text += fmt.Sprintf("\n  %d deleted only %s; %s", n, in, again)
+	}
+	return text
 }
 
 func (a *app) listNames(mark string, n filesync.Names) {

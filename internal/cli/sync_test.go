@@ -23,3 +23,37 @@ func TestSyncSaysWhatItLeftOut(t *testing.T) {
 		t.Errorf("it says\n%s", said)
 	}
 }
+
+// TestSyncTellsDeletionsFromChanges: after the sprite was restored to a checkpoint from before
+// the last push, files are missing there. To pull would delete them here, so that this is not
+// what is said of them.
+func TestSyncTellsDeletionsFromChanges(t *testing.T) {
+	for _, test := range []struct {
+		verb           filesync.Verb
+		newer, missing int64
+		want           []string
+		not            string
+	}{
+		{filesync.Push, 2, 0, []string{"2 changed only in the sprite; bring them here: cove sync pull"}, "deleted"},
+		{filesync.Push, 0, 3, []string{"3 deleted only in the sprite", "cove sync push --reset --dry-run", "delete them here, too: cove sync pull"}, "changed"},
+		{filesync.Push, 2, 3, []string{"2 changed only in the sprite", "3 deleted only in the sprite"}, "5"},
+		{filesync.Pull, 0, 3, []string{"3 deleted only here", "cove sync pull --reset --dry-run", "delete them in the sprite, too: cove sync push"}, "changed"},
+		{filesync.Pull, 1, 0, []string{"1 changed only here; send them: cove sync push"}, "deleted"},
+	} {
+		var out bytes.Buffer
+		a := &app{Streams: Streams{Out: &out, Err: &out}}
+		a.newRoot()
+		r := &filesync.Report{Verb: test.verb, Local: "/here", Remote: "/there"}
+		r.Newer.Count, r.Missing.Count = test.newer, test.missing
+		a.showSync("paint", r, true)
+		said := out.String()
+		for _, want := range test.want {
+			if !strings.Contains(said, want) {
+				t.Errorf("%+v: %q is not in\n%s", test, want, said)
+			}
+		}
+		if strings.Contains(said, test.not) {
+			t.Errorf("%+v: %q is in\n%s", test, test.not, said)
+		}
+	}
+}

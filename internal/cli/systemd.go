@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
@@ -118,7 +119,7 @@ func (u unit) command(ctx context.Context, name string, args ...string) *exec.Cm
 
 // systemctl runs systemctl. Its error has what systemctl said.
 func (u unit) systemctl(ctx context.Context, args ...string) error {
-	out, err := u.command(ctx, "systemctl", args...).CombinedOutput()
+	out, err := children.CombinedOutput(u.command(ctx, "systemctl", args...))
 	if err == nil {
 		return nil
 	}
@@ -138,7 +139,7 @@ func (u unit) logs(ctx context.Context, to io.Writer, lines int, follow bool) er
 	cmd := u.command(ctx, "journalctl", args...)
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = to, &said
-	if err := cmd.Run(); err != nil && ctx.Err() == nil {
+	if err := children.Run(cmd); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("journalctl: %w: %s", err, printable.Text(said.String()))
 	}
 	return ctx.Err()

@@ -32,7 +32,7 @@ func (a *app) openTerminal() (*terminal, error) {
 	}
 	for _, stream := range []any{a.Out, a.In, a.Err} {
 		if isTerminal(stream) {
-			t.size = stream.(*os.File)
+			t.size = beneath(stream).(*os.File)
 			break
 		}
 	}

@@ -69,7 +69,13 @@ admin is for tokens, the server itself, and rules that open its own network.`,
 		if !a.global.quiet {
 			a.say("Token %s (%s). It is shown this once only.", token.Name, token.ID)
 		}
-		return a.show(token, func(w io.Writer) { fmt.Fprintln(w, printable.Line(token.Secret)) })
+		if err := a.show(token, func(w io.Writer) { fmt.Fprintln(w, printable.Line(token.Secret)) }); err != nil {
+			return err
+		}
+		if lost := lostOutput(a.Out); lost != nil {
+			return outputError(fmt.Sprintf("the token %s (%s) was made, and could not be shown", token.Name, token.ID), lost, "nobody has it; delete it: cove token rm "+token.ID)
+		}
+		return nil
 	})
 	f := cmd.Flags()
 	f.BoolVar(&o.all, "all", false, "for all sprites")

@@ -22,7 +22,8 @@ func (a *app) newUse() *cobra.Command {
 		Long: `Writes the file .sprite into this folder. Commands without -s, here and in the folders
 below, then mean that sprite, unless they name one themselves (an argument NAME, or -s) or
 COVE_SPRITE is set. A .sprite file that git tracks, or that is another user's,
-is ignored: somebody else could choose where your commands go.
+is ignored: somebody else could choose where your commands go. In a git repository, the file is
+added to .git/info/exclude.
 
 Without a name it says which sprite commands here mean, and what says so.`,
 		Example: `  cove use paint
@@ -62,6 +63,11 @@ Without a name it says which sprite commands here mean, and what says so.`,
 		}
 		if err != nil {
 			return fmt.Errorf("note the sprite: %w", err)
+		}
+		if exclude, err := gitwork.Exclude(ctx, file); err != nil {
+			a.say("cove: git shows the file .sprite as new: %v", err)
+		} else if exclude != "" {
+			a.say("cove: git ignores the file .sprite from now on, by %s", exclude)
 		}
 		doc := struct {
 			Sprite string `json:"sprite"`

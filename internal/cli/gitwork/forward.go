@@ -281,7 +281,12 @@ func (t *worktree) apply(ctx context.Context, lock *Lock, f Forward, old string)
 	if err != nil {
 		return err
 	}
+	if j.Same, err = t.identical(ctx, files, inTheWay); err != nil {
+		return err
+	}
+	inTheWay = slices.DeleteFunc(inTheWay, j.isSame)
 	if len(inTheWay) > 0 {
+		j.Same = nil // the snapshot has them, or they are in its way
 		if j.From, err = t.snapshotted(ctx, f, old); err != nil {
 			return err
 		}

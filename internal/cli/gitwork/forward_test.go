@@ -327,3 +327,111 @@ func killAt(t *testing.T, step string) {
 	_, err = g.FastForward(t.Context(), lock, gitwork.Forward{Job: job, Branch: "main", Base: os.Getenv("TEST_BASE"), Head: os.Getenv("TEST_HEAD")})
 	t.Fatalf("came to the end: %v", err)
 }
+
+// TestIdenticalUntracked: an untracked file that is just as the one that comes is not in the
+// way. It stays as it is, and is tracked then.
+func TestIdenticalUntracked(t *testing.T) {
+	home(t, "")
+	r, base, head := delivered(t)
+	r.write("deep/er/new", "new\n")
+	name := filepath.Join(r.dir, "deep/er/new")
+	was, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(name, 0o755); err != nil { // as a program it is another file
+		t.Fatal(err)
+	}
+	refusal(t, r.forward(base, head), "overlap")
+	if err := os.Chmod(name, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.forward(base, head); err != nil {
+		t.Fatal(err)
+	}
+	r.at(head)
+	if is, err := os.Stat(name); err != nil || !os.SameFile(was, is) {
+		t.Errorf("it is another file: %v", err)
+	}
+}
+
+// TestKilledOverIdentical: killed at any step, the person's untracked file stays, though the
+// rest of the files of the new commit are taken away again.
+func TestKilledOverIdentical(t *testing.T) {
+	home(t, "")
+	for _, step := range steps {
+		t.Run(step, func(t *testing.T) {
+			r, base, head := delivered(t)
+			r.write("deep/er/new", "new\n")
+			killed(t, r, base, head, step)
+			g := r.open()
+			lock, err := g.Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = g.Recover(t.Context(), lock)
+			lock.Unlock()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := r.read("deep/er/new"); got != "new\n" {
+				t.Errorf("the person's file says %q", got)
+			}
+			if step != "ref" && step != "unlock" {
+				if got := r.git("status", "--porcelain"); got != "?? deep/" {
+					t.Errorf("not as before:\n%s", got)
+				}
+			}
+			if err := r.forward(base, head); err != nil {
+				t.Fatal(err)
+			}
+			r.at(head)
+		})
+	}
+}
+
+// TestPullWithoutBrokenModules: a .gitmodules that git can't read does not keep the commits
+// out. It is held, with the reason; who accepts it can pull what mends it.
+func TestPullWithoutBrokenModules(t *testing.T) {
+	home(t, "")
+	r := newRepo(t)
+	base := r.git("rev-parse", "HEAD")
+	a := r.agent()
+	a.write(".gitmodules", "[submodule \"x\"]\n\tpath = x\n<<<<<<< ours\n")
+	a.write("work", "done\n")
+	a.git("add", "-A")
+	a.git("update-index", "--add", "--cacheinfo", "160000,"+base+",x")
+	a.git("commit", "-q", "-m", "broken") // which needs no .gitmodules
+	head := a.git("rev-parse", "HEAD")
+	a.write(".gitmodules", "")
+	a.git("add", ".gitmodules")
+	a.git("commit", "-q", "-m", "mended")
+	next := a.git("rev-parse", "HEAD")
+	path, want := a.bundle(base)
+	if err := r.imports(path, want); err != nil {
+		t.Fatal(err)
+	}
+	summary, err := r.open().Summary(t.Context(), base, head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := ""
+	for _, risk := range summary.Risky {
+		if risk.Path == ".gitmodules" {
+			said = risk.Why
+		}
+	}
+	if !strings.Contains(said, "git can't read it") {
+		t.Errorf("it says %q of .gitmodules", said)
+	}
+	if err := r.forward(base, head); err != nil {
+		t.Fatal(err)
+	}
+	if r.read("work") != "done\n" || r.git("rev-parse", "main") != head {
+		t.Error("the work did not come")
+	}
+	if err := r.forward(base, next); err != nil {
+		t.Fatal(err)
+	}
+	r.at(next)
+}

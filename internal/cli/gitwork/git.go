@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
@@ -221,7 +222,7 @@ func (g runner) run(ctx context.Context, c call) ([]byte, error) {
 	cmd.WaitDelay = killedWait
 
 	verb := verbOf(c.args)
-	err := cmd.Run()
+	err := children.Run(cmd)
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("git %s: %w", verb, context.Cause(ctx))
 	}

@@ -215,7 +215,7 @@ func (r *Repo) unpack(ctx context.Context, q *scratch, pack *io.SectionReader) e
 		return fmt.Errorf("read bundle: %w", err)
 	}
 	_, err := q.git.run(ctx, call{
-		args: []string{"index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error,gitmodulesParse=error",
+		args: []string{"index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error",
 			"--max-input-size=" + strconv.FormatInt(pack.Size(), 10)},
 		stdin:   pack,
 		timeout: patiently,

@@ -53,6 +53,11 @@ type journal struct {
 	Worktree string `json:"worktree"`
 	GitDir   string `json:"git_dir"`
 	Mark     string `json:"mark"` // the content of our index.lock
+
+	// Same are the paths of new files that were there already, untracked, and as in New. They
+	// are the person's, and stay when all else is undone. They are bytes: JSON would change
+	// names that are no UTF-8.
+	Same [][]byte `json:"same,omitempty"`
 }
 
 var (
@@ -97,6 +102,9 @@ func (t *worktree) carryOut(ctx context.Context, lock *Lock, j *journal) error {
 		if err := t.asSnapshot(ctx, j); err != nil {
 			return err
 		}
+	}
+	if err := t.addSame(ctx, j); err != nil {
+		return err
 	}
 	_, err := t.git.run(ctx, call{
 		args:    []string{"read-tree", "-m", "-u", j.from(), j.New},
@@ -314,6 +322,9 @@ func (t *worktree) putBack(ctx context.Context, lock *Lock, j *journal, files []
 	defer func() { _ = root.Close() }()
 	var restore bytes.Buffer
 	for _, f := range files {
+		if j.isSame(f.Path) {
+			continue
+		}
 		if f.Status == "A" {
 			if err := t.takeAway(ctx, root, f, notNew[f.Path]); err != nil {
 				return err

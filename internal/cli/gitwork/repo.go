@@ -109,6 +109,47 @@ func Tracks(ctx context.Context, file string) (bool, error) {
 	return len(out) > 0, err
 }
 
+// Exclude has git ignore all files with the name of file, if git would show this one: by a line
+// in the repository's own info/exclude, which no commit has. It returns the path of that file;
+// empty: there is no repository, or git ignores the file already.
+func Exclude(ctx context.Context, file string) (exclude string, err error) {
+	exe, err := exec.LookPath("git")
+	if err != nil {
+		return "", nil
+	}
+	g := runner{exe: exe, dir: filepath.Dir(file)}
+	safe := []string{"-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit"}
+	_, err = g.run(ctx, call{plain: true, args: append(safe, "check-ignore", "-q", "--", filepath.Base(file))})
+	if exitCode(err) != 1 { // 0: it is ignored; 128: no work tree
+		if exitCode(err) > 0 {
+			err = nil
+		}
+		return "", err
+	}
+	out, err := g.run(ctx, call{plain: true, args: append(safe, "rev-parse", "--path-format=absolute", "--git-path", "info/exclude")})
+	if err != nil {
+		return "", err
+	}
+	exclude = strings.TrimSuffix(string(out), "\n")
+	if err := os.MkdirAll(filepath.Dir(exclude), 0o777); err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(exclude)
+	if err != nil && !isNotExist(err) {
+		return "", err
+	}
+	line := filepath.Base(file) + "\n"
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		line = "\n" + line
+	}
+	f, err := os.OpenFile(exclude, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o666)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(line)
+	return exclude, errors.Join(err, f.Close())
+}
+
 // discover lets plain git find the repository, so that its rules hold: how far
 // up, and whose repositories are trusted. Afterwards it is named explicitly.
 func (r *Repo) discover(ctx context.Context, dir string) error {

@@ -91,6 +91,9 @@ func (c *contents) close() {
 // judge judges a file by what changed in it, and by its name if it is only listed.
 func (c *contents) judge(f File) (why string, listed bool, err error) {
 	switch safepath.Fold(path.Base(f.Path)) {
+	case ".gitmodules":
+		why, err = c.riskyModules(f)
+		return why, false, err
 	case ".gitignore", ".coveignore":
 		if f.mode != linkMode {
 			why, err = c.riskyIgnore(f)
@@ -123,6 +126,18 @@ func (c *contents) riskyIgnore(f File) (string, error) {
 		return why, nil
 	}
 	return "", nil
+}
+
+// riskyModules says if git can't read a .gitmodules; a change of one is held in any case.
+func (c *contents) riskyModules(f File) (string, error) {
+	if f.Path != ".gitmodules" || !strings.HasPrefix(f.mode, "100") {
+		return "", nil
+	}
+	_, err := c.s.git.run(c.ctx, call{args: []string{"config", "--blob", f.blob, "--list"}})
+	if exitCode(err) > 0 {
+		return "git can't read it: much of git does not work in a work tree that has it, and its submodules are left alone", nil
+	}
+	return "", err
 }
 
 // sides are the texts of a file before and after the change, without their last line end;

@@ -199,7 +199,14 @@ func TestFamilies(t *testing.T) {
 		CLAUDE.local.md copilot-instructions.md a.prompt.md .rules GEMINI.md .kilocode/x .windsurfrules .codexrc codeowners docs/CODEOWNERS .tool-versions .terraformrc .gdbinit .settings/x.prefs Agents.md opencode.jsonc
 		.bsp/x.json .bloop/a.json .metals/x hie.yaml sub/hie.yaml .merlin omnisharp.json mypy.ini .mypy.ini tslint.json phpstan.neon phpstan.neon.dist phpstan.dist.neon vetur.config.js graphql.config.ts .graphqlrc.yml
 		renv/activate.R packrat/init.R _vimrc_local.vim Session.vim sorbet/config .gitkeep/x .github/workflows/.gitkeep .vscode/.env.example .github/ISSUE_TEMPLATE/.vscode/tasks.json
-		.github/ISSUE_TEMPLATES.yml .github/workflows/issue_template.yml .env.examples .editorconfig/.envrc`) {
+		.github/ISSUE_TEMPLATES.yml .github/workflows/issue_template.yml .env.examples .editorconfig/.envrc
+		buildServer.json sub/buildServer.json .sourcekit-lsp/config.json .lsp/config.edn .clj-kondo/hooks/x.clj .nrepl.edn lakefile.lean lakefile.toml lake-manifest.json lean-toolchain rust-project.json rust-analyzer.toml
+		compile_commands.json kls-classpath kls-classpath.sh analysis_options.yaml erlang_ls.config config.nims sub/x.nims nim.cfg x.nim.cfg zls.build.json _CoqProject pyrightconfig.json .pyre_configuration.local svelte.config.js
+		tailwind.config.ts apollo.config.cjs platformio.ini app.Rproj project.godot game.uproject cspell.json cspell.config.js cspell.config.cjs cspell.config.mjs cspell.config.ts cspell.config.yaml cspell.yaml .cspell.json
+		.lintr .sqlfluff .cmake-format.py cmake-format.py psalm.xml psalm.xml.dist phpcs.xml.dist .phpcs.xml rector.php .pylintrc.toml pylintrc.toml .checkov.yaml dylint.toml .yardopts .simplecov .coveragerc .busted .proverc .stestr.conf
+		.nycrc.js nyc.config.js .storybook/main.ts .bowerrc uv.toml poetry.toml .reviewboardrc .versionrc.js .releaserc.cjs cz.toml .shadowenv.d/500_x.lisp devshell.toml guix.scm .guix-channel pixi.toml .fvmrc aqua.yaml .elixir-version
+		node_modules/eslint/index.js sub/node_modules/.bin/prettier .venv/bin/python venv/bin/python pyvenv.cfg vendor/bin/phpcs .run/app.run.xml a.iml x.suo x.csproj.user CMakeLists.txt.user launchSettings.json tasks.vs.json _exrc _vimrc
+		.local.vimrc .tasks .classpath devcontainer.json devfile.yaml bacon.toml modd.conf Directory.Build.rsp .custom-gcl.yml oxlint.config.ts`) {
 		name = strings.ReplaceAll(name, `\u200c`, "\u200c")
 		if gitwork.RiskyPath(name) == "" {
 			t.Errorf("%q is not held", name)
@@ -207,7 +214,7 @@ func TestFamilies(t *testing.T) {
 	}
 	for _, name := range strings.Fields(`Makefile sub/makefile GNUmakefile Makefile.am rules.mk justfile Rakefile conftest.py tests/conftest.py setup.py build.rs build.gradle build.gradle.kts gradlew pom.xml CMakeLists.txt
 		Dockerfile Dockerfile.dev docker-compose.yml compose.override.yaml Taskfile.yml tox.ini pyproject.toml BUILD.bazel defs.bzl WORKSPACE mix.exs Gemfile x.gemspec webpack.config.js vite.config.ts jest.config.ts Vagrantfile magefile.go
-		x.pyc pkg/__pycache__/x.cpython-312.pyc`) {
+		x.pyc pkg/__pycache__/x.cpython-312.pyc build.zig x.nimble postcss.config.js next.config.mjs ava.config.js deno.json rescript.json vcpkg-configuration.json project/build.properties`) {
 		if gitwork.RiskyPath(name) != "" || gitwork.ListedPath(name) == "" {
 			t.Errorf("%q: held %q, listed %q", name, gitwork.RiskyPath(name), gitwork.ListedPath(name))
 		}
@@ -215,7 +222,8 @@ func TestFamilies(t *testing.T) {
 	for _, name := range strings.Fields(`src/main.go agents.go internal/cli/config/agents.go claude.go miser.go mises.txt env.go docs/lefthooks.md jenkinsfiles config/x.yml github/x hooks/useState.js vscode/x makefiles.go
 		src/hooks.ts cursor.rs .x/y readme.md skills/x/SKILL.md bazel tools/bazel.go rules.go drone.go prompt.md opencode.md build/x.js workspace.ts builds.go a.b.c
 		.gitkeep docs/.gitkeep .env.example app/.env.sample .env.template .github/ISSUE_TEMPLATE.md .github/ISSUE_TEMPLATE/bug.yml .github/PULL_REQUEST_TEMPLATE.md .github/pull_request_template/x.md
-		renv/x.R packrat/activate.R sorbet/x config sessions.vim phpstan.go graphql.go .editorconfig .dockerignore`) {
+		renv/x.R packrat/activate.R sorbet/x config sessions.vim phpstan.go graphql.go .editorconfig .dockerignore
+		.mailmap cspell/words.txt lake.lean src/tailwind.ts svelte.ts nims.go vendor/x/bin/y venv.go bin/x lintr.R lsp/config.edn node_modules.go project/x.go env/x.py user.go biome.json rustfmt.toml`) {
 		if gitwork.RiskyPath(name) != "" || gitwork.ListedPath(name) != "" {
 			t.Errorf("%q: held %q, listed %q", name, gitwork.RiskyPath(name), gitwork.ListedPath(name))
 		}

@@ -12,6 +12,8 @@ const (
 	whyHooks  = "git hooks"
 	whyCI     = "runs in CI"
 	whyEditor = "settings of an editor, which can run programs"
+	whyServer = "an editor's language server runs it, or what it names, when it opens the folder"
+	whyLocal  = "programs that editors and tools take from there"
 	whyAgent  = "settings or instructions of a coding agent"
 	whyShell  = "run by a shell or a tool that enters the folder"
 	whyTool   = "settings of a build or package tool, which can run programs"
@@ -50,7 +52,7 @@ var held = []family{
 	{whyHooks, "git: core.hooksPath, by custom; husky, lefthook, pre-commit, prek, overcommit, hk, lint-staged, simple-git-hooks, rusty-hook, captainhook, grumphp, commitlint, commitizen: their manuals' pages on configuration files", `
 		.husky* .huskyrc* .githooks .git-hooks git-hooks/ githooks/ .lefthook* lefthook* .pre-commit* pre-commit-config* .prek* prek.toml
 		.overcommit* hk.pkl hk.*.pkl .hk* .lintstagedrc* lint-staged.config.* .simple-git-hooks* simple-git-hooks* .rusty-hook* rusty-hook*
-		.cargo-husky captainhook* grumphp* .ghooks* .yorkie* .commitlintrc* commitlint.config.* .czrc .cz-config.js .cz.* .git-hooks* .hooks`},
+		.cargo-husky captainhook* grumphp* .ghooks* .yorkie* .commitlintrc* commitlint.config.* .czrc .cz-config.js .cz.* .commitizen* cz.toml cz.json cz.yaml .git-hooks* .hooks`},
 	{whyOwners, "GitHub, GitLab, Gitea: their pages on code owners", `
 		codeowners`},
 	{whyCI, "the configuration reference of each service", `
@@ -64,7 +66,15 @@ var held = []family{
 		.dir-locals* .emacs* .spacemacs* .projectile .projections.json .ycm_extra_conf.py .vimspector* .kak* .kateproject* .atom .lite_project* .micro
 		.settings .project .externaltoolbuilders .factorypath .clangd .ccls .luarc* .ropeproject .ctags* .exuberant* .tern-project .sublime* .cursor-server
 		*.code-workspace *.sublime-project *.sublime-workspace *.sublime-build *.sublime-settings .rbexrc .brackets.json .netbeans* nbproject/ .fleetignore .phpactor*
-		.bsp .bloop .metals hie.yaml .merlin omnisharp.json vetur.config.js graphql.config.* .graphqlrc* _vimrc_local.vim session.vim`},
+		.bsp .bloop .metals hie.yaml .merlin omnisharp.json vetur.config.js graphql.config.* .graphqlrc* _vimrc_local.vim session.vim
+		_exrc _vimrc _gvimrc .local.vim .local.vimrc .project.vim* .project.nvim* .tasks .lapce .pulsar .run *.run.xml *.iml *.ipr *.iws *.suo *.csproj.user *.vbproj.user *.fsproj.user *.vcxproj.user *.pro.user cmakelists.txt.user
+		tasks.vs.json launch.vs.json cppproperties.json cmakesettings.json launchsettings.json .classpath *.kdev4 .kdev4 *.geany .buildconfig devcontainer.json .devfile* devfile.yaml .codesandbox .stackblitz* .gutctags .globalrc gtags.conf`},
+	{whyServer, "sourcekit-lsp (build server, its settings), xcode-build-server, clojure-lsp (project-specs), nREPL, Calva, Portal, Lean (lake serve), rust-analyzer (rust-project.json, rust-analyzer.toml), C/C++ extensions (the compiler that a compilation database names), ccls, cquery, RTags, kotlin-language-server (kls-classpath), Dart analysis server (plugins), erlang_ls, ELP, nimsuggest (NimScript), zls, coq-lsp and VsCoq, Pyright and Pyre (their interpreters), Svelte and Tailwind CSS (settings that are programs), Apollo, Relay, PlatformIO (extra_scripts), RStudio, Godot (plug-ins), Unreal, sqls", `
+		buildserver.json .sourcekit-lsp .swiftpm .lsp .nrepl* .calva .portal lakefile* lake-manifest.json lean-toolchain rust-project.json .rust-project.json rust-analyzer.toml .rust-analyzer* compile_commands.json compile_flags.txt
+		.cquery .rtags* kls-classpath* kotlinlspclasspath* analysis_options.yaml analysis_options.yml erlang_ls.config .elp* elp.toml nim.cfg *.nim.cfg config.nims *.nims zls.json zls.build.json _coqproject _rocqproject
+		pyrightconfig.json basedpyrightconfig.json .pyre_configuration* svelte.config.* tailwind.config.* apollo.config.* relay.config.* platformio.ini *.rproj project.godot *.uproject *.uplugin .sqls* .sqllsrc* wallaby.*`},
+	{whyLocal, "Node.js (the linters and formatters that an editor loads from there), Python (an interpreter that editors choose and start by themselves), Composer: programs in the place where tools look for them", `
+		node_modules/ .venv* venv/bin venv/scripts env/bin pyvenv.cfg .virtualenv* vendor/bin`},
 	{whyAgent, "Claude Code, Codex, Gemini CLI, Qwen Code, Cursor, Copilot, Windsurf, Cline, Roo, Kilo, Augment, opencode, Crush, goose, OpenHands, Amp, Kiro, Junie, aider, Zed, Warp, Trae, Factory, Tabnine, Replit, MCP: their pages on project settings, instructions and hooks", `
 		.claude** claude.md claude.*.md .codex** .gemini** gemini.md gemini.*.md .qwen** qwen.md qwen.*.md .cursor** .windsurf** .opencode** opencode.json**
 		agents.md agents.*.md agent.md agent.*.md .agent** .agents** .continue** .cline** .roo** .kilo** .kilocode** .augment** .crush** crush.json crush.md crush.*.md
@@ -77,16 +87,23 @@ var held = []family{
 		.config config.fish .fish .inputrc .direnv* .direnvrc direnv.toml .mise* mise* mise/ mise-tasks/ .rtx* .tool-versions .asdf* .proto* .prototools .pkgx* pkgx.yaml .tea.yaml
 		.nvmrc .node-version .python-version .ruby-version .ruby-gemset .rvmrc .go-version .java-version .terraform-version .swift-version .php-version .lua-version
 		.perl-version .crystal-version .zig-version .deno-version .bun-version .sdkmanrc .jabbarc .jvmrc rust-toolchain* .hermit bin/hermit bin/activate-hermit
-		flake.nix flake.lock shell.nix devenv.* .devenv* .flox devbox.json devbox.d/ .tmux* .tmuxinator* .screenrc .teamocil* .starship* starship.toml .desk .powrc .powenv .rbenv-** .pyenv* .nodenv* .lando* .ddev`},
+		flake.nix flake.lock shell.nix devenv.* .devenv* .flox devbox.json devbox.d/ .tmux* .tmuxinator* .screenrc .teamocil* .starship* starship.toml .desk .powrc .powenv .rbenv-** .pyenv* .nodenv* .lando* .ddev
+		.shadowenv** devshell.toml .guix** guix.scm manifest.scm .fvm .fvmrc .fnm* .phpenv* .goenv* .jenv* .plenv* .tfenv* .tfswitchrc .tgswitchrc .swiftenv* .swiftly* .luaenv* .volta .gvm .gvmrc .chruby* aqua.yaml aqua.yml .aqua* .pixi* pixi.toml .conda* .mambarc .zellij*
+		.elixir-version .erlang-version .dart-version .flutter-version .scala-version .rust-version .dotnet-version .ghc-version .julia-version .ocaml-version .opentofu-version .terragrunt-version`},
 	{whyTool, "cargo, npm, pnpm, Yarn, Bun, pip, Maven, Gradle, Bazel, Bundler, sbt, Leiningen, Stack, Ansible, Terraform, DVC, lazygit, ack, watchman, buck: their pages on files of a project that change what they run", `
 		.cargo .npm* .npmrc .pnpm* .pnpmfile* .pnp.* .pnp pnpm-workspace* .yarn* .yarnrc* .bunfig* bunfig* .pypirc pip.conf pip.ini .pip .mvn .m2 .gradle .bazel* .bazelrc* *.bazelrc .bazeliskrc
 		.bazelversion tools/bazel .bundle .gemrc .sbt* .sbtopts .sbtrc .jvmopts .lein* .clojure .cabal .stack* .ansible* ansible.cfg .terraform* .terraformrc .tflint* .dvc .lazygit* .ackrc .watchman**
 		.buckconfig* .buck* .nodemon* nodemon.json .mocharc* .jest* .babelrc* .swcrc .postcssrc* .parcelrc .luarocks .rebar* .hex .mix .cpan .cpanm .nuget .conan* .vcpkg .west .sdk .jshell* .testcontainers*
-		.pythonrc* .ackrc.* .wgetrc .curlrc .netrc .guardrc* .rake* .foreman .forego .overmind* .air.toml .earthly* .dagger .okteto* .tilt* .skaffold* .devspace* .nx .turbo .moon .pants* .please* .plzconfig* .lintrunner.toml .arc .arcconfig .arclint`},
-	{whyLint, "ESLint, Prettier, stylelint, Pylint (init-hook), Flake8 (local plugins), RuboCop (require), PHP-CS-Fixer, Credo, mix format, Perl::Critic, SwiftLint, scalafmt, mypy (plugins), TSLint (rulesDirectory), PHPStan (bootstrapFiles), Sorbet: settings that are programs or load some", `
-		.eslintrc* eslint.config.* .prettierrc* prettier.config.* .stylelintrc* stylelint.config.* .pylintrc pylintrc .flake8 .bandit .rubocop** .php-cs-fixer* .php_cs* .phan .psalm* .credo.exs
+		.pythonrc* .ackrc.* .wgetrc .curlrc .netrc .guardrc* .rake* .foreman .forego .overmind* .air.toml .earthly* .dagger .okteto* .tilt* .skaffold* .devspace* .nx .turbo .moon .pants* .please* .plzconfig* .lintrunner.toml .arc .arcconfig .arclint
+		.bowerrc .jspm* uv.toml .uv* poetry.toml .pdm* pdm.toml .rye .composer .opam* .coursier .nimble .spack* .deno .denorc .tofurc .mill* .paket .bacon* bacon.toml .air* modd.conf .modd* .watchexec* .mutagen* mutagen.yml .reviewboardrc* .ripgreprc .k9s
+		.nycrc* nyc.config.* .c8rc* .taprc .testcafe* .detox* .percy* .storybook .ladle .vuepress .vitepress .umirc* .fatherrc* .dumirc* .nuxtrc .eleventy* .lighthouse* .pa11yci* .svgr* .svgo* .size-limit* .coveragerc* .noserc .pytest* .testr* .stestr*
+		.busted .luacov* .proverc .simplecov .autotest .yardopts .minitest* .cucumber* .jasmine* .versionrc* .bumpversion* .bump-my-version* .release-it* .releaserc* .np-config* .autorc .changeset .xcode.env* directory.build.rsp msbuild.rsp dotnet-tools.json`},
+	{whyLint, "CSpell (import), clj-kondo, lintr (an R program), SQLFluff (library_path), cmake-format (a Python program), Checkov, PHP_CodeSniffer, Psalm, Rector; ESLint, Prettier, stylelint, Pylint (init-hook), Flake8 (local plugins), RuboCop (require), PHP-CS-Fixer, Credo, mix format, Perl::Critic, SwiftLint, scalafmt, mypy (plugins), TSLint (rulesDirectory), PHPStan (bootstrapFiles), Sorbet: settings that are programs or load some", `
+		.eslintrc* eslint.config.* .prettierrc* prettier.config.* .stylelintrc* stylelint.config.* .pylintrc* pylintrc* .flake8* .bandit .rubocop** .php-cs-fixer* .php_cs* .phan .psalm* .credo.exs
 		.formatter.exs .perlcriticrc .perltidyrc .swiftlint* .swiftformat .scalafmt* .scalafix* .clang-tidy .golangci* .semgrep* .trunk .mega-linter* .markdownlint* .textlintrc* .remarkrc* .solargraph* .standard* .tslint* .jshintrc .xo-config* .oxlintrc* .yamllint* .ansible-lint* .hadolint* .shellcheckrc .reek* .haml-lint* .erb-lint* .luacheckrc .ktlint* .detekt* .htmlhintrc .dprint*
-		mypy.ini .mypy.ini tslint.json phpstan.neon* phpstan.dist.neon sorbet/config`},
+		mypy.ini .mypy.ini tslint.json phpstan.neon* phpstan.dist.neon sorbet/config
+		.cspell* cspell.* .clj-kondo .lintr* .sqlfluff* .cmake-format* .cmake-lint* cmake-format.* .checkov* dylint.toml .custom-gcl* psalm.xml* phpcs.xml* .phpcs* rector.php ecs.php phpmd.xml* .phpmd* .ruby-lsp .scss-lint* .slim-lint* coffeelint.json
+		.jscs* .pug-lint* .solhint* .groovylintrc* .puppet-lint* .tidyallrc tidyall.ini .alexrc* .vale* .ncurc* .dependency-cruiser* .npmpackagejsonlintrc* oxlint.config.*`},
 	{whyREPL, "pdb, gdb, lldb, R (also what renv and packrat have .Rprofile run), irb, pry, IEx, GHCi, OCaml, Octave, Erlang, SQLite, psql, Jupyter, CPython (site), RSpec: files that they run from the folder that they start in", `
 		.pdbrc* .gdbinit* .gdb* .lldbinit* .lldb* .rprofile .renviron .rdata .irbrc* .pryrc* .rspec* .rdebugrc .byebugrc .iex* .ghci* .ghcid .ocamlinit* .utoprc* .octaverc .erlang* .sqliterc .psqlrc*
 		.ipython .jupyter ipython_config.py jupyter_*config.py jupyter_*config.json sitecustomize.py usercustomize.py .noderc .node_repl* .tclshrc .wishrc .perldb .julia* .scala* .amm* .sbclrc .clisprc* .guile .schemerc .racketrc .luarc .php.ini .user.ini .mysqlrc .my.cnf .rdbgrc* .swipl* .jline*
@@ -107,20 +124,20 @@ var held = []family{
 var listed = []family{
 	{whyBuild, "make, just, task, rake, mage, invoke, tox, nox, pytest, setuptools, SCons, waf, Meson, CMake, autoconf, ninja, Jam, premake, xmake, tup", `
 		makefile* gnumakefile* bsdmakefile* *.mk *.mak justfile* .justfile *.just taskfile* rakefile* *.rake magefile.go magefiles/ tasks.py conftest.py setup.py setup.cfg pyproject.toml tox.ini noxfile.py
-		pytest.ini dodo.py fabfile.py wscript sconstruct sconscript meson.build meson.options meson_options.txt cmakelists.txt *.cmake cmakepresets.json cmakeuserpresets.json conanfile* vcpkg.json configure
+		pytest.ini dodo.py fabfile.py wscript sconstruct sconscript meson.build meson.options meson_options.txt cmakelists.txt *.cmake cmakepresets.json cmakeuserpresets.json conanfile* vcpkg.json vcpkg-configuration.json terragrunt.hcl pytest.toml configure
 		configure.ac configure.in autogen.sh bootstrap.sh build.ninja jamfile jamroot jamroot.jam jamfile.jam premake* xmake.lua tupfile* runtests* build.sh test.sh install.sh`},
 	{whyBuild, "cargo, Gradle, Maven, Ant, sbt, Mill, Leiningen, Boot, Bazel, Buck, Pants, Mix, rebar, Cabal, Stack, dune, opam, MSBuild, SwiftPM, Xcode, CocoaPods, Zig, Nim, D, Perl, PHP, Lua, Nix", `
 		build.rs build.gradle* settings.gradle* init.gradle* gradle.properties gradle-wrapper.* gradlew* *.gradle *.gradle.kts pom.xml mvnw* build.xml ivy.xml build.sbt *.sbt build.sc build.mill mill project.clj
 		build.boot build.clj deps.edn bb.edn shadow-cljs.edn workspace workspace.bazel workspace.bzlmod module.bazel* build build.bazel *.bzl buck *.plz mix.exs rebar.config* *.cabal setup.hs setup.lhs cabal.project* stack.yaml dune dune-project
 		dune-workspace *.opam shard.yml *.csproj *.fsproj *.vbproj *.vcxproj *.props *.targets global.json nuget.config build.cake build.fsx package.swift project.swift *.podspec podfile* *.pbxproj *.xcscheme
-		*.xcconfig build.zig* *.nimble nim.cfg config.nims *.nims dub.json dub.sdl makefile.pl build.pl dist.ini cpanfile* composer.json phpunit.xml* *.rockspec *.nix *.gemspec gemfile* guardfile* capfile
-		dangerfile* fastfile* appfile brewfile* berksfile* thorfile steepfile build.lua *.spec pkgbuild debian/rules snapcraft.yaml *.pro *.pri`},
+		*.xcconfig build.zig* *.nimble dub.json dub.sdl makefile.pl build.pl dist.ini cpanfile* composer.json phpunit.xml* *.rockspec *.nix *.gemspec gemfile* guardfile* capfile
+		dangerfile* fastfile* appfile brewfile* berksfile* thorfile steepfile build.lua *.spec pkgbuild debian/rules project/build.properties snapcraft.yaml *.pro *.pri`},
 	{whyPyc, "CPython: a .pyc beside its source's place, or in __pycache__ with a matching time or hash", `
 		*.pyc`},
 	{whyBuild, "Docker, Compose, Vagrant, Earthly, Tilt, Skaffold, foreman; Grunt, gulp, webpack, Vite, Vitest, Rollup, Jest, Karma, Cypress, Playwright, Babel, PostCSS, Tailwind, Next and their kin", `
 		dockerfile* *.dockerfile containerfile* docker-compose* compose.yml compose.yaml compose.*.yml compose.*.yaml docker-bake* vagrantfile* earthfile* tiltfile* skaffold* procfile* gruntfile* gulpfile* webpack.*
-		vite.* vitest.* rollup.config.* esbuild.* jest.config.* jest.setup.* karma.conf* cypress.config.* playwright.config.* babel.config.* postcss.config.* tailwind.config.* next.config.* nuxt.config.* svelte.config.*
-		astro.config.* metro.config.* rspack.config.* rsbuild.config.* tsup.config.* turbo.json nx.json lerna.json rush.json angular.json ember-cli-build.js wdio.conf* wrangler.* snowpack.config.* remix.config.* craco.config.* vue.config.*`},
+		vite.* vitest.* rollup.config.* esbuild.* jest.config.* jest.setup.* karma.conf* cypress.config.* playwright.config.* babel.config.* postcss.config.* next.config.* nuxt.config.*
+		astro.config.* metro.config.* rspack.config.* rsbuild.config.* tsup.config.* turbo.json nx.json lerna.json rush.json angular.json ember-cli-build.js wdio.conf* wrangler.* snowpack.config.* remix.config.* craco.config.* vue.config.* ava.config.* cucumber.* testem.* nightwatch.conf.* codecept.conf.* stryker.conf* web-test-runner.config.* eleventy.config.* deno.json deno.jsonc bsconfig.json rescript.json`},
 }
 
 // names finds the family of a path. It is made once of the tables above.

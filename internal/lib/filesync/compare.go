@@ -3,6 +3,8 @@ package filesync
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 )
 
 // look gets both manifests, compares them while the sprite's comes, and asks what
@@ -14,7 +16,10 @@ func (s *session) look() error {
 	err := both(
 		func() (err error) {
 			defer close(feed.full)
-			skipR, err = scanOf(s.remote, s.foreign(func(e Entry) error { return errors.Join(s.scanR.add(e), feed.add(e)) }))
+			take, end := s.foreign(func(e Entry) error { return errors.Join(s.scanR.add(e), feed.add(e)) })
+			if skipR, err = scanOf(s.remote, take); err == nil {
+				err = end()
+			}
 			if err == nil {
 				err = feed.hand()
 			}
@@ -120,8 +125,8 @@ func (f *feed) reading() *reading[Entry] {
 }
 
 // foreign takes the sprite's manifest over: checked, and without what is ignored
-// here, where the rules of this machine's own tree count too.
-func (s *session) foreign(add func(Entry) error) func(Entry) error {
+// here, where the rules of this machine's own tree count too. end is called after the last.
+func (s *session) foreign(add func(Entry) error) (take func(Entry) error, end func() error) {
 	check := &checker{}
 	read := func(string, string) string { return "" }
 	if t, err := openTree(s.localAt.Root); err == nil {
@@ -131,6 +136,10 @@ func (s *session) foreign(add func(Entry) error) func(Entry) error {
 	m := newMatcher(s.Rules, read)
 	m.enter("")
 	skipped := ""
+	through := &unheld{add: add, here: func(name string) bool {
+		_, err := os.Lstat(filepath.Join(s.localAt.Root, filepath.FromSlash(name)))
+		return err == nil
+	}}
 	return func(e Entry) error {
 		if err := check.check(&e); err != nil {
 			return err
@@ -146,11 +155,13 @@ func (s *session) foreign(add func(Entry) error) func(Entry) error {
 		}
 		if e.Type == Dir {
 			m.enter(e.Path)
-		} else if s.Hold != nil && s.Hold(e.Path) {
-			return nil
+			return through.folder(e)
 		}
-		return add(e)
-	}
+		if s.Hold != nil && s.Hold(e.Path) {
+			return through.hold(e.Path)
+		}
+		return through.file(e)
+	}, through.end
 }
 
 // rows goes through everything that is known.

@@ -86,3 +86,38 @@ func TestRepositoriesAreHeld(t *testing.T) {
 		t.Error("it came all the same")
 	}
 }
+
+// TestHeldFoldersStayAway: of a folder in which everything is held nothing comes, not even the
+// folder. One that is empty in the sprite comes, and one that is here stays.
+func TestHeldFoldersStayAway(t *testing.T) {
+	w := newWorld(t)
+	w.Hold = func(name string) bool { return filepath.Base(name) == "held" }
+	w.write(w.remote, "all/held", "x", "deep/er/held", "x", "deep/est/more/held", "x")
+	if r := w.run(Pull, ""); r.Changes() != 0 {
+		t.Errorf("got %+v", r)
+	}
+	if _, err := os.Lstat(w.local); err == nil {
+		if names := dump(t, w.local); len(names) > 0 {
+			t.Errorf("there is %v", names)
+		}
+	}
+	w.write(w.remote, "some/held", "x", "some/in/file", "x", "some/void/", "", "none/", "", "z/held", "x", "z/a/file", "x")
+	w.run(Pull, "")
+	for name, want := range map[string]bool{
+		"all": false, "deep": false, "some/in/file": true, "some/held": false, "some/void": true, "none": true, "z/a/file": true, "z/held": false,
+	} {
+		if _, err := os.Lstat(filepath.Join(w.local, name)); (err == nil) != want {
+			t.Errorf("%s: %v, want it here: %v", name, err, want)
+		}
+	}
+	// What came, and is held by now, is deleted as before; its folder is not.
+	w.Hold = nil
+	w.run(Pull, "")
+	w.same(w.local, w.remote)
+	w.write(w.local, "all/mine", "x")
+	w.Hold = func(name string) bool { return filepath.Base(name) == "held" }
+	w.run(Pull, "")
+	if _, err := os.Lstat(filepath.Join(w.local, "all/mine")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,143 @@
+package children_test
+
+import (
+	"bufio"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cove-dev/cove/internal/lib/children"
+)
+
+// parent is set in the process that a test kills: it runs the shell script that it names.
+const parent = "COVE_TEST_PARENT"
+
+// lastResort keeps a broken test from hanging for ever.
+const lastResort = 5 * time.Minute
+
+func TestMain(m *testing.M) {
+	script := os.Getenv(parent)
+	if script == "" {
+		os.Exit(m.Run())
+	}
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.ExtraFiles = []*os.File{os.NewFile(3, "says"), os.NewFile(4, "hears")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: os.Getenv("COVE_TEST_GROUP") != ""}
+	_ = children.Run(cmd)
+	os.Exit(1)
+}
+
+// TestKilledParent: programs end with a process that is killed, and in a group of their own
+// so do the programs that they have started.
+func TestKilledParent(t *testing.T) {
+	for _, test := range []struct{ name, group, script string }{
+		{"alone", "", `echo ready >&3; read -r x <&4`},
+		{"group", "1", `/bin/sh -c 'echo ready >&3; read -r x <&4'; :`},
+		{"deaf group", "1", `/bin/sh -c 'trap "" HUP INT TERM; echo ready >&3; read -r x <&4'; :`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			says, theirSays, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer says.Close()
+			theirHears, hears, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer hears.Close() // at the latest now its readers end
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), parent+"="+test.script, "COVE_TEST_GROUP="+test.group)
+			cmd.ExtraFiles = []*os.File{theirSays, theirHears}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			theirSays.Close()
+			theirHears.Close()
+			if err := says.SetReadDeadline(time.Now().Add(lastResort)); err != nil {
+				t.Fatal(err)
+			}
+			r := bufio.NewReader(says)
+			if line, err := r.ReadString('\n'); line != "ready\n" {
+				t.Fatalf("got %q, %v", line, err)
+			}
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 { // the end: nobody has the pipe any more
+				t.Errorf("the programs are still there: %q, %v", rest, err)
+			}
+		})
+	}
+}
+
+// TestThreadEnds: a program goes on when the thread ends on which Start was called.
+func TestThreadEnds(t *testing.T) {
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	thread := make(chan int)
+	var ended func()
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if ended, err = children.Start(cmd); err != nil {
+			t.Error(err)
+		}
+		thread <- syscall.Gettid()
+	}()
+	id := <-thread
+	if ended == nil {
+		t.FailNow()
+	}
+	for deadline := time.Now().Add(lastResort); ; runtime.Gosched() {
+		if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(id)); err != nil {
+			if !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the thread does not end")
+		}
+	}
+	if _, err := io.WriteString(in, "hello\n"); err != nil {
+		t.Error(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "hello\n" {
+		t.Errorf("got %q, %v", line, err)
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	ended()
+}
+
+// TestStartFails: a program that is not there is an error, as of exec.Cmd.
+func TestStartFails(t *testing.T) {
+	if _, err := children.Output(exec.Command("/nowhere/program")); !isNotExist(err) {
+		t.Errorf("got %v", err)
+	}
+	out, err := children.CombinedOutput(exec.Command("/bin/sh", "-c", "echo out; echo err >&2; exit 3"))
+	if e, ok := err.(*exec.ExitError); !ok || e.ExitCode() != 3 || string(out) != "out\nerr\n" {
+		t.Errorf("got %q, %v", out, err)
+	}
+}
+
+func isNotExist(err error) bool {
+	e, ok := err.(*fs.PathError)
+	return ok && e.Err == syscall.ENOENT
+}
