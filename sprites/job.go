@@ -217,9 +217,7 @@ type Job struct {
 	// the sprite alone, which is kept for it. Empty: all was collected.
 	Uncollected string `json:"uncollected,omitempty"`
 
-	// Stopping says that its end was asked for when its sprite was held: what it has done
-	// is collected when that may run again.
-	Stopping bool `json:"stopping,omitempty"`
+	JobEnding // of a job that has not ended
 
 	Definition *AgentDefinition `json:"agent_definition,omitempty"` // not in lists
 	Skill      *Skill           `json:"skill,omitempty"`            // that the agent was given, without its text
@@ -242,6 +240,26 @@ type Job struct {
 	StartedAt *time.Time `json:"started_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
 	PulledAt  *time.Time `json:"pulled_at,omitempty"`
+}
+
+// JobEnding is how far the end of a job is that has not ended yet. All but RanSec is zero
+// once it has ended.
+type JobEnding struct {
+	// Stopping says that its end was asked for. If its sprite is held, what it has done is
+	// collected when that may run again.
+	Stopping bool `json:"stopping,omitempty"`
+
+	StopReason string   `json:"stop_reason,omitempty"` // why, for people; empty: somebody asked for it
+	Exited     *JobExit `json:"exited,omitempty"`      // how its agent did, whose work is being collected; nil: it has not
+
+	Forced string `json:"forced,omitempty"`      // why the server itself ends it: stopped, timeout, collect; empty: it does not
+	RanSec int64  `json:"ran_seconds,omitempty"` // of its time, as the server counts it
+}
+
+// JobExit is how the agent of a job exited.
+type JobExit struct {
+	ExitCode int    `json:"exit_code"`
+	Reason   string `json:"reason,omitempty"` // as in JobEnd
 }
 
 // InstallProgress is how far the installation of an agent is. Several jobs may wait for
@@ -339,6 +357,7 @@ type JobSpec struct {
 	Turn         *LineRule  `json:"turn,omitempty"`  // the lines that tell of a turn
 	Input        *JobInput  `json:"input,omitempty"` // nil: the agent reads nothing
 	GraceSec     int64      `json:"grace_seconds"`   // between TERM and the end of the whole tree; 0: 10
+	CollectSec   int64      `json:"collect_seconds"` // that collecting the work may take; 0: 10 minutes
 	TTY          bool       `json:"tty,omitempty"`   // the agent gets the supervisor's terminal
 
 	Notices     []string     `json:"notices,omitempty"`      // for people, at the beginning of the log

@@ -36,7 +36,7 @@ func (m *Manager) ended(ctx context.Context, job sprites.Job) (bool, error) {
 // end judges a job by its whole log, stores the last event with the judgement,
 // and finishes the job.
 func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent) error {
-	result := sanitize(*ev.Result, job.ID)
+	result := forcedEnd(job, sanitize(*ev.Result, job.ID))
 	ev.Result = &result
 	j, err := m.judge(ctx, job, result)
 	if err != nil {
@@ -50,6 +50,7 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 	if outcome.Kind == agents.Lost && job.Error != "" {
 		outcome.Reason += ": " + job.Error
 	}
+	outcome.Reason = endReason(job, outcome)
 	ev.Outcome, ev.Usage = &outcome, usage
 	if err := m.Store.Jobs.AppendEvents(ctx, job.ID, []sprites.JobEvent{ev}); err != nil {
 		return err

@@ -27,6 +27,8 @@ type Manager struct {
 	DefaultTimeout time.Duration   // running time of an agent; 0: an hour
 	Keep           time.Duration   // how long jobs that nobody needs any more are kept; 0: for ever
 	Lease          time.Duration   // how long a job may wait for its repository; 0: an hour
+	Grace          time.Duration   // from a stop, or a job's limit, until it is ended by force; 0: a minute
+	CollectLimit   time.Duration   // of collecting a job's work; 0: ten minutes
 
 	// NamesOnly says a policy in rules that every server of the protocol knows, and
 	// is an error where that would let through what it does not. Nil: jobs at
