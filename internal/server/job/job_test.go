@@ -502,3 +502,39 @@ func TestPushCut(t *testing.T) {
 		t.Errorf("its sprite: %v", err)
 	}
 }
+
+// TestRemoveUncollected: a job is not forgotten with the only copy of its work.
+func TestRemoveUncollected(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	end := func() sprites.Job {
+		t.Helper()
+		job, err := client.CreateJob(ctx, request())
+		if err == nil {
+			_, err = m.finish(ctx, job.ID, sprites.JobFailed, sprites.Outcome{Kind: agents.CollectFailed}, func(j *sprites.Job) { j.Uncollected = "it is broken" })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return job
+	}
+	job, gone := end(), end()
+	err := client.DeleteJob(ctx, job.ID, false)
+	e, _ := errors.AsType[*sprites.Error](err)
+	if e == nil || e.Code != "uncollected_work" || !strings.Contains(e.Message, "it is broken") ||
+		!strings.HasPrefix(e.Hint, fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s; ", job.Sprite, job.Workdir, job.ID)) {
+		t.Errorf("got %+v", err)
+	}
+	if _, err := client.Get(ctx, job.Sprite); err != nil {
+		t.Errorf("its sprite: %v", err)
+	}
+	if err := client.DeleteJob(ctx, job.ID, true); err != nil {
+		t.Error(err)
+	}
+	if err := client.Delete(ctx, gone.Sprite, sprites.DeleteOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.DeleteJob(ctx, gone.ID, false); err != nil {
+		t.Errorf("with its sprite gone: %v", err)
+	}
+}

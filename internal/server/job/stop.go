@@ -185,6 +185,16 @@ func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool)
 	case job.Bundle.Size > 0 && job.PulledAt == nil:
 		return fail.Newf("unpulled_work", fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", id), "nobody has pulled the work of job %s", id)
 	}
+	if !force {
+		alone, err := holdsAlone(ctx, m, job, everywhere)
+		if err != nil {
+			return err
+		}
+		if alone {
+			return fail.Newf("uncollected_work", fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s; or lose it: cove job rm --force %s", job.Sprite, job.Workdir, id, id),
+				"not all that job %s left could be collected, and its sprite %s alone has it: %s", id, job.Sprite, job.Uncollected)
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
 	m.revoke(ctx, id)
@@ -194,6 +204,19 @@ func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool)
 		}
 	}
 	return m.Store.Jobs.Delete(ctx, id)
+}
+
+// holdsAlone reports whether the files that go with a job are the only copy of something
+// that could not be collected.
+func holdsAlone(ctx context.Context, m *Manager, job sprites.Job, everywhere bool) (bool, error) {
+	if job.Uncollected == "" || !job.OwnsSprite && !everywhere {
+		return false, nil
+	}
+	info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
+	if errors.Is(err, sprites.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && (job.SpriteID == "" || info.ID == job.SpriteID), err
 }
 
 // clear removes what a job has in its sprite, or the sprite.
