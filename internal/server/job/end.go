@@ -131,7 +131,10 @@ func sanitize(r sprites.JobEnd, id string) sprites.JobEnd {
 	r.Commits = max(r.Commits, 0)
 	r.Phase, r.Reason, r.Detail, r.Uncollected = clip(r.Phase), clip(r.Reason), clip(r.Detail), clip(r.Uncollected)
 	if r.Bundle.Size <= 0 || !sha256ID.MatchString(r.Bundle.SHA256) || r.Head == "" && r.Leftover == "" {
-		r.Bundle = sprites.Artifact{}
+		if r.Head != "" || r.Leftover != "" {
+			r.Uncollected = cmp.Or(r.Uncollected, "its log names commits, but no bundle that has them")
+		}
+		r.Bundle, r.Head, r.Leftover, r.Commits = sprites.Artifact{}, "", "", 0
 		return r
 	}
 	r.Bundle.Path = dir(id) + "/out.bundle"
