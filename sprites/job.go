@@ -216,9 +216,7 @@ type JobProgress struct {
 	Held     *Held        `json:"held,omitempty"`     // why it stands still with its sprite; nil: it does not
 	Question *JobQuestion `json:"question,omitempty"` // the agent waits for its answer; nil: it has asked nothing
 
-	// Stopping says that its end was asked for when its sprite was held: its work is
-	// collected when the sprite may run again.
-	Stopping bool `json:"stopping,omitempty"`
+	JobEnding // of a job that has not ended
 
 	ReadyAt   *time.Time `json:"ready_at,omitempty"` // when its agent was installed and its sprite made; nil: with the row
 	StartedAt *time.Time `json:"started_at,omitempty"`
@@ -243,6 +241,26 @@ type Job struct {
 	RetryOf    string      `json:"retry_of,omitempty"`  // the job that this one does again
 	ResumeOf   string      `json:"resume_of,omitempty"` // the job whose agent goes on in this one
 	CreatedAt  time.Time   `json:"created_at"`
+}
+
+// JobEnding is how far the end of a job is that has not ended yet. All but RanSec is zero
+// once it has ended.
+type JobEnding struct {
+	// Stopping says that its end was asked for. If its sprite is held, what it has done is
+	// collected when that may run again.
+	Stopping bool `json:"stopping,omitempty"`
+
+	StopReason string   `json:"stop_reason,omitempty"` // why, for people; empty: somebody asked for it
+	Exited     *JobExit `json:"exited,omitempty"`      // how its agent did, whose work is being collected; nil: it has not
+
+	Forced string `json:"forced,omitempty"`      // why the server itself ends it: stopped, timeout, collect; empty: it does not
+	RanSec int64  `json:"ran_seconds,omitempty"` // of its time, as the server counts it
+}
+
+// JobExit is how the agent of a job exited.
+type JobExit struct {
+	ExitCode int    `json:"exit_code"`
+	Reason   string `json:"reason,omitempty"` // as in JobEnd
 }
 
 // InstallProgress is how far the installation of an agent is. Several jobs may wait for
@@ -340,6 +358,7 @@ type JobSpec struct {
 	Turn         *LineRule  `json:"turn,omitempty"`  // the lines that tell of a turn
 	Input        *JobInput  `json:"input,omitempty"` // nil: the agent reads nothing
 	GraceSec     int64      `json:"grace_seconds"`   // between TERM and the end of the whole tree; 0: 10
+	CollectSec   int64      `json:"collect_seconds"` // that collecting the work may take; 0: 10 minutes
 	TTY          bool       `json:"tty,omitempty"`   // the agent gets the supervisor's terminal
 
 	Notices     []string     `json:"notices,omitempty"`      // for people, at the beginning of the log

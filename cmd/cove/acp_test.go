@@ -82,8 +82,8 @@ func TestACP(t *testing.T) {
 			t.Errorf("the log lacks %q:\n%s", want, logs)
 		}
 	}
-	if u := job.Usage; u == nil || *u != (sprites.Usage{InputTokens: 100, OutputTokens: 20}) || job.Command != command {
-		t.Errorf("usage %+v, command %q", u, job.Command)
+	if u := job.Usage; u == nil || *u != (sprites.Usage{InputTokens: 100, OutputTokens: 20}) || job.AgentCommand != command {
+		t.Errorf("usage %+v, command %q", u, job.AgentCommand)
 	}
 	h.run(repo, "cove", "pull", jobs["work"])
 	if got := h.run(repo, "git", "show", "HEAD:greeting.txt"); got != "hello, world\n" {

@@ -12,19 +12,19 @@ import (
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 )
 
-// heard is what a program has printed so far.
-type heard struct {
+// printed is what a program has printed so far.
+type printed struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (h *heard) Write(p []byte) (int, error) {
+func (h *printed) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.b.Write(p)
 }
 
-func (h *heard) String() string {
+func (h *printed) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.b.String()
@@ -33,7 +33,7 @@ func (h *heard) String() string {
 // waiter is a command that waits for something.
 type waiter struct {
 	*exec.Cmd
-	said  heard
+	said  printed
 	ended chan error
 }
 

@@ -42,7 +42,11 @@ func (a *app) confirm(ctx context.Context, cmd *cobra.Command, args []string, lo
 	if err != nil || len(lines) == 0 {
 		return err
 	}
-	fmt.Fprintln(a.Err, "This will be gone for good:")
+	head, declined := "This will be gone for good:", "nothing was removed"
+	if cmd.Name() == "restart" {
+		head, declined = "This will end:", "nothing was ended"
+	}
+	fmt.Fprintln(a.Err, head)
 	for _, line := range lines {
 		fmt.Fprintf(a.Err, "  %s\n", printable.Line(line))
 	}
@@ -55,7 +59,7 @@ func (a *app) confirm(ctx context.Context, cmd *cobra.Command, args []string, lo
 	case "y", "yes":
 		return nil
 	}
-	return &codedError{exitInterrupted, "declined", errors.New("nothing was removed"), ""}
+	return &codedError{exitInterrupted, "declined", errors.New(declined), ""}
 }
 
 // answer is the line that the person types. The end of the input is an empty one.
@@ -144,6 +148,17 @@ func (a *app) lostSprites(ctx context.Context, cmd *cobra.Command, args []string
 	return lines, nil
 }
 
+// runningJobs are the jobs at work in a sprite of this server; none where that can't be told.
+func runningJobs(ctx context.Context, c *sprites.Client, sprite string) (running []sprites.Job) {
+	jobs, _ := c.Jobs(ctx) // another server of the protocol has none
+	for _, j := range jobs {
+		if j.Backend == "" && j.Sprite == sprite && !j.State.Terminal() && j.StartedAt != nil && jobPattern.MatchString(j.ID) {
+			running = append(running, j)
+		}
+	}
+	return running
+}
+
 // lostCheckpoints says of each checkpoint when it was made, and what for.
 func (a *app) lostCheckpoints(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
 	s, err := a.spriteHandle(ctx)
@@ -182,6 +197,9 @@ func (a *app) lostJobs(ctx context.Context, _ *cobra.Command, args []string) (li
 		line := fmt.Sprintf("job %s (%s): its log", id, jobStateText(job))
 		if job.PulledAt == nil && job.Bundle.Size > 0 {
 			line += ", its commits, which nobody has pulled"
+		}
+		if job.Uncollected != "" {
+			line += ", what could not be collected of its work"
 		}
 		lines = append(lines, line+"; and sprite "+job.Sprite+", if it was made for the job")
 	}

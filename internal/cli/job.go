@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/cli/push"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -112,11 +113,22 @@ func printJobs(w io.Writer, jobs []sprites.Job, now time.Time) {
 		commits, pulled := "-", "-"
 		if j.State.Terminal() {
 			commits = fmt.Sprint(j.Commits)
-			pulled = yesNo(j.PulledAt != nil)
+			pulled = pulledText(j)
 		}
 		rows = append(rows, []string{j.ID, jobStateText(j), ago(j.CreatedAt, now), commits, pulled, j.Agent, j.Branch, spriteText(j), j.PlanName})
 	}
 	table(w, rows)
+}
+
+// pulledText says whether a job's work is here: yes, no, or partly.
+func pulledText(j sprites.Job) string {
+	if j.PulledAt != nil && j.Uncollected != "" {
+		if j.Bundle.Size == 0 {
+			return "no"
+		}
+		return "partly"
+	}
+	return yesNo(j.PulledAt != nil)
 }
 
 // jobStateText is a job's state for people, with why it stands still.
@@ -227,6 +239,7 @@ func printJob(w io.Writer, j sprites.Job, now time.Time) {
 		"ended", timeText(j.EndedAt),
 		"took", took(j, now),
 		"pulled", timeText(j.PulledAt),
+		"not collected", j.Uncollected,
 	)
 	if u := j.Usage; u != nil && *u != (sprites.Usage{}) {
 		pairs = append(pairs, "usage", fmt.Sprintf("%s, %d tokens in, %d out, $%.4f", countText(int(u.Turns), "turn"), u.InputTokens, u.OutputTokens, u.CostUSD))
@@ -326,6 +339,8 @@ func nextStep(j sprites.Job) string {
 		return "Follow it with: cove job logs -f " + j.ID
 	case j.PulledAt == nil && j.Bundle.Size > 0:
 		return "Pull with: cove pull " + j.ID
+	case j.Uncollected != "" && !j.WorkDeleted:
+		return "Not all of its work could be collected; " + push.CopyOut(j)
 	}
 	return ""
 }
@@ -432,7 +447,8 @@ func (a *app) newJobRm() *cobra.Command {
 		Short: "Forget jobs",
 		Long: `Forgets jobs: their logs and, where a sprite was made for one, that sprite; and their refs
 in this repository, if their commits are in a branch or a tag, too. A job that runs, or
-whose commits nobody has pulled, is not forgotten without --force.`,
+whose commits nobody has pulled, or whose work could not all be collected, is not forgotten
+without --force.`,
 		Example: `  cove job rm a3f7b2
   cove job rm --force a3f7b2 b81c44`,
 		Annotations:       map[string]string{"several": "yes"},
@@ -465,6 +481,6 @@ whose commits nobody has pulled, is not forgotten without --force.`,
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "also a job that runs, or whose commits nobody has pulled")
+	cmd.Flags().BoolVar(&force, "force", false, "also a job that runs, or whose work would be lost")
 	return cmd
 }

@@ -40,6 +40,9 @@ succeeded, and that is possible, and nothing in the work tree is in the way. Oth
 stay where they are, and the message says how to bring them in (exit code 4). Pulling again
 does no harm.
 
+If something of what the agent left could not be collected, as from a repository that it has
+broken, the exit code is 75, and the message has the command that copies it out of the sprite.
+
 With --wait the exit code also tells how the job ended, as that of cove job wait does: what a
 job has made that failed or was lost is brought as well.
 ` + riskyHelp + `
@@ -234,13 +237,16 @@ const maxShownFiles = 30
 func printPulled(w io.Writer, p push.Pulled) {
 	switch p.Result {
 	case push.NoChanges:
+		if p.Uncollected {
+			break // the error says what there is
+		}
 		if p.State == sprites.JobLost {
 			fmt.Fprintf(w, "Nothing to pull: job %s was lost before what it had done could be kept.\n", p.Job)
 			break
 		}
 		fmt.Fprintf(w, "No changes: job %s (%s) made no commits.\n", p.Job, printable.Line(string(p.State)))
 	case push.FastForward:
-		if p.Already && len(p.Messages) > 0 {
+		if !p.Moved {
 			break // there was nothing to move, and the messages say so
 		}
 		below := ""

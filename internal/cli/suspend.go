@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -28,17 +29,38 @@ be used, after an upgrade of cove say, it boots (to see why: cove info).`,
 }
 
 func (a *app) newRestart() *cobra.Command {
-	return a.sleepVerb("restart", "End all that runs in a sprite, and boot it",
+	cmd := a.sleepVerb("restart", "End all that runs in a sprite, and boot it",
 		`Ends all that runs in a sprite and forgets the memory that it sleeps with, then boots it from
 its disk. Its services start. Programs then see the limits of memory and CPUs that cove
-update has set.`,
+update has set. A job in it ends, and what it has done is collected: on a terminal you are
+asked first, unless --yes is given.`,
 		"  cove restart paint",
 		func(s *sprites.Sprite, ctx context.Context) (sprites.Info, error) {
+			running := runningJobs(ctx, s.Client(), s.Name())
 			if _, err := s.Client().Restart(ctx, s.Name()); err != nil {
 				return sprites.Info{}, err
 			}
+			for _, j := range running {
+				a.warn("cove: job %[1]s ends with what ran in %[2]s; see: cove job show %[1]s", j.ID, s.Name())
+			}
 			return s.Wake(ctx)
 		}, "%s has booted.")
+	return a.asks(cmd, func(ctx context.Context, cmd *cobra.Command, args []string) (lines []string, _ error) {
+		args, err := a.namedAll(ctx, cmd, args)
+		if err != nil {
+			return nil, err
+		}
+		c, err := a.client(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range args {
+			for _, j := range runningJobs(ctx, c, name) {
+				lines = append(lines, fmt.Sprintf("job %s (%s) in sprite %s; what it has done is collected", j.ID, jobStateText(j), name))
+			}
+		}
+		return lines, nil
+	})
 }
 
 func (a *app) sleepVerb(verbName, short, long, example string, f func(*sprites.Sprite, context.Context) (sprites.Info, error), said string) *cobra.Command {

@@ -165,7 +165,7 @@ func (s *Server) deleteSprite(w http.ResponseWriter, r *http.Request) error {
 // starts another from the same disk.
 func (s *Server) restartSprite(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	if err := s.Host.Stop(r.Context(), name); err != nil {
+	if err := stopFor(r.Context(), s, name, "its sprite "+name+" was restarted"); err != nil {
 		return err
 	}
 	machine, err := s.Host.MachineID(r.Context(), name)
@@ -181,10 +181,44 @@ func (s *Server) restartSprite(w http.ResponseWriter, r *http.Request) error {
 // upgradeSprite does the same, for another reason: a sandbox keeps the programs
 // that it was started with, and the next one gets this server's.
 func (s *Server) upgradeSprite(w http.ResponseWriter, r *http.Request) error {
-	if err := s.Host.Stop(r.Context(), r.PathValue("name")); err != nil {
+	name := r.PathValue("name")
+	if err := stopFor(r.Context(), s, name, "its sprite "+name+" was upgraded"); err != nil {
 		return err
 	}
 	return s.getSprite(w, r)
+}
+
+// stopFor ends a sprite's sandbox. The jobs that end with it say why.
+func stopFor(ctx context.Context, s *Server, name, why string) error {
+	jobs, err := s.Store.Jobs.List(ctx, store.JobFilter{Sprite: name, States: []sprites.JobState{sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting}})
+	if err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	note := func(to string) (errs error) {
+		for _, job := range jobs {
+			if job.Stopping { // somebody has asked for that
+				continue
+			}
+			err := s.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+				if !j.State.Terminal() {
+					j.StopReason = to
+				}
+				return nil
+			})
+			if !errors.Is(err, store.ErrNotFound) {
+				errs = errors.Join(errs, err)
+			}
+		}
+		return errs
+	}
+	if err := note(why); err != nil {
+		return err
+	}
+	if err := s.Host.Stop(ctx, name); err != nil {
+		return errors.Join(err, note(""))
+	}
+	return nil
 }
 
 // suspendSprite has a sprite sleep now, as it would when nobody uses it.

@@ -36,6 +36,23 @@ func (r *Repo) changes(ctx context.Context) ([]change, error) {
 	return slices.DeleteFunc(list, func(c change) bool { return slices.Contains(same, c.path) }), nil
 }
 
+// Uncommitted lists those of some paths in which the person has changes that are not
+// committed, and those that git does not know.
+func Uncommitted(ctx context.Context, r *Repo, paths []string) (changed, untracked []string, err error) {
+	list, err := r.changes(ctx)
+	for _, path := range paths {
+		for _, c := range list {
+			switch {
+			case c.untracked && (path == c.path || strings.HasPrefix(path, strings.TrimSuffix(c.path, "/")+"/")):
+				untracked = append(untracked, path)
+			case !c.untracked && path == c.path:
+				changed = append(changed, path)
+			}
+		}
+	}
+	return changed, untracked, err
+}
+
 // status is changes, with those that are none: see sameLarge.
 func (r *Repo) status(ctx context.Context) (list []change, same []string, err error) {
 	if r.Bare {

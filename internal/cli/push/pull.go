@@ -71,12 +71,15 @@ type Pulled struct {
 	Modules  []Module         `json:"submodules,omitempty"` // in which there are commits
 	Snapshot string           `json:"snapshot,omitempty"`   // of the person's own changes: the branch has this commit now, too, below Log
 	Already  bool             `json:"already,omitempty"`    // an earlier pull had brought them
+	Moved    bool             `json:"moved,omitempty"`      // this pull has moved the branch
 	Messages []string         `json:"messages,omitempty"`
 	Next     []string         `json:"next,omitempty"` // commands to choose from
 
 	// Where the branch has gone on, what a merge would do, as far as git could tell.
 	Merges    bool     `json:"merges,omitempty"` // it would have no conflicts
 	Conflicts []string `json:"conflicts,omitempty"`
+
+	Uncollected bool `json:"uncollected,omitempty"` // something of the work is in the sprite alone
 
 	held []gitwork.Risk // those in what the branch would move to
 }
@@ -86,6 +89,8 @@ type Leftover struct {
 	Ref   string         `json:"ref"`
 	SHA   string         `json:"sha"`
 	Files []gitwork.File `json:"files"`
+
+	take string // the command that takes it
 }
 
 // Module is what came for a submodule. The refs are those of its own repository.
@@ -107,7 +112,8 @@ func (p *Pulled) say(format string, args ...any) {
 // Pull brings a job's commits into the repository, under refs/cove/JOB/, and then
 // where Into says. Its result is valid also with an error: a *RefusedError of
 // gitwork (exit code 4) means that the commits are kept, a *RejectedError (5)
-// that nothing was changed. Pulling again is harmless.
+// that nothing was changed. An error with the code uncollected (75) means that something of
+// the work is in the sprite alone. Pulling again is harmless.
 func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	p := Pulled{Job: opts.Job, Files: []gitwork.File{}, Risky: []gitwork.Risk{}, Listed: []gitwork.Risk{}, Log: []gitwork.Commit{}}
 	if !jobID.MatchString(opts.Job) {
@@ -132,8 +138,10 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 		return p, err
 	}
 	err = c.bring(ctx, repo, job, opts, &p)
-	if job.Uncollected != "" {
-		p.say("not all that the agent left could be collected (%s); the rest is in the sprite alone: cove console -s %s", job.Uncollected, job.Sprite)
+	left := uncollected(job)
+	p.Uncollected = left != nil
+	if left != nil && err != nil {
+		p.say("%s; %s", left.Message, left.Hint)
 	}
 	if _, ok := errors.AsType[*gitwork.RejectedError](err); ok {
 		p.Result = Rejected
@@ -154,6 +162,9 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 			return p, errors.Join(err, more)
 		}
 	}
+	if left != nil && !hasWork(job) {
+		return p, left // the server is not told that all is well: the sprite alone has the work
+	}
 	head := p.Head
 	if head == "" {
 		head = p.Base
@@ -161,7 +172,28 @@ func (c *Courier) Pull(ctx context.Context, opts PullOptions) (Pulled, error) {
 	if _, markErr := c.Jobs.MarkPulled(ctx, job.ID, head); markErr != nil && !(p.Already && errors.Is(markErr, sprites.ErrNotFound)) {
 		return p, errors.Join(err, fmt.Errorf("the commits are here, but the server was not told (pull again to do so): %w", markErr))
 	}
+	if left != nil && err == nil {
+		err = left
+	}
 	return p, err
+}
+
+// uncollected says what of a job's work did not come, and how to copy it; nil: all came.
+func uncollected(job sprites.Job) *fail.Error {
+	if job.Uncollected == "" {
+		return nil
+	}
+	what := "not all that the agent left could be collected"
+	if !hasWork(job) {
+		what = "nothing that the agent left could be collected"
+	}
+	return fail.New("uncollected", printable.Name(fmt.Sprintf("%s (%s); the sprite %s alone has it", what, job.Uncollected, job.Sprite)), CopyOut(job))
+}
+
+// CopyOut is the command that copies the files of a job's clone, as they are in its sprite,
+// into a new folder here, without what git keeps of them.
+func CopyOut(job sprites.Job) string {
+	return fmt.Sprintf("copy its files out: cove sync pull -s %s %s ./job-%s", gitwork.Quote(job.Sprite), gitwork.Quote(printable.Name(job.Workdir)), job.ID)
 }
 
 // finished gets the job, waiting for its end if asked.
@@ -396,18 +428,48 @@ func describe(ctx context.Context, repo *gitwork.Repo, job sprites.Job, p *Pulle
 		risk.Why += inLeftover
 		p.Listed = append(slices.Clip(p.Listed), risk)
 	}
-	p.say("the agent left changes uncommitted; look at them: cove job diff %s --leftover; take them: %s", job.ID, takeLeftover(p))
+	take, err := takeLeftover(ctx, repo, p)
+	if err != nil {
+		return err
+	}
+	p.Leftover.take = take
+	p.say("the agent left changes uncommitted; look at them: cove job diff %s --leftover; take them: %s", job.ID, take)
 	return nil
 }
 
-// takeLeftover is the command that puts what was left uncommitted into the work tree.
-func takeLeftover(p *Pulled) string { return "git cherry-pick --no-commit " + p.Leftover.Ref }
+// takeLeftover is the command that puts what was left uncommitted into the work tree. Git
+// picks nothing into a file that the person has changed: their own changes step aside first.
+// A file of theirs that git does not know has no place to step to: then it is a branch.
+func takeLeftover(ctx context.Context, repo *gitwork.Repo, p *Pulled) (string, error) {
+	var paths []string
+	for _, f := range p.Leftover.Files {
+		paths = append(paths, f.Path)
+	}
+	changed, untracked, err := gitwork.Uncommitted(ctx, repo, paths)
+	pick := "git cherry-pick --no-commit " + p.Leftover.Ref
+	switch {
+	case err != nil:
+		return "", err
+	case len(untracked) > 0:
+		return "git branch cove-" + p.Job + "-leftover " + p.Leftover.Ref, nil
+	case len(changed) == 0:
+		return pick, nil
+	}
+	aside := "git stash push"
+	if !slices.ContainsFunc(changed, func(name string) bool { return printable.Name(name) != name }) {
+		aside += " --"
+		for _, name := range changed {
+			aside += " " + gitwork.Quote(":(top)"+name)
+		}
+	}
+	return aside + " && " + pick + " && git stash pop", nil
+}
 
 // place puts the commits where the options say. They are in the repository.
 func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job sprites.Job, opts PullOptions, p *Pulled) error {
 	p.Result = Kept
 	if !newHead(job) {
-		p.Next = []string{takeLeftover(p)}
+		p.Next = []string{p.Leftover.take}
 		if job.State != sprites.JobSucceeded {
 			p.say("%s, and it made no commits; see why: cove job logs %s", ending(job), job.ID)
 		}
@@ -443,7 +505,7 @@ func place(ctx context.Context, repo *gitwork.Repo, lock *gitwork.Lock, job spri
 	if err != nil {
 		return err
 	}
-	p.Result = FastForward
+	p.Result, p.Moved = FastForward, !already
 	if !had {
 		p.Snapshot = job.Base
 	}

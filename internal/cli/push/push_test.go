@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -657,4 +658,88 @@ func text(err error) string {
 		return err.Error() + "; " + e.Hint
 	}
 	return err.Error()
+}
+
+// TestPullUncollected: nobody is told that all is well if something of a job's work is in
+// its sprite alone.
+func TestPullUncollected(t *testing.T) {
+	for name, agent := range map[string]func(repo){"nothing": func(repo) {}, "partly": change} {
+		r := newRepo(t)
+		s := newServer(t, agent)
+		pushed(t, s, options(r))
+		s.job.Uncollected, s.job.Workdir = "the repository can't be read", "/home/sprite/work/a3f7b2/my repo"
+		p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+		e, ok := errors.AsType[*fail.Error](err)
+		if !ok || e.Code != "uncollected" || e.ExitCode() != 75 || !p.Uncollected || !strings.Contains(e.Message, "(the repository can't be read); the sprite paint alone has it") ||
+			e.Hint != "copy its files out: cove sync pull -s paint '/home/sprite/work/a3f7b2/my repo' ./job-a3f7b2" {
+			t.Errorf("%s: got %+v, %+v", name, p, err)
+		}
+		if told, came := len(s.pulled) > 0, p.Result == push.FastForward; told != (name == "partly") || came != told {
+			t.Errorf("%s: result %s, the server was told %q", name, p.Result, s.pulled)
+		}
+	}
+}
+
+// TestPullMoved: a pull that moves the branch says so, also if an earlier one had brought
+// the commits.
+func TestPullMoved(t *testing.T) {
+	r := newRepo(t)
+	s := newServer(t, plant)
+	base := pushed(t, s, options(r)).Base
+	for i, test := range []struct {
+		undo, accept, moved bool
+	}{{}, {accept: true, moved: true}, {accept: true}, {undo: true, accept: true, moved: true}, {}} {
+		if test.undo {
+			r.git("reset", "-q", "--hard", base)
+		}
+		before := r.git("rev-parse", "main")
+		p, _ := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id, AcceptRisky: test.accept})
+		if p.Moved != test.moved || p.Moved != (r.git("rev-parse", "main") != before) {
+			t.Errorf("pull %d: got %+v", i, p)
+		}
+	}
+}
+
+// TestTakeLeftover types what a pull says about what was left uncommitted, with changes
+// of the person's in the same file, and in none.
+func TestTakeLeftover(t *testing.T) {
+	lines := func(first, last string) string { return first + strings.Repeat("\nx", 20) + "\n" + last + "\n" }
+	for name, test := range map[string]struct {
+		mine map[string]string // what the person has changed
+		want string            // of the file afterwards
+	}{
+		"clean":         {nil, lines("a", "theirs")},
+		"another file":  {map[string]string{"other": "x\n"}, lines("a", "theirs")},
+		"the same file": {map[string]string{"sub/a b": lines("mine", "z")}, lines("mine", "theirs")},
+	} {
+		r := newRepo(t)
+		if err := os.Mkdir(filepath.Join(r.dir, "sub"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		r.write("sub/a b", lines("a", "z"))
+		r.commit("long")
+		var clone repo
+		s := newServer(t, func(c repo) { clone = c })
+		pushed(t, s, options(r))
+		clone.write("sub/a b", lines("a", "theirs"))
+		s.job.Leftover = clone.commit("left uncommitted")
+		clone.git("update-ref", "refs/cove/"+id+"/leftover", s.job.Leftover)
+		out := filepath.Join(s.files, "out.bundle")
+		clone.git("bundle", "create", "-q", out, "refs/cove/"+id+"/leftover", "^"+s.job.Base)
+		s.record(out)
+		for file, text := range test.mine {
+			r.write(file, text)
+		}
+		p, err := s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id})
+		if err != nil || len(p.Next) != 1 || len(p.Messages) == 0 || !strings.HasSuffix(p.Messages[0], "; take them: "+p.Next[0]) {
+			t.Fatalf("%s: got %+v, %v", name, p, err)
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", p.Next[0])
+		cmd.Dir = filepath.Join(r.dir, "sub")
+		said, err := cmd.CombinedOutput()
+		got, readErr := os.ReadFile(filepath.Join(r.dir, "sub/a b"))
+		if err != nil || readErr != nil || string(got) != test.want {
+			t.Errorf("%s: %s: %v: %s: got %q, %v", name, p.Next[0], err, said, got, readErr)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,6 +24,9 @@ import (
 
 // gitLimit bounds one call of git.
 const gitLimit = 15 * time.Minute
+
+// collectLimit bounds the collecting of one job's work, unless its JobSpec says otherwise.
+const collectLimit = 10 * time.Minute
 
 // leftoverMessage is that of the commit of what an agent did not commit.
 const leftoverMessage = "Left uncommitted by the agent"
@@ -54,8 +58,14 @@ func (j *job) gitIn(ctx context.Context, dir string, c call, args ...string) (st
 	cmd.Env = append(cmd.Env, c.env...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
+	// A filter of the agent's, which git waits for, is ended with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return "", fmt.Errorf("git %s did not end in time, and was killed", args[0])
+		}
 		text := strings.TrimSpace(said.String())
 		if len(text) > 2000 {
 			text = text[:2000] + "…"
@@ -148,18 +158,27 @@ func (t *tail) String() string {
 }
 
 // collect bundles what the agent committed, and as a commit of its own what it
-// did not. What can't be taken does not keep back the rest, and is an error at the end.
+// did not. What can't be taken does not keep back the rest, and is an error at the end. A
+// git that hangs is killed: half of the time is for what was not committed, a quarter for
+// submodules, and the rest for the commits.
 func (j *job) collect(end *sprites.JobEnd) error {
-	ctx := context.Background()
+	limit := cmp.Or(time.Duration(j.spec.CollectSec)*time.Second, collectLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	defer func() {
+		if ctx.Err() != nil {
+			killMarked(j.mark())
+		}
+	}()
 	j.clear()
 	j.missed, j.unsent = nil, nil
 	head, err := j.git(ctx, nil, "rev-parse", "--verify", "HEAD^{commit}")
 	if err != nil {
-		return err
+		return fmt.Errorf("the repository %s can't be read: %w", j.spec.Workdir, err)
 	}
 	count, err := j.git(ctx, nil, "rev-list", "--count", j.spec.Base+"..HEAD")
 	if err != nil {
-		return err
+		return fmt.Errorf("the commits in %s can't be read: %w", j.spec.Workdir, err)
 	}
 	commits, err := strconv.Atoi(count)
 	if err != nil {
@@ -169,15 +188,22 @@ func (j *job) collect(end *sprites.JobEnd) error {
 	if err != nil {
 		return err
 	}
-	leftover, err := j.leftover(ctx, "", head, modules)
+	uncommitted, done := context.WithTimeout(ctx, limit/2)
+	leftover, err := j.leftover(uncommitted, "", head, modules)
+	if uncommitted.Err() != nil {
+		killMarked(j.mark())
+	}
+	done()
 	if err != nil {
-		j.missed, leftover = append(j.missed, err), ""
+		j.missed, leftover = append(j.missed, fmt.Errorf("uncommitted changes can't be read: %w", err)), ""
 	}
 	end.Commits, end.Leftover = commits, leftover
 	if commits > 0 {
 		end.Head = head
 	}
 	refs := map[string]string{}
+	below, done := context.WithTimeout(ctx, limit/4)
+	defer done()
 	for name, commit := range map[string]string{"head": end.Head, "leftover": leftover} {
 		if commit == "" {
 			continue
@@ -186,8 +212,8 @@ func (j *job) collect(end *sprites.JobEnd) error {
 		if _, err := j.git(ctx, nil, "update-ref", j.ref(name), commit); err != nil {
 			return err
 		}
-		if err := j.gather(ctx, "", commit, modules, refs); err != nil {
-			j.missed = append(j.missed, err)
+		if err := j.gather(below, "", commit, modules, refs); err != nil {
+			j.missed = append(j.missed, fmt.Errorf("submodules can't be read: %w", err))
 		}
 	}
 	if len(refs) == 0 {
@@ -197,7 +223,9 @@ func (j *job) collect(end *sprites.JobEnd) error {
 		j.log.notice("large files: " + err.Error()) // the commits come all the same
 	}
 	end.Bundle, err = j.bundle(ctx, modules, slices.Sorted(maps.Keys(refs)))
-	if err == nil && end.Head != "" {
+	if err != nil {
+		err = fmt.Errorf("the commits in %s can't be bundled: %w", j.spec.Workdir, err)
+	} else if end.Head != "" {
 		j.remember(ctx, end.Head)
 	}
 	return errors.Join(append(j.missed, err)...)

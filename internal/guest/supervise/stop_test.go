@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -170,5 +171,36 @@ func TestBusy(t *testing.T) {
 	}
 	if n != 1 {
 		t.Errorf("the agent was started %d times", n)
+	}
+}
+
+// TestCollectLimit: a git that the agent holds up is killed, with the agent's filter that
+// holds it up. The commits come all the same, and what did not come is said.
+func TestCollectLimit(t *testing.T) {
+	j := newJob(t, `
+		echo x >x; echo '*.slow filter=slow' >.gitattributes; git add .; git commit -q -m x
+		git config filter.slow.clean 'sleep 100000'
+		git config filter.slow.required true
+		echo y >y.slow`)
+	j.spec.CollectSec = 20
+	end := j.run()
+	if end.Phase != "collect" || end.Commits != 1 || end.Bundle.Size == 0 || end.Leftover != "" ||
+		!strings.Contains(end.Uncollected, "uncommitted changes can't be read: git add did not end in time, and was killed") {
+		t.Fatalf("got %+v", end)
+	}
+	if got := j.subjects(end); !slices.Equal(got, []string{"x"}) {
+		t.Errorf("got commits %q", got)
+	}
+	if left := j.processes(); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+// TestBrokenRepository: that of a repository which can't be read is said in words.
+func TestBrokenRepository(t *testing.T) {
+	j := newJob(t, `rm -rf .git/objects`)
+	end := j.run()
+	if end.Phase != "collect" || end.Bundle.Size != 0 || !strings.HasPrefix(end.Uncollected, "the repository "+j.spec.Workdir+" can't be read: ") {
+		t.Errorf("got %+v", end)
 	}
 }

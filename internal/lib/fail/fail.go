@@ -129,6 +129,8 @@ var meanings = map[string]meaning{
 	"sprite_elsewhere":    {status: http.StatusConflict},
 	"sprite_gone":         {status: http.StatusConflict},
 	"sprite_in_use":       {status: http.StatusConflict},
+	"uncollected":         {exit: 75}, // of what a job left, something is in its sprite alone
+	"uncollected_work":    {status: http.StatusConflict},
 	"unpulled_work":       {status: http.StatusConflict},
 
 	// What there is no more of.

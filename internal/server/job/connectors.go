@@ -95,7 +95,8 @@ func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
 func (m *Manager) finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (bool, error) {
 	m.revoke(ctx, id)
 	return m.Store.Jobs.Finish(ctx, id, state, outcome, func(j *sprites.Job) {
-		j.Question, j.Stopping, j.Installing = nil, false, nil // nobody waits for the answer
+		j.Question, j.Installing = nil, nil // nobody waits for the answer
+		j.JobEnding = sprites.JobEnding{RanSec: j.RanSec}
 		if edit != nil {
 			edit(j)
 		}

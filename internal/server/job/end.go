@@ -36,7 +36,7 @@ func (m *Manager) ended(ctx context.Context, job sprites.Job) (bool, error) {
 // end judges a job by its whole log, stores the last event with the judgement,
 // and finishes the job.
 func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent) error {
-	result := sanitize(*ev.Result, job.ID)
+	result := forcedEnd(job, sanitize(*ev.Result, job.ID))
 	ev.Result = &result
 	j, err := m.judge(ctx, job, result)
 	if err != nil {
@@ -50,6 +50,7 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 	if outcome.Kind == agents.Lost && job.Error != "" {
 		outcome.Reason += ": " + job.Error
 	}
+	outcome.Reason = endReason(job, outcome)
 	ev.Outcome, ev.Usage = &outcome, usage
 	if err := m.Store.Jobs.AppendEvents(ctx, job.ID, []sprites.JobEvent{ev}); err != nil {
 		return err
@@ -130,7 +131,10 @@ func sanitize(r sprites.JobEnd, id string) sprites.JobEnd {
 	r.Commits = max(r.Commits, 0)
 	r.Phase, r.Reason, r.Detail, r.Uncollected = clip(r.Phase), clip(r.Reason), clip(r.Detail), clip(r.Uncollected)
 	if r.Bundle.Size <= 0 || !sha256ID.MatchString(r.Bundle.SHA256) || r.Head == "" && r.Leftover == "" {
-		r.Bundle = sprites.Artifact{}
+		if r.Head != "" || r.Leftover != "" {
+			r.Uncollected = cmp.Or(r.Uncollected, "its log names commits, but no bundle that has them")
+		}
+		r.Bundle, r.Head, r.Leftover, r.Commits = sprites.Artifact{}, "", "", 0
 		return r
 	}
 	r.Bundle.Path = dir(id) + "/out.bundle"

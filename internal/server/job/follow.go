@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -52,8 +53,13 @@ func (m *Manager) follow(id string) {
 	}
 	m.following[id] = true
 	m.wg.Go(func() {
-		f := follower{manager: m, id: id}
-		f.run(m.ctx)
+		f := follower{manager: m, id: id, ender: &ender{m: m, id: id}}
+		ctx, cancel := context.WithCancel(m.ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { f.ender.watch(ctx) })
+		f.run(ctx)
+		cancel()
+		wg.Wait()
 		m.mu.Lock()
 		delete(m.following, id)
 		m.mu.Unlock()
@@ -64,6 +70,7 @@ func (m *Manager) follow(id string) {
 type follower struct {
 	manager *Manager
 	id      string
+	ender   *ender
 	failed  int // tries in a row that were the job's own fault
 	idle    int // times in a row that nothing came, and nothing failed
 	copied  int // bytes of the log, by this server
@@ -74,12 +81,20 @@ func (f *follower) run(ctx context.Context) {
 	log := f.manager.Logger.With("job", f.id)
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
-		before, err := f.manager.Store.Jobs.Get(ctx, f.id)
+		step, done := f.ender.step(ctx)
+		before, err := f.manager.Store.Jobs.Get(step, f.id)
 		if errors.Is(err, store.ErrNotFound) || err == nil && before.State.Terminal() {
+			done()
 			return
 		}
 		if err == nil {
-			err = f.advance(ctx, before)
+			err = f.advance(step, before)
+		}
+		cut := errors.Is(context.Cause(step), errForced)
+		done()
+		if cut {
+			pause = 0
+			continue
 		}
 		if err == nil {
 			f.failed = 0
@@ -146,8 +161,11 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 	if other, err := f.noteDeath(ctx, job); other || err != nil {
 		return err
 	}
+	if job.Forced != "" {
+		return f.force(ctx, job)
+	}
 	if job.Stopping {
-		if _, err := m.tell(ctx, job); err != nil && !errors.Is(err, sprites.ErrNotFound) {
+		if err := m.tell(ctx, job); err != nil && !errors.Is(err, sprites.ErrNotFound) {
 			return err
 		}
 	}
@@ -360,6 +378,9 @@ func (m *Manager) take(ctx context.Context, id string, batch []sprites.JobEvent)
 	if err := m.noteState(ctx, id, batch); err != nil {
 		return err
 	}
+	if err := noteExit(ctx, m, id, batch); err != nil {
+		return err
+	}
 	if last.Type != "end" {
 		return nil
 	}
@@ -409,7 +430,7 @@ func (f *follower) restart(ctx context.Context, job sprites.Job) error {
 	}
 	defer unlock()
 	job, err = m.Store.Jobs.Get(ctx, job.ID)
-	if err != nil || job.State.Terminal() || job.LastSeq > 0 {
+	if err != nil || job.State.Terminal() || job.LastSeq > 0 || job.Stopping {
 		return err
 	}
 	m.Logger.Warn("a job has no supervisor; starting one", "job", job.ID)

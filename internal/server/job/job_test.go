@@ -441,3 +441,102 @@ func TestSaidLine(t *testing.T) {
 		}
 	}
 }
+
+// TestPushCut: a job whose push ended with the server that it came to does not stay queued.
+// One that somebody still works on does.
+func TestPushCut(t *testing.T) {
+	b := newBench(t)
+	b.serve(0, 0)
+	ctx := t.Context()
+	create := func() sprites.Job {
+		t.Helper()
+		job, err := b.server.Client().CreateJob(ctx, request())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return job
+	}
+	cut, going, retried := create(), create(), create()
+	if err := b.manager.Store.Jobs.Update(ctx, retried.ID, func(j *sprites.Job) error { j.RetryOf = cut.ID; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	b.server.Stop()
+	b.serve(0, 0)
+	c := b.server.Client()
+	if job := b.await(retried.ID); job.State != sprites.JobFailed || job.Failure == nil || job.Failure.Hint != "cove job retry "+cut.ID {
+		t.Errorf("one that the server was to begin: %s, %+v", job.State, job.Failure)
+	}
+	r, w := io.Pipe()
+	uploaded := make(chan error, 1)
+	go func() { uploaded <- c.Sprite(going.Sprite).WriteFile(ctx, going.Upload, r, sprites.WriteOptions{}) }()
+	if _, err := w.Write([]byte("x")); err != nil { // the call is under way
+		t.Fatal(err)
+	}
+	for used := false; !used; {
+		info, err := c.Get(ctx, going.Sprite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used = len(info.Cove.AwakeBy) > 0
+	}
+	fresh := create()
+	states := func(after time.Duration, want ...sprites.JobState) {
+		t.Helper()
+		if err := b.manager.expire(ctx, b.manager.since.Add(after)); err != nil {
+			t.Fatal(err)
+		}
+		for i, job := range []sprites.Job{cut, going, fresh} {
+			if got, err := c.Job(ctx, job.ID); err != nil || got.State != want[i] {
+				t.Errorf("after %v, job %d is %s, %v, want %s", after, i, got.State, err, want[i])
+			}
+		}
+	}
+	states(pushPatience-time.Second, sprites.JobQueued, sprites.JobQueued, sprites.JobQueued)
+	states(pushPatience, sprites.JobFailed, sprites.JobQueued, sprites.JobQueued)
+	if err := errors.Join(w.Close(), <-uploaded); err != nil {
+		t.Error(err)
+	}
+	job, err := c.Job(ctx, cut.ID)
+	if err != nil || !strings.Contains(job.Error, "the server ended while its repository was on its way") || job.Failure.Hint != "push again" {
+		t.Errorf("got %q, %+v, %v", job.Error, job.Failure, err)
+	}
+	if _, err := c.Get(ctx, cut.Sprite); !errors.Is(err, sprites.ErrNotFound) {
+		t.Errorf("its sprite: %v", err)
+	}
+}
+
+// TestRemoveUncollected: a job is not forgotten with the only copy of its work.
+func TestRemoveUncollected(t *testing.T) {
+	m, client := newManager(t)
+	ctx := t.Context()
+	end := func() sprites.Job {
+		t.Helper()
+		job, err := client.CreateJob(ctx, request())
+		if err == nil {
+			_, err = m.finish(ctx, job.ID, sprites.JobFailed, sprites.Outcome{Kind: agents.CollectFailed}, func(j *sprites.Job) { j.Uncollected = "it is broken" })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return job
+	}
+	job, gone := end(), end()
+	err := client.DeleteJob(ctx, job.ID, false)
+	e, _ := errors.AsType[*sprites.Error](err)
+	if e == nil || e.Code != "uncollected_work" || !strings.Contains(e.Message, "it is broken") ||
+		!strings.HasPrefix(e.Hint, fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s; ", job.Sprite, job.Workdir, job.ID)) {
+		t.Errorf("got %+v", err)
+	}
+	if _, err := client.Get(ctx, job.Sprite); err != nil {
+		t.Errorf("its sprite: %v", err)
+	}
+	if err := client.DeleteJob(ctx, job.ID, true); err != nil {
+		t.Error(err)
+	}
+	if err := client.Delete(ctx, gone.Sprite, sprites.DeleteOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.DeleteJob(ctx, gone.ID, false); err != nil {
+		t.Errorf("with its sprite gone: %v", err)
+	}
+}

@@ -27,6 +27,8 @@ type Manager struct {
 	DefaultTimeout time.Duration   // running time of an agent; 0: an hour
 	Keep           time.Duration   // how long jobs that nobody needs any more are kept; 0: for ever
 	Lease          time.Duration   // how long a job may wait for its repository; 0: an hour
+	Grace          time.Duration   // from a stop, or a job's limit, until it is ended by force; 0: a minute
+	CollectLimit   time.Duration   // of collecting a job's work; 0: ten minutes
 
 	// NamesOnly says a policy in rules that every server of the protocol knows, and
 	// is an error where that would let through what it does not. Nil: jobs at
@@ -40,6 +42,7 @@ type Manager struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	since  time.Time   // of Resume
 	based  atomic.Bool // the base of disks was there when it was asked for
 	locks  keyedMutex  // a job is started, stopped, deleted one at a time
 
@@ -64,6 +67,7 @@ func (m *Manager) Resume(ctx context.Context) error {
 	}
 	m.DefaultTimeout = cmp.Or(m.DefaultTimeout, time.Hour)
 	m.Lease = cmp.Or(m.Lease, time.Hour)
+	m.since = time.Now()
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	m.following, m.building = map[string]bool{}, map[string]bool{}
 	m.failed = map[string]failure{}
@@ -136,14 +140,24 @@ func (m *Manager) expire(ctx context.Context, now time.Time) error {
 		if job.ReadyAt != nil {
 			since = *job.ReadyAt
 		}
-		if now.Sub(since) < m.Lease {
+		cut, err := pushCut(ctx, m, job, since, now)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
+			continue
+		}
+		if !cut && now.Sub(since) < m.Lease {
 			continue
 		}
 		unlock, err := m.locks.lock(ctx, job.ID)
 		if err != nil {
 			return err
 		}
-		if job, err = m.Store.Jobs.Get(ctx, job.ID); err == nil && job.State == sprites.JobQueued {
+		job, err = m.Store.Jobs.Get(ctx, job.ID)
+		switch {
+		case err != nil || job.State != sprites.JobQueued:
+		case cut:
+			err = m.giveUp(ctx, job, errPushCut)
+		default:
 			err = m.abandon(ctx, job, fmt.Sprintf("its repository did not arrive within %v", m.Lease))
 		}
 		unlock()
@@ -152,6 +166,30 @@ func (m *Manager) expire(ctx context.Context, now time.Time) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// pushPatience is how long a push has after a start of the server to go on with what it
+// began at the one before.
+const pushPatience = 2 * time.Minute
+
+var errPushCut = errors.New("the server ended while its repository was on its way")
+
+// pushCut reports whether nobody is at work on a queued job any more: it was queued by an
+// earlier server, and nobody uses its sprite. What a backend's sprite is used for can't be told.
+func pushCut(ctx context.Context, m *Manager, job sprites.Job, since, now time.Time) (bool, error) {
+	switch {
+	case job.Backend != "" || !since.Before(m.since):
+		return false, nil
+	case job.RetryOf != "" || job.ResumeOf != "": // the server itself was to bring it
+		return true, nil
+	case now.Sub(m.since) < pushPatience:
+		return false, nil
+	}
+	info, err := m.Client.Get(ctx, job.Sprite)
+	if errors.Is(err, sprites.ErrNotFound) {
+		return true, nil
+	}
+	return err == nil && (info.Cove == nil || len(info.Cove.AwakeBy) == 0), err
 }
 
 // keyedMutex is a mutex for each key.

@@ -144,7 +144,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 		Shallow: start.Shallow, Store: sprites.RepositoryStore(job.RepoID, start.Shallow),
 		Setup: commands(work, job.Install), Argv: work.Argv, Env: append(work.Env, req.Env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
-		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), TTY: job.Interactive,
+		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), CollectSec: limitsOf(m).collectSec(), TTY: job.Interactive,
 		SetupScript: script, Notices: notices(job.Install),
 	})
 	if err != nil {

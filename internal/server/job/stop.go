@@ -43,7 +43,11 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 		}
 		return m.Store.Jobs.Get(ctx, id)
 	}
-	dead, err := m.tell(ctx, job)
+	// From here on the job will end, by force if need be, and whatever becomes of this server.
+	if err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error { j.Stopping = true; return nil }); err != nil {
+		return job, err
+	}
+	err = m.tell(ctx, job)
 	if held := heldError(err); held != nil {
 		var still bool
 		if still, err = m.stopHeld(ctx, job, held); err == nil && still {
@@ -52,11 +56,6 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 	}
 	if err != nil {
 		return job, fmt.Errorf("stop job %s: %w", id, err)
-	}
-	if dead && job.LastSeq == 0 { // else the follower would start it
-		if err := m.finalize(ctx, job, "stopped"); err != nil {
-			return job, fmt.Errorf("stop job %s: %w", id, err)
-		}
 	}
 	limit := time.NewTimer(stopWait)
 	defer limit.Stop()
@@ -75,9 +74,13 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 	}
 }
 
-// tell tells a job's supervisor to stop, and reports whether there is none. Where
-// there is none any more, or no sprite, the follower finds that out by itself.
-func (m *Manager) tell(ctx context.Context, job sprites.Job) (dead bool, err error) {
+// tell tells a job's supervisor to stop. If there is none any more, or no sprite, the
+// follower finds that out by itself. It is no error that nobody answers in time: the job is
+// ended by force then.
+func (m *Manager) tell(ctx context.Context, job sprites.Job) error {
+	asked := ctx
+	ctx, end := context.WithTimeout(ctx, tellLimit)
+	defer end()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var out []byte
@@ -94,14 +97,15 @@ func (m *Manager) tell(ctx context.Context, job sprites.Job) (dead bool, err err
 	}
 	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
 		if exit.Code == exitDead {
-			return true, nil
+			return nil
 		}
-		return false, fmt.Errorf("exit %d: %.500s", exit.Code, out)
+		return fmt.Errorf("exit %d: %.500s", exit.Code, out)
 	}
-	if errors.Is(err, sprites.ErrNotFound) {
-		return false, nil
+	late := errors.Is(context.Cause(ctx), context.DeadlineExceeded) && asked.Err() == nil
+	if errors.Is(err, sprites.ErrNotFound) || late {
+		return nil
 	}
-	return false, err
+	return err
 }
 
 // stopHeld ends a job whose sprite is held, so that nobody can be told inside, and reports
@@ -181,6 +185,16 @@ func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool)
 	case job.Bundle.Size > 0 && job.PulledAt == nil:
 		return fail.Newf("unpulled_work", fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", id), "nobody has pulled the work of job %s", id)
 	}
+	if !force {
+		alone, err := holdsAlone(ctx, m, job, everywhere)
+		if err != nil {
+			return err
+		}
+		if alone {
+			return fail.Newf("uncollected_work", fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s; or lose it: cove job rm --force %s", job.Sprite, job.Workdir, id, id),
+				"not all that job %s left could be collected, and its sprite %s alone has it: %s", id, job.Sprite, job.Uncollected)
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
 	m.revoke(ctx, id)
@@ -190,6 +204,19 @@ func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool)
 		}
 	}
 	return m.Store.Jobs.Delete(ctx, id)
+}
+
+// holdsAlone reports whether the files that go with a job are the only copy of something
+// that could not be collected.
+func holdsAlone(ctx context.Context, m *Manager, job sprites.Job, everywhere bool) (bool, error) {
+	if job.Uncollected == "" || !job.OwnsSprite && !everywhere {
+		return false, nil
+	}
+	info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
+	if errors.Is(err, sprites.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && (job.SpriteID == "" || info.ID == job.SpriteID), err
 }
 
 // clear removes what a job has in its sprite, or the sprite.

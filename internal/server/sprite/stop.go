@@ -64,6 +64,8 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 			case <-time.After(leavingPatience / 50):
 			case <-ctx.Done():
 			}
+		case errors.As(err, &e) && e.Code == CodeInUse:
+			return jobInUse(ctx, h.Store, row, err)
 		case err != nil:
 			return err
 		case busy != nil && sleep: // whether it starts or ends: look again
@@ -134,6 +136,17 @@ func (h *Host) interrupt(m *machine, grace time.Duration) {
 		defer timer.Stop()
 	}
 	<-busy.done // it has limits of its own
+}
+
+// jobInUse is the error for a sprite in which a job is at work, or err if none is.
+func jobInUse(ctx context.Context, st *store.Store, row store.Sprite, err error) error {
+	jobs, listErr := st.Jobs.List(ctx, store.JobFilter{Sprite: row.Name, States: []sprites.JobState{sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting}})
+	if listErr != nil || len(jobs) == 0 {
+		return err
+	}
+	id := jobs[0].ID
+	return fail.Newf(CodeInUse, fmt.Sprintf("wait for its end: cove job wait %s; or end it: cove job stop %s", id, id),
+		"sprite %s is in use: job %s is at work in it (%s)", row.Name, id, jobs[0].State)
 }
 
 // machineOf is the machine of a sprite that was used.

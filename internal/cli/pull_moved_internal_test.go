@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// TestPulledMoved: that the branch was moved is said also where an earlier pull had brought
+// the commits, and there is more to say.
+func TestPulledMoved(t *testing.T) {
+	p := push.Pulled{Job: "a3f7b2", State: sprites.JobSucceeded, Result: push.FastForward, Branch: "main", Already: true, Messages: []string{"more"}}
+	for _, p.Moved = range []bool{true, false} {
+		var out strings.Builder
+		printPulled(&out, p)
+		if strings.Contains(out.String(), "Fast-forwarded main") != p.Moved {
+			t.Errorf("moved: %v: got %q", p.Moved, out.String())
+		}
+	}
+}
+
+// TestPulledText: a job whose work is in its sprite alone does not count as pulled.
+func TestPulledText(t *testing.T) {
+	now := sprites.Job{}.CreatedAt
+	for want, job := range map[string]sprites.Job{
+		"yes":    {JobResult: sprites.JobResult{PulledAt: &now, Bundle: sprites.Artifact{Size: 1}}},
+		"partly": {JobResult: sprites.JobResult{PulledAt: &now, Bundle: sprites.Artifact{Size: 1}, Uncollected: "x"}},
+		"no":     {JobResult: sprites.JobResult{PulledAt: &now, Uncollected: "x"}},
+	} {
+		if got := pulledText(job); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,326 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// The supervisor of a job has the user of the job's agent, which may stop it, or hold up
+// its git. So the server holds the limit of a job and its stop, too. If the supervisor does
+// not end the job within a grace period, the server does: the first process of the sandbox,
+// which the agent can't signal, kills the job's processes, and another process collects.
+// The row says so (JobEnding.Forced), so that the next server goes on with it.
+
+const (
+	stopGrace    = time.Minute      // from a stop, or the end of a job's time, to the end of its agent; a supervisor takes half at most
+	collectLimit = 10 * time.Minute // of collecting a job's work
+	tellLimit    = 20 * time.Second // of telling a supervisor to stop
+	killGrace    = 10 * time.Second // for processes that were killed to be gone
+
+	endTick     = time.Second
+	ranInterval = time.Minute // how often a row is told how much of its time a job has had
+)
+
+// Why the server ends a job by force (JobEnding.Forced), as in JobEnd.Reason.
+const (
+	forcedStop    = "stopped"
+	forcedTimeout = "timeout"
+	forcedCollect = "collect" // its agent has ended, and its work is not collected in time
+)
+
+// endLimits are how long each part of a job's end may take.
+type endLimits struct{ grace, collect time.Duration }
+
+func limitsOf(m *Manager) endLimits {
+	return endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)}
+}
+
+// collectSec is what a supervisor is given as the limit of its collecting.
+func (l endLimits) collectSec() int64 { return max(1, int64(l.collect/time.Second)) }
+
+// endClock counts the time of a job. The time in which its sprite is held does not count.
+type endClock struct {
+	last time.Time
+
+	ran        time.Duration // as the job's time limit has it
+	stopping   time.Duration // since its stop was asked for
+	collecting time.Duration // since its agent ended
+	forced     time.Duration // since the server began to end it
+}
+
+// tick adds the time since the last tick. A longer jump than of two ticks is a sleep of
+// the machine.
+func (c *endClock) tick(job sprites.Job, now time.Time) {
+	passed := min(now.Sub(c.last), 2*endTick)
+	c.last = now
+	switch {
+	case job.Held != nil:
+	case job.Forced != "":
+		c.forced += passed
+	case job.Exited != nil:
+		c.collecting += passed
+	default:
+		if job.Stopping {
+			c.stopping += passed
+		}
+		if job.State != sprites.JobWaiting || !mayWait(job) {
+			c.ran += passed
+		}
+	}
+}
+
+// mayWait reports whether a job's agent can wait for a person. The state of any other is
+// the word of whoever wrote into its log.
+func mayWait(job sprites.Job) bool {
+	if job.Converse {
+		return true
+	}
+	agent, err := agentOf(job.Agent, job.Definition)
+	_, asks := agent.(agents.Questioner)
+	return err == nil && asks
+}
+
+// due is why a job is to be ended by force now; empty: it is not.
+func (c *endClock) due(job sprites.Job, l endLimits) string {
+	limit := time.Duration(job.TimeoutSec) * time.Second
+	switch {
+	case job.Forced != "":
+	case job.Exited != nil:
+		if c.collecting >= l.collect+l.grace {
+			return forcedCollect
+		}
+	case job.Stopping && c.stopping >= l.grace:
+		return forcedStop
+	case limit > 0 && c.ran >= limit+l.grace:
+		return forcedTimeout
+	}
+	return ""
+}
+
+// over reports whether the end by force has taken too long, too.
+func (c *endClock) over(l endLimits) bool { return c.forced >= l.collect+2*l.grace }
+
+// errForced is the cause of what is cut off because the server ends the job by force, or
+// gives that up.
+var errForced = errors.New("the server ends the job by force")
+
+// ender watches over the end of one job, while its follower does all that is done.
+type ender struct {
+	m  *Manager
+	id string
+
+	mu     sync.Mutex
+	cut    context.CancelCauseFunc // of the follower's step; nil: it is between two
+	giveUp bool                    // the end by force has taken too long
+}
+
+// step is the context of a step of the follower, which has no end of its own where the
+// sandbox does not answer. done must be called.
+func (e *ender) step(ctx context.Context) (step context.Context, done func()) {
+	step, cut := context.WithCancelCause(ctx)
+	e.mu.Lock()
+	e.cut = cut
+	e.mu.Unlock()
+	return step, func() {
+		e.mu.Lock()
+		e.cut = nil
+		e.mu.Unlock()
+		cut(nil)
+	}
+}
+
+func (e *ender) cutOff(giveUp bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.giveUp = e.giveUp || giveUp
+	if e.cut != nil {
+		e.cut(errForced)
+	}
+}
+
+func (e *ender) givenUp() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.giveUp
+}
+
+// watch looks after a job's time until ctx ends, or the job.
+func (e *ender) watch(ctx context.Context) {
+	changed, stop := e.m.Store.Jobs.Watch(e.id)
+	defer stop()
+	tick := time.NewTicker(endTick)
+	defer tick.Stop()
+	limits := limitsOf(e.m)
+	clock := endClock{last: time.Now()}
+	for {
+		job, err := e.m.Store.Jobs.Get(ctx, e.id)
+		if ctx.Err() != nil || err == nil && job.State.Terminal() {
+			return
+		}
+		if err == nil {
+			err = e.look(ctx, job, &clock, limits)
+		}
+		if err != nil && ctx.Err() == nil {
+			e.m.Logger.Error("looking after the end of a job", "job", e.id, "err", err)
+		}
+		for quiet := true; quiet; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				quiet = false
+			case now := <-tick.C:
+				clock.tick(job, now)
+				quiet = clock.due(job, limits) == "" && !clock.over(limits) && clock.ran < ran(job)+ranInterval
+			}
+		}
+	}
+}
+
+func ran(job sprites.Job) time.Duration { return time.Duration(job.RanSec) * time.Second }
+
+// look does what a job's time asks for now.
+func (e *ender) look(ctx context.Context, job sprites.Job, clock *endClock, limits endLimits) error {
+	clock.ran = max(clock.ran, ran(job))
+	why := clock.due(job, limits)
+	if clock.over(limits) {
+		e.cutOff(true)
+	}
+	if why == "" && clock.ran < ran(job)+ranInterval {
+		return nil
+	}
+	err := e.m.Store.Jobs.Update(ctx, e.id, func(j *sprites.Job) error {
+		j.RanSec = int64(clock.ran / time.Second)
+		if j.Forced == "" && !j.State.Terminal() {
+			j.Forced = why
+		}
+		return nil
+	})
+	if err == nil && why != "" {
+		e.m.Logger.Warn("a job does not end; ending it by force", "job", e.id, "why", why)
+		e.cutOff(false)
+	}
+	return err
+}
+
+// force ends a job in the supervisor's place: it kills what is left of it, has what there
+// is collected, and copies the log with its end.
+func (f *follower) force(ctx context.Context, job sprites.Job) error {
+	m := f.manager
+	if f.ender.givenUp() {
+		return endUncollected(ctx, m, job, fmt.Sprintf("collecting its work took longer than %v", limitsOf(m).collect))
+	}
+	err := killJob(ctx, m, job)
+	if err == nil {
+		err = m.finalize(ctx, job, job.Forced)
+	}
+	if err == nil {
+		var code int
+		var said string
+		if code, said, err = f.copyLog(ctx, job); err == nil && code != 0 {
+			err = fmt.Errorf("%w: the follower exited with %d: %s", errBadLog, code, said)
+		}
+	}
+	_, exit := errors.AsType[*sprites.ExitError](err)
+	if exit || errors.Is(err, errBadLog) {
+		if f.failed++; f.failed >= tries {
+			return endUncollected(ctx, m, job, "collecting its work failed: "+err.Error())
+		}
+	}
+	if errors.Is(err, sprites.ErrNotFound) {
+		return m.lose(ctx, job.ID, "its sprite was deleted", "")
+	}
+	return err
+}
+
+// killJob kills all processes of a job, those of its supervisor and those that ask it.
+func killJob(ctx context.Context, m *Manager, job sprites.Job) error {
+	sprite := m.sprite(job)
+	sessions, err := sprite.Sessions(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range sessions {
+		if s.ID != job.Session && !strings.Contains(s.Command+" ", " "+dir(job.ID)+" ") {
+			continue
+		}
+		_, err := sprite.Kill(ctx, s.ID, sprites.SIGKILL, killGrace)
+		if err != nil && !errors.Is(err, sprites.ErrGone) && !errors.Is(err, sprites.ErrNotFound) {
+			return fmt.Errorf("end job %s by force: %w", job.ID, err)
+		}
+	}
+	return nil
+}
+
+// endUncollected ends a job by force without its work, which stays in the sprite.
+func endUncollected(ctx context.Context, m *Manager, job sprites.Job, why string) error {
+	now, err := m.Store.Jobs.Get(ctx, job.ID)
+	if err != nil || now.State.Terminal() {
+		return err
+	}
+	if err := killJob(ctx, m, now); err != nil {
+		m.Logger.Warn("ending a job whose work can't be collected", "job", job.ID, "err", err)
+	}
+	result := sprites.JobEnd{Phase: "collect", Reason: now.Forced, ExitCode: -1, Uncollected: why}
+	return m.end(ctx, now, sprites.JobEvent{Seq: now.LastSeq + 1, Time: time.Now().UTC(), Type: "end", Result: &result})
+}
+
+// forcedEnd is the end of a job that the server has ended by force: its reason is the
+// server's to say.
+func forcedEnd(job sprites.Job, end sprites.JobEnd) sprites.JobEnd {
+	switch job.Forced {
+	case forcedStop:
+		end.Reason, end.Detail = forcedStop, ""
+	case forcedTimeout:
+		end.Reason, end.Detail = forcedTimeout, fmt.Sprintf("its time (%v) is up", time.Duration(job.TimeoutSec)*time.Second)
+	case forcedCollect:
+		if end.Reason != forcedCollect || job.Exited == nil {
+			break // the supervisor was in time after all
+		}
+		if end.Reason, end.ExitCode = job.Exited.Reason, job.Exited.ExitCode; end.Uncollected == "" {
+			end.Phase = "done"
+		} else {
+			end.Reason = cmp.Or(end.Reason, end.Uncollected)
+		}
+	}
+	return end
+}
+
+// endReason is why a job has ended, where the server knows more of that than its log.
+func endReason(job sprites.Job, outcome sprites.Outcome) string {
+	reason := outcome.Reason
+	if outcome.Kind == agents.Cancelled || outcome.Kind == agents.Lost {
+		reason = cmp.Or(job.StopReason, reason)
+	}
+	if job.Forced == forcedStop || job.Forced == forcedTimeout {
+		reason += " (by force: its supervisor did not do so)"
+	}
+	return reason
+}
+
+// noteExit notes that a job's agent has ended: what is left is to collect its work.
+func noteExit(ctx context.Context, m *Manager, id string, batch []sprites.JobEvent) error {
+	for _, ev := range batch {
+		if ev.Type != "exit" {
+			continue
+		}
+		exit := sprites.JobExit{Reason: clip(ev.Reason)}
+		if ev.ExitCode != nil {
+			exit.ExitCode = *ev.ExitCode
+		}
+		job, err := m.Store.Jobs.Get(ctx, id)
+		if err != nil || job.Exited != nil || job.State.Terminal() {
+			return err
+		}
+		return m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error { j.Exited = &exit; return nil })
+	}
+	return nil
+}

@@ -1,0 +1,350 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/guest/supervise"
+	"github.com/cove-dev/cove/internal/lib/boot"
+	"github.com/cove-dev/cove/internal/server"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// guestVar makes of the test binary a guest binary, as far as jobs need one.
+const guestVar = "COVE_TEST_GUEST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(guestVar) != "" {
+		os.Exit(guestMain(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+func guestMain(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	err := fmt.Errorf("wrong usage: %q", args)
+	switch verb := strings.Join(args[:min(2, len(args))], " "); {
+	case verb == "job run":
+		err = supervise.Run(ctx, args[2])
+	case verb == "job stop":
+		err = supervise.Stop(args[2])
+	case verb == "job finalize":
+		err = supervise.Finalize(ctx, args[2], args[3])
+	case verb == "job follow":
+		var from int64
+		if from, err = strconv.ParseInt(args[3], 10, 64); err == nil {
+			err = supervise.Follow(ctx, os.Stdout, args[2], from)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return supervise.ExitCode(err)
+}
+
+// bench is a server whose jobs have a real guest, supervisor and git, as the test's user,
+// in a folder that stands for the home of the sprite's.
+type bench struct {
+	t       *testing.T
+	home    string
+	dir     string
+	runtime *covetest.InProcess
+	server  *covetest.Server
+	manager *Manager
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{t: t, home: t.TempDir(), dir: t.TempDir()}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guest.Server{
+		Env:  map[string]string{"HOME": b.home, guestVar: "1", "GIT_CONFIG_GLOBAL": os.DevNull, "GIT_CONFIG_SYSTEM": os.DevNull},
+		User: strconv.Itoa(os.Getuid()), Workdir: b.home, Dir: t.TempDir(),
+	}
+	there := strings.NewReplacer(boot.BinDir+"/cove-guest", exe, boot.Home, b.home)
+	inside := g.Handler()
+	b.runtime = &covetest.InProcess{Dir: t.TempDir(), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		for _, values := range q {
+			for i := range values {
+				values[i] = there.Replace(values[i])
+			}
+		}
+		r.URL.RawQuery = q.Encode()
+		if r.Method == http.MethodPut && strings.HasSuffix(q.Get("path"), "/job.json") {
+			text, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			sent := fmt.Sprint(len(text))
+			text = []byte(there.Replace(string(text)))
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
+			answer := httptest.NewRecorder()
+			inside.ServeHTTP(answer, r)
+			w.WriteHeader(answer.Code)
+			if _, err := io.WriteString(w, strings.Replace(answer.Body.String(), fmt.Sprint(len(text)), sent, 1)); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		inside.ServeHTTP(w, r)
+	})}
+	t.Cleanup(func() {
+		g.Stop(0)
+		if err := errors.Join(b.runtime.Close(), g.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// serve starts a server; the last one must have been stopped.
+func (b *bench) serve(grace, collect time.Duration) {
+	b.t.Helper()
+	b.server = covetest.Start(b.t, covetest.Options{Dir: b.dir, Runtime: b.runtime, Jobs: func(st *store.Store, client *sprites.Client) (server.Jobs, func() error, error) {
+		b.manager = &Manager{Store: st, Client: client, Grace: grace, CollectLimit: collect}
+		return b.manager, b.manager.Close, b.manager.Resume(b.t.Context())
+	}})
+}
+
+func (b *bench) git(dir string, args ...string) string {
+	b.t.Helper()
+	cmd := exec.CommandContext(b.t.Context(), "git", args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_CONFIG_SYSTEM="+os.DevNull)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		b.t.Fatalf("git %q: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// begin starts a job whose agent makes a commit, does what the script says, and then
+// waits for ever. It returns once the script has written into the pipe $said.
+func (b *bench) begin(script string) sprites.Job {
+	b.t.Helper()
+	ctx, repo := b.t.Context(), b.t.TempDir()
+	b.git(repo, "init", "-q", "-b", "main")
+	b.git(repo, "-c", "user.name=Ada", "-c", "user.email=ada@example.org", "commit", "-q", "--allow-empty", "-m", "first")
+	b.git(repo, "update-ref", "refs/cove/base", "HEAD")
+	bundle := filepath.Join(b.t.TempDir(), "in.bundle")
+	b.git(repo, "bundle", "create", "-q", bundle, "refs/cove/base")
+	data, err := os.ReadFile(bundle)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	said := filepath.Join(b.t.TempDir(), "said")
+	if err := syscall.Mkfifo(said, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	req := request()
+	req.Base, req.TimeoutSec = b.git(repo, "rev-parse", "HEAD"), 24*3600
+	req.Env = []string{"said=" + said}
+	req.Plan = "# Work\n```sh\necho x >x; git add x; git commit -q -m work; echo y >y\n" + script + "\nsleep 100000\n```\n"
+	c := b.server.Client()
+	job, err := c.CreateJob(ctx, req)
+	if err == nil {
+		err = c.Sprite(job.Sprite).WriteFile(ctx, job.Upload, bytes.NewReader(data), sprites.WriteOptions{})
+	}
+	if err == nil {
+		job, err = c.StartJob(ctx, job.ID, sprites.JobStart{BundleSHA256: digestOf(data), BundleSize: int64(len(data))})
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if _, err := os.ReadFile(said); err != nil { // waits for the writer
+		b.t.Fatal(err)
+	}
+	return job
+}
+
+// await waits for a job's end.
+func (b *bench) await(id string) sprites.Job {
+	b.t.Helper()
+	job, err := b.server.Client().WaitJob(b.t.Context(), id)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if left := b.processes(id); len(left) > 0 {
+		b.t.Errorf("processes %v of the job are left", left)
+	}
+	return job
+}
+
+// processes are those of a job, by their environment.
+func (b *bench) processes(id string) (pids []string) {
+	names, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, name := range names {
+		if env, _ := os.ReadFile(name); slices.Contains(strings.Split(string(env), "\x00"), "COVE_JOB="+b.home+"/.cove/jobs/"+id) {
+			pids = append(pids, name)
+		}
+	}
+	return pids
+}
+
+// stopSupervisor stops the supervisor for good, and then tells the test.
+const stopSupervisor = `kill -STOP "$(cat "$HOME"/.cove/jobs/*/lock)"; echo stopped >"$said"`
+
+// TestStopByForce: an agent that stops its supervisor does not keep its job alive.
+func TestStopByForce(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	job := b.begin(stopSupervisor)
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	job = b.await(job.ID)
+	if job.State != sprites.JobCancelled || !strings.Contains(job.Outcome.Reason, "stopped on request (by force") || job.Commits != 1 || job.Leftover == "" || job.Bundle.Size == 0 || job.Uncollected != "" {
+		t.Errorf("got %s, %+v, %+v", job.State, job.Outcome, job)
+	}
+	if job.Stopping || job.Forced != "" || job.Exited != nil {
+		t.Errorf("the ended job is still %+v", job.JobEnding)
+	}
+}
+
+// TestTimeoutByForce: nor beyond its time, which the server counts, too.
+func TestTimeoutByForce(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, 0)
+	job := b.begin(stopSupervisor)
+	if err := b.manager.Store.Jobs.Update(t.Context(), job.ID, func(j *sprites.Job) error { j.RanSec = j.TimeoutSec; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	job = b.await(job.ID)
+	if job.State != sprites.JobTimedOut || !strings.Contains(job.Outcome.Reason, "its time (24h0m0s) is up (by force") || job.Commits != 1 || job.Leftover == "" {
+		t.Errorf("got %s, %+v, %+v", job.State, job.Outcome, job)
+	}
+}
+
+// TestStopNextServer: a stop that one server was asked for, the next one carries out, also
+// in the middle of doing so by force.
+func TestStopNextServer(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Hour, 0)
+	asked, begun := b.begin(stopSupervisor), sprites.Job{}
+	ctx, cancel := context.WithCancel(t.Context())
+	answered := make(chan error, 1)
+	changed, stop := b.manager.Store.Jobs.Watch(asked.ID)
+	defer stop()
+	go func() { _, err := b.manager.Stop(ctx, asked.ID); answered <- err }()
+	for job := asked; !job.Stopping; {
+		<-changed
+		var err error
+		if job, err = b.manager.Store.Jobs.Get(t.Context(), asked.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	<-answered
+	b.server.Stop()
+	b.serve(time.Second, 0)
+	if job := b.await(asked.ID); job.State != sprites.JobCancelled || job.Commits != 1 {
+		t.Errorf("got %s, %+v", job.State, job.Outcome)
+	}
+
+	b.server.Stop()
+	if err := os.RemoveAll(filepath.Join(b.home, ".cove")); err != nil { // the script finds one job
+		t.Fatal(err)
+	}
+	b.serve(time.Hour, 0)
+	begun = b.begin(stopSupervisor)
+	b.server.Stop()
+	st, err := store.Open(t.Context(), filepath.Join(b.dir, "cove.db"))
+	if err == nil {
+		err = st.Jobs.Update(t.Context(), begun.ID, func(j *sprites.Job) error { j.Stopping, j.Forced = true, forcedStop; return nil })
+		err = errors.Join(err, st.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.serve(time.Hour, 0)
+	if job := b.await(begun.ID); job.State != sprites.JobCancelled || job.Commits != 1 {
+		t.Errorf("got %s, %+v", job.State, job.Outcome)
+	}
+}
+
+// TestCollectCut: a job ends also where its work can't be collected in time. The row says
+// that, and the sprite is kept for the work.
+func TestCollectCut(t *testing.T) {
+	b := newBench(t)
+	b.serve(time.Second, time.Second)
+	// Whoever reads the job's description from now on waits for ever.
+	job := b.begin(`cd "$HOME"/.cove/jobs/*; rm job.json; mkfifo job.json; ` + stopSupervisor)
+	if _, err := b.server.Client().StopJob(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	job = b.await(job.ID)
+	if job.State != sprites.JobCancelled || !strings.Contains(job.Uncollected, "took longer than 1s") || job.Bundle.Size != 0 {
+		t.Errorf("got %s, %+v, %q", job.State, job.Outcome, job.Uncollected)
+	}
+	if _, err := b.server.Client().Get(t.Context(), job.Sprite); err != nil {
+		t.Errorf("its sprite: %v", err)
+	}
+}
+
+// TestEndClock: the time in which the sprite is held, or a person is waited for, does not
+// count; and only an agent that can wait for a person does so.
+func TestEndClock(t *testing.T) {
+	limits := endLimits{time.Minute, 10 * time.Minute}
+	running := sprites.Job{State: sprites.JobRunning, JobSettings: sprites.JobSettings{Agent: "shell", TimeoutSec: 600}}
+	for name, test := range map[string]struct {
+		change func(*sprites.Job)
+		want   string
+		after  time.Duration
+	}{
+		"its time":                     {func(*sprites.Job) {}, forcedTimeout, 11 * time.Minute},
+		"no limit":                     {func(j *sprites.Job) { j.TimeoutSec = 0 }, "", 0},
+		"a stop":                       {func(j *sprites.Job) { j.Stopping = true }, forcedStop, time.Minute},
+		"a stop of one that waits":     {func(j *sprites.Job) { j.State, j.Converse, j.Stopping = sprites.JobWaiting, true, true }, forcedStop, time.Minute},
+		"it waits":                     {func(j *sprites.Job) { j.State, j.Converse = sprites.JobWaiting, true }, "", 0},
+		"it says so":                   {func(j *sprites.Job) { j.State = sprites.JobWaiting }, forcedTimeout, 11 * time.Minute},
+		"it is held":                   {func(j *sprites.Job) { j.Held, j.Stopping = &sprites.Held{}, true }, "", 0},
+		"its work":                     {func(j *sprites.Job) { j.Exited, j.Stopping = &sprites.JobExit{}, true }, forcedCollect, 11 * time.Minute},
+		"it is ended by force already": {func(j *sprites.Job) { j.Forced, j.Stopping = forcedStop, true }, "", 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			job := running
+			test.change(&job)
+			clock, began := endClock{last: time.Now()}, time.Now()
+			tick := time.NewTicker(endTick)
+			defer tick.Stop()
+			for clock.due(job, limits) == "" && time.Since(began) < time.Hour {
+				clock.tick(job, <-tick.C)
+			}
+			if got := clock.due(job, limits); got != test.want || got != "" && time.Since(began) != test.after {
+				t.Errorf("%s: %q after %v, want %q after %v", name, got, time.Since(began), test.want, test.after)
+			}
+			if over := clock.over(limits); over != (job.Forced != "") {
+				t.Errorf("%s: given up: %v", name, over)
+			}
+		})
+	}
+}
+
+func digestOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
