@@ -91,13 +91,19 @@ func TestThreadEnds(t *testing.T) {
 	}
 	thread := make(chan int)
 	var ended func()
-	go func() {
+	var start func()
+	start = func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if syscall.Gettid() == os.Getpid() {
+			go start() // the first thread stays; another goroutine can't get it while this one waits
+			select {}
+		}
 		if ended, err = children.Start(cmd); err != nil {
 			t.Error(err)
 		}
 		thread <- syscall.Gettid()
-	}()
+	}
+	go start()
 	id := <-thread
 	if ended == nil {
 		t.FailNow()
