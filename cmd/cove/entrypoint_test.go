@@ -10,7 +10,7 @@ import (
 )
 
 // An entrypoint's script, which starts the server, and goes on after it.
-const belowShell = `cove serve --addr 127.0.0.1:0 &
+const belowShell = `cove serve --addr 127.0.0.1:0 --suspend-at-end &
 sleep 100000 &
 wait
 `
@@ -92,7 +92,7 @@ func TestNoNewPrivileges(t *testing.T) {
 	}
 	as := func(args ...string) (string, int) {
 		t.Helper()
-		return h.try("", "setpriv", append([]string{"--no-new-privs", "--reuid", name, "--regid", name, "--init-groups", "env", "HOME=" + filepath.Join(dir, "home"), "COVE_DATA=" + filepath.Join(dir, "home", "data"), filepath.Join(dir, "bin", "cove")}, args...)...)
+		return h.try("", "setpriv", append([]string{"--no-new-privs", "--reuid", name, "--regid", name, "--init-groups", "env", "-C", filepath.Join(dir, "home"), "HOME=" + filepath.Join(dir, "home"), "COVE_DATA=" + filepath.Join(dir, "home", "data"), filepath.Join(dir, "bin", "cove")}, args...)...)
 	}
 	const without = "start the container without --security-opt no-new-privileges"
 	if out, code := as("doctor"); code != 1 || !strings.Contains(out, "fix: "+without) {

@@ -98,11 +98,15 @@ func (h *host) events(id string) []sprites.JobEvent {
 	return h.numbered(h.run("", "cove", "job", "events", id), 1)
 }
 
-// numbered reads events of which the first has a number.
+// numbered reads events of which the first has a number. What cove says beside them of its
+// server is passed over.
 func (h *host) numbered(text string, from int64) []sprites.JobEvent {
 	h.t.Helper()
 	var all []sprites.JobEvent
 	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "cove: the server ") {
+			continue
+		}
 		var ev sprites.JobEvent
 		if err := json.Unmarshal([]byte(line), &ev); err != nil {
 			h.t.Fatalf("%v in %q", err, line)

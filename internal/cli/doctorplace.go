@@ -45,7 +45,7 @@ func sandboxesElsewhere(data string) (check, bool) {
 	slices.Sort(names)
 	return check{"sandboxes", levelWarn,
 		fmt.Sprintf("sandboxes of this data folder (%d) run in another container or machine (%s), where nobody looks after them: their sprites can't be used here", n, strings.Join(names, ", ")),
-		"stop that container; or stop the server here (cove server stop), and type there, for each sprite that cove info names: cove restart NAME"}, true
+		"stop that container; or stop the server here (cove server stop), and type there, for each of these sprites: cove restart NAME"}, true
 }
 
 // tended reports whether a shim, of whatever container, looks after the sandbox of a folder. The

@@ -170,7 +170,8 @@ func TestSpriteFlagIsShown(t *testing.T) {
 // anything but yes for no.
 func TestDestroyingAsks(t *testing.T) {
 	lines := []string{"rm paint", "checkpoint rm -s paint v1", "checkpoint prune -s paint --keep-last 1", "job rm a3f7b2", "job gc --older-than 0", "job refs --prune --force",
-		"token rm ci", "secret rm github", "connector rm ci", "service rm -s paint web", "agent rm greeter", "backend rm far"}
+		"token rm ci", "secret rm github", "connector rm ci", "service rm -s paint web", "agent rm greeter", "backend rm far", "restart paint"}
+	jobs := `{}`
 	asking := 0
 	for _, c := range all((&app{}).newRoot()) {
 		if c.Flags().Lookup("yes") != nil {
@@ -192,7 +193,11 @@ func TestDestroyingAsks(t *testing.T) {
 				t.Errorf("%s: %s, though nobody said yes", r.URL.Path, text)
 			}
 			_, _ = io.WriteString(w, `{"removed":[{"id":"v1","job":"a3f7b2","why":"old"}]}`)
-		case strings.HasSuffix(r.URL.Path, "/checkpoints"), strings.HasSuffix(r.URL.Path, "/jobs"):
+		case strings.HasSuffix(r.URL.Path, "/restart"):
+			t.Errorf("%s, though nobody said yes", r.URL.Path)
+		case strings.HasSuffix(r.URL.Path, "/jobs"):
+			_, _ = io.WriteString(w, jobs)
+		case strings.HasSuffix(r.URL.Path, "/checkpoints"):
 			_, _ = io.WriteString(w, `[]`)
 		default:
 			_, _ = io.WriteString(w, `{"id":"v1","name":"paint","sprite":"paint","comment":"before"}`)
@@ -201,6 +206,11 @@ func TestDestroyingAsks(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Chdir(t.TempDir())
 	for _, line := range lines {
+		lost, declined := "gone for good", "nothing was removed"
+		if line == "restart paint" { // which asks if a job is at work there
+			lost, declined = "This will end:", "nothing was ended"
+			jobs = `{"jobs":[{"id":"a3f7b2","state":"running","sprite":"paint","started_at":"2026-02-03T10:11:12Z"}]}`
+		}
 		for _, answer := range []string{"\n", "n\n", "\x04"} {
 			screen, terminal, err := pty.Open()
 			if err != nil {
@@ -226,7 +236,7 @@ func TestDestroyingAsks(t *testing.T) {
 					}
 				}
 			}
-			if code := <-exit; code != exitInterrupted || !strings.Contains(said.String(), "gone for good") || !strings.Contains(said.String(), "nothing was removed") {
+			if code := <-exit; code != exitInterrupted || !strings.Contains(said.String(), lost) || !strings.Contains(said.String(), declined) {
 				t.Errorf("%s, %q: exit code %d: %s", line, answer, code, said.String())
 			}
 			_ = screen.Close()

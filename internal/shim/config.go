@@ -136,15 +136,15 @@ type State struct {
 	MemoryLimit int64     `json:"memory_limit,omitempty"` // bytes; 0: it has none
 
 	kernel.Place // where it was started
-	groups
+	Groups
 
 	Build  string `json:"build,omitempty"`  // see Config.Build
 	Woken  bool   `json:"woken,omitempty"`  // it goes on from a memory image
 	Unused string `json:"unused,omitempty"` // why one was not used
 }
 
-// groups are where a sandbox's cgroups are: see cgroup.Place.
-type groups struct {
+// Groups are where a sandbox's cgroups are: see cgroup.Place.
+type Groups struct {
 	CgroupParent string `json:"cgroup_parent,omitempty"`
 	CgroupRoot   string `json:"cgroup_root,omitempty"`
 }

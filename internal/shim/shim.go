@@ -367,7 +367,7 @@ func (s *Shim) boot(ctx context.Context) error {
 		MemoryLimit: int64(s.cfg.MemoryMB) << 20,
 
 		Place:  placeHere(),
-		groups: groups{CgroupParent: s.cfg.Cgroups.Parent, CgroupRoot: s.cfg.Cgroups.Root},
+		Groups: Groups{CgroupParent: s.cfg.Cgroups.Parent, CgroupRoot: s.cfg.Cgroups.Root},
 	}
 	if !ok {
 		s.state.Unlimited = unlimited(why)
