@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ func TestServerBelowShell(t *testing.T) {
 	container, inside := begin(belowShell)
 	h.run("", "nsenter", append(inside, "cove", "create", "paint")...)
 	h.run("", "nsenter", append(inside, "cove", "exec", "-s", "paint", "--detach", "--", "sh", "-c", "echo $$ >~/pid; exec sleep 100000")...)
-	lives := append(inside, "cove", "exec", "-s", "paint", "--", "sh", "-c", "until test -s ~/pid; do sleep 0.1; done; kill -0 $(cat ~/pid)")
+	lives := slices.Concat(inside, []string{"cove", "exec", "-s", "paint", "--", "sh", "-c", "until test -s ~/pid; do sleep 0.1; done; kill -0 $(cat ~/pid)"})
 	h.run("", "nsenter", lives...)
 	const noTerm = "has started the server and passes no TERM on"
 	if out, _ := h.try("", "nsenter", append(inside, "cove", "doctor")...); !strings.Contains(out, noTerm) || !strings.Contains(out, "write exec before cove serve") {

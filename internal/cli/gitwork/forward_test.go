@@ -342,7 +342,7 @@ func TestIdenticalUntracked(t *testing.T) {
 	if err := os.Chmod(name, 0o755); err != nil { // as a program it is another file
 		t.Fatal(err)
 	}
-	refusal(t, r.forward(base, head), "overlap")
+	_ = refusal(t, r.forward(base, head), "overlap")
 	if err := os.Chmod(name, 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ exec ` + gitwork.Quote(git) + ` "$@"
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	<-ended
+	_ = <-ended // killed
 	if rest, err := io.ReadAll(said); err != nil || len(rest) > 0 {
 		t.Errorf("got %q, %v", rest, err)
 	}

@@ -45,14 +45,14 @@ func guestMain(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	err := fmt.Errorf("wrong usage: %q", args)
-	switch verb := strings.Join(args[:min(2, len(args))], " "); {
-	case verb == "job run":
+	switch strings.Join(args[:min(2, len(args))], " ") {
+	case "job run":
 		err = supervise.Run(ctx, args[2])
-	case verb == "job stop":
+	case "job stop":
 		err = supervise.Stop(args[2])
-	case verb == "job finalize":
+	case "job finalize":
 		err = supervise.Finalize(ctx, args[2], args[3])
-	case verb == "job follow":
+	case "job follow":
 		var from int64
 		if from, err = strconv.ParseInt(args[3], 10, 64); err == nil {
 			err = supervise.Follow(ctx, os.Stdout, args[2], from)
@@ -258,7 +258,7 @@ func TestStopNextServer(t *testing.T) {
 		}
 	}
 	cancel()
-	<-answered
+	_ = <-answered // cancelled
 	b.server.Stop()
 	b.serve(time.Second, 0)
 	if job := b.await(asked.ID); job.State != sprites.JobCancelled || job.Commits != 1 {

@@ -118,7 +118,7 @@ func TestRedactorIsNoOracle(t *testing.T) {
 			return out
 		},
 		"hex":     func(s string) string { return fmt.Sprintf("%x", s) },
-		"numbers": func(s string) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint([]byte(s)), " ", ", "), "[]") },
+		"numbers": func(s string) string { return strings.Trim(strings.ReplaceAll(fmt.Sprintf("%d", []byte(s)), " ", ", "), "[]") },
 		"base64":  func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) },
 	}
 	const filler = "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!"
@@ -233,7 +233,7 @@ func TestHiddenForms(t *testing.T) {
 		"quoted-printable": printable.String(), "quoted-printable, all": each("=%02X"),
 		"UTF-16": each("%c\x00"), "UTF-16, big": each("\x00%c"), "UTF-32": each("%c\x00\x00\x00"), "UTF-16, repr": strings.ReplaceAll(fmt.Sprintf("%+q", each("%c\x00")), `\"`, `"`), "UTF-16, JSON": quote(each("%c\x00")),
 		"hex": each("%02x"), "hex, upper": each("%02X"), ".NET's BitConverter": each("-%02X"), "colons": each(":%02x"), "a dump": fmt.Sprintf("% x", value), "Go's bytes": each(", 0x%02x"), "C's bytes": each("0x%02X,"),
-		"numbers": fmt.Sprint([]byte(value)), "Python's list": each(", %d"), "Node's Buffer": each("%d,"), "JSON, indented": each(",\n    %d"),
+		"numbers": fmt.Sprintf("%d", []byte(value)), "Python's list": each(", %d"), "Node's Buffer": each("%d,"), "JSON, indented": each(",\n    %d"),
 	}
 	for before := range 6 {
 		all := []byte("abcdef"[:before] + value + "xyz")

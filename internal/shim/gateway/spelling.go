@@ -296,7 +296,7 @@ func (p *pattern) between(data []byte, i int) (n int, more bool) {
 			run(separators, most)
 			if bytes.HasPrefix(data[n:], []byte("0x")) {
 				n += len("0x")
-			} else if len(data[n:]) < len("0x") && strings.HasPrefix("0x", string(data[n:])) {
+			} else if rest := string(data[n:]); rest == "" || rest == "0" { // it may go on as one
 				more = true
 			}
 		}
