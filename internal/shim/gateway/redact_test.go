@@ -117,9 +117,11 @@ func TestRedactorIsNoOracle(t *testing.T) {
 			}
 			return out
 		},
-		"hex":     func(s string) string { return fmt.Sprintf("%x", s) },
-		"numbers": func(s string) string { return strings.Trim(strings.ReplaceAll(fmt.Sprintf("%d", []byte(s)), " ", ", "), "[]") },
-		"base64":  func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) },
+		"hex": func(s string) string { return fmt.Sprintf("%x", s) },
+		"numbers": func(s string) string {
+			return strings.Trim(strings.ReplaceAll(fmt.Sprintf("%d", []byte(s)), " ", ", "), "[]")
+		},
+		"base64": func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) },
 	}
 	const filler = "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!"
 	for name, text := range encode {
