@@ -80,7 +80,9 @@ exec ` + gitwork.Quote(git) + ` "$@"
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = <-ended // killed
+	if err := <-ended; err == nil {
+		t.Error("a pull that was killed reports no error")
+	}
 	if rest, err := io.ReadAll(said); err != nil || len(rest) > 0 {
 		t.Errorf("got %q, %v", rest, err)
 	}

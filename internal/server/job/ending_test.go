@@ -258,7 +258,9 @@ func TestStopNextServer(t *testing.T) {
 		}
 	}
 	cancel()
-	_ = <-answered // cancelled
+	if err := <-answered; err != nil {
+		t.Logf("the stop: %v", err) // it may be cut off, or done
+	}
 	b.server.Stop()
 	b.serve(time.Second, 0)
 	if job := b.await(asked.ID); job.State != sprites.JobCancelled || job.Commits != 1 {
