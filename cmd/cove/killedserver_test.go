@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -12,28 +10,10 @@ import (
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 )
 
-// printed is what a program has printed so far.
-type printed struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (h *printed) Write(p []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.b.Write(p)
-}
-
-func (h *printed) String() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.b.String()
-}
-
 // waiter is a command that waits for something.
 type waiter struct {
 	*exec.Cmd
-	said  printed
+	said  acks
 	ended chan error
 }
 

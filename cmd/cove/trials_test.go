@@ -70,6 +70,12 @@ func (a *acks) Write(p []byte) (int, error) {
 	return a.text.Write(p)
 }
 
+func (a *acks) String() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.text.String()
+}
+
 // lines are those that are whole.
 func (a *acks) lines() []string {
 	a.mu.Lock()

@@ -52,8 +52,8 @@ Input is closed unless -i is given; so it is with -t if this input is no termina
 reader of the output goes away, as head does, the command is ended (exit code 141).
 
 Ctrl-C and SIGTERM are handed to the command; a second one kills it and all that it started.
-Where the sprite is paused because a disk is full, the first one does, when the sprite goes
-on. If the sprite does not answer after a signal, exec leaves it.`,
+If a full disk has paused the sprite, the first one kills the command too, when the sprite
+goes on. If the sprite does not answer after a signal, exec leaves it.`,
 		Example: `  cove exec -s paint uname -a
   cove exec go test ./...                          in the sprite that cove use noted
   tar c . | cove exec -i tar x

@@ -13,7 +13,7 @@ import (
 )
 
 // Room is how much of a disk there was for a memory, and how much the memory takes, in bytes.
-// What it takes is known only about: gVisor leaves out pages that have nothing but zeros.
+// Needed is approximate: gVisor leaves out pages that have nothing but zeros.
 type Room struct{ Free, Needed int64 }
 
 const roomText = "no room for its memory: %d MiB were free, and it takes some %d MiB"

@@ -74,8 +74,8 @@ func TestEndAfterAnswer(t *testing.T) {
 	}
 }
 
-// What a handler leaves of a body is never taken for a request: the connection is closed
-// after the answer, however the body is written and the answer begun.
+// The rest of a body that a handler leaves is never taken for a request: the connection is
+// closed after the answer, however the body is written and the answer begun.
 func TestRestIsNoRequest(t *testing.T) {
 	smuggled := "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 	for name, begin := range map[string]func(http.ResponseWriter){

@@ -110,7 +110,7 @@ func TestHeldFoldersStayAway(t *testing.T) {
 			t.Errorf("%s: %v, want it here: %v", name, err, want)
 		}
 	}
-	// What came, and is held by now, is deleted as before; its folder is not.
+	// A file that came, and is held by now, is deleted as before; its folder is not.
 	w.Hold = nil
 	w.run(Pull, "")
 	w.same(w.local, w.remote)

@@ -54,7 +54,7 @@ func TestHider(t *testing.T) {
 	if m.For("usr") == "" || m.For("bin") != "" {
 		t.Errorf("masks for usr %q, for bin %q", m.For("usr"), m.For("bin"))
 	}
-	// Who asked before that look began is not made to wait for another.
+	// A caller that asked before that look began does not wait for another.
 	before := h.checked
 	if _, err := h.MaskSince(before.Add(-1)); err != nil || !h.checked.Equal(before) {
 		t.Errorf("the last look began at %v, want %v (%v)", h.checked, before, err)
