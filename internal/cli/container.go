@@ -99,8 +99,11 @@ func (p firstProcess) endsWith() string {
 	return fmt.Sprintf("The server was started by this container's first process (%s). If that ends after the server, the container ends, and this command too. Sprites then go on from their memory on disk, when the server starts again.", p.name)
 }
 
-// sandboxesRun reports whether a sandbox of a data folder has somebody who looks after it.
+// sandboxesRun reports whether a data folder has a sandbox that a shim looks after. A shim
+// without a record has cleared its sandbox away, and is about to end.
 func sandboxesRun(data string) bool {
-	locks, _ := filepath.Glob(filepath.Join(data, "run", "*", "shim.lock")) // the pattern is right, or data has none
-	return slices.ContainsFunc(locks, datafolder.Locked)
+	records, _ := filepath.Glob(filepath.Join(data, "run", "*", "sandbox.json")) // the pattern is right, or data has none
+	return slices.ContainsFunc(records, func(record string) bool {
+		return datafolder.Locked(filepath.Join(filepath.Dir(record), "shim.lock"))
+	})
 }

@@ -65,8 +65,8 @@ echo x >x; git add x; git commit -q -m x; touch "$TMPDIR/committed"; wait
 // and then is not idle, and as many turns as it may take are not too many.
 func TestGuardsHold(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, `for i in 1 2; do sleep 1.5; echo '{"type":"assistant","message":{"id":"'$i'"}}'; sleep 1.5; echo; done`)
-	j.spec.TimeoutSec, j.spec.Guards = 60, sprites.Guards{IdleSec: 5, Turns: 2, DiskBytes: 1 << 40}
+	j := newJob(t, `for i in 1 2; do for j in 1 2 3 4; do sleep 2; echo '{"type":"assistant","message":{"id":"'$i'"}}'; sleep 2; echo; done; done`)
+	j.spec.TimeoutSec, j.spec.Guards = 3600, sprites.Guards{IdleSec: 30, Turns: 2, DiskBytes: 1 << 40}
 	j.spec.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
 	if end := j.run(); end.Phase != "done" || end.Reason != "" {
 		t.Errorf("got %+v", end)

@@ -70,7 +70,7 @@ type job struct {
 // supervisor by start or run, and may be changed until then.
 func newJob(t *testing.T, script string) *job {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // a last resort
 	t.Cleanup(cancel)
 	top := t.TempDir()
 	j := &job{t: t, ctx: ctx, source: filepath.Join(top, "source"), dir: filepath.Join(top, "job")}

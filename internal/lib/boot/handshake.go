@@ -29,8 +29,9 @@ const Handshake = 1
 // Port, after the handshake. A port that somebody chose is never 0.
 const API = 0
 
-// HandshakeLimit bounds the time of a handshake.
-const HandshakeLimit = 10 * time.Second
+// HandshakeLimit bounds the time of a handshake. A guest that is short of memory or of
+// processors answers late, and a call that fails for that is worse than one that takes longer.
+const HandshakeLimit = time.Minute
 
 const (
 	preamble  = "cove-guest/1\r\n\r\n" // no request of HTTP

@@ -23,6 +23,7 @@ func Start(cmd *exec.Cmd) (ended func(), err error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	killWithParent(cmd.SysProcAttr)
+	tell := watcher() // before the program: it takes longer to start than a short program does to start others
 	if err := onLastingThread(cmd.Start); err != nil {
 		return nil, err
 	}
@@ -30,7 +31,6 @@ func Start(cmd *exec.Cmd) (ended func(), err error) {
 	if cmd.SysProcAttr.Setpgid && cmd.SysProcAttr.Pgid == 0 || cmd.SysProcAttr.Setsid {
 		who = "-" + who
 	}
-	tell := watcher()
 	tell("+ " + who)
 	return func() { tell("- " + who) }, nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -29,7 +30,13 @@ func TestMain(m *testing.M) {
 	cmd := exec.Command("/bin/sh", "-c", script)
 	cmd.ExtraFiles = []*os.File{os.NewFile(3, "says"), os.NewFile(4, "hears")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: os.Getenv("COVE_TEST_GROUP") != ""}
-	_ = children.Run(cmd)
+	ended, err := children.Start(cmd)
+	if err != nil {
+		os.Exit(1)
+	}
+	_, _ = io.WriteString(cmd.ExtraFiles[0], "started\n")
+	_ = cmd.Wait()
+	ended()
 	os.Exit(1)
 }
 
@@ -64,8 +71,16 @@ func TestKilledParent(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := bufio.NewReader(says)
-			if line, err := r.ReadString('\n'); line != "ready\n" {
-				t.Fatalf("got %q, %v", line, err)
+			var said []string // by the program, and by who has started it
+			for range 2 {
+				line, err := r.ReadString('\n')
+				if err != nil {
+					t.Fatalf("after %q: %v", said, err)
+				}
+				said = append(said, line)
+			}
+			if slices.Sort(said); !slices.Equal(said, []string{"ready\n", "started\n"}) {
+				t.Fatalf("got %q", said)
 			}
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)

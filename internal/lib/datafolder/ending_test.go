@@ -38,8 +38,10 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	fmt.Println(ln.Addr())
+	in := bufio.NewReader(os.Stdin)
+	_, _ = in.ReadByte() // the test has noted this process
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
+		_, _ = io.Copy(io.Discard, in)
 		os.Exit(0)
 	}()
 	_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
@@ -77,6 +79,9 @@ func TestAddressOfOneThatEnds(t *testing.T) {
 		t.Fatal(err, started)
 	}
 	addr = strings.TrimSpace(addr)
+	if _, err := in.Write([]byte{0}); err != nil {
+		t.Fatal(err)
+	}
 	for private.StartOf(cmd.Process.Pid) != "" {
 		<-time.After(time.Millisecond)
 	}
