@@ -25,6 +25,7 @@ var (
 	ErrNoExit       = errors.New("connection ended without exit") // the command's end is not known
 	ErrDetached     = errors.New("detached")                      // Wait after Detach
 	ErrRemoved      = errors.New("the sprite was removed")        // while a command ran in it, or was about to
+	ErrSandboxEnded = errors.New("the sandbox has ended")         // while it was used; the sprite's next use starts another
 	ErrBadName      = errors.New("bad name")                      // empty, "." or ".." cannot stand in a path
 )
 
@@ -43,6 +44,10 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
+// sandboxEnded reports whether a server's text gives ErrSandboxEnded as the reason. After it
+// may stand why.
+func sandboxEnded(text string) bool { return strings.HasPrefix(text, ErrSandboxEnded.Error()) }
+
 // Is makes the errors of this package and of io/fs findable.
 func (e *Error) Is(target error) bool {
 	switch target {
@@ -58,6 +63,8 @@ func (e *Error) Is(target error) bool {
 		return e.StatusCode == http.StatusGone
 	case ErrRemoved:
 		return e.Code == "being_deleted"
+	case ErrSandboxEnded:
+		return sandboxEnded(e.Message)
 	case ErrLimited:
 		return e.StatusCode == http.StatusTooManyRequests
 	case fs.ErrNotExist:

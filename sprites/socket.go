@@ -153,9 +153,9 @@ type closedError struct{ err websocket.CloseError }
 func (e closedError) Error() string { return printable(e.err.Reason) }
 func (e closedError) Unwrap() error { return e.err }
 
-// Is makes ErrRemoved findable: it is the reason that a server gives.
+// Is makes the reasons findable that a server gives.
 func (e closedError) Is(target error) bool {
-	return target == ErrRemoved && e.err.Reason == ErrRemoved.Error()
+	return target == ErrRemoved && e.err.Reason == ErrRemoved.Error() || target == ErrSandboxEnded && sandboxEnded(e.err.Reason)
 }
 
 // heardReader tells the socket's watchdog of every piece of a long message.

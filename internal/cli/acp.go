@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/acpserver"
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 )
@@ -96,8 +97,7 @@ func (a *app) serveEditor(ctx context.Context, cmd *cobra.Command, o acpOptions)
 	}
 	info, err := sprite.Stat(ctx, o.dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
-		return &codedError{exitFailed, "no_folder", errors.New("sprite " + sprite.Name() + " has no folder " + o.dir),
-			"bring yours there: cove sync push -s " + sprite.Name() + " " + project + " " + o.dir}
+		return fail.New("no_folder", "sprite "+sprite.Name()+" has no folder "+o.dir, "bring yours there: cove sync push -s "+sprite.Name()+" "+project+" "+o.dir)
 	}
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/shim/connect"
@@ -71,7 +72,7 @@ func findAgent(cmd *cobra.Command, places config.Places, name string) (agents.Ag
 	_, wrong := errors.AsType[config.Problems](err)
 	switch {
 	case errors.Is(err, config.ErrUntrusted):
-		return nil, &codedError{exitFailed, "agent_untrusted", err, "read it: cove agent show " + name + "; then: cove agent trust " + name}
+		return nil, fail.Wrap("agent_untrusted", err, "read it: cove agent show "+name+"; then: cove agent trust "+name)
 	case wrong:
 		return nil, agentProblems(err)
 	case err != nil:
@@ -91,7 +92,7 @@ func agentProblems(err error) error {
 	for _, p := range problems {
 		all = append(all, p.Error())
 	}
-	return &codedError{exitFailed, "bad_agent", errors.New(strings.Join(all, "\n")), problems[0].Hint}
+	return fail.New("bad_agent", strings.Join(all, "\n"), problems[0].Hint)
 }
 
 // definitionOf is what a job must bring of its agent; nil: the server knows it.
@@ -296,7 +297,7 @@ func stateText(doc agentJSON) string {
 func (a *app) agentSettings(agent agents.Agent) ([]sprites.SettingsFile, error) {
 	settled, ok := agent.(agents.Settled)
 	if !ok {
-		return nil, &codedError{exitFailed, "no_settings", fmt.Errorf("of settings for the agent %s cove knows nothing", agent.Name()), "leave out --agent-settings"}
+		return nil, fail.Newf("no_settings", "leave out --agent-settings", "of settings for the agent %s cove knows nothing", agent.Name())
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {

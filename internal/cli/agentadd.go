@@ -3,13 +3,13 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/config"
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 func (a *app) newAgentAdd() *cobra.Command {
@@ -107,11 +107,11 @@ back.`,
 			case err != nil:
 				return err
 			case !ok:
-				return &codedError{exitFailed, "no_agent", fmt.Errorf("this repository defines no agent %q", args[0]), "see which there are: cove agent list"}
+				return fail.Newf("no_agent", "see which there are: cove agent list", "this repository defines no agent %q", args[0])
 			case f.Err != nil:
 				return agentProblems(f.Err)
 			case f.Hidden:
-				return &codedError{exitFailed, "agent_hidden", fmt.Errorf("your own agent %s is used instead", f.Name), "cove agent rm " + f.Name + ", and then trust this one"}
+				return fail.Newf("agent_hidden", "cove agent rm "+f.Name+", and then trust this one", "your own agent %s is used instead", f.Name)
 			}
 			if err := places.TrustAgent(f, false); err != nil {
 				return err
@@ -161,7 +161,7 @@ it is not any more. Jobs that run go on: they have their definition with them.`,
 			case ok && f.Trusted:
 				err = places.TrustAgent(f, true)
 			default:
-				return &codedError{exitFailed, "no_agent", fmt.Errorf("there is no agent %q that could be removed", args[0]), "see which there are: cove agent list"}
+				return fail.Newf("no_agent", "see which there are: cove agent list", "there is no agent %q that could be removed", args[0])
 			}
 			if err != nil {
 				return err

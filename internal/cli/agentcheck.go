@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
@@ -78,7 +79,7 @@ func (d *deep) checkAgent(ctx context.Context, work agents.Work) error {
 	} {
 		err := d.steps.do(s.name, func() (string, string, error) { return s.do(ctx) })
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = &codedError{exitTimedOut, "timed_out", err, "see what it waits for: cove create NAME; cove setup NAME --agent " + d.agent}
+			err = fail.Wrap("timed_out", err, "see what it waits for: cove create NAME; cove setup NAME --agent "+d.agent)
 		}
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
@@ -114,7 +115,7 @@ func notAnAgent(listErr, err error) error {
 	if listErr != nil {
 		return listErr
 	}
-	return &codedError{exitFailed, "no_agent", err, "see which there are: cove agent list"}
+	return fail.Wrap("no_agent", err, "see which there are: cove agent list")
 }
 
 func printAgent(w io.Writer, doc agentDetail) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -18,8 +19,13 @@ func serverAway(err error) bool {
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
-	if e, ok := errors.AsType[*codedError](err); ok {
-		return e.code == "no_server" || e.code == "server_failed" || e.code == "server_silent"
+	if e, ok := errors.AsType[*fail.Error](err); ok {
+		switch e.Code {
+		case "no_server", "server_failed", "server_silent":
+			return true
+		case "connection_lost": // whose words say already what is to be done
+			return false
+		}
 	}
 	return errors.Is(err, errNoServer) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || isNetError(err)
@@ -35,7 +41,7 @@ func lostServer(err error, goOn string) error {
 	if f := classify(err); f.hint != "" {
 		hint = f.hint + "\n" + hint
 	}
-	return &codedError{exitLost, "connection_lost", fmt.Errorf("the server is gone, and did not come back: %w", err), hint}
+	return fail.Wrap("connection_lost", fmt.Errorf("the server is gone, and did not come back: %w", err), hint)
 }
 
 // absentServer tells the person, once each time, that a server which a command waits for is

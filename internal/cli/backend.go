@@ -18,6 +18,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -57,7 +58,7 @@ func (a *app) backend() (*config.BackendServer, error) {
 	}
 	b, ok := s.Backends[name]
 	if !ok {
-		return nil, &codedError{exitUsage, "no_backend", s.UnknownBackend(name), "name it in your own file; cove config show says where that is"}
+		return nil, fail.Wrap("no_backend", s.UnknownBackend(name), "name it in your own file; cove config show says where that is")
 	}
 	return &b, nil
 }
@@ -125,7 +126,7 @@ func (a *app) backendToken(ctx context.Context, b *config.BackendServer) (string
 		}
 		token, err := datafolder.ReadSmall(name)
 		if err != nil {
-			return "", &codedError{exitFailed, "no_token", fmt.Errorf("read the token of the backend %s: %w", b.Name, err), "is token_file right? cove config show"}
+			return "", fail.Wrap("no_token", fmt.Errorf("read the token of the backend %s: %w", b.Name, err), "is token_file right? cove config show")
 		}
 		return token, nil
 	case len(b.TokenCommand) > 0:
@@ -138,7 +139,7 @@ func (a *app) backendToken(ctx context.Context, b *config.BackendServer) (string
 // ~/.sprites/sprites.json. It is read, never written.
 func keptToken(b *config.BackendServer) (string, error) {
 	hint := "set SPRITES_TOKEN, or token_file or token_command below [backends." + b.Name + "] in your file of settings (cove config show says where that is); a cove server makes one: cove token create NAME --all"
-	none := &codedError{exitFailed, "no_token", fmt.Errorf("there is no token for the backend %s", b.Name), hint}
+	none := fail.Newf("no_token", hint, "there is no token for the backend %s", b.Name)
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return "", none
@@ -194,7 +195,7 @@ func (a *app) commandToken(ctx context.Context, b *config.BackendServer) (string
 		err = errors.New("it printed no token, on a line of its own")
 	}
 	if err != nil {
-		return "", &codedError{exitFailed, "no_token", fmt.Errorf("the command for the token of the backend %s: %w", b.Name, err), "try it: " + strings.Join(b.TokenCommand, " ")}
+		return "", fail.Wrap("no_token", fmt.Errorf("the command for the token of the backend %s: %w", b.Name, err), "try it: "+strings.Join(b.TokenCommand, " "))
 	}
 	return token, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -381,8 +382,8 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 		}
 		to := args[len(args)-1]
 		from, err := a.named(ctx, cmd, args[:len(args)-1])
-		if e, ok := errors.AsType[*codedError](err); ok && e.code == "no_sprite" && checkName(to) == nil {
-			return &codedError{e.exit, e.code, fmt.Errorf("which sprite? %s would be the new one's name", to), "a copy of " + to + ": cove fork " + to + " NEW; one that is called " + to + ": cove fork SPRITE " + to}
+		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_sprite" && checkName(to) == nil {
+			return fail.Newf(e.Code, "a copy of "+to+": cove fork "+to+" NEW; one that is called "+to+": cove fork SPRITE "+to, "which sprite? %s would be the new one's name", to)
 		}
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -59,7 +60,7 @@ func (a *app) confirm(ctx context.Context, cmd *cobra.Command, args []string, lo
 	case "y", "yes":
 		return nil
 	}
-	return &codedError{exitInterrupted, "declined", errors.New(declined), ""}
+	return fail.New("declined", declined, "")
 }
 
 // answer is the line that the person types. The end of the input is an empty one.

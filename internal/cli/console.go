@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -135,7 +136,7 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 		a.say("\nDetached; it goes on. Come back with: %s", back)
 		return nil
 	case errors.Is(err, sprites.ErrNoExit) && session != "" && !sandboxGone(err):
-		return &codedError{exitLost, "connection_lost", err, "it goes on; come back with: " + back}
+		return fail.Wrap("connection_lost", err, "it goes on; come back with: "+back)
 	}
 	if strings.HasPrefix(cut, "signal:") {
 		a.say("cove: ended by %s", strings.Replace(cut, ":", " ", 1))
@@ -246,8 +247,8 @@ func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, erro
 				end = "\r\n"
 			}
 			why := ""
-			if e, ok := errors.AsType[*codedError](err); ok && serverAway(err) {
-				why = end + "cove: " + printable.Text(a.full(e.Error()+"; "+strings.ReplaceAll(e.hint, "\n", "; ")))
+			if e, ok := errors.AsType[*fail.Error](err); ok && serverAway(err) {
+				why = end + "cove: " + printable.Text(a.full(e.Error()+"; "+strings.ReplaceAll(e.Hint, "\n", "; ")))
 			}
 			fmt.Fprintf(a.Err, "%scove: the connection was lost; trying to come back (%s)%s%s", end, away.says, why, end)
 		}

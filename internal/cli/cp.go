@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/tree"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
@@ -129,7 +130,7 @@ func (a *app) cp(ctx context.Context, cmd *cobra.Command, src, dst side, links c
 		}
 	}
 	if !dst.remote && dst.path == "-" && isTerminal(a.Out) {
-		return &codedError{exitUsage, "usage", errors.New("an archive does no good to a terminal"), "send it on: cove cp … - | tar t"}
+		return fail.New("usage", "an archive does no good to a terminal", "send it on: cove cp … - | tar t")
 	}
 	sprite, err := a.spriteHandle(ctx)
 	if err != nil {
@@ -147,7 +148,7 @@ func statIn(ctx context.Context, sprite *sprites.Sprite, name string) (fs.FileIn
 		name = path.Join("/home/sprite", name)
 	}
 	if !utf8.ValidString(name) { // the protocol's JSON could not say it
-		return nil, &codedError{exitFailed, "invalid", fmt.Errorf("copy %s: its name is not UTF-8", printable.Line(name)), "what is in a folder may have any name: copy the folder"}
+		return nil, fail.Newf("invalid", "what is in a folder may have any name: copy the folder", "copy %s: its name is not UTF-8", printable.Line(name))
 	}
 	name = strings.Trim(path.Clean(name), "/")
 	if name == "" {
@@ -484,15 +485,14 @@ var endings = map[string]string{
 // explain puts what a command printed into its error.
 func (t *tail) explain(doing string, err error) error {
 	if e, ok := errors.AsType[*sprites.ExitError](err); ok && endings[e.Reason] != "" {
-		return &codedError{exitLost, "lost", fmt.Errorf("%s: %s", doing, endings[e.Reason]), "try again"}
+		return fail.Newf("lost", "try again", "%s: %s", doing, endings[e.Reason])
 	}
 	text := strings.TrimSpace(string(t.buf[max(0, len(t.buf)-tailBytes):]))
 	if text == "" {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	coded := &codedError{exit: exitFailed, code: "failed", err: fmt.Errorf("%s: %s", doing, text)}
-	if strings.Contains(text, "No space left on device") {
-		coded.exit, coded.code, coded.hint = exitNoSpace, "no_space", "the disk is full; see: cove doctor"
+	if strings.Contains(text, "No space left on device") { // tar has no exit code for it
+		return fail.Newf("no_space", "the disk is full; see: cove doctor", "%s: %s", doing, text)
 	}
-	return coded
+	return fail.Newf("failed", "", "%s: %s", doing, text)
 }

@@ -3,10 +3,10 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -45,7 +45,5 @@ func findLoop(ctx context.Context, sprite *sprites.Sprite, dir string) error {
 		return err
 	}
 	link, target, _ := strings.Cut(string(out), "\n")
-	return &codedError{exitFailed, "link_loop",
-		fmt.Errorf("%s is a link to %q, a folder that it is in: to follow it would not end; nothing was copied", printable.Line(link), printable.Line(target)),
-		"copy links that stay in the folder as links: --links skip; or remove that link in the sprite"}
+	return fail.Newf("link_loop", "copy links that stay in the folder as links: --links skip; or remove that link in the sprite", "%s is a link to %q, a folder that it is in: to follow it would not end; nothing was copied", printable.Line(link), printable.Line(target))
 }

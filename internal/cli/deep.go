@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
@@ -121,8 +122,7 @@ func (d *deep) work(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if job.State != sprites.JobSucceeded {
-		return "", &codedError{outcomeExit(job.State), string(job.State), fmt.Errorf("the agent %s: %s", d.agent, outcomeText(job)),
-			"cove create NAME; cove setup NAME --agent " + d.agent + "; cove diagnose NAME --agent " + d.agent}
+		return "", fail.Newf(string(job.State), "cove create NAME; cove setup NAME --agent "+d.agent+"; cove diagnose NAME --agent "+d.agent, "the agent %s: %s", d.agent, outcomeText(job))
 	}
 	return "the agent " + d.agent + ": " + outcomeText(job), nil
 }

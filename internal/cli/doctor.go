@@ -19,6 +19,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/openfiles"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/private"
@@ -625,8 +626,8 @@ func Program(name string) (string, error) {
 	}
 	file := filepath.Join(dir, name)
 	if err := unix.Access(file, unix.X_OK); err != nil {
-		return "", &codedError{exitFailed, "program_missing", fmt.Errorf("%s: %w", file, err),
-			"cove needs it beside itself: in cove's sources, type make install PREFIX=" + filepath.Dir(dir)}
+		return "", fail.Wrap("program_missing", fmt.Errorf("%s: %w", file, err),
+			"cove needs it beside itself: in cove's sources, type make install PREFIX="+filepath.Dir(dir))
 	}
 	return file, nil
 }

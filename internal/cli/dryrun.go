@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
@@ -98,7 +99,7 @@ func localPreview(_ context.Context, req sprites.JobRequest) (sprites.JobPreview
 		Command: req.AgentCommand, Permissions: req.Permissions, Direct: req.Backend != "", Model: req.Model, Skill: req.Skill, MCP: req.MCP,
 	})
 	if err != nil {
-		return sprites.JobPreview{}, &codedError{exitFailed, "bad_plan", err, ""}
+		return sprites.JobPreview{}, fail.Wrap("bad_plan", err, "")
 	}
 	if req.Guards.Turns > 0 && work.Turn == nil {
 		return sprites.JobPreview{}, hinted(fmt.Errorf("the agent %s does not tell of its turns", req.Agent), "leave out --max-turns")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -118,7 +119,7 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 		return signals.orInterrupted(err)
 	}
 	sprite, err := a.handle(ctx, c)
-	if e, ok := errors.AsType[*codedError](err); ok && e.code == "no_sprite" {
+	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_sprite" {
 		if meant := meantSprite(ctx, c, args); meant != "" {
 			return hinted(err, meant)
 		}
@@ -270,7 +271,7 @@ func (t *terminal) wait(ctx context.Context, cmd *sprites.Cmd) error {
 // ended makes the exit code of a command in a sprite that of this process.
 func (a *app) ended(err error, timeout time.Duration) error {
 	if errors.Is(err, sprites.ErrRemoved) {
-		return &codedError{exitLost, "sprite_removed", sprites.ErrRemoved, ""}
+		return fail.Wrap("sprite_removed", sprites.ErrRemoved, "")
 	}
 	exit, ok := errors.AsType[*sprites.ExitError](err)
 	if !ok {

@@ -116,18 +116,6 @@ func (e hintError) Unwrap() error { return e.error }
 
 func hinted(err error, hint string) error { return hintError{err, hint} }
 
-// codedError is an error of this package with its code for programs and for the
-// shell.
-type codedError struct {
-	exit int
-	code string
-	err  error
-	hint string
-}
-
-func (e *codedError) Error() string { return e.err.Error() }
-func (e *codedError) Unwrap() error { return e.err }
-
 // reportedError has been told to the person already: only its exit code is left.
 type reportedError struct{ exit int }
 
@@ -144,9 +132,9 @@ func (interruptedError) Error() string { return "interrupted" }
 func unseen(err error, doing, see string) error {
 	switch {
 	case errors.Is(err, context.Canceled):
-		return &codedError{exitInterrupted, "interrupted", fmt.Errorf("%s: interrupted; what the server had begun it brings to its end", doing), "see what became of it: " + see}
+		return fail.Newf("interrupted", "see what became of it: "+see, "%s: interrupted; what the server had begun it brings to its end", doing)
 	case brokeOff(err): // net.ErrClosed comes from what still sent the request
-		return &codedError{exitLost, "connection_lost", fmt.Errorf("%s: the server went away in the middle; it may have been done all the same", doing), "see what became of it: " + see}
+		return fail.Newf("connection_lost", "see what became of it: "+see, "%s: the server went away in the middle; it may have been done all the same", doing)
 	}
 	return err
 }
@@ -160,7 +148,7 @@ func brokeOff(err error) bool {
 // if the sandbox has ended meanwhile. Other errors stay what they are.
 func brokenOff(err error, doing string) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
-		return &codedError{exitLost, "connection_lost", fmt.Errorf("%s: the connection broke off, as it does if the sprite is restored or ends", doing), "try again"}
+		return fail.Newf("connection_lost", "try again", "%s: the connection broke off, as it does if the sprite is restored or ends", doing)
 	}
 	return err
 }
@@ -191,10 +179,6 @@ func (f *failure) of(err error) {
 	}
 	if f.exit == exitRejected {
 		f.code = "rejected"
-	}
-	if e, ok := errors.AsType[*codedError](err); ok {
-		f.exit, f.code, f.hint = e.exit, e.code, e.hint
-		return
 	}
 	if errors.As(err, new(*elsewhereError)) {
 		f.code, f.hint = "server_elsewhere", "use cove there, or name another folder: --data DIR or COVE_DATA; for a backup, end that server first"
@@ -325,12 +309,9 @@ func (f *failure) local(err error) {
 	}
 }
 
-// sandboxEnded is what a server gives as the reason of a connection's end.
-const sandboxEnded = "the sandbox has ended"
-
 // sandboxGone reports whether nothing is left to come back to.
 func sandboxGone(err error) bool {
-	return errors.Is(err, sprites.ErrRemoved) || strings.Contains(err.Error(), sandboxEnded)
+	return errors.Is(err, sprites.ErrRemoved) || errors.Is(err, sprites.ErrSandboxEnded)
 }
 
 func isNetError(err error) bool {

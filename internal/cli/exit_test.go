@@ -51,7 +51,7 @@ func TestClassify(t *testing.T) {
 		{new(tail).explain("read in x", &sprites.ExitError{Code: 2}), 1, "failed", "read in x: exit status 2", ""},
 		{serverError(500, "ENOSPC", "full", ""), 6, "ENOSPC", "full", ""},
 		{serverError(503, "", "later", ""), 75, "unavailable", "later", "try again"},
-		{fmt.Errorf("x: %w", serverError(400, "bad_name", "bad", "like this")), 1, "bad_name", "x: bad", "like this"},
+		{fmt.Errorf("x: %w", serverError(400, "bad_name", "bad", "like this")), 2, "bad_name", "x: bad", "like this"},
 		{serverError(418, "", "tea", ""), 1, "server_error", "tea", ""},
 		{&fail.Error{Code: "dirty_tree", Message: "dirty", Hint: "commit"}, 1, "dirty_tree", "dirty", "commit"},
 		{&gitwork.RefusedError{Code: "branch_moved", Reason: "moved on", Next: []string{"git merge x", "git rebase x"}}, 4, "branch_moved", "moved on", "git merge x\ngit rebase x"},

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -82,10 +83,10 @@ func (a *app) export(ctx context.Context, s *sprites.Sprite, o sprites.ExportOpt
 	n := p.count()
 	p.Close()
 	if lostOutput(a.Out) == nil && brokeOff(err) {
-		return &codedError{exitLost, "connection_lost", errors.New("the archive is cut short, and can't be imported: the server, or the connection to it, went away"), "try again; the server's log says why, if it was not the connection"}
+		return fail.New("connection_lost", "the archive is cut short, and can't be imported: the server, or the connection to it, went away", "try again; the server's log says why, if it was not the connection")
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return &codedError{exitNoSpace, "no_space", fmt.Errorf("write the archive: %w", err), "free some space, and try again; what was written is no whole archive, and can't be imported"}
+		return fail.Wrap("no_space", fmt.Errorf("write the archive: %w", err), "free some space, and try again; what was written is no whole archive, and can't be imported")
 	}
 	if err != nil {
 		return checkpointError(err)
@@ -119,9 +120,9 @@ func importError(err error, whole bool, name string) error {
 	case whole:
 		return unseen(err, "import a sprite", "cove list")
 	case errors.Is(err, context.Canceled):
-		return &codedError{exitInterrupted, "interrupted", errors.New("import a sprite: interrupted before the whole archive was sent; no sprite was made, and the server deletes what had come"), again}
+		return fail.New("interrupted", "import a sprite: interrupted before the whole archive was sent; no sprite was made, and the server deletes what had come", again)
 	case brokeOff(err):
-		return &codedError{exitLost, "connection_lost", errors.New("import a sprite: the server went away before the whole archive was sent; no sprite was made"), again}
+		return fail.New("connection_lost", "import a sprite: the server went away before the whole archive was sent; no sprite was made", again)
 	}
 	return err
 }

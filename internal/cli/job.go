@@ -15,6 +15,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -389,10 +390,9 @@ func jobSession(ctx context.Context, c *sprites.Client, id string) (sprites.Job,
 		case err != nil:
 			return job, err
 		case !job.Interactive:
-			return job, &codedError{exitFailed, "not_interactive", fmt.Errorf("job %s has no terminal: it was not pushed with --interactive", id),
-				"cove job logs -f " + id}
+			return job, fail.Newf("not_interactive", "cove job logs -f "+id, "job %s has no terminal: it was not pushed with --interactive", id)
 		case job.State.Terminal():
-			return job, &codedError{exitFailed, "ended", fmt.Errorf("job %s has ended (%s)", id, job.State), "cove pull " + id}
+			return job, fail.Newf("ended", "cove pull "+id, "job %s has ended (%s)", id, job.State)
 		case job.Session != "" && job.State != sprites.JobQueued:
 			return job, nil
 		}

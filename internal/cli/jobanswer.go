@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -50,7 +51,7 @@ something is shown, not sent.`,
 				return jobError(err)
 			}
 			if job.Question == nil {
-				return &codedError{exitFailed, "no_question", fmt.Errorf("the agent of job %s has asked nothing (%s)", job.ID, job.State), "cove job show " + job.ID}
+				return fail.Newf("no_question", "cove job show "+job.ID, "the agent of job %s has asked nothing (%s)", job.ID, job.State)
 			}
 			if len(args) == 1 {
 				return a.show(job.Question, func(w io.Writer) {

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
@@ -304,7 +305,7 @@ func newBundleFile(output string) (bundleFile, error) {
 	}
 	f, err := os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return nil, &codedError{exitFailed, "exists", fmt.Errorf("%s is there already", output), "name another with --output, or remove it"}
+		return nil, fail.Newf("exists", "name another with --output, or remove it", "%s is there already", output)
 	}
 	if err != nil {
 		return nil, err

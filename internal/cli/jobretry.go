@@ -2,13 +2,13 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -64,9 +64,9 @@ func (a *app) awaitRetry(ctx context.Context, c *sprites.Client, job sprites.Job
 	case ctx.Err() != nil:
 		return job, hinted(codedInterrupt(job.ID), "pull with: cove pull "+job.ID+" --wait; stop it with: cove job stop "+job.ID)
 	case err == nil && now.Failure != nil:
-		err = &codedError{exitFailed, now.Failure.Code, fmt.Errorf("job %s: %s", job.ID, now.Failure.Message), now.Failure.Hint}
+		err = fail.Newf(now.Failure.Code, now.Failure.Hint, "job %s: %s", job.ID, now.Failure.Message)
 	case err == nil && now.State == sprites.JobCancelled:
-		err = &codedError{exitInterrupted, "job_ended", fmt.Errorf("job %s was stopped while its agent was being installed", job.ID), "cove job retry " + now.RetryOf}
+		err = fail.Newf("cancelled", "cove job retry "+now.RetryOf, "job %s was stopped while its agent was being installed", job.ID)
 	}
 	return now, err
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -102,11 +101,10 @@ func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o wa
 func (a *app) waitedEnough(ctx context.Context, c *sprites.Client, id string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	late := &codedError{exitTimedOut, "wait_timeout", fmt.Errorf("job %s has not ended after %v; it goes on", id, timeout), "cove job logs -f " + id}
 	if job, err := c.Job(ctx, id); err == nil && job.State == sprites.JobQueued {
-		late.err, late.hint = fmt.Errorf("job %s has not begun after %v", id, timeout), strings.TrimSuffix(waitsForPush(id), ".")
+		return fail.Newf("wait_timeout", strings.TrimSuffix(waitsForPush(id), "."), "job %s has not begun after %v", id, timeout)
 	}
-	return late
+	return fail.Newf("wait_timeout", "cove job logs -f "+id, "job %s has not ended after %v; it goes on", id, timeout)
 }
 
 // pullWaited pulls a job that has succeeded.

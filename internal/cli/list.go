@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -30,8 +31,8 @@ and a running one has them at work. In JSON a paused one is warm, with cove.paus
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
 			c, err := a.client(ctx)
-			if e, ok := errors.AsType[*codedError](err); ok && errors.Is(err, errNothing) {
-				return a.show(sprites.ListResponse{Sprites: []sprites.Info{}}, func(io.Writer) { a.say("%s. %s", e.err, e.hint) })
+			if e, ok := errors.AsType[*fail.Error](err); ok && errors.Is(err, errNothing) {
+				return a.show(sprites.ListResponse{Sprites: []sprites.Info{}}, func(io.Writer) { a.say("%s. %s", e, e.Hint) })
 			}
 			if err != nil {
 				return err

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -112,7 +113,7 @@ func stayWith(a *app, c *sprites.Client, dir string, byDefault bool) {
 
 // stoppedMeanwhile says that somebody has stopped a server that a command uses.
 func stoppedMeanwhile(dir string) error {
-	return &codedError{exitFailed, "no_server", fmt.Errorf("the server of %s was stopped meanwhile", dir), "start it with: cove server start"}
+	return fail.Newf("no_server", "start it with: cove server start", "the server of %s was stopped meanwhile", dir)
 }
 
 // restartKilled starts the server of a data folder again, and says so.

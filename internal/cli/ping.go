@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -170,7 +171,7 @@ func (p *pinger) check(ctx context.Context) error {
 		p.steps.add(stepJSON{Step: "guest", Result: stepNone, Detail: "this server does not tell"}, nil)
 		return nil
 	case err == nil && check.Cove == nil:
-		err = &codedError{exitFailed, "unreachable", fmt.Errorf("the guest of %s: %s %s", p.name, check.Status, check.Reason), "cove diagnose " + p.name}
+		err = fail.Newf("guest_unreachable", "cove diagnose "+p.name, "the guest of %s: %s %s", p.name, check.Status, check.Reason)
 	}
 	if err != nil {
 		p.steps.add(stepJSON{Step: "guest"}, err)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -18,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
@@ -553,10 +553,10 @@ for a while first. It prints what cove policy set takes; --apply puts it in forc
 		}
 		p := sprites.NetworkPolicy{Rules: learned(events)}
 		if len(p.Rules) == 0 && neverRan(ctx, sprite) {
-			return &codedError{exitFailed, "nothing_reached", errors.New(sprite.Name() + " has not run yet"), "let it work first: cove exec -s " + sprite.Name() + " CMD"}
+			return fail.New("nothing_reached", sprite.Name()+" has not run yet", "let it work first: cove exec -s "+sprite.Name()+" CMD")
 		}
 		if len(p.Rules) == 0 {
-			return &codedError{exitFailed, "nothing_reached", errors.New(sprite.Name() + " has reached nothing"), "let it run for a while, without rules: cove policy set --preset open"}
+			return fail.New("nothing_reached", sprite.Name()+" has reached nothing", "let it run for a while, without rules: cove policy set --preset open")
 		}
 		if !apply {
 			a.printJSON(p)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -253,8 +254,7 @@ func (a *app) listen(r route) (net.Listener, error) {
 		l, err := net.Listen("unix", r.localSocket)
 		unix.Umask(before)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return nil, &codedError{exitFailed, "socket_taken", fmt.Errorf("%s is there already", r.localSocket),
-				"take another path, or remove it if nothing listens there"}
+			return nil, fail.Newf("socket_taken", "take another path, or remove it if nothing listens there", "%s is there already", r.localSocket)
 		}
 		return l, err
 	}
@@ -271,8 +271,7 @@ func (a *app) listen(r route) (net.Listener, error) {
 	default:
 		return nil, fmt.Errorf("listen on port %d: %w", r.Local, err)
 	}
-	return nil, &codedError{exitFailed, "port_taken", fmt.Errorf("port %d %s", r.Local, text),
-		fmt.Sprintf("take another one: cove proxy %d:%s", freePort(from), strings.TrimPrefix(r.target().String(), ":"))}
+	return nil, fail.Newf("port_taken", fmt.Sprintf("take another one: cove proxy %d:%s", freePort(from), strings.TrimPrefix(r.target().String(), ":")), "port %d %s", r.Local, text)
 }
 
 func localAddr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

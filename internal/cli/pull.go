@@ -157,7 +157,7 @@ func (a *app) pull(ctx context.Context, c *sprites.Client, opts push.PullOptions
 	}
 	p.Trees = trees.done
 	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "not_finished" && opts.Wait > 0 {
-		err = &codedError{exitTimedOut, "timed_out", fmt.Errorf("waited for %v: %s", opts.Wait, e.Message), e.Hint}
+		err = fail.Newf("timed_out", e.Hint, "waited for %v: %s", opts.Wait, e.Message)
 	}
 	return p, err
 }
@@ -228,7 +228,7 @@ func (a *app) pulledOutcome(p pulled) error {
 	case a.global.json: // the document has the state
 		return reportedError{exit}
 	}
-	return &codedError{exit, string(p.State), fmt.Errorf("job %s did not succeed (%s); all that it committed is here", p.Job, printable.Line(strings.ReplaceAll(string(p.State), "_", " "))), "cove job show " + p.Job}
+	return fail.Newf(string(p.State), "cove job show "+p.Job, "job %s did not succeed (%s); all that it committed is here", p.Job, printable.Line(strings.ReplaceAll(string(p.State), "_", " ")))
 }
 
 // maxShownFiles bounds the list of changed files; git has the rest.

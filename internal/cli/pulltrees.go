@@ -110,7 +110,7 @@ func (t *treePuller) one(ctx context.Context, job sprites.Job, tree config.Tree)
 		result.Absent, err = "there is no such folder", nil
 	case ok:
 		t.a.showConflicts(job.Sprite, result.Report)
-		err = &codedError{e.ExitCode(), e.Code, fmt.Errorf("the commits are here, but not %s of the sprite: %s", tree.From, e.Message), treeHint(job, y, e)}
+		err = fail.Newf(e.Code, treeHint(job, y, e), "the commits are here, but not %s of the sprite: %s", tree.From, e.Message)
 	}
 	t.done = append(t.done, result)
 	return err
@@ -198,7 +198,7 @@ func insideTree(top, to string) error {
 			return err
 		}
 		if !info.IsDir() {
-			return &codedError{exitRejected, "rejected", fmt.Errorf("the commits are here, but nothing came into %s: %s is not a folder", to, at), "look at it, move it away, and pull again"}
+			return fail.Newf("rejected", "look at it, move it away, and pull again", "the commits are here, but nothing came into %s: %s is not a folder", to, at)
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
@@ -358,11 +359,11 @@ func checkPlan(name string) error {
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return &codedError{exitFailed, "no_plan", fmt.Errorf("no such plan: %w", err), push.PlanHint(name)}
+		return fail.Wrap("no_plan", fmt.Errorf("no such plan: %w", err), push.PlanHint(name))
 	case err != nil:
-		return &codedError{exitFailed, "no_plan", fmt.Errorf("read the plan: %w", err), ""}
+		return fail.Wrap("no_plan", fmt.Errorf("read the plan: %w", err), "")
 	case info.IsDir():
-		return &codedError{exitFailed, "no_plan", fmt.Errorf("no such plan: %s is a folder", name), "name the file of the plan: cove push FILE"}
+		return fail.Newf("no_plan", "name the file of the plan: cove push FILE", "no such plan: %s is a folder", name)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -95,7 +96,7 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 			if f := classify(backErr); f.hint != "" && serverAway(backErr) {
 				hint = f.hint + "\n" + hint
 			}
-			return &codedError{exitLost, "connection_lost", errors.Join(err, backErr), hint}
+			return fail.Wrap("connection_lost", errors.Join(err, backErr), hint)
 		}
 		err = x.join(ctx, sprite)
 	}
@@ -206,7 +207,7 @@ func (x *execution) join(ctx context.Context, sprite *sprites.Sprite) error {
 		if e.Code == "not_found" {
 			return sprites.ErrRemoved
 		}
-		return &codedError{exitLost, "connection_lost", errors.New("the connection was lost, and the command has ended meanwhile: its exit code is not known"), ""}
+		return fail.New("connection_lost", "the connection was lost, and the command has ended meanwhile: its exit code is not known", "")
 	}
 	return err
 }
@@ -238,6 +239,5 @@ func (x *execution) whole(err error) error {
 	if !x.lost {
 		return err
 	}
-	return &codedError{exitLost, "output_lost",
-		fmt.Errorf("some of the command's output was lost with the connection; it ended with code %d", code), ""}
+	return fail.Newf("output_lost", "", "some of the command's output was lost with the connection; it ended with code %d", code)
 }

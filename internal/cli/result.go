@@ -6,6 +6,8 @@ import (
 	"io"
 	"sync"
 	"syscall"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
 // result is the standard output of one run. It remembers the first error of a Write, so that
@@ -56,7 +58,7 @@ func lostOutput(out io.Writer) error {
 // which is the error of the verb.
 func lostResult(out io.Writer, err error) error {
 	lost := lostOutput(out)
-	if lost == nil || errors.As(err, new(*codedError)) {
+	if lost == nil || errors.As(err, new(*fail.Error)) {
 		return err
 	}
 	if err == nil || errors.As(err, new(reportedError)) {
@@ -70,5 +72,5 @@ func lostResult(out io.Writer, err error) error {
 
 // outputError is the error for a result that could not be written.
 func outputError(what string, lost error, hint string) error {
-	return &codedError{exitNoSpace, "output_lost", fmt.Errorf("%s: %w", what, lost), hint}
+	return fail.Wrap("result_lost", fmt.Errorf("%s: %w", what, lost), hint)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/push"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -149,7 +150,7 @@ func (a *app) showUnpulled(job sprites.Job) error {
 
 // codedInterrupt says that the person has left a job.
 func codedInterrupt(id string) error {
-	return &codedError{exitInterrupted, "interrupted", fmt.Errorf("left job %s, which goes on", id), ""}
+	return fail.Newf("interrupted", "", "left job %s, which goes on", id)
 }
 
 // followJob prints a job's log until its end, or with --json or --quiet waits for that.
@@ -183,7 +184,7 @@ func (a *app) outcome(job sprites.Job, pullErr error) error {
 	if !a.global.quiet && !a.global.json { // the log was shown, and has the rest
 		text = headline(text)
 	}
-	return &codedError{exit, string(job.State), fmt.Errorf("job %s: %s", job.ID, text), "cove job logs " + job.ID}
+	return fail.Newf(string(job.State), "cove job logs "+job.ID, "job %s: %s", job.ID, text)
 }
 
 // outcomeText is how a job ended, or is.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/loopback"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/sprites"
@@ -50,7 +51,7 @@ type remote struct {
 func (a *app) remote() (remote, error) {
 	text := a.global.url
 	if text != "" && a.global.backend != "" {
-		return remote{}, &codedError{exitUsage, "usage", errors.New("--url or --backend, not both"), "a backend has its address in your file of settings"}
+		return remote{}, fail.New("usage", "--url or --backend, not both", "a backend has its address in your file of settings")
 	}
 	if text == "" && a.global.backend == "" {
 		text = os.Getenv("COVE_URL")
@@ -64,7 +65,7 @@ func (a *app) remote() (remote, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.User != nil || u.RawQuery != "" {
-		return remote{}, &codedError{exitUsage, "bad_url", fmt.Errorf("%q is not a server's address", text), "such as --url http://127.0.0.1:7878"}
+		return remote{}, fail.Newf("bad_url", "such as --url http://127.0.0.1:7878", "%q is not a server's address", text)
 	}
 	return remote{url: strings.TrimRight(text, "/")}, nil
 }
@@ -241,8 +242,7 @@ func probe(ctx context.Context, c *sprites.Client, pid int) error {
 			return err // it lives, and refuses
 		}
 		if limited.Err() != nil && processAlive(pid) {
-			return &codedError{exitFailed, "server_silent", fmt.Errorf("the server (process %d) does not answer within %v", pid, probeLimit),
-				fmt.Sprintf("is it stopped, or very busy? kill -CONT %d continues it, kill %d ends it: sprites and jobs go on", pid, pid)}
+			return fail.Newf("server_silent", fmt.Sprintf("is it stopped, or very busy? kill -CONT %d continues it, kill %d ends it: sprites and jobs go on", pid, pid), "the server (process %d) does not answer within %v", pid, probeLimit)
 		}
 		return errNoServer
 	}
@@ -313,11 +313,10 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 	}
 	if err := a.awaitServer(ctx, dir, ended); err != nil {
 		if e, ok := errors.AsType[*exec.ExitError](err); ok && e.ExitCode() == exitNoSpace {
-			return &codedError{exitNoSpace, "no_space", fmt.Errorf("start the server: the disk of %s is full", dir), "free some space on that disk, and try again; see how full it is: df " + dir}
+			return fail.Newf("no_space", "free some space on that disk, and try again; see how full it is: df "+dir, "start the server: the disk of %s is full", dir)
 		}
-		return &codedError{exitFailed, "server_failed",
-			fmt.Errorf("start the server: %w%s", err, tailOf(log.Name(), from)),
-			"all of it: " + log.Name() + "; what this machine lacks: cove doctor"}
+		return fail.Wrap("server_failed", fmt.Errorf("start the server: %w%s", err, tailOf(log.Name(), from)),
+			"all of it: "+log.Name()+"; what this machine lacks: cove doctor")
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/children"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/sprites"
@@ -49,7 +50,7 @@ var errNothing = errors.New("no server, no sprites")
 func (a *app) mayStart(dir string) error {
 	start := "cove server start"
 	if _, err := os.Stat(filepath.Join(dir, "cove.db")); errors.Is(err, fs.ErrNotExist) && (readVerbs[a.verb] || needVerbs[a.verb]) {
-		return &codedError{exitFailed, "no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), "make a sprite with: cove create NAME"}
+		return fail.Wrap("no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), "make a sprite with: cove create NAME")
 	}
 	set, err := config.ReadServe(filepath.Join(dir, config.ServeFile), false, nil)
 	if err != nil {
@@ -57,16 +58,15 @@ func (a *app) mayStart(dir string) error {
 	}
 	switch {
 	case set.NoAutostart && unitRuns(dir):
-		return &codedError{exitFailed, "no_server", fmt.Errorf("no server is running on %s, which systemd is to run", dir), "start it with: cove server start"}
+		return fail.Newf("no_server", "start it with: cove server start", "no server is running on %s, which systemd is to run", dir)
 	case set.NoAutostart:
-		return &codedError{exitFailed, "no_server", fmt.Errorf("no server is running on %s, and %s says that cove starts none", dir, set.File),
-			"start it as your supervisor does, or by hand: cove serve\nor take autostart = false out of " + set.File + ", and type: cove server start"}
+		return fail.Newf("no_server", "start it as your supervisor does, or by hand: cove serve\nor take autostart = false out of "+set.File+", and type: cove server start", "no server is running on %s, and %s says that cove starts none", dir, set.File)
 	case a.verb == "server start" || a.verb == "server restart":
 		return nil
 	case os.Getenv(AutostartVariable) == "0":
-		return &codedError{exitFailed, "no_server", fmt.Errorf("no server is running on %s, and %s=0", dir, AutostartVariable), "start it with: " + start}
+		return fail.Newf("no_server", "start it with: "+start, "no server is running on %s, and %s=0", dir, AutostartVariable)
 	case readVerbs[a.verb]:
-		return &codedError{exitFailed, "no_server", fmt.Errorf("no server is running on %s", dir), "start it with: " + start}
+		return fail.Newf("no_server", "start it with: "+start, "no server is running on %s", dir)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ type serverStatus struct {
 // own refuses the flags that name another server, and returns the data folder.
 func (a *app) own() (dir string, err error) {
 	if a.global.url != "" || a.global.backend != "" && a.global.backend != "local" {
-		return "", &codedError{exitUsage, "usage", errors.New("this is about the server of this machine"), "leave out --url and --backend; choose a data folder with --data DIR"}
+		return "", fail.New("usage", "this is about the server of this machine", "leave out --url and --backend; choose a data folder with --data DIR")
 	}
 	dir, _, err = a.dataDir()
 	return dir, err
@@ -356,11 +356,9 @@ by it, restart the container instead.`,
 				}
 			}
 			if s, err := a.serverStatus(ctx); err == nil && containerEnds(s) {
-				return &codedError{exitFailed, "failed", errors.New("the server is this container's first process: the container would end with it"),
-					"restart the container from outside, as with: docker restart CONTAINER; it ends with the memory of all sprites on disk, and they go on from there"}
+				return fail.New("failed", "the server is this container's first process: the container would end with it", "restart the container from outside, as with: docker restart CONTAINER; it ends with the memory of all sprites on disk, and they go on from there")
 			} else if p, is := starterOf(s.PID); err == nil && is {
-				return &codedError{exitFailed, "failed", fmt.Errorf("the server was started by this container's first process (%s), with which the container may end", printable.Line(p.name)),
-					"restart the container from outside, as with: docker restart CONTAINER; if its first process goes on without the server, type: cove server stop; cove server start"}
+				return fail.Newf("failed", "restart the container from outside, as with: docker restart CONTAINER; if its first process goes on without the server, type: cove server stop; cove server start", "the server was started by this container's first process (%s), with which the container may end", printable.Line(p.name))
 			}
 			if !unitRuns(dir) {
 				if err := a.keepFlags(ctx, dir); err != nil {
@@ -389,7 +387,7 @@ func (a *app) keepFlags(ctx context.Context, dir string) error {
 	check.Env = serverEnvironment()
 	if out, err := children.CombinedOutput(check); err != nil {
 		said := strings.TrimPrefix(strings.TrimSpace(string(out)), "cove: ")
-		return &codedError{exitFailed, "bad_settings", fmt.Errorf("the server was left as it is, since the next one would not start: %s", said), ""}
+		return fail.Newf("bad_settings", "", "the server was left as it is, since the next one would not start: %s", said)
 	}
 	return nil
 }
@@ -425,7 +423,7 @@ supervisor keeps it.`,
 func (a *app) tailServerLog(ctx context.Context, name string, lines int, follow bool) error {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &codedError{exitFailed, "no_log", fmt.Errorf("cove has started no server on %s", filepath.Dir(name)), "that of one under a supervisor is where the supervisor keeps it"}
+		return fail.Newf("no_log", "that of one under a supervisor is where the supervisor keeps it", "cove has started no server on %s", filepath.Dir(name))
 	}
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -63,8 +64,7 @@ func checkService(name string) error {
 	if servicePattern.MatchString(name) {
 		return nil
 	}
-	return &codedError{exitUsage, "bad_name", fmt.Errorf("%q can't be a service's name", name),
-		"letters, digits, dots, dashes and underscores, at most 63"}
+	return fail.Newf("bad_name", "letters, digits, dots, dashes and underscores, at most 63", "%q can't be a service's name", name)
 }
 
 // serviceError puts a hint on what a call for a service may fail of.
@@ -180,8 +180,7 @@ func (a *app) showService(ctx context.Context, sprite *sprites.Sprite, name stri
 		if a.global.json {
 			a.printJSON(d)
 		}
-		return &codedError{exitFailed, "service_failed", fmt.Errorf("service %s does not run: %s", name, printable.Line(d.State.Error)),
-			"it is tried again; see: cove service logs " + name + " -s " + sprite.Name()}
+		return fail.Newf("service_failed", "it is tried again; see: cove service logs "+name+" -s "+sprite.Name(), "service %s does not run: %s", name, printable.Line(d.State.Error))
 	}
 	return a.show(d, func(w io.Writer) {
 		switch {

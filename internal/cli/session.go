@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -157,8 +158,7 @@ func (a *app) attach(ctx context.Context, sprite *sprites.Sprite, id string, std
 }
 
 func noSession(id string, sprite *sprites.Sprite) error {
-	return &codedError{exitFailed, "not_found", fmt.Errorf("no session %s runs in %s", id, sprite.Name()),
-		"see which do: cove session list -s " + sprite.Name()}
+	return fail.Newf("not_found", "see which do: cove session list -s "+sprite.Name(), "no session %s runs in %s", id, sprite.Name())
 }
 
 func (a *app) newSessionKill() *cobra.Command {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -60,7 +61,7 @@ func configError(err error) error {
 	if problems[0].Hint != "" {
 		hint = problems[0].Hint + "\n" + hint
 	}
-	return &codedError{exitFailed, "bad_config", err, hint}
+	return fail.Wrap("bad_config", err, hint)
 }
 
 // defaults gives the flags of a command that nobody gave what the settings say, as

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -281,7 +282,7 @@ func (p *preparation) execute(ctx context.Context, dir string) error {
 		if !p.app.global.quiet && !p.app.global.json { // what it printed was shown
 			text = headline(text)
 		}
-		return &codedError{exitFailed, "setup_failed", errors.New(cmp.Or(text, err.Error())), "change the script, and try again: cove setup " + p.sprite.Name()}
+		return fail.New("setup_failed", cmp.Or(text, err.Error()), "change the script, and try again: cove setup "+p.sprite.Name())
 	}
 	return err
 }
@@ -386,7 +387,7 @@ func agentError(what string, sprite *sprites.Sprite, err error, said string) err
 		return err
 	}
 	failed := &agentFailure{what, exit.Code, printable.Text(strings.TrimSpace(said))}
-	return &codedError{exitFailed, "agent_missing", failed, "see why: cove diagnose " + sprite.Name() + "; what it may reach: cove policy log -s " + sprite.Name()}
+	return fail.Wrap("agent_missing", failed, "see why: cove diagnose "+sprite.Name()+"; what it may reach: cove policy log -s "+sprite.Name())
 }
 
 // connector says how the agent will reach its model.

@@ -14,6 +14,7 @@ import (
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/atomicfile"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -33,7 +34,7 @@ func checkName(name string) error {
 	if namePattern.MatchString(name) {
 		return nil
 	}
-	return &codedError{exitUsage, "bad_name", fmt.Errorf("%q can't be a sprite's name", name), nameHint}
+	return fail.Newf("bad_name", nameHint, "%q can't be a sprite's name", name)
 }
 
 const nameHint = "a name is a DNS label: lower-case letters, digits and hyphens, 63 at most, with a letter or digit at either end"
@@ -64,7 +65,7 @@ func (a *app) chosenSprite(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if file == "" {
-		return "", &codedError{exitUsage, "no_sprite", errors.New("which sprite?"), "-s NAME, or note one for this folder: cove use NAME"}
+		return "", fail.New("no_sprite", "which sprite?", "-s NAME, or note one for this folder: cove use NAME")
 	}
 	a.detail("sprite %s, from %s", name, file)
 	return name, nil
@@ -131,7 +132,7 @@ func readSpriteFile(file string) (string, error) {
 	}
 	var doc spriteFile
 	if err := json.Unmarshal([]byte(text), &doc); err != nil || !namePattern.MatchString(doc.Sprite) {
-		return "", &codedError{exitFailed, "bad_sprite_file", fmt.Errorf("%s does not name a sprite", file), "write it anew: cove use NAME"}
+		return "", fail.Newf("bad_sprite_file", "write it anew: cove use NAME", "%s does not name a sprite", file)
 	}
 	return doc.Sprite, nil
 }
@@ -153,14 +154,14 @@ func checkJob(id string) error {
 	if jobPattern.MatchString(id) {
 		return nil
 	}
-	return &codedError{exitUsage, "bad_job", fmt.Errorf("%q is not a job's id, which has six hexadecimal digits like a3f7b2", id), "cove job list"}
+	return fail.Newf("bad_job", "cove job list", "%q is not a job's id, which has six hexadecimal digits like a3f7b2", id)
 }
 
 // checkSession says what is wrong with a session's id. What it may be is the
 // server's choice.
 func checkSession(id string) error {
 	if id == "" || len(id) > 200 || printable.Line(id) != id {
-		return &codedError{exitUsage, "bad_session", fmt.Errorf("%q is not a session's id", id), "cove session list"}
+		return fail.Newf("bad_session", "cove session list", "%q is not a session's id", id)
 	}
 	return nil
 }

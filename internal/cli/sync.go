@@ -159,7 +159,7 @@ func syncPaths(verbName filesync.Verb, args []string) (local, remote string, err
 	}
 	remote = path.Clean(remote)
 	if remote == "/" || local == "/" {
-		return "", "", &codedError{exitUsage, "usage", errors.New("/ can't be synced: it has what is no file, and what belongs to the system"), "name a folder"}
+		return "", "", fail.New("usage", "/ can't be synced: it has what is no file, and what belongs to the system", "name a folder")
 	}
 	return filepath.Clean(local), remote, nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/lib/children"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
@@ -190,10 +191,10 @@ func (a *app) installUnit(ctx context.Context, dir string, own, show bool) error
 		return err
 	}
 	if !systemdRuns() {
-		return &codedError{exitFailed, "no_systemd", errors.New("systemd does not run this machine"), "see the unit with: cove server install --print; without one, start the server with: cove server start"}
+		return fail.New("no_systemd", "systemd does not run this machine", "see the unit with: cove server install --print; without one, start the server with: cove server start")
 	}
 	if _, err := os.Lstat(u.file); err == nil && !u.runs(dir) {
-		return &codedError{exitFailed, "exists", fmt.Errorf("%s is there, and runs another server", u.file), "name its data folder, with --data, to: cove server uninstall; or write a unit of another name by: cove server install --print"}
+		return fail.Newf("exists", "name its data folder, with --data, to: cove server uninstall; or write a unit of another name by: cove server install --print", "%s is there, and runs another server", u.file)
 	}
 	settings := filepath.Join(dir, config.ServeFile)
 	set, err := config.ReadServe(settings, false, nil)
@@ -266,7 +267,7 @@ func (a *app) uninstallUnit(ctx context.Context, dir string, own bool) error {
 		if own {
 			of = " of your own"
 		}
-		return &codedError{exitFailed, "not_found", fmt.Errorf("no unit of systemd%s runs the server of %s", of, dir), "see what runs it: cove server status"}
+		return fail.Newf("not_found", "see what runs it: cove server status", "no unit of systemd%s runs the server of %s", of, dir)
 	}
 	if err := u.systemctl(ctx, "disable", "--now", unitName); err != nil {
 		return err

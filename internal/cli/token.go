@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -208,9 +209,9 @@ func findToken(list []sprites.Token, arg string) (string, error) {
 	const hint = "see which there are: cove token list"
 	switch len(ids) {
 	case 0:
-		return "", &codedError{exitFailed, "not_found", fmt.Errorf("there is no token %q", arg), hint}
+		return "", fail.Newf("not_found", hint, "there is no token %q", arg)
 	case 1:
 		return ids[0], nil
 	}
-	return "", &codedError{exitFailed, "ambiguous", fmt.Errorf("%d tokens are named %s: %s", len(ids), arg, strings.Join(ids, ", ")), hint}
+	return "", fail.Newf("ambiguous", hint, "%d tokens are named %s: %s", len(ids), arg, strings.Join(ids, ", "))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cove-dev/cove/internal/cli/gitwork"
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
@@ -54,8 +55,7 @@ Without a name it says which sprite commands here mean, and what says so.`,
 		if tracked, err := gitwork.Tracks(ctx, filepath.Join(dir, spriteFileName)); err != nil {
 			return fmt.Errorf("note the sprite: %w", err)
 		} else if tracked {
-			return &codedError{exitFailed, "tracked", errors.New("git tracks the .sprite file here, and so no command goes by it"),
-				"git rm --cached .sprite && cove use " + args[0] + "; or choose with each command: -s " + args[0]}
+			return fail.New("tracked", "git tracks the .sprite file here, and so no command goes by it", "git rm --cached .sprite && cove use "+args[0]+"; or choose with each command: -s "+args[0])
 		}
 		file, err := writeSpriteFile(dir, args[0])
 		if errors.Is(err, syscall.EROFS) || errors.Is(err, os.ErrPermission) {

@@ -302,7 +302,7 @@ const endWait = 500 * time.Millisecond
 const removed = "the sprite was removed"
 
 // endedReason begins what a client is told whose sandbox has ended.
-const endedReason = "the sandbox has ended"
+var endedReason = sprites.ErrSandboxEnded.Error()
 
 // broughtBack is why a sandbox has ended whose sprite is restored.
 const broughtBack = "the sprite was brought back to a checkpoint"

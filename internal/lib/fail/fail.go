@@ -34,12 +34,20 @@ func Newf(code, hint, format string, args ...any) *Error {
 	return New(code, fmt.Sprintf(format, args...), hint)
 }
 
+// Wrap gives err a code, and leaves its text as it is. Hint may be empty.
+func Wrap(code string, err error, hint string) *Error {
+	return &Error{Code: code, Hint: hint, Err: err}
+}
+
 // Error is the message, and the cause if there is one.
 func (e *Error) Error() string {
-	if e.Err != nil {
-		return e.Message + ": " + e.Err.Error()
+	switch {
+	case e.Err == nil:
+		return e.Message
+	case e.Message == "":
+		return e.Err.Error()
 	}
-	return e.Message
+	return e.Message + ": " + e.Err.Error()
 }
 
 // Unwrap returns the cause.
@@ -68,21 +76,26 @@ var meanings = map[string]meaning{
 	"EINVAL":          {status: http.StatusBadRequest},
 	"bad_agent":       {status: http.StatusBadRequest},
 	"bad_input":       {exit: 2},
-	"bad_name":        {status: http.StatusBadRequest},
+	"bad_job":         {exit: 2},
+	"bad_name":        {exit: 2, status: http.StatusBadRequest},
 	"bad_option":      {exit: 2},
 	"bad_pattern":     {exit: 2},
 	"bad_plan":        {status: http.StatusBadRequest},
 	"bad_request":     {status: http.StatusBadRequest},
+	"bad_session":     {exit: 2},
 	"bad_skill":       {status: http.StatusBadRequest},
+	"bad_url":         {exit: 2},
 	"invalid_request": {status: http.StatusBadRequest},
 	"no_agent":        {status: http.StatusBadRequest},
 	"no_connector":    {status: http.StatusBadRequest},
 	"no_key":          {status: http.StatusBadRequest},
 	"no_price":        {status: http.StatusBadRequest},
+	"no_sprite":       {exit: 2}, // none was named
 	"path_too_long":   {status: http.StatusUnprocessableEntity},
 	"rejected":        {exit: 5, status: http.StatusUnprocessableEntity}, // the other end sent what no honest one sends
 	"too_large":       {status: http.StatusRequestEntityTooLarge},
 	"too_much":        {status: http.StatusBadRequest},
+	"usage":           {exit: 2},
 
 	"method_not_allowed": {status: http.StatusMethodNotAllowed},
 	"not_acceptable":     {status: http.StatusNotAcceptable},
@@ -115,7 +128,7 @@ var meanings = map[string]meaning{
 	"job_installing":      {status: http.StatusConflict},
 	"job_queued":          {status: http.StatusConflict},
 	"job_running":         {status: http.StatusConflict},
-	"no_backend":          {status: http.StatusConflict},
+	"no_backend":          {exit: 2, status: http.StatusConflict},
 	"no_input":            {status: http.StatusConflict},
 	"no_question":         {status: http.StatusConflict},
 	"no_session":          {status: http.StatusConflict},
@@ -139,6 +152,7 @@ var meanings = map[string]meaning{
 	"disk_full":            {exit: 6, status: http.StatusInsufficientStorage},
 	"disk_limit":           {exit: 6, status: http.StatusInsufficientStorage},
 	"limit":                {status: http.StatusTooManyRequests},
+	"result_lost":          {exit: 6}, // it could not be written
 	"no_space":             {exit: 6, status: http.StatusInsufficientStorage},
 	"ENOSPC":               {exit: 6, status: http.StatusInsufficientStorage},
 	"too_many_clients":     {status: http.StatusTooManyRequests},
@@ -155,18 +169,25 @@ var meanings = map[string]meaning{
 	"busy":                  {exit: 75, retry: true},
 	"cancelled":             {exit: 130, retry: true},
 	"changed":               {exit: 75, retry: true}, // by somebody else, meanwhile
-	"lost":                  {exit: 75},              // the connection ended too early
+	"connection_lost":       {exit: 75},
+	"declined":              {exit: 130}, // by the person who was asked
+	"interrupted":           {exit: 130}, // by the person
+	"lost":                  {exit: 75},  // the connection ended too early
 	"not_connected":         {status: http.StatusServiceUnavailable},
 	"nothing_listens":       {status: http.StatusServiceUnavailable},
+	"output_lost":           {exit: 75}, // of a command, some
 	"protocol":              {exit: 5},
 	"sandbox_gone":          {exit: 75},
 	"service_not_listening": {status: http.StatusServiceUnavailable},
 	"session_ended":         {exit: 75, status: http.StatusGone, retry: true},
+	"sprite_removed":        {exit: 75},
 	"start_failed":          {status: http.StatusBadGateway},
 	"stopping":              {status: http.StatusServiceUnavailable},
+	"timed_out":             {exit: 124}, // what was waited for
 	"timeout":               {status: http.StatusGatewayTimeout},
 	"unavailable":           {exit: 75, status: http.StatusServiceUnavailable},
 	"unreachable":           {exit: 75, retry: true},
+	"wait_timeout":          {exit: 124}, // a job goes on that was waited for
 }
 
 // ExitCode is the command line's exit code for this error.

@@ -360,7 +360,7 @@ func ending(sprite string, err error, said string) *fail.Error {
 		return errorf(CodeSessionEnded, "the tools have ended in the sprite; open them again")
 	case errors.Is(err, context.Canceled):
 		return errorf(CodeCancelled, "the session was cancelled")
-	case exited && (exit.Reason == "stopped" || exit.Reason == "restored"), gone(err), errors.Is(err, sprites.ErrNotFound), errors.Is(err, sprites.ErrRemoved):
+	case exited && (exit.Reason == "stopped" || exit.Reason == "restored"), errors.Is(err, sprites.ErrSandboxEnded), errors.Is(err, sprites.ErrNotFound), errors.Is(err, sprites.ErrRemoved):
 		return errorf(CodeSandboxGone, "the sandbox is gone (%v); nothing was done anywhere else", plain(err))
 	case errors.Is(err, sprites.ErrUnauthorized), errors.Is(err, sprites.ErrForbidden):
 		return errorf(CodeDenied, "the server does not let this token use the sandbox: %v", err)
@@ -377,9 +377,6 @@ func ending(sprite string, err error, said string) *fail.Error {
 	}
 	return errorf(CodeFailed, "reach the sandbox: %v", err)
 }
-
-// gone recognises the reason that a server gives for the end of a connection.
-func gone(err error) bool { return strings.Contains(err.Error(), "the sandbox has ended") }
 
 // plain is a server's message, without its hint.
 func plain(err error) error {
