@@ -110,7 +110,7 @@ func TestHeldFoldersStayAway(t *testing.T) {
 			t.Errorf("%s: %v, want it here: %v", name, err, want)
 		}
 	}
-	// A file that came, and is held by now, is deleted as before; its folder is not.
+	// A file that came, and is held by now, stays; and so does its folder.
 	w.Hold = nil
 	w.run(Pull, "")
 	w.same(w.local, w.remote)
@@ -120,4 +120,31 @@ func TestHeldFoldersStayAway(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(w.local, "all/mine")); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestHeldStaysHere: a file that came while nothing was held, and is held now, is left as it is
+// here, whether it has changed in the sprite or not. If it is deleted there, it is here, too.
+func TestHeldStaysHere(t *testing.T) {
+	w := newWorld(t)
+	held := func(name string) bool { return filepath.Base(name) == "held" }
+	w.write(w.remote, "a/held", "1", "b/held", "1", "c/held", "1", "a/other", "1")
+	w.run(Pull, "")
+	w.same(w.local, w.remote)
+	w.Hold = held
+	w.write(w.remote, "b/held", "22", "a/other", "22")
+	if err := os.Remove(filepath.Join(w.remote, "c/held")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w.run(Pull, "")
+		for name, want := range map[string]string{"a/held": "1", "b/held": "1", "c/held": "", "a/other": "22"} {
+			text, err := os.ReadFile(filepath.Join(w.local, name))
+			if string(text) != want || (err == nil) != (want != "") {
+				t.Errorf("%s: got %q, %v, want %q", name, text, err, want)
+			}
+		}
+	}
+	w.Hold = nil
+	w.run(Pull, "") // from where it was
+	w.same(w.local, w.remote)
 }
