@@ -54,6 +54,7 @@ var exitMeanings = []struct {
 	{exitTimedOut, "timed out"},
 	{exitCove, "cove itself failed (exec)"},
 	{exitInterrupted, "interrupted or cancelled"},
+	{exitBrokenPipe, "the reader of the output went away (exec)"},
 }
 
 // exitTable is the table for the help.

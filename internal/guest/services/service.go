@@ -44,8 +44,8 @@ type service struct {
 	needed chan struct{} // has an element when what it waits for has started; nil when it waits for nothing
 }
 
-// start sees to it that the service is kept running. It reports whether it was
-// not before.
+// start sees to it that the service is kept running, unless the guest is stopping. It
+// reports whether it was not before.
 func (v *service) start() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -54,13 +54,16 @@ func (v *service) start() bool {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	v.cancel, v.done, v.grace = cancel, done, 0
-	v.state = sprites.ServiceState{Name: v.def.Name, Status: sprites.ServiceStarting}
-	v.set.wg.Go(func() {
+	if !v.set.begin(func() {
 		defer close(done)
 		defer cancel()
 		v.keep(ctx)
-	})
+	}) {
+		cancel()
+		return false
+	}
+	v.cancel, v.done, v.grace = cancel, done, 0
+	v.state = sprites.ServiceState{Name: v.def.Name, Status: sprites.ServiceStarting}
 	return true
 }
 

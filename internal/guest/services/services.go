@@ -336,6 +336,18 @@ func (s *Set) stopping() bool {
 	return s.closed
 }
 
+// begin runs f in a goroutine that Close waits for. After Stop it runs nothing, and reports
+// so: nobody would end what f starts.
+func (s *Set) begin(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.wg.Go(f)
+	return true
+}
+
 // Stop ends all services, each before those that it needs: TERM, and after grace by
 // force. None starts afterwards.
 func (s *Set) Stop(grace time.Duration) {
