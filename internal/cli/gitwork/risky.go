@@ -58,7 +58,7 @@ func (s *scratch) risks(ctx context.Context, base, tip string, files []File) (ri
 		if why = cmp.Or(repositories.why(f.Path), why, j.why(f)); why != "" {
 			risky = append(risky, Risk{Path: f.Path, Why: why})
 		} else if isListed {
-			listed = append(listed, Risk{Path: f.Path, Why: whyBuild})
+			listed = append(listed, Risk{Path: f.Path, Why: cmp.Or(ListedPath(f.Path), whyBuild)})
 		}
 	}
 	outside, err := s.linksOutside(ctx, links)

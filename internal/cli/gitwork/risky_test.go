@@ -206,7 +206,9 @@ func TestFamilies(t *testing.T) {
 		.lintr .sqlfluff .cmake-format.py cmake-format.py psalm.xml psalm.xml.dist phpcs.xml.dist .phpcs.xml rector.php .pylintrc.toml pylintrc.toml .checkov.yaml dylint.toml .yardopts .simplecov .coveragerc .busted .proverc .stestr.conf
 		.nycrc.js nyc.config.js .storybook/main.ts .bowerrc uv.toml poetry.toml .reviewboardrc .versionrc.js .releaserc.cjs cz.toml .shadowenv.d/500_x.lisp devshell.toml guix.scm .guix-channel pixi.toml .fvmrc aqua.yaml .elixir-version
 		node_modules/eslint/index.js sub/node_modules/.bin/prettier .venv/bin/python venv/bin/python pyvenv.cfg vendor/bin/phpcs .run/app.run.xml a.iml x.suo x.csproj.user CMakeLists.txt.user launchSettings.json tasks.vs.json _exrc _vimrc
-		.local.vimrc .tasks .classpath devcontainer.json devfile.yaml bacon.toml modd.conf Directory.Build.rsp .custom-gcl.yml oxlint.config.ts`) {
+		.local.vimrc .tasks .classpath devcontainer.json devfile.yaml bacon.toml modd.conf Directory.Build.rsp .custom-gcl.yml oxlint.config.ts
+		_pyrepl/__init__.py readline.py sub/rlcompleter.py traceback.py readline.cpython-310-x86_64-linux-gnu.so irb.rc _irbrc $irbrc .psysh.php sub/.psysh.php user_default.beam startup.m latexmkrc sub/.latexmkrc LatexMk
+		uno.config.ts AmazonQ.md`) {
 		name = strings.ReplaceAll(name, `\u200c`, "\u200c")
 		if gitwork.RiskyPath(name) == "" {
 			t.Errorf("%q is not held", name)
@@ -214,7 +216,7 @@ func TestFamilies(t *testing.T) {
 	}
 	for _, name := range strings.Fields(`Makefile sub/makefile GNUmakefile Makefile.am rules.mk justfile Rakefile conftest.py tests/conftest.py setup.py build.rs build.gradle build.gradle.kts gradlew pom.xml CMakeLists.txt
 		Dockerfile Dockerfile.dev docker-compose.yml compose.override.yaml Taskfile.yml tox.ini pyproject.toml BUILD.bazel defs.bzl WORKSPACE mix.exs Gemfile x.gemspec webpack.config.js vite.config.ts jest.config.ts Vagrantfile magefile.go
-		x.pyc pkg/__pycache__/x.cpython-312.pyc build.zig x.nimble postcss.config.js next.config.mjs ava.config.js deno.json rescript.json vcpkg-configuration.json project/build.properties`) {
+		x.pyc pkg/__pycache__/x.cpython-312.pyc build.zig x.nimble postcss.config.js next.config.mjs ava.config.js deno.json rescript.json vcpkg-configuration.json project/build.properties Cargo.toml sub/Cargo.toml code.py src/signal.py`) {
 		if gitwork.RiskyPath(name) != "" || gitwork.ListedPath(name) == "" {
 			t.Errorf("%q: held %q, listed %q", name, gitwork.RiskyPath(name), gitwork.ListedPath(name))
 		}
@@ -223,7 +225,8 @@ func TestFamilies(t *testing.T) {
 		src/hooks.ts cursor.rs .x/y readme.md skills/x/SKILL.md bazel tools/bazel.go rules.go drone.go prompt.md opencode.md build/x.js workspace.ts builds.go a.b.c
 		.gitkeep docs/.gitkeep .env.example app/.env.sample .env.template .github/ISSUE_TEMPLATE.md .github/ISSUE_TEMPLATE/bug.yml .github/PULL_REQUEST_TEMPLATE.md .github/pull_request_template/x.md
 		renv/x.R packrat/activate.R sorbet/x config sessions.vim phpstan.go graphql.go .editorconfig .dockerignore
-		.mailmap cspell/words.txt lake.lean src/tailwind.ts svelte.ts nims.go vendor/x/bin/y venv.go bin/x lintr.R lsp/config.edn node_modules.go project/x.go env/x.py user.go biome.json rustfmt.toml`) {
+		.mailmap cspell/words.txt lake.lean src/tailwind.ts svelte.ts nims.go vendor/x/bin/y venv.go bin/x lintr.R lsp/config.edn node_modules.go project/x.go env/x.py user.go biome.json rustfmt.toml
+		readline.go src/readline.js startup.go user_default.erl codes.py cargo.rs pyrepl.py`) {
 		if gitwork.RiskyPath(name) != "" || gitwork.ListedPath(name) != "" {
 			t.Errorf("%q: held %q, listed %q", name, gitwork.RiskyPath(name), gitwork.ListedPath(name))
 		}

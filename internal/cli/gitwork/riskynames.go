@@ -69,10 +69,10 @@ var held = []family{
 		.bsp .bloop .metals hie.yaml .merlin omnisharp.json vetur.config.js graphql.config.* .graphqlrc* _vimrc_local.vim session.vim
 		_exrc _vimrc _gvimrc .local.vim .local.vimrc .project.vim* .project.nvim* .tasks .lapce .pulsar .run *.run.xml *.iml *.ipr *.iws *.suo *.csproj.user *.vbproj.user *.fsproj.user *.vcxproj.user *.pro.user cmakelists.txt.user
 		tasks.vs.json launch.vs.json cppproperties.json cmakesettings.json launchsettings.json .classpath *.kdev4 .kdev4 *.geany .buildconfig devcontainer.json .devfile* devfile.yaml .codesandbox .stackblitz* .gutctags .globalrc gtags.conf`},
-	{whyServer, "sourcekit-lsp (build server, its settings), xcode-build-server, clojure-lsp (project-specs), nREPL, Calva, Portal, Lean (lake serve), rust-analyzer (rust-project.json, rust-analyzer.toml), C/C++ extensions (the compiler that a compilation database names), ccls, cquery, RTags, kotlin-language-server (kls-classpath), Dart analysis server (plugins), erlang_ls, ELP, nimsuggest (NimScript), zls, coq-lsp and VsCoq, Pyright and Pyre (their interpreters), Svelte and Tailwind CSS (settings that are programs), Apollo, Relay, PlatformIO (extra_scripts), RStudio, Godot (plug-ins), Unreal, sqls", `
+	{whyServer, "sourcekit-lsp (build server, its settings), xcode-build-server, clojure-lsp (project-specs), nREPL, Calva, Portal, Lean (lake serve), rust-analyzer (rust-project.json, rust-analyzer.toml), C/C++ extensions (the compiler that a compilation database names), ccls, cquery, RTags, kotlin-language-server (kls-classpath), Dart analysis server (plugins), erlang_ls, ELP, nimsuggest (NimScript), zls, coq-lsp and VsCoq, Pyright and Pyre (their interpreters), Svelte, Tailwind CSS and UnoCSS (settings that are programs), Apollo, Relay, PlatformIO (extra_scripts), RStudio, Godot (plug-ins), Unreal, sqls", `
 		buildserver.json .sourcekit-lsp .swiftpm .lsp .nrepl* .calva .portal lakefile* lake-manifest.json lean-toolchain rust-project.json .rust-project.json rust-analyzer.toml .rust-analyzer* compile_commands.json compile_flags.txt
 		.cquery .rtags* kls-classpath* kotlinlspclasspath* analysis_options.yaml analysis_options.yml erlang_ls.config .elp* elp.toml nim.cfg *.nim.cfg config.nims *.nims zls.json zls.build.json _coqproject _rocqproject
-		pyrightconfig.json basedpyrightconfig.json .pyre_configuration* svelte.config.* tailwind.config.* apollo.config.* relay.config.* platformio.ini *.rproj project.godot *.uproject *.uplugin .sqls* .sqllsrc* wallaby.*`},
+		pyrightconfig.json basedpyrightconfig.json .pyre_configuration* svelte.config.* tailwind.config.* uno.config.* unocss.config.* apollo.config.* relay.config.* platformio.ini *.rproj project.godot *.uproject *.uplugin .sqls* .sqllsrc* wallaby.*`},
 	{whyLocal, "Node.js (the linters and formatters that an editor loads from there), Python (an interpreter that editors choose and start by themselves), Composer: programs in the place where tools look for them", `
 		node_modules/ .venv* venv/bin venv/scripts env/bin pyvenv.cfg .virtualenv* vendor/bin`},
 	{whyAgent, "Claude Code, Codex, Gemini CLI, Qwen Code, Cursor, Copilot, Windsurf, Cline, Roo, Kilo, Augment, opencode, Crush, goose, OpenHands, Amp, Kiro, Junie, aider, Zed, Warp, Trae, Factory, Tabnine, Replit, MCP: their pages on project settings, instructions and hooks", `
@@ -81,7 +81,7 @@ var held = []family{
 		.goose** .openhands** .amp* .pi .kiro** .junie** .trae** .tabnine** .cody** .codeium** .sourcegraph .factory* .droid* .warp* warp.md .rules .copilot**
 		copilot-instructions.md *.instructions.md *.chatmode.md *.prompt.md *.agent.md .mcp** mcp.json mcp.*.json .aider** .aiignore .aiexclude .devin* .jules* .sweep*
 		sweep.yaml .plandex* .zencoder* .replit* replit.nix replit.md .idx .firebender* .rovodev* .codebuddy* codebuddy.md .iflow* iflow.md .ruler .rulesync* .void*
-		.bolt .lovable .serena .taskmaster* .bmad* .forge forge.yaml .q .amazonq* .deepseek* .grok* grok.md .mentat* .smol* .vibe* .letta* .swe-agent* .antigravity* .specify .kimi* .cortex*`},
+		.bolt .lovable .serena .taskmaster* .bmad* .forge forge.yaml .q .amazonq* .deepseek* .grok* grok.md .mentat* .smol* amazonq.md .vibe* .letta* .swe-agent* .antigravity* .specify .kimi* .cortex*`},
 	{whyShell, "bash, zsh, ksh, tcsh, fish; direnv, autoenv, ondir, smartcd, mise, rtx, asdf, proto, nvm, pyenv, rbenv, rvm, sdkman, rustup, Hermit, nix with direnv, devenv, flox, devbox, tmux, tmuxinator: what their hooks of cd read", `
 		.envrc* .env* .autoenv* .autoenv_** .ondir* .smartcd* .bash* .bash_** .profile .zsh** .zprofile .zlogin .zlogout .zlocal .lzshrc .kshrc .mkshrc .cshrc .tcshrc .login .logout
 		.config config.fish .fish .inputrc .direnv* .direnvrc direnv.toml .mise* mise* mise/ mise-tasks/ .rtx* .tool-versions .asdf* .proto* .prototools .pkgx* pkgx.yaml .tea.yaml
@@ -104,10 +104,11 @@ var held = []family{
 		mypy.ini .mypy.ini tslint.json phpstan.neon* phpstan.dist.neon sorbet/config
 		.cspell* cspell.* .clj-kondo .lintr* .sqlfluff* .cmake-format* .cmake-lint* cmake-format.* .checkov* dylint.toml .custom-gcl* psalm.xml* phpcs.xml* .phpcs* rector.php ecs.php phpmd.xml* .phpmd* .ruby-lsp .scss-lint* .slim-lint* coffeelint.json
 		.jscs* .pug-lint* .solhint* .groovylintrc* .puppet-lint* .tidyallrc tidyall.ini .alexrc* .vale* .ncurc* .dependency-cruiser* .npmpackagejsonlintrc* oxlint.config.*`},
-	{whyREPL, "pdb, gdb, lldb, R (also what renv and packrat have .Rprofile run), irb, pry, IEx, GHCi, OCaml, Octave, Erlang, SQLite, psql, Jupyter, CPython (site), RSpec: files that they run from the folder that they start in", `
+	{whyREPL, "pdb, gdb, lldb, R (also what renv and packrat have .Rprofile run), irb, pry, IEx, GHCi, OCaml, Octave, Erlang, SQLite, psql, Jupyter, CPython (site; what its prompt imports, first from the folder that it starts in), RSpec, PsySH, MATLAB, latexmk: files that they run from the folder that they start in", `
 		.pdbrc* .gdbinit* .gdb* .lldbinit* .lldb* .rprofile .renviron .rdata .irbrc* .pryrc* .rspec* .rdebugrc .byebugrc .iex* .ghci* .ghcid .ocamlinit* .utoprc* .octaverc .erlang* .sqliterc .psqlrc*
 		.ipython .jupyter ipython_config.py jupyter_*config.py jupyter_*config.json sitecustomize.py usercustomize.py .noderc .node_repl* .tclshrc .wishrc .perldb .julia* .scala* .amm* .sbclrc .clisprc* .guile .schemerc .racketrc .luarc .php.ini .user.ini .mysqlrc .my.cnf .rdbgrc* .swipl* .jline*
-		renv/activate.r packrat/init.r`},
+		renv/activate.r packrat/init.r irb.rc _irbrc $irbrc .psysh* user_default.beam startup.m latexmkrc .latexmkrc latexmk
+		_pyrepl/ _pyrepl.py readline.py readline.so readline.*.so rlcompleter.py __future__.py _colorize.py codeop.py unicodedata.py termios.py fcntl.py _curses.py dataclasses.py textwrap.py traceback.py`},
 	{whyVCS, "Mercurial (hgrc: hooks, extensions), Sapling, Jujutsu (aliases, tools), Subversion, Bazaar, Darcs, Pijul, Fossil, CVS, repo", `
 		.hg* .sl .jj* .svn .bzr* .darcs* _darcs/ .pijul* .fossil* .fslckout _fossil_ cvs/ .repo .p4* .sapling* .eden* .arc*`},
 	{whyHome, "ssh, GnuPG, X, PAM, less, nano, mail and cloud clients: a repository that is a home folder, or is linked into one", `
@@ -127,11 +128,13 @@ var listed = []family{
 		pytest.ini dodo.py fabfile.py wscript sconstruct sconscript meson.build meson.options meson_options.txt cmakelists.txt *.cmake cmakepresets.json cmakeuserpresets.json conanfile* vcpkg.json vcpkg-configuration.json terragrunt.hcl pytest.toml configure
 		configure.ac configure.in autogen.sh bootstrap.sh build.ninja jamfile jamroot jamroot.jam jamfile.jam premake* xmake.lua tupfile* runtests* build.sh test.sh install.sh`},
 	{whyBuild, "cargo, Gradle, Maven, Ant, sbt, Mill, Leiningen, Boot, Bazel, Buck, Pants, Mix, rebar, Cabal, Stack, dune, opam, MSBuild, SwiftPM, Xcode, CocoaPods, Zig, Nim, D, Perl, PHP, Lua, Nix", `
-		build.rs build.gradle* settings.gradle* init.gradle* gradle.properties gradle-wrapper.* gradlew* *.gradle *.gradle.kts pom.xml mvnw* build.xml ivy.xml build.sbt *.sbt build.sc build.mill mill project.clj
+		build.rs cargo.toml build.gradle* settings.gradle* init.gradle* gradle.properties gradle-wrapper.* gradlew* *.gradle *.gradle.kts pom.xml mvnw* build.xml ivy.xml build.sbt *.sbt build.sc build.mill mill project.clj
 		build.boot build.clj deps.edn bb.edn shadow-cljs.edn workspace workspace.bazel workspace.bzlmod module.bazel* build build.bazel *.bzl buck *.plz mix.exs rebar.config* *.cabal setup.hs setup.lhs cabal.project* stack.yaml dune dune-project
 		dune-workspace *.opam shard.yml *.csproj *.fsproj *.vbproj *.vcxproj *.props *.targets global.json nuget.config build.cake build.fsx package.swift project.swift *.podspec podfile* *.pbxproj *.xcscheme
 		*.xcconfig build.zig* *.nimble dub.json dub.sdl makefile.pl build.pl dist.ini cpanfile* composer.json phpunit.xml* *.rockspec *.nix *.gemspec gemfile* guardfile* capfile
 		dangerfile* fastfile* appfile brewfile* berksfile* thorfile steepfile build.lua *.spec pkgbuild debian/rules project/build.properties snapcraft.yaml *.pro *.pri`},
+	{whyREPL, "CPython 3.13: what its prompt imports, first from the folder that it starts in, of names that programs often have", `
+		code.py copy.py platform.py select.py signal.py struct.py`},
 	{whyPyc, "CPython: a .pyc beside its source's place, or in __pycache__ with a matching time or hash", `
 		*.pyc`},
 	{whyBuild, "Docker, Compose, Vagrant, Earthly, Tilt, Skaffold, foreman; Grunt, gulp, webpack, Vite, Vitest, Rollup, Jest, Karma, Cypress, Playwright, Babel, PostCSS, Tailwind, Next and their kin", `
