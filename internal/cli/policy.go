@@ -231,16 +231,20 @@ one. Addresses that no name leads to are not reached then.`},
 		if err != nil {
 			return err
 		}
-		var stay []string
+		var stay, named []string
 		err = a.setPolicy(ctx, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
 			added := addRules(p, rules)
 			added.Limits = p.Limits
-			stay = against(added, rules)
+			stay, named = against(added, rules), presetNames(added, rules)
 			return added, nil
 		})
 		if err == nil && len(stay) > 0 {
 			sprite, _ := a.spriteName(ctx) // it was known a moment ago
 			a.say("Rules for some of these ports say otherwise, and decide there; to %[1]s these too: cove policy %[1]s -s %[2]s %[3]s", action, sprite, strings.Join(stay, " "))
+		}
+		if err == nil && len(named) > 0 {
+			sprite, _ := a.spriteName(ctx) // likewise
+			a.say("A preset names hosts of these, which decides for them; to deny them too: cove policy deny -s %s %s", sprite, strings.Join(named, " "))
 		}
 		return err
 	})
@@ -269,6 +273,35 @@ func against(p sprites.NetworkPolicy, rules []sprites.NetworkRule) (targets []st
 		}
 	}
 	return targets
+}
+
+// presetNames are the hosts that a preset of the policy allows by a longer name than that of a
+// rule that denies them, as cove policy deny takes them. The registries of the server's
+// machine are not among them: this end does not know them.
+func presetNames(p sprites.NetworkPolicy, rules []sprites.NetworkRule) (names []string) {
+	for _, include := range p.Rules {
+		if include.Include == "" {
+			continue
+		}
+		hosts, err := policy.Preset(include.Include, policy.Machine{})
+		if err != nil {
+			continue // of a newer server
+		}
+		for _, r := range rules {
+			zone, wild := strings.CutPrefix(r.Domain, "*")
+			for _, host := range hosts {
+				longer := host.Domain != r.Domain && strings.HasSuffix(host.Domain, zone)
+				denied := func(o sprites.NetworkRule) bool {
+					return o.Action == "deny" && o.Domain == host.Domain && len(o.Ports) == 0
+				}
+				if wild && r.Action == "deny" && longer && !host.Deny && !slices.ContainsFunc(p.Rules, denied) {
+					names = append(names, gitwork.Quote(host.Domain))
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (a *app) newPolicyLimit() *cobra.Command {
@@ -332,7 +365,7 @@ func addRules(p sprites.NetworkPolicy, rules []sprites.NetworkRule) sprites.Netw
 	for _, r := range rules {
 		out = slices.DeleteFunc(out, func(o sprites.NetworkRule) bool {
 			if o.Include == policy.None && r.Domain == "*" && r.Action == "allow" {
-				return true // it denies the same, which would win; what no rule allows is refused without it, too
+				return true // nothing is left of it: what no rule allows is refused without it, too
 			}
 			return o.Include == "" && o.Domain == r.Domain && o.CIDR == r.CIDR && o.Protocol == r.Protocol && slices.Equal(o.Ports, r.Ports)
 		})

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/cove-dev/cove/sprites"
@@ -69,5 +70,30 @@ func TestLearned(t *testing.T) {
 	})
 	if want := "[{ 203.0.113.1  allow [123] udp} {a.b   allow [80 443] }]"; fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %s", got, want)
+	}
+}
+
+// TestPresetNames: hosts that a preset allows although a wider rule denies them are said.
+func TestPresetNames(t *testing.T) {
+	agent := sprites.NetworkRule{Include: "agent"}
+	deny := func(domain string) sprites.NetworkRule { return sprites.NetworkRule{Domain: domain, Action: "deny"} }
+	for _, test := range []struct {
+		policy []sprites.NetworkRule
+		rule   sprites.NetworkRule
+		want   string
+	}{
+		{[]sprites.NetworkRule{agent}, deny("*.openai.com"), "api.openai.com auth.openai.com"},
+		{[]sprites.NetworkRule{agent, deny("auth.openai.com")}, deny("*.openai.com"), "api.openai.com"},
+		{[]sprites.NetworkRule{agent}, deny("api.openai.com"), ""}, // which decides
+		{[]sprites.NetworkRule{agent}, deny("*.example.org"), ""},
+		{[]sprites.NetworkRule{{Include: "open"}}, deny("*.openai.com"), ""},
+		{[]sprites.NetworkRule{{Include: "newer"}}, deny("*.openai.com"), ""},
+		{[]sprites.NetworkRule{{Include: "defaults"}}, deny("*.github.com"), ""},
+		{[]sprites.NetworkRule{agent}, sprites.NetworkRule{Domain: "*.openai.com", Action: "allow"}, ""},
+	} {
+		got := presetNames(sprites.NetworkPolicy{Rules: append(test.policy, test.rule)}, []sprites.NetworkRule{test.rule})
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%v and %v: got %q, want %q", test.policy, test.rule, got, test.want)
+		}
 	}
 }

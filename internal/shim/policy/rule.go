@@ -213,11 +213,14 @@ func (r Rule) width() int {
 
 // before reports whether the rule is asked before another: first what is more
 // specific, a name before a wildcard and a long suffix before a short one, a long
-// prefix before a short one; then what is about fewer ports; then what denies.
+// prefix before a short one; then what is no preset's, since a person who denies a host means
+// all of its ports; then what is about fewer ports; then what denies.
 func (r Rule) before(s Rule) bool {
 	switch a, b := r.specific(), s.specific(); {
 	case a != b:
 		return a > b
+	case (r.From == "") != (s.From == ""):
+		return r.From == ""
 	case r.width() != s.width():
 		return r.width() < s.width()
 	default:

@@ -163,6 +163,18 @@ func TestCompile(t *testing.T) {
 		p.Reach(netip.MustParseAddrPort("10.0.0.1:22"), policy.TCP, nil).Allow {
 		t.Errorf("open: %v", err)
 	}
+	p, err = compile(`[{"include":"agent"},{"domain":"api.openai.com","action":"deny"},{"domain":"registry.example","action":"allow","ports":["22"]},{"cidr":"192.0.2.9","action":"deny"}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range []uint16{80, 443, 22} { // a preset's rule has ports, and is about fewer
+		if p.Named("api.openai.com", port, policy.TCP).Allow || p.Reach(netip.AddrPortFrom(netip.MustParseAddr("192.0.2.9"), port), policy.TCP, nil).Allow {
+			t.Errorf("what is denied beside a preset that allows it, port %d, is reached", port)
+		}
+		if d := p.Named("registry.example", port, policy.TCP); !d.Allow {
+			t.Errorf("what a rule allows beside the preset, port %d: %+v", port, d)
+		}
+	}
 	for _, bad := range []string{
 		`[{}]`, `[{"domain":"a.b"}]`, `[{"domain":"a.b","action":"maybe"}]`, `[{"domain":"a.b","cidr":"1.2.3.4","action":"allow"}]`, `[{"include":"agent","action":"allow"}]`,
 		`[{"include":"nosuch"}]`, `[{"domain":"a..b","action":"allow"}]`, `[{"cidr":"a.b","action":"allow"}]`, `[{"cidr":"1.2.3.4/40","action":"deny"}]`,
