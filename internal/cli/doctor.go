@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/cli/config"
 	"github.com/cove-dev/cove/internal/cli/gitwork"
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -667,6 +668,14 @@ func (d *doctor) checkStore(ctx context.Context) error {
 	return nil
 }
 
+// checkServe says what is wrong with the data folder's serve.toml, if there is one.
+func (d *doctor) checkServe(ctx context.Context) error {
+	if _, err := os.Stat(filepath.Join(d.data, config.ServeFile)); err != nil {
+		return nil
+	}
+	return checkServe(ctx, d.data, nil)
+}
+
 func (d *doctor) server(ctx context.Context) check {
 	c := check{Name: "server", Level: levelOK}
 	client, err := d.app.runningClient(ctx)
@@ -674,6 +683,9 @@ func (d *doctor) server(ctx context.Context) check {
 		if err := d.checkStore(ctx); err != nil {
 			f := classify(err)
 			return check{c.Name, levelFail, "none runs, and none would start: " + f.message, f.hint}
+		}
+		if err := d.checkServe(ctx); err != nil {
+			return check{c.Name, levelFail, "none runs, and none would start: " + err.Error(), settingsHint}
 		}
 		c.Detail = "none runs on " + d.data + "; what makes or uses a sprite starts one"
 		return c
@@ -694,6 +706,9 @@ func (d *doctor) server(ctx context.Context) check {
 				if info.DiskFree < n {
 					c.Level, c.Fix = levelWarn, "free room on that disk, or remove sprites (cove list; cove rm NAME): until then who writes is paused"
 				}
+			}
+			if err := d.checkServe(ctx); err != nil {
+				c.Level, c.Detail, c.Fix = levelWarn, c.Detail+"; the next one would not start: "+err.Error(), settingsHint
 			}
 			return c
 		}

@@ -46,6 +46,9 @@ var needVerbs = map[string]bool{
 // errNothing says that no server has ever run on a data folder.
 var errNothing = errors.New("no server, no sprites")
 
+// settingsHint is what to type if serve.toml is wrong.
+const settingsHint = "mend that file; see what may stand in it: cove serve --help"
+
 // mayStart says why a verb may not start a server on a data folder, or nil.
 func (a *app) mayStart(dir string) error {
 	start := "cove server start"
@@ -54,7 +57,7 @@ func (a *app) mayStart(dir string) error {
 	}
 	set, err := config.ReadServe(filepath.Join(dir, config.ServeFile), false, nil)
 	if err != nil {
-		return err
+		return fail.Wrap("bad_settings", fmt.Errorf("no server runs, and none would start: %w", err), settingsHint)
 	}
 	switch {
 	case set.NoAutostart && unitRuns(dir):
@@ -99,8 +102,9 @@ type serverStatus struct {
 	URL       string `json:"url,omitempty"`
 	PID       int    `json:"pid,omitempty"`
 	Version   string `json:"version,omitempty"`
-	Settings  string `json:"settings,omitempty"` // the file; empty: there is none
-	Unit      string `json:"unit,omitempty"`     // the file of systemd's unit; empty: none runs it
+	Settings  string `json:"settings,omitempty"`       // the file; empty: there is none
+	Unit      string `json:"unit,omitempty"`           // the file of systemd's unit; empty: none runs it
+	Problem   string `json:"settings_error,omitempty"` // with the settings: no next server would start
 	Autostart bool   `json:"autostart"`
 	Elsewhere string `json:"elsewhere,omitempty"` // the name of the other container or machine in which it runs, and has that PID
 
@@ -123,10 +127,9 @@ func (a *app) serverStatus(ctx context.Context) (serverStatus, error) {
 	}
 	s := serverStatus{Data: dir, Autostart: os.Getenv(AutostartVariable) != "0"}
 	set, err := config.ReadServe(filepath.Join(dir, config.ServeFile), false, nil)
-	if err != nil {
-		return s, err
+	if s.Settings = set.File; err != nil { // a server that runs has others
+		s.Settings, s.Problem = filepath.Join(dir, config.ServeFile), err.Error()
 	}
-	s.Settings = set.File
 	s.Autostart = s.Autostart && !set.NoAutostart
 	if u, is := unitOf(dir); is {
 		s.Unit = u.file
@@ -175,6 +178,9 @@ it does not run, neither here nor in another container that has the data folder.
 				fmt.Fprintf(w, "data:      %s\n", s.Data)
 				if s.Settings != "" {
 					fmt.Fprintf(w, "settings:  %s\n", s.Settings)
+				}
+				if s.Problem != "" {
+					fmt.Fprintf(w, "wrong:     %s\n", printable.Line(s.Problem))
 				}
 				if s.Unit != "" {
 					fmt.Fprintf(w, "run by:    systemd, %s\n", s.Unit)
@@ -379,15 +385,23 @@ func (a *app) keepFlags(ctx context.Context, dir string) error {
 	if server, err := datafolder.Read(dir); err == nil {
 		a.serverFlags = server.Flags
 	}
+	if err := checkServe(ctx, dir, a.serverFlags); err != nil {
+		return fail.Newf("bad_settings", "", "the server was left as it is, since the next one would not start: %s", err)
+	}
+	return nil
+}
+
+// checkServe says why a server would not start on a data folder with these flags and with what
+// is in serve.toml.
+func checkServe(ctx context.Context, dir string, flags []string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	check := exec.CommandContext(ctx, self, append([]string{"serve", "--check", "--data", dir}, a.serverFlags...)...)
+	check := exec.CommandContext(ctx, self, append([]string{"serve", "--check", "--data", dir}, flags...)...)
 	check.Env = serverEnvironment()
 	if out, err := children.CombinedOutput(check); err != nil {
-		said := strings.TrimPrefix(strings.TrimSpace(string(out)), "cove: ")
-		return fail.Newf("bad_settings", "", "the server was left as it is, since the next one would not start: %s", said)
+		return errors.New(strings.TrimPrefix(strings.TrimSpace(string(out)), "cove: "))
 	}
 	return nil
 }
