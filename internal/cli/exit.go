@@ -135,7 +135,7 @@ func unseen(err error, doing, see string) error {
 	case errors.Is(err, context.Canceled):
 		return fail.Newf("interrupted", "see what became of it: "+see, "%s: interrupted; what the server had begun it brings to its end", doing)
 	case brokeOff(err): // net.ErrClosed comes from what still sent the request
-		return fail.Newf("connection_lost", "see what became of it: "+see, "%s: the server went away in the middle; it may have been done all the same", doing)
+		return fail.Newf("connection_lost", "start the server again, if it is this machine's: cove server start\nsee what became of it: "+see, "%s: the server went away in the middle; it may have been done all the same", doing)
 	}
 	return err
 }
