@@ -144,7 +144,7 @@ func (h *Host) reconcile(ctx context.Context, rows []store.Sprite, live map[stri
 		}
 		if err := h.checkLayers(ctx, row); err != nil {
 			h.Logger.Error("an older store has a disk that is not whole any more", "sprite", row.Name, "err", err)
-			h.note(row.ID, func(s *store.Sprite) { s.LastError = err.Error() })
+			h.rows.note(row.ID, func(s *store.Sprite) { s.LastError = err.Error() })
 		}
 	}
 	return done && all, nil
@@ -186,7 +186,7 @@ func (h *Host) sweep(ctx context.Context, rows []store.Sprite, older bool) (all 
 	if err != nil {
 		return false, err
 	}
-	mounted, err := h.mounted(ctx)
+	mounted, err := mounted(ctx, h.Runtime)
 	if err != nil {
 		return false, err
 	}
@@ -311,7 +311,7 @@ func (h *Host) reached(row store.Sprite, sb Sandbox) {
 	if n <= row.Incarnation {
 		return
 	}
-	if err := h.Store.Sprites.Reached(context.WithoutCancel(h.ctx), row.ID, n); err != nil {
+	if err := h.Store.Sprites.Reached(h.tasks.lasting(), row.ID, n); err != nil {
 		h.Logger.Error("noting the incarnation of a sandbox", "sprite", row.Name, "err", err)
 	}
 }
@@ -320,25 +320,25 @@ func (h *Host) reached(row store.Sprite, sb Sandbox) {
 // over another disk than the sprite's.
 func (h *Host) endForeign(m *machine, sb Sandbox) {
 	err := h.retire(sb, whyOtherDisk)
-	h.mu.Lock()
-	busy := m.busy
-	m.lost = whyOtherDisk
-	m.busy, m.sandbox, m.paused = nil, nil, false // if it has not ended, no other one starts beside it
-	h.mu.Unlock()
-	h.note(m.id, func(s *store.Sprite) {
+	busy, freed := m.endEnd(nil) // if it has not ended, no other one starts beside it
+	m.lose(whyOtherDisk)
+	if freed {
+		h.disk.noteHeld(m)
+	}
+	h.rows.note(m.id, func(s *store.Sprite) {
 		s.Status, s.LastError = sprites.StatusCold, "its sandbox ran over another disk than the one in cove.db; its memory and its files are in aside/ in the data folder"
 		if err != nil {
 			s.LastError = "its sandbox runs over another disk than the one in cove.db, and could not be ended: " + err.Error()
 		}
 		s.Lost = s.LastError
 	})
-	close(busy.done)
+	busy.finish(nil)
 }
 
 // retire ends a sandbox that the store does not know as it is, and moves aside its memory,
 // if that can be kept, and those layers of its disk that the store does not know.
 func (h *Host) retire(sb Sandbox, why string) error {
-	ctx := context.WithoutCancel(h.ctx)
+	ctx := h.tasks.lasting()
 	id, has := sb.ID(), sb.Status().Layers
 	h.Logger.Warn("ending a sandbox; its memory and its disk are kept", "id", id, "why", why)
 	st, ok := h.Runtime.(Stocktaker)
@@ -363,7 +363,7 @@ func (h *Host) retire(sb Sandbox, why string) error {
 	if err != nil {
 		return err
 	}
-	mounted, err := h.mounted(ctx)
+	mounted, err := mounted(ctx, h.Runtime)
 	if err != nil {
 		return err
 	}

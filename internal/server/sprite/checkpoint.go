@@ -41,8 +41,8 @@ func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.Checkpoi
 	}
 	var out sprites.Checkpoint
 	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-		if h.live(m) != nil { // files that are open for writing would be copied, and both stay
-			err := h.admit(m)
+		if m.now().live() != nil { // files that are open for writing would be copied, and both stay
+			err := h.disk.admit(h.tasks.ctx, m)
 			if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == CodeDiskLimit {
 				return e
 			}
@@ -67,13 +67,17 @@ const maxComment = 4096
 // disk. Those who use the sandbox go on. f goes on when ctx ends.
 func (h *Host) alone(ctx context.Context, name string, f func(context.Context, *machine, store.Sprite) error) error {
 	for {
-		row, err := h.row(ctx, name)
+		row, err := h.rows.named(ctx, name)
 		if err != nil {
 			return err
 		}
-		m, busy, err := h.take(row)
+		m := h.machines.of(row)
+		busy, next, err := m.take(row.Deleting)
 		if err != nil {
 			return err
+		}
+		if next == resumes {
+			h.run(m, func() { h.resume(m) })
 		}
 		if busy != nil {
 			// Whatever becomes of it: look again.
@@ -86,30 +90,31 @@ func (h *Host) alone(ctx context.Context, name string, f func(context.Context, *
 			continue
 		}
 		done := make(chan error, 1)
-		h.wg.Go(func() {
+		begun := h.run(m, func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkpointLimit)
 			defer cancel()
-			defer h.letGo(m)
-			h.mu.Lock()
-			defer context.AfterFunc(m.busy.given, cancel)()
-			h.mu.Unlock()
+			defer m.finish(nil)
+			defer context.AfterFunc(m.now().busy.given, cancel)()
 			// The next server settles what is not done by then.
-			defer context.AfterFunc(h.ctx, func() { time.AfterFunc(closePatience, cancel) })()
+			defer context.AfterFunc(h.tasks.ctx, func() { time.AfterFunc(closePatience, cancel) })()
 			row, err := h.Store.Sprites.Get(ctx, name) // as it is now that nobody changes it
-			if err == nil && h.live(m) == nil {
+			if err == nil && m.now().live() == nil {
 				err = elsewhere(h.Runtime, row)
 			}
 			if err == nil {
-				row, err = h.settled(ctx, row, h.live(m))
+				row, err = h.settled(ctx, row, m.now().live())
 			}
 			if err == nil {
 				err = f(ctx, m, row)
 			}
-			if err != nil && h.dead(m) {
-				err = fail.Newf(CodeDeleting, "", "sprite %s is being deleted", name)
+			if err != nil && m.now().dead {
+				err = errDeleting(name)
 			}
 			done <- err
 		})
+		if !begun {
+			return errClosing()
+		}
 		select {
 		case err := <-done:
 			return err
@@ -117,56 +122,6 @@ func (h *Host) alone(ctx context.Context, name string, f func(context.Context, *
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// take makes a sprite's machine busy, or returns what to wait for.
-func (h *Host) take(row store.Sprite) (*machine, *transition, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return nil, nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
-	}
-	m := h.machine(row)
-	switch {
-	case row.Deleting || m.dead:
-		return nil, nil, fail.Newf(CodeDeleting, "", "sprite %s is being deleted", row.Name)
-	case m.busy != nil:
-		return nil, m.busy, nil
-	case m.paused && m.disk.held == nil && !ended(m.sandbox): // what is done to it has to be said inside, too
-		h.beginResume(m)
-		return nil, m.busy, nil
-	}
-	m.disarm()
-	m.busy = newTransition()
-	m.busy.alone = true
-	return m, nil, nil
-}
-
-// letGo ends what take began.
-func (h *Host) letGo(m *machine) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	busy := m.busy
-	m.busy = nil
-	h.arm(m)
-	close(busy.done)
-}
-
-// dead reports whether a machine is being deleted.
-func (h *Host) dead(m *machine) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return m.dead
-}
-
-// live is the sandbox of a machine that is taken, or nil.
-func (h *Host) live(m *machine) Sandbox {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m.sandbox == nil || ended(m.sandbox) {
-		return nil
-	}
-	return m.sandbox
 }
 
 // seal makes the layer that a sprite writes the last one of a sealed chain, which c
@@ -178,7 +133,7 @@ func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.
 		return memory, err
 	}
 	fault.Reach(fault.SealBegun)
-	sb := h.live(m)
+	sb := m.now().live()
 	switch {
 	case sb != nil:
 		if keep != sprites.KeepNever {
@@ -233,7 +188,7 @@ func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, me
 		return Pause{}, fail.Newf(CodeNoSpace, freeSome, "no checkpoint was made: the disk of the server is full")
 	}
 	if errors.Is(err, ErrDeletedOpen) {
-		return Pause{}, fail.Newf(CodeDeletedOpen, h.deletedOpen(id), "no checkpoint was made: %v", err)
+		return Pause{}, fail.Newf(CodeDeletedOpen, h.machines.deletedOpen(id), "no checkpoint was made: %v", err)
 	}
 	if err != nil {
 		e := fail.Newf(CodeUnavailable, "the log of the server says more", "no checkpoint was made")
@@ -257,20 +212,14 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		if err != nil {
 			return err
 		}
-		sb := h.live(m)
+		sb := m.now().live()
 		if sb != nil {
-			h.mu.Lock()
-			m.ending, m.undone = sb, sb
-			h.mu.Unlock()
-			if err := h.stop(sb, h.graceOf(m)); err != nil {
-				h.mu.Lock()
-				m.ending, m.undone = nil, nil // its end, if it comes, was not this
-				h.mu.Unlock()
+			m.asked(sb, true)
+			if err := h.stop(sb, graceOf(m)); err != nil {
+				m.unasked(sb, true) // its end, if it comes, was not this
 				return err
 			}
-			h.mu.Lock()
-			m.sandbox, m.paused = nil, false
-			h.mu.Unlock()
+			m.set(nil)
 		}
 		if err := h.forgetMemory(ctx, row.ID); err != nil {
 			return err
@@ -314,11 +263,11 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		}
 		fault.Reach(fault.RestoreRecalled)
 		out.Memory = true
-		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
+		h.rows.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
 		return nil
 	})
 	if err == nil {
-		h.reviewNow(ctx, restored)
+		h.disk.reviewNow(ctx, restored)
 	}
 	if err != nil || !awake {
 		return out, err
@@ -368,7 +317,7 @@ func (h *Host) checkpoint(ctx context.Context, row store.Sprite, id string) (sto
 
 // DeleteCheckpoint forgets a checkpoint. The one that the sprite goes on from stays.
 func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -380,7 +329,7 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 		return fail.Newf(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
 	}
 	defer h.layers.collect()
-	defer h.reviewNow(ctx, row.ID)
+	defer h.disk.reviewNow(ctx, row.ID)
 	return h.deleteCheckpoint(ctx, row.ID, c)
 }
 
@@ -401,7 +350,7 @@ func (h *Host) deleteCheckpoint(ctx context.Context, id string, c store.Checkpoi
 // Checkpoints describes what a sprite is now, and its checkpoints, the newest first;
 // those that nobody asked for only with auto.
 func (h *Host) Checkpoints(ctx context.Context, name string, auto bool) ([]sprites.Checkpoint, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -414,7 +363,7 @@ func (h *Host) Checkpoints(ctx context.Context, name string, auto bool) ([]sprit
 
 // CheckpointOf describes one of a sprite's checkpoints.
 func (h *Host) CheckpointOf(ctx context.Context, name, id string) (sprites.Checkpoint, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sprites.Checkpoint{}, err
 	}

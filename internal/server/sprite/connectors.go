@@ -53,15 +53,13 @@ func (h *Host) connectors(ctx context.Context, name string) (map[string]connect.
 // connectors, grants or labels have changed in the store. When it returns without an
 // error, each has what the store says.
 func (h *Host) SyncConnectors(ctx context.Context) error {
-	h.mu.Lock()
-	h.changes++ // who boots meanwhile looks again, and who wakes
+	h.changes.Add(1) // who boots meanwhile looks again, and who wakes
 	live := map[string]Sandbox{}
-	for _, m := range h.machines {
-		if m.sandbox != nil {
-			live[m.name] = m.sandbox
+	for _, m := range h.machines.list() {
+		if sb := m.now().sandbox; sb != nil {
+			live[m.name] = sb
 		}
 	}
-	h.mu.Unlock()
 	var mu sync.Mutex
 	var errs error
 	var wg sync.WaitGroup
@@ -118,7 +116,7 @@ func (h *Host) showGit(ctx context.Context, name string, sb Sandbox, config stri
 // reviveConnectors tells a sandbox that was found running, or whose connectors
 // changed while it was booted, its connectors.
 func (h *Host) reviveConnectors(name string, sb Sandbox) {
-	if err := h.setConnectors(h.ctx, name, sb); err != nil && h.ctx.Err() == nil {
+	if err := h.setConnectors(h.tasks.ctx, name, sb); err != nil && h.tasks.ctx.Err() == nil {
 		h.Logger.Error("telling a sandbox its connectors", "sprite", name, "err", err)
 	}
 }
@@ -126,7 +124,7 @@ func (h *Host) reviveConnectors(name string, sb Sandbox) {
 // RequestLogs are the files with a sprite's requests through connectors; none if
 // the runtime keeps none.
 func (h *Host) RequestLogs(ctx context.Context, name string) ([]string, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}

@@ -128,12 +128,7 @@ func prepare(h *Host) {
 	if !ok {
 		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return
-	}
-	h.wg.Go(func() {
+	h.tasks.begin(func() {
 		if err := p.Prepare(); err != nil {
 			h.Logger.Error("preparing the base; the next sandbox tries again", "err", err)
 		}
@@ -142,7 +137,7 @@ func prepare(h *Host) {
 
 // store stores a new sprite, whose sandbox starts at once if there is one in the pool.
 func (h *Host) store(ctx context.Context, row *store.Sprite) error {
-	if s := h.takeSpare(*row); s != nil {
+	if s := h.pool.take(*row); s != nil {
 		return h.createFrom(ctx, s, row)
 	}
 	return h.Store.Sprites.Create(ctx, row)
@@ -342,7 +337,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds), checkRetention(req.Retention), checkStorage(req.StorageMB)); err != nil {
 		return sprites.Info{}, err
 	}
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err == nil {
 		err = checkRevision(row, req.Revision)
 	}
@@ -386,8 +381,10 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 	if err != nil {
 		return sprites.Info{}, err
 	}
-	h.setIdle(row)
-	h.reviewNow(ctx, row.ID)
+	if m := h.machines.known(row.ID); m != nil {
+		m.setTimes(h.machines.defaults.of(row))
+	}
+	h.disk.reviewNow(ctx, row.ID)
 	if req.Labels != nil || req.ClearLabels { // connectors may be granted by them
 		if err := h.SyncConnectors(ctx); err != nil {
 			return sprites.Info{}, err

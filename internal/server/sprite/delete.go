@@ -15,7 +15,7 @@ import (
 // still uses it, or has left commits in it that nobody has pulled. Once begun it
 // goes on when ctx ends, and over a restart of the server.
 func (h *Host) Delete(ctx context.Context, name string, force bool) error {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -24,18 +24,15 @@ func (h *Host) Delete(ctx context.Context, name string, force bool) error {
 			return err
 		}
 	}
-	h.mu.Lock()
-	m := h.machine(row)
-	if h.closed || m.dead {
-		h.mu.Unlock()
-		return fail.Newf(CodeDeleting, "", "sprite %s is being deleted", name)
+	m := h.machines.of(row)
+	if !m.kill() {
+		return errDeleting(name)
 	}
-	m.dead = true
-	m.disarm()
 	done := make(chan error, 1)
-	h.wg.Go(func() { done <- h.destroy(m) })
-	h.mu.Unlock()
-
+	if !h.tasks.begin(func() { done <- h.destroy(m) }) {
+		m.spared()
+		return errDeleting(name)
+	}
 	select {
 	case err := <-done:
 		if err != nil {
@@ -69,16 +66,15 @@ func (h *Host) deletable(ctx context.Context, row store.Sprite) error {
 // destroy ends a dead machine's sandbox and removes its disk and row. If that
 // fails the sprite stays, and can be deleted again.
 func (h *Host) destroy(m *machine) (err error) {
-	ctx := context.WithoutCancel(h.ctx)
+	ctx := h.tasks.lasting()
 	defer func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
 		if err == nil {
-			delete(h.machines, m.id)
+			h.machines.drop(m)
+		} else {
+			m.spared()
 		}
-		m.dead = err == nil // else the row says that it may only be deleted
 	}()
-	if h.live(m) == nil {
+	if m.now().live() == nil {
 		if err := elsewhere(h.Runtime, store.Sprite{ID: m.id, Name: m.name}); err != nil {
 			return err
 		}
@@ -93,21 +89,16 @@ func (h *Host) destroy(m *machine) (err error) {
 	fault.Reach(fault.DeleteNoted)
 	h.layers.reads.abandon(allOf(m.id))
 	h.interrupt(m, 0)
-	h.mu.Lock()
-	sb := m.sandbox
-	m.ending = sb
-	h.mu.Unlock()
-	if sb != nil {
+	if sb := m.now().sandbox; sb != nil {
+		m.asked(sb, false)
 		if err := h.stop(sb, 0); err != nil {
 			return err
 		}
-		h.mu.Lock()
-		m.sandbox, m.paused = nil, false
-		h.mu.Unlock()
+		m.set(nil)
 	}
 	fault.Reach(fault.DeleteStopped)
 	if err := h.Runtime.Destroy(ctx, m.id); err != nil {
-		h.note(m.id, func(s *store.Sprite) { s.LastError = err.Error() })
+		h.rows.note(m.id, func(s *store.Sprite) { s.LastError = err.Error() })
 		if e := occupied(m.name, err); e != nil {
 			return e
 		}

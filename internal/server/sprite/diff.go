@@ -20,7 +20,7 @@ import (
 // checkpoint or CurrentState. It wakes nobody; what is being written just now may be
 // seen half done. See layers.Diff for what counts; what cove itself writes does not. An error of tell ends it.
 func (h *Host) Diff(ctx context.Context, name, from, to string, tell func(sprites.DiffEntry) error) error {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (h *Host) openExport(ctx context.Context, name, checkpoint string) (row sto
 			return row, nil, err
 		}
 	}
-	if row, err = h.row(ctx, name); err != nil {
+	if row, err = h.rows.named(ctx, name); err != nil {
 		return row, nil, err
 	}
 	if err := h.checkWhole(ctx, row, checkpoint); err != nil {
@@ -71,9 +71,9 @@ func (h *Host) openExport(ctx context.Context, name, checkpoint string) (row sto
 
 // settingsOf are a sprite's settings, without what may be a secret.
 func (h *Host) settingsOf(row store.Sprite) archive.Settings {
-	idle, hibernate := h.times(row) // another server has other ones
+	own := h.machines.defaults.of(row) // another server has other ones
 	set := archive.Settings{
-		Labels: row.Labels, Include: row.Include, IdleSeconds: int64(idle / time.Second), Hibernate: new(int64(hibernate / time.Second)), NetworkPolicy: row.Policy,
+		Labels: row.Labels, Include: row.Include, IdleSeconds: int64(own.idle / time.Second), Hibernate: new(int64(own.hibernate / time.Second)), NetworkPolicy: row.Policy,
 		Variables: slices.Sorted(maps.Keys(row.Env)),
 	}
 	if c := row.Config; c.RAMMB != 0 || c.CPUs != 0 || c.DiskLimit() != 0 {

@@ -32,7 +32,7 @@ func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest, i
 				return err
 			}
 		}
-		awake = req.Checkpoint == "" && h.live(m) != nil && h.heldBy(m) == nil
+		awake = req.Checkpoint == "" && m.now().live() != nil && m.now().held == nil
 		memory, forget, err := h.forkMemory(ctx, m, from, req)
 		if err != nil {
 			return err

@@ -2,17 +2,12 @@ package sprite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
@@ -57,64 +52,16 @@ type Host struct {
 	// are granted to it, which come first where the names are the same.
 	Connectors map[string]connect.Upstream
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	tasks    *tasks // nil: not started
+	rows     *rows
+	machines *machines
+	disk     *diskWatch
+	pool     *pool
+	layers   *layerKeeper
 
-	layers  *layerKeeper
-	setting keyedMutex // of something that sandboxes are told: what, and of which sprite
-	room    diskRoom
-	older   atomic.Bool // some of what an older store does not know is not aside yet
-
-	mu        sync.Mutex
-	closed    bool
-	machines  map[string]*machine // by sprite ID
-	changes   int                 // counts changes of connectors and network policies
-	spares    []spare             // the pool
-	poolTaken chan struct{}       // has a value when it is less than it was
-	disk      diskWatch
-	diskNews  chan struct{} // has a value when there is something else to watch
-}
-
-// machine is the part of a sprite that is in memory only. It exists once the
-// sprite has been used, until it is deleted. Its fields are guarded by Host.mu.
-type machine struct {
-	id      string
-	name    string
-	idle    time.Duration   // unused, until it sleeps; 0: for ever
-	sandbox Sandbox         // live, or nil
-	paused  bool            // it is, if there is one
-	told    int             // Host.changes of which it has heard inside, if it is paused
-	ending  Sandbox         // the last one that was told to end
-	undone  Sandbox         // the last one that a restore has ended
-	leases  map[*Lease]bool // held, or waiting for the sandbox
-	timer   *time.Timer     // to the next stage of sleep; runs while the sandbox is live and unused, and idle is set
-	epoch   int             // counts timers and their ends, so that a late one knows that it is
-	busy    *transition     // the sandbox is starting or ending
-	spare   Sandbox         // of the pool, to be the one that starts; nil: none
-	dead    bool            // being deleted: nothing may use it
-	lost    string          // why what ran in it is gone, until a command was told; empty: it is not
-
-	hibernate time.Duration // unused, until its memory goes to disk; 0: for ever
-
-	disk diskGauge
-}
-
-// transition is a sandbox's start or end, which its waiters share.
-type transition struct {
-	done  chan struct{}
-	err   error // of the start; valid once done is closed
-	begun time.Time
-
-	given  context.Context // ends when it is to be given up
-	giveUp context.CancelFunc
-	alone  bool // it changes the disk: only a delete gives that up
-}
-
-func newTransition() *transition {
-	t := &transition{done: make(chan struct{}), begun: time.Now()}
-	t.given, t.giveUp = context.WithCancel(context.Background())
-	return t
+	setting keyedMutex   // of something that sandboxes are told: what, and of which sprite
+	older   atomic.Bool  // some of what an older store does not know is not aside yet
+	changes atomic.Int64 // counts changes of connectors and network policies
 }
 
 // Start takes up the sandboxes that run already and finishes what an earlier
@@ -124,11 +71,8 @@ func (h *Host) Start(ctx context.Context) error {
 	if h.Logger == nil {
 		h.Logger = slog.New(slog.DiscardHandler)
 	}
-	h.ctx, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	h.machines = map[string]*machine{}
-	h.poolTaken = make(chan struct{}, 1)
-	h.diskNews = make(chan struct{}, 1)
-	h.layers = newLayerKeeper(h.ctx, h)
+	h.tasks = newTasks(ctx)
+	h.furnish()
 
 	live, err := h.Runtime.Live(ctx)
 	if err != nil {
@@ -161,70 +105,70 @@ func (h *Host) Start(ctx context.Context) error {
 		}
 	}
 	h.layers.begin(func() { h.layers.list() })
-	h.wg.Go(func() { h.watchDisks(h.ctx) })
-	if h.Pool > 0 {
-		h.wg.Go(func() { h.fillPool(h.ctx) })
-	}
+	h.disk.start(h.tasks.ctx)
+	h.pool.start(h.tasks.ctx)
 	for _, sb := range byID {
-		h.wg.Go(func() { _ = h.retire(sb, whyNoSprite) }) // logged; the next start tries again
+		h.tasks.more(func() { _ = h.retire(sb, whyNoSprite) }) // logged; the next start tries again
 	}
 	return nil
+}
+
+// furnish makes what looks after the sprites.
+func (h *Host) furnish() {
+	places := &places{limit: h.MaxRunning}
+	h.rows = &rows{sprites: h.Store.Sprites, tasks: h.tasks, logger: h.Logger}
+	h.machines = &machines{
+		tasks: h.tasks, places: places, defaults: times{h.IdleDefault, h.HibernateDefault}, idle: h.sleepUnused, all: map[string]*machine{},
+	}
+	h.layers = newLayerKeeper(h.tasks.ctx, h)
+	h.disk = &diskWatch{
+		dir: h.Data, reserve: h.DiskReserve, runtime: h.Runtime, rows: h.rows, machines: h.machines, changes: &h.changes, logger: h.Logger,
+		pause: h.pause, resume: func(m *machine) { h.run(m, func() { h.resume(m) }) }, news: make(chan struct{}, 1),
+	}
+	h.pool = &pool{
+		size: h.Pool, machines: h.machines, places: places, tasks: h.tasks, rows: h.rows, logger: h.Logger, destroy: h.destroy, taken: make(chan struct{}, 1),
+		boot: func(ctx context.Context, row store.Sprite) (Sandbox, error) { return h.bootSandbox(ctx, row, nil) },
+	}
 }
 
 // takeUp makes the store and the memory agree on a sprite whose live sandbox, or
 // nil, was found at the start. known are the layers that the store knows.
 func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 	if row.Held != nil && row.Held.Code == CodeDiskFull {
-		h.mu.Lock()
-		h.machine(row) // for the watch to let it go on
-		h.mu.Unlock()
+		h.machines.of(row) // for the watch to let it go on
 	}
 	switch {
 	case row.Deleting || row.Owner == store.PoolOwner:
-		h.mu.Lock()
-		m := h.machine(row)
-		m.sandbox, m.ending, m.dead = sb, sb, true
-		h.mu.Unlock()
-		h.wg.Go(func() {
+		m := h.machines.of(row)
+		m.condemn(sb)
+		h.tasks.more(func() {
 			if err := h.destroy(m); err != nil {
 				h.Logger.Error("finishing a delete", "sprite", row.Name, "err", err)
 			}
 		})
 	case sb != nil && !isFor(sb, row):
-		h.mu.Lock()
-		m := h.machine(row)
-		m.sandbox = sb
-		m.beginEnd()
-		h.mu.Unlock()
-		h.wg.Go(func() { _ = h.endSandbox(m, false) }) // logged; the next start tries again
+		m := h.foundStrange(row, sb)
+		h.tasks.more(func() { _ = h.endSandbox(m, false) }) // logged; the next start tries again
 	case sb != nil && !isOver(sb, row, known):
 		h.reached(row, sb)
-		h.mu.Lock()
-		m := h.machine(row)
-		m.sandbox = sb
-		m.beginEnd()
-		h.mu.Unlock()
-		h.wg.Go(func() { h.endForeign(m, sb) })
+		m := h.foundStrange(row, sb)
+		h.tasks.more(func() { h.endForeign(m, sb) })
 	case sb != nil:
 		h.reached(row, sb)
-		h.mu.Lock()
-		m := h.machine(row)
-		m.sandbox, m.paused, m.told = sb, sb.Status().Paused, -1
-		h.wg.Go(func() { h.watch(m, sb) })
-		h.wg.Go(func() { h.reviveNetwork(row, sb) })
-		h.wg.Go(func() { h.reviveConnectors(row.Name, sb) })
-		h.arm(m)
-		paused := m.paused
-		h.mu.Unlock()
+		m, paused := h.machines.of(row), sb.Status().Paused
+		m.found(sb, paused)
+		h.tasks.more(func() { h.watch(m, sb) })
+		h.tasks.more(func() { h.reviveNetwork(row, sb) })
+		h.tasks.more(func() { h.reviveConnectors(row.Name, sb) })
 		if paused != (row.Status == sprites.StatusWarm) || row.Status == sprites.StatusCold {
 			h.noteStage(m)
 		}
 		if strings.HasPrefix(row.Lost, notKept) { // it did not end
-			h.lose(m, "")
-			h.note(row.ID, func(s *store.Sprite) { s.Lost = "" })
+			m.lose("")
+			h.rows.note(row.ID, func(s *store.Sprite) { s.Lost = "" })
 		}
 	case h.lost(row.ID) != "":
-		h.note(row.ID, func(s *store.Sprite) {
+		h.rows.note(row.ID, func(s *store.Sprite) {
 			if s.Status = sprites.StatusCold; h.warm(row.ID) {
 				s.Status = sprites.StatusWarm
 			}
@@ -235,10 +179,10 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 		})
 	case h.warm(row.ID):
 		if row.Status != sprites.StatusWarm { // a thousand writes take seconds
-			h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
+			h.rows.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
 		}
 	case row.Status != sprites.StatusCold:
-		h.note(row.ID, func(s *store.Sprite) {
+		h.rows.note(row.ID, func(s *store.Sprite) {
 			s.Status = sprites.StatusCold
 			s.LastError = "its sandbox ended while no server was running"
 			if strings.HasPrefix(s.Lost, notKept) {
@@ -247,6 +191,14 @@ func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
 			s.Lost = s.LastError
 		})
 	}
+}
+
+// foundStrange is the machine of a sprite with a sandbox that must end: it is busy with that.
+func (h *Host) foundStrange(row store.Sprite, sb Sandbox) *machine {
+	m := h.machines.of(row)
+	m.found(sb, false)
+	_, _, _ = m.stopping(false, true) // nobody else has it yet
+	return m
 }
 
 // isFor reports whether a sandbox is a sprite's. One of the pool's may not have become
@@ -274,25 +226,31 @@ func (h *Host) lost(id string) string {
 // Close stops looking after the sprites, and waits for what is in the middle.
 // The sandboxes go on: they outlive the server.
 func (h *Host) Close() error {
-	if h.cancel == nil {
+	if h.tasks == nil {
 		return nil // never started
 	}
-	h.mu.Lock()
-	h.closed = true
-	for _, m := range h.machines {
+	h.tasks.close()
+	for _, m := range h.machines.list() {
 		m.disarm()
 	}
-	h.mu.Unlock()
-	h.cancel()
-	h.wg.Wait()
-	h.emptyPool()
+	h.tasks.cancel()
+	h.disk.close()
+	h.tasks.end()
+	h.pool.close()
 	h.layers.close()
 	return nil
 }
 
+// PoolState describes the pool: how many sandboxes it is to have, and has.
+func (h *Host) PoolState() (size, ready int) { return h.Pool, h.pool.ready() }
+
+// DiskFree is how much of the file system of Data an ordinary user may take, in bytes; 0:
+// that is not known.
+func (h *Host) DiskFree() int64 { return h.disk.sample().avail }
+
 // Get describes a sprite. It does not wake it.
 func (h *Host) Get(ctx context.Context, name string) (sprites.Info, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sprites.Info{}, err
 	}
@@ -302,7 +260,7 @@ func (h *Host) Get(ctx context.Context, name string) (sprites.Info, error) {
 // Describe is Get with what keeps the sprite awake from inside, which it asks the
 // guest.
 func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sprites.Info{}, err
 	}
@@ -311,7 +269,7 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 		return sprites.Info{}, err
 	}
 	info.Cove.MemoryKills = h.memoryKills(row.ID)
-	info.Cove.DiskUsed = h.diskUsed(ctx, row)
+	info.Cove.DiskUsed = h.disk.usedNow(ctx, row)
 	if usages, err := h.Store.Sprites.Usages(ctx, row.ID); err == nil {
 		info.Cove.DiskUse = disks{layers: usages}.use(usages[row.Layer].Parent)
 	}
@@ -330,7 +288,7 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 // MachineID is the number by which a sprite knows itself (/etc/machine-id): the
 // same for all of its sandboxes.
 func (h *Host) MachineID(ctx context.Context, name string) (string, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	return row.MachineID, err
 }
 
@@ -352,33 +310,21 @@ func (h *Host) List(ctx context.Context, filter store.SpriteFilter) ([]sprites.I
 // Live returns a sprite's sandbox without waking it; nil if it has none, or it is
 // paused.
 func (h *Host) Live(ctx context.Context, name string) (Sandbox, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m := h.machines[row.ID]; m != nil && m.busy == nil && !m.dead && !m.paused {
-		return m.sandbox, nil
+	if m := h.machines.known(row.ID); m != nil {
+		if now := m.now(); now.busy == nil && !now.dead && !now.paused {
+			return now.sandbox, nil
+		}
 	}
 	return nil, nil
 }
 
-// row reads a sprite by name.
-func (h *Host) row(ctx context.Context, name string) (store.Sprite, error) {
-	if CheckName(name) != nil {
-		return store.Sprite{}, fail.Newf(CodeNotFound, "", "there is no sprite %.80q, nor can there be: a name has letters, digits and hyphens", name)
-	}
-	row, err := h.Store.Sprites.Get(ctx, name)
-	if errors.Is(err, store.ErrNotFound) {
-		return row, fail.Newf(CodeNotFound, "see what there is with: cove list", "there is no sprite named %s", name)
-	}
-	return row, err
-}
-
 // info describes a sprite.
 func (h *Host) info(row store.Sprite) sprites.Info {
-	idle, hibernate := h.times(row)
+	own := h.machines.defaults.of(row)
 	info := sprites.Info{
 		ID:           row.ID,
 		Name:         row.Name,
@@ -393,9 +339,9 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 			Base:        row.Base,
 			Include:     row.Include,
 			Incarnation: row.Incarnation,
-			IdleSeconds: int64(idle / time.Second),
+			IdleSeconds: int64(own.idle / time.Second),
 
-			HibernateSeconds: int64(hibernate / time.Second),
+			HibernateSeconds: int64(own.hibernate / time.Second),
 
 			Owner:     row.Owner,
 			Removing:  row.Deleting,
@@ -433,21 +379,17 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 			info.Cove.MemoryMB = mb
 		}
 	}
-	h.mu.Lock()
-	m := h.machines[row.ID]
-	var sb Sandbox
-	paused := false
-	held := row.Held
-	if m != nil {
-		sb, paused, held = m.sandbox, m.paused, m.disk.held
-		info.Cove.Removing = info.Cove.Removing || m.dead
-		info.Cove.AwakeBy = m.awakeBy()
-		info.Cove.DiskUsed = m.disk.used
+	now := machineState{held: row.Held}
+	if m := h.machines.known(row.ID); m != nil {
+		now = m.now()
+		info.Cove.Removing = info.Cove.Removing || now.dead
+		info.Cove.AwakeBy = now.awakeBy
+		_, info.Cove.DiskUsed, _ = m.disk.read()
 	}
-	if held != nil {
-		info.Cove.Held = describeHeld(row.Name, *held)
+	if now.held != nil {
+		info.Cove.Held = describeHeld(row.Name, *now.held)
 	}
-	h.mu.Unlock()
+	sb, paused := now.sandbox, now.paused
 	if sb != nil {
 		status := sb.Status()
 		info.Status = sprites.StatusRunning
@@ -467,55 +409,3 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 
 // Organization is the one that all sprites of a server belong to.
 const Organization = "local"
-
-// awakeBy names what keeps the machine awake, each once.
-func (m *machine) awakeBy() []string {
-	whys := map[string]bool{}
-	for l := range m.leases {
-		whys[l.why] = true
-	}
-	return slices.Sorted(maps.Keys(whys))
-}
-
-// machine returns the machine of a sprite. h.mu is held.
-func (h *Host) machine(row store.Sprite) *machine {
-	m := h.machines[row.ID]
-	if m == nil {
-		m = &machine{id: row.ID, name: row.Name, leases: map[*Lease]bool{}, lost: row.Lost}
-		m.idle, m.hibernate = h.times(row)
-		m.disk.limit = row.Config.DiskLimit()
-		if row.Held != nil {
-			m.disk.held = new(*row.Held)
-		}
-		h.machines[row.ID] = m
-	}
-	return m
-}
-
-// times are after how long unused a sprite is paused, and its memory goes to disk: its own,
-// or the server's present ones. 0: never.
-func (h *Host) times(row store.Sprite) (idle, hibernate time.Duration) {
-	idle, hibernate = seconds(row.IdleSeconds), seconds(row.Hibernate)
-	if row.IdleSeconds == store.ServersOwn {
-		idle = h.IdleDefault.Truncate(time.Second)
-	}
-	if row.Hibernate == store.ServersOwn {
-		hibernate = h.HibernateDefault.Truncate(time.Second)
-	}
-	return idle, hibernate
-}
-
-func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
-
-// note changes a sprite's row after something has happened to its sandbox. What
-// can't be written now, on a full disk say, is logged: memory goes before the
-// store, and the next start makes them agree.
-func (h *Host) note(id string, f func(*store.Sprite)) {
-	_, err := h.Store.Sprites.Update(context.WithoutCancel(h.ctx), id, func(s *store.Sprite) error {
-		f(s)
-		return nil
-	})
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		h.Logger.Error("noting the state of a sprite", "id", id, "err", err)
-	}
-}

@@ -54,7 +54,7 @@ func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprit
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	i := importer{host: h, stager: stager, o: o, staged: staged}
-	i.claim, err = h.room.open(staged.Path, o.By, h.DiskReserve, cancel)
+	i.claim, err = h.disk.imports.open(staged.Path, o.By, h.DiskReserve, cancel)
 	if err == nil {
 		defer i.claim.close() // when what was unpacked is gone
 	}

@@ -46,7 +46,7 @@ type layerKeeper struct {
 
 func newLayerKeeper(ctx context.Context, h *Host) *layerKeeper {
 	k := &layerKeeper{
-		store: h.Store, runtime: h.Runtime, logger: h.Logger, inUse: h.layersInUse, remove: h.removeLayer,
+		store: h.Store, runtime: h.Runtime, logger: h.Logger, inUse: func(ctx context.Context) (map[string]bool, error) { return layersInUse(ctx, h.Runtime, h.machines) }, remove: h.removeLayer,
 		ctx: ctx, pinned: map[string]int{}, making: map[string]bool{},
 	}
 	k.reads.init()
@@ -188,13 +188,13 @@ func (k *layerKeeper) pinShort(ctx context.Context, id, layer string) (chain []s
 // no chain becomes too long to be mounted: in this order, because a merged layer's list
 // is then made of the lists of others.
 func (h *Host) tend(id string) {
-	h.wg.Go(func() {
-		ctx := context.WithoutCancel(h.ctx)
+	h.tasks.more(func() {
+		ctx := h.tasks.lasting()
 		if err := h.pruneAutomatic(ctx, id); err != nil {
 			h.Logger.Error("deleting checkpoints that no rule keeps", "sprite", id, "err", err)
 		}
 		h.layers.awaitLists(ctx, id, h.layers.list())
-		if err := h.layers.compact(ctx, id); err != nil && h.ctx.Err() == nil {
+		if err := h.layers.compact(ctx, id); err != nil && h.tasks.ctx.Err() == nil {
 			h.Logger.Error("merging layers", "sprite", id, "err", err)
 		}
 	})

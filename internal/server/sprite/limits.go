@@ -61,18 +61,10 @@ func limitsOf(id string) string { return "the limits of " + id }
 // booted is a sprite's sandbox, once a change that is under way has ended: it may have
 // begun with what was in the store before. nil: there is none.
 func (h *Host) booted(ctx context.Context, id string) Sandbox {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m := h.machines[id]
-	if m != nil && m.busy != nil && m.sandbox == nil {
-		busy := m.busy
-		h.mu.Unlock()
-		_ = busy.wait(ctx)
-		h.mu.Lock()
-		m = h.machines[id]
+	if m := h.machines.known(id); m != nil {
+		if now := m.now(); now.busy != nil && now.sandbox == nil {
+			_ = now.busy.wait(ctx)
+		}
 	}
-	if m == nil {
-		return nil
-	}
-	return m.sandbox
+	return h.machines.sandbox(id)
 }

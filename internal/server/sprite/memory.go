@@ -64,7 +64,7 @@ func (h *Host) forget(memories ...string) {
 		if name == "" {
 			continue
 		}
-		if err := k.ForgetMemory(context.WithoutCancel(h.ctx), name); err != nil {
+		if err := k.ForgetMemory(h.tasks.lasting(), name); err != nil {
 			h.Logger.Error("removing a memory", "name", name, "err", err)
 		}
 	}

@@ -26,7 +26,7 @@ const (
 
 // NetworkPolicy returns a sprite's policy, with its revision.
 func (h *Host) NetworkPolicy(ctx context.Context, name string) (sprites.NetworkPolicy, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err == nil {
 		row.Policy.Revision, err = revisionOf(row.Policy)
 	}
@@ -52,7 +52,7 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	if err != nil {
 		return err
 	}
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -83,22 +83,8 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	if err != nil {
 		return err
 	}
-	h.mu.Lock()
-	h.changes++
-	var sb Sandbox
-	var busy *transition
-	if m := h.machines[row.ID]; m != nil {
-		sb, busy = m.sandbox, m.busy
-	}
-	h.mu.Unlock()
-	if busy != nil && sb == nil { // it may boot with the old one
-		_ = busy.wait(ctx)
-		h.mu.Lock()
-		if m := h.machines[row.ID]; m != nil {
-			sb = m.sandbox
-		}
-		h.mu.Unlock()
-	}
+	h.changes.Add(1)
+	sb := h.booted(ctx, row.ID)
 	if sb == nil {
 		return nil
 	}
@@ -147,14 +133,14 @@ func (h *Host) showPolicy(ctx context.Context, row store.Sprite, sb Sandbox) err
 // reviveNetwork tells a sandbox that was found running its policy: a shim that was
 // started anew for it lets nothing out before.
 func (h *Host) reviveNetwork(row store.Sprite, sb Sandbox) {
-	done, err := h.setting.lock(h.ctx, policyOf(row.ID))
+	done, err := h.setting.lock(h.tasks.ctx, policyOf(row.ID))
 	if err != nil {
 		return // the server ends
 	}
 	defer done()
-	row, err = h.Store.Sprites.Get(h.ctx, row.Name)
+	row, err = h.Store.Sprites.Get(h.tasks.ctx, row.Name)
 	if err == nil {
-		err = h.setNetwork(h.ctx, row, sb)
+		err = h.setNetwork(h.tasks.ctx, row, sb)
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) { // it has been deleted
 		h.Logger.Error("telling a sandbox its network policy", "sprite", row.Name, "err", err)
@@ -238,7 +224,7 @@ const lookupLimit = 3 * time.Second
 // Only if lookUp is set, the host's resolver is asked for a name that the policy allows:
 // it may know names of the host's own network.
 func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookUp bool) (sprites.PolicyDecision, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sprites.PolicyDecision{}, err
 	}
@@ -294,7 +280,7 @@ func decided(name, target string, d policy.Decision) sprites.PolicyDecision {
 // NetworkLogs are the files with what a sprite was refused, or, with connections,
 // what it reached; none if the runtime keeps none.
 func (h *Host) NetworkLogs(ctx context.Context, name string, connections bool) ([]string, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -307,7 +293,7 @@ func (h *Host) NetworkLogs(ctx context.Context, name string, connections bool) (
 // SandboxLogs are the files with what the runtime says of a sprite's sandboxes;
 // none if it keeps none.
 func (h *Host) SandboxLogs(ctx context.Context, name string) ([]string, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}

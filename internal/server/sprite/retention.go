@@ -27,7 +27,7 @@ func (h *Host) Prune(ctx context.Context, name string, req sprites.PruneRequest)
 	if err := checkRetention(req.Retention); err != nil {
 		return sprites.PruneResult{}, err
 	}
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sprites.PruneResult{}, err
 	}
@@ -132,7 +132,7 @@ func (h *Host) sealOutdated(m *machine, row store.Sprite) error {
 	if !ok || !aging.Outdated(row.ID) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), checkpointLimit)
+	ctx, cancel := context.WithTimeout(h.tasks.lasting(), checkpointLimit)
 	defer cancel()
 	row, err := h.Store.Sprites.ByID(ctx, row.ID)
 	if err != nil {

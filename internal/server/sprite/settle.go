@@ -36,7 +36,7 @@ const (
 // or nil. The error, with which it is unsettled, says why nobody knows. The time for it is
 // its own: that of who began it may be over.
 func (h *Host) settle(limit time.Duration, id string, next store.Next, sb Sandbox) (outcome, error) {
-	ctx, cancel := context.WithTimeout(h.ctx, limit)
+	ctx, cancel := context.WithTimeout(h.tasks.ctx, limit)
 	defer cancel()
 	if sb != nil && !ended(sb) {
 		has, err := layersOf(ctx, sb, next.Layer)
@@ -60,7 +60,7 @@ func (h *Host) settle(limit time.Duration, id string, next store.Next, sb Sandbo
 	if err != nil {
 		return unsettled, err
 	}
-	mounted, err := h.mounted(ctx)
+	mounted, err := mounted(ctx, h.Runtime)
 	if err != nil {
 		return unsettled, err
 	}
@@ -83,8 +83,8 @@ func layersOf(ctx context.Context, sb Sandbox, next string) ([]string, error) {
 }
 
 // mounted are the layers that the runtime's sandboxes have, if it can say so.
-func (h *Host) mounted(ctx context.Context) ([]string, error) {
-	m, ok := h.Runtime.(Mounter)
+func mounted(ctx context.Context, rt Runtime) ([]string, error) {
+	m, ok := rt.(Mounter)
 	if !ok {
 		return nil, nil
 	}
@@ -93,30 +93,6 @@ func (h *Host) mounted(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("look which layers are mounted: %w", err)
 	}
 	return all, nil
-}
-
-// layersInUse are the layers that sandboxes have, as the runtime says and as this Host knows.
-func (h *Host) layersInUse(ctx context.Context) (map[string]bool, error) {
-	mounted, err := h.mounted(ctx)
-	if err != nil {
-		return nil, err
-	}
-	held := map[string]bool{}
-	for _, l := range mounted {
-		held[l] = true
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, m := range h.machines {
-		for _, sb := range []Sandbox{m.sandbox, m.ending} {
-			if sb != nil && !ended(sb) {
-				for _, l := range sb.Status().Layers {
-					held[l] = true
-				}
-			}
-		}
-	}
-	return held, nil
 }
 
 // settled is a sprite's row without a Next. sb is its sandbox, or nil.
@@ -141,20 +117,14 @@ func notKnown(name string, why error) error {
 
 // settleLater settles in the background what could not be yet.
 func (h *Host) settleLater(id, layer string) {
-	h.wg.Go(func() {
-		for h.ctx.Err() == nil {
-			row, err := h.Store.Sprites.ByID(h.ctx, id)
+	h.tasks.more(func() {
+		for h.tasks.ctx.Err() == nil {
+			row, err := h.Store.Sprites.ByID(h.tasks.ctx, id)
 			if errors.Is(err, store.ErrNotFound) || err == nil && row.Next.Layer != layer {
 				return
 			}
 			if err == nil {
-				h.mu.Lock()
-				var sb Sandbox
-				if m := h.machines[id]; m != nil {
-					sb = m.sandbox
-				}
-				h.mu.Unlock()
-				if _, err = h.settle(settleLimit, id, row.Next, sb); err == nil {
+				if _, err = h.settle(settleLimit, id, row.Next, h.machines.sandbox(id)); err == nil {
 					h.Logger.Info("settled which layer a sprite writes", "sprite", row.Name)
 					h.tend(id)
 					return
@@ -163,7 +133,7 @@ func (h *Host) settleLater(id, layer string) {
 			h.Logger.Warn("it is not known yet which layer a sprite writes", "id", id, "err", err)
 			select {
 			case <-time.After(settlePause):
-			case <-h.ctx.Done():
+			case <-h.tasks.ctx.Done():
 			}
 		}
 	})
@@ -179,7 +149,7 @@ func (h *Host) settleAll(rows []store.Sprite, live map[string]Sandbox) {
 			continue
 		}
 		asked++
-		h.wg.Go(func() {
+		h.tasks.more(func() {
 			if _, err := h.settle(startLimit, row.ID, row.Next, live[row.ID]); err != nil {
 				h.Logger.Error("finishing a checkpoint", "sprite", row.Name, "err", err)
 				h.settleLater(row.ID, row.Next.Layer)

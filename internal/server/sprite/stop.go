@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +22,7 @@ func (h *Host) Stop(ctx context.Context, name string) error {
 		return err
 	}
 	return h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-		if h.live(m) != nil {
+		if m.now().live() != nil {
 			return nil // it has been used again
 		}
 		return h.forgetMemory(ctx, row.ID)
@@ -42,7 +41,7 @@ func (h *Host) forgetMemory(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	h.note(id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+	h.rows.note(id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
 	return nil
 }
 
@@ -51,12 +50,12 @@ const leavingPatience = time.Second
 
 // end ends a sprite's sandbox; to sleep, with its memory.
 func (h *Host) end(ctx context.Context, name string, sleep bool) error {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}
 	for begun := time.Now(); ; {
-		busy, ended, err := h.stopping(row, sleep)
+		busy, ended, err := h.beginStop(row, sleep)
 		var e *fail.Error
 		switch {
 		case errors.As(err, &e) && e.Code == CodeInUse && time.Since(begun) < leavingPatience:
@@ -71,12 +70,11 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 		case busy != nil && sleep: // whether it starts or ends: look again
 			_ = busy.wait(ctx)
 		case busy != nil: // it may be at something that does not end by itself
-			m, err := h.machineOf(row)
-			if err != nil {
-				return err
-			}
+			m := h.machines.of(row)
 			interrupted := make(chan struct{})
-			h.wg.Go(func() { defer close(interrupted); h.interrupt(m, stopGrace) })
+			if !h.tasks.begin(func() { defer close(interrupted); h.interrupt(m, stopGrace) }) {
+				return errClosing()
+			}
 			select {
 			case <-interrupted:
 			case <-ctx.Done():
@@ -90,7 +88,7 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 					return fail.Newf(CodeNoSpace, "free some space, and try again; or "+endAndRemove(name), "sprite %s stays awake: there is no space for its memory on the server's disk", name)
 				}
 				if errors.Is(err, ErrDeletedOpen) {
-					return fail.Newf(CodeDeletedOpen, h.deletedOpen(row.ID), "sprite %s stays awake: %v", name, err)
+					return fail.Newf(CodeDeletedOpen, h.machines.deletedOpen(row.ID), "sprite %s stays awake: %v", name, err)
 				}
 				if err != nil {
 					return fmt.Errorf("stop sprite %s: %w", name, err)
@@ -110,25 +108,18 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 // sandbox: a guest that does not answer is no reason to wait. Without a grace (a delete)
 // all is given up at once.
 func (h *Host) interrupt(m *machine, grace time.Duration) {
-	h.mu.Lock()
-	busy, sb := m.busy, m.sandbox
-	if busy != nil && sb != nil {
-		m.ending = sb
-	}
-	h.mu.Unlock()
+	now := m.now()
+	busy, sb := now.busy, now.sandbox
 	if busy == nil {
 		return
 	}
 	if sb != nil {
+		m.asked(sb, false)
 		if err := h.stop(sb, grace); err != nil { // logged
-			h.mu.Lock()
-			if m.ending == sb {
-				m.ending = nil // its end, if it comes, was not this
-			}
-			h.mu.Unlock()
+			m.unasked(sb, false)
 		}
 		if ended(sb) {
-			h.note(m.id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+			h.rows.note(m.id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
 		}
 	}
 	if grace == 0 || !busy.alone {
@@ -149,91 +140,54 @@ func jobInUse(ctx context.Context, st *store.Store, row store.Sprite, err error)
 		"sprite %s is in use: job %s is at work in it (%s)", row.Name, id, jobs[0].State)
 }
 
-// machineOf is the machine of a sprite that was used.
-func (h *Host) machineOf(row store.Sprite) (*machine, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
-	}
-	return h.machine(row), nil
-}
-
-// stopping begins the end of a sprite's sandbox, and returns what tells of it; or
+// beginStop begins the end of a sprite's sandbox, and returns what tells of it; or
 // what to wait for before asking again; or nothing, if it has none.
-func (h *Host) stopping(row store.Sprite, sleep bool) (busy *transition, ended <-chan error, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m := h.machines[row.ID]
-	switch {
-	case h.closed:
-		return nil, nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
-	case row.Deleting || m != nil && m.dead:
-		return nil, nil, fail.Newf(CodeDeleting, "", "sprite %s is being deleted", row.Name)
-	case m == nil:
-		return nil, nil, nil
-	case m.busy != nil:
-		return m.busy, nil, nil
-	case m.sandbox == nil:
-		return nil, nil, nil
-	case sleep && len(m.leases) > 0 && m.disk.held == nil: // else nobody gets anything of it
-		return nil, nil, fail.Newf(CodeInUse, "end that first, or let it sleep by itself", "sprite %s is in use (%s)", row.Name, strings.Join(m.awakeBy(), ", "))
+func (h *Host) beginStop(row store.Sprite, sleep bool) (busy *transition, ended <-chan error, err error) {
+	if row.Deleting {
+		return nil, nil, errDeleting(row.Name)
 	}
-	m.disarm()
-	m.beginEnd()
+	m := h.machines.known(row.ID)
+	if m == nil {
+		return nil, nil, nil
+	}
+	busy, next, err := m.stopping(sleep, false)
+	if next != ends {
+		return busy, nil, err
+	}
 	done := make(chan error, 1)
-	h.wg.Go(func() { done <- h.endSandbox(m, sleep) })
+	if !h.run(m, func() { done <- h.endSandbox(m, sleep) }) {
+		return nil, nil, errClosing()
+	}
 	return nil, done, nil
 }
 
-// beginEnd makes the machine one whose sandbox is ending; endSandbox must follow.
-// Host.mu is held.
-func (m *machine) beginEnd() {
-	m.busy, m.ending = newTransition(), m.sandbox
-}
-
-// endSandbox ends the sandbox of a machine for which beginEnd was called; to sleep,
-// it keeps its memory, where that can be. If that fails the sprite goes on as it was.
+// endSandbox ends the sandbox of a machine that is busy with that; to sleep, it keeps its
+// memory, where that can be. If that fails the sprite goes on as it was.
 func (h *Host) endSandbox(m *machine, sleep bool) error {
-	h.mu.Lock()
-	sb, busy := m.ending, m.busy
-	h.mu.Unlock()
+	sb := m.now().ending
 	var err error
 	status := sprites.StatusCold
 	if hb, ok := sb.(Hibernator); ok && sleep {
 		status = sprites.StatusWarm
 		err = h.hibernate(hb)
 	} else {
-		err = h.stop(sb, h.graceOf(m))
+		err = h.stop(sb, graceOf(m))
 	}
-	h.mu.Lock()
-	m.busy = nil
-	full := false
-	if err == nil {
-		m.sandbox, m.paused, m.lost = nil, false, ""
-		if full = m.isFull(); full { // it writes nothing now
-			m.disk.held = nil
-			m.disk.changed()
-		}
-	} else {
-		m.ending = nil
-		h.arm(m)
-	}
-	h.mu.Unlock()
+	busy, freed := m.endEnd(err)
 	if err != nil && ended(sb) {
 		h.noteEnd(m, sb) // watch took it for the end that was asked for
 		err = fail.Newf(CodeUnavailable, "the next use boots it; to see why it ended: cove info "+m.name, "sprite %s has ended, and what ran in it is lost; its files are as they were: %v", m.name, err)
 	}
-	if full {
-		h.noteHeld(m)
+	if freed {
+		h.disk.noteHeld(m)
 	}
 	if err == nil {
-		h.note(m.id, func(s *store.Sprite) { s.Status, s.Lost = status, "" })
+		h.rows.note(m.id, func(s *store.Sprite) { s.Status, s.Lost = status, "" })
 		if sleep {
 			fault.Reach(fault.SleepStored)
 		}
 	}
-	close(busy.done)
+	busy.finish(nil)
 	return err
 }
 
@@ -241,7 +195,7 @@ const hibernateLimit = 5 * time.Minute
 
 // hibernate is not cut short by the Host's end.
 func (h *Host) hibernate(sb Hibernator) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), hibernateLimit)
+	ctx, cancel := context.WithTimeout(h.tasks.lasting(), hibernateLimit)
 	defer cancel()
 	err := sb.Hibernate(ctx)
 	if err != nil {
@@ -252,10 +206,8 @@ func (h *Host) hibernate(sb Hibernator) error {
 
 // graceOf is how long what runs in a machine is given to end: one that is held would
 // write on meanwhile.
-func (h *Host) graceOf(m *machine) time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m.disk.held != nil {
+func graceOf(m *machine) time.Duration {
+	if m.now().held != nil {
 		return 0
 	}
 	return stopGrace
@@ -263,7 +215,7 @@ func (h *Host) graceOf(m *machine) time.Duration {
 
 // stop ends a sandbox. It is not cut short by the Host's end.
 func (h *Host) stop(sb Sandbox, grace time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), grace+stopLimit)
+	ctx, cancel := context.WithTimeout(h.tasks.lasting(), grace+stopLimit)
 	defer cancel()
 	err := sb.Stop(ctx, grace)
 	if err != nil {

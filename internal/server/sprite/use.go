@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -13,86 +12,27 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// A Lease keeps a sprite awake.
-type Lease struct {
-	host    *Host
-	machine *machine
-	why     string
-	sandbox Sandbox
-	once    sync.Once
-}
-
-// Sandbox is the sandbox that was live when the lease was taken. It may have
-// ended since.
-func (l *Lease) Sandbox() Sandbox { return l.sandbox }
-
-// Removed reports whether the sprite is deleted, or being so.
-func (l *Lease) Removed() bool {
-	l.host.mu.Lock()
-	defer l.host.mu.Unlock()
-	return l.machine.dead
-}
-
-// Restored reports whether the sandbox ends, or has ended, because the sprite is brought
-// back to a checkpoint.
-func (l *Lease) Restored() bool {
-	l.host.mu.Lock()
-	defer l.host.mu.Unlock()
-	return l.machine.undone == l.sandbox
-}
-
-// Lost is why what ran in the sprite is gone, though nobody had asked for that; empty: it
-// is not, or Told was called since.
-func (l *Lease) Lost() string {
-	l.host.mu.Lock()
-	defer l.host.mu.Unlock()
-	return l.machine.lost
-}
-
-// Told says that a person has learned what Lost says.
-func (l *Lease) Told() {
-	l.host.lose(l.machine, "")
-	l.host.note(l.machine.id, func(s *store.Sprite) { s.Lost = "" })
-}
-
-// lose notes why what ran in a machine is gone, for the next command.
-func (h *Host) lose(m *machine, why string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m.lost = why
-}
-
-// Release lets the sprite sleep, as far as this lease is concerned. It may be
-// called more than once.
-func (l *Lease) Release() {
-	l.once.Do(func() {
-		l.host.mu.Lock()
-		defer l.host.mu.Unlock()
-		delete(l.machine.leases, l)
-		l.host.arm(l.machine)
-	})
-}
-
 // Use wakes a sprite if it sleeps, and keeps it awake until the lease is
 // released. why is what Info names as the reason. Callers at the same time share
 // one start, which goes on when one of them gives up.
 func (h *Host) Use(ctx context.Context, name, why string) (*Lease, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	if row.Deleting {
 		return nil, fail.Newf(CodeDeleting, "delete it again if that takes too long", "sprite %s is being deleted", name)
 	}
-	h.mu.Lock()
-	m := h.machine(row)
-	l := &Lease{host: h, machine: m, why: why}
-	m.leases[l] = true
-	m.disarm()
-	h.mu.Unlock()
-
+	m := h.machines.of(row)
+	l := newLease(m, h.rows, why)
 	for {
-		busy, err := h.ready(l, row)
+		busy, next, err := l.acquire()
+		switch next {
+		case boots:
+			h.run(m, func() { h.boot(m, row) })
+		case resumes:
+			h.run(m, func() { h.resume(m) })
+		}
 		if err == nil && busy == nil {
 			return l, nil
 		}
@@ -106,53 +46,14 @@ func (h *Host) Use(ctx context.Context, name, why string) (*Lease, error) {
 	}
 }
 
-// wait waits for the transition's end, and returns its error.
-func (t *transition) wait(ctx context.Context) error {
-	select {
-	case <-t.done:
-		return t.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// run does in the background what a transition of a machine has begun for, and ends it. A Host
+// that is closed does not: the transition ends, and run reports false.
+func (h *Host) run(m *machine, f func()) bool {
+	done := h.tasks.begin(f)
+	if !done {
+		m.finish(errClosing())
 	}
-}
-
-// ready gives the lease its sandbox, or returns what to wait for before asking
-// again.
-func (h *Host) ready(l *Lease, row store.Sprite) (*transition, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m := l.machine
-	switch {
-	case h.closed:
-		return nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
-	case m.dead:
-		return nil, fail.Newf(CodeDeleting, "", "sprite %s is being deleted", m.name)
-	case m.busy != nil:
-		return m.busy, nil
-	case m.disk.held != nil:
-		return nil, m.heldError()
-	}
-	there := m.sandbox != nil && !ended(m.sandbox)
-	if there && !m.paused {
-		l.sandbox = m.sandbox
-		return nil, nil
-	}
-	if !there {
-		m.sandbox, m.paused = nil, false // its watcher is about to notice
-	}
-	if n := h.awake(); h.MaxRunning > 0 && n >= h.MaxRunning {
-		err := fail.Newf(CodeRunningLimit, "wait until one falls asleep, or remove one",
-			"as many sprites are running as the server allows: %d", n)
-		err.Limit, err.Count, err.RetryAfter = h.MaxRunning, n, 5*time.Second
-		return nil, err
-	}
-	if there {
-		h.beginResume(m)
-		return m.busy, nil
-	}
-	m.busy = newTransition()
-	h.wg.Go(func() { h.boot(m, row) })
-	return m.busy, nil
+	return done
 }
 
 func ended(sb Sandbox) bool {
@@ -177,30 +78,15 @@ func endsSoon(ctx context.Context, sb Sandbox) bool {
 
 const endingPatience = 3 * time.Second
 
-// awake counts the machines that have a sandbox which is not paused, or are getting
-// one. h.mu is held.
-func (h *Host) awake() int {
-	n := 0
-	for _, m := range h.machines {
-		if m.sandbox != nil && !m.paused || m.busy != nil {
-			n++
-		}
-	}
-	return n
-}
-
 // boot starts the machine's sandbox and ends its transition.
 func (h *Host) boot(m *machine, row store.Sprite) {
-	h.mu.Lock()
-	changes := h.changes
-	spare, given := m.spare, m.busy.given
-	m.spare = nil
-	h.mu.Unlock()
-	ctx, cancel := context.WithCancel(h.ctx)
+	changes := h.changes.Load()
+	spare, given := m.begun()
+	ctx, cancel := context.WithCancel(h.tasks.ctx)
 	defer cancel()
 	defer context.AfterFunc(given, cancel)()
 	if spare == nil { // the pool's take nothing yet
-		err := h.admit(m)
+		err := h.disk.admit(h.tasks.ctx, m)
 		if err == nil {
 			err = elsewhere(h.Runtime, row)
 		}
@@ -208,11 +94,7 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 			row, err = h.settled(ctx, row, nil)
 		}
 		if err != nil {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			busy := m.busy
-			m.busy, busy.err = nil, err
-			close(busy.done)
+			m.finish(err)
 			return
 		}
 	}
@@ -223,68 +105,75 @@ func (h *Host) boot(m *machine, row store.Sprite) {
 	sb, err := h.bootSandbox(ctx, row, spare)
 	if err != nil {
 		h.Logger.Error("starting a sandbox", "sprite", m.name, "err", err)
-		status, lost := sprites.StatusCold, ""
-		if h.warm(m.id) {
-			status = sprites.StatusWarm
-		} else if warm {
-			lost = "it did not start, and the memory that it slept with was used up: " + err.Error()
-		}
-		h.note(m.id, func(s *store.Sprite) { s.Status, s.LastError, s.Lost = status, err.Error(), cmp.Or(s.Lost, lost) })
-	} else {
-		h.mu.Lock()
-		m.sandbox, m.paused = sb, false // who hears of the note finds it, and who changes connectors
-		changed := changes != h.changes
-		h.mu.Unlock()
-		if changed {
-			h.reviveConnectors(row.Name, sb)
-		}
-		why := sb.Status().Unused
-		if why != "" {
-			h.Logger.Warn("a sprite booted, because the memory that it slept with could not be used", "sprite", m.name, "why", why)
-		}
-		h.note(m.id, func(s *store.Sprite) {
-			s.Status, s.LastError, s.LastRunning = sprites.StatusRunning, "", time.Now()
-			if why != "" {
-				s.Lost = "the memory that it slept with could not be used: " + why
-			}
-			if s.Lost != "" {
-				s.LastError = "it began anew: " + s.Lost
-				h.lose(m, s.Lost)
-			}
-		})
+		h.noteNoStart(m, warm, err)
+		m.finish(h.bootError(m, err))
+		return
 	}
+	m.set(sb) // who hears of the note finds it, and who changes connectors
+	if changes != h.changes.Load() {
+		h.reviveConnectors(row.Name, sb)
+	}
+	h.noteStart(m, sb)
+	h.tasks.more(func() { h.watch(m, sb) })
+	m.finish(nil)
+	h.disk.changed()
+}
 
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	busy := m.busy
-	m.busy = nil
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		delete(h.machines, m.id)
-		busy.err = fail.Newf(CodeNotFound, "", "sprite %s has been deleted", m.name)
-	case err != nil && m.dead:
-		busy.err = fail.Newf(CodeDeleting, "", "sprite %s is being deleted", m.name)
-	case err != nil:
-		failed := fail.Newf(CodeBootFailed, "the server's log, and cove doctor, may say more", "sprite %s did not start", m.name)
-		if h.warm(m.id) {
-			failed.Message += ", and its memory is kept"
-			failed.Hint = "use it again once that is mended; to give up what ran in it: cove restart " + m.name
-		}
-		failed.Err = err
-		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == CodeDamaged {
-			failed = e // which says all
-		} else if e := occupied(m.name, err); e != nil {
-			failed = e
-		} else if disk := DiskError(err); disk != nil { // err was logged
-			failed = fail.Newf(disk.Code, disk.Hint, "sprite %s did not start: %s", m.name, disk.Message)
-		}
-		busy.err = failed
-	default:
-		h.wg.Go(func() { h.watch(m, sb) })
-		h.arm(m)
-		h.diskChanged()
+// noteStart notes that a machine has a sandbox.
+func (h *Host) noteStart(m *machine, sb Sandbox) {
+	why := sb.Status().Unused
+	if why != "" {
+		h.Logger.Warn("a sprite booted, because the memory that it slept with could not be used", "sprite", m.name, "why", why)
 	}
-	close(busy.done)
+	h.rows.note(m.id, func(s *store.Sprite) {
+		s.Status, s.LastError, s.LastRunning = sprites.StatusRunning, "", time.Now()
+		if why != "" {
+			s.Lost = "the memory that it slept with could not be used: " + why
+		}
+		if s.Lost != "" {
+			s.LastError = "it began anew: " + s.Lost
+			m.lose(s.Lost)
+		}
+	})
+}
+
+// noteNoStart notes that a sandbox did not start. warm: its memory was kept.
+func (h *Host) noteNoStart(m *machine, warm bool, err error) {
+	status, lost := sprites.StatusCold, ""
+	if h.warm(m.id) {
+		status = sprites.StatusWarm
+	} else if warm {
+		lost = "it did not start, and the memory that it slept with was used up: " + err.Error()
+	}
+	h.rows.note(m.id, func(s *store.Sprite) { s.Status, s.LastError, s.Lost = status, err.Error(), cmp.Or(s.Lost, lost) })
+}
+
+// bootError is what those get who wait for a sandbox that did not start. It forgets the
+// machine of a sprite that is no more.
+func (h *Host) bootError(m *machine, err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		h.machines.drop(m)
+		return fail.Newf(CodeNotFound, "", "sprite %s has been deleted", m.name)
+	}
+	if m.now().dead {
+		return errDeleting(m.name)
+	}
+	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == CodeDamaged {
+		return e // which says all
+	}
+	if e := occupied(m.name, err); e != nil {
+		return e
+	}
+	if disk := DiskError(err); disk != nil { // err was logged
+		return fail.Newf(disk.Code, disk.Hint, "sprite %s did not start: %s", m.name, disk.Message)
+	}
+	failed := fail.Newf(CodeBootFailed, "the server's log, and cove doctor, may say more", "sprite %s did not start", m.name)
+	if h.warm(m.id) {
+		failed.Message += ", and its memory is kept"
+		failed.Hint = "use it again once that is mended; to give up what ran in it: cove restart " + m.name
+	}
+	failed.Err = err
+	return failed
 }
 
 // bootSandbox starts the sandbox of a sprite, for which one of the pool's, or nil, is
@@ -369,16 +258,10 @@ func (h *Host) environment(row store.Sprite) map[string]string {
 func (h *Host) watch(m *machine, sb Sandbox) {
 	select {
 	case <-sb.Done():
-	case <-h.ctx.Done():
+	case <-h.tasks.ctx.Done():
 		return
 	}
-	h.mu.Lock()
-	asked := m.ending == sb
-	if m.sandbox == sb {
-		m.sandbox, m.paused = nil, false
-	}
-	m.disarm()
-	h.mu.Unlock()
+	asked := m.hasEnded(sb)
 	h.layers.collect() // it may have held layers that nobody else has
 	if asked {
 		return // whoever asked notes it
@@ -391,7 +274,7 @@ func (h *Host) noteEnd(m *machine, sb Sandbox) {
 	why := sb.Status().Ended
 	h.Logger.Warn("a sandbox has ended", "sprite", m.name, "why", why)
 	n := sb.Status().Incarnation
-	h.note(m.id, func(s *store.Sprite) {
+	h.rows.note(m.id, func(s *store.Sprite) {
 		switch {
 		case s.Incarnation != n: // it is of a later one already
 		case h.warm(m.id): // whoever had it sleep did not hear that it does
@@ -399,7 +282,7 @@ func (h *Host) noteEnd(m *machine, sb Sandbox) {
 		default:
 			s.Status, s.LastError = sprites.StatusCold, "its sandbox ended: "+why
 			s.Lost = s.LastError
-			h.lose(m, s.Lost)
+			m.lose(s.Lost)
 		}
 	})
 }

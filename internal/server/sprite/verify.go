@@ -25,7 +25,7 @@ func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.Ve
 	if !ok {
 		return sum, fail.Newf(CodeNotAvailable, "", "the disks of this server can't be looked at")
 	}
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sum, err
 	}
@@ -169,7 +169,7 @@ func (v *verifier) progress(n int64) {
 
 // Damaged names a sprite's checkpoints in which something was found wrong.
 func (h *Host) Damaged(ctx context.Context, name string) (ids []string, err error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
