@@ -51,8 +51,8 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 // openExport opens the state of a sprite that is to be exported.
 func (h *Host) openExport(ctx context.Context, name, checkpoint string) (row store.Sprite, s *state, err error) {
 	if checkpoint == "" {
-		err = h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-			_, err := h.seal(ctx, m, row, nil, sprites.KeepNever)
+		err = h.lives.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+			_, err := h.sealer.seal(ctx, m, row, nil, sprites.KeepNever)
 			return err
 		})
 		if err != nil {
@@ -62,10 +62,10 @@ func (h *Host) openExport(ctx context.Context, name, checkpoint string) (row sto
 	if row, err = h.rows.named(ctx, name); err != nil {
 		return row, nil, err
 	}
-	if err := h.checkWhole(ctx, row, checkpoint); err != nil {
+	if err := h.checkpoints.checkWhole(ctx, row, checkpoint); err != nil {
 		return row, nil, err
 	}
-	s, err = h.openState(ctx, row, checkpoint)
+	s, err = h.checkpoints.open(ctx, row, checkpoint)
 	return row, s, err
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove/internal/server/store"
@@ -52,16 +50,20 @@ type Host struct {
 	// are granted to it, which come first where the names are the same.
 	Connectors map[string]connect.Upstream
 
-	tasks    *tasks // nil: not started
-	rows     *rows
-	machines *machines
-	disk     *diskWatch
-	pool     *pool
-	layers   *layerKeeper
-
-	setting keyedMutex   // of something that sandboxes are told: what, and of which sprite
-	older   atomic.Bool  // some of what an older store does not know is not aside yet
-	changes atomic.Int64 // counts changes of connectors and network policies
+	// The rooms, from the lowest to the highest; see doc.go. Start makes them.
+	tasks       *tasks // nil: not started
+	rows        *rows
+	machines    *machines
+	layers      *layerKeeper
+	memories    *memories
+	checkpoints *checkpoints
+	settler     *settler
+	sealer      *sealer
+	network     *network
+	disk        *diskWatch
+	lives       *lifecycle
+	pool        *pool
+	takeover    *takeover
 }
 
 // Start takes up the sandboxes that run already and finishes what an earlier
@@ -71,8 +73,7 @@ func (h *Host) Start(ctx context.Context) error {
 	if h.Logger == nil {
 		h.Logger = slog.New(slog.DiscardHandler)
 	}
-	h.tasks = newTasks(ctx)
-	h.furnish()
+	h.furnish(ctx)
 
 	live, err := h.Runtime.Live(ctx)
 	if err != nil {
@@ -82,11 +83,11 @@ func (h *Host) Start(ctx context.Context) error {
 	for _, sb := range live {
 		byID[sb.ID()] = sb
 	}
-	rows, err := h.agree(ctx, byID)
+	rows, err := h.takeover.agree(ctx, byID)
 	if err != nil {
 		return fmt.Errorf("take up the sprites: %w", err)
 	}
-	known, err := h.knownLayers(ctx)
+	known, err := h.takeover.knownLayers(ctx)
 	if err != nil {
 		return fmt.Errorf("take up the sprites: %w", err)
 	}
@@ -96,11 +97,11 @@ func (h *Host) Start(ctx context.Context) error {
 	for _, row := range rows {
 		sb := byID[row.ID]
 		delete(byID, row.ID)
-		h.takeUp(row, sb, known)
+		h.takeover.takeUp(row, sb, known)
 	}
 	h.layers.collect()
-	if !h.older.Load() { // else that was done
-		if _, err := h.sweep(ctx, rows, false); err != nil {
+	if !h.takeover.older.Load() { // else that was done
+		if _, err := h.takeover.sweep(ctx, rows, false); err != nil {
 			h.Logger.Error("looking for what the store does not know", "err", err)
 		}
 	}
@@ -108,119 +109,51 @@ func (h *Host) Start(ctx context.Context) error {
 	h.disk.start(h.tasks.ctx)
 	h.pool.start(h.tasks.ctx)
 	for _, sb := range byID {
-		h.tasks.more(func() { _ = h.retire(sb, whyNoSprite) }) // logged; the next start tries again
+		h.tasks.more(func() { _ = h.takeover.retire(sb, whyNoSprite) }) // logged; the next start tries again
 	}
 	return nil
 }
 
-// furnish makes what looks after the sprites.
-func (h *Host) furnish() {
+// furnish makes the rooms.
+func (h *Host) furnish(ctx context.Context) {
+	rt, sprites, logger := h.Runtime, h.Store.Sprites, h.Logger
 	places := &places{limit: h.MaxRunning}
-	h.rows = &rows{sprites: h.Store.Sprites, tasks: h.tasks, logger: h.Logger}
+	h.tasks = newTasks(ctx)
+	h.rows = &rows{sprites: sprites, tasks: h.tasks, logger: logger}
 	h.machines = &machines{
-		tasks: h.tasks, places: places, defaults: times{h.IdleDefault, h.HibernateDefault}, idle: h.sleepUnused, all: map[string]*machine{},
+		tasks: h.tasks, places: places, defaults: times{h.IdleDefault, h.HibernateDefault}, all: map[string]*machine{},
+		idle: func(m *machine, epoch int) { h.lives.idle(m, epoch) },
 	}
-	h.layers = newLayerKeeper(h.tasks.ctx, h)
+	h.layers = newLayerKeeper(h.tasks.ctx, rt, sprites, logger)
+	h.layers.inUse = func(ctx context.Context) (map[string]bool, error) { return layersInUse(ctx, rt, h.machines) }
+	h.layers.remove = func(ctx context.Context, layer string) error { return h.takeover.removeLayer(ctx, layer) }
+	h.memories = &memories{runtime: rt, store: sprites, rows: h.rows, tasks: h.tasks, logger: logger}
+	h.checkpoints = &checkpoints{runtime: rt, store: sprites, layers: h.layers, memories: h.memories, tasks: h.tasks, logger: logger}
+	h.settler = &settler{runtime: rt, store: sprites, machines: h.machines, layers: h.layers, tend: h.checkpoints.tend, tasks: h.tasks, logger: logger}
+	h.sealer = &sealer{
+		runtime: rt, store: sprites, machines: h.machines, layers: h.layers, memories: h.memories, checkpoints: h.checkpoints, settler: h.settler,
+		reserve: h.DiskReserve, tasks: h.tasks, logger: logger,
+	}
+	h.network = &network{store: h.Store, registries: h.Registries, given: h.Connectors, machines: h.machines, tasks: h.tasks, logger: logger}
 	h.disk = &diskWatch{
-		dir: h.Data, reserve: h.DiskReserve, runtime: h.Runtime, rows: h.rows, machines: h.machines, changes: &h.changes, logger: h.Logger,
-		pause: h.pause, resume: func(m *machine) { h.run(m, func() { h.resume(m) }) }, news: make(chan struct{}, 1),
+		dir: h.Data, reserve: h.DiskReserve, runtime: rt, rows: h.rows, machines: h.machines, changes: &h.network.changes, logger: logger,
+		pause:  func(m *machine, sb Pauser) { h.lives.pause(m, sb) },
+		resume: func(m *machine) { h.lives.run(m, func() { h.lives.resume(m) }) },
+		news:   make(chan struct{}, 1),
+	}
+	booter := &booter{runtime: rt, store: h.Store, layers: h.layers, checkpoints: h.checkpoints, network: h.network, url: h.URL, tasks: h.tasks, logger: logger}
+	h.lives = &lifecycle{
+		runtime: rt, store: h.Store, rows: h.rows, machines: h.machines, tasks: h.tasks, logger: logger, layers: h.layers, memories: h.memories,
+		settler: h.settler, sealer: h.sealer, network: h.network, booter: booter, disk: h.disk,
 	}
 	h.pool = &pool{
-		size: h.Pool, machines: h.machines, places: places, tasks: h.tasks, rows: h.rows, logger: h.Logger, destroy: h.destroy, taken: make(chan struct{}, 1),
-		boot: func(ctx context.Context, row store.Sprite) (Sandbox, error) { return h.bootSandbox(ctx, row, nil) },
+		size: h.Pool, machines: h.machines, places: places, tasks: h.tasks, rows: h.rows, logger: logger, taken: make(chan struct{}, 1),
+		booter: booter, lives: h.lives,
 	}
-}
-
-// takeUp makes the store and the memory agree on a sprite whose live sandbox, or
-// nil, was found at the start. known are the layers that the store knows.
-func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
-	if row.Held != nil && row.Held.Code == CodeDiskFull {
-		h.machines.of(row) // for the watch to let it go on
+	h.takeover = &takeover{
+		runtime: rt, store: h.Store, rows: h.rows, machines: h.machines, tasks: h.tasks, logger: logger, layers: h.layers, memories: h.memories,
+		checkpoints: h.checkpoints, settler: h.settler, network: h.network, lives: h.lives, disk: h.disk,
 	}
-	switch {
-	case row.Deleting || row.Owner == store.PoolOwner:
-		m := h.machines.of(row)
-		m.condemn(sb)
-		h.tasks.more(func() {
-			if err := h.destroy(m); err != nil {
-				h.Logger.Error("finishing a delete", "sprite", row.Name, "err", err)
-			}
-		})
-	case sb != nil && !isFor(sb, row):
-		m := h.foundStrange(row, sb)
-		h.tasks.more(func() { _ = h.endSandbox(m, false) }) // logged; the next start tries again
-	case sb != nil && !isOver(sb, row, known):
-		h.reached(row, sb)
-		m := h.foundStrange(row, sb)
-		h.tasks.more(func() { h.endForeign(m, sb) })
-	case sb != nil:
-		h.reached(row, sb)
-		m, paused := h.machines.of(row), sb.Status().Paused
-		m.found(sb, paused)
-		h.tasks.more(func() { h.watch(m, sb) })
-		h.tasks.more(func() { h.reviveNetwork(row, sb) })
-		h.tasks.more(func() { h.reviveConnectors(row.Name, sb) })
-		if paused != (row.Status == sprites.StatusWarm) || row.Status == sprites.StatusCold {
-			h.noteStage(m)
-		}
-		if strings.HasPrefix(row.Lost, notKept) { // it did not end
-			m.lose("")
-			h.rows.note(row.ID, func(s *store.Sprite) { s.Lost = "" })
-		}
-	case h.lost(row.ID) != "":
-		h.rows.note(row.ID, func(s *store.Sprite) {
-			if s.Status = sprites.StatusCold; h.warm(row.ID) {
-				s.Status = sprites.StatusWarm
-			}
-			s.LastError = h.lost(row.ID)
-			if s.Status == sprites.StatusCold && row.Status != sprites.StatusCold && elsewhere(h.Runtime, row) != nil {
-				s.Lost = s.LastError // by the time that another can start
-			}
-		})
-	case h.warm(row.ID):
-		if row.Status != sprites.StatusWarm { // a thousand writes take seconds
-			h.rows.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
-		}
-	case row.Status != sprites.StatusCold:
-		h.rows.note(row.ID, func(s *store.Sprite) {
-			s.Status = sprites.StatusCold
-			s.LastError = "its sandbox ended while no server was running"
-			if strings.HasPrefix(s.Lost, notKept) {
-				s.LastError = s.Lost
-			}
-			s.Lost = s.LastError
-		})
-	}
-}
-
-// foundStrange is the machine of a sprite with a sandbox that must end: it is busy with that.
-func (h *Host) foundStrange(row store.Sprite, sb Sandbox) *machine {
-	m := h.machines.of(row)
-	m.found(sb, false)
-	_, _, _ = m.stopping(false, true) // nobody else has it yet
-	return m
-}
-
-// isFor reports whether a sandbox is a sprite's. One of the pool's may not have become
-// so when the server died.
-func isFor(sb Sandbox, row store.Sprite) bool {
-	name := sb.Status().Hostname
-	return name == "" || name == row.Name
-}
-
-// warm reports whether the memory of a sprite that sleeps is kept.
-func (h *Host) warm(id string) bool {
-	r, ok := h.Runtime.(Rememberer)
-	return ok && r.Warm(id)
-}
-
-// lost is why a sprite's sandbox was not taken up; empty: it was, or has ended.
-func (h *Host) lost(id string) string {
-	r, ok := h.Runtime.(Distinguisher)
-	if !ok {
-		return ""
-	}
-	return r.Lost(id)
 }
 
 // Close stops looking after the sprites, and waits for what is in the middle.
@@ -231,7 +164,7 @@ func (h *Host) Close() error {
 	}
 	h.tasks.close()
 	for _, m := range h.machines.list() {
-		m.disarm()
+		m.setTimes(times{}) // whose timers fire no more
 	}
 	h.tasks.cancel()
 	h.disk.close()
@@ -276,7 +209,7 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 	if sb, err := h.Live(ctx, name); err == nil && sb != nil {
 		ctx, cancel := context.WithTimeout(ctx, describeLimit)
 		defer cancel()
-		inside, err := h.activity(ctx, sb)
+		inside, err := activity(ctx, sb)
 		if err != nil {
 			h.Logger.Debug("asking a sandbox what runs in it", "sprite", name, "err", err)
 		}
@@ -383,7 +316,7 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 	if m := h.machines.known(row.ID); m != nil {
 		now = m.now()
 		info.Cove.Removing = info.Cove.Removing || now.dead
-		info.Cove.AwakeBy = now.awakeBy
+		info.Cove.AwakeBy = awakeBy(m)
 		_, info.Cove.DiskUsed, _ = m.disk.read()
 	}
 	if now.held != nil {

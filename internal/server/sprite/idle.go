@@ -16,38 +16,38 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// sleepUnused runs when a machine's timer fires: the sandbox is paused, or, if it was so
+// idle runs when a machine's timer fires: the sandbox is paused, or, if it was so
 // long enough, hibernated.
-func (h *Host) sleepUnused(m *machine, epoch int) {
+func (l *lifecycle) idle(m *machine, epoch int) {
 	now := m.now()
 	if now.epoch != epoch {
 		return
 	}
 	var rest time.Duration
 	if !now.paused { // nothing has run since
-		rest = h.stillAwake(m.name, now.sandbox, now.idle)
+		rest = l.stillAwake(m.name, now.sandbox, now.idle)
 	}
-	switch m.fallAsleep(epoch, rest, h.changes.Load()) {
+	switch m.fallAsleep(epoch, rest, l.network.changes.Load()) {
 	case pauses:
-		h.pause(m, now.sandbox.(Pauser)) // as fallAsleep has seen: it is used by nobody
+		l.pause(m, now.sandbox.(Pauser)) // as fallAsleep has seen: it is used by nobody
 	case ends:
-		h.Logger.Info("sprite sleeps", "sprite", m.name)
-		_ = h.endSandbox(m, true) // logged; it is tried again
+		l.logger.Info("sprite sleeps", "sprite", m.name)
+		_ = l.endSandbox(m, true) // logged; it is tried again
 	}
 }
 
 // stillAwake is for how long a sandbox that nobody uses has to be left alone. One in
 // which commands still run, though nobody is connected to them, stays awake: they
 // would stand still.
-func (h *Host) stillAwake(name string, sb Sandbox, idle time.Duration) time.Duration {
-	ctx, cancel := context.WithTimeout(h.tasks.ctx, activityLimit)
-	a, err := h.activity(ctx, sb)
+func (l *lifecycle) stillAwake(name string, sb Sandbox, idle time.Duration) time.Duration {
+	ctx, cancel := context.WithTimeout(l.tasks.ctx, activityLimit)
+	a, err := activity(ctx, sb)
 	cancel()
 	awakeBy := reasons(a)
 	if errors.Is(err, errUnknownCall) {
 		awakeBy = append(awakeBy, err.Error()) // what runs in it must not be lost
 	} else if err != nil {
-		h.Logger.Warn("asking a sandbox what runs in it before it sleeps", "sprite", name, "err", err)
+		l.logger.Warn("asking a sandbox what runs in it before it sleeps", "sprite", name, "err", err)
 	}
 	if len(awakeBy) > 0 {
 		return idle
@@ -63,7 +63,7 @@ const maxAnswer = 1 << 20
 
 // activity asks a sandbox what keeps it awake from inside: commands that run,
 // though nobody is connected to them, and live tasks. Services do not.
-func (h *Host) activity(ctx context.Context, sb Sandbox) (sprites.Activity, error) {
+func activity(ctx context.Context, sb Sandbox) (sprites.Activity, error) {
 	var a sprites.Activity
 	body, err := askGuest(ctx, sb, http.MethodGet, "activity", nil)
 	if err != nil {

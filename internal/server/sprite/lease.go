@@ -76,6 +76,13 @@ func (l *Lease) Release() {
 	})
 }
 
+// awakeBy names what keeps a machine awake, each once.
+func awakeBy(m *machine) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return names(m.leases)
+}
+
 // acquire gives the lease its sandbox, or returns what to wait for before it is called again.
 // next, if there is one, is the transition that it has begun for that: boots or resumes.
 func (l *Lease) acquire() (busy *transition, next step, err error) {

@@ -13,7 +13,7 @@ import (
 // updateLimits changes the limits of memory and processors that req names, of a sandbox
 // that is awake too. If that can't be, the sprite has those that it had.
 func (h *Host) updateLimits(ctx context.Context, id string, req sprites.UpdateRequest) error {
-	done, err := h.setting.lock(ctx, limitsOf(id))
+	done, err := h.network.setting.lock(ctx, limitsOf(id))
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (h *Host) updateLimits(ctx context.Context, id string, req sprites.UpdateRe
 	if err != nil {
 		return err
 	}
-	limited, ok := h.booted(ctx, id).(Limited)
+	limited, ok := h.machines.booted(ctx, id).(Limited)
 	if !ok {
 		return nil
 	}
@@ -57,14 +57,3 @@ func (h *Host) updateLimits(ctx context.Context, id string, req sprites.UpdateRe
 
 // limitsOf is what reads.alone calls the change of a sprite's limits.
 func limitsOf(id string) string { return "the limits of " + id }
-
-// booted is a sprite's sandbox, once a change that is under way has ended: it may have
-// begun with what was in the store before. nil: there is none.
-func (h *Host) booted(ctx context.Context, id string) Sandbox {
-	if m := h.machines.known(id); m != nil {
-		if now := m.now(); now.busy != nil && now.sandbox == nil {
-			_ = now.busy.wait(ctx)
-		}
-	}
-	return h.machines.sandbox(id)
-}

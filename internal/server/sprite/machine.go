@@ -164,7 +164,6 @@ type machineState struct {
 	dead    bool
 	lost    string
 	held    *sprites.Held
-	awakeBy []string
 	epoch   int           // sleepTimer.epoch
 	idle    time.Duration // how long it stays awake unused; 0: for ever
 }
@@ -190,7 +189,7 @@ func (m *machine) now() machineState {
 	defer m.mu.Unlock()
 	s := machineState{
 		sandbox: m.sandbox, paused: m.paused, told: m.told, ending: m.ending, undone: m.undone, busy: m.busy,
-		dead: m.dead, lost: m.lost, awakeBy: names(m.leases), epoch: m.sleep.epoch, idle: m.sleep.idle,
+		dead: m.dead, lost: m.lost, epoch: m.sleep.epoch, idle: m.sleep.idle,
 	}
 	if m.hold.why != nil {
 		s.held = new(*m.hold.why)
@@ -217,13 +216,6 @@ func (m *machine) arm(wait time.Duration) {
 		return
 	}
 	m.sleep.start(wait, func(epoch int) { m.tasks.begin(func() { m.idle(m, epoch) }) })
-}
-
-// disarm ends the wait for sleep for good: the Host is closed.
-func (m *machine) disarm() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.sleep.stop()
 }
 
 // setTimes takes up changed times.
@@ -376,16 +368,28 @@ func (m *machine) endEnd(err error) (busy *transition, freed bool) {
 	return m.end(), freed
 }
 
-// asked notes that the sandbox is being ended by who has the machine; undo: for a restore.
-func (m *machine) asked(sb Sandbox, undo bool) {
+// ask notes that whoever has the machine ends its sandbox, which it returns; undo: for a restore.
+func (m *machine) ask(undo bool) Sandbox {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.ending = sb; undo {
-		m.undone = sb
+	if m.ending = m.sandbox; undo {
+		m.undone = m.sandbox
 	}
+	return m.sandbox
 }
 
-// unasked takes back asked: the end of the sandbox, if it comes, was not that.
+// interrupting is ask, of who has not the machine: it is busy with the transition, or, if that
+// is nil, nothing was asked.
+func (m *machine) interrupting() (busy *transition, sb Sandbox) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy != nil && m.sandbox != nil {
+		m.ending = m.sandbox
+	}
+	return m.busy, m.sandbox
+}
+
+// unasked takes back ask: the end of the sandbox, if it comes, was not that.
 func (m *machine) unasked(sb Sandbox, undo bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -69,6 +69,14 @@ func (ms *machines) list() []*machine {
 	return all
 }
 
+// live is the machines with a sandbox, or with one that is starting or ending.
+func (ms *machines) live() []*machine {
+	return slices.DeleteFunc(ms.list(), func(m *machine) bool {
+		now := m.now()
+		return now.sandbox == nil && now.busy == nil || now.dead
+	})
+}
+
 // drop forgets a machine, whose sprite is no more.
 func (ms *machines) drop(m *machine) {
 	ms.mu.Lock()
@@ -86,6 +94,17 @@ func (ms *machines) sandbox(id string) Sandbox {
 		return nil
 	}
 	return m.now().sandbox
+}
+
+// booted is a sprite's sandbox, once a change that is under way has ended: it may have
+// begun with what was in the store before. nil: there is none.
+func (ms *machines) booted(ctx context.Context, id string) Sandbox {
+	if m := ms.known(id); m != nil {
+		if now := m.now(); now.busy != nil && now.sandbox == nil {
+			_ = now.busy.wait(ctx)
+		}
+	}
+	return ms.sandbox(id)
 }
 
 // quietPatience is how long a sandbox that starts, ends or moves has the machine to itself.

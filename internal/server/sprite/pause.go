@@ -25,17 +25,17 @@ var errFrozen = errors.New("the sandbox is paused, and does not go on")
 
 // pause pauses the sandbox of a machine that is busy with it, and ends its
 // transition. A sandbox that can't be paused stays awake.
-func (h *Host) pause(m *machine, sb Pauser) {
-	ctx, cancel := context.WithTimeout(h.tasks.lasting(), pauseLimit)
+func (l *lifecycle) pause(m *machine, sb Pauser) {
+	ctx, cancel := context.WithTimeout(l.tasks.lasting(), pauseLimit)
 	defer cancel()
 	err := sb.Pause(ctx)
 	if err != nil {
-		h.Logger.Error("pausing a sandbox that nobody uses; it stays awake", "sprite", m.name, "err", err)
+		l.logger.Error("pausing a sandbox that nobody uses; it stays awake", "sprite", m.name, "err", err)
 	}
 	// If the answer was lost it may be paused all the same: then the next use resumes it.
 	m.endStage(err == nil || isPaused(sb), nil)
 	if err == nil {
-		h.noteStage(m)
+		l.noteStage(m)
 		fault.Reach(fault.PauseStored)
 	}
 }
@@ -47,8 +47,8 @@ func isPaused(p Pauser) bool {
 }
 
 // resume has the sandbox of a paused machine go on, and ends its transition.
-func (h *Host) resume(m *machine) {
-	if err := h.disk.admit(h.tasks.ctx, m); err != nil {
+func (l *lifecycle) resume(m *machine) {
+	if err := l.disk.admit(l.tasks.ctx, m); err != nil {
 		m.finish(err)
 		return
 	}
@@ -56,29 +56,29 @@ func (h *Host) resume(m *machine) {
 	sb := now.sandbox
 	var err error
 	if pauser, ok := sb.(Pauser); ok {
-		ctx, cancel := context.WithTimeout(h.tasks.lasting(), pauseLimit)
+		ctx, cancel := context.WithTimeout(l.tasks.lasting(), pauseLimit)
 		err = pauser.Resume(ctx)
 		if err != nil && endsSoon(ctx, sb) {
 			err = nil // whoever waits finds that it has ended
 		}
 		cancel()
 	}
-	if err == nil && sb != nil && now.told != h.changes.Load() && !ended(sb) {
-		if row, err := h.Store.Sprites.ByID(h.tasks.ctx, m.id); err == nil {
-			h.reviveNetwork(row, sb)
-			h.reviveConnectors(row.Name, sb)
+	if err == nil && sb != nil && now.told != l.network.changes.Load() && !ended(sb) {
+		if row, err := l.store.Sprites.ByID(l.tasks.ctx, m.id); err == nil {
+			l.network.revive(row, sb)
+			l.network.reviveConnectors(row.Name, sb)
 		}
 	}
 	if err != nil {
-		h.Logger.Error("waking a paused sandbox", "sprite", m.name, "err", err)
+		l.logger.Error("waking a paused sandbox", "sprite", m.name, "err", err)
 		e := fail.Newf(CodeUnavailable, "try again; the log of the server says more", "sprite %s is paused, and does not go on", m.name)
 		e.Err = errors.Join(errFrozen, err)
 		m.endStage(true, e)
 	} else {
 		m.endStage(false, nil)
-		h.disk.changed()
+		l.disk.changed()
 	}
-	h.noteStage(m)
+	l.noteStage(m)
 }
 
 // errPaused is a guest that can't be asked anything.
@@ -86,20 +86,20 @@ var errPaused = errors.New("the sandbox is paused")
 
 // untold is for what a guest should have been told, and was not. One that is paused is
 // told when it wakes.
-func (h *Host) untold(what, name string, sb Sandbox, err error) {
+func (n *network) untold(what, name string, sb Sandbox, err error) {
 	switch {
 	case err == nil || ended(sb):
 	case sb.Status().Paused:
-		h.changes.Add(1)
+		n.changes.Add(1)
 	default:
-		h.Logger.Warn(what, "sprite", name, "err", err)
+		n.logger.Warn(what, "sprite", name, "err", err)
 	}
 }
 
 // noteStage writes to the store whether a machine that has a sandbox is paused: as it
 // is when it is written, for notes may come late.
-func (h *Host) noteStage(m *machine) {
-	h.rows.note(m.id, func(s *store.Sprite) {
+func (l *lifecycle) noteStage(m *machine) {
+	l.rows.note(m.id, func(s *store.Sprite) {
 		switch now := m.now(); {
 		case now.sandbox == nil || now.busy != nil:
 			// what comes of it is noted then

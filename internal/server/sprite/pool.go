@@ -37,8 +37,8 @@ type pool struct {
 	rows     *rows
 	logger   *slog.Logger
 
-	boot    func(context.Context, store.Sprite) (Sandbox, error)
-	destroy func(*machine) error
+	booter *booter
+	lives  *lifecycle
 
 	taken  chan struct{} // has a value when there are less than there were
 	cancel context.CancelFunc
@@ -120,7 +120,7 @@ func (p *pool) add(ctx context.Context) error {
 		return err
 	}
 	fault.Reach(fault.PoolBegun)
-	sb, err := p.boot(ctx, s.row)
+	sb, err := p.booter.boot(ctx, s.row, nil)
 	s.sandbox = sb
 	if err != nil {
 		p.discard(s)
@@ -141,7 +141,7 @@ func (p *pool) put(s spare) {
 func (p *pool) discard(s spare) {
 	m := p.machines.of(s.row)
 	m.condemn(s.sandbox)
-	if err := p.destroy(m); err != nil {
+	if err := p.lives.destroy(m); err != nil {
 		p.logger.Error("removing a sandbox of the pool; the next start tries again", "id", s.row.ID, "err", err)
 	}
 }
@@ -172,37 +172,21 @@ func (p *pool) take(row store.Sprite) *spare {
 	return nil
 }
 
-// createFrom makes a sprite of one of the pool's, whose sandbox starts at once. After
+// create makes a sprite of one of the pool's, whose sandbox starts at once. After
 // an error that is in the pool again.
-func (h *Host) createFrom(ctx context.Context, s *spare, row *store.Sprite) error {
+func (p *pool) create(ctx context.Context, s *spare, row *store.Sprite) error {
 	row.ID = s.row.ID
-	m := h.machines.of(*row) // nobody finds the sprite without
+	m := p.machines.of(*row) // nobody finds the sprite without
 	m.assign(s.sandbox)
-	err := h.Store.Sprites.Take(ctx, row)
+	err := p.rows.sprites.Take(ctx, row)
 	fault.Reach(fault.TakeStored)
-	if err == nil && h.tasks.begin(func() { h.boot(m, *row) }) {
+	if err == nil && p.tasks.begin(func() { p.lives.boot(m, *row) }) {
 		return nil
 	}
-	h.machines.drop(m)
+	p.machines.drop(m)
 	m.finish(nil)
 	if err != nil {
-		h.pool.put(*s)
+		p.put(*s)
 	}
 	return err // once closed, it is as after a death of the server
-}
-
-// assign makes a sandbox of the pool that of a sprite. One that can't be is ended.
-func (h *Host) assign(ctx context.Context, row store.Sprite, sb Sandbox) (bool, error) {
-	if a, ok := sb.(Assigner); ok && !ended(sb) {
-		machine, unpin, err := h.describeMachine(ctx, row, row.Incarnation)
-		if err != nil {
-			return false, err
-		}
-		defer unpin()
-		if err = a.Assign(ctx, machine); err == nil {
-			return true, nil
-		}
-		h.Logger.Warn("a sandbox of the pool can't be used; starting another", "sprite", row.Name, "err", err)
-	}
-	return false, h.stop(sb, 0)
 }

@@ -39,8 +39,8 @@ func (h *Host) SuspendAll(ctx context.Context) (asleep int, awake []string) {
 		lacks, _ = errors.AsType[*NoRoomError](err)
 		return lacks
 	}
-	atOnce(ctx, h.liveMachines(), suspendsAtOnce, suspendPatience, func(m *machine) {
-		err := h.suspendNow(ctx, m)
+	atOnce(ctx, h.machines.live(), suspendsAtOnce, suspendPatience, func(m *machine) {
+		err := h.lives.suspendNow(ctx, m)
 		lacks := ended(m, err)
 		mu.Lock()
 		defer mu.Unlock()
@@ -52,7 +52,7 @@ func (h *Host) SuspendAll(ctx context.Context) (asleep int, awake []string) {
 	})
 	slices.SortFunc(short, func(a, b shortMachine) int { return cmp.Compare(a.lacks.Needed, b.lacks.Needed) })
 	for _, s := range short {
-		err := h.suspendNow(ctx, s.machine)
+		err := h.lives.suspendNow(ctx, s.machine)
 		if lacks := ended(s.machine, err); lacks != nil {
 			s.lacks = lacks
 		}
@@ -98,24 +98,16 @@ func atOnce[T any](ctx context.Context, all []T, places int, patience time.Durat
 	wg.Wait()
 }
 
-// liveMachines are the machines with a sandbox, or with one that is starting or ending.
-func (h *Host) liveMachines() []*machine {
-	return slices.DeleteFunc(h.machines.list(), func(m *machine) bool {
-		now := m.now()
-		return now.sandbox == nil && now.busy == nil || now.dead
-	})
-}
-
 // errAwake says that a machine has a sandbox yet, because there was no time.
 var errAwake = errors.New("it is awake yet")
 
 // suspendNow has a machine sleep. It returns nil if the machine has no sandbox any more.
-func (h *Host) suspendNow(ctx context.Context, m *machine) error {
+func (l *lifecycle) suspendNow(ctx context.Context, m *machine) error {
 	for ctx.Err() == nil {
 		busy, next, err := m.stopping(true, true)
 		if next == ends {
 			done := make(chan error, 1)
-			if !h.run(m, func() { done <- h.endSandbox(m, true) }) {
+			if !l.run(m, func() { done <- l.endSandbox(m, true) }) {
 				return nil
 			}
 			select {
