@@ -75,48 +75,19 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 		if err != nil {
 			return err
 		}
-		sb := m.now().live()
-		if sb != nil {
-			m.ask(true)
-			if err := h.lives.stop(sb, graceOf(m)); err != nil {
-				m.unasked(sb, true) // its end, if it comes, was not this
-				return err
-			}
-			m.set(nil)
+		if awake, err = h.lives.undo(m); err != nil {
+			return err
 		}
 		if err := h.memories.drop(ctx, row.ID); err != nil {
 			return err
 		}
 		fault.Reach(fault.RestoreStopped)
-		list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
+		replaced, err := h.sealer.goBack(ctx, m, row, to)
 		if err != nil {
 			return err
 		}
-		before := &store.Checkpoint{Name: automatic("pre-restore", list), Auto: true, Comment: "before going back to " + to.Name}
-		if _, err = h.sealer.seal(ctx, m, row, before, sprites.KeepNever); err != nil {
-			return err
-		}
-		fault.Reach(fault.RestoreSealed)
-		var next store.Next
-		err = onLayer(func() error {
-			layer, err := h.checkpoints.sealed(ctx, row, id)
-			if err == nil {
-				next, err = h.Store.Sprites.Begin(ctx, row.ID, layer, store.Next{Source: to.Name})
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		fault.Reach(fault.RestoreBegun)
-		if _, err := h.Store.Sprites.Commit(ctx, row.ID, next); err != nil {
-			h.settler.later(row.ID, next.Layer)
-			return err
-		}
-		fault.Reach(fault.RestoreStored)
-		h.layers.collect()
-		awake, restored = sb != nil, row.ID
-		out = sprites.Restored{Checkpoint: to.Name, Replaced: before.Name}
+		restored = row.ID
+		out = sprites.Restored{Checkpoint: to.Name, Replaced: replaced}
 		if to.Memory == "" || boot {
 			return nil
 		}

@@ -344,7 +344,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		return sprites.Info{}, err
 	}
 	if req.RAMMB != nil || req.CPUs != nil {
-		if err := h.updateLimits(ctx, row.ID, req); err != nil {
+		if err := h.limits.update(ctx, row.ID, req); err != nil {
 			return sprites.Info{}, err
 		}
 	}

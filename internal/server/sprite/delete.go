@@ -87,7 +87,7 @@ func (l *lifecycle) destroy(m *machine) (err error) {
 		return err
 	}
 	fault.Reach(fault.DeleteNoted)
-	l.layers.reads.abandon(allOf(m.id))
+	l.layers.abandon(m.id)
 	l.interrupt(m, 0)
 	if sb := m.ask(false); sb != nil {
 		if err := l.stop(sb, 0); err != nil {

@@ -107,6 +107,11 @@ func (g *diskGauge) due(fs fileSystem, now time.Time, load time.Duration) bool {
 	}
 }
 
+// rested reports whether a sprite that is held is to be looked at. mu is held.
+func (g *diskGauge) rested(now time.Time) bool {
+	return !g.walking && now.Sub(g.at) >= max(heldTick, diskRest*g.took)
+}
+
 // read returns the limit, and what the sprite took when it was looked at; over: that is its
 // limit, or more.
 func (g *diskGauge) read() (limit, used int64, over bool) {
@@ -122,11 +127,59 @@ func (g *diskGauge) look(fs fileSystem) bool {
 	return g.limit > 0 && g.may(fs)
 }
 
-// end ends a look for which walking was set.
+// weight is the limit, and how long a look at the files takes.
+func (g *diskGauge) weight() (limit int64, took time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limit, g.took
+}
+
+// begin begins a look if it is due; the caller calls end. last is when the one before ended.
+func (g *diskGauge) begin(due func() bool) (last time.Time, begun bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !due() {
+		return time.Time{}, false
+	}
+	g.walking = true
+	return g.at, true
+}
+
+// end ends a look.
 func (g *diskGauge) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.walking = false
+}
+
+// before is what the last look has seen, for the one that begins.
+func (g *diskGauge) before() (last usedDisk) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.at = time.Now()
+	return g.last
+}
+
+// set notes what a look has seen, when the file system was fs: it took so long.
+func (g *diskGauge) set(u usedDisk, fs fileSystem, took time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.known, g.used, g.lost, g.moves, g.last = true, u.all, fs.lost, fs.moves, u
+	g.at, g.took = time.Now(), took
+}
+
+// failed notes that nothing could be seen.
+func (g *diskGauge) failed(took time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.at, g.took = time.Now(), took
+}
+
+// setLimit takes up a changed limit.
+func (g *diskGauge) setLimit(limit int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limit = limit
 }
 
 // diskWatch holds sprites that reach their limits, or take of the reserve, and lets those go
@@ -231,9 +284,7 @@ func (w *diskWatch) due(now time.Time) (due []*machine, wait time.Duration) {
 	var writing, full bool
 	for _, m := range w.machines.list() {
 		s := m.now()
-		m.disk.mu.Lock()
-		limit, took := m.disk.limit, m.disk.took
-		m.disk.mu.Unlock()
+		limit, took := m.disk.weight()
 		writing = writing || w.reserve > 0 && !s.dead && s.runs()
 		full = full || s.isFull()
 		switch {
@@ -260,24 +311,15 @@ func (w *diskWatch) due(now time.Time) (due []*machine, wait time.Duration) {
 		wait = heldTick
 	}
 	at := map[*machine]time.Time{}
-	walk := func(m *machine, due func(g *diskGauge) bool) bool {
-		m.disk.mu.Lock()
-		defer m.disk.mu.Unlock()
-		if !due(m.disk) {
-			return false
-		}
-		at[m], m.disk.walking = m.disk.at, true
-		return true
-	}
 	for _, m := range run {
-		if walk(m, func(g *diskGauge) bool { return g.due(fs, now, load) }) {
-			due = append(due, m)
+		if last, begun := m.disk.begin(func() bool { return m.disk.due(fs, now, load) }); begun {
+			due, at[m] = append(due, m), last
 		}
 	}
 	// Those that wait the longest come first, or one of many files would have all.
 	slices.SortFunc(due, func(a, b *machine) int { return at[a].Compare(at[b]) })
 	for _, m := range held { // nothing of it is written, but checkpoints may go
-		if walk(m, func(g *diskGauge) bool { return !g.walking && now.Sub(g.at) >= max(heldTick, diskRest*g.took) }) {
+		if _, begun := m.disk.begin(func() bool { return m.disk.rested(now) }); begun {
 			due = append(due, m)
 		}
 	}
@@ -294,14 +336,11 @@ func (w *diskWatch) changed() {
 
 // review looks at what a machine takes, for which walking is set, and does what follows.
 func (w *diskWatch) review(m *machine) {
-	full := m.now().isFull()
-	m.disk.mu.Lock()
-	measured := m.disk.limit > 0 || !full
-	m.disk.at = time.Now()
-	m.disk.mu.Unlock()
 	var err error
-	if measured {
+	if limit, _ := m.disk.weight(); limit > 0 || !m.now().isFull() {
 		err = w.measure(w.ctx, m)
+	} else {
+		m.disk.before()
 	}
 	m.disk.end()
 	if errors.Is(err, store.ErrNotFound) || w.ctx.Err() != nil {
@@ -318,27 +357,21 @@ func (w *diskWatch) review(m *machine) {
 // limit.
 func (w *diskWatch) measure(ctx context.Context, m *machine) error {
 	fs, now := w.sample(), m.now()
-	g := m.disk
-	g.mu.Lock()
-	last := g.last
-	g.mu.Unlock()
+	last := m.disk.before()
 	began := time.Now()
 	u, err := w.used(ctx, m.id, now.sandbox, last)
-	deep := errors.Is(err, layers.ErrTooDeep)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.at = time.Now()
-	g.took = g.at.Sub(began)
-	if err != nil && !deep {
+	took := time.Since(began)
+	if errors.Is(err, layers.ErrTooDeep) {
+		limit, used, _ := m.disk.read()
+		u.all = max(used, limit)
+	} else if err != nil {
+		m.disk.failed(took)
 		return err
-	}
-	if deep {
-		u.all = max(g.used, g.limit)
 	}
 	if now.runs() {
 		u.layer = "" // it may have been written meanwhile
 	}
-	g.known, g.used, g.lost, g.moves, g.last = true, u.all, fs.lost, fs.moves, u
+	m.disk.set(u, fs, took)
 	return err
 }
 
@@ -475,9 +508,8 @@ func (w *diskWatch) halt(m *machine, next step) {
 		w.noteHeld(m)
 		return
 	}
-	m.disk.mu.Lock()
-	look, found := m.disk.took, m.disk.used
-	m.disk.mu.Unlock()
+	_, look := m.disk.weight()
+	_, found, _ := m.disk.read()
 	began := time.Now()
 	noted := make(chan struct{})
 	go func() { defer close(noted); w.noteHeld(m) }() // for the next server, if this one dies in the middle
@@ -651,12 +683,10 @@ func (w *diskWatch) reviewNow(ctx context.Context, id string) {
 	if now.dead {
 		return
 	}
-	fs := w.last()
-	m.disk.mu.Lock()
-	m.disk.limit = row.Config.DiskLimit()
-	watched := m.disk.limit > 0 || now.held != nil
-	look := m.disk.limit > 0 && (now.held != nil || m.disk.may(fs))
-	m.disk.mu.Unlock()
+	limit := row.Config.DiskLimit()
+	m.disk.setLimit(limit)
+	watched := limit > 0 || now.held != nil
+	look := limit > 0 && (now.held != nil || m.disk.look(w.last()))
 	if !watched {
 		return
 	}

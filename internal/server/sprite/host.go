@@ -57,13 +57,13 @@ type Host struct {
 	layers      *layerKeeper
 	memories    *memories
 	checkpoints *checkpoints
-	settler     *settler
 	sealer      *sealer
 	network     *network
 	disk        *diskWatch
 	lives       *lifecycle
 	pool        *pool
 	takeover    *takeover
+	limits      *limiter
 }
 
 // Start takes up the sandboxes that run already and finishes what an earlier
@@ -105,7 +105,7 @@ func (h *Host) Start(ctx context.Context) error {
 			h.Logger.Error("looking for what the store does not know", "err", err)
 		}
 	}
-	h.layers.begin(func() { h.layers.list() })
+	h.layers.listLater()
 	h.disk.start(h.tasks.ctx)
 	h.pool.start(h.tasks.ctx)
 	for _, sb := range byID {
@@ -129,12 +129,13 @@ func (h *Host) furnish(ctx context.Context) {
 	h.layers.remove = func(ctx context.Context, layer string) error { return h.takeover.removeLayer(ctx, layer) }
 	h.memories = &memories{runtime: rt, store: sprites, rows: h.rows, tasks: h.tasks, logger: logger}
 	h.checkpoints = &checkpoints{runtime: rt, store: sprites, layers: h.layers, memories: h.memories, tasks: h.tasks, logger: logger}
-	h.settler = &settler{runtime: rt, store: sprites, machines: h.machines, layers: h.layers, tend: h.checkpoints.tend, tasks: h.tasks, logger: logger}
+	settler := &settler{runtime: rt, store: sprites, machines: h.machines, layers: h.layers, tend: h.checkpoints.tend, tasks: h.tasks, logger: logger}
 	h.sealer = &sealer{
-		runtime: rt, store: sprites, machines: h.machines, layers: h.layers, memories: h.memories, checkpoints: h.checkpoints, settler: h.settler,
+		runtime: rt, store: sprites, machines: h.machines, layers: h.layers, memories: h.memories, checkpoints: h.checkpoints, settler: settler,
 		reserve: h.DiskReserve, tasks: h.tasks, logger: logger,
 	}
-	h.network = &network{store: h.Store, registries: h.Registries, given: h.Connectors, machines: h.machines, tasks: h.tasks, logger: logger}
+	h.network = &network{store: h.Store, registries: h.Registries, given: h.Connectors, machines: h.machines, rows: h.rows, tasks: h.tasks, logger: logger}
+	h.limits = &limiter{store: sprites, machines: h.machines}
 	h.disk = &diskWatch{
 		dir: h.Data, reserve: h.DiskReserve, runtime: rt, rows: h.rows, machines: h.machines, changes: &h.network.changes, logger: logger,
 		pause:  func(m *machine, sb Pauser) { h.lives.pause(m, sb) },
@@ -144,7 +145,7 @@ func (h *Host) furnish(ctx context.Context) {
 	booter := &booter{runtime: rt, store: h.Store, layers: h.layers, checkpoints: h.checkpoints, network: h.network, url: h.URL, tasks: h.tasks, logger: logger}
 	h.lives = &lifecycle{
 		runtime: rt, store: h.Store, rows: h.rows, machines: h.machines, tasks: h.tasks, logger: logger, layers: h.layers, memories: h.memories,
-		settler: h.settler, sealer: h.sealer, network: h.network, booter: booter, disk: h.disk,
+		settler: settler, sealer: h.sealer, network: h.network, booter: booter, disk: h.disk,
 	}
 	h.pool = &pool{
 		size: h.Pool, machines: h.machines, places: places, tasks: h.tasks, rows: h.rows, logger: logger, taken: make(chan struct{}, 1),
@@ -152,7 +153,7 @@ func (h *Host) furnish(ctx context.Context) {
 	}
 	h.takeover = &takeover{
 		runtime: rt, store: h.Store, rows: h.rows, machines: h.machines, tasks: h.tasks, logger: logger, layers: h.layers, memories: h.memories,
-		checkpoints: h.checkpoints, settler: h.settler, network: h.network, lives: h.lives, disk: h.disk,
+		checkpoints: h.checkpoints, settler: settler, network: h.network, lives: h.lives, disk: h.disk,
 	}
 }
 

@@ -264,23 +264,22 @@ func (i *importer) policy(ctx context.Context, p sprites.NetworkPolicy) (sprites
 
 // adopt makes the sprite, of what is whole.
 func (i *importer) adopt(ctx context.Context) error {
-	i.layers.referencing.Lock() // or a layer that nobody has yet would be removed
-	defer i.layers.referencing.Unlock()
-	layer, err := i.store.NewLowest(ctx)
-	if err != nil {
-		return err
-	}
-	if err = i.stager.AdoptLayer(ctx, i.staged, layer); err == nil {
+	err := i.layers.adopt(func() error {
+		layer, err := i.store.NewLowest(ctx)
+		if err != nil {
+			return err
+		}
+		if err := i.stager.AdoptLayer(ctx, i.staged, layer); err != nil {
+			return err
+		}
 		i.row.Layer = layer
-		err = i.store.Create(ctx, &i.row)
-	}
+		return i.store.Create(ctx, &i.row)
+	})
 	if errors.Is(err, store.ErrExists) {
-		err = nameTaken(i.row.Name)
+		return nameTaken(i.row.Name)
 	}
-	if err != nil {
-		i.layers.collect() // once the lock is free
-		return err
+	if err == nil {
+		i.layers.listLater()
 	}
-	i.layers.begin(func() { i.layers.list() })
-	return nil
+	return err
 }

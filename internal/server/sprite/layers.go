@@ -166,6 +166,24 @@ func (k *layerKeeper) unreferenced(ctx context.Context) (unused []string, all bo
 	return k.unheld(ctx, unused)
 }
 
+// adopt calls f, which makes a layer that nobody has yet, and gives it to a sprite. Before f
+// has returned, no layer is removed because nobody has it.
+func (k *layerKeeper) adopt(f func() error) error {
+	k.referencing.Lock()
+	defer k.referencing.Unlock()
+	err := f()
+	if err != nil {
+		k.collect() // once the lock is free
+	}
+	return err
+}
+
+// abandon ends what reads all of a sprite.
+func (k *layerKeeper) abandon(id string) { k.reads.abandon(allOf(id)) }
+
+// listLater has the layers listed that were sealed.
+func (k *layerKeeper) listLater() { k.begin(func() { k.list() }) }
+
 // pinShort is pin of a chain that is about to be mounted as a sprite's disk. Where that
 // has grown faster than its layers were merged, they are now.
 func (k *layerKeeper) pinShort(ctx context.Context, id, layer string) (chain []string, unpin func(), err error) {
@@ -224,7 +242,7 @@ func (k *layerKeeper) compact(ctx context.Context, id string) error {
 		}
 		if merged {
 			k.collect()
-			k.begin(func() { k.list() })
+			k.listLater()
 		}
 	}
 	return nil

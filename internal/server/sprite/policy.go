@@ -34,6 +34,7 @@ type network struct {
 	registries func(context.Context) []string // nil: none
 	given      map[string]connect.Upstream    // of every sprite
 	machines   *machines
+	rows       *rows
 	tasks      *tasks
 	logger     *slog.Logger
 
@@ -73,26 +74,37 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	if err != nil {
 		return err
 	}
+	return h.network.replace(ctx, row, p, next, inward)
+}
+
+// replace replaces the policy of a sprite by p, which next is the meaning of.
+func (n *network) replace(ctx context.Context, row store.Sprite, p sprites.NetworkPolicy, next policy.Set, inward bool) error {
 	// The policy that is stored last is in force. A guest that is slow holds up its own sprite.
-	done, err := h.network.setting.lock(ctx, policyOf(row.ID))
+	done, err := n.setting.lock(ctx, policyOf(row.ID))
 	if err != nil {
 		return err
 	}
 	defer done()
-	now, err := h.NetworkPolicy(ctx, name) // which can't change meanwhile
+	name := row.Name
+	current, err := n.rows.named(ctx, name) // whose policy can't change meanwhile
 	if err != nil {
 		return err
 	}
-	if p.Revision != "" && p.Revision != now.Revision {
+	now := current.Policy
+	revision, err := revisionOf(now)
+	if err != nil {
+		return err
+	}
+	if p.Revision != "" && p.Revision != revision {
 		return fail.Newf(CodePolicyChanged, "read it again, and make the change in what it is now", "the network policy of %s has been replaced since it was read", name)
 	}
 	p.Revision = ""
 	if !inward {
-		if err := h.network.mayOpen(ctx, name, next, now); err != nil {
+		if err := n.mayOpen(ctx, name, next, now); err != nil {
 			return err
 		}
 	}
-	row, err = h.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
+	row, err = n.store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
 		s.Policy = p
 		s.UpdatedAt = time.Now()
 		return nil
@@ -100,15 +112,15 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	if err != nil {
 		return err
 	}
-	h.network.changes.Add(1)
-	sb := h.machines.booted(ctx, row.ID)
+	n.changes.Add(1)
+	sb := n.machines.booted(ctx, row.ID)
 	if sb == nil {
 		return nil
 	}
-	return h.network.tell(ctx, row, sb)
+	return n.tell(ctx, row, sb)
 }
 
-// policyOf is what reads.alone calls the replacing of a sprite's policy.
+// policyOf is what network.setting calls the replacing of a sprite's policy.
 func policyOf(id string) string { return "the policy of " + id }
 
 // tell brings a sandbox to its sprite's policy.

@@ -100,11 +100,9 @@ func (w *diskWatch) lookWhoWrites() {
 	var all []written
 	for _, m := range w.machines.list() {
 		now := m.now()
-		m.disk.mu.Lock()
-		if now.sandbox != nil && !now.dead && (!now.paused || m.disk.wroteBy != now.sandbox) {
+		if now.sandbox != nil && !now.dead && (!now.paused || !m.disk.counts(now.sandbox)) {
 			all = append(all, written{m: m, sb: now.sandbox})
 		}
-		m.disk.mu.Unlock()
 	}
 	before := w.last()
 	for i, one := range all {
@@ -143,6 +141,13 @@ func (w *diskWatch) lookWhoWrites() {
 	w.halt(m, next)
 	w.endRounds() // what it wrote until it stood still is not the others'
 	w.endLook(false, 0)
+}
+
+// counts reports whether the round began with this sandbox.
+func (g *diskGauge) counts(sb Sandbox) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.wroteBy == sb
 }
 
 // counted is what a sandbox that has written n in all had written when the round began.

@@ -158,6 +158,39 @@ func (s *sealer) outdated(m *machine, row store.Sprite) error {
 	return err
 }
 
+// goBack has a disk go on from a checkpoint, once what it is now is one, too, whose name it
+// returns.
+func (s *sealer) goBack(ctx context.Context, m *machine, row store.Sprite, to store.Checkpoint) (replaced string, err error) {
+	list, err := s.store.Checkpoints(ctx, row.ID)
+	if err != nil {
+		return "", err
+	}
+	before := &store.Checkpoint{Name: automatic("pre-restore", list), Auto: true, Comment: "before going back to " + to.Name}
+	if _, err = s.seal(ctx, m, row, before, sprites.KeepNever); err != nil {
+		return "", err
+	}
+	fault.Reach(fault.RestoreSealed)
+	var next store.Next
+	err = onLayer(func() error {
+		layer, err := s.checkpoints.sealed(ctx, row, to.Name)
+		if err == nil {
+			next, err = s.store.Begin(ctx, row.ID, layer, store.Next{Source: to.Name})
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	fault.Reach(fault.RestoreBegun)
+	if _, err := s.store.Commit(ctx, row.ID, next); err != nil {
+		s.settler.later(row.ID, next.Layer)
+		return "", err
+	}
+	fault.Reach(fault.RestoreStored)
+	s.layers.collect()
+	return before.Name, nil
+}
+
 // automatic names a checkpoint that nobody asked for: after what comes next, the number
 // of the last one, and the time.
 func automatic(what string, list []store.Checkpoint) string {

@@ -180,6 +180,22 @@ func (l *lifecycle) endSandbox(m *machine, sleep bool) error {
 	return err
 }
 
+// undo ends the sandbox of a machine that is taken, for a restore, and reports whether it had
+// one.
+func (l *lifecycle) undo(m *machine) (awake bool, err error) {
+	sb := m.now().live()
+	if sb == nil {
+		return false, nil
+	}
+	m.ask(true)
+	if err := l.stop(sb, graceOf(m)); err != nil {
+		m.unasked(sb, true)
+		return true, err
+	}
+	m.set(nil)
+	return true, nil
+}
+
 const hibernateLimit = 5 * time.Minute
 
 // hibernate is not cut short by the Host's end.
