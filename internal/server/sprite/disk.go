@@ -212,10 +212,12 @@ func (w *diskWatch) start(ctx context.Context) {
 	w.wg.Go(w.watch)
 }
 
-// close ends the watch. Who is held stays so.
+// close ends the watch, if it was started. Sprites that are held stay so.
 func (w *diskWatch) close() {
-	w.cancel()
-	w.wg.Wait()
+	if w.cancel != nil {
+		w.cancel()
+		w.wg.Wait()
+	}
 }
 
 // sample looks at the file system.
@@ -540,10 +542,10 @@ const (
 	isHeld           // it is held, as it was not before
 )
 
-// weigh holds the machine that has reached its limit, as limited says, which has no code if it
-// has not; or that is held because of the reserve, unless there is room again: full is why,
-// then. It lets go on one that has no reason. next is the transition that it has begun for
-// that: resumes, or pauses, inside which it will have heard told.
+// weigh holds the machine, or lets it go on. limited is the reason if it has reached its limit;
+// without a code it has not. full is the reason if it is held because of the reserve, and there
+// is no room again. next is the transition that weigh has begun for that: resumes or pauses.
+// told is network.changes.
 func (m *machine) weigh(limited, full sprites.Held, room bool, told int64) (was weighed, next step) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -576,7 +578,8 @@ func (m *machine) weigh(limited, full sprites.Held, room bool, told int64) (was 
 	return isHeld, m.halt(why, told)
 }
 
-// holdFull holds the machine that takes of the reserve, as full says; busy: it can't be now.
+// holdFull holds the machine because of the reserve; full is the reason. If the machine is busy,
+// it can't be held now.
 func (m *machine) holdFull(full sprites.Held, told int64) (busy, held bool, next step) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

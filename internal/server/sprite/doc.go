@@ -2,9 +2,9 @@
 // sleeps when it is not, and is deleted. What a sandbox is made of is a Runtime's
 // business.
 //
-// Host is the API, and makes the rooms behind it. Each room is a type with a file of its name,
-// or nearly so. None knows Host, and each knows only rooms above it in this table; where one
-// must call a room below, Host gives it a function (furnish, in host.go).
+// Host is the API, and makes the rooms behind it. Each room is a type (its files are in
+// parentheses if they have another name). No room knows Host, and each knows only rooms above it
+// in this table. If one must call a room below, Host gives it a function (furnish, in host.go).
 //
 //	tasks        what goes on in the background, and ends before Close returns
 //	rows         the sprites in the store, and notes of what has happened to them
@@ -25,26 +25,25 @@
 //
 // # Transitions
 //
-// While a sandbox starts, ends, is paused, goes on, or while its disk changes, its machine is
-// busy with a transition, and no other one begins. A method of the machine begins it, and
-// tells its caller what to do (step). Lifecycle does that in the background, without any
-// lock, and a method of the machine ends the transition. Who finds a machine busy waits for
-// the transition, and asks again.
+// While a sandbox starts, ends, is paused or goes on, and while its disk changes, its machine is
+// busy with a transition, and no other transition begins. A method of the machine begins it and
+// tells the caller which one it is (step). The lifecycle does it in the background, without any
+// lock, and a method of the machine ends it. If a machine is busy, callers wait for the
+// transition, and ask again.
 //
 // # Locks
 //
-// Each type guards its own fields with a mutex, and takes it in its own methods (a Lease in
-// its machine's place). The function that takes a mutex releases it. While a mutex is held
-// nothing is waited for: no call of the store, of a runtime or of a guest, and no other mutex
-// but one that is lower in this order:
+// Each type guards its own fields with a mutex, which only its methods take; a Lease also takes
+// that of its machine. The function that takes a mutex releases it. While a mutex is held,
+// nothing calls the store, a runtime or a guest, and only a mutex further down in this order is
+// taken:
 //
 //	machines.mu, pool.mu, layerKeeper.mu
 //	machine.mu
 //	places.mu, tasks.mu, diskGauge.mu, diskWatch.mu, diskRoom.mu, reads.mu
 //
-// The store calls back while it updates a row, and such a callback may take the mutex of a
-// machine. Some locks are there to be held for long, and are taken before any mutex:
-// layerKeeper.collecting, then layerKeeper.referencing, around calls of the store; and those
-// of a keyedMutex, by name: network.setting, limiter.changing, layerKeeper.merging and
-// reads.listed.
+// A callback that the store calls while it updates a row (rows.note) may take the mutex of a
+// machine. Some locks are held for long, and are taken before any mutex: in this order,
+// network.setting, limiter.changing, layerKeeper.merging and reads.listed, each by a key; then
+// layerKeeper.collecting; then layerKeeper.referencing.
 package sprite

@@ -50,7 +50,7 @@ type Host struct {
 	// are granted to it, which come first where the names are the same.
 	Connectors map[string]connect.Upstream
 
-	// The rooms, from the lowest to the highest; see doc.go. Start makes them.
+	// The rooms (see doc.go), which Start makes.
 	tasks       *tasks // nil: not started
 	rows        *rows
 	machines    *machines

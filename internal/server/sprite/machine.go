@@ -11,12 +11,13 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// machine is the part of a sprite that is in memory only: its sandbox, who uses that, and
-// what is about to become of it. It exists once the sprite has been used, until it is deleted.
+// machine is the part of a sprite that is in memory only: its sandbox, who uses the sandbox,
+// and the transition that is under way. It exists from the first use of the sprite until the
+// sprite is deleted.
 //
-// It changes by its methods alone, none of which waits for anything. Some of them begin a
-// transition: then the machine is busy, no other transition begins, and the caller sees to it
-// that the transition ends (finish and those like it).
+// Only its own methods, and those of a Lease, change it. None of them waits for anything. If a
+// method begins a transition, the machine is busy, no other transition begins, and the caller
+// must end this one: by finish, endStage or endEnd.
 type machine struct {
 	id     string
 	name   string
@@ -77,8 +78,7 @@ func (t *transition) wait(ctx context.Context) error {
 	}
 }
 
-// step is the transition that a method of a machine has begun, for its caller to do in the
-// background.
+// step says which transition a method of a machine has begun. The caller must do it.
 type step int
 
 const (
@@ -197,8 +197,8 @@ func (m *machine) now() machineState {
 	return s
 }
 
-// changed ends a change: it brings the count of those that are awake up to date, and, if
-// nothing uses the machine any more, starts the wait for sleep. mu is held.
+// changed brings the count of sprites that are awake up to date, after sandbox, paused or busy
+// have changed. mu is held.
 func (m *machine) changed() {
 	awake := !m.left && (m.sandbox != nil && !m.paused || m.busy != nil)
 	switch {
@@ -238,8 +238,8 @@ func (m *machine) begin() *transition {
 }
 
 // take begins a transition in which the caller alone changes the machine and its disk, or
-// returns what to wait for before it is called again; next is then resumes, if that has to be
-// done for it.
+// returns the transition to wait for before it is called again. If next is resumes, take has
+// begun that transition, and the caller must do it.
 func (m *machine) take(deleting bool) (busy *transition, next step, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -257,9 +257,9 @@ func (m *machine) take(deleting bool) (busy *transition, next step, err error) {
 	return nil, nothing, nil
 }
 
-// stopping begins the end of the sandbox, or returns what to wait for before it is called
-// again; or neither, if there is none. To sleep, it refuses what somebody uses, unless whoever
-// that is does not count.
+// stopping begins the end of the sandbox, or returns the transition to wait for before it is
+// called again; or neither, if there is no sandbox. If the sprite is to sleep, a machine that
+// somebody uses is refused, unless whoever is true.
 func (m *machine) stopping(sleep, whoever bool) (busy *transition, next step, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -280,8 +280,9 @@ func (m *machine) stopping(sleep, whoever bool) (busy *transition, next step, er
 	return nil, ends, nil
 }
 
-// fallAsleep begins the pause or the end of a sandbox that nothing has used since a timer was
-// started; with a rest, it waits for that instead. told is what it will have heard inside.
+// fallAsleep begins the pause or the end of a sandbox, unless something has used it since the
+// timer of that epoch was started. With a rest, it starts a timer for that instead. told is
+// network.changes.
 func (m *machine) fallAsleep(epoch int, rest time.Duration, told int64) step {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -311,7 +312,7 @@ func (m *machine) finish(err error) {
 	m.end().finish(err)
 }
 
-// end is the part of the end of a transition that those who wait do not see yet. mu is held.
+// end ends a transition, except for those who wait: the caller finishes it. mu is held.
 func (m *machine) end() *transition {
 	busy := m.busy
 	m.busy = nil
@@ -351,9 +352,9 @@ func (m *machine) endStage(paused bool, err error) {
 	m.end().finish(err)
 }
 
-// endEnd ends the transition in which it was tried to end the sandbox, but for those who wait
-// for it: the caller finishes it once it has noted what there is to note. freed: the machine
-// was held because of the reserve, and is so no more.
+// endEnd ends the transition in which the sandbox was to end; err says that it has not. The
+// caller writes its notes, and then finishes the transition for those who wait. freed: the
+// machine was held because of the reserve, and is not any more.
 func (m *machine) endEnd(err error) (busy *transition, freed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -368,7 +369,8 @@ func (m *machine) endEnd(err error) (busy *transition, freed bool) {
 	return m.end(), freed
 }
 
-// ask notes that whoever has the machine ends its sandbox, which it returns; undo: for a restore.
+// ask notes that the caller ends the sandbox, and returns it. The caller has taken the machine,
+// or deletes it. undo: it is for a restore.
 func (m *machine) ask(undo bool) Sandbox {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -378,8 +380,8 @@ func (m *machine) ask(undo bool) Sandbox {
 	return m.sandbox
 }
 
-// interrupting is ask, of who has not the machine: it is busy with the transition, or, if that
-// is nil, nothing was asked.
+// interrupting is ask for a caller that has not taken the machine. It notes nothing unless the
+// machine is busy, and returns that transition.
 func (m *machine) interrupting() (busy *transition, sb Sandbox) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

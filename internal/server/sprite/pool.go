@@ -56,8 +56,11 @@ func (p *pool) start(ctx context.Context) {
 	}
 }
 
-// close removes all of the pool.
+// close removes all of the pool, if it was started.
 func (p *pool) close() {
+	if p.cancel == nil {
+		return
+	}
 	p.cancel()
 	p.wg.Wait()
 	p.mu.Lock()
