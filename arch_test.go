@@ -309,7 +309,7 @@ var large = map[string]struct{ methods, fields int }{
 	"internal/server.Server":                 {methods: 123, fields: 35},
 	"internal/server/job.Manager":            {methods: 101},
 	"internal/server/runtime/gvisor.Runtime": {methods: 57},
-	"internal/server/sprite.Host":            {methods: 182, fields: 27},
+	"internal/server/sprite.Host":            {methods: 49},
 	"internal/server/store.Sprite":           {fields: 27},
 	"internal/server/store.Sprites":          {methods: 36},
 	"internal/shim.Shim":                     {methods: 116, fields: 30},

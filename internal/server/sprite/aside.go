@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
-	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -27,49 +27,68 @@ const (
 	whyOtherDisk    = "this memory goes with another disk than the one that the sprite has in cove.db"
 )
 
+// takeover makes the store and what an earlier server has left agree, when the server starts.
+type takeover struct {
+	runtime     Runtime
+	store       *store.Store
+	rows        *rows
+	machines    *machines
+	tasks       *tasks
+	logger      *slog.Logger
+	layers      *layerKeeper
+	memories    *memories
+	checkpoints *checkpoints
+	settler     *settler
+	network     *network
+	lives       *lifecycle
+	disk        *diskWatch
+
+	older atomic.Bool // some of what an older store does not know is not aside yet
+}
+
 // agree returns the sprites of the store, once it and what there is on disk agree as far
 // as they have to before sandboxes are taken up. It takes from live those that it ends.
-func (h *Host) agree(ctx context.Context, live map[string]Sandbox) ([]store.Sprite, error) {
-	older, err := h.Store.Epoch.Older(ctx)
+func (t *takeover) agree(ctx context.Context, live map[string]Sandbox) ([]store.Sprite, error) {
+	older, err := t.store.Epoch.Older(ctx)
 	if err != nil {
 		return nil, err
 	}
-	h.older.Store(older)
+	t.older.Store(older)
 	if older {
-		h.Logger.Warn("the store is an older one, or may be: what it does not know is moved aside")
-		if err := h.disown(ctx); err != nil {
+		t.logger.Warn("the store is an older one, or may be: what it does not know is moved aside")
+		if err := t.disown(ctx); err != nil {
 			return nil, err
 		}
 	}
-	rows, err := h.Store.Sprites.List(ctx, store.SpriteFilter{})
+	rows, err := t.store.Sprites.List(ctx, store.SpriteFilter{})
 	if err != nil {
 		return nil, err
 	}
-	h.settleAll(rows, live)
-	if rows, err = h.Store.Sprites.List(ctx, store.SpriteFilter{}); err != nil || !older {
+	t.settler.all(rows, live)
+	if rows, err = t.store.Sprites.List(ctx, store.SpriteFilter{}); err != nil || !older {
 		return rows, err
 	}
-	if err := h.endStrangers(ctx, rows, live); err != nil {
+	if err := t.endStrangers(ctx, rows, live); err != nil {
 		return nil, err
 	}
-	done, err := h.reconcile(ctx, rows, live)
+	done, err := t.reconcile(ctx, rows, live)
 	if err != nil {
 		return nil, err
 	}
 	if done {
-		if err := h.Store.Epoch.Reconciled(ctx); err != nil {
+		if err := t.store.Epoch.Reconciled(ctx); err != nil {
 			return nil, err
 		}
-		h.older.Store(false)
+		t.older.Store(false)
 	}
-	return h.Store.Sprites.List(ctx, store.SpriteFilter{})
+	return t.store.Sprites.List(ctx, store.SpriteFilter{})
 }
 
 // disown has an older store forget what was nobody's when it was copied, but may have
 // become somebody's since: sandboxes of the pool, installations, and memories that were
 // being made.
-func (h *Host) disown(ctx context.Context) error {
-	rows, err := h.Store.Sprites.List(ctx, store.SpriteFilter{})
+func (t *takeover) disown(ctx context.Context) error {
+	rows, err := t.store.Sprites.List(ctx, store.SpriteFilter{})
 	if err != nil {
 		return err
 	}
@@ -77,21 +96,21 @@ func (h *Host) disown(ctx context.Context) error {
 		if row.Owner != store.PoolOwner && !strings.HasPrefix(row.Owner, store.InstallOwner) {
 			continue
 		}
-		if err := h.Store.Sprites.Delete(ctx, row.ID); err != nil {
+		if err := t.store.Sprites.Delete(ctx, row.ID); err != nil {
 			return err
 		}
 	}
-	_, unreferenced, err := h.Store.Sprites.Memories(ctx)
+	_, unreferenced, err := t.store.Sprites.Memories(ctx)
 	if err != nil || len(unreferenced) == 0 {
 		return err
 	}
-	return h.Store.Sprites.ForgetMemories(ctx, unreferenced)
+	return t.store.Sprites.ForgetMemories(ctx, unreferenced)
 }
 
 // endStrangers ends the sandboxes that no sprite of an older store has, or that run over
 // another disk, and returns when they have ended.
-func (h *Host) endStrangers(ctx context.Context, rows []store.Sprite, live map[string]Sandbox) error {
-	known, err := h.knownLayers(ctx)
+func (t *takeover) endStrangers(ctx context.Context, rows []store.Sprite, live map[string]Sandbox) error {
+	known, err := t.knownLayers(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,11 +124,11 @@ func (h *Host) endStrangers(ctx context.Context, rows []store.Sprite, live map[s
 		row, there := byID[id]
 		switch {
 		case !there:
-			wg.Go(func() { _ = h.retire(sb, whyNoSprite) }) // logged; what it has stays
+			wg.Go(func() { _ = t.retire(sb, whyNoSprite) }) // logged; what it has stays
 		case !isFor(sb, row) || !isOver(sb, row, known):
 			wg.Go(func() {
-				h.reached(row, sb)
-				_ = h.retire(sb, whyOtherDisk) // likewise
+				t.reached(row, sb)
+				_ = t.retire(sb, whyOtherDisk) // likewise
 			})
 		default:
 			continue
@@ -121,30 +140,30 @@ func (h *Host) endStrangers(ctx context.Context, rows []store.Sprite, live map[s
 
 // reconcile moves aside what an older store does not know, and sees to it that nothing
 // that was sealed since is written again. It reports whether that is all done.
-func (h *Host) reconcile(ctx context.Context, rows []store.Sprite, live map[string]Sandbox) (done bool, err error) {
-	unused, done, err := h.layers.unreferenced(ctx)
+func (t *takeover) reconcile(ctx context.Context, rows []store.Sprite, live map[string]Sandbox) (done bool, err error) {
+	unused, done, err := t.layers.unreferenced(ctx)
 	if err != nil {
 		return false, err
 	}
 	for _, layer := range unused { // somebody may have had it since
-		if err := h.Store.Sprites.Forget(ctx, layer); err != nil {
-			h.Logger.Error("forgetting a layer that nobody has", "layer", layer, "err", err)
+		if err := t.store.Sprites.Forget(ctx, layer); err != nil {
+			t.logger.Error("forgetting a layer that nobody has", "layer", layer, "err", err)
 			done = false
 		}
 	}
-	all, err := h.sweep(ctx, rows, true)
+	all, err := t.sweep(ctx, rows, true)
 	if err != nil {
 		return false, err
 	}
 	for _, row := range rows {
 		if live[row.ID] == nil && row.Next.Layer == "" && !row.Deleting {
-			if err := h.sealOlder(ctx, row); err != nil {
+			if err := t.sealOlder(ctx, row); err != nil {
 				return false, err
 			}
 		}
-		if err := h.checkLayers(ctx, row); err != nil {
-			h.Logger.Error("an older store has a disk that is not whole any more", "sprite", row.Name, "err", err)
-			h.note(row.ID, func(s *store.Sprite) { s.LastError = err.Error() })
+		if err := t.checkpoints.checkLayers(ctx, row); err != nil {
+			t.logger.Error("an older store has a disk that is not whole any more", "sprite", row.Name, "err", err)
+			t.rows.note(row.ID, func(s *store.Sprite) { s.LastError = err.Error() })
 		}
 	}
 	return done && all, nil
@@ -153,28 +172,28 @@ func (h *Host) reconcile(ctx context.Context, rows []store.Sprite, live map[stri
 // sealOlder makes a checkpoint of what a sprite without a sandbox is in an older store. The
 // layer that it wrote may have been sealed since, by a checkpoint that is not in the store:
 // nobody writes it again, so that the newer store can be put back.
-func (h *Host) sealOlder(ctx context.Context, row store.Sprite) error {
-	if reader, ok := h.Runtime.(DiskReader); ok && !isThere(reader.LayerDir(row.Layer).Path) {
+func (t *takeover) sealOlder(ctx context.Context, row store.Sprite) error {
+	if reader, ok := t.runtime.(DiskReader); ok && !isThere(reader.LayerDir(row.Layer).Path) {
 		return nil // it has written nothing
 	}
-	list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
+	list, err := t.store.Sprites.Checkpoints(ctx, row.ID)
 	if err != nil {
 		return err
 	}
 	before := &store.Checkpoint{Name: automatic("older-store", list), Auto: true, Comment: "before the server went on with an older cove.db"}
-	next, err := h.Store.Sprites.Begin(ctx, row.ID, row.Layer, store.Next{Checkpoint: before})
+	next, err := t.store.Sprites.Begin(ctx, row.ID, row.Layer, store.Next{Checkpoint: before})
 	if err != nil {
 		return err
 	}
-	_, err = h.Store.Sprites.Commit(ctx, row.ID, next)
+	_, err = t.store.Sprites.Commit(ctx, row.ID, next)
 	return err
 }
 
 // sweep moves aside the layers and the memories that the store does not know, of an older
 // store also memories that go with another disk, and removes the memories that are unreferenced.
 // It reports whether nothing is left of them. What a sandbox has mounted stays.
-func (h *Host) sweep(ctx context.Context, rows []store.Sprite, older bool) (all bool, err error) {
-	st, ok := h.Runtime.(Stocktaker)
+func (t *takeover) sweep(ctx context.Context, rows []store.Sprite, older bool) (all bool, err error) {
+	st, ok := t.runtime.(Stocktaker)
 	if !ok {
 		return true, nil
 	}
@@ -182,15 +201,15 @@ func (h *Host) sweep(ctx context.Context, rows []store.Sprite, older bool) (all 
 	if err != nil {
 		return false, err
 	}
-	known, err := h.knownLayers(ctx)
+	known, err := t.knownLayers(ctx)
 	if err != nil {
 		return false, err
 	}
-	mounted, err := h.mounted(ctx)
+	mounted, err := mounted(ctx, t.runtime)
 	if err != nil {
 		return false, err
 	}
-	kept, unreferenced, err := h.Store.Sprites.Memories(ctx)
+	kept, unreferenced, err := t.store.Sprites.Memories(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -217,35 +236,35 @@ func (h *Host) sweep(ctx context.Context, rows []store.Sprite, older bool) (all 
 		switch {
 		case why == "":
 		case item.Kind != ItemLayer && slices.Contains(unreferenced, item.Name):
-			h.dropUnreferenced(ctx, item)
-		case !h.setAside(ctx, st, item, why):
+			t.dropUnreferenced(ctx, item)
+		case !t.setAside(ctx, st, item, why):
 			all = false
 		}
 	}
 	if len(unreferenced) == 0 {
 		return all, nil
 	}
-	return all, h.Store.Sprites.ForgetMemories(ctx, h.gone(ctx, st, unreferenced))
+	return all, t.store.Sprites.ForgetMemories(ctx, t.gone(ctx, st, unreferenced))
 }
 
 // dropUnreferenced removes a memory that the store has marked unreferenced.
-func (h *Host) dropUnreferenced(ctx context.Context, item Item) {
+func (t *takeover) dropUnreferenced(ctx context.Context, item Item) {
 	if item.Kind == ItemMemory {
-		h.forget(item.Name)
+		t.memories.forget(item.Name)
 		return
 	}
-	if r, ok := h.Runtime.(Rememberer); ok {
+	if r, ok := t.runtime.(Rememberer); ok {
 		if err := r.DropMemory(ctx, item.Name); err != nil {
-			h.Logger.Error("removing the memory of a sprite that is no more", "id", item.Name, "err", err)
+			t.logger.Error("removing the memory of a sprite that is no more", "id", item.Name, "err", err)
 		}
 	}
 }
 
 // gone returns those of some unreferenced memories that are not there any more.
-func (h *Host) gone(ctx context.Context, st Stocktaker, unreferenced []string) []string {
+func (t *takeover) gone(ctx context.Context, st Stocktaker, unreferenced []string) []string {
 	stock, err := st.Stock(ctx)
 	if err != nil {
-		h.Logger.Error("looking for memories that are unreferenced", "err", err)
+		t.logger.Error("looking for memories that are unreferenced", "err", err)
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(unreferenced), func(name string) bool {
@@ -254,32 +273,32 @@ func (h *Host) gone(ctx context.Context, st Stocktaker, unreferenced []string) [
 }
 
 // setAside moves an item aside, and reports whether it is not in its place any more.
-func (h *Host) setAside(ctx context.Context, st Stocktaker, item Item, why string) bool {
+func (t *takeover) setAside(ctx context.Context, st Stocktaker, item Item, why string) bool {
 	to, err := st.SetAside(ctx, item, why)
 	switch {
 	case err != nil:
-		h.Logger.Error("moving aside", "what", item.Kind, "name", item.Name, "why", why, "err", err)
+		t.logger.Error("moving aside", "what", item.Kind, "name", item.Name, "why", why, "err", err)
 	case to != "":
-		h.Logger.Warn("moved aside", "what", item.Kind, "name", item.Name, "why", why, "to", to)
+		t.logger.Warn("moved aside", "what", item.Kind, "name", item.Name, "why", why, "to", to)
 	}
 	return err == nil
 }
 
 // removeLayer removes a layer that nobody has. As long as the store may be an older one,
 // somebody may have had it since: then it is moved aside.
-func (h *Host) removeLayer(ctx context.Context, layer string) error {
-	if st, ok := h.Runtime.(Stocktaker); ok && h.older.Load() {
-		if !h.setAside(ctx, st, Item{Kind: ItemLayer, Name: layer}, whyNoLayer) {
+func (t *takeover) removeLayer(ctx context.Context, layer string) error {
+	if st, ok := t.runtime.(Stocktaker); ok && t.older.Load() {
+		if !t.setAside(ctx, st, Item{Kind: ItemLayer, Name: layer}, whyNoLayer) {
 			return errors.New("it could not be moved aside")
 		}
 		return nil
 	}
-	return h.Runtime.RemoveLayer(ctx, layer)
+	return t.runtime.RemoveLayer(ctx, layer)
 }
 
 // knownLayers are the layers that the store knows.
-func (h *Host) knownLayers(ctx context.Context) (map[string]bool, error) {
-	all, err := h.Store.Sprites.Layers(ctx)
+func (t *takeover) knownLayers(ctx context.Context) (map[string]bool, error) {
+	all, err := t.store.Sprites.Layers(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -306,52 +325,52 @@ func isOver(sb Sandbox, row store.Sprite, known map[string]bool) bool {
 }
 
 // reached notes the incarnation of a sandbox that an older store does not know yet.
-func (h *Host) reached(row store.Sprite, sb Sandbox) {
+func (t *takeover) reached(row store.Sprite, sb Sandbox) {
 	n := sb.Status().Incarnation
 	if n <= row.Incarnation {
 		return
 	}
-	if err := h.Store.Sprites.Reached(context.WithoutCancel(h.ctx), row.ID, n); err != nil {
-		h.Logger.Error("noting the incarnation of a sandbox", "sprite", row.Name, "err", err)
+	if err := t.store.Sprites.Reached(t.tasks.lasting(), row.ID, n); err != nil {
+		t.logger.Error("noting the incarnation of a sandbox", "sprite", row.Name, "err", err)
 	}
 }
 
 // endForeign ends the sandbox of a machine for which beginEnd was called, because it runs
 // over another disk than the sprite's.
-func (h *Host) endForeign(m *machine, sb Sandbox) {
-	err := h.retire(sb, whyOtherDisk)
-	h.mu.Lock()
-	busy := m.busy
-	m.lost = whyOtherDisk
-	m.busy, m.sandbox, m.paused = nil, nil, false // if it has not ended, no other one starts beside it
-	h.mu.Unlock()
-	h.note(m.id, func(s *store.Sprite) {
+func (t *takeover) endForeign(m *machine, sb Sandbox) {
+	err := t.retire(sb, whyOtherDisk)
+	busy, freed := m.endEnd(nil) // if it has not ended, no other one starts beside it
+	m.lose(whyOtherDisk)
+	if freed {
+		t.disk.noteHeld(m)
+	}
+	t.rows.note(m.id, func(s *store.Sprite) {
 		s.Status, s.LastError = sprites.StatusCold, "its sandbox ran over another disk than the one in cove.db; its memory and its files are in aside/ in the data folder"
 		if err != nil {
 			s.LastError = "its sandbox runs over another disk than the one in cove.db, and could not be ended: " + err.Error()
 		}
 		s.Lost = s.LastError
 	})
-	close(busy.done)
+	busy.finish(nil)
 }
 
 // retire ends a sandbox that the store does not know as it is, and moves aside its memory,
 // if that can be kept, and those layers of its disk that the store does not know.
-func (h *Host) retire(sb Sandbox, why string) error {
-	ctx := context.WithoutCancel(h.ctx)
+func (t *takeover) retire(sb Sandbox, why string) error {
+	ctx := t.tasks.lasting()
 	id, has := sb.ID(), sb.Status().Layers
-	h.Logger.Warn("ending a sandbox; its memory and its disk are kept", "id", id, "why", why)
-	st, ok := h.Runtime.(Stocktaker)
+	t.logger.Warn("ending a sandbox; its memory and its disk are kept", "id", id, "why", why)
+	st, ok := t.runtime.(Stocktaker)
 	image := Item{Kind: ItemImage, Name: id}
-	if ok && !h.setAside(ctx, st, image, why) { // the next memory would take its place
+	if ok && !t.setAside(ctx, st, image, why) { // the next memory would take its place
 		return errors.New("its memory could not be moved aside")
 	}
 	err := errors.ErrUnsupported
 	if hb, is := sb.(Hibernator); is && ok {
-		err = h.hibernate(hb)
+		err = t.lives.hibernate(hb)
 	}
 	if err != nil && !ended(sb) {
-		err = h.stop(sb, stopGrace)
+		err = t.lives.stop(sb, stopGrace)
 	}
 	if !ended(sb) {
 		return fmt.Errorf("end a sandbox: %w", err)
@@ -359,44 +378,19 @@ func (h *Host) retire(sb Sandbox, why string) error {
 	if !ok {
 		return nil
 	}
-	known, err := h.knownLayers(ctx)
+	known, err := t.knownLayers(ctx)
 	if err != nil {
 		return err
 	}
-	mounted, err := h.mounted(ctx)
+	mounted, err := mounted(ctx, t.runtime)
 	if err != nil {
 		return err
 	}
-	h.setAside(ctx, st, image, why)
+	t.setAside(ctx, st, image, why)
 	for _, layer := range has {
 		if !known[layer] && !slices.Contains(mounted, layer) { // the last one that has it takes it along
-			h.setAside(ctx, st, Item{Kind: ItemLayer, Name: layer}, whyNoLayer)
+			t.setAside(ctx, st, Item{Kind: ItemLayer, Name: layer}, whyNoLayer)
 		}
 	}
 	return nil
-}
-
-// checkLayers refuses a disk of which a layer is gone that had files. It would look as if
-// these had been deleted.
-func (h *Host) checkLayers(ctx context.Context, row store.Sprite) error {
-	reader, ok := h.Runtime.(DiskReader)
-	if !ok {
-		return nil
-	}
-	listed, err := h.Store.Sprites.Listed(ctx, row.Layer)
-	if err != nil {
-		return err
-	}
-	for _, layer := range listed {
-		if dir := reader.LayerDir(layer).Path; !isThere(dir) {
-			return fail.Newf(CodeDamaged, "put the folder back; or use a checkpoint that is whole: cove checkpoint list -s "+row.Name,
-				"sprite %s: a part of its disk is gone: %s", row.Name, dir)
-		}
-	}
-	return nil
-}
-
-func isThere(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, os.ErrNotExist)
 }

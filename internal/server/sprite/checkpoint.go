@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -40,19 +38,19 @@ func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.Checkpoi
 		return sprites.Checkpoint{}, fail.Newf(CodeBadRequest, "", "memory is never, auto or always, not %.20q", keep)
 	}
 	var out sprites.Checkpoint
-	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-		if h.live(m) != nil { // files that are open for writing would be copied, and both stay
-			err := h.admit(m)
+	err := h.lives.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+		if m.now().live() != nil { // files that are open for writing would be copied, and both stay
+			err := h.disk.admit(h.tasks.ctx, m)
 			if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == CodeDiskLimit {
 				return e
 			}
 		}
 		c := &store.Checkpoint{Comment: req.Comment, Labels: req.Labels}
-		memory, err := h.seal(ctx, m, row, c, keep)
+		memory, err := h.sealer.seal(ctx, m, row, c, keep)
 		if err != nil {
 			return err
 		}
-		out, err = h.describeCheckpoint(ctx, row.ID, c.Name)
+		out, err = h.checkpoints.describe(ctx, row.ID, c.Name)
 		if err == nil {
 			out.Cove.MemoryNotKept, out.Cove.OpenFiles = memory.why, memory.open
 		}
@@ -63,262 +61,47 @@ func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.Checkpoi
 
 const maxComment = 4096
 
-// alone calls f while nothing else starts, ends or changes a sprite's sandbox or
-// disk. Those who use the sandbox go on. f goes on when ctx ends.
-func (h *Host) alone(ctx context.Context, name string, f func(context.Context, *machine, store.Sprite) error) error {
-	for {
-		row, err := h.row(ctx, name)
-		if err != nil {
-			return err
-		}
-		m, busy, err := h.take(row)
-		if err != nil {
-			return err
-		}
-		if busy != nil {
-			// Whatever becomes of it: look again.
-			if err := busy.wait(ctx); errors.Is(err, errFrozen) {
-				return err
-			}
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			continue
-		}
-		done := make(chan error, 1)
-		h.wg.Go(func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkpointLimit)
-			defer cancel()
-			defer h.letGo(m)
-			h.mu.Lock()
-			defer context.AfterFunc(m.busy.given, cancel)()
-			h.mu.Unlock()
-			// The next server settles what is not done by then.
-			defer context.AfterFunc(h.ctx, func() { time.AfterFunc(closePatience, cancel) })()
-			row, err := h.Store.Sprites.Get(ctx, name) // as it is now that nobody changes it
-			if err == nil && h.live(m) == nil {
-				err = elsewhere(h.Runtime, row)
-			}
-			if err == nil {
-				row, err = h.settled(ctx, row, h.live(m))
-			}
-			if err == nil {
-				err = f(ctx, m, row)
-			}
-			if err != nil && h.dead(m) {
-				err = fail.Newf(CodeDeleting, "", "sprite %s is being deleted", name)
-			}
-			done <- err
-		})
-		select {
-		case err := <-done:
-			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// take makes a sprite's machine busy, or returns what to wait for.
-func (h *Host) take(row store.Sprite) (*machine, *transition, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return nil, nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
-	}
-	m := h.machine(row)
-	switch {
-	case row.Deleting || m.dead:
-		return nil, nil, fail.Newf(CodeDeleting, "", "sprite %s is being deleted", row.Name)
-	case m.busy != nil:
-		return nil, m.busy, nil
-	case m.paused && m.disk.held == nil && !ended(m.sandbox): // what is done to it has to be said inside, too
-		h.beginResume(m)
-		return nil, m.busy, nil
-	}
-	m.disarm()
-	m.busy = newTransition()
-	m.busy.alone = true
-	return m, nil, nil
-}
-
-// letGo ends what take began.
-func (h *Host) letGo(m *machine) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	busy := m.busy
-	m.busy = nil
-	h.arm(m)
-	close(busy.done)
-}
-
-// dead reports whether a machine is being deleted.
-func (h *Host) dead(m *machine) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return m.dead
-}
-
-// live is the sandbox of a machine that is taken, or nil.
-func (h *Host) live(m *machine) Sandbox {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m.sandbox == nil || ended(m.sandbox) {
-		return nil
-	}
-	return m.sandbox
-}
-
-// seal makes the layer that a sprite writes the last one of a sealed chain, which c
-// then is, unless it is nil, with the name that it gets; and keeps the memory, too, if
-// it is to and can. The machine is taken.
-func (h *Host) seal(ctx context.Context, m *machine, row store.Sprite, c *store.Checkpoint, keep sprites.KeepMemory) (memory kept, err error) {
-	next, err := h.Store.Sprites.Begin(ctx, row.ID, row.Layer, store.Next{Checkpoint: c})
-	if err != nil {
-		return memory, err
-	}
-	fault.Reach(fault.SealBegun)
-	sb := h.live(m)
-	switch {
-	case sb != nil:
-		if keep != sprites.KeepNever {
-			memory.name = randomHex(8)
-			if err := h.Store.Sprites.MarkMemoryUnreferenced(ctx, memory.name); err != nil {
-				return kept{}, errors.Join(err, h.Store.Sprites.Abort(ctx, row.ID, next))
-			}
-		}
-		pause, err := h.move(ctx, row.ID, sb, next.Layer, Memory{Name: memory.name, Always: keep == sprites.KeepAlways, Leave: h.DiskReserve})
-		if err != nil {
-			h.forget(memory.name)
-			return h.sealFailed(row, next, sb, keep, err)
-		}
-		if memory.bytes, memory.why, memory.open = pause.Kept, pause.NotKept, pause.Open; memory.why != "" {
-			memory.name = ""
-		}
-		if c != nil {
-			c.PauseMicros, c.CopiedBytes = pause.Total.Microseconds(), pause.Copied
-		}
-		h.Logger.Info("checkpoint", "sprite", row.Name, "pause", pause.Total, "save", pause.Save, "mount", pause.Mount, "copy", pause.Copy, "restore", pause.Restore, "copied", pause.Copied, "kept", pause.Kept)
-	case keep != sprites.KeepNever:
-		memory = h.keepAsleep(ctx, row.ID)
-	}
-	fault.Reach(fault.SealMoved)
-	if c != nil {
-		c.Memory, c.MemoryBytes = memory.name, memory.bytes
-	}
-	if _, err := h.Store.Sprites.Commit(ctx, row.ID, next); err != nil {
-		h.forget(memory.name)
-		h.settleLater(row.ID, next.Layer)
-		return kept{}, err
-	}
-	fault.Reach(fault.SealStored)
-	h.tend(row.ID)
-	return memory, nil
-}
-
-// move has a sandbox go on over another layer.
-func (h *Host) move(ctx context.Context, id string, sb Sandbox, layer string, memory Memory) (Pause, error) {
-	c, ok := sb.(Checkpointer)
-	if !ok {
-		return Pause{}, fail.Newf(CodeBadRequest, "stop the sprite first: then its disk can be", "this server can't make a checkpoint of a sprite that runs")
-	}
-	chain, unpin, err := h.layers.pinShort(ctx, id, layer)
-	if err != nil {
-		return Pause{}, err
-	}
-	defer unpin()
-	pause, err := c.Checkpoint(ctx, chain, memory)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		h.Logger.Error("a checkpoint on a full disk", "sprite", id, "err", err)
-		return Pause{}, fail.Newf(CodeNoSpace, freeSome, "no checkpoint was made: the disk of the server is full")
-	}
-	if errors.Is(err, ErrDeletedOpen) {
-		return Pause{}, fail.Newf(CodeDeletedOpen, h.deletedOpen(id), "no checkpoint was made: %v", err)
-	}
-	if err != nil {
-		e := fail.Newf(CodeUnavailable, "the log of the server says more", "no checkpoint was made")
-		e.Err = err
-		return Pause{}, e
-	}
-	return pause, nil
-}
-
 // Restore brings a sprite back to a checkpoint. What it is now becomes a checkpoint
 // first, named in the answer. All sessions end. If the checkpoint has the memory, the
 // sprite goes on from that, unless boot says otherwise or it can't; else it boots.
 func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites.Restored, error) {
 	var out sprites.Restored
 	awake, restored := false, ""
-	err := h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-		to, err := h.checkpoint(ctx, row, id)
+	err := h.lives.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+		to, err := h.checkpoints.find(ctx, row, id)
 		if err == nil {
-			err = h.checkWhole(ctx, row, id)
+			err = h.checkpoints.checkWhole(ctx, row, id)
 		}
 		if err != nil {
 			return err
 		}
-		sb := h.live(m)
-		if sb != nil {
-			h.mu.Lock()
-			m.ending, m.undone = sb, sb
-			h.mu.Unlock()
-			if err := h.stop(sb, h.graceOf(m)); err != nil {
-				h.mu.Lock()
-				m.ending, m.undone = nil, nil // its end, if it comes, was not this
-				h.mu.Unlock()
-				return err
-			}
-			h.mu.Lock()
-			m.sandbox, m.paused = nil, false
-			h.mu.Unlock()
+		if awake, err = h.lives.undo(m); err != nil {
+			return err
 		}
-		if err := h.forgetMemory(ctx, row.ID); err != nil {
+		if err := h.memories.drop(ctx, row.ID); err != nil {
 			return err
 		}
 		fault.Reach(fault.RestoreStopped)
-		list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
+		replaced, err := h.sealer.goBack(ctx, m, row, to)
 		if err != nil {
 			return err
 		}
-		before := &store.Checkpoint{Name: automatic("pre-restore", list), Auto: true, Comment: "before going back to " + to.Name}
-		if _, err = h.seal(ctx, m, row, before, sprites.KeepNever); err != nil {
-			return err
-		}
-		fault.Reach(fault.RestoreSealed)
-		var next store.Next
-		err = h.onLayer(func() error {
-			layer, err := h.sealed(ctx, row, id)
-			if err == nil {
-				next, err = h.Store.Sprites.Begin(ctx, row.ID, layer, store.Next{Source: to.Name})
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		fault.Reach(fault.RestoreBegun)
-		if _, err := h.Store.Sprites.Commit(ctx, row.ID, next); err != nil {
-			h.settleLater(row.ID, next.Layer)
-			return err
-		}
-		fault.Reach(fault.RestoreStored)
-		h.layers.collect()
-		awake, restored = sb != nil, row.ID
-		out = sprites.Restored{Checkpoint: to.Name, Replaced: before.Name}
+		restored = row.ID
+		out = sprites.Restored{Checkpoint: to.Name, Replaced: replaced}
 		if to.Memory == "" || boot {
 			return nil
 		}
-		if err := h.recall(ctx, row.ID, to.Memory); err != nil {
+		if err := h.memories.recall(ctx, row.ID, to.Memory); err != nil {
 			out.Unused = err.Error()
 			return nil
 		}
 		fault.Reach(fault.RestoreRecalled)
 		out.Memory = true
-		h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
+		h.rows.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
 		return nil
 	})
 	if err == nil {
-		h.reviewNow(ctx, restored)
+		h.disk.reviewNow(ctx, restored)
 	}
 	if err != nil || !awake {
 		return out, err
@@ -340,39 +123,13 @@ func (h *Host) Restore(ctx context.Context, name, id string, boot bool) (sprites
 	return out, nil
 }
 
-// automatic names a checkpoint that nobody asked for: after what comes next, the number
-// of the last one, and the time.
-func automatic(what string, list []store.Checkpoint) string {
-	last := 0
-	for _, c := range list {
-		var n int
-		if _, err := fmt.Sscanf(c.Name, "v%d", &n); err == nil {
-			last = max(last, n)
-		}
-	}
-	name := fmt.Sprintf("%s-v%d-%d", what, last, time.Now().Unix())
-	for n := 2; slices.ContainsFunc(list, func(c store.Checkpoint) bool { return c.Name == name }); n++ {
-		name = fmt.Sprintf("%s-v%d-%d-%d", what, last, time.Now().Unix(), n)
-	}
-	return name
-}
-
-// checkpoint finds one of a sprite's.
-func (h *Host) checkpoint(ctx context.Context, row store.Sprite, id string) (store.Checkpoint, error) {
-	c, err := h.Store.Sprites.Checkpoint(ctx, row.ID, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return c, fail.Newf(CodeNotFound, "see what there is with: cove checkpoint list -s "+row.Name, "sprite %s has no checkpoint %.80q", row.Name, id)
-	}
-	return c, err
-}
-
 // DeleteCheckpoint forgets a checkpoint. The one that the sprite goes on from stays.
 func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}
-	c, err := h.checkpoint(ctx, row, id)
+	c, err := h.checkpoints.find(ctx, row, id)
 	if err != nil {
 		return err
 	}
@@ -380,32 +137,18 @@ func (h *Host) DeleteCheckpoint(ctx context.Context, name, id string) error {
 		return fail.Newf(CodeActiveCheckpoint, "make another checkpoint, or restore another one, first", "sprite %s goes on from %s, so that can't be deleted", name, id)
 	}
 	defer h.layers.collect()
-	defer h.reviewNow(ctx, row.ID)
-	return h.deleteCheckpoint(ctx, row.ID, c)
-}
-
-// deleteCheckpoint forgets a checkpoint; what only it has is there until a collection.
-func (h *Host) deleteCheckpoint(ctx context.Context, id string, c store.Checkpoint) error {
-	added, err := h.addedBy(ctx, id, c)
-	if err != nil {
-		return err
-	}
-	if err := h.Store.Sprites.DeleteCheckpoint(ctx, id, c.Name, added); err != nil {
-		return err
-	}
-	fault.Reach(fault.ForgetStored)
-	h.forget(c.Memory)
-	return nil
+	defer h.disk.reviewNow(ctx, row.ID)
+	return h.checkpoints.delete(ctx, row.ID, c)
 }
 
 // Checkpoints describes what a sprite is now, and its checkpoints, the newest first;
 // those that nobody asked for only with auto.
 func (h *Host) Checkpoints(ctx context.Context, name string, auto bool) ([]sprites.Checkpoint, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	all, err := h.describeCheckpoints(ctx, row)
+	all, err := h.checkpoints.describeAll(ctx, row)
 	if err != nil || auto {
 		return all, err
 	}
@@ -414,75 +157,14 @@ func (h *Host) Checkpoints(ctx context.Context, name string, auto bool) ([]sprit
 
 // CheckpointOf describes one of a sprite's checkpoints.
 func (h *Host) CheckpointOf(ctx context.Context, name, id string) (sprites.Checkpoint, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sprites.Checkpoint{}, err
 	}
 	if id != CurrentState {
-		if _, err := h.checkpoint(ctx, row, id); err != nil {
+		if _, err := h.checkpoints.find(ctx, row, id); err != nil {
 			return sprites.Checkpoint{}, err
 		}
 	}
-	return h.describeCheckpoint(ctx, row.ID, id)
-}
-
-func (h *Host) describeCheckpoint(ctx context.Context, spriteID, id string) (sprites.Checkpoint, error) {
-	row, err := h.Store.Sprites.ByID(ctx, spriteID)
-	if err != nil {
-		return sprites.Checkpoint{}, err
-	}
-	list, err := h.Store.Sprites.Checkpoints(ctx, spriteID)
-	if err != nil {
-		return sprites.Checkpoint{}, err
-	}
-	if id == CurrentState {
-		return sprites.Checkpoint{ID: id, CreateTime: time.Now().UTC(), SourceID: row.Source, History: history(sourcesOf(list), row.Source, len(list))}, nil
-	}
-	i := slices.IndexFunc(list, func(c store.Checkpoint) bool { return c.Name == id })
-	if i < 0 {
-		return sprites.Checkpoint{}, fail.Newf(CodeNotFound, "", "sprite %s has no checkpoint %.80q", row.Name, id)
-	}
-	disks, err := disksOf(ctx, h.Store.Sprites, spriteID, list)
-	if err != nil {
-		return sprites.Checkpoint{}, err
-	}
-	return disks.describe(list[i], history(sourcesOf(list), list[i].Source, len(list))), nil
-}
-
-// listedHistory is how much of its history each checkpoint of a list has, so that a
-// list is not as long as the square of what it lists.
-const listedHistory = 32
-
-// describeCheckpoints describes all, what the sprite is now first.
-func (h *Host) describeCheckpoints(ctx context.Context, row store.Sprite) ([]sprites.Checkpoint, error) {
-	list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
-	if err != nil {
-		return nil, err
-	}
-	disks, err := disksOf(ctx, h.Store.Sprites, row.ID, list)
-	if err != nil {
-		return nil, err
-	}
-	sources := sourcesOf(list)
-	all := []sprites.Checkpoint{{ID: CurrentState, CreateTime: time.Now().UTC(), SourceID: row.Source, History: history(sources, row.Source, listedHistory)}}
-	for _, c := range list {
-		all = append(all, disks.describe(c, history(sources, c.Source, listedHistory)))
-	}
-	return all, nil
-}
-
-func sourcesOf(list []store.Checkpoint) map[string]string {
-	sources := make(map[string]string, len(list))
-	for _, c := range list {
-		sources[c.Name] = c.Source
-	}
-	return sources
-}
-
-// history is what a state grew from, what that grew from, and so on.
-func history(sources map[string]string, source string, most int) (names []string) {
-	for ; source != "" && len(names) < most; source = sources[source] {
-		names = append(names, source)
-	}
-	return names
+	return h.checkpoints.describe(ctx, row.ID, id)
 }

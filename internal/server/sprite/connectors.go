@@ -20,12 +20,12 @@ const setConnectorsLimit = 10 * time.Second
 // connectors are those of a sprite, with their secrets: those that the server was
 // started with, and those that are granted to it. One whose secret is missing is
 // there to say so.
-func (h *Host) connectors(ctx context.Context, name string) (map[string]connect.Upstream, error) {
-	granted, err := h.Store.Connectors.Granted(ctx, name)
+func (n *network) connectors(ctx context.Context, name string) (map[string]connect.Upstream, error) {
+	granted, err := n.store.Connectors.Granted(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	all := maps.Clone(h.Connectors)
+	all := maps.Clone(n.given)
 	if all == nil {
 		all = map[string]connect.Upstream{}
 	}
@@ -33,13 +33,13 @@ func (h *Host) connectors(ctx context.Context, name string) (map[string]connect.
 		missing := c.Secret
 		u, err := connect.Resolve(c, func(name string) (string, error) {
 			missing = name
-			return h.Store.Secrets.Value(ctx, name)
+			return n.store.Secrets.Value(ctx, name)
 		})
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			u = connect.Upstream{Refused: "the secret that it adds is not set", Hint: "on the host: cove secret set " + missing}
 		case errors.Is(err, store.ErrKey):
-			h.Logger.Error("reading the secret of a connector", "connector", c.Name, "err", err)
+			n.logger.Error("reading the secret of a connector", "connector", c.Name, "err", err)
 			u = connect.Upstream{Refused: "the secret that it adds can't be read", Hint: "see the log of the server"}
 		case err != nil:
 			return nil, fmt.Errorf("connector %s: %w", c.Name, err)
@@ -53,21 +53,19 @@ func (h *Host) connectors(ctx context.Context, name string) (map[string]connect.
 // connectors, grants or labels have changed in the store. When it returns without an
 // error, each has what the store says.
 func (h *Host) SyncConnectors(ctx context.Context) error {
-	h.mu.Lock()
-	h.changes++ // who boots meanwhile looks again, and who wakes
+	h.network.changes.Add(1) // who boots meanwhile looks again, and who wakes
 	live := map[string]Sandbox{}
-	for _, m := range h.machines {
-		if m.sandbox != nil {
-			live[m.name] = m.sandbox
+	for _, m := range h.machines.list() {
+		if sb := m.now().sandbox; sb != nil {
+			live[m.name] = sb
 		}
 	}
-	h.mu.Unlock()
 	var mu sync.Mutex
 	var errs error
 	var wg sync.WaitGroup
 	for name, sb := range live {
 		wg.Go(func() {
-			if err := h.setConnectors(context.WithoutCancel(ctx), name, sb); err != nil {
+			if err := h.network.tellConnectors(context.WithoutCancel(ctx), name, sb); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				errs = errors.Join(errs, err)
@@ -78,26 +76,26 @@ func (h *Host) SyncConnectors(ctx context.Context) error {
 	return errs
 }
 
-// setConnectors brings a sandbox to its sprite's connectors: what is stored last is what
+// tellConnectors brings a sandbox to its sprite's connectors: what is stored last is what
 // is in force. A guest that is slow holds up its own sprite.
-func (h *Host) setConnectors(ctx context.Context, name string, sb Sandbox) error {
+func (n *network) tellConnectors(ctx context.Context, name string, sb Sandbox) error {
 	connected, ok := sb.(Connected)
 	if !ok {
 		return nil
 	}
-	done, err := h.setting.lock(ctx, "the connectors of "+sb.ID())
+	done, err := n.setting.lock(ctx, "the connectors of "+sb.ID())
 	if err != nil {
 		return err
 	}
 	defer done()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setConnectorsLimit)
 	defer cancel()
-	all, err := h.connectors(ctx, name)
+	all, err := n.connectors(ctx, name)
 	if err == nil {
 		err = connected.SetConnectors(ctx, all)
 	}
 	if err == nil { // that git inside knows, too, is up to those inside
-		h.showGit(ctx, name, sb, connect.GitConfig(all))
+		n.showGit(ctx, name, sb, connect.GitConfig(all))
 	}
 	if err != nil && !endsSoon(ctx, sb) {
 		e := fail.Newf(CodeUnavailable, "restart the sprite: then it begins with what is granted to it", "the running sandbox of %s could not be told its connectors", name)
@@ -108,25 +106,25 @@ func (h *Host) setConnectors(ctx context.Context, name string, sb Sandbox) error
 }
 
 // showGit has the guest tell git how it reaches connectors.
-func (h *Host) showGit(ctx context.Context, name string, sb Sandbox, config string) {
+func (n *network) showGit(ctx context.Context, name string, sb Sandbox, config string) {
 	ctx, cancel := context.WithTimeout(ctx, showLimit)
 	defer cancel()
 	_, err := askGuest(ctx, sb, http.MethodPut, "git/config", []byte(config))
-	h.untold("telling git in a sandbox of its connectors", name, sb, err)
+	n.untold("telling git in a sandbox of its connectors", name, sb, err)
 }
 
 // reviveConnectors tells a sandbox that was found running, or whose connectors
 // changed while it was booted, its connectors.
-func (h *Host) reviveConnectors(name string, sb Sandbox) {
-	if err := h.setConnectors(h.ctx, name, sb); err != nil && h.ctx.Err() == nil {
-		h.Logger.Error("telling a sandbox its connectors", "sprite", name, "err", err)
+func (n *network) reviveConnectors(name string, sb Sandbox) {
+	if err := n.tellConnectors(n.tasks.ctx, name, sb); err != nil && n.tasks.ctx.Err() == nil {
+		n.logger.Error("telling a sandbox its connectors", "sprite", name, "err", err)
 	}
 }
 
 // RequestLogs are the files with a sprite's requests through connectors; none if
 // the runtime keeps none.
 func (h *Host) RequestLogs(ctx context.Context, name string) ([]string, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func CheckName(name string) error {
 
 // Create makes a sprite. Its sandbox starts with the first use.
 func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.Info, error) {
-	if err := h.checkCreate(req); err != nil {
+	if err := checkCreate(h.Data, req); err != nil {
 		return sprites.Info{}, err
 	}
 	row := store.Sprite{
@@ -93,7 +93,7 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 		row.Hibernate = *req.HibernateSeconds
 	}
 	if req.NetworkPolicy != nil {
-		if _, err := h.compile(ctx, *req.NetworkPolicy); err != nil {
+		if _, err := h.network.compile(ctx, *req.NetworkPolicy); err != nil {
 			return sprites.Info{}, err
 		}
 		row.Policy = *req.NetworkPolicy
@@ -108,7 +108,12 @@ func (h *Host) Create(ctx context.Context, req sprites.CreateRequest) (sprites.I
 		}
 	}
 	prepare(h)
-	err := h.store(ctx, &row)
+	var err error
+	if s := h.pool.take(row); s != nil { // whose sandbox starts at once
+		err = h.pool.create(ctx, s, &row)
+	} else {
+		err = h.Store.Sprites.Create(ctx, &row)
+	}
 	if errors.Is(err, store.ErrExists) {
 		return sprites.Info{}, nameTaken(req.Name)
 	}
@@ -128,34 +133,21 @@ func prepare(h *Host) {
 	if !ok {
 		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return
-	}
-	h.wg.Go(func() {
+	h.tasks.begin(func() {
 		if err := p.Prepare(); err != nil {
 			h.Logger.Error("preparing the base; the next sandbox tries again", "err", err)
 		}
 	})
 }
 
-// store stores a new sprite, whose sandbox starts at once if there is one in the pool.
-func (h *Host) store(ctx context.Context, row *store.Sprite) error {
-	if s := h.takeSpare(*row); s != nil {
-		return h.createFrom(ctx, s, row)
-	}
-	return h.Store.Sprites.Create(ctx, row)
-}
-
-func (h *Host) checkCreate(req sprites.CreateRequest) error {
+func checkCreate(data string, req sprites.CreateRequest) error {
 	if err := CheckName(req.Name); err != nil {
 		return err
 	}
 	if req.Base != "" && req.Base != defaultBase {
 		return fail.Newf(CodeBadRequest, "leave it out, or say host", "there is no base %q", req.Base)
 	}
-	if err := errors.Join(checkConfig(req.Config), h.checkInclude(req.Include)); err != nil {
+	if err := errors.Join(checkConfig(req.Config), checkInclude(data, req.Include)); err != nil {
 		return err
 	}
 	if err := checkEnvironment(req.Environment); err != nil {
@@ -250,7 +242,9 @@ func checkStorage(mib *int) error {
 	return checkDisk(sprites.Config{StorageMB: *mib})
 }
 
-func (h *Host) checkInclude(dirs []string) error {
+// checkInclude refuses folders of this machine that a sprite may not be shown; data is the
+// server's own.
+func checkInclude(data string, dirs []string) error {
 	if len(dirs) > maxInclude {
 		return fail.Newf(CodeBadRequest, "", "%d folders to include are more than %d", len(dirs), maxInclude)
 	}
@@ -267,7 +261,7 @@ func (h *Host) checkInclude(dirs []string) error {
 			return fail.Newf(CodeBadRequest, "folders can be included, of the server's machine", "%s can't be included: it is no folder of this machine", dir)
 		}
 		// It has the token of the server's owner, and the disks of others.
-		if real := realPath(dir); h.Data != "" && (within(realPath(h.Data), real) || within(real, realPath(h.Data))) {
+		if real := realPath(dir); data != "" && (within(realPath(data), real) || within(real, realPath(data))) {
 			return fail.Newf(CodeBadRequest, "name folders that are beside it", "%s can't be included: the server's data folder is there", dir)
 		}
 	}
@@ -342,7 +336,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds), checkRetention(req.Retention), checkStorage(req.StorageMB)); err != nil {
 		return sprites.Info{}, err
 	}
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err == nil {
 		err = checkRevision(row, req.Revision)
 	}
@@ -350,7 +344,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 		return sprites.Info{}, err
 	}
 	if req.RAMMB != nil || req.CPUs != nil {
-		if err := h.updateLimits(ctx, row.ID, req); err != nil {
+		if err := h.limits.update(ctx, row.ID, req); err != nil {
 			return sprites.Info{}, err
 		}
 	}
@@ -386,8 +380,10 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 	if err != nil {
 		return sprites.Info{}, err
 	}
-	h.setIdle(row)
-	h.reviewNow(ctx, row.ID)
+	if m := h.machines.known(row.ID); m != nil {
+		m.setTimes(h.machines.defaults.of(row))
+	}
+	h.disk.reviewNow(ctx, row.ID)
 	if req.Labels != nil || req.ClearLabels { // connectors may be granted by them
 		if err := h.SyncConnectors(ctx); err != nil {
 			return sprites.Info{}, err

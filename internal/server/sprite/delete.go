@@ -15,27 +15,24 @@ import (
 // still uses it, or has left commits in it that nobody has pulled. Once begun it
 // goes on when ctx ends, and over a restart of the server.
 func (h *Host) Delete(ctx context.Context, name string, force bool) error {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}
 	if !force {
-		if err := h.deletable(ctx, row); err != nil {
+		if err := deletable(ctx, h.Store, row); err != nil {
 			return err
 		}
 	}
-	h.mu.Lock()
-	m := h.machine(row)
-	if h.closed || m.dead {
-		h.mu.Unlock()
-		return fail.Newf(CodeDeleting, "", "sprite %s is being deleted", name)
+	m := h.machines.of(row)
+	if !m.kill() {
+		return errDeleting(name)
 	}
-	m.dead = true
-	m.disarm()
 	done := make(chan error, 1)
-	h.wg.Go(func() { done <- h.destroy(m) })
-	h.mu.Unlock()
-
+	if !h.tasks.begin(func() { done <- h.lives.destroy(m) }) {
+		m.spared()
+		return errDeleting(name)
+	}
 	select {
 	case err := <-done:
 		if err != nil {
@@ -48,8 +45,8 @@ func (h *Host) Delete(ctx context.Context, name string, force bool) error {
 }
 
 // deletable returns an error if a delete would lose work.
-func (h *Host) deletable(ctx context.Context, row store.Sprite) error {
-	job, err := h.Store.Jobs.Blocking(ctx, row.Name, row.ID)
+func deletable(ctx context.Context, st *store.Store, row store.Sprite) error {
+	job, err := st.Jobs.Blocking(ctx, row.Name, row.ID)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil
@@ -68,22 +65,21 @@ func (h *Host) deletable(ctx context.Context, row store.Sprite) error {
 
 // destroy ends a dead machine's sandbox and removes its disk and row. If that
 // fails the sprite stays, and can be deleted again.
-func (h *Host) destroy(m *machine) (err error) {
-	ctx := context.WithoutCancel(h.ctx)
+func (l *lifecycle) destroy(m *machine) (err error) {
+	ctx := l.tasks.lasting()
 	defer func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
 		if err == nil {
-			delete(h.machines, m.id)
+			l.machines.drop(m)
+		} else {
+			m.spared()
 		}
-		m.dead = err == nil // else the row says that it may only be deleted
 	}()
-	if h.live(m) == nil {
-		if err := elsewhere(h.Runtime, store.Sprite{ID: m.id, Name: m.name}); err != nil {
+	if m.now().live() == nil {
+		if err := elsewhere(l.runtime, store.Sprite{ID: m.id, Name: m.name}); err != nil {
 			return err
 		}
 	}
-	_, err = h.Store.Sprites.Update(ctx, m.id, func(s *store.Sprite) error { s.Deleting = true; return nil })
+	_, err = l.store.Sprites.Update(ctx, m.id, func(s *store.Sprite) error { s.Deleting = true; return nil })
 	if errors.Is(err, store.ErrNotFound) {
 		return nil // another delete came first
 	}
@@ -91,50 +87,44 @@ func (h *Host) destroy(m *machine) (err error) {
 		return err
 	}
 	fault.Reach(fault.DeleteNoted)
-	h.layers.reads.abandon(allOf(m.id))
-	h.interrupt(m, 0)
-	h.mu.Lock()
-	sb := m.sandbox
-	m.ending = sb
-	h.mu.Unlock()
-	if sb != nil {
-		if err := h.stop(sb, 0); err != nil {
+	l.layers.abandon(m.id)
+	l.interrupt(m, 0)
+	if sb := m.ask(false); sb != nil {
+		if err := l.stop(sb, 0); err != nil {
 			return err
 		}
-		h.mu.Lock()
-		m.sandbox, m.paused = nil, false
-		h.mu.Unlock()
+		m.set(nil)
 	}
 	fault.Reach(fault.DeleteStopped)
-	if err := h.Runtime.Destroy(ctx, m.id); err != nil {
-		h.note(m.id, func(s *store.Sprite) { s.LastError = err.Error() })
+	if err := l.runtime.Destroy(ctx, m.id); err != nil {
+		l.rows.note(m.id, func(s *store.Sprite) { s.LastError = err.Error() })
 		if e := occupied(m.name, err); e != nil {
 			return e
 		}
 		return err
 	}
-	defer h.layers.collect()
+	defer l.layers.collect()
 	fault.Reach(fault.DeleteRemoved)
-	if err := h.loseWork(ctx, m.name); err != nil {
-		h.Logger.Error("noting what jobs have lost with their sprite", "sprite", m.name, "err", err)
+	if err := loseWork(ctx, l.store, m.name); err != nil {
+		l.logger.Error("noting what jobs have lost with their sprite", "sprite", m.name, "err", err)
 	}
-	checkpoints, err := h.Store.Sprites.Checkpoints(ctx, m.id)
+	checkpoints, err := l.store.Sprites.Checkpoints(ctx, m.id)
 	if err != nil {
 		return err
 	}
-	if err := h.Store.Sprites.Delete(ctx, m.id); err != nil {
+	if err := l.store.Sprites.Delete(ctx, m.id); err != nil {
 		return err
 	}
 	fault.Reach(fault.DeleteStored)
 	for _, c := range checkpoints {
-		h.forget(c.Memory)
+		l.memories.forget(c.Memory)
 	}
 	return nil
 }
 
 // loseWork notes of the jobs whose results nobody has pulled that these are gone.
-func (h *Host) loseWork(ctx context.Context, name string) error {
-	jobs, err := h.Store.Jobs.List(ctx, store.JobFilter{Sprite: name})
+func loseWork(ctx context.Context, st *store.Store, name string) error {
+	jobs, err := st.Jobs.List(ctx, store.JobFilter{Sprite: name})
 	if err != nil {
 		return err
 	}
@@ -142,7 +132,7 @@ func (h *Host) loseWork(ctx context.Context, name string) error {
 		if !job.State.Terminal() || job.Bundle.Size == 0 || job.PulledAt != nil {
 			continue
 		}
-		err := h.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		err := st.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
 			j.Bundle, j.WorkDeleted = sprites.Artifact{}, true
 			j.Error = "its work was deleted with its sprite"
 			return nil

@@ -20,16 +20,16 @@ import (
 // checkpoint or CurrentState. It wakes nobody; what is being written just now may be
 // seen half done. See layers.Diff for what counts; what cove itself writes does not. An error of tell ends it.
 func (h *Host) Diff(ctx context.Context, name, from, to string, tell func(sprites.DiffEntry) error) error {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}
-	a, err := h.openState(ctx, row, from)
+	a, err := h.checkpoints.open(ctx, row, from)
 	if err != nil {
 		return err
 	}
 	defer a.close()
-	b, err := h.openState(ctx, row, to)
+	b, err := h.checkpoints.open(ctx, row, to)
 	if err != nil {
 		return err
 	}
@@ -61,23 +61,23 @@ func (s *state) close() {
 	s.unpin()
 }
 
-// openState opens a checkpoint of a sprite, or what its disk is now; with an empty id,
+// open opens a checkpoint of a sprite, or what its disk is now; with an empty id,
 // the sealed state that it goes on from.
-func (h *Host) openState(ctx context.Context, row store.Sprite, id string) (*state, error) {
-	reader, ok := h.Runtime.(DiskReader)
+func (cs *checkpoints) open(ctx context.Context, row store.Sprite, id string) (*state, error) {
+	reader, ok := cs.runtime.(DiskReader)
 	if !ok {
 		return nil, fail.Newf(CodeNotAvailable, "", "the disks of this server can't be looked at")
 	}
 	s := &state{}
-	err := h.onLayer(func() (err error) {
+	err := onLayer(func() (err error) {
 		var layer string
 		if id != CurrentState {
-			layer, err = h.sealed(ctx, row, id)
-		} else if row, err = h.Store.Sprites.ByID(ctx, row.ID); err == nil { // a checkpoint gives the disk another layer
+			layer, err = cs.sealed(ctx, row, id)
+		} else if row, err = cs.store.ByID(ctx, row.ID); err == nil { // a checkpoint gives the disk another layer
 			layer = row.Layer
 		}
 		if err == nil {
-			s.chain, s.unpin, err = h.layers.pin(ctx, layer)
+			s.chain, s.unpin, err = cs.layers.pin(ctx, layer)
 		}
 		return err
 	})

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,29 +53,29 @@ type Unnamer interface {
 	UnnamedBytes() (int64, error)
 }
 
-// diskGauge is what is known of what a sprite takes. Host.mu guards it.
+// diskGauge is what is known of what a sprite takes.
 type diskGauge struct {
+	mu sync.Mutex // no other lock is taken while it is held
+
 	limit int64 // in bytes; 0: none
 
 	known bool
 	used  int64         // when it was looked at
-	lost  int64         // diskWatch.lost then
-	moves int           // diskWatch.moves then
+	lost  int64         // fileSystem.lost then
+	moves int           // fileSystem.moves then
 	at    time.Time     // the end of the look
 	took  time.Duration // and how long it was
 
 	walking bool
-	held    *sprites.Held // nil: it may run
-	news    chan struct{} // closed when held becomes another
 
 	last usedDisk
 
-	wrote   int64 // what wroteBy had written when the round began; see diskWatch
+	wrote   int64 // what wroteBy had written when the round began; see fileSystem
 	wroteBy Sandbox
 }
 
-// diskWatch is what is known of the file system. Host.mu guards it.
-type diskWatch struct {
+// fileSystem is what is known of the file system.
+type fileSystem struct {
 	known  bool
 	free   uint64 // bytes
 	avail  int64  // of them, what an ordinary user may take
@@ -86,64 +89,182 @@ type diskWatch struct {
 	looking bool  // it is being asked, or somebody held
 }
 
-// may reports whether a sprite may have reached its limit since it was looked at.
-func (g *diskGauge) may(w diskWatch) bool { return !g.known || g.used+(w.lost-g.lost) >= g.limit }
+// may reports whether a sprite may have reached its limit since it was looked at. mu is held.
+func (g *diskGauge) may(fs fileSystem) bool { return !g.known || g.used+(fs.lost-g.lost) >= g.limit }
 
 // due reports whether a sprite that runs is to be looked at. load is how long a look at
-// each of those that run takes, together.
-func (g *diskGauge) due(w diskWatch, now time.Time, load time.Duration) bool {
+// each of those that run takes, together. mu is held.
+func (g *diskGauge) due(fs fileSystem, now time.Time, load time.Duration) bool {
 	switch age := now.Sub(g.at); {
 	case g.limit == 0 || g.walking:
 		return false
 	case !g.known:
 		return true
-	case g.may(w):
+	case g.may(fs):
 		return age >= diskRest*g.took
 	default:
-		return w.moves != g.moves && age >= min(max(spareDisk*load, quickDisk), slowDisk)
+		return fs.moves != g.moves && age >= min(max(spareDisk*load, quickDisk), slowDisk)
 	}
 }
 
-// sample looks at the file system. h.mu is held.
-func (h *Host) sample() {
+// rested reports whether a sprite that is held is to be looked at. mu is held.
+func (g *diskGauge) rested(now time.Time) bool {
+	return !g.walking && now.Sub(g.at) >= max(heldTick, diskRest*g.took)
+}
+
+// read returns the limit, and what the sprite took when it was looked at; over: that is its
+// limit, or more.
+func (g *diskGauge) read() (limit, used int64, over bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limit, g.used, g.limit > 0 && g.known && g.used >= g.limit
+}
+
+// look reports whether a sprite with a limit may have reached it.
+func (g *diskGauge) look(fs fileSystem) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limit > 0 && g.may(fs)
+}
+
+// weight is the limit, and how long a look at the files takes.
+func (g *diskGauge) weight() (limit int64, took time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limit, g.took
+}
+
+// begin begins a look if it is due; the caller calls end. last is when the one before ended.
+func (g *diskGauge) begin(due func() bool) (last time.Time, begun bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !due() {
+		return time.Time{}, false
+	}
+	g.walking = true
+	return g.at, true
+}
+
+// end ends a look.
+func (g *diskGauge) end() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.walking = false
+}
+
+// before is what the last look has seen, for the one that begins.
+func (g *diskGauge) before() (last usedDisk) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.at = time.Now()
+	return g.last
+}
+
+// set notes what a look has seen, when the file system was fs: it took so long.
+func (g *diskGauge) set(u usedDisk, fs fileSystem, took time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.known, g.used, g.lost, g.moves, g.last = true, u.all, fs.lost, fs.moves, u
+	g.at, g.took = time.Now(), took
+}
+
+// failed notes that nothing could be seen.
+func (g *diskGauge) failed(took time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.at, g.took = time.Now(), took
+}
+
+// setLimit takes up a changed limit.
+func (g *diskGauge) setLimit(limit int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limit = limit
+}
+
+// diskWatch holds sprites that reach their limits, or take of the reserve, and lets those go
+// on that don't any more. It begins with start, and ends with close.
+type diskWatch struct {
+	dir      string // of which the file system is watched; empty: none is
+	reserve  int64
+	runtime  Runtime
+	rows     *rows
+	machines *machines
+	changes  *atomic.Int64 // of networks
+	logger   *slog.Logger
+
+	pause  func(*machine, Pauser) // does the transition pauses
+	resume func(*machine)         // and resumes
+
+	imports diskRoom
+	news    chan struct{} // has a value when there is something else to watch
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu sync.Mutex // no other lock is taken while it is held
+	fs fileSystem
+}
+
+func (w *diskWatch) start(ctx context.Context) {
+	w.ctx, w.cancel = context.WithCancel(ctx)
+	w.wg.Go(w.watch)
+}
+
+// close ends the watch, if it was started. Sprites that are held stay so.
+func (w *diskWatch) close() {
+	if w.cancel != nil {
+		w.cancel()
+		w.wg.Wait()
+	}
+}
+
+// sample looks at the file system.
+func (w *diskWatch) sample() fileSystem {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var st unix.Statfs_t
-	if h.Data == "" || unix.Statfs(h.Data, &st) != nil {
-		return
+	if w.dir == "" || unix.Statfs(w.dir, &st) != nil {
+		return w.fs
 	}
-	w := &h.disk
 	free := st.Bfree * uint64(st.Bsize)
-	if w.known && free < w.free {
-		w.lost += int64(w.free - free)
+	if w.fs.known && free < w.fs.free {
+		w.fs.lost += int64(w.fs.free - free)
 	}
-	if free != w.free || st.Ffree != w.inodes {
-		w.moves++
+	if free != w.fs.free || st.Ffree != w.fs.inodes {
+		w.fs.moves++
 	}
-	w.known, w.free, w.inodes = true, free, st.Ffree
-	w.avail = int64(st.Bavail) * st.Bsize
+	w.fs.known, w.fs.free, w.fs.inodes = true, free, st.Ffree
+	w.fs.avail = int64(st.Bavail) * st.Bsize
+	return w.fs
 }
 
-// watchDisks holds sprites that reach their limits, or take of the reserve, and lets
-// those go on that don't any more, until ctx ends.
-func (h *Host) watchDisks(ctx context.Context) {
+// last is what the last sample has seen.
+func (w *diskWatch) last() fileSystem {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.fs
+}
+
+func (w *diskWatch) watch() {
 	walks := make(chan struct{}, diskWalks)
-	for ctx.Err() == nil {
-		due, wait := h.dueDisks(time.Now())
+	for w.ctx.Err() == nil {
+		due, wait := w.due(time.Now())
 		for _, m := range due {
 			select {
 			case walks <- struct{}{}:
 			default: // the next time
-				h.mu.Lock()
-				m.disk.walking = false
-				h.mu.Unlock()
+				m.disk.end()
 				continue
 			}
-			h.wg.Go(func() {
+			w.wg.Go(func() {
 				defer func() { <-walks }()
-				h.review(ctx, m)
+				w.review(m)
 			})
 		}
-		if h.beginLook() {
-			h.wg.Go(h.lookWhoWrites)
+		if w.beginLook() {
+			w.wg.Go(w.lookWhoWrites)
 		}
 		var tick <-chan time.Time // never, if there is nothing to watch
 		if wait > 0 {
@@ -151,121 +272,108 @@ func (h *Host) watchDisks(ctx context.Context) {
 		}
 		select {
 		case <-tick:
-		case <-h.diskNews:
-		case <-ctx.Done():
+		case <-w.news:
+		case <-w.ctx.Done():
 		}
 	}
 }
 
-// dueDisks are the machines that are to be looked at, which are noted as being so, and
+// due are the machines that are to be looked at, which are noted as being so, and
 // how long to wait until the next look at the file system; 0: until there is news.
-func (h *Host) dueDisks(now time.Time) (due []*machine, wait time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (w *diskWatch) due(now time.Time) (due []*machine, wait time.Duration) {
 	var load time.Duration
 	var run, held []*machine
 	var writing, full bool
-	for _, m := range h.machines {
-		writing = writing || h.DiskReserve > 0 && !m.dead && m.sandbox != nil && !m.paused
-		full = full || m.isFull()
+	for _, m := range w.machines.list() {
+		s := m.now()
+		limit, took := m.disk.weight()
+		writing = writing || w.reserve > 0 && !s.dead && s.runs()
+		full = full || s.isFull()
 		switch {
-		case m.dead || m.disk.limit == 0 && m.disk.held == nil:
-		case m.disk.held != nil:
+		case s.dead || limit == 0 && s.held == nil:
+		case s.held != nil:
 			held = append(held, m)
-		case m.sandbox != nil && !m.paused && m.busy == nil:
+		case s.runs() && s.busy == nil:
 			run = append(run, m)
-			load += m.disk.took
-		case m.sandbox != nil && !m.paused:
+			load += took
+		case s.runs():
 			wait = diskTick // it is about to
 		}
 	}
+	fs := w.last()
 	if len(run) > 0 || writing || full {
-		h.sample()
+		fs = w.sample()
 	}
 	if writing && wait == 0 {
-		wait = h.disk.tick(h.DiskReserve)
+		wait = fs.tick(w.reserve)
 	}
 	if len(run) > 0 {
 		wait = diskTick
 	} else if len(held) > 0 && (wait == 0 || wait > heldTick) {
 		wait = heldTick
 	}
+	at := map[*machine]time.Time{}
 	for _, m := range run {
-		if m.disk.due(h.disk, now, load) {
-			due = append(due, m)
+		if last, begun := m.disk.begin(func() bool { return m.disk.due(fs, now, load) }); begun {
+			due, at[m] = append(due, m), last
 		}
 	}
 	// Those that wait the longest come first, or one of many files would have all.
-	slices.SortFunc(due, func(a, b *machine) int { return a.disk.at.Compare(b.disk.at) })
+	slices.SortFunc(due, func(a, b *machine) int { return at[a].Compare(at[b]) })
 	for _, m := range held { // nothing of it is written, but checkpoints may go
-		if !m.disk.walking && now.Sub(m.disk.at) >= max(heldTick, diskRest*m.disk.took) {
+		if _, begun := m.disk.begin(func() bool { return m.disk.rested(now) }); begun {
 			due = append(due, m)
 		}
-	}
-	for _, m := range due {
-		m.disk.walking = true
 	}
 	return due, wait
 }
 
-// diskChanged has the watch look again at what it has to watch.
-func (h *Host) diskChanged() {
+// changed has the watch look again at what it has to watch.
+func (w *diskWatch) changed() {
 	select {
-	case h.diskNews <- struct{}{}:
+	case w.news <- struct{}{}:
 	default:
 	}
 }
 
 // review looks at what a machine takes, for which walking is set, and does what follows.
-func (h *Host) review(ctx context.Context, m *machine) {
-	h.mu.Lock()
-	measured := m.disk.limit > 0 || !m.isFull()
-	m.disk.at = time.Now()
-	h.mu.Unlock()
+func (w *diskWatch) review(m *machine) {
 	var err error
-	if measured {
-		err = h.measure(ctx, m)
+	if limit, _ := m.disk.weight(); limit > 0 || !m.now().isFull() {
+		err = w.measure(w.ctx, m)
+	} else {
+		m.disk.before()
 	}
-	h.mu.Lock()
-	m.disk.walking = false
-	h.mu.Unlock()
-	if errors.Is(err, store.ErrNotFound) || ctx.Err() != nil {
+	m.disk.end()
+	if errors.Is(err, store.ErrNotFound) || w.ctx.Err() != nil {
 		return
 	}
 	if err != nil && !errors.Is(err, layers.ErrTooDeep) {
-		h.Logger.Error("looking at what a sprite takes of the disk", "sprite", m.name, "err", err)
+		w.logger.Error("looking at what a sprite takes of the disk", "sprite", m.name, "err", err)
 		return
 	}
-	h.judge(m)
+	w.judge(m)
 }
 
 // measure looks at what a machine takes. One that can't be measured has reached its
 // limit.
-func (h *Host) measure(ctx context.Context, m *machine) error {
-	h.mu.Lock()
-	h.sample()
-	lost, moves := h.disk.lost, h.disk.moves
-	last, sb := m.disk.last, m.sandbox
-	still := sb == nil || m.paused
-	h.mu.Unlock()
+func (w *diskWatch) measure(ctx context.Context, m *machine) error {
+	fs, now := w.sample(), m.now()
+	last := m.disk.before()
 	began := time.Now()
-	u, err := h.used(ctx, m.id, sb, last)
-	deep := errors.Is(err, layers.ErrTooDeep)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	g := &m.disk
-	g.at = time.Now()
-	g.took = g.at.Sub(began)
-	if err != nil && !deep {
+	u, err := w.used(ctx, m.id, now.sandbox, last)
+	took := time.Since(began)
+	if errors.Is(err, layers.ErrTooDeep) {
+		limit, used, _ := m.disk.read()
+		u.all = max(used, limit)
+	} else if err != nil {
+		m.disk.failed(took)
 		return err
 	}
-	if deep {
-		u.all = max(g.used, g.limit)
-	}
-	if !still {
+	if now.runs() {
 		u.layer = "" // it may have been written meanwhile
 	}
-	g.known, g.used, g.lost, g.moves, g.last = true, u.all, lost, moves, u
+	m.disk.set(u, fs, took)
 	return err
 }
 
@@ -281,25 +389,25 @@ type usedDisk struct {
 // used is what a sprite takes of the disk: all the layers that it and its checkpoints
 // need, as if it were the only one that does, and the memories that were kept with them.
 // What is of the same layers as last is not looked at again.
-func (h *Host) used(ctx context.Context, id string, sb Sandbox, last usedDisk) (u usedDisk, err error) {
-	reader, ok := h.Runtime.(DiskReader)
+func (w *diskWatch) used(ctx context.Context, id string, sb Sandbox, last usedDisk) (u usedDisk, err error) {
+	reader, ok := w.runtime.(DiskReader)
 	if !ok {
 		return u, nil
 	}
 	for range 5 {
 		u = usedDisk{}
-		row, err := h.Store.Sprites.ByID(ctx, id)
+		row, err := w.rows.sprites.ByID(ctx, id)
 		if err != nil {
 			return u, err
 		}
-		usages, err := h.Store.Sprites.Usages(ctx, id)
+		usages, err := w.rows.sprites.Usages(ctx, id)
 		if err != nil {
 			return u, err
 		}
 		if _, ok := usages[row.Layer]; !ok {
 			continue // it has got another in between
 		}
-		checkpoints, err := h.Store.Sprites.Checkpoints(ctx, id)
+		checkpoints, err := w.rows.sprites.Checkpoints(ctx, id)
 		if err != nil {
 			return u, err
 		}
@@ -360,179 +468,195 @@ func sealedBytes(ctx context.Context, reader DiskReader, all map[string]store.Us
 }
 
 // judge holds a machine that has a reason to be held, or lets one go on that has none.
-func (h *Host) judge(m *machine) {
-	h.mu.Lock()
-	g := &m.disk
-	code := h.reason(m)
-	switch {
-	case m.dead || h.closed || code == "" && g.held == nil:
-		h.mu.Unlock()
-	case code == "":
-		h.letOn(m) // which releases h.mu
-	case g.held != nil && g.held.Code == code && (m.sandbox == nil || m.paused):
-		before := *g.held
-		h.hold(m, code)
-		news := code == CodeDiskLimit && before != *g.held
-		h.mu.Unlock()
-		if news {
-			h.noteHeld(m)
+func (w *diskWatch) judge(m *machine) {
+	switch was, next := w.weigh(m); was {
+	case released:
+		if next == resumes {
+			w.resume(m)
 		}
-	default:
-		h.halt(m, code) // which releases h.mu
+		w.noteHeld(m)
+		w.logger.Info("a sprite is held no more, and may go on", "sprite", m.name)
+	case renewed:
+		w.noteHeld(m)
+	case isHeld:
+		w.halt(m, next)
 	}
 }
 
-// reason is the code of why a machine is to be held; empty: it may run. Its own limit
-// comes before the reserve. h.mu is held.
-func (h *Host) reason(m *machine) string {
-	g := &m.disk
-	switch {
-	case g.limit > 0 && g.known && g.used >= g.limit:
-		return CodeDiskLimit
-	case m.isFull() && m.sandbox != nil && !h.disk.roomAgain(h.DiskReserve):
-		return CodeDiskFull // one that sleeps writes nothing, and may be woken to remove files
+// weigh has a machine held, or not, by what is known now.
+func (w *diskWatch) weigh(m *machine) (was weighed, next step) {
+	fs := w.last()
+	var limited sprites.Held
+	if limit, used, over := m.disk.read(); over {
+		limited = sprites.Held{Code: CodeDiskLimit, UsedBytes: used, LimitBytes: limit}
 	}
-	return ""
+	return m.weigh(limited, w.full(fs), fs.roomAgain(w.reserve), w.changes.Load())
 }
 
-// halt holds a machine, and pauses it. h.mu is held, and released.
-func (h *Host) halt(m *machine, code string) {
-	if m.busy != nil {
-		h.mu.Unlock()
-		return // the next look is after that
+// full is why a machine is held that takes of the reserve.
+func (w *diskWatch) full(fs fileSystem) sprites.Held {
+	return sprites.Held{Code: CodeDiskFull, FreeBytes: fs.avail, ReserveBytes: w.reserve}
+}
+
+// halt notes that a machine is held, and does what next says: it pauses, or there is nothing
+// to be paused.
+func (w *diskWatch) halt(m *machine, next step) {
+	now := m.now()
+	pauser, ok := now.sandbox.(Pauser)
+	if next == pauses && !ok {
+		m.finish(nil) // it has just ended
 	}
-	pauser, ok := m.sandbox.(Pauser)
-	if !ok || m.paused || ended(m.sandbox) {
-		h.hold(m, code)
-		h.mu.Unlock()
-		h.noteHeld(m)
+	if next != pauses || !ok {
+		w.noteHeld(m)
 		return
 	}
-	m.disarm()
-	m.busy, m.told = newTransition(), h.changes
-	g := &m.disk
-	h.hold(m, code)
-	look, found := g.took, g.used
-	h.mu.Unlock()
+	_, look := m.disk.weight()
+	_, found, _ := m.disk.read()
 	began := time.Now()
 	noted := make(chan struct{})
-	h.wg.Go(func() { defer close(noted); h.noteHeld(m) }) // for the next server, if this one dies in the middle
-	h.pause(m, pauser)
+	go func() { defer close(noted); w.noteHeld(m) }() // for the next server, if this one dies in the middle
+	w.pause(m, pauser)
 	pause := time.Since(began)
 	<-noted
-	if code == CodeDiskFull {
-		h.mu.Lock()
-		h.sample()
-		left := h.disk.avail
-		h.mu.Unlock()
-		h.Logger.Warn("the disk is almost full, and the sprite that writes the most is paused", "sprite", m.name, "left", left, "reserve", h.DiskReserve, "pause", pause)
+	if now.isFull() {
+		w.logger.Warn("the disk is almost full, and the sprite that writes the most is paused", "sprite", m.name, "left", w.sample().avail, "reserve", w.reserve, "pause", pause)
 		return
 	}
 	// Now it grows no more, and can be looked at in peace.
-	if err := h.measure(h.ctx, m); err == nil {
-		h.mu.Lock()
-		if m.disk.held != nil {
-			m.disk.held.UsedBytes = m.disk.used
+	if err := w.measure(w.ctx, m); err == nil {
+		_, used, _ := m.disk.read()
+		m.heldAt(used)
+		w.noteHeld(m)
+	}
+	limit, used, _ := m.disk.read()
+	w.logger.Warn("a sprite has reached its disk limit, and is paused", "sprite", m.name, "used", used, "limit", limit, "found", found, "look", look, "pause", pause)
+}
+
+// weighed is what a look at what a machine takes has changed.
+type weighed int
+
+const (
+	asBefore weighed = iota
+	released         // it is held no more
+	renewed          // it is held with other figures
+	isHeld           // it is held, as it was not before
+)
+
+// weigh holds the machine, or lets it go on. limited is the reason if it has reached its limit;
+// without a code it has not. full is the reason if it is held because of the reserve, and there
+// is no room again. next is the transition that weigh has begun for that: resumes or pauses.
+// told is network.changes.
+func (m *machine) weigh(limited, full sprites.Held, room bool, told int64) (was weighed, next step) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	why := limited
+	if why.Code == "" && isFull(m.hold.why) && m.sandbox != nil && !room {
+		why = full // one that sleeps writes nothing, and may be woken to remove files
+	}
+	held := m.hold.why
+	switch {
+	case m.dead || m.tasks.isClosed() || why.Code == "" && held == nil:
+		return asBefore, nothing
+	case why.Code == "" && m.busy != nil:
+		return asBefore, nothing // the next look is after that
+	case why.Code == "":
+		m.hold.set(nil)
+		if m.sandbox != nil && m.paused && !ended(m.sandbox) {
+			m.begin()
+			next = resumes
 		}
-		h.mu.Unlock()
-		h.noteHeld(m)
+		return released, next
+	case held != nil && held.Code == why.Code && (m.sandbox == nil || m.paused):
+		before := *held
+		if m.hold.stand(why); why.Code == CodeDiskLimit && before != *held {
+			return renewed, nothing
+		}
+		return asBefore, nothing
+	case m.busy != nil:
+		return asBefore, nothing // the next look is after that
 	}
-	h.mu.Lock()
-	used, limit := g.used, g.limit
-	h.mu.Unlock()
-	h.Logger.Warn("a sprite has reached its disk limit, and is paused", "sprite", m.name, "used", used, "limit", limit, "found", found, "look", look, "pause", pause)
+	return isHeld, m.halt(why, told)
 }
 
-// hold notes why a machine is held. h.mu is held.
-func (h *Host) hold(m *machine, code string) {
-	if m.disk.held == nil || m.disk.held.Code != code {
-		m.disk.held = &sprites.Held{Code: code, Since: time.Now().UTC()}
-		m.disk.changed()
+// holdFull holds the machine because of the reserve; full is the reason. If the machine is busy,
+// it can't be held now.
+func (m *machine) holdFull(full sprites.Held, told int64) (busy, held bool, next step) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.busy != nil:
+		return true, false, nothing
+	case m.dead || m.tasks.isClosed() || m.sandbox == nil || m.paused || m.hold.why != nil:
+		return false, false, nothing
 	}
-	if code == CodeDiskFull {
-		m.disk.held.FreeBytes, m.disk.held.ReserveBytes = h.disk.avail, h.DiskReserve
-		return
-	}
-	m.disk.held.UsedBytes, m.disk.held.LimitBytes = m.disk.used, m.disk.limit
+	return false, true, m.halt(full, told)
 }
 
-// letOn has a machine that was held go on, if it was paused for that. h.mu is held, and
-// released.
-func (h *Host) letOn(m *machine) {
-	if m.busy != nil {
-		h.mu.Unlock()
-		return // the next look is after that
+// halt holds the machine, and begins the pause of its sandbox if that runs. mu is held, and
+// it is not busy.
+func (m *machine) halt(why sprites.Held, told int64) (next step) {
+	m.hold.stand(why)
+	if _, ok := m.sandbox.(Pauser); !ok || m.paused || ended(m.sandbox) {
+		return nothing
 	}
-	m.disk.held = nil
-	m.disk.changed()
-	if m.sandbox != nil && m.paused && !ended(m.sandbox) {
-		h.beginResume(m)
-	}
-	h.mu.Unlock()
-	h.noteHeld(m)
-	h.Logger.Info("a sprite is held no more, and may go on", "sprite", m.name)
+	m.begin()
+	m.told = told
+	return pauses
 }
 
-// changed tells who waits for it that held is another. Host.mu is held.
-func (g *diskGauge) changed() {
-	if g.news != nil {
-		close(g.news)
-		g.news = nil
+// heldAt notes what a machine takes that is held for that.
+func (m *machine) heldAt(used int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.hold.why != nil {
+		m.hold.why.UsedBytes = used
 	}
 }
 
 // noteHeld writes to the store whether a machine is held, as it is when it is written.
-func (h *Host) noteHeld(m *machine) {
-	h.note(m.id, func(s *store.Sprite) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if s.Held = nil; m.disk.held != nil {
-			s.Held = new(*m.disk.held)
-		}
-	})
+func (w *diskWatch) noteHeld(m *machine) {
+	w.rows.note(m.id, func(s *store.Sprite) { s.Held = m.now().held })
 }
 
 // admit returns an error if what a machine takes of the disk forbids that anything runs
 // in it: it is held, or would be at once. The machine is busy.
-func (h *Host) admit(m *machine) error {
-	h.mu.Lock()
-	if m.disk.limit == 0 && m.disk.held == nil {
-		h.mu.Unlock()
+func (w *diskWatch) admit(ctx context.Context, m *machine) error {
+	limit, _, _ := m.disk.read()
+	held := m.now().held
+	if limit == 0 && held == nil {
 		return nil
 	}
-	h.sample()
-	look := m.disk.held == nil && m.disk.may(h.disk)
-	h.mu.Unlock()
-	if look {
-		if err := h.measure(h.ctx, m); err != nil && !errors.Is(err, layers.ErrTooDeep) {
+	if fs := w.sample(); held == nil && m.disk.look(fs) {
+		if err := w.measure(ctx, m); err != nil && !errors.Is(err, layers.ErrTooDeep) {
 			return err
 		}
 	}
-	h.mu.Lock()
-	g := &m.disk
-	if g.held == nil && g.limit > 0 && g.used >= g.limit {
-		h.hold(m, CodeDiskLimit)
-		defer h.noteHeld(m)
+	limit, used, _ := m.disk.read()
+	over, err := m.holdOver(limit, used)
+	if over {
+		w.noteHeld(m)
 	}
-	defer h.mu.Unlock()
-	return m.heldError()
+	return err
 }
 
-// heldError is what a use of a machine that is held gets; nil: it is not. Host.mu is
-// held.
-func (m *machine) heldError() error {
-	if m.disk.held == nil {
+// holdOver holds the machine if it takes more than its limit, and returns what a use of it
+// gets if it is held, for whatever reason.
+func (m *machine) holdOver(limit, used int64) (over bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if over = m.hold.why == nil && limit > 0 && used >= limit; over {
+		m.hold.stand(sprites.Held{Code: CodeDiskLimit, UsedBytes: used, LimitBytes: limit})
+	}
+	return over, heldError(m.name, m.hold.why)
+}
+
+// heldError is what a use of a machine that is held gets; nil: it is not.
+func heldError(name string, held *sprites.Held) error {
+	if held == nil {
 		return nil
 	}
-	d := describeHeld(m.name, *m.disk.held)
+	d := describeHeld(name, *held)
 	return fail.New(d.Code, d.Message, d.Hint)
-}
-
-// heldBy is heldError for who does not hold Host.mu.
-func (h *Host) heldBy(m *machine) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return m.heldError()
 }
 
 // describeHeld says for people why a sprite is held.
@@ -550,64 +674,49 @@ func describeHeld(name string, held sprites.Held) *sprites.Held {
 	return &held
 }
 
-// Held says why the sprite that the lease is of stands still, or nil, and returns what
-// is closed when that changes.
-func (l *Lease) Held() (held *sprites.Held, changed <-chan struct{}) {
-	l.host.mu.Lock()
-	defer l.host.mu.Unlock()
-	m := l.machine
-	if m.disk.news == nil {
-		m.disk.news = make(chan struct{})
-	}
-	if m.disk.held != nil {
-		held = describeHeld(m.name, *m.disk.held)
-	}
-	return held, m.disk.news
-}
-
 // reviewNow looks at what a sprite takes that was changed from outside, if that may let
 // it go on, or hold it.
-func (h *Host) reviewNow(ctx context.Context, id string) {
-	row, err := h.Store.Sprites.ByID(ctx, id)
-	h.mu.Lock()
-	m := h.machines[id]
-	if m == nil || m.dead || err != nil {
-		h.mu.Unlock()
+func (w *diskWatch) reviewNow(ctx context.Context, id string) {
+	row, err := w.rows.sprites.ByID(ctx, id)
+	m := w.machines.known(id)
+	if m == nil || err != nil {
 		return
 	}
-	m.disk.limit = row.Config.DiskLimit()
-	watched := m.disk.limit > 0 || m.disk.held != nil
-	look := m.disk.limit > 0 && (m.disk.held != nil || m.disk.may(h.disk))
-	h.mu.Unlock()
+	now := m.now()
+	if now.dead {
+		return
+	}
+	limit := row.Config.DiskLimit()
+	m.disk.setLimit(limit)
+	watched := limit > 0 || now.held != nil
+	look := limit > 0 && (now.held != nil || m.disk.look(w.last()))
 	if !watched {
 		return
 	}
 	if look {
-		if err := h.measure(ctx, m); err != nil {
-			h.Logger.Error("looking at what a sprite takes of the disk", "sprite", m.name, "err", err)
+		if err := w.measure(ctx, m); err != nil {
+			w.logger.Error("looking at what a sprite takes of the disk", "sprite", m.name, "err", err)
 		}
 	}
-	h.judge(m)
-	h.diskChanged()
+	w.judge(m)
+	w.changed()
 }
 
-// diskUsed is what a sprite that has a limit takes, for a description; 0: that is not
+// usedNow is what a sprite that has a limit takes, for a description; 0: that is not
 // known, or it has none.
-func (h *Host) diskUsed(ctx context.Context, row store.Sprite) int64 {
+func (w *diskWatch) usedNow(ctx context.Context, row store.Sprite) int64 {
 	if row.Config.DiskLimit() == 0 {
 		return 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, describeDisk)
 	defer cancel()
-	h.mu.Lock()
-	m := h.machines[row.ID]
 	var known int64
 	var sb Sandbox
-	if m != nil {
-		sb, known = m.sandbox, m.disk.used
+	if m := w.machines.known(row.ID); m != nil {
+		sb = m.now().sandbox
+		_, known, _ = m.disk.read()
 	}
-	h.mu.Unlock()
-	u, err := h.used(ctx, row.ID, sb, usedDisk{})
+	u, err := w.used(ctx, row.ID, sb, usedDisk{})
 	if err != nil {
 		return known
 	}

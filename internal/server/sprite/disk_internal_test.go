@@ -1,6 +1,7 @@
 package sprite
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -14,16 +15,16 @@ import (
 func TestDiskDue(t *testing.T) {
 	const mib = 1 << 20
 	now := time.Now()
-	gauge := func(change func(*diskGauge)) diskGauge {
-		g := diskGauge{limit: 100 * mib, known: true, used: 40 * mib, lost: 7 * mib, moves: 3, at: now.Add(-500 * time.Millisecond), took: time.Millisecond}
-		change(&g)
+	gauge := func(change func(*diskGauge)) *diskGauge {
+		g := &diskGauge{limit: 100 * mib, known: true, used: 40 * mib, lost: 7 * mib, moves: 3, at: now.Add(-500 * time.Millisecond), took: time.Millisecond}
+		change(g)
 		return g
 	}
-	at := func(lost int64, moves int) diskWatch { return diskWatch{known: true, lost: lost, moves: moves} }
+	at := func(lost int64, moves int) fileSystem { return fileSystem{known: true, lost: lost, moves: moves} }
 	for _, c := range []struct {
 		name string
-		g    diskGauge
-		w    diskWatch
+		g    *diskGauge
+		fs   fileSystem
 		load time.Duration
 		want bool
 	}{
@@ -40,49 +41,56 @@ func TestDiskDue(t *testing.T) {
 		{"a while ago, but there are many", gauge(func(g *diskGauge) { g.at = now.Add(-2 * time.Second) }), at(8*mib, 4), 100 * time.Millisecond, false},
 		{"one look in a minute there is in any case", gauge(func(g *diskGauge) { g.at = now.Add(-slowDisk) }), at(8*mib, 4), time.Hour, true},
 	} {
-		if got := c.g.due(c.w, now, c.load); got != c.want {
+		if got := c.g.due(c.fs, now, c.load); got != c.want {
 			t.Errorf("%s: got %v", c.name, got)
 		}
 	}
+}
+
+// newMachines is the machines of a Host that looks after nothing else.
+func newMachines() *machines {
+	return &machines{tasks: newTasks(context.Background()), places: &places{}, all: map[string]*machine{}}
 }
 
 // TestDueDisks: only what runs is looked at, the one that has waited the longest first,
 // and where nothing has a limit nothing is awaited.
 func TestDueDisks(t *testing.T) {
 	now := time.Now()
-	h := &Host{machines: map[string]*machine{}}
-	add := func(name string, m machine) {
-		m.name = name
-		h.machines[name] = &m
+	ms := newMachines()
+	w := &diskWatch{machines: ms}
+	add := func(name string, change func(*machine)) {
+		m := ms.of(store.Sprite{ID: name, Name: name})
+		change(m)
 	}
-	limited := func(ago time.Duration) diskGauge {
-		return diskGauge{limit: 1, known: true, used: 2, at: now.Add(-ago)}
+	limited := func(m *machine, ago time.Duration) {
+		m.disk = &diskGauge{limit: 1, known: true, used: 2, at: now.Add(-ago)}
 	}
 	due := func() (names []string, wait time.Duration) {
-		all, wait := h.dueDisks(now)
+		all, wait := w.due(now)
 		for _, m := range all {
 			names = append(names, m.name)
 		}
 		return names, wait
 	}
 	live := struct{ Sandbox }{} // nobody asks it anything
-	add("unlimited", machine{sandbox: live})
-	add("cold", machine{disk: limited(time.Hour)})
-	add("paused", machine{sandbox: live, paused: true, disk: limited(time.Hour)})
-	add("deleted", machine{sandbox: live, dead: true, disk: limited(time.Hour)})
+	add("unlimited", func(m *machine) { m.sandbox = live })
+	add("cold", func(m *machine) { limited(m, time.Hour) })
+	add("paused", func(m *machine) { m.sandbox, m.paused = live, true; limited(m, time.Hour) })
+	add("deleted", func(m *machine) { m.sandbox, m.dead = live, true; limited(m, time.Hour) })
 	if names, wait := due(); len(names) > 0 || wait != 0 {
 		t.Errorf("where nothing runs that has a limit: %v, in %v", names, wait)
 	}
-	held := limited(time.Hour)
-	held.held = &sprites.Held{}
-	add("held", machine{sandbox: live, paused: true, disk: held})
+	add("held", func(m *machine) {
+		m.sandbox, m.paused, m.hold.why = live, true, &sprites.Held{}
+		limited(m, time.Hour)
+	})
 	if names, wait := due(); !slices.Equal(names, []string{"held"}) || wait != heldTick {
 		t.Errorf("where one is held: %v, in %v", names, wait)
 	}
-	add("new", machine{sandbox: live, disk: limited(time.Minute)})
-	add("old", machine{sandbox: live, disk: limited(time.Hour)})
-	add("starting", machine{busy: &transition{}, disk: limited(time.Hour)})
-	add("moving", machine{sandbox: live, busy: &transition{}, disk: limited(time.Hour)})
+	add("new", func(m *machine) { m.sandbox = live; limited(m, time.Minute) })
+	add("old", func(m *machine) { m.sandbox = live; limited(m, time.Hour) })
+	add("starting", func(m *machine) { m.busy = &transition{}; limited(m, time.Hour) })
+	add("moving", func(m *machine) { m.sandbox, m.busy = live, &transition{}; limited(m, time.Hour) })
 	if names, wait := due(); !slices.Equal(names, []string{"old", "new"}) || wait != diskTick {
 		t.Errorf("of all: %v, in %v", names, wait)
 	}
@@ -107,14 +115,13 @@ func TestFullHints(t *testing.T) {
 	if !strings.HasSuffix(held.Hint, out) || strings.Contains(held.Hint, "suspend") {
 		t.Errorf("of one that is held: %s", held.Hint)
 	}
-	h := &Host{machines: map[string]*machine{}}
-	row := store.Sprite{ID: "1", Name: "paint"}
-	h.machine(row)
-	if got := h.deletedOpen("1"); got != closeSome {
+	ms := newMachines()
+	m := ms.of(store.Sprite{ID: "1", Name: "paint"})
+	if got := ms.deletedOpen("1"); got != closeSome {
 		t.Errorf("deleted files of one that runs: %s", got)
 	}
-	h.machines["1"].disk.held = held
-	if got := h.deletedOpen("1"); got != out {
+	m.hold.why = held
+	if got := ms.deletedOpen("1"); got != out {
 		t.Errorf("deleted files of one that is held: %s", got)
 	}
 }
@@ -133,9 +140,8 @@ func TestDiskLimitOf(t *testing.T) {
 			t.Errorf("%+v: got %d", c.config, got)
 		}
 	}
-	h := &Host{machines: map[string]*machine{}}
-	m := h.machine(store.Sprite{Config: sprites.Config{StorageGB: 1}, Held: &sprites.Held{UsedBytes: 7}})
-	if m.disk.limit != 1<<30 || m.disk.held == nil || m.disk.held.UsedBytes != 7 {
-		t.Errorf("a machine of a sprite that is held: %+v", m.disk)
+	m := newMachine(store.Sprite{Config: sprites.Config{StorageGB: 1}, Held: &sprites.Held{UsedBytes: 7}})
+	if m.disk.limit != 1<<30 || m.hold.why == nil || m.hold.why.UsedBytes != 7 {
+		t.Errorf("a machine of a sprite that is held: %+v, limit %d", m.hold.why, m.disk.limit)
 	}
 }

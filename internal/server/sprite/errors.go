@@ -69,17 +69,6 @@ func endAndRemove(name string) string {
 	return fmt.Sprintf("end its programs, and remove files of it: cove restart %[1]s; cove exec -s %[1]s -- rm FILE", name)
 }
 
-// deletedOpen is the hint for a sprite whose deleted files are too large. No command gets
-// into one that is held.
-func (h *Host) deletedOpen(id string) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m := h.machines[id]; m != nil && m.disk.held != nil {
-		return endAndRemove(m.name)
-	}
-	return closeSome
-}
-
 // closeSome is the hint where deleted files are too large.
 const closeSome = "end what has them open, and try again; as root in the sprite: ls -l /proc/[0-9]*/fd | grep deleted"
 

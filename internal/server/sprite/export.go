@@ -51,29 +51,29 @@ func (h *Host) Export(ctx context.Context, name string, o ExportOptions, out io.
 // openExport opens the state of a sprite that is to be exported.
 func (h *Host) openExport(ctx context.Context, name, checkpoint string) (row store.Sprite, s *state, err error) {
 	if checkpoint == "" {
-		err = h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-			_, err := h.seal(ctx, m, row, nil, sprites.KeepNever)
+		err = h.lives.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+			_, err := h.sealer.seal(ctx, m, row, nil, sprites.KeepNever)
 			return err
 		})
 		if err != nil {
 			return row, nil, err
 		}
 	}
-	if row, err = h.row(ctx, name); err != nil {
+	if row, err = h.rows.named(ctx, name); err != nil {
 		return row, nil, err
 	}
-	if err := h.checkWhole(ctx, row, checkpoint); err != nil {
+	if err := h.checkpoints.checkWhole(ctx, row, checkpoint); err != nil {
 		return row, nil, err
 	}
-	s, err = h.openState(ctx, row, checkpoint)
+	s, err = h.checkpoints.open(ctx, row, checkpoint)
 	return row, s, err
 }
 
 // settingsOf are a sprite's settings, without what may be a secret.
 func (h *Host) settingsOf(row store.Sprite) archive.Settings {
-	idle, hibernate := h.times(row) // another server has other ones
+	own := h.machines.defaults.of(row) // another server has other ones
 	set := archive.Settings{
-		Labels: row.Labels, Include: row.Include, IdleSeconds: int64(idle / time.Second), Hibernate: new(int64(hibernate / time.Second)), NetworkPolicy: row.Policy,
+		Labels: row.Labels, Include: row.Include, IdleSeconds: int64(own.idle / time.Second), Hibernate: new(int64(own.hibernate / time.Second)), NetworkPolicy: row.Policy,
 		Variables: slices.Sorted(maps.Keys(row.Env)),
 	}
 	if c := row.Config; c.RAMMB != 0 || c.CPUs != 0 || c.DiskLimit() != 0 {

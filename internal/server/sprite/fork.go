@@ -3,6 +3,7 @@ package sprite
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 
@@ -20,29 +21,30 @@ import (
 // awake stands still for a moment. Forks of one that is held sleep. Unless inward is true,
 // a sprite is not forked whose policy opens something of the host's own network.
 func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest, inward bool) ([]sprites.Info, error) {
-	names, err := h.forkNames(ctx, req)
+	f := forker{runtime: h.Runtime, store: h.Store.Sprites, memories: h.memories, checkpoints: h.checkpoints, sealer: h.sealer, logger: h.Logger}
+	names, err := f.names(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	var made []sprites.Info
 	awake := false
-	err = h.alone(ctx, name, func(ctx context.Context, m *machine, from store.Sprite) error {
+	err = h.lives.alone(ctx, name, func(ctx context.Context, m *machine, from store.Sprite) error {
 		if !inward {
-			if err := h.mayInherit(ctx, from); err != nil {
+			if err := h.network.mayInherit(ctx, from); err != nil {
 				return err
 			}
 		}
-		awake = req.Checkpoint == "" && h.live(m) != nil && h.heldBy(m) == nil
-		memory, forget, err := h.forkMemory(ctx, m, from, req)
+		awake = req.Checkpoint == "" && m.now().live() != nil && m.now().held == nil
+		memory, forget, err := f.memory(ctx, m, from, req)
 		if err != nil {
 			return err
 		}
 		defer forget()
-		if err := h.checkWhole(ctx, from, req.Checkpoint); err != nil {
+		if err := h.checkpoints.checkWhole(ctx, from, req.Checkpoint); err != nil {
 			return err
 		}
 		for _, name := range names {
-			row, err := h.fork(ctx, from, req, name, memory)
+			row, err := f.fork(ctx, from, req, name, memory)
 			if err != nil {
 				return err
 			}
@@ -65,16 +67,26 @@ func (h *Host) Fork(ctx context.Context, name string, req sprites.ForkRequest, i
 }
 
 // mayInherit refuses forks of a sprite whose rules were given to it alone.
-func (h *Host) mayInherit(ctx context.Context, from store.Sprite) error {
-	e, ok := errors.AsType[*fail.Error](h.OpensInward(ctx, from.Name, from.Policy))
+func (n *network) mayInherit(ctx context.Context, from store.Sprite) error {
+	e, ok := errors.AsType[*fail.Error](n.opensInward(ctx, from.Name, from.Policy))
 	if !ok || e.Code != CodeForbidden { // one that is malformed opens nothing
 		return nil
 	}
 	return fail.Newf(CodeForbidden, "fork it with a token that has the verb admin, or see its rules and remove that one first: cove policy show -s "+from.Name, "sprite %s can't be forked with this token: %s", from.Name, e.Message)
 }
 
-// forkNames are the names of the forks that are asked for, if they can be made.
-func (h *Host) forkNames(ctx context.Context, req sprites.ForkRequest) ([]string, error) {
+// forker makes forks of a sprite whose machine is taken.
+type forker struct {
+	runtime     Runtime
+	store       *store.Sprites
+	memories    *memories
+	checkpoints *checkpoints
+	sealer      *sealer
+	logger      *slog.Logger
+}
+
+// names are the names of the forks that are asked for, if they can be made.
+func (f forker) names(ctx context.Context, req sprites.ForkRequest) ([]string, error) {
 	names := req.Names
 	if req.Name != "" || len(names) == 0 {
 		names = append([]string{req.Name}, names...)
@@ -89,18 +101,18 @@ func (h *Host) forkNames(ctx context.Context, req sprites.ForkRequest) ([]string
 		if err := CheckName(name); err != nil {
 			return nil, err
 		}
-		if _, err := h.Store.Sprites.Get(ctx, name); err == nil || slices.Contains(names[:i], name) {
+		if _, err := f.store.Get(ctx, name); err == nil || slices.Contains(names[:i], name) {
 			return nil, nameTaken(name)
 		}
 	}
 	return names, nil
 }
 
-// forkMemory seals what a sprite is now, unless it is forked from a checkpoint, and
+// memory seals what a sprite is now, unless it is forked from a checkpoint, and
 // names the memory that its forks go on from, if there is one. forget ends its use.
-func (h *Host) forkMemory(ctx context.Context, m *machine, from store.Sprite, req sprites.ForkRequest) (memory string, forget func(), err error) {
+func (f forker) memory(ctx context.Context, m *machine, from store.Sprite, req sprites.ForkRequest) (memory string, forget func(), err error) {
 	if req.Checkpoint != "" {
-		c, err := h.checkpoint(ctx, from, req.Checkpoint)
+		c, err := f.checkpoints.find(ctx, from, req.Checkpoint)
 		if req.Boot {
 			c.Memory = ""
 		}
@@ -110,12 +122,12 @@ func (h *Host) forkMemory(ctx context.Context, m *machine, from store.Sprite, re
 	if req.Boot {
 		keep = sprites.KeepNever
 	}
-	now, err := h.seal(ctx, m, from, nil, keep) // what it was is then a sealed layer
-	return now.name, func() { h.forget(now.name) }, err
+	now, err := f.sealer.seal(ctx, m, from, nil, keep) // what it was is then a sealed layer
+	return now.name, func() { f.memories.forget(now.name) }, err
 }
 
 // fork makes one fork.
-func (h *Host) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequest, name, memory string) (store.Sprite, error) {
+func (f forker) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequest, name, memory string) (store.Sprite, error) {
 	row := store.Sprite{
 		ID: randomHex(8), Name: name, MachineID: randomHex(16), Labels: req.Labels, Status: sprites.StatusCold,
 		URL:  sprites.URLSettings{Auth: "sprite"}, // who opened the other's did not open this one's
@@ -126,63 +138,34 @@ func (h *Host) fork(ctx context.Context, from store.Sprite, req sprites.ForkRequ
 		Incarnation: from.Incarnation,
 	}
 	if memory != "" {
-		err := h.Store.Sprites.MarkMemoryUnreferenced(ctx, row.ID) // until the store has the fork
+		err := f.store.MarkMemoryUnreferenced(ctx, row.ID) // until the store has the fork
 		if err == nil {
-			err = h.recall(ctx, row.ID, memory)
+			err = f.memories.recall(ctx, row.ID, memory)
 		}
 		if err != nil {
-			h.Logger.Error("a fork begins without its memory", "sprite", name, "err", err)
+			f.logger.Error("a fork begins without its memory", "sprite", name, "err", err)
 		} else {
 			row.Status = sprites.StatusWarm
 		}
 		fault.Reach(fault.ForkRecalled)
 	}
-	err := h.onLayer(func() (err error) {
-		if row.Layer, err = h.sealed(ctx, from, req.Checkpoint); err != nil {
+	err := onLayer(func() (err error) {
+		if row.Layer, err = f.checkpoints.sealed(ctx, from, req.Checkpoint); err != nil {
 			return err
 		}
-		return h.Store.Sprites.Create(ctx, &row)
+		return f.store.Create(ctx, &row)
 	})
 	if err == nil {
 		fault.Reach(fault.ForkStored)
 		return row, nil
 	}
-	if r, ok := h.Runtime.(Rememberer); ok && row.Status == sprites.StatusWarm {
+	if r, ok := f.runtime.(Rememberer); ok && row.Status == sprites.StatusWarm {
 		err = errors.Join(err, r.DropMemory(ctx, row.ID))
 	}
 	if errors.Is(err, store.ErrExists) {
 		err = nameTaken(name)
 	}
 	return row, err
-}
-
-// sealed is the layer that a checkpoint is the chain of, or, without one, what the
-// sprite goes on from.
-func (h *Host) sealed(ctx context.Context, row store.Sprite, checkpoint string) (string, error) {
-	if checkpoint != "" {
-		c, err := h.checkpoint(ctx, row, checkpoint)
-		return c.Layer, err
-	}
-	row, err := h.Store.Sprites.ByID(ctx, row.ID)
-	if err != nil {
-		return "", err
-	}
-	chain, err := h.Store.Sprites.Chain(ctx, row.Layer)
-	if err != nil || len(chain) < 2 {
-		return "", err
-	}
-	return chain[len(chain)-2], nil
-}
-
-// onLayer calls f, which looks for a sealed layer and puts something on it. Where
-// that was merged into another in between, it is looked for again.
-func (h *Host) onLayer(f func() error) (err error) {
-	for range 5 {
-		if err = f(); !errors.Is(err, store.ErrNotFound) {
-			break
-		}
-	}
-	return err
 }
 
 func nameTaken(name string) error {

@@ -2,17 +2,10 @@ package sprite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
@@ -57,64 +50,20 @@ type Host struct {
 	// are granted to it, which come first where the names are the same.
 	Connectors map[string]connect.Upstream
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-
-	layers  *layerKeeper
-	setting keyedMutex // of something that sandboxes are told: what, and of which sprite
-	room    diskRoom
-	older   atomic.Bool // some of what an older store does not know is not aside yet
-
-	mu        sync.Mutex
-	closed    bool
-	machines  map[string]*machine // by sprite ID
-	changes   int                 // counts changes of connectors and network policies
-	spares    []spare             // the pool
-	poolTaken chan struct{}       // has a value when it is less than it was
-	disk      diskWatch
-	diskNews  chan struct{} // has a value when there is something else to watch
-}
-
-// machine is the part of a sprite that is in memory only. It exists once the
-// sprite has been used, until it is deleted. Its fields are guarded by Host.mu.
-type machine struct {
-	id      string
-	name    string
-	idle    time.Duration   // unused, until it sleeps; 0: for ever
-	sandbox Sandbox         // live, or nil
-	paused  bool            // it is, if there is one
-	told    int             // Host.changes of which it has heard inside, if it is paused
-	ending  Sandbox         // the last one that was told to end
-	undone  Sandbox         // the last one that a restore has ended
-	leases  map[*Lease]bool // held, or waiting for the sandbox
-	timer   *time.Timer     // to the next stage of sleep; runs while the sandbox is live and unused, and idle is set
-	epoch   int             // counts timers and their ends, so that a late one knows that it is
-	busy    *transition     // the sandbox is starting or ending
-	spare   Sandbox         // of the pool, to be the one that starts; nil: none
-	dead    bool            // being deleted: nothing may use it
-	lost    string          // why what ran in it is gone, until a command was told; empty: it is not
-
-	hibernate time.Duration // unused, until its memory goes to disk; 0: for ever
-
-	disk diskGauge
-}
-
-// transition is a sandbox's start or end, which its waiters share.
-type transition struct {
-	done  chan struct{}
-	err   error // of the start; valid once done is closed
-	begun time.Time
-
-	given  context.Context // ends when it is to be given up
-	giveUp context.CancelFunc
-	alone  bool // it changes the disk: only a delete gives that up
-}
-
-func newTransition() *transition {
-	t := &transition{done: make(chan struct{}), begun: time.Now()}
-	t.given, t.giveUp = context.WithCancel(context.Background())
-	return t
+	// The rooms (see doc.go), which Start makes.
+	tasks       *tasks // nil: not started
+	rows        *rows
+	machines    *machines
+	layers      *layerKeeper
+	memories    *memories
+	checkpoints *checkpoints
+	sealer      *sealer
+	network     *network
+	disk        *diskWatch
+	lives       *lifecycle
+	pool        *pool
+	takeover    *takeover
+	limits      *limiter
 }
 
 // Start takes up the sandboxes that run already and finishes what an earlier
@@ -124,11 +73,7 @@ func (h *Host) Start(ctx context.Context) error {
 	if h.Logger == nil {
 		h.Logger = slog.New(slog.DiscardHandler)
 	}
-	h.ctx, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	h.machines = map[string]*machine{}
-	h.poolTaken = make(chan struct{}, 1)
-	h.diskNews = make(chan struct{}, 1)
-	h.layers = newLayerKeeper(h.ctx, h)
+	h.furnish(ctx)
 
 	live, err := h.Runtime.Live(ctx)
 	if err != nil {
@@ -138,11 +83,11 @@ func (h *Host) Start(ctx context.Context) error {
 	for _, sb := range live {
 		byID[sb.ID()] = sb
 	}
-	rows, err := h.agree(ctx, byID)
+	rows, err := h.takeover.agree(ctx, byID)
 	if err != nil {
 		return fmt.Errorf("take up the sprites: %w", err)
 	}
-	known, err := h.knownLayers(ctx)
+	known, err := h.takeover.knownLayers(ctx)
 	if err != nil {
 		return fmt.Errorf("take up the sprites: %w", err)
 	}
@@ -152,147 +97,94 @@ func (h *Host) Start(ctx context.Context) error {
 	for _, row := range rows {
 		sb := byID[row.ID]
 		delete(byID, row.ID)
-		h.takeUp(row, sb, known)
+		h.takeover.takeUp(row, sb, known)
 	}
 	h.layers.collect()
-	if !h.older.Load() { // else that was done
-		if _, err := h.sweep(ctx, rows, false); err != nil {
+	if !h.takeover.older.Load() { // else that was done
+		if _, err := h.takeover.sweep(ctx, rows, false); err != nil {
 			h.Logger.Error("looking for what the store does not know", "err", err)
 		}
 	}
-	h.layers.begin(func() { h.layers.list() })
-	h.wg.Go(func() { h.watchDisks(h.ctx) })
-	if h.Pool > 0 {
-		h.wg.Go(func() { h.fillPool(h.ctx) })
-	}
+	h.layers.listLater()
+	h.disk.start(h.tasks.ctx)
+	h.pool.start(h.tasks.ctx)
 	for _, sb := range byID {
-		h.wg.Go(func() { _ = h.retire(sb, whyNoSprite) }) // logged; the next start tries again
+		h.tasks.more(func() { _ = h.takeover.retire(sb, whyNoSprite) }) // logged; the next start tries again
 	}
 	return nil
 }
 
-// takeUp makes the store and the memory agree on a sprite whose live sandbox, or
-// nil, was found at the start. known are the layers that the store knows.
-func (h *Host) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
-	if row.Held != nil && row.Held.Code == CodeDiskFull {
-		h.mu.Lock()
-		h.machine(row) // for the watch to let it go on
-		h.mu.Unlock()
+// furnish makes the rooms.
+func (h *Host) furnish(ctx context.Context) {
+	rt, sprites, logger := h.Runtime, h.Store.Sprites, h.Logger
+	places := &places{limit: h.MaxRunning}
+	h.tasks = newTasks(ctx)
+	h.rows = &rows{sprites: sprites, tasks: h.tasks, logger: logger}
+	h.machines = &machines{
+		tasks: h.tasks, places: places, defaults: times{h.IdleDefault, h.HibernateDefault}, all: map[string]*machine{},
+		idle: func(m *machine, epoch int) { h.lives.idle(m, epoch) },
 	}
-	switch {
-	case row.Deleting || row.Owner == store.PoolOwner:
-		h.mu.Lock()
-		m := h.machine(row)
-		m.sandbox, m.ending, m.dead = sb, sb, true
-		h.mu.Unlock()
-		h.wg.Go(func() {
-			if err := h.destroy(m); err != nil {
-				h.Logger.Error("finishing a delete", "sprite", row.Name, "err", err)
-			}
-		})
-	case sb != nil && !isFor(sb, row):
-		h.mu.Lock()
-		m := h.machine(row)
-		m.sandbox = sb
-		m.beginEnd()
-		h.mu.Unlock()
-		h.wg.Go(func() { _ = h.endSandbox(m, false) }) // logged; the next start tries again
-	case sb != nil && !isOver(sb, row, known):
-		h.reached(row, sb)
-		h.mu.Lock()
-		m := h.machine(row)
-		m.sandbox = sb
-		m.beginEnd()
-		h.mu.Unlock()
-		h.wg.Go(func() { h.endForeign(m, sb) })
-	case sb != nil:
-		h.reached(row, sb)
-		h.mu.Lock()
-		m := h.machine(row)
-		m.sandbox, m.paused, m.told = sb, sb.Status().Paused, -1
-		h.wg.Go(func() { h.watch(m, sb) })
-		h.wg.Go(func() { h.reviveNetwork(row, sb) })
-		h.wg.Go(func() { h.reviveConnectors(row.Name, sb) })
-		h.arm(m)
-		paused := m.paused
-		h.mu.Unlock()
-		if paused != (row.Status == sprites.StatusWarm) || row.Status == sprites.StatusCold {
-			h.noteStage(m)
-		}
-		if strings.HasPrefix(row.Lost, notKept) { // it did not end
-			h.lose(m, "")
-			h.note(row.ID, func(s *store.Sprite) { s.Lost = "" })
-		}
-	case h.lost(row.ID) != "":
-		h.note(row.ID, func(s *store.Sprite) {
-			if s.Status = sprites.StatusCold; h.warm(row.ID) {
-				s.Status = sprites.StatusWarm
-			}
-			s.LastError = h.lost(row.ID)
-			if s.Status == sprites.StatusCold && row.Status != sprites.StatusCold && elsewhere(h.Runtime, row) != nil {
-				s.Lost = s.LastError // by the time that another can start
-			}
-		})
-	case h.warm(row.ID):
-		if row.Status != sprites.StatusWarm { // a thousand writes take seconds
-			h.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
-		}
-	case row.Status != sprites.StatusCold:
-		h.note(row.ID, func(s *store.Sprite) {
-			s.Status = sprites.StatusCold
-			s.LastError = "its sandbox ended while no server was running"
-			if strings.HasPrefix(s.Lost, notKept) {
-				s.LastError = s.Lost
-			}
-			s.Lost = s.LastError
-		})
+	h.layers = newLayerKeeper(h.tasks.ctx, rt, sprites, logger)
+	h.layers.inUse = func(ctx context.Context) (map[string]bool, error) { return layersInUse(ctx, rt, h.machines) }
+	h.layers.remove = func(ctx context.Context, layer string) error { return h.takeover.removeLayer(ctx, layer) }
+	h.memories = &memories{runtime: rt, store: sprites, rows: h.rows, tasks: h.tasks, logger: logger}
+	h.checkpoints = &checkpoints{runtime: rt, store: sprites, layers: h.layers, memories: h.memories, tasks: h.tasks, logger: logger}
+	settler := &settler{runtime: rt, store: sprites, machines: h.machines, layers: h.layers, tend: h.checkpoints.tend, tasks: h.tasks, logger: logger}
+	h.sealer = &sealer{
+		runtime: rt, store: sprites, machines: h.machines, layers: h.layers, memories: h.memories, checkpoints: h.checkpoints, settler: settler,
+		reserve: h.DiskReserve, tasks: h.tasks, logger: logger,
 	}
-}
-
-// isFor reports whether a sandbox is a sprite's. One of the pool's may not have become
-// so when the server died.
-func isFor(sb Sandbox, row store.Sprite) bool {
-	name := sb.Status().Hostname
-	return name == "" || name == row.Name
-}
-
-// warm reports whether the memory of a sprite that sleeps is kept.
-func (h *Host) warm(id string) bool {
-	r, ok := h.Runtime.(Rememberer)
-	return ok && r.Warm(id)
-}
-
-// lost is why a sprite's sandbox was not taken up; empty: it was, or has ended.
-func (h *Host) lost(id string) string {
-	r, ok := h.Runtime.(Distinguisher)
-	if !ok {
-		return ""
+	h.network = &network{store: h.Store, registries: h.Registries, given: h.Connectors, machines: h.machines, rows: h.rows, tasks: h.tasks, logger: logger}
+	h.limits = &limiter{store: sprites, machines: h.machines}
+	h.disk = &diskWatch{
+		dir: h.Data, reserve: h.DiskReserve, runtime: rt, rows: h.rows, machines: h.machines, changes: &h.network.changes, logger: logger,
+		pause:  func(m *machine, sb Pauser) { h.lives.pause(m, sb) },
+		resume: func(m *machine) { h.lives.run(m, func() { h.lives.resume(m) }) },
+		news:   make(chan struct{}, 1),
 	}
-	return r.Lost(id)
+	booter := &booter{runtime: rt, store: h.Store, layers: h.layers, checkpoints: h.checkpoints, network: h.network, url: h.URL, tasks: h.tasks, logger: logger}
+	h.lives = &lifecycle{
+		runtime: rt, store: h.Store, rows: h.rows, machines: h.machines, tasks: h.tasks, logger: logger, layers: h.layers, memories: h.memories,
+		settler: settler, sealer: h.sealer, network: h.network, booter: booter, disk: h.disk,
+	}
+	h.pool = &pool{
+		size: h.Pool, machines: h.machines, places: places, tasks: h.tasks, rows: h.rows, logger: logger, taken: make(chan struct{}, 1),
+		booter: booter, lives: h.lives,
+	}
+	h.takeover = &takeover{
+		runtime: rt, store: h.Store, rows: h.rows, machines: h.machines, tasks: h.tasks, logger: logger, layers: h.layers, memories: h.memories,
+		checkpoints: h.checkpoints, settler: settler, network: h.network, lives: h.lives, disk: h.disk,
+	}
 }
 
 // Close stops looking after the sprites, and waits for what is in the middle.
 // The sandboxes go on: they outlive the server.
 func (h *Host) Close() error {
-	if h.cancel == nil {
+	if h.tasks == nil {
 		return nil // never started
 	}
-	h.mu.Lock()
-	h.closed = true
-	for _, m := range h.machines {
-		m.disarm()
+	h.tasks.close()
+	for _, m := range h.machines.list() {
+		m.setTimes(times{}) // whose timers fire no more
 	}
-	h.mu.Unlock()
-	h.cancel()
-	h.wg.Wait()
-	h.emptyPool()
+	h.tasks.cancel()
+	h.disk.close()
+	h.tasks.end()
+	h.pool.close()
 	h.layers.close()
 	return nil
 }
 
+// PoolState describes the pool: how many sandboxes it is to have, and has.
+func (h *Host) PoolState() (size, ready int) { return h.Pool, h.pool.ready() }
+
+// DiskFree is how much of the file system of Data an ordinary user may take, in bytes; 0:
+// that is not known.
+func (h *Host) DiskFree() int64 { return h.disk.sample().avail }
+
 // Get describes a sprite. It does not wake it.
 func (h *Host) Get(ctx context.Context, name string) (sprites.Info, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sprites.Info{}, err
 	}
@@ -302,7 +194,7 @@ func (h *Host) Get(ctx context.Context, name string) (sprites.Info, error) {
 // Describe is Get with what keeps the sprite awake from inside, which it asks the
 // guest.
 func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sprites.Info{}, err
 	}
@@ -311,14 +203,14 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 		return sprites.Info{}, err
 	}
 	info.Cove.MemoryKills = h.memoryKills(row.ID)
-	info.Cove.DiskUsed = h.diskUsed(ctx, row)
+	info.Cove.DiskUsed = h.disk.usedNow(ctx, row)
 	if usages, err := h.Store.Sprites.Usages(ctx, row.ID); err == nil {
 		info.Cove.DiskUse = disks{layers: usages}.use(usages[row.Layer].Parent)
 	}
 	if sb, err := h.Live(ctx, name); err == nil && sb != nil {
 		ctx, cancel := context.WithTimeout(ctx, describeLimit)
 		defer cancel()
-		inside, err := h.activity(ctx, sb)
+		inside, err := activity(ctx, sb)
 		if err != nil {
 			h.Logger.Debug("asking a sandbox what runs in it", "sprite", name, "err", err)
 		}
@@ -330,7 +222,7 @@ func (h *Host) Describe(ctx context.Context, name string) (sprites.Info, error) 
 // MachineID is the number by which a sprite knows itself (/etc/machine-id): the
 // same for all of its sandboxes.
 func (h *Host) MachineID(ctx context.Context, name string) (string, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	return row.MachineID, err
 }
 
@@ -352,33 +244,21 @@ func (h *Host) List(ctx context.Context, filter store.SpriteFilter) ([]sprites.I
 // Live returns a sprite's sandbox without waking it; nil if it has none, or it is
 // paused.
 func (h *Host) Live(ctx context.Context, name string) (Sandbox, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m := h.machines[row.ID]; m != nil && m.busy == nil && !m.dead && !m.paused {
-		return m.sandbox, nil
+	if m := h.machines.known(row.ID); m != nil {
+		if now := m.now(); now.busy == nil && !now.dead && !now.paused {
+			return now.sandbox, nil
+		}
 	}
 	return nil, nil
 }
 
-// row reads a sprite by name.
-func (h *Host) row(ctx context.Context, name string) (store.Sprite, error) {
-	if CheckName(name) != nil {
-		return store.Sprite{}, fail.Newf(CodeNotFound, "", "there is no sprite %.80q, nor can there be: a name has letters, digits and hyphens", name)
-	}
-	row, err := h.Store.Sprites.Get(ctx, name)
-	if errors.Is(err, store.ErrNotFound) {
-		return row, fail.Newf(CodeNotFound, "see what there is with: cove list", "there is no sprite named %s", name)
-	}
-	return row, err
-}
-
 // info describes a sprite.
 func (h *Host) info(row store.Sprite) sprites.Info {
-	idle, hibernate := h.times(row)
+	own := h.machines.defaults.of(row)
 	info := sprites.Info{
 		ID:           row.ID,
 		Name:         row.Name,
@@ -393,9 +273,9 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 			Base:        row.Base,
 			Include:     row.Include,
 			Incarnation: row.Incarnation,
-			IdleSeconds: int64(idle / time.Second),
+			IdleSeconds: int64(own.idle / time.Second),
 
-			HibernateSeconds: int64(hibernate / time.Second),
+			HibernateSeconds: int64(own.hibernate / time.Second),
 
 			Owner:     row.Owner,
 			Removing:  row.Deleting,
@@ -433,21 +313,17 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 			info.Cove.MemoryMB = mb
 		}
 	}
-	h.mu.Lock()
-	m := h.machines[row.ID]
-	var sb Sandbox
-	paused := false
-	held := row.Held
-	if m != nil {
-		sb, paused, held = m.sandbox, m.paused, m.disk.held
-		info.Cove.Removing = info.Cove.Removing || m.dead
-		info.Cove.AwakeBy = m.awakeBy()
-		info.Cove.DiskUsed = m.disk.used
+	now := machineState{held: row.Held}
+	if m := h.machines.known(row.ID); m != nil {
+		now = m.now()
+		info.Cove.Removing = info.Cove.Removing || now.dead
+		info.Cove.AwakeBy = awakeBy(m)
+		_, info.Cove.DiskUsed, _ = m.disk.read()
 	}
-	if held != nil {
-		info.Cove.Held = describeHeld(row.Name, *held)
+	if now.held != nil {
+		info.Cove.Held = describeHeld(row.Name, *now.held)
 	}
-	h.mu.Unlock()
+	sb, paused := now.sandbox, now.paused
 	if sb != nil {
 		status := sb.Status()
 		info.Status = sprites.StatusRunning
@@ -467,55 +343,3 @@ func (h *Host) info(row store.Sprite) sprites.Info {
 
 // Organization is the one that all sprites of a server belong to.
 const Organization = "local"
-
-// awakeBy names what keeps the machine awake, each once.
-func (m *machine) awakeBy() []string {
-	whys := map[string]bool{}
-	for l := range m.leases {
-		whys[l.why] = true
-	}
-	return slices.Sorted(maps.Keys(whys))
-}
-
-// machine returns the machine of a sprite. h.mu is held.
-func (h *Host) machine(row store.Sprite) *machine {
-	m := h.machines[row.ID]
-	if m == nil {
-		m = &machine{id: row.ID, name: row.Name, leases: map[*Lease]bool{}, lost: row.Lost}
-		m.idle, m.hibernate = h.times(row)
-		m.disk.limit = row.Config.DiskLimit()
-		if row.Held != nil {
-			m.disk.held = new(*row.Held)
-		}
-		h.machines[row.ID] = m
-	}
-	return m
-}
-
-// times are after how long unused a sprite is paused, and its memory goes to disk: its own,
-// or the server's present ones. 0: never.
-func (h *Host) times(row store.Sprite) (idle, hibernate time.Duration) {
-	idle, hibernate = seconds(row.IdleSeconds), seconds(row.Hibernate)
-	if row.IdleSeconds == store.ServersOwn {
-		idle = h.IdleDefault.Truncate(time.Second)
-	}
-	if row.Hibernate == store.ServersOwn {
-		hibernate = h.HibernateDefault.Truncate(time.Second)
-	}
-	return idle, hibernate
-}
-
-func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
-
-// note changes a sprite's row after something has happened to its sandbox. What
-// can't be written now, on a full disk say, is logged: memory goes before the
-// store, and the next start makes them agree.
-func (h *Host) note(id string, f func(*store.Sprite)) {
-	_, err := h.Store.Sprites.Update(context.WithoutCancel(h.ctx), id, func(s *store.Sprite) error {
-		f(s)
-		return nil
-	})
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		h.Logger.Error("noting the state of a sprite", "id", id, "err", err)
-	}
-}

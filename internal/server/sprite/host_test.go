@@ -763,3 +763,21 @@ func TestDeleteWhileRead(t *testing.T) {
 		})
 	})
 }
+
+// TestCloseAfterFailedStart: a Host that could not start can be closed.
+func TestCloseAfterFailedStart(t *testing.T) {
+	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "cove.db"))
+	if err == nil {
+		err = st.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &sprite.Host{Store: st, Runtime: &memory{}}
+	if err := h.Start(t.Context()); err == nil {
+		t.Error("it has started without a store")
+	}
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -13,106 +13,41 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
-	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// arm starts the wait for sleep, or, if the machine is paused, for the end of that, if
-// nothing uses it. h.mu is held.
-func (h *Host) arm(m *machine) {
-	switch {
-	case !m.paused:
-		h.armFor(m, m.idle)
-	case m.hibernate > 0:
-		h.armFor(m, max(m.hibernate-m.idle, time.Second))
-	}
-}
-
-// armFor is arm when a part of the wait is over.
-func (h *Host) armFor(m *machine, wait time.Duration) {
-	if len(m.leases) > 0 || m.sandbox == nil || m.busy != nil || m.dead || m.idle == 0 || h.closed {
-		return
-	}
-	m.disarm()
-	epoch := m.epoch
-	m.timer = time.AfterFunc(wait, func() { h.idle(m, epoch) })
-}
-
-// disarm ends the wait for sleep. Host.mu is held.
-func (m *machine) disarm() {
-	m.epoch++
-	if m.timer != nil {
-		m.timer.Stop()
-		m.timer = nil
-	}
-}
-
-// setIdle takes up changed times.
-func (h *Host) setIdle(row store.Sprite) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m := h.machines[row.ID]
-	idle, hibernate := h.times(row)
-	if m == nil || m.idle == idle && m.hibernate == hibernate {
-		return
-	}
-	m.idle, m.hibernate = idle, hibernate
-	m.disarm()
-	h.arm(m)
-}
-
 // idle runs when a machine's timer fires: the sandbox is paused, or, if it was so
 // long enough, hibernated.
-func (h *Host) idle(m *machine, epoch int) {
-	h.mu.Lock()
-	if m.epoch != epoch || h.closed {
-		h.mu.Unlock()
+func (l *lifecycle) idle(m *machine, epoch int) {
+	now := m.now()
+	if now.epoch != epoch {
 		return
 	}
-	sb, paused, idle := m.sandbox, m.paused, m.idle
-	h.wg.Add(1)
-	h.mu.Unlock()
-	defer h.wg.Done()
-
 	var rest time.Duration
-	if !paused { // nothing has run since
-		rest = h.stillAwake(m.name, sb, idle)
+	if !now.paused { // nothing has run since
+		rest = l.stillAwake(m.name, now.sandbox, now.idle)
 	}
-	h.mu.Lock()
-	if m.epoch != epoch || h.closed { // used meanwhile
-		h.mu.Unlock()
-		return
+	switch m.fallAsleep(epoch, rest, l.network.changes.Load()) {
+	case pauses:
+		l.pause(m, now.sandbox.(Pauser)) // as fallAsleep has seen: it is used by nobody
+	case ends:
+		l.logger.Info("sprite sleeps", "sprite", m.name)
+		_ = l.endSandbox(m, true) // logged; it is tried again
 	}
-	m.timer = nil
-	if rest > 0 {
-		h.armFor(m, rest)
-		h.mu.Unlock()
-		return
-	}
-	if pauser, ok := sb.(Pauser); ok && !paused && m.pauses() {
-		m.busy, m.told = newTransition(), h.changes
-		h.mu.Unlock()
-		h.pause(m, pauser)
-		return
-	}
-	m.beginEnd()
-	h.mu.Unlock()
-	h.Logger.Info("sprite sleeps", "sprite", m.name)
-	_ = h.endSandbox(m, true) // logged; it is tried again
 }
 
 // stillAwake is for how long a sandbox that nobody uses has to be left alone. One in
 // which commands still run, though nobody is connected to them, stays awake: they
 // would stand still.
-func (h *Host) stillAwake(name string, sb Sandbox, idle time.Duration) time.Duration {
-	ctx, cancel := context.WithTimeout(h.ctx, activityLimit)
-	a, err := h.activity(ctx, sb)
+func (l *lifecycle) stillAwake(name string, sb Sandbox, idle time.Duration) time.Duration {
+	ctx, cancel := context.WithTimeout(l.tasks.ctx, activityLimit)
+	a, err := activity(ctx, sb)
 	cancel()
 	awakeBy := reasons(a)
 	if errors.Is(err, errUnknownCall) {
 		awakeBy = append(awakeBy, err.Error()) // what runs in it must not be lost
 	} else if err != nil {
-		h.Logger.Warn("asking a sandbox what runs in it before it sleeps", "sprite", name, "err", err)
+		l.logger.Warn("asking a sandbox what runs in it before it sleeps", "sprite", name, "err", err)
 	}
 	if len(awakeBy) > 0 {
 		return idle
@@ -128,7 +63,7 @@ const maxAnswer = 1 << 20
 
 // activity asks a sandbox what keeps it awake from inside: commands that run,
 // though nobody is connected to them, and live tasks. Services do not.
-func (h *Host) activity(ctx context.Context, sb Sandbox) (sprites.Activity, error) {
+func activity(ctx context.Context, sb Sandbox) (sprites.Activity, error) {
 	var a sprites.Activity
 	body, err := askGuest(ctx, sb, http.MethodGet, "activity", nil)
 	if err != nil {

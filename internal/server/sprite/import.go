@@ -53,8 +53,8 @@ func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprit
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	i := importer{host: h, stager: stager, o: o, staged: staged}
-	i.claim, err = h.room.open(staged.Path, o.By, h.DiskReserve, cancel)
+	i := importer{store: h.Store.Sprites, layers: h.layers, network: h.network, disk: h.disk, stager: stager, o: o, staged: staged}
+	i.claim, err = h.disk.imports.open(staged.Path, o.By, h.DiskReserve, cancel)
 	if err == nil {
 		defer i.claim.close() // when what was unpacked is gone
 	}
@@ -70,6 +70,9 @@ func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprit
 		defer context.AfterFunc(ctx, o.Interrupt)()
 	}
 	done, err := i.run(ctx, in)
+	if err == nil {
+		done.Sprite = h.info(i.row)
+	}
 	if errors.Is(context.Cause(ctx), errNoRoom) && err != nil {
 		err = errNoRoom // however it ended because of that
 	}
@@ -83,20 +86,23 @@ func (i *importer) noRoom(err error) error {
 	}
 	const full = "the disk of the server has not enough space for the archive: nothing was made of it. %d bytes are free, and %d of them stay so"
 	if i.o.By == "" {
-		return fail.Newf(CodeNoSpace, freeSome, full, i.host.DiskFree(), i.host.DiskReserve)
+		return fail.Newf(CodeNoSpace, freeSome, full, i.disk.sample().avail, i.disk.reserve)
 	}
 	return fail.Newf(CodeNoSpace, "free some space, or import it with the server's own token; see how full the disk is: cove doctor",
-		full+"; of the others a token's imports may take a %dth", i.host.DiskFree(), othersLeave*i.host.DiskReserve, sharePart)
+		full+"; of the others a token's imports may take a %dth", i.disk.sample().avail, othersLeave*i.disk.reserve, sharePart)
 }
 
 type importer struct {
-	host   *Host
-	stager Stager
-	o      ImportOptions
-	staged layers.Dir
-	claim  *claim
-	row    store.Sprite
-	done   sprites.Imported
+	store   *store.Sprites
+	layers  *layerKeeper
+	network *network
+	disk    *diskWatch
+	stager  Stager
+	o       ImportOptions
+	staged  layers.Dir
+	claim   *claim
+	row     store.Sprite
+	done    sprites.Imported
 }
 
 func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, error) {
@@ -123,7 +129,6 @@ func (i *importer) run(ctx context.Context, in io.Reader) (sprites.Imported, err
 	if err := i.adopt(ctx); err != nil {
 		return i.done, err
 	}
-	i.done.Sprite = i.host.info(i.row)
 	return i.done, nil
 }
 
@@ -150,7 +155,7 @@ func (i *importer) limits() (o archive.Options, err error) {
 
 // begin makes of an archive's header what the sprite will be.
 func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Target, err error) {
-	h, set := i.host, head.Settings
+	set := head.Settings
 	name := i.o.Name
 	if name == "" {
 		name = head.Name
@@ -163,7 +168,7 @@ func (i *importer) begin(ctx context.Context, head archive.Header) (t archive.Ta
 			return t, err
 		}
 	}
-	if _, err := h.Store.Sprites.Get(ctx, name); err == nil {
+	if _, err := i.store.Get(ctx, name); err == nil {
 		return t, nameTaken(name)
 	}
 	here, err := i.stager.Base(ctx)
@@ -233,16 +238,16 @@ func listed(names []string, most int) string {
 // policy is a network policy without what opens addresses, or names of the host's own
 // network: those are another network's here.
 func (i *importer) policy(ctx context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
-	if _, err := i.host.compile(ctx, p); err != nil {
+	if _, err := i.network.compile(ctx, p); err != nil {
 		return p, err
 	}
 	var kept []sprites.NetworkRule
 	for _, r := range p.Rules {
-		if r.Action == "deny" || r.CIDR == "" && i.host.OpensInward(ctx, i.row.Name, sprites.NetworkPolicy{Rules: []sprites.NetworkRule{r}}) == nil {
+		if r.Action == "deny" || r.CIDR == "" && i.network.opensInward(ctx, i.row.Name, sprites.NetworkPolicy{Rules: []sprites.NetworkRule{r}}) == nil {
 			kept = append(kept, r)
 			continue
 		}
-		one, err := i.host.compile(ctx, sprites.NetworkPolicy{Rules: []sprites.NetworkRule{r}})
+		one, err := i.network.compile(ctx, sprites.NetworkPolicy{Rules: []sprites.NetworkRule{r}})
 		if err != nil {
 			return p, err
 		}
@@ -259,24 +264,22 @@ func (i *importer) policy(ctx context.Context, p sprites.NetworkPolicy) (sprites
 
 // adopt makes the sprite, of what is whole.
 func (i *importer) adopt(ctx context.Context) error {
-	h := i.host
-	h.layers.referencing.Lock() // or a layer that nobody has yet would be removed
-	defer h.layers.referencing.Unlock()
-	layer, err := h.Store.Sprites.NewLowest(ctx)
-	if err != nil {
-		return err
-	}
-	if err = i.stager.AdoptLayer(ctx, i.staged, layer); err == nil {
+	err := i.layers.adopt(func() error {
+		layer, err := i.store.NewLowest(ctx)
+		if err != nil {
+			return err
+		}
+		if err := i.stager.AdoptLayer(ctx, i.staged, layer); err != nil {
+			return err
+		}
 		i.row.Layer = layer
-		err = h.Store.Sprites.Create(ctx, &i.row)
-	}
+		return i.store.Create(ctx, &i.row)
+	})
 	if errors.Is(err, store.ErrExists) {
-		err = nameTaken(i.row.Name)
+		return nameTaken(i.row.Name)
 	}
-	if err != nil {
-		h.layers.collect() // once the lock is free
-		return err
+	if err == nil {
+		i.layers.listLater()
 	}
-	h.layers.begin(func() { h.layers.list() })
-	return nil
+	return err
 }

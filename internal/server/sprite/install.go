@@ -30,7 +30,7 @@ func (h *Host) KeepInstall(ctx context.Context, name string, in store.Install) e
 	if err := h.Stop(ctx, name); err != nil {
 		return err
 	}
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (h *Host) KeepInstall(ctx context.Context, name string, in store.Install) e
 	if err := h.Delete(ctx, name, true); err != nil {
 		h.Logger.Error("deleting the sprite of an installation; the next start does", "sprite", name, "err", err)
 	}
-	h.layers.begin(func() { h.layers.list() })
+	h.layers.listLater()
 	return nil
 }
 

@@ -25,9 +25,9 @@ func TestImportedPolicy(t *testing.T) {
 		{[]sprites.NetworkRule{allow("metadata.google.internal", ""), allow("*.localhost", "")}, "[deny * (none)]", 2},
 		{[]sprites.NetworkRule{allow("", "127.0.0.1")}, "[deny * (none)]", 1},
 	} {
-		i := importer{host: &Host{}, row: store.Sprite{Name: "paint"}}
+		i := importer{network: &network{}, row: store.Sprite{Name: "paint"}}
 		p, err := i.policy(t.Context(), sprites.NetworkPolicy{Rules: test.rules})
-		set, err2 := i.host.compile(t.Context(), p)
+		set, err2 := i.network.compile(t.Context(), p)
 		if got := fmt.Sprint(set.Rules); err != nil || err2 != nil || got != test.want || len(i.done.Notes) != test.notes {
 			t.Errorf("%v: got %s, %q, %v, %v, want %s", test.rules, got, i.done.Notes, err, err2, test.want)
 		}
@@ -47,7 +47,7 @@ func TestImportedPolicyHint(t *testing.T) {
 		{sprites.NetworkRule{CIDR: "203.0.113.80"}, "203.0.113.80"},
 	} {
 		test.rule.Action = "allow"
-		i := importer{host: &Host{}, row: store.Sprite{Name: "paint"}}
+		i := importer{network: &network{}, row: store.Sprite{Name: "paint"}}
 		if _, err := i.policy(t.Context(), sprites.NetworkPolicy{Rules: []sprites.NetworkRule{test.rule}}); err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ const mergeWidth = 8
 // those that nobody has, lists the files of those that were sealed, and merges chains that become
 // too long. What it does in the background ends with close.
 type layerKeeper struct {
-	store   *store.Store
+	store   *store.Sprites
 	runtime Runtime
 	logger  *slog.Logger
 
@@ -44,11 +44,8 @@ type layerKeeper struct {
 	left   bool            // the last collection left some layers to those who hold them
 }
 
-func newLayerKeeper(ctx context.Context, h *Host) *layerKeeper {
-	k := &layerKeeper{
-		store: h.Store, runtime: h.Runtime, logger: h.Logger, inUse: h.layersInUse, remove: h.removeLayer,
-		ctx: ctx, pinned: map[string]int{}, making: map[string]bool{},
-	}
+func newLayerKeeper(ctx context.Context, rt Runtime, rows *store.Sprites, logger *slog.Logger) *layerKeeper {
+	k := &layerKeeper{store: rows, runtime: rt, logger: logger, ctx: ctx, pinned: map[string]int{}, making: map[string]bool{}}
 	k.reads.init()
 	return k
 }
@@ -87,11 +84,11 @@ func (k *layerKeeper) pin(ctx context.Context, layer string) (chain []string, un
 		}
 	}
 	for {
-		if chain, err = k.store.Sprites.Chain(ctx, layer); err != nil {
+		if chain, err = k.store.Chain(ctx, layer); err != nil {
 			return nil, nil, err
 		}
 		count(1)
-		again, err := k.store.Sprites.Chain(ctx, layer)
+		again, err := k.store.Chain(ctx, layer)
 		if err == nil && slices.Equal(again, chain) { // nothing was unreferenced before it was pinned
 			return chain, func() { count(-1) }, nil
 		}
@@ -142,7 +139,7 @@ func (k *layerKeeper) collect() {
 			err := k.remove(ctx, layer)
 			fault.Reach(fault.LayerRemoved)
 			if err == nil {
-				err = k.store.Sprites.Forget(ctx, layer)
+				err = k.store.Forget(ctx, layer)
 			}
 			if err != nil {
 				k.logger.Error("removing a layer that nobody has", "layer", layer, "err", err)
@@ -159,7 +156,7 @@ func (k *layerKeeper) unreferenced(ctx context.Context) (unused []string, all bo
 	k.mu.Lock()
 	making := slices.Collect(maps.Keys(k.making))
 	k.mu.Unlock()
-	unused, err = k.store.Sprites.MarkUnreferenced(ctx, making...)
+	unused, err = k.store.MarkUnreferenced(ctx, making...)
 	for _, layer := range unused {
 		k.reads.abandon(layer) // whose end has it looked at again
 	}
@@ -168,6 +165,24 @@ func (k *layerKeeper) unreferenced(ctx context.Context) (unused []string, all bo
 	}
 	return k.unheld(ctx, unused)
 }
+
+// adopt calls f, which makes a layer that nobody has yet, and gives it to a sprite. Before f
+// has returned, no layer is removed because nobody has it.
+func (k *layerKeeper) adopt(f func() error) error {
+	k.referencing.Lock()
+	defer k.referencing.Unlock()
+	err := f()
+	if err != nil {
+		k.collect() // once the lock is free
+	}
+	return err
+}
+
+// abandon ends what reads all of a sprite.
+func (k *layerKeeper) abandon(id string) { k.reads.abandon(allOf(id)) }
+
+// listLater has the layers listed that were sealed.
+func (k *layerKeeper) listLater() { k.begin(func() { k.list() }) }
 
 // pinShort is pin of a chain that is about to be mounted as a sprite's disk. Where that
 // has grown faster than its layers were merged, they are now.
@@ -183,30 +198,13 @@ func (k *layerKeeper) pinShort(ctx context.Context, id, layer string) (chain []s
 	return k.pin(ctx, layer)
 }
 
-// tend deletes, in the background, the checkpoints of a sprite that its rules don't
-// keep, has listed what layers have been sealed, and merges those of its disk, so that
-// no chain becomes too long to be mounted: in this order, because a merged layer's list
-// is then made of the lists of others.
-func (h *Host) tend(id string) {
-	h.wg.Go(func() {
-		ctx := context.WithoutCancel(h.ctx)
-		if err := h.pruneAutomatic(ctx, id); err != nil {
-			h.Logger.Error("deleting checkpoints that no rule keeps", "sprite", id, "err", err)
-		}
-		h.layers.awaitLists(ctx, id, h.layers.list())
-		if err := h.layers.compact(ctx, id); err != nil && h.ctx.Err() == nil {
-			h.Logger.Error("merging layers", "sprite", id, "err", err)
-		}
-	})
-}
-
 // awaitLists waits until those of a sprite's disk are made.
 func (k *layerKeeper) awaitLists(ctx context.Context, id string, done map[string]<-chan struct{}) {
-	row, err := k.store.Sprites.ByID(ctx, id)
+	row, err := k.store.ByID(ctx, id)
 	if err != nil {
 		return // it is gone
 	}
-	chain, err := k.store.Sprites.Chain(ctx, row.Layer)
+	chain, err := k.store.Chain(ctx, row.Layer)
 	if err != nil {
 		return // to merge them says why
 	}
@@ -244,7 +242,7 @@ func (k *layerKeeper) compact(ctx context.Context, id string) error {
 		}
 		if merged {
 			k.collect()
-			k.begin(func() { k.list() })
+			k.listLater()
 		}
 	}
 	return nil
@@ -253,12 +251,12 @@ func (k *layerKeeper) compact(ctx context.Context, id string) error {
 // toMerge returns a sprite, the layers of its disk, and a run of them that is long
 // enough to be merged; nil: there is none.
 func (k *layerKeeper) toMerge(ctx context.Context, id string) (row store.Sprite, chain []store.Layer, run []string, err error) {
-	row, err = k.store.Sprites.ByID(ctx, id)
+	row, err = k.store.ByID(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
 		return row, nil, nil, nil
 	}
 	if err == nil {
-		chain, err = k.store.Sprites.Levels(ctx, row.Layer)
+		chain, err = k.store.Levels(ctx, row.Layer)
 	}
 	if err != nil {
 		return row, nil, nil, err
@@ -287,7 +285,7 @@ func (k *layerKeeper) beginMerge(ctx context.Context, id, lowest string) (*begun
 	if err != nil {
 		return nil, err
 	}
-	into, err := k.store.Sprites.NewMerged(ctx, run[0])
+	into, err := k.store.NewMerged(ctx, run[0])
 	if err != nil {
 		unpin()
 		return nil, err
@@ -325,7 +323,7 @@ func (k *layerKeeper) mergeOnce(ctx context.Context, merger Merger, id, lowest s
 	if err != nil {
 		return false, err
 	}
-	if err := k.store.Sprites.Replace(ctx, top, into, added); err != nil {
+	if err := k.store.Replace(ctx, top, into, added); err != nil {
 		return false, err
 	}
 	fault.Reach(fault.MergeStored)
@@ -336,18 +334,18 @@ func (k *layerKeeper) mergeOnce(ctx context.Context, merger Merger, id, lowest s
 // addedOn is what the checkpoint whose last layer that is has added, before a merge
 // makes it impossible to tell; nil: nobody knows.
 func (k *layerKeeper) addedOn(ctx context.Context, layer string) (*int64, error) {
-	id, err := k.store.Sprites.SealedBy(ctx, layer)
+	id, err := k.store.SealedBy(ctx, layer)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	list, err := k.store.Sprites.Checkpoints(ctx, id)
+	list, err := k.store.Checkpoints(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	d, err := disksOf(ctx, k.store.Sprites, id, list)
+	d, err := disksOf(ctx, k.store, id, list)
 	if use := d.use(layer); err == nil && use != nil {
 		return &use.AddedBytes, nil
 	}

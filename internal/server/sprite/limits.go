@@ -10,16 +10,24 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// updateLimits changes the limits of memory and processors that req names, of a sandbox
+// limiter changes limits of memory and processors, one after the other of each sprite.
+type limiter struct {
+	store    *store.Sprites
+	machines *machines
+
+	changing keyedMutex // by the sprite's ID
+}
+
+// update changes the limits of memory and processors that req names, of a sandbox
 // that is awake too. If that can't be, the sprite has those that it had.
-func (h *Host) updateLimits(ctx context.Context, id string, req sprites.UpdateRequest) error {
-	done, err := h.setting.lock(ctx, limitsOf(id))
+func (l *limiter) update(ctx context.Context, id string, req sprites.UpdateRequest) error {
+	done, err := l.changing.lock(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer done()
 	var before sprites.Config
-	row, err := h.Store.Sprites.Update(ctx, id, func(s *store.Sprite) error {
+	row, err := l.store.Update(ctx, id, func(s *store.Sprite) error {
 		before = s.Config
 		if req.RAMMB != nil {
 			s.Config.RAMMB = *req.RAMMB
@@ -33,7 +41,7 @@ func (h *Host) updateLimits(ctx context.Context, id string, req sprites.UpdateRe
 	if err != nil {
 		return err
 	}
-	limited, ok := h.booted(ctx, id).(Limited)
+	limited, ok := l.machines.booted(ctx, id).(Limited)
 	if !ok {
 		return nil
 	}
@@ -43,7 +51,7 @@ func (h *Host) updateLimits(ctx context.Context, id string, req sprites.UpdateRe
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setNetworkLimit)
 	defer cancel()
-	_, undone := h.Store.Sprites.Update(ctx, id, func(s *store.Sprite) error {
+	_, undone := l.store.Update(ctx, id, func(s *store.Sprite) error {
 		s.Config.RAMMB, s.Config.CPUs = before.RAMMB, before.CPUs
 		return nil
 	})
@@ -53,26 +61,4 @@ func (h *Host) updateLimits(ctx context.Context, id string, req sprites.UpdateRe
 	e := fail.Newf(CodeUnavailable, "change them while it sleeps: cove suspend "+row.Name, "the running sandbox of %s could not be told its new limits", row.Name)
 	e.Err = errors.Join(err, undone)
 	return e
-}
-
-// limitsOf is what reads.alone calls the change of a sprite's limits.
-func limitsOf(id string) string { return "the limits of " + id }
-
-// booted is a sprite's sandbox, once a change that is under way has ended: it may have
-// begun with what was in the store before. nil: there is none.
-func (h *Host) booted(ctx context.Context, id string) Sandbox {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m := h.machines[id]
-	if m != nil && m.busy != nil && m.sandbox == nil {
-		busy := m.busy
-		h.mu.Unlock()
-		_ = busy.wait(ctx)
-		h.mu.Lock()
-		m = h.machines[id]
-	}
-	if m == nil {
-		return nil
-	}
-	return m.sandbox
 }

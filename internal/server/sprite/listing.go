@@ -3,14 +3,12 @@ package sprite
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
@@ -25,11 +23,11 @@ func (k *layerKeeper) list() map[string]<-chan struct{} {
 		return nil
 	}
 	ctx := context.WithoutCancel(k.ctx)
-	unlisted, err := k.store.Sprites.Unlisted(ctx)
+	unlisted, err := k.store.Unlisted(ctx)
 	bySprite := map[string][]string{}
 	for _, layer := range unlisted {
 		var of string
-		if of, err = k.store.Sprites.SpriteOn(ctx, layer); err != nil {
+		if of, err = k.store.SpriteOn(ctx, layer); err != nil {
 			break
 		}
 		bySprite[of] = append(bySprite[of], layer)
@@ -87,7 +85,7 @@ func (k *layerKeeper) listLayer(ctx context.Context, reader DiskReader, layer st
 		return false, err
 	}
 	defer done()
-	f, err := k.store.Sprites.FactsOf(ctx, layer)
+	f, err := k.store.FactsOf(ctx, layer)
 	if err == nil && f.Digest != "" {
 		return false, nil
 	}
@@ -117,7 +115,7 @@ func (k *layerKeeper) listLayer(ctx context.Context, reader DiskReader, layer st
 }
 
 func (k *layerKeeper) setListing(ctx context.Context, layer string, l layers.Listing) error {
-	return k.store.Sprites.SetFacts(context.WithoutCancel(ctx), layer, store.Facts{Digest: l.Digest, Files: l.Files, Size: l.Size, Disk: l.Disk})
+	return k.store.SetFacts(context.WithoutCancel(ctx), layer, store.Facts{Digest: l.Digest, Files: l.Files, Size: l.Size, Disk: l.Disk})
 }
 
 func listingOf(f store.Facts) layers.Listing {
@@ -155,7 +153,7 @@ func (k *layerKeeper) listMerged(ctx context.Context, into string, of []string) 
 	defer end()
 	known := layers.Known{}
 	for _, layer := range of {
-		f, err := k.store.Sprites.FactsOf(ctx, layer)
+		f, err := k.store.FactsOf(ctx, layer)
 		if err == nil && f.Digest == "" {
 			return nil
 		}
@@ -176,41 +174,6 @@ func (k *layerKeeper) listMerged(ctx context.Context, into string, of []string) 
 // glance is for how long a chain is looked at before something is put on it.
 const glance = 250 * time.Millisecond
 
-// checkWhole refuses a state of a sprite, as sealed takes it, in which files are
-// known to be damaged, or found missing, or of another size or time, by a look of
-// limited length. Contents are for Verify.
-func (h *Host) checkWhole(ctx context.Context, row store.Sprite, id string) error {
-	reader, ok := h.Runtime.(DiskReader)
-	if !ok {
-		return nil
-	}
-	var chain []string
-	err := h.onLayer(func() error {
-		layer, err := h.sealed(ctx, row, id)
-		if err != nil || layer == "" {
-			return err
-		}
-		var unpin func()
-		if chain, unpin, err = h.layers.pin(ctx, layer); err == nil {
-			defer unpin()
-			err = h.layers.look(ctx, reader, chain)
-		}
-		return err
-	})
-	if e := (*damageError)(nil); errors.As(err, &e) {
-		return fail.Newf(CodeDamaged, fmt.Sprintf("put the file back, and see with: cove checkpoint verify -s %s; or use another checkpoint", row.Name),
-			"sprite %s: %s of %s was changed behind the server's back: %s", row.Name, e.Path, describeState(id), e.What)
-	}
-	return err
-}
-
-func describeState(id string) string {
-	if id == "" {
-		return "its disk"
-	}
-	return id
-}
-
 // damageError is a problem that ends a look.
 type damageError struct{ layers.Problem }
 
@@ -221,7 +184,7 @@ func (k *layerKeeper) look(ctx context.Context, reader DiskReader, chain []strin
 	brief, cancel := context.WithTimeout(ctx, glance)
 	defer cancel()
 	for _, layer := range slices.Backward(chain) {
-		f, err := k.store.Sprites.FactsOf(ctx, layer)
+		f, err := k.store.FactsOf(ctx, layer)
 		if err != nil {
 			return err
 		}

@@ -3,10 +3,12 @@ package sprite
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"sync"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -18,26 +20,35 @@ type kept struct {
 	open  *sprites.OpenFiles // of which there is too much; nil: of none
 }
 
+// memories keeps those of sprites: of one that sleeps, and those of checkpoints.
+type memories struct {
+	runtime Runtime
+	store   *store.Sprites
+	rows    *rows
+	tasks   *tasks
+	logger  *slog.Logger
+}
+
 // keeper is the runtime, if it keeps memories.
-func (h *Host) keeper() (MemoryKeeper, bool) {
-	k, ok := h.Runtime.(MemoryKeeper)
+func (m *memories) keeper() (MemoryKeeper, bool) {
+	k, ok := m.runtime.(MemoryKeeper)
 	return k, ok
 }
 
-// keepAsleep keeps the memory of a sprite that has no sandbox now.
-func (h *Host) keepAsleep(ctx context.Context, id string) kept {
-	k, ok := h.keeper()
-	if !ok || !h.warm(id) {
+// keep keeps the memory of a sprite that has no sandbox now.
+func (m *memories) keep(ctx context.Context, id string) kept {
+	k, ok := m.keeper()
+	if !ok || !m.warm(id) {
 		return kept{why: "nothing ran in it"}
 	}
 	name := randomHex(8)
-	if err := h.Store.Sprites.MarkMemoryUnreferenced(ctx, name); err != nil {
-		h.Logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
+	if err := m.store.MarkMemoryUnreferenced(ctx, name); err != nil {
+		m.logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
 		return kept{why: "its memory could not be kept; the log of the server says why"}
 	}
 	n, err := k.KeepMemory(ctx, id, name)
 	if err != nil {
-		h.Logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
+		m.logger.Error("keeping the memory of a sprite that sleeps", "id", id, "err", err)
 		return kept{why: "its memory could not be kept; the log of the server says why"}
 	}
 	return kept{name: name, bytes: n}
@@ -45,8 +56,8 @@ func (h *Host) keepAsleep(ctx context.Context, id string) kept {
 
 // recall has a sprite that has no sandbox, and whose disk is what it was then, go on
 // from a memory.
-func (h *Host) recall(ctx context.Context, id, memory string) error {
-	k, ok := h.keeper()
+func (m *memories) recall(ctx context.Context, id, memory string) error {
+	k, ok := m.keeper()
 	if !ok {
 		return errors.New("this server keeps no memories")
 	}
@@ -55,8 +66,8 @@ func (h *Host) recall(ctx context.Context, id, memory string) error {
 
 // forget removes memories, which the store has marked unreferenced. What is left of one goes
 // when the server starts.
-func (h *Host) forget(memories ...string) {
-	k, ok := h.keeper()
+func (m *memories) forget(memories ...string) {
+	k, ok := m.keeper()
 	if !ok {
 		return
 	}
@@ -64,10 +75,28 @@ func (h *Host) forget(memories ...string) {
 		if name == "" {
 			continue
 		}
-		if err := k.ForgetMemory(context.WithoutCancel(h.ctx), name); err != nil {
-			h.Logger.Error("removing a memory", "name", name, "err", err)
+		if err := k.ForgetMemory(m.tasks.lasting(), name); err != nil {
+			m.logger.Error("removing a memory", "name", name, "err", err)
 		}
 	}
+}
+
+// warm reports whether the memory of a sprite that sleeps is kept.
+func (m *memories) warm(id string) bool {
+	r, ok := m.runtime.(Rememberer)
+	return ok && r.Warm(id)
+}
+
+// drop drops the memory of a sprite without a sandbox: before its disk
+// becomes another, or because it is to begin anew.
+func (m *memories) drop(ctx context.Context, id string) error {
+	if r, ok := m.runtime.(Rememberer); ok {
+		if err := r.DropMemory(ctx, id); err != nil {
+			return err
+		}
+	}
+	m.rows.note(id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+	return nil
 }
 
 // wakers is how many forks are started at a time: one more than there are processors, because

@@ -23,29 +23,19 @@ const pauseLimit = time.Minute
 // errFrozen is a paused sandbox that does not go on.
 var errFrozen = errors.New("the sandbox is paused, and does not go on")
 
-// pauses reports whether the machine is paused before it is hibernated. Host.mu is
-// held.
-func (m *machine) pauses() bool { return m.hibernate == 0 || m.hibernate > m.idle }
-
 // pause pauses the sandbox of a machine that is busy with it, and ends its
 // transition. A sandbox that can't be paused stays awake.
-func (h *Host) pause(m *machine, sb Pauser) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), pauseLimit)
+func (l *lifecycle) pause(m *machine, sb Pauser) {
+	ctx, cancel := context.WithTimeout(l.tasks.lasting(), pauseLimit)
 	defer cancel()
 	err := sb.Pause(ctx)
 	if err != nil {
-		h.Logger.Error("pausing a sandbox that nobody uses; it stays awake", "sprite", m.name, "err", err)
+		l.logger.Error("pausing a sandbox that nobody uses; it stays awake", "sprite", m.name, "err", err)
 	}
-	h.mu.Lock()
-	busy := m.busy
-	m.busy = nil
 	// If the answer was lost it may be paused all the same: then the next use resumes it.
-	m.paused = (err == nil || isPaused(sb)) && m.sandbox != nil
-	h.arm(m)
-	close(busy.done)
-	h.mu.Unlock()
+	m.endStage(err == nil || isPaused(sb), nil)
 	if err == nil {
-		h.noteStage(m)
+		l.noteStage(m)
 		fault.Reach(fault.PauseStored)
 	}
 }
@@ -56,61 +46,39 @@ func isPaused(p Pauser) bool {
 	return ok && sb.Status().Paused
 }
 
-// beginResume has a paused machine go on. Host.mu is held.
-func (h *Host) beginResume(m *machine) {
-	m.disarm()
-	m.busy = newTransition()
-	h.wg.Go(func() { h.resume(m) })
-}
-
 // resume has the sandbox of a paused machine go on, and ends its transition.
-func (h *Host) resume(m *machine) {
-	h.mu.Lock()
-	sb := m.sandbox
-	h.mu.Unlock()
-	if err := h.admit(m); err != nil {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		busy := m.busy
-		m.busy, busy.err = nil, err
-		h.arm(m)
-		close(busy.done)
+func (l *lifecycle) resume(m *machine) {
+	if err := l.disk.admit(l.tasks.ctx, m); err != nil {
+		m.finish(err)
 		return
 	}
+	now := m.now()
+	sb := now.sandbox
 	var err error
 	if pauser, ok := sb.(Pauser); ok {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), pauseLimit)
+		ctx, cancel := context.WithTimeout(l.tasks.lasting(), pauseLimit)
 		err = pauser.Resume(ctx)
 		if err != nil && endsSoon(ctx, sb) {
 			err = nil // whoever waits finds that it has ended
 		}
 		cancel()
 	}
-	h.mu.Lock()
-	told := m.told == h.changes
-	h.mu.Unlock()
-	if err == nil && !told && !ended(sb) {
-		if row, err := h.Store.Sprites.ByID(h.ctx, m.id); err == nil {
-			h.reviveNetwork(row, sb)
-			h.reviveConnectors(row.Name, sb)
+	if err == nil && sb != nil && now.told != l.network.changes.Load() && !ended(sb) {
+		if row, err := l.store.Sprites.ByID(l.tasks.ctx, m.id); err == nil {
+			l.network.revive(row, sb)
+			l.network.reviveConnectors(row.Name, sb)
 		}
 	}
-	h.mu.Lock()
-	busy := m.busy
-	m.busy = nil
-	if err == nil {
-		m.paused = false
-		h.diskChanged()
-	} else {
-		h.Logger.Error("waking a paused sandbox", "sprite", m.name, "err", err)
+	if err != nil {
+		l.logger.Error("waking a paused sandbox", "sprite", m.name, "err", err)
 		e := fail.Newf(CodeUnavailable, "try again; the log of the server says more", "sprite %s is paused, and does not go on", m.name)
 		e.Err = errors.Join(errFrozen, err)
-		busy.err = e
+		m.endStage(true, e)
+	} else {
+		m.endStage(false, nil)
+		l.disk.changed()
 	}
-	h.arm(m)
-	close(busy.done)
-	h.mu.Unlock()
-	h.noteStage(m)
+	l.noteStage(m)
 }
 
 // errPaused is a guest that can't be asked anything.
@@ -118,28 +86,24 @@ var errPaused = errors.New("the sandbox is paused")
 
 // untold is for what a guest should have been told, and was not. One that is paused is
 // told when it wakes.
-func (h *Host) untold(what, name string, sb Sandbox, err error) {
+func (n *network) untold(what, name string, sb Sandbox, err error) {
 	switch {
 	case err == nil || ended(sb):
 	case sb.Status().Paused:
-		h.mu.Lock()
-		h.changes++
-		h.mu.Unlock()
+		n.changes.Add(1)
 	default:
-		h.Logger.Warn(what, "sprite", name, "err", err)
+		n.logger.Warn(what, "sprite", name, "err", err)
 	}
 }
 
 // noteStage writes to the store whether a machine that has a sandbox is paused: as it
 // is when it is written, for notes may come late.
-func (h *Host) noteStage(m *machine) {
-	h.note(m.id, func(s *store.Sprite) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		switch {
-		case m.sandbox == nil || m.busy != nil:
+func (l *lifecycle) noteStage(m *machine) {
+	l.rows.note(m.id, func(s *store.Sprite) {
+		switch now := m.now(); {
+		case now.sandbox == nil || now.busy != nil:
 			// what comes of it is noted then
-		case m.paused:
+		case now.paused:
 			s.Status = sprites.StatusWarm
 		default:
 			s.Status = sprites.StatusRunning

@@ -6,14 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/hostnet"
 	"github.com/cove-dev/cove/internal/shim/policy"
 	"github.com/cove-dev/cove/sprites"
@@ -24,9 +27,24 @@ const (
 	showLimit       = 2 * time.Second  // for its guest to show them
 )
 
+// network tells sandboxes their policies and their connectors: what is stored last is what is
+// in force.
+type network struct {
+	store      *store.Store
+	registries func(context.Context) []string // nil: none
+	given      map[string]connect.Upstream    // of every sprite
+	machines   *machines
+	rows       *rows
+	tasks      *tasks
+	logger     *slog.Logger
+
+	setting keyedMutex   // of what a sandbox is told: what, and of which sprite
+	changes atomic.Int64 // counts changes of policies and connectors
+}
+
 // NetworkPolicy returns a sprite's policy, with its revision.
 func (h *Host) NetworkPolicy(ctx context.Context, name string) (sprites.NetworkPolicy, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err == nil {
 		row.Policy.Revision, err = revisionOf(row.Policy)
 	}
@@ -48,34 +66,45 @@ func revisionOf(doc any) (string, error) {
 // nothing. Unless inward is true, neither does one that opens more of the host's own
 // network than the policy that is there.
 func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.NetworkPolicy, inward bool) error {
-	next, err := h.compile(ctx, p)
+	next, err := h.network.compile(ctx, p)
 	if err != nil {
 		return err
 	}
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}
+	return h.network.replace(ctx, row, p, next, inward)
+}
+
+// replace replaces the policy of a sprite by p, which next is the meaning of.
+func (n *network) replace(ctx context.Context, row store.Sprite, p sprites.NetworkPolicy, next policy.Set, inward bool) error {
 	// The policy that is stored last is in force. A guest that is slow holds up its own sprite.
-	done, err := h.setting.lock(ctx, policyOf(row.ID))
+	done, err := n.setting.lock(ctx, policyOf(row.ID))
 	if err != nil {
 		return err
 	}
 	defer done()
-	now, err := h.NetworkPolicy(ctx, name) // which can't change meanwhile
+	name := row.Name
+	current, err := n.rows.named(ctx, name) // whose policy can't change meanwhile
 	if err != nil {
 		return err
 	}
-	if p.Revision != "" && p.Revision != now.Revision {
+	now := current.Policy
+	revision, err := revisionOf(now)
+	if err != nil {
+		return err
+	}
+	if p.Revision != "" && p.Revision != revision {
 		return fail.Newf(CodePolicyChanged, "read it again, and make the change in what it is now", "the network policy of %s has been replaced since it was read", name)
 	}
 	p.Revision = ""
 	if !inward {
-		if err := h.mayOpen(ctx, name, next, now); err != nil {
+		if err := n.mayOpen(ctx, name, next, now); err != nil {
 			return err
 		}
 	}
-	row, err = h.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
+	row, err = n.store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error {
 		s.Policy = p
 		s.UpdatedAt = time.Now()
 		return nil
@@ -83,34 +112,20 @@ func (h *Host) SetNetworkPolicy(ctx context.Context, name string, p sprites.Netw
 	if err != nil {
 		return err
 	}
-	h.mu.Lock()
-	h.changes++
-	var sb Sandbox
-	var busy *transition
-	if m := h.machines[row.ID]; m != nil {
-		sb, busy = m.sandbox, m.busy
-	}
-	h.mu.Unlock()
-	if busy != nil && sb == nil { // it may boot with the old one
-		_ = busy.wait(ctx)
-		h.mu.Lock()
-		if m := h.machines[row.ID]; m != nil {
-			sb = m.sandbox
-		}
-		h.mu.Unlock()
-	}
+	n.changes.Add(1)
+	sb := n.machines.booted(ctx, row.ID)
 	if sb == nil {
 		return nil
 	}
-	return h.setNetwork(ctx, row, sb)
+	return n.tell(ctx, row, sb)
 }
 
-// policyOf is what reads.alone calls the replacing of a sprite's policy.
+// policyOf is what network.setting calls the replacing of a sprite's policy.
 func policyOf(id string) string { return "the policy of " + id }
 
-// setNetwork brings a sandbox to its sprite's policy.
-func (h *Host) setNetwork(ctx context.Context, row store.Sprite, sb Sandbox) error {
-	network, err := h.network(ctx, row)
+// tell brings a sandbox to its sprite's policy.
+func (n *network) tell(ctx context.Context, row store.Sprite, sb Sandbox) error {
+	network, err := n.of(ctx, row)
 	if err != nil {
 		return err
 	}
@@ -124,12 +139,12 @@ func (h *Host) setNetwork(ctx context.Context, row store.Sprite, sb Sandbox) err
 		}
 	}
 	// That those inside see it, too, is up to them.
-	h.untold("showing a sandbox its network policy", row.Name, sb, h.showPolicy(ctx, row, sb))
+	n.untold("showing a sandbox its network policy", row.Name, sb, n.showPolicy(ctx, row, sb))
 	return nil
 }
 
 // showPolicy has the guest show the policy that is in force.
-func (h *Host) showPolicy(ctx context.Context, row store.Sprite, sb Sandbox) error {
+func (n *network) showPolicy(ctx context.Context, row store.Sprite, sb Sandbox) error {
 	doc := row.Policy
 	if doc.Rules == nil {
 		doc.Rules = []sprites.NetworkRule{}
@@ -144,29 +159,29 @@ func (h *Host) showPolicy(ctx context.Context, row store.Sprite, sb Sandbox) err
 	return err
 }
 
-// reviveNetwork tells a sandbox that was found running its policy: a shim that was
+// revive tells a sandbox that was found running its policy: a shim that was
 // started anew for it lets nothing out before.
-func (h *Host) reviveNetwork(row store.Sprite, sb Sandbox) {
-	done, err := h.setting.lock(h.ctx, policyOf(row.ID))
+func (n *network) revive(row store.Sprite, sb Sandbox) {
+	done, err := n.setting.lock(n.tasks.ctx, policyOf(row.ID))
 	if err != nil {
 		return // the server ends
 	}
 	defer done()
-	row, err = h.Store.Sprites.Get(h.ctx, row.Name)
+	row, err = n.store.Sprites.Get(n.tasks.ctx, row.Name)
 	if err == nil {
-		err = h.setNetwork(h.ctx, row, sb)
+		err = n.tell(n.tasks.ctx, row, sb)
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) { // it has been deleted
-		h.Logger.Error("telling a sandbox its network policy", "sprite", row.Name, "err", err)
+		n.logger.Error("telling a sandbox its network policy", "sprite", row.Name, "err", err)
 	}
 }
 
-// network is what a sprite's policy says, with what its presets stand for now.
-func (h *Host) network(ctx context.Context, row store.Sprite) (policy.Set, error) {
-	return h.compile(ctx, row.Policy)
+// of is what a sprite's policy says, with what its presets stand for now.
+func (n *network) of(ctx context.Context, row store.Sprite) (policy.Set, error) {
+	return n.compile(ctx, row.Policy)
 }
 
-func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) (set policy.Set, err error) {
+func (n *network) compile(ctx context.Context, p sprites.NetworkPolicy) (set policy.Set, err error) {
 	if l := p.Limits; l != nil {
 		if l.BytesPerSecond < 0 || l.ConnectionsPerSecond < 0 {
 			return set, fail.Newf(CodeBadRequest, "leave a limit out, or say 0, for none", "the network policy has a limit below nothing")
@@ -179,8 +194,8 @@ func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) (set policy
 	}
 	set.Rules, err = policy.Compile(specs, func(name string) ([]policy.Rule, error) {
 		var machine policy.Machine
-		if h.Registries != nil && (name == policy.Agent || name == policy.Defaults) {
-			machine.Registries = h.Registries(ctx)
+		if n.registries != nil && (name == policy.Agent || name == policy.Defaults) {
+			machine.Registries = n.registries(ctx)
 		}
 		return policy.Preset(name, machine)
 	})
@@ -193,17 +208,21 @@ func (h *Host) compile(ctx context.Context, p sprites.NetworkPolicy) (set policy
 // OpensInward returns an error if a policy for a new sprite opens something of the
 // host's own network, which only the verb admin may. The rules of presets don't count.
 func (h *Host) OpensInward(ctx context.Context, name string, p sprites.NetworkPolicy) error {
-	next, err := h.compile(ctx, p)
+	return h.network.opensInward(ctx, name, p)
+}
+
+func (n *network) opensInward(ctx context.Context, name string, p sprites.NetworkPolicy) error {
+	next, err := n.compile(ctx, p)
 	if err != nil {
 		return err
 	}
-	return h.mayOpen(ctx, name, next, sprites.NetworkPolicy{})
+	return n.mayOpen(ctx, name, next, sprites.NetworkPolicy{})
 }
 
 // mayOpen is the one place that refuses who has not the verb admin a policy that opens
 // more of the host's own network than now does.
-func (h *Host) mayOpen(ctx context.Context, name string, next policy.Set, now sprites.NetworkPolicy) error {
-	before, err := h.compile(ctx, now)
+func (n *network) mayOpen(ctx context.Context, name string, next policy.Set, now sprites.NetworkPolicy) error {
+	before, err := n.compile(ctx, now)
 	if err != nil {
 		before = policy.Set{} // by no rule of it anything is open
 	}
@@ -238,11 +257,11 @@ const lookupLimit = 3 * time.Second
 // Only if lookUp is set, the host's resolver is asked for a name that the policy allows:
 // it may know names of the host's own network.
 func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookUp bool) (sprites.PolicyDecision, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sprites.PolicyDecision{}, err
 	}
-	network, err := h.network(ctx, row)
+	network, err := h.network.of(ctx, row)
 	if err != nil {
 		return sprites.PolicyDecision{}, err
 	}
@@ -294,7 +313,7 @@ func decided(name, target string, d policy.Decision) sprites.PolicyDecision {
 // NetworkLogs are the files with what a sprite was refused, or, with connections,
 // what it reached; none if the runtime keeps none.
 func (h *Host) NetworkLogs(ctx context.Context, name string, connections bool) ([]string, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -307,7 +326,7 @@ func (h *Host) NetworkLogs(ctx context.Context, name string, connections bool) (
 // SandboxLogs are the files with what the runtime says of a sprite's sandboxes;
 // none if it keeps none.
 func (h *Host) SandboxLogs(ctx context.Context, name string) ([]string, error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +341,7 @@ func (h *Host) SandboxLogs(ctx context.Context, name string) ([]string, error) {
 // of the name, or not said; what would let through what p does not is an error, but
 // for other ports of the names that p allows.
 func (h *Host) NamesOnly(ctx context.Context, p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
-	set, err := h.compile(ctx, p)
+	set, err := h.network.compile(ctx, p)
 	if err != nil {
 		return p, err
 	}

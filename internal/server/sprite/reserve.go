@@ -41,46 +41,50 @@ func DefaultDiskReserve(dir string) (int64, error) {
 	return int64(min(1<<30, st.Blocks*uint64(st.Bsize)/20)), nil
 }
 
-// DiskFree is how much of the file system of Data an ordinary user may take, in bytes; 0:
-// that is not known.
-func (h *Host) DiskFree() int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.sample()
-	return h.disk.avail
-}
-
-// isFull reports whether a machine is held because of the reserve. Host.mu is held.
-func (m *machine) isFull() bool { return m.disk.held != nil && m.disk.held.Code == CodeDiskFull }
-
 // tick is how long it takes at least until who writes is to be known.
-func (w diskWatch) tick(reserve int64) time.Duration {
-	room := max(w.avail-2*reserve, 0)
+func (fs fileSystem) tick(reserve int64) time.Duration {
+	room := max(fs.avail-2*reserve, 0)
 	return max(time.Duration(min(float64(room)/diskSpeed*float64(time.Second), float64(reserveTick))), diskTick)
 }
 
 // roomAgain reports whether who is held because of the reserve may go on.
-func (w diskWatch) roomAgain(reserve int64) bool {
-	return reserve == 0 || w.known && w.avail >= reserve+max(reserve/4, 64<<20)
+func (fs fileSystem) roomAgain(reserve int64) bool {
+	return reserve == 0 || fs.known && fs.avail >= reserve+max(reserve/4, 64<<20)
 }
 
 // roundEnds reports whether it is to be asked who writes, with the first round's begin.
-func (w diskWatch) roundEnds(reserve int64) bool {
-	return reserve > 0 && w.known && !w.looking && w.avail < 2*reserve && (!w.begun || w.lost-w.since >= max(reserve/roundParts, minRound))
+func (fs fileSystem) roundEnds(reserve int64) bool {
+	return reserve > 0 && fs.known && !fs.looking && fs.avail < 2*reserve && (!fs.begun || fs.lost-fs.since >= max(reserve/roundParts, minRound))
 }
 
 // beginLook reports whether it is to be asked who writes, which is noted as being done.
-func (h *Host) beginLook() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.disk.known && h.disk.avail >= 2*h.DiskReserve {
-		h.disk.begun = false
+func (w *diskWatch) beginLook() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fs.known && w.fs.avail >= 2*w.reserve {
+		w.fs.begun = false
 	}
-	if !h.disk.roundEnds(h.DiskReserve) {
+	if !w.fs.roundEnds(w.reserve) {
 		return false
 	}
-	h.disk.looking = true
+	w.fs.looking = true
 	return true
+}
+
+// endLook ends what beginLook began; with round, the next round began when so much was lost.
+func (w *diskWatch) endLook(round bool, since int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fs.looking = false; round {
+		w.fs.begun, w.fs.since = true, since
+	}
+}
+
+// endRounds forgets the round that is under way.
+func (w *diskWatch) endRounds() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fs.begun = false
 }
 
 // written is what a sandbox has written.
@@ -92,53 +96,75 @@ type written struct {
 }
 
 // lookWhoWrites ends a round, and holds the one that has to be.
-func (h *Host) lookWhoWrites() {
-	h.mu.Lock()
+func (w *diskWatch) lookWhoWrites() {
 	var all []written
-	for _, m := range h.machines {
-		if m.sandbox != nil && !m.dead && (!m.paused || m.disk.wroteBy != m.sandbox) {
-			all = append(all, written{m: m, sb: m.sandbox})
+	for _, m := range w.machines.list() {
+		now := m.now()
+		if now.sandbox != nil && !now.dead && (!now.paused || !m.disk.counts(now.sandbox)) {
+			all = append(all, written{m: m, sb: now.sandbox})
 		}
 	}
-	begun, at := h.disk.begun, h.disk.lost
-	lost := at - h.disk.since
-	h.mu.Unlock()
-	for i, w := range all {
-		c, ok := w.sb.(WriteCounter)
+	before := w.last()
+	for i, one := range all {
+		c, ok := one.sb.(WriteCounter)
 		if !ok {
 			continue
 		}
 		n, err := c.WrittenBytes()
-		if err != nil && !ended(w.sb) {
-			h.Logger.Error("looking at what a sprite has written", "sprite", w.m.name, "err", err)
+		if err != nil && !ended(one.sb) {
+			w.logger.Error("looking at what a sprite has written", "sprite", one.m.name, "err", err)
 		}
 		all[i].total = n
-	}
-	h.mu.Lock()
-	defer func() { h.disk.looking = false; h.mu.Unlock() }()
-	for i, w := range all {
-		all[i].round = w.total
-		if g := &w.m.disk; g.wroteBy == w.sb && w.total >= g.wrote { // else it began anew, as one that is moved does
-			all[i].round -= g.wrote
-		}
+		all[i].round = n - one.m.disk.counted(one.sb, n)
 	}
 	var m *machine
-	if h.disk.avail < h.DiskReserve && !h.room.endLargest() && begun { // imports make room first
-		m = mostWritten(all, lost)
+	fs := w.last()
+	if fs.avail < w.reserve && !w.imports.endLargest() && before.begun { // imports make room first
+		m = mostWritten(all, before.lost-before.since)
 	}
-	if m != nil && m.busy != nil {
-		return // the next look is after that, in the same round
+	var held bool
+	var next step
+	if m != nil {
+		var busy bool
+		if busy, held, next = m.holdFull(w.full(fs), w.changes.Load()); busy {
+			w.endLook(false, 0) // the next look is after that, in the same round
+			return
+		}
 	}
-	for _, w := range all {
-		w.m.disk.wrote, w.m.disk.wroteBy = w.total, w.sb
+	for _, one := range all {
+		one.m.disk.count(one.sb, one.total)
 	}
-	h.disk.begun, h.disk.since = true, at
-	if m == nil || m.dead || h.closed || m.sandbox == nil || m.paused || m.disk.held != nil {
+	if !held {
+		w.endLook(true, before.lost)
 		return
 	}
-	h.halt(m, CodeDiskFull) // which releases h.mu
-	h.mu.Lock()
-	h.disk.begun = false // what it wrote until it stood still is not the others'
+	w.halt(m, next)
+	w.endRounds() // what it wrote until it stood still is not the others'
+	w.endLook(false, 0)
+}
+
+// counts reports whether the round began with this sandbox.
+func (g *diskGauge) counts(sb Sandbox) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.wroteBy == sb
+}
+
+// counted is what a sandbox that has written n in all had written when the round began.
+func (g *diskGauge) counted(sb Sandbox, n int64) int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.wroteBy == sb && n >= g.wrote {
+		return g.wrote
+	}
+	return 0 // it began anew, as one that is moved does
+}
+
+// count begins a round, in which a sandbox has written n in all.
+func (g *diskGauge) count(sb Sandbox, n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.wrote, g.wroteBy = n, sb
 }
 
 // mostWritten is the machine that has written the most in a round in which so much was

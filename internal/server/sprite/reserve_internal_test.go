@@ -1,9 +1,11 @@
 package sprite
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -14,20 +16,20 @@ func TestRoundEnds(t *testing.T) {
 	const mib = reserveMiB
 	for _, c := range []struct {
 		name    string
-		w       diskWatch
+		fs      fileSystem
 		reserve int64
 		want    bool
 	}{
-		{"plenty of room", diskWatch{known: true, avail: 1024 * mib, begun: true, lost: 900 * mib}, 512 * mib, false},
-		{"less than twice the reserve, for the first time", diskWatch{known: true, avail: 1023 * mib}, 512 * mib, true},
-		{"little was lost since", diskWatch{known: true, avail: 100 * mib, begun: true, since: 70 * mib, lost: 101 * mib}, 512 * mib, false},
-		{"a 16th of the reserve was", diskWatch{known: true, avail: 100 * mib, begun: true, since: 70 * mib, lost: 102 * mib}, 512 * mib, true},
-		{"but somebody is asking", diskWatch{known: true, avail: 100 * mib, begun: true, lost: 102 * mib, looking: true}, 512 * mib, false},
-		{"not known", diskWatch{}, 512 * mib, false},
-		{"no reserve", diskWatch{known: true, begun: true, lost: 102 * mib}, 0, false},
-		{"a small reserve, and little was lost", diskWatch{known: true, avail: 5 * mib, begun: true, lost: mib - 1}, 5 * mib, false},
+		{"plenty of room", fileSystem{known: true, avail: 1024 * mib, begun: true, lost: 900 * mib}, 512 * mib, false},
+		{"less than twice the reserve, for the first time", fileSystem{known: true, avail: 1023 * mib}, 512 * mib, true},
+		{"little was lost since", fileSystem{known: true, avail: 100 * mib, begun: true, since: 70 * mib, lost: 101 * mib}, 512 * mib, false},
+		{"a 16th of the reserve was", fileSystem{known: true, avail: 100 * mib, begun: true, since: 70 * mib, lost: 102 * mib}, 512 * mib, true},
+		{"but somebody is asking", fileSystem{known: true, avail: 100 * mib, begun: true, lost: 102 * mib, looking: true}, 512 * mib, false},
+		{"not known", fileSystem{}, 512 * mib, false},
+		{"no reserve", fileSystem{known: true, begun: true, lost: 102 * mib}, 0, false},
+		{"a small reserve, and little was lost", fileSystem{known: true, avail: 5 * mib, begun: true, lost: mib - 1}, 5 * mib, false},
 	} {
-		if got := c.w.roundEnds(c.reserve); got != c.want {
+		if got := c.fs.roundEnds(c.reserve); got != c.want {
 			t.Errorf("%s: got %v", c.name, got)
 		}
 	}
@@ -77,16 +79,17 @@ func TestReserveTick(t *testing.T) {
 		{2 * gib, diskTick},
 		{0, diskTick},
 	} {
-		if got := (diskWatch{known: true, avail: c.avail}).tick(gib); got != c.want {
+		if got := (fileSystem{known: true, avail: c.avail}).tick(gib); got != c.want {
 			t.Errorf("with %d GiB: got %v, want %v", c.avail>>30, got, c.want)
 		}
 	}
-	h := &Host{DiskReserve: gib, Data: t.TempDir(), machines: map[string]*machine{}}
-	if _, wait := h.dueDisks(time.Now()); wait != 0 || h.disk.known {
+	ms := newMachines()
+	w := &diskWatch{reserve: gib, dir: t.TempDir(), machines: ms}
+	if _, wait := w.due(time.Now()); wait != 0 || w.fs.known {
 		t.Errorf("where nothing runs it looks at the file system, every %v", wait)
 	}
-	h.machines["one"] = &machine{sandbox: struct{ Sandbox }{}}
-	if due, wait := h.dueDisks(time.Now()); len(due) > 0 || wait < diskTick || !h.disk.known {
+	ms.of(store.Sprite{ID: "one"}).sandbox = struct{ Sandbox }{}
+	if due, wait := w.due(time.Now()); len(due) > 0 || wait < diskTick || !w.fs.known {
 		t.Errorf("where a sprite without a limit runs: %v, every %v", due, wait)
 	}
 }
@@ -96,25 +99,34 @@ func TestReserveTick(t *testing.T) {
 func TestHeldReason(t *testing.T) {
 	const mib = reserveMiB
 	live := struct{ Sandbox }{}
-	full := &sprites.Held{Code: CodeDiskFull}
+	full, none := &sprites.Held{Code: CodeDiskFull}, &diskGauge{}
 	for _, c := range []struct {
 		name    string
-		m       machine
+		sandbox Sandbox
+		held    *sprites.Held
+		disk    *diskGauge
 		avail   int64
 		reserve int64
 		want    string
 	}{
-		{"nothing", machine{sandbox: live}, 0, 512 * mib, ""},
-		{"still full", machine{sandbox: live, disk: diskGauge{held: full}}, 639 * mib, 512 * mib, CodeDiskFull},
-		{"a quarter more than the reserve", machine{sandbox: live, disk: diskGauge{held: full}}, 640 * mib, 512 * mib, ""},
-		{"of a small one, not 64 MiB more", machine{sandbox: live, disk: diskGauge{held: full}}, 67 * mib, 4 * mib, CodeDiskFull},
-		{"no reserve", machine{sandbox: live, disk: diskGauge{held: full}}, 0, 0, ""},
-		{"it sleeps", machine{disk: diskGauge{held: full}}, 0, 512 * mib, ""},
-		{"its own limit, too", machine{sandbox: live, disk: diskGauge{held: full, known: true, limit: 1, used: 1}}, 0, 512 * mib, CodeDiskLimit},
-		{"its own limit was", machine{sandbox: live, disk: diskGauge{held: &sprites.Held{Code: CodeDiskLimit}, known: true, limit: 2, used: 1}}, 0, 512 * mib, ""},
+		{"nothing", live, nil, none, 0, 512 * mib, ""},
+		{"still full", live, full, none, 639 * mib, 512 * mib, CodeDiskFull},
+		{"a quarter more than the reserve", live, full, none, 640 * mib, 512 * mib, ""},
+		{"of a small one, not 64 MiB more", live, full, none, 67 * mib, 4 * mib, CodeDiskFull},
+		{"no reserve", live, full, none, 0, 0, ""},
+		{"it sleeps", nil, full, none, 0, 512 * mib, ""},
+		{"its own limit, too", live, full, &diskGauge{known: true, limit: 1, used: 1}, 0, 512 * mib, CodeDiskLimit},
+		{"its own limit was", live, &sprites.Held{Code: CodeDiskLimit}, &diskGauge{known: true, limit: 2, used: 1}, 0, 512 * mib, ""},
 	} {
-		h := &Host{DiskReserve: c.reserve, disk: diskWatch{known: true, avail: c.avail}}
-		if got := h.reason(&c.m); got != c.want {
+		m := newMachines().of(store.Sprite{Held: c.held})
+		m.sandbox, m.disk = c.sandbox, c.disk
+		w := &diskWatch{reserve: c.reserve, fs: fileSystem{known: true, avail: c.avail}, changes: new(atomic.Int64)}
+		w.weigh(m)
+		got := ""
+		if held := m.now().held; held != nil {
+			got = held.Code
+		}
+		if got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}

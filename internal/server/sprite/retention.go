@@ -27,7 +27,7 @@ func (h *Host) Prune(ctx context.Context, name string, req sprites.PruneRequest)
 	if err := checkRetention(req.Retention); err != nil {
 		return sprites.PruneResult{}, err
 	}
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sprites.PruneResult{}, err
 	}
@@ -39,29 +39,29 @@ func (h *Host) Prune(ctx context.Context, name string, req sprites.PruneRequest)
 		return sprites.PruneResult{}, fail.Newf(CodeBadRequest, "say so: cove checkpoint prune --keep-last 10; or for good: cove update "+name+" --keep-last 10",
 			"there is no rule for which checkpoints of sprite %s are to be kept", name)
 	}
-	return h.prune(ctx, row, rule, req)
+	return h.checkpoints.prune(ctx, row, rule, req)
 }
 
 // pruneAutomatic applies a sprite's own rules.
-func (h *Host) pruneAutomatic(ctx context.Context, id string) error {
-	row, err := h.Store.Sprites.ByID(ctx, id)
+func (cs *checkpoints) pruneAutomatic(ctx context.Context, id string) error {
+	row, err := cs.store.ByID(ctx, id)
 	if errors.Is(err, store.ErrNotFound) || err == nil && row.Retention == (sprites.Retention{}) {
 		return nil
 	}
 	if err == nil {
-		_, err = h.prune(ctx, row, row.Retention, sprites.PruneRequest{})
+		_, err = cs.prune(ctx, row, row.Retention, sprites.PruneRequest{})
 	}
 	return err
 }
 
-func (h *Host) prune(ctx context.Context, row store.Sprite, rule sprites.Retention, req sprites.PruneRequest) (sprites.PruneResult, error) {
+func (cs *checkpoints) prune(ctx context.Context, row store.Sprite, rule sprites.Retention, req sprites.PruneRequest) (sprites.PruneResult, error) {
 	result := sprites.PruneResult{Removed: []sprites.PruneItem{}, Kept: []sprites.PruneItem{}}
-	list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
+	list, err := cs.store.Checkpoints(ctx, row.ID)
 	if err != nil {
 		return result, err
 	}
 	why := retain(list, row.Source, rule, req.All)
-	defer h.layers.collect()
+	defer cs.layers.collect()
 	for i, c := range list {
 		item := sprites.PruneItem{ID: c.Name, CreateTime: c.CreatedAt, Why: why[i]}
 		if item.Why != "" {
@@ -69,8 +69,8 @@ func (h *Host) prune(ctx context.Context, row store.Sprite, rule sprites.Retenti
 			continue
 		}
 		if !req.DryRun {
-			if c, err = h.Store.Sprites.Checkpoint(ctx, row.ID, c.Name); err == nil { // as it is now that others are deleted
-				err = h.deleteCheckpoint(ctx, row.ID, c)
+			if c, err = cs.store.Checkpoint(ctx, row.ID, c.Name); err == nil { // as it is now that others are deleted
+				err = cs.delete(ctx, row.ID, c)
 			}
 			if errors.Is(err, store.ErrNotFound) {
 				continue // somebody else was faster
@@ -122,27 +122,4 @@ func retain(list []store.Checkpoint, source string, rule sprites.Retention, all 
 		}
 	}
 	return why
-}
-
-// sealOutdated makes what a sprite's disk is a checkpoint where what ran in it will not
-// go on, because its memory is another version's: its programs may not have come to
-// write all of what they had. The machine is taken.
-func (h *Host) sealOutdated(m *machine, row store.Sprite) error {
-	aging, ok := h.Runtime.(Aging)
-	if !ok || !aging.Outdated(row.ID) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), checkpointLimit)
-	defer cancel()
-	row, err := h.Store.Sprites.ByID(ctx, row.ID)
-	if err != nil {
-		return err
-	}
-	list, err := h.Store.Sprites.Checkpoints(ctx, row.ID)
-	if err != nil {
-		return err
-	}
-	before := &store.Checkpoint{Name: automatic("pre-upgrade", list), Auto: true, Comment: "before it booted, because its memory was another version's"}
-	_, err = h.seal(ctx, m, row, before, sprites.KeepNever)
-	return err
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // The store has the next layer of a sprite's disk before anything is done. If the answer
@@ -32,35 +32,46 @@ const (
 	startLimit  = time.Second      // the same as settleLimit, while the whole server waits
 )
 
+// settler decides which layer is written.
+type settler struct {
+	runtime  Runtime
+	store    *store.Sprites
+	machines *machines
+	layers   *layerKeeper
+	tend     func(id string) // what is due after a disk has changed
+	tasks    *tasks
+	logger   *slog.Logger
+}
+
 // settle decides what has become of a sprite whose next layer was begun, by its sandbox,
 // or nil. The error, with which it is unsettled, says why nobody knows. The time for it is
 // its own: that of who began it may be over.
-func (h *Host) settle(limit time.Duration, id string, next store.Next, sb Sandbox) (outcome, error) {
-	ctx, cancel := context.WithTimeout(h.ctx, limit)
+func (s *settler) settle(limit time.Duration, id string, next store.Next, sb Sandbox) (outcome, error) {
+	ctx, cancel := context.WithTimeout(s.tasks.ctx, limit)
 	defer cancel()
 	if sb != nil && !ended(sb) {
 		has, err := layersOf(ctx, sb, next.Layer)
 		switch {
 		case err == nil && slices.Contains(has, next.Layer):
-			if _, err := h.Store.Sprites.Commit(ctx, id, next); err != nil {
+			if _, err := s.store.Commit(ctx, id, next); err != nil {
 				return unsettled, err
 			}
 			return moved, nil
 		case err == nil:
-			if err := h.Store.Sprites.Abort(ctx, id, next); err != nil {
+			if err := s.store.Abort(ctx, id, next); err != nil {
 				return unsettled, err
 			}
-			h.layers.collect()
+			s.layers.collect()
 			return stayed, nil
 		case !ended(sb):
 			return unsettled, fmt.Errorf("ask which layer its sandbox writes: %w", err)
 		}
 	}
-	row, err := h.Store.Sprites.ByID(ctx, id)
+	row, err := s.store.ByID(ctx, id)
 	if err != nil {
 		return unsettled, err
 	}
-	mounted, err := h.mounted(ctx)
+	mounted, err := mounted(ctx, s.runtime)
 	if err != nil {
 		return unsettled, err
 	}
@@ -68,7 +79,7 @@ func (h *Host) settle(limit time.Duration, id string, next store.Next, sb Sandbo
 		return unsettled, errors.New("a sandbox that can't be reached has its disk")
 	}
 	next.Checkpoint = nil // it was not made; an empty layer on top changes nothing of a disk
-	if _, err := h.Store.Sprites.Commit(ctx, id, next); err != nil {
+	if _, err := s.store.Commit(ctx, id, next); err != nil {
 		return unsettled, err
 	}
 	return over, nil
@@ -83,8 +94,8 @@ func layersOf(ctx context.Context, sb Sandbox, next string) ([]string, error) {
 }
 
 // mounted are the layers that the runtime's sandboxes have, if it can say so.
-func (h *Host) mounted(ctx context.Context) ([]string, error) {
-	m, ok := h.Runtime.(Mounter)
+func mounted(ctx context.Context, rt Runtime) ([]string, error) {
+	m, ok := rt.(Mounter)
 	if !ok {
 		return nil, nil
 	}
@@ -95,37 +106,13 @@ func (h *Host) mounted(ctx context.Context) ([]string, error) {
 	return all, nil
 }
 
-// layersInUse are the layers that sandboxes have, as the runtime says and as this Host knows.
-func (h *Host) layersInUse(ctx context.Context) (map[string]bool, error) {
-	mounted, err := h.mounted(ctx)
-	if err != nil {
-		return nil, err
-	}
-	held := map[string]bool{}
-	for _, l := range mounted {
-		held[l] = true
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, m := range h.machines {
-		for _, sb := range []Sandbox{m.sandbox, m.ending} {
-			if sb != nil && !ended(sb) {
-				for _, l := range sb.Status().Layers {
-					held[l] = true
-				}
-			}
-		}
-	}
-	return held, nil
-}
-
 // settled is a sprite's row without a Next. sb is its sandbox, or nil.
-func (h *Host) settled(ctx context.Context, row store.Sprite, sb Sandbox) (store.Sprite, error) {
+func (s *settler) settled(ctx context.Context, row store.Sprite, sb Sandbox) (store.Sprite, error) {
 	if row.Next.Layer == "" {
 		return row, nil
 	}
-	_, why := h.settle(settleLimit, row.ID, row.Next, sb)
-	row, err := h.Store.Sprites.ByID(ctx, row.ID) // somebody else may have done it
+	_, why := s.settle(settleLimit, row.ID, row.Next, sb)
+	row, err := s.store.ByID(ctx, row.ID) // somebody else may have done it
 	if err == nil && row.Next.Layer != "" {
 		err = notKnown(row.Name, why)
 	}
@@ -139,39 +126,33 @@ func notKnown(name string, why error) error {
 	return e
 }
 
-// settleLater settles in the background what could not be yet.
-func (h *Host) settleLater(id, layer string) {
-	h.wg.Go(func() {
-		for h.ctx.Err() == nil {
-			row, err := h.Store.Sprites.ByID(h.ctx, id)
+// later settles in the background what could not be yet.
+func (s *settler) later(id, layer string) {
+	s.tasks.more(func() {
+		for s.tasks.ctx.Err() == nil {
+			row, err := s.store.ByID(s.tasks.ctx, id)
 			if errors.Is(err, store.ErrNotFound) || err == nil && row.Next.Layer != layer {
 				return
 			}
 			if err == nil {
-				h.mu.Lock()
-				var sb Sandbox
-				if m := h.machines[id]; m != nil {
-					sb = m.sandbox
-				}
-				h.mu.Unlock()
-				if _, err = h.settle(settleLimit, id, row.Next, sb); err == nil {
-					h.Logger.Info("settled which layer a sprite writes", "sprite", row.Name)
-					h.tend(id)
+				if _, err = s.settle(settleLimit, id, row.Next, s.machines.sandbox(id)); err == nil {
+					s.logger.Info("settled which layer a sprite writes", "sprite", row.Name)
+					s.tend(id)
 					return
 				}
 			}
-			h.Logger.Warn("it is not known yet which layer a sprite writes", "id", id, "err", err)
+			s.logger.Warn("it is not known yet which layer a sprite writes", "id", id, "err", err)
 			select {
 			case <-time.After(settlePause):
-			case <-h.ctx.Done():
+			case <-s.tasks.ctx.Done():
 			}
 		}
 	})
 }
 
-// settleAll settles, when the server starts, what the last one began. What can't be yet
+// all settles, when the server starts, what the last one began. What can't be yet
 // holds up nobody.
-func (h *Host) settleAll(rows []store.Sprite, live map[string]Sandbox) {
+func (s *settler) all(rows []store.Sprite, live map[string]Sandbox) {
 	done := make(chan string, len(rows))
 	asked := 0
 	for _, row := range rows {
@@ -179,10 +160,10 @@ func (h *Host) settleAll(rows []store.Sprite, live map[string]Sandbox) {
 			continue
 		}
 		asked++
-		h.wg.Go(func() {
-			if _, err := h.settle(startLimit, row.ID, row.Next, live[row.ID]); err != nil {
-				h.Logger.Error("finishing a checkpoint", "sprite", row.Name, "err", err)
-				h.settleLater(row.ID, row.Next.Layer)
+		s.tasks.more(func() {
+			if _, err := s.settle(startLimit, row.ID, row.Next, live[row.ID]); err != nil {
+				s.logger.Error("finishing a checkpoint", "sprite", row.Name, "err", err)
+				s.later(row.ID, row.Next.Layer)
 			}
 			done <- row.ID
 		})
@@ -190,34 +171,4 @@ func (h *Host) settleAll(rows []store.Sprite, live map[string]Sandbox) {
 	for range asked {
 		<-done
 	}
-}
-
-// sealFailed settles a seal whose sandbox could not be moved, or did not say so, and
-// returns what seal does.
-func (h *Host) sealFailed(row store.Sprite, next store.Next, sb Sandbox, keep sprites.KeepMemory, err error) (kept, error) {
-	was, unknown := h.settle(settleLimit, row.ID, next, sb)
-	switch {
-	case unknown != nil:
-		h.settleLater(row.ID, next.Layer)
-		return kept{}, notKnown(row.Name, errors.Join(err, unknown))
-	case was == over:
-		e := fail.Newf(CodeUnavailable, "use it as before: its next use boots it; the log of the server says more",
-			"no checkpoint was made, and the sandbox of sprite %s has ended; its files are as they were", row.Name)
-		e.Err = err
-		if inner, ok := errors.AsType[*fail.Error](err); ok && inner.Err != nil {
-			e.Err = inner.Err // it said so, too
-		}
-		return kept{}, e
-	case was == moved:
-		h.tend(row.ID)
-		if next.Checkpoint == nil && keep != sprites.KeepNever {
-			return kept{}, err // it was for the memory
-		}
-		h.Logger.Warn("a checkpoint was made, whose answer was lost", "sprite", row.Name, "err", err)
-		if keep != sprites.KeepNever {
-			return kept{why: "the answer of the process that looks after its sandbox was lost"}, nil
-		}
-		return kept{}, nil
-	}
-	return kept{}, err
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"log/slog"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,44 +19,34 @@ import (
 // that it sleeps with: the next use starts another, from the same disk, with the
 // programs that the server has then. Once begun it goes on when ctx ends.
 func (h *Host) Stop(ctx context.Context, name string) error {
-	if err := h.end(ctx, name, false); err != nil {
+	if err := h.lives.stopSprite(ctx, name, false); err != nil {
 		return err
 	}
-	return h.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
-		if h.live(m) != nil {
+	return h.lives.alone(ctx, name, func(ctx context.Context, m *machine, row store.Sprite) error {
+		if m.now().live() != nil {
 			return nil // it has been used again
 		}
-		return h.forgetMemory(ctx, row.ID)
+		return h.memories.drop(ctx, row.ID)
 	})
 }
 
 // Suspend has a sprite sleep with its memory, unless somebody uses it. One that
 // sleeps is left so.
-func (h *Host) Suspend(ctx context.Context, name string) error { return h.end(ctx, name, true) }
-
-// forgetMemory drops the memory of a sprite without a sandbox: before its disk
-// becomes another, or because it is to begin anew.
-func (h *Host) forgetMemory(ctx context.Context, id string) error {
-	if r, ok := h.Runtime.(Rememberer); ok {
-		if err := r.DropMemory(ctx, id); err != nil {
-			return err
-		}
-	}
-	h.note(id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
-	return nil
+func (h *Host) Suspend(ctx context.Context, name string) error {
+	return h.lives.stopSprite(ctx, name, true)
 }
 
 // leavingPatience is for a call that its client takes for over.
 const leavingPatience = time.Second
 
-// end ends a sprite's sandbox; to sleep, with its memory.
-func (h *Host) end(ctx context.Context, name string, sleep bool) error {
-	row, err := h.row(ctx, name)
+// stopSprite ends a sprite's sandbox; to sleep, with its memory.
+func (l *lifecycle) stopSprite(ctx context.Context, name string, sleep bool) error {
+	row, err := l.rows.named(ctx, name)
 	if err != nil {
 		return err
 	}
 	for begun := time.Now(); ; {
-		busy, ended, err := h.stopping(row, sleep)
+		busy, ended, err := l.beginStop(row, sleep)
 		var e *fail.Error
 		switch {
 		case errors.As(err, &e) && e.Code == CodeInUse && time.Since(begun) < leavingPatience:
@@ -65,18 +55,17 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 			case <-ctx.Done():
 			}
 		case errors.As(err, &e) && e.Code == CodeInUse:
-			return jobInUse(ctx, h.Store, row, err)
+			return jobInUse(ctx, l.store, row, err)
 		case err != nil:
 			return err
 		case busy != nil && sleep: // whether it starts or ends: look again
 			_ = busy.wait(ctx)
 		case busy != nil: // it may be at something that does not end by itself
-			m, err := h.machineOf(row)
-			if err != nil {
-				return err
-			}
+			m := l.machines.of(row)
 			interrupted := make(chan struct{})
-			h.wg.Go(func() { defer close(interrupted); h.interrupt(m, stopGrace) })
+			if !l.tasks.begin(func() { defer close(interrupted); l.interrupt(m, stopGrace) }) {
+				return errClosing()
+			}
 			select {
 			case <-interrupted:
 			case <-ctx.Done():
@@ -90,7 +79,7 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 					return fail.Newf(CodeNoSpace, "free some space, and try again; or "+endAndRemove(name), "sprite %s stays awake: there is no space for its memory on the server's disk", name)
 				}
 				if errors.Is(err, ErrDeletedOpen) {
-					return fail.Newf(CodeDeletedOpen, h.deletedOpen(row.ID), "sprite %s stays awake: %v", name, err)
+					return fail.Newf(CodeDeletedOpen, l.machines.deletedOpen(row.ID), "sprite %s stays awake: %v", name, err)
 				}
 				if err != nil {
 					return fmt.Errorf("stop sprite %s: %w", name, err)
@@ -109,26 +98,17 @@ func (h *Host) end(ctx context.Context, name string, sleep bool) error {
 // more. If that takes longer than the grace, a boot is given up, and so is a move of the
 // sandbox: a guest that does not answer is no reason to wait. Without a grace (a delete)
 // all is given up at once.
-func (h *Host) interrupt(m *machine, grace time.Duration) {
-	h.mu.Lock()
-	busy, sb := m.busy, m.sandbox
-	if busy != nil && sb != nil {
-		m.ending = sb
-	}
-	h.mu.Unlock()
+func (l *lifecycle) interrupt(m *machine, grace time.Duration) {
+	busy, sb := m.interrupting()
 	if busy == nil {
 		return
 	}
 	if sb != nil {
-		if err := h.stop(sb, grace); err != nil { // logged
-			h.mu.Lock()
-			if m.ending == sb {
-				m.ending = nil // its end, if it comes, was not this
-			}
-			h.mu.Unlock()
+		if err := l.stop(sb, grace); err != nil { // logged
+			m.unasked(sb, false)
 		}
 		if ended(sb) {
-			h.note(m.id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
+			l.rows.note(m.id, func(s *store.Sprite) { s.Status = sprites.StatusCold })
 		}
 	}
 	if grace == 0 || !busy.alone {
@@ -149,125 +129,106 @@ func jobInUse(ctx context.Context, st *store.Store, row store.Sprite, err error)
 		"sprite %s is in use: job %s is at work in it (%s)", row.Name, id, jobs[0].State)
 }
 
-// machineOf is the machine of a sprite that was used.
-func (h *Host) machineOf(row store.Sprite) (*machine, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
-	}
-	return h.machine(row), nil
-}
-
-// stopping begins the end of a sprite's sandbox, and returns what tells of it; or
+// beginStop begins the end of a sprite's sandbox, and returns what tells of it; or
 // what to wait for before asking again; or nothing, if it has none.
-func (h *Host) stopping(row store.Sprite, sleep bool) (busy *transition, ended <-chan error, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m := h.machines[row.ID]
-	switch {
-	case h.closed:
-		return nil, nil, fail.Newf(CodeUnavailable, "try again in a moment", "the server is shutting down")
-	case row.Deleting || m != nil && m.dead:
-		return nil, nil, fail.Newf(CodeDeleting, "", "sprite %s is being deleted", row.Name)
-	case m == nil:
-		return nil, nil, nil
-	case m.busy != nil:
-		return m.busy, nil, nil
-	case m.sandbox == nil:
-		return nil, nil, nil
-	case sleep && len(m.leases) > 0 && m.disk.held == nil: // else nobody gets anything of it
-		return nil, nil, fail.Newf(CodeInUse, "end that first, or let it sleep by itself", "sprite %s is in use (%s)", row.Name, strings.Join(m.awakeBy(), ", "))
+func (l *lifecycle) beginStop(row store.Sprite, sleep bool) (busy *transition, ended <-chan error, err error) {
+	if row.Deleting {
+		return nil, nil, errDeleting(row.Name)
 	}
-	m.disarm()
-	m.beginEnd()
+	m := l.machines.known(row.ID)
+	if m == nil {
+		return nil, nil, nil
+	}
+	busy, next, err := m.stopping(sleep, false)
+	if next != ends {
+		return busy, nil, err
+	}
 	done := make(chan error, 1)
-	h.wg.Go(func() { done <- h.endSandbox(m, sleep) })
+	if !l.run(m, func() { done <- l.endSandbox(m, sleep) }) {
+		return nil, nil, errClosing()
+	}
 	return nil, done, nil
 }
 
-// beginEnd makes the machine one whose sandbox is ending; endSandbox must follow.
-// Host.mu is held.
-func (m *machine) beginEnd() {
-	m.busy, m.ending = newTransition(), m.sandbox
-}
-
-// endSandbox ends the sandbox of a machine for which beginEnd was called; to sleep,
-// it keeps its memory, where that can be. If that fails the sprite goes on as it was.
-func (h *Host) endSandbox(m *machine, sleep bool) error {
-	h.mu.Lock()
-	sb, busy := m.ending, m.busy
-	h.mu.Unlock()
+// endSandbox ends the sandbox of a machine that is busy with that; to sleep, it keeps its
+// memory, where that can be. If that fails the sprite goes on as it was.
+func (l *lifecycle) endSandbox(m *machine, sleep bool) error {
+	sb := m.now().ending
 	var err error
 	status := sprites.StatusCold
 	if hb, ok := sb.(Hibernator); ok && sleep {
 		status = sprites.StatusWarm
-		err = h.hibernate(hb)
+		err = l.hibernate(hb)
 	} else {
-		err = h.stop(sb, h.graceOf(m))
+		err = l.stop(sb, graceOf(m))
 	}
-	h.mu.Lock()
-	m.busy = nil
-	full := false
-	if err == nil {
-		m.sandbox, m.paused, m.lost = nil, false, ""
-		if full = m.isFull(); full { // it writes nothing now
-			m.disk.held = nil
-			m.disk.changed()
-		}
-	} else {
-		m.ending = nil
-		h.arm(m)
-	}
-	h.mu.Unlock()
+	busy, freed := m.endEnd(err)
 	if err != nil && ended(sb) {
-		h.noteEnd(m, sb) // watch took it for the end that was asked for
+		l.noteEnd(m, sb) // watch took it for the end that was asked for
 		err = fail.Newf(CodeUnavailable, "the next use boots it; to see why it ended: cove info "+m.name, "sprite %s has ended, and what ran in it is lost; its files are as they were: %v", m.name, err)
 	}
-	if full {
-		h.noteHeld(m)
+	if freed {
+		l.disk.noteHeld(m)
 	}
 	if err == nil {
-		h.note(m.id, func(s *store.Sprite) { s.Status, s.Lost = status, "" })
+		l.rows.note(m.id, func(s *store.Sprite) { s.Status, s.Lost = status, "" })
 		if sleep {
 			fault.Reach(fault.SleepStored)
 		}
 	}
-	close(busy.done)
+	busy.finish(nil)
 	return err
+}
+
+// undo ends the sandbox of a machine that is taken, for a restore, and reports whether it had
+// one.
+func (l *lifecycle) undo(m *machine) (awake bool, err error) {
+	sb := m.now().live()
+	if sb == nil {
+		return false, nil
+	}
+	m.ask(true)
+	if err := l.stop(sb, graceOf(m)); err != nil {
+		m.unasked(sb, true)
+		return true, err
+	}
+	m.set(nil)
+	return true, nil
 }
 
 const hibernateLimit = 5 * time.Minute
 
 // hibernate is not cut short by the Host's end.
-func (h *Host) hibernate(sb Hibernator) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), hibernateLimit)
+func (l *lifecycle) hibernate(sb Hibernator) error {
+	ctx, cancel := context.WithTimeout(l.tasks.lasting(), hibernateLimit)
 	defer cancel()
 	err := sb.Hibernate(ctx)
 	if err != nil {
-		h.Logger.Error("keeping the memory of a sandbox that sleeps; it stays awake", "err", err)
+		l.logger.Error("keeping the memory of a sandbox that sleeps; it stays awake", "err", err)
 	}
 	return err
 }
 
 // graceOf is how long what runs in a machine is given to end: one that is held would
 // write on meanwhile.
-func (h *Host) graceOf(m *machine) time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m.disk.held != nil {
+func graceOf(m *machine) time.Duration {
+	if m.now().held != nil {
 		return 0
 	}
 	return stopGrace
 }
 
 // stop ends a sandbox. It is not cut short by the Host's end.
-func (h *Host) stop(sb Sandbox, grace time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), grace+stopLimit)
+func (l *lifecycle) stop(sb Sandbox, grace time.Duration) error {
+	return stop(l.tasks.lasting(), sb, grace, l.logger)
+}
+
+func stop(ctx context.Context, sb Sandbox, grace time.Duration, logger *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, grace+stopLimit)
 	defer cancel()
 	err := sb.Stop(ctx, grace)
 	if err != nil {
-		h.Logger.Error("ending a sandbox", "id", sb.ID(), "err", err)
+		logger.Error("ending a sandbox", "id", sb.ID(), "err", err)
 	}
 	return err
 }

@@ -39,8 +39,8 @@ func (h *Host) SuspendAll(ctx context.Context) (asleep int, awake []string) {
 		lacks, _ = errors.AsType[*NoRoomError](err)
 		return lacks
 	}
-	atOnce(ctx, h.liveMachines(), suspendsAtOnce, suspendPatience, func(m *machine) {
-		err := h.suspendNow(ctx, m)
+	atOnce(ctx, h.machines.live(), suspendsAtOnce, suspendPatience, func(m *machine) {
+		err := h.lives.suspendNow(ctx, m)
 		lacks := ended(m, err)
 		mu.Lock()
 		defer mu.Unlock()
@@ -52,7 +52,7 @@ func (h *Host) SuspendAll(ctx context.Context) (asleep int, awake []string) {
 	})
 	slices.SortFunc(short, func(a, b shortMachine) int { return cmp.Compare(a.lacks.Needed, b.lacks.Needed) })
 	for _, s := range short {
-		err := h.suspendNow(ctx, s.machine)
+		err := h.lives.suspendNow(ctx, s.machine)
 		if lacks := ended(s.machine, err); lacks != nil {
 			s.lacks = lacks
 		}
@@ -75,7 +75,7 @@ const notKept = "its sandbox ended with the server, and its memory was not kept:
 
 // noteNotKept notes why a memory is not kept, for the next server.
 func noteNotKept(h *Host, s shortMachine) {
-	h.note(s.machine.id, func(row *store.Sprite) { row.Lost = notKept + s.lacks.Error() })
+	h.rows.note(s.machine.id, func(row *store.Sprite) { row.Lost = notKept + s.lacks.Error() })
 }
 
 // atOnce calls do for each of some things, for so many at once, not counting those that take
@@ -98,37 +98,18 @@ func atOnce[T any](ctx context.Context, all []T, places int, patience time.Durat
 	wg.Wait()
 }
 
-// liveMachines are the machines with a sandbox, or with one that is starting or ending.
-func (h *Host) liveMachines() []*machine {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var all []*machine
-	for _, m := range h.machines {
-		if (m.sandbox != nil || m.busy != nil) && !m.dead {
-			all = append(all, m)
-		}
-	}
-	return all
-}
-
 // errAwake says that a machine has a sandbox yet, because there was no time.
 var errAwake = errors.New("it is awake yet")
 
 // suspendNow has a machine sleep. It returns nil if the machine has no sandbox any more.
-func (h *Host) suspendNow(ctx context.Context, m *machine) error {
+func (l *lifecycle) suspendNow(ctx context.Context, m *machine) error {
 	for ctx.Err() == nil {
-		h.mu.Lock()
-		busy := m.busy
-		if busy == nil {
-			if m.sandbox == nil || m.dead || h.closed {
-				h.mu.Unlock()
+		busy, next, err := m.stopping(true, true)
+		if next == ends {
+			done := make(chan error, 1)
+			if !l.run(m, func() { done <- l.endSandbox(m, true) }) {
 				return nil
 			}
-			m.disarm()
-			m.beginEnd()
-			h.mu.Unlock()
-			done := make(chan error, 1)
-			h.wg.Go(func() { done <- h.endSandbox(m, true) })
 			select {
 			case err := <-done: // which was logged
 				return err
@@ -136,7 +117,9 @@ func (h *Host) suspendNow(ctx context.Context, m *machine) error {
 				return errAwake
 			}
 		}
-		h.mu.Unlock()
+		if busy == nil || err != nil {
+			return nil
+		}
 		_ = busy.wait(ctx) // it is asked again
 	}
 	return errAwake

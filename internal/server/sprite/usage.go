@@ -66,20 +66,3 @@ func (d disks) health(layer string) string {
 	}
 	return ""
 }
-
-// addedBy is what a checkpoint's disk has that its source's has not, in bytes, as far
-// as that is known.
-func (h *Host) addedBy(ctx context.Context, id string, c store.Checkpoint) (int64, error) {
-	if c.Added != nil {
-		return *c.Added, nil
-	}
-	list, err := h.Store.Sprites.Checkpoints(ctx, id)
-	if err != nil {
-		return 0, err
-	}
-	d, err := disksOf(ctx, h.Store.Sprites, id, list)
-	if use := d.use(c.Layer); err == nil && use != nil {
-		return use.AddedBytes, nil
-	}
-	return 0, err
-}

@@ -25,16 +25,16 @@ func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.Ve
 	if !ok {
 		return sum, fail.Newf(CodeNotAvailable, "", "the disks of this server can't be looked at")
 	}
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return sum, err
 	}
 	ctx, end := h.layers.reading(ctx, allOf(row.ID))
 	defer end()
-	v := verifier{host: h, reader: reader, tell: tell, seen: map[string]bool{}}
+	v := verifier{checkpoints: h.checkpoints, reader: reader, tell: tell, seen: map[string]bool{}}
 	defer v.unpin()
 	err = v.find(ctx, row, id)
-	for _, layer := range v.layers {
+	for _, layer := range v.all {
 		if err == nil {
 			err = v.layer(ctx, layer)
 		}
@@ -46,10 +46,10 @@ func (h *Host) Verify(ctx context.Context, name, id string, tell func(sprites.Ve
 }
 
 type verifier struct {
-	host   *Host
+	*checkpoints
 	reader DiskReader
 	tell   func(sprites.VerifyLine) error
-	layers []string
+	all    []string // layers
 	seen   map[string]bool
 	pins   []func()
 	read   int64 // bytes
@@ -71,7 +71,7 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 		ids = []string{""}
 	}
 	if id == "" {
-		list, err := v.host.Store.Sprites.Checkpoints(ctx, row.ID)
+		list, err := v.store.Checkpoints(ctx, row.ID)
 		if err != nil {
 			return err
 		}
@@ -80,12 +80,12 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 		}
 	}
 	for _, id := range ids {
-		err := v.host.onLayer(func() error {
-			layer, err := v.host.sealed(ctx, row, id)
+		err := onLayer(func() error {
+			layer, err := v.sealed(ctx, row, id)
 			if err != nil || layer == "" {
 				return err
 			}
-			chain, unpin, err := v.host.layers.pin(ctx, layer)
+			chain, unpin, err := v.layers.pin(ctx, layer)
 			if err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 			for _, layer := range chain {
 				if !v.seen[layer] {
 					v.seen[layer] = true
-					v.layers = append(v.layers, layer)
+					v.all = append(v.all, layer)
 				}
 			}
 			return nil
@@ -102,8 +102,8 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 			return err
 		}
 	}
-	for _, layer := range v.layers {
-		f, err := v.host.Store.Sprites.FactsOf(ctx, layer)
+	for _, layer := range v.all {
+		f, err := v.store.FactsOf(ctx, layer)
 		if err != nil {
 			return err
 		}
@@ -113,10 +113,9 @@ func (v *verifier) find(ctx context.Context, row store.Sprite, id string) error 
 }
 
 func (v *verifier) layer(ctx context.Context, layer string) error {
-	h := v.host
-	ctx, end := h.layers.reading(ctx, layer)
+	ctx, end := v.layers.reading(ctx, layer)
 	defer end()
-	listed, err := h.layers.listLayer(ctx, v.reader, layer)
+	listed, err := v.layers.listLayer(ctx, v.reader, layer)
 	if err != nil {
 		return err
 	}
@@ -124,7 +123,7 @@ func (v *verifier) layer(ctx context.Context, layer string) error {
 		v.sum.Unlisted++
 		return nil
 	}
-	f, err := h.Store.Sprites.FactsOf(ctx, layer)
+	f, err := v.store.FactsOf(ctx, layer)
 	if err != nil {
 		return err
 	}
@@ -153,7 +152,7 @@ func (v *verifier) layer(ctx context.Context, layer string) error {
 		return nil
 	}
 	f.Damage = damage
-	return h.Store.Sprites.SetFacts(ctx, layer, f)
+	return v.store.SetFacts(ctx, layer, f)
 }
 
 // progressStep is how many bytes are read between two words of it.
@@ -169,11 +168,11 @@ func (v *verifier) progress(n int64) {
 
 // Damaged names a sprite's checkpoints in which something was found wrong.
 func (h *Host) Damaged(ctx context.Context, name string) (ids []string, err error) {
-	row, err := h.row(ctx, name)
+	row, err := h.rows.named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	all, err := h.describeCheckpoints(ctx, row)
+	all, err := h.checkpoints.describeAll(ctx, row)
 	for _, c := range all {
 		if c.Health != "" {
 			ids = append(ids, c.ID)

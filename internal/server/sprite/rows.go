@@ -1,0 +1,42 @@
+package sprite
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/store"
+)
+
+// rows reads the sprites in the store, and notes there what has happened to them.
+type rows struct {
+	sprites *store.Sprites
+	tasks   *tasks
+	logger  *slog.Logger
+}
+
+// named reads a sprite by name.
+func (r *rows) named(ctx context.Context, name string) (store.Sprite, error) {
+	if CheckName(name) != nil {
+		return store.Sprite{}, fail.Newf(CodeNotFound, "", "there is no sprite %.80q, nor can there be: a name has letters, digits and hyphens", name)
+	}
+	row, err := r.sprites.Get(ctx, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return row, fail.Newf(CodeNotFound, "see what there is with: cove list", "there is no sprite named %s", name)
+	}
+	return row, err
+}
+
+// note changes a sprite's row after something has happened to its sandbox. What
+// can't be written now, on a full disk say, is logged: memory goes before the
+// store, and the next start makes them agree.
+func (r *rows) note(id string, f func(*store.Sprite)) {
+	_, err := r.sprites.Update(r.tasks.lasting(), id, func(s *store.Sprite) error {
+		f(s)
+		return nil
+	})
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		r.logger.Error("noting the state of a sprite", "id", id, "err", err)
+	}
+}

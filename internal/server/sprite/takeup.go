@@ -1,0 +1,94 @@
+package sprite
+
+import (
+	"strings"
+
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// takeUp makes the store and the memory agree on a sprite whose live sandbox, or
+// nil, was found at the start. known are the layers that the store knows.
+func (t *takeover) takeUp(row store.Sprite, sb Sandbox, known map[string]bool) {
+	if row.Held != nil && row.Held.Code == CodeDiskFull {
+		t.machines.of(row) // for the watch to let it go on
+	}
+	switch {
+	case row.Deleting || row.Owner == store.PoolOwner:
+		m := t.machines.of(row)
+		m.condemn(sb)
+		t.tasks.more(func() {
+			if err := t.lives.destroy(m); err != nil {
+				t.logger.Error("finishing a delete", "sprite", row.Name, "err", err)
+			}
+		})
+	case sb != nil && !isFor(sb, row):
+		m := t.foundStrange(row, sb)
+		t.tasks.more(func() { _ = t.lives.endSandbox(m, false) }) // logged; the next start tries again
+	case sb != nil && !isOver(sb, row, known):
+		t.reached(row, sb)
+		m := t.foundStrange(row, sb)
+		t.tasks.more(func() { t.endForeign(m, sb) })
+	case sb != nil:
+		t.reached(row, sb)
+		m, paused := t.machines.of(row), sb.Status().Paused
+		m.found(sb, paused)
+		t.tasks.more(func() { t.lives.watch(m, sb) })
+		t.tasks.more(func() { t.network.revive(row, sb) })
+		t.tasks.more(func() { t.network.reviveConnectors(row.Name, sb) })
+		if paused != (row.Status == sprites.StatusWarm) || row.Status == sprites.StatusCold {
+			t.lives.noteStage(m)
+		}
+		if strings.HasPrefix(row.Lost, notKept) { // it did not end
+			m.lose("")
+			t.rows.note(row.ID, func(s *store.Sprite) { s.Lost = "" })
+		}
+	case t.lost(row.ID) != "":
+		t.rows.note(row.ID, func(s *store.Sprite) {
+			if s.Status = sprites.StatusCold; t.memories.warm(row.ID) {
+				s.Status = sprites.StatusWarm
+			}
+			s.LastError = t.lost(row.ID)
+			if s.Status == sprites.StatusCold && row.Status != sprites.StatusCold && elsewhere(t.runtime, row) != nil {
+				s.Lost = s.LastError // by the time that another can start
+			}
+		})
+	case t.memories.warm(row.ID):
+		if row.Status != sprites.StatusWarm { // a thousand writes take seconds
+			t.rows.note(row.ID, func(s *store.Sprite) { s.Status = sprites.StatusWarm })
+		}
+	case row.Status != sprites.StatusCold:
+		t.rows.note(row.ID, func(s *store.Sprite) {
+			s.Status = sprites.StatusCold
+			s.LastError = "its sandbox ended while no server was running"
+			if strings.HasPrefix(s.Lost, notKept) {
+				s.LastError = s.Lost
+			}
+			s.Lost = s.LastError
+		})
+	}
+}
+
+// foundStrange is the machine of a sprite with a sandbox that must end: it is busy with that.
+func (t *takeover) foundStrange(row store.Sprite, sb Sandbox) *machine {
+	m := t.machines.of(row)
+	m.found(sb, false)
+	_, _, _ = m.stopping(false, true) // nobody else has it yet
+	return m
+}
+
+// isFor reports whether a sandbox is a sprite's. One of the pool's may not have become
+// so when the server died.
+func isFor(sb Sandbox, row store.Sprite) bool {
+	name := sb.Status().Hostname
+	return name == "" || name == row.Name
+}
+
+// lost is why a sprite's sandbox was not taken up; empty: it was, or has ended.
+func (t *takeover) lost(id string) string {
+	r, ok := t.runtime.(Distinguisher)
+	if !ok {
+		return ""
+	}
+	return r.Lost(id)
+}
