@@ -88,7 +88,7 @@ var imports = map[string][]string{
 	"internal/cli":           {"internal/cli/acpserver", "internal/cli/config", "internal/cli/gitwork", "internal/cli/push", "internal/cli/tree", "internal/lib/atomicfile", "internal/lib/children", "internal/lib/datafolder", "internal/lib/fail", "internal/lib/filesync", "internal/lib/guestbin", "internal/lib/loopback", "internal/lib/openfiles", "internal/lib/printable", "internal/lib/private", "internal/lib/safepath", "internal/lib/tools", "internal/server/agents", "internal/server/mcpserver", "internal/shim/base", "internal/shim/cgroup", "internal/shim/connect", "internal/shim/kernel", "internal/shim/policy", "internal/shim/userns", "sprites"},
 	"internal/cli/acpserver": {"internal/lib/acp", "internal/lib/fail", "internal/lib/guestbin", "sprites"},
 	"internal/cli/config":    {"internal/lib/atomicfile", "internal/lib/safepath", "internal/server/agents", "internal/shim/policy", "sprites"},
-	"internal/cli/gitwork":   {"internal/lib/atomicfile", "internal/lib/children", "internal/lib/fail", "internal/lib/printable", "internal/lib/safepath", "sprites"},
+	"internal/cli/gitwork":   {"internal/lib/atomicfile", "internal/lib/children", "internal/lib/fail", "internal/lib/gitignore", "internal/lib/printable", "internal/lib/safepath", "sprites"},
 	"internal/cli/push":      {"internal/cli/gitwork", "internal/lib/fail", "internal/lib/printable", "sprites"},
 	"internal/cli/tree":      {"internal/lib/fail", "internal/lib/filesync", "internal/lib/printable", "internal/lib/safepath"},
 

@@ -88,7 +88,7 @@ func (t *treePuller) one(ctx context.Context, job sprites.Job, tree config.Tree)
 	}
 	sprite := t.client.At(job.Backend).Sprite(job.Sprite)
 	result := pulledTree{From: tree.From, To: tree.To}
-	y.AcceptRepositories = t.accept
+	y.AcceptRisky = t.accept
 	hold, err := t.hold(ctx, tree, &result)
 	if err == nil {
 		y.Connect, err = filesync.Dialer(ctx, sprite)
@@ -98,6 +98,11 @@ func (t *treePuller) one(ctx context.Context, job sprites.Job, tree config.Tree)
 	}
 	if t.leaveOut(y, tree, &result, err) {
 		result.Report, err = t.a.syncOnce(ctx, y, sprite)
+	}
+	if result.Report != nil {
+		for _, risk := range result.Report.Held.Paths {
+			result.risk(risk.Path, risk.Why)
+		}
 	}
 	e, ok := errors.AsType[*fail.Error](err)
 	switch {

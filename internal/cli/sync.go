@@ -95,7 +95,8 @@ A text that both sides have changed is merged, line by line, by what it was at t
 sync; where that is not possible it is a conflict. What comes out of a sprite is not
 trusted: what no honest side sends ends the sync (exit code 5). So does a folder that git
 would take for a repository, with HEAD, objects and refs (4): --accept-risky, once you have
-looked at it.
+looked at it. A change of a .gitignore or .coveignore that may let through what is ignored
+here stays in the sprite, unless --accept-risky takes it.
 
 ` + syncWhat
 		cmd.Example = `  cove sync pull -s paint
@@ -188,7 +189,7 @@ func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlag
 	y := &filesync.Sync{
 		Verb: verbName, Local: local, Remote: remote,
 		Policy: policy, Reset: f.reset, NoDelete: !f.delete, DryRun: f.dryRun, MaxBytes: limit,
-		Merge: gitwork.MergeFile, Risky: gitwork.RiskyPath, AcceptRepositories: f.accept,
+		Merge: gitwork.MergeFile, Risky: gitwork.RiskyPath, AcceptRisky: f.accept,
 	}
 	return y, sprite, prepareSync(ctx, y, sprite, f)
 }
@@ -207,7 +208,7 @@ func syncPolicy(choice string) (filesync.Policy, error) {
 func prepareSync(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite, f *syncFlags) error {
 	var wg sync.WaitGroup
 	var errs [3]error
-	wg.Go(func() { y.Rules, errs[0] = syncRules(ctx, y.Local, f) })
+	wg.Go(func() { y.Rules, y.RuleFiles, errs[0] = syncRules(ctx, y.Local, f) })
 	wg.Go(func() {
 		var info sprites.Info
 		info, errs[1] = sprite.Client().Get(ctx, sprite.Name())
@@ -218,31 +219,39 @@ func prepareSync(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite, 
 	return cmp.Or(errs[0], errs[1], errs[2])
 }
 
-// syncRules is what does not travel: in a git repository, what git ignores.
-func syncRules(ctx context.Context, local string, f *syncFlags) (filesync.Rules, error) {
-	rules := filesync.Rules{Exclude: f.exclude, Cove: !f.noIgnore}
-	if f.noIgnore {
-		return rules, nil
-	}
+// syncRules is what does not travel: in a git repository, what git ignores. The files are
+// those, besides .gitignore and .coveignore files in the folder, that say so. They are the
+// same with --no-ignore: the next sync may be without it.
+func syncRules(ctx context.Context, local string, f *syncFlags) (rules filesync.Rules, files []string, err error) {
+	rules = filesync.Rules{Exclude: f.exclude, Cove: !f.noIgnore}
 	if _, err := os.Stat(local); errors.Is(err, fs.ErrNotExist) {
-		return rules, nil
+		return rules, nil, nil
 	}
 	repo, err := gitwork.Open(ctx, local)
 	if errors.Is(err, gitwork.ErrNotRepository) || errors.Is(err, gitwork.ErrNoGit) || err == nil && repo.Bare {
-		return rules, nil
+		return rules, nil, nil
+	}
+	var ignored gitwork.Ignored
+	if err == nil {
+		ignored, err = repo.Ignored(ctx, local)
+	}
+	if err != nil && f.noIgnore {
+		return rules, nil, nil
 	}
 	if err != nil {
-		return rules, err
+		return rules, nil, err
 	}
-	ignored, err := repo.Ignored(ctx, local)
-	if err != nil {
-		return rules, err
+	for _, file := range ignored.Files {
+		files = append(files, file.Name)
+	}
+	if f.noIgnore {
+		return rules, files, nil
 	}
 	rules.Read, rules.Tracked = true, ignored.Tracked
 	for _, file := range ignored.Files {
 		rules.Git = append(rules.Git, filesync.Patterns{Dir: []byte(file.Dir), Text: []byte(file.Text)})
 	}
-	return rules, nil
+	return rules, files, nil
 }
 
 func (a *app) syncVerb(ctx context.Context, verbName filesync.Verb, f *syncFlags, args []string) error {
@@ -350,6 +359,8 @@ func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
 		what += fmt.Sprintf(", %d merged", r.Merged.Count)
 	}
 	switch {
+	case r.Changes() == 0 && r.Held.Count > 0:
+		a.say("%s and %s are in step, but for what is held%s", printable.Line(from), printable.Line(to), leftText(r))
 	case r.Changes() == 0:
 		a.say("%s and %s are in step%s", printable.Line(from), printable.Line(to), leftText(r))
 	case r.DryRun:
@@ -359,6 +370,8 @@ func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
 		a.detail("take it back: cove sync undo --id %s", r.Backup)
 	}
 	a.showSkipped(r)
+	showUnignored(a, r)
+	showHeld(a, sprite, r)
 	if len(r.Risky) > 0 {
 		a.say("Look at these before you run anything here:")
 	}
@@ -368,6 +381,45 @@ func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
 	if more := len(r.Risky) - maxShownFiles; more > 0 {
 		a.say("  and %s more; all of them: --json", countText(more, "file"))
 	}
+}
+
+// showUnignored names what a push sends, or would, and left out before.
+func showUnignored(a *app, r *filesync.Report) {
+	n := int(r.Unignored.Count)
+	if n == 0 {
+		return
+	}
+	var names []string
+	for _, name := range r.Unignored.Paths[:min(len(r.Unignored.Paths), maxShownFiles)] {
+		names = append(names, printable.Name(name))
+	}
+	if more := n - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	were, are := "were", "are sent now"
+	if n == 1 {
+		were, are = "was", "is sent now"
+	}
+	if r.DryRun {
+		are = "would be sent"
+	}
+	a.warn("%s that %s ignored %s: %s", countText(n, "file"), were, are, strings.Join(names, ", "))
+}
+
+// showHeld names what a pull left in the sprite, for the person to decide.
+func showHeld(a *app, sprite string, r *filesync.Report) {
+	if r.Held.Count == 0 {
+		return
+	}
+	a.say("Held for your review, and left in %s:", sprite)
+	shown := r.Held.Paths[:min(len(r.Held.Paths), maxShownFiles)]
+	for _, risk := range shown {
+		a.say("  ! %s: %s", printable.Line(risk.Path), risk.Why)
+	}
+	if more := int(r.Held.Count) - len(shown); more > 0 {
+		a.say("  and %s more; all of them: --json", countText(more, "file"))
+	}
+	a.say("  look at it, and take it: cove sync pull -s %s %s %s --accept-risky", gitwork.Quote(sprite), gitwork.Quote(r.Remote), gitwork.Quote(r.Local))
 }
 
 // showConflicts names the paths that both sides have changed; r may be nil.
@@ -534,7 +586,11 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 			fmt.Fprintf(a.text(), "%s: there is no folder to %s\n", way, way)
 			continue
 		}
-		fmt.Fprintf(a.text(), "%s: %d to add, %d to modify, %d to delete, %s\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, countText(len(r.Conflicts)+int(r.More), "conflict"))
+		held := ""
+		if r.Held.Count > 0 {
+			held = fmt.Sprintf(", %d held", r.Held.Count)
+		}
+		fmt.Fprintf(a.text(), "%s: %d to add, %d to modify, %d to delete, %s%s\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, countText(len(r.Conflicts)+int(r.More), "conflict"), held)
 	}
 	for _, side := range []string{"local", "remote"} {
 		where := y.Local

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -31,7 +32,7 @@ func (a *app) syncWatch(ctx context.Context, y *filesync.Sync, sprite *sprites.S
 	}
 	watch := filesync.Watch(ctx, y.Local, hint)
 	defer watch.Close()
-	said, following := "", false
+	said, held, following := "", "", false
 	for {
 		for _, way := range []filesync.Verb{first, first.Other()} {
 			y.Verb = way
@@ -40,7 +41,7 @@ func (a *app) syncWatch(ctx context.Context, y *filesync.Sync, sprite *sprites.S
 				return nil // interrupted, which is how it ends
 			}
 			y.Reset = false // the first time only
-			if err := a.watchReport(sprite.Name(), report, err, &said); err != nil {
+			if err := a.watchReport(sprite.Name(), report, err, &said, &held); err != nil {
 				return err
 			}
 		}
@@ -54,10 +55,17 @@ func (a *app) syncWatch(ctx context.Context, y *filesync.Sync, sprite *sprites.S
 	}
 }
 
-// watchReport tells what one round did. Errors that may pass are told once.
-func (a *app) watchReport(sprite string, r *filesync.Report, err error, said *string) error {
+// watchReport tells what one round did. Errors that may pass, and what is held, are told
+// once.
+func (a *app) watchReport(sprite string, r *filesync.Report, err error, said, held *string) error {
 	if err == nil {
-		if r.Changes() > 0 {
+		news := r.Changes() > 0
+		if r.Verb == filesync.Pull {
+			now := fmt.Sprint(r.Held)
+			news = news || r.Held.Count > 0 && now != *held
+			*held = now
+		}
+		if news {
 			*said = ""
 			if a.global.json {
 				a.printJSON(r)

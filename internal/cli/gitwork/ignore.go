@@ -18,9 +18,9 @@ type Ignored struct {
 	Tracked []byte       // paths below the folder that are tracked all the same, each ended by a zero byte
 }
 
-// IgnoreFile is the text of a file of patterns. Dir is the folder's path below the
+// IgnoreFile is a file of patterns, by its absolute name, and its text. Dir is the folder's path below the
 // one that the patterns are relative to, "" if that is the same.
-type IgnoreFile struct{ Dir, Text string }
+type IgnoreFile struct{ Name, Dir, Text string }
 
 // maxIgnoreFile bounds a file of patterns.
 const maxIgnoreFile = 1 << 20
@@ -75,7 +75,7 @@ func (ig *Ignored) add(name, dir string) error {
 	if err != nil {
 		return err
 	}
-	ig.Files = append(ig.Files, IgnoreFile{dir, string(text)})
+	ig.Files = append(ig.Files, IgnoreFile{name, dir, string(text)})
 	return nil
 }
 

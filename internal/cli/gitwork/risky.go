@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/gitignore"
 	"github.com/cove-dev/cove/internal/lib/printable"
 	"github.com/cove-dev/cove/internal/lib/safepath"
 )
@@ -108,22 +109,9 @@ func (c *contents) judge(f File) (why string, listed bool, err error) {
 // riskyIgnore says why a change of a .gitignore is one to look at. If more is ignored
 // than before, it is not; if less is, the next push may carry what was to stay here.
 func (c *contents) riskyIgnore(f File) (string, error) {
-	const why = "git, and the next push, may see files that were ignored"
-	oldText, newText, ok, err := c.sides(f)
-	if err != nil || !ok {
-		return why, err // too long to tell
-	}
-	was, is := strings.Split(oldText, "\n"), strings.Split(newText, "\n")
-	for _, line := range is {
-		switch {
-		case len(was) > 0 && was[0] == line:
-			was = was[1:]
-		case strings.HasPrefix(line, "!"):
-			return why, nil
-		}
-	}
-	if len(was) > 0 && strings.Join(was, "") != "" {
-		return why, nil
+	was, is, ok, err := c.sides(f)
+	if err != nil || !ok || gitignore.Weakens(was, is) { // not ok: too long to tell
+		return gitignore.Weaker, err
 	}
 	return "", nil
 }

@@ -117,7 +117,7 @@ var held = []family{
 	{whyGit, "gitattributes, gitmodules, gitconfig, git-lfs: what git itself reads; all that begins so, because git adds names", `
 		.git** .lfsconfig`},
 	{whyCove, "cove config, cove use, cove sync", `
-		.cove* .sprite .coverc`},
+		.cove* .coveignore .sprite .coverc`},
 }
 
 // listed are the families that run when the person asks for something: they are listed,

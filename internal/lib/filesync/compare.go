@@ -41,7 +41,7 @@ func (s *session) look() error {
 	if err != nil {
 		return err
 	}
-	if s.report.Skipped = s.skipL; s.Verb == Pull {
+	if s.report.Skipped = s.skipL.kinds; s.Verb == Pull {
 		s.report.Skipped = skipR
 	}
 	if s.report.Skipped == nil {
@@ -269,11 +269,20 @@ func (s *session) decide() error {
 			return err
 		}
 	}
-	if len(s.plan.candidates) == 0 || s.Merge == nil || s.Verb != Pull {
-		return nil
+	var merged map[string]*mergedText
+	if len(s.plan.candidates) > 0 && s.Merge != nil && s.Verb == Pull {
+		var err error
+		if merged, err = s.mergeTexts(s.plan.candidates); err != nil {
+			return err
+		}
+		if len(merged) > 0 {
+			if err := s.makePlan(merged); err != nil {
+				return err
+			}
+		}
 	}
-	merged, err := s.mergeTexts(s.plan.candidates)
-	if err != nil || len(merged) == 0 {
+	held, err := holdRules(s, merged)
+	if err != nil || !held {
 		return err
 	}
 	return s.makePlan(merged)
@@ -282,18 +291,23 @@ func (s *session) decide() error {
 // newPlan begins a plan, and a report of it.
 func (s *session) newPlan(merged map[string]*mergedText) error {
 	*s.report = Report{Verb: s.Verb, Local: s.localAt.Root, Remote: s.remoteAt.Root, DryRun: s.DryRun, Conflicts: []Conflict{}, Skipped: s.report.Skipped}
+	guard, err := guardOf(s)
+	if err != nil {
+		return err
+	}
 	s.plan.close()
-	var err error
 	s.plan, err = newPlanner(s.tmp, options{s.Verb, s.Policy, s.Reset, s.NoDelete}, s.report)
 	if err != nil {
 		return err
 	}
 	s.later(s.plan.close)
-	s.plan.merged = merged
+	s.plan.merged, s.plan.guard = merged, guard
 	if s.Verb == Pull {
 		s.plan.risky = s.Risky
+		return nil
 	}
-	return nil
+	s.plan.before, err = openLeft(s)
+	return err
 }
 
 // makePlan decides on every row.

@@ -201,6 +201,8 @@ type planner struct {
 	bytes   int64 // of content that will be sent
 
 	candidates []string // paths whose texts may merge
+	guard      *ruleGuard
+	before     *leftBefore // nil: what was left out before is not asked
 	risky      func(name string) string
 
 	rmdirs  []op     // folders to delete once what is in them is
@@ -230,6 +232,9 @@ func (p *planner) add(w row, l, r side) error {
 	}
 	if p.blocked != "" && below(w.path, p.blocked) && (act == actTake || act == actBeside) {
 		act = actConflict
+	}
+	if held, err := p.guarded(w, act, &source, &target); held || err != nil {
+		return err
 	}
 	if p.opts.verb == Pull && !p.opts.reset && m == nil && mergeable(w, &l, &r) {
 		p.candidates = append(p.candidates, w.path)
@@ -360,6 +365,11 @@ func (p *planner) take(source, target *side) error {
 	}
 	if e.Type != Dir {
 		p.tell(e.Path)
+		if was, err := p.before.had(e.Path); err != nil {
+			return err
+		} else if was {
+			p.report.Unignored.add(e.Path)
+		}
 	}
 	if err := p.parents(); err != nil {
 		return err
@@ -470,6 +480,8 @@ type Report struct {
 	Missing   Names      `json:"missing"`  // deleted at the target alone, and left
 	Skipped   []Skipped  `json:"skipped"`
 	Risky     []Risk     `json:"risky,omitempty"` // what came and is one to look at: the first thousand
+	Held      Risks      `json:"held"`            // what stays in the sprite unless AcceptRisky is set
+	Unignored Names      `json:"unignored"`       // files and links that Push sends, and that were left out until now
 	Bytes     int64      `json:"bytes"`           // of content
 	Sent      int64      `json:"sent"`            // over the connection, everything, both ways
 	Seconds   float64    `json:"seconds"`
@@ -481,6 +493,19 @@ type Report struct {
 type Risk struct {
 	Path string `json:"path"`
 	Why  string `json:"why"`
+}
+
+// Risks are some paths, and why. The list ends after the first thousand.
+type Risks struct {
+	Count int64  `json:"count"`
+	Paths []Risk `json:"paths"`
+}
+
+func (r *Risks) add(name, why string) {
+	r.Count++
+	if len(r.Paths) < maxNames {
+		r.Paths = append(r.Paths, Risk{name, why})
+	}
 }
 
 // Names are some paths. The list ends after the first thousand.

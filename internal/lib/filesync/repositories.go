@@ -20,7 +20,7 @@ const maxRepositories = 20
 // take for a repository: the next git in it, also a shell prompt's, runs what its
 // configuration and its hooks say. What is there already counts as well as what comes.
 func (s *session) checkRepositories() error {
-	if s.Verb != Pull || s.AcceptRepositories {
+	if s.Verb != Pull || s.AcceptRisky {
 		return nil
 	}
 	w := &repositoryWalk{above: InRepository(s.localAt.Root)}

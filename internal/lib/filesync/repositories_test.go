@@ -48,9 +48,9 @@ func TestRepositoriesAreHeld(t *testing.T) {
 				t.Errorf("%+v, want %q", e, c.held)
 			}
 			w.differ(before, dump(t, w.local))
-			w.AcceptRepositories = true
+			w.AcceptRisky = true
 			w.run(Pull, "")
-			w.AcceptRepositories = false
+			w.AcceptRisky = false
 			w.run(Pull, "") // nothing changes now
 			w.write(w.remote, "elsewhere", "x")
 			if c.held[0] != "." {

@@ -78,6 +78,7 @@ type scanner struct {
 	ctx     context.Context
 	matcher *matcher
 	emit    func(*Entry) error
+	left    func(string) error // or nil
 	skips   skips
 	dev     uint64
 	euid    uint32
@@ -91,11 +92,17 @@ type scanner struct {
 // scan walks the tree in the order of comparePaths and calls emit for each entry
 // that travels; the entry is valid until emit returns.
 func (t *tree) scan(ctx context.Context, rules Rules, emit func(*Entry) error) (skips, error) {
+	return t.scanLeft(ctx, rules, emit, nil)
+}
+
+// scanLeft is scan. It calls left, if that is not nil, with each path that is ignored or
+// excluded, in the same order.
+func (t *tree) scanLeft(ctx context.Context, rules Rules, emit func(*Entry) error, left func(string) error) (skips, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(t.root, &st); err != nil {
 		return nil, err
 	}
-	s := &scanner{ctx: ctx, emit: emit, skips: skips{}, dev: st.Dev, euid: uint32(os.Geteuid()), buf: make([]byte, 64<<10)}
+	s := &scanner{ctx: ctx, emit: emit, left: left, skips: skips{}, dev: st.Dev, euid: uint32(os.Geteuid()), buf: make([]byte, 64<<10)}
 	s.matcher = newMatcher(rules, s.ignoreFile)
 	return s.skips, s.folder(t.root, ".", "", 0)
 }
@@ -205,6 +212,9 @@ func (s *scanner) one(fd int, name, prefix string, st *unix.Stat_t, now time.Tim
 	*e = entryOf(full, st)
 	if why := s.reason(fd, e, name, st, depth); why != "" {
 		s.skips.add(why, full, e.Type == Dir, e.Size)
+		if s.left != nil && (why == skipIgnored || why == skipExclude) {
+			return s.left(full)
+		}
 		return nil
 	}
 	if now.Sub(time.Unix(0, e.Ctime)) < racy {

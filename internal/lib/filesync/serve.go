@@ -56,6 +56,7 @@ type end struct {
 	work  *work                  // nil: the root has none yet
 
 	step func(string) error // tests: the work's
+	left func(string) error // nil, or told the paths that rules leave out
 
 	head   planHead
 	plan   *spool[op]
@@ -345,7 +346,7 @@ func (e *end) scan(ctx context.Context, rules Rules) error {
 	}
 	if err == nil {
 		defer t.close()
-		skipped, err = t.scan(ctx, rules, func(v *Entry) error { return l.add(func(e *enc) { e.entry(v) }) })
+		skipped, err = t.scanLeft(ctx, rules, func(v *Entry) error { return l.add(func(e *enc) { e.entry(v) }) }, e.left)
 		if err != nil {
 			return err
 		}

@@ -43,10 +43,15 @@ type Sync struct {
 	// it is not. They stand in the report.
 	Risky func(name string) string
 
-	// AcceptRepositories has Pull bring also what makes a folder one that git takes for a
+	// AcceptRisky has Pull bring also what makes a folder one that git takes for a
 	// repository, or changes one. Otherwise that is an error of code risky, and nothing is
-	// changed.
-	AcceptRepositories bool
+	// changed. It has Pull bring changes of ignore files, too, that may let through what is
+	// ignored here. Otherwise they stay in the sprite, and stand in the report as held.
+	AcceptRisky bool
+
+	// RuleFiles are further files of this machine, by their absolute paths, that have rules.
+	// Pull judges their changes as those of a .gitignore.
+	RuleFiles []string
 
 	// Merge merges two texts that grew from base; clean is false where it can't.
 	// Nil: texts never merge.
@@ -86,7 +91,7 @@ type session struct {
 	scanL, scanR *spool[Entry]
 	asking       sync.WaitGroup
 	scanned      chan error // gets the end of the scan here
-	skipL        []Skipped  // of it, once that has come
+	skipL        leftOut    // by it, once that has come
 	ansL, ansR   *spool[answer]
 	plan         *planner
 	planned      bool // the plan is whole: no question was left open
@@ -186,7 +191,7 @@ func (s *session) open(scan bool) error {
 		s.asking.Go(func() {
 			err := s.local.ask(kindScan, s.Rules)
 			if err == nil {
-				s.skipL, err = scanOf(s.local, s.scanL.add)
+				s.skipL.kinds, err = scanOf(s.local, s.scanL.add)
 			}
 			s.scanned <- err
 		})
@@ -204,6 +209,10 @@ func (s *session) makeScans() (err error) {
 	if s.scanL, err = newScan(); err != nil {
 		return err
 	}
+	if s.skipL.paths, err = newSpool(s.tmp, encodePath, decodePath); err != nil {
+		return err
+	}
+	s.later(s.skipL.paths.close)
 	s.scanned = make(chan error, 1)
 	s.scanR, err = newScan()
 	return err
@@ -226,7 +235,8 @@ func (s *session) startLocal() error {
 	go func() {
 		defer close(done)
 		defer far.close()
-		_ = serve(ctx, far, s.step) // the peer gets the error
+		e := &end{c: far, step: s.step, left: s.skipL.paths.add}
+		_ = e.serve(ctx) // the peer gets the error
 	}()
 	s.local = newPeer(s.Local, near)
 	s.later(func() { cancel(); near.close(); s.local.leave(); <-done })
@@ -447,6 +457,9 @@ func (s *session) saveBase(got *spool[gotten], applied *spool[written], id strin
 		if err := os.MkdirAll(filepath.Dir(old), 0o700); err != nil {
 			return err
 		}
+	}
+	if err := s.skipL.save(s.dir, s.Verb); err != nil {
+		return err
 	}
 	if err := b.keep(old); err != nil {
 		return err

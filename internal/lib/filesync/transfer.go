@@ -277,7 +277,18 @@ func (c *courier) small(w want, o *op) error {
 			return err
 		}
 	}
-	return c.got.add(gotten{o.entry.Path, sum})
+	return c.note(o.entry.Path, sum)
+}
+
+// note notes what came. The target sees that the hash is the content's. An ignore file is
+// the one that was judged.
+func (c *courier) note(name string, sum Hash) error {
+	if g := c.s.plan.guard; g != nil {
+		if judged, ok := g.judged[name]; ok && judged != sum {
+			return failedf(CodeChanged, hintAgain, "%q changed while it was read; nothing was changed here", name)
+		}
+	}
+	return c.got.add(gotten{name, sum})
 }
 
 func (c *courier) none(w want, o *op, f frame) error {
@@ -335,7 +346,7 @@ func (c *courier) large(w want, o *op, f frame) error {
 			} else if w.seen.Size <= maxText && len(c.s.resumed) < maxResumed {
 				c.s.resumed = append(c.s.resumed, gotten{o.entry.Path, sum})
 			}
-			return errors.Join(c.target.send(f), c.got.add(gotten{o.entry.Path, sum}))
+			return errors.Join(c.target.send(f), c.note(o.entry.Path, sum))
 		default:
 			return rejectedf(o.entry.Path, "a frame %q where its content belongs", f.kind)
 		}

@@ -230,3 +230,22 @@ func LastMatch(list []Pattern, rel, base string, dir bool) int {
 	}
 	return 0
 }
+
+// Weaker is why a file that Weakens is one to look at.
+const Weaker = "git, and the next push, may see files that were ignored"
+
+// Weakens reports whether a file of patterns that changes from was to is may let through
+// what it kept out, or what a file that counts less does. Further patterns that ignore
+// more do not.
+func Weakens(was, is string) bool {
+	old := Parse(was)
+	for _, p := range Parse(is) {
+		switch {
+		case len(old) > 0 && old[0] == p:
+			old = old[1:]
+		case p.negated:
+			return true
+		}
+	}
+	return len(old) > 0
+}
