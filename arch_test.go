@@ -69,7 +69,7 @@ var imports = map[string][]string{
 	"internal/shim/cgroup":  nil,
 	"internal/shim/connect": {"sprites"},
 	"internal/shim/gateway": {"internal/lib/duplex", "internal/shim/connect", "internal/shim/hostnet", "internal/shim/policy"},
-	"internal/shim/hostnet": nil,
+	"internal/shim/hostnet": {"internal/shim/policy"},
 	"internal/shim/kernel":  nil,
 	"internal/shim/layers":  {"internal/lib/atomicfile"},
 	"internal/shim/policy":  nil,

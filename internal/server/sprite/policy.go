@@ -1,6 +1,7 @@
 package sprite
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -226,7 +227,7 @@ func (n *network) mayOpen(ctx context.Context, name string, next policy.Set, now
 	if err != nil {
 		before = policy.Set{} // by no rule of it anything is open
 	}
-	judge := onHost(policy.Policy{})
+	judge := onHost(next.Rules)
 	r, widens := judge.Widens(next.Rules, before.Rules)
 	switch {
 	case !widens:
@@ -241,10 +242,22 @@ func (n *network) mayOpen(ctx context.Context, name string, next policy.Set, now
 	return fail.Newf(CodeForbidden, "leave the rule out, or allow it with a token that has the verb admin: "+allow, "the rule %s opens what is the host's own network, and the token does not have the verb admin", r)
 }
 
-// onHost is a policy that knows this machine's network.
-func onHost(p policy.Policy) policy.Policy {
-	here, _ := hostnet.Read() // what could not be read, a gateway takes for a reason to refuse
-	p.Own, p.Near = here.Own, here.Near
+// onHost is a policy without rules that knows this machine's network, and of the rules'
+// addresses which are this machine's own. Only a rule of a single address opens one. What
+// could not be read, a gateway takes for a reason to refuse.
+func onHost(rules []policy.Rule) policy.Policy {
+	here, _ := hostnet.Read()
+	p := policy.Policy{Own: here.Own, Near: here.Near}
+	for _, r := range rules {
+		if r.Deny || !r.Prefix.IsSingleIP() {
+			continue
+		}
+		var port uint16
+		if len(r.Ports) > 0 {
+			port = r.Ports[0].From
+		}
+		p, _ = hostnet.Net{}.Policy(p, netip.AddrPortFrom(r.Prefix.Addr(), port), cmp.Or(r.Proto, policy.TCP))
+	}
 	return p
 }
 
@@ -277,10 +290,10 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookU
 	if want.Proto != "" {
 		proto = want.Proto
 	}
-	p := onHost(policy.New(network.Rules...))
+	p := policy.New(network.Rules...)
 	if want.Domain == "" {
 		to := netip.AddrPortFrom(want.Prefix.Addr(), port)
-		return decided(name, to.String(), p.Reach(to, proto, nil)), nil
+		return reached(name, p, to, proto, nil)
 	}
 	out := decided(name, fmt.Sprintf("%s:%d", want.Domain, port), p.Named(want.Domain, port, proto))
 	if !out.Allow {
@@ -299,9 +312,26 @@ func (h *Host) TestNetworkPolicy(ctx context.Context, name, target string, lookU
 	}
 	for _, a := range addrs {
 		to := netip.AddrPortFrom(a.Unmap(), port)
-		out.Addresses = append(out.Addresses, decided(name, to.String(), p.Reach(to, proto, []string{want.Domain})))
+		d, err := reached(name, p, to, proto, []string{want.Domain})
+		if err != nil {
+			return sprites.PolicyDecision{}, err
+		}
+		out.Addresses = append(out.Addresses, d)
 	}
 	return out, nil
+}
+
+// reached is the answer about an address, which the gateway judges by the same network
+// of this machine and the same routes.
+func reached(name string, p policy.Policy, to netip.AddrPort, proto policy.Proto, names []string) (sprites.PolicyDecision, error) {
+	here, err := hostnet.Read()
+	if err != nil {
+		return sprites.PolicyDecision{}, err
+	}
+	if p, err = here.Policy(p, to, proto); err != nil {
+		return sprites.PolicyDecision{}, err
+	}
+	return decided(name, to.String(), p.Reach(to, proto, names)), nil
 }
 
 // decided is the answer about a target of the sprite called name.

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/cove-dev/cove/internal/shim/hostnet"
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
@@ -50,7 +52,7 @@ func (g *Gateway) forward(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
-	host, err := g.dialHost(to, byRule(d))
+	host, err := g.dialHost(to)
 	if err != nil {
 		r.Complete(true)
 		g.Logger.Debug("connect for the sandbox", "to", to, "error", err)
@@ -104,49 +106,62 @@ func (g *Gateway) newConn(ep tcpip.Endpoint, wq *waiter.Queue, window int) *Conn
 
 // decide applies the policy to an address about to be dialled.
 func (g *Gateway) decide(to netip.AddrPort, proto policy.Proto) policy.Decision {
-	p, err := g.policyHere()
+	p, err := g.policyFor(to, proto)
 	d := p.Reach(to, proto, g.pins.names(policy.Canonical(to.Addr())))
-	if err != nil && !byRule(d) {
-		g.Logger.Error("list the host's addresses and routes", "error", err)
-		d = policy.Decision{Rule: "host", Hint: "the server can't list its own addresses, so nothing is allowed; see its log"}
+	if err != nil && !opensOwn(*g.policy.Load(), to, proto) {
+		g.Logger.Error("read the host's addresses and routes", "to", to, "error", err)
+		d = policy.Decision{Rule: "host", Hint: "the server can't tell its own addresses from others now, so only what a rule names is allowed; see its log"}
 	}
 	return d
 }
 
-// policyHere is the policy, with what it must know of the host.
-func (g *Gateway) policyHere() (policy.Policy, error) {
+// policyFor is the policy, with what it must know of the host to decide on a destination.
+func (g *Gateway) policyFor(to netip.AddrPort, proto policy.Proto) (policy.Policy, error) {
 	host, err := g.host.net()
-	p := *g.policy.Load()
-	p.Own, p.Near = slices.Concat(host.Own, p.Own), slices.Concat(host.Near, p.Near)
-	return p, err
+	p, routeErr := host.Policy(*g.policy.Load(), to, proto)
+	return p, errors.Join(err, routeErr)
 }
 
-// byRule reports whether a rule that names the address has allowed it.
-func byRule(d policy.Decision) bool {
-	return d.Allow && d.Rule != policy.Public && len(d.Names) == 0
+// opensOwn reports whether a rule allows an address even if it is the host's own.
+func opensOwn(p policy.Policy, to netip.AddrPort, proto policy.Proto) bool {
+	a := policy.Canonical(to.Addr())
+	if a.IsValid() {
+		p.Own = append(slices.Clip(p.Own), netip.PrefixFrom(a, a.BitLen()))
+	}
+	return p.Reach(to, proto, nil).Allow
 }
 
 // mayPing reports whether an address may be asked for an echo.
 func (g *Gateway) mayPing(a netip.Addr) bool {
-	p, err := g.policyHere()
+	p, err := g.policyFor(netip.AddrPortFrom(a, 0), "")
 	return err == nil && p.Ping(a, g.pins.names(policy.Canonical(a)))
 }
 
 // dialHost connects from the host. It returns nil if the connection leads to the
-// host itself although no rule names it: a kernel that connects to one of its own
-// addresses does so from that address.
-func (g *Gateway) dialHost(to netip.AddrPort, named bool) (*net.TCPConn, error) {
+// host itself although no rule names it: decide has asked the kernel about the route,
+// but a route may have changed since, or be chosen by the source port.
+func (g *Gateway) dialHost(to netip.AddrPort) (*net.TCPConn, error) {
 	d := net.Dialer{Timeout: dialTimeout}
 	c, err := d.DialContext(g.ctx, "tcp", to.String())
 	if err != nil {
 		return nil, err
 	}
 	host := c.(*net.TCPConn)
-	if local := host.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(); local == to.Addr().Unmap() && !named {
+	if !opensOwn(*g.policy.Load(), to, policy.TCP) && stayedHere(to, host.LocalAddr().(*net.TCPAddr).AddrPort(), policy.TCP) {
 		_ = host.SetLinger(0)
 		return nil, host.Close()
 	}
 	return host, nil
+}
+
+// stayedHere reports whether a connection that is there leads to the host itself: a
+// kernel that connects to one of its own addresses mostly does so from that address.
+func stayedHere(to, local netip.AddrPort, proto policy.Proto) bool {
+	if local.Addr().Unmap() == to.Addr().Unmap() {
+		return true
+	}
+	own, err := hostnet.EndsHere(to, local, proto)
+	return own || err != nil
 }
 
 // isOwn reports whether an address is one of the gateway's own.

@@ -80,7 +80,8 @@ type Gateway struct {
 
 	// HostNet says which addresses are the host's own and its neighbours'; nil means
 	// those of the network that this process is in. While it fails, nothing is
-	// allowed that no rule allows.
+	// allowed that no rule allows. That network's routes make further addresses the
+	// host's own (hostnet.EndsHere).
 	HostNet func() (hostnet.Net, error)
 
 	// Resolvers are the DNS servers that lookups go to, in order; none means

@@ -2,17 +2,21 @@ package gateway
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"log"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
@@ -111,5 +115,27 @@ func TestLogHides(t *testing.T) {
 	}
 	if strings.Contains(text, secret) {
 		t.Errorf("the log has the secret:\n%s", text)
+	}
+}
+
+// TestRefusedName: of an address that has several names a refusal is about the one that was
+// looked up last, whatever the others' times to live are, proposes that one, and says that
+// there are others.
+func TestRefusedName(t *testing.T) {
+	w := newWorld(t, "veth", func(g *Gateway) { g.Policy = made(t, "allowed.example:80", "*.evil.example:80") })
+	addr := netip.MustParseAddr(publicIP)
+	for _, name := range []string{"mixed.evil.example", "allowed.example"} {
+		ttl := time.Duration(0)
+		if name == "mixed.evil.example" {
+			ttl = 24 * time.Hour
+		}
+		w.pins.put(addr, name, ttl)
+	}
+	if _, err := w.dial("tcp", publicIP+":8080"); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Fatalf("got %v, want connection refused", err)
+	}
+	const want = "allow it: cove policy allow allowed.example:8080; the address was also looked up as mixed.evil.example"
+	if e := w.next(t); e.Name != "allowed.example" || e.Hint != want {
+		t.Errorf("got %q: %q, want allowed.example: %q", e.Name, e.Hint, want)
 	}
 }

@@ -13,8 +13,8 @@ import (
 // ready to use.
 type pins struct {
 	mu    sync.Mutex
-	addrs map[netip.Addr]map[string]time.Time // until when; guarded by mu
-	n     int                                 // guarded by mu
+	addrs map[netip.Addr]map[string]pin // guarded by mu
+	n     int                           // guarded by mu
 }
 
 const (
@@ -22,17 +22,20 @@ const (
 	pinLeast = time.Hour // programs keep answers for longer than they should
 )
 
+// pin is when a name was last answered by an address, and until when that counts.
+type pin struct{ at, until time.Time }
+
 // put notes that a canonical name was answered by an address.
 func (p *pins) put(a netip.Addr, name string, ttl time.Duration) {
-	until := time.Now().Add(max(ttl, pinLeast))
+	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.addrs == nil {
-		p.addrs = make(map[netip.Addr]map[string]time.Time)
+		p.addrs = make(map[netip.Addr]map[string]pin)
 	}
 	names := p.addrs[a]
 	if names == nil {
-		names = make(map[string]time.Time)
+		names = make(map[string]pin)
 		p.addrs[a] = names
 	}
 	if _, ok := names[name]; !ok {
@@ -41,7 +44,7 @@ func (p *pins) put(a netip.Addr, name string, ttl time.Duration) {
 		}
 		p.n++
 	}
-	names[name] = until
+	names[name] = pin{now, now.Add(max(ttl, pinLeast))}
 }
 
 // drop makes room, where it can by what has run out, but not in what belongs to
@@ -49,8 +52,8 @@ func (p *pins) put(a netip.Addr, name string, ttl time.Duration) {
 func (p *pins) drop(keep netip.Addr) {
 	now, before := time.Now(), p.n
 	for a, names := range p.addrs {
-		maps.DeleteFunc(names, func(_ string, until time.Time) bool {
-			gone := until.Before(now)
+		maps.DeleteFunc(names, func(_ string, answer pin) bool {
+			gone := answer.until.Before(now)
 			if gone {
 				p.n--
 			}
@@ -75,19 +78,19 @@ func (p *pins) drop(keep netip.Addr) {
 	}
 }
 
-// names are those under which an address may be reached, the latest first.
+// names are those under which an address may be reached, the one looked up last first.
 func (p *pins) names(a netip.Addr) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
 	names := p.addrs[a]
 	out := make([]string, 0, len(names))
-	for name, until := range names {
-		if until.After(now) {
+	for name, pin := range names {
+		if pin.until.After(now) {
 			out = append(out, name)
 		}
 	}
-	slices.SortFunc(out, func(x, y string) int { return names[y].Compare(names[x]) })
+	slices.SortFunc(out, func(x, y string) int { return names[y].at.Compare(names[x].at) })
 	return out
 }
 

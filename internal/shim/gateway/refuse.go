@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"sync"
@@ -71,7 +72,7 @@ const (
 // refuse reports a refused address. It may take ownerWait, in which whoever is
 // refused must still wait for the answer: then the socket is gone.
 func (g *Gateway) refuse(from source, to netip.AddrPort, d policy.Decision) {
-	g.refuseSaid(from, to, g.pins.latest(policy.Canonical(to.Addr())), d)
+	g.refuseSaid(from, to, cmp.Or(d.Name, g.pins.latest(policy.Canonical(to.Addr()))), d)
 }
 
 // refuseSaid reports an address refused for a name that was said there.
@@ -86,7 +87,7 @@ func (g *Gateway) refuseSaid(from source, to netip.AddrPort, name string, d poli
 // refuseDatagram is refuse for who must not wait. Sockets without a connection are
 // not gone so soon.
 func (g *Gateway) refuseDatagram(from source, to netip.AddrPort, d policy.Decision) {
-	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: g.pins.latest(policy.Canonical(to.Addr())), Rule: d.Rule, Hint: g.hint(d)}
+	e := Event{Proto: string(from.proto), Addr: to.Addr(), Port: to.Port(), Name: cmp.Or(d.Name, g.pins.latest(policy.Canonical(to.Addr()))), Rule: d.Rule, Hint: g.hint(d)}
 	if !g.mayAskOwner(from) {
 		g.report(e)
 		return

@@ -73,7 +73,7 @@ func (g *Gateway) relayUDP(guest *gonet.UDPConn, from source, to netip.AddrPort,
 		return
 	}
 	defer host.Close()
-	if local := host.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(); local == to.Addr().Unmap() && !byRule(d) {
+	if !opensOwn(*g.policy.Load(), to, policy.UDP) && stayedHere(to, host.LocalAddr().(*net.UDPAddr).AddrPort(), policy.UDP) {
 		g.refuse(from, to, policy.Policy{Own: []netip.Prefix{netip.PrefixFrom(to.Addr(), to.Addr().BitLen())}}.Reach(to, policy.UDP, nil))
 		return
 	}

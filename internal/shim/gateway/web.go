@@ -105,7 +105,7 @@ func (c *webConn) dial(context.Context, string, string) (conn net.Conn, err erro
 	if !d.Allow {
 		return nil, net.ErrClosed
 	}
-	again, err := g.dialHost(o.to, byRule(d))
+	again, err := g.dialHost(o.to)
 	if err != nil || again == nil {
 		return nil, net.ErrClosed
 	}

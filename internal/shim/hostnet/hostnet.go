@@ -14,7 +14,7 @@ import (
 // A Net is the network of the machine that the caller runs on.
 type Net struct {
 	Own  []netip.Prefix // the machine's addresses, each with its network
-	Near []netip.Prefix // networks that it reaches without a gateway, and its gateways, each as a prefix of one address
+	Near []netip.Prefix // networks that it reaches without a gateway or takes for itself, and its gateways, each as a prefix of one address
 }
 
 // Read asks the kernel, which is quick. The default route is none of Near, even if it has
@@ -51,7 +51,11 @@ func Read() (Net, error) {
 
 // near is what one route says.
 func near(r netlink.Route, oneEnd map[int]bool) (out []netip.Prefix) {
-	if r.Type != unix.RTN_UNICAST {
+	switch r.Type {
+	case unix.RTN_LOCAL, unix.RTN_ANYCAST: // also of a table that only some packets are routed by
+		return network(r.Dst)
+	case unix.RTN_UNICAST:
+	default:
 		return nil
 	}
 	gateway := func(gw net.IP, via netlink.Destination) bool {
@@ -72,15 +76,23 @@ func near(r netlink.Route, oneEnd map[int]bool) (out []netip.Prefix) {
 		otherEnd := r.Protocol == unix.RTPROT_KERNEL && oneLong(r.Dst)
 		direct = !gateway(r.Gw, r.Via) && (!oneEnd[r.LinkIndex] || otherEnd)
 	}
-	if !direct || r.Dst == nil {
-		return out
-	}
-	a, ok := netip.AddrFromSlice(r.Dst.IP)
-	bits, _ := r.Dst.Mask.Size()
-	if ok && bits > 0 {
-		out = append(out, netip.PrefixFrom(a, bits).Masked())
+	if direct {
+		out = append(out, network(r.Dst)...)
 	}
 	return out
+}
+
+// network is a route's destination, unless it is the default route's.
+func network(dst *net.IPNet) []netip.Prefix {
+	if dst == nil {
+		return nil
+	}
+	a, ok := netip.AddrFromSlice(dst.IP)
+	bits, _ := dst.Mask.Size()
+	if !ok || bits == 0 {
+		return nil
+	}
+	return []netip.Prefix{netip.PrefixFrom(a, bits).Masked()}
 }
 
 // oneLong reports whether a network is a single address.

@@ -81,6 +81,9 @@ type Decision struct {
 	Rule  string // what decided: Public, a Rule's text, or the name of a protected range
 	Hint  string // of a refusal: what to do about it, in one line
 
+	// Name, if it is set, is the name that a refusal of an address is about.
+	Name string
+
 	// Names, if there are any, are those under which an address is allowed: a
 	// connection that says a name, in a TLS handshake or an HTTP request, must say
 	// one of them, as Speak decides.
@@ -97,7 +100,7 @@ func (d Decision) For(sprite string) Decision {
 }
 
 // Reach decides on an address that is about to be dialled. names are those under
-// which the sandbox has looked it up.
+// which the sandbox has looked it up, the latest first: a refusal is about that one.
 func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 	addr := Canonical(to.Addr())
 	if !addr.IsValid() || to.Port() == 0 {
@@ -133,7 +136,9 @@ func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 	for _, name := range names {
 		d := p.Named(name, to.Port(), proto)
 		if !d.Allow {
-			refused = d
+			if refused.Rule == "" {
+				refused, refused.Name = d, name
+			}
 		} else if allowed = append(allowed, name); by.Rule == "" {
 			by = d
 		}
@@ -143,12 +148,26 @@ func (p Policy) Reach(to netip.AddrPort, proto Proto, names []string) Decision {
 		by.Names = allowed
 		return by
 	case refused.Rule != "":
+		refused.Hint += others(names, refused.Name)
 		return refused
 	}
 	return Decision{
 		Rule: "no rule",
 		Hint: fmt.Sprintf("nothing that may be reached was looked up as %v; use its name, or: cove policy allow %s", addr, literal(addr, to.Port(), proto)),
 	}
+}
+
+// others says of an address under which other names it was looked up, if any.
+func others(names []string, but string) string {
+	const most = 3
+	rest := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == but })
+	switch n := len(rest); {
+	case n == 0:
+		return ""
+	case n > most:
+		rest = append(rest[:most:most], fmt.Sprintf("%d more", n-most))
+	}
+	return "; the address was also looked up as " + strings.Join(rest, ", ")
 }
 
 // Ping decides on asking an address for an echo: one of which some port may be
