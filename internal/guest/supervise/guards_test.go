@@ -3,12 +3,14 @@ package supervise_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cove-dev/cove/internal/guest/supervise"
 	"github.com/cove-dev/cove/sprites"
@@ -24,39 +26,43 @@ echo x >x; git add x; git commit -q -m x; touch "$TMPDIR/committed"; wait
 	turn := &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
 	for _, test := range []struct {
 		name, script, reason, detail string
-		change                       func(*sprites.JobSpec)
+		change                       func(s *sprites.JobSpec, limit int64)
 	}{
-		{"timeout", "while :; do echo busy; sleep 0.1; done", "timeout", "its time (5s) is up", func(s *sprites.JobSpec) { s.TimeoutSec = 5 }},
-		{"idle", "sleep 600", "idle", "no event for 2s", func(s *sprites.JobSpec) { s.Guards.IdleSec = 2 }},
+		{"timeout", "while :; do echo busy; sleep 0.1; done", "timeout", "its time (%s) is up", func(s *sprites.JobSpec, limit int64) { s.TimeoutSec = limit }},
+		{"idle", "sleep 60000", "idle", "no event for %s", func(s *sprites.JobSpec, limit int64) { s.Guards.IdleSec = limit }},
 		{"turns", `for i in 1 2 3; do
 				for part in a b c; do echo '{"type":"assistant","message":{"id":"'$i'"}}'; echo '{"type":"user"}'; done
 				test $i = 3 || echo "$i" >>x
-			done; sleep 600`, "turns", "more than 2 turns", func(s *sprites.JobSpec) { s.Guards.Turns = 2; s.Turn = turn }},
-		{"disk at the end", `head -c 8M /dev/urandom >big`, "disk", "its files have grown by", func(s *sprites.JobSpec) { s.Guards.DiskBytes = 4 << 20 }},
-		{"disk", `head -c 8M /dev/urandom >big; ln big big2; sleep 600`, "disk", "its files have grown by", func(s *sprites.JobSpec) { s.Guards.DiskBytes = 4 << 20 }},
+			done; sleep 60000`, "turns", "more than 2 turns", func(s *sprites.JobSpec, _ int64) { s.Guards.Turns = 2; s.Turn = turn }},
+		{"disk at the end", `head -c 8M /dev/urandom >big`, "disk", "its files have grown by", func(s *sprites.JobSpec, _ int64) { s.Guards.DiskBytes = 4 << 20 }},
+		{"disk", `head -c 8M /dev/urandom >big; ln big big2; sleep 60000`, "disk", "its files have grown by", func(s *sprites.JobSpec, _ int64) { s.Guards.DiskBytes = 4 << 20 }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			j := newJob(t, commit+test.script)
-			// What others write on this machine is not the agent's.
-			j.spec.Env = []string{"TMPDIR=" + j.dir}
-			test.change(&j.spec)
-			j.give()
-			cmd := j.command("run")
-			cmd.Env = append(cmd.Env, "HOME="+j.dir, "TMPDIR="+j.dir)
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if code := j.exitCode(cmd); code != 0 {
-				t.Fatalf("exit code %d", code)
-			}
-			end := j.end()
-			if end.Phase != "done" || end.Reason != test.reason || !strings.HasPrefix(end.Detail, test.detail) || end.Commits != 1 {
-				t.Errorf("got %+v, want %s, %s", end, test.reason, test.detail)
-			}
-			if left := j.processes(); len(left) > 0 {
-				t.Errorf("processes %v are left", left)
-			}
+			longEnough(t, 2, func(limit int64) error {
+				j := newJob(t, commit+test.script)
+				// What others write on this machine is not the agent's.
+				j.spec.Env = []string{"TMPDIR=" + j.dir}
+				test.change(&j.spec, limit)
+				j.give()
+				cmd := j.command("run")
+				cmd.Env = append(cmd.Env, "HOME="+j.dir, "TMPDIR="+j.dir)
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				if code := j.exitCode(cmd); code != 0 {
+					t.Fatalf("exit code %d", code)
+				}
+				detail := strings.ReplaceAll(test.detail, "%s", (time.Duration(limit) * time.Second).String())
+				end := j.end()
+				if left := j.processes(); len(left) > 0 {
+					t.Errorf("processes %v are left", left)
+				}
+				if end.Phase != "done" || end.Reason != test.reason || !strings.HasPrefix(end.Detail, detail) || end.Commits != 1 {
+					return fmt.Errorf("got %+v, want %s, %s", end, test.reason, detail)
+				}
+				return nil
+			})
 		})
 	}
 }
@@ -65,12 +71,16 @@ echo x >x; git add x; git commit -q -m x; touch "$TMPDIR/committed"; wait
 // and then is not idle, and as many turns as it may take are not too many.
 func TestGuardsHold(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, `for i in 1 2; do for j in 1 2 3 4; do sleep 2; echo '{"type":"assistant","message":{"id":"'$i'"}}'; sleep 2; echo; done; done`)
-	j.spec.TimeoutSec, j.spec.Guards = 3600, sprites.Guards{IdleSec: 30, Turns: 2, DiskBytes: 1 << 40}
-	j.spec.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
-	if end := j.run(); end.Phase != "done" || end.Reason != "" {
-		t.Errorf("got %+v", end)
-	}
+	longEnough(t, 6, func(limit int64) error {
+		// Together that is longer than it may be quiet.
+		j := newJob(t, fmt.Sprintf(`for i in 1 2; do for j in 1 2; do sleep %d; echo '{"type":"assistant","message":{"id":"'$i'"}}'; sleep %[1]d; echo; done; done`, limit/6))
+		j.spec.TimeoutSec, j.spec.Guards = 3600, sprites.Guards{IdleSec: limit, Turns: 2, DiskBytes: 1 << 40}
+		j.spec.Turn = &sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": "assistant"}, Once: "message.id"}
+		if end := j.run(); end.Phase != "done" || end.Reason != "" {
+			return fmt.Errorf("got %+v", end)
+		}
+		return nil
+	})
 }
 
 // What prepares a job does not go on for ever either.
@@ -78,7 +88,7 @@ func TestTimeoutDuringSetup(t *testing.T) {
 	t.Parallel()
 	j := newJob(t, "true")
 	j.spec.TimeoutSec = 1
-	j.spec.Setup = [][]string{{"/bin/sh", "-c", "sleep 600; true"}}
+	j.spec.Setup = [][]string{{"/bin/sh", "-c", "sleep 6000; true"}}
 	if end := j.run(); end.Phase != "prepare" || end.Reason != "timeout" {
 		t.Errorf("got %+v", end)
 	}
@@ -118,12 +128,17 @@ func (j *job) converse() *exec.Cmd {
 // untilWaiting waits until the agent has begun to wait for the nth time.
 func (j *job) untilWaiting(n int) {
 	j.t.Helper()
-	j.await(func(ev sprites.JobEvent) bool {
+	j.await(waiting(n))
+}
+
+// waiting is for await.
+func waiting(n int) func(sprites.JobEvent) bool {
+	return func(ev sprites.JobEvent) bool {
 		if ev.State == sprites.JobWaiting {
 			n--
 		}
 		return n == 0
-	})
+	}
 }
 
 func (j *job) send(m sprites.JobInputLine) error {
@@ -137,31 +152,42 @@ func (j *job) send(m sprites.JobInputLine) error {
 
 func TestSend(t *testing.T) {
 	t.Parallel()
+	longEnough(t, 1, func(limit int64) error { return testSend(t, limit) })
+}
+
+// testSend returns an error if the limit, which is not to be reached, was.
+func testSend(t *testing.T, limit int64) error {
 	j := newConverser(t)
-	j.spec.Guards.IdleSec = 1 // who waits for a person is not idle
-	j.spec.TimeoutSec = 4
+	j.spec.Guards.IdleSec = limit // who waits for a person is not idle
+	j.spec.TimeoutSec = 4 * limit
 	if err := j.send(sprites.JobInputLine{Line: "too early"}); !errors.Is(err, supervise.ErrDead) {
 		t.Errorf("before there is a supervisor: %v", err)
 	}
-	cmd := j.converse()
-	waiter := exec.CommandContext(j.ctx, "sleep", "4.5")
-	if err := waiter.Run(); err != nil {
+	j.give()
+	cmd := j.command("run")
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.send(sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: "a b"}, Line: "a b"}); err != nil {
-		t.Fatal(err)
-	}
-	j.untilWaiting(2)
 	last := sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: "c", Close: true}, Line: "c"}
-	if err := j.send(last); err != nil {
-		t.Fatal(err)
+	err := j.awaited(waiting(1))
+	if err == nil {
+		err = exec.CommandContext(j.ctx, "sleep", fmt.Sprint(4*limit+1)).Run()
+	}
+	if err == nil {
+		err = j.send(sprites.JobInputLine{JobMessage: sprites.JobMessage{Text: "a b"}, Line: "a b"})
+	}
+	if err == nil {
+		err = j.awaited(waiting(2))
+	}
+	if err == nil {
+		err = j.send(last)
 	}
 	if code := j.exitCode(cmd); code != 0 {
 		t.Fatalf("exit code %d", code)
 	}
 	end := j.end()
-	if end.Phase != "done" || end.Reason != "" || end.Commits != 3 {
-		t.Fatalf("got %+v", end)
+	if err != nil || end.Phase != "done" || end.Reason != "" || end.Commits != 3 {
+		return fmt.Errorf("got %+v, %w", end, err)
 	}
 	if got, want := j.subjects(end), []string{"ready", "a b", "c"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -178,6 +204,7 @@ func TestSend(t *testing.T) {
 	if err := j.send(last); !errors.Is(err, supervise.ErrDead) {
 		t.Errorf("after the end: %v", err)
 	}
+	return nil
 }
 
 // Messages that come at once all arrive whole; what an agent does not read does not
@@ -208,7 +235,7 @@ func TestSendMany(t *testing.T) {
 		t.Errorf("the agent has read %d bytes, %v", len(said), err)
 	}
 
-	deaf := newJob(t, "echo ready; sleep 600")
+	deaf := newJob(t, "echo ready; sleep 6000")
 	deaf.spec.Input, deaf.spec.GraceSec = &sprites.JobInput{First: deaf.file("first")}, 1
 	deaf.write(deaf.file("first"), strings.Repeat("x", 1<<20))
 	cmd = deaf.start()
@@ -223,7 +250,7 @@ func TestSendMany(t *testing.T) {
 		t.Error("a message that nobody read was taken")
 	}
 
-	silent := newJob(t, "echo ready; sleep 600")
+	silent := newJob(t, "echo ready; sleep 6000")
 	silent.spec.GraceSec = 1
 	cmd = silent.start()
 	if err := silent.send(sprites.JobInputLine{Line: "x"}); !errors.Is(err, supervise.ErrNoInput) {
@@ -239,8 +266,12 @@ func TestSendMany(t *testing.T) {
 // need not be given anything to read first.
 func TestWaitsNoMore(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, `echo '{"type":"question"}'; sleep 1; echo '{"type":"decided"}'; exec sleep 600`)
-	j.spec.Guards.IdleSec = 2
+	longEnough(t, 2, func(limit int64) error { return testWaitsNoMore(t, limit) })
+}
+
+func testWaitsNoMore(t *testing.T, limit int64) error {
+	j := newJob(t, `echo '{"type":"question"}'; sleep 1; echo '{"type":"decided"}'; exec sleep 60000`)
+	j.spec.Guards.IdleSec = limit
 	rule := func(kind string) sprites.LineRule {
 		return sprites.LineRule{Stream: "stdout", Fields: map[string]string{"type": kind}}
 	}
@@ -256,8 +287,9 @@ func TestWaitsNoMore(t *testing.T) {
 		}
 	}
 	if want := []string{"running", "waiting", "running"}; !slices.Equal(story, want) {
-		t.Errorf("got %q, want %q", story, want)
+		return fmt.Errorf("got %q, want %q", story, want)
 	}
+	return nil
 }
 
 // TestGuestProgram: by the name cove-guest the supervisor's own program is started,

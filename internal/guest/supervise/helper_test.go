@@ -2,6 +2,7 @@ package supervise_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -66,11 +67,30 @@ type job struct {
 	spec   sprites.JobSpec
 }
 
+// lastResort keeps a broken test from hanging for ever.
+const lastResort = 10 * time.Minute
+
+// longEnough has a test with a limit of some seconds that is reached. What is to be done
+// by then takes longer on a slow machine, so the limit grows until all is as it should be.
+func longEnough(t *testing.T, seconds int64, test func(limit int64) error) {
+	t.Helper()
+	for ; ; seconds *= 6 {
+		err := test(seconds)
+		if err == nil {
+			return
+		}
+		if seconds > 200 {
+			t.Fatal(err)
+		}
+		t.Logf("with a limit of %d s: %v", seconds, err)
+	}
+}
+
 // newJob makes a job whose agent is a script for sh. The job is given to a
 // supervisor by start or run, and may be changed until then.
 func newJob(t *testing.T, script string) *job {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // a last resort
+	ctx, cancel := context.WithTimeout(t.Context(), lastResort)
 	t.Cleanup(cancel)
 	top := t.TempDir()
 	j := &job{t: t, ctx: ctx, source: filepath.Join(top, "source"), dir: filepath.Join(top, "job")}
@@ -241,12 +261,20 @@ func (w *watcher) Write(line []byte) (int, error) {
 // await follows the job until an event is as wanted.
 func (j *job) await(enough func(sprites.JobEvent) bool) {
 	j.t.Helper()
+	if err := j.awaited(enough); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
+// awaited is await for a job that may end before.
+func (j *job) awaited(enough func(sprites.JobEvent) bool) error {
 	ctx, cancel := context.WithCancel(j.ctx)
 	defer cancel()
 	w := &watcher{enough: enough, cancel: cancel}
 	if err := supervise.Follow(ctx, w, j.dir, 1); !w.met {
-		j.t.Fatalf("%v, and the log is\n%s", err, w.text.String())
+		return fmt.Errorf("%w, and the log is\n%s", cmp.Or(err, errors.New("the job has ended")), w.text.String())
 	}
+	return nil
 }
 
 // follow returns what Follow writes of a job that nobody is at work on.

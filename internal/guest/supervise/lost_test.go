@@ -25,8 +25,8 @@ func orphan(t *testing.T) (j *job, starts string) {
 		echo x >x; git add x; git commit -q -m x
 		echo y >y
 		echo ready
-		setsid sleep 600 &
-		sleep 600`)
+		setsid sleep 6000 &
+		sleep 6000`)
 	j.spec.Env = []string{"STARTS=" + starts}
 	cmd := j.start()
 	if err := cmd.Process.Kill(); err != nil {

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/guest/supervise"
 	"github.com/cove-dev/cove/sprites"
@@ -91,7 +90,7 @@ func TestSetupScriptFails(t *testing.T) {
 		want         []string
 	}{
 		{"exit", "echo one\necho no such package >&2\nexit 3\n", 0, []string{".cove/setup.sh exited with 3:\none\nno such package"}},
-		{"time", "echo begins\nsetsid sleep 300 &\nsleep 300\n", 1, []string{"took longer than the 1s that it has", "begins"}},
+		{"time", "echo begins\nsetsid sleep 100000 &\nsleep 100000\n", 5, []string{"took longer than the 5s that it has", "begins"}},
 		{"signal", "kill -9 $$\n", 0, []string{"was ended by signal:KILL"}},
 		{"interpreter", "#!/nonexistent/shell\n", 0, []string{".cove/setup.sh does not start"}},
 	} {
@@ -99,7 +98,6 @@ func TestSetupScriptFails(t *testing.T) {
 			home := t.TempDir()
 			j := withScript(t, home, "true", test.script)
 			j.spec.SetupScript.TimeoutSec = test.seconds
-			began := time.Now()
 			end := j.run()
 			if end.Phase != "prepare" || end.ExitCode == 0 {
 				t.Errorf("got %+v", end)
@@ -108,9 +106,6 @@ func TestSetupScriptFails(t *testing.T) {
 				if !strings.Contains(end.Reason, want) {
 					t.Errorf("the reason is %q, without %q", end.Reason, want)
 				}
-			}
-			if time.Since(began) > time.Minute {
-				t.Error("nobody ended it")
 			}
 			if left := j.processes(); len(left) > 0 {
 				t.Errorf("left behind: %v", left)

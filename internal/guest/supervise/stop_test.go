@@ -2,6 +2,7 @@ package supervise_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,22 +19,25 @@ const stubborn = `
 	echo x >x; git add x; git commit -q -m x
 	echo y >y
 	echo ready
-	while :; do sleep 600; done`
+	while :; do sleep 6000; done`
 
 func TestTimeout(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, stubborn)
-	j.spec.TimeoutSec, j.spec.GraceSec = 2, 1
-	end := j.run()
-	if end.Phase != "done" || end.Reason != "timeout" || end.ExitCode != 137 || end.Commits != 1 || end.Leftover == "" {
-		t.Fatalf("got %+v", end)
-	}
-	if got := j.subjects(end); !slices.Equal(got, []string{"x"}) {
-		t.Errorf("got commits %q", got)
-	}
-	if left := j.processes(); len(left) > 0 {
-		t.Errorf("processes %v are left", left)
-	}
+	longEnough(t, 2, func(limit int64) error {
+		j := newJob(t, stubborn)
+		j.spec.TimeoutSec, j.spec.GraceSec = limit, 1
+		end := j.run()
+		if end.Phase != "done" || end.Reason != "timeout" || end.ExitCode != 137 || end.Commits != 1 || end.Leftover == "" {
+			return fmt.Errorf("got %+v", end)
+		}
+		if got := j.subjects(end); !slices.Equal(got, []string{"x"}) {
+			t.Errorf("got commits %q", got)
+		}
+		if left := j.processes(); len(left) > 0 {
+			t.Errorf("processes %v are left", left)
+		}
+		return nil
+	})
 }
 
 // An agent that is told to end has a moment to do so in order.
@@ -41,7 +45,8 @@ func TestGrace(t *testing.T) {
 	j := newJob(t, `
 		trap 'echo x >x; git add x; git commit -q -m "in time"; exit 9' TERM
 		echo ready
-		sleep 600 & wait`)
+		sleep 6000 & wait`)
+	j.spec.GraceSec = 600
 	cmd := j.start()
 	if err := supervise.Stop(j.dir); err != nil {
 		t.Fatal(err)
@@ -86,7 +91,7 @@ func TestStopDuringSetup(t *testing.T) {
 	if err := syscall.Mkfifo(began, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j.spec.Setup = [][]string{{"/bin/sh", "-c", `echo >"$0"; sleep 600; true`, began}}
+	j.spec.Setup = [][]string{{"/bin/sh", "-c", `echo >"$0"; sleep 6000; true`, began}}
 	j.give()
 	cmd := j.command("run")
 	if err := cmd.Start(); err != nil {
@@ -110,10 +115,10 @@ func TestStopDuringSetup(t *testing.T) {
 // What an agent leaves running does not outlive it, whatever session it is in.
 func TestDaemon(t *testing.T) {
 	j := newJob(t, `
-		(setsid sh -c 'echo $$; trap "" TERM HUP; while :; do sleep 600; done' &) &
+		(setsid sh -c 'echo $$; trap "" TERM HUP; while :; do sleep 6000; done' &) &
 		wait
 		mkfifo up
-		setsid env -i sh -c 'echo $$; echo >up; exec sleep 600' &
+		setsid env -i sh -c 'echo $$; echo >up; exec sleep 6000' &
 		read line <up`)
 	end := j.run()
 	if end.Phase != "done" || end.Reason != "" || end.ExitCode != 0 {
@@ -145,7 +150,7 @@ func TestDaemon(t *testing.T) {
 
 func TestBusy(t *testing.T) {
 	t.Parallel()
-	j := newJob(t, "echo ready; sleep 600")
+	j := newJob(t, "echo ready; sleep 6000")
 	j.spec.GraceSec = 1
 	cmd := j.start()
 	if code := j.call("run"); code != supervise.ExitBusy {
@@ -177,16 +182,20 @@ func TestBusy(t *testing.T) {
 // TestCollectLimit: a git that the agent holds up is killed, with the agent's filter that
 // holds it up. The commits come all the same, and what did not come is said.
 func TestCollectLimit(t *testing.T) {
+	longEnough(t, 10, func(limit int64) error { return testCollectLimit(t, limit) })
+}
+
+func testCollectLimit(t *testing.T, limit int64) error {
 	j := newJob(t, `
 		echo x >x; echo '*.slow filter=slow' >.gitattributes; git add .; git commit -q -m x
 		git config filter.slow.clean 'sleep 100000'
 		git config filter.slow.required true
 		echo y >y.slow`)
-	j.spec.CollectSec = 20
+	j.spec.CollectSec = limit
 	end := j.run()
 	if end.Phase != "collect" || end.Commits != 1 || end.Bundle.Size == 0 || end.Leftover != "" ||
 		!strings.Contains(end.Uncollected, "uncommitted changes can't be read: git add did not end in time, and was killed") {
-		t.Fatalf("got %+v", end)
+		return fmt.Errorf("got %+v", end)
 	}
 	if got := j.subjects(end); !slices.Equal(got, []string{"x"}) {
 		t.Errorf("got commits %q", got)
@@ -194,6 +203,7 @@ func TestCollectLimit(t *testing.T) {
 	if left := j.processes(); len(left) > 0 {
 		t.Errorf("processes %v are left", left)
 	}
+	return nil
 }
 
 // TestBrokenRepository: that of a repository which can't be read is said in words.
