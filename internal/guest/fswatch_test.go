@@ -32,7 +32,7 @@ func (m *machine) watch(opts sprites.WatchOptions, names ...string) *watched {
 	for i, name := range names {
 		paths[i] = m.path(name)
 	}
-	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(m.t.Context(), lastResort)
 	m.t.Cleanup(cancel)
 	w, err := m.Watch(ctx, opts, paths...)
 	m.must(err)
@@ -263,7 +263,7 @@ func (m *machine) rawWatch(typ websocket.MessageType, text string) *websocket.Co
 
 func (m *machine) message(conn *websocket.Conn) (msg sprites.WatchMessage) {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(m.t.Context(), lastResort)
 	defer cancel()
 	_, data, err := conn.Read(ctx)
 	m.must(err)

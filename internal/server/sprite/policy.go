@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	setNetworkLimit = 10 * time.Second // for a sandbox to take new rules
-	showLimit       = 2 * time.Second  // for its guest to show them
+	setNetworkLimit = time.Minute     // for a shim to take new rules
+	showLimit       = 2 * time.Second // for its guest to show them
 )
 
 // network tells sandboxes their policies and their connectors: what is stored last is what is
