@@ -387,8 +387,8 @@ func (a *app) newServiceLogs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs NAME",
 		Short: "Show what a service has said",
-		Long: `Shows the end of a service's log, standard output and errors alike. The whole of it is in
-the sprite, as /.sprite/logs/services/NAME.log.`,
+		Long: `Shows the end of a service's log, standard output and errors alike. The sprite keeps more of
+it: the last 16 to 32 MiB, in /.sprite/logs/services/NAME.log and NAME.log.1.`,
 		Example: `  cove service logs web -s paint
   cove service logs -n 1000 web -s paint
   cove service logs -f web -s paint`,

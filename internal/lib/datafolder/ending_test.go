@@ -177,3 +177,40 @@ func TestAddressAChildHolds(t *testing.T) {
 	}
 	_ = child.Wait()
 }
+
+// TestAddressOfACopy: the server that a copy of a data folder names serves the original, and
+// nobody waits for its end.
+func TestAddressOfACopy(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	addr, dir := ln.Addr().String(), t.TempDir()
+	text, err := json.Marshal(datafolder.Server{
+		ServerInfo: sprites.ServerInfo{PID: os.Getpid(), URL: "http://" + addr, Data: t.TempDir()},
+		Processes:  private.Processes(), Started: private.StartOf(os.Getpid()), Listener: datafolder.Listener(addr),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{datafolder.ServerFile: string(text), datafolder.AddressFile: addr, datafolder.LockFile: ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := make(chan string, 1)
+	go func() { found <- datafolder.Address(dir) }()
+	select {
+	case <-time.After(2 * time.Minute):
+		_ = ln.Close() // the end that it waits for
+	case got := <-found:
+		found <- got
+	}
+	if got := <-found; got != "" {
+		t.Errorf("got %q: it waited for the original's server", got)
+	}
+	if pid := datafolder.Dying(dir); pid != 0 {
+		t.Errorf("process %d, which lives, ends", pid)
+	}
+}

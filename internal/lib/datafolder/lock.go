@@ -41,7 +41,7 @@ func Serves(dir string, server Server) bool {
 // lock, or its first thread has ended and others have not.
 func ending(dir string) bool {
 	server, err := Read(dir)
-	if err != nil || server.Started == "" || private.Elsewhere(server.Processes) {
+	if err != nil || server.Started == "" || private.Elsewhere(server.Processes) || copied(dir, server) {
 		return false
 	}
 	return dying(server) || private.StartOf(server.PID) == server.Started && !Serves(dir, server)
@@ -52,10 +52,24 @@ func ending(dir string) bool {
 // write first. 0: there is none.
 func Dying(dir string) int {
 	server, err := Read(dir)
-	if err != nil || private.Elsewhere(server.Processes) || !dying(server) {
+	if err != nil || private.Elsewhere(server.Processes) || copied(dir, server) || !dying(server) {
 		return 0
 	}
 	return server.PID
+}
+
+// copied reports whether dir is a copy of the folder that a server serves: its process and its
+// listener are of no interest here.
+func copied(dir string, server Server) bool {
+	if server.Data == "" {
+		return false
+	}
+	original, err := os.Stat(server.Data)
+	if err != nil {
+		return false // it was moved
+	}
+	here, err := os.Stat(dir)
+	return err == nil && !os.SameFile(original, here)
 }
 
 // Gone reports whether a data folder names a server of which nothing is left.
@@ -142,7 +156,7 @@ func listens(dir, addr string) bool {
 	if errors.Is(err, fs.ErrNotExist) {
 		server, err = Last(dir)
 	}
-	if err != nil || server.Listener == "" || private.Elsewhere(server.Processes) || Serves(dir, server) && !dying(server) {
+	if err != nil || server.Listener == "" || private.Elsewhere(server.Processes) || copied(dir, server) || Serves(dir, server) && !dying(server) {
 		return false
 	}
 	return Listener(addr) == server.Listener
