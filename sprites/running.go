@@ -18,8 +18,8 @@ const (
 	frameSize    = 64 << 10               // of input frames, and of reads of output
 	exitLinger   = 100 * time.Millisecond // for the server's close, once the exit is known
 	textLinger   = 500 * time.Millisecond // for the exit frame, once the text exit has come
-	attachLimit  = 10 * time.Second       // for session_info of a session attached to
-	killLimit    = 10 * time.Second       // for a kill's effect
+	attachLimit  = time.Minute            // for session_info of a session attached to
+	killLimit    = time.Minute            // for a kill's effect
 	endGrace     = 2 * time.Second        // between TERM and KILL when the output has nowhere to go
 	sessionLimit = 2 * time.Second        // for a session's id, when it is needed to kill
 )

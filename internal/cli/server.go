@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	probeLimit  = 2 * time.Second  // for a server's word that it lives
-	startLimit  = 30 * time.Second // for a new server to be ready
-	loserLimit  = 5 * time.Second  // for the winner, when our server was not the first
+	probeLimit  = 10 * time.Second // for a server's word that it lives
+	startLimit  = 3 * time.Minute  // for a new server to be ready
+	loserLimit  = 30 * time.Second // for the winner, when our server was not the first
 	startPoll   = 20 * time.Millisecond
 	maxServeLog = 8 << 20 // serve.log is begun anew beyond this, here or by the server
 	logTail     = 2 << 10 // of serve.log, in an error

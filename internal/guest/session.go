@@ -447,7 +447,7 @@ func (s *session) endLater(grace time.Duration) {
 }
 
 // confirmLimit bounds the wait for processes that were killed to be gone.
-const confirmLimit = 10 * time.Second
+const confirmLimit = 30 * time.Second
 
 // end ends every process of the session: TERM to the main process's group, and,
 // when that has ended, to whatever is left; after grace, or when ctx ends, all by

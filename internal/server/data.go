@@ -27,7 +27,7 @@ import (
 // with it.
 const (
 	lockPatience = time.Second
-	lastPatience = 30 * time.Second
+	lastPatience = 2 * time.Minute
 	lockSilence  = 3 * time.Second // then it says for whom it waits
 	lockPoll     = 50 * time.Millisecond
 )

@@ -20,7 +20,7 @@ const (
 	guestHeader    = 64 << 10 // of a guest's answer
 	guestBuffer    = 64 << 10 // of a connection, each way
 	guestIdle      = 30 * time.Second
-	guestHandshake = 30 * time.Second
+	guestHandshake = time.Minute
 )
 
 // guestPool has the connections to the guests, by sandbox. Those of a sandbox

@@ -24,7 +24,7 @@ import (
 
 // A proxied connection's times.
 const (
-	proxyInitLimit = 10 * time.Second
+	proxyInitLimit = 30 * time.Second
 	proxyDialLimit = 9 * time.Second // clients wait ten
 )
 
@@ -150,9 +150,9 @@ type proxyEnd struct {
 
 // connect reads where to, dials, and answers.
 func (p *proxied) connect(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, proxyInitLimit)
+	reading, cancel := context.WithTimeout(ctx, proxyInitLimit)
 	defer cancel()
-	typ, msg, err := p.client.conn.Reader(ctx) // which ends the connection with ctx
+	typ, msg, err := p.client.conn.Reader(reading) // which ends the connection with its context
 	if err != nil {
 		return false
 	}

@@ -225,7 +225,7 @@ func removeCgroups(group string) error {
 }
 
 // emptyLimit bounds how long cgroups may still have processes that are about to end.
-const emptyLimit = 10 * time.Second
+const emptyLimit = time.Minute
 
 // onceEmpty removes a cgroup. The kernel keeps one that has processes, of which some were
 // killed and have yet to end: they can't be moved any more.

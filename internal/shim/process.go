@@ -168,4 +168,4 @@ func killWith(matches func(args []string) bool) {
 }
 
 // killLimit bounds the end of a sandbox that nobody knows the number of.
-const killLimit = 5 * time.Second
+const killLimit = time.Minute

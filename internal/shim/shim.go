@@ -28,9 +28,12 @@ import (
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
-// BootTimeout bounds the time from runsc's start to the guest's first answer.
-// Config.Patience replaces it for a guest that was restored.
-const BootTimeout = 30 * time.Second
+// BootTimeout bounds the wait for the guest's first answer. It is for a machine that is very
+// busy. Config.Patience replaces it for a guest that was restored.
+const BootTimeout = 2 * time.Minute
+
+// firstTry bounds runsc's first try to start a sandbox, which may hang (see run).
+const firstTry = 30 * time.Second
 
 // ErrLocked says that another shim looks after the sandbox.
 var ErrLocked = errors.New("another shim looks after this sandbox")
@@ -282,7 +285,7 @@ func Keeper(dir string) (pid int, start uint64, err error) {
 const lockName = "shim.lock"
 
 // lockPatience is for a shim that has cleaned up, and is about to end.
-const lockPatience = 5 * time.Second
+const lockPatience = time.Minute
 
 // adoptPatience is for a shim that has died: its connections end before its lock does.
 const adoptPatience = 500 * time.Millisecond
@@ -430,13 +433,13 @@ func (s *Shim) boot(ctx context.Context) error {
 // rest (stubSpinningThreadQueueAddr of systrap): where that is over another the first of
 // the processes spins for ever.
 func (s *Shim) run(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, BootTimeout)
+	limited, cancel := context.WithTimeout(ctx, firstTry)
 	defer cancel()
 	err := s.runsc().run(limited, s.bundleOf(s.state), s.bootConfig())
 	if err == nil || ctx.Err() != nil || limited.Err() == nil {
 		return err
 	}
-	s.log.Error("start the sandbox once more", "because it did not within", BootTimeout, "err", err)
+	s.log.Error("start the sandbox once more", "because it did not within", firstTry, "err", err)
 	if err := s.startOver(s.state.Unused); err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	watchInitLimit = 10 * time.Second
+	watchInitLimit = time.Minute
 	maxWatchPaths  = 256     // of one subscription
 	watchFrame     = 8 << 10 // a message, with a long path
 	watchBatch     = 64      // files that are looked at at once

@@ -14,8 +14,8 @@ import (
 	"github.com/cove-dev/cove/internal/shim/connect"
 )
 
-// setConnectorsLimit is for a sandbox to take its connectors.
-const setConnectorsLimit = 10 * time.Second
+// setConnectorsLimit is for a shim to take its sandbox's connectors.
+const setConnectorsLimit = time.Minute
 
 // connectors are those of a sprite, with their secrets: those that the server was
 // started with, and those that are granted to it. One whose secret is missing is

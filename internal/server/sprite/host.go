@@ -23,7 +23,7 @@ const (
 	bootLimit     = 2 * time.Minute
 	stopGrace     = 10 * time.Second       // when it falls asleep
 	stopLimit     = time.Minute            // beyond the grace, until the runtime is given up
-	activityLimit = 5 * time.Second        // for the guest to say what runs in it
+	activityLimit = 30 * time.Second       // for the guest to say what runs in it
 	describeLimit = 500 * time.Millisecond // the same, while somebody waits for a description
 )
 

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	setNetworkLimit = 10 * time.Second // for a sandbox to take new rules
-	showLimit       = 2 * time.Second  // for its guest to show them
+	setNetworkLimit = time.Minute     // for a shim to take new rules
+	showLimit       = 2 * time.Second // for its guest to show them
 )
 
 // NetworkPolicy returns a sprite's policy, with its revision.

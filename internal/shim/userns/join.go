@@ -63,7 +63,7 @@ func joinHolder(data string, argv []string, ns *os.File) (pid int, err error) {
 	})
 }
 
-const joinLimit = 10 * time.Second
+const joinLimit = time.Minute
 
 // The calls of ioctl_ns(2).
 const (

@@ -315,7 +315,7 @@ const (
 	// its file says is enough: which layers it has comes later, by Settle.
 	movePatience = time.Second
 
-	statusLimit = 5 * time.Second // for a shim to say what is, when something else went wrong
+	statusLimit = 30 * time.Second // for a shim to say what is, when something else went wrong
 )
 
 // takeUp is the state of a sandbox that an earlier server left, which has a shim then.
@@ -459,7 +459,7 @@ func (r *Runtime) startShim(ctx context.Context, cfg shim.Config) (shim.State, e
 }
 
 // endLimit is for a shim that is not to start a sandbox any more to clear it away.
-const endLimit = 20 * time.Second
+const endLimit = time.Minute
 
 // reap collects a shim's exit status, so that it does not stay as a zombie.
 func (r *Runtime) reap(cmd *exec.Cmd) {

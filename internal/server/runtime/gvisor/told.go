@@ -8,7 +8,7 @@ import (
 )
 
 // nextShim is how long a call waits for the shim that takes the place of one that died.
-const nextShim = 15 * time.Second
+const nextShim = time.Minute
 
 // told makes a call to the sandbox's shim. If that died, by what lost says of the error, it
 // makes the call again, until the next shim takes it. A call that the dead one may have begun
