@@ -24,6 +24,7 @@ const (
 	// not far apart in time come to it as one. (Protocol section 17.5.)
 	pacedFrame = 4000
 	pacedPause = 10 * time.Millisecond
+	pacedMost  = 500 * time.Millisecond // of pauses after one frame, on a busy machine
 )
 
 var errNoExit = errors.New("the command's connection ended without an exit code")
@@ -208,7 +209,19 @@ func (a *postAnswer) write(frame []byte) error {
 		return err
 	}
 	if a.pause > 0 && sprites.Stream(frame[0]) != sprites.StreamExit {
-		time.Sleep(a.pause)
+		pace(a.pause)
 	}
 	return nil
+}
+
+// pace sleeps for a pause. If the machine is so busy that this process has its turn late,
+// a reader on it has, too: then it sleeps again.
+func pace(pause time.Duration) {
+	for begun := time.Now(); ; {
+		before := time.Now()
+		time.Sleep(pause)
+		if now := time.Now(); now.Sub(before) < 2*pause || now.Sub(begun) >= pacedMost {
+			return
+		}
+	}
 }
