@@ -149,7 +149,7 @@ func wantEvent(t *testing.T, events <-chan sprites.PortEvent, want sprites.PortE
 	select {
 	case got := <-events:
 		same(t, "event", got, want)
-	case <-time.After(patience):
+	case <-time.After(lastResort):
 		t.Fatalf("nothing came, want %v", want)
 	}
 }
@@ -215,7 +215,7 @@ func (m *machine) watchPorts() (list []sprites.PortEvent, events <-chan sprites.
 // of waits for the next event of a port; the machine may have others.
 func of(t *testing.T, events <-chan sprites.PortEvent, port int) sprites.PortEvent {
 	t.Helper()
-	for timeout := time.After(patience); ; {
+	for timeout := time.After(lastResort); ; {
 		select {
 		case e := <-events:
 			if e.Port == port {
@@ -273,7 +273,7 @@ func TestManyPorts(t *testing.T) {
 // socket opens a WebSocket to the guest.
 func (m *machine) socket(path string) *websocket.Conn {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(m.t.Context(), lastResort)
 	m.t.Cleanup(cancel)
 	conn, _, err := websocket.Dial(ctx, m.url+path, &websocket.DialOptions{HTTPClient: m.http})
 	m.must(err)

@@ -146,7 +146,7 @@ func TestConnectorGrantsAtBoot(t *testing.T) {
 	rt.hold = make(chan struct{})
 	ran := make(chan error, 1)
 	go func() { ran <- c.Sprite("paint").Command("true").Run() }()
-	for deadline := time.Now().Add(20 * time.Second); rt.of("paint") == "" && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(lastResort); rt.of("paint") == "" && time.Now().Before(deadline); {
 		<-time.After(time.Millisecond)
 	}
 	must(t, c.RevokeConnector(ctx, "api", sprites.ConnectorGrant{Sprite: "paint"}))

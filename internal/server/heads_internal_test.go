@@ -34,7 +34,7 @@ func TestUnfinishedHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		_ = c.SetDeadline(time.Now().Add(10 * time.Minute))
 		return c
 	}
 	get := func(c net.Conn, r *bufio.Reader, rest string) {

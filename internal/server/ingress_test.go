@@ -251,10 +251,9 @@ func TestURLHolds(t *testing.T) {
 
 	s.Create("empty")
 	must(t, s.Client().Sprite("empty").PutService(t.Context(), sprites.Service{Name: "web", Cmd: "sleep", Args: []string{"1000"}, HTTPPort: 1}, sprites.Follow{}))
-	began := time.Now()
 	a = ask(t, s, "GET /", "", at("empty"))
 	a.refused(t, 503, "unavailable")
-	failIf(t, a.Header.Get("Retry-After") == "" || time.Since(began) > 12*time.Second, "after %v: %v", time.Since(began), a.Header)
+	failIf(t, a.Header.Get("Retry-After") == "", "got %v", a.Header)
 	failIf(t, !bytes.Contains(a.body, []byte("port 1, which is that of the service web (running)")) || !bytes.Contains(a.body, []byte("cove service logs")), "got %s", a.body)
 
 	// Without a service: what to type is told.

@@ -150,7 +150,7 @@ func waitCall(id string) string {
 // TestMCPSessions: a session is its token's alone, and ends with it, by DELETE, and when
 // it is not used.
 func TestMCPSessions(t *testing.T) {
-	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.MCPIdle = 2 * time.Second }})
+	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
 	addJob(t, s, "abcdef", "paint")
 	all := sprites.TokenScope{All: true}
@@ -182,20 +182,41 @@ func TestMCPSessions(t *testing.T) {
 		ofBody(t, "GET", open(t, s, "GET /mcp", "", bearer(mine), asMCP(id))),
 		ofBody(t, "a call", open(t, s, "POST /mcp", waitCall("3"), bearer(mine), asMCP(id))),
 	}
-	<-time.After(3 * time.Second) // longer than a session lasts unused: the call is a use
-	if a := ask(t, s, "POST /mcp", listTools, bearer(mine), asMCP(id)); a.StatusCode != 200 {
-		t.Errorf("a session in use: %d %s", a.StatusCode, a.body)
-	}
 	must(t, s.Client().DeleteToken(t.Context(), mine.ID))
 	ended(t, streams)
 	ask(t, s, "POST /mcp", listTools, bearer(mine), asMCP(id)).refused(t, 401, "unauthorized")
+}
 
-	id = begin(t, s, others)
-	idle := open(t, s, "GET /mcp", "", bearer(others), asMCP(id)) // an open stream alone is no use
-	late := time.AfterFunc(60*time.Second, func() { _ = idle.Body.Close() })
+// TestMCPIdle: a session that is not used ends. A call under way is a use, and an open
+// stream is none.
+func TestMCPIdle(t *testing.T) {
+	for idle := 2 * time.Second; !mcpIdle(t, idle); idle *= 6 { // on a slow machine one is over too soon
+		failIf(t, idle > lastResort, "no session lasts for %v", idle)
+	}
+}
+
+// mcpIdle reports whether there was time to begin with a session before it was over.
+func mcpIdle(t *testing.T, idle time.Duration) (inTime bool) {
+	s := covetest.Start(t, covetest.Options{Configure: func(s *server.Server) { s.MCPIdle = idle }})
+	s.Create("paint")
+	addJob(t, s, "abcdef", "paint")
+	tok := token(t, s, sprites.TokenScope{All: true}, "read")
+	used := begin(t, s, tok)
+	call := open(t, s, "POST /mcp", waitCall("3"), bearer(tok), asMCP(used))
+	unused := begin(t, s, tok)
+	get := open(t, s, "GET /mcp", "", bearer(tok), asMCP(unused))
+	if call.StatusCode != 200 || get.StatusCode != 200 {
+		return false
+	}
+	late := time.AfterFunc(lastResort, func() { _ = get.Body.Close() })
 	defer late.Stop()
-	_, _ = io.Copy(io.Discard, idle.Body) // to its end, or to being late
-	ask(t, s, "POST /mcp", listTools, bearer(others), asMCP(id)).refused(t, 404, "session_not_found")
+	_, _ = io.Copy(io.Discard, get.Body) // to its end, or to being late
+	ask(t, s, "POST /mcp", listTools, bearer(tok), asMCP(unused)).refused(t, 404, "session_not_found")
+	if a := ask(t, s, "POST /mcp", listTools, bearer(tok), asMCP(used)); a.StatusCode != 200 { // older than the other
+		t.Errorf("a session in use: %d %s", a.StatusCode, a.body)
+	}
+	must(t, call.Body.Close())
+	return true
 }
 
 func ofBody(t *testing.T, what string, resp *http.Response) stream {
@@ -227,7 +248,7 @@ func TestMCPCounts(t *testing.T) {
 // goroutines awaits that the server has no more than so many.
 func goroutines(t *testing.T, s *covetest.Server, most int) {
 	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); ; <-time.After(20 * time.Millisecond) {
+	for deadline := time.Now().Add(lastResort); ; <-time.After(20 * time.Millisecond) {
 		v, err := s.Client().Version(t.Context())
 		must(t, err)
 		if v.Goroutines <= most {
@@ -312,7 +333,7 @@ func TestMCPHostile(t *testing.T) {
 func mcpReplays(t *testing.T, s *covetest.Server, tok sprites.Token, id string) {
 	t.Helper()
 	var under *http.Response
-	for deadline := time.Now().Add(60 * time.Second); ; <-time.After(20 * time.Millisecond) { // the batch's calls may not have ended yet
+	for deadline := time.Now().Add(lastResort); ; <-time.After(20 * time.Millisecond) { // the batch's calls may not have ended yet
 		under = open(t, s, "POST /mcp", waitCall("7"), bearer(tok), asMCP(id))
 		event := make([]byte, 1000)
 		n, err := under.Body.Read(event)

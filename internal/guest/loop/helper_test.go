@@ -17,6 +17,9 @@ import (
 	"github.com/cove-dev/cove/internal/test/modeltest"
 )
 
+// lastResort keeps a broken test from hanging for ever.
+const lastResort = 10 * time.Minute
+
 // TestMain is also what keeps the commands of Bash.
 func TestMain(m *testing.M) {
 	if slices.Equal(os.Args[1:], []string{"tool", "keep"}) {
@@ -103,7 +106,7 @@ func set(t testing.TB, provider, role string, s script) *bench {
 	t.Cleanup(box.Close)
 	b.Loop = &loop.Loop{
 		Provider: p, Model: "some-model", Tools: box, Dir: b.dir, Events: &b.events,
-		Limits: loop.Limits{Time: 2 * time.Minute, FirstWait: time.Millisecond}, // which no test should take
+		Limits: loop.Limits{Time: lastResort, FirstWait: time.Millisecond}, // which no test should take
 	}
 	return b
 }

@@ -57,7 +57,7 @@ func TestA2(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan loop.Result, 1)
 		go func() { r, _ := b.Run(ctx, "do it"); ended <- r }()
-		for deadline := time.Now().Add(30 * time.Second); !strings.HasSuffix(b.read("pid"), "\n") && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(lastResort); !strings.HasSuffix(b.read("pid"), "\n") && time.Now().Before(deadline); {
 			time.Sleep(5 * time.Millisecond)
 		}
 		cancel()

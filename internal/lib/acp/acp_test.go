@@ -20,6 +20,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/tools"
 )
 
+// lastResort keeps a broken test from hanging for ever.
+const lastResort = 10 * time.Minute
+
 // program is the scripted agent.
 var program string
 
@@ -261,15 +264,18 @@ func TestRunCancel(t *testing.T) {
 				Argv: []string{program}, Dir: dir, Prompt: "! say begun\n! " + test.script, Permissions: acp.Ask, Answers: answers,
 				Keeper: []string{os.Args[0], "tool", "keep"}, Events: &events, Noise: io.Discard, Grace: 5 * time.Second,
 			}
-			if test.script == "deaf" {
+			switch test.script {
+			case "deaf":
 				j.Grace = 300 * time.Millisecond
+			case "hang":
+				j.Grace = lastResort
 			}
 			if test.argv != nil {
 				j.Argv = test.argv
 			}
 			ended := make(chan error, 1)
 			go func() { ended <- j.Run(ctx) }()
-			for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
+			for deadline := time.Now().Add(lastResort); ; <-time.After(10 * time.Millisecond) {
 				_, err := os.Stat(filepath.Join(dir, "begun"))
 				log := events.String()
 				if strings.Contains(log, `"begun"`) && (!strings.HasPrefix(test.script, "run") || err == nil) && (!strings.HasPrefix(test.script, "ask") || strings.Contains(log, "permission_request")) {
@@ -285,14 +291,14 @@ func TestRunCancel(t *testing.T) {
 				if err == nil {
 					t.Error("it succeeded")
 				}
-			case <-time.After(time.Minute):
+			case <-time.After(lastResort):
 				t.Fatal("it does not end")
 			}
 			r := ran{events: events.events(t)}
 			if got := r.result(); test.result != any && ((got == nil) != (test.result == "") || got != nil && got.StopReason != test.result) {
 				t.Errorf("the result: %+v", got)
 			}
-			for deadline := time.Now().Add(10 * time.Second); test.name == "runs a command"; <-time.After(10 * time.Millisecond) { // it was killed, and may be dying
+			for deadline := time.Now().Add(lastResort); test.name == "runs a command"; <-time.After(10 * time.Millisecond) { // it was killed, and may be dying
 				left, _ := exec.Command("pgrep", "-f", "sleep 7373").Output()
 				if len(left) == 0 {
 					break
@@ -335,7 +341,7 @@ func TestAsk(t *testing.T) {
 	go func() { ended <- j.Run(t.Context()) }()
 	asked := func(n int) acp.Event {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
+		for deadline := time.Now().Add(lastResort); time.Now().Before(deadline); <-time.After(10 * time.Millisecond) {
 			if all := (ran{events: events.events(t)}).of("permission_request"); len(all) == n {
 				return all[n-1]
 			}

@@ -20,7 +20,7 @@ import (
 const parent = "COVE_TEST_PARENT"
 
 // lastResort keeps a broken test from hanging for ever.
-const lastResort = 5 * time.Minute
+const lastResort = 10 * time.Minute
 
 func TestMain(m *testing.M) {
 	script := os.Getenv(parent)

@@ -15,6 +15,9 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
+// lastResort keeps a broken test from hanging for ever.
+const lastResort = 10 * time.Minute
+
 // TestMain is also what keeps the commands of Bash.
 func TestMain(m *testing.M) {
 	if slices.Equal(os.Args[1:], []string{"tool", "keep"}) {

@@ -57,7 +57,7 @@ func TestKept(t *testing.T) {
 	}
 	select {
 	case <-c.Ended():
-	case <-time.After(time.Minute):
+	case <-time.After(lastResort):
 		t.Fatal("it does not end")
 	}
 	if code, signal := c.Exit(); code != 3 || signal != "" {
@@ -71,7 +71,7 @@ func TestKept(t *testing.T) {
 	c.Kill()
 	select {
 	case <-c.Gone():
-	case <-time.After(time.Minute):
+	case <-time.After(lastResort):
 		t.Fatal("something of it is left")
 	}
 	if left, err := exec.Command("pgrep", "-f", "sleep 8282").Output(); err == nil {

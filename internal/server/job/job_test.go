@@ -374,7 +374,7 @@ func TestHostileLog(t *testing.T) {
 // one, and when its installation has got further.
 func TestGetWhile(t *testing.T) {
 	m, client := newManager(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	job, err := client.CreateJob(ctx, request())
 	if err != nil {

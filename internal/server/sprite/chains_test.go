@@ -108,7 +108,7 @@ func TestMergeHoldsNobodyUp(t *testing.T) {
 	checkpoints("slow", 1) // so that the layer that is written is none of those that the merge holds
 	create(t, h, "paint")
 	checkpoints("paint", 2*layers.MaxLowers)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	if l, err := h.Use(ctx, "paint", "test"); err != nil { // it waits for merges of its own
 		t.Fatalf("it waited for another's merge: %v", err)

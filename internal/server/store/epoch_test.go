@@ -241,7 +241,7 @@ func killAt(t *testing.T, point fault.Point, path, reached string) {
 	var out bytes.Buffer
 	child.Stdout, child.Stderr = &out, &out
 	must(t, child.Start())
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(10 * time.Minute); ; {
 		if _, err := os.Stat(reached); err == nil {
 			break
 		}

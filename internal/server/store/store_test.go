@@ -409,7 +409,7 @@ func TestWatch(t *testing.T) {
 	changed, cancel := s.Watch("1")
 	wait := func(after string) {
 		t.Helper()
-		ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+		ctx, stop := context.WithTimeout(ctx, 10*time.Minute)
 		defer stop()
 		select {
 		case <-changed:

@@ -31,7 +31,7 @@ func (l *told) add(r Request) {
 // await waits for n requests, and returns the last of them.
 func (l *told) await(t *testing.T, n int) Request {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); <-time.After(5 * time.Millisecond) {
+	for deadline := time.Now().Add(lastResort); time.Now().Before(deadline); <-time.After(5 * time.Millisecond) {
 		l.mu.Lock()
 		if len(l.all) >= n {
 			defer l.mu.Unlock()
@@ -182,7 +182,7 @@ func TestConnectorPieces(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(lastResort))
 		_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: api.connect.internal\r\n"+header+"\r\n")
 		raw, _ := io.ReadAll(c)
 		if bytes.Contains(bytes.ToLower(raw), []byte(secret[3:9])) {

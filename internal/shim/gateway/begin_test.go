@@ -100,13 +100,13 @@ func TestBeginnings(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(lastResort))
 		_, _ = io.WriteString(c, text)
 		_ = c.(*net.TCPConn).CloseWrite()
 		select {
 		case got := <-heard:
 			return got
-		case <-time.After(60 * time.Second):
+		case <-time.After(lastResort):
 			t.Fatalf("%q: the server's connection does not end", text)
 			return nil
 		}
@@ -216,7 +216,7 @@ func TestServerFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(lastResort))
 		if _, err := io.ReadFull(c, make([]byte, len(greeting))); err != nil {
 			t.Fatal(err)
 		}
@@ -330,7 +330,7 @@ func TestUpgrades(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(lastResort))
 		_, _ = fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: allowed.example\r\nConnection: Upgrade, HTTP2-Settings\r\n%s\r\n", header)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil || resp.StatusCode != http.StatusBadGateway {

@@ -78,7 +78,7 @@ func (w *world) ask(t testing.TB, network string, m *dns.Msg) *dns.Msg {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(15 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(lastResort))
 	dc := &dns.Conn{Conn: c, UDPSize: 4096}
 	if err := dc.WriteMsg(m); err != nil {
 		t.Fatal(err)

@@ -174,7 +174,7 @@ func TestServerName(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(lastResort))
 		config.InsecureSkipVerify, config.ServerName = true, name
 		got, err := io.ReadAll(tls.Client(wrap(c), config))
 		return string(got), err
@@ -204,7 +204,7 @@ func TestServerName(t *testing.T) {
 	}
 	defer c.Close()
 	_, _ = c.Write(withExtension(t, helloFor(t, "allowed.example"), echExtension))
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(lastResort))
 	if got, err := io.ReadAll(c); err == nil {
 		t.Errorf("ECH: got %q", got)
 	}
@@ -284,7 +284,7 @@ func TestHost(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(lastResort))
 		_, _ = io.WriteString(c, text)
 		return bufio.NewReader(c), c
 	}
@@ -385,7 +385,7 @@ func TestSetPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.SetPolicy(made(t, ports(other)))
-	_ = doomed.SetReadDeadline(time.Now().Add(time.Second))
+	_ = doomed.SetReadDeadline(time.Now().Add(lastResort))
 	if _, err := io.Copy(io.Discard, doomed); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the connection that is not allowed any more: %v", err)
 	}
@@ -427,7 +427,7 @@ func TestUDP(t *testing.T) {
 			return err
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(lastResort))
 		for _, text := range []string{"one", "two"} {
 			if _, err := io.WriteString(c, text); err != nil {
 				return err
@@ -504,7 +504,7 @@ func TestPingByPolicy(t *testing.T) {
 	}
 	w.lookup(t, "allowed.example")
 	for to, want := range map[string]bool{publicIP: true, gwIP: true, privIP: true, metaIP: false, hostIP: false, "10.9.9.9": false} {
-		wait := 10 * time.Second
+		wait := lastResort
 		if !want {
 			wait = 300 * time.Millisecond
 		}
@@ -520,7 +520,7 @@ func TestRateLimits(t *testing.T) {
 	public := listenIn(t, internetNS, publicIP+":0")
 	serveTCP(t, public, echo)
 	w := newWorld(t, "veth", nil)
-	w.SetLimits(policy.Limits{BytesPerSecond: 2 << 20, ConnsPerSecond: 3})
+	w.SetLimits(policy.Limits{BytesPerSecond: 2 << 20, ConnsPerSecond: 1})
 	c, err := w.dial("tcp", public.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -545,7 +545,7 @@ func TestRateLimits(t *testing.T) {
 		}
 	}
 	if refused == 0 {
-		t.Error("20 connections at 3 a second, and none was refused")
+		t.Error("20 connections at one a second, and none was refused")
 	}
 	w.refused(t, "beyond the rate", "connection rate", "")
 	w.SetLimits(policy.Limits{})
@@ -561,7 +561,7 @@ func TestRateLimits(t *testing.T) {
 // The sandbox is asked whose a refusal is before it is answered, for a while, and
 // not for each of a flood.
 func TestOwnerAsked(t *testing.T) {
-	public := listenIn(t, internetNS, publicIP+":0")
+	public, begun := listenIn(t, internetNS, publicIP+":0"), time.Now()
 	var asked atomic.Int32
 	var slow atomic.Bool
 	var froms sync.Map
@@ -616,14 +616,14 @@ func TestOwnerAsked(t *testing.T) {
 	if e := refuse(public.Addr().String()); e.Process != (Process{}) {
 		t.Errorf("of one that does not answer: got %+v", e.Process)
 	}
-	if d := time.Since(began); d < ownerWait || d > 10*time.Second {
+	if d := time.Since(began); d < ownerWait {
 		t.Errorf("one that does not answer holds a refusal up for %v", d)
 	}
 	slow.Store(false)
 	for range 3 * ownerBurst {
 		refuse(public.Addr().String())
 	}
-	if n := asked.Load(); n > ownerBurst+5*ownerRate {
-		t.Errorf("the sandbox was asked %d times", n)
+	if n, took := asked.Load(), time.Since(begun); float64(n) > ownerBurst+1+ownerRate*took.Seconds() {
+		t.Errorf("the sandbox was asked %d times in %v", n, took)
 	}
 }

@@ -39,7 +39,7 @@ func roundTrip(c net.Conn, data []byte) error {
 		}
 		sent <- err
 	}()
-	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(lastResort))
 	got, err := io.ReadAll(c)
 	if serr := <-sent; serr != nil {
 		return fmt.Errorf("send: %w", serr)
@@ -142,7 +142,7 @@ func TestDialEnds(t *testing.T) {
 				if end.want != nil && !errors.Is(err, end.want) {
 					t.Errorf("got %v, want %v", err, end.want)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(lastResort):
 				t.Fatal("the reader still waits")
 			}
 		})
@@ -221,16 +221,12 @@ func TestRefused(t *testing.T) {
 			{"192.168.1.1:80", "private"},
 			{gwIP + ":7070", "gateway"},
 		} {
-			start := time.Now()
 			c, err := w.dial("tcp", test.addr)
 			if err == nil {
 				_ = c.Close()
 			}
 			if !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("%s: got %v, want connection refused", test.addr, err)
-			}
-			if d := time.Since(start); d > 10*time.Second {
-				t.Errorf("%s: refused only after %v", test.addr, d)
 			}
 			want, _ := netip.ParseAddrPort(test.addr)
 			e := w.next(t)
@@ -248,7 +244,7 @@ func TestRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(lastResort))
 		if _, err := c.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}
@@ -342,7 +338,7 @@ func TestForwardReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(lastResort))
 	if _, err := c.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -419,12 +415,12 @@ func TestMaxConns(t *testing.T) {
 	_ = open[1].Close()
 }
 
-// waitFor polls until ok, for at most 10 s.
+// waitFor polls until ok.
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); runtime.Gosched() {
+	for end := time.Now().Add(lastResort); !ok(); runtime.Gosched() {
 		if time.Now().After(end) {
-			t.Fatalf("waited 10 s for %s", what)
+			t.Fatalf("waited %v for %s", lastResort, what)
 		}
 	}
 }
@@ -525,7 +521,7 @@ func TestTakeOver(t *testing.T) {
 		second := newWorldIn(t, first.ns, link, nil)
 		both(second)
 		// Nobody knows the connection of the first any more: it ends at its next use.
-		_ = old.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = old.SetDeadline(time.Now().Add(lastResort))
 		_, _ = old.Write([]byte("x"))
 		if _, err := old.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("a connection of the first gateway: got %v, want connection reset", err)
@@ -704,7 +700,7 @@ func TestHold(t *testing.T) {
 			t.Errorf("while it holds: got %d bytes, %v", n, err)
 		}
 		w.Release()
-		_ = c.SetReadDeadline(time.Now().Add(60 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(lastResort))
 		if n, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, sent) {
 			t.Errorf("after %d of %d bytes: %v", n, len(sent), err)
 		}

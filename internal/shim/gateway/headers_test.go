@@ -44,7 +44,7 @@ func TestConnectorUpgrades(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(lastResort))
 		_, err = fmt.Fprintf(c, "GET /some/path HTTP/1.1\r\nHost: some.connect.internal\r\nConnection: Upgrade, HTTP2-Settings, close\r\n%s\r\n", upgrade)
 		if err != nil {
 			t.Fatal(err)

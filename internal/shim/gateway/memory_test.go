@@ -45,7 +45,7 @@ func TestHeaders(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(lastResort))
 			_, _ = io.WriteString(c, head) // which is cut
 			if got, _ := io.ReadAll(c); strings.HasPrefix(string(got), "HTTP/1.1 431") {
 				answered.Add(1)
@@ -134,7 +134,7 @@ func TestBeginningsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(lastResort))
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\n")
 	if got, err := io.ReadAll(c); err == nil {
 		t.Errorf("without room: got %q", got)
@@ -192,7 +192,7 @@ func TestDNSConns(t *testing.T) {
 	if _, err := w.dial("tcp", gwIP+":53"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("one more: got %v", err)
 	}
-	_ = open[0].SetDeadline(time.Now().Add(60 * time.Second))
+	_ = open[0].SetDeadline(time.Now().Add(lastResort))
 	_, _ = open[0].Write(binary.BigEndian.AppendUint16(nil, maxQuestion+1))
 	if _, err := open[0].Read(make([]byte, 1)); err == nil || errors.Is(err, syscall.ETIMEDOUT) {
 		t.Errorf("a long question: got %v", err)

@@ -50,7 +50,7 @@ func TestListingHoles(t *testing.T) {
 	if st, err := os.Stat(at("huge")); err != nil || st.Size() != huge {
 		t.Fatal(st, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // to read it takes hours
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // to read it takes hours
 	defer cancel()
 	l, err := d.List(ctx, nil, nil)
 	if err != nil {
@@ -226,7 +226,7 @@ func TestListingFirstForm(t *testing.T) {
 			cancel()
 		}
 	}, func(Problem) error { return nil })
-	if ended = time.Now(); !errors.Is(err, context.Canceled) || begun.IsZero() || ended.Sub(begun) > 10*time.Second {
+	if ended = time.Now(); !errors.Is(err, context.Canceled) || begun.IsZero() || ended.Sub(begun) > 10*time.Minute {
 		t.Errorf("got %v, %v after it was ended", err, ended.Sub(begun))
 	}
 }

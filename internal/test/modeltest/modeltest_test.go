@@ -67,7 +67,7 @@ func TestScript(t *testing.T) {
 // post asks a server, and returns its answer with its status in front.
 func post(t *testing.T, url, header, key, body string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {

@@ -25,6 +25,9 @@ import (
 	"github.com/cove-dev/cove/internal/shim/policy"
 )
 
+// lastResort keeps a broken test from hanging for ever.
+const lastResort = 10 * time.Minute
+
 // bin holds the binaries that sandboxes are made with.
 var bin string
 
@@ -70,7 +73,7 @@ func TestNetworkDown(t *testing.T) {
 	rt.Shim = []string{"false"}
 	rt.init()
 	sb := rt.follow("00112233aabbccdd", shim.State{})
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(sb.Status().NetworkDown, "no other can be started"); {
+	for deadline := time.Now().Add(lastResort); !strings.Contains(sb.Status().NetworkDown, "no other can be started"); {
 		if time.Now().After(deadline) {
 			t.Fatalf("got %+v", sb.Status())
 		}
@@ -108,7 +111,7 @@ func TestLiveWhileBooting(t *testing.T) {
 		_, err := rt.Boot(t.Context(), m)
 		booted <- err
 	}()
-	for deadline := time.Now().Add(20 * time.Second); !shim.Held(rt.runDir(m.ID)); <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(lastResort); !shim.Held(rt.runDir(m.ID)); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no shim takes the lock")
 		}
@@ -343,7 +346,7 @@ func TestLiveBesideAnotherShim(t *testing.T) {
 		live, err := late.Live(t.Context())
 		answers <- answer{live, err}
 	}()
-	for deadline := time.Now().Add(20 * time.Second); ; <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(lastResort); ; <-time.After(time.Millisecond) {
 		if _, err := os.Stat(begun); err == nil {
 			break
 		}
@@ -516,7 +519,7 @@ func killShim(t *testing.T, dir string) {
 	if err := unix.Kill(int(peer.Pid), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); shim.Held(dir); <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(lastResort); shim.Held(dir); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the shim lives")
 		}

@@ -19,6 +19,9 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// lastResort bounds what is waited for, so that a broken runtime does not hang for ever.
+const lastResort = 10 * time.Minute
+
 // Run runs the suite. Restart returns a new runtime over the same data, as a
 // server that starts again has; the old one is not used after it.
 func Run(t *testing.T, rt sprite.Runtime, restart func(t *testing.T) sprite.Runtime) {
@@ -63,7 +66,7 @@ func Run(t *testing.T, rt sprite.Runtime, restart func(t *testing.T) sprite.Runt
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(lastResort))
 		_, err = io.WriteString(conn, "GET /v1/health HTTP/1.1\r\nHost: guest\r\n\r\n")
 		answer, readErr := io.ReadAll(conn)
 		if len(answer) > 0 || errors.Is(readErr, os.ErrDeadlineExceeded) {
@@ -130,7 +133,7 @@ func output(t *testing.T, sb sprite.Sandbox, name string, args ...string) string
 
 func stop(t *testing.T, sb sprite.Sandbox) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), lastResort)
 	defer cancel()
 	for range 2 {
 		if err := sb.Stop(ctx, time.Second); err != nil {
@@ -194,7 +197,7 @@ func leavers(t *testing.T, sb sprite.Sandbox) {
 // terminal has a command leave a process behind that holds its terminal: the end
 // of the command is its end all the same.
 func terminal(t *testing.T, sb sprite.Sandbox) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), lastResort)
 	defer cancel()
 	cmd := client(sb).Self().CommandContext(ctx, "sh", "-c", "sleep 1000 & stty size; exit 5")
 	cmd.TTY = &sprites.Terminal{Rows: 31, Cols: 101}
