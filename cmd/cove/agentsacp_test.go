@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/acp-go-sdk"
 
@@ -54,7 +53,7 @@ func TestAgentOpenCodeACP(t *testing.T) {
 	flags := []string{"plan.md", "--agent", "acp", "--agent-command", npm + "/node_modules/.bin/opencode acp", "--include", npm,
 		"--env", "OPENCODE_CONFIG_CONTENT=" + openCodeForACPConf}
 	job, _ := h.push(repo, flags...)
-	out, code := h.try(repo, "cove", "pull", job, "--wait=5m")
+	out, code := h.try(repo, "cove", "pull", job, "--wait=10m")
 	logs := h.run("", "cove", "job", "logs", job)
 	if code != 0 {
 		t.Fatalf("pull exited with %d: %s\n%s", code, out, logs)
@@ -74,7 +73,7 @@ func TestAgentOpenCodeACP(t *testing.T) {
 
 	// A person is asked, and says no.
 	job, _ = h.push(repo, append(flags, "--permissions", "ask")...)
-	await(t, "the question", 3*time.Minute, func() bool { return h.job(job).Question != nil || h.job(job).State.Terminal() })
+	await(t, "the question", func() bool { return h.job(job).Question != nil || h.job(job).State.Terminal() })
 	if got := h.job(job); got.State != sprites.JobWaiting || got.Question == nil {
 		t.Fatalf("it is %s, %+v\n%s", got.State, got.Outcome, h.run("", "cove", "job", "logs", job))
 	}
@@ -89,7 +88,7 @@ func TestAgentOpenCodeACP(t *testing.T) {
 	held := make(chan struct{})
 	model.Hold = func(int) { <-held }
 	job, sprite := h.push(repo, flags...)
-	await(t, "its session", 3*time.Minute, func() bool { return strings.Contains(h.run("", "cove", "job", "logs", job), "session ses_") })
+	await(t, "its session", func() bool { return strings.Contains(h.run("", "cove", "job", "logs", job), "session ses_") })
 	h.run("", "cove", "job", "stop", job)
 	close(held)
 	if got := h.job(job); got.Outcome == nil || got.Outcome.Kind != "cancelled" {
@@ -122,7 +121,7 @@ func TestAgentClaudeACP(t *testing.T) {
 	repo := h.repository("repo", map[string]string{"plan.md": "Say hello.\n"})
 	path := "PATH=" + npm + "/node_modules/.bin:/.sprite/bin:/usr/local/bin:/usr/bin:/bin"
 	job, sprite := h.push(repo, "plan.md", "--agent", "acp", "--agent-command", "claude-agent-acp", "--include", npm, "--env", path)
-	out, code := h.try(repo, "cove", "pull", job, "--wait=5m")
+	out, code := h.try(repo, "cove", "pull", job, "--wait=10m")
 	logs := h.run("", "cove", "job", "logs", job)
 	if code != 0 {
 		t.Fatalf("pull exited with %d: %s\n%s", code, out, logs)

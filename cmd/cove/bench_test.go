@@ -139,7 +139,7 @@ func BenchmarkCreate(b *testing.B) {
 	var ours, taken, bare []time.Duration
 	for i := 0; b.Loop(); i++ {
 		name := "b" + strconv.Itoa(i)
-		await(b, "the pool", time.Minute, func() bool {
+		await(b, "the pool", func() bool {
 			info, err := pooled.Version(b.Context())
 			return err == nil && info.Pool.Ready == 1
 		})
@@ -394,7 +394,7 @@ func BenchmarkIncrement(b *testing.B) {
 	five := "for i in 1 2 3 4 5; do date +%N > f$i; git add .; git commit -q -m $i; done"
 	h.write("plan.md", "## One\n```sh\n"+five+"\n```\n")
 	job, _ := h.push("repo", "../plan.md", "--agent", "shell", "-s", "paint")
-	h.run("repo", "cove", "pull", job, "--wait=1m")
+	h.run("repo", "cove", "pull", job, "--wait=10m")
 	bundle := filepath.Join(filepath.Dir(h.home), "bundle")
 	git := func(args ...string) func() error {
 		return func() error { h.run("repo", "git", args...); return nil }

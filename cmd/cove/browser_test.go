@@ -4,7 +4,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -40,7 +39,7 @@ self.addEventListener("fetch", e => { if (e.request.mode === "navigate") e.respo
 		cmd := exec.CommandContext(t.Context(), chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--virtual-time-budget=5000",
 			"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE *.localhost", "--user-data-dir="+profile, "--dump-dom", url)
-		cmd.WaitDelay = 10 * time.Second
+		cmd.WaitDelay = lastResort
 		out, err := cmd.Output()
 		if err != nil {
 			t.Fatalf("%s: %v", url, err)
@@ -64,16 +63,12 @@ self.addEventListener("fetch", e => { if (e.request.mode === "navigate") e.respo
 	}
 	h.run("", "cove", "url", "--public", "paint")
 	h.run("", "cove", "service", "signal", "web", "KILL", "-s", "paint")
-	if got := open(url); !strings.Contains(got, want) {
-		t.Errorf("after a crash there is %q", got)
-	}
-	await(t, "sleep", time.Minute, func() bool {
+	await(t, "the page after a crash", func() bool { return strings.Contains(open(url), want) })
+	await(t, "sleep", func() bool {
 		info, err := h.client().Get(t.Context(), "paint")
 		return err == nil && info.Status == sprites.StatusWarm
 	})
-	if got := open(url); !strings.Contains(got, want) {
-		t.Errorf("of a sprite that was asleep there is %q", got)
-	}
+	await(t, "the page of a sprite that was asleep", func() bool { return strings.Contains(open(url), want) })
 	h.run("", "cove", "url", "--private", "paint")
 	if got := open(link()); !strings.Contains(got, want) { // no worker is left of when it was public
 		t.Errorf("who has a link when it is private again sees %q", got)

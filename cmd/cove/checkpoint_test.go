@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/sprites"
@@ -72,7 +71,7 @@ func TestLiveCheckpoints(t *testing.T) {
 	}
 	// In a copy of what runs, the connections out are not its own, and end at once.
 	i.run("", "cove", "fork", "paint", "twin")
-	await(t, "the end of the copy's connection", time.Minute, func() bool {
+	await(t, "the end of the copy's connection", func() bool {
 		_, code := i.try("", "cove", "exec", "-s", "twin", "--", "pgrep", "-f", "ticker.py")
 		return code == 1
 	})
@@ -167,7 +166,7 @@ func TestCheckpointOfTheLastMoment(t *testing.T) {
 	h.sh("paint", "(until [ -e "+signals+"/go ]; do sleep 0.1; done; sudo -n sh -c 'echo late >/.sprite/late; chmod 711 /.sprite') >/dev/null 2>&1 &")
 	_, ended := h.background("", "cove", "checkpoint", "create", "-s", "paint")
 	shim := 0
-	await(t, "the point", 40*time.Second, func() bool {
+	await(t, "the point", func() bool {
 		text, err := os.ReadFile(reached)
 		shim, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 		return err == nil && shim > 0
@@ -185,7 +184,7 @@ func TestCheckpointOfTheLastMoment(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(signals, "go"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the write", 40*time.Second, written)
+	await(t, "the write", written)
 	if err := syscall.Kill(shim, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -237,7 +237,7 @@ func TestSoakCheckpoints500(t *testing.T) {
 			}
 		}
 	}
-	await(t, "layers that nobody needs to be removed", time.Minute, func() bool { return m.layers() < min(times, layers.MaxLowers) })
+	await(t, "layers that nobody needs to be removed", func() bool { return m.layers() < min(times, layers.MaxLowers) })
 }
 
 // layers counts the layers in the data folder.
@@ -294,7 +294,7 @@ print(step, sorted((os.path.relpath(os.path.join(d, f)), open(os.path.join(d, f)
 			told[id] = want
 		}
 	}
-	await(t, "a merge of its layers", time.Minute, func() bool {
+	await(t, "a merge of its layers", func() bool {
 		log, err := os.ReadFile(filepath.Join(m.data, "serve.log"))
 		return err == nil && strings.Contains(string(log), "layers merged")
 	})

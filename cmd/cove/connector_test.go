@@ -73,13 +73,13 @@ func TestConnectors(t *testing.T) {
 
 	// A shim that is started anew, and a server, have it again; and not what was revoked.
 	signalAll(t, 9, h.shims()...)
-	await(t, "the connector comes back with the shim", time.Minute, func() bool {
+	await(t, "the connector comes back with the shim", func() bool {
 		out, _ := h.try("", "cove", "exec", "-s", "paint", "--", "curl", "-s", "-m", "5", "http://anthropic.connect.internal/check")
 		return strings.Contains(out, "right: true")
 	})
 	signalAll(t, 9, append(h.shims(), h.pid())...)
 	h.serve(nil, "--verbose")
-	await(t, "the connector comes back with the server", time.Minute, func() bool {
+	await(t, "the connector comes back with the server", func() bool {
 		out, _ := h.try("", "cove", "exec", "-s", "paint", "--", "curl", "-s", "-m", "5", "http://anthropic.connect.internal/check")
 		return strings.Contains(out, "right: true")
 	})
@@ -141,7 +141,7 @@ echo '{"type":"result","subtype":"success","result":"done"}'
 		out, _ := h.try("", "cove", "exec", "-s", sprite, "--", "curl", "-s", "-m", "20", "http://anthropic.connect.internal/check")
 		return out
 	}
-	await(t, "the agent asks", 60*time.Second, func() bool {
+	await(t, "the agent asks", func() bool {
 		out, _ := h.try("", "cove", "job", "logs", job)
 		return strings.Contains(out, "right: ")
 	})

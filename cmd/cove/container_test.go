@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,7 +48,7 @@ func TestServerInContainer(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Nothing of a sandbox is left below it, nor where the server sees no cgroup of its own.
-			t.Cleanup(func() { await(t, "the cgroup's end", time.Minute, func() bool { return unix.Rmdir(dir) == nil }) })
+			t.Cleanup(func() { await(t, "the cgroup's end", func() bool { return unix.Rmdir(dir) == nil }) })
 		}
 	}
 	usb := filepath.Join(filepath.Dir(h.home), "usb")
@@ -80,7 +79,7 @@ func TestServerInContainer(t *testing.T) {
 		// A command that starts more processes than the container has does not end the sandbox.
 		pid := h.sandboxState().PID
 		h.try("", "cove", "exec", "-s", "inner", "--", "sh", "-c", "for i in $(seq 600); do sleep 2 & done; wait")
-		await(t, "the end of its processes", time.Minute, func() bool {
+		await(t, "the end of its processes", func() bool {
 			out, code := h.try("", "cove", "exec", "-s", "inner", "--", "sh", "-c", "pgrep sleep || echo none")
 			return code == 0 && strings.HasSuffix(out, "none\n")
 		})
@@ -130,7 +129,7 @@ func (h *host) serveIn(script string, args ...string) {
 		}
 		<-ended
 	})
-	await(t, "the server", time.Minute, func() bool { pid, err := serverPID(h.data); return err == nil && pid == cmd.Process.Pid })
+	await(t, "the server", func() bool { pid, err := serverPID(h.data); return err == nil && pid == cmd.Process.Pid })
 }
 
 // TestContainerOutOfMemory: three sprites, of which none uses up its own memory, use up their
@@ -144,7 +143,7 @@ func TestContainerOutOfMemory(t *testing.T) {
 	if err := os.Mkdir(group, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { await(t, "the cgroup's end", time.Minute, func() bool { return unix.Rmdir(group) == nil }) })
+	t.Cleanup(func() { await(t, "the cgroup's end", func() bool { return unix.Rmdir(group) == nil }) })
 	if err := os.WriteFile(filepath.Join(group, "memory.limit_in_bytes"), []byte("1073741824"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +191,7 @@ func TestWakeInASmallerContainer(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			await(t, "the cgroup's end", time.Minute, func() bool { return !isDir(group) || unix.Rmdir(group) == nil })
+			await(t, "the cgroup's end", func() bool { return !isDir(group) || unix.Rmdir(group) == nil })
 		})
 		if err := os.WriteFile(filepath.Join(group, "memory.limit_in_bytes"), []byte(limit), 0); err != nil {
 			t.Fatal(err)
@@ -234,7 +233,7 @@ func TestServerWithPartOfACPU(t *testing.T) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { await(t, "the cgroup's end", time.Minute, func() bool { return unix.Rmdir(dir) == nil }) })
+		t.Cleanup(func() { await(t, "the cgroup's end", func() bool { return unix.Rmdir(dir) == nil }) })
 	}
 	quota := filepath.Join(dirs[0], "cpu.cfs_quota_us")
 	if err := errors.Join(os.WriteFile(quota, []byte("150000"), 0), os.WriteFile(filepath.Join(dirs[1], "memory.limit_in_bytes"), []byte("1073741824"), 0)); err != nil {
@@ -249,7 +248,7 @@ func TestServerWithPartOfACPU(t *testing.T) {
 	for _, sprite := range []string{"plain", "one", "two"} { // else the kernel refuses a lower limit above them
 		h.run("", "cove", "suspend", sprite)
 	}
-	await(t, "the end of cgroups with more than that", time.Minute, func() bool { return os.WriteFile(quota, []byte("50000"), 0) == nil })
+	await(t, "the end of cgroups with more than that", func() bool { return os.WriteFile(quota, []byte("50000"), 0) == nil })
 	for _, sprite := range []string{"plain", "one", "two"} {
 		if got := h.sh(sprite, "echo runs"); got != "runs\n" {
 			t.Errorf("%s at half a processor: got %q", sprite, got)
@@ -425,7 +424,7 @@ func TestServerIsInit(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the server", time.Minute, func() bool {
+		await(t, "the server", func() bool {
 			out, err := exec.Command("pgrep", "--parent", strconv.Itoa(cmd.Process.Pid)).Output()
 			init = strings.TrimSpace(string(out))
 			if err != nil || init == "" {
@@ -446,7 +445,7 @@ func TestServerIsInit(t *testing.T) {
 	h.run("", "nsenter", append(append(inside, "cove"), beats...)...)
 	orphan := strings.TrimSpace(h.run("", "nsenter", append(inside, "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!")...))
 	h.run("", "nsenter", append(inside, "kill", "-KILL", orphan)...)
-	await(t, "the end of a process without a parent, which the first one takes in", time.Minute, func() bool {
+	await(t, "the end of a process without a parent, which the first one takes in", func() bool {
 		_, code := h.try("", "nsenter", append(inside, "test", "!", "-e", "/proc/"+orphan)...)
 		return code == 0
 	})
@@ -501,7 +500,7 @@ func (h *host) container(script string) (cmd *exec.Cmd, inside []string) {
 	if err := cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
-	await(h.t, "the container", time.Minute, func() bool {
+	await(h.t, "the container", func() bool {
 		out, err := exec.Command("pgrep", "--parent", strconv.Itoa(cmd.Process.Pid)).Output()
 		inside = []string{"--target", strings.TrimSpace(string(out)), "--mount", "--pid"}
 		return err == nil
@@ -519,7 +518,7 @@ func TestServerBelowInit(t *testing.T) {
 		_ = cmd.Wait() // unshare's code is its child's
 	}
 	container, inside := h.container(belowInit)
-	await(t, "the server", time.Minute, func() bool {
+	await(t, "the server", func() bool {
 		_, code := h.try("", "nsenter", append(inside, "cove", "server", "status")...)
 		return code == 0
 	})
@@ -548,7 +547,7 @@ func TestDoctorOfInit(t *testing.T) {
 	for script, warns := range map[string]bool{"sleep 1000 & wait": false, "exec sleep 1000": true} {
 		container, inside := h.container(script)
 		orphan := strings.TrimSpace(h.run("", "nsenter", append(inside, "sh", "-c", "sleep 0 >/dev/null 2>&1 & echo $!")...))
-		await(t, "the end of a process without a parent", time.Minute, func() bool {
+		await(t, "the end of a process without a parent", func() bool {
 			_, code := h.try("", "nsenter", append(inside, "sh", "-c", "! test -e /proc/"+orphan+" || grep -q '^State:.Z' /proc/"+orphan+"/status")...)
 			return code == 0
 		})

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // TestDataFolderCopiedLive copies a data folder whose sprites run, and serves the copy beside
@@ -65,7 +64,7 @@ func TestDataFolderCopiedLive(t *testing.T) {
 		at(data).run("", "cove", "checkpoint", "create", "-s", "paint")
 	}
 	signalAll(t, syscall.SIGKILL, at(copied).shims()...) // the next ones adopt
-	await(t, "the copy's next shims", time.Minute, func() bool { _, code := h.try("", "cove", "exec", "-s", "paint", "true"); return code == 0 })
+	await(t, "the copy's next shims", func() bool { _, code := h.try("", "cove", "exec", "-s", "paint", "true"); return code == 0 })
 	goesOn(copied, "paint", "draw")
 	goesOn(original, "paint", "draw")
 

@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 // drawer is a service that has a random generator from its start on, and draws when it
@@ -36,7 +35,7 @@ func TestCopiesDiffer(t *testing.T) {
 	sh := func(sprite, script string) string {
 		return h.run("", "cove", "exec", "-s", sprite, "--", "sh", "-c", script)
 	}
-	await(t, "the services", 60*time.Second, func() bool { return sh("paint", "cat /home/sprite/began-*") == "xxx" })
+	await(t, "the services", func() bool { return sh("paint", "cat /home/sprite/began-*") == "xxx" })
 	sh("paint", "(setsid sprite-env generation --wait >/home/sprite/waiting 2>&1 &)")
 	_, stderr, code := h.streams("fork", "paint", "copy", "--count", "2")
 	if code != 0 || !strings.Contains(stderr, "repeat random numbers") {
@@ -47,20 +46,20 @@ func TestCopiesDiffer(t *testing.T) {
 	for _, sprite := range all {
 		copied := sprite != "paint"
 		began := map[bool]string{false: "xxx", true: "xxxx"}[copied]
-		await(t, "the services of "+sprite, 60*time.Second, func() bool { return sh(sprite, "cat /home/sprite/began-*") == began })
+		await(t, "the services of "+sprite, func() bool { return sh(sprite, "cat /home/sprite/began-*") == began })
 		sh(sprite, "touch /home/sprite/draw")
 		for _, name := range []string{"plain", "none", "signalled"} {
-			await(t, "a number in "+sprite, 60*time.Second, func() bool { return len(sh(sprite, "cat /home/sprite/drawn-"+name+" 2>/dev/null; true")) == 32 })
+			await(t, "a number in "+sprite, func() bool { return len(sh(sprite, "cat /home/sprite/drawn-"+name+" 2>/dev/null; true")) == 32 })
 			if drawn[name] == nil {
 				drawn[name] = map[string]string{}
 			}
 			drawn[name][sh(sprite, "cat /home/sprite/drawn-"+name)] = sprite
 		}
 		if copied {
-			await(t, "the signal in "+sprite, 60*time.Second, func() bool {
+			await(t, "the signal in "+sprite, func() bool {
 				return sh(sprite, "ls /home/sprite/hup-* 2>/dev/null; true") == "/home/sprite/hup-signalled\n"
 			})
-			await(t, "the event in "+sprite, 60*time.Second, func() bool {
+			await(t, "the event in "+sprite, func() bool {
 				return sh(sprite, "cat /home/sprite/waiting") == sh(sprite, "cat /proc/sys/kernel/random/boot_id")
 			})
 		} else if out := sh(sprite, "ls /home/sprite/hup-* 2>/dev/null; cat /home/sprite/waiting"); out != "" {

@@ -61,7 +61,7 @@ func TestSoakDensity(t *testing.T) {
 func (d density) nothing() {
 	d.Helper()
 	var left []string
-	for deadline := time.Now().Add(time.Minute); ; <-time.After(100 * time.Millisecond) {
+	for deadline := time.Now().Add(lastResort); ; <-time.After(100 * time.Millisecond) {
 		left = nil
 		for _, dir := range []string{"run", "layers", "images", "memories"} {
 			found, _ := filepath.Glob(filepath.Join(d.data, dir, "*")) // the pattern is right

@@ -80,7 +80,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	h.run("", "cove", "exec", "-s", sprite, "rm", "fill")
 	h.run("", "cove", "exec", "-s", sprite, "touch", "go-on")
-	if out, code := h.try(repo, "cove", "pull", job, "--wait=1m"); code != 0 {
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=10m"); code != 0 {
 		t.Errorf("pull when there is room again: %d, %s", code, out)
 	}
 	if got := h.run(repo, "git", "log", "--format=%s"); got != "Two\nOne\nfirst\n" {
@@ -162,7 +162,7 @@ func TestTerminal(t *testing.T) {
 	keys := func(text string) { tmux("send-keys", text, "Enter") }
 	says := func(text, what string) { // once it has been typed often enough
 		t.Helper()
-		await(t, "the terminal shows "+what, time.Minute, func() bool {
+		await(t, "the terminal shows "+what, func() bool {
 			if text != "" {
 				keys(text)
 				time.Sleep(50 * time.Millisecond)
@@ -181,7 +181,7 @@ func TestTerminal(t *testing.T) {
 	says("clear; stty size", "20 70") // the shell may be faster than the news
 	keys("echo nap''ping; sleep 100")
 	shows("napping")
-	await(t, "an interrupt", time.Minute, func() bool { // it may come before the sleep
+	await(t, "an interrupt", func() bool { // it may come before the sleep
 		tmux("send-keys", "C-c")
 		keys("echo inter''rupted; mine=value")
 		time.Sleep(50 * time.Millisecond)
@@ -189,7 +189,7 @@ func TestTerminal(t *testing.T) {
 	})
 	first := h.pid()
 	signalAll(t, syscall.SIGKILL, first)
-	await(t, "the next server", time.Minute, func() bool { pid := h.pid(); return pid != first && pid != 0 })
+	await(t, "the next server", func() bool { pid := h.pid(); return pid != first && pid != 0 })
 	says("clear; echo again with $mine", "again with value") // what is typed before it is back is lost
 	tmux("send-keys", "C-\\")                                // leave
 	shows("left with 0")
@@ -215,7 +215,7 @@ func TestInteractive(t *testing.T) {
 	keys := func(text string) { tmux("send-keys", text, "Enter") }
 	var job string
 	keys("cove push plan.md --agent shell --interactive")
-	await(t, "the job runs", time.Minute, func() bool {
+	await(t, "the job runs", func() bool {
 		out := h.run("", "cove", "job", "list", "--json")
 		if i := strings.Index(out, `"id": "`); i >= 0 {
 			job = out[i+7:][:6]
@@ -223,7 +223,7 @@ func TestInteractive(t *testing.T) {
 		return strings.Contains(out, `"running"`)
 	})
 	tmux("send-keys", "C-\\") // leave
-	await(t, "the terminal is back", time.Minute, func() bool {
+	await(t, "the terminal is back", func() bool {
 		keys("echo out-$((1+1))side")
 		return strings.Contains(tmux("capture-pane", "-p"), "out-2side")
 	})
@@ -232,7 +232,7 @@ func TestInteractive(t *testing.T) {
 	}
 	keys("clear; cove job attach " + job)
 	keys("typed")
-	if out, code := h.try(repo, "cove", "pull", job, "--wait=1m"); code != 0 {
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=10m"); code != 0 {
 		t.Fatalf("pull: %d, %s", code, out)
 	}
 	if got := h.run(repo, "git", "show", "HEAD:one.txt"); got != "typed\n" {

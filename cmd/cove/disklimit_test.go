@@ -85,7 +85,7 @@ func (c tally) Write(p []byte) (int, error) { c.n.Add(int64(len(p))); return len
 func (l *limited) writes(t *testing.T) {
 	t.Helper()
 	before := l.written.Load()
-	await(t, "the neighbour writes on", time.Minute, func() bool { return l.written.Load() > before+4 })
+	await(t, "the neighbour writes on", func() bool { return l.written.Load() > before+4 })
 }
 
 // fill starts a filler in a new sprite, and waits until that is held.
@@ -97,7 +97,7 @@ func (l *limited) fill(t *testing.T, sprite, program string) *sprites.Cmd {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the sprite is held", time.Minute, func() bool {
+	await(t, "the sprite is held", func() bool {
 		held := l.info(sprite).Cove
 		return held.Held != nil && held.Paused
 	})
@@ -152,7 +152,7 @@ func TestDiskLimit(t *testing.T) {
 			if held.UsedBytes < limitMB<<20 || held.LimitBytes != limitMB<<20 {
 				t.Errorf("got %+v", held)
 			}
-			await(t, "it is looked at when it stands still", time.Minute, func() bool { before, held = held.UsedBytes, l.info(sprite).Cove.Held; return before == held.UsedBytes })
+			await(t, "it is looked at when it stands still", func() bool { before, held = held.UsedBytes, l.info(sprite).Cove.Held; return before == held.UsedBytes })
 			if out := l.run("", "cove", "list"); !strings.Contains(out, "paused (disk full)") {
 				t.Errorf("the list says\n%s", out)
 			}
@@ -206,7 +206,7 @@ func TestDiskLimitMeanwhile(t *testing.T) {
 		t.Errorf("it ended with %v, %v", err, cmd.Stdout)
 	}
 	l.run("", "cove", "update", "full", "--disk", "200M")
-	await(t, "it is held at a lower limit", time.Minute, func() bool { return l.info("full").Cove.Held != nil })
+	await(t, "it is held at a lower limit", func() bool { return l.info("full").Cove.Held != nil })
 	l.run("", "cove", "suspend", "full")
 	l.refused(t, "full")
 	if status := l.info("full").Status; status != sprites.StatusWarm {
@@ -239,7 +239,7 @@ func TestDiskLimitLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	const full, on = "has reached its disk limit", "the sprite goes on"
-	await(t, "the log that is followed says why it is quiet", 40*time.Second, func() bool { return strings.Contains(logs(), full) })
+	await(t, "the log that is followed says why it is quiet", func() bool { return strings.Contains(logs(), full) })
 	began := time.Now()
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -249,8 +249,8 @@ func TestDiskLimitLeft(t *testing.T) {
 	}
 	t.Logf("left in %v", time.Since(began))
 	l.run("", "cove", "update", "back", "--disk", "1500M")
-	await(t, "the log goes on", time.Minute, func() bool { return strings.Contains(logs(), on) })
-	await(t, "the command has ended", time.Minute, func() bool {
+	await(t, "the log goes on", func() bool { return strings.Contains(logs(), on) })
+	await(t, "the command has ended", func() bool {
 		sessions, err := l.client().Sprite("back").Sessions(t.Context())
 		return err == nil && len(sessions) == 0
 	})
@@ -294,7 +294,7 @@ func TestDiskLimitWaits(t *testing.T) {
 	l.run("", "cove", "create", "slow", "--disk", fmt.Sprint(limitMB, "M"))
 	said := l.following(t, "env", "COVE_AUTOSTART=0", "cove", "exec", "-s", "slow", "--", "python3", "-c", fillers[0].program+"\nprint('filled')")
 	const full = "has reached its disk limit"
-	await(t, "the sprite is held", time.Minute, func() bool { return strings.Contains(said(), full) })
+	await(t, "the sprite is held", func() bool { return strings.Contains(said(), full) })
 	if out, _ := l.try("", "cove", "session", "list", "-s", "slow"); !strings.Contains(out, "sprite slow "+full) || !strings.Contains(out, "can't be listed before it goes on") {
 		t.Errorf("cove session list: %s", out)
 	}
@@ -302,7 +302,7 @@ func TestDiskLimitWaits(t *testing.T) {
 	l.serve(nil, "--idle", "0")
 	l.refused(t, "slow")
 	l.run("", "cove", "update", "slow", "--disk", "2500M")
-	await(t, "the command's end", time.Minute, func() bool { return strings.HasSuffix(said(), "filled\n") })
+	await(t, "the command's end", func() bool { return strings.HasSuffix(said(), "filled\n") })
 	if text := said(); strings.Count(text, "filled") != 1 || strings.Count(text, "cove: the sprite goes on") != 1 {
 		t.Errorf("it said\n%s", text)
 	}
@@ -323,11 +323,11 @@ func TestDiskLimitOfDead(t *testing.T) {
 	signalAll(t, syscall.SIGKILL, l.pid())
 	l.serve(nil, "--idle", "0")
 	l.refused(t, "full")
-	await(t, "the other one is held", time.Minute, func() bool { i := l.info("soon").Cove; return i.Held != nil && i.Paused })
+	await(t, "the other one is held", func() bool { i := l.info("soon").Cove; return i.Held != nil && i.Paused })
 	for _, name := range []string{"full", "soon"} {
 		l.run("", "cove", "update", name, "--disk", "1G")
 	}
-	await(t, "both have finished", time.Minute, func() bool {
+	await(t, "both have finished", func() bool {
 		out, _ := l.try("", "cove", "exec", "-s", "soon", "ls")
 		big, _ := l.try("", "cove", "exec", "-s", "full", "stat", "-c", "%s", "big")
 		return strings.Contains(out, "done") && strings.TrimSpace(big) == fmt.Sprint(900<<20)
@@ -375,7 +375,7 @@ func TestDiskLimitOfJob(t *testing.T) {
 	repo := l.repository("repo", map[string]string{"plan.md": fmt.Sprintf(fillingPlan, 60)})
 	pushed := func() (job, sprite string) {
 		job, sprite = l.push(repo, "plan.md", "--agent", "shell", "--disk", "100M")
-		await(t, "the job is held", time.Minute, func() bool {
+		await(t, "the job is held", func() bool {
 			j, held := l.job(t, job), l.info(sprite).Cove
 			if j.State.Terminal() {
 				t.Fatalf("the job is not held, but %s: %s\n%s", j.State, j.Error, l.run("", "cove", "job", "logs", job))
@@ -399,9 +399,9 @@ func TestDiskLimitOfJob(t *testing.T) {
 	if out, code := l.try(repo, "cove", "pull", job); code != 1 || !strings.Contains(out, "has reached its disk limit") || !strings.Contains(out, update) {
 		t.Errorf("pull: %d, %s", code, out)
 	}
-	await(t, "the log that is followed says why it is quiet", time.Minute, func() bool { return strings.Contains(said(), update) })
+	await(t, "the log that is followed says why it is quiet", func() bool { return strings.Contains(said(), update) })
 	l.run("", "cove", "update", sprite, "--disk", "1G")
-	if out, code := l.try(repo, "cove", "pull", job, "--wait=1m"); code != 0 {
+	if out, code := l.try(repo, "cove", "pull", job, "--wait=10m"); code != 0 {
 		t.Errorf("pull: %d, %s", code, out)
 	}
 	if j := l.job(t, job); j.Held != nil || j.State != sprites.JobSucceeded {
@@ -410,7 +410,7 @@ func TestDiskLimitOfJob(t *testing.T) {
 	if got := l.run(repo, "git", "show", "HEAD:one.txt"); got != "done\n" {
 		t.Errorf("one.txt: got %q", got)
 	}
-	await(t, "the log has its end", time.Minute, func() bool { return strings.Contains(said(), "== success") })
+	await(t, "the log has its end", func() bool { return strings.Contains(said(), "== success") })
 	if text := said(); strings.Count(text, "has reached its disk limit") != 1 || strings.Count(text, "the sprite goes on") != 1 {
 		t.Errorf("the log said\n%s", text)
 	}
@@ -437,7 +437,7 @@ func TestDiskLimitOfJob(t *testing.T) {
 		t.Errorf("stop again: %d, %s", code, out)
 	}
 	l.run("", "cove", "update", sprite, "--disk", "1G")
-	if out, code := l.try(repo, "cove", "pull", job, "--wait=1m"); code != 4 || !strings.Contains(out, "first.txt") {
+	if out, code := l.try(repo, "cove", "pull", job, "--wait=10m"); code != 4 || !strings.Contains(out, "first.txt") {
 		t.Errorf("pull: %d, %s", code, out)
 	}
 	if j := l.job(t, job); j.Held != nil || j.Stopping || j.State != sprites.JobCancelled || j.Commits == 0 {

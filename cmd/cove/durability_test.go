@@ -30,7 +30,7 @@ const waitingPlan = "## One\n```sh\necho 1 > one.txt\n```\n## Two\n```sh\nwhile 
 // untilStep waits until the job's second step is at work.
 func (h *host) untilStep(job string) {
 	h.t.Helper()
-	await(h.t, "the second step", time.Minute, func() bool {
+	await(h.t, "the second step", func() bool {
 		out, code := h.try("", "cove", "job", "logs", job)
 		return code == 0 && strings.Contains(out, "## 2. Two")
 	})
@@ -51,10 +51,10 @@ func (h *host) background(dir, name string, args ...string) (pid int, wait func(
 		select {
 		case err := <-done:
 			return out.String(), err
-		case <-time.After(time.Minute):
+		case <-time.After(lastResort):
 			quit := cmd.Process.Signal(syscall.SIGQUIT) // its goroutines say where it stands
 			err := errors.Join(quit, <-done)
-			return out.String(), fmt.Errorf("%s %v: not ended after a minute: %w", name, args, err)
+			return out.String(), fmt.Errorf("%s %v: not ended after %v: %w", name, args, lastResort, err)
 		}
 	}
 }
@@ -82,9 +82,9 @@ func testKill(t *testing.T, victims string) {
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{"plan.md": waitingPlan})
 	job, sprite := h.push(repo, "plan.md", "--agent", "shell")
-	pull, ended := h.background(repo, "cove", "pull", job, "--wait=2m")
+	pull, ended := h.background(repo, "cove", "pull", job, "--wait=10m")
 	h.untilStep(job)
-	await(t, "the pull's connection", time.Minute, func() bool { return connected(pull) })
+	await(t, "the pull's connection", func() bool { return connected(pull) })
 	for who := range strings.SplitSeq(victims, " and ") {
 		switch who {
 		case "server":
@@ -110,7 +110,7 @@ func testKill(t *testing.T, victims string) {
 		h.run("", "cove", "server", "start") // starts a server where there is none
 		h.try("", "cove", "job", "wait", job)
 	}
-	out, code := h.try(repo, "cove", "pull", job, "--wait=2m")
+	out, code := h.try(repo, "cove", "pull", job, "--wait=10m")
 	subjects := h.run(repo, "git", "log", "--format=%s", "refs/cove/"+job+"/head")
 	want := "Two\nOne\nfirst\n"
 	if lost {
@@ -154,17 +154,28 @@ func (h *host) run1() string {
 // do its shim, the server and the command lines. When it wakes, nothing has been
 // hurt, and no guard has fired: what counts is running time.
 func TestSoakSleep(t *testing.T) {
-	nap, timeout := 7*time.Second, "7s"
+	limit := 7 * time.Second
 	if soak() {
-		nap, timeout = 30*time.Second, "20s"
+		limit = 30 * time.Second
 	}
 	h := newLoneHost(t)
 	h.serve(nil)
-	repo := h.repository("repo", map[string]string{"plan.md": waitingPlan})
-	job, sprite := h.push(repo, "plan.md", "--agent", "shell", "--timeout", timeout)
-	pull, pulled := h.background(repo, "cove", "pull", job, "--wait=2m")
+	longEnough(t, limit, h.sleeps)
+}
+
+// sleeps is TestSoakSleep with a job that has a time limit, which it outsleeps. It reports
+// whether the job was done in time: else the machine is too slow for the limit, or sleep
+// counts.
+func (h *host) sleeps(limit time.Duration) (inTime bool) {
+	t := h.t
+	t.Helper()
+	repo := h.repository("repo-"+limit.String(), map[string]string{"plan.md": waitingPlan})
+	job, sprite := h.push(repo, "plan.md", "--agent", "shell", "--timeout", limit.String())
+	pull, pulled := h.background(repo, "cove", "pull", job, "--wait=10m")
 	exec, executed := h.background("", "cove", "exec", "-s", sprite, "--", "sh", "-c", "while ! test -e ~/go-on; do sleep 0.1; done; echo awake")
-	h.untilStep(job)
+	await(t, "the second step", func() bool {
+		return h.job(job).State.Terminal() || strings.Contains(h.run("", "cove", "job", "logs", job), "## 2. Two")
+	})
 
 	client := shim.Client{Dir: h.run1()}
 	if err := client.Pause(t.Context()); err != nil {
@@ -172,7 +183,7 @@ func TestSoakSleep(t *testing.T) {
 	}
 	asleep := append(h.shims(), h.pid(), pull, exec)
 	signalAll(t, syscall.SIGSTOP, asleep...)
-	<-time.After(nap)
+	<-time.After(limit)
 	signalAll(t, syscall.SIGCONT, asleep...)
 	if err := client.Resume(t.Context()); err != nil {
 		t.Fatal(err)
@@ -182,12 +193,18 @@ func TestSoakSleep(t *testing.T) {
 	if out, err := executed(); err != nil || out != "awake\n" {
 		t.Errorf("the command: got %q, %v", out, err)
 	}
-	if out, err := pulled(); err != nil || !strings.Contains(out, "Fast-forwarded main") {
+	out, err := pulled()
+	if h.job(job).State == sprites.JobTimedOut {
+		h.run("", "cove", "rm", "--force", sprite)
+		return false
+	}
+	if err != nil || !strings.Contains(out, "Fast-forwarded main") {
 		t.Errorf("the pull: got %q, %v", out, err)
 	}
 	if got := h.run(repo, "git", "log", "--format=%s"); got != "Two\nOne\nfirst\n" {
 		t.Errorf("commits: got %q", got)
 	}
+	return true
 }
 
 // TestSoakCycles makes, uses and deletes sprites, and looks what of them is left:
@@ -225,7 +242,7 @@ func TestSoakCycles(t *testing.T) {
 		cycle(i + 1)
 	}
 	t.Logf("%d cycles, %v each", cycles, time.Since(started)/time.Duration(cycles))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), lastResort)
 	defer cancel()
 	left, err := leakcheck.Left(ctx, before)
 	if err != nil {

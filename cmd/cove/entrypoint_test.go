@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // An entrypoint's script, which starts the server, and goes on after it.
@@ -24,7 +23,7 @@ func TestServerBelowShell(t *testing.T) {
 	begin := func(script string) (container *exec.Cmd, inside []string) {
 		t.Helper()
 		container, inside = h.container(script)
-		await(t, "the server", 5*time.Minute, func() bool {
+		await(t, "the server", func() bool {
 			_, code := h.try("", "nsenter", append(inside, "cove", "server", "status")...)
 			return code == 0
 		})

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestExec is what cove exec promises, by its rows, in one real sandbox.
@@ -88,7 +87,7 @@ func (h *host) execCodes() {
 // of it arrives, when it is given, and its end does.
 func (h *host) execInput() {
 	t := h.t
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), lastResort)
 	defer cancel()
 	start := func(args ...string) (io.WriteCloser, io.Reader, func() error) {
 		cmd := h.command("", "cove", append([]string{"exec", "-s", "paint"}, args...)...)
@@ -166,7 +165,7 @@ func (h *host) execTerminals() {
 // awaitFile waits for a file in the sprite paint that has something in it.
 func (h *host) awaitFile(name string) {
 	h.t.Helper()
-	await(h.t, name, time.Minute, func() bool {
+	await(h.t, name, func() bool {
 		_, code := h.try("", "cove", "exec", "-s", "paint", "test", "-s", name)
 		return code == 0
 	})
@@ -235,7 +234,7 @@ func (h *host) execErrors() {
 		}
 	}
 	h.run("", "cove", "create", "gone")
-	stopped := h.command("", "cove", "exec", "-s", "gone", "sh", "-c", "echo begun; sleep 600")
+	stopped := h.command("", "cove", "exec", "-s", "gone", "sh", "-c", "echo begun; sleep 6000")
 	var errs bytes.Buffer
 	stopped.Stderr = &errs
 	out, err := stopped.StdoutPipe()

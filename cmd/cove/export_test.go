@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -177,7 +176,7 @@ func TestImportKilled(t *testing.T) {
 		}
 		return all
 	}
-	await(t, "the import is on its way", time.Minute, func() bool { return len(staged()) == 1 })
+	await(t, "the import is on its way", func() bool { return len(staged()) == 1 })
 	if out := h.run("", "cove", "list"); strings.Contains(out, "copy") {
 		t.Errorf("it is listed before it is there: %s", out)
 	}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/shim"
@@ -106,7 +105,7 @@ func (c faultCase) test(h *host, name string) {
 func (c faultCase) strike(h *host, reached string, server int) {
 	h.t.Helper()
 	stopped := 0
-	await(h.t, "the point", 40*time.Second, func() bool {
+	await(h.t, "the point", func() bool {
 		text, err := os.ReadFile(reached)
 		stopped, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 		return err == nil && stopped > 0
@@ -179,7 +178,7 @@ func (c faultCase) whole(h *host, name string) {
 		return
 	}
 	// Who comes in the moment of its death may be told that it can't be reached.
-	await(h.t, "the sprite", time.Minute, func() bool {
+	await(h.t, "the sprite", func() bool {
 		_, code := h.try("", "cove", "exec", "-s", name, "true")
 		return code == 0
 	})
@@ -232,7 +231,7 @@ func (h *host) content(name string) string {
 // deleted looks whether a sprite is gone, or what it was.
 func (c faultCase) deleted(h *host, name string) {
 	h.t.Helper()
-	await(h.t, "the sprite's end, or its use", time.Minute, func() bool {
+	await(h.t, "the sprite's end, or its use", func() bool {
 		h.run("", "cove", "server", "start") // unless one runs
 		if !strings.Contains(h.run("", "cove", "list"), name) {
 			return true
@@ -255,7 +254,7 @@ func (c faultCase) clear(h *host, name string) {
 			h.t.Errorf("left: %q", left)
 		}
 	}()
-	await(h.t, "the end of what it had", time.Minute, func() bool {
+	await(h.t, "the end of what it had", func() bool {
 		left = nil
 		for _, dir := range []string{"run", "layers", "images", "memories", "aside"} {
 			found, _ := filepath.Glob(filepath.Join(h.data, dir, "*")) // the pattern is right

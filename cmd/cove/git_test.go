@@ -159,7 +159,7 @@ func TestGitG1(t *testing.T) {
 	untouched("ignore")
 	included, _ := c.push(plan, "--dirty", "include")
 	untouched("include")
-	if out, code := c.try("dirty", "cove", "pull", included, "--wait=2m"); code != 0 || !strings.Contains(out, ": 1 commit, on top of "+c.git("rev-parse", "--short=10", "HEAD^")+", the snapshot of your own uncommitted changes.") {
+	if out, code := c.try("dirty", "cove", "pull", included, "--wait=10m"); code != 0 || !strings.Contains(out, ": 1 commit, on top of "+c.git("rev-parse", "--short=10", "HEAD^")+", the snapshot of your own uncommitted changes.") {
 		t.Errorf("pull: %d, %s", code, out)
 	}
 	if got := c.read("seen"); got != "a.txt\nnew\nseen\nstaged\nchanged\nstaged\nnew\n" || c.git("status", "--porcelain") != "" {
@@ -591,7 +591,7 @@ func TestGitG8(t *testing.T) {
 	codes := make(chan int, len(jobs))
 	for _, job := range jobs {
 		go func() {
-			cmd := h.command("parallel", "cove", "pull", job, "--wait=1m")
+			cmd := h.command("parallel", "cove", "pull", job, "--wait=10m")
 			_ = cmd.Run() // the code says it
 			codes <- cmd.ProcessState.ExitCode()
 		}()

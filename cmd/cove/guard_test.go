@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // smallUsr makes a folder ($1) to be shown as /usr: of programs, and their libraries.
@@ -122,7 +121,7 @@ func testGuarded(t *testing.T, name string) {
 	})
 	ready := func() {
 		t.Helper()
-		await(t, "the server and its pool", time.Minute, func() bool {
+		await(t, "the server and its pool", func() bool {
 			out, _ := try("doctor")
 			return strings.Contains(out, "of its pool of 1 sandboxes 1 are ready")
 		})

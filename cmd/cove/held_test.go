@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // plantedFiles are files that make something run on the machine that the work comes to, of
@@ -175,6 +174,6 @@ func (c clone) answers(job, answer, want string) {
 	defer tmux("kill-server")
 	for _, step := range []struct{ keys, shows string }{{"cove pull " + job, "Move main all the same? [y/N]"}, {answer, want}} {
 		tmux("send-keys", step.keys, "Enter")
-		await(c.t, step.shows, time.Minute, func() bool { return strings.Contains(tmux("capture-pane", "-p", "-J"), step.shows) })
+		await(c.t, step.shows, func() bool { return strings.Contains(tmux("capture-pane", "-p", "-J"), step.shows) })
 	}
 }

@@ -256,7 +256,7 @@ func (e *hostile) calls(t *testing.T) {
 	cmd.User, cmd.Timeout = user, limit
 	out, err := cmd.CombinedOutput()
 	t.Logf("with seed %s: %v, %.200q", seed, err, out)
-	await(t, "the sprite works again", 3*time.Minute, func() bool {
+	await(t, "the sprite works again", func() bool {
 		_, code := e.try("", "cove", "exec", "-s", "victim", "--", "true")
 		return code == 0
 	})

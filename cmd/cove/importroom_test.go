@@ -69,7 +69,7 @@ func TestImportLeavesRoom(t *testing.T) {
 	l.run("", "cove", "exec", "-s", "ci-zeros", "--", "sh", "-c", "head -c 300M /dev/zero >big")
 	archive := []byte(l.run("", "cove", "export", "ci-zeros"))
 	l.run("", "cove", "rm", "ci-zeros")
-	await(t, "its layer is gone", time.Minute, func() bool { return l.left(t) > 800<<20 })
+	await(t, "its layer is gone", func() bool { return l.left(t) > 800<<20 })
 	if len(archive) > 1<<20 {
 		t.Fatalf("the archive has %d bytes", len(archive))
 	}
@@ -89,7 +89,7 @@ func TestImportLeavesRoom(t *testing.T) {
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(time.Minute):
+		case <-time.After(lastResort):
 			t.Fatalf("%s does not end", of)
 			return nil
 		}
@@ -107,7 +107,7 @@ func TestImportLeavesRoom(t *testing.T) {
 	l.fillDisk(t, l.left(t)-size/3*5-reserve)
 	slow := newHalves(archive)
 	first := begin(owner, "first", slow)
-	await(t, "the first is under way", time.Minute, func() bool { return l.unpacked(t) > size/3 })
+	await(t, "the first is under way", func() bool { return l.unpacked(t) > size/3 })
 	if err := end("the second import", begin(owner, "second", bytes.NewReader(archive))); err != nil {
 		t.Errorf("the second import: %v", err)
 	}
@@ -120,13 +120,13 @@ func TestImportLeavesRoom(t *testing.T) {
 		t.Errorf("%d bytes are left of a reserve of %d", left, reserve)
 	}
 	l.run("", "cove", "rm", "second")
-	await(t, "its layer is gone", time.Minute, func() bool { return l.left(t) > size })
+	await(t, "its layer is gone", func() bool { return l.left(t) > size })
 
 	// Others take of the reserve while one is under way.
 	slow = newHalves(archive)
 	first = begin(owner, "first", slow)
 	defer close(slow.more)
-	await(t, "an import is under way", time.Minute, func() bool { return l.unpacked(t) > size/3 })
+	await(t, "an import is under way", func() bool { return l.unpacked(t) > size/3 })
 	f, err := os.Create(filepath.Join(l.data, "more"))
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // TestImpostor has another program take the address of a server that was killed. It hears
@@ -31,7 +30,7 @@ func TestImpostor(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ln net.Listener
-	await(t, "the address", time.Minute, func() bool {
+	await(t, "the address", func() bool {
 		ln, err = net.Listen("tcp", at.Host)
 		return err == nil
 	})

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/sprites"
@@ -43,7 +42,7 @@ func (h *host) installs() []sprites.AgentInstall {
 // shown is what an agent slowly found installed.
 func (h *host) shown(repo, job string) string {
 	h.t.Helper()
-	if out, code := h.try(repo, "cove", "pull", job, "--wait=2m", "--into", "none"); code != 0 {
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=10m", "--into", "none"); code != 0 {
 		h.t.Fatalf("pull exited with %d: %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
 	}
 	return h.run(repo, "git", "show", "refs/cove/"+job+"/head:installed")
@@ -83,7 +82,7 @@ func TestAgentInstall(t *testing.T) {
 	if list := h.run("", "cove", "list"); strings.Contains(list, "install-") {
 		t.Errorf("the sprite of the installation is listed: %s", list)
 	}
-	await(t, "its size", time.Minute, func() bool { return h.installs()[0].Bytes > 0 })
+	await(t, "its size", func() bool { return h.installs()[0].Bytes > 0 })
 	if list := h.run("", "cove", "agent", "list"); !strings.Contains(list, "KiB, ") {
 		t.Errorf("cove agent list: %s", list)
 	}
@@ -153,7 +152,7 @@ func TestSoakInstall(t *testing.T) {
 			reached := filepath.Join(filepath.Dir(h.home), "reached")
 			h.serve([]string{fault.Variable + "=" + string(point) + "=" + reached})
 			_, ended := h.background(repo, "cove", "push", "plan.md", "--agent", "slowly", "--dirty", "ignore")
-			await(t, "the point", 40*time.Second, func() bool {
+			await(t, "the point", func() bool {
 				text, err := os.ReadFile(reached)
 				pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 				return err == nil && pid > 0
@@ -186,7 +185,7 @@ func TestSoakInstall(t *testing.T) {
 			}
 			h.try("", "cove", "rm", "--force", sprite)
 			h.run("", "cove", "job", "gc", "--older-than", "0", "--force")
-			await(t, "the end of what it had", 90*time.Second, func() bool {
+			await(t, "the end of what it had", func() bool {
 				left, _ := filepath.Glob(filepath.Join(h.data, "layers", "*")) // the pattern is right
 				runs, _ := filepath.Glob(filepath.Join(h.data, "run", "*"))
 				return len(left)+len(runs) == 0

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -57,7 +56,7 @@ func (in installer) begin(out string) (job string, pid int, ended func() (string
 func (in installer) next(before []sprites.Job) string {
 	in.t.Helper()
 	var job string
-	await(in.t, "an installing job", time.Minute, func() bool {
+	await(in.t, "an installing job", func() bool {
 		for _, j := range in.jobs() {
 			if len(before) == len(in.jobs())-1 && !hasJob(before, j.ID) {
 				job = j.ID
@@ -112,7 +111,7 @@ func (in installer) hidden() []string {
 func (in installer) one() string {
 	in.t.Helper()
 	var names []string
-	await(in.t, "one installation", time.Minute, func() bool { names = in.hidden(); return len(names) == 1 })
+	await(in.t, "one installation", func() bool { names = in.hidden(); return len(names) == 1 })
 	return names[0]
 }
 
@@ -125,7 +124,7 @@ func (in installer) restart(sig syscall.Signal, job string) {
 	old := in.one()
 	in.endServer(sig)
 	in.run("", "cove", "server", "start")
-	await(in.t, "another installation", time.Minute, func() bool {
+	await(in.t, "another installation", func() bool {
 		names, now := in.hidden(), in.job(job)
 		return len(names) == 1 && names[0] != old && now.State == sprites.JobInstalling && now.Installing.Said != ""
 	})
@@ -134,7 +133,7 @@ func (in installer) restart(sig syscall.Signal, job string) {
 // none waits until nothing is being installed.
 func (in installer) none() {
 	in.t.Helper()
-	await(in.t, "the end of the installation", time.Minute, func() bool { return len(in.hidden()) == 0 })
+	await(in.t, "the end of the installation", func() bool { return len(in.hidden()) == 0 })
 }
 
 // said is what a push has said so far.
@@ -179,7 +178,7 @@ func TestJobInstalling(t *testing.T) {
 	if _, err := in.client().Get(t.Context(), "job-"+first); !errors.Is(err, sprites.ErrNotFound) {
 		t.Errorf("its sprite: %v", err)
 	}
-	await(t, "what the push says", time.Minute, func() bool {
+	await(t, "what the push says", func() bool {
 		return strings.Contains(in.said("first"), "Job "+first+" waits until its agent is installed, slowly 1.") && strings.Contains(in.said("first"), "installing slowly 1, command 1 of 2: fetching the parts, ")
 	})
 
@@ -219,7 +218,7 @@ func TestJobInstalling(t *testing.T) {
 	}
 	in.none()
 	job, pid, ended := in.begin("interrupted")
-	await(t, "its number", time.Minute, func() bool { return strings.Contains(in.said("interrupted"), job) })
+	await(t, "its number", func() bool { return strings.Contains(in.said("interrupted"), job) })
 	signalAll(t, syscall.SIGINT, pid)
 	if _, err := ended(); err == nil || hasJob(in.jobs(), job) || !strings.Contains(in.said("interrupted"), "Job "+job+" was deleted") {
 		t.Errorf("interrupted: %v: %s", err, in.said("interrupted"))
@@ -235,7 +234,7 @@ func TestJobInstalling(t *testing.T) {
 	signalAll(t, syscall.SIGKILL, pid)
 	_, _ = ended()
 	in.release()
-	await(t, "the job's sprite", time.Minute, func() bool { return in.job(job).State == sprites.JobQueued })
+	await(t, "the job's sprite", func() bool { return in.job(job).State == sprites.JobQueued })
 	if out := in.run("", "cove", "job", "show", job); !strings.Contains(out, "cove job rm --force "+job) || in.job(job).ReadyAt == nil {
 		t.Errorf("show: %s", out)
 	}
@@ -331,13 +330,13 @@ func TestInstallingServer(t *testing.T) {
 	id, answer = create(cut, "3")
 	cancel()
 	<-answer
-	await(t, "the end of a job whose call was cut", time.Minute, func() bool { return !hasJob(in.jobs(), id) })
+	await(t, "the end of a job whose call was cut", func() bool { return !hasJob(in.jobs(), id) })
 	in.none()
 	id, answer = create(t.Context(), "4")
 	in.endServer(syscall.SIGKILL)
 	<-answer
 	in.run("", "cove", "server", "start")
-	await(t, "the end of a job whose caller is gone", time.Minute, func() bool { return in.job(id).State == sprites.JobFailed })
+	await(t, "the end of a job whose caller is gone", func() bool { return in.job(id).State == sprites.JobFailed })
 	if out := in.run("", "cove", "job", "show", id); !strings.Contains(out, "the server ended while the agent was being installed") || !strings.Contains(out, "push again") {
 		t.Errorf("show: %s", out)
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -23,7 +22,7 @@ func TestInwardReachable(t *testing.T) {
 	}
 	for n, to := range here {
 		err := i.within(func() error {
-			conn, err := net.DialTimeout("tcp", to, 5*time.Second)
+			conn, err := net.DialTimeout("tcp", to, lastResort)
 			if err == nil {
 				_ = conn.Close()
 			}
@@ -32,15 +31,15 @@ func TestInwardReachable(t *testing.T) {
 		if err != nil {
 			t.Errorf("the host itself can't reach it: %v", err)
 		}
-		await(t, to, time.Minute, func() bool { return i.inward.Load() == int64(n)+1 })
+		await(t, to, func() bool { return i.inward.Load() == int64(n)+1 })
 	}
 	i.inward.Store(0)
 	reached := int64(0)
 	for _, a := range append([]string{islandHost6}, islandInward...) {
 		i.policy("paint", fmt.Sprintf(`{"cidr":%q,"action":"allow","ports":["80"]}`, a))
-		i.probe("paint", "tcp", net.JoinHostPort(a, "80"), "x")
+		i.heard("paint", "tcp", net.JoinHostPort(a, "80"), "x")
 		reached++
-		await(t, "the connection to "+a+", which a rule names", time.Minute, func() bool { return i.inward.Load() == reached })
+		await(t, "the connection to "+a+", which a rule names", func() bool { return i.inward.Load() == reached })
 		i.fails("paint", "tcp", net.JoinHostPort(a, "22"), "x")
 	}
 	if n := i.inward.Load(); n != reached {
@@ -72,7 +71,7 @@ func TestPolicyHolds6(t *testing.T) {
 	at := func(port string) string { return net.JoinHostPort(islandPublic6, port) }
 	other := net.JoinHostPort(islandOther6, "7")
 	i.fails("paint", "tcp", at("7"), "x")
-	if got := i.probe("paint", "dns", resolver, "only6.test", "28"); got != `ok "0 `+islandPublic6+`"` {
+	if got := i.heard("paint", "dns", resolver, "only6.test", "28"); got != `ok "0 `+islandPublic6+`"` {
 		t.Errorf("look up only6.test: %s", got)
 	}
 	i.reaches("paint", "x", "tcp", at("7"), "x")
@@ -90,7 +89,7 @@ func TestPolicyHolds6(t *testing.T) {
 	i.reaches("paint", " 403 Forbidden", "http", at("80"), `GET / HTTP/1.1\r\nHost: denied.test\r\n\r\n`)
 	i.fails("paint", "udp", at("7"), "x")
 	i.fails("paint", "dns", at("53"), "denied.test", "1")
-	i.probe("paint", "dns", resolver, "time6.test", "28")
+	i.heard("paint", "dns", resolver, "time6.test", "28")
 	i.reaches("paint", "x", "udp", at("7"), "x")
 
 	// A tightened policy cuts.
@@ -107,9 +106,8 @@ func TestPolicyHolds6(t *testing.T) {
 		t.Fatalf("the download: %q", lines.Text())
 	}
 	i.policy("paint", allow("apart6.test")...)
-	before := time.Now()
-	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "no") || time.Since(before) > 10*time.Second {
-		t.Errorf("the download ended %v after the policy: %q", time.Since(before), lines.Text())
+	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "no") { // it reads without end
+		t.Errorf("the download ended: %q", lines.Text())
 	}
 	_ = cmd.Wait() // its code is the prober's, which is 0
 	i.fails("paint", "tcp", at("7"), "x")
@@ -130,7 +128,7 @@ func TestOwnAddress(t *testing.T) {
 	six, four := net.JoinHostPort(islandPublic6, "9"), islandPublic+":9"
 	i.probe("paint", "udp", six, "x")
 	i.probe("paint", "udp", four, "x")
-	await(t, "what the sandbox sends as itself", time.Minute, func() bool { return i.strange.Load() == 2 })
+	await(t, "what the sandbox sends as itself", func() bool { return i.strange.Load() == 2 })
 	root := func(command string) string {
 		return i.run("", "cove", "exec", "-s", "paint", "--user", "root", "sh", "-c", command)
 	}
@@ -148,7 +146,7 @@ func TestOwnAddress(t *testing.T) {
 		t.Errorf("sent from addresses of others:\n%s", out)
 	}
 	// What is sent later arrives later.
-	await(t, "an honest datagram", time.Minute, func() bool {
+	await(t, "an honest datagram", func() bool {
 		own := strings.Fields(root("cat /proc/net/if_inet6 | grep fdc07e2d914b00010000000000000001"))
 		return len(own) > 0 && strings.HasPrefix(i.probe("paint", "from", "fdc0:7e2d:914b:1::1", net.JoinHostPort(islandPublic6, "7")), "ok")
 	})
@@ -192,7 +190,7 @@ except OSError as e: print(e)`, name)
 	}
 	shims := i.shims()
 	signalAll(t, syscall.SIGKILL, shims...)
-	await(t, "another shim", time.Minute, func() bool {
+	await(t, "another shim", func() bool {
 		now := i.shims()
 		return len(now) == 1 && now[0] != shims[0] && strings.HasPrefix(i.probe("paint", "tcp", net.JoinHostPort(islandPublic6, "7"), "x"), "ok")
 	})
@@ -205,7 +203,7 @@ except OSError as e: print(e)`, name)
 	if err := i.within(conn.Start); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "an open connection", time.Minute, func() bool {
+	await(t, "an open connection", func() bool {
 		return strings.Contains(i.run("", "cove", "policy", "log", "-s", "paint", "--all", "--since", "3s"), ":7 ("+islandPublic6+")")
 	})
 	i.run("", "cove", "checkpoint", "create", "-s", "paint")
@@ -222,7 +220,7 @@ except OSError as e: print(e)`, name)
 	}
 	for by, want := range map[string]string{"2620:4f:8000::2": islandPublic, islandNear: islandPublic6} {
 		route(netlink.RouteDel, by)
-		await(t, "both.test to be "+want, time.Minute, func() bool { return strings.TrimSpace(order("both.test")) == want })
+		await(t, "both.test to be "+want, func() bool { return strings.TrimSpace(order("both.test")) == want })
 		name := map[bool]string{true: "only6.test", false: "allowed.test"}[want == islandPublic]
 		if got := order(name); strings.Contains(got, "rror") {
 			t.Errorf("without a route by %s, %s has no address: %s", by, name, got)

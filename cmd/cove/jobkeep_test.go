@@ -27,7 +27,7 @@ func TestJobRetry(t *testing.T) {
 		"plan.md": "## One\n```sh\ntest \"$LUCKY\" = yes || test -e ~/lucky || exit 3\necho 1 > one.txt\n```\n",
 	})
 	h.run(repo, "git", "commit", "-q", "--allow-empty", "-m", "second")
-	first, sprite := h.push(repo, "plan.md", "--agent", "shell", "--timeout", "5m", "--max-turns", "7", "--depth", "1")
+	first, sprite := h.push(repo, "plan.md", "--agent", "shell", "--timeout", "50m", "--max-turns", "7", "--depth", "1")
 	if _, code := h.try("", "cove", "job", "wait", first); code != 1 {
 		t.Fatalf("wait exited with %d", code)
 	}
@@ -37,7 +37,7 @@ func TestJobRetry(t *testing.T) {
 		t.Errorf("in a new sprite: exit code %d", code)
 	}
 	got := h.job(again)
-	if got.Sprite == sprite || !got.OwnsSprite || got.RetryOf != first || got.TimeoutSec != 300 || got.Guards.Turns != 7 || got.Base != h.job(first).Base {
+	if got.Sprite == sprite || !got.OwnsSprite || got.RetryOf != first || got.TimeoutSec != 3000 || got.Guards.Turns != 7 || got.Base != h.job(first).Base {
 		t.Errorf("got %+v", got)
 	}
 	same := jsonField(t, h.run(repo, "cove", "job", "retry", first, "--same-sprite", "--json"), "id")
@@ -102,7 +102,7 @@ func TestJobH4(t *testing.T) {
 		"plan.md": "## One\n```sh\necho $(date +%N) > one.txt\n```\n", "empty.md": "## None\n```sh\ntrue\n```\n", "long.md": waitingPlan,
 	})
 	pulled, pulledIn := h.push(repo, "plan.md", "--agent", "shell")
-	h.run(repo, "cove", "pull", pulled, "--wait=1m", "--into=none")
+	h.run(repo, "cove", "pull", pulled, "--wait=10m", "--into=none")
 	unpulled, unpulledIn := h.push(repo, "plan.md", "--agent", "shell")
 	empty, _ := h.push(repo, "empty.md", "--agent", "shell")
 	running, _ := h.push(repo, "long.md", "--agent", "shell")
@@ -133,13 +133,14 @@ func TestJobH4(t *testing.T) {
 		h.forget(orphan, orphaned)
 		gone = orphaned
 	}
-	_, inUse := h.background("", "cove", "exec", "-s", pulledIn, "sleep", "3")
-	await(t, "the command", time.Minute, func() bool {
-		return strings.Contains(h.run("", "cove", "session", "list", "-s", pulledIn), "sleep")
+	_, inUse := h.background("", "cove", "exec", "-s", pulledIn, "sh", "-c", "until test -e free; do sleep 0.1; done")
+	await(t, "the command", func() bool {
+		return strings.Contains(h.run("", "cove", "session", "list", "-s", pulledIn), "until test")
 	})
 	if removed, kept := h.gc("--older-than", "0"); !strings.Contains(kept[pulled], "in use") || removed[empty] == "" || removed[guest] == "" || removed[gone] == "" || len(removed) != 3 {
 		t.Errorf("removed %v, kept %v", removed, kept)
 	}
+	h.run("", "cove", "exec", "-s", pulledIn, "touch", "free")
 	if _, err := inUse(); err != nil {
 		t.Errorf("the command was ended: %v", err)
 	}
@@ -201,12 +202,12 @@ func testInterruptedPush(h *host) {
 	h.run("big", "git", "add", "-A")
 	h.run("big", "git", "commit", "-q", "-m", "first")
 	pid, ended := h.background("big", "cove", "push", "plan.md", "--agent", "shell")
-	await(h.t, "the push has made a sprite", time.Minute, func() bool { return len(names()) > len(before) })
+	await(h.t, "the push has made a sprite", func() bool { return len(names()) > len(before) })
 	signalAll(h.t, syscall.SIGINT, pid)
 	if out, err := ended(); err == nil || !strings.Contains(out, "interrupted") {
 		h.t.Errorf("the push: %v, %s", err, out)
 	}
-	await(h.t, "what was before", time.Minute, func() bool { return slices.Equal(names(), before) })
+	await(h.t, "what was before", func() bool { return slices.Equal(names(), before) })
 	if out := h.run("big", "git", "for-each-ref", "refs/cove"); out != "" {
 		h.t.Errorf("left: %s", out)
 	}
@@ -306,7 +307,7 @@ func TestJobStartedAnew(t *testing.T) {
 	h.endServer(syscall.SIGTERM)
 	h.rewind(job)
 	h.run("", "cove", "server", "start") // starts the next server
-	if out, code := h.try("", "cove", "job", "wait", job, "--timeout", "30s"); code != 0 || h.job(job).Commits != 1 {
+	if out, code := h.try("", "cove", "job", "wait", job, "--timeout", "10m"); code != 0 || h.job(job).Commits != 1 {
 		t.Errorf("it was not started: %d, %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
 	}
 	h.run(repo, "cove", "pull", job)

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/lib/datafolder"
 )
@@ -26,7 +25,7 @@ func (h *host) waiter(dir string, env []string, args ...string) *waiter {
 		h.t.Fatal(err)
 	}
 	go func() { w.ended <- w.Wait() }()
-	await(h.t, strings.Join(args, " ")+": its connection", 5*time.Minute, func() bool { return connected(w.Process.Pid) })
+	await(h.t, strings.Join(args, " ")+": its connection", func() bool { return connected(w.Process.Pid) })
 	return w
 }
 
@@ -40,18 +39,18 @@ func TestWaitStartsKilledServer(t *testing.T) {
 	h.untilStep(job)
 	none := h.waiter(repo, []string{"COVE_AUTOSTART=0"}, "job", "wait", job)
 	signalAll(t, syscall.SIGKILL, h.pid())
-	await(t, "the word that the server is gone", 5*time.Minute, func() bool {
+	await(t, "the word that the server is gone", func() bool {
 		said := none.said.String()
 		return strings.Contains(said, "the server does not answer") && strings.Contains(said, "cove server start")
 	})
 	h.run("", "cove", "server", "start")
-	await(t, "the word that it is back", 5*time.Minute, func() bool { return strings.Contains(none.said.String(), "the server is back") })
+	await(t, "the word that it is back", func() bool { return strings.Contains(none.said.String(), "the server is back") })
 
 	wait := h.waiter(repo, nil, "job", "wait", job)
 	pull := h.waiter(repo, nil, "pull", job, "--wait")
 	last := h.pid()
 	signalAll(t, syscall.SIGKILL, last)
-	await(t, "a server that no command of the test has started", 5*time.Minute, func() bool {
+	await(t, "a server that no command of the test has started", func() bool {
 		server, err := datafolder.Read(h.data)
 		return err == nil && server.PID != last && datafolder.Serves(h.data, server)
 	})

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -51,7 +50,7 @@ func (e *hostile) memory(t *testing.T) {
 	// No process has what is in files of its memory: the host ends the sandbox, and
 	// says why; the next use boots it.
 	e.root("paint", "sh", "-c", "mkdir /filled && mount -t tmpfs none /filled && head -c 1G /dev/zero >/filled/big")
-	await(t, "info says why the sandbox has ended", time.Minute, func() bool {
+	await(t, "info says why the sandbox has ended", func() bool {
 		return strings.Contains(e.info("paint").Cove.LastError, "its sandbox ended: out of memory")
 	})
 }
@@ -95,7 +94,7 @@ func (e *hostile) grow(t *testing.T, sprite *sprites.Sprite) bool {
 // memoryOfService: a service whose program was ended for want of memory says so.
 func (e *hostile) memoryOfService(t *testing.T) {
 	e.try("", "cove", "service", "put", "-s", "paint", "hungry", "--", "python3", "-c", grower, "1000") // fails if it sees the end
-	await(t, "a service says why it failed", time.Minute, func() bool {
+	await(t, "a service says why it failed", func() bool {
 		out, _ := e.try("", "cove", "service", "show", "-s", "paint", "hungry", "--json")
 		return strings.Contains(out, "exit 137: out of memory")
 	})
@@ -142,7 +141,7 @@ func (e *hostile) spinners(t *testing.T) {
 	if err := spin.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the kernel holds the spinners back", time.Minute, func() bool {
+	await(t, "the kernel holds the spinners back", func() bool {
 		return e.cgroupNumber("paint", "cpu", "cpu.stat", "nr_throttled") > before+5
 	})
 	e.works(t, "other")
@@ -162,12 +161,12 @@ func (e *hostile) forkBomb(t *testing.T) {
 		return strings.TrimSpace(e.run("", "cove", "exec", "-s", sprite, "--detach", "perl", "-e", "while (1) { fork }"))
 	}
 	session := bomb("victim")
-	await(t, "it has as many processes as there may be", 5*time.Minute, func() bool {
+	await(t, "it has as many processes as there may be", func() bool {
 		out, code := e.try("", "cove", "exec", "-s", "victim", "--", "true")
 		return code == 126 && strings.Contains(out, "as many processes")
 	})
 	e.works(t, "other")
-	await(t, "it is signalled, and gone", 5*time.Minute, func() bool {
+	await(t, "it is signalled, and gone", func() bool {
 		// Which of so many have not ended in time is an error.
 		out, code := e.try("", "cove", "session", "kill", "-s", "victim", "--signal", "INT", "--grace", "1s", session)
 		return code == 0 || strings.Contains(out, "no session "+session)
@@ -177,7 +176,7 @@ func (e *hostile) forkBomb(t *testing.T) {
 	// Where there is no memory for so many, it ends with its sandbox: none is large.
 	needsCgroups(t)
 	bomb("paint")
-	await(t, "its sandbox ends, out of memory", 5*time.Minute, func() bool {
+	await(t, "its sandbox ends, out of memory", func() bool {
 		return strings.Contains(e.info("paint").Cove.LastError, "out of memory")
 	})
 	e.works(t, "paint")
@@ -218,7 +217,7 @@ for i in range(int(sys.argv[2])): os.mkdir('d'); os.chdir('d')
 		t.Errorf("a fork has %s files", out)
 	}
 	e.run("", "cove", "rm", "flooded", "copy")
-	await(t, "the layers are removed", 10*time.Minute, func() bool {
+	await(t, "the layers are removed", func() bool {
 		return !slices.ContainsFunc(names(), func(name string) bool { return !slices.Contains(before, name) })
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -37,7 +36,7 @@ func TestCheckpointHole(t *testing.T) {
 	h.run("", "cove", "create", "hole")
 	h.sh("hole", "truncate -s 17592186040317 hole && printf end >>hole && stat -c %s hole")
 	h.run("", "cove", "checkpoint", "create", "-s", "hole")
-	await(t, "the sizes", time.Minute, func() bool { return h.sized("hole") })
+	await(t, "the sizes", func() bool { return h.sized("hole") })
 	h.run("", "cove", "checkpoint", "verify", "-s", "hole")
 	if out := h.run("", "cove", "checkpoint", "diff", "v1", "-s", "hole"); strings.Contains(out, "hole") {
 		t.Errorf("the diff has %s", out)
@@ -47,7 +46,7 @@ func TestCheckpointHole(t *testing.T) {
 		t.Fatalf("import: %d, %s, of %d bytes", code, out, len(archive))
 	}
 	h.run("", "cove", "checkpoint", "create", "-s", "copy")
-	await(t, "the sizes of the copy", time.Minute, func() bool { return h.sized("copy") })
+	await(t, "the sizes of the copy", func() bool { return h.sized("copy") })
 	h.run("", "cove", "checkpoint", "verify", "-s", "copy")
 	if got := h.sh("copy", "tail -c 3 hole"); got != "end" {
 		t.Errorf("the copy ends with %q", got)
@@ -67,7 +66,7 @@ func TestCheckpointDeep(t *testing.T) {
 	h.run("", "cove", "checkpoint", "create", "-s", "deep")
 	h.sh("deep", "python3 deep.py")
 	h.run("", "cove", "checkpoint", "create", "-s", "deep")
-	await(t, "the sizes", time.Minute, func() bool {
+	await(t, "the sizes", func() bool {
 		return strings.Contains(h.run("", "cove", "checkpoint", "show", "v2", "-s", "deep", "--json"), `"size_bytes"`)
 	})
 	h.run("", "cove", "checkpoint", "verify", "-s", "deep")
@@ -80,7 +79,7 @@ func TestCheckpointDeep(t *testing.T) {
 	}
 	h.noErrors()
 	h.run("", "cove", "rm", "deep")
-	await(t, "the end of its layers", time.Minute, func() bool {
+	await(t, "the end of its layers", func() bool {
 		left, err := os.ReadDir(filepath.Join(h.data, "layers"))
 		return err == nil && len(left) == 0
 	})
@@ -139,13 +138,13 @@ func TestSoakSlowLayer(t *testing.T) {
 	slow("slow")
 	h.sh("other", "echo other >file")
 	h.run("", "cove", "checkpoint", "create", "-s", "other")
-	await(t, "the sizes of the other sprite", time.Minute, func() bool { return h.sized("other") })
+	await(t, "the sizes of the other sprite", func() bool { return h.sized("other") })
 	h.run("", "cove", "checkpoint", "verify", "-s", "other")
 	if h.sized("slow") {
 		t.Error("the slow layer was listed before the other; that shows nothing")
 	}
 	h.run("", "cove", "rm", "slow")
-	await(t, "the end of its layers", time.Minute, func() bool { return len(layers()) <= len(before)+1 })
+	await(t, "the end of its layers", func() bool { return len(layers()) <= len(before)+1 })
 
 	slow("slower")
 	verified := make(chan error, 1)
@@ -154,10 +153,9 @@ func TestSoakSlowLayer(t *testing.T) {
 		_, err := client.Sprite("slower").Verify(context.Background(), "", func(sprites.VerifyLine) {})
 		verified <- err
 	}()
-	begun := time.Now()
 	h.endServer(syscall.SIGTERM)
-	if took := time.Since(begun); took > 8*time.Second { // it waits 10 s for what does not end
-		t.Errorf("the server took %v to end", took)
+	if strings.Contains(readFile(t, filepath.Join(h.data, "serve.log")), "did not end in time") {
+		t.Error("the server did not break it off")
 	}
 	if err := <-verified; err == nil {
 		t.Error("a verification that was broken off has succeeded")

@@ -44,7 +44,7 @@ func TestSoakLoad(t *testing.T) {
 	for i := range loads {
 		loads[i] = newLoad(t, h.client(), i)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), lastResort)
 	defer cancel()
 	for _, l := range loads { // what is opened once
 		l.each(ctx)
@@ -68,12 +68,12 @@ func TestSoakLoad(t *testing.T) {
 		total += l.calls.Load()
 	}
 	t.Logf("%d calls in %v on %d sprites", total, long, n)
-	settle(t, h, held+20*n)                                                                                        // connections that wait for the next call: 8 for a guest, held by server and shim
-	await(t, "the server's goroutines to end", time.Minute, func() bool { return h.goroutines() <= running+20*n }) // of the same connections
+	settle(t, h, held+20*n)                                                                           // connections that wait for the next call: 8 for a guest, held by server and shim
+	await(t, "the server's goroutines to end", func() bool { return h.goroutines() <= running+20*n }) // of the same connections
 	for _, l := range loads {
 		l.must(h.client().Delete(t.Context(), l.name, sprites.DeleteOptions{}))
 	}
-	ctx, cancel2 := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel2 := context.WithTimeout(t.Context(), lastResort)
 	defer cancel2()
 	left, err := leakcheck.Left(ctx, before)
 	if err := errors.Join(err, leakcheck.Error(left)); err != nil {
@@ -85,7 +85,7 @@ func TestSoakLoad(t *testing.T) {
 func settle(t *testing.T, h *host, allowed int) {
 	t.Helper()
 	var now int
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(lastResort)
 	for stable := 0; stable < 5; <-time.After(100 * time.Millisecond) {
 		last := now
 		now = h.held()
@@ -141,7 +141,7 @@ func newLoad(t *testing.T, c *sprites.Client, i int) *load {
 	l.sprite = c.Sprite(l.name)
 	def := sprites.Service{Name: "echo", Cmd: "python3", Args: []string{"-c", echoServer}}
 	l.must(l.sprite.PutService(t.Context(), def, sprites.Follow{}))
-	await(t, "the echo server", time.Minute, func() bool {
+	await(t, "the echo server", func() bool {
 		conn, err := l.sprite.Dial(t.Context(), "localhost", 7)
 		if err == nil {
 			_ = conn.Close()
@@ -174,7 +174,7 @@ func (l *load) each(ctx context.Context) {
 }
 
 func (l *load) one(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, lastResort)
 	defer cancel()
 	kinds := l.kinds()
 	l.calls.Add(1)

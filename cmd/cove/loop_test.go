@@ -106,14 +106,14 @@ func TestLoop(t *testing.T) {
 		if v.name == "anthropic" {
 			select {
 			case <-held:
-			case <-time.After(2 * time.Minute):
+			case <-time.After(lastResort):
 				t.Fatalf("the model was not asked so often:\n%s", h.run("", "cove", "job", "logs", job))
 			}
 			h.endServer(syscall.SIGKILL)
 			close(release)
 			h.serve(nil)
 		}
-		if out, code := h.try(repo, "cove", "pull", job, "--wait=2m"); code != 0 {
+		if out, code := h.try(repo, "cove", "pull", job, "--wait=10m"); code != 0 {
 			t.Fatalf("%s: pull exited with %d: %s\n%s", v.name, code, out, h.run("", "cove", "job", "logs", job))
 		}
 		h.looped(v, repo, job, sprite)
@@ -248,7 +248,7 @@ func TestLoopGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var events bytes.Buffer
-	l := &loop.Loop{Provider: p, Model: "m", Events: &events, Tools: h.toolSession(t.Context(), "paint", "", tools.Full), Limits: loop.Limits{Time: 2 * time.Minute}}
+	l := &loop.Loop{Provider: p, Model: "m", Events: &events, Tools: h.toolSession(t.Context(), "paint", "", tools.Full), Limits: loop.Limits{Time: lastResort}}
 	r, err := l.Run(t.Context(), "do it")
 	if err != nil || r.Outcome != loop.ToolsGone || r.Turns != 2 {
 		t.Errorf("got %+v, %v\n%s", r, err, events.String())

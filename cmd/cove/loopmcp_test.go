@@ -86,7 +86,7 @@ func TestLoopMCP(t *testing.T) {
 	}
 	h.run("", "cove", "connector", "put", "tracker", "--upstream", server.URL+"/mcp", "--header", "Authorization: Bearer {secret}")
 	job, sprite := h.push(repo, "plan.md", "--agent", "cove", "--model", v.model, "--mcp", "host:tracker=list_issues")
-	if out, code := h.try(repo, "cove", "pull", job, "--wait=2m"); code != 0 {
+	if out, code := h.try(repo, "cove", "pull", job, "--wait=10m"); code != 0 {
 		t.Fatalf("pull exited with %d: %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
 	}
 	if show := <-during; !strings.Contains(show, "(job "+job+")") {

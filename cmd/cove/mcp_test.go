@@ -162,14 +162,14 @@ func mcpCancel(t testing.TB, s *mcp.ClientSession, lines <-chan string, args map
 		if !strings.Contains(line, "begun") {
 			t.Errorf("progress is %q", line)
 		}
-	case <-time.After(60 * time.Second):
+	case <-time.After(lastResort):
 		t.Fatal("no progress")
 	}
 	cancel()
 	if err := <-ended; err == nil {
 		t.Error("a cancelled call succeeded")
 	}
-	await(t, "the end of the cancelled command", 60*time.Second, func() bool { return !runs() })
+	await(t, "the end of the cancelled command", func() bool { return !runs() })
 }
 
 // mcpGone: the sprite is removed; every call says so, and nothing is done here.

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -156,7 +155,7 @@ func mcpDenied(t testing.TB, s *mcp.ClientSession) {
 func (h *host) managedPorts(s *mcp.ClientSession, one func(map[string]any) map[string]any) {
 	t := h.t
 	t.Helper()
-	background := `python3 -c 'import socket, time; s = socket.create_server(("127.0.0.1", 3111)); print("open", flush=True); time.sleep(600)'`
+	background := `python3 -c 'import socket, time; s = socket.create_server(("127.0.0.1", 3111)); print("open", flush=True); time.sleep(6000)'`
 	if text, failed := mcpCall(t.Context(), t, s, "Bash", one(map[string]any{"command": background, "run_in_background": true})); failed {
 		t.Fatal(text)
 	}
@@ -169,7 +168,7 @@ func (h *host) managedPorts(s *mcp.ClientSession, one func(map[string]any) map[s
 		URL   string
 		Ports []port
 	}
-	await(t, "the port", 60*time.Second, func() bool {
+	await(t, "the port", func() bool {
 		got = mcpData[struct {
 			URL   string
 			Ports []port
@@ -185,7 +184,7 @@ func (h *host) managedPorts(s *mcp.ClientSession, one func(map[string]any) map[s
 func (h *host) managedJobs(s *mcp.ClientSession) {
 	t := h.t
 	t.Helper()
-	repo := h.repository("repo", map[string]string{"plan.md": "```sh\necho painted; sleep 600\n```\n", "quick.md": "```sh\necho quick\n```\n"})
+	repo := h.repository("repo", map[string]string{"plan.md": "```sh\necho painted; sleep 6000\n```\n", "quick.md": "```sh\necho quick\n```\n"})
 	job, _ := h.push(repo, "plan.md", "--agent", "shell", "-s", "agent-1")
 	other, _ := h.push(repo, "quick.md", "--agent", "shell", "-s", "gallery")
 	type info struct {
@@ -207,7 +206,7 @@ func (h *host) managedJobs(s *mcp.ClientSession) {
 		}
 		Next int64
 	}
-	await(t, "what it says", 60*time.Second, func() bool {
+	await(t, "what it says", func() bool {
 		log := mcpData[page](t, s, "job_logs", map[string]any{"job": job})
 		return slices.ContainsFunc(log.Lines, func(l struct {
 			Seq        int64

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -48,7 +47,7 @@ func (h *host) counting(sprite, mark string) int {
 	h.t.Helper()
 	_, at := h.counts(sprite)
 	now := at
-	await(h.t, "the counter of "+sprite, time.Minute, func() bool {
+	await(h.t, "the counter of "+sprite, func() bool {
 		m, n := h.counts(sprite)
 		if m != mark {
 			h.t.Fatalf("in %s another counter runs: %s, not %s", sprite, m, mark)
@@ -76,7 +75,7 @@ func TestMemory(t *testing.T) {
 	h.write("counter.py", counter)
 	h.run("", "cove", "cp", h.home+"/../counter.py", "paint:counter.py")
 	h.run("", "cove", "exec", "-s", "paint", "--detach", "--", "python3", "counter.py")
-	await(t, "the counter", time.Minute, func() bool {
+	await(t, "the counter", func() bool {
 		out, code := h.try("", "cove", "exec", "-s", "paint", "--", "cat", "count")
 		return code == 0 && strings.Count(out, "\n") > 5
 	})

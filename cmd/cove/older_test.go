@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fault"
 )
@@ -198,7 +197,7 @@ func (h *host) backToNewer(newer string) {
 		h.t.Errorf("keep has %q, want three", got)
 	}
 	count := h.sh("keep", "cat count")
-	await(h.t, "what ran in keep", time.Minute, func() bool { return h.sh("keep", "cat count") != count })
+	await(h.t, "what ran in keep", func() bool { return h.sh("keep", "cat count") != count })
 }
 
 // TestOlderStoreKilled kills a server with -9 after the first thing that it has moved aside.
@@ -227,7 +226,7 @@ func TestOlderStoreKilled(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the first move", time.Minute, func() bool { _, err := os.Stat(reached); return err == nil })
+	await(t, "the first move", func() bool { _, err := os.Stat(reached); return err == nil })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +288,7 @@ func TestLayerGone(t *testing.T) {
 	h.sh("paint", "echo one > data; echo one > /dev/shm/memory")
 	h.run("", "cove", "checkpoint", "create", "-s", "paint")
 	sealed := filepath.Join(h.data, "layers", h.stateOf("paint").Layers[0])
-	await(t, "the layer's list", time.Minute, func() bool { return h.sized("paint") })
+	await(t, "the layer's list", func() bool { return h.sized("paint") })
 	h.run("", "cove", "suspend", "paint")
 	elsewhere := filepath.Join(filepath.Dir(h.home), "elsewhere")
 	if err := os.Rename(sealed, elsewhere); err != nil {

@@ -62,7 +62,7 @@ func farServer(t *testing.T) (url string, say chan<- string) {
 // stage waits until a sprite is asleep, paused or on disk.
 func (h *host) stage(sprite string, paused bool) {
 	h.t.Helper()
-	await(h.t, "sleep", 40*time.Second, func() bool {
+	await(h.t, "sleep", func() bool {
 		info, err := h.client().Get(h.t.Context(), sprite)
 		return err == nil && info.Status == sprites.StatusWarm && info.Cove.Paused == paused
 	})
@@ -109,7 +109,7 @@ func TestPause(t *testing.T) {
 	h.run("", "cove", "url", "--public", "paint")
 	h.run("", "cove", "service", "put", "-s", "paint", "--http-port", "8080", "standing", "python3", "standing.py")
 	// It may fall asleep before the program has come to its connection, and nobody wakes it.
-	await(t, "the program to listen", 40*time.Second, func() bool {
+	await(t, "the program to listen", func() bool {
 		select {
 		case say <- "one":
 			return true
@@ -118,7 +118,7 @@ func TestPause(t *testing.T) {
 			return false
 		}
 	})
-	await(t, "the counter", 40*time.Second, func() bool {
+	await(t, "the counter", func() bool {
 		_, code := h.try("", "cove", "exec", "-s", "paint", "--", "grep", "one", "got")
 		return code == 0
 	})
@@ -135,7 +135,7 @@ func TestPause(t *testing.T) {
 	then := h.counted()
 	select {
 	case say <- "two":
-	case <-time.After(20 * time.Second):
+	case <-time.After(lastResort):
 		t.Fatal("its connection is lost")
 	}
 	<-time.After(300 * time.Millisecond) // for what must not happen
@@ -146,13 +146,13 @@ func TestPause(t *testing.T) {
 	if got := h.visit("paint"); got != mark {
 		t.Errorf("woken by its URL, it has the mark %q, not %q", got, mark)
 	}
-	await(t, "what came while it was paused", 40*time.Second, func() bool {
+	await(t, "what came while it was paused", func() bool {
 		return h.run("", "cove", "exec", "-s", "paint", "--", "cat", "got") == "one\ntwo\n"
 	})
 
 	h.stage("paint", true)
 	signalAll(t, syscall.SIGKILL, h.shims()...)
-	await(t, "the next shim", time.Minute, func() bool { return len(h.shims()) == 1 })
+	await(t, "the next shim", func() bool { return len(h.shims()) == 1 })
 	h.stage("paint", true)
 	h.counting("paint", mark)
 
@@ -167,7 +167,7 @@ func TestPause(t *testing.T) {
 	if _, asleep := h.memories(); len(asleep) != 1 {
 		t.Errorf("on disk, there are the images %q", asleep)
 	}
-	await(t, "the shim's end", time.Minute, func() bool { return len(h.shims()) == 0 })
+	await(t, "the shim's end", func() bool { return len(h.shims()) == 0 })
 	h.counting("paint", mark)
 	h.run("", "cove", "rm", "paint")
 }
@@ -206,7 +206,7 @@ func TestPauseLimit(t *testing.T) {
 		h.stage(name, true)
 	}
 	pid, _ := h.background("", "cove", "exec", "-s", "paint0", "--", "sleep", "1000")
-	await(t, "the command", time.Minute, func() bool {
+	await(t, "the command", func() bool {
 		info, err := h.client().Get(t.Context(), "paint0")
 		return err == nil && info.Status == sprites.StatusRunning
 	})

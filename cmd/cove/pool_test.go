@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/shim"
@@ -17,7 +16,7 @@ import (
 // ready waits until so many sandboxes of the pool are ready.
 func (h *host) ready(n int) {
 	h.t.Helper()
-	await(h.t, "the pool", 40*time.Second, func() bool {
+	await(h.t, "the pool", func() bool {
 		info, err := h.client().Version(h.t.Context())
 		return err == nil && info.Pool != nil && info.Pool.Ready == n
 	})
@@ -81,7 +80,7 @@ func TestPool(t *testing.T) {
 
 	signalAll(t, syscall.SIGKILL, h.pid())
 	h.serve(nil) // without a pool
-	await(t, "the end of the pool", 40*time.Second, func() bool {
+	await(t, "the end of the pool", func() bool {
 		runs, _ := filepath.Glob(filepath.Join(h.data, "run", "*")) // the patterns are right
 		layers, _ := filepath.Glob(filepath.Join(h.data, "layers", "*"))
 		return len(runs) == 3 && len(layers) == 4
@@ -141,7 +140,7 @@ func (c faultCase) poolFaults(h *host, name string) {
 		h.run("", "cove", "create", name, "--idle", "0", "--env", "COLOUR=blue")
 	}
 	out := ""
-	await(h.t, "the sprite", 40*time.Second, func() (ok bool) {
+	await(h.t, "the sprite", func() (ok bool) {
 		var code int
 		out, code = h.try("", "cove", "exec", "-s", name, "--", "sh", "-c", identity)
 		return code == 0
@@ -163,7 +162,7 @@ func (c faultCase) poolFaults(h *host, name string) {
 // serves waits until a server that was started answers.
 func (h *host) serves(server int) {
 	h.t.Helper()
-	await(h.t, "the server", 40*time.Second, func() bool {
+	await(h.t, "the server", func() bool {
 		pid, err := serverPID(h.data)
 		return err == nil && pid == server
 	})

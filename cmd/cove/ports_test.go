@@ -70,7 +70,7 @@ func TestPorts(t *testing.T) {
 				if want := (sprites.PortEvent{Type: step.event, Port: 3000, Address: "127.0.0.1", PID: pid}); e != want || pid < 2 {
 					t.Errorf("got %v, want %v", e, want)
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(lastResort):
 				t.Fatalf("no %s", step.event)
 			}
 		}

@@ -113,7 +113,7 @@ func startStreams(b *testing.B, sprite *sprites.Sprite) {
 	if err := sprite.PutService(b.Context(), def, sprites.Follow{}); err != nil {
 		b.Fatal(err)
 	}
-	await(b, "the streams", time.Minute, func() bool {
+	await(b, "the streams", func() bool {
 		conn, err := sprite.Dial(b.Context(), "localhost", 7)
 		if err == nil {
 			_ = conn.Close()

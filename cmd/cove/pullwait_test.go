@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 )
@@ -36,7 +35,7 @@ func TestPullShowsWhatItWaitsFor(t *testing.T) {
 	h.serve(nil)
 	repo := h.repository("repo", map[string]string{"plan.md": "## One\n```sh\nuntil test -e /tmp/go; do sleep 0.1; done\necho one >one\n```\n"})
 	job, sprite := h.push(repo, "plan.md", "--agent", "shell")
-	pull := h.command(repo, "cove", "pull", job, "--wait=2m")
+	pull := h.command(repo, "cove", "pull", job, "--wait=10m")
 	terminal, err := pty.Start(pull)
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +44,7 @@ func TestPullShowsWhatItWaitsFor(t *testing.T) {
 	var shown screen
 	var reading sync.WaitGroup
 	reading.Go(func() { _, _ = io.Copy(&shown, terminal) }) // its end is an error
-	await(t, "the line", time.Minute, func() bool {
+	await(t, "the line", func() bool {
 		return strings.Contains(shown.String(), "\rwaiting for job "+job+": running, began ")
 	})
 	h.run("", "cove", "exec", "-s", sprite, "touch", "/tmp/go")

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/test/modeltest"
@@ -337,7 +336,7 @@ func (r *agentRun) hangs(play func(script) model) {
 func (r *agentRun) isStopped(play func(script) model) {
 	m := play(silence())
 	id := r.begin()
-	await(r.t, "the model is asked", 2*time.Minute, func() bool { return len(m.Requests()) > 0 || r.job(id).State.Terminal() })
+	await(r.t, "the model is asked", func() bool { return len(m.Requests()) > 0 || r.job(id).State.Terminal() })
 	r.run("", "cove", "job", "stop", id)
 	job := r.finish(id, sprites.JobCancelled)
 	if job.Outcome.Kind != agents.Cancelled || (job.AgentSession != "") != r.early {
@@ -399,7 +398,7 @@ func (r *agentRun) readsNoMore(play func(script) model) {
 	}
 	r.run("", "cove", "connector", "grant", r.connector, "--sprite", "paint")
 	defer r.run("", "cove", "connector", "revoke", r.connector, "--sprite", "paint")
-	args := []string{"exec", "-i", "-s", "paint", "--timeout", "2m", "--dir", spec.Workdir}
+	args := []string{"exec", "-i", "-s", "paint", "--timeout", "10m", "--dir", spec.Workdir}
 	for _, kv := range spec.Env {
 		args = append(args, "--env", kv)
 	}

@@ -91,7 +91,7 @@ func (h *host) removeStarting(r *removal) {
 	_, wait := h.background("", "cove", "exec", "-s", r.sprite, "sleep", "1000")
 	ran := make(chan error, 1)
 	go func() { ran <- h.client().Sprite(r.sprite).Command("sleep", "1000").Run() }()
-	await(h.t, "the commands to be on their way", time.Minute, func() bool {
+	await(h.t, "the commands to be on their way", func() bool {
 		info, err := h.client().Get(h.t.Context(), r.sprite)
 		return err == nil && slices.Contains(info.Cove.AwakeBy, "exec")
 	})
@@ -112,7 +112,7 @@ func (h *host) printing(r *removal) (wait func() (string, error), ran <-chan err
 	if err := cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
-	await(h.t, "the commands", time.Minute, func() bool {
+	await(h.t, "the commands", func() bool {
 		_, code := h.try("", "cove", "exec", "-s", r.sprite, "--", "sh", "-c", "ls ~/a ~/b")
 		return code == 0
 	})

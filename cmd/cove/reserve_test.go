@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -59,7 +58,7 @@ func TestDiskReserve(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the sprite is held", time.Minute, func() bool { i := l.info("wild").Cove; return i.Held != nil && i.Paused })
+	await(t, "the sprite is held", func() bool { i := l.info("wild").Cove; return i.Held != nil && i.Paused })
 	left := l.left(t)
 	t.Logf("%d MiB left of a reserve of %d", left>>20, reserve>>20)
 	if left < reserve/2 || left >= reserve {
@@ -113,7 +112,7 @@ func TestDiskReserveOfDead(t *testing.T) {
 	l.run("", "cove", "create", "wild")
 	l.run("", "cove", "exec", "-s", "wild", "--detach", "--", "python3", "-c", bySteps, "300", "1048576", "0.02")
 	held := func() bool { i := l.info("wild").Cove; return i.Held != nil && i.Paused }
-	await(t, "the sprite is held", time.Minute, held)
+	await(t, "the sprite is held", held)
 	signalAll(t, 9, l.pid())
 	l.serve(nil, "--idle", "0", "--disk-reserve", "256M")
 	if i := l.info("wild").Cove; i.Held == nil || i.Held.Code != "disk_full" || !i.Paused {
@@ -124,10 +123,10 @@ func TestDiskReserveOfDead(t *testing.T) {
 		t.Errorf("asleep it is held: %+v", i.Held)
 	}
 	l.run("", "cove", "exec", "-s", "wild", "true")
-	await(t, "it is held as soon as it has written", time.Minute, held)
+	await(t, "it is held as soon as it has written", held)
 	signalAll(t, 9, l.pid())
 	l.serve(nil, "--idle", "0", "--disk-reserve", "0")
-	await(t, "it has finished", time.Minute, func() bool {
+	await(t, "it has finished", func() bool {
 		out, _ := l.try("", "cove", "exec", "-s", "wild", "stat", "-c", "%s", "big")
 		return out == fmt.Sprintln(300<<20)
 	})

@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 )
 
 // hog takes more memory than the disk has left, and writes until it is stopped.
@@ -23,7 +22,7 @@ func TestDiskReserveAdvice(t *testing.T) {
 			l.fillDisk(t, 500<<20)
 			l.run("", "cove", "create", "wild")
 			l.run("", "cove", "exec", "-s", "wild", "--detach", "--", "python3", "-c", hog)
-			await(t, "the sprite is held", 2*time.Minute, func() bool { i := l.info("wild").Cove; return i.Held != nil && i.Paused })
+			await(t, "the sprite is held", func() bool { i := l.info("wild").Cove; return i.Held != nil && i.Paused })
 			if all {
 				l.fillUp()
 			}

@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -32,7 +31,7 @@ func TestJobResume(t *testing.T) {
 		"plan.md":   told("echo 1 >one.txt; git add -A; git commit -q -m One", "echo open >open.txt"),
 		"blocks.md": "```sh\ntrue\n```\n",
 	})
-	flags := append(h.standIns(), "--timeout", "5m")
+	flags := append(h.standIns(), "--timeout", "50m")
 	first, sprite := h.push(repo, append([]string{"plan.md"}, flags...)...)
 	h.run("", "cove", "job", "wait", first)
 	if got := h.job(first); got.AgentSession != "s-1" {
@@ -48,7 +47,7 @@ func TestJobResume(t *testing.T) {
 	}
 	second := resume(first, told(`test -e open.txt && echo "$*" | grep -q -- '--resume s-1' && git add -A && git commit -q -m Two`))
 	old := h.job(first)
-	if second.ResumeOf != first || second.Sprite != sprite || second.Workdir != old.Workdir || second.Base != old.Base || second.Commits != 2 || second.TimeoutSec != 300 {
+	if second.ResumeOf != first || second.Sprite != sprite || second.Workdir != old.Workdir || second.Base != old.Base || second.Commits != 2 || second.TimeoutSec != 3000 {
 		t.Errorf("got %+v", second)
 	}
 	h.run(repo, "cove", "pull", first)
@@ -74,7 +73,7 @@ func TestJobResume(t *testing.T) {
 	}
 
 	// What is at work in a clone is alone there.
-	busy := jsonField(t, h.run(repo, "cove", "job", "resume", third.ID, "--json", "RUN echo '{\"type\":\"assistant\"}'; sleep 600"), "id")
+	busy := jsonField(t, h.run(repo, "cove", "job", "resume", third.ID, "--json", "RUN echo '{\"type\":\"assistant\"}'; sleep 6000"), "id")
 	for _, id := range []string{busy, third.ID} {
 		if out, code := h.try(repo, "cove", "job", "resume", id, "x"); code != 1 || !strings.Contains(out, busy) {
 			t.Errorf("while %s is at work: %d, %s", busy, code, out)
@@ -112,7 +111,7 @@ func (h *host) refusedToResume(repo, id, sprite string) {
 	h.run("", "cove", "job", "wait", shell)
 	refused(1, "cove push -s "+sprite, shell, "x")
 	h.run("", "cove", "rm", "--force", sprite)
-	await(h.t, "the sprite is gone", time.Minute, func() bool {
+	await(h.t, "the sprite is gone", func() bool {
 		_, code := h.try("", "cove", "info", sprite)
 		return code != 0
 	})

@@ -96,7 +96,7 @@ func TestEndInCheckpoint(t *testing.T) {
 	h.serve(nil)
 	startHolding(t, h)
 	_, ended := h.background("", "cove", "checkpoint", "create", "-s", "paint")
-	await(t, "a part of its memory in the image", 40*time.Second, func() bool {
+	await(t, "a part of its memory in the image", func() bool {
 		// It is in the shim's own mount namespace.
 		for _, pid := range h.shims() {
 			pages, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "root", h.data, "run", "*", "image", "*.img"))

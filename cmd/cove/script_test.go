@@ -180,7 +180,7 @@ func serverPID(data string) (int, error) {
 
 // awaitEnd returns once the process is gone or a zombie of another parent.
 func awaitEnd(pid int) error {
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(lastResort); time.Now().Before(deadline); {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return nil
@@ -205,16 +205,15 @@ func serverCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// waitForCommand runs a command until it succeeds, or with ! until it fails, for
-// 30 seconds at most: waitfor CMD…
+// waitForCommand runs a command until it succeeds, or with ! until it fails: waitfor CMD…
 func waitForCommand(ts *testscript.TestScript, neg bool, args []string) {
-	for deadline := time.Now().Add(2 * time.Minute); ; {
+	for deadline := time.Now().Add(lastResort); ; {
 		err := ts.Exec(args[0], args[1:]...)
 		if (err == nil) != neg {
 			return
 		}
 		if time.Now().After(deadline) {
-			ts.Fatalf("waitfor %s: %v after two minutes", strings.Join(args, " "), err)
+			ts.Fatalf("waitfor %s: %v after %v", strings.Join(args, " "), err, lastResort)
 		}
 		<-time.After(100 * time.Millisecond)
 	}

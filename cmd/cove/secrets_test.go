@@ -228,7 +228,7 @@ CALLS`
 		body, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode, string(body)
 	}
-	await(t, "the sprite's server", time.Minute, func() bool { code, _ := get("/", nil); return code == 200 })
+	await(t, "the sprite's server", func() bool { code, _ := get("/", nil); return code == 200 })
 	for name, header := range map[string]map[string]string{
 		"plainly": nil, "with the owner's token": {"Authorization": "Bearer " + strings.TrimSpace(string(token))},
 		"forwarded": {"X-Forwarded-Host": "127.0.0.1:" + port, "X-Forwarded-For": "127.0.0.1", "Forwarded": "host=127.0.0.1", "X-Original-URL": "/v1/sprites", "X-Rewrite-URL": "/v1/tokens"},

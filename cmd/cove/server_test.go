@@ -167,7 +167,7 @@ func (h *host) serve(env []string, args ...string) {
 	}
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(lastResort); ; {
 		if pid, err := serverPID(h.data); err == nil && pid == cmd.Process.Pid {
 			return
 		}
@@ -223,12 +223,28 @@ func (h *host) push(repo string, args ...string) (job, sprite string) {
 	return jsonField(h.t, out, "job"), jsonField(h.t, out, "sprite")
 }
 
+// lastResort bounds what a test waits for. It only keeps a broken test from hanging for
+// ever: no test passes or fails because something took long.
+const lastResort = 10 * time.Minute
+
 // await polls until f says yes.
-func await(t testing.TB, what string, limit time.Duration, f func() bool) {
+func await(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); !f(); <-time.After(20 * time.Millisecond) {
+	for deadline := time.Now().Add(lastResort); !f(); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, limit)
+			t.Fatalf("%s: not within %v", what, lastResort)
+		}
+	}
+}
+
+// longEnough calls f with a limit that is to be reached, or that something is to outlast.
+// What must be done by then takes longer on a slow machine. If f says that it was not done
+// in time, it is called with a longer limit.
+func longEnough(t testing.TB, limit time.Duration, f func(limit time.Duration) (inTime bool)) {
+	t.Helper()
+	for ; !f(limit); limit *= 6 {
+		if limit > lastResort/2 {
+			t.Fatalf("not in time with a limit of %v", limit)
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -44,7 +43,7 @@ func TestTerminalsSurvive(t *testing.T) {
 	if err != nil || len(list) != n {
 		t.Fatalf("there are %d sessions, %v", len(list), err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), lastResort)
 	defer cancel()
 	for i, id := range ids {
 		cmd := sprite.Attach(ctx, id)
@@ -111,7 +110,7 @@ func TestExecSurvives(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the command", time.Minute, func() bool {
+		await(t, "the command", func() bool {
 			_, code := h.try("", "cove", "exec", "-s", "paint", "test", "-e", "/tmp/ready."+name)
 			return code == 0
 		})

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // A shim that uses more memory than it may is ended by the kernel, the next one adopts
@@ -46,8 +45,8 @@ func TestShimMemory(t *testing.T) {
 	}
 	var dir string
 	shim := h.shims()[0]
-	await(t, "the shim in a cgroup of its own", time.Minute, func() bool { dir = group(); return dir != "" && in(dir, shim) })
-	await(t, "the shim alone in it", time.Minute, func() bool {
+	await(t, "the shim in a cgroup of its own", func() bool { dir = group(); return dir != "" && in(dir, shim) })
+	await(t, "the shim alone in it", func() bool {
 		data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		return err == nil && strings.TrimSpace(string(data)) == strconv.Itoa(shim)
 	})
@@ -62,12 +61,12 @@ func TestShimMemory(t *testing.T) {
 		used := number(dir, "memory.usage_in_bytes", "memory.current")
 		_ = os.WriteFile(limitFile, []byte(strconv.FormatInt(used+1<<20, 10)), 0)
 	}
-	await(t, "the shim's end", time.Minute, func() bool {
+	await(t, "the shim's end", func() bool {
 		tighten()
 		_, _ = h.try("", "cove", "exec", "-s", "paint", "head", "-c", "20000000", "/dev/zero")
 		return syscall.Kill(shim, 0) != nil
 	})
-	await(t, "another shim", time.Minute, func() bool {
+	await(t, "another shim", func() bool {
 		now := h.shims()
 		return len(now) == 1 && now[0] != shim && in(dir, now[0])
 	})
@@ -75,5 +74,5 @@ func TestShimMemory(t *testing.T) {
 		t.Errorf("what ran in the sandbox: %q", out)
 	}
 	h.run("", "cove", "rm", "--force", "paint")
-	await(t, "the end of its cgroup", time.Minute, func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
+	await(t, "the end of its cgroup", func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
 }

@@ -92,7 +92,7 @@ func (s *silentServer) restoring(name string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	await(s.t, "the move", time.Minute, func() bool {
+	await(s.t, "the move", func() bool {
 		st, err := shim.ReadState(filepath.Join(s.Dir, "run", info.ID))
 		return err == nil && st.Generation > 0 && st.PID > 0 && !st.Moving
 	})
@@ -112,7 +112,7 @@ func (s *silentServer) layers() []string {
 // no checkpoint was made, as the error says, and the next use boots it. So it is with
 // forks; and a sprite that does not wake from its memory boots.
 func TestSilentGuest(t *testing.T) {
-	s := newSilentServer(t, 500*time.Millisecond)
+	s := newSilentServer(t, 2*time.Second)
 	ctx := t.Context()
 	s.Create("paint")
 	s.sh("paint", "head -c 1M /dev/urandom >big; sha256sum big >sum; echo one >data")
@@ -129,7 +129,7 @@ func TestSilentGuest(t *testing.T) {
 	if err != nil && !strings.Contains(err.Error(), "its files are as they were: ") {
 		t.Errorf("the checkpoint: %v", err)
 	}
-	await(t, "the reason", time.Minute, func() bool {
+	await(t, "the reason", func() bool {
 		info, err := s.Host.Get(ctx, "paint")
 		return err == nil && info.Status == sprites.StatusCold && strings.Contains(info.Cove.LastError, "did not answer")
 	})
@@ -187,7 +187,7 @@ func TestSilentGuestEnds(t *testing.T) {
 			s.refused("the checkpoint", <-failed, c.code)
 			s.speak()
 			if c.name == "delete" {
-				await(t, "the end of its layers", time.Minute, func() bool { return len(s.layers()) == 0 })
+				await(t, "the end of its layers", func() bool { return len(s.layers()) == 0 })
 				return
 			}
 			if got := s.sh("paint", "cat data"); got != "one" {
@@ -205,7 +205,7 @@ func TestSilentGuestEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			await(t, "the wake", time.Minute, func() bool {
+			await(t, "the wake", func() bool {
 				st, err := shim.ReadState(filepath.Join(s.Dir, "run", info.ID))
 				return err == nil && st.PID > 0
 			})
@@ -232,7 +232,7 @@ func TestSilentGuestAndKill(t *testing.T) {
 	}
 	_, ended := h.background("", "cove", "checkpoint", "create", "-s", "paint")
 	var dir string
-	await(t, "the move", time.Minute, func() bool {
+	await(t, "the move", func() bool {
 		states, _ := filepath.Glob(filepath.Join(h.data, "run", "*", "sandbox.json")) // the pattern is right
 		for _, name := range states {
 			if st, err := shim.ReadState(filepath.Dir(name)); err == nil && st.Generation > 0 && st.PID > 0 && !st.Moving {
@@ -262,7 +262,7 @@ func TestSilentGuestAndKill(t *testing.T) {
 	}
 	h.run("", "cove", "rm", "--force", "paint")
 	h.run("", "cove", "rm", "other")
-	await(t, "the end of all layers", time.Minute, func() bool {
+	await(t, "the end of all layers", func() bool {
 		left, _ := filepath.Glob(filepath.Join(h.data, "layers", "*")) // likewise
 		return len(left) == 0
 	})

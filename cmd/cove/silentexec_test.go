@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +19,7 @@ func ends(t *testing.T, what string, ended <-chan int) int {
 	select {
 	case code := <-ended:
 		return code
-	case <-time.After(time.Minute):
+	case <-time.After(lastResort):
 		t.Fatalf("%s does not end", what)
 		return 0
 	}
@@ -51,14 +52,15 @@ func TestSilentExec(t *testing.T) {
 	}
 	runs := begin(running)
 
-	stopper := h.command("", "cove", "exec", "-s", "paint", "--user", "root", "--", "kill", "-STOP", "1")
+	stopper := h.command("", "cove", "exec", "-s", "paint", "--user", "root", "--", "sh", "-c", "kill -STOP 1; touch /home/sprite/stopped")
 	if err := stopper.Start(); err != nil {
 		t.Fatal(err)
 	}
 	stops := begin(stopper)
-	await(t, "the guest is silent", time.Minute, func() bool {
+	await(t, "the guest is silent", func() bool {
+		stopped, _ := filepath.Glob(filepath.Join(h.data, "layers", "*", "root", "upper", "home", "sprite", "stopped")) // the pattern is right
 		check, err := h.client().Check(t.Context(), "paint")
-		return err == nil && check.Status == "unhealthy"
+		return err == nil && check.Status == "unhealthy" && len(stopped) == 1
 	})
 	_ = stopper.Process.Kill() // what it has begun goes on
 	ends(t, "the client of what stops the guest", stops)
@@ -78,7 +80,7 @@ func TestSilentExec(t *testing.T) {
 	}
 	defer screen.Close()
 	leaves := begin(console)
-	await(t, "the console's connection", time.Minute, func() bool { return connected(console.Process.Pid) })
+	await(t, "the console's connection", func() bool { return connected(console.Process.Pid) })
 	if err := console.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -468,7 +468,7 @@ func syncS11(h syncHost) {
 	}
 	h.write("s11/a", "2")
 	pid, wait := h.background("s11", "cove", "sync", "push", "-s", "paint", "--json")
-	await(h.t, "some of it is staged", time.Minute, func() bool {
+	await(h.t, "some of it is staged", func() bool {
 		_ = syscall.Kill(pid, syscall.SIGSTOP) // so that not all of it is, by the time that the connection goes
 		_, code := h.try("", "cove", "exec", "-s", "paint", "--", "sh", "-c", `ls -l ~/.local/state/cove/.cove-sync/*/stage/ | awk '{n+=$5} END {exit !(n > 12000000)}'`)
 		if code != 0 {
@@ -631,7 +631,7 @@ func TestSyncWatch(t *testing.T) {
 	pid, wait := h.background("w", "cove", "sync", "push", "-s", "paint", "--watch")
 	inSprite := func(name, want string) {
 		t.Helper()
-		await(t, name+" in the sprite", time.Minute, func() bool {
+		await(t, name+" in the sprite", func() bool {
 			out, _ := h.try("", "cove", "exec", "-s", "paint", "--", "cat", "w/"+name)
 			return out == want
 		})
@@ -640,12 +640,12 @@ func TestSyncWatch(t *testing.T) {
 	h.write("w/sub/b", "2")
 	inSprite("sub/b", "2")
 	h.sh("echo -n 3 > w/sub/c")
-	await(t, "c here", time.Minute, func() bool {
+	await(t, "c here", func() bool {
 		b, err := os.ReadFile(h.path("w/sub/c"))
 		return err == nil && string(b) == "3"
 	})
 	h.run("w", "rm", "a")
-	await(t, "a to go", time.Minute, func() bool {
+	await(t, "a to go", func() bool {
 		_, code := h.try("", "cove", "exec", "-s", "paint", "--", "test", "-e", "w/a")
 		return code == 1
 	})

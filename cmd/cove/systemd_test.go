@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // asInit makes a machine in the namespaces that it has, of which systemd is the init: with
@@ -95,7 +94,7 @@ func newMachine(t *testing.T) *machine {
 	}
 	t.Cleanup(func() {
 		for _, group := range groups {
-			await(t, "the end of "+group, time.Minute, func() bool {
+			await(t, "the end of "+group, func() bool {
 				_ = exec.Command("find", group, "-depth", "-type", "d", "-exec", "rmdir", "{}", ";").Run()
 				return !isDir(group)
 			})
@@ -127,12 +126,12 @@ func (m *machine) begin() {
 	if err := m.cmd.Start(); err != nil {
 		m.t.Fatal(err)
 	}
-	await(m.t, "systemd", time.Minute, func() bool {
+	await(m.t, "systemd", func() bool {
 		out, err := exec.Command("pgrep", "--parent", strconv.Itoa(m.cmd.Process.Pid), "--exact", "systemd").Output()
 		m.init = strings.TrimSpace(string(out))
 		return err == nil && m.init != ""
 	})
-	await(m.t, "basic.target", time.Minute, func() bool {
+	await(m.t, "basic.target", func() bool {
 		_, code := m.try("systemctl", "is-active", "basic.target")
 		return code == 0
 	})
@@ -196,11 +195,11 @@ func TestServerUnit(t *testing.T) {
 	m.says("active", "systemctl", "is-active", "cove")
 
 	m.says("", "systemctl", "kill", "--kill-whom=main", "--signal=KILL", "cove")
-	await(t, "a server after the one that was killed", time.Minute, func() bool {
+	await(t, "a server after the one that was killed", func() bool {
 		_, code := m.try("cove", "exec", "-s", "paint", "--", "sh", "-c", "kill -0 $(cat ~/pid)")
 		return code == 0
 	})
-	await(t, "its line in the journal", time.Minute, func() bool {
+	await(t, "its line in the journal", func() bool {
 		out, _ := m.try("cove", "server", "logs")
 		return strings.Count(out, "listening on http://127.0.0.1:7878") >= 4
 	})
@@ -231,7 +230,7 @@ func TestServerUnitOfUser(t *testing.T) {
 	person := func(args ...string) []string {
 		return append([]string{"setpriv", "--reuid", name, "--regid", name, "--init-groups", "env", "HOME=/tmp/home", "XDG_RUNTIME_DIR=/run/person"}, args...)
 	}
-	await(t, "the user's systemd", time.Minute, func() bool {
+	await(t, "the user's systemd", func() bool {
 		_, code := m.try(person("systemctl", "--user", "is-active", "basic.target")...)
 		return code == 0
 	})

@@ -159,7 +159,7 @@ func (k *talk) awaitMore(before [3]int) {
 			t.Logf("they were at %v, and are at %v; in the sprite is\n%s", before, k.now(), out)
 		}
 	}()
-	await(t, "all three go on", 60*time.Second, func() bool {
+	await(t, "all three go on", func() bool {
 		now := k.now()
 		for _, c := range []*counted{&k.ticks, &k.spoken, &k.told} {
 			if wrong := c.now().wrong; wrong != "" {

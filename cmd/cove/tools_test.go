@@ -224,7 +224,7 @@ func (h *host) toolKilled() {
 	killed := false
 	for range 20 {
 		s := h.toolSession(t.Context(), "paint", "/tmp/w", tools.EditOnly)
-		killer := h.command("", "cove", "exec", "-s", "paint", "--timeout", "1m", "--dir", "/tmp/w", "python3", "-c", killWriter)
+		killer := h.command("", "cove", "exec", "-s", "paint", "--timeout", "10m", "--dir", "/tmp/w", "python3", "-c", killWriter)
 		out, err := killer.StdoutPipe()
 		if err := errors.Join(err, killer.Start()); err != nil {
 			t.Fatal(err)
@@ -388,7 +388,7 @@ func (h *host) goneDuring(s *tools.Session, end func()) {
 	began := make(chan struct{}, 100)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := s.CallProgress(t.Context(), "Bash", json.RawMessage(`{"command":"sleep 60"}`), func(tools.Progress) { began <- struct{}{} })
+		_, err := s.CallProgress(t.Context(), "Bash", json.RawMessage(`{"command":"sleep 6000"}`), func(tools.Progress) { began <- struct{}{} })
 		ended <- err
 	}()
 	<-began
@@ -398,7 +398,7 @@ func (h *host) goneDuring(s *tools.Session, end func()) {
 		if toolCode(err) != tools.CodeSandboxGone {
 			t.Errorf("in the middle: got %v, %q", err, toolCode(err))
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(lastResort):
 		t.Fatal("the call does not end")
 	}
 }

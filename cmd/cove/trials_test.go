@@ -130,7 +130,7 @@ func (tr *trial) work(program string, args ...string) *worker {
 // stop ends a program of which the connection may be lost.
 func (tr *trial) stop(w *worker) {
 	tr.t.Helper()
-	ctx, cancel := context.WithTimeout(tr.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(tr.t.Context(), lastResort)
 	defer cancel()
 	w.end(ctx)
 	select {
@@ -143,7 +143,7 @@ func (tr *trial) stop(w *worker) {
 // inside runs a Python program in the sprite to its end and returns its output.
 func (tr *trial) inside(program string, args ...string) string {
 	tr.t.Helper()
-	ctx, cancel := context.WithTimeout(tr.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(tr.t.Context(), lastResort)
 	defer cancel()
 	cmd := tr.client().Sprite(tr.sprite).CommandContext(ctx, "python3", append([]string{"-c", alone + program}, args...)...)
 	var out, said bytes.Buffer
@@ -167,7 +167,7 @@ func (tr *trial) kill(victims string) {
 		}
 	}
 	if strings.Contains(victims, "server") {
-		await(tr.t, "the server's end", time.Minute, func() bool { return syscall.Kill(server, 0) != nil })
+		await(tr.t, "the server's end", func() bool { return syscall.Kill(server, 0) != nil })
 		tr.run("", "cove", "server", "start") // starts the next one, if a command that waited has not
 	}
 }
@@ -193,7 +193,7 @@ func (tr *trial) strike(w *worker) (what string) {
 	over := make(chan struct{})
 	go func() { _, _ = ended(); close(over) }() // it may be cut off
 	until := len(w.lines()) + tr.rng.IntN(5)
-	await(tr.t, "the moment of a kill", time.Minute, func() bool {
+	await(tr.t, "the moment of a kill", func() bool {
 		select {
 		case <-over:
 			return true
@@ -202,7 +202,7 @@ func (tr *trial) strike(w *worker) (what string) {
 		}
 	})
 	tr.kill(victims)
-	await(tr.t, what, time.Minute, func() bool {
+	await(tr.t, what, func() bool {
 		select {
 		case <-over:
 			return true
@@ -221,7 +221,7 @@ func (tr *trial) each(n int, start func(round int) *worker, check func(acked []s
 	for round := range n {
 		w := start(round)
 		until := 1 + tr.rng.IntN(30)
-		await(tr.t, fmt.Sprintf("%d changes", until), 2*time.Minute, func() bool { return w.hasEnded() || len(w.lines()) >= until })
+		await(tr.t, fmt.Sprintf("%d changes", until), func() bool { return w.hasEnded() || len(w.lines()) >= until })
 		if w.hasEnded() {
 			tr.t.Fatalf("round %d: the program ended: %v\n%s", round, w.err, w.said.String())
 		}
@@ -229,7 +229,7 @@ func (tr *trial) each(n int, start func(round int) *worker, check func(acked []s
 		if tr.past != nil {
 			tr.past(tr.t.Context())
 		}
-		await(tr.t, "the sprite after "+what, time.Minute, func() bool {
+		await(tr.t, "the sprite after "+what, func() bool {
 			_, code := tr.try("", "cove", "exec", "-s", tr.sprite, "true")
 			return code == 0
 		})

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // TestSoakClients has ten clients do everything at random, each with a sprite of its own,
@@ -43,7 +42,7 @@ func TestSoakClients(t *testing.T) {
 			})
 		}
 		if rng.IntN(2) == 0 {
-			await(t, "a moment", time.Minute, func() bool { return rng.IntN(20) == 0 })
+			await(t, "a moment", func() bool { return rng.IntN(20) == 0 })
 			server := h.pid()
 			victim := []string{"server", "shim", "sandbox"}[rng.IntN(3)]
 			pids := faultCase{victim: victim}.victims(h, server)
@@ -54,7 +53,7 @@ func TestSoakClients(t *testing.T) {
 				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 			}
 			if victim == "server" {
-				await(t, "the server's end", time.Minute, func() bool { return syscall.Kill(server, 0) != nil })
+				await(t, "the server's end", func() bool { return syscall.Kill(server, 0) != nil })
 			}
 		}
 		working.Wait()
@@ -85,7 +84,7 @@ type client struct {
 
 // call runs a command line, and reports whether it was done.
 func (c *client) call(ctx context.Context, args ...string) (string, bool) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, lastResort)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, "cove"), args...)
 	cmd.Env = c.environ()

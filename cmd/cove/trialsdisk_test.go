@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // TestSoakFullDisk fills the disk under a program that writes and a server that is killed:
@@ -25,10 +24,10 @@ func TestSoakFullDisk(t *testing.T) {
 	next := 0
 	for round := range rounds(2) {
 		w := tr.work(lines, strconv.Itoa(next))
-		await(t, "some lines", time.Minute, func() bool { return w.hasEnded() || len(w.lines()) > 5 })
+		await(t, "some lines", func() bool { return w.hasEnded() || len(w.lines()) > 5 })
 		h.fillUp()
 		n := len(w.lines())
-		await(t, "the end of the room", time.Minute, func() bool { // it may be paused first, for the reserve of the disk
+		await(t, "the end of the room", func() bool { // it may be paused first, for the reserve of the disk
 			return w.hasEnded() || len(w.lines()) > n+200 || tr.rng.IntN(300) == 0
 		})
 		victims := trialVictims[tr.rng.IntN(len(trialVictims))]
@@ -65,7 +64,7 @@ while True:
 // long file is removed.
 func (tr *trial) afterwards(w *worker, told int, next *int, what string) {
 	tr.t.Helper()
-	await(tr.t, "the sprite after "+what, time.Minute, func() bool {
+	await(tr.t, "the sprite after "+what, func() bool {
 		_, code := tr.try("", "cove", "exec", "-s", tr.sprite, "true")
 		return code == 0
 	})
@@ -108,13 +107,13 @@ func TestSoakFaultyDisk(t *testing.T) {
 	for round := range rounds(1) {
 		w := tr.work(lines, strconv.Itoa(next))
 		until := 1 + tr.rng.IntN(20)
-		await(t, "some lines", time.Minute, func() bool { return w.hasEnded() || len(w.lines()) >= until })
+		await(t, "some lines", func() bool { return w.hasEnded() || len(w.lines()) >= until })
 		if tr.rng.IntN(3) == 0 {
 			tr.run("", "cove", "checkpoint", "create", "-s", tr.sprite)
 		}
 		told := len(w.lines()) // what a disk says while it fails is its own affair
 		failDisk(t, h.data)
-		await(t, "a write that fails", time.Minute, func() bool {
+		await(t, "a write that fails", func() bool {
 			out, code := tr.try("", "cove", "checkpoint", "create", "-s", tr.sprite)
 			if code == 0 {
 				t.Errorf("a checkpoint on a disk that has failed: %s", out)
@@ -127,7 +126,7 @@ func TestSoakFaultyDisk(t *testing.T) {
 				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 			}
 		}
-		await(t, "the server's end", time.Minute, func() bool { return syscall.Kill(server, 0) != nil })
+		await(t, "the server's end", func() bool { return syscall.Kill(server, 0) != nil })
 		d.mend(t)
 		h.run("", "cove", "server", "start")
 		tr.afterwards(w, told, &next, fmt.Sprintf("round %d", round))
@@ -152,8 +151,8 @@ func newFaultyDisk(t *testing.T, h *host) *faultyDisk {
 
 func (d *faultyDisk) unmount(t *testing.T) {
 	t.Helper()
-	await(t, "the disk's end", time.Minute, func() bool { return syscall.Unmount(d.at, 0) == nil })
-	await(t, "the end of all that had it mounted", time.Minute, func() bool {
+	await(t, "the disk's end", func() bool { return syscall.Unmount(d.at, 0) == nil })
+	await(t, "the end of all that had it mounted", func() bool {
 		devices, err := exec.Command("losetup", "-j", d.image).Output()
 		return err == nil && len(devices) == 0
 	})

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestSoakPostgres has a PostgreSQL as a service of a sprite, and a client here, through
@@ -92,8 +91,8 @@ func (p *proxied) ready() {
 			p.t.Logf("psql: %s", said)
 		}
 	}()
-	await(p.t, "the database", 2*time.Minute, func() bool {
-		ctx, cancel := context.WithTimeout(p.t.Context(), 20*time.Second)
+	await(p.t, "the database", func() bool {
+		ctx, cancel := context.WithTimeout(p.t.Context(), lastResort)
 		defer cancel()
 		var err error
 		said, err = p.client(ctx, "-c", "select 1").CombinedOutput()
@@ -103,7 +102,7 @@ func (p *proxied) ready() {
 
 func (p *proxied) query(sql string) string {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(p.t.Context(), lastResort)
 	defer cancel()
 	out, err := p.client(ctx, "-c", sql).CombinedOutput()
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fault"
 )
@@ -21,7 +20,7 @@ func TestRestoredWhileExec(t *testing.T) {
 	h := newHost(t)
 	h.run("", "cove", "create", "paint")
 	h.run("", "cove", "checkpoint", "create", "-s", "paint")
-	cmd := h.command("", "cove", "exec", "-s", "paint", "sh", "-c", "echo begun; sleep 600")
+	cmd := h.command("", "cove", "exec", "-s", "paint", "sh", "-c", "echo begun; sleep 6000")
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.StdoutPipe()
@@ -71,7 +70,7 @@ func TestUnseen(t *testing.T) {
 					f.strike(h, reached, server)
 				} else {
 					code, says = 130, "interrupted; what the server had begun"
-					await(t, "the point", 40*time.Second, func() bool { // the server stands still there
+					await(t, "the point", func() bool { // the server stands still there
 						text, err := os.ReadFile(reached)
 						return err == nil && strings.HasSuffix(string(text), "\n")
 					})
@@ -96,7 +95,7 @@ func TestUnseen(t *testing.T) {
 				}
 				switch {
 				case who == "person":
-					await(t, "what was begun to be done", time.Minute, done)
+					await(t, "what was begun to be done", done)
 				case c.point != fault.RestoreSealed && !done(): // a killed one may end halfway
 					t.Errorf("it shows %s", shown)
 				}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -125,7 +124,7 @@ func TestUserHoldsNoDisk(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		_ = unix.Unmount(usb, 0)
-		await(t, "the end of the user's last process", time.Minute, func() bool { return unix.Unmount(home, 0) == nil })
+		await(t, "the end of the user's last process", func() bool { return unix.Unmount(home, 0) == nil })
 		run("rm -r " + dir)
 	})
 	run("chmod 755 .; cp -r " + binDir + " bin; mkdir home usb; mount -t tmpfs home home; chown " + name + " home; mount -t tmpfs usb usb; touch usb/file")

@@ -26,7 +26,7 @@ func BenchmarkWake(b *testing.B) {
 	for b.Loop() {
 		timed(b, exec) // it may be asleep
 		running = append(running, timed(b, exec))
-		await(b, "the pause", time.Minute, func() bool {
+		await(b, "the pause", func() bool {
 			info, err := client.Get(ctx, "paint")
 			return err == nil && info.Cove.Paused
 		})

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // restoreFails stands in for runsc. To restore it does %DO%, says %SAID%, and fails. All else is
@@ -46,7 +45,7 @@ func TestWakeFails(t *testing.T) {
 	begin := func() (mark string) {
 		h.run("", "cove", "exec", "-s", "paint", "--", "rm", "-f", "count")
 		h.run("", "cove", "exec", "-s", "paint", "--detach", "--", "python3", "counter.py")
-		await(t, "the counter", time.Minute, func() bool {
+		await(t, "the counter", func() bool {
 			out, code := h.try("", "cove", "exec", "-s", "paint", "--", "cat", "count")
 			return code == 0 && strings.Count(out, "\n") > 5
 		})

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -19,7 +18,7 @@ func TestWatch(t *testing.T) {
 	h.serve(nil)
 	h.run("", "cove", "create", "paint")
 	sprite := h.client().Sprite("paint")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), lastResort)
 	defer cancel()
 	sh := func(script string) {
 		t.Helper()

@@ -115,12 +115,10 @@ describe('exec', { concurrency: 6 }, () => {
     const numbers = { SIGTERM: 15, KILL: 9, SIGHUP: 1, INT: 2, sigquit: 3, SIGUSR1: 10, usr2: 12 };
     await Promise.all(Object.entries(numbers).map(async ([name, number]) => {
       const run = await started(sprite, 'sleep', ['1000']);
-      await sleep(100);
       run.cmd.kill(name);
       assert.equal(await run.exit, 128 + number, name);
     }));
     const run = await started(sprite, 'sleep', ['1000']);
-    await sleep(100);
     run.cmd.kill();
     assert.equal(await run.exit, 143);
   });
@@ -169,7 +167,8 @@ describe('exec', { concurrency: 6 }, () => {
     const [code] = await once(child, 'close');
     const [word, at] = out.split(' ');
     assert.deepEqual([code, word], [0, 'once']);
-    assert.ok(Date.now() - Number(at) < 10_000, `it ended ${Date.now() - Number(at)} ms after the command`);
+    // A close that is not answered holds it for 30 s.
+    assert.ok(Date.now() - Number(at) < 25_000, `it ended ${Date.now() - Number(at)} ms after the command`);
   });
 
   test('113 stdin: 4 MiB in one message, to a slow reader and to one that does not read', async () => {
@@ -187,14 +186,11 @@ describe('exec', { concurrency: 6 }, () => {
   });
 
   test('115 exit: comes though a child holds the output', async () => {
-    const begun = Date.now();
-    const { stdout } = await sprite.execFile('sh', ['-c', 'sleep 20 & echo done']);
+    const { stdout } = await sprite.execFile('sh', ['-c', 'sleep 1000 & echo done']);
     assert.equal(stdout, 'done\n');
-    assert.ok(Date.now() - begun < 15_000);
-    const run = await started(sprite, 'sh', ['-c', 'sleep 20 & echo done'], { tty: true });
+    const run = await started(sprite, 'sh', ['-c', 'sleep 1000 & echo done'], { tty: true });
     assert.equal(await run.exit, 0);
     assert.equal(run.stdout, 'done\r\n');
-    assert.ok(Date.now() - begun < 30_000);
   });
 
   test('119 control: there is none, and a failing command runs once', async () => {

@@ -48,12 +48,16 @@ export async function opened(cmd) {
   return out;
 }
 
+// lastResort keeps a broken test from hanging for ever, in milliseconds. No test passes or
+// fails because something took long.
+export const lastResort = 600_000;
+
 // until polls for what is on its way, and returns what it found.
-export async function until(what, find, limit = 15_000) {
-  for (const end = Date.now() + limit; ;) {
+export async function until(what, find) {
+  for (const end = Date.now() + lastResort; ;) {
     const found = await find();
     if (found) return found;
-    assert.ok(Date.now() < end, `${what}: not within ${limit} ms`);
+    assert.ok(Date.now() < end, `${what}: not within ${lastResort} ms`);
     await sleep(25);
   }
 }
@@ -74,6 +78,11 @@ export async function elsewhere(sprite, mark, script, options = {}) {
   child.kill('SIGKILL');
   await once(child, 'close');
   return found;
+}
+
+// recent checks that a time is about now, and not that of another time zone.
+export function recent(time) {
+  assert.ok(Math.abs(Date.now() - time.getTime()) < 1_200_000, `${time}`);
 }
 
 // refused checks that a call fails with an APIError.

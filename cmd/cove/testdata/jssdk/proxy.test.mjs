@@ -58,9 +58,7 @@ describe('proxy', { concurrency: 4 }, () => {
 
   test('81 closed port: the connection ends', async (t) => {
     const port = await forward(t, 8081);
-    const begun = Date.now();
     assert.equal((await talk(port, 'hello').catch(() => '')).length, 0);
-    assert.ok(Date.now() - begun < 12_000, `after ${Date.now() - begun} ms`);
   });
 
   test('82 hosts: localhost, 127.0.0.1, ::1 reach the loopback', async (t) => {

@@ -49,7 +49,7 @@ test('14 readme: a new user\'s program', async () => {
     cmd: 'python3', args: ['-m', 'http.server', '3000'], dir: '/home/sprite/app', httpPort: 3000,
   }, '500ms');
   await logs.processAll(() => {});
-  assert.equal((await sprite.getService('web')).state.status, 'running');
+  await until('the service', async () => (await sprite.getService('web')).state.status === 'running');
 
   const free = await new Promise((resolve) => {
     const server = createServer().listen(0, '127.0.0.1', () => {

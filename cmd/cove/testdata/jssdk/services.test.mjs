@@ -12,6 +12,16 @@ async function events(stream) {
   return all;
 }
 
+// longEnough has a stream that is cut after a time, and longer if what is wanted has not
+// come by then. Before it is asked for again, what it did is undone.
+async function longEnough(stream, wanted, undo = () => {}) {
+  for (let limit = 1; ; limit *= 6) {
+    const all = await events(stream(`${limit}s`));
+    if (all.some(wanted) || limit > 600) return all;
+    await undo();
+  }
+}
+
 const types = (all) => all.map((e) => e.type);
 const state = async (name) => (await sprite.getService(name)).state;
 const running = (name, not = 0) => until(`${name} runs`, async () => {
@@ -21,9 +31,8 @@ const running = (name, not = 0) => until(`${name} runs`, async () => {
 
 describe('services', { concurrency: false }, () => {
   test('88 create: events, and complete as the last', async () => {
-    const all = await events(sprite.createService('shop', {
-      cmd: 'sh', args: ['-c', 'echo open $A $PWD; exec sleep 1000'], env: { A: 'b c' }, dir: '/tmp', httpPort: 4100,
-    }, '1s'));
+    const shop = { cmd: 'sh', args: ['-c', 'echo open $A $PWD; exec sleep 1000'], env: { A: 'b c' }, dir: '/tmp', httpPort: 4100 };
+    const all = await longEnough((limit) => sprite.createService('shop', shop, limit), (e) => e.type === 'stdout', () => sprite.deleteService('shop'));
     assert.equal(types(all).at(0), 'started');
     assert.equal(types(all).at(-1), 'complete');
     assert.equal(all.find((e) => e.type === 'stdout').data, 'open b c /tmp\n');
@@ -43,10 +52,12 @@ describe('services', { concurrency: false }, () => {
 
   test('125 restart: a new pid; env, dir, http port come back; logs have their lines', async () => {
     const { pid } = await running('shop');
-    assert.ok(types(await events(sprite.restartService('shop', '500ms'))).includes('stopped'));
+    assert.ok(types(await longEnough((limit) => sprite.restartService('shop', limit), (e) => e.type === 'stopped')).includes('stopped'));
     await running('shop', pid);
     const shop = await sprite.getService('shop');
     assert.deepEqual([shop.env, shop.dir, shop.httpPort], [{ A: 'b c' }, '/tmp', 4100]);
+    const opened = async () => (await events(sprite.getServiceLogs('shop', { lines: 10, duration: '100ms' }))).filter((e) => e.type === 'stdout').length;
+    await until('its line', async () => (await opened()) === 2);
     const logs = await events(sprite.getServiceLogs('shop', { lines: 1, duration: '100ms' }));
     assert.deepEqual(types(logs), ['stdout', 'complete']);
   });

@@ -1,5 +1,5 @@
 import { after, describe, test } from 'node:test';
-import { assert, cleanup, client, connect, create, refused, session, started } from './lib.mjs';
+import { assert, cleanup, client, connect, create, recent, refused, session, started } from './lib.mjs';
 
 after(cleanup);
 
@@ -30,11 +30,9 @@ describe('sprites', { concurrency: 4 }, () => {
     assert.equal((await got.execFile('printenv', ['someKey'])).stdout, 'a b\n');
   });
 
-  test('11 create: a command has run within 30 s', async () => {
-    const begun = Date.now();
+  test('11 create: a command runs', async () => {
     const sprite = await create('js-soon');
     assert.equal((await sprite.exec('echo soon')).stdout, 'soon\n');
-    assert.ok(Date.now() - begun < 30_000);
   });
 
   test('12 get: right after create', async () => {
@@ -44,7 +42,7 @@ describe('sprites', { concurrency: 4 }, () => {
     assert.notEqual(sprite.id ?? '', '');
     assert.notEqual(sprite.organizationName ?? '', '');
     assert.equal(sprite.status, 'cold');
-    assert.ok(Math.abs(Date.now() - sprite.createdAt.getTime()) < 60_000);
+    recent(sprite.createdAt);
     assert.ok(sprite.updatedAt >= sprite.createdAt);
     assert.equal(sprite.lastRunningAt, undefined);
     assert.deepEqual(sprite.labels, []);
@@ -151,7 +149,7 @@ describe('sprites', { concurrency: 4 }, () => {
     await sprite.exec('true');
     const info = await client.getSprite('js-status');
     assert.equal(info.status, 'running');
-    assert.ok(Math.abs(Date.now() - info.lastRunningAt.getTime()) < 60_000);
+    recent(info.lastRunningAt);
   });
 
   test('105 path: segments are decoded after splitting', async () => {
@@ -203,7 +201,7 @@ describe('sprites', { concurrency: 4 }, () => {
       const event = await stream.next();
       assert.equal(event.name, name);
       assert.equal(event.status, status);
-      assert.ok(Math.abs(Date.now() - event.timestamp.getTime()) < 60_000);
+      recent(event.timestamp);
       assert.ok(event.organization.cold + event.organization.running >= 1);
       return event;
     };
@@ -242,7 +240,7 @@ describe('sprites', { concurrency: 4 }, () => {
     assert.equal(cold.spriteName, 'js-check');
     assert.notEqual(cold.spriteId ?? '', '');
     assert.equal(cold.status, 'hibernated');
-    assert.ok(Math.abs(Date.now() - cold.checkedAt.getTime()) < 60_000);
+    recent(cold.checkedAt);
     assert.equal(typeof cold.elapsed, 'number');
     assert.equal((await client.getSprite('js-check')).status, 'cold');
     await sprite.exec('true');

@@ -32,9 +32,13 @@ import (
 	"time"
 )
 
-const patience = 3 * time.Second
+// patience is how long a probe waits for an answer.
+var patience = 3 * time.Second
 
 func main() {
+	if d, err := time.ParseDuration(os.Getenv("PATIENCE")); err == nil {
+		patience = d
+	}
 	heard, err := probe(os.Args[1], os.Args[2:])
 	if err != nil {
 		fmt.Println("no", strings.ReplaceAll(err.Error(), "\n", " "))
@@ -187,7 +191,7 @@ func ping(addr string) (string, error) {
 		return "", err
 	}
 	defer syscall.Close(fd)
-	wait := syscall.NsecToTimeval(int64(time.Second))
+	wait := syscall.NsecToTimeval(int64(patience / 3))
 	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &wait); err != nil {
 		return "", err
 	}
@@ -290,7 +294,7 @@ func ask(server, name, qtype string) (code int, addrs []string, err error) {
 		return 0, nil, err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(3 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	if _, err := conn.Write(q); err != nil {
 		return 0, nil, err
 	}
