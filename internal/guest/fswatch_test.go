@@ -368,8 +368,12 @@ func TestWatchSlowClient(t *testing.T) {
 	if got >= 2*made {
 		t.Errorf("got all %d events", got)
 	}
-	m.must(os.Mkdir(m.path("after"), 0o700))
-	for msg := m.message(conn); msg.Path != m.path("after"); msg = m.message(conn) {
+	after := m.path("after")
+	m.must(os.Mkdir(after, 0o700))
+	for msg := m.message(conn); msg.WatchEvent == nil || msg.Path != after; msg = m.message(conn) {
+		if msg.Code == "events_lost" { // once more, with that one perhaps
+			m.must(os.Remove(after), os.Mkdir(after, 0o700))
+		}
 	}
 }
 

@@ -4,7 +4,7 @@
 //	leakcheck before FILE [PATTERN…]    writes a snapshot, with the files that match
 //	leakcheck after FILE [WAIT]         fails if something is there that was not
 //
-// After waits, 20 s unless told otherwise, for processes that are still ending.
+// After waits, five minutes unless told otherwise, for processes that are still ending.
 package main
 
 import (
@@ -35,7 +35,7 @@ func run(args []string) error {
 	case "before":
 		return before(file, rest)
 	case "after":
-		wait := 20 * time.Second
+		wait := 5 * time.Minute
 		if len(rest) == 1 {
 			var err error
 			if wait, err = time.ParseDuration(rest[0]); err != nil {
