@@ -51,6 +51,7 @@ var safeSettings = []setting{
 	{"log.showSignature", "false"},
 	{"log.mailmap", "false"},
 	{"core.quotePath", "false"},
+	{"advice.graftFileDeprecated", "false"}, // environ names a graft file, and the advice would begin each error
 }
 
 // runner starts git processes, always by argv, on one repository. It is a value:

@@ -157,6 +157,9 @@ func reject(t *testing.T, err error, why string) {
 	if !strings.Contains(e.Reason, why) {
 		t.Errorf("got %v, want %q in it", err, why)
 	}
+	if strings.Contains(e.Reason, "hint:") {
+		t.Errorf("git's advice stands in it: %v", err)
+	}
 }
 
 // What is wrong with the objects in the pack.
