@@ -195,7 +195,7 @@ func TestAnycast(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !want {
-			if e := w.next(t); e.Rule != "local network" {
+			if e := w.next(t); e.Rule != "host" {
 				t.Errorf("under %s: got event %+v", rule, e)
 			}
 		}
