@@ -38,7 +38,7 @@ var imports = map[string][]string{
 	"internal/lib/duplex":     nil,
 	"internal/lib/fail":       nil,
 	"internal/lib/fault":      nil,
-	"internal/lib/filesync":   {"internal/lib/fail", "internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/safepath", "sprites"},
+	"internal/lib/filesync":   {"internal/lib/atomicfile", "internal/lib/fail", "internal/lib/gitignore", "internal/lib/guestbin", "internal/lib/safepath", "sprites"},
 	"internal/lib/gitignore":  nil,
 	"internal/lib/guestbin":   {"internal/lib/boot", "sprites"},
 	"internal/lib/logfile":    nil,

@@ -238,7 +238,7 @@ func await(t testing.TB, what string, f func() bool) {
 }
 
 // longEnough calls f with a limit that is to be reached, or that something is to outlast.
-// What must be done by then takes longer on a slow machine. If f says that it was not done
+// A slow machine takes longer for what f does before the limit. If f says that it was not done
 // in time, it is called with a longer limit.
 func longEnough(t testing.TB, limit time.Duration, f func(limit time.Duration) (inTime bool)) {
 	t.Helper()

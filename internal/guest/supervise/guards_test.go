@@ -41,7 +41,7 @@ echo x >x; git add x; git commit -q -m x; touch "$TMPDIR/committed"; wait
 			t.Parallel()
 			longEnough(t, 2, func(limit int64) error {
 				j := newJob(t, commit+test.script)
-				// What others write on this machine is not the agent's.
+				// The agent has a folder of its own: others write to this machine, too.
 				j.spec.Env = []string{"TMPDIR=" + j.dir}
 				test.change(&j.spec, limit)
 				j.give()

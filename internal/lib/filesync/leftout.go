@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/atomicfile"
 )
 
 // leftOut is what a scan of this machine's tree left out.
@@ -48,21 +50,21 @@ func (l *leftOut) save(dir string, verb Verb) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(dir, leftName)
-	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	f, err := atomicfile.Create(filepath.Join(dir, leftName))
 	if err != nil {
 		return err
 	}
+	defer f.Discard()
 	w := bufio.NewWriterSize(f, 64<<10)
 	err = union(before, now, func(name string) error {
 		var e enc
 		encodePath(&e, name)
 		return writeRecord(w, e.b)
 	})
-	if err = errors.Join(err, w.Flush(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(name+".new"))
+	if err = errors.Join(err, w.Flush()); err != nil {
+		return err
 	}
-	return os.Rename(name+".new", name)
+	return f.Commit(0o600)
 }
 
 // union goes through two readings, sorted by comparePaths, as one.

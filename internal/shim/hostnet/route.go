@@ -33,7 +33,8 @@ func (n Net) Policy(p policy.Policy, to netip.AddrPort, proto policy.Proto) (pol
 // AddrPort. An address to which no route leads does not end here. A proto other than
 // TCP and UDP, and port 0, mean any.
 //
-// What a packet filter redirects, or marks to be routed otherwise, is not seen.
+// The kernel's answer is about a plain packet. EndsHere does not see what a packet filter
+// redirects, or marks to be routed otherwise.
 func EndsHere(to, from netip.AddrPort, proto policy.Proto) (bool, error) {
 	dialled := to.Addr().Unmap()
 	for _, a := range slices.Compact([]netip.Addr{dialled, policy.Canonical(dialled)}) {
