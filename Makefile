@@ -47,7 +47,7 @@ TESTBUILD := -trimpath -ldflags='-s -w' -vet=off
 test: build
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
-	CGO_ENABLED=0 COVE_BIN='$(CURDIR)/bin' $(GO) test $(TESTBUILD) -count=1 -parallel 4 -timeout 6h $(TESTFLAGS) ./...
+	CGO_ENABLED=0 COVE_BIN='$(CURDIR)/bin' $(GO) test $(TESTBUILD) -count=1 -parallel 4 -timeout 60m $(TESTFLAGS) ./...
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck after $(LEAKS)
 
 test-agents: build

@@ -7,12 +7,19 @@ package children
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Start starts cmd, which is not to outlive this process. If cmd.SysProcAttr asks for a
@@ -23,16 +30,17 @@ func Start(cmd *exec.Cmd) (ended func(), err error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	killWithParent(cmd.SysProcAttr)
-	tell := watcher() // before the program: it takes longer to start than a short program does to start others
-	if err := onLastingThread(cmd.Start); err != nil {
+	w, who := watcher(), ""
+	start := cmd.Start
+	if cmd.SysProcAttr.Setpgid && cmd.SysProcAttr.Pgid == 0 || cmd.SysProcAttr.Setsid {
+		start, who = func() error { return w.startGroup(cmd) }, "-"
+	}
+	if err := onLastingThread(start); err != nil {
 		return nil, err
 	}
-	who := strconv.Itoa(cmd.Process.Pid)
-	if cmd.SysProcAttr.Setpgid && cmd.SysProcAttr.Pgid == 0 || cmd.SysProcAttr.Setsid {
-		who = "-" + who
-	}
-	tell("+ " + who)
-	return func() { tell("- " + who) }, nil
+	who += strconv.Itoa(cmd.Process.Pid)
+	w.tell("+ " + who) // of a group it knows already
+	return func() { w.tell("- " + who) }, nil
 }
 
 // Run is cmd.Run for a program that is not to outlive this process.
@@ -97,25 +105,65 @@ done
 for id in $all; do kill -s KILL -- "$id"; done
 `
 
-// watcher starts the shell when it is first needed. It returns what tells it a line. Without
-// a shell the lines go nowhere.
-var watcher = sync.OnceValue(func() func(string) {
+// A shell reads watch, and knows what it is told through lines. If lines is nil, no shell
+// could be started, and nobody is told.
+type shell struct {
+	one   sync.Mutex
+	lines *os.File
+}
+
+// watcher starts the shell when it is first needed.
+var watcher = sync.OnceValue(func() *shell {
+	theirs, ours, err := os.Pipe()
+	if err != nil {
+		return &shell{}
+	}
+	defer theirs.Close()
 	cmd := exec.Command("/bin/sh", "-c", watch)
+	cmd.Stdin = theirs
 	cmd.Dir = "/"                                        // it keeps no folder in use
 	cmd.Env = []string{}                                 // nor anybody's secrets
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what ends this process's group does not end it
-	lines, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		return func(string) {}
+	if err := cmd.Start(); err != nil {
+		ours.Close()
+		return &shell{}
 	}
 	go func() { _ = cmd.Wait() }()
-	var one sync.Mutex
-	return func(line string) {
-		one.Lock()
-		defer one.Unlock()
-		_, _ = io.WriteString(lines, line+"\n")
-	}
+	return &shell{lines: ours}
 })
+
+// tell writes a line to the shell. It ends before this process only if somebody kills it.
+func (w *shell) tell(line string) {
+	w.one.Lock()
+	defer w.one.Unlock()
+	if w.lines != nil {
+		_, _ = io.WriteString(w.lines, line+"\n")
+	}
+}
+
+// enter is the script of the shell that becomes a program. It tells the watching shell of
+// its own process group first: this process, which could tell only after the program has
+// begun, may be killed in between. %[1]d is the pipe's descriptor.
+const enter = `trap '' PIPE; echo "+ -$$" 2>/dev/null >&%[1]d; trap - PIPE; exec "$@" %[1]d>&-`
+
+// startGroup starts cmd as the leader of a process group that the watching shell knows
+// before the program begins.
+func (w *shell) startGroup(cmd *exec.Cmd) error {
+	fd := 3 + len(cmd.ExtraFiles)
+	if w.lines == nil || cmd.Err != nil || fd > 9 { // a shell's redirection takes one digit
+		return cmd.Start()
+	}
+	path := cmd.Path
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(cmd.Dir, path)
+	}
+	if err := unix.Access(path, unix.X_OK); err != nil {
+		return &fs.PathError{Op: "fork/exec", Path: cmd.Path, Err: err}
+	}
+	program, args, files := cmd.Path, cmd.Args, cmd.ExtraFiles
+	cmd.Path, cmd.ExtraFiles = "/bin/sh", append(slices.Clip(files), w.lines)
+	cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(enter, fd), "sh", program}, args[1:]...)
+	err := cmd.Start()
+	cmd.Path, cmd.Args, cmd.ExtraFiles = program, args, files
+	return err
+}

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -49,27 +50,7 @@ func TestKilledParent(t *testing.T) {
 		{"deaf group", "1", `/bin/sh -c 'trap "" HUP INT TERM; echo ready >&3; read -r x <&4'; :`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			says, theirSays, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer says.Close()
-			theirHears, hears, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer hears.Close() // at the latest now its readers end
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), parent+"="+test.script, "COVE_TEST_GROUP="+test.group)
-			cmd.ExtraFiles = []*os.File{theirSays, theirHears}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			theirSays.Close()
-			theirHears.Close()
-			if err := says.SetReadDeadline(time.Now().Add(lastResort)); err != nil {
-				t.Fatal(err)
-			}
+			cmd, says := startParent(t, test.group, test.script)
 			r := bufio.NewReader(says)
 			var said []string // by the program, and by who has started it
 			for range 2 {
@@ -90,6 +71,82 @@ func TestKilledParent(t *testing.T) {
 				t.Errorf("the programs are still there: %q, %v", rest, err)
 			}
 		})
+	}
+}
+
+// startParent starts the process that runs script. What both say comes by the file.
+func startParent(t *testing.T, group, script string) (*exec.Cmd, *os.File) {
+	t.Helper()
+	says, theirSays, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { says.Close() })
+	defer theirSays.Close()
+	theirHears, hears, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { hears.Close() }) // at the latest now its readers end
+	defer theirHears.Close()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), parent+"="+script, "COVE_TEST_GROUP="+group)
+	cmd.ExtraFiles = []*os.File{theirSays, theirHears}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := says.SetReadDeadline(time.Now().Add(lastResort)); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, says
+}
+
+// TestKilledAsItBegins: a group ends too if its first act is to kill the process that has
+// just started it.
+func TestKilledAsItBegins(t *testing.T) {
+	for range 20 {
+		cmd, says := startParent(t, "1", `kill -KILL $PPID; /bin/sh -c 'echo ready >&3; read -r x <&4'; :`)
+		_ = cmd.Wait()
+		if rest, err := io.ReadAll(says); err != nil {
+			t.Fatalf("a program is still there: %q, %v", rest, err)
+		}
+	}
+}
+
+// TestGroupIsTheProgram: a program that leads a group has the arguments, the files and the
+// signals that the caller gave it, as one that leads none.
+func TestGroupIsTheProgram(t *testing.T) {
+	var got []string
+	for _, group := range []bool{false, true} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		cmd := exec.Command("/bin/sh", "-c", `printf '%s|' "$0" "$@"; echo three >&3; ls /proc/$$/fd; kill -PIPE $$`, "a b", "", "$c", "'d")
+		cmd.ExtraFiles = []*os.File{w}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: group}
+		was := cmd.String()
+		out, err := children.CombinedOutput(cmd)
+		w.Close()
+		if cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGPIPE {
+			t.Errorf("group %t: it ignores SIGPIPE: %v", group, err)
+		}
+		if cmd.String() != was || len(cmd.ExtraFiles) != 1 {
+			t.Errorf("group %t: the command is %s, with %d files", group, cmd, len(cmd.ExtraFiles))
+		}
+		if three, err := io.ReadAll(r); err != nil || string(three) != "three\n" {
+			t.Errorf("group %t: got %q, %v", group, three, err)
+		}
+		got = append(got, string(out))
+		absent := exec.Command("/nowhere/program")
+		absent.SysProcAttr = &syscall.SysProcAttr{Setpgid: group}
+		if err := children.Run(absent); !isNotExist(err) {
+			t.Errorf("group %t: got %v", group, err)
+		}
+	}
+	if !strings.HasPrefix(got[0], "a b||$c|'d|0\n1\n") || got[1] != got[0] {
+		t.Errorf("alone: %q\nas a group: %q", got[0], got[1])
 	}
 }
 
