@@ -28,7 +28,8 @@ func (a *app) newConnector() *cobra.Command {
 		Long: `A connector is a named upstream. What a sprite sends to http://NAME.connect.internal/ goes
 there, over TLS, and the headers with the secret are added on the way, outside of the
 sprite. Programs inside get that URL as the API's, and any text for a key. If the
-upstream repeats the secret, cove redacts it in the answer, in any usual encoding.
+upstream repeats the secret, cove redacts it in the answer, in the encodings that
+docs/network.md lists.
 
 A connector serves nobody until it is granted, to a sprite or to all that have a label.
 Jobs are granted the one of their agent, if there is one, as long as they run.`,
@@ -74,11 +75,13 @@ remotes and submodules need no change. --from-gh stores the token of your gh log
 secret: it can do what you can, so consider --paths and --methods, or a token of less.
 
 A path is let through if one of --paths is its pattern, and none of --deny-paths; * stands
-for anything. A limit is N for requests ever, N/minute, SIZE/day for bytes both ways, or,
-with models, Ntokens/day or Nusd/day, of each sprite by itself. Tokens are counted as the
-answers tell; one that is cut short or tells nothing counts a token for four bytes. What is
-under way when a limit is reached may end; with such a limit that is 8 requests. Dollars need
-prices, per million tokens: 'MODEL=INPUT/OUTPUT', the first that has the model.`,
+for anything. An upstream may know spellings of a path that cove does not: --paths is safe
+against that, --deny-paths is not. A limit is N for requests ever, N/minute, SIZE/day for
+bytes both ways, or, with models, Ntokens/day or Nusd/day, of each sprite by itself.
+Tokens are counted as the answers tell; one that is cut short or tells nothing counts a
+token for four bytes. What is under way when a limit is reached may end; with such a limit
+that is 8 requests. Dollars need prices, per million tokens: 'MODEL=INPUT/OUTPUT', the
+first that has the model.`,
 		Example: `  cove connector put anthropic --limit 60/minute --limit 500M/day
   cove connector put anthropic --limit 5usd/day --price 'claude-opus-*=5/25' --price '*=3/15'
   cove connector put github --from-gh
