@@ -27,7 +27,7 @@ type Finder struct {
 
 const (
 	fresh    = 5 * time.Minute
-	askLimit = 10 * time.Second // for a client to say what it is configured for
+	askLimit = time.Minute // for a client to say what it is configured for; pip takes 12 s on a slow, loaded machine
 	maxFile  = 1 << 20
 )
 
@@ -58,17 +58,17 @@ func (f *Finder) Hosts(ctx context.Context) []string {
 
 // clients say themselves what they are configured for.
 var clients = []func(context.Context) []string{
-	func(ctx context.Context) []string { return ask(ctx, "npm", "config", "get", "registry") },
-	func(ctx context.Context) []string { return ask(ctx, "go", "env", "GOPROXY", "GOSUMDB") },
-	func(ctx context.Context) []string { return ask(ctx, "pip", "config", "get", "global.index-url") },
-	func(ctx context.Context) []string { return ask(ctx, "pip", "config", "get", "global.extra-index-url") },
+	func(ctx context.Context) []string { return words(ask(ctx, "npm", "config", "get", "registry")) },
+	func(ctx context.Context) []string { return words(ask(ctx, "go", "env", "GOPROXY", "GOSUMDB")) },
+	func(ctx context.Context) []string { return pipIndexes(ask(ctx, "pip", "config", "list")) },
 	func(context.Context) []string {
 		return strings.Fields(os.Getenv("PIP_INDEX_URL") + " " + os.Getenv("PIP_EXTRA_INDEX_URL"))
 	},
 }
 
-// ask runs a client, away from any project's own configuration.
-func ask(ctx context.Context, name string, args ...string) []string {
+// ask runs a client, away from any project's own configuration, and returns what it says;
+// empty: nothing, or it failed.
+func ask(ctx context.Context, name string, args ...string) string {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
@@ -76,9 +76,28 @@ func ask(ctx context.Context, name string, args ...string) []string {
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
 	if err != nil {
-		return nil
+		return ""
 	}
-	return strings.FieldsFunc(string(out), func(r rune) bool { return r == ',' || r == '|' || r == '+' || r <= ' ' })
+	return string(out)
+}
+
+// words are the URLs in a list of Go's or npm's.
+func words(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == '|' || r == '+' || r <= ' ' })
+}
+
+// pipIndexes are the URLs in pip's list of its settings, whose lines are such as
+// global.extra-index-url='https://one.example/simple https://two.example/simple'.
+func pipIndexes(settings string) (urls []string) {
+	for line := range strings.Lines(settings) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch key[strings.LastIndexByte(key, '.')+1:] {
+		case "index-url", "extra-index-url":
+			value = strings.ReplaceAll(strings.Trim(value, `'"`), `\n`, " ") // Python's spelling of a string
+			urls = append(urls, strings.Fields(value)...)
+		}
+	}
+	return urls
 }
 
 // apt reads the sources of apt.

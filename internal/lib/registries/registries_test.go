@@ -13,7 +13,8 @@ func TestHosts(t *testing.T) {
 	for name, text := range map[string]string{
 		"bin/npm": "#!/bin/sh\n[ \"$(pwd) $*\" = '/ config get registry' ] && echo https://npm.example/some/path/",
 		"bin/go":  "#!/bin/sh\nprintf 'https://u:p@go.example,http://other.example:8080|direct\\nsums.example+abc\\n'",
-		"bin/pip": "#!/bin/sh\nexit 1",
+		"bin/pip": "#!/bin/sh\n[ \"$(pwd) $*\" = '/ config list' ] && cat <<'E'\n:env:.cert='/no.example/x'\nglobal.index-url='https://main.example/simple'\n" +
+			"global.extra-index-url='\\nhttps://more.example/a\\nhttps://most.example/b'\ninstall.trusted-host='no.example'\nE\n",
 		"etc/apt/sources.list": "# deb http://no.example/ x\ndeb [arch=amd64 signed-by=/a.gpg] http://deb.example/debian x main\n" +
 			"deb file:/mnt x\ndeb-src https://SRC.example/debian x",
 		"etc/apt/sources.list.d/x.sources": "Types: deb\nURIs: https://one.example/ https://two.example/y\nSuites: x\n",
@@ -32,7 +33,7 @@ func TestHosts(t *testing.T) {
 	t.Setenv("PIP_INDEX_URL", "https://pip.example/simple")
 	f := &Finder{Root: root}
 	got := f.Hosts(t.Context())
-	want := []string{"crates.example", "deb.example", "go.example", "npm.example", "one.example", "other.example", "pip.example", "src.example", "sums.example", "two.example"}
+	want := []string{"crates.example", "deb.example", "go.example", "main.example", "more.example", "most.example", "npm.example", "one.example", "other.example", "pip.example", "src.example", "sums.example", "two.example"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
