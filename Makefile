@@ -6,6 +6,7 @@ PREFIX ?= /usr/local
 BINARIES := cove cove-guest cove-loop cove-runsc
 LINTER   := .cache/golangci-lint
 LEAKS    := .cache/leaks.json
+SKIPPED  := .cache/skipped
 TMP      := $(or $(TMPDIR),/tmp)
 
 .PHONY: help build install demo test test-agents soak lint bench clean
@@ -47,8 +48,10 @@ TESTBUILD := -trimpath -ldflags='-s -w' -vet=off
 test: build
 	@mkdir -p .cache
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck before $(LEAKS) '$(TMP)/cove-*' '$(TMP)/Test*' '$(TMP)/go-test-script*'
-	CGO_ENABLED=0 COVE_BIN='$(CURDIR)/bin' $(GO) test $(TESTBUILD) -count=1 -parallel 4 -timeout 60m $(TESTFLAGS) ./...
+	@: >$(SKIPPED)
+	CGO_ENABLED=0 COVE_BIN='$(CURDIR)/bin' COVE_SKIPPED='$(CURDIR)/$(SKIPPED)' $(GO) test $(TESTBUILD) -count=1 -parallel 4 -timeout 60m $(TESTFLAGS) ./...
 	CGO_ENABLED=0 $(GO) run -trimpath -ldflags='-s -w' ./internal/test/leakcheck/cmd/leakcheck after $(LEAKS)
+	@sort $(SKIPPED) | uniq -c | while read -r n why; do echo "$$n skipped: $$why"; done
 
 test-agents: build
 	COVE_BIN='$(CURDIR)/bin' COVE_REQUIRE_SANDBOX=1 COVE_TEST_AGENTS=1 $(GO) test -count=1 -timeout 2h -v -run '^(TestClaude|TestAgent)' $(TESTFLAGS) ./cmd/cove

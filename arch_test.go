@@ -97,6 +97,7 @@ var imports = map[string][]string{
 	"internal/test/leakcheck":               nil,
 	"internal/test/leakcheck/cmd/leakcheck": {"internal/test/leakcheck"},
 	"internal/test/modeltest":               nil,
+	"internal/test/need":                    nil,
 
 	"cmd/cove":       {everything},
 	"cmd/cove-guest": {"internal/guest", "internal/guest/probe", "internal/guest/spriteenv", "internal/guest/supervise", "internal/lib/acp", "internal/lib/boot", "internal/lib/filesync", "internal/lib/tools", "sprites"},

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -12,7 +13,7 @@ import (
 // is private, that was asleep, that has just crashed, and that wants to see the codes of
 // later links.
 func TestBrowser(t *testing.T) {
-	chromium := requireProgram(t, "chromium")
+	chromium := need.Program(t, "chromium", "chromium")
 	h := newHost(t)
 	h.serve(nil)
 	h.run("", "cove", "create", "paint", "--idle", "1s", "--hibernate", "1s")

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/shim/base"
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // inContainer runs a server as a container's main process has it: in a mount namespace that
@@ -34,9 +35,7 @@ exec cove serve --addr 127.0.0.1:0
 // TestServerInContainer boots a sprite there, with limits, and moves it to another disk. A
 // disk that is unmounted there is held by no process of the sprite's.
 func TestServerInContainer(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root has a container's mounts to itself")
-	}
+	need.Root(t)
 	h := newHost(t)
 	name := filepath.Base(filepath.Dir(filepath.Dir(h.data)))
 	group, pids := "/sys/fs/cgroup/memory/"+name, "/sys/fs/cgroup/pids/"+name

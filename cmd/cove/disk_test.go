@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // smallDisk mounts a disk of that size at a path, until the test ends.
@@ -27,9 +29,7 @@ func smallDisk(t testing.TB, path, size string) {
 // newRootHost is newHost for a test that mounts disks.
 func newRootHost(t *testing.T) *host {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small disk")
-	}
+	need.Root(t)
 	return newHost(t)
 }
 

@@ -10,13 +10,15 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // ext4Disk mounts a disk of that size, with a file system of the kernel's most usual kind,
 // at a path until the test ends.
 func ext4Disk(t testing.TB, path, size string) {
 	t.Helper()
-	mkfs := requireProgram(t, "mkfs.ext4")
+	mkfs := need.Program(t, "mkfs.ext4", "e2fsprogs")
 	image := path + ".image"
 	for _, args := range [][]string{
 		{"fallocate", "-l", size, image},

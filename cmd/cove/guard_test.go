@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // smallUsr makes a folder ($1) to be shown as /usr: of programs, and their libraries.
@@ -45,7 +47,7 @@ func TestGuarded(t *testing.T) {
 	if name := os.Getenv("COVE_TEST_USER"); name != "" {
 		users = append(users, name)
 	} else {
-		unable(t, "COVE_TEST_USER names no ordinary user")
+		need.Missing(t, "COVE_TEST_USER names no ordinary user", "make one as .ci/run does, and set COVE_TEST_USER to its name")
 	}
 	for _, name := range users {
 		t.Run(name, func(t *testing.T) { testGuarded(t, name) })

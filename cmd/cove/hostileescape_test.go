@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -351,9 +352,7 @@ func procStatus(t *testing.T, pid int, field string) string {
 
 // 24: two sandboxes share no namespace, no writable memory or file, no socket.
 func (e *hostile) shared(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("looks at processes as only root may")
-	}
+	need.Root(t)
 	holds := func(sprite string) map[string]bool {
 		all := map[string]bool{}
 		sentry, gofer := e.runtime(sprite)
@@ -453,9 +452,7 @@ func noCore(t *testing.T, name string, pid int) {
 // 25: what runs on the host for a sandbox has no capability but six, most for files, in
 // namespaces and a tree of its own, gains none, and knows no secret.
 func (e *hostile) rights(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("looks at processes as only root may")
-	}
+	need.Root(t)
 	// Of files: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID. The gofer has
 	// SYS_CHROOT besides, the sentry SYS_PTRACE, for those in its own namespace.
 	const ofFiles = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<4

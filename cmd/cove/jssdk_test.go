@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"syscall"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // jsTests is where the tests of the JavaScript SDK are. Their package.json names
@@ -122,7 +124,7 @@ func jsModules(t testing.TB) string {
 		return modules
 	}
 	if err := jsInstall(dir, map[string]string{"package-lock.json": lock, "package.json": readFile(t, jsTests+"/package.json")}); err != nil {
-		unable(t, err.Error())
+		need.Missing(t, "the JavaScript SDK: "+err.Error(), "apt-get install npm, and a registry that it reaches")
 	}
 	return modules
 }

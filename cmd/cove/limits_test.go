@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -19,9 +20,7 @@ const grower = "import sys, time; x = [bytes([1]) * (1 << 20) for _ in range(int
 // needsCgroups skips a test of limits where there may be none.
 func needsCgroups(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root has cgroups on every machine")
-	}
+	need.Root(t)
 }
 
 // 12: a sprite that wants more memory than it has loses its largest process, which is

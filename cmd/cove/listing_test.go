@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -92,9 +93,7 @@ func TestSoakSlowLayer(t *testing.T) {
 	if !soak() {
 		t.Skip("it takes half a minute of a machine that does nothing else: make soak")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("only root can put files into a layer")
-	}
+	need.Root(t)
 	h := newHost(t)
 	h.serve(nil)
 	layers := func() (all []string) {

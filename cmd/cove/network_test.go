@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/shim/gateway"
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -62,9 +63,7 @@ var islandInward = []string{
 }
 
 func newIsland(t *testing.T) *island {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can give a server a network and a resolver of its own")
-	}
+	need.Root(t)
 	var ns [2]int
 	for n := range ns {
 		fd, err := gateway.NewNetNS()

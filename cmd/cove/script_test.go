@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // binDir holds the three binaries that the scripts run.
@@ -73,39 +75,12 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// requireSandbox skips the test where the machine can't run a sandbox, and fails
-// it where it must.
+// requireSandbox skips the test if the machine can't run a sandbox.
 func requireSandbox(t testing.TB) {
 	t.Helper()
-	reason := ""
-	if os.Geteuid() != 0 {
-		if _, err := exec.LookPath("newuidmap"); err != nil {
-			reason = "an ordinary user's sandboxes need newuidmap: install the package uidmap"
-		}
+	if os.Geteuid() != 0 { // whose sandboxes need it
+		need.Program(t, "newuidmap", "uidmap")
 	}
-	if reason != "" {
-		unable(t, reason)
-	}
-}
-
-// requireProgram returns the path of a program of this machine's; where it has none, it
-// skips the test, or fails it where nothing may be skipped.
-func requireProgram(t testing.TB, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		unable(t, "there is no "+name+" on this machine")
-	}
-	return path
-}
-
-// unable skips the test for a reason, or fails it where nothing may be skipped.
-func unable(t testing.TB, reason string) {
-	t.Helper()
-	if os.Getenv("COVE_REQUIRE_SANDBOX") == "1" {
-		t.Fatal(reason)
-	}
-	t.Skip(reason)
 }
 
 func setupScript(env *testscript.Env) error {

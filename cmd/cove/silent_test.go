@@ -16,6 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/test/covetest"
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -30,9 +31,7 @@ type silentServer struct {
 func newSilentServer(t *testing.T, patience time.Duration) *silentServer {
 	t.Helper()
 	requireSandbox(t)
-	if os.Geteuid() != 0 {
-		t.Skip("the server is in this process, which is not root")
-	}
+	need.Root(t)
 	t.Parallel()
 	dir := tempDir(t)
 	s := &silentServer{t: t, file: filepath.Join(dir, "silent")}

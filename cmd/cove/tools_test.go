@@ -20,6 +20,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/tools"
 	"github.com/cove-dev/cove/internal/shim"
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // toolSession opens the tools in a sprite of the host's.
@@ -254,7 +255,7 @@ func (h *host) toolKilled() {
 // cancelled, also not of its sudo, nor of what had left its session.
 func (h *host) toolTimeout() {
 	t := h.t
-	requireProgram(t, "sudo") // the base has this machine's
+	need.Program(t, "sudo", "sudo") // the base has this machine's
 	s := h.toolSession(t.Context(), "paint", "", tools.Full)
 	running := func() string {
 		out, _ := h.try("", "cove", "exec", "-s", "paint", "pgrep", "-af", "4[2]4[2]")

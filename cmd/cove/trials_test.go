@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -365,7 +366,7 @@ func TestSoakRenames(t *testing.T) {
 	if !soak() { // a minute of make test's fifteen; TestSoakSQLite is there
 		return
 	}
-	python := requireProgram(t, "python3")
+	python := need.Program(t, "python3", "python3")
 	h := newHost(t)
 	h.serve(nil, "--idle", "0")
 	tr := newTrial(h, "renames", 14)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // TestSoakFullDisk fills the disk under a program that writes and a server that is killed:
@@ -96,9 +98,7 @@ func TestSoakFaultyDisk(t *testing.T) {
 	if !soak() { // a minute of make test's fifteen; TestSoakSQLite is there
 		return
 	}
-	if os.Geteuid() != 0 {
-		unable(t, "only root can mount a disk")
-	}
+	need.Root(t)
 	h := newHost(t)
 	d := newFaultyDisk(t, h)
 	h.serve(nil, "--idle", "0", "--disk-reserve", "0")
@@ -162,7 +162,7 @@ func (d *faultyDisk) unmount(t *testing.T) {
 func (d *faultyDisk) mend(t *testing.T) {
 	t.Helper()
 	d.unmount(t)
-	out, err := exec.Command(requireProgram(t, "e2fsck"), "-fy", d.image).CombinedOutput()
+	out, err := exec.Command(need.Program(t, "e2fsck", "e2fsprogs"), "-fy", d.image).CombinedOutput()
 	if exit, ok := err.(*exec.ExitError); err != nil && (!ok || exit.ExitCode() > 1) { // 1: it has mended something
 		t.Fatalf("e2fsck: %v: %s", err, out)
 	}

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // TestSoakPostgres has a PostgreSQL as a service of a sprite, and a client here, through
@@ -18,10 +20,10 @@ func TestSoakPostgres(t *testing.T) {
 	if !soak() {
 		return
 	}
-	psql := requireProgram(t, "psql")
+	psql := need.Program(t, "psql", "postgresql")
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres") // the pattern is right
 	if len(found) == 0 {
-		unable(t, "there is no PostgreSQL below /usr/lib/postgresql")
+		need.Missing(t, "there is no PostgreSQL below /usr/lib/postgresql", "apt-get install postgresql")
 	}
 	bin := filepath.Dir(found[0])
 	h := newHost(t)

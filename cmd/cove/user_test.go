@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // TestOrdinaryUser runs the scripts and the tests of durability again as an
@@ -22,7 +24,7 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 	name := os.Getenv("COVE_TEST_USER")
 	if name == "" {
-		unable(t, "COVE_TEST_USER names no ordinary user; run as one, make test tests the same")
+		need.Missing(t, "COVE_TEST_USER names no ordinary user", "make one as .ci/run does, and set COVE_TEST_USER to its name")
 	}
 	account, err := user.Lookup(name)
 	if err != nil {
@@ -59,14 +61,14 @@ func TestOrdinaryUser(t *testing.T) {
 		}
 	}
 	scripts := "/^(checkpoint|exec|hardlinks|hostile|job|packages|policy|private|restart|sleep|url)$" // where an ordinary user's sandboxes are others
-	tests, most := "TestScripts|TestSoakKill|TestSoakSleep|TestSoakCycles|TestHolderKilled|TestHolderOfServer|TestForeignSandbox", "10m"
+	tests, most := "TestScripts|TestSoakKill|TestSoakSleep|TestSoakCycles|TestHolderKilled|TestHolderOfServer|TestForeignSandbox", "50m"
 	if soak() {
 		scripts, tests, most = "", tests+"|TestSoakFaults|TestOlderStorePutBack", "2h"
 	}
 	cmd := exec.Command(filepath.Join(dir, "cove.test"), "-test.v="+strconv.FormatBool(testing.Verbose()), "-test.parallel="+flag.Lookup("test.parallel").Value.String(),
 		"-test.run=^("+tests+")$"+scripts, "-test.count=1", "-test.timeout="+most)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "HOME="+filepath.Join(dir, "home"), "USER="+name, "TMPDIR="+tmp, "COVE_BIN="+filepath.Join(dir, "bin"))
+	cmd.Env = append(os.Environ(), "HOME="+filepath.Join(dir, "home"), "USER="+name, "TMPDIR="+tmp, "COVE_BIN="+filepath.Join(dir, "bin"), need.Ordinary+"=1", need.Noted+"=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", strings.TrimSpace(string(out)))

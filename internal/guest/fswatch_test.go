@@ -16,6 +16,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cove-dev/cove/internal/guest"
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -227,9 +228,7 @@ func TestWatchFile(t *testing.T) {
 
 // TestWatchRights has folders that are closed to the user.
 func TestWatchRights(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be two users")
-	}
+	need.Root(t)
 	m := start(t, &guest.Server{User: "65534"})
 	m.must(os.Chmod(m.dir, 0o755), os.Chmod(m.path(".."), 0o755))
 	m.tree("d/closed/in/", "d/open/", "closed/f=1")

@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/shim/layers"
+	"github.com/cove-dev/cove/internal/test/need"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // TestCopyUp: a file below becomes the overlay's own, by its own name alone; where the
 // disk is full meanwhile, that is what the error says.
 func TestCopyUp(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a disk")
-	}
+	need.Root(t)
 	disk := t.TempDir()
 	if err := unix.Mount("none", disk, "tmpfs", 0, "size=8m"); err != nil {
 		t.Fatal(err)
@@ -65,12 +64,7 @@ func TestCopyUp(t *testing.T) {
 // gVisor closes files in its own time, also while a checkpoint looks at what is open. One
 // that is closed meanwhile is none, and one that has another descriptor is there.
 func TestDiskFilesThatClose(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("COVE_REQUIRE_SANDBOX") == "1" {
-			t.Fatal("only root can mount a disk")
-		}
-		t.Skip("only root can mount a disk")
-	}
+	need.Root(t)
 	dir := t.TempDir()
 	s := &Shim{cfg: Config{Dir: dir}}
 	st := State{PID: os.Getpid()}

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/shim/layers"
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // tree describes all that is below a folder, as a kernel shows it.
@@ -125,9 +126,7 @@ func odd(t testing.TB, root string) {
 // inMountNamespace runs f with a mount namespace of its own.
 func inMountNamespace(t *testing.T, f func()) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount")
-	}
+	need.Root(t)
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // it is not given back, and ends with this goroutine

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // accountDisk is a disk of 256 MiB that writes so many bytes at once.
@@ -20,9 +22,7 @@ type accountDisk struct {
 
 func newAccountDisk(t *testing.T) *accountDisk {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a small disk")
-	}
+	need.Root(t)
 	d := &accountDisk{t: t, dir: t.TempDir()}
 	if err := unix.Mount("none", d.dir, "tmpfs", 0, "size=256m"); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // lastResort keeps a broken test from hanging for ever.
@@ -110,17 +112,6 @@ func checkLeak(t *testing.T, kind Kind, leak func() (name string, end func()), f
 	return thing
 }
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("COVE_REQUIRE_SANDBOX") == "1" {
-		t.Fatal("the test needs root")
-	}
-	t.Skip("the test needs root")
-}
-
 func TestProcess(t *testing.T) {
 	var pid int
 	thing := checkLeak(t, Process, func() (string, func()) {
@@ -144,7 +135,7 @@ func TestProcessOfAnotherProgram(t *testing.T) {
 }
 
 func TestNetworkNamespaceOfProcess(t *testing.T) {
-	needRoot(t)
+	need.Root(t)
 	thing := checkLeak(t, Namespace, func() (string, func()) {
 		pid, end := leakProcess(t, "sleeper", syscall.CLONE_NEWNET)
 		name, err := os.Readlink(process{pid: pid}.dir() + "/ns/net")
@@ -159,7 +150,7 @@ func TestNetworkNamespaceOfProcess(t *testing.T) {
 }
 
 func TestNetworkNamespaceOpen(t *testing.T) {
-	needRoot(t)
+	need.Root(t)
 	checkLeak(t, Namespace, func() (string, func()) {
 		pid, end := leakProcess(t, "sleeper", syscall.CLONE_NEWNET)
 		file := process{pid: pid}.dir() + "/ns/net"
@@ -177,7 +168,7 @@ func TestNetworkNamespaceOpen(t *testing.T) {
 }
 
 func TestNetworkNamespaceMounted(t *testing.T) {
-	needRoot(t)
+	need.Root(t)
 	target := filepath.Join(t.TempDir(), "netns")
 	if err := os.WriteFile(target, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -209,7 +200,7 @@ func TestNetworkNamespaceMounted(t *testing.T) {
 }
 
 func TestCgroup(t *testing.T) {
-	needRoot(t)
+	need.Root(t)
 	tried := 0
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/memory"} {
 		var st syscall.Statfs_t
@@ -241,7 +232,7 @@ func TestCgroup(t *testing.T) {
 }
 
 func TestInterface(t *testing.T) {
-	needRoot(t)
+	need.Root(t)
 	const name = "coveleak0"
 	var tun *os.File
 	checkLeak(t, Interface, func() (string, func()) {

@@ -23,6 +23,7 @@ import (
 	"github.com/cove-dev/cove/internal/shim"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 	"github.com/cove-dev/cove/internal/shim/policy"
+	"github.com/cove-dev/cove/internal/test/need"
 )
 
 // lastResort keeps a broken test from hanging for ever.
@@ -87,12 +88,7 @@ func TestNetworkDown(t *testing.T) {
 }
 
 func TestRuntime(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("COVE_REQUIRE_SANDBOX") == "1" {
-			t.Fatal("the test needs root, or root in a user namespace")
-		}
-		t.Skip("the test needs root, or root in a user namespace")
-	}
+	need.Root(t)
 	dir := t.TempDir()
 	// The second runtime too lives until the end of the whole test.
 	runtimetest.Run(t, newRuntime(t, dir), func(*testing.T) sprite.Runtime { return newRuntime(t, dir) })
@@ -100,9 +96,7 @@ func TestRuntime(t *testing.T) {
 
 // A server may be killed while it boots a sandbox. The next one has it all the same.
 func TestLiveWhileBooting(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("TestRuntime says what the tests of sandboxes need")
-	}
+	need.Root(t)
 	dir := t.TempDir()
 	rt := newRuntime(t, dir)
 	m := sprite.Machine{ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("0", 32), Incarnation: 1, Layers: []string{"1111222233334444"}}
@@ -234,9 +228,7 @@ func TestToldWithoutShim(t *testing.T) {
 // A shim may be killed while it starts a sandbox. Of that nothing is left, and the
 // sprite boots at the next try.
 func TestShimDiesWhileBooting(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("TestRuntime says what the tests of sandboxes need")
-	}
+	need.Root(t)
 	rt := newRuntime(t, t.TempDir())
 	m := sprite.Machine{ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("0", 32), Layers: []string{"1111222233334444"}}
 	tries := 20
@@ -403,7 +395,7 @@ func TestDestroyAfterKilledShim(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(groups) == 0 {
-		t.Skip("a shim has no cgroup of its own here")
+		need.Missing(t, "a shim has no cgroup of its own here", "run make test where cgroups can be written")
 	}
 	for len(shimGroups(t, m.ID)) > 0 { // the shim ends
 		<-time.After(10 * time.Millisecond)
@@ -441,9 +433,7 @@ func shimGroups(t *testing.T, id string) (all []string) {
 
 // A sandbox that does not start is started once more, and nothing is left of the first.
 func TestBootOnceMore(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("TestRuntime says what the tests of sandboxes need")
-	}
+	need.Root(t)
 	t.Parallel() // it waits
 	rt := newRuntime(t, t.TempDir())
 	hung := filepath.Join(t.TempDir(), "hung")
@@ -484,9 +474,7 @@ exec %[2]s "$@"
 // left makes a sandbox without a shim, as a server and a shim leave it that are killed.
 func left(t *testing.T, dir string) sprite.Machine {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("TestRuntime says what the tests of sandboxes need")
-	}
+	need.Root(t)
 	rt := &Runtime{Dir: dir, Shim: []string{filepath.Join(bin, "cove"), "shim"}, Runsc: filepath.Join(bin, "cove-runsc"), Guest: filepath.Join(bin, "cove-guest")}
 	m := sprite.Machine{ID: "00112233aabbccdd", Hostname: "paint", MachineID: strings.Repeat("0", 32), Incarnation: 1, Layers: []string{"1111222233334444"}}
 	_, err := rt.Boot(t.Context(), m)
