@@ -48,10 +48,14 @@ const (
 )
 
 // An Unnamer is a Sandbox that knows how much of the disk its open files take that no
-// name leads to any more, in bytes.
+// name leads to any more, in bytes. While it has no process, the error is ErrNoProcess.
 type Unnamer interface {
 	UnnamedBytes() (int64, error)
 }
+
+// ErrNoProcess is the error for a sandbox whose process has ended. Either the sandbox is about
+// to end, or a checkpoint has another process take it over.
+var ErrNoProcess = errors.New("the sandbox has no process")
 
 // diskGauge is what is known of what a sprite takes.
 type diskGauge struct {
@@ -356,7 +360,7 @@ func (w *diskWatch) review(m *machine) {
 }
 
 // measure looks at what a machine takes. One that can't be measured has reached its
-// limit.
+// limit; one that has no process at the moment takes what it took.
 func (w *diskWatch) measure(ctx context.Context, m *machine) error {
 	fs, now := w.sample(), m.now()
 	last := m.disk.before()
@@ -366,6 +370,9 @@ func (w *diskWatch) measure(ctx context.Context, m *machine) error {
 	if errors.Is(err, layers.ErrTooDeep) {
 		limit, used, _ := m.disk.read()
 		u.all = max(used, limit)
+	} else if errors.Is(err, ErrNoProcess) { // the next look finds another, or none
+		m.disk.failed(took)
+		return nil
 	} else if err != nil {
 		m.disk.failed(took)
 		return err

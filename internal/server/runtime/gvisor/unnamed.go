@@ -8,10 +8,13 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/server/sprite"
 )
 
 // UnnamedBytes is how much of the disk the sandbox's open files take that no name leads
-// to any more. gVisor itself has open what a process in the sandbox has.
+// to any more. gVisor itself has open what a process in the sandbox has. If gVisor's process
+// has ended, the error is sprite.ErrNoProcess.
 func (s *sandbox) UnnamedBytes() (int64, error) {
 	s.mu.Lock()
 	pid := s.state.PID
@@ -19,12 +22,12 @@ func (s *sandbox) UnnamedBytes() (int64, error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
 	f, err := os.Open(dir)
 	if err != nil {
-		return 0, fmt.Errorf("look at the files that a sandbox has open: %w", err)
+		return 0, lookError(err)
 	}
 	defer f.Close()
 	names, err := f.Readdirnames(-1)
 	if err != nil {
-		return 0, fmt.Errorf("look at the files that a sandbox has open: %w", err)
+		return 0, lookError(err)
 	}
 	counted := map[[2]uint64]bool{}
 	var sum int64
@@ -49,4 +52,11 @@ func (s *sandbox) UnnamedBytes() (int64, error) {
 		}
 	}
 	return sum, nil
+}
+
+func lookError(err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		err = sprite.ErrNoProcess
+	}
+	return fmt.Errorf("look at the files that a sandbox has open: %w", err)
 }
