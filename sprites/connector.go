@@ -65,6 +65,10 @@ type ConnectorGrant struct {
 	Sprite string `json:"sprite,omitempty"`
 	Label  string `json:"label,omitempty"`
 	Job    string `json:"job,omitempty"`
+
+	// Reaches names the sprites that have the label now. A new grant to a label must name all
+	// of them: whoever may change a sprite may have given it the label. It is not stored.
+	Reaches []string `json:"reaches,omitempty"`
 }
 
 // ConnectorList answers GET /v1/connectors.

@@ -66,7 +66,7 @@ func TestDiagnoseConnectors(t *testing.T) {
 	}
 	h.run("", "cove", "connector", "put", "anthropic", "--upstream", upstream.URL)
 	upstream.Close()
-	if out, fine := h.diagnosed(); fine || !strings.Contains(out, "unreachable    connector anthropic: its upstream does not answer") {
+	if out, fine := h.diagnosed(); fine || !strings.Contains(out, "unreachable    connector anthropic: its upstream does not answer") || !strings.Contains(out, "paint: its connector anthropic is unreachable\n") {
 		t.Errorf("without an upstream: %s", out)
 	}
 	h.run("", "cove", "connector", "revoke", "anthropic", "--sprite", "paint")

@@ -458,12 +458,69 @@ func allow(domains ...string) (rules []string) {
 	return rules
 }
 
+// anyIP has the host take public addresses for its own by a route, as for AnyIP, with nothing
+// but the route. taken counts the connections to them.
+func (i *island) anyIP() (taken *atomic.Int64, port string) {
+	i.t.Helper()
+	taken = new(atomic.Int64)
+	var ln net.Listener
+	err := i.within(func() (err error) {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		for _, prefix := range []string{"20.7.0.0/16", "2a07:7::/32"} {
+			_, dst, err := net.ParseCIDR(prefix)
+			if err != nil {
+				return err
+			}
+			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}); err != nil {
+				return fmt.Errorf("%s: %w", prefix, err)
+			}
+		}
+		ln, err = net.Listen("tcp", "[::]:0")
+		return err
+	})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	i.t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			taken.Add(1)
+			_ = conn.Close()
+		}
+	}()
+	_, port, err = net.SplitHostPort(ln.Addr().String())
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	// The listener is reached from the host itself, so that a test that counts none shows something.
+	if err := i.within(func() error {
+		conn, err := net.Dial("tcp", "20.7.3.4:"+port)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}); err != nil {
+		i.t.Fatal(err)
+	}
+	await(i.t, "a connection of the host's own", func() bool { return taken.Load() == 1 })
+	taken.Store(0)
+	return taken, port
+}
+
 // TestInward: under every policy, metadata, private and link-local addresses, the
 // host's own and its API's port are not reached, by whatever way they are written
 // or named (hostile statements 27 to 29).
 func TestInward(t *testing.T) {
 	i := newIsland(t)
 	i.sprite("paint")
+	taken, port4 := i.anyIP()
 	api := jsonString(t, filepath.Join(i.data, "server.json"), "url")
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(api, "http://"))
 	targets := []string{
@@ -474,6 +531,24 @@ func TestInward(t *testing.T) {
 	}
 	for _, a := range islandInward {
 		targets = append(targets, net.JoinHostPort(a, "80"))
+	}
+	any4, any6 := "20.7.3.4:"+port4, "[2a07:7::9]:"+port4
+	targets = append(targets, any4, any6)
+	// Nor is one of them opened by whoever may not: the decision is told, and the rule refused.
+	weak := strings.TrimSpace(i.run("", "cove", "token", "create", "weak", "-s", "paint", "--verbs", "read,write,exec", "-q"))
+	for _, to := range []string{any4, any6, "10.1.2.3:80", islandHost + ":" + port} {
+		i.policy("paint", `{"include":"open"}`)
+		if out, code := i.try("", "cove", "policy", "test", "-s", "paint", to); code != 1 || !strings.Contains(out, to+" is refused: ") || !strings.Contains(out, "cove policy allow -s paint "+to) {
+			t.Errorf("policy test of %s: %d, %s", to, code, out)
+		}
+		i.env = append(i.env, "COVE_TOKEN="+weak, "COVE_URL="+api)
+		if out, code := i.try("", "cove", "policy", "test", "-s", "paint", to); code != 1 || !strings.Contains(out, to+" is refused: ") {
+			t.Errorf("policy test of %s, without the verb admin: %d, %s", to, code, out)
+		}
+		if out, code := i.try("", "cove", "policy", "allow", "-s", "paint", to); code == 0 || !strings.Contains(out, "admin") {
+			t.Errorf("policy allow of %s, without the verb admin: %d, %s", to, code, out)
+		}
+		i.env = i.env[:len(i.env)-2]
 	}
 	for what, rules := range map[string][]string{
 		"without rules": nil, "open": {`{"include":"open"}`}, "names": allow("*"), "agent": {`{"include":"agent"}`}, "none": {`{"include":"none"}`},
@@ -495,7 +570,7 @@ func TestInward(t *testing.T) {
 		}
 		script += "wait"
 		out := i.run("", "cove", "exec", "-s", "paint", "--user", "root", "sh", "-c", script)
-		if n := i.inward.Load(); n != 0 {
+		if n := i.inward.Load() + taken.Load(); n != 0 {
 			t.Fatalf("%s: %d connections got inward:\n%s", what, n, out)
 		}
 	}

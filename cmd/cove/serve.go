@@ -129,7 +129,7 @@ newuidmap and subordinate ids (see: cove doctor).`,
 			}
 			logger := slog.New(logfile.Limit(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
 			o.given = cmd.Flags().Changed("addr")
-			if err := checkFree(o.address(""), dir); err != nil {
+			if err := checkFree(o.address(cmd.Context(), ""), dir); err != nil {
 				return err
 			}
 			if err := checkDisk(dir); err != nil {
@@ -164,13 +164,13 @@ const maxPool = 100
 
 // address is where a server of a data folder listens. The folder's lock must be held, so that
 // the last server is not waited for while it serves; no folder: as for a new one.
-func (o *serveOptions) address(dir string) string {
+func (o *serveOptions) address(ctx context.Context, dir string) string {
 	if o.given {
 		return o.addr
 	}
 	last := ""
 	if dir != "" {
-		last = datafolder.Address(dir)
+		last = datafolder.Address(ctx, dir)
 	}
 	return cmp.Or(last, o.fallback, o.addr)
 }
@@ -355,7 +355,11 @@ func serve(o serveOptions, dir string, logger *slog.Logger, out io.Writer) (err 
 	defer closing(&err, srv)
 	jobs := &job.Manager{Store: st, Client: srv.Client(), Logger: logger, DefaultTimeout: o.timeout, Keep: o.keepJobs, NamesOnly: host.NamesOnly, Installer: host}
 	srv.Jobs = jobs
-	ln, err := loopback.Listen(o.address(dir))
+	addr := o.address(ctx, dir)
+	if err := ctx.Err(); err != nil { // asked to end, while it waited for the last server
+		return err
+	}
+	ln, err := loopback.Listen(addr)
 	if err != nil {
 		return errNoListen(err)
 	}

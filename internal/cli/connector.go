@@ -387,18 +387,27 @@ secret rm).`,
 // newConnectorGrant is grant, or revoke.
 func (a *app) newConnectorGrant(use string) *cobra.Command {
 	var label string
+	var reaches []string
 	texts := map[string][2]string{
 		"grant": {"Let a connector serve a sprite", `Lets a connector serve a sprite, or all sprites with a label, those to come too; at once for
-those that run. A grant to a sprite ends with it.`},
+those that run. A grant to a sprite ends with it.
+
+Any token with the verb write can label its sprites. So a new grant to a label must name the
+sprites that have the label now (--reaches). Once the label has a grant, only a token with the
+verb admin can give it. The sprite that a push makes has the label cove-job.`},
 		"revoke": {"Let a connector serve a sprite no more", `Takes a grant back, in the way it was given; at once for sprites that run. Requests under
 way end.`},
+	}
+	var example string
+	if use == "grant" {
+		example = " --reaches paint,other"
 	}
 	cmd := &cobra.Command{
 		Use:   use + " NAME --sprite SPRITE | --label LABEL",
 		Short: texts[use][0],
 		Long:  texts[use][1],
 		Example: fmt.Sprintf(`  cove connector %[1]s anthropic --sprite paint
-  cove connector %[1]s github --label ci`, use),
+  cove connector %[1]s github --label ci`, use) + example,
 		Args:              exactArgs("the connector's name"),
 		ValidArgsFunction: a.completeConnector,
 	}
@@ -406,11 +415,14 @@ way end.`},
 		if (a.global.sprite == "") == (label == "") {
 			return usagef(cmd, "say whom, by one of --sprite and --label")
 		}
+		if label == "" && len(reaches) > 0 {
+			return usagef(cmd, "--reaches goes with --label: it names the sprites that have the label")
+		}
 		c, err := a.client(ctx)
 		if err != nil {
 			return err
 		}
-		g := sprites.ConnectorGrant{Sprite: a.global.sprite, Label: label}
+		g := sprites.ConnectorGrant{Sprite: a.global.sprite, Label: label, Reaches: reaches}
 		call := c.GrantConnector
 		if use == "revoke" {
 			call = c.RevokeConnector
@@ -425,6 +437,10 @@ way end.`},
 		return a.show(def, func(io.Writer) { a.say("%s is granted to %s.", def.Name, cmp.Or(grantees(def.Grants), "nobody")) })
 	})
 	cmd.Flags().StringVar(&label, "label", "", "all sprites with this label")
+	if use == "grant" {
+		cmd.Flags().StringSliceVar(&reaches, "reaches", nil, "the sprites that have the label now, as NAME,NAME")
+		must(cmd.RegisterFlagCompletionFunc("reaches", completeReaches(a, &label)))
+	}
 	return cmd
 }
 
@@ -495,4 +511,26 @@ func (a *app) completeConnector(cmd *cobra.Command, args []string, prefix string
 			return c.Name, c.Upstream, connectorPattern.MatchString(c.Name)
 		})
 	})
+}
+
+// completeReaches completes the last name of a list: one of the sprites with the label, or of
+// all if none is given yet.
+func completeReaches(a *app, label *string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		begun := typed[:strings.LastIndexByte(typed, ',')+1]
+		given := strings.Split(begun, ",")
+		names, how := a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+			var names []string
+			for info, err := range c.All(ctx, typed[len(begun):]) {
+				if err != nil || len(names) == maxCompletions {
+					break
+				}
+				if namePattern.MatchString(info.Name) && !slices.Contains(given, info.Name) && (*label == "" || slices.Contains(info.Labels, *label)) {
+					names = append(names, begun+info.Name)
+				}
+			}
+			return names
+		})
+		return names, how | cobra.ShellCompDirectiveNoSpace
+	}
 }

@@ -108,6 +108,10 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 		session := cmd.SessionID()
 		next, backErr := a.comeBack(ctx, absence{keys: keys, leave: leave, says: `Ctrl+\ leaves`,
 			find: func(ctx context.Context) (*sprites.Sprite, error) { return a.findAgain(ctx, session) }})
+		if errors.Is(backErr, sprites.ErrUnauthorized) {
+			t.restore()
+			return backErr
+		}
 		if backErr != nil {
 			err = errors.Join(err, backErr)
 			break
@@ -223,7 +227,7 @@ type absence struct {
 }
 
 // comeBack tries to find a session's sprite until it does, or knows that the session
-// is gone. The detach key, Ctrl-C and a signal end it by ErrDetached.
+// is gone, or that the token is not valid any more. The detach key, Ctrl-C and a signal end it by ErrDetached.
 func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, error) {
 	var typed <-chan []byte
 	if away.keys != nil {
@@ -238,7 +242,7 @@ func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, erro
 		if errors.Is(err, errStillHeld) {
 			limit.Reset(comeBackLimit) // its commands stand still, and their time does
 		}
-		if err == nil || errors.Is(err, errSessionGone) || errors.Is(err, sprites.ErrRemoved) {
+		if err == nil || errors.Is(err, errSessionGone) || errors.Is(err, sprites.ErrRemoved) || errors.Is(err, sprites.ErrUnauthorized) {
 			return sprite, err
 		}
 		if wait == 100*time.Millisecond && !a.global.quiet {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/filesync"
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
@@ -121,8 +122,24 @@ func (a *app) warnCredentials(ctx context.Context, dir string, rules filesync.Ru
 func (a *app) warnIncludes(ctx context.Context, dirs []string) error {
 	for _, dir := range dirs {
 		if err := a.warnCredentials(ctx, dir, filesync.Rules{}); err != nil {
-			return err
+			return includeError(ctx, dir, err)
 		}
 	}
 	return nil
+}
+
+// includeError says why a folder can't be shown inside, and what to type instead.
+func includeError(ctx context.Context, dir string, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	if info, statErr := os.Stat(dir); statErr == nil && !info.IsDir() {
+		hint := "copy it into a sprite: cove cp " + shellQuote(dir) + " NAME:" + shellQuote(filepath.Base(dir)) + "\nor name a folder: --include DIR"
+		return fail.Newf("bad_option", hint, "--include %s: it is no folder, and only folders can be shown in a sprite", printable.Name(dir))
+	}
+	why := err
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		why = e.Err
+	}
+	return fail.Newf("bad_option", "see what is there: ls -ld "+shellQuote(dir)+"\nor name another folder: --include DIR", "--include %s: the folder can't be read: %v", printable.Name(dir), why)
 }

@@ -42,6 +42,8 @@ type finding struct {
 	State  string `json:"state"`
 	Detail string `json:"detail"`
 	Next   string `json:"next"`
+
+	Connector string `json:"connector,omitempty"` // that does not answer; empty: it is about the sprite
 }
 
 // soundness is one thing that is right.
@@ -50,7 +52,8 @@ type soundness struct {
 	Detail string `json:"detail"`
 }
 
-// diagnosis is what diagnose found. State is that of the first problem.
+// diagnosis is what diagnose found. State is that of the first problem of
+// the sprite itself, else that of a connector.
 type diagnosis struct {
 	Sprite   string      `json:"sprite"`
 	State    string      `json:"state"`
@@ -59,7 +62,32 @@ type diagnosis struct {
 }
 
 func (d *diagnosis) wrong(state, next, format string, args ...any) {
-	d.Problems = append(d.Problems, finding{state, fmt.Sprintf(format, args...), next})
+	d.Problems = append(d.Problems, finding{State: state, Detail: fmt.Sprintf(format, args...), Next: next})
+}
+
+// cut says that a connector does not answer: the sprite does.
+func (d *diagnosis) cut(connector, next, format string, args ...any) {
+	d.wrong(stateUnreachable, next, "connector "+connector+format, args...)
+	d.Problems[len(d.Problems)-1].Connector = connector
+}
+
+// headline is the state of a sprite, for people. If nothing but connectors does not answer, it
+// names these.
+func (d *diagnosis) headline() string {
+	var cut []string
+	for _, p := range d.Problems {
+		if p.Connector == "" {
+			return d.Sprite + ": " + d.State
+		}
+		cut = append(cut, p.Connector)
+	}
+	switch len(cut) {
+	case 0:
+		return d.Sprite + ": " + d.State
+	case 1:
+		return d.Sprite + ": its connector " + cut[0] + " is " + d.State
+	}
+	return d.Sprite + ": its connectors " + strings.Join(cut, ", ") + " are " + d.State
 }
 
 func (d *diagnosis) right(check, format string, args ...any) {
@@ -304,9 +332,9 @@ func (d *diagnosis) judgeConnectors(p sprites.Probe, names []string) {
 		case a.Code == "no_secret":
 			d.wrong(stateAuthInvalid, "cove secret set "+name, "connector %s: its secret is not set", name)
 		case a.Status == 0:
-			d.wrong(stateUnreachable, "cove ping "+d.Sprite, "connector %s can't be reached from inside: %s", name, printable.Line(a.Error))
+			d.cut(name, "cove ping "+d.Sprite, " can't be reached from inside: %s", printable.Line(a.Error))
 		case a.Code == "upstream":
-			d.wrong(stateUnreachable, "cove connector show "+name, "connector %s: its upstream does not answer", name)
+			d.cut(name, "cove connector show "+name, ": its upstream does not answer")
 		case a.Code != "":
 			d.right("connector", "%s is there, and its rules allow no look (%s)", name, printable.Line(a.Code))
 		default:
@@ -413,7 +441,7 @@ func (x *examination) show() error {
 	d := &x.diagnosis
 	d.State = stateHealthy
 	if len(d.Problems) > 0 {
-		d.State = d.Problems[0].State
+		d.State = d.Problems[max(slices.IndexFunc(d.Problems, func(f finding) bool { return f.Connector == "" }), 0)].State // the sprite's own first
 	} else {
 		d.Problems = []finding{}
 	}
@@ -427,7 +455,7 @@ func (x *examination) show() error {
 		d.Healthy[i].Detail = x.app.full(d.Healthy[i].Detail)
 	}
 	err := x.app.show(d, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: %s\n", d.Sprite, d.State)
+		fmt.Fprintln(w, d.headline())
 		for _, p := range d.Problems {
 			fmt.Fprintf(w, "%-14s %s\n%-14s next: %s\n", p.State, printable.Line(joinLines(p.Detail)), "", printable.Line(p.Next))
 		}

@@ -58,3 +58,33 @@ func TestDiagnoseSpace(t *testing.T) {
 		}
 	}
 }
+
+// A connector that does not answer is named, and the sprite is not called unreachable for it.
+func TestDiagnoseConnector(t *testing.T) {
+	down, silent, fine := sprites.ProbeAnswer{Status: 502, Code: "upstream"}, sprites.ProbeAnswer{Error: "timeout"}, sprites.ProbeAnswer{Status: 200}
+	for _, test := range []struct {
+		answers []sprites.ProbeAnswer
+		other   string // what else is wrong
+		want    string
+	}{
+		{[]sprites.ProbeAnswer{fine, fine}, "", "paint: healthy"},
+		{[]sprites.ProbeAnswer{fine, down}, "", "paint: its connector two is unreachable"},
+		{[]sprites.ProbeAnswer{silent, fine}, "", "paint: its connector one is unreachable"},
+		{[]sprites.ProbeAnswer{silent, down}, "", "paint: its connectors one, two are unreachable"},
+		{[]sprites.ProbeAnswer{fine, down}, stateArch, "paint: arch"},
+		{[]sprites.ProbeAnswer{{Status: 401}, down}, "", "paint: auth-invalid"},
+	} {
+		var out said
+		a := &app{Streams: Streams{Out: &out, Err: &out}}
+		a.newRoot()
+		x := &examination{app: a, diagnosis: diagnosis{Sprite: "paint"}}
+		x.judgeConnectors(sprites.Probe{HTTP: test.answers}, []string{"one", "two"})
+		if test.other != "" {
+			x.wrong(test.other, "cove list", "it is")
+		}
+		_ = x.show()
+		if line, _, _ := strings.Cut(out.String(), "\n"); line != test.want {
+			t.Errorf("%+v: %q, want %q", test.answers, line, test.want)
+		}
+	}
+}

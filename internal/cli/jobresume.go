@@ -74,7 +74,7 @@ has no sessions (shell), there is nothing to go on with: push again.`,
 		if err := keepBase(ctx, job); err != nil {
 			a.say("The commit that it began from has no ref of its own here: %v", err)
 		}
-		return a.show(job, func(w io.Writer) {
+		return a.show(begun{job.ID, job}, func(w io.Writer) {
 			a.tell(w, "Job %s goes on with job %s. Pull with: cove pull %s", job.ID, args[0], job.ID)
 		})
 	})

@@ -39,13 +39,20 @@ sprite: where that is gone, push again. The old job stays as it is.`,
 			if err := keepBase(ctx, job); err != nil {
 				a.say("The commit that it began from has no ref of its own here: %v", err)
 			}
-			return a.show(job, func(w io.Writer) {
+			return a.show(begun{job.ID, job}, func(w io.Writer) {
 				a.tell(w, "Job %s started. Pull with: cove pull %s", job.ID, job.ID)
 			})
 		}),
 	}
 	cmd.Flags().BoolVar(&how.SameSprite, "same-sprite", false, "in the old job's sprite, with what is in it")
 	return cmd
+}
+
+// begun is what a command prints in JSON that has begun a job. As cove push does, it names the
+// job by the key job.
+type begun struct {
+	JobID string `json:"job"`
+	sprites.Job
 }
 
 // awaitRetry shows how the agent of a job is installed that does another one again, until

@@ -89,7 +89,7 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 			return interruptedError{}
 		case errors.Is(backErr, errSessionGone):
 			return err
-		case errors.Is(backErr, sprites.ErrRemoved):
+		case errors.Is(backErr, sprites.ErrRemoved), errors.Is(backErr, sprites.ErrUnauthorized):
 			return backErr
 		case backErr != nil:
 			hint := "it is ended about now; if not: " + attach

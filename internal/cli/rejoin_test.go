@@ -2,9 +2,32 @@ package cli
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"math"
+	"net/http"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cove-dev/cove/sprites"
 )
+
+// A token that is not valid any more is not tried again: the command ends with the code for that.
+func TestComeBackUnauthorized(t *testing.T) {
+	refused := fmt.Errorf("sprite paint: %w", &sprites.Error{StatusCode: http.StatusUnauthorized, ErrorBody: sprites.ErrorBody{Code: "unauthorized", Message: "the token is not valid"}})
+	synctest.Test(t, func(t *testing.T) {
+		a := &app{Streams: Streams{Out: io.Discard, Err: io.Discard}}
+		a.newRoot()
+		began, tries := time.Now(), 0
+		_, err := a.comeBack(t.Context(), absence{find: func(context.Context) (*sprites.Sprite, error) { tries++; return nil, refused }})
+		if f := classify(err); !errors.Is(err, sprites.ErrUnauthorized) || f.code != "unauthorized" || tries != 1 || time.Since(began) != 0 {
+			t.Errorf("after %v and %d tries: %s, %v", time.Since(began), tries, f.code, err)
+		}
+	})
+}
 
 // What a replay repeats is not written twice, and what it lacks is noticed.
 func TestResumed(t *testing.T) {

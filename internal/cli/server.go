@@ -307,7 +307,11 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 		return err
 	}
 	a.detail("starting a server on %s", dir)
-	ended, err := spawnServer(dir, startAddr(dir, byDefault), a.serverFlags, log)
+	addr := startAddr(ctx, dir, byDefault)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ended, err := spawnServer(dir, addr, a.serverFlags, log)
 	if err != nil {
 		return err
 	}
@@ -324,8 +328,8 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 // startAddr is where a server that we start listens: where the last one did, since
 // its clients and its sprites' URLs wait for the next one, or at the well-known
 // port where the data folder is the usual one; if these are not free, anywhere.
-func startAddr(dir string, byDefault bool) string {
-	addr := datafolder.Address(dir)
+func startAddr(ctx context.Context, dir string, byDefault bool) string {
+	addr := datafolder.Address(ctx, dir)
 	if addr == "" && byDefault && loopback.Free(datafolder.DefaultAddr) {
 		addr = datafolder.DefaultAddr
 	}

@@ -2,7 +2,6 @@ package guest
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
@@ -52,7 +52,7 @@ func (c *connections) get(w http.ResponseWriter, r *http.Request) error {
 	}
 	if c.open.Add(1) > maxConnections {
 		c.open.Add(-1)
-		return fail.New("too_many_connections", fmt.Sprintf("%d connections are open already.", maxConnections), "")
+		return wire.Full("too_many_connections", maxConnections, "%d connections are open already.", maxConnections)
 	}
 	defer c.open.Add(-1)
 	c.wg.Add(1)

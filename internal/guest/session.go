@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -289,7 +289,7 @@ func (s *session) attach(c client) (frames [][]byte, before []int64, err error) 
 	default:
 	}
 	if len(s.clients) >= maxClients {
-		return nil, nil, fail.New("too_many_clients", fmt.Sprintf("Session %s has %d clients already.", s.id, maxClients), "")
+		return nil, nil, wire.Full("too_many_clients", maxClients, "Session %s has %d clients already.", s.id, maxClients)
 	}
 	s.alone.stop()
 	s.clients = append(slices.Clone(s.clients), c)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove/internal/guest/wire"
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
@@ -84,7 +85,7 @@ func (t *table) register(sess *session) error {
 		return fail.New("stopping", "The sprite is stopping.", "")
 	}
 	if len(t.running) >= t.max {
-		return fail.New("too_many_sessions", fmt.Sprintf("%d commands are running already; end some.", len(t.running)), "")
+		return wire.Full("too_many_sessions", t.max, "%d commands are running already; end some.", len(t.running))
 	}
 	for {
 		// Of fixed length, and decimal, as process numbers are that other

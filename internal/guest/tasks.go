@@ -68,7 +68,7 @@ func (t *tasks) put(name string, expire time.Duration, refresh bool) (sprites.Ta
 	case there && !refresh:
 		return task, fail.New("task_exists", fmt.Sprintf("task %s exists", name), "")
 	case !there && n >= maxTasks:
-		return task, fail.New("too_many_tasks", fmt.Sprintf("there are %d tasks already", n), "")
+		return task, wire.Full("too_many_tasks", maxTasks, "there are %d tasks already", n)
 	case !there:
 		task = sprites.Task{Name: name, StartedAt: time.Now().UTC()}
 	}

@@ -59,9 +59,11 @@ func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
 			return fail.New(sprite.CodeBadRequest, "max_size must be a number of bytes", "")
 		}
 	}
-	if err := s.mayLabel(r, o.Labels); err != nil {
+	_, labelled, err := mayLabel(s, r, o.Labels)
+	if err != nil {
 		return err
 	}
+	defer labelled()
 	p := principalOf(r)
 	o.Allow = func(name string) error {
 		if !p.reaches(name) {

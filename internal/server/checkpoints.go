@@ -223,9 +223,11 @@ func (s *Server) forkSprite(w http.ResponseWriter, r *http.Request) error {
 	if !p.may(admin) && req.Owner != "" {
 		return fail.New("forbidden", "only a token with the verb admin may give a sprite an owner", "")
 	}
-	if err := s.mayLabel(r, req.Labels); err != nil {
+	_, labelled, err := mayLabel(s, r, req.Labels)
+	if err != nil {
 		return err
 	}
+	defer labelled()
 	infos, err := s.Host.Fork(r.Context(), r.PathValue("name"), req, p.may(admin))
 	switch {
 	case err != nil:

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -82,6 +81,9 @@ func (s *Server) grantConnector(w http.ResponseWriter, r *http.Request) error {
 	if (g.Sprite == "") == (g.Label == "") || g.Job != "" && g.Sprite == "" {
 		return fail.New(sprite.CodeBadRequest, "a connector is granted to a sprite or to a label, and for a job to its sprite", "")
 	}
+	if g.Label == "" && len(g.Reaches) > 0 {
+		return fail.New(sprite.CodeBadRequest, "only a grant to a label says which sprites it reaches", "")
+	}
 	if _, err := s.Store.Connectors.Get(r.Context(), r.PathValue("connector")); err != nil {
 		return noConnector(r, err)
 	}
@@ -90,8 +92,8 @@ func (s *Server) grantConnector(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	if err := s.Store.Connectors.Grant(r.Context(), r.PathValue("connector"), g); err != nil {
-		return err
+	if err := s.rights.labels.grant(g.Label, func() error { return s.Store.Connectors.Grant(r.Context(), r.PathValue("connector"), g) }); err != nil {
+		return unnamed(r.PathValue("connector"), err)
 	}
 	return s.synced(w, r)
 }
@@ -99,38 +101,13 @@ func (s *Server) grantConnector(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) revokeConnector(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	g := sprites.ConnectorGrant{Sprite: q.Get("sprite"), Label: q.Get("label"), Job: q.Get("job")}
-	if g == (sprites.ConnectorGrant{}) || g.Sprite != "" && g.Label != "" {
+	if g.Sprite == "" && g.Label == "" && g.Job == "" || g.Sprite != "" && g.Label != "" {
 		return fail.New(sprite.CodeBadRequest, "a connector is revoked from a sprite, a label or a job", "")
 	}
 	if err := s.Store.Connectors.Revoke(r.Context(), r.PathValue("connector"), g); err != nil {
 		return err
 	}
 	return s.synced(w, r)
-}
-
-// mayLabel refuses labels by which a sprite would get a connector from one who may
-// not grant it.
-func (s *Server) mayLabel(r *http.Request, labels []string) error {
-	if principalOf(r).may(admin) {
-		return nil
-	}
-	var has []string
-	if info, err := s.Host.Get(r.Context(), r.PathValue("name")); err == nil {
-		has = info.Labels
-	}
-	for _, l := range labels {
-		if slices.Contains(has, l) {
-			continue
-		}
-		granted, err := s.Store.Connectors.Labelled(r.Context(), l)
-		if err != nil {
-			return err
-		}
-		if granted {
-			return fail.New("forbidden", "the label "+clean(strings.TrimSpace(l), maxGuestText)+" has a connector: only a token with the verb admin may give it", "")
-		}
-	}
-	return nil
 }
 
 // connectorLog tells what a sprite asked of its connectors.

@@ -107,7 +107,7 @@ func TestConnectorGrants(t *testing.T) {
 	step("with another", "api value-two", c.SetSecret(ctx, "key", "value-two"))
 	_, err = c.PutConnector(ctx, xKey("other"))
 	step("another connector", "api value-two", err)
-	step("by a label", "api value-two, other value-two", c.GrantConnector(ctx, "other", sprites.ConnectorGrant{Label: "ci"}))
+	step("by a label", "api value-two, other value-two", c.GrantConnector(ctx, "other", sprites.ConnectorGrant{Label: "ci", Reaches: []string{"paint"}}))
 	_, err = c.Update(ctx, "paint", sprites.UpdateRequest{Labels: &[]string{"new"}})
 	step("without the label", "api value-two", err)
 	def := xKey("api")
@@ -163,7 +163,7 @@ func TestConnectorCalls(t *testing.T) {
 	failIf(t, err != nil || got.Upstream != "https://api.github.com" || got.Secret != "github" || got.Limits.Requests != 9 || got.CreatedAt.IsZero(), "got %+v, %v", got, err)
 	must(t, c.GrantConnector(ctx, "github-api", sprites.ConnectorGrant{Label: "ci"}))
 	got, err = c.Connector(ctx, "github-api")
-	failIf(t, err != nil || fmt.Sprint(got.Grants) != "[{ ci }]", "got %+v, %v", got, err)
+	failIf(t, err != nil || fmt.Sprint(got.Grants) != "[{ ci  []}]", "got %+v, %v", got, err)
 	list, err := c.Connectors(ctx)
 	failIf(t, err != nil || len(list) != 1 || list[0].Name != "github-api", "got %+v, %v", list, err)
 

@@ -182,6 +182,7 @@ const (
 	maxGuestError = 64 << 10 // of the body of a guest's error
 	maxGuestText  = 1 << 10  // of a text in it
 	maxGuestPath  = 4 << 10
+	maxGuestLimit = 1 << 20 // of how many there may be of something
 )
 
 // guestStatuses are those that a guest may answer with; any other is its failure.
@@ -222,6 +223,8 @@ func guestFailure(resp *http.Response, files bool) error {
 		Code    string `json:"code"`
 		Path    string `json:"path"`
 		Message string `json:"message"`
+		Limit   int    `json:"limit"`
+		Count   int    `json:"current_count"`
 	}
 	if json.Unmarshal(text, &body) != nil {
 		body.Message = string(text)
@@ -251,6 +254,10 @@ func guestFailure(resp *http.Response, files bool) error {
 	e := sprites.ErrorBody{Message: clean(body.Message, maxGuestText)}
 	if guestCodes[body.Error] {
 		e.Code = body.Error
+	}
+	if resp.StatusCode == http.StatusTooManyRequests {
+		e.Limit = min(max(body.Limit, 0), maxGuestLimit)
+		e.CurrentCount = min(max(body.Count, 0), maxGuestLimit)
 	}
 	return &sprites.Error{StatusCode: resp.StatusCode, ErrorBody: withCode(e, resp.StatusCode)}
 }

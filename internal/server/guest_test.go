@@ -279,6 +279,27 @@ func TestLimits(t *testing.T) {
 
 	s, _ = hostile(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) })
 	wantRetry(t, ask(t, s, "GET /v1/sprites/evil/fs/list?path=/", ""))
+
+	// Of a guest's own limit it is the guest that knows how many there may be.
+	for text, want := range map[string]string{
+		`{"error":"too_many_watches","message":"full","limit":64,"current_count":64}`:                  "64",
+		`{"error":"too_many_watches","message":"full","limit":-9,"current_count":-9}`:                  "0",
+		`{"error":"too_many_watches","message":"full","limit":999999999999,"current_count":999999999}`: "1048576",
+	} {
+		s, _ = hostile(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(429)
+			_, _ = io.WriteString(w, text)
+		})
+		for _, edits := range [][]edit{nil, {handshake}} {
+			a = ask(t, s, "GET /v1/sprites/evil/fs/watch?path=/", "", edits...)
+			if edits == nil {
+				a = ask(t, s, "GET /v1/sprites/evil/services", "")
+			}
+			a.refused(t, 429, "too_many_watches")
+			wantRetry(t, a)
+			failIf(t, a.Header.Get("X-RateLimit-Limit") != want, "%s: the limit is %s, want %s", text, a.Header.Get("X-RateLimit-Limit"), want)
+		}
+	}
 }
 
 // TestHolders: who has a token can't take the places of others, by WebSockets or

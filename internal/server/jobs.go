@@ -49,6 +49,11 @@ func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	labelled, err := mayMake(s, r, req)
+	if err != nil {
+		return err
+	}
+	defer labelled()
 	job, err := jobs.Create(r.Context(), req)
 	if err != nil {
 		return err
@@ -109,6 +114,15 @@ func (s *Server) mayBegin(r *http.Request, req sprites.JobRequest) error {
 		}
 	}
 	return s.mayOpen(r, req.Sprite, req.NetworkPolicy)
+}
+
+// mayMake is mayLabel for the sprite that a job makes.
+func mayMake(s *Server, r *http.Request, req sprites.JobRequest) (done func(), err error) {
+	if req.Sprite != "" || req.Backend != "" {
+		return func() {}, nil
+	}
+	_, done, err = mayLabel(s, r, []string{store.JobLabel})
+	return done, err
 }
 
 func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
@@ -233,6 +247,11 @@ func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
 	if err := s.mayBegin(r, req); err != nil {
 		return err
 	}
+	labelled, err := mayMake(s, r, req)
+	if err != nil {
+		return err
+	}
+	defer labelled()
 	job, err := jobs.Retry(r.Context(), old.ID, how)
 	if err != nil {
 		return err

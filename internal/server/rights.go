@@ -21,6 +21,8 @@ type rights struct {
 	mu    sync.Mutex
 	ended int // how often one has
 	calls map[string]map[*context.CancelCauseFunc]bool
+
+	labels labelling
 }
 
 // end ends the calls of a principal. What gave it the right is gone already.

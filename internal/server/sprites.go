@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -100,9 +101,11 @@ func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
 	if !p.may(admin) && (len(req.Include) > 0 || req.Owner != "" || req.LeaseSeconds != 0 || req.Install != "") {
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite, give it an owner, or say what its disk begins with", "")
 	}
-	if err := s.mayLabel(r, req.Labels); err != nil {
+	_, labelled, err := mayLabel(s, r, req.Labels)
+	if err != nil {
 		return err
 	}
+	defer labelled()
 	if err := s.mayOpen(r, req.Name, req.NetworkPolicy); err != nil {
 		return err
 	}
@@ -130,13 +133,18 @@ func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
 	}
-	if req.Labels != nil {
-		if err := s.mayLabel(r, *req.Labels); err != nil {
-			return err
-		}
-	}
 	if req.Revision = r.Header.Get("If-Match"); req.Revision == "*" {
 		req.Revision = ""
+	}
+	if req.Labels != nil {
+		kept, labelled, err := mayLabel(s, r, *req.Labels)
+		if err != nil {
+			return err
+		}
+		defer labelled()
+		if req.Revision = cmp.Or(req.Revision, kept); kept != "" && req.Revision != kept {
+			return fail.Newf(sprite.CodeSpriteChanged, "read it again, and make the change in what it is now", "sprite %s has been changed since it was read", r.PathValue("name"))
+		}
 	}
 	info, err := s.Host.Update(r.Context(), r.PathValue("name"), req)
 	if err != nil {

@@ -71,7 +71,7 @@ func (s *Server) postVisit(w http.ResponseWriter, r *http.Request) error {
 	code := rand.Text()
 	if !s.visits.add(code, visit{info.ID, principalOf(r).name, now.Add(codeTime)}) {
 		e := fail.New("limit", "too many links wait to be used", "use some, or try again later")
-		e.RetryAfter = codeTime
+		e.Limit, e.Count, e.RetryAfter = maxCodes, maxCodes, codeTime
 		return e
 	}
 	link.Path = to.Path

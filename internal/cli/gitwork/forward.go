@@ -102,9 +102,35 @@ func (f Forward) hold(ctx context.Context, old string) error {
 	if len(e.Paths) > maxNamed || slices.ContainsFunc(e.Paths, func(p string) bool { return printable.Name(p) != p }) {
 		look = "cove job diff " + f.Job
 	}
-	e.Next = []string{look, f.again() + " --accept-risky"}
+	e.Next = []string{look, f.again() + acceptRisky}
 	return e
 }
+
+// accepting completes ways on that hold risky changes by themselves: with --accept-risky, if the
+// person has looked at these, or else after the command to look at them, if there are any.
+func (f Forward) accepting(ctx context.Context, old string, ways []string) []string {
+	own := func(way string) bool { return strings.HasPrefix(way, "cove job ") }
+	if !slices.ContainsFunc(ways, own) {
+		return ways
+	}
+	var look []string
+	if !strings.HasSuffix(f.Again, acceptRisky) {
+		risky, ok := errors.AsType[*RefusedError](f.hold(ctx, old))
+		if !ok {
+			return ways
+		}
+		look = risky.Next[:1]
+	}
+	ways = slices.Clone(ways)
+	for i, way := range ways {
+		if own(way) {
+			ways[i] += acceptRisky
+		}
+	}
+	return append(look[:len(look):len(look)], ways...)
+}
+
+const acceptRisky = " --accept-risky"
 
 // maxNamed bounds the files that a command names.
 const maxNamed = 10
@@ -143,6 +169,7 @@ func (r *Repo) Has(ctx context.Context, branch, commit string) (bool, error) {
 // merge, where git can do so without a work tree (2.38).
 func (r *Repo) movedOn(ctx context.Context, f Forward, old string) error {
 	e := f.refuse("branch_moved", fmt.Sprintf("the branch %s has moved on since the job started", printable.Name(f.Branch)), Ways(f.Job, f.Branch)...)
+	defer func() { e.Next = f.accepting(ctx, old, e.Next) }()
 	if had, err := r.ancestor(ctx, f.Base, old); err == nil && !had { // base is a snapshot, or the branch was rewritten
 		e.Reason = fmt.Sprintf("the job started from %.12s, which is not in the branch %s", f.Base, printable.Name(f.Branch))
 		e.Next = append([]string{"cove job rebase " + f.Job}, slices.DeleteFunc(e.Next, func(next string) bool { return next == "cove job rebase "+f.Job })...)

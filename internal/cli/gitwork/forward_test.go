@@ -1,6 +1,7 @@
 package gitwork_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -219,6 +220,40 @@ func TestMovedOn(t *testing.T) {
 				t.Errorf("says %v, and to type %q", e, e.Next)
 			}
 		})
+	}
+}
+
+// The ways on of a branch that has moved hold risky changes by themselves. So what is to be typed
+// says that they were looked at, or how to look at them.
+func TestMovedOnRisky(t *testing.T) {
+	home(t, "")
+	r, base, head := delivered(t)
+	r.write("src/a.txt", "moved on\n")
+	r.commit("mine")
+	g := r.open()
+	lock, err := g.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Unlock()
+	ways := []string{"cove job merge " + job + " --accept-risky", "cove job rebase " + job + " --accept-risky", "git branch cove-" + job + " refs/cove/" + job + "/head"}
+	hold := func(risks ...gitwork.Risk) func(context.Context, string, string) ([]gitwork.Risk, error) {
+		return func(context.Context, string, string) ([]gitwork.Risk, error) { return risks, nil }
+	}
+	for _, test := range []struct {
+		f    gitwork.Forward
+		want []string
+	}{
+		{gitwork.Forward{Again: "cove pull " + job + " --accept-risky"}, ways},
+		{gitwork.Forward{Hold: hold(gitwork.Risk{Path: "Makefile", Why: "it runs"})}, append([]string{"cove job diff " + job + " -- Makefile"}, ways...)},
+		{gitwork.Forward{Hold: hold()}, []string{"cove job merge " + job, "cove job rebase " + job, ways[2]}},
+	} {
+		f := test.f
+		f.Job, f.Branch, f.Base, f.Head = job, "main", base, head
+		_, err := g.FastForward(t.Context(), lock, f)
+		if e := refusal(t, err, "branch_moved"); !slices.Equal(e.Next, test.want) {
+			t.Errorf("to type: %q, want %q", e.Next, test.want)
+		}
 	}
 }
 

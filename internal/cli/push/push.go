@@ -126,6 +126,7 @@ type Options struct {
 // Result is what `cove push --json` prints.
 type Result struct {
 	Job     string `json:"job"`
+	ID      string `json:"id"`                // as Job, whose name is the documented one
 	Backend string `json:"backend,omitempty"` // where the sprite is; empty: at the server
 	Sprite  string `json:"sprite"`
 	Branch  string `json:"branch"`
@@ -215,7 +216,7 @@ func (c *Courier) Push(ctx context.Context, opts Options) (Result, error) {
 	if load.branch == "" {
 		load.say("HEAD is detached: the commits will come back as the branch cove-%s", job.ID)
 	}
-	return Result{Job: job.ID, Backend: job.Backend, Sprite: job.Sprite, Branch: load.branch, Base: load.Base, Sent: load.bundle.Size,
+	return Result{Job: job.ID, ID: job.ID, Backend: job.Backend, Sprite: job.Sprite, Branch: load.branch, Base: load.Base, Sent: load.bundle.Size,
 		NetworkPolicy: job.NetworkPolicy, Messages: load.messages}, nil
 }
 

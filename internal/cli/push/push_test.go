@@ -44,6 +44,9 @@ func pushed(t *testing.T, s *server, opts push.Options) push.Result {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if result.Job == "" || result.ID != result.Job {
+		t.Errorf("the job is %q, and %q", result.Job, result.ID)
+	}
 	return result
 }
 
@@ -63,7 +66,7 @@ func TestPushAndPull(t *testing.T) {
 		}
 	}
 	got, err := c.Push(t.Context(), push.Options{Dir: r.dir, PlanPath: plan, JobSettings: sprites.JobSettings{TimeoutSec: 2, Agent: "shell"}})
-	if want := (push.Result{Job: id, Sprite: "paint", Branch: "main", Base: base, Sent: got.Sent}); err != nil || !reflect.DeepEqual(got, want) || got.Sent == 0 {
+	if want := (push.Result{Job: id, ID: id, Sprite: "paint", Branch: "main", Base: base, Sent: got.Sent}); err != nil || !reflect.DeepEqual(got, want) || got.Sent == 0 {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	if s.req.Plan != "# Plan\n" || s.req.PlanName != "plan.md" || s.req.Author != (sprites.Person{Name: "Ada", Email: "ada@example.com"}) ||
@@ -494,6 +497,9 @@ func TestSecondJobIsKept(t *testing.T) {
 	e, ok := errors.AsType[*gitwork.RefusedError](err)
 	if !ok || e.Code != "branch_moved" || !e.Merges || p.Result != push.Kept || len(p.Next) < 3 || len(s.pulled) != 1 {
 		t.Fatalf("got %+v, %v", p, err)
+	}
+	if p, err = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id, AcceptRisky: true}); err == nil || len(p.Next) < 3 || p.Next[0] != "cove job merge "+id+" --accept-risky" {
+		t.Errorf("what was looked at: %q, %v", p.Next, err)
 	}
 	r.git("merge", "-q", "--no-edit", p.Ref)
 	if p, err = s.courier().Pull(t.Context(), push.PullOptions{Dir: r.dir, Job: id}); err != nil || p.Result != push.FastForward || !p.Already {

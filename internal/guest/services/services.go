@@ -180,7 +180,7 @@ func (s *Set) put(def sprites.Service) (v *service, changed bool, err error) {
 		}
 		if v = s.add(def); v == nil {
 			_ = os.Remove(s.saved.file(def.Name)) // it can't be had
-			return nil, false, fail.New("too_many_services", fmt.Sprintf("There are %d services already, or the sprite is stopping.", Max), "")
+			return nil, false, wire.Full("too_many_services", Max, "There are %d services already, or the sprite is stopping.", Max)
 		}
 		return v, true, nil
 	}

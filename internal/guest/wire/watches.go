@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"fmt"
 	"net/http"
 	"sync"
 
@@ -32,7 +31,7 @@ func (ws *Watches) Serve(w http.ResponseWriter, r *http.Request, serve func(conn
 		return fail.New("upgrade_required", "A watch needs a WebSocket.", "")
 	}
 	if !ws.enter() {
-		return fail.New("too_many_watches", fmt.Sprintf("%d connections watch already.", ws.most), "")
+		return Full("too_many_watches", ws.most, "%d connections watch already.", ws.most)
 	}
 	defer ws.leave()
 	conn, err := Accept(w, r, ws.frame)

@@ -45,6 +45,13 @@ func BadRequest(format string, args ...any) error {
 	return fail.Newf("invalid_request", "", format, args...)
 }
 
+// Full is the error for one more than the limit of something.
+func Full(code string, limit int, format string, args ...any) error {
+	e := fail.Newf(code, "", format, args...)
+	e.Limit, e.Count = limit, limit
+	return e
+}
+
 // An Answerer is an error whose answer has a form of its own.
 type Answerer interface {
 	error
@@ -63,7 +70,7 @@ func respondError(w http.ResponseWriter, err error) {
 	if !ok {
 		e = fail.New("internal_error", err.Error(), "")
 	}
-	RespondStatus(w, e.Status(), sprites.ErrorBody{Code: e.Code, Message: e.Message})
+	RespondStatus(w, e.Status(), sprites.ErrorBody{Code: e.Code, Message: e.Message, Limit: e.Limit, CurrentCount: e.Count})
 }
 
 // Respond answers with a value as JSON. It returns nil.

@@ -3,6 +3,7 @@
 package datafolder
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -125,8 +126,8 @@ func ReadSmall(name string) (string, error) {
 // Address is where the last server of a data folder listened; empty if that is not known, not
 // loopback, or another program's by now. A server that was killed listens until its last thread
 // has ended, and until each child that it had just begun has executed its program: Address
-// waits for both.
-func Address(dir string) string {
+// waits for both, until ctx ends: then it is empty.
+func Address(ctx context.Context, dir string) string {
 	addr, err := ReadSmall(filepath.Join(dir, AddressFile))
 	host, _, splitErr := net.SplitHostPort(addr)
 	if err != nil || splitErr != nil || !net.ParseIP(host).IsLoopback() {
@@ -136,7 +137,11 @@ func Address(dir string) string {
 		if !listens(dir, addr) && !ending(dir) && !loopback.Free(addr) || time.Now().After(deadline) {
 			return ""
 		}
-		<-time.After(endPoll)
+		select {
+		case <-ctx.Done():
+			return ""
+		case <-time.After(endPoll):
+		}
 	}
 	return addr
 }

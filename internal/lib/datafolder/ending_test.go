@@ -2,6 +2,7 @@ package datafolder_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -99,7 +100,7 @@ func TestAddressOfOneThatEnds(t *testing.T) {
 		}
 	}
 	found := make(chan string, 1)
-	go func() { found <- datafolder.Address(dir) }()
+	go func() { found <- datafolder.Address(t.Context(), dir) }()
 	select {
 	case got := <-found:
 		t.Errorf("while its last thread listens: got %q", got)
@@ -111,6 +112,65 @@ func TestAddressOfOneThatEnds(t *testing.T) {
 	}
 	_ = in.Close()
 	_ = cmd.Wait()
+}
+
+// Who waits for a server to be gone may be asked to end.
+func TestAddressEnds(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), half+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	}()
+	addr, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr = strings.TrimSpace(addr)
+	text, err := json.Marshal(datafolder.Server{
+		ServerInfo: sprites.ServerInfo{PID: cmd.Process.Pid, URL: "http://" + addr},
+		Processes:  private.Processes(), Started: private.StartOf(cmd.Process.Pid),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = in.Write([]byte("x")) // its first thread ends
+	for private.StartOf(cmd.Process.Pid) != "" {
+		<-time.After(time.Millisecond)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{datafolder.ServerFile: string(text), datafolder.AddressFile: addr, datafolder.LockFile: ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	found := make(chan string, 1)
+	go func() { found <- datafolder.Address(ctx, dir) }()
+	cancel()
+	select {
+	case got := <-found: // and not only once the other process has ended
+		if got != "" {
+			t.Errorf("got %q", got)
+		}
+	case <-time.After(4 * time.Minute):
+		t.Error("it waits on")
+	}
 }
 
 // TestAddressAChildHolds: of a server that is gone a child that it had just begun still has the
@@ -141,7 +201,7 @@ func TestAddressAChildHolds(t *testing.T) {
 		}
 	}
 	write("1")
-	if got := datafolder.Address(dir); got != "" {
+	if got := datafolder.Address(t.Context(), dir); got != "" {
 		t.Errorf("while another program listens there: got %q", got)
 	}
 	inode := datafolder.Listener(addr)
@@ -164,7 +224,7 @@ func TestAddressAChildHolds(t *testing.T) {
 	}
 	_, _ = file.Close(), ln.Close()
 	found := make(chan string, 1)
-	go func() { found <- datafolder.Address(dir) }()
+	go func() { found <- datafolder.Address(t.Context(), dir) }()
 	select {
 	case got := <-found:
 		t.Errorf("while the child has the listener: got %q", got)
@@ -200,7 +260,7 @@ func TestAddressOfACopy(t *testing.T) {
 		}
 	}
 	found := make(chan string, 1)
-	go func() { found <- datafolder.Address(dir) }()
+	go func() { found <- datafolder.Address(t.Context(), dir) }()
 	select {
 	case <-time.After(2 * time.Minute):
 		_ = ln.Close() // the end that it waits for

@@ -39,7 +39,7 @@ const (
 )
 
 // label marks the sprites that jobs have made.
-const label = "cove-job"
+const label = store.JobLabel
 
 // Create makes a job, queued, and a sprite for it where req names none. The row
 // is there before the sprite, so that a sprite without a job is never left. It is there

@@ -4,6 +4,7 @@
 package mcpserver
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,7 +64,12 @@ func (s *Server) Run(ctx context.Context, in io.ReadCloser, out io.WriteCloser) 
 		return err
 	}
 	defer s.end()
-	err = server.Run(ctx, &draining{&mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: maxMessage}, s.Unread})
+	answers := &whole{WriteCloser: out}
+	messages := struct {
+		io.Reader
+		io.Closer
+	}{&lines{in: bufio.NewReader(in), out: answers}, in}
+	err = server.Run(ctx, &draining{&mcp.IOTransport{Reader: messages, Writer: answers, MaxLineLength: maxMessage}, s.Unread})
 	if errors.Is(err, io.EOF) {
 		return nil
 	}

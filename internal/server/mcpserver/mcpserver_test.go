@@ -3,6 +3,7 @@ package mcpserver
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -180,3 +181,41 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
+
+// A line that is no message is answered with an error, and the session goes on.
+func TestNoMessage(t *testing.T) {
+	s := &Server{Client: &sprites.Client{URL: "http://sandbox", Token: "x"}, Within: Bound{Sprite: "paint"}, Roles: []string{Full}}
+	in := strings.NewReader(strings.Join([]string{
+		`this is no JSON`, ``,
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"0"}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\r",
+		`{"jsonrpc":"2.0","id":2,`, `42`, `{"id":3}`,
+		`{"jsonrpc":"2.0","id":4,"method":"ping"}`, `{"half`,
+	}, "\n"))
+	var out bytes.Buffer
+	if err := s.Run(t.Context(), io.NopCloser(in), nopCloser{&out}); err != nil {
+		t.Fatal(err)
+	}
+	var codes []int
+	results := 0
+	for line := range strings.Lines(out.String()) {
+		var m struct {
+			ID    any
+			Error *struct{ Code int }
+		}
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		switch {
+		case m.Error == nil:
+			results++
+		case m.ID != nil:
+			t.Errorf("an error with an ID: %s", line)
+		default:
+			codes = append(codes, m.Error.Code)
+		}
+	}
+	if want := []int{-32700, -32700, -32600, -32600, -32700}; results != 2 || !slices.Equal(codes, want) {
+		t.Errorf("%d results, and the errors %v, want 2 and %v:\n%s", results, codes, want, out.String())
+	}
+}

@@ -314,6 +314,15 @@ func checkIdle(seconds *int64) error {
 // changeable is the part of a sprite that clients change by what they have read of it.
 func changeable(row store.Sprite) any { return []any{row.Labels, row.Retention} }
 
+// Labels returns a sprite's labels, and the revision of which they are.
+func Labels(ctx context.Context, h *Host, name string) (labels []string, revision string, err error) {
+	row, err := h.rows.named(ctx, name)
+	if err == nil {
+		revision, err = revisionOf(changeable(row))
+	}
+	return row.Labels, revision, err
+}
+
 // checkRevision refuses a change that was made of another revision of a sprite; empty: of
 // any.
 func checkRevision(row store.Sprite, revision string) error {

@@ -6,9 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/cove-dev/cove/sprites"
 )
+
+// JobLabel marks the sprites that jobs have made.
+const JobLabel = "cove-job"
 
 // Connectors are the definitions of connectors, and whom they are granted to. They
 // name secrets, and have none.
@@ -102,9 +107,22 @@ func (k *Connectors) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
+// UnnamedError refuses a grant to a label that sprites have which the grant does not name.
+type UnnamedError struct {
+	Label   string
+	Sprites []string // all that have the label, and those that a job under way will make with it
+	Unnamed []string // those of them that the grant does not name
+}
+
+func (e *UnnamedError) Error() string {
+	return fmt.Sprintf("the label %s is on sprites that the grant does not name: %s", e.Label, strings.Join(e.Unnamed, ", "))
+}
+
 // Grant adds a grant, if it is not there. A connector, a sprite or a job that is
 // not there is ErrNotFound. A sprite's grants end with it, so that none is of
-// another sprite of that name, and a job's with that.
+// another sprite of that name, and a job's with that. Whoever may change a sprite may give it
+// a label that has no grant. So a grant to a label names all sprites that have it
+// (Reaches); else it is an UnnamedError.
 func (k *Connectors) Grant(ctx context.Context, name string, g sprites.ConnectorGrant) error {
 	err := k.db.update(ctx, func(tx *sql.Tx) error {
 		checks := map[string]string{"SELECT 1 FROM connectors WHERE name = ?": name}
@@ -123,11 +141,40 @@ func (k *Connectors) Grant(ctx context.Context, name string, g sprites.Connector
 				return err
 			}
 		}
+		if err := checkReaches(ctx, tx, name, g); err != nil {
+			return err
+		}
 		_, err := tx.ExecContext(ctx, "INSERT INTO connector_grants (connector, sprite, label, job) VALUES (?, ?, ?, nullif(?, '')) ON CONFLICT DO NOTHING", name, g.Sprite, g.Label, g.Job)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("grant connector %s: %w", name, err)
+	}
+	return nil
+}
+
+// checkReaches is an UnnamedError for a new grant to a label that reaches sprites which it
+// does not name.
+func checkReaches(ctx context.Context, tx *sql.Tx, connector string, g sprites.ConnectorGrant) error {
+	if g.Label == "" {
+		return nil
+	}
+	var granted bool
+	if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM connector_grants WHERE connector = ? AND label = ?)", connector, g.Label).Scan(&granted); err != nil || granted {
+		return err
+	}
+	all, err := collect(ctx, tx, func(row scanner) (name string, err error) {
+		err = row.Scan(&name)
+		return name, err
+	}, `SELECT name FROM sprites s WHERE EXISTS (SELECT 1 FROM json_each(s.labels) l WHERE l.value = ?1)
+		UNION SELECT doc->>'$.sprite' FROM jobs WHERE ?1 = ?2 AND doc->>'$.owns_sprite' AND ifnull(doc->>'$.backend', '') = ''
+			AND state IN ('installing', 'queued') AND NOT EXISTS (SELECT 1 FROM sprites s WHERE s.name = doc->>'$.sprite')
+		ORDER BY 1`, g.Label, JobLabel)
+	if err != nil {
+		return err
+	}
+	if unnamed := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(g.Reaches, name) }); len(unnamed) > 0 {
+		return &UnnamedError{Label: g.Label, Sprites: all, Unnamed: unnamed}
 	}
 	return nil
 }

@@ -34,8 +34,9 @@ func TestConnectors(t *testing.T) {
 	}
 	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Sprite: "paint"}))
 	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Sprite: "paint"}))
-	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: "ci"}))
-	must(t, k.Grant(ctx, "other", sprites.ConnectorGrant{Label: "ci"}))
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: "ci", Reaches: []string{"paint"}}))
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: "ci"})) // it is there already
+	must(t, k.Grant(ctx, "other", sprites.ConnectorGrant{Label: "ci", Reaches: []string{"nobody", "paint"}}))
 	if got := granted("paint") + "," + granted("tool") + "," + granted("nobody"); got != "api other,," {
 		t.Errorf("got %q", got)
 	}
@@ -101,4 +102,46 @@ func TestConnectors(t *testing.T) {
 	if got, err := k.Get(ctx, "other"); err != nil || len(got.Grants) != 0 {
 		t.Errorf("grants outlive a connector: %+v, %v", got.Grants, err)
 	}
+}
+
+// A new grant to a label names all sprites that have the label, and those to which a job
+// under way will give it.
+func TestGrantNamesLabelled(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	k := s.Connectors
+	must(t, k.Put(ctx, sprites.Connector{Name: "api", Upstream: "https://a.example"}))
+	for id, labels := range map[string][]string{"one": {"ci", "x"}, "two": {"ci"}, "three": {"x"}} {
+		must(t, s.Sprites.Create(ctx, &Sprite{ID: id, Name: id, Labels: labels}))
+	}
+	for id, job := range map[string]sprites.Job{
+		"j1": {State: sprites.JobInstalling, OwnsSprite: true, JobSettings: sprites.JobSettings{Sprite: "cove-j1"}},
+		"j2": {State: sprites.JobSucceeded, OwnsSprite: true, JobSettings: sprites.JobSettings{Sprite: "cove-j2"}},
+		"j3": {State: sprites.JobQueued, OwnsSprite: true, JobSettings: sprites.JobSettings{Sprite: "cove-j3", Backend: "far"}},
+		"j4": {State: sprites.JobQueued, JobSettings: sprites.JobSettings{Sprite: "three"}},
+	} {
+		job.ID = id
+		must(t, s.Jobs.Create(ctx, job, nil))
+	}
+	for _, c := range []struct {
+		label, all string
+		reaches    []string
+		unnamed    string
+	}{
+		{label: "ci", all: "one two", unnamed: "one two"},
+		{label: "ci", reaches: []string{"two", "three"}, all: "one two", unnamed: "one"},
+		{label: JobLabel, all: "cove-j1", unnamed: "cove-j1"},
+	} {
+		err := k.Grant(ctx, "api", sprites.ConnectorGrant{Label: c.label, Reaches: c.reaches})
+		e, ok := errors.AsType[*UnnamedError](err)
+		if !ok || strings.Join(e.Sprites, " ") != c.all || strings.Join(e.Unnamed, " ") != c.unnamed || e.Label != c.label {
+			t.Errorf("%+v: got %v", c, err)
+		}
+	}
+	def, err := k.Get(ctx, "api")
+	if err != nil || len(def.Grants) != 0 {
+		t.Errorf("the grants are %v, %v", def.Grants, err)
+	}
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: JobLabel, Reaches: []string{"cove-j1"}}))
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: "ci", Reaches: []string{"two", "one"}}))
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: "nobody has it"}))
 }
