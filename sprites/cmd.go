@@ -65,8 +65,37 @@ type Cmd struct {
 	// terminal. Zero means for ever.
 	MaxRunAfterDisconnect *time.Duration
 
+	// Rejoin, if not nil, is called when the connection was lost before the command
+	// ended, and returns the sprite to go on with: the same, or one of another Client if
+	// its server has moved. Its error ends the wait, and Wait returns it as it is. Nil
+	// means that a lost connection ends the wait: Wait returns ErrNoExit.
+	//
+	// The command itself goes on for MaxRunAfterDisconnect, which should be longer than
+	// Rejoin may take. lost is why it is called: ErrNoExit, and if the connection to the
+	// sprite that it returned could not be made, why. It is called as often as that
+	// happens, by the goroutine that writes the output, and has to see to pauses and to
+	// an end. It is not called if the server did not say the session's id, nor if the
+	// sprite was removed (ErrRemoved) or its sandbox has ended (ErrSandboxEnded).
+	//
+	// Output is written once. The sprite keeps the end of it (256 KiB), and the exit code
+	// for ten minutes if the command ends meanwhile. If some of the output is no longer
+	// kept, the rest is written, and Wait returns a *LostOutputError. If the session is
+	// not kept, Wait's error is both ErrNoExit and ErrNotFound.
+	//
+	// Input is kept here until the command has taken it (16 MiB at most), and what it has
+	// not is sent again. If that can't be done, as with a server that does not count
+	// input, or for a session that was attached to, Wait's error is both ErrNoExit and
+	// ErrInputLost. To a terminal, input that was on its way is lost then, and that is no
+	// error.
+	//
+	// While there is no connection, Signal fails, and Resize has its effect later. ctx
+	// ends with the command's context, and by Detach. If Rejoin returns a sprite all the
+	// same, a command whose context has ended is killed.
+	Rejoin func(ctx context.Context, lost error) (*Sprite, error)
+
 	// OnMessage, if not nil, is called with each of the server's text messages
-	// (session_info, port_opened …) before anything after it is read.
+	// (session_info, port_opened …) before anything after it is read. Each connection
+	// begins with a session_info.
 	OnMessage func(Message)
 
 	// OnPort, if not nil, is called when a process of the command begins, or
@@ -130,6 +159,9 @@ func (c *Cmd) query() url.Values {
 	q := url.Values{"stdin": {strconv.FormatBool(c.Stdin != nil)}}
 	if c.session != "" {
 		return q
+	}
+	if c.Stdin != nil && c.Rejoin != nil {
+		q.Set("resume", "true")
 	}
 	q["cmd"] = c.Args
 	q.Set("path", c.Path)
@@ -326,7 +358,7 @@ func (c *Cmd) Resize(rows, cols int) error {
 	if c.run == nil {
 		return errors.New("command not started")
 	}
-	if err := c.run.sock.tell(Message{Type: "resize", Rows: rows, Cols: cols}); err != nil {
+	if err := c.run.resize(Message{Type: "resize", Rows: rows, Cols: cols}); err != nil {
 		return fmt.Errorf("resize the terminal of %s: %w", c, err)
 	}
 	return nil

@@ -8,5 +8,6 @@
 //	out, err := client.Sprite("paint").Command("go", "test", "./...").Output()
 //
 // A command that ran and failed gives an [*ExitError]; any other error means that
-// the command's end is not known.
+// the command's end is not known. A command with a [Cmd.Rejoin] survives its connection:
+// no byte of its output or input is lost without an error, and none comes twice.
 package sprites

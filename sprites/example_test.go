@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/cove-dev/cove/sprites"
 )
@@ -36,6 +37,38 @@ func ExampleCmd_Run() {
 		fmt.Println("the tests failed, with code", exit.Code)
 	} else if err != nil {
 		fmt.Println("whether the tests pass is not known:", err)
+	}
+}
+
+// A command survives a lost connection, and here the restart of its server, too.
+func ExampleCmd_rejoin() {
+	sprite := (&sprites.Client{URL: "http://127.0.0.1:7878"}).Sprite("paint")
+	cmd := sprite.Command("go", "test", "./...")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	patience := 5 * time.Minute
+	cmd.MaxRunAfterDisconnect = &patience
+	var tries int
+	cmd.Rejoin = func(ctx context.Context, lost error) (*sprites.Sprite, error) {
+		if tries++; tries > 5 {
+			return nil, lost
+		}
+		for range 60 {
+			if _, err := sprite.Client().Version(ctx); err == nil {
+				return sprite, nil
+			}
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return nil, lost
+	}
+	err := cmd.Run()
+	if e, ok := errors.AsType[*sprites.LostOutputError](err); ok {
+		fmt.Println("the end of the output is there; the exit code is", e.Code)
+	} else if err != nil {
+		fmt.Println(err)
 	}
 }
 

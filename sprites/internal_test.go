@@ -2,6 +2,7 @@ package sprites
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 // Statement 25: the query is built as the protocol has it.
 func TestExecQuery(t *testing.T) {
 	minute := time.Minute
+	stays := func(_ context.Context, lost error) (*Sprite, error) { return nil, lost }
 	tests := []struct {
 		cmd  Cmd
 		want string
@@ -30,6 +32,9 @@ func TestExecQuery(t *testing.T) {
 		{Cmd{Args: []string{"a"}, MaxRunAfterDisconnect: new(time.Duration)}, "cmd=a&max_run_after_disconnect=0s&path=a&stdin=false"},
 		{Cmd{Args: []string{"a"}, TTY: &Terminal{}}, "cmd=a&path=a&stdin=false&tty=true"},
 		{Cmd{Args: []string{"a"}, TTY: &Terminal{Rows: 30, Cols: 100}}, "cmd=a&cols=100&path=a&rows=30&stdin=false&tty=true"},
+		{Cmd{Args: []string{"a"}, Stdin: strings.NewReader(""), Rejoin: stays}, "cmd=a&path=a&resume=true&stdin=true"},
+		{Cmd{Args: []string{"a"}, Rejoin: stays}, "cmd=a&path=a&stdin=false"},
+		{Cmd{session: "7", Stdin: strings.NewReader(""), Rejoin: stays}, "stdin=true"},
 		{Cmd{session: "7", Args: []string{"a"}, Dir: "/", TTY: &Terminal{}}, "stdin=false"},
 	}
 	for _, tt := range tests {

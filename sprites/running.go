@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,24 +26,31 @@ const (
 // running is a started command: one goroutine reads the socket until the end, one
 // writes input, and one more ends the command when that is asked for.
 type running struct {
-	cmd     *Cmd
-	sock    *socket
-	signals bool // the server takes signals on the socket
+	cmd  *Cmd
+	link atomic.Pointer[link] // the connection, or the last one
 
 	known    chan struct{} // closed when id and tty are known, or can't be any more
 	knowOnce sync.Once
 	id       string
 	tty      bool
 
-	done    chan struct{} // closed when the socket has been read to its end
-	readErr error         // why reading ended, if without an exit
-	input   chan error    // the input's error, if it ended with one
-	cutoff  *time.Timer   // set by a text exit, the reader's
-	fed     atomic.Bool   // input has been sent
+	done     chan struct{} // closed when the last socket has been read to its end
+	readErr  error         // why reading ended, if without an exit
+	inputErr chan error    // the input's error, if it ended with one
+	cutoff   *time.Timer   // set by a text exit, the reader's
+	fed      atomic.Bool   // input has been sent
+
+	// Of a command that is rejoined; the reader's.
+	input      *keptInput // nil: it has no input, or is not rejoined
+	out, err   replayed
+	outputLost bool  // some of it is missing
+	refused    error // why it is not rejoined any more
 
 	mu    sync.Mutex
-	exit  *exitStatus // how the command ended
-	cause error       // why this side ended it: first of context, writer, Detach
+	exit  *exitStatus        // how the command ended
+	cause error              // why this side ended it: first of context, writer, Detach
+	away  context.CancelFunc // ends a wait for another connection; nil: there is one
+	size  *Message           // the terminal's last
 	wg    sync.WaitGroup
 
 	endErr error // from end: why the end is not confirmed; valid after wg.Wait
@@ -52,17 +58,15 @@ type running struct {
 
 func newRunning(c *Cmd, sock *socket) *running {
 	r := &running{
-		cmd:   c,
-		sock:  sock,
-		known: make(chan struct{}),
-		done:  make(chan struct{}),
-		input: make(chan error, 1),
-		tty:   c.TTY != nil,
+		cmd:      c,
+		known:    make(chan struct{}),
+		done:     make(chan struct{}),
+		inputErr: make(chan error, 1),
+		tty:      c.TTY != nil,
 	}
-	for _, list := range sock.header.Values("X-Sprite-Capabilities") {
-		for capability := range strings.SplitSeq(list, ",") {
-			r.signals = r.signals || strings.TrimSpace(capability) == "signal"
-		}
+	r.link.Store(newLink(c.sprite, sock))
+	if c.Rejoin != nil && c.Stdin != nil {
+		r.input = newKeptInput()
 	}
 	return r
 }
@@ -70,14 +74,7 @@ func newRunning(c *Cmd, sock *socket) *running {
 func (r *running) start(ctx context.Context) {
 	if r.cmd.session != "" {
 		r.id = r.cmd.session
-		t := time.AfterFunc(attachLimit, func() {
-			select {
-			case <-r.known:
-			default:
-				r.sock.giveUp(fmt.Errorf("the server did not describe the session within %v", attachLimit))
-			}
-		})
-		go func() { <-r.known; t.Stop() }()
+		r.link.Load().expectInfo()
 	}
 	r.wg.Add(1)
 	stop := context.AfterFunc(ctx, func() {
@@ -86,6 +83,10 @@ func (r *running) start(ctx context.Context) {
 	})
 	go func() {
 		exited := r.read()
+		for !exited && r.rejoin(ctx) {
+			exited = r.read()
+		}
+		sock := r.link.Load().sock
 		if stop() {
 			r.wg.Done()
 		}
@@ -93,6 +94,7 @@ func (r *running) start(ctx context.Context) {
 			r.cutoff.Stop()
 		}
 		r.know()
+		r.input.close()
 		r.endPipes(r.lastWord())
 		if r.cmd.stdin != nil {
 			_ = r.cmd.stdin.Close()
@@ -100,14 +102,17 @@ func (r *running) start(ctx context.Context) {
 		if exited {
 			// The connection ends in good order, for which nobody need wait.
 			close(r.done)
-			r.sock.linger(exitLinger)
-			r.sock.close()
+			sock.linger(exitLinger)
+			sock.close()
 			return
 		}
-		r.sock.close()
+		sock.close()
 		close(r.done)
 	}()
-	if r.cmd.Stdin != nil {
+	switch {
+	case r.input != nil:
+		go r.keepInput(r.cmd.Stdin)
+	case r.cmd.Stdin != nil:
 		go r.copyInput(r.cmd.Stdin)
 	}
 }
@@ -118,22 +123,24 @@ func (r *running) know() { r.knowOnce.Do(func() { close(r.known) }) }
 // read handles the server's messages until the command's end is known, of which
 // it tells, or the connection ends.
 func (r *running) read() (exited bool) {
+	l := r.link.Load()
+	defer l.stopLimit()
 	buf := make([]byte, frameSize)
 	for {
-		typ, msg, err := r.sock.next()
+		typ, msg, err := l.sock.next()
 		if err != nil {
 			r.readErr = err
 			return false
 		}
 		var last bool
 		if typ == websocket.MessageText {
-			err = r.text(msg)
+			err = r.text(l, msg)
 		} else {
 			last, err = r.binary(msg, buf)
 		}
 		if err != nil {
 			r.readErr = err
-			r.sock.giveUp(err)
+			l.sock.giveUp(err)
 			return false
 		}
 		if last {
@@ -142,7 +149,7 @@ func (r *running) read() (exited bool) {
 	}
 }
 
-func (r *running) text(msg io.Reader) error {
+func (r *running) text(l *link, msg io.Reader) error {
 	b, err := readText(msg)
 	if err != nil {
 		return err
@@ -151,22 +158,19 @@ func (r *running) text(msg io.Reader) error {
 	if !ok {
 		return nil
 	}
-	if m.Type == "session_info" {
-		select {
-		case <-r.known:
-		default:
-			if r.cmd.session == "" {
-				r.id = m.SessionID
-			} else {
-				r.tty = m.TTY
-			}
-			r.know()
-		}
+	var refused error
+	switch {
+	case m.Type == MessageTaken:
+		r.input.took(m.Taken)
+	case m.Type == "session_info" && !l.told:
+		l.told = true
+		l.stopLimit()
+		refused = r.described(l, m)
 	}
 	if exit := m.exit(); exit != nil && r.ended(exit) {
 		// The exit frame or the close follows at once; where neither does, the
 		// end is known all the same.
-		r.cutoff = time.AfterFunc(textLinger, func() { _ = r.sock.ws.CloseNow() })
+		r.cutoff = time.AfterFunc(textLinger, func() { _ = l.sock.ws.CloseNow() })
 	}
 	if r.cmd.OnMessage != nil {
 		r.cmd.OnMessage(m)
@@ -176,6 +180,27 @@ func (r *running) text(msg io.Reader) error {
 			r.cmd.OnPort(e)
 		}
 	}
+	return refused
+}
+
+// described notes what the first message of a connection says about the session.
+func (r *running) described(l *link, m Message) error {
+	select {
+	case <-r.known:
+		return r.resumed(m)
+	default:
+	}
+	if r.cmd.session == "" {
+		r.id = m.SessionID
+	} else {
+		r.tty = m.TTY
+		if len(m.Before) == 2 {
+			r.out.replay(m.Before[0])
+			r.err.replay(m.Before[1])
+		}
+	}
+	r.input.begin(m.Taken, r.tty, l.sock)
+	r.know()
 	return nil
 }
 
@@ -188,12 +213,12 @@ func (r *running) binary(msg io.Reader, buf []byte) (last bool, err error) {
 	if err != nil && err != io.EOF {
 		return false, err
 	}
-	p, w := buf[:n], r.cmd.Stdout
+	p, w, from := buf[:n], r.cmd.Stdout, &r.out
 	if !r.tty {
 		switch Stream(p[0]) {
 		case StreamStdout:
 		case StreamStderr:
-			w = r.cmd.Stderr
+			w, from = r.cmd.Stderr, &r.err
 		case StreamExit:
 			return r.exitFrame(msg, p)
 		default:
@@ -203,13 +228,13 @@ func (r *running) binary(msg io.Reader, buf []byte) (last bool, err error) {
 		p = p[1:]
 	}
 	for {
-		if len(p) > 0 {
+		if p = from.fresh(p); len(p) > 0 {
 			r.output(w, p)
 		}
 		n, err := msg.Read(buf)
 		if err == io.EOF {
-			if n > 0 {
-				r.output(w, buf[:n])
+			if p = from.fresh(buf[:n]); len(p) > 0 {
+				r.output(w, p)
 			}
 			return false, nil
 		}
@@ -270,7 +295,7 @@ func (r *running) output(w io.Writer, p []byte) {
 	if dropping {
 		return
 	}
-	err := r.sock.deliver(w, p)
+	err := r.link.Load().sock.deliver(w, p)
 	if err == nil || !r.giveCause(writeError{err}) {
 		return
 	}
@@ -283,14 +308,20 @@ type writeError struct{ error }
 func (e writeError) Unwrap() error { return e.error }
 
 // cancel ends the command because its context has ended. A session attached to
-// is only left.
+// is only left. While there is no connection, rejoin sees to it.
 func (r *running) cancel(cause error) {
 	if !r.giveCause(cause) {
 		return
 	}
 	r.endPipes(cause)
+	r.mu.Lock()
+	away := r.away != nil
+	r.mu.Unlock()
+	if away {
+		return
+	}
 	if r.cmd.session != "" {
-		r.sock.giveUp(cause)
+		r.link.Load().sock.giveUp(cause)
 		return
 	}
 	r.end(SIGKILL, 0)
@@ -320,6 +351,7 @@ func (r *running) lastWord() error {
 func (r *running) end(sig Signal, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
+	l := r.link.Load()
 	select {
 	case <-r.known:
 	case <-r.done:
@@ -334,10 +366,10 @@ func (r *running) end(sig Signal, timeout time.Duration) {
 	}
 	var err error
 	if id != "" {
-		_, err = r.cmd.sprite.kill(ctx, id, sig, timeout)
+		_, err = l.sprite.kill(ctx, id, sig, timeout)
 	}
 	if id == "" || err != nil && !errors.Is(err, ErrGone) {
-		err = errors.Join(err, r.sock.tell(Message{Type: "signal", Signal: string(SIGKILL)}))
+		err = errors.Join(err, l.sock.tell(Message{Type: "signal", Signal: string(SIGKILL)}))
 	} else {
 		err = nil
 	}
@@ -348,7 +380,7 @@ func (r *running) end(sig Signal, timeout time.Duration) {
 	case <-r.done:
 	case <-ctx.Done():
 		r.endErr = errors.Join(err, errors.New("no exit reported"))
-		r.sock.giveUp(errors.New("no exit reported after a kill"))
+		l.sock.giveUp(errors.New("no exit reported after a kill"))
 	}
 }
 
@@ -357,6 +389,7 @@ func (r *running) copyInput(in io.Reader) {
 	if r.cmd.session != "" {
 		<-r.known
 	}
+	sock := r.link.Load().sock // the only one
 	buf := make([]byte, 1+frameSize)
 	frame := func(n int) []byte { return buf[:1+n] }
 	end := []byte{byte(StreamStdinEOF)}
@@ -369,15 +402,15 @@ func (r *running) copyInput(in io.Reader) {
 		n, err := in.Read(buf[1:])
 		if n > 0 {
 			r.fed.Store(true)
-			if r.sock.send(frame(n)) != nil {
+			if sock.send(frame(n)) != nil {
 				return // the connection has ended, and the reader knows why
 			}
 		}
 		if err != nil {
 			if err != io.EOF && !errors.Is(err, io.ErrClosedPipe) {
-				r.input <- err
+				r.inputErr <- err
 			}
-			_ = r.sock.send(end)
+			_ = sock.send(end)
 			return
 		}
 	}
@@ -389,8 +422,15 @@ func (r *running) signal(sig Signal) error {
 		return ErrGone
 	default:
 	}
-	if r.signals && !r.fed.Load() {
-		return r.sock.tell(Message{Type: "signal", Signal: string(sig)})
+	r.mu.Lock()
+	away := r.away != nil
+	r.mu.Unlock()
+	if away {
+		return errAway
+	}
+	l := r.link.Load()
+	if l.signals && !r.fed.Load() {
+		return l.sock.tell(Message{Type: "signal", Signal: string(sig)})
 	}
 	// The server can't take it on the socket, or might not read it there because
 	// the command does not read the input before it.
@@ -400,7 +440,23 @@ func (r *running) signal(sig Signal) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
-	_, err := r.cmd.sprite.kill(ctx, r.id, sig, 0)
+	_, err := l.sprite.kill(ctx, r.id, sig, 0)
+	return err
+}
+
+// resize tells the terminal's size: on this connection, or on the next one.
+func (r *running) resize(m Message) error {
+	r.mu.Lock()
+	r.size = &m
+	r.mu.Unlock()
+	err := r.link.Load().sock.tell(m)
+	select {
+	case <-r.done:
+	default:
+		if r.cmd.Rejoin != nil {
+			return nil
+		}
+	}
 	return err
 }
 
@@ -414,7 +470,14 @@ func (r *running) detach() error {
 		return ErrGone
 	}
 	r.endPipes(ErrDetached)
-	_ = r.sock.ws.Close(websocket.StatusNormalClosure, "")
+	r.mu.Lock()
+	leave := r.away
+	r.mu.Unlock()
+	if leave != nil {
+		leave()
+	} else {
+		_ = r.link.Load().sock.ws.Close(websocket.StatusNormalClosure, "")
+	}
 	<-r.done
 	return nil
 }
@@ -436,6 +499,8 @@ func (r *running) wait() error {
 		return r.noExit()
 	case cause == ErrDetached:
 		return ErrDetached
+	case r.refused != nil:
+		return r.refused
 	case cause != nil && !isWrite:
 		if exit != nil || r.cmd.session != "" {
 			return cause
@@ -443,11 +508,13 @@ func (r *running) wait() error {
 		return fmt.Errorf("%w; %s may still be running: %w", cause, r.cmd, errors.Join(r.readErr, r.endErr))
 	case exit == nil:
 		return r.noExit()
+	case r.outputLost:
+		return &LostOutputError{Code: exit.code, Reason: exit.reason}
 	case exit.code != 0:
 		return &ExitError{Code: exit.code, Reason: exit.reason}
 	}
 	select {
-	case err := <-r.input:
+	case err := <-r.inputErr:
 		return fmt.Errorf("read the input of %s: %w", r.cmd, err)
 	default:
 		return nil

@@ -252,7 +252,7 @@ const (
 // Message is any of the JSON text messages on an exec socket (section 3.4). Type
 // selects the fields in use; unknown types are ignored by both sides.
 type Message struct {
-	Type string `json:"type"` // session_info exit resize signal port_opened port_closed keepalive, and cove's held and memory_lost
+	Type string `json:"type"` // session_info exit resize signal port_opened port_closed keepalive, and cove's held, memory_lost and stdin_taken
 
 	SessionID string `json:"session_id,omitempty"` // session_info, from here
 	Command   string `json:"command,omitempty"`
@@ -264,6 +264,11 @@ type Message struct {
 	// before those that are sent to who attaches; nil where the server does not
 	// say. Cove's own.
 	Before []int64 `json:"before,omitempty"`
+
+	// Taken, in session_info and in stdin_taken, is how many bytes of its standard input
+	// the command has taken. A server that counts them says it to those who ask with
+	// resume=true. Cove's own.
+	Taken *int64 `json:"taken,omitempty"`
 
 	Cols int `json:"cols,omitempty"` // session_info and resize
 	Rows int `json:"rows,omitempty"`
@@ -297,6 +302,9 @@ type Message struct {
 // gone, though nobody had asked for that; its files are not. The first command after that
 // is told.
 const MessageLost = "memory_lost"
+
+// MessageTaken is the type of a Message that says how much of its input a command has taken.
+const MessageTaken = "stdin_taken"
 
 // MessageHeld is the type of a Message that says that a sprite is held, or is not any
 // more.

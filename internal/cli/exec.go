@@ -130,7 +130,7 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 	signals.watch(func(ctx context.Context) bool { return answers(ctx, c, sprite.Name()) })
 	cmd := sprite.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.User, cmd.Timeout, cmd.Label = o.dir, o.env, o.user, o.timeout, printable.Line(args[0])
-	x := &execution{app: a, sprite: sprite.Name(), out: resumed{w: a.Out}, err: resumed{w: a.Err}, held: &signals.held}
+	x := &execution{app: a, sprite: sprite.Name(), out: brokenWriter{Writer: a.Out}, err: brokenWriter{Writer: a.Err}, held: &signals.held}
 	defer func() {
 		switch {
 		case signals.gaveUp():
@@ -149,6 +149,7 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 	if x.input = o.stdin; x.input {
 		cmd.Stdin = a.In
 	}
+	x.forward = signals.forward
 	x.run = func(cmd *sprites.Cmd) error {
 		if err := cmd.Start(); err != nil {
 			return spriteError(err)
@@ -208,18 +209,14 @@ func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, 
 	cmd.TTY = t.geometry()
 	switch x.input = t.in == nil && o.stdin; {
 	case t.in != nil:
-		x.keys = newKeyboard(t.in)
+		x.keys = newKeyboard(t.in).pausing()
+		cmd.Stdin = interruptible{x.keys, s}
 	case x.input:
 		cmd.Stdin = &typed{Reader: a.In}
 	default:
 		cmd.Stdin = strings.NewReader("") // at its end, a command's terminal gets Ctrl-D
 	}
 	x.run = func(cmd *sprites.Cmd) error {
-		if x.keys != nil {
-			over := make(chan struct{})
-			defer close(over)
-			cmd.Stdin = interruptible{x.keys.until(over), s}
-		}
 		return s.unless(func() error { return t.run(ctx, cmd) })
 	}
 	err = x.toEnd(ctx, cmd)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -20,90 +19,95 @@ import (
 const aloneLimit = comeBackLimit + 10*time.Second
 
 // execution is a command that somebody waits for, over as many connections as that
-// takes. What it prints is written once, in whole.
+// takes (sprites.Cmd.Rejoin).
 type execution struct {
 	app      *app
 	sprite   string
-	session  string    // once it is known
-	input    bool      // it reads what can't be had again: one connection is all
-	keys     *keyboard // nil: no terminal's
-	out, err resumed
+	input    bool        // it reads what can't be had again: one connection is all
+	keys     *pausedKeys // nil: no terminal's
+	out, err brokenWriter
 	run      func(*sprites.Cmd) error // starts a command, and waits for its end
-	lost     bool                     // output that nobody has
+	forward  func(*sprites.Cmd)       // says by what signals reach it; nil: by nothing
+	again    bool                     // it has another connection than its first
 	held     *atomic.Bool             // set while the sprite is held
 	left     atomic.Int64             // processes of the command that run on after it, for aloneLimit
 }
 
-// resumed is a stream of output, of which a replay may repeat some.
-type resumed struct {
-	w    io.Writer
-	at   int64 // bytes of the stream that were written to w
-	skip int64 // bytes to come that were
-
-	failed, broken atomic.Bool // w took no more; because its reader has gone away
+// brokenWriter notes that nobody reads any more what is written.
+type brokenWriter struct {
+	io.Writer
+	failed, broken atomic.Bool // it took no more; because its reader has gone away
 }
 
-func (r *resumed) Write(p []byte) (int, error) {
-	n := int(min(r.skip, int64(len(p))))
-	r.skip -= int64(n)
-	if n == len(p) {
-		return n, nil
-	}
-	m, err := r.w.Write(p[n:])
-	r.at += int64(m)
+func (w *brokenWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
 	if err != nil {
-		r.broken.Store(errors.Is(err, syscall.EPIPE))
-		r.failed.Store(true)
+		w.broken.Store(errors.Is(err, syscall.EPIPE))
+		w.failed.Store(true)
 	}
-	return n + m, err
-}
-
-// replay says that what comes next begins after so many bytes of the stream. It
-// reports whether none is missing.
-func (r *resumed) replay(from int64) bool {
-	from = max(from, 0) // a sandbox chose it
-	whole := from <= r.at
-	r.at = max(r.at, from)
-	r.skip = r.at - from
-	return whole
+	return n, err
 }
 
 // toEnd runs a command, and joins it again where its connection is lost.
 func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 	cmd.Stdout, cmd.Stderr = &x.out, &x.err
-	cmd.OnMessage = x.note
+	cmd.OnMessage = func(m sprites.Message) { x.hear(cmd, m) }
+	if !x.input {
+		cmd.Rejoin = func(ctx context.Context, lost error) (*sprites.Sprite, error) { return x.rejoin(ctx, cmd, lost) }
+	}
 	err := x.run(cmd)
-	if errors.Is(err, errSilent) {
+	lost, outputLost := errors.AsType[*sprites.LostOutputError](err)
+	switch {
+	case errors.Is(err, errSilent):
 		return err
-	}
-	x.session = cmd.SessionID()
-	attach := fmt.Sprintf("cove session attach %s -s %s", printable.Line(x.session), x.sprite)
-	for (errors.Is(err, sprites.ErrNoExit) || isHeld(err)) && x.session != "" && ctx.Err() == nil && !sandboxGone(err) && !x.out.failed.Load() && !x.err.failed.Load() {
-		if x.input {
-			return hinted(err, fmt.Sprintf("it is ended in %v unless you take it over: %s", aloneLimit, attach))
-		}
-		sprite, backErr := x.app.comeBack(ctx, absence{keys: x.keys, says: "Ctrl-C leaves", find: x.findAgain})
-		switch {
-		case errors.Is(backErr, sprites.ErrDetached), ctx.Err() != nil:
-			x.app.say("\nIt goes on for %v. Come back with: %s", aloneLimit, attach)
-			return interruptedError{}
-		case errors.Is(backErr, errSessionGone):
-			return err
-		case errors.Is(backErr, sprites.ErrRemoved), errors.Is(backErr, sprites.ErrUnauthorized):
-			return backErr
-		case backErr != nil:
-			hint := "it is ended about now; if not: " + attach
-			if f := classify(backErr); f.hint != "" && serverAway(backErr) {
-				hint = f.hint + "\n" + hint
-			}
-			return fail.Wrap("connection_lost", errors.Join(err, backErr), hint)
-		}
-		err = x.join(ctx, sprite)
-	}
-	if x.out.broken.Load() || x.err.broken.Load() {
+	case x.input && (errors.Is(err, sprites.ErrNoExit) || isHeld(err)) && cmd.SessionID() != "" && ctx.Err() == nil && !sandboxGone(err) && !x.out.failed.Load() && !x.err.failed.Load():
+		return hinted(err, fmt.Sprintf("it is ended in %v unless you take it over: %s", aloneLimit, x.attach(cmd)))
+	case x.out.broken.Load() || x.err.broken.Load():
 		return reportedError{exitBrokenPipe}
+	case outputLost:
+		return fail.New("output_lost", lost.Error(), "")
+	case errors.Is(err, sprites.ErrNoExit) && errors.Is(err, sprites.ErrNotFound):
+		return fail.New("connection_lost", "the connection was lost, and the command has ended meanwhile: its exit code is not known", "")
 	}
-	return x.whole(err)
+	return err
+}
+
+// attach is what to type to join the command.
+func (x *execution) attach(cmd *sprites.Cmd) string {
+	return fmt.Sprintf("cove session attach %s -s %s", printable.Line(cmd.SessionID()), x.sprite)
+}
+
+// rejoin waits for the command's sprite after a connection was lost.
+func (x *execution) rejoin(ctx context.Context, cmd *sprites.Cmd, lost error) (*sprites.Sprite, error) {
+	if !errors.Is(lost, sprites.ErrNoExit) && !isHeld(lost) {
+		return nil, spriteError(lost)
+	}
+	x.again = true
+	if x.forward != nil {
+		x.forward(nil)
+	}
+	away := absence{says: "Ctrl-C leaves", find: x.findAgain}
+	if x.keys != nil {
+		away.keys = x.keys.keyboard
+		goOn := x.keys.pause()
+		defer goOn()
+	}
+	sprite, err := x.app.comeBack(ctx, away)
+	attach := x.attach(cmd)
+	switch {
+	case errors.Is(err, sprites.ErrDetached), ctx.Err() != nil:
+		x.app.say("\nIt goes on for %v. Come back with: %s", aloneLimit, attach)
+		return nil, interruptedError{}
+	case errors.Is(err, errSessionGone):
+		return nil, lost
+	case err != nil && !errors.Is(err, sprites.ErrRemoved) && !errors.Is(err, sprites.ErrUnauthorized):
+		hint := "it is ended about now; if not: " + attach
+		if f := classify(err); f.hint != "" && serverAway(err) {
+			hint = f.hint + "\n" + hint
+		}
+		return nil, fail.Wrap("connection_lost", errors.Join(lost, err), hint)
+	}
+	return sprite, err
 }
 
 // findAgain looks for the command's sprite, awake, with a new client: the server may
@@ -171,45 +175,18 @@ func (x *execution) note(m sprites.Message) {
 	x.app.sayHeld(m)
 }
 
-// join takes up the command where its last connection was cut. The end of ctx kills
-// it, as that of its first connection's would have.
-func (x *execution) join(ctx context.Context, sprite *sprites.Sprite) error {
-	cmd := sprite.Attach(context.WithoutCancel(ctx), x.session)
-	cmd.Stdout, cmd.Stderr = &x.out, &x.err
-	cmd.OnMessage = func(m sprites.Message) {
-		x.note(m)
-		if m.Type != "session_info" {
-			return
-		}
-		if x.held.Load() {
-			x.note(sprites.Message{Type: sprites.MessageHeld}) // it answers
-		}
-		if len(m.Before) != 2 {
-			m.Before = []int64{x.out.at, x.err.at} // it does not say what it sends again
-			x.lost = true
-		}
-		out, err := x.out.replay(m.Before[0]), x.err.replay(m.Before[1])
-		x.lost = x.lost || !out || !err
+// hear is note, and sees to what begins and ends with a connection.
+func (x *execution) hear(cmd *sprites.Cmd, m sprites.Message) {
+	x.note(m)
+	if m.Type != "session_info" || !x.again {
+		return
 	}
-	killed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(killed)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWait)
-		defer cancel()
-		_, _ = sprite.Kill(ctx, x.session, sprites.SIGKILL, killWait) // it may have ended
-	})
-	err := x.run(cmd)
-	if !stop() {
-		<-killed
-		return ctx.Err()
+	if x.forward != nil {
+		x.forward(cmd)
 	}
-	if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusNotFound {
-		if e.Code == "not_found" {
-			return sprites.ErrRemoved
-		}
-		return fail.New("connection_lost", "the connection was lost, and the command has ended meanwhile: its exit code is not known", "")
+	if x.held.Load() {
+		x.note(sprites.Message{Type: sprites.MessageHeld}) // it answers
 	}
-	return err
 }
 
 // sayLeft says that programs which the command has left running will be ended.
@@ -225,19 +202,5 @@ func (x *execution) sayLeft() {
 	x.app.say("cove: %s in %v. To keep one running: cove exec -s %[3]s --detach CMD; as a service: cove service put -s %[3]s NAME CMD", them, aloneLimit, x.sprite)
 }
 
-// killWait bounds a kill whose command nobody waits for any more.
+// killWait bounds a wait for a sign of life.
 const killWait = 5 * time.Second
-
-// whole is the command's end, or an error where some of its output is missing.
-func (x *execution) whole(err error) error {
-	code := 0
-	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
-		code = exit.Code
-	} else if err != nil {
-		return err
-	}
-	if !x.lost {
-		return err
-	}
-	return fail.Newf("output_lost", "", "some of the command's output was lost with the connection; it ended with code %d", code)
-}

@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -29,46 +27,58 @@ func TestComeBackUnauthorized(t *testing.T) {
 	})
 }
 
-// What a replay repeats is not written twice, and what it lacks is noticed.
-func TestResumed(t *testing.T) {
-	var b bytes.Buffer
-	r := resumed{w: &b}
-	write := func(text string) {
-		for i := range len(text) {
-			if n, err := r.Write([]byte(text[i : i+1])); n != 1 || err != nil {
-				t.Fatal(n, err)
+// While a connection is lost, what is typed goes to who waits for another one, and not to the
+// command: whether a read waited for it when that began, or begins meanwhile, or none comes.
+func TestPausedKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, person := io.Pipe()
+		k := newKeyboard(in)
+		keys := k.pausing()
+		got := make(chan string)
+		read := func() {
+			b := make([]byte, 10)
+			n, err := keys.Read(b)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- string(b[:n])
+		}
+		press := func(key string) {
+			t.Helper()
+			if _, err := io.WriteString(person, key); err != nil {
+				t.Fatal(err)
 			}
 		}
-	}
-	write("abcdef")
-	if !r.replay(2) {
-		t.Error("nothing is missing, and it says so")
-	}
-	write("cd") // and cut again
-	if !r.replay(0) {
-		t.Error("nothing is missing, and it says so")
-	}
-	write("abcdefgh")
-	if !r.replay(8) {
-		t.Error("nothing is missing, and it says so")
-	}
-	write("ij")
-	if r.replay(12) {
-		t.Error("two bytes are missing")
-	}
-	if n, err := r.Write([]byte("mn")); n != 2 || err != nil {
-		t.Error(n, err)
-	}
-	if !r.replay(10) {
-		t.Error("nothing more is missing")
-	}
-	if n, err := r.Write([]byte("klmnop")); n != 6 || err != nil {
-		t.Error(n, err)
-	}
-	if !r.replay(math.MinInt64) || r.skip != r.at {
-		t.Errorf("from before the beginning, %d of %d bytes are passed over", r.skip, r.at)
-	}
-	if got, want := b.String(), "abcdefghijmnop"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+		for _, waits := range []bool{true, false} {
+			if waits {
+				go read()
+				synctest.Wait()
+			}
+			goOn := keys.pause()
+			if !waits {
+				go read()
+			}
+			synctest.Wait()
+			press("x")
+			if meanwhile := string(<-k.typed); meanwhile != "x" {
+				t.Errorf("waiting: got %q", meanwhile)
+			}
+			goOn()
+			press("y")
+			if typed := <-got; typed != "y" {
+				t.Errorf("the command got %q", typed)
+			}
+		}
+		for range 3 {
+			keys.pause()()
+		}
+		go read()
+		press("z")
+		if typed := <-got; typed != "z" {
+			t.Errorf("the command got %q", typed)
+		}
+		if err := person.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

@@ -115,17 +115,51 @@ func newKeyboard(in io.Reader) *keyboard {
 // until is the input until over is closed.
 func (k *keyboard) until(over <-chan struct{}) io.Reader { return &keyReader{keyboard: k, over: over} }
 
+// pausing is the input of one command, which others may have meanwhile.
+func (k *keyboard) pausing() *pausedKeys {
+	paused := make(chan chan struct{}, 1)
+	return &pausedKeys{&keyReader{keyboard: k, paused: paused}, paused}
+}
+
+// pausedKeys is a keyboard's input, of which nothing is read while it is paused.
+type pausedKeys struct {
+	*keyReader
+	pauses chan chan struct{}
+}
+
+// pause keeps reads from taking what is typed, until goOn is called.
+func (p *pausedKeys) pause() (goOn func()) {
+	over := make(chan struct{})
+	p.pauses <- over // a read takes it before what is typed from now on
+	return func() {
+		close(over)
+		select {
+		case <-p.pauses: // no read has taken it
+		default:
+		}
+	}
+}
+
 type keyReader struct {
 	*keyboard
-	over <-chan struct{}
-	left []byte // of what was typed
+	over   <-chan struct{}
+	paused <-chan chan struct{} // has a value when a pause begins, which is closed at its end
+	left   []byte               // of what was typed
 }
 
 func (r *keyReader) Read(p []byte) (int, error) {
-	if len(r.left) == 0 {
+	for len(r.left) == 0 {
+		select {
+		case over := <-r.paused:
+			<-over
+			continue
+		default:
+		}
 		select {
 		case <-r.over:
 			return 0, io.EOF
+		case over := <-r.paused:
+			<-over
 		case typed, ok := <-r.typed:
 			if !ok {
 				return 0, io.EOF

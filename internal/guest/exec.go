@@ -31,6 +31,10 @@ func (s *sessions) getExec(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	resume, err := wire.Boolean(q, "resume", false)
+	if err != nil {
+		return err
+	}
 	sess, err := s.newSession(cmd)
 	if err != nil {
 		return err
@@ -43,6 +47,9 @@ func (s *sessions) getExec(w http.ResponseWriter, r *http.Request) error {
 		return nil // answered
 	}
 	defer c.drop()
+	if resume {
+		c.resumable(sess)
+	}
 	c.mu.Lock()
 	err = c.info(sess, true, nil)
 	c.mu.Unlock()
@@ -90,6 +97,10 @@ func (s *sessions) attach(w http.ResponseWriter, r *http.Request, id string, q u
 	if err != nil {
 		return err
 	}
+	resume, err := wire.Boolean(q, "resume", false)
+	if err != nil {
+		return err
+	}
 	s.wg.Add(1)
 	defer s.wg.Done()
 	c, err := s.newClient(w, r)
@@ -97,6 +108,9 @@ func (s *sessions) attach(w http.ResponseWriter, r *http.Request, id string, q u
 		return nil // answered
 	}
 	defer c.drop()
+	if resume {
+		c.resumable(sess)
+	}
 	if err := c.join(sess); errors.Is(err, errSessionEnded) {
 		c.replay(sess)
 		return nil

@@ -69,6 +69,8 @@ type session struct {
 	alone guard // running without a client
 	limit guard // running at all
 
+	intake intake
+
 	mu       sync.Mutex
 	clients  []client
 	scroll   scrollback
@@ -77,6 +79,12 @@ type session struct {
 	reason   string
 	timedOut bool
 	unheard  bool // it ended while the client that waits for it was away
+}
+
+// intake is how input comes to a command.
+type intake struct {
+	sync.Mutex              // held while some is handed over
+	taken      atomic.Int64 // bytes of the numbered input that were; changed under it
 }
 
 // newSession registers a session that is about to start.
@@ -332,6 +340,26 @@ func (s *session) broadcast(frame []byte) {
 		if err := c.output(frame, s.cmd.tty); err != nil {
 			c.drop()
 		}
+	}
+}
+
+// take hands input to the command. The clients that resume an input send the same bytes,
+// and none is handed over twice: at is where in the input p begins, and is advanced. It is
+// nil for input that is not numbered. What the command no longer wants is thrown away.
+func (s *session) take(p []byte, at *int64) {
+	s.intake.Lock()
+	defer s.intake.Unlock()
+	if at != nil {
+		end := *at + int64(len(p))
+		p = p[min(max(s.intake.taken.Load()-*at, 0), int64(len(p))):]
+		*at = end
+	}
+	if len(p) == 0 {
+		return
+	}
+	_ = s.write(p)
+	if at != nil {
+		s.intake.taken.Store(*at)
 	}
 }
 

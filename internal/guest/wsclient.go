@@ -30,6 +30,10 @@ type wsClient struct {
 	sent      atomic.Int64 // when the last message went out, Unix nanoseconds
 	following atomic.Bool  // followPorts was called
 
+	// Of a client that can resume its input, else nil.
+	at   *int64        // where in the input the next bytes are; serve's
+	news chan struct{} // has a value when the command has taken more of it
+
 	mu       sync.Mutex      // held for a message, and for a whole replay
 	ended    bool            // the exit has been sent: nothing may follow
 	ports    *ports.Follower // nil before the session's ports are of interest
@@ -88,9 +92,13 @@ func (c *wsClient) text(m sprites.Message) error {
 }
 
 // info describes the session, in the first message. Who attaches to it gets how much
-// of each stream came before what is kept.
+// of each stream came before what is kept; who can resume an input, where to go on.
 func (c *wsClient) info(s *session, owner bool, before []int64) error {
+	if c.at != nil {
+		*c.at = s.intake.taken.Load()
+	}
 	return c.text(sprites.Message{
+		Taken:     c.at,
 		Type:      "session_info",
 		SessionID: s.id,
 		Command:   s.cmd.String(),
@@ -99,6 +107,49 @@ func (c *wsClient) info(s *session, owner bool, before []int64) error {
 		TTY:       s.cmd.tty,
 		Before:    before,
 	})
+}
+
+// resumable makes the client one that can resume its input.
+func (c *wsClient) resumable(s *session) {
+	c.at, c.news = new(int64), make(chan struct{}, 1)
+	s.set.wg.Go(func() { c.tellTaken(s) })
+}
+
+// takenStep is how much input a command takes before its client is told again.
+const takenStep = 64 << 10
+
+// tellTaken tells the client how much input the command has taken, until the connection
+// ends.
+func (c *wsClient) tellTaken(s *session) {
+	for {
+		select {
+		case <-c.news:
+		case <-c.done:
+			return
+		}
+		taken := s.intake.taken.Load()
+		c.mu.Lock()
+		var err error
+		if !c.ended {
+			err = c.text(sprites.Message{Type: sprites.MessageTaken, Taken: &taken})
+		}
+		c.mu.Unlock()
+		if err != nil {
+			c.drop()
+			return
+		}
+	}
+}
+
+// took notes that the command has taken input of the client's.
+func (c *wsClient) took(before int64) {
+	if c.at == nil || before/takenStep == *c.at/takenStep {
+		return
+	}
+	select {
+	case c.news <- struct{}{}:
+	default:
+	}
 }
 
 func (c *wsClient) exit(e ending, tty bool) {
@@ -193,7 +244,7 @@ func (c *wsClient) serve(s *session, stdin bool) {
 		if typ == websocket.MessageText {
 			err = s.control(msg)
 		} else {
-			err = s.feed(msg, bufp[:], stdin)
+			err = c.feed(s, msg, bufp[:], stdin)
 		}
 		if err != nil {
 			return
@@ -250,7 +301,7 @@ func (c *wsClient) tellPorts() error {
 
 // feed streams a binary message to the command. Input that it does not want is
 // read and thrown away. The error is the connection's.
-func (s *session) feed(msg io.Reader, buf []byte, stdin bool) error {
+func (c *wsClient) feed(s *session, msg io.Reader, buf []byte, stdin bool) error {
 	// A terminal takes input from whoever attaches, whatever its first client said.
 	stdin = stdin && (s.cmd.stdin || s.cmd.tty)
 	for first := !s.cmd.tty; ; {
@@ -265,8 +316,13 @@ func (s *session) feed(msg io.Reader, buf []byte, stdin bool) error {
 			stdin = stdin && stream == sprites.StreamStdin
 			p = p[1:]
 		}
-		if len(p) > 0 && stdin && s.write(p) != nil {
-			stdin = false
+		if len(p) > 0 && stdin {
+			var before int64
+			if c.at != nil {
+				before = *c.at
+			}
+			s.take(p, c.at)
+			c.took(before)
 		}
 		if errors.Is(err, io.EOF) {
 			return nil

@@ -441,6 +441,47 @@ func TestRawUnheard(t *testing.T) {
 	failIf(t, !exited(err, 3), "who comes later yet is told %v", err)
 }
 
+// Clients that resume an input send the same bytes, and the command gets each once, whatever an
+// old connection still brings. Who has not asked is told nothing of that.
+func TestRawResume(t *testing.T) {
+	s := covetest.Start(t, covetest.Options{})
+	s.Create("paint")
+	first := dial(t, s, argv("cat")+"&stdin=true&resume=true")
+	first.send("\x00abc")
+	first.until(1, "abc")
+	info, _ := first.message("session_info")
+	failIf(t, info.Taken == nil || *info.Taken != 0, "the first client is told %+v", info)
+	second, plain := dial(t, s, "/"+info.SessionID+"?stdin=true&resume=true"), dial(t, s, "/"+info.SessionID+"?stdin=true")
+	second.until(1, "abc")
+	again, _ := second.message("session_info")
+	failIf(t, again.Taken == nil || *again.Taken != 3, "who comes back is told %+v", again)
+	plain.until(1, "abc")
+	joined, _ := plain.message("session_info")
+	failIf(t, joined.Taken != nil, "who joins is told %+v", joined)
+	second.send("\x00de")
+	second.until(1, "abcde")
+	first.send("\x00defg") // it was on its way
+	second.until(1, "abcdefg")
+	plain.send("\x00-")
+	second.until(1, "abcdefg-")
+	second.send("\x00fgh")
+	second.until(1, "abcdefg-h")
+	second.send("\x00" + strings.Repeat("x", 70_000))
+	for told := false; !told; {
+		f, err := second.next()
+		must(t, err)
+		var m sprites.Message
+		told = f.text && json.Unmarshal(f.data, &m) == nil && m.Type == sprites.MessageTaken && m.Taken != nil && *m.Taken >= 64<<10
+	}
+	second.send("\x04")
+	for _, c := range []*socket{first, second, plain} {
+		code, _ := c.end(false)
+		failIf(t, code != 0 || c.output(1) != "abcdefg-h"+strings.Repeat("x", 70_000), "code %d, %d bytes", code, len(c.output(1)))
+	}
+	_, told := plain.message(sprites.MessageTaken)
+	failIf(t, told, "who joins is told of input")
+}
+
 // Statement 55: a process outlives its client for max_run_after_disconnect, and is then ended.
 // Statement 117: max_run_after_disconnect=1s ends a non-TTY session; 60s keeps it, and attach shows its output.
 func TestRawDisconnect(t *testing.T) {
