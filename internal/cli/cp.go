@@ -34,7 +34,7 @@ const (
 
 var linkChoices = []string{string(linksRefuse), string(linksSkip), string(linksFollow)}
 
-func (a *app) newCp() *cobra.Command {
+func newCpCommand(inv *invocation) *cobra.Command {
 	var links string
 	cmd := &cobra.Command{
 		Use:   "cp SRC DST",
@@ -61,13 +61,13 @@ out of the folder; --links follow copies what links lead to, in the sprite, in t
   cove cp paint:/var/log - | tar t
   tar c a b | cove cp - paint:/tmp`,
 		Args:              exactArgs("what to copy", "where to copy it"),
-		ValidArgsFunction: a.completeSide,
+		ValidArgsFunction: completeSide(inv),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src, dst := parseSide(args[0]), parseSide(args[1])
 			if src.remote == dst.remote {
 				return usagef(cmd, "one of %s and %s must be in a sprite, as NAME:PATH", args[0], args[1])
 			}
-			if a.global.json && (src.path == "-" && !src.remote || dst.path == "-" && !dst.remote) {
+			if inv.global.json && (src.path == "-" && !src.remote || dst.path == "-" && !dst.remote) {
 				return usagef(cmd, "--json does not go with a stream")
 			}
 			switch {
@@ -78,7 +78,7 @@ out of the folder; --links follow copies what links lead to, in the sprite, in t
 			case links == string(linksSkip) && dst.path == "-":
 				return usagef(cmd, "--links skip does not go with a stream, which has the links as they are")
 			}
-			return verb(func(ctx context.Context, _ []string) error { return a.cp(ctx, cmd, src, dst, copyLinks(links)) })(cmd, args)
+			return verb(func(ctx context.Context, _ []string) error { return runCopy(ctx, inv, cmd, src, dst, copyLinks(links)) })(cmd, args)
 		},
 	}
 	f := cmd.Flags()
@@ -117,10 +117,10 @@ type copied struct {
 	Bytes  int64  `json:"bytes"`
 }
 
-func (a *app) cp(ctx context.Context, cmd *cobra.Command, src, dst side, links copyLinks) error {
+func runCopy(ctx context.Context, inv *invocation, cmd *cobra.Command, src, dst side, links copyLinks) error {
 	name := src.sprite + dst.sprite // one of them is local and has none
 	if name != "" {
-		if err := a.nameOnce(cmd, []string{name}); err != nil {
+		if err := inv.nameOnce(cmd, []string{name}); err != nil {
 			return err
 		}
 	}
@@ -129,17 +129,17 @@ func (a *app) cp(ctx context.Context, cmd *cobra.Command, src, dst side, links c
 			return fmt.Errorf("copy: %w", err)
 		}
 	}
-	if !dst.remote && dst.path == "-" && isTerminal(a.Out) {
+	if !dst.remote && dst.path == "-" && isTerminal(inv.Out) {
 		return fail.New("usage", "an archive does no good to a terminal", "send it on: cove cp … - | tar t")
 	}
-	sprite, err := a.spriteHandle(ctx)
+	sprite, err := inv.spriteHandle(ctx)
 	if err != nil {
 		return err
 	}
 	if src.remote {
-		return a.copyOut(ctx, sprite, src.path, dst.path, links)
+		return copyOut(ctx, inv, sprite, src.path, dst.path, links)
 	}
-	return a.copyIn(ctx, sprite, src.path, dst.path)
+	return copyIn(ctx, inv, sprite, src.path, dst.path)
 }
 
 // statIn describes a file of a sprite, following links.
@@ -170,12 +170,12 @@ func isFolderPath(name string) bool {
 func contentsOf(name string) bool { return name == "." || strings.HasSuffix(name, "/.") }
 
 // copyIn copies into a sprite.
-func (a *app) copyIn(ctx context.Context, sprite *sprites.Sprite, src, dst string) error {
+func copyIn(ctx context.Context, inv *invocation, sprite *sprites.Sprite, src, dst string) error {
 	if src == "-" {
-		p := a.newProgress("to "+sprite.Name(), 0)
+		p := inv.newProgress("to "+sprite.Name(), 0)
 		defer p.Close()
-		return a.untarIn(ctx, sprite, dst, func(w io.Writer) error {
-			_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{countingReader{a.In, p}}, make([]byte, copyBuffer))
+		return untarIn(ctx, sprite, dst, func(w io.Writer) error {
+			_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{countingReader{inv.In, p}}, make([]byte, copyBuffer))
 			return err
 		})
 	}
@@ -199,28 +199,28 @@ func (a *app) copyIn(ctx context.Context, sprite *sprites.Sprite, src, dst strin
 	}
 	var n int64
 	if info.IsDir() {
-		if err := a.warnCredentials(ctx, src, filesync.Rules{}); err != nil {
+		if err := warnCredentials(ctx, inv, src, filesync.Rules{}); err != nil {
 			return fmt.Errorf("copy %s: %w", src, err)
 		}
-		n, err = a.treeIn(ctx, sprite, src, dst)
+		n, err = treeIn(ctx, inv, sprite, src, dst)
 	} else {
-		n, err = a.fileIn(ctx, sprite, src, dst)
+		n, err = fileIn(ctx, inv, sprite, src, dst)
 	}
 	if err != nil {
 		return err
 	}
-	return a.saidCopied(copied{sprite.Name(), src, sprite.Name() + ":" + dst, n})
+	return saidCopied(inv, copied{sprite.Name(), src, sprite.Name() + ":" + dst, n})
 }
 
-func (a *app) saidCopied(c copied) error {
-	if a.global.json {
-		a.printJSON(c)
+func saidCopied(inv *invocation, c copied) error {
+	if inv.global.json {
+		inv.printJSON(c)
 	}
-	a.detail("%s copied from %s to %s", printable.Bytes(c.Bytes), c.From, c.To)
+	inv.detail("%s copied from %s to %s", printable.Bytes(c.Bytes), c.From, c.To)
 	return nil
 }
 
-func (a *app) fileIn(ctx context.Context, sprite *sprites.Sprite, src, dst string) (int64, error) {
+func fileIn(ctx context.Context, inv *invocation, sprite *sprites.Sprite, src, dst string) (int64, error) {
 	f, err := os.Open(src)
 	if err != nil {
 		return 0, fmt.Errorf("copy: %w", err)
@@ -235,7 +235,7 @@ func (a *app) fileIn(ctx context.Context, sprite *sprites.Sprite, src, dst strin
 	}
 	// The file itself is given to the client, so that the kernel may copy; its
 	// position tells how far that is.
-	p := a.watchProgress(filepath.Base(src), info.Size(), func() int64 {
+	p := inv.watchProgress(filepath.Base(src), info.Size(), func() int64 {
 		at, err := f.Seek(0, io.SeekCurrent)
 		if err != nil {
 			return 0
@@ -254,17 +254,17 @@ func (a *app) fileIn(ctx context.Context, sprite *sprites.Sprite, src, dst strin
 }
 
 // treeIn copies a folder to the folder dst of a sprite, which need not exist.
-func (a *app) treeIn(ctx context.Context, sprite *sprites.Sprite, src, dst string) (int64, error) {
-	p := a.newProgress(filepath.Base(src), 0)
+func treeIn(ctx context.Context, inv *invocation, sprite *sprites.Sprite, src, dst string) (int64, error) {
+	p := inv.newProgress(filepath.Base(src), 0)
 	defer p.Close()
-	err := a.untarIn(ctx, sprite, dst, func(w io.Writer) error {
-		return tree.Pack(w, src, p.Add, func(name string) { a.say("cove: passed over %s, which is no file, folder or link", name) })
+	err := untarIn(ctx, sprite, dst, func(w io.Writer) error {
+		return tree.Pack(w, src, p.Add, func(name string) { inv.say("cove: passed over %s, which is no file, folder or link", name) })
 	})
 	return p.count(), err
 }
 
 // untarIn unpacks an archive in a sprite. tar's own errors are shown.
-func (a *app) untarIn(ctx context.Context, sprite *sprites.Sprite, dst string, archive func(io.Writer) error) error {
+func untarIn(ctx context.Context, sprite *sprites.Sprite, dst string, archive func(io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// The path is an argument, never part of the script. Leading "-" can't be an
@@ -300,19 +300,19 @@ func (a *app) untarIn(ctx context.Context, sprite *sprites.Sprite, dst string, a
 }
 
 // copyOut copies out of a sprite.
-func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, links copyLinks) error {
+func copyOut(ctx context.Context, inv *invocation, sprite *sprites.Sprite, src, dst string, links copyLinks) error {
 	info, err := statIn(ctx, sprite, src)
 	if err != nil {
 		return spriteError(err)
 	}
 	if dst == "-" {
-		p := a.newProgress("from "+sprite.Name(), 0)
+		p := inv.newProgress("from "+sprite.Name(), 0)
 		defer p.Close()
 		dir, base := path.Split(path.Clean(src))
 		if base == "." || base == ".." || base == "" {
 			dir, base = src, "."
 		}
-		return tarOut(ctx, sprite, dir, base, links, countingWriter{a.Out, p})
+		return tarOut(ctx, sprite, dir, base, links, countingWriter{inv.Out, p})
 	}
 	target, err := os.Stat(dst)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -333,20 +333,20 @@ func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	}
 	var n int64
 	if info.IsDir() {
-		n, err = a.treeOut(ctx, sprite, src, dst, links)
+		n, err = treeOut(ctx, inv, sprite, src, dst, links)
 	} else if info.Mode().IsRegular() {
-		n, err = a.fileOut(ctx, sprite, src, dst, info)
+		n, err = fileOut(ctx, inv, sprite, src, dst, info)
 	} else {
 		err = fmt.Errorf("copy %s: it is neither a file nor a folder", src)
 	}
 	if err != nil {
 		return err
 	}
-	return a.saidCopied(copied{sprite.Name(), sprite.Name() + ":" + src, dst, n})
+	return saidCopied(inv, copied{sprite.Name(), sprite.Name() + ":" + src, dst, n})
 }
 
 // fileOut copies one file, which takes its place once all of it is there.
-func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, info fs.FileInfo) (n int64, err error) {
+func fileOut(ctx context.Context, inv *invocation, sprite *sprites.Sprite, src, dst string, info fs.FileInfo) (n int64, err error) {
 	if there, err := os.Lstat(dst); err == nil && !there.Mode().IsRegular() && there.Mode()&fs.ModeSymlink == 0 {
 		return 0, fmt.Errorf("copy to %s: it exists and is no file", dst)
 	}
@@ -365,7 +365,7 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	if err != nil {
 		return 0, fmt.Errorf("copy to %s: %w", dst, err)
 	}
-	p := a.newProgress(path.Base(src), max(0, from.Size()))
+	p := inv.newProgress(path.Base(src), max(0, from.Size()))
 	defer p.Close()
 	w, err := tree.NewWriter(to.File, max(0, from.Size()))
 	if err == nil {
@@ -381,15 +381,15 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 }
 
 // treeOut copies what is in the folder src of a sprite to the folder dst.
-func (a *app) treeOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, links copyLinks) (int64, error) {
-	p := a.newProgress(path.Base(src), 0)
+func treeOut(ctx context.Context, inv *invocation, sprite *sprites.Sprite, src, dst string, links copyLinks) (int64, error) {
+	p := inv.newProgress(path.Base(src), 0)
 	defer p.Close()
 	var leave tree.LeaveLink
 	left := 0
 	if links == linksSkip {
 		leave = func(name, target string) {
 			if left++; left <= maxShownFiles {
-				a.say("cove: left out %s, a link to %s", printable.Line(name), printable.Line(target))
+				inv.say("cove: left out %s, a link to %s", printable.Line(name), printable.Line(target))
 			}
 		}
 	}
@@ -397,7 +397,7 @@ func (a *app) treeOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 		return readTar(ctx, sprite, src, links, unpack)
 	})
 	if more := left - maxShownFiles; more > 0 {
-		a.say("cove: left out %s more", countText(more, "link"))
+		inv.say("cove: left out %s more", countText(more, "link"))
 	}
 	return p.count(), err
 }

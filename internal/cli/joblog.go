@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newJobLogs() *cobra.Command {
+func newJobLogsCommand(inv *invocation) *cobra.Command {
 	var follow bool
 	var lines int
 	cmd := &cobra.Command{
@@ -28,18 +28,18 @@ make a terminal do something is shown, not sent. For programs there is cove job 
   cove job logs -f a3f7b2
   cove job logs -n 20 -f a3f7b2     the last 20 lines, and what comes`,
 		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 	}
-	logs := a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+	logs := jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
 		job, err := c.Job(ctx, id)
 		if err != nil {
 			return err
 		}
-		if job, err = a.logInstalling(ctx, c, job, follow); err != nil {
+		if job, err = logInstalling(ctx, inv, c, job, follow); err != nil {
 			return err
 		}
 		last := &lastLines{max: lines}
-		printer := a.jobPrinter(job)
+		printer := jobPrinter(inv, job)
 		from := int64(1)
 		if cmd.Flags().Changed("lines") {
 			out := printer.w
@@ -57,7 +57,7 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 			}
 		}
 		if follow || !cmd.Flags().Changed("lines") {
-			if err := a.printEvents(ctx, c, id, from, follow, printer); err != nil {
+			if err := printEvents(ctx, inv, c, id, from, follow, printer); err != nil {
 				return err
 			}
 		}
@@ -69,7 +69,7 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 		return err
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if a.global.json {
+		if inv.global.json {
 			return hinted(usagef(cmd, "logs are for people; there is no --json"), "cove job events JOB")
 		}
 		if lines < 0 {
@@ -85,15 +85,15 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 
 // logInstalling tells of a job that has no log yet because its agent is being installed.
 // With follow it waits for that.
-func (a *app) logInstalling(ctx context.Context, c *sprites.Client, job sprites.Job, follow bool) (sprites.Job, error) {
+func logInstalling(ctx context.Context, inv *invocation, c *sprites.Client, job sprites.Job, follow bool) (sprites.Job, error) {
 	if job.State != sprites.JobInstalling {
 		return job, nil
 	}
 	if !follow {
-		a.say("Job %s has no log yet: %s. Follow it with: cove job logs -f %s", job.ID, installText(job), job.ID)
+		inv.say("Job %s has no log yet: %s. Follow it with: cove job logs -f %s", job.ID, installText(job), job.ID)
 		return job, nil
 	}
-	shown := a.newProgress("installing", 0)
+	shown := inv.newProgress("installing", 0)
 	defer shown.Close()
 	shown.say(installText(job))
 	return c.AwaitInstall(ctx, job.ID, func(job sprites.Job) { shown.say(installText(job)) })
@@ -129,9 +129,9 @@ func (l *lastLines) String() string { return strings.Join(l.lines, "") + l.part 
 
 // printEvents prints the log of a job from an event on, with follow until its end, and why that stands
 // still if it does.
-func (a *app) printEvents(ctx context.Context, c *sprites.Client, id string, from int64, follow bool, to *logPrinter) error {
+func printEvents(ctx context.Context, inv *invocation, c *sprites.Client, id string, from int64, follow bool, to *logPrinter) error {
 	if follow {
-		watch := a.watchHeld(ctx, jobHeld(c, id))
+		watch := watchHeld(ctx, inv, jobHeld(c, id))
 		defer watch.stop()
 		to.heard = watch.heard
 	}
@@ -147,7 +147,7 @@ func (a *app) printEvents(ctx context.Context, c *sprites.Client, id string, fro
 	return nil
 }
 
-func (a *app) newJobEvents() *cobra.Command {
+func newJobEventsCommand(inv *invocation) *cobra.Command {
 	var follow bool
 	var from int64
 	cmd := &cobra.Command{
@@ -159,16 +159,16 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 		Example: `  cove job events a3f7b2
   cove job events -f --from 118 a3f7b2`,
 		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 	}
-	events := a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+	events := jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
 		all := struct {
 			Events []sprites.JobEvent `json:"events"`
 		}{Events: []sprites.JobEvent{}}
-		enc, last := a.jsonLines(), max(from, 1)-1
+		enc, last := inv.jsonLines(), max(from, 1)-1
 		var heard func()
 		if follow {
-			watch := a.watchHeld(ctx, jobHeld(c, id))
+			watch := watchHeld(ctx, inv, jobHeld(c, id))
 			defer watch.stop()
 			heard = watch.heard
 		}
@@ -183,14 +183,14 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 			if heard != nil {
 				heard()
 			}
-			if a.global.json {
+			if inv.global.json {
 				all.Events = append(all.Events, event)
 			} else if err := enc.Encode(event); err != nil {
 				return fmt.Errorf("write the output: %w", err)
 			}
 		}
-		if a.global.json {
-			a.printJSON(all)
+		if inv.global.json {
+			inv.printJSON(all)
 		}
 		return nil
 	})
@@ -219,14 +219,14 @@ type logPrinter struct {
 }
 
 // jobPrinter prints the log of a job to this run's output.
-func (a *app) jobPrinter(job sprites.Job) *logPrinter {
-	p := newLogPrinter(a.text(), job)
-	p.tell = a.tell
+func jobPrinter(inv *invocation, job sprites.Job) *logPrinter {
+	p := newLogPrinter(inv.text(), job)
+	p.tell = inv.tell
 	return p
 }
 
 func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
-	p := &logPrinter{w: w, tell: (&app{}).tell, job: job.ID}
+	p := &logPrinter{w: w, tell: (&invocation{}).tell, job: job.ID}
 	if known, err := agents.Of(job.Agent, job.Definition); err == nil {
 		p.reader = known.Read()
 	}

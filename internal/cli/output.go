@@ -17,16 +17,16 @@ import (
 )
 
 // printJSON writes the one document of --json.
-func (a *app) printJSON(doc any) {
-	enc := a.jsonLines()
+func (inv *invocation) printJSON(doc any) {
+	enc := inv.jsonLines()
 	enc.SetIndent("", "  ")
 	_ = enc.Encode(doc) // Main tells what was lost
 }
 
 // jsonLines encodes documents to the output, one a line. In their strings what a
 // terminal may do something with is escaped, which changes no document.
-func (a *app) jsonLines() *json.Encoder {
-	enc := json.NewEncoder(harmlessJSON{a.Out})
+func (inv *invocation) jsonLines() *json.Encoder {
+	enc := json.NewEncoder(harmlessJSON{inv.Out})
 	enc.SetEscapeHTML(false)
 	return enc
 }
@@ -58,7 +58,7 @@ func (w harmlessJSON) Write(p []byte) (int, error) {
 }
 
 // text is the output for people: whatever is written to it comes out harmless.
-func (a *app) text() io.Writer { return harmless{a.Out} }
+func (inv *invocation) text() io.Writer { return harmless{inv.Out} }
 
 // harmless makes what is written fit for a terminal. Each Write has whole characters.
 type harmless struct{ io.Writer }
@@ -71,31 +71,31 @@ func (w harmless) Write(p []byte) (int, error) {
 }
 
 // show prints doc with --json, and otherwise what people does.
-func (a *app) show(doc any, people func(w io.Writer)) error {
-	if a.global.json {
-		a.printJSON(doc)
+func (inv *invocation) show(doc any, people func(w io.Writer)) error {
+	if inv.global.json {
+		inv.printJSON(doc)
 		return nil
 	}
-	people(a.text())
+	people(inv.text())
 	return nil
 }
 
 // say writes a remark for people, unless they want none.
-func (a *app) say(format string, args ...any) {
-	if !a.global.quiet && !a.global.json {
-		fmt.Fprintln(a.Err, printable.Text(a.full(fmt.Sprintf(format, args...))))
+func (inv *invocation) say(format string, args ...any) {
+	if !inv.global.quiet && !inv.global.json {
+		fmt.Fprintln(inv.Err, printable.Text(inv.full(fmt.Sprintf(format, args...))))
 	}
 }
 
 // warn writes what people must see, also with --quiet and --json: it is on standard error.
-func (a *app) warn(format string, args ...any) {
-	fmt.Fprintln(a.Err, printable.Text(a.full(fmt.Sprintf(format, args...))))
+func (inv *invocation) warn(format string, args ...any) {
+	fmt.Fprintln(inv.Err, printable.Text(inv.full(fmt.Sprintf(format, args...))))
 }
 
 // detail writes a remark that only -v shows.
-func (a *app) detail(format string, args ...any) {
-	if a.global.verbose && !a.global.json {
-		fmt.Fprintln(a.Err, printable.Text(a.full(fmt.Sprintf(format, args...))))
+func (inv *invocation) detail(format string, args ...any) {
+	if inv.global.verbose && !inv.global.json {
+		fmt.Fprintln(inv.Err, printable.Text(inv.full(fmt.Sprintf(format, args...))))
 	}
 }
 

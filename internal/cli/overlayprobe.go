@@ -43,7 +43,7 @@ func probeOverlay(ctx context.Context, dir string) (string, error) {
 }
 
 // newOverlayProbe is the child of doctor.
-func newOverlayProbe() *cobra.Command {
+func newOverlayProbeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    overlayProbeVerb + " DIR [user]",
 		Short:  "Mount an overlay (started by doctor)",

@@ -41,17 +41,17 @@ type progress struct {
 
 // newProgress begins to show progress; the caller ends it with Close. A total of
 // 0 is not known.
-func (a *app) newProgress(what string, total int64) *progress {
-	return a.watchProgress(what, total, nil)
+func (inv *invocation) newProgress(what string, total int64) *progress {
+	return inv.watchProgress(what, total, nil)
 }
 
 // watchProgress is newProgress for work that can be asked how far it is.
-func (a *app) watchProgress(what string, total int64, from func() int64) *progress {
+func (inv *invocation) watchProgress(what string, total int64, from func() int64) *progress {
 	p := &progress{what: what, total: total, from: from, stop: make(chan struct{})}
-	if a.global.quiet || a.global.json {
+	if inv.global.quiet || inv.global.json {
 		return p
 	}
-	p.w, p.terminal, p.began = a.Err, isTerminal(a.Err), time.Now()
+	p.w, p.terminal, p.began = inv.Err, isTerminal(inv.Err), time.Now()
 	p.wg.Go(p.run)
 	return p
 }

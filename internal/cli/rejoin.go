@@ -22,7 +22,7 @@ const aloneLimit = comeBackLimit + 10*time.Second
 // execution is a command that somebody waits for, over as many connections as that
 // takes. What it prints is written once, in whole.
 type execution struct {
-	app      *app
+	inv      *invocation
 	sprite   string
 	session  string    // once it is known
 	input    bool      // it reads what can't be had again: one connection is all
@@ -82,10 +82,10 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 		if x.input {
 			return hinted(err, fmt.Sprintf("it is ended in %v unless you take it over: %s", aloneLimit, attach))
 		}
-		sprite, backErr := x.app.comeBack(ctx, absence{keys: x.keys, says: "Ctrl-C leaves", find: x.findAgain})
+		sprite, backErr := comeBack(ctx, x.inv, absence{keys: x.keys, says: "Ctrl-C leaves", find: x.findAgain})
 		switch {
 		case errors.Is(backErr, sprites.ErrDetached), ctx.Err() != nil:
-			x.app.say("\nIt goes on for %v. Come back with: %s", aloneLimit, attach)
+			x.inv.say("\nIt goes on for %v. Come back with: %s", aloneLimit, attach)
 			return interruptedError{}
 		case errors.Is(backErr, errSessionGone):
 			return err
@@ -109,7 +109,7 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 // findAgain looks for the command's sprite, awake, with a new client: the server may
 // be another.
 func (x *execution) findAgain(ctx context.Context) (*sprites.Sprite, error) {
-	c, err := x.app.clientAgain(ctx)
+	c, err := x.inv.clientAgain(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -148,15 +148,15 @@ func heldBy(info sprites.Info) *sprites.Held {
 
 // sayHeld tells the person why nothing comes of a command, or that it goes on, and of what
 // the sprite has lost.
-func (a *app) sayHeld(m sprites.Message) {
+func sayHeld(inv *invocation, m sprites.Message) {
 	switch {
 	case m.Type == sprites.MessageLost:
-		a.say("cove: the sprite began anew: %s\ncove: what ran in it is gone; its files are as they were", printable.Line(m.Lost))
+		inv.say("cove: the sprite began anew: %s\ncove: what ran in it is gone; its files are as they were", printable.Line(m.Lost))
 	case m.Type != sprites.MessageHeld:
 	case m.Held == nil:
-		a.say("cove: the sprite goes on")
+		inv.say("cove: the sprite goes on")
 	default:
-		a.say("cove: %s\ncove: %s", m.Held.Message, m.Held.Hint)
+		inv.say("cove: %s\ncove: %s", m.Held.Message, m.Held.Hint)
 	}
 }
 
@@ -168,7 +168,7 @@ func (x *execution) note(m sprites.Message) {
 	case "exit":
 		x.left.Store(int64(m.Left))
 	}
-	x.app.sayHeld(m)
+	sayHeld(x.inv, m)
 }
 
 // join takes up the command where its last connection was cut. The end of ctx kills
@@ -222,7 +222,7 @@ func (x *execution) sayLeft() {
 	if n > 1 {
 		them = fmt.Sprintf("%d programs that it started are still running and will be ended", n)
 	}
-	x.app.say("cove: %s in %v. To keep one running: cove exec -s %[3]s --detach CMD; as a service: cove service put -s %[3]s NAME CMD", them, aloneLimit, x.sprite)
+	x.inv.say("cove: %s in %v. To keep one running: cove exec -s %[3]s --detach CMD; as a service: cove service put -s %[3]s NAME CMD", them, aloneLimit, x.sprite)
 }
 
 // killWait bounds a kill whose command nobody waits for any more.

@@ -41,17 +41,17 @@ const nameHint = "a name is a DNS label: lower-case letters, digits and hyphens,
 
 // spriteName is the sprite that a command is about: that of -s, of COVE_SPRITE, or of
 // the nearest .sprite file upwards. Hints then name it.
-func (a *app) spriteName(ctx context.Context) (string, error) {
-	name, err := a.chosenSprite(ctx)
+func (inv *invocation) spriteName(ctx context.Context) (string, error) {
+	name, err := inv.chosenSprite(ctx)
 	if err == nil {
-		a.about = name
+		inv.about = name
 	}
 	return name, err
 }
 
-func (a *app) chosenSprite(ctx context.Context) (string, error) {
-	if a.global.sprite != "" {
-		return a.global.sprite, checkName(a.global.sprite)
+func (inv *invocation) chosenSprite(ctx context.Context) (string, error) {
+	if inv.global.sprite != "" {
+		return inv.global.sprite, checkName(inv.global.sprite)
 	}
 	if name := environmentSprite(); name != "" {
 		return name, checkName(name)
@@ -60,14 +60,14 @@ func (a *app) chosenSprite(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file, name, err := a.findSpriteFile(ctx, dir)
+	file, name, err := inv.findSpriteFile(ctx, dir)
 	if err != nil {
 		return "", err
 	}
 	if file == "" {
 		return "", fail.New("no_sprite", "which sprite?", "-s NAME, or note one for this folder: cove use NAME")
 	}
-	a.detail("sprite %s, from %s", name, file)
+	inv.detail("sprite %s, from %s", name, file)
 	return name, nil
 }
 
@@ -75,7 +75,7 @@ func (a *app) chosenSprite(ctx context.Context) (string, error) {
 // file says that there is none. Folders of that name are passed over. So is a file
 // that somebody else could have put there, to choose where this user's commands go:
 // one that git tracks, or another user's. That is said, once.
-func (a *app) findSpriteFile(ctx context.Context, dir string) (file, name string, err error) {
+func (inv *invocation) findSpriteFile(ctx context.Context, dir string) (file, name string, err error) {
 	for {
 		file = filepath.Join(dir, spriteFileName)
 		info, err := os.Lstat(file)
@@ -88,12 +88,12 @@ func (a *app) findSpriteFile(ctx context.Context, dir string) (file, name string
 				name, err = readSpriteFile(file)
 				return file, name, err
 			}
-			if !a.toldOf[file] {
-				if a.toldOf == nil {
-					a.toldOf = map[string]bool{}
+			if !inv.toldOf[file] {
+				if inv.toldOf == nil {
+					inv.toldOf = map[string]bool{}
 				}
-				a.toldOf[file] = true
-				a.warn("Ignored %s, which %s. Choose a sprite with -s NAME, or: git rm --cached .sprite && cove use NAME", printable.Name(file), why)
+				inv.toldOf[file] = true
+				inv.warn("Ignored %s, which %s. Choose a sprite with -s NAME, or: git rm --cached .sprite && cove use NAME", printable.Name(file), why)
 			}
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
@@ -167,8 +167,8 @@ func checkSession(id string) error {
 }
 
 // handle is the sprite in use, on a client.
-func (a *app) handle(ctx context.Context, c *sprites.Client) (*sprites.Sprite, error) {
-	name, err := a.spriteName(ctx)
+func (inv *invocation) handle(ctx context.Context, c *sprites.Client) (*sprites.Sprite, error) {
+	name, err := inv.spriteName(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -19,9 +19,9 @@ const (
 	watchRetry = 3 * time.Second        // after the sprite's events have ended
 )
 
-// syncWatch keeps two folders in step, both ways, until ctx ends. What the file
+// watchSync keeps two folders in step, both ways, until ctx ends. What the file
 // systems tell are hints; what is done is always decided by a whole comparison.
-func (a *app) syncWatch(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite, policy string) error {
+func watchSync(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *sprites.Sprite, policy string) error {
 	first := y.Verb
 	hints := make(chan struct{}, 1)
 	hint := func() {
@@ -36,12 +36,12 @@ func (a *app) syncWatch(ctx context.Context, y *filesync.Sync, sprite *sprites.S
 	for {
 		for _, way := range []filesync.Verb{first, first.Other()} {
 			y.Verb = way
-			report, err := a.syncOnce(ctx, y, sprite)
+			report, err := syncOnce(ctx, inv, y, sprite)
 			if ctx.Err() != nil {
 				return nil // interrupted, which is how it ends
 			}
 			y.Reset = false // the first time only
-			if err := a.watchReport(sprite.Name(), report, err, &said, &held); err != nil {
+			if err := watchReport(inv, sprite.Name(), report, err, &said, &held); err != nil {
 				return err
 			}
 		}
@@ -57,7 +57,7 @@ func (a *app) syncWatch(ctx context.Context, y *filesync.Sync, sprite *sprites.S
 
 // watchReport tells what one round did. Errors that may pass, and what is held, are told
 // once.
-func (a *app) watchReport(sprite string, r *filesync.Report, err error, said, held *string) error {
+func watchReport(inv *invocation, sprite string, r *filesync.Report, err error, said, held *string) error {
 	if err == nil {
 		news := r.Changes() > 0
 		if r.Verb == filesync.Pull {
@@ -67,10 +67,10 @@ func (a *app) watchReport(sprite string, r *filesync.Report, err error, said, he
 		}
 		if news {
 			*said = ""
-			if a.global.json {
-				a.printJSON(r)
+			if inv.global.json {
+				inv.printJSON(r)
 			} else {
-				a.showSync(sprite, r, true)
+				showSync(inv, sprite, r, true)
 			}
 		}
 		return nil
@@ -86,9 +86,9 @@ func (a *app) watchReport(sprite string, r *filesync.Report, err error, said, he
 	}
 	if *said != e.Message {
 		*said = e.Message
-		a.say("cove: %s", printable.Line(e.Message))
+		inv.say("cove: %s", printable.Line(e.Message))
 		if e.Hint != "" {
-			a.say("  hint: %s", printable.Line(e.Hint))
+			inv.say("  hint: %s", printable.Line(e.Hint))
 		}
 	}
 	return nil
