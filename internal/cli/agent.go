@@ -144,7 +144,7 @@ type models struct {
 }
 
 func findModels(ctx context.Context, inv *invocation) models {
-	c, err := inv.runningClient(ctx)
+	c, err := inv.server.runningClient(ctx)
 	if err != nil {
 		return models{}
 	}
@@ -292,7 +292,7 @@ func stateText(doc agentJSON) string {
 	return ""
 }
 
-// readAgentSettings are the person's own for an agent. It says what goes along, and what
+// readAgentSettings reads the person's own for an agent. It says what goes along, and what
 // does not.
 func readAgentSettings(inv *invocation, agent agents.Agent) ([]sprites.SettingsFile, error) {
 	settled, ok := agent.(agents.Settled)

@@ -50,7 +50,7 @@ func checkAgent(ctx context.Context, inv *invocation, who agents.Agent) error {
 	if err != nil {
 		return err
 	}
-	c, err := inv.client(ctx)
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return err
 	}

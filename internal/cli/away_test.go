@@ -62,7 +62,8 @@ func TestWaitForLostServer(t *testing.T) {
 	for _, global := range []globals{{}, {json: true}, {quiet: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			var out said
-			inv := &invocation{Streams: Streams{Out: io.Discard, Err: &out}, global: global}
+			inv := newInvocation(Streams{Out: io.Discard, Err: &out})
+			*inv.global = global
 			newRootCommand(inv)
 			c := &sprites.Client{URL: url, HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 			f := classify(waitJob(t.Context(), inv, c, "a3f7b2", waitOptions{}))
@@ -105,11 +106,11 @@ func TestServerEndsAfterProbe(t *testing.T) {
 			s.Close()
 		}
 	}
-	inv := &invocation{Streams: Streams{Out: io.Discard, Err: io.Discard}}
+	inv := newInvocation(Streams{Out: io.Discard, Err: io.Discard})
 	newRootCommand(inv)
 	inv.global.data = dir
 	end := serve()
-	c, err := inv.ownClient(t.Context(), "secret")
+	c, err := inv.server.ownClient(t.Context(), "secret")
 	if err != nil {
 		t.Fatal(err)
 	}

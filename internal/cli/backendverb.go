@@ -48,7 +48,7 @@ func newBackendListCommand(inv *invocation) *cobra.Command {
   cove backend list --json`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			c, err := inv.ownClient(ctx, "")
+			c, err := inv.server.ownClient(ctx, "")
 			if err != nil {
 				return err
 			}
@@ -86,7 +86,7 @@ have not ended, or have work that nobody has pulled.`,
 			return completeBackend(cmd, nil, "")
 		},
 		RunE: verb(func(ctx context.Context, args []string) error {
-			c, err := inv.ownClient(ctx, "")
+			c, err := inv.server.ownClient(ctx, "")
 			if err != nil {
 				return err
 			}

@@ -383,7 +383,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 			return usagef(cmd, "--count %d: at least 1, and at most %d", o.count, sprites.MaxForks)
 		}
 		to := args[len(args)-1]
-		from, err := inv.named(ctx, cmd, args[:len(args)-1])
+		from, err := inv.sprite.named(ctx, cmd, args[:len(args)-1])
 		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_sprite" && checkName(to) == nil {
 			return fail.Newf(e.Code, "a copy of "+to+": cove fork "+to+" NEW; one that is called "+to+": cove fork SPRITE "+to, "which sprite? %s would be the new one's name", to)
 		}
@@ -402,7 +402,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 				return err
 			}
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}

@@ -1,12 +1,13 @@
-// Package cli is cove's command line: one file per verb, exit codes in exit.go,
-// output in output.go. It speaks to a server through the client package alone,
-// and starts one where none runs.
+// Package cli is cove's command line. Each verb has a file, and in it a constructor,
+// newNameCommand, which addVerbs puts into the tree. A verb works with an invocation:
+// its printer (output.go) completes hints (hints.go); it finds the server in use or starts it
+// (server.go), and finds the sprite in use (spritefile.go). Exit codes are in exit.go.
+// The package speaks to a server through the client package alone.
 package cli
 
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -15,34 +16,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Streams are what a command line reads and writes. All three are set. Terminals
-// are recognised where a stream is an *os.File.
-type Streams struct {
-	In  io.Reader
-	Out io.Writer // the result, and nothing else
-	Err io.Writer // for people
-}
-
-// invocation is one run of the command line.
-type invocation struct {
-	Streams
-	global globals
-	child  int             // exit code of a command in a sprite, which is ours then too
-	toldOf map[string]bool // .sprite files that were said to be ignored
-	about  string          // the sprite that this run is about, for hints; empty: none
-	syncs  syncHint        // the folders that this run syncs, for hints
-	verb   string          // the command's path without "cove"
-	root   *cobra.Command  // the tree, for hints
-
-	serverFlags []string // of a server that this run starts
-}
-
-// globals are the flags that every verb has.
-type globals struct {
-	url, token, data, sprite, backend string
-	json, quiet, verbose              bool
-}
-
 // Main runs one command line, args being without the program's name, and returns
 // the exit code. The extra commands (serve, and hidden ones) are added as they
 // are: they handle signals themselves. The caller installs no handler for SIGINT,
@@ -50,7 +23,7 @@ type globals struct {
 func Main(ctx context.Context, args []string, streams Streams, extra ...*cobra.Command) int {
 	out := &result{Writer: streams.Out}
 	streams.Out = out
-	inv := &invocation{Streams: streams}
+	inv := newInvocation(streams)
 	root := newRootCommand(inv)
 	for _, c := range extra {
 		if !c.Hidden {
@@ -108,12 +81,12 @@ or COVE_URL names another one.
 		Args:              subcommandOnly,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
-			inv.verb = commandName(cmd)
+			inv.server.verb = commandName(cmd)
 			aboutFlag(inv, cmd)
 			tellUnusedSprite(inv, cmd)
 		},
 	}
-	inv.root = root
+	inv.hints.root = root
 	root.Version = readVersions().Cove // for --version
 	root.SetVersionTemplate("cove {{.Version}}\n")
 	help := root.HelpFunc()
@@ -122,6 +95,15 @@ or COVE_URL names another one.
 		help(cmd, args)
 	})
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd, flagError(err)} })
+	registerGlobals(root, inv)
+	addVerbs(root, inv)
+	root.SetHelpCommand(newHelpCommand())
+	root.SetHelpCommandGroupID("server")
+	return root
+}
+
+// registerGlobals adds the flags that every verb has.
+func registerGlobals(root *cobra.Command, inv *invocation) {
 	f := root.PersistentFlags()
 	f.StringVar(&inv.global.url, "url", "", "the server's address (COVE_URL; otherwise the one of this machine)")
 	f.StringVar(&inv.global.token, "token", "", "the server's token (COVE_TOKEN; otherwise the one in the data folder)")
@@ -133,18 +115,66 @@ or COVE_URL names another one.
 	f.BoolVarP(&inv.global.verbose, "verbose", "v", false, "say more about what is done")
 	must(root.RegisterFlagCompletionFunc("sprite", completeSprite(inv)))
 	must(root.RegisterFlagCompletionFunc("backend", completeBackend))
+}
+
+// addVerbs adds every verb, in the group of the help that it belongs to.
+func addVerbs(root *cobra.Command, inv *invocation) {
 	root.AddGroup(
 		&cobra.Group{ID: "work", Title: "Work:"},
 		&cobra.Group{ID: "sprite", Title: "Sprites:"},
 		&cobra.Group{ID: "server", Title: "The server and this machine:"},
 	)
-	addGroup(root, "work", newPushCommand(inv), newPullCommand(inv), newRunCommand(inv), newJobCommand(inv), newSyncCommand(inv))
-	addGroup(root, "sprite", newCreateCommand(inv), newListCommand(inv), newInfoCommand(inv), newUpdateCommand(inv), newSetupCommand(inv), newRmCommand(inv), newUseCommand(inv), newExecCommand(inv), newToolCommand(inv), newMCPCommand(inv), newACPCommand(inv), newConsoleCommand(inv), newSessionCommand(inv), newServiceCommand(inv), newURLCommand(inv), newPolicyCommand(inv), newProxyCommand(inv), newCpCommand(inv), newCheckpointCommand(inv), newRestoreCommand(inv), newForkCommand(inv), newExportCommand(inv), newImportCommand(inv), newSuspendCommand(inv), newWakeCommand(inv), newRestartCommand(inv))
-	addGroup(root, "server", newServerCommand(inv), newAgentCommand(inv), newConfigCommand(inv), newEnvCommand(inv), newTokenCommand(inv), newSecretCommand(inv), newConnectorCommand(inv), newBackendCommand(inv), newDoctorCommand(inv), newDiagnoseCommand(inv), newPingCommand(inv), newVersionCommand(inv), newCompletionCommand(inv))
+	addGroup(root, "work",
+		newPushCommand(inv),
+		newPullCommand(inv),
+		newRunCommand(inv),
+		newJobCommand(inv),
+		newSyncCommand(inv),
+	)
+	addGroup(root, "sprite",
+		newCreateCommand(inv),
+		newListCommand(inv),
+		newInfoCommand(inv),
+		newUpdateCommand(inv),
+		newSetupCommand(inv),
+		newRmCommand(inv),
+		newUseCommand(inv),
+		newExecCommand(inv),
+		newToolCommand(inv),
+		newMCPCommand(inv),
+		newACPCommand(inv),
+		newConsoleCommand(inv),
+		newSessionCommand(inv),
+		newServiceCommand(inv),
+		newURLCommand(inv),
+		newPolicyCommand(inv),
+		newProxyCommand(inv),
+		newCpCommand(inv),
+		newCheckpointCommand(inv),
+		newRestoreCommand(inv),
+		newForkCommand(inv),
+		newExportCommand(inv),
+		newImportCommand(inv),
+		newSuspendCommand(inv),
+		newWakeCommand(inv),
+		newRestartCommand(inv),
+	)
+	addGroup(root, "server",
+		newServerCommand(inv),
+		newAgentCommand(inv),
+		newConfigCommand(inv),
+		newEnvCommand(inv),
+		newTokenCommand(inv),
+		newSecretCommand(inv),
+		newConnectorCommand(inv),
+		newBackendCommand(inv),
+		newDoctorCommand(inv),
+		newDiagnoseCommand(inv),
+		newPingCommand(inv),
+		newVersionCommand(inv),
+		newCompletionCommand(inv),
+	)
 	root.AddCommand(newOverlayProbeCommand())
-	root.SetHelpCommand(newHelpCommand())
-	root.SetHelpCommandGroupID("server")
-	return root
 }
 
 func addGroup(root *cobra.Command, id string, cmds ...*cobra.Command) {
@@ -154,7 +184,7 @@ func addGroup(root *cobra.Command, id string, cmds ...*cobra.Command) {
 	}
 }
 
-// newHelp is the command help, which knows what it does not know.
+// newHelpCommand is the command help, which knows what it does not know.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",

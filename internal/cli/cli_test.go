@@ -20,7 +20,7 @@ import (
 // parse finds the command of a line and parses its flags, without running it.
 func parse(t *testing.T, args ...string) (*invocation, *cobra.Command, []string, error) {
 	t.Helper()
-	inv := &invocation{Streams: Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
+	inv := newInvocation(Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
 	root := newRootCommand(inv)
 	var found *cobra.Command
 	var rest []string
@@ -69,7 +69,7 @@ func TestExecFlags(t *testing.T) {
 		{"exec help", "", "help"},
 	} {
 		var got []string
-		inv := &invocation{Streams: Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
+		inv := newInvocation(Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
 		root := newRootCommand(inv)
 		exec, _, err := root.Find([]string{"exec"})
 		if err != nil {
@@ -89,7 +89,7 @@ func TestExecFlags(t *testing.T) {
 
 // Every command has help that a newcomer can use.
 func TestHelp(t *testing.T) {
-	inv := &invocation{Streams: Streams{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
+	inv := newInvocation(Streams{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
 	for _, c := range all(newRootCommand(inv)) {
 		if c.Hidden {
 			continue
@@ -193,9 +193,9 @@ func TestForeignSpriteFile(t *testing.T) {
 	look := func(want string, said int) {
 		t.Helper()
 		var errs bytes.Buffer
-		inv := &invocation{Streams: Streams{Err: &errs}}
+		inv := newInvocation(Streams{Err: &errs})
 		for range 2 {
-			if _, name, err := inv.findSpriteFile(t.Context(), below); name != want || err != nil {
+			if _, name, err := inv.sprite.findFile(t.Context(), below); name != want || err != nil {
 				t.Errorf("got %q, %v, want %q", name, err, want)
 			}
 		}
@@ -240,7 +240,7 @@ func TestSpriteFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	look := func(dir string) (string, error) {
-		_, name, err := new(invocation).findSpriteFile(t.Context(), dir)
+		_, name, err := newInvocation(Streams{}).sprite.findFile(t.Context(), dir)
 		return name, err
 	}
 	if _, err := writeSpriteFile(top, "paint"); err != nil {
@@ -343,7 +343,8 @@ func TestToolchains(t *testing.T) {
 func TestProgressIsSilent(t *testing.T) {
 	for _, g := range []globals{{quiet: true}, {json: true}, {}} {
 		var errs bytes.Buffer
-		inv := &invocation{Streams: Streams{Err: &errs}, global: g}
+		inv := newInvocation(Streams{Err: &errs})
+		*inv.global = g
 		p := inv.newProgress("x", 10)
 		p.Add(5)
 		p.Close() // of short work nothing is shown
@@ -356,7 +357,7 @@ func TestProgressIsSilent(t *testing.T) {
 func TestProgressLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var errs bytes.Buffer
-		inv := &invocation{Streams: Streams{Err: &errs}}
+		inv := newInvocation(Streams{Err: &errs})
 		p := inv.newProgress("x", 100)
 		for range 100 {
 			p.Add(1)

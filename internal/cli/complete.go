@@ -24,7 +24,7 @@ const maxCompletions = 200
 func completeFrom(inv *invocation, cmd *cobra.Command, list func(context.Context, *sprites.Client) []string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
 	defer cancel()
-	c, err := inv.runningClient(ctx)
+	c, err := inv.server.runningClient(ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -86,7 +86,7 @@ func completeJob(inv *invocation) cobra.CompletionFunc {
 // sleeps: completion wakes nothing.
 func completeInside(inv *invocation, cmd *cobra.Command, find func(context.Context, *sprites.Sprite) []string) ([]string, cobra.ShellCompDirective) {
 	return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
-		sprite, err := inv.handle(ctx, c)
+		sprite, err := inv.sprite.handle(ctx, c)
 		if err != nil {
 			return nil
 		}
@@ -165,7 +165,7 @@ func completeTarget(inv *invocation, pick func(sprites.NetworkEvent) bool) cobra
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
-			sprite, err := inv.handle(ctx, c)
+			sprite, err := inv.sprite.handle(ctx, c)
 			if err != nil {
 				return nil
 			}

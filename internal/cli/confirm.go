@@ -63,7 +63,7 @@ func confirm(ctx context.Context, inv *invocation, cmd *cobra.Command, args []st
 	return fail.New("declined", declined, "")
 }
 
-// readAnswer is the line that the person types. The end of the input is an empty one.
+// readAnswer reads the line that the person types. The end of the input is an empty one.
 func readAnswer(ctx context.Context, inv *invocation) (string, error) {
 	type typed struct {
 		line string
@@ -98,7 +98,7 @@ func eachLost(format string) losses {
 // eachOfSprite is eachLost for what belongs to the sprite in use, which format names last.
 func eachOfSprite(inv *invocation, format string) losses {
 	return func(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
-		sprite, err := inv.spriteName(ctx)
+		sprite, err := inv.sprite.name(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -113,11 +113,11 @@ func eachOfSprite(inv *invocation, format string) losses {
 // call that deletes it.
 func lostSprites(inv *invocation) losses {
 	return func(ctx context.Context, cmd *cobra.Command, args []string) (lines []string, _ error) {
-		names, err := inv.namedOrFlag(cmd, args, "the name of a sprite")
+		names, err := inv.sprite.namedOrFlag(cmd, args, "the name of a sprite")
 		if err != nil {
 			return nil, err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +188,7 @@ func lostCheckpoints(inv *invocation) losses {
 // lostJobs says of each job what goes with it.
 func lostJobs(inv *invocation) losses {
 	return func(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
-		c, _, err := inv.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -95,7 +95,7 @@ prices, per million tokens: 'MODEL=INPUT/OUTPUT', the first that has the model.`
 		if err != nil {
 			return err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -312,7 +312,7 @@ func newConnectorListCommand(inv *invocation) *cobra.Command {
 		Example: `  cove connector list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			c, err := inv.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -343,7 +343,7 @@ func newConnectorShowCommand(inv *invocation) *cobra.Command {
 		Args:              exactArgs("the connector's name"),
 		ValidArgsFunction: completeConnector(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			c, err := inv.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -372,7 +372,7 @@ secret rm).`,
 		Annotations:       map[string]string{"several": "yes"},
 		ValidArgsFunction: completeConnector(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			c, err := inv.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -403,7 +403,7 @@ way end.`},
 		if (inv.global.sprite == "") == (label == "") {
 			return usagef(cmd, "say whom, by one of --sprite and --label")
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ attach ID; --reattach finds it by itself.`,
 			if inv.global.json {
 				return usagef(cmd, "console is for people; there is no --json")
 			}
-			if err := inv.nameOnce(cmd, args); err != nil {
+			if err := inv.sprite.nameOnce(cmd, args); err != nil {
 				return err
 			}
 			if !isTerminal(inv.In) {
@@ -56,11 +56,11 @@ attach ID; --reattach finds it by itself.`,
 }
 
 func runConsole(ctx context.Context, inv *invocation, reattach bool) error {
-	c, err := inv.client(ctx)
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return err
 	}
-	sprite, err := inv.handle(ctx, c)
+	sprite, err := inv.sprite.handle(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -99,14 +99,14 @@ func attachTerminal(ctx context.Context, inv *invocation, sprite *sprites.Sprite
 	leave := make(chan os.Signal, 1)
 	signal.Notify(leave, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(leave)
-	keys := newKeyboard(inv.In)
+	a := &attachment{inv: inv, terminal: t, keys: newKeyboard(inv.In), leave: leave}
 	for {
-		err = attachOnce(ctx, inv, t, keys, leave, cmd)
+		err = a.once(ctx, cmd)
 		if !errors.Is(err, sprites.ErrNoExit) || cmd.SessionID() == "" || t.in == nil || ctx.Err() != nil || sandboxGone(err) {
 			break
 		}
 		session := cmd.SessionID()
-		next, backErr := comeBack(ctx, inv, absence{keys: keys, leave: leave, says: `Ctrl+\ leaves`,
+		next, backErr := comeBack(ctx, inv, absence{keys: a.keys, leave: leave, says: `Ctrl+\ leaves`,
 			find: func(ctx context.Context) (*sprites.Sprite, error) { return findAgain(ctx, inv, session) }})
 		if backErr != nil {
 			err = errors.Join(err, backErr)
@@ -144,15 +144,23 @@ func attachTerminal(ctx context.Context, inv *invocation, sprite *sprites.Sprite
 	return commandEnded(inv, err, 0)
 }
 
-// attachOnce runs or joins a command over one connection.
-func attachOnce(ctx context.Context, inv *invocation, t *terminal, keys *keyboard, leave <-chan os.Signal, cmd *sprites.Cmd) error {
-	cmd.TTY = t.geometry()
-	cmd.Stdout = inv.Out
+// attachment is this terminal while a command has it that outlives the connection.
+type attachment struct {
+	*terminal
+	inv   *invocation
+	keys  *keyboard
+	leave <-chan os.Signal // leaves the command
+}
+
+// once runs or joins a command over one connection.
+func (a *attachment) once(ctx context.Context, cmd *sprites.Cmd) error {
+	cmd.TTY = a.geometry()
+	cmd.Stdout = a.inv.Out
 	cmd.OnMessage = func(m sprites.Message) {
-		sayHeld(inv, m)
-		if m.Type == "session_info" && m.SessionID != "" && t.size != nil {
+		sayHeld(a.inv, m)
+		if m.Type == "session_info" && m.SessionID != "" && a.size != nil {
 			// A session that is joined has another terminal's size.
-			size := t.geometry()
+			size := a.geometry()
 			_ = cmd.Resize(size.Rows, size.Cols) // fails only if the command has ended
 		}
 	}
@@ -165,13 +173,13 @@ func attachOnce(ctx context.Context, inv *invocation, t *terminal, keys *keyboar
 		default:
 		}
 	})
-	cmd.Stdin = &detachReader{in: keys.until(over), detach: detach}
+	cmd.Stdin = &detachReader{in: a.keys.until(over), detach: detach}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(over)
 	wg.Go(func() {
 		select {
-		case <-leave:
+		case <-a.leave:
 			detach()
 		case <-over:
 		}
@@ -183,7 +191,7 @@ func attachOnce(ctx context.Context, inv *invocation, t *terminal, keys *keyboar
 			return
 		}
 		close(started)
-		done <- t.wait(ctx, cmd)
+		done <- a.wait(ctx, cmd)
 	}()
 	select {
 	case err := <-done:
@@ -248,7 +256,7 @@ func comeBack(ctx context.Context, inv *invocation, away absence) (*sprites.Spri
 			}
 			why := ""
 			if e, ok := errors.AsType[*fail.Error](err); ok && serverAway(err) {
-				why = end + "cove: " + printable.Text(inv.full(e.Error()+"; "+strings.ReplaceAll(e.Hint, "\n", "; ")))
+				why = end + "cove: " + printable.Text(inv.hints.full(e.Error()+"; "+strings.ReplaceAll(e.Hint, "\n", "; ")))
 			}
 			fmt.Fprintf(inv.Err, "%scove: the connection was lost; trying to come back (%s)%s%s", end, away.says, why, end)
 		}
@@ -288,11 +296,11 @@ func stillThere(ctx context.Context, c *sprites.Client, name string) (sprites.In
 
 // findAgain looks for a session, with a new client: the server may be another.
 func findAgain(ctx context.Context, inv *invocation, session string) (*sprites.Sprite, error) {
-	c, err := inv.clientAgain(ctx)
+	c, err := inv.server.clientAgain(ctx)
 	if err != nil {
 		return nil, err
 	}
-	sprite, err := inv.handle(ctx, c)
+	sprite, err := inv.sprite.handle(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -160,7 +160,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		}
 		req, err := o.request(cmd, args[0])
 		if err == nil {
-			inv.about = req.Name
+			inv.hints.about = req.Name
 			err = warnIncludes(ctx, inv, req.Include)
 		}
 		if err != nil {
@@ -170,7 +170,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		if err != nil {
 			return err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}

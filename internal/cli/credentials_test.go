@@ -67,7 +67,7 @@ func TestWarnCredentials(t *testing.T) {
 		}
 	}
 	var errs bytes.Buffer
-	inv := &invocation{Streams: Streams{Err: &errs}}
+	inv := newInvocation(Streams{Err: &errs})
 	inv.global.quiet, inv.global.json = true, true
 	if err := warnCredentials(t.Context(), inv, dir, filesync.Rules{Exclude: []string{"ignored/"}}); err != nil {
 		t.Fatal(err)

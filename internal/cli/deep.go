@@ -43,7 +43,7 @@ type deep struct {
 
 // doctorDeep does what a push, an agent and a pull do, and leaves nothing of it.
 func doctorDeep(ctx context.Context, inv *invocation, who agents.Agent) (err error) {
-	c, err := inv.client(ctx)
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ The exit code is 1 if anything is wrong. A connector is asked by one request.`,
 		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := inv.named(ctx, cmd, args)
+		name, err := inv.sprite.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
@@ -163,7 +163,7 @@ func (x *examination) run(ctx context.Context) error {
 		x.wrong(stateProbeFailed, "cove exec -s "+x.name+" --user root --dir / "+guestProgram+" probe", "%v", err)
 	} else {
 		x.judge(probe, began, time.Now())
-		if x.inv.serverHere() {
+		if x.inv.server.isHere() {
 			x.judgeNames((&doctor{inv: x.inv}).names(ctx))
 		}
 		x.judgeConnectors(probe, granted)
@@ -179,7 +179,7 @@ func (x *examination) run(ctx context.Context) error {
 
 // reach goes as far as a command in the sprite; nil: that is not possible.
 func (x *examination) reach(ctx context.Context) (*sprites.Sprite, error) {
-	c, err := x.inv.runningClient(ctx)
+	c, err := x.inv.server.runningClient(ctx)
 	if errors.Is(err, errNoServer) {
 		x.wrong(stateUnreachable, "cove ping", "no server runs; the next command that needs one starts it")
 		return nil, nil
@@ -381,7 +381,7 @@ func (x *examination) start(ctx context.Context, sprite *sprites.Sprite, work ag
 
 // lastAgent is the agent of the last job that a sprite had; empty: none is known.
 func lastAgent(ctx context.Context, inv *invocation, sprite string) string {
-	c, err := inv.runningClient(ctx)
+	c, err := inv.server.runningClient(ctx)
 	if err != nil {
 		return ""
 	}
@@ -421,10 +421,10 @@ func (x *examination) show() error {
 		d.Healthy = []soundness{}
 	}
 	for i := range d.Problems {
-		d.Problems[i].Next = x.inv.full(d.Problems[i].Next)
+		d.Problems[i].Next = x.inv.hints.full(d.Problems[i].Next)
 	}
 	for i := range d.Healthy {
-		d.Healthy[i].Detail = x.inv.full(d.Healthy[i].Detail)
+		d.Healthy[i].Detail = x.inv.hints.full(d.Healthy[i].Detail)
 	}
 	err := x.inv.show(d, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %s\n", d.Sprite, d.State)

@@ -91,7 +91,7 @@ The exit code is 1 if something that cove can't do without is missing, or a step
 }
 
 func runDoctor(ctx context.Context, inv *invocation) error {
-	dir, _, err := inv.dataDir()
+	dir, _, err := inv.server.dataDir()
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func runDoctor(ctx context.Context, inv *invocation) error {
 	doc.Path = programFolders(doc.Include)
 	for i, c := range doc.Checks {
 		doc.OK = doc.OK && c.Level != levelFail
-		doc.Checks[i].Fix = inv.full(c.Fix)
+		doc.Checks[i].Fix = inv.hints.full(c.Fix)
 	}
 	err = inv.show(doc, func(w io.Writer) {
 		for _, c := range doc.Checks {
@@ -659,7 +659,7 @@ const CheckStore = "check-store"
 
 // checkStore runs it.
 func (d *doctor) checkStore(ctx context.Context) error {
-	for _, c := range d.inv.root.Commands() {
+	for _, c := range d.inv.hints.root.Commands() {
 		if c.Name() == CheckStore {
 			c.SetContext(ctx)
 			return c.RunE(c, []string{d.data})
@@ -678,7 +678,7 @@ func (d *doctor) checkServe(ctx context.Context) error {
 
 func (d *doctor) server(ctx context.Context) check {
 	c := check{Name: "server", Level: levelOK}
-	client, err := d.inv.runningClient(ctx)
+	client, err := d.inv.server.runningClient(ctx)
 	if errors.Is(err, errNoServer) {
 		if err := d.checkStore(ctx); err != nil {
 			f := classify(err)

@@ -52,18 +52,18 @@ func runDryRun(ctx context.Context, inv *invocation, opts push.Options) error {
 		return err
 	}
 	p.Asked = jobs != nil
-	inv.fullAll(p.Messages)
+	inv.hints.fullAll(p.Messages)
 	return inv.show(p, func(w io.Writer) { printPreview(w, p) })
 }
 
-// askedServers are a client of where the sprite would be, and one of who would look after the
+// askedServers returns a client of where the sprite would be, and one of who would look after the
 // job, as newJobs has them; nil: no server runs there. It names the backend in opts.
 func askedServers(ctx context.Context, inv *invocation, opts *push.Options) (at, jobs *sprites.Client, err error) {
-	r, err := inv.remote()
+	r, err := inv.server.remote()
 	if err != nil {
 		return nil, nil, err
 	}
-	at, err = inv.runningClient(ctx)
+	at, err = inv.server.runningClient(ctx)
 	if errors.Is(err, errNoServer) {
 		return nil, nil, nil
 	}
@@ -74,7 +74,7 @@ func askedServers(ctx context.Context, inv *invocation, opts *push.Options) (at,
 		return at, at, err
 	}
 	opts.Backend = r.backend.Name
-	dir, _, err := inv.dataDir()
+	dir, _, err := inv.server.dataDir()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -58,7 +58,7 @@ name, those for the sprites of jobs. No value is shown, also with --json: only i
 		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := inv.oneSprite(cmd, args, config.JobEnv)
+		name, err := inv.sprite.namedOr(cmd, args, config.JobEnv)
 		if err != nil {
 			return err
 		}
@@ -105,16 +105,16 @@ func showEnv(inv *invocation, sprite string, p config.Places, vars []config.EnvV
 	})
 }
 
-// oneSprite is the sprite that an optional argument, or -s, names; otherwise it is
+// namedOr is the sprite that an optional argument, or -s, names; otherwise it is
 // fallback.
-func (inv *invocation) oneSprite(cmd *cobra.Command, args []string, fallback string) (string, error) {
-	if err := inv.nameOnce(cmd, args); err != nil {
+func (s *chosenSprite) namedOr(cmd *cobra.Command, args []string, fallback string) (string, error) {
+	if err := s.nameOnce(cmd, args); err != nil {
 		return "", err
 	}
-	name := cmp.Or(inv.global.sprite, fallback)
+	name := cmp.Or(s.global.sprite, fallback)
 	if name == "" {
 		return "", nil
 	}
-	inv.about = inv.global.sprite
+	s.hints.about = s.global.sprite
 	return name, checkName(name)
 }

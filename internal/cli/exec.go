@@ -114,11 +114,11 @@ func runExec(parent context.Context, inv *invocation, o execOptions, args []stri
 	signal.Notify(broken, syscall.SIGPIPE) // it would end this process, and leave the command to run on
 	defer signal.Stop(broken)
 
-	c, err := inv.client(ctx)
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return signals.orInterrupted(err)
 	}
-	sprite, err := inv.handle(ctx, c)
+	sprite, err := inv.sprite.handle(ctx, c)
 	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_sprite" {
 		if meant := meantSprite(ctx, c, args); meant != "" {
 			return hinted(err, meant)
@@ -143,7 +143,7 @@ func runExec(parent context.Context, inv *invocation, o execOptions, args []stri
 	case o.detach:
 		return signals.orInterrupted(signals.unless(func() error { return execDetached(inv, cmd, o) }))
 	case o.tty:
-		return signals.orInterrupted(execTerminal(ctx, inv, x, cmd, o, signals))
+		return signals.orInterrupted(x.inTerminal(ctx, cmd, o, signals))
 	}
 	cmd.MaxRunAfterDisconnect = new(aloneLimit)
 	if x.input = o.stdin; x.input {
@@ -198,9 +198,9 @@ func execDetached(inv *invocation, cmd *sprites.Cmd, o execOptions) error {
 	return nil
 }
 
-// execTerminal runs a command in a terminal, of which this one shows the screen.
-func execTerminal(ctx context.Context, inv *invocation, x *execution, cmd *sprites.Cmd, o execOptions, s *signals) error {
-	t, err := openTerminal(inv)
+// inTerminal runs a command in a terminal, of which this one shows the screen.
+func (x *execution) inTerminal(ctx context.Context, cmd *sprites.Cmd, o execOptions, s *signals) error {
+	t, err := openTerminal(x.inv)
 	if err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func execTerminal(ctx context.Context, inv *invocation, x *execution, cmd *sprit
 	case t.in != nil:
 		x.keys = newKeyboard(t.in)
 	case x.input:
-		cmd.Stdin = &typed{Reader: inv.In}
+		cmd.Stdin = &typed{Reader: x.inv.In}
 	default:
 		cmd.Stdin = strings.NewReader("") // at its end, a command's terminal gets Ctrl-D
 	}
@@ -224,7 +224,7 @@ func execTerminal(ctx context.Context, inv *invocation, x *execution, cmd *sprit
 	}
 	err = x.toEnd(ctx, cmd)
 	t.restore()
-	return commandEnded(inv, err, o.timeout)
+	return commandEnded(x.inv, err, o.timeout)
 }
 
 // typed is what a command's terminal gets of an input that is none. At the end of the last

@@ -321,9 +321,9 @@ func isNetError(err error) bool {
 }
 
 // classify is the failure of an error as it is shown: what it says to type is complete.
-func (inv *invocation) classify(err error) failure {
+func (p *printer) classify(err error) failure {
 	f := classify(err)
-	f.message, f.hint = inv.full(f.message), inv.full(f.hint)
+	f.message, f.hint = p.hints.full(f.message), p.hints.full(f.hint)
 	return f
 }
 

@@ -88,7 +88,7 @@ func TestOutcomeExit(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	var out, errs bytes.Buffer
-	inv := &invocation{Streams: Streams{Out: &out, Err: &errs}}
+	inv := newInvocation(Streams{Out: &out, Err: &errs})
 	err := hinted(errors.New("bad\x1b[2J"), "one\ntwo")
 	if got := reportError(inv, nil, err); got != 1 {
 		t.Errorf("exit code %d", got)

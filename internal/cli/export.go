@@ -49,7 +49,7 @@ back, as a new sprite; to bring a sprite back to what it was, there is cove rest
 		} else {
 			args = nil
 		}
-		name, err := inv.named(ctx, cmd, args)
+		name, err := inv.sprite.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ back, as a new sprite; to bring a sprite back to what it was, there is cove rest
 			return usagef(cmd, "--json has no place here: what is printed is the archive")
 		}
 		o.Checkpoint = checkpoint
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func completeExport(inv *invocation) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		name, at, ok := strings.Cut(prefix, "@")
 		if ok && name == "" {
-			name, _ = inv.spriteName(cmd.Context()) // an error leaves it empty
+			name, _ = inv.sprite.name(cmd.Context()) // an error leaves it empty
 		}
 		if !ok || len(args) > 0 || checkName(name) != nil {
 			return completeOneSprite(inv)(cmd, args, prefix)
@@ -190,7 +190,7 @@ starts when the sprite boots is theirs.`,
 		if isTerminal(inv.In) {
 			return usagef(cmd, "an archive is read from the standard input: cove import < FILE")
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ var sameFlags = map[string]string{"run": "push", "job rebase": "job merge", "job
 // command with it: in a line of a script, or a function of a test in Go. That the
 // test then looks at what it does is for a reader to see.
 func TestEveryFlagIsTested(t *testing.T) {
-	inv := &invocation{}
+	inv := newInvocation(Streams{})
 	var known tests
 	known.lines, known.functions = callsInTests(t)
 	root := newRootCommand(inv)

@@ -26,11 +26,11 @@ enforce and why, and why its last sandbox ended. It does not wake it.`,
 		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := inv.named(ctx, cmd, args)
+		name, err := inv.sprite.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ enforce and why, and why its last sandbox ended. It does not wake it.`,
 			return spriteError(err)
 		}
 		if info.Cove != nil && info.Cove.Held != nil {
-			info.Cove.Held.Hint = inv.full(info.Cove.Held.Hint)
+			info.Cove.Held.Hint = inv.hints.full(info.Cove.Held.Hint)
 		}
 		return inv.show(info, func(w io.Writer) { printInfo(w, info, spriteNetwork(ctx, c.Sprite(name))) })
 	})

@@ -42,7 +42,7 @@ func jobVerb(inv *invocation, run func(ctx context.Context, c *sprites.Client, i
 		if err := checkJob(args[0]); err != nil {
 			return err
 		}
-		c, _, err := inv.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ func newJobListCommand(inv *invocation) *cobra.Command {
 					return usagef(nil, "no job is ever %q; the states are %s", state, strings.Join(jobStates, ", "))
 				}
 			}
-			c, _, err := inv.jobs(ctx)
+			c, _, err := inv.server.jobs(ctx)
 			if err != nil {
 				return err
 			}
@@ -159,10 +159,10 @@ func newJobShowCommand(inv *invocation) *cobra.Command {
 			return err
 		}
 		if job.Held != nil {
-			job.Held.Hint = inv.full(job.Held.Hint)
+			job.Held.Hint = inv.hints.full(job.Held.Hint)
 		}
 		if job.Failure != nil {
-			job.Failure.Hint = inv.full(job.Failure.Hint)
+			job.Failure.Hint = inv.hints.full(job.Failure.Hint)
 		}
 		return inv.show(job, func(w io.Writer) {
 			printJob(w, job, time.Now())
@@ -362,7 +362,7 @@ agent goes on; its work is collected when it ends.`,
 			if err := checkJob(args[0]); err != nil {
 				return err
 			}
-			c, _, err := inv.jobs(cmd.Context())
+			c, _, err := inv.server.jobs(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -465,7 +465,7 @@ without --force.`,
 					return err
 				}
 			}
-			c, _, err := inv.jobs(ctx)
+			c, _, err := inv.server.jobs(ctx)
 			if err != nil {
 				return err
 			}

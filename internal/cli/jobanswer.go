@@ -42,7 +42,7 @@ something is shown, not sent.`,
 			if err := checkJob(args[0]); err != nil {
 				return err
 			}
-			c, _, err := inv.jobs(ctx)
+			c, _, err := inv.server.jobs(ctx)
 			if err != nil {
 				return err
 			}

@@ -172,7 +172,7 @@ func (b *jobBundle) fromServer(ctx context.Context) error {
 func (b *jobBundle) events(ctx context.Context) error {
 	var lines, text bytes.Buffer
 	enc := json.NewEncoder(&lines)
-	printer := newLogPrinter(&text, b.job)
+	log := newLogPrinter(&text, b.job)
 	for event, err := range b.client.JobEvents(ctx, b.job.ID, 1, false) {
 		if err != nil {
 			if err := b.missing("the rest of events.jsonl", err); err != nil {
@@ -183,7 +183,7 @@ func (b *jobBundle) events(ctx context.Context) error {
 		if err := enc.Encode(event); err != nil {
 			return err
 		}
-		printer.print(event)
+		log.print(event)
 	}
 	return errors.Join(b.file("events.jsonl", lines.Bytes()), b.file("log.txt", text.Bytes()))
 }

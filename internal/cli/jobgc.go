@@ -40,7 +40,7 @@ why; in --json each of those has a "reason".`,
 		if older < 0 {
 			return usagef(cmd, "--older-than %v: nothing is older than that", older)
 		}
-		c, _, err := inv.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ why; in --json each of those has a "reason".`,
 		if req.DryRun || older < 0 {
 			return nil, nil
 		}
-		c, _, err := inv.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -156,7 +156,7 @@ func showWork(ctx context.Context, inv *invocation, id string, show func(push.Wo
 	if err := checkJob(id); err != nil {
 		return err
 	}
-	c, _, err := inv.jobs(ctx)
+	c, _, err := inv.server.jobs(ctx)
 	if err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func integrate(ctx context.Context, inv *invocation, o push.IntegrateOptions) (e
 	if o.Dir, err = os.Getwd(); err != nil {
 		return err
 	}
-	c, _, err := inv.jobs(ctx)
+	c, _, err := inv.server.jobs(ctx)
 	if err != nil {
 		return err
 	}
@@ -330,7 +330,7 @@ func integrate(ctx context.Context, inv *invocation, o push.IntegrateOptions) (e
 		in, err = courier.Integrate(ctx, o)
 		done()
 	}
-	inv.fullAll(in.Messages)
+	inv.hints.fullAll(in.Messages)
 	switch {
 	case err == nil:
 		return inv.show(in, func(w io.Writer) { printIntegrated(w, o.How, in) })

@@ -39,31 +39,31 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 			return err
 		}
 		last := &lastLines{max: lines}
-		printer := jobPrinter(inv, job)
+		log := jobPrinter(inv, job)
 		from := int64(1)
 		if cmd.Flags().Changed("lines") {
-			out := printer.w
-			printer.w = last
+			out := log.w
+			log.w = last
 			for event, err := range c.JobEvents(ctx, id, 1, false) {
 				if err != nil {
 					return err
 				}
-				printer.print(event)
+				log.print(event)
 				from = event.Seq + 1
 			}
-			printer.w = out
+			log.w = out
 			if _, err := io.WriteString(out, last.String()); err != nil {
 				return err
 			}
 		}
 		if follow || !cmd.Flags().Changed("lines") {
-			if err := printEvents(ctx, inv, c, id, from, follow, printer); err != nil {
+			if err := log.printFrom(ctx, c, id, from, follow); err != nil {
 				return err
 			}
 		}
-		if !printer.ended {
+		if !log.ended {
 			if job, err = c.Job(ctx, id); err == nil {
-				printer.without(job)
+				log.without(job)
 			}
 		}
 		return err
@@ -127,13 +127,13 @@ func (l *lastLines) Write(p []byte) (int, error) {
 
 func (l *lastLines) String() string { return strings.Join(l.lines, "") + l.part }
 
-// printEvents prints the log of a job from an event on, with follow until its end, and why that stands
+// printFrom prints the log of a job from an event on, with follow until its end, and why that stands
 // still if it does.
-func printEvents(ctx context.Context, inv *invocation, c *sprites.Client, id string, from int64, follow bool, to *logPrinter) error {
+func (p *logPrinter) printFrom(ctx context.Context, c *sprites.Client, id string, from int64, follow bool) error {
 	if follow {
-		watch := watchHeld(ctx, inv, jobHeld(c, id))
+		watch := watchHeld(ctx, p.inv, jobHeld(c, id))
 		defer watch.stop()
-		to.heard = watch.heard
+		p.heard = watch.heard
 	}
 	for event, err := range c.JobEvents(ctx, id, from, follow) {
 		if err != nil && follow {
@@ -142,7 +142,7 @@ func printEvents(ctx context.Context, inv *invocation, c *sprites.Client, id str
 		if err != nil {
 			return err
 		}
-		to.print(event)
+		p.print(event)
 	}
 	return nil
 }
@@ -209,24 +209,33 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 // made harmless for a terminal.
 type logPrinter struct {
 	w       io.Writer
-	tell    func(w io.Writer, format string, args ...any) // writes a line that says what to type
-	reader  agents.Reader                                 // nil: an agent that this cove does not know
-	job     string                                        // whose questions are answered by it; empty: nobody's
-	midLine bool                                          // the last output was a part of a line
-	ended   bool                                          // the log's last line was printed
-	recent  []string                                      // the last lines of output and notices
-	heard   func()                                        // called before each event, if not nil
+	inv     *invocation   // whose output w is; nil: a file's, where hints stay as they are
+	reader  agents.Reader // nil: an agent that this cove does not know
+	job     string        // whose questions are answered by it; empty: nobody's
+	midLine bool          // the last output was a part of a line
+	ended   bool          // the log's last line was printed
+	recent  []string      // the last lines of output and notices
+	heard   func()        // called before each event, if not nil
 }
 
 // jobPrinter prints the log of a job to this run's output.
 func jobPrinter(inv *invocation, job sprites.Job) *logPrinter {
 	p := newLogPrinter(inv.text(), job)
-	p.tell = inv.tell
+	p.inv = inv
 	return p
 }
 
+// tell writes a line that says what to type.
+func (p *logPrinter) tell(format string, args ...any) {
+	if p.inv != nil {
+		p.inv.tell(p.w, format, args...)
+		return
+	}
+	fmt.Fprintln(p.w, printable.Text(fmt.Sprintf(format, args...)))
+}
+
 func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
-	p := &logPrinter{w: w, tell: (&invocation{}).tell, job: job.ID}
+	p := &logPrinter{w: w, job: job.ID}
 	if known, err := agents.Of(job.Agent, job.Definition); err == nil {
 		p.reader = known.Read()
 	}
@@ -285,7 +294,7 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 	case agents.KindAsk:
 		fmt.Fprintf(p.w, "?? %s\n", printable.Line(e.Text))
 		if p.job != "" {
-			p.tell(p.w, "   answer with: cove job answer %s", p.job)
+			p.tell("   answer with: cove job answer %s", p.job)
 		}
 	case agents.KindStep:
 		fmt.Fprintf(p.w, "## %s\n", printable.Line(e.Text))

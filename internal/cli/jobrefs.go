@@ -61,7 +61,7 @@ tag, too; with --force also if they are nowhere else.`,
 // pruneRefs removes the refs of jobs that are over, and returns those that are left.
 func pruneRefs(ctx context.Context, inv *invocation, repo *gitwork.Repo, all []gitwork.JobRefs, force bool) (jobRefsJSON, error) {
 	doc := jobRefsJSON{Jobs: []gitwork.JobRefs{}, Removed: []string{}}
-	c, _, err := inv.jobs(ctx)
+	c, _, err := inv.server.jobs(ctx)
 	if err != nil {
 		return doc, err
 	}

@@ -61,7 +61,7 @@ has no sessions (shell), there is nothing to go on with: push again.`,
 		if strings.TrimSpace(how.Message) == "" {
 			return usagef(cmd, "the message is empty")
 		}
-		c, _, err := inv.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err
 		}

@@ -58,7 +58,7 @@ ends when it is done, and its work is collected.`,
 		if strings.TrimSpace(msg.Text) == "" && !done {
 			return usagef(cmd, "the message is empty")
 		}
-		c, _, err := inv.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err
 		}

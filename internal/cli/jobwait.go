@@ -122,7 +122,7 @@ func pullWaited(ctx context.Context, inv *invocation, c *sprites.Client, job spr
 	}
 	doc := waitedJSON{Job: job}
 	if pulled.Result != "" {
-		inv.fullAll(pulled.Messages, pulled.Next)
+		inv.hints.fullAll(pulled.Messages, pulled.Next)
 		doc.Pulled = &pulledJSON{pulled: pulled}
 	}
 	if err == nil {

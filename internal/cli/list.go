@@ -30,7 +30,7 @@ and a running one has them at work. In JSON a paused one is warm, with cove.paus
   cove list --json`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			c, err := inv.client(ctx)
+			c, err := inv.server.client(ctx)
 			if e, ok := errors.AsType[*fail.Error](err); ok && errors.Is(err, errNothing) {
 				return inv.show(sprites.ListResponse{Sprites: []sprites.Info{}}, func(io.Writer) { inv.say("%s. %s", e, e.Hint) })
 			}

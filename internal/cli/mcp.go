@@ -46,7 +46,7 @@ func mcpBound(inv *invocation, cmd *cobra.Command, o mcpOptions) (mcpserver.Boun
 		}
 		return mcpserver.Bound{Prefix: o.prefix}, nil
 	}
-	name, err := inv.spriteName(cmd.Context())
+	name, err := inv.sprite.name(cmd.Context())
 	return mcpserver.Bound{Sprite: name}, err
 }
 
@@ -78,7 +78,7 @@ call says so. A server offers the same at its URL, /mcp: see cove mcp config --h
 		if err != nil {
 			return err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}

@@ -186,7 +186,7 @@ func mcpCommand(inv *invocation, within mcpserver.Bound, o mcpOptions) ([]string
 
 // mcpURL is where the server offers the same.
 func mcpURL(ctx context.Context, inv *invocation, within mcpserver.Bound, o mcpOptions) (string, error) {
-	c, err := inv.client(ctx)
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return "", err
 	}

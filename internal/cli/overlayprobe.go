@@ -42,7 +42,7 @@ func probeOverlay(ctx context.Context, dir string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// newOverlayProbe is the child of doctor.
+// newOverlayProbeCommand is the child of doctor.
 func newOverlayProbeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    overlayProbeVerb + " DIR [user]",

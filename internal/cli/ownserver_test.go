@@ -107,7 +107,7 @@ func TestStopAwaitsProcess(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "server.json"), fmt.Appendf(nil, `{"url":%q,"pid":%d}`, s.URL, child.Process.Pid), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	inv := &invocation{Streams: Streams{Out: io.Discard, Err: io.Discard}}
+	inv := newInvocation(Streams{Out: io.Discard, Err: io.Discard})
 	inv.global.data = dir
 	was, err := stopOwn(t.Context(), inv)
 	if err != nil || !was || private.StartOf(child.Process.Pid) != "" {

@@ -42,7 +42,7 @@ request of its own.`,
 		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := inv.oneSprite(cmd, args, "")
+		name, err := inv.sprite.namedOr(cmd, args, "")
 		if err != nil {
 			return err
 		}
@@ -56,7 +56,7 @@ request of its own.`,
 }
 
 func runPing(ctx context.Context, inv *invocation, name string, count int) error {
-	c, err := inv.client(ctx)
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return err
 	}

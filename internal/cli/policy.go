@@ -239,11 +239,11 @@ one. Addresses that no name leads to are not reached then.`},
 			return added, nil
 		})
 		if err == nil && len(stay) > 0 {
-			sprite, _ := inv.spriteName(ctx) // it was known a moment ago
+			sprite, _ := inv.sprite.name(ctx) // it was known a moment ago
 			inv.say("Rules for some of these ports say otherwise, and decide there; to %[1]s these too: cove policy %[1]s -s %[2]s %[3]s", action, sprite, strings.Join(stay, " "))
 		}
 		if err == nil && len(named) > 0 {
-			sprite, _ := inv.spriteName(ctx) // likewise
+			sprite, _ := inv.sprite.name(ctx) // likewise
 			inv.say("A preset names hosts of these, which decides for them; to deny them too: cove policy deny -s %s %s", sprite, strings.Join(named, " "))
 		}
 		return err
@@ -414,7 +414,7 @@ func reachable(d sprites.PolicyDecision) bool {
 
 // completeDecision completes what a policy's decision says to type.
 func completeDecision(inv *invocation, d *sprites.PolicyDecision) {
-	d.Hint = inv.full(d.Hint)
+	d.Hint = inv.hints.full(d.Hint)
 	for i := range d.Addresses {
 		completeDecision(inv, &d.Addresses[i])
 	}
@@ -477,7 +477,7 @@ at least.`,
 		var merged eventLines
 		err = sprite.NetworkLog(ctx, opts, func(e sprites.NetworkEvent) error {
 			empty = false
-			e.Hint = inv.full(e.Hint)
+			e.Hint = inv.hints.full(e.Hint)
 			if inv.global.json {
 				return inv.jsonLines().Encode(e)
 			}

@@ -186,7 +186,7 @@ type proxied struct {
 
 // runProxy serves the routes until ctx ends, which is how it is meant to end.
 func runProxy(ctx context.Context, inv *invocation, routes []route) error {
-	if _, err := inv.spriteName(ctx); err != nil {
+	if _, err := inv.sprite.name(ctx); err != nil {
 		return err
 	}
 	var forwards []*forward
@@ -359,7 +359,7 @@ func (f *forward) dial(ctx context.Context) (*sprites.Conn, error) {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return conn, err
 	}
-	c, lost := f.inv.clientAgain(ctx)
+	c, lost := f.inv.server.clientAgain(ctx)
 	if lost != nil {
 		return nil, lost
 	}

@@ -82,7 +82,7 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 		if err != nil {
 			return err
 		}
-		c, _, err := inv.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func takeHeld(ctx context.Context, inv *invocation, err error, branch string, ri
 		return false
 	}
 	printRisky(inv.Err, risky)
-	fmt.Fprintf(inv.Err, "To look at them: %s\nMove %s all the same? [y/N] ", printable.Name(inv.full(held.Next[0])), printable.Name(branch))
+	fmt.Fprintf(inv.Err, "To look at them: %s\nMove %s all the same? [y/N] ", printable.Name(inv.hints.full(held.Next[0])), printable.Name(branch))
 	said := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(inv.In).ReadString('\n') // its end is no
@@ -198,7 +198,7 @@ func showPulled(inv *invocation, p pulled, err error, sprite string) error {
 	if p.Result == "" {
 		return err // nothing was done
 	}
-	inv.fullAll(p.Messages, p.Next)
+	inv.hints.fullAll(p.Messages, p.Next)
 	if inv.global.json {
 		doc := pulledJSON{pulled: p, Sprite: sprite}
 		if err == nil {

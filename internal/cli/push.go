@@ -314,7 +314,7 @@ func runPush(ctx context.Context, inv *invocation, opts push.Options) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err // before a server is started for it
 	}
-	c, backend, err := inv.newJobs(ctx)
+	c, backend, err := inv.server.newJobs(ctx)
 	if err != nil {
 		return err
 	}
@@ -430,7 +430,7 @@ func installText(job sprites.Job) string {
 	return text
 }
 
-// newCourier is a Courier that shows its progress; done takes that away.
+// newCourier makes a Courier that shows its progress; done takes that away.
 func newCourier(inv *invocation, c *sprites.Client) (courier *push.Courier, done func()) {
 	courier = push.New(c)
 	var shown *progress

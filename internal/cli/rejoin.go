@@ -109,7 +109,7 @@ func (x *execution) toEnd(ctx context.Context, cmd *sprites.Cmd) error {
 // findAgain looks for the command's sprite, awake, with a new client: the server may
 // be another.
 func (x *execution) findAgain(ctx context.Context) (*sprites.Sprite, error) {
-	c, err := x.inv.clientAgain(ctx)
+	c, err := x.inv.server.clientAgain(ctx)
 	if err != nil {
 		return nil, err
 	}

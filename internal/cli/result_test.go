@@ -101,7 +101,7 @@ func TestLostResult(t *testing.T) {
 			walk(sub)
 		}
 	}
-	inv := &invocation{Streams: Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}}
+	inv := newInvocation(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
 	walk(newRootCommand(inv))
 	for _, test := range []struct{ want, args string }{
 		{"", "list"}, {"", "list --json"}, {"", "info paint"}, {"", "info paint --json"}, {"", "ping"}, {"", "ping --json"},

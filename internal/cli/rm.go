@@ -26,11 +26,11 @@ name it, or give -s.`,
 		ValidArgsFunction: completeSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		args, err := inv.namedOrFlag(cmd, args, "the name of a sprite")
+		args, err := inv.sprite.namedOrFlag(cmd, args, "the name of a sprite")
 		if err != nil {
 			return err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}

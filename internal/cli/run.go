@@ -108,7 +108,7 @@ func runJob(ctx context.Context, inv *invocation, opts push.Options, autoPull bo
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
 	}
-	c, backend, err := inv.newJobs(ctx)
+	c, backend, err := inv.server.newJobs(ctx)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func runJob(ctx context.Context, inv *invocation, opts push.Options, autoPull bo
 		if hint := refusals(ctx, c, job); hint != "" {
 			inv.say("%s", hint)
 		}
-		return jobOutcome(inv, job, err)
+		return endRun(inv, job, err)
 	}
 	return err
 }
@@ -160,15 +160,15 @@ func followJob(ctx context.Context, inv *invocation, c *sprites.Client, id strin
 		if err != nil {
 			return job, err
 		}
-		if err := printEvents(ctx, inv, c, id, 1, true, jobPrinter(inv, job)); err != nil {
+		if err := jobPrinter(inv, job).printFrom(ctx, c, id, 1, true); err != nil {
 			return job, err
 		}
 	}
 	return c.WaitJob(ctx, id)
 }
 
-// jobOutcome ends a run whose job did not succeed, after what the pull said.
-func jobOutcome(inv *invocation, job sprites.Job, pullErr error) error {
+// endRun ends a run whose job did not succeed, after what the pull said.
+func endRun(inv *invocation, job sprites.Job, pullErr error) error {
 	exit := outcomeExit(job.State)
 	if _, reported := pullErr.(reportedError); inv.global.json && reported {
 		return reportedError{exit}

@@ -56,7 +56,7 @@ an argument, which others could see. It is one line, of 8 bytes to 64 KiB.`,
 		if !secretPattern.MatchString(args[0]) {
 			return usagef(cmd, "%q can't be the name of a secret: it has letters, digits, _ and -", args[0])
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func newSecretListCommand(inv *invocation) *cobra.Command {
 		Example: `  cove secret list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			c, err := inv.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -164,7 +164,7 @@ again.`,
 		Annotations:       map[string]string{"several": "yes"},
 		ValidArgsFunction: completeSecret(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			c, err := inv.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}

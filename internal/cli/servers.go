@@ -50,9 +50,9 @@ var errNothing = errors.New("no server, no sprites")
 const settingsHint = "mend that file; see what may stand in it: cove serve --help"
 
 // mayStart says why a verb may not start a server on a data folder, or nil.
-func (inv *invocation) mayStart(dir string) error {
+func (s *chosenServer) mayStart(dir string) error {
 	start := "cove server start"
-	if _, err := os.Stat(filepath.Join(dir, "cove.db")); errors.Is(err, fs.ErrNotExist) && (readVerbs[inv.verb] || needVerbs[inv.verb]) {
+	if _, err := os.Stat(filepath.Join(dir, "cove.db")); errors.Is(err, fs.ErrNotExist) && (readVerbs[s.verb] || needVerbs[s.verb]) {
 		return fail.Wrap("no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), "make a sprite with: cove create NAME")
 	}
 	set, err := config.ReadServe(filepath.Join(dir, config.ServeFile), false, nil)
@@ -64,11 +64,11 @@ func (inv *invocation) mayStart(dir string) error {
 		return fail.Newf("no_server", "start it with: cove server start", "no server is running on %s, which systemd is to run", dir)
 	case set.NoAutostart:
 		return fail.Newf("no_server", "start it as your supervisor does, or by hand: cove serve\nor take autostart = false out of "+set.File+", and type: cove server start", "no server is running on %s, and %s says that cove starts none", dir, set.File)
-	case inv.verb == "server start" || inv.verb == "server restart":
+	case s.verb == "server start" || s.verb == "server restart":
 		return nil
 	case os.Getenv(AutostartVariable) == "0":
 		return fail.Newf("no_server", "start it with: "+start, "no server is running on %s, and %s=0", dir, AutostartVariable)
-	case readVerbs[inv.verb]:
+	case readVerbs[s.verb]:
 		return fail.Newf("no_server", "start it with: "+start, "no server is running on %s", dir)
 	}
 	return nil
@@ -112,16 +112,16 @@ type serverStatus struct {
 }
 
 // own refuses the flags that name another server, and returns the data folder.
-func (inv *invocation) own() (dir string, err error) {
-	if inv.global.url != "" || inv.global.backend != "" && inv.global.backend != "local" {
+func (s *chosenServer) own() (dir string, err error) {
+	if s.global.url != "" || s.global.backend != "" && s.global.backend != "local" {
 		return "", fail.New("usage", "this is about the server of this machine", "leave out --url and --backend; choose a data folder with --data DIR")
 	}
-	dir, _, err = inv.dataDir()
+	dir, _, err = s.dataDir()
 	return dir, err
 }
 
 func readServerStatus(ctx context.Context, inv *invocation) (serverStatus, error) {
-	dir, err := inv.own()
+	dir, err := inv.server.own()
 	if err != nil {
 		return serverStatus{}, err
 	}
@@ -210,7 +210,7 @@ once it answers.`,
 
 // startOwn starts this machine's server and says where it is.
 func startOwn(ctx context.Context, inv *invocation) error {
-	dir, err := inv.own()
+	dir, err := inv.server.own()
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func startOwn(ctx context.Context, inv *invocation) error {
 		if err := u.systemctl(ctx, "start", unitName); err != nil {
 			return err
 		}
-	} else if _, err := inv.ownClient(ctx, ""); err != nil {
+	} else if _, err := inv.server.ownClient(ctx, ""); err != nil {
 		return err
 	}
 	s, err := readServerStatus(ctx, inv)
@@ -289,7 +289,7 @@ func containerEnds(s serverStatus) bool {
 // anyAwake reports whether a sprite runs on this machine's server. If the server can't be
 // asked, one may.
 func anyAwake(ctx context.Context, inv *invocation) bool {
-	dir, err := inv.own()
+	dir, err := inv.server.own()
 	if err != nil {
 		return true
 	}
@@ -351,13 +351,13 @@ by it, restart the container instead.`,
 		Example: `  cove server restart`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			dir, err := inv.own()
+			dir, err := inv.server.own()
 			if err != nil {
 				return err
 			}
 			// One that may not be started again is not stopped.
 			if !unitRuns(dir) {
-				if err := inv.mayStart(dir); err != nil {
+				if err := inv.server.mayStart(dir); err != nil {
 					return err
 				}
 			}
@@ -383,9 +383,9 @@ by it, restart the container instead.`,
 // that it would not start with.
 func keepServerFlags(ctx context.Context, inv *invocation, dir string) error {
 	if server, err := datafolder.Read(dir); err == nil {
-		inv.serverFlags = server.Flags
+		inv.server.serveFlags = server.Flags
 	}
-	if err := checkServe(ctx, dir, inv.serverFlags); err != nil {
+	if err := checkServe(ctx, dir, inv.server.serveFlags); err != nil {
 		return fail.Newf("bad_settings", "", "the server was left as it is, since the next one would not start: %s", err)
 	}
 	return nil
@@ -419,7 +419,7 @@ supervisor keeps it.`,
   cove server logs --lines 20 --follow`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			dir, err := inv.own()
+			dir, err := inv.server.own()
 			if err != nil {
 				return err
 			}

@@ -70,18 +70,6 @@ func sayAsleep(ctx context.Context, inv *invocation, sprite *sprites.Sprite) {
 	}
 }
 
-// spriteHandle is the sprite in use, of the server in use.
-func (inv *invocation) spriteHandle(ctx context.Context) (*sprites.Sprite, error) {
-	if _, err := inv.spriteName(ctx); err != nil {
-		return nil, err // before a server is started for it
-	}
-	c, err := inv.client(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return inv.handle(ctx, c)
-}
-
 func printSessions(w io.Writer, list []sprites.Session, now time.Time) {
 	if len(list) == 0 {
 		fmt.Fprintln(w, "No sessions.")

@@ -27,7 +27,7 @@ var flagOf = map[config.Key]string{
 	config.PullRisky: "accept-risky",
 }
 
-// findPlaces are where the settings of a command line are, that was typed in the
+// findPlaces says where the settings of a command line are, that was typed in the
 // working directory.
 func findPlaces(ctx context.Context) (config.Places, error) {
 	p := config.Places{Getenv: os.Getenv}
@@ -40,7 +40,7 @@ func findPlaces(ctx context.Context) (config.Places, error) {
 	return p, err
 }
 
-// loadSettings reads them. Where they are wrong nothing is done that would have used
+// loadSettings reads the settings. Where they are wrong nothing is done that would have used
 // them.
 func loadSettings(ctx context.Context) (*config.Settings, config.Places, error) {
 	p, err := findPlaces(ctx)

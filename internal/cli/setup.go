@@ -54,7 +54,7 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := inv.named(ctx, cmd, args)
+		name, err := inv.sprite.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 		if p.vars, err = spriteEnvironment(inv, places, name); err != nil {
 			return err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}

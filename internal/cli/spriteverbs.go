@@ -85,25 +85,25 @@ func tellUnusedSprite(inv *invocation, cmd *cobra.Command) {
 
 // aboutFlag notes the sprite of -s for hints, if cmd has one and no better is known.
 func aboutFlag(inv *invocation, cmd *cobra.Command) {
-	if inv.about == "" && usesSprite(cmd) != noSprite && checkName(inv.global.sprite) == nil {
-		inv.about = inv.global.sprite
+	if inv.hints.about == "" && usesSprite(cmd) != noSprite && checkName(inv.global.sprite) == nil {
+		inv.hints.about = inv.global.sprite
 	}
 }
 
 // nameOnce takes the sprite's name from an argument. -s may name the same one besides.
-func (inv *invocation) nameOnce(cmd *cobra.Command, args []string) error {
+func (s *chosenSprite) nameOnce(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
 	for _, name := range args {
-		if inv.global.sprite != "" && inv.global.sprite != name {
-			return usagef(cmd, "two sprites are named, %s and %s; leave one out", name, inv.global.sprite)
+		if s.global.sprite != "" && s.global.sprite != name {
+			return usagef(cmd, "two sprites are named, %s and %s; leave one out", name, s.global.sprite)
 		}
 	}
 	if len(args) == 1 {
-		inv.global.sprite = args[0]
+		s.global.sprite = args[0]
 		if checkName(args[0]) == nil {
-			inv.about = args[0]
+			s.hints.about = args[0]
 		}
 	}
 	return nil
@@ -111,20 +111,20 @@ func (inv *invocation) nameOnce(cmd *cobra.Command, args []string) error {
 
 // named is the sprite of a command with an optional argument NAME: that, else -s, else
 // COVE_SPRITE, else the one that cove use noted.
-func (inv *invocation) named(ctx context.Context, cmd *cobra.Command, args []string) (string, error) {
-	if err := inv.nameOnce(cmd, args); err != nil {
+func (s *chosenSprite) named(ctx context.Context, cmd *cobra.Command, args []string) (string, error) {
+	if err := s.nameOnce(cmd, args); err != nil {
 		return "", err
 	}
-	return inv.spriteName(ctx)
+	return s.name(ctx)
 }
 
 // namedAll is named for a command that takes several.
-func (inv *invocation) namedAll(ctx context.Context, cmd *cobra.Command, args []string) ([]string, error) {
-	if err := inv.nameOnce(cmd, args); err != nil {
+func (s *chosenSprite) namedAll(ctx context.Context, cmd *cobra.Command, args []string) ([]string, error) {
+	if err := s.nameOnce(cmd, args); err != nil {
 		return nil, err
 	}
 	if len(args) == 0 {
-		name, err := inv.spriteName(ctx)
+		name, err := s.name(ctx)
 		return []string{name}, err
 	}
 	for _, name := range args {
@@ -137,12 +137,12 @@ func (inv *invocation) namedAll(ctx context.Context, cmd *cobra.Command, args []
 
 // namedOrFlag is the sprites of a command that a noted one must not choose for: the
 // arguments, or -s. what is missing is said without either.
-func (inv *invocation) namedOrFlag(cmd *cobra.Command, args []string, missing string) ([]string, error) {
-	if err := inv.nameOnce(cmd, args); err != nil {
+func (s *chosenSprite) namedOrFlag(cmd *cobra.Command, args []string, missing string) ([]string, error) {
+	if err := s.nameOnce(cmd, args); err != nil {
 		return nil, err
 	}
-	if len(args) == 0 && inv.global.sprite != "" {
-		args = []string{inv.global.sprite}
+	if len(args) == 0 && s.global.sprite != "" {
+		args = []string{s.global.sprite}
 	}
 	if len(args) == 0 {
 		return nil, usagef(cmd, "%s is missing", missing)

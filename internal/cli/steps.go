@@ -128,11 +128,11 @@ func (t *lastText) String() string { return strings.ToValidUTF8(string(t.text), 
 
 // remarks shows lines that come from a sprite among what is for people, unless
 // they want nothing.
-func (inv *invocation) remarks() io.Writer {
-	if inv.global.quiet || inv.global.json {
+func (p *printer) remarks() io.Writer {
+	if p.global.quiet || p.global.json {
 		return io.Discard
 	}
-	return &remarkWriter{w: inv.Err}
+	return &remarkWriter{w: p.Err}
 }
 
 // remarkWriter marks each line, so that none can look like cove's.

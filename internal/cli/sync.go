@@ -171,7 +171,7 @@ func openSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *s
 	if err != nil {
 		return nil, nil, err
 	}
-	inv.syncs = syncHint{local: local, remote: remote, exclude: f.exclude, noIgnore: f.noIgnore}
+	inv.hints.syncs = syncHint{local: local, remote: remote, exclude: f.exclude, noIgnore: f.noIgnore}
 	policy, err := syncPolicy(f.policy)
 	if err != nil {
 		return nil, nil, err

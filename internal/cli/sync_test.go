@@ -11,7 +11,7 @@ import (
 // A sync says what it left out although no rule says so, however small that is.
 func TestSyncSaysWhatItLeftOut(t *testing.T) {
 	var out bytes.Buffer
-	inv := &invocation{Streams: Streams{Out: &out, Err: &out}}
+	inv := newInvocation(Streams{Out: &out, Err: &out})
 	newRootCommand(inv)
 	local := t.TempDir()
 	r := &filesync.Report{Verb: filesync.Push, Local: local, Remote: "/home/sprite/x", Skipped: []filesync.Skipped{
@@ -41,7 +41,7 @@ func TestSyncTellsDeletionsFromChanges(t *testing.T) {
 		{filesync.Pull, 1, 0, []string{"1 changed only here; send them: cove sync push"}, "deleted"},
 	} {
 		var out bytes.Buffer
-		inv := &invocation{Streams: Streams{Out: &out, Err: &out}}
+		inv := newInvocation(Streams{Out: &out, Err: &out})
 		newRootCommand(inv)
 		r := &filesync.Report{Verb: test.verb, Local: "/here", Remote: "/there"}
 		r.Newer.Count, r.Missing.Count = test.newer, test.missing

@@ -32,7 +32,7 @@ func watchSync(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *s
 	}
 	watch := filesync.Watch(ctx, y.Local, hint)
 	defer watch.Close()
-	said, held, following := "", "", false
+	told, following := watchTold{inv: inv, sprite: sprite.Name()}, false
 	for {
 		for _, way := range []filesync.Verb{first, first.Other()} {
 			y.Verb = way
@@ -41,7 +41,7 @@ func watchSync(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *s
 				return nil // interrupted, which is how it ends
 			}
 			y.Reset = false // the first time only
-			if err := watchReport(inv, sprite.Name(), report, err, &said, &held); err != nil {
+			if err := told.tell(report, err); err != nil {
 				return err
 			}
 		}
@@ -55,22 +55,29 @@ func watchSync(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *s
 	}
 }
 
-// watchReport tells what one round did. Errors that may pass, and what is held, are told
-// once.
-func watchReport(inv *invocation, sprite string, r *filesync.Report, err error, said, held *string) error {
+// watchTold is what was told of the rounds of a watch: an error that may pass, and what is held,
+// are told once.
+type watchTold struct {
+	inv        *invocation
+	sprite     string
+	said, held string
+}
+
+// tell tells what one round did.
+func (t *watchTold) tell(r *filesync.Report, err error) error {
 	if err == nil {
 		news := r.Changes() > 0
 		if r.Verb == filesync.Pull {
 			now := fmt.Sprint(r.Held)
-			news = news || r.Held.Count > 0 && now != *held
-			*held = now
+			news = news || r.Held.Count > 0 && now != t.held
+			t.held = now
 		}
 		if news {
-			*said = ""
-			if inv.global.json {
-				inv.printJSON(r)
+			t.said = ""
+			if t.inv.global.json {
+				t.inv.printJSON(r)
 			} else {
-				showSync(inv, sprite, r, true)
+				showSync(t.inv, t.sprite, r, true)
 			}
 		}
 		return nil
@@ -84,11 +91,11 @@ func watchReport(inv *invocation, sprite string, r *filesync.Report, err error, 
 	default:
 		return err
 	}
-	if *said != e.Message {
-		*said = e.Message
-		inv.say("cove: %s", printable.Line(e.Message))
+	if t.said != e.Message {
+		t.said = e.Message
+		t.inv.say("cove: %s", printable.Line(e.Message))
 		if e.Hint != "" {
-			inv.say("  hint: %s", printable.Line(e.Hint))
+			t.inv.say("  hint: %s", printable.Line(e.Hint))
 		}
 	}
 	return nil

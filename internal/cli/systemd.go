@@ -160,7 +160,7 @@ enable-linger). The other commands of cove server then use systemd.`,
   cove server install --print >cove.service`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			dir, err := inv.own()
+			dir, err := inv.server.own()
 			if err != nil {
 				return err
 			}
@@ -246,7 +246,7 @@ a server starts one. With --user it is your own unit, and the system's stays.`,
   cove server uninstall --user`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			dir, err := inv.own()
+			dir, err := inv.server.own()
 			if err != nil {
 				return err
 			}

@@ -59,7 +59,7 @@ admin is for tokens, the server itself, and rules that open its own network.`,
 		if err != nil {
 			return err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -130,7 +130,7 @@ func newTokenListCommand(inv *invocation) *cobra.Command {
 		Example: `  cove token list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			c, err := inv.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -176,7 +176,7 @@ func newTokenRmCommand(inv *invocation) *cobra.Command {
   cove token rm ci`,
 		Args: someArgs("the token's id"),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			c, err := inv.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}

@@ -128,7 +128,7 @@ func toolCall(ctx context.Context, inv *invocation, dir string, roles, args []st
 		Background bool `json:"run_in_background"`
 	}
 	if args[0] == "Bash" && json.Unmarshal(input, &bash) == nil && bash.Background {
-		if _, err := inv.spriteName(ctx); err != nil { // the hint names it
+		if _, err := inv.sprite.name(ctx); err != nil { // the hint names it
 			return err
 		}
 		return hinted(usagef(nil, "a command in the background ends with its session, and each call is one of its own"), keepRunning(input))

@@ -61,7 +61,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := inv.named(ctx, cmd, args)
+		name, err := inv.sprite.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 		if err != nil {
 			return err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}

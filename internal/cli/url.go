@@ -37,14 +37,14 @@ Pages there have no service workers, which would see the links that come after.`
 		if path != "" && !link {
 			return usagef(cmd, "--path is for --link")
 		}
-		if err := inv.nameOnce(cmd, args); err != nil {
+		if err := inv.sprite.nameOnce(cmd, args); err != nil {
 			return err
 		}
 		sprite, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,11 @@ Pages there have no service workers, which would see the links that come after.`
 		if err != nil {
 			return spriteError(err)
 		}
-		return showURL(ctx, inv, c, info, link, path)
+		var visit *sprites.VisitRequest
+		if link {
+			visit = &sprites.VisitRequest{Path: path}
+		}
+		return showURL(ctx, inv, c, info, visit)
 	})
 	f := cmd.Flags()
 	f.BoolVar(&public, "public", false, "let anybody open it who can reach the server")
@@ -71,7 +75,8 @@ Pages there have no service workers, which would see the links that come after.`
 	return cmd
 }
 
-func showURL(ctx context.Context, inv *invocation, c *sprites.Client, info sprites.Info, link bool, path string) error {
+// showURL prints a sprite's URL, or the link of a visit that is to be made.
+func showURL(ctx context.Context, inv *invocation, c *sprites.Client, info sprites.Info, visit *sprites.VisitRequest) error {
 	doc := struct {
 		URL  string         `json:"url"`
 		Auth string         `json:"auth"`
@@ -80,8 +85,8 @@ func showURL(ctx context.Context, inv *invocation, c *sprites.Client, info sprit
 	if info.URL == "" {
 		return errors.New("the server gives this sprite no URL")
 	}
-	if link {
-		v, err := c.Visit(ctx, info.Name, sprites.VisitRequest{Path: path})
+	if visit != nil {
+		v, err := c.Visit(ctx, info.Name, *visit)
 		if err != nil {
 			return err
 		}
@@ -95,7 +100,7 @@ func showURL(ctx context.Context, inv *invocation, c *sprites.Client, info sprit
 		}
 	})
 	switch {
-	case err != nil || link:
+	case err != nil || visit != nil:
 	case doc.Auth == "public":
 		inv.say("It is public.")
 	default:

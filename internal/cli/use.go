@@ -37,11 +37,11 @@ Without a name it says which sprite commands here mean, and what says so.`,
 		if len(args) == 0 && inv.global.sprite == "" {
 			return showUsed(ctx, inv)
 		}
-		args, err := inv.namedOrFlag(cmd, args, "the sprite's name")
+		args, err := inv.sprite.namedOrFlag(cmd, args, "the sprite's name")
 		if err != nil {
 			return err
 		}
-		c, err := inv.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func showUsed(ctx context.Context, inv *invocation) error {
 	if err != nil {
 		return err
 	}
-	name, err := inv.spriteName(ctx)
+	name, err := inv.sprite.name(ctx)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func showUsed(ctx context.Context, inv *invocation) error {
 		File   string `json:"file,omitempty"` // empty: COVE_SPRITE chooses it
 	}{Sprite: name}
 	if environmentSprite() == "" {
-		if doc.File, _, err = inv.findSpriteFile(ctx, dir); err != nil {
+		if doc.File, _, err = inv.sprite.findFile(ctx, dir); err != nil {
 			return err
 		}
 		from = doc.File
