@@ -23,7 +23,7 @@ type acpOptions struct {
 	project, dir   string
 }
 
-func (a *app) newACP() *cobra.Command {
+func newACPCommand(inv *invocation) *cobra.Command {
 	var o acpOptions
 	cmd := &cobra.Command{
 		Use:   "acp",
@@ -48,17 +48,17 @@ passed on: they are of this machine.`,
 		Args: exactArgs(),
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
-		if a.global.json {
+		if inv.global.json {
 			return usagef(cmd, "its output is the protocol's; there is no --json")
 		}
-		s, _, err := a.settings(ctx)
+		s, _, err := loadSettings(ctx)
 		if err != nil {
 			return err
 		}
-		if err := a.defaults(cmd, s, config.Agent, config.AgentCommand); err != nil {
+		if err := setDefaults(inv, cmd, s, config.Agent, config.AgentCommand); err != nil {
 			return err
 		}
-		return a.serveEditor(ctx, cmd, o)
+		return serveEditor(ctx, inv, cmd, o)
 	})
 	f := cmd.Flags()
 	f.StringVar(&o.agent, "agent", config.Default(config.Agent), "the agent: claude or acp")
@@ -70,7 +70,7 @@ passed on: they are of this machine.`,
 	return cmd
 }
 
-func (a *app) serveEditor(ctx context.Context, cmd *cobra.Command, o acpOptions) error {
+func serveEditor(ctx context.Context, inv *invocation, cmd *cobra.Command, o acpOptions) error {
 	command, env, err := agents.Editor(o.agent, o.command, spriteHome)
 	if err != nil {
 		return usagef(cmd, "%v", err)
@@ -88,7 +88,7 @@ func (a *app) serveEditor(ctx context.Context, cmd *cobra.Command, o acpOptions)
 	if !path.IsAbs(o.dir) {
 		o.dir = path.Join(spriteHome, o.dir)
 	}
-	sprite, err := a.spriteHandle(ctx)
+	sprite, err := inv.spriteHandle(ctx)
 	if err != nil {
 		return err
 	}
@@ -103,10 +103,10 @@ func (a *app) serveEditor(ctx context.Context, cmd *cobra.Command, o acpOptions)
 		return err
 	}
 	server := &acpserver.Server{
-		Sprite: sprite, Command: command, Env: env, Stderr: sanitizer{a.Err},
+		Sprite: sprite, Command: command, Env: env, Stderr: sanitizer{inv.Err},
 		Project: acpserver.Folders{Here: project, There: path.Clean(o.dir), Name: sprite.Name()},
 	}
-	return server.Run(ctx, a.In, a.Out)
+	return server.Run(ctx, inv.In, inv.Out)
 }
 
 // sanitizer makes what a sprite prints harmless for a terminal.

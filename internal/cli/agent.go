@@ -20,7 +20,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newAgent() *cobra.Command {
+func newAgentCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "See which agents there are, and add others",
@@ -36,26 +36,26 @@ may say its version, and nothing else: it is text for a model, and changes no pe
 		Example: `  cove agent list
   cove agent show claude
   cove agent check claude`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newAgentList(), a.newAgentShow(), a.newAgentCheck(), a.newAgentAdd(), a.newAgentTrust(), a.asks(a.newAgentRm(), eachLost("the agent %s: your definition of it, or your trust in this repository's")))
+	cmd.AddCommand(newAgentListCommand(inv), newAgentShowCommand(inv), newAgentCheckCommand(inv), newAgentAddCommand(inv), newAgentTrustCommand(inv), asksFirst(inv, newAgentRmCommand(inv), eachLost("the agent %s: your definition of it, or your trust in this repository's")))
 	return cmd
 }
 
 // registerAgent adds the flag --agent.
-func (a *app) registerAgent(cmd *cobra.Command, name *string, byDefault, usage string) {
+func registerAgent(cmd *cobra.Command, name *string, byDefault, usage string) {
 	cmd.Flags().StringVar(name, "agent", byDefault, usage+strings.Join(agents.Names(), ", ")+", or another of cove agent list")
-	must(cmd.RegisterFlagCompletionFunc("agent", a.completeAgent))
+	must(cmd.RegisterFlagCompletionFunc("agent", completeAgent))
 }
 
 // completeAgent lists what may be used.
-func (a *app) completeAgent(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+func completeAgent(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 && cmd.Annotations["agents"] != "" {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	names := agents.Names()
-	if places, err := a.places(cmd.Context()); err == nil {
+	if places, err := findPlaces(cmd.Context()); err == nil {
 		files, _ := places.AgentFiles() // those that can be listed
 		for _, f := range files {
 			if !f.Hidden {
@@ -143,14 +143,14 @@ type models struct {
 	installs []sprites.AgentInstall
 }
 
-func (a *app) models(ctx context.Context) models {
-	c, err := a.runningClient(ctx)
+func findModels(ctx context.Context, inv *invocation) models {
+	c, err := inv.server.runningClient(ctx)
 	if err != nil {
 		return models{}
 	}
 	m := models{}
 	if m.installs, err = c.Installs(ctx); err != nil {
-		a.detail("%v", err) // another server of the protocol has none
+		inv.detail("%v", err) // another server of the protocol has none
 	}
 	if m.secrets, err = c.Secrets(ctx); err == nil { // else the token may not say
 		m.client = c
@@ -292,9 +292,9 @@ func stateText(doc agentJSON) string {
 	return ""
 }
 
-// agentSettings are the person's own for an agent. It says what goes along, and what
+// readAgentSettings reads the person's own for an agent. It says what goes along, and what
 // does not.
-func (a *app) agentSettings(agent agents.Agent) ([]sprites.SettingsFile, error) {
+func readAgentSettings(inv *invocation, agent agents.Agent) ([]sprites.SettingsFile, error) {
 	settled, ok := agent.(agents.Settled)
 	if !ok {
 		return nil, fail.Newf("no_settings", "leave out --agent-settings", "of settings for the agent %s cove knows nothing", agent.Name())
@@ -308,8 +308,8 @@ func (a *app) agentSettings(agent agents.Agent) ([]sprites.SettingsFile, error) 
 		return nil, err
 	}
 	for _, l := range left {
-		a.say("Stays here: ~/%s: %s.", printable.Line(l.File), l.Why)
+		inv.say("Stays here: ~/%s: %s.", printable.Line(l.File), l.Why)
 	}
-	a.say("%s of your settings for %s in ~/%s go along.", countText(len(files), "file"), agent.Name(), settled.Settings().Folder)
+	inv.say("%s of your settings for %s in ~/%s go along.", countText(len(files), "file"), agent.Name(), settled.Settings().Folder)
 	return files, nil
 }

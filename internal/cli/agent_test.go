@@ -38,7 +38,7 @@ func TestAgentSettingsWithoutHome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = (&app{}).agentSettings(agent)
+	_, err = readAgentSettings(newInvocation(Streams{}), agent)
 	if got, want := classify(err).hint, "set HOME, or leave out --agent-settings"; got != want {
 		t.Errorf("got %v with the hint %q, want %q", err, got, want)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-func (a *app) newAgentAdd() *cobra.Command {
+func newAgentAddCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "add FILE.toml",
 		Short: "Add an agent that a file defines",
@@ -68,7 +68,7 @@ that the agent gave its session.`,
 			return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt
 		},
 		RunE: verb(func(ctx context.Context, args []string) error {
-			places, err := a.places(ctx)
+			places, err := findPlaces(ctx)
 			if err != nil {
 				return err
 			}
@@ -77,14 +77,14 @@ that the agent gave its session.`,
 				return agentProblems(err)
 			}
 			doc := map[string]string{"name": agent.Name(), "file": file}
-			return a.show(doc, func(io.Writer) {
-				a.say("Agent %s is in %s. See that it works: cove agent check %s", agent.Name(), file, agent.Name())
+			return inv.show(doc, func(io.Writer) {
+				inv.say("Agent %s is in %s. See that it works: cove agent check %s", agent.Name(), file, agent.Name())
 			})
 		}),
 	}
 }
 
-func (a *app) newAgentTrust() *cobra.Command {
+func newAgentTrustCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "trust NAME",
 		Short: "Say that an agent which this repository defines may be used",
@@ -96,9 +96,9 @@ back.`,
   cove agent trust greeter`,
 		Args:              exactArgs("the agent's name"),
 		Annotations:       map[string]string{"agents": "one"},
-		ValidArgsFunction: a.completeAgent,
+		ValidArgsFunction: completeAgent,
 		RunE: verb(func(ctx context.Context, args []string) error {
-			places, err := a.places(ctx)
+			places, err := findPlaces(ctx)
 			if err != nil {
 				return err
 			}
@@ -116,8 +116,8 @@ back.`,
 			if err := places.TrustAgent(f, false); err != nil {
 				return err
 			}
-			return a.show(map[string]string{"name": f.Name, "file": f.File}, func(io.Writer) {
-				a.say("Agent %s may be used, as %s says now.", f.Name, f.File)
+			return inv.show(map[string]string{"name": f.Name, "file": f.File}, func(io.Writer) {
+				inv.say("Agent %s may be used, as %s says now.", f.Name, f.File)
 			})
 		}),
 	}
@@ -134,7 +134,7 @@ func repositoryAgent(places config.Places, name string) (config.AgentFile, bool,
 	return config.AgentFile{}, false, configError(err)
 }
 
-func (a *app) newAgentRm() *cobra.Command {
+func newAgentRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME",
 		Short: "Remove an agent of yours, or take trust back",
@@ -143,9 +143,9 @@ it is not any more. Jobs that run go on: they have their definition with them.`,
 		Example:           `  cove agent rm greeter`,
 		Args:              exactArgs("the agent's name"),
 		Annotations:       map[string]string{"agents": "one"},
-		ValidArgsFunction: a.completeAgent,
+		ValidArgsFunction: completeAgent,
 		RunE: verb(func(ctx context.Context, args []string) error {
-			places, err := a.places(ctx)
+			places, err := findPlaces(ctx)
 			if err != nil {
 				return err
 			}
@@ -166,7 +166,7 @@ it is not any more. Jobs that run go on: they have their definition with them.`,
 			if err != nil {
 				return err
 			}
-			return a.show(map[string]string{"name": f.Name}, func(io.Writer) { a.say("Agent %s is not used any more.", f.Name) })
+			return inv.show(map[string]string{"name": f.Name}, func(io.Writer) { inv.say("Agent %s is not used any more.", f.Name) })
 		}),
 	}
 }

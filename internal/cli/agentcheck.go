@@ -14,7 +14,7 @@ import (
 // checkLimit bounds an installation that is tried out.
 const checkLimit = 15 * time.Minute
 
-func (a *app) newAgentCheck() *cobra.Command {
+func newAgentCheckCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check NAME",
 		Short: "See that an agent can be installed and started, in a sprite that is made for it",
@@ -28,10 +28,10 @@ The exit code is 1 if a step fails.`,
   cove agent check greeter --json | jq '.steps[] | {step, result, ms}'`,
 		Args:              exactArgs("the agent's name"),
 		Annotations:       map[string]string{"agents": "one"},
-		ValidArgsFunction: a.completeAgent,
+		ValidArgsFunction: completeAgent,
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		places, err := a.places(ctx)
+		places, err := findPlaces(ctx)
 		if err != nil {
 			return err
 		}
@@ -39,22 +39,22 @@ The exit code is 1 if a step fails.`,
 		if err != nil {
 			return err
 		}
-		return a.checkAgent(ctx, who)
+		return checkAgent(ctx, inv, who)
 	})
 	return cmd
 }
 
 // checkAgent does of a job what is the agent's alone, and leaves nothing of it.
-func (a *app) checkAgent(ctx context.Context, who agents.Agent) error {
+func checkAgent(ctx context.Context, inv *invocation, who agents.Agent) error {
 	work, err := agents.Trial(who, spriteHome)
 	if err != nil {
 		return err
 	}
-	c, err := a.client(ctx)
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return err
 	}
-	d := &deep{app: a, agent: who.Name(), client: c, name: "agent-check-" + randomName(), steps: steps{app: a}}
+	d := &deep{inv: inv, agent: who.Name(), client: c, name: "agent-check-" + randomName(), steps: steps{inv: inv}}
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	err = d.checkAgent(ctx, work)
@@ -65,7 +65,7 @@ func (a *app) checkAgent(ctx context.Context, who agents.Agent) error {
 }
 
 func (d *deep) checkAgent(ctx context.Context, work agents.Work) error {
-	p := &preparation{app: d.app, client: d.client, sprite: d.client.Sprite(d.name), agent: d.agent}
+	p := &preparation{inv: d.inv, client: d.client, sprite: d.client.Sprite(d.name), agent: d.agent}
 	for _, s := range []struct {
 		name string
 		do   func(context.Context) (result, detail string, err error)

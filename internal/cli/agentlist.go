@@ -11,7 +11,7 @@ import (
 	"github.com/cove-dev/cove/internal/server/agents"
 )
 
-func (a *app) newAgentList() *cobra.Command {
+func newAgentListCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -24,14 +24,14 @@ server is started to be asked.`,
   cove agent list --json | jq -r '.agents[] | select(.state == "ready").name'`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			docs, err := a.listAgents(ctx)
+			docs, err := listAgents(ctx, inv)
 			if err != nil {
 				return err
 			}
 			doc := struct {
 				Agents []agentJSON `json:"agents"`
 			}{docs}
-			return a.show(doc, func(w io.Writer) {
+			return inv.show(doc, func(w io.Writer) {
 				rows := [][]string{{"NAME", "VERSION", "KEY", "DISK", "MEMORY", "INSTALLED", "FROM"}}
 				for _, d := range docs {
 					from := d.From
@@ -51,8 +51,8 @@ server is started to be asked.`,
 	}
 }
 
-func (a *app) listAgents(ctx context.Context) ([]agentJSON, error) {
-	places, err := a.places(ctx)
+func listAgents(ctx context.Context, inv *invocation) ([]agentJSON, error) {
+	places, err := findPlaces(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (a *app) listAgents(ctx context.Context) ([]agentJSON, error) {
 	if err != nil {
 		return nil, configError(err)
 	}
-	m, docs := a.models(ctx), []agentJSON{}
+	m, docs := findModels(ctx, inv), []agentJSON{}
 	for _, name := range agents.Names() {
 		agent, err := agents.Find(name)
 		if err != nil {

@@ -33,7 +33,7 @@ type agentDetail struct {
 	Definition  string            `json:"definition,omitempty"`
 }
 
-func (a *app) newAgentShow() *cobra.Command {
+func newAgentShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show an agent: how it is installed and started, and what it is told",
@@ -44,24 +44,24 @@ plan out alone. Of one that a file defines, it shows the file, too.`,
   cove agent show claude --json | jq -r .skill.text`,
 		Args:              exactArgs("the agent's name"),
 		Annotations:       map[string]string{"agents": "one"},
-		ValidArgsFunction: a.completeAgent,
+		ValidArgsFunction: completeAgent,
 		RunE: verb(func(ctx context.Context, args []string) error {
-			doc, err := a.agentDetail(ctx, args[0])
+			doc, err := describeAgent(ctx, inv, args[0])
 			if err != nil {
 				return err
 			}
-			return a.show(doc, func(w io.Writer) { printAgent(w, doc) })
+			return inv.show(doc, func(w io.Writer) { printAgent(w, doc) })
 		}),
 	}
 }
 
-func (a *app) agentDetail(ctx context.Context, name string) (agentDetail, error) {
+func describeAgent(ctx context.Context, inv *invocation, name string) (agentDetail, error) {
 	var doc agentDetail
-	places, err := a.places(ctx)
+	places, err := findPlaces(ctx)
 	if err != nil {
 		return doc, err
 	}
-	agent, work, m := agents.Agent(nil), agents.Work{}, a.models(ctx)
+	agent, work, m := agents.Agent(nil), agents.Work{}, findModels(ctx, inv)
 	if agent, err = agents.Find(name); err == nil {
 		doc.agentJSON, work, err = m.describe(ctx, agent)
 	} else if f, ok, listErr := agentFile(places, name); listErr != nil || !ok {

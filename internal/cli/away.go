@@ -52,10 +52,10 @@ type absentServer struct {
 }
 
 // saw notes how a question to the server went.
-func (s *absentServer) saw(a *app, err error) {
+func (s *absentServer) saw(inv *invocation, err error) {
 	if !serverAway(err) {
 		if s.told && err == nil {
-			a.warn("cove: the server is back")
+			inv.warn("cove: the server is back")
 		}
 		if err == nil {
 			*s = absentServer{}
@@ -67,10 +67,10 @@ func (s *absentServer) saw(a *app, err error) {
 	}
 	s.told = true
 	f := classify(err)
-	a.warn("cove: the server does not answer, and is asked again for some minutes: %s", strings.ReplaceAll(f.message, "\n", "\n    | "))
+	inv.warn("cove: the server does not answer, and is asked again for some minutes: %s", strings.ReplaceAll(f.message, "\n", "\n    | "))
 	for line := range strings.SplitSeq(f.hint, "\n") {
 		if line != "" {
-			a.warn("  hint: %s", line)
+			inv.warn("  hint: %s", line)
 		}
 	}
 }

@@ -62,10 +62,11 @@ func TestWaitForLostServer(t *testing.T) {
 	for _, global := range []globals{{}, {json: true}, {quiet: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			var out said
-			a := &app{Streams: Streams{Out: io.Discard, Err: &out}, global: global}
-			a.newRoot()
+			inv := newInvocation(Streams{Out: io.Discard, Err: &out})
+			*inv.global = global
+			newRootCommand(inv)
 			c := &sprites.Client{URL: url, HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
-			f := classify(a.waitJob(t.Context(), c, "a3f7b2", waitOptions{}))
+			f := classify(waitJob(t.Context(), inv, c, "a3f7b2", waitOptions{}))
 			if f.exit != exitLost || f.code != "connection_lost" || !strings.Contains(f.hint, "cove job wait a3f7b2") {
 				t.Errorf("got exit code %d, %s: %s; hint: %s", f.exit, f.code, f.message, f.hint)
 			}
@@ -105,11 +106,11 @@ func TestServerEndsAfterProbe(t *testing.T) {
 			s.Close()
 		}
 	}
-	a := &app{Streams: Streams{Out: io.Discard, Err: io.Discard}}
-	a.newRoot()
-	a.global.data = dir
+	inv := newInvocation(Streams{Out: io.Discard, Err: io.Discard})
+	newRootCommand(inv)
+	inv.global.data = dir
 	end := serve()
-	c, err := a.ownClient(t.Context(), "secret")
+	c, err := inv.server.ownClient(t.Context(), "secret")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,21 +44,21 @@ func backends() (*config.Settings, error) {
 
 // backend is the server that --backend, COVE_BACKEND or the person's file names;
 // nil: none of them does, or the name is local.
-func (a *app) backend() (*config.BackendServer, error) {
-	s, err := backends()
+func (s *chosenServer) backend() (*config.BackendServer, error) {
+	set, err := backends()
 	if err != nil {
 		return nil, err
 	}
-	name := a.global.backend
+	name := s.global.backend
 	if name == "" {
-		name = s.Value(config.Backend).Text
+		name = set.Value(config.Backend).Text
 	}
 	if name == "" || name == localBackend {
 		return nil, nil
 	}
-	b, ok := s.Backends[name]
+	b, ok := set.Backends[name]
 	if !ok {
-		return nil, fail.Wrap("no_backend", s.UnknownBackend(name), "name it in your own file; cove config show says where that is")
+		return nil, fail.Wrap("no_backend", set.UnknownBackend(name), "name it in your own file; cove config show says where that is")
 	}
 	return &b, nil
 }
@@ -66,19 +66,19 @@ func (a *app) backend() (*config.BackendServer, error) {
 // jobs returns a client of the server whose jobs are meant: that in use; or, where
 // that is a backend which knows the protocol alone, this machine's own. backend is
 // where the sprites of new jobs are then.
-func (a *app) jobs(ctx context.Context) (c *sprites.Client, backend string, err error) {
-	r, err := a.remote()
+func (s *chosenServer) jobs(ctx context.Context) (c *sprites.Client, backend string, err error) {
+	r, err := s.remote()
 	if err != nil {
 		return nil, "", err
 	}
-	c, err = a.client(ctx)
+	c, err = s.client(ctx)
 	if r.backend == nil || err != nil {
 		return c, "", err
 	}
 	if has, err := hasJobs(ctx, c); has || err != nil {
 		return c, "", err
 	}
-	c, err = a.ownClient(ctx, "")
+	c, err = s.ownClient(ctx, "")
 	return c, r.backend.Name, err
 }
 
@@ -92,12 +92,12 @@ func hasJobs(ctx context.Context, c *sprites.Client) (bool, error) {
 }
 
 // newJobs is jobs for who begins one: the server gets to know the backend.
-func (a *app) newJobs(ctx context.Context) (c *sprites.Client, backend string, err error) {
-	c, backend, err = a.jobs(ctx)
+func (s *chosenServer) newJobs(ctx context.Context) (c *sprites.Client, backend string, err error) {
+	c, backend, err = s.jobs(ctx)
 	if err != nil || backend == "" {
 		return c, backend, err
 	}
-	far, err := a.client(ctx)
+	far, err := s.client(ctx)
 	if err != nil {
 		return nil, "", err
 	}
@@ -110,15 +110,15 @@ var tokenVariables = []string{"SPRITES_TOKEN", "SPRITE_TOKEN"}
 // backendToken is the token for a backend: that of --token, of SPRITES_TOKEN, the
 // backend's own in the person's file, or what the service's own client has kept.
 // COVE_TOKEN is another server's.
-func (a *app) backendToken(ctx context.Context, b *config.BackendServer) (string, error) {
+func (s *chosenServer) backendToken(ctx context.Context, b *config.BackendServer) (string, error) {
 	for _, name := range tokenVariables {
-		if token := strings.TrimSpace(os.Getenv(name)); token != "" && a.global.token == "" {
+		if token := strings.TrimSpace(os.Getenv(name)); token != "" && s.global.token == "" {
 			return token, nil
 		}
 	}
 	switch {
-	case a.global.token != "":
-		return a.global.token, nil
+	case s.global.token != "":
+		return s.global.token, nil
 	case b.TokenFile != "":
 		name, err := config.Expand(b.TokenFile)
 		if err != nil {
@@ -130,7 +130,7 @@ func (a *app) backendToken(ctx context.Context, b *config.BackendServer) (string
 		}
 		return token, nil
 	case len(b.TokenCommand) > 0:
-		return a.commandToken(ctx, b)
+		return s.commandToken(ctx, b)
 	}
 	return keptToken(b)
 }
@@ -181,11 +181,11 @@ func keptToken(b *config.BackendServer) (string, error) {
 const maxToken = 64 << 10
 
 // input may be a command's in a sprite.
-func (a *app) commandToken(ctx context.Context, b *config.BackendServer) (string, error) {
+func (s *chosenServer) commandToken(ctx context.Context, b *config.BackendServer) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, tokenTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, b.TokenCommand[0], b.TokenCommand[1:]...)
-	cmd.Stderr = a.Err
+	cmd.Stderr = s.out.Err
 	cmd.WaitDelay = time.Second
 	var out bytes.Buffer
 	cmd.Stdout = &out

@@ -10,7 +10,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newBackend() *cobra.Command {
+func newBackendCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backend",
 		Short: "The servers elsewhere whose sprites jobs work in",
@@ -31,14 +31,14 @@ keeps that as it keeps secrets. Connectors are not there: the agent's key goes i
 		Example: `  cove push plan.md --backend far
   cove backend list
   cove backend rm far`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newBackendList(), a.asks(a.newBackendRm(), eachLost("what this machine's server knows of the backend %s, with its token")))
+	cmd.AddCommand(newBackendListCommand(inv), asksFirst(inv, newBackendRmCommand(inv), eachLost("what this machine's server knows of the backend %s, with its token")))
 	return cmd
 }
 
-func (a *app) newBackendList() *cobra.Command {
+func newBackendListCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -48,7 +48,7 @@ func (a *app) newBackendList() *cobra.Command {
   cove backend list --json`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			c, err := a.ownClient(ctx, "")
+			c, err := inv.server.ownClient(ctx, "")
 			if err != nil {
 				return err
 			}
@@ -56,9 +56,9 @@ func (a *app) newBackendList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.show(sprites.BackendList{Backends: list}, func(w io.Writer) {
+			return inv.show(sprites.BackendList{Backends: list}, func(w io.Writer) {
 				if len(list) == 0 {
-					a.tell(w, "None yet: the first push to one makes it known. See: cove backend --help")
+					inv.tell(w, "None yet: the first push to one makes it known. See: cove backend --help")
 					return
 				}
 				rows := [][]string{{"BACKEND", "URL", "CHANGED"}}
@@ -71,7 +71,7 @@ func (a *app) newBackendList() *cobra.Command {
 	}
 }
 
-func (a *app) newBackendRm() *cobra.Command {
+func newBackendRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME",
 		Short: "Have this machine's server forget a backend and its token",
@@ -86,16 +86,16 @@ have not ended, or have work that nobody has pulled.`,
 			return completeBackend(cmd, nil, "")
 		},
 		RunE: verb(func(ctx context.Context, args []string) error {
-			c, err := a.ownClient(ctx, "")
+			c, err := inv.server.ownClient(ctx, "")
 			if err != nil {
 				return err
 			}
 			if err := c.DeleteBackend(ctx, args[0]); err != nil {
 				return err
 			}
-			return a.show(struct {
+			return inv.show(struct {
 				Removed string `json:"removed"`
-			}{args[0]}, a.printTo("Forgot the backend %s.", args[0]))
+			}{args[0]}, printTo(inv, "Forgot the backend %s.", args[0]))
 		}),
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newCheckpoint() *cobra.Command {
+func newCheckpointCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "checkpoint",
 		Aliases: []string{"checkpoints"},
@@ -36,24 +36,26 @@ cove restore goes back to one, and cove fork makes another sprite of one.`,
   cove checkpoint diff v1 -s paint
   cove restore v1 -s paint
   cove fork paint paint-2 --checkpoint v1`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newCheckpointCreate(), a.newCheckpointList(), a.newCheckpointShow(), a.newCheckpointDiff(), a.newCheckpointVerify(), a.asks(a.newCheckpointRm(), a.lostCheckpoints), a.newCheckpointPrune())
+	cmd.AddCommand(newCheckpointCreateCommand(inv), newCheckpointListCommand(inv), newCheckpointShowCommand(inv), newCheckpointDiffCommand(inv), newCheckpointVerifyCommand(inv), asksFirst(inv, newCheckpointRmCommand(inv), lostCheckpoints(inv)), newCheckpointPruneCommand(inv))
 	return cmd
 }
 
-// told shows what a server tells of a checkpoint, with --verbose.
-func (a *app) told(e sprites.CheckpointEvent) {
-	if a.global.verbose && e.Type == "info" {
-		a.say("%s", printable.Line(e.Data))
+// tellCheckpoint shows what a server tells of a checkpoint, with --verbose.
+func tellCheckpoint(inv *invocation) func(sprites.CheckpointEvent) {
+	return func(e sprites.CheckpointEvent) {
+		if inv.global.verbose && e.Type == "info" {
+			inv.say("%s", printable.Line(e.Data))
+		}
 	}
 }
 
 // keepChoices are the values of --memory.
 var keepChoices = []string{string(sprites.KeepNever), string(sprites.KeepAuto), string(sprites.KeepAlways)}
 
-func (a *app) newCheckpointCreate() *cobra.Command {
+func newCheckpointCreateCommand(inv *invocation) *cobra.Command {
 	var req sprites.CheckpointRequest
 	var memory string
 	cmd := &cobra.Command{
@@ -85,18 +87,18 @@ GiB, or than the memory that the sprite has left: they are copied in it.`,
 			return usagef(cmd, "--memory %q is none of never, auto and always", memory)
 		}
 		req.Memory = sprites.KeepMemory(memory)
-		s, err := a.spriteHandle(ctx)
+		s, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
-		c, err := s.Checkpoint(ctx, req, a.told)
+		c, err := s.Checkpoint(ctx, req, tellCheckpoint(inv))
 		if err != nil {
 			return spriteError(unseen(err, "checkpoint sprite "+s.Name(), "cove checkpoint list -s "+s.Name()))
 		}
-		return a.show(c, func(w io.Writer) {
+		return inv.show(c, func(w io.Writer) {
 			fmt.Fprintln(w, printable.Line(c.ID))
 			if c.Cove != nil {
-				a.sayPause(c.Cove)
+				sayPause(inv, c.Cove)
 			}
 		})
 	})
@@ -113,31 +115,31 @@ GiB, or than the memory that the sprite has left: they are copied in it.`,
 const copiedNoted = 16 << 20
 
 // sayPause tells people what a checkpoint has cost, and what it does not have.
-func (a *app) sayPause(c *sprites.CheckpointDetails) {
+func sayPause(inv *invocation, c *sprites.CheckpointDetails) {
 	if c.PauseMilliseconds > 0 {
-		a.say("What runs stood still for %.0f ms.", c.PauseMilliseconds)
+		inv.say("What runs stood still for %.0f ms.", c.PauseMilliseconds)
 	}
 	if c.CopiedBytes >= copiedNoted {
-		a.say("%s of files that are open for writing were copied meanwhile.", printable.Bytes(c.CopiedBytes))
+		inv.say("%s of files that are open for writing were copied meanwhile.", printable.Bytes(c.CopiedBytes))
 	}
 	if c.MemoryNotKept != "" {
-		a.say("It is of the disk alone: %s.", printable.Line(c.MemoryNotKept))
+		inv.say("It is of the disk alone: %s.", printable.Line(c.MemoryNotKept))
 	}
 	if c.OpenFiles == nil {
 		return
 	}
 	for _, f := range c.OpenFiles.Writable {
-		a.say("  %s, %s, open for writing", printable.Line(f.Path), printable.Bytes(f.Bytes))
+		inv.say("  %s, %s, open for writing", printable.Line(f.Path), printable.Bytes(f.Bytes))
 	}
 	for _, f := range c.OpenFiles.Unlinked {
-		a.say("  %s, %s, deleted and still open", printable.Line(f.Path), printable.Bytes(f.Bytes))
+		inv.say("  %s, %s, deleted and still open", printable.Line(f.Path), printable.Bytes(f.Bytes))
 	}
 	if c.MemoryNotKept != "" {
-		a.say("Keep what runs all the same with: cove checkpoint create --memory=always")
+		inv.say("Keep what runs all the same with: cove checkpoint create --memory=always")
 	}
 }
 
-func (a *app) newCheckpointList() *cobra.Command {
+func newCheckpointListCommand(inv *invocation) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -153,7 +155,7 @@ as what a restore has replaced, are listed with --all.`,
   cove checkpoint list -s paint --all --json`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			s, err := a.spriteHandle(ctx)
+			s, err := inv.spriteHandle(ctx)
 			if err != nil {
 				return err
 			}
@@ -161,7 +163,7 @@ as what a restore has replaced, are listed with --all.`,
 			if err != nil {
 				return spriteError(err)
 			}
-			return a.show(list, func(w io.Writer) {
+			return inv.show(list, func(w io.Writer) {
 				rows := [][]string{{"ID", "CREATED", "FROM", "SIZE", "OWN", "ADDED", "COMMENT"}}
 				tree := checkpointTree(list)
 				for i, c := range list {
@@ -183,16 +185,16 @@ as what a restore has replaced, are listed with --all.`,
 	return cmd
 }
 
-func (a *app) newCheckpointShow() *cobra.Command {
+func newCheckpointShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:               "show ID",
 		Short:             "Describe a checkpoint",
 		Long:              `Describes a checkpoint: when it was made, what it grew from, how long it took, and what it takes.`,
 		Example:           `  cove checkpoint show v1 -s paint`,
 		Args:              exactArgs("the checkpoint's id"),
-		ValidArgsFunction: a.completeCheckpoint,
+		ValidArgsFunction: completeCheckpoint(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			s, err := a.spriteHandle(ctx)
+			s, err := inv.spriteHandle(ctx)
 			if err != nil {
 				return err
 			}
@@ -200,7 +202,7 @@ func (a *app) newCheckpointShow() *cobra.Command {
 			if err != nil {
 				return checkpointError(err)
 			}
-			return a.show(c, func(w io.Writer) {
+			return inv.show(c, func(w io.Writer) {
 				labels, pause, copied, disk, memory := "", "", "", "", ""
 				if c.Cove != nil {
 					labels = strings.Join(c.Cove.Labels, ", ")
@@ -230,7 +232,7 @@ func diskText(u *sprites.DiskUse) string {
 	return fmt.Sprintf("%s (%s of it nobody else's, %s since the one before)", printable.Bytes(u.SizeBytes), printable.Bytes(u.OwnBytes), printable.Bytes(u.AddedBytes))
 }
 
-func (a *app) newCheckpointRm() *cobra.Command {
+func newCheckpointRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm ID...",
 		Short: "Delete checkpoints",
@@ -239,13 +241,13 @@ them stays. The one that the sprite goes on from can't be deleted.`,
 		Example:           `  cove checkpoint rm v1 v2 -s paint`,
 		Args:              someArgs("the checkpoint's id"),
 		Annotations:       map[string]string{"several": "yes"},
-		ValidArgsFunction: a.completeCheckpoint,
+		ValidArgsFunction: completeCheckpoint(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			s, err := a.spriteHandle(ctx)
+			s, err := inv.spriteHandle(ctx)
 			if err != nil {
 				return err
 			}
-			return a.removeEach(ctx, args, func(id string) error { return checkpointError(s.DeleteCheckpoint(ctx, id)) })
+			return removeEach(ctx, inv, args, func(id string) error { return checkpointError(s.DeleteCheckpoint(ctx, id)) })
 		}),
 	}
 }
@@ -258,7 +260,7 @@ func checkpointError(err error) error {
 	return spriteError(err)
 }
 
-func (a *app) newRestore() *cobra.Command {
+func newRestoreCommand(inv *invocation) *cobra.Command {
 	var req sprites.RestoreRequest
 	cmd := &cobra.Command{
 		Use:   "restore ID",
@@ -272,31 +274,31 @@ processor; where it does not, the sprite boots, and you are told why.`,
   cove restore v3 -s paint --boot            though it has the memory
   cove checkpoint list -s paint --all        where what it was before is, too`,
 		Args:              exactArgs("the checkpoint's id"),
-		ValidArgsFunction: a.completeCheckpoint,
+		ValidArgsFunction: completeCheckpoint(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		s, err := a.spriteHandle(ctx)
+		s, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
-		ran := a.runningCommands(ctx, s)
-		done, err := s.RestoreCheckpoint(ctx, args[0], req, a.told)
+		ran := runningCommands(ctx, inv, s)
+		done, err := s.RestoreCheckpoint(ctx, args[0], req, tellCheckpoint(inv))
 		if err != nil {
 			return checkpointError(unseen(err, "restore sprite "+s.Name(), "cove checkpoint list --all -s "+s.Name()))
 		}
-		return a.show(done, func(w io.Writer) {
-			a.say("It is what %s was.", printable.Line(done.Checkpoint))
+		return inv.show(done, func(w io.Writer) {
+			inv.say("It is what %s was.", printable.Line(done.Checkpoint))
 			if len(ran) > 0 {
-				a.say("%s", endedText(ran))
+				inv.say("%s", endedText(ran))
 			}
 			switch {
 			case done.Memory:
-				a.say("What ran then goes on. " + repeatedRandom)
+				inv.say("What ran then goes on. " + repeatedRandom)
 			case done.Unused != "":
-				a.say("What ran then does not: %s.", printable.Line(done.Unused))
+				inv.say("What ran then does not: %s.", printable.Line(done.Unused))
 			}
 			if done.Replaced != "" {
-				a.say("What it was before: cove restore %s", printable.Line(done.Replaced))
+				inv.say("What it was before: cove restore %s", printable.Line(done.Replaced))
 			}
 		})
 	})
@@ -306,8 +308,8 @@ processor; where it does not, the sprite boots, and you are told why.`,
 
 // runningCommands are those that run in a sprite. One that sleeps is not woken for that,
 // and runs none. For want of an answer there are none: it is a remark.
-func (a *app) runningCommands(ctx context.Context, s *sprites.Sprite) (commands []string) {
-	if a.global.quiet || a.global.json {
+func runningCommands(ctx context.Context, inv *invocation, s *sprites.Sprite) (commands []string) {
+	if inv.global.quiet || inv.global.json {
 		return nil
 	}
 	if info, err := s.Client().Get(ctx, s.Name()); err != nil || info.Status != sprites.StatusRunning {
@@ -347,7 +349,7 @@ type forkOptions struct {
 	count int
 }
 
-func (a *app) newFork() *cobra.Command {
+func newForkCommand(inv *invocation) *cobra.Command {
 	var o forkOptions
 	cmd := &cobra.Command{
 		Use:   "fork [NAME] NEW",
@@ -368,7 +370,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
   cove fork paint paint-2 --boot             begins with nothing running but services
   cove fork paint try --count 3              makes try-1, try-2 and try-3
   cove fork paint paint-old --checkpoint v1`,
-		ValidArgsFunction: a.completeOneSprite,
+		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
@@ -381,7 +383,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 			return usagef(cmd, "--count %d: at least 1, and at most %d", o.count, sprites.MaxForks)
 		}
 		to := args[len(args)-1]
-		from, err := a.named(ctx, cmd, args[:len(args)-1])
+		from, err := inv.sprite.named(ctx, cmd, args[:len(args)-1])
 		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_sprite" && checkName(to) == nil {
 			return fail.Newf(e.Code, "a copy of "+to+": cove fork "+to+" NEW; one that is called "+to+": cove fork SPRITE "+to, "which sprite? %s would be the new one's name", to)
 		}
@@ -400,7 +402,7 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 				return err
 			}
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -416,13 +418,13 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 		if cmd.Flags().Changed("count") {
 			show = sprites.ListResponse{Sprites: made}
 		}
-		return a.show(show, func(w io.Writer) {
+		return inv.show(show, func(w io.Writer) {
 			if !o.req.Boot && slices.ContainsFunc(made, func(s sprites.Info) bool { return s.Status != sprites.StatusCold }) {
-				a.say("What runs goes on in the copy, too. " + repeatedRandom)
+				inv.say("What runs goes on in the copy, too. " + repeatedRandom)
 			}
 			for _, info := range made {
-				if !a.global.quiet {
-					a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
+				if !inv.global.quiet {
+					inv.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
 				}
 			}
 		})
@@ -435,18 +437,20 @@ It has a network, a URL and a machine id of its own; connectors are to be grante
 	return cmd
 }
 
-func (a *app) completeCheckpoint(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 && cmd.Annotations["several"] == "" {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeFrom(cmd, func(ctx context.Context, _ *sprites.Client) []string {
-		s, err := a.spriteHandle(ctx)
-		if err != nil {
-			return nil
+func completeCheckpoint(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && cmd.Annotations["several"] == "" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		list, err := s.Checkpoints(ctx, true)
-		return candidates(list, err, prefix, func(c sprites.Checkpoint) (string, string, bool) {
-			return printable.Line(c.ID), c.Comment, c.ID != "Current"
+		return completeFrom(inv, cmd, func(ctx context.Context, _ *sprites.Client) []string {
+			s, err := inv.spriteHandle(ctx)
+			if err != nil {
+				return nil
+			}
+			list, err := s.Checkpoints(ctx, true)
+			return candidates(list, err, prefix, func(c sprites.Checkpoint) (string, string, bool) {
+				return printable.Line(c.ID), c.Comment, c.ID != "Current"
+			})
 		})
-	})
+	}
 }

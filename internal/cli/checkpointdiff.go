@@ -13,7 +13,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newCheckpointDiff() *cobra.Command {
+func newCheckpointDiffCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A [B]",
 		Short: "List the files by which two states differ",
@@ -28,13 +28,13 @@ being written just now may be seen half done, or be in memory still.`,
   cove checkpoint diff v1 v3 -s paint
   cove checkpoint diff v1 --json | jq -r '.changes[] | select(.change == "added") | .path'`,
 		Annotations:       map[string]string{"several": "yes"},
-		ValidArgsFunction: a.completeDiff,
+		ValidArgsFunction: completeDiff(inv),
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		return exactArgs([]string{"the checkpoint's id", "the other checkpoint's id"}[:max(1, min(len(args), 2))]...)(cmd, args)
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		s, err := a.spriteHandle(ctx)
+		s, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
@@ -42,17 +42,17 @@ being written just now may be seen half done, or be in memory still.`,
 		if len(args) > 1 {
 			to = args[1]
 		}
-		if a.global.json {
-			return a.diffJSON(ctx, s, args[0], to)
+		if inv.global.json {
+			return diffJSON(ctx, inv, s, args[0], to)
 		}
 		sum, err := s.Diff(ctx, args[0], to, func(e sprites.DiffEntry) error {
-			_, err := fmt.Fprintln(a.text(), diffText(e))
+			_, err := fmt.Fprintln(inv.text(), diffText(e))
 			return err
 		})
 		if err != nil {
 			return checkpointError(err)
 		}
-		a.say("%d added, %d changed, %d removed; %s more, %s less", sum.Added, sum.Changed, sum.Removed, printable.Bytes(sum.AddedBytes), printable.Bytes(sum.RemovedBytes))
+		inv.say("%d added, %d changed, %d removed; %s more, %s less", sum.Added, sum.Changed, sum.Removed, printable.Bytes(sum.AddedBytes), printable.Bytes(sum.RemovedBytes))
 		return nil
 	})
 	return cmd
@@ -84,7 +84,7 @@ func diffText(e sprites.DiffEntry) string {
 
 // diffJSON writes a diff as one document, as it comes. What goes wrong on the way
 // stands at its end.
-func (a *app) diffJSON(ctx context.Context, s *sprites.Sprite, from, to string) error {
+func diffJSON(ctx context.Context, inv *invocation, s *sprites.Sprite, from, to string) error {
 	n := 0
 	sum, err := s.Diff(ctx, from, to, func(e sprites.DiffEntry) error {
 		text, err := json.Marshal(e)
@@ -95,33 +95,35 @@ func (a *app) diffJSON(ctx context.Context, s *sprites.Sprite, from, to string) 
 		if n++; n == 1 {
 			before = "{\n  \"changes\": [\n    "
 		}
-		_, err = fmt.Fprintf(harmlessJSON{a.Out}, "%s%s", before, text)
+		_, err = fmt.Fprintf(harmlessJSON{inv.Out}, "%s%s", before, text)
 		return err
 	})
 	if n == 0 && err == nil {
-		_, err = io.WriteString(a.Out, "{\n  \"changes\": [")
+		_, err = io.WriteString(inv.Out, "{\n  \"changes\": [")
 	}
 	if err != nil && n == 0 {
 		return checkpointError(err)
 	}
 	key, last, exit := "summary", any(sum), error(nil)
 	if err != nil {
-		f := a.classify(checkpointError(err))
+		f := inv.classify(checkpointError(err))
 		key, last, exit = "error", f.document(), reportedError{f.exit}
 	}
 	text, err := json.Marshal(last)
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(harmlessJSON{a.Out}, "\n  ],\n  %q: %s\n}\n", key, text); err != nil {
+	if _, err := fmt.Fprintf(harmlessJSON{inv.Out}, "\n  ],\n  %q: %s\n}\n", key, text); err != nil {
 		return err
 	}
 	return exit
 }
 
-func (a *app) completeDiff(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 1 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+func completeDiff(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 1 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeCheckpoint(inv)(cmd, args, prefix)
 	}
-	return a.completeCheckpoint(cmd, args, prefix)
 }

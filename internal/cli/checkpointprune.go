@@ -28,7 +28,7 @@ func keepGiven(cmd *cobra.Command, r sprites.Retention) (bool, error) {
 	return cmd.Flags().Changed("keep-last") || cmd.Flags().Changed("keep-daily"), nil
 }
 
-func (a *app) newCheckpointPrune() *cobra.Command {
+func newCheckpointPruneCommand(inv *invocation) *cobra.Command {
 	var req sprites.PruneRequest
 	var keep sprites.Retention
 	cmd := &cobra.Command{
@@ -53,22 +53,22 @@ also applied, to what nobody asked for, whenever there is another checkpoint.`,
 		if given {
 			req.Retention = &keep
 		}
-		s, err := a.spriteHandle(ctx)
+		s, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
-		shown := a.newProgress("deleting", 0)
+		shown := inv.newProgress("deleting", 0)
 		result, err := s.PruneCheckpoints(ctx, req)
 		shown.Close()
 		if err != nil {
 			return spriteError(err)
 		}
-		return a.show(result, func(w io.Writer) { printPrune(w, result, req.DryRun) })
+		return inv.show(result, func(w io.Writer) { printPrune(w, result, req.DryRun) })
 	})
 	keepFlags(cmd, &keep, "")
 	cmd.Flags().BoolVar(&req.All, "all", false, "also those that were asked for")
 	cmd.Flags().BoolVar(&req.DryRun, "dry-run", false, "only say what would be deleted")
-	return a.asks(cmd, func(ctx context.Context, _ *cobra.Command, _ []string) ([]string, error) {
+	return asksFirst(inv, cmd, func(ctx context.Context, _ *cobra.Command, _ []string) ([]string, error) {
 		if req.DryRun {
 			return nil, nil
 		}
@@ -80,7 +80,7 @@ also applied, to what nobody asked for, whenever there is another checkpoint.`,
 		if given {
 			look.Retention = &keep
 		}
-		s, err := a.spriteHandle(ctx)
+		s, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return nil, err
 		}

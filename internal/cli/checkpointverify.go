@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newCheckpointVerify() *cobra.Command {
+func newCheckpointVerifyCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [ID]",
 		Short: "Read checkpoints, and compare with what they were",
@@ -26,10 +26,10 @@ none yet. Then they are taken now, and there is nothing to compare with.`,
 		Example: `  cove checkpoint verify -s paint
   cove checkpoint verify v3 -s paint --json`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: a.completeCheckpoint,
+		ValidArgsFunction: completeCheckpoint(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		s, err := a.spriteHandle(ctx)
+		s, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
@@ -41,7 +41,7 @@ none yet. Then they are taken now, and there is nothing to compare with.`,
 			Problems []sprites.VerifyProblem `json:"problems"`
 			sprites.VerifySummary
 		}{Problems: []sprites.VerifyProblem{}}
-		p := a.newProgress("reading", 0)
+		p := inv.newProgress("reading", 0)
 		doc.VerifySummary, err = s.Verify(ctx, id, func(line sprites.VerifyLine) {
 			switch {
 			case line.Progress != nil:
@@ -54,16 +54,16 @@ none yet. Then they are taken now, and there is nothing to compare with.`,
 		if err != nil {
 			return checkpointError(err)
 		}
-		err = a.show(doc, func(w io.Writer) {
+		err = inv.show(doc, func(w io.Writer) {
 			for _, p := range doc.Problems {
 				fmt.Fprintf(w, "%s: %s\n", printable.Line(p.Name()), printable.Line(p.What))
 			}
-			a.say("%s, %s read; %s", countText(int(doc.Files), "file"), printable.Bytes(doc.Bytes), countText(int(doc.VerifySummary.Problems), "problem"))
+			inv.say("%s, %s read; %s", countText(int(doc.Files), "file"), printable.Bytes(doc.Bytes), countText(int(doc.VerifySummary.Problems), "problem"))
 			if doc.Unlisted > 0 {
-				a.say("Of %s there were no digests yet; now there are.", countText(int(doc.Unlisted), "layer"))
+				inv.say("Of %s there were no digests yet; now there are.", countText(int(doc.Unlisted), "layer"))
 			}
 			if len(doc.Damaged) > 0 {
-				a.say("Damaged: %s. Go back to another one: cove restore ID; or delete them: cove checkpoint rm %s", strings.Join(doc.Damaged, ", "), strings.Join(doc.Damaged, " "))
+				inv.say("Damaged: %s. Go back to another one: cove restore ID; or delete them: cove checkpoint rm %s", strings.Join(doc.Damaged, ", "), strings.Join(doc.Damaged, " "))
 			}
 		})
 		if err == nil && doc.VerifySummary.Problems > 0 {

@@ -1,12 +1,13 @@
-// Package cli is cove's command line: one file per verb, exit codes in exit.go,
-// output in output.go. It speaks to a server through the client package alone,
-// and starts one where none runs.
+// Package cli is cove's command line. Each verb has a file, and in it a constructor,
+// newNameCommand, which addVerbs puts into the tree. A verb works with an invocation:
+// its printer (output.go) completes hints (hints.go); it finds the server in use or starts it
+// (server.go), and finds the sprite in use (spritefile.go). Exit codes are in exit.go.
+// The package speaks to a server through the client package alone.
 package cli
 
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -15,34 +16,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Streams are what a command line reads and writes. All three are set. Terminals
-// are recognised where a stream is an *os.File.
-type Streams struct {
-	In  io.Reader
-	Out io.Writer // the result, and nothing else
-	Err io.Writer // for people
-}
-
-// app is one run of the command line.
-type app struct {
-	Streams
-	global globals
-	child  int             // exit code of a command in a sprite, which is ours then too
-	toldOf map[string]bool // .sprite files that were said to be ignored
-	about  string          // the sprite that this run is about, for hints; empty: none
-	syncs  syncHint        // the folders that this run syncs, for hints
-	verb   string          // the command's path without "cove"
-	root   *cobra.Command  // the tree, for hints
-
-	serverFlags []string // of a server that this run starts
-}
-
-// globals are the flags that every verb has.
-type globals struct {
-	url, token, data, sprite, backend string
-	json, quiet, verbose              bool
-}
-
 // Main runs one command line, args being without the program's name, and returns
 // the exit code. The extra commands (serve, and hidden ones) are added as they
 // are: they handle signals themselves. The caller installs no handler for SIGINT,
@@ -50,8 +23,8 @@ type globals struct {
 func Main(ctx context.Context, args []string, streams Streams, extra ...*cobra.Command) int {
 	out := &result{Writer: streams.Out}
 	streams.Out = out
-	a := &app{Streams: streams}
-	root := a.newRoot()
+	inv := newInvocation(streams)
+	root := newRootCommand(inv)
 	for _, c := range extra {
 		if !c.Hidden {
 			c.GroupID = "server"
@@ -65,10 +38,10 @@ func Main(ctx context.Context, args []string, streams Streams, extra ...*cobra.C
 	spriteFlagOf(root, args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err = lostResult(out, err); err != nil {
-		a.global.json = a.global.json || wantsJSON(args)
-		return a.report(cmd, err)
+		inv.global.json = inv.global.json || wantsJSON(args)
+		return reportError(inv, cmd, err)
 	}
-	return a.child
+	return inv.child
 }
 
 // wantsJSON finds --json in a command line whose flags could not be parsed.
@@ -84,7 +57,7 @@ func wantsJSON(args []string) bool {
 	return false
 }
 
-func (a *app) newRoot() *cobra.Command {
+func newRootCommand(inv *invocation) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "cove",
 		Short: "Computers of their own for coding agents",
@@ -105,15 +78,15 @@ or COVE_URL names another one.
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		Args:              a.subcommandOnly,
+		Args:              subcommandOnly,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
-			a.verb = commandName(cmd)
-			a.aboutFlag(cmd)
-			a.tellUnusedSprite(cmd)
+			inv.server.verb = commandName(cmd)
+			aboutFlag(inv, cmd)
+			tellUnusedSprite(inv, cmd)
 		},
 	}
-	a.root = root
+	inv.hints.root = root
 	root.Version = readVersions().Cove // for --version
 	root.SetVersionTemplate("cove {{.Version}}\n")
 	help := root.HelpFunc()
@@ -122,40 +95,97 @@ or COVE_URL names another one.
 		help(cmd, args)
 	})
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cmd, flagError(err)} })
+	registerGlobals(root, inv)
+	addVerbs(root, inv)
+	root.SetHelpCommand(newHelpCommand())
+	root.SetHelpCommandGroupID("server")
+	return root
+}
+
+// registerGlobals adds the flags that every verb has.
+func registerGlobals(root *cobra.Command, inv *invocation) {
 	f := root.PersistentFlags()
-	f.StringVar(&a.global.url, "url", "", "the server's address (COVE_URL; otherwise the one of this machine)")
-	f.StringVar(&a.global.token, "token", "", "the server's token (COVE_TOKEN; otherwise the one in the data folder)")
-	f.StringVar(&a.global.backend, "backend", "", "the server, by its name in your settings; local: this machine's (COVE_BACKEND)")
-	f.StringVar(&a.global.data, "data", "", "data folder of this machine's server (COVE_DATA)")
-	f.StringVarP(&a.global.sprite, "sprite", "s", "", "the sprite (COVE_SPRITE; otherwise the one that cove use noted)")
-	f.BoolVar(&a.global.json, "json", false, "print one JSON document")
-	f.BoolVarP(&a.global.quiet, "quiet", "q", false, "no progress and no remarks")
-	f.BoolVarP(&a.global.verbose, "verbose", "v", false, "say more about what is done")
-	must(root.RegisterFlagCompletionFunc("sprite", a.completeSprite))
+	f.StringVar(&inv.global.url, "url", "", "the server's address (COVE_URL; otherwise the one of this machine)")
+	f.StringVar(&inv.global.token, "token", "", "the server's token (COVE_TOKEN; otherwise the one in the data folder)")
+	f.StringVar(&inv.global.backend, "backend", "", "the server, by its name in your settings; local: this machine's (COVE_BACKEND)")
+	f.StringVar(&inv.global.data, "data", "", "data folder of this machine's server (COVE_DATA)")
+	f.StringVarP(&inv.global.sprite, "sprite", "s", "", "the sprite (COVE_SPRITE; otherwise the one that cove use noted)")
+	f.BoolVar(&inv.global.json, "json", false, "print one JSON document")
+	f.BoolVarP(&inv.global.quiet, "quiet", "q", false, "no progress and no remarks")
+	f.BoolVarP(&inv.global.verbose, "verbose", "v", false, "say more about what is done")
+	must(root.RegisterFlagCompletionFunc("sprite", completeSprite(inv)))
 	must(root.RegisterFlagCompletionFunc("backend", completeBackend))
+}
+
+// addVerbs adds every verb, in the group of the help that it belongs to.
+func addVerbs(root *cobra.Command, inv *invocation) {
 	root.AddGroup(
 		&cobra.Group{ID: "work", Title: "Work:"},
 		&cobra.Group{ID: "sprite", Title: "Sprites:"},
 		&cobra.Group{ID: "server", Title: "The server and this machine:"},
 	)
-	a.addGroup(root, "work", a.newPush(), a.newPull(), a.newRun(), a.newJob(), a.newSync())
-	a.addGroup(root, "sprite", a.newCreate(), a.newList(), a.newInfo(), a.newUpdate(), a.newSetup(), a.newRm(), a.newUse(), a.newExec(), a.newTool(), a.newMCP(), a.newACP(), a.newConsole(), a.newSession(), a.newService(), a.newURL(), a.newPolicy(), a.newProxy(), a.newCp(), a.newCheckpoint(), a.newRestore(), a.newFork(), a.newExport(), a.newImport(), a.newSuspend(), a.newWake(), a.newRestart())
-	a.addGroup(root, "server", a.newServer(), a.newAgent(), a.newConfig(), a.newEnv(), a.newToken(), a.newSecret(), a.newConnector(), a.newBackend(), a.newDoctor(), a.newDiagnose(), a.newPing(), a.newVersion(), a.newCompletion())
-	root.AddCommand(newOverlayProbe())
-	root.SetHelpCommand(newHelp(a))
-	root.SetHelpCommandGroupID("server")
-	return root
+	addGroup(root, "work",
+		newPushCommand(inv),
+		newPullCommand(inv),
+		newRunCommand(inv),
+		newJobCommand(inv),
+		newSyncCommand(inv),
+	)
+	addGroup(root, "sprite",
+		newCreateCommand(inv),
+		newListCommand(inv),
+		newInfoCommand(inv),
+		newUpdateCommand(inv),
+		newSetupCommand(inv),
+		newRmCommand(inv),
+		newUseCommand(inv),
+		newExecCommand(inv),
+		newToolCommand(inv),
+		newMCPCommand(inv),
+		newACPCommand(inv),
+		newConsoleCommand(inv),
+		newSessionCommand(inv),
+		newServiceCommand(inv),
+		newURLCommand(inv),
+		newPolicyCommand(inv),
+		newProxyCommand(inv),
+		newCpCommand(inv),
+		newCheckpointCommand(inv),
+		newRestoreCommand(inv),
+		newForkCommand(inv),
+		newExportCommand(inv),
+		newImportCommand(inv),
+		newSuspendCommand(inv),
+		newWakeCommand(inv),
+		newRestartCommand(inv),
+	)
+	addGroup(root, "server",
+		newServerCommand(inv),
+		newAgentCommand(inv),
+		newConfigCommand(inv),
+		newEnvCommand(inv),
+		newTokenCommand(inv),
+		newSecretCommand(inv),
+		newConnectorCommand(inv),
+		newBackendCommand(inv),
+		newDoctorCommand(inv),
+		newDiagnoseCommand(inv),
+		newPingCommand(inv),
+		newVersionCommand(inv),
+		newCompletionCommand(inv),
+	)
+	root.AddCommand(newOverlayProbeCommand())
 }
 
-func (a *app) addGroup(root *cobra.Command, id string, cmds ...*cobra.Command) {
+func addGroup(root *cobra.Command, id string, cmds ...*cobra.Command) {
 	for _, c := range cmds {
 		c.GroupID = id
 		root.AddCommand(c)
 	}
 }
 
-// newHelp is the command help, which knows what it does not know.
-func newHelp(a *app) *cobra.Command {
+// newHelpCommand is the command help, which knows what it does not know.
+func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "Describe a command",
@@ -178,7 +208,7 @@ func newHelp(a *app) *cobra.Command {
 				found, rest = cmd.Root(), args
 			}
 			if len(rest) > 0 {
-				return a.subcommandOnly(found, rest)
+				return subcommandOnly(found, rest)
 			}
 			return found.Help()
 		},
@@ -186,7 +216,7 @@ func newHelp(a *app) *cobra.Command {
 }
 
 // subcommandOnly refuses arguments of a command that only has subcommands.
-func (a *app) subcommandOnly(cmd *cobra.Command, args []string) error {
+func subcommandOnly(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}

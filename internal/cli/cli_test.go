@@ -18,10 +18,10 @@ import (
 )
 
 // parse finds the command of a line and parses its flags, without running it.
-func parse(t *testing.T, args ...string) (*app, *cobra.Command, []string, error) {
+func parse(t *testing.T, args ...string) (*invocation, *cobra.Command, []string, error) {
 	t.Helper()
-	a := &app{Streams: Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
-	root := a.newRoot()
+	inv := newInvocation(Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
+	root := newRootCommand(inv)
 	var found *cobra.Command
 	var rest []string
 	for _, c := range all(root) {
@@ -34,9 +34,9 @@ func parse(t *testing.T, args ...string) (*app, *cobra.Command, []string, error)
 		}
 	}
 	root.SetArgs(args)
-	root.SetOut(a.Out)
-	root.SetErr(a.Err)
-	return a, found, rest, func() error { err := root.Execute(); return err }()
+	root.SetOut(inv.Out)
+	root.SetErr(inv.Err)
+	return inv, found, rest, func() error { err := root.Execute(); return err }()
 }
 
 func all(cmd *cobra.Command) []*cobra.Command {
@@ -69,8 +69,8 @@ func TestExecFlags(t *testing.T) {
 		{"exec help", "", "help"},
 	} {
 		var got []string
-		a := &app{Streams: Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
-		root := a.newRoot()
+		inv := newInvocation(Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
+		root := newRootCommand(inv)
 		exec, _, err := root.Find([]string{"exec"})
 		if err != nil {
 			t.Fatal(err)
@@ -81,16 +81,16 @@ func TestExecFlags(t *testing.T) {
 			t.Errorf("%s: %v", test.args, err)
 			continue
 		}
-		if strings.Join(got, " ") != test.want || a.global.sprite != test.sprite || a.global.json || a.global.quiet {
-			t.Errorf("%s: command %q, sprite %q, json %v", test.args, got, a.global.sprite, a.global.json)
+		if strings.Join(got, " ") != test.want || inv.global.sprite != test.sprite || inv.global.json || inv.global.quiet {
+			t.Errorf("%s: command %q, sprite %q, json %v", test.args, got, inv.global.sprite, inv.global.json)
 		}
 	}
 }
 
 // Every command has help that a newcomer can use.
 func TestHelp(t *testing.T) {
-	a := &app{Streams: Streams{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
-	for _, c := range all(a.newRoot()) {
+	inv := newInvocation(Streams{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}})
+	for _, c := range all(newRootCommand(inv)) {
 		if c.Hidden {
 			continue
 		}
@@ -193,9 +193,9 @@ func TestForeignSpriteFile(t *testing.T) {
 	look := func(want string, said int) {
 		t.Helper()
 		var errs bytes.Buffer
-		a := &app{Streams: Streams{Err: &errs}}
+		inv := newInvocation(Streams{Err: &errs})
 		for range 2 {
-			if _, name, err := a.findSpriteFile(t.Context(), below); name != want || err != nil {
+			if _, name, err := inv.sprite.findFile(t.Context(), below); name != want || err != nil {
 				t.Errorf("got %q, %v, want %q", name, err, want)
 			}
 		}
@@ -240,7 +240,7 @@ func TestSpriteFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	look := func(dir string) (string, error) {
-		_, name, err := new(app).findSpriteFile(t.Context(), dir)
+		_, name, err := newInvocation(Streams{}).sprite.findFile(t.Context(), dir)
 		return name, err
 	}
 	if _, err := writeSpriteFile(top, "paint"); err != nil {
@@ -343,8 +343,9 @@ func TestToolchains(t *testing.T) {
 func TestProgressIsSilent(t *testing.T) {
 	for _, g := range []globals{{quiet: true}, {json: true}, {}} {
 		var errs bytes.Buffer
-		a := &app{Streams: Streams{Err: &errs}, global: g}
-		p := a.newProgress("x", 10)
+		inv := newInvocation(Streams{Err: &errs})
+		*inv.global = g
+		p := inv.newProgress("x", 10)
 		p.Add(5)
 		p.Close() // of short work nothing is shown
 		if errs.Len() > 0 {
@@ -356,8 +357,8 @@ func TestProgressIsSilent(t *testing.T) {
 func TestProgressLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var errs bytes.Buffer
-		a := &app{Streams: Streams{Err: &errs}}
-		p := a.newProgress("x", 100)
+		inv := newInvocation(Streams{Err: &errs})
+		p := inv.newProgress("x", 100)
 		for range 100 {
 			p.Add(1)
 			time.Sleep(time.Second)
@@ -375,7 +376,7 @@ func TestProgressLines(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		errs.Reset()
-		p = a.newProgress("deleting", 0)
+		p = inv.newProgress("deleting", 0)
 		time.Sleep(time.Minute)
 		p.Close()
 		if got := errs.String(); got != "deleting …\n" {
@@ -386,11 +387,10 @@ func TestProgressLines(t *testing.T) {
 
 func TestSpawnedServerDiesEarly(t *testing.T) {
 	// The scripts test a server that starts; this one's command fails at once.
-	a := &app{Streams: Streams{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}}
 	dir := t.TempDir()
 	ended := make(chan error, 1)
 	ended <- context.Canceled
-	if err := a.awaitServer(t.Context(), dir, ended); err != context.Canceled {
+	if err := awaitServer(t.Context(), dir, ended); err != context.Canceled {
 		t.Errorf("got %v", err)
 	}
 }

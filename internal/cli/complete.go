@@ -21,10 +21,10 @@ const completeLimit = time.Second
 // maxCompletions is more than anybody reads.
 const maxCompletions = 200
 
-func (a *app) completeFrom(cmd *cobra.Command, list func(context.Context, *sprites.Client) []string) ([]string, cobra.ShellCompDirective) {
+func completeFrom(inv *invocation, cmd *cobra.Command, list func(context.Context, *sprites.Client) []string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeLimit)
 	defer cancel()
-	c, err := a.runningClient(ctx)
+	c, err := inv.server.runningClient(ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -51,38 +51,42 @@ func candidates[T any](list []T, err error, prefix string, of func(T) (name, abo
 	return names
 }
 
-func (a *app) completeSprite(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-		var names []string
-		for info, err := range c.All(ctx, prefix) {
-			if err != nil || len(names) == maxCompletions {
-				break
+func completeSprite(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+			var names []string
+			for info, err := range c.All(ctx, prefix) {
+				if err != nil || len(names) == maxCompletions {
+					break
+				}
+				if namePattern.MatchString(info.Name) {
+					names = append(names, info.Name+"\t"+string(info.Status))
+				}
 			}
-			if namePattern.MatchString(info.Name) {
-				names = append(names, info.Name+"\t"+string(info.Status))
-			}
-		}
-		return names
-	})
+			return names
+		})
+	}
 }
 
-func (a *app) completeJob(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 && cmd.Annotations["several"] == "" {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-		jobs, err := c.Jobs(ctx)
-		return candidates(jobs, err, prefix, func(j sprites.Job) (string, string, bool) {
-			return j.ID, string(j.State) + ", " + j.PlanName, jobPattern.MatchString(j.ID)
+func completeJob(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && cmd.Annotations["several"] == "" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+			jobs, err := c.Jobs(ctx)
+			return candidates(jobs, err, prefix, func(j sprites.Job) (string, string, bool) {
+				return j.ID, string(j.State) + ", " + j.PlanName, jobPattern.MatchString(j.ID)
+			})
 		})
-	})
+	}
 }
 
 // completeInside completes by what is found in the sprite in use, unless that
 // sleeps: completion wakes nothing.
-func (a *app) completeInside(cmd *cobra.Command, find func(context.Context, *sprites.Sprite) []string) ([]string, cobra.ShellCompDirective) {
-	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-		sprite, err := a.handle(ctx, c)
+func completeInside(inv *invocation, cmd *cobra.Command, find func(context.Context, *sprites.Sprite) []string) ([]string, cobra.ShellCompDirective) {
+	return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+		sprite, err := inv.sprite.handle(ctx, c)
 		if err != nil {
 			return nil
 		}
@@ -95,29 +99,33 @@ func (a *app) completeInside(cmd *cobra.Command, find func(context.Context, *spr
 
 // completeService completes a first argument that is a service of the sprite in
 // use.
-func (a *app) completeService(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 && cmd.Annotations["several"] == "" {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeInside(cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
-		list, err := sprite.Services(ctx)
-		return candidates(list, err, prefix, func(s sprites.Service) (string, string, bool) {
-			return s.Name, s.State.Status, servicePattern.MatchString(s.Name)
+func completeService(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && cmd.Annotations["several"] == "" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeInside(inv, cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
+			list, err := sprite.Services(ctx)
+			return candidates(list, err, prefix, func(s sprites.Service) (string, string, bool) {
+				return s.Name, s.State.Status, servicePattern.MatchString(s.Name)
+			})
 		})
-	})
+	}
 }
 
 // completeSession completes a first argument that is a session of the sprite in use.
-func (a *app) completeSession(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeInside(cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
-		list, err := sprite.Sessions(ctx)
-		return candidates(list, err, prefix, func(s sprites.Session) (string, string, bool) {
-			return s.ID, s.Command, checkSession(s.ID) == nil
+func completeSession(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeInside(inv, cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
+			list, err := sprite.Sessions(ctx)
+			return candidates(list, err, prefix, func(s sprites.Session) (string, string, bool) {
+				return s.ID, s.Command, checkSession(s.ID) == nil
+			})
 		})
-	})
+	}
 }
 
 func completeSignal(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -132,30 +140,32 @@ func completeSignal(_ *cobra.Command, _ []string, prefix string) ([]string, cobr
 
 // completeSide completes an argument of cp: a file of this machine, by the shell, or a
 // sprite's name with a colon.
-func (a *app) completeSide(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 1 || strings.ContainsAny(prefix, "/:") {
-		return nil, cobra.ShellCompDirectiveDefault
+func completeSide(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 1 || strings.ContainsAny(prefix, "/:") {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		names, _ := completeSprite(inv)(cmd, args, prefix)
+		for i, name := range names {
+			name, status, _ := strings.Cut(name, "\t")
+			names[i] = name + ":\t" + status
+		}
+		if len(names) == 0 {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		return names, cobra.ShellCompDirectiveNoSpace
 	}
-	names, _ := a.completeSprite(cmd, args, prefix)
-	for i, name := range names {
-		name, status, _ := strings.Cut(name, "\t")
-		names[i] = name + ":\t" + status
-	}
-	if len(names) == 0 {
-		return nil, cobra.ShellCompDirectiveDefault
-	}
-	return names, cobra.ShellCompDirectiveNoSpace
 }
 
 // completeTarget completes by what the sprite in use has reached or was refused, as
 // far as pick takes it, the newest first.
-func (a *app) completeTarget(pick func(sprites.NetworkEvent) bool) cobra.CompletionFunc {
+func completeTarget(inv *invocation, pick func(sprites.NetworkEvent) bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && cmd.Annotations["several"] == "" {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-			sprite, err := a.handle(ctx, c)
+		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+			sprite, err := inv.sprite.handle(ctx, c)
 			if err != nil {
 				return nil
 			}
@@ -178,32 +188,36 @@ func (a *app) completeTarget(pick func(sprites.NetworkEvent) bool) cobra.Complet
 }
 
 // completeOneSprite completes a first argument that is a sprite's name.
-func (a *app) completeOneSprite(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+func completeOneSprite(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeSprite(inv)(cmd, args, prefix)
 	}
-	return a.completeSprite(cmd, args, prefix)
 }
 
 // completePort completes a port, after LOCAL: or HOST: if that is there already, by
 // those that are listened on in the sprite.
-func (a *app) completePort(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	before := prefix[:strings.LastIndexByte(prefix, ':')+1]
-	return a.completeInside(cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
-		w, err := sprite.WatchPorts(ctx)
-		if err != nil {
-			return nil
-		}
-		_ = w.Close()
-		var ports []string
-		for _, e := range w.Open() {
-			port := before + strconv.Itoa(e.Port)
-			if strings.HasPrefix(port, prefix) && len(ports) < maxCompletions {
-				ports = append(ports, port+"\t"+e.Address)
+func completePort(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		before := prefix[:strings.LastIndexByte(prefix, ':')+1]
+		return completeInside(inv, cmd, func(ctx context.Context, sprite *sprites.Sprite) []string {
+			w, err := sprite.WatchPorts(ctx)
+			if err != nil {
+				return nil
 			}
-		}
-		return ports
-	})
+			_ = w.Close()
+			var ports []string
+			for _, e := range w.Open() {
+				port := before + strconv.Itoa(e.Port)
+				if strings.HasPrefix(port, prefix) && len(ports) < maxCompletions {
+					ports = append(ports, port+"\t"+e.Address)
+				}
+			}
+			return ports
+		})
+	}
 }
 
 // bashFallback is for shells without the package bash-completion, on which cobra's
@@ -216,7 +230,7 @@ const bashFallback = `if ! declare -F _get_comp_words_by_ref >/dev/null; then
 fi
 `
 
-func (a *app) newCompletion() *cobra.Command {
+func newCompletionCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
 		Short: "Print a completion script for a shell",
@@ -233,14 +247,14 @@ The one for bash is at its best with the package bash-completion, and does witho
 			root := cmd.Root()
 			switch args[0] {
 			case "bash":
-				fmt.Fprint(a.Out, bashFallback)
-				return root.GenBashCompletionV2(a.Out, true)
+				fmt.Fprint(inv.Out, bashFallback)
+				return root.GenBashCompletionV2(inv.Out, true)
 			case "zsh":
-				return root.GenZshCompletion(a.Out)
+				return root.GenZshCompletion(inv.Out)
 			case "fish":
-				return root.GenFishCompletion(a.Out, true)
+				return root.GenFishCompletion(inv.Out, true)
 			case "powershell":
-				return root.GenPowerShellCompletionWithDesc(a.Out)
+				return root.GenPowerShellCompletionWithDesc(inv.Out)
 			}
 			return usagef(cmd, "no completion for the shell %q", args[0])
 		},

@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-func (a *app) newConfig() *cobra.Command {
+func newConfigCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "See what stands in for flags that are not given",
@@ -50,10 +50,10 @@ work tree it is for, else it is for each.
   repository = "~/src/app"`,
 		Example: `  cove config show
   cove config check --json`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newConfigShow(), a.newConfigCheck())
+	cmd.AddCommand(newConfigShowCommand(inv), newConfigCheckCommand(inv))
 	return cmd
 }
 
@@ -93,7 +93,7 @@ type backendJSON struct {
 	Token string `json:"token"` // where it is from: file, command or none
 }
 
-func (a *app) newConfigShow() *cobra.Command {
+func newConfigShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:     "show",
 		Short:   "Show each setting, and where it is from",
@@ -101,16 +101,16 @@ func (a *app) newConfigShow() *cobra.Command {
 		Example: `  cove config show`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			s, _, err := a.settings(ctx)
+			s, _, err := loadSettings(ctx)
 			if err != nil {
 				return err
 			}
-			return a.showConfig(s)
+			return showConfig(inv, s)
 		}),
 	}
 }
 
-func (a *app) showConfig(s *config.Settings) error {
+func showConfig(inv *invocation, s *config.Settings) error {
 	doc := struct {
 		Settings []settingJSON    `json:"settings"`
 		Backends []backendJSON    `json:"backends"`
@@ -134,7 +134,7 @@ func (a *app) showConfig(s *config.Settings) error {
 	for _, f := range s.Files {
 		doc.Files = append(doc.Files, configFileJSON{string(f.Source), f.Name, f.Exists})
 	}
-	return a.show(doc, func(w io.Writer) {
+	return inv.show(doc, func(w io.Writer) {
 		rows := [][]string{{"KEY", "VALUE", "FROM"}}
 		for _, v := range doc.Settings {
 			from := v.From
@@ -184,7 +184,7 @@ func treeText(t config.Tree) string {
 	return fmt.Sprintf("%s: %s, %s:%d", text, config.FromPersonal, t.File, t.Line)
 }
 
-func (a *app) newConfigCheck() *cobra.Command {
+func newConfigCheckCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
 		Short: "Say what is wrong in the files of settings",
@@ -192,12 +192,12 @@ func (a *app) newConfigCheck() *cobra.Command {
 the file, the line, the key, and what was probably meant. The exit code is 1 then.`,
 		Example: `  cove config check`,
 		Args:    exactArgs(),
-		RunE:    verb(func(ctx context.Context, _ []string) error { return a.checkConfig(ctx) }),
+		RunE:    verb(func(ctx context.Context, _ []string) error { return checkConfig(ctx, inv) }),
 	}
 }
 
-func (a *app) checkConfig(ctx context.Context) error {
-	p, err := a.places(ctx)
+func checkConfig(ctx context.Context, inv *invocation) error {
+	p, err := findPlaces(ctx)
 	if err != nil {
 		return err
 	}
@@ -224,14 +224,14 @@ func (a *app) checkConfig(ctx context.Context) error {
 	}
 	doc.Problems = append(doc.Problems, p.CheckEnvFiles()...)
 	doc.OK = len(doc.Problems) == 0
-	err = a.show(doc, func(w io.Writer) {
+	err = inv.show(doc, func(w io.Writer) {
 		for _, problem := range doc.Problems {
 			fmt.Fprintln(w, printable.Line(problem.Error()))
 			if problem.Hint != "" {
-				a.tell(w, "  hint: %s", printable.Line(problem.Hint))
+				inv.tell(w, "  hint: %s", printable.Line(problem.Hint))
 			}
 		}
-		if doc.OK && !a.global.quiet {
+		if doc.OK && !inv.global.quiet {
 			fmt.Fprintln(w, "Nothing is wrong.")
 		}
 	})

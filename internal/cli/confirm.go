@@ -20,15 +20,15 @@ import (
 // losses says what a command would destroy, a line for each thing; none: nothing to ask about.
 type losses func(ctx context.Context, cmd *cobra.Command, args []string) ([]string, error)
 
-// asks has a command that destroys something ask first, if a person sits at a terminal
+// asksFirst has a command that destroys something ask first, if a person sits at a terminal
 // and has not given --yes. Without a terminal, and with --json, nothing is asked.
-func (a *app) asks(cmd *cobra.Command, lost losses) *cobra.Command {
+func asksFirst(inv *invocation, cmd *cobra.Command, lost losses) *cobra.Command {
 	var yes bool
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask, on a terminal")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !yes && !a.global.json && isTerminal(a.In) && isTerminal(a.Err) {
-			if err := verb(func(ctx context.Context, args []string) error { return a.confirm(ctx, cmd, args, lost) })(cmd, args); err != nil {
+		if !yes && !inv.global.json && isTerminal(inv.In) && isTerminal(inv.Err) {
+			if err := verb(func(ctx context.Context, args []string) error { return confirm(ctx, inv, cmd, args, lost) })(cmd, args); err != nil {
 				return err
 			}
 		}
@@ -38,7 +38,7 @@ func (a *app) asks(cmd *cobra.Command, lost losses) *cobra.Command {
 }
 
 // confirm shows what would be lost, and returns an error unless the answer is yes.
-func (a *app) confirm(ctx context.Context, cmd *cobra.Command, args []string, lost losses) error {
+func confirm(ctx context.Context, inv *invocation, cmd *cobra.Command, args []string, lost losses) error {
 	lines, err := lost(ctx, cmd, args)
 	if err != nil || len(lines) == 0 {
 		return err
@@ -47,12 +47,12 @@ func (a *app) confirm(ctx context.Context, cmd *cobra.Command, args []string, lo
 	if cmd.Name() == "restart" {
 		head, declined = "This will end:", "nothing was ended"
 	}
-	fmt.Fprintln(a.Err, head)
+	fmt.Fprintln(inv.Err, head)
 	for _, line := range lines {
-		fmt.Fprintf(a.Err, "  %s\n", printable.Line(line))
+		fmt.Fprintf(inv.Err, "  %s\n", printable.Line(line))
 	}
-	fmt.Fprint(a.Err, "Go on? [y/N] ")
-	answer, err := a.answer(ctx)
+	fmt.Fprint(inv.Err, "Go on? [y/N] ")
+	answer, err := readAnswer(ctx, inv)
 	if err != nil {
 		return err
 	}
@@ -63,15 +63,15 @@ func (a *app) confirm(ctx context.Context, cmd *cobra.Command, args []string, lo
 	return fail.New("declined", declined, "")
 }
 
-// answer is the line that the person types. The end of the input is an empty one.
-func (a *app) answer(ctx context.Context) (string, error) {
+// readAnswer reads the line that the person types. The end of the input is an empty one.
+func readAnswer(ctx context.Context, inv *invocation) (string, error) {
 	type typed struct {
 		line string
 		err  error
 	}
 	got := make(chan typed, 1)
 	go func() { // ends with this process at the latest
-		line, err := bufio.NewReader(io.LimitReader(a.In, 1<<10)).ReadString('\n')
+		line, err := bufio.NewReader(io.LimitReader(inv.In, 1<<10)).ReadString('\n')
 		if errors.Is(err, io.EOF) {
 			err = nil
 		}
@@ -96,9 +96,9 @@ func eachLost(format string) losses {
 }
 
 // eachOfSprite is eachLost for what belongs to the sprite in use, which format names last.
-func (a *app) eachOfSprite(format string) losses {
+func eachOfSprite(inv *invocation, format string) losses {
 	return func(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
-		sprite, err := a.spriteName(ctx)
+		sprite, err := inv.sprite.name(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -111,42 +111,44 @@ func (a *app) eachOfSprite(format string) losses {
 
 // lostSprites says of each sprite what goes with it. One that is not there is left to the
 // call that deletes it.
-func (a *app) lostSprites(ctx context.Context, cmd *cobra.Command, args []string) (lines []string, _ error) {
-	names, err := a.namedOrFlag(cmd, args, "the name of a sprite")
-	if err != nil {
-		return nil, err
-	}
-	c, err := a.client(ctx)
-	if err != nil {
-		return nil, err
-	}
-	jobs, _ := c.Jobs(ctx) // another server of the protocol has none
-	for _, name := range names {
-		info, err := c.Get(ctx, name)
-		if errors.Is(err, sprites.ErrNotFound) {
-			continue
-		}
+func lostSprites(inv *invocation) losses {
+	return func(ctx context.Context, cmd *cobra.Command, args []string) (lines []string, _ error) {
+		names, err := inv.sprite.namedOrFlag(cmd, args, "the name of a sprite")
 		if err != nil {
 			return nil, err
 		}
-		line := "sprite " + name + ": its disk"
-		if info.Cove != nil && info.Cove.DiskUsed > 0 {
-			line += " (" + printable.Bytes(info.Cove.DiskUsed) + ")"
+		c, err := inv.server.client(ctx)
+		if err != nil {
+			return nil, err
 		}
-		if list, err := c.Sprite(name).Checkpoints(ctx, true); err == nil && len(list) > 1 {
-			line += ", " + countText(len(list)-1, "checkpoint") // one of them is Current
-		}
-		if info.Status == sprites.StatusRunning {
-			line += ", what runs in it"
-		}
-		for _, j := range jobs {
-			if j.Backend == "" && j.Sprite == name && j.PulledAt == nil && j.Bundle.Size > 0 {
-				line += ", the work of job " + j.ID + ", which nobody has pulled"
+		jobs, _ := c.Jobs(ctx) // another server of the protocol has none
+		for _, name := range names {
+			info, err := c.Get(ctx, name)
+			if errors.Is(err, sprites.ErrNotFound) {
+				continue
 			}
+			if err != nil {
+				return nil, err
+			}
+			line := "sprite " + name + ": its disk"
+			if info.Cove != nil && info.Cove.DiskUsed > 0 {
+				line += " (" + printable.Bytes(info.Cove.DiskUsed) + ")"
+			}
+			if list, err := c.Sprite(name).Checkpoints(ctx, true); err == nil && len(list) > 1 {
+				line += ", " + countText(len(list)-1, "checkpoint") // one of them is Current
+			}
+			if info.Status == sprites.StatusRunning {
+				line += ", what runs in it"
+			}
+			for _, j := range jobs {
+				if j.Backend == "" && j.Sprite == name && j.PulledAt == nil && j.Bundle.Size > 0 {
+					line += ", the work of job " + j.ID + ", which nobody has pulled"
+				}
+			}
+			lines = append(lines, line)
 		}
-		lines = append(lines, line)
+		return lines, nil
 	}
-	return lines, nil
 }
 
 // runningJobs are the jobs at work in a sprite of this server; none where that can't be told.
@@ -161,50 +163,54 @@ func runningJobs(ctx context.Context, c *sprites.Client, sprite string) (running
 }
 
 // lostCheckpoints says of each checkpoint when it was made, and what for.
-func (a *app) lostCheckpoints(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
-	s, err := a.spriteHandle(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range args {
-		line := "checkpoint " + id + " of sprite " + s.Name()
-		c, err := s.CheckpointInfo(ctx, id)
+func lostCheckpoints(inv *invocation) losses {
+	return func(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
+		s, err := inv.spriteHandle(ctx)
 		if err != nil {
-			return nil, checkpointError(err)
+			return nil, err
 		}
-		line += ", made " + ago(c.CreateTime, time.Now())
-		if c.Comment != "" {
-			line += ": " + c.Comment
+		for _, id := range args {
+			line := "checkpoint " + id + " of sprite " + s.Name()
+			c, err := s.CheckpointInfo(ctx, id)
+			if err != nil {
+				return nil, checkpointError(err)
+			}
+			line += ", made " + ago(c.CreateTime, time.Now())
+			if c.Comment != "" {
+				line += ": " + c.Comment
+			}
+			lines = append(lines, line)
 		}
-		lines = append(lines, line)
+		return lines, nil
 	}
-	return lines, nil
 }
 
 // lostJobs says of each job what goes with it.
-func (a *app) lostJobs(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
-	c, _, err := a.jobs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range args {
-		if err := checkJob(id); err != nil {
+func lostJobs(inv *invocation) losses {
+	return func(ctx context.Context, _ *cobra.Command, args []string) (lines []string, _ error) {
+		c, _, err := inv.server.jobs(ctx)
+		if err != nil {
 			return nil, err
 		}
-		job, err := c.Job(ctx, id)
-		if err != nil {
-			return nil, jobError(err)
+		for _, id := range args {
+			if err := checkJob(id); err != nil {
+				return nil, err
+			}
+			job, err := c.Job(ctx, id)
+			if err != nil {
+				return nil, jobError(err)
+			}
+			line := fmt.Sprintf("job %s (%s): its log", id, jobStateText(job))
+			if job.PulledAt == nil && job.Bundle.Size > 0 {
+				line += ", its commits, which nobody has pulled"
+			}
+			if job.Uncollected != "" {
+				line += ", what could not be collected of its work"
+			}
+			lines = append(lines, line+"; and sprite "+job.Sprite+", if it was made for the job")
 		}
-		line := fmt.Sprintf("job %s (%s): its log", id, jobStateText(job))
-		if job.PulledAt == nil && job.Bundle.Size > 0 {
-			line += ", its commits, which nobody has pulled"
-		}
-		if job.Uncollected != "" {
-			line += ", what could not be collected of its work"
-		}
-		lines = append(lines, line+"; and sprite "+job.Sprite+", if it was made for the job")
+		return lines, nil
 	}
-	return lines, nil
 }
 
 // lostRefs is for job refs --prune --force.

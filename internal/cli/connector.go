@@ -21,7 +21,7 @@ import (
 
 var connectorPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
-func (a *app) newConnector() *cobra.Command {
+func newConnectorCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connector",
 		Short: "Let sprites use an API without having its key",
@@ -41,11 +41,11 @@ Jobs are granted the one of their agent, if there is one, as long as they run.`,
   cove connector put github --from-gh --paths '/ada/*'    git, without a login inside
   cove connector grant github --sprite paint
   cove exec -s paint git clone https://github.com/ada/paint`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newConnectorPut(), a.newConnectorList(), a.newConnectorShow(), a.asks(a.newConnectorRm(), eachLost("connector %s, its grants, and what sprites reach by it")),
-		a.newConnectorGrant("grant"), a.newConnectorGrant("revoke"), a.newConnectorLog())
+	cmd.AddCommand(newConnectorPutCommand(inv), newConnectorListCommand(inv), newConnectorShowCommand(inv), asksFirst(inv, newConnectorRmCommand(inv), eachLost("connector %s, its grants, and what sprites reach by it")),
+		newConnectorGrantCommand(inv, "grant"), newConnectorGrantCommand(inv, "revoke"), newConnectorLogCommand(inv))
 	return cmd
 }
 
@@ -56,7 +56,7 @@ type connectorOptions struct {
 	def             sprites.Connector
 }
 
-func (a *app) newConnectorPut() *cobra.Command {
+func newConnectorPutCommand(inv *invocation) *cobra.Command {
 	var o connectorOptions
 	cmd := &cobra.Command{
 		Use:   "put NAME",
@@ -91,14 +91,14 @@ first that has the model.`,
   cove connector put ci --upstream https://ci.example.org/api --header 'X-Api-Key: {secret}'
   cove connector put ollama --upstream http://127.0.0.1:11434`,
 		Args:              exactArgs("a name for it"),
-		ValidArgsFunction: a.completeConnector,
+		ValidArgsFunction: completeConnector(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		def, err := o.definition(cmd, args[0])
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -119,9 +119,9 @@ first that has the model.`,
 				return err
 			}
 		}
-		a.adviseConnector(ctx, c, def)
-		return a.show(def, func(w io.Writer) {
-			if !a.global.quiet {
+		adviseConnector(ctx, inv, c, def)
+		return inv.show(def, func(w io.Writer) {
+			if !inv.global.quiet {
 				printConnector(w, def)
 			}
 		})
@@ -138,7 +138,7 @@ first that has the model.`,
 	f.StringArrayVar(&o.limits, "limit", nil, "N, N/minute, SIZE/day, Ntokens/day or Nusd/day (repeatable)")
 	f.StringArrayVar(&o.prices, "price", nil, "'MODEL=INPUT/OUTPUT', in dollars per million tokens (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("secret", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return a.completeSecret(cmd, nil, prefix)
+		return completeSecret(inv)(cmd, nil, prefix)
 	}))
 	return cmd
 }
@@ -244,15 +244,15 @@ func parseCount(text string) (int64, error) {
 }
 
 // adviseConnector says what is still to do before a connector serves anybody.
-func (a *app) adviseConnector(ctx context.Context, c *sprites.Client, def sprites.Connector) {
+func adviseConnector(ctx context.Context, inv *invocation, c *sprites.Client, def sprites.Connector) {
 	if def.Secret != "" {
 		all, err := c.Secrets(ctx)
 		if err == nil && !slices.ContainsFunc(all, func(s sprites.Secret) bool { return s.Name == def.Secret }) {
-			a.say("Its secret is not set: cove secret set %s", def.Secret)
+			inv.say("Its secret is not set: cove secret set %s", def.Secret)
 		}
 	}
 	if len(def.Grants) == 0 {
-		a.say("It serves nobody yet: cove connector grant %s --sprite SPRITE", def.Name)
+		inv.say("It serves nobody yet: cove connector grant %s --sprite SPRITE", def.Name)
 	}
 }
 
@@ -306,7 +306,7 @@ func grantees(grants []sprites.ConnectorGrant) string {
 	return strings.Join(out, ", ")
 }
 
-func (a *app) newConnectorList() *cobra.Command {
+func newConnectorListCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -315,7 +315,7 @@ func (a *app) newConnectorList() *cobra.Command {
 		Example: `  cove connector list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			c, err := a.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -326,7 +326,7 @@ func (a *app) newConnectorList() *cobra.Command {
 			if list == nil {
 				list = []sprites.Connector{}
 			}
-			return a.show(sprites.ConnectorList{Connectors: list}, func(w io.Writer) {
+			return inv.show(sprites.ConnectorList{Connectors: list}, func(w io.Writer) {
 				rows := [][]string{{"NAME", "UPSTREAM", "SECRET", "GRANTED TO"}}
 				for _, c := range list {
 					rows = append(rows, []string{c.Name, c.Upstream, cmp.Or(c.Secret, "-"), cmp.Or(grantees(c.Grants), "nobody")})
@@ -337,16 +337,16 @@ func (a *app) newConnectorList() *cobra.Command {
 	}
 }
 
-func (a *app) newConnectorShow() *cobra.Command {
+func newConnectorShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:               "show NAME",
 		Short:             "Show a connector",
 		Long:              `Shows a connector's definition, and whom it is granted to.`,
 		Example:           `  cove connector show anthropic`,
 		Args:              exactArgs("the connector's name"),
-		ValidArgsFunction: a.completeConnector,
+		ValidArgsFunction: completeConnector(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			c, err := a.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -354,12 +354,12 @@ func (a *app) newConnectorShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.show(def, func(w io.Writer) { printConnector(w, def) })
+			return inv.show(def, func(w io.Writer) { printConnector(w, def) })
 		}),
 	}
 }
 
-func (a *app) newConnectorRm() *cobra.Command {
+func newConnectorRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Delete connectors",
@@ -373,19 +373,19 @@ secret rm).`,
 			return nil
 		},
 		Annotations:       map[string]string{"several": "yes"},
-		ValidArgsFunction: a.completeConnector,
+		ValidArgsFunction: completeConnector(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			c, err := a.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
-			return a.removeEach(ctx, args, func(name string) error { return c.DeleteConnector(ctx, name) })
+			return removeEach(ctx, inv, args, func(name string) error { return c.DeleteConnector(ctx, name) })
 		}),
 	}
 }
 
-// newConnectorGrant is grant, or revoke.
-func (a *app) newConnectorGrant(use string) *cobra.Command {
+// newConnectorGrantCommand is grant, or revoke.
+func newConnectorGrantCommand(inv *invocation, use string) *cobra.Command {
 	var label string
 	var reaches []string
 	texts := map[string][2]string{
@@ -409,20 +409,20 @@ way end.`},
 		Example: fmt.Sprintf(`  cove connector %[1]s anthropic --sprite paint
   cove connector %[1]s github --label ci`, use) + example,
 		Args:              exactArgs("the connector's name"),
-		ValidArgsFunction: a.completeConnector,
+		ValidArgsFunction: completeConnector(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		if (a.global.sprite == "") == (label == "") {
+		if (inv.global.sprite == "") == (label == "") {
 			return usagef(cmd, "say whom, by one of --sprite and --label")
 		}
 		if label == "" && len(reaches) > 0 {
 			return usagef(cmd, "--reaches goes with --label: it names the sprites that have the label")
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
-		g := sprites.ConnectorGrant{Sprite: a.global.sprite, Label: label, Reaches: reaches}
+		g := sprites.ConnectorGrant{Sprite: inv.global.sprite, Label: label, Reaches: reaches}
 		call := c.GrantConnector
 		if use == "revoke" {
 			call = c.RevokeConnector
@@ -434,17 +434,17 @@ way end.`},
 		if err != nil {
 			return err
 		}
-		return a.show(def, func(io.Writer) { a.say("%s is granted to %s.", def.Name, cmp.Or(grantees(def.Grants), "nobody")) })
+		return inv.show(def, func(io.Writer) { inv.say("%s is granted to %s.", def.Name, cmp.Or(grantees(def.Grants), "nobody")) })
 	})
 	cmd.Flags().StringVar(&label, "label", "", "all sprites with this label")
 	if use == "grant" {
 		cmd.Flags().StringSliceVar(&reaches, "reaches", nil, "the sprites that have the label now, as NAME,NAME")
-		must(cmd.RegisterFlagCompletionFunc("reaches", completeReaches(a, &label)))
+		must(cmd.RegisterFlagCompletionFunc("reaches", completeReaches(inv, &label)))
 	}
 	return cmd
 }
 
-func (a *app) newConnectorLog() *cobra.Command {
+func newConnectorLogCommand(inv *invocation) *cobra.Command {
 	var opts sprites.ConnectorLogOptions
 	var since time.Duration
 	cmd := &cobra.Command{
@@ -462,10 +462,10 @@ exists, the newest 4 MiB at least. With --json each request is a line.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: a.completeConnector,
+		ValidArgsFunction: completeConnector(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		sprite, err := a.spriteHandle(ctx)
+		sprite, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
@@ -476,10 +476,10 @@ exists, the newest 4 MiB at least. With --json each request is a line.`,
 			if len(args) == 1 && e.Connector != args[0] {
 				return nil
 			}
-			if a.global.json {
-				return a.jsonLines().Encode(e)
+			if inv.global.json {
+				return inv.jsonLines().Encode(e)
 			}
-			printRequest(a.text(), e)
+			printRequest(inv.text(), e)
 			return nil
 		})
 		return spriteError(err)
@@ -501,25 +501,27 @@ func printRequest(w io.Writer, e sprites.ConnectorEvent) {
 	}
 }
 
-func (a *app) completeConnector(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 && cmd.Annotations["several"] == "" {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-		list, err := c.Connectors(ctx)
-		return candidates(list, err, prefix, func(c sprites.Connector) (string, string, bool) {
-			return c.Name, c.Upstream, connectorPattern.MatchString(c.Name)
+func completeConnector(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && cmd.Annotations["several"] == "" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+			list, err := c.Connectors(ctx)
+			return candidates(list, err, prefix, func(c sprites.Connector) (string, string, bool) {
+				return c.Name, c.Upstream, connectorPattern.MatchString(c.Name)
+			})
 		})
-	})
+	}
 }
 
 // completeReaches completes the last name of a list: one of the sprites with the label, or of
 // all if none is given yet.
-func completeReaches(a *app, label *string) cobra.CompletionFunc {
+func completeReaches(inv *invocation, label *string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		begun := typed[:strings.LastIndexByte(typed, ',')+1]
 		given := strings.Split(begun, ",")
-		names, how := a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
+		names, how := completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
 			var names []string
 			for info, err := range c.All(ctx, typed[len(begun):]) {
 				if err != nil || len(names) == maxCompletions {

@@ -22,7 +22,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newConsole() *cobra.Command {
+func newConsoleCommand(inv *invocation) *cobra.Command {
 	var reattach bool
 	cmd := &cobra.Command{
 		Use:     "console [NAME]",
@@ -37,30 +37,30 @@ attach ID; --reattach finds it by itself.`,
   cove console paint -r
   cove session list -s paint`,
 		Args:              maxArgs(1),
-		ValidArgsFunction: a.completeOneSprite,
+		ValidArgsFunction: completeOneSprite(inv),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if a.global.json {
+			if inv.global.json {
 				return usagef(cmd, "console is for people; there is no --json")
 			}
-			if err := a.nameOnce(cmd, args); err != nil {
+			if err := inv.sprite.nameOnce(cmd, args); err != nil {
 				return err
 			}
-			if !isTerminal(a.In) {
+			if !isTerminal(inv.In) {
 				return hinted(usagef(cmd, "standard input is no terminal"), "for a command's input: cove exec -i CMD")
 			}
-			return a.console(cmd.Context(), reattach)
+			return runConsole(cmd.Context(), inv, reattach)
 		},
 	}
 	cmd.Flags().BoolVarP(&reattach, "reattach", "r", false, "come back to the newest terminal that is open there, if one is")
 	return cmd
 }
 
-func (a *app) console(ctx context.Context, reattach bool) error {
-	c, err := a.client(ctx)
+func runConsole(ctx context.Context, inv *invocation, reattach bool) error {
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return err
 	}
-	sprite, err := a.handle(ctx, c)
+	sprite, err := inv.sprite.handle(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (a *app) console(ctx context.Context, reattach bool) error {
 			newest := slices.MaxFunc(list, func(x, y sprites.Session) int {
 				return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(len(x.ID), len(y.ID)), cmp.Compare(x.ID, y.ID))
 			})
-			return a.attachTerminal(ctx, sprite, sprite.Attach(ctx, newest.ID))
+			return attachTerminal(ctx, inv, sprite, sprite.Attach(ctx, newest.ID))
 		}
 	}
 	forever := time.Duration(0)
@@ -84,14 +84,14 @@ func (a *app) console(ctx context.Context, reattach bool) error {
 	if kind := os.Getenv("TERM"); kind != "" {
 		shell.Env = []string{"TERM=" + kind}
 	}
-	return a.attachTerminal(ctx, sprite, shell)
+	return attachTerminal(ctx, inv, sprite, shell)
 }
 
 // attachTerminal runs or joins a command in a terminal that outlives the
 // connection. The detach key, SIGTERM and SIGHUP leave it; one whose connection is
 // lost is joined again, for as long as it takes a server to come back.
-func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *sprites.Cmd) error {
-	t, err := a.openTerminal()
+func attachTerminal(ctx context.Context, inv *invocation, sprite *sprites.Sprite, cmd *sprites.Cmd) error {
+	t, err := openTerminal(inv)
 	if err != nil {
 		return err
 	}
@@ -99,15 +99,15 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 	leave := make(chan os.Signal, 1)
 	signal.Notify(leave, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(leave)
-	keys := newKeyboard(a.In)
+	a := &attachment{inv: inv, terminal: t, keys: newKeyboard(inv.In), leave: leave}
 	for {
-		err = a.attachOnce(ctx, t, keys, leave, cmd)
+		err = a.once(ctx, cmd)
 		if !errors.Is(err, sprites.ErrNoExit) || cmd.SessionID() == "" || t.in == nil || ctx.Err() != nil || sandboxGone(err) {
 			break
 		}
 		session := cmd.SessionID()
-		next, backErr := a.comeBack(ctx, absence{keys: keys, leave: leave, says: `Ctrl+\ leaves`,
-			find: func(ctx context.Context) (*sprites.Sprite, error) { return a.findAgain(ctx, session) }})
+		next, backErr := comeBack(ctx, inv, absence{keys: a.keys, leave: leave, says: `Ctrl+\ leaves`,
+			find: func(ctx context.Context) (*sprites.Sprite, error) { return findAgain(ctx, inv, session) }})
 		if errors.Is(backErr, sprites.ErrUnauthorized) {
 			t.restore()
 			return backErr
@@ -120,7 +120,7 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 	}
 	t.restore()
 	if errors.Is(err, errSilent) { // whether it has a session is not known
-		a.say("\nLeft sprite %s, which does not answer. See whether something runs there: cove session list -s %[1]s", sprite.Name())
+		inv.say("\nLeft sprite %s, which does not answer. See whether something runs there: cove session list -s %[1]s", sprite.Name())
 		return reportedError{exitInterrupted}
 	}
 	exit, ended := errors.AsType[*sprites.ExitError](err)
@@ -129,7 +129,7 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 		cut = exit.Reason
 	}
 	if t.in != nil && (cut != "" || errors.Is(err, sprites.ErrNoExit)) {
-		a.say("") // the prompt's line has no end
+		inv.say("") // the prompt's line has no end
 	}
 	session := cmd.SessionID()
 	back := "cove session attach " + printable.Line(session) + " -s " + sprite.Name()
@@ -137,26 +137,34 @@ func (a *app) attachTerminal(ctx context.Context, sprite *sprites.Sprite, cmd *s
 	case errors.Is(err, errSessionGone):
 		return hinted(err, "see what is left: cove info "+sprite.Name())
 	case errors.Is(err, sprites.ErrDetached):
-		a.say("\nDetached; it goes on. Come back with: %s", back)
+		inv.say("\nDetached; it goes on. Come back with: %s", back)
 		return nil
 	case errors.Is(err, sprites.ErrNoExit) && session != "" && !sandboxGone(err):
 		return fail.Wrap("connection_lost", err, "it goes on; come back with: "+back)
 	}
 	if strings.HasPrefix(cut, "signal:") {
-		a.say("cove: ended by %s", strings.Replace(cut, ":", " ", 1))
+		inv.say("cove: ended by %s", strings.Replace(cut, ":", " ", 1))
 	}
-	return a.ended(err, 0)
+	return commandEnded(inv, err, 0)
 }
 
-// attachOnce runs or joins a command over one connection.
-func (a *app) attachOnce(ctx context.Context, t *terminal, keys *keyboard, leave <-chan os.Signal, cmd *sprites.Cmd) error {
-	cmd.TTY = t.geometry()
-	cmd.Stdout = a.Out
+// attachment is this terminal while a command has it that outlives the connection.
+type attachment struct {
+	*terminal
+	inv   *invocation
+	keys  *keyboard
+	leave <-chan os.Signal // leaves the command
+}
+
+// once runs or joins a command over one connection.
+func (a *attachment) once(ctx context.Context, cmd *sprites.Cmd) error {
+	cmd.TTY = a.geometry()
+	cmd.Stdout = a.inv.Out
 	cmd.OnMessage = func(m sprites.Message) {
-		a.sayHeld(m)
-		if m.Type == "session_info" && m.SessionID != "" && t.size != nil {
+		sayHeld(a.inv, m)
+		if m.Type == "session_info" && m.SessionID != "" && a.size != nil {
 			// A session that is joined has another terminal's size.
-			size := t.geometry()
+			size := a.geometry()
 			_ = cmd.Resize(size.Rows, size.Cols) // fails only if the command has ended
 		}
 	}
@@ -169,13 +177,13 @@ func (a *app) attachOnce(ctx context.Context, t *terminal, keys *keyboard, leave
 		default:
 		}
 	})
-	cmd.Stdin = &detachReader{in: keys.until(over), detach: detach}
+	cmd.Stdin = &detachReader{in: a.keys.until(over), detach: detach}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(over)
 	wg.Go(func() {
 		select {
-		case <-leave:
+		case <-a.leave:
 			detach()
 		case <-over:
 		}
@@ -187,7 +195,7 @@ func (a *app) attachOnce(ctx context.Context, t *terminal, keys *keyboard, leave
 			return
 		}
 		close(started)
-		done <- t.wait(ctx, cmd)
+		done <- a.wait(ctx, cmd)
 	}()
 	select {
 	case err := <-done:
@@ -228,7 +236,7 @@ type absence struct {
 
 // comeBack tries to find a session's sprite until it does, or knows that the session
 // is gone, or that the token is not valid any more. The detach key, Ctrl-C and a signal end it by ErrDetached.
-func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, error) {
+func comeBack(ctx context.Context, inv *invocation, away absence) (*sprites.Sprite, error) {
 	var typed <-chan []byte
 	if away.keys != nil {
 		typed = away.keys.typed
@@ -245,16 +253,16 @@ func (a *app) comeBack(ctx context.Context, away absence) (*sprites.Sprite, erro
 		if err == nil || errors.Is(err, errSessionGone) || errors.Is(err, sprites.ErrRemoved) || errors.Is(err, sprites.ErrUnauthorized) {
 			return sprite, err
 		}
-		if wait == 100*time.Millisecond && !a.global.quiet {
+		if wait == 100*time.Millisecond && !inv.global.quiet {
 			end := "\n"
 			if away.keys != nil {
 				end = "\r\n"
 			}
 			why := ""
 			if e, ok := errors.AsType[*fail.Error](err); ok && serverAway(err) {
-				why = end + "cove: " + printable.Text(a.full(e.Error()+"; "+strings.ReplaceAll(e.Hint, "\n", "; ")))
+				why = end + "cove: " + printable.Text(inv.hints.full(e.Error()+"; "+strings.ReplaceAll(e.Hint, "\n", "; ")))
 			}
-			fmt.Fprintf(a.Err, "%scove: the connection was lost; trying to come back (%s)%s%s", end, away.says, why, end)
+			fmt.Fprintf(inv.Err, "%scove: the connection was lost; trying to come back (%s)%s%s", end, away.says, why, end)
 		}
 		pause := time.NewTimer(wait)
 	waiting:
@@ -291,12 +299,12 @@ func stillThere(ctx context.Context, c *sprites.Client, name string) (sprites.In
 }
 
 // findAgain looks for a session, with a new client: the server may be another.
-func (a *app) findAgain(ctx context.Context, session string) (*sprites.Sprite, error) {
-	c, err := a.clientAgain(ctx)
+func findAgain(ctx context.Context, inv *invocation, session string) (*sprites.Sprite, error) {
+	c, err := inv.server.clientAgain(ctx)
 	if err != nil {
 		return nil, err
 	}
-	sprite, err := a.handle(ctx, c)
+	sprite, err := inv.sprite.handle(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -310,23 +318,23 @@ func (a *app) findAgain(ctx context.Context, session string) (*sprites.Sprite, e
 	if !slices.ContainsFunc(list, func(s sprites.Session) bool { return s.ID == session }) {
 		return nil, errSessionGone
 	}
-	if isTerminal(a.Out) {
-		fmt.Fprint(a.Out, "\x1b[H\x1b[2J") // what it showed comes again
+	if isTerminal(inv.Out) {
+		fmt.Fprint(inv.Out, "\x1b[H\x1b[2J") // what it showed comes again
 	}
 	return sprite, nil
 }
 
 // attachPlain joins a session without a terminal: its output is shown, and this
 // input passed on if asked. Ctrl-C leaves it.
-func (a *app) attachPlain(parent context.Context, sprite *sprites.Sprite, id string, in io.Reader) error {
+func attachPlain(parent context.Context, inv *invocation, sprite *sprites.Sprite, id string, in io.Reader) error {
 	ctx, stop := signal.NotifyContext(parent, endSignals()...)
 	defer stop()
 	cmd := sprite.Attach(ctx, id)
-	cmd.Stdout, cmd.Stderr, cmd.Stdin = a.Out, a.Err, in
+	cmd.Stdout, cmd.Stderr, cmd.Stdin = inv.Out, inv.Err, in
 	err := cmd.Run()
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {
-		a.say("\nDetached; it goes on. Come back with: cove session attach %s -s %s", id, sprite.Name())
+		inv.say("\nDetached; it goes on. Come back with: cove session attach %s -s %s", id, sprite.Name())
 		return reportedError{exitInterrupted}
 	}
-	return a.ended(err, 0)
+	return commandEnded(inv, err, 0)
 }

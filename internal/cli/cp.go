@@ -34,7 +34,7 @@ const (
 
 var linkChoices = []string{string(linksRefuse), string(linksSkip), string(linksFollow)}
 
-func (a *app) newCp() *cobra.Command {
+func newCpCommand(inv *invocation) *cobra.Command {
 	var links string
 	cmd := &cobra.Command{
 		Use:   "cp SRC DST",
@@ -61,13 +61,13 @@ out of the folder; --links follow copies what links lead to, in the sprite, in t
   cove cp paint:/var/log - | tar t
   tar c a b | cove cp - paint:/tmp`,
 		Args:              exactArgs("what to copy", "where to copy it"),
-		ValidArgsFunction: a.completeSide,
+		ValidArgsFunction: completeSide(inv),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src, dst := parseSide(args[0]), parseSide(args[1])
 			if src.remote == dst.remote {
 				return usagef(cmd, "one of %s and %s must be in a sprite, as NAME:PATH", args[0], args[1])
 			}
-			if a.global.json && (src.path == "-" && !src.remote || dst.path == "-" && !dst.remote) {
+			if inv.global.json && (src.path == "-" && !src.remote || dst.path == "-" && !dst.remote) {
 				return usagef(cmd, "--json does not go with a stream")
 			}
 			switch {
@@ -78,7 +78,10 @@ out of the folder; --links follow copies what links lead to, in the sprite, in t
 			case links == string(linksSkip) && dst.path == "-":
 				return usagef(cmd, "--links skip does not go with a stream, which has the links as they are")
 			}
-			return verb(func(ctx context.Context, _ []string) error { return a.cp(ctx, cmd, src, dst, copyLinks(links)) })(cmd, args)
+			return verb(func(ctx context.Context, _ []string) error {
+				c := &copying{inv: inv, links: copyLinks(links)}
+				return c.run(ctx, cmd, src, dst)
+			})(cmd, args)
 		},
 	}
 	f := cmd.Flags()
@@ -117,10 +120,17 @@ type copied struct {
 	Bytes  int64  `json:"bytes"`
 }
 
-func (a *app) cp(ctx context.Context, cmd *cobra.Command, src, dst side, links copyLinks) error {
+// copying is one run of cp.
+type copying struct {
+	inv    *invocation
+	sprite *sprites.Sprite // that of either side
+	links  copyLinks
+}
+
+func (c *copying) run(ctx context.Context, cmd *cobra.Command, src, dst side) error {
 	name := src.sprite + dst.sprite // one of them is local and has none
 	if name != "" {
-		if err := a.nameOnce(cmd, []string{name}); err != nil {
+		if err := c.inv.sprite.nameOnce(cmd, []string{name}); err != nil {
 			return err
 		}
 	}
@@ -129,17 +139,18 @@ func (a *app) cp(ctx context.Context, cmd *cobra.Command, src, dst side, links c
 			return fmt.Errorf("copy: %w", err)
 		}
 	}
-	if !dst.remote && dst.path == "-" && isTerminal(a.Out) {
+	if !dst.remote && dst.path == "-" && isTerminal(c.inv.Out) {
 		return fail.New("usage", "an archive does no good to a terminal", "send it on: cove cp … - | tar t")
 	}
-	sprite, err := a.spriteHandle(ctx)
+	sprite, err := c.inv.spriteHandle(ctx)
 	if err != nil {
 		return err
 	}
+	c.sprite = sprite
 	if src.remote {
-		return a.copyOut(ctx, sprite, src.path, dst.path, links)
+		return c.out(ctx, src.path, dst.path)
 	}
-	return a.copyIn(ctx, sprite, src.path, dst.path)
+	return c.in(ctx, src.path, dst.path)
 }
 
 // statIn describes a file of a sprite, following links.
@@ -169,13 +180,13 @@ func isFolderPath(name string) bool {
 // contentsOf reports whether a path means what is in a folder, not the folder.
 func contentsOf(name string) bool { return name == "." || strings.HasSuffix(name, "/.") }
 
-// copyIn copies into a sprite.
-func (a *app) copyIn(ctx context.Context, sprite *sprites.Sprite, src, dst string) error {
+// in copies into a sprite.
+func (c *copying) in(ctx context.Context, src, dst string) error {
 	if src == "-" {
-		p := a.newProgress("to "+sprite.Name(), 0)
+		p := c.inv.newProgress("to "+c.sprite.Name(), 0)
 		defer p.Close()
-		return a.untarIn(ctx, sprite, dst, func(w io.Writer) error {
-			_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{countingReader{a.In, p}}, make([]byte, copyBuffer))
+		return untarIn(ctx, c.sprite, dst, func(w io.Writer) error {
+			_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{countingReader{c.inv.In, p}}, make([]byte, copyBuffer))
 			return err
 		})
 	}
@@ -183,7 +194,7 @@ func (a *app) copyIn(ctx context.Context, sprite *sprites.Sprite, src, dst strin
 	if err != nil {
 		return fmt.Errorf("copy: %w", err)
 	}
-	target, err := statIn(ctx, sprite, dst)
+	target, err := statIn(ctx, c.sprite, dst)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return spriteError(err)
 	}
@@ -191,36 +202,36 @@ func (a *app) copyIn(ctx context.Context, sprite *sprites.Sprite, src, dst strin
 	_, base := tree.SplitPath(src)
 	switch {
 	case info.IsDir() && exists && !target.IsDir():
-		return fmt.Errorf("copy %s: %s:%s exists and is no folder", src, sprite.Name(), dst)
+		return fmt.Errorf("copy %s: %s:%s exists and is no folder", src, c.sprite.Name(), dst)
 	case exists && target.IsDir() && !(info.IsDir() && contentsOf(src)):
 		dst = path.Join(dst, base)
 	case !exists && !info.IsDir() && isFolderPath(dst):
-		return fmt.Errorf("copy %s: there is no folder %s in %s", src, dst, sprite.Name())
+		return fmt.Errorf("copy %s: there is no folder %s in %s", src, dst, c.sprite.Name())
 	}
 	var n int64
 	if info.IsDir() {
-		if err := a.warnCredentials(ctx, src, filesync.Rules{}); err != nil {
+		if err := warnCredentials(ctx, c.inv, src, filesync.Rules{}); err != nil {
 			return fmt.Errorf("copy %s: %w", src, err)
 		}
-		n, err = a.treeIn(ctx, sprite, src, dst)
+		n, err = c.treeIn(ctx, src, dst)
 	} else {
-		n, err = a.fileIn(ctx, sprite, src, dst)
+		n, err = c.fileIn(ctx, src, dst)
 	}
 	if err != nil {
 		return err
 	}
-	return a.saidCopied(copied{sprite.Name(), src, sprite.Name() + ":" + dst, n})
+	return c.done(copied{c.sprite.Name(), src, c.sprite.Name() + ":" + dst, n})
 }
 
-func (a *app) saidCopied(c copied) error {
-	if a.global.json {
-		a.printJSON(c)
+func (c *copying) done(did copied) error {
+	if c.inv.global.json {
+		c.inv.printJSON(did)
 	}
-	a.detail("%s copied from %s to %s", printable.Bytes(c.Bytes), c.From, c.To)
+	c.inv.detail("%s copied from %s to %s", printable.Bytes(did.Bytes), did.From, did.To)
 	return nil
 }
 
-func (a *app) fileIn(ctx context.Context, sprite *sprites.Sprite, src, dst string) (int64, error) {
+func (c *copying) fileIn(ctx context.Context, src, dst string) (int64, error) {
 	f, err := os.Open(src)
 	if err != nil {
 		return 0, fmt.Errorf("copy: %w", err)
@@ -235,7 +246,7 @@ func (a *app) fileIn(ctx context.Context, sprite *sprites.Sprite, src, dst strin
 	}
 	// The file itself is given to the client, so that the kernel may copy; its
 	// position tells how far that is.
-	p := a.watchProgress(filepath.Base(src), info.Size(), func() int64 {
+	p := c.inv.watchProgress(filepath.Base(src), info.Size(), func() int64 {
 		at, err := f.Seek(0, io.SeekCurrent)
 		if err != nil {
 			return 0
@@ -247,24 +258,24 @@ func (a *app) fileIn(ctx context.Context, sprite *sprites.Sprite, src, dst strin
 	if opts.Mode == 0 {
 		opts.Mode = 0o600 // 0 would be the default, for all to read
 	}
-	if err := sprite.WriteFile(ctx, dst, f, opts); err != nil {
+	if err := c.sprite.WriteFile(ctx, dst, f, opts); err != nil {
 		return 0, spriteError(err)
 	}
 	return info.Size(), nil
 }
 
 // treeIn copies a folder to the folder dst of a sprite, which need not exist.
-func (a *app) treeIn(ctx context.Context, sprite *sprites.Sprite, src, dst string) (int64, error) {
-	p := a.newProgress(filepath.Base(src), 0)
+func (c *copying) treeIn(ctx context.Context, src, dst string) (int64, error) {
+	p := c.inv.newProgress(filepath.Base(src), 0)
 	defer p.Close()
-	err := a.untarIn(ctx, sprite, dst, func(w io.Writer) error {
-		return tree.Pack(w, src, p.Add, func(name string) { a.say("cove: passed over %s, which is no file, folder or link", name) })
+	err := untarIn(ctx, c.sprite, dst, func(w io.Writer) error {
+		return tree.Pack(w, src, p.Add, func(name string) { c.inv.say("cove: passed over %s, which is no file, folder or link", name) })
 	})
 	return p.count(), err
 }
 
 // untarIn unpacks an archive in a sprite. tar's own errors are shown.
-func (a *app) untarIn(ctx context.Context, sprite *sprites.Sprite, dst string, archive func(io.Writer) error) error {
+func untarIn(ctx context.Context, sprite *sprites.Sprite, dst string, archive func(io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// The path is an argument, never part of the script. Leading "-" can't be an
@@ -299,20 +310,20 @@ func (a *app) untarIn(ctx context.Context, sprite *sprites.Sprite, dst string, a
 	return err
 }
 
-// copyOut copies out of a sprite.
-func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, links copyLinks) error {
-	info, err := statIn(ctx, sprite, src)
+// out copies out of a sprite.
+func (c *copying) out(ctx context.Context, src, dst string) error {
+	info, err := statIn(ctx, c.sprite, src)
 	if err != nil {
 		return spriteError(err)
 	}
 	if dst == "-" {
-		p := a.newProgress("from "+sprite.Name(), 0)
+		p := c.inv.newProgress("from "+c.sprite.Name(), 0)
 		defer p.Close()
 		dir, base := path.Split(path.Clean(src))
 		if base == "." || base == ".." || base == "" {
 			dir, base = src, "."
 		}
-		return tarOut(ctx, sprite, dir, base, links, countingWriter{a.Out, p})
+		return tarOut(ctx, c.sprite, dir, base, c.links, countingWriter{c.inv.Out, p})
 	}
 	target, err := os.Stat(dst)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -321,7 +332,7 @@ func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	exists := err == nil
 	base := path.Base(path.Clean(src))
 	if base == "." || base == "/" || base == ".." {
-		base = sprite.Name()
+		base = c.sprite.Name()
 	}
 	switch {
 	case info.IsDir() && exists && !target.IsDir():
@@ -333,20 +344,20 @@ func (a *app) copyOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	}
 	var n int64
 	if info.IsDir() {
-		n, err = a.treeOut(ctx, sprite, src, dst, links)
+		n, err = c.treeOut(ctx, src, dst)
 	} else if info.Mode().IsRegular() {
-		n, err = a.fileOut(ctx, sprite, src, dst, info)
+		n, err = c.fileOut(ctx, src, dst, info)
 	} else {
 		err = fmt.Errorf("copy %s: it is neither a file nor a folder", src)
 	}
 	if err != nil {
 		return err
 	}
-	return a.saidCopied(copied{sprite.Name(), sprite.Name() + ":" + src, dst, n})
+	return c.done(copied{c.sprite.Name(), c.sprite.Name() + ":" + src, dst, n})
 }
 
 // fileOut copies one file, which takes its place once all of it is there.
-func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, info fs.FileInfo) (n int64, err error) {
+func (c *copying) fileOut(ctx context.Context, src, dst string, info fs.FileInfo) (n int64, err error) {
 	if there, err := os.Lstat(dst); err == nil && !there.Mode().IsRegular() && there.Mode()&fs.ModeSymlink == 0 {
 		return 0, fmt.Errorf("copy to %s: it exists and is no file", dst)
 	}
@@ -356,7 +367,7 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	if err := tree.CheckPlace(dst); err != nil {
 		return 0, err
 	}
-	from, err := sprite.Open(ctx, src)
+	from, err := c.sprite.Open(ctx, src)
 	if err != nil {
 		return 0, spriteError(err)
 	}
@@ -365,7 +376,7 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 	if err != nil {
 		return 0, fmt.Errorf("copy to %s: %w", dst, err)
 	}
-	p := a.newProgress(path.Base(src), max(0, from.Size()))
+	p := c.inv.newProgress(path.Base(src), max(0, from.Size()))
 	defer p.Close()
 	w, err := tree.NewWriter(to.File, max(0, from.Size()))
 	if err == nil {
@@ -381,23 +392,23 @@ func (a *app) fileOut(ctx context.Context, sprite *sprites.Sprite, src, dst stri
 }
 
 // treeOut copies what is in the folder src of a sprite to the folder dst.
-func (a *app) treeOut(ctx context.Context, sprite *sprites.Sprite, src, dst string, links copyLinks) (int64, error) {
-	p := a.newProgress(path.Base(src), 0)
+func (c *copying) treeOut(ctx context.Context, src, dst string) (int64, error) {
+	p := c.inv.newProgress(path.Base(src), 0)
 	defer p.Close()
 	var leave tree.LeaveLink
 	left := 0
-	if links == linksSkip {
+	if c.links == linksSkip {
 		leave = func(name, target string) {
 			if left++; left <= maxShownFiles {
-				a.say("cove: left out %s, a link to %s", printable.Line(name), printable.Line(target))
+				c.inv.say("cove: left out %s, a link to %s", printable.Line(name), printable.Line(target))
 			}
 		}
 	}
 	err := tree.Receive(dst, p.Add, leave, func(unpack func(io.Reader) error) error {
-		return readTar(ctx, sprite, src, links, unpack)
+		return readTar(ctx, c.sprite, src, c.links, unpack)
 	})
 	if more := left - maxShownFiles; more > 0 {
-		a.say("cove: left out %s more", countText(more, "link"))
+		c.inv.say("cove: left out %s more", countText(more, "link"))
 	}
 	return p.count(), err
 }

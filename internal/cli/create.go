@@ -127,7 +127,7 @@ type createOptions struct {
 	gitID   bool
 }
 
-func (a *app) newCreate() *cobra.Command {
+func newCreateCommand(inv *invocation) *cobra.Command {
 	var o createOptions
 	cmd := &cobra.Command{
 		Use:   "create NAME",
@@ -151,17 +151,17 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		Args: exactArgs("the new sprite's name"),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		s, _, err := a.settings(ctx)
+		s, _, err := loadSettings(ctx)
 		if err != nil {
 			return err
 		}
-		if err := a.defaults(cmd, s, append(machineKeys, config.Network)...); err != nil {
+		if err := setDefaults(inv, cmd, s, append(machineKeys, config.Network)...); err != nil {
 			return err
 		}
 		req, err := o.request(cmd, args[0])
 		if err == nil {
-			a.about = req.Name
-			err = a.warnIncludes(ctx, req.Include)
+			inv.hints.about = req.Name
+			err = warnIncludes(ctx, inv, req.Include)
 		}
 		if err != nil {
 			return err
@@ -170,7 +170,7 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -184,12 +184,12 @@ It sleeps in two stages when nobody uses it: see cove update --help.`,
 			}
 		}
 		if (o.machine.memory != "" || o.machine.cpus != 0) && info.Cove != nil && len(info.Cove.Unlimited) > 0 {
-			a.say("This machine does not enforce its limits: %s", printable.Line(strings.Join(info.Cove.Unlimited, "; ")))
+			inv.say("This machine does not enforce its limits: %s", printable.Line(strings.Join(info.Cove.Unlimited, "; ")))
 		}
-		a.sayReserve(info)
-		return a.show(info, func(w io.Writer) {
-			if !a.global.quiet {
-				a.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
+		sayReserve(inv, info)
+		return inv.show(info, func(w io.Writer) {
+			if !inv.global.quiet {
+				inv.tell(w, "Sprite %s created. Use it with: cove exec -s %s CMD", printable.Line(info.Name), printable.Line(info.Name))
 			}
 		})
 	})

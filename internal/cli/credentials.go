@@ -91,7 +91,7 @@ const maxNamed = 5
 
 // warnCredentials says which files of a folder that is about to be sent, or shown inside,
 // probably hold secrets. One that is not on this machine has none here.
-func (a *app) warnCredentials(ctx context.Context, dir string, rules filesync.Rules) error {
+func warnCredentials(ctx context.Context, inv *invocation, dir string, rules filesync.Rules) error {
 	var found []string
 	err := filesync.Files(ctx, dir, rules, func(name string) bool {
 		if isCredential(filepath.Join(dir, name)) {
@@ -114,14 +114,14 @@ func (a *app) warnCredentials(ctx context.Context, dir string, rules filesync.Ru
 	for i := range found {
 		found[i] = printable.Name(found[i])
 	}
-	a.warn("Warning: %s holds what look like keys or tokens, which all programs in the sprite can read: %s%s", printable.Name(dir), strings.Join(found, ", "), more)
+	inv.warn("Warning: %s holds what look like keys or tokens, which all programs in the sprite can read: %s%s", printable.Name(dir), strings.Join(found, ", "), more)
 	return nil
 }
 
 // warnIncludes is warnCredentials of folders that are shown inside.
-func (a *app) warnIncludes(ctx context.Context, dirs []string) error {
+func warnIncludes(ctx context.Context, inv *invocation, dirs []string) error {
 	for _, dir := range dirs {
-		if err := a.warnCredentials(ctx, dir, filesync.Rules{}); err != nil {
+		if err := warnCredentials(ctx, inv, dir, filesync.Rules{}); err != nil {
 			return includeError(ctx, dir, err)
 		}
 	}

@@ -67,9 +67,9 @@ func TestWarnCredentials(t *testing.T) {
 		}
 	}
 	var errs bytes.Buffer
-	a := &app{Streams: Streams{Err: &errs}}
-	a.global.quiet, a.global.json = true, true
-	if err := a.warnCredentials(t.Context(), dir, filesync.Rules{Exclude: []string{"ignored/"}}); err != nil {
+	inv := newInvocation(Streams{Err: &errs})
+	inv.global.quiet, inv.global.json = true, true
+	if err := warnCredentials(t.Context(), inv, dir, filesync.Rules{Exclude: []string{"ignored/"}}); err != nil {
 		t.Fatal(err)
 	}
 	if text := errs.String(); !strings.HasPrefix(text, "Warning: ") || !strings.HasSuffix(text, ": .env, a/.netrc\n") {
@@ -81,7 +81,7 @@ func TestWarnCredentials(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := errors.Join(a.warnIncludes(t.Context(), []string{dir, filepath.Join(dir, "nosuch")}))
+	err := errors.Join(warnIncludes(t.Context(), inv, []string{dir, filepath.Join(dir, "nosuch")}))
 	if text := errs.String(); err != nil || strings.Count(text, "\n") != 1 || !strings.HasSuffix(text, " and more\n") {
 		t.Errorf("it says %q, %v", text, err)
 	}

@@ -29,7 +29,7 @@ const deepPlan = "# Say that it works\n\nWrite the file works.txt with the text 
 
 // deep is one cove doctor --deep: a job in a sprite and a repository of its own.
 type deep struct {
-	app    *app
+	inv    *invocation
 	agent  string
 	client *sprites.Client
 	name   string // of the sprite
@@ -42,12 +42,12 @@ type deep struct {
 }
 
 // doctorDeep does what a push, an agent and a pull do, and leaves nothing of it.
-func (a *app) doctorDeep(ctx context.Context, who agents.Agent) (err error) {
-	c, err := a.client(ctx)
+func doctorDeep(ctx context.Context, inv *invocation, who agents.Agent) (err error) {
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return err
 	}
-	d := &deep{app: a, agent: who.Name(), definition: definitionOf(who), client: c, name: "doctor-" + randomName(), steps: steps{app: a}}
+	d := &deep{inv: inv, agent: who.Name(), definition: definitionOf(who), client: c, name: "doctor-" + randomName(), steps: steps{inv: inv}}
 	if d.repo, err = os.MkdirTemp("", "cove-doctor-"); err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (d *diagnosis) right(check, format string, args ...any) {
 	d.Healthy = append(d.Healthy, soundness{check, fmt.Sprintf(format, args...)})
 }
 
-func (a *app) newDiagnose() *cobra.Command {
+func newDiagnoseCommand(inv *invocation) *cobra.Command {
 	var agent string
 	cmd := &cobra.Command{
 		Use:   "diagnose [NAME]",
@@ -115,18 +115,18 @@ The exit code is 1 if anything is wrong. A connector is asked by one request.`,
 		Example: `  cove diagnose paint
   cove diagnose paint --agent claude --json | jq -r '.problems[].next'`,
 		Args:              maxArgs(1),
-		ValidArgsFunction: a.completeOneSprite,
+		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := a.named(ctx, cmd, args)
+		name, err := inv.sprite.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
-		s, places, err := a.settings(ctx)
+		s, places, err := loadSettings(ctx)
 		if err != nil {
 			return err
 		}
-		if err := a.defaults(cmd, s, config.Agent); err != nil {
+		if err := setDefaults(inv, cmd, s, config.Agent); err != nil {
 			return err
 		}
 		who, err := findAgent(cmd, places, agent)
@@ -138,25 +138,25 @@ The exit code is 1 if anything is wrong. A connector is asked by one request.`,
 			return configError(err)
 		}
 		asked := cmd.Flags().Changed("agent") || s.Value(config.Agent).From != config.BuiltIn
-		if job := a.lastAgent(ctx, name); !asked && job != "" {
+		if job := lastAgent(ctx, inv, name); !asked && job != "" {
 			if its, err := findAgent(cmd, places, job); err == nil { // one of a definition may not be known here
 				agent, who = job, its
 			}
 		}
-		x := &examination{asked: asked, app: a, name: name, agent: agent, who: who, vars: vars, diagnosis: diagnosis{Sprite: name}}
+		x := &examination{asked: asked, inv: inv, name: name, agent: agent, who: who, vars: vars, diagnosis: diagnosis{Sprite: name}}
 		if err := x.run(ctx); err != nil {
 			return err
 		}
 		return x.show()
 	})
-	a.registerAgent(cmd, &agent, config.Default(config.Agent), "whom to look for: ")
+	registerAgent(cmd, &agent, config.Default(config.Agent), "whom to look for: ")
 	return cmd
 }
 
 // examination is one cove diagnose.
 type examination struct {
 	diagnosis
-	app    *app
+	inv    *invocation
 	name   string
 	agent  string
 	asked  bool // for the agent, by a flag or a setting; else only a job needs it
@@ -191,8 +191,8 @@ func (x *examination) run(ctx context.Context) error {
 		x.wrong(stateProbeFailed, "cove exec -s "+x.name+" --user root --dir / "+guestProgram+" probe", "%v", err)
 	} else {
 		x.judge(probe, began, time.Now())
-		if x.app.serverHere() {
-			x.judgeNames((&doctor{app: x.app}).names(ctx))
+		if x.inv.server.isHere() {
+			x.judgeNames((&doctor{inv: x.inv}).names(ctx))
 		}
 		x.judgeConnectors(probe, granted)
 	}
@@ -207,7 +207,7 @@ func (x *examination) run(ctx context.Context) error {
 
 // reach goes as far as a command in the sprite; nil: that is not possible.
 func (x *examination) reach(ctx context.Context) (*sprites.Sprite, error) {
-	c, err := x.app.runningClient(ctx)
+	c, err := x.inv.server.runningClient(ctx)
 	if errors.Is(err, errNoServer) {
 		x.wrong(stateUnreachable, "cove ping", "no server runs; the next command that needs one starts it")
 		return nil, nil
@@ -408,8 +408,8 @@ func (x *examination) start(ctx context.Context, sprite *sprites.Sprite, work ag
 }
 
 // lastAgent is the agent of the last job that a sprite had; empty: none is known.
-func (a *app) lastAgent(ctx context.Context, sprite string) string {
-	c, err := a.runningClient(ctx)
+func lastAgent(ctx context.Context, inv *invocation, sprite string) string {
+	c, err := inv.server.runningClient(ctx)
 	if err != nil {
 		return ""
 	}
@@ -449,12 +449,12 @@ func (x *examination) show() error {
 		d.Healthy = []soundness{}
 	}
 	for i := range d.Problems {
-		d.Problems[i].Next = x.app.full(d.Problems[i].Next)
+		d.Problems[i].Next = x.inv.hints.full(d.Problems[i].Next)
 	}
 	for i := range d.Healthy {
-		d.Healthy[i].Detail = x.app.full(d.Healthy[i].Detail)
+		d.Healthy[i].Detail = x.inv.hints.full(d.Healthy[i].Detail)
 	}
-	err := x.app.show(d, func(w io.Writer) {
+	err := x.inv.show(d, func(w io.Writer) {
 		fmt.Fprintln(w, d.headline())
 		for _, p := range d.Problems {
 			fmt.Fprintf(w, "%-14s %s\n%-14s next: %s\n", p.State, printable.Line(joinLines(p.Detail)), "", printable.Line(p.Next))

@@ -75,9 +75,8 @@ func TestDiagnoseConnector(t *testing.T) {
 		{[]sprites.ProbeAnswer{{Status: 401}, down}, "", "paint: auth-invalid"},
 	} {
 		var out said
-		a := &app{Streams: Streams{Out: &out, Err: &out}}
-		a.newRoot()
-		x := &examination{app: a, diagnosis: diagnosis{Sprite: "paint"}}
+		inv := newInvocation(Streams{Out: &out, Err: &out})
+		x := &examination{inv: inv, diagnosis: diagnosis{Sprite: "paint"}}
 		x.judgeConnectors(sprites.Probe{HTTP: test.answers}, []string{"one", "two"})
 		if test.other != "" {
 			x.wrong(test.other, "cove list", "it is")

@@ -44,7 +44,7 @@ type check struct {
 	Fix    string `json:"fix,omitempty"` // a command, or what to do
 }
 
-func (a *app) newDoctor() *cobra.Command {
+func newDoctorCommand(inv *invocation) *cobra.Command {
 	var deep bool
 	var agent string
 	cmd := &cobra.Command{
@@ -72,7 +72,7 @@ The exit code is 1 if something that cove can't do without is missing, or a step
 		case cmd.Flags().Changed("agent") && !deep:
 			return usagef(cmd, "--agent goes with --deep")
 		case deep:
-			places, err := a.places(ctx)
+			places, err := findPlaces(ctx)
 			if err != nil {
 				return err
 			}
@@ -80,22 +80,22 @@ The exit code is 1 if something that cove can't do without is missing, or a step
 			if err != nil {
 				return err
 			}
-			return a.doctorDeep(ctx, who)
+			return doctorDeep(ctx, inv, who)
 		}
-		return a.doctor(ctx)
+		return runDoctor(ctx, inv)
 	})
 	f := cmd.Flags()
 	f.BoolVar(&deep, "deep", false, "do the whole of a job, and say how each step goes")
-	a.registerAgent(cmd, &agent, "shell", "who does the work of --deep: ")
+	registerAgent(cmd, &agent, "shell", "who does the work of --deep: ")
 	return cmd
 }
 
-func (a *app) doctor(ctx context.Context) error {
-	dir, _, err := a.dataDir()
+func runDoctor(ctx context.Context, inv *invocation) error {
+	dir, _, err := inv.server.dataDir()
 	if err != nil {
 		return err
 	}
-	d := &doctor{app: a, data: dir, root: os.Geteuid() == 0}
+	d := &doctor{inv: inv, data: dir, root: os.Geteuid() == 0}
 	doc := struct {
 		OK      bool     `json:"ok"`
 		Data    string   `json:"data"`
@@ -106,9 +106,9 @@ func (a *app) doctor(ctx context.Context) error {
 	doc.Path = programFolders(doc.Include)
 	for i, c := range doc.Checks {
 		doc.OK = doc.OK && c.Level != levelFail
-		doc.Checks[i].Fix = a.full(c.Fix)
+		doc.Checks[i].Fix = inv.hints.full(c.Fix)
 	}
-	err = a.show(doc, func(w io.Writer) {
+	err = inv.show(doc, func(w io.Writer) {
 		for _, c := range doc.Checks {
 			fmt.Fprintf(w, "%-4s  %-16s  %s\n", c.Level, c.Name, printable.Line(joinLines(c.Detail)))
 			if c.Fix != "" {
@@ -132,7 +132,7 @@ func (a *app) doctor(ctx context.Context) error {
 
 // doctor looks at one machine.
 type doctor struct {
-	app  *app
+	inv  *invocation
 	data string
 	root bool
 }
@@ -659,7 +659,7 @@ const CheckStore = "check-store"
 
 // checkStore runs it.
 func (d *doctor) checkStore(ctx context.Context) error {
-	for _, c := range d.app.root.Commands() {
+	for _, c := range d.inv.hints.root.Commands() {
 		if c.Name() == CheckStore {
 			c.SetContext(ctx)
 			return c.RunE(c, []string{d.data})
@@ -678,7 +678,7 @@ func (d *doctor) checkServe(ctx context.Context) error {
 
 func (d *doctor) server(ctx context.Context) check {
 	c := check{Name: "server", Level: levelOK}
-	client, err := d.app.runningClient(ctx)
+	client, err := d.inv.server.runningClient(ctx)
 	if errors.Is(err, errNoServer) {
 		if err := d.checkStore(ctx); err != nil {
 			f := classify(err)

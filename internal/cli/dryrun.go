@@ -16,13 +16,13 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// dryRun does what of a push is done here, and asks who would have to do the rest
+// runDryRun does what of a push is done here, and asks who would have to do the rest
 // whether it would. No server is started for it.
-func (a *app) dryRun(ctx context.Context, opts push.Options) error {
+func runDryRun(ctx context.Context, inv *invocation, opts push.Options) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
 	}
-	at, jobs, err := a.asked(ctx, &opts)
+	at, jobs, err := askedServers(ctx, inv, &opts)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (a *app) dryRun(ctx context.Context, opts push.Options) error {
 	courier := &push.Courier{}
 	if at != nil {
 		var done func()
-		courier, done = a.courier(at)
+		courier, done = newCourier(inv, at)
 		defer done()
 		if backend != "" && opts.Sprite != "" {
 			if _, err := at.Get(ctx, opts.Sprite); err != nil {
@@ -52,18 +52,18 @@ func (a *app) dryRun(ctx context.Context, opts push.Options) error {
 		return err
 	}
 	p.Asked = jobs != nil
-	a.fullAll(p.Messages)
-	return a.show(p, func(w io.Writer) { printPreview(w, p) })
+	inv.hints.fullAll(p.Messages)
+	return inv.show(p, func(w io.Writer) { printPreview(w, p) })
 }
 
-// asked are a client of where the sprite would be, and one of who would look after the
+// askedServers returns a client of where the sprite would be, and one of who would look after the
 // job, as newJobs has them; nil: no server runs there. It names the backend in opts.
-func (a *app) asked(ctx context.Context, opts *push.Options) (at, jobs *sprites.Client, err error) {
-	r, err := a.remote()
+func askedServers(ctx context.Context, inv *invocation, opts *push.Options) (at, jobs *sprites.Client, err error) {
+	r, err := inv.server.remote()
 	if err != nil {
 		return nil, nil, err
 	}
-	at, err = a.runningClient(ctx)
+	at, err = inv.server.runningClient(ctx)
 	if errors.Is(err, errNoServer) {
 		return nil, nil, nil
 	}
@@ -74,7 +74,7 @@ func (a *app) asked(ctx context.Context, opts *push.Options) (at, jobs *sprites.
 		return at, at, err
 	}
 	opts.Backend = r.backend.Name
-	dir, _, err := a.dataDir()
+	dir, _, err := inv.server.dataDir()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-func (a *app) newEnv() *cobra.Command {
+func newEnvCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "env",
 		Short: "See the environment that sprites are given",
@@ -29,10 +29,10 @@ they usually do, and either may go over several lines. Nothing is expanded: $ is
 
 What stands there is inside the sprite. For the keys of APIs, connectors do without that.`,
 		Example: `  cove env show paint`,
-		Args:    a.subcommandOnly,
+		Args:    subcommandOnly,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newEnvShow())
+	cmd.AddCommand(newEnvShowCommand(inv))
 	return cmd
 }
 
@@ -46,7 +46,7 @@ type envJSON struct {
 	Hint   string `json:"hint,omitempty"`
 }
 
-func (a *app) newEnvShow() *cobra.Command {
+func newEnvShowCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [NAME]",
 		Short: "Show the variables that a sprite is given, without their values",
@@ -55,14 +55,14 @@ name, those for the sprites of jobs. No value is shown, also with --json: only i
 		Example: `  cove env show
   cove env show paint --json`,
 		Args:              maxArgs(1),
-		ValidArgsFunction: a.completeOneSprite,
+		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := a.oneSprite(cmd, args, config.JobEnv)
+		name, err := inv.sprite.namedOr(cmd, args, config.JobEnv)
 		if err != nil {
 			return err
 		}
-		p, err := a.places(ctx)
+		p, err := findPlaces(ctx)
 		if err != nil {
 			return err
 		}
@@ -70,12 +70,12 @@ name, those for the sprites of jobs. No value is shown, also with --json: only i
 		if err != nil {
 			return configError(err)
 		}
-		return a.showEnv(name, p, vars)
+		return showEnv(inv, name, p, vars)
 	})
 	return cmd
 }
 
-func (a *app) showEnv(sprite string, p config.Places, vars []config.EnvVar) error {
+func showEnv(inv *invocation, sprite string, p config.Places, vars []config.EnvVar) error {
 	doc := struct {
 		Sprite    string    `json:"sprite"`
 		Variables []envJSON `json:"variables"`
@@ -83,7 +83,7 @@ func (a *app) showEnv(sprite string, p config.Places, vars []config.EnvVar) erro
 	for _, v := range vars {
 		doc.Variables = append(doc.Variables, envJSON{v.Name, len(v.Value), string(v.From), v.File, v.Line, keyHint(v)})
 	}
-	return a.show(doc, func(w io.Writer) {
+	return inv.show(doc, func(w io.Writer) {
 		if len(vars) == 0 {
 			fmt.Fprintf(w, "No variables. They stand in %s/sandbox.env, or your own %s\n", config.Dir, printable.Line(p.PersonalEnv(sprite)))
 			return
@@ -99,22 +99,22 @@ func (a *app) showEnv(sprite string, p config.Places, vars []config.EnvVar) erro
 		table(w, rows)
 		for _, v := range doc.Variables {
 			if v.Hint != "" {
-				a.tell(w, "%s", printable.Line(v.Hint))
+				inv.tell(w, "%s", printable.Line(v.Hint))
 			}
 		}
 	})
 }
 
-// oneSprite is the sprite that an optional argument, or -s, names; otherwise it is
+// namedOr is the sprite that an optional argument, or -s, names; otherwise it is
 // fallback.
-func (a *app) oneSprite(cmd *cobra.Command, args []string, fallback string) (string, error) {
-	if err := a.nameOnce(cmd, args); err != nil {
+func (s *chosenSprite) namedOr(cmd *cobra.Command, args []string, fallback string) (string, error) {
+	if err := s.nameOnce(cmd, args); err != nil {
 		return "", err
 	}
-	name := cmp.Or(a.global.sprite, fallback)
+	name := cmp.Or(s.global.sprite, fallback)
 	if name == "" {
 		return "", nil
 	}
-	a.about = a.global.sprite
+	s.hints.about = s.global.sprite
 	return name, checkName(name)
 }

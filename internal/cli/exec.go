@@ -28,7 +28,7 @@ type execOptions struct {
 	timeout            time.Duration
 }
 
-func (a *app) newExec() *cobra.Command {
+func newExecCommand(inv *invocation) *cobra.Command {
 	var o execOptions
 	cmd := &cobra.Command{
 		Use:     "exec [flags] [--] CMD [ARG]...",
@@ -69,10 +69,10 @@ goes on. If the sprite does not answer after a signal, exec leaves it.`,
 		},
 	}
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		if err := o.check(cmd, a); err != nil {
+		if err := o.check(cmd, inv); err != nil {
 			return err
 		}
-		err := a.exec(cmd.Context(), o, args)
+		err := runExec(cmd.Context(), inv, o, args)
 		if err != nil {
 			return coveFailed{err}
 		}
@@ -90,7 +90,7 @@ goes on. If the sprite does not answer after a signal, exec leaves it.`,
 	return cmd
 }
 
-func (o *execOptions) check(cmd *cobra.Command, a *app) error {
+func (o *execOptions) check(cmd *cobra.Command, inv *invocation) error {
 	if err := checkEnv(cmd, o.env); err != nil {
 		return err
 	}
@@ -99,13 +99,13 @@ func (o *execOptions) check(cmd *cobra.Command, a *app) error {
 		return usagef(cmd, "--timeout %v is negative", o.timeout)
 	case o.detach && o.stdin:
 		return usagef(cmd, "--detach leaves the command, so that -i has nothing to pass on")
-	case a.global.json && !o.detach:
+	case inv.global.json && !o.detach:
 		return usagef(cmd, "exec prints what the command prints; --json goes with --detach only")
 	}
 	return nil
 }
 
-func (a *app) exec(parent context.Context, o execOptions, args []string) error {
+func runExec(parent context.Context, inv *invocation, o execOptions, args []string) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
 	signals := newSignals(cancel)
@@ -114,11 +114,11 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 	signal.Notify(broken, syscall.SIGPIPE) // it would end this process, and leave the command to run on
 	defer signal.Stop(broken)
 
-	c, err := a.client(ctx)
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return signals.orInterrupted(err)
 	}
-	sprite, err := a.handle(ctx, c)
+	sprite, err := inv.sprite.handle(ctx, c)
 	if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == "no_sprite" {
 		if meant := meantSprite(ctx, c, args); meant != "" {
 			return hinted(err, meant)
@@ -130,24 +130,24 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 	signals.watch(func(ctx context.Context) bool { return answers(ctx, c, sprite.Name()) })
 	cmd := sprite.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env, cmd.User, cmd.Timeout, cmd.Label = o.dir, o.env, o.user, o.timeout, printable.Line(args[0])
-	x := &execution{app: a, sprite: sprite.Name(), out: brokenWriter{Writer: a.Out}, err: brokenWriter{Writer: a.Err}, held: &signals.held}
+	x := &execution{inv: inv, sprite: sprite.Name(), out: brokenWriter{Writer: inv.Out}, err: brokenWriter{Writer: inv.Err}, held: &signals.held}
 	defer func() {
 		switch {
 		case signals.gaveUp():
-			a.say("cove: sprite %s does not answer: the command was told to end, and may not have heard it", sprite.Name())
+			inv.say("cove: sprite %s does not answer: the command was told to end, and may not have heard it", sprite.Name())
 		case signals.unheard():
-			a.say("cove: the command stands still with its sprite, and is ended when that goes on; within %v, if it is suspended before", aloneLimit)
+			inv.say("cove: the command stands still with its sprite, and is ended when that goes on; within %v, if it is suspended before", aloneLimit)
 		}
 	}()
 	switch {
 	case o.detach:
-		return signals.orInterrupted(signals.unless(func() error { return a.execDetached(cmd, o) }))
+		return signals.orInterrupted(signals.unless(func() error { return execDetached(inv, cmd, o) }))
 	case o.tty:
-		return signals.orInterrupted(a.execTerminal(ctx, x, cmd, o, signals))
+		return signals.orInterrupted(x.inTerminal(ctx, cmd, o, signals))
 	}
 	cmd.MaxRunAfterDisconnect = new(aloneLimit)
 	if x.input = o.stdin; x.input {
-		cmd.Stdin = a.In
+		cmd.Stdin = inv.In
 	}
 	x.forward = signals.forward
 	x.run = func(cmd *sprites.Cmd) error {
@@ -158,13 +158,13 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 		defer signals.forward(nil)
 		return signals.unless(cmd.Wait)
 	}
-	err = a.ended(x.toEnd(ctx, cmd), o.timeout)
+	err = commandEnded(inv, x.toEnd(ctx, cmd), o.timeout)
 	if err == nil {
 		x.sayLeft()
 	}
-	if err == nil && a.child == exitNoCommand && !a.global.quiet {
+	if err == nil && inv.child == exitNoCommand && !inv.global.quiet {
 		if meant := meantSprite(ctx, c, args); meant != "" {
-			a.say("cove: %s is no command in %s; it is a sprite: %s", args[0], sprite.Name(), meant)
+			inv.say("cove: %s is no command in %s; it is a sprite: %s", args[0], sprite.Name(), meant)
 		}
 	}
 	return signals.orInterrupted(err)
@@ -174,7 +174,7 @@ func (a *app) exec(parent context.Context, o execOptions, args []string) error {
 const exitNoCommand = 127
 
 // execDetached starts a command, says its session, and leaves it.
-func (a *app) execDetached(cmd *sprites.Cmd, o execOptions) error {
+func execDetached(inv *invocation, cmd *sprites.Cmd, o execOptions) error {
 	forever := time.Duration(0)
 	cmd.MaxRunAfterDisconnect = &forever
 	if o.tty {
@@ -190,18 +190,18 @@ func (a *app) execDetached(cmd *sprites.Cmd, o execOptions) error {
 	if id == "" {
 		return errors.New("the server did not say which session the command is")
 	}
-	if err := a.show(map[string]string{"session": id}, func(w io.Writer) { fmt.Fprintln(w, printable.Line(id)) }); err != nil {
+	if err := inv.show(map[string]string{"session": id}, func(w io.Writer) { fmt.Fprintln(w, printable.Line(id)) }); err != nil {
 		return err
 	}
-	if lost := lostOutput(a.Out); lost != nil {
+	if lost := lostOutput(inv.Out); lost != nil {
 		return outputError("the command runs, and its session "+printable.Line(id)+" could not be shown", lost, "join it: cove session attach "+printable.Line(id)+"; end it: cove session kill "+printable.Line(id))
 	}
 	return nil
 }
 
-// execTerminal runs a command in a terminal, of which this one shows the screen.
-func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, o execOptions, s *signals) error {
-	t, err := a.openTerminal()
+// inTerminal runs a command in a terminal, of which this one shows the screen.
+func (x *execution) inTerminal(ctx context.Context, cmd *sprites.Cmd, o execOptions, s *signals) error {
+	t, err := openTerminal(x.inv)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, 
 		x.keys = newKeyboard(t.in).pausing()
 		cmd.Stdin = interruptible{x.keys, s}
 	case x.input:
-		cmd.Stdin = &typed{Reader: a.In}
+		cmd.Stdin = &typed{Reader: x.inv.In}
 	default:
 		cmd.Stdin = strings.NewReader("") // at its end, a command's terminal gets Ctrl-D
 	}
@@ -221,7 +221,7 @@ func (a *app) execTerminal(ctx context.Context, x *execution, cmd *sprites.Cmd, 
 	}
 	err = x.toEnd(ctx, cmd)
 	t.restore()
-	return a.ended(err, o.timeout)
+	return commandEnded(x.inv, err, o.timeout)
 }
 
 // typed is what a command's terminal gets of an input that is none. At the end of the last
@@ -265,8 +265,8 @@ func (t *terminal) wait(ctx context.Context, cmd *sprites.Cmd) error {
 	return err
 }
 
-// ended makes the exit code of a command in a sprite that of this process.
-func (a *app) ended(err error, timeout time.Duration) error {
+// commandEnded makes the exit code of a command in a sprite that of this process.
+func commandEnded(inv *invocation, err error, timeout time.Duration) error {
 	if errors.Is(err, sprites.ErrRemoved) {
 		return fail.Wrap("sprite_removed", sprites.ErrRemoved, "")
 	}
@@ -274,17 +274,17 @@ func (a *app) ended(err error, timeout time.Duration) error {
 	if !ok {
 		return err
 	}
-	a.child = exit.Code
+	inv.child = exit.Code
 	switch exit.Reason {
 	case "timeout":
-		a.child = exitTimedOut
-		a.say("cove: ended after %v, the time it had", timeout)
+		inv.child = exitTimedOut
+		inv.say("cove: ended after %v, the time it had", timeout)
 	case "oom":
-		a.say("cove: killed because the sprite's memory was used up")
+		inv.say("cove: killed because the sprite's memory was used up")
 	case "restored":
-		a.say("cove: ended because the sprite was brought back to a checkpoint")
+		inv.say("cove: ended because the sprite was brought back to a checkpoint")
 	case "stopped":
-		a.say("cove: ended because the sprite was stopped")
+		inv.say("cove: ended because the sprite was stopped")
 	}
 	return nil
 }

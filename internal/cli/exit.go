@@ -321,38 +321,38 @@ func isNetError(err error) bool {
 }
 
 // classify is the failure of an error as it is shown: what it says to type is complete.
-func (a *app) classify(err error) failure {
+func (p *printer) classify(err error) failure {
 	f := classify(err)
-	f.message, f.hint = a.full(f.message), a.full(f.hint)
+	f.message, f.hint = p.hints.full(f.message), p.hints.full(f.hint)
 	return f
 }
 
-// report tells the person, or the program, of an error, and returns the exit code.
-func (a *app) report(cmd *cobra.Command, err error) int {
+// reportError tells the person, or the program, of an error, and returns the exit code.
+func reportError(inv *invocation, cmd *cobra.Command, err error) int {
 	if e, ok := errors.AsType[reportedError](err); ok {
 		return e.exit
 	}
 	if cmd != nil {
-		a.aboutFlag(cmd) // arguments may be refused before anything is run
+		aboutFlag(inv, cmd) // arguments may be refused before anything is run
 	}
-	f := a.classify(err)
+	f := inv.classify(err)
 	if _, ok := errors.AsType[usageError](err); !ok && isUnknownCommand(err) {
 		f = failure{exitUsage, "usage", err.Error(), cmd.CommandPath() + " --help"}
 	}
 	if cmd != nil && changedNothing(cmd, err) {
 		f.message += "; nothing was changed"
 	}
-	if a.global.json && lostOutput(a.Out) == nil {
-		a.printJSON(errorDocument{f.document()})
+	if inv.global.json && lostOutput(inv.Out) == nil {
+		inv.printJSON(errorDocument{f.document()})
 	}
-	if a.global.json && lostOutput(a.Out) == nil {
+	if inv.global.json && lostOutput(inv.Out) == nil {
 		return f.exit
 	}
 	// What came from a sprite may have line ends, and must not look like a hint.
-	fmt.Fprintf(a.Err, "cove: %s\n", strings.ReplaceAll(printable.Text(strings.TrimSpace(f.message)), "\n", "\n    | "))
+	fmt.Fprintf(inv.Err, "cove: %s\n", strings.ReplaceAll(printable.Text(strings.TrimSpace(f.message)), "\n", "\n    | "))
 	for line := range strings.SplitSeq(f.hint, "\n") {
 		if line != "" {
-			fmt.Fprintf(a.Err, "  hint: %s\n", printable.Text(line))
+			fmt.Fprintf(inv.Err, "  hint: %s\n", printable.Text(line))
 		}
 	}
 	return f.exit

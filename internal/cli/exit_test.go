@@ -88,17 +88,17 @@ func TestOutcomeExit(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	var out, errs bytes.Buffer
-	a := &app{Streams: Streams{Out: &out, Err: &errs}}
+	inv := newInvocation(Streams{Out: &out, Err: &errs})
 	err := hinted(errors.New("bad\x1b[2J"), "one\ntwo")
-	if got := a.report(nil, err); got != 1 {
+	if got := reportError(inv, nil, err); got != 1 {
 		t.Errorf("exit code %d", got)
 	}
 	if got, want := errs.String(), "cove: bad\\x1b[2J\n  hint: one\n  hint: two\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	a.global.json = true
+	inv.global.json = true
 	errs.Reset()
-	a.report(nil, err)
+	reportError(inv, nil, err)
 	var doc errorDocument
 	if err := json.Unmarshal(out.Bytes(), &doc); err != nil || doc.Error.Code != "failed" || doc.Error.Hint != "one\ntwo" {
 		t.Errorf("got %s, %v", out.Bytes(), err)

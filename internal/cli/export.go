@@ -17,7 +17,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newExport() *cobra.Command {
+func newExportCommand(inv *invocation) *cobra.Command {
 	var o sprites.ExportOptions
 	cmd := &cobra.Command{
 		Use:   "export [NAME][@CHECKPOINT] > FILE",
@@ -36,7 +36,7 @@ back, as a new sprite; to bring a sprite back to what it was, there is cove rest
   cove export paint@v3 > paint-v3.tar.zst
   cove export paint | ssh HOST cove import`,
 		Args:              maxArgs(1),
-		ValidArgsFunction: a.completeExport,
+		ValidArgsFunction: completeExport(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		what := strings.Join(args, "")
@@ -49,40 +49,40 @@ back, as a new sprite; to bring a sprite back to what it was, there is cove rest
 		} else {
 			args = nil
 		}
-		name, err := a.named(ctx, cmd, args)
+		name, err := inv.sprite.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
-		if isTerminal(a.Out) {
+		if isTerminal(inv.Out) {
 			if at {
 				name += "@" + checkpoint
 			}
 			return hinted(usagef(cmd, "refusing to write an archive to a terminal"), "cove export "+gitwork.Quote(name)+" > FILE")
 		}
-		if a.global.json {
+		if inv.global.json {
 			return usagef(cmd, "--json has no place here: what is printed is the archive")
 		}
 		o.Checkpoint = checkpoint
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
-		return a.export(ctx, c.Sprite(name), o)
+		return runExport(ctx, inv, c.Sprite(name), o)
 	})
 	cmd.Flags().BoolVar(&o.Environment, "environment", false, "the values of its environment, too")
 	return cmd
 }
 
-func (a *app) export(ctx context.Context, s *sprites.Sprite, o sprites.ExportOptions) error {
-	p := a.newProgress("exporting "+s.Name(), 0)
+func runExport(ctx context.Context, inv *invocation, s *sprites.Sprite, o sprites.ExportOptions) error {
+	p := inv.newProgress("exporting "+s.Name(), 0)
 	body, err := s.Export(ctx, o)
 	if err == nil {
-		_, err = io.CopyBuffer(struct{ io.Writer }{countingWriter{a.Out, p}}, struct{ io.Reader }{body}, make([]byte, copyBuffer))
+		_, err = io.CopyBuffer(struct{ io.Writer }{countingWriter{inv.Out, p}}, struct{ io.Reader }{body}, make([]byte, copyBuffer))
 		_ = body.Close()
 	}
 	n := p.count()
 	p.Close()
-	if lostOutput(a.Out) == nil && brokeOff(err) {
+	if lostOutput(inv.Out) == nil && brokeOff(err) {
 		return fail.New("connection_lost", "the archive is cut short, and can't be imported: the server, or the connection to it, went away", "try again; the server's log says why, if it was not the connection")
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -91,7 +91,7 @@ func (a *app) export(ctx context.Context, s *sprites.Sprite, o sprites.ExportOpt
 	if err != nil {
 		return checkpointError(err)
 	}
-	a.say("Sprite %s exported: %s. Make a sprite of it, here or elsewhere: cove import [NAME] < FILE", s.Name(), printable.Bytes(n))
+	inv.say("Sprite %s exported: %s. Make a sprite of it, here or elsewhere: cove import [NAME] < FILE", s.Name(), printable.Bytes(n))
 	return nil
 }
 
@@ -128,31 +128,33 @@ func importError(err error, whole bool, name string) error {
 }
 
 // completeExport completes a sprite's name, and after an @ its checkpoints.
-func (a *app) completeExport(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	name, at, ok := strings.Cut(prefix, "@")
-	if ok && name == "" {
-		name, _ = a.spriteName(cmd.Context()) // an error leaves it empty
-	}
-	if !ok || len(args) > 0 || checkName(name) != nil {
-		return a.completeOneSprite(cmd, args, prefix)
-	}
-	typed, _, _ := strings.Cut(prefix, "@")
-	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-		list, err := c.Sprite(name).Checkpoints(ctx, true)
-		if err != nil {
-			return nil
+func completeExport(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		name, at, ok := strings.Cut(prefix, "@")
+		if ok && name == "" {
+			name, _ = inv.sprite.name(cmd.Context()) // an error leaves it empty
 		}
-		var all []string
-		for _, c := range list[:min(len(list), maxCompletions)] {
-			if c.ID != "Current" && strings.HasPrefix(c.ID, at) {
-				all = append(all, typed+"@"+printable.Line(c.ID)+"\t"+printable.Line(c.Comment))
+		if !ok || len(args) > 0 || checkName(name) != nil {
+			return completeOneSprite(inv)(cmd, args, prefix)
+		}
+		typed, _, _ := strings.Cut(prefix, "@")
+		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+			list, err := c.Sprite(name).Checkpoints(ctx, true)
+			if err != nil {
+				return nil
 			}
-		}
-		return all
-	})
+			var all []string
+			for _, c := range list[:min(len(list), maxCompletions)] {
+				if c.ID != "Current" && strings.HasPrefix(c.ID, at) {
+					all = append(all, typed+"@"+printable.Line(c.ID)+"\t"+printable.Line(c.Comment))
+				}
+			}
+			return all
+		})
+	}
 }
 
-func (a *app) newImport() *cobra.Command {
+func newImportCommand(inv *invocation) *cobra.Command {
 	var o sprites.ImportOptions
 	var size string
 	cmd := &cobra.Command{
@@ -185,27 +187,27 @@ starts when the sprite boots is theirs.`,
 			}
 			o.MaxSize = n
 		}
-		if isTerminal(a.In) {
+		if isTerminal(inv.In) {
 			return usagef(cmd, "an archive is read from the standard input: cove import < FILE")
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
-		p := a.newProgress("importing", 0)
-		archive := &readWhole{Reader: a.In}
+		p := inv.newProgress("importing", 0)
+		archive := &readWhole{Reader: inv.In}
 		done, err := c.Import(ctx, countingReader{archive, p}, o)
 		p.Close()
 		if err != nil {
 			return importError(err, archive.whole.Load(), o.Name)
 		}
-		return a.show(done, func(w io.Writer) {
+		return inv.show(done, func(w io.Writer) {
 			name := printable.Line(done.Sprite.Name)
-			if !a.global.quiet {
-				a.tell(w, "Sprite %s imported. Use it with: cove exec -s %s CMD", name, name)
+			if !inv.global.quiet {
+				inv.tell(w, "Sprite %s imported. Use it with: cove exec -s %s CMD", name, name)
 			}
 			for _, note := range done.Notes {
-				a.say("Note: %s", printable.Line(note))
+				inv.say("Note: %s", printable.Line(note))
 			}
 		})
 	})

@@ -22,10 +22,10 @@ var sameFlags = map[string]string{"run": "push", "job rebase": "job merge", "job
 // command with it: in a line of a script, or a function of a test in Go. That the
 // test then looks at what it does is for a reader to see.
 func TestEveryFlagIsTested(t *testing.T) {
-	a := &app{}
+	inv := newInvocation(Streams{})
 	var known tests
 	known.lines, known.functions = callsInTests(t)
-	root := a.newRoot()
+	root := newRootCommand(inv)
 	names := map[string]bool{}
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {

@@ -19,7 +19,7 @@ type heldWatch struct {
 }
 
 // watchHeld begins to watch. ask says why the sprite is held; nil: it is not.
-func (a *app) watchHeld(ctx context.Context, ask func(context.Context) (*sprites.Held, error)) heldWatch {
+func watchHeld(ctx context.Context, inv *invocation, ask func(context.Context) (*sprites.Held, error)) heldWatch {
 	ctx, cancel := context.WithCancel(ctx)
 	w := heldWatch{word: make(chan struct{}, 1)}
 	done := make(chan struct{})
@@ -40,12 +40,12 @@ func (a *app) watchHeld(ctx context.Context, ask func(context.Context) (*sprites
 			if ctx.Err() != nil {
 				return
 			}
-			server.saw(a, err)
+			server.saw(inv, err)
 			if err != nil || told == (held != nil) {
 				continue // whoever follows the log says what is wrong
 			}
 			told = held != nil
-			a.sayHeld(sprites.Message{Type: sprites.MessageHeld, Held: held})
+			sayHeld(inv, sprites.Message{Type: sprites.MessageHeld, Held: held})
 		}
 	}()
 	w.stop = func() { cancel(); <-done }

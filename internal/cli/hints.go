@@ -28,16 +28,24 @@ var nobody = map[string]bool{"config": true, "completion": true, "help": true, "
 // the flags of this run mean nothing.
 var notHere = []string{"on the host", "on the server's machine"}
 
+// hinter knows what a run is about, and completes hints by it.
+type hinter struct {
+	global *globals
+	root   *cobra.Command // the tree; nil: hints stay as they are
+	about  string         // the sprite that this run is about; empty: none
+	syncs  syncHint       // the folders that this run syncs
+}
+
 // tell writes a line for people that may say what to type.
-func (a *app) tell(w io.Writer, format string, args ...any) {
-	fmt.Fprintln(w, printable.Text(a.full(fmt.Sprintf(format, args...))))
+func (p *printer) tell(w io.Writer, format string, args ...any) {
+	fmt.Fprintln(w, printable.Text(p.hints.full(fmt.Sprintf(format, args...))))
 }
 
 // fullAll is full for each text of a list, in place.
-func (a *app) fullAll(lists ...[]string) {
+func (r *hinter) fullAll(lists ...[]string) {
 	for _, list := range lists {
 		for i := range list {
-			list[i] = a.full(list[i])
+			list[i] = r.full(list[i])
 		}
 	}
 }
@@ -45,7 +53,7 @@ func (a *app) fullAll(lists ...[]string) {
 // full completes each command of cove's in a text: it adds -s if the command takes a
 // sprite, the text names none and this run is about one; and --url, --backend and --data
 // as they were given. NAME in place of the sprite becomes its name.
-func (a *app) full(text string) string {
+func (r *hinter) full(text string) string {
 	var out strings.Builder
 	for at := 0; ; {
 		i := commandAt(text[at:])
@@ -54,7 +62,7 @@ func (a *app) full(text string) string {
 			return out.String()
 		}
 		start := at + i
-		h, ok := readHint(a.root, text[start:])
+		h, ok := readHint(r.root, text[start:])
 		if !ok {
 			out.WriteString(text[at : start+len(program)])
 			at = start + len(program)
@@ -64,11 +72,11 @@ func (a *app) full(text string) string {
 		if !h.help {
 			line := text[strings.LastIndexByte(text[:start], '\n')+1 : start]
 			far := slices.ContainsFunc(notHere, func(words string) bool { return strings.Contains(line, words) })
-			out.WriteString(a.missing(h, far))
+			out.WriteString(r.missing(h, far))
 		}
 		at = start + h.path
-		if a.about != "" && h.placeholder >= 0 {
-			out.WriteString(text[at:start+h.placeholder] + a.about)
+		if r.about != "" && h.placeholder >= 0 {
+			out.WriteString(text[at:start+h.placeholder] + r.about)
 			at = start + h.placeholder + len(placeholder)
 		}
 		out.WriteString(text[at : start+h.end])
@@ -77,24 +85,24 @@ func (a *app) full(text string) string {
 }
 
 // missing are the flags that a command in a hint lacks.
-func (a *app) missing(h hint, far bool) string {
+func (r *hinter) missing(h hint, far bool) string {
 	var add string
-	if use := usesSprite(h.cmd); a.about != "" && !h.sprite && h.placeholder < 0 && (use == byName || use == byFlag) {
-		add += " -s " + a.about
+	if use := usesSprite(h.cmd); r.about != "" && !h.sprite && h.placeholder < 0 && (use == byName || use == byFlag) {
+		add += " -s " + r.about
 	}
-	add += a.syncs.missing(h)
+	add += r.syncs.missing(h)
 	top, _, _ := strings.Cut(commandName(h.cmd), " ")
 	if far || nobody[top] && commandName(h.cmd) != "agent check" {
 		return add
 	}
-	if a.global.url != "" && !h.given["url"] && !thisMachine[top] {
-		add += " --url " + shellQuote(a.global.url)
+	if r.global.url != "" && !h.given["url"] && !thisMachine[top] {
+		add += " --url " + shellQuote(r.global.url)
 	}
-	if a.global.backend != "" && !h.given["backend"] && !thisMachine[top] {
-		add += " --backend " + shellQuote(a.global.backend)
+	if r.global.backend != "" && !h.given["backend"] && !thisMachine[top] {
+		add += " --backend " + shellQuote(r.global.backend)
 	}
-	if a.global.data != "" && !h.given["data"] {
-		dir := a.global.data
+	if r.global.data != "" && !h.given["data"] {
+		dir := r.global.data
 		if abs, err := filepath.Abs(dir); err == nil {
 			dir = abs
 		}

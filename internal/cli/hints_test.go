@@ -24,9 +24,9 @@ import (
 // A command in a hint names the sprite and the server of this run, and is not changed
 // where it does so already.
 func TestHintsAreCompleted(t *testing.T) {
-	a := &app{}
-	a.newRoot()
-	a.about, a.global = "small", globals{url: "http://h:1", backend: "far", data: "/d d"}
+	inv := newInvocation(Streams{})
+	newRootCommand(inv)
+	inv.hints.about, *inv.global = "small", globals{url: "http://h:1", backend: "far", data: "/d d"}
 	const far = " --url http://h:1 --backend far --data '/d d'"
 	for text, want := range map[string]string{
 		"allow it: cove policy allow api.example.org":              "allow it: cove policy allow -s small" + far + " api.example.org",
@@ -49,33 +49,33 @@ func TestHintsAreCompleted(t *testing.T) {
 		"cove works, with less; ~/cove list; cove-guest, cove":     "cove works, with less; ~/cove list; cove-guest, cove",
 		"  no cove here":                                           "  no cove here",
 	} {
-		got := a.full(text)
+		got := inv.hints.full(text)
 		if got != want {
 			t.Errorf("%s\n got %s\nwant %s", text, got, want)
 		}
-		if again := a.full(got); strings.Count(again, " --url ") != strings.Count(want, " --url ") || strings.Count(again, "-s ") != strings.Count(want, "-s ") {
+		if again := inv.hints.full(got); strings.Count(again, " --url ") != strings.Count(want, " --url ") || strings.Count(again, "-s ") != strings.Count(want, "-s ") {
 			t.Errorf("completed twice: %s", again)
 		}
 	}
-	a.syncs = syncHint{local: "/my site", remote: "site", exclude: []string{"/a b", "*.o"}, noIgnore: true}
+	inv.hints.syncs = syncHint{local: "/my site", remote: "site", exclude: []string{"/a b", "*.o"}, noIgnore: true}
 	for text, want := range map[string]string{
 		"see: cove sync status":                "see: cove sync status -s small --exclude '/a b' --exclude '*.o' --no-ignore '/my site' site" + far,
 		"cove sync pull --exclude '*.o' x y":   "cove sync pull -s small --exclude '/a b' --no-ignore" + far + " --exclude '*.o' x y",
 		"cove sync pull --on-conflict theirs;": "cove sync pull -s small --exclude '/a b' --exclude '*.o' --no-ignore site '/my site'" + far + " --on-conflict theirs;",
 		"cove sync undo --id 3":                "cove sync undo -s small '/my site' site" + far + " --id 3",
 	} {
-		got := a.full(text)
+		got := inv.hints.full(text)
 		if got != want {
 			t.Errorf("%s\n got %s\nwant %s", text, got, want)
 		}
-		if again := a.full(got); strings.Count(again, "--exclude") != strings.Count(want, "--exclude") || strings.Count(again, "site") != strings.Count(want, "site") {
+		if again := inv.hints.full(got); strings.Count(again, "--exclude") != strings.Count(want, "--exclude") || strings.Count(again, "site") != strings.Count(want, "site") {
 			t.Errorf("completed twice: %s", again)
 		}
 	}
-	none := &app{}
-	none.newRoot()
+	none := newInvocation(Streams{})
+	newRootCommand(none)
 	for _, text := range []string{"cove policy allow x", "cove update NAME --disk 2G", "cove job list"} {
-		if got := none.full(text); got != text {
+		if got := none.hints.full(text); got != text {
 			t.Errorf("with no sprite and no server: %s", got)
 		}
 	}
@@ -94,11 +94,11 @@ func TestUsageNamesItsSprite(t *testing.T) {
 func TestPullNamesItsServer(t *testing.T) {
 	for _, asJSON := range []bool{true, false} {
 		var out bytes.Buffer
-		a := &app{Streams: Streams{Out: &out, Err: &out}}
-		a.newRoot()
-		a.global.url, a.global.json = "http://h:1", asJSON
+		inv := newInvocation(Streams{Out: &out, Err: &out})
+		newRootCommand(inv)
+		inv.global.url, inv.global.json = "http://h:1", asJSON
 		p := pulled{Pulled: push.Pulled{Result: push.NoChanges, Job: "a3f7b2", Messages: []string{"see why: cove job logs a3f7b2"}, Next: []string{"cove job merge a3f7b2"}}}
-		if err := a.showPulled(p, nil, ""); err != nil {
+		if err := showPulled(inv, p, nil, ""); err != nil {
 			t.Fatal(err)
 		}
 		want := []string{"cove job logs --url http://h:1 a3f7b2"}
@@ -167,12 +167,12 @@ var prose = []string{
 }
 
 // Every literal of the repository that says to type a command names one that there is, with
-// flags that it has. No punctuation follows the command that a reader would copy with it. In the command line, no such literal goes to its reader past app.full,
+// flags that it has. No punctuation follows the command that a reader would copy with it. In the command line, no such literal goes to its reader past hinter.full,
 // which names the sprite. Elsewhere a literal is a part of an error or of an answer, which
-// comes through app.full; where it is printed or logged by its own package, it must be
+// comes through hinter.full; where it is printed or logged by its own package, it must be
 // complete as it is.
 func TestHintsAreCommands(t *testing.T) {
-	root := (&app{}).newRoot()
+	root := newRootCommand(newInvocation(Streams{}))
 	root.AddCommand(readServe(t))
 	found := 0
 	for _, top := range []string{"../../internal", "../../cmd", "../../sprites"} {
@@ -279,8 +279,8 @@ func checkHint(t *testing.T, root *cobra.Command, at token.Position, text string
 	}
 	use := usesSprite(h.cmd)
 	needs := (use == byName || use == byFlag) && !h.sprite && !h.help
-	if call := printer(stack); call != "" && !help && !completedBy(stack) && (needs || strings.HasSuffix(filepath.Dir(at.Filename), "internal/cli")) {
-		t.Errorf("%s: %s prints %.80q past app.full", at, call, text)
+	if call := printingCall(stack); call != "" && !help && !completedBy(stack) && (needs || strings.HasSuffix(filepath.Dir(at.Filename), "internal/cli")) {
+		t.Errorf("%s: %s prints %.80q past hinter.full", at, call, text)
 	}
 }
 
@@ -384,9 +384,9 @@ func called(n ast.Node) string {
 	return ""
 }
 
-// printer is the function that writes a literal, or empty. A call within another one, such
+// printingCall is the function that writes a literal, or empty. A call within another one, such
 // as of fmt.Errorf, is not looked past.
-func printer(stack []ast.Node) string {
+func printingCall(stack []ast.Node) string {
 	for i := len(stack) - 1; i >= 0; i-- {
 		switch n := stack[i].(type) {
 		case *ast.CallExpr:
@@ -402,14 +402,14 @@ func printer(stack []ast.Node) string {
 	return ""
 }
 
-// completedBy reports whether a literal goes through app.full.
+// completedBy reports whether a literal goes through hinter.full.
 func completedBy(stack []ast.Node) bool {
 	return slices.ContainsFunc(stack, func(n ast.Node) bool { return called(n) == "full" })
 }
 
 // A literal that is not as it should be is found.
 func TestHintCheckFinds(t *testing.T) {
-	root := (&app{}).newRoot()
+	root := newRootCommand(newInvocation(Streams{}))
 	for text, want := range map[string]string{"cove list --no-such": "--no-such", "cove update x --disk 1G": "", "cove exec -s x -- ls --no-such": "", "cove job logs -f x": ""} {
 		h, ok := readHint(root, text)
 		if !ok || strings.Join(h.unknown, " ") != want {
@@ -444,7 +444,7 @@ func TestHintCheckFinds(t *testing.T) {
 			}
 			return true
 		})
-		if got := printer(at); got != want {
+		if got := printingCall(at); got != want {
 			t.Errorf("%s is printed by %q, want %q", text, got, want)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newInfo() *cobra.Command {
+func newInfoCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info [NAME]",
 		Short: "Describe a sprite",
@@ -23,14 +23,14 @@ enforce and why, and why its last sandbox ended. It does not wake it.`,
 		Example: `  cove info paint
   cove info --json | jq .cove`,
 		Args:              maxArgs(1),
-		ValidArgsFunction: a.completeOneSprite,
+		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := a.named(ctx, cmd, args)
+		name, err := inv.sprite.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -39,9 +39,9 @@ enforce and why, and why its last sandbox ended. It does not wake it.`,
 			return spriteError(err)
 		}
 		if info.Cove != nil && info.Cove.Held != nil {
-			info.Cove.Held.Hint = a.full(info.Cove.Held.Hint)
+			info.Cove.Held.Hint = inv.hints.full(info.Cove.Held.Hint)
 		}
-		return a.show(info, func(w io.Writer) { printInfo(w, info, spriteNetwork(ctx, c.Sprite(name))) })
+		return inv.show(info, func(w io.Writer) { printInfo(w, info, spriteNetwork(ctx, c.Sprite(name))) })
 	})
 	return cmd
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newJob() *cobra.Command {
+func newJobCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "job",
 		Short: "Look after jobs",
@@ -27,22 +27,22 @@ func (a *app) newJob() *cobra.Command {
 		Example: `  cove job list
   cove job logs -f a3f7b2
   cove job wait a3f7b2 && cove pull a3f7b2`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newJobList(), a.newJobShow(), a.newJobLogs(), a.newJobEvents(), a.newJobAttach(),
-		a.newJobWait(), a.newJobStop(), a.newJobSend(), a.newJobAnswer(), a.newJobRetry(), a.newJobResume(), a.newJobBundle(), a.asks(a.newJobRm(), a.lostJobs), a.newJobGC(),
-		a.newJobDiff(), a.newJobLog(), a.newJobMerge(), a.newJobRebase(), a.newJobCherryPick(), a.asks(a.newJobRefs(), lostRefs))
+	cmd.AddCommand(newJobListCommand(inv), newJobShowCommand(inv), newJobLogsCommand(inv), newJobEventsCommand(inv), newJobAttachCommand(inv),
+		newJobWaitCommand(inv), newJobStopCommand(inv), newJobSendCommand(inv), newJobAnswerCommand(inv), newJobRetryCommand(inv), newJobResumeCommand(inv), newJobBundleCommand(inv), asksFirst(inv, newJobRmCommand(inv), lostJobs(inv)), newJobGCCommand(inv),
+		newJobDiffCommand(inv), newJobLogCommand(inv), newJobMergeCommand(inv), newJobRebaseCommand(inv), newJobCherryPickCommand(inv), asksFirst(inv, newJobRefsCommand(inv), lostRefs))
 	return cmd
 }
 
 // jobVerb makes the handler of a verb about one job, given by its id.
-func (a *app) jobVerb(run func(ctx context.Context, c *sprites.Client, id string) error) func(*cobra.Command, []string) error {
+func jobVerb(inv *invocation, run func(ctx context.Context, c *sprites.Client, id string) error) func(*cobra.Command, []string) error {
 	return verb(func(ctx context.Context, args []string) error {
 		if err := checkJob(args[0]); err != nil {
 			return err
 		}
-		c, _, err := a.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func jobError(err error) error {
 	return err
 }
 
-func (a *app) newJobList() *cobra.Command {
+func newJobListCommand(inv *invocation) *cobra.Command {
 	var states []string
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -75,7 +75,7 @@ func (a *app) newJobList() *cobra.Command {
 					return usagef(nil, "no job is ever %q; the states are %s", state, strings.Join(jobStates, ", "))
 				}
 			}
-			c, _, err := a.jobs(ctx)
+			c, _, err := inv.server.jobs(ctx)
 			if err != nil {
 				return err
 			}
@@ -85,13 +85,13 @@ func (a *app) newJobList() *cobra.Command {
 			}
 			list := sprites.JobList{Jobs: []sprites.Job{}}
 			for _, job := range jobs {
-				if (a.global.sprite == "" || job.Sprite == a.global.sprite) && (len(states) == 0 || slices.Contains(states, string(job.State))) {
+				if (inv.global.sprite == "" || job.Sprite == inv.global.sprite) && (len(states) == 0 || slices.Contains(states, string(job.State))) {
 					list.Jobs = append(list.Jobs, job)
 				}
 			}
-			return a.show(list, func(w io.Writer) {
+			return inv.show(list, func(w io.Writer) {
 				if len(list.Jobs) == 0 {
-					a.tell(w, "No jobs. Begin one: cove push PLAN")
+					inv.tell(w, "No jobs. Begin one: cove push PLAN")
 					return
 				}
 				printJobs(w, list.Jobs, time.Now())
@@ -152,25 +152,25 @@ func spriteText(j sprites.Job) string {
 	return j.Backend + "/" + j.Sprite
 }
 
-func (a *app) newJobShow() *cobra.Command {
-	show := a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+func newJobShowCommand(inv *invocation) *cobra.Command {
+	show := jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
 		job, err := c.Job(ctx, id)
 		if err != nil {
 			return err
 		}
 		if job.Held != nil {
-			job.Held.Hint = a.full(job.Held.Hint)
+			job.Held.Hint = inv.hints.full(job.Held.Hint)
 		}
 		if job.Failure != nil {
-			job.Failure.Hint = a.full(job.Failure.Hint)
+			job.Failure.Hint = inv.hints.full(job.Failure.Hint)
 		}
-		return a.show(job, func(w io.Writer) {
+		return inv.show(job, func(w io.Writer) {
 			printJob(w, job, time.Now())
 			if hint := nextStep(job); hint != "" {
-				a.tell(w, "\n%s", hint)
+				inv.tell(w, "\n%s", hint)
 			}
 			if hint := refusals(ctx, c, job); hint != "" {
-				a.tell(w, "%s", hint)
+				inv.tell(w, "%s", hint)
 			}
 		})
 	})
@@ -189,12 +189,12 @@ left uncommitted.`,
 			}
 			return exactArgs("the job's id")(cmd, args)
 		},
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return show(cmd, args)
 			}
-			return verb(func(ctx context.Context, args []string) error { return a.showJobCommit(ctx, args[0], args[1]) })(cmd, args)
+			return verb(func(ctx context.Context, args []string) error { return showJobCommit(ctx, inv, args[0], args[1]) })(cmd, args)
 		},
 	}
 }
@@ -346,7 +346,7 @@ func nextStep(j sprites.Job) string {
 	return ""
 }
 
-func (a *app) newJobAttach() *cobra.Command {
+func newJobAttachCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "attach JOB",
 		Short: "Join the terminal of an interactive job",
@@ -354,30 +354,30 @@ func (a *app) newJobAttach() *cobra.Command {
 agent goes on; its work is collected when it ends.`,
 		Example:           `  cove job attach a3f7b2`,
 		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if a.global.json {
+			if inv.global.json {
 				return usagef(cmd, "attach is for people; there is no --json")
 			}
 			if err := checkJob(args[0]); err != nil {
 				return err
 			}
-			c, _, err := a.jobs(cmd.Context())
+			c, _, err := inv.server.jobs(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return jobError(a.attachJob(cmd.Context(), c, args[0]))
+			return jobError(attachJob(cmd.Context(), inv, c, args[0]))
 		},
 	}
 }
 
 // attachJob joins an interactive job's terminal, once there is one.
-func (a *app) attachJob(ctx context.Context, c *sprites.Client, id string) error {
+func attachJob(ctx context.Context, inv *invocation, c *sprites.Client, id string) error {
 	job, err := jobSession(ctx, c, id)
 	if err != nil {
 		return err
 	}
-	return a.attach(ctx, c.At(job.Backend).Sprite(job.Sprite), job.Session, false)
+	return attachSession(ctx, inv, c.At(job.Backend).Sprite(job.Sprite), job.Session, false)
 }
 
 // jobSession waits until a job has its session.
@@ -404,7 +404,7 @@ func jobSession(ctx context.Context, c *sprites.Client, id string) (sprites.Job,
 	}
 }
 
-func (a *app) newJobStop() *cobra.Command {
+func newJobStopCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop JOB",
 		Short: "End a job's work",
@@ -414,8 +414,8 @@ paused because a disk is full nothing runs on, and it is collected when there is
 whose agent is still being installed has no work yet, and ends at once.`,
 		Example:           `  cove job stop a3f7b2`,
 		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
-		RunE: a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+		ValidArgsFunction: completeJob(inv),
+		RunE: jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
 			job, err := c.StopJob(ctx, id)
 			if err != nil {
 				return err
@@ -425,7 +425,7 @@ whose agent is still being installed has no work yet, and ends at once.`,
 					return err
 				}
 			}
-			return a.show(job, a.printTo("%s", strings.TrimSpace(fmt.Sprintf("Job %s: %s. %s", id, outcomeText(job), stopHint(job)))))
+			return inv.show(job, printTo(inv, "%s", strings.TrimSpace(fmt.Sprintf("Job %s: %s. %s", id, outcomeText(job), stopHint(job)))))
 		}),
 	}
 }
@@ -440,7 +440,7 @@ func stopHint(job sprites.Job) string {
 	return "It was told to stop; see: cove job wait " + job.ID
 }
 
-func (a *app) newJobRm() *cobra.Command {
+func newJobRmCommand(inv *invocation) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "rm JOB...",
@@ -452,7 +452,7 @@ without --force.`,
 		Example: `  cove job rm a3f7b2
   cove job rm --force a3f7b2 b81c44`,
 		Annotations:       map[string]string{"several": "yes"},
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef(cmd, "the job's id is missing")
@@ -465,11 +465,11 @@ without --force.`,
 					return err
 				}
 			}
-			c, _, err := a.jobs(ctx)
+			c, _, err := inv.server.jobs(ctx)
 			if err != nil {
 				return err
 			}
-			return a.removeEach(ctx, args, func(id string) error {
+			return removeEach(ctx, inv, args, func(id string) error {
 				err := jobError(c.DeleteJob(ctx, id, force))
 				if err != nil && strings.Contains(classify(err).code, "unpulled") {
 					return hinted(err, "bring its commits home: cove pull "+id+"; or lose them: cove job rm --force "+id)
@@ -477,7 +477,7 @@ without --force.`,
 				if err != nil {
 					return err
 				}
-				return a.forgetRefs(ctx, id)
+				return forgetRefs(ctx, inv, id)
 			})
 		}),
 	}

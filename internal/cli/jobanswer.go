@@ -14,7 +14,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newJobAnswer() *cobra.Command {
+func newJobAnswerCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "answer JOB [OPTION]",
 		Short: "Answer the agent of a job that asks for permission",
@@ -28,7 +28,7 @@ something is shown, not sent.`,
 		Example: `  cove job answer a3f7b2
   cove job answer a3f7b2 1
   cove job answer a3f7b2 reject_once`,
-		ValidArgsFunction: a.completeAnswer,
+		ValidArgsFunction: completeAnswer(inv),
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0:
@@ -42,7 +42,7 @@ something is shown, not sent.`,
 			if err := checkJob(args[0]); err != nil {
 				return err
 			}
-			c, _, err := a.jobs(ctx)
+			c, _, err := inv.server.jobs(ctx)
 			if err != nil {
 				return err
 			}
@@ -54,9 +54,9 @@ something is shown, not sent.`,
 				return fail.Newf("no_question", "cove job show "+job.ID, "the agent of job %s has asked nothing (%s)", job.ID, job.State)
 			}
 			if len(args) == 1 {
-				return a.show(job.Question, func(w io.Writer) {
+				return inv.show(job.Question, func(w io.Writer) {
 					printQuestion(w, *job.Question)
-					a.tell(w, "\nAnswer with: cove job answer %s OPTION", job.ID)
+					inv.tell(w, "\nAnswer with: cove job answer %s OPTION", job.ID)
 				})
 			}
 			option, err := findOption(*job.Question, args[1])
@@ -67,7 +67,7 @@ something is shown, not sent.`,
 			if err != nil {
 				return jobError(err)
 			}
-			return a.show(job, a.printTo("Answered: %s. Follow it with: cove job logs -f %s", printable.Line(option.Name), job.ID))
+			return inv.show(job, printTo(inv, "Answered: %s. Follow it with: cove job logs -f %s", printable.Line(option.Name), job.ID))
 		}),
 	}
 }
@@ -106,24 +106,26 @@ func printQuestion(w io.Writer, q sprites.JobQuestion) {
 }
 
 // completeAnswer completes a job, and then an option of its question.
-func (a *app) completeAnswer(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	if len(args) != 1 {
-		return a.completeJob(cmd, args, typed)
-	}
-	if checkJob(args[0]) != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-		job, err := c.Job(ctx, args[0])
-		if err != nil || job.Question == nil {
-			return nil
+func completeAnswer(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) != 1 {
+			return completeJob(inv)(cmd, args, typed)
 		}
-		var out []string
-		for _, o := range job.Question.Options {
-			if strings.HasPrefix(o.ID, typed) {
-				out = append(out, o.ID+"\t"+printable.Line(o.Name))
+		if checkJob(args[0]) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+			job, err := c.Job(ctx, args[0])
+			if err != nil || job.Question == nil {
+				return nil
 			}
-		}
-		return out
-	})
+			var out []string
+			for _, o := range job.Question.Options {
+				if strings.HasPrefix(o.ID, typed) {
+					out = append(out, o.ID+"\t"+printable.Line(o.Name))
+				}
+			}
+			return out
+		})
+	}
 }

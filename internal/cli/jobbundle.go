@@ -28,7 +28,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newJobBundle() *cobra.Command {
+func newJobBundleCommand(inv *invocation) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "bundle JOB",
@@ -45,8 +45,8 @@ before you give it to somebody. It is written to the current folder; in a git re
 		Example: `  cove job bundle a3f7b2
   cove job bundle a3f7b2 --output forensics/`,
 		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
-		RunE: a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+		ValidArgsFunction: completeJob(inv),
+		RunE: jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
 			job, err := c.Job(ctx, id)
 			if err != nil {
 				return err
@@ -57,7 +57,7 @@ before you give it to somebody. It is written to the current folder; in a git re
 					return err
 				}
 			}
-			return a.bundleJob(ctx, c, job, name)
+			return bundleJob(ctx, inv, c, job, name)
 		}),
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the archive to write, or with a / at its end the folder (default: cove-job-JOB.tar.gz, in .git/cove/bundles or the current folder)")
@@ -92,7 +92,7 @@ type missingFile struct {
 	Why  string `json:"why"`
 }
 
-func (a *app) bundleJob(ctx context.Context, c *sprites.Client, job sprites.Job, output string) error {
+func bundleJob(ctx context.Context, inv *invocation, c *sprites.Client, job sprites.Job, output string) error {
 	dst, err := newBundleFile(output)
 	if err != nil {
 		return err
@@ -101,13 +101,13 @@ func (a *app) bundleJob(ctx context.Context, c *sprites.Client, job sprites.Job,
 		client: c, job: job, sprite: c.At(job.Backend).Sprite(job.Sprite), dst: dst, left: maxCopied,
 		manifest: bundled{Job: job.ID, Output: output, At: time.Now().UTC(), Files: map[string]int64{}, Missing: []missingFile{}},
 	}
-	shown := a.newProgress("collecting", 0)
+	shown := inv.newProgress("collecting", 0)
 	err = b.collect(ctx, shown.Add)
 	shown.Close()
 	if err = errors.Join(err, dst.close(err == nil)); err != nil {
 		return fmt.Errorf("write %s: %w", output, err)
 	}
-	return a.show(b.manifest, func(w io.Writer) {
+	return inv.show(b.manifest, func(w io.Writer) {
 		fmt.Fprintf(w, "Wrote %s: %s.\n", printable.Line(output), countText(len(b.manifest.Files), "file"))
 		for _, m := range b.manifest.Missing {
 			fmt.Fprintf(w, "  without %s: %s\n", printable.Line(m.Name), printable.Line(m.Why))
@@ -172,7 +172,7 @@ func (b *jobBundle) fromServer(ctx context.Context) error {
 func (b *jobBundle) events(ctx context.Context) error {
 	var lines, text bytes.Buffer
 	enc := json.NewEncoder(&lines)
-	printer := newLogPrinter(&text, b.job)
+	log := newLogPrinter(&text, b.job)
 	for event, err := range b.client.JobEvents(ctx, b.job.ID, 1, false) {
 		if err != nil {
 			if err := b.missing("the rest of events.jsonl", err); err != nil {
@@ -183,7 +183,7 @@ func (b *jobBundle) events(ctx context.Context) error {
 		if err := enc.Encode(event); err != nil {
 			return err
 		}
-		printer.print(event)
+		log.print(event)
 	}
 	return errors.Join(b.file("events.jsonl", lines.Bytes()), b.file("log.txt", text.Bytes()))
 }

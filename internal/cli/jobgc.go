@@ -16,7 +16,7 @@ import (
 // defaultGC is how long a job is left alone after its last use.
 const defaultGC = 24 * time.Hour
 
-func (a *app) newJobGC() *cobra.Command {
+func newJobGCCommand(inv *invocation) *cobra.Command {
 	var older time.Duration
 	var req sprites.JobGC
 	cmd := &cobra.Command{
@@ -40,28 +40,28 @@ why; in --json each of those has a "reason".`,
 		if older < 0 {
 			return usagef(cmd, "--older-than %v: nothing is older than that", older)
 		}
-		c, _, err := a.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err
 		}
 		req.OlderThanSec = int64(older / time.Second)
-		shown := a.newProgress("removing", 0)
+		shown := inv.newProgress("removing", 0)
 		result, err := c.CollectJobs(ctx, req)
 		shown.Close()
 		if err != nil {
 			return unseen(err, "remove jobs", "cove job list")
 		}
-		return a.show(result, func(w io.Writer) { printGC(w, result, req.DryRun) })
+		return inv.show(result, func(w io.Writer) { printGC(w, result, req.DryRun) })
 	})
 	f := cmd.Flags()
 	f.DurationVar(&older, "older-than", defaultGC, "only those last used so `long` ago; 0 for all")
 	f.BoolVar(&req.Force, "force", false, "also those whose work nobody has pulled: it is lost")
 	f.BoolVar(&req.DryRun, "dry-run", false, "only say what would be removed")
-	return a.asks(cmd, func(ctx context.Context, _ *cobra.Command, _ []string) ([]string, error) {
+	return asksFirst(inv, cmd, func(ctx context.Context, _ *cobra.Command, _ []string) ([]string, error) {
 		if req.DryRun || older < 0 {
 			return nil, nil
 		}
-		c, _, err := a.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -21,12 +21,12 @@ import (
 // into a branch.
 
 // fetchJob brings a job's commits here, if they are not yet, and moves no branch.
-func (a *app) fetchJob(ctx context.Context, c *sprites.Client, id string) (push.Work, error) {
+func fetchJob(ctx context.Context, inv *invocation, c *sprites.Client, id string) (push.Work, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return push.Work{}, err
 	}
-	courier, done := a.courier(c)
+	courier, done := newCourier(inv, c)
 	defer done()
 	return courier.Fetch(ctx, dir, id)
 }
@@ -40,7 +40,7 @@ func (o viewOptions) view(patch bool, paths []string) gitwork.View {
 	return gitwork.View{Stat: o.stat, Patch: o.patch || patch && !o.stat, Paths: paths}
 }
 
-func (a *app) newJobDiff() *cobra.Command {
+func newJobDiffCommand(inv *invocation) *cobra.Command {
 	var o viewOptions
 	var leftover bool
 	cmd := &cobra.Command{
@@ -55,10 +55,10 @@ not for a terminal is shown as \x1b and the like there; elsewhere it is as git a
   cove job diff a3f7b2 src/main.go
   cove job diff a3f7b2 > a3f7b2.patch`,
 		Args:              someArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			return a.showWork(ctx, args[0], func(w push.Work) error {
-				if a.global.json {
+			return showWork(ctx, inv, args[0], func(w push.Work) error {
+				if inv.global.json {
 					base, tip := w.Job.Base, w.Tip(leftover)
 					if leftover {
 						base = w.Tip(false)
@@ -67,7 +67,7 @@ not for a terminal is shown as \x1b and the like there; elsewhere it is as git a
 					if err != nil {
 						return err
 					}
-					a.printJSON(struct {
+					inv.printJSON(struct {
 						Job    string         `json:"job"`
 						Base   string         `json:"base"`
 						Head   string         `json:"head"`
@@ -77,7 +77,7 @@ not for a terminal is shown as \x1b and the like there; elsewhere it is as git a
 					}{w.Job.ID, base, tip, sum.Files, sum.Risky, sum.Listed})
 					return nil
 				}
-				return a.painted(func(out io.Writer) error { return w.WriteDiff(ctx, out, leftover, o.view(true, args[1:])) })
+				return painted(inv, func(out io.Writer) error { return w.WriteDiff(ctx, out, leftover, o.view(true, args[1:])) })
 			})
 		}),
 	}
@@ -88,7 +88,7 @@ not for a terminal is shown as \x1b and the like there; elsewhere it is as git a
 	return cmd
 }
 
-func (a *app) newJobLog() *cobra.Command {
+func newJobLogCommand(inv *invocation) *cobra.Command {
 	var o viewOptions
 	cmd := &cobra.Command{
 		Use:   "log JOB [PATH...]",
@@ -99,22 +99,22 @@ here, and no branch is moved. What a job's agent prints is in cove job logs.`,
   cove job log a3f7b2 -p
   cove job log a3f7b2 --stat src`,
 		Args:              someArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			return a.showWork(ctx, args[0], func(w push.Work) error {
-				if a.global.json {
+			return showWork(ctx, inv, args[0], func(w push.Work) error {
+				if inv.global.json {
 					sum, err := w.Repo.Summary(ctx, w.Job.Base, w.Tip(false))
 					if err != nil {
 						return err
 					}
-					a.printJSON(struct {
+					inv.printJSON(struct {
 						Job     string           `json:"job"`
 						Commits int              `json:"commits"`
 						Log     []gitwork.Commit `json:"log"`
 					}{w.Job.ID, sum.Commits, sum.Log})
 					return nil
 				}
-				return a.painted(func(out io.Writer) error { return w.WriteLog(ctx, out, o.view(false, args[1:])) })
+				return painted(inv, func(out io.Writer) error { return w.WriteLog(ctx, out, o.view(false, args[1:])) })
 			})
 		}),
 	}
@@ -125,9 +125,9 @@ here, and no branch is moved. What a job's agent prints is in cove job logs.`,
 }
 
 // showJobCommit shows one commit of a job.
-func (a *app) showJobCommit(ctx context.Context, id, commit string) error {
-	return a.showWork(ctx, id, func(w push.Work) error {
-		if a.global.json {
+func showJobCommit(ctx context.Context, inv *invocation, id, commit string) error {
+	return showWork(ctx, inv, id, func(w push.Work) error {
+		if inv.global.json {
 			full, err := w.Commit(ctx, commit)
 			if err != nil {
 				return err
@@ -136,7 +136,7 @@ func (a *app) showJobCommit(ctx context.Context, id, commit string) error {
 			if err != nil {
 				return err
 			}
-			a.printJSON(struct {
+			inv.printJSON(struct {
 				Job string `json:"job"`
 				gitwork.Commit
 				Files  []gitwork.File `json:"files"`
@@ -145,22 +145,22 @@ func (a *app) showJobCommit(ctx context.Context, id, commit string) error {
 			}{w.Job.ID, sum.Log[0], sum.Files, sum.Risky, sum.Listed})
 			return nil
 		}
-		return a.painted(func(out io.Writer) error {
+		return painted(inv, func(out io.Writer) error {
 			return w.WriteCommit(ctx, out, commit, gitwork.View{Stat: true, Patch: true})
 		})
 	})
 }
 
 // showWork calls show with a job's work, once it is here.
-func (a *app) showWork(ctx context.Context, id string, show func(push.Work) error) error {
+func showWork(ctx context.Context, inv *invocation, id string, show func(push.Work) error) error {
 	if err := checkJob(id); err != nil {
 		return err
 	}
-	c, _, err := a.jobs(ctx)
+	c, _, err := inv.server.jobs(ctx)
 	if err != nil {
 		return err
 	}
-	w, err := a.fetchJob(ctx, c, id)
+	w, err := fetchJob(ctx, inv, c, id)
 	if err != nil {
 		return jobError(err)
 	}
@@ -169,11 +169,11 @@ func (a *app) showWork(ctx context.Context, id string, show func(push.Work) erro
 
 // painted passes on what git writes of a job's work: as it is, or on a terminal made
 // safe, and in colours.
-func (a *app) painted(write func(io.Writer) error) error {
-	if !isTerminal(a.Out) {
-		return write(a.Out)
+func painted(inv *invocation, write func(io.Writer) error) error {
+	if !isTerminal(inv.Out) {
+		return write(inv.Out)
 	}
-	p := &painter{w: a.Out}
+	p := &painter{w: inv.Out}
 	err := write(p)
 	if err == nil {
 		err = p.line()
@@ -232,8 +232,8 @@ func (p *painter) line() error {
 	return err
 }
 
-func (a *app) newJobMerge() *cobra.Command {
-	return a.newIntegrate(gitwork.Merge, &cobra.Command{
+func newJobMergeCommand(inv *invocation) *cobra.Command {
+	return newIntegrateCommand(inv, gitwork.Merge, &cobra.Command{
 		Use:   "merge JOB",
 		Short: "Merge a job's commits into their branch",
 		Long: `Merges a job's commits into the branch that they were pushed from, where that has gone on
@@ -245,8 +245,8 @@ and cove pull refuses to move it. The commits are fetched first, if they are not
 	})
 }
 
-func (a *app) newJobRebase() *cobra.Command {
-	return a.newIntegrate(gitwork.Rebase, &cobra.Command{
+func newJobRebaseCommand(inv *invocation) *cobra.Command {
+	return newIntegrateCommand(inv, gitwork.Rebase, &cobra.Command{
 		Use:   "rebase JOB",
 		Short: "Put a job's commits on top of their branch",
 		Long: `Makes a job's commits anew on top of the branch that they were pushed from, where that has
@@ -259,8 +259,8 @@ are passed over; so is the snapshot that --dirty include began the job with.
 	})
 }
 
-func (a *app) newJobCherryPick() *cobra.Command {
-	return a.newIntegrate(gitwork.CherryPick, &cobra.Command{
+func newJobCherryPickCommand(inv *invocation) *cobra.Command {
+	return newIntegrateCommand(inv, gitwork.CherryPick, &cobra.Command{
 		Use:   "cherry-pick JOB COMMIT...",
 		Short: "Put some of a job's commits on top of their branch",
 		Long: `Makes the named commits of a job anew, in the order given, on top of the branch that they
@@ -284,22 +284,22 @@ how to do the same by hand. Then the branch is moved; where it is checked out, i
 follow, if no uncommitted change is in the way (exit code 4).
 ` + riskyHelp
 
-func (a *app) newIntegrate(how gitwork.How, cmd *cobra.Command) *cobra.Command {
+func newIntegrateCommand(inv *invocation, how gitwork.How, cmd *cobra.Command) *cobra.Command {
 	var o push.IntegrateOptions
-	cmd.ValidArgsFunction = a.completeJob
+	cmd.ValidArgsFunction = completeJob(inv)
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		if err := checkJob(args[0]); err != nil {
 			return err
 		}
-		s, _, err := a.settings(ctx)
+		s, _, err := loadSettings(ctx)
 		if err != nil {
 			return err
 		}
-		if err := a.defaults(cmd, s, config.PullRisky); err != nil {
+		if err := setDefaults(inv, cmd, s, config.PullRisky); err != nil {
 			return err
 		}
 		o.Job, o.How, o.Commits = args[0], how, args[1:]
-		return a.integrate(ctx, o)
+		return integrate(ctx, inv, o)
 	})
 	cmd.Flags().StringVar(&o.Branch, "branch", "", "into this branch (otherwise that of the push)")
 	registerAccept(cmd, &o.AcceptRisky)
@@ -313,37 +313,37 @@ type integratedJSON struct {
 	Error *errorJSON `json:"error,omitempty"`
 }
 
-func (a *app) integrate(ctx context.Context, o push.IntegrateOptions) (err error) {
+func integrate(ctx context.Context, inv *invocation, o push.IntegrateOptions) (err error) {
 	if o.Dir, err = os.Getwd(); err != nil {
 		return err
 	}
-	c, _, err := a.jobs(ctx)
+	c, _, err := inv.server.jobs(ctx)
 	if err != nil {
 		return err
 	}
-	courier, done := a.courier(c)
+	courier, done := newCourier(inv, c)
 	defer done()
 	in, err := courier.Integrate(ctx, o)
 	done()
-	if a.takeHeld(ctx, err, in.Branch, in.Risky) {
+	if takeHeld(ctx, inv, err, in.Branch, in.Risky) {
 		o.AcceptRisky = true
 		in, err = courier.Integrate(ctx, o)
 		done()
 	}
-	a.fullAll(in.Messages)
+	inv.hints.fullAll(in.Messages)
 	switch {
 	case err == nil:
-		return a.show(in, func(w io.Writer) { printIntegrated(w, o.How, in) })
+		return inv.show(in, func(w io.Writer) { printIntegrated(w, o.How, in) })
 	case in.Reason == "":
 		return jobError(err)
-	case a.global.json:
-		f := a.classify(err)
+	case inv.global.json:
+		f := inv.classify(err)
 		e := f.document()
-		a.printJSON(integratedJSON{in, &e})
+		inv.printJSON(integratedJSON{in, &e})
 		return reportedError{f.exit}
 	}
-	printRisky(a.text(), in.Risky)
-	printListed(a.text(), in.Listed)
+	printRisky(inv.text(), in.Risky)
+	printListed(inv.text(), in.Listed)
 	return err
 }
 

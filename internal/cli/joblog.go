@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newJobLogs() *cobra.Command {
+func newJobLogsCommand(inv *invocation) *cobra.Command {
 	var follow bool
 	var lines int
 	cmd := &cobra.Command{
@@ -28,48 +28,48 @@ make a terminal do something is shown, not sent. For programs there is cove job 
   cove job logs -f a3f7b2
   cove job logs -n 20 -f a3f7b2     the last 20 lines, and what comes`,
 		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 	}
-	logs := a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+	logs := jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
 		job, err := c.Job(ctx, id)
 		if err != nil {
 			return err
 		}
-		if job, err = a.logInstalling(ctx, c, job, follow); err != nil {
+		if job, err = logInstalling(ctx, inv, c, job, follow); err != nil {
 			return err
 		}
 		last := &lastLines{max: lines}
-		printer := a.jobPrinter(job)
+		log := jobPrinter(inv, job)
 		from := int64(1)
 		if cmd.Flags().Changed("lines") {
-			out := printer.w
-			printer.w = last
+			out := log.w
+			log.w = last
 			for event, err := range c.JobEvents(ctx, id, 1, false) {
 				if err != nil {
 					return err
 				}
-				printer.print(event)
+				log.print(event)
 				from = event.Seq + 1
 			}
-			printer.w = out
+			log.w = out
 			if _, err := io.WriteString(out, last.String()); err != nil {
 				return err
 			}
 		}
 		if follow || !cmd.Flags().Changed("lines") {
-			if err := a.printEvents(ctx, c, id, from, follow, printer); err != nil {
+			if err := log.printFrom(ctx, c, id, from, follow); err != nil {
 				return err
 			}
 		}
-		if !printer.ended {
+		if !log.ended {
 			if job, err = c.Job(ctx, id); err == nil {
-				printer.without(job)
+				log.without(job)
 			}
 		}
 		return err
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if a.global.json {
+		if inv.global.json {
 			return hinted(usagef(cmd, "logs are for people; there is no --json"), "cove job events JOB")
 		}
 		if lines < 0 {
@@ -85,15 +85,15 @@ make a terminal do something is shown, not sent. For programs there is cove job 
 
 // logInstalling tells of a job that has no log yet because its agent is being installed.
 // With follow it waits for that.
-func (a *app) logInstalling(ctx context.Context, c *sprites.Client, job sprites.Job, follow bool) (sprites.Job, error) {
+func logInstalling(ctx context.Context, inv *invocation, c *sprites.Client, job sprites.Job, follow bool) (sprites.Job, error) {
 	if job.State != sprites.JobInstalling {
 		return job, nil
 	}
 	if !follow {
-		a.say("Job %s has no log yet: %s. Follow it with: cove job logs -f %s", job.ID, installText(job), job.ID)
+		inv.say("Job %s has no log yet: %s. Follow it with: cove job logs -f %s", job.ID, installText(job), job.ID)
 		return job, nil
 	}
-	shown := a.newProgress("installing", 0)
+	shown := inv.newProgress("installing", 0)
 	defer shown.Close()
 	shown.say(installText(job))
 	return c.AwaitInstall(ctx, job.ID, func(job sprites.Job) { shown.say(installText(job)) })
@@ -127,13 +127,13 @@ func (l *lastLines) Write(p []byte) (int, error) {
 
 func (l *lastLines) String() string { return strings.Join(l.lines, "") + l.part }
 
-// printEvents prints the log of a job from an event on, with follow until its end, and why that stands
+// printFrom prints the log of a job from an event on, with follow until its end, and why that stands
 // still if it does.
-func (a *app) printEvents(ctx context.Context, c *sprites.Client, id string, from int64, follow bool, to *logPrinter) error {
+func (p *logPrinter) printFrom(ctx context.Context, c *sprites.Client, id string, from int64, follow bool) error {
 	if follow {
-		watch := a.watchHeld(ctx, jobHeld(c, id))
+		watch := watchHeld(ctx, p.inv, jobHeld(c, id))
 		defer watch.stop()
-		to.heard = watch.heard
+		p.heard = watch.heard
 	}
 	for event, err := range c.JobEvents(ctx, id, from, follow) {
 		if err != nil && follow {
@@ -142,12 +142,12 @@ func (a *app) printEvents(ctx context.Context, c *sprites.Client, id string, fro
 		if err != nil {
 			return err
 		}
-		to.print(event)
+		p.print(event)
 	}
 	return nil
 }
 
-func (a *app) newJobEvents() *cobra.Command {
+func newJobEventsCommand(inv *invocation) *cobra.Command {
 	var follow bool
 	var from int64
 	cmd := &cobra.Command{
@@ -159,16 +159,16 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 		Example: `  cove job events a3f7b2
   cove job events -f --from 118 a3f7b2`,
 		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 	}
-	events := a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+	events := jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
 		all := struct {
 			Events []sprites.JobEvent `json:"events"`
 		}{Events: []sprites.JobEvent{}}
-		enc, last := a.jsonLines(), max(from, 1)-1
+		enc, last := inv.jsonLines(), max(from, 1)-1
 		var heard func()
 		if follow {
-			watch := a.watchHeld(ctx, jobHeld(c, id))
+			watch := watchHeld(ctx, inv, jobHeld(c, id))
 			defer watch.stop()
 			heard = watch.heard
 		}
@@ -183,14 +183,14 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 			if heard != nil {
 				heard()
 			}
-			if a.global.json {
+			if inv.global.json {
 				all.Events = append(all.Events, event)
 			} else if err := enc.Encode(event); err != nil {
 				return fmt.Errorf("write the output: %w", err)
 			}
 		}
-		if a.global.json {
-			a.printJSON(all)
+		if inv.global.json {
+			inv.printJSON(all)
 		}
 		return nil
 	})
@@ -209,24 +209,33 @@ reader that was cut off resumes with --from. With --json all of them are one doc
 // made harmless for a terminal.
 type logPrinter struct {
 	w       io.Writer
-	tell    func(w io.Writer, format string, args ...any) // writes a line that says what to type
-	reader  agents.Reader                                 // nil: an agent that this cove does not know
-	job     string                                        // whose questions are answered by it; empty: nobody's
-	midLine bool                                          // the last output was a part of a line
-	ended   bool                                          // the log's last line was printed
-	recent  []string                                      // the last lines of output and notices
-	heard   func()                                        // called before each event, if not nil
+	inv     *invocation   // whose output w is; nil: a file's, where hints stay as they are
+	reader  agents.Reader // nil: an agent that this cove does not know
+	job     string        // whose questions are answered by it; empty: nobody's
+	midLine bool          // the last output was a part of a line
+	ended   bool          // the log's last line was printed
+	recent  []string      // the last lines of output and notices
+	heard   func()        // called before each event, if not nil
 }
 
 // jobPrinter prints the log of a job to this run's output.
-func (a *app) jobPrinter(job sprites.Job) *logPrinter {
-	p := newLogPrinter(a.text(), job)
-	p.tell = a.tell
+func jobPrinter(inv *invocation, job sprites.Job) *logPrinter {
+	p := newLogPrinter(inv.text(), job)
+	p.inv = inv
 	return p
 }
 
+// tell writes a line that says what to type.
+func (p *logPrinter) tell(format string, args ...any) {
+	if p.inv != nil {
+		p.inv.tell(p.w, format, args...)
+		return
+	}
+	fmt.Fprintln(p.w, printable.Text(fmt.Sprintf(format, args...)))
+}
+
 func newLogPrinter(w io.Writer, job sprites.Job) *logPrinter {
-	p := &logPrinter{w: w, tell: (&app{}).tell, job: job.ID}
+	p := &logPrinter{w: w, job: job.ID}
 	if known, err := agents.Of(job.Agent, job.Definition); err == nil {
 		p.reader = known.Read()
 	}
@@ -285,7 +294,7 @@ func (p *logPrinter) agentEvent(e agents.Event) {
 	case agents.KindAsk:
 		fmt.Fprintf(p.w, "?? %s\n", printable.Line(e.Text))
 		if p.job != "" {
-			p.tell(p.w, "   answer with: cove job answer %s", p.job)
+			p.tell("   answer with: cove job answer %s", p.job)
 		}
 	case agents.KindStep:
 		fmt.Fprintf(p.w, "## %s\n", printable.Line(e.Text))

@@ -20,7 +20,7 @@ type jobRefsJSON struct {
 	Removed []string          `json:"removed"`
 }
 
-func (a *app) newJobRefs() *cobra.Command {
+func newJobRefsCommand(inv *invocation) *cobra.Command {
 	var prune, force bool
 	cmd := &cobra.Command{
 		Use:   "refs",
@@ -45,11 +45,11 @@ tag, too; with --force also if they are nowhere else.`,
 				return err
 			}
 			if prune {
-				if doc, err = a.pruneRefs(ctx, repo, doc.Jobs, force); err != nil {
+				if doc, err = pruneRefs(ctx, inv, repo, doc.Jobs, force); err != nil {
 					return err
 				}
 			}
-			return a.show(doc, func(w io.Writer) { printJobRefs(w, doc) })
+			return inv.show(doc, func(w io.Writer) { printJobRefs(w, doc) })
 		}),
 	}
 	f := cmd.Flags()
@@ -59,9 +59,9 @@ tag, too; with --force also if they are nowhere else.`,
 }
 
 // pruneRefs removes the refs of jobs that are over, and returns those that are left.
-func (a *app) pruneRefs(ctx context.Context, repo *gitwork.Repo, all []gitwork.JobRefs, force bool) (jobRefsJSON, error) {
+func pruneRefs(ctx context.Context, inv *invocation, repo *gitwork.Repo, all []gitwork.JobRefs, force bool) (jobRefsJSON, error) {
 	doc := jobRefsJSON{Jobs: []gitwork.JobRefs{}, Removed: []string{}}
-	c, _, err := a.jobs(ctx)
+	c, _, err := inv.server.jobs(ctx)
 	if err != nil {
 		return doc, err
 	}
@@ -116,7 +116,7 @@ func printJobRefs(w io.Writer, doc jobRefsJSON) {
 
 // forgetRefs removes the refs of a job that the server has forgotten, if the command
 // is given in its repository.
-func (a *app) forgetRefs(ctx context.Context, id string) error {
+func forgetRefs(ctx context.Context, inv *invocation, id string) error {
 	dir, err := os.Getwd()
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (a *app) forgetRefs(ctx context.Context, id string) error {
 	}
 	kept, err := repo.Forget(ctx, id, false)
 	if kept {
-		a.say("Its commits stay in %s, as no branch has them: git update-ref -d %[1]s", gitwork.JobRef(id, "head"))
+		inv.say("Its commits stay in %s, as no branch has them: git update-ref -d %[1]s", gitwork.JobRef(id, "head"))
 	}
 	return err
 }

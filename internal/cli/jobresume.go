@@ -11,7 +11,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newJobResume() *cobra.Command {
+func newJobResumeCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume JOB MESSAGE",
 		Short: "Have the agent of a job that has ended go on",
@@ -25,7 +25,7 @@ has no sessions (shell), there is nothing to go on with: push again.`,
 		Example: `  cove job resume a3f7b2 "Well done. Now add a test for the empty list."
   cove job resume a3f7b2 - <review.md
   cove fork job-a3f7b2 other && cove job resume a3f7b2 -s other "Do it without the new dependency."`,
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0:
@@ -42,14 +42,14 @@ has no sessions (shell), there is nothing to go on with: push again.`,
 		if err := checkJob(args[0]); err != nil {
 			return err
 		}
-		how := sprites.JobResume{Message: args[1], Sprite: a.global.sprite}
+		how := sprites.JobResume{Message: args[1], Sprite: inv.global.sprite}
 		if how.Sprite != "" {
 			if err := checkName(how.Sprite); err != nil {
 				return err
 			}
 		}
 		if how.Message == "-" {
-			text, err := io.ReadAll(io.LimitReader(a.In, maxSent+1))
+			text, err := io.ReadAll(io.LimitReader(inv.In, maxSent+1))
 			if err != nil {
 				return fmt.Errorf("read the message: %w", err)
 			}
@@ -61,21 +61,21 @@ has no sessions (shell), there is nothing to go on with: push again.`,
 		if strings.TrimSpace(how.Message) == "" {
 			return usagef(cmd, "the message is empty")
 		}
-		c, _, err := a.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err
 		}
-		shown := a.newProgress("starting", 0)
+		shown := inv.newProgress("starting", 0)
 		job, err := c.ResumeJob(ctx, args[0], how)
 		shown.Close()
 		if err != nil {
 			return jobError(err)
 		}
 		if err := keepBase(ctx, job); err != nil {
-			a.say("The commit that it began from has no ref of its own here: %v", err)
+			inv.say("The commit that it began from has no ref of its own here: %v", err)
 		}
-		return a.show(begun{job.ID, job}, func(w io.Writer) {
-			a.tell(w, "Job %s goes on with job %s. Pull with: cove pull %s", job.ID, args[0], job.ID)
+		return inv.show(begun{job.ID, job}, func(w io.Writer) {
+			inv.tell(w, "Job %s goes on with job %s. Pull with: cove pull %s", job.ID, args[0], job.ID)
 		})
 	})
 	return cmd

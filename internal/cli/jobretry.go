@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newJobRetry() *cobra.Command {
+func newJobRetryCommand(inv *invocation) *cobra.Command {
 	var how sprites.JobRetry
 	cmd := &cobra.Command{
 		Use:   "retry JOB",
@@ -24,23 +24,23 @@ sprite: where that is gone, push again. The old job stays as it is.`,
 		Example: `  cove job retry a3f7b2
   cove job retry a3f7b2 --same-sprite --json`,
 		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
-		RunE: a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+		ValidArgsFunction: completeJob(inv),
+		RunE: jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
 			how.Early = true
-			shown := a.newProgress("starting", 0)
+			shown := inv.newProgress("starting", 0)
 			job, err := c.RetryJob(ctx, id, how)
 			shown.Close()
 			if err == nil && job.State == sprites.JobInstalling {
-				job, err = a.awaitRetry(ctx, c, job)
+				job, err = awaitRetry(ctx, inv, c, job)
 			}
 			if err != nil {
 				return err
 			}
 			if err := keepBase(ctx, job); err != nil {
-				a.say("The commit that it began from has no ref of its own here: %v", err)
+				inv.say("The commit that it began from has no ref of its own here: %v", err)
 			}
-			return a.show(begun{job.ID, job}, func(w io.Writer) {
-				a.tell(w, "Job %s started. Pull with: cove pull %s", job.ID, job.ID)
+			return inv.show(begun{job.ID, job}, func(w io.Writer) {
+				inv.tell(w, "Job %s started. Pull with: cove pull %s", job.ID, job.ID)
 			})
 		}),
 	}
@@ -57,11 +57,11 @@ type begun struct {
 
 // awaitRetry shows how the agent of a job is installed that does another one again, until
 // the server has started the job. The job goes on if nobody waits for it.
-func (a *app) awaitRetry(ctx context.Context, c *sprites.Client, job sprites.Job) (sprites.Job, error) {
-	shown, told := a.newProgress("preparing", 0), false
+func awaitRetry(ctx context.Context, inv *invocation, c *sprites.Client, job sprites.Job) (sprites.Job, error) {
+	shown, told := inv.newProgress("preparing", 0), false
 	now, err := c.AwaitInstall(ctx, job.ID, func(job sprites.Job) {
 		if !told {
-			a.sayInstalling(job)
+			sayInstalling(inv, job)
 		}
 		told = true
 		shown.say(installText(job))

@@ -14,7 +14,7 @@ import (
 // maxSent bounds a message, in bytes; the server has the last word.
 const maxSent = 1 << 19
 
-func (a *app) newJobSend() *cobra.Command {
+func newJobSendCommand(inv *invocation) *cobra.Command {
 	var done bool
 	cmd := &cobra.Command{
 		Use:   "send JOB [TEXT]",
@@ -27,7 +27,7 @@ ends when it is done, and its work is collected.`,
 		Example: `  cove job send a3f7b2 "Yes, drop the old table."
   cove job send a3f7b2 - <answer.md
   cove job send a3f7b2 --close`,
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0:
@@ -49,7 +49,7 @@ ends when it is done, and its work is collected.`,
 			msg.Text = args[1]
 		}
 		if msg.Text == "-" {
-			text, err := io.ReadAll(io.LimitReader(a.In, maxSent+1))
+			text, err := io.ReadAll(io.LimitReader(inv.In, maxSent+1))
 			if err != nil {
 				return fmt.Errorf("read the message: %w", err)
 			}
@@ -58,7 +58,7 @@ ends when it is done, and its work is collected.`,
 		if strings.TrimSpace(msg.Text) == "" && !done {
 			return usagef(cmd, "the message is empty")
 		}
-		c, _, err := a.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ ends when it is done, and its work is collected.`,
 		if err != nil {
 			return jobError(err)
 		}
-		return a.show(job, a.printTo("Sent to job %s. Follow it with: cove job logs -f %s", job.ID, job.ID))
+		return inv.show(job, printTo(inv, "Sent to job %s. Follow it with: cove job logs -f %s", job.ID, job.ID))
 	})
 	cmd.Flags().BoolVar(&done, "close", false, "nothing more will come: the agent ends when it is done")
 	return cmd

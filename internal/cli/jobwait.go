@@ -26,7 +26,7 @@ type waitOptions struct {
 	accept  bool
 }
 
-func (a *app) newJobWait() *cobra.Command {
+func newJobWaitCommand(inv *invocation) *cobra.Command {
 	var o waitOptions
 	cmd := &cobra.Command{
 		Use:   "wait JOB",
@@ -42,17 +42,17 @@ nothing outside of the job's repository.`,
   cove job wait a3f7b2 --timeout 10m
   cove job wait a3f7b2 --pull --into branch`,
 		Args:              exactArgs("the job's id"),
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 	}
-	cmd.RunE = a.jobVerb(func(ctx context.Context, c *sprites.Client, id string) error {
+	cmd.RunE = jobVerb(inv, func(ctx context.Context, c *sprites.Client, id string) error {
 		o.asked = cmd.Flags().Changed("pull")
-		if err := a.pullDefaults(ctx, cmd); err != nil {
+		if err := setPullDefaults(ctx, inv, cmd); err != nil {
 			return err
 		}
 		if !slices.Contains(intoChoices, o.into) {
 			return usagef(cmd, "--into %q is none of ff, branch and none", o.into)
 		}
-		return a.waitJob(ctx, c, id, o)
+		return waitJob(ctx, inv, c, id, o)
 	})
 	f := cmd.Flags()
 	f.DurationVar(&o.timeout, "timeout", 0, "give up waiting after so long")
@@ -69,26 +69,26 @@ type waitedJSON struct {
 	Pulled *pulledJSON `json:"pulled,omitempty"`
 }
 
-func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o waitOptions) error {
+func waitJob(parent context.Context, inv *invocation, c *sprites.Client, id string, o waitOptions) error {
 	ctx := parent
 	if o.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(parent, o.timeout)
 		defer cancel()
 	}
-	shown := a.showWaiting(ctx, c, id)
+	shown := showWaiting(ctx, inv, c, id)
 	job, err := c.WaitJob(ctx, id)
 	shown()
 	if err != nil && ctx.Err() != nil && parent.Err() == nil {
-		return a.waitedEnough(parent, c, id, o.timeout)
+		return waitedEnough(parent, c, id, o.timeout)
 	}
 	if err != nil {
 		return lostServer(err, "cove job wait "+id)
 	}
 	if o.pull && job.State == sprites.JobSucceeded {
-		return a.pullWaited(parent, c, job, o)
+		return pullWaited(parent, inv, c, job, o)
 	}
-	if err := a.show(job, a.printTo("Job %s %s", id, outcomeText(job))); err != nil {
+	if err := inv.show(job, printTo(inv, "Job %s %s", id, outcomeText(job))); err != nil {
 		return err
 	}
 	if exit := outcomeExit(job.State); exit != exitOK {
@@ -98,7 +98,7 @@ func (a *app) waitJob(parent context.Context, c *sprites.Client, id string, o wa
 }
 
 // waitedEnough says that a job has not ended in the time that there was for it.
-func (a *app) waitedEnough(ctx context.Context, c *sprites.Client, id string, timeout time.Duration) error {
+func waitedEnough(ctx context.Context, c *sprites.Client, id string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	if job, err := c.Job(ctx, id); err == nil && job.State == sprites.JobQueued {
@@ -108,34 +108,34 @@ func (a *app) waitedEnough(ctx context.Context, c *sprites.Client, id string, ti
 }
 
 // pullWaited pulls a job that has succeeded.
-func (a *app) pullWaited(ctx context.Context, c *sprites.Client, job sprites.Job, o waitOptions) error {
-	if !a.global.json {
-		a.printTo("Job %s %s", job.ID, outcomeText(job))(a.text())
+func pullWaited(ctx context.Context, inv *invocation, c *sprites.Client, job sprites.Job, o waitOptions) error {
+	if !inv.global.json {
+		printTo(inv, "Job %s %s", job.ID, outcomeText(job))(inv.text())
 	}
-	pulled, err := a.pull(ctx, c, push.PullOptions{Job: job.ID, Into: push.Into(o.into), AcceptRisky: o.accept}, filesync.Fail)
+	pulled, err := pullWork(ctx, inv, c, push.PullOptions{Job: job.ID, Into: push.Into(o.into), AcceptRisky: o.accept}, filesync.Fail)
 	if elsewhere := elsewhere(err); elsewhere && !o.asked {
-		a.say("Not pulled: this is not the repository that it is of. There: cove pull %s", job.ID)
+		inv.say("Not pulled: this is not the repository that it is of. There: cove pull %s", job.ID)
 		err = nil
 	}
-	if !a.global.json {
-		return a.showPulled(pulled, err, "")
+	if !inv.global.json {
+		return showPulled(inv, pulled, err, "")
 	}
 	doc := waitedJSON{Job: job}
 	if pulled.Result != "" {
-		a.fullAll(pulled.Messages, pulled.Next)
+		inv.hints.fullAll(pulled.Messages, pulled.Next)
 		doc.Pulled = &pulledJSON{pulled: pulled}
 	}
 	if err == nil {
-		a.printJSON(doc)
+		inv.printJSON(doc)
 		return nil
 	}
 	if doc.Pulled == nil {
 		return err
 	}
-	f := a.classify(err)
+	f := inv.classify(err)
 	e := f.document()
 	doc.Pulled.Error = &e
-	a.printJSON(doc)
+	inv.printJSON(doc)
 	return reportedError{f.exit}
 }
 

@@ -12,9 +12,9 @@ import (
 
 // showWaiting shows on a terminal, until the job has ended or done is called, what a
 // command waits for. Elsewhere it says if the sprite stands still, or the server is gone.
-func (a *app) showWaiting(ctx context.Context, c *sprites.Client, id string) (done func()) {
-	if a.global.quiet || a.global.json || !isTerminal(a.Err) {
-		return a.watchHeld(ctx, jobHeld(c, id)).stop
+func showWaiting(ctx context.Context, inv *invocation, c *sprites.Client, id string) (done func()) {
+	if inv.global.quiet || inv.global.json || !isTerminal(inv.Err) {
+		return watchHeld(ctx, inv, jobHeld(c, id)).stop
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -23,11 +23,11 @@ func (a *app) showWaiting(ctx context.Context, c *sprites.Client, id string) (do
 			job, err := c.Job(ctx, id)
 			if ctx.Err() != nil || err == nil && job.State.Terminal() {
 				if shown {
-					fmt.Fprint(a.Err, "\r\x1b[K")
+					fmt.Fprint(inv.Err, "\r\x1b[K")
 				}
 				return
 			}
-			fmt.Fprintf(a.Err, "\r%s\x1b[K", waitingText(job, err, time.Now()))
+			fmt.Fprintf(inv.Err, "\r%s\x1b[K", waitingText(job, err, time.Now()))
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():

@@ -15,7 +15,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newList() *cobra.Command {
+func newListCommand(inv *invocation) *cobra.Command {
 	var prefix string
 	var labels []string
 	cmd := &cobra.Command{
@@ -30,9 +30,9 @@ and a running one has them at work. In JSON a paused one is warm, with cove.paus
   cove list --json`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			c, err := a.client(ctx)
+			c, err := inv.server.client(ctx)
 			if e, ok := errors.AsType[*fail.Error](err); ok && errors.Is(err, errNothing) {
-				return a.show(sprites.ListResponse{Sprites: []sprites.Info{}}, func(io.Writer) { a.say("%s. %s", e, e.Hint) })
+				return inv.show(sprites.ListResponse{Sprites: []sprites.Info{}}, func(io.Writer) { inv.say("%s. %s", e, e.Hint) })
 			}
 			if err != nil {
 				return err
@@ -41,13 +41,13 @@ and a running one has them at work. In JSON a paused one is warm, with cove.paus
 			if err != nil {
 				return err
 			}
-			return a.show(list, func(w io.Writer) {
+			return inv.show(list, func(w io.Writer) {
 				if len(list.Sprites) == 0 && (prefix != "" || len(labels) > 0) {
-					a.tell(w, "No such sprites. See all: cove list")
+					inv.tell(w, "No such sprites. See all: cove list")
 					return
 				}
 				if len(list.Sprites) == 0 {
-					a.tell(w, "No sprites. Make one: cove create NAME")
+					inv.tell(w, "No sprites. Make one: cove create NAME")
 					return
 				}
 				printSprites(w, list.Sprites, time.Now())

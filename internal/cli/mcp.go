@@ -32,25 +32,25 @@ func (o *mcpOptions) register(cmd *cobra.Command) {
 	f.StringVar(&o.prefix, "prefix", "", "offer the sprites whose names begin so, and make and remove such")
 }
 
-// bound is which sprites are offered. Those of a prefix need not be there yet.
-func (a *app) bound(cmd *cobra.Command, o mcpOptions) (mcpserver.Bound, error) {
+// mcpBound is which sprites are offered. Those of a prefix need not be there yet.
+func mcpBound(inv *invocation, cmd *cobra.Command, o mcpOptions) (mcpserver.Bound, error) {
 	if _, err := mcpserver.ParseRole(o.roles...); err != nil {
 		return mcpserver.Bound{}, usagef(cmd, "%v", err)
 	}
 	if cmd.Flags().Changed("prefix") {
 		switch {
-		case a.global.sprite != "":
+		case inv.global.sprite != "":
 			return mcpserver.Bound{}, usagef(cmd, "say which sprites by one of -s and --prefix")
 		case checkName(o.prefix+"a") != nil:
 			return mcpserver.Bound{}, usagef(cmd, "--prefix %q: no sprite's name begins so", o.prefix)
 		}
 		return mcpserver.Bound{Prefix: o.prefix}, nil
 	}
-	name, err := a.spriteName(cmd.Context())
+	name, err := inv.sprite.name(cmd.Context())
 	return mcpserver.Bound{Sprite: name}, err
 }
 
-func (a *app) newMCP() *cobra.Command {
+func newMCPCommand(inv *invocation) *cobra.Command {
 	var o mcpOptions
 	cmd := &cobra.Command{
 		Use:   "mcp",
@@ -71,14 +71,14 @@ call says so. A server offers the same at its URL, /mcp: see cove mcp config --h
   claude -p "fix the tests" --tools "" --mcp-config sandbox.json --strict-mcp-config
   cove mcp -s paint --dir /srv/app --role edit
   cove mcp --prefix agent-`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
-		within, err := a.bound(cmd, o)
+		within, err := mcpBound(inv, cmd, o)
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -87,11 +87,11 @@ call says so. A server offers the same at its URL, /mcp: see cove mcp config --h
 				return spriteError(err)
 			}
 		}
-		server := &mcpserver.Server{Client: c, Within: within, Dir: o.dir, Roles: o.roles, Unread: func() bool { return unread(a.Out) }}
-		return server.Run(ctx, io.NopCloser(a.In), nopWriteCloser{a.Out})
+		server := &mcpserver.Server{Client: c, Within: within, Dir: o.dir, Roles: o.roles, Unread: func() bool { return unread(inv.Out) }}
+		return server.Run(ctx, io.NopCloser(inv.In), nopWriteCloser{inv.Out})
 	})
 	o.register(cmd)
-	cmd.AddCommand(a.newMCPConfig())
+	cmd.AddCommand(newMCPConfigCommand(inv))
 	return cmd
 }
 

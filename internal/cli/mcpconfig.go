@@ -98,7 +98,7 @@ var mcpClients = map[string]mcpClient{
 
 func mcpClientNames() []string { return slices.Sorted(maps.Keys(mcpClients)) }
 
-func (a *app) newMCPConfig() *cobra.Command {
+func newMCPConfigCommand(inv *invocation) *cobra.Command {
 	var o mcpOptions
 	var client, name string
 	var overHTTP bool
@@ -123,25 +123,25 @@ reaches no more than it should. Otherwise it starts cove mcp.`,
 		if strings.ContainsFunc(name, func(r rune) bool { return !strings.ContainsRune(nameRunes, r) }) || name == "" {
 			return usagef(cmd, "--name %q: use letters, digits, hyphens and underscores", name)
 		}
-		within, err := a.bound(cmd, o)
+		within, err := mcpBound(inv, cmd, o)
 		if err != nil {
 			return err
 		}
 		var config any
 		if overHTTP {
-			at, err := a.mcpURL(ctx, within, o)
+			at, err := mcpURL(ctx, inv, within, o)
 			if err != nil {
 				return err
 			}
 			config = as.http(name, at)
 		} else {
-			command, err := a.mcpCommand(within, o)
+			command, err := mcpCommand(inv, within, o)
 			if err != nil {
 				return err
 			}
 			config = as.stdio(name, command)
 		}
-		return a.printMCPConfig(client, as, config, overHTTP)
+		return printMCPConfig(inv, client, as, config, overHTTP)
 	})
 	o.register(cmd)
 	f := cmd.Flags()
@@ -155,7 +155,7 @@ reaches no more than it should. Otherwise it starts cove mcp.`,
 const nameRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 // mcpCommand starts cove mcp as it is here: a client runs it anywhere.
-func (a *app) mcpCommand(within mcpserver.Bound, o mcpOptions) ([]string, error) {
+func mcpCommand(inv *invocation, within mcpserver.Bound, o mcpOptions) ([]string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -174,9 +174,9 @@ func (a *app) mcpCommand(within mcpserver.Bound, o mcpOptions) ([]string, error)
 			add("--role", role)
 		}
 	}
-	add("--url", cmp.Or(a.global.url, os.Getenv("COVE_URL")))
-	add("--backend", cmp.Or(a.global.backend, os.Getenv("COVE_BACKEND")))
-	data := cmp.Or(a.global.data, os.Getenv("COVE_DATA"))
+	add("--url", cmp.Or(inv.global.url, os.Getenv("COVE_URL")))
+	add("--backend", cmp.Or(inv.global.backend, os.Getenv("COVE_BACKEND")))
+	data := cmp.Or(inv.global.data, os.Getenv("COVE_DATA"))
 	if data != "" {
 		data, err = filepath.Abs(data)
 	}
@@ -185,8 +185,8 @@ func (a *app) mcpCommand(within mcpserver.Bound, o mcpOptions) ([]string, error)
 }
 
 // mcpURL is where the server offers the same.
-func (a *app) mcpURL(ctx context.Context, within mcpserver.Bound, o mcpOptions) (string, error) {
-	c, err := a.client(ctx)
+func mcpURL(ctx context.Context, inv *invocation, within mcpserver.Bound, o mcpOptions) (string, error) {
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -207,7 +207,7 @@ func (a *app) mcpURL(ctx context.Context, within mcpserver.Bound, o mcpOptions) 
 	return strings.TrimRight(c.URL, "/") + "/mcp?" + query.Encode(), nil
 }
 
-func (a *app) printMCPConfig(client string, as mcpClient, config any, overHTTP bool) error {
+func printMCPConfig(inv *invocation, client string, as mcpClient, config any, overHTTP bool) error {
 	var b bytes.Buffer
 	asJSON := json.NewEncoder(&b)
 	asJSON.SetEscapeHTML(false) // the & of a URL is for people to read
@@ -219,13 +219,13 @@ func (a *app) printMCPConfig(client string, as mcpClient, config any, overHTTP b
 	if err := encode(config); err != nil {
 		return err
 	}
-	if !a.global.quiet {
-		a.say("This belongs in %s.", as.file)
+	if !inv.global.quiet {
+		inv.say("This belongs in %s.", as.file)
 		if overHTTP {
-			a.say("It takes the token from COVE_TOKEN; make one with: cove token create NAME --all, or with --prefix or -s in place of --all")
+			inv.say("It takes the token from COVE_TOKEN; make one with: cove token create NAME --all, or with --prefix or -s in place of --all")
 		}
 	}
-	return a.show(struct {
+	return inv.show(struct {
 		Client string `json:"client"`
 		File   string `json:"file"`
 		Text   string `json:"text"`

@@ -16,17 +16,24 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
+// printer writes what a run has to say. Every hint is completed on its way.
+type printer struct {
+	Streams
+	global *globals
+	hints  *hinter
+}
+
 // printJSON writes the one document of --json.
-func (a *app) printJSON(doc any) {
-	enc := a.jsonLines()
+func (p *printer) printJSON(doc any) {
+	enc := p.jsonLines()
 	enc.SetIndent("", "  ")
 	_ = enc.Encode(doc) // Main tells what was lost
 }
 
 // jsonLines encodes documents to the output, one a line. In their strings what a
 // terminal may do something with is escaped, which changes no document.
-func (a *app) jsonLines() *json.Encoder {
-	enc := json.NewEncoder(harmlessJSON{a.Out})
+func (p *printer) jsonLines() *json.Encoder {
+	enc := json.NewEncoder(harmlessJSON{p.Out})
 	enc.SetEscapeHTML(false)
 	return enc
 }
@@ -58,7 +65,7 @@ func (w harmlessJSON) Write(p []byte) (int, error) {
 }
 
 // text is the output for people: whatever is written to it comes out harmless.
-func (a *app) text() io.Writer { return harmless{a.Out} }
+func (p *printer) text() io.Writer { return harmless{p.Out} }
 
 // harmless makes what is written fit for a terminal. Each Write has whole characters.
 type harmless struct{ io.Writer }
@@ -71,31 +78,31 @@ func (w harmless) Write(p []byte) (int, error) {
 }
 
 // show prints doc with --json, and otherwise what people does.
-func (a *app) show(doc any, people func(w io.Writer)) error {
-	if a.global.json {
-		a.printJSON(doc)
+func (p *printer) show(doc any, people func(w io.Writer)) error {
+	if p.global.json {
+		p.printJSON(doc)
 		return nil
 	}
-	people(a.text())
+	people(p.text())
 	return nil
 }
 
 // say writes a remark for people, unless they want none.
-func (a *app) say(format string, args ...any) {
-	if !a.global.quiet && !a.global.json {
-		fmt.Fprintln(a.Err, printable.Text(a.full(fmt.Sprintf(format, args...))))
+func (p *printer) say(format string, args ...any) {
+	if !p.global.quiet && !p.global.json {
+		fmt.Fprintln(p.Err, printable.Text(p.hints.full(fmt.Sprintf(format, args...))))
 	}
 }
 
 // warn writes what people must see, also with --quiet and --json: it is on standard error.
-func (a *app) warn(format string, args ...any) {
-	fmt.Fprintln(a.Err, printable.Text(a.full(fmt.Sprintf(format, args...))))
+func (p *printer) warn(format string, args ...any) {
+	fmt.Fprintln(p.Err, printable.Text(p.hints.full(fmt.Sprintf(format, args...))))
 }
 
 // detail writes a remark that only -v shows.
-func (a *app) detail(format string, args ...any) {
-	if a.global.verbose && !a.global.json {
-		fmt.Fprintln(a.Err, printable.Text(a.full(fmt.Sprintf(format, args...))))
+func (p *printer) detail(format string, args ...any) {
+	if p.global.verbose && !p.global.json {
+		fmt.Fprintln(p.Err, printable.Text(p.hints.full(fmt.Sprintf(format, args...))))
 	}
 }
 

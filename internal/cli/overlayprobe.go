@@ -42,8 +42,8 @@ func probeOverlay(ctx context.Context, dir string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// newOverlayProbe is the child of doctor.
-func newOverlayProbe() *cobra.Command {
+// newOverlayProbeCommand is the child of doctor.
+func newOverlayProbeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    overlayProbeVerb + " DIR [user]",
 		Short:  "Mount an overlay (started by doctor)",

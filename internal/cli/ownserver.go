@@ -88,7 +88,7 @@ func (t *ownTransport) connect(ctx context.Context, network, address string) (ne
 
 // stayWith has a client of a data folder's server find the next one if that one is gone. A server
 // that was killed is started again, if commands may start one.
-func stayWith(a *app, c *sprites.Client, dir string, byDefault bool) {
+func (s *chosenServer) stayWith(c *sprites.Client, dir string, byDefault bool) {
 	t, ok := c.HTTPClient.Transport.(*ownTransport)
 	if !ok {
 		return
@@ -100,13 +100,13 @@ func stayWith(a *app, c *sprites.Client, dir string, byDefault bool) {
 		if _, err := localClient(ctx, dir, ""); !errors.Is(err, errNoServer) {
 			return err
 		}
-		if err := a.mayStart(dir); err != nil {
+		if err := s.mayStart(dir); err != nil {
 			return err
 		}
 		if !serverKilled(dir) {
 			return stoppedMeanwhile(dir)
 		}
-		return restartKilled(ctx, a, dir, byDefault)
+		return s.restartKilled(ctx, dir, byDefault)
 	}
 	t.again.Store(&again)
 }
@@ -117,9 +117,9 @@ func stoppedMeanwhile(dir string) error {
 }
 
 // restartKilled starts the server of a data folder again, and says so.
-func restartKilled(ctx context.Context, a *app, dir string, byDefault bool) error {
-	a.say("cove: the server of %s was killed; starting it again", dir)
-	return a.startServer(ctx, dir, byDefault)
+func (s *chosenServer) restartKilled(ctx context.Context, dir string, byDefault bool) error {
+	s.out.say("cove: the server of %s was killed; starting it again", dir)
+	return s.start(ctx, dir, byDefault)
 }
 
 // serverKilled reports whether the last server of a data folder has ended without taking its

@@ -107,9 +107,9 @@ func TestStopAwaitsProcess(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "server.json"), fmt.Appendf(nil, `{"url":%q,"pid":%d}`, s.URL, child.Process.Pid), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := &app{Streams: Streams{Out: io.Discard, Err: io.Discard}}
-	a.global.data = dir
-	was, err := a.stopOwn(t.Context())
+	inv := newInvocation(Streams{Out: io.Discard, Err: io.Discard})
+	inv.global.data = dir
+	was, err := stopOwn(t.Context(), inv)
 	if err != nil || !was || private.StartOf(child.Process.Pid) != "" {
 		t.Errorf("got %v, %v, and the process began at %q", was, err, private.StartOf(child.Process.Pid))
 	}

@@ -26,7 +26,7 @@ type pinged struct {
 	Error   *errorJSON `json:"error,omitempty"`
 }
 
-func (a *app) newPing() *cobra.Command {
+func newPingCommand(inv *invocation) *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
 		Use:   "ping [NAME]",
@@ -39,28 +39,28 @@ request of its own.`,
   cove ping paint --count 5
   cove ping paint --json | jq '.steps[] | {step, ms}'`,
 		Args:              maxArgs(1),
-		ValidArgsFunction: a.completeOneSprite,
+		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := a.oneSprite(cmd, args, "")
+		name, err := inv.sprite.namedOr(cmd, args, "")
 		if err != nil {
 			return err
 		}
 		if count < 1 {
 			return usagef(cmd, "--count %d: at least 1", count)
 		}
-		return a.ping(ctx, name, count)
+		return runPing(ctx, inv, name, count)
 	})
 	cmd.Flags().IntVar(&count, "count", 1, "go the way so many times")
 	return cmd
 }
 
-func (a *app) ping(ctx context.Context, name string, count int) error {
-	c, err := a.client(ctx)
+func runPing(ctx context.Context, inv *invocation, name string, count int) error {
+	c, err := inv.server.client(ctx)
 	if err != nil {
 		return err
 	}
-	p := &pinger{client: c, name: name, steps: steps{app: a}, doc: pinged{URL: c.URL, Sprite: name}}
+	p := &pinger{client: c, name: name, steps: steps{inv: inv}, doc: pinged{URL: c.URL, Sprite: name}}
 	for round := range count {
 		if count > 1 {
 			p.steps.round = round + 1
@@ -70,16 +70,16 @@ func (a *app) ping(ctx context.Context, name string, count int) error {
 		}
 	}
 	p.doc.Steps = p.steps.list
-	if !a.global.json {
+	if !inv.global.json {
 		return err
 	}
 	code := exitOK
 	if err != nil {
-		f := a.classify(err)
+		f := inv.classify(err)
 		e := f.document()
 		p.doc.Error, code = &e, f.exit
 	}
-	a.printJSON(p.doc)
+	inv.printJSON(p.doc)
 	if code != exitOK {
 		return reportedError{code}
 	}

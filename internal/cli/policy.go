@@ -23,7 +23,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newPolicy() *cobra.Command {
+func newPolicyCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "See and change what a sprite may reach",
@@ -55,14 +55,14 @@ numbers and ranges, with commas. A preset stands for several rules:
   cove policy allow 10.1.2.3:5432            a database beside the server
   cove policy log --follow                   what is refused, and what to do about it
   cove policy test example.org:443`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newPolicyShow(), a.newPolicySet(), a.newPolicyAdd("allow"), a.newPolicyAdd("deny"), a.newPolicyLimit(), a.newPolicyTest(), a.newPolicyLog(), a.newPolicyLearn())
+	cmd.AddCommand(newPolicyShowCommand(inv), newPolicySetCommand(inv), newPolicyAddCommand(inv, "allow"), newPolicyAddCommand(inv, "deny"), newPolicyLimitCommand(inv), newPolicyTestCommand(inv), newPolicyLogCommand(inv), newPolicyLearnCommand(inv))
 	return cmd
 }
 
-func (a *app) newPolicyShow() *cobra.Command {
+func newPolicyShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show",
 		Short: "Show a sprite's rules",
@@ -71,7 +71,7 @@ func (a *app) newPolicyShow() *cobra.Command {
   cove policy show -s paint --json > policy.json`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			sprite, err := a.spriteHandle(ctx)
+			sprite, err := inv.spriteHandle(ctx)
 			if err != nil {
 				return err
 			}
@@ -79,7 +79,7 @@ func (a *app) newPolicyShow() *cobra.Command {
 			if err != nil {
 				return spriteError(err)
 			}
-			return a.show(p, func(w io.Writer) { printPolicy(w, p) })
+			return inv.show(p, func(w io.Writer) { printPolicy(w, p) })
 		}),
 	}
 }
@@ -130,7 +130,7 @@ func networkText(p *sprites.NetworkPolicy) string {
 	return strings.Join(parts, ", ")
 }
 
-func (a *app) newPolicySet() *cobra.Command {
+func newPolicySetCommand(inv *invocation) *cobra.Command {
 	var preset string
 	cmd := &cobra.Command{
 		Use:   "set FILE | --preset NAME",
@@ -152,11 +152,11 @@ file that is malformed changes nothing.`,
 		p := sprites.NetworkPolicy{Rules: []sprites.NetworkRule{{Include: preset}}}
 		if len(args) == 1 {
 			var err error
-			if p, err = a.readPolicy(args[0]); err != nil {
+			if p, err = readPolicy(inv, args[0]); err != nil {
 				return err
 			}
 		}
-		return a.setPolicy(ctx, func(sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil })
+		return setPolicy(ctx, inv, func(sprites.NetworkPolicy) (sprites.NetworkPolicy, error) { return p, nil })
 	})
 	cmd.Flags().StringVar(&preset, "preset", "", "one of "+strings.Join(policy.Presets, ", "))
 	must(cmd.RegisterFlagCompletionFunc("preset", cobra.FixedCompletions(policy.Presets, cobra.ShellCompDirectiveNoFileComp)))
@@ -166,8 +166,8 @@ file that is malformed changes nothing.`,
 // maxPolicyFile bounds what is read of a file.
 const maxPolicyFile = 1 << 20
 
-func (a *app) readPolicy(name string) (p sprites.NetworkPolicy, err error) {
-	in := a.In
+func readPolicy(inv *invocation, name string) (p sprites.NetworkPolicy, err error) {
+	in := inv.In
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
@@ -188,8 +188,8 @@ func (a *app) readPolicy(name string) (p sprites.NetworkPolicy, err error) {
 }
 
 // setPolicy replaces the policy by what change makes of it, and shows it.
-func (a *app) setPolicy(ctx context.Context, change func(sprites.NetworkPolicy) (sprites.NetworkPolicy, error)) error {
-	sprite, err := a.spriteHandle(ctx)
+func setPolicy(ctx context.Context, inv *invocation, change func(sprites.NetworkPolicy) (sprites.NetworkPolicy, error)) error {
+	sprite, err := inv.spriteHandle(ctx)
 	if err != nil {
 		return err
 	}
@@ -197,14 +197,14 @@ func (a *app) setPolicy(ctx context.Context, change func(sprites.NetworkPolicy) 
 	if err != nil {
 		return spriteError(err)
 	}
-	return a.show(p, func(w io.Writer) {
-		if !a.global.quiet {
+	return inv.show(p, func(w io.Writer) {
+		if !inv.global.quiet {
 			printPolicy(w, p)
 		}
 	})
 }
 
-func (a *app) newPolicyAdd(action string) *cobra.Command {
+func newPolicyAddCommand(inv *invocation, action string) *cobra.Command {
 	verbs := map[string][2]string{
 		"allow": {"Add a rule that allows", `A sprite without rules stays open: the preset open is added with its first rule.`},
 		"deny": {"Add a rule that denies", `A sprite without rules stays open for names: a rule for all of them is added with its first
@@ -224,7 +224,7 @@ one. Addresses that no name leads to are not reached then.`},
 			return nil
 		},
 		Annotations:       map[string]string{"several": "yes"},
-		ValidArgsFunction: a.completeTarget(func(e sprites.NetworkEvent) bool { return e.Allowed == (action == "deny") }),
+		ValidArgsFunction: completeTarget(inv, func(e sprites.NetworkEvent) bool { return e.Allowed == (action == "deny") }),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		rules, err := parseRules(cmd, args, action)
@@ -232,19 +232,19 @@ one. Addresses that no name leads to are not reached then.`},
 			return err
 		}
 		var stay, named []string
-		err = a.setPolicy(ctx, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+		err = setPolicy(ctx, inv, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
 			added := addRules(p, rules)
 			added.Limits = p.Limits
 			stay, named = against(added, rules), presetNames(added, rules)
 			return added, nil
 		})
 		if err == nil && len(stay) > 0 {
-			sprite, _ := a.spriteName(ctx) // it was known a moment ago
-			a.say("Rules for some of these ports say otherwise, and decide there; to %[1]s these too: cove policy %[1]s -s %[2]s %[3]s", action, sprite, strings.Join(stay, " "))
+			sprite, _ := inv.sprite.name(ctx) // it was known a moment ago
+			inv.say("Rules for some of these ports say otherwise, and decide there; to %[1]s these too: cove policy %[1]s -s %[2]s %[3]s", action, sprite, strings.Join(stay, " "))
 		}
 		if err == nil && len(named) > 0 {
-			sprite, _ := a.spriteName(ctx) // likewise
-			a.say("A preset names hosts of these, which decides for them; to deny them too: cove policy deny -s %s %s", sprite, strings.Join(named, " "))
+			sprite, _ := inv.sprite.name(ctx) // likewise
+			inv.say("A preset names hosts of these, which decides for them; to deny them too: cove policy deny -s %s %s", sprite, strings.Join(named, " "))
 		}
 		return err
 	})
@@ -304,7 +304,7 @@ func presetNames(p sprites.NetworkPolicy, rules []sprites.NetworkRule) (names []
 	return slices.Compact(names)
 }
 
-func (a *app) newPolicyLimit() *cobra.Command {
+func newPolicyLimitCommand(inv *invocation) *cobra.Command {
 	var bandwidth string
 	var connections int64
 	cmd := &cobra.Command{
@@ -329,7 +329,7 @@ how many it may open in one. 0 takes a limit away; what is not named stays.`,
 		if connections < 0 {
 			return usagef(cmd, "--connections %d is negative", connections)
 		}
-		return a.setPolicy(ctx, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+		return setPolicy(ctx, inv, func(p sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
 			var l sprites.NetworkLimits
 			if p.Limits != nil {
 				l = *p.Limits
@@ -374,7 +374,7 @@ func addRules(p sprites.NetworkPolicy, rules []sprites.NetworkRule) sprites.Netw
 	return sprites.NetworkPolicy{Rules: out}
 }
 
-func (a *app) newPolicyTest() *cobra.Command {
+func newPolicyTestCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "test HOST[:PORT]",
 		Short: "Say whether a sprite may reach something",
@@ -384,9 +384,9 @@ it. Without a port it is 443. Nothing is connected to. The exit code is 1 if it 
   cove policy test 10.1.2.3:5432
   cove policy test time.example.org:123/udp`,
 		Args:              exactArgs("what to reach"),
-		ValidArgsFunction: a.completeTarget(func(sprites.NetworkEvent) bool { return true }),
+		ValidArgsFunction: completeTarget(inv, func(sprites.NetworkEvent) bool { return true }),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			sprite, err := a.spriteHandle(ctx)
+			sprite, err := inv.spriteHandle(ctx)
 			if err != nil {
 				return err
 			}
@@ -394,8 +394,8 @@ it. Without a port it is 443. Nothing is connected to. The exit code is 1 if it 
 			if err != nil {
 				return spriteError(err)
 			}
-			a.completeDecision(&d)
-			if err := a.show(d, func(w io.Writer) { printDecision(w, d, "") }); err != nil {
+			completeDecision(inv, &d)
+			if err := inv.show(d, func(w io.Writer) { printDecision(w, d, "") }); err != nil {
 				return err
 			}
 			if !reachable(d) {
@@ -413,10 +413,10 @@ func reachable(d sprites.PolicyDecision) bool {
 }
 
 // completeDecision completes what a policy's decision says to type.
-func (a *app) completeDecision(d *sprites.PolicyDecision) {
-	d.Hint = a.full(d.Hint)
+func completeDecision(inv *invocation, d *sprites.PolicyDecision) {
+	d.Hint = inv.hints.full(d.Hint)
 	for i := range d.Addresses {
-		a.completeDecision(&d.Addresses[i])
+		completeDecision(inv, &d.Addresses[i])
 	}
 }
 
@@ -448,7 +448,7 @@ func parseRules(cmd *cobra.Command, args []string, action string) ([]sprites.Net
 	return rules, nil
 }
 
-func (a *app) newPolicyLog() *cobra.Command {
+func newPolicyLogCommand(inv *invocation) *cobra.Command {
 	var opts sprites.NetworkLogOptions
 	var since time.Duration
 	cmd := &cobra.Command{
@@ -466,7 +466,7 @@ at least.`,
 		Args: exactArgs(),
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
-		sprite, err := a.spriteHandle(ctx)
+		sprite, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
@@ -477,19 +477,19 @@ at least.`,
 		var merged eventLines
 		err = sprite.NetworkLog(ctx, opts, func(e sprites.NetworkEvent) error {
 			empty = false
-			e.Hint = a.full(e.Hint)
-			if a.global.json {
-				return a.jsonLines().Encode(e)
+			e.Hint = inv.hints.full(e.Hint)
+			if inv.global.json {
+				return inv.jsonLines().Encode(e)
 			}
 			if opts.Follow {
-				printEvent(a.text(), &eventLine{NetworkEvent: e, count: 1})
+				printEvent(inv.text(), &eventLine{NetworkEvent: e, count: 1})
 			} else {
 				merged.add(e)
 			}
 			return nil
 		})
 		for _, line := range merged.lines { // also of a log that breaks off
-			printEvent(a.text(), line)
+			printEvent(inv.text(), line)
 		}
 		if err == nil && empty {
 			what := "was refused nothing"
@@ -501,7 +501,7 @@ at least.`,
 			case opts.Connections:
 				what = "has reached nothing, and was refused nothing"
 			}
-			a.say("%s %s.", sprite.Name(), what)
+			inv.say("%s %s.", sprite.Name(), what)
 		}
 		return spriteError(err)
 	})
@@ -551,7 +551,7 @@ func eventRule(e sprites.NetworkEvent) string {
 	return text
 }
 
-func (a *app) newPolicyLearn() *cobra.Command {
+func newPolicyLearnCommand(inv *invocation) *cobra.Command {
 	var since time.Duration
 	var apply bool
 	cmd := &cobra.Command{
@@ -566,7 +566,7 @@ for a while first. It prints what cove policy set takes; --apply puts it in forc
 		Args: exactArgs(),
 	}
 	cmd.RunE = verb(func(ctx context.Context, _ []string) error {
-		sprite, err := a.spriteHandle(ctx)
+		sprite, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
@@ -592,10 +592,10 @@ for a while first. It prints what cove policy set takes; --apply puts it in forc
 			return fail.New("nothing_reached", sprite.Name()+" has reached nothing", "let it run for a while, without rules: cove policy set --preset open")
 		}
 		if !apply {
-			a.printJSON(p)
+			inv.printJSON(p)
 			return nil
 		}
-		return a.setPolicy(ctx, func(old sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
+		return setPolicy(ctx, inv, func(old sprites.NetworkPolicy) (sprites.NetworkPolicy, error) {
 			p.Limits = old.Limits
 			return p, nil
 		})

@@ -41,19 +41,19 @@ type progress struct {
 
 // newProgress begins to show progress; the caller ends it with Close. A total of
 // 0 is not known.
-func (a *app) newProgress(what string, total int64) *progress {
-	return a.watchProgress(what, total, nil)
+func (p *printer) newProgress(what string, total int64) *progress {
+	return p.watchProgress(what, total, nil)
 }
 
 // watchProgress is newProgress for work that can be asked how far it is.
-func (a *app) watchProgress(what string, total int64, from func() int64) *progress {
-	p := &progress{what: what, total: total, from: from, stop: make(chan struct{})}
-	if a.global.quiet || a.global.json {
-		return p
+func (p *printer) watchProgress(what string, total int64, from func() int64) *progress {
+	bar := &progress{what: what, total: total, from: from, stop: make(chan struct{})}
+	if p.global.quiet || p.global.json {
+		return bar
 	}
-	p.w, p.terminal, p.began = a.Err, isTerminal(a.Err), time.Now()
-	p.wg.Go(p.run)
-	return p
+	bar.w, bar.terminal, bar.began = p.Err, isTerminal(p.Err), time.Now()
+	bar.wg.Go(bar.run)
+	return bar
 }
 
 // Add counts n bytes.

@@ -19,7 +19,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newProxy() *cobra.Command {
+func newProxyCommand(inv *invocation) *cobra.Command {
 	var stdio string
 	cmd := &cobra.Command{
 		Use:   "proxy [LOCAL:]REMOTE...",
@@ -40,13 +40,13 @@ With -W, this input and output are the connection; for SSH, that is a ProxyComma
   cove proxy ./pg.sock:/run/postgresql/.s.PGSQL.5432
   ssh -o 'ProxyCommand=cove proxy -s paint -W 22' sprite@paint
   echo ping | cove proxy -W :7000`,
-		ValidArgsFunction: a.completePort,
+		ValidArgsFunction: completePort(inv),
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case stdio != "" && len(args) > 0:
 			return usagef(cmd, "-W makes one connection; %q is one argument too many", args[0])
-		case stdio != "" && a.global.json:
+		case stdio != "" && inv.global.json:
 			return usagef(cmd, "-W prints what comes from the port; there is no --json")
 		case stdio == "" && len(args) == 0:
 			return usagef(cmd, "which port?")
@@ -59,16 +59,16 @@ With -W, this input and output are the connection; for SSH, that is a ProxyComma
 			if err != nil {
 				return usagef(cmd, "%w", err)
 			}
-			return a.proxyStdio(ctx, to)
+			return proxyStdio(ctx, inv, to)
 		}
 		routes, err := parseRoutes(args)
 		if err != nil {
 			return usagef(cmd, "%w", err)
 		}
-		return a.proxy(ctx, routes)
+		return runProxy(ctx, inv, routes)
 	})
 	cmd.Flags().StringVarP(&stdio, "stdio", "W", "", "join this input and output to `[HOST:]PORT`, or to a socket's path")
-	must(cmd.RegisterFlagCompletionFunc("stdio", a.completePort))
+	must(cmd.RegisterFlagCompletionFunc("stdio", completePort(inv)))
 	return cmd
 }
 
@@ -184,9 +184,9 @@ type proxied struct {
 	Listeners []route `json:"listeners"`
 }
 
-// proxy serves the routes until ctx ends, which is how it is meant to end.
-func (a *app) proxy(ctx context.Context, routes []route) error {
-	if _, err := a.spriteName(ctx); err != nil {
+// runProxy serves the routes until ctx ends, which is how it is meant to end.
+func runProxy(ctx context.Context, inv *invocation, routes []route) error {
+	if _, err := inv.sprite.name(ctx); err != nil {
 		return err
 	}
 	var forwards []*forward
@@ -196,7 +196,7 @@ func (a *app) proxy(ctx context.Context, routes []route) error {
 		}
 	}()
 	for i := range routes {
-		l, err := a.listen(routes[i])
+		l, err := listen(routes[i])
 		if err != nil {
 			return err
 		}
@@ -204,9 +204,9 @@ func (a *app) proxy(ctx context.Context, routes []route) error {
 		if addr, ok := l.Addr().(*net.TCPAddr); ok {
 			routes[i].Local = addr.Port
 		}
-		forwards = append(forwards, &forward{app: a, listener: l, route: routes[i]})
+		forwards = append(forwards, &forward{inv: inv, listener: l, route: routes[i]})
 	}
-	sprite, err := a.spriteHandle(ctx)
+	sprite, err := inv.spriteHandle(ctx)
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (a *app) proxy(ctx context.Context, routes []route) error {
 	if err := sprites.MayDial(ctx, sprite); err != nil {
 		return err // each connection would fail
 	}
-	err = a.show(proxied{sprite.Name(), routes}, func(w io.Writer) {
+	err = inv.show(proxied{sprite.Name(), routes}, func(w io.Writer) {
 		for _, r := range routes {
 			to := r.target()
 			fmt.Fprintf(w, "%s -> %s:%s\n", r.Address, sprite.Name(), strings.TrimPrefix(to.String(), ":"))
@@ -248,7 +248,7 @@ func serveForwards(ctx context.Context, forwards []*forward, sprite *sprites.Spr
 }
 
 // listen opens a route's port, or makes its socket, on this machine.
-func (a *app) listen(r route) (net.Listener, error) {
+func listen(r route) (net.Listener, error) {
 	if r.localSocket != "" {
 		before := unix.Umask(0o177) // others may not connect, not even before a chmod
 		l, err := net.Listen("unix", r.localSocket)
@@ -290,7 +290,7 @@ func freePort(from int) int {
 
 // forward is one listener.
 type forward struct {
-	app      *app
+	inv      *invocation
 	listener net.Listener
 	route    route
 
@@ -359,7 +359,7 @@ func (f *forward) dial(ctx context.Context) (*sprites.Conn, error) {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return conn, err
 	}
-	c, lost := f.app.clientAgain(ctx)
+	c, lost := f.inv.server.clientAgain(ctx)
 	if lost != nil {
 		return nil, lost
 	}
@@ -379,7 +379,7 @@ func (f *forward) remark(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.told {
-		f.app.say("cove: %s: %v", f.route.Address, err)
+		f.inv.say("cove: %s: %v", f.route.Address, err)
 	}
 	f.told = true
 }
@@ -420,8 +420,8 @@ func pass(dst, src halfConn, fail func()) {
 
 // proxyStdio joins the streams of this process to a port or a socket. The end of the input is
 // passed on; the end of what comes from the port ends it.
-func (a *app) proxyStdio(ctx context.Context, to target) error {
-	sprite, err := a.spriteHandle(ctx)
+func proxyStdio(ctx context.Context, inv *invocation, to target) error {
+	sprite, err := inv.spriteHandle(ctx)
 	if err != nil {
 		return err
 	}
@@ -434,7 +434,7 @@ func (a *app) proxyStdio(ctx context.Context, to target) error {
 	// It may wait in a read of the input for ever: nobody waits for it.
 	input := make(chan error, 1)
 	go func() {
-		_, err := io.Copy(remote, a.In)
+		_, err := io.Copy(remote, inv.In)
 		if err == nil {
 			err = remote.CloseWrite()
 		}
@@ -443,7 +443,7 @@ func (a *app) proxyStdio(ctx context.Context, to target) error {
 		}
 		input <- err
 	}()
-	_, err = io.Copy(a.Out, remote)
+	_, err = io.Copy(inv.Out, remote)
 	_ = remote.Close() // it has ended, or is of no more use
 	if ctx.Err() != nil {
 		return ctx.Err()

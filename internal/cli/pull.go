@@ -27,7 +27,7 @@ const waitForEver = 30 * 24 * time.Hour
 
 var intoChoices = []string{"ff", "branch", "none"}
 
-func (a *app) newPull() *cobra.Command {
+func newPullCommand(inv *invocation) *cobra.Command {
 	var wait time.Duration
 	var into, onConflict string
 	var accept bool
@@ -59,7 +59,7 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
   cove pull a3f7b2 --accept-risky    I have looked at what it listed
   cove pull a3f7b2 --on-conflict theirs`,
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: completeJob(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		args, wait := waitArgument(cmd, args, wait)
@@ -69,7 +69,7 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 		if err := checkJob(args[0]); err != nil {
 			return err
 		}
-		if err := a.pullDefaults(ctx, cmd); err != nil {
+		if err := setPullDefaults(ctx, inv, cmd); err != nil {
 			return err
 		}
 		if !slices.Contains(intoChoices, into) {
@@ -82,18 +82,18 @@ as in cove sync: nothing of that folder is brought then (exit code 3), and the s
 		if err != nil {
 			return err
 		}
-		c, _, err := a.jobs(ctx)
+		c, _, err := inv.server.jobs(ctx)
 		if err != nil {
 			return err
 		}
-		pulled, err := a.pull(ctx, c, push.PullOptions{Job: args[0], Wait: wait, Into: push.Into(into), AcceptRisky: accept}, policy)
+		pulled, err := pullWork(ctx, inv, c, push.PullOptions{Job: args[0], Wait: wait, Into: push.Into(into), AcceptRisky: accept}, policy)
 		if wait > 0 {
 			err = lostServer(err, "cove pull "+args[0]+" --wait")
 		}
-		if err = a.showPulled(pulled, err, ""); err != nil || wait == 0 {
+		if err = showPulled(inv, pulled, err, ""); err != nil || wait == 0 {
 			return err
 		}
-		return a.pulledOutcome(pulled)
+		return pulledOutcome(inv, pulled)
 	})
 	f := cmd.Flags()
 	f.DurationVar(&wait, "wait", 0, "wait for the job's end, for so long at most")
@@ -131,25 +131,25 @@ func waitArgument(cmd *cobra.Command, args []string, wait time.Duration) ([]stri
 	return args, wait
 }
 
-// pull brings a job's commits, and the folders that the settings name.
-func (a *app) pull(ctx context.Context, c *sprites.Client, opts push.PullOptions, policy filesync.Policy) (p pulled, err error) {
+// pullWork brings a job's commits, and the folders that the settings name.
+func pullWork(ctx context.Context, inv *invocation, c *sprites.Client, opts push.PullOptions, policy filesync.Policy) (p pulled, err error) {
 	if opts.Dir, err = os.Getwd(); err != nil {
 		return p, err
 	}
-	trees, err := a.pullTrees(ctx, c, policy)
+	trees, err := pullTrees(ctx, inv, c, policy)
 	if err != nil {
 		return p, err
 	}
 	opts.Besides, trees.accept = trees.pull, opts.AcceptRisky
 	if opts.Wait > 0 {
-		shown := a.showWaiting(ctx, c, opts.Job)
+		shown := showWaiting(ctx, inv, c, opts.Job)
 		defer shown()
 	}
-	courier, done := a.courier(c)
+	courier, done := newCourier(inv, c)
 	defer done()
 	p.Pulled, err = courier.Pull(ctx, opts)
 	done()
-	if a.takeHeld(ctx, err, p.Branch, p.Risky) {
+	if takeHeld(ctx, inv, err, p.Branch, p.Risky) {
 		opts.AcceptRisky, trees.accept = true, true
 		if p.Pulled, err = courier.Pull(ctx, opts); err == nil {
 			p.Already = false // by this same command
@@ -164,21 +164,21 @@ func (a *app) pull(ctx context.Context, c *sprites.Client, opts push.PullOptions
 
 // takeHeld asks the person, if there is one at a terminal, whether a branch takes what
 // is held for review.
-func (a *app) takeHeld(ctx context.Context, err error, branch string, risky []gitwork.Risk) bool {
+func takeHeld(ctx context.Context, inv *invocation, err error, branch string, risky []gitwork.Risk) bool {
 	held, ok := errors.AsType[*gitwork.RefusedError](err)
-	if !ok || held.Code != "risky" || a.global.json || !isTerminal(a.In) || !isTerminal(a.Err) {
+	if !ok || held.Code != "risky" || inv.global.json || !isTerminal(inv.In) || !isTerminal(inv.Err) {
 		return false
 	}
-	printRisky(a.Err, risky)
-	fmt.Fprintf(a.Err, "To look at them: %s\nMove %s all the same? [y/N] ", printable.Name(a.full(held.Next[0])), printable.Name(branch))
+	printRisky(inv.Err, risky)
+	fmt.Fprintf(inv.Err, "To look at them: %s\nMove %s all the same? [y/N] ", printable.Name(inv.hints.full(held.Next[0])), printable.Name(branch))
 	said := make(chan string, 1)
 	go func() {
-		line, _ := bufio.NewReader(a.In).ReadString('\n') // its end is no
+		line, _ := bufio.NewReader(inv.In).ReadString('\n') // its end is no
 		said <- line
 	}()
 	select {
 	case <-ctx.Done():
-		fmt.Fprintln(a.Err)
+		fmt.Fprintln(inv.Err)
 		return false
 	case line := <-said:
 		return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(line)))
@@ -194,38 +194,38 @@ type pulledJSON struct {
 
 // showPulled prints what a pull did, also where it was refused or rejected. The
 // sprite is run's.
-func (a *app) showPulled(p pulled, err error, sprite string) error {
+func showPulled(inv *invocation, p pulled, err error, sprite string) error {
 	if p.Result == "" {
 		return err // nothing was done
 	}
-	a.fullAll(p.Messages, p.Next)
-	if a.global.json {
+	inv.hints.fullAll(p.Messages, p.Next)
+	if inv.global.json {
 		doc := pulledJSON{pulled: p, Sprite: sprite}
 		if err == nil {
-			a.printJSON(doc)
+			inv.printJSON(doc)
 			return nil
 		}
-		f := a.classify(err)
+		f := inv.classify(err)
 		e := f.document()
 		doc.Error = &e
-		a.printJSON(doc)
+		inv.printJSON(doc)
 		return reportedError{f.exit}
 	}
 	if p.Result != push.Rejected {
-		printPulled(a.text(), p.Pulled)
-		printTrees(a.text(), p.Trees)
+		printPulled(inv.text(), p.Pulled)
+		printTrees(inv.text(), p.Trees)
 	}
 	return err
 }
 
 // pulledOutcome is the end of a pull that has waited for the job and brought all of it: nil if
 // the job succeeded.
-func (a *app) pulledOutcome(p pulled) error {
+func pulledOutcome(inv *invocation, p pulled) error {
 	exit := outcomeExit(p.State)
 	switch {
 	case exit == exitOK:
 		return nil
-	case a.global.json: // the document has the state
+	case inv.global.json: // the document has the state
 		return reportedError{exit}
 	}
 	return fail.Newf(string(p.State), "cove job show "+p.Job, "job %s did not succeed (%s); all that it committed is here", p.Job, printable.Line(strings.ReplaceAll(string(p.State), "_", " ")))

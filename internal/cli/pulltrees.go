@@ -38,7 +38,7 @@ type pulledTree struct {
 
 // treePuller brings the folders that the settings name, once a job has succeeded.
 type treePuller struct {
-	a      *app
+	inv    *invocation
 	client *sprites.Client
 	top    string // of the work tree
 	trees  []config.Tree
@@ -48,12 +48,12 @@ type treePuller struct {
 }
 
 // pullTrees is what brings the folders that the settings name for this work tree.
-func (a *app) pullTrees(ctx context.Context, c *sprites.Client, policy filesync.Policy) (*treePuller, error) {
-	s, p, err := a.settings(ctx)
+func pullTrees(ctx context.Context, inv *invocation, c *sprites.Client, policy filesync.Policy) (*treePuller, error) {
+	s, p, err := loadSettings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	t := &treePuller{a: a, client: c, top: p.Top, policy: policy}
+	t := &treePuller{inv: inv, client: c, top: p.Top, policy: policy}
 	if p.Top != "" {
 		t.trees, err = s.Trees(p.Top)
 	}
@@ -94,10 +94,10 @@ func (t *treePuller) one(ctx context.Context, job sprites.Job, tree config.Tree)
 		y.Connect, err = filesync.Dialer(ctx, sprite)
 	}
 	if y.Hold = hold; err == nil {
-		result.Report, err = t.a.syncOnce(ctx, y, sprite)
+		result.Report, err = syncOnce(ctx, t.inv, y, sprite)
 	}
 	if t.leaveOut(y, tree, &result, err) {
-		result.Report, err = t.a.syncOnce(ctx, y, sprite)
+		result.Report, err = syncOnce(ctx, t.inv, y, sprite)
 	}
 	if result.Report != nil {
 		for _, risk := range result.Report.Held.Paths {
@@ -114,7 +114,7 @@ func (t *treePuller) one(ctx context.Context, job sprites.Job, tree config.Tree)
 	case ok && e.Code == filesync.CodeNotFound && result.Report == nil:
 		result.Absent, err = "there is no such folder", nil
 	case ok:
-		t.a.showConflicts(job.Sprite, result.Report)
+		showConflicts(t.inv, job.Sprite, result.Report)
 		err = fail.Newf(e.Code, treeHint(job, y, e), "the commits are here, but not %s of the sprite: %s", tree.From, e.Message)
 	}
 	t.done = append(t.done, result)

@@ -46,9 +46,9 @@ type pushOptions struct {
 	settings    []sprites.SettingsFile
 }
 
-func (o *pushOptions) register(a *app, cmd *cobra.Command) {
+func (o *pushOptions) register(inv *invocation, cmd *cobra.Command) {
 	f := cmd.Flags()
-	a.registerAgent(cmd, &o.agent, config.Default(config.Agent), "who does the work: ")
+	registerAgent(cmd, &o.agent, config.Default(config.Agent), "who does the work: ")
 	f.StringVar(&o.command, "agent-command", "", "what starts the agent acp, in the sprite: the command line of an agent that speaks ACP")
 	f.StringVar(&o.permissions, "permissions", config.Default(config.Permissions), "what becomes of the agent acp's requests for permission: allow, ask (cove job answer) or deny")
 	must(cmd.RegisterFlagCompletionFunc("permissions", cobra.FixedCompletions(agents.PermissionChoices, cobra.ShellCompDirectiveNoFileComp)))
@@ -71,16 +71,16 @@ func (o *pushOptions) register(a *app, cmd *cobra.Command) {
 }
 
 // settle takes the settings in: they stand in for flags that were not given.
-func (o *pushOptions) settle(ctx context.Context, a *app, cmd *cobra.Command) error {
-	s, places, err := a.settings(ctx)
+func (o *pushOptions) settle(ctx context.Context, inv *invocation, cmd *cobra.Command) error {
+	s, places, err := loadSettings(ctx)
 	if err != nil {
 		return err
 	}
-	name, keys := a.global.sprite, []config.Key{config.Agent, config.Model, config.AgentCommand, config.Permissions, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
+	name, keys := inv.global.sprite, []config.Key{config.Agent, config.Model, config.AgentCommand, config.Permissions, config.Network, config.Dirty, config.Timeout, config.SetupTimeout}
 	if name == "" {
 		name, keys = config.JobEnv, append(keys, machineKeys...)
 	}
-	if err := a.defaults(cmd, s, keys...); err != nil {
+	if err := setDefaults(inv, cmd, s, keys...); err != nil {
 		return err
 	}
 	if o.script, err = setupScript(cmd, s, places); err != nil {
@@ -92,26 +92,26 @@ func (o *pushOptions) settle(ctx context.Context, a *app, cmd *cobra.Command) er
 	}
 	o.definition = definitionOf(agent)
 	if o.bring {
-		if o.settings, err = a.agentSettings(agent); err != nil {
+		if o.settings, err = readAgentSettings(inv, agent); err != nil {
 			return err
 		}
 	}
 	if o.skill, err = places.Skill(); err != nil {
 		return configError(err)
 	}
-	o.environment, err = a.environment(places, name)
+	o.environment, err = spriteEnvironment(inv, places, name)
 	return err
 }
 
 // options are those of the push package; the plan is not among them yet.
-func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (push.Options, error) {
+func (o *pushOptions) options(ctx context.Context, inv *invocation, cmd *cobra.Command) (push.Options, error) {
 	var opts push.Options
-	if a.global.sprite != "" {
-		if err := checkName(a.global.sprite); err != nil {
+	if inv.global.sprite != "" {
+		if err := checkName(inv.global.sprite); err != nil {
 			return opts, err
 		}
 	}
-	if err := o.settle(ctx, a, cmd); err != nil {
+	if err := o.settle(ctx, inv, cmd); err != nil {
 		return opts, err
 	}
 	if !slices.Contains([]string{"refuse", "include", "ignore"}, o.dirty) {
@@ -145,7 +145,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 	}
 	include, err := o.machine.includes(cmd)
 	if err == nil {
-		err = a.warnIncludes(cmd.Context(), include)
+		err = warnIncludes(cmd.Context(), inv, include)
 	}
 	if err != nil {
 		return opts, err
@@ -169,7 +169,7 @@ func (o *pushOptions) options(ctx context.Context, a *app, cmd *cobra.Command) (
 		JobSettings: sprites.JobSettings{
 			Agent:        o.agent,
 			Model:        o.model,
-			Sprite:       a.global.sprite,
+			Sprite:       inv.global.sprite,
 			TimeoutSec:   int64((o.timeout + time.Second - 1) / time.Second),
 			Guards:       guards,
 			Converse:     o.converse,
@@ -223,7 +223,7 @@ func mustDuration(text string) time.Duration {
 	return d
 }
 
-func (a *app) newPush() *cobra.Command {
+func newPushCommand(inv *invocation) *cobra.Command {
 	var o pushOptions
 	var prompt string
 	cmd := &cobra.Command{
@@ -288,62 +288,62 @@ private address, which no preset allows.`,
 		Args: planArgs(&prompt),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		opts, err := o.options(ctx, a, cmd)
+		opts, err := o.options(ctx, inv, cmd)
 		if err != nil {
 			return err
 		}
 		if opts.Plan = prompt; prompt == "" {
-			err = a.plan(&opts, args[0])
+			err = readPlan(inv, &opts, args[0])
 		}
 		if err != nil {
 			return err
 		}
 		if o.dryRun {
-			return a.dryRun(ctx, opts)
+			return runDryRun(ctx, inv, opts)
 		}
-		return a.push(ctx, opts)
+		return runPush(ctx, inv, opts)
 	})
-	o.register(a, cmd)
+	o.register(inv, cmd)
 	registerPrompt(cmd, &prompt)
 	cmd.Flags().BoolVar(&o.interactive, "interactive", false, "start the agent in a terminal, and join it")
 	cmd.Flags().BoolVar(&o.converse, "converse", false, "keep the agent for messages when it has had its say (cove job send)")
 	return cmd
 }
 
-func (a *app) push(ctx context.Context, opts push.Options) error {
+func runPush(ctx context.Context, inv *invocation, opts push.Options) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err // before a server is started for it
 	}
-	c, backend, err := a.newJobs(ctx)
+	c, backend, err := inv.server.newJobs(ctx)
 	if err != nil {
 		return err
 	}
 	opts.Backend = backend
-	result, err := a.pushWith(ctx, c, opts)
+	result, err := pushWith(ctx, inv, c, opts)
 	if err != nil {
 		return err
 	}
-	if err := a.show(result, func(w io.Writer) {
-		a.tell(w, "Job %s started. Pull with: cove pull %s", result.Job, result.Job)
+	if err := inv.show(result, func(w io.Writer) {
+		inv.tell(w, "Job %s started. Pull with: cove pull %s", result.Job, result.Job)
 	}); err != nil {
 		return err
 	}
-	if !opts.Interactive || a.global.json {
+	if !opts.Interactive || inv.global.json {
 		return nil
 	}
-	if !isTerminal(a.In) || !isTerminal(a.Out) {
-		a.say("This is no terminal. Join the agent with: cove job attach %s", result.Job)
+	if !isTerminal(inv.In) || !isTerminal(inv.Out) {
+		inv.say("This is no terminal. Join the agent with: cove job attach %s", result.Job)
 		return nil
 	}
-	return a.attachJob(ctx, c, result.Job)
+	return attachJob(ctx, inv, c, result.Job)
 }
 
-// plan takes in where a plan is: in a file, or, by -, on standard input.
-func (a *app) plan(opts *push.Options, name string) error {
+// readPlan takes in where a plan is: in a file, or, by -, on standard input.
+func readPlan(inv *invocation, opts *push.Options, name string) error {
 	if opts.PlanPath = name; name != "-" {
 		return nil
 	}
-	text, err := io.ReadAll(io.LimitReader(a.In, push.MaxPlan+1))
+	text, err := io.ReadAll(io.LimitReader(inv.In, push.MaxPlan+1))
 	if err != nil {
 		return fmt.Errorf("read the plan: %w", err)
 	}
@@ -368,24 +368,24 @@ func checkPlan(name string) error {
 	return nil
 }
 
-func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options) (push.Result, error) {
-	courier, done := a.courier(c)
+func pushWith(ctx context.Context, inv *invocation, c *sprites.Client, opts push.Options) (push.Result, error) {
+	courier, done := newCourier(inv, c)
 	defer done()
 	waits, show := "", courier.Installing
 	courier.Installing = func(job sprites.Job) { waits = job.ID; show(job) }
 	result, err := courier.Push(ctx, opts)
 	if err != nil && ctx.Err() != nil && waits != "" {
 		done() // the line of its progress
-		a.sayLeft(ctx, c, waits)
+		sayLeft(ctx, inv, c, waits)
 	}
 	for _, message := range result.Messages {
-		a.say("%s", message)
+		inv.say("%s", message)
 	}
 	if err == nil && opts.Backend != "" && result.NetworkPolicy != nil {
-		a.say("The backend %s is told which names the job may reach, and not on which ports.", opts.Backend)
+		inv.say("The backend %s is told which names the job may reach, and not on which ports.", opts.Backend)
 	}
 	if err == nil && opts.NetworkPolicy != nil && result.NetworkPolicy == nil {
-		a.say("This server enforces no network policy: what the job reaches is up to it.")
+		inv.say("This server enforces no network policy: what the job reaches is up to it.")
 	}
 	return result, err
 }
@@ -394,21 +394,21 @@ func (a *app) pushWith(ctx context.Context, c *sprites.Client, opts push.Options
 var stageNames = map[string]string{"count": "counting objects", "compress": "compressing objects", "bundle": "packing", "prepare": "preparing the sprite and its agent"}
 
 // sayInstalling tells the number of a job whose agent is being installed.
-func (a *app) sayInstalling(job sprites.Job) {
+func sayInstalling(inv *invocation, job sprites.Job) {
 	if job.Installing != nil && jobPattern.MatchString(job.ID) {
-		a.say("Job %s waits until its agent is installed, %s. End it with: cove job stop %s", job.ID, job.Installing.Agent, job.ID)
+		inv.say("Job %s waits until its agent is installed, %s. End it with: cove job stop %s", job.ID, job.Installing.Agent, job.ID)
 	}
 }
 
 // sayLeft says what became of a job whose number was told, and whose push was interrupted.
-func (a *app) sayLeft(ctx context.Context, c *sprites.Client, id string) {
+func sayLeft(ctx context.Context, inv *invocation, c *sprites.Client, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
 	defer cancel()
 	if _, err := c.Job(ctx, id); errors.Is(err, sprites.ErrNotFound) {
-		a.say("Job %s was deleted: it had no repository yet.", id)
+		inv.say("Job %s was deleted: it had no repository yet.", id)
 		return
 	}
-	a.say("Job %s may still be there. Forget it: cove job rm --force %s", id, id)
+	inv.say("Job %s may still be there. Forget it: cove job rm --force %s", id, id)
 }
 
 // installText says how far the installation for a job is.
@@ -430,8 +430,8 @@ func installText(job sprites.Job) string {
 	return text
 }
 
-// courier is a Courier that shows its progress; done takes that away.
-func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {
+// newCourier makes a Courier that shows its progress; done takes that away.
+func newCourier(inv *invocation, c *sprites.Client) (courier *push.Courier, done func()) {
 	courier = push.New(c)
 	var shown *progress
 	stage := ""
@@ -445,8 +445,8 @@ func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {
 		if stage != job.ID {
 			done()
 			stage = job.ID
-			a.sayInstalling(job)
-			shown = a.newProgress("installing", 0)
+			sayInstalling(inv, job)
+			shown = inv.newProgress("installing", 0)
 		}
 		shown.say(installText(job))
 	}
@@ -454,7 +454,7 @@ func (a *app) courier(c *sprites.Client) (courier *push.Courier, done func()) {
 		if p.Stage != stage || shown == nil && !p.End {
 			done()
 			stage = p.Stage
-			shown = a.newProgress(cmp.Or(stageNames[p.Stage], p.Stage), p.Total)
+			shown = inv.newProgress(cmp.Or(stageNames[p.Stage], p.Stage), p.Total)
 		}
 		if shown != nil {
 			shown.set(p.Done, p.Total, p.Stage == "count" || p.Stage == "compress")

@@ -21,7 +21,7 @@ const aloneLimit = comeBackLimit + 10*time.Second
 // execution is a command that somebody waits for, over as many connections as that
 // takes (sprites.Cmd.Rejoin).
 type execution struct {
-	app      *app
+	inv      *invocation
 	sprite   string
 	input    bool        // it reads what can't be had again: one connection is all
 	keys     *pausedKeys // nil: no terminal's
@@ -92,11 +92,11 @@ func (x *execution) rejoin(ctx context.Context, cmd *sprites.Cmd, lost error) (*
 		goOn := x.keys.pause()
 		defer goOn()
 	}
-	sprite, err := x.app.comeBack(ctx, away)
+	sprite, err := comeBack(ctx, x.inv, away)
 	attach := x.attach(cmd)
 	switch {
 	case errors.Is(err, sprites.ErrDetached), ctx.Err() != nil:
-		x.app.say("\nIt goes on for %v. Come back with: %s", aloneLimit, attach)
+		x.inv.say("\nIt goes on for %v. Come back with: %s", aloneLimit, attach)
 		return nil, interruptedError{}
 	case errors.Is(err, errSessionGone):
 		return nil, lost
@@ -113,7 +113,7 @@ func (x *execution) rejoin(ctx context.Context, cmd *sprites.Cmd, lost error) (*
 // findAgain looks for the command's sprite, awake, with a new client: the server may
 // be another.
 func (x *execution) findAgain(ctx context.Context) (*sprites.Sprite, error) {
-	c, err := x.app.clientAgain(ctx)
+	c, err := x.inv.server.clientAgain(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -152,15 +152,15 @@ func heldBy(info sprites.Info) *sprites.Held {
 
 // sayHeld tells the person why nothing comes of a command, or that it goes on, and of what
 // the sprite has lost.
-func (a *app) sayHeld(m sprites.Message) {
+func sayHeld(inv *invocation, m sprites.Message) {
 	switch {
 	case m.Type == sprites.MessageLost:
-		a.say("cove: the sprite began anew: %s\ncove: what ran in it is gone; its files are as they were", printable.Line(m.Lost))
+		inv.say("cove: the sprite began anew: %s\ncove: what ran in it is gone; its files are as they were", printable.Line(m.Lost))
 	case m.Type != sprites.MessageHeld:
 	case m.Held == nil:
-		a.say("cove: the sprite goes on")
+		inv.say("cove: the sprite goes on")
 	default:
-		a.say("cove: %s\ncove: %s", m.Held.Message, m.Held.Hint)
+		inv.say("cove: %s\ncove: %s", m.Held.Message, m.Held.Hint)
 	}
 }
 
@@ -172,7 +172,7 @@ func (x *execution) note(m sprites.Message) {
 	case "exit":
 		x.left.Store(int64(m.Left))
 	}
-	x.app.sayHeld(m)
+	sayHeld(x.inv, m)
 }
 
 // hear is note, and sees to what begins and ends with a connection.
@@ -199,7 +199,7 @@ func (x *execution) sayLeft() {
 	if n > 1 {
 		them = fmt.Sprintf("%d programs that it started are still running and will be ended", n)
 	}
-	x.app.say("cove: %s in %v. To keep one running: cove exec -s %[3]s --detach CMD; as a service: cove service put -s %[3]s NAME CMD", them, aloneLimit, x.sprite)
+	x.inv.say("cove: %s in %v. To keep one running: cove exec -s %[3]s --detach CMD; as a service: cove service put -s %[3]s NAME CMD", them, aloneLimit, x.sprite)
 }
 
 // killWait bounds a wait for a sign of life.

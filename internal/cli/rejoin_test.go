@@ -17,10 +17,9 @@ import (
 func TestComeBackUnauthorized(t *testing.T) {
 	refused := fmt.Errorf("sprite paint: %w", &sprites.Error{StatusCode: http.StatusUnauthorized, ErrorBody: sprites.ErrorBody{Code: "unauthorized", Message: "the token is not valid"}})
 	synctest.Test(t, func(t *testing.T) {
-		a := &app{Streams: Streams{Out: io.Discard, Err: io.Discard}}
-		a.newRoot()
+		inv := newInvocation(Streams{Out: io.Discard, Err: io.Discard})
 		began, tries := time.Now(), 0
-		_, err := a.comeBack(t.Context(), absence{find: func(context.Context) (*sprites.Sprite, error) { tries++; return nil, refused }})
+		_, err := comeBack(t.Context(), inv, absence{find: func(context.Context) (*sprites.Sprite, error) { tries++; return nil, refused }})
 		if f := classify(err); !errors.Is(err, sprites.ErrUnauthorized) || f.code != "unauthorized" || tries != 1 || time.Since(began) != 0 {
 			t.Errorf("after %v and %d tries: %s, %v", time.Since(began), tries, f.code, err)
 		}

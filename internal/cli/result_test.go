@@ -101,8 +101,8 @@ func TestLostResult(t *testing.T) {
 			walk(sub)
 		}
 	}
-	a := &app{Streams: Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}}
-	walk(a.newRoot())
+	inv := newInvocation(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
+	walk(newRootCommand(inv))
 	for _, test := range []struct{ want, args string }{
 		{"", "list"}, {"", "list --json"}, {"", "info paint"}, {"", "info paint --json"}, {"", "ping"}, {"", "ping --json"},
 		{"cove token rm ", "token create one --all"}, {"cove token rm ", "token create two --all --json"}, {"", "token list"}, {"", "token list --json"},

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newRm() *cobra.Command {
+func newRmCommand(inv *invocation) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "rm NAME...",
@@ -23,23 +23,23 @@ is not deleted without --force. One that only cove use or COVE_SPRITE chooses is
 name it, or give -s.`,
 		Example: `  cove rm paint web-1 web-2
   cove rm --force paint`,
-		ValidArgsFunction: a.completeSprite,
+		ValidArgsFunction: completeSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		args, err := a.namedOrFlag(cmd, args, "the name of a sprite")
+		args, err := inv.sprite.namedOrFlag(cmd, args, "the name of a sprite")
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
-		return a.removeEach(ctx, args, func(name string) error {
+		return removeEach(ctx, inv, args, func(name string) error {
 			return unpulledHint(ctx, c, name, spriteError(c.Delete(ctx, name, sprites.DeleteOptions{Force: force})))
 		})
 	})
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also where that loses work that nobody has pulled")
-	return a.asks(cmd, a.lostSprites)
+	return asksFirst(inv, cmd, lostSprites(inv))
 }
 
 // unpulledHint names the jobs whose work a delete would lose.
@@ -61,9 +61,9 @@ func unpulledHint(ctx context.Context, c *sprites.Client, name string, err error
 	return hinted(err, "look at what it has: cove console -s "+name+"; "+lose)
 }
 
-// each does something with one thing after the other, and goes on after an error,
+// forEach does something with one thing after the other, and goes on after an error,
 // which the person is told. It returns the first one, and the exit code.
-func (a *app) each(ctx context.Context, names []string, do func(string) error) (first *errorJSON, exit int) {
+func forEach(ctx context.Context, inv *invocation, names []string, do func(string) error) (first *errorJSON, exit int) {
 	for _, name := range names {
 		err := do(name)
 		if err == nil {
@@ -72,12 +72,12 @@ func (a *app) each(ctx context.Context, names []string, do func(string) error) (
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = interruptedError{}
 		}
-		if f := a.classify(err); exit == exitOK {
+		if f := inv.classify(err); exit == exitOK {
 			doc := f.document()
 			first, exit = &doc, f.exit
 		}
-		if !a.global.json {
-			a.report(nil, err)
+		if !inv.global.json {
+			reportError(inv, nil, err)
 		}
 		if ctx.Err() != nil {
 			break
@@ -87,12 +87,12 @@ func (a *app) each(ctx context.Context, names []string, do func(string) error) (
 }
 
 // removeEach removes one thing after the other, and goes on after an error.
-func (a *app) removeEach(ctx context.Context, names []string, remove func(string) error) error {
+func removeEach(ctx context.Context, inv *invocation, names []string, remove func(string) error) error {
 	doc := struct {
 		Removed []string   `json:"removed"`
 		Error   *errorJSON `json:"error,omitempty"`
 	}{Removed: []string{}}
-	failed, exit := a.each(ctx, names, func(name string) error {
+	failed, exit := forEach(ctx, inv, names, func(name string) error {
 		err := remove(name)
 		if err == nil {
 			doc.Removed = append(doc.Removed, name)
@@ -100,8 +100,8 @@ func (a *app) removeEach(ctx context.Context, names []string, remove func(string
 		return err
 	})
 	doc.Error = failed
-	if err := a.show(doc, func(w io.Writer) {
-		if len(doc.Removed) > 0 && !a.global.quiet {
+	if err := inv.show(doc, func(w io.Writer) {
+		if len(doc.Removed) > 0 && !inv.global.quiet {
 			fmt.Fprintf(w, "Removed %s.\n", strings.Join(doc.Removed, ", "))
 		}
 	}); err != nil {

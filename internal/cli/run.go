@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newRun() *cobra.Command {
+func newRunCommand(inv *invocation) *cobra.Command {
 	var o pushOptions
 	var prompt, into string
 	var autoPull, accept bool
@@ -41,27 +41,27 @@ With --pull=false, or the setting pull.auto = false, nothing is pulled.`,
 		Args: planArgs(&prompt),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		opts, err := o.options(ctx, a, cmd)
+		opts, err := o.options(ctx, inv, cmd)
 		if err != nil {
 			return err
 		}
-		if err := a.pullDefaults(ctx, cmd); err != nil {
+		if err := setPullDefaults(ctx, inv, cmd); err != nil {
 			return err
 		}
 		if !slices.Contains(intoChoices, into) {
 			return usagef(cmd, "--into %q is none of ff, branch and none", into)
 		}
 		if opts.Plan = prompt; prompt == "" {
-			if err := a.plan(&opts, args[0]); err != nil {
+			if err := readPlan(inv, &opts, args[0]); err != nil {
 				return err
 			}
 		}
 		if o.dryRun {
-			return a.dryRun(ctx, opts)
+			return runDryRun(ctx, inv, opts)
 		}
-		return a.runJob(ctx, opts, autoPull, push.PullOptions{Into: push.Into(into), AcceptRisky: accept})
+		return runJob(ctx, inv, opts, autoPull, push.PullOptions{Into: push.Into(into), AcceptRisky: accept})
 	})
-	o.register(a, cmd)
+	o.register(inv, cmd)
 	f := cmd.Flags()
 	registerPrompt(cmd, &prompt)
 	f.StringVar(&into, "into", config.Default(config.PullInto), "what to do with the commits, as in pull: ff, branch or none")
@@ -90,9 +90,9 @@ func planArgs(prompt *string) cobra.PositionalArgs {
 	}
 }
 
-// pullDefaults is defaults for the flags --pull, --into and --accept-risky.
-func (a *app) pullDefaults(ctx context.Context, cmd *cobra.Command) error {
-	s, _, err := a.settings(ctx)
+// setPullDefaults is setDefaults for the flags --pull, --into and --accept-risky.
+func setPullDefaults(ctx context.Context, inv *invocation, cmd *cobra.Command) error {
+	s, _, err := loadSettings(ctx)
 	if err != nil {
 		return err
 	}
@@ -100,34 +100,34 @@ func (a *app) pullDefaults(ctx context.Context, cmd *cobra.Command) error {
 	if cmd.Flags().Lookup("pull") != nil {
 		keys = append(keys, config.PullAuto)
 	}
-	return a.defaults(cmd, s, keys...)
+	return setDefaults(inv, cmd, s, keys...)
 }
 
 // runJob pushes, follows, and pulls if it is to.
-func (a *app) runJob(ctx context.Context, opts push.Options, autoPull bool, pull push.PullOptions) error {
+func runJob(ctx context.Context, inv *invocation, opts push.Options, autoPull bool, pull push.PullOptions) error {
 	if err := checkPlan(opts.PlanPath); err != nil {
 		return err
 	}
-	c, backend, err := a.newJobs(ctx)
+	c, backend, err := inv.server.newJobs(ctx)
 	if err != nil {
 		return err
 	}
 	opts.Backend = backend
-	result, err := a.pushWith(ctx, c, opts)
+	result, err := pushWith(ctx, inv, c, opts)
 	if err != nil {
 		return err
 	}
-	a.say("Job %s started in %s.", result.Job, result.Sprite)
-	job, err := a.followJob(ctx, c, result.Job)
+	inv.say("Job %s started in %s.", result.Job, result.Sprite)
+	job, err := followJob(ctx, inv, c, result.Job)
 	switch {
 	case err == nil && !autoPull:
-		err = a.showUnpulled(job)
+		err = showUnpulled(inv, job)
 	case err == nil:
 		var p pulled
 		pull.Job = result.Job
-		p, err = a.pull(ctx, c, pull, filesync.Fail)
+		p, err = pullWork(ctx, inv, c, pull, filesync.Fail)
 		if ctx.Err() == nil {
-			err = a.showPulled(p, err, result.Sprite)
+			err = showPulled(inv, p, err, result.Sprite)
 		}
 	}
 	if ctx.Err() != nil {
@@ -136,16 +136,16 @@ func (a *app) runJob(ctx context.Context, opts push.Options, autoPull bool, pull
 	err = lostServer(err, "cove pull "+result.Job+" --wait")
 	if job.State.Terminal() && job.State != sprites.JobSucceeded {
 		if hint := refusals(ctx, c, job); hint != "" {
-			a.say("%s", hint)
+			inv.say("%s", hint)
 		}
-		return a.outcome(job, err)
+		return endRun(inv, job, err)
 	}
 	return err
 }
 
 // showUnpulled says how a job ended whose commits stay where they are.
-func (a *app) showUnpulled(job sprites.Job) error {
-	return a.show(job, a.printTo("%s", strings.TrimSpace(fmt.Sprintf("Job %s %s. %s", job.ID, outcomeText(job), nextStep(job)))))
+func showUnpulled(inv *invocation, job sprites.Job) error {
+	return inv.show(job, printTo(inv, "%s", strings.TrimSpace(fmt.Sprintf("Job %s %s. %s", job.ID, outcomeText(job), nextStep(job)))))
 }
 
 // codedInterrupt says that the person has left a job.
@@ -154,34 +154,34 @@ func codedInterrupt(id string) error {
 }
 
 // followJob prints a job's log until its end, or with --json or --quiet waits for that.
-func (a *app) followJob(ctx context.Context, c *sprites.Client, id string) (sprites.Job, error) {
-	if !a.global.json && !a.global.quiet {
+func followJob(ctx context.Context, inv *invocation, c *sprites.Client, id string) (sprites.Job, error) {
+	if !inv.global.json && !inv.global.quiet {
 		job, err := c.Job(ctx, id)
 		if err != nil {
 			return job, err
 		}
-		if err := a.printEvents(ctx, c, id, 1, true, a.jobPrinter(job)); err != nil {
+		if err := jobPrinter(inv, job).printFrom(ctx, c, id, 1, true); err != nil {
 			return job, err
 		}
 	}
 	return c.WaitJob(ctx, id)
 }
 
-// outcome ends a run whose job did not succeed, after what the pull said.
-func (a *app) outcome(job sprites.Job, pullErr error) error {
+// endRun ends a run whose job did not succeed, after what the pull said.
+func endRun(inv *invocation, job sprites.Job, pullErr error) error {
 	exit := outcomeExit(job.State)
-	if _, reported := pullErr.(reportedError); a.global.json && reported {
+	if _, reported := pullErr.(reportedError); inv.global.json && reported {
 		return reportedError{exit}
 	}
-	if pullErr != nil && !a.global.json {
-		a.report(nil, pullErr)
+	if pullErr != nil && !inv.global.json {
+		reportError(inv, nil, pullErr)
 		return reportedError{exit}
 	}
-	if a.global.json && pullErr == nil {
+	if inv.global.json && pullErr == nil {
 		return reportedError{exit} // the document was printed
 	}
 	text := outcomeText(job)
-	if !a.global.quiet && !a.global.json { // the log was shown, and has the rest
+	if !inv.global.quiet && !inv.global.json { // the log was shown, and has the rest
 		text = headline(text)
 	}
 	return fail.Newf(string(job.State), "cove job logs "+job.ID, "job %s: %s", job.ID, text)
@@ -199,6 +199,6 @@ func outcomeText(job sprites.Job) string {
 }
 
 // printTo is a helper for verbs whose result is one line.
-func (a *app) printTo(format string, args ...any) func(io.Writer) {
-	return func(w io.Writer) { a.tell(w, format, args...) }
+func printTo(inv *invocation, format string, args ...any) func(io.Writer) {
+	return func(w io.Writer) { inv.tell(w, format, args...) }
 }

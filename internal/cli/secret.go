@@ -19,7 +19,7 @@ import (
 
 var secretPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
-func (a *app) newSecret() *cobra.Command {
+func newSecretCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "secret",
 		Short: "Keep keys that never enter a sprite",
@@ -29,17 +29,17 @@ sprite sees it: a connector adds it to requests on their way out (see cove help 
   gh auth token | cove secret set github
   cove secret list
   cove secret rm github`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newSecretSet(), a.newSecretList(), a.asks(a.newSecretRm(), eachLost("the value of the secret %s; connectors that need it serve nobody then")))
+	cmd.AddCommand(newSecretSetCommand(inv), newSecretListCommand(inv), asksFirst(inv, newSecretRmCommand(inv), eachLost("the value of the secret %s; connectors that need it serve nobody then")))
 	return cmd
 }
 
 // maxSecret is more than a server takes.
 const maxSecret = 1 << 20
 
-func (a *app) newSecretSet() *cobra.Command {
+func newSecretSetCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Store a secret",
@@ -50,34 +50,34 @@ an argument, which others could see. It is one line, of 8 bytes to 64 KiB.`,
   gh auth token | cove secret set github
   cove secret set ci < key.txt`,
 		Args:              exactArgs("a name for it"),
-		ValidArgsFunction: a.completeSecret,
+		ValidArgsFunction: completeSecret(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		if !secretPattern.MatchString(args[0]) {
 			return usagef(cmd, "%q can't be the name of a secret: it has letters, digits, _ and -", args[0])
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
-		value, err := a.readSecret(ctx, args[0])
+		value, err := readSecret(ctx, inv, args[0])
 		if err != nil {
 			return err
 		}
 		if err := c.SetSecret(ctx, args[0], value); err != nil {
 			return err
 		}
-		return a.show(map[string]string{"name": args[0]}, func(io.Writer) { a.say("Secret %s is set.", args[0]) })
+		return inv.show(map[string]string{"name": args[0]}, func(io.Writer) { inv.say("Secret %s is set.", args[0]) })
 	})
 	return cmd
 }
 
 // readSecret reads a secret's value, which a terminal does not show.
-func (a *app) readSecret(ctx context.Context, name string) (string, error) {
-	read := func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.In, maxSecret)) }
-	if f, ok := a.In.(*os.File); ok && isTerminal(f) {
-		fmt.Fprintf(a.Err, "Value of %s (not shown): ", name)
-		read = func() ([]byte, error) { return readHidden(ctx, f, a.Err) }
+func readSecret(ctx context.Context, inv *invocation, name string) (string, error) {
+	read := func() ([]byte, error) { return io.ReadAll(io.LimitReader(inv.In, maxSecret)) }
+	if f, ok := inv.In.(*os.File); ok && isTerminal(f) {
+		fmt.Fprintf(inv.Err, "Value of %s (not shown): ", name)
+		read = func() ([]byte, error) { return readHidden(ctx, f, inv.Err) }
 	}
 	value, err := read()
 	switch {
@@ -117,7 +117,7 @@ func readHidden(ctx context.Context, f *os.File, out io.Writer) ([]byte, error) 
 	}
 }
 
-func (a *app) newSecretList() *cobra.Command {
+func newSecretListCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -126,7 +126,7 @@ func (a *app) newSecretList() *cobra.Command {
 		Example: `  cove secret list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			c, err := a.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -137,7 +137,7 @@ func (a *app) newSecretList() *cobra.Command {
 			if list == nil {
 				list = []sprites.Secret{}
 			}
-			return a.show(sprites.SecretList{Secrets: list}, func(w io.Writer) {
+			return inv.show(sprites.SecretList{Secrets: list}, func(w io.Writer) {
 				rows, now := [][]string{{"NAME", "CREATED", "SET"}}, time.Now()
 				for _, s := range list {
 					rows = append(rows, []string{s.Name, ago(s.CreatedAt, now), ago(s.UpdatedAt, now)})
@@ -148,7 +148,7 @@ func (a *app) newSecretList() *cobra.Command {
 	}
 }
 
-func (a *app) newSecretRm() *cobra.Command {
+func newSecretRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Delete secrets",
@@ -162,13 +162,13 @@ again.`,
 			return nil
 		},
 		Annotations:       map[string]string{"several": "yes"},
-		ValidArgsFunction: a.completeSecret,
+		ValidArgsFunction: completeSecret(inv),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			c, err := a.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
-			return a.removeEach(ctx, args, func(name string) error {
+			return removeEach(ctx, inv, args, func(name string) error {
 				err := c.DeleteSecret(ctx, name)
 				if errors.Is(err, sprites.ErrNotFound) {
 					return hinted(err, "see which there are: cove secret list")
@@ -179,14 +179,16 @@ again.`,
 	}
 }
 
-func (a *app) completeSecret(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 && cmd.Annotations["several"] == "" {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeFrom(cmd, func(ctx context.Context, c *sprites.Client) []string {
-		list, err := c.Secrets(ctx)
-		return candidates(list, err, prefix, func(s sprites.Secret) (string, string, bool) {
-			return s.Name, "", secretPattern.MatchString(s.Name)
+func completeSecret(inv *invocation) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && cmd.Annotations["several"] == "" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completeFrom(inv, cmd, func(ctx context.Context, c *sprites.Client) []string {
+			list, err := c.Secrets(ctx)
+			return candidates(list, err, prefix, func(s sprites.Secret) (string, string, bool) {
+				return s.Name, "", secretPattern.MatchString(s.Name)
+			})
 		})
-	})
+	}
 }

@@ -35,9 +35,18 @@ const (
 	logTail     = 2 << 10 // of serve.log, in an error
 )
 
+// chosenServer is the server in use, which flags, the environment or the person's file choose.
+type chosenServer struct {
+	global *globals
+	out    *printer
+	verb   string // the command's path without "cove": some start no server
+
+	serveFlags []string // of a server that this run starts
+}
+
 // dataDir is the data folder in use, and whether it is the default one.
-func (a *app) dataDir() (dir string, byDefault bool, err error) {
-	return datafolder.Of(a.global.data)
+func (s *chosenServer) dataDir() (dir string, byDefault bool, err error) {
+	return datafolder.Of(s.global.data)
 }
 
 // remote is the server that the person chose; a URL of "" is this machine's.
@@ -48,16 +57,16 @@ type remote struct {
 
 // remote finds the server in use: that of --url or --backend, of COVE_URL, or of
 // the person's file.
-func (a *app) remote() (remote, error) {
-	text := a.global.url
-	if text != "" && a.global.backend != "" {
+func (s *chosenServer) remote() (remote, error) {
+	text := s.global.url
+	if text != "" && s.global.backend != "" {
 		return remote{}, fail.New("usage", "--url or --backend, not both", "a backend has its address in your file of settings")
 	}
-	if text == "" && a.global.backend == "" {
+	if text == "" && s.global.backend == "" {
 		text = os.Getenv("COVE_URL")
 	}
 	if text == "" {
-		b, err := a.backend()
+		b, err := s.backend()
 		if b == nil || err != nil {
 			return remote{}, err
 		}
@@ -70,46 +79,46 @@ func (a *app) remote() (remote, error) {
 	return remote{url: strings.TrimRight(text, "/")}, nil
 }
 
-// chosenToken is the token that the person named.
-func (a *app) chosenToken() string {
-	if a.global.token != "" {
-		return a.global.token
+// token is the token that the person named.
+func (s *chosenServer) token() string {
+	if s.global.token != "" {
+		return s.global.token
 	}
 	return os.Getenv("COVE_TOKEN")
 }
 
 // client returns a client of the server in use. Where that is this machine's and
 // does not run, it is started.
-func (a *app) client(ctx context.Context) (*sprites.Client, error) {
-	remote, err := a.remote()
+func (s *chosenServer) client(ctx context.Context) (*sprites.Client, error) {
+	remote, err := s.remote()
 	if err != nil {
 		return nil, err
 	}
 	if remote.url == "" {
-		return a.ownClient(ctx, a.chosenToken())
+		return s.ownClient(ctx, s.token())
 	}
-	return a.runningClient(ctx)
+	return s.runningClient(ctx)
 }
 
 // ownClient returns a client of this machine's server, which is started where it does
 // not run, and again if it is killed meanwhile. The token is the owner's if it is empty.
-func (a *app) ownClient(ctx context.Context, token string) (*sprites.Client, error) {
-	dir, byDefault, err := a.dataDir()
+func (s *chosenServer) ownClient(ctx context.Context, token string) (*sprites.Client, error) {
+	dir, byDefault, err := s.dataDir()
 	if err != nil {
 		return nil, err
 	}
 	c, err := localClient(ctx, dir, token)
 	if errors.Is(err, errNoServer) {
-		if err := a.mayStart(dir); err != nil {
+		if err := s.mayStart(dir); err != nil {
 			return nil, err
 		}
-		if err := a.startServer(ctx, dir, byDefault); err != nil {
+		if err := s.start(ctx, dir, byDefault); err != nil {
 			return nil, err
 		}
 		c, err = localClient(ctx, dir, token)
 	}
 	if err == nil {
-		stayWith(a, c, dir, byDefault)
+		s.stayWith(c, dir, byDefault)
 	}
 	return c, err
 }
@@ -117,14 +126,14 @@ func (a *app) ownClient(ctx context.Context, token string) (*sprites.Client, err
 // errNoServer says that no server runs on the data folder.
 var errNoServer = errors.New("no server is running")
 
-// serverHere reports whether the server that commands go to is this machine's own, and in no
+// isHere reports whether the server that commands go to is this machine's own, and in no
 // other container, so that both see the same files.
-func (a *app) serverHere() bool {
-	remote, err := a.remote()
+func (s *chosenServer) isHere() bool {
+	remote, err := s.remote()
 	if err != nil || remote.backend != nil {
 		return false
 	}
-	dir, _, err := a.dataDir()
+	dir, _, err := s.dataDir()
 	if err != nil {
 		return false
 	}
@@ -133,23 +142,23 @@ func (a *app) serverHere() bool {
 }
 
 // runningClient is client without starting a server: errNoServer then.
-func (a *app) runningClient(ctx context.Context) (*sprites.Client, error) {
-	remote, err := a.remote()
+func (s *chosenServer) runningClient(ctx context.Context) (*sprites.Client, error) {
+	remote, err := s.remote()
 	if err != nil {
 		return nil, err
 	}
-	dir, _, dataErr := a.dataDir()
+	dir, _, dataErr := s.dataDir()
 	if remote.url == "" {
 		if dataErr != nil {
 			return nil, dataErr
 		}
-		return localClient(ctx, dir, a.chosenToken())
+		return localClient(ctx, dir, s.token())
 	}
 	if remote.backend != nil {
-		token, err := a.backendToken(ctx, remote.backend)
+		token, err := s.backendToken(ctx, remote.backend)
 		return &sprites.Client{URL: remote.url, Token: token}, err
 	}
-	c := &sprites.Client{URL: remote.url, Token: a.chosenToken()}
+	c := &sprites.Client{URL: remote.url, Token: s.token()}
 	if c.Token == "" && dataErr == nil {
 		// This machine's own server may be named by its address; its token goes
 		// nowhere else.
@@ -163,33 +172,33 @@ func (a *app) runningClient(ctx context.Context) (*sprites.Client, error) {
 
 // clientAgain is client for who has lost the server: one that was killed is started
 // again, but not one that somebody stopped.
-func (a *app) clientAgain(ctx context.Context) (*sprites.Client, error) {
-	remote, err := a.remote()
+func (s *chosenServer) clientAgain(ctx context.Context) (*sprites.Client, error) {
+	remote, err := s.remote()
 	if err != nil {
 		return nil, err
 	}
-	c, err := a.runningClient(ctx)
+	c, err := s.runningClient(ctx)
 	if remote.url != "" {
 		return c, err
 	}
-	dir, byDefault, dirErr := a.dataDir()
+	dir, byDefault, dirErr := s.dataDir()
 	if dirErr != nil {
 		return nil, dirErr
 	}
 	if errors.Is(err, errNoServer) {
-		if err := a.mayStart(dir); err != nil {
+		if err := s.mayStart(dir); err != nil {
 			return nil, err
 		}
 		if !serverKilled(dir) {
 			return nil, stoppedMeanwhile(dir)
 		}
-		if err := restartKilled(ctx, a, dir, byDefault); err != nil {
+		if err := s.restartKilled(ctx, dir, byDefault); err != nil {
 			return nil, err
 		}
-		c, err = localClient(ctx, dir, a.chosenToken())
+		c, err = localClient(ctx, dir, s.token())
 	}
 	if err == nil {
-		stayWith(a, c, dir, byDefault)
+		s.stayWith(c, dir, byDefault)
 	}
 	return c, err
 }
@@ -261,10 +270,10 @@ func processAlive(pid int) bool {
 	return err == nil || errors.Is(err, unix.EPERM)
 }
 
-// startServer starts a server on a data folder, and returns once it answers. Of
+// start starts a server on a data folder, and returns once it answers. Of
 // several at once, one process starts it and the others wait. Where somebody
 // else's server was faster, that one is as good.
-func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error {
+func (s *chosenServer) start(ctx context.Context, dir string, byDefault bool) error {
 	was, err := private.Folder(dir)
 	if err != nil {
 		if _, ok := errors.AsType[*private.RefusedError](err); ok {
@@ -273,7 +282,7 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 		return hinted(err, "name another one: --data DIR or COVE_DATA")
 	}
 	if was != 0 {
-		a.say("The data folder %s was open to other users (%v), and is closed now. If you do not trust all of them, replace its tokens: cove token --help", dir, was)
+		s.out.say("The data folder %s was open to other users (%v), and is closed now. If you do not trust all of them, replace its tokens: cove token --help", dir, was)
 	}
 	notReady := fmt.Errorf("not ready within %v", startLimit)
 	lock := func() (func(), error) {
@@ -289,7 +298,7 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 		return fmt.Errorf("wait for another cove to start the server: %w", err)
 	}
 	defer unlock()
-	if err := a.awaitEnding(ctx, dir); err != nil {
+	if err := s.awaitEnding(ctx, dir); err != nil {
 		return fmt.Errorf("wait for the last server's end: %w", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, notReady)
@@ -306,16 +315,16 @@ func (a *app) startServer(ctx context.Context, dir string, byDefault bool) error
 	if err != nil {
 		return err
 	}
-	a.detail("starting a server on %s", dir)
+	s.out.detail("starting a server on %s", dir)
 	addr := startAddr(ctx, dir, byDefault)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ended, err := spawnServer(dir, addr, a.serverFlags, log)
+	ended, err := spawnServer(dir, addr, s.serveFlags, log)
 	if err != nil {
 		return err
 	}
-	if err := a.awaitServer(ctx, dir, ended); err != nil {
+	if err := awaitServer(ctx, dir, ended); err != nil {
 		if e, ok := errors.AsType[*exec.ExitError](err); ok && e.ExitCode() == exitNoSpace {
 			return fail.Newf("no_space", "free some space on that disk, and try again; see how full it is: df "+dir, "start the server: the disk of %s is full", dir)
 		}
@@ -375,10 +384,10 @@ func serverEnvironment() []string {
 // awaitEnding waits until the lock of a data folder is free whose server has taken its leave
 // already, or was killed and is not gone; or until that server says again that it is there.
 // The kernel may take its time with one that was killed: so long is waited.
-func (a *app) awaitEnding(ctx context.Context, dir string) error {
+func (s *chosenServer) awaitEnding(ctx context.Context, dir string) error {
 	tick := time.NewTicker(startPoll)
 	defer tick.Stop()
-	told := time.AfterFunc(time.Second, func() { a.say("cove: waiting for the last server's end …") })
+	told := time.AfterFunc(time.Second, func() { s.out.say("cove: waiting for the last server's end …") })
 	defer told.Stop()
 	for began := time.Now(); ; {
 		dying := datafolder.Dying(dir) != 0
@@ -397,7 +406,7 @@ func (a *app) awaitEnding(ctx context.Context, dir string) error {
 }
 
 // awaitServer polls until a server answers.
-func (a *app) awaitServer(ctx context.Context, dir string, ended <-chan error) error {
+func awaitServer(ctx context.Context, dir string, ended <-chan error) error {
 	tick := time.NewTicker(startPoll)
 	defer tick.Stop()
 	var gaveUp <-chan time.Time

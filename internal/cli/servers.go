@@ -50,9 +50,9 @@ var errNothing = errors.New("no server, no sprites")
 const settingsHint = "mend that file; see what may stand in it: cove serve --help"
 
 // mayStart says why a verb may not start a server on a data folder, or nil.
-func (a *app) mayStart(dir string) error {
+func (s *chosenServer) mayStart(dir string) error {
 	start := "cove server start"
-	if _, err := os.Stat(filepath.Join(dir, "cove.db")); errors.Is(err, fs.ErrNotExist) && (readVerbs[a.verb] || needVerbs[a.verb]) {
+	if _, err := os.Stat(filepath.Join(dir, "cove.db")); errors.Is(err, fs.ErrNotExist) && (readVerbs[s.verb] || needVerbs[s.verb]) {
 		return fail.Wrap("no_server", fmt.Errorf("%w: there is nothing at %s", errNothing, dir), "make a sprite with: cove create NAME")
 	}
 	set, err := config.ReadServe(filepath.Join(dir, config.ServeFile), false, nil)
@@ -64,17 +64,17 @@ func (a *app) mayStart(dir string) error {
 		return fail.Newf("no_server", "start it with: cove server start", "no server is running on %s, which systemd is to run", dir)
 	case set.NoAutostart:
 		return fail.Newf("no_server", "start it as your supervisor does, or by hand: cove serve\nor take autostart = false out of "+set.File+", and type: cove server start", "no server is running on %s, and %s says that cove starts none", dir, set.File)
-	case a.verb == "server start" || a.verb == "server restart":
+	case s.verb == "server start" || s.verb == "server restart":
 		return nil
 	case os.Getenv(AutostartVariable) == "0":
 		return fail.Newf("no_server", "start it with: "+start, "no server is running on %s, and %s=0", dir, AutostartVariable)
-	case readVerbs[a.verb]:
+	case readVerbs[s.verb]:
 		return fail.Newf("no_server", "start it with: "+start, "no server is running on %s", dir)
 	}
 	return nil
 }
 
-func (a *app) newServer() *cobra.Command {
+func newServerCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Start, stop and look at this machine's server",
@@ -88,10 +88,10 @@ does: then no command starts one.`,
 		Example: `  cove server status
   cove server restart
   printf 'idle = "30m"\nname = ["cove.example.org"]\n' >/var/lib/cove/serve.toml`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newServerStatus(), a.newServerStart(), a.newServerStop(), a.newServerRestart(), a.newServerLogs(), a.newServerInstall(), a.newServerUninstall())
+	cmd.AddCommand(newServerStatusCommand(inv), newServerStartCommand(inv), newServerStopCommand(inv), newServerRestartCommand(inv), newServerLogsCommand(inv), newServerInstallCommand(inv), newServerUninstallCommand(inv))
 	return cmd
 }
 
@@ -112,16 +112,16 @@ type serverStatus struct {
 }
 
 // own refuses the flags that name another server, and returns the data folder.
-func (a *app) own() (dir string, err error) {
-	if a.global.url != "" || a.global.backend != "" && a.global.backend != "local" {
+func (s *chosenServer) own() (dir string, err error) {
+	if s.global.url != "" || s.global.backend != "" && s.global.backend != "local" {
 		return "", fail.New("usage", "this is about the server of this machine", "leave out --url and --backend; choose a data folder with --data DIR")
 	}
-	dir, _, err = a.dataDir()
+	dir, _, err = s.dataDir()
 	return dir, err
 }
 
-func (a *app) serverStatus(ctx context.Context) (serverStatus, error) {
-	dir, err := a.own()
+func readServerStatus(ctx context.Context, inv *invocation) (serverStatus, error) {
+	dir, err := inv.server.own()
 	if err != nil {
 		return serverStatus{}, err
 	}
@@ -153,7 +153,7 @@ func (a *app) serverStatus(ctx context.Context) (serverStatus, error) {
 	return s, nil
 }
 
-func (a *app) newServerStatus() *cobra.Command {
+func newServerStatusCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Say whether the server runs, where, and with which settings",
@@ -163,11 +163,11 @@ it does not run, neither here nor in another container that has the data folder.
   cove server status --json`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			s, err := a.serverStatus(ctx)
+			s, err := readServerStatus(ctx, inv)
 			if err != nil {
 				return err
 			}
-			err = a.show(s, func(w io.Writer) {
+			err = inv.show(s, func(w io.Writer) {
 				if s.elsewhere != nil {
 					fmt.Fprintf(w, "running:   not here: %v\n", s.elsewhere)
 				} else if s.Running {
@@ -196,7 +196,7 @@ it does not run, neither here nor in another container that has the data folder.
 	}
 }
 
-func (a *app) newServerStart() *cobra.Command {
+func newServerStartCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start",
 		Short: "Start the server, if it does not run",
@@ -204,13 +204,13 @@ func (a *app) newServerStart() *cobra.Command {
 once it answers.`,
 		Example: `  cove server start`,
 		Args:    exactArgs(),
-		RunE:    verb(func(ctx context.Context, _ []string) error { return a.startOwn(ctx) }),
+		RunE:    verb(func(ctx context.Context, _ []string) error { return startOwn(ctx, inv) }),
 	}
 }
 
 // startOwn starts this machine's server and says where it is.
-func (a *app) startOwn(ctx context.Context) error {
-	dir, err := a.own()
+func startOwn(ctx context.Context, inv *invocation) error {
+	dir, err := inv.server.own()
 	if err != nil {
 		return err
 	}
@@ -218,17 +218,17 @@ func (a *app) startOwn(ctx context.Context) error {
 		if err := u.systemctl(ctx, "start", unitName); err != nil {
 			return err
 		}
-	} else if _, err := a.ownClient(ctx, ""); err != nil {
+	} else if _, err := inv.server.ownClient(ctx, ""); err != nil {
 		return err
 	}
-	s, err := a.serverStatus(ctx)
+	s, err := readServerStatus(ctx, inv)
 	if err != nil {
 		return err
 	}
-	return a.show(s, func(w io.Writer) { fmt.Fprintf(w, "The server runs at %s (process %d).\n", s.URL, s.PID) })
+	return inv.show(s, func(w io.Writer) { fmt.Fprintf(w, "The server runs at %s (process %d).\n", s.URL, s.PID) })
 }
 
-func (a *app) newServerStop() *cobra.Command {
+func newServerStopCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop",
 		Short: "Stop the server; sprites and jobs go on",
@@ -239,21 +239,21 @@ as the shell of an entrypoint, has started the server; then the container may en
 		Example: `  cove server stop`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			awake := a.anyAwake(ctx)
-			if s, err := a.serverStatus(ctx); err == nil && containerEnds(s) {
-				a.say("The server is this container's first process: the container ends with it, and this command too. Sprites go on when it starts again, from their memory on disk.")
+			awake := anyAwake(ctx, inv)
+			if s, err := readServerStatus(ctx, inv); err == nil && containerEnds(s) {
+				inv.say("The server is this container's first process: the container ends with it, and this command too. Sprites go on when it starts again, from their memory on disk.")
 			} else if p, is := starterOf(s.PID); err == nil && is {
-				a.say("%s", printable.Line(p.endsWith()))
+				inv.say("%s", printable.Line(p.endsWith()))
 			}
-			was, err := a.stopOwn(ctx)
+			was, err := stopOwn(ctx, inv)
 			if err != nil {
 				return err
 			}
-			s, err := a.serverStatus(ctx)
+			s, err := readServerStatus(ctx, inv)
 			if err != nil {
 				return err
 			}
-			return a.show(s, func(w io.Writer) {
+			return inv.show(s, func(w io.Writer) {
 				switch {
 				case !was:
 					fmt.Fprintln(w, "The server did not run.")
@@ -288,8 +288,8 @@ func containerEnds(s serverStatus) bool {
 
 // anyAwake reports whether a sprite runs on this machine's server. If the server can't be
 // asked, one may.
-func (a *app) anyAwake(ctx context.Context) bool {
-	dir, err := a.own()
+func anyAwake(ctx context.Context, inv *invocation) bool {
+	dir, err := inv.server.own()
 	if err != nil {
 		return true
 	}
@@ -306,8 +306,8 @@ func (a *app) anyAwake(ctx context.Context) bool {
 }
 
 // stopOwn ends this machine's server and reports whether there was one.
-func (a *app) stopOwn(ctx context.Context) (bool, error) {
-	s, err := a.serverStatus(ctx)
+func stopOwn(ctx context.Context, inv *invocation) (bool, error) {
+	s, err := readServerStatus(ctx, inv)
 	if err != nil || !s.Running {
 		return false, err
 	}
@@ -339,7 +339,7 @@ func (a *app) stopOwn(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-func (a *app) newServerRestart() *cobra.Command {
+func newServerRestartCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "restart",
 		Short: "Stop the server, and start it anew with the settings of its file",
@@ -351,41 +351,41 @@ by it, restart the container instead.`,
 		Example: `  cove server restart`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			dir, err := a.own()
+			dir, err := inv.server.own()
 			if err != nil {
 				return err
 			}
 			// One that may not be started again is not stopped.
 			if !unitRuns(dir) {
-				if err := a.mayStart(dir); err != nil {
+				if err := inv.server.mayStart(dir); err != nil {
 					return err
 				}
 			}
-			if s, err := a.serverStatus(ctx); err == nil && containerEnds(s) {
+			if s, err := readServerStatus(ctx, inv); err == nil && containerEnds(s) {
 				return fail.New("failed", "the server is this container's first process: the container would end with it", "restart the container from outside, as with: docker restart CONTAINER; it ends with the memory of all sprites on disk, and they go on from there")
 			} else if p, is := starterOf(s.PID); err == nil && is {
 				return fail.Newf("failed", "restart the container from outside, as with: docker restart CONTAINER; if its first process goes on without the server, type: cove server stop; cove server start", "the server was started by this container's first process (%s), with which the container may end", printable.Line(p.name))
 			}
 			if !unitRuns(dir) {
-				if err := a.keepFlags(ctx, dir); err != nil {
+				if err := keepServerFlags(ctx, inv, dir); err != nil {
 					return err
 				}
 			}
-			if _, err := a.stopOwn(ctx); err != nil {
+			if _, err := stopOwn(ctx, inv); err != nil {
 				return err
 			}
-			return a.startOwn(ctx)
+			return startOwn(ctx, inv)
 		}),
 	}
 }
 
-// keepFlags notes the flags of the server that runs, for the next one, and refuses settings
+// keepServerFlags notes the flags of the server that runs, for the next one, and refuses settings
 // that it would not start with.
-func (a *app) keepFlags(ctx context.Context, dir string) error {
+func keepServerFlags(ctx context.Context, inv *invocation, dir string) error {
 	if server, err := datafolder.Read(dir); err == nil {
-		a.serverFlags = server.Flags
+		inv.server.serveFlags = server.Flags
 	}
-	if err := checkServe(ctx, dir, a.serverFlags); err != nil {
+	if err := checkServe(ctx, dir, inv.server.serveFlags); err != nil {
 		return fail.Newf("bad_settings", "", "the server was left as it is, since the next one would not start: %s", err)
 	}
 	return nil
@@ -406,7 +406,7 @@ func checkServe(ctx context.Context, dir string, flags []string) error {
 	return nil
 }
 
-func (a *app) newServerLogs() *cobra.Command {
+func newServerLogsCommand(inv *invocation) *cobra.Command {
 	var follow bool
 	var lines int
 	cmd := &cobra.Command{
@@ -419,14 +419,14 @@ supervisor keeps it.`,
   cove server logs --lines 20 --follow`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			dir, err := a.own()
+			dir, err := inv.server.own()
 			if err != nil {
 				return err
 			}
 			if u, is := unitOf(dir); is {
-				return u.logs(ctx, a.text(), lines, follow)
+				return u.logs(ctx, inv.text(), lines, follow)
 			}
-			return a.tailServerLog(ctx, filepath.Join(dir, "serve.log"), lines, follow)
+			return tailServerLog(ctx, inv, filepath.Join(dir, "serve.log"), lines, follow)
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until Ctrl-C")
@@ -434,7 +434,7 @@ supervisor keeps it.`,
 	return cmd
 }
 
-func (a *app) tailServerLog(ctx context.Context, name string, lines int, follow bool) error {
+func tailServerLog(ctx context.Context, inv *invocation, name string, lines int, follow bool) error {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fail.Newf("no_log", "that of one under a supervisor is where the supervisor keeps it", "cove has started no server on %s", filepath.Dir(name))
@@ -443,7 +443,7 @@ func (a *app) tailServerLog(ctx context.Context, name string, lines int, follow 
 		return err
 	}
 	defer f.Close()
-	out := a.text()
+	out := inv.text()
 	var kept []string
 	if st, err := f.Stat(); err == nil && st.Size() > 2*maxServeLog { // of one that is longer, the end
 		if _, err := f.Seek(-2*maxServeLog, io.SeekEnd); err != nil {

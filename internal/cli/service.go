@@ -24,7 +24,7 @@ import (
 // servicePattern is what may be a service's name.
 var servicePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
-func (a *app) newService() *cobra.Command {
+func newServiceCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "service",
 		Short: "Programs that a sprite keeps running",
@@ -37,21 +37,21 @@ service that has an HTTP port, also one that was stopped.`,
 		Example: `  cove service put -s paint --http-port 8080 web python3 -m http.server 8080
   cove service list -s paint
   cove service logs -f web -s paint`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newServicePut(), a.newServiceList(), a.newServiceShow(), a.newServiceStart(), a.newServiceStop(),
-		a.newServiceRestart(), a.newServiceLogs(), a.newServiceSignal(), a.asks(a.newServiceRm(), a.eachOfSprite("the definition of service %s, and what runs of it, in sprite %s")))
+	cmd.AddCommand(newServicePutCommand(inv), newServiceListCommand(inv), newServiceShowCommand(inv), newServiceStartCommand(inv), newServiceStopCommand(inv),
+		newServiceRestartCommand(inv), newServiceLogsCommand(inv), newServiceSignalCommand(inv), asksFirst(inv, newServiceRmCommand(inv), eachOfSprite(inv, "the definition of service %s, and what runs of it, in sprite %s")))
 	return cmd
 }
 
 // serviceVerb is a verb that has a service's name as its first argument.
-func (a *app) serviceVerb(run func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error) func(*cobra.Command, []string) error {
+func serviceVerb(inv *invocation, run func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error) func(*cobra.Command, []string) error {
 	return verb(func(ctx context.Context, args []string) error {
 		if err := checkService(args[0]); err != nil {
 			return err
 		}
-		sprite, err := a.spriteHandle(ctx)
+		sprite, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func serviceError(err error, sprite *sprites.Sprite) error {
 	return spriteError(err)
 }
 
-func (a *app) newServicePut() *cobra.Command {
+func newServicePutCommand(inv *invocation) *cobra.Command {
 	var def sprites.Service
 	var env []string
 	var follow time.Duration
@@ -106,7 +106,7 @@ no flag, or after --; from there on, flags belong to the command.`,
 			return nil
 		},
 	}
-	cmd.RunE = a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+	cmd.RunE = serviceVerb(inv, func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
 		if def.HTTPPort < 0 || def.HTTPPort > 65535 || def.HTTPPort == 0 && cmd.Flags().Changed("http-port") {
 			return usagef(cmd, "--http-port %d is not a port", def.HTTPPort)
 		}
@@ -120,10 +120,10 @@ no flag, or after --; from there on, flags belong to the command.`,
 			}
 			def.Env[key] = value
 		}
-		if err := sprite.PutService(ctx, def, a.follow(follow)); err != nil {
+		if err := sprite.PutService(ctx, def, followService(inv, follow)); err != nil {
 			return err
 		}
-		return a.showService(ctx, sprite, name)
+		return showService(ctx, inv, sprite, name)
 	})
 	f := cmd.Flags()
 	f.SetInterspersed(false)
@@ -134,7 +134,7 @@ no flag, or after --; from there on, flags belong to the command.`,
 	f.StringVar(&def.AfterRestore, "after-restore", "", "in a fork, or a restore, with memory: restart (default), none, or a `SIGNAL` for it")
 	addFollow(cmd, &follow)
 	must(cmd.RegisterFlagCompletionFunc("needs", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return a.completeService(cmd, nil, prefix)
+		return completeService(inv)(cmd, nil, prefix)
 	}))
 	return cmd
 }
@@ -143,11 +143,11 @@ func addFollow(cmd *cobra.Command, follow *time.Duration) {
 	cmd.Flags().DurationVar(follow, "follow", time.Second, "show what it says for so long")
 }
 
-// follow prints a service's output as it comes.
-func (a *app) follow(d time.Duration) sprites.Follow {
+// followService prints a service's output as it comes.
+func followService(inv *invocation, d time.Duration) sprites.Follow {
 	return sprites.Follow{Duration: d, Events: func(e sprites.ServiceEvent) {
-		if !a.global.json && !a.global.quiet {
-			printServiceEvent(a.text(), e)
+		if !inv.global.json && !inv.global.quiet {
+			printServiceEvent(inv.text(), e)
 		}
 	}}
 }
@@ -171,20 +171,20 @@ func printServiceEvent(w io.Writer, e sprites.ServiceEvent) {
 
 // showService tells what a service does after a change. One that fails is this
 // command's failure.
-func (a *app) showService(ctx context.Context, sprite *sprites.Sprite, name string) error {
+func showService(ctx context.Context, inv *invocation, sprite *sprites.Sprite, name string) error {
 	d, err := sprite.Service(ctx, name)
 	if err != nil {
 		return err
 	}
 	if d.State.Status == sprites.ServiceFailed {
-		if a.global.json {
-			a.printJSON(d)
+		if inv.global.json {
+			inv.printJSON(d)
 		}
 		return fail.Newf("service_failed", "it is tried again; see: cove service logs "+name+" -s "+sprite.Name(), "service %s does not run: %s", name, printable.Line(d.State.Error))
 	}
-	return a.show(d, func(w io.Writer) {
+	return inv.show(d, func(w io.Writer) {
 		switch {
-		case a.global.quiet:
+		case inv.global.quiet:
 		case endedByItself(d):
 			fmt.Fprintf(w, "Service %s has ended with code %d.\n", name, *d.State.ExitCode)
 		default:
@@ -193,7 +193,7 @@ func (a *app) showService(ctx context.Context, sprite *sprites.Sprite, name stri
 	})
 }
 
-func (a *app) newServiceList() *cobra.Command {
+func newServiceListCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -202,7 +202,7 @@ func (a *app) newServiceList() *cobra.Command {
 		Example: `  cove service list -s paint`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			sprite, err := a.spriteHandle(ctx)
+			sprite, err := inv.spriteHandle(ctx)
 			if err != nil {
 				return err
 			}
@@ -213,9 +213,9 @@ func (a *app) newServiceList() *cobra.Command {
 			doc := struct {
 				Services []sprites.Service `json:"services"`
 			}{append([]sprites.Service{}, list...)}
-			return a.show(doc, func(w io.Writer) {
+			return inv.show(doc, func(w io.Writer) {
 				if len(list) == 0 {
-					a.tell(w, "No services. Define one: cove service put NAME CMD")
+					inv.tell(w, "No services. Define one: cove service put NAME CMD")
 					return
 				}
 				printServices(w, list, time.Now())
@@ -252,20 +252,20 @@ func printServices(w io.Writer, list []sprites.Service, now time.Time) {
 	table(w, rows)
 }
 
-func (a *app) newServiceShow() *cobra.Command {
+func newServiceShowCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:               "show NAME",
 		Short:             "Describe a service",
 		Long:              `Describes a service: its definition and what it does now.`,
 		Example:           `  cove service show web -s paint`,
 		Args:              exactArgs("the service's name"),
-		ValidArgsFunction: a.completeService,
-		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+		ValidArgsFunction: completeService(inv),
+		RunE: serviceVerb(inv, func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
 			d, err := sprite.Service(ctx, name)
 			if err != nil {
 				return err
 			}
-			return a.show(d, func(w io.Writer) { printService(w, d, time.Now()) })
+			return inv.show(d, func(w io.Writer) { printService(w, d, time.Now()) })
 		}),
 	}
 }
@@ -306,7 +306,7 @@ func printService(w io.Writer, d sprites.Service, now time.Time) {
 	table(w, rows)
 }
 
-func (a *app) newServiceStart() *cobra.Command {
+func newServiceStartCommand(inv *invocation) *cobra.Command {
 	var follow time.Duration
 	cmd := &cobra.Command{
 		Use:               "start NAME",
@@ -314,19 +314,19 @@ func (a *app) newServiceStart() *cobra.Command {
 		Long:              `Starts a service, and first those that it needs. It is then kept running, over boots too.`,
 		Example:           `  cove service start web -s paint`,
 		Args:              exactArgs("the service's name"),
-		ValidArgsFunction: a.completeService,
-		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
-			if err := sprite.StartService(ctx, name, a.follow(follow)); err != nil {
+		ValidArgsFunction: completeService(inv),
+		RunE: serviceVerb(inv, func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+			if err := sprite.StartService(ctx, name, followService(inv, follow)); err != nil {
 				return err
 			}
-			return a.showService(ctx, sprite, name)
+			return showService(ctx, inv, sprite, name)
 		}),
 	}
 	addFollow(cmd, &follow)
 	return cmd
 }
 
-func (a *app) newServiceRestart() *cobra.Command {
+func newServiceRestartCommand(inv *invocation) *cobra.Command {
 	var follow time.Duration
 	cmd := &cobra.Command{
 		Use:               "restart NAME",
@@ -334,19 +334,19 @@ func (a *app) newServiceRestart() *cobra.Command {
 		Long:              `Ends a service, if it runs, and starts it.`,
 		Example:           `  cove service restart web -s paint`,
 		Args:              exactArgs("the service's name"),
-		ValidArgsFunction: a.completeService,
-		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
-			if err := sprite.RestartService(ctx, name, a.follow(follow)); err != nil {
+		ValidArgsFunction: completeService(inv),
+		RunE: serviceVerb(inv, func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+			if err := sprite.RestartService(ctx, name, followService(inv, follow)); err != nil {
 				return err
 			}
-			return a.showService(ctx, sprite, name)
+			return showService(ctx, inv, sprite, name)
 		}),
 	}
 	addFollow(cmd, &follow)
 	return cmd
 }
 
-func (a *app) newServiceStop() *cobra.Command {
+func newServiceStopCommand(inv *invocation) *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{
 		Use:   "stop NAME",
@@ -356,16 +356,16 @@ started again, by a boot either, until somebody starts it; a request to the spri
 does, if it is the service with the HTTP port.`,
 		Example:           `  cove service stop web --grace 30s -s paint`,
 		Args:              exactArgs("the service's name"),
-		ValidArgsFunction: a.completeService,
-		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
-			err := sprite.StopService(ctx, name, grace, a.follow(0).Events)
+		ValidArgsFunction: completeService(inv),
+		RunE: serviceVerb(inv, func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+			err := sprite.StopService(ctx, name, grace, followService(inv, 0).Events)
 			if e, ok := errors.AsType[*sprites.Error](err); ok && e.StatusCode == http.StatusConflict {
 				err = nil // it is as it should be
 			}
 			if err != nil {
 				return err
 			}
-			return a.showService(ctx, sprite, name)
+			return showService(ctx, inv, sprite, name)
 		}),
 	}
 	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "wait so long before it is killed")
@@ -381,7 +381,7 @@ func heldOf(ctx context.Context, sprite *sprites.Sprite) (*sprites.Held, error) 
 // forever is longer than anybody follows a log.
 const forever = 1000 * time.Hour
 
-func (a *app) newServiceLogs() *cobra.Command {
+func newServiceLogsCommand(inv *invocation) *cobra.Command {
 	var follow bool
 	var lines int
 	cmd := &cobra.Command{
@@ -393,13 +393,13 @@ it: the last 16 to 32 MiB, in /.sprite/logs/services/NAME.log and NAME.log.1.`,
   cove service logs -n 1000 web -s paint
   cove service logs -f web -s paint`,
 		Args:              exactArgs("the service's name"),
-		ValidArgsFunction: a.completeService,
+		ValidArgsFunction: completeService(inv),
 	}
-	cmd.RunE = a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
+	cmd.RunE = serviceVerb(inv, func(ctx context.Context, sprite *sprites.Sprite, name string, _ []string) error {
 		if lines < 0 {
 			return usagef(cmd, "-n %d is no number of lines", lines)
 		}
-		if follow && a.global.json {
+		if follow && inv.global.json {
 			return usagef(cmd, "--follow has no end, so it can't be one JSON document")
 		}
 		var d time.Duration
@@ -411,7 +411,7 @@ it: the last 16 to 32 MiB, in /.sprite/logs/services/NAME.log and NAME.log.1.`,
 		}{Events: []sprites.ServiceEvent{}}
 		heard := func() {}
 		if follow {
-			watch := a.watchHeld(ctx, func(ctx context.Context) (*sprites.Held, error) { return heldOf(ctx, sprite) })
+			watch := watchHeld(ctx, inv, func(ctx context.Context) (*sprites.Held, error) { return heldOf(ctx, sprite) })
 			defer watch.stop()
 			heard = watch.heard
 		}
@@ -419,10 +419,10 @@ it: the last 16 to 32 MiB, in /.sprite/logs/services/NAME.log and NAME.log.1.`,
 			heard()
 			switch {
 			case e.Type == sprites.ServiceEventComplete:
-			case a.global.json:
+			case inv.global.json:
 				all.Events = append(all.Events, e)
 			default:
-				printLogged(a.text(), e)
+				printLogged(inv.text(), e)
 			}
 			return nil
 		})
@@ -432,8 +432,8 @@ it: the last 16 to 32 MiB, in /.sprite/logs/services/NAME.log and NAME.log.1.`,
 		if err != nil {
 			return err
 		}
-		if a.global.json {
-			a.printJSON(all)
+		if inv.global.json {
+			inv.printJSON(all)
 		}
 		return nil
 	})
@@ -453,7 +453,7 @@ func printLogged(w io.Writer, e sprites.ServiceEvent) {
 	}
 }
 
-func (a *app) newServiceSignal() *cobra.Command {
+func newServiceSignalCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "signal NAME SIGNAL",
 		Short: "Send a signal to a service",
@@ -466,9 +466,9 @@ func (a *app) newServiceSignal() *cobra.Command {
 		if len(args) == 1 {
 			return completeSignal(cmd, args, prefix)
 		}
-		return a.completeService(cmd, args, prefix)
+		return completeService(inv)(cmd, args, prefix)
 	}
-	cmd.RunE = a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
+	cmd.RunE = serviceVerb(inv, func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
 		sig, err := parseSignal(cmd, rest[0])
 		if err != nil {
 			return err
@@ -480,8 +480,8 @@ func (a *app) newServiceSignal() *cobra.Command {
 			Service string `json:"service"`
 			Signal  string `json:"signal"`
 		}{name, string(sig)}
-		return a.show(doc, func(w io.Writer) {
-			if !a.global.quiet {
+		return inv.show(doc, func(w io.Writer) {
+			if !inv.global.quiet {
 				fmt.Fprintf(w, "Sent %s to service %s.\n", sig, name)
 			}
 		})
@@ -504,7 +504,7 @@ func parseSignal(cmd *cobra.Command, text string) (sprites.Signal, error) {
 // usualSignals are those that are proposed.
 var usualSignals = []string{"TERM", "HUP", "INT", "KILL", "QUIT", "USR1", "USR2", "STOP", "CONT"}
 
-func (a *app) newServiceRm() *cobra.Command {
+func newServiceRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:               "rm NAME...",
 		Short:             "End services and forget them",
@@ -512,9 +512,9 @@ func (a *app) newServiceRm() *cobra.Command {
 		Example:           `  cove service rm web worker -s paint`,
 		Annotations:       map[string]string{"several": "yes"},
 		Args:              someArgs("the service's name"),
-		ValidArgsFunction: a.completeService,
-		RunE: a.serviceVerb(func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
-			return a.removeEach(ctx, append([]string{name}, rest...), func(name string) error {
+		ValidArgsFunction: completeService(inv),
+		RunE: serviceVerb(inv, func(ctx context.Context, sprite *sprites.Sprite, name string, rest []string) error {
+			return removeEach(ctx, inv, append([]string{name}, rest...), func(name string) error {
 				if err := checkService(name); err != nil {
 					return err
 				}

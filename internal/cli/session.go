@@ -13,7 +13,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newSession() *cobra.Command {
+func newSessionCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "session",
 		Short: "List, join and end the commands that run in a sprite",
@@ -22,14 +22,14 @@ detached, or a console that was left.`,
 		Example: `  cove session list -s paint
   cove session attach 3 -s paint
   cove session kill 3 -s paint`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newSessionList(), a.newSessionAttach(), a.newSessionKill())
+	cmd.AddCommand(newSessionListCommand(inv), newSessionAttachCommand(inv), newSessionKillCommand(inv))
 	return cmd
 }
 
-func (a *app) newSessionList() *cobra.Command {
+func newSessionListCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -38,7 +38,7 @@ func (a *app) newSessionList() *cobra.Command {
 		Example: `  cove session list -s paint`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			sprite, err := a.spriteHandle(ctx)
+			sprite, err := inv.spriteHandle(ctx)
 			if err != nil {
 				return err
 			}
@@ -50,36 +50,24 @@ func (a *app) newSessionList() *cobra.Command {
 				list = []sprites.Session{}
 			}
 			if len(list) == 0 {
-				a.sayAsleep(ctx, sprite)
+				sayAsleep(ctx, inv, sprite)
 			}
 			doc := sprites.SessionList{Count: len(list), Sessions: list}
-			return a.show(doc, func(w io.Writer) { printSessions(w, list, time.Now()) })
+			return inv.show(doc, func(w io.Writer) { printSessions(w, list, time.Now()) })
 		}),
 	}
 }
 
 // sayAsleep says of a sprite that does not run that its commands are not listed.
-func (a *app) sayAsleep(ctx context.Context, sprite *sprites.Sprite) {
+func sayAsleep(ctx context.Context, inv *invocation, sprite *sprites.Sprite) {
 	info, err := sprite.Client().Get(ctx, sprite.Name())
 	switch {
 	case err != nil:
 	case heldBy(info) != nil && info.Status != sprites.StatusCold:
-		a.say("cove: %s; the commands in it can't be listed before it goes on", info.Cove.Held.Message)
+		inv.say("cove: %s; the commands in it can't be listed before it goes on", info.Cove.Held.Message)
 	case info.Status == sprites.StatusWarm:
-		a.say("cove: sprite %[1]s sleeps: the commands in it can't be listed before it is awake: cove wake %[1]s", sprite.Name())
+		inv.say("cove: sprite %[1]s sleeps: the commands in it can't be listed before it is awake: cove wake %[1]s", sprite.Name())
 	}
-}
-
-// spriteHandle is the sprite in use, of the server in use.
-func (a *app) spriteHandle(ctx context.Context) (*sprites.Sprite, error) {
-	if _, err := a.spriteName(ctx); err != nil {
-		return nil, err // before a server is started for it
-	}
-	c, err := a.client(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return a.handle(ctx, c)
 }
 
 func printSessions(w io.Writer, list []sprites.Session, now time.Time) {
@@ -101,7 +89,7 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-func (a *app) newSessionAttach() *cobra.Command {
+func newSessionAttachCommand(inv *invocation) *cobra.Command {
 	var stdin bool
 	cmd := &cobra.Command{
 		Use:   "attach ID",
@@ -112,27 +100,27 @@ command's own. A detached command that has ended can be joined for another ten m
 		Example: `  cove session attach 3 -s paint`,
 		Args:    exactArgs("the session's id"),
 
-		ValidArgsFunction: a.completeSession,
+		ValidArgsFunction: completeSession(inv),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if a.global.json {
+			if inv.global.json {
 				return usagef(cmd, "attach prints what the command prints; there is no --json")
 			}
 			if err := checkSession(args[0]); err != nil {
 				return err
 			}
-			sprite, err := a.spriteHandle(cmd.Context())
+			sprite, err := inv.spriteHandle(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return a.attach(cmd.Context(), sprite, args[0], stdin)
+			return attachSession(cmd.Context(), inv, sprite, args[0], stdin)
 		},
 	}
 	cmd.Flags().BoolVarP(&stdin, "stdin", "i", false, "pass this input on, where the session has no terminal")
 	return cmd
 }
 
-// attach joins a session, with or without a terminal as the session has it.
-func (a *app) attach(ctx context.Context, sprite *sprites.Sprite, id string, stdin bool) error {
+// attachSession joins a session, with or without a terminal as the session has it.
+func attachSession(ctx context.Context, inv *invocation, sprite *sprites.Sprite, id string, stdin bool) error {
 	list, err := sprite.Sessions(ctx)
 	if err != nil {
 		return spriteError(err)
@@ -142,15 +130,15 @@ func (a *app) attach(ctx context.Context, sprite *sprites.Sprite, id string, std
 			continue
 		}
 		if s.TTY {
-			return a.attachTerminal(ctx, sprite, sprite.Attach(ctx, id))
+			return attachTerminal(ctx, inv, sprite, sprite.Attach(ctx, id))
 		}
 		var in io.Reader
 		if stdin {
-			in = a.In
+			in = inv.In
 		}
-		return a.attachPlain(ctx, sprite, id, in)
+		return attachPlain(ctx, inv, sprite, id, in)
 	}
-	err = a.attachPlain(ctx, sprite, id, nil) // it may have ended a while ago
+	err = attachPlain(ctx, inv, sprite, id, nil) // it may have ended a while ago
 	if errors.Is(err, sprites.ErrNotFound) {
 		return noSession(id, sprite)
 	}
@@ -161,7 +149,7 @@ func noSession(id string, sprite *sprites.Sprite) error {
 	return fail.Newf("not_found", "see which do: cove session list -s "+sprite.Name(), "no session %s runs in %s", id, sprite.Name())
 }
 
-func (a *app) newSessionKill() *cobra.Command {
+func newSessionKillCommand(inv *invocation) *cobra.Command {
 	var signal string
 	var grace time.Duration
 	cmd := &cobra.Command{
@@ -172,7 +160,7 @@ is left.`,
 		Example: `  cove session kill 3 -s paint
   cove session kill 3 --signal INT --grace 30s`,
 		Args:              exactArgs("the session's id"),
-		ValidArgsFunction: a.completeSession,
+		ValidArgsFunction: completeSession(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		if err := checkSession(args[0]); err != nil {
@@ -185,7 +173,7 @@ is left.`,
 		if err != nil {
 			return err
 		}
-		sprite, err := a.spriteHandle(ctx)
+		sprite, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
@@ -203,9 +191,9 @@ is left.`,
 		if err == nil && code >= 0 {
 			doc.ExitCode = &code
 		}
-		return a.show(doc, func(w io.Writer) {
+		return inv.show(doc, func(w io.Writer) {
 			switch {
-			case a.global.quiet:
+			case inv.global.quiet:
 			case err != nil:
 				fmt.Fprintf(w, "Session %s had ended already.\n", args[0])
 			default:

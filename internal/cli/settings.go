@@ -27,9 +27,9 @@ var flagOf = map[config.Key]string{
 	config.PullRisky: "accept-risky",
 }
 
-// places are where the settings of a command line are, that was typed in the
+// findPlaces says where the settings of a command line are, that was typed in the
 // working directory.
-func (a *app) places(ctx context.Context) (config.Places, error) {
+func findPlaces(ctx context.Context) (config.Places, error) {
 	p := config.Places{Getenv: os.Getenv}
 	p.Personal, p.Named = config.PersonalFile(os.Getenv)
 	dir, err := os.Getwd()
@@ -40,10 +40,10 @@ func (a *app) places(ctx context.Context) (config.Places, error) {
 	return p, err
 }
 
-// settings reads them. Where they are wrong nothing is done that would have used
+// loadSettings reads the settings. Where they are wrong nothing is done that would have used
 // them.
-func (a *app) settings(ctx context.Context) (*config.Settings, config.Places, error) {
-	p, err := a.places(ctx)
+func loadSettings(ctx context.Context) (*config.Settings, config.Places, error) {
+	p, err := findPlaces(ctx)
 	if err != nil {
 		return nil, p, err
 	}
@@ -64,9 +64,9 @@ func configError(err error) error {
 	return fail.Wrap("bad_config", err, hint)
 }
 
-// defaults gives the flags of a command that nobody gave what the settings say, as
+// setDefaults gives the flags of a command that nobody gave what the settings say, as
 // far as keys name them. They still count as not given.
-func (a *app) defaults(cmd *cobra.Command, s *config.Settings, keys ...config.Key) error {
+func setDefaults(inv *invocation, cmd *cobra.Command, s *config.Settings, keys ...config.Key) error {
 	for _, key := range keys {
 		f := cmd.Flags().Lookup(flagOf[key])
 		if f.Changed {
@@ -76,7 +76,7 @@ func (a *app) defaults(cmd *cobra.Command, s *config.Settings, keys ...config.Ke
 		if key == config.Network {
 			v = s.Network(cmp.Or(f.DefValue, policy.Open))
 			if v.Note != "" {
-				a.say("%s", v.Note)
+				inv.say("%s", v.Note)
 			}
 		}
 		if v.From == config.BuiltIn {
@@ -136,13 +136,13 @@ func registerSetup(cmd *cobra.Command) {
 	f.Duration("setup-timeout", mustDuration(config.Default(config.SetupTimeout)), "the setup script's time")
 }
 
-// environment is what the files of the repository and the person give a sprite. It
+// spriteEnvironment is what the files of the repository and the person give a sprite. It
 // says where a connector would do without a key inside.
-func (a *app) environment(p config.Places, sprite string) ([]config.EnvVar, error) {
+func spriteEnvironment(inv *invocation, p config.Places, sprite string) ([]config.EnvVar, error) {
 	vars, err := p.Environment(sprite)
 	for _, v := range vars {
 		if hint := keyHint(v); hint != "" && v.Line > 0 {
-			a.say("%s", hint)
+			inv.say("%s", hint)
 		}
 	}
 	return vars, configError(err)

@@ -34,7 +34,7 @@ const (
 	guestNotSetUp = 6 // exit code of cove-guest job is-set-up
 )
 
-func (a *app) newSetup() *cobra.Command {
+func newSetupCommand(inv *invocation) *cobra.Command {
 	var agent string
 	cmd := &cobra.Command{
 		Use:   "setup [NAME]",
@@ -51,32 +51,32 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
   cove setup paint --setup ./tools.sh --setup-timeout 20m
   cove setup paint --json | jq '.steps[] | {step, result, ms}'`,
 		Args:              maxArgs(1),
-		ValidArgsFunction: a.completeOneSprite,
+		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := a.named(ctx, cmd, args)
+		name, err := inv.sprite.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
-		s, places, err := a.settings(ctx)
+		s, places, err := loadSettings(ctx)
 		if err != nil {
 			return err
 		}
-		if err := a.defaults(cmd, s, config.Agent, config.SetupTimeout); err != nil {
+		if err := setDefaults(inv, cmd, s, config.Agent, config.SetupTimeout); err != nil {
 			return err
 		}
 		who, err := findAgent(cmd, places, agent)
 		if err != nil {
 			return err
 		}
-		p := &preparation{app: a, agent: agent, who: who, places: places, steps: steps{app: a}}
+		p := &preparation{inv: inv, agent: agent, who: who, places: places, steps: steps{inv: inv}}
 		if p.script, err = setupScript(cmd, s, places); err != nil {
 			return err
 		}
-		if p.vars, err = a.environment(places, name); err != nil {
+		if p.vars, err = spriteEnvironment(inv, places, name); err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -84,14 +84,14 @@ What a clone needs, such as its dependencies, belongs into the plan.`,
 		err = p.run(ctx)
 		return p.steps.end(stepsJSON{Sprite: name, Agent: agent}, err)
 	})
-	a.registerAgent(cmd, &agent, config.Default(config.Agent), "who will work in it: ")
+	registerAgent(cmd, &agent, config.Default(config.Agent), "who will work in it: ")
 	registerSetup(cmd)
 	return cmd
 }
 
 // preparation is one cove setup.
 type preparation struct {
-	app    *app
+	inv    *invocation
 	client *sprites.Client
 	sprite *sprites.Sprite
 	agent  string
@@ -237,7 +237,7 @@ func (p *preparation) forget(ctx context.Context, dir string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
 	defer cancel()
 	if err := p.sprite.Remove(ctx, dir, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		p.app.detail("remove %s: %v", dir, err)
+		p.inv.detail("remove %s: %v", dir, err)
 	}
 }
 
@@ -266,7 +266,7 @@ func (p *preparation) upload(ctx context.Context, repo *gitwork.Repo, dir string
 	if err := p.writeSpec(ctx, dir, *spec); err != nil {
 		return err
 	}
-	shown := p.app.newProgress("upload", bundle.Size)
+	shown := p.inv.newProgress("upload", bundle.Size)
 	defer shown.Close()
 	return p.sprite.WriteFile(ctx, path.Join(dir, spec.Bundle), countingReader{file, shown}, sprites.WriteOptions{Size: bundle.Size})
 }
@@ -275,11 +275,11 @@ func (p *preparation) upload(ctx context.Context, repo *gitwork.Repo, dir string
 func (p *preparation) execute(ctx context.Context, dir string) error {
 	cmd := p.sprite.CommandContext(ctx, guestProgram, "job", "set-up", dir)
 	var said lastText
-	cmd.Stdout, cmd.Stderr = p.app.remarks(), &said
+	cmd.Stdout, cmd.Stderr = p.inv.remarks(), &said
 	err := cmd.Run()
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
 		text := strings.TrimPrefix(strings.TrimSpace(said.String()), "cove-guest: ")
-		if !p.app.global.quiet && !p.app.global.json { // what it printed was shown
+		if !p.inv.global.quiet && !p.inv.global.json { // what it printed was shown
 			text = headline(text)
 		}
 		return fail.New("setup_failed", cmp.Or(text, err.Error()), "change the script, and try again: cove setup "+p.sprite.Name())
@@ -321,7 +321,7 @@ func (p *preparation) each(ctx context.Context, work agents.Work, commands [][]s
 		cmd := p.sprite.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Env = withoutEnv(work.Env, p.vars)
 		var said lastText
-		both := io.MultiWriter(&said, p.app.remarks()) // an installation takes a while
+		both := io.MultiWriter(&said, p.inv.remarks()) // an installation takes a while
 		cmd.Stdout, cmd.Stderr = both, both
 		if err := cmd.Run(); err != nil {
 			return "", "", agentError("the agent "+p.agent+" can't be installed", p.sprite, err, said.String())

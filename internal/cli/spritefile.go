@@ -39,19 +39,28 @@ func checkName(name string) error {
 
 const nameHint = "a name is a DNS label: lower-case letters, digits and hyphens, 63 at most, with a letter or digit at either end"
 
-// spriteName is the sprite that a command is about: that of -s, of COVE_SPRITE, or of
+// chosenSprite is the sprite in use, which an argument, -s, the environment or a .sprite file
+// chooses.
+type chosenSprite struct {
+	global *globals
+	out    *printer
+	hints  *hinter
+	toldOf map[string]bool // .sprite files that were said to be ignored
+}
+
+// name is the sprite that a command is about: that of -s, of COVE_SPRITE, or of
 // the nearest .sprite file upwards. Hints then name it.
-func (a *app) spriteName(ctx context.Context) (string, error) {
-	name, err := a.chosenSprite(ctx)
+func (s *chosenSprite) name(ctx context.Context) (string, error) {
+	name, err := s.find(ctx)
 	if err == nil {
-		a.about = name
+		s.hints.about = name
 	}
 	return name, err
 }
 
-func (a *app) chosenSprite(ctx context.Context) (string, error) {
-	if a.global.sprite != "" {
-		return a.global.sprite, checkName(a.global.sprite)
+func (s *chosenSprite) find(ctx context.Context) (string, error) {
+	if s.global.sprite != "" {
+		return s.global.sprite, checkName(s.global.sprite)
 	}
 	if name := environmentSprite(); name != "" {
 		return name, checkName(name)
@@ -60,22 +69,22 @@ func (a *app) chosenSprite(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file, name, err := a.findSpriteFile(ctx, dir)
+	file, name, err := s.findFile(ctx, dir)
 	if err != nil {
 		return "", err
 	}
 	if file == "" {
 		return "", fail.New("no_sprite", "which sprite?", "-s NAME, or note one for this folder: cove use NAME")
 	}
-	a.detail("sprite %s, from %s", name, file)
+	s.out.detail("sprite %s, from %s", name, file)
 	return name, nil
 }
 
-// findSpriteFile looks for the nearest .sprite file from dir upwards; an empty
+// findFile looks for the nearest .sprite file from dir upwards; an empty
 // file says that there is none. Folders of that name are passed over. So is a file
 // that somebody else could have put there, to choose where this user's commands go:
 // one that git tracks, or another user's. That is said, once.
-func (a *app) findSpriteFile(ctx context.Context, dir string) (file, name string, err error) {
+func (s *chosenSprite) findFile(ctx context.Context, dir string) (file, name string, err error) {
 	for {
 		file = filepath.Join(dir, spriteFileName)
 		info, err := os.Lstat(file)
@@ -88,12 +97,12 @@ func (a *app) findSpriteFile(ctx context.Context, dir string) (file, name string
 				name, err = readSpriteFile(file)
 				return file, name, err
 			}
-			if !a.toldOf[file] {
-				if a.toldOf == nil {
-					a.toldOf = map[string]bool{}
+			if !s.toldOf[file] {
+				if s.toldOf == nil {
+					s.toldOf = map[string]bool{}
 				}
-				a.toldOf[file] = true
-				a.warn("Ignored %s, which %s. Choose a sprite with -s NAME, or: git rm --cached .sprite && cove use NAME", printable.Name(file), why)
+				s.toldOf[file] = true
+				s.out.warn("Ignored %s, which %s. Choose a sprite with -s NAME, or: git rm --cached .sprite && cove use NAME", printable.Name(file), why)
 			}
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
@@ -167,8 +176,8 @@ func checkSession(id string) error {
 }
 
 // handle is the sprite in use, on a client.
-func (a *app) handle(ctx context.Context, c *sprites.Client) (*sprites.Sprite, error) {
-	name, err := a.spriteName(ctx)
+func (s *chosenSprite) handle(ctx context.Context, c *sprites.Client) (*sprites.Sprite, error) {
+	name, err := s.name(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -77,33 +77,33 @@ func spriteFlagOf(root *cobra.Command, args []string) {
 }
 
 // tellUnusedSprite says that -s changes nothing for a command that has no sprite.
-func (a *app) tellUnusedSprite(cmd *cobra.Command) {
-	if a.global.sprite != "" && usesSprite(cmd) == noSprite {
-		a.say("cove: %s is about no sprite; -s %s changes nothing", cmd.CommandPath(), printable.Line(a.global.sprite))
+func tellUnusedSprite(inv *invocation, cmd *cobra.Command) {
+	if inv.global.sprite != "" && usesSprite(cmd) == noSprite {
+		inv.say("cove: %s is about no sprite; -s %s changes nothing", cmd.CommandPath(), printable.Line(inv.global.sprite))
 	}
 }
 
 // aboutFlag notes the sprite of -s for hints, if cmd has one and no better is known.
-func (a *app) aboutFlag(cmd *cobra.Command) {
-	if a.about == "" && usesSprite(cmd) != noSprite && checkName(a.global.sprite) == nil {
-		a.about = a.global.sprite
+func aboutFlag(inv *invocation, cmd *cobra.Command) {
+	if inv.hints.about == "" && usesSprite(cmd) != noSprite && checkName(inv.global.sprite) == nil {
+		inv.hints.about = inv.global.sprite
 	}
 }
 
 // nameOnce takes the sprite's name from an argument. -s may name the same one besides.
-func (a *app) nameOnce(cmd *cobra.Command, args []string) error {
+func (s *chosenSprite) nameOnce(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
 	for _, name := range args {
-		if a.global.sprite != "" && a.global.sprite != name {
-			return usagef(cmd, "two sprites are named, %s and %s; leave one out", name, a.global.sprite)
+		if s.global.sprite != "" && s.global.sprite != name {
+			return usagef(cmd, "two sprites are named, %s and %s; leave one out", name, s.global.sprite)
 		}
 	}
 	if len(args) == 1 {
-		a.global.sprite = args[0]
+		s.global.sprite = args[0]
 		if checkName(args[0]) == nil {
-			a.about = args[0]
+			s.hints.about = args[0]
 		}
 	}
 	return nil
@@ -111,20 +111,20 @@ func (a *app) nameOnce(cmd *cobra.Command, args []string) error {
 
 // named is the sprite of a command with an optional argument NAME: that, else -s, else
 // COVE_SPRITE, else the one that cove use noted.
-func (a *app) named(ctx context.Context, cmd *cobra.Command, args []string) (string, error) {
-	if err := a.nameOnce(cmd, args); err != nil {
+func (s *chosenSprite) named(ctx context.Context, cmd *cobra.Command, args []string) (string, error) {
+	if err := s.nameOnce(cmd, args); err != nil {
 		return "", err
 	}
-	return a.spriteName(ctx)
+	return s.name(ctx)
 }
 
 // namedAll is named for a command that takes several.
-func (a *app) namedAll(ctx context.Context, cmd *cobra.Command, args []string) ([]string, error) {
-	if err := a.nameOnce(cmd, args); err != nil {
+func (s *chosenSprite) namedAll(ctx context.Context, cmd *cobra.Command, args []string) ([]string, error) {
+	if err := s.nameOnce(cmd, args); err != nil {
 		return nil, err
 	}
 	if len(args) == 0 {
-		name, err := a.spriteName(ctx)
+		name, err := s.name(ctx)
 		return []string{name}, err
 	}
 	for _, name := range args {
@@ -137,12 +137,12 @@ func (a *app) namedAll(ctx context.Context, cmd *cobra.Command, args []string) (
 
 // namedOrFlag is the sprites of a command that a noted one must not choose for: the
 // arguments, or -s. what is missing is said without either.
-func (a *app) namedOrFlag(cmd *cobra.Command, args []string, missing string) ([]string, error) {
-	if err := a.nameOnce(cmd, args); err != nil {
+func (s *chosenSprite) namedOrFlag(cmd *cobra.Command, args []string, missing string) ([]string, error) {
+	if err := s.nameOnce(cmd, args); err != nil {
 		return nil, err
 	}
-	if len(args) == 0 && a.global.sprite != "" {
-		args = []string{a.global.sprite}
+	if len(args) == 0 && s.global.sprite != "" {
+		args = []string{s.global.sprite}
 	}
 	if len(args) == 0 {
 		return nil, usagef(cmd, "%s is missing", missing)

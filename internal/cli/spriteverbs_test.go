@@ -136,15 +136,15 @@ func TestEveryVerbFindsItsSprite(t *testing.T) {
 // The help of a command shows -s if, and only if, it has a sprite, and so does completion.
 func TestSpriteFlagIsShown(t *testing.T) {
 	known := map[string]bool{}
-	for _, c := range all((&app{}).newRoot()) {
+	for _, c := range all(newRootCommand(newInvocation(Streams{}))) {
 		name := commandName(c)
 		known[name] = true
 		if c.Hidden || name == "" {
 			continue
 		}
 		var help, complete bytes.Buffer
-		a := &app{Streams: Streams{Out: io.Discard, Err: io.Discard}}
-		root := a.newRoot()
+		inv := newInvocation(Streams{Out: io.Discard, Err: io.Discard})
+		root := newRootCommand(inv)
 		root.SetOut(&help)
 		root.SetArgs(append(strings.Fields(name), "--help"))
 		if err := root.Execute(); err != nil {
@@ -173,7 +173,7 @@ func TestDestroyingAsks(t *testing.T) {
 		"token rm ci", "secret rm github", "connector rm ci", "service rm -s paint web", "agent rm greeter", "backend rm far", "restart paint"}
 	jobs := `{}`
 	asking := 0
-	for _, c := range all((&app{}).newRoot()) {
+	for _, c := range all(newRootCommand(newInvocation(Streams{}))) {
 		if c.Flags().Lookup("yes") != nil {
 			asking++
 		}

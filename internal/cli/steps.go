@@ -34,7 +34,7 @@ type stepJSON struct {
 
 // steps are done one after the other, each timed, and shown as they end.
 type steps struct {
-	app   *app
+	inv   *invocation
 	round int // 0: there is only one
 	list  []stepJSON
 }
@@ -53,15 +53,15 @@ func (s *steps) do(name string, f step) error {
 // add notes a step that is over, and shows it.
 func (s *steps) add(st stepJSON, err error) {
 	if err != nil {
-		f := s.app.classify(err)
+		f := s.inv.classify(err)
 		st.Result, st.Detail, st.Hint = stepFailed, f.message, f.hint
 	}
 	st.Round = s.round
 	s.list = append(s.list, st)
-	if s.app.global.json {
+	if s.inv.global.json {
 		return
 	}
-	fmt.Fprintf(s.app.Out, "%-12s %9.1f ms  %-8s %s\n", printable.Line(st.Step), st.MS, st.Result, printable.Line(headline(st.Detail)))
+	fmt.Fprintf(s.inv.Out, "%-12s %9.1f ms  %-8s %s\n", printable.Line(st.Step), st.MS, st.Result, printable.Line(headline(st.Detail)))
 }
 
 // headline is the first line of a text, of which the others are what a program printed.
@@ -81,7 +81,7 @@ type stepsJSON struct {
 // end prints the document with --json, and returns what the verb does: err, or the
 // exit code of one that is in the document.
 func (s *steps) end(doc stepsJSON, err error) error {
-	if !s.app.global.json {
+	if !s.inv.global.json {
 		return err
 	}
 	doc.OK, doc.Steps = err == nil, s.list
@@ -89,13 +89,13 @@ func (s *steps) end(doc stepsJSON, err error) error {
 		doc.Steps = []stepJSON{}
 	}
 	if err == nil {
-		s.app.printJSON(doc)
+		s.inv.printJSON(doc)
 		return nil
 	}
-	f := s.app.classify(err)
+	f := s.inv.classify(err)
 	e := f.document()
 	doc.Error = &e
-	s.app.printJSON(doc)
+	s.inv.printJSON(doc)
 	return reportedError{f.exit}
 }
 
@@ -128,11 +128,11 @@ func (t *lastText) String() string { return strings.ToValidUTF8(string(t.text), 
 
 // remarks shows lines that come from a sprite among what is for people, unless
 // they want nothing.
-func (a *app) remarks() io.Writer {
-	if a.global.quiet || a.global.json {
+func (p *printer) remarks() io.Writer {
+	if p.global.quiet || p.global.json {
 		return io.Discard
 	}
-	return &remarkWriter{w: a.Err}
+	return &remarkWriter{w: p.Err}
 }
 
 // remarkWriter marks each line, so that none can look like cove's.

@@ -11,46 +11,55 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newSuspend() *cobra.Command {
-	return a.sleepVerb("suspend", "Have a sprite sleep now, with its memory",
-		`Has a sprite sleep now, as it does by itself when nobody uses it: its programs stop where they
+func newSuspendCommand(inv *invocation) *cobra.Command {
+	return newSleepCommand(inv, &cobra.Command{
+		Use:   "suspend [NAME...]",
+		Short: "Have a sprite sleep now, with its memory",
+		Long: `Has a sprite sleep now, as it does by itself when nobody uses it: its programs stop where they
 are, its memory goes to disk, and it takes no memory and no processor of this machine. Its
 next use wakes it, and they go on. It is refused while somebody is attached to a command, or
 a connection to it is open (cove proxy, its URL). A task (sprite-env) or a command that
 nobody is attached to goes to sleep with it.`,
-		"  cove suspend paint", (*sprites.Sprite).Suspend, "%s sleeps.")
+		Example: "  cove suspend paint",
+	}, (*sprites.Sprite).Suspend, "%s sleeps.")
 }
 
-func (a *app) newWake() *cobra.Command {
-	return a.sleepVerb("wake", "Wake a sprite",
-		`Wakes a sprite that sleeps, as its next use would. What ran goes on; where its memory can't
+func newWakeCommand(inv *invocation) *cobra.Command {
+	return newSleepCommand(inv, &cobra.Command{
+		Use:   "wake [NAME...]",
+		Short: "Wake a sprite",
+		Long: `Wakes a sprite that sleeps, as its next use would. What ran goes on; where its memory can't
 be used, after an upgrade of cove say, it boots (to see why: cove info).`,
-		"  cove wake paint", (*sprites.Sprite).Wake, "%s is awake.")
+		Example: "  cove wake paint",
+	}, (*sprites.Sprite).Wake, "%s is awake.")
 }
 
-func (a *app) newRestart() *cobra.Command {
-	cmd := a.sleepVerb("restart", "End all that runs in a sprite, and boot it",
-		`Ends all that runs in a sprite and forgets the memory that it sleeps with, then boots it from
+func newRestartCommand(inv *invocation) *cobra.Command {
+	cmd := newSleepCommand(inv, &cobra.Command{
+		Use:   "restart [NAME...]",
+		Short: "End all that runs in a sprite, and boot it",
+		Long: `Ends all that runs in a sprite and forgets the memory that it sleeps with, then boots it from
 its disk. Its services start. Programs then see the limits of memory and CPUs that cove
 update has set. A job in it ends, and what it has done is collected: on a terminal you are
 asked first, unless --yes is given.`,
-		"  cove restart paint",
+		Example: "  cove restart paint",
+	},
 		func(s *sprites.Sprite, ctx context.Context) (sprites.Info, error) {
 			running := runningJobs(ctx, s.Client(), s.Name())
 			if _, err := s.Client().Restart(ctx, s.Name()); err != nil {
 				return sprites.Info{}, err
 			}
 			for _, j := range running {
-				a.warn("cove: job %[1]s ends with what ran in %[2]s; see: cove job show %[1]s", j.ID, s.Name())
+				inv.warn("cove: job %[1]s ends with what ran in %[2]s; see: cove job show %[1]s", j.ID, s.Name())
 			}
 			return s.Wake(ctx)
 		}, "%s has booted.")
-	return a.asks(cmd, func(ctx context.Context, cmd *cobra.Command, args []string) (lines []string, _ error) {
-		args, err := a.namedAll(ctx, cmd, args)
+	return asksFirst(inv, cmd, func(ctx context.Context, cmd *cobra.Command, args []string) (lines []string, _ error) {
+		args, err := inv.sprite.namedAll(ctx, cmd, args)
 		if err != nil {
 			return nil, err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -63,17 +72,16 @@ asked first, unless --yes is given.`,
 	})
 }
 
-func (a *app) sleepVerb(verbName, short, long, example string, f func(*sprites.Sprite, context.Context) (sprites.Info, error), said string) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: verbName + " [NAME...]", Short: short, Long: long, Example: example,
-		ValidArgsFunction: a.completeSprite,
-	}
+// newSleepCommand completes a command that does something with one sprite after the other, and
+// says so of each.
+func newSleepCommand(inv *invocation, cmd *cobra.Command, do func(*sprites.Sprite, context.Context) (sprites.Info, error), said string) *cobra.Command {
+	cmd.ValidArgsFunction = completeSprite(inv)
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		args, err := a.namedAll(ctx, cmd, args)
+		args, err := inv.sprite.namedAll(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -82,18 +90,18 @@ func (a *app) sleepVerb(verbName, short, long, example string, f func(*sprites.S
 			Error *errorJSON `json:"error,omitempty"`
 		}
 		doc.Sprites = []sprites.Info{}
-		failed, exit := a.each(ctx, args, func(name string) error {
-			info, err := f(c.Sprite(name), ctx)
+		failed, exit := forEach(ctx, inv, args, func(name string) error {
+			info, err := do(c.Sprite(name), ctx)
 			if err != nil {
-				return spriteError(unseen(err, verbName+" sprite "+name, "cove info "+name))
+				return spriteError(unseen(err, cmd.Name()+" sprite "+name, "cove info "+name))
 			}
 			doc.Sprites = append(doc.Sprites, info)
 			return nil
 		})
 		doc.Error = failed
-		if err := a.show(doc, func(io.Writer) {
+		if err := inv.show(doc, func(io.Writer) {
 			for _, info := range doc.Sprites {
-				a.say(said, printable.Line(info.Name))
+				inv.say(said, printable.Line(info.Name))
 			}
 		}); err != nil || exit == exitOK {
 			return err

@@ -53,7 +53,7 @@ and --exclude have the same syntax, and count more; "!" takes back. .git never t
 What is replaced or deleted is kept for cove sync undo (of the last ten syncs). All of it is
 applied or nothing, also when it is interrupted. What had come stays for the next attempt.`
 
-func (a *app) newSync() *cobra.Command {
+func newSyncCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sync",
 		Short: "Bring a folder here and one in a sprite into step",
@@ -64,14 +64,14 @@ func (a *app) newSync() *cobra.Command {
   cove sync pull --dry-run        what would come back
   cove sync pull
   cove sync undo`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newSyncVerb(filesync.Push), a.newSyncVerb(filesync.Pull), a.newSyncUndo(), a.newSyncStatus())
+	cmd.AddCommand(newSyncVerbCommand(inv, filesync.Push), newSyncVerbCommand(inv, filesync.Pull), newSyncUndoCommand(inv), newSyncStatusCommand(inv))
 	return cmd
 }
 
-func (a *app) newSyncVerb(verbName filesync.Verb) *cobra.Command {
+func newSyncVerbCommand(inv *invocation, verbName filesync.Verb) *cobra.Command {
 	f := &syncFlags{}
 	cmd := &cobra.Command{
 		Use:   string(verbName) + " [SRC [DST]]",
@@ -86,7 +86,7 @@ one only with --reset, which makes the target what the source is.
   cove sync push --on-conflict ours
   cove sync push --watch`,
 		Args: maxArgs(2),
-		RunE: verb(func(ctx context.Context, args []string) error { return a.syncVerb(ctx, verbName, f, args) }),
+		RunE: verb(func(ctx context.Context, args []string) error { return runSync(ctx, inv, verbName, f, args) }),
 	}
 	if verbName == filesync.Pull {
 		cmd.Short = "Bring what has changed in a sprite here"
@@ -165,13 +165,13 @@ func syncPaths(verbName filesync.Verb, args []string) (local, remote string, err
 	return filepath.Clean(local), remote, nil
 }
 
-// newSyncOf prepares a sync of two folders.
-func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlags, args []string) (*filesync.Sync, *sprites.Sprite, error) {
+// openSync prepares a sync of two folders.
+func openSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *syncFlags, args []string) (*filesync.Sync, *sprites.Sprite, error) {
 	local, remote, err := syncPaths(verbName, args)
 	if err != nil {
 		return nil, nil, err
 	}
-	a.syncs = syncHint{local: local, remote: remote, exclude: f.exclude, noIgnore: f.noIgnore}
+	inv.hints.syncs = syncHint{local: local, remote: remote, exclude: f.exclude, noIgnore: f.noIgnore}
 	policy, err := syncPolicy(f.policy)
 	if err != nil {
 		return nil, nil, err
@@ -182,7 +182,7 @@ func (a *app) newSyncOf(ctx context.Context, verbName filesync.Verb, f *syncFlag
 			return nil, nil, usagef(nil, "--max-size: %v", err)
 		}
 	}
-	sprite, err := a.spriteHandle(ctx)
+	sprite, err := inv.spriteHandle(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -254,36 +254,36 @@ func syncRules(ctx context.Context, local string, f *syncFlags) (rules filesync.
 	return rules, files, nil
 }
 
-func (a *app) syncVerb(ctx context.Context, verbName filesync.Verb, f *syncFlags, args []string) error {
+func runSync(ctx context.Context, inv *invocation, verbName filesync.Verb, f *syncFlags, args []string) error {
 	if f.watch && f.dryRun {
 		return usagef(nil, "--watch does not go with --dry-run")
 	}
-	y, sprite, err := a.newSyncOf(ctx, verbName, f, args)
+	y, sprite, err := openSync(ctx, inv, verbName, f, args)
 	if err != nil {
 		return err
 	}
 	if verbName == filesync.Push && !f.dryRun {
-		if err := a.warnCredentials(ctx, y.Local, y.Rules); err != nil {
+		if err := warnCredentials(ctx, inv, y.Local, y.Rules); err != nil {
 			return err
 		}
 	}
 	if f.watch {
-		return a.syncWatch(ctx, y, sprite, f.policy)
+		return watchSync(ctx, inv, y, sprite, f.policy)
 	}
-	report, err := a.syncOnce(ctx, y, sprite)
+	report, err := syncOnce(ctx, inv, y, sprite)
 	err = riskySync(err, y, sprite.Name())
 	if report == nil {
 		return err
 	}
-	if err != nil && len(report.Conflicts) > 0 && a.global.json {
-		a.printJSON(report)
+	if err != nil && len(report.Conflicts) > 0 && inv.global.json {
+		inv.printJSON(report)
 		return reportedError{exitConflict}
 	}
-	if err == nil && a.global.json {
-		a.printJSON(report)
+	if err == nil && inv.global.json {
+		inv.printJSON(report)
 		return nil
 	}
-	a.showSync(sprite.Name(), report, err == nil)
+	showSync(inv, sprite.Name(), report, err == nil)
 	return err
 }
 
@@ -326,12 +326,12 @@ func excludePattern(dir string) string {
 }
 
 // syncOnce syncs, with progress.
-func (a *app) syncOnce(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite) (*filesync.Report, error) {
+func syncOnce(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *sprites.Sprite) (*filesync.Report, error) {
 	direction := "to "
 	if y.Verb == filesync.Pull {
 		direction = "from "
 	}
-	p := a.newProgress(direction+sprite.Name(), 0)
+	p := inv.newProgress(direction+sprite.Name(), 0)
 	y.Progress = func(done, total int64) { p.set(done, total, false) }
 	report, err := y.Run(ctx)
 	p.Close()
@@ -339,16 +339,16 @@ func (a *app) syncOnce(ctx context.Context, y *filesync.Sync, sprite *sprites.Sp
 }
 
 // showSync tells people what was done, or would be.
-func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
-	a.showConflicts(sprite, r)
+func showSync(inv *invocation, sprite string, r *filesync.Report, done bool) {
+	showConflicts(inv, sprite, r)
 	if !done {
 		return
 	}
-	if r.DryRun || a.global.verbose {
-		a.listNames("+", r.Added)
-		a.listNames("~", r.Modified)
-		a.listNames("m", r.Merged)
-		a.listNames("-", r.Deleted)
+	if r.DryRun || inv.global.verbose {
+		listNames(inv, "+", r.Added)
+		listNames(inv, "~", r.Modified)
+		listNames(inv, "m", r.Merged)
+		listNames(inv, "-", r.Deleted)
 	}
 	from, to := r.Local, sprite+":"+r.Remote
 	if r.Verb == filesync.Pull {
@@ -360,31 +360,31 @@ func (a *app) showSync(sprite string, r *filesync.Report, done bool) {
 	}
 	switch {
 	case r.Changes() == 0 && r.Held.Count > 0:
-		a.say("%s and %s are in step, but for what is held%s", printable.Line(from), printable.Line(to), leftText(r))
+		inv.say("%s and %s are in step, but for what is held%s", printable.Line(from), printable.Line(to), leftText(r))
 	case r.Changes() == 0:
-		a.say("%s and %s are in step%s", printable.Line(from), printable.Line(to), leftText(r))
+		inv.say("%s and %s are in step%s", printable.Line(from), printable.Line(to), leftText(r))
 	case r.DryRun:
-		a.say("%s to %s would be: %s (%s)%s", printable.Line(from), printable.Line(to), what, printable.Bytes(r.Bytes), leftText(r))
+		inv.say("%s to %s would be: %s (%s)%s", printable.Line(from), printable.Line(to), what, printable.Bytes(r.Bytes), leftText(r))
 	default:
-		a.say("%s to %s: %s (%s in %s)%s", printable.Line(from), printable.Line(to), what, printable.Bytes(r.Bytes), span(time.Duration(r.Seconds*float64(time.Second))), leftText(r))
-		a.detail("take it back: cove sync undo --id %s", r.Backup)
+		inv.say("%s to %s: %s (%s in %s)%s", printable.Line(from), printable.Line(to), what, printable.Bytes(r.Bytes), span(time.Duration(r.Seconds*float64(time.Second))), leftText(r))
+		inv.detail("take it back: cove sync undo --id %s", r.Backup)
 	}
-	a.showSkipped(r)
-	showUnignored(a, r)
-	showHeld(a, sprite, r)
+	showSkipped(inv, r)
+	showUnignored(inv, r)
+	showHeld(inv, sprite, r)
 	if len(r.Risky) > 0 {
-		a.say("Look at these before you run anything here:")
+		inv.say("Look at these before you run anything here:")
 	}
 	for _, risk := range r.Risky[:min(len(r.Risky), maxShownFiles)] {
-		a.say("  ! %s: %s", printable.Line(risk.Path), risk.Why)
+		inv.say("  ! %s: %s", printable.Line(risk.Path), risk.Why)
 	}
 	if more := len(r.Risky) - maxShownFiles; more > 0 {
-		a.say("  and %s more; all of them: --json", countText(more, "file"))
+		inv.say("  and %s more; all of them: --json", countText(more, "file"))
 	}
 }
 
 // showUnignored names what a push sends, or would, and left out before.
-func showUnignored(a *app, r *filesync.Report) {
+func showUnignored(inv *invocation, r *filesync.Report) {
 	n := int(r.Unignored.Count)
 	if n == 0 {
 		return
@@ -403,35 +403,35 @@ func showUnignored(a *app, r *filesync.Report) {
 	if r.DryRun {
 		are = "would be sent"
 	}
-	a.warn("%s that %s ignored %s: %s", countText(n, "file"), were, are, strings.Join(names, ", "))
+	inv.warn("%s that %s ignored %s: %s", countText(n, "file"), were, are, strings.Join(names, ", "))
 }
 
 // showHeld names what a pull left in the sprite, for the person to decide.
-func showHeld(a *app, sprite string, r *filesync.Report) {
+func showHeld(inv *invocation, sprite string, r *filesync.Report) {
 	if r.Held.Count == 0 {
 		return
 	}
-	a.say("Held for your review, and left in %s:", sprite)
+	inv.say("Held for your review, and left in %s:", sprite)
 	shown := r.Held.Paths[:min(len(r.Held.Paths), maxShownFiles)]
 	for _, risk := range shown {
-		a.say("  ! %s: %s", printable.Line(risk.Path), risk.Why)
+		inv.say("  ! %s: %s", printable.Line(risk.Path), risk.Why)
 	}
 	if more := int(r.Held.Count) - len(shown); more > 0 {
-		a.say("  and %s more; all of them: --json", countText(more, "file"))
+		inv.say("  and %s more; all of them: --json", countText(more, "file"))
 	}
-	a.say("  look at it, and take it: cove sync pull -s %s %s %s --accept-risky", gitwork.Quote(sprite), gitwork.Quote(r.Remote), gitwork.Quote(r.Local))
+	inv.say("  look at it, and take it: cove sync pull -s %s %s %s --accept-risky", gitwork.Quote(sprite), gitwork.Quote(r.Remote), gitwork.Quote(r.Local))
 }
 
 // showConflicts names the paths that both sides have changed; r may be nil.
-func (a *app) showConflicts(sprite string, r *filesync.Report) {
+func showConflicts(inv *invocation, sprite string, r *filesync.Report) {
 	if r == nil {
 		return
 	}
 	for _, c := range r.Conflicts {
-		fmt.Fprintf(harmless{a.Err}, "conflict: %s (%s here, %s in %s)\n", printable.Line(c.Path), c.Local, c.Remote, sprite)
+		fmt.Fprintf(harmless{inv.Err}, "conflict: %s (%s here, %s in %s)\n", printable.Line(c.Path), c.Local, c.Remote, sprite)
 	}
 	if r.More > 0 {
-		fmt.Fprintf(harmless{a.Err}, "and %d more\n", r.More)
+		fmt.Fprintf(harmless{inv.Err}, "and %d more\n", r.More)
 	}
 }
 
@@ -453,18 +453,18 @@ func leftText(r *filesync.Report) string {
 	return text
 }
 
-func (a *app) listNames(mark string, n filesync.Names) {
+func listNames(inv *invocation, mark string, n filesync.Names) {
 	for _, name := range n.Paths {
-		fmt.Fprintln(a.text(), mark, printable.Line(name))
+		fmt.Fprintln(inv.text(), mark, printable.Line(name))
 	}
 	if more := n.Count - int64(len(n.Paths)); more > 0 {
-		fmt.Fprintf(a.text(), "%s and %d more\n", mark, more)
+		fmt.Fprintf(inv.text(), "%s and %d more\n", mark, more)
 	}
 }
 
 // showSkipped names the biggest of what was left out: nobody should miss it
 // without knowing. Small files that a rule leaves out are not told.
-func (a *app) showSkipped(r *filesync.Report) {
+func showSkipped(inv *invocation, r *filesync.Report) {
 	for _, k := range r.Skipped {
 		var names []string
 		for _, n := range k.Biggest {
@@ -477,16 +477,16 @@ func (a *app) showSkipped(r *filesync.Report) {
 		if len(names) > 0 {
 			text += ": " + strings.Join(names[:min(len(names), 5)], ", ")
 		}
-		if r.DryRun || k.Bytes >= 1<<20 || !k.Ruled() || a.global.verbose {
-			a.say("  %s", printable.Line(text))
+		if r.DryRun || k.Bytes >= 1<<20 || !k.Ruled() || inv.global.verbose {
+			inv.say("  %s", printable.Line(text))
 			if k.Reason == "ignored" {
-				a.say("  hint: a line !NAME in .coveignore takes it along")
+				inv.say("  hint: a line !NAME in .coveignore takes it along")
 			}
 		}
 	}
 }
 
-func (a *app) newSyncUndo() *cobra.Command {
+func newSyncUndoCommand(inv *invocation) *cobra.Command {
 	id := ""
 	cmd := &cobra.Command{
 		Use:   "undo [LOCAL [REMOTE]]",
@@ -500,7 +500,7 @@ LOCAL defaults to the current folder, REMOTE to the one of its name in the sprit
   cove sync undo site /srv/www --id 20260102T150405.000-ABCD`,
 		Args: maxArgs(2),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			y, sprite, err := a.newSyncOf(ctx, filesync.Push, &syncFlags{policy: string(filesync.Fail)}, args)
+			y, sprite, err := openSync(ctx, inv, filesync.Push, &syncFlags{policy: string(filesync.Fail)}, args)
 			if err != nil {
 				return err
 			}
@@ -508,15 +508,15 @@ LOCAL defaults to the current folder, REMOTE to the one of its name in the sprit
 			if err != nil {
 				return err
 			}
-			if a.global.json {
-				a.printJSON(u)
+			if inv.global.json {
+				inv.printJSON(u)
 				return nil
 			}
 			where := u.Root
 			if u.At == "remote" {
 				where = sprite.Name() + ":" + u.Root
 			}
-			a.say("Sync %s is undone: %s in %s. Take that back: cove sync undo", u.Undid, countText(int(u.Changes), "change"), printable.Line(where))
+			inv.say("Sync %s is undone: %s in %s. Take that back: cove sync undo", u.Undid, countText(int(u.Changes), "change"), printable.Line(where))
 			return nil
 		}),
 	}
@@ -533,7 +533,7 @@ type syncStatus struct {
 
 type back = filesync.Backup
 
-func (a *app) newSyncStatus() *cobra.Command {
+func newSyncStatusCommand(inv *invocation) *cobra.Command {
 	f := &syncFlags{policy: string(filesync.Fail), delete: true, dryRun: true}
 	cmd := &cobra.Command{
 		Use:   "status [LOCAL [REMOTE]]",
@@ -545,15 +545,15 @@ LOCAL defaults to the current folder, REMOTE to the one of its name in the sprit
 		Example: `  cove sync status
   cove sync status site /srv/www --json`,
 		Args: maxArgs(2),
-		RunE: verb(func(ctx context.Context, args []string) error { return a.syncStatus(ctx, f, args) }),
+		RunE: verb(func(ctx context.Context, args []string) error { return runSyncStatus(ctx, inv, f, args) }),
 	}
 	cmd.Flags().StringArrayVar(&f.exclude, "exclude", nil, "leave out what matches, as in push and pull")
 	cmd.Flags().BoolVar(&f.noIgnore, "no-ignore", false, ".gitignore and .coveignore do not count")
 	return cmd
 }
 
-func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error {
-	y, sprite, err := a.newSyncOf(ctx, filesync.Push, f, args)
+func runSyncStatus(ctx context.Context, inv *invocation, f *syncFlags, args []string) error {
+	y, sprite, err := openSync(ctx, inv, filesync.Push, f, args)
 	if err != nil {
 		return err
 	}
@@ -576,21 +576,21 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 		return err
 	}
 	st.Backups["local"], st.Backups["remote"] = local, remote
-	if a.global.json {
-		a.printJSON(st)
+	if inv.global.json {
+		inv.printJSON(st)
 		return nil
 	}
 	for i, r := range []*filesync.Report{st.Push, st.Pull} {
 		way := []string{"push", "pull"}[i]
 		if r == nil {
-			fmt.Fprintf(a.text(), "%s: there is no folder to %s\n", way, way)
+			fmt.Fprintf(inv.text(), "%s: there is no folder to %s\n", way, way)
 			continue
 		}
 		held := ""
 		if r.Held.Count > 0 {
 			held = fmt.Sprintf(", %d held", r.Held.Count)
 		}
-		fmt.Fprintf(a.text(), "%s: %d to add, %d to modify, %d to delete, %s%s\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, countText(len(r.Conflicts)+int(r.More), "conflict"), held)
+		fmt.Fprintf(inv.text(), "%s: %d to add, %d to modify, %d to delete, %s%s\n", way, r.Added.Count, r.Modified.Count, r.Deleted.Count, countText(len(r.Conflicts)+int(r.More), "conflict"), held)
 	}
 	for _, side := range []string{"local", "remote"} {
 		where := y.Local
@@ -598,7 +598,7 @@ func (a *app) syncStatus(ctx context.Context, f *syncFlags, args []string) error
 			where = sprite.Name() + ":" + y.Remote
 		}
 		for _, b := range st.Backups[side] {
-			fmt.Fprintf(a.text(), "%s  %-6s %s in %s, %s kept\n", b.ID, printable.Line(b.Verb), countText(int(b.Changes), "change"), printable.Line(where), printable.Bytes(b.Bytes))
+			fmt.Fprintf(inv.text(), "%s  %-6s %s in %s, %s kept\n", b.ID, printable.Line(b.Verb), countText(int(b.Changes), "change"), printable.Line(where), printable.Bytes(b.Bytes))
 		}
 	}
 	return nil

@@ -19,9 +19,9 @@ const (
 	watchRetry = 3 * time.Second        // after the sprite's events have ended
 )
 
-// syncWatch keeps two folders in step, both ways, until ctx ends. What the file
+// watchSync keeps two folders in step, both ways, until ctx ends. What the file
 // systems tell are hints; what is done is always decided by a whole comparison.
-func (a *app) syncWatch(ctx context.Context, y *filesync.Sync, sprite *sprites.Sprite, policy string) error {
+func watchSync(ctx context.Context, inv *invocation, y *filesync.Sync, sprite *sprites.Sprite, policy string) error {
 	first := y.Verb
 	hints := make(chan struct{}, 1)
 	hint := func() {
@@ -32,16 +32,16 @@ func (a *app) syncWatch(ctx context.Context, y *filesync.Sync, sprite *sprites.S
 	}
 	watch := filesync.Watch(ctx, y.Local, hint)
 	defer watch.Close()
-	said, held, following := "", "", false
+	told, following := watchTold{inv: inv, sprite: sprite.Name()}, false
 	for {
 		for _, way := range []filesync.Verb{first, first.Other()} {
 			y.Verb = way
-			report, err := a.syncOnce(ctx, y, sprite)
+			report, err := syncOnce(ctx, inv, y, sprite)
 			if ctx.Err() != nil {
 				return nil // interrupted, which is how it ends
 			}
 			y.Reset = false // the first time only
-			if err := a.watchReport(sprite.Name(), report, err, &said, &held); err != nil {
+			if err := told.tell(report, err); err != nil {
 				return err
 			}
 		}
@@ -55,22 +55,29 @@ func (a *app) syncWatch(ctx context.Context, y *filesync.Sync, sprite *sprites.S
 	}
 }
 
-// watchReport tells what one round did. Errors that may pass, and what is held, are told
-// once.
-func (a *app) watchReport(sprite string, r *filesync.Report, err error, said, held *string) error {
+// watchTold is what was told of the rounds of a watch: an error that may pass, and what is held,
+// are told once.
+type watchTold struct {
+	inv        *invocation
+	sprite     string
+	said, held string
+}
+
+// tell tells what one round did.
+func (t *watchTold) tell(r *filesync.Report, err error) error {
 	if err == nil {
 		news := r.Changes() > 0
 		if r.Verb == filesync.Pull {
 			now := fmt.Sprint(r.Held)
-			news = news || r.Held.Count > 0 && now != *held
-			*held = now
+			news = news || r.Held.Count > 0 && now != t.held
+			t.held = now
 		}
 		if news {
-			*said = ""
-			if a.global.json {
-				a.printJSON(r)
+			t.said = ""
+			if t.inv.global.json {
+				t.inv.printJSON(r)
 			} else {
-				a.showSync(sprite, r, true)
+				showSync(t.inv, t.sprite, r, true)
 			}
 		}
 		return nil
@@ -84,11 +91,11 @@ func (a *app) watchReport(sprite string, r *filesync.Report, err error, said, he
 	default:
 		return err
 	}
-	if *said != e.Message {
-		*said = e.Message
-		a.say("cove: %s", printable.Line(e.Message))
+	if t.said != e.Message {
+		t.said = e.Message
+		t.inv.say("cove: %s", printable.Line(e.Message))
 		if e.Hint != "" {
-			a.say("  hint: %s", printable.Line(e.Hint))
+			t.inv.say("  hint: %s", printable.Line(e.Hint))
 		}
 	}
 	return nil

@@ -146,7 +146,7 @@ func (u unit) logs(ctx context.Context, to io.Writer, lines int, follow bool) er
 	return ctx.Err()
 }
 
-func (a *app) newServerInstall() *cobra.Command {
+func newServerInstallCommand(inv *invocation) *cobra.Command {
 	var user, show bool
 	cmd := &cobra.Command{
 		Use:   "install",
@@ -160,11 +160,11 @@ enable-linger). The other commands of cove server then use systemd.`,
   cove server install --print >cove.service`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			dir, err := a.own()
+			dir, err := inv.server.own()
 			if err != nil {
 				return err
 			}
-			return a.installUnit(ctx, dir, user || os.Geteuid() != 0, show)
+			return installUnit(ctx, inv, dir, user || os.Geteuid() != 0, show)
 		}),
 	}
 	cmd.Flags().BoolVar(&user, "user", false, "a unit of your own, not of the system (an ordinary user's always is)")
@@ -172,7 +172,7 @@ enable-linger). The other commands of cove server then use systemd.`,
 	return cmd
 }
 
-func (a *app) installUnit(ctx context.Context, dir string, own, show bool) error {
+func installUnit(ctx context.Context, inv *invocation, dir string, own, show bool) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func (a *app) installUnit(ctx context.Context, dir string, own, show bool) error
 	}
 	text := fmt.Sprintf(unitText, unitWord(self), unitWord(dir), target)
 	if show {
-		_, err := io.WriteString(a.Out, text)
+		_, err := io.WriteString(inv.Out, text)
 		return err
 	}
 	if !systemdRuns() {
@@ -202,7 +202,7 @@ func (a *app) installUnit(ctx context.Context, dir string, own, show bool) error
 		return err
 	}
 	// The server that runs is ended as what it is now: the unit's, or one by itself.
-	if _, err := a.stopOwn(ctx); err != nil {
+	if _, err := stopOwn(ctx, inv); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(u.file), 0o755); err != nil {
@@ -230,11 +230,11 @@ func (a *app) installUnit(ctx context.Context, dir string, own, show bool) error
 	if err := u.systemctl(ctx, "enable", "--now", unitName); err != nil {
 		return err
 	}
-	a.say("systemd runs the server now, by %s; its settings are in %s.", u.file, settings)
+	inv.say("systemd runs the server now, by %s; its settings are in %s.", u.file, settings)
 	return nil
 }
 
-func (a *app) newServerUninstall() *cobra.Command {
+func newServerUninstallCommand(inv *invocation) *cobra.Command {
 	var user bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
@@ -246,18 +246,18 @@ a server starts one. With --user it is your own unit, and the system's stays.`,
   cove server uninstall --user`,
 		Args: exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			dir, err := a.own()
+			dir, err := inv.server.own()
 			if err != nil {
 				return err
 			}
-			return a.uninstallUnit(ctx, dir, user)
+			return uninstallUnit(ctx, inv, dir, user)
 		}),
 	}
 	cmd.Flags().BoolVar(&user, "user", false, "a unit of your own, not of the system (if not given: yours, or else the system's)")
 	return cmd
 }
 
-func (a *app) uninstallUnit(ctx context.Context, dir string, own bool) error {
+func uninstallUnit(ctx context.Context, inv *invocation, dir string, own bool) error {
 	u, is := unitOf(dir)
 	if own && is && !u.own {
 		is = false
@@ -288,7 +288,7 @@ func (a *app) uninstallUnit(ctx context.Context, dir string, own bool) error {
 			return err
 		}
 	}
-	a.say("systemd runs the server of %s no more. Sprites and jobs stay.", dir)
+	inv.say("systemd runs the server of %s no more. Sprites and jobs stay.", dir)
 	return nil
 }
 

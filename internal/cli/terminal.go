@@ -25,12 +25,12 @@ type terminal struct {
 
 // openTerminal puts the input into raw mode, if it is a terminal. restore must be
 // called, and may be more than once.
-func (a *app) openTerminal() (*terminal, error) {
+func openTerminal(inv *invocation) (*terminal, error) {
 	t := &terminal{}
-	if isTerminal(a.In) {
-		t.in = a.In.(*os.File)
+	if isTerminal(inv.In) {
+		t.in = inv.In.(*os.File)
 	}
-	for _, stream := range []any{a.Out, a.In, a.Err} {
+	for _, stream := range []any{inv.Out, inv.In, inv.Err} {
 		if isTerminal(stream) {
 			t.size = beneath(stream).(*os.File)
 			break

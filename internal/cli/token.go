@@ -17,7 +17,7 @@ import (
 
 var tokenVerbs = []string{sprites.VerbRead, sprites.VerbWrite, sprites.VerbExec, sprites.VerbAdmin}
 
-func (a *app) newToken() *cobra.Command {
+func newTokenCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make, list and remove the server's tokens",
@@ -26,10 +26,10 @@ for some time. The server keeps a hash of it and nothing else.`,
 		Example: `  cove token create ci --prefix ci- --verbs read,write,exec --expires 24h
   cove token list
   cove token rm 4f1c`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newTokenCreate(), a.newTokenList(), a.asks(a.newTokenRm(), eachLost("the token %s; who has it is refused from then on")))
+	cmd.AddCommand(newTokenCreateCommand(inv), newTokenListCommand(inv), asksFirst(inv, newTokenRmCommand(inv), eachLost("the token %s; who has it is refused from then on")))
 	return cmd
 }
 
@@ -40,7 +40,7 @@ type tokenOptions struct {
 	expires time.Duration
 }
 
-func (a *app) newTokenCreate() *cobra.Command {
+func newTokenCreateCommand(inv *invocation) *cobra.Command {
 	var o tokenOptions
 	cmd := &cobra.Command{
 		Use:   "create NAME",
@@ -55,11 +55,11 @@ admin is for tokens, the server itself, and rules that open its own network.`,
 		Args: exactArgs("a name for it"),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		req, err := o.request(cmd, args[0], a.global.sprite)
+		req, err := o.request(cmd, args[0], inv.global.sprite)
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -67,13 +67,13 @@ admin is for tokens, the server itself, and rules that open its own network.`,
 		if err != nil {
 			return err
 		}
-		if !a.global.quiet {
-			a.say("Token %s (%s). It is shown this once only.", token.Name, token.ID)
+		if !inv.global.quiet {
+			inv.say("Token %s (%s). It is shown this once only.", token.Name, token.ID)
 		}
-		if err := a.show(token, func(w io.Writer) { fmt.Fprintln(w, printable.Line(token.Secret)) }); err != nil {
+		if err := inv.show(token, func(w io.Writer) { fmt.Fprintln(w, printable.Line(token.Secret)) }); err != nil {
 			return err
 		}
-		if lost := lostOutput(a.Out); lost != nil {
+		if lost := lostOutput(inv.Out); lost != nil {
 			return outputError(fmt.Sprintf("the token %s (%s) was made, and could not be shown", token.Name, token.ID), lost, "nobody has it; delete it: cove token rm "+token.ID)
 		}
 		return nil
@@ -121,7 +121,7 @@ func (o *tokenOptions) request(cmd *cobra.Command, name, sprite string) (sprites
 	}, nil
 }
 
-func (a *app) newTokenList() *cobra.Command {
+func newTokenListCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -130,7 +130,7 @@ func (a *app) newTokenList() *cobra.Command {
 		Example: `  cove token list`,
 		Args:    exactArgs(),
 		RunE: verb(func(ctx context.Context, _ []string) error {
-			c, err := a.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -141,7 +141,7 @@ func (a *app) newTokenList() *cobra.Command {
 			if list == nil {
 				list = []sprites.Token{}
 			}
-			return a.show(sprites.TokenList{Tokens: list}, func(w io.Writer) { printTokens(w, list, time.Now()) })
+			return inv.show(sprites.TokenList{Tokens: list}, func(w io.Writer) { printTokens(w, list, time.Now()) })
 		}),
 	}
 }
@@ -167,7 +167,7 @@ func printTokens(w io.Writer, list []sprites.Token, now time.Time) {
 	table(w, rows)
 }
 
-func (a *app) newTokenRm() *cobra.Command {
+func newTokenRmCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm ID|NAME...",
 		Short: "Make tokens useless",
@@ -176,7 +176,7 @@ func (a *app) newTokenRm() *cobra.Command {
   cove token rm ci`,
 		Args: someArgs("the token's id"),
 		RunE: verb(func(ctx context.Context, args []string) error {
-			c, err := a.client(ctx)
+			c, err := inv.server.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -184,7 +184,7 @@ func (a *app) newTokenRm() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.removeEach(ctx, args, func(arg string) error {
+			return removeEach(ctx, inv, args, func(arg string) error {
 				id, err := findToken(list, arg)
 				if err == nil {
 					err = c.DeleteToken(ctx, id)

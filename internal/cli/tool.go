@@ -25,7 +25,7 @@ all of them allow. It is enforced in the sprite, and denies what it does not kno
 // maxToolInput bounds the input of a call.
 const maxToolInput = 128 << 20
 
-func (a *app) newTool() *cobra.Command {
+func newToolCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tool",
 		Short: "Call the tools that a model has in a sprite",
@@ -35,10 +35,10 @@ Bash.
 ` + toolRoles,
 		Example: `  cove tool list --role read-only
   cove tool call -s paint Read '{"file_path": "main.go"}'`,
-		Args: a.subcommandOnly,
+		Args: subcommandOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.newToolList(), a.newToolCall())
+	cmd.AddCommand(newToolListCommand(inv), newToolCallCommand(inv))
 	return cmd
 }
 
@@ -56,7 +56,7 @@ type toolJSON struct {
 	ReadOnly    bool               `json:"read_only"`
 }
 
-func (a *app) newToolList() *cobra.Command {
+func newToolListCommand(inv *invocation) *cobra.Command {
 	var roles []string
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -79,7 +79,7 @@ func (a *app) newToolList() *cobra.Command {
 				first, _, _ := strings.Cut(t.Description, ". ")
 				rows = append(rows, []string{t.Name, strings.TrimSuffix(first, ".")})
 			}
-			return a.show(struct {
+			return inv.show(struct {
 				Tools []toolJSON `json:"tools"`
 			}{list}, func(w io.Writer) { table(w, rows) })
 		}),
@@ -88,7 +88,7 @@ func (a *app) newToolList() *cobra.Command {
 	return cmd
 }
 
-func (a *app) newToolCall() *cobra.Command {
+func newToolCallCommand(inv *invocation) *cobra.Command {
 	var roles []string
 	var dir string
 	cmd := &cobra.Command{
@@ -112,15 +112,15 @@ What a call of Bash leaves running is ended with it; cove exec --detach is for w
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
-		RunE: verb(func(ctx context.Context, args []string) error { return a.toolCall(ctx, dir, roles, args) }),
+		RunE: verb(func(ctx context.Context, args []string) error { return toolCall(ctx, inv, dir, roles, args) }),
 	}
 	roleFlag(cmd, &roles)
 	cmd.Flags().StringVar(&dir, "dir", "", "the tools' working directory (default: the sprite's home)")
 	return cmd
 }
 
-func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) error {
-	input, err := a.toolInput(args[1])
+func toolCall(ctx context.Context, inv *invocation, dir string, roles, args []string) error {
+	input, err := toolInput(inv, args[1])
 	if err != nil {
 		return err
 	}
@@ -128,12 +128,12 @@ func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) er
 		Background bool `json:"run_in_background"`
 	}
 	if args[0] == "Bash" && json.Unmarshal(input, &bash) == nil && bash.Background {
-		if _, err := a.spriteName(ctx); err != nil { // the hint names it
+		if _, err := inv.sprite.name(ctx); err != nil { // the hint names it
 			return err
 		}
-		return hinted(usagef(nil, "a command in the background ends with its session, and each call is one of its own"), a.keepRunning(input))
+		return hinted(usagef(nil, "a command in the background ends with its session, and each call is one of its own"), keepRunning(input))
 	}
-	sprite, err := a.spriteHandle(ctx)
+	sprite, err := inv.spriteHandle(ctx)
 	if err != nil {
 		return err
 	}
@@ -143,27 +143,27 @@ func (a *app) toolCall(ctx context.Context, dir string, roles, args []string) er
 	}
 	defer session.Close()
 	result, err := session.CallLast(ctx, args[0], input, func(p tools.Progress) {
-		a.detail("%d s, %s: %s", p.Millis/1000, printable.Bytes(p.Bytes), p.Line)
+		inv.detail("%d s, %s: %s", p.Millis/1000, printable.Bytes(p.Bytes), p.Line)
 	})
 	if err != nil {
 		return err
 	}
 	var ran tools.BashResult
 	if args[0] == "Bash" && json.Unmarshal(result.Data, &ran) == nil && ran.Ended {
-		a.say("cove: to keep a program running: %s", a.keepRunning(input))
+		inv.say("cove: to keep a program running: %s", keepRunning(input))
 	}
-	if !a.global.json && !isTerminal(a.Out) { // a program gets it as it is
-		_, err := fmt.Fprintln(a.Out, result.Text())
+	if !inv.global.json && !isTerminal(inv.Out) { // a program gets it as it is
+		_, err := fmt.Fprintln(inv.Out, result.Text())
 		return err
 	}
-	return a.show(struct {
+	return inv.show(struct {
 		Tool   string          `json:"tool"`
 		Result json.RawMessage `json:"result"`
 	}{result.Tool, result.Data}, func(w io.Writer) { fmt.Fprintln(w, result.Text()) })
 }
 
 // keepRunning is what to type for a command of a call of Bash to go on after the call.
-func (a *app) keepRunning(input json.RawMessage) string {
+func keepRunning(input json.RawMessage) string {
 	command := "CMD"
 	var bash tools.BashInput
 	if json.Unmarshal(input, &bash) == nil && bash.Command != "" {
@@ -185,11 +185,11 @@ func notOpened(ctx context.Context, sprite *sprites.Sprite, opened error) error 
 }
 
 // toolInput is the input of a call, as it is given.
-func (a *app) toolInput(arg string) (json.RawMessage, error) {
+func toolInput(inv *invocation, arg string) (json.RawMessage, error) {
 	if arg != "-" {
 		return json.RawMessage(arg), nil
 	}
-	data, err := io.ReadAll(io.LimitReader(a.In, maxToolInput+1))
+	data, err := io.ReadAll(io.LimitReader(inv.In, maxToolInput+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the input: %w", err)
 	}

@@ -24,7 +24,7 @@ type updateOptions struct {
 	cpus         int
 }
 
-func (a *app) newUpdate() *cobra.Command {
+func newUpdateCommand(inv *invocation) *cobra.Command {
 	var o updateOptions
 	cmd := &cobra.Command{
 		Use:   "update [NAME]",
@@ -58,10 +58,10 @@ that one of these rules keeps (see cove checkpoint prune).`,
   cove update paint --git-identity
   cove update paint --keep-last 10 --keep-daily 7`,
 		Args:              maxArgs(1),
-		ValidArgsFunction: a.completeOneSprite,
+		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		name, err := a.named(ctx, cmd, args)
+		name, err := inv.sprite.named(ctx, cmd, args)
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ that one of these rules keeps (see cove checkpoint prune).`,
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -111,18 +111,18 @@ that one of these rules keeps (see cove checkpoint prune).`,
 				return partlyError{fmt.Errorf("%w; the other settings were changed", spriteError(err))}
 			}
 		}
-		return a.show(info, func(w io.Writer) {
-			if !a.global.quiet {
+		return inv.show(info, func(w io.Writer) {
+			if !inv.global.quiet {
 				fmt.Fprintf(w, "Sprite %s changed.\n", printable.Line(info.Name))
 			}
 			if memory != nil || cpus != nil {
-				a.sayLimits(info)
+				sayLimits(inv, info)
 			}
 			if memory != nil {
-				a.sayReserve(info)
+				sayReserve(inv, info)
 			}
 			if disk != nil && *disk > 0 {
-				a.sayDisk(ctx, c, name, int64(*disk)<<20)
+				sayDisk(ctx, inv, c, name, int64(*disk)<<20)
 			}
 		})
 	})
@@ -139,29 +139,29 @@ that one of these rules keeps (see cove checkpoint prune).`,
 }
 
 // sayLimits says from when on new limits of memory and processors hold.
-func (a *app) sayLimits(info sprites.Info) {
+func sayLimits(inv *invocation, info sprites.Info) {
 	switch {
 	case info.Cove != nil && len(info.Cove.Unlimited) > 0:
-		a.say("This machine does not enforce them: %s", strings.Join(info.Cove.Unlimited, "; "))
+		inv.say("This machine does not enforce them: %s", strings.Join(info.Cove.Unlimited, "; "))
 	case info.Status != sprites.StatusCold:
-		a.say("The new limits hold now. Programs inside see them once it boots: cove restart %s, which ends what runs (sleep and wake do not boot it).", info.Name)
+		inv.say("The new limits hold now. Programs inside see them once it boots: cove restart %s, which ends what runs (sleep and wake do not boot it).", info.Name)
 	}
 }
 
 // sayReserve says that a sprite gets less memory than its limit.
-func (a *app) sayReserve(info sprites.Info) {
+func sayReserve(inv *invocation, info sprites.Info) {
 	if less := reserveText(info); less != "" {
-		a.say("Of %d MiB of memory %s.", info.Config.RAMMB, less)
+		inv.say("Of %d MiB of memory %s.", info.Config.RAMMB, less)
 	}
 }
 
 // sayDisk says that a sprite takes more already than its new disk limit.
-func (a *app) sayDisk(ctx context.Context, c *sprites.Client, name string, limit int64) {
+func sayDisk(ctx context.Context, inv *invocation, c *sprites.Client, name string, limit int64) {
 	info, err := c.Get(ctx, name)
 	if err != nil || info.Cove == nil || info.Cove.DiskUsed < limit {
 		return // it is a remark
 	}
-	a.say("It takes %s already, and is paused until there is less, or a higher limit: cove update %s --disk SIZE", printable.Bytes(info.Cove.DiskUsed), name)
+	inv.say("It takes %s already, and is paused until there is less, or a higher limit: cove update %s --disk SIZE", printable.Bytes(info.Cove.DiskUsed), name)
 }
 
 // limits are the values of --memory, in MiB, and --cpus; nil: not given.

@@ -12,7 +12,7 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (a *app) newURL() *cobra.Command {
+func newURLCommand(inv *invocation) *cobra.Command {
 	var public, private, link bool
 	var path string
 	cmd := &cobra.Command{
@@ -28,7 +28,7 @@ Pages there have no service workers, which would see the links that come after.`
   cove url --public paint
   curl -H "Authorization: Bearer $COVE_TOKEN" "$(cove url paint)"`,
 		Args:              maxArgs(1),
-		ValidArgsFunction: a.completeOneSprite,
+		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
 		if public && private {
@@ -37,14 +37,14 @@ Pages there have no service workers, which would see the links that come after.`
 		if path != "" && !link {
 			return usagef(cmd, "--path is for --link")
 		}
-		if err := a.nameOnce(cmd, args); err != nil {
+		if err := inv.sprite.nameOnce(cmd, args); err != nil {
 			return err
 		}
-		sprite, err := a.spriteHandle(ctx)
+		sprite, err := inv.spriteHandle(ctx)
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,11 @@ Pages there have no service workers, which would see the links that come after.`
 		if err != nil {
 			return spriteError(err)
 		}
-		return a.showURL(ctx, c, info, link, path)
+		var visit *sprites.VisitRequest
+		if link {
+			visit = &sprites.VisitRequest{Path: path}
+		}
+		return showURL(ctx, inv, c, info, visit)
 	})
 	f := cmd.Flags()
 	f.BoolVar(&public, "public", false, "let anybody open it who can reach the server")
@@ -71,7 +75,8 @@ Pages there have no service workers, which would see the links that come after.`
 	return cmd
 }
 
-func (a *app) showURL(ctx context.Context, c *sprites.Client, info sprites.Info, link bool, path string) error {
+// showURL prints a sprite's URL, or the link of a visit that is to be made.
+func showURL(ctx context.Context, inv *invocation, c *sprites.Client, info sprites.Info, visit *sprites.VisitRequest) error {
 	doc := struct {
 		URL  string         `json:"url"`
 		Auth string         `json:"auth"`
@@ -80,14 +85,14 @@ func (a *app) showURL(ctx context.Context, c *sprites.Client, info sprites.Info,
 	if info.URL == "" {
 		return errors.New("the server gives this sprite no URL")
 	}
-	if link {
-		v, err := c.Visit(ctx, info.Name, sprites.VisitRequest{Path: path})
+	if visit != nil {
+		v, err := c.Visit(ctx, info.Name, *visit)
 		if err != nil {
 			return err
 		}
 		doc.Link = &v
 	}
-	err := a.show(doc, func(w io.Writer) {
+	err := inv.show(doc, func(w io.Writer) {
 		if doc.Link != nil {
 			fmt.Fprintln(w, printable.Line(doc.Link.URL))
 		} else {
@@ -95,11 +100,11 @@ func (a *app) showURL(ctx context.Context, c *sprites.Client, info sprites.Info,
 		}
 	})
 	switch {
-	case err != nil || link:
+	case err != nil || visit != nil:
 	case doc.Auth == "public":
-		a.say("It is public.")
+		inv.say("It is public.")
 	default:
-		a.say("It takes a token. For a browser: cove url --link %s", info.Name)
+		inv.say("It takes a token. For a browser: cove url --link %s", info.Name)
 	}
 	return err
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/cove-dev/cove/internal/lib/printable"
 )
 
-func (a *app) newUse() *cobra.Command {
+func newUseCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "use [NAME]",
 		Short: "Note which sprite the commands in this folder mean",
@@ -31,17 +31,17 @@ Without a name it says which sprite commands here mean, and what says so.`,
   cove use                                        which one it is now
   cove exec go test ./...`,
 		Args:              maxArgs(1),
-		ValidArgsFunction: a.completeOneSprite,
+		ValidArgsFunction: completeOneSprite(inv),
 	}
 	cmd.RunE = verb(func(ctx context.Context, args []string) error {
-		if len(args) == 0 && a.global.sprite == "" {
-			return a.showUsed(ctx)
+		if len(args) == 0 && inv.global.sprite == "" {
+			return showUsed(ctx, inv)
 		}
-		args, err := a.namedOrFlag(cmd, args, "the sprite's name")
+		args, err := inv.sprite.namedOrFlag(cmd, args, "the sprite's name")
 		if err != nil {
 			return err
 		}
-		c, err := a.client(ctx)
+		c, err := inv.server.client(ctx)
 		if err != nil {
 			return err
 		}
@@ -65,16 +65,16 @@ Without a name it says which sprite commands here mean, and what says so.`,
 			return fmt.Errorf("note the sprite: %w", err)
 		}
 		if exclude, err := gitwork.Exclude(ctx, file); err != nil {
-			a.say("cove: git shows the file .sprite as new: %v", err)
+			inv.say("cove: git shows the file .sprite as new: %v", err)
 		} else if exclude != "" {
-			a.say("cove: git ignores the file .sprite from now on, by %s", exclude)
+			inv.say("cove: git ignores the file .sprite from now on, by %s", exclude)
 		}
 		doc := struct {
 			Sprite string `json:"sprite"`
 			File   string `json:"file"`
 		}{args[0], file}
-		return a.show(doc, func(w io.Writer) {
-			if !a.global.quiet {
+		return inv.show(doc, func(w io.Writer) {
+			if !inv.global.quiet {
 				fmt.Fprintf(w, "Commands in %s now mean %s.\n", printable.Line(dir), args[0])
 			}
 		})
@@ -83,12 +83,12 @@ Without a name it says which sprite commands here mean, and what says so.`,
 }
 
 // showUsed says which sprite commands in this folder mean, and what chooses it.
-func (a *app) showUsed(ctx context.Context) error {
+func showUsed(ctx context.Context, inv *invocation) error {
 	dir, err := os.Getwd()
 	if err != nil {
 		return err
 	}
-	name, err := a.spriteName(ctx)
+	name, err := inv.sprite.name(ctx)
 	if err != nil {
 		return err
 	}
@@ -98,10 +98,10 @@ func (a *app) showUsed(ctx context.Context) error {
 		File   string `json:"file,omitempty"` // empty: COVE_SPRITE chooses it
 	}{Sprite: name}
 	if environmentSprite() == "" {
-		if doc.File, _, err = a.findSpriteFile(ctx, dir); err != nil {
+		if doc.File, _, err = inv.sprite.findFile(ctx, dir); err != nil {
 			return err
 		}
 		from = doc.File
 	}
-	return a.show(doc, func(w io.Writer) { fmt.Fprintf(w, "%s, by %s\n", name, printable.Line(from)) })
+	return inv.show(doc, func(w io.Writer) { fmt.Fprintf(w, "%s, by %s\n", name, printable.Line(from)) })
 }

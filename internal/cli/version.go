@@ -48,7 +48,7 @@ func readVersions() versions {
 	return v
 }
 
-func (a *app) newVersion() *cobra.Command {
+func newVersionCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of cove, its protocol and gVisor",
@@ -59,7 +59,7 @@ No server is asked.`,
 		Args: exactArgs(),
 		RunE: func(*cobra.Command, []string) error {
 			v := readVersions()
-			return a.show(v, func(w io.Writer) {
+			return inv.show(v, func(w io.Writer) {
 				fmt.Fprintf(w, "cove %s\n", v.Cove)
 				fields(w, "commit", v.Commit, "protocol", v.Protocol, "gVisor", v.Runsc, "go", v.Go)
 			})
