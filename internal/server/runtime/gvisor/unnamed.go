@@ -9,13 +9,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cove-dev/cove/internal/lib/private"
 	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/internal/shim/kernel"
 )
 
 // UnnamedBytes is how much of the disk the sandbox's open files take that no name leads
 // to any more. gVisor itself has open what a process in the sandbox has. If gVisor's process
-// has ended, the error is sprite.ErrNoProcess.
+// has ended, the error is sprite.ErrNoProcess. If it is in another container, its files can't
+// be seen from here: they are not counted.
 func (s *sandbox) UnnamedBytes() (int64, error) {
+	if place, err := kernel.Started(s.runtime.runDir(s.id)); err == nil && private.Elsewhere(place.Processes) {
+		return 0, nil
+	}
 	s.mu.Lock()
 	pid := s.state.PID
 	s.mu.Unlock()
