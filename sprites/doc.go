@@ -9,5 +9,6 @@
 //
 // A command that ran and failed gives an [*ExitError]; any other error means that
 // the command's end is not known. A command with a [Cmd.Rejoin] survives its connection:
-// no byte of its output or input is lost without an error, and none comes twice.
+// no byte of its output or input is lost without an error (except input to a terminal), and none
+// comes twice.
 package sprites

@@ -135,7 +135,7 @@ over done a=2 b=1 too=2
 	}
 }
 
-// TestSpecialFiles: the README says of FIFOs and sockets that they are not on the disk.
+// TestSpecialFiles: docs/limits.md says of FIFOs and sockets that they are not on the disk.
 func TestSpecialFiles(t *testing.T) {
 	h := newHost(t)
 	h.serve(nil)

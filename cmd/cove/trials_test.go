@@ -323,7 +323,7 @@ print('lost:', [c for c in sys.argv[1:] if c not in have])
 // changes is a chain of system calls on a few names, each given by its number and by what
 // is there: files, folders and symbolic links are made, renamed over one another, changed
 // and removed. The same numbers in another folder give the same tree. There are no hard
-// links: a write after a checkpoint makes two files of them, as the README says.
+// links: a write after a checkpoint makes two files of them, as docs/limits.md says.
 const changes = `
 import hashlib, random, shutil, stat
 names = [d + n for d in ('', 'a/', 'b/', 'a/c/') for n in 'abcdef']

@@ -220,7 +220,8 @@ func withoutHint(err error, own, message string) string {
 	return strings.Replace(err.Error(), own, message, 1)
 }
 
-// serverHints are what to type next after a server's codes, if the server does not say.
+// serverHints are what to type next after a server's codes, if the server does not say. For a
+// code that is not here, the hint of its status counts (statusCodes).
 var serverHints = map[string]string{
 	"unauthorized": "give the server's token: --token or COVE_TOKEN; on this machine it is in the data folder (--data, COVE_DATA)",
 	"forbidden":    "this token's scope or verbs do not allow it; see the tokens, on the server's machine, as its owner: COVE_TOKEN= cove token list",
@@ -263,16 +264,19 @@ func (f *failure) server(err error, e *sprites.Error) {
 	if f.code == "" {
 		f.code = "server_error"
 	}
-	known := f.code
-	if _, ok := serverHints[known]; !ok {
-		known = statusCodes[e.StatusCode]
+	meant, hinted := f.code, f.code // for a code that is not known, the status counts
+	if !fail.Known(meant) {
+		meant = statusCodes[e.StatusCode]
 	}
-	if known != "conflict" { // sync's; a server has conflicts of all kinds
-		f.exit = fail.New(known, "", "").ExitCode()
+	if _, ok := serverHints[hinted]; !ok {
+		hinted = statusCodes[e.StatusCode]
+	}
+	if meant != "conflict" { // sync's; a server has conflicts of all kinds
+		f.exit = fail.New(meant, "", "").ExitCode()
 	}
 	f.message = strings.TrimSuffix(withoutHint(err, e.Error(), e.Message), ".")
 	if f.hint = e.Hint; f.hint == "" {
-		f.hint = serverHints[known]
+		f.hint = serverHints[hinted]
 	}
 }
 

@@ -190,6 +190,13 @@ var meanings = map[string]meaning{
 	"wait_timeout":          {exit: 124}, // a job goes on that was waited for
 }
 
+// Known reports whether a code is in the table. One that is not is a failure for which the
+// other end is not to blame.
+func Known(code string) bool {
+	_, ok := meanings[code]
+	return ok
+}
+
 // ExitCode is the command line's exit code for this error.
 func (e *Error) ExitCode() int { return max(meanings[e.Code].exit, 1) }
 
