@@ -223,7 +223,7 @@ func (s *Server) forkSprite(w http.ResponseWriter, r *http.Request) error {
 	if !p.may(admin) && req.Owner != "" {
 		return fail.New("forbidden", "only a token with the verb admin may give a sprite an owner", "")
 	}
-	_, labelled, err := mayLabel(s, r, req.Labels)
+	_, labelled, err := mayLabel(s, r, "", req.Labels)
 	if err != nil {
 		return err
 	}

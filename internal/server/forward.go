@@ -40,7 +40,7 @@ func fixed(path string) guestPath {
 	return func(*http.Request) (string, error) { return path, nil }
 }
 
-var sessionID = regexp.MustCompile(`^[0-9A-Za-z_-]{1,64}$`)
+var sessionID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,63}$`)
 
 func (s *Server) guestSession(r *http.Request) (string, error) {
 	id := r.PathValue("id")

@@ -20,3 +20,13 @@ func TestGuestSaysHeld(t *testing.T) {
 		t.Errorf("of a guest's message is left: %s", got)
 	}
 }
+
+// TestGuestNamesSession: people type a session's id, which its guest has chosen.
+func TestGuestNamesSession(t *testing.T) {
+	for id, passes := range map[string]bool{"123456789": true, "a-b_c": true, "1;reboot": false, "$(reboot)": false, "-x": false, "a b": false, strings.Repeat("1", 65): false} {
+		got := string(execText([]byte(`{"type":"session_info","session_id":"` + id + `","command":"ls"}`)))
+		if strings.Contains(got, `"session_id"`) != passes || !strings.Contains(got, `"command":"ls"`) {
+			t.Errorf("%s: got %s", id, got)
+		}
+	}
+}

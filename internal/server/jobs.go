@@ -121,7 +121,7 @@ func mayMake(s *Server, r *http.Request, req sprites.JobRequest) (done func(), e
 	if req.Sprite != "" || req.Backend != "" {
 		return func() {}, nil
 	}
-	_, done, err = mayLabel(s, r, []string{store.JobLabel})
+	_, done, err = mayLabel(s, r, "", []string{store.JobLabel})
 	return done, err
 }
 

@@ -20,20 +20,28 @@ import (
 // labelling counts, for each label, the calls without the verb admin that are about to give
 // it. Such a call has looked whether the label has a grant, and its sprite is not stored yet.
 type labelling struct {
-	mu    sync.Mutex // held while a connector is granted to a label
-	calls map[string]int
+	mu    sync.Mutex                // held while a connector is granted to a label
+	calls map[string]map[string]int // by label, and by the token's name
 }
 
 // begin counts a call. done is to be called when its sprite is stored, or will not be.
-func (l *labelling) begin(labels []string) (done func()) {
+func (l *labelling) begin(token string, labels []string) (done func()) {
 	add := func(n int) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.calls == nil {
-			l.calls = map[string]int{}
+			l.calls = map[string]map[string]int{}
 		}
 		for _, label := range labels {
-			if l.calls[label] += n; l.calls[label] == 0 {
+			by := l.calls[label]
+			if by == nil {
+				by = map[string]int{}
+				l.calls[label] = by
+			}
+			if by[token] += n; by[token] == 0 {
+				delete(by, token)
+			}
+			if len(by) == 0 {
 				delete(l.calls, label)
 			}
 		}
@@ -50,25 +58,29 @@ func (l *labelling) grant(label string, store func() error) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.calls[label] > 0 {
-		return fail.New(sprite.CodeInUse, "a token without the verb admin is giving a sprite the label "+clean(label, maxGuestText)+" just now",
-			"try again when that is done: a grant to a label names the sprites that have it")
+	for token := range l.calls[label] {
+		return fail.New(sprite.CodeInUse, "the token "+clean(token, maxGuestText)+", which has not the verb admin, is giving a sprite the label "+clean(label, maxGuestText)+" just now",
+			"try again when that is done: a grant to a label names the sprites that have it; if it lasts, take the token away: COVE_TOKEN= cove token list")
 	}
 	return store()
 }
 
 // mayLabel refuses labels by which a sprite would get a connector, if the caller may not
-// grant it. The sprite that the path names keeps the labels that it has. kept is the revision
-// of that sprite, if the answer rests on its labels. done is to be called when the labels
-// are stored, or will not be.
-func mayLabel(s *Server, r *http.Request, labels []string) (kept string, done func(), err error) {
-	if principalOf(r).may(admin) {
+// grant it. The sprite called name keeps the labels that it has; without a name, the labels
+// are a new sprite's. kept is the revision of that sprite, if the answer rests on its labels.
+// done is to be called when the labels are stored, or will not be.
+func mayLabel(s *Server, r *http.Request, name string, labels []string) (kept string, done func(), err error) {
+	if err := sprite.CheckLabels(labels); err != nil { // before each is looked up
+		return "", nil, err
+	}
+	p := principalOf(r)
+	if p.may(admin) {
 		return "", func() {}, nil
 	}
-	done = s.rights.labels.begin(labels)
+	done = s.rights.labels.begin(p.name, labels)
 	var has []string
 	var revision string
-	if name := r.PathValue("name"); name != "" {
+	if name != "" {
 		if has, revision, err = sprite.Labels(r.Context(), s.Host, name); err != nil {
 			done()
 			return "", nil, err

@@ -101,7 +101,7 @@ func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
 	if !p.may(admin) && (len(req.Include) > 0 || req.Owner != "" || req.LeaseSeconds != 0 || req.Install != "") {
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite, give it an owner, or say what its disk begins with", "")
 	}
-	_, labelled, err := mayLabel(s, r, req.Labels)
+	_, labelled, err := mayLabel(s, r, "", req.Labels)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
 		req.Revision = ""
 	}
 	if req.Labels != nil {
-		kept, labelled, err := mayLabel(s, r, *req.Labels)
+		kept, labelled, err := mayLabel(s, r, r.PathValue("name"), *req.Labels)
 		if err != nil {
 			return err
 		}

@@ -150,19 +150,23 @@ const enter = `trap '' PIPE; echo "+ -$$" 2>/dev/null >&%[1]d; trap - PIPE; exec
 // before the program begins.
 func (w *shell) startGroup(cmd *exec.Cmd) error {
 	fd := 3 + len(cmd.ExtraFiles)
-	if w.lines == nil || cmd.Err != nil || fd > 9 { // a shell's redirection takes one digit
+	// In a PID namespace of its own the shell would tell a number that means another here.
+	if w.lines == nil || cmd.Err != nil || len(cmd.Args) == 0 || inNamespace(cmd.SysProcAttr) || fd > 9 { // a shell's redirection takes one digit
 		return cmd.Start()
 	}
-	path := cmd.Path
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(cmd.Dir, path)
+	absolute := cmd.Path
+	if !filepath.IsAbs(absolute) { // as the kernel has it: from cmd.Dir on
+		var err error
+		if absolute, err = filepath.Abs(filepath.Join(cmd.Dir, cmd.Path)); err != nil {
+			return err
+		}
 	}
-	if err := unix.Access(path, unix.X_OK); err != nil {
+	if err := unix.Access(absolute, unix.X_OK); err != nil {
 		return &fs.PathError{Op: "fork/exec", Path: cmd.Path, Err: err}
 	}
 	program, args, files := cmd.Path, cmd.Args, cmd.ExtraFiles
 	cmd.Path, cmd.ExtraFiles = "/bin/sh", append(slices.Clip(files), w.lines)
-	cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(enter, fd), "sh", program}, args[1:]...)
+	cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(enter, fd), "sh", absolute}, args[1:]...)
 	err := cmd.Start()
 	cmd.Path, cmd.Args, cmd.ExtraFiles = program, args, files
 	return err

@@ -34,6 +34,7 @@ const (
 // Hosts lists the hosts, sorted. What can't be found out is left out; an answer is
 // kept for some minutes.
 func (f *Finder) Hosts(ctx context.Context) []string {
+	ctx = context.WithoutCancel(ctx) // the answer is for those who ask later, too
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.at.IsZero() && time.Since(f.at) < fresh {

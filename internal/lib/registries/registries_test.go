@@ -1,6 +1,7 @@
 package registries
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +33,11 @@ func TestHosts(t *testing.T) {
 	t.Setenv("CARGO_HOME", "/h/.cargo")
 	t.Setenv("PIP_INDEX_URL", "https://pip.example/simple")
 	f := &Finder{Root: root}
+	ended, end := context.WithCancel(t.Context())
+	end() // who asked has gone: those who ask later have the answer all the same
+	if first := f.Hosts(ended); len(first) == 0 {
+		t.Error("nothing is found for a call that has ended")
+	}
 	got := f.Hosts(t.Context())
 	want := []string{"crates.example", "deb.example", "go.example", "main.example", "more.example", "most.example", "npm.example", "one.example", "other.example", "pip.example", "src.example", "sums.example", "two.example"}
 	if !slices.Equal(got, want) {

@@ -32,6 +32,10 @@ type lines struct {
 func (l *lines) Read(p []byte) (int, error) {
 	for len(l.left) == 0 {
 		line, err := l.line()
+		if text := bytes.Trim(line, " \t\r\n"); len(text) < len(line) && len(line) <= maxMessage { // the SDK takes a blank for another message
+			line = append(line[:0], text...)
+			line = append(line, '\n')
+		}
 		if why, code := noMessage(line); code != 0 && (err == nil || errors.Is(err, io.EOF)) {
 			fmt.Fprintf(l.out, `{"jsonrpc":"2.0","id":null,"error":{"code":%d,"message":%q}}`+"\n", code, why)
 			line = nil
@@ -63,7 +67,7 @@ func (l *lines) line() ([]byte, error) {
 // noMessage says why a line is no message, with the code for that; 0: it is one, or there is
 // nothing in it.
 func noMessage(line []byte) (why string, code int) {
-	text := bytes.TrimSpace(line)
+	text := bytes.TrimSuffix(line, []byte("\n"))
 	if len(text) == 0 || len(line) > maxMessage {
 		return "", 0
 	}

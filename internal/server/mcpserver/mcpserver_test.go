@@ -190,7 +190,7 @@ func TestNoMessage(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"0"}}}`,
 		`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\r",
 		`{"jsonrpc":"2.0","id":2,`, `42`, `{"id":3}`,
-		`{"jsonrpc":"2.0","id":4,"method":"ping"}`, `{"half`,
+		`{"jsonrpc":"2.0","id":4,"method":"ping"}`, " \t" + `{"jsonrpc":"2.0","id":5,"method":"ping"}` + " \r", "\u00a0" + `{"jsonrpc":"2.0","id":6,"method":"ping"}`, `{"half`,
 	}, "\n"))
 	var out bytes.Buffer
 	if err := s.Run(t.Context(), io.NopCloser(in), nopCloser{&out}); err != nil {
@@ -215,7 +215,7 @@ func TestNoMessage(t *testing.T) {
 			codes = append(codes, m.Error.Code)
 		}
 	}
-	if want := []int{-32700, -32700, -32600, -32600, -32700}; results != 2 || !slices.Equal(codes, want) {
-		t.Errorf("%d results, and the errors %v, want 2 and %v:\n%s", results, codes, want, out.String())
+	if want := []int{-32700, -32700, -32600, -32600, -32700, -32700}; results != 3 || !slices.Equal(codes, want) {
+		t.Errorf("%d results, and the errors %v, want 3 and %v:\n%s", results, codes, want, out.String())
 	}
 }

@@ -27,7 +27,7 @@ const (
 // another layer, with its memory and its connections. Once begun it goes on when
 // ctx ends.
 func (h *Host) Checkpoint(ctx context.Context, name string, req sprites.CheckpointRequest) (sprites.Checkpoint, error) {
-	if err := checkLabels(req.Labels); err != nil {
+	if err := CheckLabels(req.Labels); err != nil {
 		return sprites.Checkpoint{}, err
 	}
 	if len(req.Comment) > maxComment {

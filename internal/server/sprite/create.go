@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
@@ -159,7 +160,7 @@ func checkCreate(data string, req sprites.CreateRequest) error {
 	if req.LeaseSeconds < 0 {
 		return fail.Newf(CodeBadRequest, "", "a lease can't be negative")
 	}
-	return errors.Join(checkLabels(req.Labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds))
+	return errors.Join(CheckLabels(req.Labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds))
 }
 
 func checkEnvironment(env map[string]string) error {
@@ -279,12 +280,13 @@ func realPath(name string) string {
 	return name
 }
 
-func checkLabels(labels []string) error {
+// CheckLabels refuses labels that no sprite can have.
+func CheckLabels(labels []string) error {
 	if len(labels) > maxLabels {
 		return fail.Newf(CodeBadRequest, "", "%d labels are more than %d", len(labels), maxLabels)
 	}
 	for _, l := range labels {
-		if l == "" || len(l) > maxLabel || strings.ContainsFunc(l, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		if l == "" || len(l) > maxLabel || !utf8.ValidString(l) || strings.ContainsFunc(l, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			return fail.Newf(CodeBadRequest, "", "%q can't be a label: it must have 1 to %d printable characters", l, maxLabel)
 		}
 	}
@@ -342,7 +344,7 @@ func (h *Host) Update(ctx context.Context, name string, req sprites.UpdateReques
 	if req.Labels != nil {
 		labels = *req.Labels
 	}
-	if err := errors.Join(checkLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds), checkRetention(req.Retention), checkStorage(req.StorageMB)); err != nil {
+	if err := errors.Join(CheckLabels(labels), checkURL(req.URLSettings), checkIdle(req.IdleSeconds), checkIdle(req.HibernateSeconds), checkRetention(req.Retention), checkStorage(req.StorageMB)); err != nil {
 		return sprites.Info{}, err
 	}
 	row, err := h.rows.named(ctx, name)

@@ -94,7 +94,7 @@ func (f forker) names(ctx context.Context, req sprites.ForkRequest) ([]string, e
 	if len(names) > sprites.MaxForks {
 		return nil, fail.Newf(CodeBadRequest, "make them in several calls", "%d forks at once are more than %d", len(names), sprites.MaxForks)
 	}
-	if err := checkLabels(req.Labels); err != nil {
+	if err := CheckLabels(req.Labels); err != nil {
 		return nil, err
 	}
 	for i, name := range names {

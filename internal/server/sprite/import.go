@@ -31,6 +31,10 @@ type ImportOptions struct {
 
 	// Allow is asked whether there may be a sprite of that name; nil: there may.
 	Allow func(name string) error
+
+	// MayLabel is asked, when the archive has come, whether the sprite may have the labels;
+	// nil: it may. done is called when it is stored, or will not be.
+	MayLabel func() (done func(), err error)
 }
 
 // freeShare is how much of what is free on the disk an import may take, in percent.
@@ -44,7 +48,7 @@ func (h *Host) Import(ctx context.Context, in io.Reader, o ImportOptions) (sprit
 	if !ok {
 		return sprites.Imported{}, fail.Newf(CodeNotAvailable, "", "this server can't import sprites")
 	}
-	if err := checkLabels(o.Labels); err != nil {
+	if err := CheckLabels(o.Labels); err != nil {
 		return sprites.Imported{}, err
 	}
 	staged, err := stager.StageLayer(ctx)
@@ -273,6 +277,13 @@ func (i *importer) adopt(ctx context.Context) error {
 			return err
 		}
 		i.row.Layer = layer
+		if i.o.MayLabel != nil {
+			labelled, err := i.o.MayLabel()
+			if err != nil {
+				return err
+			}
+			defer labelled()
+		}
 		return i.store.Create(ctx, &i.row)
 	})
 	if errors.Is(err, store.ErrExists) {

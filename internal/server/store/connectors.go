@@ -168,7 +168,7 @@ func checkReaches(ctx context.Context, tx *sql.Tx, connector string, g sprites.C
 		return name, err
 	}, `SELECT name FROM sprites s WHERE EXISTS (SELECT 1 FROM json_each(s.labels) l WHERE l.value = ?1)
 		UNION SELECT doc->>'$.sprite' FROM jobs WHERE ?1 = ?2 AND doc->>'$.owns_sprite' AND ifnull(doc->>'$.backend', '') = ''
-			AND state IN ('installing', 'queued') AND NOT EXISTS (SELECT 1 FROM sprites s WHERE s.name = doc->>'$.sprite')
+			AND state IN ('installing', 'queued')
 		ORDER BY 1`, g.Label, JobLabel)
 	if err != nil {
 		return err

@@ -110,11 +110,12 @@ func TestGrantNamesLabelled(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
 	k := s.Connectors
 	must(t, k.Put(ctx, sprites.Connector{Name: "api", Upstream: "https://a.example"}))
-	for id, labels := range map[string][]string{"one": {"ci", "x"}, "two": {"ci"}, "three": {"x"}} {
+	for id, labels := range map[string][]string{"one": {"ci", "x"}, "two": {"ci"}, "three": {"x"}, "cove-j5": nil} {
 		must(t, s.Sprites.Create(ctx, &Sprite{ID: id, Name: id, Labels: labels}))
 	}
 	for id, job := range map[string]sprites.Job{
 		"j1": {State: sprites.JobInstalling, OwnsSprite: true, JobSettings: sprites.JobSettings{Sprite: "cove-j1"}},
+		"j5": {State: sprites.JobInstalling, OwnsSprite: true, JobSettings: sprites.JobSettings{Sprite: "cove-j5"}}, // whose name somebody has taken, and may give back
 		"j2": {State: sprites.JobSucceeded, OwnsSprite: true, JobSettings: sprites.JobSettings{Sprite: "cove-j2"}},
 		"j3": {State: sprites.JobQueued, OwnsSprite: true, JobSettings: sprites.JobSettings{Sprite: "cove-j3", Backend: "far"}},
 		"j4": {State: sprites.JobQueued, JobSettings: sprites.JobSettings{Sprite: "three"}},
@@ -129,7 +130,7 @@ func TestGrantNamesLabelled(t *testing.T) {
 	}{
 		{label: "ci", all: "one two", unnamed: "one two"},
 		{label: "ci", reaches: []string{"two", "three"}, all: "one two", unnamed: "one"},
-		{label: JobLabel, all: "cove-j1", unnamed: "cove-j1"},
+		{label: JobLabel, all: "cove-j1 cove-j5", unnamed: "cove-j1 cove-j5"},
 	} {
 		err := k.Grant(ctx, "api", sprites.ConnectorGrant{Label: c.label, Reaches: c.reaches})
 		e, ok := errors.AsType[*UnnamedError](err)
@@ -141,7 +142,7 @@ func TestGrantNamesLabelled(t *testing.T) {
 	if err != nil || len(def.Grants) != 0 {
 		t.Errorf("the grants are %v, %v", def.Grants, err)
 	}
-	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: JobLabel, Reaches: []string{"cove-j1"}}))
+	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: JobLabel, Reaches: []string{"cove-j1", "cove-j5"}}))
 	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: "ci", Reaches: []string{"two", "one"}}))
 	must(t, k.Grant(ctx, "api", sprites.ConnectorGrant{Label: "nobody has it"}))
 }
