@@ -106,7 +106,7 @@ func attachTerminal(ctx context.Context, inv *invocation, sprite *sprites.Sprite
 			break
 		}
 		session := cmd.SessionID()
-		next, backErr := comeBack(ctx, inv, absence{keys: a.keys, leave: leave, says: `Ctrl+\ leaves`,
+		next, backErr := comeBack(ctx, inv, absence{keys: a.keys, leave: leave, says: `Ctrl+\ leaves`, pace: &a.pace,
 			find: func(ctx context.Context) (*sprites.Sprite, error) { return findAgain(ctx, inv, session) }})
 		if errors.Is(backErr, sprites.ErrUnauthorized) {
 			t.restore()
@@ -154,6 +154,7 @@ type attachment struct {
 	inv   *invocation
 	keys  *keyboard
 	leave <-chan os.Signal // leaves the command
+	pace  pace
 }
 
 // once runs or joins a command over one connection.
@@ -231,7 +232,43 @@ type absence struct {
 	keys  *keyboard        // nil: the input is no terminal's
 	leave <-chan os.Signal // ends it
 	says  string           // what ends it, for people
+	pace  *pace            // of the connections to the session
 	find  func(context.Context) (*sprites.Sprite, error)
+}
+
+// pace slows down who comes back to a session whose connections end at once: a guest may accept
+// each, and close it. The zero value is ready to use.
+type pace struct {
+	joined time.Time     // when the last connection began
+	since  time.Time     // when the first of those that ended at once did; zero: none
+	wait   time.Duration // before the next
+}
+
+// steady is how long a connection lasts that does not end at once.
+const steady = 5 * time.Second
+
+var errUnsteady = errors.New("each connection ends at once")
+
+// before waits, as long as is due before the next connection.
+func (p *pace) before(ctx context.Context) error {
+	now := time.Now()
+	if now.Sub(p.joined) > steady {
+		p.since, p.wait = time.Time{}, 0
+		return nil
+	}
+	if p.since.IsZero() {
+		p.since = now
+	}
+	if now.Sub(p.since) > comeBackLimit {
+		return errUnsteady
+	}
+	p.wait = min(max(2*p.wait, 100*time.Millisecond), 2*time.Second)
+	select {
+	case <-time.After(p.wait):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // comeBack tries to find a session's sprite until it does, or knows that the session
@@ -241,6 +278,10 @@ func comeBack(ctx context.Context, inv *invocation, away absence) (*sprites.Spri
 	if away.keys != nil {
 		typed = away.keys.typed
 	}
+	if err := away.pace.before(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { away.pace.joined = time.Now() }()
 	limit := time.NewTimer(comeBackLimit)
 	defer limit.Stop()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {

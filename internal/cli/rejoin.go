@@ -29,8 +29,9 @@ type execution struct {
 	run      func(*sprites.Cmd) error // starts a command, and waits for its end
 	forward  func(*sprites.Cmd)       // says by what signals reach it; nil: by nothing
 	again    bool                     // it has another connection than its first
-	held     *atomic.Bool             // set while the sprite is held
-	left     atomic.Int64             // processes of the command that run on after it, for aloneLimit
+	pace     pace
+	held     *atomic.Bool // set while the sprite is held
+	left     atomic.Int64 // processes of the command that run on after it, for aloneLimit
 }
 
 // brokenWriter notes that nobody reads any more what is written.
@@ -86,7 +87,7 @@ func (x *execution) rejoin(ctx context.Context, cmd *sprites.Cmd, lost error) (*
 	if x.forward != nil {
 		x.forward(nil)
 	}
-	away := absence{says: "Ctrl-C leaves", find: x.findAgain}
+	away := absence{says: "Ctrl-C leaves", pace: &x.pace, find: x.findAgain}
 	if x.keys != nil {
 		away.keys = x.keys.keyboard
 		goOn := x.keys.pause()

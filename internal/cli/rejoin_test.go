@@ -19,7 +19,7 @@ func TestComeBackUnauthorized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inv := newInvocation(Streams{Out: io.Discard, Err: io.Discard})
 		began, tries := time.Now(), 0
-		_, err := comeBack(t.Context(), inv, absence{find: func(context.Context) (*sprites.Sprite, error) { tries++; return nil, refused }})
+		_, err := comeBack(t.Context(), inv, absence{pace: new(pace), find: func(context.Context) (*sprites.Sprite, error) { tries++; return nil, refused }})
 		if f := classify(err); !errors.Is(err, sprites.ErrUnauthorized) || f.code != "unauthorized" || tries != 1 || time.Since(began) != 0 {
 			t.Errorf("after %v and %d tries: %s, %v", time.Since(began), tries, f.code, err)
 		}
@@ -78,6 +78,31 @@ func TestPausedKeys(t *testing.T) {
 		}
 		if err := person.Close(); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// TestPace: a connection that lasted is made again at once, and those that end at once are made
+// ever more slowly, and for a minute.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inv := newInvocation(Streams{Out: io.Discard, Err: io.Discard})
+		found, tries := new(sprites.Sprite), 0
+		away := absence{pace: new(pace), find: func(context.Context) (*sprites.Sprite, error) { tries++; return found, nil }}
+		for range 3 {
+			began := time.Now()
+			if sprite, err := comeBack(t.Context(), inv, away); sprite != found || err != nil || time.Since(began) != 0 {
+				t.Fatalf("after %v: %v, %v", time.Since(began), sprite, err)
+			}
+			<-time.After(steady + time.Second) // it lasts
+		}
+		tries = 0
+		began, err := time.Now(), error(nil)
+		for err == nil {
+			_, err = comeBack(t.Context(), inv, away)
+		}
+		if took := time.Since(began); !errors.Is(err, errUnsteady) || took < comeBackLimit || took > comeBackLimit+steady || tries > 40 {
+			t.Errorf("after %v and %d tries: %v", took, tries, err)
 		}
 	})
 }
