@@ -382,3 +382,29 @@ func TestRejoinInputLost(t *testing.T) {
 		}
 	}
 }
+
+// TestRejoinAnother: input goes to no other command that has the session's id, in another sprite
+// of the name.
+func TestRejoinAnother(t *testing.T) {
+	first := true
+	client := script(t, func(ctx context.Context, ws *websocket.Conn, _ *http.Request) {
+		if first {
+			first = false
+			text(t, ws, `{"type":"session_info","session_id":"7","command":"sudo -S true","before":[0,0],"taken":0}`)
+			if _, b, err := ws.Read(ctx); err != nil || string(b) != "\x00password" {
+				t.Errorf("input: got %q, %v", b, err)
+			}
+			return
+		}
+		text(t, ws, `{"type":"session_info","session_id":"7","command":"cat","before":[0,0],"taken":0}`)
+		if _, b, err := ws.Read(ctx); err == nil {
+			t.Errorf("another command got %q", b)
+		}
+	})
+	cmd := client.Sprite("paint").Command("sudo", "-S", "true")
+	cmd.Stdin = strings.NewReader("password")
+	cmd.Rejoin = func(context.Context, error) (*sprites.Sprite, error) { return client.Sprite("paint"), nil }
+	if err := cmd.Run(); !errors.Is(err, sprites.ErrNoExit) || !errors.Is(err, sprites.ErrInputLost) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -43,8 +43,9 @@ type running struct {
 	// Of a command that is rejoined; the reader's.
 	input      *keptInput // nil: it has no input, or is not rejoined
 	out, err   replayed
-	outputLost bool  // some of it is missing
-	refused    error // why it is not rejoined any more
+	command    string // as the first connection's session_info has it
+	outputLost bool   // some of it is missing
+	refused    error  // why it is not rejoined any more
 
 	mu    sync.Mutex
 	exit  *exitStatus        // how the command ended
@@ -190,6 +191,7 @@ func (r *running) described(l *link, m Message) error {
 		return r.resumed(m)
 	default:
 	}
+	r.command = m.Command
 	if r.cmd.session == "" {
 		r.id = m.SessionID
 	} else {
