@@ -24,17 +24,50 @@ type output struct {
 	reason  string        // of a death by a signal, or for want of memory
 	ended   chan struct{} // closed when all output is out
 
-	mu    sync.Mutex
-	parts [3][]byte    // unfinished lines, by stream
-	began [3]time.Time // when each of them did
-	timer *time.Timer  // nil while nothing waits
-	once  sync.Once
+	mu     sync.Mutex
+	begun  bool         // what comes is published
+	early  []earlyBytes // what has come before
+	exited bool
+	parts  [3][]byte    // unfinished lines, by stream
+	began  [3]time.Time // when each of them did
+	timer  *time.Timer  // nil while nothing waits
+	once   sync.Once
+}
+
+// earlyBytes came before it was published that the program had started.
+type earlyBytes struct {
+	stream sprites.Stream
+	bytes  []byte
+}
+
+// begin publishes output from now on, and what has come already.
+func (o *output) begin() {
+	o.mu.Lock()
+	o.begun = true
+	for _, e := range o.early {
+		o.write(e.stream, e.bytes)
+	}
+	o.early = nil
+	exited := o.exited
+	o.mu.Unlock()
+	if exited {
+		o.flush(0)
+	}
 }
 
 // Write takes output of the program.
 func (o *output) Write(stream sprites.Stream, p []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if !o.begun {
+		o.early = append(o.early, earlyBytes{stream, bytes.Clone(p)})
+		return
+	}
+	o.write(stream, p)
+}
+
+// write is Write for who holds mu.
+func (o *output) write(stream sprites.Stream, p []byte) {
 	now := time.Now()
 	if len(o.parts[stream]) == 0 {
 		o.began[stream] = now
@@ -82,6 +115,9 @@ func (o *output) flush(waited time.Duration) {
 
 // Exit ends the output.
 func (o *output) Exit(code int, reason string) {
+	o.mu.Lock()
+	o.exited = true
+	o.mu.Unlock()
 	o.flush(0)
 	o.once.Do(func() {
 		o.code, o.reason = code, reason

@@ -157,6 +157,9 @@ func (v *service) runOnce(ctx context.Context) (code int, started bool) {
 		v.state.ExitCode = nil
 		v.publish(sprites.ServiceEvent{Type: sprites.ServiceEventStarted})
 		v.mu.Unlock()
+	}
+	out.begin()
+	if started {
 		v.set.retryNeeding(def.Name)
 		select {
 		case <-prog.Exited():
