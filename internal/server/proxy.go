@@ -109,8 +109,8 @@ func (p *proxied) run(ctx context.Context) {
 	closeWithin(2*closeGrace, p.client.conn, websocket.StatusNormalClosure, "")
 }
 
-// takenLimit is for clients that don't answer pings.
-const takenLimit = 250 * time.Millisecond
+// takenLimit is for clients that don't answer pings. A busy machine may take a second for a pong.
+const takenLimit = 10 * time.Second
 
 // taking waits for a client to have taken an answer: some lose what comes in one
 // piece with it (protocol section 17.9). A pong says that it has, or its next
