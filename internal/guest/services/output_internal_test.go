@@ -40,7 +40,7 @@ func TestStartedComesFirst(t *testing.T) {
 		}
 		var got []string
 		for _, e := range sub.take() {
-			got = append(got, strings.TrimSuffix(string(e.Type)+" "+e.Data, " "))
+			got = append(got, strings.TrimSuffix(e.Type+" "+e.Data, " "))
 		}
 		if text := strings.Join(got, ", "); text != want {
 			t.Errorf("starts %t: got %q, want %q", starts, text, want)
