@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What a replay repeats is not written twice, and what it lacks is noticed.
+// TestReplayed: a client writes nothing twice that a replay repeats, and notices what it lacks.
 func TestReplayed(t *testing.T) {
 	var b bytes.Buffer
 	var r replayed
@@ -44,7 +44,8 @@ func TestReplayed(t *testing.T) {
 	}
 }
 
-// What the command has taken is not kept, and of what it has not there is a limit.
+// TestKeptInput: a client drops input that the command has taken, and keeps the rest up to a
+// limit.
 func TestKeptInput(t *testing.T) {
 	k := newKeptInput()
 	k.numbered = true

@@ -11,7 +11,8 @@ import (
 	"github.com/cove-dev/cove/internal/lib/fail"
 )
 
-// What can't be shown in a sprite is refused with a code, why, and what to type instead.
+// TestIncludeRefused: the command line refuses a folder that a sprite can't be shown. The error
+// has a code, says why, and what to type instead.
 func TestIncludeRefused(t *testing.T) {
 	dir := t.TempDir()
 	file, loop := filepath.Join(dir, "it's a file"), filepath.Join(dir, "loop")

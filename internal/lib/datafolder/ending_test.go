@@ -114,7 +114,7 @@ func TestAddressOfOneThatEnds(t *testing.T) {
 	_ = cmd.Wait()
 }
 
-// Who waits for a server to be gone may be asked to end.
+// TestAddressEnds: a caller that waits for a server's end can be asked to end itself.
 func TestAddressEnds(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
