@@ -142,7 +142,8 @@ func (c faultCase) poolFaults(h *host, name string) {
 	out := ""
 	await(h.t, "the sprite", func() (ok bool) {
 		var code int
-		out, code = h.try("", "cove", "exec", "-s", name, "--", "sh", "-c", identity)
+		// cove tells on stderr of a sandbox that the fault has ended.
+		out, _, code = h.streams("exec", "-s", name, "--", "sh", "-c", identity)
 		return code == 0
 	})
 	if !strings.HasPrefix(out, fmt.Sprintf("%s\n%s\n", name, name)) || !strings.Contains(out, "\nblue http://"+name+".") || strings.Contains(out, "pool.") {
