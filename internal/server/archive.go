@@ -59,13 +59,13 @@ func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
 			return fail.New(sprite.CodeBadRequest, "max_size must be a number of bytes", "")
 		}
 	}
-	_, labelled, err := mayLabel(s, r, "", o.Labels) // asked again when the archive has come
+	_, labelled, err := s.labels.mayGive(r, "", o.Labels) // asked again when the archive has come
 	if err != nil {
 		return err
 	}
 	labelled()
 	o.MayLabel = func() (func(), error) {
-		_, labelled, err := mayLabel(s, r, "", o.Labels)
+		_, labelled, err := s.labels.mayGive(r, "", o.Labels)
 		return labelled, err
 	}
 	p := principalOf(r)

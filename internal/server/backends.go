@@ -150,7 +150,7 @@ func (s *Server) toBackend(w http.ResponseWriter, r *http.Request) error {
 			if r.Context().Err() != nil {
 				return // nobody is there to be told
 			}
-			s.answer(w, r, unreached(clean(r.PathValue("backend"), maxGuestText), err))
+			s.refusals.answer(w, r, unreached(clean(r.PathValue("backend"), maxGuestText), err))
 		},
 	}
 	duplex.Serve(w, r, proxy.ServeHTTP)

@@ -68,7 +68,7 @@ func (s *Server) tellCheckpoint(w http.ResponseWriter, r *http.Request, begun st
 	say(sprites.CheckpointEvent{Type: "info", Data: begun})
 	end, err := f(r.Context())
 	if err != nil {
-		status, described := s.describe(err)
+		status, described := s.refusals.describe(err)
 		body, _ := described.(sprites.ErrorBody)
 		if faulty(status, body) {
 			s.Logger.Error("checkpoint", "path", r.URL.Path, "err", err)
@@ -148,7 +148,7 @@ func (s *Server) diffCheckpoint(w http.ResponseWriter, r *http.Request) error {
 	case err != nil && !told:
 		return err
 	case err != nil:
-		_, described := s.describe(err)
+		_, described := s.refusals.describe(err)
 		body, _ := described.(sprites.ErrorBody)
 		_ = lines.Encode(sprites.DiffLine{Error: &body})
 	default:
@@ -174,7 +174,7 @@ func (s *Server) verifyCheckpoints(w http.ResponseWriter, r *http.Request) error
 		sum.Damaged, err = s.Host.Damaged(r.Context(), name)
 	}
 	if err != nil {
-		_, described := s.describe(err)
+		_, described := s.refusals.describe(err)
 		body, _ := described.(sprites.ErrorBody)
 		_ = say(sprites.VerifyLine{Error: &body})
 		return nil
@@ -223,7 +223,7 @@ func (s *Server) forkSprite(w http.ResponseWriter, r *http.Request) error {
 	if !p.may(admin) && req.Owner != "" {
 		return fail.New("forbidden", "only a token with the verb admin may give a sprite an owner", "")
 	}
-	_, labelled, err := mayLabel(s, r, "", req.Labels)
+	_, labelled, err := s.labels.mayGive(r, "", req.Labels)
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (s *Server) grantConnector(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	if err := s.rights.labels.grant(g.Label, func() error { return s.Store.Connectors.Grant(r.Context(), r.PathValue("connector"), g) }); err != nil {
+	if err := s.labels.grant(g.Label, func() error { return s.Store.Connectors.Grant(r.Context(), r.PathValue("connector"), g) }); err != nil {
 		return unnamed(r.PathValue("connector"), err)
 	}
 	return s.synced(w, r)

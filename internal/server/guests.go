@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -26,8 +25,6 @@ const (
 // guestPool has the connections to the guests, by sandbox. Those of a sandbox
 // that has ended are dropped with it.
 type guestPool struct {
-	log *slog.Logger
-
 	mu      sync.Mutex
 	closed  bool
 	closing chan struct{}

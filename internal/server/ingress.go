@@ -28,52 +28,6 @@ import (
 // in it to listen.
 const holdLimit = 10 * time.Second
 
-// SpriteURL is where a sprite's HTTP service is reached, or "" before the server
-// listens.
-func (s *Server) SpriteURL(name string) string {
-	port, _ := s.port.Load().(string)
-	if port == "" {
-		return ""
-	}
-	host := name + "." + s.domain()
-	if port != "80" {
-		host = net.JoinHostPort(host, port)
-	}
-	return "http://" + host + "/"
-}
-
-func (s *Server) domain() string {
-	if s.Domain != "" {
-		return s.Domain
-	}
-	return "localhost"
-}
-
-// spriteOf returns the sprite to whose URL a request with this Host was made, if
-// it was.
-func (s *Server) spriteOf(host string) (name string, ok bool) {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	for _, domain := range []string{s.domain(), "localhost"} {
-		if name, ok := strings.CutSuffix(host, "."+domain); ok && name != "" && !strings.Contains(name, ".") {
-			return name, true
-		}
-	}
-	return "", false
-}
-
-// checkNames refuses a name of the server that would lead to a sprite.
-func (s *Server) checkNames() error {
-	for _, name := range s.Names {
-		if of, ok := s.spriteOf(name); ok {
-			return fmt.Errorf("the server can't be called %s, which is the URL of sprite %s: choose another --name, or --domain", name, of)
-		}
-	}
-	return nil
-}
-
 // ingress answers a request to a sprite's URL.
 func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) error {
 	if isServiceWorker(r) {
@@ -93,7 +47,7 @@ func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) er
 		}
 		return s.mayEnter(r, info)
 	}
-	return s.byRight(w, r, find, func(w http.ResponseWriter, r *http.Request) error { return s.passVisit(w, r, info) })
+	return s.access.rights.serve(w, r, find, func(w http.ResponseWriter, r *http.Request) error { return s.passVisit(w, r, info) })
 }
 
 // passVisit hands a visitor's request on to the sprite's HTTP service.
@@ -200,7 +154,7 @@ func held(ctx context.Context, name string, err error) error {
 func (s *Server) answerVisitor(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	status, body := s.describe(err)
+	status, body := s.refusals.describe(err)
 	s.Logger.Debug("visit refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err) // anybody can cause it
 	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
 		respond(w, status, body)

@@ -109,19 +109,19 @@ func (s *Server) mayBegin(r *http.Request, req sprites.JobRequest) error {
 	case req.Definition != nil && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
 	case req.Sprite != "" && req.Backend == "":
-		if err := s.mayActIn(r.Context(), p, req.Sprite); err != nil {
+		if err := s.access.mayActIn(r.Context(), p, req.Sprite); err != nil {
 			return err
 		}
 	}
 	return s.mayOpen(r, req.Sprite, req.NetworkPolicy)
 }
 
-// mayMake is mayLabel for the sprite that a job makes.
+// mayMake is mayGive for the sprite that a job makes.
 func mayMake(s *Server, r *http.Request, req sprites.JobRequest) (done func(), err error) {
 	if req.Sprite != "" || req.Backend != "" {
 		return func() {}, nil
 	}
-	_, done, err = mayLabel(s, r, "", []string{store.JobLabel})
+	_, done, err = s.labels.mayGive(r, "", []string{store.JobLabel})
 	return done, err
 }
 

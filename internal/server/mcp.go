@@ -51,7 +51,7 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		_, ctx, release, err := s.rights.hold(s.ctx, func() (principal, error) { return s.authenticate(r) })
+		_, ctx, release, err := s.access.rights.hold(s.ctx, func() (principal, error) { return s.access.authenticate(r) })
 		return server, ctx, release, err
 	}})
 }

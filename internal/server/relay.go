@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -27,76 +26,6 @@ const (
 	maxNews     = 128 << 10 // of one in which a guest tells who watches what has happened
 	closeGrace  = 2 * time.Second
 )
-
-// relayGroup counts what is open, in all and by who holds it. Each holder may have
-// a quarter, and all together three: the last is kept for the server's owner, who
-// may have as much as there is.
-type relayGroup struct {
-	what string // in an error
-	max  int
-
-	mu      sync.Mutex
-	n       int
-	others  int // of n: not the owner's
-	holders map[string]int
-	closed  bool
-	wg      sync.WaitGroup
-}
-
-// add counts one more, until done is called.
-func (g *relayGroup) add(p principal) (done func(), err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return nil, fail.New("unavailable", "the server is shutting down", "")
-	}
-	part := max(g.max/4, 1)
-	switch {
-	case !p.owner && g.holders[p.name] >= part:
-		return nil, g.full(g.holders[p.name], part, " for the same token or sprite")
-	case !p.owner && g.others >= g.max-g.max/4:
-		return nil, g.full(g.others, g.max-g.max/4, "")
-	case g.n >= g.max:
-		return nil, g.full(g.n, g.max, "")
-	}
-	if g.holders == nil {
-		g.holders = map[string]int{}
-	}
-	g.count(p, 1)
-	g.wg.Add(1)
-	return func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.count(p, -1)
-		g.wg.Done()
-	}, nil
-}
-
-// count is called with mu held.
-func (g *relayGroup) count(p principal, n int) {
-	g.n += n
-	if p.owner {
-		return
-	}
-	g.others += n
-	if g.holders[p.name] += n; g.holders[p.name] == 0 {
-		delete(g.holders, p.name)
-	}
-}
-
-func (g *relayGroup) full(count, limit int, whose string) error {
-	e := fail.New("limit", fmt.Sprintf("%d %s are open%s, and the server allows no more", count, g.what, whose), "close some, or try again later")
-	e.Limit, e.Count, e.RetryAfter = limit, count, defaultRetry
-	return e
-}
-
-// wait lets no more in and waits for those that are.
-func (g *relayGroup) wait() {
-	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.wg.Wait()
-}
 
 // isUpgrade reports whether a request asks for a WebSocket.
 func isUpgrade(r *http.Request) bool {

@@ -157,10 +157,10 @@ func (s *Server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if fields(r.Header) > maxFields {
 			w.Header().Set("Connection", "close")
-			s.answer(w, r, fail.New("too_large", fmt.Sprintf("a request has at most %d header fields", maxFields), ""))
+			s.refusals.answer(w, r, fail.New("too_large", fmt.Sprintf("a request has at most %d header fields", maxFields), ""))
 			return
 		}
-		if name, ok := s.spriteOf(r.Host); ok {
+		if name, ok := s.hosts.Load().spriteOf(r.Host); ok {
 			if err := s.ingress(w, r, name); err != nil {
 				s.answerVisitor(w, r, err)
 			}
@@ -172,12 +172,12 @@ func (s *Server) handler() http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
 		h.Set("Cache-Control", "no-store")
-		if err := s.checkOrigin(r); err != nil {
-			s.answer(w, r, err)
+		if err := s.hosts.Load().checkOrigin(r); err != nil {
+			s.refusals.answer(w, r, err)
 			return
 		}
 		if !plainPath(r.URL.EscapedPath()) { // the mux would redirect to a cleaned one
-			s.answer(w, r, fail.New("not_found", "there is nothing at this path", ""))
+			s.refusals.answer(w, r, fail.New("not_found", "there is nothing at this path", ""))
 			return
 		}
 		// Go's own texts for an unknown path and a wrong method are not JSON.
@@ -193,14 +193,14 @@ func (s *Server) handler() http.Handler {
 func (s *Server) on(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := s.call(rt, w, r); err != nil {
-			s.answer(w, r, err)
+			s.refusals.answer(w, r, err)
 		}
 	})
 }
 
 func (s *Server) call(rt route, w http.ResponseWriter, r *http.Request) error {
-	find := func() (principal, error) { return s.authorize(r, rt.verb) }
-	return s.byRight(w, r, find, func(w http.ResponseWriter, r *http.Request) error {
+	find := func() (principal, error) { return s.access.authorize(r, rt.verb) }
+	return s.access.rights.serve(w, r, find, func(w http.ResponseWriter, r *http.Request) error {
 		done, err := s.calls.add(principalOf(r))
 		if err != nil {
 			return err
@@ -228,7 +228,7 @@ func (s *Server) unrouted(w http.ResponseWriter, r *http.Request, fallback http.
 	rec := &statusRecorder{header: http.Header{}}
 	fallback.ServeHTTP(rec, r)
 	if rec.status != http.StatusMethodNotAllowed {
-		s.answer(w, r, fail.New("not_found", "there is nothing at this path", ""))
+		s.refusals.answer(w, r, fail.New("not_found", "there is nothing at this path", ""))
 		return
 	}
 	w.Header().Set("Allow", rec.header.Get("Allow"))

@@ -73,10 +73,10 @@ func flag(r *http.Request, key string) (bool, error) {
 }
 
 func (s *Server) getVersion(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, sprites.ServerInfo{
-		Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(), Goroutines: runtime.NumGoroutine(), Pool: s.pool(),
-		DiskFree: s.Host.DiskFree(), DiskReserve: s.Host.DiskReserve,
-	})
+	info := s.info
+	info.Goroutines, info.Pool = runtime.NumGoroutine(), s.pool()
+	info.DiskFree, info.DiskReserve = s.Host.DiskFree(), s.Host.DiskReserve
+	writeJSON(w, http.StatusOK, info)
 	return nil
 }
 
@@ -101,7 +101,7 @@ func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
 	if !p.may(admin) && (len(req.Include) > 0 || req.Owner != "" || req.LeaseSeconds != 0 || req.Install != "") {
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite, give it an owner, or say what its disk begins with", "")
 	}
-	_, labelled, err := mayLabel(s, r, "", req.Labels)
+	_, labelled, err := s.labels.mayGive(r, "", req.Labels)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
 		req.Revision = ""
 	}
 	if req.Labels != nil {
-		kept, labelled, err := mayLabel(s, r, r.PathValue("name"), *req.Labels)
+		kept, labelled, err := s.labels.mayGive(r, r.PathValue("name"), *req.Labels)
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !isPublic(info) {
-		s.rights.end(everybody(info).name)
+		s.access.rights.end(everybody(info).name)
 	}
 	writeJSON(w, http.StatusOK, info)
 	return nil

@@ -118,7 +118,7 @@ func (s *Server) deleteToken(w http.ResponseWriter, r *http.Request) error {
 	if err := s.Store.Tokens.Delete(r.Context(), id); err != nil {
 		return err
 	}
-	s.rights.end(id)
+	s.access.rights.end(id)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -121,14 +121,14 @@ func (s *Server) mayEnter(r *http.Request, info sprites.Info) (principal, error)
 		return everybody(info), nil
 	}
 	if r.Header.Get("Authorization") != "" {
-		p, err := s.authenticate(r)
+		p, err := s.access.authenticate(r)
 		if err != nil {
 			return p, err
 		}
 		if !p.may(exec) {
 			return p, fail.New("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create NAME --all --verbs exec")
 		}
-		return p, s.mayActIn(r.Context(), p, info.Name)
+		return p, s.access.mayActIn(r.Context(), p, info.Name)
 	}
 	p, err := s.visitor(r, info)
 	if err != nil {
@@ -209,7 +209,7 @@ func (s *Server) visitor(r *http.Request, info sprites.Info) (principal, error) 
 		if v.spriteID != info.ID || !time.Now().Before(v.until) {
 			continue
 		}
-		if p, ok := s.visitorBy(r.Context(), v); ok {
+		if p, ok := s.access.visitor(r.Context(), v); ok {
 			return p, nil
 		}
 	}
@@ -258,27 +258,4 @@ func (s *Server) visitKey(ctx context.Context) ([]byte, error) {
 	}
 	s.visits.key = []byte(text)
 	return s.visits.key, nil
-}
-
-// visitorBy is the principal of a visit, as long as its token may still be used.
-func (s *Server) visitorBy(ctx context.Context, v visit) (p principal, ok bool) {
-	for _, p := range []principal{s.boot, s.inside} {
-		if v.token == p.name {
-			return principal{name: p.name, owner: true, until: v.until}, true
-		}
-	}
-	list, err := s.Store.Tokens.List(ctx)
-	if err != nil {
-		s.Logger.Error("look for a visitor's token", "err", err)
-		return p, false
-	}
-	for _, t := range list {
-		if t.ID == v.token && (t.ExpiresAt.IsZero() || time.Now().Before(t.ExpiresAt)) {
-			if t.ExpiresAt.IsZero() || v.until.Before(t.ExpiresAt) {
-				t.ExpiresAt = v.until
-			}
-			return principal{name: t.ID, until: t.ExpiresAt}, true
-		}
-	}
-	return p, false
 }
