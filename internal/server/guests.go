@@ -11,9 +11,13 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 )
+
+// guestPort is where every guest's API is dialled.
+const guestPort = boot.API
 
 const (
 	guestHeader    = 64 << 10 // of a guest's answer

@@ -113,7 +113,7 @@ func (s *Server) mayBegin(r *http.Request, req sprites.JobRequest) error {
 			return err
 		}
 	}
-	return s.mayOpen(r, req.Sprite, req.NetworkPolicy)
+	return mayOpen(r, s.Host, req.Sprite, req.NetworkPolicy)
 }
 
 // mayMake is mayGive for the sprite that a job makes.

@@ -31,48 +31,65 @@ type route struct {
 	handle  handlerFunc
 }
 
+// groups are the groups of routes: each is a type, or a function, in a file of its own.
+type groups struct {
+	version     handlerFunc
+	installs    handlerFunc
+	sandboxLogs handlerFunc
+
+	tokens      *tokenRoutes
+	secrets     *secretRoutes
+	connectors  *connectorRoutes
+	backends    *backendRoutes
+	list        *spriteList
+	sprites     *spriteRoutes
+	archives    *archiveRoutes
+	checkpoints *checkpointRoutes
+	policies    *policyRoutes
+}
+
 // routes is the whole surface.
-func (s *Server) routes() []route {
+func (s *Server) routes(g *groups) []route {
 	const one = "/v1/sprites/{name}"
 	return []route{
-		{"GET /v1/version", anyone, s.getVersion},
+		{"GET /v1/version", anyone, g.version},
 
 		{"GET /mcp", anyone, s.serveMCP}, // what the tools may do is decided call by call
 		{"POST /mcp", anyone, s.serveMCP},
 		{"DELETE /mcp", anyone, s.serveMCP},
 
-		{"GET /v1/tokens", admin, s.listTokens},
-		{"POST /v1/tokens", admin, s.createToken},
-		{"DELETE /v1/tokens/{id}", admin, s.deleteToken},
+		{"GET /v1/tokens", admin, g.tokens.list},
+		{"POST /v1/tokens", admin, g.tokens.create},
+		{"DELETE /v1/tokens/{id}", admin, g.tokens.delete},
 
-		{"GET /v1/secrets", admin, s.listSecrets},
-		{"PUT /v1/secrets/{secret}", admin, s.putSecret},
-		{"DELETE /v1/secrets/{secret}", admin, s.deleteSecret},
+		{"GET /v1/secrets", admin, g.secrets.list},
+		{"PUT /v1/secrets/{secret}", admin, g.secrets.put},
+		{"DELETE /v1/secrets/{secret}", admin, g.secrets.delete},
 
-		{"GET /v1/connectors", admin, s.listConnectors},
-		{"GET /v1/connectors/{connector}", admin, s.getConnector},
-		{"PUT /v1/connectors/{connector}", admin, s.putConnector},
-		{"DELETE /v1/connectors/{connector}", admin, s.deleteConnector},
-		{"POST /v1/connectors/{connector}/grants", admin, s.grantConnector},
-		{"DELETE /v1/connectors/{connector}/grants", admin, s.revokeConnector},
+		{"GET /v1/connectors", admin, g.connectors.list},
+		{"GET /v1/connectors/{connector}", admin, g.connectors.get},
+		{"PUT /v1/connectors/{connector}", admin, g.connectors.put},
+		{"DELETE /v1/connectors/{connector}", admin, g.connectors.delete},
+		{"POST /v1/connectors/{connector}/grants", admin, g.connectors.grant},
+		{"DELETE /v1/connectors/{connector}/grants", admin, g.connectors.revoke},
 
-		{"GET /v1/backends", admin, s.listBackends},
-		{"PUT /v1/backends/{backend}", admin, s.putBackend},
-		{"DELETE /v1/backends/{backend}", admin, s.deleteBackend},
-		{"/v1/backends/{backend}/{rest...}", admin, s.toBackend},
+		{"GET /v1/backends", admin, g.backends.list},
+		{"PUT /v1/backends/{backend}", admin, g.backends.put},
+		{"DELETE /v1/backends/{backend}", admin, g.backends.delete},
+		{"/v1/backends/{backend}/{rest...}", admin, g.backends.pass},
 
-		{"GET /v1/sprites", read, s.listSprites},
-		{"POST /v1/sprites", write, s.createSprite},
-		{"POST /v1/sprites/import", write, s.importSprite},
-		{"GET " + one, read, s.getSprite},
-		{"PUT " + one, write, s.updateSprite},
-		{"DELETE " + one, write, s.deleteSprite},
-		{"GET " + one + "/check", read, s.checkSprite},
+		{"GET /v1/sprites", read, g.list.serve},
+		{"POST /v1/sprites", write, g.sprites.create},
+		{"POST /v1/sprites/import", write, g.archives.importSprite},
+		{"GET " + one, read, g.sprites.get},
+		{"PUT " + one, write, g.sprites.update},
+		{"DELETE " + one, write, g.sprites.delete},
+		{"GET " + one + "/check", read, g.sprites.check},
 		{"POST " + one + "/visit", exec, s.postVisit},
-		{"POST " + one + "/restart", write, s.restartSprite},
-		{"POST " + one + "/upgrade", write, s.upgradeSprite},
-		{"POST " + one + "/suspend", write, s.suspendSprite},
-		{"POST " + one + "/wake", exec, s.wakeSprite},
+		{"POST " + one + "/restart", write, g.sprites.restart},
+		{"POST " + one + "/upgrade", write, g.sprites.upgrade},
+		{"POST " + one + "/suspend", write, g.sprites.suspend},
+		{"POST " + one + "/wake", exec, g.sprites.wake},
 
 		{"GET " + one + "/exec", anyone, s.getExec}, // exec with an upgrade, read without
 		{"HEAD " + one + "/exec", read, s.headExec},
@@ -102,25 +119,25 @@ func (s *Server) routes() []route {
 		{"POST " + one + "/services/{service}/restart", exec, s.forwardTo(guestService("/restart"), lines)},
 		{"GET " + one + "/services/{service}/logs", read, s.forwardTo(guestService("/logs"), lines)},
 
-		{"POST " + one + "/checkpoint", write, s.postCheckpoint},
-		{"GET " + one + "/checkpoints", read, s.listCheckpoints},
-		{"POST " + one + "/checkpoints/verify", read, s.verifyCheckpoints},
-		{"POST " + one + "/checkpoints/prune", write, s.pruneCheckpoints},
-		{"GET " + one + "/checkpoints/{checkpoint}", read, s.getCheckpoint},
-		{"GET " + one + "/checkpoints/{checkpoint}/diff", read, s.diffCheckpoint},
-		{"DELETE " + one + "/checkpoints/{checkpoint}", write, s.deleteCheckpoint},
-		{"POST " + one + "/checkpoints/{checkpoint}/restore", write, s.postRestore},
-		{"POST " + one + "/fork", write, s.forkSprite},
-		{"GET " + one + "/export", write, s.exportSprite}, // and read
+		{"POST " + one + "/checkpoint", write, g.checkpoints.create},
+		{"GET " + one + "/checkpoints", read, g.checkpoints.list},
+		{"POST " + one + "/checkpoints/verify", read, g.checkpoints.verify},
+		{"POST " + one + "/checkpoints/prune", write, g.checkpoints.prune},
+		{"GET " + one + "/checkpoints/{checkpoint}", read, g.checkpoints.get},
+		{"GET " + one + "/checkpoints/{checkpoint}/diff", read, g.checkpoints.diff},
+		{"DELETE " + one + "/checkpoints/{checkpoint}", write, g.checkpoints.delete},
+		{"POST " + one + "/checkpoints/{checkpoint}/restore", write, g.checkpoints.restore},
+		{"POST " + one + "/fork", write, g.sprites.fork},
+		{"GET " + one + "/export", write, g.archives.exportSprite}, // and read
 
-		{"GET " + one + "/policy/network", read, s.getPolicy},
-		{"POST " + one + "/policy/network", write, s.postPolicy},
-		{"GET " + one + "/policy/test", read, s.testPolicy},
-		{"GET " + one + "/policy/log", read, s.policyLog},
-		{"GET " + one + "/connectors/log", read, s.connectorLog},
-		{"GET " + one + "/sandbox/logs", admin, s.sandboxLogs},
+		{"GET " + one + "/policy/network", read, g.policies.get},
+		{"POST " + one + "/policy/network", write, g.policies.post},
+		{"GET " + one + "/policy/test", read, g.policies.test},
+		{"GET " + one + "/policy/log", read, g.policies.log},
+		{"GET " + one + "/connectors/log", read, g.connectors.log},
+		{"GET " + one + "/sandbox/logs", admin, g.sandboxLogs},
 
-		{"GET /v1/installs", read, s.listInstalls},
+		{"GET /v1/installs", read, g.installs},
 
 		{"GET /v1/jobs", read, s.listJobs},
 		{"POST /v1/jobs", write, s.createJob},
@@ -151,7 +168,7 @@ func notAvailable(http.ResponseWriter, *http.Request) error {
 // handler is the whole API.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	for _, rt := range s.routes() {
+	for _, rt := range s.routes(s.groups()) {
 		mux.Handle(rt.pattern, s.on(rt))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

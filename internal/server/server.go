@@ -95,7 +95,6 @@ type Server struct {
 	calls    quota
 	relays   quota
 	visitors quota
-	imports  quota
 	guests   guestPool
 	mcp      mcpserver.HTTP
 	messages messageBudget // of MCP clients
@@ -130,7 +129,24 @@ func (s *Server) prepare(info sprites.ServerInfo, secret string) {
 	s.calls.what, s.calls.max = "calls", 3*most
 	s.relays.what, s.relays.max = "connections into sprites", most
 	s.visitors.what, s.visitors.max = "visits of sprites' URLs", most // of their own: anybody may come to a public URL
-	s.imports.what, s.imports.max = "imports", maxImports
+}
+
+// groups makes the groups of routes.
+func (s *Server) groups() *groups {
+	return &groups{
+		version:     version(s.info, s.Host),
+		installs:    listInstalls(s.Host),
+		sandboxLogs: sandboxLogs(s.Host),
+		tokens:      &tokenRoutes{tokens: s.Store.Tokens, rights: &s.access.rights},
+		secrets:     &secretRoutes{secrets: s.Store.Secrets, host: s.Host},
+		connectors:  &connectorRoutes{connectors: s.Store.Connectors, host: s.Host, labels: s.labels},
+		backends:    &backendRoutes{backends: s.Store.Backends, refusals: s.refusals},
+		list:        &spriteList{host: s.Host, sprites: s.Store.Sprites, watchers: &s.relays, patience: cmp.Or(s.Heartbeat, watchInterval)},
+		sprites:     &spriteRoutes{host: s.Host, jobs: s.Store.Jobs, labels: s.labels, rights: &s.access.rights},
+		archives:    &archiveRoutes{host: s.Host, labels: s.labels, imports: &quota{what: "imports", max: maxImports}, log: s.Logger},
+		checkpoints: &checkpointRoutes{host: s.Host, refusals: s.refusals},
+		policies:    &policyRoutes{host: s.Host},
+	}
 }
 
 // Client returns a client of this very server, which does not go over the
