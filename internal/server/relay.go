@@ -57,24 +57,24 @@ func checkUpgrade(r *http.Request) error {
 
 // relayTo joins a client's WebSocket to one of the guest's. The guest is called
 // first: what it refuses is the answer to the client's handshake.
-func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
+func (g *guestRoutes) relayTo(kind string, path guestPath) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		to, err := path(r)
 		if err != nil {
 			return err
 		}
 		if !isUpgrade(r) && kind == "exec" {
-			return s.forward(to, document)(w, r) // the guest knows whether there is such a session
+			return g.forward(to, document)(w, r) // the guest knows whether there is such a session
 		}
 		if err := checkUpgrade(r); err != nil {
 			return err
 		}
-		done, err := s.relays.add(principalOf(r))
+		done, err := g.relays.add(principalOf(r))
 		if err != nil {
 			return err
 		}
 		defer done()
-		lease, err := s.Host.Use(r.Context(), r.PathValue("name"), kind)
+		lease, err := g.host.Use(r.Context(), r.PathValue("name"), kind)
 		if err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		if watches {
 			rl.guest.maxText = maxNews
 		}
-		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
+		if err := g.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
 			return endedOr(lease, err)
 		}
 		if kind == "exec" {
@@ -97,7 +97,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		}
 		if err := acceptSocket(w, r, &rl.client); err != nil { // which has answered
 			_ = rl.guest.conn.CloseNow()
-			s.Logger.Debug("accepting a WebSocket", "err", err)
+			g.log.Debug("accepting a WebSocket", "err", err)
 			return nil
 		}
 		rl.client.conn.SetReadLimit(-1)

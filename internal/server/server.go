@@ -2,10 +2,14 @@
 // sprite that a request is for, and forwards to the guest inside. A guest is
 // hostile: what it sends is bounded, and none of its headers, HTML or redirects
 // reach the client.
+//
+// Server listens and ends. Its api (api.go) decides which request is for whom. routes.go has
+// the table of routes, and names a group for each: a type such as tokenRoutes, in the file of
+// its name. The groups get what they share: hostnames, access and rights, labelRights,
+// refusals, quotas, and the guestPool.
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +23,6 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/datafolder"
-	"github.com/cove-dev/cove/internal/server/mcpserver"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -87,19 +90,6 @@ type Server struct {
 	cancel  context.CancelFunc
 	serving sync.Mutex                // held while Serve runs
 	hosts   atomic.Pointer[hostnames] // nil: it does not listen yet
-
-	info     sprites.ServerInfo
-	refusals refusals
-	access   *access
-	labels   *labelRights
-	calls    quota
-	relays   quota
-	visitors quota
-	guests   guestPool
-	mcp      mcpserver.HTTP
-	messages messageBudget // of MCP clients
-	loop     *http.Client  // to this very server
-	visits   visits
 }
 
 // init makes what Client and Serve share.
@@ -112,41 +102,6 @@ func (s *Server) init() {
 		s.memory = newMemoryListener()
 		s.secret = newSecret()
 	})
-}
-
-// prepare makes what answers requests. The secret is that of the data folder's owner.
-func (s *Server) prepare(info sprites.ServerInfo, secret string) {
-	s.info = info
-	s.refusals = refusals{log: s.Logger, ending: s.ctx}
-	s.access = &access{
-		tokens: s.Store.Tokens, sprites: s.Store.Sprites, log: s.Logger,
-		owners: []principal{newPrincipal("inside", s.secret), newPrincipal("owner", secret)},
-	}
-	s.labels = &labelRights{connectors: s.Store.Connectors, host: s.Host}
-	s.loop = s.newLoop()
-	s.mcp.Idle = s.MCPIdle
-	most := cmp.Or(s.MaxStreams, 1000)
-	s.calls.what, s.calls.max = "calls", 3*most
-	s.relays.what, s.relays.max = "connections into sprites", most
-	s.visitors.what, s.visitors.max = "visits of sprites' URLs", most // of their own: anybody may come to a public URL
-}
-
-// groups makes the groups of routes.
-func (s *Server) groups() *groups {
-	return &groups{
-		version:     version(s.info, s.Host),
-		installs:    listInstalls(s.Host),
-		sandboxLogs: sandboxLogs(s.Host),
-		tokens:      &tokenRoutes{tokens: s.Store.Tokens, rights: &s.access.rights},
-		secrets:     &secretRoutes{secrets: s.Store.Secrets, host: s.Host},
-		connectors:  &connectorRoutes{connectors: s.Store.Connectors, host: s.Host, labels: s.labels},
-		backends:    &backendRoutes{backends: s.Store.Backends, refusals: s.refusals},
-		list:        &spriteList{host: s.Host, sprites: s.Store.Sprites, watchers: &s.relays, patience: cmp.Or(s.Heartbeat, watchInterval)},
-		sprites:     &spriteRoutes{host: s.Host, jobs: s.Store.Jobs, labels: s.labels, rights: &s.access.rights},
-		archives:    &archiveRoutes{host: s.Host, labels: s.labels, imports: &quota{what: "imports", max: maxImports}, log: s.Logger},
-		checkpoints: &checkpointRoutes{host: s.Host, refusals: s.refusals},
-		policies:    &policyRoutes{host: s.Host},
-	}
 }
 
 // Client returns a client of this very server, which does not go over the
@@ -195,11 +150,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		}
 	}()
 	s.hosts.Store(hosts)
-	s.prepare(info, secret)
+	api := s.newAPI(hosts, info, secret)
 
 	heads := &heads{max: maxHeads}
 	web := &http.Server{
-		Handler:           s.handler(),
+		Handler:           api.handler(),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
@@ -221,24 +176,22 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	case err = <-failed:
 		err = fmt.Errorf("serve: %w", err)
 	}
-	s.shutdown(web)
+	s.shutdown(web, api)
 	accepting.Wait()
 	return err
 }
 
 // shutdown ends all requests, WebSockets too, and waits for them.
-func (s *Server) shutdown(web *http.Server) {
+func (s *Server) shutdown(web *http.Server, api *api) {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	_ = s.mcp.Close() // never fails
-	s.relays.wait()
-	s.visitors.wait()
+	api.end()
 	if err := web.Shutdown(ctx); err != nil {
 		s.Logger.Warn("some requests did not end in time", "err", err)
 		_ = web.Close()
 	}
-	s.guests.close()
+	api.close()
 }
 
 // SpriteURL is where a sprite's HTTP service is reached, or "" before the server
