@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"strconv"
@@ -14,9 +15,17 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// archiveRoutes gives sprites out as archives, and takes them in.
+type archiveRoutes struct {
+	host    *sprite.Host
+	labels  *labelRights
+	imports *quota
+	log     *slog.Logger
+}
+
 // exportSprite answers with a sprite as an archive. It needs the verb write, as a
 // checkpoint and a fork do, and read: all files of the sprite are in it.
-func (s *Server) exportSprite(w http.ResponseWriter, r *http.Request) error {
+func (g *archiveRoutes) exportSprite(w http.ResponseWriter, r *http.Request) error {
 	if !principalOf(r).may(read) {
 		return fail.New("forbidden", "the token does not have the verb read", "")
 	}
@@ -26,11 +35,11 @@ func (s *Server) exportSprite(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := &lateWriter{w: w}
 	name := r.PathValue("name")
-	_, err = s.Host.Export(r.Context(), name, sprite.ExportOptions{Checkpoint: r.URL.Query().Get("checkpoint"), Environment: env}, out)
+	_, err = g.host.Export(r.Context(), name, sprite.ExportOptions{Checkpoint: r.URL.Query().Get("checkpoint"), Environment: env}, out)
 	if err == nil || !out.begun {
 		return err
 	}
-	s.Logger.Warn("an export broke off", "sprite", name, "err", err)
+	g.log.Warn("an export broke off", "sprite", name, "err", err)
 	panic(http.ErrAbortHandler) // the client sees that it is cut short
 }
 
@@ -50,7 +59,7 @@ func (l *lateWriter) Write(p []byte) (int, error) {
 }
 
 // importSprite makes a sprite of an archive, if the token reaches its name.
-func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
+func (g *archiveRoutes) importSprite(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	o := sprite.ImportOptions{Name: q.Get("name"), Labels: q["label"]}
 	if text := q.Get("max_size"); text != "" {
@@ -59,13 +68,13 @@ func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
 			return fail.New(sprite.CodeBadRequest, "max_size must be a number of bytes", "")
 		}
 	}
-	_, labelled, err := mayLabel(s, r, "", o.Labels) // asked again when the archive has come
+	_, labelled, err := g.labels.mayGive(r, "", o.Labels) // asked again when the archive has come
 	if err != nil {
 		return err
 	}
 	labelled()
 	o.MayLabel = func() (func(), error) {
-		_, labelled, err := mayLabel(s, r, "", o.Labels)
+		_, labelled, err := g.labels.mayGive(r, "", o.Labels)
 		return labelled, err
 	}
 	p := principalOf(r)
@@ -83,14 +92,14 @@ func (s *Server) importSprite(w http.ResponseWriter, r *http.Request) error {
 	if !p.owner {
 		o.By = p.name
 	}
-	free, err := s.imports.add(p)
+	free, err := g.imports.add(p)
 	if err != nil {
 		return err
 	}
 	defer free()
 	body := &patientBody{r: r.Body, rc: http.NewResponseController(w)}
 	o.Interrupt = body.interrupt
-	done, err := s.Host.Import(r.Context(), body, o)
+	done, err := g.host.Import(r.Context(), body, o)
 	interrupted, restErr := body.rest()
 	if restErr != nil {
 		return restErr

@@ -18,10 +18,16 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// backendRoutes names backends, and passes calls on to them.
+type backendRoutes struct {
+	backends *store.Backends
+	refusals refusals
+}
+
 var backendName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
-func (s *Server) listBackends(w http.ResponseWriter, r *http.Request) error {
-	all, err := s.Store.Backends.List(r.Context())
+func (g *backendRoutes) list(w http.ResponseWriter, r *http.Request) error {
+	all, err := g.backends.List(r.Context())
 	if err != nil {
 		return err
 	}
@@ -32,8 +38,8 @@ func (s *Server) listBackends(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// putBackend names a backend. Neither its answers nor its errors repeat the token.
-func (s *Server) putBackend(w http.ResponseWriter, r *http.Request) error {
+// put names a backend. Neither its answers nor its errors repeat the token.
+func (g *backendRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("backend")
 	var req sprites.BackendRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
@@ -52,15 +58,15 @@ func (s *Server) putBackend(w http.ResponseWriter, r *http.Request) error {
 	case len(req.Token) > maxSecret || strings.ContainsFunc(req.Token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
 		return fail.New(sprite.CodeBadRequest, "a token is printable ASCII without spaces", "")
 	}
-	if err := s.Store.Backends.Put(r.Context(), name, req); err != nil {
+	if err := g.backends.Put(r.Context(), name, req); err != nil {
 		return backendError(r, err)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (s *Server) deleteBackend(w http.ResponseWriter, r *http.Request) error {
-	if err := s.Store.Backends.Delete(r.Context(), r.PathValue("backend")); err != nil {
+func (g *backendRoutes) delete(w http.ResponseWriter, r *http.Request) error {
+	if err := g.backends.Delete(r.Context(), r.PathValue("backend")); err != nil {
 		return backendError(r, err)
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -110,10 +116,10 @@ var foreign = []string{
 	"Sprite-Version",
 }
 
-// toBackend passes a call on to a backend, with the backend's token in the place of
+// pass passes a call on to a backend, with the backend's token in the place of
 // the caller's.
-func (s *Server) toBackend(w http.ResponseWriter, r *http.Request) error {
-	base, token, err := s.Store.Backends.Get(r.Context(), r.PathValue("backend"))
+func (g *backendRoutes) pass(w http.ResponseWriter, r *http.Request) error {
+	base, token, err := g.backends.Get(r.Context(), r.PathValue("backend"))
 	if err != nil {
 		return backendError(r, err)
 	}
@@ -127,7 +133,7 @@ func (s *Server) toBackend(w http.ResponseWriter, r *http.Request) error {
 	proxy := &httputil.ReverseProxy{
 		Transport:     backendTransport,
 		FlushInterval: -1,
-		ErrorLog:      slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
+		ErrorLog:      slog.NewLogLogger(g.refusals.log.Handler(), slog.LevelDebug),
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL, p.Out.Host = target, ""
 			p.Out.Header.Del("Cookie")
@@ -150,7 +156,7 @@ func (s *Server) toBackend(w http.ResponseWriter, r *http.Request) error {
 			if r.Context().Err() != nil {
 				return // nobody is there to be told
 			}
-			s.answer(w, r, unreached(clean(r.PathValue("backend"), maxGuestText), err))
+			g.refusals.answer(w, r, unreached(clean(r.PathValue("backend"), maxGuestText), err))
 		},
 	}
 	duplex.Serve(w, r, proxy.ServeHTTP)

@@ -13,8 +13,15 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-func (s *Server) listConnectors(w http.ResponseWriter, r *http.Request) error {
-	all, err := s.Store.Connectors.List(r.Context())
+// connectorRoutes defines connectors, and grants them to sprites, labels and jobs.
+type connectorRoutes struct {
+	connectors *store.Connectors
+	host       *sprite.Host // its running sandboxes get what has changed
+	labels     *labelRights
+}
+
+func (g *connectorRoutes) list(w http.ResponseWriter, r *http.Request) error {
+	all, err := g.connectors.List(r.Context())
 	if err != nil {
 		return err
 	}
@@ -25,8 +32,8 @@ func (s *Server) listConnectors(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) getConnector(w http.ResponseWriter, r *http.Request) error {
-	c, err := s.Store.Connectors.Get(r.Context(), r.PathValue("connector"))
+func (g *connectorRoutes) get(w http.ResponseWriter, r *http.Request) error {
+	c, err := g.connectors.Get(r.Context(), r.PathValue("connector"))
 	if err != nil {
 		return noConnector(r, err)
 	}
@@ -46,8 +53,8 @@ func noConnector(r *http.Request, err error) error {
 	return err
 }
 
-// putConnector replaces a whole definition, or nothing.
-func (s *Server) putConnector(w http.ResponseWriter, r *http.Request) error {
+// put replaces a whole definition, or nothing.
+func (g *connectorRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	var c sprites.Connector
 	if err := readStrict(w, r, &c, "the connector", `such as {"upstream":"https://api.example.org","headers":{"X-Api-Key":"{secret}"}}`); err != nil {
 		return err
@@ -57,64 +64,73 @@ func (s *Server) putConnector(w http.ResponseWriter, r *http.Request) error {
 	if err := connect.Check(c); err != nil {
 		return fail.New(sprite.CodeBadRequest, err.Error(), "see how it is written with: cove help connector put")
 	}
-	if err := s.Store.Connectors.Put(r.Context(), c); err != nil {
+	if err := g.connectors.Put(r.Context(), c); err != nil {
 		return err
 	}
-	if err := s.Host.SyncConnectors(r.Context()); err != nil {
+	if err := g.host.SyncConnectors(r.Context()); err != nil {
 		return err
 	}
-	return s.getConnector(w, r)
+	return g.get(w, r)
 }
 
-func (s *Server) deleteConnector(w http.ResponseWriter, r *http.Request) error {
-	if err := s.Store.Connectors.Delete(r.Context(), r.PathValue("connector")); err != nil {
+func (g *connectorRoutes) delete(w http.ResponseWriter, r *http.Request) error {
+	if err := g.connectors.Delete(r.Context(), r.PathValue("connector")); err != nil {
 		return noConnector(r, err)
 	}
-	return s.synced(w, r)
+	return synced(w, r, g.host)
 }
 
-func (s *Server) grantConnector(w http.ResponseWriter, r *http.Request) error {
-	var g sprites.ConnectorGrant
-	if err := readJSON(w, r, maxBody, &g); err != nil {
+func (g *connectorRoutes) grant(w http.ResponseWriter, r *http.Request) error {
+	var grant sprites.ConnectorGrant
+	if err := readJSON(w, r, maxBody, &grant); err != nil {
 		return err
 	}
-	if (g.Sprite == "") == (g.Label == "") || g.Job != "" && g.Sprite == "" {
+	if (grant.Sprite == "") == (grant.Label == "") || grant.Job != "" && grant.Sprite == "" {
 		return fail.New(sprite.CodeBadRequest, "a connector is granted to a sprite or to a label, and for a job to its sprite", "")
 	}
-	if g.Label == "" && len(g.Reaches) > 0 {
+	if grant.Label == "" && len(grant.Reaches) > 0 {
 		return fail.New(sprite.CodeBadRequest, "only a grant to a label says which sprites it reaches", "")
 	}
-	if _, err := s.Store.Connectors.Get(r.Context(), r.PathValue("connector")); err != nil {
+	if _, err := g.connectors.Get(r.Context(), r.PathValue("connector")); err != nil {
 		return noConnector(r, err)
 	}
-	if g.Sprite != "" {
-		if _, err := s.Host.Get(r.Context(), g.Sprite); err != nil {
+	if grant.Sprite != "" {
+		if _, err := g.host.Get(r.Context(), grant.Sprite); err != nil {
 			return err
 		}
 	}
-	if err := s.rights.labels.grant(g.Label, func() error { return s.Store.Connectors.Grant(r.Context(), r.PathValue("connector"), g) }); err != nil {
+	if err := g.labels.grant(grant.Label, func() error { return g.connectors.Grant(r.Context(), r.PathValue("connector"), grant) }); err != nil {
 		return unnamed(r.PathValue("connector"), err)
 	}
-	return s.synced(w, r)
+	return synced(w, r, g.host)
 }
 
-func (s *Server) revokeConnector(w http.ResponseWriter, r *http.Request) error {
+func (g *connectorRoutes) revoke(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	g := sprites.ConnectorGrant{Sprite: q.Get("sprite"), Label: q.Get("label"), Job: q.Get("job")}
-	if g.Sprite == "" && g.Label == "" && g.Job == "" || g.Sprite != "" && g.Label != "" {
+	grant := sprites.ConnectorGrant{Sprite: q.Get("sprite"), Label: q.Get("label"), Job: q.Get("job")}
+	if grant.Sprite == "" && grant.Label == "" && grant.Job == "" || grant.Sprite != "" && grant.Label != "" {
 		return fail.New(sprite.CodeBadRequest, "a connector is revoked from a sprite, a label or a job", "")
 	}
-	if err := s.Store.Connectors.Revoke(r.Context(), r.PathValue("connector"), g); err != nil {
+	if err := g.connectors.Revoke(r.Context(), r.PathValue("connector"), grant); err != nil {
 		return err
 	}
-	return s.synced(w, r)
+	return synced(w, r, g.host)
 }
 
-// connectorLog tells what a sprite asked of its connectors.
-func (s *Server) connectorLog(w http.ResponseWriter, r *http.Request) error {
-	paths, err := s.Host.RequestLogs(r.Context(), r.PathValue("name"))
+// log tells what a sprite asked of its connectors.
+func (g *connectorRoutes) log(w http.ResponseWriter, r *http.Request) error {
+	paths, err := g.host.RequestLogs(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err
 	}
-	return tellEvents(s, w, r, [][]string{paths}, func(e sprites.ConnectorEvent) time.Time { return e.Time })
+	return tellEvents(w, r, [][]string{paths}, func(e sprites.ConnectorEvent) time.Time { return e.Time })
+}
+
+// synced answers once the running sandboxes have the connectors that the store says.
+func synced(w http.ResponseWriter, r *http.Request, host *sprite.Host) error {
+	if err := host.SyncConnectors(r.Context()); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }

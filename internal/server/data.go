@@ -77,41 +77,34 @@ func Lock(ctx context.Context, dir string, waits func(pid int)) (io.Closer, erro
 // starts finds no room. What it writes it therefore writes over what the last one wrote,
 // and no file is removed: server.json is renamed to the spare file at the end, and back.
 
-// publish reads or makes the owner's token and writes server.json.
-func (s *Server) publish(ln net.Listener) error {
-	secret, err := ownerToken(filepath.Join(s.Dir, datafolder.TokenFile))
-	if err != nil {
-		return err
-	}
-	s.boot = newPrincipal("owner", secret)
-	address := callable(ln.Addr())
-	s.url = "http://" + address
-	if err := writeOver(filepath.Join(s.Dir, datafolder.AddressFile), []byte(address+"\n")); err != nil {
-		return fmt.Errorf("write the address: %w", err)
-	}
-	if _, port, err := net.SplitHostPort(ln.Addr().String()); err == nil {
-		s.port.Store(port)
+// publish writes the address and server.json, which tell where a server listens that was
+// started with flags. It returns what server.json says of the server.
+func publish(info sprites.ServerInfo, listens net.Addr, flags []string) (sprites.ServerInfo, error) {
+	address := callable(listens)
+	info.URL = "http://" + address
+	if err := writeOver(filepath.Join(info.Data, datafolder.AddressFile), []byte(address+"\n")); err != nil {
+		return info, fmt.Errorf("write the address: %w", err)
 	}
 	host, _ := os.Hostname()
-	info, err := json.Marshal(datafolder.Server{
-		ServerInfo: sprites.ServerInfo{Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid()},
-		Host:       host, Processes: private.Processes(), Started: private.StartOf(os.Getpid()),
+	text, err := json.Marshal(datafolder.Server{
+		ServerInfo: info,
+		Host:       host, Processes: private.Processes(), Started: private.StartOf(info.PID),
 		Listener: datafolder.Listener(address),
-		Flags:    s.Flags,
+		Flags:    flags,
 	})
 	if err == nil {
-		err = s.writeInfo(append(info, '\n'))
+		err = writeInfo(info.Data, append(text, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", datafolder.ServerFile, err)
+		return info, fmt.Errorf("write %s: %w", datafolder.ServerFile, err)
 	}
-	return nil
+	return info, nil
 }
 
 // writeInfo writes server.json, in the file that the last server has left under one of its
 // names.
-func (s *Server) writeInfo(text []byte) error {
-	path, spare := filepath.Join(s.Dir, datafolder.ServerFile), filepath.Join(s.Dir, datafolder.SpareFile)
+func writeInfo(dir string, text []byte) error {
+	path, spare := filepath.Join(dir, datafolder.ServerFile), filepath.Join(dir, datafolder.SpareFile)
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		return writeOver(path, text) // of one that was killed
 	}
@@ -122,10 +115,8 @@ func (s *Server) writeInfo(text []byte) error {
 }
 
 // withdraw takes server.json away, but not the room that it has.
-func (s *Server) withdraw() {
-	if err := os.Rename(filepath.Join(s.Dir, datafolder.ServerFile), filepath.Join(s.Dir, datafolder.SpareFile)); err != nil {
-		s.Logger.Warn("removing server.json", "err", err)
-	}
+func withdraw(dir string) error {
+	return os.Rename(filepath.Join(dir, datafolder.ServerFile), filepath.Join(dir, datafolder.SpareFile))
 }
 
 // callable is the address to call a listener by: one that listens everywhere is

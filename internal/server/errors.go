@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -23,16 +24,22 @@ type fileError struct {
 
 func (e *fileError) Error() string { return e.body.Message }
 
-// answer is the one place where errors become answers: the status, what the
+// refusals is the one place where errors become answers: the status, what the
 // client sees, and what is logged.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, err error) {
-	status, body := s.describe(err)
-	level := s.Logger.Debug
+type refusals struct {
+	log    *slog.Logger
+	ending context.Context // ends when the server begins to end
+}
+
+// answer answers a client of the API with an error.
+func (re refusals) answer(w http.ResponseWriter, r *http.Request, err error) {
+	status, body := re.describe(err)
+	level := re.log.Debug
 	if faulty(status, body) && r.Context().Err() == nil {
-		level = s.Logger.Error
+		level = re.log.Error
 	}
 	level("request refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err)
-	answerEarly(s.ctx, w, r, func() { respond(w, status, body) })
+	answerEarly(re.ending, w, r, func() { respond(w, status, body) })
 }
 
 // faulty reports whether an answer tells of something that went wrong here: that this
@@ -73,7 +80,7 @@ func withRetry(h http.Header, status int, body sprites.ErrorBody) sprites.ErrorB
 }
 
 // describe maps an error to a status and a body.
-func (s *Server) describe(err error) (int, any) {
+func (re refusals) describe(err error) (int, any) {
 	if e, ok := errors.AsType[*fileError](err); ok {
 		return e.status, e.body
 	}
@@ -92,7 +99,7 @@ func (s *Server) describe(err error) (int, any) {
 		status, code = http.StatusNotFound, "not_found"
 	case errors.Is(err, store.ErrExists):
 		status, code = http.StatusConflict, "exists"
-	case s.ctx.Err() != nil:
+	case re.ending.Err() != nil:
 		status, code = http.StatusServiceUnavailable, "unavailable"
 	case errors.Is(err, context.DeadlineExceeded):
 		status, code = http.StatusGatewayTimeout, "timeout"

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 
-	"github.com/cove-dev/cove/internal/lib/duplex"
 	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -32,96 +29,6 @@ var (
 	document = shape{contentType: "application/json"}
 	lines    = shape{contentType: "application/x-ndjson", live: true}
 )
-
-// guestPath finds the guest's escaped path for a request, below /v1/.
-type guestPath func(*http.Request) (string, error)
-
-func fixed(path string) guestPath {
-	return func(*http.Request) (string, error) { return path, nil }
-}
-
-var sessionID = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z_-]{0,63}$`)
-
-func (s *Server) guestSession(r *http.Request) (string, error) {
-	id := r.PathValue("id")
-	if !sessionID.MatchString(id) {
-		return "", fail.New("session_not_found", "there is no such session", "see what there is with: cove session list")
-	}
-	return "exec/" + url.PathEscape(id), nil
-}
-
-func (s *Server) guestKill(r *http.Request) (string, error) {
-	path, err := s.guestSession(r)
-	return path + "/kill", err
-}
-
-var serviceName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._-]{0,62}$`)
-
-// guestService is the path of the service that a request names, and what is asked
-// of it.
-func guestService(rest string) guestPath {
-	return func(r *http.Request) (string, error) {
-		name := r.PathValue("service")
-		if !serviceName.MatchString(name) {
-			return "", fail.New("service_not_found", "there is no such service", "see what there is with: cove service list")
-		}
-		return "services/" + url.PathEscape(name) + rest, nil
-	}
-}
-
-// forward hands a request on to the sprite's guest, at a fixed path.
-func (s *Server) forward(path string, sh shape) handlerFunc { return s.forwardTo(fixed(path), sh) }
-
-// forwardTo hands a request on to the sprite's guest, and the answer back. Of the
-// guest's headers only the length gets through.
-func (s *Server) forwardTo(path guestPath, sh shape) handlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		to, err := path(r)
-		if err != nil {
-			return err
-		}
-		lease, err := s.Host.Use(r.Context(), r.PathValue("name"), purpose(to))
-		if err != nil {
-			return err
-		}
-		defer lease.Release()
-		duplex.Serve(w, r, func(w http.ResponseWriter, r *http.Request) { err = s.toGuest(w, r, lease, to, sh) })
-		return err
-	}
-}
-
-// toGuest hands a request on to the guest of a sprite in use, at an escaped path.
-func (s *Server) toGuest(w http.ResponseWriter, r *http.Request, lease *sprite.Lease, path string, sh shape) error {
-	req, err := http.NewRequestWithContext(r.Context(), r.Method, guestURL(path, r.URL.RawQuery), r.Body)
-	if err != nil {
-		return err
-	}
-	req.ContentLength = r.ContentLength
-	if r.ContentLength == 0 {
-		req.Body = http.NoBody
-	}
-	for _, key := range []string{"Content-Type", "Accept"} {
-		if v := r.Header.Get(key); v != "" {
-			req.Header.Set(key, v)
-		}
-	}
-	resp, err := s.guests.get(lease.Sandbox()).send(req)
-	if err != nil {
-		return endedOr(lease, err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return guestFailure(resp, sh.files)
-	}
-	passBody(w, resp, sh)
-	return nil
-}
-
-// purpose is why a request keeps its sprite awake.
-func purpose(path string) string {
-	word, _, _ := strings.Cut(path, "/")
-	return word
-}
 
 // passBody answers with a guest's good answer. One that is cut is cut for the
 // client too: it must not look whole.
@@ -277,37 +184,4 @@ func clean(s string, limit int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, "\uFFFD")))
-}
-
-// getExec is the list of sessions, or with an upgrade a new one. A sprite that is
-// not awake has no sessions, and is not woken to say so.
-func (s *Server) getExec(w http.ResponseWriter, r *http.Request) error {
-	if isUpgrade(r) {
-		if !principalOf(r).may(exec) {
-			return lacksVerb(exec)
-		}
-		return s.relayTo("exec", fixed("exec"))(w, r)
-	}
-	if !principalOf(r).may(read) {
-		return lacksVerb(read)
-	}
-	sandbox, err := s.Host.Live(r.Context(), r.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	if sandbox == nil {
-		writeJSON(w, http.StatusOK, sprites.SessionList{Sessions: []sprites.Session{}})
-		return nil
-	}
-	r.URL.RawQuery = "" // a list takes none, an id would make it something else
-	return s.forward("exec", document)(w, r)
-}
-
-// headExec is asked by clients for the version in the headers.
-func (s *Server) headExec(w http.ResponseWriter, r *http.Request) error {
-	if _, err := s.Host.Get(r.Context(), r.PathValue("name")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusOK)
-	return nil
 }

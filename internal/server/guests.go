@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -12,9 +11,13 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 )
+
+// guestPort is where every guest's API is dialled.
+const guestPort = boot.API
 
 const (
 	guestHeader    = 64 << 10 // of a guest's answer
@@ -26,8 +29,6 @@ const (
 // guestPool has the connections to the guests, by sandbox. Those of a sandbox
 // that has ended are dropped with it.
 type guestPool struct {
-	log *slog.Logger
-
 	mu      sync.Mutex
 	closed  bool
 	closing chan struct{}

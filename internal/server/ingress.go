@@ -24,97 +24,66 @@ import (
 // HTTP service answers, and nothing of this server's API: what a guest's page may
 // do there, it may do to itself alone.
 
+// ingress answers at the URLs of sprites. It hands a visitor's request on to the sprite's HTTP
+// service, and wakes the sprite for that.
+type ingress struct {
+	host     *sprite.Host
+	guests   *guestPool
+	visits   *visits
+	rights   *rights
+	visitors *quota
+	refusals refusals
+	ending   context.Context // ends when the server begins to end
+}
+
+// wait lets no more visitors in, and waits for those that are.
+func (in *ingress) wait() { in.visitors.wait() }
+
 // holdLimit is how long a request waits for the sprite to wake and for something
 // in it to listen.
 const holdLimit = 10 * time.Second
 
-// SpriteURL is where a sprite's HTTP service is reached, or "" before the server
-// listens.
-func (s *Server) SpriteURL(name string) string {
-	port, _ := s.port.Load().(string)
-	if port == "" {
-		return ""
-	}
-	host := name + "." + s.domain()
-	if port != "80" {
-		host = net.JoinHostPort(host, port)
-	}
-	return "http://" + host + "/"
-}
-
-func (s *Server) domain() string {
-	if s.Domain != "" {
-		return s.Domain
-	}
-	return "localhost"
-}
-
-// spriteOf returns the sprite to whose URL a request with this Host was made, if
-// it was.
-func (s *Server) spriteOf(host string) (name string, ok bool) {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	for _, domain := range []string{s.domain(), "localhost"} {
-		if name, ok := strings.CutSuffix(host, "."+domain); ok && name != "" && !strings.Contains(name, ".") {
-			return name, true
-		}
-	}
-	return "", false
-}
-
-// checkNames refuses a name of the server that would lead to a sprite.
-func (s *Server) checkNames() error {
-	for _, name := range s.Names {
-		if of, ok := s.spriteOf(name); ok {
-			return fmt.Errorf("the server can't be called %s, which is the URL of sprite %s: choose another --name, or --domain", name, of)
-		}
-	}
-	return nil
-}
-
-// ingress answers a request to a sprite's URL.
-func (s *Server) ingress(w http.ResponseWriter, r *http.Request, name string) error {
+// serve answers a request to a sprite's URL.
+func (in *ingress) serve(w http.ResponseWriter, r *http.Request, name string) error {
 	if isServiceWorker(r) {
 		return fail.New("forbidden", "a sprite's URL has no service workers", "have the page do without one, or reach the port from this machine: cove proxy -s "+name+" 8080")
 	}
 	if r.URL.Query().Has(visitQuery) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-		info, err := s.Host.Get(r.Context(), name)
+		info, err := in.host.Get(r.Context(), name)
 		if err != nil {
 			return err
 		}
-		return s.redeem(w, r, info)
+		return in.visits.redeem(w, r, info)
 	}
 	var info sprites.Info
 	find := func() (p principal, err error) {
-		if info, err = s.Host.Get(r.Context(), name); err != nil {
+		if info, err = in.host.Get(r.Context(), name); err != nil {
 			return p, err
 		}
-		return s.mayEnter(r, info)
+		return in.visits.enter(r, info)
 	}
-	return s.byRight(w, r, find, func(w http.ResponseWriter, r *http.Request) error { return s.passVisit(w, r, info) })
+	return in.rights.serve(w, r, find, func(w http.ResponseWriter, r *http.Request) error { return in.pass(w, r, info) })
 }
 
-// passVisit hands a visitor's request on to the sprite's HTTP service.
-func (s *Server) passVisit(w http.ResponseWriter, r *http.Request, info sprites.Info) error {
-	done, err := s.visitors.add(principalOf(r))
+// pass hands a visitor's request on to the sprite's HTTP service.
+func (in *ingress) pass(w http.ResponseWriter, r *http.Request, info sprites.Info) error {
+	done, err := in.visitors.add(principalOf(r))
 	if err != nil {
 		return err
 	}
 	defer done()
 	ctx, cancel := context.WithTimeout(r.Context(), holdLimit)
 	defer cancel()
-	lease, err := s.Host.Use(ctx, info.Name, "url")
+	lease, err := in.host.Use(ctx, info.Name, "url")
 	if err != nil {
 		return held(ctx, info.Name, err)
 	}
 	defer lease.Release()
-	target := s.guests.get(lease.Sandbox())
+	target := in.guests.get(lease.Sandbox())
 	if _, err := target.webPort(ctx); err != nil {
 		return held(ctx, info.Name, err)
 	}
-	end := context.AfterFunc(s.ctx, func() { // a WebSocket would outlive the server's end
+	end := context.AfterFunc(in.ending, func() { // a WebSocket would outlive the server's end
 		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0))
 	})
@@ -133,9 +102,9 @@ func (s *Server) passVisit(w http.ResponseWriter, r *http.Request, info sprites.
 			return nil
 		},
 		FlushInterval: -1,
-		ErrorLog:      slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
+		ErrorLog:      slog.NewLogLogger(in.refusals.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			s.answerVisitor(w, r, held(r.Context(), info.Name, err))
+			in.answer(w, r, held(r.Context(), info.Name, err))
 		},
 	}
 	duplex.Serve(w, r, func(w http.ResponseWriter, r *http.Request) { proxy.ServeHTTP(pageWriter{w}, r) })
@@ -196,12 +165,12 @@ func held(ctx context.Context, name string, err error) error {
 	return e
 }
 
-// answerVisitor is answer for those who are not clients of the API.
-func (s *Server) answerVisitor(w http.ResponseWriter, r *http.Request, err error) {
+// answer is refusals.answer for those who are not clients of the API.
+func (in *ingress) answer(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	status, body := s.describe(err)
-	s.Logger.Debug("visit refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err) // anybody can cause it
+	status, body := in.refusals.describe(err)
+	in.refusals.log.Debug("visit refused", "method", r.Method, "path", r.URL.Path, "status", status, "err", err) // anybody can cause it
 	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
 		respond(w, status, body)
 		return

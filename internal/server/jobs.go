@@ -17,6 +17,16 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// jobRoutes makes jobs, acts on them, and tells what became of them. A token sees the jobs
+// of the sprites that it reaches.
+type jobRoutes struct {
+	manager Jobs // nil: jobs are not available
+	jobs    *store.Jobs
+	host    *sprite.Host
+	access  *access
+	labels  *labelRights
+}
+
 const (
 	maxPlan       = 8 << 20 // of a job request, in which the whole plan stands
 	maxJobs       = 1000    // in a list
@@ -25,31 +35,31 @@ const (
 	eventInterval = 20 * time.Second // of blank lines on a quiet stream of events
 )
 
-// jobs returns the server's half of jobs.
-func (s *Server) jobs() (Jobs, error) {
-	if s.Jobs == nil {
+// available returns the server's half of jobs, if it has one.
+func (g *jobRoutes) available() (Jobs, error) {
+	if g.manager == nil {
 		return nil, fail.New("not_available", "this server has no jobs", "")
 	}
-	return s.Jobs, nil
+	return g.manager, nil
 }
 
 // job reads the job that the path names. One whose sprite the token does not
 // reach is not there for it.
-func (s *Server) job(r *http.Request) (sprites.Job, error) {
+func (g *jobRoutes) job(r *http.Request) (sprites.Job, error) {
 	id := r.PathValue("id")
-	job, err := s.Store.Jobs.Get(r.Context(), id)
+	job, err := g.jobs.Get(r.Context(), id)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !principalOf(r).reachesAt(job.Backend, job.Sprite) {
 		return job, fail.New(sprite.CodeNotFound, fmt.Sprintf("there is no job %.40q", id), "see what there is with: cove job list")
 	}
 	return job, err
 }
 
-func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
-	jobs, req, err := s.jobRequest(w, r)
+func (g *jobRoutes) create(w http.ResponseWriter, r *http.Request) error {
+	jobs, req, err := g.request(w, r)
 	if err != nil {
 		return err
 	}
-	labelled, err := mayMake(s, r, req)
+	labelled, err := g.mayMake(r, req)
 	if err != nil {
 		return err
 	}
@@ -65,9 +75,9 @@ func (s *Server) createJob(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// previewJob says what a job would be, to whom it could begin.
-func (s *Server) previewJob(w http.ResponseWriter, r *http.Request) error {
-	jobs, req, err := s.jobRequest(w, r)
+// preview says what a job would be, to whom it could begin.
+func (g *jobRoutes) preview(w http.ResponseWriter, r *http.Request) error {
+	jobs, req, err := g.request(w, r)
 	if err != nil {
 		return err
 	}
@@ -79,21 +89,21 @@ func (s *Server) previewJob(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// jobRequest reads what job is asked for, by who may begin it.
-func (s *Server) jobRequest(w http.ResponseWriter, r *http.Request) (Jobs, sprites.JobRequest, error) {
+// request reads what job is asked for, by who may begin it.
+func (g *jobRoutes) request(w http.ResponseWriter, r *http.Request) (Jobs, sprites.JobRequest, error) {
 	var req sprites.JobRequest
-	jobs, err := s.jobs()
+	jobs, err := g.available()
 	if err == nil {
 		err = readJSON(w, r, maxPlan, &req)
 	}
 	if err == nil {
-		err = s.mayBegin(r, req)
+		err = g.mayBegin(r, req)
 	}
 	return jobs, req, err
 }
 
 // mayBegin refuses a job that the caller has no right to.
-func (s *Server) mayBegin(r *http.Request, req sprites.JobRequest) error {
+func (g *jobRoutes) mayBegin(r *http.Request, req sprites.JobRequest) error {
 	p := principalOf(r)
 	switch {
 	case !p.may(exec):
@@ -109,23 +119,23 @@ func (s *Server) mayBegin(r *http.Request, req sprites.JobRequest) error {
 	case req.Definition != nil && !p.may(admin):
 		return fail.New("forbidden", "only a token with the verb admin may bring an agent of its own: the connectors that this names are granted to the job", "")
 	case req.Sprite != "" && req.Backend == "":
-		if err := s.mayActIn(r.Context(), p, req.Sprite); err != nil {
+		if err := g.access.mayActIn(r.Context(), p, req.Sprite); err != nil {
 			return err
 		}
 	}
-	return s.mayOpen(r, req.Sprite, req.NetworkPolicy)
+	return mayOpen(r, g.host, req.Sprite, req.NetworkPolicy)
 }
 
-// mayMake is mayLabel for the sprite that a job makes.
-func mayMake(s *Server, r *http.Request, req sprites.JobRequest) (done func(), err error) {
+// mayMake is labelRights.mayGive for the sprite that a job makes.
+func (g *jobRoutes) mayMake(r *http.Request, req sprites.JobRequest) (done func(), err error) {
 	if req.Sprite != "" || req.Backend != "" {
 		return func() {}, nil
 	}
-	_, done, err = mayLabel(s, r, "", []string{store.JobLabel})
+	_, done, err = g.labels.mayGive(r, "", []string{store.JobLabel})
 	return done, err
 }
 
-func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
+func (g *jobRoutes) list(w http.ResponseWriter, r *http.Request) error {
 	filter := store.JobFilter{Sprite: r.URL.Query().Get("sprite"), Backend: r.URL.Query().Get("backend")}
 	if principalOf(r).scope.All {
 		filter.Limit = maxJobs // else it would count those that are left out
@@ -133,7 +143,7 @@ func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
 	for _, state := range r.URL.Query()["state"] {
 		filter.States = append(filter.States, sprites.JobState(state))
 	}
-	all, err := s.Store.Jobs.List(r.Context(), filter)
+	all, err := g.jobs.List(r.Context(), filter)
 	if err != nil {
 		return err
 	}
@@ -148,10 +158,10 @@ func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// getJob describes a job; with wait, once it has ended or the wait is over. With while as
+// get describes a job; with wait, once it has ended or the wait is over. With while as
 // well, it is answered once the job is in another state than that, or its installation
 // has got further.
-func (s *Server) getJob(w http.ResponseWriter, r *http.Request) error {
+func (g *jobRoutes) get(w http.ResponseWriter, r *http.Request) error {
 	var wait time.Duration
 	if text := r.URL.Query().Get("wait"); text != "" {
 		var err error
@@ -159,14 +169,14 @@ func (s *Server) getJob(w http.ResponseWriter, r *http.Request) error {
 			return fail.New(sprite.CodeBadRequest, fmt.Sprintf("wait must be a duration such as 30s, not %.40q", text), "")
 		}
 	}
-	changed, cancel := s.Store.Jobs.Watch(r.PathValue("id"))
+	changed, cancel := g.jobs.Watch(r.PathValue("id"))
 	defer cancel()
 	over := time.NewTimer(min(wait, maxWait))
 	defer over.Stop()
 	while := sprites.JobState(r.URL.Query().Get("while"))
 	var first *sprites.Job
 	for waiting := wait > 0; ; {
-		job, err := s.job(r)
+		job, err := g.job(r)
 		if err != nil {
 			return err
 		}
@@ -182,46 +192,44 @@ func (s *Server) getJob(w http.ResponseWriter, r *http.Request) error {
 		case <-changed:
 		case <-over.C:
 			waiting = false
-		case <-s.ctx.Done():
-			waiting = false
 		case <-r.Context().Done():
 			return r.Context().Err()
 		}
 	}
 }
 
-func (s *Server) startJob(w http.ResponseWriter, r *http.Request) error {
+func (g *jobRoutes) start(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.JobStart
-	return s.actOnJob(w, r, &req, func(jobs Jobs, id string) (sprites.Job, error) {
+	return g.act(w, r, &req, func(jobs Jobs, id string) (sprites.Job, error) {
 		return jobs.Start(r.Context(), id, req)
 	})
 }
 
-func (s *Server) stopJob(w http.ResponseWriter, r *http.Request) error {
-	return s.actOnJob(w, r, nil, func(jobs Jobs, id string) (sprites.Job, error) {
+func (g *jobRoutes) stop(w http.ResponseWriter, r *http.Request) error {
+	return g.act(w, r, nil, func(jobs Jobs, id string) (sprites.Job, error) {
 		return jobs.Stop(r.Context(), id)
 	})
 }
 
-// sendJob hands a message to a job's agent. It may be as long as a plan.
-func (s *Server) sendJob(w http.ResponseWriter, r *http.Request) error {
+// send hands a message to a job's agent. It may be as long as a plan.
+func (g *jobRoutes) send(w http.ResponseWriter, r *http.Request) error {
 	var msg sprites.JobMessage
-	return s.actOnJob(w, r, &msg, func(jobs Jobs, id string) (sprites.Job, error) {
+	return g.act(w, r, &msg, func(jobs Jobs, id string) (sprites.Job, error) {
 		return jobs.Send(r.Context(), id, msg)
 	})
 }
 
-// answerJob answers what a job's agent has asked.
-func (s *Server) answerJob(w http.ResponseWriter, r *http.Request) error {
+// answer answers what a job's agent has asked.
+func (g *jobRoutes) answer(w http.ResponseWriter, r *http.Request) error {
 	var a sprites.JobAnswer
-	return s.actOnJob(w, r, &a, func(jobs Jobs, id string) (sprites.Job, error) {
+	return g.act(w, r, &a, func(jobs Jobs, id string) (sprites.Job, error) {
 		return jobs.Answer(r.Context(), id, a)
 	})
 }
 
-// retryJob begins a job anew, with the right to begin it in the first place.
-func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
-	jobs, err := s.jobs()
+// retry begins a job anew, with the right to begin it in the first place.
+func (g *jobRoutes) retry(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := g.available()
 	if err != nil {
 		return err
 	}
@@ -229,11 +237,11 @@ func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, maxBody, &how); err != nil {
 		return err
 	}
-	old, err := s.job(r)
+	old, err := g.job(r)
 	if err != nil {
 		return err
 	}
-	settings, err := s.Store.Jobs.Settings(r.Context(), old.ID)
+	settings, err := g.jobs.Settings(r.Context(), old.ID)
 	if err != nil {
 		return err
 	}
@@ -244,10 +252,10 @@ func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
 	if how.SameSprite {
 		req.Sprite, req.Include, req.NetworkPolicy = old.Sprite, nil, nil
 	}
-	if err := s.mayBegin(r, req); err != nil {
+	if err := g.mayBegin(r, req); err != nil {
 		return err
 	}
-	labelled, err := mayMake(s, r, req)
+	labelled, err := g.mayMake(r, req)
 	if err != nil {
 		return err
 	}
@@ -260,9 +268,9 @@ func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// resumeJob has a job's agent go on, with the right to begin a job where that is.
-func (s *Server) resumeJob(w http.ResponseWriter, r *http.Request) error {
-	jobs, err := s.jobs()
+// resume has a job's agent go on, with the right to begin a job where that is.
+func (g *jobRoutes) resume(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := g.available()
 	if err != nil {
 		return err
 	}
@@ -270,11 +278,11 @@ func (s *Server) resumeJob(w http.ResponseWriter, r *http.Request) error {
 	if err := readJSON(w, r, maxBody, &how); err != nil {
 		return err
 	}
-	old, err := s.job(r)
+	old, err := g.job(r)
 	if err != nil {
 		return err
 	}
-	if err := s.mayBegin(r, sprites.JobRequest{JobSettings: sprites.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}}); err != nil {
+	if err := g.mayBegin(r, sprites.JobRequest{JobSettings: sprites.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}}); err != nil {
 		return err
 	}
 	job, err := jobs.Continue(r.Context(), old.ID, how)
@@ -285,9 +293,9 @@ func (s *Server) resumeJob(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// collectJobs removes old jobs, of the sprites that the token reaches.
-func (s *Server) collectJobs(w http.ResponseWriter, r *http.Request) error {
-	jobs, err := s.jobs()
+// collect removes old jobs, of the sprites that the token reaches.
+func (g *jobRoutes) collect(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := g.available()
 	if err != nil {
 		return err
 	}
@@ -303,17 +311,17 @@ func (s *Server) collectJobs(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) pulledJob(w http.ResponseWriter, r *http.Request) error {
+func (g *jobRoutes) pulled(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.JobPulled
-	return s.actOnJob(w, r, &req, func(jobs Jobs, id string) (sprites.Job, error) {
+	return g.act(w, r, &req, func(jobs Jobs, id string) (sprites.Job, error) {
 		return jobs.Pulled(r.Context(), id, req.Head)
 	})
 }
 
-// actOnJob reads the request into body, if that is not nil, does act, and answers
+// act reads the request into body, if that is not nil, does act, and answers
 // with the job.
-func (s *Server) actOnJob(w http.ResponseWriter, r *http.Request, body any, act func(Jobs, string) (sprites.Job, error)) error {
-	jobs, err := s.jobs()
+func (g *jobRoutes) act(w http.ResponseWriter, r *http.Request, body any, act func(Jobs, string) (sprites.Job, error)) error {
+	jobs, err := g.available()
 	if err != nil {
 		return err
 	}
@@ -322,7 +330,7 @@ func (s *Server) actOnJob(w http.ResponseWriter, r *http.Request, body any, act 
 			return err
 		}
 	}
-	job, err := s.job(r)
+	job, err := g.job(r)
 	if err != nil {
 		return err
 	}
@@ -333,8 +341,8 @@ func (s *Server) actOnJob(w http.ResponseWriter, r *http.Request, body any, act 
 	return nil
 }
 
-func (s *Server) deleteJob(w http.ResponseWriter, r *http.Request) error {
-	jobs, err := s.jobs()
+func (g *jobRoutes) delete(w http.ResponseWriter, r *http.Request) error {
+	jobs, err := g.available()
 	if err != nil {
 		return err
 	}
@@ -342,7 +350,7 @@ func (s *Server) deleteJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	job, err := s.job(r)
+	job, err := g.job(r)
 	if err != nil {
 		return err
 	}
@@ -353,10 +361,10 @@ func (s *Server) deleteJob(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// jobEvents streams a job's events as lines of JSON, from number from on (the
+// events streams a job's events as lines of JSON, from number from on (the
 // first if it is not said). With follow it goes on until the last of a job that
 // has ended; blank lines keep a quiet stream alive.
-func (s *Server) jobEvents(w http.ResponseWriter, r *http.Request) error {
+func (g *jobRoutes) events(w http.ResponseWriter, r *http.Request) error {
 	from := int64(1)
 	if text := r.URL.Query().Get("from"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
@@ -369,7 +377,7 @@ func (s *Server) jobEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.job(r); err != nil {
+	if _, err := g.job(r); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -377,17 +385,17 @@ func (s *Server) jobEvents(w http.ResponseWriter, r *http.Request) error {
 	if err := stream.rc.Flush(); err != nil { // the headers, at once
 		return nil // the client has gone
 	}
-	changed, cancel := s.Store.Jobs.Watch(r.PathValue("id"))
+	changed, cancel := g.jobs.Watch(r.PathValue("id"))
 	defer cancel()
 	quiet := time.NewTicker(eventInterval)
 	defer quiet.Stop()
 	for {
-		job, err := s.job(r) // before its events: nothing comes after those of one that has ended
+		job, err := g.job(r) // before its events: nothing comes after those of one that has ended
 		if e, ok := errors.AsType[*fail.Error](err); ok && e.Code == sprite.CodeNotFound {
 			return nil // it has been deleted
 		}
 		if err == nil {
-			err = stream.send(r, s.Store.Jobs)
+			err = stream.send(r, g.jobs)
 		}
 		if err != nil { // too late for an answer: cut the stream
 			panic(http.ErrAbortHandler)

@@ -17,15 +17,19 @@ import (
 // admin may not give a label that has a grant, and a new grant names the sprites that have
 // the label already (store.Connectors.Grant).
 
-// labelling counts, for each label, the calls without the verb admin that are about to give
-// it. Such a call has looked whether the label has a grant, and its sprite is not stored yet.
-type labelling struct {
+// labelRights decides who may give a sprite a label. It counts, for each label, the calls
+// without the verb admin that are about to give it. Such a call has looked whether the label
+// has a grant, and its sprite is not stored yet.
+type labelRights struct {
+	connectors *store.Connectors
+	host       *sprite.Host
+
 	mu    sync.Mutex                // held while a connector is granted to a label
 	calls map[string]map[string]int // by label, and by the token's name
 }
 
 // begin counts a call. done is to be called when its sprite is stored, or will not be.
-func (l *labelling) begin(token string, labels []string) (done func()) {
+func (l *labelRights) begin(token string, labels []string) (done func()) {
 	add := func(n int) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -52,7 +56,7 @@ func (l *labelling) begin(token string, labels []string) (done func()) {
 
 // grant calls store, unless a call is about to give the label. Calls that begin meanwhile
 // wait, and find the grant.
-func (l *labelling) grant(label string, store func() error) error {
+func (l *labelRights) grant(label string, store func() error) error {
 	if label == "" {
 		return store()
 	}
@@ -65,11 +69,11 @@ func (l *labelling) grant(label string, store func() error) error {
 	return store()
 }
 
-// mayLabel refuses labels by which a sprite would get a connector, if the caller may not
+// mayGive refuses labels by which a sprite would get a connector, if the caller may not
 // grant it. The sprite called name keeps the labels that it has; without a name, the labels
 // are a new sprite's. kept is the revision of that sprite, if the answer rests on its labels.
 // done is to be called when the labels are stored, or will not be.
-func mayLabel(s *Server, r *http.Request, name string, labels []string) (kept string, done func(), err error) {
+func (l *labelRights) mayGive(r *http.Request, name string, labels []string) (kept string, done func(), err error) {
 	if err := sprite.CheckLabels(labels); err != nil { // before each is looked up
 		return "", nil, err
 	}
@@ -77,23 +81,23 @@ func mayLabel(s *Server, r *http.Request, name string, labels []string) (kept st
 	if p.may(admin) {
 		return "", func() {}, nil
 	}
-	done = s.rights.labels.begin(p.name, labels)
+	done = l.begin(p.name, labels)
 	var has []string
 	var revision string
 	if name != "" {
-		if has, revision, err = sprite.Labels(r.Context(), s.Host, name); err != nil {
+		if has, revision, err = sprite.Labels(r.Context(), l.host, name); err != nil {
 			done()
 			return "", nil, err
 		}
 	}
-	for _, l := range labels {
-		granted, err := s.Store.Connectors.Labelled(r.Context(), l)
-		if err == nil && granted && slices.Contains(has, l) {
+	for _, label := range labels {
+		granted, err := l.connectors.Labelled(r.Context(), label)
+		if err == nil && granted && slices.Contains(has, label) {
 			kept = revision
 			continue
 		}
 		if err == nil && granted {
-			err = fail.New("forbidden", "the label "+clean(l, maxGuestText)+" has a connector: only a token with the verb admin may give it", "")
+			err = fail.New("forbidden", "the label "+clean(label, maxGuestText)+" has a connector: only a token with the verb admin may give it", "")
 		}
 		if err != nil {
 			done()

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -17,24 +16,23 @@ const (
 	watchGrace    = 2 * time.Second  // for the last words when the server ends
 )
 
-// watchSprites streams the state of the sprites that a list would give: a line for
+// watch streams the state of the sprites that a list would give: a line for
 // each, a heartbeat, and from then on a line for each change of one, with
 // heartbeats in between (section 17.3). One that is deleted, or does not match any
 // more, gets a last line. max_results has no meaning here.
 //
 // Nothing is kept for a reader but what it has been told: changes that come while
 // it does not read are one, and if it does not read for long it is dropped.
-func (s *Server) watchSprites(w http.ResponseWriter, r *http.Request) error {
-	done, err := s.relays.add(principalOf(r))
+func (l *spriteList) watch(w http.ResponseWriter, r *http.Request) error {
+	done, err := l.watchers.add(principalOf(r))
 	if err != nil {
 		return err
 	}
 	defer done()
-	changed, cancel := s.Store.Sprites.Watch()
+	changed, cancel := l.sprites.Watch()
 	defer cancel()
 	ctx := r.Context()
-	lw := &listWatch{server: s, w: w, rc: http.NewResponseController(w), told: map[string]told{}}
-	lw.patience = cmp.Or(s.Heartbeat, watchInterval)
+	lw := &listWatch{list: l, patience: l.patience, w: w, rc: http.NewResponseController(w), told: map[string]told{}}
 	lw.scope, lw.filter = spriteFilters(r)
 	events, err := lw.look(ctx)
 	if err != nil {
@@ -63,7 +61,7 @@ func (s *Server) watchSprites(w http.ResponseWriter, r *http.Request) error {
 
 // listWatch is one watch.
 type listWatch struct {
-	server        *Server
+	list          *spriteList
 	w             http.ResponseWriter
 	rc            *http.ResponseController
 	patience      time.Duration
@@ -108,11 +106,11 @@ func (lw *listWatch) heartbeat() sprites.StateEvent {
 
 // look reads the list and returns what is new in it.
 func (lw *listWatch) look(ctx context.Context) ([]sprites.StateEvent, error) {
-	list, err := lw.server.Host.List(ctx, lw.filter)
+	list, err := lw.list.host.List(ctx, lw.filter)
 	if err != nil {
 		return nil, err
 	}
-	if lw.org, err = lw.server.totals(ctx, lw.scope); err != nil {
+	if lw.org, err = lw.list.totals(ctx, lw.scope); err != nil {
 		return nil, err
 	}
 	var events []sprites.StateEvent

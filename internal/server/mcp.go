@@ -16,6 +16,20 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// mcpRoutes offers the tools of internal/server/mcpserver to clients over HTTP. They act
+// through this very API, with the client's own token.
+type mcpRoutes struct {
+	access *access
+	loop   *http.Client    // to this very server
+	ending context.Context // ends when the server begins to end
+
+	sessions mcpserver.HTTP
+	messages messageBudget
+}
+
+// close ends all sessions.
+func (g *mcpRoutes) close() { _ = g.sessions.Close() } // which never fails
+
 // Bounds on what MCP clients send, and are answered. A message is held as long as its
 // call takes, and the answer until the client has read it.
 const (
@@ -23,16 +37,15 @@ const (
 	maxMCPMessages = 256 << 20 // all at once; those of one token: a quarter
 )
 
-// serveMCP offers the tools of internal/server/mcpserver to a client over HTTP. They act
-// through this very API, with the client's own token.
-func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) error {
+// serve answers a client's request, which begins, uses or ends a session.
+func (g *mcpRoutes) serve(w http.ResponseWriter, r *http.Request) error {
 	p := principalOf(r)
 	if r.Method == http.MethodPost {
 		size := r.ContentLength
 		if size < 0 || size > maxMCPMessage {
 			size = maxMCPMessage
 		}
-		done, err := s.messages.take(p.name, size)
+		done, err := g.messages.take(p.name, size)
 		if err != nil {
 			return err
 		}
@@ -42,22 +55,22 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		answers := heldAnswers{budget: &s.messages, name: p.name}
+		answers := heldAnswers{budget: &g.messages, name: p.name}
 		defer answers.release()
 		r = r.WithContext(mcpserver.WithHold(r.Context(), answers.hold))
 	}
-	return s.mcp.Serve(w, r, mcpserver.Caller{Name: p.name, Open: func() (*mcpserver.Server, context.Context, func(), error) {
-		server, err := s.mcpSession(r, p)
+	return g.sessions.Serve(w, r, mcpserver.Caller{Name: p.name, Open: func() (*mcpserver.Server, context.Context, func(), error) {
+		server, err := g.session(r, p)
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		_, ctx, release, err := s.rights.hold(s.ctx, func() (principal, error) { return s.authenticate(r) })
+		_, ctx, release, err := g.access.rights.hold(g.ending, func() (principal, error) { return g.access.authenticate(r) })
 		return server, ctx, release, err
 	}})
 }
 
-// mcpSession is what a client has asked for, by the query, of what its token reaches.
-func (s *Server) mcpSession(r *http.Request, p principal) (*mcpserver.Server, error) {
+// session is what a client has asked for, by the query, of what its token reaches.
+func (g *mcpRoutes) session(r *http.Request, p principal) (*mcpserver.Server, error) {
 	q := r.URL.Query()
 	for key := range q {
 		if !slices.Contains([]string{"sprite", "prefix", "role", "dir"}, key) {
@@ -77,7 +90,7 @@ func (s *Server) mcpSession(r *http.Request, p principal) (*mcpserver.Server, er
 		return nil, fail.New(sprite.CodeBadRequest, err.Error(), "")
 	}
 	_, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	client := &sprites.Client{URL: "http://localhost", Token: strings.TrimSpace(secret), HTTPClient: s.loop}
+	client := &sprites.Client{URL: "http://localhost", Token: strings.TrimSpace(secret), HTTPClient: g.loop}
 	return &mcpserver.Server{Client: client, Within: within, Dir: q.Get("dir"), Roles: roles, Verbs: p.verbs}, nil
 }
 

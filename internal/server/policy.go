@@ -1,27 +1,27 @@
 package server
 
 import (
-	"bufio"
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
-	"os"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
+
+// policyRoutes has the network policies of sprites, and tells what came of them.
+type policyRoutes struct {
+	host *sprite.Host
+}
 
 // maxPolicy bounds a document of rules.
 const maxPolicy = 1 << 20
 
-func (s *Server) getPolicy(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.Host.NetworkPolicy(r.Context(), r.PathValue("name"))
+func (g *policyRoutes) get(w http.ResponseWriter, r *http.Request) error {
+	p, err := g.host.NetworkPolicy(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -33,9 +33,9 @@ func (s *Server) getPolicy(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// postPolicy replaces the policy: the one of the revision in If-Match, if that is given.
+// post replaces the policy: the one of the revision in If-Match, if that is given.
 // What is not known to be a rule is refused, so that none is taken for less than it says.
-func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
+func (g *policyRoutes) post(w http.ResponseWriter, r *http.Request) error {
 	var p sprites.NetworkPolicy
 	if err := readStrict(w, r, &p, "the network policy", `such as {"rules":[{"domain":"example.org","action":"allow"}]}`); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
 	if p.Revision = r.Header.Get("If-Match"); p.Revision == "*" {
 		p.Revision = ""
 	}
-	if err := s.Host.SetNetworkPolicy(r.Context(), r.PathValue("name"), p, principalOf(r).may(admin)); err != nil {
+	if err := g.host.SetNetworkPolicy(r.Context(), r.PathValue("name"), p, principalOf(r).may(admin)); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -55,11 +55,11 @@ func (s *Server) postPolicy(w http.ResponseWriter, r *http.Request) error {
 
 // mayOpen refuses rules for a new sprite, or for a job, that open something of the host's
 // own network, unless the token has the verb admin. nil are no rules.
-func (s *Server) mayOpen(r *http.Request, name string, p *sprites.NetworkPolicy) error {
+func mayOpen(r *http.Request, host *sprite.Host, name string, p *sprites.NetworkPolicy) error {
 	if p == nil || principalOf(r).may(admin) {
 		return nil
 	}
-	return s.Host.OpensInward(r.Context(), name, *p)
+	return host.OpensInward(r.Context(), name, *p)
 }
 
 // readStrict decodes a document of rules, in which nothing may be unknown.
@@ -78,8 +78,8 @@ func readStrict(w http.ResponseWriter, r *http.Request, v any, what, hint string
 	return nil
 }
 
-func (s *Server) testPolicy(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.Host.TestNetworkPolicy(r.Context(), r.PathValue("name"), r.URL.Query().Get("target"), principalOf(r).may(admin))
+func (g *policyRoutes) test(w http.ResponseWriter, r *http.Request) error {
+	d, err := g.host.TestNetworkPolicy(r.Context(), r.PathValue("name"), r.URL.Query().Get("target"), principalOf(r).may(admin))
 	if err != nil {
 		return err
 	}
@@ -87,162 +87,15 @@ func (s *Server) testPolicy(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// The log's times.
-const (
-	logPoll  = 250 * time.Millisecond
-	logQuiet = 20 * time.Second // then an empty line is a sign of life
-)
-
-// policyLog tells what a sprite was refused, and, if asked, what it reached.
-func (s *Server) policyLog(w http.ResponseWriter, r *http.Request) error {
+// log tells what a sprite was refused, and, if asked, what it reached.
+func (g *policyRoutes) log(w http.ResponseWriter, r *http.Request) error {
 	var logs [][]string
 	for _, connections := range []bool{false, true}[:1+btoi(r.URL.Query().Get("connections") == "true")] {
-		paths, err := s.Host.NetworkLogs(r.Context(), r.PathValue("name"), connections)
+		paths, err := g.host.NetworkLogs(r.Context(), r.PathValue("name"), connections)
 		if err != nil {
 			return err
 		}
 		logs = append(logs, paths)
 	}
-	return tellEvents(s, w, r, logs, func(e sprites.NetworkEvent) time.Time { return e.Time })
-}
-
-// tellEvents tells what is in logs of events, each of which is some files, by the
-// events' times; if asked from one time on, and what is added.
-func tellEvents[E any](s *Server, w http.ResponseWriter, r *http.Request, logs [][]string, at func(E) time.Time) error {
-	q := r.URL.Query()
-	var since time.Time
-	if text := q.Get("since"); text != "" {
-		ms, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return fail.New("bad_request", "since must be milliseconds since 1970", "")
-		}
-		since = time.UnixMilli(ms)
-	}
-	var tails []*eventTail[E]
-	for _, paths := range logs {
-		if len(paths) > 0 {
-			tails = append(tails, &eventTail[E]{paths: paths})
-		}
-	}
-	defer func() {
-		for _, t := range tails {
-			t.close()
-		}
-	}()
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.WriteHeader(http.StatusOK)
-	flush := func() error { return http.NewResponseController(w).Flush() }
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	defer context.AfterFunc(s.ctx, cancel)()
-	poll := time.NewTicker(logPoll)
-	defer poll.Stop()
-	for last := time.Now(); ; {
-		var events []E
-		for _, t := range tails {
-			events = append(events, t.next()...)
-		}
-		slices.SortStableFunc(events, func(a, b E) int { return at(a).Compare(at(b)) })
-		for _, e := range events {
-			if at(e).Before(since) {
-				continue
-			}
-			if err := json.NewEncoder(w).Encode(e); err != nil {
-				return nil //nolint:nilerr // it has gone
-			}
-		}
-		if len(events) > 0 || time.Since(last) > logQuiet {
-			if len(events) == 0 {
-				_, _ = io.WriteString(w, "\n")
-			}
-			last = time.Now()
-			if flush() != nil {
-				return nil
-			}
-		}
-		if q.Get("follow") != "true" {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-poll.C:
-		}
-	}
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// eventTail reads a log of events, from its older files on, and then what is added.
-type eventTail[E any] struct {
-	paths []string // the oldest first
-	file  *os.File // of the last path; nil: not open
-	lines *bufio.Reader
-	rest  []byte // of a line that is not whole yet
-	begun bool
-}
-
-func (t *eventTail[E]) close() {
-	if t.file != nil {
-		_ = t.file.Close()
-	}
-}
-
-// next returns what has come since the last call. Lines that are none, which a full
-// disk makes, are left out.
-func (t *eventTail[E]) next() (events []E) {
-	if !t.begun {
-		t.begun = true
-		for _, path := range t.paths[:len(t.paths)-1] {
-			if f, err := os.Open(path); err == nil {
-				t.lines = bufio.NewReader(f)
-				events = append(events, t.read()...)
-				_ = f.Close()
-				t.rest = nil
-			}
-		}
-	}
-	for {
-		if t.file == nil {
-			f, err := os.Open(t.paths[len(t.paths)-1])
-			if err != nil {
-				return events // there is none yet
-			}
-			t.file, t.lines = f, bufio.NewReader(f)
-		}
-		events = append(events, t.read()...)
-		if !t.replaced() {
-			return events
-		}
-		events = append(events, t.read()...) // what came before it was
-		_ = t.file.Close()
-		t.file, t.rest = nil, nil
-	}
-}
-
-// replaced reports whether the log goes on in another file.
-func (t *eventTail[E]) replaced() bool {
-	mine, err := t.file.Stat()
-	now, err2 := os.Stat(t.paths[len(t.paths)-1])
-	return err == nil && err2 == nil && !os.SameFile(mine, now)
-}
-
-func (t *eventTail[E]) read() (events []E) {
-	for {
-		line, err := t.lines.ReadBytes('\n')
-		t.rest = append(t.rest, line...)
-		if err != nil {
-			return events
-		}
-		var e E
-		if json.Unmarshal(bytes.TrimSpace(t.rest), &e) == nil {
-			events = append(events, e)
-		}
-		t.rest = t.rest[:0]
-	}
+	return tellEvents(w, r, logs, func(e sprites.NetworkEvent) time.Time { return e.Time })
 }

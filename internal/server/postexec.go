@@ -31,18 +31,18 @@ var errNoExit = errors.New("the command's connection ended without an exit code"
 
 // postExec runs a command over plain HTTP (protocol sections 3.11 and 17.5). The
 // guest is spoken to by WebSocket, as for every other exec.
-func (s *Server) postExec(w http.ResponseWriter, r *http.Request) error {
+func (g *guestRoutes) postExec(w http.ResponseWriter, r *http.Request) error {
 	query, stdin, err := postQuery(r.URL)
 	if err != nil {
 		return err
 	}
-	lease, err := s.Host.Use(r.Context(), r.PathValue("name"), "exec")
+	lease, err := g.host.Use(r.Context(), r.PathValue("name"), "exec")
 	if err != nil {
 		return err
 	}
 	defer lease.Release()
 	var guest side
-	if err := s.guests.get(lease.Sandbox()).dial(r.Context(), "exec", query, &guest); err != nil {
+	if err := g.guests.get(lease.Sandbox()).dial(r.Context(), "exec", query, &guest); err != nil {
 		return endedOr(lease, err)
 	}
 	defer func() { _ = guest.conn.CloseNow() }()

@@ -31,27 +31,27 @@ const (
 // aliases are the names by which the sprite itself is meant.
 var aliases = []string{"", "localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "10.0.0.1", "fdf::1"}
 
-// proxySprite joins a WebSocket with a TCP connection to wherever the sprite can
+// proxy joins a WebSocket with a TCP connection to wherever the sprite can
 // reach (protocol sections 6.1 and 17.9), or to a Unix socket in it. What listens
 // in the sprite at its network is reached without the guest, which would have to
 // copy each byte twice more, in the sandbox; all else is reached through the guest.
-func (s *Server) proxySprite(w http.ResponseWriter, r *http.Request) error {
+func (g *guestRoutes) proxy(w http.ResponseWriter, r *http.Request) error {
 	if err := checkUpgrade(r); err != nil {
 		return err
 	}
-	done, err := s.relays.add(principalOf(r))
+	done, err := g.relays.add(principalOf(r))
 	if err != nil {
 		return err
 	}
 	defer done()
-	lease, err := s.Host.Use(r.Context(), r.PathValue("name"), "proxy")
+	lease, err := g.host.Use(r.Context(), r.PathValue("name"), "proxy")
 	if err != nil {
 		return err
 	}
 	defer lease.Release()
-	p := &proxied{guest: s.guests.get(lease.Sandbox()), taken: &taking{done: make(chan struct{})}, ended: make(chan struct{})}
+	p := &proxied{guest: g.guests.get(lease.Sandbox()), taken: &taking{done: make(chan struct{})}, ended: make(chan struct{})}
 	if err := acceptSocket(w, r, &p.client); err != nil { // which has answered
-		s.Logger.Debug("accepting a WebSocket", "err", err)
+		g.log.Debug("accepting a WebSocket", "err", err)
 		return nil
 	}
 	p.client.conn.SetReadLimit(-1)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -27,76 +26,6 @@ const (
 	maxNews     = 128 << 10 // of one in which a guest tells who watches what has happened
 	closeGrace  = 2 * time.Second
 )
-
-// relayGroup counts what is open, in all and by who holds it. Each holder may have
-// a quarter, and all together three: the last is kept for the server's owner, who
-// may have as much as there is.
-type relayGroup struct {
-	what string // in an error
-	max  int
-
-	mu      sync.Mutex
-	n       int
-	others  int // of n: not the owner's
-	holders map[string]int
-	closed  bool
-	wg      sync.WaitGroup
-}
-
-// add counts one more, until done is called.
-func (g *relayGroup) add(p principal) (done func(), err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return nil, fail.New("unavailable", "the server is shutting down", "")
-	}
-	part := max(g.max/4, 1)
-	switch {
-	case !p.owner && g.holders[p.name] >= part:
-		return nil, g.full(g.holders[p.name], part, " for the same token or sprite")
-	case !p.owner && g.others >= g.max-g.max/4:
-		return nil, g.full(g.others, g.max-g.max/4, "")
-	case g.n >= g.max:
-		return nil, g.full(g.n, g.max, "")
-	}
-	if g.holders == nil {
-		g.holders = map[string]int{}
-	}
-	g.count(p, 1)
-	g.wg.Add(1)
-	return func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.count(p, -1)
-		g.wg.Done()
-	}, nil
-}
-
-// count is called with mu held.
-func (g *relayGroup) count(p principal, n int) {
-	g.n += n
-	if p.owner {
-		return
-	}
-	g.others += n
-	if g.holders[p.name] += n; g.holders[p.name] == 0 {
-		delete(g.holders, p.name)
-	}
-}
-
-func (g *relayGroup) full(count, limit int, whose string) error {
-	e := fail.New("limit", fmt.Sprintf("%d %s are open%s, and the server allows no more", count, g.what, whose), "close some, or try again later")
-	e.Limit, e.Count, e.RetryAfter = limit, count, defaultRetry
-	return e
-}
-
-// wait lets no more in and waits for those that are.
-func (g *relayGroup) wait() {
-	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.wg.Wait()
-}
 
 // isUpgrade reports whether a request asks for a WebSocket.
 func isUpgrade(r *http.Request) bool {
@@ -128,24 +57,24 @@ func checkUpgrade(r *http.Request) error {
 
 // relayTo joins a client's WebSocket to one of the guest's. The guest is called
 // first: what it refuses is the answer to the client's handshake.
-func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
+func (g *guestRoutes) relayTo(kind string, path guestPath) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		to, err := path(r)
 		if err != nil {
 			return err
 		}
 		if !isUpgrade(r) && kind == "exec" {
-			return s.forward(to, document)(w, r) // the guest knows whether there is such a session
+			return g.forward(to, document)(w, r) // the guest knows whether there is such a session
 		}
 		if err := checkUpgrade(r); err != nil {
 			return err
 		}
-		done, err := s.relays.add(principalOf(r))
+		done, err := g.relays.add(principalOf(r))
 		if err != nil {
 			return err
 		}
 		defer done()
-		lease, err := s.Host.Use(r.Context(), r.PathValue("name"), kind)
+		lease, err := g.host.Use(r.Context(), r.PathValue("name"), kind)
 		if err != nil {
 			return err
 		}
@@ -160,7 +89,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		if watches {
 			rl.guest.maxText = maxNews
 		}
-		if err := s.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
+		if err := g.guests.get(lease.Sandbox()).dial(r.Context(), to, r.URL.RawQuery, &rl.guest); err != nil {
 			return endedOr(lease, err)
 		}
 		if kind == "exec" {
@@ -168,7 +97,7 @@ func (s *Server) relayTo(kind string, path guestPath) handlerFunc {
 		}
 		if err := acceptSocket(w, r, &rl.client); err != nil { // which has answered
 			_ = rl.guest.conn.CloseNow()
-			s.Logger.Debug("accepting a WebSocket", "err", err)
+			g.log.Debug("accepting a WebSocket", "err", err)
 			return nil
 		}
 		rl.client.conn.SetReadLimit(-1)

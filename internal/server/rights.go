@@ -21,8 +21,6 @@ type rights struct {
 	mu    sync.Mutex
 	ended int // how often one has
 	calls map[string]map[*context.CancelCauseFunc]bool
-
-	labels labelling
 }
 
 // end ends the calls of a principal. What gave it the right is gone already.
@@ -88,10 +86,10 @@ func (rs *rights) drop(name string, cancel *context.CancelCauseFunc) {
 	}
 }
 
-// byRight serves a request for the principal that find finds, as long as that has
+// serve serves a request for the principal that find finds, as long as that has
 // the right to it.
-func (s *Server) byRight(w http.ResponseWriter, r *http.Request, find func() (principal, error), serve handlerFunc) error {
-	p, ctx, release, err := s.rights.hold(r.Context(), find)
+func (rs *rights) serve(w http.ResponseWriter, r *http.Request, find func() (principal, error), handle handlerFunc) error {
+	p, ctx, release, err := rs.hold(r.Context(), find)
 	if err != nil {
 		return err
 	}
@@ -104,7 +102,7 @@ func (s *Server) byRight(w http.ResponseWriter, r *http.Request, find func() (pr
 		}
 	})
 	defer stop()
-	err = serve(w, r.WithContext(context.WithValue(ctx, principalKey{}, p)))
+	err = handle(w, r.WithContext(context.WithValue(ctx, principalKey{}, p)))
 	if err != nil && context.Cause(ctx) == errEnded {
 		return errEnded
 	}

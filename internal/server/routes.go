@@ -1,9 +1,7 @@
 package server
 
 import (
-	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
@@ -31,111 +29,132 @@ type route struct {
 	handle  handlerFunc
 }
 
+// groups are the groups of routes: each is a type, or a function, in a file of its own.
+type groups struct {
+	version     handlerFunc
+	installs    handlerFunc
+	sandboxLogs handlerFunc
+
+	mcp         *mcpRoutes
+	tokens      *tokenRoutes
+	secrets     *secretRoutes
+	connectors  *connectorRoutes
+	backends    *backendRoutes
+	list        *spriteList
+	sprites     *spriteRoutes
+	visits      *visits
+	guest       *guestRoutes
+	archives    *archiveRoutes
+	checkpoints *checkpointRoutes
+	policies    *policyRoutes
+	jobs        *jobRoutes
+}
+
 // routes is the whole surface.
-func (s *Server) routes() []route {
+func (g *groups) routes() []route {
 	const one = "/v1/sprites/{name}"
 	return []route{
-		{"GET /v1/version", anyone, s.getVersion},
+		{"GET /v1/version", anyone, g.version},
 
-		{"GET /mcp", anyone, s.serveMCP}, // what the tools may do is decided call by call
-		{"POST /mcp", anyone, s.serveMCP},
-		{"DELETE /mcp", anyone, s.serveMCP},
+		{"GET /mcp", anyone, g.mcp.serve}, // what the tools may do is decided call by call
+		{"POST /mcp", anyone, g.mcp.serve},
+		{"DELETE /mcp", anyone, g.mcp.serve},
 
-		{"GET /v1/tokens", admin, s.listTokens},
-		{"POST /v1/tokens", admin, s.createToken},
-		{"DELETE /v1/tokens/{id}", admin, s.deleteToken},
+		{"GET /v1/tokens", admin, g.tokens.list},
+		{"POST /v1/tokens", admin, g.tokens.create},
+		{"DELETE /v1/tokens/{id}", admin, g.tokens.delete},
 
-		{"GET /v1/secrets", admin, s.listSecrets},
-		{"PUT /v1/secrets/{secret}", admin, s.putSecret},
-		{"DELETE /v1/secrets/{secret}", admin, s.deleteSecret},
+		{"GET /v1/secrets", admin, g.secrets.list},
+		{"PUT /v1/secrets/{secret}", admin, g.secrets.put},
+		{"DELETE /v1/secrets/{secret}", admin, g.secrets.delete},
 
-		{"GET /v1/connectors", admin, s.listConnectors},
-		{"GET /v1/connectors/{connector}", admin, s.getConnector},
-		{"PUT /v1/connectors/{connector}", admin, s.putConnector},
-		{"DELETE /v1/connectors/{connector}", admin, s.deleteConnector},
-		{"POST /v1/connectors/{connector}/grants", admin, s.grantConnector},
-		{"DELETE /v1/connectors/{connector}/grants", admin, s.revokeConnector},
+		{"GET /v1/connectors", admin, g.connectors.list},
+		{"GET /v1/connectors/{connector}", admin, g.connectors.get},
+		{"PUT /v1/connectors/{connector}", admin, g.connectors.put},
+		{"DELETE /v1/connectors/{connector}", admin, g.connectors.delete},
+		{"POST /v1/connectors/{connector}/grants", admin, g.connectors.grant},
+		{"DELETE /v1/connectors/{connector}/grants", admin, g.connectors.revoke},
 
-		{"GET /v1/backends", admin, s.listBackends},
-		{"PUT /v1/backends/{backend}", admin, s.putBackend},
-		{"DELETE /v1/backends/{backend}", admin, s.deleteBackend},
-		{"/v1/backends/{backend}/{rest...}", admin, s.toBackend},
+		{"GET /v1/backends", admin, g.backends.list},
+		{"PUT /v1/backends/{backend}", admin, g.backends.put},
+		{"DELETE /v1/backends/{backend}", admin, g.backends.delete},
+		{"/v1/backends/{backend}/{rest...}", admin, g.backends.pass},
 
-		{"GET /v1/sprites", read, s.listSprites},
-		{"POST /v1/sprites", write, s.createSprite},
-		{"POST /v1/sprites/import", write, s.importSprite},
-		{"GET " + one, read, s.getSprite},
-		{"PUT " + one, write, s.updateSprite},
-		{"DELETE " + one, write, s.deleteSprite},
-		{"GET " + one + "/check", read, s.checkSprite},
-		{"POST " + one + "/visit", exec, s.postVisit},
-		{"POST " + one + "/restart", write, s.restartSprite},
-		{"POST " + one + "/upgrade", write, s.upgradeSprite},
-		{"POST " + one + "/suspend", write, s.suspendSprite},
-		{"POST " + one + "/wake", exec, s.wakeSprite},
+		{"GET /v1/sprites", read, g.list.serve},
+		{"POST /v1/sprites", write, g.sprites.create},
+		{"POST /v1/sprites/import", write, g.archives.importSprite},
+		{"GET " + one, read, g.sprites.get},
+		{"PUT " + one, write, g.sprites.update},
+		{"DELETE " + one, write, g.sprites.delete},
+		{"GET " + one + "/check", read, g.sprites.check},
+		{"POST " + one + "/visit", exec, g.visits.post},
+		{"POST " + one + "/restart", write, g.sprites.restart},
+		{"POST " + one + "/upgrade", write, g.sprites.upgrade},
+		{"POST " + one + "/suspend", write, g.sprites.suspend},
+		{"POST " + one + "/wake", exec, g.sprites.wake},
 
-		{"GET " + one + "/exec", anyone, s.getExec}, // exec with an upgrade, read without
-		{"HEAD " + one + "/exec", read, s.headExec},
-		{"POST " + one + "/exec", exec, s.postExec},
-		{"GET " + one + "/exec/{id}", exec, s.relayTo("exec", s.guestSession)},
-		{"POST " + one + "/exec/{id}/kill", exec, s.forwardTo(s.guestKill, lines)},
-		{"GET " + one + "/proxy", exec, s.proxySprite},
-		{"GET " + one + "/ports/watch", read, s.relayTo("ports", fixed("ports/watch"))},
+		{"GET " + one + "/exec", anyone, g.guest.getExec}, // exec with an upgrade, read without
+		{"HEAD " + one + "/exec", read, g.guest.headExec},
+		{"POST " + one + "/exec", exec, g.guest.postExec},
+		{"GET " + one + "/exec/{id}", exec, g.guest.relayTo("exec", guestSession)},
+		{"POST " + one + "/exec/{id}/kill", exec, g.guest.forwardTo(guestKill, lines)},
+		{"GET " + one + "/proxy", exec, g.guest.proxy},
+		{"GET " + one + "/ports/watch", read, g.guest.relayTo("ports", fixed("ports/watch"))},
 
-		{"GET " + one + "/fs/read", read, s.forward("fs/read", file)},
-		{"GET " + one + "/fs/list", read, s.forward("fs/list", fileJSON)},
-		{"GET " + one + "/fs/watch", read, s.relayTo("watch", fixed("fs/watch"))},
-		{"PUT " + one + "/fs/write", write, s.forward("fs/write", fileJSON)},
-		{"DELETE " + one + "/fs/delete", write, s.forward("fs/delete", fileJSON)},
-		{"POST " + one + "/fs/rename", write, s.forward("fs/rename", fileJSON)},
-		{"POST " + one + "/fs/copy", write, s.forward("fs/copy", fileJSON)},
-		{"POST " + one + "/fs/chmod", write, s.forward("fs/chmod", fileJSON)},
-		{"POST " + one + "/fs/chown", write, s.forward("fs/chown", fileJSON)},
+		{"GET " + one + "/fs/read", read, g.guest.forward("fs/read", file)},
+		{"GET " + one + "/fs/list", read, g.guest.forward("fs/list", fileJSON)},
+		{"GET " + one + "/fs/watch", read, g.guest.relayTo("watch", fixed("fs/watch"))},
+		{"PUT " + one + "/fs/write", write, g.guest.forward("fs/write", fileJSON)},
+		{"DELETE " + one + "/fs/delete", write, g.guest.forward("fs/delete", fileJSON)},
+		{"POST " + one + "/fs/rename", write, g.guest.forward("fs/rename", fileJSON)},
+		{"POST " + one + "/fs/copy", write, g.guest.forward("fs/copy", fileJSON)},
+		{"POST " + one + "/fs/chmod", write, g.guest.forward("fs/chmod", fileJSON)},
+		{"POST " + one + "/fs/chown", write, g.guest.forward("fs/chown", fileJSON)},
 
-		{"GET " + one + "/services", read, s.forward("services", document)},
-		{"POST " + one + "/services/signal", exec, s.forward("services/signal", document)},
-		{"GET " + one + "/services/{service}", read, s.forwardTo(guestService(""), document)},
-		{"PUT " + one + "/services/{service}", exec, s.forwardTo(guestService(""), lines)},
-		{"DELETE " + one + "/services/{service}", exec, s.forwardTo(guestService(""), document)},
-		{"POST " + one + "/services/{service}/start", exec, s.forwardTo(guestService("/start"), lines)},
-		{"POST " + one + "/services/{service}/stop", exec, s.forwardTo(guestService("/stop"), lines)},
-		{"POST " + one + "/services/{service}/restart", exec, s.forwardTo(guestService("/restart"), lines)},
-		{"GET " + one + "/services/{service}/logs", read, s.forwardTo(guestService("/logs"), lines)},
+		{"GET " + one + "/services", read, g.guest.forward("services", document)},
+		{"POST " + one + "/services/signal", exec, g.guest.forward("services/signal", document)},
+		{"GET " + one + "/services/{service}", read, g.guest.forwardTo(guestService(""), document)},
+		{"PUT " + one + "/services/{service}", exec, g.guest.forwardTo(guestService(""), lines)},
+		{"DELETE " + one + "/services/{service}", exec, g.guest.forwardTo(guestService(""), document)},
+		{"POST " + one + "/services/{service}/start", exec, g.guest.forwardTo(guestService("/start"), lines)},
+		{"POST " + one + "/services/{service}/stop", exec, g.guest.forwardTo(guestService("/stop"), lines)},
+		{"POST " + one + "/services/{service}/restart", exec, g.guest.forwardTo(guestService("/restart"), lines)},
+		{"GET " + one + "/services/{service}/logs", read, g.guest.forwardTo(guestService("/logs"), lines)},
 
-		{"POST " + one + "/checkpoint", write, s.postCheckpoint},
-		{"GET " + one + "/checkpoints", read, s.listCheckpoints},
-		{"POST " + one + "/checkpoints/verify", read, s.verifyCheckpoints},
-		{"POST " + one + "/checkpoints/prune", write, s.pruneCheckpoints},
-		{"GET " + one + "/checkpoints/{checkpoint}", read, s.getCheckpoint},
-		{"GET " + one + "/checkpoints/{checkpoint}/diff", read, s.diffCheckpoint},
-		{"DELETE " + one + "/checkpoints/{checkpoint}", write, s.deleteCheckpoint},
-		{"POST " + one + "/checkpoints/{checkpoint}/restore", write, s.postRestore},
-		{"POST " + one + "/fork", write, s.forkSprite},
-		{"GET " + one + "/export", write, s.exportSprite}, // and read
+		{"POST " + one + "/checkpoint", write, g.checkpoints.create},
+		{"GET " + one + "/checkpoints", read, g.checkpoints.list},
+		{"POST " + one + "/checkpoints/verify", read, g.checkpoints.verify},
+		{"POST " + one + "/checkpoints/prune", write, g.checkpoints.prune},
+		{"GET " + one + "/checkpoints/{checkpoint}", read, g.checkpoints.get},
+		{"GET " + one + "/checkpoints/{checkpoint}/diff", read, g.checkpoints.diff},
+		{"DELETE " + one + "/checkpoints/{checkpoint}", write, g.checkpoints.delete},
+		{"POST " + one + "/checkpoints/{checkpoint}/restore", write, g.checkpoints.restore},
+		{"POST " + one + "/fork", write, g.sprites.fork},
+		{"GET " + one + "/export", write, g.archives.exportSprite}, // and read
 
-		{"GET " + one + "/policy/network", read, s.getPolicy},
-		{"POST " + one + "/policy/network", write, s.postPolicy},
-		{"GET " + one + "/policy/test", read, s.testPolicy},
-		{"GET " + one + "/policy/log", read, s.policyLog},
-		{"GET " + one + "/connectors/log", read, s.connectorLog},
-		{"GET " + one + "/sandbox/logs", admin, s.sandboxLogs},
+		{"GET " + one + "/policy/network", read, g.policies.get},
+		{"POST " + one + "/policy/network", write, g.policies.post},
+		{"GET " + one + "/policy/test", read, g.policies.test},
+		{"GET " + one + "/policy/log", read, g.policies.log},
+		{"GET " + one + "/connectors/log", read, g.connectors.log},
+		{"GET " + one + "/sandbox/logs", admin, g.sandboxLogs},
 
-		{"GET /v1/installs", read, s.listInstalls},
+		{"GET /v1/installs", read, g.installs},
 
-		{"GET /v1/jobs", read, s.listJobs},
-		{"POST /v1/jobs", write, s.createJob},
-		{"POST /v1/jobs/preview", write, s.previewJob},
-		{"GET /v1/jobs/{id}", read, s.getJob},
-		{"DELETE /v1/jobs/{id}", write, s.deleteJob},
-		{"GET /v1/jobs/{id}/events", read, s.jobEvents},
-		{"POST /v1/jobs/{id}/start", write, s.startJob},
-		{"POST /v1/jobs/{id}/stop", write, s.stopJob},
-		{"POST /v1/jobs/{id}/send", exec, s.sendJob},
-		{"POST /v1/jobs/{id}/answer", exec, s.answerJob},
-		{"POST /v1/jobs/{id}/retry", write, s.retryJob},
-		{"POST /v1/jobs/{id}/resume", write, s.resumeJob},
-		{"POST /v1/jobs/{id}/pulled", write, s.pulledJob},
-		{"POST /v1/jobs/gc", write, s.collectJobs},
+		{"GET /v1/jobs", read, g.jobs.list},
+		{"POST /v1/jobs", write, g.jobs.create},
+		{"POST /v1/jobs/preview", write, g.jobs.preview},
+		{"GET /v1/jobs/{id}", read, g.jobs.get},
+		{"DELETE /v1/jobs/{id}", write, g.jobs.delete},
+		{"GET /v1/jobs/{id}/events", read, g.jobs.events},
+		{"POST /v1/jobs/{id}/start", write, g.jobs.start},
+		{"POST /v1/jobs/{id}/stop", write, g.jobs.stop},
+		{"POST /v1/jobs/{id}/send", exec, g.jobs.send},
+		{"POST /v1/jobs/{id}/answer", exec, g.jobs.answer},
+		{"POST /v1/jobs/{id}/retry", write, g.jobs.retry},
+		{"POST /v1/jobs/{id}/resume", write, g.jobs.resume},
+		{"POST /v1/jobs/{id}/pulled", write, g.jobs.pulled},
+		{"POST /v1/jobs/gc", write, g.jobs.collect},
 
 		// The rest of the protocol, which this server does not have yet. (control
 		// is not here: clients must see 404 to do without it.)
@@ -147,102 +166,3 @@ func (s *Server) routes() []route {
 func notAvailable(http.ResponseWriter, *http.Request) error {
 	return fail.New("not_available", "this server does not have that part of the protocol", "")
 }
-
-// handler is the whole API.
-func (s *Server) handler() http.Handler {
-	mux := http.NewServeMux()
-	for _, rt := range s.routes() {
-		mux.Handle(rt.pattern, s.on(rt))
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if fields(r.Header) > maxFields {
-			w.Header().Set("Connection", "close")
-			s.answer(w, r, fail.New("too_large", fmt.Sprintf("a request has at most %d header fields", maxFields), ""))
-			return
-		}
-		if name, ok := s.spriteOf(r.Host); ok {
-			if err := s.ingress(w, r, name); err != nil {
-				s.answerVisitor(w, r, err)
-			}
-			return
-		}
-		watchBody(r)
-		h := w.Header()
-		h.Set("Sprite-Version", sprites.Version)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
-		h.Set("Cache-Control", "no-store")
-		if err := s.checkOrigin(r); err != nil {
-			s.answer(w, r, err)
-			return
-		}
-		if !plainPath(r.URL.EscapedPath()) { // the mux would redirect to a cleaned one
-			s.answer(w, r, fail.New("not_found", "there is nothing at this path", ""))
-			return
-		}
-		// Go's own texts for an unknown path and a wrong method are not JSON.
-		if fallback, pattern := mux.Handler(r); pattern == "" {
-			s.unrouted(w, r, fallback)
-			return
-		}
-		mux.ServeHTTP(w, r)
-	})
-}
-
-// on wraps a route's handler in what all have in common.
-func (s *Server) on(rt route) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := s.call(rt, w, r); err != nil {
-			s.answer(w, r, err)
-		}
-	})
-}
-
-func (s *Server) call(rt route, w http.ResponseWriter, r *http.Request) error {
-	find := func() (principal, error) { return s.authorize(r, rt.verb) }
-	return s.byRight(w, r, find, func(w http.ResponseWriter, r *http.Request) error {
-		done, err := s.calls.add(principalOf(r))
-		if err != nil {
-			return err
-		}
-		defer done()
-		return rt.handle(w, r)
-	})
-}
-
-// plainPath reports whether every segment of an escaped path is something.
-func plainPath(path string) bool {
-	if !strings.HasPrefix(path, "/") {
-		return false
-	}
-	for seg := range strings.SplitSeq(path[1:], "/") {
-		if seg == "" || seg == "." || seg == ".." {
-			return false
-		}
-	}
-	return true
-}
-
-// unrouted answers for a path that has no route, or not with this method.
-func (s *Server) unrouted(w http.ResponseWriter, r *http.Request, fallback http.Handler) {
-	rec := &statusRecorder{header: http.Header{}}
-	fallback.ServeHTTP(rec, r)
-	if rec.status != http.StatusMethodNotAllowed {
-		s.answer(w, r, fail.New("not_found", "there is nothing at this path", ""))
-		return
-	}
-	w.Header().Set("Allow", rec.header.Get("Allow"))
-	writeJSON(w, http.StatusMethodNotAllowed, sprites.ErrorBody{
-		Code: "method_not_allowed", Message: "use " + rec.header.Get("Allow") + " here",
-	})
-}
-
-// statusRecorder is a ResponseWriter that keeps the header only.
-type statusRecorder struct {
-	header http.Header
-	status int
-}
-
-func (r *statusRecorder) Header() http.Header         { return r.header }
-func (r *statusRecorder) Write(p []byte) (int, error) { return len(p), nil }
-func (r *statusRecorder) WriteHeader(status int)      { r.status = status }

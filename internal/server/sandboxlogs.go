@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -17,24 +18,26 @@ const maxSandboxLog = 512 << 10
 
 // sandboxLogs tells what the runtime has noted of a sprite's sandboxes. The names
 // of the host's folders stand there, so it is for administrators.
-func (s *Server) sandboxLogs(w http.ResponseWriter, r *http.Request) error {
-	paths, err := s.Host.SandboxLogs(r.Context(), r.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	all := sprites.SandboxLogs{Logs: []sprites.SandboxLog{}}
-	for _, path := range paths {
-		log, err := endOf(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+func sandboxLogs(host *sprite.Host) handlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		paths, err := host.SandboxLogs(r.Context(), r.PathValue("name"))
 		if err != nil {
 			return err
 		}
-		all.Logs = append(all.Logs, log)
+		all := sprites.SandboxLogs{Logs: []sprites.SandboxLog{}}
+		for _, path := range paths {
+			log, err := endOf(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			all.Logs = append(all.Logs, log)
+		}
+		writeJSON(w, http.StatusOK, all)
+		return nil
 	}
-	writeJSON(w, http.StatusOK, all)
-	return nil
 }
 
 // endOf reads the end of a log, from the beginning of a line.

@@ -13,6 +13,12 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// secretRoutes stores, names and deletes secrets. No answer has a secret's value.
+type secretRoutes struct {
+	secrets *store.Secrets
+	host    *sprite.Host // its running sandboxes get what has changed
+}
+
 // Bounds on a secret's value. A shorter one would be found by chance in what an
 // upstream answers, where it is redacted.
 const (
@@ -22,8 +28,8 @@ const (
 
 var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
-// putSecret stores a secret. Neither its answers nor its errors repeat the value.
-func (s *Server) putSecret(w http.ResponseWriter, r *http.Request) error {
+// put stores a secret. Neither its answers nor its errors repeat the value.
+func (g *secretRoutes) put(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("secret")
 	if !secretName.MatchString(name) {
 		return fail.New(sprite.CodeBadRequest, "a secret's name has letters, digits, _ and -, at most 64", "")
@@ -44,19 +50,10 @@ func (s *Server) putSecret(w http.ResponseWriter, r *http.Request) error {
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fail.New(sprite.CodeBadRequest, "a secret is one line, without control characters", "what goes into a header can't have any")
 	}
-	if err := s.Store.Secrets.Set(r.Context(), name, value); err != nil {
+	if err := g.secrets.Set(r.Context(), name, value); err != nil {
 		return secretError(err)
 	}
-	return s.synced(w, r)
-}
-
-// synced answers once the running sandboxes have the connectors that the store says.
-func (s *Server) synced(w http.ResponseWriter, r *http.Request) error {
-	if err := s.Host.SyncConnectors(r.Context()); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return synced(w, r, g.host)
 }
 
 // secretError says what is the matter with the key.
@@ -67,8 +64,8 @@ func secretError(err error) error {
 	return err
 }
 
-func (s *Server) listSecrets(w http.ResponseWriter, r *http.Request) error {
-	all, err := s.Store.Secrets.List(r.Context())
+func (g *secretRoutes) list(w http.ResponseWriter, r *http.Request) error {
+	all, err := g.secrets.List(r.Context())
 	if err != nil {
 		return err
 	}
@@ -80,12 +77,12 @@ func (s *Server) listSecrets(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) deleteSecret(w http.ResponseWriter, r *http.Request) error {
-	err := s.Store.Secrets.Delete(r.Context(), r.PathValue("secret"))
+func (g *secretRoutes) delete(w http.ResponseWriter, r *http.Request) error {
+	err := g.secrets.Delete(r.Context(), r.PathValue("secret"))
 	if errors.Is(err, store.ErrNotFound) {
 		return fail.New(sprite.CodeNotFound, "there is no secret "+clean(r.PathValue("secret"), maxGuestText), "see which there are with: cove secret list")
 	} else if err != nil {
 		return err
 	}
-	return s.synced(w, r)
+	return synced(w, r, g.host)
 }

@@ -2,21 +2,27 @@
 // sprite that a request is for, and forwards to the guest inside. A guest is
 // hostile: what it sends is bounded, and none of its headers, HTML or redirects
 // reach the client.
+//
+// Server listens and ends. Its api (api.go) decides which request is for whom. routes.go has
+// the table of routes, and names a group for each: a type such as tokenRoutes, in the file of
+// its name. The groups get what they share: hostnames, access and rights, labelRights,
+// refusals, quotas, and the guestPool.
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/cove-dev/cove/internal/server/mcpserver"
+	"github.com/cove-dev/cove/internal/lib/datafolder"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -77,30 +83,13 @@ type Server struct {
 	// MCPIdle is how long an MCP session lasts without a call; 0 means half an hour.
 	MCPIdle time.Duration
 
-	once   sync.Once
-	memory *memoryListener
-	secret string // of the in-memory client
-
-	ctx      context.Context // ends when Close begins
-	cancel   context.CancelFunc
-	http     *http.Server
-	boot     principal // of the token file
-	inside   principal // of the in-memory client
-	calls    relayGroup
-	relays   relayGroup
-	visitors relayGroup
-	imports  relayGroup
-	rights   rights
-	guests   guestPool
-	lastUsed usedTokens
-	mcp      mcpserver.HTTP
-	messages messageBudget // of MCP clients
-	loop     *http.Client  // to this very server
-	visits   visits
-	port     atomic.Value // string: where the server listens
-	serving  sync.Mutex   // held while Serve runs
-	url      string
-	heads    heads
+	once    sync.Once
+	memory  *memoryListener
+	secret  string          // of the in-memory client
+	ctx     context.Context // ends when Close begins
+	cancel  context.CancelFunc
+	serving sync.Mutex                // held while Serve runs
+	hosts   atomic.Pointer[hostnames] // nil: it does not listen yet
 }
 
 // init makes what Client and Serve share.
@@ -112,25 +101,6 @@ func (s *Server) init() {
 		s.ctx, s.cancel = context.WithCancel(context.Background())
 		s.memory = newMemoryListener()
 		s.secret = newSecret()
-		s.inside = newPrincipal("inside", s.secret)
-		s.loop = s.newLoop()
-		s.mcp.Idle = s.MCPIdle
-		most := cmp.Or(s.MaxStreams, 1000)
-		s.calls.what, s.calls.max = "calls", 3*most
-		s.relays.what, s.relays.max = "connections into sprites", most
-		s.visitors.what, s.visitors.max = "visits of sprites' URLs", most // of their own: anybody may come to a public URL
-		s.imports.what, s.imports.max = "imports", maxImports
-		s.guests.log = s.Logger
-		s.http = &http.Server{
-			Handler:           s.handler(),
-			ReadHeaderTimeout: headerTimeout,
-			IdleTimeout:       idleTimeout,
-			MaxHeaderBytes:    maxHeader,
-			ErrorLog:          slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
-			BaseContext:       func(net.Listener) context.Context { return s.ctx },
-			ConnState:         s.heads.state,
-		}
-		s.heads.max = maxHeads
 	})
 }
 
@@ -162,47 +132,76 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer func() { _ = s.memory.Close() }()
 	stop := context.AfterFunc(ctx, s.cancel)
 	defer stop()
-	if err := s.checkNames(); err != nil {
+	hosts := newHostnames(s.Names, s.Domain, ln.Addr())
+	if err := hosts.check(); err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	if err := s.publish(ln); err != nil {
+	secret, err := ownerToken(filepath.Join(s.Dir, datafolder.TokenFile))
+	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	defer s.withdraw()
+	info, err := publish(sprites.ServerInfo{Version: s.Version, Data: s.Dir, PID: os.Getpid()}, ln.Addr(), s.Flags)
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	defer func() {
+		if err := withdraw(s.Dir); err != nil {
+			s.Logger.Warn("removing server.json", "err", err)
+		}
+	}()
+	s.hosts.Store(hosts)
+	api := s.newAPI(hosts, info, secret)
 
+	heads := &heads{max: maxHeads}
+	web := &http.Server{
+		Handler:           api.handler(),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.Logger.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return s.ctx },
+		ConnState:         heads.state,
+	}
 	failed := make(chan error, 2)
 	var accepting sync.WaitGroup
-	for _, l := range []net.Listener{headListener{ln, &s.heads}, s.memory} {
+	for _, l := range []net.Listener{headListener{ln, heads}, s.memory} {
 		accepting.Go(func() {
-			if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				failed <- err
 			}
 		})
 	}
-	var err error
 	select {
 	case <-s.ctx.Done():
 	case err = <-failed:
 		err = fmt.Errorf("serve: %w", err)
 	}
-	s.shutdown()
+	s.shutdown(web, api)
 	accepting.Wait()
 	return err
 }
 
 // shutdown ends all requests, WebSockets too, and waits for them.
-func (s *Server) shutdown() {
+func (s *Server) shutdown(web *http.Server, api *api) {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	_ = s.mcp.Close() // never fails
-	s.relays.wait()
-	s.visitors.wait()
-	if err := s.http.Shutdown(ctx); err != nil {
+	api.end()
+	if err := web.Shutdown(ctx); err != nil {
 		s.Logger.Warn("some requests did not end in time", "err", err)
-		_ = s.http.Close()
+		_ = web.Close()
 	}
-	s.guests.close()
+	api.close()
+}
+
+// SpriteURL is where a sprite's HTTP service is reached, or "" before the server
+// listens.
+func (s *Server) SpriteURL(name string) string {
+	hosts := s.hosts.Load()
+	if hosts == nil {
+		return ""
+	}
+	return hosts.spriteURL(name)
 }
 
 // Close makes Serve end and waits for what the server has started. Sandboxes go

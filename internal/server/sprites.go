@@ -3,93 +3,25 @@ package server
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"os"
-	"runtime"
-	"strconv"
-	"strings"
-	"time"
+	"slices"
 
-	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
-const (
-	maxBody      = 1 << 20 // of a JSON body
-	pageDefault  = 50
-	checkTimeout = 2 * time.Second
-)
-
-// readBody reads a request's body, which has to arrive in time.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	rc := http.NewResponseController(w)
-	if err := rc.SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, err
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	if err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, fail.New(sprite.CodeBadRequest, "the body did not arrive in time", "")
-		}
-		return nil, fmt.Errorf("read the body: %w", err)
-	}
-	if err := rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, err
-	}
-	return body, nil
+// spriteRoutes makes sprites, and describes, changes, stops, wakes and deletes each.
+type spriteRoutes struct {
+	host   *sprite.Host
+	jobs   *store.Jobs // those that end with a sandbox are told why
+	labels *labelRights
+	rights *rights // those of a URL's visitors end when it is public no more
 }
 
-// readJSON decodes a request's body.
-func readJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
-	body, err := readBody(w, r, limit)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return fail.New(sprite.CodeBadRequest, "the body can't be read as JSON: "+err.Error(), "")
-	}
-	return nil
-}
-
-// flag reads a boolean of the query.
-func flag(r *http.Request, key string) (bool, error) {
-	switch text := r.URL.Query().Get(key); text {
-	case "", "false":
-		return false, nil
-	case "true":
-		return true, nil
-	default:
-		return false, fail.New(sprite.CodeBadRequest, fmt.Sprintf("%s must be true or false, not %.40q", key, text), "")
-	}
-}
-
-func (s *Server) getVersion(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, sprites.ServerInfo{
-		Version: s.Version, URL: s.url, Data: s.Dir, PID: os.Getpid(), Goroutines: runtime.NumGoroutine(), Pool: s.pool(),
-		DiskFree: s.Host.DiskFree(), DiskReserve: s.Host.DiskReserve,
-	})
-	return nil
-}
-
-// pool describes the pool; nil: the server has none.
-func (s *Server) pool() *sprites.Pool {
-	size, ready := s.Host.PoolState()
-	if size == 0 {
-		return nil
-	}
-	return &sprites.Pool{Size: size, Ready: ready}
-}
-
-func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
+func (g *spriteRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.CreateRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
@@ -101,15 +33,15 @@ func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
 	if !p.may(admin) && (len(req.Include) > 0 || req.Owner != "" || req.LeaseSeconds != 0 || req.Install != "") {
 		return fail.New("forbidden", "only a token with the verb admin may show the host's folders to a sprite, give it an owner, or say what its disk begins with", "")
 	}
-	_, labelled, err := mayLabel(s, r, "", req.Labels)
+	_, labelled, err := g.labels.mayGive(r, "", req.Labels)
 	if err != nil {
 		return err
 	}
 	defer labelled()
-	if err := s.mayOpen(r, req.Name, req.NetworkPolicy); err != nil {
+	if err := mayOpen(r, g.host, req.Name, req.NetworkPolicy); err != nil {
 		return err
 	}
-	info, err := s.Host.Create(r.Context(), req)
+	info, err := g.host.Create(r.Context(), req)
 	if err != nil {
 		return err
 	}
@@ -117,8 +49,8 @@ func (s *Server) createSprite(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) getSprite(w http.ResponseWriter, r *http.Request) error {
-	info, err := s.Host.Describe(r.Context(), r.PathValue("name"))
+func (g *spriteRoutes) get(w http.ResponseWriter, r *http.Request) error {
+	info, err := g.host.Describe(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err
 	}
@@ -127,8 +59,8 @@ func (s *Server) getSprite(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// updateSprite changes a sprite: the one of the revision in If-Match, if that is given.
-func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
+// update changes a sprite: the one of the revision in If-Match, if that is given.
+func (g *spriteRoutes) update(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.UpdateRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
@@ -137,7 +69,7 @@ func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
 		req.Revision = ""
 	}
 	if req.Labels != nil {
-		kept, labelled, err := mayLabel(s, r, r.PathValue("name"), *req.Labels)
+		kept, labelled, err := g.labels.mayGive(r, r.PathValue("name"), *req.Labels)
 		if err != nil {
 			return err
 		}
@@ -146,37 +78,37 @@ func (s *Server) updateSprite(w http.ResponseWriter, r *http.Request) error {
 			return fail.Newf(sprite.CodeSpriteChanged, "read it again, and make the change in what it is now", "sprite %s has been changed since it was read", r.PathValue("name"))
 		}
 	}
-	info, err := s.Host.Update(r.Context(), r.PathValue("name"), req)
+	info, err := g.host.Update(r.Context(), r.PathValue("name"), req)
 	if err != nil {
 		return err
 	}
 	if !isPublic(info) {
-		s.rights.end(everybody(info).name)
+		g.rights.end(everybody(info).name)
 	}
 	writeJSON(w, http.StatusOK, info)
 	return nil
 }
 
-func (s *Server) deleteSprite(w http.ResponseWriter, r *http.Request) error {
+func (g *spriteRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 	force, err := flag(r, "force")
 	if err != nil {
 		return err
 	}
-	if err := s.Host.Delete(r.Context(), r.PathValue("name"), force); err != nil {
+	if err := g.host.Delete(r.Context(), r.PathValue("name"), force); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// restartSprite ends a sprite's sandbox, with all that runs in it; the next use
+// restart ends a sprite's sandbox, with all that runs in it; the next use
 // starts another from the same disk.
-func (s *Server) restartSprite(w http.ResponseWriter, r *http.Request) error {
+func (g *spriteRoutes) restart(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	if err := stopFor(r.Context(), s, name, "its sprite "+name+" was restarted"); err != nil {
+	if err := g.stopFor(r.Context(), name, "its sprite "+name+" was restarted"); err != nil {
 		return err
 	}
-	machine, err := s.Host.MachineID(r.Context(), name)
+	machine, err := g.host.MachineID(r.Context(), name)
 	if err != nil {
 		return err
 	}
@@ -186,19 +118,19 @@ func (s *Server) restartSprite(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// upgradeSprite does the same, for another reason: a sandbox keeps the programs
+// upgrade does the same, for another reason: a sandbox keeps the programs
 // that it was started with, and the next one gets this server's.
-func (s *Server) upgradeSprite(w http.ResponseWriter, r *http.Request) error {
+func (g *spriteRoutes) upgrade(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
-	if err := stopFor(r.Context(), s, name, "its sprite "+name+" was upgraded"); err != nil {
+	if err := g.stopFor(r.Context(), name, "its sprite "+name+" was upgraded"); err != nil {
 		return err
 	}
-	return s.getSprite(w, r)
+	return g.get(w, r)
 }
 
 // stopFor ends a sprite's sandbox. The jobs that end with it say why.
-func stopFor(ctx context.Context, s *Server, name, why string) error {
-	jobs, err := s.Store.Jobs.List(ctx, store.JobFilter{Sprite: name, States: []sprites.JobState{sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting}})
+func (g *spriteRoutes) stopFor(ctx context.Context, name, why string) error {
+	jobs, err := g.jobs.List(ctx, store.JobFilter{Sprite: name, States: []sprites.JobState{sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting}})
 	if err != nil {
 		return err
 	}
@@ -208,7 +140,7 @@ func stopFor(ctx context.Context, s *Server, name, why string) error {
 			if job.Stopping { // somebody has asked for that
 				continue
 			}
-			err := s.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+			err := g.jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
 				if !j.State.Terminal() {
 					j.StopReason = to
 				}
@@ -223,154 +155,62 @@ func stopFor(ctx context.Context, s *Server, name, why string) error {
 	if err := note(why); err != nil {
 		return err
 	}
-	if err := s.Host.Stop(ctx, name); err != nil {
+	if err := g.host.Stop(ctx, name); err != nil {
 		return errors.Join(err, note(""))
 	}
 	return nil
 }
 
-// suspendSprite has a sprite sleep now, as it would when nobody uses it.
-func (s *Server) suspendSprite(w http.ResponseWriter, r *http.Request) error {
-	if err := s.Host.Suspend(r.Context(), r.PathValue("name")); err != nil {
+// suspend has a sprite sleep now, as it would when nobody uses it.
+func (g *spriteRoutes) suspend(w http.ResponseWriter, r *http.Request) error {
+	if err := g.host.Suspend(r.Context(), r.PathValue("name")); err != nil {
 		return err
 	}
-	return s.getSprite(w, r)
+	return g.get(w, r)
 }
 
-// wakeSprite wakes a sprite, and answers once it is awake.
-func (s *Server) wakeSprite(w http.ResponseWriter, r *http.Request) error {
-	lease, err := s.Host.Use(r.Context(), r.PathValue("name"), "wake")
+// wake wakes a sprite, and answers once it is awake.
+func (g *spriteRoutes) wake(w http.ResponseWriter, r *http.Request) error {
+	lease, err := g.host.Use(r.Context(), r.PathValue("name"), "wake")
 	if err != nil {
 		return err
 	}
 	defer lease.Release()
-	return s.getSprite(w, r)
+	return g.get(w, r)
 }
 
-// listSprites answers with a page of the sprites that the token reaches.
-func (s *Server) listSprites(w http.ResponseWriter, r *http.Request) error {
-	if strings.Contains(r.Header.Get("Accept"), "application/x-ndjson") {
-		return s.watchSprites(w, r)
-	}
-	q := r.URL.Query()
-	scope, filter := spriteFilters(r)
-	after, err := base64.RawURLEncoding.DecodeString(q.Get("continuation_token"))
-	if err != nil || len(after) > 100 {
-		return fail.New(sprite.CodeBadRequest, "the continuation_token is not one of this server's", "")
-	}
-	filter.After = string(after)
-	size := pageSize(q.Get("max_results"))
-	filter.Limit = size + 1 // one more tells whether there are more
-	list, err := s.Host.List(r.Context(), filter)
-	if err != nil {
+// fork makes a copy of a sprite, for who reaches both names.
+func (g *spriteRoutes) fork(w http.ResponseWriter, r *http.Request) error {
+	var req sprites.ForkRequest
+	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
 	}
-	totals, err := s.totals(r.Context(), scope)
-	if err != nil {
-		return err
+	p := principalOf(r)
+	names := slices.Clone(req.Names)
+	if req.Name != "" || len(names) == 0 { // both count
+		names = append(names, req.Name)
 	}
-	page := sprites.ListResponse{Sprites: list, Totals: totals, Org: totals}
-	if len(list) > size {
-		page.Sprites = list[:size]
-		page.HasMore = true
-		token := base64.RawURLEncoding.EncodeToString([]byte(list[size-1].Name))
-		page.NextToken = &token
-	}
-	writeJSON(w, http.StatusOK, page)
-	return nil
-}
-
-// spriteFilters select the sprites that the token reaches, and of those the ones
-// that the query wants.
-func spriteFilters(r *http.Request) (scope, filter store.SpriteFilter) {
-	p, q := principalOf(r), r.URL.Query()
-	scope = store.SpriteFilter{Name: p.scope.Sprite, Scope: p.scope.Prefix}
-	filter = scope
-	filter.Prefix, filter.Label = q.Get("prefix"), q.Get("label")
-	return scope, filter
-}
-
-// pageSize clamps what a client asks for.
-func pageSize(text string) int {
-	n, err := strconv.Atoi(text)
-	if err != nil || n <= 0 {
-		return pageDefault
-	}
-	return min(n, sprites.MaxPage)
-}
-
-func (s *Server) totals(ctx context.Context, filter store.SpriteFilter) (sprites.Totals, error) {
-	filter.Public = true
-	count, err := s.Store.Sprites.Count(ctx, filter)
-	return sprites.Totals{
-		Name:         sprite.Organization,
-		Running:      count[sprites.StatusRunning],
-		Warm:         count[sprites.StatusWarm],
-		Cold:         count[sprites.StatusCold],
-		RunningLimit: s.Host.MaxRunning,
-	}, err
-}
-
-// checkSprite asks a sprite's guest for a sign of life, and wakes nobody.
-func (s *Server) checkSprite(w http.ResponseWriter, r *http.Request) error {
-	info, err := s.Host.Get(r.Context(), r.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	sandbox, err := s.Host.Live(r.Context(), info.Name)
-	if err != nil {
-		return err
-	}
-	started := time.Now()
-	c := sprites.Check{Name: info.Name, ID: info.ID, Status: "hibernated", CheckedAt: started.UTC()}
-	if sandbox != nil {
-		c.Status = "healthy"
-		var err error
-		if c.Cove, err = s.alive(r, sandbox); err != nil {
-			c.Status, c.Reason = "unhealthy", err.Error()
+	for _, name := range names {
+		if !p.reaches(name) {
+			return fail.New("forbidden", "the token does not reach a sprite of that name", "")
 		}
 	}
-	c.Elapsed = time.Since(started).Milliseconds()
-	writeJSON(w, http.StatusOK, c)
+	if !p.may(admin) && req.Owner != "" {
+		return fail.New("forbidden", "only a token with the verb admin may give a sprite an owner", "")
+	}
+	_, labelled, err := g.labels.mayGive(r, "", req.Labels)
+	if err != nil {
+		return err
+	}
+	defer labelled()
+	infos, err := g.host.Fork(r.Context(), r.PathValue("name"), req, p.may(admin))
+	switch {
+	case err != nil:
+		return err
+	case len(req.Names) > 0:
+		writeJSON(w, http.StatusCreated, sprites.ListResponse{Sprites: infos})
+	default:
+		writeJSON(w, http.StatusCreated, infos[0])
+	}
 	return nil
 }
-
-// alive asks the guest something small, over a connection of its own, so that each
-// part of the way is gone and timed.
-func (s *Server) alive(r *http.Request, sandbox sprite.Sandbox) (*sprites.CheckTimes, error) {
-	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
-	defer cancel()
-	began := time.Now()
-	conn, err := sandbox.Dial(ctx, guestPort)
-	if err != nil {
-		return nil, fmt.Errorf("the guest can't be reached: %w", err)
-	}
-	defer conn.Close()
-	reached := time.Now()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, guestURL("exec", ""), nil)
-	if err != nil {
-		return nil, err
-	}
-	authorize(req.Header, sandbox)
-	once := &http.Transport{
-		DialContext:            func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-		DisableKeepAlives:      true,
-		MaxResponseHeaderBytes: guestHeader,
-	}
-	resp, err := once.RoundTrip(req)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = errors.New("the guest does not answer")
-		}
-		return nil, err
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the guest answers with status %d", resp.StatusCode)
-	}
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	return &sprites.CheckTimes{Shim: ms(reached.Sub(began)), Guest: ms(time.Since(reached))}, nil
-}
-
-// guestPort is where every guest's API is dialled.
-const guestPort = boot.API

@@ -15,12 +15,18 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
+// tokenRoutes makes, lists and deletes the tokens of the store.
+type tokenRoutes struct {
+	tokens *store.Tokens
+	rights *rights // those of a token that is deleted end
+}
+
 const (
 	maxTokenName = 100
 	maxTTL       = 100 * 365 * 24 * time.Hour
 )
 
-func (s *Server) createToken(w http.ResponseWriter, r *http.Request) error {
+func (g *tokenRoutes) create(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.TokenRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
@@ -42,7 +48,7 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request) error {
 	if req.TTLSeconds > 0 {
 		t.ExpiresAt = t.CreatedAt.Add(time.Duration(req.TTLSeconds) * time.Second)
 	}
-	if err := s.Store.Tokens.Create(r.Context(), t); err != nil {
+	if err := g.tokens.Create(r.Context(), t); err != nil {
 		return err
 	}
 	answer := tokenInfo(t)
@@ -100,8 +106,8 @@ func tokenInfo(t store.Token) sprites.Token {
 	return info
 }
 
-func (s *Server) listTokens(w http.ResponseWriter, r *http.Request) error {
-	tokens, err := s.Store.Tokens.List(r.Context())
+func (g *tokenRoutes) list(w http.ResponseWriter, r *http.Request) error {
+	tokens, err := g.tokens.List(r.Context())
 	if err != nil {
 		return err
 	}
@@ -113,12 +119,12 @@ func (s *Server) listTokens(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) deleteToken(w http.ResponseWriter, r *http.Request) error {
+func (g *tokenRoutes) delete(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
-	if err := s.Store.Tokens.Delete(r.Context(), id); err != nil {
+	if err := g.tokens.Delete(r.Context(), id); err != nil {
 		return err
 	}
-	s.rights.end(id)
+	g.rights.end(id)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -39,15 +40,21 @@ type visit struct {
 	until    time.Time
 }
 
-// visits are the codes that were given out, and the key of the cookies.
+// visits lets browsers enter the URLs of sprites: it has the codes that were given out, and
+// the key of the cookies.
 type visits struct {
+	host     *sprite.Host
+	settings *store.Settings // keeps the key
+	access   *access
+	hosts    *hostnames
+
 	mu    sync.Mutex
 	codes map[string]visit
 	key   []byte
 }
 
-// postVisit makes a link with a code.
-func (s *Server) postVisit(w http.ResponseWriter, r *http.Request) error {
+// post makes a link with a code.
+func (vs *visits) post(w http.ResponseWriter, r *http.Request) error {
 	var req sprites.VisitRequest
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
@@ -59,17 +66,17 @@ func (s *Server) postVisit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || !strings.HasPrefix(req.Path, "/") || strings.HasPrefix(req.Path, "//") {
 		return fail.New("bad_request", "path must begin with one slash", "")
 	}
-	info, err := s.Host.Get(r.Context(), r.PathValue("name"))
+	info, err := vs.host.Get(r.Context(), r.PathValue("name"))
 	if err != nil {
 		return err
 	}
-	link, err := url.Parse(s.SpriteURL(info.Name))
+	link, err := url.Parse(vs.hosts.spriteURL(info.Name))
 	if err != nil {
 		return err
 	}
 	now := time.Now()
 	code := rand.Text()
-	if !s.visits.add(code, visit{info.ID, principalOf(r).name, now.Add(codeTime)}) {
+	if !vs.add(code, visit{info.ID, principalOf(r).name, now.Add(codeTime)}) {
 		e := fail.New("limit", "too many links wait to be used", "use some, or try again later")
 		e.Limit, e.Count, e.RetryAfter = maxCodes, maxCodes, codeTime
 		return e
@@ -110,27 +117,39 @@ func (vs *visits) add(code string, v visit) bool {
 	return true
 }
 
+// take returns what a code is for, and lets it be used no more. A code for another sprite it
+// leaves alone.
+func (vs *visits) take(code, spriteID string) (v visit, ok bool) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if v, ok = vs.codes[code]; !ok || v.spriteID != spriteID {
+		return visit{}, false
+	}
+	delete(vs.codes, code)
+	return v, true
+}
+
 func isPublic(info sprites.Info) bool { return info.URLSettings.Auth == "public" }
 
 // everybody is who comes to a URL that is public.
 func everybody(info sprites.Info) principal { return principal{name: "public " + info.ID} }
 
-// mayEnter finds by what right a request may go on to a sprite's URL.
-func (s *Server) mayEnter(r *http.Request, info sprites.Info) (principal, error) {
+// enter finds by what right a request may go on to a sprite's URL.
+func (vs *visits) enter(r *http.Request, info sprites.Info) (principal, error) {
 	if isPublic(info) {
 		return everybody(info), nil
 	}
 	if r.Header.Get("Authorization") != "" {
-		p, err := s.authenticate(r)
+		p, err := vs.access.authenticate(r)
 		if err != nil {
 			return p, err
 		}
 		if !p.may(exec) {
 			return p, fail.New("forbidden", "the token does not reach this sprite's URL", "it needs the verb exec: cove token create NAME --all --verbs exec")
 		}
-		return p, s.mayActIn(r.Context(), p, info.Name)
+		return p, vs.access.mayActIn(r.Context(), p, info.Name)
 	}
-	p, err := s.visitor(r, info)
+	p, err := vs.visitor(r, info)
 	if err != nil {
 		return p, err
 	}
@@ -158,20 +177,14 @@ func ownRequest(r *http.Request) bool {
 
 // redeem exchanges a code for a cookie, and leads to where the code is not in the
 // address any more.
-func (s *Server) redeem(w http.ResponseWriter, r *http.Request, info sprites.Info) error {
+func (vs *visits) redeem(w http.ResponseWriter, r *http.Request, info sprites.Info) error {
 	q := r.URL.Query()
-	code := q.Get(visitQuery)
-	s.visits.mu.Lock()
-	v, ok := s.visits.codes[code]
-	if ok && v.spriteID == info.ID {
-		delete(s.visits.codes, code)
-	}
-	s.visits.mu.Unlock()
-	if !ok || v.spriteID != info.ID || !time.Now().Before(v.until) {
+	v, ok := vs.take(q.Get(visitQuery), info.ID)
+	if !ok || !time.Now().Before(v.until) {
 		return fail.New("unauthorized", "this link has been used, or is too old", "make another: cove url --link "+info.Name)
 	}
 	v.until = time.Now().Add(visitTime)
-	value, err := s.sealVisit(r.Context(), v)
+	value, err := vs.seal(r.Context(), v)
 	if err != nil {
 		return err
 	}
@@ -188,9 +201,9 @@ func (s *Server) redeem(w http.ResponseWriter, r *http.Request, info sprites.Inf
 	return nil
 }
 
-// sealVisit makes a cookie's value.
-func (s *Server) sealVisit(ctx context.Context, v visit) (string, error) {
-	key, err := s.visitKey(ctx)
+// seal makes a cookie's value.
+func (vs *visits) seal(ctx context.Context, v visit) (string, error) {
+	key, err := vs.cookieKey(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -200,25 +213,25 @@ func (s *Server) sealVisit(ctx context.Context, v visit) (string, error) {
 
 // visitor finds by what right somebody with a cookie comes. There may be others of
 // the same name before ours: a page of a sibling can set some for the whole domain.
-func (s *Server) visitor(r *http.Request, info sprites.Info) (principal, error) {
+func (vs *visits) visitor(r *http.Request, info sprites.Info) (principal, error) {
 	for _, c := range r.CookiesNamed(visitCookie) {
-		v, err := s.openVisit(r.Context(), c.Value)
+		v, err := vs.open(r.Context(), c.Value)
 		if err != nil {
 			return principal{}, err
 		}
 		if v.spriteID != info.ID || !time.Now().Before(v.until) {
 			continue
 		}
-		if p, ok := s.visitorBy(r.Context(), v); ok {
+		if p, ok := vs.access.visitor(r.Context(), v); ok {
 			return p, nil
 		}
 	}
 	return principal{}, fail.New("unauthorized", "this sprite's URL is not public", "make a link for the browser: cove url --link "+info.Name)
 }
 
-// openVisit reads a cookie's value; one that is not ours is a visit to nowhere.
-func (s *Server) openVisit(ctx context.Context, value string) (visit, error) {
-	key, err := s.visitKey(ctx)
+// open reads a cookie's value; one that is not ours is a visit to nowhere.
+func (vs *visits) open(ctx context.Context, value string) (visit, error) {
+	key, err := vs.cookieKey(ctx)
 	if err != nil {
 		return visit{}, err
 	}
@@ -240,45 +253,22 @@ func visitMAC(key []byte, text string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// visitKey returns the key of the cookies, which is made once.
-func (s *Server) visitKey(ctx context.Context) ([]byte, error) {
-	s.visits.mu.Lock()
-	defer s.visits.mu.Unlock()
-	if s.visits.key != nil {
-		return s.visits.key, nil
+// cookieKey returns the key of the cookies, which is made once.
+func (vs *visits) cookieKey(ctx context.Context) ([]byte, error) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if vs.key != nil {
+		return vs.key, nil
 	}
 	const setting = "visit_key"
-	text, err := s.Store.Settings.Get(ctx, setting)
+	text, err := vs.settings.Get(ctx, setting)
 	if errors.Is(err, store.ErrNotFound) {
 		text = rand.Text() + rand.Text()
-		err = s.Store.Settings.Set(ctx, setting, text)
+		err = vs.settings.Set(ctx, setting, text)
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.visits.key = []byte(text)
-	return s.visits.key, nil
-}
-
-// visitorBy is the principal of a visit, as long as its token may still be used.
-func (s *Server) visitorBy(ctx context.Context, v visit) (p principal, ok bool) {
-	for _, p := range []principal{s.boot, s.inside} {
-		if v.token == p.name {
-			return principal{name: p.name, owner: true, until: v.until}, true
-		}
-	}
-	list, err := s.Store.Tokens.List(ctx)
-	if err != nil {
-		s.Logger.Error("look for a visitor's token", "err", err)
-		return p, false
-	}
-	for _, t := range list {
-		if t.ID == v.token && (t.ExpiresAt.IsZero() || time.Now().Before(t.ExpiresAt)) {
-			if t.ExpiresAt.IsZero() || v.until.Before(t.ExpiresAt) {
-				t.ExpiresAt = v.until
-			}
-			return principal{name: t.ID, until: t.ExpiresAt}, true
-		}
-	}
-	return p, false
+	vs.key = []byte(text)
+	return vs.key, nil
 }

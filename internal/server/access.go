@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -68,6 +69,17 @@ func (p principal) reachesAt(backend, name string) bool {
 	return p.scope.All || backend == "" && p.reaches(name)
 }
 
+// access finds out whose token a request carries, and what that may do.
+type access struct {
+	tokens  *store.Tokens
+	sprites *store.Sprites
+	owners  []principal // may do everything; they are not in the store
+	log     *slog.Logger
+
+	rights rights // that calls on their way rest on
+	used   usedTokens
+}
+
 type principalKey struct{}
 
 func principalOf(r *http.Request) principal {
@@ -78,8 +90,8 @@ func principalOf(r *http.Request) principal {
 // authorize finds out whose token the request carries, and whether that may do
 // verb, to the sprite that the path names if it names one. Whether that sprite
 // exists makes no difference.
-func (s *Server) authorize(r *http.Request, verb string) (principal, error) {
-	p, err := s.authenticate(r)
+func (a *access) authorize(r *http.Request, verb string) (principal, error) {
+	p, err := a.authenticate(r)
 	if err != nil {
 		return p, err
 	}
@@ -90,7 +102,7 @@ func (s *Server) authorize(r *http.Request, verb string) (principal, error) {
 	if name == "" {
 		return p, nil
 	}
-	return p, s.mayActIn(r.Context(), p, name)
+	return p, a.mayActIn(r.Context(), p, name)
 }
 
 // lacksVerb refuses a token that has not a verb. Only the server's owner can make one that has it: the
@@ -100,8 +112,8 @@ func lacksVerb(verb string) error {
 }
 
 // mayActIn refuses a sprite that a principal does not reach, by whatever way it is named.
-func (s *Server) mayActIn(ctx context.Context, p principal, name string) error {
-	shared, err := s.installs(ctx, name)
+func (a *access) mayActIn(ctx context.Context, p principal, name string) error {
+	shared, err := a.installs(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -113,11 +125,11 @@ func (s *Server) mayActIn(ctx context.Context, p principal, name string) error {
 
 // installs reports whether an agent is being installed in a sprite: what is put there
 // stays for the jobs of all, however long the right to put it there lasts.
-func (s *Server) installs(ctx context.Context, name string) (bool, error) {
+func (a *access) installs(ctx context.Context, name string) (bool, error) {
 	if !strings.HasPrefix(name, store.InstallName) {
 		return false, nil
 	}
-	row, err := s.Store.Sprites.Get(ctx, name)
+	row, err := a.sprites.Get(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
@@ -126,19 +138,19 @@ func (s *Server) installs(ctx context.Context, name string) (bool, error) {
 
 // authenticate finds out whose token the request carries. Only the header
 // counts: a URL is logged in too many places.
-func (s *Server) authenticate(r *http.Request) (principal, error) {
+func (a *access) authenticate(r *http.Request) (principal, error) {
 	scheme, secret, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	secret = strings.TrimSpace(secret)
 	if !ok || !strings.EqualFold(scheme, "Bearer") || secret == "" {
 		return principal{}, fail.New("unauthorized", "the request carries no token", "the server's own is in the file token of its data folder")
 	}
 	hash := store.HashToken(secret)
-	for _, p := range []principal{s.inside, s.boot} {
+	for _, p := range a.owners {
 		if subtle.ConstantTimeCompare(hash[:], p.hash[:]) == 1 {
 			return p, nil
 		}
 	}
-	t, err := s.Store.Tokens.ByHash(r.Context(), hash)
+	t, err := a.tokens.ByHash(r.Context(), hash)
 	if errors.Is(err, store.ErrNotFound) {
 		return principal{}, fail.New("unauthorized", "the token is not known", "make one on the server's machine: cove token create NAME --all")
 	}
@@ -149,8 +161,31 @@ func (s *Server) authenticate(r *http.Request) (principal, error) {
 	if !t.ExpiresAt.IsZero() && !now.Before(t.ExpiresAt) {
 		return principal{}, fail.New("unauthorized", "the token has expired", "make one on the server's machine: cove token create NAME --all")
 	}
-	s.noteUse(t, now)
+	a.noteUse(r.Context(), t, now)
 	return principal{name: t.ID, hash: t.Hash, scope: t.Scope, verbs: t.Verbs, until: t.ExpiresAt}, nil
+}
+
+// visitor is the principal of a visit, as long as its token may still be used.
+func (a *access) visitor(ctx context.Context, v visit) (p principal, ok bool) {
+	for _, p := range a.owners {
+		if v.token == p.name {
+			return principal{name: p.name, owner: true, until: v.until}, true
+		}
+	}
+	list, err := a.tokens.List(ctx)
+	if err != nil {
+		a.log.Error("look for a visitor's token", "err", err)
+		return p, false
+	}
+	for _, t := range list {
+		if t.ID == v.token && (t.ExpiresAt.IsZero() || time.Now().Before(t.ExpiresAt)) {
+			if t.ExpiresAt.IsZero() || v.until.Before(t.ExpiresAt) {
+				t.ExpiresAt = v.until
+			}
+			return principal{name: t.ID, until: t.ExpiresAt}, true
+		}
+	}
+	return p, false
 }
 
 // usedInterval is how exactly a token's last use is known.
@@ -162,27 +197,31 @@ type usedTokens struct {
 	at map[string]time.Time
 }
 
-// noteUse writes a token's use down, now and then.
-func (s *Server) noteUse(t store.Token, now time.Time) {
-	u := &s.lastUsed
+// due reports whether a token's use has to be written down, and takes it that it is.
+func (u *usedTokens) due(t store.Token, now time.Time) bool {
 	u.mu.Lock()
+	defer u.mu.Unlock()
 	last := u.at[t.ID]
 	if last.Before(t.LastUsed) {
 		last = t.LastUsed
 	}
-	due := now.Sub(last) >= usedInterval
-	if due {
-		if u.at == nil || len(u.at) > 10000 {
-			u.at = map[string]time.Time{}
-		}
-		u.at[t.ID] = now
+	if now.Sub(last) < usedInterval {
+		return false
 	}
-	u.mu.Unlock()
-	if !due {
+	if u.at == nil || len(u.at) > 10000 {
+		u.at = map[string]time.Time{}
+	}
+	u.at[t.ID] = now
+	return true
+}
+
+// noteUse writes a token's use down, now and then.
+func (a *access) noteUse(ctx context.Context, t store.Token, now time.Time) {
+	if !a.used.due(t, now) {
 		return
 	}
-	err := s.Store.Tokens.Used(context.WithoutCancel(s.ctx), t.ID, now)
+	err := a.tokens.Used(context.WithoutCancel(ctx), t.ID, now)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		s.Logger.Warn("noting the use of a token", "id", t.ID, "err", err)
+		a.log.Warn("noting the use of a token", "id", t.ID, "err", err)
 	}
 }

@@ -1,0 +1,176 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/mcpserver"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// api answers every request: at a sprite's URL, or by a route. It has the groups of routes,
+// and what several of them share.
+type api struct {
+	hosts    *hostnames
+	refusals refusals
+	access   *access
+	calls    *quota // of routes
+	relays   *quota // WebSockets into sprites, and watches of the list of sprites
+	guests   *guestPool
+	ingress  *ingress
+	groups   groups
+}
+
+// newAPI makes the API of a server that is called by hosts and is what info says. The secret
+// is the token of its owner.
+func (s *Server) newAPI(hosts *hostnames, info sprites.ServerInfo, secret string) *api {
+	most := cmp.Or(s.MaxStreams, 1000)
+	a := &api{
+		hosts:    hosts,
+		refusals: refusals{log: s.Logger, ending: s.ctx},
+		access: &access{
+			tokens: s.Store.Tokens, sprites: s.Store.Sprites, log: s.Logger,
+			owners: []principal{newPrincipal("inside", s.secret), newPrincipal("owner", secret)},
+		},
+		calls:  &quota{what: "calls", max: 3 * most},
+		relays: &quota{what: "connections into sprites", max: most},
+		guests: &guestPool{},
+	}
+	rights, labels := &a.access.rights, &labelRights{connectors: s.Store.Connectors, host: s.Host}
+	a.groups = groups{
+		version:     version(info, s.Host),
+		installs:    listInstalls(s.Host),
+		sandboxLogs: sandboxLogs(s.Host),
+		mcp:         &mcpRoutes{access: a.access, loop: s.newLoop(), ending: s.ctx, sessions: mcpserver.HTTP{Idle: s.MCPIdle}},
+		tokens:      &tokenRoutes{tokens: s.Store.Tokens, rights: rights},
+		secrets:     &secretRoutes{secrets: s.Store.Secrets, host: s.Host},
+		connectors:  &connectorRoutes{connectors: s.Store.Connectors, host: s.Host, labels: labels},
+		backends:    &backendRoutes{backends: s.Store.Backends, refusals: a.refusals},
+		list:        &spriteList{host: s.Host, sprites: s.Store.Sprites, watchers: a.relays, patience: cmp.Or(s.Heartbeat, watchInterval)},
+		sprites:     &spriteRoutes{host: s.Host, jobs: s.Store.Jobs, labels: labels, rights: rights},
+		visits:      &visits{host: s.Host, settings: s.Store.Settings, access: a.access, hosts: hosts},
+		guest:       &guestRoutes{host: s.Host, guests: a.guests, relays: a.relays, log: s.Logger},
+		archives:    &archiveRoutes{host: s.Host, labels: labels, imports: &quota{what: "imports", max: maxImports}, log: s.Logger},
+		checkpoints: &checkpointRoutes{host: s.Host, refusals: a.refusals},
+		policies:    &policyRoutes{host: s.Host},
+		jobs:        &jobRoutes{manager: s.Jobs, jobs: s.Store.Jobs, host: s.Host, access: a.access, labels: labels},
+	}
+	a.ingress = &ingress{
+		host: s.Host, guests: a.guests, visits: a.groups.visits, rights: rights, refusals: a.refusals, ending: s.ctx,
+		visitors: &quota{what: "visits of sprites' URLs", max: most}, // of their own: anybody may come to a public URL
+	}
+	return a
+}
+
+// end ends the sessions of MCP clients, and waits for WebSockets, which http.Server.Shutdown
+// does not know. Their context has ended already.
+func (a *api) end() {
+	a.groups.mcp.close()
+	a.relays.wait()
+	a.ingress.wait()
+}
+
+// close closes the connections to guests, once no request is left.
+func (a *api) close() { a.guests.close() }
+
+// handler is the whole API.
+func (a *api) handler() http.Handler {
+	mux := http.NewServeMux()
+	for _, rt := range a.groups.routes() {
+		mux.Handle(rt.pattern, a.on(rt))
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if fields(r.Header) > maxFields {
+			w.Header().Set("Connection", "close")
+			a.refusals.answer(w, r, fail.New("too_large", fmt.Sprintf("a request has at most %d header fields", maxFields), ""))
+			return
+		}
+		if name, ok := a.hosts.spriteOf(r.Host); ok {
+			if err := a.ingress.serve(w, r, name); err != nil {
+				a.ingress.answer(w, r, err)
+			}
+			return
+		}
+		watchBody(r)
+		h := w.Header()
+		h.Set("Sprite-Version", sprites.Version)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
+		h.Set("Cache-Control", "no-store")
+		if err := a.hosts.checkOrigin(r); err != nil {
+			a.refusals.answer(w, r, err)
+			return
+		}
+		if !plainPath(r.URL.EscapedPath()) { // the mux would redirect to a cleaned one
+			a.refusals.answer(w, r, fail.New("not_found", "there is nothing at this path", ""))
+			return
+		}
+		// Go's own texts for an unknown path and a wrong method are not JSON.
+		if fallback, pattern := mux.Handler(r); pattern == "" {
+			a.unrouted(w, r, fallback)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// on wraps a route's handler in what all have in common.
+func (a *api) on(rt route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := a.call(rt, w, r); err != nil {
+			a.refusals.answer(w, r, err)
+		}
+	})
+}
+
+func (a *api) call(rt route, w http.ResponseWriter, r *http.Request) error {
+	find := func() (principal, error) { return a.access.authorize(r, rt.verb) }
+	return a.access.rights.serve(w, r, find, func(w http.ResponseWriter, r *http.Request) error {
+		done, err := a.calls.add(principalOf(r))
+		if err != nil {
+			return err
+		}
+		defer done()
+		return rt.handle(w, r)
+	})
+}
+
+// plainPath reports whether every segment of an escaped path is something.
+func plainPath(path string) bool {
+	if !strings.HasPrefix(path, "/") {
+		return false
+	}
+	for seg := range strings.SplitSeq(path[1:], "/") {
+		if seg == "" || seg == "." || seg == ".." {
+			return false
+		}
+	}
+	return true
+}
+
+// unrouted answers for a path that has no route, or not with this method.
+func (a *api) unrouted(w http.ResponseWriter, r *http.Request, fallback http.Handler) {
+	rec := &statusRecorder{header: http.Header{}}
+	fallback.ServeHTTP(rec, r)
+	if rec.status != http.StatusMethodNotAllowed {
+		a.refusals.answer(w, r, fail.New("not_found", "there is nothing at this path", ""))
+		return
+	}
+	w.Header().Set("Allow", rec.header.Get("Allow"))
+	writeJSON(w, http.StatusMethodNotAllowed, sprites.ErrorBody{
+		Code: "method_not_allowed", Message: "use " + rec.header.Get("Allow") + " here",
+	})
+}
+
+// statusRecorder is a ResponseWriter that keeps the header only.
+type statusRecorder struct {
+	header http.Header
+	status int
+}
+
+func (r *statusRecorder) Header() http.Header         { return r.header }
+func (r *statusRecorder) Write(p []byte) (int, error) { return len(p), nil }
+func (r *statusRecorder) WriteHeader(status int)      { r.status = status }

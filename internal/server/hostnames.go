@@ -1,0 +1,134 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
+)
+
+// hostnames are the names of the server and of its sprites' URLs. Every request is for one of
+// them, or is refused.
+type hostnames struct {
+	names  []string // of the server, besides loopback and the addresses that it is reached at
+	domain string   // where sprites' URLs are
+	port   string   // where the server listens; "": not known
+}
+
+// newHostnames returns the names of a server that listens at an address. An empty domain is
+// localhost.
+func newHostnames(names []string, domain string, listens net.Addr) *hostnames {
+	h := &hostnames{names: names, domain: cmp.Or(domain, "localhost")}
+	if _, port, err := net.SplitHostPort(listens.String()); err == nil {
+		h.port = port
+	}
+	return h
+}
+
+// check refuses a name of the server that would lead to a sprite.
+func (h *hostnames) check() error {
+	for _, name := range h.names {
+		if of, ok := h.spriteOf(name); ok {
+			return fmt.Errorf("the server can't be called %s, which is the URL of sprite %s: choose another --name, or --domain", name, of)
+		}
+	}
+	return nil
+}
+
+// spriteURL is where a sprite's HTTP service is reached, or "" without a port.
+func (h *hostnames) spriteURL(name string) string {
+	if h.port == "" {
+		return ""
+	}
+	host := name + "." + h.domain
+	if h.port != "80" {
+		host = net.JoinHostPort(host, h.port)
+	}
+	return "http://" + host + "/"
+}
+
+// spriteOf returns the sprite to whose URL a request with this Host was made, if
+// it was.
+func (h *hostnames) spriteOf(host string) (name string, ok bool) {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	for _, domain := range []string{h.domain, "localhost"} {
+		if name, ok := strings.CutSuffix(host, "."+domain); ok && name != "" && !strings.Contains(name, ".") {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+var crossOrigin = http.NewCrossOriginProtection()
+
+// checkOrigin refuses what a web page of another site may have sent. That holds
+// for every method: a WebSocket begins as a GET.
+func (h *hostnames) checkOrigin(r *http.Request) error {
+	if !h.known(r) {
+		return fail.New("forbidden", "the server is not called "+quoteHost(r.Host), "if that name is the server's, start it with: cove serve --name "+nameOf(r.Host))
+	}
+	probe := *r
+	probe.Method = http.MethodPost // the protection lets GET pass
+	if err := crossOrigin.Check(&probe); err != nil {
+		return fail.New("forbidden", "the request comes from another origin", "")
+	}
+	return nil
+}
+
+// nameOf is a request's Host without its port, if it is fit for a command line.
+func nameOf(host string) string {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-' || r == ':')
+	}) {
+		return "NAME"
+	}
+	return name
+}
+
+// known reports whether the server goes by the request's Host: a name of
+// loopback, an address that the request has really arrived at, or one of its names.
+// A name that somebody's DNS leads here does not count.
+func (h *hostnames) known(r *http.Request) bool {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), "."))
+	if host == "localhost" || host != "" && slices.Contains(h.names, host) {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	if ip.Unmap().IsLoopback() {
+		return true
+	}
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	return ok && local.AddrPort().Addr().Unmap().WithZone("") == ip.Unmap().WithZone("")
+}
+
+// quoteHost makes a Host fit for a message.
+func quoteHost(host string) string {
+	if len(host) > 100 {
+		host = host[:100] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, host)
+}

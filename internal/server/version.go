@@ -1,0 +1,29 @@
+package server
+
+import (
+	"net/http"
+	"runtime"
+
+	"github.com/cove-dev/cove/internal/server/sprite"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// version tells what server this is, and how it is. What stays the same is in info.
+func version(info sprites.ServerInfo, host *sprite.Host) handlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) error {
+		now := info
+		now.Goroutines, now.Pool = runtime.NumGoroutine(), pool(host)
+		now.DiskFree, now.DiskReserve = host.DiskFree(), host.DiskReserve
+		writeJSON(w, http.StatusOK, now)
+		return nil
+	}
+}
+
+// pool describes the pool; nil: the server has none.
+func pool(host *sprite.Host) *sprites.Pool {
+	size, ready := host.PoolState()
+	if size == 0 {
+		return nil
+	}
+	return &sprites.Pool{Size: size, Ready: ready}
+}
