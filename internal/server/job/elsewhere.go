@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
-	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
-	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -33,29 +30,6 @@ func (m *Manager) command(ctx context.Context, job sprites.Job, verb string, arg
 		}
 	}
 	return m.sprite(job).CommandContext(ctx, guest, slices.Concat([]string{"job", verb, dir(job.ID)}, args)...), nil
-}
-
-// elsewhere makes of a request one that can be fulfilled at its backend.
-func (m *Manager) elsewhere(ctx context.Context, req sprites.JobRequest, work agents.Work) (sprites.JobRequest, error) {
-	if len(req.Include) > 0 {
-		return req, fail.Newf("bad_request", "leave out --include", "folders of this machine can't be in a sprite of the backend %s", req.Backend)
-	}
-	given := func(name string) bool {
-		return slices.ContainsFunc(req.Env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
-	}
-	if len(work.Keys) > 0 && !slices.ContainsFunc(work.Keys, given) {
-		return req, fail.Newf("no_key", "give it one, which will be inside: --env "+work.Keys[0]+"=…, or a line in .cove/sandbox.env",
-			"the agent %s needs a key: connectors, which keep it outside, are not at the backend %s", req.Agent, req.Backend)
-	}
-	if req.NetworkPolicy == nil {
-		return req, nil
-	}
-	if m.NamesOnly == nil {
-		return req, fail.Newf("bad_request", "", "this server has no policies for backends")
-	}
-	plain, err := m.NamesOnly(ctx, *req.NetworkPolicy)
-	req.NetworkPolicy = &plain
-	return req, err
 }
 
 // furnishAt makes the job's sprite at a backend, or finds the one that is there, and

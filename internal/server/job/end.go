@@ -178,3 +178,15 @@ func (m *Manager) lose(ctx context.Context, id, why, uncollected string) error {
 	_, err := m.finish(ctx, id, sprites.JobLost, outcome, func(j *sprites.Job) { j.Error, j.Uncollected, j.Session = why, uncollected, "" })
 	return err
 }
+
+// finish is the store's Finish, for a job that has its connectors no more.
+func (m *Manager) finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (bool, error) {
+	m.connectors.revoke(ctx, id)
+	return m.Store.Jobs.Finish(ctx, id, state, outcome, func(j *sprites.Job) {
+		j.Question, j.Installing = nil, nil // nobody waits for the answer
+		j.JobEnding = sprites.JobEnding{RanSec: j.RanSec}
+		if edit != nil {
+			edit(j)
+		}
+	})
+}

@@ -39,6 +39,9 @@ type Manager struct {
 	// installation of its own.
 	Installer Installer
 
+	connectors *connectors
+	intake     *intake
+
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -73,6 +76,8 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.failed = map[string]failure{}
 	m.preparing, m.installing = map[string]*preparation{}, map[string]*installation{}
 	m.locks.init()
+	m.connectors = &connectors{store: m.Store.Connectors, client: m.Client, logger: m.Logger}
+	m.intake = &intake{connectors: m.connectors, client: m.Client, namesOnly: m.NamesOnly}
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{
 		sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting,

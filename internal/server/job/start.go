@@ -100,7 +100,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 		return err
 	}
 	t := taskOf(req, job)
-	if t.Price, err = m.price(ctx, req); err != nil {
+	if t.Price, err = m.connectors.price(ctx, req); err != nil {
 		return err
 	}
 	work, err := agent.Prepare(t)
@@ -114,7 +114,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 		}
 		work.Place(name, path)
 	}
-	if err := m.grant(ctx, job, work.Connectors); err != nil {
+	if err := m.connectors.grant(ctx, job, work.Connectors); err != nil {
 		return err
 	}
 	sprite := m.sprite(job)

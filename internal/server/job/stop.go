@@ -197,7 +197,7 @@ func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
-	m.revoke(ctx, id)
+	m.connectors.revoke(ctx, id)
 	if job.OwnsSprite || everywhere {
 		if err := m.clear(ctx, job, running); err != nil {
 			return fmt.Errorf("delete job %s: %w", id, err)
