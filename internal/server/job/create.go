@@ -50,17 +50,17 @@ func (m *Manager) createAs(ctx context.Context, req sprites.JobRequest, retryOf 
 	if err != nil {
 		return sprites.Job{}, err
 	}
-	w, err := m.shared(req, agent)
+	w, err := m.installs.wants(req, agent)
 	if err != nil {
 		return sprites.Job{}, err
 	}
-	first, err := m.mustInstall(ctx, w)
+	first, err := m.installs.must(ctx, w)
 	if err != nil {
 		return sprites.Job{}, err
 	}
 	of := made{env: envNames(work.Env, req.Env), retryOf: retryOf}
 	if !first {
-		if of.install, err = m.install(ctx, w, func(sprites.InstallProgress) {}); err != nil {
+		if of.install, err = m.installs.install(ctx, w, func(sprites.InstallProgress) {}); err != nil {
 			return sprites.Job{}, err
 		}
 	}
@@ -192,6 +192,15 @@ func (m *Manager) furnishAll(ctx context.Context, job sprites.Job, req sprites.J
 		err = at.Sprite(job.Sprite).SetNetworkPolicy(ctx, *req.NetworkPolicy)
 	}
 	return made, err
+}
+
+// furnishAlone is furnishAll for a job whose agent is not installed yet.
+func (m *Manager) furnishAlone(ctx context.Context, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
+	job.Install = &sprites.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
+	if err := m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.Install = job.Install; return nil }); err != nil {
+		return false, err
+	}
+	return m.furnishAll(ctx, job, req)
 }
 
 func randomID(bytes int) string {

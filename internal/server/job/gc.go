@@ -78,7 +78,7 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 		}
 	}
 	if mine("", "") {
-		dropped, err := m.dropInstalls(ctx, req)
+		dropped, err := m.installs.drop(ctx, req)
 		errs = append(errs, err)
 		result.Removed = append(result.Removed, dropped...)
 	}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove/internal/server/store"
@@ -41,22 +40,19 @@ type Manager struct {
 
 	connectors *connectors
 	intake     *intake
+	installs   *installs
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	since  time.Time   // of Resume
-	based  atomic.Bool // the base of disks was there when it was asked for
-	locks  keyedMutex  // a job is started, stopped, deleted one at a time
+	since  time.Time  // of Resume
+	locks  keyedMutex // a job is started, stopped, deleted one at a time
+	clones keyedMutex // an agent's work goes on in a clone one at a time
 
 	mu        sync.Mutex
 	closed    bool
-	following map[string]bool    // by job ID
-	building  map[string]bool    // the sprites in which agents are being installed
-	failed    map[string]failure // of installations, by key
-
-	preparing  map[string]*preparation  // by job ID
-	installing map[string]*installation // by key
+	following map[string]bool         // by job ID
+	preparing map[string]*preparation // by job ID
 }
 
 // janitorInterval is how often jobs are looked for whose repository never came.
@@ -72,12 +68,11 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.Lease = cmp.Or(m.Lease, time.Hour)
 	m.since = time.Now()
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	m.following, m.building = map[string]bool{}, map[string]bool{}
-	m.failed = map[string]failure{}
-	m.preparing, m.installing = map[string]*preparation{}, map[string]*installation{}
-	m.locks.init()
+	m.following, m.preparing = map[string]bool{}, map[string]*preparation{}
 	m.connectors = &connectors{store: m.Store.Connectors, client: m.Client, logger: m.Logger}
 	m.intake = &intake{connectors: m.connectors, client: m.Client, namesOnly: m.NamesOnly}
+	m.installs = &installs{store: m.Store, client: m.Client, installer: m.Installer, logger: m.Logger}
+	m.installs.Start(m.ctx)
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{
 		sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting,
@@ -97,10 +92,12 @@ func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	if m.cancel != nil {
-		m.cancel()
+	if m.cancel == nil {
+		return nil
 	}
+	m.cancel()
 	m.wg.Wait()
+	m.installs.Close()
 	return nil
 }
 
@@ -120,7 +117,7 @@ func (m *Manager) janitor() {
 				m.Logger.Error("removing old jobs", "err", err)
 			}
 		}
-		if err := m.clearInstalls(m.ctx); err != nil && m.ctx.Err() == nil {
+		if err := m.installs.clear(m.ctx); err != nil && m.ctx.Err() == nil {
 			m.Logger.Error("removing what installations of agents have left", "err", err)
 		}
 		if err := m.expire(m.ctx, time.Now()); err != nil && m.ctx.Err() == nil {
@@ -195,36 +192,4 @@ func pushCut(ctx context.Context, m *Manager, job sprites.Job, since, now time.T
 		return true, nil
 	}
 	return err == nil && (info.Cove == nil || len(info.Cove.AwakeBy) == 0), err
-}
-
-// keyedMutex is a mutex for each key.
-type keyedMutex struct {
-	mu   sync.Mutex
-	held map[string]chan struct{} // closed when it is free again
-}
-
-func (k *keyedMutex) init() { k.held = map[string]chan struct{}{} }
-
-func (k *keyedMutex) lock(ctx context.Context, key string) (unlock func(), err error) {
-	for {
-		k.mu.Lock()
-		busy := k.held[key]
-		if busy == nil {
-			free := make(chan struct{})
-			k.held[key] = free
-			k.mu.Unlock()
-			return func() {
-				k.mu.Lock()
-				delete(k.held, key)
-				k.mu.Unlock()
-				close(free)
-			}, nil
-		}
-		k.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
 }

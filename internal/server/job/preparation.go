@@ -165,7 +165,7 @@ func (m *Manager) prepareLocked(ctx context.Context, job sprites.Job, req sprite
 		return err
 	}
 	if !there {
-		if job.Install, err = m.install(ctx, w, m.shower(ctx, job.ID)); err != nil {
+		if job.Install, err = m.installs.install(ctx, w, m.shower(ctx, job.ID)); err != nil {
 			return err
 		}
 		err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
@@ -296,7 +296,7 @@ func (m *Manager) prepareAgain(ctx context.Context, job sprites.Job, req sprites
 	agent, err := agentOf(req.Agent, req.Definition)
 	var w *wanted
 	if err == nil {
-		w, err = m.shared(req, agent)
+		w, err = m.installs.wants(req, agent)
 	}
 	if err == nil && req.Early {
 		if w != nil { // what the row says is of an installation that is no more

@@ -32,7 +32,7 @@ func (m *Manager) Continue(ctx context.Context, id string, how sprites.JobResume
 	}
 	target := old
 	target.Sprite = cmp.Or(how.Sprite, old.Sprite)
-	free, err := m.locks.lock(ctx, "clone "+target.Backend+" "+target.Sprite+" "+target.Workdir)
+	free, err := m.clones.lock(ctx, target.Backend+" "+target.Sprite+" "+target.Workdir)
 	if err != nil {
 		return old, err
 	}
