@@ -28,7 +28,7 @@ func (m *Manager) Answer(ctx context.Context, id string, a sprites.JobAnswer) (s
 	if err != nil {
 		return job, err
 	}
-	if err := m.deliver(ctx, job, line); err != nil {
+	if err := m.supervisors.deliver(ctx, job, line); err != nil {
 		return job, err
 	}
 	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,9 +17,6 @@ import (
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
-
-// label marks the sprites that jobs have made.
-const label = store.JobLabel
 
 // Create makes a job, queued, and a sprite for it where req names none. The row
 // is there before the sprite, so that a sprite without a job is never left. It is there
@@ -137,70 +133,12 @@ func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings [
 	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
 		return job, err
 	}
-	if err := m.furnish(ctx, job, req); errors.Is(err, errLeft) {
+	if err := m.jobSprites.furnish(ctx, job, req); errors.Is(err, errLeft) {
 		return job, err
 	} else if err != nil {
 		return job, errors.Join(err, m.Store.Jobs.Delete(context.WithoutCancel(ctx), job.ID))
 	}
 	return m.Store.Jobs.Get(ctx, job.ID)
-}
-
-// errLeft says that a sprite could not be taken back. Its job stays queued until then.
-var errLeft = errors.New("its sprite is still there, and will be deleted later")
-
-// furnish makes the job's sprite, or gives the one that is there the job's policy.
-// Nothing runs in a new one before it has that. A call that is cut may still be
-// carried out: it is waited for instead, and what was made is taken back.
-func (m *Manager) furnish(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
-	asked := ctx
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
-	defer cancel()
-	made, err := m.furnishAll(ctx, job, req)
-	if err == nil {
-		err = context.Cause(asked)
-	}
-	if err == nil || !made {
-		return err
-	}
-	undo, cancel := context.WithTimeout(context.WithoutCancel(asked), undoLimit)
-	defer cancel()
-	if undoErr := m.Client.At(job.Backend).Delete(undo, job.Sprite, sprites.DeleteOptions{Force: true}); undoErr != nil {
-		err = errors.Join(err, fmt.Errorf("%w: %w", errLeft, undoErr))
-	}
-	return err
-}
-
-// furnishAll reports whether it has made a sprite.
-func (m *Manager) furnishAll(ctx context.Context, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
-	at := m.Client.At(job.Backend)
-	switch {
-	case job.Backend != "":
-		if made, err = m.furnishAt(ctx, at, job, req); err != nil {
-			return made, err
-		}
-	case job.OwnsSprite:
-		_, err := at.Create(ctx, sprites.CreateRequest{
-			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
-			Owner: owner(job.ID), LeaseSeconds: int64(m.Lease / time.Second), Install: key(job.Install),
-		})
-		if errors.Is(err, sprites.ErrNotFound) && key(job.Install) != "" {
-			return m.furnishAlone(ctx, job, req) // the installation was dropped in between
-		}
-		return err == nil, err
-	}
-	if req.NetworkPolicy != nil {
-		err = at.Sprite(job.Sprite).SetNetworkPolicy(ctx, *req.NetworkPolicy)
-	}
-	return made, err
-}
-
-// furnishAlone is furnishAll for a job whose agent is not installed yet.
-func (m *Manager) furnishAlone(ctx context.Context, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
-	job.Install = &sprites.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
-	if err := m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.Install = job.Install; return nil }); err != nil {
-		return false, err
-	}
-	return m.furnishAll(ctx, job, req)
 }
 
 func randomID(bytes int) string {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -218,9 +217,9 @@ func (f *follower) force(ctx context.Context, job sprites.Job) error {
 	if f.ender.givenUp() {
 		return endUncollected(ctx, m, job, fmt.Sprintf("collecting its work took longer than %v", limitsOf(m).collect))
 	}
-	err := killJob(ctx, m, job)
+	err := m.supervisors.kill(ctx, job)
 	if err == nil {
-		err = m.finalize(ctx, job, job.Forced)
+		err = m.supervisors.finalize(ctx, job, job.Forced)
 	}
 	if err == nil {
 		var code int
@@ -241,32 +240,13 @@ func (f *follower) force(ctx context.Context, job sprites.Job) error {
 	return err
 }
 
-// killJob kills all processes of a job, those of its supervisor and those that ask it.
-func killJob(ctx context.Context, m *Manager, job sprites.Job) error {
-	sprite := m.sprite(job)
-	sessions, err := sprite.Sessions(ctx)
-	if err != nil {
-		return err
-	}
-	for _, s := range sessions {
-		if s.ID != job.Session && !strings.Contains(s.Command+" ", " "+dir(job.ID)+" ") {
-			continue
-		}
-		_, err := sprite.Kill(ctx, s.ID, sprites.SIGKILL, killGrace)
-		if err != nil && !errors.Is(err, sprites.ErrGone) && !errors.Is(err, sprites.ErrNotFound) {
-			return fmt.Errorf("end job %s by force: %w", job.ID, err)
-		}
-	}
-	return nil
-}
-
 // endUncollected ends a job by force without its work, which stays in the sprite.
 func endUncollected(ctx context.Context, m *Manager, job sprites.Job, why string) error {
 	now, err := m.Store.Jobs.Get(ctx, job.ID)
 	if err != nil || now.State.Terminal() {
 		return err
 	}
-	if err := killJob(ctx, m, now); err != nil {
+	if err := m.supervisors.kill(ctx, now); err != nil {
 		m.Logger.Warn("ending a job whose work can't be collected", "job", job.ID, "err", err)
 	}
 	result := sprites.JobEnd{Phase: "collect", Reason: now.Forced, ExitCode: -1, Uncollected: why}

@@ -16,12 +16,6 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// Exit codes of the guest's job commands.
-const (
-	exitDead = 4 // no supervisor is at work, and the log has no end
-	exitDeaf = 5 // the agent takes no messages
-)
-
 const (
 	maxEvent   = 2 << 20   // of one line of the log; a supervisor writes half as much at most
 	mostGrowth = 6         // bytes that one of a line may become where it is encoded again: "<" is "\u003c"
@@ -165,7 +159,7 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 		return f.force(ctx, job)
 	}
 	if job.Stopping {
-		if err := m.tell(ctx, job); err != nil && !errors.Is(err, sprites.ErrNotFound) {
+		if err := m.supervisors.tell(ctx, job); err != nil && !errors.Is(err, sprites.ErrNotFound) {
 			return err
 		}
 	}
@@ -212,7 +206,7 @@ func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var stderr head
-	cmd, err := f.manager.command(ctx, job, "follow", strconv.FormatInt(job.LastSeq+1, 10))
+	cmd, err := f.manager.supervisors.command(ctx, job, "follow", strconv.FormatInt(job.LastSeq+1, 10))
 	if err != nil {
 		return 0, "", err
 	}
@@ -434,7 +428,7 @@ func (f *follower) restart(ctx context.Context, job sprites.Job) error {
 		return err
 	}
 	m.Logger.Warn("a job has no supervisor; starting one", "job", job.ID)
-	return m.launch(ctx, job)
+	return m.supervisors.launch(ctx, job)
 }
 
 // finalize has a job collected whose supervisor has died.
@@ -444,24 +438,11 @@ func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
 	if job.Stopping {
 		reason = "stopped"
 	}
-	err := m.finalize(ctx, job, reason)
+	err := m.supervisors.finalize(ctx, job, reason)
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
 		if f.failed++; f.failed >= tries {
 			return m.lose(ctx, job.ID, "its supervisor died, and what it left can't be collected: "+err.Error(), err.Error())
 		}
-	}
-	return err
-}
-
-// finalize has what a job left collected, and its end recorded with a reason.
-func (m *Manager) finalize(ctx context.Context, job sprites.Job, reason string) error {
-	cmd, err := m.command(ctx, job, "finalize", reason)
-	if err != nil {
-		return err
-	}
-	out, err := cmd.CombinedOutput()
-	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
-		return fmt.Errorf("collect a job without a supervisor: %w: %.500s", err, out)
 	}
 	return err
 }

@@ -16,14 +16,6 @@ import (
 // sweepInterval is how often jobs that nobody needs any more are looked for.
 const sweepInterval = time.Hour
 
-// owner is how a sprite names the job that it was made for.
-func owner(id string) string { return ownerPrefix + id }
-
-const ownerPrefix = "job:"
-
-// spriteName is what a sprite is called that is made for a job.
-func spriteName(id string) string { return "job-" + id }
-
 // Collect removes the jobs that have ended and that nobody needs any more, with
 // the sprites that were made for them; and such sprites whose job is gone and
 // whose lease is over. In others' sprites nothing is touched. mine says whether a sprite is the caller's to touch; the empty backend is this server.
@@ -125,7 +117,7 @@ func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.T
 // inUse reports whether anything runs in a backend's sprite, which is all that can be
 // asked there; else the reason to remove its job stays.
 func (m *Manager) inUse(ctx context.Context, job sprites.Job, why string) (reason, text string) {
-	sessions, err := m.sprite(job).Sessions(ctx)
+	sessions, err := spriteOf(m.Client, job).Sessions(ctx)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
 		return "", why
@@ -177,62 +169,4 @@ func (m *Manager) sweep(ctx context.Context) error {
 		m.Logger.Info("removed what nobody needs any more", "job", item.Job, "sprite", item.Sprite, "why", item.Why)
 	}
 	return err
-}
-
-// removeSprite deletes the sprite that was made for a job, and reports whether it
-// is gone. Another one that has its name by now is left alone. So is one in which
-// another job works, or has left what nobody has pulled: it is that job's then.
-func (m *Manager) removeSprite(ctx context.Context, job sprites.Job) (gone bool, err error) {
-	own, err := m.owned(ctx, job)
-	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sprites.ErrNotFound) {
-		return true, nil
-	}
-	if err != nil || !own {
-		return false, err
-	}
-	others, err := m.Store.Jobs.List(ctx, store.JobFilter{Backend: job.Backend, Sprite: job.Sprite})
-	if err != nil {
-		return false, err
-	}
-	for _, heir := range others {
-		if heir.ID != job.ID && (!heir.State.Terminal() || heir.Bundle.Size > 0 && heir.PulledAt == nil) {
-			return false, m.inherit(ctx, job, heir.ID)
-		}
-	}
-	err = m.Client.At(job.Backend).Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true})
-	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
-		return false, err
-	}
-	return true, nil
-}
-
-// owned reports whether a job's sprite is still the one that was made for it.
-func (m *Manager) owned(ctx context.Context, job sprites.Job) (bool, error) {
-	if job.Backend != "" {
-		info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
-		// A server may have died between its creation and the note of its id.
-		ours := info.ID == job.SpriteID || job.SpriteID == "" && slices.Contains(info.Labels, label)
-		return job.OwnsSprite && ours, err
-	}
-	row, err := m.Store.Sprites.Get(ctx, job.Sprite)
-	return job.OwnsSprite && row.Owner == owner(job.ID), err
-}
-
-// inherit makes a job's sprite another's.
-func (m *Manager) inherit(ctx context.Context, from sprites.Job, to string) error {
-	if from.Backend == "" {
-		row, err := m.Store.Sprites.Get(ctx, from.Sprite)
-		if err != nil {
-			return err
-		}
-		if _, err := m.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error { s.Owner = owner(to); return nil }); err != nil {
-			return err
-		}
-	}
-	// The heir first: what nobody owns, nobody removes.
-	err := m.Store.Jobs.Update(ctx, to, func(j *sprites.Job) error { j.OwnsSprite, j.SpriteID = true, from.SpriteID; return nil })
-	if err != nil {
-		return err
-	}
-	return m.Store.Jobs.Update(ctx, from.ID, func(j *sprites.Job) error { j.OwnsSprite = false; return nil })
 }

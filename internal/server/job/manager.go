@@ -38,9 +38,11 @@ type Manager struct {
 	// installation of its own.
 	Installer Installer
 
-	connectors *connectors
-	intake     *intake
-	installs   *installs
+	connectors  *connectors
+	intake      *intake
+	installs    *installs
+	jobSprites  *jobSprites
+	supervisors *supervisors
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -72,6 +74,8 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.connectors = &connectors{store: m.Store.Connectors, client: m.Client, logger: m.Logger}
 	m.intake = &intake{connectors: m.connectors, client: m.Client, namesOnly: m.NamesOnly}
 	m.installs = &installs{store: m.Store, client: m.Client, installer: m.Installer, logger: m.Logger}
+	m.jobSprites = &jobSprites{jobs: m.Store.Jobs, rows: m.Store.Sprites, client: m.Client, lease: m.Lease}
+	m.supervisors = &supervisors{jobs: m.Store.Jobs, client: m.Client, logger: m.Logger}
 	m.installs.Start(m.ctx)
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{

@@ -160,7 +160,7 @@ func (m *Manager) prepare(ctx context.Context, job sprites.Job, req sprites.JobR
 }
 
 func (m *Manager) prepareLocked(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
-	there, err := m.owned(ctx, job) // another server had made its sprite
+	there, err := m.jobSprites.owned(ctx, job) // another server had made its sprite
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
@@ -175,7 +175,7 @@ func (m *Manager) prepareLocked(ctx context.Context, job sprites.Job, req sprite
 			return nil
 		})
 		if err == nil {
-			err = m.furnish(ctx, job, req)
+			err = m.jobSprites.furnish(ctx, job, req)
 		}
 		if err != nil {
 			return err
@@ -251,7 +251,7 @@ func (m *Manager) giveUp(ctx context.Context, job sprites.Job, why error) error 
 	if err != nil || !won {
 		return err
 	}
-	_, err = m.removeSprite(ctx, job)
+	_, err = m.jobSprites.remove(ctx, job)
 	return err
 }
 

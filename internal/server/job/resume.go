@@ -82,7 +82,7 @@ func sessionOf(r agents.Reader) string {
 
 // canGoOn refuses where a job's clone is not, or is worked in.
 func (m *Manager) canGoOn(ctx context.Context, job sprites.Job) error {
-	sprite := m.sprite(job)
+	sprite := spriteOf(m.Client, job)
 	_, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
 	if errors.Is(err, sprites.ErrNotFound) {
 		return fail.Newf("sprite_gone", "name a fork of it: --sprite NAME; or push again", "the sprite %s of job %s is gone, and the agent's session with it", job.Sprite, job.ID)
@@ -98,7 +98,7 @@ func (m *Manager) canGoOn(ctx context.Context, job sprites.Job) error {
 			return err
 		}
 	}
-	others, err := m.inClone(ctx, job)
+	others, err := inClone(ctx, m.Store.Jobs, job)
 	for _, other := range others {
 		if !other.State.Terminal() {
 			return fail.Newf("job_running", "wait for it with: cove job wait "+other.ID, "job %s is at work in the same clone (%s)", other.ID, other.State)
@@ -108,8 +108,8 @@ func (m *Manager) canGoOn(ctx context.Context, job sprites.Job) error {
 }
 
 // inClone lists the other jobs that have a job's clone.
-func (m *Manager) inClone(ctx context.Context, job sprites.Job) ([]sprites.Job, error) {
-	all, err := m.Store.Jobs.List(ctx, store.JobFilter{Sprite: job.Sprite, Backend: job.Backend})
+func inClone(ctx context.Context, jobs *store.Jobs, job sprites.Job) ([]sprites.Job, error) {
+	all, err := jobs.List(ctx, store.JobFilter{Sprite: job.Sprite, Backend: job.Backend})
 	var others []sprites.Job
 	for _, other := range all {
 		if other.ID != job.ID && other.Workdir == job.Workdir && other.Backend == job.Backend {
@@ -117,12 +117,6 @@ func (m *Manager) inClone(ctx context.Context, job sprites.Job) ([]sprites.Job, 
 		}
 	}
 	return others, err
-}
-
-// cloneUsed reports whether other jobs go on in the clone that a job has made.
-func (m *Manager) cloneUsed(ctx context.Context, job sprites.Job) (bool, error) {
-	others, err := m.inClone(ctx, job)
-	return len(others) > 0, err
 }
 
 // createNext makes the job in which an old one's agent goes on.

@@ -73,7 +73,7 @@ func (m *Manager) kept(ctx context.Context, job sprites.Job) error {
 	if job.Input.Size == 0 {
 		return fail.Newf("not_kept", "push it again", "job %s ended before it had its repository", job.ID)
 	}
-	info, err := m.sprite(job).Stat(ctx, job.Input.Path)
+	info, err := spriteOf(m.Client, job).Stat(ctx, job.Input.Path)
 	if errors.Is(err, sprites.ErrNotFound) || err == nil && info.Size() != job.Input.Size {
 		return fail.Newf("not_kept", "push it again", "the repository that job %s was given is not in sprite %s any more", job.ID, job.Sprite)
 	}
@@ -91,7 +91,7 @@ func (m *Manager) again(ctx context.Context, old, job sprites.Job) error {
 
 // carryAll gives a new job what the old one began from.
 func (m *Manager) carryAll(ctx context.Context, old, job sprites.Job) (start sprites.JobStart, err error) {
-	from, to := m.sprite(old), m.sprite(job)
+	from, to := spriteOf(m.Client, old), spriteOf(m.Client, job)
 	if err := carry(ctx, from, old.Input.Path, to, job.Upload); err != nil {
 		return start, err
 	}

@@ -76,7 +76,7 @@ func (m *Manager) begin(ctx context.Context, job sprites.Job, req sprites.JobSta
 	if err != nil {
 		return job, err
 	}
-	if err := m.launch(ctx, job); err != nil {
+	if err := m.supervisors.launch(ctx, job); err != nil {
 		outcome := sprites.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
 		_, finishErr := m.finish(ctx, id, sprites.JobFailed, outcome, func(j *sprites.Job) { j.Error = outcome.Reason })
 		return job, errors.Join(fail.Newf("start_failed", "see the server's log", "job %s: %s", id, outcome.Reason), finishErr)
@@ -108,7 +108,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 		return err
 	}
 	for _, name := range work.Programs {
-		path, err := guestbin.BringProgram(ctx, m.sprite(job), name)
+		path, err := guestbin.BringProgram(ctx, spriteOf(m.Client, job), name)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	if err := m.connectors.grant(ctx, job, work.Connectors); err != nil {
 		return err
 	}
-	sprite := m.sprite(job)
+	sprite := spriteOf(m.Client, job)
 	for name, file := range work.Files {
 		err := sprite.WriteFile(ctx, path.Join(t.Dir, name), bytes.NewReader(file.Data), sprites.WriteOptions{Mode: file.Mode})
 		if err != nil {
@@ -152,55 +152,3 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	}
 	return sprite.WriteFile(ctx, t.Dir+"/job.json", bytes.NewReader(spec), sprites.WriteOptions{Mode: 0o600})
 }
-
-// launch starts the supervisor in a session of its own, which goes on without a
-// client, and leaves it.
-func (m *Manager) launch(ctx context.Context, job sprites.Job) error {
-	forever := time.Duration(0)
-	cmd, err := m.command(ctx, job, "run")
-	if err != nil {
-		return err
-	}
-	cmd.MaxRunAfterDisconnect = &forever
-	var said head
-	cmd.Stderr = &said
-	if job.Interactive {
-		cmd.TTY = &sprites.Terminal{}
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	session := cmd.SessionID()
-	if session == "" {
-		return errors.Join(cmd.Wait(), errors.New(said.String()))
-	}
-	info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
-	if err == nil {
-		err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
-			j.Session = session
-			if info.Cove != nil {
-				j.Incarnation = info.Cove.Incarnation
-			}
-			if job.Backend == "" {
-				j.SpriteID = info.ID
-			}
-			return nil
-		})
-	}
-	if detachErr := cmd.Detach(); detachErr != nil && !errors.Is(detachErr, sprites.ErrGone) {
-		m.Logger.Warn("leaving a supervisor", "job", job.ID, "err", detachErr)
-	}
-	return err
-}
-
-// head keeps the first few kilobytes that are written to it.
-type head struct{ buf []byte }
-
-const maxHead = 4 << 10
-
-func (t *head) Write(p []byte) (int, error) {
-	t.buf = append(t.buf, p[:min(len(p), maxHead-len(t.buf))]...)
-	return len(p), nil
-}
-
-func (t *head) String() string { return string(bytes.ToValidUTF8(bytes.TrimSpace(t.buf), []byte("?"))) }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"time"
 
@@ -47,7 +46,7 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 	if err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error { j.Stopping = true; return nil }); err != nil {
 		return job, err
 	}
-	err = m.tell(ctx, job)
+	err = m.supervisors.tell(ctx, job)
 	if held := heldError(err); held != nil {
 		var still bool
 		if still, err = m.stopHeld(ctx, job, held); err == nil && still {
@@ -74,40 +73,6 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 	}
 }
 
-// tell tells a job's supervisor to stop. If there is none any more, or no sprite, the
-// follower finds that out by itself. It is no error that nobody answers in time: the job is
-// ended by force then.
-func (m *Manager) tell(ctx context.Context, job sprites.Job) error {
-	asked := ctx
-	ctx, end := context.WithTimeout(ctx, tellLimit)
-	defer end()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var out []byte
-	cmd, err := m.command(ctx, job, "stop")
-	if err == nil {
-		cmd.OnMessage = func(msg sprites.Message) {
-			if msg.Type == sprites.MessageHeld && msg.Held != nil { // by now: no answer comes
-				cancel(&sprites.Error{ErrorBody: sprites.ErrorBody{Code: msg.Held.Code, Message: msg.Held.Message, Hint: msg.Held.Hint}})
-			}
-		}
-		if out, err = cmd.CombinedOutput(); heldError(context.Cause(ctx)) != nil {
-			err = context.Cause(ctx)
-		}
-	}
-	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
-		if exit.Code == exitDead {
-			return nil
-		}
-		return fmt.Errorf("exit %d: %.500s", exit.Code, out)
-	}
-	late := errors.Is(context.Cause(ctx), context.DeadlineExceeded) && asked.Err() == nil
-	if errors.Is(err, sprites.ErrNotFound) || late {
-		return nil
-	}
-	return err
-}
-
 // stopHeld ends a job whose sprite is held, so that nobody can be told inside, and reports
 // whether the sprite still is. A sandbox in which nothing else was begun ends, without
 // anything in it running on: the follower collects the job when another may start. Else
@@ -122,7 +87,7 @@ func (m *Manager) stopHeld(ctx context.Context, job sprites.Job, held *sprites.H
 	if err != nil {
 		return false, err
 	}
-	own, err := m.owned(ctx, job)
+	own, err := m.jobSprites.owned(ctx, job)
 	if err != nil || !own {
 		return true, err
 	}
@@ -145,7 +110,7 @@ func (m *Manager) abandon(ctx context.Context, job sprites.Job, why string) erro
 	if err != nil || !won {
 		return err
 	}
-	_, err = m.removeSprite(ctx, job)
+	_, err = m.jobSprites.remove(ctx, job)
 	return err
 }
 
@@ -199,7 +164,7 @@ func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool)
 	defer cancel()
 	m.connectors.revoke(ctx, id)
 	if job.OwnsSprite || everywhere {
-		if err := m.clear(ctx, job, running); err != nil {
+		if err := m.jobSprites.clear(ctx, job, running); err != nil {
 			return fmt.Errorf("delete job %s: %w", id, err)
 		}
 	}
@@ -217,33 +182,6 @@ func holdsAlone(ctx context.Context, m *Manager, job sprites.Job, everywhere boo
 		return false, nil
 	}
 	return err == nil && (job.SpriteID == "" || info.ID == job.SpriteID), err
-}
-
-// clear removes what a job has in its sprite, or the sprite.
-func (m *Manager) clear(ctx context.Context, job sprites.Job, running bool) error {
-	if gone, err := m.removeSprite(ctx, job); gone || err != nil {
-		return err
-	}
-	sprite := m.sprite(job)
-	if running && job.Session != "" {
-		_, err := sprite.Kill(ctx, job.Session, sprites.SIGKILL, time.Second)
-		if err != nil && !errors.Is(err, sprites.ErrGone) && !errors.Is(err, sprites.ErrNotFound) {
-			return err
-		}
-	}
-	folders := []string{dir(job.ID)}
-	if used, err := m.cloneUsed(ctx, job); err != nil {
-		return err
-	} else if !used {
-		folders = append(folders, path.Dir(workdir(job.ID, job.Repository)))
-	}
-	for _, name := range folders {
-		err := sprite.Remove(ctx, name, true)
-		if err != nil && !errors.Is(err, sprites.ErrNotFound) {
-			return err
-		}
-	}
-	return nil
 }
 
 // Pulled notes that a job's commits have arrived where they belong, and deletes
@@ -275,7 +213,7 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, err
 		return job, err
 	}
 	if job.Remove && job.Uncollected == "" {
-		if _, err := m.removeSprite(ctx, job); err != nil {
+		if _, err := m.jobSprites.remove(ctx, job); err != nil {
 			return job, fmt.Errorf("delete the sprite of job %s, which has been pulled: %w", id, err)
 		}
 	}
