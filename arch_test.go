@@ -307,7 +307,6 @@ var large = map[string]struct{ methods, fields int }{
 	"internal/guest/supervise.job":           {methods: 59},
 	"internal/lib/filesync.session":          {methods: 41},
 	"internal/server.Server":                 {methods: 122, fields: 35},
-	"internal/server/job.Manager":            {methods: 58},
 	"internal/server/runtime/gvisor.Runtime": {methods: 57},
 	"internal/server/sprite.Host":            {methods: 49},
 	"internal/server/store.Sprite":           {fields: 27},

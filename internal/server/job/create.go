@@ -61,11 +61,11 @@ func (m *Manager) createAs(ctx context.Context, req sprites.JobRequest, retryOf 
 		}
 	}
 	for range 20 {
-		var job sprites.Job
+		job := newRow(req, of, m.DefaultTimeout)
 		if first {
-			job, err = m.createInstalling(ctx, req, settings, of, w)
+			job, err = m.preparations.create(ctx, job, req, settings, w)
 		} else {
-			job, err = m.create(ctx, req, settings, of)
+			job, err = m.create(ctx, job, req, settings)
 		}
 		if errors.Is(err, store.ErrExists) || req.Sprite == "" && errors.Is(err, sprites.ErrNameTaken) {
 			continue // of some million ids this one is taken
@@ -93,8 +93,8 @@ type made struct {
 	retryOf string // the job that it does again; empty: none
 }
 
-// row is that of a new job, queued.
-func (m *Manager) row(req sprites.JobRequest, of made) sprites.Job {
+// newRow is that of a new job, queued. An agent without a time limit gets the default.
+func newRow(req sprites.JobRequest, of made, defaultTimeout time.Duration) sprites.Job {
 	id := randomID(3)
 	job := sprites.Job{
 		ID:          id,
@@ -120,7 +120,7 @@ func (m *Manager) row(req sprites.JobRequest, of made) sprites.Job {
 		job.Skill = &skill
 	}
 	if job.TimeoutSec == 0 {
-		job.TimeoutSec = int64(m.DefaultTimeout / time.Second)
+		job.TimeoutSec = int64(defaultTimeout / time.Second)
 	}
 	if job.OwnsSprite {
 		job.Sprite = spriteName(id)
@@ -128,8 +128,8 @@ func (m *Manager) row(req sprites.JobRequest, of made) sprites.Job {
 	return job
 }
 
-func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte, of made) (sprites.Job, error) {
-	job := m.row(req, of)
+// create makes a new job's row, and then its sprite.
+func (m *Manager) create(ctx context.Context, job sprites.Job, req sprites.JobRequest, settings []byte) (sprites.Job, error) {
 	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
 		return job, err
 	}

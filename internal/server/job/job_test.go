@@ -333,7 +333,7 @@ func TestHostileLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := follower{manager: m, id: job.ID}
+	f := follower{all: m.followers, id: job.ID}
 	ok := `{"seq":1,"type":"output","stream":"stdout","text":"x","outcome":{"kind":"success"}}` + "\n"
 	for name, log := range map[string]string{
 		"no JSON":        "hello\n",
@@ -513,7 +513,7 @@ func TestRemoveUncollected(t *testing.T) {
 		t.Helper()
 		job, err := client.CreateJob(ctx, request())
 		if err == nil {
-			_, err = m.finish(ctx, job.ID, sprites.JobFailed, sprites.Outcome{Kind: agents.CollectFailed}, func(j *sprites.Job) { j.Uncollected = "it is broken" })
+			_, err = m.finisher.finish(ctx, job.ID, sprites.JobFailed, sprites.Outcome{Kind: agents.CollectFailed}, func(j *sprites.Job) { j.Uncollected = "it is broken" })
 		}
 		if err != nil {
 			t.Fatal(err)

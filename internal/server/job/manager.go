@@ -43,6 +43,11 @@ type Manager struct {
 	installs    *installs
 	jobSprites  *jobSprites
 	supervisors *supervisors
+	finisher    *finisher
+	followers   *followers
+	starter     *starter
+
+	preparations *preparations
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -51,10 +56,6 @@ type Manager struct {
 	locks  keyedMutex // a job is started, stopped, deleted one at a time
 	clones keyedMutex // an agent's work goes on in a clone one at a time
 
-	mu        sync.Mutex
-	closed    bool
-	following map[string]bool         // by job ID
-	preparing map[string]*preparation // by job ID
 }
 
 // janitorInterval is how often jobs are looked for whose repository never came.
@@ -70,12 +71,24 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.Lease = cmp.Or(m.Lease, time.Hour)
 	m.since = time.Now()
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	m.following, m.preparing = map[string]bool{}, map[string]*preparation{}
 	m.connectors = &connectors{store: m.Store.Connectors, client: m.Client, logger: m.Logger}
 	m.intake = &intake{connectors: m.connectors, client: m.Client, namesOnly: m.NamesOnly}
 	m.installs = &installs{store: m.Store, client: m.Client, installer: m.Installer, logger: m.Logger}
 	m.jobSprites = &jobSprites{jobs: m.Store.Jobs, rows: m.Store.Sprites, client: m.Client, lease: m.Lease}
 	m.supervisors = &supervisors{jobs: m.Store.Jobs, client: m.Client, logger: m.Logger}
+	m.finisher = &finisher{jobs: m.Store.Jobs, connectors: m.connectors, jobSprites: m.jobSprites}
+	m.followers = &followers{
+		jobs: m.Store.Jobs, client: m.Client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: m.Logger,
+		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
+	}
+	m.starter = &starter{
+		jobs: m.Store.Jobs, client: m.Client, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
+	}
+	m.preparations = &preparations{
+		store: m.Store, client: m.Client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, starter: m.starter, locks: &m.locks, logger: m.Logger,
+	}
+	m.preparations.Start(m.ctx)
+	m.followers.Start(m.ctx)
 	m.installs.Start(m.ctx)
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{
@@ -85,7 +98,7 @@ func (m *Manager) Resume(ctx context.Context) error {
 		return fmt.Errorf("take up the jobs: %w", err)
 	}
 	for _, job := range jobs {
-		m.follow(job.ID)
+		m.followers.follow(job.ID)
 	}
 	m.wg.Go(m.janitor)
 	return nil
@@ -93,15 +106,14 @@ func (m *Manager) Resume(ctx context.Context) error {
 
 // Close stops looking after the jobs, and waits. They go on.
 func (m *Manager) Close() error {
-	m.mu.Lock()
-	m.closed = true
-	m.mu.Unlock()
 	if m.cancel == nil {
 		return nil
 	}
 	m.cancel()
 	m.wg.Wait()
+	m.preparations.Close()
 	m.installs.Close()
+	m.followers.Close()
 	return nil
 }
 
@@ -112,7 +124,7 @@ func (m *Manager) janitor() {
 	defer tick.Stop()
 	var swept time.Time
 	for {
-		if err := m.takeUp(m.ctx); err != nil && m.ctx.Err() == nil {
+		if err := m.preparations.takeUp(m.ctx); err != nil && m.ctx.Err() == nil {
 			m.Logger.Error("preparing the jobs that were being prepared", "err", err)
 		}
 		if now := time.Now(); now.Sub(swept) >= sweepInterval {
@@ -162,9 +174,9 @@ func (m *Manager) expire(ctx context.Context, now time.Time) error {
 		switch {
 		case err != nil || job.State != sprites.JobQueued:
 		case cut:
-			err = m.giveUp(ctx, job, errPushCut)
+			err = m.finisher.giveUp(ctx, job, errPushCut)
 		default:
-			err = m.abandon(ctx, job, fmt.Sprintf("its repository did not arrive within %v", m.Lease))
+			err = m.finisher.abandon(ctx, job, fmt.Sprintf("its repository did not arrive within %v", m.Lease))
 		}
 		unlock()
 		if err != nil {

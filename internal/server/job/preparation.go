@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
-	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -17,56 +18,98 @@ import (
 // A job whose agent has to be installed first has its row before that: installing. A
 // preparation then installs the agent, makes the sprite, and queues the job.
 
+// preparations looks after the jobs that are being prepared: at most one preparation a job.
+// Those that an earlier server left are taken up.
+type preparations struct {
+	store      *store.Store
+	client     *sprites.Client
+	installs   *installs
+	jobSprites *jobSprites
+	finisher   *finisher
+	starter    *starter
+	locks      *keyedMutex // of jobs
+	logger     *slog.Logger
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // of preparations
+
+	mu       sync.Mutex
+	underWay map[string]*preparation // by job ID; guarded by mu
+}
+
 // preparation is what makes one installing job queued. It holds the job's lock.
 type preparation struct {
+	id     string // of the job
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 	err    error // why the job is not queued; set before done is closed
 }
 
+// Start lets preparations begin. They end with Close, or with ctx.
+func (ps *preparations) Start(ctx context.Context) {
+	ps.ctx, ps.cancel = context.WithCancel(ctx)
+	ps.underWay = map[string]*preparation{}
+}
+
+// Close ends the preparations that are under way, and waits. No more begin. The next
+// server takes up what they leave.
+func (ps *preparations) Close() {
+	ps.mu.Lock()
+	ps.cancel()
+	ps.mu.Unlock()
+	ps.wg.Wait()
+}
+
 // errHalted says that somebody who ends the job has ended its preparation.
 var errHalted = errors.New("the job was ended while its agent was being installed")
 
-// newPreparation notes that a job is being prepared. The caller ends that with prepared.
-func (m *Manager) newPreparation(id string) (*preparation, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
+// reserve notes that a job is being prepared. The caller has it prepared by run, or ends
+// that with over.
+func (ps *preparations) reserve(id string) (*preparation, error) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.ctx.Err() != nil {
 		return nil, errors.New("the server ends")
 	}
-	if m.preparing[id] != nil {
+	if ps.underWay[id] != nil {
 		return nil, fmt.Errorf("job %s is being prepared: %w", id, store.ErrExists)
 	}
-	p := &preparation{done: make(chan struct{})}
-	p.ctx, p.cancel = context.WithCancelCause(m.ctx)
-	m.preparing[id] = p
-	m.wg.Add(1)
+	p := &preparation{id: id, done: make(chan struct{})}
+	p.ctx, p.cancel = context.WithCancelCause(ps.ctx)
+	ps.underWay[id] = p
+	ps.wg.Add(1)
 	return p, nil
 }
 
-// prepared says that a preparation is over.
-func (m *Manager) prepared(id string, p *preparation, err error) {
-	m.mu.Lock()
-	delete(m.preparing, id)
-	m.mu.Unlock()
+// run does a preparation's work, in the background.
+func (ps *preparations) run(p *preparation, work func(context.Context) error) {
+	go func() { ps.over(p, work(p.ctx)) }()
+}
+
+// over says that a preparation is over.
+func (ps *preparations) over(p *preparation, err error) {
+	ps.mu.Lock()
+	delete(ps.underWay, p.id)
+	ps.mu.Unlock()
 	p.err = err
 	p.cancel(nil)
 	close(p.done)
-	m.wg.Done()
+	ps.wg.Done()
 }
 
-// underPreparation is a job's preparation; nil: none is under way.
-func (m *Manager) underPreparation(id string) *preparation {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.preparing[id]
+// of is a job's preparation; nil: none is under way.
+func (ps *preparations) of(id string) *preparation {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.underWay[id]
 }
 
 // halt ends a job's preparation, if one is under way, and waits until nothing more is
 // done for it. The caller ends the job.
-func (m *Manager) halt(ctx context.Context, id string) error {
-	p := m.underPreparation(id)
+func (ps *preparations) halt(ctx context.Context, id string) error {
+	p := ps.of(id)
 	if p == nil {
 		return nil
 	}
@@ -80,41 +123,40 @@ func (m *Manager) halt(ctx context.Context, id string) error {
 }
 
 // lockJob locks a job. It refuses one that is being prepared, which may take long.
-func (m *Manager) lockJob(ctx context.Context, id string) (unlock func(), err error) {
-	if m.underPreparation(id) != nil {
+func (ps *preparations) lockJob(ctx context.Context, id string) (unlock func(), err error) {
+	if ps.of(id) != nil {
 		return nil, stillInstalling(id)
 	}
-	return m.locks.lock(ctx, id)
+	return ps.locks.lock(ctx, id)
 }
 
 func stillInstalling(id string) error {
 	return fail.Newf("job_installing", "see how far that is: cove job show "+id, "the agent of job %s is still being installed", id)
 }
 
-// createInstalling makes the row of a job whose agent has to be installed first, and has
+// create makes the row of a job whose agent has to be installed first, and has
 // the job prepared. If the caller did not ask for an early answer, it waits for that, and
 // a job that can't be prepared, or that nobody waits for any more, is forgotten.
-func (m *Manager) createInstalling(ctx context.Context, req sprites.JobRequest, settings []byte, of made, w *wanted) (sprites.Job, error) {
-	job := m.row(req, of)
+func (ps *preparations) create(ctx context.Context, job sprites.Job, req sprites.JobRequest, settings []byte, w *wanted) (sprites.Job, error) {
 	job.State, job.Upload = sprites.JobInstalling, ""
 	job.Installing = &sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}
-	switch _, err := m.Store.Sprites.Get(ctx, job.Sprite); {
+	switch _, err := ps.store.Sprites.Get(ctx, job.Sprite); {
 	case err == nil:
 		return job, fmt.Errorf("sprite %s: %w", job.Sprite, store.ErrExists)
 	case !errors.Is(err, store.ErrNotFound):
 		return job, err
 	}
-	p, err := m.newPreparation(job.ID)
+	p, err := ps.reserve(job.ID)
 	if err != nil {
 		return job, err
 	}
-	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
-		m.prepared(job.ID, p, err)
+	if err := ps.store.Jobs.Create(ctx, job, settings); err != nil {
+		ps.over(p, err)
 		return job, err
 	}
-	go func() { m.prepared(job.ID, p, m.prepare(p.ctx, job, req, w)) }()
+	ps.run(p, func(ctx context.Context) error { return ps.prepare(ctx, job, req, w) })
 	if req.Early {
-		return m.Store.Jobs.Get(ctx, job.ID)
+		return ps.store.Jobs.Get(ctx, job.ID)
 	}
 	select {
 	case <-p.done:
@@ -126,56 +168,56 @@ func (m *Manager) createInstalling(ctx context.Context, req sprites.JobRequest, 
 	defer cancel()
 	switch err := p.err; {
 	case err == nil: // if the caller is gone, it is the caller's to undo
-		return m.Store.Jobs.Get(undo, job.ID)
+		return ps.store.Jobs.Get(undo, job.ID)
 	case errors.Is(err, errHalted):
 		return job, fail.Newf("job_ended", "push again", "job %s: %v", job.ID, errHalted)
 	case errors.Is(err, errLeft):
 		return job, err // the janitor ends it
 	default:
-		return job, errors.Join(err, m.Store.Jobs.Delete(undo, job.ID))
+		return job, errors.Join(err, ps.store.Jobs.Delete(undo, job.ID))
 	}
 }
 
 // prepare makes an installing job queued; or, if the job does another one again and
 // nobody waits for it, starts it. A job that was asked for early and can't be prepared
 // fails. One whose preparation was cancelled is left as it is.
-func (m *Manager) prepare(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
-	unlock, err := m.locks.lock(ctx, job.ID)
+func (ps *preparations) prepare(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
+	unlock, err := ps.locks.lock(ctx, job.ID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if job, err = m.Store.Jobs.Get(ctx, job.ID); err != nil || job.State != sprites.JobInstalling {
+	if job, err = ps.store.Jobs.Get(ctx, job.ID); err != nil || job.State != sprites.JobInstalling {
 		return err
 	}
-	err = m.prepareLocked(ctx, job, req, w)
+	err = ps.prepareLocked(ctx, job, req, w)
 	if ctx.Err() != nil {
 		return errors.Join(context.Cause(ctx), err)
 	}
 	if err != nil && req.Early {
-		m.Logger.Warn("preparing a job", "job", job.ID, "err", err)
-		return errors.Join(err, m.giveUp(m.ctx, job, err))
+		ps.logger.Warn("preparing a job", "job", job.ID, "err", err)
+		return errors.Join(err, ps.finisher.giveUp(ps.ctx, job, err))
 	}
 	return err
 }
 
-func (m *Manager) prepareLocked(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
-	there, err := m.jobSprites.owned(ctx, job) // another server had made its sprite
+func (ps *preparations) prepareLocked(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
+	there, err := ps.jobSprites.owned(ctx, job) // another server had made its sprite
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
 	if !there {
-		if job.Install, err = m.installs.install(ctx, w, m.shower(ctx, job.ID)); err != nil {
+		if job.Install, err = ps.installs.install(ctx, w, ps.show(ctx, job.ID)); err != nil {
 			return err
 		}
-		err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		err = ps.store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
 			if j.Install = job.Install; j.Installing != nil {
 				j.Installing.Command, j.Installing.Said = 0, ""
 			}
 			return nil
 		})
 		if err == nil {
-			err = m.jobSprites.furnish(ctx, job, req)
+			err = ps.jobSprites.furnish(ctx, job, req)
 		}
 		if err != nil {
 			return err
@@ -183,7 +225,7 @@ func (m *Manager) prepareLocked(ctx context.Context, job sprites.Job, req sprite
 		fault.Reach(fault.InstallUsed)
 	}
 	again := req.Early && job.RetryOf != ""
-	err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+	err = ps.store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
 		now := time.Now().UTC()
 		j.Upload, j.ReadyAt = bundleIn(j.ID), &now
 		if !again {
@@ -195,82 +237,58 @@ func (m *Manager) prepareLocked(ctx context.Context, job sprites.Job, req sprite
 	if err != nil || !again {
 		return err
 	}
-	old, free, err := m.finished(ctx, job.RetryOf)
+	unlock, err := ps.lockJob(ctx, job.RetryOf)
 	if err != nil {
 		return err
 	}
-	defer free()
-	start, err := m.carryAll(ctx, old, job)
+	defer unlock()
+	old, err := finished(ctx, ps.store.Jobs, job.RetryOf)
+	if err != nil {
+		return err
+	}
+	start, err := carryAll(ctx, ps.client, old, job)
 	if err == nil {
-		_, err = m.begin(ctx, job, start)
+		_, err = ps.starter.begin(ctx, job, start)
 	}
 	return err
 }
 
-// shower writes into a job's row how far its installation is, if that has changed.
-func (m *Manager) shower(ctx context.Context, id string) func(sprites.InstallProgress) {
+// show writes into a job's row how far its installation is, if that has changed.
+func (ps *preparations) show(ctx context.Context, id string) func(sprites.InstallProgress) {
 	var last sprites.InstallProgress
 	return func(p sprites.InstallProgress) {
 		if p == last {
 			return
 		}
 		last = p
-		err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+		err := ps.store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
 			if j.State == sprites.JobInstalling {
 				j.Installing = &p
 			}
 			return nil
 		})
 		if err != nil && ctx.Err() == nil {
-			m.Logger.Error("noting how far an installation is", "job", id, "err", err)
+			ps.logger.Error("noting how far an installation is", "job", id, "err", err)
 		}
 	}
-}
-
-// giveUp fails an installing job, whose lock is held, with what to type next.
-func (m *Manager) giveUp(ctx context.Context, job sprites.Job, why error) error {
-	body := sprites.ErrorBody{Code: "prepare_failed", Message: why.Error()}
-	if e, ok := errors.AsType[*sprites.Error](why); ok {
-		body = e.ErrorBody
-	} else if e, ok := errors.AsType[*fail.Error](why); ok {
-		body.Code, body.Hint = e.Code, e.Hint
-	}
-	if body.Code == "name_taken" {
-		body.Hint = "" // that sprite is somebody's
-	}
-	if body.Hint == "" {
-		body.Hint = "push again"
-		if job.RetryOf != "" {
-			body.Hint = "cove job retry " + job.RetryOf
-		}
-	}
-	outcome := sprites.Outcome{Kind: agents.PrepareFailed, Reason: body.Message, ExitCode: 1}
-	won, err := m.finish(ctx, job.ID, sprites.JobFailed, outcome, func(j *sprites.Job) {
-		j.Error, j.Failure, j.Upload = body.Message, &body, ""
-	})
-	if err != nil || !won {
-		return err
-	}
-	_, err = m.jobSprites.remove(ctx, job)
-	return err
 }
 
 // takeUp sees that each installing job is prepared: those that an earlier server left, and
 // those whose preparation could not note its end. A job whose caller waited for the
 // answer fails, since the caller is gone.
-func (m *Manager) takeUp(ctx context.Context) error {
-	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{sprites.JobInstalling}})
+func (ps *preparations) takeUp(ctx context.Context) error {
+	jobs, err := ps.store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{sprites.JobInstalling}})
 	errs := []error{err}
 	for _, job := range jobs {
-		if m.underPreparation(job.ID) == nil {
-			errs = append(errs, m.takeUpJob(ctx, job))
+		if ps.of(job.ID) == nil {
+			errs = append(errs, ps.takeUpJob(ctx, job))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (m *Manager) takeUpJob(ctx context.Context, job sprites.Job) error {
-	settings, err := m.Store.Jobs.Settings(ctx, job.ID)
+func (ps *preparations) takeUpJob(ctx context.Context, job sprites.Job) error {
+	settings, err := ps.store.Jobs.Settings(ctx, job.ID)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -281,28 +299,28 @@ func (m *Manager) takeUpJob(ctx context.Context, job sprites.Job) error {
 	if err != nil {
 		return fmt.Errorf("read the settings of job %s: %w", job.ID, err)
 	}
-	p, err := m.newPreparation(job.ID)
+	p, err := ps.reserve(job.ID)
 	if errors.Is(err, store.ErrExists) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	go func() { m.prepared(job.ID, p, m.prepareAgain(p.ctx, job, req)) }()
+	ps.run(p, func(ctx context.Context) error { return ps.prepareAgain(ctx, job, req) })
 	return nil
 }
 
-func (m *Manager) prepareAgain(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
+func (ps *preparations) prepareAgain(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
 	agent, err := agentOf(req.Agent, req.Definition)
 	var w *wanted
 	if err == nil {
-		w, err = m.installs.wants(req, agent)
+		w, err = ps.installs.wants(req, agent)
 	}
 	if err == nil && req.Early {
 		if w != nil { // what the row says is of an installation that is no more
-			m.shower(ctx, job.ID)(sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()})
+			ps.show(ctx, job.ID)(sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()})
 		}
-		return m.prepare(ctx, job, req, w)
+		return ps.prepare(ctx, job, req, w)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -310,14 +328,14 @@ func (m *Manager) prepareAgain(ctx context.Context, job sprites.Job, req sprites
 	if err == nil {
 		err = errors.New("the server ended while the agent was being installed")
 	}
-	unlock, lockErr := m.locks.lock(ctx, job.ID)
+	unlock, lockErr := ps.locks.lock(ctx, job.ID)
 	if lockErr != nil {
 		return lockErr
 	}
 	defer unlock()
-	now, getErr := m.Store.Jobs.Get(ctx, job.ID)
+	now, getErr := ps.store.Jobs.Get(ctx, job.ID)
 	if getErr != nil || now.State != sprites.JobInstalling {
 		return getErr
 	}
-	return errors.Join(err, m.giveUp(ctx, now, err))
+	return errors.Join(err, ps.finisher.giveUp(ctx, now, err))
 }

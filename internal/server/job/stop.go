@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -22,7 +21,7 @@ const stopWait = 30 * time.Second
 // ended is left alone. One whose sprite is held is Stopping afterwards, and nothing of
 // it runs; it ends when its sprite may run.
 func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
-	if err := m.halt(ctx, id); err != nil {
+	if err := m.preparations.halt(ctx, id); err != nil {
 		return sprites.Job{}, err
 	}
 	unlock, err := m.locks.lock(ctx, id)
@@ -37,7 +36,7 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 		return job, err
 	}
 	if job.State == sprites.JobInstalling || job.State == sprites.JobQueued {
-		if err := m.abandon(ctx, job, "stopped on request"); err != nil {
+		if err := m.finisher.abandon(ctx, job, "stopped on request"); err != nil {
 			return job, err
 		}
 		return m.Store.Jobs.Get(ctx, id)
@@ -103,17 +102,6 @@ func (m *Manager) stopHeld(ctx context.Context, job sprites.Job, held *sprites.H
 	return err == nil && info.Cove != nil && info.Cove.Held != nil, err
 }
 
-// abandon ends a job that never began, with the sprite that was made for it.
-func (m *Manager) abandon(ctx context.Context, job sprites.Job, why string) error {
-	outcome := sprites.Outcome{Kind: agents.Cancelled, Reason: why, ExitCode: -1}
-	won, err := m.finish(ctx, job.ID, sprites.JobCancelled, outcome, func(j *sprites.Job) { j.Error, j.Upload = why, "" })
-	if err != nil || !won {
-		return err
-	}
-	_, err = m.jobSprites.remove(ctx, job)
-	return err
-}
-
 // Delete forgets a job, and deletes the sprite that was made for it, unless another
 // job needs that. Without
 // force it refuses while the job runs, and where its commits are nowhere else.
@@ -125,10 +113,10 @@ func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
 // there go too if everywhere is set.
 func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool) error {
 	if force {
-		if err := m.halt(ctx, id); err != nil {
+		if err := m.preparations.halt(ctx, id); err != nil {
 			return err
 		}
-	} else if m.underPreparation(id) != nil {
+	} else if m.preparations.of(id) != nil {
 		return fail.Newf("job_running", "stop it with: cove job stop "+id, "the agent of job %s is being installed", id)
 	}
 	unlock, err := m.locks.lock(ctx, id)
@@ -187,7 +175,7 @@ func holdsAlone(ctx context.Context, m *Manager, job sprites.Job, everywhere boo
 // Pulled notes that a job's commits have arrived where they belong, and deletes
 // its sprite if that was asked for with the job.
 func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, error) {
-	unlock, err := m.lockJob(ctx, id)
+	unlock, err := m.preparations.lockJob(ctx, id)
 	if err != nil {
 		return sprites.Job{}, err
 	}
