@@ -270,7 +270,7 @@ func TestQueued(t *testing.T) {
 		}
 	}
 	late := create()
-	if err := m.expire(ctx, late.CreatedAt.Add(m.Lease-time.Second)); err != nil {
+	if err := m.janitor.expire(ctx, late.CreatedAt.Add(m.Lease-time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
@@ -281,13 +281,13 @@ func TestQueued(t *testing.T) {
 	if err := m.Store.Jobs.Update(ctx, late.ID, func(j *sprites.Job) error { j.ReadyAt = &ready; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.expire(ctx, late.CreatedAt.Add(m.Lease+time.Second)); err != nil {
+	if err := m.janitor.expire(ctx, late.CreatedAt.Add(m.Lease+time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
 		t.Fatalf("expired early: %+v, %v", job, err)
 	}
-	if err := m.expire(ctx, ready.Add(m.Lease+time.Second)); err != nil {
+	if err := m.janitor.expire(ctx, ready.Add(m.Lease+time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobCancelled || job.Outcome.Kind != agents.Cancelled {
@@ -482,7 +482,7 @@ func TestPushCut(t *testing.T) {
 	fresh := create()
 	states := func(after time.Duration, want ...sprites.JobState) {
 		t.Helper()
-		if err := b.manager.expire(ctx, b.manager.since.Add(after)); err != nil {
+		if err := b.manager.janitor.expire(ctx, b.manager.janitor.since.Add(after)); err != nil {
 			t.Fatal(err)
 		}
 		for i, job := range []sprites.Job{cut, going, fresh} {

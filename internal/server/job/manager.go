@@ -7,10 +7,8 @@ package job
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/internal/server/store"
@@ -48,18 +46,13 @@ type Manager struct {
 	starter     *starter
 
 	preparations *preparations
+	collector    *collector
+	janitor      *janitor
 
-	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	since  time.Time  // of Resume
 	locks  keyedMutex // a job is started, stopped, deleted one at a time
 	clones keyedMutex // an agent's work goes on in a clone one at a time
-
 }
-
-// janitorInterval is how often jobs are looked for whose repository never came.
-const janitorInterval = time.Minute
 
 // Resume takes up the jobs that an earlier server left, and begins to look after
 // them. The server of Client need not serve yet.
@@ -69,27 +62,12 @@ func (m *Manager) Resume(ctx context.Context) error {
 	}
 	m.DefaultTimeout = cmp.Or(m.DefaultTimeout, time.Hour)
 	m.Lease = cmp.Or(m.Lease, time.Hour)
-	m.since = time.Now()
-	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	m.connectors = &connectors{store: m.Store.Connectors, client: m.Client, logger: m.Logger}
-	m.intake = &intake{connectors: m.connectors, client: m.Client, namesOnly: m.NamesOnly}
-	m.installs = &installs{store: m.Store, client: m.Client, installer: m.Installer, logger: m.Logger}
-	m.jobSprites = &jobSprites{jobs: m.Store.Jobs, rows: m.Store.Sprites, client: m.Client, lease: m.Lease}
-	m.supervisors = &supervisors{jobs: m.Store.Jobs, client: m.Client, logger: m.Logger}
-	m.finisher = &finisher{jobs: m.Store.Jobs, connectors: m.connectors, jobSprites: m.jobSprites}
-	m.followers = &followers{
-		jobs: m.Store.Jobs, client: m.Client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: m.Logger,
-		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
-	}
-	m.starter = &starter{
-		jobs: m.Store.Jobs, client: m.Client, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
-	}
-	m.preparations = &preparations{
-		store: m.Store, client: m.Client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, starter: m.starter, locks: &m.locks, logger: m.Logger,
-	}
-	m.preparations.Start(m.ctx)
-	m.followers.Start(m.ctx)
-	m.installs.Start(m.ctx)
+	m.build()
+	all, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	m.cancel = cancel
+	m.followers.Start(all)
+	m.installs.Start(all)
+	m.preparations.Start(all)
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{
 		sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting,
@@ -100,112 +78,49 @@ func (m *Manager) Resume(ctx context.Context) error {
 	for _, job := range jobs {
 		m.followers.follow(job.ID)
 	}
-	m.wg.Go(m.janitor)
+	m.janitor.Start(all)
 	return nil
+}
+
+// build makes what the manager consists of. Each part knows those above it only.
+func (m *Manager) build() {
+	jobs, client, logger := m.Store.Jobs, m.Client, m.Logger
+	m.connectors = &connectors{store: m.Store.Connectors, client: client, logger: logger}
+	m.intake = &intake{connectors: m.connectors, client: client, namesOnly: m.NamesOnly}
+	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
+	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, lease: m.Lease}
+	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
+	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites}
+	m.followers = &followers{
+		jobs: jobs, client: client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: logger,
+		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
+	}
+	m.starter = &starter{
+		jobs: jobs, client: client, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
+	}
+	m.preparations = &preparations{
+		store: m.Store, client: client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, starter: m.starter,
+		locks: &m.locks, logger: logger,
+	}
+	m.collector = &collector{
+		jobs: jobs, client: client, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, preparations: m.preparations,
+		locks: &m.locks,
+	}
+	m.janitor = &janitor{
+		jobs: jobs, client: client, installs: m.installs, finisher: m.finisher, preparations: m.preparations, collector: m.collector,
+		locks: &m.locks, lease: m.Lease, keep: m.Keep, since: time.Now(), logger: logger,
+	}
 }
 
 // Close stops looking after the jobs, and waits. They go on.
 func (m *Manager) Close() error {
 	if m.cancel == nil {
-		return nil
+		return nil // it never began
 	}
-	m.cancel()
-	m.wg.Wait()
+	m.cancel() // for all at once: some wait for others
+	m.janitor.Close()
 	m.preparations.Close()
 	m.installs.Close()
 	m.followers.Close()
 	return nil
-}
-
-// janitor takes up the jobs that were being prepared, ends jobs whose repository never
-// came, with their sprites, and removes what nobody needs any more.
-func (m *Manager) janitor() {
-	tick := time.NewTicker(janitorInterval)
-	defer tick.Stop()
-	var swept time.Time
-	for {
-		if err := m.preparations.takeUp(m.ctx); err != nil && m.ctx.Err() == nil {
-			m.Logger.Error("preparing the jobs that were being prepared", "err", err)
-		}
-		if now := time.Now(); now.Sub(swept) >= sweepInterval {
-			swept = now
-			if err := m.sweep(m.ctx); err != nil && m.ctx.Err() == nil {
-				m.Logger.Error("removing old jobs", "err", err)
-			}
-		}
-		if err := m.installs.clear(m.ctx); err != nil && m.ctx.Err() == nil {
-			m.Logger.Error("removing what installations of agents have left", "err", err)
-		}
-		if err := m.expire(m.ctx, time.Now()); err != nil && m.ctx.Err() == nil {
-			m.Logger.Error("ending jobs whose repository never came", "err", err)
-		}
-		select {
-		case <-tick.C:
-		case <-m.ctx.Done():
-			return
-		}
-	}
-}
-
-func (m *Manager) expire(ctx context.Context, now time.Time) error {
-	queued, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{sprites.JobQueued}})
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, job := range queued {
-		since := job.CreatedAt
-		if job.ReadyAt != nil {
-			since = *job.ReadyAt
-		}
-		cut, err := pushCut(ctx, m, job, since, now)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
-			continue
-		}
-		if !cut && now.Sub(since) < m.Lease {
-			continue
-		}
-		unlock, err := m.locks.lock(ctx, job.ID)
-		if err != nil {
-			return err
-		}
-		job, err = m.Store.Jobs.Get(ctx, job.ID)
-		switch {
-		case err != nil || job.State != sprites.JobQueued:
-		case cut:
-			err = m.finisher.giveUp(ctx, job, errPushCut)
-		default:
-			err = m.finisher.abandon(ctx, job, fmt.Sprintf("its repository did not arrive within %v", m.Lease))
-		}
-		unlock()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// pushPatience is how long a push has after a start of the server to go on with what it
-// began at the one before.
-const pushPatience = 2 * time.Minute
-
-var errPushCut = errors.New("the server ended while its repository was on its way")
-
-// pushCut reports whether nobody is at work on a queued job any more: it was queued by an
-// earlier server, and nobody uses its sprite. What a backend's sprite is used for can't be told.
-func pushCut(ctx context.Context, m *Manager, job sprites.Job, since, now time.Time) (bool, error) {
-	switch {
-	case job.Backend != "" || !since.Before(m.since):
-		return false, nil
-	case job.RetryOf != "" || job.ResumeOf != "": // the server itself was to bring it
-		return true, nil
-	case now.Sub(m.since) < pushPatience:
-		return false, nil
-	}
-	info, err := m.Client.Get(ctx, job.Sprite)
-	if errors.Is(err, sprites.ErrNotFound) {
-		return true, nil
-	}
-	return err == nil && (info.Cove == nil || len(info.Cove.AwakeBy) == 0), err
 }

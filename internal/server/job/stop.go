@@ -3,7 +3,6 @@ package job
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -103,73 +102,10 @@ func (m *Manager) stopHeld(ctx context.Context, job sprites.Job, held *sprites.H
 }
 
 // Delete forgets a job, and deletes the sprite that was made for it, unless another
-// job needs that. Without
-// force it refuses while the job runs, and where its commits are nowhere else.
+// job needs that. Without force it refuses while the job runs, and where its commits are
+// nowhere else.
 func (m *Manager) Delete(ctx context.Context, id string, force bool) error {
-	return m.remove(ctx, id, force, true)
-}
-
-// remove is Delete. Where the job worked in a sprite that is not its own, its files
-// there go too if everywhere is set.
-func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool) error {
-	if force {
-		if err := m.preparations.halt(ctx, id); err != nil {
-			return err
-		}
-	} else if m.preparations.of(id) != nil {
-		return fail.Newf("job_running", "stop it with: cove job stop "+id, "the agent of job %s is being installed", id)
-	}
-	unlock, err := m.locks.lock(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	job, err := m.Store.Jobs.Get(ctx, id)
-	if err != nil {
-		return err
-	}
-	running := !job.State.Terminal()
-	switch {
-	case force:
-	case running && job.Stopping && job.Held != nil:
-		return fail.Newf("job_running", job.Held.Hint+"; or lose its work with --force", "the work of job %s is not collected yet: %s", id, job.Held.Message)
-	case running:
-		return fail.Newf("job_running", "stop it with: cove job stop "+id, "job %s is at work (%s)", id, job.State)
-	case job.Bundle.Size > 0 && job.PulledAt == nil:
-		return fail.Newf("unpulled_work", fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", id), "nobody has pulled the work of job %s", id)
-	}
-	if !force {
-		alone, err := holdsAlone(ctx, m, job, everywhere)
-		if err != nil {
-			return err
-		}
-		if alone {
-			return fail.Newf("uncollected_work", fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s; or lose it: cove job rm --force %s", job.Sprite, job.Workdir, id, id),
-				"not all that job %s left could be collected, and its sprite %s alone has it: %s", id, job.Sprite, job.Uncollected)
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
-	defer cancel()
-	m.connectors.revoke(ctx, id)
-	if job.OwnsSprite || everywhere {
-		if err := m.jobSprites.clear(ctx, job, running); err != nil {
-			return fmt.Errorf("delete job %s: %w", id, err)
-		}
-	}
-	return m.Store.Jobs.Delete(ctx, id)
-}
-
-// holdsAlone reports whether the files that go with a job are the only copy of something
-// that could not be collected.
-func holdsAlone(ctx context.Context, m *Manager, job sprites.Job, everywhere bool) (bool, error) {
-	if job.Uncollected == "" || !job.OwnsSprite && !everywhere {
-		return false, nil
-	}
-	info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
-	if errors.Is(err, sprites.ErrNotFound) {
-		return false, nil
-	}
-	return err == nil && (job.SpriteID == "" || info.ID == job.SpriteID), err
+	return m.collector.remove(ctx, id, force, true)
 }
 
 // Pulled notes that a job's commits have arrived where they belong, and deletes
@@ -206,4 +142,12 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, err
 		}
 	}
 	return m.Store.Jobs.Get(ctx, id)
+}
+
+// Collect removes the jobs that have ended and that nobody needs any more, with
+// the sprites that were made for them; and such sprites whose job is gone and
+// whose lease is over. In others' sprites nothing is touched: mine says whether a sprite
+// is the caller's to touch. The empty backend is this server.
+func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error) {
+	return m.collector.collect(ctx, req, mine)
 }
