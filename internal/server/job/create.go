@@ -63,7 +63,7 @@ func (m *Manager) createAs(ctx context.Context, req sprites.JobRequest, retryOf 
 	for range 20 {
 		job := newRow(req, of, m.DefaultTimeout)
 		if first {
-			job, err = m.preparations.create(ctx, job, req, settings, w)
+			job, err = m.preparer.create(ctx, job, req, settings, w)
 		} else {
 			job, err = m.create(ctx, job, req, settings)
 		}

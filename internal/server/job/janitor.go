@@ -20,17 +20,17 @@ const (
 // janitor takes up the jobs that were being prepared, ends jobs whose repository never
 // came, with their sprites, and removes what nobody needs any more.
 type janitor struct {
-	jobs         *store.Jobs
-	client       *sprites.Client
-	installs     *installs
-	finisher     *finisher
-	preparations *preparations
-	collector    *collector
-	locks        *keyedMutex   // of jobs
-	lease        time.Duration // how long a job may wait for its repository
-	keep         time.Duration // how long jobs that nobody needs any more are kept; 0: for ever
-	since        time.Time     // what was queued before was queued by an earlier server
-	logger       *slog.Logger
+	jobs      *store.Jobs
+	client    *sprites.Client
+	installs  *installs
+	finisher  *finisher
+	preparer  *preparer
+	collector *collector
+	locks     *keyedMutex   // of jobs
+	lease     time.Duration // how long a job may wait for its repository
+	keep      time.Duration // how long jobs that nobody needs any more are kept; 0: for ever
+	since     time.Time     // what was queued before was queued by an earlier server
+	logger    *slog.Logger
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -58,7 +58,7 @@ func (j *janitor) run() {
 	defer tick.Stop()
 	var swept time.Time
 	for {
-		if err := j.preparations.takeUp(j.ctx); err != nil && j.ctx.Err() == nil {
+		if err := j.preparer.takeUp(j.ctx); err != nil && j.ctx.Err() == nil {
 			j.logger.Error("preparing the jobs that were being prepared", "err", err)
 		}
 		if now := time.Now(); now.Sub(swept) >= sweepInterval {

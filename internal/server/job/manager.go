@@ -2,6 +2,24 @@
 // the supervisor in it, copies the supervisor's log into the store, and judges
 // how it ended. The work itself goes on in the sprite whether or not a server
 // runs; a server that starts takes up where the store ends.
+//
+// Manager has what a client can ask for. Each part of the work is a type of its own, with
+// the state and the lock that it needs, in a file of its name:
+//
+//	intake         decides which requests become jobs (check.go, model.go, mcp.go)
+//	installs       installs agents for jobs to share
+//	preparations   knows which jobs are being prepared
+//	preparer       prepares them: installs the agent, makes the sprite, queues the job
+//	jobSprites     makes, hands on and removes the sprites of jobs
+//	connectors     grants connectors to jobs
+//	starter        starts a job whose repository is there
+//	supervisors    asks things of the supervisors in the sprites
+//	followers      copies the logs of running jobs (follow.go), and ends jobs in time (ending.go)
+//	finisher       records how jobs end (judge.go)
+//	collector      removes jobs, with their sprites
+//	janitor        does each minute what no client asks for
+//
+// build (manager.go) says which of them knows which.
 package job
 
 import (
@@ -46,6 +64,7 @@ type Manager struct {
 	starter     *starter
 
 	preparations *preparations
+	preparer     *preparer
 	collector    *collector
 	janitor      *janitor
 
@@ -98,16 +117,17 @@ func (m *Manager) build() {
 	m.starter = &starter{
 		jobs: jobs, client: client, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
 	}
-	m.preparations = &preparations{
+	m.preparations = &preparations{locks: &m.locks}
+	m.preparer = &preparer{
 		store: m.Store, client: client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, starter: m.starter,
-		locks: &m.locks, logger: logger,
+		preparations: m.preparations, locks: &m.locks, logger: logger,
 	}
 	m.collector = &collector{
 		jobs: jobs, client: client, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, preparations: m.preparations,
 		locks: &m.locks,
 	}
 	m.janitor = &janitor{
-		jobs: jobs, client: client, installs: m.installs, finisher: m.finisher, preparations: m.preparations, collector: m.collector,
+		jobs: jobs, client: client, installs: m.installs, finisher: m.finisher, preparer: m.preparer, collector: m.collector,
 		locks: &m.locks, lease: m.Lease, keep: m.Keep, since: time.Now(), logger: logger,
 	}
 }
