@@ -9,13 +9,14 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // Answer hands a person's answer to the agent of a job that has asked, and returns when
 // the agent has it.
 func (m *Manager) Answer(ctx context.Context, id string, a sprites.JobAnswer) (sprites.Job, error) {
-	unlock, err := m.lockJob(ctx, id) // one question is answered once
+	unlock, err := m.preparations.lockJob(ctx, id) // one question is answered once
 	if err != nil {
 		return sprites.Job{}, err
 	}
@@ -28,7 +29,7 @@ func (m *Manager) Answer(ctx context.Context, id string, a sprites.JobAnswer) (s
 	if err != nil {
 		return job, err
 	}
-	if err := m.deliver(ctx, job, line); err != nil {
+	if err := m.supervisors.deliver(ctx, job, line); err != nil {
 		return job, err
 	}
 	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
@@ -74,8 +75,8 @@ func answerText(q sprites.JobQuestion, option string) string {
 }
 
 // noteQuestion notes in the job what its agent asks, and that it has been answered.
-func (m *Manager) noteQuestion(ctx context.Context, id string, batch []sprites.JobEvent) error {
-	job, err := m.Store.Jobs.Get(ctx, id)
+func noteQuestion(ctx context.Context, jobs *store.Jobs, id string, batch []sprites.JobEvent) error {
+	job, err := jobs.Get(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func (m *Manager) noteQuestion(ctx context.Context, id string, batch []sprites.J
 	if !changed || question == nil && job.Question == nil {
 		return nil
 	}
-	return m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+	return jobs.Update(ctx, id, func(j *sprites.Job) error {
 		if !j.State.Terminal() {
 			j.Question = question
 		}

@@ -4,38 +4,46 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 
-	"github.com/cove-dev/cove/internal/lib/fail"
-	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
 )
 
+// connectors looks after the connectors of the server for jobs. It knows which ones there
+// are, and what their models cost. It grants them to a job, and takes them back.
+type connectors struct {
+	store  *store.Connectors
+	client *sprites.Client
+	logger *slog.Logger
+}
+
 // grant lets the connectors that there are of an agent's serve its job's sprite, for
 // the job's time.
-func (m *Manager) grant(ctx context.Context, job sprites.Job, connectors []string) error {
+func (cs *connectors) grant(ctx context.Context, job sprites.Job, names []string) error {
 	if job.Backend != "" {
 		return nil // it is not this server's network
 	}
-	for _, name := range connectors {
-		if there, err := m.hasConnector(ctx, name); err != nil {
+	for _, name := range names {
+		if there, err := cs.has(ctx, name); err != nil {
 			return err
 		} else if !there {
 			continue
 		}
-		if err := m.Client.GrantConnector(ctx, name, sprites.ConnectorGrant{Sprite: job.Sprite, Job: job.ID}); err != nil {
+		if err := cs.client.GrantConnector(ctx, name, sprites.ConnectorGrant{Sprite: job.Sprite, Job: job.ID}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// canHave says what to type before a connector can serve a job; empty: it is there with
-// its secrets, or hasConnector would make it.
-func (m *Manager) canHave(ctx context.Context, name string) (missing string, err error) {
-	c, err := m.Store.Connectors.Get(ctx, name)
+// missing says what to type before a connector can serve a job; empty: it is there with
+// its secrets, or has would make it.
+func (cs *connectors) missing(ctx context.Context, name string) (missing string, err error) {
+	c, err := cs.store.Get(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
 		c, err = connect.Complete(sprites.Connector{Name: name}), nil
 	}
@@ -45,7 +53,7 @@ func (m *Manager) canHave(ctx context.Context, name string) (missing string, err
 	if c.Upstream == "" {
 		return "cove connector put " + name + " --upstream URL", nil
 	}
-	set, err := m.Client.Secrets(ctx)
+	set, err := cs.client.Secrets(ctx)
 	for _, needed := range connect.SecretsOf(c) {
 		if !slices.ContainsFunc(set, func(s sprites.Secret) bool { return s.Name == needed }) {
 			return "cove secret set " + needed, err
@@ -54,32 +62,13 @@ func (m *Manager) canHave(ctx context.Context, name string) (missing string, err
 	return "", err
 }
 
-// checkKey refuses a request whose agent has nothing to ask its model with, or what else
-// it was given: it would be installed first, and each fails in words of its own. What a folder, a sprite that is
-// there already or a variable of the agent's may bring is not looked into.
-func (m *Manager) checkKey(ctx context.Context, req sprites.JobRequest, work agents.Work) error {
-	own := envNames(work.Env, work.Keys) // which may say where the model is, or have its key
-	if len(work.Keys) == 0 || req.Backend != "" || req.Sprite != "" || len(req.Include) > 0 ||
-		slices.ContainsFunc(envNames(req.Env), func(name string) bool { return slices.Contains(own, name) }) {
-		return nil
-	}
-	for _, name := range work.Connectors {
-		if missing, err := m.canHave(ctx, name); err != nil {
-			return err
-		} else if missing != "" {
-			return fail.Newf("no_key", missing, "the connector %s, which the agent %s needs, has no key", name, req.Agent)
-		}
-	}
-	return nil
-}
-
-// hasConnector reports whether there is a connector. One of an agent's that is known
+// has reports whether there is a connector. One of an agent's that is known
 // by name is made where there is its secret: who has set that need do no more.
-func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
-	if _, err := m.Store.Connectors.Get(ctx, name); !errors.Is(err, store.ErrNotFound) {
+func (cs *connectors) has(ctx context.Context, name string) (bool, error) {
+	if _, err := cs.store.Get(ctx, name); !errors.Is(err, store.ErrNotFound) {
 		return err == nil, err
 	}
-	secrets, err := m.Client.Secrets(ctx)
+	secrets, err := cs.client.Secrets(ctx)
 	if err != nil || !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == name }) {
 		return false, err
 	}
@@ -87,39 +76,46 @@ func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
 	if err := connect.Check(c); err != nil {
 		return false, fmt.Errorf("make the connector %s: %w", name, err)
 	}
-	err = m.Store.Connectors.Add(ctx, c) // whoever defines it meanwhile knows better
+	err = cs.store.Add(ctx, c) // whoever defines it meanwhile knows better
 	return err == nil, err
-}
-
-// finish is the store's Finish, for a job that has its connectors no more.
-func (m *Manager) finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (bool, error) {
-	m.revoke(ctx, id)
-	return m.Store.Jobs.Finish(ctx, id, state, outcome, func(j *sprites.Job) {
-		j.Question, j.Installing = nil, nil // nobody waits for the answer
-		j.JobEnding = sprites.JobEnding{RanSec: j.RanSec}
-		if edit != nil {
-			edit(j)
-		}
-	})
 }
 
 // revoke takes back what a job was granted. The end of a job does not wait for a
 // sandbox that can't be told: with that, none of its grants holds.
-func (m *Manager) revoke(ctx context.Context, id string) {
+func (cs *connectors) revoke(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, undoLimit)
 	defer cancel()
-	all, err := m.Store.Connectors.List(ctx)
+	all, err := cs.store.List(ctx)
 	if err != nil {
-		m.Logger.Error("taking back the connectors of a job", "job", id, "err", err)
+		cs.logger.Error("taking back the connectors of a job", "job", id, "err", err)
 	}
 	for _, c := range all {
 		for _, g := range c.Grants {
 			if g.Job != id {
 				continue
 			}
-			if err := m.Client.RevokeConnector(ctx, c.Name, g); err != nil {
-				m.Logger.Error("taking back a connector of a job", "job", id, "connector", c.Name, "err", err)
+			if err := cs.client.RevokeConnector(ctx, c.Name, g); err != nil {
+				cs.logger.Error("taking back a connector of a job", "job", id, "connector", c.Name, "err", err)
 			}
 		}
 	}
+}
+
+// price is what a request's model costs by the connector of its provider; nil: that
+// does not say.
+func (cs *connectors) price(ctx context.Context, req sprites.JobRequest) (*sprites.ConnectorPrice, error) {
+	provider, model, _ := strings.Cut(req.Model, "/")
+	if req.Model == "" || req.Backend != "" {
+		return nil, nil
+	}
+	c, err := cs.store.Get(ctx, provider)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	for _, p := range c.Prices {
+		if connect.Match(p.Model, model) {
+			return &p, err
+		}
+	}
+	return nil, err
 }

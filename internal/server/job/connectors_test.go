@@ -30,8 +30,8 @@ func TestConnectorMadeMeanwhile(t *testing.T) {
 		}
 		return through.RoundTrip(r)
 	})}
-	m.Client = &asking
-	if there, err := m.hasConnector(t.Context(), "anthropic"); !there || err != nil {
+	racing := connectors{store: m.Store.Connectors, client: &asking, logger: m.Logger}
+	if there, err := racing.has(t.Context(), "anthropic"); !there || err != nil {
 		t.Errorf("got %v, %v", there, err)
 	}
 	if c, err := client.Connector(t.Context(), "anthropic"); err != nil || c.Upstream != own {

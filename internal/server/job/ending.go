@@ -5,11 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
@@ -38,10 +39,6 @@ const (
 
 // endLimits are how long each part of a job's end may take.
 type endLimits struct{ grace, collect time.Duration }
-
-func limitsOf(m *Manager) endLimits {
-	return endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)}
-}
 
 // collectSec is what a supervisor is given as the limit of its collecting.
 func (l endLimits) collectSec() int64 { return max(1, int64(l.collect/time.Second)) }
@@ -114,12 +111,14 @@ var errForced = errors.New("the server ends the job by force")
 
 // ender watches over the end of one job, while its follower does all that is done.
 type ender struct {
-	m  *Manager
-	id string
+	id     string
+	jobs   *store.Jobs
+	limits endLimits
+	logger *slog.Logger
 
 	mu     sync.Mutex
-	cut    context.CancelCauseFunc // of the follower's step; nil: it is between two
-	giveUp bool                    // the end by force has taken too long
+	cut    context.CancelCauseFunc // of the follower's step; nil: it is between two; guarded by mu
+	giveUp bool                    // the end by force has taken too long; guarded by mu
 }
 
 // step is the context of a step of the follower, which has no end of its own where the
@@ -154,22 +153,21 @@ func (e *ender) givenUp() bool {
 
 // watch looks after a job's time until ctx ends, or the job.
 func (e *ender) watch(ctx context.Context) {
-	changed, stop := e.m.Store.Jobs.Watch(e.id)
+	changed, stop := e.jobs.Watch(e.id)
 	defer stop()
 	tick := time.NewTicker(endTick)
 	defer tick.Stop()
-	limits := limitsOf(e.m)
 	clock := endClock{last: time.Now()}
 	for {
-		job, err := e.m.Store.Jobs.Get(ctx, e.id)
+		job, err := e.jobs.Get(ctx, e.id)
 		if ctx.Err() != nil || err == nil && job.State.Terminal() {
 			return
 		}
 		if err == nil {
-			err = e.look(ctx, job, &clock, limits)
+			err = e.look(ctx, job, &clock)
 		}
 		if err != nil && ctx.Err() == nil {
-			e.m.Logger.Error("looking after the end of a job", "job", e.id, "err", err)
+			e.logger.Error("looking after the end of a job", "job", e.id, "err", err)
 		}
 		for quiet := true; quiet; {
 			select {
@@ -179,7 +177,7 @@ func (e *ender) watch(ctx context.Context) {
 				quiet = false
 			case now := <-tick.C:
 				clock.tick(job, now)
-				quiet = clock.due(job, limits) == "" && !clock.over(limits) && clock.ran < ran(job)+ranInterval
+				quiet = clock.due(job, e.limits) == "" && !clock.over(e.limits) && clock.ran < ran(job)+ranInterval
 			}
 		}
 	}
@@ -188,16 +186,16 @@ func (e *ender) watch(ctx context.Context) {
 func ran(job sprites.Job) time.Duration { return time.Duration(job.RanSec) * time.Second }
 
 // look does what a job's time asks for now.
-func (e *ender) look(ctx context.Context, job sprites.Job, clock *endClock, limits endLimits) error {
+func (e *ender) look(ctx context.Context, job sprites.Job, clock *endClock) error {
 	clock.ran = max(clock.ran, ran(job))
-	why := clock.due(job, limits)
-	if clock.over(limits) {
+	why := clock.due(job, e.limits)
+	if clock.over(e.limits) {
 		e.cutOff(true)
 	}
 	if why == "" && clock.ran < ran(job)+ranInterval {
 		return nil
 	}
-	err := e.m.Store.Jobs.Update(ctx, e.id, func(j *sprites.Job) error {
+	err := e.jobs.Update(ctx, e.id, func(j *sprites.Job) error {
 		j.RanSec = int64(clock.ran / time.Second)
 		if j.Forced == "" && !j.State.Terminal() {
 			j.Forced = why
@@ -205,7 +203,7 @@ func (e *ender) look(ctx context.Context, job sprites.Job, clock *endClock, limi
 		return nil
 	})
 	if err == nil && why != "" {
-		e.m.Logger.Warn("a job does not end; ending it by force", "job", e.id, "why", why)
+		e.logger.Warn("a job does not end; ending it by force", "job", e.id, "why", why)
 		e.cutOff(false)
 	}
 	return err
@@ -214,13 +212,12 @@ func (e *ender) look(ctx context.Context, job sprites.Job, clock *endClock, limi
 // force ends a job in the supervisor's place: it kills what is left of it, has what there
 // is collected, and copies the log with its end.
 func (f *follower) force(ctx context.Context, job sprites.Job) error {
-	m := f.manager
 	if f.ender.givenUp() {
-		return endUncollected(ctx, m, job, fmt.Sprintf("collecting its work took longer than %v", limitsOf(m).collect))
+		return f.endUncollected(ctx, job, fmt.Sprintf("collecting its work took longer than %v", f.all.limits.collect))
 	}
-	err := killJob(ctx, m, job)
+	err := f.all.supervisors.kill(ctx, job)
 	if err == nil {
-		err = m.finalize(ctx, job, job.Forced)
+		err = f.all.supervisors.finalize(ctx, job, job.Forced)
 	}
 	if err == nil {
 		var code int
@@ -232,45 +229,26 @@ func (f *follower) force(ctx context.Context, job sprites.Job) error {
 	_, exit := errors.AsType[*sprites.ExitError](err)
 	if exit || errors.Is(err, errBadLog) {
 		if f.failed++; f.failed >= tries {
-			return endUncollected(ctx, m, job, "collecting its work failed: "+err.Error())
+			return f.endUncollected(ctx, job, "collecting its work failed: "+err.Error())
 		}
 	}
 	if errors.Is(err, sprites.ErrNotFound) {
-		return m.lose(ctx, job.ID, "its sprite was deleted", "")
+		return f.all.finisher.lose(ctx, job.ID, "its sprite was deleted", "")
 	}
 	return err
 }
 
-// killJob kills all processes of a job, those of its supervisor and those that ask it.
-func killJob(ctx context.Context, m *Manager, job sprites.Job) error {
-	sprite := m.sprite(job)
-	sessions, err := sprite.Sessions(ctx)
-	if err != nil {
-		return err
-	}
-	for _, s := range sessions {
-		if s.ID != job.Session && !strings.Contains(s.Command+" ", " "+dir(job.ID)+" ") {
-			continue
-		}
-		_, err := sprite.Kill(ctx, s.ID, sprites.SIGKILL, killGrace)
-		if err != nil && !errors.Is(err, sprites.ErrGone) && !errors.Is(err, sprites.ErrNotFound) {
-			return fmt.Errorf("end job %s by force: %w", job.ID, err)
-		}
-	}
-	return nil
-}
-
 // endUncollected ends a job by force without its work, which stays in the sprite.
-func endUncollected(ctx context.Context, m *Manager, job sprites.Job, why string) error {
-	now, err := m.Store.Jobs.Get(ctx, job.ID)
+func (f *follower) endUncollected(ctx context.Context, job sprites.Job, why string) error {
+	now, err := f.all.jobs.Get(ctx, job.ID)
 	if err != nil || now.State.Terminal() {
 		return err
 	}
-	if err := killJob(ctx, m, now); err != nil {
-		m.Logger.Warn("ending a job whose work can't be collected", "job", job.ID, "err", err)
+	if err := f.all.supervisors.kill(ctx, now); err != nil {
+		f.all.logger.Warn("ending a job whose work can't be collected", "job", job.ID, "err", err)
 	}
 	result := sprites.JobEnd{Phase: "collect", Reason: now.Forced, ExitCode: -1, Uncollected: why}
-	return m.end(ctx, now, sprites.JobEvent{Seq: now.LastSeq + 1, Time: time.Now().UTC(), Type: "end", Result: &result})
+	return f.all.finisher.end(ctx, now, sprites.JobEvent{Seq: now.LastSeq + 1, Time: time.Now().UTC(), Type: "end", Result: &result})
 }
 
 // forcedEnd is the end of a job that the server has ended by force: its reason is the
@@ -307,7 +285,7 @@ func endReason(job sprites.Job, outcome sprites.Outcome) string {
 }
 
 // noteExit notes that a job's agent has ended: what is left is to collect its work.
-func noteExit(ctx context.Context, m *Manager, id string, batch []sprites.JobEvent) error {
+func noteExit(ctx context.Context, jobs *store.Jobs, id string, batch []sprites.JobEvent) error {
 	for _, ev := range batch {
 		if ev.Type != "exit" {
 			continue
@@ -316,11 +294,11 @@ func noteExit(ctx context.Context, m *Manager, id string, batch []sprites.JobEve
 		if ev.ExitCode != nil {
 			exit.ExitCode = *ev.ExitCode
 		}
-		job, err := m.Store.Jobs.Get(ctx, id)
+		job, err := jobs.Get(ctx, id)
 		if err != nil || job.Exited != nil || job.State.Terminal() {
 			return err
 		}
-		return m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error { j.Exited = &exit; return nil })
+		return jobs.Update(ctx, id, func(j *sprites.Job) error { j.Exited = &exit; return nil })
 	}
 	return nil
 }

@@ -8,18 +8,11 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
-)
-
-// Exit codes of the guest's job commands.
-const (
-	exitDead = 4 // no supervisor is at work, and the log has no end
-	exitDeaf = 5 // the agent takes no messages
 )
 
 const (
@@ -44,45 +37,23 @@ const (
 // change.
 var errBadLog = errors.New("the job's log can't be read")
 
-// follow copies a job's log into the store, in the background, until its end.
-func (m *Manager) follow(id string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed || m.following[id] {
-		return
-	}
-	m.following[id] = true
-	m.wg.Go(func() {
-		f := follower{manager: m, id: id, ender: &ender{m: m, id: id}}
-		ctx, cancel := context.WithCancel(m.ctx)
-		var wg sync.WaitGroup
-		wg.Go(func() { f.ender.watch(ctx) })
-		f.run(ctx)
-		cancel()
-		wg.Wait()
-		m.mu.Lock()
-		delete(m.following, id)
-		m.mu.Unlock()
-	})
-}
-
 // follower follows one job.
 type follower struct {
-	manager *Manager
-	id      string
-	ender   *ender
-	failed  int // tries in a row that were the job's own fault
-	idle    int // times in a row that nothing came, and nothing failed
-	copied  int // bytes of the log, by this server
-	starts  int // of a supervisor that never said anything
+	all    *followers
+	id     string
+	ender  *ender
+	failed int // tries in a row that were the job's own fault
+	idle   int // times in a row that nothing came, and nothing failed
+	copied int // bytes of the log, by this server
+	starts int // of a supervisor that never said anything
 }
 
 func (f *follower) run(ctx context.Context) {
-	log := f.manager.Logger.With("job", f.id)
+	log := f.all.logger.With("job", f.id)
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
 		step, done := f.ender.step(ctx)
-		before, err := f.manager.Store.Jobs.Get(step, f.id)
+		before, err := f.all.jobs.Get(step, f.id)
 		if errors.Is(err, store.ErrNotFound) || err == nil && before.State.Terminal() {
 			done()
 			return
@@ -114,7 +85,7 @@ func (f *follower) run(ctx context.Context) {
 		} else {
 			log.Warn("following a job", "err", err)
 		}
-		if after, getErr := f.manager.Store.Jobs.Get(ctx, f.id); getErr == nil && after.LastSeq > before.LastSeq {
+		if after, getErr := f.all.jobs.Get(ctx, f.id); getErr == nil && after.LastSeq > before.LastSeq {
 			pause = 0
 		}
 		pause = min(max(2*pause, 200*time.Millisecond), maxBackoff)
@@ -128,8 +99,7 @@ func (f *follower) run(ctx context.Context) {
 // progress gives an error if a job has not ended, and nothing more is known of it than
 // before. A sprite whose follower ends at once would else be asked without a pause.
 func (f *follower) progress(ctx context.Context, before sprites.Job) error {
-	m := f.manager
-	after, err := m.Store.Jobs.Get(ctx, f.id)
+	after, err := f.all.jobs.Get(ctx, f.id)
 	switch {
 	case errors.Is(err, store.ErrNotFound) || err == nil && after.State.Terminal():
 		f.idle = 0
@@ -143,7 +113,7 @@ func (f *follower) progress(ctx context.Context, before sprites.Job) error {
 	}
 	if f.idle >= idleTries {
 		why := fmt.Sprintf("its log has no end, and %d times in a row there was nothing new in it", f.idle)
-		return m.lose(ctx, f.id, why, why)
+		return f.all.finisher.lose(ctx, f.id, why, why)
 	}
 	return errNoEnd
 }
@@ -153,8 +123,7 @@ var errNoEnd = errors.New("the job's log was read to its end, and the job has no
 
 // advance brings the store up to what the log has, as far as it goes.
 func (f *follower) advance(ctx context.Context, job sprites.Job) error {
-	m := f.manager
-	ended, err := m.ended(ctx, job)
+	ended, err := f.all.finisher.ended(ctx, job)
 	if ended || err != nil {
 		return err
 	}
@@ -165,17 +134,17 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 		return f.force(ctx, job)
 	}
 	if job.Stopping {
-		if err := m.tell(ctx, job); err != nil && !errors.Is(err, sprites.ErrNotFound) {
+		if err := f.all.supervisors.tell(ctx, job); err != nil && !errors.Is(err, sprites.ErrNotFound) {
 			return err
 		}
 	}
 	code, said, err := f.copyLog(ctx, job)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
-		return m.lose(ctx, job.ID, "its sprite was deleted", "")
+		return f.all.finisher.lose(ctx, job.ID, "its sprite was deleted", "")
 	case errors.Is(err, errBadLog):
 		if f.failed++; f.failed >= tries {
-			return m.lose(ctx, job.ID, err.Error(), err.Error())
+			return f.all.finisher.lose(ctx, job.ID, err.Error(), err.Error())
 		}
 		return err
 	case err != nil:
@@ -194,14 +163,14 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 // whose sprite is another one by now is lost: nothing of it is to reach that one, and
 // nothing that is there is believed.
 func (f *follower) noteDeath(ctx context.Context, job sprites.Job) (other bool, err error) {
-	info, err := f.manager.Client.At(job.Backend).Get(ctx, job.Sprite)
+	info, err := f.all.client.At(job.Backend).Get(ctx, job.Sprite)
 	if err == nil && job.Backend == "" && job.SpriteID != "" && info.ID != job.SpriteID {
-		return true, f.manager.lose(ctx, job.ID, "its sprite was deleted, and another one has its name", "")
+		return true, f.all.finisher.lose(ctx, job.ID, "its sprite was deleted, and another one has its name", "")
 	}
 	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
 		return false, nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
 	}
-	return false, f.manager.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+	return false, f.all.jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
 		j.Error = info.Cove.LastError
 		return nil
 	})
@@ -212,7 +181,7 @@ func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var stderr head
-	cmd, err := f.manager.command(ctx, job, "follow", strconv.FormatInt(job.LastSeq+1, 10))
+	cmd, err := f.all.supervisors.command(ctx, job, "follow", strconv.FormatInt(job.LastSeq+1, 10))
 	if err != nil {
 		return 0, "", err
 	}
@@ -266,13 +235,13 @@ func heldError(err error) *sprites.Held {
 
 // stopping reports whether the job's end was asked for while it was held.
 func (f *follower) stopping(ctx context.Context) bool {
-	job, err := f.manager.Store.Jobs.Get(ctx, f.id)
+	job, err := f.all.jobs.Get(ctx, f.id)
 	return err == nil && job.Stopping
 }
 
 // noteHeld notes why a job stands still with its sprite; nil: it does not any more.
 func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
-	err := f.manager.Store.Jobs.Update(ctx, f.id, func(j *sprites.Job) error {
+	err := f.all.jobs.Update(ctx, f.id, func(j *sprites.Job) error {
 		if j.Held != nil && held != nil {
 			held.Since = j.Held.Since
 		}
@@ -282,7 +251,7 @@ func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
-		f.manager.Logger.Error("noting that a job stands still", "job", f.id, "err", err)
+		f.all.logger.Error("noting that a job stands still", "job", f.id, "err", err)
 	}
 }
 
@@ -305,7 +274,7 @@ func (f *follower) store(ctx context.Context, r io.Reader, last int64) error {
 			}
 		}
 		if len(batch) > 0 && (err != nil || len(batch) == eventBatch || size > maxBatch || br.Buffered() == 0 || batch[len(batch)-1].Type == "end") {
-			if err := f.manager.take(ctx, f.id, batch); err != nil {
+			if err := f.take(ctx, batch); err != nil {
 				return err
 			}
 			batch, size = batch[:0], 0
@@ -364,36 +333,36 @@ func decode(line []byte, want int64) (sprites.JobEvent, error) {
 }
 
 // take stores a batch of events and what follows from them.
-func (m *Manager) take(ctx context.Context, id string, batch []sprites.JobEvent) error {
+func (f *follower) take(ctx context.Context, batch []sprites.JobEvent) error {
 	last := batch[len(batch)-1]
 	if last.Type == "end" {
 		batch = batch[:len(batch)-1]
 	}
-	if err := m.Store.Jobs.AppendEvents(ctx, id, batch); err != nil {
+	if err := f.all.jobs.AppendEvents(ctx, f.id, batch); err != nil {
 		return err
 	}
-	if err := m.noteQuestion(ctx, id, batch); err != nil {
+	if err := noteQuestion(ctx, f.all.jobs, f.id, batch); err != nil {
 		return err
 	}
-	if err := m.noteState(ctx, id, batch); err != nil {
+	if err := noteState(ctx, f.all.jobs, f.id, batch); err != nil {
 		return err
 	}
-	if err := noteExit(ctx, m, id, batch); err != nil {
+	if err := noteExit(ctx, f.all.jobs, f.id, batch); err != nil {
 		return err
 	}
 	if last.Type != "end" {
 		return nil
 	}
-	job, err := m.Store.Jobs.Get(ctx, id)
+	job, err := f.all.jobs.Get(ctx, f.id)
 	if err != nil {
 		return err
 	}
-	return m.end(ctx, job, last)
+	return f.all.finisher.end(ctx, job, last)
 }
 
 // noteState notes the last state that a batch of events tells of. A log may have
 // millions of them: what changes nothing is not written.
-func (m *Manager) noteState(ctx context.Context, id string, batch []sprites.JobEvent) error {
+func noteState(ctx context.Context, jobs *store.Jobs, id string, batch []sprites.JobEvent) error {
 	var state sprites.JobState
 	for _, ev := range batch {
 		if ev.Type == "state" && (ev.State == sprites.JobRunning || ev.State == sprites.JobPreparing || ev.State == sprites.JobWaiting) {
@@ -403,11 +372,11 @@ func (m *Manager) noteState(ctx context.Context, id string, batch []sprites.JobE
 	if state == "" {
 		return nil
 	}
-	job, err := m.Store.Jobs.Get(ctx, id)
+	job, err := jobs.Get(ctx, id)
 	if err != nil || job.State == state || job.State.Terminal() {
 		return err
 	}
-	return m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+	return jobs.Update(ctx, id, func(j *sprites.Job) error {
 		if !j.State.Terminal() {
 			j.State = state
 		}
@@ -422,46 +391,31 @@ const maxStarts = 3
 // server was killed before it got so far, or the sandbox ended. If there is one
 // after all, the lock in the sprite tells the second one so.
 func (f *follower) restart(ctx context.Context, job sprites.Job) error {
-	m := f.manager
 	f.starts++
-	unlock, err := m.locks.lock(ctx, job.ID)
+	unlock, err := f.all.locks.lock(ctx, job.ID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	job, err = m.Store.Jobs.Get(ctx, job.ID)
+	job, err = f.all.jobs.Get(ctx, job.ID)
 	if err != nil || job.State.Terminal() || job.LastSeq > 0 || job.Stopping {
 		return err
 	}
-	m.Logger.Warn("a job has no supervisor; starting one", "job", job.ID)
-	return m.launch(ctx, job)
+	f.all.logger.Warn("a job has no supervisor; starting one", "job", job.ID)
+	return f.all.supervisors.launch(ctx, job)
 }
 
 // finalize has a job collected whose supervisor has died.
 func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
-	m := f.manager
 	reason := agents.Lost
 	if job.Stopping {
 		reason = "stopped"
 	}
-	err := m.finalize(ctx, job, reason)
+	err := f.all.supervisors.finalize(ctx, job, reason)
 	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
 		if f.failed++; f.failed >= tries {
-			return m.lose(ctx, job.ID, "its supervisor died, and what it left can't be collected: "+err.Error(), err.Error())
+			return f.all.finisher.lose(ctx, job.ID, "its supervisor died, and what it left can't be collected: "+err.Error(), err.Error())
 		}
-	}
-	return err
-}
-
-// finalize has what a job left collected, and its end recorded with a reason.
-func (m *Manager) finalize(ctx context.Context, job sprites.Job, reason string) error {
-	cmd, err := m.command(ctx, job, "finalize", reason)
-	if err != nil {
-		return err
-	}
-	out, err := cmd.CombinedOutput()
-	if _, ok := errors.AsType[*sprites.ExitError](err); ok {
-		return fmt.Errorf("collect a job without a supervisor: %w: %.500s", err, out)
 	}
 	return err
 }

@@ -270,7 +270,7 @@ func TestQueued(t *testing.T) {
 		}
 	}
 	late := create()
-	if err := m.expire(ctx, late.CreatedAt.Add(m.Lease-time.Second)); err != nil {
+	if err := m.janitor.expire(ctx, late.CreatedAt.Add(m.Lease-time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
@@ -281,13 +281,13 @@ func TestQueued(t *testing.T) {
 	if err := m.Store.Jobs.Update(ctx, late.ID, func(j *sprites.Job) error { j.ReadyAt = &ready; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.expire(ctx, late.CreatedAt.Add(m.Lease+time.Second)); err != nil {
+	if err := m.janitor.expire(ctx, late.CreatedAt.Add(m.Lease+time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobQueued {
 		t.Fatalf("expired early: %+v, %v", job, err)
 	}
-	if err := m.expire(ctx, ready.Add(m.Lease+time.Second)); err != nil {
+	if err := m.janitor.expire(ctx, ready.Add(m.Lease+time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if job, err := client.Job(ctx, late.ID); err != nil || job.State != sprites.JobCancelled || job.Outcome.Kind != agents.Cancelled {
@@ -333,7 +333,7 @@ func TestHostileLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := follower{manager: m, id: job.ID}
+	f := follower{all: m.followers, id: job.ID}
 	ok := `{"seq":1,"type":"output","stream":"stdout","text":"x","outcome":{"kind":"success"}}` + "\n"
 	for name, log := range map[string]string{
 		"no JSON":        "hello\n",
@@ -482,7 +482,7 @@ func TestPushCut(t *testing.T) {
 	fresh := create()
 	states := func(after time.Duration, want ...sprites.JobState) {
 		t.Helper()
-		if err := b.manager.expire(ctx, b.manager.since.Add(after)); err != nil {
+		if err := b.manager.janitor.expire(ctx, b.manager.janitor.since.Add(after)); err != nil {
 			t.Fatal(err)
 		}
 		for i, job := range []sprites.Job{cut, going, fresh} {
@@ -513,7 +513,7 @@ func TestRemoveUncollected(t *testing.T) {
 		t.Helper()
 		job, err := client.CreateJob(ctx, request())
 		if err == nil {
-			_, err = m.finish(ctx, job.ID, sprites.JobFailed, sprites.Outcome{Kind: agents.CollectFailed}, func(j *sprites.Job) { j.Uncollected = "it is broken" })
+			_, err = m.finisher.finish(ctx, job.ID, sprites.JobFailed, sprites.Outcome{Kind: agents.CollectFailed}, func(j *sprites.Job) { j.Uncollected = "it is broken" })
 		}
 		if err != nil {
 			t.Fatal(err)

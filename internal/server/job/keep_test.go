@@ -64,8 +64,8 @@ func TestSweep(t *testing.T) {
 		keep time.Duration
 		left int
 	}{{0, 1}, {time.Hour, 1}, {time.Nanosecond, 0}} {
-		m.Keep = test.keep
-		if err := m.sweep(t.Context()); err != nil {
+		m.janitor.keep = test.keep
+		if err := m.janitor.sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if jobs, err := client.Jobs(t.Context()); err != nil || len(jobs) != test.left {

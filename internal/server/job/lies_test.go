@@ -37,7 +37,7 @@ func TestHostileTexts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := follower{manager: m, id: job.ID}
+		f := follower{all: m.followers, id: job.ID}
 		state := sprites.JobEvent{Type: "state", State: sprites.JobRunning}
 		if err := f.store(t.Context(), strings.NewReader(lines(t, state, end)), 0); err != nil {
 			// It has grown to more than an event may have. One that did not is clipped.
@@ -86,7 +86,7 @@ func TestHostileUsage(t *testing.T) {
 			t.Fatal(agent, err)
 		}
 		said := sprites.JobEvent{Type: "output", Stream: "stdout", Text: line}
-		f := follower{manager: m, id: job.ID}
+		f := follower{all: m.followers, id: job.ID}
 		err = f.store(t.Context(), strings.NewReader(lines(t, said, said, sprites.JobEvent{Type: "end", Result: &sprites.JobEnd{Phase: "done"}})), 0)
 		if err != nil {
 			t.Errorf("%s: %v", agent, err)
@@ -109,7 +109,7 @@ func TestHostileFollower(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := follower{manager: m, id: job.ID}
+	f := follower{all: m.followers, id: job.ID}
 	for i := range idleTries - 1 {
 		if err := f.progress(t.Context(), job); !errors.Is(err, errNoEnd) {
 			t.Fatalf("try %d: got %v, want a reason to wait", i+1, err)
@@ -161,10 +161,10 @@ func TestHostileStates(t *testing.T) {
 			}
 		}
 	}
-	if n := writes(func() error { return m.noteState(t.Context(), job.ID, batch) }); n != 1 {
+	if n := writes(func() error { return noteState(t.Context(), m.Store.Jobs, job.ID, batch) }); n != 1 {
 		t.Errorf("%d writes of a job's state", n)
 	}
-	if n := writes(func() error { return m.noteState(t.Context(), job.ID, batch) }); n != 0 {
+	if n := writes(func() error { return noteState(t.Context(), m.Store.Jobs, job.ID, batch) }); n != 0 {
 		t.Errorf("%d writes of a state that has not changed", n)
 	}
 	if after, err := client.Job(t.Context(), job.ID); err != nil || after.State != sprites.JobRunning {

@@ -2,16 +2,31 @@
 // the supervisor in it, copies the supervisor's log into the store, and judges
 // how it ended. The work itself goes on in the sprite whether or not a server
 // runs; a server that starts takes up where the store ends.
+//
+// Manager has what a client can ask for. Each part of the work is a type of its own, with
+// the state and the lock that it needs, in a file of its name:
+//
+//	intake         decides which requests become jobs (check.go, model.go, mcp.go)
+//	installs       installs agents for jobs to share
+//	preparations   knows which jobs are being prepared
+//	preparer       prepares them: installs the agent, makes the sprite, queues the job
+//	jobSprites     makes, hands on and removes the sprites of jobs
+//	connectors     grants connectors to jobs
+//	starter        starts a job whose repository is there
+//	supervisors    asks things of the supervisors in the sprites
+//	followers      copies the logs of running jobs (follow.go), and ends jobs in time (ending.go)
+//	finisher       records how jobs end (judge.go)
+//	collector      removes jobs, with their sprites
+//	janitor        does each minute what no client asks for
+//
+// build (manager.go) says which of them knows which.
 package job
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cove-dev/cove/internal/server/store"
@@ -39,25 +54,24 @@ type Manager struct {
 	// installation of its own.
 	Installer Installer
 
-	ctx    context.Context
+	connectors  *connectors
+	intake      *intake
+	installs    *installs
+	jobSprites  *jobSprites
+	supervisors *supervisors
+	finisher    *finisher
+	followers   *followers
+	starter     *starter
+
+	preparations *preparations
+	preparer     *preparer
+	collector    *collector
+	janitor      *janitor
+
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	since  time.Time   // of Resume
-	based  atomic.Bool // the base of disks was there when it was asked for
-	locks  keyedMutex  // a job is started, stopped, deleted one at a time
-
-	mu        sync.Mutex
-	closed    bool
-	following map[string]bool    // by job ID
-	building  map[string]bool    // the sprites in which agents are being installed
-	failed    map[string]failure // of installations, by key
-
-	preparing  map[string]*preparation  // by job ID
-	installing map[string]*installation // by key
+	locks  keyedMutex // a job is started, stopped, deleted one at a time
+	clones keyedMutex // an agent's work goes on in a clone one at a time
 }
-
-// janitorInterval is how often jobs are looked for whose repository never came.
-const janitorInterval = time.Minute
 
 // Resume takes up the jobs that an earlier server left, and begins to look after
 // them. The server of Client need not serve yet.
@@ -67,12 +81,12 @@ func (m *Manager) Resume(ctx context.Context) error {
 	}
 	m.DefaultTimeout = cmp.Or(m.DefaultTimeout, time.Hour)
 	m.Lease = cmp.Or(m.Lease, time.Hour)
-	m.since = time.Now()
-	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	m.following, m.building = map[string]bool{}, map[string]bool{}
-	m.failed = map[string]failure{}
-	m.preparing, m.installing = map[string]*preparation{}, map[string]*installation{}
-	m.locks.init()
+	m.build()
+	all, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	m.cancel = cancel
+	m.followers.Start(all)
+	m.installs.Start(all)
+	m.preparations.Start(all)
 
 	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{
 		sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting,
@@ -81,145 +95,52 @@ func (m *Manager) Resume(ctx context.Context) error {
 		return fmt.Errorf("take up the jobs: %w", err)
 	}
 	for _, job := range jobs {
-		m.follow(job.ID)
+		m.followers.follow(job.ID)
 	}
-	m.wg.Go(m.janitor)
+	m.janitor.Start(all)
 	return nil
+}
+
+// build makes what the manager consists of. Each part knows those above it only.
+func (m *Manager) build() {
+	jobs, client, logger := m.Store.Jobs, m.Client, m.Logger
+	m.connectors = &connectors{store: m.Store.Connectors, client: client, logger: logger}
+	m.intake = &intake{connectors: m.connectors, client: client, namesOnly: m.NamesOnly}
+	m.installs = &installs{store: m.Store, client: client, installer: m.Installer, logger: logger}
+	m.jobSprites = &jobSprites{jobs: jobs, rows: m.Store.Sprites, client: client, lease: m.Lease}
+	m.supervisors = &supervisors{jobs: jobs, client: client, logger: logger}
+	m.finisher = &finisher{jobs: jobs, connectors: m.connectors, jobSprites: m.jobSprites}
+	m.followers = &followers{
+		jobs: jobs, client: client, supervisors: m.supervisors, finisher: m.finisher, locks: &m.locks, logger: logger,
+		limits: endLimits{cmp.Or(m.Grace, stopGrace), cmp.Or(m.CollectLimit, collectLimit)},
+	}
+	m.starter = &starter{
+		jobs: jobs, client: client, connectors: m.connectors, supervisors: m.supervisors, finisher: m.finisher, followers: m.followers,
+	}
+	m.preparations = &preparations{locks: &m.locks}
+	m.preparer = &preparer{
+		store: m.Store, client: client, installs: m.installs, jobSprites: m.jobSprites, finisher: m.finisher, starter: m.starter,
+		preparations: m.preparations, locks: &m.locks, logger: logger,
+	}
+	m.collector = &collector{
+		jobs: jobs, client: client, connectors: m.connectors, installs: m.installs, jobSprites: m.jobSprites, preparations: m.preparations,
+		locks: &m.locks,
+	}
+	m.janitor = &janitor{
+		jobs: jobs, client: client, installs: m.installs, finisher: m.finisher, preparer: m.preparer, collector: m.collector,
+		locks: &m.locks, lease: m.Lease, keep: m.Keep, since: time.Now(), logger: logger,
+	}
 }
 
 // Close stops looking after the jobs, and waits. They go on.
 func (m *Manager) Close() error {
-	m.mu.Lock()
-	m.closed = true
-	m.mu.Unlock()
-	if m.cancel != nil {
-		m.cancel()
+	if m.cancel == nil {
+		return nil // it never began
 	}
-	m.wg.Wait()
+	m.cancel() // for all at once: some wait for others
+	m.janitor.Close()
+	m.preparations.Close()
+	m.installs.Close()
+	m.followers.Close()
 	return nil
-}
-
-// janitor takes up the jobs that were being prepared, ends jobs whose repository never
-// came, with their sprites, and removes what nobody needs any more.
-func (m *Manager) janitor() {
-	tick := time.NewTicker(janitorInterval)
-	defer tick.Stop()
-	var swept time.Time
-	for {
-		if err := m.takeUp(m.ctx); err != nil && m.ctx.Err() == nil {
-			m.Logger.Error("preparing the jobs that were being prepared", "err", err)
-		}
-		if now := time.Now(); now.Sub(swept) >= sweepInterval {
-			swept = now
-			if err := m.sweep(m.ctx); err != nil && m.ctx.Err() == nil {
-				m.Logger.Error("removing old jobs", "err", err)
-			}
-		}
-		if err := m.clearInstalls(m.ctx); err != nil && m.ctx.Err() == nil {
-			m.Logger.Error("removing what installations of agents have left", "err", err)
-		}
-		if err := m.expire(m.ctx, time.Now()); err != nil && m.ctx.Err() == nil {
-			m.Logger.Error("ending jobs whose repository never came", "err", err)
-		}
-		select {
-		case <-tick.C:
-		case <-m.ctx.Done():
-			return
-		}
-	}
-}
-
-func (m *Manager) expire(ctx context.Context, now time.Time) error {
-	queued, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{sprites.JobQueued}})
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, job := range queued {
-		since := job.CreatedAt
-		if job.ReadyAt != nil {
-			since = *job.ReadyAt
-		}
-		cut, err := pushCut(ctx, m, job, since, now)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
-			continue
-		}
-		if !cut && now.Sub(since) < m.Lease {
-			continue
-		}
-		unlock, err := m.locks.lock(ctx, job.ID)
-		if err != nil {
-			return err
-		}
-		job, err = m.Store.Jobs.Get(ctx, job.ID)
-		switch {
-		case err != nil || job.State != sprites.JobQueued:
-		case cut:
-			err = m.giveUp(ctx, job, errPushCut)
-		default:
-			err = m.abandon(ctx, job, fmt.Sprintf("its repository did not arrive within %v", m.Lease))
-		}
-		unlock()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// pushPatience is how long a push has after a start of the server to go on with what it
-// began at the one before.
-const pushPatience = 2 * time.Minute
-
-var errPushCut = errors.New("the server ended while its repository was on its way")
-
-// pushCut reports whether nobody is at work on a queued job any more: it was queued by an
-// earlier server, and nobody uses its sprite. What a backend's sprite is used for can't be told.
-func pushCut(ctx context.Context, m *Manager, job sprites.Job, since, now time.Time) (bool, error) {
-	switch {
-	case job.Backend != "" || !since.Before(m.since):
-		return false, nil
-	case job.RetryOf != "" || job.ResumeOf != "": // the server itself was to bring it
-		return true, nil
-	case now.Sub(m.since) < pushPatience:
-		return false, nil
-	}
-	info, err := m.Client.Get(ctx, job.Sprite)
-	if errors.Is(err, sprites.ErrNotFound) {
-		return true, nil
-	}
-	return err == nil && (info.Cove == nil || len(info.Cove.AwakeBy) == 0), err
-}
-
-// keyedMutex is a mutex for each key.
-type keyedMutex struct {
-	mu   sync.Mutex
-	held map[string]chan struct{} // closed when it is free again
-}
-
-func (k *keyedMutex) init() { k.held = map[string]chan struct{}{} }
-
-func (k *keyedMutex) lock(ctx context.Context, key string) (unlock func(), err error) {
-	for {
-		k.mu.Lock()
-		busy := k.held[key]
-		if busy == nil {
-			free := make(chan struct{})
-			k.held[key] = free
-			k.mu.Unlock()
-			return func() {
-				k.mu.Lock()
-				delete(k.held, key)
-				k.mu.Unlock()
-				close(free)
-			}, nil
-		}
-		k.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
 }

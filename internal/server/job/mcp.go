@@ -24,7 +24,7 @@ var mcpTool = regexp.MustCompile(`^([A-Za-z0-9_.-]{1,64}|\*)$`)
 
 // checkMCP refuses MCP servers that the agent could not be given: each is a connector
 // of this server's, and says which of its tools may be called.
-func (m *Manager) checkMCP(ctx context.Context, req sprites.JobRequest, agent agents.Agent) error {
+func (in *intake) checkMCP(ctx context.Context, req sprites.JobRequest, agent agents.Agent) error {
 	if len(req.MCP) == 0 {
 		return nil
 	}
@@ -55,7 +55,7 @@ func (m *Manager) checkMCP(ctx context.Context, req sprites.JobRequest, agent ag
 				return fail.Newf("bad_request", "", "a tool can't be called %.80q", tool)
 			}
 		}
-		if _, err := m.Store.Connectors.Get(ctx, s.Connector); errors.Is(err, store.ErrNotFound) {
+		if _, err := in.connectors.store.Get(ctx, s.Connector); errors.Is(err, store.ErrNotFound) {
 			return fail.Newf("no_connector", "make it: cove connector put "+s.Connector+" --upstream URL", "there is no connector %s", s.Connector)
 		} else if err != nil {
 			return err

@@ -3,21 +3,18 @@ package job
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // choose names the model of a request whose agent can ask several: the first of its
 // own for which there is a connector, or at a backend a key. It refuses one that could
 // not be asked, and a sum that nobody would look after.
-func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agents.Agent) (sprites.JobRequest, error) {
+func (in *intake) choose(ctx context.Context, req sprites.JobRequest, agent agents.Agent) (sprites.JobRequest, error) {
 	chooser, ok := agent.(agents.Chooser)
 	if !ok && req.Guards.CostUSD > 0 {
 		return req, fail.Newf("bad_request", "leave out --max-cost, or limit the connector: cove connector put NAME --limit 5usd/day",
@@ -32,7 +29,7 @@ func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agen
 	}
 	var hint string
 	for _, model := range models {
-		missing, err := m.cannotAsk(ctx, req, agent, model)
+		missing, err := in.cannotAsk(ctx, req, agent, model)
 		if err != nil {
 			return req, err
 		}
@@ -41,7 +38,7 @@ func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agen
 			continue
 		}
 		req.Model = model
-		price, err := m.price(ctx, req)
+		price, err := in.connectors.price(ctx, req)
 		if err == nil && price == nil && req.Guards.CostUSD > 0 {
 			provider, name, _ := strings.Cut(model, "/")
 			err = fail.Newf("no_price", "cove connector put "+provider+" --price '"+name+"=INPUT/OUTPUT', in dollars for a million tokens",
@@ -50,14 +47,14 @@ func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agen
 		return req, err
 	}
 	if req.Backend != "" {
-		return req, nil // elsewhere says which key is missing
+		return req, nil // atBackend says which key is missing
 	}
 	return req, fail.Newf("no_key", hint, "there is no key for %s", strings.Join(models, ", nor for "))
 }
 
 // cannotAsk is what to type before there is a connector, or at a backend a key, for a
 // model; empty: there is. A model that the agent does not know is the agent's to refuse.
-func (m *Manager) cannotAsk(ctx context.Context, req sprites.JobRequest, agent agents.Agent, model string) (missing string, err error) {
+func (in *intake) cannotAsk(ctx context.Context, req sprites.JobRequest, agent agents.Agent, model string) (missing string, err error) {
 	t := task(req, "000000")
 	t.Model, t.MCP = model, nil
 	work, err := agent.Prepare(t)
@@ -75,28 +72,9 @@ func (m *Manager) cannotAsk(ctx context.Context, req sprites.JobRequest, agent a
 		return missing, nil
 	}
 	for _, name := range work.Connectors {
-		if missing, err := m.canHave(ctx, name); err != nil || missing != "" {
+		if missing, err := in.connectors.missing(ctx, name); err != nil || missing != "" {
 			return missing, err
 		}
 	}
 	return "", nil
-}
-
-// price is what a request's model costs by the connector of its provider; nil: that
-// does not say.
-func (m *Manager) price(ctx context.Context, req sprites.JobRequest) (*sprites.ConnectorPrice, error) {
-	provider, model, _ := strings.Cut(req.Model, "/")
-	if req.Model == "" || req.Backend != "" {
-		return nil, nil
-	}
-	c, err := m.Store.Connectors.Get(ctx, provider)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	for _, p := range c.Prices {
-		if connect.Match(p.Model, model) {
-			return &p, err
-		}
-	}
-	return nil, err
 }

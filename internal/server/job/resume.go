@@ -19,25 +19,29 @@ import (
 // sprite or in a fork of that. The new job begins from the same commit, so that its
 // commits are those of both.
 func (m *Manager) Continue(ctx context.Context, id string, how sprites.JobResume) (sprites.Job, error) {
-	old, unlock, err := m.finished(ctx, id)
+	unlock, err := m.preparations.lockJob(ctx, id)
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	defer unlock()
+	old, err := finished(ctx, m.Store.Jobs, id)
 	if err != nil {
 		return old, err
 	}
-	defer unlock()
 	if strings.TrimSpace(how.Message) == "" {
 		return old, fail.Newf("bad_request", "say what is to be done", "the message is empty")
 	}
-	if old.AgentSession, err = m.agentSession(ctx, old); err != nil {
+	if old.AgentSession, err = agentSession(ctx, m.Store.Jobs, old); err != nil {
 		return old, err
 	}
 	target := old
 	target.Sprite = cmp.Or(how.Sprite, old.Sprite)
-	free, err := m.locks.lock(ctx, "clone "+target.Backend+" "+target.Sprite+" "+target.Workdir)
+	free, err := m.clones.lock(ctx, target.Backend+" "+target.Sprite+" "+target.Workdir)
 	if err != nil {
 		return old, err
 	}
 	defer free()
-	if err := m.canGoOn(ctx, target); err != nil {
+	if err := canGoOn(ctx, m.Client, m.Store.Jobs, target); err != nil {
 		return old, err
 	}
 	job, err := m.createNext(ctx, target, how.Message)
@@ -53,11 +57,11 @@ func (m *Manager) Continue(ctx context.Context, id string, how sprites.JobResume
 }
 
 // agentSession is what a job's agent calls its session.
-func (m *Manager) agentSession(ctx context.Context, job sprites.Job) (string, error) {
+func agentSession(ctx context.Context, jobs *store.Jobs, job sprites.Job) (string, error) {
 	if job.AgentSession != "" {
 		return job.AgentSession, nil
 	}
-	reader, err := m.read(ctx, job) // a job that was lost has no end that would have told
+	reader, err := readLog(ctx, jobs, job) // a job that was lost has no end that would have told
 	if err != nil {
 		return "", err
 	}
@@ -81,9 +85,9 @@ func sessionOf(r agents.Reader) string {
 }
 
 // canGoOn refuses where a job's clone is not, or is worked in.
-func (m *Manager) canGoOn(ctx context.Context, job sprites.Job) error {
-	sprite := m.sprite(job)
-	_, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
+func canGoOn(ctx context.Context, client *sprites.Client, jobs *store.Jobs, job sprites.Job) error {
+	sprite := spriteOf(client, job)
+	_, err := client.At(job.Backend).Get(ctx, job.Sprite)
 	if errors.Is(err, sprites.ErrNotFound) {
 		return fail.Newf("sprite_gone", "name a fork of it: --sprite NAME; or push again", "the sprite %s of job %s is gone, and the agent's session with it", job.Sprite, job.ID)
 	}
@@ -98,7 +102,7 @@ func (m *Manager) canGoOn(ctx context.Context, job sprites.Job) error {
 			return err
 		}
 	}
-	others, err := m.inClone(ctx, job)
+	others, err := inClone(ctx, jobs, job)
 	for _, other := range others {
 		if !other.State.Terminal() {
 			return fail.Newf("job_running", "wait for it with: cove job wait "+other.ID, "job %s is at work in the same clone (%s)", other.ID, other.State)
@@ -108,8 +112,8 @@ func (m *Manager) canGoOn(ctx context.Context, job sprites.Job) error {
 }
 
 // inClone lists the other jobs that have a job's clone.
-func (m *Manager) inClone(ctx context.Context, job sprites.Job) ([]sprites.Job, error) {
-	all, err := m.Store.Jobs.List(ctx, store.JobFilter{Sprite: job.Sprite, Backend: job.Backend})
+func inClone(ctx context.Context, jobs *store.Jobs, job sprites.Job) ([]sprites.Job, error) {
+	all, err := jobs.List(ctx, store.JobFilter{Sprite: job.Sprite, Backend: job.Backend})
 	var others []sprites.Job
 	for _, other := range all {
 		if other.ID != job.ID && other.Workdir == job.Workdir && other.Backend == job.Backend {
@@ -117,12 +121,6 @@ func (m *Manager) inClone(ctx context.Context, job sprites.Job) ([]sprites.Job, 
 		}
 	}
 	return others, err
-}
-
-// cloneUsed reports whether other jobs go on in the clone that a job has made.
-func (m *Manager) cloneUsed(ctx context.Context, job sprites.Job) (bool, error) {
-	others, err := m.inClone(ctx, job)
-	return len(others) > 0, err
 }
 
 // createNext makes the job in which an old one's agent goes on.
@@ -154,7 +152,7 @@ func (m *Manager) goOn(ctx context.Context, old, job sprites.Job) error {
 		return nil
 	})
 	if err == nil {
-		_, err = m.begin(ctx, job, sprites.JobStart{Shallow: old.Shallow})
+		_, err = m.starter.begin(ctx, job, sprites.JobStart{Shallow: old.Shallow})
 	}
 	unlock() // before it is deleted, if it is
 	return err
@@ -175,23 +173,4 @@ func earlier(job sprites.Job) string {
 		return ""
 	}
 	return dir(job.ResumeOf)
-}
-
-// withoutEarlier takes from a session's whole usage what the jobs before have had of it.
-func (m *Manager) withoutEarlier(ctx context.Context, job sprites.Job, usage *sprites.Usage) error {
-	for id := job.ResumeOf; id != ""; {
-		old, err := m.Store.Jobs.Get(ctx, id)
-		if errors.Is(err, store.ErrNotFound) {
-			return nil // forgotten, and what it used with it
-		}
-		if err != nil {
-			return err
-		}
-		if u := old.Usage; u != nil {
-			usage.InputTokens = max(0, usage.InputTokens-u.InputTokens)
-			usage.OutputTokens = max(0, usage.OutputTokens-u.OutputTokens)
-		}
-		id = old.ResumeOf
-	}
-	return nil
 }

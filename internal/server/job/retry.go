@@ -8,39 +8,36 @@ import (
 	"path"
 
 	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// finished is a job that has ended, which is not deleted before unlock.
-func (m *Manager) finished(ctx context.Context, id string) (job sprites.Job, unlock func(), err error) {
-	unlock, err = m.lockJob(ctx, id)
-	if err != nil {
-		return job, nil, err
-	}
-	job, err = m.Store.Jobs.Get(ctx, id)
+// finished is a job that has ended. The caller holds its lock, so that nobody deletes it.
+func finished(ctx context.Context, jobs *store.Jobs, id string) (sprites.Job, error) {
+	job, err := jobs.Get(ctx, id)
 	if err == nil && !job.State.Terminal() {
 		err = fail.Newf("job_running", "stop it with: cove job stop "+id, "job %s has not ended (%s)", id, job.State)
 	}
-	if err != nil {
-		unlock()
-		return job, nil, err
-	}
-	return job, unlock, nil
+	return job, err
 }
 
 // Retry begins a job that has ended anew: the same plan on the same commit with
 // the same settings, as another job. What it began from comes from its sprite; that
 // it is what was sent, its digest in the store says.
 func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (sprites.Job, error) {
-	old, unlock, err := m.finished(ctx, id)
+	unlock, err := m.preparations.lockJob(ctx, id)
+	if err != nil {
+		return sprites.Job{}, err
+	}
+	defer unlock()
+	old, err := finished(ctx, m.Store.Jobs, id)
 	if err != nil {
 		return old, err
 	}
-	defer unlock()
 	if old.ResumeOf != "" {
 		return old, fail.Newf("not_kept", "have it go on: cove job resume "+id+" MESSAGE", "job %s went on with the session of job %s, and can't begin anew", id, old.ResumeOf)
 	}
-	if err := m.kept(ctx, old); err != nil {
+	if err := kept(ctx, m.Client, old); err != nil {
 		return old, err
 	}
 	settings, err := m.Store.Jobs.Settings(ctx, id)
@@ -69,11 +66,11 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 }
 
 // kept returns an error if the bundle that a job began from is not there any more.
-func (m *Manager) kept(ctx context.Context, job sprites.Job) error {
+func kept(ctx context.Context, client *sprites.Client, job sprites.Job) error {
 	if job.Input.Size == 0 {
 		return fail.Newf("not_kept", "push it again", "job %s ended before it had its repository", job.ID)
 	}
-	info, err := m.sprite(job).Stat(ctx, job.Input.Path)
+	info, err := spriteOf(client, job).Stat(ctx, job.Input.Path)
 	if errors.Is(err, sprites.ErrNotFound) || err == nil && info.Size() != job.Input.Size {
 		return fail.Newf("not_kept", "push it again", "the repository that job %s was given is not in sprite %s any more", job.ID, job.Sprite)
 	}
@@ -82,7 +79,7 @@ func (m *Manager) kept(ctx context.Context, job sprites.Job) error {
 
 // again gives a new job what the old one began from, and starts it.
 func (m *Manager) again(ctx context.Context, old, job sprites.Job) error {
-	start, err := m.carryAll(ctx, old, job)
+	start, err := carryAll(ctx, m.Client, old, job)
 	if err == nil {
 		_, err = m.Start(ctx, job.ID, start)
 	}
@@ -90,8 +87,8 @@ func (m *Manager) again(ctx context.Context, old, job sprites.Job) error {
 }
 
 // carryAll gives a new job what the old one began from.
-func (m *Manager) carryAll(ctx context.Context, old, job sprites.Job) (start sprites.JobStart, err error) {
-	from, to := m.sprite(old), m.sprite(job)
+func carryAll(ctx context.Context, client *sprites.Client, old, job sprites.Job) (start sprites.JobStart, err error) {
+	from, to := spriteOf(client, old), spriteOf(client, job)
 	if err := carry(ctx, from, old.Input.Path, to, job.Upload); err != nil {
 		return start, err
 	}

@@ -1,11 +1,8 @@
 package job
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"strings"
 	"unicode/utf8"
 
@@ -28,35 +25,10 @@ func (m *Manager) Send(ctx context.Context, id string, msg sprites.JobMessage) (
 	if err != nil {
 		return job, err
 	}
-	if err := m.deliver(ctx, job, line); err != nil {
+	if err := m.supervisors.deliver(ctx, job, line); err != nil {
 		return job, err
 	}
 	return m.Store.Jobs.Get(ctx, id)
-}
-
-// deliver hands a line to the supervisor of a job, and returns when its agent has it.
-func (m *Manager) deliver(ctx context.Context, job sprites.Job, line []byte) error {
-	id := job.ID
-	var said head
-	cmd, err := m.command(ctx, job, "send")
-	if err != nil {
-		return fmt.Errorf("send to job %s: %w", id, err)
-	}
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(line), &said
-	err = cmd.Run()
-	if exit, ok := errors.AsType[*sprites.ExitError](err); ok {
-		switch exit.Code {
-		case exitDead:
-			return fail.Newf("job_ended", "see how: cove job show "+id, "job %s has ended", id)
-		case exitDeaf:
-			return fail.Newf("no_input", "see: cove job logs "+id, "the agent of job %s takes no messages now", id)
-		}
-		return fail.Newf("not_delivered", "see: cove job logs "+id, "the agent of job %s did not get the message: %s", id, said.String())
-	}
-	if err != nil {
-		return fmt.Errorf("send to job %s: %w", id, err)
-	}
-	return nil
 }
 
 // message is what the supervisor is given of a message, if the job is one that

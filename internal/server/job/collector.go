@@ -13,27 +13,25 @@ import (
 	"github.com/cove-dev/cove/sprites"
 )
 
-// sweepInterval is how often jobs that nobody needs any more are looked for.
-const sweepInterval = time.Hour
+// collector removes jobs, with what they have in their sprites.
+type collector struct {
+	jobs         *store.Jobs
+	client       *sprites.Client
+	connectors   *connectors
+	installs     *installs
+	jobSprites   *jobSprites
+	preparations *preparations
+	locks        *keyedMutex // of jobs
+}
 
-// owner is how a sprite names the job that it was made for.
-func owner(id string) string { return ownerPrefix + id }
-
-const ownerPrefix = "job:"
-
-// spriteName is what a sprite is called that is made for a job.
-func spriteName(id string) string { return "job-" + id }
-
-// Collect removes the jobs that have ended and that nobody needs any more, with
-// the sprites that were made for them; and such sprites whose job is gone and
-// whose lease is over. In others' sprites nothing is touched. mine says whether a sprite is the caller's to touch; the empty backend is this server.
-func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error) {
+// collect is Manager.Collect.
+func (c *collector) collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error) {
 	result := sprites.JobGCResult{Removed: []sprites.JobGCItem{}, Kept: []sprites.JobGCItem{}}
 	if req.OlderThanSec < 0 {
 		return result, fail.Newf("bad_request", "", "nothing is older than %d seconds", req.OlderThanSec)
 	}
 	made := map[string]sprites.Info{} // by name
-	for info, err := range m.Client.All(ctx, "") {
+	for info, err := range c.client.All(ctx, "") {
 		if err != nil {
 			return result, err
 		}
@@ -41,7 +39,7 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 			made[info.Name] = info
 		}
 	}
-	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{})
+	jobs, err := c.jobs.List(ctx, store.JobFilter{})
 	if err != nil {
 		return result, err
 	}
@@ -63,10 +61,10 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 		}
 		item.Reason, item.Why = verdict(job, info, req, time.Now())
 		if item.Reason == "" && job.Backend != "" && job.OwnsSprite {
-			item.Reason, item.Why = m.inUse(ctx, job, item.Why)
+			item.Reason, item.Why = inUse(ctx, c.client, job, item.Why)
 		}
 		if item.Reason == "" && !req.DryRun {
-			if err := m.remove(ctx, job.ID, req.Force, false); err != nil && !errors.Is(err, store.ErrNotFound) {
+			if err := c.remove(ctx, job.ID, req.Force, false); err != nil && !errors.Is(err, store.ErrNotFound) {
 				errs = append(errs, err)
 				item.Reason, item.Why = sprites.KeptFailed, "it can't be removed: "+err.Error()
 			}
@@ -78,12 +76,12 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 		}
 	}
 	if mine("", "") {
-		dropped, err := m.dropInstalls(ctx, req)
+		dropped, err := c.installs.drop(ctx, req)
 		errs = append(errs, err)
 		result.Removed = append(result.Removed, dropped...)
 	}
 	for _, info := range made {
-		item, err := m.collectOrphan(ctx, info, req)
+		item, err := c.collectOrphan(ctx, info, req)
 		errs = append(errs, err)
 		if item.Sprite != "" && err == nil {
 			result.Removed = append(result.Removed, item)
@@ -124,8 +122,8 @@ func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.T
 
 // inUse reports whether anything runs in a backend's sprite, which is all that can be
 // asked there; else the reason to remove its job stays.
-func (m *Manager) inUse(ctx context.Context, job sprites.Job, why string) (reason, text string) {
-	sessions, err := m.sprite(job).Sessions(ctx)
+func inUse(ctx context.Context, client *sprites.Client, job sprites.Job, why string) (reason, text string) {
+	sessions, err := spriteOf(client, job).Sessions(ctx)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
 		return "", why
@@ -144,20 +142,20 @@ func seconds(n int64) time.Duration {
 
 // collectOrphan removes a sprite that was made for a job which is gone: a server
 // may have died between the two. It is left alone as long as its lease lasts.
-func (m *Manager) collectOrphan(ctx context.Context, info sprites.Info, req sprites.JobGC) (sprites.JobGCItem, error) {
+func (c *collector) collectOrphan(ctx context.Context, info sprites.Info, req sprites.JobGC) (sprites.JobGCItem, error) {
 	id, ours := strings.CutPrefix(info.Cove.Owner, ownerPrefix)
 	// A fork says the same of its owner, and is a person's.
 	if !ours || info.Name != spriteName(id) || info.Cove.LeaseUntil != nil && time.Now().Before(*info.Cove.LeaseUntil) {
 		return sprites.JobGCItem{}, nil
 	}
-	if _, err := m.Store.Jobs.Get(ctx, id); !errors.Is(err, store.ErrNotFound) {
+	if _, err := c.jobs.Get(ctx, id); !errors.Is(err, store.ErrNotFound) {
 		return sprites.JobGCItem{}, err
 	}
 	item := sprites.JobGCItem{Sprite: info.Name, Why: "its job " + id + " is gone"}
 	if req.DryRun {
 		return item, nil
 	}
-	err := m.Client.Delete(ctx, info.Name, sprites.DeleteOptions{}) // not where other jobs have work in it
+	err := c.client.Delete(ctx, info.Name, sprites.DeleteOptions{}) // not where other jobs have work in it
 	if e, ok := errors.AsType[*sprites.Error](err); ok && (e.Code == "job_running" || e.Code == "unpulled_work") {
 		return sprites.JobGCItem{}, nil
 	}
@@ -167,72 +165,65 @@ func (m *Manager) collectOrphan(ctx context.Context, info sprites.Info, req spri
 	return item, err
 }
 
-// sweep is Collect by the server's own rule.
-func (m *Manager) sweep(ctx context.Context) error {
-	if m.Keep == 0 {
-		return nil
-	}
-	result, err := m.Collect(ctx, sprites.JobGC{OlderThanSec: int64(m.Keep / time.Second)}, func(string, string) bool { return true })
-	for _, item := range result.Removed {
-		m.Logger.Info("removed what nobody needs any more", "job", item.Job, "sprite", item.Sprite, "why", item.Why)
-	}
-	return err
-}
-
-// removeSprite deletes the sprite that was made for a job, and reports whether it
-// is gone. Another one that has its name by now is left alone. So is one in which
-// another job works, or has left what nobody has pulled: it is that job's then.
-func (m *Manager) removeSprite(ctx context.Context, job sprites.Job) (gone bool, err error) {
-	own, err := m.owned(ctx, job)
-	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sprites.ErrNotFound) {
-		return true, nil
-	}
-	if err != nil || !own {
-		return false, err
-	}
-	others, err := m.Store.Jobs.List(ctx, store.JobFilter{Backend: job.Backend, Sprite: job.Sprite})
-	if err != nil {
-		return false, err
-	}
-	for _, heir := range others {
-		if heir.ID != job.ID && (!heir.State.Terminal() || heir.Bundle.Size > 0 && heir.PulledAt == nil) {
-			return false, m.inherit(ctx, job, heir.ID)
-		}
-	}
-	err = m.Client.At(job.Backend).Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true})
-	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
-		return false, err
-	}
-	return true, nil
-}
-
-// owned reports whether a job's sprite is still the one that was made for it.
-func (m *Manager) owned(ctx context.Context, job sprites.Job) (bool, error) {
-	if job.Backend != "" {
-		info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
-		// A server may have died between its creation and the note of its id.
-		ours := info.ID == job.SpriteID || job.SpriteID == "" && slices.Contains(info.Labels, label)
-		return job.OwnsSprite && ours, err
-	}
-	row, err := m.Store.Sprites.Get(ctx, job.Sprite)
-	return job.OwnsSprite && row.Owner == owner(job.ID), err
-}
-
-// inherit makes a job's sprite another's.
-func (m *Manager) inherit(ctx context.Context, from sprites.Job, to string) error {
-	if from.Backend == "" {
-		row, err := m.Store.Sprites.Get(ctx, from.Sprite)
-		if err != nil {
+// remove is Manager.Delete. If the job worked in a sprite that is not its own, its files
+// there go too if everywhere is set.
+func (c *collector) remove(ctx context.Context, id string, force, everywhere bool) error {
+	if force {
+		if err := c.preparations.halt(ctx, id); err != nil {
 			return err
 		}
-		if _, err := m.Store.Sprites.Update(ctx, row.ID, func(s *store.Sprite) error { s.Owner = owner(to); return nil }); err != nil {
-			return err
-		}
+	} else if c.preparations.of(id) != nil {
+		return fail.Newf("job_running", "stop it with: cove job stop "+id, "the agent of job %s is being installed", id)
 	}
-	// The heir first: what nobody owns, nobody removes.
-	err := m.Store.Jobs.Update(ctx, to, func(j *sprites.Job) error { j.OwnsSprite, j.SpriteID = true, from.SpriteID; return nil })
+	unlock, err := c.locks.lock(ctx, id)
 	if err != nil {
 		return err
 	}
-	return m.Store.Jobs.Update(ctx, from.ID, func(j *sprites.Job) error { j.OwnsSprite = false; return nil })
+	defer unlock()
+	job, err := c.jobs.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	running := !job.State.Terminal()
+	switch {
+	case force:
+	case running && job.Stopping && job.Held != nil:
+		return fail.Newf("job_running", job.Held.Hint+"; or lose its work with --force", "the work of job %s is not collected yet: %s", id, job.Held.Message)
+	case running:
+		return fail.Newf("job_running", "stop it with: cove job stop "+id, "job %s is at work (%s)", id, job.State)
+	case job.Bundle.Size > 0 && job.PulledAt == nil:
+		return fail.Newf("unpulled_work", fmt.Sprintf("pull it with: cove pull %s; or lose it with --force", id), "nobody has pulled the work of job %s", id)
+	}
+	if !force {
+		alone, err := holdsAlone(ctx, c.client, job, everywhere)
+		if err != nil {
+			return err
+		}
+		if alone {
+			return fail.Newf("uncollected_work", fmt.Sprintf("copy it out: cove sync pull -s %s %s ./job-%s; or lose it: cove job rm --force %s", job.Sprite, job.Workdir, id, id),
+				"not all that job %s left could be collected, and its sprite %s alone has it: %s", id, job.Sprite, job.Uncollected)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	c.connectors.revoke(ctx, id)
+	if job.OwnsSprite || everywhere {
+		if err := c.jobSprites.clear(ctx, job, running); err != nil {
+			return fmt.Errorf("delete job %s: %w", id, err)
+		}
+	}
+	return c.jobs.Delete(ctx, id)
+}
+
+// holdsAlone reports whether the files that go with a job are the only copy of something
+// that could not be collected.
+func holdsAlone(ctx context.Context, client *sprites.Client, job sprites.Job, everywhere bool) (bool, error) {
+	if job.Uncollected == "" || !job.OwnsSprite && !everywhere {
+		return false, nil
+	}
+	info, err := client.At(job.Backend).Get(ctx, job.Sprite)
+	if errors.Is(err, sprites.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && (job.SpriteID == "" || info.ID == job.SpriteID), err
 }

@@ -3,74 +3,15 @@ package job
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"strings"
 
 	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
 
-// stateOf is the state that an outcome leaves a job in; any other is failed.
-var stateOf = map[string]sprites.JobState{
-	agents.Success:   sprites.JobSucceeded,
-	agents.TimedOut:  sprites.JobTimedOut,
-	agents.Cancelled: sprites.JobCancelled,
-	agents.Lost:      sprites.JobLost,
-}
-
 const replayPage = 16 // events, which may be large
-
-// ended finishes a job whose log is in the store with its end: a server may have
-// died between the two.
-func (m *Manager) ended(ctx context.Context, job sprites.Job) (bool, error) {
-	if job.LastSeq == 0 {
-		return false, nil
-	}
-	last, err := m.Store.Jobs.Events(ctx, job.ID, job.LastSeq, 1)
-	if err != nil || len(last) == 0 || last[0].Type != "end" {
-		return false, err
-	}
-	return true, m.end(ctx, job, last[0])
-}
-
-// end judges a job by its whole log, stores the last event with the judgement,
-// and finishes the job.
-func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent) error {
-	result := forcedEnd(job, sanitize(*ev.Result, job.ID))
-	ev.Result = &result
-	j, err := m.judge(ctx, job, result)
-	if err != nil {
-		return fmt.Errorf("judge job %s: %w", job.ID, err)
-	}
-	outcome, usage, session := j.outcome, bounded(j.usage), j.session
-	if len(session) > maxSession {
-		session = "" // of which an agent would know nothing either
-	}
-	outcome.Kind, outcome.Reason = clip(outcome.Kind), clip(outcome.Reason)
-	if outcome.Kind == agents.Lost && job.Error != "" {
-		outcome.Reason += ": " + job.Error
-	}
-	outcome.Reason = endReason(job, outcome)
-	ev.Outcome, ev.Usage = &outcome, usage
-	if err := m.Store.Jobs.AppendEvents(ctx, job.ID, []sprites.JobEvent{ev}); err != nil {
-		return err
-	}
-	state := stateOf[outcome.Kind]
-	if state == "" {
-		state = sprites.JobFailed
-	}
-	_, err = m.finish(ctx, job.ID, state, outcome, func(j *sprites.Job) {
-		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
-		j.Uncollected = result.Uncollected
-		j.Usage, j.Session = usage, ""
-		j.AgentSession = cmp.Or(session, j.AgentSession)
-		j.Error = ""
-		if state != sprites.JobSucceeded {
-			j.Error = outcome.Reason
-		}
-	})
-	return err
-}
 
 // judgement is what a job's log says of its agent's work.
 type judgement struct {
@@ -80,8 +21,8 @@ type judgement struct {
 }
 
 // judge lets the agent's reader read the whole log.
-func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.JobEnd) (judgement, error) {
-	reader, err := m.read(ctx, job)
+func judge(ctx context.Context, jobs *store.Jobs, job sprites.Job, result sprites.JobEnd) (judgement, error) {
+	reader, err := readLog(ctx, jobs, job)
 	if err != nil {
 		return judgement{}, err
 	}
@@ -93,20 +34,20 @@ func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.Job
 	}
 	j.outcome, j.usage = reader.Judge(result)
 	if _, total := reader.(agents.Totaller); total && j.usage != nil {
-		err = m.withoutEarlier(ctx, job, j.usage)
+		err = withoutEarlier(ctx, jobs, job, j.usage)
 	}
 	return j, err
 }
 
-// read lets the agent's reader read the log.
-func (m *Manager) read(ctx context.Context, job sprites.Job) (agents.Reader, error) {
+// readLog lets the agent's reader read the log.
+func readLog(ctx context.Context, jobs *store.Jobs, job sprites.Job) (agents.Reader, error) {
 	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
 		return nil, err
 	}
 	reader := agent.Read()
 	for next := int64(1); ; {
-		events, err := m.Store.Jobs.Events(ctx, job.ID, next, replayPage)
+		events, err := jobs.Events(ctx, job.ID, next, replayPage)
 		if err != nil {
 			return nil, err
 		}
@@ -171,10 +112,21 @@ func bounded(u *sprites.Usage) *sprites.Usage {
 	return &b
 }
 
-// lose finishes a job of which no more will be heard. Uncollected is why what it left in
-// its sprite can't be had; empty: there is none.
-func (m *Manager) lose(ctx context.Context, id, why, uncollected string) error {
-	outcome := sprites.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
-	_, err := m.finish(ctx, id, sprites.JobLost, outcome, func(j *sprites.Job) { j.Error, j.Uncollected, j.Session = why, uncollected, "" })
-	return err
+// withoutEarlier takes from a session's whole usage what the jobs before have had of it.
+func withoutEarlier(ctx context.Context, jobs *store.Jobs, job sprites.Job, usage *sprites.Usage) error {
+	for id := job.ResumeOf; id != ""; {
+		old, err := jobs.Get(ctx, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil // forgotten, and what it used with it
+		}
+		if err != nil {
+			return err
+		}
+		if u := old.Usage; u != nil {
+			usage.InputTokens = max(0, usage.InputTokens-u.InputTokens)
+			usage.OutputTokens = max(0, usage.OutputTokens-u.OutputTokens)
+		}
+		id = old.ResumeOf
+	}
+	return nil
 }

@@ -1,0 +1,140 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// stateOf is the state that an outcome leaves a job in; any other is failed.
+var stateOf = map[string]sprites.JobState{
+	agents.Success:   sprites.JobSucceeded,
+	agents.TimedOut:  sprites.JobTimedOut,
+	agents.Cancelled: sprites.JobCancelled,
+	agents.Lost:      sprites.JobLost,
+}
+
+// finisher records the ends of jobs. It judges a job by its log, takes back what the job
+// was granted, and removes the sprite of a job that never began.
+type finisher struct {
+	jobs       *store.Jobs
+	connectors *connectors
+	jobSprites *jobSprites
+}
+
+// ended finishes a job whose log is in the store with its end: a server may have
+// died between the two.
+func (f *finisher) ended(ctx context.Context, job sprites.Job) (bool, error) {
+	if job.LastSeq == 0 {
+		return false, nil
+	}
+	last, err := f.jobs.Events(ctx, job.ID, job.LastSeq, 1)
+	if err != nil || len(last) == 0 || last[0].Type != "end" {
+		return false, err
+	}
+	return true, f.end(ctx, job, last[0])
+}
+
+// end judges a job by its whole log, stores the last event with the judgement,
+// and finishes the job.
+func (f *finisher) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent) error {
+	result := forcedEnd(job, sanitize(*ev.Result, job.ID))
+	ev.Result = &result
+	j, err := judge(ctx, f.jobs, job, result)
+	if err != nil {
+		return fmt.Errorf("judge job %s: %w", job.ID, err)
+	}
+	outcome, usage, session := j.outcome, bounded(j.usage), j.session
+	if len(session) > maxSession {
+		session = "" // of which an agent would know nothing either
+	}
+	outcome.Kind, outcome.Reason = clip(outcome.Kind), clip(outcome.Reason)
+	if outcome.Kind == agents.Lost && job.Error != "" {
+		outcome.Reason += ": " + job.Error
+	}
+	outcome.Reason = endReason(job, outcome)
+	ev.Outcome, ev.Usage = &outcome, usage
+	if err := f.jobs.AppendEvents(ctx, job.ID, []sprites.JobEvent{ev}); err != nil {
+		return err
+	}
+	state := stateOf[outcome.Kind]
+	if state == "" {
+		state = sprites.JobFailed
+	}
+	_, err = f.finish(ctx, job.ID, state, outcome, func(j *sprites.Job) {
+		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
+		j.Uncollected = result.Uncollected
+		j.Usage, j.Session = usage, ""
+		j.AgentSession = cmp.Or(session, j.AgentSession)
+		j.Error = ""
+		if state != sprites.JobSucceeded {
+			j.Error = outcome.Reason
+		}
+	})
+	return err
+}
+
+// finish is the store's Finish, for a job that has its connectors no more.
+func (f *finisher) finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (bool, error) {
+	f.connectors.revoke(ctx, id)
+	return f.jobs.Finish(ctx, id, state, outcome, func(j *sprites.Job) {
+		j.Question, j.Installing = nil, nil // nobody waits for the answer
+		j.JobEnding = sprites.JobEnding{RanSec: j.RanSec}
+		if edit != nil {
+			edit(j)
+		}
+	})
+}
+
+// lose finishes a job of which no more will be heard. Uncollected is why what it left in
+// its sprite can't be had; empty: there is none.
+func (f *finisher) lose(ctx context.Context, id, why, uncollected string) error {
+	outcome := sprites.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
+	_, err := f.finish(ctx, id, sprites.JobLost, outcome, func(j *sprites.Job) { j.Error, j.Uncollected, j.Session = why, uncollected, "" })
+	return err
+}
+
+// abandon ends a job that never began, with the sprite that was made for it.
+func (f *finisher) abandon(ctx context.Context, job sprites.Job, why string) error {
+	outcome := sprites.Outcome{Kind: agents.Cancelled, Reason: why, ExitCode: -1}
+	won, err := f.finish(ctx, job.ID, sprites.JobCancelled, outcome, func(j *sprites.Job) { j.Error, j.Upload = why, "" })
+	if err != nil || !won {
+		return err
+	}
+	_, err = f.jobSprites.remove(ctx, job)
+	return err
+}
+
+// giveUp fails an installing job, whose lock is held, with what to type next.
+func (f *finisher) giveUp(ctx context.Context, job sprites.Job, why error) error {
+	body := sprites.ErrorBody{Code: "prepare_failed", Message: why.Error()}
+	if e, ok := errors.AsType[*sprites.Error](why); ok {
+		body = e.ErrorBody
+	} else if e, ok := errors.AsType[*fail.Error](why); ok {
+		body.Code, body.Hint = e.Code, e.Hint
+	}
+	if body.Code == "name_taken" {
+		body.Hint = "" // that sprite is somebody's
+	}
+	if body.Hint == "" {
+		body.Hint = "push again"
+		if job.RetryOf != "" {
+			body.Hint = "cove job retry " + job.RetryOf
+		}
+	}
+	outcome := sprites.Outcome{Kind: agents.PrepareFailed, Reason: body.Message, ExitCode: 1}
+	won, err := f.finish(ctx, job.ID, sprites.JobFailed, outcome, func(j *sprites.Job) {
+		j.Error, j.Failure, j.Upload = body.Message, &body, ""
+	})
+	if err != nil || !won {
+		return err
+	}
+	_, err = f.jobSprites.remove(ctx, job)
+	return err
+}

@@ -1,0 +1,89 @@
+package job
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"unicode"
+
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	maxInstallSaid = 2000 // bytes of what a command says that fails
+	maxSaidLine    = 160  // characters of a line that a job's row has
+)
+
+// installation is one that is under way, for all the jobs that wait for it.
+type installation struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+	have   store.Install // once done is closed, as err
+	err    error
+
+	waiting int // jobs; guarded by installs.mu
+
+	mu       sync.Mutex
+	progress sprites.InstallProgress // guarded by mu
+	said     tail                    // of the command that runs; guarded by mu
+}
+
+// runs notes which of its commands runs now.
+func (i *installation) runs(command, commands int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.said = tail{}
+	i.progress.Command, i.progress.Commands = command, commands
+}
+
+// Write takes what the command says that runs.
+func (i *installation) Write(p []byte) (int, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.said.Write(p)
+}
+
+// String is the last of what the command said.
+func (i *installation) String() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.said.String()
+}
+
+// sofar is how far the installation is.
+func (i *installation) sofar() sprites.InstallProgress {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	p := i.progress
+	p.Said = i.said.line()
+	return p
+}
+
+// tail is the last of what a command says.
+type tail struct{ buf []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	t.buf = t.buf[max(0, len(t.buf)-maxInstallSaid):]
+	return len(p), nil
+}
+
+func (t *tail) String() string { return string(bytes.ToValidUTF8(bytes.TrimSpace(t.buf), []byte("?"))) }
+
+// line is the last line, without what a terminal would obey.
+func (t *tail) line() string {
+	text := strings.TrimRight(string(bytes.ToValidUTF8(t.buf, []byte("?"))), "\r\n \t")
+	text = text[strings.LastIndexAny(text, "\r\n")+1:]
+	runes := []rune(strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return ' '
+		}
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, text))
+	return strings.TrimSpace(string(runes[:min(len(runes), maxSaidLine)]))
+}

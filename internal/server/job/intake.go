@@ -1,0 +1,135 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/server/agents"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/internal/shim/connect"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// intake decides which requests become jobs. It asks the store and the server for the
+// connectors that there are, and changes nothing.
+type intake struct {
+	connectors *connectors
+	client     *sprites.Client
+	namesOnly  func(context.Context, sprites.NetworkPolicy) (sprites.NetworkPolicy, error) // nil: backends have no policies
+}
+
+// settle refuses a request that could not become a job, and puts in what it leaves to
+// the server. It makes nothing.
+func (in *intake) settle(ctx context.Context, req sprites.JobRequest) (_ sprites.JobRequest, _ agents.Agent, work agents.Work, _ error) {
+	agent, err := check(req)
+	if err != nil {
+		return req, nil, work, err
+	}
+	if err := checkSettings(req.Settings); err != nil {
+		return req, nil, work, err
+	}
+	if req.Skill, err = checkSkill(req.Skill); err != nil {
+		return req, nil, work, err
+	}
+	if err := in.checkMCP(ctx, req, agent); err != nil {
+		return req, nil, work, err
+	}
+	if req, err = in.choose(ctx, req, agent); err != nil {
+		return req, nil, work, err
+	}
+	work, err = agent.Prepare(task(req, "000000"))
+	if err != nil {
+		return req, nil, work, fail.Newf("bad_plan", "", "%v", err)
+	}
+	if req.Backend != "" {
+		if req, err = in.atBackend(ctx, req, work); err != nil {
+			return req, nil, work, err
+		}
+	}
+	if err := in.checkKey(ctx, req, work); err != nil {
+		return req, nil, work, err
+	}
+	if req.Guards.Turns > 0 && work.Turn == nil {
+		return req, nil, work, fail.Newf("bad_request", "leave out --max-turns", "the agent %s does not tell of its turns", req.Agent)
+	}
+	return req, agent, work, nil
+}
+
+// preview says what Create would make of a request, or refuses it as that would. It
+// makes nothing. Whether a sprite of a backend is there is for who asks to see.
+func (in *intake) preview(ctx context.Context, req sprites.JobRequest) (sprites.JobPreview, error) {
+	req, agent, work, err := in.settle(ctx, req)
+	if err != nil {
+		return sprites.JobPreview{}, err
+	}
+	if req.Sprite != "" && req.Backend == "" {
+		if _, err := in.client.Get(ctx, req.Sprite); err != nil {
+			return sprites.JobPreview{}, err
+		}
+	}
+	p := sprites.JobPreview{
+		Agent: agent.Name(), AgentVersion: work.Version, Model: req.Model, Backend: req.Backend, Sprite: req.Sprite,
+		EnvNames: envNames(work.Env, req.Env), Settings: settingsPaths(req.Settings), Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
+	}
+	if req.Backend != "" {
+		return p, nil // it has no connectors
+	}
+	secrets, err := in.client.Secrets(ctx)
+	for _, name := range work.Connectors {
+		c, getErr := in.connectors.store.Get(ctx, name)
+		if errors.Is(getErr, store.ErrNotFound) {
+			c, getErr = connect.Complete(sprites.Connector{Name: name}), nil
+		}
+		err = errors.Join(err, getErr)
+		missing := slices.ContainsFunc(connect.SecretsOf(c), func(needed string) bool {
+			return !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == needed })
+		})
+		p.Connectors = append(p.Connectors, sprites.JobConnector{Name: name, Upstream: c.Upstream, SecretSet: !missing})
+	}
+	return p, err
+}
+
+// checkKey refuses a request whose agent has nothing to ask its model with, or what else
+// it was given: it would be installed first, and each fails in words of its own. What a folder, a sprite that is
+// there already or a variable of the agent's may bring is not looked into.
+func (in *intake) checkKey(ctx context.Context, req sprites.JobRequest, work agents.Work) error {
+	own := envNames(work.Env, work.Keys) // which may say where the model is, or have its key
+	if len(work.Keys) == 0 || req.Backend != "" || req.Sprite != "" || len(req.Include) > 0 ||
+		slices.ContainsFunc(envNames(req.Env), func(name string) bool { return slices.Contains(own, name) }) {
+		return nil
+	}
+	for _, name := range work.Connectors {
+		if missing, err := in.connectors.missing(ctx, name); err != nil {
+			return err
+		} else if missing != "" {
+			return fail.Newf("no_key", missing, "the connector %s, which the agent %s needs, has no key", name, req.Agent)
+		}
+	}
+	return nil
+}
+
+// atBackend makes of a request one that can be fulfilled at its backend.
+func (in *intake) atBackend(ctx context.Context, req sprites.JobRequest, work agents.Work) (sprites.JobRequest, error) {
+	if len(req.Include) > 0 {
+		return req, fail.Newf("bad_request", "leave out --include", "folders of this machine can't be in a sprite of the backend %s", req.Backend)
+	}
+	given := func(name string) bool {
+		return slices.ContainsFunc(req.Env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+	}
+	if len(work.Keys) > 0 && !slices.ContainsFunc(work.Keys, given) {
+		return req, fail.Newf("no_key", "give it one, which will be inside: --env "+work.Keys[0]+"=…, or a line in .cove/sandbox.env",
+			"the agent %s needs a key: connectors, which keep it outside, are not at the backend %s", req.Agent, req.Backend)
+	}
+	if req.NetworkPolicy == nil {
+		return req, nil
+	}
+	if in.namesOnly == nil {
+		return req, fail.Newf("bad_request", "", "this server has no policies for backends")
+	}
+	plain, err := in.namesOnly(ctx, *req.NetworkPolicy)
+	req.NetworkPolicy = &plain
+	return req, err
+}

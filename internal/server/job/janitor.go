@@ -1,0 +1,162 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+const (
+	janitorInterval = time.Minute // how often the janitor looks around
+	sweepInterval   = time.Hour   // how often it looks for jobs that nobody needs any more
+)
+
+// janitor takes up the jobs that were being prepared, ends jobs whose repository never
+// came, with their sprites, and removes what nobody needs any more.
+type janitor struct {
+	jobs      *store.Jobs
+	client    *sprites.Client
+	installs  *installs
+	finisher  *finisher
+	preparer  *preparer
+	collector *collector
+	locks     *keyedMutex   // of jobs
+	lease     time.Duration // how long a job may wait for its repository
+	keep      time.Duration // how long jobs that nobody needs any more are kept; 0: for ever
+	since     time.Time     // what was queued before was queued by an earlier server
+	logger    *slog.Logger
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// Start has the janitor work until Close, or until ctx ends.
+func (j *janitor) Start(ctx context.Context) {
+	j.ctx, j.cancel = context.WithCancel(ctx)
+	j.wg.Go(j.run)
+}
+
+// Close stops the janitor, if it has begun, and waits.
+func (j *janitor) Close() {
+	if j.cancel == nil {
+		return
+	}
+	j.cancel()
+	j.wg.Wait()
+}
+
+// run does all of that, each janitorInterval.
+func (j *janitor) run() {
+	tick := time.NewTicker(janitorInterval)
+	defer tick.Stop()
+	var swept time.Time
+	for {
+		if err := j.preparer.takeUp(j.ctx); err != nil && j.ctx.Err() == nil {
+			j.logger.Error("preparing the jobs that were being prepared", "err", err)
+		}
+		if now := time.Now(); now.Sub(swept) >= sweepInterval {
+			swept = now
+			if err := j.sweep(j.ctx); err != nil && j.ctx.Err() == nil {
+				j.logger.Error("removing old jobs", "err", err)
+			}
+		}
+		if err := j.installs.clear(j.ctx); err != nil && j.ctx.Err() == nil {
+			j.logger.Error("removing what installations of agents have left", "err", err)
+		}
+		if err := j.expire(j.ctx, time.Now()); err != nil && j.ctx.Err() == nil {
+			j.logger.Error("ending jobs whose repository never came", "err", err)
+		}
+		select {
+		case <-tick.C:
+		case <-j.ctx.Done():
+			return
+		}
+	}
+}
+
+// expire ends the jobs whose repository did not come in time, or will not come any more.
+func (j *janitor) expire(ctx context.Context, now time.Time) error {
+	queued, err := j.jobs.List(ctx, store.JobFilter{States: []sprites.JobState{sprites.JobQueued}})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, job := range queued {
+		since := job.CreatedAt
+		if job.ReadyAt != nil {
+			since = *job.ReadyAt
+		}
+		cut, err := j.pushCut(ctx, job, since, now)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
+			continue
+		}
+		if !cut && now.Sub(since) < j.lease {
+			continue
+		}
+		if err := j.expireJob(ctx, job.ID, cut); err != nil {
+			errs = append(errs, fmt.Errorf("job %s: %w", job.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// expireJob ends a job that is still queued. Cut says that its push was cut off.
+func (j *janitor) expireJob(ctx context.Context, id string, cut bool) error {
+	unlock, err := j.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	job, err := j.jobs.Get(ctx, id)
+	switch {
+	case err != nil || job.State != sprites.JobQueued:
+		return err
+	case cut:
+		return j.finisher.giveUp(ctx, job, errPushCut)
+	}
+	return j.finisher.abandon(ctx, job, fmt.Sprintf("its repository did not arrive within %v", j.lease))
+}
+
+// pushPatience is how long a push has after a start of the server to go on with what it
+// began at the one before.
+const pushPatience = 2 * time.Minute
+
+var errPushCut = errors.New("the server ended while its repository was on its way")
+
+// pushCut reports whether nobody is at work on a queued job any more: it was queued by an
+// earlier server, and nobody uses its sprite. What a backend's sprite is used for can't be told.
+func (j *janitor) pushCut(ctx context.Context, job sprites.Job, since, now time.Time) (bool, error) {
+	switch {
+	case job.Backend != "" || !since.Before(j.since):
+		return false, nil
+	case job.RetryOf != "" || job.ResumeOf != "": // the server itself was to bring it
+		return true, nil
+	case now.Sub(j.since) < pushPatience:
+		return false, nil
+	}
+	info, err := j.client.Get(ctx, job.Sprite)
+	if errors.Is(err, sprites.ErrNotFound) {
+		return true, nil
+	}
+	return err == nil && (info.Cove == nil || len(info.Cove.AwakeBy) == 0), err
+}
+
+// sweep is a collection by the server's own rule.
+func (j *janitor) sweep(ctx context.Context) error {
+	if j.keep == 0 {
+		return nil
+	}
+	result, err := j.collector.collect(ctx, sprites.JobGC{OlderThanSec: int64(j.keep / time.Second)}, func(string, string) bool { return true })
+	for _, item := range result.Removed {
+		j.logger.Info("removed what nobody needs any more", "job", item.Job, "sprite", item.Sprite, "why", item.Why)
+	}
+	return err
+}

@@ -1,0 +1,203 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// label marks the sprites that jobs have made.
+const label = store.JobLabel
+
+// owner is how a sprite names the job that it was made for.
+func owner(id string) string { return ownerPrefix + id }
+
+const ownerPrefix = "job:"
+
+// spriteName is what a sprite is called that is made for a job.
+func spriteName(id string) string { return "job-" + id }
+
+// spriteOf is a job's sprite, wherever it is. It may be at a backend: a server that is
+// reached by the protocol alone, which knows nothing of jobs, connectors or cove-guest.
+func spriteOf(client *sprites.Client, job sprites.Job) *sprites.Sprite {
+	return client.At(job.Backend).Sprite(job.Sprite)
+}
+
+// jobSprites looks after the sprites in which jobs work. It makes them, hands them on to
+// other jobs, and removes them. From a sprite that was not made for a job, it removes the
+// job's folders only.
+type jobSprites struct {
+	jobs   *store.Jobs
+	rows   *store.Sprites
+	client *sprites.Client
+	lease  time.Duration // of a new one
+}
+
+// errLeft says that a sprite could not be taken back. Its job stays queued until then.
+var errLeft = errors.New("its sprite is still there, and will be deleted later")
+
+// furnish makes the job's sprite, or gives the one that is there the job's policy.
+// Nothing runs in a new one before it has that. A call that is cut may still be
+// carried out: it is waited for instead, and what was made is taken back.
+func (js *jobSprites) furnish(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
+	asked := ctx
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
+	defer cancel()
+	made, err := js.furnishAll(ctx, job, req)
+	if err == nil {
+		err = context.Cause(asked)
+	}
+	if err == nil || !made {
+		return err
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(asked), undoLimit)
+	defer cancel()
+	if undoErr := js.client.At(job.Backend).Delete(undo, job.Sprite, sprites.DeleteOptions{Force: true}); undoErr != nil {
+		err = errors.Join(err, fmt.Errorf("%w: %w", errLeft, undoErr))
+	}
+	return err
+}
+
+// furnishAll reports whether it has made a sprite.
+func (js *jobSprites) furnishAll(ctx context.Context, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
+	at := js.client.At(job.Backend)
+	switch {
+	case job.Backend != "":
+		if made, err = js.furnishAt(ctx, at, job, req); err != nil {
+			return made, err
+		}
+	case job.OwnsSprite:
+		_, err := at.Create(ctx, sprites.CreateRequest{
+			Name: job.Sprite, Labels: []string{label}, Config: req.Config, Include: req.Include, NetworkPolicy: req.NetworkPolicy,
+			Owner: owner(job.ID), LeaseSeconds: int64(js.lease / time.Second), Install: key(job.Install),
+		})
+		if errors.Is(err, sprites.ErrNotFound) && key(job.Install) != "" {
+			return js.furnishAlone(ctx, job, req) // the installation was dropped in between
+		}
+		return err == nil, err
+	}
+	if req.NetworkPolicy != nil {
+		err = at.Sprite(job.Sprite).SetNetworkPolicy(ctx, *req.NetworkPolicy)
+	}
+	return made, err
+}
+
+// furnishAlone is furnishAll for a job whose agent is not installed yet.
+func (js *jobSprites) furnishAlone(ctx context.Context, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
+	job.Install = &sprites.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
+	if err := js.jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.Install = job.Install; return nil }); err != nil {
+		return false, err
+	}
+	return js.furnishAll(ctx, job, req)
+}
+
+// furnishAt makes the job's sprite at a backend, or finds the one that is there, and
+// notes its id. It reports whether it has made one.
+func (js *jobSprites) furnishAt(ctx context.Context, at *sprites.Client, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
+	info, err := at.Get(ctx, job.Sprite)
+	switch {
+	case job.OwnsSprite && err == nil:
+		return false, fmt.Errorf("sprite %s: %w", job.Sprite, sprites.ErrNameTaken)
+	case job.OwnsSprite && errors.Is(err, sprites.ErrNotFound):
+		info, err = at.Create(ctx, sprites.CreateRequest{Name: job.Sprite, Labels: []string{label}, Config: req.Config})
+		made = err == nil
+		if _, refused := errors.AsType[*sprites.Error](err); err != nil && !refused {
+			err = fmt.Errorf("%w, if it was made: %w", errLeft, err)
+		}
+	}
+	if err != nil {
+		return made, err
+	}
+	return made, js.jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.SpriteID = info.ID; return nil })
+}
+
+// remove deletes the sprite that was made for a job, and reports whether it
+// is gone. Another one that has its name by now is left alone. So is one in which
+// another job works, or has left what nobody has pulled: it is that job's then.
+func (js *jobSprites) remove(ctx context.Context, job sprites.Job) (gone bool, err error) {
+	own, err := js.owned(ctx, job)
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sprites.ErrNotFound) {
+		return true, nil
+	}
+	if err != nil || !own {
+		return false, err
+	}
+	others, err := js.jobs.List(ctx, store.JobFilter{Backend: job.Backend, Sprite: job.Sprite})
+	if err != nil {
+		return false, err
+	}
+	for _, heir := range others {
+		if heir.ID != job.ID && (!heir.State.Terminal() || heir.Bundle.Size > 0 && heir.PulledAt == nil) {
+			return false, js.inherit(ctx, job, heir.ID)
+		}
+	}
+	err = js.client.At(job.Backend).Delete(ctx, job.Sprite, sprites.DeleteOptions{Force: true})
+	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
+		return false, err
+	}
+	return true, nil
+}
+
+// owned reports whether a job's sprite is still the one that was made for it.
+func (js *jobSprites) owned(ctx context.Context, job sprites.Job) (bool, error) {
+	if job.Backend != "" {
+		info, err := js.client.At(job.Backend).Get(ctx, job.Sprite)
+		// A server may have died between its creation and the note of its id.
+		ours := info.ID == job.SpriteID || job.SpriteID == "" && slices.Contains(info.Labels, label)
+		return job.OwnsSprite && ours, err
+	}
+	row, err := js.rows.Get(ctx, job.Sprite)
+	return job.OwnsSprite && row.Owner == owner(job.ID), err
+}
+
+// inherit makes a job's sprite another's.
+func (js *jobSprites) inherit(ctx context.Context, from sprites.Job, to string) error {
+	if from.Backend == "" {
+		row, err := js.rows.Get(ctx, from.Sprite)
+		if err != nil {
+			return err
+		}
+		if _, err := js.rows.Update(ctx, row.ID, func(s *store.Sprite) error { s.Owner = owner(to); return nil }); err != nil {
+			return err
+		}
+	}
+	// The heir first: what nobody owns, nobody removes.
+	err := js.jobs.Update(ctx, to, func(j *sprites.Job) error { j.OwnsSprite, j.SpriteID = true, from.SpriteID; return nil })
+	if err != nil {
+		return err
+	}
+	return js.jobs.Update(ctx, from.ID, func(j *sprites.Job) error { j.OwnsSprite = false; return nil })
+}
+
+// clear removes what a job has in its sprite, or the sprite.
+func (js *jobSprites) clear(ctx context.Context, job sprites.Job, running bool) error {
+	if gone, err := js.remove(ctx, job); gone || err != nil {
+		return err
+	}
+	sprite := spriteOf(js.client, job)
+	if running && job.Session != "" {
+		_, err := sprite.Kill(ctx, job.Session, sprites.SIGKILL, time.Second)
+		if err != nil && !errors.Is(err, sprites.ErrGone) && !errors.Is(err, sprites.ErrNotFound) {
+			return err
+		}
+	}
+	folders := []string{dir(job.ID)}
+	if others, err := inClone(ctx, js.jobs, job); err != nil {
+		return err
+	} else if len(others) == 0 {
+		folders = append(folders, path.Dir(workdir(job.ID, job.Repository)))
+	}
+	for _, name := range folders {
+		err := sprite.Remove(ctx, name, true)
+		if err != nil && !errors.Is(err, sprites.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}

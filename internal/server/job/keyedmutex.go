@@ -1,0 +1,40 @@
+package job
+
+import (
+	"context"
+	"sync"
+)
+
+// keyedMutex is a mutex for each key. The zero value has all of them free.
+type keyedMutex struct {
+	mu   sync.Mutex
+	held map[string]chan struct{} // by key, closed when it is free again; guarded by mu
+}
+
+// lock waits until a key is free, or ctx ends, and holds it until unlock.
+func (k *keyedMutex) lock(ctx context.Context, key string) (unlock func(), err error) {
+	for {
+		k.mu.Lock()
+		busy := k.held[key]
+		if busy == nil {
+			if k.held == nil {
+				k.held = map[string]chan struct{}{}
+			}
+			free := make(chan struct{})
+			k.held[key] = free
+			k.mu.Unlock()
+			return func() {
+				k.mu.Lock()
+				delete(k.held, key)
+				k.mu.Unlock()
+				close(free)
+			}, nil
+		}
+		k.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package job
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cove-dev/cove/internal/lib/fail"
+	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/server/store"
+	"github.com/cove-dev/cove/sprites"
+)
+
+// A job whose agent has to be installed first has its row before that: installing. A
+// preparation then installs the agent, makes the sprite, and queues the job.
+
+// preparer prepares such jobs. It takes up those that an earlier server left.
+type preparer struct {
+	store        *store.Store
+	client       *sprites.Client
+	installs     *installs
+	jobSprites   *jobSprites
+	finisher     *finisher
+	starter      *starter
+	preparations *preparations
+	locks        *keyedMutex // of jobs
+	logger       *slog.Logger
+}
+
+// create makes the row of a job whose agent has to be installed first, and has
+// the job prepared. If the caller did not ask for an early answer, it waits for that, and
+// a job that can't be prepared, or that nobody waits for any more, is forgotten.
+func (pr *preparer) create(ctx context.Context, job sprites.Job, req sprites.JobRequest, settings []byte, w *wanted) (sprites.Job, error) {
+	job.State, job.Upload = sprites.JobInstalling, ""
+	job.Installing = &sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}
+	switch _, err := pr.store.Sprites.Get(ctx, job.Sprite); {
+	case err == nil:
+		return job, fmt.Errorf("sprite %s: %w", job.Sprite, store.ErrExists)
+	case !errors.Is(err, store.ErrNotFound):
+		return job, err
+	}
+	p, err := pr.preparations.reserve(job.ID)
+	if err != nil {
+		return job, err
+	}
+	if err := pr.store.Jobs.Create(ctx, job, settings); err != nil {
+		pr.preparations.over(p, err)
+		return job, err
+	}
+	pr.preparations.run(p, func(ctx context.Context) error { return pr.prepare(ctx, job, req, w) })
+	if req.Early {
+		return pr.store.Jobs.Get(ctx, job.ID)
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		p.cancel(context.Cause(ctx))
+		<-p.done
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	switch err := p.err; {
+	case err == nil: // if the caller is gone, it is the caller's to undo
+		return pr.store.Jobs.Get(undo, job.ID)
+	case errors.Is(err, errHalted):
+		return job, fail.Newf("job_ended", "push again", "job %s: %v", job.ID, errHalted)
+	case errors.Is(err, errLeft):
+		return job, err // the janitor ends it
+	default:
+		return job, errors.Join(err, pr.store.Jobs.Delete(undo, job.ID))
+	}
+}
+
+// prepare makes an installing job queued; or, if the job does another one again and
+// nobody waits for it, starts it. A job that was asked for early and can't be prepared
+// fails. One whose preparation was cancelled is left as it is.
+func (pr *preparer) prepare(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
+	unlock, err := pr.locks.lock(ctx, job.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if job, err = pr.store.Jobs.Get(ctx, job.ID); err != nil || job.State != sprites.JobInstalling {
+		return err
+	}
+	err = pr.prepareLocked(ctx, job, req, w)
+	if ctx.Err() != nil {
+		return errors.Join(context.Cause(ctx), err)
+	}
+	if err != nil && req.Early {
+		pr.logger.Warn("preparing a job", "job", job.ID, "err", err)
+		return errors.Join(err, pr.finisher.giveUp(pr.preparations.ctx, job, err))
+	}
+	return err
+}
+
+func (pr *preparer) prepareLocked(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
+	there, err := pr.jobSprites.owned(ctx, job) // another server had made its sprite
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	if !there {
+		if job.Install, err = pr.installs.install(ctx, w, pr.show(ctx, job.ID)); err != nil {
+			return err
+		}
+		err = pr.store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+			if j.Install = job.Install; j.Installing != nil {
+				j.Installing.Command, j.Installing.Said = 0, ""
+			}
+			return nil
+		})
+		if err == nil {
+			err = pr.jobSprites.furnish(ctx, job, req)
+		}
+		if err != nil {
+			return err
+		}
+		fault.Reach(fault.InstallUsed)
+	}
+	again := req.Early && job.RetryOf != ""
+	err = pr.store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		now := time.Now().UTC()
+		j.Upload, j.ReadyAt = bundleIn(j.ID), &now
+		if !again {
+			j.State, j.Installing = sprites.JobQueued, nil
+		}
+		job = *j
+		return nil
+	})
+	if err != nil || !again {
+		return err
+	}
+	unlock, err := pr.preparations.lockJob(ctx, job.RetryOf)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	old, err := finished(ctx, pr.store.Jobs, job.RetryOf)
+	if err != nil {
+		return err
+	}
+	start, err := carryAll(ctx, pr.client, old, job)
+	if err == nil {
+		_, err = pr.starter.begin(ctx, job, start)
+	}
+	return err
+}
+
+// show writes into a job's row how far its installation is, if that has changed.
+func (pr *preparer) show(ctx context.Context, id string) func(sprites.InstallProgress) {
+	var last sprites.InstallProgress
+	return func(p sprites.InstallProgress) {
+		if p == last {
+			return
+		}
+		last = p
+		err := pr.store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+			if j.State == sprites.JobInstalling {
+				j.Installing = &p
+			}
+			return nil
+		})
+		if err != nil && ctx.Err() == nil {
+			pr.logger.Error("noting how far an installation is", "job", id, "err", err)
+		}
+	}
+}
+
+// takeUp sees that each installing job is prepared: those that an earlier server left, and
+// those whose preparation could not note its end. A job whose caller waited for the
+// answer fails, since the caller is gone.
+func (pr *preparer) takeUp(ctx context.Context) error {
+	jobs, err := pr.store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{sprites.JobInstalling}})
+	errs := []error{err}
+	for _, job := range jobs {
+		if pr.preparations.of(job.ID) == nil {
+			errs = append(errs, pr.takeUpJob(ctx, job))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (pr *preparer) takeUpJob(ctx context.Context, job sprites.Job) error {
+	settings, err := pr.store.Jobs.Settings(ctx, job.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	var req sprites.JobRequest
+	if err == nil {
+		err = json.Unmarshal(settings, &req)
+	}
+	if err != nil {
+		return fmt.Errorf("read the settings of job %s: %w", job.ID, err)
+	}
+	p, err := pr.preparations.reserve(job.ID)
+	if errors.Is(err, store.ErrExists) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	pr.preparations.run(p, func(ctx context.Context) error { return pr.prepareAgain(ctx, job, req) })
+	return nil
+}
+
+func (pr *preparer) prepareAgain(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
+	agent, err := agentOf(req.Agent, req.Definition)
+	var w *wanted
+	if err == nil {
+		w, err = pr.installs.wants(req, agent)
+	}
+	if err == nil && req.Early {
+		if w != nil { // what the row says is of an installation that is no more
+			pr.show(ctx, job.ID)(sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()})
+		}
+		return pr.prepare(ctx, job, req, w)
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err == nil {
+		err = errors.New("the server ended while the agent was being installed")
+	}
+	unlock, lockErr := pr.locks.lock(ctx, job.ID)
+	if lockErr != nil {
+		return lockErr
+	}
+	defer unlock()
+	now, getErr := pr.store.Jobs.Get(ctx, job.ID)
+	if getErr != nil || now.State != sprites.JobInstalling {
+		return getErr
+	}
+	return errors.Join(err, pr.finisher.giveUp(ctx, now, err))
+}
