@@ -83,7 +83,7 @@ func (s *Shim) shutdownAPI() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	var err error
-	if s.atHome() {
+	if s.folder.atHome() {
 		err = os.Remove(filepath.Join(s.cfg.Dir, socketName))
 	}
 	if errors.Is(err, os.ErrNotExist) {

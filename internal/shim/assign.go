@@ -42,7 +42,7 @@ func (s *Shim) assign(ctx context.Context, a Assignment) error {
 	s.gw.SetPolicy(policy.New(a.Network.Rules...))
 	s.cfg.Hostname, s.cfg.MachineID, s.cfg.Incarnation, s.cfg.Token = a.Hostname, a.MachineID, a.Incarnation, a.Token
 	s.cfg.Env, s.cfg.Connectors, s.cfg.NetworkPolicy = a.Env, a.Connectors, a.NetworkPolicy
-	spec, err := s.readBundle(st)
+	spec, err := s.folder.readBundle(st)
 	if err != nil {
 		return err
 	}

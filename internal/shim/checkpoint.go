@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -67,7 +68,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.refused {
 		return Checkpointed{}, errors.New("it is not wanted any more")
 	}
-	if err := s.checkDeleted(old); err != nil {
+	if err := checkDeleted(s.folder, old, s.cgroups); err != nil {
 		return Checkpointed{}, err
 	}
 	next := s.nextOf(old)
@@ -84,14 +85,14 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	}
 
 	// All that can be is done before the pause.
-	image, drop, err := s.memoryFolder()
+	image, drop, err := memoryFolder(s.folder, s.log)
 	if err != nil {
 		return Checkpointed{}, err
 	}
 	defer s.lowerMemory(old) // once its image, which is a part of it, is dropped
 	defer drop()
 	if err := s.prepareMove(old, next, req.Disk); err != nil {
-		return Checkpointed{}, errors.Join(err, s.leave(next))
+		return Checkpointed{}, errors.Join(err, s.folder.leave(next))
 	}
 	created, err := s.createAhead(ctx, old, next, req.Disk, image)
 	if ctx.Err() != nil {
@@ -148,7 +149,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	done.Mount = time.Since(mark)
 	fault.Reach(fault.MoveMounted)
 	mark = time.Now()
-	files, err := s.copyWritable(old, next, req.Disk)
+	files, err := copyWritable(s.folder, old, next, req.Disk)
 	if err != nil {
 		return resume(err)
 	}
@@ -181,7 +182,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	case why != "" && !req.Always:
 		done.NotKept = why
 	default:
-		kept, err := s.keepImage(ctx, done.State, image, req)
+		kept, err := keepImage(ctx, s.folder, done.State, image, req)
 		if done.Kept = kept; err != nil {
 			done.Kept, done.NotKept = 0, notKept(err)
 			s.log.Error("keep the memory of a checkpoint", "err", errors.Join(err, os.RemoveAll(req.Keep)))
@@ -196,7 +197,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 // mounted now, and the restore creates it.
 func (s *Shim) settleDisk(ctx context.Context, created *ahead, next State, disk []Mount, image string) (start func() error, err error) {
 	if created != nil {
-		if err = created.settle(s.rootfsOf(next), disk); err == nil {
+		if err = created.settle(s.folder.rootfs(next), disk); err == nil {
 			return created.restore, nil
 		}
 		s.log.Info("create the next sandbox once more, in the pause", "why", err)
@@ -210,8 +211,8 @@ func (s *Shim) settleDisk(ctx context.Context, created *ahead, next State, disk 
 			return nil, fmt.Errorf("mount the disk: %w", err)
 		}
 	}
-	start = func() error { return s.runscOf(next).restore(ctx, s.bundleOf(next), image) }
-	return start, s.mountNext(next, disk)
+	start = func() error { return s.runscOf(next).restore(ctx, s.folder.bundle(next), image) }
+	return start, mountAll(disk, s.folder.rootfs(next), s.log)
 }
 
 // notKept says why a memory could not be kept, for whom the server's paths are nothing.
@@ -227,8 +228,8 @@ var ErrEnded = errors.New("the sandbox has ended")
 
 // memoryFolder makes a folder for an image that nobody keeps. It is in memory, and
 // seen by this process and its children alone.
-func (s *Shim) memoryFolder() (dir string, drop func(), err error) {
-	dir = filepath.Join(s.cfg.Dir, "image")
+func memoryFolder(f folder, log *slog.Logger) (dir string, drop func(), err error) {
+	dir = filepath.Join(f.path, "image")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", nil, fmt.Errorf("make room for the memory: %w", err)
 	}
@@ -237,14 +238,14 @@ func (s *Shim) memoryFolder() (dir string, drop func(), err error) {
 	}
 	return dir, func() {
 		if err := errors.Join(layers.Unmount(dir), os.Remove(dir)); err != nil {
-			s.log.Warn("drop the memory's image", "err", err)
+			log.Warn("drop the memory's image", "err", err)
 		}
 	}, nil
 }
 
 // prepareMove makes what the next sandbox needs, but for its mounts.
 func (s *Shim) prepareMove(old, next State, disk []Mount) error {
-	if err := os.MkdirAll(s.rootfsOf(next), 0o755); err != nil {
+	if err := os.MkdirAll(s.folder.rootfs(next), 0o755); err != nil {
 		return fmt.Errorf("mount the disk: %w", err)
 	}
 	for _, m := range disk {
@@ -253,11 +254,11 @@ func (s *Shim) prepareMove(old, next State, disk []Mount) error {
 		}
 	}
 	// A shim that adopted the sandbox was told nothing but where it is.
-	spec, err := s.readBundle(old)
+	spec, err := s.folder.readBundle(old)
 	if err != nil {
 		return err
 	}
-	spec.Root.Path = s.rootfsOf(next)
+	spec.Root.Path = s.folder.rootfs(next)
 	spec.Annotations = map[string]string{boot.UpperSince: boot.SinceRestore}
 	if spec.Linux.CgroupsPath != "" {
 		spec.Linux.CgroupsPath = next.cgroup()
@@ -300,7 +301,7 @@ func (s *Shim) restore(ctx context.Context, next State, start func() error) erro
 	fault.Reach(fault.MoveStarted)
 	guest := s.guestDialer()
 	guest.restored = true
-	return s.awaitGuest(ctx, s.patience(), guest)
+	return s.awaitGuest(ctx, s.cfg.patience(), guest)
 }
 
 // endNext ends what there is of a next sandbox that could not be restored, and notes why.
@@ -354,7 +355,7 @@ func (s *Shim) releaseNetwork(next State) (finish func()) {
 // the host to take its memory back, or to write its disk.
 func (s *Shim) cleanOld(old State) {
 	killProcess(old.PID, old.StartTime)
-	err := errors.Join(s.runscOf(old).delete(), s.leave(old), removeCgroups(old.cgroup()))
+	err := errors.Join(s.runscOf(old).delete(), s.folder.leave(old), removeCgroups(old.cgroup()))
 	if err == nil {
 		err = s.setState(func(st *State) {
 			if st.OldPID == old.PID {
@@ -365,17 +366,6 @@ func (s *Shim) cleanOld(old State) {
 	if err != nil {
 		s.log.Error("clean up after the sandbox before a checkpoint", "err", err)
 	}
-}
-
-// leave removes the mounts and the folders of a sandbox that is no more, or will
-// not be.
-func (s *Shim) leave(st State) error {
-	errs := []error{layers.Unmount(s.rootfsOf(st)), os.RemoveAll(s.bundleOf(st))}
-	// Not RemoveAll: if the disk were mounted there still, it would be emptied.
-	if err := os.Remove(s.rootfsOf(st)); !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
 
 // takeUpMove brings a sandbox whose shim died in the middle of a checkpoint, of a

@@ -20,10 +20,8 @@ func TestNoMoveAfterEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Shim{
-		cfg: Config{Dir: t.TempDir(), ID: "0123456789abcdef"}, log: slog.New(slog.DiscardHandler), netns: -1, ended: make(chan struct{}),
-		state: State{Container: "0123456789abcdef-000000", PID: cmd.Process.Pid, StartTime: start, Layers: []string{"a"}},
-	}
+	s := newShim(Config{Dir: t.TempDir(), ID: "0123456789abcdef"}, slog.New(slog.DiscardHandler))
+	s.state = State{Container: "0123456789abcdef-000000", PID: cmd.Process.Pid, StartTime: start, Layers: []string{"a"}}
 	note := func(context.Context) error { return s.setState(func(st *State) { st.Next = []string{"a", "b"} }) }
 	if err := s.move(t.Context(), note); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/gateway"
 )
 
@@ -131,4 +132,26 @@ func process(pid int, said string) (name string, err error) {
 		return "", errors.New("the guest names no process")
 	}
 	return name, nil
+}
+
+// patience is how long a guest that was restored may take to answer.
+func (cfg Config) patience() time.Duration { return cmp.Or(cfg.Patience, BootTimeout) }
+
+// bootConfig is what the guest is told. copied says that it goes on from a memory of which there are
+// copies.
+func (cfg Config) bootConfig(copied bool) boot.Config {
+	return boot.Config{
+		Token:       cfg.Token,
+		Listen:      net.JoinHostPort("0.0.0.0", fmt.Sprint(boot.Port)), // its address changes when it wakes
+		Hostname:    cfg.Hostname,
+		MachineID:   cfg.MachineID,
+		Incarnation: cfg.Incarnation,
+		Copied:      copied,
+		Env:         cfg.Env,
+		CPUs:        cfg.CPUs,
+		PidsMax:     cfg.Tasks,
+
+		NetworkPolicy: cfg.NetworkPolicy,
+		GitConfig:     connect.GitConfig(cfg.Connectors),
+	}
 }

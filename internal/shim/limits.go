@@ -69,14 +69,14 @@ func (s *Shim) setLimits(l Limits) error {
 		}
 	}
 	s.cfg.MemoryMB, s.cfg.CPUs = l.MemoryMB, l.CPUs
-	spec, err := s.readBundle(st)
+	spec, err := s.folder.readBundle(st)
 	if err != nil {
 		return err
 	}
 	if spec.Linux.Resources == nil {
 		spec.Linux.Resources = &specs.LinuxResources{}
 	}
-	fresh := s.resources() // an adopted one was told only some of these
+	fresh := s.cfg.resources() // an adopted one was told only some of these
 	spec.Linux.Resources.Memory, spec.Linux.Resources.CPU = fresh.Memory, fresh.CPU
 	if err := s.saveBundle(st, spec); err != nil {
 		return err

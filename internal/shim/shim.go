@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +20,6 @@ import (
 	"github.com/cove-dev/cove/internal/lib/logfile"
 	"github.com/cove-dev/cove/internal/lib/openfiles"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
-	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/internal/shim/kernel"
 	"github.com/cove-dev/cove/internal/shim/layers"
@@ -46,7 +43,7 @@ type Shim struct {
 	cfg     Config
 	log     *slog.Logger
 	lock    *os.File
-	folder  string // see folderOf
+	folder  folder
 	prefix  string // see prefixOf
 	cgroups bool   // the sandbox has cgroups of its own
 
@@ -135,14 +132,6 @@ func (s *Shim) leaveOwnGroup() {
 	}
 }
 
-func (s *Shim) rootfsOf(st State) string {
-	return filepath.Join(s.cfg.Dir, fmt.Sprintf("rootfs.%d", st.Generation))
-}
-
-func (s *Shim) bundleOf(st State) string {
-	return filepath.Join(s.cfg.Dir, fmt.Sprintf("bundle.%d", st.Generation))
-}
-
 // container is runsc's name for a generation of the sandbox. All are of one length,
 // so that none is the beginning of another.
 func container(id string, generation int) string { return fmt.Sprintf("%s-%06d", id, generation) }
@@ -161,32 +150,37 @@ func (s *Shim) setState(change func(*State)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.state)
-	if !s.atHome() {
+	if !s.folder.atHome() {
 		return fmt.Errorf("%s is not this sandbox's folder any more", s.cfg.Dir)
 	}
 	return s.state.write(s.cfg.Dir)
 }
 
-// start makes the sandbox, or adopts it. On error nothing of it is left, unless
-// another shim has it.
-func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
-	s := &Shim{
+// newShim is a shim that looks after nothing yet.
+func newShim(cfg Config, log *slog.Logger) *Shim {
+	return &Shim{
 		cfg:     cfg,
-		log:     slog.New(logfile.Limit(slog.NewTextHandler(logfile.Stderr(filepath.Join(cfg.Dir, "shim.log"), 0), nil))).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation),
+		log:     log,
+		folder:  folder{path: cfg.Dir},
 		netns:   -1,
 		ended:   make(chan struct{}),
 		limited: make(chan struct{}, 1),
-
-		refusals: cgroup.Process{}.ProcessRefusals(),
 	}
-	if err := s.takeLock(ctx); err != nil {
+}
+
+// start makes the sandbox, or adopts it. On error nothing of it is left, unless
+// another shim has it.
+func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
+	s := newShim(cfg, slog.New(logfile.Limit(slog.NewTextHandler(logfile.Stderr(filepath.Join(cfg.Dir, "shim.log"), 0), nil))).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation))
+	s.refusals = cgroup.Process{}.ProcessRefusals()
+	var err error
+	if s.lock, err = takeLock(ctx, cfg); err != nil {
 		return nil, err
 	}
-	var err error
-	if s.folder, err = folderOf(cfg.Dir); err != nil {
+	if s.folder.identity, err = folderOf(cfg.Dir); err != nil {
 		return nil, errors.Join(err, s.lock.Close())
 	}
-	s.prefix = prefixOf(cfg.ID, s.folder)
+	s.prefix = prefixOf(cfg.ID, s.folder.identity)
 	// From here on the next server sees that this sandbox is being made, and waits.
 	if !cfg.Adopt && unread(ready) {
 		return nil, errors.Join(errors.New("the server that wanted this sandbox has gone"), s.lock.Close())
@@ -215,7 +209,7 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	}
 	s.joining.Go(func() { // beside the boot: a kernel takes some 10 ms to move a process
 		var err error
-		if s.own, err = joinOwnGroup(cfg.Cgroups.Parent, prefixOf(cfg.ID, s.folder)); err != nil {
+		if s.own, err = joinOwnGroup(cfg.Cgroups.Parent, prefixOf(cfg.ID, s.folder.identity)); err != nil {
 			s.log.Warn("the shim's own memory is not limited", "err", err)
 		}
 	})
@@ -260,83 +254,13 @@ func unread(w io.Writer) bool {
 	return err == nil && n > 0 && poll[0].Revents&unix.POLLERR != 0
 }
 
-// Held reports whether a shim looks after the sandbox of a folder, or is about to
-// start it.
-func Held(dir string) bool {
-	f, err := os.Open(filepath.Join(dir, lockName))
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
-}
-
-// Keeper returns the number and start of the last shim that looked after the sandbox of a
-// folder.
-func Keeper(dir string) (pid int, start uint64, err error) {
-	text, err := os.ReadFile(filepath.Join(dir, lockName))
-	if err != nil {
-		return 0, 0, err
-	}
-	_, err = fmt.Sscan(string(text), &pid, &start)
-	return pid, start, err
-}
-
-const lockName = "shim.lock"
-
-// lockPatience is for a shim that has cleaned up, and is about to end.
-const lockPatience = time.Minute
-
-// adoptPatience is for a shim that has died: its connections end before its lock does.
-const adoptPatience = 500 * time.Millisecond
-
-// takeLock takes the sandbox's lock, which the kernel gives back when this
-// process ends.
-func (s *Shim) takeLock(ctx context.Context) error {
-	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("make the sandbox's folder: %w", err)
-	}
-	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the sandbox's lock: %w", err)
-	}
-	patience := lockPatience
-	if s.cfg.Adopt {
-		patience = adoptPatience
-	}
-	for deadline := time.Now().Add(patience); ; {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			s.lock = f
-			if start, err := processStart(os.Getpid()); err == nil {
-				_, _ = fmt.Fprintf(f, "%10d %20d\n", os.Getpid(), start) // on a full disk the last one's stay
-			}
-			return nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("lock the sandbox's folder: %w", err)
-			break
-		}
-		_, none := ReadState(s.cfg.Dir)
-		if !s.cfg.Adopt && none == nil || ctx.Err() != nil || time.Now().After(deadline) {
-			err = ErrLocked
-			break
-		}
-		select { // the last one has died, or its sandbox is gone: it ends too
-		case <-time.After(2 * time.Millisecond):
-		case <-ctx.Done():
-		}
-	}
-	return errors.Join(err, f.Close())
-}
-
 // boot starts a new sandbox and returns when its guest answers.
 func (s *Shim) boot(ctx context.Context) error {
 	if old, err := ReadState(s.cfg.Dir); err == nil {
 		// A sandbox whose shim died, and whose end nobody saw; or a copy's.
 		switch {
 		case old.Elsewhere(s.cfg.Dir):
-			if err := s.forget(old); err != nil {
+			if err := s.folder.forget(old, s.log); err != nil {
 				return err
 			}
 		case alive(old.PID, old.StartTime):
@@ -345,7 +269,7 @@ func (s *Shim) boot(ctx context.Context) error {
 			s.known(old)
 			s.state.CgroupParent = old.CgroupParent
 			s.teardown()
-			s.prefix = prefixOf(s.cfg.ID, s.folder)
+			s.prefix = prefixOf(s.cfg.ID, s.folder.identity)
 		}
 	}
 	if err := awaitVacant(ctx, s.cfg.Dir, dying); err != nil {
@@ -358,7 +282,7 @@ func (s *Shim) boot(ctx context.Context) error {
 	s.cgroups = ok
 	s.state = State{
 		Container:   s.container(0),
-		Folder:      s.folder,
+		Folder:      s.folder.identity,
 		Layers:      s.cfg.Layers,
 		Hostname:    s.cfg.Hostname,
 		Incarnation: s.cfg.Incarnation,
@@ -376,7 +300,8 @@ func (s *Shim) boot(ctx context.Context) error {
 		s.state.Unlimited = unlimited(why)
 	}
 	mounted := make(chan error, 1)
-	go func() { mounted <- s.mountDisk() }()
+	rootfs := s.folder.rootfs(s.state)
+	go func() { mounted <- mountDisk(s.cfg, rootfs, s.log) }()
 	err := s.startNetwork("")
 	if mountErr := <-mounted; mountErr != nil {
 		return mountErr
@@ -397,14 +322,14 @@ func (s *Shim) boot(ctx context.Context) error {
 		}
 		if size, most := imageSize(s.cfg.Image), (cgroup.Process{}).Limits().Memory; most > 0 && size > most {
 			// The kernel would end another process of the container instead: its server.
-			return fmt.Errorf("go on from its memory: %s", s.exceeds(s.cfg.Image))
+			return fmt.Errorf("go on from its memory: %s", exceeds(s.cfg.Image, s.state))
 		}
 		err = s.wake(ctx, s.cfg.Image)
 		if err == nil {
 			return s.setState(func(st *State) { st.Woken = true })
 		}
-		if !s.ran && (noRoom(err) || s.mayWake(err) && s.untouched(began)) {
-			if why := s.exceeds(s.cfg.Image); why != "" {
+		if !s.ran && (noRoom(err) || mayWake(s.cfg.Image, err) && s.untouched(began)) {
+			if why := exceeds(s.cfg.Image, s.state); why != "" {
 				err = fmt.Errorf("%s: %w", why, err)
 			}
 			return fmt.Errorf("go on from its memory: %w", err) // which can be tried again
@@ -435,7 +360,7 @@ func (s *Shim) boot(ctx context.Context) error {
 func (s *Shim) run(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, firstTry)
 	defer cancel()
-	err := s.runsc().run(limited, s.bundleOf(s.state), s.bootConfig())
+	err := s.runsc().run(limited, s.folder.bundle(s.state), s.cfg.bootConfig(s.copied))
 	if err == nil || ctx.Err() != nil || limited.Err() == nil {
 		return err
 	}
@@ -443,7 +368,7 @@ func (s *Shim) run(ctx context.Context) error {
 	if err := s.startOver(s.state.Unused); err != nil {
 		return err
 	}
-	return s.runsc().run(ctx, s.bundleOf(s.state), s.bootConfig())
+	return s.runsc().run(ctx, s.folder.bundle(s.state), s.cfg.bootConfig(s.copied))
 }
 
 // startOver clears away a sandbox that did not start, or come back from its memory, and
@@ -456,7 +381,7 @@ func (s *Shim) startOver(why string) error {
 			return err
 		}
 	}
-	if err := errors.Join(s.leave(failed), removeCgroups(failed.cgroup())); err != nil {
+	if err := errors.Join(s.folder.leave(failed), removeCgroups(failed.cgroup())); err != nil {
 		return err
 	}
 	if err := kernel.Keep(s.cfg.Dir); err != nil {
@@ -469,7 +394,7 @@ func (s *Shim) startOver(why string) error {
 		st.Token = s.cfg.Token // one that was to wake had another
 	})
 	if err == nil {
-		err = s.mountDisk()
+		err = mountDisk(s.cfg, s.folder.rootfs(s.state), s.log)
 	}
 	if err == nil {
 		err = s.configureLink()
@@ -478,23 +403,6 @@ func (s *Shim) startOver(why string) error {
 		err = s.writeBundle()
 	}
 	return err
-}
-
-func (s *Shim) bootConfig() boot.Config {
-	return boot.Config{
-		Token:       s.cfg.Token,
-		Listen:      net.JoinHostPort("0.0.0.0", fmt.Sprint(boot.Port)), // its address changes when it wakes
-		Hostname:    s.cfg.Hostname,
-		MachineID:   s.cfg.MachineID,
-		Incarnation: s.cfg.Incarnation,
-		Copied:      s.copied,
-		Env:         s.cfg.Env,
-		CPUs:        s.cfg.CPUs,
-		PidsMax:     s.cfg.Tasks,
-
-		NetworkPolicy: s.cfg.NetworkPolicy,
-		GitConfig:     connect.GitConfig(s.cfg.Connectors),
-	}
 }
 
 // adopt takes up a sandbox whose shim died. Its disk stays mounted in the
@@ -507,7 +415,7 @@ func (s *Shim) adopt() error {
 		return err
 	}
 	if st.Elsewhere(s.cfg.Dir) {
-		if err := s.forget(st); err != nil {
+		if err := s.folder.forget(st, s.log); err != nil {
 			return err
 		}
 		if alive(st.PID, st.StartTime) {
@@ -516,7 +424,7 @@ func (s *Shim) adopt() error {
 		return fmt.Errorf("%w: %s", errGone, s.why())
 	}
 	s.known(st)
-	s.state, s.state.Folder = st, s.folder
+	s.state, s.state.Folder = st, s.folder.identity
 	if st.PID == 0 {
 		s.killStarted(st) // its shim died before it was there, and it may yet come
 	}
@@ -530,72 +438,6 @@ func (s *Shim) adopt() error {
 	}
 	return s.takeUpMove()
 }
-
-// mountDisk mounts the sprite's disk at rootfs.
-func (s *Shim) mountDisk() error {
-	rootfs := s.rootfsOf(s.state)
-	if err := os.MkdirAll(rootfs, 0o755); err != nil {
-		return fmt.Errorf("mount the disk: %w", err)
-	}
-	for _, m := range s.cfg.Disk {
-		if err := m.Overlay.Create(); err != nil {
-			return fmt.Errorf("mount the disk: %w", err)
-		}
-		if err := s.mountPart(m, rootfs); err != nil {
-			return fmt.Errorf("mount the disk: %w", err)
-		}
-	}
-	return s.openWays()
-}
-
-// mountPart mounts a part of the disk below rootfs. If the kernel can't guard it, it is
-// mounted without: its mask hides what was secret when the sandbox started.
-func (s *Shim) mountPart(m Mount, rootfs string) error {
-	at := filepath.Join(rootfs, m.Target)
-	err := m.Overlay.Mount(at)
-	if err != nil && m.Overlay.Guard != "" {
-		s.log.Warn("a file of the host that becomes secret is not hidden from this sandbox", "folder", "/"+m.Target, "err", err)
-		m.Overlay.Guard = ""
-		err = m.Overlay.Mount(at)
-	}
-	return err
-}
-
-// openWays makes the folders above the included ones passable for the sprite's
-// user: below /root, for one, they would be seen by root only.
-func (s *Shim) openWays() error {
-	if len(s.cfg.Include) == 0 {
-		return nil
-	}
-	root, err := os.OpenRoot(s.rootfsOf(s.state)) // nothing on the disk leads out of it
-	if err != nil {
-		return fmt.Errorf("open the ways to included folders: %w", err)
-	}
-	defer root.Close()
-	for _, dir := range s.cfg.Include {
-		way := ""
-		for part := range strings.SplitSeq(strings.TrimPrefix(filepath.Dir(dir), "/"), "/") {
-			if way = filepath.Join(way, part); way == "" {
-				break // directly below /
-			}
-			err := root.Mkdir(way, 0o755)
-			if err != nil && !errors.Is(err, os.ErrExist) {
-				return fmt.Errorf("open the way to %s: %w", dir, err)
-			}
-			st, err := root.Stat(way)
-			if err == nil && st.Mode().Perm()&0o011 != 0o011 {
-				err = root.Chmod(way, st.Mode().Perm()|0o011)
-			}
-			if err != nil {
-				return fmt.Errorf("open the way to %s: %w", dir, err)
-			}
-		}
-	}
-	return nil
-}
-
-// patience is how long a guest that was restored may take to answer.
-func (s *Shim) patience() time.Duration { return cmp.Or(s.cfg.Patience, BootTimeout) }
 
 // awaitGuest returns when the guest's API answers, or with the reason when the
 // sandbox ends, or the limit is reached, before.
@@ -687,7 +529,7 @@ func (s *Shim) why() string {
 	s.mu.Lock()
 	stopping, hibernated, short, failed := s.stopping, s.hibernated, s.short, s.failed
 	s.mu.Unlock()
-	lack := s.shortage()
+	lack := shortageOf(s.state, s.cfg.PidsMax, s.refusals)
 	switch {
 	case lack.oomKills > 0 || short && !stopping && !hibernated && s.state.MemoryLimit > 0:
 		return lack.memory(s.state.Hostname)
@@ -726,7 +568,7 @@ func (s *Shim) teardown() {
 	s.cleaning.Wait()
 	last := s.snapshot()
 	errs := []error{}
-	home := s.atHome()
+	home := s.folder.atHome()
 	if home {
 		errs = append(errs, s.abandonNext())
 		for _, name := range s.containers() {
@@ -744,7 +586,7 @@ func (s *Shim) teardown() {
 	}
 	for n := range last.Generation + 2 { // the next one may have been begun
 		if home {
-			errs = append(errs, s.leave(State{Generation: n}))
+			errs = append(errs, s.folder.leave(State{Generation: n}))
 		}
 		errs = append(errs, removeCgroups(cgroupPath(last.CgroupParent, s.container(n))))
 	}

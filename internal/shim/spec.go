@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -21,7 +20,7 @@ func (s *Shim) writeBundle() error {
 	spec := &specs.Spec{
 		Version:  "1.1.0",
 		Hostname: s.cfg.Hostname,
-		Root:     &specs.Root{Path: s.rootfsOf(s.state)},
+		Root:     &specs.Root{Path: s.folder.rootfs(s.state)},
 		Process: &specs.Process{
 			Cwd:          "/",
 			Args:         []string{filepath.Join(boot.BinDir, "cove-guest"), "init"},
@@ -47,9 +46,9 @@ func (s *Shim) writeBundle() error {
 	}
 	if s.cgroups {
 		spec.Linux.CgroupsPath = s.state.cgroup()
-		spec.Linux.Resources = s.resources()
+		spec.Linux.Resources = s.cfg.resources()
 	}
-	since, err := s.upperSince()
+	since, err := upperSince(s.cfg.Disk)
 	if err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
@@ -57,47 +56,38 @@ func (s *Shim) writeBundle() error {
 	return s.saveBundle(s.state, spec)
 }
 
-// upperSince is the time from which on all changes of the disk are in its topmost layer.
-func (s *Shim) upperSince() (since time.Time, err error) {
-	for _, m := range s.cfg.Disk {
-		began, err := m.Overlay.Since()
-		if err != nil {
-			return since, err
-		}
-		if began.After(since) {
-			since = began
-		}
-	}
-	return since, nil
-}
-
-func (s *Shim) readBundle(st State) (*specs.Spec, error) {
-	data, err := os.ReadFile(filepath.Join(s.bundleOf(st), "config.json"))
-	if err != nil {
-		return nil, fmt.Errorf("read the bundle: %w", err)
-	}
-	spec := &specs.Spec{}
-	if err := json.Unmarshal(data, spec); err != nil {
-		return nil, fmt.Errorf("read the bundle: %w", err)
-	}
-	return spec, nil
-}
-
 func (s *Shim) saveBundle(st State, spec *specs.Spec) error {
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if err := os.MkdirAll(s.bundleOf(st), 0o700); err != nil {
+	if err := os.MkdirAll(s.folder.bundle(st), 0o700); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(s.bundleOf(st), "config.json"), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.folder.bundle(st), "config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
 	if s.cgroups {
 		return errors.Join(makeGroup(cgroupRoot, st.cgroup(), spec.Linux.Resources), writeCpuset(st.cgroup()))
 	}
 	return nil
+}
+
+// resources are the limits that the sandbox's cgroups have.
+func (cfg Config) resources() *specs.LinuxResources {
+	r := &specs.LinuxResources{}
+	if cfg.MemoryMB > 0 {
+		limit := int64(cfg.MemoryMB) << 20
+		r.Memory = &specs.LinuxMemory{Limit: &limit}
+	}
+	if quota := quotaOf(cgroup.Process{}.Limits(), cfg.CPUs); quota > 0 {
+		period := uint64(cgroup.Period)
+		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
+	}
+	if cfg.PidsMax > 0 {
+		r.Pids = &specs.LinuxPids{Limit: int64(cfg.PidsMax)}
+	}
+	return r
 }
 
 // guestProcs bounds the guest's own threads: it moves bytes, and each thread of
@@ -107,22 +97,6 @@ func guestProcs(cpus int) string {
 		cpus = n
 	}
 	return fmt.Sprint(min(cpus, 4))
-}
-
-func (s *Shim) resources() *specs.LinuxResources {
-	r := &specs.LinuxResources{}
-	if s.cfg.MemoryMB > 0 {
-		limit := int64(s.cfg.MemoryMB) << 20
-		r.Memory = &specs.LinuxMemory{Limit: &limit}
-	}
-	if quota := quotaOf(cgroup.Process{}.Limits(), s.cfg.CPUs); quota > 0 {
-		period := uint64(cgroup.Period)
-		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
-	}
-	if s.cfg.PidsMax > 0 {
-		r.Pids = &specs.LinuxPids{Limit: int64(s.cfg.PidsMax)}
-	}
-	return r
 }
 
 // capabilities are the guest's: all that act on the sandbox's own kernel, which is
