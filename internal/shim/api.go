@@ -171,7 +171,7 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	}
 	if grace > 0 && moved { // else nothing of it is to run any more
 		if st.Paused {
-			if err := s.runsc().thaw(); err != nil {
+			if err := s.containers.runsc(s.snapshot()).thaw(); err != nil {
 				s.log.Error("resume before stop", "err", err)
 			}
 		}
@@ -248,8 +248,8 @@ func (s *Shim) pause() error {
 		return errors.Join(err, s.setState(func(st *State) { st.Paused = false }))
 	}
 	fault.Reach(fault.PauseNoted)
-	if err := s.runsc().freeze(); err != nil {
-		return errors.Join(err, s.runsc().thaw(), s.setState(func(st *State) { st.Paused = false }))
+	if err := s.containers.runsc(s.snapshot()).freeze(); err != nil {
+		return errors.Join(err, s.containers.runsc(s.snapshot()).thaw(), s.setState(func(st *State) { st.Paused = false }))
 	}
 	fault.Reach(fault.PauseFrozen)
 	return nil
@@ -257,7 +257,7 @@ func (s *Shim) pause() error {
 
 // resume undoes pause; in the file last of all. s.moving is held.
 func (s *Shim) resume() error {
-	if err := s.runsc().thaw(); err != nil {
+	if err := s.containers.runsc(s.snapshot()).thaw(); err != nil {
 		return err
 	}
 	fault.Reach(fault.ResumeThawed)

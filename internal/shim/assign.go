@@ -47,7 +47,7 @@ func (s *Shim) assign(ctx context.Context, a Assignment) error {
 		return err
 	}
 	spec.Hostname = a.Hostname
-	if err := s.saveBundle(st, spec); err != nil {
+	if err := s.containers.saveBundle(st, spec); err != nil {
 		return err
 	}
 	if err := s.introduce(ctx, st); err != nil {

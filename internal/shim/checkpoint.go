@@ -11,10 +11,8 @@ import (
 	"path/filepath"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/internal/shim/layers"
@@ -68,10 +66,10 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.refused {
 		return Checkpointed{}, errors.New("it is not wanted any more")
 	}
-	if err := checkDeleted(s.folder, old, s.cgroups); err != nil {
+	if err := checkDeleted(s.folder, old, s.containers.cgroups); err != nil {
 		return Checkpointed{}, err
 	}
-	next := s.nextOf(old)
+	next := s.containers.next(old)
 	next.Layers = req.Layers
 
 	// The file names the next layers before they are mounted, so that nobody removes them.
@@ -91,17 +89,17 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	}
 	defer s.lowerMemory(old) // once its image, which is a part of it, is dropped
 	defer drop()
-	if err := s.prepareMove(old, next, req.Disk); err != nil {
+	if err := s.containers.prepare(old, next, req.Disk, s.netnsPath()); err != nil {
 		return Checkpointed{}, errors.Join(err, s.folder.leave(next))
 	}
-	created, err := s.createAhead(ctx, old, next, req.Disk, image)
+	created, err := s.containers.createAhead(ctx, old, next, req.Disk, image)
 	if ctx.Err() != nil {
-		return Checkpointed{}, errors.Join(ctx.Err(), s.abandon(next))
+		return Checkpointed{}, errors.Join(ctx.Err(), s.containers.abandon(s.snapshot(), next))
 	}
 	if err != nil {
 		s.log.Warn("create the next sandbox in the pause, because it could not be before", "err", err)
 	}
-	call := s.runscOf(old)
+	call := s.containers.runsc(old)
 	pause, save := call.pause, func() error { return call.save(ctx, image) }
 	if created != nil {
 		defer created.mover.close()
@@ -117,10 +115,10 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		if created != nil {
 			created.mover.close() // it may be at it still
 		}
-		return Checkpointed{}, errors.Join(s.goBack(err), s.abandon(next))
+		return Checkpointed{}, errors.Join(s.goBack(err), s.containers.abandon(s.snapshot(), next))
 	}
 	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
-		return Checkpointed{}, errors.Join(err, s.abandon(next))
+		return Checkpointed{}, errors.Join(err, s.containers.abandon(s.snapshot(), next))
 	}
 	fault.Reach(fault.MoveNoted)
 	if !old.Paused {
@@ -142,7 +140,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	fault.Reach(fault.MoveSaved)
 	done.Save = time.Since(began)
 	mark := time.Now()
-	start, err := s.settleDisk(ctx, created, next, req.Disk, image)
+	start, err := s.containers.settle(ctx, created, next, req.Disk, image)
 	if err != nil {
 		return resume(err)
 	}
@@ -192,29 +190,6 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	return done, nil
 }
 
-// settleDisk has the next sandbox's disk be what is there, now that nothing runs, and
-// returns what starts it: where it was not created ahead, or can't be used, the disk is
-// mounted now, and the restore creates it.
-func (s *Shim) settleDisk(ctx context.Context, created *ahead, next State, disk []Mount, image string) (start func() error, err error) {
-	if created != nil {
-		if err = created.settle(s.folder.rootfs(next), disk); err == nil {
-			return created.restore, nil
-		}
-		s.log.Info("create the next sandbox once more, in the pause", "why", err)
-		created.mover.close()
-		if err := s.dropAhead(next); err != nil {
-			return nil, err
-		}
-	}
-	for _, m := range disk {
-		if err := m.Overlay.CopyTop(); err != nil {
-			return nil, fmt.Errorf("mount the disk: %w", err)
-		}
-	}
-	start = func() error { return s.runscOf(next).restore(ctx, s.folder.bundle(next), image) }
-	return start, mountAll(disk, s.folder.rootfs(next), s.log)
-}
-
 // notKept says why a memory could not be kept, for whom the server's paths are nothing.
 func notKept(err error) string {
 	if noRoom(err) {
@@ -243,34 +218,6 @@ func memoryFolder(f folder, log *slog.Logger) (dir string, drop func(), err erro
 	}, nil
 }
 
-// prepareMove makes what the next sandbox needs, but for its mounts.
-func (s *Shim) prepareMove(old, next State, disk []Mount) error {
-	if err := os.MkdirAll(s.folder.rootfs(next), 0o755); err != nil {
-		return fmt.Errorf("mount the disk: %w", err)
-	}
-	for _, m := range disk {
-		if err := m.Overlay.Create(); err != nil {
-			return fmt.Errorf("mount the disk: %w", err)
-		}
-	}
-	// A shim that adopted the sandbox was told nothing but where it is.
-	spec, err := s.folder.readBundle(old)
-	if err != nil {
-		return err
-	}
-	spec.Root.Path = s.folder.rootfs(next)
-	spec.Annotations = map[string]string{boot.UpperSince: boot.SinceRestore}
-	if spec.Linux.CgroupsPath != "" {
-		spec.Linux.CgroupsPath = next.cgroup()
-	}
-	for i := range spec.Linux.Namespaces {
-		if ns := &spec.Linux.Namespaces[i]; ns.Type == specs.NetworkNamespace {
-			ns.Path = s.netnsPath()
-		}
-	}
-	return s.saveBundle(next, spec)
-}
-
 // restore has start start the next sandbox from the memory of the old one, and returns
 // when its guest answers.
 func (s *Shim) restore(ctx context.Context, next State, start func() error) error {
@@ -283,7 +230,7 @@ func (s *Shim) restore(ctx context.Context, next State, start func() error) erro
 	if err != nil {
 		return err
 	}
-	pid, startTime, err := s.runscOf(next).sandboxProcess()
+	pid, startTime, err := s.containers.runsc(next).sandboxProcess()
 	if err != nil {
 		return err
 	}
@@ -292,7 +239,7 @@ func (s *Shim) restore(ctx context.Context, next State, start func() error) erro
 		return err
 	}
 	if next.Paused { // see runsc.platform
-		if err := s.runscOf(next).freeze(); err != nil {
+		if err := s.containers.runsc(next).freeze(); err != nil {
 			killProcess(pid, startTime)
 			return err
 		}
@@ -311,7 +258,7 @@ func (s *Shim) endNext(next State, why error) {
 	s.failed = why
 	s.mu.Unlock()
 	s.log.Error("end the sandbox, because it could not be restored", "err", why)
-	s.killContainer(next.Container)
+	s.containers.kill(next.Container)
 	st := s.snapshot()
 	killProcess(st.PID, st.StartTime)
 }
@@ -355,7 +302,7 @@ func (s *Shim) releaseNetwork(next State) (finish func()) {
 // the host to take its memory back, or to write its disk.
 func (s *Shim) cleanOld(old State) {
 	killProcess(old.PID, old.StartTime)
-	err := errors.Join(s.runscOf(old).delete(), s.folder.leave(old), removeCgroups(old.cgroup()))
+	err := errors.Join(s.containers.runsc(old).delete(), s.folder.leave(old), removeCgroups(old.cgroup()))
 	if err == nil {
 		err = s.setState(func(st *State) {
 			if st.OldPID == old.PID {
@@ -371,7 +318,7 @@ func (s *Shim) cleanOld(old State) {
 // takeUpMove brings a sandbox whose shim died in the middle of a checkpoint, of a
 // hibernation, of a pause or of its end to what it was: paused, or at work.
 func (s *Shim) takeUpMove() error {
-	if err := s.abandonNext(); err != nil {
+	if err := s.containers.abandonNext(s.snapshot()); err != nil {
 		s.log.Error("clean up after a checkpoint that was begun", "err", err)
 	}
 	st := s.snapshot()
@@ -404,7 +351,7 @@ func (s *Shim) goBack(err error) error {
 // endMove has a sandbox that is to be moved no more be what it was before. One that has
 // ended meanwhile is ErrEnded.
 func (s *Shim) endMove() error {
-	call := s.runsc()
+	call := s.containers.runsc(s.snapshot())
 	change := call.thaw // it may not have come to the pause
 	if s.snapshot().Paused {
 		change = call.freeze

@@ -73,7 +73,7 @@ func TestStateKeepsRoom(t *testing.T) {
 
 // TestPauseNotNoted: a sandbox of which nobody could write down that it is paused is not.
 func TestPauseNotNoted(t *testing.T) {
-	s := newShim(Config{Dir: filepath.Join(t.TempDir(), "gone")}, slog.New(slog.DiscardHandler))
+	s := newShim(Config{Dir: filepath.Join(t.TempDir(), "gone")}, "", slog.New(slog.DiscardHandler))
 	if err := s.pause(); !errors.Is(err, os.ErrNotExist) || s.snapshot().Paused {
 		t.Errorf("got %v, and paused %v, want %v, false", err, s.snapshot().Paused, os.ErrNotExist)
 	}

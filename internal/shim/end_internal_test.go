@@ -20,7 +20,7 @@ func TestNoMoveAfterEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newShim(Config{Dir: t.TempDir(), ID: "0123456789abcdef"}, slog.New(slog.DiscardHandler))
+	s := newShim(Config{Dir: t.TempDir(), ID: "0123456789abcdef"}, "", slog.New(slog.DiscardHandler))
 	s.state = State{Container: "0123456789abcdef-000000", PID: cmd.Process.Pid, StartTime: start, Layers: []string{"a"}}
 	note := func(context.Context) error { return s.setState(func(st *State) { st.Next = []string{"a", "b"} }) }
 	if err := s.move(t.Context(), note); err != nil {

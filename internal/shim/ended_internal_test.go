@@ -12,7 +12,7 @@ import (
 // A sandbox may be gone when its guest is asked to stop. That is an error, and no end of the
 // shim, which has the rest of its cleaning up before it.
 func TestAskAfterTheEnd(t *testing.T) {
-	s := newShim(Config{Dir: t.TempDir(), ID: "00112233aabbccdd"}, slog.New(slog.DiscardHandler))
+	s := newShim(Config{Dir: t.TempDir(), ID: "00112233aabbccdd"}, "", slog.New(slog.DiscardHandler))
 	s.gw = &gateway.Gateway{}
 	s.teardown()
 	if err := s.askGuestToStop(t.Context(), 0); !errors.Is(err, net.ErrClosed) {

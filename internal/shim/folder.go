@@ -4,13 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -102,14 +98,6 @@ func folderOf(dir string) (string, error) {
 	return fmt.Sprintf("%x:%x", st.Dev, st.Ino), nil
 }
 
-// prefixOf is how the names of a folder's containers begin, and those of its cgroups. Two
-// copies have sprites of the same ids, so that the id alone would not do.
-func prefixOf(id, folder string) string {
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(folder)) // never fails
-	return fmt.Sprintf("%s-%08x", id, sum.Sum32())
-}
-
 // Elsewhere reports whether a state that was read in dir is of a sandbox that another folder
 // has started.
 func (s State) Elsewhere(dir string) bool {
@@ -140,54 +128,3 @@ func holds(pid int, name string) bool {
 	}
 	return err != nil
 }
-
-// known has the shim use the names of a sandbox that its own folder has started, maybe by an
-// earlier cove.
-func (s *Shim) known(st State) {
-	if len(st.Container) == len(container(s.prefix, 0)) || len(st.Container) == len(container(s.cfg.ID, 0)) {
-		s.prefix = st.Container[:len(st.Container)-len(container("", 0))]
-	}
-}
-
-// killContainer ends the processes of one of the sandbox's containers, killContainers those
-// of all of them.
-func (s *Shim) killContainer(name string) {
-	killWith(func(args []string) bool { return s.ours(args, name) })
-}
-
-func (s *Shim) killContainers() {
-	killWith(func(args []string) bool {
-		i := slices.IndexFunc(args, s.isContainer)
-		return i >= 0 && s.ours(args, args[i])
-	})
-}
-
-// ours reports whether a command line is of a process of this sandbox's container name. If
-// that says nothing of a folder, as the names of an earlier cove do, a copy has it too. Then
-// the folder of runsc's state decides.
-func (s *Shim) ours(args []string, name string) bool {
-	if !s.isContainer(name) || !slices.Contains(args, name) {
-		return false
-	}
-	return s.containerPrefix() != s.cfg.ID || slices.Contains(args, rootFlag(s.cfg.Dir))
-}
-
-// isContainer reports whether a name is that of a container of this sandbox.
-func (s *Shim) isContainer(name string) bool {
-	generation, ok := strings.CutPrefix(name, s.containerPrefix()+"-")
-	if !ok || len(generation) != len(container("", 0))-1 {
-		return false
-	}
-	_, err := strconv.ParseUint(generation, 10, 32)
-	return err == nil
-}
-
-func (s *Shim) containerPrefix() string {
-	if s.prefix == "" {
-		return s.cfg.ID
-	}
-	return s.prefix
-}
-
-// container is the name of a generation of this sandbox.
-func (s *Shim) container(generation int) string { return container(s.containerPrefix(), generation) }

@@ -26,7 +26,7 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	if st.Build == "" {
 		return errors.New("it was started by a server that did not say what it is made of")
 	}
-	if err := checkDeleted(s.folder, st, s.cgroups); err != nil {
+	if err := checkDeleted(s.folder, st, s.containers.cgroups); err != nil {
 		return err
 	}
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
@@ -43,13 +43,13 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	}
 	fault.Reach(fault.SleepNoted)
 	if !st.Paused {
-		if err := s.runscOf(st).pause(); err != nil {
+		if err := s.containers.runsc(st).pause(); err != nil {
 			return undo(err)
 		}
 	}
 	fault.Reach(fault.SleepPaused)
 	s.raiseMemory(st)
-	if err := s.runscOf(st).save(ctx, dir); err != nil {
+	if err := s.containers.runsc(st).save(ctx, dir); err != nil {
 		return undo(err)
 	}
 	fault.Reach(fault.SleepSaved)
@@ -87,7 +87,7 @@ func kernelTime(dir string) (time.Time, error) {
 // changed since then. If the kernel of a sandbox ended while it woke, nobody knows how far it
 // came; and once something has run, the memory does not go with the disk any more.
 func (s *Shim) untouched(since time.Time) bool {
-	s.killStarted(s.snapshot())
+	s.containers.killStarted(s.snapshot())
 	for _, m := range s.cfg.Disk {
 		err := filepath.WalkDir(m.Overlay.Upper, func(name string, _ fs.DirEntry, err error) error {
 			if err != nil {
@@ -118,7 +118,7 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 		return unfitError{err}
 	}
 	fault.Reach(fault.WakeChecked)
-	call := s.runsc()
+	call := s.containers.runsc(s.snapshot())
 	if err := call.restore(ctx, s.folder.bundle(s.state), dir); err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func (s *Shim) setLimits(l Limits) error {
 	if !alive(st.PID, st.StartTime) {
 		return ErrEnded
 	}
-	if !s.cgroups {
+	if !s.containers.cgroups {
 		return nil
 	}
 	if err := setProcessors(st.cgroup(), l.CPUs); err != nil {
@@ -78,7 +78,7 @@ func (s *Shim) setLimits(l Limits) error {
 	}
 	fresh := s.cfg.resources() // an adopted one was told only some of these
 	spec.Linux.Resources.Memory, spec.Linux.Resources.CPU = fresh.Memory, fresh.CPU
-	if err := s.saveBundle(st, spec); err != nil {
+	if err := s.containers.saveBundle(st, spec); err != nil {
 		return err
 	}
 	select {

@@ -182,7 +182,7 @@ func (s *Shim) limitMemory(st State, raised bool, limit int64) {
 	was := s.raised
 	s.raised = raised
 	s.mu.Unlock()
-	if !s.cgroups || st.MemoryLimit == 0 || was == raised || s.snapshot().Container != st.Container {
+	if !s.containers.cgroups || st.MemoryLimit == 0 || was == raised || s.snapshot().Container != st.Container {
 		return // of one that is no more it does not matter
 	}
 	g := openMemoryGroup(st.cgroup(), st.MemoryLimit)

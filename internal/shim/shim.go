@@ -40,12 +40,12 @@ var errGone = errors.New("the sandbox is gone")
 
 // Shim looks after one sandbox. It is made by start, and ends with wait.
 type Shim struct {
-	cfg     Config
-	log     *slog.Logger
-	lock    *os.File
-	folder  folder
-	prefix  string // see prefixOf
-	cgroups bool   // the sandbox has cgroups of its own
+	cfg    Config
+	log    *slog.Logger
+	lock   *os.File
+	folder folder
+
+	containers *containers
 
 	refusals int // of processes, by the server's cgroups, before it started
 
@@ -132,10 +132,6 @@ func (s *Shim) leaveOwnGroup() {
 	}
 }
 
-// container is runsc's name for a generation of the sandbox. All are of one length,
-// so that none is the beginning of another.
-func container(id string, generation int) string { return fmt.Sprintf("%s-%06d", id, generation) }
-
 // netnsPath is the sandbox's network namespace, for the children of this process.
 func (s *Shim) netnsPath() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.netns) }
 
@@ -156,31 +152,37 @@ func (s *Shim) setState(change func(*State)) error {
 	return s.state.write(s.cfg.Dir)
 }
 
-// newShim is a shim that looks after nothing yet.
-func newShim(cfg Config, log *slog.Logger) *Shim {
+// newShim is a shim that looks after nothing yet, in a folder of this identity.
+func newShim(cfg Config, identity string, log *slog.Logger) *Shim {
+	f := folder{path: cfg.Dir, identity: identity}
 	return &Shim{
 		cfg:     cfg,
 		log:     log,
-		folder:  folder{path: cfg.Dir},
+		folder:  f,
 		netns:   -1,
 		ended:   make(chan struct{}),
 		limited: make(chan struct{}, 1),
+
+		containers: &containers{names: names{id: cfg.ID, dir: cfg.Dir}, folder: f, path: cfg.Runsc, log: log},
 	}
 }
 
 // start makes the sandbox, or adopts it. On error nothing of it is left, unless
 // another shim has it.
 func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
-	s := newShim(cfg, slog.New(logfile.Limit(slog.NewTextHandler(logfile.Stderr(filepath.Join(cfg.Dir, "shim.log"), 0), nil))).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation))
-	s.refusals = cgroup.Process{}.ProcessRefusals()
-	var err error
-	if s.lock, err = takeLock(ctx, cfg); err != nil {
+	log := slog.New(logfile.Limit(slog.NewTextHandler(logfile.Stderr(filepath.Join(cfg.Dir, "shim.log"), 0), nil))).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation)
+	refusals := cgroup.Process{}.ProcessRefusals()
+	lock, err := takeLock(ctx, cfg)
+	if err != nil {
 		return nil, err
 	}
-	if s.folder.identity, err = folderOf(cfg.Dir); err != nil {
-		return nil, errors.Join(err, s.lock.Close())
+	identity, err := folderOf(cfg.Dir)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
 	}
-	s.prefix = prefixOf(cfg.ID, s.folder.identity)
+	s := newShim(cfg, identity, log)
+	s.lock, s.refusals = lock, refusals
+	s.containers.prefix = prefixOf(cfg.ID, s.folder.identity)
 	// From here on the next server sees that this sandbox is being made, and waits.
 	if !cfg.Adopt && unread(ready) {
 		return nil, errors.Join(errors.New("the server that wanted this sandbox has gone"), s.lock.Close())
@@ -266,10 +268,10 @@ func (s *Shim) boot(ctx context.Context) error {
 		case alive(old.PID, old.StartTime):
 			return fmt.Errorf("sandbox %s is running already", s.cfg.ID)
 		default:
-			s.known(old)
+			s.containers.known(old)
 			s.state.CgroupParent = old.CgroupParent
 			s.teardown()
-			s.prefix = prefixOf(s.cfg.ID, s.folder.identity)
+			s.containers.prefix = prefixOf(s.cfg.ID, s.folder.identity)
 		}
 	}
 	if err := awaitVacant(ctx, s.cfg.Dir, dying); err != nil {
@@ -278,10 +280,10 @@ func (s *Shim) boot(ctx context.Context) error {
 	if err := kernel.Keep(s.cfg.Dir); err != nil {
 		s.log.Warn("keep the last report of a sandbox's kernel", "err", err)
 	}
-	ok, why := cgroupsWritable(cgroupPath(s.cfg.Cgroups.Parent, s.prefix))
-	s.cgroups = ok
+	ok, why := cgroupsWritable(cgroupPath(s.cfg.Cgroups.Parent, s.containers.prefix))
+	s.containers.cgroups = ok
 	s.state = State{
-		Container:   s.container(0),
+		Container:   s.containers.container(0),
 		Folder:      s.folder.identity,
 		Layers:      s.cfg.Layers,
 		Hostname:    s.cfg.Hostname,
@@ -309,7 +311,7 @@ func (s *Shim) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.writeBundle(); err != nil {
+	if err := s.containers.writeBundle(s.cfg, s.state, s.netnsPath()); err != nil {
 		return err
 	}
 	if err := s.setState(func(st *State) { st.Started = time.Now() }); err != nil {
@@ -343,7 +345,7 @@ func (s *Shim) boot(ctx context.Context) error {
 	if err := s.run(ctx); err != nil {
 		return err
 	}
-	pid, startTime, err := s.runsc().sandboxProcess()
+	pid, startTime, err := s.containers.runsc(s.snapshot()).sandboxProcess()
 	if err != nil {
 		return err
 	}
@@ -360,7 +362,7 @@ func (s *Shim) boot(ctx context.Context) error {
 func (s *Shim) run(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, firstTry)
 	defer cancel()
-	err := s.runsc().run(limited, s.folder.bundle(s.state), s.cfg.bootConfig(s.copied))
+	err := s.containers.runsc(s.snapshot()).run(limited, s.folder.bundle(s.state), s.cfg.bootConfig(s.copied))
 	if err == nil || ctx.Err() != nil || limited.Err() == nil {
 		return err
 	}
@@ -368,16 +370,16 @@ func (s *Shim) run(ctx context.Context) error {
 	if err := s.startOver(s.state.Unused); err != nil {
 		return err
 	}
-	return s.runsc().run(ctx, s.folder.bundle(s.state), s.cfg.bootConfig(s.copied))
+	return s.containers.runsc(s.snapshot()).run(ctx, s.folder.bundle(s.state), s.cfg.bootConfig(s.copied))
 }
 
 // startOver clears away a sandbox that did not start, or come back from its memory, and
 // makes room for one that boots. why is what Unused says of its memory.
 func (s *Shim) startOver(why string) error {
 	failed := s.snapshot()
-	s.killStarted(failed)
-	for _, name := range s.containers() {
-		if err := s.runscNamed(name).delete(); err != nil {
+	s.containers.killStarted(failed)
+	for _, name := range s.containers.all() {
+		if err := s.containers.named(name).delete(); err != nil {
 			return err
 		}
 	}
@@ -389,7 +391,7 @@ func (s *Shim) startOver(why string) error {
 	}
 	err := s.setState(func(st *State) {
 		st.Generation++
-		st.Container = s.container(st.Generation)
+		st.Container = s.containers.container(st.Generation)
 		st.PID, st.StartTime, st.Unused = 0, 0, why
 		st.Token = s.cfg.Token // one that was to wake had another
 	})
@@ -400,7 +402,7 @@ func (s *Shim) startOver(why string) error {
 		err = s.configureLink()
 	}
 	if err == nil {
-		err = s.writeBundle()
+		err = s.containers.writeBundle(s.cfg, s.state, s.netnsPath())
 	}
 	return err
 }
@@ -423,16 +425,16 @@ func (s *Shim) adopt() error {
 		}
 		return fmt.Errorf("%w: %s", errGone, s.why())
 	}
-	s.known(st)
+	s.containers.known(st)
 	s.state, s.state.Folder = st, s.folder.identity
 	if st.PID == 0 {
-		s.killStarted(st) // its shim died before it was there, and it may yet come
+		s.containers.killStarted(st) // its shim died before it was there, and it may yet come
 	}
 	if !alive(st.PID, st.StartTime) {
 		s.reason = s.why()
 		return fmt.Errorf("%w: %s", errGone, s.reason)
 	}
-	s.cgroups = len(st.Unlimited) == 0
+	s.containers.cgroups = len(st.Unlimited) == 0
 	if err := s.startNetwork(fmt.Sprintf("/proc/%d/ns/net", st.PID)); err != nil {
 		return err
 	}
@@ -490,7 +492,7 @@ func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, guest guestD
 func (s *Shim) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	if s.cgroups {
+	if s.containers.cgroups {
 		guest := newGuestClient(s.guestDialer())
 		wg.Go(func() { s.watchMemory(ctx, guest) })
 	}
@@ -554,14 +556,6 @@ func (s *Shim) why() string {
 	return text
 }
 
-// killStarted ends the sandbox, of which there may be processes before its number is known.
-func (s *Shim) killStarted(st State) {
-	if st.PID == 0 {
-		s.killContainers()
-	}
-	killProcess(st.PID, st.StartTime)
-}
-
 // teardown removes everything of the sandbox but its disk. It may be called at
 // any point of start, and again.
 func (s *Shim) teardown() {
@@ -570,12 +564,12 @@ func (s *Shim) teardown() {
 	errs := []error{}
 	home := s.folder.atHome()
 	if home {
-		errs = append(errs, s.abandonNext())
-		for _, name := range s.containers() {
-			errs = append(errs, s.runscNamed(name).delete())
+		errs = append(errs, s.containers.abandonNext(last))
+		for _, name := range s.containers.all() {
+			errs = append(errs, s.containers.named(name).delete())
 		}
 	}
-	s.killStarted(last)
+	s.containers.killStarted(last)
 	killProcess(last.OldPID, last.OldStart)
 	if s.gw != nil { // it stays: who calls the guest yet gets an error of it
 		errs = append(errs, s.gw.Close())
@@ -588,7 +582,7 @@ func (s *Shim) teardown() {
 		if home {
 			errs = append(errs, s.folder.leave(State{Generation: n}))
 		}
-		errs = append(errs, removeCgroups(cgroupPath(last.CgroupParent, s.container(n))))
+		errs = append(errs, removeCgroups(cgroupPath(last.CgroupParent, s.containers.container(n))))
 	}
 	if !home {
 		s.log.Warn("its folder was moved: nothing is removed there", "was", s.cfg.Dir, "err", errors.Join(errs...))

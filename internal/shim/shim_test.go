@@ -18,7 +18,7 @@ import (
 // Where a guest has said nothing, no last words are promised.
 func TestWhy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "0123")
-	s := newShim(Config{ID: "none", Dir: dir}, slog.New(slog.DiscardHandler))
+	s := newShim(Config{ID: "none", Dir: dir}, "", slog.New(slog.DiscardHandler))
 	for text, want := range map[string]string{"": "ended by itself or by the host", "panic": "ended by itself or by the host; its last words: run/0123/guest.log"} {
 		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "guest.log"), []byte(text), 0o600)); err != nil {
 			t.Fatal(err)

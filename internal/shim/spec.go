@@ -15,64 +15,6 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// writeBundle writes the OCI bundle of the sandbox that is about to boot.
-func (s *Shim) writeBundle() error {
-	spec := &specs.Spec{
-		Version:  "1.1.0",
-		Hostname: s.cfg.Hostname,
-		Root:     &specs.Root{Path: s.folder.rootfs(s.state)},
-		Process: &specs.Process{
-			Cwd:          "/",
-			Args:         []string{filepath.Join(boot.BinDir, "cove-guest"), "init"},
-			Env:          []string{"PATH=" + boot.BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOMAXPROCS=" + guestProcs(s.cfg.CPUs)},
-			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
-			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: 1 << 20}},
-		},
-		Mounts: []specs.Mount{
-			{Destination: "/proc", Type: "proc", Source: "proc"},
-			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}},
-			{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"rw", "nosuid", "nodev", "noexec"}},
-			{Destination: boot.BinDir, Type: "bind", Source: s.cfg.Guest, Options: []string{"bind", "ro"}},
-		},
-		Linux: &specs.Linux{
-			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
-				{Type: specs.NetworkNamespace, Path: s.netnsPath()},
-			},
-		},
-	}
-	for _, dir := range s.cfg.Include {
-		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: dir, Type: "bind", Source: dir, Options: []string{"rbind", "ro"}})
-	}
-	if s.cgroups {
-		spec.Linux.CgroupsPath = s.state.cgroup()
-		spec.Linux.Resources = s.cfg.resources()
-	}
-	since, err := upperSince(s.cfg.Disk)
-	if err != nil {
-		return fmt.Errorf("write bundle: %w", err)
-	}
-	spec.Annotations = map[string]string{boot.UpperSince: strconv.FormatInt(since.UnixNano(), 10)}
-	return s.saveBundle(s.state, spec)
-}
-
-func (s *Shim) saveBundle(st State, spec *specs.Spec) error {
-	data, err := json.Marshal(spec)
-	if err != nil {
-		return fmt.Errorf("write bundle: %w", err)
-	}
-	if err := os.MkdirAll(s.folder.bundle(st), 0o700); err != nil {
-		return fmt.Errorf("write bundle: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(s.folder.bundle(st), "config.json"), data, 0o600); err != nil {
-		return fmt.Errorf("write bundle: %w", err)
-	}
-	if s.cgroups {
-		return errors.Join(makeGroup(cgroupRoot, st.cgroup(), spec.Linux.Resources), writeCpuset(st.cgroup()))
-	}
-	return nil
-}
-
 // resources are the limits that the sandbox's cgroups have.
 func (cfg Config) resources() *specs.LinuxResources {
 	r := &specs.LinuxResources{}
@@ -88,6 +30,66 @@ func (cfg Config) resources() *specs.LinuxResources {
 		r.Pids = &specs.LinuxPids{Limit: int64(cfg.PidsMax)}
 	}
 	return r
+}
+
+// writeBundle writes the OCI bundle of a sandbox that is about to boot in a network namespace.
+func (c *containers) writeBundle(cfg Config, st State, netns string) error {
+	spec := &specs.Spec{
+		Version:  "1.1.0",
+		Hostname: cfg.Hostname,
+		Root:     &specs.Root{Path: c.folder.rootfs(st)},
+		Process: &specs.Process{
+			Cwd:          "/",
+			Args:         []string{filepath.Join(boot.BinDir, "cove-guest"), "init"},
+			Env:          []string{"PATH=" + boot.BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOMAXPROCS=" + guestProcs(cfg.CPUs)},
+			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
+			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: 1 << 20}},
+		},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}},
+			{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"rw", "nosuid", "nodev", "noexec"}},
+			{Destination: boot.BinDir, Type: "bind", Source: cfg.Guest, Options: []string{"bind", "ro"}},
+		},
+		Linux: &specs.Linux{
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.NetworkNamespace, Path: netns},
+			},
+		},
+	}
+	for _, dir := range cfg.Include {
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: dir, Type: "bind", Source: dir, Options: []string{"rbind", "ro"}})
+	}
+	if c.cgroups {
+		spec.Linux.CgroupsPath = st.cgroup()
+		spec.Linux.Resources = cfg.resources()
+	}
+	since, err := upperSince(cfg.Disk)
+	if err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	spec.Annotations = map[string]string{boot.UpperSince: strconv.FormatInt(since.UnixNano(), 10)}
+	return c.saveBundle(st, spec)
+}
+
+// saveBundle writes the configuration of the bundle of a generation, and has its cgroup be there if
+// runsc would not make it.
+func (c *containers) saveBundle(st State, spec *specs.Spec) error {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	if err := os.MkdirAll(c.folder.bundle(st), 0o700); err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(c.folder.bundle(st), "config.json"), data, 0o600); err != nil {
+		return fmt.Errorf("write bundle: %w", err)
+	}
+	if c.cgroups {
+		return errors.Join(makeGroup(cgroupRoot, st.cgroup(), spec.Linux.Resources), writeCpuset(st.cgroup()))
+	}
+	return nil
 }
 
 // guestProcs bounds the guest's own threads: it moves bytes, and each thread of

@@ -67,11 +67,11 @@ func TestCopyUp(t *testing.T) {
 func TestDiskFilesThatClose(t *testing.T) {
 	need.Root(t)
 	dir := t.TempDir()
-	s := newShim(Config{Dir: dir}, slog.New(slog.DiscardHandler))
+	s := newShim(Config{Dir: dir}, "", slog.New(slog.DiscardHandler))
 	st := State{PID: os.Getpid()}
 	root := s.folder.rootfs(st)
 	o := layers.Overlay{Lowers: []string{t.TempDir()}, Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work")}
-	if err := errors.Join(os.Mkdir(root, 0o700), o.Create(), o.Mount(root), s.saveBundle(st, &specs.Spec{})); err != nil {
+	if err := errors.Join(os.Mkdir(root, 0o700), o.Create(), o.Mount(root), s.containers.saveBundle(st, &specs.Spec{})); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = layers.Unmount(root) }()
