@@ -118,8 +118,9 @@ func fail(w http.ResponseWriter, err error) {
 // ended is ErrEnded, even if not all of it is gone yet.
 func (s *Shim) getStatus(w http.ResponseWriter, r *http.Request) {
 	s.moving.Lock()
+	st := s.record.get()
 	s.mu.Lock()
-	st, failed := s.state, s.failed
+	failed := s.failed
 	s.mu.Unlock()
 	layer := r.FormValue("refuse")
 	if layer != "" {
@@ -159,9 +160,10 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	}
 	s.endRelief()
 	moved := s.awaitMove(grace)
+	st := s.record.get()
 	s.mu.Lock()
 	s.stopping = true
-	st, breakOff := s.state, s.breakOff
+	breakOff := s.breakOff
 	s.mu.Unlock()
 	if moved {
 		s.moving.Unlock()
@@ -171,7 +173,7 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	}
 	if grace > 0 && moved { // else nothing of it is to run any more
 		if st.Paused {
-			if err := s.containers.runsc(s.snapshot()).thaw(); err != nil {
+			if err := s.containers.runsc(s.record.get()).thaw(); err != nil {
 				s.log.Error("resume before stop", "err", err)
 			}
 		}
@@ -209,7 +211,7 @@ func (s *Shim) awaitMove(limit time.Duration) bool {
 // still start the next one.
 func (s *Shim) killUntilEnded() {
 	for {
-		st := s.snapshot()
+		st := s.record.get()
 		signalProcess(st.PID, st.StartTime, unix.SIGKILL)
 		signalProcess(st.OldPID, st.OldStart, unix.SIGKILL)
 		select {
@@ -221,7 +223,7 @@ func (s *Shim) killUntilEnded() {
 }
 
 func (s *Shim) askGuestToStop(ctx context.Context, grace time.Duration) error {
-	return newGuestClient(s.guestDialer()).call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), func(io.Reader) error { return nil })
+	return newGuestClient(s.network.guest()).call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), func(io.Reader) error { return nil })
 }
 
 func (s *Shim) postPause(w http.ResponseWriter, r *http.Request)  { s.freeze(w, r, true, s.pause) }
@@ -229,7 +231,7 @@ func (s *Shim) postResume(w http.ResponseWriter, r *http.Request) { s.freeze(w, 
 
 func (s *Shim) freeze(w http.ResponseWriter, r *http.Request, paused bool, change func() error) {
 	err := s.move(r.Context(), func(context.Context) error {
-		if s.snapshot().Paused == paused {
+		if s.record.get().Paused == paused {
 			return nil
 		}
 		return s.unlessEnded(change())
@@ -238,18 +240,18 @@ func (s *Shim) freeze(w http.ResponseWriter, r *http.Request, paused bool, chang
 		fail(w, err)
 		return
 	}
-	reply(w, s.snapshot().shown())
+	reply(w, s.record.get().shown())
 }
 
 // pause freezes the sandbox in memory. The file says so before: whoever takes the
 // sandbox up after a death in between does the rest. s.moving is held.
 func (s *Shim) pause() error {
-	if err := s.setState(func(st *State) { st.Paused = true }); err != nil {
-		return errors.Join(err, s.setState(func(st *State) { st.Paused = false }))
+	if err := s.record.set(func(st *State) { st.Paused = true }); err != nil {
+		return errors.Join(err, s.record.set(func(st *State) { st.Paused = false }))
 	}
 	fault.Reach(fault.PauseNoted)
-	if err := s.containers.runsc(s.snapshot()).freeze(); err != nil {
-		return errors.Join(err, s.containers.runsc(s.snapshot()).thaw(), s.setState(func(st *State) { st.Paused = false }))
+	if err := s.containers.runsc(s.record.get()).freeze(); err != nil {
+		return errors.Join(err, s.containers.runsc(s.record.get()).thaw(), s.record.set(func(st *State) { st.Paused = false }))
 	}
 	fault.Reach(fault.PauseFrozen)
 	return nil
@@ -257,11 +259,11 @@ func (s *Shim) pause() error {
 
 // resume undoes pause; in the file last of all. s.moving is held.
 func (s *Shim) resume() error {
-	if err := s.containers.runsc(s.snapshot()).thaw(); err != nil {
+	if err := s.containers.runsc(s.record.get()).thaw(); err != nil {
 		return err
 	}
 	fault.Reach(fault.ResumeThawed)
-	err := s.setState(func(st *State) { st.Paused = false })
+	err := s.record.set(func(st *State) { st.Paused = false })
 	fault.Reach(fault.ResumeNoted)
 	return err
 }
@@ -272,7 +274,7 @@ func (s *Shim) putConnectors(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if err := s.gw.SetConnectors(all); err != nil {
+	if err := s.network.gw.SetConnectors(all); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -285,8 +287,7 @@ func (s *Shim) putNetwork(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.gw.SetLimits(set.Limits)
-	s.gw.SetPolicy(policy.New(set.Rules...))
+	s.network.decide(set)
 	w.WriteHeader(http.StatusNoContent)
 }
 
@@ -299,9 +300,9 @@ func (s *Shim) connect(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "want CONNECT guest:PORT", http.StatusBadRequest)
 		return
 	}
-	dial := func(ctx context.Context) (*gateway.Conn, error) { return s.gw.Dial(ctx, int(port)) }
+	dial := func(ctx context.Context) (*gateway.Conn, error) { return s.network.gw.Dial(ctx, int(port)) }
 	if port == boot.API {
-		dial = s.guestDialer().dial
+		dial = s.network.guest().dial
 	}
 	guest, err := dial(r.Context())
 	if err != nil {

@@ -31,15 +31,14 @@ type Assignment struct {
 // that is not quite the sprite's still has the name that it was started with. After an
 // error it may be neither, and has to be ended. s.moving is held.
 func (s *Shim) assign(ctx context.Context, a Assignment) error {
-	st := s.snapshot()
+	st := s.record.get()
 	if st.Paused {
 		return errors.New("the sandbox is paused")
 	}
-	if err := s.gw.SetConnectors(a.Connectors); err != nil {
+	if err := s.network.gw.SetConnectors(a.Connectors); err != nil {
 		return err
 	}
-	s.gw.SetLimits(a.Network.Limits)
-	s.gw.SetPolicy(policy.New(a.Network.Rules...))
+	s.network.decide(a.Network)
 	s.cfg.Hostname, s.cfg.MachineID, s.cfg.Incarnation, s.cfg.Token = a.Hostname, a.MachineID, a.Incarnation, a.Token
 	s.cfg.Env, s.cfg.Connectors, s.cfg.NetworkPolicy = a.Env, a.Connectors, a.NetworkPolicy
 	spec, err := s.folder.readBundle(st)
@@ -54,7 +53,7 @@ func (s *Shim) assign(ctx context.Context, a Assignment) error {
 		return err
 	}
 	fault.Reach(fault.TakeTold)
-	err = s.setState(func(st *State) { st.Hostname, st.Token = a.Hostname, boot.NextKey(st.Token, a.Token) })
+	err = s.record.set(func(st *State) { st.Hostname, st.Token = a.Hostname, boot.NextKey(st.Token, a.Token) })
 	fault.Reach(fault.TakeNoted)
 	return err
 }
@@ -69,5 +68,5 @@ func (s *Shim) postAssign(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	reply(w, s.snapshot().shown())
+	reply(w, s.record.get().shown())
 }

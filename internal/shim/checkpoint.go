@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/fault"
-	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -62,7 +61,7 @@ type Checkpointed struct {
 // sandbox, too: there is no sandbox whose layers are in doubt. The end of ctx gives it up.
 // s.moving is held.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
-	old := s.snapshot()
+	old := s.record.get()
 	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.refused {
 		return Checkpointed{}, errors.New("it is not wanted any more")
 	}
@@ -75,10 +74,10 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	// The file names the next layers before they are mounted, so that nobody removes them.
 	defer func() {
 		if err != nil && !errors.Is(err, ErrEnded) {
-			err = errors.Join(err, s.setState(func(st *State) { st.Next = nil }))
+			err = errors.Join(err, s.record.set(func(st *State) { st.Next = nil }))
 		}
 	}()
-	if err := s.setState(func(st *State) { st.Next = req.Layers }); err != nil {
+	if err := s.record.set(func(st *State) { st.Next = req.Layers }); err != nil {
 		return Checkpointed{}, err
 	}
 
@@ -89,12 +88,12 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	}
 	defer s.lowerMemory(old) // once its image, which is a part of it, is dropped
 	defer drop()
-	if err := s.containers.prepare(old, next, req.Disk, s.netnsPath()); err != nil {
+	if err := s.containers.prepare(old, next, req.Disk, s.network.path()); err != nil {
 		return Checkpointed{}, errors.Join(err, s.folder.leave(next))
 	}
 	created, err := s.containers.createAhead(ctx, old, next, req.Disk, image)
 	if ctx.Err() != nil {
-		return Checkpointed{}, errors.Join(ctx.Err(), s.containers.abandon(s.snapshot(), next))
+		return Checkpointed{}, errors.Join(ctx.Err(), s.containers.abandon(s.record.get(), next))
 	}
 	if err != nil {
 		s.log.Warn("create the next sandbox in the pause, because it could not be before", "err", err)
@@ -111,14 +110,14 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	var done Checkpointed
 	began := time.Now()
 	resume := func(err error) (Checkpointed, error) {
-		s.gw.Release()
+		s.network.gw.Release()
 		if created != nil {
 			created.mover.close() // it may be at it still
 		}
-		return Checkpointed{}, errors.Join(s.goBack(err), s.containers.abandon(s.snapshot(), next))
+		return Checkpointed{}, errors.Join(s.goBack(err), s.containers.abandon(s.record.get(), next))
 	}
-	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
-		return Checkpointed{}, errors.Join(err, s.containers.abandon(s.snapshot(), next))
+	if err := s.record.set(func(st *State) { st.Moving = true }); err != nil {
+		return Checkpointed{}, errors.Join(err, s.containers.abandon(s.record.get(), next))
 	}
 	fault.Reach(fault.MoveNoted)
 	if !old.Paused {
@@ -132,7 +131,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 			return resume(err)
 		}
 	}
-	s.gw.Hold()
+	s.network.gw.Hold()
 	s.raiseMemory(old)
 	if err := save(); err != nil {
 		return resume(err)
@@ -157,9 +156,9 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if err := ctx.Err(); err != nil {
 		return resume(err)
 	}
-	moving := s.snapshot()
-	if err := s.setState(func(st *State) { *st = next }); err != nil {
-		return resume(errors.Join(err, s.setState(func(st *State) { *st = moving })))
+	moving := s.record.get()
+	if err := s.record.set(func(st *State) { *st = next }); err != nil {
+		return resume(errors.Join(err, s.record.set(func(st *State) { *st = moving })))
 	}
 	// From here on the new one is the sandbox, or there is none.
 	fault.Reach(fault.MoveSwitched)
@@ -173,7 +172,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	done.Restore = time.Since(mark)
 	fault.Reach(fault.MoveRestored)
 	done.Pause = time.Since(began)
-	done.State = s.snapshot()
+	done.State = s.record.get()
 	s.cleaning.Go(func() { s.cleanOld(old) })
 	switch why := tooMuchOpen(done.Open); {
 	case req.Keep == "":
@@ -221,10 +220,10 @@ func memoryFolder(f folder, log *slog.Logger) (dir string, drop func(), err erro
 // restore has start start the next sandbox from the memory of the old one, and returns
 // when its guest answers.
 func (s *Shim) restore(ctx context.Context, next State, start func() error) error {
-	if err := s.configureLink(); err != nil {
+	if err := s.network.configure(); err != nil {
 		return err
 	}
-	release := s.releaseNetwork(next)
+	release := s.network.release(next)
 	err := start()
 	release()
 	if err != nil {
@@ -234,7 +233,7 @@ func (s *Shim) restore(ctx context.Context, next State, start func() error) erro
 	if err != nil {
 		return err
 	}
-	err = s.setState(func(st *State) { st.PID, st.StartTime, st.Moving = pid, startTime, false })
+	err = s.record.set(func(st *State) { st.PID, st.StartTime, st.Moving = pid, startTime, false })
 	if err != nil {
 		return err
 	}
@@ -246,7 +245,7 @@ func (s *Shim) restore(ctx context.Context, next State, start func() error) erro
 		return nil
 	}
 	fault.Reach(fault.MoveStarted)
-	guest := s.guestDialer()
+	guest := s.network.guest()
 	guest.restored = true
 	return s.awaitGuest(ctx, s.cfg.patience(), guest)
 }
@@ -259,43 +258,8 @@ func (s *Shim) endNext(next State, why error) {
 	s.mu.Unlock()
 	s.log.Error("end the sandbox, because it could not be restored", "err", why)
 	s.containers.kill(next.Container)
-	st := s.snapshot()
+	st := s.record.get()
 	killProcess(st.PID, st.StartTime)
-}
-
-// releaseNetwork has the gateway hear the sandbox again as soon as it is the next
-// one that speaks. Before, it could be the old one, in what it still does while it
-// dies, or the host's kernel, which has the guest's addresses until the next one takes
-// them, and says that it knows of no connection. The caller calls finish when the next
-// one runs.
-func (s *Shim) releaseNetwork(next State) (finish func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() {
-		err := gateway.InNetNS(s.netns, func() error {
-			for speaks := true; speaks && ctx.Err() == nil; {
-				if speaks = acts(next.OldPID, next.OldStart); !speaks {
-					var err error
-					if speaks, err = gateway.HasAddress("eth0"); err != nil {
-						return err
-					}
-				}
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Millisecond):
-				}
-			}
-			return nil
-		})
-		s.gw.Release()
-		done <- err
-	}()
-	return func() {
-		cancel()
-		if err := <-done; err != nil {
-			s.log.Warn("the link of a sandbox that is restored", "err", err)
-		}
-	}
 }
 
 // cleanOld removes what is left of the sandbox that was before: nobody waits for
@@ -304,7 +268,7 @@ func (s *Shim) cleanOld(old State) {
 	killProcess(old.PID, old.StartTime)
 	err := errors.Join(s.containers.runsc(old).delete(), s.folder.leave(old), removeCgroups(old.cgroup()))
 	if err == nil {
-		err = s.setState(func(st *State) {
+		err = s.record.set(func(st *State) {
 			if st.OldPID == old.PID {
 				st.OldPID, st.OldStart = 0, 0
 			}
@@ -318,15 +282,15 @@ func (s *Shim) cleanOld(old State) {
 // takeUpMove brings a sandbox whose shim died in the middle of a checkpoint, of a
 // hibernation, of a pause or of its end to what it was: paused, or at work.
 func (s *Shim) takeUpMove() error {
-	if err := s.containers.abandonNext(s.snapshot()); err != nil {
+	if err := s.containers.abandonNext(s.record.get()); err != nil {
 		s.log.Error("clean up after a checkpoint that was begun", "err", err)
 	}
-	st := s.snapshot()
+	st := s.record.get()
 	if !st.Moving && !st.Paused {
 		if st.Next == nil {
 			return nil
 		}
-		return s.setState(func(st *State) { st.Next = nil })
+		return s.record.set(func(st *State) { st.Next = nil })
 	}
 	if err := s.endMove(); err != nil {
 		return err
@@ -351,21 +315,21 @@ func (s *Shim) goBack(err error) error {
 // endMove has a sandbox that is to be moved no more be what it was before. One that has
 // ended meanwhile is ErrEnded.
 func (s *Shim) endMove() error {
-	call := s.containers.runsc(s.snapshot())
+	call := s.containers.runsc(s.record.get())
 	change := call.thaw // it may not have come to the pause
-	if s.snapshot().Paused {
+	if s.record.get().Paused {
 		change = call.freeze
 	}
 	if err := s.unlessEnded(change()); err != nil {
 		return err
 	}
-	return s.setState(func(st *State) { st.Moving, st.Saving, st.Next = false, "", nil })
+	return s.record.set(func(st *State) { st.Moving, st.Saving, st.Next = false, "", nil })
 }
 
 // unlessEnded is err of a call of runsc, or why the sandbox that was called has ended:
 // runsc only says that it does not answer.
 func (s *Shim) unlessEnded(err error) error {
-	if st := s.snapshot(); err != nil && !acts(st.PID, st.StartTime) {
+	if st := s.record.get(); err != nil && !acts(st.PID, st.StartTime) {
 		return fmt.Errorf("%w: %s", ErrEnded, s.why())
 	}
 	return err

@@ -84,7 +84,7 @@ func (s *Shim) relieveServer(ctx context.Context, guest *guestClient, log eventL
 		return crowdedLook
 	}
 	defer lock.Close()
-	st := s.snapshot()
+	st := s.record.get()
 	g, ok := serverGroup(st)
 	if !ok {
 		return crowdedLook
@@ -94,7 +94,7 @@ func (s *Shim) relieveServer(ctx context.Context, guest *guestClient, log eventL
 		return crowdedLook
 	}
 	defer s.moving.Unlock()
-	if st = s.snapshot(); st.Paused || !alive(st.PID, st.StartTime) {
+	if st = s.record.get(); st.Paused || !alive(st.PID, st.StartTime) {
 		return crowdedLook
 	}
 	asking, asked := context.WithTimeout(ctx, reliefLimit)

@@ -21,8 +21,8 @@ func TestNoMoveAfterEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newShim(Config{Dir: t.TempDir(), ID: "0123456789abcdef"}, "", slog.New(slog.DiscardHandler))
-	s.state = State{Container: "0123456789abcdef-000000", PID: cmd.Process.Pid, StartTime: start, Layers: []string{"a"}}
-	note := func(context.Context) error { return s.setState(func(st *State) { st.Next = []string{"a", "b"} }) }
+	s.record.begin(State{Container: "0123456789abcdef-000000", PID: cmd.Process.Pid, StartTime: start, Layers: []string{"a"}})
+	note := func(context.Context) error { return s.record.set(func(st *State) { st.Next = []string{"a", "b"} }) }
 	if err := s.move(t.Context(), note); err != nil {
 		t.Fatal(err)
 	}

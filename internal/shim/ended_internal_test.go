@@ -13,7 +13,7 @@ import (
 // shim, which has the rest of its cleaning up before it.
 func TestAskAfterTheEnd(t *testing.T) {
 	s := newShim(Config{Dir: t.TempDir(), ID: "00112233aabbccdd"}, "", slog.New(slog.DiscardHandler))
-	s.gw = &gateway.Gateway{}
+	s.network.gw = &gateway.Gateway{}
 	s.teardown()
 	if err := s.askGuestToStop(t.Context(), 0); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("got %v", err)

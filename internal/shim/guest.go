@@ -25,9 +25,6 @@ type guestDialer struct {
 	restored bool // a sandbox that was restored may be silent for a fault
 }
 
-// guestDialer is always of the state as it is then.
-func (s *Shim) guestDialer() guestDialer { return guestDialer{gw: s.gw, state: s.snapshot} }
-
 // dial returns a connection whose other end has proved that it is the guest, and which
 // the guest takes for this shim's. Of a guest that an earlier cove started it is any
 // connection to its port, and each request has to be authorized.

@@ -22,7 +22,7 @@ import (
 // hibernate saves the sandbox's memory to a folder, which is made, and ends it. On
 // an error it is what it was. s.moving is held.
 func (s *Shim) hibernate(ctx context.Context, dir string) error {
-	st := s.snapshot()
+	st := s.record.get()
 	if st.Build == "" {
 		return errors.New("it was started by a server that did not say what it is made of")
 	}
@@ -38,7 +38,7 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 		s.lowerMemory(st)
 		return err
 	}
-	if err := s.setState(func(st *State) { st.Moving, st.Saving = true, dir }); err != nil {
+	if err := s.record.set(func(st *State) { st.Moving, st.Saving = true, dir }); err != nil {
 		return err
 	}
 	fault.Reach(fault.SleepNoted)
@@ -87,7 +87,7 @@ func kernelTime(dir string) (time.Time, error) {
 // changed since then. If the kernel of a sandbox ended while it woke, nobody knows how far it
 // came; and once something has run, the memory does not go with the disk any more.
 func (s *Shim) untouched(since time.Time) bool {
-	s.containers.killStarted(s.snapshot())
+	s.containers.killStarted(s.record.get())
 	for _, m := range s.cfg.Disk {
 		err := filepath.WalkDir(m.Overlay.Upper, func(name string, _ fs.DirEntry, err error) error {
 			if err != nil {
@@ -113,13 +113,13 @@ func (s *Shim) untouched(since time.Time) bool {
 // wake starts the sandbox from a memory image. An error says why it could not; then
 // there is no sandbox. The image is used up, unless nothing ran: its disk goes on.
 func (s *Shim) wake(ctx context.Context, dir string) (err error) {
-	image, err := checkImage(dir, s.cfg.Build, s.folder, s.state)
+	image, err := checkImage(dir, s.cfg.Build, s.folder, s.record.get())
 	if err != nil {
 		return unfitError{err}
 	}
 	fault.Reach(fault.WakeChecked)
-	call := s.containers.runsc(s.snapshot())
-	if err := call.restore(ctx, s.folder.bundle(s.state), dir); err != nil {
+	call := s.containers.runsc(s.record.get())
+	if err := call.restore(ctx, s.folder.bundle(s.record.get()), dir); err != nil {
 		return err
 	}
 	s.ran = true
@@ -127,11 +127,11 @@ func (s *Shim) wake(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	before := s.snapshot()
+	before := s.record.get()
 	before.PID, before.StartTime, before.Token = pid, startTime, image.Token
 	after := before
 	after.Token = boot.NextKey(image.Token, s.cfg.Token)
-	if err := s.setState(func(st *State) { *st = after }); err != nil {
+	if err := s.record.set(func(st *State) { *st = after }); err != nil {
 		return err
 	}
 	fault.Reach(fault.WakeRestored)
@@ -153,7 +153,7 @@ func (s *Shim) introduce(ctx context.Context, now State) error {
 	if err != nil {
 		return err
 	}
-	guest := guestDialer{gw: s.gw, state: func() State { return now }, restored: true}
+	guest := guestDialer{gw: s.network.gw, state: func() State { return now }, restored: true}
 	try := 10 * time.Millisecond
 	tr := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return guest.tryFor(ctx, try)
@@ -172,7 +172,7 @@ func (s *Shim) introduce(ctx context.Context, now State) error {
 			}
 			return nil
 		}
-		st := s.snapshot()
+		st := s.record.get()
 		if ctx.Err() != nil || !alive(st.PID, st.StartTime) {
 			return fmt.Errorf("the guest does not answer: %w", err)
 		}

@@ -49,7 +49,7 @@ func (s *Shim) putLimits(w http.ResponseWriter, r *http.Request) {
 func (s *Shim) setLimits(l Limits) error {
 	s.moving.Lock()
 	defer s.moving.Unlock()
-	st := s.snapshot()
+	st := s.record.get()
 	if !alive(st.PID, st.StartTime) {
 		return ErrEnded
 	}
@@ -64,7 +64,7 @@ func (s *Shim) setLimits(l Limits) error {
 		if err := changeMemory(st.cgroup(), limit); err != nil {
 			return err
 		}
-		if err := s.setState(func(st *State) { st.MemoryLimit = limit }); err != nil {
+		if err := s.record.set(func(st *State) { st.MemoryLimit = limit }); err != nil {
 			return err
 		}
 	}

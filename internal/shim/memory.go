@@ -168,7 +168,7 @@ func (s *Shim) raiseMemory(st State) { s.limitMemory(st, true, 2*st.MemoryLimit+
 
 // lowerMemory undoes raiseMemory, once what was written is gone.
 func (s *Shim) lowerMemory(st State) {
-	if now := s.snapshot(); now.Container == st.Container {
+	if now := s.record.get(); now.Container == st.Container {
 		st.MemoryLimit = now.MemoryLimit
 	}
 	s.limitMemory(st, false, st.MemoryLimit)
@@ -182,7 +182,7 @@ func (s *Shim) limitMemory(st State, raised bool, limit int64) {
 	was := s.raised
 	s.raised = raised
 	s.mu.Unlock()
-	if !s.containers.cgroups || st.MemoryLimit == 0 || was == raised || s.snapshot().Container != st.Container {
+	if !s.containers.cgroups || st.MemoryLimit == 0 || was == raised || s.record.get().Container != st.Container {
 		return // of one that is no more it does not matter
 	}
 	g := openMemoryGroup(st.cgroup(), st.MemoryLimit)
@@ -242,7 +242,7 @@ func (s *Shim) watchMemory(ctx context.Context, guest *guestClient) {
 		case <-ctx.Done():
 			return
 		}
-		st := s.snapshot()
+		st := s.record.get()
 		if st.MemoryLimit == 0 {
 			s.setShort(false)
 			container, pause = "", shortLook
@@ -313,7 +313,7 @@ func (s *Shim) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, 
 		return longLook / 10
 	}
 	defer s.moving.Unlock()
-	st := s.snapshot()
+	st := s.record.get()
 	m, err := g.read()
 	if st.Paused || err != nil || m.free() > 0 {
 		return longLook / 10

@@ -20,7 +20,6 @@ import (
 	"github.com/cove-dev/cove/internal/lib/logfile"
 	"github.com/cove-dev/cove/internal/lib/openfiles"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
-	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/internal/shim/kernel"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
@@ -45,16 +44,16 @@ type Shim struct {
 	lock   *os.File
 	folder folder
 
+	record     *record
 	containers *containers
+	network    *network
 
 	refusals int // of processes, by the server's cgroups, before it started
 
 	own     ownGroup
 	joining sync.WaitGroup // writes own
 
-	netns int // file descriptor; -1: none
-	gw    *gateway.Gateway
-	api   *http.Server
+	api *http.Server
 
 	limited chan struct{} // has a value when the memory may have another limit
 	ended   chan struct{} // closed when the sandbox is gone and everything is cleaned up
@@ -69,7 +68,6 @@ type Shim struct {
 	cleaning sync.WaitGroup // what is left of earlier generations
 
 	mu         sync.Mutex
-	state      State // guarded by mu
 	stopping   bool  // guarded by mu: the end was asked for
 	hibernated bool  // guarded by mu: it was to sleep
 	failed     error // guarded by mu: why a move has ended it; nil: none has
@@ -106,7 +104,7 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 		_, answer.Asleep = errors.AsType[asleepError](err)
 		answer.Error = err.Error()
 	} else {
-		st := s.snapshot().shown()
+		st := s.record.get().shown()
 		answer.State = &st
 	}
 	// The server may be gone already; the sandbox is still looked after.
@@ -116,7 +114,7 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		st := s.snapshot()
+		st := s.record.get()
 		killProcess(st.PID, st.StartTime)
 	}
 	<-s.ended
@@ -132,38 +130,20 @@ func (s *Shim) leaveOwnGroup() {
 	}
 }
 
-// netnsPath is the sandbox's network namespace, for the children of this process.
-func (s *Shim) netnsPath() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.netns) }
-
-func (s *Shim) snapshot() State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state
-}
-
-// setState changes the state in memory and on disk. It fails if the folder was moved.
-func (s *Shim) setState(change func(*State)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(&s.state)
-	if !s.folder.atHome() {
-		return fmt.Errorf("%s is not this sandbox's folder any more", s.cfg.Dir)
-	}
-	return s.state.write(s.cfg.Dir)
-}
-
 // newShim is a shim that looks after nothing yet, in a folder of this identity.
 func newShim(cfg Config, identity string, log *slog.Logger) *Shim {
 	f := folder{path: cfg.Dir, identity: identity}
+	r := &record{folder: f}
 	return &Shim{
 		cfg:     cfg,
 		log:     log,
 		folder:  f,
-		netns:   -1,
 		ended:   make(chan struct{}),
 		limited: make(chan struct{}, 1),
 
+		record:     r,
 		containers: &containers{names: names{id: cfg.ID, dir: cfg.Dir}, folder: f, path: cfg.Runsc, log: log},
+		network:    &network{record: r, log: log, netns: -1},
 	}
 }
 
@@ -269,7 +249,7 @@ func (s *Shim) boot(ctx context.Context) error {
 			return fmt.Errorf("sandbox %s is running already", s.cfg.ID)
 		default:
 			s.containers.known(old)
-			s.state.CgroupParent = old.CgroupParent
+			s.record.begin(State{Groups: Groups{CgroupParent: old.CgroupParent}})
 			s.teardown()
 			s.containers.prefix = prefixOf(s.cfg.ID, s.folder.identity)
 		}
@@ -282,7 +262,7 @@ func (s *Shim) boot(ctx context.Context) error {
 	}
 	ok, why := cgroupsWritable(cgroupPath(s.cfg.Cgroups.Parent, s.containers.prefix))
 	s.containers.cgroups = ok
-	s.state = State{
+	st := State{
 		Container:   s.containers.container(0),
 		Folder:      s.folder.identity,
 		Layers:      s.cfg.Layers,
@@ -299,22 +279,22 @@ func (s *Shim) boot(ctx context.Context) error {
 		Groups: Groups{CgroupParent: s.cfg.Cgroups.Parent, CgroupRoot: s.cfg.Cgroups.Root},
 	}
 	if !ok {
-		s.state.Unlimited = unlimited(why)
+		st.Unlimited = unlimited(why)
 	}
+	s.record.begin(st)
 	mounted := make(chan error, 1)
-	rootfs := s.folder.rootfs(s.state)
-	go func() { mounted <- mountDisk(s.cfg, rootfs, s.log) }()
-	err := s.startNetwork("")
+	go func() { mounted <- mountDisk(s.cfg, s.folder.rootfs(st), s.log) }()
+	err := s.network.start(s.cfg, "")
 	if mountErr := <-mounted; mountErr != nil {
 		return mountErr
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.containers.writeBundle(s.cfg, s.state, s.netnsPath()); err != nil {
+	if err := s.containers.writeBundle(s.cfg, s.record.get(), s.network.path()); err != nil {
 		return err
 	}
-	if err := s.setState(func(st *State) { st.Started = time.Now() }); err != nil {
+	if err := s.record.set(func(st *State) { st.Started = time.Now() }); err != nil {
 		return fmt.Errorf("write the sandbox's state: %w", err)
 	}
 	if s.cfg.Image != "" {
@@ -324,14 +304,14 @@ func (s *Shim) boot(ctx context.Context) error {
 		}
 		if size, most := imageSize(s.cfg.Image), (cgroup.Process{}).Limits().Memory; most > 0 && size > most {
 			// The kernel would end another process of the container instead: its server.
-			return fmt.Errorf("go on from its memory: %s", exceeds(s.cfg.Image, s.state))
+			return fmt.Errorf("go on from its memory: %s", exceeds(s.cfg.Image, s.record.get()))
 		}
 		err = s.wake(ctx, s.cfg.Image)
 		if err == nil {
-			return s.setState(func(st *State) { st.Woken = true })
+			return s.record.set(func(st *State) { st.Woken = true })
 		}
 		if !s.ran && (noRoom(err) || mayWake(s.cfg.Image, err) && s.untouched(began)) {
-			if why := exceeds(s.cfg.Image, s.state); why != "" {
+			if why := exceeds(s.cfg.Image, s.record.get()); why != "" {
 				err = fmt.Errorf("%s: %w", why, err)
 			}
 			return fmt.Errorf("go on from its memory: %w", err) // which can be tried again
@@ -345,14 +325,14 @@ func (s *Shim) boot(ctx context.Context) error {
 	if err := s.run(ctx); err != nil {
 		return err
 	}
-	pid, startTime, err := s.containers.runsc(s.snapshot()).sandboxProcess()
+	pid, startTime, err := s.containers.runsc(s.record.get()).sandboxProcess()
 	if err != nil {
 		return err
 	}
-	if err := s.setState(func(st *State) { st.PID, st.StartTime = pid, startTime }); err != nil {
+	if err := s.record.set(func(st *State) { st.PID, st.StartTime = pid, startTime }); err != nil {
 		return fmt.Errorf("write the sandbox's state: %w", err)
 	}
-	return s.awaitGuest(ctx, BootTimeout, s.guestDialer())
+	return s.awaitGuest(ctx, BootTimeout, s.network.guest())
 }
 
 // run starts the sandbox, once more where it does not start. gVisor puts what its
@@ -362,21 +342,21 @@ func (s *Shim) boot(ctx context.Context) error {
 func (s *Shim) run(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, firstTry)
 	defer cancel()
-	err := s.containers.runsc(s.snapshot()).run(limited, s.folder.bundle(s.state), s.cfg.bootConfig(s.copied))
+	err := s.containers.runsc(s.record.get()).run(limited, s.folder.bundle(s.record.get()), s.cfg.bootConfig(s.copied))
 	if err == nil || ctx.Err() != nil || limited.Err() == nil {
 		return err
 	}
 	s.log.Error("start the sandbox once more", "because it did not within", firstTry, "err", err)
-	if err := s.startOver(s.state.Unused); err != nil {
+	if err := s.startOver(s.record.get().Unused); err != nil {
 		return err
 	}
-	return s.containers.runsc(s.snapshot()).run(ctx, s.folder.bundle(s.state), s.cfg.bootConfig(s.copied))
+	return s.containers.runsc(s.record.get()).run(ctx, s.folder.bundle(s.record.get()), s.cfg.bootConfig(s.copied))
 }
 
 // startOver clears away a sandbox that did not start, or come back from its memory, and
 // makes room for one that boots. why is what Unused says of its memory.
 func (s *Shim) startOver(why string) error {
-	failed := s.snapshot()
+	failed := s.record.get()
 	s.containers.killStarted(failed)
 	for _, name := range s.containers.all() {
 		if err := s.containers.named(name).delete(); err != nil {
@@ -389,20 +369,20 @@ func (s *Shim) startOver(why string) error {
 	if err := kernel.Keep(s.cfg.Dir); err != nil {
 		s.log.Warn("keep the report of a sandbox's kernel", "err", err)
 	}
-	err := s.setState(func(st *State) {
+	err := s.record.set(func(st *State) {
 		st.Generation++
 		st.Container = s.containers.container(st.Generation)
 		st.PID, st.StartTime, st.Unused = 0, 0, why
 		st.Token = s.cfg.Token // one that was to wake had another
 	})
 	if err == nil {
-		err = mountDisk(s.cfg, s.folder.rootfs(s.state), s.log)
+		err = mountDisk(s.cfg, s.folder.rootfs(s.record.get()), s.log)
 	}
 	if err == nil {
-		err = s.configureLink()
+		err = s.network.configure()
 	}
 	if err == nil {
-		err = s.containers.writeBundle(s.cfg, s.state, s.netnsPath())
+		err = s.containers.writeBundle(s.cfg, s.record.get(), s.network.path())
 	}
 	return err
 }
@@ -426,7 +406,8 @@ func (s *Shim) adopt() error {
 		return fmt.Errorf("%w: %s", errGone, s.why())
 	}
 	s.containers.known(st)
-	s.state, s.state.Folder = st, s.folder.identity
+	st.Folder = s.folder.identity
+	s.record.begin(st)
 	if st.PID == 0 {
 		s.containers.killStarted(st) // its shim died before it was there, and it may yet come
 	}
@@ -435,7 +416,7 @@ func (s *Shim) adopt() error {
 		return fmt.Errorf("%w: %s", errGone, s.reason)
 	}
 	s.containers.cgroups = len(st.Unlimited) == 0
-	if err := s.startNetwork(fmt.Sprintf("/proc/%d/ns/net", st.PID)); err != nil {
+	if err := s.network.start(s.cfg, fmt.Sprintf("/proc/%d/ns/net", st.PID)); err != nil {
 		return err
 	}
 	return s.takeUpMove()
@@ -446,7 +427,7 @@ func (s *Shim) adopt() error {
 func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, guest guestDialer) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	st := s.snapshot()
+	st := s.record.get()
 	go func() {
 		// Poll the process, not only the port: a sandbox that dies at once should
 		// be reported at once.
@@ -493,11 +474,11 @@ func (s *Shim) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	if s.containers.cgroups {
-		guest := newGuestClient(s.guestDialer())
+		guest := newGuestClient(s.network.guest())
 		wg.Go(func() { s.watchMemory(ctx, guest) })
 	}
 	for {
-		st := s.snapshot()
+		st := s.record.get()
 		waitProcess(context.Background(), st.PID)
 		s.endRelief()
 		s.moving.Lock() // it may have ended for the next generation's sake
@@ -520,21 +501,23 @@ func (s *Shim) watch() {
 // found when nobody looks after the sandbox, as that of one that has its disk. s.moving is
 // held.
 func (s *Shim) noteEnd(pid int) bool {
+	over := s.record.get().PID == pid
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over = s.state.PID == pid
-	return s.over
+	s.over = over
+	return over
 }
 
 // why says, for people, why the sandbox ended.
 func (s *Shim) why() string {
+	st := s.record.get()
 	s.mu.Lock()
 	stopping, hibernated, short, failed := s.stopping, s.hibernated, s.short, s.failed
 	s.mu.Unlock()
-	lack := shortageOf(s.state, s.cfg.PidsMax, s.refusals)
+	lack := shortageOf(st, s.cfg.PidsMax, s.refusals)
 	switch {
-	case lack.oomKills > 0 || short && !stopping && !hibernated && s.state.MemoryLimit > 0:
-		return lack.memory(s.state.Hostname)
+	case lack.oomKills > 0 || short && !stopping && !hibernated && st.MemoryLimit > 0:
+		return lack.memory(st.Hostname)
 	case hibernated:
 		return "hibernated"
 	case stopping:
@@ -560,7 +543,7 @@ func (s *Shim) why() string {
 // any point of start, and again.
 func (s *Shim) teardown() {
 	s.cleaning.Wait()
-	last := s.snapshot()
+	last := s.record.get()
 	errs := []error{}
 	home := s.folder.atHome()
 	if home {
@@ -571,13 +554,7 @@ func (s *Shim) teardown() {
 	}
 	s.containers.killStarted(last)
 	killProcess(last.OldPID, last.OldStart)
-	if s.gw != nil { // it stays: who calls the guest yet gets an error of it
-		errs = append(errs, s.gw.Close())
-	}
-	if s.netns >= 0 {
-		errs = append(errs, unix.Close(s.netns))
-		s.netns = -1
-	}
+	errs = append(errs, s.network.close())
 	for n := range last.Generation + 2 { // the next one may have been begun
 		if home {
 			errs = append(errs, s.folder.leave(State{Generation: n}))
