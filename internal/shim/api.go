@@ -117,16 +117,13 @@ func fail(w http.ResponseWriter, err error) {
 // ?refuse=LAYER no checkpoint to that layer begins afterwards, and a sandbox that one has
 // ended is ErrEnded, even if not all of it is gone yet.
 func (s *Shim) getStatus(w http.ResponseWriter, r *http.Request) {
-	s.moving.Lock()
-	st := s.record.get()
-	s.mu.Lock()
-	failed := s.failed
-	s.mu.Unlock()
+	s.moves.turn.Lock()
+	st, failed := s.record.get(), s.moves.fate().failed
 	layer := r.FormValue("refuse")
 	if layer != "" {
-		s.refused = layer
+		s.moves.refused = layer
 	}
-	s.moving.Unlock()
+	s.moves.turn.Unlock()
 	if layer != "" && failed != nil {
 		fail(w, fmt.Errorf("%w, because it could not be restored: %w", ErrEnded, failed))
 		return
@@ -159,17 +156,16 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 		grace = 0
 	}
 	s.endRelief()
-	moved := s.awaitMove(grace)
-	st := s.record.get()
-	s.mu.Lock()
-	s.stopping = true
-	breakOff := s.breakOff
-	s.mu.Unlock()
-	if moved {
-		s.moving.Unlock()
-	} else if breakOff != nil {
-		s.log.Warn("give up what moves the sandbox, because it is to end")
-		breakOff()
+	var st State
+	moved := s.moves.within(grace, s.ended, func() {
+		st = s.record.get()
+		s.moves.stop()
+	})
+	if !moved {
+		if breakOff := s.moves.stop(); breakOff != nil {
+			s.log.Warn("give up what moves the sandbox, because it is to end")
+			breakOff()
+		}
 	}
 	if grace > 0 && moved { // else nothing of it is to run any more
 		if st.Paused {
@@ -191,20 +187,6 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	}
 	s.killUntilEnded()
 	reply(w, End{s.reason})
-}
-
-// awaitMove locks s.moving. It reports false where something has that for longer.
-func (s *Shim) awaitMove(limit time.Duration) bool {
-	for deadline := time.Now().Add(limit); !s.moving.TryLock(); {
-		if time.Now().After(deadline) {
-			return false
-		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-s.ended:
-		}
-	}
-	return true
 }
 
 // killUntilEnded ends the sandbox, whichever that is: a move that is being given up may
@@ -230,7 +212,7 @@ func (s *Shim) postPause(w http.ResponseWriter, r *http.Request)  { s.freeze(w, 
 func (s *Shim) postResume(w http.ResponseWriter, r *http.Request) { s.freeze(w, r, false, s.resume) }
 
 func (s *Shim) freeze(w http.ResponseWriter, r *http.Request, paused bool, change func() error) {
-	err := s.move(r.Context(), func(context.Context) error {
+	err := s.moves.run(r.Context(), func(context.Context) error {
 		if s.record.get().Paused == paused {
 			return nil
 		}
@@ -244,7 +226,7 @@ func (s *Shim) freeze(w http.ResponseWriter, r *http.Request, paused bool, chang
 }
 
 // pause freezes the sandbox in memory. The file says so before: whoever takes the
-// sandbox up after a death in between does the rest. s.moving is held.
+// sandbox up after a death in between does the rest. s.moves.turn is held.
 func (s *Shim) pause() error {
 	if err := s.record.set(func(st *State) { st.Paused = true }); err != nil {
 		return errors.Join(err, s.record.set(func(st *State) { st.Paused = false }))
@@ -257,7 +239,7 @@ func (s *Shim) pause() error {
 	return nil
 }
 
-// resume undoes pause; in the file last of all. s.moving is held.
+// resume undoes pause; in the file last of all. s.moves.turn is held.
 func (s *Shim) resume() error {
 	if err := s.containers.runsc(s.record.get()).thaw(); err != nil {
 		return err

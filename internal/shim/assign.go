@@ -29,7 +29,7 @@ type Assignment struct {
 
 // assign has the sandbox be somebody's. The guest is told before the file: a sandbox
 // that is not quite the sprite's still has the name that it was started with. After an
-// error it may be neither, and has to be ended. s.moving is held.
+// error it may be neither, and has to be ended. s.moves.turn is held.
 func (s *Shim) assign(ctx context.Context, a Assignment) error {
 	st := s.record.get()
 	if st.Paused {
@@ -64,7 +64,7 @@ func (s *Shim) postAssign(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("that is no assignment: %v", err), http.StatusBadRequest)
 		return
 	}
-	if err := s.move(r.Context(), func(ctx context.Context) error { return s.assign(ctx, a) }); err != nil {
+	if err := s.moves.run(r.Context(), func(ctx context.Context) error { return s.assign(ctx, a) }); err != nil {
 		fail(w, err)
 		return
 	}

@@ -59,10 +59,10 @@ type Checkpointed struct {
 // Until the old sandbox is ended an error leaves it as it was. One that was paused is
 // so afterwards, and nothing of it has run in between. After that, an error ends the next
 // sandbox, too: there is no sandbox whose layers are in doubt. The end of ctx gives it up.
-// s.moving is held.
+// s.moves.turn is held.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
 	old := s.record.get()
-	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.refused {
+	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.moves.refused {
 		return Checkpointed{}, errors.New("it is not wanted any more")
 	}
 	if err := checkDeleted(s.folder, old, s.containers.cgroups); err != nil {
@@ -253,9 +253,7 @@ func (s *Shim) restore(ctx context.Context, next State, start func() error) erro
 // endNext ends what there is of a next sandbox that could not be restored, and notes why.
 // The old one has ended, so this is the sandbox's end, which watch sees.
 func (s *Shim) endNext(next State, why error) {
-	s.mu.Lock()
-	s.failed = why
-	s.mu.Unlock()
+	s.moves.fail(why)
 	s.log.Error("end the sandbox, because it could not be restored", "err", why)
 	s.containers.kill(next.Container)
 	st := s.record.get()
@@ -335,32 +333,6 @@ func (s *Shim) unlessEnded(err error) error {
 	return err
 }
 
-// move calls f while nothing else moves, pauses or saves the sandbox. Once begun f goes
-// on, whoever waits for it, but for a stop that is done waiting: that ends its ctx.
-func (s *Shim) move(ctx context.Context, f func(context.Context) error) error {
-	s.moving.Lock()
-	defer s.moving.Unlock()
-	if err := ctx.Err(); err != nil {
-		return err // nobody waits for it any more
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	if !s.setBreakOff(cancel) {
-		return ErrEnded
-	}
-	defer s.setBreakOff(nil)
-	return f(ctx)
-}
-
-// setBreakOff notes what gives up that which holds s.moving. It reports false where the
-// sandbox is to end, or has.
-func (s *Shim) setBreakOff(cancel context.CancelFunc) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.breakOff = cancel
-	return !s.stopping && !s.over
-}
-
 func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
 	var req Checkpoint
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&req); err != nil {
@@ -368,7 +340,7 @@ func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var done Checkpointed
-	err := s.move(r.Context(), func(ctx context.Context) (err error) {
+	err := s.moves.run(r.Context(), func(ctx context.Context) (err error) {
 		done, err = s.checkpoint(ctx, req)
 		return err
 	})

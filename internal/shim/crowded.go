@@ -78,7 +78,7 @@ func (s *Shim) lockSandboxes() (*os.File, bool) {
 
 // relieveServer is relieve for the memory of all sandboxes together, if this one is the
 // largest.
-func (s *Shim) relieveServer(ctx context.Context, guest *guestClient, log eventLog) time.Duration {
+func (s *Shim) relieveServer(ctx context.Context, guest *guestClient, log eventLog) (pause time.Duration) {
 	lock, ok := s.lockSandboxes()
 	if !ok {
 		return crowdedLook
@@ -90,11 +90,19 @@ func (s *Shim) relieveServer(ctx context.Context, guest *guestClient, log eventL
 		return crowdedLook
 	}
 	m, err := g.read()
-	if err != nil || m.free() > 0 || st.Paused || !s.largest(st) || !s.lockMoving(ctx) {
+	if err != nil || m.free() > 0 || st.Paused || !s.largest(st) {
 		return crowdedLook
 	}
-	defer s.moving.Unlock()
-	if st = s.record.get(); st.Paused || !alive(st.PID, st.StartTime) {
+	if s.moves.shortly(ctx, func() { pause = s.relieveServerInTurn(ctx, guest, log, m) }) {
+		return pause
+	}
+	return crowdedLook
+}
+
+// relieveServerInTurn is relieveServer, of a memory that is as m says. moves.turn is held.
+func (s *Shim) relieveServerInTurn(ctx context.Context, guest *guestClient, log eventLog, m memory) time.Duration {
+	st := s.record.get()
+	if st.Paused || !alive(st.PID, st.StartTime) {
 		return crowdedLook
 	}
 	asking, asked := context.WithTimeout(ctx, reliefLimit)

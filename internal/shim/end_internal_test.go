@@ -23,7 +23,7 @@ func TestNoMoveAfterEnd(t *testing.T) {
 	s := newShim(Config{Dir: t.TempDir(), ID: "0123456789abcdef"}, "", slog.New(slog.DiscardHandler))
 	s.record.begin(State{Container: "0123456789abcdef-000000", PID: cmd.Process.Pid, StartTime: start, Layers: []string{"a"}})
 	note := func(context.Context) error { return s.record.set(func(st *State) { st.Next = []string{"a", "b"} }) }
-	if err := s.move(t.Context(), note); err != nil {
+	if err := s.moves.run(t.Context(), note); err != nil {
 		t.Fatal(err)
 	}
 	go s.watch()
@@ -32,7 +32,7 @@ func TestNoMoveAfterEnd(t *testing.T) {
 	}
 	_ = cmd.Wait() // killed
 	<-s.ended
-	if err := s.move(t.Context(), note); !errors.Is(err, ErrEnded) {
+	if err := s.moves.run(t.Context(), note); !errors.Is(err, ErrEnded) {
 		t.Errorf("a move of what has ended: %v, want %v", err, ErrEnded)
 	}
 	if st, err := ReadState(s.cfg.Dir); !errors.Is(err, fs.ErrNotExist) {

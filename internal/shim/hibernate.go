@@ -20,7 +20,7 @@ import (
 )
 
 // hibernate saves the sandbox's memory to a folder, which is made, and ends it. On
-// an error it is what it was. s.moving is held.
+// an error it is what it was. s.moves.turn is held.
 func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	st := s.record.get()
 	if st.Build == "" {
@@ -60,9 +60,7 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	if err := ctx.Err(); err != nil {
 		return undo(err)
 	}
-	s.mu.Lock()
-	s.stopping, s.hibernated = true, true
-	s.mu.Unlock()
+	s.moves.sleep()
 	killProcess(st.PID, st.StartTime)
 	fault.Reach(fault.SleepKilled)
 	return nil
@@ -192,7 +190,7 @@ func (s *Shim) postHibernate(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no folder for the image", http.StatusBadRequest)
 		return
 	}
-	err := s.move(r.Context(), func(ctx context.Context) error { return s.hibernate(ctx, req.Dir) })
+	err := s.moves.run(r.Context(), func(ctx context.Context) error { return s.hibernate(ctx, req.Dir) })
 	if err != nil {
 		fail(w, err)
 		return

@@ -47,8 +47,8 @@ func (s *Shim) putLimits(w http.ResponseWriter, r *http.Request) {
 // If it fails they are as before, but that the processors' may be the new ones. Without
 // cgroups nothing is limited, and the state says so.
 func (s *Shim) setLimits(l Limits) error {
-	s.moving.Lock()
-	defer s.moving.Unlock()
+	s.moves.turn.Lock()
+	defer s.moves.turn.Unlock()
 	st := s.record.get()
 	if !alive(st.PID, st.StartTime) {
 		return ErrEnded

@@ -163,7 +163,7 @@ func (g *memoryGroup) setLimit(n int64) error {
 
 // raiseMemory lets a paused sandbox use more than its limit: what it writes of its
 // memory to a file in memory, or to a disk's cache, counts as its own, as does what
-// gVisor needs for that. The next one has the limit from its start. s.moving is held.
+// gVisor needs for that. The next one has the limit from its start. s.moves.turn is held.
 func (s *Shim) raiseMemory(st State) { s.limitMemory(st, true, 2*st.MemoryLimit+saveReserve) }
 
 // lowerMemory undoes raiseMemory, once what was written is gone.
@@ -284,35 +284,28 @@ func (s *Shim) holdMemory(g *memoryGroup) bool {
 	if !g.v1 || g.held {
 		return true
 	}
-	if !s.moving.TryLock() {
+	if !s.moves.turn.TryLock() {
 		return false
 	}
 	g.hold()
-	s.moving.Unlock()
-	return true
-}
-
-// lockMoving locks s.moving, unless what has it is a checkpoint or its like: who asks
-// for the status has it for a moment only.
-func (s *Shim) lockMoving(ctx context.Context) bool {
-	for deadline := time.Now().Add(50 * time.Millisecond); !s.moving.TryLock(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			return false
-		}
-	}
+	s.moves.turn.Unlock()
 	return true
 }
 
 // relieve has the guest end its largest process, and waits until that has made room.
 // It returns when to look again.
-func (s *Shim) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, log eventLog) time.Duration {
-	if !s.lockMoving(ctx) {
-		if !s.memoryRaised() {
-			g.release()
-		}
-		return longLook / 10
+func (s *Shim) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, log eventLog) (pause time.Duration) {
+	if s.moves.shortly(ctx, func() { pause = s.relieveInTurn(ctx, guest, g, log) }) {
+		return pause
 	}
-	defer s.moving.Unlock()
+	if !s.memoryRaised() {
+		g.release()
+	}
+	return longLook / 10
+}
+
+// relieveInTurn is relieve. moves.turn is held.
+func (s *Shim) relieveInTurn(ctx context.Context, guest *guestClient, g *memoryGroup, log eventLog) time.Duration {
 	st := s.record.get()
 	m, err := g.read()
 	if st.Paused || err != nil || m.free() > 0 {

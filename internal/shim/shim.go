@@ -63,18 +63,11 @@ type Shim struct {
 
 	ran bool // something of the sandbox may have written to its disk; of start alone
 
-	moving   sync.Mutex     // held while a checkpoint moves the sandbox, or it is short of memory
-	refused  string         // guarded by moving: the layer to which the sandbox is not to be moved
+	moves moves
+
 	cleaning sync.WaitGroup // what is left of earlier generations
 
-	mu         sync.Mutex
-	stopping   bool  // guarded by mu: the end was asked for
-	hibernated bool  // guarded by mu: it was to sleep
-	failed     error // guarded by mu: why a move has ended it; nil: none has
-	over       bool  // guarded by mu: it has ended, and nothing begins any more that would note a state
-
-	breakOff context.CancelFunc // guarded by mu: gives up what holds moving; nil: nothing, or what takes a moment
-
+	mu        sync.Mutex
 	raised    bool               // guarded by mu: it may use more than its limit, to be saved
 	short     bool               // guarded by mu: it wants memory, and none was made free yet
 	relieving context.CancelFunc // guarded by mu: gives up what the guest was asked for; nil: nothing
@@ -481,10 +474,8 @@ func (s *Shim) watch() {
 		st := s.record.get()
 		waitProcess(context.Background(), st.PID)
 		s.endRelief()
-		s.moving.Lock() // it may have ended for the next generation's sake
-		over := s.noteEnd(st.PID)
-		s.moving.Unlock()
-		if over {
+		// It may have ended for the next generation's sake.
+		if s.moves.noteEnd(func() bool { return s.record.get().PID == st.PID }) {
 			break
 		}
 	}
@@ -496,34 +487,23 @@ func (s *Shim) watch() {
 	close(s.ended)
 }
 
-// noteEnd reports whether the process that has ended was the sandbox's, and not that of the
-// generation before it. Then no move begins any more: the state that it would note would be
-// found when nobody looks after the sandbox, as that of one that has its disk. s.moving is
-// held.
-func (s *Shim) noteEnd(pid int) bool {
-	over := s.record.get().PID == pid
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.over = over
-	return over
-}
-
 // why says, for people, why the sandbox ended.
 func (s *Shim) why() string {
 	st := s.record.get()
+	end := s.moves.fate()
 	s.mu.Lock()
-	stopping, hibernated, short, failed := s.stopping, s.hibernated, s.short, s.failed
+	short := s.short
 	s.mu.Unlock()
 	lack := shortageOf(st, s.cfg.PidsMax, s.refusals)
 	switch {
-	case lack.oomKills > 0 || short && !stopping && !hibernated && st.MemoryLimit > 0:
+	case lack.oomKills > 0 || short && !end.stopping && !end.hibernated && st.MemoryLimit > 0:
 		return lack.memory(st.Hostname)
-	case hibernated:
+	case end.hibernated:
 		return "hibernated"
-	case stopping:
+	case end.stopping:
 		return "stopped"
-	case failed != nil:
-		return "a checkpoint could not be finished: " + failed.Error()
+	case end.failed != nil:
+		return "a checkpoint could not be finished: " + end.failed.Error()
 	}
 	report := kernel.Report(s.cfg.Dir, 0)
 	switch {
