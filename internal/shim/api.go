@@ -155,7 +155,7 @@ func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
 	if err != nil || grace < 0 {
 		grace = 0
 	}
-	s.endRelief()
+	s.memory.giveUp()
 	var st State
 	moved := s.moves.within(grace, s.ended, func() {
 		st = s.record.get()

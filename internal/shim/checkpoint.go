@@ -86,7 +86,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if err != nil {
 		return Checkpointed{}, err
 	}
-	defer s.lowerMemory(old) // once its image, which is a part of it, is dropped
+	defer s.memory.lower(old) // once its image, which is a part of it, is dropped
 	defer drop()
 	if err := s.containers.prepare(old, next, req.Disk, s.network.path()); err != nil {
 		return Checkpointed{}, errors.Join(err, s.folder.leave(next))
@@ -132,7 +132,7 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		}
 	}
 	s.network.gw.Hold()
-	s.raiseMemory(old)
+	s.memory.raise(old)
 	if err := save(); err != nil {
 		return resume(err)
 	}

@@ -35,7 +35,7 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	room := roomFor(dir, st.PID)
 	undo := func(err error) error {
 		err = errors.Join(s.goBack(room.lacking(err, dir)), os.RemoveAll(dir))
-		s.lowerMemory(st)
+		s.memory.lower(st)
 		return err
 	}
 	if err := s.record.set(func(st *State) { st.Moving, st.Saving = true, dir }); err != nil {
@@ -48,7 +48,7 @@ func (s *Shim) hibernate(ctx context.Context, dir string) error {
 		}
 	}
 	fault.Reach(fault.SleepPaused)
-	s.raiseMemory(st)
+	s.memory.raise(st)
 	if err := s.containers.runsc(st).save(ctx, dir); err != nil {
 		return undo(err)
 	}

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
-	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -81,10 +79,7 @@ func (s *Shim) setLimits(l Limits) error {
 	if err := s.containers.saveBundle(st, spec); err != nil {
 		return err
 	}
-	select {
-	case s.limited <- struct{}{}:
-	default: // it has not heard of the last one
-	}
+	s.memory.changed()
 	return nil
 }
 
@@ -117,7 +112,7 @@ func setProcessors(group string, cpus int) error {
 }
 
 // changeMemory limits the memory of a sandbox. One that uses more is not ended for that:
-// the limit stays what it was. Its reserve is held anew by watchMemory.
+// the limit stays what it was. Its reserve is held anew by the memoryWatch.
 func changeMemory(group string, limit int64) error {
 	g := openMemoryGroup(group, limit)
 	if limit == 0 {
@@ -140,29 +135,7 @@ func changeMemory(group string, limit int64) error {
 		return fmt.Errorf("%w: %w", ErrMemoryUsed, err) // of cache that can't be taken back at once
 	}
 	if g.v1 {
-		g.hold() // before its programs go on; watchMemory does it again
+		g.hold() // before its programs go on; the memoryWatch does it again
 	}
 	return nil
-}
-
-// spareSoon is what is left below the limit, once what programs inside have given back is
-// the machine's again: gVisor does that a moment after them, on a thread of its own.
-func (g *memoryGroup) spareSoon() (int64, error) {
-	const pause, patience, most = 50 * time.Millisecond, time.Second, 5 * time.Second
-	began := time.Now()
-	best, since := int64(math.MinInt64), began
-	for {
-		free, err := g.spare()
-		if free > best {
-			best, since = free, time.Now()
-		}
-		if err != nil || free > 0 || time.Since(since) > patience || time.Since(began) > most {
-			return free, err
-		}
-		time.Sleep(pause)
-	}
-}
-
-func (g *memoryGroup) write(file, text string) error {
-	return os.WriteFile(filepath.Join(g.dir, file), []byte(text), 0)
 }

@@ -47,6 +47,8 @@ type Shim struct {
 	record     *record
 	containers *containers
 	network    *network
+	memory     *memoryWatch
+	moves      *moves
 
 	refusals int // of processes, by the server's cgroups, before it started
 
@@ -55,22 +57,14 @@ type Shim struct {
 
 	api *http.Server
 
-	limited chan struct{} // has a value when the memory may have another limit
-	ended   chan struct{} // closed when the sandbox is gone and everything is cleaned up
-	reason  string        // why; written before ended is closed
+	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
+	reason string        // why; written before ended is closed
 
 	copied bool // it goes on from a memory of which there are copies; of start alone
 
 	ran bool // something of the sandbox may have written to its disk; of start alone
 
-	moves moves
-
 	cleaning sync.WaitGroup // what is left of earlier generations
-
-	mu        sync.Mutex
-	raised    bool               // guarded by mu: it may use more than its limit, to be saved
-	short     bool               // guarded by mu: it wants memory, and none was made free yet
-	relieving context.CancelFunc // guarded by mu: gives up what the guest was asked for; nil: nothing
 }
 
 // Main is the shim process: it reads its Config from in, starts or adopts the
@@ -126,17 +120,19 @@ func (s *Shim) leaveOwnGroup() {
 // newShim is a shim that looks after nothing yet, in a folder of this identity.
 func newShim(cfg Config, identity string, log *slog.Logger) *Shim {
 	f := folder{path: cfg.Dir, identity: identity}
-	r := &record{folder: f}
+	r, m := &record{folder: f}, &moves{}
+	c := &containers{names: names{id: cfg.ID, dir: cfg.Dir}, folder: f, path: cfg.Runsc, log: log}
 	return &Shim{
-		cfg:     cfg,
-		log:     log,
-		folder:  f,
-		ended:   make(chan struct{}),
-		limited: make(chan struct{}, 1),
+		cfg:    cfg,
+		log:    log,
+		folder: f,
+		ended:  make(chan struct{}),
 
 		record:     r,
-		containers: &containers{names: names{id: cfg.ID, dir: cfg.Dir}, folder: f, path: cfg.Runsc, log: log},
+		containers: c,
 		network:    &network{record: r, log: log, netns: -1},
+		memory:     &memoryWatch{folder: f, record: r, containers: c, moves: m, log: log, limited: make(chan struct{}, 1)},
+		moves:      m,
 	}
 }
 
@@ -464,23 +460,19 @@ func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, guest guestD
 
 // watch waits for the sandbox's end, cleans up after it and closes ended.
 func (s *Shim) watch() {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
 	if s.containers.cgroups {
-		guest := newGuestClient(s.network.guest())
-		wg.Go(func() { s.watchMemory(ctx, guest) })
+		s.memory.start(newGuestClient(s.network.guest()))
 	}
 	for {
 		st := s.record.get()
 		waitProcess(context.Background(), st.PID)
-		s.endRelief()
+		s.memory.giveUp()
 		// It may have ended for the next generation's sake.
 		if s.moves.noteEnd(func() bool { return s.record.get().PID == st.PID }) {
 			break
 		}
 	}
-	cancel()
-	wg.Wait()
+	s.memory.close()
 	s.reason = s.why()
 	s.log.Info("sandbox ended", "reason", s.reason)
 	s.teardown()
@@ -490,10 +482,7 @@ func (s *Shim) watch() {
 // why says, for people, why the sandbox ended.
 func (s *Shim) why() string {
 	st := s.record.get()
-	end := s.moves.fate()
-	s.mu.Lock()
-	short := s.short
-	s.mu.Unlock()
+	end, short := s.moves.fate(), s.memory.isShort()
 	lack := shortageOf(st, s.cfg.PidsMax, s.refusals)
 	switch {
 	case lack.oomKills > 0 || short && !end.stopping && !end.hibernated && st.MemoryLimit > 0:
