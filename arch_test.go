@@ -312,7 +312,6 @@ var large = map[string]struct{ methods, fields int }{
 	"internal/server/sprite.Host":            {methods: 49},
 	"internal/server/store.Sprite":           {fields: 27},
 	"internal/server/store.Sprites":          {methods: 36},
-	"internal/shim.Shim":                     {methods: 43},
 	"internal/shim.State":                    {fields: 27},
 	"internal/shim/gateway.Gateway":          {methods: 55, fields: 40},
 	"sprites.Client":                         {methods: 58},

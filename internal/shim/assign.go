@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/http"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
@@ -56,17 +54,4 @@ func (s *Shim) assign(ctx context.Context, a Assignment) error {
 	err = s.record.set(func(st *State) { st.Hostname, st.Token = a.Hostname, boot.NextKey(st.Token, a.Token) })
 	fault.Reach(fault.TakeNoted)
 	return err
-}
-
-func (s *Shim) postAssign(w http.ResponseWriter, r *http.Request) {
-	var a Assignment
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&a); err != nil || a.Hostname == "" || a.Token == "" {
-		http.Error(w, fmt.Sprintf("that is no assignment: %v", err), http.StatusBadRequest)
-		return
-	}
-	if err := s.moves.run(r.Context(), func(ctx context.Context) error { return s.assign(ctx, a) }); err != nil {
-		fail(w, err)
-		return
-	}
-	reply(w, s.record.get().shown())
 }

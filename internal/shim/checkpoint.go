@@ -2,11 +2,9 @@ package shim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -331,23 +329,4 @@ func (s *Shim) unlessEnded(err error) error {
 		return fmt.Errorf("%w: %s", ErrEnded, s.why())
 	}
 	return err
-}
-
-func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
-	var req Checkpoint
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&req); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	var done Checkpointed
-	err := s.moves.run(r.Context(), func(ctx context.Context) (err error) {
-		done, err = s.checkpoint(ctx, req)
-		return err
-	})
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	done.State = done.State.shown()
-	reply(w, done)
 }

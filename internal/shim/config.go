@@ -5,7 +5,7 @@
 // The sandbox's folder, which the shim owns by a lock, holds:
 //
 //	shim.lock     flock of the shim that looks after the sandbox
-//	shim.sock     the API (see Handler), for the server's user only
+//	shim.sock     the API (see api), for the server's user only
 //	shim.log      the shim's own log
 //	sandbox.json  State, while the sandbox lives; sandbox.json.new has the one before
 //	guest.log     what the guest printed

@@ -15,7 +15,7 @@ func TestAskAfterTheEnd(t *testing.T) {
 	s := newShim(Config{Dir: t.TempDir(), ID: "00112233aabbccdd"}, "", slog.New(slog.DiscardHandler))
 	s.network.gw = &gateway.Gateway{}
 	s.teardown()
-	if err := s.askGuestToStop(t.Context(), 0); !errors.Is(err, net.ErrClosed) {
+	if err := askToStop(t.Context(), s.network.guest(), 0); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("got %v", err)
 	}
 	s.teardown()

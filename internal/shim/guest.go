@@ -152,3 +152,8 @@ func (cfg Config) bootConfig(copied bool) boot.Config {
 		GitConfig:     connect.GitConfig(cfg.Connectors),
 	}
 }
+
+// askToStop has the guest end its processes, and then itself.
+func askToStop(ctx context.Context, guest guestDialer, grace time.Duration) error {
+	return newGuestClient(guest).call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), func(io.Reader) error { return nil })
+}

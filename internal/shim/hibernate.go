@@ -181,20 +181,3 @@ func (s *Shim) introduce(ctx context.Context, now State) error {
 		}
 	}
 }
-
-func (s *Shim) postHibernate(w http.ResponseWriter, r *http.Request) {
-	var req struct {
-		Dir string `json:"dir"`
-	}
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&req); err != nil || !filepath.IsAbs(req.Dir) {
-		http.Error(w, "no folder for the image", http.StatusBadRequest)
-		return
-	}
-	err := s.moves.run(r.Context(), func(ctx context.Context) error { return s.hibernate(ctx, req.Dir) })
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	<-s.ended
-	reply(w, End{s.reason})
-}

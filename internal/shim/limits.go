@@ -1,11 +1,8 @@
 package shim
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,23 +20,6 @@ type Limits struct {
 
 // ErrMemoryUsed says that a sandbox uses more memory than it would be left with.
 var ErrMemoryUsed = errors.New("more memory is in use")
-
-func (s *Shim) putLimits(w http.ResponseWriter, r *http.Request) {
-	var l Limits
-	err := json.NewDecoder(io.LimitReader(r.Body, 4<<10)).Decode(&l)
-	if err == nil && (l.MemoryMB < 0 || l.CPUs < 0) {
-		err = errors.New("a limit is less than nothing")
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	if err := s.setLimits(l); err != nil {
-		fail(w, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
 
 // setLimits gives the sandbox other limits, and those that a checkpoint makes of it.
 // If it fails they are as before, but that the processors' may be the new ones. Without

@@ -7,29 +7,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/logfile"
 	"github.com/cove-dev/cove/internal/lib/openfiles"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
-	"github.com/cove-dev/cove/internal/shim/kernel"
-	"github.com/cove-dev/cove/internal/shim/layers"
 )
-
-// BootTimeout bounds the wait for the guest's first answer. It is for a machine that is very
-// busy. Config.Patience replaces it for a guest that was restored.
-const BootTimeout = 2 * time.Minute
-
-// firstTry bounds runsc's first try to start a sandbox, which may hang (see run).
-const firstTry = 30 * time.Second
 
 // ErrLocked says that another shim looks after the sandbox.
 var ErrLocked = errors.New("another shim looks after this sandbox")
@@ -37,34 +24,43 @@ var ErrLocked = errors.New("another shim looks after this sandbox")
 // errGone says that there is no sandbox to adopt.
 var errGone = errors.New("the sandbox is gone")
 
-// Shim looks after one sandbox. It is made by start, and ends with wait.
+// Shim looks after one sandbox. start makes or adopts it, and watch sees its end. Its methods are
+// what happens to a sandbox in between: it boots or wakes, checkpoints move it, it is paused,
+// put to sleep, stopped. Each is a sequence of steps, and a way back from each step. If the shim
+// dies at one, the next shim finds in the State how far it came.
+//
+// The parts with a state or a life of their own are types:
+//
+//	folder      the sandbox's folder (folder.go)
+//	record      the State, in memory and on disk (state.go)
+//	containers  the generations of the sandbox in runsc (containers.go), and their names (names.go)
+//	network     the network namespace, the link and the gateway (network.go)
+//	memory      the watch over the limit of memory (memory.go)
+//	moves       the turn of what moves the sandbox, and why it is to end (moves.go)
+//	own         the shim's own cgroup (own.go)
+//	api         the calls of the server (api.go)
 type Shim struct {
-	cfg    Config
-	log    *slog.Logger
-	lock   *os.File
-	folder folder
+	cfg  Config // once the sandbox runs, assign and setLimits change it, with moves.turn held
+	log  *slog.Logger
+	lock *os.File
 
+	folder     folder
 	record     *record
 	containers *containers
 	network    *network
 	memory     *memoryWatch
 	moves      *moves
+	own        membership
+	api        *api // nil until the sandbox runs
 
-	refusals int // of processes, by the server's cgroups, before it started
-
-	own     ownGroup
-	joining sync.WaitGroup // writes own
-
-	api *http.Server
-
-	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
-	reason string        // why; written before ended is closed
-
-	copied bool // it goes on from a memory of which there are copies; of start alone
-
-	ran bool // something of the sandbox may have written to its disk; of start alone
+	refusals int  // of processes, by the server's cgroups, before the sandbox started
+	copied   bool // the sandbox goes on from a memory of which there are copies; written by start alone
+	ran      bool // something of the sandbox may have written to its disk; of start alone
 
 	cleaning sync.WaitGroup // what is left of earlier generations
+
+	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
+	reason string        // why it has ended; written before ended is closed
 }
 
 // Main is the shim process: it reads its Config from in, starts or adopts the
@@ -105,16 +101,8 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 		killProcess(st.PID, st.StartTime)
 	}
 	<-s.ended
-	s.leaveOwnGroup()
-	return s.shutdownAPI()
-}
-
-// leaveOwnGroup undoes joinOwnGroup.
-func (s *Shim) leaveOwnGroup() {
-	s.joining.Wait()
-	if err := s.own.leave(); err != nil {
-		s.log.Error("clean up after the shim", "err", err)
-	}
+	s.own.close(s.log)
+	return s.api.close()
 }
 
 // newShim is a shim that looks after nothing yet, in a folder of this identity.
@@ -178,23 +166,19 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	if err := mountCpuset(); err != nil {
 		s.log.Warn("gVisor may refuse to start a sandbox without it", "err", err)
 	}
-	s.joining.Go(func() { // beside the boot: a kernel takes some 10 ms to move a process
-		var err error
-		if s.own, err = joinOwnGroup(cfg.Cgroups.Parent, prefixOf(cfg.ID, s.folder.identity)); err != nil {
-			s.log.Warn("the shim's own memory is not limited", "err", err)
-		}
-	})
+	s.own.start(cfg.Cgroups.Parent, prefixOf(cfg.ID, s.folder.identity), s.log)
 	if cfg.Adopt {
 		err = s.adopt()
 	} else {
 		err = s.boot(ctx)
 	}
 	if err == nil {
-		err = s.serveAPI()
+		s.api = &api{shim: s}
+		err = s.api.start()
 	}
 	if err != nil {
 		s.teardown()
-		s.leaveOwnGroup()
+		s.own.close(s.log)
 		return nil, asleep(err, cfg, s)
 	}
 	go s.watch()
@@ -225,321 +209,18 @@ func unread(w io.Writer) bool {
 	return err == nil && n > 0 && poll[0].Revents&unix.POLLERR != 0
 }
 
-// boot starts a new sandbox and returns when its guest answers.
-func (s *Shim) boot(ctx context.Context) error {
-	if old, err := ReadState(s.cfg.Dir); err == nil {
-		// A sandbox whose shim died, and whose end nobody saw; or a copy's.
-		switch {
-		case old.Elsewhere(s.cfg.Dir):
-			if err := s.folder.forget(old, s.log); err != nil {
-				return err
-			}
-		case alive(old.PID, old.StartTime):
-			return fmt.Errorf("sandbox %s is running already", s.cfg.ID)
-		default:
-			s.containers.known(old)
-			s.record.begin(State{Groups: Groups{CgroupParent: old.CgroupParent}})
-			s.teardown()
-			s.containers.prefix = prefixOf(s.cfg.ID, s.folder.identity)
-		}
+// status is the state when no checkpoint is under way: so who asks knows what is. If refuse is a
+// layer, no checkpoint to that layer begins afterwards, and a sandbox that one has ended is
+// ErrEnded, even if not all of it is gone yet.
+func (s *Shim) status(refuse string) (State, error) {
+	s.moves.turn.Lock()
+	st, failed := s.record.get(), s.moves.fate().failed
+	if refuse != "" {
+		s.moves.refused = refuse
 	}
-	if err := awaitVacant(ctx, s.cfg.Dir, dying); err != nil {
-		return err
+	s.moves.turn.Unlock()
+	if refuse != "" && failed != nil {
+		return State{}, fmt.Errorf("%w, because it could not be restored: %w", ErrEnded, failed)
 	}
-	if err := kernel.Keep(s.cfg.Dir); err != nil {
-		s.log.Warn("keep the last report of a sandbox's kernel", "err", err)
-	}
-	ok, why := cgroupsWritable(cgroupPath(s.cfg.Cgroups.Parent, s.containers.prefix))
-	s.containers.cgroups = ok
-	st := State{
-		Container:   s.containers.container(0),
-		Folder:      s.folder.identity,
-		Layers:      s.cfg.Layers,
-		Hostname:    s.cfg.Hostname,
-		Incarnation: s.cfg.Incarnation,
-		Address:     guestAddr(s.cfg.Incarnation).String(),
-		Address6:    guestAddr6(s.cfg.Incarnation).String(),
-		Token:       s.cfg.Token,
-		Handshake:   boot.Handshake,
-		Build:       s.cfg.Build,
-		MemoryLimit: int64(s.cfg.MemoryMB) << 20,
-
-		Place:  placeHere(),
-		Groups: Groups{CgroupParent: s.cfg.Cgroups.Parent, CgroupRoot: s.cfg.Cgroups.Root},
-	}
-	if !ok {
-		st.Unlimited = unlimited(why)
-	}
-	s.record.begin(st)
-	mounted := make(chan error, 1)
-	go func() { mounted <- mountDisk(s.cfg, s.folder.rootfs(st), s.log) }()
-	err := s.network.start(s.cfg, "")
-	if mountErr := <-mounted; mountErr != nil {
-		return mountErr
-	}
-	if err != nil {
-		return err
-	}
-	if err := s.containers.writeBundle(s.cfg, s.record.get(), s.network.path()); err != nil {
-		return err
-	}
-	if err := s.record.set(func(st *State) { st.Started = time.Now() }); err != nil {
-		return fmt.Errorf("write the sandbox's state: %w", err)
-	}
-	if s.cfg.Image != "" {
-		began, err := kernelTime(s.cfg.Dir)
-		if err != nil {
-			return err
-		}
-		if size, most := imageSize(s.cfg.Image), (cgroup.Process{}).Limits().Memory; most > 0 && size > most {
-			// The kernel would end another process of the container instead: its server.
-			return fmt.Errorf("go on from its memory: %s", exceeds(s.cfg.Image, s.record.get()))
-		}
-		err = s.wake(ctx, s.cfg.Image)
-		if err == nil {
-			return s.record.set(func(st *State) { st.Woken = true })
-		}
-		if !s.ran && (noRoom(err) || mayWake(s.cfg.Image, err) && s.untouched(began)) {
-			if why := exceeds(s.cfg.Image, s.record.get()); why != "" {
-				err = fmt.Errorf("%s: %w", why, err)
-			}
-			return fmt.Errorf("go on from its memory: %w", err) // which can be tried again
-		}
-		s.log.Warn("boot, because the memory's image can't be used", "err", err)
-		if err := s.startOver(err.Error()); err != nil {
-			return err
-		}
-	}
-	s.ran = true
-	if err := s.run(ctx); err != nil {
-		return err
-	}
-	pid, startTime, err := s.containers.runsc(s.record.get()).sandboxProcess()
-	if err != nil {
-		return err
-	}
-	if err := s.record.set(func(st *State) { st.PID, st.StartTime = pid, startTime }); err != nil {
-		return fmt.Errorf("write the sandbox's state: %w", err)
-	}
-	return s.awaitGuest(ctx, BootTimeout, s.network.guest())
-}
-
-// run starts the sandbox, once more where it does not start. gVisor puts what its
-// sandboxed processes share at random addresses, and does not move one page of it with the
-// rest (stubSpinningThreadQueueAddr of systrap): where that is over another the first of
-// the processes spins for ever.
-func (s *Shim) run(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, firstTry)
-	defer cancel()
-	err := s.containers.runsc(s.record.get()).run(limited, s.folder.bundle(s.record.get()), s.cfg.bootConfig(s.copied))
-	if err == nil || ctx.Err() != nil || limited.Err() == nil {
-		return err
-	}
-	s.log.Error("start the sandbox once more", "because it did not within", firstTry, "err", err)
-	if err := s.startOver(s.record.get().Unused); err != nil {
-		return err
-	}
-	return s.containers.runsc(s.record.get()).run(ctx, s.folder.bundle(s.record.get()), s.cfg.bootConfig(s.copied))
-}
-
-// startOver clears away a sandbox that did not start, or come back from its memory, and
-// makes room for one that boots. why is what Unused says of its memory.
-func (s *Shim) startOver(why string) error {
-	failed := s.record.get()
-	s.containers.killStarted(failed)
-	for _, name := range s.containers.all() {
-		if err := s.containers.named(name).delete(); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(s.folder.leave(failed), removeCgroups(failed.cgroup())); err != nil {
-		return err
-	}
-	if err := kernel.Keep(s.cfg.Dir); err != nil {
-		s.log.Warn("keep the report of a sandbox's kernel", "err", err)
-	}
-	err := s.record.set(func(st *State) {
-		st.Generation++
-		st.Container = s.containers.container(st.Generation)
-		st.PID, st.StartTime, st.Unused = 0, 0, why
-		st.Token = s.cfg.Token // one that was to wake had another
-	})
-	if err == nil {
-		err = mountDisk(s.cfg, s.folder.rootfs(s.record.get()), s.log)
-	}
-	if err == nil {
-		err = s.network.configure()
-	}
-	if err == nil {
-		err = s.containers.writeBundle(s.cfg, s.record.get(), s.network.path())
-	}
-	return err
-}
-
-// adopt takes up a sandbox whose shim died. Its disk stays mounted in the
-// namespace that its gofer holds; its tap outlived the shim that made it.
-func (s *Shim) adopt() error {
-	st, err := ReadState(s.cfg.Dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return errGone
-	} else if err != nil {
-		return err
-	}
-	if st.Elsewhere(s.cfg.Dir) {
-		if err := s.folder.forget(st, s.log); err != nil {
-			return err
-		}
-		if alive(st.PID, st.StartTime) {
-			return fmt.Errorf("%w: %w", errGone, errElsewhere)
-		}
-		return fmt.Errorf("%w: %s", errGone, s.why())
-	}
-	s.containers.known(st)
-	st.Folder = s.folder.identity
-	s.record.begin(st)
-	if st.PID == 0 {
-		s.containers.killStarted(st) // its shim died before it was there, and it may yet come
-	}
-	if !alive(st.PID, st.StartTime) {
-		s.reason = s.why()
-		return fmt.Errorf("%w: %s", errGone, s.reason)
-	}
-	s.containers.cgroups = len(st.Unlimited) == 0
-	if err := s.network.start(s.cfg, fmt.Sprintf("/proc/%d/ns/net", st.PID)); err != nil {
-		return err
-	}
-	return s.takeUpMove()
-}
-
-// awaitGuest returns when the guest's API answers, or with the reason when the
-// sandbox ends, or the limit is reached, before.
-func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, guest guestDialer) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	st := s.record.get()
-	go func() {
-		// Poll the process, not only the port: a sandbox that dies at once should
-		// be reported at once.
-		waitProcess(ctx, st.PID)
-		cancel()
-	}()
-	// One transport for all attempts; a try lasts longer each time, because a
-	// packet sent before the sandbox had its interface is lost.
-	try := 10 * time.Millisecond
-	tr := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return guest.tryFor(ctx, try)
-	}}
-	client := &http.Client{Transport: tr}
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/v1/health", nil)
-		if err != nil {
-			return err
-		}
-		guest.authorize(req)
-		resp, err := client.Do(req)
-		if err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-			return fmt.Errorf("the guest answered %s", resp.Status)
-		}
-		if ctx.Err() != nil {
-			if !alive(st.PID, st.StartTime) {
-				return fmt.Errorf("the sandbox ended while it started: %s\n%s", s.why(), tail(filepath.Join(s.cfg.Dir, "guest.log")))
-			}
-			return fmt.Errorf("the guest did not answer within %v: %w", limit, err)
-		}
-		try = min(try*5/4, time.Second)
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Millisecond):
-		}
-	}
-}
-
-// watch waits for the sandbox's end, cleans up after it and closes ended.
-func (s *Shim) watch() {
-	if s.containers.cgroups {
-		s.memory.start(newGuestClient(s.network.guest()))
-	}
-	for {
-		st := s.record.get()
-		waitProcess(context.Background(), st.PID)
-		s.memory.giveUp()
-		// It may have ended for the next generation's sake.
-		if s.moves.noteEnd(func() bool { return s.record.get().PID == st.PID }) {
-			break
-		}
-	}
-	s.memory.close()
-	s.reason = s.why()
-	s.log.Info("sandbox ended", "reason", s.reason)
-	s.teardown()
-	close(s.ended)
-}
-
-// why says, for people, why the sandbox ended.
-func (s *Shim) why() string {
-	st := s.record.get()
-	end, short := s.moves.fate(), s.memory.isShort()
-	lack := shortageOf(st, s.cfg.PidsMax, s.refusals)
-	switch {
-	case lack.oomKills > 0 || short && !end.stopping && !end.hibernated && st.MemoryLimit > 0:
-		return lack.memory(st.Hostname)
-	case end.hibernated:
-		return "hibernated"
-	case end.stopping:
-		return "stopped"
-	case end.failed != nil:
-		return "a checkpoint could not be finished: " + end.failed.Error()
-	}
-	report := kernel.Report(s.cfg.Dir, 0)
-	switch {
-	case lack.processes() != "": // of which gVisor's kernel may have crashed
-		return lack.processes()
-	case report != "":
-		return crashed(report)
-	}
-	text := "ended by itself or by the host"
-	if info, err := os.Stat(filepath.Join(s.cfg.Dir, "guest.log")); err == nil && info.Size() > 0 {
-		text += "; its last words: run/" + filepath.Base(s.cfg.Dir) + "/guest.log"
-	}
-	return text
-}
-
-// teardown removes everything of the sandbox but its disk. It may be called at
-// any point of start, and again.
-func (s *Shim) teardown() {
-	s.cleaning.Wait()
-	last := s.record.get()
-	errs := []error{}
-	home := s.folder.atHome()
-	if home {
-		errs = append(errs, s.containers.abandonNext(last))
-		for _, name := range s.containers.all() {
-			errs = append(errs, s.containers.named(name).delete())
-		}
-	}
-	s.containers.killStarted(last)
-	killProcess(last.OldPID, last.OldStart)
-	errs = append(errs, s.network.close())
-	for n := range last.Generation + 2 { // the next one may have been begun
-		if home {
-			errs = append(errs, s.folder.leave(State{Generation: n}))
-		}
-		errs = append(errs, removeCgroups(cgroupPath(last.CgroupParent, s.containers.container(n))))
-	}
-	if !home {
-		s.log.Warn("its folder was moved: nothing is removed there", "was", s.cfg.Dir, "err", errors.Join(errs...))
-		return
-	}
-	errs = append(errs, layers.Unmount(filepath.Join(s.cfg.Dir, "runsc", "null-netns")), layers.Unmount(filepath.Join(s.cfg.Dir, "image")))
-	for _, name := range []string{"runsc", "image", "sandbox.json", "sandbox.json.new"} {
-		errs = append(errs, os.RemoveAll(filepath.Join(s.cfg.Dir, name)))
-	}
-	errs = append(errs, kernel.Bound(s.cfg.Dir))
-	if err := errors.Join(errs...); err != nil {
-		s.log.Error("clean up after the sandbox", "err", err)
-	}
+	return st, nil
 }
