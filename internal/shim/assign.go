@@ -27,7 +27,7 @@ type Assignment struct {
 
 // assign has the sandbox be somebody's. The guest is told before the file: a sandbox
 // that is not quite the sprite's still has the name that it was started with. After an
-// error it may be neither, and has to be ended. s.moves.turn is held.
+// error it may be neither, and has to be ended. moves.turn is held.
 func (s *Shim) assign(ctx context.Context, a Assignment) error {
 	st := s.record.get()
 	if st.Paused {

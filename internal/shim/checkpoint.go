@@ -57,7 +57,7 @@ type Checkpointed struct {
 // Until the old sandbox is ended an error leaves it as it was. One that was paused is
 // so afterwards, and nothing of it has run in between. After that, an error ends the next
 // sandbox, too: there is no sandbox whose layers are in doubt. The end of ctx gives it up.
-// s.moves.turn is held.
+// moves.turn is held.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
 	old := s.record.get()
 	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.moves.refused {

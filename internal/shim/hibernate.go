@@ -20,7 +20,7 @@ import (
 )
 
 // hibernate saves the sandbox's memory to a folder, which is made, and ends it. On
-// an error it is what it was. s.moves.turn is held.
+// an error it is what it was. moves.turn is held.
 func (s *Shim) hibernate(ctx context.Context, dir string) error {
 	st := s.record.get()
 	if st.Build == "" {

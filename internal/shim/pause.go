@@ -22,7 +22,7 @@ func (s *Shim) setPaused(ctx context.Context, paused bool) error {
 }
 
 // pause freezes the sandbox in memory. The file says so before: whoever takes the
-// sandbox up after a death in between does the rest. s.moves.turn is held.
+// sandbox up after a death in between does the rest. moves.turn is held.
 func (s *Shim) pause() error {
 	if err := s.record.set(func(st *State) { st.Paused = true }); err != nil {
 		return errors.Join(err, s.record.set(func(st *State) { st.Paused = false }))
@@ -35,7 +35,7 @@ func (s *Shim) pause() error {
 	return nil
 }
 
-// resume undoes pause; in the file last of all. s.moves.turn is held.
+// resume undoes pause; in the file last of all. moves.turn is held.
 func (s *Shim) resume() error {
 	if err := s.containers.runsc(s.record.get()).thaw(); err != nil {
 		return err
