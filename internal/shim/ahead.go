@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/shim/kernel"
 	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
@@ -50,8 +48,8 @@ func look(path string) (st unix.Stat_t) {
 
 // createAhead mounts the disk of the next sandbox, and creates that. An error leaves
 // nothing of it. The end of ctx is one.
-func (s *Shim) createAhead(ctx context.Context, old, next State, disk []Mount, image string) (_ *ahead, err error) {
-	spec, err := s.readBundle(next)
+func (c *containers) createAhead(ctx context.Context, old, next State, disk []Mount, image string) (_ *ahead, err error) {
+	spec, err := c.folder.readBundle(next)
 	if err != nil {
 		return nil, err
 	}
@@ -66,13 +64,13 @@ func (s *Shim) createAhead(ctx context.Context, old, next State, disk []Mount, i
 	for _, m := range disk {
 		a.watch(disk, m.Target)
 	}
-	if err := s.mountNext(next, disk); err != nil {
-		return nil, errors.Join(err, layers.Unmount(s.rootfsOf(next)))
+	if err := mountAll(disk, c.folder.rootfs(next), c.log); err != nil {
+		return nil, errors.Join(err, layers.Unmount(c.folder.rootfs(next)))
 	}
-	if err := a.plain(s.rootfsOf(next), places); err != nil {
-		return nil, errors.Join(err, layers.Unmount(s.rootfsOf(next)))
+	if err := a.plain(c.folder.rootfs(next), places); err != nil {
+		return nil, errors.Join(err, layers.Unmount(c.folder.rootfs(next)))
 	}
-	if a.mover, err = s.runscOf(next).mover(old.Container, s.bundleOf(next), image); err == nil {
+	if a.mover, err = c.runsc(next).mover(old.Container, c.folder.bundle(next), image); err == nil {
 		stop := context.AfterFunc(ctx, a.mover.kill)
 		if err = a.mover.do("create"); err != nil {
 			a.mover.close()
@@ -80,7 +78,7 @@ func (s *Shim) createAhead(ctx context.Context, old, next State, disk []Mount, i
 		stop()
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.dropAhead(next))
+		return nil, errors.Join(err, c.drop(next))
 	}
 	return a, nil
 }
@@ -136,52 +134,3 @@ func (a *ahead) settle(root string, disk []Mount) error {
 func (a *ahead) pause() error   { return a.mover.do("pause") }
 func (a *ahead) save() error    { return a.mover.do("save") }
 func (a *ahead) restore() error { return a.mover.do("restore") }
-
-// mountNext mounts the disk of the next sandbox.
-func (s *Shim) mountNext(next State, disk []Mount) error {
-	for _, m := range disk {
-		if err := s.mountPart(m, s.rootfsOf(next)); err != nil {
-			return fmt.Errorf("mount the disk: %w", err)
-		}
-	}
-	return nil
-}
-
-// dropAhead ends a sandbox that was created ahead, or was about to be, and unmounts its
-// disk. Its folders stay.
-func (s *Shim) dropAhead(next State) error {
-	s.killContainer(next.Container)
-	var errs []error
-	if files, _ := filepath.Glob(filepath.Join(s.cfg.Dir, "runsc", next.Container+"*.state")); len(files) > 0 { // the pattern is right
-		errs = append(errs, s.runscOf(next).delete())
-	}
-	errs = append(errs, layers.Unmount(s.rootfsOf(next)), removeCgroups(next.cgroup()))
-	return errors.Join(errs...)
-}
-
-// abandon removes what there is of a next sandbox that will not be.
-func (s *Shim) abandon(next State) error {
-	err := errors.Join(s.dropAhead(next), s.leave(next))
-	if st := s.snapshot(); acts(st.PID, st.StartTime) { // then a report is that of the next one's kernel
-		err = errors.Join(err, kernel.Keep(s.cfg.Dir))
-	}
-	return err
-}
-
-// nextOf is the sandbox that a checkpoint makes after another, but for its layers.
-func (s *Shim) nextOf(old State) State {
-	next := old
-	next.Generation++
-	next.Container = s.container(next.Generation)
-	next.PID, next.StartTime, next.OldPID, next.OldStart = 0, 0, old.PID, old.StartTime
-	return next
-}
-
-// abandonNext is abandon for what a shim that died has begun.
-func (s *Shim) abandonNext() error {
-	next := s.nextOf(s.snapshot())
-	if _, err := os.Lstat(s.bundleOf(next)); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return s.abandon(next)
-}

@@ -11,12 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
-	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/internal/shim/policy"
@@ -27,38 +27,46 @@ import (
 // than a socket's may.
 const socketName = "shim.sock"
 
+// An api is the shim's HTTP API, on a Unix socket in the sandbox's folder. start opens it, and close
+// ends it.
+type api struct {
+	shim    *Shim
+	server  *http.Server
+	serving sync.WaitGroup
+}
+
 // routes is the whole API. Who can open the socket may use all of it.
-func (s *Shim) routes() http.Handler {
+func (a *api) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", s.getStatus)
-	mux.HandleFunc("GET /v1/wait", s.getWait)
-	mux.HandleFunc("POST /v1/stop", s.postStop)
-	mux.HandleFunc("POST /v1/pause", s.postPause)
-	mux.HandleFunc("POST /v1/resume", s.postResume)
-	mux.HandleFunc("POST /v1/checkpoint", s.postCheckpoint)
-	mux.HandleFunc("POST /v1/hibernate", s.postHibernate)
-	mux.HandleFunc("POST /v1/assign", s.postAssign)
-	mux.HandleFunc("PUT /v1/connectors", s.putConnectors)
-	mux.HandleFunc("PUT /v1/network", s.putNetwork)
-	mux.HandleFunc("PUT /v1/limits", s.putLimits)
+	mux.HandleFunc("GET /v1/status", a.getStatus)
+	mux.HandleFunc("GET /v1/wait", a.getWait)
+	mux.HandleFunc("POST /v1/stop", a.postStop)
+	mux.HandleFunc("POST /v1/pause", a.postPause)
+	mux.HandleFunc("POST /v1/resume", a.postResume)
+	mux.HandleFunc("POST /v1/checkpoint", a.postCheckpoint)
+	mux.HandleFunc("POST /v1/hibernate", a.postHibernate)
+	mux.HandleFunc("POST /v1/assign", a.postAssign)
+	mux.HandleFunc("PUT /v1/connectors", a.putConnectors)
+	mux.HandleFunc("PUT /v1/network", a.putNetwork)
+	mux.HandleFunc("PUT /v1/limits", a.putLimits)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodConnect { // guest:PORT, a raw stream into the sandbox; guest:0, its guest's API
-			s.connect(w, r)
+			a.connect(w, r)
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
 }
 
-// serveAPI opens the socket and serves it.
-func (s *Shim) serveAPI() error {
-	dir, err := os.Open(s.cfg.Dir)
+// start opens the socket and serves it.
+func (a *api) start() error {
+	dir, err := os.Open(a.shim.cfg.Dir)
 	if err != nil {
 		return fmt.Errorf("serve the shim's API: %w", err)
 	}
 	defer dir.Close()
 	// The lock is ours, so a socket that is there is a dead shim's.
-	if err := os.Remove(filepath.Join(s.cfg.Dir, socketName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(filepath.Join(a.shim.cfg.Dir, socketName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("serve the shim's API: %w", err)
 	}
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName), Net: "unix"})
@@ -66,30 +74,32 @@ func (s *Shim) serveAPI() error {
 		return fmt.Errorf("serve the shim's API: %w", err)
 	}
 	ln.SetUnlinkOnClose(false) // its path is a descriptor's, closed by then
-	if err := os.Chmod(filepath.Join(s.cfg.Dir, socketName), 0o600); err != nil {
+	if err := os.Chmod(filepath.Join(a.shim.cfg.Dir, socketName), 0o600); err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	s.api = &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second}
-	go func() {
-		if err := s.api.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("serve the shim's API", "err", err)
+	a.server = &http.Server{Handler: a.routes(), ReadHeaderTimeout: 10 * time.Second}
+	a.serving.Go(func() {
+		if err := a.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			a.shim.log.Error("serve the shim's API", "err", err)
 		}
-	}()
+	})
 	return nil
 }
 
-// shutdownAPI lets calls that wait for the end answer, and removes the socket.
-func (s *Shim) shutdownAPI() error {
+// close lets calls that wait for the end answer, and removes the socket.
+func (a *api) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	var err error
-	if s.atHome() {
-		err = os.Remove(filepath.Join(s.cfg.Dir, socketName))
+	if a.shim.folder.atHome() {
+		err = os.Remove(filepath.Join(a.shim.cfg.Dir, socketName))
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
-	return errors.Join(err, s.api.Shutdown(ctx))
+	err = errors.Join(err, a.server.Shutdown(ctx))
+	a.serving.Wait()
+	return err
 }
 
 func reply(w http.ResponseWriter, v any) {
@@ -113,21 +123,11 @@ func fail(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), code)
 }
 
-// getStatus answers when no checkpoint is under way: so who asks knows what is. With
-// ?refuse=LAYER no checkpoint to that layer begins afterwards, and a sandbox that one has
-// ended is ErrEnded, even if not all of it is gone yet.
-func (s *Shim) getStatus(w http.ResponseWriter, r *http.Request) {
-	s.moving.Lock()
-	s.mu.Lock()
-	st, failed := s.state, s.failed
-	s.mu.Unlock()
-	layer := r.FormValue("refuse")
-	if layer != "" {
-		s.refused = layer
-	}
-	s.moving.Unlock()
-	if layer != "" && failed != nil {
-		fail(w, fmt.Errorf("%w, because it could not be restored: %w", ErrEnded, failed))
+// getStatus answers with the state: see Shim.status. ?refuse=LAYER is optional.
+func (a *api) getStatus(w http.ResponseWriter, r *http.Request) {
+	st, err := a.shim.status(r.FormValue("refuse"))
+	if err != nil {
+		fail(w, err)
 		return
 	}
 	reply(w, st.shown())
@@ -139,169 +139,138 @@ type End struct {
 }
 
 // getWait answers when the sandbox has ended and is cleaned up.
-func (s *Shim) getWait(w http.ResponseWriter, r *http.Request) {
+func (a *api) getWait(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 	_ = http.NewResponseController(w).Flush()
 	select {
-	case <-s.ended:
-		reply(w, End{s.reason})
+	case <-a.shim.ended:
+		reply(w, End{a.shim.reason})
 	case <-r.Context().Done():
 	}
 }
 
-// postStop ends the sandbox: the guest ends its processes with TERM and, after
-// ?grace=DURATION, by force; a guest that does not is ended from outside. For what moves
-// the sandbox it waits no longer than that either, and then has it give up.
-func (s *Shim) postStop(w http.ResponseWriter, r *http.Request) {
+// postStop ends the sandbox; its processes have ?grace=DURATION.
+func (a *api) postStop(w http.ResponseWriter, r *http.Request) {
 	grace, err := time.ParseDuration(r.FormValue("grace"))
 	if err != nil || grace < 0 {
 		grace = 0
 	}
-	s.endRelief()
-	moved := s.awaitMove(grace)
-	s.mu.Lock()
-	s.stopping = true
-	st, breakOff := s.state, s.breakOff
-	s.mu.Unlock()
-	if moved {
-		s.moving.Unlock()
-	} else if breakOff != nil {
-		s.log.Warn("give up what moves the sandbox, because it is to end")
-		breakOff()
-	}
-	if grace > 0 && moved { // else nothing of it is to run any more
-		if st.Paused {
-			if err := s.runsc().thaw(); err != nil {
-				s.log.Error("resume before stop", "err", err)
-			}
-		}
-		// Beyond its grace the guest needs a moment for the rest. One that a fork
-		// bomb keeps from it is not waited for.
-		ctx, cancel := context.WithTimeout(context.Background(), grace+min(grace, 3*time.Second))
-		if err := s.askGuestToStop(ctx, grace); err != nil {
-			s.log.Warn("ask the guest to stop", "err", err)
-		}
-		select {
-		case <-s.ended:
-		case <-ctx.Done():
-		}
-		cancel()
-	}
-	s.killUntilEnded()
-	reply(w, End{s.reason})
+	a.shim.stop(grace)
+	reply(w, End{a.shim.reason})
 }
 
-// awaitMove locks s.moving. It reports false where something has that for longer.
-func (s *Shim) awaitMove(limit time.Duration) bool {
-	for deadline := time.Now().Add(limit); !s.moving.TryLock(); {
-		if time.Now().After(deadline) {
-			return false
-		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-s.ended:
-		}
+func (a *api) postPause(w http.ResponseWriter, r *http.Request)  { a.freeze(w, r, true) }
+func (a *api) postResume(w http.ResponseWriter, r *http.Request) { a.freeze(w, r, false) }
+
+func (a *api) freeze(w http.ResponseWriter, r *http.Request, paused bool) {
+	if err := a.shim.setPaused(r.Context(), paused); err != nil {
+		fail(w, err)
+		return
 	}
-	return true
+	reply(w, a.shim.record.get().shown())
 }
 
-// killUntilEnded ends the sandbox, whichever that is: a move that is being given up may
-// still start the next one.
-func (s *Shim) killUntilEnded() {
-	for {
-		st := s.snapshot()
-		signalProcess(st.PID, st.StartTime, unix.SIGKILL)
-		signalProcess(st.OldPID, st.OldStart, unix.SIGKILL)
-		select {
-		case <-s.ended:
-			return
-		case <-time.After(20 * time.Millisecond):
-		}
+func (a *api) postCheckpoint(w http.ResponseWriter, r *http.Request) {
+	var req Checkpoint
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&req); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
 	}
-}
-
-func (s *Shim) askGuestToStop(ctx context.Context, grace time.Duration) error {
-	return newGuestClient(s.guestDialer()).call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), func(io.Reader) error { return nil })
-}
-
-func (s *Shim) postPause(w http.ResponseWriter, r *http.Request)  { s.freeze(w, r, true, s.pause) }
-func (s *Shim) postResume(w http.ResponseWriter, r *http.Request) { s.freeze(w, r, false, s.resume) }
-
-func (s *Shim) freeze(w http.ResponseWriter, r *http.Request, paused bool, change func() error) {
-	err := s.move(r.Context(), func(context.Context) error {
-		if s.snapshot().Paused == paused {
-			return nil
-		}
-		return s.unlessEnded(change())
+	var done Checkpointed
+	err := a.shim.moves.run(r.Context(), func(ctx context.Context) (err error) {
+		done, err = a.shim.checkpoint(ctx, req)
+		return err
 	})
 	if err != nil {
 		fail(w, err)
 		return
 	}
-	reply(w, s.snapshot().shown())
+	done.State = done.State.shown()
+	reply(w, done)
 }
 
-// pause freezes the sandbox in memory. The file says so before: whoever takes the
-// sandbox up after a death in between does the rest. s.moving is held.
-func (s *Shim) pause() error {
-	if err := s.setState(func(st *State) { st.Paused = true }); err != nil {
-		return errors.Join(err, s.setState(func(st *State) { st.Paused = false }))
+func (a *api) postHibernate(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		Dir string `json:"dir"`
 	}
-	fault.Reach(fault.PauseNoted)
-	if err := s.runsc().freeze(); err != nil {
-		return errors.Join(err, s.runsc().thaw(), s.setState(func(st *State) { st.Paused = false }))
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&req); err != nil || !filepath.IsAbs(req.Dir) {
+		http.Error(w, "no folder for the image", http.StatusBadRequest)
+		return
 	}
-	fault.Reach(fault.PauseFrozen)
-	return nil
+	err := a.shim.moves.run(r.Context(), func(ctx context.Context) error { return a.shim.hibernate(ctx, req.Dir) })
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	<-a.shim.ended
+	reply(w, End{a.shim.reason})
 }
 
-// resume undoes pause; in the file last of all. s.moving is held.
-func (s *Shim) resume() error {
-	if err := s.runsc().thaw(); err != nil {
-		return err
+func (a *api) postAssign(w http.ResponseWriter, r *http.Request) {
+	var as Assignment
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&as); err != nil || as.Hostname == "" || as.Token == "" {
+		http.Error(w, fmt.Sprintf("that is no assignment: %v", err), http.StatusBadRequest)
+		return
 	}
-	fault.Reach(fault.ResumeThawed)
-	err := s.setState(func(st *State) { st.Paused = false })
-	fault.Reach(fault.ResumeNoted)
-	return err
+	if err := a.shim.moves.run(r.Context(), func(ctx context.Context) error { return a.shim.assign(ctx, as) }); err != nil {
+		fail(w, err)
+		return
+	}
+	reply(w, a.shim.record.get().shown())
 }
 
-func (s *Shim) putConnectors(w http.ResponseWriter, r *http.Request) {
+func (a *api) putConnectors(w http.ResponseWriter, r *http.Request) {
 	var all map[string]connect.Upstream
 	if err := json.NewDecoder(io.LimitReader(r.Body, 8<<20)).Decode(&all); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if err := s.gw.SetConnectors(all); err != nil {
+	if err := a.shim.network.gw.SetConnectors(all); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (s *Shim) putNetwork(w http.ResponseWriter, r *http.Request) {
+func (a *api) putNetwork(w http.ResponseWriter, r *http.Request) {
 	var set policy.Set
 	if err := json.NewDecoder(io.LimitReader(r.Body, 8<<20)).Decode(&set); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.gw.SetLimits(set.Limits)
-	s.gw.SetPolicy(policy.New(set.Rules...))
+	a.shim.network.decide(set)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (a *api) putLimits(w http.ResponseWriter, r *http.Request) {
+	var l Limits
+	err := json.NewDecoder(io.LimitReader(r.Body, 4<<10)).Decode(&l)
+	if err == nil && (l.MemoryMB < 0 || l.CPUs < 0) {
+		err = errors.New("a limit is less than nothing")
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err := a.shim.setLimits(l); err != nil {
+		fail(w, err)
+		return
+	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
 // connect joins the caller's connection with one to a port of the sandbox, or with one
 // to the guest's API (boot.API) that has passed the handshake.
-func (s *Shim) connect(w http.ResponseWriter, r *http.Request) {
+func (a *api) connect(w http.ResponseWriter, r *http.Request) {
 	_, p, err := net.SplitHostPort(r.Host)
 	port, convErr := strconv.ParseUint(p, 10, 16)
 	if err != nil || convErr != nil {
 		http.Error(w, "want CONNECT guest:PORT", http.StatusBadRequest)
 		return
 	}
-	dial := func(ctx context.Context) (*gateway.Conn, error) { return s.gw.Dial(ctx, int(port)) }
+	dial := func(ctx context.Context) (*gateway.Conn, error) { return a.shim.network.gw.Dial(ctx, int(port)) }
 	if port == boot.API {
-		dial = s.guestDialer().dial
+		dial = a.shim.network.guest().dial
 	}
 	guest, err := dial(r.Context())
 	if err != nil {

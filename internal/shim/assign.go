@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/http"
 
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
@@ -29,45 +27,31 @@ type Assignment struct {
 
 // assign has the sandbox be somebody's. The guest is told before the file: a sandbox
 // that is not quite the sprite's still has the name that it was started with. After an
-// error it may be neither, and has to be ended. s.moving is held.
+// error it may be neither, and has to be ended. moves.turn is held.
 func (s *Shim) assign(ctx context.Context, a Assignment) error {
-	st := s.snapshot()
+	st := s.record.get()
 	if st.Paused {
 		return errors.New("the sandbox is paused")
 	}
-	if err := s.gw.SetConnectors(a.Connectors); err != nil {
+	if err := s.network.gw.SetConnectors(a.Connectors); err != nil {
 		return err
 	}
-	s.gw.SetLimits(a.Network.Limits)
-	s.gw.SetPolicy(policy.New(a.Network.Rules...))
+	s.network.decide(a.Network)
 	s.cfg.Hostname, s.cfg.MachineID, s.cfg.Incarnation, s.cfg.Token = a.Hostname, a.MachineID, a.Incarnation, a.Token
 	s.cfg.Env, s.cfg.Connectors, s.cfg.NetworkPolicy = a.Env, a.Connectors, a.NetworkPolicy
-	spec, err := s.readBundle(st)
+	spec, err := s.folder.readBundle(st)
 	if err != nil {
 		return err
 	}
 	spec.Hostname = a.Hostname
-	if err := s.saveBundle(st, spec); err != nil {
+	if err := s.containers.saveBundle(st, spec); err != nil {
 		return err
 	}
 	if err := s.introduce(ctx, st); err != nil {
 		return err
 	}
 	fault.Reach(fault.TakeTold)
-	err = s.setState(func(st *State) { st.Hostname, st.Token = a.Hostname, boot.NextKey(st.Token, a.Token) })
+	err = s.record.set(func(st *State) { st.Hostname, st.Token = a.Hostname, boot.NextKey(st.Token, a.Token) })
 	fault.Reach(fault.TakeNoted)
 	return err
-}
-
-func (s *Shim) postAssign(w http.ResponseWriter, r *http.Request) {
-	var a Assignment
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&a); err != nil || a.Hostname == "" || a.Token == "" {
-		http.Error(w, fmt.Sprintf("that is no assignment: %v", err), http.StatusBadRequest)
-		return
-	}
-	if err := s.move(r.Context(), func(ctx context.Context) error { return s.assign(ctx, a) }); err != nil {
-		fail(w, err)
-		return
-	}
-	reply(w, s.snapshot().shown())
 }

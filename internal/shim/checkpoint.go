@@ -2,20 +2,16 @@ package shim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
-	"github.com/cove-dev/cove/internal/shim/gateway"
 	"github.com/cove-dev/cove/internal/shim/layers"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -61,46 +57,46 @@ type Checkpointed struct {
 // Until the old sandbox is ended an error leaves it as it was. One that was paused is
 // so afterwards, and nothing of it has run in between. After that, an error ends the next
 // sandbox, too: there is no sandbox whose layers are in doubt. The end of ctx gives it up.
-// s.moving is held.
+// moves.turn is held.
 func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, err error) {
-	old := s.snapshot()
-	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.refused {
+	old := s.record.get()
+	if len(req.Layers) == 0 || req.Layers[len(req.Layers)-1] == s.moves.refused {
 		return Checkpointed{}, errors.New("it is not wanted any more")
 	}
-	if err := s.checkDeleted(old); err != nil {
+	if err := checkDeleted(s.folder, old, s.containers.cgroups); err != nil {
 		return Checkpointed{}, err
 	}
-	next := s.nextOf(old)
+	next := s.containers.next(old)
 	next.Layers = req.Layers
 
 	// The file names the next layers before they are mounted, so that nobody removes them.
 	defer func() {
 		if err != nil && !errors.Is(err, ErrEnded) {
-			err = errors.Join(err, s.setState(func(st *State) { st.Next = nil }))
+			err = errors.Join(err, s.record.set(func(st *State) { st.Next = nil }))
 		}
 	}()
-	if err := s.setState(func(st *State) { st.Next = req.Layers }); err != nil {
+	if err := s.record.set(func(st *State) { st.Next = req.Layers }); err != nil {
 		return Checkpointed{}, err
 	}
 
 	// All that can be is done before the pause.
-	image, drop, err := s.memoryFolder()
+	image, drop, err := memoryFolder(s.folder, s.log)
 	if err != nil {
 		return Checkpointed{}, err
 	}
-	defer s.lowerMemory(old) // once its image, which is a part of it, is dropped
+	defer s.memory.lower(old) // once its image, which is a part of it, is dropped
 	defer drop()
-	if err := s.prepareMove(old, next, req.Disk); err != nil {
-		return Checkpointed{}, errors.Join(err, s.leave(next))
+	if err := s.containers.prepare(old, next, req.Disk, s.network.path()); err != nil {
+		return Checkpointed{}, errors.Join(err, s.folder.leave(next))
 	}
-	created, err := s.createAhead(ctx, old, next, req.Disk, image)
+	created, err := s.containers.createAhead(ctx, old, next, req.Disk, image)
 	if ctx.Err() != nil {
-		return Checkpointed{}, errors.Join(ctx.Err(), s.abandon(next))
+		return Checkpointed{}, errors.Join(ctx.Err(), s.containers.abandon(s.record.get(), next))
 	}
 	if err != nil {
 		s.log.Warn("create the next sandbox in the pause, because it could not be before", "err", err)
 	}
-	call := s.runscOf(old)
+	call := s.containers.runsc(old)
 	pause, save := call.pause, func() error { return call.save(ctx, image) }
 	if created != nil {
 		defer created.mover.close()
@@ -112,14 +108,14 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	var done Checkpointed
 	began := time.Now()
 	resume := func(err error) (Checkpointed, error) {
-		s.gw.Release()
+		s.network.gw.Release()
 		if created != nil {
 			created.mover.close() // it may be at it still
 		}
-		return Checkpointed{}, errors.Join(s.goBack(err), s.abandon(next))
+		return Checkpointed{}, errors.Join(s.goBack(err), s.containers.abandon(s.record.get(), next))
 	}
-	if err := s.setState(func(st *State) { st.Moving = true }); err != nil {
-		return Checkpointed{}, errors.Join(err, s.abandon(next))
+	if err := s.record.set(func(st *State) { st.Moving = true }); err != nil {
+		return Checkpointed{}, errors.Join(err, s.containers.abandon(s.record.get(), next))
 	}
 	fault.Reach(fault.MoveNoted)
 	if !old.Paused {
@@ -133,22 +129,22 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 			return resume(err)
 		}
 	}
-	s.gw.Hold()
-	s.raiseMemory(old)
+	s.network.gw.Hold()
+	s.memory.raise(old)
 	if err := save(); err != nil {
 		return resume(err)
 	}
 	fault.Reach(fault.MoveSaved)
 	done.Save = time.Since(began)
 	mark := time.Now()
-	start, err := s.settleDisk(ctx, created, next, req.Disk, image)
+	start, err := s.containers.settle(ctx, created, next, req.Disk, image)
 	if err != nil {
 		return resume(err)
 	}
 	done.Mount = time.Since(mark)
 	fault.Reach(fault.MoveMounted)
 	mark = time.Now()
-	files, err := s.copyWritable(old, next, req.Disk)
+	files, err := copyWritable(s.folder, old, next, req.Disk)
 	if err != nil {
 		return resume(err)
 	}
@@ -158,9 +154,9 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	if err := ctx.Err(); err != nil {
 		return resume(err)
 	}
-	moving := s.snapshot()
-	if err := s.setState(func(st *State) { *st = next }); err != nil {
-		return resume(errors.Join(err, s.setState(func(st *State) { *st = moving })))
+	moving := s.record.get()
+	if err := s.record.set(func(st *State) { *st = next }); err != nil {
+		return resume(errors.Join(err, s.record.set(func(st *State) { *st = moving })))
 	}
 	// From here on the new one is the sandbox, or there is none.
 	fault.Reach(fault.MoveSwitched)
@@ -174,14 +170,14 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 	done.Restore = time.Since(mark)
 	fault.Reach(fault.MoveRestored)
 	done.Pause = time.Since(began)
-	done.State = s.snapshot()
+	done.State = s.record.get()
 	s.cleaning.Go(func() { s.cleanOld(old) })
 	switch why := tooMuchOpen(done.Open); {
 	case req.Keep == "":
 	case why != "" && !req.Always:
 		done.NotKept = why
 	default:
-		kept, err := s.keepImage(ctx, done.State, image, req)
+		kept, err := keepImage(ctx, s.folder, done.State, image, req)
 		if done.Kept = kept; err != nil {
 			done.Kept, done.NotKept = 0, notKept(err)
 			s.log.Error("keep the memory of a checkpoint", "err", errors.Join(err, os.RemoveAll(req.Keep)))
@@ -189,29 +185,6 @@ func (s *Shim) checkpoint(ctx context.Context, req Checkpoint) (_ Checkpointed, 
 		fault.Reach(fault.MoveKept)
 	}
 	return done, nil
-}
-
-// settleDisk has the next sandbox's disk be what is there, now that nothing runs, and
-// returns what starts it: where it was not created ahead, or can't be used, the disk is
-// mounted now, and the restore creates it.
-func (s *Shim) settleDisk(ctx context.Context, created *ahead, next State, disk []Mount, image string) (start func() error, err error) {
-	if created != nil {
-		if err = created.settle(s.rootfsOf(next), disk); err == nil {
-			return created.restore, nil
-		}
-		s.log.Info("create the next sandbox once more, in the pause", "why", err)
-		created.mover.close()
-		if err := s.dropAhead(next); err != nil {
-			return nil, err
-		}
-	}
-	for _, m := range disk {
-		if err := m.Overlay.CopyTop(); err != nil {
-			return nil, fmt.Errorf("mount the disk: %w", err)
-		}
-	}
-	start = func() error { return s.runscOf(next).restore(ctx, s.bundleOf(next), image) }
-	return start, s.mountNext(next, disk)
 }
 
 // notKept says why a memory could not be kept, for whom the server's paths are nothing.
@@ -227,8 +200,8 @@ var ErrEnded = errors.New("the sandbox has ended")
 
 // memoryFolder makes a folder for an image that nobody keeps. It is in memory, and
 // seen by this process and its children alone.
-func (s *Shim) memoryFolder() (dir string, drop func(), err error) {
-	dir = filepath.Join(s.cfg.Dir, "image")
+func memoryFolder(f folder, log *slog.Logger) (dir string, drop func(), err error) {
+	dir = filepath.Join(f.path, "image")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", nil, fmt.Errorf("make room for the memory: %w", err)
 	}
@@ -237,126 +210,61 @@ func (s *Shim) memoryFolder() (dir string, drop func(), err error) {
 	}
 	return dir, func() {
 		if err := errors.Join(layers.Unmount(dir), os.Remove(dir)); err != nil {
-			s.log.Warn("drop the memory's image", "err", err)
+			log.Warn("drop the memory's image", "err", err)
 		}
 	}, nil
-}
-
-// prepareMove makes what the next sandbox needs, but for its mounts.
-func (s *Shim) prepareMove(old, next State, disk []Mount) error {
-	if err := os.MkdirAll(s.rootfsOf(next), 0o755); err != nil {
-		return fmt.Errorf("mount the disk: %w", err)
-	}
-	for _, m := range disk {
-		if err := m.Overlay.Create(); err != nil {
-			return fmt.Errorf("mount the disk: %w", err)
-		}
-	}
-	// A shim that adopted the sandbox was told nothing but where it is.
-	spec, err := s.readBundle(old)
-	if err != nil {
-		return err
-	}
-	spec.Root.Path = s.rootfsOf(next)
-	spec.Annotations = map[string]string{boot.UpperSince: boot.SinceRestore}
-	if spec.Linux.CgroupsPath != "" {
-		spec.Linux.CgroupsPath = next.cgroup()
-	}
-	for i := range spec.Linux.Namespaces {
-		if ns := &spec.Linux.Namespaces[i]; ns.Type == specs.NetworkNamespace {
-			ns.Path = s.netnsPath()
-		}
-	}
-	return s.saveBundle(next, spec)
 }
 
 // restore has start start the next sandbox from the memory of the old one, and returns
 // when its guest answers.
 func (s *Shim) restore(ctx context.Context, next State, start func() error) error {
-	if err := s.configureLink(); err != nil {
+	if err := s.network.configure(); err != nil {
 		return err
 	}
-	release := s.releaseNetwork(next)
+	release := s.network.release(next)
 	err := start()
 	release()
 	if err != nil {
 		return err
 	}
-	pid, startTime, err := s.runscOf(next).sandboxProcess()
+	pid, startTime, err := s.containers.runsc(next).sandboxProcess()
 	if err != nil {
 		return err
 	}
-	err = s.setState(func(st *State) { st.PID, st.StartTime, st.Moving = pid, startTime, false })
+	err = s.record.set(func(st *State) { st.PID, st.StartTime, st.Moving = pid, startTime, false })
 	if err != nil {
 		return err
 	}
 	if next.Paused { // see runsc.platform
-		if err := s.runscOf(next).freeze(); err != nil {
+		if err := s.containers.runsc(next).freeze(); err != nil {
 			killProcess(pid, startTime)
 			return err
 		}
 		return nil
 	}
 	fault.Reach(fault.MoveStarted)
-	guest := s.guestDialer()
+	guest := s.network.guest()
 	guest.restored = true
-	return s.awaitGuest(ctx, s.patience(), guest)
+	return s.awaitGuest(ctx, s.cfg.patience(), guest)
 }
 
 // endNext ends what there is of a next sandbox that could not be restored, and notes why.
 // The old one has ended, so this is the sandbox's end, which watch sees.
 func (s *Shim) endNext(next State, why error) {
-	s.mu.Lock()
-	s.failed = why
-	s.mu.Unlock()
+	s.moves.fail(why)
 	s.log.Error("end the sandbox, because it could not be restored", "err", why)
-	s.killContainer(next.Container)
-	st := s.snapshot()
+	s.containers.kill(next.Container)
+	st := s.record.get()
 	killProcess(st.PID, st.StartTime)
-}
-
-// releaseNetwork has the gateway hear the sandbox again as soon as it is the next
-// one that speaks. Before, it could be the old one, in what it still does while it
-// dies, or the host's kernel, which has the guest's addresses until the next one takes
-// them, and says that it knows of no connection. The caller calls finish when the next
-// one runs.
-func (s *Shim) releaseNetwork(next State) (finish func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() {
-		err := gateway.InNetNS(s.netns, func() error {
-			for speaks := true; speaks && ctx.Err() == nil; {
-				if speaks = acts(next.OldPID, next.OldStart); !speaks {
-					var err error
-					if speaks, err = gateway.HasAddress("eth0"); err != nil {
-						return err
-					}
-				}
-				select {
-				case <-ctx.Done():
-				case <-time.After(time.Millisecond):
-				}
-			}
-			return nil
-		})
-		s.gw.Release()
-		done <- err
-	}()
-	return func() {
-		cancel()
-		if err := <-done; err != nil {
-			s.log.Warn("the link of a sandbox that is restored", "err", err)
-		}
-	}
 }
 
 // cleanOld removes what is left of the sandbox that was before: nobody waits for
 // the host to take its memory back, or to write its disk.
 func (s *Shim) cleanOld(old State) {
 	killProcess(old.PID, old.StartTime)
-	err := errors.Join(s.runscOf(old).delete(), s.leave(old), removeCgroups(old.cgroup()))
+	err := errors.Join(s.containers.runsc(old).delete(), s.folder.leave(old), removeCgroups(old.cgroup()))
 	if err == nil {
-		err = s.setState(func(st *State) {
+		err = s.record.set(func(st *State) {
 			if st.OldPID == old.PID {
 				st.OldPID, st.OldStart = 0, 0
 			}
@@ -367,29 +275,18 @@ func (s *Shim) cleanOld(old State) {
 	}
 }
 
-// leave removes the mounts and the folders of a sandbox that is no more, or will
-// not be.
-func (s *Shim) leave(st State) error {
-	errs := []error{layers.Unmount(s.rootfsOf(st)), os.RemoveAll(s.bundleOf(st))}
-	// Not RemoveAll: if the disk were mounted there still, it would be emptied.
-	if err := os.Remove(s.rootfsOf(st)); !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
 // takeUpMove brings a sandbox whose shim died in the middle of a checkpoint, of a
 // hibernation, of a pause or of its end to what it was: paused, or at work.
 func (s *Shim) takeUpMove() error {
-	if err := s.abandonNext(); err != nil {
+	if err := s.containers.abandonNext(s.record.get()); err != nil {
 		s.log.Error("clean up after a checkpoint that was begun", "err", err)
 	}
-	st := s.snapshot()
+	st := s.record.get()
 	if !st.Moving && !st.Paused {
 		if st.Next == nil {
 			return nil
 		}
-		return s.setState(func(st *State) { st.Next = nil })
+		return s.record.set(func(st *State) { st.Next = nil })
 	}
 	if err := s.endMove(); err != nil {
 		return err
@@ -414,67 +311,22 @@ func (s *Shim) goBack(err error) error {
 // endMove has a sandbox that is to be moved no more be what it was before. One that has
 // ended meanwhile is ErrEnded.
 func (s *Shim) endMove() error {
-	call := s.runsc()
+	call := s.containers.runsc(s.record.get())
 	change := call.thaw // it may not have come to the pause
-	if s.snapshot().Paused {
+	if s.record.get().Paused {
 		change = call.freeze
 	}
 	if err := s.unlessEnded(change()); err != nil {
 		return err
 	}
-	return s.setState(func(st *State) { st.Moving, st.Saving, st.Next = false, "", nil })
+	return s.record.set(func(st *State) { st.Moving, st.Saving, st.Next = false, "", nil })
 }
 
 // unlessEnded is err of a call of runsc, or why the sandbox that was called has ended:
 // runsc only says that it does not answer.
 func (s *Shim) unlessEnded(err error) error {
-	if st := s.snapshot(); err != nil && !acts(st.PID, st.StartTime) {
+	if st := s.record.get(); err != nil && !acts(st.PID, st.StartTime) {
 		return fmt.Errorf("%w: %s", ErrEnded, s.why())
 	}
 	return err
-}
-
-// move calls f while nothing else moves, pauses or saves the sandbox. Once begun f goes
-// on, whoever waits for it, but for a stop that is done waiting: that ends its ctx.
-func (s *Shim) move(ctx context.Context, f func(context.Context) error) error {
-	s.moving.Lock()
-	defer s.moving.Unlock()
-	if err := ctx.Err(); err != nil {
-		return err // nobody waits for it any more
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	if !s.setBreakOff(cancel) {
-		return ErrEnded
-	}
-	defer s.setBreakOff(nil)
-	return f(ctx)
-}
-
-// setBreakOff notes what gives up that which holds s.moving. It reports false where the
-// sandbox is to end, or has.
-func (s *Shim) setBreakOff(cancel context.CancelFunc) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.breakOff = cancel
-	return !s.stopping && !s.over
-}
-
-func (s *Shim) postCheckpoint(w http.ResponseWriter, r *http.Request) {
-	var req Checkpoint
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&req); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	var done Checkpointed
-	err := s.move(r.Context(), func(ctx context.Context) (err error) {
-		done, err = s.checkpoint(ctx, req)
-		return err
-	})
-	if err != nil {
-		fail(w, err)
-		return
-	}
-	done.State = done.State.shown()
-	reply(w, done)
 }

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,9 +73,9 @@ func TestStateKeepsRoom(t *testing.T) {
 
 // TestPauseNotNoted: a sandbox of which nobody could write down that it is paused is not.
 func TestPauseNotNoted(t *testing.T) {
-	s := &Shim{cfg: Config{Dir: filepath.Join(t.TempDir(), "gone")}}
-	if err := s.pause(); !errors.Is(err, os.ErrNotExist) || s.snapshot().Paused {
-		t.Errorf("got %v, and paused %v, want %v, false", err, s.snapshot().Paused, os.ErrNotExist)
+	s := newShim(Config{Dir: filepath.Join(t.TempDir(), "gone")}, "", slog.New(slog.DiscardHandler))
+	if err := s.pause(); !errors.Is(err, os.ErrNotExist) || s.record.get().Paused {
+		t.Errorf("got %v, and paused %v, want %v, false", err, s.record.get().Paused, os.ErrNotExist)
 	}
 }
 

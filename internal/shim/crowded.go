@@ -40,9 +40,9 @@ func serverFree(st State) (int64, bool) {
 	return m.free(), err == nil
 }
 
-// largest reports whether no other sandbox of this data folder uses more memory than this
-// one, but for paused ones: their processes can't be ended.
-func (s *Shim) largest(st State) bool {
+// largest reports whether no other sandbox of the data folder uses more memory than that of this
+// folder, but for paused ones: their processes can't be ended.
+func largest(folder string, st State) bool {
 	used := func(st State) int64 {
 		g := openMemoryGroup(st.cgroup(), 0)
 		data, err := os.ReadFile(filepath.Join(g.dir, "memory.stat"))
@@ -52,7 +52,7 @@ func (s *Shim) largest(st State) bool {
 		return unreclaimable(data)
 	}
 	own := used(st)
-	dirs, err := filepath.Glob(filepath.Join(filepath.Dir(s.cfg.Dir), "*")) // the pattern is right
+	dirs, err := filepath.Glob(filepath.Join(filepath.Dir(folder), "*")) // the pattern is right
 	for _, dir := range dirs {
 		other, stateErr := ReadState(dir)
 		if stateErr == nil && other.Container != st.Container && !other.Paused && other.CgroupParent == st.CgroupParent && used(other) > own {
@@ -64,8 +64,8 @@ func (s *Shim) largest(st State) bool {
 
 // lockSandboxes takes the lock that one shim of a data folder has at a time, if no other has
 // it. Close gives it back.
-func (s *Shim) lockSandboxes() (*os.File, bool) {
-	f, err := os.Open(filepath.Dir(s.cfg.Dir))
+func lockSandboxes(folder string) (*os.File, bool) {
+	f, err := os.Open(filepath.Dir(folder))
 	if err != nil {
 		return nil, false
 	}
@@ -78,37 +78,45 @@ func (s *Shim) lockSandboxes() (*os.File, bool) {
 
 // relieveServer is relieve for the memory of all sandboxes together, if this one is the
 // largest.
-func (s *Shim) relieveServer(ctx context.Context, guest *guestClient, log eventLog) time.Duration {
-	lock, ok := s.lockSandboxes()
+func (w *memoryWatch) relieveServer(ctx context.Context, guest *guestClient, log eventLog) (pause time.Duration) {
+	lock, ok := lockSandboxes(w.folder.path)
 	if !ok {
 		return crowdedLook
 	}
 	defer lock.Close()
-	st := s.snapshot()
+	st := w.record.get()
 	g, ok := serverGroup(st)
 	if !ok {
 		return crowdedLook
 	}
 	m, err := g.read()
-	if err != nil || m.free() > 0 || st.Paused || !s.largest(st) || !s.lockMoving(ctx) {
+	if err != nil || m.free() > 0 || st.Paused || !largest(w.folder.path, st) {
 		return crowdedLook
 	}
-	defer s.moving.Unlock()
-	if st = s.snapshot(); st.Paused || !alive(st.PID, st.StartTime) {
+	if w.moves.shortly(ctx, func() { pause = w.relieveServerInTurn(ctx, guest, log, m) }) {
+		return pause
+	}
+	return crowdedLook
+}
+
+// relieveServerInTurn is relieveServer, of a memory that is as m says. moves.turn is held.
+func (w *memoryWatch) relieveServerInTurn(ctx context.Context, guest *guestClient, log eventLog, m memory) time.Duration {
+	st := w.record.get()
+	if st.Paused || !alive(st.PID, st.StartTime) {
 		return crowdedLook
 	}
 	asking, asked := context.WithTimeout(ctx, reliefLimit)
 	defer asked()
-	s.setRelieving(asked)
-	defer s.setRelieving(nil)
+	w.setRelieving(asked)
+	defer w.setRelieving(nil)
 	kill, err := askForRelief(asking, guest, m.limit)
 	if err != nil {
-		s.log.Warn("the server's cgroup or container is almost out of memory, and no process of the largest sandbox could be ended", "used", m.used, "limit", m.limit, "err", err)
+		w.log.Warn("the server's cgroup or container is almost out of memory, and no process of the largest sandbox could be ended", "used", m.used, "limit", m.limit, "err", err)
 		return longLook / 4
 	}
 	kill.Time, kill.LimitBytes = time.Now().UTC(), m.limit
 	log.write(kill)
-	s.log.Warn("the server's cgroup or container was almost out of memory, and a process of the largest sandbox was ended", "used", m.used, "limit", m.limit, "name", kill.Name, "pid", kill.PID, "bytes", kill.ResidentBytes)
+	w.log.Warn("the server's cgroup or container was almost out of memory, and a process of the largest sandbox was ended", "used", m.used, "limit", m.limit, "name", kill.Name, "pid", kill.PID, "bytes", kill.ResidentBytes)
 	for deadline := time.Now().Add(settleLimit); time.Now().Before(deadline) && ctx.Err() == nil; time.Sleep(shortLook) {
 		if free, ok := serverFree(st); !ok || free > 0 {
 			break

@@ -20,12 +20,10 @@ func TestNoMoveAfterEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Shim{
-		cfg: Config{Dir: t.TempDir(), ID: "0123456789abcdef"}, log: slog.New(slog.DiscardHandler), netns: -1, ended: make(chan struct{}),
-		state: State{Container: "0123456789abcdef-000000", PID: cmd.Process.Pid, StartTime: start, Layers: []string{"a"}},
-	}
-	note := func(context.Context) error { return s.setState(func(st *State) { st.Next = []string{"a", "b"} }) }
-	if err := s.move(t.Context(), note); err != nil {
+	s := newShim(Config{Dir: t.TempDir(), ID: "0123456789abcdef"}, "", slog.New(slog.DiscardHandler))
+	s.record.begin(State{Container: "0123456789abcdef-000000", PID: cmd.Process.Pid, StartTime: start, Layers: []string{"a"}})
+	note := func(context.Context) error { return s.record.set(func(st *State) { st.Next = []string{"a", "b"} }) }
+	if err := s.moves.run(t.Context(), note); err != nil {
 		t.Fatal(err)
 	}
 	go s.watch()
@@ -34,7 +32,7 @@ func TestNoMoveAfterEnd(t *testing.T) {
 	}
 	_ = cmd.Wait() // killed
 	<-s.ended
-	if err := s.move(t.Context(), note); !errors.Is(err, ErrEnded) {
+	if err := s.moves.run(t.Context(), note); !errors.Is(err, ErrEnded) {
 		t.Errorf("a move of what has ended: %v, want %v", err, ErrEnded)
 	}
 	if st, err := ReadState(s.cfg.Dir); !errors.Is(err, fs.ErrNotExist) {

@@ -12,9 +12,10 @@ import (
 // A sandbox may be gone when its guest is asked to stop. That is an error, and no end of the
 // shim, which has the rest of its cleaning up before it.
 func TestAskAfterTheEnd(t *testing.T) {
-	s := &Shim{cfg: Config{Dir: t.TempDir(), ID: "00112233aabbccdd"}, log: slog.New(slog.DiscardHandler), gw: &gateway.Gateway{}, netns: -1, ended: make(chan struct{})}
+	s := newShim(Config{Dir: t.TempDir(), ID: "00112233aabbccdd"}, "", slog.New(slog.DiscardHandler))
+	s.network.gw = &gateway.Gateway{}
 	s.teardown()
-	if err := s.askGuestToStop(t.Context(), 0); !errors.Is(err, net.ErrClosed) {
+	if err := askToStop(t.Context(), s.network.guest(), 0); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("got %v", err)
 	}
 	s.teardown()

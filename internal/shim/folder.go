@@ -1,16 +1,17 @@
 package shim
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/cove-dev/cove/internal/shim/layers"
 )
 
 // A data folder may be copied while its sandboxes run. The copy then has the state of
@@ -21,6 +22,73 @@ import (
 // errElsewhere says that a sandbox is another folder's, of which this one is a copy.
 var errElsewhere = errors.New("this data folder is a copy, made while the sprite ran: its sandbox is the original's, and what was only in its memory is not here")
 
+// A folder is the one that a sandbox has. Each generation of the sandbox has a place for its disk
+// in it, and an OCI bundle.
+type folder struct {
+	path     string
+	identity string // see folderOf; empty: nobody has asked for it
+}
+
+// rootfs is where the disk of a generation is mounted.
+func (f folder) rootfs(st State) string {
+	return filepath.Join(f.path, fmt.Sprintf("rootfs.%d", st.Generation))
+}
+
+// bundle is the folder of the OCI bundle of a generation.
+func (f folder) bundle(st State) string {
+	return filepath.Join(f.path, fmt.Sprintf("bundle.%d", st.Generation))
+}
+
+// readBundle reads the configuration in the bundle of a generation.
+func (f folder) readBundle(st State) (*specs.Spec, error) {
+	data, err := os.ReadFile(filepath.Join(f.bundle(st), "config.json"))
+	if err != nil {
+		return nil, fmt.Errorf("read the bundle: %w", err)
+	}
+	spec := &specs.Spec{}
+	if err := json.Unmarshal(data, spec); err != nil {
+		return nil, fmt.Errorf("read the bundle: %w", err)
+	}
+	return spec, nil
+}
+
+// atHome reports whether the folder is still where it was. If it was moved, another
+// one may be there now.
+func (f folder) atHome() bool {
+	if f.identity == "" {
+		return true
+	}
+	identity, err := folderOf(f.path)
+	return err == nil && identity == f.identity
+}
+
+// leave removes the mounts and the folders of a sandbox that is no more, or will
+// not be.
+func (f folder) leave(st State) error {
+	errs := []error{layers.Unmount(f.rootfs(st)), os.RemoveAll(f.bundle(st))}
+	// Not RemoveAll: if the disk were mounted there still, it would be emptied.
+	if err := os.Remove(f.rootfs(st)); !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// forget removes what a copy has of another folder's sandbox, and touches nothing of that.
+func (f folder) forget(st State, log *slog.Logger) error {
+	errs := []error{}
+	for n := range st.Generation + 2 {
+		errs = append(errs, f.leave(State{Generation: n}))
+	}
+	for _, name := range []string{"runsc", "image", socketName, "sandbox.json", "sandbox.json.new"} {
+		errs = append(errs, os.RemoveAll(filepath.Join(f.path, name)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove a copy of another folder's state: %w", err)
+	}
+	log.Warn("a sandbox is left alone", "container", st.Container, "process", st.PID, "because", errElsewhere)
+	return nil
+}
+
 // folderOf identifies a folder.
 func folderOf(dir string) (string, error) {
 	var st unix.Stat_t
@@ -28,14 +96,6 @@ func folderOf(dir string) (string, error) {
 		return "", &os.PathError{Op: "stat", Path: dir, Err: err}
 	}
 	return fmt.Sprintf("%x:%x", st.Dev, st.Ino), nil
-}
-
-// prefixOf is how the names of a folder's containers begin, and those of its cgroups. Two
-// copies have sprites of the same ids, so that the id alone would not do.
-func prefixOf(id, folder string) string {
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(folder)) // never fails
-	return fmt.Sprintf("%s-%08x", id, sum.Sum32())
 }
 
 // Elsewhere reports whether a state that was read in dir is of a sandbox that another folder
@@ -68,80 +128,3 @@ func holds(pid int, name string) bool {
 	}
 	return err != nil
 }
-
-// known has the shim use the names of a sandbox that its own folder has started, maybe by an
-// earlier cove.
-func (s *Shim) known(st State) {
-	if len(st.Container) == len(container(s.prefix, 0)) || len(st.Container) == len(container(s.cfg.ID, 0)) {
-		s.prefix = st.Container[:len(st.Container)-len(container("", 0))]
-	}
-}
-
-// forget removes what a copy has of another folder's sandbox, and touches nothing of that.
-func (s *Shim) forget(st State) error {
-	errs := []error{}
-	for n := range st.Generation + 2 {
-		errs = append(errs, s.leave(State{Generation: n}))
-	}
-	for _, name := range []string{"runsc", "image", socketName, "sandbox.json", "sandbox.json.new"} {
-		errs = append(errs, os.RemoveAll(filepath.Join(s.cfg.Dir, name)))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove a copy of another folder's state: %w", err)
-	}
-	s.log.Warn("a sandbox is left alone", "container", st.Container, "process", st.PID, "because", errElsewhere)
-	return nil
-}
-
-// atHome reports whether the shim's folder is still where it was. If it was moved, another
-// one may be there now.
-func (s *Shim) atHome() bool {
-	if s.folder == "" {
-		return true
-	}
-	folder, err := folderOf(s.cfg.Dir)
-	return err == nil && folder == s.folder
-}
-
-// killContainer ends the processes of one of the sandbox's containers, killContainers those
-// of all of them.
-func (s *Shim) killContainer(name string) {
-	killWith(func(args []string) bool { return s.ours(args, name) })
-}
-
-func (s *Shim) killContainers() {
-	killWith(func(args []string) bool {
-		i := slices.IndexFunc(args, s.isContainer)
-		return i >= 0 && s.ours(args, args[i])
-	})
-}
-
-// ours reports whether a command line is of a process of this sandbox's container name. If
-// that says nothing of a folder, as the names of an earlier cove do, a copy has it too. Then
-// the folder of runsc's state decides.
-func (s *Shim) ours(args []string, name string) bool {
-	if !s.isContainer(name) || !slices.Contains(args, name) {
-		return false
-	}
-	return s.containerPrefix() != s.cfg.ID || slices.Contains(args, rootFlag(s.cfg.Dir))
-}
-
-// isContainer reports whether a name is that of a container of this sandbox.
-func (s *Shim) isContainer(name string) bool {
-	generation, ok := strings.CutPrefix(name, s.containerPrefix()+"-")
-	if !ok || len(generation) != len(container("", 0))-1 {
-		return false
-	}
-	_, err := strconv.ParseUint(generation, 10, 32)
-	return err == nil
-}
-
-func (s *Shim) containerPrefix() string {
-	if s.prefix == "" {
-		return s.cfg.ID
-	}
-	return s.prefix
-}
-
-// container is the name of a generation of this sandbox.
-func (s *Shim) container(generation int) string { return container(s.containerPrefix(), generation) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
+	"github.com/cove-dev/cove/internal/shim/connect"
 	"github.com/cove-dev/cove/internal/shim/gateway"
 )
 
@@ -23,9 +24,6 @@ type guestDialer struct {
 
 	restored bool // a sandbox that was restored may be silent for a fault
 }
-
-// guestDialer is always of the state as it is then.
-func (s *Shim) guestDialer() guestDialer { return guestDialer{gw: s.gw, state: s.snapshot} }
 
 // dial returns a connection whose other end has proved that it is the guest, and which
 // the guest takes for this shim's. Of a guest that an earlier cove started it is any
@@ -131,4 +129,31 @@ func process(pid int, said string) (name string, err error) {
 		return "", errors.New("the guest names no process")
 	}
 	return name, nil
+}
+
+// patience is how long a guest that was restored may take to answer.
+func (cfg Config) patience() time.Duration { return cmp.Or(cfg.Patience, BootTimeout) }
+
+// bootConfig is what the guest is told. copied says that it goes on from a memory of which there are
+// copies.
+func (cfg Config) bootConfig(copied bool) boot.Config {
+	return boot.Config{
+		Token:       cfg.Token,
+		Listen:      net.JoinHostPort("0.0.0.0", fmt.Sprint(boot.Port)), // its address changes when it wakes
+		Hostname:    cfg.Hostname,
+		MachineID:   cfg.MachineID,
+		Incarnation: cfg.Incarnation,
+		Copied:      copied,
+		Env:         cfg.Env,
+		CPUs:        cfg.CPUs,
+		PidsMax:     cfg.Tasks,
+
+		NetworkPolicy: cfg.NetworkPolicy,
+		GitConfig:     connect.GitConfig(cfg.Connectors),
+	}
+}
+
+// askToStop has the guest end its processes, and then itself.
+func askToStop(ctx context.Context, guest guestDialer, grace time.Duration) error {
+	return newGuestClient(guest).call(ctx, http.MethodPost, "/v1/stop?grace="+grace.String(), func(io.Reader) error { return nil })
 }

@@ -7,15 +7,16 @@ import (
 
 // TestKeeper: the lock of a sandbox says which shim has it.
 func TestKeeper(t *testing.T) {
-	s := &Shim{cfg: Config{Dir: t.TempDir()}}
-	if err := s.takeLock(t.Context()); err != nil {
+	dir := t.TempDir()
+	lock, err := takeLock(t.Context(), Config{Dir: dir})
+	if err != nil {
 		t.Fatal(err)
 	}
-	pid, start, err := Keeper(s.cfg.Dir)
+	pid, start, err := Keeper(dir)
 	if err != nil || pid != os.Getpid() || !alive(pid, start) {
 		t.Errorf("got %d, %d, %v", pid, start, err)
 	}
-	if err := s.lock.Close(); err != nil {
+	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,16 +1,11 @@
 package shim
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
-	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -26,34 +21,17 @@ type Limits struct {
 // ErrMemoryUsed says that a sandbox uses more memory than it would be left with.
 var ErrMemoryUsed = errors.New("more memory is in use")
 
-func (s *Shim) putLimits(w http.ResponseWriter, r *http.Request) {
-	var l Limits
-	err := json.NewDecoder(io.LimitReader(r.Body, 4<<10)).Decode(&l)
-	if err == nil && (l.MemoryMB < 0 || l.CPUs < 0) {
-		err = errors.New("a limit is less than nothing")
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	if err := s.setLimits(l); err != nil {
-		fail(w, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
 // setLimits gives the sandbox other limits, and those that a checkpoint makes of it.
 // If it fails they are as before, but that the processors' may be the new ones. Without
 // cgroups nothing is limited, and the state says so.
 func (s *Shim) setLimits(l Limits) error {
-	s.moving.Lock()
-	defer s.moving.Unlock()
-	st := s.snapshot()
+	s.moves.turn.Lock()
+	defer s.moves.turn.Unlock()
+	st := s.record.get()
 	if !alive(st.PID, st.StartTime) {
 		return ErrEnded
 	}
-	if !s.cgroups {
+	if !s.containers.cgroups {
 		return nil
 	}
 	if err := setProcessors(st.cgroup(), l.CPUs); err != nil {
@@ -64,27 +42,24 @@ func (s *Shim) setLimits(l Limits) error {
 		if err := changeMemory(st.cgroup(), limit); err != nil {
 			return err
 		}
-		if err := s.setState(func(st *State) { st.MemoryLimit = limit }); err != nil {
+		if err := s.record.set(func(st *State) { st.MemoryLimit = limit }); err != nil {
 			return err
 		}
 	}
 	s.cfg.MemoryMB, s.cfg.CPUs = l.MemoryMB, l.CPUs
-	spec, err := s.readBundle(st)
+	spec, err := s.folder.readBundle(st)
 	if err != nil {
 		return err
 	}
 	if spec.Linux.Resources == nil {
 		spec.Linux.Resources = &specs.LinuxResources{}
 	}
-	fresh := s.resources() // an adopted one was told only some of these
+	fresh := s.cfg.resources() // an adopted one was told only some of these
 	spec.Linux.Resources.Memory, spec.Linux.Resources.CPU = fresh.Memory, fresh.CPU
-	if err := s.saveBundle(st, spec); err != nil {
+	if err := s.containers.saveBundle(st, spec); err != nil {
 		return err
 	}
-	select {
-	case s.limited <- struct{}{}:
-	default: // it has not heard of the last one
-	}
+	s.memory.changed()
 	return nil
 }
 
@@ -117,7 +92,7 @@ func setProcessors(group string, cpus int) error {
 }
 
 // changeMemory limits the memory of a sandbox. One that uses more is not ended for that:
-// the limit stays what it was. Its reserve is held anew by watchMemory.
+// the limit stays what it was. Its reserve is held anew by the memoryWatch.
 func changeMemory(group string, limit int64) error {
 	g := openMemoryGroup(group, limit)
 	if limit == 0 {
@@ -140,29 +115,7 @@ func changeMemory(group string, limit int64) error {
 		return fmt.Errorf("%w: %w", ErrMemoryUsed, err) // of cache that can't be taken back at once
 	}
 	if g.v1 {
-		g.hold() // before its programs go on; watchMemory does it again
+		g.hold() // before its programs go on; the memoryWatch does it again
 	}
 	return nil
-}
-
-// spareSoon is what is left below the limit, once what programs inside have given back is
-// the machine's again: gVisor does that a moment after them, on a thread of its own.
-func (g *memoryGroup) spareSoon() (int64, error) {
-	const pause, patience, most = 50 * time.Millisecond, time.Second, 5 * time.Second
-	began := time.Now()
-	best, since := int64(math.MinInt64), began
-	for {
-		free, err := g.spare()
-		if free > best {
-			best, since = free, time.Now()
-		}
-		if err != nil || free > 0 || time.Since(since) > patience || time.Since(began) > most {
-			return free, err
-		}
-		time.Sleep(pause)
-	}
-}
-
-func (g *memoryGroup) write(file, text string) error {
-	return os.WriteFile(filepath.Join(g.dir, file), []byte(text), 0)
 }

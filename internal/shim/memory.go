@@ -1,15 +1,13 @@
 package shim
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,17 +17,6 @@ import (
 // A sandbox that uses more memory than its cgroup has is ended by the host's kernel,
 // as a whole. Before that its guest is to end the largest process. What counts is what
 // the kernel counts, gVisor's own part included, so it is this side that looks.
-
-// reserve is how much of a limit is left when a process is ended: what a fast
-// allocator takes until it is.
-func reserve(limit int64) int64 {
-	return min(max(limit/16, 48<<20), 256<<20, limit/4)
-}
-
-// held is the part of the reserve that nobody gets before the guest was asked for
-// relief. It is small: while the sandbox waits for it, gVisor's own calls of the
-// kernel for memory may fail, which can be its end.
-func held(limit int64) int64 { return reserve(limit) / 8 }
 
 // Looks at the memory come the sooner the less is free: nothing fills more than
 // fastestFill bytes in a second.
@@ -48,206 +35,75 @@ func nextLook(free int64) time.Duration {
 	return min(max(time.Duration(float64(free)/fastestFill*float64(time.Second)), shortLook), longLook)
 }
 
-// memory is what a sandbox may use, and uses. Cache that the kernel can take back is
-// not used.
-type memory struct{ limit, used int64 }
+// A memoryWatch keeps the sandbox within its limit of memory. From start to close its goroutine looks
+// at what is used, and has the guest end a process before the kernel would end the sandbox. While a
+// sandbox is being saved it may use more (see raise).
+type memoryWatch struct {
+	folder     folder
+	record     *record
+	containers *containers
+	moves      *moves
+	log        *slog.Logger
 
-// free is what is left before a process has to end.
-func (m memory) free() int64 { return m.limit - reserve(m.limit) - m.used }
+	limited chan struct{} // has a value when the memory may have another limit
+	cancel  context.CancelFunc
+	running sync.WaitGroup
 
-// A memoryGroup is the memory cgroup of a sandbox that has a limit.
-type memoryGroup struct {
-	dir   string
-	v1    bool
-	limit int64
-	held  bool // see hold
+	mu        sync.Mutex         // guards the following
+	raised    bool               // the sandbox may use more than its limit, to be saved
+	short     bool               // it wants memory, and none was made free yet
+	relieving context.CancelFunc // gives up what the guest was asked for; nil: nothing
 }
 
-func openMemoryGroup(group string, limit int64) memoryGroup {
-	g := memoryGroup{dir: filepath.Join(cgroupRoot, "memory", group), v1: true, limit: limit}
-	if _, err := os.Stat(filepath.Join(g.dir, "memory.oom_control")); err != nil {
-		g.dir, g.v1 = filepath.Join(cgroupRoot, group), false
-	}
-	return g
+// start begins the watch. A sandbox without cgroups of its own needs none.
+func (w *memoryWatch) start(guest *guestClient) {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel = cancel
+	w.running.Go(func() { w.watch(ctx, guest) })
 }
 
-// read reads what the sandbox uses. Close to the limit it takes a closer look, at what
-// of it the kernel can't take back.
-func (g *memoryGroup) read() (memory, error) {
-	file := "memory.current"
-	if g.v1 {
-		file = "memory.usage_in_bytes"
+// close ends the watch, if it was started, and waits for that.
+func (w *memoryWatch) close() {
+	if w.cancel != nil {
+		w.cancel()
 	}
-	used, err := readNumber(filepath.Join(g.dir, file))
-	if err != nil {
-		return memory{}, err
-	}
-	m := memory{g.limit, used}
-	if m.free() > 0 {
-		return m, nil
-	}
-	data, err := os.ReadFile(filepath.Join(g.dir, "memory.stat"))
-	if err != nil {
-		return memory{}, err
-	}
-	if !g.waiting() {
-		m.used = min(used, unreclaimable(data))
-	}
-	return m, nil
+	w.running.Wait()
 }
 
-// spare is what the sandbox has left before a process has to end, once the kernel has
-// taken back what it can.
-func (g *memoryGroup) spare() (int64, error) {
-	data, err := os.ReadFile(filepath.Join(g.dir, "memory.stat"))
-	if err != nil {
-		return 0, err
-	}
-	return memory{g.limit, unreclaimable(data)}.free(), nil
-}
-
-// waiting reports whether somebody waits for memory because of hold: what thousands of
-// processes take of the kernel is in no statistics, and can't be taken back either.
-func (g *memoryGroup) waiting() bool {
-	data, err := os.ReadFile(filepath.Join(g.dir, "memory.oom_control"))
-	return err == nil && strings.Contains(string(data), "under_oom 1\n")
-}
-
-// hold has the kernel, in v1 alone, stop who would use the reserve, instead of ending the
-// sandbox: a process that takes a gigabyte in a second then waits until the guest comes
-// to end it. In v2 there is no such wait, and the reserve has to be enough.
-func (g *memoryGroup) hold() {
-	err := os.WriteFile(filepath.Join(g.dir, "memory.oom_control"), []byte("1"), 0)
-	if err == nil {
-		// It is refused where the reserve is in use: then the next look tries again.
-		err = g.setLimit(g.limit - held(g.limit))
-	}
-	g.held = err == nil
-	if !g.held {
-		g.release()
+// changed has the watch look at a limit that is new.
+func (w *memoryWatch) changed() {
+	select {
+	case w.limited <- struct{}{}:
+	default: // it has not heard of the last one
 	}
 }
 
-// release gives the sandbox all of its limit, at which the kernel ends it.
-func (g *memoryGroup) release() {
-	if !g.v1 {
-		return
-	}
-	g.held = false
-	_ = g.setLimit(g.limit) // the group has just gone
-	_ = os.WriteFile(filepath.Join(g.dir, "memory.oom_control"), []byte("0"), 0)
+// isShort reports whether the sandbox wants memory that it did not get.
+func (w *memoryWatch) isShort() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.short
 }
 
-// widen gives gVisor some of the reserve every moment, for it may wait for memory as
-// well, until done is closed or there is no more: then it is as after release.
-func (g *memoryGroup) widen(done <-chan struct{}) {
-	const step, moment = 1 << 20, 50 * time.Millisecond
-	for limit := g.limit - held(g.limit) + step; limit < g.limit; limit += step {
-		select {
-		case <-time.After(moment):
-			_ = g.setLimit(limit)
-		case <-done:
-			return
-		}
-	}
-	g.release()
-}
-
-func (g *memoryGroup) setLimit(n int64) error {
-	file := "memory.max"
-	if g.v1 {
-		file = "memory.limit_in_bytes"
-	}
-	return os.WriteFile(filepath.Join(g.dir, file), []byte(strconv.FormatInt(n, 10)), 0)
-}
-
-// raiseMemory lets a paused sandbox use more than its limit: what it writes of its
-// memory to a file in memory, or to a disk's cache, counts as its own, as does what
-// gVisor needs for that. The next one has the limit from its start. s.moving is held.
-func (s *Shim) raiseMemory(st State) { s.limitMemory(st, true, 2*st.MemoryLimit+saveReserve) }
-
-// lowerMemory undoes raiseMemory, once what was written is gone.
-func (s *Shim) lowerMemory(st State) {
-	if now := s.snapshot(); now.Container == st.Container {
-		st.MemoryLimit = now.MemoryLimit
-	}
-	s.limitMemory(st, false, st.MemoryLimit)
-}
-
-// saveReserve is what gVisor may need to save the memory of a small sandbox.
-const saveReserve = 64 << 20
-
-func (s *Shim) limitMemory(st State, raised bool, limit int64) {
-	s.mu.Lock()
-	was := s.raised
-	s.raised = raised
-	s.mu.Unlock()
-	if !s.cgroups || st.MemoryLimit == 0 || was == raised || s.snapshot().Container != st.Container {
-		return // of one that is no more it does not matter
-	}
-	g := openMemoryGroup(st.cgroup(), st.MemoryLimit)
-	if err := g.setLimit(limit); err != nil && !errors.Is(err, os.ErrNotExist) {
-		s.log.Warn("change the sandbox's memory limit for it to be saved", "limit", limit, "err", err)
-	}
-}
-
-func (s *Shim) memoryRaised() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.raised
-}
-
-func readNumber(path string) (int64, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(string(bytes.TrimSpace(data)), 10, 64)
-}
-
-// unreclaimable adds up what memory.stat says of memory that is not cache. There is
-// no swap to count on.
-func unreclaimable(stat []byte) int64 {
-	v1, v2 := int64(0), int64(0)
-	for line := range strings.Lines(string(stat)) {
-		f := strings.Fields(line)
-		if len(f) != 2 {
-			continue
-		}
-		n, err := strconv.ParseInt(f[1], 10, 64)
-		if err != nil {
-			continue
-		}
-		switch f[0] {
-		case "total_rss", "total_shmem":
-			v1 += n
-		case "anon", "shmem", "kernel_stack", "pagetables", "slab_unreclaimable":
-			v2 += n
-		}
-	}
-	// v1 has the plain names, too, of the group without those below it.
-	return max(v1, v2)
-}
-
-// watchMemory has the guest end a process each time the sandbox has almost used up its
+// watch has the guest end a process each time the sandbox has almost used up its
 // memory, until ctx ends.
-func (s *Shim) watchMemory(ctx context.Context, guest *guestClient) {
-	log := newEventLog(s.cfg.Dir, MemoryLog)
+func (w *memoryWatch) watch(ctx context.Context, guest *guestClient) {
+	log := newEventLog(w.folder.path, MemoryLog)
 	var g memoryGroup
 	var container string
 	for pause := shortLook; ; {
 		select {
 		case <-time.After(pause):
-		case <-s.limited:
+		case <-w.limited:
 		case <-ctx.Done():
 			return
 		}
-		st := s.snapshot()
+		st := w.record.get()
 		if st.MemoryLimit == 0 {
-			s.setShort(false)
+			w.setShort(false)
 			container, pause = "", shortLook
 			select {
-			case <-s.limited:
+			case <-w.limited:
 			case <-ctx.Done():
 			}
 			continue
@@ -257,72 +113,65 @@ func (s *Shim) watchMemory(ctx context.Context, guest *guestClient) {
 		}
 		m, err := g.read()
 		switch {
-		case s.memoryRaised():
+		case w.isRaised():
 			g.held, pause = false, longLook/100
 		case err != nil: // its group may be on its way
 			container, pause = "", longLook/10
 		case m.free() > 0:
-			s.setShort(false)
+			w.setShort(false)
 			pause = nextLook(m.free())
-			if !s.holdMemory(&g) {
+			if !w.hold(&g) {
 				pause = shortLook
 			}
 			if free, limited := serverFree(st); limited && free > 0 {
 				pause = min(pause, max(nextLook(free), crowdedLook))
 			} else if limited {
-				pause = min(pause, s.relieveServer(ctx, guest, log))
+				pause = min(pause, w.relieveServer(ctx, guest, log))
 			}
 		default:
-			pause = s.relieve(ctx, guest, &g, log)
+			pause = w.relieve(ctx, guest, &g, log)
 		}
 	}
 }
 
-// holdMemory is hold, but for a checkpoint, which takes memory of the sandbox's own.
+// hold is memoryGroup.hold, but for a checkpoint, which takes memory of the sandbox's own.
 // It reports false where it is to be tried again at once.
-func (s *Shim) holdMemory(g *memoryGroup) bool {
+func (w *memoryWatch) hold(g *memoryGroup) bool {
 	if !g.v1 || g.held {
 		return true
 	}
-	if !s.moving.TryLock() {
+	if !w.moves.turn.TryLock() {
 		return false
 	}
 	g.hold()
-	s.moving.Unlock()
-	return true
-}
-
-// lockMoving locks s.moving, unless what has it is a checkpoint or its like: who asks
-// for the status has it for a moment only.
-func (s *Shim) lockMoving(ctx context.Context) bool {
-	for deadline := time.Now().Add(50 * time.Millisecond); !s.moving.TryLock(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			return false
-		}
-	}
+	w.moves.turn.Unlock()
 	return true
 }
 
 // relieve has the guest end its largest process, and waits until that has made room.
 // It returns when to look again.
-func (s *Shim) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, log eventLog) time.Duration {
-	if !s.lockMoving(ctx) {
-		if !s.memoryRaised() {
-			g.release()
-		}
-		return longLook / 10
+func (w *memoryWatch) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, log eventLog) (pause time.Duration) {
+	if w.moves.shortly(ctx, func() { pause = w.relieveInTurn(ctx, guest, g, log) }) {
+		return pause
 	}
-	defer s.moving.Unlock()
-	st := s.snapshot()
+	if !w.isRaised() {
+		g.release()
+	}
+	return longLook / 10
+}
+
+// relieveInTurn is relieve. moves.turn is held.
+func (w *memoryWatch) relieveInTurn(ctx context.Context, guest *guestClient, g *memoryGroup, log eventLog) time.Duration {
+	st := w.record.get()
 	m, err := g.read()
 	if st.Paused || err != nil || m.free() > 0 {
 		return longLook / 10
 	}
-	s.setShort(true)
+	w.setShort(true)
 	asking, asked := context.WithTimeout(ctx, reliefLimit)
 	defer asked()
-	s.setRelieving(asked)
-	defer s.setRelieving(nil)
+	w.setRelieving(asked)
+	defer w.setRelieving(nil)
 	if !alive(st.PID, st.StartTime) {
 		return longLook / 10
 	}
@@ -335,13 +184,13 @@ func (s *Shim) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, 
 	widened.Wait()
 	if err != nil {
 		g.release()
-		s.log.Warn("the sandbox is almost out of memory, and no process of it could be ended", "used", m.used, "limit", m.limit, "err", err)
+		w.log.Warn("the sandbox is almost out of memory, and no process of it could be ended", "used", m.used, "limit", m.limit, "err", err)
 		return longLook / 4
 	}
-	s.setShort(false)
+	w.setShort(false)
 	kill.Time, kill.LimitBytes = time.Now().UTC(), m.limit
 	log.write(kill)
-	s.log.Warn("the sandbox was almost out of memory, and a process of it was ended", "used", m.used, "limit", m.limit, "name", kill.Name, "pid", kill.PID, "bytes", kill.ResidentBytes)
+	w.log.Warn("the sandbox was almost out of memory, and a process of it was ended", "used", m.used, "limit", m.limit, "name", kill.Name, "pid", kill.PID, "bytes", kill.ResidentBytes)
 	for deadline := time.Now().Add(settleLimit); time.Now().Before(deadline) && ctx.Err() == nil; {
 		if m, err := g.read(); err != nil || m.free() > 0 {
 			break
@@ -352,26 +201,66 @@ func (s *Shim) relieve(ctx context.Context, guest *guestClient, g *memoryGroup, 
 	return shortLook
 }
 
-func (s *Shim) setRelieving(cancel context.CancelFunc) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.relieving = cancel
+// setRelieving notes what gives up a call of the guest for memory.
+func (w *memoryWatch) setRelieving(cancel context.CancelFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.relieving = cancel
+}
+
+// giveUp has relieve wait no longer for a guest that is ending, or has ended.
+func (w *memoryWatch) giveUp() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.relieving != nil {
+		w.relieving()
+	}
 }
 
 // setShort notes whether memory is wanted: the sandbox may end for that reason.
-func (s *Shim) setShort(short bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.short = short
+func (w *memoryWatch) setShort(short bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.short = short
 }
 
-// endRelief has relieve wait no longer for a guest that is ending, or has ended.
-func (s *Shim) endRelief() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.relieving != nil {
-		s.relieving()
+// raise lets a paused sandbox use more than its limit: what it writes of its
+// memory to a file in memory, or to a disk's cache, counts as its own, as does what
+// gVisor needs for that. The next one has the limit from its start. moves.turn is held.
+func (w *memoryWatch) raise(st State) { w.limit(st, true, 2*st.MemoryLimit+saveReserve) }
+
+// saveReserve is what gVisor may need to save the memory of a small sandbox.
+const saveReserve = 64 << 20
+
+// lower undoes raise, once what was written is gone.
+func (w *memoryWatch) lower(st State) {
+	if now := w.record.get(); now.Container == st.Container {
+		st.MemoryLimit = now.MemoryLimit
 	}
+	w.limit(st, false, st.MemoryLimit)
+}
+
+// limit gives the sandbox this limit, and notes whether that is a raised one. If so much was noted
+// before, it changes nothing.
+func (w *memoryWatch) limit(st State, raised bool, limit int64) {
+	w.mu.Lock()
+	was := w.raised
+	w.raised = raised
+	w.mu.Unlock()
+	if !w.containers.cgroups || st.MemoryLimit == 0 || was == raised || w.record.get().Container != st.Container {
+		return // of one that is no more it does not matter
+	}
+	g := openMemoryGroup(st.cgroup(), st.MemoryLimit)
+	if err := g.setLimit(limit); err != nil && !errors.Is(err, os.ErrNotExist) {
+		w.log.Warn("change the sandbox's memory limit for it to be saved", "limit", limit, "err", err)
+	}
+}
+
+// isRaised reports whether the sandbox may use more than its limit.
+func (w *memoryWatch) isRaised() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.raised
 }
 
 // askForRelief has the guest end its largest process, and returns which it was, as the

@@ -1,13 +1,16 @@
 package shim
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -60,29 +63,42 @@ func configureLink(st State) error {
 	return gateway.ConfigureGuestLink6("eth0", guest, gateway6)
 }
 
-// startLink makes the sandbox's network namespace and its link, or takes up those
+// A network is the sandbox's: a network namespace, the link in it, and the gateway at the other end
+// of the link. start makes or takes up all of it, and close ends it.
+type network struct {
+	record *record
+	log    *slog.Logger
+
+	netns int              // file descriptor; -1: none
+	gw    *gateway.Gateway // nil before start. It stays after close, so that who calls the guest yet gets an error
+}
+
+// path is the sandbox's network namespace, for the children of this process.
+func (n *network) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.netns) }
+
+// open makes the sandbox's network namespace and its link, or takes up those
 // of a running sandbox, whose namespace is at path.
-func (s *Shim) startLink(path string) (link gateway.Link, err error) {
+func (n *network) open(path string, st *State) (link gateway.Link, err error) {
 	adopt := path != ""
 	if adopt {
-		s.netns, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		n.netns, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	} else {
-		s.netns, err = gateway.NewNetNS()
+		n.netns, err = gateway.NewNetNS()
 	}
 	if err != nil {
-		s.netns = -1
+		n.netns = -1
 		return link, fmt.Errorf("network namespace: %w", err)
 	}
-	err = gateway.InNetNS(s.netns, func() error {
+	err = gateway.InNetNS(n.netns, func() error {
 		var err error
-		link, s.state.Link, err = openLink(s.state.Link)
+		link, st.Link, err = openLink(st.Link)
 		if err != nil || adopt {
 			return err
 		}
-		err = configureLink(s.state)
+		err = configureLink(*st)
 		if errors.Is(err, gateway.ErrNoIPv6) {
-			s.log.Info("the sandbox has no IPv6", "why", err)
-			s.state.Address6, err = "", nil
+			n.log.Info("the sandbox has no IPv6", "why", err)
+			st.Address6, err = "", nil
 		}
 		return err
 	})
@@ -92,14 +108,16 @@ func (s *Shim) startLink(path string) (link gateway.Link, err error) {
 	return link, nil
 }
 
-// startNetwork makes the sandbox's network, or takes up that of a running
+// start makes the sandbox's network, or takes up that of a running
 // sandbox, whose namespace is at path, and starts the gateway on it.
-func (s *Shim) startNetwork(path string) error {
-	link, err := s.startLink(path)
+func (n *network) start(cfg Config, path string) error {
+	st := n.record.get()
+	link, err := n.open(path, &st)
+	n.record.begin(st)
 	if err != nil {
 		return err
 	}
-	guest, err := netip.ParseAddr(s.state.Address)
+	guest, err := netip.ParseAddr(st.Address)
 	if err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
@@ -108,16 +126,16 @@ func (s *Shim) startNetwork(path string) error {
 		return err
 	}
 	var limits policy.Limits
-	if s.cfg.Network != nil {
-		rules, limits = s.cfg.Network.Rules, s.cfg.Network.Limits
+	if cfg.Network != nil {
+		rules, limits = cfg.Network.Rules, cfg.Network.Limits
 	}
-	refused, connected := newEventLog(s.cfg.Dir, RefusedLog), newEventLog(s.cfg.Dir, ConnectedLog)
-	requests := &requestLog{eventLog: newEventLog(s.cfg.Dir, RequestLog), path: filepath.Join(s.cfg.Dir, usageFile)}
+	refused, connected := newEventLog(cfg.Dir, RefusedLog), newEventLog(cfg.Dir, ConnectedLog)
+	requests := &requestLog{eventLog: newEventLog(cfg.Dir, RequestLog), path: filepath.Join(cfg.Dir, usageFile)}
 	used, err := requests.open()
 	if err != nil {
-		s.log.Warn("the limits of connectors begin anew", "err", err)
+		n.log.Warn("the limits of connectors begin anew", "err", err)
 	}
-	s.gw = &gateway.Gateway{
+	n.gw = &gateway.Gateway{
 		Link:   link,
 		Addr:   subnet,
 		Guest:  guest,
@@ -131,35 +149,92 @@ func (s *Shim) startNetwork(path string) error {
 		},
 		OnRequest: requests.add,
 		Used:      used,
-		Name:      func() string { return s.snapshot().Hostname },
-		Logger:    s.log,
+		Name:      func() string { return n.record.get().Hostname },
+		Logger:    n.log,
 	}
-	if s.state.Address6 != "" {
-		s.gw.Addr6 = gateway6
-		if s.gw.Guest6, err = netip.ParseAddr(s.state.Address6); err != nil {
+	if st.Address6 != "" {
+		n.gw.Addr6 = gateway6
+		if n.gw.Guest6, err = netip.ParseAddr(st.Address6); err != nil {
 			return fmt.Errorf("network: %w", err)
 		}
 	}
-	log.SetOutput(gateway.Redacted(s.gw, os.Stderr)) // net/http quotes what comes unasked
-	s.gw.Owner = ownerOf(newGuestClient(s.guestDialer()))
-	if err := s.gw.SetConnectors(s.cfg.Connectors); err != nil {
+	log.SetOutput(gateway.Redacted(n.gw, os.Stderr)) // net/http quotes what comes unasked
+	n.gw.Owner = ownerOf(newGuestClient(n.guest()))
+	if err := n.gw.SetConnectors(cfg.Connectors); err != nil {
 		return err
 	}
-	s.gw.SetLimits(limits)
-	if err := s.gw.Start(); err != nil {
+	n.gw.SetLimits(limits)
+	if err := n.gw.Start(); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	return nil
 }
 
-// configureLink gives the guest's end of the link its addresses and routes again:
+// guest dials the guest by the state as it is then.
+func (n *network) guest() guestDialer { return guestDialer{gw: n.gw, state: n.record.get} }
+
+// configure gives the guest's end of the link its addresses and routes again:
 // gVisor takes them away when it starts.
-func (s *Shim) configureLink() error {
-	st := s.snapshot()
-	if err := gateway.InNetNS(s.netns, func() error { return configureLink(st) }); err != nil {
+func (n *network) configure() error {
+	st := n.record.get()
+	if err := gateway.InNetNS(n.netns, func() error { return configureLink(st) }); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	return nil
+}
+
+// release has the gateway hear the sandbox again as soon as it is the next
+// one that speaks. Before, it could be the old one, in what it still does while it
+// dies, or the host's kernel, which has the guest's addresses until the next one takes
+// them, and says that it knows of no connection. The caller calls finish when the next
+// one runs.
+func (n *network) release(next State) (finish func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		err := gateway.InNetNS(n.netns, func() error {
+			for speaks := true; speaks && ctx.Err() == nil; {
+				if speaks = acts(next.OldPID, next.OldStart); !speaks {
+					var err error
+					if speaks, err = gateway.HasAddress("eth0"); err != nil {
+						return err
+					}
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Millisecond):
+				}
+			}
+			return nil
+		})
+		n.gw.Release()
+		done <- err
+	}()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			n.log.Warn("the link of a sandbox that is restored", "err", err)
+		}
+	}
+}
+
+// decide replaces what the gateway decides by.
+func (n *network) decide(set policy.Set) {
+	n.gw.SetLimits(set.Limits)
+	n.gw.SetPolicy(policy.New(set.Rules...))
+}
+
+// close ends the network. It may be called before start, and again.
+func (n *network) close() error {
+	var errs []error
+	if n.gw != nil {
+		errs = append(errs, n.gw.Close())
+	}
+	if n.netns >= 0 {
+		errs = append(errs, unix.Close(n.netns))
+		n.netns = -1
+	}
+	return errors.Join(errs...)
 }
 
 // openLink opens the gateway's end of the guest's eth0 in the current network

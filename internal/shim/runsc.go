@@ -30,33 +30,6 @@ type runsc struct {
 	paused    bool   // what it restores is to be paused before anything of it runs
 }
 
-// runsc is for the sandbox as it is now.
-func (s *Shim) runsc() runsc { return s.runscOf(s.snapshot()) }
-
-func (s *Shim) runscOf(st State) runsc {
-	r := s.runscNamed(st.Container)
-	r.paused = st.Paused
-	if s.cgroups && runscRefuses(cgroupRoot) {
-		r.cgroups, r.group = false, filepath.Join(cgroupRoot, st.cgroup())
-	}
-	return r
-}
-
-func (s *Shim) runscNamed(container string) runsc {
-	return runsc{path: s.cfg.Runsc, dir: s.cfg.Dir, container: container, cgroups: s.cgroups}
-}
-
-// containers are those that runsc has a state of.
-func (s *Shim) containers() (names []string) {
-	files, _ := filepath.Glob(filepath.Join(s.cfg.Dir, "runsc", "*.state")) // the pattern is right
-	for _, f := range files {
-		if name := filepath.Base(f); len(name) >= len(s.container(0)) {
-			names = append(names, name[:len(s.container(0))])
-		}
-	}
-	return names
-}
-
 // flags are those of every call. Writes go to the host's overlay, where a crash
 // does not lose them, not to memory; connections survive a checkpoint; sudo works.
 func (r runsc) flags() []string {

@@ -1,39 +1,22 @@
 package shim
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/logfile"
 	"github.com/cove-dev/cove/internal/lib/openfiles"
 	"github.com/cove-dev/cove/internal/shim/cgroup"
-	"github.com/cove-dev/cove/internal/shim/connect"
-	"github.com/cove-dev/cove/internal/shim/gateway"
-	"github.com/cove-dev/cove/internal/shim/kernel"
-	"github.com/cove-dev/cove/internal/shim/layers"
 )
-
-// BootTimeout bounds the wait for the guest's first answer. It is for a machine that is very
-// busy. Config.Patience replaces it for a guest that was restored.
-const BootTimeout = 2 * time.Minute
-
-// firstTry bounds runsc's first try to start a sandbox, which may hang (see run).
-const firstTry = 30 * time.Second
 
 // ErrLocked says that another shim looks after the sandbox.
 var ErrLocked = errors.New("another shim looks after this sandbox")
@@ -41,48 +24,43 @@ var ErrLocked = errors.New("another shim looks after this sandbox")
 // errGone says that there is no sandbox to adopt.
 var errGone = errors.New("the sandbox is gone")
 
-// Shim looks after one sandbox. It is made by start, and ends with wait.
+// Shim looks after one sandbox. start makes or adopts it, and watch sees its end. Its methods are
+// what happens to a sandbox in between: it boots or wakes, checkpoints move it, it is paused,
+// put to sleep, stopped. Each is a sequence of steps, and a way back from each step. If the shim
+// dies at one, the next shim finds in the State how far it came.
+//
+// The parts with a state or a life of their own are types:
+//
+//	folder      the sandbox's folder (folder.go)
+//	record      the State, in memory and on disk (state.go)
+//	containers  the generations of the sandbox in runsc (containers.go), and their names (names.go)
+//	network     the network namespace, the link and the gateway (network.go)
+//	memory      the watch over the limit of memory (memory.go)
+//	moves       the turn of what moves the sandbox, and why it is to end (moves.go)
+//	own         the shim's own cgroup (own.go)
+//	api         the calls of the server (api.go)
 type Shim struct {
-	cfg     Config
-	log     *slog.Logger
-	lock    *os.File
-	folder  string // see folderOf
-	prefix  string // see prefixOf
-	cgroups bool   // the sandbox has cgroups of its own
+	cfg  Config // once the sandbox runs, assign and setLimits change it, with moves.turn held
+	log  *slog.Logger
+	lock *os.File
 
-	refusals int // of processes, by the server's cgroups, before it started
+	folder     folder
+	record     *record
+	containers *containers
+	network    *network
+	memory     *memoryWatch
+	moves      *moves
+	own        membership
+	api        *api // nil until the sandbox runs
 
-	own     ownGroup
-	joining sync.WaitGroup // writes own
+	refusals int  // of processes, by the server's cgroups, before the sandbox started
+	copied   bool // the sandbox goes on from a memory of which there are copies; written by start alone
+	ran      bool // something of the sandbox may have written to its disk; of start alone
 
-	netns int // file descriptor; -1: none
-	gw    *gateway.Gateway
-	api   *http.Server
-
-	limited chan struct{} // has a value when the memory may have another limit
-	ended   chan struct{} // closed when the sandbox is gone and everything is cleaned up
-	reason  string        // why; written before ended is closed
-
-	copied bool // it goes on from a memory of which there are copies; of start alone
-
-	ran bool // something of the sandbox may have written to its disk; of start alone
-
-	moving   sync.Mutex     // held while a checkpoint moves the sandbox, or it is short of memory
-	refused  string         // guarded by moving: the layer to which the sandbox is not to be moved
 	cleaning sync.WaitGroup // what is left of earlier generations
 
-	mu         sync.Mutex
-	state      State // guarded by mu
-	stopping   bool  // guarded by mu: the end was asked for
-	hibernated bool  // guarded by mu: it was to sleep
-	failed     error // guarded by mu: why a move has ended it; nil: none has
-	over       bool  // guarded by mu: it has ended, and nothing begins any more that would note a state
-
-	breakOff context.CancelFunc // guarded by mu: gives up what holds moving; nil: nothing, or what takes a moment
-
-	raised    bool               // guarded by mu: it may use more than its limit, to be saved
-	short     bool               // guarded by mu: it wants memory, and none was made free yet
-	relieving context.CancelFunc // guarded by mu: gives up what the guest was asked for; nil: nothing
+	ended  chan struct{} // closed when the sandbox is gone and everything is cleaned up
+	reason string        // why it has ended; written before ended is closed
 }
 
 // Main is the shim process: it reads its Config from in, starts or adopts the
@@ -109,7 +87,7 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 		_, answer.Asleep = errors.AsType[asleepError](err)
 		answer.Error = err.Error()
 	} else {
-		st := s.snapshot().shown()
+		st := s.record.get().shown()
 		answer.State = &st
 	}
 	// The server may be gone already; the sandbox is still looked after.
@@ -119,74 +97,49 @@ func Main(ctx context.Context, in io.Reader, ready io.WriteCloser) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		st := s.snapshot()
+		st := s.record.get()
 		killProcess(st.PID, st.StartTime)
 	}
 	<-s.ended
-	s.leaveOwnGroup()
-	return s.shutdownAPI()
+	s.own.close(s.log)
+	return s.api.close()
 }
 
-// leaveOwnGroup undoes joinOwnGroup.
-func (s *Shim) leaveOwnGroup() {
-	s.joining.Wait()
-	if err := s.own.leave(); err != nil {
-		s.log.Error("clean up after the shim", "err", err)
+// newShim is a shim that looks after nothing yet, in a folder of this identity.
+func newShim(cfg Config, identity string, log *slog.Logger) *Shim {
+	f := folder{path: cfg.Dir, identity: identity}
+	r, m := &record{folder: f}, &moves{}
+	c := &containers{names: names{id: cfg.ID, dir: cfg.Dir}, folder: f, path: cfg.Runsc, log: log}
+	return &Shim{
+		cfg:    cfg,
+		log:    log,
+		folder: f,
+		ended:  make(chan struct{}),
+
+		record:     r,
+		containers: c,
+		network:    &network{record: r, log: log, netns: -1},
+		memory:     &memoryWatch{folder: f, record: r, containers: c, moves: m, log: log, limited: make(chan struct{}, 1)},
+		moves:      m,
 	}
-}
-
-func (s *Shim) rootfsOf(st State) string {
-	return filepath.Join(s.cfg.Dir, fmt.Sprintf("rootfs.%d", st.Generation))
-}
-
-func (s *Shim) bundleOf(st State) string {
-	return filepath.Join(s.cfg.Dir, fmt.Sprintf("bundle.%d", st.Generation))
-}
-
-// container is runsc's name for a generation of the sandbox. All are of one length,
-// so that none is the beginning of another.
-func container(id string, generation int) string { return fmt.Sprintf("%s-%06d", id, generation) }
-
-// netnsPath is the sandbox's network namespace, for the children of this process.
-func (s *Shim) netnsPath() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.netns) }
-
-func (s *Shim) snapshot() State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state
-}
-
-// setState changes the state in memory and on disk. It fails if the folder was moved.
-func (s *Shim) setState(change func(*State)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(&s.state)
-	if !s.atHome() {
-		return fmt.Errorf("%s is not this sandbox's folder any more", s.cfg.Dir)
-	}
-	return s.state.write(s.cfg.Dir)
 }
 
 // start makes the sandbox, or adopts it. On error nothing of it is left, unless
 // another shim has it.
 func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
-	s := &Shim{
-		cfg:     cfg,
-		log:     slog.New(logfile.Limit(slog.NewTextHandler(logfile.Stderr(filepath.Join(cfg.Dir, "shim.log"), 0), nil))).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation),
-		netns:   -1,
-		ended:   make(chan struct{}),
-		limited: make(chan struct{}, 1),
-
-		refusals: cgroup.Process{}.ProcessRefusals(),
-	}
-	if err := s.takeLock(ctx); err != nil {
+	log := slog.New(logfile.Limit(slog.NewTextHandler(logfile.Stderr(filepath.Join(cfg.Dir, "shim.log"), 0), nil))).With("sandbox", cfg.ID, "incarnation", cfg.Incarnation)
+	refusals := cgroup.Process{}.ProcessRefusals()
+	lock, err := takeLock(ctx, cfg)
+	if err != nil {
 		return nil, err
 	}
-	var err error
-	if s.folder, err = folderOf(cfg.Dir); err != nil {
-		return nil, errors.Join(err, s.lock.Close())
+	identity, err := folderOf(cfg.Dir)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
 	}
-	s.prefix = prefixOf(cfg.ID, s.folder)
+	s := newShim(cfg, identity, log)
+	s.lock, s.refusals = lock, refusals
+	s.containers.prefix = prefixOf(cfg.ID, s.folder.identity)
 	// From here on the next server sees that this sandbox is being made, and waits.
 	if !cfg.Adopt && unread(ready) {
 		return nil, errors.Join(errors.New("the server that wanted this sandbox has gone"), s.lock.Close())
@@ -213,23 +166,19 @@ func start(ctx context.Context, cfg Config, ready io.Writer) (*Shim, error) {
 	if err := mountCpuset(); err != nil {
 		s.log.Warn("gVisor may refuse to start a sandbox without it", "err", err)
 	}
-	s.joining.Go(func() { // beside the boot: a kernel takes some 10 ms to move a process
-		var err error
-		if s.own, err = joinOwnGroup(cfg.Cgroups.Parent, prefixOf(cfg.ID, s.folder)); err != nil {
-			s.log.Warn("the shim's own memory is not limited", "err", err)
-		}
-	})
+	s.own.start(cfg.Cgroups.Parent, prefixOf(cfg.ID, s.folder.identity), s.log)
 	if cfg.Adopt {
 		err = s.adopt()
 	} else {
 		err = s.boot(ctx)
 	}
 	if err == nil {
-		err = s.serveAPI()
+		s.api = &api{shim: s}
+		err = s.api.start()
 	}
 	if err != nil {
 		s.teardown()
-		s.leaveOwnGroup()
+		s.own.close(s.log)
 		return nil, asleep(err, cfg, s)
 	}
 	go s.watch()
@@ -260,504 +209,18 @@ func unread(w io.Writer) bool {
 	return err == nil && n > 0 && poll[0].Revents&unix.POLLERR != 0
 }
 
-// Held reports whether a shim looks after the sandbox of a folder, or is about to
-// start it.
-func Held(dir string) bool {
-	f, err := os.Open(filepath.Join(dir, lockName))
-	if err != nil {
-		return false
+// status is the state when no checkpoint is under way: so who asks knows what is. If refuse is a
+// layer, no checkpoint to that layer begins afterwards, and a sandbox that one has ended is
+// ErrEnded, even if not all of it is gone yet.
+func (s *Shim) status(refuse string) (State, error) {
+	s.moves.turn.Lock()
+	st, failed := s.record.get(), s.moves.fate().failed
+	if refuse != "" {
+		s.moves.refused = refuse
 	}
-	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
-}
-
-// Keeper returns the number and start of the last shim that looked after the sandbox of a
-// folder.
-func Keeper(dir string) (pid int, start uint64, err error) {
-	text, err := os.ReadFile(filepath.Join(dir, lockName))
-	if err != nil {
-		return 0, 0, err
+	s.moves.turn.Unlock()
+	if refuse != "" && failed != nil {
+		return State{}, fmt.Errorf("%w, because it could not be restored: %w", ErrEnded, failed)
 	}
-	_, err = fmt.Sscan(string(text), &pid, &start)
-	return pid, start, err
-}
-
-const lockName = "shim.lock"
-
-// lockPatience is for a shim that has cleaned up, and is about to end.
-const lockPatience = time.Minute
-
-// adoptPatience is for a shim that has died: its connections end before its lock does.
-const adoptPatience = 500 * time.Millisecond
-
-// takeLock takes the sandbox's lock, which the kernel gives back when this
-// process ends.
-func (s *Shim) takeLock(ctx context.Context) error {
-	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("make the sandbox's folder: %w", err)
-	}
-	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the sandbox's lock: %w", err)
-	}
-	patience := lockPatience
-	if s.cfg.Adopt {
-		patience = adoptPatience
-	}
-	for deadline := time.Now().Add(patience); ; {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			s.lock = f
-			if start, err := processStart(os.Getpid()); err == nil {
-				_, _ = fmt.Fprintf(f, "%10d %20d\n", os.Getpid(), start) // on a full disk the last one's stay
-			}
-			return nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("lock the sandbox's folder: %w", err)
-			break
-		}
-		_, none := ReadState(s.cfg.Dir)
-		if !s.cfg.Adopt && none == nil || ctx.Err() != nil || time.Now().After(deadline) {
-			err = ErrLocked
-			break
-		}
-		select { // the last one has died, or its sandbox is gone: it ends too
-		case <-time.After(2 * time.Millisecond):
-		case <-ctx.Done():
-		}
-	}
-	return errors.Join(err, f.Close())
-}
-
-// boot starts a new sandbox and returns when its guest answers.
-func (s *Shim) boot(ctx context.Context) error {
-	if old, err := ReadState(s.cfg.Dir); err == nil {
-		// A sandbox whose shim died, and whose end nobody saw; or a copy's.
-		switch {
-		case old.Elsewhere(s.cfg.Dir):
-			if err := s.forget(old); err != nil {
-				return err
-			}
-		case alive(old.PID, old.StartTime):
-			return fmt.Errorf("sandbox %s is running already", s.cfg.ID)
-		default:
-			s.known(old)
-			s.state.CgroupParent = old.CgroupParent
-			s.teardown()
-			s.prefix = prefixOf(s.cfg.ID, s.folder)
-		}
-	}
-	if err := awaitVacant(ctx, s.cfg.Dir, dying); err != nil {
-		return err
-	}
-	if err := kernel.Keep(s.cfg.Dir); err != nil {
-		s.log.Warn("keep the last report of a sandbox's kernel", "err", err)
-	}
-	ok, why := cgroupsWritable(cgroupPath(s.cfg.Cgroups.Parent, s.prefix))
-	s.cgroups = ok
-	s.state = State{
-		Container:   s.container(0),
-		Folder:      s.folder,
-		Layers:      s.cfg.Layers,
-		Hostname:    s.cfg.Hostname,
-		Incarnation: s.cfg.Incarnation,
-		Address:     guestAddr(s.cfg.Incarnation).String(),
-		Address6:    guestAddr6(s.cfg.Incarnation).String(),
-		Token:       s.cfg.Token,
-		Handshake:   boot.Handshake,
-		Build:       s.cfg.Build,
-		MemoryLimit: int64(s.cfg.MemoryMB) << 20,
-
-		Place:  placeHere(),
-		Groups: Groups{CgroupParent: s.cfg.Cgroups.Parent, CgroupRoot: s.cfg.Cgroups.Root},
-	}
-	if !ok {
-		s.state.Unlimited = unlimited(why)
-	}
-	mounted := make(chan error, 1)
-	go func() { mounted <- s.mountDisk() }()
-	err := s.startNetwork("")
-	if mountErr := <-mounted; mountErr != nil {
-		return mountErr
-	}
-	if err != nil {
-		return err
-	}
-	if err := s.writeBundle(); err != nil {
-		return err
-	}
-	if err := s.setState(func(st *State) { st.Started = time.Now() }); err != nil {
-		return fmt.Errorf("write the sandbox's state: %w", err)
-	}
-	if s.cfg.Image != "" {
-		began, err := kernelTime(s.cfg.Dir)
-		if err != nil {
-			return err
-		}
-		if size, most := imageSize(s.cfg.Image), (cgroup.Process{}).Limits().Memory; most > 0 && size > most {
-			// The kernel would end another process of the container instead: its server.
-			return fmt.Errorf("go on from its memory: %s", s.exceeds(s.cfg.Image))
-		}
-		err = s.wake(ctx, s.cfg.Image)
-		if err == nil {
-			return s.setState(func(st *State) { st.Woken = true })
-		}
-		if !s.ran && (noRoom(err) || s.mayWake(err) && s.untouched(began)) {
-			if why := s.exceeds(s.cfg.Image); why != "" {
-				err = fmt.Errorf("%s: %w", why, err)
-			}
-			return fmt.Errorf("go on from its memory: %w", err) // which can be tried again
-		}
-		s.log.Warn("boot, because the memory's image can't be used", "err", err)
-		if err := s.startOver(err.Error()); err != nil {
-			return err
-		}
-	}
-	s.ran = true
-	if err := s.run(ctx); err != nil {
-		return err
-	}
-	pid, startTime, err := s.runsc().sandboxProcess()
-	if err != nil {
-		return err
-	}
-	if err := s.setState(func(st *State) { st.PID, st.StartTime = pid, startTime }); err != nil {
-		return fmt.Errorf("write the sandbox's state: %w", err)
-	}
-	return s.awaitGuest(ctx, BootTimeout, s.guestDialer())
-}
-
-// run starts the sandbox, once more where it does not start. gVisor puts what its
-// sandboxed processes share at random addresses, and does not move one page of it with the
-// rest (stubSpinningThreadQueueAddr of systrap): where that is over another the first of
-// the processes spins for ever.
-func (s *Shim) run(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, firstTry)
-	defer cancel()
-	err := s.runsc().run(limited, s.bundleOf(s.state), s.bootConfig())
-	if err == nil || ctx.Err() != nil || limited.Err() == nil {
-		return err
-	}
-	s.log.Error("start the sandbox once more", "because it did not within", firstTry, "err", err)
-	if err := s.startOver(s.state.Unused); err != nil {
-		return err
-	}
-	return s.runsc().run(ctx, s.bundleOf(s.state), s.bootConfig())
-}
-
-// startOver clears away a sandbox that did not start, or come back from its memory, and
-// makes room for one that boots. why is what Unused says of its memory.
-func (s *Shim) startOver(why string) error {
-	failed := s.snapshot()
-	s.killStarted(failed)
-	for _, name := range s.containers() {
-		if err := s.runscNamed(name).delete(); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(s.leave(failed), removeCgroups(failed.cgroup())); err != nil {
-		return err
-	}
-	if err := kernel.Keep(s.cfg.Dir); err != nil {
-		s.log.Warn("keep the report of a sandbox's kernel", "err", err)
-	}
-	err := s.setState(func(st *State) {
-		st.Generation++
-		st.Container = s.container(st.Generation)
-		st.PID, st.StartTime, st.Unused = 0, 0, why
-		st.Token = s.cfg.Token // one that was to wake had another
-	})
-	if err == nil {
-		err = s.mountDisk()
-	}
-	if err == nil {
-		err = s.configureLink()
-	}
-	if err == nil {
-		err = s.writeBundle()
-	}
-	return err
-}
-
-func (s *Shim) bootConfig() boot.Config {
-	return boot.Config{
-		Token:       s.cfg.Token,
-		Listen:      net.JoinHostPort("0.0.0.0", fmt.Sprint(boot.Port)), // its address changes when it wakes
-		Hostname:    s.cfg.Hostname,
-		MachineID:   s.cfg.MachineID,
-		Incarnation: s.cfg.Incarnation,
-		Copied:      s.copied,
-		Env:         s.cfg.Env,
-		CPUs:        s.cfg.CPUs,
-		PidsMax:     s.cfg.Tasks,
-
-		NetworkPolicy: s.cfg.NetworkPolicy,
-		GitConfig:     connect.GitConfig(s.cfg.Connectors),
-	}
-}
-
-// adopt takes up a sandbox whose shim died. Its disk stays mounted in the
-// namespace that its gofer holds; its tap outlived the shim that made it.
-func (s *Shim) adopt() error {
-	st, err := ReadState(s.cfg.Dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return errGone
-	} else if err != nil {
-		return err
-	}
-	if st.Elsewhere(s.cfg.Dir) {
-		if err := s.forget(st); err != nil {
-			return err
-		}
-		if alive(st.PID, st.StartTime) {
-			return fmt.Errorf("%w: %w", errGone, errElsewhere)
-		}
-		return fmt.Errorf("%w: %s", errGone, s.why())
-	}
-	s.known(st)
-	s.state, s.state.Folder = st, s.folder
-	if st.PID == 0 {
-		s.killStarted(st) // its shim died before it was there, and it may yet come
-	}
-	if !alive(st.PID, st.StartTime) {
-		s.reason = s.why()
-		return fmt.Errorf("%w: %s", errGone, s.reason)
-	}
-	s.cgroups = len(st.Unlimited) == 0
-	if err := s.startNetwork(fmt.Sprintf("/proc/%d/ns/net", st.PID)); err != nil {
-		return err
-	}
-	return s.takeUpMove()
-}
-
-// mountDisk mounts the sprite's disk at rootfs.
-func (s *Shim) mountDisk() error {
-	rootfs := s.rootfsOf(s.state)
-	if err := os.MkdirAll(rootfs, 0o755); err != nil {
-		return fmt.Errorf("mount the disk: %w", err)
-	}
-	for _, m := range s.cfg.Disk {
-		if err := m.Overlay.Create(); err != nil {
-			return fmt.Errorf("mount the disk: %w", err)
-		}
-		if err := s.mountPart(m, rootfs); err != nil {
-			return fmt.Errorf("mount the disk: %w", err)
-		}
-	}
-	return s.openWays()
-}
-
-// mountPart mounts a part of the disk below rootfs. If the kernel can't guard it, it is
-// mounted without: its mask hides what was secret when the sandbox started.
-func (s *Shim) mountPart(m Mount, rootfs string) error {
-	at := filepath.Join(rootfs, m.Target)
-	err := m.Overlay.Mount(at)
-	if err != nil && m.Overlay.Guard != "" {
-		s.log.Warn("a file of the host that becomes secret is not hidden from this sandbox", "folder", "/"+m.Target, "err", err)
-		m.Overlay.Guard = ""
-		err = m.Overlay.Mount(at)
-	}
-	return err
-}
-
-// openWays makes the folders above the included ones passable for the sprite's
-// user: below /root, for one, they would be seen by root only.
-func (s *Shim) openWays() error {
-	if len(s.cfg.Include) == 0 {
-		return nil
-	}
-	root, err := os.OpenRoot(s.rootfsOf(s.state)) // nothing on the disk leads out of it
-	if err != nil {
-		return fmt.Errorf("open the ways to included folders: %w", err)
-	}
-	defer root.Close()
-	for _, dir := range s.cfg.Include {
-		way := ""
-		for part := range strings.SplitSeq(strings.TrimPrefix(filepath.Dir(dir), "/"), "/") {
-			if way = filepath.Join(way, part); way == "" {
-				break // directly below /
-			}
-			err := root.Mkdir(way, 0o755)
-			if err != nil && !errors.Is(err, os.ErrExist) {
-				return fmt.Errorf("open the way to %s: %w", dir, err)
-			}
-			st, err := root.Stat(way)
-			if err == nil && st.Mode().Perm()&0o011 != 0o011 {
-				err = root.Chmod(way, st.Mode().Perm()|0o011)
-			}
-			if err != nil {
-				return fmt.Errorf("open the way to %s: %w", dir, err)
-			}
-		}
-	}
-	return nil
-}
-
-// patience is how long a guest that was restored may take to answer.
-func (s *Shim) patience() time.Duration { return cmp.Or(s.cfg.Patience, BootTimeout) }
-
-// awaitGuest returns when the guest's API answers, or with the reason when the
-// sandbox ends, or the limit is reached, before.
-func (s *Shim) awaitGuest(ctx context.Context, limit time.Duration, guest guestDialer) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	st := s.snapshot()
-	go func() {
-		// Poll the process, not only the port: a sandbox that dies at once should
-		// be reported at once.
-		waitProcess(ctx, st.PID)
-		cancel()
-	}()
-	// One transport for all attempts; a try lasts longer each time, because a
-	// packet sent before the sandbox had its interface is lost.
-	try := 10 * time.Millisecond
-	tr := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeader, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return guest.tryFor(ctx, try)
-	}}
-	client := &http.Client{Transport: tr}
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/v1/health", nil)
-		if err != nil {
-			return err
-		}
-		guest.authorize(req)
-		resp, err := client.Do(req)
-		if err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-			return fmt.Errorf("the guest answered %s", resp.Status)
-		}
-		if ctx.Err() != nil {
-			if !alive(st.PID, st.StartTime) {
-				return fmt.Errorf("the sandbox ended while it started: %s\n%s", s.why(), tail(filepath.Join(s.cfg.Dir, "guest.log")))
-			}
-			return fmt.Errorf("the guest did not answer within %v: %w", limit, err)
-		}
-		try = min(try*5/4, time.Second)
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Millisecond):
-		}
-	}
-}
-
-// watch waits for the sandbox's end, cleans up after it and closes ended.
-func (s *Shim) watch() {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	if s.cgroups {
-		guest := newGuestClient(s.guestDialer())
-		wg.Go(func() { s.watchMemory(ctx, guest) })
-	}
-	for {
-		st := s.snapshot()
-		waitProcess(context.Background(), st.PID)
-		s.endRelief()
-		s.moving.Lock() // it may have ended for the next generation's sake
-		over := s.noteEnd(st.PID)
-		s.moving.Unlock()
-		if over {
-			break
-		}
-	}
-	cancel()
-	wg.Wait()
-	s.reason = s.why()
-	s.log.Info("sandbox ended", "reason", s.reason)
-	s.teardown()
-	close(s.ended)
-}
-
-// noteEnd reports whether the process that has ended was the sandbox's, and not that of the
-// generation before it. Then no move begins any more: the state that it would note would be
-// found when nobody looks after the sandbox, as that of one that has its disk. s.moving is
-// held.
-func (s *Shim) noteEnd(pid int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.over = s.state.PID == pid
-	return s.over
-}
-
-// why says, for people, why the sandbox ended.
-func (s *Shim) why() string {
-	s.mu.Lock()
-	stopping, hibernated, short, failed := s.stopping, s.hibernated, s.short, s.failed
-	s.mu.Unlock()
-	lack := s.shortage()
-	switch {
-	case lack.oomKills > 0 || short && !stopping && !hibernated && s.state.MemoryLimit > 0:
-		return lack.memory(s.state.Hostname)
-	case hibernated:
-		return "hibernated"
-	case stopping:
-		return "stopped"
-	case failed != nil:
-		return "a checkpoint could not be finished: " + failed.Error()
-	}
-	report := kernel.Report(s.cfg.Dir, 0)
-	switch {
-	case lack.processes() != "": // of which gVisor's kernel may have crashed
-		return lack.processes()
-	case report != "":
-		return crashed(report)
-	}
-	text := "ended by itself or by the host"
-	if info, err := os.Stat(filepath.Join(s.cfg.Dir, "guest.log")); err == nil && info.Size() > 0 {
-		text += "; its last words: run/" + filepath.Base(s.cfg.Dir) + "/guest.log"
-	}
-	return text
-}
-
-// killStarted ends the sandbox, of which there may be processes before its number is known.
-func (s *Shim) killStarted(st State) {
-	if st.PID == 0 {
-		s.killContainers()
-	}
-	killProcess(st.PID, st.StartTime)
-}
-
-// teardown removes everything of the sandbox but its disk. It may be called at
-// any point of start, and again.
-func (s *Shim) teardown() {
-	s.cleaning.Wait()
-	last := s.snapshot()
-	errs := []error{}
-	home := s.atHome()
-	if home {
-		errs = append(errs, s.abandonNext())
-		for _, name := range s.containers() {
-			errs = append(errs, s.runscNamed(name).delete())
-		}
-	}
-	s.killStarted(last)
-	killProcess(last.OldPID, last.OldStart)
-	if s.gw != nil { // it stays: who calls the guest yet gets an error of it
-		errs = append(errs, s.gw.Close())
-	}
-	if s.netns >= 0 {
-		errs = append(errs, unix.Close(s.netns))
-		s.netns = -1
-	}
-	for n := range last.Generation + 2 { // the next one may have been begun
-		if home {
-			errs = append(errs, s.leave(State{Generation: n}))
-		}
-		errs = append(errs, removeCgroups(cgroupPath(last.CgroupParent, s.container(n))))
-	}
-	if !home {
-		s.log.Warn("its folder was moved: nothing is removed there", "was", s.cfg.Dir, "err", errors.Join(errs...))
-		return
-	}
-	errs = append(errs, layers.Unmount(filepath.Join(s.cfg.Dir, "runsc", "null-netns")), layers.Unmount(filepath.Join(s.cfg.Dir, "image")))
-	for _, name := range []string{"runsc", "image", "sandbox.json", "sandbox.json.new"} {
-		errs = append(errs, os.RemoveAll(filepath.Join(s.cfg.Dir, name)))
-	}
-	errs = append(errs, kernel.Bound(s.cfg.Dir))
-	if err := errors.Join(errs...); err != nil {
-		s.log.Error("clean up after the sandbox", "err", err)
-	}
+	return st, nil
 }

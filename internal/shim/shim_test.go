@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,7 +18,7 @@ import (
 // Where a guest has said nothing, no last words are promised.
 func TestWhy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "0123")
-	s := &Shim{cfg: Config{ID: "none", Dir: dir}}
+	s := newShim(Config{ID: "none", Dir: dir}, "", slog.New(slog.DiscardHandler))
 	for text, want := range map[string]string{"": "ended by itself or by the host", "panic": "ended by itself or by the host; its last words: run/0123/guest.log"} {
 		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "guest.log"), []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
@@ -79,42 +80,46 @@ func TestTakeLock(t *testing.T) { synctest.Test(t, testTakeLock) }
 
 func testTakeLock(t *testing.T) {
 	dir := t.TempDir()
-	last := &Shim{cfg: Config{Dir: dir}}
-	if err := last.takeLock(t.Context()); err != nil {
+	next, adopting := Config{Dir: dir}, Config{Dir: dir, Adopt: true}
+	last, err := takeLock(t.Context(), next)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := (State{PID: 1}).write(dir); err != nil {
 		t.Fatal(err)
 	}
-	next := &Shim{cfg: Config{Dir: dir}}
 	started := time.Now()
-	if err := next.takeLock(t.Context()); !errors.Is(err, ErrLocked) || time.Since(started) > 0 {
+	if _, err := takeLock(t.Context(), next); !errors.Is(err, ErrLocked) || time.Since(started) > 0 {
 		t.Errorf("beside a sandbox: got %v after %v", err, time.Since(started))
 	}
 
 	if err := os.Remove(statePath(dir)); err != nil {
 		t.Fatal(err)
 	}
-	adopting := &Shim{cfg: Config{Dir: dir, Adopt: true}}
-	if err := adopting.takeLock(t.Context()); !errors.Is(err, ErrLocked) {
+	if _, err := takeLock(t.Context(), adopting); !errors.Is(err, ErrLocked) {
 		t.Errorf("to adopt: got %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := next.takeLock(ctx); !errors.Is(err, ErrLocked) {
+	if _, err := takeLock(ctx, next); !errors.Is(err, ErrLocked) {
 		t.Errorf("for a while: got %v", err)
 	}
 	taken := make(chan error)
-	go func() { taken <- next.takeLock(t.Context()) }()
+	var lock *os.File
+	go func() {
+		var err error
+		lock, err = takeLock(t.Context(), next)
+		taken <- err
+	}()
 	select {
 	case err := <-taken:
 		t.Errorf("it does not wait: got %v", err)
 	case <-time.After(20 * time.Millisecond):
 	}
-	if err := errors.Join(last.lock.Close(), <-taken); err != nil {
+	if err := errors.Join(last.Close(), <-taken); err != nil {
 		t.Error(err)
 	}
-	if err := next.lock.Close(); err != nil {
+	if err := lock.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -18,16 +18,18 @@ type shortage struct {
 	server   cgroup.Limits
 }
 
-// shortage looks at the sandbox's cgroup, which is there until teardown.
-func (s *Shim) shortage() shortage {
-	group := s.state.cgroup()
-	x := shortage{oomKills: oomKills(group), limit: s.state.MemoryLimit, tasks: s.cfg.PidsMax, server: cgroup.Process{}.Limits()}
+// shortageOf looks at a sandbox's cgroup, which is there until teardown. tasks is the sandbox's
+// limit of processes of the host, and refusals is how many the server's cgroups had refused before
+// the sandbox started.
+func shortageOf(st State, tasks, refusals int) shortage {
+	group := st.cgroup()
+	x := shortage{oomKills: oomKills(group), limit: st.MemoryLimit, tasks: tasks, server: cgroup.Process{}.Limits()}
 	for _, dir := range []string{filepath.Join(cgroupRoot, "pids", group), filepath.Join(cgroupRoot, group)} {
 		x.refused += cgroup.Event(filepath.Join(dir, "pids.events"), "max")
 	}
 	// Since Linux 6.11 a cgroup of v2 counts what its own limit refused, and not its parent's.
 	if _, err := os.Stat(filepath.Join(cgroupRoot, group)); err == nil {
-		x.refused += max(cgroup.Process{}.ProcessRefusals()-s.refusals, 0)
+		x.refused += max(cgroup.Process{}.ProcessRefusals()-refusals, 0)
 	}
 	for _, file := range []string{filepath.Join(cgroupRoot, "memory", group, "memory.max_usage_in_bytes"), filepath.Join(cgroupRoot, group, "memory.peak")} {
 		if n, err := readNumber(file); err == nil {

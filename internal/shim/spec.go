@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -16,16 +15,33 @@ import (
 	"github.com/cove-dev/cove/internal/shim/cgroup"
 )
 
-// writeBundle writes the OCI bundle of the sandbox that is about to boot.
-func (s *Shim) writeBundle() error {
+// resources are the limits that the sandbox's cgroups have.
+func (cfg Config) resources() *specs.LinuxResources {
+	r := &specs.LinuxResources{}
+	if cfg.MemoryMB > 0 {
+		limit := int64(cfg.MemoryMB) << 20
+		r.Memory = &specs.LinuxMemory{Limit: &limit}
+	}
+	if quota := quotaOf(cgroup.Process{}.Limits(), cfg.CPUs); quota > 0 {
+		period := uint64(cgroup.Period)
+		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
+	}
+	if cfg.PidsMax > 0 {
+		r.Pids = &specs.LinuxPids{Limit: int64(cfg.PidsMax)}
+	}
+	return r
+}
+
+// writeBundle writes the OCI bundle of a sandbox that is about to boot in a network namespace.
+func (c *containers) writeBundle(cfg Config, st State, netns string) error {
 	spec := &specs.Spec{
 		Version:  "1.1.0",
-		Hostname: s.cfg.Hostname,
-		Root:     &specs.Root{Path: s.rootfsOf(s.state)},
+		Hostname: cfg.Hostname,
+		Root:     &specs.Root{Path: c.folder.rootfs(st)},
 		Process: &specs.Process{
 			Cwd:          "/",
 			Args:         []string{filepath.Join(boot.BinDir, "cove-guest"), "init"},
-			Env:          []string{"PATH=" + boot.BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOMAXPROCS=" + guestProcs(s.cfg.CPUs)},
+			Env:          []string{"PATH=" + boot.BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "GOMAXPROCS=" + guestProcs(cfg.CPUs)},
 			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
 			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: 1 << 20}},
 		},
@@ -33,68 +49,44 @@ func (s *Shim) writeBundle() error {
 			{Destination: "/proc", Type: "proc", Source: "proc"},
 			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro", "nosuid", "nodev", "noexec"}},
 			{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"rw", "nosuid", "nodev", "noexec"}},
-			{Destination: boot.BinDir, Type: "bind", Source: s.cfg.Guest, Options: []string{"bind", "ro"}},
+			{Destination: boot.BinDir, Type: "bind", Source: cfg.Guest, Options: []string{"bind", "ro"}},
 		},
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
-				{Type: specs.NetworkNamespace, Path: s.netnsPath()},
+				{Type: specs.NetworkNamespace, Path: netns},
 			},
 		},
 	}
-	for _, dir := range s.cfg.Include {
+	for _, dir := range cfg.Include {
 		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: dir, Type: "bind", Source: dir, Options: []string{"rbind", "ro"}})
 	}
-	if s.cgroups {
-		spec.Linux.CgroupsPath = s.state.cgroup()
-		spec.Linux.Resources = s.resources()
+	if c.cgroups {
+		spec.Linux.CgroupsPath = st.cgroup()
+		spec.Linux.Resources = cfg.resources()
 	}
-	since, err := s.upperSince()
+	since, err := upperSince(cfg.Disk)
 	if err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
 	spec.Annotations = map[string]string{boot.UpperSince: strconv.FormatInt(since.UnixNano(), 10)}
-	return s.saveBundle(s.state, spec)
+	return c.saveBundle(st, spec)
 }
 
-// upperSince is the time from which on all changes of the disk are in its topmost layer.
-func (s *Shim) upperSince() (since time.Time, err error) {
-	for _, m := range s.cfg.Disk {
-		began, err := m.Overlay.Since()
-		if err != nil {
-			return since, err
-		}
-		if began.After(since) {
-			since = began
-		}
-	}
-	return since, nil
-}
-
-func (s *Shim) readBundle(st State) (*specs.Spec, error) {
-	data, err := os.ReadFile(filepath.Join(s.bundleOf(st), "config.json"))
-	if err != nil {
-		return nil, fmt.Errorf("read the bundle: %w", err)
-	}
-	spec := &specs.Spec{}
-	if err := json.Unmarshal(data, spec); err != nil {
-		return nil, fmt.Errorf("read the bundle: %w", err)
-	}
-	return spec, nil
-}
-
-func (s *Shim) saveBundle(st State, spec *specs.Spec) error {
+// saveBundle writes the configuration of the bundle of a generation, and has its cgroup be there if
+// runsc would not make it.
+func (c *containers) saveBundle(st State, spec *specs.Spec) error {
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if err := os.MkdirAll(s.bundleOf(st), 0o700); err != nil {
+	if err := os.MkdirAll(c.folder.bundle(st), 0o700); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(s.bundleOf(st), "config.json"), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(c.folder.bundle(st), "config.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if s.cgroups {
+	if c.cgroups {
 		return errors.Join(makeGroup(cgroupRoot, st.cgroup(), spec.Linux.Resources), writeCpuset(st.cgroup()))
 	}
 	return nil
@@ -107,22 +99,6 @@ func guestProcs(cpus int) string {
 		cpus = n
 	}
 	return fmt.Sprint(min(cpus, 4))
-}
-
-func (s *Shim) resources() *specs.LinuxResources {
-	r := &specs.LinuxResources{}
-	if s.cfg.MemoryMB > 0 {
-		limit := int64(s.cfg.MemoryMB) << 20
-		r.Memory = &specs.LinuxMemory{Limit: &limit}
-	}
-	if quota := quotaOf(cgroup.Process{}.Limits(), s.cfg.CPUs); quota > 0 {
-		period := uint64(cgroup.Period)
-		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
-	}
-	if s.cfg.PidsMax > 0 {
-		r.Pids = &specs.LinuxPids{Limit: int64(s.cfg.PidsMax)}
-	}
-	return r
 }
 
 // capabilities are the guest's: all that act on the sandbox's own kernel, which is

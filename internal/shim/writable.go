@@ -38,8 +38,8 @@ const goferRoot = "/root"
 // each file that is opened in the sandbox, and for writing from when it first is until
 // nobody has it open at all; in the cache it may have it longer, but not once the memory
 // is saved: then these are the files that a restore writes, whatever the guest says.
-func (s *Shim) diskFiles(st State) (files []diskFile, err error) {
-	spec, err := s.readBundle(st)
+func diskFiles(f folder, st State) (files []diskFile, err error) {
+	spec, err := f.readBundle(st)
 	if err != nil {
 		return nil, err
 	}
@@ -68,11 +68,11 @@ func (s *Shim) diskFiles(st State) (files []diskFile, err error) {
 		if unix.Statfs(filepath.Join(dir.Name(), name), &in) != nil || in.Type != unix.OVERLAYFS_SUPER_MAGIC {
 			continue
 		}
-		f := diskFile{path: strings.TrimPrefix(path, goferRoot+"/"), links: file.Nlink, bytes: file.Size}
-		if f.sure = s.isFile(st, f.path, file); f.sure {
+		x := diskFile{path: strings.TrimPrefix(path, goferRoot+"/"), links: file.Nlink, bytes: file.Size}
+		if x.sure = isFile(f.rootfs(st), x.path, file); x.sure {
 			gone = false
 		} else if gone {
-			f.path, f.gone = strings.TrimPrefix(text, goferRoot+"/"), true
+			x.path, x.gone = strings.TrimPrefix(text, goferRoot+"/"), true
 		}
 		shown := func(dest string) bool {
 			return strings.HasPrefix(path, goferRoot+filepath.Join("/", dest)+"/")
@@ -80,16 +80,16 @@ func (s *Shim) diskFiles(st State) (files []diskFile, err error) {
 		if (!writable && !gone) || slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && shown(m.Destination) }) {
 			continue
 		}
-		if !f.gone {
-			f.bytes, err = copySize(filepath.Join(dir.Name(), name), file.Size, &pieces)
+		if !x.gone {
+			x.bytes, err = copySize(filepath.Join(dir.Name(), name), file.Size, &pieces)
 			if errors.Is(err, os.ErrNotExist) {
 				continue // gVisor has closed it meanwhile, which it does in its own time, though the guest is paused
 			} else if err != nil {
-				return nil, fmt.Errorf("look at /%s, which is open for writing: %w", f.path, err)
+				return nil, fmt.Errorf("look at /%s, which is open for writing: %w", x.path, err)
 			}
 		}
 		seen[[2]uint64{file.Dev, file.Ino}] = true
-		files = append(files, f)
+		files = append(files, x)
 	}
 	slices.SortFunc(files, func(a, b diskFile) int { return cmp.Compare(b.bytes, a.bytes) })
 	return files, nil
@@ -146,8 +146,8 @@ func openedAs(dir *os.File, fd string) (writable bool, path string, err error) {
 }
 
 // isFile reports whether a path of a sandbox's disk leads to this file.
-func (s *Shim) isFile(st State, path string, file unix.Stat_t) bool {
-	fd, err := openOnDisk(s.rootfsOf(st), path, unix.O_PATH)
+func isFile(rootfs, path string, file unix.Stat_t) bool {
+	fd, err := openOnDisk(rootfs, path, unix.O_PATH)
 	if err != nil {
 		return false
 	}
@@ -178,8 +178,8 @@ const (
 // copyWritable has the disk of the next sandbox have what its restore writes. The old
 // one is paused, and its memory is saved. An error that is ENOSPC says that there is no
 // room for it.
-func (s *Shim) copyWritable(old, next State, disk []Mount) ([]diskFile, error) {
-	files, err := s.diskFiles(old)
+func copyWritable(home folder, old, next State, disk []Mount) ([]diskFile, error) {
+	files, err := diskFiles(home, old)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func (s *Shim) copyWritable(old, next State, disk []Mount) ([]diskFile, error) {
 		case !f.sure || f.links > 1:
 			left += f.bytes // nobody knows by which name it will be opened
 		default:
-			if err := copyUp(s.rootfsOf(next), f.path); err != nil {
+			if err := copyUp(home.rootfs(next), f.path); err != nil {
 				return nil, fmt.Errorf("copy /%s, which is open for writing: %w", f.path, err)
 			}
 		}
@@ -259,8 +259,8 @@ const (
 
 // checkDeleted is ErrDeleted where the sandbox's memory doesn't take the deleted files that
 // are open in it: gVisor has them there, holes and all, while it saves and restores.
-func (s *Shim) checkDeleted(st State) error {
-	files, err := s.diskFiles(st)
+func checkDeleted(f folder, st State, cgroups bool) error {
+	files, err := diskFiles(f, st)
 	if err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (s *Shim) checkDeleted(st State) error {
 	if deleted <= anyDeleted {
 		return nil
 	}
-	if s.cgroups && st.MemoryLimit > 0 {
+	if cgroups && st.MemoryLimit > 0 {
 		g := openMemoryGroup(st.cgroup(), st.MemoryLimit)
 		free, err := g.spare()
 		if err != nil {

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,11 +67,11 @@ func TestCopyUp(t *testing.T) {
 func TestDiskFilesThatClose(t *testing.T) {
 	need.Root(t)
 	dir := t.TempDir()
-	s := &Shim{cfg: Config{Dir: dir}}
+	s := newShim(Config{Dir: dir}, "", slog.New(slog.DiscardHandler))
 	st := State{PID: os.Getpid()}
-	root := s.rootfsOf(st)
+	root := s.folder.rootfs(st)
 	o := layers.Overlay{Lowers: []string{t.TempDir()}, Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work")}
-	if err := errors.Join(os.Mkdir(root, 0o700), o.Create(), o.Mount(root), s.saveBundle(st, &specs.Spec{})); err != nil {
+	if err := errors.Join(os.Mkdir(root, 0o700), o.Create(), o.Mount(root), s.containers.saveBundle(st, &specs.Spec{})); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = layers.Unmount(root) }()
@@ -113,7 +114,7 @@ func TestDiskFilesThatClose(t *testing.T) {
 		}
 	}()
 	for range 2000 {
-		files, err := s.diskFiles(st)
+		files, err := diskFiles(s.folder, st)
 		if err != nil || len(files) != 1 {
 			t.Errorf("got %v, %v", files, err)
 			break
