@@ -6,11 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
-	"github.com/cove-dev/cove/sprites"
 )
 
 func (s *Server) listConnectors(w http.ResponseWriter, r *http.Request) error {
@@ -19,9 +19,9 @@ func (s *Server) listConnectors(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if all == nil {
-		all = []sprites.Connector{}
+		all = []cove.Connector{}
 	}
-	writeJSON(w, http.StatusOK, sprites.ConnectorList{Connectors: all})
+	writeJSON(w, http.StatusOK, cove.ConnectorList{Connectors: all})
 	return nil
 }
 
@@ -48,7 +48,7 @@ func noConnector(r *http.Request, err error) error {
 
 // putConnector replaces a whole definition, or nothing.
 func (s *Server) putConnector(w http.ResponseWriter, r *http.Request) error {
-	var c sprites.Connector
+	var c cove.Connector
 	if err := readStrict(w, r, &c, "the connector", `such as {"upstream":"https://api.example.org","headers":{"X-Api-Key":"{secret}"}}`); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *Server) deleteConnector(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) grantConnector(w http.ResponseWriter, r *http.Request) error {
-	var g sprites.ConnectorGrant
+	var g cove.ConnectorGrant
 	if err := readJSON(w, r, maxBody, &g); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (s *Server) grantConnector(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) revokeConnector(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	g := sprites.ConnectorGrant{Sprite: q.Get("sprite"), Label: q.Get("label"), Job: q.Get("job")}
+	g := cove.ConnectorGrant{Sprite: q.Get("sprite"), Label: q.Get("label"), Job: q.Get("job")}
 	if g.Sprite == "" && g.Label == "" && g.Job == "" || g.Sprite != "" && g.Label != "" {
 		return fail.New(sprite.CodeBadRequest, "a connector is revoked from a sprite, a label or a job", "")
 	}
@@ -116,5 +116,5 @@ func (s *Server) connectorLog(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return tellEvents(s, w, r, [][]string{paths}, func(e sprites.ConnectorEvent) time.Time { return e.Time })
+	return tellEvents(s, w, r, [][]string{paths}, func(e cove.ConnectorEvent) time.Time { return e.Time })
 }

@@ -3,7 +3,7 @@ package server
 import (
 	"net/http"
 
-	"github.com/cove-dev/cove/sprites"
+	"github.com/cove-dev/cove"
 )
 
 // listInstalls lists the installations of agents that sprites share.
@@ -12,6 +12,6 @@ func (s *Server) listInstalls(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, sprites.AgentInstallList{Installs: list})
+	writeJSON(w, http.StatusOK, cove.AgentInstallList{Installs: list})
 	return nil
 }

@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
 	"github.com/cove-dev/cove/internal/server/store"
-	"github.com/cove-dev/cove/sprites"
 )
 
 const (
@@ -35,7 +35,7 @@ func (s *Server) jobs() (Jobs, error) {
 
 // job reads the job that the path names. One whose sprite the token does not
 // reach is not there for it.
-func (s *Server) job(r *http.Request) (sprites.Job, error) {
+func (s *Server) job(r *http.Request) (cove.Job, error) {
 	id := r.PathValue("id")
 	job, err := s.Store.Jobs.Get(r.Context(), id)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !principalOf(r).reachesAt(job.Backend, job.Sprite) {
@@ -80,8 +80,8 @@ func (s *Server) previewJob(w http.ResponseWriter, r *http.Request) error {
 }
 
 // jobRequest reads what job is asked for, by who may begin it.
-func (s *Server) jobRequest(w http.ResponseWriter, r *http.Request) (Jobs, sprites.JobRequest, error) {
-	var req sprites.JobRequest
+func (s *Server) jobRequest(w http.ResponseWriter, r *http.Request) (Jobs, cove.JobRequest, error) {
+	var req cove.JobRequest
 	jobs, err := s.jobs()
 	if err == nil {
 		err = readJSON(w, r, maxPlan, &req)
@@ -93,7 +93,7 @@ func (s *Server) jobRequest(w http.ResponseWriter, r *http.Request) (Jobs, sprit
 }
 
 // mayBegin refuses a job that the caller has no right to.
-func (s *Server) mayBegin(r *http.Request, req sprites.JobRequest) error {
+func (s *Server) mayBegin(r *http.Request, req cove.JobRequest) error {
 	p := principalOf(r)
 	switch {
 	case !p.may(exec):
@@ -117,7 +117,7 @@ func (s *Server) mayBegin(r *http.Request, req sprites.JobRequest) error {
 }
 
 // mayMake is mayLabel for the sprite that a job makes.
-func mayMake(s *Server, r *http.Request, req sprites.JobRequest) (done func(), err error) {
+func mayMake(s *Server, r *http.Request, req cove.JobRequest) (done func(), err error) {
 	if req.Sprite != "" || req.Backend != "" {
 		return func() {}, nil
 	}
@@ -131,13 +131,13 @@ func (s *Server) listJobs(w http.ResponseWriter, r *http.Request) error {
 		filter.Limit = maxJobs // else it would count those that are left out
 	}
 	for _, state := range r.URL.Query()["state"] {
-		filter.States = append(filter.States, sprites.JobState(state))
+		filter.States = append(filter.States, cove.JobState(state))
 	}
 	all, err := s.Store.Jobs.List(r.Context(), filter)
 	if err != nil {
 		return err
 	}
-	list := sprites.JobList{Jobs: []sprites.Job{}}
+	list := cove.JobList{Jobs: []cove.Job{}}
 	for _, job := range all {
 		if principalOf(r).reachesAt(job.Backend, job.Sprite) && len(list.Jobs) < maxJobs {
 			job.Definition = nil // it may be long
@@ -163,8 +163,8 @@ func (s *Server) getJob(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	over := time.NewTimer(min(wait, maxWait))
 	defer over.Stop()
-	while := sprites.JobState(r.URL.Query().Get("while"))
-	var first *sprites.Job
+	while := cove.JobState(r.URL.Query().Get("while"))
+	var first *cove.Job
 	for waiting := wait > 0; ; {
 		job, err := s.job(r)
 		if err != nil {
@@ -191,30 +191,30 @@ func (s *Server) getJob(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) startJob(w http.ResponseWriter, r *http.Request) error {
-	var req sprites.JobStart
-	return s.actOnJob(w, r, &req, func(jobs Jobs, id string) (sprites.Job, error) {
+	var req cove.JobStart
+	return s.actOnJob(w, r, &req, func(jobs Jobs, id string) (cove.Job, error) {
 		return jobs.Start(r.Context(), id, req)
 	})
 }
 
 func (s *Server) stopJob(w http.ResponseWriter, r *http.Request) error {
-	return s.actOnJob(w, r, nil, func(jobs Jobs, id string) (sprites.Job, error) {
+	return s.actOnJob(w, r, nil, func(jobs Jobs, id string) (cove.Job, error) {
 		return jobs.Stop(r.Context(), id)
 	})
 }
 
 // sendJob hands a message to a job's agent. It may be as long as a plan.
 func (s *Server) sendJob(w http.ResponseWriter, r *http.Request) error {
-	var msg sprites.JobMessage
-	return s.actOnJob(w, r, &msg, func(jobs Jobs, id string) (sprites.Job, error) {
+	var msg cove.JobMessage
+	return s.actOnJob(w, r, &msg, func(jobs Jobs, id string) (cove.Job, error) {
 		return jobs.Send(r.Context(), id, msg)
 	})
 }
 
 // answerJob answers what a job's agent has asked.
 func (s *Server) answerJob(w http.ResponseWriter, r *http.Request) error {
-	var a sprites.JobAnswer
-	return s.actOnJob(w, r, &a, func(jobs Jobs, id string) (sprites.Job, error) {
+	var a cove.JobAnswer
+	return s.actOnJob(w, r, &a, func(jobs Jobs, id string) (cove.Job, error) {
 		return jobs.Answer(r.Context(), id, a)
 	})
 }
@@ -225,7 +225,7 @@ func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var how sprites.JobRetry
+	var how cove.JobRetry
 	if err := readJSON(w, r, maxBody, &how); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (s *Server) retryJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var req sprites.JobRequest
+	var req cove.JobRequest
 	if err := json.Unmarshal(settings, &req); err != nil {
 		return fmt.Errorf("read the job's settings: %w", err)
 	}
@@ -266,7 +266,7 @@ func (s *Server) resumeJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var how sprites.JobResume
+	var how cove.JobResume
 	if err := readJSON(w, r, maxBody, &how); err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func (s *Server) resumeJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.mayBegin(r, sprites.JobRequest{JobSettings: sprites.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}}); err != nil {
+	if err := s.mayBegin(r, cove.JobRequest{JobSettings: cove.JobSettings{Backend: old.Backend, Sprite: cmp.Or(how.Sprite, old.Sprite), Definition: old.Definition, MCP: old.MCP}}); err != nil {
 		return err
 	}
 	job, err := jobs.Continue(r.Context(), old.ID, how)
@@ -291,7 +291,7 @@ func (s *Server) collectJobs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var req sprites.JobGC
+	var req cove.JobGC
 	if err := readJSON(w, r, maxBody, &req); err != nil {
 		return err
 	}
@@ -304,15 +304,15 @@ func (s *Server) collectJobs(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) pulledJob(w http.ResponseWriter, r *http.Request) error {
-	var req sprites.JobPulled
-	return s.actOnJob(w, r, &req, func(jobs Jobs, id string) (sprites.Job, error) {
+	var req cove.JobPulled
+	return s.actOnJob(w, r, &req, func(jobs Jobs, id string) (cove.Job, error) {
 		return jobs.Pulled(r.Context(), id, req.Head)
 	})
 }
 
 // actOnJob reads the request into body, if that is not nil, does act, and answers
 // with the job.
-func (s *Server) actOnJob(w http.ResponseWriter, r *http.Request, body any, act func(Jobs, string) (sprites.Job, error)) error {
+func (s *Server) actOnJob(w http.ResponseWriter, r *http.Request, body any, act func(Jobs, string) (cove.Job, error)) error {
 	jobs, err := s.jobs()
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/mcpserver"
 	"github.com/cove-dev/cove/internal/server/sprite"
@@ -77,7 +78,7 @@ func (s *Server) mcpSession(r *http.Request, p principal) (*mcpserver.Server, er
 		return nil, fail.New(sprite.CodeBadRequest, err.Error(), "")
 	}
 	_, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	client := &sprites.Client{URL: "http://localhost", Token: strings.TrimSpace(secret), HTTPClient: s.loop}
+	client := &cove.Client{Client: &sprites.Client{URL: "http://localhost", Token: strings.TrimSpace(secret), HTTPClient: s.loop}}
 	return &mcpserver.Server{Client: client, Within: within, Dir: q.Get("dir"), Roles: roles, Verbs: p.verbs}, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/sprite"
@@ -198,7 +199,7 @@ func (s *Server) upgradeSprite(w http.ResponseWriter, r *http.Request) error {
 
 // stopFor ends a sprite's sandbox. The jobs that end with it say why.
 func stopFor(ctx context.Context, s *Server, name, why string) error {
-	jobs, err := s.Store.Jobs.List(ctx, store.JobFilter{Sprite: name, States: []sprites.JobState{sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting}})
+	jobs, err := s.Store.Jobs.List(ctx, store.JobFilter{Sprite: name, States: []cove.JobState{cove.JobPreparing, cove.JobRunning, cove.JobWaiting}})
 	if err != nil {
 		return err
 	}
@@ -208,7 +209,7 @@ func stopFor(ctx context.Context, s *Server, name, why string) error {
 			if job.Stopping { // somebody has asked for that
 				continue
 			}
-			err := s.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+			err := s.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 				if !j.State.Terminal() {
 					j.StopReason = to
 				}
@@ -322,7 +323,7 @@ func (s *Server) checkSprite(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	started := time.Now()
-	c := sprites.Check{Name: info.Name, ID: info.ID, Status: "hibernated", CheckedAt: started.UTC()}
+	c := cove.Check{Name: info.Name, ID: info.ID, Status: "hibernated", CheckedAt: started.UTC()}
 	if sandbox != nil {
 		c.Status = "healthy"
 		var err error
@@ -337,7 +338,7 @@ func (s *Server) checkSprite(w http.ResponseWriter, r *http.Request) error {
 
 // alive asks the guest something small, over a connection of its own, so that each
 // part of the way is gone and timed.
-func (s *Server) alive(r *http.Request, sandbox sprite.Sandbox) (*sprites.CheckTimes, error) {
+func (s *Server) alive(r *http.Request, sandbox sprite.Sandbox) (*cove.CheckTimes, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 	defer cancel()
 	began := time.Now()
@@ -369,7 +370,7 @@ func (s *Server) alive(r *http.Request, sandbox sprite.Sandbox) (*sprites.CheckT
 		return nil, fmt.Errorf("the guest answers with status %d", resp.StatusCode)
 	}
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	return &sprites.CheckTimes{Shim: ms(reached.Sub(began)), Guest: ms(time.Since(reached))}, nil
+	return &cove.CheckTimes{Shim: ms(reached.Sub(began)), Guest: ms(time.Since(reached))}, nil
 }
 
 // guestPort is where every guest's API is dialled.

@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // grant lets the connectors that there are of an agent's serve its job's sprite, for
 // the job's time.
-func (m *Manager) grant(ctx context.Context, job sprites.Job, connectors []string) error {
+func (m *Manager) grant(ctx context.Context, job cove.Job, connectors []string) error {
 	if job.Backend != "" {
 		return nil // it is not this server's network
 	}
@@ -25,7 +25,7 @@ func (m *Manager) grant(ctx context.Context, job sprites.Job, connectors []strin
 		} else if !there {
 			continue
 		}
-		if err := m.Client.GrantConnector(ctx, name, sprites.ConnectorGrant{Sprite: job.Sprite, Job: job.ID}); err != nil {
+		if err := m.Client.GrantConnector(ctx, name, cove.ConnectorGrant{Sprite: job.Sprite, Job: job.ID}); err != nil {
 			return err
 		}
 	}
@@ -37,7 +37,7 @@ func (m *Manager) grant(ctx context.Context, job sprites.Job, connectors []strin
 func (m *Manager) canHave(ctx context.Context, name string) (missing string, err error) {
 	c, err := m.Store.Connectors.Get(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
-		c, err = connect.Complete(sprites.Connector{Name: name}), nil
+		c, err = connect.Complete(cove.Connector{Name: name}), nil
 	}
 	if err != nil {
 		return "", err
@@ -47,7 +47,7 @@ func (m *Manager) canHave(ctx context.Context, name string) (missing string, err
 	}
 	set, err := m.Client.Secrets(ctx)
 	for _, needed := range connect.SecretsOf(c) {
-		if !slices.ContainsFunc(set, func(s sprites.Secret) bool { return s.Name == needed }) {
+		if !slices.ContainsFunc(set, func(s cove.Secret) bool { return s.Name == needed }) {
 			return "cove secret set " + needed, err
 		}
 	}
@@ -57,7 +57,7 @@ func (m *Manager) canHave(ctx context.Context, name string) (missing string, err
 // checkKey refuses a request whose agent has nothing to ask its model with, or what else
 // it was given: it would be installed first, and each fails in words of its own. What a folder, a sprite that is
 // there already or a variable of the agent's may bring is not looked into.
-func (m *Manager) checkKey(ctx context.Context, req sprites.JobRequest, work agents.Work) error {
+func (m *Manager) checkKey(ctx context.Context, req cove.JobRequest, work agents.Work) error {
 	own := envNames(work.Env, work.Keys) // which may say where the model is, or have its key
 	if len(work.Keys) == 0 || req.Backend != "" || req.Sprite != "" || len(req.Include) > 0 ||
 		slices.ContainsFunc(envNames(req.Env), func(name string) bool { return slices.Contains(own, name) }) {
@@ -80,10 +80,10 @@ func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
 		return err == nil, err
 	}
 	secrets, err := m.Client.Secrets(ctx)
-	if err != nil || !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == name }) {
+	if err != nil || !slices.ContainsFunc(secrets, func(s cove.Secret) bool { return s.Name == name }) {
 		return false, err
 	}
-	c := connect.Complete(sprites.Connector{Name: name})
+	c := connect.Complete(cove.Connector{Name: name})
 	if err := connect.Check(c); err != nil {
 		return false, fmt.Errorf("make the connector %s: %w", name, err)
 	}
@@ -92,11 +92,11 @@ func (m *Manager) hasConnector(ctx context.Context, name string) (bool, error) {
 }
 
 // finish is the store's Finish, for a job that has its connectors no more.
-func (m *Manager) finish(ctx context.Context, id string, state sprites.JobState, outcome sprites.Outcome, edit func(*sprites.Job)) (bool, error) {
+func (m *Manager) finish(ctx context.Context, id string, state cove.JobState, outcome cove.Outcome, edit func(*cove.Job)) (bool, error) {
 	m.revoke(ctx, id)
-	return m.Store.Jobs.Finish(ctx, id, state, outcome, func(j *sprites.Job) {
+	return m.Store.Jobs.Finish(ctx, id, state, outcome, func(j *cove.Job) {
 		j.Question, j.Installing = nil, nil // nobody waits for the answer
-		j.JobEnding = sprites.JobEnding{RanSec: j.RanSec}
+		j.JobEnding = cove.JobEnding{RanSec: j.RanSec}
 		if edit != nil {
 			edit(j)
 		}

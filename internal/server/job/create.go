@@ -15,6 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -44,41 +45,41 @@ const label = store.JobLabel
 // Create makes a job, queued, and a sprite for it where req names none. The row
 // is there before the sprite, so that a sprite without a job is never left. It is there
 // before the agent is installed, too: if req is Early, that is all that is waited for.
-func (m *Manager) Create(ctx context.Context, req sprites.JobRequest) (sprites.Job, error) {
+func (m *Manager) Create(ctx context.Context, req cove.JobRequest) (cove.Job, error) {
 	return m.createAs(ctx, req, "")
 }
 
 // createAs is Create for a job that does another one again, if retryOf is not empty.
-func (m *Manager) createAs(ctx context.Context, req sprites.JobRequest, retryOf string) (sprites.Job, error) {
+func (m *Manager) createAs(ctx context.Context, req cove.JobRequest, retryOf string) (cove.Job, error) {
 	req, agent, work, err := m.settle(ctx, req)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	if req.Sprite != "" {
 		if _, err := m.Client.At(req.Backend).Get(ctx, req.Sprite); err != nil {
-			return sprites.Job{}, err
+			return cove.Job{}, err
 		}
 	}
 	settings, err := json.Marshal(req)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	w, err := m.shared(req, agent)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	first, err := m.mustInstall(ctx, w)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	of := made{env: envNames(work.Env, req.Env), retryOf: retryOf}
 	if !first {
-		if of.install, err = m.install(ctx, w, func(sprites.InstallProgress) {}); err != nil {
-			return sprites.Job{}, err
+		if of.install, err = m.install(ctx, w, func(cove.InstallProgress) {}); err != nil {
+			return cove.Job{}, err
 		}
 	}
 	for range 20 {
-		var job sprites.Job
+		var job cove.Job
 		if first {
 			job, err = m.createInstalling(ctx, req, settings, of, w)
 		} else {
@@ -89,7 +90,7 @@ func (m *Manager) createAs(ctx context.Context, req sprites.JobRequest, retryOf 
 		}
 		return job, err
 	}
-	return sprites.Job{}, errors.New("no free job id was found")
+	return cove.Job{}, errors.New("no free job id was found")
 }
 
 // envNames are the names of an agent's variables.
@@ -106,20 +107,20 @@ func envNames(pairs ...[]string) []string {
 // made is what a job has of its agent's.
 type made struct {
 	env     []string // names
-	install *sprites.JobInstall
+	install *cove.JobInstall
 	retryOf string // the job that it does again; empty: none
 }
 
 // row is that of a new job, queued.
-func (m *Manager) row(req sprites.JobRequest, of made) sprites.Job {
+func (m *Manager) row(req cove.JobRequest, of made) cove.Job {
 	id := randomID(3)
-	job := sprites.Job{
+	job := cove.Job{
 		ID:          id,
-		State:       sprites.JobQueued,
+		State:       cove.JobQueued,
 		JobSettings: req.JobSettings,
 		JobSource:   req.JobSource,
-		JobProgress: sprites.JobProgress{Upload: bundleIn(id), Execution: randomID(8)},
-		JobResult:   sprites.JobResult{Ref: "refs/cove/" + id + "/head"},
+		JobProgress: cove.JobProgress{Upload: bundleIn(id), Execution: randomID(8)},
+		JobResult:   cove.JobResult{Ref: "refs/cove/" + id + "/head"},
 		OwnsSprite:  req.Sprite == "",
 		Workdir:     workdir(id, req.Repository),
 		Settings:    settingsPaths(req.Settings),
@@ -145,7 +146,7 @@ func (m *Manager) row(req sprites.JobRequest, of made) sprites.Job {
 	return job
 }
 
-func (m *Manager) create(ctx context.Context, req sprites.JobRequest, settings []byte, of made) (sprites.Job, error) {
+func (m *Manager) create(ctx context.Context, req cove.JobRequest, settings []byte, of made) (cove.Job, error) {
 	job := m.row(req, of)
 	if err := m.Store.Jobs.Create(ctx, job, settings); err != nil {
 		return job, err
@@ -164,7 +165,7 @@ var errLeft = errors.New("its sprite is still there, and will be deleted later")
 // furnish makes the job's sprite, or gives the one that is there the job's policy.
 // Nothing runs in a new one before it has that. A call that is cut may still be
 // carried out: it is waited for instead, and what was made is taken back.
-func (m *Manager) furnish(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
+func (m *Manager) furnish(ctx context.Context, job cove.Job, req cove.JobRequest) error {
 	asked := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
 	defer cancel()
@@ -184,7 +185,7 @@ func (m *Manager) furnish(ctx context.Context, job sprites.Job, req sprites.JobR
 }
 
 // furnishAll reports whether it has made a sprite.
-func (m *Manager) furnishAll(ctx context.Context, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
+func (m *Manager) furnishAll(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
 	at := m.Client.At(job.Backend)
 	switch {
 	case job.Backend != "":
@@ -231,7 +232,7 @@ func workdir(id, repository string) string {
 var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // task is what the agent is told of a job.
-func task(req sprites.JobRequest, id string) agents.Task {
+func task(req cove.JobRequest, id string) agents.Task {
 	return agents.Task{
 		Plan: req.Plan, PlanName: req.PlanName, Dir: dir(id), Workdir: workdir(id, req.Repository),
 		Command: req.AgentCommand, Permissions: req.Permissions,
@@ -249,7 +250,7 @@ var (
 )
 
 // agentOf is the agent of a request or a job.
-func agentOf(name string, def *sprites.AgentDefinition) (agents.Agent, error) {
+func agentOf(name string, def *cove.AgentDefinition) (agents.Agent, error) {
 	agent, err := agents.Of(name, def)
 	if problems, ok := errors.AsType[agents.Problems](err); ok {
 		return nil, fail.Newf("bad_agent", problems[0].Hint, "%v", err)
@@ -261,7 +262,7 @@ func agentOf(name string, def *sprites.AgentDefinition) (agents.Agent, error) {
 }
 
 // checkSkill refuses a text that can't be a skill's, and says which it is.
-func checkSkill(given *sprites.Skill) (*sprites.Skill, error) {
+func checkSkill(given *cove.Skill) (*cove.Skill, error) {
 	if given == nil {
 		return nil, nil
 	}
@@ -279,7 +280,7 @@ func checkSkill(given *sprites.Skill) (*sprites.Skill, error) {
 }
 
 // checkSettings refuses files that don't belong below a home.
-func checkSettings(files []sprites.SettingsFile) error {
+func checkSettings(files []cove.SettingsFile) error {
 	size := 0
 	for _, f := range files {
 		size += len(f.Text)
@@ -293,7 +294,7 @@ func checkSettings(files []sprites.SettingsFile) error {
 	return nil
 }
 
-func settingsPaths(files []sprites.SettingsFile) []string {
+func settingsPaths(files []cove.SettingsFile) []string {
 	var paths []string
 	for _, f := range files {
 		paths = append(paths, f.Path)
@@ -302,7 +303,7 @@ func settingsPaths(files []sprites.SettingsFile) []string {
 }
 
 // check refuses a request that can't become a job, and finds its agent.
-func check(req sprites.JobRequest) (agents.Agent, error) {
+func check(req cove.JobRequest) (agents.Agent, error) {
 	agent, err := agentOf(req.Agent, req.Definition)
 	if err != nil {
 		return nil, err
@@ -364,7 +365,7 @@ func check(req sprites.JobRequest) (agents.Agent, error) {
 
 // checkCommand refuses settings of an agent that its command starts, for others, and
 // the other way round.
-func checkCommand(agent agents.Agent, req sprites.JobRequest) error {
+func checkCommand(agent agents.Agent, req cove.JobRequest) error {
 	_, asks := agent.(agents.Questioner)
 	switch {
 	case asks && strings.TrimSpace(req.AgentCommand) == "":
@@ -379,7 +380,7 @@ func checkCommand(agent agents.Agent, req sprites.JobRequest) error {
 	return nil
 }
 
-func badGuards(g sprites.Guards) bool {
+func badGuards(g cove.Guards) bool {
 	return g.IdleSec < 0 || g.IdleSec > int64(maxTimeout/time.Second) || g.Turns < 0 || g.Turns > maxTurns || g.DiskBytes < 0 || !(g.CostUSD >= 0 && g.CostUSD <= maxUSD)
 }
 

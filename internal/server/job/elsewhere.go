@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
@@ -18,13 +19,13 @@ import (
 // alone, which knows nothing of jobs, connectors or cove-guest.
 
 // sprite is a job's sprite, wherever it is.
-func (m *Manager) sprite(job sprites.Job) *sprites.Sprite {
+func (m *Manager) sprite(job cove.Job) *sprites.Sprite {
 	return m.Client.At(job.Backend).Sprite(job.Sprite)
 }
 
 // command is a command of the supervisor's, about a job. At a backend the supervisor
 // is this server's own, which is brought there where it is missing.
-func (m *Manager) command(ctx context.Context, job sprites.Job, verb string, args ...string) (*sprites.Cmd, error) {
+func (m *Manager) command(ctx context.Context, job cove.Job, verb string, args ...string) (*sprites.Cmd, error) {
 	guest := boot.BinDir + "/cove-guest"
 	if job.Backend != "" {
 		var err error
@@ -36,7 +37,7 @@ func (m *Manager) command(ctx context.Context, job sprites.Job, verb string, arg
 }
 
 // elsewhere makes of a request one that can be fulfilled at its backend.
-func (m *Manager) elsewhere(ctx context.Context, req sprites.JobRequest, work agents.Work) (sprites.JobRequest, error) {
+func (m *Manager) elsewhere(ctx context.Context, req cove.JobRequest, work agents.Work) (cove.JobRequest, error) {
 	if len(req.Include) > 0 {
 		return req, fail.Newf("bad_request", "leave out --include", "folders of this machine can't be in a sprite of the backend %s", req.Backend)
 	}
@@ -60,7 +61,7 @@ func (m *Manager) elsewhere(ctx context.Context, req sprites.JobRequest, work ag
 
 // furnishAt makes the job's sprite at a backend, or finds the one that is there, and
 // notes its id. It reports whether it has made one.
-func (m *Manager) furnishAt(ctx context.Context, at *sprites.Client, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
+func (m *Manager) furnishAt(ctx context.Context, at *cove.Client, job cove.Job, req cove.JobRequest) (made bool, err error) {
 	info, err := at.Get(ctx, job.Sprite)
 	switch {
 	case job.OwnsSprite && err == nil:
@@ -75,5 +76,5 @@ func (m *Manager) furnishAt(ctx context.Context, at *sprites.Client, job sprites
 	if err != nil {
 		return made, err
 	}
-	return made, m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.SpriteID = info.ID; return nil })
+	return made, m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.SpriteID = info.ID; return nil })
 }

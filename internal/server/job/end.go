@@ -6,23 +6,23 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // stateOf is the state that an outcome leaves a job in; any other is failed.
-var stateOf = map[string]sprites.JobState{
-	agents.Success:   sprites.JobSucceeded,
-	agents.TimedOut:  sprites.JobTimedOut,
-	agents.Cancelled: sprites.JobCancelled,
-	agents.Lost:      sprites.JobLost,
+var stateOf = map[string]cove.JobState{
+	agents.Success:   cove.JobSucceeded,
+	agents.TimedOut:  cove.JobTimedOut,
+	agents.Cancelled: cove.JobCancelled,
+	agents.Lost:      cove.JobLost,
 }
 
 const replayPage = 16 // events, which may be large
 
 // ended finishes a job whose log is in the store with its end: a server may have
 // died between the two.
-func (m *Manager) ended(ctx context.Context, job sprites.Job) (bool, error) {
+func (m *Manager) ended(ctx context.Context, job cove.Job) (bool, error) {
 	if job.LastSeq == 0 {
 		return false, nil
 	}
@@ -35,7 +35,7 @@ func (m *Manager) ended(ctx context.Context, job sprites.Job) (bool, error) {
 
 // end judges a job by its whole log, stores the last event with the judgement,
 // and finishes the job.
-func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent) error {
+func (m *Manager) end(ctx context.Context, job cove.Job, ev cove.JobEvent) error {
 	result := forcedEnd(job, sanitize(*ev.Result, job.ID))
 	ev.Result = &result
 	j, err := m.judge(ctx, job, result)
@@ -52,20 +52,20 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 	}
 	outcome.Reason = endReason(job, outcome)
 	ev.Outcome, ev.Usage = &outcome, usage
-	if err := m.Store.Jobs.AppendEvents(ctx, job.ID, []sprites.JobEvent{ev}); err != nil {
+	if err := m.Store.Jobs.AppendEvents(ctx, job.ID, []cove.JobEvent{ev}); err != nil {
 		return err
 	}
 	state := stateOf[outcome.Kind]
 	if state == "" {
-		state = sprites.JobFailed
+		state = cove.JobFailed
 	}
-	_, err = m.finish(ctx, job.ID, state, outcome, func(j *sprites.Job) {
+	_, err = m.finish(ctx, job.ID, state, outcome, func(j *cove.Job) {
 		j.Head, j.Leftover, j.Commits, j.Bundle = result.Head, result.Leftover, result.Commits, result.Bundle
 		j.Uncollected = result.Uncollected
 		j.Usage, j.Session = usage, ""
 		j.AgentSession = cmp.Or(session, j.AgentSession)
 		j.Error = ""
-		if state != sprites.JobSucceeded {
+		if state != cove.JobSucceeded {
 			j.Error = outcome.Reason
 		}
 	})
@@ -74,13 +74,13 @@ func (m *Manager) end(ctx context.Context, job sprites.Job, ev sprites.JobEvent)
 
 // judgement is what a job's log says of its agent's work.
 type judgement struct {
-	outcome sprites.Outcome
-	usage   *sprites.Usage
+	outcome cove.Outcome
+	usage   *cove.Usage
 	session string // the agent's own
 }
 
 // judge lets the agent's reader read the whole log.
-func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.JobEnd) (judgement, error) {
+func (m *Manager) judge(ctx context.Context, job cove.Job, result cove.JobEnd) (judgement, error) {
 	reader, err := m.read(ctx, job)
 	if err != nil {
 		return judgement{}, err
@@ -88,7 +88,7 @@ func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.Job
 	j := judgement{session: sessionOf(reader)}
 	if job.Interactive && result.Phase == "done" && result.Reason == "" && result.ExitCode == 0 {
 		// A person sat at it, and decided that it was over.
-		j.outcome = sprites.Outcome{Kind: agents.Success}
+		j.outcome = cove.Outcome{Kind: agents.Success}
 		return j, nil
 	}
 	j.outcome, j.usage = reader.Judge(result)
@@ -99,7 +99,7 @@ func (m *Manager) judge(ctx context.Context, job sprites.Job, result sprites.Job
 }
 
 // read lets the agent's reader read the log.
-func (m *Manager) read(ctx context.Context, job sprites.Job) (agents.Reader, error) {
+func (m *Manager) read(ctx context.Context, job cove.Job) (agents.Reader, error) {
 	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (m *Manager) read(ctx context.Context, job sprites.Job) (agents.Reader, err
 
 // sanitize leaves of a result what may be one: it comes from a place where an
 // agent worked.
-func sanitize(r sprites.JobEnd, id string) sprites.JobEnd {
+func sanitize(r cove.JobEnd, id string) cove.JobEnd {
 	for _, commit := range []*string{&r.Head, &r.Leftover} {
 		if !commitID.MatchString(*commit) {
 			*commit = ""
@@ -134,7 +134,7 @@ func sanitize(r sprites.JobEnd, id string) sprites.JobEnd {
 		if r.Head != "" || r.Leftover != "" {
 			r.Uncollected = cmp.Or(r.Uncollected, "its log names commits, but no bundle that has them")
 		}
-		r.Bundle, r.Head, r.Leftover, r.Commits = sprites.Artifact{}, "", "", 0
+		r.Bundle, r.Head, r.Leftover, r.Commits = cove.Artifact{}, "", "", 0
 		return r
 	}
 	r.Bundle.Path = dir(id) + "/out.bundle"
@@ -159,12 +159,12 @@ func clip(text string) string {
 
 // bounded makes of what a log says of a model's use what can be: sums of made-up
 // numbers may be negative, or so large that JSON has no word for them.
-func bounded(u *sprites.Usage) *sprites.Usage {
+func bounded(u *cove.Usage) *cove.Usage {
 	if u == nil {
 		return nil
 	}
 	count := func(n int64) int64 { return min(max(n, 0), maxTokens) }
-	b := sprites.Usage{InputTokens: count(u.InputTokens), OutputTokens: count(u.OutputTokens), Turns: count(u.Turns)}
+	b := cove.Usage{InputTokens: count(u.InputTokens), OutputTokens: count(u.OutputTokens), Turns: count(u.Turns)}
 	if u.CostUSD > 0 { // false of NaN
 		b.CostUSD = min(u.CostUSD, maxCost)
 	}
@@ -174,7 +174,7 @@ func bounded(u *sprites.Usage) *sprites.Usage {
 // lose finishes a job of which no more will be heard. Uncollected is why what it left in
 // its sprite can't be had; empty: there is none.
 func (m *Manager) lose(ctx context.Context, id, why, uncollected string) error {
-	outcome := sprites.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
-	_, err := m.finish(ctx, id, sprites.JobLost, outcome, func(j *sprites.Job) { j.Error, j.Uncollected, j.Session = why, uncollected, "" })
+	outcome := cove.Outcome{Kind: agents.Lost, Reason: why, ExitCode: -1}
+	_, err := m.finish(ctx, id, cove.JobLost, outcome, func(j *cove.Job) { j.Error, j.Uncollected, j.Session = why, uncollected, "" })
 	return err
 }

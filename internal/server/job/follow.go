@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -127,7 +128,7 @@ func (f *follower) run(ctx context.Context) {
 
 // progress gives an error if a job has not ended, and nothing more is known of it than
 // before. A sprite whose follower ends at once would else be asked without a pause.
-func (f *follower) progress(ctx context.Context, before sprites.Job) error {
+func (f *follower) progress(ctx context.Context, before cove.Job) error {
 	m := f.manager
 	after, err := m.Store.Jobs.Get(ctx, f.id)
 	switch {
@@ -152,7 +153,7 @@ func (f *follower) progress(ctx context.Context, before sprites.Job) error {
 var errNoEnd = errors.New("the job's log was read to its end, and the job has none")
 
 // advance brings the store up to what the log has, as far as it goes.
-func (f *follower) advance(ctx context.Context, job sprites.Job) error {
+func (f *follower) advance(ctx context.Context, job cove.Job) error {
 	m := f.manager
 	ended, err := m.ended(ctx, job)
 	if ended || err != nil {
@@ -193,7 +194,7 @@ func (f *follower) advance(ctx context.Context, job sprites.Job) error {
 // noteDeath notes why the job's sandbox has ended, before the next one is booted. A job
 // whose sprite is another one by now is lost: nothing of it is to reach that one, and
 // nothing that is there is believed.
-func (f *follower) noteDeath(ctx context.Context, job sprites.Job) (other bool, err error) {
+func (f *follower) noteDeath(ctx context.Context, job cove.Job) (other bool, err error) {
 	info, err := f.manager.Client.At(job.Backend).Get(ctx, job.Sprite)
 	if err == nil && job.Backend == "" && job.SpriteID != "" && info.ID != job.SpriteID {
 		return true, f.manager.lose(ctx, job.ID, "its sprite was deleted, and another one has its name", "")
@@ -201,14 +202,14 @@ func (f *follower) noteDeath(ctx context.Context, job sprites.Job) (other bool, 
 	if err != nil || info.Cove == nil || info.Status != sprites.StatusCold || info.Cove.LastError == "" {
 		return false, nil //nolint:nilerr // without the sprite there is no log, which is said where that is looked for
 	}
-	return false, f.manager.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+	return false, f.manager.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		j.Error = info.Cove.LastError
 		return nil
 	})
 }
 
 // copyLog runs the guest's follower and stores what it prints.
-func (f *follower) copyLog(ctx context.Context, job sprites.Job) (code int, said string, err error) {
+func (f *follower) copyLog(ctx context.Context, job cove.Job) (code int, said string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var stderr head
@@ -272,7 +273,7 @@ func (f *follower) stopping(ctx context.Context) bool {
 
 // noteHeld notes why a job stands still with its sprite; nil: it does not any more.
 func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
-	err := f.manager.Store.Jobs.Update(ctx, f.id, func(j *sprites.Job) error {
+	err := f.manager.Store.Jobs.Update(ctx, f.id, func(j *cove.Job) error {
 		if j.Held != nil && held != nil {
 			held.Since = j.Held.Since
 		}
@@ -289,7 +290,7 @@ func (f *follower) noteHeld(ctx context.Context, held *sprites.Held) {
 // store appends the events that r gives, in batches of what is there.
 func (f *follower) store(ctx context.Context, r io.Reader, last int64) error {
 	br := bufio.NewReaderSize(r, 256<<10)
-	var batch []sprites.JobEvent
+	var batch []cove.JobEvent
 	size := 0
 	for {
 		line, err := readLine(br)
@@ -298,7 +299,7 @@ func (f *follower) store(ctx context.Context, r io.Reader, last int64) error {
 			err = fmt.Errorf("%w: it is longer than %d MiB", errBadLog, maxLog>>20)
 		}
 		if err == nil {
-			var ev sprites.JobEvent
+			var ev cove.JobEvent
 			if ev, err = decode(line, last+1); err == nil {
 				last = ev.Seq
 				batch = append(batch, ev)
@@ -341,8 +342,8 @@ var eventTypes = map[string]bool{
 
 // decode reads the event that must have the number want. What only the server may
 // say is not taken from the log.
-func decode(line []byte, want int64) (sprites.JobEvent, error) {
-	var ev sprites.JobEvent
+func decode(line []byte, want int64) (cove.JobEvent, error) {
+	var ev cove.JobEvent
 	if err := json.Unmarshal(line, &ev); err != nil {
 		return ev, fmt.Errorf("%w: %v", errBadLog, err)
 	}
@@ -364,7 +365,7 @@ func decode(line []byte, want int64) (sprites.JobEvent, error) {
 }
 
 // take stores a batch of events and what follows from them.
-func (m *Manager) take(ctx context.Context, id string, batch []sprites.JobEvent) error {
+func (m *Manager) take(ctx context.Context, id string, batch []cove.JobEvent) error {
 	last := batch[len(batch)-1]
 	if last.Type == "end" {
 		batch = batch[:len(batch)-1]
@@ -393,10 +394,10 @@ func (m *Manager) take(ctx context.Context, id string, batch []sprites.JobEvent)
 
 // noteState notes the last state that a batch of events tells of. A log may have
 // millions of them: what changes nothing is not written.
-func (m *Manager) noteState(ctx context.Context, id string, batch []sprites.JobEvent) error {
-	var state sprites.JobState
+func (m *Manager) noteState(ctx context.Context, id string, batch []cove.JobEvent) error {
+	var state cove.JobState
 	for _, ev := range batch {
-		if ev.Type == "state" && (ev.State == sprites.JobRunning || ev.State == sprites.JobPreparing || ev.State == sprites.JobWaiting) {
+		if ev.Type == "state" && (ev.State == cove.JobRunning || ev.State == cove.JobPreparing || ev.State == cove.JobWaiting) {
 			state = ev.State
 		}
 	}
@@ -407,7 +408,7 @@ func (m *Manager) noteState(ctx context.Context, id string, batch []sprites.JobE
 	if err != nil || job.State == state || job.State.Terminal() {
 		return err
 	}
-	return m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+	return m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error {
 		if !j.State.Terminal() {
 			j.State = state
 		}
@@ -421,7 +422,7 @@ const maxStarts = 3
 // restart starts the supervisor of a job that has none, and has done nothing: the
 // server was killed before it got so far, or the sandbox ended. If there is one
 // after all, the lock in the sprite tells the second one so.
-func (f *follower) restart(ctx context.Context, job sprites.Job) error {
+func (f *follower) restart(ctx context.Context, job cove.Job) error {
 	m := f.manager
 	f.starts++
 	unlock, err := m.locks.lock(ctx, job.ID)
@@ -438,7 +439,7 @@ func (f *follower) restart(ctx context.Context, job sprites.Job) error {
 }
 
 // finalize has a job collected whose supervisor has died.
-func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
+func (f *follower) finalize(ctx context.Context, job cove.Job) error {
 	m := f.manager
 	reason := agents.Lost
 	if job.Stopping {
@@ -454,7 +455,7 @@ func (f *follower) finalize(ctx context.Context, job sprites.Job) error {
 }
 
 // finalize has what a job left collected, and its end recorded with a reason.
-func (m *Manager) finalize(ctx context.Context, job sprites.Job, reason string) error {
+func (m *Manager) finalize(ctx context.Context, job cove.Job, reason string) error {
 	cmd, err := m.command(ctx, job, "finalize", reason)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
@@ -27,8 +28,8 @@ func spriteName(id string) string { return "job-" + id }
 // Collect removes the jobs that have ended and that nobody needs any more, with
 // the sprites that were made for them; and such sprites whose job is gone and
 // whose lease is over. In others' sprites nothing is touched. mine says whether a sprite is the caller's to touch; the empty backend is this server.
-func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(backend, sprite string) bool) (sprites.JobGCResult, error) {
-	result := sprites.JobGCResult{Removed: []sprites.JobGCItem{}, Kept: []sprites.JobGCItem{}}
+func (m *Manager) Collect(ctx context.Context, req cove.JobGC, mine func(backend, sprite string) bool) (cove.JobGCResult, error) {
+	result := cove.JobGCResult{Removed: []cove.JobGCItem{}, Kept: []cove.JobGCItem{}}
 	if req.OlderThanSec < 0 {
 		return result, fail.Newf("bad_request", "", "nothing is older than %d seconds", req.OlderThanSec)
 	}
@@ -55,7 +56,7 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 		if !mine(job.Backend, job.Sprite) {
 			continue
 		}
-		item := sprites.JobGCItem{Job: job.ID, State: job.State}
+		item := cove.JobGCItem{Job: job.ID, State: job.State}
 		if there && info.Cove.Owner == owner(job.ID) {
 			item.Sprite = job.Sprite
 		} else {
@@ -68,7 +69,7 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 		if item.Reason == "" && !req.DryRun {
 			if err := m.remove(ctx, job.ID, req.Force, false); err != nil && !errors.Is(err, store.ErrNotFound) {
 				errs = append(errs, err)
-				item.Reason, item.Why = sprites.KeptFailed, "it can't be removed: "+err.Error()
+				item.Reason, item.Why = cove.KeptFailed, "it can't be removed: "+err.Error()
 			}
 		}
 		if item.Reason != "" {
@@ -94,7 +95,7 @@ func (m *Manager) Collect(ctx context.Context, req sprites.JobGC, mine func(back
 
 // verdict decides on a job. The sprite is the one that was made for it, and empty if
 // that is gone. The reason is the one to keep the job; empty: it may be removed.
-func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.Time) (reason, why string) {
+func verdict(job cove.Job, sprite sprites.Info, req cove.JobGC, now time.Time) (reason, why string) {
 	unpulled := job.Bundle.Size > 0 && job.PulledAt == nil
 	used := job.CreatedAt
 	for _, t := range []*time.Time{job.EndedAt, job.PulledAt, sprite.LastRunning} {
@@ -105,15 +106,15 @@ func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.T
 	age := now.Sub(used)
 	switch {
 	case !job.State.Terminal():
-		return sprites.KeptRunning, "it has not ended"
+		return cove.KeptRunning, "it has not ended"
 	case unpulled && !req.Force:
-		return sprites.KeptUnpulled, fmt.Sprintf("its work has not been pulled: cove pull %s", job.ID)
+		return cove.KeptUnpulled, fmt.Sprintf("its work has not been pulled: cove pull %s", job.ID)
 	case sprite.Cove != nil && len(sprite.Cove.AwakeBy) > 0:
-		return sprites.KeptInUse, "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", ")
+		return cove.KeptInUse, "its sprite is in use: " + strings.Join(sprite.Cove.AwakeBy, ", ")
 	case age < seconds(req.OlderThanSec):
-		return sprites.KeptRecent, fmt.Sprintf("it was used %v ago", age.Round(time.Second))
+		return cove.KeptRecent, fmt.Sprintf("it was used %v ago", age.Round(time.Second))
 	case job.Uncollected != "" && sprite.ID != "" && !req.Force:
-		return sprites.KeptUncollected, "not all that its agent left could be collected: cove console -s " + job.Sprite
+		return cove.KeptUncollected, "not all that its agent left could be collected: cove console -s " + job.Sprite
 	case unpulled:
 		return "", "its work has not been pulled, and is lost"
 	case job.PulledAt != nil:
@@ -124,15 +125,15 @@ func verdict(job sprites.Job, sprite sprites.Info, req sprites.JobGC, now time.T
 
 // inUse reports whether anything runs in a backend's sprite, which is all that can be
 // asked there; else the reason to remove its job stays.
-func (m *Manager) inUse(ctx context.Context, job sprites.Job, why string) (reason, text string) {
+func (m *Manager) inUse(ctx context.Context, job cove.Job, why string) (reason, text string) {
 	sessions, err := m.sprite(job).Sessions(ctx)
 	switch {
 	case errors.Is(err, sprites.ErrNotFound):
 		return "", why
 	case err != nil:
-		return sprites.KeptFailed, "its sprite can't be asked whether it is in use: " + err.Error()
+		return cove.KeptFailed, "its sprite can't be asked whether it is in use: " + err.Error()
 	case len(sessions) > 0:
-		return sprites.KeptInUse, fmt.Sprintf("its sprite is in use, by this number of commands: %d", len(sessions))
+		return cove.KeptInUse, fmt.Sprintf("its sprite is in use, by this number of commands: %d", len(sessions))
 	}
 	return "", why
 }
@@ -144,22 +145,22 @@ func seconds(n int64) time.Duration {
 
 // collectOrphan removes a sprite that was made for a job which is gone: a server
 // may have died between the two. It is left alone as long as its lease lasts.
-func (m *Manager) collectOrphan(ctx context.Context, info sprites.Info, req sprites.JobGC) (sprites.JobGCItem, error) {
+func (m *Manager) collectOrphan(ctx context.Context, info sprites.Info, req cove.JobGC) (cove.JobGCItem, error) {
 	id, ours := strings.CutPrefix(info.Cove.Owner, ownerPrefix)
 	// A fork says the same of its owner, and is a person's.
 	if !ours || info.Name != spriteName(id) || info.Cove.LeaseUntil != nil && time.Now().Before(*info.Cove.LeaseUntil) {
-		return sprites.JobGCItem{}, nil
+		return cove.JobGCItem{}, nil
 	}
 	if _, err := m.Store.Jobs.Get(ctx, id); !errors.Is(err, store.ErrNotFound) {
-		return sprites.JobGCItem{}, err
+		return cove.JobGCItem{}, err
 	}
-	item := sprites.JobGCItem{Sprite: info.Name, Why: "its job " + id + " is gone"}
+	item := cove.JobGCItem{Sprite: info.Name, Why: "its job " + id + " is gone"}
 	if req.DryRun {
 		return item, nil
 	}
 	err := m.Client.Delete(ctx, info.Name, sprites.DeleteOptions{}) // not where other jobs have work in it
 	if e, ok := errors.AsType[*sprites.Error](err); ok && (e.Code == "job_running" || e.Code == "unpulled_work") {
-		return sprites.JobGCItem{}, nil
+		return cove.JobGCItem{}, nil
 	}
 	if errors.Is(err, sprites.ErrNotFound) {
 		err = nil
@@ -172,7 +173,7 @@ func (m *Manager) sweep(ctx context.Context) error {
 	if m.Keep == 0 {
 		return nil
 	}
-	result, err := m.Collect(ctx, sprites.JobGC{OlderThanSec: int64(m.Keep / time.Second)}, func(string, string) bool { return true })
+	result, err := m.Collect(ctx, cove.JobGC{OlderThanSec: int64(m.Keep / time.Second)}, func(string, string) bool { return true })
 	for _, item := range result.Removed {
 		m.Logger.Info("removed what nobody needs any more", "job", item.Job, "sprite", item.Sprite, "why", item.Why)
 	}
@@ -182,7 +183,7 @@ func (m *Manager) sweep(ctx context.Context) error {
 // removeSprite deletes the sprite that was made for a job, and reports whether it
 // is gone. Another one that has its name by now is left alone. So is one in which
 // another job works, or has left what nobody has pulled: it is that job's then.
-func (m *Manager) removeSprite(ctx context.Context, job sprites.Job) (gone bool, err error) {
+func (m *Manager) removeSprite(ctx context.Context, job cove.Job) (gone bool, err error) {
 	own, err := m.owned(ctx, job)
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, sprites.ErrNotFound) {
 		return true, nil
@@ -207,7 +208,7 @@ func (m *Manager) removeSprite(ctx context.Context, job sprites.Job) (gone bool,
 }
 
 // owned reports whether a job's sprite is still the one that was made for it.
-func (m *Manager) owned(ctx context.Context, job sprites.Job) (bool, error) {
+func (m *Manager) owned(ctx context.Context, job cove.Job) (bool, error) {
 	if job.Backend != "" {
 		info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
 		// A server may have died between its creation and the note of its id.
@@ -219,7 +220,7 @@ func (m *Manager) owned(ctx context.Context, job sprites.Job) (bool, error) {
 }
 
 // inherit makes a job's sprite another's.
-func (m *Manager) inherit(ctx context.Context, from sprites.Job, to string) error {
+func (m *Manager) inherit(ctx context.Context, from cove.Job, to string) error {
 	if from.Backend == "" {
 		row, err := m.Store.Sprites.Get(ctx, from.Sprite)
 		if err != nil {
@@ -230,9 +231,9 @@ func (m *Manager) inherit(ctx context.Context, from sprites.Job, to string) erro
 		}
 	}
 	// The heir first: what nobody owns, nobody removes.
-	err := m.Store.Jobs.Update(ctx, to, func(j *sprites.Job) error { j.OwnsSprite, j.SpriteID = true, from.SpriteID; return nil })
+	err := m.Store.Jobs.Update(ctx, to, func(j *cove.Job) error { j.OwnsSprite, j.SpriteID = true, from.SpriteID; return nil })
 	if err != nil {
 		return err
 	}
-	return m.Store.Jobs.Update(ctx, from.ID, func(j *sprites.Job) error { j.OwnsSprite = false; return nil })
+	return m.Store.Jobs.Update(ctx, from.ID, func(j *cove.Job) error { j.OwnsSprite = false; return nil })
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/boot"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -34,10 +35,10 @@ type Installer interface {
 	KeepInstall(ctx context.Context, sprite string, in store.Install) error
 
 	// Installs are all that there are.
-	Installs(ctx context.Context) ([]sprites.AgentInstall, error)
+	Installs(ctx context.Context) ([]cove.AgentInstall, error)
 
 	// DropInstall forgets one that was not used since it was listed.
-	DropInstall(ctx context.Context, in sprites.AgentInstall) (bool, error)
+	DropInstall(ctx context.Context, in cove.AgentInstall) (bool, error)
 }
 
 const (
@@ -60,7 +61,7 @@ func (w *wanted) what() string { return strings.TrimSpace(w.Agent + " " + w.Vers
 // shared is the installation that a job wants; nil: there is nothing to install for jobs
 // to share. A job that brings folders or a PATH of its own may have the agent there, and
 // one in a sprite that is there already has what that has.
-func (m *Manager) shared(req sprites.JobRequest, agent agents.Agent) (*wanted, error) {
+func (m *Manager) shared(req cove.JobRequest, agent agents.Agent) (*wanted, error) {
 	work, err := agents.Trial(agent, boot.Home)
 	ownPath := func(kv string) bool { return strings.HasPrefix(kv, "PATH=") }
 	if err != nil || m.Installer == nil || len(work.Install) == 0 || req.Backend != "" || req.Sprite != "" ||
@@ -103,7 +104,7 @@ func (m *Manager) mustInstall(ctx context.Context, w *wanted) (bool, error) {
 
 // install is where the agent of a job is from. It is installed for that if it has not
 // been yet; show is told how far that is.
-func (m *Manager) install(ctx context.Context, w *wanted, show func(sprites.InstallProgress)) (*sprites.JobInstall, error) {
+func (m *Manager) install(ctx context.Context, w *wanted, show func(cove.InstallProgress)) (*cove.JobInstall, error) {
 	if w == nil {
 		return nil, nil
 	}
@@ -119,9 +120,9 @@ func (m *Manager) install(ctx context.Context, w *wanted, show func(sprites.Inst
 	}
 	if err != nil {
 		m.Logger.Warn("an agent is not installed for jobs to share", "agent", w.Agent, "err", err)
-		return &sprites.JobInstall{Detail: fmt.Sprintf("%s is installed for this job alone: %v", w.what(), err)}, nil
+		return &cove.JobInstall{Detail: fmt.Sprintf("%s is installed for this job alone: %v", w.what(), err)}, nil
 	}
-	return &sprites.JobInstall{Key: w.Key, Detail: fmt.Sprintf("%s is from the installation that jobs share, %.12s of %s", w.what(), w.Key, have.CreatedAt.UTC().Format(time.RFC3339))}, nil
+	return &cove.JobInstall{Key: w.Key, Detail: fmt.Sprintf("%s is from the installation that jobs share, %.12s of %s", w.what(), w.Key, have.CreatedAt.UTC().Format(time.RFC3339))}, nil
 }
 
 // installKey is the digest of all that an installation depends on.
@@ -148,7 +149,7 @@ type installation struct {
 
 	// All below are guarded by Manager.mu.
 	waiting  int
-	progress sprites.InstallProgress
+	progress cove.InstallProgress
 	said     tail // of the command that runs
 }
 
@@ -160,7 +161,7 @@ const showInterval = time.Second
 
 // installOnce installs an agent, or waits for the installation of the same that is under
 // way. That ends when nobody waits for it any more.
-func (m *Manager) installOnce(ctx context.Context, w *wanted, show func(sprites.InstallProgress)) (store.Install, error) {
+func (m *Manager) installOnce(ctx context.Context, w *wanted, show func(cove.InstallProgress)) (store.Install, error) {
 	inst, err := m.join(w)
 	if err != nil {
 		return w.Install, err
@@ -193,7 +194,7 @@ func (m *Manager) join(w *wanted) (*installation, error) {
 	}
 	ctx, cancel := context.WithCancelCause(m.ctx)
 	inst := &installation{cancel: cancel, done: make(chan struct{}), waiting: 1}
-	inst.progress = sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}
+	inst.progress = cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}
 	m.installing[w.Key] = inst
 	m.wg.Go(func() {
 		defer close(inst.done)
@@ -225,7 +226,7 @@ func (m *Manager) forgetInstallation(key string, inst *installation) {
 }
 
 // progressOf is how far an installation is.
-func (m *Manager) progressOf(inst *installation) sprites.InstallProgress {
+func (m *Manager) progressOf(inst *installation) cove.InstallProgress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := inst.progress
@@ -382,7 +383,7 @@ func (t *tail) line() string {
 }
 
 // key is that of the install that a job's sprite begins with; empty: with none.
-func key(in *sprites.JobInstall) string {
+func key(in *cove.JobInstall) string {
 	if in == nil {
 		return ""
 	}
@@ -390,16 +391,16 @@ func key(in *sprites.JobInstall) string {
 }
 
 // furnishAlone is furnishAll for a job whose agent is not installed yet.
-func (m *Manager) furnishAlone(ctx context.Context, job sprites.Job, req sprites.JobRequest) (made bool, err error) {
-	job.Install = &sprites.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
-	if err := m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error { j.Install = job.Install; return nil }); err != nil {
+func (m *Manager) furnishAlone(ctx context.Context, job cove.Job, req cove.JobRequest) (made bool, err error) {
+	job.Install = &cove.JobInstall{Detail: job.Agent + " is installed for this job alone: the shared installation was removed"}
+	if err := m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error { j.Install = job.Install; return nil }); err != nil {
 		return false, err
 	}
 	return m.furnishAll(ctx, job, req)
 }
 
 // commands are what is left to do of an agent's before it starts.
-func commands(work agents.Work, in *sprites.JobInstall) [][]string {
+func commands(work agents.Work, in *cove.JobInstall) [][]string {
 	if key(in) != "" {
 		return work.Setup
 	}
@@ -407,7 +408,7 @@ func commands(work agents.Work, in *sprites.JobInstall) [][]string {
 }
 
 // notices are what a job's log begins with.
-func notices(in *sprites.JobInstall) []string {
+func notices(in *cove.JobInstall) []string {
 	if in == nil {
 		return nil
 	}
@@ -436,7 +437,7 @@ func (m *Manager) clearInstalls(ctx context.Context) error {
 }
 
 // dropInstalls forgets the installations that no job has begun with for as long.
-func (m *Manager) dropInstalls(ctx context.Context, req sprites.JobGC) ([]sprites.JobGCItem, error) {
+func (m *Manager) dropInstalls(ctx context.Context, req cove.JobGC) ([]cove.JobGCItem, error) {
 	if m.Installer == nil {
 		return nil, nil
 	}
@@ -444,7 +445,7 @@ func (m *Manager) dropInstalls(ctx context.Context, req sprites.JobGC) ([]sprite
 	if err != nil {
 		return nil, err
 	}
-	var items []sprites.JobGCItem
+	var items []cove.JobGCItem
 	for _, in := range all {
 		age := time.Since(in.UsedAt)
 		if age < seconds(req.OlderThanSec) {
@@ -458,7 +459,7 @@ func (m *Manager) dropInstalls(ctx context.Context, req sprites.JobGC) ([]sprite
 		}
 		if gone {
 			what := strings.TrimSpace(in.Agent + " " + in.Version)
-			items = append(items, sprites.JobGCItem{Agent: what, Why: fmt.Sprintf("no job has begun with this installation for %v", age.Round(time.Second))})
+			items = append(items, cove.JobGCItem{Agent: what, Why: fmt.Sprintf("no job has begun with this installation for %v", age.Round(time.Second))})
 		}
 	}
 	return items, nil

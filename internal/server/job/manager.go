@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/sprites"
 )
@@ -21,14 +22,14 @@ import (
 // Manager looks after all jobs of a server. Set the exported fields before
 // Resume. Its methods may be called from any goroutine.
 type Manager struct {
-	Store          *store.Store    // required
-	Client         *sprites.Client // of the server's own; required
-	Logger         *slog.Logger    // nil: discard
-	DefaultTimeout time.Duration   // running time of an agent; 0: an hour
-	Keep           time.Duration   // how long jobs that nobody needs any more are kept; 0: for ever
-	Lease          time.Duration   // how long a job may wait for its repository; 0: an hour
-	Grace          time.Duration   // from a stop, or a job's limit, until it is ended by force; 0: a minute
-	CollectLimit   time.Duration   // of collecting a job's work; 0: ten minutes
+	Store          *store.Store  // required
+	Client         *cove.Client  // of the server's own; required
+	Logger         *slog.Logger  // nil: discard
+	DefaultTimeout time.Duration // running time of an agent; 0: an hour
+	Keep           time.Duration // how long jobs that nobody needs any more are kept; 0: for ever
+	Lease          time.Duration // how long a job may wait for its repository; 0: an hour
+	Grace          time.Duration // from a stop, or a job's limit, until it is ended by force; 0: a minute
+	CollectLimit   time.Duration // of collecting a job's work; 0: ten minutes
 
 	// NamesOnly says a policy in rules that every server of the protocol knows, and
 	// is an error where that would let through what it does not. Nil: jobs at
@@ -74,8 +75,8 @@ func (m *Manager) Resume(ctx context.Context) error {
 	m.preparing, m.installing = map[string]*preparation{}, map[string]*installation{}
 	m.locks.init()
 
-	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{
-		sprites.JobPreparing, sprites.JobRunning, sprites.JobWaiting,
+	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []cove.JobState{
+		cove.JobPreparing, cove.JobRunning, cove.JobWaiting,
 	}})
 	if err != nil {
 		return fmt.Errorf("take up the jobs: %w", err)
@@ -130,7 +131,7 @@ func (m *Manager) janitor() {
 }
 
 func (m *Manager) expire(ctx context.Context, now time.Time) error {
-	queued, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{sprites.JobQueued}})
+	queued, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []cove.JobState{cove.JobQueued}})
 	if err != nil {
 		return err
 	}
@@ -154,7 +155,7 @@ func (m *Manager) expire(ctx context.Context, now time.Time) error {
 		}
 		job, err = m.Store.Jobs.Get(ctx, job.ID)
 		switch {
-		case err != nil || job.State != sprites.JobQueued:
+		case err != nil || job.State != cove.JobQueued:
 		case cut:
 			err = m.giveUp(ctx, job, errPushCut)
 		default:
@@ -176,7 +177,7 @@ var errPushCut = errors.New("the server ended while its repository was on its wa
 
 // pushCut reports whether nobody is at work on a queued job any more: it was queued by an
 // earlier server, and nobody uses its sprite. What a backend's sprite is used for can't be told.
-func pushCut(ctx context.Context, m *Manager, job sprites.Job, since, now time.Time) (bool, error) {
+func pushCut(ctx context.Context, m *Manager, job cove.Job, since, now time.Time) (bool, error) {
 	switch {
 	case job.Backend != "" || !since.Before(m.since):
 		return false, nil

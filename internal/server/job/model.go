@@ -7,17 +7,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // choose names the model of a request whose agent can ask several: the first of its
 // own for which there is a connector, or at a backend a key. It refuses one that could
 // not be asked, and a sum that nobody would look after.
-func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agents.Agent) (sprites.JobRequest, error) {
+func (m *Manager) choose(ctx context.Context, req cove.JobRequest, agent agents.Agent) (cove.JobRequest, error) {
 	chooser, ok := agent.(agents.Chooser)
 	if !ok && req.Guards.CostUSD > 0 {
 		return req, fail.Newf("bad_request", "leave out --max-cost, or limit the connector: cove connector put NAME --limit 5usd/day",
@@ -57,7 +57,7 @@ func (m *Manager) choose(ctx context.Context, req sprites.JobRequest, agent agen
 
 // cannotAsk is what to type before there is a connector, or at a backend a key, for a
 // model; empty: there is. A model that the agent does not know is the agent's to refuse.
-func (m *Manager) cannotAsk(ctx context.Context, req sprites.JobRequest, agent agents.Agent, model string) (missing string, err error) {
+func (m *Manager) cannotAsk(ctx context.Context, req cove.JobRequest, agent agents.Agent, model string) (missing string, err error) {
 	t := task(req, "000000")
 	t.Model, t.MCP = model, nil
 	work, err := agent.Prepare(t)
@@ -84,7 +84,7 @@ func (m *Manager) cannotAsk(ctx context.Context, req sprites.JobRequest, agent a
 
 // price is what a request's model costs by the connector of its provider; nil: that
 // does not say.
-func (m *Manager) price(ctx context.Context, req sprites.JobRequest) (*sprites.ConnectorPrice, error) {
+func (m *Manager) price(ctx context.Context, req cove.JobRequest) (*cove.ConnectorPrice, error) {
 	provider, model, _ := strings.Cut(req.Model, "/")
 	if req.Model == "" || req.Backend != "" {
 		return nil, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/fault"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -94,10 +95,10 @@ func stillInstalling(id string) error {
 // createInstalling makes the row of a job whose agent has to be installed first, and has
 // the job prepared. If the caller did not ask for an early answer, it waits for that, and
 // a job that can't be prepared, or that nobody waits for any more, is forgotten.
-func (m *Manager) createInstalling(ctx context.Context, req sprites.JobRequest, settings []byte, of made, w *wanted) (sprites.Job, error) {
+func (m *Manager) createInstalling(ctx context.Context, req cove.JobRequest, settings []byte, of made, w *wanted) (cove.Job, error) {
 	job := m.row(req, of)
-	job.State, job.Upload = sprites.JobInstalling, ""
-	job.Installing = &sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}
+	job.State, job.Upload = cove.JobInstalling, ""
+	job.Installing = &cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()}
 	switch _, err := m.Store.Sprites.Get(ctx, job.Sprite); {
 	case err == nil:
 		return job, fmt.Errorf("sprite %s: %w", job.Sprite, store.ErrExists)
@@ -139,13 +140,13 @@ func (m *Manager) createInstalling(ctx context.Context, req sprites.JobRequest, 
 // prepare makes an installing job queued; or, if the job does another one again and
 // nobody waits for it, starts it. A job that was asked for early and can't be prepared
 // fails. One whose preparation was cancelled is left as it is.
-func (m *Manager) prepare(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
+func (m *Manager) prepare(ctx context.Context, job cove.Job, req cove.JobRequest, w *wanted) error {
 	unlock, err := m.locks.lock(ctx, job.ID)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if job, err = m.Store.Jobs.Get(ctx, job.ID); err != nil || job.State != sprites.JobInstalling {
+	if job, err = m.Store.Jobs.Get(ctx, job.ID); err != nil || job.State != cove.JobInstalling {
 		return err
 	}
 	err = m.prepareLocked(ctx, job, req, w)
@@ -159,7 +160,7 @@ func (m *Manager) prepare(ctx context.Context, job sprites.Job, req sprites.JobR
 	return err
 }
 
-func (m *Manager) prepareLocked(ctx context.Context, job sprites.Job, req sprites.JobRequest, w *wanted) error {
+func (m *Manager) prepareLocked(ctx context.Context, job cove.Job, req cove.JobRequest, w *wanted) error {
 	there, err := m.owned(ctx, job) // another server had made its sprite
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -168,7 +169,7 @@ func (m *Manager) prepareLocked(ctx context.Context, job sprites.Job, req sprite
 		if job.Install, err = m.install(ctx, w, m.shower(ctx, job.ID)); err != nil {
 			return err
 		}
-		err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		err = m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 			if j.Install = job.Install; j.Installing != nil {
 				j.Installing.Command, j.Installing.Said = 0, ""
 			}
@@ -183,11 +184,11 @@ func (m *Manager) prepareLocked(ctx context.Context, job sprites.Job, req sprite
 		fault.Reach(fault.InstallUsed)
 	}
 	again := req.Early && job.RetryOf != ""
-	err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+	err = m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		now := time.Now().UTC()
 		j.Upload, j.ReadyAt = bundleIn(j.ID), &now
 		if !again {
-			j.State, j.Installing = sprites.JobQueued, nil
+			j.State, j.Installing = cove.JobQueued, nil
 		}
 		job = *j
 		return nil
@@ -208,15 +209,15 @@ func (m *Manager) prepareLocked(ctx context.Context, job sprites.Job, req sprite
 }
 
 // shower writes into a job's row how far its installation is, if that has changed.
-func (m *Manager) shower(ctx context.Context, id string) func(sprites.InstallProgress) {
-	var last sprites.InstallProgress
-	return func(p sprites.InstallProgress) {
+func (m *Manager) shower(ctx context.Context, id string) func(cove.InstallProgress) {
+	var last cove.InstallProgress
+	return func(p cove.InstallProgress) {
 		if p == last {
 			return
 		}
 		last = p
-		err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
-			if j.State == sprites.JobInstalling {
+		err := m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error {
+			if j.State == cove.JobInstalling {
 				j.Installing = &p
 			}
 			return nil
@@ -228,7 +229,7 @@ func (m *Manager) shower(ctx context.Context, id string) func(sprites.InstallPro
 }
 
 // giveUp fails an installing job, whose lock is held, with what to type next.
-func (m *Manager) giveUp(ctx context.Context, job sprites.Job, why error) error {
+func (m *Manager) giveUp(ctx context.Context, job cove.Job, why error) error {
 	body := sprites.ErrorBody{Code: "prepare_failed", Message: why.Error()}
 	if e, ok := errors.AsType[*sprites.Error](why); ok {
 		body = e.ErrorBody
@@ -244,8 +245,8 @@ func (m *Manager) giveUp(ctx context.Context, job sprites.Job, why error) error 
 			body.Hint = "cove job retry " + job.RetryOf
 		}
 	}
-	outcome := sprites.Outcome{Kind: agents.PrepareFailed, Reason: body.Message, ExitCode: 1}
-	won, err := m.finish(ctx, job.ID, sprites.JobFailed, outcome, func(j *sprites.Job) {
+	outcome := cove.Outcome{Kind: agents.PrepareFailed, Reason: body.Message, ExitCode: 1}
+	won, err := m.finish(ctx, job.ID, cove.JobFailed, outcome, func(j *cove.Job) {
 		j.Error, j.Failure, j.Upload = body.Message, &body, ""
 	})
 	if err != nil || !won {
@@ -259,7 +260,7 @@ func (m *Manager) giveUp(ctx context.Context, job sprites.Job, why error) error 
 // those whose preparation could not note its end. A job whose caller waited for the
 // answer fails, since the caller is gone.
 func (m *Manager) takeUp(ctx context.Context) error {
-	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []sprites.JobState{sprites.JobInstalling}})
+	jobs, err := m.Store.Jobs.List(ctx, store.JobFilter{States: []cove.JobState{cove.JobInstalling}})
 	errs := []error{err}
 	for _, job := range jobs {
 		if m.underPreparation(job.ID) == nil {
@@ -269,12 +270,12 @@ func (m *Manager) takeUp(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (m *Manager) takeUpJob(ctx context.Context, job sprites.Job) error {
+func (m *Manager) takeUpJob(ctx context.Context, job cove.Job) error {
 	settings, err := m.Store.Jobs.Settings(ctx, job.ID)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
-	var req sprites.JobRequest
+	var req cove.JobRequest
 	if err == nil {
 		err = json.Unmarshal(settings, &req)
 	}
@@ -292,7 +293,7 @@ func (m *Manager) takeUpJob(ctx context.Context, job sprites.Job) error {
 	return nil
 }
 
-func (m *Manager) prepareAgain(ctx context.Context, job sprites.Job, req sprites.JobRequest) error {
+func (m *Manager) prepareAgain(ctx context.Context, job cove.Job, req cove.JobRequest) error {
 	agent, err := agentOf(req.Agent, req.Definition)
 	var w *wanted
 	if err == nil {
@@ -300,7 +301,7 @@ func (m *Manager) prepareAgain(ctx context.Context, job sprites.Job, req sprites
 	}
 	if err == nil && req.Early {
 		if w != nil { // what the row says is of an installation that is no more
-			m.shower(ctx, job.ID)(sprites.InstallProgress{Agent: w.what(), Since: time.Now().UTC()})
+			m.shower(ctx, job.ID)(cove.InstallProgress{Agent: w.what(), Since: time.Now().UTC()})
 		}
 		return m.prepare(ctx, job, req, w)
 	}
@@ -316,7 +317,7 @@ func (m *Manager) prepareAgain(ctx context.Context, job sprites.Job, req sprites
 	}
 	defer unlock()
 	now, getErr := m.Store.Jobs.Get(ctx, job.ID)
-	if getErr != nil || now.State != sprites.JobInstalling {
+	if getErr != nil || now.State != cove.JobInstalling {
 		return getErr
 	}
 	return errors.Join(err, m.giveUp(ctx, now, err))

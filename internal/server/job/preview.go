@@ -5,16 +5,16 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
 	"github.com/cove-dev/cove/internal/shim/connect"
-	"github.com/cove-dev/cove/sprites"
 )
 
 // settle refuses a request that could not become a job, and puts in what it leaves to
 // the server. It makes nothing.
-func (m *Manager) settle(ctx context.Context, req sprites.JobRequest) (_ sprites.JobRequest, _ agents.Agent, work agents.Work, _ error) {
+func (m *Manager) settle(ctx context.Context, req cove.JobRequest) (_ cove.JobRequest, _ agents.Agent, work agents.Work, _ error) {
 	agent, err := check(req)
 	if err != nil {
 		return req, nil, work, err
@@ -51,17 +51,17 @@ func (m *Manager) settle(ctx context.Context, req sprites.JobRequest) (_ sprites
 
 // Preview says what Create would make of a request, or refuses it as that would. It
 // makes nothing. Whether a sprite of a backend is there is for who asks to see.
-func (m *Manager) Preview(ctx context.Context, req sprites.JobRequest) (sprites.JobPreview, error) {
+func (m *Manager) Preview(ctx context.Context, req cove.JobRequest) (cove.JobPreview, error) {
 	req, agent, work, err := m.settle(ctx, req)
 	if err != nil {
-		return sprites.JobPreview{}, err
+		return cove.JobPreview{}, err
 	}
 	if req.Sprite != "" && req.Backend == "" {
 		if _, err := m.Client.Get(ctx, req.Sprite); err != nil {
-			return sprites.JobPreview{}, err
+			return cove.JobPreview{}, err
 		}
 	}
-	p := sprites.JobPreview{
+	p := cove.JobPreview{
 		Agent: agent.Name(), AgentVersion: work.Version, Model: req.Model, Backend: req.Backend, Sprite: req.Sprite,
 		EnvNames: envNames(work.Env, req.Env), Settings: settingsPaths(req.Settings), Guards: req.Guards, TimeoutSec: req.TimeoutSec, NetworkPolicy: req.NetworkPolicy,
 	}
@@ -72,13 +72,13 @@ func (m *Manager) Preview(ctx context.Context, req sprites.JobRequest) (sprites.
 	for _, name := range work.Connectors {
 		c, getErr := m.Store.Connectors.Get(ctx, name)
 		if errors.Is(getErr, store.ErrNotFound) {
-			c, getErr = connect.Complete(sprites.Connector{Name: name}), nil
+			c, getErr = connect.Complete(cove.Connector{Name: name}), nil
 		}
 		err = errors.Join(err, getErr)
 		missing := slices.ContainsFunc(connect.SecretsOf(c), func(needed string) bool {
-			return !slices.ContainsFunc(secrets, func(s sprites.Secret) bool { return s.Name == needed })
+			return !slices.ContainsFunc(secrets, func(s cove.Secret) bool { return s.Name == needed })
 		})
-		p.Connectors = append(p.Connectors, sprites.JobConnector{Name: name, Upstream: c.Upstream, SecretSet: !missing})
+		p.Connectors = append(p.Connectors, cove.JobConnector{Name: name, Upstream: c.Upstream, SecretSet: !missing})
 	}
 	return p, err
 }

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"path"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/sprites"
 )
 
 // finished is a job that has ended, which is not deleted before unlock.
-func (m *Manager) finished(ctx context.Context, id string) (job sprites.Job, unlock func(), err error) {
+func (m *Manager) finished(ctx context.Context, id string) (job cove.Job, unlock func(), err error) {
 	unlock, err = m.lockJob(ctx, id)
 	if err != nil {
 		return job, nil, err
@@ -31,7 +32,7 @@ func (m *Manager) finished(ctx context.Context, id string) (job sprites.Job, unl
 // Retry begins a job that has ended anew: the same plan on the same commit with
 // the same settings, as another job. What it began from comes from its sprite; that
 // it is what was sent, its digest in the store says.
-func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (sprites.Job, error) {
+func (m *Manager) Retry(ctx context.Context, id string, how cove.JobRetry) (cove.Job, error) {
 	old, unlock, err := m.finished(ctx, id)
 	if err != nil {
 		return old, err
@@ -47,7 +48,7 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 	if err != nil {
 		return old, err
 	}
-	var req sprites.JobRequest
+	var req cove.JobRequest
 	if err := json.Unmarshal(settings, &req); err != nil {
 		return old, fmt.Errorf("read the job's settings: %w", err)
 	}
@@ -57,7 +58,7 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 	}
 	req.Early = how.Early
 	job, err := m.createAs(ctx, req, id)
-	if err != nil || job.State == sprites.JobInstalling { // its preparation starts it
+	if err != nil || job.State == cove.JobInstalling { // its preparation starts it
 		return job, err
 	}
 	if err := m.again(ctx, old, job); err != nil {
@@ -69,7 +70,7 @@ func (m *Manager) Retry(ctx context.Context, id string, how sprites.JobRetry) (s
 }
 
 // kept returns an error if the bundle that a job began from is not there any more.
-func (m *Manager) kept(ctx context.Context, job sprites.Job) error {
+func (m *Manager) kept(ctx context.Context, job cove.Job) error {
 	if job.Input.Size == 0 {
 		return fail.Newf("not_kept", "push it again", "job %s ended before it had its repository", job.ID)
 	}
@@ -81,7 +82,7 @@ func (m *Manager) kept(ctx context.Context, job sprites.Job) error {
 }
 
 // again gives a new job what the old one began from, and starts it.
-func (m *Manager) again(ctx context.Context, old, job sprites.Job) error {
+func (m *Manager) again(ctx context.Context, old, job cove.Job) error {
 	start, err := m.carryAll(ctx, old, job)
 	if err == nil {
 		_, err = m.Start(ctx, job.ID, start)
@@ -90,24 +91,24 @@ func (m *Manager) again(ctx context.Context, old, job sprites.Job) error {
 }
 
 // carryAll gives a new job what the old one began from.
-func (m *Manager) carryAll(ctx context.Context, old, job sprites.Job) (start sprites.JobStart, err error) {
+func (m *Manager) carryAll(ctx context.Context, old, job cove.Job) (start cove.JobStart, err error) {
 	from, to := m.sprite(old), m.sprite(job)
 	if err := carry(ctx, from, old.Input.Path, to, job.Upload); err != nil {
 		return start, err
 	}
-	large := path.Join(path.Dir(old.Input.Path), sprites.LargeFilesIn)
+	large := path.Join(path.Dir(old.Input.Path), cove.LargeFilesIn)
 	entries, err := from.ReadDir(ctx, large)
 	if err != nil && !errors.Is(err, sprites.ErrNotFound) {
 		return start, err
 	}
 	for _, e := range entries {
 		if name := e.Name(); sha256ID.MatchString(name) {
-			if err := carry(ctx, from, path.Join(large, name), to, path.Join(path.Dir(job.Upload), sprites.LargeFilesIn, name)); err != nil {
+			if err := carry(ctx, from, path.Join(large, name), to, path.Join(path.Dir(job.Upload), cove.LargeFilesIn, name)); err != nil {
 				return start, err
 			}
 		}
 	}
-	return sprites.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, Shallow: old.Shallow}, nil
+	return cove.JobStart{BundleSHA256: old.Input.SHA256, BundleSize: old.Input.Size, Shallow: old.Shallow}, nil
 }
 
 // carry copies a file from one sprite to another.

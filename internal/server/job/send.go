@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/sprites"
@@ -19,7 +20,7 @@ const maxMessage = 1 << 19
 
 // Send hands a person's message to the agent of a job, and returns when the agent
 // has it in its input.
-func (m *Manager) Send(ctx context.Context, id string, msg sprites.JobMessage) (sprites.Job, error) {
+func (m *Manager) Send(ctx context.Context, id string, msg cove.JobMessage) (cove.Job, error) {
 	job, err := m.Store.Jobs.Get(ctx, id)
 	if err != nil {
 		return job, err
@@ -35,7 +36,7 @@ func (m *Manager) Send(ctx context.Context, id string, msg sprites.JobMessage) (
 }
 
 // deliver hands a line to the supervisor of a job, and returns when its agent has it.
-func (m *Manager) deliver(ctx context.Context, job sprites.Job, line []byte) error {
+func (m *Manager) deliver(ctx context.Context, job cove.Job, line []byte) error {
 	id := job.ID
 	var said head
 	cmd, err := m.command(ctx, job, "send")
@@ -61,7 +62,7 @@ func (m *Manager) deliver(ctx context.Context, job sprites.Job, line []byte) err
 
 // message is what the supervisor is given of a message, if the job is one that
 // takes it.
-func message(job sprites.Job, msg sprites.JobMessage) ([]byte, error) {
+func message(job cove.Job, msg cove.JobMessage) ([]byte, error) {
 	agent, err := agentOf(job.Agent, job.Definition)
 	if err != nil {
 		return nil, err
@@ -76,14 +77,14 @@ func message(job sprites.Job, msg sprites.JobMessage) ([]byte, error) {
 		return nil, fail.Newf("no_input", "join it: cove job attach "+job.ID, "the agent of job %s sits at a terminal", job.ID)
 	case !job.Converse:
 		return nil, fail.Newf("no_input", "push with --converse", "job %s was not pushed to take messages", job.ID)
-	case job.State == sprites.JobInstalling || job.State == sprites.JobQueued || job.State == sprites.JobPreparing:
+	case job.State == cove.JobInstalling || job.State == cove.JobQueued || job.State == cove.JobPreparing:
 		return nil, fail.Newf("job_queued", "try again when it runs: cove job show "+job.ID, "the agent of job %s has not started yet (%s)", job.ID, job.State)
 	case len(msg.Text) > maxMessage || !utf8.ValidString(msg.Text) || strings.ContainsRune(msg.Text, 0):
 		return nil, fail.Newf("bad_request", "", "a message is UTF-8 text of at most %d bytes", maxMessage)
 	case strings.TrimSpace(msg.Text) == "" && !msg.Close:
 		return nil, fail.Newf("bad_request", "", "the message is empty")
 	}
-	in := sprites.JobInputLine{JobMessage: msg}
+	in := cove.JobInputLine{JobMessage: msg}
 	if strings.TrimSpace(msg.Text) != "" {
 		if in.Line, err = converser.Message(msg.Text); err != nil {
 			return nil, err

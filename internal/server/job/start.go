@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/lib/guestbin"
 	"github.com/cove-dev/cove/internal/server/agents"
@@ -26,18 +27,18 @@ const (
 
 // Start starts the supervisor of a job whose bundle is in place. A job that has
 // been started already is left alone.
-func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (sprites.Job, error) {
+func (m *Manager) Start(ctx context.Context, id string, req cove.JobStart) (cove.Job, error) {
 	if !sha256ID.MatchString(req.BundleSHA256) || req.BundleSize <= 0 {
-		return sprites.Job{}, fail.Newf("bad_request", "", "the bundle's size and sha256 must be given")
+		return cove.Job{}, fail.Newf("bad_request", "", "the bundle's size and sha256 must be given")
 	}
 	for _, commit := range req.Shallow {
 		if !commitID.MatchString(commit) {
-			return sprites.Job{}, fail.Newf("bad_request", "", "%.80q is no commit to cut a history off at", commit)
+			return cove.Job{}, fail.Newf("bad_request", "", "%.80q is no commit to cut a history off at", commit)
 		}
 	}
 	unlock, err := m.lockJob(ctx, id)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	defer unlock()
 	job, err := m.Store.Jobs.Get(ctx, id)
@@ -47,16 +48,16 @@ func (m *Manager) Start(ctx context.Context, id string, req sprites.JobStart) (s
 	switch {
 	case job.State.Terminal():
 		return job, fail.Newf("job_ended", "push again", "job %s has ended: %s", id, job.State)
-	case job.State == sprites.JobInstalling:
+	case job.State == cove.JobInstalling:
 		return job, stillInstalling(id)
-	case job.State != sprites.JobQueued:
+	case job.State != cove.JobQueued:
 		return job, nil
 	}
 	return m.begin(ctx, job, req)
 }
 
 // begin has a job that is queued, and whose lock is held, start with what is there.
-func (m *Manager) begin(ctx context.Context, job sprites.Job, req sprites.JobStart) (sprites.Job, error) {
+func (m *Manager) begin(ctx context.Context, job cove.Job, req cove.JobStart) (cove.Job, error) {
 	id := job.ID
 	if err := m.hand(ctx, job, req); err != nil {
 		return job, fmt.Errorf("give job %s to its sprite: %w", id, err)
@@ -64,11 +65,11 @@ func (m *Manager) begin(ctx context.Context, job sprites.Job, req sprites.JobSta
 	// From here on the job may run, and goes on whatever becomes of the request.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
 	defer cancel()
-	err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+	err := m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error {
 		now := time.Now().UTC()
-		j.State, j.StartedAt, j.Upload, j.Installing = sprites.JobPreparing, &now, "", nil
+		j.State, j.StartedAt, j.Upload, j.Installing = cove.JobPreparing, &now, "", nil
 		if req.BundleSize > 0 {
-			j.Input = sprites.Artifact{Path: job.Upload, Size: req.BundleSize, SHA256: req.BundleSHA256}
+			j.Input = cove.Artifact{Path: job.Upload, Size: req.BundleSize, SHA256: req.BundleSHA256}
 		}
 		j.Shallow = req.Shallow
 		return nil
@@ -77,8 +78,8 @@ func (m *Manager) begin(ctx context.Context, job sprites.Job, req sprites.JobSta
 		return job, err
 	}
 	if err := m.launch(ctx, job); err != nil {
-		outcome := sprites.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
-		_, finishErr := m.finish(ctx, id, sprites.JobFailed, outcome, func(j *sprites.Job) { j.Error = outcome.Reason })
+		outcome := cove.Outcome{Kind: agents.PrepareFailed, Reason: "its supervisor did not start: " + err.Error(), ExitCode: 1}
+		_, finishErr := m.finish(ctx, id, cove.JobFailed, outcome, func(j *cove.Job) { j.Error = outcome.Reason })
 		return job, errors.Join(fail.Newf("start_failed", "see the server's log", "job %s: %s", id, outcome.Reason), finishErr)
 	}
 	m.follow(id)
@@ -86,12 +87,12 @@ func (m *Manager) begin(ctx context.Context, job sprites.Job, req sprites.JobSta
 }
 
 // hand writes what the supervisor and the agent need into the job's folder.
-func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobStart) error {
+func (m *Manager) hand(ctx context.Context, job cove.Job, start cove.JobStart) error {
 	settings, err := m.Store.Jobs.Settings(ctx, job.ID)
 	if err != nil {
 		return err
 	}
-	var req sprites.JobRequest
+	var req cove.JobRequest
 	if err := json.Unmarshal(settings, &req); err != nil {
 		return fmt.Errorf("read the job's settings: %w", err)
 	}
@@ -138,10 +139,10 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 	if script != nil {
 		script.Repository = req.RepoID
 	}
-	spec, err := json.Marshal(sprites.JobSpec{
+	spec, err := json.Marshal(cove.JobSpec{
 		ID: job.ID, Bundle: job.Upload, Earlier: earlier(job), BundleSHA256: start.BundleSHA256, Workdir: t.Workdir,
 		Branch: cmp.Or(job.Branch, "cove-"+job.ID), Base: job.Base, Author: req.Author,
-		Shallow: start.Shallow, Store: sprites.RepositoryStore(job.RepoID, start.Shallow),
+		Shallow: start.Shallow, Store: cove.RepositoryStore(job.RepoID, start.Shallow),
 		Setup: commands(work, job.Install), Argv: work.Argv, Env: append(work.Env, req.Env...),
 		Guards: job.Guards, Turn: work.Turn, Input: work.Input,
 		TimeoutSec: job.TimeoutSec, GraceSec: int64(agentGrace / time.Second), CollectSec: limitsOf(m).collectSec(), TTY: job.Interactive,
@@ -155,7 +156,7 @@ func (m *Manager) hand(ctx context.Context, job sprites.Job, start sprites.JobSt
 
 // launch starts the supervisor in a session of its own, which goes on without a
 // client, and leaves it.
-func (m *Manager) launch(ctx context.Context, job sprites.Job) error {
+func (m *Manager) launch(ctx context.Context, job cove.Job) error {
 	forever := time.Duration(0)
 	cmd, err := m.command(ctx, job, "run")
 	if err != nil {
@@ -176,7 +177,7 @@ func (m *Manager) launch(ctx context.Context, job sprites.Job) error {
 	}
 	info, err := m.Client.At(job.Backend).Get(ctx, job.Sprite)
 	if err == nil {
-		err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+		err = m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 			j.Session = session
 			if info.Cove != nil {
 				j.Incarnation = info.Cove.Incarnation

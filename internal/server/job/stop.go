@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cove-dev/cove"
 	"github.com/cove-dev/cove/internal/lib/fail"
 	"github.com/cove-dev/cove/internal/server/agents"
 	"github.com/cove-dev/cove/internal/server/store"
@@ -22,13 +23,13 @@ const stopWait = 30 * time.Second
 // It waits for that for a while, and returns the job as it then is. One that has
 // ended is left alone. One whose sprite is held is Stopping afterwards, and nothing of
 // it runs; it ends when its sprite may run.
-func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
+func (m *Manager) Stop(ctx context.Context, id string) (cove.Job, error) {
 	if err := m.halt(ctx, id); err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	unlock, err := m.locks.lock(ctx, id)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	defer unlock()
 	changed, stop := m.Store.Jobs.Watch(id)
@@ -37,14 +38,14 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 	if err != nil || job.State.Terminal() {
 		return job, err
 	}
-	if job.State == sprites.JobInstalling || job.State == sprites.JobQueued {
+	if job.State == cove.JobInstalling || job.State == cove.JobQueued {
 		if err := m.abandon(ctx, job, "stopped on request"); err != nil {
 			return job, err
 		}
 		return m.Store.Jobs.Get(ctx, id)
 	}
 	// From here on the job will end, by force if need be, and whatever becomes of this server.
-	if err := m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error { j.Stopping = true; return nil }); err != nil {
+	if err := m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error { j.Stopping = true; return nil }); err != nil {
 		return job, err
 	}
 	err = m.tell(ctx, job)
@@ -77,7 +78,7 @@ func (m *Manager) Stop(ctx context.Context, id string) (sprites.Job, error) {
 // tell tells a job's supervisor to stop. If there is none any more, or no sprite, the
 // follower finds that out by itself. It is no error that nobody answers in time: the job is
 // ended by force then.
-func (m *Manager) tell(ctx context.Context, job sprites.Job) error {
+func (m *Manager) tell(ctx context.Context, job cove.Job) error {
 	asked := ctx
 	ctx, end := context.WithTimeout(ctx, tellLimit)
 	defer end()
@@ -112,8 +113,8 @@ func (m *Manager) tell(ctx context.Context, job sprites.Job) error {
 // whether the sprite still is. A sandbox in which nothing else was begun ends, without
 // anything in it running on: the follower collects the job when another may start. Else
 // the follower tells the supervisor when the sprite goes on.
-func (m *Manager) stopHeld(ctx context.Context, job sprites.Job, held *sprites.Held) (still bool, err error) {
-	err = m.Store.Jobs.Update(ctx, job.ID, func(j *sprites.Job) error {
+func (m *Manager) stopHeld(ctx context.Context, job cove.Job, held *sprites.Held) (still bool, err error) {
+	err = m.Store.Jobs.Update(ctx, job.ID, func(j *cove.Job) error {
 		if j.Stopping = true; j.Held == nil {
 			j.Held = held
 		}
@@ -127,7 +128,7 @@ func (m *Manager) stopHeld(ctx context.Context, job sprites.Job, held *sprites.H
 		return true, err
 	}
 	others, err := m.Store.Jobs.List(ctx, store.JobFilter{Backend: job.Backend, Sprite: job.Sprite})
-	if err != nil || slices.ContainsFunc(others, func(j sprites.Job) bool { return j.ID != job.ID && !j.State.Terminal() }) {
+	if err != nil || slices.ContainsFunc(others, func(j cove.Job) bool { return j.ID != job.ID && !j.State.Terminal() }) {
 		return true, err
 	}
 	at := m.Client.At(job.Backend)
@@ -139,9 +140,9 @@ func (m *Manager) stopHeld(ctx context.Context, job sprites.Job, held *sprites.H
 }
 
 // abandon ends a job that never began, with the sprite that was made for it.
-func (m *Manager) abandon(ctx context.Context, job sprites.Job, why string) error {
-	outcome := sprites.Outcome{Kind: agents.Cancelled, Reason: why, ExitCode: -1}
-	won, err := m.finish(ctx, job.ID, sprites.JobCancelled, outcome, func(j *sprites.Job) { j.Error, j.Upload = why, "" })
+func (m *Manager) abandon(ctx context.Context, job cove.Job, why string) error {
+	outcome := cove.Outcome{Kind: agents.Cancelled, Reason: why, ExitCode: -1}
+	won, err := m.finish(ctx, job.ID, cove.JobCancelled, outcome, func(j *cove.Job) { j.Error, j.Upload = why, "" })
 	if err != nil || !won {
 		return err
 	}
@@ -208,7 +209,7 @@ func (m *Manager) remove(ctx context.Context, id string, force, everywhere bool)
 
 // holdsAlone reports whether the files that go with a job are the only copy of something
 // that could not be collected.
-func holdsAlone(ctx context.Context, m *Manager, job sprites.Job, everywhere bool) (bool, error) {
+func holdsAlone(ctx context.Context, m *Manager, job cove.Job, everywhere bool) (bool, error) {
 	if job.Uncollected == "" || !job.OwnsSprite && !everywhere {
 		return false, nil
 	}
@@ -220,7 +221,7 @@ func holdsAlone(ctx context.Context, m *Manager, job sprites.Job, everywhere boo
 }
 
 // clear removes what a job has in its sprite, or the sprite.
-func (m *Manager) clear(ctx context.Context, job sprites.Job, running bool) error {
+func (m *Manager) clear(ctx context.Context, job cove.Job, running bool) error {
 	if gone, err := m.removeSprite(ctx, job); gone || err != nil {
 		return err
 	}
@@ -248,10 +249,10 @@ func (m *Manager) clear(ctx context.Context, job sprites.Job, running bool) erro
 
 // Pulled notes that a job's commits have arrived where they belong, and deletes
 // its sprite if that was asked for with the job.
-func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, error) {
+func (m *Manager) Pulled(ctx context.Context, id, head string) (cove.Job, error) {
 	unlock, err := m.lockJob(ctx, id)
 	if err != nil {
-		return sprites.Job{}, err
+		return cove.Job{}, err
 	}
 	defer unlock()
 	job, err := m.Store.Jobs.Get(ctx, id)
@@ -264,7 +265,7 @@ func (m *Manager) Pulled(ctx context.Context, id, head string) (sprites.Job, err
 	case head != cmp.Or(job.Head, job.Base):
 		return job, fail.Newf("bad_request", "", "job %s ended at commit %s, not %.80q", id, cmp.Or(job.Head, job.Base), head)
 	}
-	err = m.Store.Jobs.Update(ctx, id, func(j *sprites.Job) error {
+	err = m.Store.Jobs.Update(ctx, id, func(j *cove.Job) error {
 		if j.PulledAt == nil {
 			now := time.Now().UTC()
 			j.PulledAt = &now
